@@ -1,0 +1,240 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The only header that C++ and Go both see. Plain C. Three parts:
+//   1. dtypes and the trace format, written by csrc/device and read by capture (Go);
+//   2. the client library: functions that capture/lib (Go, c-shared) exports and csrc/device loads with dlopen;
+//   3. the executor: functions that csrc/exec exports and worker (Go) loads with dlopen.
+//
+// A pointer argument is only read or written during the call unless its comment says otherwise.
+#ifndef MYCELYA_ABI_H_
+#define MYCELYA_ABI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Both ends compare this number when a library is loaded; any change to this file raises it.
+#define MYCELYA_ABI_VERSION 1
+
+// ---------------------------------------------------------------------------------------------------------------
+// 1. Dtypes and the trace
+// ---------------------------------------------------------------------------------------------------------------
+
+// Our own numbering, the same on the wire and in ir.DType. 0 is invalid.
+enum {
+  MYC_U8 = 1, MYC_I8 = 2, MYC_I16 = 3, MYC_I32 = 4, MYC_I64 = 5, MYC_F16 = 6, MYC_F32 = 7, MYC_F64 = 8,
+  MYC_C32 = 9, MYC_C64 = 10, MYC_C128 = 11, MYC_BOOL = 12, MYC_BF16 = 13, MYC_F8E5M2 = 14, MYC_F8E4M3FN = 15,
+  MYC_F8E5M2FNUZ = 16, MYC_F8E4M3FNUZ = 17, MYC_U16 = 18, MYC_U32 = 19, MYC_U64 = 20, MYC_DTYPES = 21
+};
+
+// A trace is three streams of 64-bit words, all in record order:
+//   skeleton    what was done; hashed into the key. Everything a pass may rely on is here.
+//   parameters  sizes, strides, offsets and numbers, one word each (a complex number: two). Never hashed.
+//   bindings    the storage id of each local storage number, in order of first sight. Never hashed.
+//
+// Grammar of the skeleton. The low 8 bits of a word are its tag; fields are named with their bit ranges.
+//
+//   trace  = { record }
+//   record = head ophash { arg } { result }
+//   head   = MYC_W_RECORD  flags:8..15 (MYC_R_*)  nargs:16..31  nresults:32..47
+//   ophash = FNV-1a 64 of the op's full name "aten::add.Tensor" ("aten::mm" when the overload is empty); see myc_define_op
+//   arg    = one of
+//     MYC_W_NONE                                          an absent optional
+//     tensor                                              see below
+//     MYC_W_NUMBER  kind:8..15 (MYC_N_*)                  a Python number (Scalar, float, or wrapped-number tensor):
+//                                                         1 parameter (double bits / int64 / 0 or 1), complex: 2
+//     MYC_W_SCALAR  dtype:8..15                           a 0-dim CPU tensor that is not a wrapped number: its element,
+//                                                         1 parameter (little endian, zero-extended); c128: 2
+//     MYC_W_SIZE                                          a size-like integer >= 2: 1 parameter
+//     MYC_W_INT     then one word                         a literal integer (sizes < 2 too)
+//     MYC_W_FLOAT   then one word                         a literal double
+//     MYC_W_BOOL    value:8..15
+//     MYC_W_DTYPE   dtype:8..15
+//     MYC_W_LAYOUT | MYC_W_DEVICE | MYC_W_MEMFMT  value:8..15   layout: PyTorch's number; device: always 0, "this device";
+//                                                         memory format: PyTorch's number
+//     MYC_W_STR     bytes:8..39 then ceil(bytes/8) words, zero padded
+//     MYC_W_GEN                                           a generator: 1 parameter, its id (0 = the device's default)
+//     MYC_W_LIST    kind:8..15 (MYC_L_*)  n:16..47        then n args
+//   tensor = MYC_W_TENSOR  dtype:8..15  rank:16..23  flags:24..31 (MYC_T_*)  local:32..63
+//            then, unless MYC_T_SAME, a geometry: one word of dim classes, 2 bits per dim from bit 0 (MYC_D_*), and when
+//            MYC_T_CONTIG is not set one word of stride classes likewise.  (rank <= 32)
+//            Parameters of a geometry, in order: rank sizes; rank strides unless CONTIG; the storage offset in elements
+//            unless OFF0; when FIRST and not WHOLE the storage's size in bytes.
+//   result = MYC_W_NONE                                   an undefined tensor
+//          | tensor                                       a new storage (FIRST and WHOLE set, local is new) with geometry
+//          | MYC_W_LIST n:16..47 then n results           a Tensor[] return
+//
+// A record's results are its returns that are new tensors; returns that alias a written argument are not listed, nor are
+// returns that are not tensors. Local numbers count storages from 0 in order of first sight: a FIRST arg is an input of
+// the trace, a FIRST result is made by it. SAME: the geometry and dtype are those with which the storage was first seen
+// in this trace (or last redefined by mycelya::resize_storage).
+//
+// Records that are not PyTorch ops:
+//   mycelya::empty() -> result                            an uninitialised storage seen for the first time
+//   mycelya::resize_storage(tensor!)  -> nothing          arg 0: the storage, MYC_T_WRITE, as u8[old bytes] (dtype U8);
+//                           arg 1: SIZE or INT, the new size in bytes. Content: the common prefix. The storage's
+//                           defining geometry becomes u8[new bytes].
+//   mycelya::manual_seed(GEN, NUMBER seed)                MYC_R_EFFECT
+enum {
+  MYC_W_RECORD = 1, MYC_W_NONE = 2, MYC_W_TENSOR = 3, MYC_W_NUMBER = 4, MYC_W_SCALAR = 5, MYC_W_SIZE = 6,
+  MYC_W_INT = 7, MYC_W_FLOAT = 8, MYC_W_BOOL = 9, MYC_W_DTYPE = 10, MYC_W_LAYOUT = 11, MYC_W_DEVICE = 12,
+  MYC_W_MEMFMT = 13, MYC_W_STR = 14, MYC_W_GEN = 15, MYC_W_LIST = 16
+};
+enum { MYC_R_RNG = 1, MYC_R_EFFECT = 2 };                       // draws random numbers; must be kept, in order
+enum { MYC_N_F64 = 1, MYC_N_I64 = 2, MYC_N_BOOL = 3, MYC_N_C128 = 4 };
+enum { MYC_L_TENSORS = 1, MYC_L_OPT_TENSORS = 2, MYC_L_INTS = 3, MYC_L_FLOATS = 4, MYC_L_BOOLS = 5, MYC_L_SCALARS = 6 };
+enum { MYC_D_ZERO = 0, MYC_D_ONE = 1, MYC_D_OTHER = 2 };        // class of one size or stride
+enum {
+  MYC_T_FIRST = 1,    // first sight of this storage in this trace
+  MYC_T_SAME = 2,     // the storage's defining geometry; no geometry follows
+  MYC_T_CONTIG = 4,   // strides are row-major contiguous for the sizes
+  MYC_T_OFF0 = 8,     // storage offset 0
+  MYC_T_WHOLE = 16,   // offset 0, dense, not overlapping, numel * itemsize == storage bytes
+  MYC_T_WRITE = 32    // the record writes this operand (it may read it too)
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// 2. The client library (capture/lib)
+// ---------------------------------------------------------------------------------------------------------------
+
+// Filled by a failing call. kind says which Python exception to raise; text is whole sentences, UTF-8, 0-terminated.
+enum { MYC_OK = 0, MYC_E_RUNTIME = 1, MYC_E_INDEX = 2, MYC_E_VALUE = 3, MYC_E_TYPE = 4, MYC_E_NOT_IMPLEMENTED = 5,
+       MYC_E_MEMORY = 6, MYC_E_LOST = 7, MYC_PENDING = 100 };
+typedef struct {
+  int32_t kind;
+  char text[8188];
+} myc_error;
+
+// Where things are; all UTF-8 paths. device is "cpu", "cuda:0" or "" (CUDA if the host has it, else CPU).
+typedef struct {
+  const char* worker;     // the mycelya-worker binary
+  const char* exec;       // libmycelya_exec
+  const char* torch_lib;  // folder with libtorch_cpu
+  const char* device;
+} myc_config;
+
+// One closed trace. All arrays are copied by the call.
+typedef struct {
+  uint64_t key[2];            // rolling hash of the skeleton
+  const uint64_t* skeleton; uint64_t n_skeleton;   // words
+  const uint64_t* params;   uint64_t n_params;     // words
+  const uint64_t* bindings; uint64_t n_bindings;   // storage ids, one per local number
+  const uint8_t* alive;       // n_bindings bytes: 1 if some tensor still holds the storage
+  const uint64_t* frees;    uint64_t n_frees;      // ids of storages not in this trace that have died since the last one
+  const uint32_t* origins;  uint64_t n_records;    // two words per record: code number (0 = unknown), instruction offset in bytes
+  uint32_t reason;            // MYC_CUT_*
+  uint32_t reason_origin[2];  // where the cut was asked for
+} myc_trace;
+enum { MYC_CUT_NONE = 0, MYC_CUT_READ = 1, MYC_CUT_SYNC = 2, MYC_CUT_STEP = 3, MYC_CUT_UPLOAD = 4, MYC_CUT_SIZE = 5,
+       MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUTS = 8 };
+
+// A strided view of a storage, sizes and strides in elements.
+typedef struct {
+  uint64_t storage;
+  uint32_t dtype;
+  uint32_t rank;
+  const int64_t* sizes;
+  const int64_t* strides;
+  int64_t offset;
+} myc_view;
+
+// Each function has the type myc_fn_<name> and is exported under the name myc_<name>.
+typedef uint32_t (*myc_fn_abi_version)(void);
+// Names an op: name "aten::add.Tensor", hash as in the trace. Idempotent.
+typedef void (*myc_fn_define_op)(uint64_t hash, const char* name);
+// Names a code object: lines[i] is the line of the instruction at byte offset 2*i.
+typedef void (*myc_fn_define_code)(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);
+// Makes device index usable; the worker starts at the first call that needs it. Fails if index is open.
+typedef int32_t (*myc_fn_open)(int32_t index, const myc_config*, myc_error*);
+// Ends the session of a device and its worker; MYC_OK if there was none.
+typedef int32_t (*myc_fn_close)(int32_t index, myc_error*);
+// Hands over a closed trace; returns at once, waits only for back-pressure.
+typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
+// Makes storage `id` on the worker with these bytes (it must not exist there). The bytes are copied or sent before the call returns.
+typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_error*);
+// Begins a read of the view's elements, in row-major order, into dst (numel * itemsize bytes, valid until the wait ends).
+// Returns a ticket > 0, or 0 with the error set.
+typedef uint64_t (*myc_fn_read)(int32_t index, const myc_view*, void* dst, myc_error*);
+// Begins a wait for everything submitted so far. Ticket as above.
+typedef uint64_t (*myc_fn_sync)(int32_t index, myc_error*);
+// Waits at most timeout_ms. MYC_PENDING: not ready, call again or cancel. Anything else ends the ticket.
+typedef int32_t (*myc_fn_wait)(uint64_t ticket, int32_t timeout_ms, myc_error*);
+// Ends a ticket without waiting; after the return dst is not written any more.
+typedef void (*myc_fn_cancel)(uint64_t ticket);
+// Writes the metrics of all devices as a JSON object, 0-terminated; returns the length needed.
+typedef uint64_t (*myc_fn_metrics)(char* out, uint64_t capacity);
+typedef void (*myc_fn_reset_metrics)(void);
+// Writes facts of the worker as JSON ({"device":"cpu","name":…,"pid":…,"torch":…}); starts it if it isn't running. Length or 0.
+typedef uint64_t (*myc_fn_device_info)(int32_t index, char* out, uint64_t capacity, myc_error*);
+// The descriptors a forked child must close; returns how many there are.
+typedef int32_t (*myc_fn_fork_fds)(int32_t* out, int32_t capacity);
+
+// ---------------------------------------------------------------------------------------------------------------
+// 3. The executor (csrc/exec)
+// ---------------------------------------------------------------------------------------------------------------
+
+// One executor = one session on one device. Not thread-safe: the worker calls it from one thread at a time.
+typedef struct myc_exec myc_exec;
+typedef struct myc_prog myc_prog;
+
+// A program for the executor: 64-bit words, all validated by the Go worker against proto/program.go's rules first. The
+// executor checks them again where memory safety depends on it. Grammar ("n:" = a count word before the items):
+//   program = nparams nbuffers ntensors { tensor } nsteps { step }
+//   tensor  = buffer dtype rank  rank*dim(sizes)  contig(0|1)  [rank*dim(strides)]  dim(offset)
+//   dim     = two words: kind (0 constant, 1 parameter index), value
+//   step    = MYC_S_CALL   op_len op_bytes(ceil/8 words) nargs { arg } nresults { result } flags(MYC_R_*)
+//           | MYC_S_COPY   tensor(dst) tensor(src)            dst's buffer is made now, uninitialised, as large as src's buffer
+//                                                             when it does not exist yet
+//           | MYC_S_ALLOC  buffer dim(bytes)                  uninitialised
+//           | MYC_S_CLONE  buffer(new) buffer(old)            a copy of all the bytes
+//           | MYC_S_FREE   buffer
+//           | MYC_S_RESIZE buffer dim(bytes)                  in place; keeps the common prefix
+//   result  = 0 (not wanted, or undefined) | tensor+1         the op's next fresh tensor return; must match the tensor's geometry
+//   arg     = MYC_W_NONE | MYC_W_TENSOR index | MYC_W_NUMBER kind param | MYC_W_SCALAR dtype param | MYC_W_SIZE param |
+//             MYC_W_INT v | MYC_W_FLOAT bits | MYC_W_BOOL v | MYC_W_DTYPE v | MYC_W_LAYOUT v | MYC_W_DEVICE 0 |
+//             MYC_W_MEMFMT v | MYC_W_STR len bytes | MYC_W_GEN param | MYC_W_LIST kind n { arg }      (one word each)
+// Steps have the numbers 0, 1, … in order.
+enum { MYC_S_CALL = 1, MYC_S_COPY = 2, MYC_S_ALLOC = 3, MYC_S_CLONE = 4, MYC_S_FREE = 5, MYC_S_RESIZE = 6 };
+
+// One failed step of a run.
+typedef struct {
+  uint32_t step;
+  myc_error error;
+} myc_step_error;
+
+typedef uint32_t (*myc_exec_fn_abi_version)(void);
+// device "cpu" or "cuda:i". threads 0: PyTorch's default.
+typedef myc_exec* (*myc_exec_fn_new)(const char* device, int32_t threads, myc_error*);
+typedef void (*myc_exec_fn_delete)(myc_exec*);
+// JSON facts: {"device":"cpu","name":"…","torch":"2.15.0","memory_bytes":…}.
+typedef uint64_t (*myc_exec_fn_info)(myc_exec*, char* out, uint64_t capacity);
+typedef myc_prog* (*myc_exec_fn_prepare)(myc_exec*, const uint64_t* words, uint64_t n, myc_error*);
+typedef void (*myc_exec_fn_drop)(myc_exec*, myc_prog*);
+// Runs a program. inputs: pairs (buffer, storage id); outputs: pairs (buffer, storage id): afterwards the storage id
+// holds the buffer. A storage that is missing or poisoned poisons what depends on it. A failed step poisons its results
+// and what it writes; the rest runs. Returns the number of failed steps, the first `cap` of them in errs.
+typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params, const uint64_t* inputs,
+                                   uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs, uint64_t call_id,
+                                   myc_step_error* errs, int32_t cap);
+// Memory of `bytes` to fill, then upload_end makes it storage id. On CUDA it is pinned staging memory.
+typedef void* (*myc_exec_fn_upload_begin)(myc_exec*, uint64_t id, uint64_t bytes, myc_error*);
+typedef int32_t (*myc_exec_fn_upload_end)(myc_exec*, uint64_t id, myc_error*);
+// Gathers the view row-major into CPU memory: *out stays valid until read_done(*handle). Checks the view against the
+// storage. A poisoned storage: the poison's kind and text, *poison_call and *poison_step say which step.
+typedef int32_t (*myc_exec_fn_read)(myc_exec*, const myc_view*, const void** out, uint64_t* bytes, void** handle,
+                                    uint64_t* poison_call, uint32_t* poison_step, myc_error*);
+typedef void (*myc_exec_fn_read_done)(myc_exec*, void* handle);
+typedef void (*myc_exec_fn_free)(myc_exec*, const uint64_t* ids, uint64_t n);
+// Waits for the device.
+typedef int32_t (*myc_exec_fn_sync)(myc_exec*, myc_error*);
+// Storages held, and their bytes.
+typedef void (*myc_exec_fn_usage)(myc_exec*, uint64_t* storages, uint64_t* bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif  // MYCELYA_ABI_H_

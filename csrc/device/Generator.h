@@ -1,0 +1,17 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Random state lives on the worker: a generator here is an id, and seeding it is a record.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+namespace mycelya {
+
+const at::Generator& default_generator(c10::DeviceIndex device);
+at::Generator new_generator(c10::DeviceIndex device);
+
+// The id a record names the generator by; 0 is the device's default. Throws for a generator of another device.
+uint64_t generator_id(const at::Generator& g, c10::DeviceIndex device);
+
+}  // namespace mycelya

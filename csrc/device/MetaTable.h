@@ -1,0 +1,25 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The table that gen_meta.py writes: PyTorch's own structured shape functions, boxed.
+#ifndef MYCELYA_DEVICE_META_TABLE_H_
+#define MYCELYA_DEVICE_META_TABLE_H_
+
+#include <ATen/core/boxing/KernelFunction.h>
+
+#include <string_view>
+#include <vector>
+
+namespace mycelya {
+
+struct MetaRow {
+  const char* name;  // "add.Tensor"
+  c10::KernelFunction fn;
+};
+
+// The row of a functional overload, or null. The table is built at the first call.
+const MetaRow* find_meta(std::string_view functional_name);
+
+}  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_META_TABLE_H_

@@ -1,0 +1,79 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// What the recorder knows of an operator, worked out once from its schema and its row of the op table.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "Rules.h"
+
+namespace mycelya {
+
+enum class Kind : uint8_t {
+  kTensor,
+  kTensors,     // Tensor[]
+  kOptTensors,  // Tensor?[]
+  kInt,
+  kFloat,
+  kBool,
+  kScalar,
+  kInts,
+  kFloats,
+  kBools,
+  kScalars,
+  kString,
+  kDType,
+  kLayout,
+  kDevice,
+  kMemoryFormat,
+  kGenerator,
+  kOther  // the op cannot be recorded when such an argument is given
+};
+
+struct Argument {
+  Kind kind;
+  // What a number is: 'l' literal (hashed), 's' size, 'v' value, 'b' literal if 0 or 1, else value.
+  char number_class;
+  bool write;
+};
+
+struct Return {
+  int alias;  // index of the written argument that is returned, or -1 for a fresh tensor
+  bool list;
+};
+
+struct Op {
+  Op(const c10::OperatorHandle& handle, std::string name);
+
+  c10::OperatorHandle handle;
+  std::string full_name;  // "aten::add.Tensor"
+  std::string name;       // "add.Tensor"
+  uint64_t hash;          // of full_name
+  uint32_t flags = 0;     // MYC_R_*
+  std::vector<Argument> args;
+  std::vector<Return> returns;
+  std::vector<int> writes;      // written arguments
+  bool writes_out = false;      // they are out= arguments: may be resized
+  bool bumps_versions = false;  // a foreach op: PyTorch above us does not
+  bool takes_cpu_indices = false;
+  bool values_shape = false;  // some Scalar argument decides the result's shape
+  std::string functional;     // overload whose inference applies, "" if none
+  std::optional<c10::OperatorHandle> functional_handle;
+  std::string refusal;  // why it cannot be recorded, "" if it can
+  const Rewrite* rewrite = nullptr;
+  const Op* recorded = nullptr;  // the op whose name and schema go into the trace: this, or the rewrite's
+};
+
+// Looks up by schema address; one pointer compare when met before.
+const Op& op_for(const c10::OperatorHandle& handle);
+
+// Names (without "aten::") that are recorded whole, and those that are refused.
+const std::vector<const char*>& whole_ops();
+const std::vector<const char*>& refused_ops();
+
+}  // namespace mycelya

@@ -1,0 +1,26 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The one boxed function behind every recorded operator.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "Rules.h"
+
+namespace mycelya {
+
+// Infers, records, and puts the results on the stack.
+void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
+// Raises NotImplementedError naming the op, why, and what to do.
+void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
+// A tensor on a device with fresh, undefined storage.
+at::Tensor make_tensor(const OutMeta& meta, c10::DeviceIndex device);
+
+// Records "aten::copy_"(dst, src) between tensors of one device.
+void record_copy(const at::Tensor& dst, const at::Tensor& src);
+
+}  // namespace mycelya

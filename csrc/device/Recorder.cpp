@@ -1,0 +1,323 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "Recorder.h"
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <mutex>
+
+#include "Client.h"
+
+namespace mycelya {
+namespace {
+
+// A trace that no cut ends: long enough that its cost per record is lost in the rest, short enough to compile in
+// milliseconds and to let the worker start early.
+constexpr uint64_t kMaxRecords = 5000;
+
+uint64_t classes(c10::IntArrayRef values) {
+  uint64_t word = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t c = values[i] == 0 ? MYC_D_ZERO : values[i] == 1 ? MYC_D_ONE : MYC_D_OTHER;
+    word |= c << (2 * i);
+  }
+  return word;
+}
+
+bool is_whole(const c10::TensorImpl& t, bool contiguous, int64_t storage_bytes) {
+  return t.storage_offset() == 0 && t.numel() * static_cast<int64_t>(t.itemsize()) == storage_bytes &&
+         (contiguous || t.is_non_overlapping_and_dense());
+}
+
+const uint64_t kEmptyHash = name_hash("mycelya::empty");
+const uint64_t kResizeHash = name_hash("mycelya::resize_storage");
+
+void define_special_ops() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    define_op(kEmptyHash, "mycelya::empty");
+    define_op(kResizeHash, "mycelya::resize_storage");
+  });
+}
+
+}  // namespace
+
+Counters& counters() {
+  static auto& leaked = *new Counters();
+  return leaked;
+}
+
+uint32_t dtype_code(c10::ScalarType t) {
+  using S = c10::ScalarType;
+  switch (t) {
+    case S::Byte:
+      return MYC_U8;
+    case S::Char:
+      return MYC_I8;
+    case S::Short:
+      return MYC_I16;
+    case S::Int:
+      return MYC_I32;
+    case S::Long:
+      return MYC_I64;
+    case S::Half:
+      return MYC_F16;
+    case S::Float:
+      return MYC_F32;
+    case S::Double:
+      return MYC_F64;
+    case S::ComplexHalf:
+      return MYC_C32;
+    case S::ComplexFloat:
+      return MYC_C64;
+    case S::ComplexDouble:
+      return MYC_C128;
+    case S::Bool:
+      return MYC_BOOL;
+    case S::BFloat16:
+      return MYC_BF16;
+    case S::Float8_e5m2:
+      return MYC_F8E5M2;
+    case S::Float8_e4m3fn:
+      return MYC_F8E4M3FN;
+    case S::Float8_e5m2fnuz:
+      return MYC_F8E5M2FNUZ;
+    case S::Float8_e4m3fnuz:
+      return MYC_F8E4M3FNUZ;
+    case S::UInt16:
+      return MYC_U16;
+    case S::UInt32:
+      return MYC_U32;
+    case S::UInt64:
+      return MYC_U64;
+    default:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "mycelya has no tensors of dtype ", t, ".");
+  }
+}
+
+uint64_t name_hash(const std::string& name) {
+  uint64_t h = 0xcbf29ce484222325ull;
+  for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return h;
+}
+
+void Recorder::begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t n_results, Origin origin) {
+  if (C10_UNLIKELY(marked_)) cut(MYC_CUT_STEP, mark_origin_);
+  word(MYC_W_RECORD | static_cast<uint64_t>(flags) << 8 | static_cast<uint64_t>(n_args) << 16 |
+       static_cast<uint64_t>(n_results) << 32);
+  word(op_hash);
+  origins_.push_back(origin.code);
+  origins_.push_back(origin.offset);
+  ++records_;
+}
+
+void Recorder::end() {
+  if (C10_UNLIKELY(records_ >= kMaxRecords)) {
+    cut(MYC_CUT_SIZE, {origins_[origins_.size() - 2], origins_.back()});
+  }
+}
+
+uint32_t Recorder::bind(Storage& s) {
+  s.epoch = epoch_;
+  s.local = static_cast<uint32_t>(bindings_.size());
+  bindings_.push_back(s.id);
+  alive_.push_back(1);
+  return s.local;
+}
+
+void Recorder::geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes) {
+  const auto sizes = t.sizes();
+  word(classes(sizes));
+  for (const int64_t v : sizes) param(static_cast<uint64_t>(v));
+  if ((flags & MYC_T_CONTIG) == 0) {
+    const auto strides = t.strides();
+    word(classes(strides));
+    for (const int64_t v : strides) param(static_cast<uint64_t>(v));
+  }
+  if ((flags & MYC_T_OFF0) == 0) param(static_cast<uint64_t>(t.storage_offset()));
+  if (with_bytes) param(static_cast<uint64_t>(t.unsafe_storage().nbytes()));
+}
+
+void Recorder::operand(const c10::TensorImpl& t, bool write) {
+  Storage& s = *storage_of(t);
+  const bool contiguous = t.is_contiguous();
+  uint32_t flags =
+      (write ? MYC_T_WRITE : 0) | (contiguous ? MYC_T_CONTIG : 0) | (t.storage_offset() == 0 ? MYC_T_OFF0 : 0);
+  const bool first = s.epoch != epoch_;
+  if (first) {
+    bind(s);
+    flags |= MYC_T_FIRST;
+    if (is_whole(t, contiguous, static_cast<int64_t>(s.nbytes()))) {
+      flags |= MYC_T_WHOLE;
+      s.geometry.set(t);
+    } else {
+      s.geometry.clear();
+    }
+  } else if (s.geometry.matches(t)) {
+    flags |= MYC_T_SAME;
+  }
+  const auto rank = static_cast<uint64_t>(t.dim());
+  word(MYC_W_TENSOR | static_cast<uint64_t>(dtype_code(c10::typeMetaToScalarType(t.dtype()))) << 8 | rank << 16 |
+       static_cast<uint64_t>(flags) << 24 | static_cast<uint64_t>(s.local) << 32);
+  if ((flags & MYC_T_SAME) == 0) geometry(t, flags, first && (flags & MYC_T_WHOLE) == 0);
+}
+
+void Recorder::result(const c10::TensorImpl& t) {
+  Storage& s = *storage_of(t);
+  const bool contiguous = t.is_contiguous();
+  const uint32_t flags = MYC_T_FIRST | MYC_T_WHOLE | MYC_T_OFF0 | (contiguous ? MYC_T_CONTIG : 0);
+  bind(s);
+  s.defined = true;
+  s.geometry.set(t);
+  word(MYC_W_TENSOR | static_cast<uint64_t>(dtype_code(c10::typeMetaToScalarType(t.dtype()))) << 8 |
+       static_cast<uint64_t>(t.dim()) << 16 | static_cast<uint64_t>(flags) << 24 |
+       static_cast<uint64_t>(s.local) << 32);
+  geometry(t, flags, false);
+}
+
+void Recorder::define_storage(const c10::TensorImpl& t, Origin origin) {
+  define_special_ops();
+  Storage& s = *storage_of(t);
+  begin(kEmptyHash, 0, 0, 1, origin);
+  bind(s);
+  s.defined = true;
+  const bool contiguous = t.is_contiguous();
+  if (is_whole(t, contiguous, static_cast<int64_t>(s.nbytes()))) {
+    s.geometry.set(t);
+    const uint32_t flags = MYC_T_FIRST | MYC_T_WHOLE | MYC_T_OFF0 | (contiguous ? MYC_T_CONTIG : 0);
+    word(MYC_W_TENSOR | static_cast<uint64_t>(dtype_code(c10::typeMetaToScalarType(t.dtype()))) << 8 |
+         static_cast<uint64_t>(t.dim()) << 16 | static_cast<uint64_t>(flags) << 24 |
+         static_cast<uint64_t>(s.local) << 32);
+    geometry(t, flags, false);
+    return;
+  }
+  const int64_t bytes = static_cast<int64_t>(s.nbytes());
+  s.geometry.set_flat_bytes(bytes);
+  const uint32_t flags = MYC_T_FIRST | MYC_T_WHOLE | MYC_T_OFF0 | MYC_T_CONTIG;
+  word(MYC_W_TENSOR | static_cast<uint64_t>(MYC_U8) << 8 | uint64_t{1} << 16 | static_cast<uint64_t>(flags) << 24 |
+       static_cast<uint64_t>(s.local) << 32);
+  word(classes(bytes));
+  param(static_cast<uint64_t>(bytes));
+}
+
+void Recorder::resize_storage(Storage& s, int64_t new_bytes, Origin origin) {
+  define_special_ops();
+  begin(kResizeHash, 0, 2, 0, origin);
+  const int64_t old_bytes = static_cast<int64_t>(s.nbytes());
+  uint32_t flags = MYC_T_WRITE | MYC_T_CONTIG | MYC_T_OFF0;
+  bool same = false;
+  if (s.epoch != epoch_) {
+    bind(s);
+    flags |= MYC_T_FIRST | MYC_T_WHOLE;
+  } else {
+    Geometry flat;
+    flat.set_flat_bytes(old_bytes);
+    same = s.geometry.dtype == flat.dtype && s.geometry.contiguous && s.geometry.sizes == flat.sizes;
+    if (same) flags |= MYC_T_SAME;
+  }
+  word(MYC_W_TENSOR | static_cast<uint64_t>(MYC_U8) << 8 | uint64_t{1} << 16 | static_cast<uint64_t>(flags) << 24 |
+       static_cast<uint64_t>(s.local) << 32);
+  if (!same) {
+    word(classes(old_bytes));
+    param(static_cast<uint64_t>(old_bytes));
+  }
+  if (new_bytes >= 2) {
+    tag(MYC_W_SIZE);
+    param(static_cast<uint64_t>(new_bytes));
+  } else {
+    tag(MYC_W_INT);
+    word(static_cast<uint64_t>(new_bytes));
+  }
+  s.geometry.set_flat_bytes(new_bytes);
+  end();
+}
+
+void Recorder::died(const Storage& s) {
+  std::lock_guard<SpinLock> guard(death_lock_);
+  deaths_.push_back({s.id, s.epoch, s.local});
+  dead_bytes_ += s.nbytes();
+}
+
+uint64_t Recorder::dead_bytes() {
+  std::lock_guard<SpinLock> guard(death_lock_);
+  return dead_bytes_;
+}
+
+void Recorder::reset() {
+  skeleton_.clear();
+  params_.clear();
+  bindings_.clear();
+  origins_.clear();
+  alive_.clear();
+  h0_ = 1;
+  h1_ = 2;
+  records_ = 0;
+  marked_ = false;
+  ++epoch_;
+}
+
+void Recorder::cut(uint32_t reason, Origin origin) {
+  std::vector<Death> deaths;
+  {
+    std::lock_guard<SpinLock> guard(death_lock_);
+    deaths.swap(deaths_);
+    dead_bytes_ = 0;
+  }
+  marked_ = false;
+  if (records_ == 0 && deaths.empty()) return;
+  std::vector<uint64_t> frees;
+  for (const Death& d : deaths) {
+    if (d.epoch == epoch_) {
+      alive_[d.local] = 0;
+    } else {
+      frees.push_back(d.id);
+    }
+  }
+  if (records_ == 0 && frees.empty()) return;
+  const Client& c = client_for(device_);
+  myc_trace trace{};
+  trace.key[0] = h0_;
+  trace.key[1] = h1_;
+  trace.skeleton = skeleton_.data();
+  trace.n_skeleton = skeleton_.size();
+  trace.params = params_.data();
+  trace.n_params = params_.size();
+  trace.bindings = bindings_.data();
+  trace.n_bindings = bindings_.size();
+  trace.alive = alive_.data();
+  trace.frees = frees.data();
+  trace.n_frees = frees.size();
+  trace.origins = origins_.data();
+  trace.n_records = records_;
+  trace.reason = reason;
+  trace.reason_origin[0] = origin.code;
+  trace.reason_origin[1] = origin.offset;
+  auto error = std::make_unique<myc_error>();
+  const int32_t status = c.flush(device_, &trace, error.get());
+  // Whatever came of it, this trace is over: what it made would never exist otherwise, and say so at each use.
+  reset();
+  if (status != MYC_OK) {
+    error->kind = status;
+    raise(*error);
+  }
+}
+
+Recorder& recorder(c10::DeviceIndex device) {
+  // Leaked: storages may die after the destructors of statics have run.
+  static auto& all = *new std::array<std::atomic<Recorder*>, kMaxDevices>();
+  Recorder* r = all[device].load(std::memory_order_acquire);
+  if (C10_LIKELY(r != nullptr)) return *r;
+  auto* fresh = new Recorder(device);
+  if (all[device].compare_exchange_strong(r, fresh, std::memory_order_acq_rel)) return *fresh;
+  delete fresh;
+  return *r;
+}
+
+void note_death(const Storage& s) {
+  if (in_bad_fork()) return;  // the lock's owner may not exist in the child
+  recorder(s.device_index()).died(s);
+}
+
+}  // namespace mycelya

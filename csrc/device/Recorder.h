@@ -1,0 +1,130 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The open trace of one device: three streams of words and the rolling hash of the first (grammar: csrc/abi/mycelya.h).
+// Any thread may record; the lock is held for one record at a time.
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "../abi/mycelya.h"
+#include "Origin.h"
+#include "State.h"
+#include "Storage.h"
+
+namespace mycelya {
+
+// Yields: two Python threads that hand the GIL back and forth would otherwise burn their time slices here.
+class SpinLock {
+ public:
+  void lock() {
+    for (int i = 0; flag_.test_and_set(std::memory_order_acquire); ++i) {
+      if (i > 64) std::this_thread::yield();
+    }
+  }
+  void unlock() { flag_.clear(std::memory_order_release); }
+
+ private:
+  std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
+};
+
+struct Counters {
+  std::atomic<uint64_t> ops{0}, views{0}, shape_hits{0}, shape_misses{0}, meta_key_calls{0};
+};
+Counters& counters();
+
+// Our dtype number (MYC_*); throws for a dtype that no worker has.
+uint32_t dtype_code(c10::ScalarType t);
+
+// FNV-1a, the id of an op by its full name.
+uint64_t name_hash(const std::string& name);
+
+class Recorder {
+ public:
+  explicit Recorder(c10::DeviceIndex device) : device_(device) {}
+
+  SpinLock lock;  // taken by the caller for everything below
+
+  // One record: begin, then args in order, then results in order, then end.
+  void begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t n_results, Origin origin);
+  void end();
+
+  void word(uint64_t w) {
+    skeleton_.push_back(w);
+    // Two independent multiply-xor lanes; 128 bits together.
+    h0_ = (h0_ ^ w) * 0x9E3779B97F4A7C15ull;
+    h0_ ^= h0_ >> 32;
+    h1_ += w;
+    h1_ = ((h1_ << 23) | (h1_ >> 41)) * 0xC2B2AE3D27D4EB4Full;
+  }
+  void tag(uint32_t t, uint64_t payload = 0) { word(t | payload << 8); }
+  void param(uint64_t v) { params_.push_back(v); }
+  void param(double v) {
+    uint64_t bits;
+    std::memcpy(&bits, &v, 8);
+    params_.push_back(bits);
+  }
+
+  // An operand; its storage must be defined (see define_storage).
+  void operand(const c10::TensorImpl& t, bool write);
+  // A fresh result: marks its storage defined.
+  void result(const c10::TensorImpl& t);
+
+  // Records mycelya::empty for a storage that nothing has written yet.
+  void define_storage(const c10::TensorImpl& t, Origin origin);
+  // Records the change of a defined storage's size; the caller then sets it.
+  void resize_storage(Storage& s, int64_t new_bytes, Origin origin);
+
+  // Closes the trace and hands it over, if there is anything in it. May wait for back-pressure.
+  void cut(uint32_t reason, Origin origin);
+  // The next record begins a new trace: an optimizer step has ended.
+  void mark_step(Origin origin) {
+    marked_ = records_ != 0;
+    mark_origin_ = origin;
+  }
+  bool empty() const { return records_ == 0; }
+  uint64_t epoch() const { return epoch_; }
+
+  c10::DeviceIndex device() const { return device_; }
+
+  // From any thread, without `lock`.
+  void died(const Storage& s);
+  // Bytes that the worker could free but hasn't been told of. Without `lock`.
+  uint64_t dead_bytes();
+
+ private:
+  uint32_t bind(Storage& s);
+  void geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
+  void reset();
+
+  const c10::DeviceIndex device_;
+  std::vector<uint64_t> skeleton_, params_, bindings_;
+  std::vector<uint32_t> origins_;  // two words per record
+  std::vector<uint8_t> alive_;     // per local number
+  uint64_t h0_ = 1, h1_ = 2;
+  uint64_t epoch_ = 1;
+  uint64_t records_ = 0;
+  bool marked_ = false;
+  Origin mark_origin_;
+
+  struct Death {
+    uint64_t id, epoch;
+    uint32_t local;
+  };
+  SpinLock death_lock_;  // separate: a storage may die while `lock` is held
+  std::vector<Death> deaths_;
+  uint64_t dead_bytes_ = 0;
+};
+
+Recorder& recorder(c10::DeviceIndex device);
+
+// Called by a defined storage's destructor.
+void note_death(const Storage& s);
+
+}  // namespace mycelya

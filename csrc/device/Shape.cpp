@@ -1,0 +1,301 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "Shape.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/DefaultDtype.h>
+
+#include <memory>
+#include <vector>
+
+#include "Recorder.h"
+
+namespace mycelya {
+namespace {
+
+// The words that decide a shape: op, metadata of operands, attributes, default dtype.
+struct Key {
+  c10::SmallVector<uint64_t, 128> words;
+  uint64_t hash = 0x2545F4914F6CDD1Dull;
+
+  void put(uint64_t w) {
+    words.push_back(w);
+    hash = (hash ^ w) * 0x9E3779B97F4A7C15ull;
+    hash ^= hash >> 29;
+  }
+  void clear() {
+    words.clear();
+    hash = 0x2545F4914F6CDD1Dull;
+  }
+};
+
+struct Entry {
+  uint64_t hash;
+  std::vector<uint64_t> words;
+  OutMetas metas;
+};
+
+// Open addressing; thrown away whole when three quarters full. Per thread, so no lock.
+constexpr size_t kSlots = 1 << 13;
+struct Cache {
+  std::vector<std::unique_ptr<Entry>> slots{kSlots};
+  size_t used = 0;
+};
+
+void put_tensor(Key& key, const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    key.put(0);
+    return;
+  }
+  const auto& t = *tensor.unsafeGetTensorImpl();
+  const auto dim = static_cast<uint64_t>(t.dim());
+  key.put(1 | static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())) << 8 | dim << 16 |
+          static_cast<uint64_t>(t.is_wrapped_number()) << 24 | static_cast<uint64_t>(t.is_cpu()) << 25);
+  for (const int64_t v : t.sizes()) key.put(static_cast<uint64_t>(v));
+  for (const int64_t v : t.strides()) key.put(static_cast<uint64_t>(v));
+}
+
+// Operands that share a storage with a written one: the overlap check depends on where they lie in it.
+void put_aliases(Key& key, const Op& op, at::ArrayRef<c10::IValue> args) {
+  c10::SmallVector<std::pair<const void*, int64_t>, 16> seen;
+  const auto visit = [&](const at::Tensor& t) {
+    if (!t.defined() || t.device().type() != kDevice) return;
+    const void* storage = t.storage().unsafeGetStorageImpl();
+    const int64_t offset = t.storage_offset() * static_cast<int64_t>(t.itemsize());
+    for (size_t i = 0; i < seen.size(); ++i) {
+      if (seen[i].first == storage) {
+        key.put(0xA11A5ull << 32 | i);
+        key.put(static_cast<uint64_t>(offset - seen[i].second));
+        return;
+      }
+    }
+    seen.emplace_back(storage, offset);
+    key.put(0xF1257ull << 32);
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    // Lists are hundreds of parameters long and checked one tensor at a time: looked at only where no list is written.
+    if (op.args[i].kind == Kind::kTensor && args[i].isTensor()) visit(args[i].toTensor());
+  }
+}
+
+void put_scalar(Key& key, const c10::Scalar& s, bool with_value) {
+  key.put(0x5ca1a << 8 | static_cast<uint64_t>(s.type()));
+  if (!with_value) return;
+  if (s.isFloatingPoint()) {
+    const double v = s.toDouble();
+    uint64_t bits;
+    std::memcpy(&bits, &v, 8);
+    key.put(bits);
+  } else if (s.isComplex()) {
+    key.put(0);
+  } else {
+    key.put(static_cast<uint64_t>(s.toLong()));
+  }
+}
+
+void put(Key& key, const Argument& a, const c10::IValue& v) {
+  if (v.isNone()) {
+    key.put(0x404e);
+    return;
+  }
+  switch (a.kind) {
+    case Kind::kTensor:
+      put_tensor(key, v.toTensor());
+      break;
+    case Kind::kTensors:
+    case Kind::kOptTensors: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) put_tensor(key, e.isNone() ? at::Tensor() : e.toTensor());
+      break;
+    }
+    case Kind::kInt:
+    case Kind::kDType:
+    case Kind::kLayout:
+    case Kind::kMemoryFormat:
+      key.put(static_cast<uint64_t>(v.toInt()));
+      break;
+    case Kind::kBool:
+      key.put(v.toBool());
+      break;
+    case Kind::kScalar:
+      put_scalar(key, v.toScalar(), a.number_class == 's');
+      break;
+    case Kind::kScalars: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) put_scalar(key, e.toScalar(), false);
+      break;
+    }
+    case Kind::kInts: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) key.put(static_cast<uint64_t>(e.toInt()));
+      break;
+    }
+    case Kind::kBools: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) key.put(e.toBool());
+      break;
+    }
+    case Kind::kFloats: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) {
+        const double d = e.toDouble();
+        uint64_t bits;
+        std::memcpy(&bits, &d, 8);
+        key.put(bits);
+      }
+      break;
+    }
+    case Kind::kString: {
+      const auto& s = v.toStringRef();
+      key.put(name_hash(s));
+      key.put(s.size());
+      break;
+    }
+    case Kind::kFloat:  // decides no shape; a rule that looks at one lists its class as 'l'
+      if (a.number_class == 'l') {
+        const double d = v.toDouble();
+        uint64_t bits;
+        std::memcpy(&bits, &d, 8);
+        key.put(bits);
+      } else {
+        key.put(1);
+      }
+      break;
+    case Kind::kDevice:
+    case Kind::kGenerator:
+    case Kind::kOther:
+      key.put(1);
+      break;
+  }
+}
+
+void check_written(const at::Tensor& self, const OutMeta& m) {
+  TORCH_CHECK(at::IntArrayRef(m.sizes) == self.sizes(), "output with shape ", self.sizes(),
+              " doesn't match the broadcast shape ", at::IntArrayRef(m.sizes));
+  TORCH_CHECK(c10::canCast(m.dtype, self.scalar_type()), "result type ", m.dtype,
+              " can't be cast to the desired output type ", self.scalar_type());
+}
+
+// Every tensor argument against the written one, as TensorIterator does on every device.
+void check_overlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& self, size_t self_index) {
+  at::assert_no_internal_overlap(self);
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (i == self_index || op.args[i].kind != Kind::kTensor || !args[i].isTensor()) continue;
+    const auto& t = args[i].toTensor();
+    if (t.defined() && t.device() == self.device()) at::assert_no_partial_overlap(self, t);
+  }
+}
+
+void infer_fresh(const Op& op, const std::string& name, const c10::OperatorHandle& handle,
+                 at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  if (infer_by_rule(name, args, out)) return;
+  if (infer_by_meta(name, handle, args, out)) return;
+  counters().meta_key_calls.fetch_add(1, std::memory_order_relaxed);
+  infer_by_meta_key(handle, args, out);
+}
+
+// In-place: the functional form's results have to fit the written arguments. Nothing to infer for those (fills) that
+// have no functional form.
+void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  const bool fresh_returns =
+      std::any_of(op.returns.begin(), op.returns.end(), [](const Return& r) { return r.alias < 0; });
+  OutMetas metas;
+  bool inferred = false;
+  if (op.functional_handle) {
+    infer_fresh(op, op.functional, *op.functional_handle, args, metas);
+    inferred = true;
+  } else if (fresh_returns) {
+    infer_fresh(op, op.name, op.handle, args, out);
+  }
+  size_t next = 0;
+  for (const int w : op.writes) {
+    const auto& v = args[w];
+    if (v.isTensor()) {
+      const auto& self = v.toTensor();
+      if (inferred && next < metas.size()) check_written(self, metas[next++]);
+      check_overlap(op, args, self, w);
+    } else if (v.isList()) {
+      for (const auto& e : v.toListRef()) {
+        if (e.isNone()) continue;
+        if (inferred && next < metas.size()) check_written(e.toTensor(), metas[next++]);
+        at::assert_no_internal_overlap(e.toTensor());
+      }
+    }
+  }
+}
+
+void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  if (op.functional_handle) {
+    // out= arguments come last.
+    const size_t n = args.size() - op.writes.size();
+    infer_fresh(op, op.functional, *op.functional_handle, args.slice(0, n), out);
+  } else {
+    infer_fresh(op, op.name, op.handle, args, out);
+  }
+  size_t next = 0;
+  for (const int w : op.writes) {
+    if (!args[w].isTensor() || next >= out.size()) continue;
+    const auto& result = args[w].toTensor();
+    const auto& m = out[next++];
+    if (!m.defined) continue;
+    TORCH_CHECK(c10::canCast(m.dtype, result.scalar_type()), "result type ", m.dtype,
+                " can't be cast to the desired output type ", result.scalar_type());
+    if (result.sizes() == at::IntArrayRef(m.sizes)) check_overlap(op, args, result, w);
+  }
+}
+
+}  // namespace
+
+const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
+  // Leaked per thread's life: kernels run in threads that may end in any order.
+  static thread_local Cache cache;
+  static thread_local Key key;
+  key.clear();
+  key.put(reinterpret_cast<uintptr_t>(&op));
+  key.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())));
+  for (size_t i = 0; i < args.size(); ++i) put(key, op.args[i], args[i]);
+  if (!op.writes.empty()) put_aliases(key, op, args);
+
+  size_t slot = key.hash >> 51;
+  for (;; slot = (slot + 1) & (kSlots - 1)) {
+    const Entry* e = cache.slots[slot].get();
+    if (e == nullptr) break;
+    if (e->hash == key.hash && e->words.size() == key.words.size() &&
+        std::memcmp(e->words.data(), key.words.data(), key.words.size() * 8) == 0) {
+      counters().shape_hits.fetch_add(1, std::memory_order_relaxed);
+      return e->metas;
+    }
+  }
+  counters().shape_misses.fetch_add(1, std::memory_order_relaxed);
+  // Inference may come back here (the Meta key runs Python): keep the key out of its way.
+  auto entry = std::make_unique<Entry>(Entry{key.hash, {key.words.begin(), key.words.end()}, {}});
+  if (op.writes.empty()) {
+    infer_fresh(op, op.name, op.handle, args, entry->metas);
+  } else if (op.writes_out) {
+    infer_out(op, args, entry->metas);
+  } else {
+    infer_in_place(op, args, entry->metas);
+  }
+  for (const OutMeta& m : entry->metas) {
+    TORCH_CHECK(m.sizes.size() <= 32, "mycelya tensors have at most 32 dimensions, ", op.full_name, " would make ",
+                m.sizes.size(), ".");
+  }
+  if (cache.used >= kSlots * 3 / 4) {
+    for (auto& s : cache.slots) s.reset();
+    cache.used = 0;
+  }
+  slot = entry->hash >> 51;
+  while (cache.slots[slot] != nullptr) slot = (slot + 1) & (kSlots - 1);
+  cache.slots[slot] = std::move(entry);
+  ++cache.used;
+  return cache.slots[slot]->metas;
+}
+
+}  // namespace mycelya

@@ -1,0 +1,61 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The storage of a mycelya tensor. All state of the device hangs here, none on TensorImpl: `.to()` keeps TensorImpls
+// that the CPU made, and `alias` and `view(dtype)` build plain ones without asking us. No storage holds a byte of data.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+namespace mycelya {
+
+constexpr auto kDevice = c10::DeviceType::PrivateUse1;
+
+// Shape, strides (elements) and dtype under which a trace first saw a storage.
+struct Geometry {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // Undefined matches nothing
+  bool contiguous = true;
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;  // only kept when not contiguous
+
+  void set(const c10::TensorImpl& t);
+  void set_flat_bytes(int64_t bytes);
+  void clear() { dtype = c10::ScalarType::Undefined; }
+  // True if t is exactly this: same dtype, sizes, strides, and offset 0.
+  bool matches(const c10::TensorImpl& t) const;
+};
+
+class Storage final : public c10::StorageImpl {
+ public:
+  Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable);
+  ~Storage() override;
+
+  const uint64_t id;     // 1, 2, 3, … over the process; names the storage on the worker
+  bool defined = false;  // the worker has it, or a record of the open trace makes it
+  uint64_t epoch = 0;    // trace in which the fields below hold; see Recorder
+  uint32_t local = 0;    // its number in that trace
+  Geometry geometry;     // its defining geometry in that trace
+
+  c10::DeviceIndex device_index() const { return device().index(); }
+};
+
+// The storage of a mycelya tensor; t must be one.
+inline Storage* storage_of(const c10::TensorImpl& t) {
+  return static_cast<Storage*>(t.unsafe_storage().unsafeGetStorageImpl());
+}
+
+// A range of addresses, never mapped, that no other storage has: ATen's overlap checks and tie detection compare
+// pointers.
+c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device);
+
+c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device);
+
+c10::Allocator* allocator();
+
+// Tells PyTorch to make our StorageImpl for the device.
+void register_storage();
+
+}  // namespace mycelya

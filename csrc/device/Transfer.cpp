@@ -1,0 +1,149 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "Transfer.h"
+
+#include <ATen/ops/contiguous.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <memory>
+#include <mutex>
+
+#include "Client.h"
+#include "Record.h"
+#include "Recorder.h"
+
+namespace mycelya {
+namespace {
+
+// Storages that died but that the worker still holds, in bytes, before they are worth a message of their own.
+constexpr uint64_t kDeadBytes = 64 << 20;
+
+// An upload after compute begins a new step: what came before goes out now.
+void cut_before_upload(c10::DeviceIndex device, Origin origin) {
+  Recorder& r = recorder(device);
+  const bool many_dead = r.dead_bytes() >= kDeadBytes;
+  std::lock_guard<SpinLock> guard(r.lock);
+  if (!r.empty() || many_dead) r.cut(MYC_CUT_UPLOAD, origin);
+}
+
+// The bytes become storage s on the worker; s must be undefined.
+void upload(Storage& s, const void* data, size_t bytes) {
+  const auto device = s.device_index();
+  const Client& c = client_for(device);
+  auto error = std::make_unique<myc_error>();
+  if (c.upload(device, s.id, data, bytes, error.get()) != MYC_OK) raise(*error);
+  s.defined = true;
+}
+
+bool covers_storage(const at::Tensor& t) {
+  return t.is_contiguous() && t.storage_offset() == 0 &&
+         static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
+}
+
+void copy_to_device(const at::Tensor& src, const at::Tensor& dst) {
+  const auto device = dst.device().index();
+  Storage& s = *storage_of(*dst.unsafeGetTensorImpl());
+  if (!s.defined && covers_storage(dst) && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
+    const at::Tensor dense = src.contiguous().resolve_conj().resolve_neg();
+    cut_before_upload(device, record_origin());
+    upload(s, dense.const_data_ptr(), s.nbytes());
+    return;
+  }
+  if (src.numel() == 0 && dst.numel() == 0) return;
+  // Something may still read the old content, or has a part of it: go through a storage of its own.
+  record_copy(dst, to_device(src, device).expand_as(dst));
+}
+
+// Reads t's elements, row-major, to `out`.
+void download(const at::Tensor& t, void* out) {
+  const auto device = t.device().index();
+  const auto& impl = *t.unsafeGetTensorImpl();
+  Recorder& r = recorder(device);
+  const Origin origin = record_origin();
+  {
+    std::lock_guard<SpinLock> guard(r.lock);
+    if (!storage_of(impl)->defined) r.define_storage(impl, origin);
+    r.cut(MYC_CUT_READ, origin);
+  }
+  const Client& c = client_for(device);
+  const myc_view view{storage_of(impl)->id, dtype_code(t.scalar_type()), static_cast<uint32_t>(t.dim()),
+                      t.sizes().data(),     t.strides().data(),          t.storage_offset()};
+  auto error = std::make_unique<myc_error>();
+  const uint64_t ticket = c.read(device, &view, out, error.get());
+  if (ticket == 0) raise(*error);
+  wait_for(c, ticket);
+}
+
+}  // namespace
+
+at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
+  const at::Tensor dense = cpu.contiguous().resolve_conj().resolve_neg();
+  OutMeta m;
+  m.defined = true;
+  m.dtype = dense.scalar_type();
+  dtype_code(m.dtype);  // refuses what no worker has
+  m.sizes.assign(dense.sizes().begin(), dense.sizes().end());
+  m.strides.assign(dense.strides().begin(), dense.strides().end());
+  at::Tensor t = make_tensor(m, device);
+  Storage& s = *storage_of(*t.unsafeGetTensorImpl());
+  cut_before_upload(device, record_origin());
+  if (s.nbytes() != 0) upload(s, dense.const_data_ptr(), s.nbytes());
+  return t;
+}
+
+at::Tensor to_cpu(const at::Tensor& tensor) {
+  at::Tensor out = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
+  if (out.numel() != 0) download(tensor, out.mutable_data_ptr());
+  return out;
+}
+
+at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool) {
+  check_not_forked();
+  const bool from_us = src.device().type() == kDevice, to_us = dst.device().type() == kDevice;
+  TORCH_CHECK((from_us || src.is_cpu()) && (to_us || dst.is_cpu()), "Cannot copy from ", src.device(), " to ",
+              dst.device(), ": go through the CPU, .cpu() then .to().");
+  if (from_us && to_us) {
+    if (src.device() == dst.device()) {
+      record_copy(dst, src.expand_as(dst));
+    } else {
+      copy_to_device(to_cpu(src), dst);  // two machines
+    }
+  } else if (to_us) {
+    copy_to_device(src, dst);
+  } else if (dst.is_contiguous() && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes() &&
+             !dst.is_conj() && !dst.is_neg()) {
+    if (dst.numel() != 0) download(src, dst.mutable_data_ptr());
+  } else {
+    dst.copy_(to_cpu(src));
+  }
+  return dst;
+}
+
+void flush(c10::DeviceIndex device) {
+  if (!client_loaded() && recorder(device).empty()) return;
+  check_not_forked();
+  Recorder& r = recorder(device);
+  const Origin origin = record_origin();
+  std::lock_guard<SpinLock> guard(r.lock);
+  r.cut(MYC_CUT_FLUSH, origin);
+}
+
+void synchronize(c10::DeviceIndex device) {
+  check_not_forked();
+  Recorder& r = recorder(device);
+  const Origin origin = record_origin();
+  {
+    std::lock_guard<SpinLock> guard(r.lock);
+    r.cut(MYC_CUT_SYNC, origin);
+  }
+  if (!client_loaded()) return;  // nothing was ever sent
+  const Client& c = client_for(device);
+  auto error = std::make_unique<myc_error>();
+  const uint64_t ticket = c.sync(device, error.get());
+  if (ticket == 0) raise(*error);
+  wait_for(c, ticket);
+}
+
+}  // namespace mycelya

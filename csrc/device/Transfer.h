@@ -1,0 +1,24 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Every place where bytes cross between the CPU and a device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace mycelya {
+
+// A device tensor with the elements of a CPU tensor, contiguous. The CPU tensor may be changed as soon as this returns.
+at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device);
+
+// Cuts the trace, then reads the tensor's elements into a new contiguous CPU tensor. Waits.
+at::Tensor to_cpu(const at::Tensor& tensor);
+
+// aten::_copy_from: dst takes src's elements, converted and broadcast; either may be on the CPU.
+at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
+
+// Sends what is recorded; waits for all that was sent.
+void flush(c10::DeviceIndex device);
+void synchronize(c10::DeviceIndex device);
+
+}  // namespace mycelya

@@ -1,0 +1,186 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package ir says what to compute: SSA over tensors with symbolic sizes, an op table, one text form with printer and
+// parser, and a verifier. It knows nothing of PyTorch's API, of buffers, of wires, and never imports another package of ours.
+package ir
+
+// ValueID names an SSA value of a graph, NodeID the node that makes it. Both count from 0 in creation order.
+type (
+	ValueID uint32
+	NodeID  uint32
+)
+
+// ArgKind says what an Arg is.
+type ArgKind uint8
+
+const (
+	ArgInvalid ArgKind = iota
+	ArgNone            // an absent optional
+	ArgValue           // V: ValueID, tensor or number
+	ArgDim             // V: Dim (size-like integer; a constant or a symbol)
+	ArgInt             // V: literal integer
+	ArgFloat           // V: bits of a float64 literal
+	ArgBool            // V: 0 or 1
+	ArgDType           // V: DType
+	ArgLayout          // V: PyTorch's layout number
+	ArgDevice          // V: 0, this device
+	ArgMemFmt          // V: PyTorch's memory format number
+	ArgStr             // V: index into Graph.Strings
+	ArgGen             // V: parameter slot with the generator's id
+	ArgList            // V: first item << 32 | number of items, in Graph.ListArgs; Sub: kind of list
+)
+
+// Arg is one argument of a call. Write marks an operand the call overwrites: see Graph.
+type Arg struct {
+	Kind  ArgKind
+	Sub   uint8 // ArgList: MYC_L_* of csrc/abi/mycelya.h (1 tensors, 2 optional tensors, 3 ints, 4 floats, 5 bools, 6 scalars)
+	Write bool
+	V     int64
+}
+
+// Value makes an operand.
+func Value(v ValueID) Arg { return Arg{Kind: ArgValue, V: int64(v)} }
+
+// Origin is the place in the user's program that a node comes from; File "" means unknown.
+type Origin struct {
+	File string
+	Line int
+}
+
+// Flags of a node beyond what its op says.
+type Flags uint8
+
+const (
+	FlagRNG    Flags = 1 << iota // draws random numbers: never merged, dropped or reordered against others
+	FlagEffect                   // must be kept, in order
+)
+
+// Node is one operation. Its results are values First … First+N-1.
+type Node struct {
+	Op     Op
+	Flags  Flags
+	Name   uint32 // OpCall: index into Graph.Strings of the full name "aten::add.Tensor"
+	Slot   uint32 // OpInput: binding slot; OpParam, OpScalar: parameter slot
+	Offset Dim    // OpView, OpUpdate: storage offset in elements of the region's dtype
+	ArgLo  uint32 // arguments are Graph.Args[ArgLo:ArgHi]
+	ArgHi  uint32
+	First  ValueID
+	N      uint32
+	Record int32 // number of the trace record it comes from, -1 if none
+	Origin Origin
+}
+
+// Output says that after the program the storage bound to Slot holds Value.
+type Output struct {
+	Value ValueID
+	Slot  uint32
+}
+
+// Graph is a program in SSA form.
+//
+// Values are pure. A storage is functionalised: each write to it makes a new value. A call argument with Write set is an
+// operand that PyTorch's op overwrites; the call doesn't change that value, it returns the content after the call
+// as one more result: results are the fresh tensors in the op's order (an undefined one has dtype Invalid), then one per written operand in
+// argument order, of the operand's type. Nodes are in execution order, and an operand's node precedes its use.
+//
+// Own ops keep ATen's meaning: operands of an elementwise op broadcast, and its dtype rule is ATen's type promotion
+// with numbers (OpParam) weakest, then 0-dim tensors, then tensors.
+type Graph struct {
+	Name     string // where it was cut: "train.py:41"
+	Reason   string // why: "read", "sync", "step", "upload", "size", "flush", "exit"
+	Syms     []Symbol
+	Nodes    []Node
+	Args     []Arg
+	ListArgs []Arg
+	Strings  []string
+	Types    []Type   // by ValueID
+	Def      []NodeID // by ValueID
+	Outputs  []Output
+
+	strings map[string]uint32
+	equal   []Dim // by symbol: what stands for it (see Find); a symbol without an entry stands for itself
+}
+
+// NewGraph returns an empty graph.
+func NewGraph(name, reason string) *Graph { return &Graph{Name: name, Reason: reason} }
+
+// Intern returns the index of s in Strings.
+func (g *Graph) Intern(s string) uint32 {
+	if g.strings == nil {
+		g.strings = make(map[string]uint32, len(g.Strings)+8)
+		for i, t := range g.Strings {
+			g.strings[t] = uint32(i)
+		}
+	}
+	i, ok := g.strings[s]
+	if !ok {
+		i = uint32(len(g.Strings))
+		g.Strings = append(g.Strings, s)
+		g.strings[s] = i
+	}
+	return i
+}
+
+// AddSymbol returns the dim of a new symbol that parameter slot holds.
+func (g *Graph) AddSymbol(slot uint32, first int64) Dim {
+	g.Syms = append(g.Syms, Symbol{Slot: slot, First: first})
+	return SymDim(len(g.Syms) - 1)
+}
+
+// AddList stores items and returns the list argument; sub is the kind of list.
+func (g *Graph) AddList(sub uint8, items []Arg) Arg {
+	lo := len(g.ListArgs)
+	g.ListArgs = append(g.ListArgs, items...)
+	return Arg{Kind: ArgList, Sub: sub, V: int64(lo)<<32 | int64(len(items))}
+}
+
+// List returns the items of a list argument.
+func (g *Graph) List(a Arg) []Arg {
+	lo, n := a.V>>32, a.V&0xffffffff
+	return g.ListArgs[lo : lo+n]
+}
+
+// Add appends node n with these arguments and result types, fills in its ranges, and returns its id.
+func (g *Graph) Add(n Node, args []Arg, results []Type) NodeID {
+	id := NodeID(len(g.Nodes))
+	n.ArgLo = uint32(len(g.Args))
+	g.Args = append(g.Args, args...)
+	n.ArgHi = uint32(len(g.Args))
+	n.First, n.N = ValueID(len(g.Types)), uint32(len(results))
+	g.Types = append(g.Types, results...)
+	for range results {
+		g.Def = append(g.Def, id)
+	}
+	g.Nodes = append(g.Nodes, n)
+	return id
+}
+
+// NodeArgs returns the arguments of a node; lists are one argument.
+func (g *Graph) NodeArgs(id NodeID) []Arg { n := &g.Nodes[id]; return g.Args[n.ArgLo:n.ArgHi] }
+
+// CallName is the full name "aten::add.Tensor" of an OpCall node.
+func (g *Graph) CallName(id NodeID) string { return g.Strings[g.Nodes[id].Name] }
+
+// Uses calls f with each operand of a node, those in lists included, in order; f may change *v.
+func (g *Graph) Uses(id NodeID, f func(v *ValueID, write bool)) {
+	visit := func(a *Arg) {
+		if a.Kind == ArgValue {
+			v := ValueID(a.V)
+			f(&v, a.Write)
+			a.V = int64(v)
+		}
+	}
+	n := &g.Nodes[id]
+	for i := n.ArgLo; i < n.ArgHi; i++ {
+		a := &g.Args[i]
+		if a.Kind == ArgList {
+			items := g.List(*a)
+			for j := range items {
+				visit(&items[j])
+			}
+			continue
+		}
+		visit(a)
+	}
+}
