@@ -152,8 +152,11 @@ typedef void (*myc_fn_define_code)(uint32_t code, const char* file, const char* 
 typedef int32_t (*myc_fn_open)(int32_t index, const myc_config*, myc_error*);
 // Ends the session of a device and its worker; MYC_OK if there was none.
 typedef int32_t (*myc_fn_close)(int32_t index, myc_error*);
-// Hands over a closed trace; returns at once, waits only for back-pressure.
+// Hands over a closed trace; returns at once. MYC_PENDING: it was taken, but the worker is further behind than the credits
+// allow: take a ticket from myc_room and wait for it before recording more.
 typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
+// Begins a wait until the worker has caught up with the credits. Ticket as for myc_read.
+typedef uint64_t (*myc_fn_room)(int32_t index, myc_error*);
 // Makes storage `id` on the worker with these bytes (it must not exist there). The bytes are copied or sent before the call returns.
 typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_error*);
 // Begins a read of the view's elements, in row-major order, into dst (numel * itemsize bytes, valid until the wait ends).
@@ -187,8 +190,8 @@ typedef struct myc_prog myc_prog;
 //   tensor  = buffer dtype rank  rank*dim(sizes)  contig(0|1)  [rank*dim(strides)]  dim(offset)
 //   dim     = two words: kind (0 constant, 1 parameter index), value
 //   step    = MYC_S_CALL   op_len op_bytes(ceil/8 words) nargs { arg } nresults { result } flags(MYC_R_*)
-//           | MYC_S_COPY   tensor(dst) tensor(src)            dst's buffer is made now, uninitialised, as large as src's buffer
-//                                                             when it does not exist yet
+//           | MYC_S_COPY   tensor(dst) tensor(src)            dst's buffer is made now, as large as dst's geometry needs, when
+//                                                             it does not exist yet
 //           | MYC_S_ALLOC  buffer dim(bytes)                  uninitialised
 //           | MYC_S_CLONE  buffer(new) buffer(old)            a copy of all the bytes
 //           | MYC_S_FREE   buffer

@@ -58,6 +58,7 @@ void load_locked() {
   find(library, "myc_open", table.open);
   find(library, "myc_close", table.close);
   find(library, "myc_flush", table.flush);
+  find(library, "myc_room", table.room);
   find(library, "myc_upload", table.upload);
   find(library, "myc_read", table.read);
   find(library, "myc_sync", table.sync);

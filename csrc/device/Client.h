@@ -21,6 +21,7 @@ struct Client {
   myc_fn_open open;
   myc_fn_close close;
   myc_fn_flush flush;
+  myc_fn_room room;
   myc_fn_upload upload;
   myc_fn_read read;
   myc_fn_sync sync;

@@ -134,7 +134,7 @@ const Op* make_op(const c10::OperatorHandle& handle) {
 
 }  // namespace
 
-Op::Op(const c10::OperatorHandle& h, std::string full)
+Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     : handle(h), full_name(std::move(full)), hash(name_hash(full_name)), recorded(this) {
   constexpr std::string_view kAten = "aten::";
   const bool aten = std::string_view(full_name).substr(0, kAten.size()) == kAten;
@@ -151,7 +151,11 @@ Op::Op(const c10::OperatorHandle& h, std::string full)
   } else {
     refusal = "it is not an operator of PyTorch's own, so the worker does not have it";
   }
-  size_t n_classes = std::string_view(classes).size();
+  if (given != nullptr) {
+    classes = given;
+    refusal.clear();  // PyTorch does not bring it to us, but the worker has it
+  }
+  const size_t n_classes = std::string_view(classes).size();
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& a = schema.arguments()[i];
     const Kind kind = kind_of(a.real_type());
@@ -187,12 +191,14 @@ Op::Op(const c10::OperatorHandle& h, std::string full)
     functional_handle = c10::Dispatcher::singleton().findSchema(
         {"aten::" + functional.substr(0, dot), dot == std::string::npos ? "" : functional.substr(dot + 1)});
   }
-  if (aten) rewrite = find_rewrite(name);
+  if (aten && given == nullptr) rewrite = find_rewrite(name);
   if (rewrite != nullptr) {
     const std::string target = rewrite->op;
     const auto dot = target.find('.');
-    recorded = &op_for(c10::Dispatcher::singleton().findSchemaOrThrow(
-        target.substr(0, dot).c_str(), dot == std::string::npos ? "" : target.substr(dot + 1).c_str()));
+    recorded =
+        new Op(c10::Dispatcher::singleton().findSchemaOrThrow(
+                   target.substr(0, dot).c_str(), dot == std::string::npos ? "" : target.substr(dot + 1).c_str()),
+               target, rewrite->classes);
   }
   if (recorded == this && refusal.empty()) define_op(hash, full_name);
 }

@@ -48,7 +48,8 @@ struct Return {
 };
 
 struct Op {
-  Op(const c10::OperatorHandle& handle, std::string name);
+  // classes: of its arguments, as in the op table; null: from its row.
+  Op(const c10::OperatorHandle& handle, std::string name, const char* classes = nullptr);
 
   c10::OperatorHandle handle;
   std::string full_name;  // "aten::add.Tensor"

@@ -298,10 +298,21 @@ void Recorder::cut(uint32_t reason, Origin origin) {
   const int32_t status = c.flush(device_, &trace, error.get());
   // Whatever came of it, this trace is over: what it made would never exist otherwise, and say so at each use.
   reset();
-  if (status != MYC_OK) {
+  if (status == MYC_PENDING) {
+    behind_.store(true, std::memory_order_relaxed);
+  } else if (status != MYC_OK) {
     error->kind = status;
     raise(*error);
   }
+}
+
+void Recorder::wait_for_room_slow() {
+  const Client& c = client_for(device_);
+  auto error = std::make_unique<myc_error>();
+  const uint64_t ticket = c.room(device_, error.get());
+  if (ticket == 0) raise(*error);
+  wait_for(c, ticket);
+  behind_.store(false, std::memory_order_relaxed);
 }
 
 Recorder& recorder(c10::DeviceIndex device) {

@@ -81,8 +81,12 @@ class Recorder {
   // Records the change of a defined storage's size; the caller then sets it.
   void resize_storage(Storage& s, int64_t new_bytes, Origin origin);
 
-  // Closes the trace and hands it over, if there is anything in it. May wait for back-pressure.
+  // Closes the trace and hands it over, if there is anything in it.
   void cut(uint32_t reason, Origin origin);
+  // Waits, if the worker has fallen too far behind, until it has caught up; Ctrl-C ends the wait. Without `lock`.
+  void wait_for_room() {
+    if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) wait_for_room_slow();
+  }
   // The next record begins a new trace: an optimizer step has ended.
   void mark_step(Origin origin) {
     marked_ = records_ != 0;
@@ -99,6 +103,7 @@ class Recorder {
   uint64_t dead_bytes();
 
  private:
+  void wait_for_room_slow();
   uint32_t bind(Storage& s);
   void geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
   void reset();
@@ -112,6 +117,7 @@ class Recorder {
   uint64_t records_ = 0;
   bool marked_ = false;
   Origin mark_origin_;
+  std::atomic<bool> behind_{false};
 
   struct Death {
     uint64_t id, epoch;

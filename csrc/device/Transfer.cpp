@@ -23,6 +23,7 @@ constexpr uint64_t kDeadBytes = 64 << 20;
 // An upload after compute begins a new step: what came before goes out now.
 void cut_before_upload(c10::DeviceIndex device, Origin origin) {
   Recorder& r = recorder(device);
+  r.wait_for_room();
   const bool many_dead = r.dead_bytes() >= kDeadBytes;
   std::lock_guard<SpinLock> guard(r.lock);
   if (!r.empty() || many_dead) r.cut(MYC_CUT_UPLOAD, origin);

@@ -1,0 +1,65 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+#
+# A runner of scripts; nothing is made by timestamps but the environment. cmake, ninja and go build only what changed.
+#
+#   make demo     train a small CNN on the device
+#   make test     everything CI runs
+#   make check    formats, linters, types, generated code
+#   make bench    the figures of bench/RESULTS.md
+#   make gpu      the tests on a CUDA worker, on a host that has a GPU
+#   make gen      generated code again;  make golden   golden files again
+#   make build    the native artefacts;  make venv     the Python environment
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+TORCH := 2.15.0
+# Headers that torch's own CUDA packages lack; the version is that of torch's CUDA.
+CUDA_CRT := 13.2.86
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: demo test bench gpu gen golden check build venv test-go test-cpp test-python
+
+demo: build
+	$(PY) examples/digits.py --device mycelya
+
+test: check test-go test-cpp test-python
+
+test-go: build
+	go test ./...
+
+test-cpp: build
+	$(PY) scripts/build.py --tests
+	ctest --test-dir $$($(PY) scripts/build.py --print-folder) --output-on-failure
+
+# tests/e2e runs the examples and looks into the wheel too.
+test-python: build
+	$(PY) -m pytest tests/e2e $(PYTEST)
+
+bench: build
+	$(PY) bench/capture.py --markdown
+
+check: build
+	scripts/check.sh
+
+gpu:
+	scripts/gpu.sh
+
+gen: venv
+	scripts/gen.sh
+
+golden: build
+	go test ./... -update
+
+build: venv
+	$(PY) scripts/build.py
+
+venv: $(VENV)/installed
+
+# The package itself is installed last and editable, so that Python changes need nothing and a build needs no pip.
+$(VENV)/installed: pyproject.toml setup.py
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) scripts/install.py --torch $(TORCH) --cuda-crt $(CUDA_CRT)
+	touch $@

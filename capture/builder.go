@@ -1,0 +1,249 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package capture
+
+import (
+	"fmt"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// builder reads the records of one trace in order.
+type builder struct {
+	t        *Trace
+	d        *decoded
+	names    *Table
+	g        *ir.Graph
+	storages []storage // by local number
+	ops      []string  // by record
+	record   int
+	origin   ir.Origin
+	bad      error
+	args     []ir.Arg  // of the record being read
+	writes   []written // of the record being read, in argument order
+}
+
+// Build turns a trace into a graph whose outputs are the storages that the trace made or wrote and wanted names; wanted has
+// one entry per local number. A trace that doesn't follow the grammar is an error that says where.
+func Build(t *Trace, names *Table, wanted []bool) (*Captured, error) {
+	d, err := decode(t)
+	if err != nil {
+		return nil, fmt.Errorf("decoding a trace: %w", err)
+	}
+	if len(wanted) != int(d.locals) {
+		return nil, fmt.Errorf("building a graph: %d storages, %d wishes", d.locals, len(wanted))
+	}
+	reason := "none"
+	if int(t.Reason) < len(reasons) {
+		reason = reasons[t.Reason]
+	}
+	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), reason)}
+	for i := range d.records {
+		b.record = i
+		b.origin = names.Origin(t.Origins[2*i], t.Origins[2*i+1])
+		err := b.read(&d.records[i])
+		if err == nil {
+			err = b.bad
+		}
+		if err != nil {
+			return nil, fmt.Errorf("building a graph: record %d, word %d: %w", i, d.records[i].word, err)
+		}
+	}
+	return b.cut(wanted), nil
+}
+
+func (b *builder) read(r *record) error {
+	name, ok := b.names.Op(r.op)
+	if !ok {
+		return fmt.Errorf("op %#x has no name", r.op)
+	}
+	b.ops = append(b.ops, name)
+	switch name {
+	case "mycelya::empty":
+		return b.empty(r)
+	case "mycelya::resize_storage":
+		return b.readResize(r)
+	}
+	return b.call(r, name)
+}
+
+// empty reads a storage without content: mycelya::empty() -> result.
+func (b *builder) empty(r *record) error {
+	if r.nargs != 0 || r.nres != 1 || b.d.items[r.results].tag != wTensor {
+		return fmt.Errorf("mycelya::empty has %d arguments and %d results", r.nargs, r.nres)
+	}
+	t := b.geometry(&b.d.items[r.results]).typ
+	id := b.g.Add(ir.Node{Op: ir.OpEmpty, Record: int32(b.record), Origin: b.origin}, nil, []ir.Type{t})
+	b.storages = append(b.storages, storage{value: b.g.Nodes[id].First, define: geometry{typ: t}, whole: true, changed: true})
+	return nil
+}
+
+// readResize reads mycelya::resize_storage(tensor!, size) -> nothing.
+func (b *builder) readResize(r *record) error {
+	if r.nargs != 2 || r.nres != 0 {
+		return fmt.Errorf("mycelya::resize_storage has %d arguments and %d results", r.nargs, r.nres)
+	}
+	old, size := &b.d.items[r.args], &b.d.items[b.d.next(r.args)]
+	if old.tag != wTensor || !old.has(tWrite) || ir.DType(old.sub) != ir.U8 || old.rank != 1 {
+		return fmt.Errorf("mycelya::resize_storage needs its storage as u8[bytes], to write")
+	}
+	switch {
+	case size.tag == wSize:
+		b.resize(old, b.symbol(size.param))
+	case size.tag == wInt && int64(size.v) >= 0:
+		b.resize(old, ir.Const(int64(size.v)))
+	default:
+		return fmt.Errorf("mycelya::resize_storage needs a size")
+	}
+	return nil
+}
+
+// call reads a record of PyTorch's: an own op where one means exactly the same, else a call by name.
+func (b *builder) call(r *record, name string) error {
+	b.args, b.writes = b.args[:0], b.writes[:0]
+	i := r.args
+	for range r.nargs {
+		if err := b.arg(i); err != nil {
+			return err
+		}
+		i = b.d.next(i)
+	}
+	types, defined := b.results(r)
+	for _, w := range b.writes {
+		types = append(types, w.g.typ)
+	}
+	v := b.g.Nodes[b.add(r, name, types)].First
+	for _, made := range defined {
+		if made {
+			b.storages = append(b.storages, storage{value: v, define: geometry{typ: b.g.Types[v]}, whole: true, changed: true})
+		}
+		v++
+	}
+	for _, w := range b.writes {
+		b.write(w, v)
+		v++
+	}
+	return nil
+}
+
+// add appends the node of a record.
+func (b *builder) add(r *record, name string, types []ir.Type) ir.NodeID {
+	n := ir.Node{Op: ir.OpCall, Name: b.g.Intern(name), Record: int32(b.record), Origin: b.origin}
+	if r.flags&rRNG != 0 {
+		n.Flags |= ir.FlagRNG
+	}
+	if r.flags&rEffect != 0 {
+		n.Flags |= ir.FlagEffect
+	}
+	op, own, ok := ir.FromATen(b.g, name, b.args)
+	if !ok || len(types) != 1 || len(b.writes) != 0 || n.Flags != 0 || !types[0].DType.Valid() {
+		id := b.g.Add(n, b.args, types)
+		b.g.InferCall(id)
+		return id
+	}
+	id := b.g.Add(ir.Node{Op: op, Record: n.Record, Origin: n.Origin}, own, types)
+	b.g.InferCall(id)
+	if b.g.Check(id) != nil { // the recorded result is not what the own op gives: then it isn't that op
+		call := &b.g.Nodes[id]
+		call.Op, call.Name = ir.OpCall, n.Name
+		call.ArgLo = uint32(len(b.g.Args))
+		b.g.Args = append(b.g.Args, b.args...)
+		call.ArgHi = uint32(len(b.g.Args))
+		b.g.InferCall(id)
+	}
+	return id
+}
+
+// results reads the types of a record's fresh tensors, lists flattened, and which of them are defined.
+func (b *builder) results(r *record) (types []ir.Type, defined []bool) {
+	for i := r.results; i < r.end; i++ {
+		it := &b.d.items[i]
+		switch it.tag {
+		case wTensor:
+			types, defined = append(types, b.geometry(it).typ), append(defined, true)
+		case wNone:
+			types, defined = append(types, ir.Type{}), append(defined, false)
+		}
+	}
+	return types, defined
+}
+
+// arg reads the argument at items[i] and appends it to b.args.
+func (b *builder) arg(i uint32) error {
+	it := &b.d.items[i]
+	if it.tag != wList {
+		a, err := b.single(it)
+		b.args = append(b.args, a)
+		return err
+	}
+	items := make([]ir.Arg, it.n)
+	for j := range items {
+		a, err := b.single(&b.d.items[i+1+uint32(j)])
+		if err != nil {
+			return err
+		}
+		items[j] = a
+	}
+	b.args = append(b.args, b.g.AddList(it.sub, items))
+	return nil
+}
+
+func (b *builder) single(it *item) (ir.Arg, error) {
+	switch it.tag {
+	case wNone:
+		return ir.Arg{Kind: ir.ArgNone}, nil
+	case wTensor:
+		v, g := b.operand(it)
+		a := ir.Value(v)
+		if it.has(tWrite) {
+			a.Write = true
+			s := &b.storages[it.n]
+			b.writes = append(b.writes, written{local: it.n, whole: v == s.value, g: g})
+		}
+		return a, nil
+	case wNumber:
+		return b.number(ir.OpParam, numberType[it.sub], it.param), nil
+	case wScalar:
+		return b.number(ir.OpScalar, ir.DType(it.sub), it.param), nil
+	case wSize:
+		return ir.Arg{Kind: ir.ArgDim, V: int64(b.symbol(it.param))}, nil
+	case wInt:
+		return ir.Arg{Kind: ir.ArgInt, V: int64(it.v)}, nil
+	case wFloat:
+		return ir.Arg{Kind: ir.ArgFloat, V: int64(it.v)}, nil
+	case wBool:
+		return ir.Arg{Kind: ir.ArgBool, V: int64(it.sub)}, nil
+	case wDType:
+		return ir.Arg{Kind: ir.ArgDType, V: int64(it.sub)}, nil
+	case wLayout:
+		return ir.Arg{Kind: ir.ArgLayout, V: int64(it.sub)}, nil
+	case wDevice:
+		return ir.Arg{Kind: ir.ArgDevice, V: int64(it.sub)}, nil
+	case wMemFmt:
+		return ir.Arg{Kind: ir.ArgMemFmt, V: int64(it.sub)}, nil
+	case wGen:
+		return ir.Arg{Kind: ir.ArgGen, V: int64(it.param)}, nil
+	case wStr:
+		return ir.Arg{Kind: ir.ArgStr, V: int64(b.g.Intern(b.text(it)))}, nil
+	}
+	return ir.Arg{}, fmt.Errorf("word %d: tag %d is no argument", it.word, it.tag)
+}
+
+// numberType is the type of a Python number by its kind.
+var numberType = [...]ir.DType{nF64: ir.F64, nI64: ir.I64, nBool: ir.Bool, nC128: ir.C128}
+
+// number makes the value of a number: one per occurrence, as two equal numbers needn't stay equal.
+func (b *builder) number(op ir.Op, dtype ir.DType, slot uint32) ir.Arg {
+	id := b.g.Add(ir.Node{Op: op, Slot: slot, Record: int32(b.record), Origin: b.origin}, nil, []ir.Type{{DType: dtype}})
+	return ir.Value(b.g.Nodes[id].First)
+}
+
+// text reads a string: little endian in its words.
+func (b *builder) text(it *item) string {
+	s := make([]byte, it.n)
+	for i := range s {
+		s[i] = byte(b.t.Skeleton[it.v+uint64(i/8)] >> (8 * (i % 8)))
+	}
+	return string(s)
+}

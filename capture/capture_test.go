@@ -1,0 +1,159 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package capture_test
+
+import (
+	"encoding/binary"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/tools/txtar"
+
+	"github.com/mycelya/mycelya/capture"
+	"github.com/mycelya/mycelya/capture/asm"
+	"github.com/mycelya/mycelya/ir"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens")
+
+// wanted is what a first compile asks for: all that is held.
+func wanted(t *capture.Trace) []bool {
+	out := make([]bool, len(t.Alive))
+	for i, a := range t.Alive {
+		out[i] = a != 0
+	}
+	return out
+}
+
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			ar, err := txtar.ParseFile(file)
+			require.NoError(t, err)
+			require.Equal(t, "trace", ar.Files[0].Name)
+			names := capture.NewTable()
+			tr, err := asm.Parse(string(ar.Files[0].Data), names)
+			require.NoError(t, err)
+			c, err := capture.Build(tr, names, wanted(tr))
+			var got string
+			if err != nil {
+				got = "error: " + err.Error() + "\n"
+			} else {
+				require.NoError(t, ir.Verify(c.Graph))
+				got = c.Graph.String()
+				again, err := ir.Parse(got)
+				require.NoError(t, err)
+				require.Equal(t, got, again.String())
+			}
+			if *update {
+				ar.Files = append(ar.Files[:1], txtar.File{Name: "ir", Data: []byte(got)})
+				require.NoError(t, os.WriteFile(file, txtar.Format(ar), 0o644))
+				return
+			}
+			require.Len(t, ar.Files, 2)
+			require.Equal(t, string(ar.Files[1].Data), got)
+		})
+	}
+}
+
+func TestLiveness(t *testing.T) {
+	names := capture.NewTable()
+	tr, err := asm.Parse(`
+dead %2
+aten::mul.Tensor %0:f32[4] %1:f32[4] -> %2:f32[4]
+aten::add_.Tensor %0! %2 1
+aten::exp %0 -> %3:f32[4]
+`, names)
+	require.NoError(t, err)
+	c, err := capture.Build(tr, names, wanted(tr))
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true, false, false}, c.Inputs)
+	require.Equal(t, []bool{true, false, true, true}, c.Changed)
+	require.Equal(t, []string{"aten::mul.Tensor", "aten::add_.Tensor", "aten::exp"}, c.Ops)
+	var slots []uint32
+	for _, o := range c.Graph.Outputs {
+		slots = append(slots, o.Slot)
+	}
+	require.Equal(t, []uint32{0, 3}, slots)
+}
+
+func TestErrorsSayWhere(t *testing.T) {
+	names := capture.NewTable()
+	tr, err := asm.Parse("aten::relu %0:f32[4] -> %1:f32[4]", names)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name string
+		harm func(t *capture.Trace)
+		want string
+	}{
+		{"short", func(t *capture.Trace) { t.Skeleton = t.Skeleton[:3] }, "decoding a trace: record 0: word 3: the skeleton ends in the middle of a record"},
+		{"head", func(t *capture.Trace) { t.Skeleton[0] = 99 }, "decoding a trace: record 0: word 0: 0x63 is not the head of a record"},
+		{"dtype", func(t *capture.Trace) { t.Skeleton[2] |= 0xff << 8 }, "decoding a trace: record 0: word 2: unknown dtype 255"},
+		{"local", func(t *capture.Trace) { t.Skeleton[2] |= 7 << 32 }, "decoding a trace: record 0: word 2: storage 7 is new where 0 is the next number"},
+		{"class", func(t *capture.Trace) { t.Skeleton[3] = 3 }, "decoding a trace: record 0: word 3: 0x3 has a dim of unknown class"},
+		{"params", func(t *capture.Trace) { t.Params = t.Params[:1] }, "decoding a trace: record 0: word 4: needs parameter 1 of 1"},
+		{"many params", func(t *capture.Trace) { t.Params = append(t.Params, 1) }, "decoding a trace: the skeleton has 2 parameters, the trace 3"},
+		{"bindings", func(t *capture.Trace) { t.Bindings = nil }, "decoding a trace: the skeleton has 2 storages, the trace binds 0"},
+		{"op", func(t *capture.Trace) { t.Skeleton[1] = 5 }, "building a graph: record 0, word 0: op 0x5 has no name"},
+		{"size", func(t *capture.Trace) { t.Params[0] = 1 << 63 }, "building a graph: record 0, word 0: parameter 0 is a size of -9223372036854775808"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bad := *tr
+			bad.Skeleton = append([]uint64(nil), tr.Skeleton...)
+			bad.Params = append([]uint64(nil), tr.Params...)
+			c.harm(&bad)
+			_, err := capture.Build(&bad, names, make([]bool, 2))
+			require.EqualError(t, err, c.want)
+		})
+	}
+}
+
+// words makes the streams of a trace from fuzzed bytes: skeleton, parameters, bindings and liveness in thirds.
+func words(data []byte) []uint64 {
+	out := make([]uint64, len(data)/8)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint64(data[8*i:])
+	}
+	return out
+}
+
+// FuzzBuild holds that no words make Build panic, and that what it accepts is a graph that the verifier accepts too.
+func FuzzBuild(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(f, err)
+	names := capture.NewTable()
+	for _, file := range files {
+		ar, err := txtar.ParseFile(file)
+		require.NoError(f, err)
+		tr, err := asm.Parse(string(ar.Files[0].Data), names)
+		require.NoError(f, err)
+		var skeleton, params []byte
+		for _, w := range tr.Skeleton {
+			skeleton = binary.LittleEndian.AppendUint64(skeleton, w)
+		}
+		for _, w := range tr.Params {
+			params = binary.LittleEndian.AppendUint64(params, w)
+		}
+		f.Add(skeleton, params, uint16(len(tr.Bindings)), uint16(len(tr.Origins)/2))
+	}
+	f.Fuzz(func(t *testing.T, skeleton, params []byte, storages, records uint16) {
+		tr := &capture.Trace{Skeleton: words(skeleton), Params: words(params), Bindings: make([]uint64, storages),
+			Alive: make([]uint8, storages), Origins: make([]uint32, 2*int(records))}
+		for i := range tr.Alive {
+			tr.Alive[i] = 1
+		}
+		c, err := capture.Build(tr, names, wanted(tr))
+		if err != nil {
+			require.Nil(t, c)
+			return
+		}
+		_ = c.Graph.String()
+	})
+}

@@ -1,0 +1,18 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package capture
+
+import "github.com/mycelya/mycelya/ir"
+
+// cut ends the graph: each storage that the trace made or wrote and that is wanted holds its value afterwards.
+func (b *builder) cut(wanted []bool) *Captured {
+	c := &Captured{Graph: b.g, Ops: b.ops, Inputs: make([]bool, len(b.storages)), Changed: make([]bool, len(b.storages))}
+	for i, s := range b.storages {
+		c.Inputs[i], c.Changed[i] = s.input, s.changed
+		if s.changed && wanted[i] {
+			b.g.Outputs = append(b.g.Outputs, ir.Output{Value: s.value, Slot: uint32(i)})
+		}
+	}
+	return c
+}

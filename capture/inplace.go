@@ -1,0 +1,38 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package capture
+
+import "github.com/mycelya/mycelya/ir"
+
+// written is an operand that a record overwrites: on which storage, and which window of it.
+type written struct {
+	local uint32
+	whole bool // the operand is the storage's value itself
+	g     geometry
+}
+
+// write makes after, the content of w's window after the call, part of its storage.
+//
+// Several written operands of one record may lie on one storage and overlap. Each result is the window's content after
+// the whole call, so where windows overlap their results agree, and applying them in operand order gives the storage.
+func (b *builder) write(w written, after ir.ValueID) {
+	s := &b.storages[w.local]
+	s.changed = true
+	if w.whole {
+		s.value = after
+		return
+	}
+	id := b.g.Add(ir.Node{Op: ir.OpUpdate, Offset: w.g.offset, Record: int32(b.record), Origin: b.origin},
+		[]ir.Arg{ir.Value(s.value), ir.Value(after)}, []ir.Type{b.g.Types[s.value]})
+	s.value = b.g.Nodes[id].First
+}
+
+// resize replaces a storage by one of another size with the common prefix of its bytes.
+func (b *builder) resize(it *item, size ir.Dim) {
+	old, _ := b.operand(it)
+	t := ir.Type{DType: ir.U8, Dims: []ir.Dim{size}}
+	id := b.g.Add(ir.Node{Op: ir.OpResize, Record: int32(b.record), Origin: b.origin}, []ir.Arg{ir.Value(old)}, []ir.Type{t})
+	s := &b.storages[it.n]
+	s.value, s.define, s.whole, s.changed = b.g.Nodes[id].First, geometry{typ: t}, true, true
+}

@@ -1,0 +1,215 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Command lib is the client library that csrc/device loads: the functions of part 2 of csrc/abi/mycelya.h, each handed on
+// to package runtime with C's memory as Go slices. It never keeps a pointer beyond a call, except the destination of a
+// read until its ticket ends.
+package main
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../csrc/abi
+#include "mycelya.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	"github.com/mycelya/mycelya/capture"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/runtime"
+)
+
+var (
+	names  = capture.NewTable()
+	client = newClient(names)
+)
+
+func main() {}
+
+// slice is C memory seen as a Go slice; nothing owns it beyond the call.
+func slice[To, From any](p *From, n C.uint64_t) []To {
+	if p == nil || n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*To)(unsafe.Pointer(p)), int(n))
+}
+
+// answer writes an error for C, cut to what fits, and returns its kind.
+func answer(err error, out *C.myc_error) C.int32_t {
+	switch {
+	case err == nil:
+		return C.MYC_OK
+	case errors.Is(err, runtime.ErrPending):
+		return C.MYC_PENDING
+	}
+	kind := runtime.KindRuntime
+	var e *runtime.Error
+	if errors.As(err, &e) {
+		kind = e.Kind
+	}
+	if out != nil {
+		out.kind = C.int32_t(kind)
+		write(err.Error(), (*C.char)(unsafe.Pointer(&out.text[0])), C.uint64_t(len(out.text)))
+	}
+	return C.int32_t(kind)
+}
+
+// write copies text and a final 0, as far as there is room, and returns the length needed without the 0.
+func write(text string, out *C.char, capacity C.uint64_t) C.uint64_t {
+	if to := slice[byte](out, capacity); len(to) > 0 {
+		n := len(text)
+		if n >= len(to) {
+			for n = len(to) - 1; n > 0 && text[n]&0xc0 == 0x80; n-- { // not inside a character
+			}
+		}
+		copy(to, text[:n])
+		to[n] = 0
+	}
+	return C.uint64_t(len(text))
+}
+
+// guard turns a panic of a call into its error: the process isn't ours to end.
+func guard(err *error) {
+	if r := recover(); r != nil {
+		*err = &runtime.Error{Kind: runtime.KindRuntime, Text: fmt.Sprintf("BUG: %v. Please report this.", r)}
+	}
+}
+
+// call runs one function of the library.
+func call(out *C.myc_error, f func() error) C.int32_t {
+	return answer(protect(f), out)
+}
+
+func protect(f func() error) (err error) {
+	defer guard(&err)
+	return f()
+}
+
+//export myc_abi_version
+func myc_abi_version() C.uint32_t { return C.MYCELYA_ABI_VERSION }
+
+//export myc_define_op
+func myc_define_op(hash C.uint64_t, name *C.char) {
+	_ = protect(func() error { names.DefineOp(uint64(hash), C.GoString(name)); return nil })
+}
+
+//export myc_define_code
+func myc_define_code(code C.uint32_t, file, _ *C.char, lines *C.int32_t, n C.uint64_t) {
+	_ = protect(func() error {
+		names.DefineCode(uint32(code), C.GoString(file), append([]int32(nil), slice[int32](lines, n)...))
+		return nil
+	})
+}
+
+//export myc_open
+func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t {
+	return call(out, func() error {
+		paths := runtime.Paths{Worker: C.GoString(config.worker), Exec: C.GoString(config.exec),
+			TorchLib: C.GoString(config.torch_lib), Device: C.GoString(config.device)}
+		return client.Open(int32(index), paths, os.Environ())
+	})
+}
+
+//export myc_close
+func myc_close(index C.int32_t, out *C.myc_error) C.int32_t {
+	return call(out, func() error { client.Close(int32(index)); return nil })
+}
+
+//export myc_flush
+func myc_flush(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t {
+	return call(out, func() error {
+		return client.Flush(int32(index), &runtime.Trace{
+			Key:          [2]uint64{uint64(t.key[0]), uint64(t.key[1])},
+			Skeleton:     slice[uint64](t.skeleton, t.n_skeleton),
+			Params:       slice[uint64](t.params, t.n_params),
+			Bindings:     slice[uint64](t.bindings, t.n_bindings),
+			Alive:        slice[uint8](t.alive, t.n_bindings),
+			Frees:        slice[uint64](t.frees, t.n_frees),
+			Origins:      slice[uint32](t.origins, 2*t.n_records),
+			Reason:       uint32(t.reason),
+			ReasonOrigin: [2]uint32{uint32(t.reason_origin[0]), uint32(t.reason_origin[1])},
+		})
+	})
+}
+
+//export myc_room
+func myc_room(index C.int32_t, out *C.myc_error) C.uint64_t {
+	return ticket(out, func() (uint64, error) { return client.Room(int32(index)) })
+}
+
+//export myc_upload
+func myc_upload(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, out *C.myc_error) C.int32_t {
+	return call(out, func() error { return client.Upload(int32(index), uint64(id), slice[byte]((*byte)(data), bytes)) })
+}
+
+//export myc_read
+func myc_read(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, out *C.myc_error) C.uint64_t {
+	return ticket(out, func() (uint64, error) {
+		view := runtime.View{Storage: uint64(v.storage), DType: ir.DType(v.dtype), Offset: int64(v.offset),
+			Sizes:   append([]int64(nil), slice[int64](v.sizes, C.uint64_t(v.rank))...),
+			Strides: append([]int64(nil), slice[int64](v.strides, C.uint64_t(v.rank))...)}
+		bytes, err := view.Bytes()
+		if err != nil {
+			return 0, err
+		}
+		return client.Read(int32(index), view, slice[byte]((*byte)(dst), C.uint64_t(bytes)))
+	})
+}
+
+//export myc_sync
+func myc_sync(index C.int32_t, out *C.myc_error) C.uint64_t {
+	return ticket(out, func() (uint64, error) { return client.Sync(int32(index)) })
+}
+
+// ticket runs a function that begins a wait; 0 if it fails.
+func ticket(out *C.myc_error, begin func() (uint64, error)) C.uint64_t {
+	var n uint64
+	call(out, func() (err error) { n, err = begin(); return err })
+	return C.uint64_t(n)
+}
+
+//export myc_wait
+func myc_wait(ticket C.uint64_t, timeoutMS C.int32_t, out *C.myc_error) C.int32_t {
+	return call(out, func() error { return client.Wait(uint64(ticket), time.Duration(timeoutMS)*time.Millisecond) })
+}
+
+//export myc_cancel
+func myc_cancel(ticket C.uint64_t) {
+	_ = protect(func() error { client.Cancel(uint64(ticket)); return nil })
+}
+
+//export myc_metrics
+func myc_metrics(out *C.char, capacity C.uint64_t) C.uint64_t {
+	return write(string(client.Metrics()), out, capacity)
+}
+
+//export myc_reset_metrics
+func myc_reset_metrics() { client.ResetMetrics() }
+
+//export myc_device_info
+func myc_device_info(index C.int32_t, out *C.char, capacity C.uint64_t, e *C.myc_error) C.uint64_t {
+	var n C.uint64_t
+	call(e, func() error {
+		info, err := client.DeviceInfo(int32(index))
+		if err == nil {
+			n = write(string(info), out, capacity)
+		}
+		return err
+	})
+	return n
+}
+
+//export myc_fork_fds
+func myc_fork_fds(out *C.int32_t, capacity C.int32_t) C.int32_t {
+	fds := client.FDs()
+	to := slice[int32](out, C.uint64_t(max(capacity, 0)))
+	for i := range min(len(fds), len(to)) {
+		to[i] = int32(fds[i])
+	}
+	return C.int32_t(len(fds))
+}

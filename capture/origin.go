@@ -1,0 +1,93 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package capture
+
+import (
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// Table holds the names behind the numbers of traces: ops by hash, code objects by number. The recorder defines each once;
+// traces carry only numbers. All methods may be called at the same time.
+type Table struct {
+	mu    sync.RWMutex
+	ops   map[uint64]string
+	codes map[uint32]code
+}
+
+// code is a code object: lines[i] is the line of the instruction at byte offset 2*i.
+type code struct {
+	file  string
+	lines []int32
+}
+
+// NewTable returns a table that knows no names.
+func NewTable() *Table {
+	return &Table{ops: map[uint64]string{}, codes: map[uint32]code{}}
+}
+
+// DefineOp names the op with this hash.
+func (t *Table) DefineOp(hash uint64, name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ops[hash] = name
+}
+
+// DefineCode names a code object; lines is kept.
+func (t *Table) DefineCode(number uint32, file string, lines []int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.codes[number] = code{file, lines}
+}
+
+// Op returns the full name of an op.
+func (t *Table) Op(hash uint64) (string, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	name, ok := t.ops[hash]
+	return name, ok
+}
+
+// Origin returns the place of an instruction; File is "" when it isn't known.
+func (t *Table) Origin(number, offset uint32) ir.Origin {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	c, ok := t.codes[number]
+	if !ok {
+		return ir.Origin{}
+	}
+	o := ir.Origin{File: c.file}
+	if i := int(offset / 2); i < len(c.lines) && c.lines[i] > 0 {
+		o.Line = int(c.lines[i])
+	} else if len(c.lines) > 0 && c.lines[0] > 0 {
+		o.Line = int(c.lines[0])
+	}
+	return o
+}
+
+// label is the short form of a place, "train.py:41"; "" when it isn't known.
+func label(o ir.Origin) string {
+	if o.File == "" {
+		return ""
+	}
+	name := path.Base(strings.ReplaceAll(o.File, `\`, "/"))
+	return strings.Join(strings.Fields(name), "_") + ":" + strconv.Itoa(o.Line)
+}
+
+// name is what a trace's graph is called: the place that asked for the cut, else that of the last record with a known one.
+func (t *Table) name(tr *Trace) string {
+	if s := label(t.Origin(tr.ReasonOrigin[0], tr.ReasonOrigin[1])); s != "" {
+		return s
+	}
+	for i := len(tr.Origins) - 2; i >= 0; i -= 2 {
+		if s := label(t.Origin(tr.Origins[i], tr.Origins[i+1])); s != "" {
+			return s
+		}
+	}
+	return "graph"
+}

@@ -1,0 +1,76 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package capture
+
+import (
+	"fmt"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// symbol is the dim whose value is parameter slot's. No two slots share one: that they hold the same number today says
+// nothing of tomorrow. What an op implies about its operands' dims is for ir.InferCall.
+func (b *builder) symbol(slot uint32) ir.Dim {
+	v := int64(b.t.Params[slot])
+	if v < 0 && b.bad == nil {
+		b.bad = fmt.Errorf("parameter %d is a size of %d", slot, v)
+	}
+	return b.g.AddSymbol(slot, v)
+}
+
+// dims reads rank dims: those of class 0 and 1 are constants of the skeleton, the others symbols.
+func (b *builder) dims(classes uint64, rank uint8, slot uint32) []ir.Dim {
+	dims := make([]ir.Dim, rank)
+	for i := range dims {
+		switch classes >> (2 * i) & 3 {
+		case dZero:
+			dims[i] = ir.Const(0)
+		case dOne:
+			dims[i] = ir.Const(1)
+		default:
+			dims[i] = b.symbol(slot + uint32(i))
+		}
+	}
+	return dims
+}
+
+// geometry reads the geometry that a tensor word brings along.
+func (b *builder) geometry(it *item) geometry {
+	rank, slot := it.rank, it.param
+	g := geometry{typ: ir.Type{DType: ir.DType(it.sub), Dims: b.dims(it.sizes, rank, slot)}}
+	slot += uint32(rank)
+	if !it.has(tContig) {
+		g.typ.Strides = b.dims(it.strs, rank, slot)
+		slot += uint32(rank)
+	}
+	if !it.has(tOff0) {
+		g.offset = b.symbol(slot)
+	}
+	return g
+}
+
+// operand returns the value of a tensor argument and its window. The value is the storage's own only for the defining
+// geometry of a whole storage; any other window is a view of it, also one with the same numbers.
+func (b *builder) operand(it *item) (ir.ValueID, geometry) {
+	var g geometry
+	if it.has(tSame) {
+		g = b.storages[it.n].define
+	} else {
+		g = b.geometry(it)
+		if it.has(tFirst) {
+			b.input(it, g)
+		}
+	}
+	s := &b.storages[it.n]
+	if s.whole && (it.has(tFirst) || it.has(tSame)) {
+		return s.value, g
+	}
+	return b.view(s.value, g), g
+}
+
+func (b *builder) view(base ir.ValueID, g geometry) ir.ValueID {
+	id := b.g.Add(ir.Node{Op: ir.OpView, Offset: g.offset, Record: int32(b.record), Origin: b.origin},
+		[]ir.Arg{ir.Value(base)}, []ir.Type{g.typ})
+	return b.g.Nodes[id].First
+}

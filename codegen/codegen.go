@@ -1,0 +1,68 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package codegen turns a graph into a program: it gives values buffers, writes operands in place where the old content
+// is dead, frees each buffer right after its last use, and gathers the parameter words that the program needs. It never
+// changes what a graph means, never looks at the value of a size, and never speaks of storages, connections or devices.
+// The same graph always gives the same program.
+package codegen
+
+import (
+	"fmt"
+
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// Options says what codegen can't see in the graph.
+type Options struct {
+	// Scratch has an entry per binding slot: the content of the storage after the program doesn't matter unless an
+	// output names it. A storage that the trace writes is one: either it is an output or nobody sees it again. All
+	// other inputs keep their content. Nil: none.
+	Scratch []bool
+}
+
+// Compiled is a program and how to fill in a call of it.
+type Compiled struct {
+	Program    *pb.Program
+	Slots      []uint32  // trace parameter slot of each of the program's first parameters
+	Derived    []Derived // the parameters after those, computed from trace parameters
+	Inputs     []uint32  // binding slot of each program input
+	Outputs    []uint32  // binding slot of each program output
+	StepRecord []int32   // trace record of each step, -1 if none
+}
+
+// Compile makes the program of a verified graph. An error is a mistake of an earlier stage, or a use of memory that no
+// program can express.
+func Compile(g *ir.Graph, o Options) (*Compiled, error) {
+	p := newPlanner(g, o)
+	for id := range g.Nodes {
+		if err := p.node(ir.NodeID(id)); err != nil {
+			return nil, fmt.Errorf("codegen: node %d (%s): %w", id, p.title(ir.NodeID(id)), err)
+		}
+		p.freeDead(ir.NodeID(id))
+	}
+	if err := p.outputs(); err != nil {
+		return nil, fmt.Errorf("codegen: %w", err)
+	}
+	return p.finish(), nil
+}
+
+// Params fills in the parameter words of a call from those of its trace.
+func (c *Compiled) Params(trace []uint64) ([]uint64, error) {
+	out := make([]uint64, 0, len(c.Slots)+len(c.Derived))
+	for _, s := range c.Slots {
+		if int(s) >= len(trace) {
+			return nil, fmt.Errorf("the program needs parameter %d of %d", s, len(trace))
+		}
+		out = append(out, trace[s])
+	}
+	for i := range c.Derived {
+		v, err := c.Derived[i].Bytes(trace)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}

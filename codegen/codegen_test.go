@@ -1,0 +1,111 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen_test
+
+import (
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/tools/txtar"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/proto"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens")
+
+// TestGolden compiles the graph of each case; a line "scratch: 0 2" of its comment names scratch slots.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			ar, err := txtar.ParseFile(file)
+			require.NoError(t, err)
+			g, err := ir.Parse(string(ar.Files[0].Data))
+			require.NoError(t, err)
+			require.NoError(t, ir.Verify(g))
+			var o codegen.Options
+			for line := range strings.SplitSeq(string(ar.Comment), "\n") {
+				if list, ok := strings.CutPrefix(line, "scratch:"); ok {
+					o.Scratch = make([]bool, 16)
+					for _, s := range strings.Fields(list) {
+						n, err := strconv.Atoi(s)
+						require.NoError(t, err)
+						o.Scratch[n] = true
+					}
+				}
+			}
+			c, err := codegen.Compile(g, o)
+			require.NoError(t, err)
+			c.Program.Key = make([]byte, proto.KeyBytes)
+			require.NoError(t, proto.Validate(c.Program))
+			require.Len(t, c.StepRecord, len(c.Program.Steps))
+			got := c.Text()
+			if *update {
+				ar.Files = append(ar.Files[:1], txtar.File{Name: "plan", Data: []byte(got)})
+				require.NoError(t, os.WriteFile(file, txtar.Format(ar), 0o644))
+				return
+			}
+			require.Len(t, ar.Files, 2)
+			require.Equal(t, string(ar.Files[1].Data), got)
+		})
+	}
+}
+
+func TestDerived(t *testing.T) {
+	s := func(i int) ir.Dim { return ir.SymDim(i) }
+	for _, c := range []struct {
+		d    codegen.Derived
+		want uint64
+		err  string
+		text string
+	}{
+		{codegen.Derived{ItemSize: 4, Sizes: []ir.Dim{s(0), 3}}, 4 * 5 * 3, "", "4 * s0 * 3"},
+		{codegen.Derived{ItemSize: 4}, 4, "", "4"},
+		{codegen.Derived{ItemSize: 2, Sizes: []ir.Dim{s(0), 0}}, 0, "", "2 * s0 * 0"},
+		{codegen.Derived{ItemSize: 2, Sizes: []ir.Dim{s(0), s(1)}, Strides: []ir.Dim{1, s(0)}}, 2 * (1 + 4*1 + 6*5), "", "2 * span(s0:1 s1:s0)"},
+		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(9)}}, 0, "a size needs parameter 9 of 4", "1 * s9"},
+		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(2)}}, 0, "parameter 2 is a size of -1", "1 * s2"},
+		{codegen.Derived{ItemSize: 8, Sizes: []ir.Dim{s(3), s(3)}}, 0, "a buffer of 8 * s3 * s3 would not fit in any memory", "8 * s3 * s3"},
+		{codegen.Derived{ItemSize: 8, Sizes: []ir.Dim{s(3)}, Strides: []ir.Dim{s(3)}}, 0, "a buffer of 8 * span(s3:s3) would not fit in any memory", "8 * span(s3:s3)"},
+	} {
+		got, err := c.d.Bytes([]uint64{5, 7, math.MaxUint64, 1 << 40})
+		require.Equal(t, c.text, c.d.String())
+		if c.err != "" {
+			require.EqualError(t, err, c.err)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, c.text)
+	}
+}
+
+func TestParams(t *testing.T) {
+	c := &codegen.Compiled{Slots: []uint32{3, 0}, Derived: []codegen.Derived{{ItemSize: 4, Sizes: []ir.Dim{ir.SymDim(1)}}}}
+	got, err := c.Params([]uint64{10, 11, 12, 13})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{13, 10, 44}, got)
+	_, err = c.Params([]uint64{1, 2, 3})
+	require.EqualError(t, err, "the program needs parameter 3 of 3")
+}
+
+func TestErrorsNameTheRecord(t *testing.T) {
+	g := ir.NewGraph("x", "none")
+	f32 := ir.Type{DType: ir.F32, Dims: []ir.Dim{4}}
+	x := g.Nodes[g.Add(ir.Node{Op: ir.OpInput}, nil, []ir.Type{f32})].First
+	v := g.Nodes[g.Add(ir.Node{Op: ir.OpView}, []ir.Arg{ir.Value(x)}, []ir.Type{f32})].First
+	u := g.Nodes[g.Add(ir.Node{Op: ir.OpUpdate, Origin: ir.Origin{File: "a/train.py", Line: 3}}, []ir.Arg{ir.Value(v), ir.Value(x)}, []ir.Type{f32})].First
+	g.Outputs = append(g.Outputs, ir.Output{Value: u})
+	_, err := codegen.Compile(g, codegen.Options{})
+	require.EqualError(t, err, "codegen: node 2 (update, recorded at train.py:3): its base is a view")
+}

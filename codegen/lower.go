@@ -1,0 +1,367 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// Flags of a call in a program: MYC_R_* of csrc/abi/mycelya.h.
+const (
+	flagRNG    = 1
+	flagEffect = 2
+)
+
+// node emits the steps of one node.
+func (p *planner) node(id ir.NodeID) error {
+	n := &p.g.Nodes[id]
+	p.record = n.Record
+	switch n.Op {
+	case ir.OpInput:
+		p.input(n)
+		return nil
+	case ir.OpParam, ir.OpScalar, ir.OpView:
+		return nil
+	case ir.OpEmpty:
+		p.empty(n)
+		return nil
+	case ir.OpUpdate:
+		return p.update(id)
+	case ir.OpResize:
+		return p.resize(id)
+	case ir.OpCall:
+		return p.call(id, p.g.CallName(id), p.g.NodeArgs(id))
+	}
+	if len(p.u.at[n.First]) == 0 {
+		p.skip(id) // an own op is pure
+		return nil
+	}
+	if name, args := ir.ToATen(p.g, id); name != "" {
+		return p.call(id, name, args)
+	}
+	if n.Op != ir.OpCopy {
+		return fmt.Errorf("no operator computes it")
+	}
+	return p.copyNode(id)
+}
+
+// skip passes over a node that nobody needs; its operands may end here.
+func (p *planner) skip(id ir.NodeID) {
+	p.g.Uses(id, func(v *ir.ValueID, _ bool) {
+		if at := p.at[p.u.root[*v]]; at.buffer >= 0 {
+			p.touched = append(p.touched, at.buffer)
+		}
+	})
+}
+
+// input takes over the buffer of a storage, if the program needs it.
+func (p *planner) input(n *ir.Node) {
+	if len(p.u.at[n.First]) == 0 {
+		return
+	}
+	pinned := int(n.Slot) >= len(p.o.Scratch) || !p.o.Scratch[n.Slot]
+	for _, o := range p.g.Outputs {
+		pinned = pinned && o.Slot != n.Slot
+	}
+	b := p.newBuffer()
+	p.buffers[b].slot, p.buffers[b].pinned = int32(n.Slot), pinned
+	p.put(n.First, place{buffer: b, full: true})
+	p.out.Program.Inputs = append(p.out.Program.Inputs, uint32(b))
+	p.out.Inputs = append(p.out.Inputs, n.Slot)
+}
+
+func (p *planner) empty(n *ir.Node) {
+	if len(p.u.at[n.First]) == 0 {
+		return
+	}
+	b := p.newBuffer()
+	bytes := p.params.bytes(p.g, p.g.Types[n.First])
+	p.emit(&pb.Step{Kind: &pb.Step_Alloc{Alloc: &pb.Alloc{Buffer: uint32(b), Bytes: bytes}}})
+	p.put(n.First, place{buffer: b, full: true})
+}
+
+// update replaces a window of its base. Three ways: the window already holds the new content, for it was written in place;
+// or it is copied into the base's buffer; or, if the old base is still needed, into a copy of that buffer.
+func (p *planner) update(id ir.NodeID) error {
+	n := &p.g.Nodes[id]
+	if p.u.noop[id] {
+		return nil // the call has placed it
+	}
+	if len(p.u.at[n.First]) == 0 {
+		p.skip(id)
+		return nil
+	}
+	base, with := ir.ValueID(p.g.Args[n.ArgLo].V), ir.ValueID(p.g.Args[n.ArgLo+1].V)
+	if p.isNumber(base) {
+		return fmt.Errorf("its base is a number")
+	}
+	if err := p.settle(id); err != nil {
+		return err
+	}
+	if p.u.root[base] != base {
+		return fmt.Errorf("its base is a view")
+	}
+	at := p.at[base]
+	offset, ok := p.shift(base, at, n.Offset, p.g.Types[with].DType)
+	if !ok {
+		at = p.materialise(base)
+		offset, _ = p.shift(base, at, n.Offset, p.g.Types[with].DType)
+	}
+	if !p.isNumber(with) {
+		src, err := p.locate(with)
+		if err != nil {
+			return err
+		}
+		if src.buffer == at.buffer && p.g.Same(src.offset, offset) {
+			p.put(n.First, at)
+			return nil
+		}
+	}
+	at, err := p.own(base, id, p.u.root[with] == base)
+	if err != nil {
+		return err
+	}
+	if err := p.patch(place{buffer: at.buffer, offset: offset}, with); err != nil {
+		return err
+	}
+	p.put(n.First, at)
+	return nil
+}
+
+// patch writes a value into a window.
+func (p *planner) patch(to place, with ir.ValueID) error {
+	dst := p.tensor(to, p.g.Types[with])
+	if !p.isNumber(with) {
+		src, err := p.locate(with)
+		if err != nil {
+			return err
+		}
+		p.touched = append(p.touched, src.buffer)
+		p.copy(dst, p.tensor(src, p.g.Types[with]))
+		return nil
+	}
+	number, err := p.arg(ir.Value(with), nil)
+	if err != nil {
+		return err
+	}
+	args := []*pb.Arg{{Kind: &pb.Arg_Tensor{Tensor: dst}}, number, {Kind: &pb.Arg_Bool{}}}
+	p.emit(&pb.Step{Kind: &pb.Step_Call{Call: &pb.CallOp{Op: "aten::copy_", Args: args, Results: nil}}})
+	return nil
+}
+
+// copyNode copies into a layout that no memory format names.
+func (p *planner) copyNode(id ir.NodeID) error {
+	n := &p.g.Nodes[id]
+	src, err := p.locate(ir.ValueID(p.g.Args[n.ArgLo].V))
+	if err != nil {
+		return err
+	}
+	p.touched = append(p.touched, src.buffer)
+	from := p.tensor(src, p.g.Types[p.g.Args[n.ArgLo].V])
+	to := place{buffer: p.newBuffer(), full: true}
+	p.copy(p.tensor(to, p.g.Types[n.First]), from)
+	p.put(n.First, to)
+	return nil
+}
+
+func (p *planner) resize(id ir.NodeID) error {
+	n := &p.g.Nodes[id]
+	if len(p.u.at[n.First]) == 0 {
+		p.skip(id)
+		return nil
+	}
+	old := ir.ValueID(p.g.Args[n.ArgLo].V)
+	root := p.u.root[old]
+	if err := p.settle(id); err != nil {
+		return err
+	}
+	window, err := p.locate(old)
+	if err != nil {
+		return err
+	}
+	bytes := p.params.dim(p.g, p.g.Types[n.First].Dims[0])
+	var to int
+	if at := p.at[root]; at.full && p.g.Same(window.offset, ir.Const(0)) && p.g.Types[old].Strides == nil {
+		// The storage from its first byte: its buffer changes size. Bytes past the operand's end are undefined anyway.
+		at, err := p.own(root, id, false)
+		if err != nil {
+			return err
+		}
+		to = at.buffer
+	} else {
+		to = p.newBuffer()
+		p.touched = append(p.touched, window.buffer)
+		p.copy(p.tensor(place{buffer: to}, ir.Type{DType: ir.U8, Dims: p.g.Types[old].Dims}), p.tensor(window, p.g.Types[old]))
+	}
+	p.emit(&pb.Step{Kind: &pb.Step_Resize{Resize: &pb.Resize{Buffer: uint32(to), Bytes: bytes}}})
+	p.put(n.First, place{buffer: to, full: true})
+	return nil
+}
+
+// call emits an operator. Written operands are written where their root lies; reads of the same root in the same call
+// see the same memory, as they do in PyTorch.
+func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
+	g, n := p.g, &p.g.Nodes[id]
+	if err := p.settle(id); err != nil {
+		return err
+	}
+	targets := map[ir.ValueID]place{} // of the roots that the call writes
+	var order []ir.ValueID
+	var err error
+	g.Uses(id, func(v *ir.ValueID, write bool) {
+		root := p.u.root[*v]
+		if _, ok := targets[root]; ok || !write || err != nil {
+			return
+		}
+		if p.isNumber(*v) {
+			err = fmt.Errorf("it writes a number")
+			return
+		}
+		order = append(order, root)
+		targets[root] = nowhere
+	})
+	for _, root := range order {
+		if err == nil {
+			targets[root], err = p.own(root, id, false)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	c := &pb.CallOp{Op: name, Args: make([]*pb.Arg, len(args))}
+	for i, a := range args {
+		if c.Args[i], err = p.arg(a, targets); err != nil {
+			return fmt.Errorf("argument %d: %w", i, err)
+		}
+	}
+	if n.Flags&ir.FlagRNG != 0 {
+		c.Flags |= flagRNG
+	}
+	if n.Flags&ir.FlagEffect != 0 {
+		c.Flags |= flagEffect
+	}
+	p.results(id, c)
+	p.emit(&pb.Step{Kind: &pb.Step_Call{Call: c}})
+	p.afterWrites(id, targets)
+	return nil
+}
+
+// results gives the fresh results of a call buffers, as far as somebody reads them.
+func (p *planner) results(id ir.NodeID, c *pb.CallOp) {
+	n := &p.g.Nodes[id]
+	fresh := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, id))
+	for v := n.First; v < fresh; v++ {
+		if len(p.u.at[v]) == 0 || !p.g.Types[v].DType.Valid() {
+			c.Results = append(c.Results, 0)
+			continue
+		}
+		at := place{buffer: p.newBuffer(), full: true}
+		p.put(v, at)
+		c.Results = append(c.Results, p.tensor(at, p.g.Types[v])+1)
+	}
+}
+
+// afterWrites places what a call has left in the buffers it wrote: the new content of each written operand, and the
+// values of the updates that it absorbed.
+func (p *planner) afterWrites(id ir.NodeID, targets map[ir.ValueID]place) {
+	n := &p.g.Nodes[id]
+	after := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, id))
+	done := map[ir.ValueID]bool{}
+	p.g.Uses(id, func(v *ir.ValueID, write bool) {
+		if !write {
+			return
+		}
+		root := p.u.root[*v]
+		at := targets[root]
+		if !done[root] {
+			done[root] = true
+			for _, end := range p.u.final[written{id, root}] {
+				p.put(end, at)
+			}
+		}
+		if *v != root {
+			at.offset, _ = p.shift(root, at, p.g.Nodes[p.g.Def[*v]].Offset, p.g.Types[*v].DType)
+			at.full = false
+		}
+		p.put(after, at)
+		after++
+	})
+}
+
+// arg is an argument as a program has it; targets holds where roots lie that the call writes.
+func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
+	switch a.Kind {
+	case ir.ArgNone:
+		return &pb.Arg{Kind: &pb.Arg_None{None: true}}, nil
+	case ir.ArgValue:
+		return p.valueArg(ir.ValueID(a.V), targets)
+	case ir.ArgDim:
+		d := p.g.Find(ir.Dim(a.V))
+		if s, ok := d.Sym(); ok {
+			return &pb.Arg{Kind: &pb.Arg_Size{Size: p.params.word(p.g.Syms[s].Slot)}}, nil
+		}
+		return &pb.Arg{Kind: &pb.Arg_Int{Int: int64(d)}}, nil
+	case ir.ArgInt:
+		return &pb.Arg{Kind: &pb.Arg_Int{Int: a.V}}, nil
+	case ir.ArgFloat:
+		return &pb.Arg{Kind: &pb.Arg_Float{Float: math.Float64frombits(uint64(a.V))}}, nil
+	case ir.ArgBool:
+		return &pb.Arg{Kind: &pb.Arg_Bool{Bool: a.V != 0}}, nil
+	case ir.ArgDType:
+		return &pb.Arg{Kind: &pb.Arg_Dtype{Dtype: uint32(a.V)}}, nil
+	case ir.ArgLayout:
+		return &pb.Arg{Kind: &pb.Arg_Layout{Layout: uint32(a.V)}}, nil
+	case ir.ArgDevice:
+		return &pb.Arg{Kind: &pb.Arg_Device{Device: true}}, nil
+	case ir.ArgMemFmt:
+		return &pb.Arg{Kind: &pb.Arg_MemoryFormat{MemoryFormat: uint32(a.V)}}, nil
+	case ir.ArgStr:
+		return &pb.Arg{Kind: &pb.Arg_Str{Str: p.g.Strings[a.V]}}, nil
+	case ir.ArgGen:
+		return &pb.Arg{Kind: &pb.Arg_Generator{Generator: p.params.word(uint32(a.V))}}, nil
+	case ir.ArgList:
+		list := &pb.Arg_List{Kind: uint32(a.Sub)}
+		for i, item := range p.g.List(a) {
+			x, err := p.arg(item, targets)
+			if err != nil {
+				return nil, fmt.Errorf("item %d: %w", i, err)
+			}
+			list.Items = append(list.Items, x)
+		}
+		return &pb.Arg{Kind: &pb.Arg_List_{List: list}}, nil
+	}
+	return nil, fmt.Errorf("BUG: argument of kind %d", a.Kind)
+}
+
+func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*pb.Arg, error) {
+	n, t := &p.g.Nodes[p.g.Def[v]], p.g.Types[v]
+	switch n.Op {
+	case ir.OpParam:
+		kind, ok := map[ir.DType]uint32{ir.F64: pb.NumberF64, ir.I64: pb.NumberI64, ir.Bool: pb.NumberBool, ir.C128: pb.NumberC128}[t.DType]
+		if !ok {
+			return nil, fmt.Errorf("a Python number of dtype %s", t.DType)
+		}
+		word := p.params.words(n.Slot, t.DType == ir.C128)
+		return &pb.Arg{Kind: &pb.Arg_Number_{Number: &pb.Arg_Number{Kind: kind, Param: word}}}, nil
+	case ir.OpScalar:
+		word := p.params.words(n.Slot, t.DType == ir.C128)
+		return &pb.Arg{Kind: &pb.Arg_Scalar_{Scalar: &pb.Arg_Scalar{Dtype: uint32(t.DType), Param: word}}}, nil
+	}
+	root := p.u.root[v]
+	at, ok := targets[root]
+	if !ok {
+		var err error
+		if at, err = p.locate(v); err != nil {
+			return nil, err
+		}
+	} else if v != root {
+		at.offset, _ = p.shift(root, at, n.Offset, t.DType)
+	}
+	p.touched = append(p.touched, at.buffer)
+	return &pb.Arg{Kind: &pb.Arg_Tensor{Tensor: p.tensor(at, t)}}, nil
+}

@@ -1,0 +1,173 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// Derived is a byte count that is no single parameter: that of a geometry with symbolic sizes. Its dims are those of
+// package ir with the trace's parameter slots as symbols.
+type Derived struct {
+	ItemSize int // bytes
+	Sizes    []ir.Dim
+	Strides  []ir.Dim // nil: contiguous
+}
+
+// Bytes is the number of bytes from the geometry's first element to its last, for the parameters of one trace.
+func (d *Derived) Bytes(trace []uint64) (uint64, error) {
+	value := func(x ir.Dim) (uint64, error) {
+		slot, ok := x.Sym()
+		switch {
+		case !ok:
+			return uint64(x), nil
+		case slot >= len(trace):
+			return 0, fmt.Errorf("a size needs parameter %d of %d", slot, len(trace))
+		case int64(trace[slot]) < 0:
+			return 0, fmt.Errorf("parameter %d is a size of %d", slot, int64(trace[slot]))
+		}
+		return trace[slot], nil
+	}
+	n := uint64(1)
+	over := uint64(0) // not 0 once the product has overflowed
+	empty := false
+	for i, x := range d.Sizes {
+		size, err := value(x)
+		if err != nil {
+			return 0, err
+		}
+		if size == 0 {
+			empty = true
+			continue
+		}
+		if d.Strides == nil {
+			var hi uint64
+			hi, n = bits.Mul64(n, size)
+			over |= hi
+			continue
+		}
+		stride, err := value(d.Strides[i])
+		if err != nil {
+			return 0, err
+		}
+		hi, span := bits.Mul64(size-1, stride)
+		var carry uint64
+		n, carry = bits.Add64(n, span, 0)
+		over |= hi | carry
+	}
+	if empty {
+		return 0, nil
+	}
+	hi, n := bits.Mul64(n, uint64(d.ItemSize))
+	if over|hi != 0 || n > 1<<62 {
+		return 0, fmt.Errorf("a buffer of %s would not fit in any memory", d)
+	}
+	return n, nil
+}
+
+// String is the expression: "4 * s0 * s1", "2 * span(s0:s1 s2:1)".
+func (d Derived) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d", d.ItemSize)
+	if d.Strides == nil {
+		for _, x := range d.Sizes {
+			b.WriteString(" * " + slotString(x))
+		}
+		return b.String()
+	}
+	b.WriteString(" * span(")
+	for i, x := range d.Sizes {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(slotString(x) + ":" + slotString(d.Strides[i]))
+	}
+	b.WriteByte(')')
+	return b.String()
+}
+
+func slotString(d ir.Dim) string {
+	if s, ok := d.Sym(); ok {
+		return fmt.Sprintf("s%d", s)
+	}
+	return fmt.Sprint(int64(d))
+}
+
+// params numbers the parameter words that a program uses, in order of first use.
+type params struct {
+	slots   []uint32
+	index   map[uint64]uint32 // slot << 1 | 1 if it is the first of two
+	derived []Derived
+	dims    []*pb.Dim_Param // the uses of derived[i], numbered once all slots are known
+}
+
+// word is the program's parameter for a trace slot.
+func (p *params) word(slot uint32) uint32 { return p.words(slot, false) }
+
+// words is the program's first parameter for a trace slot, or for two in a row.
+func (p *params) words(slot uint32, two bool) uint32 {
+	key := uint64(slot) << 1
+	if two {
+		key |= 1
+	}
+	i, ok := p.index[key]
+	if !ok {
+		i = uint32(len(p.slots))
+		p.index[key] = i
+		p.slots = append(p.slots, slot)
+		if two {
+			p.slots = append(p.slots, slot+1)
+		}
+	}
+	return i
+}
+
+// dim is a size, stride or offset of the graph as a program has it.
+func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
+	d = g.Find(d)
+	if i, ok := d.Sym(); ok {
+		return &pb.Dim{Kind: &pb.Dim_Param{Param: p.word(g.Syms[i].Slot)}}
+	}
+	return &pb.Dim{Kind: &pb.Dim_Const{Const: uint64(d)}}
+}
+
+// bytes is the number of bytes that a geometry covers.
+func (p *params) bytes(g *ir.Graph, t ir.Type) *pb.Dim {
+	slots := func(dims []ir.Dim) []ir.Dim {
+		if dims == nil {
+			return nil
+		}
+		out := make([]ir.Dim, len(dims))
+		for i, d := range dims {
+			out[i] = g.Find(d)
+			if s, ok := out[i].Sym(); ok {
+				out[i] = ir.SymDim(int(g.Syms[s].Slot))
+			}
+		}
+		return out
+	}
+	d := Derived{ItemSize: t.DType.Size(), Sizes: slots(t.Dims), Strides: slots(t.Strides)}
+	if n, err := d.Bytes(nil); err == nil { // no symbols
+		return &pb.Dim{Kind: &pb.Dim_Const{Const: n}}
+	}
+	if t.DType.Size() == 1 && len(t.Dims) == 1 && t.Strides == nil {
+		return p.dim(g, t.Dims[0])
+	}
+	use := &pb.Dim_Param{Param: uint32(len(p.derived))}
+	p.derived = append(p.derived, d)
+	p.dims = append(p.dims, use)
+	return &pb.Dim{Kind: use}
+}
+
+// finish numbers the derived parameters, which come after all slots.
+func (p *params) finish() {
+	for _, d := range p.dims {
+		d.Param += uint32(len(p.slots))
+	}
+}

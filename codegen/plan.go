@@ -1,0 +1,251 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// place is where a root lies: in a buffer, from an offset in elements of the root's dtype. full says that the buffer is
+// the root's and nothing more, so that a storage can take it.
+type place struct {
+	buffer int // -1: nowhere
+	offset ir.Dim
+	full   bool
+}
+
+var nowhere = place{buffer: -1}
+
+// buffer is what the planner knows of a buffer at the node it has reached. All residents are windows on its present
+// content; a value whose content is overwritten is moved to a copy first, or leaves.
+type buffer struct {
+	slot      int32 // binding slot whose storage it is at the start, -1: made by the program
+	pinned    bool  // the storage keeps its content: never written
+	freed     bool
+	residents []ir.ValueID
+}
+
+// planner walks a graph in order and emits steps.
+type planner struct {
+	g       *ir.Graph
+	u       *uses
+	o       Options
+	out     *Compiled
+	params  params
+	at      []place // by root
+	buffers []buffer
+	touched []int // buffers that the present node read, wrote or made
+	tensors map[string]uint32
+	record  int32 // of the present node
+}
+
+func newPlanner(g *ir.Graph, o Options) *planner {
+	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: map[string]uint32{}, record: -1,
+		out: &Compiled{Program: &pb.Program{}}, params: params{index: map[uint64]uint32{}}}
+	for i := range p.at {
+		p.at[i] = nowhere
+	}
+	return p
+}
+
+func (p *planner) newBuffer() int {
+	p.buffers = append(p.buffers, buffer{slot: -1})
+	b := len(p.buffers) - 1
+	p.touched = append(p.touched, b)
+	return b
+}
+
+// put makes root a resident.
+func (p *planner) put(root ir.ValueID, at place) {
+	p.at[root] = at
+	p.buffers[at.buffer].residents = append(p.buffers[at.buffer].residents, root)
+	p.touched = append(p.touched, at.buffer)
+}
+
+// evict makes a root leave its buffer.
+func (p *planner) evict(root ir.ValueID) {
+	b := &p.buffers[p.at[root].buffer]
+	b.residents = slices.DeleteFunc(b.residents, func(v ir.ValueID) bool { return v == root })
+	p.at[root] = nowhere
+}
+
+func (p *planner) emit(s *pb.Step) {
+	p.out.Program.Steps = append(p.out.Program.Steps, s)
+	p.out.StepRecord = append(p.out.StepRecord, p.record)
+}
+
+func (p *planner) clone(from int) int {
+	to := p.newBuffer()
+	p.emit(&pb.Step{Kind: &pb.Step_Clone{Clone: &pb.Clone{To: uint32(to), From: uint32(from)}}})
+	return to
+}
+
+// own makes root's buffer writable at a node: what is still needed of the buffer's content is copied away first. It
+// returns where the node writes root; all windows on root that the node writes must be taken there. apart says that
+// the node also reads root (as the patch of an update) and must see the old content; else a read of root by
+// the node is an alias of what it writes, as it is in PyTorch.
+func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error) {
+	from := p.at[root]
+	if from.buffer < 0 {
+		return nowhere, fmt.Errorf("BUG: the written value %%%d has no buffer", root)
+	}
+	p.touched = append(p.touched, from.buffer)
+	var keep []ir.ValueID
+	for _, v := range p.buffers[from.buffer].residents {
+		if p.u.after(v, node) || ((v != root || apart) && p.u.reads(v, node)) {
+			keep = append(keep, v)
+		}
+	}
+	if p.buffers[from.buffer].pinned {
+		from.buffer = p.clone(from.buffer)
+		return from, nil
+	}
+	if len(keep) > 0 {
+		to := p.clone(from.buffer)
+		for _, v := range keep {
+			at := p.at[v]
+			p.evict(v)
+			at.buffer = to
+			p.put(v, at)
+		}
+	}
+	// What is left is not needed any more, and its content ends here.
+	for _, v := range slices.Clone(p.buffers[from.buffer].residents) {
+		p.evict(v)
+	}
+	return from, nil
+}
+
+// shift gives the offset of a window at an offset in a root's own coordinates, or false if no dim can express it.
+func (p *planner) shift(root ir.ValueID, at place, offset ir.Dim, dtype ir.DType) (ir.Dim, bool) {
+	base, offset := p.g.Find(at.offset), p.g.Find(offset)
+	have, want := int64(p.g.Types[root].DType.Size()), int64(dtype.Size())
+	_, baseSym := base.Sym()
+	_, offsetSym := offset.Sym()
+	switch {
+	case base == 0:
+		return offset, true
+	case have == want && offset == 0:
+		return base, true
+	case !baseSym && !offsetSym && int64(base)*have%want == 0:
+		return ir.Const(int64(base)*have/want + int64(offset)), true
+	}
+	return 0, false
+}
+
+// locate gives the window of a value, root or view. A root that lies within a larger buffer at an offset that can't be
+// added to the view's is copied into a buffer of its own first.
+func (p *planner) locate(v ir.ValueID) (place, error) {
+	root := p.u.root[v]
+	at := p.at[root]
+	if at.buffer < 0 {
+		return nowhere, fmt.Errorf("BUG: the value %%%d has no buffer", root)
+	}
+	if v == root {
+		return at, nil
+	}
+	offset, ok := p.shift(root, at, p.g.Nodes[p.g.Def[v]].Offset, p.g.Types[v].DType)
+	if !ok {
+		at = p.materialise(root)
+		offset, _ = p.shift(root, at, p.g.Nodes[p.g.Def[v]].Offset, p.g.Types[v].DType)
+	}
+	return place{buffer: at.buffer, offset: offset}, nil
+}
+
+// settle makes sure that every window on root at a node can be expressed, before the node decides who owns what.
+func (p *planner) settle(node ir.NodeID) error {
+	var err error
+	p.g.Uses(node, func(v *ir.ValueID, _ bool) {
+		if err == nil && !p.isNumber(*v) {
+			_, err = p.locate(*v)
+		}
+	})
+	return err
+}
+
+// materialise moves root into a buffer of its own.
+func (p *planner) materialise(root ir.ValueID) place {
+	p.touched = append(p.touched, p.at[root].buffer)
+	to := place{buffer: p.newBuffer(), full: true}
+	p.copy(p.tensor(to, p.g.Types[root]), p.tensor(p.at[root], p.g.Types[root]))
+	p.evict(root)
+	p.put(root, to)
+	return to
+}
+
+func (p *planner) copy(dst, src uint32) {
+	p.emit(&pb.Step{Kind: &pb.Step_Copy{Copy: &pb.Copy{Dst: dst, Src: src}}})
+}
+
+// tensor returns the program's number for a window, one number for equal windows.
+func (p *planner) tensor(at place, t ir.Type) uint32 {
+	g := p.g
+	offset := g.Find(at.offset)
+	key := fmt.Sprint(at.buffer, t.DType, offset)
+	dims := func(list []ir.Dim) []*pb.Dim {
+		out := make([]*pb.Dim, len(list))
+		for i, d := range list {
+			out[i] = p.params.dim(g, d)
+			key += fmt.Sprint(" ", int64(g.Find(d)))
+		}
+		return out
+	}
+	sizes := dims(t.Dims)
+	key += " /"
+	w := &pb.Tensor{Buffer: uint32(at.buffer), Dtype: uint32(t.DType), Sizes: sizes, Contiguous: t.Strides == nil}
+	if t.Strides != nil {
+		key += "s"
+		w.Strides = dims(t.Strides)
+	}
+	i, ok := p.tensors[key]
+	if !ok {
+		if offset != 0 {
+			w.Offset = p.params.dim(g, offset)
+		}
+		i = uint32(len(p.out.Program.Tensors))
+		p.tensors[key] = i
+		p.out.Program.Tensors = append(p.out.Program.Tensors, w)
+	}
+	return i
+}
+
+// freeDead frees the buffers that nothing past this node reads.
+func (p *planner) freeDead(node ir.NodeID) {
+	slices.Sort(p.touched)
+	for _, i := range slices.Compact(p.touched) {
+		b := &p.buffers[i]
+		if b.slot >= 0 || b.freed || slices.ContainsFunc(b.residents, func(v ir.ValueID) bool { return p.u.after(v, node) }) {
+			continue
+		}
+		b.freed = true
+		for _, v := range b.residents {
+			p.at[v] = nowhere
+		}
+		b.residents = nil
+		p.emit(&pb.Step{Kind: &pb.Step_Free{Free: &pb.Free{Buffer: uint32(i)}}})
+	}
+	p.touched = p.touched[:0]
+}
+
+func (p *planner) isNumber(v ir.ValueID) bool {
+	op := p.g.Nodes[p.g.Def[v]].Op
+	return op == ir.OpParam || op == ir.OpScalar
+}
+
+func (p *planner) title(id ir.NodeID) string {
+	n := &p.g.Nodes[id]
+	s := n.Op.String()
+	if n.Op == ir.OpCall {
+		s = p.g.CallName(id)
+	}
+	if n.Origin.File != "" {
+		s += fmt.Sprintf(", recorded at %s:%d", n.Origin.File[strings.LastIndexByte(n.Origin.File, '/')+1:], n.Origin.Line)
+	}
+	return s
+}

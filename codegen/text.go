@@ -1,0 +1,143 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// Text lists a program for people: its parameters, the buffers it takes over, a line per step, and what it hands back.
+// Parameters are p0, p1, …, buffers b0, b1, …; a window is b3:f32[p0,4]{1,p0}+p2 with strides and offset only where they
+// say something.
+func (c *Compiled) Text() string {
+	var b strings.Builder
+	for i, s := range c.Slots {
+		fmt.Fprintf(&b, "p%d = word %d\n", i, s)
+	}
+	for i, d := range c.Derived {
+		fmt.Fprintf(&b, "p%d = %s\n", len(c.Slots)+i, d)
+	}
+	for i, s := range c.Inputs {
+		fmt.Fprintf(&b, "b%d = storage %d\n", c.Program.Inputs[i], s)
+	}
+	for i, s := range c.Program.Steps {
+		fmt.Fprintf(&b, "%4d  %s\n", i, c.StepText(s))
+	}
+	for i, s := range c.Outputs {
+		fmt.Fprintf(&b, "storage %d = b%d\n", s, c.Program.Outputs[i])
+	}
+	return b.String()
+}
+
+// StepText is one step's line.
+func (c *Compiled) StepText(s *pb.Step) string {
+	switch k := s.Kind.(type) {
+	case *pb.Step_Call:
+		var results, args []string
+		for _, r := range k.Call.Results {
+			if r == 0 {
+				results = append(results, "_")
+			} else {
+				results = append(results, c.window(r-1))
+			}
+		}
+		for _, a := range k.Call.Args {
+			args = append(args, c.argText(a))
+		}
+		line := k.Call.Op + "(" + strings.Join(args, ", ") + ")"
+		if len(results) > 0 {
+			line = strings.Join(results, ", ") + " = " + line
+		}
+		if k.Call.Flags&flagRNG != 0 {
+			line += " !rng"
+		}
+		if k.Call.Flags&flagEffect != 0 {
+			line += " !effect"
+		}
+		return line
+	case *pb.Step_Copy:
+		return "copy " + c.window(k.Copy.Dst) + " = " + c.window(k.Copy.Src)
+	case *pb.Step_Alloc:
+		return fmt.Sprintf("alloc b%d, %s bytes", k.Alloc.Buffer, DimText(k.Alloc.Bytes))
+	case *pb.Step_Clone:
+		return fmt.Sprintf("clone b%d = b%d", k.Clone.To, k.Clone.From)
+	case *pb.Step_Free:
+		return fmt.Sprintf("free b%d", k.Free.Buffer)
+	case *pb.Step_Resize:
+		return fmt.Sprintf("resize b%d, %s bytes", k.Resize.Buffer, DimText(k.Resize.Bytes))
+	}
+	return "?"
+}
+
+// DimText is a program's dim: a number or its parameter, "p3".
+func DimText(d *pb.Dim) string {
+	if p, ok := d.GetKind().(*pb.Dim_Param); ok {
+		return fmt.Sprintf("p%d", p.Param)
+	}
+	return fmt.Sprint(d.GetConst())
+}
+
+func dimsText(dims []*pb.Dim) string {
+	s := make([]string, len(dims))
+	for i, d := range dims {
+		s[i] = DimText(d)
+	}
+	return strings.Join(s, ",")
+}
+
+func (c *Compiled) window(i uint32) string {
+	t := c.Program.Tensors[i]
+	s := fmt.Sprintf("b%d:%s[%s]", t.Buffer, ir.DType(t.Dtype), dimsText(t.Sizes))
+	if !t.Contiguous {
+		s += "{" + dimsText(t.Strides) + "}"
+	}
+	if t.Offset != nil {
+		s += "+" + DimText(t.Offset)
+	}
+	return s
+}
+
+func (c *Compiled) argText(a *pb.Arg) string {
+	switch k := a.Kind.(type) {
+	case *pb.Arg_None:
+		return "none"
+	case *pb.Arg_Tensor:
+		return c.window(k.Tensor)
+	case *pb.Arg_Number_:
+		return fmt.Sprintf("number p%d", k.Number.Param)
+	case *pb.Arg_Scalar_:
+		return fmt.Sprintf("scalar %s p%d", ir.DType(k.Scalar.Dtype), k.Scalar.Param)
+	case *pb.Arg_Size:
+		return fmt.Sprintf("p%d", k.Size)
+	case *pb.Arg_Int:
+		return fmt.Sprint(k.Int)
+	case *pb.Arg_Float:
+		return fmt.Sprintf("%g", k.Float)
+	case *pb.Arg_Bool:
+		return fmt.Sprint(k.Bool)
+	case *pb.Arg_Dtype:
+		return ir.DType(k.Dtype).String()
+	case *pb.Arg_Layout:
+		return fmt.Sprintf("layout %d", k.Layout)
+	case *pb.Arg_Device:
+		return "device"
+	case *pb.Arg_MemoryFormat:
+		return fmt.Sprintf("format %d", k.MemoryFormat)
+	case *pb.Arg_Str:
+		return fmt.Sprintf("%q", k.Str)
+	case *pb.Arg_Generator:
+		return fmt.Sprintf("generator p%d", k.Generator)
+	case *pb.Arg_List_:
+		s := make([]string, len(k.List.Items))
+		for i, item := range k.List.Items {
+			s[i] = c.argText(item)
+		}
+		return "[" + strings.Join(s, ", ") + "]"
+	}
+	return "?"
+}

@@ -1,0 +1,183 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Part 3 of csrc/abi/mycelya.h: the only exported symbols. No exception leaves a function here.
+#include <ATen/core/Tensor.h>
+#include <torch/headeronly/version.h>
+
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "Executor.h"
+#include "Program.h"
+#include "Run.h"
+#include "mycelya.h"
+
+using namespace mycelya::exec;
+
+struct myc_exec {
+  Executor executor;
+};
+struct myc_prog {
+  std::unique_ptr<Program> program;
+};
+
+namespace {
+
+// body() under the device's scope; on an exception fills the error and returns `otherwise`.
+template <typename R, typename F>
+R Guarded(myc_error* error, R otherwise, F body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    try {
+      Fill(error, CurrentFailure());
+    } catch (...) {
+      Fill(error, MYC_E_MEMORY, "The executor is out of CPU memory.");
+    }
+    return otherwise;
+  }
+}
+
+int32_t KindOf(const myc_error* error) { return error != nullptr ? error->kind : MYC_E_RUNTIME; }
+
+std::string Quoted(const std::string& text) {
+  std::string s = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') s += '\\';
+    s += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return s + "\"";
+}
+
+}  // namespace
+
+#define MYC_EXPORT extern "C" __attribute__((visibility("default")))
+
+MYC_EXPORT uint32_t myc_exec_abi_version() { return MYCELYA_ABI_VERSION; }
+
+MYC_EXPORT myc_exec* myc_exec_new(const char* device, int32_t threads, myc_error* error) {
+  return Guarded(error, static_cast<myc_exec*>(nullptr), [&] { return new myc_exec{Executor(device, threads)}; });
+}
+
+MYC_EXPORT void myc_exec_delete(myc_exec* exec) {
+  if (exec == nullptr) return;
+  Guarded(nullptr, 0, [&] {
+    Scope scope(exec->executor.device().device());
+    delete exec;
+    return 0;
+  });
+}
+
+MYC_EXPORT uint64_t myc_exec_info(myc_exec* exec, char* out, uint64_t capacity) {
+  return Guarded(nullptr, uint64_t{0}, [&] {
+    const Device& device = exec->executor.device();
+    const std::string json = "{\"device\":" + Quoted(device.device().str()) + ",\"name\":" + Quoted(device.Name()) +
+                             ",\"torch\":" + Quoted(TORCH_VERSION) +
+                             ",\"memory_bytes\":" + std::to_string(device.MemoryBytes()) + "}";
+    if (json.size() < capacity) std::memcpy(out, json.c_str(), json.size() + 1);
+    return static_cast<uint64_t>(json.size());
+  });
+}
+
+MYC_EXPORT myc_prog* myc_exec_prepare(myc_exec* exec, const uint64_t* words, uint64_t n, myc_error* error) {
+  return Guarded(error, static_cast<myc_prog*>(nullptr), [&] {
+    const c10::Device device = exec->executor.device().device();
+    Scope scope(device);
+    return new myc_prog{Parse(words, n, device)};
+  });
+}
+
+MYC_EXPORT void myc_exec_drop(myc_exec*, myc_prog* prog) { delete prog; }
+
+MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* params, uint64_t n_params,
+                                const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs,
+                                uint64_t call_id, myc_step_error* errs, int32_t cap) {
+  const Call call{params, n_params, inputs, n_inputs, outputs, n_outputs, call_id};
+  myc_error error;
+  const int32_t failed = Guarded(&error, int32_t{-1}, [&] {
+    Scope scope(exec->executor.device().device());
+    return Run(exec->executor, *prog->program, call, errs, cap);
+  });
+  if (failed >= 0) return failed;
+  if (cap > 0) errs[0] = {kNoStep, error};
+  return 1;
+}
+
+MYC_EXPORT void* myc_exec_upload_begin(myc_exec* exec, uint64_t id, uint64_t bytes, myc_error* error) {
+  return Guarded(error, static_cast<void*>(nullptr), [&] {
+    Scope scope(exec->executor.device().device());
+    return exec->executor.BeginUpload(id, bytes);
+  });
+}
+
+MYC_EXPORT int32_t myc_exec_upload_end(myc_exec* exec, uint64_t id, myc_error* error) {
+  const bool ok = Guarded(error, false, [&] {
+    Scope scope(exec->executor.device().device());
+    exec->executor.EndUpload(id);
+    return true;
+  });
+  return ok ? MYC_OK : KindOf(error);
+}
+
+MYC_EXPORT int32_t myc_exec_read(myc_exec* exec, const myc_view* view, const void** out, uint64_t* bytes,
+                                 void** handle, uint64_t* poison_call, uint32_t* poison_step, myc_error* error) {
+  *out = nullptr;
+  *handle = nullptr;
+  *bytes = *poison_call = *poison_step = 0;
+  const bool ok = Guarded(error, false, [&] {
+    Scope scope(exec->executor.device().device());
+    PoisonPtr poison;
+    *handle = exec->executor.Read(*view, out, bytes, &poison).release();
+    if (!poison) return true;
+    *poison_call = poison->call;
+    *poison_step = poison->step;
+    Fill(error, poison->failure);
+    return false;
+  });
+  return ok ? MYC_OK : KindOf(error);
+}
+
+MYC_EXPORT void myc_exec_read_done(myc_exec* exec, void* handle) {
+  Guarded(nullptr, 0, [&] {
+    exec->executor.EndRead(static_cast<Reading*>(handle));
+    return 0;
+  });
+}
+
+MYC_EXPORT void myc_exec_free(myc_exec* exec, const uint64_t* ids, uint64_t n) {
+  Guarded(nullptr, 0, [&] {
+    exec->executor.Free(ids, n);
+    return 0;
+  });
+}
+
+MYC_EXPORT int32_t myc_exec_sync(myc_exec* exec, myc_error* error) {
+  const bool ok = Guarded(error, false, [&] {
+    exec->executor.device().Synchronize();
+    return true;
+  });
+  return ok ? MYC_OK : KindOf(error);
+}
+
+MYC_EXPORT void myc_exec_usage(myc_exec* exec, uint64_t* storages, uint64_t* bytes) {
+  exec->executor.Usage(storages, bytes);
+}
+
+// The header gives types only; a signature that drifts from it must not compile.
+#define MYC_SAME(name) static_assert(std::is_same_v<decltype(&myc_exec_##name), myc_exec_fn_##name>)
+MYC_SAME(abi_version);
+MYC_SAME(new);
+MYC_SAME(delete);
+MYC_SAME(info);
+MYC_SAME(prepare);
+MYC_SAME(drop);
+MYC_SAME(run);
+MYC_SAME(upload_begin);
+MYC_SAME(upload_end);
+MYC_SAME(read);
+MYC_SAME(read_done);
+MYC_SAME(free);
+MYC_SAME(sync);
+MYC_SAME(usage);

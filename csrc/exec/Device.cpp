@@ -1,0 +1,72 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+#include "Device.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <limits>
+
+namespace mycelya::exec {
+namespace {
+
+class Cpu final : public Device {
+ public:
+  Cpu() : Device(c10::Device(c10::DeviceType::CPU)) {}
+
+  std::string Name() const override {
+    // Only x86 kernels name the processor here; elsewhere the architecture has to do.
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);) {
+      const size_t colon = line.find(": ");
+      if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+    }
+    utsname u{};
+    return uname(&u) == 0 ? u.machine : "CPU";
+  }
+  uint64_t MemoryBytes() const override {
+    const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
+    return pages > 0 && size > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(size) : 0;
+  }
+  c10::Allocator* Memory() const override { return c10::GetCPUAllocator(); }
+  c10::Allocator* HostMemory() const override { return c10::GetCPUAllocator(); }
+  void Synchronize() const override {}
+  void EmptyCache() const override {}
+};
+
+std::string OwnFolder() {
+  Dl_info info{};
+  TORCH_CHECK(dladdr(reinterpret_cast<void*>(&MakeDevice), &info) != 0 && info.dli_fname != nullptr,
+              "The executor library can't find its own path.");
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+std::unique_ptr<Device> MakeCuda(int32_t index) {
+  const std::string path = OwnFolder() + "/" + kCudaPlugin;
+  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: ATen keeps what it registers
+  TORCH_CHECK(plugin != nullptr, "The CUDA part of the executor could not be loaded: ", dlerror(), ".");
+  auto make = reinterpret_cast<CudaFactory>(dlsym(plugin, kCudaFactory));
+  TORCH_CHECK(make != nullptr, path, " has no symbol ", kCudaFactory, ".");
+  return std::unique_ptr<Device>(make(index));
+}
+
+}  // namespace
+
+std::unique_ptr<Device> MakeDevice(const std::string& text) {
+  if (text == "cpu") return std::make_unique<Cpu>();
+  if (text == "cuda") return MakeCuda(0);
+  const std::string digits = text.rfind("cuda:", 0) == 0 ? text.substr(5) : "";
+  if (!digits.empty() && digits.size() <= 3 && digits.find_first_not_of("0123456789") == std::string::npos) {
+    const int index = std::stoi(digits);
+    if (index <= std::numeric_limits<c10::DeviceIndex>::max()) return MakeCuda(index);
+  }
+  TORCH_CHECK_VALUE(false, "\"", text, "\" is not a device of a worker; it takes cpu, cuda or cuda:<index>.");
+}
+
+}  // namespace mycelya::exec

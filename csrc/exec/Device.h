@@ -1,0 +1,51 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// What the executor needs from a device beyond ATen. The CPU's is in Device.cpp; CUDA's is in a library of its own
+// (cuda/Cuda.cpp), so that this one loads where libtorch_cuda is absent.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace mycelya::exec {
+
+class Device {
+ public:
+  explicit Device(c10::Device device) : device_(device) {}
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  virtual ~Device() = default;
+
+  c10::Device device() const { return device_; }
+  bool is_cpu() const { return device_.is_cpu(); }
+
+  // As its maker calls it: "NVIDIA H200", "AMD EPYC 9654".
+  virtual std::string Name() const = 0;
+  virtual uint64_t MemoryBytes() const = 0;
+  // For storages.
+  virtual c10::Allocator* Memory() const = 0;
+  // CPU memory that transfers to and from the device are fastest with.
+  virtual c10::Allocator* HostMemory() const = 0;
+  // Waits until everything submitted has run.
+  virtual void Synchronize() const = 0;
+  // Gives memory that only the allocator's cache holds back to the system.
+  virtual void EmptyCache() const = 0;
+
+ private:
+  c10::Device device_;
+};
+
+// "cpu", "cuda" or "cuda:<index>". Throws ValueError on another text, RuntimeError if the device can't be used.
+std::unique_ptr<Device> MakeDevice(const std::string& text);
+
+// The one symbol of libmycelya_exec_cuda, which lies beside this library. The caller owns the result.
+inline constexpr char kCudaPlugin[] = "libmycelya_exec_cuda.so";
+inline constexpr char kCudaFactory[] = "myc_exec_cuda_device";
+using CudaFactory = Device* (*)(int32_t index);
+
+}  // namespace mycelya::exec

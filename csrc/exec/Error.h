@@ -1,0 +1,39 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Failures as the C ABI carries them: a kind (MYC_E_*) and whole sentences.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "mycelya.h"
+
+namespace mycelya::exec {
+
+struct Failure {
+  int32_t kind = MYC_E_RUNTIME;
+  std::string text;
+};
+
+// Why a buffer or a storage has no content: the step that failed. Shared by everything that depended on it.
+struct Poison {
+  uint64_t call = 0;
+  uint32_t step = 0;
+  Failure failure;
+};
+using PoisonPtr = std::shared_ptr<const Poison>;
+
+// The step number of a failure that belongs to a call as a whole.
+inline constexpr uint32_t kNoStep = UINT32_MAX;
+
+// Classifies the exception being handled; only valid inside a catch block. Never throws anything but bad_alloc.
+Failure CurrentFailure();
+
+// Copies the text, cut at a whole UTF-8 character if it doesn't fit. Does nothing if out is null.
+void Fill(myc_error* out, int32_t kind, std::string_view text) noexcept;
+inline void Fill(myc_error* out, const Failure& f) noexcept { Fill(out, f.kind, f.text); }
+
+}  // namespace mycelya::exec

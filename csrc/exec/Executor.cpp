@@ -1,0 +1,86 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+#include "Executor.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <mutex>
+
+#include "Geometry.h"
+
+namespace mycelya::exec {
+namespace {
+
+c10::Storage NewStorage(c10::Allocator* allocator, uint64_t bytes) {
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes <= INT64_MAX / 2, "Nobody has ", bytes, " bytes of memory.");
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator,
+                      /*resizable=*/true);
+}
+
+}  // namespace
+
+Scope::Scope(c10::Device device) {
+  if (!device.is_cpu()) device_.reset_device(device);
+}
+
+Executor::Executor(const std::string& device, int32_t threads) : device_(MakeDevice(device)) {
+  TORCH_CHECK_VALUE(threads >= 0, "A worker can't have ", threads, " threads.");
+  if (threads > 0) at::set_num_threads(threads);
+  Seed(0, c10::default_rng_seed_val);
+}
+
+c10::Storage Executor::Allocate(uint64_t bytes) const { return NewStorage(device_->Memory(), bytes); }
+
+const at::Generator& Executor::GeneratorOf(uint64_t id) {
+  if (id == 0) return at::globalContext().defaultGenerator(device_->device());
+  auto it = generators_.find(id);
+  if (it != generators_.end()) return it->second;
+  at::Generator made = device_->is_cpu() ? at::detail::createCPUGenerator()
+                                         : at::globalContext()
+                                               .getAcceleratorHooksInterface(device_->device().type())
+                                               .getNewGenerator(device_->device().index());
+  return generators_.emplace(id, std::move(made)).first->second;
+}
+
+void Executor::Seed(uint64_t id, uint64_t seed) {
+  at::Generator generator = GeneratorOf(id);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+Held* Executor::Find(uint64_t id) {
+  auto it = table_.find(id);
+  return it == table_.end() ? nullptr : &it->second;
+}
+
+void Executor::Bind(uint64_t id, c10::Storage storage) { table_[id] = {std::move(storage), nullptr}; }
+
+void Executor::BindPoison(uint64_t id, PoisonPtr poison) { table_[id] = {c10::Storage(), std::move(poison)}; }
+
+void Executor::Free(const uint64_t* ids, uint64_t n) {
+  for (uint64_t i = 0; i < n; ++i) {
+    table_.erase(ids[i]);
+    uploads_.erase(ids[i]);
+  }
+}
+
+void Executor::Usage(uint64_t* storages, uint64_t* bytes) const {
+  *storages = table_.size();
+  *bytes = 0;
+  for (const auto& [id, held] : table_) {
+    if (held.storage) *bytes += held.storage.nbytes();
+  }
+}
+
+c10::Storage Executor::Borrow(Held& held) {
+  if (!lent_.empty() && lent_.count(held.storage.unsafeGetStorageImpl()) != 0) {
+    c10::Storage copy = Allocate(held.storage.nbytes());
+    BytesOf(copy).copy_(BytesOf(held.storage));
+    held.storage = std::move(copy);
+  }
+  return held.storage;
+}
+
+}  // namespace mycelya::exec

@@ -1,0 +1,128 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// A program as it is run: the words of csrc/abi/mycelya.h, decoded, with every index checked, operators looked up and
+// each argument fitted to its operator's schema. What is left for Run.cpp can't go out of bounds or meet a value of
+// another type than the operator takes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "Error.h"
+#include "Geometry.h"
+#include "Words.h"
+
+namespace mycelya::exec {
+
+// A size, stride, offset or byte count: a constant, or the index of a parameter.
+struct Dim {
+  bool param = false;
+  int64_t value = 0;
+
+  int64_t At(const uint64_t* params) const { return param ? static_cast<int64_t>(params[value]) : value; }
+};
+
+struct TensorRow {
+  uint32_t buffer = 0;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  uint32_t rank = 0;
+  bool contiguous = false;
+  uint32_t dims = 0;  // into Program::dims: rank sizes, then rank strides unless contiguous
+  Dim offset;         // elements
+};
+
+// How one argument's IValue is made at run time.
+enum class ArgKind : uint8_t {
+  kConstant,   // constant
+  kTensor,     // tensors[index]
+  kInt,        // params[index] as int64
+  kIntAsReal,  // params[index] as int64, converted to double
+  kReal,       // params[index] as double bits
+  kBool,       // params[index] != 0
+  kComplex,    // params[index], params[index + 1] as double bits
+  kNumber,     // constant is a 0-dim CPU tensor; its element is overwritten with params[index …]
+  kGenerator,  // the session's generator params[index]
+  kList        // items[index, index + count)
+};
+enum class ListOf : uint8_t { kTensor, kOptionalTensor, kInt, kReal, kBool, kScalar, kString };
+
+struct Arg {
+  ArgKind kind = ArgKind::kConstant;
+  ListOf list = ListOf::kTensor;
+  uint32_t index = 0;
+  uint32_t count = 0;
+  c10::IValue constant;
+};
+
+enum class ReturnKind : uint8_t { kTensor, kTensorList, kIgnored };
+
+// A range of one of Program's vectors.
+struct Range {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
+enum class StepKind : uint8_t { kCall, kSeed, kCopy, kAlloc, kClone, kFree, kResize };
+
+struct Step {
+  StepKind kind = StepKind::kFree;
+  // kCall
+  std::optional<c10::OperatorHandle> op;
+  std::string name;
+  Range args;     // Program::args
+  Range results;  // Program::results
+  Range written;  // Program::written_tensors, the operands the schema marks as written
+  std::vector<ReturnKind> returns;
+  // All kinds. Buffers whose poison stops the step; buffers without content if it fails.
+  Range reads;    // Program::buffers
+  Range spoils;   // Program::buffers
+  uint32_t a = 0;  // kCopy: dst tensor; kAlloc, kFree, kResize: buffer; kClone: new buffer; kSeed: generator's parameter
+  uint32_t b = 0;  // kCopy: src tensor; kClone: old buffer; kSeed: seed's parameter
+  Dim bytes;      // kAlloc, kResize
+};
+
+struct Buffer {
+  c10::Storage storage;
+  PoisonPtr poison;
+  uint64_t input = 0;  // the storage id it was given for; 0 once the buffer is something else
+};
+
+// What a run needs only while it runs; kept for its capacity.
+struct Workspace {
+  std::vector<Buffer> buffers;
+  std::vector<at::Tensor> tensors;  // made on first use, dropped with their buffer
+  torch::jit::Stack stack;
+};
+
+struct Program {
+  uint32_t nparams = 0;
+  uint32_t nbuffers = 0;
+  std::vector<TensorRow> tensors;
+  std::vector<Dim> dims;
+  std::vector<Step> steps;
+  std::vector<Arg> args;
+  std::vector<Arg> items;
+  std::vector<uint32_t> results;  // 0 or tensor + 1
+  std::vector<uint32_t> written_tensors;
+  std::vector<uint32_t> buffers;
+  std::vector<Range> tensors_of;  // by buffer: Program::by_buffer
+  std::vector<uint32_t> by_buffer;
+  Workspace work;
+};
+
+// Throws ValueError if the words are not a program, NotImplementedError if this PyTorch lacks an operator.
+std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, c10::Device device);
+
+// Fits a decoded argument to the schema's type; items of lists are appended to program.items. Throws TypeError, with
+// the operator's and the argument's name, when they don't fit.
+Arg FitArg(const Word& word, const c10::Argument& to, const std::string& op, c10::Device device, Program& program);
+
+}  // namespace mycelya::exec

@@ -1,0 +1,392 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+#include "Run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "Dtype.h"
+#include "Lists.h"
+
+namespace mycelya::exec {
+namespace {
+
+class Runner {
+ public:
+  Runner(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap)
+      : executor_(executor), p_(program), work_(program.work), call_(call), errors_(errors), cap_(cap) {}
+
+  ~Runner() {
+    for (Buffer& b : work_.buffers) b = {};
+    for (at::Tensor& t : work_.tensors) t.reset();
+    work_.stack.clear();
+  }
+
+  int32_t operator()() {
+    try {
+      CheckCall();
+    } catch (...) {
+      RefuseCall();
+      return failed_;
+    }
+    BindInputs();
+    for (uint32_t i = 0; i < p_.steps.size(); ++i) {
+      const Step& step = p_.steps[i];
+      if (PoisonPtr poison = FindPoison(step)) {
+        Spoil(step, poison);
+        continue;
+      }
+      try {
+        Execute(step);
+      } catch (...) {
+        Fail(i, step);
+      }
+    }
+    BindOutputs();
+    return failed_;
+  }
+
+ private:
+  // ---- The call as a whole ----
+
+  void CheckCall() const {
+    TORCH_CHECK_VALUE(call_.n_params == p_.nparams, "BUG: the program has ", p_.nparams, " parameters, the call ",
+                      call_.n_params, ".");
+    std::vector<bool> seen(p_.nbuffers);
+    for (uint64_t i = 0; i < call_.n_inputs; ++i) {
+      const uint64_t buffer = call_.inputs[2 * i], id = call_.inputs[2 * i + 1];
+      TORCH_CHECK_VALUE(buffer < p_.nbuffers && !seen[buffer] && id != 0, "BUG: input ", i, " of the call binds buffer ",
+                        buffer, " of ", p_.nbuffers, " to storage ", id, "; a buffer is bound once.");
+      seen[buffer] = true;
+    }
+    std::fill(seen.begin(), seen.end(), false);
+    for (uint64_t i = 0; i < call_.n_outputs; ++i) {
+      const uint64_t buffer = call_.outputs[2 * i];
+      TORCH_CHECK_VALUE(buffer < p_.nbuffers && !seen[buffer], "BUG: output ", i, " of the call is buffer ", buffer,
+                        " of ", p_.nbuffers, "; a buffer is handed out once.");
+      seen[buffer] = true;
+    }
+  }
+
+  void RefuseCall() {
+    const PoisonPtr poison = Report(kNoStep, CurrentFailure());
+    for (uint64_t i = 0; i < call_.n_outputs; ++i) {
+      if (call_.outputs[2 * i + 1] != 0) executor_.BindPoison(call_.outputs[2 * i + 1], poison);
+    }
+    std::vector<bool> spoiled(p_.nbuffers);
+    for (const Step& s : p_.steps) {
+      for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) spoiled[p_.buffers[i]] = true;
+    }
+    for (uint64_t i = 0; i < call_.n_inputs; ++i) {
+      const uint64_t buffer = call_.inputs[2 * i], id = call_.inputs[2 * i + 1];
+      if (buffer < p_.nbuffers && spoiled[buffer] && executor_.Find(id) != nullptr) executor_.BindPoison(id, poison);
+    }
+  }
+
+  void BindInputs() {
+    for (uint64_t i = 0; i < call_.n_inputs; ++i) {
+      Buffer& b = work_.buffers[call_.inputs[2 * i]];
+      b.input = call_.inputs[2 * i + 1];
+      Held* held = executor_.Find(b.input);
+      if (held == nullptr) continue;  // the first step that needs it fails
+      if (held->poison) {
+        b.poison = held->poison;
+      } else {
+        b.storage = executor_.Borrow(*held);
+      }
+    }
+  }
+
+  void BindOutputs() {
+    for (uint64_t i = 0; i < call_.n_outputs; ++i) {
+      const auto buffer = static_cast<uint32_t>(call_.outputs[2 * i]);
+      const uint64_t id = call_.outputs[2 * i + 1];
+      if (id == 0) continue;
+      Buffer& b = work_.buffers[buffer];
+      if (!b.storage && !b.poison) {
+        try {
+          StorageOf(buffer);
+        } catch (...) {
+          b.poison = Report(kNoStep, CurrentFailure());
+        }
+      }
+      if (b.poison) {
+        executor_.BindPoison(id, b.poison);
+      } else {
+        executor_.Bind(id, b.storage);
+      }
+    }
+  }
+
+  // ---- Failures ----
+
+  PoisonPtr Report(uint32_t step, Failure failure) {
+    if (failed_ < cap_) {
+      errors_[failed_].step = step;
+      Fill(&errors_[failed_].error, failure);
+    }
+    ++failed_;
+    return std::make_shared<const Poison>(Poison{call_.id, step, std::move(failure)});
+  }
+
+  PoisonPtr FindPoison(const Step& s) const {
+    for (uint32_t i = s.reads.begin; i < s.reads.end; ++i) {
+      const Buffer& b = work_.buffers[p_.buffers[i]];
+      if (b.poison) return b.poison;
+    }
+    return nullptr;
+  }
+
+  void Spoil(const Step& s, const PoisonPtr& poison) {
+    for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) SetPoison(p_.buffers[i], poison);
+  }
+
+  void SetPoison(uint32_t buffer, const PoisonPtr& poison) {
+    DropTensors(buffer);
+    Buffer& b = work_.buffers[buffer];
+    b.storage = c10::Storage();
+    b.poison = poison;
+    // The storage was written in place, so it is lost even if no output names it.
+    if (b.input != 0 && executor_.Find(b.input) != nullptr) executor_.BindPoison(b.input, poison);
+  }
+
+  void Fail(uint32_t number, const Step& s) {
+    work_.stack.clear();
+    const PoisonPtr poison = Report(number, CurrentFailure());
+    Spoil(s, poison);
+    // An input that doesn't exist is reported once.
+    for (uint32_t i = s.reads.begin; i < s.reads.end; ++i) {
+      Buffer& b = work_.buffers[p_.buffers[i]];
+      if (!b.storage && !b.poison && b.input != 0) b.poison = poison;
+    }
+  }
+
+  // ---- Buffers and tensors ----
+
+  const c10::Storage& StorageOf(uint32_t buffer) const {
+    const Buffer& b = work_.buffers[buffer];
+    if (!b.storage) {
+      TORCH_CHECK(b.input == 0, "Storage ", b.input, " does not exist on the worker.");
+      TORCH_CHECK(false, "BUG: buffer ", buffer, " is used before a step has made it.");
+    }
+    return b.storage;
+  }
+
+  void DropTensors(uint32_t buffer) {
+    const Range r = p_.tensors_of[buffer];
+    for (uint32_t i = r.begin; i < r.end; ++i) work_.tensors[p_.by_buffer[i]].reset();
+  }
+
+  void SetStorage(uint32_t buffer, c10::Storage storage) {
+    DropTensors(buffer);
+    work_.buffers[buffer] = {std::move(storage), nullptr, 0};
+  }
+
+  const Geometry& GeometryOf(const TensorRow& row) {
+    const Dim* dim = p_.dims.data() + row.dims;
+    geometry_.dtype = row.dtype;
+    geometry_.sizes.resize(row.rank);
+    for (int64_t& size : geometry_.sizes) size = (dim++)->At(call_.params);
+    if (row.contiguous) {
+      geometry_.SetContiguous();
+    } else {
+      geometry_.strides.resize(row.rank);
+      for (int64_t& stride : geometry_.strides) stride = (dim++)->At(call_.params);
+    }
+    geometry_.offset = row.offset.At(call_.params);
+    return geometry_;
+  }
+
+  const at::Tensor& TensorOf(uint32_t index) {
+    at::Tensor& t = work_.tensors[index];
+    if (!t.defined()) {
+      const TensorRow& row = p_.tensors[index];
+      t = MakeTensor(StorageOf(row.buffer), GeometryOf(row));
+    }
+    return t;
+  }
+
+  uint64_t BytesAt(const Dim& dim) const {
+    const int64_t bytes = dim.At(call_.params);
+    TORCH_CHECK_VALUE(bytes >= 0, "BUG: a buffer can't have ", bytes, " bytes.");
+    return static_cast<uint64_t>(bytes);
+  }
+
+  // ---- Steps ----
+
+  void Execute(const Step& s) {
+    switch (s.kind) {
+      case StepKind::kCall:
+        return ExecuteCall(s);
+      case StepKind::kSeed:
+        return executor_.Seed(call_.params[s.a], call_.params[s.b]);
+      case StepKind::kCopy:
+        return ExecuteCopy(s);
+      case StepKind::kAlloc:
+        return SetStorage(s.a, executor_.Allocate(BytesAt(s.bytes)));
+      case StepKind::kClone: {
+        const c10::Storage& old = StorageOf(s.b);
+        c10::Storage copy = executor_.Allocate(old.nbytes());
+        BytesOf(copy).copy_(BytesOf(old));
+        return SetStorage(s.a, std::move(copy));
+      }
+      case StepKind::kFree:
+        return SetStorage(s.a, c10::Storage());
+      case StepKind::kResize:
+        return ExecuteResize(s);
+    }
+  }
+
+  void ExecuteCopy(const Step& s) {
+    const TensorRow& row = p_.tensors[s.a];
+    const Buffer& b = work_.buffers[row.buffer];
+    if (!b.storage && b.input == 0) SetStorage(row.buffer, executor_.Allocate(GeometryOf(row).Bytes()));
+    TensorOf(s.a).copy_(TensorOf(s.b));
+  }
+
+  // The storage keeps its identity: its id, and other buffers bound to it, see the new size.
+  void ExecuteResize(const Step& s) {
+    c10::Storage storage = StorageOf(s.a);
+    c10::Storage fresh = executor_.Allocate(BytesAt(s.bytes));
+    Geometry prefix;
+    prefix.dtype = c10::ScalarType::Byte;
+    prefix.sizes = {static_cast<int64_t>(std::min(storage.nbytes(), fresh.nbytes()))};
+    prefix.SetContiguous();
+    MakeTensor(fresh, prefix).copy_(MakeTensor(storage, prefix));
+    for (uint32_t b = 0; b < p_.nbuffers; ++b) {
+      if (work_.buffers[b].storage && work_.buffers[b].storage.is_alias_of(storage)) DropTensors(b);
+    }
+    const size_t bytes = fresh.nbytes();
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(fresh.set_data_ptr(at::DataPtr()));
+    storage.set_nbytes(bytes);
+  }
+
+  void ExecuteCall(const Step& s) {
+    torch::jit::Stack& stack = work_.stack;
+    stack.clear();
+    for (uint32_t i = s.args.begin; i < s.args.end; ++i) stack.push_back(Value(p_.args[i]));
+    s.op->callBoxed(stack);
+    for (uint32_t i = s.written.begin; i < s.written.end; ++i) CheckKept(s, p_.written_tensors[i]);
+    TakeResults(s);
+    stack.clear();
+  }
+
+  c10::IValue Value(const Arg& a) {
+    const uint64_t* param = call_.params + a.index;
+    switch (a.kind) {
+      case ArgKind::kConstant:
+        return a.constant;
+      case ArgKind::kTensor:
+        return TensorOf(a.index);
+      case ArgKind::kInt:
+        return static_cast<int64_t>(*param);
+      case ArgKind::kIntAsReal:
+        return static_cast<double>(static_cast<int64_t>(*param));
+      case ArgKind::kReal:
+        return std::bit_cast<double>(*param);
+      case ArgKind::kBool:
+        return *param != 0;
+      case ArgKind::kComplex:
+        return c10::complex<double>(std::bit_cast<double>(param[0]), std::bit_cast<double>(param[1]));
+      case ArgKind::kNumber: {
+        const at::Tensor& t = a.constant.toTensor();
+        // Any byte but 0 and 1 in a bool is undefined behaviour in the kernels.
+        const uint64_t boolean = *param != 0;
+        const void* from = t.scalar_type() == c10::ScalarType::Bool ? &boolean : param;
+        std::memcpy(t.mutable_data_ptr(), from, t.itemsize());
+        return t;
+      }
+      case ArgKind::kGenerator:
+        return executor_.GeneratorOf(*param);
+      case ArgKind::kList:
+        return MakeList(a.list, a.count, [&](uint32_t i) { return Value(p_.items[a.index + i]); });
+    }
+    TORCH_CHECK(false, "BUG: no such argument.");
+  }
+
+  // An operator may resize what it writes; the client has told nobody, so its views would be wrong from here on.
+  void CheckKept(const Step& s, uint32_t index) {
+    const TensorRow& row = p_.tensors[index];
+    const at::Tensor& t = TensorOf(index);
+    const Geometry& g = GeometryOf(row);
+    TORCH_CHECK(t.sizes() == g.sizes && t.strides() == g.strides && t.scalar_type() == g.dtype &&
+                    (t.storage_offset() == g.offset || t.numel() == 0) &&
+                    t.storage().is_alias_of(work_.buffers[row.buffer].storage),
+                "BUG: ", s.name, " turned an operand that it writes from ", g.Text(), " into ",
+                TypeText(t.scalar_type(), t.sizes()), " with strides ", ListText(t.strides()), " and offset ",
+                t.storage_offset(), ".");
+  }
+
+  void TakeResults(const Step& s) {
+    TORCH_CHECK(work_.stack.size() == s.returns.size(), "BUG: ", s.name, " left ", work_.stack.size(), " of ",
+                s.returns.size(), " returns.");
+    uint32_t returned = 0;
+    for (size_t i = 0; i < s.returns.size(); ++i) {
+      if (s.returns[i] == ReturnKind::kTensor) ++returned;
+      if (s.returns[i] == ReturnKind::kTensorList) returned += static_cast<uint32_t>(work_.stack[i].toListRef().size());
+    }
+    const uint32_t inferred = s.results.end - s.results.begin;
+    TORCH_CHECK(returned == inferred, "BUG: ", s.name, " returned ", returned, " tensors, the client inferred ",
+                inferred, ".");
+    uint32_t next = s.results.begin;
+    for (size_t i = 0; i < s.returns.size(); ++i) {
+      c10::IValue value = std::move(work_.stack[i]);
+      if (s.returns[i] == ReturnKind::kTensor) {
+        TakeResult(s, p_.results[next++], value.isNone() ? at::Tensor() : std::move(value).toTensor());
+      } else if (s.returns[i] == ReturnKind::kTensorList) {
+        c10::List<at::Tensor> list = std::move(value).toTensorList();
+        for (size_t j = 0; j < list.size(); ++j) TakeResult(s, p_.results[next++], list.extract(j));
+      }
+    }
+  }
+
+  // entry: 0 or tensor + 1
+  void TakeResult(const Step& s, uint32_t entry, at::Tensor t) {
+    if (entry == 0) return;
+    const TensorRow& row = p_.tensors[entry - 1];
+    const Geometry& g = GeometryOf(row);
+    const uint64_t bytes = g.Bytes();
+    TORCH_CHECK(t.defined(), "BUG: ", s.name, " returned an undefined tensor, the client inferred ",
+                TypeText(g.dtype, g.sizes), ".");
+    TORCH_CHECK(t.layout() == c10::Layout::Strided && t.scalar_type() == g.dtype && t.sizes() == g.sizes, "BUG: ",
+                s.name, " returned ", TypeText(t.scalar_type(), t.sizes()),
+                t.layout() == c10::Layout::Strided ? "" : " in a layout that isn't strided", ", the client inferred ",
+                TypeText(g.dtype, g.sizes), ".");
+    if (!OwnsBytes(t, bytes) || g.offset != 0 || !g.SameLayout(t.strides())) {
+      c10::Storage storage = executor_.Allocate(bytes);
+      at::Tensor declared = MakeTensor(storage, g);
+      declared.copy_(t);
+      SetStorage(row.buffer, std::move(storage));
+      work_.tensors[entry - 1] = std::move(declared);
+      return;
+    }
+    const bool exact = t.strides() == g.strides && !t.unsafeGetTensorImpl()->is_wrapped_number();
+    SetStorage(row.buffer, t.storage());
+    if (exact) work_.tensors[entry - 1] = std::move(t);
+  }
+
+  // Whether nothing else can see the tensor's memory, and the memory is all the tensor's.
+  bool OwnsBytes(const at::Tensor& t, uint64_t bytes) const {
+    return t.device() == executor_.device().device() && t.use_count() == 1 && t.storage().use_count() == 1 &&
+           t.storage().nbytes() == bytes && t.storage_offset() == 0 && !t.is_conj() && !t.is_neg() &&
+           !t._is_zerotensor();
+  }
+
+  Executor& executor_;
+  Program& p_;
+  Workspace& work_;
+  const Call& call_;
+  myc_step_error* errors_;
+  int32_t cap_;
+  int32_t failed_ = 0;
+  Geometry geometry_;
+};
+
+}  // namespace
+
+int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap) {
+  return Runner(executor, program, call, errors, cap)();
+}
+
+}  // namespace mycelya::exec

@@ -1,0 +1,237 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Arguments against schemas, once per program. Everything that can be decided without parameters becomes a constant.
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/Layout.h>
+#include <c10/core/MemoryFormat.h>
+
+#include <bit>
+
+#include "Dtype.h"
+#include "Lists.h"
+#include "Program.h"
+#include "mycelya.h"
+
+namespace mycelya::exec {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+
+const char* NameOf(const Word& w) {
+  static constexpr const char* kNames[] = {"?",       "?",      "none",   "a tensor", "a number", "a 0-dim tensor",
+                                           "a size",  "an int", "a float", "a bool",  "a dtype",  "a layout",
+                                           "a device", "a memory format", "a string", "a generator", "a list"};
+  static_assert(std::size(kNames) == MYC_W_LIST + 1);
+  return w.tag <= MYC_W_LIST ? kNames[w.tag] : "?";
+}
+
+class Fitter {
+ public:
+  Fitter(const c10::Argument& to, const std::string& op, c10::Device device, Program& program)
+      : to_(to), op_(op), device_(device), program_(program) {}
+
+  Arg Fit(const Word& w, const c10::TypePtr& type) {
+    switch (type->kind()) {
+      case TypeKind::OptionalType:
+        if (w.tag == MYC_W_NONE) return Constant({});
+        return Fit(w, type->expectRef<c10::OptionalType>().getElementType());
+      case TypeKind::TensorType:
+        return FitTensor(w);
+      case TypeKind::IntType:
+      case TypeKind::SymIntType:
+        return FitInt(w);
+      case TypeKind::FloatType:
+      case TypeKind::SymFloatType:
+        return FitReal(w);
+      case TypeKind::BoolType:
+      case TypeKind::SymBoolType:
+        if (w.tag == MYC_W_BOOL) return Constant(w.value != 0);
+        if (w.tag == MYC_W_NUMBER && w.kind == MYC_N_BOOL) return Param(ArgKind::kBool, w);
+        break;
+      case TypeKind::NumberType:
+        return FitScalar(w);
+      case TypeKind::StringType:
+        if (w.tag == MYC_W_STR) return Constant(w.text);
+        break;
+      case TypeKind::ScalarTypeType:
+        if (w.tag == MYC_W_DTYPE) return Constant(static_cast<int64_t>(ToScalarType(w.value)));
+        break;
+      case TypeKind::LayoutType:
+        // The other layouts have no storage of the kind that tensors here are views of.
+        if (w.tag == MYC_W_LAYOUT && w.value == static_cast<uint64_t>(c10::Layout::Strided)) return Constant(int64_t{0});
+        break;
+      case TypeKind::MemoryFormatType:
+        if (w.tag == MYC_W_MEMFMT && w.value < static_cast<uint64_t>(c10::MemoryFormat::NumOptions)) {
+          return Constant(static_cast<int64_t>(w.value));
+        }
+        break;
+      case TypeKind::DeviceObjType:
+        if (w.tag == MYC_W_DEVICE) return Constant(device_);
+        break;
+      case TypeKind::GeneratorType:
+        if (w.tag == MYC_W_GEN) return Param(ArgKind::kGenerator, w);
+        break;
+      case TypeKind::ListType:
+        if (w.tag == MYC_W_LIST) return FitList(w, type->expectRef<c10::ListType>().getElementType());
+        break;
+      default:
+        TORCH_CHECK_TYPE(false, "BUG: argument ", to_.name(), " of ", op_, " is a ", type->str(),
+                         ", which no program can carry.");
+    }
+    Refuse(w, *type);
+  }
+
+ private:
+  [[noreturn]] void Refuse(const Word& w, const c10::Type& type) const {
+    TORCH_CHECK_TYPE(false, "BUG: argument ", to_.name(), " of ", op_, " takes ", type.str(), ", not ", NameOf(w),
+                     w.tag == MYC_W_LAYOUT || w.tag == MYC_W_MEMFMT ? " numbered " + std::to_string(w.value) : "", ".");
+  }
+
+  static Arg Constant(IValue v) {
+    Arg a;
+    a.constant = std::move(v);
+    return a;
+  }
+  static Arg Param(ArgKind kind, const Word& w) {
+    Arg a;
+    a.kind = kind;
+    a.index = static_cast<uint32_t>(w.value);
+    return a;
+  }
+
+  bool Written() const { return to_.alias_info() != nullptr && to_.alias_info()->isWrite(); }
+
+  // A 0-dim CPU tensor that lives as long as the program; only its element changes.
+  Arg Element(const Word& w, c10::ScalarType dtype, bool wrapped) const {
+    TORCH_CHECK_TYPE(!Written(), "BUG: argument ", to_.name(), " of ", op_, " is written; it can't be ", NameOf(w), ".");
+    c10::Allocator* memory = c10::GetCPUAllocator();
+    const uint64_t bytes = c10::elementSize(dtype);
+    Geometry g;
+    g.dtype = dtype;
+    at::Tensor t = MakeTensor(c10::Storage(c10::Storage::use_byte_size_t(), bytes, memory->allocate(bytes), memory,
+                                           /*resizable=*/false),
+                              g);
+    t.unsafeGetTensorImpl()->set_wrapped_number(wrapped);
+    Arg a = Param(ArgKind::kNumber, w);
+    a.constant = std::move(t);
+    return a;
+  }
+
+  Arg FitTensor(const Word& w) const {
+    switch (w.tag) {
+      case MYC_W_TENSOR:
+        return Param(ArgKind::kTensor, w);
+      case MYC_W_NONE:
+        // An undefined tensor; every method of one throws.
+        return Constant(at::Tensor());
+      case MYC_W_NUMBER: {
+        static constexpr c10::ScalarType kTypes[] = {c10::ScalarType::Undefined, c10::ScalarType::Double,
+                                                     c10::ScalarType::Long, c10::ScalarType::Bool,
+                                                     c10::ScalarType::ComplexDouble};
+        return Element(w, kTypes[w.kind], /*wrapped=*/true);
+      }
+      case MYC_W_SCALAR:
+        return Element(w, ToScalarType(w.kind), /*wrapped=*/false);
+      default:
+        Refuse(w, *c10::TensorType::get());
+    }
+  }
+
+  Arg FitInt(const Word& w) const {
+    if (w.tag == MYC_W_INT) return Constant(static_cast<int64_t>(w.value));
+    if (w.tag == MYC_W_SIZE) return Param(ArgKind::kInt, w);
+    if (w.tag == MYC_W_NUMBER && (w.kind == MYC_N_I64 || w.kind == MYC_N_BOOL)) return Param(ArgKind::kInt, w);
+    Refuse(w, *c10::IntType::get());
+  }
+
+  Arg FitReal(const Word& w) const {
+    if (w.tag == MYC_W_FLOAT) return Constant(std::bit_cast<double>(w.value));
+    if (w.tag == MYC_W_INT) return Constant(static_cast<double>(static_cast<int64_t>(w.value)));
+    if (w.tag == MYC_W_SIZE) return Param(ArgKind::kIntAsReal, w);
+    if (w.tag == MYC_W_NUMBER && w.kind == MYC_N_F64) return Param(ArgKind::kReal, w);
+    if (w.tag == MYC_W_NUMBER && w.kind != MYC_N_C128) return Param(ArgKind::kIntAsReal, w);
+    Refuse(w, *c10::FloatType::get());
+  }
+
+  // An IValue holds a Scalar as the primitive it is.
+  Arg FitScalar(const Word& w) const {
+    switch (w.tag) {
+      case MYC_W_INT:
+        return Constant(static_cast<int64_t>(w.value));
+      case MYC_W_FLOAT:
+        return Constant(std::bit_cast<double>(w.value));
+      case MYC_W_BOOL:
+        return Constant(w.value != 0);
+      case MYC_W_SIZE:
+        return Param(ArgKind::kInt, w);
+      case MYC_W_NUMBER: {
+        static constexpr ArgKind kKinds[] = {ArgKind::kConstant, ArgKind::kReal, ArgKind::kInt, ArgKind::kBool,
+                                             ArgKind::kComplex};
+        return Param(kKinds[w.kind], w);
+      }
+      default:
+        Refuse(w, *c10::NumberType::get());
+    }
+  }
+
+  ListOf ListKind(const c10::TypePtr& element) const {
+    switch (element->kind()) {
+      case TypeKind::TensorType:
+        return ListOf::kTensor;
+      case TypeKind::OptionalType:
+        if (element->expectRef<c10::OptionalType>().getElementType()->kind() == TypeKind::TensorType) {
+          return ListOf::kOptionalTensor;
+        }
+        break;
+      case TypeKind::IntType:
+      case TypeKind::SymIntType:
+        return ListOf::kInt;
+      case TypeKind::FloatType:
+        return ListOf::kReal;
+      case TypeKind::BoolType:
+        return ListOf::kBool;
+      case TypeKind::NumberType:
+        return ListOf::kScalar;
+      case TypeKind::StringType:
+        return ListOf::kString;
+      default:
+        break;
+    }
+    TORCH_CHECK_TYPE(false, "BUG: argument ", to_.name(), " of ", op_, " is a list of ", element->str(),
+                     ", which no program can carry.");
+  }
+
+  Arg FitList(const Word& w, const c10::TypePtr& element) {
+    Arg a;
+    a.kind = ArgKind::kList;
+    a.list = ListKind(element);
+    a.index = static_cast<uint32_t>(program_.items.size());
+    a.count = static_cast<uint32_t>(w.items.size());
+    bool constant = true;
+    for (const Word& item : w.items) {
+      // Kernels index their lists' tensors without looking whether they are defined.
+      if (a.list == ListOf::kTensor && item.tag == MYC_W_NONE) Refuse(item, *element);
+      program_.items.push_back(Fit(item, element));
+      constant = constant && program_.items.back().kind == ArgKind::kConstant;
+    }
+    if (!constant) return a;
+    Arg whole = Constant(MakeList(a.list, a.count, [&](uint32_t i) { return program_.items[a.index + i].constant; }));
+    program_.items.resize(a.index);
+    return whole;
+  }
+
+  const c10::Argument& to_;
+  const std::string& op_;
+  c10::Device device_;
+  Program& program_;
+};
+
+}  // namespace
+
+Arg FitArg(const Word& word, const c10::Argument& to, const std::string& op, c10::Device device, Program& program) {
+  return Fitter(to, op, device, program).Fit(word, to.real_type());
+}
+
+}  // namespace mycelya::exec

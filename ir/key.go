@@ -1,0 +1,93 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package ir
+
+import (
+	"encoding/binary"
+	"strings"
+)
+
+// Key is a text that two nodes of a graph share exactly if they are the same op on the same operands with the same
+// attributes and result types; to[v] stands for operand v (to nil: v itself). Origins and names of symbols do not count.
+func (g *Graph) Key(id NodeID, to []ValueID) string {
+	n := &g.Nodes[id]
+	k := keyWriter{g: g, to: to}
+	k.num(int64(n.Op))
+	k.num(int64(n.Flags))
+	switch n.Op {
+	case OpCall:
+		k.num(int64(n.Name))
+	case OpInput, OpParam, OpScalar:
+		k.num(int64(n.Slot))
+	case OpView, OpUpdate:
+		k.num(int64(g.Find(n.Offset)))
+	}
+	args := g.NodeArgs(id)
+	k.num(int64(len(args)))
+	for _, a := range args {
+		k.arg(a)
+	}
+	k.num(int64(n.N))
+	for _, t := range g.Types[n.First : n.First+ValueID(n.N)] {
+		k.num(int64(t.DType))
+		k.dims(t.Dims)
+		if t.Strides == nil {
+			k.num(-1)
+		} else {
+			k.dims(t.Strides)
+		}
+	}
+	return k.b.String()
+}
+
+type keyWriter struct {
+	g  *Graph
+	to []ValueID
+	b  strings.Builder
+}
+
+func (k *keyWriter) num(v int64) {
+	var buf [binary.MaxVarintLen64]byte
+	k.b.Write(buf[:binary.PutVarint(buf[:], v)])
+}
+
+func (k *keyWriter) dims(dims []Dim) {
+	k.num(int64(len(dims)))
+	for _, d := range dims {
+		k.num(int64(k.g.Find(d)))
+	}
+}
+
+func (k *keyWriter) arg(a Arg) {
+	k.num(int64(a.Kind)<<1 | int64(boolBit(a.Write)))
+	switch a.Kind {
+	case ArgNone:
+	case ArgValue:
+		v := ValueID(a.V)
+		if k.to != nil {
+			v = k.to[v]
+		}
+		k.num(int64(v))
+	case ArgDim:
+		k.num(int64(k.g.Find(Dim(a.V))))
+	case ArgStr: // two indices may hold one string only if someone bypassed Intern; then the nodes just stay apart
+		k.num(a.V)
+	case ArgList:
+		items := k.g.List(a)
+		k.num(int64(a.Sub))
+		k.num(int64(len(items)))
+		for _, item := range items {
+			k.arg(item)
+		}
+	default:
+		k.num(a.V)
+	}
+}
+
+func boolBit(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,122 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package ir
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestOpTable walks every row: no cell is missing, and what rows say fits together.
+func TestOpTable(t *testing.T) {
+	require.Len(t, opRows, int(NumOps)-1)
+	names, forms := map[string]bool{}, map[string]bool{}
+	for i, r := range opRows {
+		require.Equal(t, Op(i+1), r.Op, "row %d, %s: the order of rows is that of the constants", i, r.Name)
+		assert.True(t, r.Name != "" && r.Kind != 0 && r.Args != "" && r.Takes != 0 && r.DType != 0 && r.Shape != 0 && r.Pure != 0 && r.ATen != nil, "%s has an empty cell", r.Name)
+		assert.False(t, names[r.Name], "%s is there twice", r.Name)
+		assert.True(t, isIdent(r.Name), r.Name)
+		names[r.Name] = true
+		assert.Equal(t, r.Op.Own(), len(r.ATen) > 0, "%s: own ops, and only they, have a form", r.Name)
+		assert.Equal(t, r.Op.Own(), r.Kind >= KindElementwise, r.Name)
+		assert.Equal(t, r.Kind == KindReduce, strings.HasSuffix(r.Args, " dims keepdim"), r.Name)
+		assert.Equal(t, r.Kind == KindReduce, r.Shape == ShapeReduce, r.Name)
+		if r.Op.Own() {
+			assert.NotEmpty(t, r.ATenCall(), r.Name)
+			assert.Equal(t, Pure, r.Pure, r.Name)
+			assert.Equal(t, r.Arity() > 1 && r.Kind == KindElementwise, r.Shape == ShapeBroadcast, r.Name)
+		}
+		for _, f := range r.ATen {
+			assert.False(t, forms[f.Name], "%s is a form of two ops", f.Name)
+			forms[f.Name] = true
+		}
+		op, ok := ByName(r.Name)
+		assert.True(t, ok && op == r.Op, r.Name)
+		assert.Equal(t, r.Name, r.Op.String())
+		assert.Same(t, &opRows[i], Info(r.Op))
+	}
+	assert.Panics(t, func() { Info(NumOps) })
+	assert.Panics(t, func() { Info(OpInvalid) })
+	_, ok := ByName("nothing")
+	assert.False(t, ok)
+	op, ok := ByATen("aten::rsub.Scalar")
+	assert.True(t, ok && op == OpSub)
+	assert.Equal(t, "aten::eq.Tensor", Info(OpEq).ATenCall())
+	assert.Equal(t, "aten::full_like", Info(OpFill).ATenCall())
+	assert.Equal(t, "", Info(OpView).ATenCall())
+}
+
+// readSchemas gives the arguments "Tensor self" and the results of each operator in testdata/schemas.txt.
+func readSchemas(t testing.TB) map[string][2][]string {
+	data, err := os.ReadFile(filepath.Join("testdata", "schemas.txt"))
+	require.NoError(t, err)
+	out := map[string][2][]string{}
+	line := regexp.MustCompile(`^([\w:.]+)\((.*)\) -> \(?(.*?)\)?$`)
+	for s := range strings.Lines(string(data)) {
+		m := line.FindStringSubmatch(strings.TrimSpace(s))
+		require.NotNil(t, m, s)
+		var args []string
+		for _, a := range strings.Split(m[2], ", ") {
+			if a != "*" {
+				args = append(args, a)
+			}
+		}
+		out[m[1]] = [2][]string{args, strings.Split(m[3], ", ")}
+	}
+	return out
+}
+
+// TestForms compares the words of each form with the types of the operator's schema.
+func TestForms(t *testing.T) {
+	types := map[string]string{
+		"0": "^(Tensor|Scalar) ", "1": "^(Tensor|Scalar) ", "2": "^Tensor ", "0#": "^Scalar ", "1#": "^Scalar ",
+		"one": "^Scalar alpha=1", "dims": `^int\[1\]\?? dim`, "keepdim": "^bool keepdim=False", "dtype": `^ScalarType\? dtype`,
+		"asdtype": `^ScalarType\? dtype=None`, "layout": `^Layout\? layout=None`, "device": `^Device\? device=None`,
+		"pin": `^bool\? pin_memory=None`, "nonblock": "^bool non_blocking=False", "preserve": `^MemoryFormat\? `, "memfmt": `^MemoryFormat\? `,
+	}
+	schemas := readSchemas(t)
+	for _, r := range opRows {
+		for _, f := range r.ATen {
+			s, ok := schemas[f.Name]
+			require.True(t, ok, "testdata/schemas.txt lacks %s: run testdata/gen.py", f.Name)
+			words := strings.Fields(strings.TrimSuffix(f.Args, " all"))
+			require.Len(t, words, len(s[0]), f.Name)
+			for i, w := range words {
+				require.Contains(t, types, w, f.Name)
+				assert.Regexp(t, types[w], s[0][i], "%s: argument %d is %q", f.Name, i, w)
+			}
+			assert.Len(t, s[1], 1, f.Name)
+		}
+	}
+}
+
+// TestCallDims compares the rows of callDims with the operators' schemas.
+func TestCallDims(t *testing.T) {
+	schemas := readSchemas(t)
+	for name, row := range callDims {
+		s, ok := schemas[name]
+		require.True(t, ok, "testdata/schemas.txt lacks %s: run testdata/gen.py", name)
+		args, results := parseDims(row)
+		require.LessOrEqual(t, len(args), len(s[0]), name)
+		require.LessOrEqual(t, len(results), len(s[1]), name)
+		for i, p := range args {
+			switch p {
+			case "_":
+			case "#":
+				assert.Regexp(t, `^SymInt\[\] size`, s[0][i], name)
+			default:
+				assert.Regexp(t, `^Tensor\??\s`, s[0][i], "%s: argument %d has the pattern %s", name, i, p)
+			}
+		}
+		for _, p := range append(args, results...) {
+			assert.Regexp(t, `^(\*|#|_|[a-z?]*[A-Z+]?[a-z?]*)$`, p, name)
+		}
+	}
+}

@@ -1,0 +1,346 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package ir
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Widths of the columns of the text form: binders, and the whole statement before its origin.
+const (
+	binderWidth = 22
+	lineWidth   = 56
+)
+
+var listNames = [...]string{
+	ListTensors: "tensors", ListOptTensors: "opts", ListInts: "ints", ListFloats: "floats", ListBools: "bools", ListScalars: "scalars",
+}
+
+// reserved words are not names of symbols.
+var reserved = func() map[string]bool {
+	m := map[string]bool{"none": true, "true": true, "false": true, "inf": true, "nan": true, "dim": true, "layout": true,
+		"memfmt": true, "gen": true, "device": true, "offset": true, "output": true, "dims": true, "graph": true}
+	for _, s := range listNames[1:] {
+		m[s] = true
+	}
+	for d := U8; d < NumDTypes; d++ {
+		m[d.String()] = true
+	}
+	return m
+}()
+
+// String is the text form (grammar.txt). The text of a graph that the verifier accepts parses back into one with the
+// same text; of any other graph it is for reading only.
+func (g *Graph) String() string {
+	p := g.printer()
+	p.graph()
+	return p.b.String()
+}
+
+// NodeString is the statement of one node, without its origin.
+func (g *Graph) NodeString(id NodeID) string {
+	p := g.printer()
+	p.node(id)
+	return p.b.String()
+}
+
+// TypeString is a type in the text form.
+func (g *Graph) TypeString(t Type) string {
+	p := g.printer()
+	p.typ(t)
+	return p.b.String()
+}
+
+type printer struct {
+	g     *Graph
+	b     strings.Builder
+	names []string
+	order []int
+}
+
+func (g *Graph) printer() *printer {
+	p := &printer{g: g}
+	p.names, p.order = g.symbolNames()
+	return p
+}
+
+func (p *printer) f(format string, args ...any) { fmt.Fprintf(&p.b, format, args...) }
+
+func (p *printer) graph() {
+	p.f("graph %s %s {\n", quoteUnlessPlain(p.g.Name), quoteUnlessPlain(p.g.Reason))
+	if len(p.order) > 0 {
+		p.f("  dims")
+		for _, i := range p.order {
+			p.f(" %s=%d@%d", p.names[i], p.g.Syms[i].First, p.g.Syms[i].Slot)
+		}
+		p.f("\n")
+	}
+	for id := range p.g.Nodes {
+		start := p.b.Len()
+		p.f("  ")
+		p.node(NodeID(id))
+		if o := p.g.Nodes[id].Origin; o.File != "" {
+			p.pad(start, lineWidth)
+			p.f("  # %s:%d", quoteFile(o.File), o.Line)
+		}
+		p.f("\n")
+	}
+	for _, o := range p.g.Outputs {
+		p.f("  output %%%d -> s%d\n", o.Value, o.Slot)
+	}
+	p.f("}\n")
+}
+
+// pad fills the text since start to the column.
+func (p *printer) pad(start, column int) {
+	for p.b.Len()-start < column {
+		p.b.WriteByte(' ')
+	}
+}
+
+func (p *printer) node(id NodeID) {
+	n := &p.g.Nodes[id]
+	start := p.b.Len()
+	for i := range n.N {
+		if i > 0 {
+			p.f(", ")
+		}
+		v := n.First + ValueID(i)
+		p.f("%%%d: ", v)
+		if int(v) < len(p.g.Types) {
+			p.typ(p.g.Types[v])
+		}
+	}
+	if n.N > 0 {
+		p.pad(start, binderWidth)
+		p.f(" = ")
+	}
+	if n.Op == OpCall {
+		p.f("%s", p.callName(n.Name))
+	} else {
+		p.f("%s", n.Op)
+	}
+	switch n.Op {
+	case OpInput, OpParam, OpScalar:
+		p.f(" %d", n.Slot)
+	}
+	for _, a := range p.g.safeArgs(id) {
+		p.f(" ")
+		p.arg(a)
+	}
+	if n.Op == OpView || n.Op == OpUpdate {
+		p.f(" offset=%s", dimString(p.names, p.g.Find(n.Offset)))
+	}
+	if n.Flags&FlagRNG != 0 {
+		p.f(" !rng")
+	}
+	if n.Flags&FlagEffect != 0 {
+		p.f(" !effect")
+	}
+}
+
+func (p *printer) callName(i uint32) string {
+	if int(i) >= len(p.g.Strings) {
+		return "?"
+	}
+	name := p.g.Strings[i]
+	if space, op, ok := strings.Cut(name, "::"); ok && isIdent(space) && isDotted(op) {
+		return space + "." + op
+	}
+	return strconv.Quote(name)
+}
+
+func (p *printer) typ(t Type) {
+	if t.DType == Invalid {
+		p.f("none")
+		return
+	}
+	if t.DType.Valid() {
+		p.f("%s", t.DType)
+	} else {
+		p.f("?")
+	}
+	p.f("[%s]", p.dims(t.Dims))
+	if t.Strides != nil {
+		p.f("{%s}", p.dims(t.Strides))
+	}
+}
+
+func (p *printer) dims(dims []Dim) string {
+	out := make([]string, len(dims))
+	for i, d := range dims {
+		out[i] = dimString(p.names, p.g.Find(d))
+	}
+	return strings.Join(out, ",")
+}
+
+func (p *printer) arg(a Arg) {
+	switch a.Kind {
+	case ArgNone:
+		p.f("none")
+	case ArgValue:
+		p.f("%%%d", a.V)
+		if a.Write {
+			p.f("!")
+		}
+	case ArgDim:
+		if d := p.g.Find(Dim(a.V)); d >= 0 {
+			p.f("dim:%d", d) // unlike a literal integer, it may take any value without changing the key
+		} else {
+			p.f("%s", dimString(p.names, d))
+		}
+	case ArgInt:
+		p.f("%d", a.V)
+	case ArgFloat:
+		p.f("%s", floatString(math.Float64frombits(uint64(a.V))))
+	case ArgBool:
+		p.f("%t", a.V != 0)
+	case ArgDType:
+		if d := DType(a.V); d.Valid() && int64(d) == a.V {
+			p.f("%s", d)
+		} else {
+			p.f("?")
+		}
+	case ArgLayout:
+		p.f("layout:%d", a.V)
+	case ArgDevice:
+		p.f("device:%d", a.V)
+	case ArgMemFmt:
+		p.f("memfmt:%d", a.V)
+	case ArgGen:
+		p.f("gen:%d", a.V)
+	case ArgStr:
+		if a.V < 0 || a.V >= int64(len(p.g.Strings)) {
+			p.f("?")
+			return
+		}
+		p.f("%s", strconv.Quote(p.g.Strings[a.V]))
+	case ArgList:
+		items := p.g.safeList(a)
+		if listKind(items) != a.Sub {
+			if a.Sub == 0 || int(a.Sub) >= len(listNames) {
+				p.f("?")
+			} else {
+				p.f("%s", listNames[a.Sub])
+			}
+		}
+		p.f("[")
+		for i, item := range items {
+			if i > 0 {
+				p.f(", ")
+			}
+			if item.Kind == ArgList {
+				p.f("?")
+				continue
+			}
+			p.arg(item)
+		}
+		p.f("]")
+	default:
+		p.f("?")
+	}
+}
+
+// listKind is the kind that a list's items show without its name, 0 if they don't.
+func listKind(items []Arg) uint8 {
+	var kind uint8
+	for i, a := range items {
+		var k uint8
+		switch a.Kind {
+		case ArgValue:
+			k = ListTensors
+		case ArgNone:
+			k = ListOptTensors
+		case ArgInt, ArgDim:
+			k = ListInts
+		case ArgFloat:
+			k = ListFloats
+		case ArgBool:
+			k = ListBools
+		}
+		switch {
+		case i == 0 || k == kind:
+			kind = k
+		case k+kind == ListTensors+ListOptTensors && k*kind != 0:
+			kind = ListOptTensors
+		default:
+			return 0
+		}
+	}
+	return kind
+}
+
+// floatString is exact for every bit pattern and always differs from an integer.
+func floatString(v float64) string {
+	switch {
+	case math.Float64bits(v) == quietNaN:
+		return "nan"
+	case v != v:
+		return fmt.Sprintf("nan:%016x", math.Float64bits(v))
+	case math.IsInf(v, 1):
+		return "inf"
+	case math.IsInf(v, -1):
+		return "-inf"
+	}
+	s := strconv.FormatFloat(v, 'g', -1, 64)
+	if !strings.ContainsAny(s, ".e") {
+		s += ".0"
+	}
+	return s
+}
+
+const quietNaN = 0x7ff8000000000000
+
+func isIdent(s string) bool {
+	for i, r := range s {
+		if r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isDotted says whether s is one or more words of letters, digits and _ joined by dots.
+func isDotted(s string) bool {
+	for _, w := range strings.Split(s, ".") {
+		if !isIdent("_"+w) || w == "" {
+			return false
+		}
+	}
+	return true
+}
+
+// quoteUnlessPlain quotes what does not read as one word of a graph's first line.
+func quoteUnlessPlain(s string) string {
+	for _, r := range s {
+		if !unicode.IsGraphic(r) || unicode.IsSpace(r) || strings.ContainsRune("\"{}#\ufffd", r) {
+			return strconv.Quote(s)
+		}
+	}
+	if s == "" {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// quoteFile quotes a file name that would not read back from a comment.
+func quoteFile(s string) string {
+	if strings.TrimSpace(s) != s || s[0] == '"' || !plainText(s) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+func plainText(s string) bool {
+	for _, r := range s {
+		if !unicode.IsGraphic(r) || r == '\ufffd' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,177 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package ir
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// Find gives the dim that stands for all that are known to be equal to d: a constant if one is among them, else the
+// earliest symbol.
+func (g *Graph) Find(d Dim) Dim {
+	for {
+		i, ok := d.Sym()
+		if !ok || i >= len(g.equal) || g.equal[i] == d {
+			return d
+		}
+		d = g.equal[i]
+	}
+}
+
+// UnifyDims notes that two dims are equal by an op's meaning. False means that they cannot be, and nothing is noted: two
+// constants, or a symbol and a constant below 2, which a trace never makes a symbol.
+func (g *Graph) UnifyDims(a, b Dim) bool {
+	root, other := g.Find(a), g.Find(b)
+	if root == other {
+		return true
+	}
+	// The negative dims are symbols, the earliest the largest; so the larger dim is the constant or earlier symbol.
+	if root < other {
+		root, other = other, root
+	}
+	if other >= 0 || root == 0 || root == 1 {
+		return false
+	}
+	for i := len(g.equal); i < len(g.Syms); i++ {
+		g.equal = append(g.equal, SymDim(i))
+	}
+	for _, d := range [...]Dim{other, a, b} { // the last two only shorten later ways
+		if i, ok := d.Sym(); ok && d != root {
+			g.equal[i] = root
+		}
+	}
+	return true
+}
+
+// Same says whether two dims are known to be equal.
+func (g *Graph) Same(a, b Dim) bool { return g.Find(a) == g.Find(b) }
+
+// SameDims says whether two lists of dims are known to be equal.
+func (g *Graph) SameDims(a, b []Dim) bool { return slices.EqualFunc(a, b, g.Same) }
+
+// SameType says whether two types are known to be equal.
+func (g *Graph) SameType(a, b Type) bool {
+	return a.DType == b.DType && g.SameDims(a.Dims, b.Dims) && (a.Strides == nil) == (b.Strides == nil) && g.SameDims(a.Strides, b.Strides)
+}
+
+// Canonicalize puts in place of each dim the one that stands for it.
+func (g *Graph) Canonicalize() {
+	list := func(dims []Dim) []Dim {
+		for i, d := range dims {
+			if g.Find(d) != d {
+				out := slices.Clone(dims)
+				for j := i; j < len(out); j++ {
+					out[j] = g.Find(out[j])
+				}
+				return out
+			}
+		}
+		return dims
+	}
+	for i := range g.Types {
+		t := &g.Types[i]
+		t.Dims, t.Strides = list(t.Dims), list(t.Strides)
+	}
+	for i := range g.Nodes {
+		g.Nodes[i].Offset = g.Find(g.Nodes[i].Offset)
+	}
+	for _, args := range [][]Arg{g.Args, g.ListArgs} {
+		for i := range args {
+			if args[i].Kind == ArgDim {
+				args[i].V = int64(g.Find(Dim(args[i].V)))
+			}
+		}
+	}
+}
+
+// NameSymbols gives each symbol in use a name that later changes of the graph leave alone.
+func (g *Graph) NameSymbols() {
+	names, _ := g.symbolNames()
+	for i, name := range names {
+		if name != "" {
+			g.Syms[i].Name = name
+		}
+	}
+}
+
+// DimString is a dim as it is printed.
+func (g *Graph) DimString(d Dim) string {
+	names, _ := g.symbolNames()
+	return dimString(names, g.Find(d))
+}
+
+func dimString(names []string, d Dim) string {
+	i, ok := d.Sym()
+	switch {
+	case !ok:
+		return strconv.FormatInt(int64(d), 10)
+	case i >= len(names) || names[i] == "":
+		return fmt.Sprintf("?%d", i) // no symbol of the graph: only in graphs that the verifier refuses
+	}
+	return names[i]
+}
+
+// symbolNames gives the name of each symbol that stands for those in use, "" for the others, and the order in which
+// they are first seen. A symbol keeps its own name if it is the first to have it.
+func (g *Graph) symbolNames() (names []string, order []int) {
+	names = make([]string, len(g.Syms))
+	seen := make([]bool, len(g.Syms))
+	taken := map[string]bool{}
+	g.eachDim(func(d Dim) {
+		i, ok := g.Find(d).Sym()
+		if !ok || i >= len(seen) || seen[i] {
+			return
+		}
+		seen[i] = true
+		order = append(order, i)
+		if name := g.Syms[i].Name; isIdent(name) && !reserved[name] && !taken[name] {
+			names[i], taken[name] = name, true
+		}
+	})
+	next := 0
+	for _, i := range order {
+		for names[i] == "" {
+			name := "d" + strconv.Itoa(next)
+			if next < 26 {
+				name = string(rune('a' + next))
+			}
+			next++
+			if !taken[name] {
+				names[i] = name
+			}
+		}
+	}
+	return names, order
+}
+
+// eachDim calls f with each dim of the graph in the order in which it is printed.
+func (g *Graph) eachDim(f func(Dim)) {
+	arg := func(a Arg) {
+		if a.Kind == ArgDim {
+			f(Dim(a.V))
+		}
+	}
+	for id := range g.Nodes {
+		n := &g.Nodes[id]
+		for v := n.First; v < n.First+ValueID(n.N) && int(v) < len(g.Types); v++ {
+			for _, d := range g.Types[v].Dims {
+				f(d)
+			}
+			for _, d := range g.Types[v].Strides {
+				f(d)
+			}
+		}
+		if n.Op == OpView || n.Op == OpUpdate {
+			f(n.Offset)
+		}
+		for _, a := range g.safeArgs(NodeID(id)) {
+			arg(a)
+			for _, item := range g.safeList(a) {
+				arg(item)
+			}
+		}
+	}
+}

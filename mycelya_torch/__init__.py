@@ -1,0 +1,98 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""A PyTorch device whose GPU is somewhere else: `device="mycelya"`.
+
+Importing this package registers the device. Ops on it are recorded, compiled to
+programs, and run by a worker that starts on first use.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+import torch
+
+from mycelya_torch import _env, _load
+from mycelya_torch._version import __version__
+
+_default_device = _env.default_machine()
+_load.load()
+
+from mycelya_torch import _device  # noqa: E402 (loaded from lib/ by the line above)
+
+_device.init(
+    str(_load.CLIENT),
+    str(_load.WORKER),
+    str(_load.EXEC),
+    str(_load.torch_lib()),
+    _default_device,
+)
+# An op's origin is the innermost Python frame outside these.
+_device.set_internal_folders(f"{_load.torch_lib().parent}/", f"{_load.PACKAGE}/")
+torch.utils.rename_privateuse1_backend("mycelya")
+
+from mycelya_torch import _patch, device, log  # noqa: E402
+from mycelya_torch.log import (  # noqa: E402
+    disable_logging,
+    enable_debug_logging,
+    enable_info_logging,
+    get_logging_level,
+    reset_logging,
+    set_logging_level,
+)
+from mycelya_torch.machine import (  # noqa: E402
+    BackendProvider,
+    GPUType,
+    RemoteMachine,
+    get_all_machines,
+)
+
+torch._register_device_module("mycelya", sys.modules["mycelya_torch.device"])
+torch.utils.generate_methods_for_privateuse1_backend()
+_patch.install()
+log.reset_logging()
+atexit.register(_device.shutdown)
+
+
+def get_storage_id(tensor: torch.Tensor) -> int:
+    """The id of a tensor's storage on its worker: 1, 2, … in order of creation.
+
+    Raises:
+        TypeError: not a tensor on a mycelya device.
+    """
+    return _device.storage_id(_ours(tensor))
+
+
+def get_metadata_hash(tensor: torch.Tensor) -> str:
+    """A hash of a tensor's shape, strides, offset, dtype and storage id.
+
+    Raises:
+        TypeError: not a tensor on a mycelya device.
+    """
+    return _device.metadata_hash(_ours(tensor))
+
+
+def _ours(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, torch.Tensor) and tensor.device.type == "mycelya":
+        return tensor
+    what = f"tensor on {tensor.device}" if isinstance(tensor, torch.Tensor) else tensor
+    raise TypeError(f"Expected a tensor on a mycelya device, got {what!r}.")
+
+
+__all__ = [
+    "__version__",
+    "BackendProvider",
+    "GPUType",
+    "RemoteMachine",
+    "device",
+    "disable_logging",
+    "enable_debug_logging",
+    "enable_info_logging",
+    "get_all_machines",
+    "get_logging_level",
+    "get_metadata_hash",
+    "get_storage_id",
+    "reset_logging",
+    "set_logging_level",
+]

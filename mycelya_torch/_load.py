@@ -1,0 +1,54 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Finds the native artefacts beside this file and loads the device extension.
+
+Only the extension is loaded here. The Go library is loaded by it on first use, and the
+worker is started then, so that importing costs neither a Go runtime nor a process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+PACKAGE = Path(__file__).resolve().parent
+DEVICE = PACKAGE / "lib" / "libmycelya_device.so"
+CLIENT = PACKAGE / "lib" / "libmycelya_go.so"
+EXEC = PACKAGE / "lib" / "libmycelya_exec.so"
+WORKER = PACKAGE / "bin" / "mycelya-worker"
+
+
+def torch_lib() -> Path:
+    """The folder that holds libtorch_cpu of the running PyTorch."""
+    return Path(torch.__file__).resolve().parent / "lib"
+
+
+def load() -> ModuleType:
+    """Loads libmycelya_device.so as mycelya_torch._device and returns it."""
+    name = "mycelya_torch._device"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not DEVICE.exists():
+        raise ImportError(
+            f"{DEVICE} is missing: the package was not built. In a checkout run "
+            "'make build'; otherwise reinstall mycelya-torch."
+        )
+    loader = ExtensionFileLoader(name, str(DEVICE))
+    spec = importlib.util.spec_from_file_location(name, DEVICE, loader=loader)
+    assert spec is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{DEVICE} does not load into torch {torch.__version__} on Python "
+            f"{sys.version.split()[0]}: {error}. It was built for another version of "
+            "either; run 'make build' in a checkout, or reinstall mycelya-torch."
+        ) from error
+    sys.modules[name] = module
+    return module

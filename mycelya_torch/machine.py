@@ -1,0 +1,213 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Machines: where a worker runs, and the device index that stands for it."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import uuid
+from types import TracebackType
+
+import torch
+
+from mycelya_torch import _device
+
+
+class BackendProvider(enum.Enum):
+    """Who gives a machine."""
+
+    LOCAL = "local"
+    MODAL = "modal"
+    SSH = "ssh"
+    KUBERNETES = "kubernetes"
+
+
+class GPUType(enum.Enum):
+    """GPUs that providers offer, by the providers' names."""
+
+    T4 = "T4"
+    L4 = "L4"
+    A10G = "A10G"
+    A100 = "A100"
+    A100_40GB = "A100-40GB"
+    A100_80GB = "A100-80GB"
+    L40S = "L40S"
+    H100 = "H100"
+    H200 = "H200"
+    B200 = "B200"
+    RTX_PRO_6000 = "RTX-PRO-6000"
+
+
+_ALIASES = {"mock": "local"}
+_LOCK = threading.Lock()
+_MACHINES: dict[int, RemoteMachine] = {}  # started machines by device index
+_USED: set[int] = set()  # every index that a machine ever had
+
+
+def _provider(value: str | BackendProvider) -> BackendProvider:
+    name = value.value if isinstance(value, BackendProvider) else value
+    try:
+        return BackendProvider(_ALIASES.get(name, name))
+    except ValueError:
+        valid = ", ".join(repr(p.value) for p in BackendProvider)
+        raise ValueError(
+            f"{name!r} is not a provider; the providers are {valid}."
+        ) from None
+
+
+def _gpu(value: str | GPUType) -> GPUType | None:
+    if value == "":
+        return None
+    try:
+        return value if isinstance(value, GPUType) else GPUType(value)
+    except ValueError:
+        valid = ", ".join(repr(g.value) for g in GPUType)
+        raise ValueError(f"{value!r} is not a GPU type; there are {valid}.") from None
+
+
+def _local_device(value: str) -> str:
+    kind, _, index = value.partition(":")
+    if value in ("", "cpu") or (kind == "cuda" and (index.isdigit() or value == kind)):
+        return "cuda:0" if value == "cuda" else value
+    raise ValueError(
+        f"device={value!r} is not a device of the local machine; use 'cpu', "
+        "'cuda:<index>' or '' (CUDA if the host has it, else the CPU)."
+    )
+
+
+class RemoteMachine:
+    """A machine with a worker, standing behind one device index.
+
+    Args:
+        provider: "local" (also under the name "mock"). "modal", "ssh" and
+            "kubernetes" are known names that this version does not serve.
+        gpu_type: a `GPUType` or its name. The local machine uses what the host has,
+            and takes only "".
+        name: what it is called in messages; by default its `device_id`.
+        start: start the worker now; otherwise at `start()`.
+        device: provider option of "local": "cpu", "cuda:0", … or "" for the best.
+
+    Raises:
+        ValueError: unknown provider, GPU type, or device; the message lists the valid.
+        NotImplementedError: a provider that this version does not serve.
+    """
+
+    def __init__(
+        self,
+        provider: str | BackendProvider = "local",
+        gpu_type: str | GPUType = "",
+        *,
+        name: str | None = None,
+        start: bool = True,
+        device: str = "",
+    ) -> None:
+        self.provider = _provider(provider)
+        self.gpu_type = _gpu(gpu_type)
+        if self.provider is not BackendProvider.LOCAL:
+            raise NotImplementedError(
+                f"The provider {self.provider.value!r} is not part of this version; "
+                "only the local provider exists. Use RemoteMachine('local')."
+            )
+        if self.gpu_type is not None:
+            raise ValueError(
+                f"The local machine uses the GPU that the host has; "
+                f"gpu_type={self.gpu_type.value!r} cannot be chosen. Leave it out, or "
+                "give device='cuda:<index>'."
+            )
+        self._device = _local_device(device)
+        label = self._device.replace(":", "") or "best"
+        self.device_id = f"{self.provider.value}-{label}-{uuid.uuid4().hex[:8]}"
+        self.name = name or self.device_id
+        self._index: int | None = None
+        if start:
+            self.start()
+
+    @property
+    def machine_id(self) -> str:
+        """The same as `device_id`."""
+        return self.device_id
+
+    @property
+    def remote_index(self) -> int | None:
+        """The device index while the machine is started, else None."""
+        return self._index if self._index in _MACHINES else None
+
+    def start(self) -> RemoteMachine:
+        """Starts the worker and gives it a device index; nothing if it runs."""
+        with _LOCK:
+            if self._index in _MACHINES:
+                return self
+            index = _free_index() if self._index is None else self._index
+            _device.open(index, self._device)
+            try:
+                _device.device_info(index)  # starts the worker, so errors come here
+            except BaseException:
+                _device.close(index)
+                raise
+            _USED.add(index)
+            _MACHINES[index] = self
+            self._index = index
+        return self
+
+    def stop(self) -> None:
+        """Ends the worker. Its tensors are lost; the index is not given to others."""
+        with _LOCK:
+            if self._index is not None and self._index in _MACHINES:
+                del _MACHINES[self._index]
+                _device.close(self._index)
+
+    def __enter__(self) -> RemoteMachine:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def device(self) -> torch.device:
+        """The torch.device of this machine: "mycelya:<index>".
+
+        Raises:
+            RuntimeError: the machine is not started.
+        """
+        index = self.remote_index
+        if index is None:
+            raise RuntimeError(
+                f"Machine {self.name} is not running. Call its start() first; tensors "
+                "it held before a stop() are gone."
+            )
+        return torch.device("mycelya", index)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteMachine) and self.device_id == other.device_id
+
+    def __hash__(self) -> int:
+        return hash(self.device_id)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        index = self.remote_index
+        state = "stopped" if index is None else f"mycelya:{index}"
+        return f"RemoteMachine({self.provider.value!r}, name={self.name!r}, {state})"
+
+
+def _free_index() -> int:
+    """The lowest index that no machine had and that a bare "mycelya" doesn't use."""
+    index = 0
+    if not _USED and _device.is_initialized():
+        index = 1  # tensors of the machine that started by itself live on index 0
+    while index in _USED:
+        index += 1
+    return index
+
+
+def get_all_machines() -> list[RemoteMachine]:
+    """The started machines, by device index."""
+    with _LOCK:
+        return [_MACHINES[index] for index in sorted(_MACHINES)]

@@ -1,0 +1,127 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Mycopt reads graphs in the text form, runs passes on them and prints what comes out, so that a pass can be tried and a
+// crash replayed without a device.
+//
+//	mycopt [-passes=cse,dce] [-verify] [-print] [-time] [file.ir ...]
+//
+// Without files it reads standard input. Mistakes are reported as file:line:column.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// run returns the exit status: 0, 1 for a bad graph or a failing pass, 2 for wrong arguments.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("mycopt", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	list := flags.String("passes", "", "run these `names` in this order; empty: none; all: the whole pipeline")
+	verify := flags.Bool("verify", false, "verify after every pass too; a graph that is read is always verified")
+	stages := flags.Bool("print", false, "print the graph before the passes and after each that changed it, not only the last")
+	times := flags.Bool("time", false, "print the time of each pass on standard error")
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: mycopt [flags] [file.ir ...]")
+		flags.PrintDefaults()
+		fmt.Fprintln(stderr, "passes:")
+		for _, p := range passes.Pipeline() {
+			fmt.Fprintf(stderr, "  %-8s %s\n", p.Name, p.Doc)
+		}
+	}
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	opt := passes.Options{Only: []string{}}
+	switch {
+	case *list == "all":
+		opt.Only = nil
+	case *list != "":
+		opt.Only = strings.Split(*list, ",")
+	}
+	if *verify {
+		opt.Check = 1
+	}
+	w := &watcher{stdout: stdout, stderr: stderr, stages: *stages, times: *times}
+	opt.Observer = w
+
+	files := flags.Args()
+	if len(files) == 0 {
+		files = []string{"-"}
+	}
+	for _, name := range files {
+		if err := w.file(name, stdin, opt); err != nil {
+			fmt.Fprintf(stderr, "mycopt: %v\n", err)
+			return 1
+		}
+	}
+	return 0
+}
+
+// watcher prints what the driver reports.
+type watcher struct {
+	stdout, stderr io.Writer
+	stages, times  bool
+}
+
+func (w *watcher) file(name string, stdin io.Reader, opt passes.Options) error {
+	var data []byte
+	var err error
+	if name == "-" {
+		name = "stdin"
+		data, err = io.ReadAll(stdin)
+	} else {
+		data, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return err
+	}
+	graphs, err := ir.ParseAll(string(data))
+	if err != nil {
+		return fmt.Errorf("%s:%w", name, err)
+	}
+	for _, g := range graphs {
+		if err := ir.Verify(g); err != nil {
+			return fmt.Errorf("%s: graph %s: %w", name, g.Name, err)
+		}
+		out, err := passes.Run(g, opt)
+		if err != nil {
+			return fmt.Errorf("%s: graph %s: %w", name, g.Name, err)
+		}
+		if !w.stages {
+			fmt.Fprint(w.stdout, out)
+		}
+	}
+	return nil
+}
+
+func (w *watcher) Begin(g *ir.Graph) {
+	if w.stages {
+		fmt.Fprintf(w.stdout, "# as read\n%s", g)
+	}
+}
+
+func (w *watcher) After(pass string, changed bool, g *ir.Graph, d time.Duration) {
+	if w.stages && changed {
+		fmt.Fprintf(w.stdout, "# after %s\n%s", pass, g)
+	}
+	if w.times {
+		fmt.Fprintf(w.stderr, "%-8s %v\n", pass, d)
+	}
+}
+
+func (w *watcher) Crash(string, *ir.Graph, error) {}

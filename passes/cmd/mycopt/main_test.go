@@ -1,0 +1,101 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const twice = `graph f.py:1 read {
+  %0: f32[2]             = input 0
+  %1: f32[2]             = relu %0
+  %2: f32[2]             = relu %0
+  %3: f32[2]             = add %1 %2
+  output %3 -> s1
+}
+`
+
+const merged = `graph f.py:1 read {
+  %0: f32[2]             = input 0
+  %1: f32[2]             = relu %0
+  %2: f32[2]             = relu %0
+  %3: f32[2]             = add %1 %1
+  output %3 -> s1
+}
+`
+
+const optimised = `graph f.py:1 read {
+  %0: f32[2]             = input 0
+  %1: f32[2]             = relu %0
+  %2: f32[2]             = add %1 %1
+  output %2 -> s1
+}
+`
+
+func call(stdin string, args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	status = run(args, strings.NewReader(stdin), &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+func TestOutput(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{nil, twice},
+		{[]string{"-passes="}, twice},
+		{[]string{"--passes=cse"}, merged},
+		{[]string{"-passes=cse,dce", "-verify"}, optimised},
+		{[]string{"-passes=all"}, optimised},
+		{[]string{"-passes=all", "-print"}, "# as read\n" + twice + "# after cse\n" + merged + "# after dce\n" + optimised},
+	} {
+		status, out, errs := call(twice, test.args...)
+		assert.Equal(t, 0, status, test.args)
+		assert.Equal(t, test.want, out, test.args)
+		assert.Empty(t, errs)
+	}
+	_, out, errs := call(twice+twice, "-passes=dce,cse", "-time")
+	assert.Equal(t, merged+merged, out, "the passes run in the order that is asked for")
+	assert.Regexp(t, `^(dce      .*s\ncse      .*s\n){2}$`, errs)
+}
+
+func TestFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.ir")
+	require.NoError(t, os.WriteFile(path, []byte(twice), 0o644))
+	status, out, _ := call("", path, path)
+	assert.Equal(t, 0, status)
+	assert.Equal(t, twice+twice, out)
+}
+
+func TestErrors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.ir")
+	require.NoError(t, os.WriteFile(path, []byte("graph x y {\n %0: f32[2] = relu %1\n}"), 0o644))
+	for _, test := range []struct {
+		stdin  string
+		args   []string
+		status int
+		want   string
+	}{
+		{"", []string{path}, 1, "mycopt: " + path + ":2:20: expected a value defined above, found %1\n"},
+		{"graph x y {\n} }", nil, 1, "mycopt: stdin:2:3: expected the end of the line, found \"}\"\n"},
+		{strings.Replace(twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, \"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
+		{twice, []string{"-passes=fuse"}, 1, "no pass \"fuse\"; the passes are [cse dce]"},
+		{"", []string{"nothing.ir"}, 1, "nothing.ir: no such file"},
+		{"", []string{"-fast"}, 2, "usage: mycopt [flags] [file.ir ...]"},
+		{"", []string{"-h"}, 0, "cse      one value for what is computed twice"},
+	} {
+		status, out, errs := call(test.stdin, test.args...)
+		assert.Equal(t, test.status, status, test.args)
+		assert.Empty(t, out)
+		assert.Contains(t, errs, test.want)
+	}
+}

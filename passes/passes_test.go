@@ -1,0 +1,57 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package passes_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/tests/golden"
+)
+
+// TestGolden runs the cases of each pass: testdata/<pass>/*.txtar, with the passes of the header.
+func TestGolden(t *testing.T) {
+	for _, p := range passes.Pipeline() {
+		t.Run(p.Name, func(t *testing.T) {
+			golden.Run(t, filepath.Join("testdata", p.Name), func(t *testing.T, c *golden.Case) {
+				g, err := ir.Parse(c.File("in.ir"))
+				require.NoError(t, err)
+				w := new(watcher)
+				only := c.Words("pass")
+				require.Contains(t, only, p.Name)
+				out, err := passes.Run(g, passes.Options{Check: 1, Only: only, Observer: w})
+				require.NoError(t, err)
+				c.Expect(w.changed)
+				c.Check("out.ir", out.String())
+			})
+		})
+	}
+	folders, err := os.ReadDir("testdata")
+	require.NoError(t, err)
+	for _, f := range folders {
+		found := false
+		for _, p := range passes.Pipeline() {
+			found = found || p.Name == f.Name()
+		}
+		assert.True(t, found, "testdata/%s belongs to no pass", f.Name())
+	}
+}
+
+// watcher notes the passes that changed the graph.
+type watcher struct{ changed []string }
+
+func (w *watcher) Begin(*ir.Graph) {}
+func (w *watcher) After(pass string, changed bool, _ *ir.Graph, _ time.Duration) {
+	if changed {
+		w.changed = append(w.changed, pass)
+	}
+}
+func (w *watcher) Crash(string, *ir.Graph, error) {}

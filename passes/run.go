@@ -1,0 +1,201 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package passes makes a graph better without changing what it means. A pass is a function from graph to graph; the
+// driver alone times, verifies, switches off and reports. The package never reads the environment, never writes, and
+// never looks at a value that only a run would know.
+package passes
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// Observer sees what the driver does. Graphs are shared: an observer only reads them, and only during the call.
+type Observer interface {
+	// Begin is called with the graph before the first pass.
+	Begin(g *ir.Graph)
+	// After is called after each pass that ran, with its result.
+	After(pass string, changed bool, g *ir.Graph, d time.Duration)
+	// Crash is called when a pass panics or breaks the graph it was given.
+	Crash(pass string, g *ir.Graph, err error)
+}
+
+// Options of a run. The zero value runs everything and checks nothing.
+type Options struct {
+	Check    int      // 1: verify before and after each pass; 2 and more: also round-trip the text and shuffle what should not matter
+	Spec     *Spec    // which passes run; nil: all
+	Only     []string // these passes in this order in place of the pipeline's
+	Observer Observer // may be nil
+}
+
+// Error says which pass failed. Graph is what it was given.
+type Error struct {
+	Pass  string
+	Graph *ir.Graph
+	Err   error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("passes: %s: %v", e.Pass, e.Err) }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Run runs the passes on a graph and returns the last result. The graph given is left as it is.
+func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
+	selected, err := selectPasses(opt)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(pass string, given *ir.Graph, err error) (*ir.Graph, error) {
+		if opt.Observer != nil {
+			opt.Observer.Crash(pass, given, err)
+		}
+		return nil, &Error{pass, given, err}
+	}
+	if err := check(g, opt.Check); err != nil {
+		return fail("capture", g, err)
+	}
+	g, err = guarded(Pass{Name: "capture", Run: prepare}, g, opt.Check)
+	if err != nil {
+		return fail("capture", g, err)
+	}
+	if opt.Observer != nil {
+		opt.Observer.Begin(g)
+	}
+	if opt.Check >= 2 {
+		g = shuffle(g)
+	}
+	for _, p := range selected {
+		start := time.Now()
+		out, err := guarded(p, g, opt.Check)
+		took := time.Since(start)
+		if err == nil {
+			err = check(out, opt.Check)
+		}
+		if err != nil {
+			return fail(p.Name, g, err)
+		}
+		if opt.Observer != nil {
+			opt.Observer.After(p.Name, out != g, out, took)
+		}
+		g = out
+	}
+	return g, nil
+}
+
+func selectPasses(opt Options) ([]Pass, error) {
+	all := pipeline()
+	if err := checkPipeline(all, orders()); err != nil {
+		return nil, err
+	}
+	if opt.Only != nil {
+		all = nil
+		for _, name := range opt.Only {
+			p, ok := find(name)
+			if !ok {
+				return nil, fmt.Errorf("passes: no pass %q; the passes are %v", name, names())
+			}
+			all = append(all, p)
+		}
+	}
+	return opt.Spec.selects(all), nil
+}
+
+// prepare makes the graph that the passes work on. Its symbols have names, so that each dump calls a size the same.
+func prepare(g *ir.Graph) *ir.Graph {
+	g = g.Clone()
+	g.NameSymbols()
+	return g
+}
+
+// guarded turns a panic of a pass into an error. At level 2 it also finds a pass that changes what it was given; after
+// any error it gives that back.
+func guarded(p Pass, g *ir.Graph, level int) (out *ir.Graph, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			out, err = g, fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	if level < 2 {
+		return p.Run(g), nil
+	}
+	before := g.String()
+	out = p.Run(g)
+	if g.String() != before {
+		return g, fmt.Errorf("it changed the graph it was given")
+	}
+	return out, nil
+}
+
+// check verifies a graph and, at level 2, that its text parses back into the same text.
+func check(g *ir.Graph, level int) error {
+	if level < 1 {
+		return nil
+	}
+	if err := ir.Verify(g); err != nil || level < 2 {
+		return err
+	}
+	text := g.String()
+	parsed, err := ir.Parse(text)
+	if err != nil {
+		return fmt.Errorf("the text does not parse: %w\n%s", err, text)
+	}
+	if err := ir.Verify(parsed); err != nil {
+		return fmt.Errorf("the parsed text does not verify: %w\n%s", err, text)
+	}
+	if again := parsed.String(); again != text {
+		return fmt.Errorf("the text changes when it is parsed:\n%s\nbecomes\n%s", text, again)
+	}
+	return nil
+}
+
+// shuffle puts the nodes in another order that respects operands and flags: nodes with flags keep their order. It is
+// random, and the same for the same graph.
+func shuffle(g *ir.Graph) *ir.Graph {
+	h := fnv.New64a()
+	h.Write([]byte(g.String()))
+	random := rand.New(rand.NewPCG(h.Sum64(), 1))
+
+	waits := make([]int, len(g.Nodes)) // nodes that must come first
+	next := make([][]ir.NodeID, len(g.Nodes))
+	after := func(first, then ir.NodeID) {
+		next[first] = append(next[first], then)
+		waits[then]++
+	}
+	last := -1
+	for i := range g.Nodes {
+		id := ir.NodeID(i)
+		for _, v := range g.Operands(id) {
+			after(g.Def[v], id)
+		}
+		if g.Nodes[i].Flags != 0 {
+			if last >= 0 {
+				after(ir.NodeID(last), id)
+			}
+			last = i
+		}
+	}
+	var ready, order []ir.NodeID
+	for i, n := range waits {
+		if n == 0 {
+			ready = append(ready, ir.NodeID(i))
+		}
+	}
+	for len(ready) > 0 {
+		i := random.IntN(len(ready))
+		id := ready[i]
+		ready[i] = ready[len(ready)-1]
+		ready = ready[:len(ready)-1]
+		order = append(order, id)
+		for _, then := range next[id] {
+			if waits[then]--; waits[then] == 0 {
+				ready = append(ready, then)
+			}
+		}
+	}
+	return g.Rewrite(order, nil)
+}

@@ -1,0 +1,191 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package passes
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+const text = `graph train.py:41 read {
+  dims a=4@0
+  %0: f32[a]             = input 0
+  %1: f32[a]             = relu %0                        # model.py:12
+  %2: f32[a]             = relu %0
+  %3: f32[a]             = neg %0
+  %4: f32[a]             = add %1 %2
+  output %4 -> s1
+}
+`
+
+func parse(t testing.TB, text string) *ir.Graph {
+	g, err := ir.Parse(text)
+	require.NoError(t, err)
+	require.NoError(t, ir.Verify(g))
+	return g
+}
+
+type events struct {
+	begun   int
+	after   []string
+	changed []bool
+	crashed []string
+}
+
+func (e *events) Begin(*ir.Graph) { e.begun++ }
+func (e *events) After(pass string, changed bool, _ *ir.Graph, _ time.Duration) {
+	e.after, e.changed = append(e.after, pass), append(e.changed, changed)
+}
+func (e *events) Crash(pass string, _ *ir.Graph, _ error) { e.crashed = append(e.crashed, pass) }
+
+func TestRun(t *testing.T) {
+	g := parse(t, text)
+	for level := range 4 {
+		var e events
+		out, err := Run(g, Options{Check: level, Observer: &e})
+		require.NoError(t, err)
+		assert.Equal(t, text, g.String(), "the graph given stays")
+		assert.Equal(t, 3, len(out.Nodes))
+		assert.Equal(t, events{begun: 1, after: []string{"cse", "dce"}, changed: []bool{true, true}}, e)
+		again, err := Run(out, Options{Check: level})
+		require.NoError(t, err)
+		assert.Equal(t, out.Clone().String(), out.String())
+		assert.Equal(t, len(out.Nodes), len(again.Nodes))
+	}
+}
+
+func TestCheckFindsBrokenGraph(t *testing.T) {
+	g := parse(t, text)
+	g.Types[3].DType = ir.F64
+	var e events
+	_, err := Run(g, Options{Check: 1, Observer: &e})
+	require.ErrorContains(t, err, "passes: capture: ir: node 3")
+	assert.Equal(t, []string{"capture"}, e.crashed)
+	var pe *Error
+	require.True(t, errors.As(err, &pe))
+	assert.Same(t, g, pe.Graph)
+}
+
+func TestGuarded(t *testing.T) {
+	g := parse(t, text)
+	out, err := guarded(Pass{Run: func(*ir.Graph) *ir.Graph { panic("oh") }}, g, 0)
+	require.ErrorContains(t, err, "panic: oh")
+	assert.Same(t, g, out)
+
+	spoil := func(g *ir.Graph) *ir.Graph { g.Nodes[0].Slot = 9; return g }
+	_, err = guarded(Pass{Run: spoil}, g, 2)
+	require.ErrorContains(t, err, "changed the graph it was given")
+}
+
+func TestSpec(t *testing.T) {
+	for word, want := range map[string][]string{
+		"":                 {"cse", "dce"},
+		"off":              nil,
+		"-cse":             {"dce"},
+		"-cse, -dce":       nil,
+		"until=cse":        {"cse"},
+		"bisect=cse:0":     {"dce"},
+		"bisect=dce:1":     {"cse", "dce"},
+		"until=dce,-cse":   {"dce"},
+		"bisect=cse:1,off": nil,
+	} {
+		s, err := ParseSpec(word)
+		require.NoError(t, err, word)
+		var e events
+		_, err = Run(parse(t, text), Options{Spec: s, Observer: &e})
+		require.NoError(t, err)
+		assert.Equal(t, want, e.after, word)
+	}
+	for word, want := range map[string]string{
+		"of":           `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
+		"-dec":         `no pass "dec"; the passes are cse, dce`,
+		"-":            `no pass ""`,
+		"until=":       `no pass ""`,
+		"until=x":      `no pass "x"`,
+		"bisect=cse":   `"bisect=cse" needs a count, as in bisect=cse:10`,
+		"bisect=cse:x": "needs a count",
+		"bisect=x:1":   `no pass "x"`,
+	} {
+		_, err := ParseSpec(word)
+		assert.ErrorContains(t, err, want, word)
+	}
+}
+
+func TestBisectCountsGraphs(t *testing.T) {
+	s, err := ParseSpec("bisect=cse:2")
+	require.NoError(t, err)
+	for i, want := range []int{3, 3, 4, 4} {
+		out, err := Run(parse(t, text), Options{Spec: s})
+		require.NoError(t, err)
+		assert.Equal(t, want, len(out.Nodes), "graph %d", i)
+	}
+}
+
+func TestOnly(t *testing.T) {
+	out, err := Run(parse(t, text), Options{Only: []string{"dce"}})
+	require.NoError(t, err)
+	assert.Equal(t, 4, len(out.Nodes))
+	_, err = Run(parse(t, text), Options{Only: []string{"fuse"}})
+	assert.ErrorContains(t, err, `no pass "fuse"`)
+}
+
+func TestPipeline(t *testing.T) {
+	require.NoError(t, checkPipeline(pipeline(), orders()))
+	run := func(g *ir.Graph) *ir.Graph { return g }
+	a, b := Pass{"a", "d", run}, Pass{"b", "d", run}
+	why := []order{{"a", "b", "reason"}}
+	assert.NoError(t, checkPipeline([]Pass{a, b}, why))
+	assert.ErrorContains(t, checkPipeline([]Pass{b, a}, why), "a must come before b: reason")
+	assert.ErrorContains(t, checkPipeline([]Pass{a}, why), "no such constraint")
+	assert.ErrorContains(t, checkPipeline([]Pass{a, a}, nil), "there twice")
+	assert.ErrorContains(t, checkPipeline([]Pass{{Name: "a"}}, nil), "incomplete")
+}
+
+// TestShuffle moves what may move and keeps flagged nodes in order.
+func TestShuffle(t *testing.T) {
+	g := parse(t, `graph f.py:1 read {
+  %0: f32[4] = input 0
+  %1: f32[4] = aten.bernoulli %0 gen:0 !rng
+  %2: f32[4] = aten.bernoulli %0 gen:0 !rng
+  mycelya.manual_seed gen:0 !effect
+  %3: f32[4] = aten.bernoulli %0 gen:0 !rng
+  %4: f32[4] = exp %0
+  %5: f32[4] = log %0
+  %6: f32[4] = add %4 %5
+  output %1 -> s1
+  output %2 -> s2
+  output %3 -> s3
+  output %6 -> s4
+}
+`)
+	s := shuffle(g)
+	require.NoError(t, ir.Verify(s))
+	assert.NotEqual(t, g.String(), s.String())
+	assert.Equal(t, s.String(), shuffle(g).String(), "the same graph is shuffled the same way")
+	assert.Equal(t, len(g.Nodes), len(s.Nodes))
+	flagged := 0
+	for i := range s.Nodes {
+		if s.Nodes[i].Flags == 0 {
+			continue
+		}
+		flagged++
+		if flagged == 3 {
+			assert.Equal(t, "mycelya::manual_seed", s.CallName(ir.NodeID(i)))
+		} else {
+			slot := map[int]uint32{1: 1, 2: 2, 4: 3}[flagged]
+			for _, o := range s.Outputs {
+				if o.Slot == slot {
+					assert.Equal(t, s.Nodes[i].First, o.Value)
+				}
+			}
+		}
+	}
+	assert.Equal(t, 4, flagged)
+}

@@ -1,0 +1,98 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package passes
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// Spec says which passes run. It is made once per process, for a bisection counts over all graphs; it may be used by
+// several goroutines.
+type Spec struct {
+	none  bool
+	off   map[string]bool
+	until string
+	// A bisection lets pass bisect run on the first limit graphs only.
+	bisect string
+	limit  int64
+	count  atomic.Int64
+}
+
+const specHelp = "off, -NAME, until=NAME, bisect=NAME:COUNT"
+
+// ParseSpec reads the words of MYCELYA_PASSES, separated by commas:
+//
+//	off               no pass runs
+//	-NAME             this pass does not run
+//	until=NAME        the passes after this one do not run
+//	bisect=NAME:COUNT this pass runs on the first COUNT graphs of the process, and not on the rest
+//
+// An empty text switches nothing off.
+func ParseSpec(text string) (*Spec, error) {
+	s := &Spec{off: map[string]bool{}}
+	for word := range strings.SplitSeq(text, ",") {
+		word = strings.TrimSpace(word)
+		name := ""
+		if n, ok := strings.CutPrefix(word, "-"); ok {
+			s.off[n], name = true, n
+		} else if n, ok := strings.CutPrefix(word, "until="); ok {
+			s.until, name = n, n
+		} else if n, ok := strings.CutPrefix(word, "bisect="); ok {
+			n, count, _ := strings.Cut(n, ":")
+			limit, err := strconv.ParseInt(count, 10, 64)
+			if err != nil || limit < 0 {
+				return nil, fmt.Errorf("passes: %q needs a count, as in bisect=%s:10", word, n)
+			}
+			s.bisect, s.limit, name = n, limit, n
+		} else if word == "off" {
+			s.none = true
+		} else if word != "" {
+			return nil, fmt.Errorf("passes: unknown word %q; the words are %s", word, specHelp)
+		}
+		if _, ok := find(name); name != "" && !ok || name == "" && strings.ContainsAny(word, "-=") {
+			return nil, fmt.Errorf("passes: no pass %q; the passes are %s", name, strings.Join(names(), ", "))
+		}
+	}
+	return s, nil
+}
+
+// selects lists the passes that run on the next graph.
+func (s *Spec) selects(all []Pass) []Pass {
+	if s == nil {
+		return all
+	}
+	if s.none {
+		return nil
+	}
+	var out []Pass
+	for _, p := range all {
+		if !s.off[p.Name] && (p.Name != s.bisect || s.count.Add(1) <= s.limit) {
+			out = append(out, p)
+		}
+		if p.Name == s.until {
+			break
+		}
+	}
+	return out
+}
+
+func find(name string) (Pass, bool) {
+	for _, p := range pipeline() {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Pass{}, false
+}
+
+func names() []string {
+	var out []string
+	for _, p := range pipeline() {
+		out = append(out, p.Name)
+	}
+	return out
+}

@@ -1,0 +1,412 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package proto is what to run and what is said about it: the messages of mycelya.proto, the rules a program must obey,
+// and the word encoding that the executor reads. It never runs anything and never looks at tensor data.
+package proto
+
+import (
+	"fmt"
+	"math"
+
+	pb "google.golang.org/protobuf/proto"
+)
+
+// Limits of a program. They stand between a hostile or broken peer and memory: each is far above what a trace can need.
+const (
+	MaxProgramBytes = 16 << 20 // encoded; a 10,000-op step is about 1 MiB, and decoding costs at most ~50 times this
+	MaxParams       = 1 << 22  // 32 MiB in a Call, half of what a frame's metadata may be
+	MaxBuffers      = 1 << 20
+	MaxTensors      = 1 << 20
+	MaxSteps        = 1 << 20
+	MaxArgs         = 1 << 10 // PyTorch's longest schema has fewer than 40; custom ops may have more
+	MaxResults      = 1 << 16 // a Tensor[] return counts one per item
+	MaxList         = 1 << 16 // a _foreach_ op over every parameter of a large model
+	MaxOpName       = 1 << 10 // bytes
+	MaxString       = 1 << 16 // bytes of a string argument: einsum equations, rounding modes
+	MaxRank         = 32      // the trace has 2 bits per dim in one word
+	MaxRef          = 1 << 16 // inputs, outputs
+	KeyBytes        = 20      // 16 of the skeleton's hash, 4 of the variant
+)
+
+// DecodeProgram decodes and validates a program.
+func DecodeProgram(b []byte) (*Program, error) {
+	if len(b) > MaxProgramBytes {
+		return nil, fmt.Errorf("program: %d bytes, at most %d are allowed", len(b), MaxProgramBytes)
+	}
+	p := new(Program)
+	if err := pb.Unmarshal(b, p); err != nil {
+		return nil, fmt.Errorf("program: %w", err)
+	}
+	return p, Validate(p)
+}
+
+// Validate says whether p obeys the rules: every count within its limit, every index in range, every geometry whole, and
+// every buffer used only between its birth (input, result of a call, alloc, copy, clone) and its free. Nothing that
+// Validate accepts can make Words fail.
+func Validate(p *Program) error {
+	v := validator{p: p}
+	if err := v.header(); err != nil {
+		return fmt.Errorf("program: %w", err)
+	}
+	for i, t := range p.Tensors {
+		if err := v.tensor(t); err != nil {
+			return fmt.Errorf("program: tensor %d: %w", i, err)
+		}
+	}
+	for i, s := range p.Steps {
+		if err := v.step(s); err != nil {
+			return fmt.Errorf("program: step %d: %w", i, err)
+		}
+	}
+	for i, b := range p.Outputs {
+		if !v.alive[b] {
+			return fmt.Errorf("program: output %d: buffer %d doesn't exist at the end", i, b)
+		}
+	}
+	return nil
+}
+
+// validator walks a program in step order; alive says which buffers exist at the point it has reached.
+type validator struct {
+	p     *Program
+	alive []bool
+}
+
+func atMost(what string, n, limit int) error {
+	if n > limit {
+		return fmt.Errorf("%d %s, at most %d are allowed", n, what, limit)
+	}
+	return nil
+}
+
+func (v *validator) header() error {
+	p := v.p
+	if len(p.Key) != KeyBytes {
+		return fmt.Errorf("key of %d bytes, want %d", len(p.Key), KeyBytes)
+	}
+	for _, c := range []struct {
+		what     string
+		n, limit int
+	}{
+		{"parameters", int(p.Params), MaxParams},
+		{"buffers", int(p.Buffers), MaxBuffers},
+		{"tensors", len(p.Tensors), MaxTensors},
+		{"steps", len(p.Steps), MaxSteps},
+		{"inputs", len(p.Inputs), MaxRef},
+		{"outputs", len(p.Outputs), MaxRef},
+	} {
+		if err := atMost(c.what, c.n, c.limit); err != nil {
+			return err
+		}
+	}
+	v.alive = make([]bool, p.Buffers)
+	for i, b := range p.Inputs {
+		if err := v.birth(b); err != nil {
+			return fmt.Errorf("input %d: %w", i, err)
+		}
+	}
+	seen := make(map[uint32]bool, len(p.Outputs))
+	for i, b := range p.Outputs {
+		if err := v.buffer(b); err != nil {
+			return fmt.Errorf("output %d: %w", i, err)
+		}
+		if seen[b] {
+			return fmt.Errorf("output %d: buffer %d is an output twice", i, b)
+		}
+		seen[b] = true
+	}
+	return nil
+}
+
+func (v *validator) buffer(b uint32) error {
+	if b >= v.p.Buffers {
+		return fmt.Errorf("buffer %d of %d", b, v.p.Buffers)
+	}
+	return nil
+}
+
+func (v *validator) birth(b uint32) error {
+	if err := v.buffer(b); err != nil {
+		return err
+	}
+	if v.alive[b] {
+		return fmt.Errorf("buffer %d is made while it exists", b)
+	}
+	v.alive[b] = true
+	return nil
+}
+
+func (v *validator) exists(b uint32) error {
+	if err := v.buffer(b); err != nil {
+		return err
+	}
+	if !v.alive[b] {
+		return fmt.Errorf("buffer %d is used but doesn't exist here", b)
+	}
+	return nil
+}
+
+func (v *validator) param(i, n uint32) error {
+	if uint64(i)+uint64(n) > uint64(v.p.Params) {
+		return fmt.Errorf("parameter %d of %d", i+n-1, v.p.Params)
+	}
+	return nil
+}
+
+// dim allows an absent one: it is 0.
+func (v *validator) dim(d *Dim) error {
+	switch k := d.GetKind().(type) {
+	case *Dim_Const:
+		if k.Const > math.MaxInt64 {
+			return fmt.Errorf("a constant of %d is not an int64", k.Const)
+		}
+	case *Dim_Param:
+		return v.param(k.Param, 1)
+	}
+	return nil
+}
+
+func (v *validator) tensor(t *Tensor) error {
+	if t == nil {
+		return fmt.Errorf("is missing")
+	}
+	if err := v.buffer(t.Buffer); err != nil {
+		return err
+	}
+	if DTypeSize(t.Dtype) == 0 {
+		return fmt.Errorf("dtype %d doesn't exist", t.Dtype)
+	}
+	rank := len(t.Sizes)
+	if err := atMost("dims", rank, MaxRank); err != nil {
+		return err
+	}
+	switch {
+	case t.Contiguous && len(t.Strides) != 0:
+		return fmt.Errorf("contiguous, but has %d strides", len(t.Strides))
+	case !t.Contiguous && len(t.Strides) != rank:
+		return fmt.Errorf("%d strides for %d sizes", len(t.Strides), rank)
+	}
+	for i, d := range t.Sizes {
+		if d.GetKind() == nil {
+			return fmt.Errorf("size %d is missing", i)
+		}
+		if err := v.dim(d); err != nil {
+			return fmt.Errorf("size %d: %w", i, err)
+		}
+	}
+	for i, d := range t.Strides {
+		if d.GetKind() == nil {
+			return fmt.Errorf("stride %d is missing", i)
+		}
+		if err := v.dim(d); err != nil {
+			return fmt.Errorf("stride %d: %w", i, err)
+		}
+	}
+	if err := v.dim(t.Offset); err != nil {
+		return fmt.Errorf("offset: %w", err)
+	}
+	return nil
+}
+
+// window says whether tensor i may be used here.
+func (v *validator) window(i uint32) error {
+	if int64(i) >= int64(len(v.p.Tensors)) {
+		return fmt.Errorf("tensor %d of %d", i, len(v.p.Tensors))
+	}
+	if err := v.exists(v.p.Tensors[i].Buffer); err != nil {
+		return fmt.Errorf("tensor %d: %w", i, err)
+	}
+	return nil
+}
+
+func (v *validator) step(s *Step) error {
+	switch k := s.GetKind().(type) {
+	case *Step_Call:
+		return v.call(k.Call)
+	case *Step_Copy:
+		if err := v.window(k.Copy.GetSrc()); err != nil {
+			return fmt.Errorf("copy: %w", err)
+		}
+		dst := k.Copy.GetDst()
+		if int64(dst) >= int64(len(v.p.Tensors)) {
+			return fmt.Errorf("copy: tensor %d of %d", dst, len(v.p.Tensors))
+		}
+		v.alive[v.p.Tensors[dst].Buffer] = true
+	case *Step_Alloc:
+		if err := v.birth(k.Alloc.GetBuffer()); err != nil {
+			return fmt.Errorf("alloc: %w", err)
+		}
+		if err := v.dim(k.Alloc.GetBytes()); err != nil {
+			return fmt.Errorf("alloc: bytes: %w", err)
+		}
+	case *Step_Clone:
+		if err := v.exists(k.Clone.GetFrom()); err != nil {
+			return fmt.Errorf("clone: %w", err)
+		}
+		if err := v.birth(k.Clone.GetTo()); err != nil {
+			return fmt.Errorf("clone: %w", err)
+		}
+	case *Step_Free:
+		b := k.Free.GetBuffer()
+		if err := v.exists(b); err != nil {
+			return fmt.Errorf("free: %w", err)
+		}
+		v.alive[b] = false
+	case *Step_Resize:
+		if err := v.exists(k.Resize.GetBuffer()); err != nil {
+			return fmt.Errorf("resize: %w", err)
+		}
+		if err := v.dim(k.Resize.GetBytes()); err != nil {
+			return fmt.Errorf("resize: bytes: %w", err)
+		}
+	default:
+		return fmt.Errorf("is of no known kind")
+	}
+	return nil
+}
+
+func (v *validator) call(c *CallOp) error {
+	if c.GetOp() == "" || len(c.GetOp()) > MaxOpName {
+		return fmt.Errorf("call: op name of %d bytes, want 1 to %d", len(c.GetOp()), MaxOpName)
+	}
+	if err := v.callArgs(c); err != nil {
+		return fmt.Errorf("call %q: %w", c.Op, err)
+	}
+	return nil
+}
+
+func (v *validator) callArgs(c *CallOp) error {
+	if err := atMost("arguments", len(c.Args), MaxArgs); err != nil {
+		return err
+	}
+	if err := atMost("results", len(c.Results), MaxResults); err != nil {
+		return err
+	}
+	for i, a := range c.Args {
+		if l, ok := a.GetKind().(*Arg_List_); ok {
+			if err := v.list(l.List); err != nil {
+				return fmt.Errorf("argument %d: %w", i, err)
+			}
+			continue
+		}
+		if err := v.arg(a); err != nil {
+			return fmt.Errorf("argument %d: %w", i, err)
+		}
+	}
+	for i, r := range c.Results {
+		if r == 0 {
+			continue
+		}
+		if int64(r) > int64(len(v.p.Tensors)) {
+			return fmt.Errorf("result %d: tensor %d of %d", i, r-1, len(v.p.Tensors))
+		}
+		if err := v.birth(v.p.Tensors[r-1].Buffer); err != nil {
+			return fmt.Errorf("result %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (v *validator) list(l *Arg_List) error {
+	if l.GetKind() < ListTensors || l.GetKind() > ListScalars {
+		return fmt.Errorf("list of kind %d", l.GetKind())
+	}
+	if err := atMost("list items", len(l.Items), MaxList); err != nil {
+		return err
+	}
+	for i, a := range l.Items {
+		if !itemFits(l.Kind, a) {
+			return fmt.Errorf("item %d: a %T in a list of kind %d", i, a.GetKind(), l.Kind)
+		}
+		if err := v.arg(a); err != nil {
+			return fmt.Errorf("item %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func itemFits(kind uint32, a *Arg) bool {
+	switch a.GetKind().(type) {
+	case *Arg_Tensor:
+		return kind == ListTensors || kind == ListOptTensors
+	case *Arg_None:
+		return kind == ListOptTensors
+	case *Arg_Size, *Arg_Int:
+		return kind == ListInts || kind == ListFloats || kind == ListScalars
+	case *Arg_Float, *Arg_Number_, *Arg_Scalar_:
+		return kind == ListFloats || kind == ListScalars
+	case *Arg_Bool:
+		return kind == ListBools || kind == ListScalars
+	}
+	return false
+}
+
+// arg checks an argument that is not a list.
+func (v *validator) arg(a *Arg) error {
+	switch k := a.GetKind().(type) {
+	case *Arg_None, *Arg_Int, *Arg_Float, *Arg_Bool, *Arg_Layout, *Arg_Device, *Arg_MemoryFormat:
+		return nil
+	case *Arg_Tensor:
+		return v.window(k.Tensor)
+	case *Arg_Number_:
+		switch k.Number.GetKind() {
+		case NumberF64, NumberI64, NumberBool:
+			return v.param(k.Number.Param, 1)
+		case NumberC128:
+			return v.param(k.Number.Param, 2)
+		}
+		return fmt.Errorf("number of kind %d", k.Number.GetKind())
+	case *Arg_Scalar_:
+		switch {
+		case DTypeSize(k.Scalar.GetDtype()) == 0:
+			return fmt.Errorf("scalar of dtype %d, which doesn't exist", k.Scalar.GetDtype())
+		case k.Scalar.Dtype == dtypeC128:
+			return v.param(k.Scalar.Param, 2)
+		}
+		return v.param(k.Scalar.Param, 1)
+	case *Arg_Size:
+		return v.param(k.Size, 1)
+	case *Arg_Dtype:
+		if DTypeSize(k.Dtype) == 0 {
+			return fmt.Errorf("dtype %d doesn't exist", k.Dtype)
+		}
+	case *Arg_Str:
+		return atMost("bytes of string", len(k.Str), MaxString)
+	case *Arg_Generator:
+		return v.param(k.Generator, 1)
+	case *Arg_List_:
+		return fmt.Errorf("a list in a list")
+	default:
+		return fmt.Errorf("is of no known kind")
+	}
+	return nil
+}
+
+// ValidateCall says whether c fits p: as many parameters, inputs and outputs, no storage twice among the inputs or the
+// outputs, and no input 0.
+func ValidateCall(p *Program, c *Call) error {
+	switch {
+	case len(c.Params) != int(p.Params):
+		return fmt.Errorf("call: %d parameters, the program has %d", len(c.Params), p.Params)
+	case len(c.Inputs) != len(p.Inputs):
+		return fmt.Errorf("call: %d inputs, the program has %d", len(c.Inputs), len(p.Inputs))
+	case len(c.Outputs) != len(p.Outputs):
+		return fmt.Errorf("call: %d outputs, the program has %d", len(c.Outputs), len(p.Outputs))
+	}
+	seen := make(map[uint64]bool, len(c.Inputs)+len(c.Outputs))
+	for i, s := range c.Inputs {
+		if s == 0 || seen[s] {
+			return fmt.Errorf("call: input %d is storage %d, which is 0 or an input already", i, s)
+		}
+		seen[s] = true
+	}
+	clear(seen)
+	for i, s := range c.Outputs {
+		if s != 0 && seen[s] {
+			return fmt.Errorf("call: output %d is storage %d, which is an output already", i, s)
+		}
+		seen[s] = true
+	}
+	return nil
+}

@@ -1,0 +1,359 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package transport carries the messages of package proto over a byte stream: frames, limits, bulk bodies that are read
+// straight into their destination, and what both ends say while they find each other. It never interprets a message,
+// never starts a goroutine, and never trusts a length it has read.
+//
+// # The wire, version 1
+//
+// A stream is a sequence of frames in each direction. Integers are little-endian.
+//
+//	frame  = header meta body
+//	header = 32 bytes:
+//	          0  4  magic      "MYCL"
+//	          4  1  version    1
+//	          5  1  type       see Type
+//	          6  2  flags      0
+//	          8  8  sequence   chosen by the client; an answer has that of its question
+//	         16  8  body       length in bytes, 0 to 1 TiB
+//	         24  4  meta       length in bytes, 0 to 64 MiB
+//	         28  4  reserved   0
+//	meta   = the protobuf message of the type
+//	body   = one Arrow IPC encapsulated message: a record batch of one column of fixed width without nulls.
+//	         Its schema is never sent: it is field "data", uint8, not nullable. What the bytes mean stands in meta.
+//
+//	type       meta           body   from     answer
+//	Hello      Hello                 both     each side's first frame, the client's first
+//	Program    Program               client
+//	Call       Call                  client   Done
+//	Upload     Upload         yes    client
+//	Free       FreeStorages          client
+//	Read       Read                  client   ReadReply
+//	ReadReply  ReadReply      yes    worker
+//	Sync       Sync                  client   SyncReply
+//	SyncReply  SyncReply             worker
+//	Done       Done                  worker
+//
+// Flow:
+//
+//  1. The client connects and sends Hello; the worker answers Hello. If its error is set, the worker closes.
+//  2. Frames take effect in the order in which they were sent; answers come in the order of their questions.
+//  3. A Program comes before the first Call of its key. Calls aren't waited for: the client may be many ahead.
+//  4. An Upload makes its storage before anything sent later. An empty upload or an empty reply has no body.
+//  5. Done with unknown_program: the worker had dropped the program. Nothing ran, and the worker keeps every later frame
+//     waiting, uploads and programs excepted. The client sends the Program and the same Call again, under the
+//     same sequence number; the worker then goes on with what waited.
+//  6. A worker that must end a session for a fault of the stream sends Hello once more with error set, and closes.
+//
+// History: 1 is the first version.
+package transport
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Type says what a frame is.
+type Type uint8
+
+const (
+	Hello Type = 1 + iota
+	Program
+	Call
+	Upload
+	Free
+	Read
+	ReadReply
+	Sync
+	SyncReply
+	Done
+	numTypes
+)
+
+var typeNames = [numTypes]string{"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done"}
+
+func (t Type) String() string {
+	if t >= numTypes {
+		return fmt.Sprintf("type %d", uint8(t))
+	}
+	return typeNames[t]
+}
+
+const (
+	// Version of the wire; both ends must have the same.
+	Version = 1
+
+	// MaxMeta bounds the metadata of a frame, in bytes: the largest program and the parameters of the largest call.
+	MaxMeta = 64 << 20
+	// MaxBody bounds the body of a frame, in bytes: more than any one storage on today's machines.
+	MaxBody = 1 << 40
+
+	headerBytes = 32
+	magic       = 0x4c43594d // "MYCL"
+
+	// Metadata up to this size is kept in a buffer for the life of the connection; larger is allocated as it arrives.
+	keepMeta = 1 << 20
+	// One read from the socket takes at most this much before a body's own destination takes over.
+	readBuffer = 64 << 10
+)
+
+// What can be wrong with a frame. After any of them the stream is of no more use.
+var (
+	ErrFrameMagic     = errors.New("transport: not a frame of this protocol")
+	ErrFrameVersion   = errors.New("transport: wrong version of the wire")
+	ErrFrameType      = errors.New("transport: unknown frame type")
+	ErrFrameReserved  = errors.New("transport: a reserved field is not 0")
+	ErrFrameLimit     = errors.New("transport: length over the limit")
+	ErrFrameBody      = errors.New("transport: body is not the Arrow message it should be")
+	ErrFrameMeta      = errors.New("transport: metadata doesn't decode")
+	ErrFrameTruncated = errors.New("transport: stream ends inside a frame")
+	ErrFrameUse       = errors.New("transport: wrong use of a connection")
+)
+
+// Header is what Next tells of a frame.
+type Header struct {
+	Type    Type
+	Seq     uint64
+	Meta    int    // bytes of metadata
+	Payload uint64 // bytes of payload in the Arrow body, 0 = none
+}
+
+// Conn reads and writes frames. Send may be called from many goroutines; the reading methods from one at a time.
+type Conn struct {
+	c net.Conn
+
+	send sender
+
+	r       *bufio.Reader
+	header  [headerBytes]byte
+	meta    []byte
+	pending body // of the frame that Next returned last
+	readErr error
+}
+
+type sender struct {
+	sync.Mutex
+	err     error // of an earlier write: the stream may have ended inside a frame
+	head    []byte
+	bufs    net.Buffers
+	store   [3][]byte
+	batches batchCache
+}
+
+// New makes a Conn of c and owns it.
+func New(c net.Conn) *Conn {
+	return &Conn{c: c, r: bufio.NewReaderSize(c, readBuffer)}
+}
+
+// Net returns the connection below.
+func (c *Conn) Net() net.Conn { return c.c }
+
+// Close closes the connection; a blocked Next, ReadBody or Send returns with an error.
+func (c *Conn) Close() error { return c.c.Close() }
+
+// Send writes one frame: header, metadata and body in one system call where the platform can. meta may be nil; an empty
+// body is none. body is only read, and not after the return. Sends of several goroutines never mix.
+func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
+	s := &c.send
+	s.Lock()
+	defer s.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	if t == 0 || t >= numTypes {
+		return fmt.Errorf("%w: %v", ErrFrameType, t)
+	}
+	head := append(s.head[:0], make([]byte, headerBytes)...)
+	if meta != nil {
+		var err error
+		if head, err = (proto.MarshalOptions{}).MarshalAppend(head, meta); err != nil {
+			return fmt.Errorf("transport: %v: %w", t, err)
+		}
+	}
+	metaBytes := len(head) - headerBytes
+	if metaBytes > MaxMeta {
+		return fmt.Errorf("%w: %v has %d bytes of metadata, at most %d are allowed", ErrFrameLimit, t, metaBytes, MaxMeta)
+	}
+	bodyBytes, pad := uint64(0), []byte(nil)
+	if len(body) > 0 {
+		prefix, err := s.batches.prefix(body)
+		if err != nil {
+			return err
+		}
+		head = append(head, prefix...)
+		pad = zeros[:padding(len(body))]
+		if bodyBytes = uint64(len(prefix) + len(body) + len(pad)); bodyBytes > MaxBody {
+			return fmt.Errorf("%w: %v has a body of %d bytes, at most %d are allowed", ErrFrameLimit, t, bodyBytes, uint64(MaxBody))
+		}
+	}
+	binary.LittleEndian.PutUint32(head, magic)
+	head[4], head[5] = Version, byte(t)
+	binary.LittleEndian.PutUint64(head[8:], seq)
+	binary.LittleEndian.PutUint64(head[16:], bodyBytes)
+	binary.LittleEndian.PutUint32(head[24:], uint32(metaBytes))
+	if cap(head) <= keepMeta {
+		s.head = head
+	}
+	s.err = s.write(c.c, head, body, pad)
+	return s.err
+}
+
+func (s *sender) write(c net.Conn, head, body, pad []byte) error {
+	var err error
+	if len(body) == 0 {
+		_, err = c.Write(head)
+	} else {
+		s.store = [3][]byte{head, body, pad}
+		s.bufs = s.store[:]
+		_, err = s.bufs.WriteTo(c)
+		s.store = [3][]byte{}
+	}
+	if err != nil {
+		return fmt.Errorf("transport: send: %w", err)
+	}
+	return nil
+}
+
+// Next reads a frame's header and metadata, after what is left of the last frame's body. At the end of the stream
+// between two frames it returns io.EOF.
+func (c *Conn) Next() (Header, error) {
+	if c.readErr != nil {
+		return Header{}, c.readErr
+	}
+	if err := c.Discard(); err != nil {
+		return Header{}, err
+	}
+	h, err := c.next()
+	if err != nil {
+		c.readErr = err
+	}
+	return h, err
+}
+
+func (c *Conn) next() (Header, error) {
+	b := c.header[:]
+	if n, err := io.ReadFull(c.r, b); err != nil {
+		if n == 0 {
+			return Header{}, err
+		}
+		return Header{}, truncated(err)
+	}
+	h := Header{Type: Type(b[5]), Seq: binary.LittleEndian.Uint64(b[8:])}
+	bodyBytes, metaBytes := binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint32(b[24:])
+	switch {
+	case binary.LittleEndian.Uint32(b) != magic:
+		return Header{}, ErrFrameMagic
+	case b[4] != Version:
+		return Header{}, fmt.Errorf("%w: the peer speaks version %d, this end version %d", ErrFrameVersion, b[4], Version)
+	case h.Type == 0 || h.Type >= numTypes:
+		return Header{}, fmt.Errorf("%w: %d", ErrFrameType, b[5])
+	case b[6] != 0 || b[7] != 0 || binary.LittleEndian.Uint32(b[28:]) != 0:
+		return Header{}, ErrFrameReserved
+	case metaBytes > MaxMeta:
+		return Header{}, fmt.Errorf("%w: %v has %d bytes of metadata, at most %d are allowed", ErrFrameLimit, h.Type, metaBytes, MaxMeta)
+	case bodyBytes > MaxBody:
+		return Header{}, fmt.Errorf("%w: %v has a body of %d bytes, at most %d are allowed", ErrFrameLimit, h.Type, bodyBytes, uint64(MaxBody))
+	}
+	h.Meta = int(metaBytes)
+	if err := c.readMeta(h.Meta); err != nil {
+		return Header{}, err
+	}
+	if bodyBytes > 0 {
+		var err error
+		if c.pending, err = readPrefix(c.r, bodyBytes); err != nil {
+			return Header{}, err
+		}
+		h.Payload = c.pending.payload
+	}
+	return h, nil
+}
+
+// readMeta never holds more than keepMeta bytes beyond what has arrived.
+func (c *Conn) readMeta(n int) error {
+	if cap(c.meta) > keepMeta {
+		c.meta = nil
+	}
+	c.meta = c.meta[:0]
+	for len(c.meta) < n {
+		lo := len(c.meta)
+		hi := min(n, lo+keepMeta)
+		if hi > cap(c.meta) {
+			grown := make([]byte, lo, min(n, max(hi, 2*cap(c.meta))))
+			copy(grown, c.meta)
+			c.meta = grown
+		}
+		c.meta = c.meta[:hi]
+		if _, err := io.ReadFull(c.r, c.meta[lo:hi]); err != nil {
+			return truncated(err)
+		}
+	}
+	return nil
+}
+
+// Meta decodes the metadata of the frame that Next returned last.
+func (c *Conn) Meta(m proto.Message) error {
+	if err := proto.Unmarshal(c.meta, m); err != nil {
+		return fmt.Errorf("%w: %w", ErrFrameMeta, err)
+	}
+	return nil
+}
+
+// MetaBytes is the undecoded metadata of the frame that Next returned last; the next Next overwrites it.
+func (c *Conn) MetaBytes() []byte { return c.meta }
+
+// ReadBody reads the payload of the frame that Next returned last into dst, which must have exactly its length.
+func (c *Conn) ReadBody(dst []byte) error {
+	if uint64(len(dst)) != c.pending.payload {
+		return fmt.Errorf("%w: the destination has %d bytes, the payload %d", ErrFrameUse, len(dst), c.pending.payload)
+	}
+	p := c.pending
+	c.pending = body{}
+	err := skip(c.r, p.before)
+	if err == nil {
+		_, err = io.ReadFull(c.r, dst)
+	}
+	if err == nil {
+		err = skip(c.r, p.after)
+	}
+	if err != nil {
+		c.readErr = truncated(err)
+	}
+	return c.readErr
+}
+
+// Discard drops what is left of the body of the frame that Next returned last.
+func (c *Conn) Discard() error {
+	p := c.pending
+	c.pending = body{}
+	if err := skip(c.r, p.before+p.payload+p.after); err != nil {
+		c.readErr = truncated(err)
+	}
+	return c.readErr
+}
+
+func skip(r *bufio.Reader, n uint64) error {
+	for n > 0 {
+		k, err := r.Discard(int(min(n, 1<<30)))
+		if err != nil {
+			return err
+		}
+		n -= uint64(k)
+	}
+	return nil
+}
+
+// truncated names the end of the stream inside a frame; other errors are the connection's own.
+func truncated(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return ErrFrameTruncated
+	}
+	return fmt.Errorf("transport: receive: %w", err)
+}

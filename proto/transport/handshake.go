@@ -1,0 +1,49 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package transport
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Build is the version of the package. A client and a worker of different builds don't talk to each other: they are
+// installed together, and a difference means a broken installation.
+const Build = "0.1.0"
+
+// FolderPrefix begins the name of a private folder made for one worker's socket; the worker removes such a folder when it ends.
+const FolderPrefix = "mycelya-"
+
+const handshakeMark = "MYCELYA"
+
+// Handshake is the line that a worker prints on stdout when it listens:
+//
+//	MYCELYA|1|unix|/tmp/mycelya-1/s|4711|0.1.0
+type Handshake struct {
+	Version int    // of the wire
+	Network string // "unix"
+	Addr    string // path of the socket
+	PID     int
+	Build   string
+}
+
+// String is the line without its end.
+func (h Handshake) String() string {
+	return fmt.Sprintf("%s|%d|%s|%s|%d|%s", handshakeMark, h.Version, h.Network, h.Addr, h.PID, h.Build)
+}
+
+// ParseHandshake is the inverse of String. It checks the form, not whether the versions fit.
+func ParseHandshake(line string) (Handshake, error) {
+	f := strings.Split(strings.TrimSuffix(line, "\n"), "|")
+	if len(f) != 6 || f[0] != handshakeMark {
+		return Handshake{}, fmt.Errorf("transport: %q is not a worker's handshake", line)
+	}
+	version, err1 := strconv.Atoi(f[1])
+	pid, err2 := strconv.Atoi(f[4])
+	if err1 != nil || err2 != nil || pid <= 0 || f[2] != "unix" || f[3] == "" {
+		return Handshake{}, fmt.Errorf("transport: %q is not a worker's handshake", line)
+	}
+	return Handshake{Version: version, Network: f[2], Addr: f[3], PID: pid, Build: f[5]}, nil
+}

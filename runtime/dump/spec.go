@@ -1,0 +1,80 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package dump shows what became of each trace: its graph at the start and after each pass that changed it, and the plan
+// of its program, on stderr or as files in a folder. It only ever sees what the compiler is done with, changes nothing, and
+// a folder that can't be written costs a warning, never a program.
+package dump
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Spec is the value of MYCELYA_DUMP: where to, then words.
+type Spec struct {
+	To     string // "-" is stderr, else a folder
+	Passes bool   // on stderr: the graph after each pass that changed it, not only the last
+	All    bool   // passes that changed nothing too
+	Plan   bool   // on stderr: the plan of the program
+	Only   string // part of the names of the programs to show
+	Max    int    // how many programs to show; 0: all
+}
+
+var words = []struct{ word, means string }{
+	{"passes", "on stderr, the graph after each pass that changed it, not only after the last"},
+	{"all", "passes that changed nothing too"},
+	{"plan", "on stderr, the steps, buffers and parameters of each program too"},
+	{"only=TEXT", "only programs with TEXT in their name, such as train.py:41"},
+	{"max=N", "only the first N programs"},
+}
+
+// Parse reads the value of MYCELYA_DUMP; nil if it is empty. The error of a word that doesn't exist lists those that do.
+func Parse(value string) (*Spec, error) {
+	if value == "" {
+		return nil, nil
+	}
+	parts := strings.Split(value, ",")
+	s := &Spec{To: parts[0]}
+	for _, w := range parts[1:] {
+		key, arg, hasArg := strings.Cut(w, "=")
+		bad := false
+		switch key {
+		case "passes":
+			s.Passes, bad = true, hasArg
+		case "all":
+			s.All, s.Passes, bad = true, true, hasArg
+		case "plan":
+			s.Plan, bad = true, hasArg
+		case "only":
+			s.Only, bad = arg, arg == ""
+		case "max":
+			n, err := strconv.Atoi(arg)
+			s.Max, bad = n, err != nil || n <= 0
+		default:
+			bad = true
+		}
+		if bad {
+			return nil, usage(fmt.Sprintf("MYCELYA_DUMP has no word %q", w))
+		}
+	}
+	if s.To == "" {
+		return nil, usage("MYCELYA_DUMP begins with - for stderr, or with a folder")
+	}
+	for _, w := range words { // MYCELYA_DUMP=plan would quietly make a folder of that name
+		if s.To == w.word {
+			return nil, usage(fmt.Sprintf("MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word %q (./%s is a folder)", s.To, s.To))
+		}
+	}
+	return s, nil
+}
+
+func usage(what string) error {
+	var b strings.Builder
+	b.WriteString(what + ". It is - or a folder, then any of these words, with commas between:")
+	for _, w := range words {
+		fmt.Fprintf(&b, "\n  %-10s %s", w.word, w.means)
+	}
+	return fmt.Errorf("%s", b.String())
+}

@@ -1,0 +1,267 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/passes"
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// call is a Call whose Done has not come, and what is needed to send it again or to explain its errors.
+type call struct {
+	seq     uint64
+	meta    *pb.Call
+	variant *variant
+	entry   *entry
+	origins []uint32 // of the trace
+}
+
+// flush takes a closed trace, whose arrays are copied, and returns before anything is compiled or sent. ErrPending: it was
+// taken, but more traces are on their way than the credits allow.
+func (s *session) flush(t *Trace) error {
+	s.metrics.cut(t.Reason)
+	t = t.clone()
+	behind := false
+	credit := func() bool {
+		s.calls++
+		behind = s.calls >= maxCalls
+		return true
+	}
+	err := s.enqueue(credit, func() {
+		if !s.alive() {
+			return
+		}
+		if called, changed, err := s.submit(t); !called {
+			s.credit()
+			if err != nil {
+				s.poison(t, changed, err)
+			}
+		}
+	})
+	if err == nil && behind {
+		return ErrPending
+	}
+	return err
+}
+
+// room begins a wait until fewer traces are on their way than the credits allow.
+func (s *session) room() (*Ticket, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return nil, s.gone
+	}
+	t := newTicket(s.metrics, nil)
+	s.waiting = append(s.waiting, t)
+	s.admit()
+	return t, nil
+}
+
+// admit ends the waits for room if there is some. The lock is held.
+func (s *session) admit() {
+	if s.calls < maxCalls {
+		for _, t := range s.waiting {
+			t.end(nil)
+		}
+		s.waiting = nil
+	}
+}
+
+// submit brings one trace to the worker: key, look up, passes, codegen, send, bind. called: a Done will come. changed
+// says, as far as that got known before an error, which storages the trace should have made or written.
+func (s *session) submit(t *Trace) (called bool, changed []bool, err error) {
+	if len(t.Origins) == 0 { // only frees
+		s.free(t.Frees)
+		return false, nil, nil
+	}
+	e, first := s.programs.find(t)
+	var v *variant
+	if e != nil {
+		v = e.fits(t)
+	}
+	if v != nil {
+		s.metrics.programHits.Add(1)
+	} else {
+		s.metrics.programMisses.Add(1)
+		if e, v, changed, err = s.compile(t, e, first); err != nil {
+			return false, changed, err
+		}
+	}
+	if why := s.inheritPoison(e, t); why != nil {
+		return false, e.changed, why
+	}
+	m, err := bind(e, v, t)
+	if err != nil {
+		return false, e.changed, err
+	}
+	if len(v.compiled.Program.Steps) == 0 && len(m.Outputs) == 0 {
+		s.free(m.Frees)
+		return false, nil, nil
+	}
+	s.seq++
+	if !v.sent {
+		if s.sendProgram(s.seq, v) != nil {
+			return true, nil, nil // the session has ended; so has the credit
+		}
+		v.sent = true
+	}
+	s.mu.Lock()
+	if s.gone == nil {
+		s.pending[s.seq] = &call{seq: s.seq, meta: m, variant: v, entry: e, origins: t.Origins}
+	}
+	s.mu.Unlock()
+	_ = s.write(transport.Call, s.seq, m, nil)
+	return true, nil, nil
+}
+
+// compile makes a program for a trace that none fits: of a new skeleton, or of a known one with more outputs.
+func (s *session) compile(t *Trace, e, first *entry) (_ *entry, _ *variant, changed []bool, err error) {
+	began := time.Now()
+	var wanted []bool
+	if e != nil {
+		wanted = e.union(t)
+	} else {
+		wanted = make([]bool, len(t.Alive))
+		for i, a := range t.Alive {
+			wanted[i] = a != 0
+		}
+		if first != nil {
+			s.metrics.hashCollisions.Add(1)
+		}
+	}
+	c, err := s.frontend.Build(t, wanted)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	v := &variant{key: s.programs.newKey(t), wanted: wanted}
+	watch := s.settings.Dump.Program(c.Graph.Name, v.key[:])
+	g, err := passes.Run(c.Graph, s.settings.passes(watch))
+	if err != nil {
+		return nil, nil, c.Changed, err
+	}
+	if v.compiled, err = codegen.Compile(g, c.options()); err != nil {
+		watch.Failed(err)
+		return nil, nil, c.Changed, err
+	}
+	v.compiled.Program.Key = v.key[:]
+	if err := pb.Validate(v.compiled.Program); err != nil { // here it is one trace's error, at the worker the session's
+		return nil, nil, c.Changed, err
+	}
+	watch.Plan(g, v.compiled)
+	if e == nil {
+		e = &entry{skeleton: t.Skeleton, inputs: c.Inputs, changed: c.Changed, ops: c.Ops, next: first}
+		first = e
+	}
+	e.variants = append(e.variants, v)
+	s.programs.store(t, first)
+	took := time.Since(began)
+	s.metrics.compileNanosec.Add(int64(took))
+	s.log.Debug("compiled", "graph", g.Name, "reason", g.Reason, "records", len(c.Ops), "steps", len(v.compiled.Program.Steps), "took", took)
+	return e, v, c.Changed, nil
+}
+
+// bind makes the call of a program for one trace.
+func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
+	params, err := v.compiled.Params(t.Params)
+	if err != nil {
+		return nil, err
+	}
+	m := &pb.Call{Key: v.key[:], Params: params, Inputs: make([]uint64, len(v.compiled.Inputs)), Outputs: make([]uint64, len(v.compiled.Outputs))}
+	for i, slot := range v.compiled.Inputs {
+		m.Inputs[i] = t.Bindings[slot]
+	}
+	for i, slot := range v.compiled.Outputs {
+		if t.Alive[slot] != 0 {
+			m.Outputs[i] = t.Bindings[slot]
+		}
+	}
+	m.Frees = t.Frees
+	for i, in := range e.inputs { // a storage that was made here and died never got to the worker
+		if in && t.Alive[i] == 0 {
+			m.Frees = append(m.Frees, t.Bindings[i])
+		}
+	}
+	return m, nil
+}
+
+func (s *session) sendProgram(seq uint64, v *variant) error {
+	s.metrics.programBytes.Add(frameBytes(v.compiled.Program, nil))
+	return s.write(transport.Program, seq, v.compiled.Program, nil)
+}
+
+// free tells the worker of storages that nobody holds.
+func (s *session) free(ids []uint64) {
+	for _, id := range ids {
+		delete(s.poisoned, id)
+	}
+	if len(ids) > 0 {
+		s.seq++
+		_ = s.write(transport.Free, s.seq, &pb.FreeStorages{Storages: ids}, nil)
+	}
+}
+
+// credit gives back the room of a trace for which no Done will come.
+func (s *session) credit() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone == nil {
+		s.calls--
+	}
+	s.admit()
+}
+
+// poison remembers that a trace got no program: reads of what it should have made or written say why. changed nil: it
+// isn't known what that is, so it is everything the trace touched.
+func (s *session) poison(t *Trace, changed []bool, err error) {
+	why, ok := err.(*Error)
+	if !ok {
+		o := s.frontend.Origin(t.ReasonOrigin[0], t.ReasonOrigin[1])
+		where := ""
+		if o.File != "" {
+			where = fmt.Sprintf(" before %s:%d", o.File, o.Line)
+		}
+		why = &Error{KindRuntime, fmt.Sprintf("BUG: mycelya could not compile the %d ops recorded%s: %v.\nTheir results are lost; please report this.",
+			len(t.Origins)/2, where, err)}
+		s.metrics.errors.Add(1)
+		s.failures.add(why)
+	}
+	dead := t.Frees
+	for i, id := range t.Bindings {
+		switch {
+		case t.Alive[i] == 0:
+			dead = append(dead, id) // the worker may never have had it; then freeing it does nothing
+		case changed == nil || changed[i]:
+			s.poisoned[id] = why
+		}
+	}
+	s.free(dead)
+}
+
+// inheritPoison says whether a trace reads what a trace without a program should have made.
+func (s *session) inheritPoison(e *entry, t *Trace) error {
+	if len(s.poisoned) > 0 {
+		for i, in := range e.inputs {
+			if why := s.poisoned[t.Bindings[i]]; in && why != nil {
+				return why
+			}
+		}
+	}
+	for _, id := range t.Frees {
+		delete(s.poisoned, id)
+	}
+	return nil
+}
+
+func (t *Trace) clone() *Trace {
+	c := *t
+	c.Skeleton, c.Params, c.Bindings = slices.Clone(t.Skeleton), slices.Clone(t.Params), slices.Clone(t.Bindings)
+	c.Alive, c.Frees, c.Origins = slices.Clone(t.Alive), slices.Clone(t.Frees), slices.Clone(t.Origins)
+	return &c
+}

@@ -1,0 +1,171 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/provider"
+	"google.golang.org/protobuf/proto"
+)
+
+type message = proto.Message
+
+const (
+	frameHeader = 32 // bytes
+	abiVersion  = 1  // MYCELYA_ABI_VERSION
+
+	// A worker answers Hello once it has loaded PyTorch: a second from a warm disk, and cold disks and CUDA
+	// contexts may take much longer.
+	helloWait = 3 * time.Minute
+	// After its connection has ended a worker has this long to end too, so that the error can say how.
+	exitWait = 2 * time.Second
+	// A worker that was told to stop has this long to finish what it runs.
+	stopGrace = 500 * time.Millisecond
+)
+
+// frameBytes is the size of a frame but for a body's Arrow header.
+func frameBytes(m message, body []byte) uint64 {
+	return uint64(frameHeader + proto.Size(m) + len(body))
+}
+
+// greet opens the control connection and exchanges Hellos.
+func greet(ctx context.Context, instance provider.Instance) (*transport.Conn, *pb.Hello, error) {
+	ctx, cancel := context.WithTimeout(ctx, helloWait)
+	defer cancel()
+	c, err := instance.Dial(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	conn := transport.New(c)
+	// Next has no context: the end of ours closes the connection under it.
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	hello, err := exchange(conn)
+	if !stop() && err != nil {
+		err = fmt.Errorf("the worker did not say hello: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, hello, nil
+}
+
+func exchange(conn *transport.Conn) (*pb.Hello, error) {
+	ours := &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: abiVersion}
+	if err := conn.Send(transport.Hello, 0, ours, nil); err != nil {
+		return nil, err
+	}
+	h, err := conn.Next()
+	if err != nil {
+		return nil, err
+	}
+	theirs := new(pb.Hello)
+	if h.Type != transport.Hello {
+		return nil, fmt.Errorf("the worker began with a %v", h.Type)
+	}
+	if err := conn.Meta(theirs); err != nil {
+		return nil, err
+	}
+	switch {
+	case theirs.Error != "":
+		return nil, refused(theirs.Error)
+	case theirs.Protocol != transport.Version || theirs.Build != transport.Build:
+		return nil, refused(fmt.Sprintf("The worker is build %s (wire version %d), this package is build %s (wire version %d). Reinstall the package.",
+			theirs.Build, theirs.Protocol, transport.Build, transport.Version))
+	case theirs.Abi != abiVersion:
+		return nil, refused(fmt.Sprintf("The worker's ABI is %d, this package's is %d. Reinstall the package.", theirs.Abi, abiVersion))
+	}
+	return theirs, nil
+}
+
+// refused is a worker's own account of why it can't serve.
+type refused string
+
+func (r refused) Error() string { return string(r) }
+
+// lost ends the session because of a broken start or connection; the text has what is known of the worker's end, and no guesses.
+func (s *session) lost(err error) {
+	if !s.alive() {
+		return
+	}
+	s.mu.Lock()
+	instance, hello := s.instance, s.hello
+	s.mu.Unlock()
+	var why refused
+	if hello == nil && errors.As(err, &why) {
+		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not start its worker: %s", s.index, string(why))})
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
+	defer cancel()
+	exit, waitErr := instance.Wait(ctx)
+	what := fmt.Sprintf("its worker (%s) ", instance.Handle())
+	switch {
+	case waitErr == nil:
+		what += exit.String() + "."
+	case streamEnded(err):
+		what += "closed the connection."
+	default:
+		what += fmt.Sprintf("can't be reached any more: %v.", err)
+	}
+	if errors.As(err, &why) {
+		what += " It said: " + string(why)
+	}
+	if hello == nil {
+		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not be started: %s%s", s.index, what, logTail(exit))})
+		return
+	}
+	s.lose(&Error{KindLost, fmt.Sprintf("mycelya:%d is lost: %s All tensors on it are gone; restart the Python process to use the device again.%s",
+		s.index, what, logTail(exit))})
+}
+
+func logTail(e provider.Exit) string {
+	const most = 12 // lines
+	lines := strings.Split(strings.TrimSpace(e.Detail), "\n")
+	if len(lines) == 1 && lines[0] == "" {
+		return ""
+	}
+	if len(lines) > most {
+		lines = lines[len(lines)-most:]
+	}
+	return "\nThe end of its log:\n  " + strings.Join(lines, "\n  ")
+}
+
+func stop(instance provider.Instance) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = instance.Stop(ctx, stopGrace)
+}
+
+// fds are the descriptors of this process that a forked child must close.
+func (s *session) fds() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []int
+	if s.instance != nil {
+		out = append(out, s.instance.FDs()...)
+	}
+	if s.conn != nil {
+		out = append(out, descriptors(s.conn.Net())...)
+	}
+	return out
+}
+
+func descriptors(c net.Conn) (out []int) {
+	if sc, ok := c.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { out = append(out, int(fd)) })
+		}
+	}
+	return out
+}

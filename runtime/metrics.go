@@ -1,0 +1,88 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"encoding/json"
+	"sync/atomic"
+	"time"
+)
+
+var cutNames = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit"}
+
+// metrics counts what all sessions did since the last reset.
+type metrics struct {
+	cuts            [len(cutNames)]atomic.Uint64
+	programHits     atomic.Uint64
+	programMisses   atomic.Uint64
+	hashCollisions  atomic.Uint64
+	programsResent  atomic.Uint64
+	messagesSent    atomic.Uint64
+	bytesSent       atomic.Uint64
+	programBytes    atomic.Uint64
+	uploadBytes     atomic.Uint64
+	bytesReceived   atomic.Uint64
+	roundTrips      atomic.Uint64
+	stalls          atomic.Uint64
+	stallNanosecond atomic.Int64
+	compileNanosec  atomic.Int64
+	errors          atomic.Uint64
+}
+
+func (m *metrics) cut(reason uint32) {
+	if int(reason) < len(m.cuts) {
+		m.cuts[reason].Add(1)
+	}
+}
+
+// stalled notes that a caller has waited since start for the worker.
+func (m *metrics) stalled(start time.Time) { m.stallNanosecond.Add(int64(time.Since(start))) }
+
+// JSON is the metrics as an object. Counters of what this version doesn't do are there and 0.
+func (m *metrics) JSON() []byte {
+	cuts := map[string]uint64{}
+	for i := range m.cuts {
+		if n := m.cuts[i].Load(); n > 0 {
+			cuts[cutNames[i]] = n
+		}
+	}
+	b, err := json.Marshal(map[string]any{
+		"cuts":                 cuts,
+		"program_hits":         m.programHits.Load(),
+		"program_misses":       m.programMisses.Load(),
+		"hash_collisions":      m.hashCollisions.Load(),
+		"programs_resent":      m.programsResent.Load(),
+		"compile_seconds":      time.Duration(m.compileNanosec.Load()).Seconds(),
+		"kernels_compiled":     0,
+		"kernels_launched":     0,
+		"fused_ops":            0,
+		"messages_sent":        m.messagesSent.Load(),
+		"bytes_sent":           m.bytesSent.Load(),
+		"program_bytes_sent":   m.programBytes.Load(),
+		"upload_bytes":         m.uploadBytes.Load(),
+		"upload_bytes_deduped": 0,
+		"bytes_received":       m.bytesReceived.Load(),
+		"round_trips":          m.roundTrips.Load(),
+		"stalls":               m.stalls.Load(),
+		"stall_seconds":        time.Duration(m.stallNanosecond.Load()).Seconds(),
+		"reconnects":           0,
+		"errors":               m.errors.Load(),
+	})
+	if err != nil {
+		panic("BUG: metrics don't encode: " + err.Error())
+	}
+	return b
+}
+
+func (m *metrics) reset() {
+	for i := range m.cuts {
+		m.cuts[i].Store(0)
+	}
+	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.hashCollisions, &m.programsResent, &m.messagesSent,
+		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.bytesReceived, &m.roundTrips, &m.stalls, &m.errors} {
+		c.Store(0)
+	}
+	m.stallNanosecond.Store(0)
+	m.compileNanosec.Store(0)
+}

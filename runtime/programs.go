@@ -1,0 +1,130 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/dgraph-io/ristretto"
+
+	"github.com/mycelya/mycelya/codegen"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// entry is what a session knows of one skeleton: its words, and the programs compiled of it.
+type entry struct {
+	skeleton []uint64
+	inputs   []bool // by local number: existed before the trace
+	changed  []bool // by local number: made or written
+	ops      []string
+	variants []*variant
+	next     *entry // another skeleton with the same hash
+}
+
+// variant is a program for one choice of outputs. Which storages are still held at a cut is not part of the key: a
+// variant fits if its outputs include them, and one call simply doesn't want the others.
+type variant struct {
+	key      [pb.KeyBytes]byte
+	wanted   []bool // by local number
+	compiled *codegen.Compiled
+	sent     bool // on this connection
+}
+
+// programs is a session's cache of entries by key. It is used from one goroutine.
+type programs struct {
+	cache *ristretto.Cache
+	next  uint32 // number of the next variant; never used twice, so that a forgotten program can't be taken for a new one
+}
+
+// cacheBytes bounds the skeletons and programs that a session keeps; a step of 2,000 ops takes about 1 MiB.
+const cacheBytes = 512 << 20
+
+func newPrograms() (*programs, error) {
+	c, err := ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: cacheBytes, BufferItems: 64, IgnoreInternalCost: true})
+	if err != nil {
+		return nil, fmt.Errorf("making the program cache: %w", err)
+	}
+	return &programs{cache: c}, nil
+}
+
+func (p *programs) close() { p.cache.Close() }
+
+func cacheKey(key [2]uint64) string {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], key[0])
+	binary.LittleEndian.PutUint64(b[8:], key[1])
+	return string(b[:])
+}
+
+// find returns the entry of a trace's skeleton, nil if there is none, and the first entry under its key. A hash is only
+// a hint: the words are compared each time, which costs less than copying them did.
+func (p *programs) find(t *Trace) (e, first *entry) {
+	v, ok := p.cache.Get(cacheKey(t.Key))
+	if !ok {
+		return nil, nil
+	}
+	first = v.(*entry)
+	for e = first; e != nil; e = e.next {
+		if slices.Equal(e.skeleton, t.Skeleton) {
+			return e, first
+		}
+	}
+	return nil, first
+}
+
+// store puts an entry in front of those with its key, or counts the growth of one that is there.
+func (p *programs) store(t *Trace, first *entry) {
+	cost := int64(0)
+	for e := first; e != nil; e = e.next {
+		cost += int64(8*len(e.skeleton)) + 64*int64(len(e.variants)+1)*int64(len(e.ops)+16)
+	}
+	p.cache.Set(cacheKey(t.Key), first, cost)
+	p.cache.Wait()
+}
+
+// needs says by local number which storages must hold the trace's results afterwards: changed and still held.
+func (e *entry) needs(t *Trace) []bool {
+	out := make([]bool, len(e.changed))
+	for i, c := range e.changed {
+		out[i] = c && t.Alive[i] != 0
+	}
+	return out
+}
+
+// fits returns the first variant whose outputs include all that the trace needs.
+func (e *entry) fits(t *Trace) *variant {
+next:
+	for _, v := range e.variants {
+		for i, c := range e.changed {
+			if c && t.Alive[i] != 0 && !v.wanted[i] {
+				continue next
+			}
+		}
+		return v
+	}
+	return nil
+}
+
+// union is what a new variant should have as outputs, so that it fits wherever an older one did: a loop whose liveness
+// differs from step to step soon has one variant for all of them.
+func (e *entry) union(t *Trace) []bool {
+	out := e.needs(t)
+	for _, v := range e.variants {
+		for i, w := range v.wanted {
+			out[i] = out[i] || w
+		}
+	}
+	return out
+}
+
+// newKey makes the key of a new variant of a trace.
+func (p *programs) newKey(t *Trace) (key [pb.KeyBytes]byte) {
+	binary.LittleEndian.PutUint64(key[:], t.Key[0])
+	binary.LittleEndian.PutUint64(key[8:], t.Key[1])
+	binary.LittleEndian.PutUint32(key[16:], p.next)
+	p.next++
+	return key
+}

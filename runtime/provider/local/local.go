@@ -1,0 +1,409 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package local runs a worker as a child process on this host and talks to it over a unix socket in a private folder. The
+// worker lives as long as the write end of its stdin does, so that however this process ends, the worker ends too. It never runs a
+// worker as another user and never gives it this process's whole environment.
+package local
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/provider"
+)
+
+// Spec is a worker on this host.
+type Spec struct {
+	provider.Spec
+	Worker   string // the mycelya-worker program
+	Exec     string // libmycelya_exec; "" with Backend "ref"
+	TorchLib string // the folder of libtorch_cpu; "" with Backend "ref"
+	Backend  string // "torch", the default, or "ref", which needs no PyTorch
+	LogLevel string // of the worker's log: "debug", "info", "warn" (default), "error"
+}
+
+const (
+	// A worker prints its handshake before it loads PyTorch, within milliseconds; a cold disk may take seconds.
+	handshakeWait = 30 * time.Second
+	// Given to SIGTERM after the grace of closing stdin; a worker in a long kernel ends at neither before SIGKILL.
+	termWait = 500 * time.Millisecond
+	// How long the pipes are read after the end: something the worker started may hold them open.
+	drainWait = 200 * time.Millisecond
+
+	reinstall = "Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
+)
+
+// Provider launches workers with the paths of its Spec.
+type Provider struct{ Paths Spec }
+
+// Launch implements provider.Provider.
+func (p Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+	spec := p.Paths
+	spec.Spec = s
+	return Launch(ctx, spec)
+}
+
+// Launch starts a worker and returns when it listens. If ctx ends first, nothing is left running.
+func Launch(ctx context.Context, s Spec) (provider.Instance, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	dir, err := privateDir()
+	if err != nil {
+		return nil, err
+	}
+	in, err := start(s, dir)
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, err
+	}
+	if err := in.handshake(ctx); err != nil {
+		_ = in.Stop(context.WithoutCancel(ctx), 0)
+		return nil, err
+	}
+	return in, nil
+}
+
+// check finds what would only fail later and with less to say.
+func (s *Spec) check() error {
+	if s.Backend == "" {
+		s.Backend = "torch"
+	}
+	if s.Backend != "torch" && s.Backend != "ref" {
+		return provider.Errorf(provider.ErrInvalidSpec, "The backend %q doesn't exist; there are \"torch\" and \"ref\".", s.Backend)
+	}
+	if s.Threads < 0 {
+		return provider.Errorf(provider.ErrInvalidSpec, "A worker can't have %d threads.", s.Threads)
+	}
+	if !validDevice(s.Device) {
+		return provider.Errorf(provider.ErrInvalidSpec, "The device %q doesn't exist; a worker on this host has \"cpu\" or \"cuda:<number>\".", s.Device)
+	}
+	info, err := os.Stat(s.Worker)
+	switch {
+	case err != nil:
+		return missing("worker program", s.Worker, err)
+	case info.IsDir() || info.Mode()&0o111 == 0:
+		return provider.Errorf(provider.ErrInvalidSpec, "The worker program %q is not executable. %s", s.Worker, reinstall)
+	}
+	if s.Backend == "torch" {
+		if _, err := os.Stat(s.Exec); err != nil {
+			return missing("executor library", s.Exec, err)
+		}
+		if _, err := os.Stat(s.TorchLib); err != nil {
+			return provider.Errorf(provider.ErrNotFound, "PyTorch's library folder %q can't be read: %v. Is torch installed in this environment?", s.TorchLib, reason(err))
+		}
+	}
+	return nil
+}
+
+func validDevice(d string) bool {
+	if n, ok := strings.CutPrefix(d, "cuda:"); ok {
+		i, err := strconv.Atoi(n)
+		return err == nil && i >= 0 && strconv.Itoa(i) == n
+	}
+	return d == "" || d == "cpu"
+}
+
+func missing(what, path string, err error) error {
+	if path == "" {
+		return provider.Errorf(provider.ErrNotFound, "The path of the %s is not known. %s", what, reinstall)
+	}
+	return provider.Errorf(provider.ErrNotFound, "The %s %q can't be used: %v. %s", what, path, reason(err), reinstall)
+}
+
+// reason is an error of the file system without the path, which the sentence around it has already.
+func reason(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// Sockets have names of at most 107 bytes on Linux and 103 on macOS.
+const maxSocketPath = 103
+
+// privateDir makes a folder that only this user can enter, with a path short enough for a socket in it.
+func privateDir() (string, error) {
+	var errs []error
+	for _, base := range []string{os.TempDir(), "/tmp"} {
+		if abs, err := filepath.Abs(base); err == nil {
+			base = abs
+		}
+		dir, err := os.MkdirTemp(base, transport.FolderPrefix) // mode 0700
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if len(socketIn(dir)) <= maxSocketPath && !strings.ContainsAny(dir, "|\n") {
+			return dir, nil
+		}
+		_ = os.Remove(dir)
+		errs = append(errs, fmt.Errorf("%s is too long a path for a socket", base))
+	}
+	return "", provider.Errorf(provider.ErrUnavailable, "No folder for the worker's socket could be made: %v. Set TMPDIR to a short path that can be written.", errors.Join(errs...))
+}
+
+func socketIn(dir string) string { return filepath.Join(dir, "s") }
+
+// instance is a running worker process.
+type instance struct {
+	spec   Spec
+	dir    string
+	cmd    *exec.Cmd
+	stdin  *os.File // write end; its close ends the worker
+	stdout *os.File
+	stderr *os.File
+	fds    []int
+	line   chan string // the first line of stdout
+	log    ring
+
+	stopOnce sync.Once
+	asked    chan struct{} // closed by the first Stop
+	done     chan struct{} // closed when exit is set
+	exit     provider.Exit
+}
+
+// start runs the worker with three pipes.
+func start(s Spec, dir string) (*instance, error) {
+	args := []string{"--socket", socketIn(dir), "--stdin-eof", "--backend", s.Backend, "--threads", strconv.Itoa(s.Threads)}
+	for _, a := range [][2]string{{"--device", s.Device}, {"--exec", s.Exec}, {"--torch-lib", s.TorchLib}, {"--log", s.LogLevel}} {
+		if a[1] != "" {
+			args = append(args, a[0], a[1])
+		}
+	}
+	in := &instance{spec: s, dir: dir, line: make(chan string, 1), asked: make(chan struct{}), done: make(chan struct{})}
+	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			_ = f.Close()
+		}
+	}()
+	var pipes [3][2]*os.File
+	for i := range pipes {
+		r, w, err := os.Pipe()
+		if err != nil {
+			in.closePipes()
+			return nil, provider.Errorf(provider.ErrUnavailable, "The worker's pipes: %v.", err)
+		}
+		pipes[i] = [2]*os.File{r, w}
+		mine := r
+		if i == 0 {
+			mine, in.stdin, theirs = w, w, append(theirs, r)
+		} else {
+			theirs = append(theirs, w)
+		}
+		switch i {
+		case 1:
+			in.stdout = r
+		case 2:
+			in.stderr = r
+		}
+		in.fds = append(in.fds, descriptor(mine))
+	}
+	in.cmd = &exec.Cmd{
+		Path: s.Worker, Args: append([]string{s.Worker}, args...), Env: environment(os.Environ()), Dir: "/",
+		Stdin: pipes[0][0], Stdout: pipes[1][1], Stderr: pipes[2][1],
+		// A session of its own: Ctrl-C and hangups of the client's terminal don't reach it.
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if abs, err := filepath.Abs(s.Worker); err == nil {
+		in.cmd.Path = abs
+	}
+	if err := in.cmd.Start(); err != nil {
+		in.closePipes()
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker program %q doesn't start: %v. %s", s.Worker, reason(err), reinstall)
+	}
+	go in.watch()
+	return in, nil
+}
+
+// descriptor is f's number. File.Fd would make it blocking.
+func descriptor(f *os.File) int {
+	fd := -1
+	if c, err := f.SyscallConn(); err == nil {
+		_ = c.Control(func(n uintptr) { fd = int(n) })
+	}
+	return fd
+}
+
+func (in *instance) closePipes() {
+	for _, f := range []*os.File{in.stdin, in.stdout, in.stderr} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// watch reads the worker's output until the end and keeps how it ended.
+func (in *instance) watch() {
+	var readers sync.WaitGroup
+	readers.Go(func() {
+		r := bufio.NewReader(in.stdout)
+		line, err := r.ReadString('\n')
+		in.line <- line
+		if err == nil {
+			_, _ = io.Copy(&in.log, r) // whatever a library prints
+		}
+	})
+	readers.Go(func() { _, _ = io.Copy(&in.log, in.stderr) })
+	err := in.cmd.Wait()
+	timer := time.AfterFunc(drainWait, func() { _ = in.stdout.Close(); _ = in.stderr.Close() })
+	readers.Wait()
+	timer.Stop()
+	in.closePipes()
+	_ = os.RemoveAll(in.dir)
+
+	e := provider.Exit{Reason: provider.Crashed, Code: -1, Detail: in.log.String()}
+	if st := in.cmd.ProcessState; st != nil {
+		e.Code = st.ExitCode()
+		if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			e.Signal = ws.Signal().String()
+		}
+	} else if err != nil {
+		e.Reason, e.Detail = provider.Unknown, err.Error()
+	}
+	select {
+	case <-in.asked:
+		e.Reason = provider.Done
+	default:
+		if e.Code == 0 {
+			e.Reason = provider.Done
+		}
+	}
+	in.exit = e
+	close(in.done)
+}
+
+// handshake waits for the worker's line and checks it.
+func (in *instance) handshake(ctx context.Context) error {
+	timer := time.NewTimer(handshakeWait)
+	defer timer.Stop()
+	var line string
+	select {
+	case line = <-in.line:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return provider.Errorf(provider.ErrTimeout, "The worker %q said nothing for %v. %s", in.spec.Worker, handshakeWait, in.logTail())
+	}
+	if line == "" { // it closed stdout: it has ended, or is about to
+		select {
+		case <-in.done:
+			return provider.Errorf(provider.ErrUnavailable, "The worker %q %v before it could be used. %s", in.spec.Worker, in.exit, in.logTail())
+		case <-time.After(termWait):
+		}
+	}
+	h, err := transport.ParseHandshake(line)
+	if err != nil {
+		return provider.Errorf(provider.ErrVersion, "The program %q is not a mycelya worker: it began with %q. %s %s", in.spec.Worker, line, reinstall, in.logTail())
+	}
+	if h.Version != transport.Version || h.Build != transport.Build {
+		return provider.Errorf(provider.ErrVersion, "The worker program %q is build %s (wire version %d), this package is build %s (wire version %d). %s", in.spec.Worker, h.Build, h.Version, transport.Build, transport.Version, reinstall)
+	}
+	if h.Addr != socketIn(in.dir) || h.PID != in.cmd.Process.Pid {
+		return provider.Errorf(provider.ErrVersion, "The worker %q listens on %q as process %d, not where it was told to.", in.spec.Worker, h.Addr, h.PID)
+	}
+	return nil
+}
+
+func (in *instance) logTail() string {
+	s := strings.TrimSpace(in.log.String())
+	if s == "" {
+		return "It wrote nothing to its log."
+	}
+	return "The end of its log:\n" + s
+}
+
+func (in *instance) Handle() provider.Handle {
+	return provider.Handle{Provider: "local", ID: strconv.Itoa(in.cmd.Process.Pid), Session: in.spec.Session}
+}
+
+func (in *instance) FDs() []int { return append([]int(nil), in.fds...) }
+
+func (in *instance) Dial(ctx context.Context) (net.Conn, error) {
+	select {
+	case <-in.done:
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker %v. %s", in.exit, in.logTail())
+	case <-in.asked:
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker has been stopped.")
+	default:
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", socketIn(in.dir))
+	if err != nil {
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker's socket: %v.", err)
+	}
+	if err := transport.CheckPeer(c); err != nil {
+		_ = c.Close()
+		return nil, provider.Errorf(provider.ErrAuth, "%v", err)
+	}
+	return c, nil
+}
+
+func (in *instance) Wait(ctx context.Context) (provider.Exit, error) {
+	select {
+	case <-in.done:
+		return in.exit, nil
+	default:
+	}
+	select {
+	case <-in.done:
+		return in.exit, nil
+	case <-ctx.Done():
+		return provider.Exit{}, ctx.Err()
+	}
+}
+
+// Stop closes stdin, which a worker obeys at once; then SIGTERM, then SIGKILL.
+func (in *instance) Stop(ctx context.Context, grace time.Duration) error {
+	in.stopOnce.Do(func() {
+		close(in.asked)
+		_ = in.stdin.Close()
+	})
+	if in.gone(ctx, grace) {
+		return nil
+	}
+	_ = in.cmd.Process.Signal(syscall.SIGTERM)
+	if in.gone(ctx, termWait) {
+		return nil
+	}
+	_ = in.cmd.Process.Kill()
+	if !in.gone(context.WithoutCancel(ctx), 5*time.Second) {
+		return provider.Errorf(provider.ErrTimeout, "The worker, process %d, doesn't end: it is stuck in the system.", in.cmd.Process.Pid)
+	}
+	return nil
+}
+
+// gone waits at most d; a dead ctx shortens the wait.
+func (in *instance) gone(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-in.done:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	select {
+	case <-in.done:
+		return true
+	default:
+		return false
+	}
+}

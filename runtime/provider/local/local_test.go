@@ -1,0 +1,320 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package local
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/provider/providertest"
+)
+
+var workerPath string // the real worker, built by TestMain
+
+// The test program is also the client that some tests kill.
+const clientEnv = "CLIENT_OF_WORKER"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(clientEnv); path != "" {
+		client(path)
+		return
+	}
+	dir, err := os.MkdirTemp("", "mlt")
+	if err != nil {
+		panic(err)
+	}
+	workerPath = filepath.Join(dir, "mycelya-worker")
+	out, err := exec.Command("go", "build", "-o", workerPath, "github.com/mycelya/mycelya/worker/cmd/mycelya-worker").CombinedOutput()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "building the worker: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// client launches a worker, says which, and waits to be killed.
+func client(path string) {
+	// Its log has something to say when the connection breaks, and nobody to say it to.
+	in, err := Launch(context.Background(), Spec{Worker: path, Backend: "ref", LogLevel: "debug"})
+	if err == nil {
+		_, err = in.Dial(context.Background())
+	}
+	if err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	fmt.Println(in.Handle().ID, in.(*instance).dir)
+	select {}
+}
+
+func refSpec() Spec { return Spec{Worker: workerPath, Backend: "ref"} }
+
+// alive is false for a process that has ended, also if nobody has asked how: an orphan's new parent may take its time.
+func alive(pid int) bool {
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		return !strings.HasPrefix(rest, "Z")
+	}
+	return syscall.Kill(pid, 0) == nil
+}
+
+func gone(t *testing.T, pid int, dir string, within time.Duration) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(dir)
+		return !alive(pid) && os.IsNotExist(err)
+	}, within, 5*time.Millisecond, "process %d or folder %s is left", pid, dir)
+}
+
+func TestConformance(t *testing.T) {
+	tmp, err := os.MkdirTemp("", "ml") // t.TempDir's path is too long for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
+	t.Setenv("TMPDIR", tmp)
+	providertest.Run(t, func(*testing.T) provider.Provider { return Provider{Paths: refSpec()} },
+		func(h provider.Handle) {
+			pid, _ := strconv.Atoi(h.ID)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		},
+		func(t *testing.T) (out []string) {
+			entries, err := os.ReadDir(tmp)
+			require.NoError(t, err)
+			for _, e := range entries {
+				out = append(out, e.Name())
+			}
+			ps, err := exec.Command("ps", "-e", "-o", "args").Output()
+			require.NoError(t, err)
+			for line := range strings.Lines(string(ps)) {
+				if strings.Contains(line, tmp) {
+					out = append(out, line)
+				}
+			}
+			return out
+		})
+}
+
+func launch(t *testing.T, s Spec) *instance {
+	t.Helper()
+	in, err := Launch(t.Context(), s)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
+	return in.(*instance)
+}
+
+func TestFolderIsPrivate(t *testing.T) {
+	in := launch(t, refSpec())
+	info, err := os.Stat(in.dir)
+	require.NoError(t, err)
+	require.Equal(t, os.ModeDir|0o700, info.Mode())
+}
+
+func TestOwnSession(t *testing.T) {
+	in := launch(t, refSpec())
+	pgid, err := syscall.Getpgid(in.cmd.Process.Pid)
+	require.NoError(t, err)
+	require.Equal(t, in.cmd.Process.Pid, pgid, "Ctrl-C in the client's terminal doesn't reach it")
+}
+
+func TestKilledClientTakesItsWorkerAlong(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), clientEnv+"="+workerPath)
+		c.Stderr = os.Stderr
+		out, err := c.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, c.Start())
+		var pid int
+		var dir string
+		line, err := bufio.NewReader(out).ReadString('\n')
+		require.NoError(t, err)
+		_, err = fmt.Sscan(line, &pid, &dir)
+		require.NoError(t, err, line)
+		require.True(t, alive(pid))
+		require.DirExists(t, dir)
+		require.NoError(t, c.Process.Signal(sig))
+		gone(t, pid, dir, 2*time.Second)
+		require.Error(t, c.Wait())
+	}
+}
+
+func TestStdinEOFEndsTheWorker(t *testing.T) {
+	in := launch(t, refSpec())
+	require.NoError(t, in.stdin.Close())
+	e, err := in.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, provider.Exit{Reason: provider.Done}, e)
+	gone(t, in.cmd.Process.Pid, in.dir, time.Second)
+}
+
+func TestKilledWorkerIsACrash(t *testing.T) {
+	s := refSpec()
+	s.LogLevel = "info"
+	in := launch(t, s)
+	c, err := in.Dial(t.Context())
+	require.NoError(t, err)
+	defer c.Close()
+	require.Eventually(t, func() bool { return strings.Contains(in.log.String(), "backend loaded") }, 5*time.Second, time.Millisecond)
+	require.NoError(t, in.cmd.Process.Kill())
+	e, err := in.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, provider.Crashed, e.Reason)
+	require.Equal(t, -1, e.Code)
+	require.Equal(t, "killed", e.Signal)
+	require.Equal(t, "was ended by signal killed", e.String())
+	require.Contains(t, e.Detail, "backend loaded", "the end of its log")
+	_, err = c.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NoDirExists(t, in.dir, "the client removes what a killed worker can't")
+	_, err = in.Dial(t.Context())
+	require.ErrorContains(t, err, "The worker was ended by signal killed.")
+}
+
+// A worker that obeys neither the end of stdin nor SIGTERM.
+const deaf = `trap "" TERM
+echo "MYCELYA|%d|unix|$2|$$|%s"
+while :; do sleep 0.05 </dev/null; done`
+
+func script(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "worker.sh")
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
+	return path
+}
+
+func TestDeafWorkerIsKilled(t *testing.T) {
+	in := launch(t, Spec{Worker: script(t, fmt.Sprintf(deaf, transport.Version, transport.Build)), Backend: "ref"})
+	start := time.Now()
+	require.NoError(t, in.Stop(t.Context(), 100*time.Millisecond))
+	require.Less(t, time.Since(start), 3*time.Second)
+	e, err := in.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, provider.Done, e.Reason, "it was asked to")
+	require.Equal(t, "killed", e.Signal)
+	gone(t, in.cmd.Process.Pid, in.dir, time.Second)
+}
+
+func TestWorkersThatCantBeUsed(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "plain")
+	require.NoError(t, os.WriteFile(plain, []byte("x"), 0o600))
+	for _, c := range []struct {
+		name  string
+		spec  Spec
+		kind  error
+		wants []string
+	}{
+		{"no path", Spec{Backend: "ref"}, provider.ErrNotFound, []string{"The path of the worker program is not known", "pip install"}},
+		{"missing", Spec{Worker: "/no/such/worker", Backend: "ref"}, provider.ErrNotFound,
+			[]string{`The worker program "/no/such/worker" can't be used: no such file or directory.`, "pip install"}},
+		{"folder", Spec{Worker: "/tmp", Backend: "ref"}, provider.ErrInvalidSpec, []string{`"/tmp" is not executable`, "pip install"}},
+		{"not executable", Spec{Worker: plain, Backend: "ref"}, provider.ErrInvalidSpec, []string{"is not executable", plain, "pip install"}},
+		{"no executor", Spec{Worker: workerPath, Exec: "/no/exec.so", TorchLib: "/tmp"}, provider.ErrNotFound,
+			[]string{`The executor library "/no/exec.so" can't be used`, "pip install"}},
+		{"no torch", Spec{Worker: workerPath, Exec: workerPath, TorchLib: "/no/torch"}, provider.ErrNotFound,
+			[]string{`PyTorch's library folder "/no/torch" can't be read`, "Is torch installed"}},
+		{"backend", Spec{Worker: workerPath, Backend: "x"}, provider.ErrInvalidSpec, []string{`The backend "x" doesn't exist`}},
+		{"not a program", Spec{Worker: exeOf(t, "\x7fELF nonsense"), Backend: "ref"}, provider.ErrUnavailable,
+			[]string{"doesn't start", "pip install"}},
+		{"ends at once", Spec{Worker: script(t, "echo no library >&2; exit 3"), Backend: "ref"}, provider.ErrUnavailable,
+			[]string{"ended with code 3 before it could be used", "no library"}},
+		{"another program", Spec{Worker: script(t, "echo hello; sleep 5"), Backend: "ref"}, provider.ErrVersion,
+			[]string{`is not a mycelya worker: it began with "hello\n"`, "pip install"}},
+		{"another build", Spec{Worker: script(t, `echo "MYCELYA|1|unix|$2|$$|0.0.7"; sleep 5`), Backend: "ref"}, provider.ErrVersion,
+			[]string{"is build 0.0.7 (wire version 1)", "this package is build " + transport.Build, "pip install"}},
+		{"another wire", Spec{Worker: script(t, fmt.Sprintf(`echo "MYCELYA|9|unix|$2|$$|%s"; sleep 5`, transport.Build)), Backend: "ref"},
+			provider.ErrVersion, []string{"(wire version 9)", "pip install"}},
+		{"another socket", Spec{Worker: script(t, fmt.Sprintf(`echo "MYCELYA|1|unix|/tmp/x|$$|%s"; sleep 5`, transport.Build)), Backend: "ref"},
+			provider.ErrVersion, []string{`listens on "/tmp/x"`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			start := time.Now()
+			_, err := Launch(t.Context(), c.spec)
+			require.ErrorIs(t, err, c.kind)
+			for _, w := range c.wants {
+				require.ErrorContains(t, err, w)
+			}
+			require.Less(t, time.Since(start), 4*time.Second)
+		})
+	}
+}
+
+func exeOf(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "exe")
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o700))
+	return path
+}
+
+func TestLongTempDirFallsBack(t *testing.T) {
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 90))
+	require.NoError(t, os.Mkdir(long, 0o700))
+	t.Setenv("TMPDIR", long)
+	in := launch(t, refSpec())
+	require.LessOrEqual(t, len(socketIn(in.dir)), maxSocketPath)
+	left, err := os.ReadDir(long)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func TestEnvironment(t *testing.T) {
+	got := environment([]string{"PATH=/bin", "HOME=/h", "SECRET_TOKEN=x", "OMP_NUM_THREADS=2", "MKL_DEBUG=1", "AWS_SECRET_ACCESS_KEY=x",
+		"CUDA_VISIBLE_DEVICES=1", "TORCH_SHOW_CPP_STACKTRACES=1", "LC_ALL=C", "LANG=C", "LANGX=1", "MYCELYA_DUMP=-", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/x.so"})
+	require.Equal(t, []string{"PATH=/bin", "HOME=/h", "OMP_NUM_THREADS=2", "MKL_DEBUG=1", "CUDA_VISIBLE_DEVICES=1",
+		"TORCH_SHOW_CPP_STACKTRACES=1", "LC_ALL=C", "LANG=C", "LD_LIBRARY_PATH=/l"}, got)
+
+	t.Setenv("SECRET_TOKEN", "hush")
+	in := launch(t, refSpec())
+	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", in.cmd.Process.Pid)); err == nil {
+		require.NotContains(t, string(env), "hush")
+		require.Contains(t, string(env), "PATH=")
+	}
+}
+
+func TestFDs(t *testing.T) {
+	in := launch(t, refSpec())
+	fds := in.FDs()
+	require.Len(t, fds, 3)
+	for _, fd := range fds {
+		var st syscall.Stat_t
+		require.NoError(t, syscall.Fstat(fd, &st))
+		require.EqualValues(t, syscall.S_IFIFO, st.Mode&syscall.S_IFMT)
+	}
+	// What a forked child's close does not do: the worker lives on in the parent's hands.
+	dup, err := syscall.Dup(fds[0])
+	require.NoError(t, err)
+	require.NoError(t, in.stdin.Close())
+	time.Sleep(50 * time.Millisecond)
+	require.True(t, alive(in.cmd.Process.Pid), "the worker lives as long as any write end does")
+	require.NoError(t, syscall.Close(dup))
+	gone(t, in.cmd.Process.Pid, in.dir, 2*time.Second)
+}
+
+func TestRing(t *testing.T) {
+	var r ring
+	for i := range 30_000 {
+		fmt.Fprintf(&r, "line %d\n", i)
+	}
+	s := r.String()
+	require.LessOrEqual(t, len(s), logBytes)
+	require.Greater(t, len(s), logBytes-20)
+	require.True(t, strings.HasPrefix(s, "line "), "begins with a whole line")
+	require.True(t, strings.HasSuffix(s, "line 29999\n"))
+	var one ring
+	_, _ = one.Write([]byte("short"))
+	require.Equal(t, "short", one.String())
+}

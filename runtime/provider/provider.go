@@ -1,0 +1,126 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package provider says what a place for workers must offer: a running worker, byte streams to it, how it ended, and a way
+// to end it. It knows nothing of tensors, programs or messages: a provider that had to would be a second client.
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Spec says what worker is wanted, in terms that every provider understands.
+type Spec struct {
+	Session string // goes into names; "" lets the provider choose
+	Device  string // "cpu", "cuda:0", or "" for CUDA where there is one, else the CPU
+	Threads int    // of the CPU worker; 0 is PyTorch's default
+}
+
+// Handle names an instance; it holds no secret.
+type Handle struct {
+	Provider string // "local"
+	ID       string // the provider's own name for it: a process number, a sandbox
+	Session  string
+}
+
+func (h Handle) String() string { return h.Provider + ":" + h.ID }
+
+// Provider starts workers.
+type Provider interface {
+	// Launch returns when the worker can be dialled. If ctx ends first, nothing is left running.
+	Launch(ctx context.Context, s Spec) (Instance, error)
+}
+
+// Instance is one running worker. All methods may be called concurrently.
+type Instance interface {
+	Handle() Handle
+	// Dial opens another byte stream to the worker.
+	Dial(ctx context.Context) (net.Conn, error)
+	// Wait returns when the worker has ended, or with ctx's error.
+	Wait(ctx context.Context) (Exit, error)
+	// Stop ends the worker: it is asked first, and made to after grace. It returns when nothing is left. Idempotent.
+	Stop(ctx context.Context, grace time.Duration) error
+	// FDs are the descriptors of this process, beyond those of Dial, that a forked child must close.
+	FDs() []int
+}
+
+// Reason says why a worker ended.
+type Reason uint8
+
+const (
+	Unknown Reason = iota
+	Done           // it was asked to
+	Crashed        // it ended by itself: a signal, or an exit code that is not 0
+)
+
+func (r Reason) String() string {
+	switch r {
+	case Done:
+		return "done"
+	case Crashed:
+		return "crashed"
+	}
+	return "unknown"
+}
+
+// Exit is how a worker ended.
+type Exit struct {
+	Reason Reason
+	Code   int    // exit code, -1 if a signal ended it
+	Signal string // "killed", "segmentation fault", …; "" if none
+	Detail string // the end of what it wrote to its log
+}
+
+// String is a clause for a sentence about the worker: "was ended by signal killed".
+func (e Exit) String() string {
+	switch {
+	case e.Signal != "":
+		return "was ended by signal " + e.Signal
+	case e.Reason == Unknown:
+		return "ended in an unknown way"
+	}
+	return fmt.Sprintf("ended with code %d", e.Code)
+}
+
+// Error is a failure of Launch, Dial or Stop: Kind is one of the sentinels below, Text says in whole sentences what is wrong,
+// where, and what to do.
+type Error struct {
+	Kind error
+	Text string
+	Err  error // the cause, if another package found it
+}
+
+func (e *Error) Error() string { return e.Text }
+
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Err}
+}
+
+// Errorf makes an Error; a cause among args is kept for errors.Is.
+func Errorf(kind error, format string, args ...any) error {
+	e := &Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
+	for _, a := range args {
+		if err, ok := a.(error); ok {
+			e.Err = err
+		}
+	}
+	return e
+}
+
+// Kinds of errors. Only ErrCapacity and ErrUnavailable may pass if tried again.
+var (
+	ErrInvalidSpec = errors.New("provider: the worker asked for can't exist")
+	ErrNotFound    = errors.New("provider: not found")
+	ErrVersion     = errors.New("provider: the worker is of another version")
+	ErrTimeout     = errors.New("provider: too slow")
+	ErrUnavailable = errors.New("provider: the worker isn't available")
+	ErrCapacity    = errors.New("provider: no capacity")
+	ErrAuth        = errors.New("provider: not allowed")
+)

@@ -1,0 +1,197 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mycelya/mycelya/runtime/provider"
+)
+
+// Runtime holds the sessions of a process, one per device index, and the tickets of all of them. All methods may be
+// called at the same time.
+type Runtime struct {
+	frontend Frontend
+	provide  func(Paths) provider.Provider
+	metrics  metrics
+
+	mu       sync.Mutex
+	settings *Settings // read from the environment at the first Open
+	sessions map[int32]*session
+	tickets  map[uint64]*Ticket
+	next     uint64
+}
+
+// New returns a runtime without devices; provide gives the provider of a device's worker.
+func New(frontend Frontend, provide func(Paths) provider.Provider) *Runtime {
+	return &Runtime{frontend: frontend, provide: provide, sessions: map[int32]*session{}, tickets: map[uint64]*Ticket{}}
+}
+
+// Open makes a device usable; its worker starts at the first call that needs it.
+func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sessions[index] != nil {
+		return &Error{KindRuntime, fmt.Sprintf("mycelya:%d is open already.", index)}
+	}
+	if r.settings == nil {
+		settings, err := ParseSettings(environment)
+		if err != nil {
+			return &Error{KindValue, err.Error()}
+		}
+		r.settings = settings
+	}
+	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, r.provide(paths))
+	if err != nil {
+		return err
+	}
+	r.sessions[index] = s
+	return nil
+}
+
+// Close ends a device's session and its worker; nothing happens if there is none.
+func (r *Runtime) Close(index int32) {
+	r.mu.Lock()
+	s := r.sessions[index]
+	delete(r.sessions, index)
+	r.mu.Unlock()
+	if s != nil {
+		s.close()
+	}
+}
+
+func (r *Runtime) session(index int32) (*session, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sessions[index]
+	if s == nil {
+		return nil, &Error{KindRuntime, fmt.Sprintf("mycelya:%d is not open.", index)}
+	}
+	return s, nil
+}
+
+// Flush hands over a closed trace, whose arrays are copied. ErrPending: it was taken, but the worker is further behind than
+// the credits allow.
+func (r *Runtime) Flush(index int32, t *Trace) error {
+	s, err := r.session(index)
+	if err != nil {
+		return err
+	}
+	return s.flush(t)
+}
+
+// Room begins a wait until the worker has caught up with the credits and returns its ticket.
+func (r *Runtime) Room(index int32) (uint64, error) {
+	s, err := r.session(index)
+	if err != nil {
+		return 0, err
+	}
+	t, err := s.room()
+	return r.add(t, err)
+}
+
+// Upload makes a storage with these bytes, which are copied or sent before the return.
+func (r *Runtime) Upload(index int32, id uint64, data []byte) error {
+	s, err := r.session(index)
+	if err != nil {
+		return err
+	}
+	return s.upload(id, data)
+}
+
+// Read begins a read of a view's elements into dst and returns its ticket.
+func (r *Runtime) Read(index int32, v View, dst []byte) (uint64, error) {
+	s, err := r.session(index)
+	if err != nil {
+		return 0, err
+	}
+	t, err := s.read(v, dst)
+	return r.add(t, err)
+}
+
+// Sync begins a wait for everything submitted so far and returns its ticket.
+func (r *Runtime) Sync(index int32) (uint64, error) {
+	s, err := r.session(index)
+	if err != nil {
+		return 0, err
+	}
+	t, err := s.sync()
+	return r.add(t, err)
+}
+
+func (r *Runtime) add(t *Ticket, err error) (uint64, error) {
+	if err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next++
+	r.tickets[r.next] = t
+	return r.next, nil
+}
+
+// Wait waits at most timeout for a ticket. ErrPending: call again or cancel. Anything else ends the ticket.
+func (r *Runtime) Wait(ticket uint64, timeout time.Duration) error {
+	r.mu.Lock()
+	t := r.tickets[ticket]
+	r.mu.Unlock()
+	if t == nil {
+		return &Error{KindRuntime, fmt.Sprintf("BUG: ticket %d does not exist.", ticket)}
+	}
+	err := t.Wait(timeout)
+	if !errors.Is(err, ErrPending) {
+		r.drop(ticket)
+	}
+	return err
+}
+
+// Cancel ends a ticket; after it nobody writes the memory of its read.
+func (r *Runtime) Cancel(ticket uint64) {
+	r.mu.Lock()
+	t := r.tickets[ticket]
+	r.mu.Unlock()
+	if t != nil {
+		t.Cancel()
+		r.drop(ticket)
+	}
+}
+
+func (r *Runtime) drop(ticket uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.tickets, ticket)
+}
+
+// DeviceInfo returns facts of a device's worker as JSON, and starts the worker if it isn't running.
+func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
+	s, err := r.session(index)
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.info()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{"device": h.Device, "name": h.DeviceName, "torch": h.Torch, "pid": h.Pid, "build": h.Build})
+}
+
+// Metrics returns what was counted since the last reset, as a JSON object.
+func (r *Runtime) Metrics() []byte { return r.metrics.JSON() }
+
+// ResetMetrics sets all counters to 0.
+func (r *Runtime) ResetMetrics() { r.metrics.reset() }
+
+// FDs are the descriptors of this process that a forked child must close.
+func (r *Runtime) FDs() (out []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.sessions {
+		out = append(out, s.fds()...)
+	}
+	return out
+}

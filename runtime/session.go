@@ -1,0 +1,240 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/provider"
+)
+
+// session is one device's connection to its worker. Callers put jobs into one queue; the sender goroutine runs them in
+// order, the receiver goroutine takes the answers. The worker is launched by the first job.
+//
+// A session ends once: by close, or because its worker or the connection is gone. From then on every ticket has failed,
+// every job ends without work, and nobody waits.
+type session struct {
+	index    int
+	paths    Paths
+	settings *Settings
+	frontend Frontend
+	metrics  *metrics
+	log      *slog.Logger
+	provider provider.Provider
+	ctx      context.Context // ends with the session
+	cancel   context.CancelFunc
+
+	// Of the sender alone.
+	programs *programs
+	seq      uint64
+	poisoned map[uint64]*Error // storages that a trace without a program should have made
+
+	mu       sync.Mutex
+	changed  *sync.Cond // something below has
+	started  bool
+	queue    []func()
+	calls    int       // traces flushed whose Done has not arrived
+	waiting  []*Ticket // for calls to get fewer
+	uploads  uint64    // bytes copied and not sent
+	gone     *Error    // why the session has ended
+	closing  bool
+	ended    chan struct{} // closed when the sender is through
+	instance provider.Instance
+	conn     *transport.Conn
+	hello    *pb.Hello
+	pending  map[uint64]*call   // by sequence number, until Done
+	tickets  map[uint64]*Ticket // by sequence number, until the answer
+	failures failures
+}
+
+func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider) (*session, error) {
+	programs, err := newPrograms()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &session{index: index, paths: paths, settings: settings, frontend: frontend, metrics: m, provider: p, programs: programs,
+		ctx: ctx, cancel: cancel, log: settings.Log.With("device", index), poisoned: map[uint64]*Error{}, ended: make(chan struct{}),
+		pending: map[uint64]*call{}, tickets: map[uint64]*Ticket{}, failures: newFailures()}
+	s.changed = sync.NewCond(&s.mu)
+	return s, nil
+}
+
+// enqueue gives the sender a job once ready says that there is room; ready is called with the lock held and takes the
+// room. It fails when the session has ended; a job that is in the queue always runs.
+func (s *session) enqueue(ready func() bool, job func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var waiting time.Time
+	for s.gone == nil && !ready() {
+		if waiting.IsZero() {
+			waiting = time.Now()
+			s.metrics.stalls.Add(1)
+		}
+		s.changed.Wait()
+	}
+	if !waiting.IsZero() {
+		s.metrics.stalled(waiting)
+	}
+	if s.gone != nil {
+		return s.gone
+	}
+	if !s.started {
+		s.started = true
+		go s.send()
+	}
+	s.queue = append(s.queue, job)
+	s.changed.Broadcast()
+	return nil
+}
+
+func always() bool { return true }
+
+// send is the sender goroutine.
+func (s *session) send() {
+	defer close(s.ended)
+	s.start()
+	for {
+		s.mu.Lock()
+		for len(s.queue) == 0 && !s.closing {
+			s.changed.Wait()
+		}
+		if len(s.queue) == 0 {
+			s.mu.Unlock()
+			return
+		}
+		job := s.queue[0]
+		s.queue[0] = nil
+		s.queue = s.queue[1:]
+		s.mu.Unlock()
+		s.run(job)
+	}
+}
+
+// run keeps a mistake of ours inside the session it happened in.
+func (s *session) run(job func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.lose(bug(r))
+		}
+	}()
+	job()
+}
+
+// start launches the worker and greets it.
+func (s *session) start() {
+	began := time.Now()
+	instance, err := s.provider.Launch(s.ctx, provider.Spec{Device: s.paths.Device})
+	if err != nil {
+		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not start its worker: %v", s.index, err)})
+		return
+	}
+	s.mu.Lock()
+	s.instance = instance
+	s.mu.Unlock()
+	conn, hello, err := greet(s.ctx, instance)
+	if err != nil {
+		s.lost(err)
+		return
+	}
+	s.mu.Lock()
+	gone := s.gone != nil
+	if !gone {
+		s.conn, s.hello = conn, hello
+	}
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if gone {
+		conn.Close()
+		return
+	}
+	s.log.Debug("worker started", "pid", hello.Pid, "device", hello.Device, "torch", hello.Torch, "took", time.Since(began))
+	go s.receive(conn)
+}
+
+// info returns the worker's Hello once there is one.
+func (s *session) info() (*pb.Hello, error) {
+	if err := s.enqueue(always, func() {}); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.gone == nil && s.hello == nil {
+		s.changed.Wait()
+	}
+	if s.gone != nil {
+		return nil, s.gone
+	}
+	return s.hello, nil
+}
+
+// alive says whether the session can still send.
+func (s *session) alive() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone == nil
+}
+
+// write sends a frame and counts it. An error has ended the session.
+func (s *session) write(t transport.Type, seq uint64, meta message, body []byte) error {
+	if err := s.conn.Send(t, seq, meta, body); err != nil {
+		s.lost(fmt.Errorf("sending %v: %w", t, err))
+		return err
+	}
+	s.metrics.messagesSent.Add(1)
+	s.metrics.bytesSent.Add(frameBytes(meta, body))
+	return nil
+}
+
+// lose ends the session for a reason that the user is to see. Only the first call counts.
+func (s *session) lose(why *Error) {
+	s.mu.Lock()
+	if s.gone != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.gone = why
+	tickets, waiting := s.tickets, s.waiting
+	s.tickets, s.waiting, s.pending, s.calls = map[uint64]*Ticket{}, nil, map[uint64]*call{}, 0
+	conn := s.conn
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	s.cancel()
+	if conn != nil {
+		conn.Close()
+	}
+	for _, t := range tickets {
+		t.end(why)
+	}
+	for _, t := range waiting {
+		t.end(why)
+	}
+	s.log.Debug("session ended", "why", why.Text)
+}
+
+// close ends the session and its worker, and returns when both are through.
+func (s *session) close() {
+	s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d has been closed.", s.index)})
+	s.mu.Lock()
+	s.closing = true
+	started := s.started
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if started {
+		<-s.ended
+	}
+	s.programs.close()
+	s.mu.Lock()
+	instance := s.instance
+	s.mu.Unlock()
+	if instance != nil {
+		stop(instance)
+	}
+}

@@ -1,0 +1,161 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/runtime/dump"
+)
+
+// Settings are what the environment says. They are read once, when the first device is opened.
+type Settings struct {
+	Dump  *dump.Dumper
+	Check int
+	Spec  *passes.Spec
+	Log   *slog.Logger
+}
+
+// variables are all that begin with MYCELYA_; each has a sentence in the documentation.
+var variables = []struct {
+	name string
+	set  func(s *Settings, value string) error
+}{
+	{"MYCELYA_LOG", setLog}, // first: the others may log
+	{"MYCELYA_CHECK", setCheck},
+	{"MYCELYA_DUMP", setDump},
+	{"MYCELYA_MACHINE", func(*Settings, string) error { return nil }}, // read by Python, which chooses the machine
+	{"MYCELYA_PASSES", setPasses},
+}
+
+// ParseSettings reads the environment, as os.Environ gives it. A variable that nobody knows is a warning with the name it
+// probably was meant to be; a value that makes no sense is an error that lists those that do.
+func ParseSettings(environment []string) (*Settings, error) {
+	values := map[string]string{}
+	for _, kv := range environment {
+		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "MYCELYA_") {
+			values[name] = value
+		}
+	}
+	s := &Settings{Log: logger(slog.LevelWarn)}
+	for _, v := range variables {
+		value := values[v.name]
+		delete(values, v.name)
+		if value == "" {
+			continue
+		}
+		if err := v.set(s, value); err != nil {
+			return nil, err
+		}
+	}
+	for name := range values {
+		s.Log.Warn("unknown environment variable "+name, "meant", nearest(name))
+	}
+	return s, nil
+}
+
+func logger(level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("logger", "mycelya")
+}
+
+func setLog(s *Settings, value string) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(value)); err != nil {
+		return fmt.Errorf("MYCELYA_LOG is %q; it is debug, info, warn (if not set) or error", value)
+	}
+	s.Log = logger(level)
+	return nil
+}
+
+func setCheck(s *Settings, value string) error {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 || n > 2 {
+		return fmt.Errorf("MYCELYA_CHECK is %q; it is 0 (nothing, if not set), 1 (verify each graph after each pass) or 2 "+
+			"(also read its text back, and shuffle what should not matter)", value)
+	}
+	s.Check = n
+	return nil
+}
+
+func setDump(s *Settings, value string) error {
+	spec, err := dump.Parse(value)
+	s.Dump = dump.New(spec, os.Stderr, s.Log)
+	return err
+}
+
+func setPasses(s *Settings, value string) (err error) {
+	if s.Spec, err = passes.ParseSpec(value); err != nil {
+		return fmt.Errorf("MYCELYA_PASSES is %q: %w", value, err)
+	}
+	return nil
+}
+
+// passes are the options for one graph, which watch is shown.
+func (s *Settings) passes(watch *dump.Program) passes.Options {
+	o := passes.Options{Check: s.Check, Spec: s.Spec}
+	if watch != nil {
+		o.Observer = observer{watch}
+	}
+	return o
+}
+
+// observer hands what the pass driver tells on to a dump.
+type observer struct{ to *dump.Program }
+
+func (o observer) Begin(g *ir.Graph) { o.to.Stage("capture", g) }
+
+func (o observer) After(pass string, _ bool, g *ir.Graph, _ time.Duration) { o.to.Stage(pass, g) }
+
+func (o observer) Crash(pass string, _ *ir.Graph, err error) {
+	o.to.Failed(fmt.Errorf("pass %s: %w", pass, err))
+}
+
+// options are codegen's for a trace of which this is known.
+func (c *Captured) options() codegen.Options {
+	scratch := make([]bool, len(c.Changed))
+	for i := range scratch {
+		scratch[i] = c.Changed[i] && c.Inputs[i]
+	}
+	return codegen.Options{Scratch: scratch}
+}
+
+// nearest is the variable whose name takes the fewest edits from name.
+func nearest(name string) string {
+	best, least := "", len(name)
+	for _, v := range variables {
+		if d := distance(name, v.name); d < least {
+			best, least = v.name, d
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's: how many letters to insert, drop or change.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

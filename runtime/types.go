@@ -1,0 +1,105 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package runtime is the client's session with a worker: it takes closed traces, uploads and reads in order, finds or
+// compiles the program of each trace, sends messages and hands back what the worker answers. It never looks at the words
+// of a trace that it has a program for, never keeps tensor data beyond what is on its way, and never waits for the worker
+// except where its caller asked it to wait or is too far ahead.
+package runtime
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// Kind says which Python exception an error becomes; the numbers are those of csrc/abi/mycelya.h.
+type Kind int32
+
+const (
+	KindRuntime        Kind = 1
+	KindIndex          Kind = 2
+	KindValue          Kind = 3
+	KindType           Kind = 4
+	KindNotImplemented Kind = 5
+	KindMemory         Kind = 6
+	KindLost           Kind = 7
+)
+
+// Error is a failure that the user is to see: whole sentences.
+type Error struct {
+	Kind Kind
+	Text string
+}
+
+func (e *Error) Error() string { return e.Text }
+
+// Trace is one closed trace; the fields are those of myc_trace.
+type Trace struct {
+	Key          [2]uint64
+	Skeleton     []uint64
+	Params       []uint64
+	Bindings     []uint64
+	Alive        []uint8
+	Frees        []uint64
+	Origins      []uint32
+	Reason       uint32
+	ReasonOrigin [2]uint32
+}
+
+// Captured is the graph of a trace; all but Graph has one entry per local storage number or, Ops, per record.
+type Captured struct {
+	Graph   *ir.Graph
+	Inputs  []bool   // the storage existed before
+	Changed []bool   // the trace made or wrote it
+	Ops     []string // full names
+}
+
+// Frontend turns traces into graphs, and their origins into places. Its methods may be called at the same time.
+type Frontend interface {
+	// Build gives the graph whose outputs are the changed storages that wanted names.
+	Build(t *Trace, wanted []bool) (*Captured, error)
+	Origin(code, offset uint32) ir.Origin
+}
+
+// Paths says where things are and which device the worker uses; see myc_config.
+type Paths struct {
+	Worker   string
+	Exec     string
+	TorchLib string
+	Device   string
+}
+
+// View is a strided window on a storage, sizes and strides in elements.
+type View struct {
+	Storage uint64
+	DType   ir.DType
+	Sizes   []int64
+	Strides []int64
+	Offset  int64
+}
+
+// Bytes is the number of bytes of a view's elements, without what lies between them.
+func (v *View) Bytes() (uint64, error) {
+	n := uint64(1)
+	if !v.DType.Valid() {
+		return 0, &Error{KindRuntime, fmt.Sprintf("BUG: a read of dtype %d, which does not exist.", v.DType)}
+	}
+	for _, size := range append([]int64{int64(v.DType.Size())}, v.Sizes...) {
+		hi, lo := bits.Mul64(n, uint64(size))
+		if size < 0 || hi != 0 || lo > 1<<48 && lo != 0 {
+			return 0, &Error{KindRuntime, fmt.Sprintf("BUG: a read of %v elements of %s.", v.Sizes, v.DType)}
+		}
+		n = lo
+	}
+	return n, nil
+}
+
+// Limits of how far a client runs ahead of its worker.
+const (
+	maxCalls       = 64       // traces flushed and not done; past it the caller is asked to wait
+	maxUploadBytes = 1 << 30  // copied and not sent
+	copyUploads    = 32 << 20 // a larger upload is sent from the caller's memory while the call waits
+	maxErrors      = 4096     // kept for later reads
+)

@@ -1,0 +1,67 @@
+#!/bin/sh
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+#
+# What can be said of the sources without running them. Every check runs; the exit status is 1 if any failed.
+set -u
+cd "$(dirname "$0")/.."
+py=.venv/bin/python
+staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+failed=
+check() { # check "name" command...
+  name=$1
+  shift
+  if ! "$@"; then
+    echo "check: FAILED: $name"
+    failed=1
+  fi
+}
+empty() { # fails and prints what a command prints, if it prints anything
+  out=$("$@") || return 1
+  [ -z "$out" ] || { echo "$out"; return 1; }
+}
+cpp() { find csrc -name '*.cpp' -o -name '*.h' | grep -v '/optable.inc$'; }
+headers() { # files without the two header lines
+  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.cpp' '*.h' '*.proto' '*.sh' Makefile |
+    grep -v '\.pb\.go$' | while read -r file; do
+    [ -e "$file" ] || continue
+    head -5 "$file" | grep -q 'Copyright (C) 2026 The Mycelya Authors' &&
+      head -6 "$file" | grep -q 'SPDX-License-Identifier: AGPL-3.0-or-later' ||
+      echo "$file: no licence header"
+  done
+}
+fresh_optable() {
+  $py csrc/device/gen_optable.py | cmp - csrc/device/optable.inc
+}
+fresh_proto() {
+  if ! command -v protoc >/dev/null || ! command -v protoc-gen-go >/dev/null; then
+    echo "check: no protoc or protoc-gen-go here; proto/mycelya.pb.go is not compared"
+    return 0
+  fi
+  out=$(mktemp -d)
+  protoc --go_out="$out" --go_opt=paths=source_relative proto/mycelya.proto &&
+    # The first lines name the versions of the compilers, which may differ.
+    sed '/^\/\/ *\(- \)\?protoc/d' proto/mycelya.pb.go >"$out/committed" &&
+    sed '/^\/\/ *\(- \)\?protoc/d' "$out/proto/mycelya.pb.go" | cmp - "$out/committed"
+  status=$?
+  rm -rf "$out"
+  return $status
+}
+
+check "licence headers" empty headers
+check gofmt empty gofmt -l $(find . -name '*.go' -not -path './.*' -not -path './build/*')
+check "go vet" go vet ./...
+if command -v staticcheck >/dev/null; then
+  check staticcheck staticcheck ./...
+else
+  check staticcheck go run $staticcheck ./...
+fi
+check "import matrix" go test ./tests/
+check "ruff check" $py -m ruff check .
+check "ruff format" $py -m ruff format --check .
+check mypy $py -m mypy
+check clang-format clang-format --dry-run --Werror $(cpp)
+check "generated op table" fresh_optable
+check "generated protobuf code" fresh_proto
+[ -z "$failed" ] && echo "check: all passed"
+[ -z "$failed" ]

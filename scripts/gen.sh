@@ -1,0 +1,14 @@
+#!/bin/sh
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+#
+# Writes the committed generated files again: the device's op table, the protobuf code.
+set -eu
+cd "$(dirname "$0")/.."
+.venv/bin/python csrc/device/gen_optable.py >build/optable.inc
+mv build/optable.inc csrc/device/optable.inc
+if command -v protoc >/dev/null && command -v protoc-gen-go >/dev/null; then
+  protoc --go_out=. --go_opt=paths=source_relative proto/mycelya.proto
+else
+  echo "gen: no protoc or protoc-gen-go here; proto/mycelya.pb.go is left as it is"
+fi

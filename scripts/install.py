@@ -1,0 +1,36 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Fills a virtual environment with what a checkout needs, then installs the package.
+
+The versions are those of pyproject.toml's extras; what is there already stays. The
+package itself is installed editable, which builds the native artefacts.
+"""
+
+import argparse
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--torch", required=True, help="version of PyTorch")
+    parser.add_argument("--cuda-crt", required=True, help="of nvidia-cuda-crt")
+    args = parser.parse_args()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [f"torch=={args.torch}", f"nvidia-cuda-crt=={args.cuda_crt}"]
+    pip("install", "--quiet", *wanted, *(r for rs in extras.values() for r in rs))
+    pip("install", "--quiet", "--no-build-isolation", "--no-deps", "-e", ".")
+
+
+if __name__ == "__main__":
+    main()

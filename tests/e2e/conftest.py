@@ -1,0 +1,41 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Every graph that a test makes is verified after each pass and printed and parsed."""
+
+import os
+
+os.environ.setdefault("MYCELYA_CHECK", "2")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+import mycelya_torch  # noqa: E402, F401 (registers the device)
+
+TIERS = {"critical", "fast", "slow"}
+
+
+def pytest_collection_modifyitems(items):
+    on_cuda = os.environ.get("MYCELYA_MACHINE", "").startswith("local:cuda")
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if not TIERS & marks:
+            item.add_marker(pytest.mark.fast)
+        if on_cuda and "cpu_worker" in marks:
+            reason = "needs a worker that computes on the CPU"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def same_start():
+    """Each test begins with the same seeds and leaves no work behind."""
+    torch.manual_seed(0)
+    yield
+    torch.mycelya.synchronize()
+
+
+@pytest.fixture
+def counters():
+    """Counters from zero: a function that returns torch.mycelya.metrics()."""
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    return torch.mycelya.metrics

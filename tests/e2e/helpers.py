@@ -1,0 +1,142 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What the tests share: comparing with the CPU, and running whole processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import torch
+from torch.utils import _pytree as pytree
+
+from mycelya_torch import _device
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICE = torch.device("mycelya")
+
+
+def on_cuda() -> bool:
+    """Whether the worker of a bare "mycelya" computes with CUDA."""
+    return json.loads(_device.device_info(0))["device"].startswith("cuda")
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf on the device with the tensor's content, strides and requires_grad."""
+    there = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE
+    )
+    there.copy_(tensor.detach())
+    return there.requires_grad_(tensor.requires_grad)
+
+
+def leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf on the CPU with the tensor's content, strides and requires_grad."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def same(ours, cpu, rtol=None, atol=None) -> None:
+    """Asserts two nests of tensors to agree in kind, shape, strides, dtype, values."""
+    ours, shape = pytree.tree_flatten(ours)
+    cpu, cpu_shape = pytree.tree_flatten(cpu)
+    assert shape == cpu_shape
+    for a, b in zip(ours, cpu, strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        if b.device.type == "cpu" and a.device.type == "mycelya":
+            assert a.stride() == b.stride()
+        here = a.detach().cpu()
+        torch.testing.assert_close(
+            here, b.detach(), rtol=rtol, atol=atol, equal_nan=True
+        )
+
+
+def compare(fn, *tensors, rtol=None, atol=None):
+    """Runs fn on the CPU and on the device and asserts that they agree.
+
+    Compared are the results, what fn left in its operands, and, if an operand
+    requires grad, the gradients of a weighted sum of the results. Returns fn's result
+    on the device.
+    """
+    if rtol is None and on_cuda():
+        rtol, atol = 1e-3, 1e-4
+    cpu = [leaf(t) for t in tensors]
+    ours = [to_device(t) for t in tensors]
+    expected, got = fn(*cpu), fn(*ours)
+    same(got, expected, rtol, atol)
+    same(ours, cpu, rtol, atol)
+    if any(t.requires_grad for t in tensors):
+        weighted_sum(expected).backward()
+        weighted_sum(got).backward()
+        for mine, theirs in zip(ours, cpu, strict=True):
+            assert (mine.grad is None) == (theirs.grad is None)
+            if theirs.grad is not None:
+                same(mine.grad, theirs.grad, rtol, atol)
+    return got
+
+
+def weighted_sum(results) -> torch.Tensor:
+    """Sum of all results that have a gradient, each element with its own weight."""
+    total = 0
+    for t in pytree.tree_leaves(results):
+        if isinstance(t, torch.Tensor) and t.requires_grad:
+            weight = torch.arange(1, t.numel() + 1, dtype=torch.float64)
+            weight = (weight.sin() + 1.5).reshape(t.shape).to(t.dtype)
+            total = total + (t * weight.to(t.device)).sum()
+    return total
+
+
+# ---- Whole processes ----
+
+
+def start(code: str, folder: Path, **env: str) -> subprocess.Popen:
+    """Starts a script of its own, prog.py in folder, in a process group of its own."""
+    script = folder / "prog.py"
+    script.write_text(textwrap.dedent(code))
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-u", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, **env},
+        start_new_session=True,
+    )
+
+
+def run(code: str, folder: Path, timeout: float = 120, **env: str):
+    """Runs a script; returns (exit status, stdout, stderr)."""
+    process = start(code, folder, **env)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"no end after {timeout} s\n{out}\n{err}") from None
+    return process.returncode, out, err
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that has ended but was not reaped does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def gone(pid: int, within: float) -> bool:
+    """Waits until a process has ended; False if it still runs after `within` s."""
+    end = time.monotonic() + within
+    while is_running(pid):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,362 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Bad input: each an exception that says what, where and what to do; nothing hangs."""
+
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import DEVICE, is_running, run, same, to_device
+
+import mycelya_torch
+from mycelya_torch import _device
+
+
+def here(offset=0):
+    """ "file.py:line" of the caller, as error messages have it."""
+    frame = inspect.stack()[1]
+    return f"{os.path.basename(frame.filename)}:{frame.lineno + offset}"
+
+
+# ---- Refused when called ----
+
+
+def test_an_op_that_the_device_refuses():
+    x = torch.zeros(3, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="mycelya") as error:
+        x.to_sparse()
+    assert "aten::" in str(error.value)
+
+
+def test_pointers_are_not_given_away():
+    x = torch.zeros(3, device=DEVICE)
+    with pytest.raises((RuntimeError, BufferError, TypeError, NotImplementedError)):
+        torch.from_dlpack(x)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        x.untyped_storage()[0]
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        x.share_memory_()
+
+
+def test_a_cpu_tensor_among_ours():
+    x, y = torch.zeros(3, device=DEVICE), torch.zeros(3)
+    for fn in (
+        lambda: x + y,
+        lambda: y + x,
+        lambda: x.add_(y),
+        lambda: torch.cat((x, y)),
+        lambda: x[None] @ y,
+        lambda: torch.where(x > 0, x, y),
+        lambda: torch.add(y, y, out=x),
+        lambda: torch._foreach_add([x, x], [y, y]),
+        lambda: torch.nn.functional.linear(x, y[None]),
+    ):
+        with pytest.raises(RuntimeError, match="cpu") as error:
+            fn()
+        assert "mycelya" in str(error.value)
+
+
+def test_cpu_operands_that_cuda_takes_too():
+    x = torch.arange(6.0).reshape(2, 3).to(DEVICE)
+    index = torch.tensor([1, 0])
+    same(x + torch.tensor(1.0), x.cpu() + 1)
+    same(torch.tensor(2.0) * x, x.cpu() * 2)
+    same(x[index], x.cpu()[index])
+    x[index] = torch.tensor(5.0)
+    assert x.sum().item() == 30.0
+    x[x.cpu() > 0] = 1.0
+    same(torch.where(x > 0, x, torch.tensor(0.0)), x.cpu())
+
+
+def test_a_wrong_device_index():
+    with pytest.raises(RuntimeError, match="mycelya:7"):
+        torch.zeros(1, device="mycelya:7")
+    with pytest.raises(RuntimeError, match="mycelya:7"):
+        torch.mycelya.set_device(7)
+    with pytest.raises(ValueError, match="cpu"):
+        torch.mycelya.synchronize("cpu")
+
+
+# ---- Found by the worker. On CUDA a wrong index ends the process's CUDA ----
+
+
+@pytest.mark.cpu_worker
+def test_a_wrong_index_names_op_and_line():
+    x = to_device(torch.arange(3.0))
+    index = torch.tensor([0, 99]).to(DEVICE)
+    bad, where = x.index_select(0, index), here()
+    with pytest.raises((IndexError, RuntimeError)) as error:
+        bad.cpu()
+    text = str(error.value)
+    assert "index_select" in text and where in text and "index out of range" in text
+
+
+@pytest.mark.cpu_worker
+def test_an_error_stays_with_what_depends_on_it():
+    x = torch.ones(3, device=DEVICE)
+    bad, where = x.gather(0, torch.tensor([5]).to(DEVICE)), here()
+    worse, good = bad * 2, x * 3
+    assert good.cpu().tolist() == [3.0] * 3
+    for value in (worse, bad):
+        with pytest.raises(RuntimeError, match="gather") as error:
+            value.cpu()
+        assert where in str(error.value)
+    torch.mycelya.synchronize()  # the error was seen, the session lives
+    assert (x + 1).sum().item() == 6.0
+
+
+@pytest.mark.cpu_worker
+def test_an_error_nobody_reads_is_raised_by_synchronize():
+    x = torch.ones(3, device=DEVICE)
+    x.gather(0, torch.tensor([5]).to(DEVICE))
+    with pytest.raises(RuntimeError, match="gather"):
+        torch.mycelya.synchronize()
+    torch.mycelya.synchronize()
+
+
+@pytest.mark.cpu_worker
+def test_an_error_in_backward_names_the_forward_line():
+    x = torch.randn(2, 2, device=DEVICE, requires_grad=True)
+
+    class Bad(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.gather(1, torch.full((2, 2), 9).to(DEVICE))
+
+    Bad.apply(x).sum().backward()
+    with pytest.raises(RuntimeError, match="gather") as error:
+        x.grad.cpu()
+    assert "test_errors.py:" in str(error.value)
+
+
+@pytest.mark.cpu_worker
+def test_an_error_spoils_only_what_was_written():
+    x, y = torch.zeros(3, device=DEVICE), torch.zeros(3, device=DEVICE)
+    x.scatter_(0, torch.tensor([7]).to(DEVICE), 1.0)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="scatter"):
+        x.tolist()
+    assert y.tolist() == [1.0] * 3
+
+
+@pytest.mark.cpu_worker
+def test_out_of_memory_is_an_error_of_the_op():
+    huge, where = (
+        torch.empty(1 << 50, dtype=torch.uint8, device=DEVICE).fill_(1),
+        here(),
+    )
+    with pytest.raises(RuntimeError) as error:
+        huge[:1].cpu()
+    assert where in str(error.value)
+    del huge
+    assert torch.ones(2, device=DEVICE).sum().item() == 2
+
+
+# ---- Worker and libraries ----
+
+# A program with other paths; each line of its output is one error.
+OTHER_PATHS = """
+    import torch, mycelya_torch
+    from mycelya_torch import _device, _load
+
+    paths = [_load.CLIENT, _load.WORKER, _load.EXEC, _load.torch_lib(), "cpu"]
+    paths[{which}] = {path!r}
+    _device.init(*map(str, paths))
+    for attempt in range(2):
+        try:
+            torch.ones(2, device="mycelya").sum().item()
+        except RuntimeError as error:
+            print("RuntimeError:", " ".join(str(error).split()))
+    """
+
+
+def errors_with(which, path, folder):
+    code = OTHER_PATHS.format(which=which, path=str(path))
+    status, out, err = run(code, folder, timeout=90)
+    assert status == 0, err
+    lines = out.splitlines()
+    assert len(lines) == 2 and all(line.startswith("RuntimeError:") for line in lines)
+    return lines[0]
+
+
+LIBRARIES = {"client library": 0, "worker": 1, "executor": 2}
+
+
+@pytest.mark.parametrize("what", LIBRARIES)
+def test_a_missing_file_is_named(what, tmp_path):
+    text = errors_with(LIBRARIES[what], "/nowhere/at-all", tmp_path)
+    assert what in text and "/nowhere/at-all" in text and "einstall" in text
+
+
+def test_a_missing_torch_is_named(tmp_path):
+    text = errors_with(3, "/nowhere/at-all", tmp_path)
+    assert "/nowhere/at-all" in text and "torch" in text
+
+
+def library(folder, name, symbol):
+    """A shared library of another ABI version."""
+    source = folder / "fake.c"
+    source.write_text(f"unsigned {symbol}(void) {{ return 999; }}\n")
+    path = folder / name
+    compiler = shutil.which("cc") or shutil.which("g++")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, source], check=True)
+    return path
+
+
+def test_a_client_library_of_another_version(tmp_path):
+    path = library(tmp_path, "libother.so", "myc_abi_version")
+    text = errors_with(0, path, tmp_path)
+    assert str(path) in text and "999" in text and "einstall" in text
+
+
+def test_an_executor_of_another_version(tmp_path):
+    path = library(tmp_path, "libother.so", "myc_exec_abi_version")
+    text = errors_with(2, path, tmp_path)
+    assert "999" in text and "einstall" in text
+
+
+def test_a_file_that_is_no_library(tmp_path):
+    path = tmp_path / "libother.so"
+    path.write_text("not a library")
+    assert str(path) in errors_with(0, path, tmp_path)
+    assert "libother.so" in errors_with(2, path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "script, expected",
+    [
+        ("exit 3", "3"),
+        ("echo hello; sleep 60", "not a mycelya worker"),
+        ("echo broken >&2; kill -9 $$", "broken"),
+    ],
+)
+def test_a_worker_that_is_none(script, expected, tmp_path):
+    path = tmp_path / "worker"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    text = errors_with(1, path, tmp_path)
+    assert str(path) in text and expected in text
+
+
+@pytest.mark.cpu_worker
+def test_a_cuda_index_that_the_host_lacks(tmp_path):
+    text = errors_with(4, "cuda:63", tmp_path)
+    assert "cuda" in text.lower()
+
+
+def test_a_worker_that_is_killed(tmp_path):
+    code = """
+        import json, os, signal, torch, mycelya_torch
+        from mycelya_torch import _device
+
+        x = torch.ones(3, device="mycelya")
+        assert x.sum().item() == 3
+        os.kill(json.loads(_device.device_info(0))["pid"], signal.SIGKILL)
+        for attempt in range(2):
+            try:
+                (x + 1).cpu()
+            except RuntimeError as error:
+                print("RuntimeError:", " ".join(str(error).split()))
+        try:
+            torch.mycelya.synchronize()
+        except RuntimeError as error:
+            print("RuntimeError:", " ".join(str(error).split()))
+    """
+    status, out, err = run(code, tmp_path, timeout=60)
+    assert status == 0, err
+    lines = out.splitlines()
+    assert len(lines) == 3 and all(line.startswith("RuntimeError:") for line in lines)
+    assert "worker" in lines[0] and "kill" in lines[0]
+
+
+def test_a_worker_killed_during_a_read(tmp_path):
+    code = """
+        import json, os, signal, threading, torch, mycelya_torch
+        from mycelya_torch import _device
+
+        x = torch.ones(1500, 1500, device="mycelya")
+        pid = json.loads(_device.device_info(0))["pid"]
+        for _ in range(400):
+            x = x @ x
+            x = x / x.amax()
+        threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+        try:
+            x.sum().item()
+        except RuntimeError as error:
+            print("RuntimeError:", error)
+    """
+    status, out, err = run(code, tmp_path, timeout=60)
+    assert status == 0, err
+    assert out.startswith("RuntimeError:") and "worker" in out
+
+
+def test_machines_do_not_mix():
+    with (
+        mycelya_torch.RemoteMachine("local", name="left") as left,
+        mycelya_torch.RemoteMachine("local", name="right") as right,
+    ):
+        a = torch.ones(2, device=left.device())
+        b = torch.ones(2, device=right.device())
+        for fn in (lambda: a + b, lambda: torch.cat((a, b)), lambda: a.add_(b)):
+            with pytest.raises(RuntimeError) as error:
+                fn()
+            assert str(left.device()) in str(error.value)
+            assert str(right.device()) in str(error.value)
+        same((a + b.to(left)).cpu(), torch.full((2,), 2.0))
+
+
+def test_not_our_tensor():
+    for fn in (mycelya_torch.get_storage_id, mycelya_torch.get_metadata_hash):
+        with pytest.raises(TypeError, match="cpu"):
+            fn(torch.zeros(1))
+        with pytest.raises(TypeError, match="3"):
+            fn(3)
+
+
+def test_an_unknown_variable_is_a_warning(tmp_path):
+    code = "import torch, mycelya_torch; torch.ones(1, device='mycelya').cpu()"
+    status, _, err = run(code, tmp_path, MYCELYA_DUMPS="-")
+    assert status == 0 and "MYCELYA_DUMPS" in err and "MYCELYA_DUMP" in err.split()
+
+
+@pytest.mark.parametrize(
+    "variable, value", [("MYCELYA_DUMP", "-,wyh"), ("MYCELYA_CHECK", "high")]
+)
+def test_a_wrong_value_lists_the_right_ones(variable, value, tmp_path):
+    code = "import torch, mycelya_torch; torch.ones(1, device='mycelya').cpu()"
+    status, _, err = run(code, tmp_path, **{variable: value})
+    assert status == 1 and variable in err and value.split(",")[-1] in err
+
+
+def test_a_missing_build_is_an_import_error(tmp_path):
+    package = tmp_path / "mycelya_torch"
+    shutil.copytree(
+        os.path.dirname(mycelya_torch.__file__),
+        package,
+        ignore=shutil.ignore_patterns("lib", "bin", "__pycache__"),
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", "import mycelya_torch"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert "ImportError" in result.stderr and "make build" in result.stderr
+
+
+def test_info_is_about_the_worker():
+    info = json.loads(_device.device_info(0))
+    assert info["pid"] != os.getpid()
+    assert is_running(info["pid"])

@@ -1,0 +1,73 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The examples run, and train on the device as on the CPU."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT, on_cuda
+
+pytest.importorskip("sklearn", reason="digits.py reads scikit-learn's data set")
+
+
+def example(name, *arguments):
+    result = subprocess.run(
+        [sys.executable, ROOT / "examples" / name, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@functools.cache
+def losses(name, device, *arguments):
+    out = example(name, "--device", device, "--print-losses", "20", *arguments)
+    return [float(value) for value in re.findall(r"^loss=([\d.]+)$", out, re.M)]
+
+
+@pytest.mark.critical
+def test_hello():
+    out = example("hello.py")
+    assert "device='mycelya:0'" in out and "grad of w: tensor" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("digits.py", ("--epochs", "1")),
+        ("chargpt.py", ("--steps", "20", "--sample", "1")),
+    ],
+)
+def test_the_first_losses_are_those_of_the_cpu(name, arguments):
+    here, there = (losses(name, d, *arguments) for d in ("cpu", "mycelya"))
+    assert len(here) == len(there) == 20
+    assert here[19] < here[0]
+    tolerance = 2e-2 if on_cuda() else 1e-4
+    assert there == pytest.approx(here, rel=tolerance)
+
+
+@pytest.mark.slow
+def test_digits_learns():
+    last = example("digits.py").splitlines()[-1]
+    found = re.fullmatch(
+        r"accuracy=(0\.9\d\d|1\.000) device=mycelya:0 steps_per_s=(\d+)", last
+    )
+    assert found, last
+    assert float(found[1]) >= 0.97
+
+
+@pytest.mark.slow
+def test_chargpt_samples():
+    out = example("chargpt.py", "--steps", "60", "--sample", "200")
+    *_, last = out.splitlines()
+    assert re.fullmatch(r"loss=\d\.\d{3} device=mycelya:0 steps_per_s=\d+", last), last
+    sample = out.split("step 50: loss")[1].split("\n", 1)[1].rsplit("\n", 2)[0]
+    assert len(sample) == 201

@@ -1,0 +1,73 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""A wheel holds all that is needed, and works wherever it is unpacked."""
+
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from helpers import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-q"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "-w", folder, "."],
+        cwd=ROOT,
+        check=True,
+    )
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_it_holds_the_artefacts(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        worker = archive.getinfo("mycelya_torch/bin/mycelya-worker")
+        (metadata,) = (n for n in names if n.endswith(".dist-info/METADATA"))
+        requires = archive.read(metadata).decode()
+    libraries = {
+        f"mycelya_torch/lib/libmycelya_{x}.so" for x in ("device", "exec", "go")
+    }
+    assert libraries | {worker.filename} <= names
+    assert {"mycelya_torch/py.typed", "mycelya_torch/_device.pyi"} <= names
+    assert worker.external_attr >> 16 & 0o111 == 0o111
+    assert not [n for n in names if n.startswith(("tests", "csrc", "scripts", "build"))]
+    assert not [n for n in names if n.endswith(".h")]
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert f"-{python}-{python}-" in wheel.name
+    assert "Requires-Dist: torch==" in requires
+
+
+def test_it_works_from_anywhere(wheel, tmp_path):
+    """Unpacked anywhere: the package finds its worker and libraries beside itself."""
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+    site = tmp_path / "site"
+    subprocess.run([*install, "--target", site, wheel], check=True)
+    code = (
+        "import torch, mycelya_torch; print(mycelya_torch.__file__);"
+        "print((torch.ones(3, device='mycelya') + 1).tolist())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{site}/mycelya_torch/__init__.py\n[2.0, 2.0, 2.0]\n"
+
+
+def test_no_library_names_a_folder_of_this_machine(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    for library in (tmp_path / "mycelya_torch" / "lib").iterdir():
+        assert str(ROOT).encode() not in library.read_bytes(), library.name

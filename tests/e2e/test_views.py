@@ -1,0 +1,199 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Views are windows on a storage: reads through them, writes through them, cuts."""
+
+import pytest
+import torch
+from helpers import DEVICE, compare, same, to_device
+
+
+def sync():
+    torch.mycelya.synchronize()
+
+
+def base():
+    return torch.arange(24.0).reshape(2, 3, 4)
+
+
+VIEWS = {
+    "view": lambda x: x.view(6, 4),
+    "reshape": lambda x: x.reshape(-1),
+    "transpose": lambda x: x.transpose(0, 2),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "select": lambda x: x[1],
+    "slice": lambda x: x[:, 1:, ::2],
+    "narrow": lambda x: x.narrow(2, 1, 2),
+    "unsqueeze": lambda x: x.unsqueeze(1),
+    "squeeze": lambda x: x[:1].squeeze(0),
+    "diagonal": lambda x: x.diagonal(0, 1, 2),
+    "unfold": lambda x: x.unfold(2, 2, 2),
+    "as_strided": lambda x: x.as_strided((3, 2), (4, 1), 5),
+    "chain": lambda x: x.transpose(0, 1)[1:].permute(2, 1, 0)[1::2],
+    "split": lambda x: x.split(2, 2)[1],
+    "chunk": lambda x: x.chunk(2, 2)[0],
+    "unbind": lambda x: x.unbind(1)[2],
+    "flatten": lambda x: x.flatten(1),
+    "detach": lambda x: x.detach(),
+    "view dtype": lambda x: x.view(torch.int32).view(torch.float32),
+    "movedim": lambda x: x.movedim(0, -1),
+    "T": lambda x: x[0].T,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_read(name):
+    compare(VIEWS[name], base())
+    compare(lambda x: VIEWS[name](x) * 2, base().requires_grad_())
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("cut", [False, True], ids=["one trace", "cut between"])
+def test_write_shows_in_the_base_and_in_other_views(name, cut):
+    def fn(x):
+        view, other = VIEWS[name](x), x[0]
+        if cut:
+            sync()
+        view.mul_(3)
+        view += 1
+        return x + 0, other + 0, view + 0
+
+    compare(fn, base())
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["one trace", "cut between"])
+def test_write_to_the_base_shows_in_views_made_before(cut):
+    def fn(x):
+        row, column = x[0], x[..., 1]
+        if cut:
+            sync()
+        x.add_(100)
+        first = row + column.sum()
+        x.zero_()
+        return first, row + 0, column + 0
+
+    compare(fn, base())
+
+
+def test_reads_before_a_write_see_the_old_content():
+    def fn(x):
+        before = x * 1
+        old_row = x[0].clone()
+        x[0] = -1.0
+        return before, old_row, x.sum()
+
+    compare(fn, base())
+
+
+def test_expanded_views():
+    compare(lambda x: x[:, :1].expand(2, 5, 4) + 1, base().requires_grad_())
+    compare(lambda x: x.expand(3, 2, 3, 4).sum(0), base().requires_grad_())
+    with pytest.raises(RuntimeError, match="single memory location|expanded"):
+        torch.zeros(1, device=DEVICE).expand(3).add_(1)
+
+
+def test_overlapping_windows():
+    def fn(x):
+        flat = x.view(-1)
+        flat[2:10] = flat[12:20] * 2
+        flat[4:8] += 1000
+        return flat + 0
+
+    compare(fn, base())
+
+
+def test_overlapping_copy_is_refused_as_on_the_cpu():
+    for device in ("cpu", DEVICE):
+        x = torch.arange(10.0, device=device)
+        with pytest.raises(RuntimeError, match="overlap|single memory location"):
+            torch.add(x[:-1], 1, out=x[1:])
+
+
+def test_as_strided_windows_that_overlap_themselves():
+    compare(lambda x: x.as_strided((5, 4), (1, 1)) * 2, base())
+    compare(lambda x: x.as_strided((4, 4), (0, 1)).sum(0), base())
+
+
+def test_loops_of_views_across_many_cuts():
+    def fn(x):
+        for i in range(6):
+            x[i % 2, :, i % 4].add_(i)
+            if i % 2:
+                sync()
+        return x
+
+    compare(fn, base())
+
+
+def test_metadata_ops_in_place():
+    def fn(x):
+        y = x * 1
+        y.t_() if y.dim() == 2 else y.transpose_(0, 1)
+        y.unsqueeze_(0)
+        y.squeeze_(0)
+        return y + 1
+
+    compare(fn, base())
+    compare(fn, base()[0].clone())
+
+
+def test_data_and_set():
+    def fn(x):
+        y = torch.zeros(2, 2, device=x.device)
+        y.data = x[0] * 1
+        z = torch.empty(0, device=x.device)
+        z.set_(y)
+        z.add_(1)
+        return y, z
+
+    compare(fn, base())
+
+
+def test_resize():
+    def fn(x):
+        y = x.flatten().clone()
+        y.resize_(8)
+        y.add_(1)
+        y.resize_(4, 2)
+        return y * 1
+
+    compare(fn, base())
+
+    def grow(x):
+        y = x.flatten().clone()
+        y.resize_(40)
+        return y[:24] * 1
+
+    compare(grow, base())
+
+
+def test_storage_is_shared_and_dies_once():
+    import mycelya_torch
+
+    x = torch.zeros(4, device=DEVICE)
+    assert mycelya_torch.get_storage_id(x) == mycelya_torch.get_storage_id(x[1:])
+    assert mycelya_torch.get_storage_id(x) != mycelya_torch.get_storage_id(x.clone())
+    row = x[1:3]
+    del x
+    row.add_(1)
+    assert row.cpu().tolist() == [1.0, 1.0]
+
+
+def test_views_as_real_and_complex():
+    x = torch.randn(3, 2, dtype=torch.complex64)
+    compare(lambda x: torch.view_as_real(x) * 2, x)
+    compare(lambda x: torch.view_as_complex(x.view(3, 2)), torch.randn(3, 2))
+
+    def write(x):
+        torch.view_as_real(x)[..., 1] = 0.0
+        return x * 1
+
+    compare(write, x)
+
+
+def test_many_windows_of_one_storage_in_one_trace():
+    x = torch.zeros(64)
+    y = to_device(x)
+    for t in (x, y):
+        for i in range(63):
+            t[i + 1 : i + 2] = t[i : i + 1] + i
+    same(y, x)

@@ -1,0 +1,249 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package tests
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/mycelya/mycelya/"
+
+// matrix says what the packages of a folder and of those below it may import of ours; the longest folder that fits
+// counts. "x/..." stands for x and all below it. A folder may import what is below it. Data flows one way: an import
+// points to a vocabulary or to the stage that is being driven, never back.
+var matrix = map[string][]string{
+	"ir":                   {"ir/..."},
+	"capture":              {"ir"},
+	"passes":               {"ir"},
+	"codegen/kernel":       {},
+	"codegen":              {"ir", "codegen/kernel", "proto"},
+	"codegen/cuda":         {"codegen/kernel"},
+	"codegen/cpu":          {"codegen/kernel"},
+	"proto":                {"proto/...", "codegen/kernel"},
+	"runtime":              {"ir", "passes", "codegen/...", "proto/...", "runtime/..."},
+	"runtime/provider":     {"proto/transport", "runtime/provider/..."},
+	"worker":               {"worker/...", "proto/...", "codegen/..."},
+	"worker/ref":           {"worker", "proto/...", "codegen/...", "ir", "ir/eval"},
+	"worker/conformance":   {"worker/...", "proto/...", "codegen/...", "ir", "ir/eval"},
+	"tests":                {"..."},
+	"capture/lib":          {"..."}, // mains wire, and hold no logic
+	"worker/cmd":           {"..."},
+	"passes/cmd":           {"ir", "passes"},
+	"runtime/dump":         {"ir", "passes", "codegen/...", "proto/..."},
+	"worker/internal":      {"proto/..."},
+	"codegen/internal":     {"ir", "codegen/kernel"},
+	"proto/internal":       {},
+	"capture/asm":          {"ir"},
+	"bench":                {"..."},
+	"examples":             {"..."},
+	"mycelya_torch":        {},
+	"csrc":                 {},
+	"runtime/provider/all": {"runtime/provider/..."},
+}
+
+// standardOnly lists the folders that import nothing but the standard library and what the matrix says.
+var standardOnly = []string{"ir", "capture", "passes", "codegen/kernel", "codegen/cuda", "codegen/cpu"}
+
+type goPackage struct {
+	ImportPath, Name                   string
+	Imports, TestImports, XTestImports []string
+}
+
+// ours lists the packages of the module without their tests.
+func ours(t *testing.T) []goPackage {
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,TestImports,XTestImports", "./...")
+	cmd.Dir = ".."
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	var packages []goPackage
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p goPackage
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if p.Name != "" { // else a folder without Go files
+			packages = append(packages, p)
+		}
+	}
+	return packages
+}
+
+// folder is the row of the matrix for a package, "" if it has none.
+func folder(pkg string) string {
+	for f := pkg; f != "."; f = path.Dir(f) {
+		if _, ok := matrix[f]; ok {
+			return f
+		}
+	}
+	return ""
+}
+
+func allowed(patterns []string, imported string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		base, below := strings.CutSuffix(p, "...")
+		return p == imported || below && strings.HasPrefix(imported+"/", base)
+	})
+}
+
+// wrongImports lists what is wrong with the imports of a package.
+func wrongImports(pkg string, imports []string, test bool) []string {
+	row := folder(pkg)
+	if row == "" {
+		return []string{pkg + " has no row in the import matrix"}
+	}
+	var out []string
+	for _, i := range imports {
+		if i == "C" {
+			continue
+		}
+		of, ok := strings.CutPrefix(i, module)
+		switch {
+		case !ok:
+			third := strings.Contains(strings.Split(i, "/")[0], ".")
+			if third && !test && slices.Contains(standardOnly, row) {
+				out = append(out, pkg+" imports "+i+": only the standard library is allowed")
+			}
+		case of == pkg, allowed(matrix[row], of), strings.HasPrefix(of, pkg+"/internal"):
+		case test && (strings.HasPrefix(of, "tests/") || of == "ir/eval"):
+		default:
+			out = append(out, pkg+" imports "+of)
+		}
+	}
+	return out
+}
+
+// TestImports holds the import matrix. Tests may besides use tests/... and the meaning of ops.
+func TestImports(t *testing.T) {
+	packages := ours(t)
+	require.Greater(t, len(packages), 4)
+	for _, p := range packages {
+		pkg := strings.TrimPrefix(p.ImportPath, module)
+		assert.Empty(t, wrongImports(pkg, p.Imports, false))
+		assert.Empty(t, wrongImports(pkg, append(p.TestImports, p.XTestImports...), true), "in tests")
+	}
+}
+
+// TestMatrix: the check itself refuses what it must.
+func TestMatrix(t *testing.T) {
+	for _, test := range []struct {
+		pkg, imported string
+		test, ok      bool
+	}{
+		{"ir", "fmt", false, true},
+		{"ir", "golang.org/x/tools/txtar", false, false},
+		{"ir", "github.com/stretchr/testify/assert", true, true},
+		{"ir/eval", module + "ir", false, true},
+		{"ir", module + "passes", false, false},
+		{"ir", module + "passes", true, false},
+		{"capture", module + "ir", false, true},
+		{"capture", module + "ir/eval", false, false},
+		{"capture", module + "runtime", false, false},
+		{"capture/lib", module + "runtime", false, true},
+		{"passes", module + "tests/golden", false, false},
+		{"passes", module + "tests/golden", true, true},
+		{"codegen", module + "passes", false, false},
+		{"codegen/cuda", module + "ir", false, false},
+		{"proto", module + "ir", false, false},
+		{"proto/transport", module + "proto", false, true},
+		{"runtime", module + "capture", false, false},
+		{"runtime/provider/local", module + "runtime", false, false},
+		{"worker", module + "ir", false, false},
+		{"worker/ref", module + "ir/eval", false, true},
+		{"worker/cmd/mycelya-worker", module + "worker", false, true},
+		{"elsewhere", "fmt", false, false},
+	} {
+		assert.Equal(t, test.ok, len(wrongImports(test.pkg, []string{test.imported}, test.test)) == 0, "%v", test)
+	}
+}
+
+var include = regexp.MustCompile(`(?m)^\s*#\s*include\s+["<]([^">]+)[">]`)
+
+// wrongInclude says whether a file of csrc includes a file of a library that it must not know: device and exec never
+// include each other, and neither of them our Go side; abi includes nothing of ours.
+func wrongInclude(root, file, included string) bool {
+	library := func(p string) string { return strings.Split(filepath.ToSlash(p), "/")[0] }
+	from := library(file)
+	target := ""
+	for _, base := range []string{filepath.Dir(file), ".", ".."} { // next to it, from csrc, from the repository
+		p := filepath.Join(base, included)
+		if base == ".." {
+			var err error
+			if p, err = filepath.Rel("csrc", included); err != nil {
+				continue
+			}
+		}
+		if _, err := os.Stat(filepath.Join(root, p)); err == nil && !strings.HasPrefix(p, "..") {
+			target = library(p)
+			break
+		}
+	}
+	return target != "" && target != from && (target != "abi" || from == "abi")
+}
+
+// TestIncludes walks the C++ files.
+func TestIncludes(t *testing.T) {
+	root := filepath.Join("..", "csrc")
+	files := 0
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !slices.Contains([]string{".h", ".cpp", ".cu", ".inc"}, filepath.Ext(p)) {
+			return err
+		}
+		files++
+		text, err := os.ReadFile(p)
+		require.NoError(t, err)
+		rel, err := filepath.Rel(root, p)
+		require.NoError(t, err)
+		for _, m := range include.FindAllStringSubmatch(string(text), -1) {
+			assert.False(t, wrongInclude(root, rel, m[1]), "%s includes %s", p, m[1])
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	assert.Positive(t, files)
+}
+
+// TestWrongInclude: the check itself refuses what it must, however the path is written.
+func TestWrongInclude(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "csrc")
+	for _, f := range []string{"abi/mycelya.h", "device/Record.h", "device/test/a.cpp", "exec/Run.h", "exec/Run.cpp"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(f)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, f), nil, 0o644))
+	}
+	for _, test := range []struct {
+		file, included string
+		wrong          bool
+	}{
+		{"exec/Run.cpp", "Run.h", false},
+		{"exec/Run.cpp", "exec/Run.h", false},
+		{"exec/Run.cpp", "csrc/exec/Run.h", false},
+		{"exec/Run.cpp", "../abi/mycelya.h", false},
+		{"exec/Run.cpp", "abi/mycelya.h", false},
+		{"exec/Run.cpp", "ATen/ATen.h", false},
+		{"exec/Run.cpp", "../device/Record.h", true},
+		{"exec/Run.cpp", "device/Record.h", true},
+		{"exec/Run.cpp", "csrc/device/Record.h", true},
+		{"device/test/a.cpp", "../Record.h", false},
+		{"device/test/a.cpp", "../../exec/Run.h", true},
+		{"abi/mycelya.h", "device/Record.h", true},
+	} {
+		assert.Equal(t, test.wrong, wrongInclude(root, test.file, test.included), "%v", test)
+	}
+}

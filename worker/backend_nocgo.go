@@ -1,0 +1,21 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+//go:build !cgo || !(linux || darwin)
+
+package worker
+
+import "github.com/mycelya/mycelya/proto"
+
+// Torch says where PyTorch and the executor are; this build can't load them.
+type Torch struct {
+	Exec    string
+	Lib     string
+	Device  string
+	Threads int
+}
+
+// Load fails: libtorch is loaded through cgo.
+func (t Torch) Load() (Backend, error) {
+	return nil, Errorf(proto.ErrRuntime, "This worker was built without cgo and can't load PyTorch; build it with CGO_ENABLED=1.")
+}

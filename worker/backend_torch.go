@@ -1,0 +1,317 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+//go:build cgo && (linux || darwin)
+
+package worker
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../csrc/abi
+#cgo linux LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include "mycelya.h"
+
+// The executor's functions; all are there or the library is refused.
+#define FUNCTIONS(X) \
+  X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(upload_begin) X(upload_end) X(read) X(read_done) \
+  X(free) X(sync) X(usage)
+#define FIELD(f) myc_exec_fn_##f f;
+typedef struct { FUNCTIONS(FIELD) } api;
+
+// Fills a; returns the first missing name, or NULL.
+static const char* api_load(void* lib, api* a) {
+#define LOAD(f) \
+  *(void**)&a->f = dlsym(lib, "myc_exec_" #f); \
+  if (!a->f) return "myc_exec_" #f;
+  FUNCTIONS(LOAD)
+  return NULL;
+}
+
+// What one executor's calls share. Go may not put pointers to its memory into a struct that it passes to C.
+enum { MAX_ERRORS = 16, MAX_RANK = 32 };
+typedef struct {
+  api a;
+  myc_exec* x;
+  myc_error error;
+  myc_step_error errors[MAX_ERRORS];
+  myc_view view;
+  int64_t sizes[MAX_RANK], strides[MAX_RANK];
+  const void* out;
+  uint64_t bytes;
+  void* handle;
+  uint64_t poison_call;
+  uint32_t poison_step;
+  char info[1024];
+} exec_state;
+
+static uint32_t x_abi(api* a) { return a->abi_version(); }
+static int x_new(exec_state* s, const char* device, int32_t threads) {
+  s->error.kind = 0;
+  return (s->x = s->a.new(device, threads, &s->error)) != NULL;
+}
+static void x_delete(exec_state* s) { s->a.delete(s->x); }
+static uint64_t x_info(exec_state* s) { return s->a.info(s->x, s->info, sizeof s->info); }
+static myc_prog* x_prepare(exec_state* s, const uint64_t* words, uint64_t n) {
+  s->error.kind = 0;
+  return s->a.prepare(s->x, words, n, &s->error);
+}
+static void x_drop(exec_state* s, myc_prog* p) { s->a.drop(s->x, p); }
+static int32_t x_run(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np, const uint64_t* in, uint64_t ni,
+                     const uint64_t* out, uint64_t no, uint64_t call) {
+  return s->a.run(s->x, p, params, np, in, ni, out, no, call, s->errors, MAX_ERRORS);
+}
+static void* x_upload_begin(exec_state* s, uint64_t id, uint64_t bytes) {
+  s->error.kind = 0;
+  return s->a.upload_begin(s->x, id, bytes, &s->error);
+}
+static int32_t x_upload_end(exec_state* s, uint64_t id) { return s->a.upload_end(s->x, id, &s->error); }
+static int32_t x_read(exec_state* s) {
+  s->view.sizes = s->sizes;
+  s->view.strides = s->strides;
+  s->poison_call = 0;
+  s->poison_step = 0;
+  return s->a.read(s->x, &s->view, &s->out, &s->bytes, &s->handle, &s->poison_call, &s->poison_step, &s->error);
+}
+static void x_read_done(exec_state* s) { s->a.read_done(s->x, s->handle); }
+static void x_free(exec_state* s, const uint64_t* ids, uint64_t n) { s->a.free(s->x, ids, n); }
+static int32_t x_sync(exec_state* s) { return s->a.sync(s->x, &s->error); }
+static void x_usage(exec_state* s, uint64_t* storages, uint64_t* bytes) { s->a.usage(s->x, storages, bytes); }
+*/
+import "C"
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"unsafe"
+
+	"github.com/mycelya/mycelya/proto"
+)
+
+// The header's numbers are proto's: a change of one alone doesn't compile.
+const (
+	_ = uint(C.MYCELYA_ABI_VERSION-proto.ABIVersion) + uint(proto.ABIVersion-C.MYCELYA_ABI_VERSION)
+	_ = uint(C.MAX_ERRORS-MaxErrors) + uint(MaxErrors-C.MAX_ERRORS)
+	_ = uint(C.MAX_RANK-proto.MaxRank) + uint(proto.MaxRank-C.MAX_RANK)
+	_ = uint(C.MYC_E_LOST-proto.ErrLost) + uint(proto.ErrLost-C.MYC_E_LOST)
+)
+
+// Torch says where PyTorch and the executor are, and on which device to run.
+type Torch struct {
+	Exec    string // libmycelya_exec
+	Lib     string // folder with libtorch_cpu
+	Device  string // "cpu", "cuda:0"; "" is cuda:0 if it can be used, else cpu
+	Threads int    // 0: PyTorch's default
+}
+
+type torchBackend struct {
+	Torch
+	api C.api
+}
+
+// Load loads libtorch, then the executor library, which finds it loaded. Nothing is ever unloaded: ATen doesn't survive it.
+func (t Torch) Load() (Backend, error) {
+	ext := ".so"
+	if goruntime.GOOS == "darwin" {
+		ext = ".dylib"
+	}
+	for _, name := range []string{"libc10", "libtorch_cpu"} {
+		if _, err := open(filepath.Join(t.Lib, name+ext)); err != nil {
+			return nil, Errorf(proto.ErrRuntime, "PyTorch could not be loaded: %v. Is the torch of this environment whole? Its libraries are expected in %q.", err, t.Lib)
+		}
+	}
+	if t.wantsCUDA() {
+		for _, name := range []string{"libc10_cuda", "libtorch_cuda"} {
+			path := filepath.Join(t.Lib, name+ext)
+			if _, err := os.Stat(path); err != nil {
+				if t.Device == "" {
+					break
+				}
+				return nil, Errorf(proto.ErrRuntime, "The device %q needs a PyTorch with CUDA, but the torch in %q has none (no %s).", t.Device, t.Lib, name+ext)
+			}
+			if _, err := open(path); err != nil {
+				if t.Device == "" {
+					break
+				}
+				return nil, Errorf(proto.ErrRuntime, "PyTorch's CUDA part could not be loaded: %v.", err)
+			}
+		}
+	}
+	lib, err := open(t.Exec)
+	if err != nil {
+		return nil, Errorf(proto.ErrRuntime, "The executor library could not be loaded: %v. It may have been built for another version of torch; "+
+			"reinstall the package: pip install --force-reinstall --no-deps mycelya-torch.", err)
+	}
+	b := &torchBackend{Torch: t}
+	if name := C.api_load(lib, &b.api); name != nil {
+		return nil, Errorf(proto.ErrRuntime, "The executor library %q has no function %s. %s", t.Exec, C.GoString(name), otherBuild)
+	}
+	if v := uint32(C.x_abi(&b.api)); v != proto.ABIVersion {
+		return nil, Errorf(proto.ErrRuntime, "The executor library %q has version %d of the ABI, the worker version %d. %s", t.Exec, v, proto.ABIVersion, otherBuild)
+	}
+	if b.Device == "" {
+		b.Device = "cpu"
+		if t.wantsCUDA() {
+			if x, err := b.make("cuda:0"); err == nil {
+				x.Close()
+				b.Device = "cuda:0"
+			}
+		}
+	}
+	return b, nil
+}
+
+const otherBuild = "It comes from another build: reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
+
+// wantsCUDA is false for "" on a host without a driver: libtorch_cuda takes up to half a second to load.
+func (t Torch) wantsCUDA() bool {
+	if t.Device == "" {
+		_, err := open("libcuda.so.1")
+		return err == nil
+	}
+	return strings.HasPrefix(t.Device, "cuda")
+}
+
+func open(path string) (unsafe.Pointer, error) {
+	// dlerror belongs to the thread.
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	c := C.CString(path)
+	defer C.free(unsafe.Pointer(c))
+	h := C.dlopen(c, C.RTLD_NOW|C.RTLD_LOCAL)
+	if h == nil {
+		return nil, errors.New(C.GoString(C.dlerror()))
+	}
+	return h, nil
+}
+
+func (b *torchBackend) New() (Executor, error) { return b.make(b.Device) }
+
+func (b *torchBackend) make(device string) (Executor, error) {
+	s := (*C.exec_state)(C.calloc(1, C.sizeof_exec_state))
+	s.a = b.api
+	d := C.CString(device)
+	defer C.free(unsafe.Pointer(d))
+	x := &torchExecutor{s: s}
+	if C.x_new(s, d, C.int32_t(b.Threads)) == 0 {
+		err := x.failure()
+		C.free(unsafe.Pointer(s))
+		return nil, err
+	}
+	return x, nil
+}
+
+// torchExecutor calls the executor library.
+type torchExecutor struct{ s *C.exec_state }
+
+// failure is the error that the last call has left.
+func (x *torchExecutor) failure() *Error {
+	e := &x.s.error
+	out := &Error{Kind: int32(e.kind), Text: C.GoString(&e.text[0])}
+	if out.Kind == proto.OK {
+		out.Kind, out.Text = proto.ErrRuntime, "The executor failed without saying why."
+	}
+	return out
+}
+
+func words(w []uint64) (*C.uint64_t, C.uint64_t) {
+	return (*C.uint64_t)(unsafe.SliceData(w)), C.uint64_t(len(w))
+}
+
+func (x *torchExecutor) Info() Info {
+	n := C.x_info(x.s)
+	var i Info
+	if n < C.uint64_t(len(x.s.info)) {
+		_ = json.Unmarshal(C.GoBytes(unsafe.Pointer(&x.s.info[0]), C.int(n)), &i)
+	}
+	return i
+}
+
+func (x *torchExecutor) Prepare(p *proto.Program) (Prepared, error) {
+	w, n := words(proto.Words(p))
+	prog := C.x_prepare(x.s, w, n)
+	if prog == nil {
+		return nil, x.failure()
+	}
+	return prog, nil
+}
+
+func (x *torchExecutor) Drop(p Prepared) { C.x_drop(x.s, p.(*C.myc_prog)) }
+
+func (x *torchExecutor) Run(p Prepared, params, inputs, outputs []uint64, call uint64) (int, []StepError) {
+	pw, np := words(params)
+	iw, ni := words(inputs)
+	ow, no := words(outputs)
+	failed := int(C.x_run(x.s, p.(*C.myc_prog), pw, np, iw, ni/2, ow, no/2, C.uint64_t(call)))
+	if failed == 0 {
+		return 0, nil
+	}
+	errs := make([]StepError, min(failed, MaxErrors))
+	for i := range errs {
+		e := &x.s.errors[i]
+		errs[i] = StepError{Step: uint32(e.step), Kind: int32(e.error.kind), Text: C.GoString(&e.error.text[0])}
+	}
+	return failed, errs
+}
+
+func (x *torchExecutor) UploadBegin(id, bytes uint64) ([]byte, error) {
+	m := C.x_upload_begin(x.s, C.uint64_t(id), C.uint64_t(bytes))
+	if m == nil && (bytes > 0 || x.s.error.kind != 0) {
+		return nil, x.failure()
+	}
+	return unsafe.Slice((*byte)(m), bytes), nil
+}
+
+func (x *torchExecutor) UploadEnd(id uint64) error {
+	if C.x_upload_end(x.s, C.uint64_t(id)) != 0 {
+		return x.failure()
+	}
+	return nil
+}
+
+func (x *torchExecutor) Read(v *proto.Read, use func([]byte) error) error {
+	if len(v.Sizes) > proto.MaxRank || len(v.Strides) != len(v.Sizes) {
+		return Errorf(proto.ErrValue, "A view of %d sizes and %d strides can't be read.", len(v.Sizes), len(v.Strides))
+	}
+	s := x.s
+	s.view = C.myc_view{storage: C.uint64_t(v.Storage), dtype: C.uint32_t(v.Dtype), rank: C.uint32_t(len(v.Sizes)), offset: C.int64_t(v.Offset)}
+	for i := range v.Sizes {
+		s.sizes[i], s.strides[i] = C.int64_t(v.Sizes[i]), C.int64_t(v.Strides[i])
+	}
+	if C.x_read(s) != 0 {
+		e := x.failure()
+		e.Call, e.Step = uint64(s.poison_call), uint32(s.poison_step)
+		return e
+	}
+	defer C.x_read_done(s)
+	return use(unsafe.Slice((*byte)(s.out), uint64(s.bytes)))
+}
+
+func (x *torchExecutor) Free(ids []uint64) {
+	w, n := words(ids)
+	C.x_free(x.s, w, n)
+}
+
+func (x *torchExecutor) Sync() error {
+	if C.x_sync(x.s) != 0 {
+		return x.failure()
+	}
+	return nil
+}
+
+func (x *torchExecutor) Usage() (storages, bytes uint64) {
+	var n, b C.uint64_t
+	C.x_usage(x.s, &n, &b)
+	return uint64(n), uint64(b)
+}
+
+func (x *torchExecutor) Close() {
+	C.x_delete(x.s)
+	C.free(unsafe.Pointer(x.s))
+	x.s = nil
+}

@@ -1,0 +1,82 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Mycelya-worker serves one user's clients on a unix socket. It prints one handshake line on stdout when it listens, logs
+// to stderr, and ends at SIGTERM or, with --stdin-eof, when its stdin ends. It leaves no socket behind.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/ref"
+)
+
+func main() {
+	var (
+		t       worker.Torch
+		level   slog.Level
+		socket  = flag.String("socket", "", "path of the unix socket to listen on")
+		backend = flag.String("backend", "torch", "what runs programs: torch, or ref, which needs no PyTorch")
+		eof     = flag.Bool("stdin-eof", false, "end when stdin ends")
+		version = flag.Bool("version", false, "print the build and end")
+	)
+	flag.StringVar(&t.Device, "device", "", `"cpu" or "cuda:<number>"; empty: CUDA if it can be used, else the CPU`)
+	flag.StringVar(&t.Exec, "exec", "", "path of libmycelya_exec")
+	flag.StringVar(&t.Lib, "torch-lib", "", "folder of libtorch_cpu")
+	flag.IntVar(&t.Threads, "threads", 0, "threads of one operator on the CPU; 0: PyTorch's default")
+	flag.TextVar(&level, "log", slog.LevelWarn, "debug, info, warn or error")
+	flag.Parse()
+	if *version {
+		fmt.Println(transport.Build)
+		return
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	load := t.Load
+	if *backend == "ref" {
+		load = func() (worker.Backend, error) { return ref.Backend{}, nil }
+	}
+	if *socket == "" || flag.NArg() > 0 || *backend != "torch" && *backend != "ref" {
+		fmt.Fprintln(os.Stderr, "mycelya-worker needs --socket, takes no other arguments than flags, and knows the backends torch and ref.")
+		flag.Usage()
+		os.Exit(2)
+	}
+	l, err := net.Listen("unix", *socket)
+	if err != nil {
+		log.Error("can't listen", "error", err)
+		os.Exit(1)
+	}
+	// Nothing is waited for at the end: a program may run for minutes, and whoever asked for it is gone.
+	end := func(code int) {
+		_ = os.Remove(*socket)
+		if dir := filepath.Dir(*socket); strings.HasPrefix(filepath.Base(dir), transport.FolderPrefix) {
+			_ = os.Remove(dir) // the client's private folder; not if anything else is in it
+		}
+		os.Exit(code)
+	}
+	signal.Ignore(syscall.SIGPIPE) // of a log that nobody reads any more: there is still a folder to remove
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	go func() { log.Info("ends at a signal", "signal", <-signals); end(0) }()
+	if *eof {
+		go func() { _, _ = io.Copy(io.Discard, os.Stdin); end(0) }()
+	}
+	h := transport.Handshake{Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(), Build: transport.Build}
+	fmt.Println(h)
+	server := worker.Server{Load: load, Log: log}
+	if err := server.Serve(l); err != nil {
+		log.Error("can't accept", "error", err)
+		end(1)
+	}
+	end(0)
+}

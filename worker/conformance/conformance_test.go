@@ -1,0 +1,34 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package conformance_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/worker/conformance"
+	"github.com/mycelya/mycelya/worker/ref"
+)
+
+func TestRef(t *testing.T) { conformance.RunAll(t, ref.Backend{}) }
+
+func TestTorch(t *testing.T) {
+	b, err := conformance.Torch(t).Load()
+	require.NoError(t, err)
+	conformance.RunAll(t, b)
+}
+
+// The dtypes of proto, which imports nothing of ours, are those of ir.
+func TestDTypes(t *testing.T) {
+	for d := range ir.NumDTypes + 10 {
+		want := 0
+		if d.Valid() {
+			want = d.Size()
+		}
+		require.Equal(t, want, proto.DTypeSize(uint32(d)))
+	}
+}

@@ -1,0 +1,236 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package ref
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/eval"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/worker"
+)
+
+// writes says whether an operator overwrites its first argument: PyTorch's names of in-place operators end in "_".
+func writes(op string) bool {
+	base, _, _ := strings.Cut(op, ".")
+	return strings.HasSuffix(base, "_") && !strings.HasSuffix(base, "__")
+}
+
+// operands lists the tensors of a call, those in lists included.
+func operands(c *proto.CallOp) (out []uint32) {
+	for _, a := range c.Args {
+		switch k := a.Kind.(type) {
+		case *proto.Arg_Tensor:
+			out = append(out, k.Tensor)
+		case *proto.Arg_List_:
+			for _, item := range k.List.Items {
+				if t, ok := item.Kind.(*proto.Arg_Tensor); ok {
+					out = append(out, t.Tensor)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// touched lists the tensors that a call makes or writes. Of an operator unknown here nobody says what it writes: without a
+// result that is wanted it must be an operand, and any may be it.
+func (r *runner) touched(c *proto.CallOp) (out []uint32) {
+	for _, t := range c.Results {
+		if t != 0 {
+			out = append(out, t-1)
+		}
+	}
+	ops := operands(c)
+	switch {
+	case writes(c.Op):
+		return append(out, ops[:min(1, len(ops))]...)
+	case len(out) == 0:
+		return ops
+	}
+	return out
+}
+
+// call runs an operator.
+func (r *runner) call(c *proto.CallOp) error {
+	for _, t := range operands(c) {
+		if p := r.buffer(t).poison; p != nil {
+			for _, t := range r.touched(c) {
+				b := r.p.Tensors[t].Buffer
+				if r.buffers[b] == nil {
+					r.buffers[b] = &storage{}
+				}
+				r.buffers[b].poison = p
+			}
+			return nil
+		}
+	}
+	return guard(func() error { return r.operator(c) })
+}
+
+func (r *runner) operator(c *proto.CallOp) error {
+	unknown := worker.Errorf(proto.ErrNotImplemented, "The reference worker doesn't know %s with these arguments.", c.Op)
+	switch c.Op {
+	case "mycelya::manual_seed": // nothing here draws numbers
+		return nil
+	case "aten::copy_":
+		if ops := operands(c); len(ops) == 2 {
+			return eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: r.tensor(ops[1])}}, r.tensor(ops[0]))
+		}
+		return unknown
+	case "aten::zero_":
+		if ops := operands(c); len(ops) == 1 {
+			zero := eval.Arg{Tensor: &eval.Tensor{DType: ir.I64, Data: make([]byte, 8)}, Number: true}
+			t := r.tensor(ops[0])
+			return eval.Eval(ir.OpFill, []eval.Arg{{Tensor: t}, zero}, t)
+		}
+		return unknown
+	}
+	name, inPlace := ir.FunctionalName(c.Op)
+	g := ir.NewGraph("", "")
+	values := []eval.Arg{} // by ir.ValueID
+	args := make([]ir.Arg, len(c.Args))
+	for i, a := range c.Args {
+		v, ok := r.arg(g, &values, a)
+		if !ok {
+			return unknown
+		}
+		args[i] = v
+	}
+	op, own, ok := ir.FromATen(g, name, args)
+	if !ok {
+		return unknown
+	}
+	dtype := ir.Invalid
+	if op == ir.OpCast {
+		dtype = castTo(args)
+	}
+	want, err := g.Infer(op, own, dtype)
+	if err != nil {
+		return worker.Errorf(proto.ErrRuntime, "%s: %v.", c.Op, err)
+	}
+	dst, err := r.target(c, inPlace, want)
+	if err != nil {
+		return err
+	}
+	return eval.Eval(op, evalArgs(g, op, own, values), dst)
+}
+
+// castTo is the dtype that _to_copy names.
+func castTo(args []ir.Arg) ir.DType {
+	for _, a := range args {
+		if a.Kind == ir.ArgDType {
+			return ir.DType(a.V)
+		}
+	}
+	return ir.Invalid
+}
+
+// target is where an operator puts its result: its first operand, or new memory whose geometry must be the result's.
+func (r *runner) target(c *proto.CallOp, inPlace bool, want ir.Type) (*eval.Tensor, error) {
+	sizes := make([]int64, len(want.Dims))
+	for i, d := range want.Dims {
+		sizes[i] = int64(d)
+	}
+	if inPlace {
+		ops := operands(c)
+		t := r.tensor(ops[0])
+		if !slices.Equal(t.Sizes, sizes) {
+			return nil, worker.Errorf(proto.ErrRuntime, "%s gives sizes %v, its first operand has %v.", c.Op, sizes, t.Sizes)
+		}
+		return t, nil
+	}
+	if len(c.Results) != 1 {
+		return nil, worker.Errorf(proto.ErrRuntime, "%s has 1 result, the program has %d.", c.Op, len(c.Results))
+	}
+	if c.Results[0] == 0 {
+		return eval.New(want.DType, sizes, nil)
+	}
+	i := c.Results[0] - 1
+	w := r.window(i)
+	if !slices.Equal(w.Sizes, sizes) || w.DType != want.DType || w.Offset != 0 {
+		return nil, worker.Errorf(proto.ErrRuntime, "%s gives %v%v, the program expects %v%v.", c.Op, want.DType, sizes, w.DType, w.Sizes)
+	}
+	st, err := made(w)
+	if err != nil {
+		return nil, err
+	}
+	r.buffers[r.p.Tensors[i].Buffer] = st
+	w.Data = st.data
+	return w, nil
+}
+
+// arg gives an argument as the op table looks at it. Tensors and numbers become values of g; all sizes are known here, and so
+// they are constants.
+func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, bool) {
+	value := func(n ir.Node, t *eval.Tensor, number bool) ir.Arg {
+		typ := ir.Type{DType: t.DType, Dims: make([]ir.Dim, len(t.Sizes)), Strides: make([]ir.Dim, len(t.Strides))}
+		for i := range t.Sizes {
+			typ.Dims[i], typ.Strides[i] = ir.Const(t.Sizes[i]), ir.Const(t.Strides[i])
+		}
+		id := g.Add(n, nil, []ir.Type{typ})
+		*values = append(*values, eval.Arg{Tensor: t, Number: number})
+		return ir.Value(g.Nodes[id].First)
+	}
+	switch k := a.Kind.(type) {
+	case *proto.Arg_None:
+		return ir.Arg{Kind: ir.ArgNone}, true
+	case *proto.Arg_Tensor:
+		return value(ir.Node{Op: ir.OpInput}, r.tensor(k.Tensor), false), true
+	case *proto.Arg_Number_:
+		d := map[uint32]ir.DType{proto.NumberF64: ir.F64, proto.NumberI64: ir.I64, proto.NumberBool: ir.Bool, proto.NumberC128: ir.C128}[k.Number.Kind]
+		return value(ir.Node{Op: ir.OpParam}, &eval.Tensor{DType: d, Data: r.element(d, k.Number.Param)}, true), true
+	case *proto.Arg_Scalar_:
+		d := ir.DType(k.Scalar.Dtype)
+		return value(ir.Node{Op: ir.OpScalar}, &eval.Tensor{DType: d, Data: r.element(d, k.Scalar.Param)}, false), true
+	case *proto.Arg_Size:
+		return ir.Arg{Kind: ir.ArgInt, V: int64(r.params[k.Size])}, true
+	case *proto.Arg_Int:
+		return ir.Arg{Kind: ir.ArgInt, V: k.Int}, true
+	case *proto.Arg_Bool:
+		v := ir.Arg{Kind: ir.ArgBool}
+		if k.Bool {
+			v.V = 1
+		}
+		return v, true
+	case *proto.Arg_Dtype:
+		return ir.Arg{Kind: ir.ArgDType, V: int64(k.Dtype)}, true
+	case *proto.Arg_Layout:
+		return ir.Arg{Kind: ir.ArgLayout, V: int64(k.Layout)}, true
+	case *proto.Arg_Device:
+		return ir.Arg{Kind: ir.ArgDevice}, true
+	case *proto.Arg_MemoryFormat:
+		return ir.Arg{Kind: ir.ArgMemFmt, V: int64(k.MemoryFormat)}, true
+	case *proto.Arg_List_:
+		items := make([]ir.Arg, len(k.List.Items))
+		for i, item := range k.List.Items {
+			v, ok := r.arg(g, values, item)
+			if !ok {
+				return ir.Arg{}, false
+			}
+			items[i] = v
+		}
+		return g.AddList(uint8(k.List.Kind), items), true
+	}
+	return ir.Arg{}, false // floats, strings and generators are in no form of an own op
+}
+
+// evalArgs turns the arguments of an own op into what ir/eval takes.
+func evalArgs(g *ir.Graph, op ir.Op, own []ir.Arg, values []eval.Arg) []eval.Arg {
+	info := ir.Info(op)
+	var out []eval.Arg
+	for _, a := range own[:info.Arity()] {
+		out = append(out, values[a.V])
+	}
+	if info.Kind == ir.KindReduce {
+		attr := eval.Arg{KeepDim: own[info.Arity()+1].V != 0}
+		for _, d := range g.List(own[info.Arity()]) {
+			attr.Dims = append(attr.Dims, d.V)
+		}
+		out = append(out, attr)
+	}
+	return out
+}

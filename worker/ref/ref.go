@@ -1,0 +1,329 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package ref is a backend over ir/eval alone: the oracle for other backends, and a test worker where there is no PyTorch. It
+// runs the operators that are forms of own ops and little else, one element after another; it never tries to be fast.
+package ref
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/eval"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/worker"
+)
+
+// Backend is the reference backend.
+type Backend struct{}
+
+// New implements worker.Backend.
+func (Backend) New() (worker.Executor, error) {
+	return &executor{storages: map[uint64]*storage{}}, nil
+}
+
+// storage is the memory of a storage id or of a buffer; buffers of inputs are the storages themselves.
+type storage struct {
+	data    []byte
+	poison  *worker.Error
+	missing uint64 // the id under which there is no storage
+}
+
+type executor struct {
+	storages map[uint64]*storage
+	pending  map[uint64][]byte // uploads that have begun
+}
+
+// maxBytes bounds one storage: this backend is for tests.
+const maxBytes = 1 << 33
+
+func (x *executor) Info() worker.Info {
+	return worker.Info{Device: "cpu", Name: "reference worker, without PyTorch"}
+}
+
+func (x *executor) Prepare(p *proto.Program) (worker.Prepared, error) { return p, nil }
+func (x *executor) Drop(worker.Prepared)                              {}
+func (x *executor) Sync() error                                       { return nil }
+func (x *executor) Close()                                            { x.storages = nil }
+
+func (x *executor) UploadBegin(id, bytes uint64) ([]byte, error) {
+	if x.storages[id] != nil {
+		return nil, worker.Errorf(proto.ErrValue, "Storage %d exists already; an upload makes a new one.", id)
+	}
+	b, err := alloc(bytes)
+	if err != nil {
+		return nil, err
+	}
+	if x.pending == nil {
+		x.pending = map[uint64][]byte{}
+	}
+	x.pending[id] = b
+	return b, nil
+}
+
+func (x *executor) UploadEnd(id uint64) error {
+	b, ok := x.pending[id]
+	if !ok {
+		return worker.Errorf(proto.ErrValue, "No upload of storage %d has begun.", id)
+	}
+	delete(x.pending, id)
+	x.storages[id] = &storage{data: b}
+	return nil
+}
+
+func alloc(bytes uint64) ([]byte, error) {
+	if bytes > maxBytes {
+		return nil, worker.Errorf(proto.ErrMemory, "The reference worker has no memory for %d bytes.", bytes)
+	}
+	return make([]byte, bytes), nil
+}
+
+func (x *executor) Read(v *proto.Read, use func([]byte) error) error {
+	st := x.storages[v.Storage]
+	switch {
+	case st == nil:
+		return worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", v.Storage)
+	case st.poison != nil:
+		e := *st.poison
+		return &e
+	case proto.DTypeSize(v.Dtype) == 0 || len(v.Sizes) != len(v.Strides) || len(v.Sizes) > proto.MaxRank:
+		return worker.Errorf(proto.ErrValue, "A view of dtype %d with sizes %v and strides %v doesn't exist.", v.Dtype, v.Sizes, v.Strides)
+	}
+	src := &eval.Tensor{DType: ir.DType(v.Dtype), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset, Data: st.data}
+	var out *eval.Tensor
+	err := guard(func() (err error) {
+		if out, err = eval.New(src.DType, src.Sizes, nil); err != nil {
+			return err
+		}
+		return eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: src}}, out)
+	})
+	if err != nil {
+		return worker.Errorf(proto.ErrValue, "Storage %d can't be read so: %v.", v.Storage, err)
+	}
+	return use(out.Data)
+}
+
+func (x *executor) Free(ids []uint64) {
+	for _, id := range ids {
+		delete(x.storages, id)
+	}
+}
+
+func (x *executor) Usage() (storages, bytes uint64) {
+	for _, st := range x.storages {
+		bytes += uint64(len(st.data))
+	}
+	return uint64(len(x.storages)), bytes
+}
+
+// guard turns a panic of ir/eval into an error: what it is given comes from a client.
+func guard(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	return f()
+}
+
+// Run implements worker.Executor.
+func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call uint64) (int, []worker.StepError) {
+	r := runner{p: p.(*proto.Program), params: params}
+	r.buffers = make([]*storage, r.p.Buffers)
+	for i := 0; i < len(inputs); i += 2 {
+		st := x.storages[inputs[i+1]]
+		if st == nil {
+			st = &storage{missing: inputs[i+1]} // the first step that needs it fails
+		}
+		r.buffers[inputs[i]] = st
+	}
+	failed := 0
+	var errs []worker.StepError
+	for i, s := range r.p.Steps {
+		err := r.step(s)
+		if err == nil {
+			continue
+		}
+		failed++
+		e := worker.Error{Kind: proto.ErrRuntime, Text: err.Error(), Call: call, Step: uint32(i)}
+		if own, ok := err.(*worker.Error); ok {
+			e.Kind = own.Kind
+		}
+		r.spoil(s, &e)
+		if len(errs) < worker.MaxErrors {
+			errs = append(errs, worker.StepError{Step: e.Step, Kind: e.Kind, Text: e.Text})
+		}
+	}
+	for i := 0; i < len(outputs); i += 2 {
+		st := r.buffers[outputs[i]]
+		if st.missing != 0 && st.poison == nil {
+			st.poison = worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)
+		}
+		x.storages[outputs[i+1]] = st
+	}
+	return failed, errs
+}
+
+// runner runs one call of a program.
+type runner struct {
+	p       *proto.Program
+	params  []uint64
+	buffers []*storage
+}
+
+func (r *runner) dim(d *proto.Dim) int64 {
+	if k, ok := d.GetKind().(*proto.Dim_Param); ok {
+		return int64(r.params[k.Param])
+	}
+	return int64(d.GetConst())
+}
+
+func (r *runner) dims(ds []*proto.Dim) []int64 {
+	out := make([]int64, len(ds))
+	for i, d := range ds {
+		out[i] = r.dim(d)
+	}
+	return out
+}
+
+// window is tensor i of the program without its memory.
+func (r *runner) window(i uint32) *eval.Tensor {
+	t := r.p.Tensors[i]
+	w := &eval.Tensor{DType: ir.DType(t.Dtype), Sizes: r.dims(t.Sizes), Offset: r.dim(t.Offset)}
+	if t.Contiguous {
+		w.Strides = eval.Contiguous(w.Sizes)
+	} else {
+		w.Strides = r.dims(t.Strides)
+	}
+	return w
+}
+
+func (r *runner) buffer(tensor uint32) *storage { return r.buffers[r.p.Tensors[tensor].Buffer] }
+
+// tensor is tensor i on its memory.
+func (r *runner) tensor(i uint32) *eval.Tensor {
+	w := r.window(i)
+	w.Data = r.buffer(i).data
+	return w
+}
+
+// made is memory that is just large enough for a window.
+func made(w *eval.Tensor) (*storage, error) {
+	// eval.New begins at 0; the elements before the offset come on top.
+	end, err := eval.New(w.DType, w.Sizes, w.Strides)
+	if err != nil {
+		return nil, err
+	}
+	b, err := alloc(uint64(len(end.Data)) + uint64(max(w.Offset, 0))*uint64(w.DType.Size()))
+	return &storage{data: b}, err
+}
+
+func (r *runner) bytes(d *proto.Dim) ([]byte, error) {
+	n := r.dim(d)
+	if n < 0 {
+		return nil, worker.Errorf(proto.ErrValue, "A storage can't have %d bytes.", n)
+	}
+	return alloc(uint64(n))
+}
+
+// uses lists the buffers that a step reads or changes.
+func (r *runner) uses(s *proto.Step) (out []uint32) {
+	switch k := s.Kind.(type) {
+	case *proto.Step_Call:
+		for _, t := range operands(k.Call) {
+			out = append(out, r.p.Tensors[t].Buffer)
+		}
+	case *proto.Step_Copy:
+		out = append(out, r.p.Tensors[k.Copy.GetSrc()].Buffer, r.p.Tensors[k.Copy.GetDst()].Buffer)
+	case *proto.Step_Clone:
+		out = append(out, k.Clone.GetFrom())
+	case *proto.Step_Resize:
+		out = append(out, k.Resize.GetBuffer())
+	}
+	return out
+}
+
+// step runs one step. A step that only meets poison hands it on and isn't a failure.
+func (r *runner) step(s *proto.Step) error {
+	for _, b := range r.uses(s) {
+		if st := r.buffers[b]; st != nil && st.missing != 0 && st.poison == nil {
+			return worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)
+		}
+	}
+	switch k := s.Kind.(type) {
+	case *proto.Step_Call:
+		return r.call(k.Call)
+	case *proto.Step_Copy:
+		return r.copy(k.Copy.GetDst(), k.Copy.GetSrc())
+	case *proto.Step_Alloc:
+		b, err := r.bytes(k.Alloc.GetBytes())
+		r.buffers[k.Alloc.GetBuffer()] = &storage{data: b}
+		return err
+	case *proto.Step_Clone:
+		from := r.buffers[k.Clone.GetFrom()]
+		r.buffers[k.Clone.GetTo()] = &storage{data: append([]byte(nil), from.data...), poison: from.poison}
+	case *proto.Step_Free:
+		r.buffers[k.Free.GetBuffer()] = nil
+	case *proto.Step_Resize:
+		b, err := r.bytes(k.Resize.GetBytes())
+		if err != nil {
+			return err
+		}
+		st := r.buffers[k.Resize.GetBuffer()]
+		copy(b, st.data)
+		st.data = b
+	}
+	return nil
+}
+
+func (r *runner) copy(dst, src uint32) error {
+	if r.buffer(dst) == nil {
+		var st *storage
+		err := guard(func() (err error) { st, err = made(r.window(dst)); return err })
+		if err != nil {
+			return err
+		}
+		r.buffers[r.p.Tensors[dst].Buffer] = st
+	}
+	if p := r.buffer(src).poison; p != nil {
+		r.buffer(dst).poison = p
+	}
+	if r.buffer(dst).poison != nil {
+		return nil
+	}
+	return guard(func() error { return eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: r.tensor(src)}}, r.tensor(dst)) })
+}
+
+// spoil poisons what a failed step would have made or written.
+func (r *runner) spoil(s *proto.Step, e *worker.Error) {
+	poison := func(b uint32) {
+		if r.buffers[b] == nil {
+			r.buffers[b] = &storage{}
+		}
+		r.buffers[b].poison = e
+	}
+	switch k := s.Kind.(type) {
+	case *proto.Step_Call:
+		for _, t := range r.touched(k.Call) {
+			poison(r.p.Tensors[t].Buffer)
+		}
+	case *proto.Step_Copy:
+		poison(r.p.Tensors[k.Copy.GetDst()].Buffer)
+	case *proto.Step_Alloc:
+		poison(k.Alloc.GetBuffer())
+	case *proto.Step_Clone:
+		poison(k.Clone.GetTo())
+	case *proto.Step_Resize:
+		poison(k.Resize.GetBuffer())
+	}
+}
+
+// element is the little-endian bytes of a number or scalar held by parameters.
+func (r *runner) element(d ir.DType, slot uint32) []byte {
+	var b [16]byte
+	for i := range (d.Size() + 7) / 8 {
+		binary.LittleEndian.PutUint64(b[8*i:], r.params[int(slot)+i])
+	}
+	return b[:d.Size()]
+}

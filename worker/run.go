@@ -1,0 +1,108 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker
+
+import (
+	pb "google.golang.org/protobuf/proto"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// run runs one call: find the program, map its inputs and outputs, run, free, say how it went.
+func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
+	c := &s.call
+	if err := decodeCall(meta, c); err != nil {
+		return true, faultf("A Call frame doesn't decode: %v.", err)
+	}
+	p := s.store.get(c.Key)
+	if p == nil {
+		return false, s.c.Send(transport.Done, seq, &proto.Done{UnknownProgram: true}, nil)
+	}
+	if err := s.check(p, c); err != nil {
+		return true, err
+	}
+	done := &proto.Done{}
+	if e := s.spoilt(p, c, seq); e != nil {
+		if p.err != nil { // else whoever caused it has been told
+			done.Failed, done.Errors = 1, []*proto.Status{status(e)}
+		}
+		for _, id := range c.Outputs {
+			if id != 0 {
+				s.spoil(id, e)
+			}
+		}
+	} else {
+		failed, errs := s.x.Run(p.prepared, c.Params, s.inputs, s.outputs, seq)
+		done.Failed = uint32(failed)
+		for _, e := range errs[:min(len(errs), MaxErrors)] {
+			done.Errors = append(done.Errors, &proto.Status{Kind: e.Kind, Text: e.Text, Call: seq, Step: e.Step})
+		}
+		if len(s.poison) > 0 {
+			for _, id := range c.Outputs {
+				delete(s.poison, id)
+			}
+		}
+	}
+	s.free(c.Frees)
+	return true, s.c.Send(transport.Done, seq, done, nil)
+}
+
+// decodeCall decodes into c, whose lists it uses again: a call of a large step has thousands of parameters.
+func decodeCall(meta []byte, c *proto.Call) error {
+	c.Key, c.Params = c.Key[:0], c.Params[:0]
+	c.Inputs, c.Outputs, c.Frees = c.Inputs[:0], c.Outputs[:0], c.Frees[:0]
+	return pb.UnmarshalOptions{Merge: true, DiscardUnknown: true}.Unmarshal(meta, c)
+}
+
+// check holds a call against its program and makes the pairs (buffer, storage) of both sides. An output that isn't wanted
+// makes none.
+func (s *session) check(p *program, c *proto.Call) error {
+	if len(c.Params) != p.params || len(c.Inputs) != len(p.inputs) || len(c.Outputs) != len(p.outputs) {
+		return faultf("A call has %d parameters, %d inputs and %d outputs; its program has %d, %d and %d.",
+			len(c.Params), len(c.Inputs), len(c.Outputs), p.params, len(p.inputs), len(p.outputs))
+	}
+	if s.seen == nil {
+		s.seen = make(map[uint64]struct{})
+	}
+	s.inputs, s.outputs = s.inputs[:0], s.outputs[:0]
+	clear(s.seen)
+	for i, id := range c.Inputs {
+		if _, twice := s.seen[id]; twice || id == 0 {
+			return faultf("A call's input %d is storage %d, which is 0 or an input already.", i, id)
+		}
+		s.seen[id] = struct{}{}
+		s.inputs = append(s.inputs, uint64(p.inputs[i]), id)
+	}
+	clear(s.seen)
+	for i, id := range c.Outputs {
+		if id == 0 {
+			continue
+		}
+		if _, twice := s.seen[id]; twice {
+			return faultf("A call's output %d is storage %d, which is an output already.", i, id)
+		}
+		s.seen[id] = struct{}{}
+		s.outputs = append(s.outputs, uint64(p.outputs[i]), id)
+	}
+	return nil
+}
+
+// spoilt gives the error because of which a call can't run: of its program, or of an input that only the session knows to
+// be poisoned. All of its outputs are then poisoned with it.
+func (s *session) spoilt(p *program, c *proto.Call, seq uint64) *Error {
+	if p.err != nil {
+		e := *asError(p.err)
+		e.Call = seq
+		return &e
+	}
+	if len(s.poison) > 0 {
+		for _, id := range c.Inputs {
+			if e := s.poison[id]; e != nil {
+				return e
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package worker is the other end: it accepts clients, keeps their storages and programs, and has an executor run the
+// programs. It decodes and validates all that native code then only executes. It never decides what to compute, never reads
+// tensor values, and one client's fault never reaches another.
+package worker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	goruntime "runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// Server serves clients on a listener. Set the fields, then call Serve once.
+type Server struct {
+	// Load loads the backend. It is called once, when Serve begins: clients connect while it works.
+	Load func() (Backend, error)
+	Log  *slog.Logger
+	// ProgramBytes bounds the programs of a session; 0 is DefaultProgramBytes.
+	ProgramBytes int64
+
+	load     func() (Backend, error)
+	mu       sync.Mutex
+	closed   bool
+	listener net.Listener
+	conns    map[*transport.Conn]struct{}
+	sessions sync.WaitGroup
+}
+
+const (
+	// A client says Hello right after it has connected.
+	helloWait = 10 * time.Second
+	// More clients at once than one user of one machine has.
+	maxSessions = 64
+)
+
+// Serve accepts clients until Close. It owns l.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	s.listener, s.conns = l, make(map[*transport.Conn]struct{})
+	s.load = sync.OnceValues(func() (b Backend, err error) {
+		start := time.Now()
+		if b, err = s.Load(); err != nil {
+			s.Log.Error("the backend can't be loaded", "error", err)
+		} else {
+			s.Log.Info("backend loaded", "took", time.Since(start))
+		}
+		return b, err
+	})
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return l.Close()
+	}
+	go func() { _, _ = s.load() }()
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				err = nil
+			}
+			s.Close()
+			s.sessions.Wait()
+			return err
+		}
+		if err := transport.CheckPeer(nc); err != nil {
+			s.Log.Warn("a connection is refused", "error", err)
+			_ = nc.Close()
+			continue
+		}
+		c := transport.New(nc)
+		if !s.add(c) {
+			_ = c.Close()
+			continue
+		}
+		s.sessions.Go(func() { s.client(c) })
+	}
+}
+
+// Close ends Serve and every session.
+func (s *Server) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
+	for c := range s.conns {
+		_ = c.Close()
+	}
+}
+
+func (s *Server) add(c *transport.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.conns) >= maxSessions {
+		s.Log.Warn("a connection is refused", "sessions", len(s.conns))
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) remove(c *transport.Conn) {
+	_ = c.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// client serves one connection on an OS thread of its own, which ends with it: executors keep state per thread, and nobody
+// else is to find it.
+func (s *Server) client(c *transport.Conn) {
+	goruntime.LockOSThread()
+	defer s.remove(c)
+	log := s.Log
+	err := s.session(c, &log)
+	var f *fault
+	switch {
+	case err == nil:
+		log.Info("session ended")
+	case errors.As(err, &f), errors.Is(err, transport.ErrFrameMagic), errors.Is(err, transport.ErrFrameVersion),
+		errors.Is(err, transport.ErrFrameType), errors.Is(err, transport.ErrFrameReserved), errors.Is(err, transport.ErrFrameLimit),
+		errors.Is(err, transport.ErrFrameBody), errors.Is(err, transport.ErrFrameMeta):
+		log.Error("session ended: the client broke the protocol", "error", err)
+		s.refuse(c, 0, err.Error())
+	default:
+		log.Warn("session ended", "error", err)
+	}
+}
+
+// session greets a client and serves it. A panic ends this session only.
+func (s *Server) session(c *transport.Conn, log **slog.Logger) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			(*log).Error("panic", "value", r, "stack", string(debug.Stack()))
+			err = faultf("The worker has a bug: %v. Its log has the stack.", r)
+		}
+	}()
+	_ = c.Net().SetReadDeadline(time.Now().Add(helloWait))
+	h, err := c.Next()
+	if err != nil {
+		return err
+	}
+	if h.Type != transport.Hello || h.Payload != 0 {
+		return faultf("The first frame is %v, not Hello.", h.Type)
+	}
+	var hello proto.Hello
+	if err := c.Meta(&hello); err != nil {
+		return err
+	}
+	_ = c.Net().SetReadDeadline(time.Time{})
+	*log = (*log).With("client", hello.Pid)
+	if text := mismatch(&hello); text != "" {
+		(*log).Error("client refused", "reason", text)
+		s.refuse(c, h.Seq, text)
+		return nil
+	}
+	x, err := s.executor()
+	if err != nil {
+		s.refuse(c, h.Seq, err.Error())
+		return nil
+	}
+	store, err := newStore(cmp.Or(s.ProgramBytes, DefaultProgramBytes))
+	if err != nil {
+		x.Close()
+		return err
+	}
+	ses := &session{c: c, x: x, log: *log, store: store}
+	defer ses.close()
+	info := x.Info()
+	(*log).Info("session", "device", info.Device, "name", info.Name, "torch", info.Torch)
+	answer := own()
+	answer.Device, answer.DeviceName, answer.Torch = info.Device, info.Name, info.Torch
+	if err := c.Send(transport.Hello, h.Seq, answer, nil); err != nil {
+		return err
+	}
+	return ses.serve()
+}
+
+func (s *Server) executor() (Executor, error) {
+	b, err := s.load()
+	if err != nil {
+		return nil, err
+	}
+	return b.New()
+}
+
+// refuse tells a client why it isn't served any more, and takes what the client is still sending, so that it comes to
+// read the reason. It waits little: a client that broke the protocol may do neither.
+func (s *Server) refuse(c *transport.Conn, seq uint64, text string) {
+	hello := own()
+	hello.Error = text
+	_ = c.Net().SetDeadline(time.Now().Add(time.Second))
+	if c.Send(transport.Hello, seq, hello, nil) != nil {
+		return
+	}
+	if u, ok := c.Net().(*net.UnixConn); ok && u.CloseWrite() == nil {
+		_, _ = io.Copy(io.Discard, u)
+	}
+}
+
+func own() *proto.Hello {
+	return &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion, Pid: uint64(os.Getpid())}
+}
+
+// mismatch says in sentences why a client of another make can't be served, or "".
+func mismatch(h *proto.Hello) string {
+	const what = "Client and worker come from different installations. Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
+	switch {
+	case h.Protocol != transport.Version:
+		return fmt.Sprintf("The client speaks version %d of the protocol, the worker version %d. %s", h.Protocol, transport.Version, what)
+	case h.Abi != proto.ABIVersion:
+		return fmt.Sprintf("The client has version %d of the ABI, the worker version %d. %s", h.Abi, proto.ABIVersion, what)
+	case h.Build != transport.Build:
+		return fmt.Sprintf("The client is build %q, the worker build %q. %s", h.Build, transport.Build, what)
+	}
+	return ""
+}

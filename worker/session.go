@@ -1,0 +1,245 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	pb "google.golang.org/protobuf/proto"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// session serves one client: one connection, one executor, one OS thread. Storages and programs die with it.
+type session struct {
+	c     *transport.Conn
+	x     Executor
+	log   *slog.Logger
+	store *store
+
+	// Storages that the executor doesn't know to be poisoned: outputs of programs that couldn't be prepared, uploads that
+	// found no memory, and what came of them.
+	poison map[uint64]*Error
+
+	// Set while a program is missing: the call waits to be sent again, and what came after it waits with it.
+	missing *missing
+
+	// Used again by each frame.
+	call            proto.Call
+	inputs, outputs []uint64
+	seen            map[uint64]struct{}
+}
+
+type missing struct {
+	seq   uint64
+	queue []waiting
+	bytes int
+}
+
+type waiting struct {
+	h    transport.Header
+	meta []byte
+}
+
+const (
+	// What may wait for a missing program. A client is at most some hundred calls ahead.
+	maxWaiting      = 1 << 16
+	maxWaitingBytes = 256 << 20
+)
+
+// fault is a breach of the protocol: the session ends, and the client is told why.
+type fault struct{ text string }
+
+func (f *fault) Error() string { return f.text }
+
+func faultf(format string, args ...any) error { return &fault{fmt.Sprintf(format, args...)} }
+
+// serve handles frames until the stream ends.
+func (s *session) serve() error {
+	for {
+		h, err := s.c.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = s.frame(h)
+		}
+		if err != nil {
+			return err
+		}
+		s.store.reap(s.x.Drop)
+	}
+}
+
+// frame handles one frame, or puts it behind a call that waits for its program.
+func (s *session) frame(h transport.Header) error {
+	if h.Payload > 0 && h.Type != transport.Upload {
+		return faultf("A %v frame has no body, this one has %d bytes.", h.Type, h.Payload)
+	}
+	switch h.Type {
+	case transport.Program:
+		return s.program(h)
+	case transport.Upload:
+		return s.upload(h)
+	case transport.Call, transport.Free, transport.Read, transport.Sync:
+	default:
+		return faultf("A client doesn't send %v frames here.", h.Type)
+	}
+	m := s.missing
+	switch {
+	case m == nil:
+		known, err := s.apply(h, s.c.MetaBytes())
+		if !known && err == nil {
+			s.missing = &missing{seq: h.Seq}
+		}
+		return err
+	case h.Type == transport.Call && h.Seq == m.seq:
+		known, err := s.apply(h, s.c.MetaBytes())
+		if !known || err != nil {
+			return err
+		}
+		s.missing = nil
+		return s.resume(m.queue)
+	}
+	m.bytes += h.Meta
+	if len(m.queue) == maxWaiting || m.bytes > maxWaitingBytes {
+		return faultf("%d frames wait for a program that the client was asked to send again.", len(m.queue))
+	}
+	m.queue = append(m.queue, waiting{h, bytes.Clone(s.c.MetaBytes())})
+	return nil
+}
+
+// resume goes on with what waited, up to the next call whose program is missing.
+func (s *session) resume(queue []waiting) error {
+	for i, w := range queue {
+		known, err := s.apply(w.h, w.meta)
+		if err != nil {
+			return err
+		}
+		if !known {
+			s.missing = &missing{seq: w.h.Seq, queue: queue[i+1:]}
+			return nil
+		}
+	}
+	return nil
+}
+
+// apply does what a frame without a body asks for. known is false for a call whose program is missing: nothing ran.
+func (s *session) apply(h transport.Header, meta []byte) (known bool, err error) {
+	switch h.Type {
+	case transport.Call:
+		return s.run(h.Seq, meta)
+	case transport.Free:
+		var m proto.FreeStorages
+		if err := decode(h, meta, &m); err != nil {
+			return true, err
+		}
+		s.free(m.Storages)
+		return true, nil
+	case transport.Read:
+		return true, s.read(h, meta)
+	default:
+		st := status(s.x.Sync())
+		n, bytes := s.x.Usage()
+		return true, s.c.Send(transport.SyncReply, h.Seq, &proto.SyncReply{Status: st, Storages: n, Bytes: bytes}, nil)
+	}
+}
+
+func decode(h transport.Header, meta []byte, m pb.Message) error {
+	if err := pb.Unmarshal(meta, m); err != nil {
+		return faultf("A %v frame doesn't decode: %v.", h.Type, err)
+	}
+	return nil
+}
+
+func (s *session) program(h transport.Header) error {
+	p, err := load(s.x, s.c.MetaBytes())
+	if err != nil {
+		return faultf("The client sent a program that breaks the rules: %v.", err)
+	}
+	if p.err != nil {
+		s.log.Warn("a program can't be prepared", "key", fmt.Sprintf("%x", p.key), "error", p.err)
+	}
+	s.store.put(p, h.Meta)
+	return nil
+}
+
+func (s *session) upload(h transport.Header) error {
+	var m proto.Upload
+	if err := decode(h, s.c.MetaBytes(), &m); err != nil {
+		return err
+	}
+	if m.Storage == 0 || m.Bytes != h.Payload {
+		return faultf("An upload to storage %d says %d bytes and has %d.", m.Storage, m.Bytes, h.Payload)
+	}
+	dst, err := s.x.UploadBegin(m.Storage, m.Bytes)
+	if err == nil && m.Bytes > 0 {
+		if err := s.c.ReadBody(dst); err != nil {
+			return err
+		}
+	}
+	if err == nil {
+		err = s.x.UploadEnd(m.Storage)
+	}
+	if err != nil {
+		s.spoil(m.Storage, asError(err))
+		return s.c.Discard()
+	}
+	delete(s.poison, m.Storage)
+	return nil
+}
+
+func (s *session) free(ids []uint64) {
+	if len(ids) == 0 {
+		return
+	}
+	s.x.Free(ids)
+	for _, id := range ids {
+		delete(s.poison, id)
+	}
+}
+
+func (s *session) read(h transport.Header, meta []byte) error {
+	var m proto.Read
+	if err := decode(h, meta, &m); err != nil {
+		return err
+	}
+	if e := s.poison[m.Storage]; e != nil {
+		return s.c.Send(transport.ReadReply, h.Seq, &proto.ReadReply{Status: status(e)}, nil)
+	}
+	var sendErr error
+	err := s.x.Read(&m, func(b []byte) error {
+		sendErr = s.c.Send(transport.ReadReply, h.Seq, &proto.ReadReply{Bytes: uint64(len(b))}, b)
+		return sendErr
+	})
+	if err != nil && sendErr == nil {
+		return s.c.Send(transport.ReadReply, h.Seq, &proto.ReadReply{Status: status(err)}, nil)
+	}
+	return sendErr
+}
+
+func (s *session) spoil(id uint64, e *Error) {
+	if s.poison == nil {
+		s.poison = make(map[uint64]*Error)
+	}
+	s.poison[id] = e
+}
+
+func asError(err error) *Error {
+	if e, ok := err.(*Error); ok {
+		return e
+	}
+	return &Error{Kind: proto.ErrRuntime, Text: err.Error()}
+}
+
+// close ends the session's executor.
+func (s *session) close() {
+	s.store.close(s.x.Drop)
+	s.x.Close()
+}

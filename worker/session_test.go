@@ -1,0 +1,368 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker"
+)
+
+func TestCallReadFree(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2, 3))
+	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	require.Empty(t, c.call(callOf(1, 3, 1, 2)).Errors)
+	b, st := c.read(2, 12)
+	require.Nil(t, st)
+	require.Equal(t, f32(-1, -2, -3), b)
+
+	s := c.sync()
+	require.Nil(t, s.Status)
+	require.EqualValues(t, 2, s.Storages)
+	require.EqualValues(t, 24, s.Bytes)
+
+	c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{1}}, nil)
+	require.EqualValues(t, 1, c.sync().Storages)
+	c.upload(1, f32(5))
+	call := callOf(1, 1, 1, 0) // the output isn't wanted
+	call.Frees = []uint64{1, 2}
+	require.Empty(t, c.call(call).Errors)
+	require.Zero(t, c.sync().Storages)
+
+	_, st = c.read(2, 12)
+	require.Contains(t, st.Text, "Storage 2 doesn't exist")
+	b, st = c.read(2, 0)
+	require.Nil(t, b)
+	require.NotNil(t, st)
+	c.upload(3, nil)
+	b, st = c.read(3, 0)
+	require.Nil(t, st)
+	require.Empty(t, b)
+}
+
+func TestManyCallsAreNotWaitedFor(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	first := c.seq + 1
+	for i := range uint64(100) {
+		c.send(transport.Call, callOf(1, 2, 1+i, 2+i), nil)
+	}
+	for i := range uint64(100) {
+		var d proto.Done
+		c.expect(transport.Done, first+i, &d)
+		require.Empty(t, d.Errors)
+	}
+	b, st := c.read(101, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(1, 2), b)
+}
+
+func TestFailedStepPoisons(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	bad := unary(1, "aten::neg")
+	bad.Tensors[1].Sizes[0] = &proto.Dim{Kind: &proto.Dim_Const{Const: 7}}
+	c.send(transport.Program, bad, nil)
+	c.send(transport.Program, unary(2, "aten::neg"), nil)
+	d := c.call(callOf(1, 2, 1, 2))
+	failedCall := c.seq
+	require.EqualValues(t, 1, d.Failed)
+	require.Len(t, d.Errors, 1)
+	require.EqualValues(t, proto.ErrRuntime, d.Errors[0].Kind)
+	require.Equal(t, failedCall, d.Errors[0].Call)
+	require.Zero(t, c.call(callOf(2, 2, 2, 3)).Failed, "to meet poison is no failure")
+	_, st := c.read(3, 8)
+	require.Equal(t, d.Errors[0].Text, st.Text)
+	require.Equal(t, failedCall, st.Call)
+	b, st := c.read(1, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(1, 2), b, "what was there before is well")
+}
+
+func TestErrorsPerCallAreBounded(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	p := unary(1, "aten::neg")
+	p.Tensors[1].Sizes[0] = &proto.Dim{Kind: &proto.Dim_Const{Const: 7}}
+	step := p.Steps[0]
+	free := &proto.Step{Kind: &proto.Step_Free{Free: &proto.Free{Buffer: 1}}}
+	for range 39 {
+		p.Steps = append(p.Steps, free, step)
+	}
+	c.send(transport.Program, p, nil)
+	d := c.call(callOf(1, 2, 1, 2))
+	require.EqualValues(t, 40, d.Failed)
+	require.Len(t, d.Errors, worker.MaxErrors)
+	require.EqualValues(t, 2, d.Errors[1].Step)
+}
+
+// unpreparable refuses programs with a certain operator, as csrc/exec does with operators that its PyTorch lacks, and
+// uploads of more than 1 MiB.
+type unpreparable struct{ worker.Backend }
+
+type refusing struct{ worker.Executor }
+
+func (u unpreparable) New() (worker.Executor, error) {
+	x, err := u.Backend.New()
+	return refusing{x}, err
+}
+
+func (r refusing) Prepare(p *proto.Program) (worker.Prepared, error) {
+	if op := p.Steps[0].GetCall().GetOp(); op == "aten::lacking" {
+		return nil, worker.Errorf(proto.ErrNotImplemented, "There is no operator %s.", op)
+	}
+	return r.Executor.Prepare(p)
+}
+
+func (r refusing) UploadBegin(id, bytes uint64) ([]byte, error) {
+	if bytes > 1<<20 {
+		return nil, worker.Errorf(proto.ErrMemory, "No memory for storage %d.", id)
+	}
+	return r.Executor.UploadBegin(id, bytes)
+}
+
+func TestProgramThatCantBePrepared(t *testing.T) {
+	c := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	c.send(transport.Program, unary(1, "aten::lacking"), nil)
+	c.send(transport.Program, unary(2, "aten::neg"), nil)
+	for range 2 { // each call of it says so
+		d := c.call(callOf(1, 2, 1, 2))
+		require.EqualValues(t, 1, d.Failed)
+		require.EqualValues(t, proto.ErrNotImplemented, d.Errors[0].Kind)
+		require.Equal(t, c.seq, d.Errors[0].Call)
+	}
+	bad := c.seq
+	require.Zero(t, c.call(callOf(2, 2, 2, 3)).Failed)
+	_, st := c.read(3, 8)
+	require.Equal(t, "There is no operator aten::lacking.", st.Text)
+	require.Equal(t, bad, st.Call)
+	// A storage written anew is well.
+	require.Zero(t, c.call(callOf(2, 2, 1, 2)).Failed)
+	b, st := c.read(2, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(-1, -2), b)
+	c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{3}}, nil)
+	_, st = c.read(3, 8)
+	require.Contains(t, st.Text, "doesn't exist", "freed, the poison is gone too")
+}
+
+func TestUploadWithoutMemory(t *testing.T) {
+	c := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
+	c.upload(1, make([]byte, 2<<20))
+	c.upload(2, f32(7))
+	_, st := c.read(1, 4)
+	require.EqualValues(t, proto.ErrMemory, st.Kind)
+	b, st := c.read(2, 4)
+	require.Nil(t, st)
+	require.Equal(t, f32(7), b, "the stream goes on after the body that found no place")
+	c.upload(2, f32(8))
+	_, st = c.read(2, 4)
+	require.Contains(t, st.Text, "exists already")
+}
+
+func TestUnknownProgramWaits(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	c.send(transport.Program, unary(2, "aten::abs"), nil)
+	missing := c.send(transport.Call, callOf(1, 2, 1, 2), nil)
+	abs := c.send(transport.Call, callOf(2, 2, 2, 3), nil) // needs what the missing one makes
+	again := c.send(transport.Call, callOf(1, 2, 3, 4), nil)
+	read := c.send(transport.Read, &proto.Read{Storage: 3, Dtype: 1, Sizes: []int64{8}, Strides: []int64{1}}, nil)
+	c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{1}}, nil)
+	c.upload(9, f32(9)) // doesn't wait
+	var d proto.Done
+	c.expect(transport.Done, missing, &d)
+	require.True(t, d.UnknownProgram)
+
+	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	require.NoError(t, c.c.Send(transport.Call, missing, callOf(1, 2, 1, 2), nil))
+	for _, seq := range []uint64{missing, abs, again} {
+		var d proto.Done
+		c.expect(transport.Done, seq, &d)
+		require.False(t, d.UnknownProgram)
+		require.Empty(t, d.Errors)
+	}
+	var r proto.ReadReply
+	c.expect(transport.ReadReply, read, &r)
+	got := make([]byte, 8)
+	require.NoError(t, c.c.ReadBody(got))
+	require.Equal(t, f32(1, 2), got)
+	require.EqualValues(t, 4, c.sync().Storages, "2, 3, 4, 9: the free took effect in its turn")
+}
+
+func TestTwoUnknownPrograms(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(4))
+	first := c.send(transport.Call, callOf(1, 1, 1, 2), nil)
+	second := c.send(transport.Call, callOf(2, 1, 2, 3), nil)
+	for i, seq := range []uint64{first, second} {
+		var d proto.Done
+		c.expect(transport.Done, seq, &d)
+		require.True(t, d.UnknownProgram)
+		c.send(transport.Program, unary(byte(i+1), "aten::neg"), nil)
+		require.NoError(t, c.c.Send(transport.Call, seq, callOf(byte(i+1), 1, uint64(i+1), uint64(i+2)), nil))
+		c.expect(transport.Done, seq, &d)
+		require.False(t, d.UnknownProgram)
+	}
+	b, st := c.read(3, 4)
+	require.Nil(t, st)
+	require.Equal(t, f32(4), b)
+}
+
+// With room for one program, old ones go and the newest stay; an evicted one answers that it is unknown.
+func TestEviction(t *testing.T) {
+	c := serve(t, refBackend, 1).connect(t)
+	c.upload(1, f32(1))
+	const n = 40
+	for k := range byte(n) {
+		c.send(transport.Program, unary(k, "aten::neg"), nil)
+		require.False(t, c.call(callOf(k, 1, 1, 100+uint64(k))).UnknownProgram, "a program is there when it has just been sent")
+	}
+	require.False(t, c.call(callOf(n-1, 1, 1, 200)).UnknownProgram)
+	require.True(t, c.call(callOf(0, 1, 1, 201)).UnknownProgram)
+}
+
+func TestRefusedHellos(t *testing.T) {
+	s := serve(t, refBackend, 0)
+	for want, edit := range map[string]func(h *proto.Hello){
+		"The client speaks version 9 of the protocol, the worker version 1.": func(h *proto.Hello) { h.Protocol = 9 },
+		"The client has version 8 of the ABI":                                func(h *proto.Hello) { h.Abi = 8 },
+		`The client is build "x", the worker build`:                          func(h *proto.Hello) { h.Build = "x" },
+	} {
+		c := s.dial(t)
+		h := goodHello()
+		edit(h)
+		c.send(transport.Hello, h, nil)
+		text := c.fault()
+		require.Contains(t, text, want)
+		require.Contains(t, text, "pip install")
+	}
+	s.connect(t)
+}
+
+func TestBackendThatDoesNotLoad(t *testing.T) {
+	c := serve(t, func() (worker.Backend, error) { return nil, errors.New("No libtorch here.") }, 0).dial(t)
+	c.send(transport.Hello, goodHello(), nil)
+	require.Equal(t, "No libtorch here.", c.fault())
+}
+
+func TestBreachesEndTheSessionOnly(t *testing.T) {
+	s := serve(t, refBackend, 0)
+	other := s.connect(t)
+	other.upload(1, f32(1))
+	bad := unary(1, "aten::neg")
+	bad.Inputs[0] = 5
+	for _, x := range []struct {
+		name, want string
+		do         func(c *client)
+	}{
+		{"program", "input 0: buffer 5 of 2", func(c *client) { c.send(transport.Program, bad, nil) }},
+		{"bytes", "An upload to storage 1 says 9 bytes and has 4", func(c *client) {
+			c.send(transport.Upload, &proto.Upload{Storage: 1, Bytes: 9}, f32(1))
+		}},
+		{"storage 0", "An upload to storage 0", func(c *client) { c.upload(0, f32(1)) }},
+		{"body", "A Sync frame has no body", func(c *client) { c.send(transport.Sync, &proto.Sync{}, f32(1)) }},
+		{"type", "A client doesn't send Done frames", func(c *client) { c.send(transport.Done, &proto.Done{}, nil) }},
+		{"hello", "A client doesn't send Hello frames", func(c *client) { c.send(transport.Hello, goodHello(), nil) }},
+		{"params", "A call has 2 parameters", func(c *client) {
+			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			m := callOf(1, 1, 1, 2)
+			m.Params = []uint64{1, 2}
+			c.send(transport.Call, m, nil)
+		}},
+		{"input 0", "input 0 is storage 0", func(c *client) {
+			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			c.send(transport.Call, callOf(1, 1, 0, 2), nil)
+		}},
+		{"garbage", "not a frame of this protocol", func(c *client) { _, _ = c.c.Net().Write([]byte(strings.Repeat("x", 64))) }},
+		{"meta", "A Call frame doesn't decode", func(c *client) { c.send(transport.Call, &proto.Hello{Build: "\xc3\xa9", Protocol: 1}, nil) }},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			c := s.connect(t)
+			x.do(c)
+			require.Contains(t, c.fault(), x.want)
+		})
+	}
+	b, st := other.read(1, 4)
+	require.Nil(t, st)
+	require.Equal(t, f32(1), b)
+}
+
+func TestFirstFrameMustBeHello(t *testing.T) {
+	c := serve(t, refBackend, 0).dial(t)
+	c.send(transport.Sync, &proto.Sync{}, nil)
+	require.Contains(t, c.fault(), "The first frame is Sync, not Hello")
+}
+
+// panicking is an executor with a bug.
+type panicking struct{ worker.Backend }
+
+type panickingExecutor struct{ worker.Executor }
+
+func (p panicking) New() (worker.Executor, error) {
+	x, err := p.Backend.New()
+	return panickingExecutor{x}, err
+}
+
+func (panickingExecutor) Sync() error { panic("boom") }
+
+func TestPanicEndsTheSessionOnly(t *testing.T) {
+	s := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return panicking{b}, err }, 0)
+	other := s.connect(t)
+	other.upload(1, f32(1))
+	c := s.connect(t)
+	c.send(transport.Sync, &proto.Sync{}, nil)
+	require.Contains(t, c.fault(), "The worker has a bug: boom")
+	require.Contains(t, s.log.String(), "panickingExecutor", "the log has the stack")
+	b, st := other.read(1, 4)
+	require.Nil(t, st)
+	require.Equal(t, f32(1), b)
+}
+
+// closing notes when an executor is closed.
+type closing struct {
+	worker.Backend
+	closed chan struct{}
+}
+
+type closingExecutor struct {
+	worker.Executor
+	closed chan struct{}
+}
+
+func (c closing) New() (worker.Executor, error) {
+	x, err := c.Backend.New()
+	return closingExecutor{x, c.closed}, err
+}
+
+func (c closingExecutor) Close() {
+	c.Executor.Close()
+	c.closed <- struct{}{}
+}
+
+func TestSessionEndsWithItsConnection(t *testing.T) {
+	closed := make(chan struct{}, 4)
+	s := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return closing{b, closed}, err }, 0)
+	c := s.connect(t)
+	c.upload(1, f32(1))
+	// In the middle of a frame, too.
+	require.NoError(t, c.c.Close())
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the executor lives on")
+	}
+	fresh := s.connect(t)
+	require.Zero(t, fresh.sync().Storages, "storages die with their session")
+}

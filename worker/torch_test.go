@@ -1,0 +1,121 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/conformance"
+)
+
+func TestTorchSession(t *testing.T) {
+	s := serve(t, conformance.Torch(t).Load, 0)
+	c := s.dial(t)
+	c.send(transport.Hello, goodHello(), nil)
+	var h proto.Hello
+	c.expect(transport.Hello, 0, &h)
+	require.Empty(t, h.Error)
+	require.Equal(t, "cpu", h.Device)
+	require.NotEmpty(t, h.DeviceName)
+	require.True(t, strings.HasPrefix(h.Torch, "2."), h.Torch)
+
+	big := make([]byte, 32<<20)
+	for i := range big {
+		big[i] = byte(i >> 3)
+	}
+	c.upload(1, big)
+	got, st := c.read(1, len(big))
+	require.Nil(t, st)
+	require.Equal(t, big, got)
+	c.upload(2, f32(1, -2, 3))
+	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, unary(2, "aten::no_such_operator"), nil)
+	require.Empty(t, c.call(callOf(1, 3, 2, 3)).Errors)
+	got, st = c.read(3, 12)
+	require.Nil(t, st)
+	require.Equal(t, f32(-1, 2, -3), got)
+	d := c.call(callOf(2, 3, 2, 4))
+	require.EqualValues(t, 1, d.Failed)
+	require.Contains(t, d.Errors[0].Text, "aten::no_such_operator")
+	_, st = c.read(4, 12)
+	require.Equal(t, d.Errors[0].Text, st.Text)
+	r := c.sync()
+	require.Nil(t, r.Status)
+	require.EqualValues(t, 3, r.Storages)
+}
+
+// library compiles a shared library of C source.
+func library(t *testing.T, dir, name, source string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	c := exec.Command("cc", "-shared", "-fPIC", "-x", "c", "-o", path, "-")
+	c.Stdin = strings.NewReader(source)
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return path
+}
+
+var functions = []string{"abi_version", "new", "delete", "info", "prepare", "drop", "run", "upload_begin", "upload_end", "read",
+	"read_done", "free", "sync", "usage"}
+
+func TestLibrariesThatDontFit(t *testing.T) {
+	if _, err := exec.LookPath("cc"); err != nil {
+		t.Skip("no C compiler")
+	}
+	dir := t.TempDir()
+	torch, empty := filepath.Join(dir, "torch"), filepath.Join(dir, "empty")
+	require.NoError(t, os.Mkdir(torch, 0o755))
+	require.NoError(t, os.Mkdir(empty, 0o755))
+	library(t, torch, "libc10.so", "int c10;")
+	library(t, torch, "libtorch_cpu.so", "int torch_cpu;")
+	stub := func(abi int, names []string) string {
+		s := ""
+		for _, n := range names {
+			s += fmt.Sprintf("long myc_exec_%s(void) { return %d; }\n", n, abi)
+		}
+		return s
+	}
+	text := filepath.Join(dir, "text.so")
+	require.NoError(t, os.WriteFile(text, []byte("no library"), 0o644))
+	for _, c := range []struct {
+		name  string
+		torch worker.Torch
+		wants []string
+	}{
+		{"no torch", worker.Torch{Lib: empty, Exec: text}, []string{"PyTorch could not be loaded", "libc10.so", empty}},
+		{"no executor", worker.Torch{Lib: torch, Exec: "/no/exec.so", Device: "cpu"}, []string{"The executor library could not be loaded", "/no/exec.so", "pip install"}},
+		{"not a library", worker.Torch{Lib: torch, Exec: text, Device: "cpu"}, []string{"The executor library could not be loaded", text}},
+		{"no CUDA", worker.Torch{Lib: torch, Exec: text, Device: "cuda:0"}, []string{`The device "cuda:0" needs a PyTorch with CUDA`, "no libc10_cuda.so"}},
+		{"function missing", worker.Torch{Lib: torch, Exec: library(t, dir, "few.so", stub(1, functions[:5])), Device: "cpu"},
+			[]string{"has no function myc_exec_drop", "few.so", "pip install"}},
+		{"other ABI", worker.Torch{Lib: torch, Exec: library(t, dir, "old.so", stub(99, functions)), Device: "cpu"},
+			[]string{"has version 99 of the ABI, the worker version 1", "old.so", "pip install"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := c.torch.Load()
+			for _, w := range c.wants {
+				require.ErrorContains(t, err, w)
+			}
+			// And so the client is told.
+			cl := serve(t, c.torch.Load, 0).dial(t)
+			cl.send(transport.Hello, goodHello(), nil)
+			require.Equal(t, err.Error(), cl.fault())
+		})
+	}
+	// All there, but no executor comes of it: an error without words gets some.
+	b, err := worker.Torch{Lib: torch, Exec: library(t, dir, "dead.so", stub(1, functions[:1])+strings.ReplaceAll(stub(0, functions[1:]), "long", "void*")), Device: "cpu"}.Load()
+	require.NoError(t, err)
+	_, err = b.New()
+	require.ErrorContains(t, err, "The executor failed without saying why")
+}
