@@ -205,10 +205,11 @@ enum { MYC_S_CALL = 1, MYC_S_COPY = 2, MYC_S_ALLOC = 3, MYC_S_CLONE = 4, MYC_S_F
 
 // One failed step of a run.
 typedef struct {
-  uint32_t step;
+  uint32_t step;  // UINT32_MAX: not of a step, but of the call (it doesn't fit the program; an output was never made)
   myc_error error;
 } myc_step_error;
 
+// Each function has the type myc_exec_fn_<name> and is exported under the name myc_exec_<name>.
 typedef uint32_t (*myc_exec_fn_abi_version)(void);
 // device "cpu" or "cuda:i". threads 0: PyTorch's default.
 typedef myc_exec* (*myc_exec_fn_new)(const char* device, int32_t threads, myc_error*);

@@ -25,7 +25,7 @@ struct myc_prog {
 
 namespace {
 
-// body() under the device's scope; on an exception fills the error and returns `otherwise`.
+// body(); on an exception fills the error and returns `otherwise`.
 template <typename R, typename F>
 R Guarded(myc_error* error, R otherwise, F body) noexcept {
   try {
@@ -121,8 +121,8 @@ MYC_EXPORT int32_t myc_exec_upload_end(myc_exec* exec, uint64_t id, myc_error* e
   return ok ? MYC_OK : KindOf(error);
 }
 
-MYC_EXPORT int32_t myc_exec_read(myc_exec* exec, const myc_view* view, const void** out, uint64_t* bytes,
-                                 void** handle, uint64_t* poison_call, uint32_t* poison_step, myc_error* error) {
+MYC_EXPORT int32_t myc_exec_read(myc_exec* exec, const myc_view* view, const void** out, uint64_t* bytes, void** handle,
+                                 uint64_t* poison_call, uint32_t* poison_step, myc_error* error) {
   *out = nullptr;
   *handle = nullptr;
   *bytes = *poison_call = *poison_step = 0;

@@ -82,11 +82,12 @@ struct Step {
   Range written;  // Program::written_tensors, the operands the schema marks as written
   std::vector<ReturnKind> returns;
   // All kinds. Buffers whose poison stops the step; buffers without content if it fails.
-  Range reads;    // Program::buffers
-  Range spoils;   // Program::buffers
-  uint32_t a = 0;  // kCopy: dst tensor; kAlloc, kFree, kResize: buffer; kClone: new buffer; kSeed: generator's parameter
+  Range reads;   // Program::buffers
+  Range spoils;  // Program::buffers
+  uint32_t a =
+      0;  // kCopy: dst tensor; kAlloc, kFree, kResize: buffer; kClone: new buffer; kSeed: generator's parameter
   uint32_t b = 0;  // kCopy: src tensor; kClone: old buffer; kSeed: seed's parameter
-  Dim bytes;      // kAlloc, kResize
+  Dim bytes;       // kAlloc, kResize
 };
 
 struct Buffer {

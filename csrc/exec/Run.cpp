@@ -56,8 +56,9 @@ class Runner {
     std::vector<bool> seen(p_.nbuffers);
     for (uint64_t i = 0; i < call_.n_inputs; ++i) {
       const uint64_t buffer = call_.inputs[2 * i], id = call_.inputs[2 * i + 1];
-      TORCH_CHECK_VALUE(buffer < p_.nbuffers && !seen[buffer] && id != 0, "BUG: input ", i, " of the call binds buffer ",
-                        buffer, " of ", p_.nbuffers, " to storage ", id, "; a buffer is bound once.");
+      TORCH_CHECK_VALUE(buffer < p_.nbuffers && !seen[buffer] && id != 0, "BUG: input ", i,
+                        " of the call binds buffer ", buffer, " of ", p_.nbuffers, " to storage ", id,
+                        "; a buffer is bound once.");
       seen[buffer] = true;
     }
     std::fill(seen.begin(), seen.end(), false);
@@ -349,8 +350,8 @@ class Runner {
     const uint64_t bytes = g.Bytes();
     TORCH_CHECK(t.defined(), "BUG: ", s.name, " returned an undefined tensor, the client inferred ",
                 TypeText(g.dtype, g.sizes), ".");
-    TORCH_CHECK(t.layout() == c10::Layout::Strided && t.scalar_type() == g.dtype && t.sizes() == g.sizes, "BUG: ",
-                s.name, " returned ", TypeText(t.scalar_type(), t.sizes()),
+    TORCH_CHECK(t.layout() == c10::Layout::Strided && t.scalar_type() == g.dtype && t.sizes() == g.sizes,
+                "BUG: ", s.name, " returned ", TypeText(t.scalar_type(), t.sizes()),
                 t.layout() == c10::Layout::Strided ? "" : " in a layout that isn't strided", ", the client inferred ",
                 TypeText(g.dtype, g.sizes), ".");
     if (!OwnsBytes(t, bytes) || g.offset != 0 || !g.SameLayout(t.strides())) {

@@ -20,9 +20,10 @@ using c10::IValue;
 using c10::TypeKind;
 
 const char* NameOf(const Word& w) {
-  static constexpr const char* kNames[] = {"?",       "?",      "none",   "a tensor", "a number", "a 0-dim tensor",
-                                           "a size",  "an int", "a float", "a bool",  "a dtype",  "a layout",
-                                           "a device", "a memory format", "a string", "a generator", "a list"};
+  static constexpr const char* kNames[] = {
+      "?",        "?",           "none",   "a tensor", "a number", "a 0-dim tensor", "a size",
+      "an int",   "a float",     "a bool", "a dtype",  "a layout", "a device",       "a memory format",
+      "a string", "a generator", "a list"};
   static_assert(std::size(kNames) == MYC_W_LIST + 1);
   return w.tag <= MYC_W_LIST ? kNames[w.tag] : "?";
 }
@@ -60,7 +61,8 @@ class Fitter {
         break;
       case TypeKind::LayoutType:
         // The other layouts have no storage of the kind that tensors here are views of.
-        if (w.tag == MYC_W_LAYOUT && w.value == static_cast<uint64_t>(c10::Layout::Strided)) return Constant(int64_t{0});
+        if (w.tag == MYC_W_LAYOUT && w.value == static_cast<uint64_t>(c10::Layout::Strided))
+          return Constant(int64_t{0});
         break;
       case TypeKind::MemoryFormatType:
         if (w.tag == MYC_W_MEMFMT && w.value < static_cast<uint64_t>(c10::MemoryFormat::NumOptions)) {
@@ -105,7 +107,8 @@ class Fitter {
 
   // A 0-dim CPU tensor that lives as long as the program; only its element changes.
   Arg Element(const Word& w, c10::ScalarType dtype, bool wrapped) const {
-    TORCH_CHECK_TYPE(!Written(), "BUG: argument ", to_.name(), " of ", op_, " is written; it can't be ", NameOf(w), ".");
+    TORCH_CHECK_TYPE(!Written(), "BUG: argument ", to_.name(), " of ", op_, " is written; it can't be ", NameOf(w),
+                     ".");
     c10::Allocator* memory = c10::GetCPUAllocator();
     const uint64_t bytes = c10::elementSize(dtype);
     Geometry g;

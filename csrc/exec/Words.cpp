@@ -97,8 +97,6 @@ Word Reader::Argument(uint64_t ntensors, uint64_t nparams, bool in_list) {
   return w;
 }
 
-void Reader::End() const {
-  TORCH_CHECK_VALUE(at_ == n_, "BUG: the program has ", n_ - at_, " words too many.");
-}
+void Reader::End() const { TORCH_CHECK_VALUE(at_ == n_, "BUG: the program has ", n_ - at_, " words too many."); }
 
 }  // namespace mycelya::exec

@@ -46,8 +46,8 @@ class Reader {
   uint64_t at_ = 0;
 };
 
-// A parameter index that `width` parameters start at.
-uint64_t NumberWords(uint64_t kind);         // of a MYC_N_*
-uint64_t ScalarWords(uint64_t dtype);        // of a dtype
+// How many parameters hold a number of this kind (MYC_N_*), or a 0-dim tensor's element of this dtype.
+uint64_t NumberWords(uint64_t kind);
+uint64_t ScalarWords(uint64_t dtype);
 
 }  // namespace mycelya::exec

@@ -90,7 +90,8 @@ class Builder {
   uint64_t Tensor(uint64_t buffer, uint64_t dtype, const std::vector<D>& sizes) {
     return Add(buffer, dtype, sizes, nullptr, D(0));
   }
-  uint64_t Tensor(uint64_t buffer, uint64_t dtype, const std::vector<D>& sizes, const std::vector<D>& strides, D offset) {
+  uint64_t Tensor(uint64_t buffer, uint64_t dtype, const std::vector<D>& sizes, const std::vector<D>& strides,
+                  D offset) {
     return Add(buffer, dtype, sizes, &strides, offset);
   }
   // A tensor on a buffer of its own.

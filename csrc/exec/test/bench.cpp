@@ -3,9 +3,9 @@
 //
 // What a step costs beyond the kernel: a chain of 100 adds of f32[4,4], run as a program, against the same calls of
 // at::add and of the boxed kernel under InferenceMode in this process. Prints ns per step; a "+" is against boxed.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/full.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -90,8 +90,8 @@ int Main() {
       },
       [&] { run(writes, 0); },
   });
-  std::printf("add   at::add %.0f ns, boxed %.0f; program with frees %.0f (+%.0f), all kept %.0f (+%.0f)\n", ns[0], ns[1],
-              ns[2], ns[2] - ns[1], ns[3], ns[3] - ns[1]);
+  std::printf("add   at::add %.0f ns, boxed %.0f; program with frees %.0f (+%.0f), all kept %.0f (+%.0f)\n", ns[0],
+              ns[1], ns[2], ns[2] - ns[1], ns[3], ns[3] - ns[1]);
   std::printf("add_  direct %.0f ns; program %.0f (+%.0f)\n", ns[4], ns[5], ns[5] - ns[4]);
   return 0;
 }

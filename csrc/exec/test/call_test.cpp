@@ -98,7 +98,7 @@ TEST(Call, ResultInAnotherLayoutIsCopiedIntoTheDeclaredOne) {
   const uint64_t in = b.Buffer();
   const uint64_t x = b.Tensor(in, MYC_F32, {3, 2});
   const uint64_t columns = b.Tensor(b.Buffer(), MYC_F32, {3, 2}, {1, 3}, 0);  // the result of a row-major add
-  const uint64_t alias = b.Fresh(MYC_F32, {2, 3});                           // the result of a view
+  const uint64_t alias = b.Fresh(MYC_F32, {2, 3});                            // the result of a view
   b.Call("aten::add.Tensor", {T(x), T(x), Int(1)}, {columns});
   b.Call("aten::t", {T(x)}, {alias});
   EXPECT_RUNS(s.Run(b, {}, {{in, 1}}, {{1, 2}, {2, 3}}));
@@ -226,8 +226,8 @@ TEST(Call, ScalarDtypeListAndOptionalArguments) {
   b.Call("aten::sum.dim_IntList", {T(tx), Ints({-1}), Bool(true), Dtype(MYC_F64)}, {sum});
   b.Call("aten::native_layer_norm", {T(tx), List(MYC_L_INTS, {Size(n)}), T(tw), None(), Number(MYC_N_F64, eps)},
          {norm, Builder::kNoTensor, Builder::kNoTensor});
-  b.Call("aten::full",
-         {List(MYC_L_INTS, {Size(n), Int(2)}), Int(7), Dtype(MYC_I32), Layout(), Device(), Bool(false)}, {full});
+  b.Call("aten::full", {List(MYC_L_INTS, {Size(n), Int(2)}), Int(7), Dtype(MYC_I32), Layout(), Device(), Bool(false)},
+         {full});
   EXPECT_RUNS(s.Run(b, {3, Bits(1e-5)}, {{0, 1}, {1, 2}}, {{2, 3}, {3, 4}, {4, 5}}));
   EXPECT_SAME(s.Read(3, MYC_F64, c10::ScalarType::Double, {2, 1}, {1, 1}), at::sum(x, {-1}, true, at::kDouble));
   EXPECT_SAME(s.ReadF32(4, {2, 3}), std::get<0>(at::native_layer_norm(x, {3}, w, {}, 1e-5)));
@@ -287,8 +287,9 @@ TEST(Call, UndefinedReturnsMatchUnwantedResults) {
   Builder b;
   const uint64_t x = b.Fresh(MYC_F32, {2, 3}), stat = b.Fresh(MYC_F32, {2, 1});
   const uint64_t dx = b.Fresh(MYC_F32, {2, 3}), dw = b.Fresh(MYC_F32, {3});
-  const std::vector<Words> args = {T(x), T(x), Ints({3}), T(stat), T(stat), None(), None(),
-                                   List(MYC_L_BOOLS, {Bool(true), Bool(false), Bool(false)})};
+  const std::vector<Words> args = {
+      T(x),    T(x),   Ints({3}), T(stat),
+      T(stat), None(), None(),    List(MYC_L_BOOLS, {Bool(true), Bool(false), Bool(false)})};
   b.Call("aten::native_layer_norm_backward", args, {dx, Builder::kNoTensor, Builder::kNoTensor});
   EXPECT_RUNS(s.Run(b, {}, {{0, 1}, {1, 2}}, {{2, 3}}));
   b.Call("aten::native_layer_norm_backward", args, {dx, dw, Builder::kNoTensor});

@@ -22,12 +22,12 @@ TEST(Poison, FlowsThroughResultsWritesAndStorages) {
   const uint64_t in = b.Buffer(), other = b.Buffer();
   const uint64_t x = b.Tensor(in, MYC_F32, {2, 3}), w = b.Tensor(other, MYC_F32, {2, 3});
   const uint64_t bad = b.Fresh(MYC_F32, {2, 2}), next = b.Fresh(MYC_F32, {2, 2}), good = b.Fresh(MYC_F32, {2, 3});
-  b.Call("aten::neg", {T(x)}, {good});                      // 0
-  b.Call("aten::mm", {T(x), T(x)}, {bad});                  // 1 fails: [2,3] @ [2,3]
-  b.Call("aten::neg", {T(bad)}, {next});                    // 2 skipped
-  b.Call("aten::add_.Tensor", {T(w), T(next), Int(1)});     // 3 skipped, spoils storage 2
-  b.Clone(b.Buffer(), 3);                                   // 4 skipped
-  b.Call("aten::abs", {T(good)}, {good});                   // 5 runs
+  b.Call("aten::neg", {T(x)}, {good});                   // 0
+  b.Call("aten::mm", {T(x), T(x)}, {bad});               // 1 fails: [2,3] @ [2,3]
+  b.Call("aten::neg", {T(bad)}, {next});                 // 2 skipped
+  b.Call("aten::add_.Tensor", {T(w), T(next), Int(1)});  // 3 skipped, spoils storage 2
+  b.Clone(b.Buffer(), 3);                                // 4 skipped
+  b.Call("aten::abs", {T(good)}, {good});                // 5 runs
   const auto errors = s.Run(b, {}, {{in, 1}, {other, 2}}, {{2, 3}, {3, 4}, {4, 5}, {5, 6}}, 77);
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(errors[0].step, 1u);
@@ -80,8 +80,7 @@ TEST(Poison, AFailedWriteSpoilsEveryOperandItWrites) {
   s.Upload(3, Range(3));
   Builder b;
   const uint64_t x = b.Fresh(MYC_F32, {4}), y = b.Fresh(MYC_F32, {4}), z = b.Fresh(MYC_F32, {3});
-  b.Call("aten::_foreach_add_.List",
-         {List(MYC_L_TENSORS, {T(x), T(y)}), List(MYC_L_TENSORS, {T(x), T(z)}), Int(1)});
+  b.Call("aten::_foreach_add_.List", {List(MYC_L_TENSORS, {T(x), T(y)}), List(MYC_L_TENSORS, {T(x), T(z)}), Int(1)});
   EXPECT_EQ(s.Run(b, {}, {{0, 1}, {1, 2}, {2, 3}}, {}).size(), 1u);
   EXPECT_EQ(s.ReadF32(1, {4}).kind, MYC_E_RUNTIME);
   EXPECT_EQ(s.ReadF32(2, {4}).kind, MYC_E_RUNTIME);
@@ -128,8 +127,7 @@ TEST(Poison, KindsAreThoseOfPythonsExceptions) {
   const uint64_t m = c.Param(), y = c.Fresh(MYC_F32, {4}), q = c.Fresh(MYC_F32, {4});
   c.Call("aten::softmax.int", {T(y), Int(5)}, {q});
   c.Call("aten::empty.memory_format", {List(MYC_L_INTS, {Size(m)})}, {q});
-  c.Call("aten::_thnn_fused_lstm_cell", {T(y), T(y), T(y)},
-         {q, Builder::kNoTensor, Builder::kNoTensor});  // CUDA only
+  c.Call("aten::_thnn_fused_lstm_cell", {T(y), T(y), T(y)}, {q, Builder::kNoTensor, Builder::kNoTensor});  // CUDA only
   const auto errors = s.Run(c, {uint64_t{1} << 46}, {{0, 1}}, {});
   ASSERT_EQ(errors.size(), 3u);
   EXPECT_EQ(errors[0].kind, MYC_E_INDEX) << errors[0].text;

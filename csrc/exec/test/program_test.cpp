@@ -72,8 +72,7 @@ TEST(Program, IndicesAndCountsAreChecked) {
             "BUG: word 1 of the program is 1099511627776, but the number of buffers must be below 1048577.");
   EXPECT_EQ(s.Refusal({0, 0, UINT64_MAX, 0}),
             "BUG: word 2 of the program is 18446744073709551615, more tensors than the 1 words after it can hold.");
-  EXPECT_EQ(s.Refusal({0, 1, 0, 1, MYC_S_FREE, 1}),
-            "BUG: word 5 of the program is 1, but a buffer must be below 1.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 1, MYC_S_FREE, 1}), "BUG: word 5 of the program is 1, but a buffer must be below 1.");
   EXPECT_EQ(s.Refusal({0, 0, 0, 1, 77, 0}), "BUG: word 4 of the program is 77, which starts no step.");
   EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_DTYPES, 0, 1, 0, 0, 0}), "BUG: 21 is not the number of a dtype.");
   EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_F32, 33, 1, 0, 0, 0}),
@@ -95,13 +94,14 @@ std::string RefusedCall(Session& s, const std::string& op, const std::vector<Wor
 TEST(Program, OperatorsAreLookedUp) {
   Session s;
   int32_t kind = 0;
-  EXPECT_EQ(RefusedCall(s, "aten::no_such_op", {}, 0, &kind),
-            "The worker's PyTorch has no operator aten::no_such_op.");
+  EXPECT_EQ(RefusedCall(s, "aten::no_such_op", {}, 0, &kind), "The worker's PyTorch has no operator aten::no_such_op.");
   EXPECT_EQ(kind, MYC_E_NOT_IMPLEMENTED);
-  EXPECT_EQ(RefusedCall(s, "aten::add.NoOverload", {}, 0), "The worker's PyTorch has no operator aten::add.NoOverload.");
+  EXPECT_EQ(RefusedCall(s, "aten::add.NoOverload", {}, 0),
+            "The worker's PyTorch has no operator aten::add.NoOverload.");
   EXPECT_EQ(RefusedCall(s, "inductor::_reinterpret_tensor", {}, 0),
             "A worker runs operators of aten only, not inductor::_reinterpret_tensor.");
-  EXPECT_EQ(RefusedCall(s, "aten::from_file", {}, 0), "A worker doesn't run aten::from_file: it reads the worker's files.");
+  EXPECT_EQ(RefusedCall(s, "aten::from_file", {}, 0),
+            "A worker doesn't run aten::from_file: it reads the worker's files.");
   EXPECT_EQ(RefusedCall(s, "aten::from_file.out", {}, 0),
             "A worker doesn't run aten::from_file: it reads the worker's files.");
   EXPECT_EQ(RefusedCall(s, "", {}, 0), "A worker runs operators of aten only, not .");

@@ -41,20 +41,35 @@ TEST(Transfer, RoundTripOfViews) {
 
 TEST(Transfer, EveryDtype) {
   Session s;
-  static constexpr c10::ScalarType kTypes[MYC_DTYPES] = {
-      c10::ScalarType::Undefined,   at::kByte,           at::kChar,           at::kShort,
-      at::kInt,                     at::kLong,           at::kHalf,           at::kFloat,
-      at::kDouble,                  at::kComplexHalf,    at::kComplexFloat,   at::kComplexDouble,
-      at::kBool,                    at::kBFloat16,       at::kFloat8_e5m2,    at::kFloat8_e4m3fn,
-      at::kFloat8_e5m2fnuz,         at::kFloat8_e4m3fnuz, at::kUInt16,        at::kUInt32,
-      at::kUInt64};
+  static constexpr c10::ScalarType kTypes[MYC_DTYPES] = {c10::ScalarType::Undefined,
+                                                         at::kByte,
+                                                         at::kChar,
+                                                         at::kShort,
+                                                         at::kInt,
+                                                         at::kLong,
+                                                         at::kHalf,
+                                                         at::kFloat,
+                                                         at::kDouble,
+                                                         at::kComplexHalf,
+                                                         at::kComplexFloat,
+                                                         at::kComplexDouble,
+                                                         at::kBool,
+                                                         at::kBFloat16,
+                                                         at::kFloat8_e5m2,
+                                                         at::kFloat8_e4m3fn,
+                                                         at::kFloat8_e5m2fnuz,
+                                                         at::kFloat8_e4m3fnuz,
+                                                         at::kUInt16,
+                                                         at::kUInt32,
+                                                         at::kUInt64};
   const at::Tensor bytes = at::arange(64, at::kByte).bitwise_and(1);
   for (uint32_t d = 1; d < MYC_DTYPES; ++d) {
     s.Upload(d, bytes);
     const auto n = static_cast<int64_t>(64 / c10::elementSize(kTypes[d]));
     const Got got = s.Read(d, d, kTypes[d], {n / 2}, {2});
     ASSERT_EQ(got.kind, MYC_OK) << d << got.text;
-    EXPECT_TRUE(at::equal(got.tensor.view(at::kByte), bytes.view(kTypes[d]).as_strided({n / 2}, {2}).contiguous().view(at::kByte)))
+    EXPECT_TRUE(at::equal(got.tensor.view(at::kByte),
+                          bytes.view(kTypes[d]).as_strided({n / 2}, {2}).contiguous().view(at::kByte)))
         << d;
   }
 }
@@ -70,30 +85,63 @@ TEST(Transfer, ViewsOutsideTheirStorageAreRefused) {
     const char* text;
   };
   for (const Case& c : std::vector<Case>{
-           {{7}, {1}, 0, MYC_E_INDEX,
+           {{7},
+            {1},
+            0,
+            MYC_E_INDEX,
             "A view f32[7] with strides [1] and offset 0 needs 28 bytes, but its storage has 24."},
-           {{2, 3}, {3, 1}, 1, MYC_E_INDEX,
+           {{2, 3},
+            {3, 1},
+            1,
+            MYC_E_INDEX,
             "A view f32[2,3] with strides [3,1] and offset 1 needs 28 bytes, but its storage has 24."},
-           {{1}, {1}, 6, MYC_E_INDEX,
+           {{1},
+            {1},
+            6,
+            MYC_E_INDEX,
             "A view f32[1] with strides [1] and offset 6 needs 28 bytes, but its storage has 24."},
-           {{2}, {6}, 0, MYC_E_INDEX,
+           {{2},
+            {6},
+            0,
+            MYC_E_INDEX,
             "A view f32[2] with strides [6] and offset 0 needs 28 bytes, but its storage has 24."},
-           {{-1}, {1}, 0, MYC_E_VALUE,
+           {{-1},
+            {1},
+            0,
+            MYC_E_VALUE,
             "The geometry f32[-1] with strides [1] and offset 0 has a negative size, stride or offset."},
-           {{2}, {-1}, 3, MYC_E_VALUE,
+           {{2},
+            {-1},
+            3,
+            MYC_E_VALUE,
             "The geometry f32[2] with strides [-1] and offset 3 has a negative size, stride or offset."},
-           {{2}, {1}, -1, MYC_E_VALUE,
+           {{2},
+            {1},
+            -1,
+            MYC_E_VALUE,
             "The geometry f32[2] with strides [1] and offset -1 has a negative size, stride or offset."},
-           {{3}, {big}, 0, MYC_E_VALUE,
+           {{3},
+            {big},
+            0,
+            MYC_E_VALUE,
             "The geometry f32[3] with strides [4611686018427387904] and offset 0 reaches beyond what 63 bits can "
             "count."},
-           {{big, 4}, {0, 0}, 0, MYC_E_VALUE,
+           {{big, 4},
+            {0, 0},
+            0,
+            MYC_E_VALUE,
             "The geometry f32[4611686018427387904,4] with strides [0,0] and offset 0 reaches beyond what 63 bits can "
             "count."},
-           {{0, big, big}, {0, 0, 0}, 0, MYC_E_VALUE,
+           {{0, big, big},
+            {0, 0, 0},
+            0,
+            MYC_E_VALUE,
             "The geometry f32[0,4611686018427387904,4611686018427387904] with strides [0,0,0] and offset 0 reaches "
             "beyond what 63 bits can count."},
-           {{1}, {1}, big, MYC_E_VALUE,
+           {{1},
+            {1},
+            big,
+            MYC_E_VALUE,
             "The geometry f32[1] with strides [1] and offset 4611686018427387904 reaches beyond what 63 bits can "
             "count."}}) {
     const myc_view view{1, MYC_F32, static_cast<uint32_t>(c.sizes.size()), c.sizes.data(), c.strides.data(), c.offset};
