@@ -4,6 +4,7 @@
 package codegen
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,9 +41,10 @@ type planner struct {
 	params  params
 	at      []place // by root
 	buffers []buffer
-	touched []int // buffers that the present node read, wrote or made
-	tensors map[string]uint32
-	record  int32 // of the present node
+	touched []int             // buffers that the present node read, wrote or made
+	tensors map[string]uint32 // by the window's key
+	key     []byte            // room for one
+	record  int32             // of the present node
 }
 
 func newPlanner(g *ir.Graph, o Options) *planner {
@@ -187,31 +189,37 @@ func (p *planner) copy(dst, src uint32) {
 func (p *planner) tensor(at place, t ir.Type) uint32 {
 	g := p.g
 	offset := g.Find(at.offset)
-	key := fmt.Sprint(at.buffer, t.DType, offset)
+	key := binary.AppendUvarint(p.key[:0], uint64(at.buffer))
+	key = binary.AppendVarint(append(key, byte(t.DType), byte(len(t.Dims)), byte(len(t.Strides))), int64(offset))
+	for _, list := range [2][]ir.Dim{t.Dims, t.Strides} {
+		for _, d := range list {
+			key = binary.AppendVarint(key, int64(g.Find(d)))
+		}
+	}
+	if t.Strides != nil {
+		key = append(key, 's')
+	}
+	p.key = key
+	if i, ok := p.tensors[string(key)]; ok {
+		return i
+	}
 	dims := func(list []ir.Dim) []*pb.Dim {
 		out := make([]*pb.Dim, len(list))
 		for i, d := range list {
 			out[i] = p.params.dim(g, d)
-			key += fmt.Sprint(" ", int64(g.Find(d)))
 		}
 		return out
 	}
-	sizes := dims(t.Dims)
-	key += " /"
-	w := &pb.Tensor{Buffer: uint32(at.buffer), Dtype: uint32(t.DType), Sizes: sizes, Contiguous: t.Strides == nil}
+	w := &pb.Tensor{Buffer: uint32(at.buffer), Dtype: uint32(t.DType), Sizes: dims(t.Dims), Contiguous: t.Strides == nil}
 	if t.Strides != nil {
-		key += "s"
 		w.Strides = dims(t.Strides)
 	}
-	i, ok := p.tensors[key]
-	if !ok {
-		if offset != 0 {
-			w.Offset = p.params.dim(g, offset)
-		}
-		i = uint32(len(p.out.Program.Tensors))
-		p.tensors[key] = i
-		p.out.Program.Tensors = append(p.out.Program.Tensors, w)
+	if offset != 0 {
+		w.Offset = p.params.dim(g, offset)
 	}
+	i := uint32(len(p.out.Program.Tensors))
+	p.tensors[string(key)] = i
+	p.out.Program.Tensors = append(p.out.Program.Tensors, w)
 	return i
 }
 

@@ -52,9 +52,6 @@ func FromATen(g *Graph, name string, args []Arg) (Op, []Arg, bool) {
 		}
 		own = append(own, dims, m.keepdim)
 	}
-	if f.op == OpCast {
-		return f.op, own, true
-	}
 	d, err := g.resultDType(f.op, own, Invalid)
 	if err != nil || (m.asdtype != Invalid && m.asdtype != d) {
 		return OpInvalid, nil, false
@@ -76,7 +73,7 @@ func (m *formMatch) take(word string, a Arg) {
 	switch word {
 	case "0", "1", "2":
 		m.operands[word[0]-'0'] = a
-		m.ok = m.ok && a.Kind == ArgValue && !a.Write && (len(m.operands) > 1 || !m.g.IsNumber(a))
+		m.ok = m.ok && a.Kind == ArgValue && !a.Write
 	case "0#", "1#":
 		m.operands[word[0]-'0'] = a
 		m.ok = m.ok && m.g.IsNumber(a)

@@ -90,6 +90,7 @@ func TestFromATen(t *testing.T) {
 		"aten._to_copy %0 f16 layout:1 none none false none":         "",
 		"aten._to_copy %0 f16 none none true false none":             "",
 		"aten._to_copy %0 f16 none none none false memfmt:0":         "",
+		"aten._to_copy %2 f16 none none none false none":             "",
 		"aten._to_copy %0 none none none none false none":            "",
 		"aten.full_like %0 %2 none none none none none":              "fill %0 %2",
 		"aten.full_like %0 %2 f32 none device:0 false memfmt:1":      "fill %0 %2",

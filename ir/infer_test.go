@@ -88,6 +88,33 @@ func TestUnify(t *testing.T) {
 	})
 }
 
+// TestSymbolNames: two symbols never share a name, and a name that has another meaning is not used.
+func TestSymbolNames(t *testing.T) {
+	g := ir.NewGraph("g", "r")
+	var dims []ir.Dim
+	for i, name := range []string{"n", "n", "", "none", "a", "1x", "f32"} {
+		dims = append(dims, g.AddSymbol(uint32(i), 7))
+		g.Syms[i].Name = name
+	}
+	g.AddSymbol(99, 7) // in no type
+	g.Add(ir.Node{Op: ir.OpInput, Record: -1}, nil, []ir.Type{{DType: ir.F32, Dims: dims}})
+	for range 30 {
+		dims = append(dims, g.AddSymbol(uint32(len(dims)), 7))
+	}
+	g.Add(ir.Node{Op: ir.OpInput, Slot: 1, Record: -1}, nil, []ir.Type{{DType: ir.F32, Dims: dims[7:27], Strides: dims[17:37]}})
+	require.NoError(t, ir.Verify(g))
+	text := g.String()
+	assert.Contains(t, text, "f32[n,b,c,d,a,e,f]")
+	assert.Contains(t, text, ",z,d26]{r,s,")
+	parsed, err := ir.Parse(text)
+	require.NoError(t, err)
+	assert.Equal(t, text, parsed.String())
+	g.NameSymbols()
+	assert.Equal(t, text, g.String())
+	assert.Equal(t, "b", g.Syms[1].Name)
+	assert.Empty(t, g.Syms[7].Name)
+}
+
 func TestUnifyDims(t *testing.T) {
 	g := ir.NewGraph("g", "r")
 	var s [6]ir.Dim

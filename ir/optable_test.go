@@ -120,3 +120,28 @@ func TestCallDims(t *testing.T) {
 		}
 	}
 }
+
+// TestReadme: the README names every op.
+func TestReadme(t *testing.T) {
+	data, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	words := strings.Fields(strings.ReplaceAll(string(data), ".", " "))
+	for _, r := range opRows {
+		assert.Contains(t, words, r.Name)
+	}
+}
+
+// TestGrammar: the grammar names every dtype, every kind of list and every word that begins an argument.
+func TestGrammar(t *testing.T) {
+	data, err := os.ReadFile("grammar.txt")
+	require.NoError(t, err)
+	for d := U8; d < NumDTypes; d++ {
+		assert.Contains(t, string(data), "'"+d.String()+"'")
+	}
+	for _, s := range listNames[1:] {
+		assert.Contains(t, string(data), "'"+s+"'")
+	}
+	for w := range reserved {
+		assert.Contains(t, string(data), w)
+	}
+}

@@ -30,7 +30,7 @@ const sample = `graph train.py:41 item {
   %5: f64[]              = param 3
   %6: f32[o,n]{1,o}      = mul %5 %4
   %7: f32[o], %8: i64[o] = aten.max.dim %6 1 false
-  %9: none, %10: f32[o]  = my.op.x [%7, none] tensors[] [n, 2] dim:7 %7! "a#b" f16 layout:0 device:0 memfmt:1 gen:5 !rng !effect
+  %9: none, %10: f32[o]  = my.op.x [%7, none] tensors[] [n, 2] dim:7 %7! "a\"#b" f16 layout:0 device:0 memfmt:1 gen:5 !rng !effect
   mycelya.manual_seed gen:5 %5 !effect
   %11: f32[o]            = aten.foo [1.5, -inf, nan, -0.0] [true, false] floats[] scalars[%5, 3] nan:7ff8000000000001 1e+100
   %12: f32[n,o]          = empty
@@ -167,4 +167,17 @@ func FuzzParse(f *testing.F) {
 			require.Equal(t, printed, again.String())
 		}
 	})
+}
+
+// TestReadmeGraph: the graph of the README is what the printer prints, but for comments.
+func TestReadmeGraph(t *testing.T) {
+	data, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	_, text, _ := strings.Cut(string(data), "\n    graph ")
+	text, _, ok := strings.Cut("graph "+text, "\n\n")
+	require.True(t, ok)
+	g, err := ir.Parse(text)
+	require.NoError(t, err)
+	require.NoError(t, ir.Verify(g))
+	assert.Len(t, g.Nodes, 8)
 }

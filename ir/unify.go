@@ -317,7 +317,7 @@ func (g *Graph) unifyPatterns(row string, args []Arg, results []Type) {
 
 // unifyPattern matches one operand or result with its pattern, and unifies with what its letters are bound to.
 func (g *Graph) unifyPattern(p string, dims []Dim, bound map[byte][]Dim) {
-	if p == "_" || p == "" && len(dims) > 0 {
+	if p == "_" {
 		return
 	}
 	rest := len(dims) - len(p) // dims that the group takes, less one

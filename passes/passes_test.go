@@ -37,7 +37,7 @@ func TestGolden(t *testing.T) {
 	folders, err := os.ReadDir("testdata")
 	require.NoError(t, err)
 	for _, f := range folders {
-		found := false
+		found := f.Name() == "rapid" // where a failed property test leaves its case
 		for _, p := range passes.Pipeline() {
 			found = found || p.Name == f.Name()
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/mycelya/mycelya/passes"
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"google.golang.org/protobuf/proto"
 )
 
 // call is a Call whose Done has not come, and what is needed to send it again or to explain its errors.
@@ -26,8 +27,10 @@ type call struct {
 // flush takes a closed trace, whose arrays are copied, and returns before anything is compiled or sent. ErrPending: it was
 // taken, but more traces are on their way than the credits allow.
 func (s *session) flush(t *Trace) error {
-	s.metrics.cut(t.Reason)
-	t = t.clone()
+	if len(t.Origins) > 0 {
+		s.metrics.cut(t.Reason)
+	}
+	t = s.hold(t)
 	behind := false
 	credit := func() bool {
 		s.calls++
@@ -35,6 +38,7 @@ func (s *session) flush(t *Trace) error {
 		return true
 	}
 	err := s.enqueue(credit, func() {
+		defer s.held.Put(t)
 		if !s.alive() {
 			return
 		}
@@ -117,7 +121,7 @@ func (s *session) submit(t *Trace) (called bool, changed []bool, err error) {
 		s.pending[s.seq] = &call{seq: s.seq, meta: m, variant: v, entry: e, origins: t.Origins}
 	}
 	s.mu.Unlock()
-	_ = s.write(transport.Call, s.seq, m, nil)
+	_, _ = s.write(transport.Call, s.seq, m, nil)
 	return true, nil, nil
 }
 
@@ -151,12 +155,13 @@ func (s *session) compile(t *Trace, e, first *entry) (_ *entry, _ *variant, chan
 		return nil, nil, c.Changed, err
 	}
 	v.compiled.Program.Key = v.key[:]
-	if err := pb.Validate(v.compiled.Program); err != nil { // here it is one trace's error, at the worker the session's
+	if err := acceptable(v.compiled.Program); err != nil { // here it is one trace's error, at the worker the session's
+		watch.Failed(err)
 		return nil, nil, c.Changed, err
 	}
 	watch.Plan(g, v.compiled)
 	if e == nil {
-		e = &entry{skeleton: t.Skeleton, inputs: c.Inputs, changed: c.Changed, ops: c.Ops, next: first}
+		e = &entry{skeleton: slices.Clone(t.Skeleton), inputs: c.Inputs, changed: c.Changed, ops: c.Ops, next: first}
 		first = e
 	}
 	e.variants = append(e.variants, v)
@@ -165,6 +170,17 @@ func (s *session) compile(t *Trace, e, first *entry) (_ *entry, _ *variant, chan
 	s.metrics.compileNanosec.Add(int64(took))
 	s.log.Debug("compiled", "graph", g.Name, "reason", g.Reason, "records", len(c.Ops), "steps", len(v.compiled.Program.Steps), "took", took)
 	return e, v, c.Changed, nil
+}
+
+// acceptable says whether a worker will take a program.
+func acceptable(p *pb.Program) error {
+	const small = 1 << 15 // so many steps and windows never reach the limit of bytes, and sizing them costs
+	if len(p.Steps)+len(p.Tensors) > small {
+		if n := proto.Size(p); n > pb.MaxProgramBytes {
+			return fmt.Errorf("the program has %d bytes, at most %d are allowed", n, pb.MaxProgramBytes)
+		}
+	}
+	return pb.Validate(p)
 }
 
 // bind makes the call of a program for one trace.
@@ -192,8 +208,9 @@ func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
 }
 
 func (s *session) sendProgram(seq uint64, v *variant) error {
-	s.metrics.programBytes.Add(frameBytes(v.compiled.Program, nil))
-	return s.write(transport.Program, seq, v.compiled.Program, nil)
+	n, err := s.write(transport.Program, seq, v.compiled.Program, nil)
+	s.metrics.programBytes.Add(n)
+	return err
 }
 
 // free tells the worker of storages that nobody holds.
@@ -203,7 +220,7 @@ func (s *session) free(ids []uint64) {
 	}
 	if len(ids) > 0 {
 		s.seq++
-		_ = s.write(transport.Free, s.seq, &pb.FreeStorages{Storages: ids}, nil)
+		_, _ = s.write(transport.Free, s.seq, &pb.FreeStorages{Storages: ids}, nil)
 	}
 }
 
@@ -259,9 +276,16 @@ func (s *session) inheritPoison(e *entry, t *Trace) error {
 	return nil
 }
 
-func (t *Trace) clone() *Trace {
-	c := *t
-	c.Skeleton, c.Params, c.Bindings = slices.Clone(t.Skeleton), slices.Clone(t.Params), slices.Clone(t.Bindings)
-	c.Alive, c.Frees, c.Origins = slices.Clone(t.Alive), slices.Clone(t.Frees), slices.Clone(t.Origins)
-	return &c
+// hold copies a trace. The large arrays come from traces that are done with; origins and frees outlive the sending.
+func (s *session) hold(t *Trace) *Trace {
+	c, ok := s.held.Get().(*Trace)
+	if !ok {
+		c = new(Trace)
+	}
+	old := *c
+	*c = *t
+	c.Skeleton, c.Params = append(old.Skeleton[:0], t.Skeleton...), append(old.Params[:0], t.Params...)
+	c.Bindings, c.Alive = append(old.Bindings[:0], t.Bindings...), append(old.Alive[:0], t.Alive...)
+	c.Frees, c.Origins = slices.Clone(t.Frees), slices.Clone(t.Origins)
+	return c
 }

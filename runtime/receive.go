@@ -58,7 +58,7 @@ func (s *session) answer(conn *transport.Conn, h transport.Header) error {
 		if err := conn.Meta(m); err != nil {
 			return err
 		}
-		return errors.New(m.Error)
+		return refused(m.Error) // its last word
 	}
 	return fmt.Errorf("the worker sent a %v, which only clients send", h.Type)
 }
@@ -82,7 +82,8 @@ func (s *session) done(seq uint64, m *pb.Done) error {
 		if err := s.sendProgram(seq, c.variant); err != nil {
 			return err
 		}
-		return s.write(transport.Call, seq, c.meta, nil)
+		_, err := s.write(transport.Call, seq, c.meta, nil)
+		return err
 	}
 	delete(s.pending, seq)
 	s.calls--

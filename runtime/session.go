@@ -36,6 +36,8 @@ type session struct {
 	seq      uint64
 	poisoned map[uint64]*Error // storages that a trace without a program should have made
 
+	held sync.Pool // of *Trace: arrays for the next flush
+
 	mu       sync.Mutex
 	changed  *sync.Cond // something below has
 	started  bool
@@ -182,15 +184,16 @@ func (s *session) alive() bool {
 	return s.gone == nil
 }
 
-// write sends a frame and counts it. An error has ended the session.
-func (s *session) write(t transport.Type, seq uint64, meta message, body []byte) error {
+// write sends a frame and counts and returns its bytes. An error has ended the session.
+func (s *session) write(t transport.Type, seq uint64, meta message, body []byte) (uint64, error) {
 	if err := s.conn.Send(t, seq, meta, body); err != nil {
 		s.lost(fmt.Errorf("sending %v: %w", t, err))
-		return err
+		return 0, err
 	}
+	n := frameBytes(meta, body)
 	s.metrics.messagesSent.Add(1)
-	s.metrics.bytesSent.Add(frameBytes(meta, body))
-	return nil
+	s.metrics.bytesSent.Add(n)
+	return n, nil
 }
 
 // lose ends the session for a reason that the user is to see. Only the first call counts.

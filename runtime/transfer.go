@@ -51,7 +51,7 @@ func (s *session) upload(id uint64, data []byte) error {
 func (s *session) sendUpload(id uint64, data []byte) {
 	if s.alive() {
 		s.seq++
-		_ = s.write(transport.Upload, s.seq, &pb.Upload{Storage: id, Bytes: uint64(len(data))}, data)
+		_, _ = s.write(transport.Upload, s.seq, &pb.Upload{Storage: id, Bytes: uint64(len(data))}, data)
 	}
 }
 
@@ -90,5 +90,5 @@ func (s *session) ask(t *Ticket, what transport.Type, m message) {
 		return
 	}
 	s.metrics.roundTrips.Add(1)
-	_ = s.write(what, s.seq, m, nil) // an error has ended all tickets
+	_, _ = s.write(what, s.seq, m, nil) // an error has ended all tickets
 }

@@ -11,6 +11,7 @@ machine may bring them along and build the C++ only.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
@@ -127,11 +128,13 @@ def build_go() -> None:
 
 
 def build(jobs: int | None = None, tests: bool = False) -> None:
-    """Builds everything that is not up to date."""
-    LIB.mkdir(exist_ok=True)
-    BIN.mkdir(exist_ok=True)
-    build_go()
-    build_cpp(jobs or min(2, os.cpu_count() or 1), tests)
+    """Builds everything that is not up to date; a second build waits for the first."""
+    for made in (LIB, BIN, ROOT / "build"):
+        made.mkdir(exist_ok=True)
+    with (ROOT / "build" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build_go()
+        build_cpp(jobs or min(2, os.cpu_count() or 1), tests)
     if missing := [str(path) for path in REQUIRED if not path.exists()]:
         sys.exit(f"The build ended without {', '.join(missing)}.")
 

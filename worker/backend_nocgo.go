@@ -5,7 +5,11 @@
 
 package worker
 
-import "github.com/mycelya/mycelya/proto"
+import (
+	"log/slog"
+
+	"github.com/mycelya/mycelya/proto"
+)
 
 // Torch says where PyTorch and the executor are; this build can't load them.
 type Torch struct {
@@ -13,6 +17,7 @@ type Torch struct {
 	Lib     string
 	Device  string
 	Threads int
+	Log     *slog.Logger
 }
 
 // Load fails: libtorch is loaded through cgo.

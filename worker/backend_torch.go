@@ -82,8 +82,10 @@ static void x_usage(exec_state* s, uint64_t* storages, uint64_t* bytes) { s->a.u
 import "C"
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -107,6 +109,7 @@ type Torch struct {
 	Lib     string // folder with libtorch_cpu
 	Device  string // "cpu", "cuda:0"; "" is cuda:0 if it can be used, else cpu
 	Threads int    // 0: PyTorch's default
+	Log     *slog.Logger
 }
 
 type torchBackend struct {
@@ -122,24 +125,18 @@ func (t Torch) Load() (Backend, error) {
 	}
 	for _, name := range []string{"libc10", "libtorch_cpu"} {
 		if _, err := open(filepath.Join(t.Lib, name+ext)); err != nil {
-			return nil, Errorf(proto.ErrRuntime, "PyTorch could not be loaded: %v. Is the torch of this environment whole? Its libraries are expected in %q.", err, t.Lib)
+			return nil, Errorf(proto.ErrRuntime,
+				"PyTorch could not be loaded: %v. Is the torch of this environment whole? Its libraries are expected in %q.", err, t.Lib)
 		}
 	}
-	if t.wantsCUDA() {
-		for _, name := range []string{"libc10_cuda", "libtorch_cuda"} {
-			path := filepath.Join(t.Lib, name+ext)
-			if _, err := os.Stat(path); err != nil {
-				if t.Device == "" {
-					break
-				}
-				return nil, Errorf(proto.ErrRuntime, "The device %q needs a PyTorch with CUDA, but the torch in %q has none (no %s).", t.Device, t.Lib, name+ext)
+	cuda := t.wantsCUDA()
+	if cuda {
+		if err := t.openCUDA(ext); err != nil {
+			if t.Device != "" {
+				return nil, err
 			}
-			if _, err := open(path); err != nil {
-				if t.Device == "" {
-					break
-				}
-				return nil, Errorf(proto.ErrRuntime, "PyTorch's CUDA part could not be loaded: %v.", err)
-			}
+			cuda = false
+			t.warn(err)
 		}
 	}
 	lib, err := open(t.Exec)
@@ -152,14 +149,17 @@ func (t Torch) Load() (Backend, error) {
 		return nil, Errorf(proto.ErrRuntime, "The executor library %q has no function %s. %s", t.Exec, C.GoString(name), otherBuild)
 	}
 	if v := uint32(C.x_abi(&b.api)); v != proto.ABIVersion {
-		return nil, Errorf(proto.ErrRuntime, "The executor library %q has version %d of the ABI, the worker version %d. %s", t.Exec, v, proto.ABIVersion, otherBuild)
+		return nil, Errorf(proto.ErrRuntime, "The executor library %q has version %d of the ABI, the worker version %d. %s",
+			t.Exec, v, proto.ABIVersion, otherBuild)
 	}
 	if b.Device == "" {
 		b.Device = "cpu"
-		if t.wantsCUDA() {
+		if cuda {
 			if x, err := b.make("cuda:0"); err == nil {
 				x.Close()
 				b.Device = "cuda:0"
+			} else {
+				t.warn(err)
 			}
 		}
 	}
@@ -167,6 +167,27 @@ func (t Torch) Load() (Backend, error) {
 }
 
 const otherBuild = "It comes from another build: reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
+
+func (t Torch) openCUDA(ext string) error {
+	for _, name := range []string{"libc10_cuda", "libtorch_cuda"} {
+		path := filepath.Join(t.Lib, name+ext)
+		if _, err := os.Stat(path); err != nil {
+			return Errorf(proto.ErrRuntime, "The device %q needs a PyTorch with CUDA, but the torch in %q has none (no %s).",
+				cmp.Or(t.Device, "cuda:0"), t.Lib, name+ext)
+		}
+		if _, err := open(path); err != nil {
+			return Errorf(proto.ErrRuntime, "PyTorch's CUDA part could not be loaded: %v.", err)
+		}
+	}
+	return nil
+}
+
+// warn says why a host with a CUDA driver gets a CPU worker.
+func (t Torch) warn(err error) {
+	if t.Log != nil {
+		t.Log.Warn("CUDA can't be used, the worker runs on the CPU", "error", err)
+	}
+}
 
 // wantsCUDA is false for "" on a host without a driver: libtorch_cuda takes up to half a second to load.
 func (t Torch) wantsCUDA() bool {
@@ -279,7 +300,9 @@ func (x *torchExecutor) Read(v *proto.Read, use func([]byte) error) error {
 		return Errorf(proto.ErrValue, "A view of %d sizes and %d strides can't be read.", len(v.Sizes), len(v.Strides))
 	}
 	s := x.s
-	s.view = C.myc_view{storage: C.uint64_t(v.Storage), dtype: C.uint32_t(v.Dtype), rank: C.uint32_t(len(v.Sizes)), offset: C.int64_t(v.Offset)}
+	s.view = C.myc_view{
+		storage: C.uint64_t(v.Storage), dtype: C.uint32_t(v.Dtype), rank: C.uint32_t(len(v.Sizes)), offset: C.int64_t(v.Offset),
+	}
 	for i := range v.Sizes {
 		s.sizes[i], s.strides[i] = C.int64_t(v.Sizes[i]), C.int64_t(v.Strides[i])
 	}

@@ -4,6 +4,8 @@
 package worker
 
 import (
+	"math"
+
 	pb "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/proto"
@@ -94,7 +96,7 @@ func (s *session) check(p *program, c *proto.Call) error {
 func (s *session) spoilt(p *program, c *proto.Call, seq uint64) *Error {
 	if p.err != nil {
 		e := *asError(p.err)
-		e.Call = seq
+		e.Call, e.Step = seq, math.MaxUint32 // no step: nothing ran
 		return &e
 	}
 	if len(s.poison) > 0 {

@@ -218,10 +218,12 @@ func own() *proto.Hello {
 
 // mismatch says in sentences why a client of another make can't be served, or "".
 func mismatch(h *proto.Hello) string {
-	const what = "Client and worker come from different installations. Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
+	const what = "Client and worker come from different installations. " +
+		"Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
 	switch {
 	case h.Protocol != transport.Version:
-		return fmt.Sprintf("The client speaks version %d of the protocol, the worker version %d. %s", h.Protocol, transport.Version, what)
+		return fmt.Sprintf("The client speaks version %d of the protocol, the worker version %d. %s",
+			h.Protocol, transport.Version, what)
 	case h.Abi != proto.ABIVersion:
 		return fmt.Sprintf("The client has version %d of the ABI, the worker version %d. %s", h.Abi, proto.ABIVersion, what)
 	case h.Build != transport.Build:

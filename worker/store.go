@@ -33,8 +33,8 @@ type program struct {
 	holders  int // of the cache and the newest; under store.mu
 }
 
-// store keeps a session's programs by key, bounded by cost. It is used from one goroutine; only the cache's own goroutine comes in beside it,
-// and it merely marks what nothing holds any more: the executor isn't to be called from there.
+// store keeps a session's programs by key, bounded by cost. It is used from one goroutine; only the cache's own goroutine
+// comes in beside it, and it merely marks what nothing holds any more: the executor isn't to be called from there.
 type store struct {
 	cache  *ristretto.Cache
 	newest [newest]*program

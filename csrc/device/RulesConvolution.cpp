@@ -9,12 +9,13 @@ namespace mycelya::rules {
 namespace {
 
 // Channels-last if an operand asks for it.
-MemoryFormat convolution_format(const Tensor& input, const Tensor& weight) {
-  const auto wanted = input.dim() == 5 ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
+MemoryFormat convolution_format(const Tensor& input, const Tensor& weight, bool transposed) {
+  const bool volume = input.dim() == 5, wide = input.scalar_type() == ScalarType::Double;
+  const auto wanted = volume ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
   const bool asked = input.suggest_memory_format() == wanted || weight.suggest_memory_format() == wanted;
-  // Neither cuDNN nor the CPU's float64 kernels in three dimensions have it.
-  const bool wide = input.scalar_type() == ScalarType::Double && (on_cuda() || input.dim() == 5);
-  return asked && !wide ? wanted : MemoryFormat::Contiguous;
+  // cuDNN has none of float64; the CPU's kernels of volumes none of float64 and none transposed.
+  const bool missing = on_cuda() ? wide : volume && (wide || transposed);
+  return asked && !missing ? wanted : MemoryFormat::Contiguous;
 }
 
 // input [n, c, *] weight bias? stride padding dilation transposed output_padding groups
@@ -33,13 +34,13 @@ void convolution(Args args, OutMetas& out) {
       sizes.push_back((input.size(d) + 2 * at(padding, i) - reach - 1) / at(stride, i) + 1);
     }
   }
-  add_format(out, sizes, input.scalar_type(), convolution_format(input, weight));
+  add_format(out, sizes, input.scalar_type(), convolution_format(input, weight, transposed));
 }
 
 // grad input weight stride padding dilation transposed output_padding groups mask
 void convolution_backward(Args args, OutMetas& out) {
   const Tensor grad = tensor(args, 0), input = tensor(args, 1), weight = tensor(args, 2);
-  const auto format = convolution_format(input, weight);
+  const auto format = convolution_format(input, weight, args[6].toBool());
   mask(args, 9, 0) ? add_format(out, input.sizes(), input.scalar_type(), format) : add_undefined(out);
   mask(args, 9, 1) ? add_format(out, weight.sizes(), weight.scalar_type(), format) : add_undefined(out);
   mask(args, 9, 2) ? add_contiguous(out, {grad.size(1)}, weight.scalar_type()) : add_undefined(out);

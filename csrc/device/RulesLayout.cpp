@@ -4,6 +4,7 @@
 // Ops that move elements about: copies, flips, repetitions, stacks.
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/List.h>
 #include <ATen/native/TypeProperties.h>
 
@@ -83,25 +84,35 @@ void repeat_interleave(Args args, OutMetas& out) {
   add_contiguous(out, {args[1].toInt()}, repeats.scalar_type());
 }
 
-// tensors dim: a concatenation of the tensors with one more dim
+// tensors dim: a concatenation along the dim, seen with one more dim; along a new last dim, of the tensors seen so
 void stack(Args args, OutMetas& out) {
   const auto list = tensors(args, 0);
   TORCH_CHECK(!list.empty(), "stack expects a non-empty TensorList");
-  const int64_t dim = wrap(args[1].toInt(), list[0].dim() + 1);
+  const int64_t rank = list[0].dim(), dim = wrap(args[1].toInt(), rank + 1);
   c10::List<Tensor> parts;
   for (size_t i = 0; i < list.size(); ++i) {
     const Tensor& t = list[i];
     TORCH_CHECK(t.sizes() == list[0].sizes(), "stack expects each tensor to be equal size, but got ", list[0].sizes(),
                 " at entry 0 and ", t.sizes(), " at entry ", i);
-    DimVector sizes(t.sizes().begin(), t.sizes().end()), strides(t.strides().begin(), t.strides().end());
-    const bool last = dim == t.dim();
-    strides.insert(strides.begin() + dim, last ? 1 : sizes[dim] * strides[dim]);
-    sizes.insert(sizes.begin() + dim, 1);
     Tensor part = meta_like(t);
-    part.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+    if (dim == rank) {
+      DimVector sizes(t.sizes().begin(), t.sizes().end()), strides(t.strides().begin(), t.strides().end());
+      sizes.push_back(1);
+      strides.push_back(1);
+      part.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+    }
     parts.push_back(std::move(part));
   }
-  structured("cat", {parts, dim}, out);
+  OutMetas joined;
+  structured("cat", {parts, dim}, joined);
+  DimVector sizes(list[0].sizes().begin(), list[0].sizes().end());
+  sizes.insert(sizes.begin() + dim, static_cast<int64_t>(list.size()));
+  const auto strides = at::detail::computeStride(joined[0].sizes, joined[0].strides, DimVector(sizes));
+  if (strides) {
+    add(out, sizes, *strides, joined[0].dtype);
+  } else {
+    add_contiguous(out, sizes, joined[0].dtype);
+  }
 }
 
 // self groups

@@ -47,8 +47,13 @@ void like_input_contiguous(Args args, OutMetas& out) { add_like_contiguous(out, 
 // input: buffer, which the CPU's backward reads; CUDA leaves it empty
 void log_sigmoid(Args args, OutMetas& out) {
   const Tensor input = tensor(args, 0);
-  add_like(out, input);
-  on_cuda() ? add_contiguous(out, {0}, input.scalar_type()) : add_like(out, input);
+  if (on_cuda()) {
+    add_like(out, input);
+    add_contiguous(out, {0}, input.scalar_type());
+  } else {
+    add_like_contiguous(out, input);
+    add_like_contiguous(out, input);
+  }
 }
 
 // input [n, c, h, w] target [n, h, w] weight? reduction ignore_index -> loss, total_weight []

@@ -23,28 +23,21 @@ void unary_bool(Args args, OutMetas& out) { elementwise(out, {tensor(args, 0)}, 
 // Complex in, real out.
 void magnitude(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 0);
-  elementwise(out, {self}, Promote::kAny, real_type(self.scalar_type()));
+  self.is_complex() ? add_like(out, self, real_type(self.scalar_type())) : unary(args, out);
 }
 
 void angle(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 0);
-  ScalarType dtype = real_type(self.scalar_type());
-  if (c10::isIntegralType(dtype, /*includeBool=*/true)) dtype = c10::get_default_dtype_as_scalartype();
-  elementwise(out, {self}, Promote::kAny, dtype);
+  if (self.is_complex()) {
+    add_like_contiguous(out, self, real_type(self.scalar_type()));  // the real part of a complex result
+  } else {
+    unary_float(args, out);
+  }
 }
 
 void relu(Args args, OutMetas& out) {
   TORCH_CHECK(tensor(args, 0).scalar_type() != kBool, "Boolean inputs not supported for relu");
   unary(args, out);
-}
-
-void nan_to_num(Args args, OutMetas& out) {
-  const Tensor self = tensor(args, 0);
-  if (c10::isIntegralType(self.scalar_type(), /*includeBool=*/true)) {
-    add_like_contiguous(out, self);  // a copy
-  } else {
-    unary(args, out);
-  }
 }
 
 void like(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }
@@ -188,7 +181,7 @@ constexpr RuleRow kRows[] = {
     {"logical_xor", logical},
     {"logit", unary_float},
     {"mvlgamma", unary_float},
-    {"nan_to_num", nan_to_num},
+    {"nan_to_num", like},
     {"native_dropout", dropout},
     {"native_dropout_backward", dropout_backward},
     {"polar", complex},

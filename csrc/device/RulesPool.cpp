@@ -93,6 +93,16 @@ void reflection_pad2d(Args args, OutMetas& out) {
              on_cuda() ? MemoryFormat::Contiguous : format_of(self));
 }
 
+// Structured, but the CPU's kernels then keep the memory format of their input.
+template <int kOp>
+void pad(Args args, OutMetas& out) {
+  static constexpr const char* kNames[] = {"reflection_pad3d", "replication_pad2d", "replication_pad3d"};
+  structured(kNames[kOp], args, out);
+  if (on_cuda()) return;
+  const OutMeta result = out.pop_back_val();
+  add_format(out, result.sizes, result.dtype, format_of(tensor(args, 0)));
+}
+
 void pad_backward(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 1);
   on_cuda() ? add_like(out, self) : add_like_suggested(out, self);
@@ -180,7 +190,10 @@ constexpr RuleRow kRows[] = {
     {"max_unpool3d", max_unpool<3>},
     {"reflection_pad2d", reflection_pad2d},
     {"reflection_pad2d_backward", pad_backward},
+    {"reflection_pad3d", pad<0>},
+    {"replication_pad2d", pad<1>},
     {"replication_pad2d_backward", pad_backward},
+    {"replication_pad3d", pad<2>},
     {"replication_pad3d_backward", pad_backward},
 };
 

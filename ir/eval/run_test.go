@@ -191,6 +191,7 @@ func TestEvalArguments(t *testing.T) {
 		"eval: add: an operand is missing":                          eval.Eval(ir.OpAdd, []eval.Arg{same, {}}, x),
 		"eval: add: sizes [3] do not broadcast to [2]":              eval.Eval(ir.OpAdd, []eval.Arg{same, {Tensor: wide}}, x),
 		"eval: relu: the elements end at byte 12 of a storage of 8": eval.Eval(ir.OpRelu, []eval.Arg{{Tensor: short}}, wide),
+		"eval: add: sizes [2] do not broadcast to [3]":              eval.Eval(ir.OpAdd, []eval.Arg{same, {Tensor: wide}}, wide),
 		"eval: where: the condition is f32, not b8":                 eval.Eval(ir.OpWhere, []eval.Arg{same, same, same}, x),
 		"eval: bit_not: it does not take f32":                       eval.Eval(ir.OpBitNot, []eval.Arg{same}, x),
 		"eval: sum: dim 1 is not one of a rank 1 operand":           eval.Eval(ir.OpSum, []eval.Arg{same, {Dims: []int64{1}}}, x),

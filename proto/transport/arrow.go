@@ -125,7 +125,8 @@ func readPrefix(r *bufio.Reader, n uint64) (body, error) {
 	return b, err
 }
 
-// parseBatch reads a flatbuffer Message that must be a record batch of one column of fixed width without nulls, whose body has n bytes.
+// parseBatch reads a flatbuffer Message that must be a record batch of one column of fixed width without nulls, whose body
+// has n bytes.
 func parseBatch(meta []byte, n uint64) (body, error) {
 	bad := func(what string) (body, error) { return body{}, fmt.Errorf("%w: %s", ErrFrameBody, what) }
 	f := flat{b: meta, ok: true}

@@ -78,7 +78,9 @@ const (
 	numTypes
 )
 
-var typeNames = [numTypes]string{"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done"}
+var typeNames = [numTypes]string{
+	"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done",
+}
 
 func (t Type) String() string {
 	if t >= numTypes {
@@ -180,7 +182,7 @@ func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
 	}
 	metaBytes := len(head) - headerBytes
 	if metaBytes > MaxMeta {
-		return fmt.Errorf("%w: %v has %d bytes of metadata, at most %d are allowed", ErrFrameLimit, t, metaBytes, MaxMeta)
+		return over(t, "metadata", uint64(metaBytes), MaxMeta)
 	}
 	bodyBytes, pad := uint64(0), []byte(nil)
 	if len(body) > 0 {
@@ -191,7 +193,7 @@ func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
 		head = append(head, prefix...)
 		pad = zeros[:padding(len(body))]
 		if bodyBytes = uint64(len(prefix) + len(body) + len(pad)); bodyBytes > MaxBody {
-			return fmt.Errorf("%w: %v has a body of %d bytes, at most %d are allowed", ErrFrameLimit, t, bodyBytes, uint64(MaxBody))
+			return over(t, "body", bodyBytes, MaxBody)
 		}
 	}
 	binary.LittleEndian.PutUint32(head, magic)
@@ -220,6 +222,10 @@ func (s *sender) write(c net.Conn, head, body, pad []byte) error {
 		return fmt.Errorf("transport: send: %w", err)
 	}
 	return nil
+}
+
+func over(t Type, what string, n, limit uint64) error {
+	return fmt.Errorf("%w: %v has %d bytes of %s, at most %d are allowed", ErrFrameLimit, t, n, what, limit)
 }
 
 // Next reads a frame's header and metadata, after what is left of the last frame's body. At the end of the stream
@@ -258,9 +264,9 @@ func (c *Conn) next() (Header, error) {
 	case b[6] != 0 || b[7] != 0 || binary.LittleEndian.Uint32(b[28:]) != 0:
 		return Header{}, ErrFrameReserved
 	case metaBytes > MaxMeta:
-		return Header{}, fmt.Errorf("%w: %v has %d bytes of metadata, at most %d are allowed", ErrFrameLimit, h.Type, metaBytes, MaxMeta)
+		return Header{}, over(h.Type, "metadata", uint64(metaBytes), MaxMeta)
 	case bodyBytes > MaxBody:
-		return Header{}, fmt.Errorf("%w: %v has a body of %d bytes, at most %d are allowed", ErrFrameLimit, h.Type, bodyBytes, uint64(MaxBody))
+		return Header{}, over(h.Type, "body", bodyBytes, MaxBody)
 	}
 	h.Meta = int(metaBytes)
 	if err := c.readMeta(h.Meta); err != nil {

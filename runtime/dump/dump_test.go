@@ -66,6 +66,9 @@ func TestStderr(t *testing.T) {
 	p.Plan(graph("a.py:1", 1), &codegen.Compiled{Program: &proto.Program{}})
 	require.Nil(t, d.Program("a.py:2", []byte{1}))
 	require.Equal(t, "# program 0, key abcd\n"+graph("a.py:1", 1).String(), out.String())
+	graphs, err := ir.ParseAll(out.String())
+	require.NoError(t, err)
+	require.Len(t, graphs, 1)
 }
 
 func TestFolder(t *testing.T) {

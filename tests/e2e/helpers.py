@@ -72,7 +72,7 @@ def compare(fn, *tensors, rtol=None, atol=None):
     expected, got = fn(*cpu), fn(*ours)
     same(got, expected, rtol, atol)
     same(ours, cpu, rtol, atol)
-    if any(t.requires_grad for t in tensors):
+    if differentiable(expected):
         weighted_sum(expected).backward()
         weighted_sum(got).backward()
         for mine, theirs in zip(ours, cpu, strict=True):
@@ -82,14 +82,19 @@ def compare(fn, *tensors, rtol=None, atol=None):
     return got
 
 
+def differentiable(results) -> list[torch.Tensor]:
+    """The results that have a gradient."""
+    leaves = pytree.tree_leaves(results)
+    return [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+
+
 def weighted_sum(results) -> torch.Tensor:
     """Sum of all results that have a gradient, each element with its own weight."""
     total = 0
-    for t in pytree.tree_leaves(results):
-        if isinstance(t, torch.Tensor) and t.requires_grad:
-            weight = torch.arange(1, t.numel() + 1, dtype=torch.float64)
-            weight = (weight.sin() + 1.5).reshape(t.shape).to(t.dtype)
-            total = total + (t * weight.to(t.device)).sum()
+    for t in differentiable(results):
+        weight = torch.arange(1, t.numel() + 1, dtype=torch.float64)
+        weight = (weight.sin() + 1.5).reshape(t.shape).to(t.dtype)
+        total = total + (t * weight.to(t.device)).sum()
     return total
 
 

@@ -152,7 +152,8 @@ func (r *runner) target(c *proto.CallOp, inPlace bool, want ir.Type) (*eval.Tens
 	i := c.Results[0] - 1
 	w := r.window(i)
 	if !slices.Equal(w.Sizes, sizes) || w.DType != want.DType || w.Offset != 0 {
-		return nil, worker.Errorf(proto.ErrRuntime, "%s gives %v%v, the program expects %v%v.", c.Op, want.DType, sizes, w.DType, w.Sizes)
+		return nil, worker.Errorf(proto.ErrRuntime, "%s gives %v%v, the program expects %v%v.",
+			c.Op, want.DType, sizes, w.DType, w.Sizes)
 	}
 	st, err := made(w)
 	if err != nil {
@@ -181,7 +182,9 @@ func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, boo
 	case *proto.Arg_Tensor:
 		return value(ir.Node{Op: ir.OpInput}, r.tensor(k.Tensor), false), true
 	case *proto.Arg_Number_:
-		d := map[uint32]ir.DType{proto.NumberF64: ir.F64, proto.NumberI64: ir.I64, proto.NumberBool: ir.Bool, proto.NumberC128: ir.C128}[k.Number.Kind]
+		d := [...]ir.DType{
+			proto.NumberF64: ir.F64, proto.NumberI64: ir.I64, proto.NumberBool: ir.Bool, proto.NumberC128: ir.C128,
+		}[k.Number.Kind]
 		return value(ir.Node{Op: ir.OpParam}, &eval.Tensor{DType: d, Data: r.element(d, k.Number.Param)}, true), true
 	case *proto.Arg_Scalar_:
 		d := ir.DType(k.Scalar.Dtype)

@@ -88,7 +88,8 @@ func (x *executor) Read(v *proto.Read, use func([]byte) error) error {
 		e := *st.poison
 		return &e
 	case proto.DTypeSize(v.Dtype) == 0 || len(v.Sizes) != len(v.Strides) || len(v.Sizes) > proto.MaxRank:
-		return worker.Errorf(proto.ErrValue, "A view of dtype %d with sizes %v and strides %v doesn't exist.", v.Dtype, v.Sizes, v.Strides)
+		return worker.Errorf(proto.ErrValue, "A view of dtype %d with sizes %v and strides %v doesn't exist.",
+			v.Dtype, v.Sizes, v.Strides)
 	}
 	src := &eval.Tensor{DType: ir.DType(v.Dtype), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset, Data: st.data}
 	var out *eval.Tensor

@@ -30,7 +30,9 @@ HERE = Path(__file__).resolve().parent
 
 # Calls whose results on the CPU depend on more than metadata, or that no other device
 # gives in this layout; the reason stands beside each.
-QUIRKS: dict[str, str] = {}
+QUIRKS: dict[str, str] = {
+    "linalg_solve_triangular": "row-major where A is a conjugate view; ours come resolved",
+}
 
 # What PyTorch's CPU calls where a device of ours sees another overload, and the
 # argument that one lacks.
@@ -111,7 +113,7 @@ class Watch(TorchDispatchMode):
         before = describe(args) if self.verbose or source == "error" else ""
         result = func(*args, **kwargs)
         self.source[source] += 1
-        if source == "error" and "dynamic outputs" in problem:
+        if source == "error" and ("dynamic outputs" in problem or "depends on data" in problem):
             self.source[source] -= 1
             self.source["refused"] += 1
             return result
@@ -128,9 +130,19 @@ class Watch(TorchDispatchMode):
             ok = len(answer) > 0 and answer[0][1] == truth[0][1]
         else:
             ok = list(map(self.plain, answer)) == list(map(self.plain, truth))
-        if not ok:
+        if not ok and not in_place and self.differ_in_nothing(answer, truth):
+            self.source["empty, other strides"] += 1
+        elif not ok:
             self.wrong[name].append(f"{call}\n      says {answer}\n      is   {truth}")
         return result
+
+    @staticmethod
+    def differ_in_nothing(answer: Any, truth: Any) -> bool:
+        """Results without elements, whose strides mean nothing."""
+        return len(answer) == len(truth) and all(
+            a == t or (a and t and str(a[0]) == str(t[0]) and a[1] == t[1] and 0 in a[1])
+            for a, t in zip(answer, truth, strict=True)
+        )
 
     @staticmethod
     def plain(fact: Any) -> Any:
@@ -242,6 +254,78 @@ def run_database(watch: Watch, limit: int, only: str) -> int:
     return refused
 
 
+def run_modules(watch: Watch, limit: int) -> int:
+    """Runs the module database in training and evaluation; returns refusals."""
+    from torch.testing._internal.common_modules import module_db
+
+    refused = 0
+    for info in module_db:
+        for dtype in (torch.float32, torch.bfloat16):
+            for training in (True, False):
+                samples = info.module_inputs_func(
+                    info, "cpu", dtype, requires_grad=True, training=training
+                )
+                for sample in samples[:limit]:
+                    for layout in LAYOUTS[:2]:
+                        try:
+                            run_module(info, sample, dtype, training, layout, watch)
+                        except Exception as error:
+                            refused += 1
+                            if watch.verbose:
+                                print("refused", info.name, dtype, str(error)[:200])
+    return refused
+
+
+def run_module(
+    info: Any,
+    sample: Any,
+    dtype: torch.dtype,
+    training: bool,
+    layout: Any,
+    watch: Watch,
+) -> None:
+    arguments = sample.constructor_input
+    module = info.module_cls(*arguments.args, **arguments.kwargs).to(dtype)
+    module.train(training)
+    inputs = sample.forward_input
+    args, kwargs = inputs.args, inputs.kwargs
+    if layout is not None:
+        args, kwargs = relaid(args, layout), relaid(kwargs, layout)
+        for parameter in module.parameters():
+            parameter.data = layout(parameter.data)
+    with watch:
+        result = module(*args, **kwargs)
+        outputs = [t for t in tensors_in(result) if t.requires_grad]
+        if outputs:
+            torch.autograd.backward(outputs, [torch.ones_like(o) for o in outputs])
+
+
+def run_optimizers(watch: Watch) -> int:
+    """Two steps of each optimizer in each implementation; returns refusals."""
+    from torch.testing._internal.common_optimizers import optim_db
+
+    refused = 0
+    for info in optim_db:
+        for mode in ({}, {"foreach": True}, {"foreach": False}, {"fused": True}):
+            for case in info.optim_inputs_func(device="cpu"):
+                parameters = [
+                    torch.nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5,), ())
+                ]
+                try:
+                    options = {**case.kwargs, **mode}
+                    optimizer = info.optim_cls(parameters, **options)
+                    with watch:
+                        for _ in range(2):
+                            for p in parameters:
+                                p.grad = torch.randn_like(p)
+                            optimizer.step(lambda: torch.tensor(1.0))
+                except Exception as error:
+                    refused += 1
+                    if watch.verbose:
+                        print("refused", info.optim_cls, mode, str(error)[:200])
+    return refused
+
+
 def report(watch: Watch, refused: int) -> bool:
     """Prints the score; returns whether all rules were right."""
     total = sum(watch.calls.values())
@@ -274,6 +358,8 @@ def main() -> None:
     torch.manual_seed(0)
     watch = Watch(load_module(options.build), options.verbose)
     refused = run_database(watch, options.samples, options.only)
+    if not options.only:
+        refused += run_modules(watch, options.samples) + run_optimizers(watch)
     sys.exit(0 if report(watch, refused) else 1)
 
 

@@ -227,7 +227,7 @@ class Session {
     myc_error e{};
     void* to = myc_exec_upload_begin(exec_, id, t.storage().nbytes(), &e);
     if (to == nullptr) throw std::runtime_error(e.text);
-    std::memcpy(to, t.storage().data(), t.storage().nbytes());
+    if (t.storage().nbytes() != 0) std::memcpy(to, t.storage().data(), t.storage().nbytes());
     if (myc_exec_upload_end(exec_, id, &e) != MYC_OK) throw std::runtime_error(e.text);
   }
 
@@ -244,7 +244,7 @@ class Session {
     if (got.kind != MYC_OK) return got;
     got.tensor = at::empty(sizes, as);
     if (got.tensor.nbytes() != bytes) throw std::runtime_error("a read gave " + std::to_string(bytes) + " bytes");
-    std::memcpy(got.tensor.mutable_data_ptr(), data, bytes);
+    if (bytes != 0) std::memcpy(got.tensor.mutable_data_ptr(), data, bytes);
     myc_exec_read_done(exec_, handle);
     return got;
   }

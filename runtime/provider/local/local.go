@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package local runs a worker as a child process on this host and talks to it over a unix socket in a private folder. The
-// worker lives as long as the write end of its stdin does, so that however this process ends, the worker ends too. It never runs a
-// worker as another user and never gives it this process's whole environment.
+// worker lives as long as the write end of its stdin does, so that however this process ends, the worker ends too. It never
+// runs a worker as another user and never gives it this process's whole environment.
 package local
 
 import (
@@ -91,7 +91,8 @@ func (s *Spec) check() error {
 		return provider.Errorf(provider.ErrInvalidSpec, "A worker can't have %d threads.", s.Threads)
 	}
 	if !validDevice(s.Device) {
-		return provider.Errorf(provider.ErrInvalidSpec, "The device %q doesn't exist; a worker on this host has \"cpu\" or \"cuda:<number>\".", s.Device)
+		return provider.Errorf(provider.ErrInvalidSpec,
+			"The device %q doesn't exist; a worker on this host has \"cpu\" or \"cuda:<number>\".", s.Device)
 	}
 	info, err := os.Stat(s.Worker)
 	switch {
@@ -105,7 +106,8 @@ func (s *Spec) check() error {
 			return missing("executor library", s.Exec, err)
 		}
 		if _, err := os.Stat(s.TorchLib); err != nil {
-			return provider.Errorf(provider.ErrNotFound, "PyTorch's library folder %q can't be read: %v. Is torch installed in this environment?", s.TorchLib, reason(err))
+			return provider.Errorf(provider.ErrNotFound,
+				"PyTorch's library folder %q can't be read: %v. Is torch installed in this environment?", s.TorchLib, reason(err))
 		}
 	}
 	return nil
@@ -156,7 +158,8 @@ func privateDir() (string, error) {
 		_ = os.Remove(dir)
 		errs = append(errs, fmt.Errorf("%s is too long a path for a socket", base))
 	}
-	return "", provider.Errorf(provider.ErrUnavailable, "No folder for the worker's socket could be made: %v. Set TMPDIR to a short path that can be written.", errors.Join(errs...))
+	return "", provider.Errorf(provider.ErrUnavailable,
+		"No folder for the worker's socket could be made: %v. Set TMPDIR to a short path that can be written.", errors.Join(errs...))
 }
 
 func socketIn(dir string) string { return filepath.Join(dir, "s") }
@@ -227,7 +230,8 @@ func start(s Spec, dir string) (*instance, error) {
 	}
 	if err := in.cmd.Start(); err != nil {
 		in.closePipes()
-		return nil, provider.Errorf(provider.ErrUnavailable, "The worker program %q doesn't start: %v. %s", s.Worker, reason(err), reinstall)
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker program %q doesn't start: %v. %s",
+			s.Worker, reason(err), reinstall)
 	}
 	go in.watch()
 	return in, nil
@@ -300,24 +304,30 @@ func (in *instance) handshake(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
-		return provider.Errorf(provider.ErrTimeout, "The worker %q said nothing for %v. %s", in.spec.Worker, handshakeWait, in.logTail())
+		return provider.Errorf(provider.ErrTimeout, "The worker %q said nothing for %v. %s",
+			in.spec.Worker, handshakeWait, in.logTail())
 	}
 	if line == "" { // it closed stdout: it has ended, or is about to
 		select {
 		case <-in.done:
-			return provider.Errorf(provider.ErrUnavailable, "The worker %q %v before it could be used. %s", in.spec.Worker, in.exit, in.logTail())
+			return provider.Errorf(provider.ErrUnavailable, "The worker %q %v before it could be used. %s",
+				in.spec.Worker, in.exit, in.logTail())
 		case <-time.After(termWait):
 		}
 	}
 	h, err := transport.ParseHandshake(line)
 	if err != nil {
-		return provider.Errorf(provider.ErrVersion, "The program %q is not a mycelya worker: it began with %q. %s %s", in.spec.Worker, line, reinstall, in.logTail())
+		return provider.Errorf(provider.ErrVersion, "The program %q is not a mycelya worker: it began with %q. %s %s",
+			in.spec.Worker, line, reinstall, in.logTail())
 	}
 	if h.Version != transport.Version || h.Build != transport.Build {
-		return provider.Errorf(provider.ErrVersion, "The worker program %q is build %s (wire version %d), this package is build %s (wire version %d). %s", in.spec.Worker, h.Build, h.Version, transport.Build, transport.Version, reinstall)
+		return provider.Errorf(provider.ErrVersion,
+			"The worker program %q is build %s (wire version %d), this package is build %s (wire version %d). %s",
+			in.spec.Worker, h.Build, h.Version, transport.Build, transport.Version, reinstall)
 	}
 	if h.Addr != socketIn(in.dir) || h.PID != in.cmd.Process.Pid {
-		return provider.Errorf(provider.ErrVersion, "The worker %q listens on %q as process %d, not where it was told to.", in.spec.Worker, h.Addr, h.PID)
+		return provider.Errorf(provider.ErrVersion, "The worker %q listens on %q as process %d, not where it was told to.",
+			in.spec.Worker, h.Addr, h.PID)
 	}
 	return nil
 }
@@ -385,7 +395,8 @@ func (in *instance) Stop(ctx context.Context, grace time.Duration) error {
 	}
 	_ = in.cmd.Process.Kill()
 	if !in.gone(context.WithoutCancel(ctx), 5*time.Second) {
-		return provider.Errorf(provider.ErrTimeout, "The worker, process %d, doesn't end: it is stuck in the system.", in.cmd.Process.Pid)
+		return provider.Errorf(provider.ErrTimeout, "The worker, process %d, doesn't end: it is stuck in the system.",
+			in.cmd.Process.Pid)
 	}
 	return nil
 }

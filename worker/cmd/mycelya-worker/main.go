@@ -42,12 +42,13 @@ func main() {
 		return
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	t.Log = log
 	load := t.Load
 	if *backend == "ref" {
 		load = func() (worker.Backend, error) { return ref.Backend{}, nil }
 	}
 	if *socket == "" || flag.NArg() > 0 || *backend != "torch" && *backend != "ref" {
-		fmt.Fprintln(os.Stderr, "mycelya-worker needs --socket, takes no other arguments than flags, and knows the backends torch and ref.")
+		fmt.Fprintln(os.Stderr, "mycelya-worker needs --socket, takes only flags, and knows the backends torch and ref.")
 		flag.Usage()
 		os.Exit(2)
 	}

@@ -1,0 +1,133 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/provider"
+)
+
+// fakeWorker is the other end of a session, played by a test frame by frame.
+type fakeWorker struct {
+	testing.TB
+	conn   *transport.Conn
+	server net.Conn
+	client net.Conn
+	exit   provider.Exit
+	ended  chan struct{}
+	once   sync.Once
+	hello  *pb.Hello
+}
+
+func (w *fakeWorker) Launch(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
+func (w *fakeWorker) Handle() provider.Handle                                          { return provider.Handle{Provider: "fake", ID: "1"} }
+func (w *fakeWorker) Dial(context.Context) (net.Conn, error)                           { return w.client, nil }
+func (w *fakeWorker) FDs() []int                                                       { return nil }
+func (w *fakeWorker) Stop(context.Context, time.Duration) error                        { w.die(); return nil }
+
+func (w *fakeWorker) Wait(ctx context.Context) (provider.Exit, error) {
+	select {
+	case <-w.ended:
+		return w.exit, nil
+	case <-ctx.Done():
+		return provider.Exit{}, ctx.Err()
+	}
+}
+
+// die ends the worker and its connection.
+func (w *fakeWorker) die() {
+	w.once.Do(func() { close(w.ended) })
+	w.server.Close()
+}
+
+// next takes a frame of the client.
+func (w *fakeWorker) next(want transport.Type, m proto.Message) transport.Header {
+	w.Helper()
+	h, err := w.conn.Next()
+	require.NoError(w, err)
+	require.Equal(w, want, h.Type)
+	require.NoError(w, w.conn.Meta(m))
+	return h
+}
+
+func (w *fakeWorker) send(t transport.Type, seq uint64, m proto.Message, body []byte) {
+	w.Helper()
+	require.NoError(w, w.conn.Send(t, seq, m, body))
+}
+
+// greet answers the client's Hello.
+func (w *fakeWorker) greet() {
+	w.Helper()
+	w.next(transport.Hello, new(pb.Hello))
+	w.send(transport.Hello, 0, w.hello, nil)
+}
+
+// reluFrontend knows one trace: %1 = relu %0, with a size in parameter 0. A word of 13 in its skeleton is a mistake.
+type reluFrontend struct{}
+
+func (reluFrontend) Origin(code, offset uint32) ir.Origin {
+	if code == 0 {
+		return ir.Origin{}
+	}
+	return ir.Origin{File: "train.py", Line: int(offset)}
+}
+
+func (reluFrontend) Build(t *Trace, wanted []bool) (*Captured, error) {
+	if t.Skeleton[0] == 13 {
+		panic("unlucky")
+	}
+	g := ir.NewGraph("relu", "read")
+	x := ir.Type{DType: ir.F32, Dims: []ir.Dim{g.AddSymbol(0, int64(t.Params[0]))}}
+	in := g.Nodes[g.Add(ir.Node{Op: ir.OpInput, Record: -1}, nil, []ir.Type{x})].First
+	out := g.Nodes[g.Add(ir.Node{Op: ir.OpRelu}, []ir.Arg{ir.Value(in)}, []ir.Type{x})].First
+	if wanted[1] {
+		g.Outputs = append(g.Outputs, ir.Output{Value: out, Slot: 1})
+	}
+	return &Captured{Graph: g, Inputs: []bool{true, false}, Changed: []bool{false, true}, Ops: []string{"aten::relu"}}, nil
+}
+
+func relu(in, out uint64) *Trace {
+	return &Trace{Key: [2]uint64{1, 2}, Skeleton: []uint64{7}, Params: []uint64{4}, Bindings: []uint64{in, out}, Alive: []uint8{1, 1},
+		Origins: []uint32{1, 12}, Reason: 1}
+}
+
+// start opens device 0 on a fake worker.
+func start(t testing.TB) (*Runtime, *fakeWorker) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	require.NoError(t, err)
+	defer l.Close()
+	w := &fakeWorker{TB: t, ended: make(chan struct{}), hello: &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: abiVersion, Pid: 1}}
+	w.client, err = net.Dial("unix", l.Addr().String())
+	require.NoError(t, err)
+	w.server, err = l.Accept()
+	require.NoError(t, err)
+	w.conn = transport.New(w.server)
+	r := New(reluFrontend{}, func(Paths) provider.Provider { return w })
+	require.NoError(t, r.Open(0, Paths{}, nil))
+	t.Cleanup(func() { w.die(); r.Close(0) })
+	return r, w
+}
+
+func wait(t testing.TB, r *Runtime, ticket uint64) error {
+	t.Helper()
+	for range 500 {
+		if err := r.Wait(ticket, 20*time.Millisecond); err != ErrPending {
+			return err
+		}
+	}
+	t.Fatal("a ticket never ended")
+	return nil
+}

@@ -1,0 +1,350 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/provider"
+)
+
+func metricsOf(t testing.TB, r *Runtime) map[string]any {
+	var m map[string]any
+	require.NoError(t, json.Unmarshal(r.Metrics(), &m))
+	return m
+}
+
+func TestAForgottenProgramIsSentAgain(t *testing.T) {
+	r, w := start(t)
+	require.NoError(t, r.Flush(0, relu(1, 2)))
+	require.NoError(t, r.Flush(0, relu(2, 3)))
+	w.greet()
+	var p pb.Program
+	w.next(transport.Program, &p)
+	first := w.next(transport.Call, new(pb.Call))
+	w.next(transport.Call, new(pb.Call)) // waits behind it
+	w.send(transport.Done, first.Seq, &pb.Done{UnknownProgram: true}, nil)
+	var again pb.Program
+	w.next(transport.Program, &again)
+	require.Equal(t, p.Key, again.Key)
+	var call pb.Call
+	h := w.next(transport.Call, &call)
+	require.Equal(t, first.Seq, h.Seq)
+	require.Equal(t, []uint64{1}, call.Inputs)
+	require.Equal(t, []uint64{2}, call.Outputs)
+	require.Equal(t, []uint64{4}, call.Params)
+	require.EqualValues(t, 1, metricsOf(t, r)["programs_resent"])
+}
+
+func TestCreditsRunOutAndComeBack(t *testing.T) {
+	r, w := start(t)
+	for i := range uint64(maxCalls - 1) {
+		require.NoError(t, r.Flush(0, relu(1, 10+i)))
+	}
+	require.ErrorIs(t, r.Flush(0, relu(1, 5)), ErrPending)
+	ticket, err := r.Room(0)
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
+	w.greet()
+	w.next(transport.Program, new(pb.Program))
+	h := w.next(transport.Call, new(pb.Call))
+	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
+	w.send(transport.Done, h.Seq, &pb.Done{}, nil)
+	require.NoError(t, wait(t, r, ticket))
+	ticket, err = r.Room(0) // there is room
+	require.NoError(t, err)
+	require.NoError(t, r.Wait(ticket, 0))
+
+	require.ErrorIs(t, r.Flush(0, relu(1, 6)), ErrPending)
+	ticket, err = r.Room(0)
+	require.NoError(t, err)
+	w.exit = provider.Exit{Code: 3, Detail: "one\ntwo\n"}
+	w.die()
+	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended in an unknown way. All tensors on it are gone; "+
+		"restart the Python process to use the device again.\nThe end of its log:\n  one\n  two")
+}
+
+func TestUploadsWaitForRoom(t *testing.T) {
+	r, w := start(t)
+	piece := make([]byte, copyUploads)
+	for i := range uint64(maxUploadBytes / copyUploads) {
+		require.NoError(t, r.Upload(0, 1+i, piece))
+	}
+	done := make(chan error)
+	go func() { done <- r.Upload(0, 99, piece) }()
+	select {
+	case err := <-done:
+		t.Fatalf("an upload over the limit returned %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	w.greet()
+	for i := range uint64(4) {
+		var m pb.Upload
+		w.next(transport.Upload, &m)
+		require.Equal(t, 1+i, m.Storage)
+		require.NoError(t, w.conn.Discard())
+	}
+	require.NoError(t, <-done)
+	go func() {
+		for range 100 {
+			if err := r.Upload(0, 100, piece); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	time.Sleep(20 * time.Millisecond)
+	w.die() // nobody waits for ever
+	require.ErrorContains(t, <-done, "mycelya:0 is lost")
+}
+
+func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
+	r, w := start(t)
+	data := make([]byte, copyUploads+1)
+	data[copyUploads] = 9
+	done := make(chan error)
+	go func() { done <- r.Upload(0, 5, data) }()
+	w.greet()
+	h := w.next(transport.Upload, new(pb.Upload))
+	select {
+	case <-done:
+		t.Fatal("the call returned while its memory was in use")
+	case <-time.After(20 * time.Millisecond):
+	}
+	got := make([]byte, h.Payload)
+	require.NoError(t, w.conn.ReadBody(got))
+	require.NoError(t, <-done)
+	require.True(t, bytes.Equal(data, got))
+	go func() { done <- r.Upload(0, 6, data) }()
+	w.next(transport.Upload, new(pb.Upload))
+	w.die()
+	require.ErrorContains(t, <-done, "mycelya:0 is lost")
+}
+
+func bytesView(n int64) View {
+	return View{Storage: 1, DType: ir.U8, Sizes: []int64{n}, Strides: []int64{1}}
+}
+
+func TestReadsAnswerAndCancel(t *testing.T) {
+	r, w := start(t)
+	dst := make([]byte, 4)
+	ticket, err := r.Read(0, bytesView(4), dst)
+	require.NoError(t, err)
+	w.greet()
+	h := w.next(transport.Read, new(pb.Read))
+	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
+	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 4}, []byte{1, 2, 3, 4})
+	require.NoError(t, wait(t, r, ticket))
+	require.Equal(t, []byte{1, 2, 3, 4}, dst)
+	require.ErrorContains(t, r.Wait(ticket, 0), "BUG: ticket")
+
+	ticket, err = r.Read(0, bytesView(4), dst)
+	require.NoError(t, err)
+	h = w.next(transport.Read, new(pb.Read))
+	r.Cancel(ticket)
+	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 4}, []byte{9, 9, 9, 9})
+	ticket, err = r.Sync(0)
+	require.NoError(t, err)
+	h = w.next(transport.Sync, new(pb.Sync))
+	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+	require.NoError(t, wait(t, r, ticket))
+	require.Equal(t, []byte{1, 2, 3, 4}, dst, "a cancelled read was written")
+
+	ticket, err = r.Read(0, bytesView(4), dst)
+	require.NoError(t, err)
+	h = w.next(transport.Read, new(pb.Read))
+	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 3}, []byte{9, 9, 9})
+	require.ErrorContains(t, wait(t, r, ticket), "the worker answered a read with 3 bytes")
+	require.Equal(t, []byte{1, 2, 3, 4}, dst)
+}
+
+func TestCancelWhileBytesArrive(t *testing.T) {
+	r, w := start(t)
+	const n = 8 << 20 // more than a socket holds
+	dst := make([]byte, n)
+	ticket, err := r.Read(0, bytesView(n), dst)
+	require.NoError(t, err)
+	w.greet()
+	h := w.next(transport.Read, new(pb.Read))
+	arriving := make(chan error)
+	body := bytes.Repeat([]byte{5}, n)
+	go func() { arriving <- w.conn.Send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: n}, body) }()
+	time.Sleep(time.Millisecond)
+	r.Cancel(ticket)
+	after := bytes.Clone(dst)
+	require.NoError(t, <-arriving)
+	ticket, err = r.Sync(0)
+	require.NoError(t, err)
+	h = w.next(transport.Sync, new(pb.Sync))
+	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+	require.NoError(t, wait(t, r, ticket))
+	require.True(t, bytes.Equal(after, dst), "dst was written after the cancel")
+}
+
+func TestManyFailedStepsAreStillExplained(t *testing.T) {
+	r, w := start(t)
+	require.NoError(t, r.Flush(0, relu(1, 2)))
+	w.greet()
+	w.next(transport.Program, new(pb.Program))
+	h := w.next(transport.Call, new(pb.Call))
+	// The step that the read asks for isn't among those listed.
+	w.send(transport.Done, h.Seq, &pb.Done{Failed: 2, Errors: []*pb.Status{{Kind: 1, Text: "first", Step: 99}}}, nil)
+	ticket, err := r.Read(0, bytesView(4), make([]byte, 4))
+	require.NoError(t, err)
+	q := w.next(transport.Read, new(pb.Read))
+	w.send(transport.ReadReply, q.Seq, &pb.ReadReply{Status: &pb.Status{Kind: 2, Text: "out of range.\n", Call: h.Seq, Step: 0}}, nil)
+	err = wait(t, r, ticket)
+	require.EqualError(t, err, "out of range.\n  in aten::relu(f32[4]), recorded at train.py:12")
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, KindIndex, e.Kind)
+	ticket, err = r.Sync(0)
+	require.NoError(t, err)
+	q = w.next(transport.Sync, new(pb.Sync))
+	w.send(transport.SyncReply, q.Seq, &pb.SyncReply{}, nil)
+	require.EqualError(t, wait(t, r, ticket), "first")
+}
+
+func TestOneHashTwoSkeletons(t *testing.T) {
+	r, w := start(t)
+	require.NoError(t, r.Flush(0, relu(1, 2)))
+	other := relu(1, 3)
+	other.Skeleton = []uint64{8}
+	require.NoError(t, r.Flush(0, other))
+	require.NoError(t, r.Flush(0, relu(1, 4)))
+	w.greet()
+	var p1, p2 pb.Program
+	w.next(transport.Program, &p1)
+	var c pb.Call
+	w.next(transport.Call, &c)
+	w.next(transport.Program, &p2)
+	require.NotEqual(t, p1.Key, p2.Key)
+	w.next(transport.Call, &c)
+	require.Equal(t, p2.Key, c.Key)
+	w.next(transport.Call, &c)
+	require.Equal(t, p1.Key, c.Key)
+	m := metricsOf(t, r)
+	require.EqualValues(t, 1, m["hash_collisions"])
+	require.EqualValues(t, 1, m["program_hits"])
+	require.EqualValues(t, map[string]any{"read": 3.0}, m["cuts"])
+	r.ResetMetrics()
+	require.EqualValues(t, 0, metricsOf(t, r)["program_hits"])
+}
+
+func TestAWorkerThatRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		hello *pb.Hello
+		want  string
+	}{
+		"error": {&pb.Hello{Error: "There is no CUDA device 7."}, "mycelya:0 could not start its worker: There is no CUDA device 7."},
+		"build": {&pb.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: abiVersion},
+			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version 1), this package is build %s (wire version 1). Reinstall the package.", transport.Build)},
+		"abi": {&pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 9},
+			"mycelya:0 could not start its worker: The worker's ABI is 9, this package's is 1. Reinstall the package."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, w := start(t)
+			w.hello = c.hello
+			ticket, err := r.Sync(0)
+			require.NoError(t, err)
+			w.greet()
+			require.EqualError(t, wait(t, r, ticket), c.want)
+		})
+	}
+}
+
+func TestAWorkerThatEndsWithALastWord(t *testing.T) {
+	r, w := start(t)
+	ticket, err := r.Sync(0)
+	require.NoError(t, err)
+	w.greet()
+	w.next(transport.Sync, new(pb.Sync))
+	w.send(transport.Hello, 0, &pb.Hello{Error: "The client sent a program that breaks the rules."}, nil)
+	w.exit = provider.Exit{Code: 1, Reason: provider.Crashed}
+	w.die()
+	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended with code 1. It said: The client sent a program that breaks the rules. "+
+		"All tensors on it are gone; restart the Python process to use the device again.")
+}
+
+func TestOurOwnMistakesEndInErrors(t *testing.T) {
+	r, w := start(t)
+	bad := relu(1, 2)
+	bad.Skeleton = []uint64{13}
+	require.NoError(t, r.Flush(0, bad))
+	ticket, err := r.Sync(0)
+	if err == nil {
+		w.greet()
+		err = wait(t, r, ticket)
+	}
+	require.ErrorContains(t, err, "BUG: unlucky. Please report this.")
+	require.ErrorContains(t, r.Open(0, Paths{}, nil), "mycelya:0 is open already.")
+	_, err = r.Sync(3)
+	require.EqualError(t, err, "mycelya:3 is not open.")
+}
+
+func TestUnknownVariablesAreNamed(t *testing.T) {
+	require.Equal(t, "MYCELYA_DUMP", nearest("MYCELYA_DUNP"))
+	require.Equal(t, "MYCELYA_PASSES", nearest("MYCELYA_PASS"))
+	s, err := ParseSettings([]string{"PATH=/bin", "MYCELYA_LOG=error", "MYCELYA_CHECK=2", "MYCELYA_DUNP=-"})
+	require.NoError(t, err)
+	require.Equal(t, 2, s.Check)
+	require.True(t, s.Log.Enabled(t.Context(), slog.LevelError))
+	require.False(t, s.Log.Enabled(t.Context(), slog.LevelWarn))
+}
+
+func TestViewBytes(t *testing.T) {
+	n, err := (&View{DType: ir.F64, Sizes: []int64{3, 5}}).Bytes()
+	require.NoError(t, err)
+	require.EqualValues(t, 120, n)
+	for _, v := range []View{{DType: 99}, {DType: ir.F32, Sizes: []int64{-1}}, {DType: ir.F32, Sizes: []int64{1 << 40, 1 << 40}}} {
+		_, err := v.Bytes()
+		require.ErrorContains(t, err, "BUG: a read of")
+	}
+}
+
+// BenchmarkFlushHit is the whole client side of a repeated trace of 100 records, about 700 words and 300 parameters: the
+// caller's part, and per flush all of it (look-up, words compared, parameters gathered, message sent, answer taken).
+func BenchmarkFlushHit(b *testing.B) {
+	r, w := start(b)
+	go func() {
+		w.greet()
+		for {
+			h, err := w.conn.Next()
+			if err != nil {
+				return
+			}
+			if h.Type == transport.Call && w.conn.Send(transport.Done, h.Seq, &pb.Done{}, nil) != nil {
+				return
+			}
+		}
+	}()
+	t := relu(1, 2)
+	t.Skeleton, t.Params, t.Origins = make([]uint64, 700), make([]uint64, 300), make([]uint32, 200)
+	t.Skeleton[0], t.Params[0] = 7, 4
+	_, err := r.DeviceInfo(0)
+	require.NoError(b, err)
+	var inCall time.Duration
+	b.ResetTimer()
+	for range b.N {
+		began := time.Now()
+		err := r.Flush(0, t)
+		inCall += time.Since(began)
+		if err == ErrPending {
+			ticket, err := r.Room(0)
+			require.NoError(b, err)
+			require.NoError(b, wait(b, r, ticket))
+		}
+	}
+	b.ReportMetric(float64(inCall.Nanoseconds())/1e3/float64(b.N), "µs/call")
+}
