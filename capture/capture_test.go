@@ -5,8 +5,6 @@ package capture_test
 
 import (
 	"encoding/binary"
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -16,9 +14,8 @@ import (
 	"github.com/mycelya/mycelya/capture"
 	"github.com/mycelya/mycelya/capture/asm"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/tests/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the goldens")
 
 // wanted is what a first compile asks for: all that is held.
 func wanted(t *capture.Trace) []bool {
@@ -29,38 +26,21 @@ func wanted(t *capture.Trace) []bool {
 	return out
 }
 
-func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			ar, err := txtar.ParseFile(file)
-			require.NoError(t, err)
-			require.Equal(t, "trace", ar.Files[0].Name)
-			names := capture.NewTable()
-			tr, err := asm.Parse(string(ar.Files[0].Data), names)
-			require.NoError(t, err)
-			c, err := capture.Build(tr, names, wanted(tr))
-			var got string
-			if err != nil {
-				got = "error: " + err.Error() + "\n"
-			} else {
-				require.NoError(t, ir.Verify(c.Graph))
-				got = c.Graph.String()
-				again, err := ir.Parse(got)
-				require.NoError(t, err)
-				require.Equal(t, got, again.String())
-			}
-			if *update {
-				ar.Files = append(ar.Files[:1], txtar.File{Name: "ir", Data: []byte(got)})
-				require.NoError(t, os.WriteFile(file, txtar.Format(ar), 0o644))
-				return
-			}
-			require.Len(t, ar.Files, 2)
-			require.Equal(t, string(ar.Files[1].Data), got)
-		})
-	}
+// TestBuild reads traces and compares their graphs.
+func TestBuild(t *testing.T) {
+	golden.Run(t, "testdata/build", func(t *testing.T, c *golden.Case) {
+		names := capture.NewTable()
+		tr, err := asm.Parse(c.File("trace"), names)
+		require.NoError(t, err)
+		got, err := capture.Build(tr, names, wanted(tr))
+		require.NoError(t, err)
+		require.NoError(t, ir.Verify(got.Graph))
+		text := got.Graph.String()
+		again, err := ir.Parse(text)
+		require.NoError(t, err)
+		require.Equal(t, text, again.String())
+		c.Check("ir", text)
+	})
 }
 
 func TestLiveness(t *testing.T) {
@@ -126,7 +106,7 @@ func words(data []byte) []uint64 {
 
 // FuzzBuild holds that no words make Build panic, and that what it accepts is a graph that the verifier accepts too.
 func FuzzBuild(f *testing.F) {
-	files, err := filepath.Glob("testdata/*.txtar")
+	files, err := filepath.Glob("testdata/build/*.txtar")
 	require.NoError(f, err)
 	names := capture.NewTable()
 	for _, file := range files {

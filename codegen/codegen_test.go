@@ -4,62 +4,37 @@
 package codegen_test
 
 import (
-	"flag"
 	"math"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/tools/txtar"
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/tests/golden"
 )
 
-var update = flag.Bool("update", false, "rewrite the goldens")
-
-// TestGolden compiles the graph of each case; a line "scratch: 0 2" of its comment names scratch slots.
-func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			ar, err := txtar.ParseFile(file)
+// TestPlan compiles the graph of each case; "scratch: 0 2" names scratch slots.
+func TestPlan(t *testing.T) {
+	golden.Run(t, "testdata/plan", func(t *testing.T, c *golden.Case) {
+		g, err := ir.Parse(c.File("ir"))
+		require.NoError(t, err)
+		require.NoError(t, ir.Verify(g))
+		o := codegen.Options{Scratch: make([]bool, 16)}
+		for _, s := range c.Words("scratch") {
+			n, err := strconv.Atoi(s)
 			require.NoError(t, err)
-			g, err := ir.Parse(string(ar.Files[0].Data))
-			require.NoError(t, err)
-			require.NoError(t, ir.Verify(g))
-			var o codegen.Options
-			for line := range strings.SplitSeq(string(ar.Comment), "\n") {
-				if list, ok := strings.CutPrefix(line, "scratch:"); ok {
-					o.Scratch = make([]bool, 16)
-					for _, s := range strings.Fields(list) {
-						n, err := strconv.Atoi(s)
-						require.NoError(t, err)
-						o.Scratch[n] = true
-					}
-				}
-			}
-			c, err := codegen.Compile(g, o)
-			require.NoError(t, err)
-			c.Program.Key = make([]byte, proto.KeyBytes)
-			require.NoError(t, proto.Validate(c.Program))
-			require.Len(t, c.StepRecord, len(c.Program.Steps))
-			got := c.Text()
-			if *update {
-				ar.Files = append(ar.Files[:1], txtar.File{Name: "plan", Data: []byte(got)})
-				require.NoError(t, os.WriteFile(file, txtar.Format(ar), 0o644))
-				return
-			}
-			require.Len(t, ar.Files, 2)
-			require.Equal(t, string(ar.Files[1].Data), got)
-		})
-	}
+			o.Scratch[n] = true
+		}
+		got, err := codegen.Compile(g, o)
+		require.NoError(t, err)
+		got.Program.Key = make([]byte, proto.KeyBytes)
+		require.NoError(t, proto.Validate(got.Program))
+		require.Len(t, got.StepRecord, len(got.Program.Steps))
+		c.Check("plan", got.Text())
+	})
 }
 
 func TestDerived(t *testing.T) {

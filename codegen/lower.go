@@ -59,20 +59,31 @@ func (p *planner) skip(id ir.NodeID) {
 	})
 }
 
-// input takes over the buffer of a storage, if the program needs it.
+// input takes over the buffer of a storage, if the program needs it. All input nodes of a slot are the same content: the
+// first places them all, for a later one may come after a write.
 func (p *planner) input(n *ir.Node) {
-	if len(p.u.at[n.First]) == 0 {
-		return
+	same := p.inputs[n.Slot]
+	if len(same) == 0 {
+		return // unused, or placed
 	}
-	pinned := int(n.Slot) >= len(p.o.Scratch) || !p.o.Scratch[n.Slot]
-	for _, o := range p.g.Outputs {
-		pinned = pinned && o.Slot != n.Slot
-	}
+	delete(p.inputs, n.Slot)
 	b := p.newBuffer()
-	p.buffers[b].slot, p.buffers[b].pinned = int32(n.Slot), pinned
-	p.put(n.First, place{buffer: b, full: true})
+	p.buffers[b].slot, p.buffers[b].pinned = int32(n.Slot), p.pinned(n.Slot)
 	p.out.Program.Inputs = append(p.out.Program.Inputs, uint32(b))
 	p.out.Inputs = append(p.out.Inputs, n.Slot)
+	for _, v := range same {
+		p.put(v, place{buffer: b, full: true})
+	}
+}
+
+// pinned says whether the storage of a slot keeps its content: no output replaces it, and somebody may see it.
+func (p *planner) pinned(slot uint32) bool {
+	for _, o := range p.g.Outputs {
+		if o.Slot == slot {
+			return false
+		}
+	}
+	return int(slot) >= len(p.o.Scratch) || !p.o.Scratch[slot]
 }
 
 func (p *planner) empty(n *ir.Node) {

@@ -41,17 +41,23 @@ type planner struct {
 	params  params
 	at      []place // by root
 	buffers []buffer
-	touched []int             // buffers that the present node read, wrote or made
-	tensors map[string]uint32 // by the window's key
-	key     []byte            // room for one
-	record  int32             // of the present node
+	inputs  map[uint32][]ir.ValueID // by slot: the values of its input nodes that are used and not yet placed
+	touched []int                   // buffers that the present node read, wrote or made
+	tensors map[string]uint32       // by the window's key
+	key     []byte                  // room for one
+	record  int32                   // of the present node
 }
 
 func newPlanner(g *ir.Graph, o Options) *planner {
-	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: map[string]uint32{}, record: -1,
+	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: map[string]uint32{}, inputs: map[uint32][]ir.ValueID{}, record: -1,
 		out: &Compiled{Program: &pb.Program{}}, params: params{index: map[uint64]uint32{}}}
 	for i := range p.at {
 		p.at[i] = nowhere
+	}
+	for i := range g.Nodes {
+		if n := &g.Nodes[i]; n.Op == ir.OpInput && len(p.u.at[n.First]) > 0 {
+			p.inputs[n.Slot] = append(p.inputs[n.Slot], n.First)
+		}
 	}
 	return p
 }

@@ -116,7 +116,7 @@ func (g *Graph) foldDims(x, dims Arg) (Arg, bool) {
 		return g.AddList(ListInts, nil), true
 	}
 	rank := int64(len(g.Types[x.V].Dims))
-	var seen [maxRank]bool
+	var seen uint64
 	var items []Arg
 	changed := dims.Sub != ListInts
 	for _, d := range g.List(dims) {
@@ -124,10 +124,10 @@ func (g *Graph) foldDims(x, dims Arg) (Arg, bool) {
 		if v < 0 {
 			v, changed = v+rank, true
 		}
-		if d.Kind != ArgInt || v < 0 || v >= rank || v >= maxRank || seen[v] {
+		if d.Kind != ArgInt || v < 0 || v >= rank || seen>>v&1 != 0 {
 			return Arg{}, false
 		}
-		seen[v] = true
+		seen |= 1 << v
 		items = append(items, Arg{Kind: ArgInt, V: v})
 	}
 	if !changed {

@@ -66,23 +66,17 @@ def _is_in_bad_fork() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceProperties:
-    """What the worker says of its device. total_memory in bytes."""
+    """What the worker says of itself: its device's name, and its torch's version."""
 
     name: str
     device: str
     torch: str
-    total_memory: int
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
     """Starts the worker if it isn't running, and asks it."""
     info = json.loads(_device.device_info(_index(device)))
-    return DeviceProperties(
-        name=info.get("name") or info.get("device", ""),
-        device=info.get("device", ""),
-        torch=info.get("torch", ""),
-        total_memory=int(info.get("memory_bytes", 0)),
-    )
+    return DeviceProperties(info["name"], info["device"], info["torch"])
 
 
 def get_device_name(device: Device = None) -> str:

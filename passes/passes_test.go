@@ -55,3 +55,12 @@ func (w *watcher) After(pass string, changed bool, _ *ir.Graph, _ time.Duration)
 	}
 }
 func (w *watcher) Crash(string, *ir.Graph, error) {}
+
+// TestReadme: the README has a row for each pass.
+func TestReadme(t *testing.T) {
+	data, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, p := range passes.Pipeline() {
+		assert.Contains(t, string(data), "\n| `"+p.Name+"` |")
+	}
+}

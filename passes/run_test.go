@@ -170,6 +170,11 @@ func TestShuffle(t *testing.T) {
 	assert.NotEqual(t, g.String(), s.String())
 	assert.Equal(t, s.String(), shuffle(g).String(), "the same graph is shuffled the same way")
 	assert.Equal(t, len(g.Nodes), len(s.Nodes))
+	for level, want := range []string{g.String(), g.String(), s.String()} {
+		out, err := Run(g, Options{Check: level, Only: []string{}})
+		require.NoError(t, err)
+		assert.Equal(t, want, out.String(), "level %d", level)
+	}
 	flagged := 0
 	for i := range s.Nodes {
 		if s.Nodes[i].Flags == 0 {

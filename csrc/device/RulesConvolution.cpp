@@ -8,14 +8,29 @@
 namespace mycelya::rules {
 namespace {
 
-// Channels-last if an operand asks for it.
-MemoryFormat convolution_format(const Tensor& input, const Tensor& weight, bool transposed) {
-  const bool volume = input.dim() == 5, wide = input.scalar_type() == ScalarType::Double;
+// Whether the CPU convolves volumes with oneDNN, which has channels-last, or with its own loops, which don't. Its choice
+// for small float32 ones goes by size.
+bool volume_in_one_dnn(Args args, const Tensor& input, const Tensor& weight, size_t first) {
+  const auto stride = ints(args, first), output_padding = ints(args, first + 4);
+  const bool transposed = args[first + 3].toBool();
+  for (size_t i = 0; transposed && i < output_padding.size(); ++i) {
+    if (output_padding[i] >= stride[stride.size() == 1 ? 0 : i]) return false;
+  }
+  if (input.scalar_type() != ScalarType::Float) return input.scalar_type() != ScalarType::Double;
+  constexpr int64_t kSmall = 20480;  // elements of a batch of [c, d, h]; at::native's threshold
+  return args[first + 5].toInt() > 1 || (weight.size(-1) > 3 && weight.size(-2) > 3) || input.size(0) > 1 ||
+         input.size(0) * input.size(1) * input.size(2) * input.size(3) > kSmall;
+}
+
+// Channels-last if an operand asks for it. `first`: index of the stride argument.
+MemoryFormat convolution_format(Args args, const Tensor& input, const Tensor& weight, size_t first) {
+  const bool volume = input.dim() == 5;
   const auto wanted = volume ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
   const bool asked = input.suggest_memory_format() == wanted || weight.suggest_memory_format() == wanted;
-  // cuDNN has none of float64; the CPU's kernels of volumes none of float64 and none transposed.
-  const bool missing = on_cuda() ? wide : volume && (wide || transposed);
-  return asked && !missing ? wanted : MemoryFormat::Contiguous;
+  if (!asked) return MemoryFormat::Contiguous;
+  const bool available = on_cuda() ? input.scalar_type() != ScalarType::Double
+                                   : !volume || volume_in_one_dnn(args, input, weight, first);
+  return available ? wanted : MemoryFormat::Contiguous;
 }
 
 // input [n, c, *] weight bias? stride padding dilation transposed output_padding groups
@@ -34,13 +49,13 @@ void convolution(Args args, OutMetas& out) {
       sizes.push_back((input.size(d) + 2 * at(padding, i) - reach - 1) / at(stride, i) + 1);
     }
   }
-  add_format(out, sizes, input.scalar_type(), convolution_format(input, weight, transposed));
+  add_format(out, sizes, input.scalar_type(), convolution_format(args, input, weight, 3));
 }
 
 // grad input weight stride padding dilation transposed output_padding groups mask
 void convolution_backward(Args args, OutMetas& out) {
   const Tensor grad = tensor(args, 0), input = tensor(args, 1), weight = tensor(args, 2);
-  const auto format = convolution_format(input, weight, args[6].toBool());
+  const auto format = convolution_format(args, input, weight, 3);
   mask(args, 9, 0) ? add_format(out, input.sizes(), input.scalar_type(), format) : add_undefined(out);
   mask(args, 9, 1) ? add_format(out, weight.sizes(), weight.scalar_type(), format) : add_undefined(out);
   mask(args, 9, 2) ? add_contiguous(out, {grad.size(1)}, weight.scalar_type()) : add_undefined(out);

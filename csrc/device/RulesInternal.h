@@ -30,6 +30,7 @@ struct RuleRow {
 using RuleRows = at::ArrayRef<RuleRow>;
 
 // One function per rule file.
+RuleRows attention_rules();
 RuleRows convolution_rules();
 RuleRows factory_rules();
 RuleRows foreach_rules();

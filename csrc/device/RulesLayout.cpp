@@ -115,6 +115,15 @@ void stack(Args args, OutMetas& out) {
   }
 }
 
+// self dim start length
+void narrow_copy(Args args, OutMetas& out) {
+  const Tensor self = tensor(args, 0);
+  DimVector sizes(self.sizes().begin(), self.sizes().end());
+  TORCH_CHECK(!sizes.empty(), "narrow() cannot be applied to a 0-dim tensor.");
+  sizes[wrap(args[1].toInt(), self.dim())] = args[3].toInt();
+  add_contiguous(out, sizes, self.scalar_type());
+}
+
 // self groups
 void channel_shuffle(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 0);
@@ -171,6 +180,7 @@ constexpr RuleRow kRows[] = {
     {"masked_fill.Tensor", masked_fill},
     {"masked_scatter", masked_scatter},
     {"masked_scatter_backward", masked_scatter_backward},
+    {"narrow_copy", narrow_copy},
     {"put", like},
     {"repeat", repeat},
     {"repeat_interleave.Tensor", repeat_interleave},

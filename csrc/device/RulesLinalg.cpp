@@ -80,6 +80,16 @@ void mm_dtype(Args args, OutMetas& out) {
   add_contiguous(out, sizes, args[kFirst + 2].toScalarType());
 }
 
+// self [n, k] mat2 [k, m] scale_a scale_b bias? scale_result? out_dtype? …
+void scaled_mm(Args args, OutMetas& out) {
+  const Tensor a = tensor(args, 0), b = tensor(args, 1);
+  TORCH_CHECK(a.dim() == 2, "mat1 must be a matrix");
+  TORCH_CHECK(b.dim() == 2, "mat2 must be a matrix");
+  TORCH_CHECK(a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x", a.size(1),
+              " and ", b.size(0), "x", b.size(1), ")");
+  add_contiguous(out, {a.size(0), b.size(1)}, maybe_dtype(args, 6).value_or(a.scalar_type()));
+}
+
 // x1 [*, p, d] x2 [*, r, d] -> [*, p, r]
 void cdist(Args args, OutMetas& out) {
   const Tensor a = tensor(args, 0), b = tensor(args, 1);
@@ -180,6 +190,7 @@ constexpr RuleRow kRows[] = {
     {"_linalg_eigvals", eigenvalues},
     {"_pdist_backward", pdist_backward},
     {"_pdist_forward", pdist},
+    {"_scaled_mm", scaled_mm},
     {"addbmm", addbmm},
     {"addmm.dtype", mm_dtype<1>},
     {"baddbmm.dtype", mm_dtype<1>},

@@ -191,6 +191,7 @@ constexpr RuleRow kRows[] = {
     {"reflection_pad2d", reflection_pad2d},
     {"reflection_pad2d_backward", pad_backward},
     {"reflection_pad3d", pad<0>},
+    {"reflection_pad3d_backward", pad_backward},
     {"replication_pad2d", pad<1>},
     {"replication_pad2d_backward", pad_backward},
     {"replication_pad3d", pad<2>},

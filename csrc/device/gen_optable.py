@@ -103,7 +103,7 @@ REFUSE: list[tuple[str, str]] = [
             """_dyn_quant_* _weight_int4pack_mm* _convert_weight_to_int4pack*
             _weight_int8pack_mm _mixed_dtypes_linear""",
         ),
-        (_INTERNAL, "_foobar _test_* _make_dep_token"),
+        (_INTERNAL, "_foobar _test_* _make_dep_token _functional_assert_async.msg"),
         (_RESERVE, "_batch_norm_with_update* batch_norm_backward"),
         ("it reads a file of the worker", "from_file"),
         ("forward-mode differentiation is not supported", "_efficientzerotensor*"),

@@ -5,7 +5,6 @@ package eval
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/mycelya/mycelya/ir"
 )
@@ -85,9 +84,6 @@ func foldFunc(op ir.Op, d ir.DType) func(a, b elem) elem {
 		return nil
 	}
 	return func(a, b elem) elem {
-		if math.IsNaN(a.f) {
-			return a
-		}
 		e, _ := f(a, b) // neither fails
 		return e
 	}

@@ -129,7 +129,7 @@ def test_the_module():
     properties = torch.mycelya.get_device_properties("mycelya:0")
     assert properties.torch.split("+")[0] == torch.__version__.split("+")[0]
     assert torch.mycelya.get_device_name() == properties.name != ""
-    assert properties.total_memory > 1 << 28
+    assert properties.device.split(":")[0] in ("cpu", "cuda")
     assert torch.bfloat16 in torch.mycelya.get_amp_supported_dtype()
     assert torch.get_device_module("mycelya") is torch.mycelya
 

@@ -30,8 +30,7 @@ NETWORKS = {
         lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.LayerNorm(6), nn.SiLU()),
         (2, 4, 6),
     ),
-    "lstm": (lambda: nn.LSTM(4, 6, batch_first=True), (2, 3, 4)),
-    "gru": (lambda: nn.GRU(4, 6, batch_first=True), (2, 3, 4)),
+    "rnn": (lambda: nn.RNN(4, 6, batch_first=True), (2, 3, 4)),
 }
 
 

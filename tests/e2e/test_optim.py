@@ -109,7 +109,7 @@ def test_state_moves_through_state_dict():
     train(model, optimizer, 2)
     other = copy.deepcopy(model)
     restored = torch.optim.Adam(other.parameters())
-    restored.load_state_dict(optimizer.state_dict())
+    restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     train(model, optimizer, 2)
     train(other, restored, 2)
     same(list(other.parameters()), [p.cpu() for p in model.parameters()])

@@ -27,7 +27,7 @@ shapes = st.lists(st.integers(0, 4), min_size=0, max_size=3)
 def test_broadcast_of_any_shape(shape, ones, drop, flip, name):
     """b: a's shape with some dims 1 and some leading ones missing; a maybe permuted."""
     other = [1 if ones >> i & 1 else n for i, n in enumerate(shape)][drop:]
-    a = torch.randn(shape[::-1]).permute(*reversed(range(len(shape))))
+    a = torch.randn(shape[::-1]).permute(list(reversed(range(len(shape)))))
     a = a if flip else a.contiguous()
     compare(getattr(torch, name), a, torch.randn(other))
 

@@ -31,11 +31,11 @@ def test_threads_compute_side_by_side():
 
 def test_threads_train_one_network_each():
     def work(seed):
-        torch_generator = torch.Generator().manual_seed(seed)
-        weight = torch.randn(4, 4, generator=torch_generator)
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randn(4, 4, generator=generator)
         results = []
         for device in ("cpu", DEVICE):
-            w = weight.to(device).requires_grad_()
+            w = weight.to(device, copy=True).requires_grad_()
             optimizer = torch.optim.Adam([w], lr=0.1)
             for _ in range(10):
                 optimizer.zero_grad()

@@ -16,7 +16,7 @@ def test_the_worker_computes_with_cuda():
     assert on_cuda()
     properties = torch.mycelya.get_device_properties()
     assert properties.name == torch.cuda.get_device_name(0)
-    assert properties.total_memory == torch.cuda.get_device_properties(0).total_memory
+    assert properties.device == "cuda:0"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
