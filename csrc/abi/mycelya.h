@@ -79,6 +79,8 @@ enum {
 //                           arg 1: SIZE or INT, the new size in bytes. Content: the common prefix. The storage's
 //                           defining geometry becomes u8[new bytes].
 //   mycelya::manual_seed(GEN, NUMBER seed)                MYC_R_EFFECT
+//   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; before the first op that was called under another
+//                           default dtype than the one the worker has (f32 at the start)
 enum {
   MYC_W_RECORD = 1, MYC_W_NONE = 2, MYC_W_TENSOR = 3, MYC_W_NUMBER = 4, MYC_W_SCALAR = 5, MYC_W_SIZE = 6,
   MYC_W_INT = 7, MYC_W_FLOAT = 8, MYC_W_BOOL = 9, MYC_W_DTYPE = 10, MYC_W_LAYOUT = 11, MYC_W_DEVICE = 12,

@@ -5,7 +5,12 @@
 //
 #include <ATen/core/Generator.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_conj.h>
+#include <ATen/ops/_conj_physical.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/neg.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/TensorImpl.h>
 
 #include <mutex>
@@ -57,8 +62,28 @@ void each_tensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
 
 const std::string& argument_name(const Op& op, size_t i) { return op.handle.schema().arguments()[i].name(); }
 
+// Some operators reach us with a conjugate or negative view as it is (clone, matrix products): the worker has no such
+// bits, only elements.
+bool is_lazy_view(const at::Tensor& t) { return ours(t) && (t.is_conj() || t.is_neg()); }
+
+void resolve_views(const Op& op, std::span<c10::IValue> args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind == Kind::kTensor && args[i].isTensor() && is_lazy_view(args[i].toTensor())) {
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          !op.args[i].write, op.full_name,
+          " cannot write to a conjugate or negative view on mycelya: write to a clone() of it.");
+      args[i] = resolve(args[i].toTensor());
+    } else if (op.args[i].kind == Kind::kTensors && !op.args[i].write && args[i].isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const auto& e : args[i].toListRef())
+        list.push_back(is_lazy_view(e.toTensor()) ? resolve(e.toTensor()) : e.toTensor());
+      args[i] = std::move(list);
+    }
+  }
+}
+
 // The device of a call. Two devices, or a CPU tensor where CUDA would refuse it, are errors.
-c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& cpu_indices) {
+c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& cpu_indices, bool& lazy_views) {
   int device = -1;
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind == Kind::kOther && !args[i].isNone()) {
@@ -77,6 +102,7 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& c
                   " in method ", op.full_name,
                   "). They are on different machines: copy one with .to(\"mycelya:", device, "\").");
       device = index;
+      lazy_views |= is_lazy_view(t);
     }
   });
   if (device < 0) device = current_device();
@@ -332,6 +358,7 @@ void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
     return n;
   }();
   std::lock_guard<SpinLock> guard(r.lock);
+  r.default_dtype(c10::typeMetaToScalarType(c10::get_default_dtype()), origin);
   each_tensor(recorded, args, [&](size_t, const at::Tensor& t) {
     if (ours(t) && !storage_of(*t.unsafeGetTensorImpl())->defined) {
       r.define_storage(*t.unsafeGetTensorImpl(), origin);
@@ -387,8 +414,9 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const std::span<c10::IValue> slots(stack->data() + stack->size() - n, n);
   const at::ArrayRef<c10::IValue> args(slots.data(), n);
 
-  bool cpu_indices = false;
-  const c10::DeviceIndex device = device_of(op, args, cpu_indices);
+  bool cpu_indices = false, lazy_views = false;
+  const c10::DeviceIndex device = device_of(op, args, cpu_indices, lazy_views);
+  if (C10_UNLIKELY(lazy_views)) resolve_views(op, slots);
   if (C10_UNLIKELY(cpu_indices)) upload_indices(op, slots, device);
   counters().ops.fetch_add(1, std::memory_order_relaxed);
 
@@ -446,6 +474,12 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   }
   torch::jit::drop(*stack, n);
   for (auto& v : values) stack->push_back(std::move(v));
+}
+
+at::Tensor resolve(const at::Tensor& t) {
+  if (t.is_conj()) return at::_conj_physical(resolve(t._conj()));
+  if (t.is_neg()) return at::neg(t._neg_view());
+  return t;
 }
 
 void record_copy(const at::Tensor& dst, const at::Tensor& src) {

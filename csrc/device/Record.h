@@ -20,6 +20,9 @@ void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 // A tensor on a device with fresh, undefined storage.
 at::Tensor make_tensor(const OutMeta& meta, c10::DeviceIndex device);
 
+// The elements of a conjugate or negative view in memory of their own; t itself if it is neither.
+at::Tensor resolve(const at::Tensor& t);
+
 // Records "aten::copy_"(dst, src) between tensors of one device.
 void record_copy(const at::Tensor& dst, const at::Tensor& src);
 

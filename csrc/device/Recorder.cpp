@@ -33,12 +33,14 @@ bool is_whole(const c10::TensorImpl& t, bool contiguous, int64_t storage_bytes) 
 
 const uint64_t kEmptyHash = name_hash("mycelya::empty");
 const uint64_t kResizeHash = name_hash("mycelya::resize_storage");
+const uint64_t kDefaultDtypeHash = name_hash("mycelya::set_default_dtype");
 
 void define_special_ops() {
   static std::once_flag once;
   std::call_once(once, [] {
     define_op(kEmptyHash, "mycelya::empty");
     define_op(kResizeHash, "mycelya::resize_storage");
+    define_op(kDefaultDtypeHash, "mycelya::set_default_dtype");
   });
 }
 
@@ -200,6 +202,13 @@ void Recorder::define_storage(const c10::TensorImpl& t, Origin origin) {
        static_cast<uint64_t>(s.local) << 32);
   word(classes(bytes));
   param(static_cast<uint64_t>(bytes));
+}
+
+void Recorder::set_default_dtype(c10::ScalarType dtype, Origin origin) {
+  define_special_ops();
+  begin(kDefaultDtypeHash, MYC_R_EFFECT, 1, 0, origin);
+  tag(MYC_W_DTYPE, dtype_code(dtype));
+  default_dtype_ = dtype;
 }
 
 void Recorder::resize_storage(Storage& s, int64_t new_bytes, Origin origin) {

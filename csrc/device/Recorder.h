@@ -78,6 +78,10 @@ class Recorder {
 
   // Records mycelya::empty for a storage that nothing has written yet.
   void define_storage(const c10::TensorImpl& t, Origin origin);
+  // Records the default dtype, if the worker has another: it decides what division of integers and the like give.
+  void default_dtype(c10::ScalarType dtype, Origin origin) {
+    if (C10_UNLIKELY(dtype != default_dtype_)) set_default_dtype(dtype, origin);
+  }
   // Records the change of a defined storage's size; the caller then sets it.
   void resize_storage(Storage& s, int64_t new_bytes, Origin origin);
 
@@ -104,6 +108,7 @@ class Recorder {
 
  private:
   void wait_for_room_slow();
+  void set_default_dtype(c10::ScalarType dtype, Origin origin);
   uint32_t bind(Storage& s);
   void geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
   void reset();
@@ -118,6 +123,7 @@ class Recorder {
   bool marked_ = false;
   Origin mark_origin_;
   std::atomic<bool> behind_{false};
+  c10::ScalarType default_dtype_ = c10::ScalarType::Float;
 
   struct Death {
     uint64_t id, epoch;

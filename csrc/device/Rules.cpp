@@ -30,9 +30,9 @@ using RuleTable = std::unordered_map<std::string_view, Rule>;
 
 RuleTable make_table() {
   RuleTable table;
-  for (RuleRows (*rows)() :
-       {attention_rules, convolution_rules, factory_rules, foreach_rules, index_rules, layout_rules, linalg_rules, loss_rules,
-        norm_rules, pointwise_rules, pool_rules, quantize_rules, random_rules, reduce_rules, spectral_rules}) {
+  for (RuleRows (*rows)() : {attention_rules, convolution_rules, factory_rules, foreach_rules, index_rules,
+                             layout_rules, linalg_rules, loss_rules, norm_rules, pointwise_rules, pool_rules,
+                             quantize_rules, random_rules, reduce_rules, spectral_rules}) {
     for (const RuleRow& row : rows()) {
       const bool fresh = table.emplace(row.name, row.rule).second;
       TORCH_INTERNAL_ASSERT(fresh, "BUG: two shape rules for aten::", row.name);

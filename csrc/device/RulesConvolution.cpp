@@ -1,15 +1,16 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Convolutions as they reach a device: the operands' shapes have been checked, one-dimensional ones made two-dimensional.
+// Convolutions as they reach a device: the operands' shapes have been checked, one-dimensional ones made
+// two-dimensional.
 
 #include "RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {
 
-// Whether the CPU convolves volumes with oneDNN, which has channels-last, or with its own loops, which don't. Its choice
-// for small float32 ones goes by size.
+// Whether the CPU convolves volumes with oneDNN, which has channels-last, or with its own loops, which don't. Its
+// choice for small float32 ones goes by size.
 bool volume_in_one_dnn(Args args, const Tensor& input, const Tensor& weight, size_t first) {
   const auto stride = ints(args, first), output_padding = ints(args, first + 4);
   const bool transposed = args[first + 3].toBool();
@@ -28,8 +29,8 @@ MemoryFormat convolution_format(Args args, const Tensor& input, const Tensor& we
   const auto wanted = volume ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
   const bool asked = input.suggest_memory_format() == wanted || weight.suggest_memory_format() == wanted;
   if (!asked) return MemoryFormat::Contiguous;
-  const bool available = on_cuda() ? input.scalar_type() != ScalarType::Double
-                                   : !volume || volume_in_one_dnn(args, input, weight, first);
+  const bool available =
+      on_cuda() ? input.scalar_type() != ScalarType::Double : !volume || volume_in_one_dnn(args, input, weight, first);
   return available ? wanted : MemoryFormat::Contiguous;
 }
 

@@ -26,11 +26,11 @@ int64_t arange_length(const Scalar& start, const Scalar& end, const Scalar& step
   } else {
     length = std::ceil((end.to<double>() - start.to<double>()) / step.to<double>());
   }
-  TORCH_CHECK(std::isfinite(start.to<double>()) && std::isfinite(end.to<double>()), "unsupported range: ",
-              start.to<double>(), " -> ", end.to<double>());
-  TORCH_CHECK((step.to<double>() > 0) == (end.to<double>() >= start.to<double>()) ||
-                  end.to<double>() == start.to<double>(),
-              "upper bound and lower bound inconsistent with step sign");
+  TORCH_CHECK(std::isfinite(start.to<double>()) && std::isfinite(end.to<double>()),
+              "unsupported range: ", start.to<double>(), " -> ", end.to<double>());
+  TORCH_CHECK(
+      (step.to<double>() > 0) == (end.to<double>() >= start.to<double>()) || end.to<double>() == start.to<double>(),
+      "upper bound and lower bound inconsistent with step sign");
   TORCH_CHECK(length >= 0 && length <= static_cast<double>(std::numeric_limits<int64_t>::max()),
               "invalid size, possible overflow?");
   return static_cast<int64_t>(length);

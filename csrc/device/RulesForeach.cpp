@@ -21,9 +21,7 @@ void check_same_length(const List& a, const List& b) {
               b.size());
 }
 
-void check_not_empty(const List& list) {
-  TORCH_CHECK(!list.empty(), "Tensor list must have at least one tensor.");
-}
+void check_not_empty(const List& list) { TORCH_CHECK(!list.empty(), "Tensor list must have at least one tensor."); }
 
 List list_of(Args args, size_t i) {
   List list = tensors(args, i);
@@ -33,8 +31,7 @@ List list_of(Args args, size_t i) {
 
 // Same dtype, sizes and strides, dense: an elementwise result with that dtype looks like either.
 bool alike(const Tensor& a, const Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         dense(a);
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() && dense(a);
 }
 
 // A number of this type leaves a tensor's dtype alone.

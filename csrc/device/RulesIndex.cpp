@@ -58,9 +58,10 @@ void index(Args args, OutMetas& out) {
       continue;
     }
     const Tensor& t = item.toTensor();
-    TORCH_CHECK_NOT_IMPLEMENTED(t.scalar_type() != ScalarType::Bool && t.scalar_type() != ScalarType::Byte,
-                                "indexing with a mask is not available on this device: its result's shape depends on "
-                                "data, which this device does not support yet (issue: dynamic outputs)");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        t.scalar_type() != ScalarType::Bool && t.scalar_type() != ScalarType::Byte,
+        "indexing with a mask is not available on this device: its result's shape depends on data, "
+        "which this device does not support yet (issue: dynamic outputs)");
     indices.push_back(meta_like(t));  // indices may lie on the CPU
   }
   structured("index.Tensor", {meta_like(tensor(args, 0)), indices}, out);
@@ -76,10 +77,10 @@ void index_add(Args args, OutMetas& out) {
 
 void index_reduce(Args args, OutMetas& out) {
   // self dim index source reduce include_self
-  structured("index_reduce",
-             {meta_like(tensor(args, 0)), args[1], meta_like(tensor(args, 2)), meta_like(tensor(args, 3)), args[4],
-              args[5]},
-             out);
+  structured(
+      "index_reduce",
+      {meta_like(tensor(args, 0)), args[1], meta_like(tensor(args, 2)), meta_like(tensor(args, 3)), args[4], args[5]},
+      out);
 }
 
 // self indices values …: a copy of self
@@ -88,8 +89,7 @@ void index_put(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }
 // self index
 void take(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 0), index = tensor(args, 1);
-  TORCH_CHECK(index.scalar_type() == kLong, "take(): Expected a long tensor for index, but got ",
-              index.scalar_type());
+  TORCH_CHECK(index.scalar_type() == kLong, "take(): Expected a long tensor for index, but got ", index.scalar_type());
   TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0), "take(): tried to take from an empty tensor");
   add_like_contiguous(out, index, self.scalar_type());
 }

@@ -45,8 +45,8 @@ void roll(Args args, OutMetas& out) {
   TORCH_CHECK(!shifts.empty(), "`shifts` required");
   TORCH_CHECK(!dims.empty() || shifts.size() == 1, "shifts and dimensions must align. shifts: ", shifts.size(),
               ", dims:", dims.size());
-  TORCH_CHECK(dims.empty() || dims.size() == shifts.size(), "shifts and dimensions must align. shifts: ",
-              shifts.size(), ", dims:", dims.size());
+  TORCH_CHECK(dims.empty() || dims.size() == shifts.size(), "shifts and dimensions must align. shifts: ", shifts.size(),
+              ", dims:", dims.size());
   for (const int64_t dim : dims) wrap(dim, self.dim());
   if (self.numel() == 0) {
     add_like(out, self);
@@ -65,8 +65,7 @@ void repeat(Args args, OutMetas& out) {
               "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
   const size_t lead = sizes.size() - self.dim();
   for (size_t i = 0; i < sizes.size(); ++i) {
-    TORCH_CHECK(sizes[i] >= 0, "Trying to create tensor with negative dimension ", sizes[i], ": ",
-                IntArrayRef(sizes));
+    TORCH_CHECK(sizes[i] >= 0, "Trying to create tensor with negative dimension ", sizes[i], ": ", IntArrayRef(sizes));
     if (i >= lead) sizes[i] *= self.size(static_cast<int64_t>(i - lead));
   }
   add_contiguous(out, sizes, self.scalar_type());
@@ -163,9 +162,7 @@ void masked_scatter_backward(Args args, OutMetas& out) {
 }
 
 // grad input_sizes dim size step
-void unfold_backward(Args args, OutMetas& out) {
-  add_contiguous(out, ints(args, 1), tensor(args, 0).scalar_type());
-}
+void unfold_backward(Args args, OutMetas& out) { add_contiguous(out, ints(args, 1), tensor(args, 0).scalar_type()); }
 
 // The copy that an in-place op then writes.
 void like(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }

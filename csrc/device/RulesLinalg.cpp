@@ -40,8 +40,7 @@ void dot(Args args, OutMetas& out) {
 // self [m, n] vec [n]
 void mv(Args args, OutMetas& out) {
   const Tensor a = tensor(args, 0), v = tensor(args, 1);
-  TORCH_CHECK(a.dim() == 2 && v.dim() == 1, "vector + matrix @ vector expected, got ", 1, ", ", a.dim(), ", ",
-              v.dim());
+  TORCH_CHECK(a.dim() == 2 && v.dim() == 1, "vector + matrix @ vector expected, got ", 1, ", ", a.dim(), ", ", v.dim());
   TORCH_CHECK(a.size(1) == v.size(0), "size mismatch, got input (", a.size(0), "), mat (", a.size(0), "x", a.size(1),
               "), vec (", v.size(0), ")");
   add_contiguous(out, {a.size(0)}, a.scalar_type());
@@ -85,8 +84,8 @@ void scaled_mm(Args args, OutMetas& out) {
   const Tensor a = tensor(args, 0), b = tensor(args, 1);
   TORCH_CHECK(a.dim() == 2, "mat1 must be a matrix");
   TORCH_CHECK(b.dim() == 2, "mat2 must be a matrix");
-  TORCH_CHECK(a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x", a.size(1),
-              " and ", b.size(0), "x", b.size(1), ")");
+  TORCH_CHECK(a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x", a.size(1), " and ",
+              b.size(0), "x", b.size(1), ")");
   add_contiguous(out, {a.size(0), b.size(1)}, maybe_dtype(args, 6).value_or(a.scalar_type()));
 }
 
@@ -157,6 +156,12 @@ void matrix_exp(Args args, OutMetas& out) {
   add_like_contiguous(out, self);
 }
 
+void matrix_root(Args args, OutMetas& out) {
+  const Tensor self = tensor(args, 0);
+  check_square(self, "linalg.matrix_sqrth");
+  add_like_contiguous(out, self);
+}
+
 // A [*, n, n] B [*, n, k] …
 void solve_triangular(Args args, OutMetas& out) {
   const Tensor a = tensor(args, 0), b = tensor(args, 1);
@@ -202,6 +207,7 @@ constexpr RuleRow kRows[] = {
     {"linalg_eigvals", eigenvalues},
     {"linalg_householder_product", column_major_like},
     {"linalg_matrix_exp", matrix_exp},
+    {"linalg_matrix_sqrth", matrix_root},
     {"linalg_solve_triangular", solve_triangular},
     {"mm.dtype", mm_dtype<0>},
     {"mv", mv},

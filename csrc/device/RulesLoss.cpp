@@ -59,10 +59,10 @@ void log_sigmoid(Args args, OutMetas& out) {
 // input [n, c, h, w] target [n, h, w] weight? reduction ignore_index -> loss, total_weight []
 void nll2d(Args args, OutMetas& out) {
   const Tensor input = tensor(args, 0), target = tensor(args, 1), weight = tensor(args, 2);
-  TORCH_CHECK(target.dim() == 3, "only batches of spatial targets supported (3D tensors) but got targets of size: : ",
-              target.sizes());
-  TORCH_CHECK(input.dim() == 4, "only batches of spatial inputs supported (4D tensors), but got input of size: ",
-              input.sizes());
+  TORCH_CHECK(target.dim() == 3,
+              "only batches of spatial targets supported (3D tensors) but got targets of size: : ", target.sizes());
+  TORCH_CHECK(input.dim() == 4,
+              "only batches of spatial inputs supported (4D tensors), but got input of size: ", input.sizes());
   TORCH_CHECK(!weight.defined() || weight.numel() == input.size(1),
               "weight tensor should be defined either for all or no classes");
   TORCH_CHECK(input.size(0) == target.size(0) && input.size(2) == target.size(1) && input.size(3) == target.size(2),
@@ -79,8 +79,7 @@ void multi_margin(Args args, OutMetas& out) {
   at::native::multi_margin_loss_shape_check(
       frames, dim, input.dim(), input, target,
       has(args, 4) ? std::optional<Tensor>(tensor(args, 4)) : std::optional<Tensor>());
-  reduces(args, 5) || target.dim() == 0 ? add_scalar(out, input)
-                                        : add_contiguous(out, {frames}, input.scalar_type());
+  reduces(args, 5) || target.dim() == 0 ? add_scalar(out, input) : add_contiguous(out, {frames}, input.scalar_type());
 }
 
 // input target reduction -> loss, is_target
@@ -88,8 +87,7 @@ void multilabel_margin(Args args, OutMetas& out) {
   const Tensor input = tensor(args, 0), target = tensor(args, 1);
   int64_t frames = 0, dim = 0;
   at::native::multilabel_margin_loss_shape_check(frames, dim, input.dim(), input, target);
-  reduces(args, 2) || target.dim() <= 1 ? add_scalar(out, input)
-                                        : add_contiguous(out, {frames}, input.scalar_type());
+  reduces(args, 2) || target.dim() <= 1 ? add_scalar(out, input) : add_contiguous(out, {frames}, input.scalar_type());
   add_contiguous(out, target.sizes(), input.scalar_type());
 }
 

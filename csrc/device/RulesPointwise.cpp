@@ -78,15 +78,12 @@ void subtract_reversed(Args args, OutMetas& out) {
   binary_reversed(args, out);
 }
 
-void logical(Args args, OutMetas& out) {
-  elementwise(out, {tensor(args, 0), tensor(args, 1)}, Promote::kTypes, kBool);
-}
+void logical(Args args, OutMetas& out) { elementwise(out, {tensor(args, 0), tensor(args, 1)}, Promote::kTypes, kBool); }
 
 void where(Args args, OutMetas& out) {
   const Tensor condition = tensor(args, 0), a = tensor(args, 1), b = tensor(args, 2);
   TORCH_CHECK(condition.scalar_type() == kBool || condition.scalar_type() == ScalarType::Byte,
-              "where expected condition to be a boolean tensor, but got a tensor with dtype ",
-              condition.scalar_type());
+              "where expected condition to be a boolean tensor, but got a tensor with dtype ", condition.scalar_type());
   auto state = at::native::update_result_type_state(a, {});
   state = at::native::update_result_type_state(b, state);
   elementwise(out, {condition, a, b}, Promote::kAny, at::native::result_type(state));

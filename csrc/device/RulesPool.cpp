@@ -34,7 +34,8 @@ void adaptive_average(Args args, OutMetas& out) {
   auto size = ints(args, 1);
   check_rank(self, kSpatial, kSpatial == 2 ? "adaptive_avg_pool2d" : "adaptive_avg_pool3d");
   TORCH_CHECK(size.size() == kSpatial, "adaptive_avg_pool", kSpatial, "d: output_size must be ", kSpatial);
-  add_format(out, with_last(self, size), self.scalar_type(), kSpatial == 2 ? format_of(self) : MemoryFormat::Contiguous);
+  add_format(out, with_last(self, size), self.scalar_type(),
+             kSpatial == 2 ? format_of(self) : MemoryFormat::Contiguous);
 }
 
 // grad self
@@ -69,8 +70,8 @@ void like_contiguous(Args args, OutMetas& out) { add_like_contiguous(out, tensor
 template <int kSpatial>
 void max_unpool(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 0), indices = tensor(args, 1);
-  TORCH_CHECK(indices.scalar_type() == ScalarType::Long, "elements in indices should be type int64 but got: ",
-              indices.scalar_type());
+  TORCH_CHECK(indices.scalar_type() == ScalarType::Long,
+              "elements in indices should be type int64 but got: ", indices.scalar_type());
   TORCH_CHECK(self.sizes() == indices.sizes(), "Expected shape of indices to be same as that of the input tensor (",
               self.sizes(), ") but got indices tensor with shape: ", indices.sizes());
   add_format(out, with_last(self, ints(args, 2)), self.scalar_type(),

@@ -69,16 +69,17 @@ void random(Args args, OutMetas& out) { itself(out, tensor(args, 0)); }
 
 // self to
 void random_to(Args args, OutMetas& out) {
-  TORCH_CHECK(args[1].toInt() > 0, "random_ expects 'from' to be less than 'to', but got from=0 >= to=",
-              args[1].toInt());
+  TORCH_CHECK(args[1].toInt() > 0,
+              "random_ expects 'from' to be less than 'to', but got from=0 >= to=", args[1].toInt());
   itself(out, tensor(args, 0));
 }
 
 // self from to?
 void random_from(Args args, OutMetas& out) {
   if (!args[2].isNone()) {
-    TORCH_CHECK(args[1].toInt() < args[2].toInt(), "random_ expects 'from' to be less than 'to', but got from=",
-                args[1].toInt(), " >= to=", args[2].toInt());
+    TORCH_CHECK(args[1].toInt() < args[2].toInt(),
+                "random_ expects 'from' to be less than 'to', but got from=", args[1].toInt(),
+                " >= to=", args[2].toInt());
   }
   itself(out, tensor(args, 0));
 }
@@ -154,9 +155,7 @@ void permutation_generator(Args args, OutMetas& out) {
 }
 
 // n generator? out
-void permutation_out(Args args, OutMetas& out) {
-  add_permutation(out, args[0].toInt(), tensor(args, 2).scalar_type());
-}
+void permutation_out(Args args, OutMetas& out) { add_permutation(out, args[0].toInt(), tensor(args, 2).scalar_type()); }
 
 constexpr RuleRow kRows[] = {
     {"_sample_dirichlet", like_contiguous},

@@ -29,9 +29,7 @@ DimVector reduced(const Tensor& t, int64_t dim, bool keepdim) {
 
 ScalarType sum_type(ScalarType dtype) { return c10::isIntegralType(dtype, /*includeBool=*/true) ? kLong : dtype; }
 
-void sum(Args args, OutMetas& out) {
-  infer("sum.dim_IntList", {args[0], std::vector<int64_t>(), false, args[1]}, out);
-}
+void sum(Args args, OutMetas& out) { infer("sum.dim_IntList", {args[0], std::vector<int64_t>(), false, args[1]}, out); }
 
 void mean(Args args, OutMetas& out) { infer("mean.dim", {args[0], std::vector<int64_t>(), false, args[1]}, out); }
 
@@ -199,8 +197,7 @@ void histogram_of_edges(Args args, OutMetas& out) {
 void segment_reduce(Args args, OutMetas& out) {
   const Tensor data = tensor(args, 0), lengths = tensor(args, 2), offsets = tensor(args, 4);
   const int64_t axis = wrap(args[5].toInt(), data.dim());
-  TORCH_CHECK(lengths.defined() || offsets.defined(),
-              "segment_reduce(): Either lengths or offsets must be defined.");
+  TORCH_CHECK(lengths.defined() || offsets.defined(), "segment_reduce(): Either lengths or offsets must be defined.");
   DimVector sizes(data.sizes().begin(), data.sizes().end());
   sizes[axis] = offsets.defined() ? offsets.size(axis) - 1 : lengths.size(axis);
   add_contiguous(out, sizes, data.scalar_type());

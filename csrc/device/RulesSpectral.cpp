@@ -17,9 +17,8 @@ void add_transformed(OutMetas& out, IntArrayRef sizes, IntArrayRef strides, IntA
   const auto rank = static_cast<int64_t>(sizes.size());
   DimVector order(rank);
   std::iota(order.begin(), order.end(), 0);
-  const auto batch_end = std::partition(order.begin(), order.end(), [&](int64_t d) {
-    return std::find(dims.begin(), dims.end(), d) == dims.end();
-  });
+  const auto batch_end = std::partition(
+      order.begin(), order.end(), [&](int64_t d) { return std::find(dims.begin(), dims.end(), d) == dims.end(); });
   std::sort(order.begin(), batch_end, [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
   std::copy(dims.begin(), dims.end(), batch_end);
   DimVector result(rank);
@@ -71,8 +70,8 @@ void complex_to_real(Args args, OutMetas& out) {
   DimVector strides(self.strides().begin(), self.strides().end());
   if (dims.size() > 1) {
     OutMetas between;
-    add_transformed(between, self.sizes(), strides,
-                    transform_order(self, DimVector(dims.begin(), dims.end() - 1), 0), self.scalar_type());
+    add_transformed(between, self.sizes(), strides, transform_order(self, DimVector(dims.begin(), dims.end() - 1), 0),
+                    self.scalar_type());
     strides.assign(between[0].strides.begin(), between[0].strides.end());
   }
   const int64_t last = wrap(dims.back(), self.dim());

@@ -94,7 +94,8 @@ at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
   return t;
 }
 
-at::Tensor to_cpu(const at::Tensor& tensor) {
+at::Tensor to_cpu(const at::Tensor& lazy) {
+  const at::Tensor tensor = resolve(lazy);
   at::Tensor out = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
   if (out.numel() != 0) download(tensor, out.mutable_data_ptr());
   return out;
@@ -102,20 +103,22 @@ at::Tensor to_cpu(const at::Tensor& tensor) {
 
 at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool) {
   check_not_forked();
+  // Written through a conjugate or negative view: the memory gets the conjugate or negative.
+  if (dst.is_conj()) return copy_from(src.conj(), dst._conj(), false), dst;
+  if (dst.is_neg()) return copy_from(src.neg(), dst._neg_view(), false), dst;
   const bool from_us = src.device().type() == kDevice, to_us = dst.device().type() == kDevice;
   TORCH_CHECK((from_us || src.is_cpu()) && (to_us || dst.is_cpu()), "Cannot copy from ", src.device(), " to ",
               dst.device(), ": go through the CPU, .cpu() then .to().");
   if (from_us && to_us) {
     if (src.device() == dst.device()) {
-      record_copy(dst, src.expand_as(dst));
+      record_copy(dst, resolve(src).expand_as(dst));
     } else {
       copy_to_device(to_cpu(src), dst);  // two machines
     }
   } else if (to_us) {
     copy_to_device(src, dst);
-  } else if (dst.is_contiguous() && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes() &&
-             !dst.is_conj() && !dst.is_neg()) {
-    if (dst.numel() != 0) download(src, dst.mutable_data_ptr());
+  } else if (dst.is_contiguous() && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
+    if (dst.numel() != 0) download(resolve(src), dst.mutable_data_ptr());
   } else {
     dst.copy_(to_cpu(src));
   }

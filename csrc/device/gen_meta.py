@@ -127,7 +127,9 @@ def without_symbols(type_name: str) -> str:
 def canonical(type_name: str) -> str:
     """Spellings differ between headers and versions in spaces and qualifiers."""
     squeezed = re.sub(r"\s+", "", type_name)
-    return squeezed.replace("::std::", "std::").replace("c10::optional", "std::optional")
+    return squeezed.replace("::std::", "std::").replace(
+        "c10::optional", "std::optional"
+    )
 
 
 SCHEMA = re.compile(
@@ -152,12 +154,12 @@ def functions_of(ops: Path, base: str) -> list[MetaFunction]:
         types = tuple(argument_type(a) for a in split_arguments(arguments))
         declared[cpp, tuple(map(canonical, types))] = (returns, types)
     found = []
-    for struct, _, arguments, name in SCHEMA.findall((ops / f"{base}_ops.h").read_text()):
+    for struct, _, arguments, name in SCHEMA.findall(
+        (ops / f"{base}_ops.h").read_text()
+    ):
         if struct not in structured:
             continue
         wanted = tuple(without_symbols(a) for a in split_arguments(arguments))
-        if any("TensorOptions" in a or "ScalarType>" in a and "Layout" in a for a in wanted):
-            continue
         entry = declared.get((base, tuple(map(canonical, wanted))))
         if entry is None:
             raise SystemExit(f"no at::meta::{base} fits structured overload {name}")
@@ -180,7 +182,9 @@ def render(functions: list[MetaFunction], parts: int) -> dict[str, str]:
     size = -(-len(functions) // parts)
     for part in range(parts):
         chunk = functions[part * size : (part + 1) * size]
-        includes = "".join(f"#include <ATen/ops/{h}>\n" for h in sorted({f.header for f in chunk}))
+        includes = "".join(
+            f"#include <ATen/ops/{h}>\n" for h in sorted({f.header for f in chunk})
+        )
         files[f"MetaTable{part}.cpp"] = PART.format(
             includes=includes, part=part, rows="\n".join(f.row() for f in chunk)
         )

@@ -13,6 +13,7 @@ namespace mycelya::exec {
 namespace {
 
 constexpr char kSeedOp[] = "mycelya::manual_seed";
+constexpr char kDefaultDtypeOp[] = "mycelya::set_default_dtype";
 
 // Operators that a client has no business to name.
 struct Refusal {
@@ -150,6 +151,13 @@ class Parser {
     in_.Index("flags", (MYC_R_RNG | MYC_R_EFFECT) + 1);
     if (s.name == kSeedOp) {
       PlanSeed(s, words);
+    } else if (s.name == kDefaultDtypeOp) {
+      TORCH_CHECK_TYPE(words.size() == 1 && words[0].tag == MYC_W_DTYPE && s.results.begin == s.results.end,
+                       "BUG: ", kDefaultDtypeOp, " takes a dtype and returns nothing.");
+      s.kind = StepKind::kDefaultDtype;
+      s.a = static_cast<uint32_t>(words[0].value);
+      TORCH_CHECK_VALUE(c10::isFloatingType(ToScalarType(s.a)), "The default dtype must be floating, got ",
+                        ToScalarType(s.a), ".");
     } else {
       PlanCall(s, words);
     }

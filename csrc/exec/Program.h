@@ -70,7 +70,7 @@ struct Range {
   uint32_t end = 0;
 };
 
-enum class StepKind : uint8_t { kCall, kSeed, kCopy, kAlloc, kClone, kFree, kResize };
+enum class StepKind : uint8_t { kCall, kSeed, kDefaultDtype, kCopy, kAlloc, kClone, kFree, kResize };
 
 struct Step {
   StepKind kind = StepKind::kFree;
@@ -84,8 +84,9 @@ struct Step {
   // All kinds. Buffers whose poison stops the step; buffers without content if it fails.
   Range reads;   // Program::buffers
   Range spoils;  // Program::buffers
-  uint32_t a =
-      0;  // kCopy: dst tensor; kAlloc, kFree, kResize: buffer; kClone: new buffer; kSeed: generator's parameter
+  // kCopy: dst tensor; kAlloc, kFree, kResize: buffer; kClone: new buffer; kSeed: generator's parameter;
+  // kDefaultDtype: MYC_* dtype
+  uint32_t a = 0;
   uint32_t b = 0;  // kCopy: src tensor; kClone: old buffer; kSeed: seed's parameter
   Dim bytes;       // kAlloc, kResize
 };

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 #include "Run.h"
 
+#include <c10/core/DefaultDtype.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -220,6 +222,8 @@ class Runner {
     switch (s.kind) {
       case StepKind::kCall:
         return ExecuteCall(s);
+      case StepKind::kDefaultDtype:
+        return c10::set_default_dtype(c10::scalarTypeToTypeMeta(ToScalarType(s.a)));
       case StepKind::kSeed:
         return executor_.Seed(call_.params[s.a], call_.params[s.b]);
       case StepKind::kCopy:

@@ -74,7 +74,7 @@ func (r *runner) call(c *proto.CallOp) error {
 func (r *runner) operator(c *proto.CallOp) error {
 	unknown := worker.Errorf(proto.ErrNotImplemented, "The reference worker doesn't know %s with these arguments.", c.Op)
 	switch c.Op {
-	case "mycelya::manual_seed": // nothing here draws numbers
+	case "mycelya::manual_seed", "mycelya::set_default_dtype": // nothing here draws numbers; own ops carry their dtypes
 		return nil
 	case "aten::copy_":
 		if ops := operands(c); len(ops) == 2 {

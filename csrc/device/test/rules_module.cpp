@@ -51,8 +51,8 @@ Tensor without_memory(const Tensor& t) {
   void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 46);
   c10::Storage storage(c10::Storage::use_byte_size_t(), t.storage().nbytes(),
                        c10::DataPtr(nowhere, c10::Device(kDevice, 0)), nullptr, false);
-  Tensor result = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t.dtype());
+  Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
   return result;
 }
@@ -67,8 +67,7 @@ c10::IValue without_memory(const c10::IValue& v) {
   if (v.isList() && v.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
     c10::List<std::optional<Tensor>> list;
     for (const c10::IValue& item : v.toListRef()) {
-      list.push_back(item.isNone() ? std::optional<Tensor>()
-                                   : std::optional<Tensor>(without_memory(item.toTensor())));
+      list.push_back(item.isNone() ? std::optional<Tensor>() : std::optional<Tensor>(without_memory(item.toTensor())));
     }
     return list;
   }
@@ -79,8 +78,8 @@ c10::IValue without_memory(const c10::IValue& v) {
 
 c10::OperatorHandle find(const std::string& name) {
   const auto dot = name.find('.');
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      ("aten::" + name.substr(0, dot)).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+  return c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(),
+                                                        dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
 }
 
 // (source, results): source "rule", "meta" or ""; a result is (dtype, sizes, strides) or None.

@@ -1,0 +1,209 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Holds the committed op table against the dispatcher of the installed torch."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+DEVICE = Path(__file__).resolve().parents[2] / "csrc" / "device"
+TABLE = DEVICE / "optable.inc"
+
+# Whole overloads that have neither a rule nor a structured shape function: they go
+# through the Meta key, which is slow. Nothing in torch.nn or torch.optim calls them.
+META_KEY = set(
+    """
+    _conv_depthwise2d _philox_key_fold_in _philox_key_fold_in.Tensor _philox_key_split
+    _scaled_grouped_mm _slow_conv2d_backward.output_mask _slow_conv2d_forward
+    batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt
+    batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_stats
+    conv_depthwise3d slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d
+    slow_conv_transpose3d
+    """.split()
+)
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DEVICE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    return load("gen_optable")
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, tuple[str, str, str]]:
+    """Overload -> (handling, functional or reason, classes)."""
+    text = TABLE.read_text()
+    rows = {}
+    for name, functional, classes in re.findall(
+        r'^MYC_WHOLE\("([^"]+)", "([^"]*)", "([^"]*)"\)$', text, re.MULTILINE
+    ):
+        rows[name] = ("whole", functional, classes)
+    for name, reason in re.findall(
+        r'^MYC_REFUSE\("([^"]+)", "([^"]+)"\)$', text, re.MULTILINE
+    ):
+        rows[name] = ("refuse", reason, "")
+    for how, names in re.findall(r'^MYC_LEFT\("(\w+)",([^)]*)\)$', text, re.MULTILINE):
+        for name in " ".join(re.findall(r'"([^"]*)"', names)).split():
+            assert name not in rows, f"{name} stands twice in the table"
+            rows[name] = (how, "", "")
+    return rows
+
+
+def full_build() -> bool:
+    """Whether this torch is the one the table was generated from: it has CUDA."""
+    version = re.search(r"from torch (\S+);", TABLE.read_text())
+    assert version is not None
+    here = torch.__version__.partition("+")[0]
+    return here == version[1] and torch.version.cuda is not None
+
+
+def test_committed_table_is_current(generator: ModuleType) -> None:
+    if not full_build():
+        pytest.skip("another torch than the one the table was generated from")
+    fresh = generator.render(generator.rows())
+    diff = difflib.unified_diff(
+        TABLE.read_text().splitlines(),
+        fresh.splitlines(),
+        "committed",
+        "fresh",
+        "",
+        "",
+        0,
+    )
+    assert not (lines := list(diff)), "\n".join(
+        ["run csrc/device/gen_optable.py and read what changed:", *lines[:60]]
+    )
+
+
+def test_table_fits_this_torch(
+    generator: ModuleType, committed: dict[str, tuple[str, str, str]]
+) -> None:
+    """What would misbehave at run time with this torch, whatever its version.
+
+    Overloads that this torch lacks are no problem: they are not registered."""
+    known = generator.facts()
+    problems = []
+    for name, (how, functional, classes) in committed.items():
+        if how != "whole" or name not in known:
+            continue
+        f = known[name]
+        if len(f.schema.arguments) != len(classes):
+            problems.append(f"{name}: {len(classes)} classes for {f.schema}")
+        if functional and functional not in known:
+            problems.append(f"{name}: inferred as {functional}, which does not exist")
+        if f.returns_view() or "inplace_view" in f.tags:
+            problems.append(f"{name}: a view, must not be recorded")
+        if not f.returns_tensors():
+            problems.append(f"{name}: returns more than tensors")
+        if f.composite == "implicit":
+            problems.append(f"{name}: PyTorch decomposes it above us")
+    assert not problems, "\n".join(problems)
+
+
+def test_no_overload_is_unknown(
+    generator: ModuleType, committed: dict[str, tuple[str, str, str]]
+) -> None:
+    """An overload of this torch that the table lacks would fall to the fallback."""
+    missing = {
+        name: how
+        for name, f in generator.facts().items()
+        if name not in committed
+        and (how := generator.handling(f)[0]) in ("whole", "refuse", "hand")
+    }
+    assert not missing, f"not in optable.inc: {missing}"
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("add.Tensor", ("whole", "add.Tensor", "--b")),
+        ("add_.Tensor", ("whole", "add.Tensor", "--b")),
+        ("add.out", ("whole", "add.Tensor", "--b-")),
+        ("add.Scalar", ("decompose", "", "")),
+        ("arange.start_out", ("whole", "arange.start_out", "sss-")),
+        ("convolution", ("decompose", "", "")),
+        (
+            "convolution_overrideable",
+            ("whole", "convolution_overrideable", "---lll-ll"),
+        ),
+        ("native_layer_norm", ("whole", "native_layer_norm", "-l--v")),
+        ("native_dropout", ("whole", "native_dropout", "-b-")),
+        ("_fused_adamw_", ("whole", "", "------vvvbv----")),
+        (
+            "_foreach_addcdiv_.ScalarList",
+            ("whole", "_foreach_addcdiv.ScalarList", "---v"),
+        ),
+        ("normal_", ("whole", "normal_", "-vv-")),
+        ("topk", ("whole", "topk", "-sl--")),
+        ("tril", ("whole", "tril", "-v")),
+        ("view", ("hand", "", "")),
+        ("transpose.int", ("view", "", "")),
+        ("transpose_", ("inplace_view", "", "")),
+        ("_local_scalar_dense", ("hand", "", "")),
+        ("zeros", ("decompose", "", "")),
+    ],
+)
+def test_row(
+    committed: dict[str, tuple[str, str, str]], name: str, row: tuple[str, str, str]
+) -> None:
+    assert committed[name] == row
+
+
+def test_refusals_say_why(committed: dict[str, tuple[str, str, str]]) -> None:
+    assert "depends on data" in committed["nonzero"][1]
+    assert "sparse" in committed["_to_sparse"][1]
+    assert "quantized" in committed["quantize_per_tensor"][1]
+
+
+def rule_names() -> set[str]:
+    """Names in the rule tables of Rules*.cpp."""
+    return {
+        name
+        for path in DEVICE.glob("Rules*.cpp")
+        for name in re.findall(r'^    \{"([\w.]+)", ', path.read_text(), re.MULTILINE)
+    }
+
+
+def test_shapes_are_known_without_the_meta_key(
+    generator: ModuleType, committed: dict[str, tuple[str, str, str]]
+) -> None:
+    """Every whole overload with something to infer has a rule or a table row."""
+    from torch.utils.cpp_extension import include_paths
+
+    structured = {
+        f.name for f in load("gen_meta").meta_functions(Path(include_paths()[0]))
+    }
+    assert len(structured) > 250
+    covered = structured | rule_names()
+    known = generator.facts()
+    left = {
+        functional or name
+        for name, (how, functional, _) in committed.items()
+        if how == "whole" and name in known and (functional or name) not in covered
+        if functional or any(r.alias_info is None for r in known[name].schema.returns)
+    }
+    assert left <= META_KEY, f"would go through the Meta key: {sorted(left - META_KEY)}"
+
+
+def test_rules_belong_to_the_table(
+    generator: ModuleType, committed: dict[str, tuple[str, str, str]]
+) -> None:
+    """A rule for an overload that nothing infers by would never run."""
+    used = {f or n for n, (how, f, _) in committed.items() if how == "whole"}
+    assert not (idle := rule_names() - used), f"rules that nothing uses: {sorted(idle)}"
