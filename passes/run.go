@@ -153,8 +153,8 @@ func check(g *ir.Graph, level int) error {
 	return nil
 }
 
-// shuffle puts the nodes in another order that respects operands and flags: nodes with flags keep their order. It is
-// random, and the same for the same graph.
+// shuffle puts the nodes in another order that respects operands and flags: nodes with flags keep their order, and no
+// node crosses an effect (the default dtype may change there). It is random, and the same for the same graph.
 func shuffle(g *ir.Graph) *ir.Graph {
 	h := fnv.New64a()
 	h.Write([]byte(g.String()))
@@ -166,11 +166,20 @@ func shuffle(g *ir.Graph) *ir.Graph {
 		next[first] = append(next[first], then)
 		waits[then]++
 	}
-	last := -1
+	last, effect := -1, -1
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
 		for _, v := range g.Operands(id) {
 			after(g.Def[v], id)
+		}
+		if effect >= 0 {
+			after(ir.NodeID(effect), id)
+		}
+		if g.Nodes[i].Flags&ir.FlagEffect != 0 {
+			for j := effect + 1; j < i; j++ {
+				after(ir.NodeID(j), id)
+			}
+			effect = i
 		}
 		if g.Nodes[i].Flags != 0 {
 			if last >= 0 {

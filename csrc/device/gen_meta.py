@@ -18,6 +18,7 @@ Prints the files written. Nothing is written to a file whose content is up to da
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,17 +198,21 @@ def render(functions: list[MetaFunction], parts: int) -> dict[str, str]:
     return files
 
 
+def torch_include() -> Path:
+    """The installed torch's headers, found without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise SystemExit("torch is not installed; pass --include")
+    return Path(spec.origin).parent / "include"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--parts", type=int, default=2)
     parser.add_argument("--include", type=Path)
     options = parser.parse_args()
-    include = options.include
-    if include is None:
-        from torch.utils.cpp_extension import include_paths
-
-        include = Path(include_paths()[0])
+    include = options.include or torch_include()
     options.out.mkdir(parents=True, exist_ok=True)
     for name, content in render(meta_functions(include), options.parts).items():
         path = options.out / name

@@ -94,7 +94,8 @@ def weighted_sum(results) -> torch.Tensor:
     for t in differentiable(results):
         weight = torch.arange(1, t.numel() + 1, dtype=torch.float64)
         weight = (weight.sin() + 1.5).reshape(t.shape).to(t.dtype)
-        total = total + (t * weight.to(t.device)).sum()
+        term = (t * weight.to(t.device)).sum()
+        total = total + (term.real if term.is_complex() else term)
     return total
 
 

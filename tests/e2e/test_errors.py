@@ -32,7 +32,6 @@ def here(offset=0):
 REFUSED = {
     "aten::nonzero": lambda x: x.nonzero(),
     "aten::_unique2": lambda x: x.unique(),
-    "fused_lstm_cell": lambda x: torch.nn.LSTMCell(3, 3).to(DEVICE)(x),
     "sparse": lambda x: x.to_sparse(),
 }
 
@@ -52,7 +51,7 @@ def test_memory_is_not_given_away():
     for export in (torch.from_dlpack, torch.Tensor.numpy, torch.Tensor.pin_memory):
         with pytest.raises((RuntimeError, TypeError, ValueError), match="mycelya"):
             export(x)
-    with pytest.raises(RuntimeError, match="mycelya"):
+    with pytest.raises(RuntimeError, match="only available on CPU"):
         ForkingPickler(io.BytesIO()).dump(x)  # as a multiprocessing queue does
     assert x.untyped_storage().tolist() == [0] * 12  # a read like any other
 
@@ -165,8 +164,7 @@ def test_an_error_spoils_only_what_was_written():
 
 @pytest.mark.cpu_worker
 def test_out_of_memory_is_an_error_of_the_op():
-    huge, where = torch.empty(1 << 50, dtype=torch.uint8, device=DEVICE), here()
-    huge.fill_(1)
+    huge, where = torch.ones(1 << 50, dtype=torch.uint8, device=DEVICE), here()
     with pytest.raises(torch.OutOfMemoryError) as error:
         huge[:1].cpu()
     assert where in str(error.value)

@@ -31,6 +31,8 @@ NETWORKS = {
         (2, 4, 6),
     ),
     "rnn": (lambda: nn.RNN(4, 6, batch_first=True), (2, 3, 4)),
+    "lstm": (lambda: nn.LSTM(4, 6, batch_first=True), (2, 3, 4)),
+    "gru": (lambda: nn.GRU(4, 6, batch_first=True), (2, 3, 4)),
 }
 
 

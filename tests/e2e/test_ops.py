@@ -238,8 +238,10 @@ def test_attention_is_causal_and_masked():
     )
 
 
-def test_recurrent():
-    here, there = torch.nn.RNN(4, 6, 2), torch.nn.RNN(4, 6, 2).to(DEVICE)
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent(kind):
+    here = getattr(torch.nn, kind)(4, 6, 2)
+    there = getattr(torch.nn, kind)(4, 6, 2).to(DEVICE)
     there.load_state_dict(here.state_dict())
     x = torch.randn(3, 2, 4)
     same(there(x.to(DEVICE)), here(x), 1e-4, 1e-5)
