@@ -31,8 +31,7 @@ test-go: build
 	go test ./...
 
 test-cpp: build
-	$(PY) scripts/build.py --tests
-	ctest --test-dir $$($(PY) scripts/build.py --print-folder) --output-on-failure
+	scripts/test_cpp.sh
 
 # tests/e2e runs the examples and looks into the wheel too.
 test-python: build

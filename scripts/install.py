@@ -3,7 +3,7 @@
 """Fills a virtual environment with what a checkout needs, then installs the package.
 
 The versions are those of pyproject.toml's extras; what is there already stays. The
-package itself is installed editable, which builds the native artefacts.
+package itself is installed editable, after its native artefacts have been built.
 """
 
 import argparse
@@ -28,7 +28,11 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = [f"torch=={args.torch}", f"nvidia-cuda-crt=={args.cuda_crt}"]
+    print(f"install: torch {args.torch} and tools, 5 GB if not there", flush=True)
     pip("install", "--quiet", *wanted, *(r for rs in extras.values() for r in rs))
+    print("install: the package; its C++ takes minutes the first time", flush=True)
+    # pip would build too, but show nothing of it.
+    subprocess.run([sys.executable, ROOT / "scripts" / "build.py"], check=True)
     pip("install", "--quiet", "--no-build-isolation", "--no-deps", "-e", ".")
 
 

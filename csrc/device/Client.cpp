@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "Rules.h"
 #include "State.h"
 
 namespace mycelya {
@@ -84,6 +85,10 @@ void open_locked(c10::DeviceIndex index, const std::string& device) {
   const myc_config config{paths.worker.c_str(), paths.exec.c_str(), paths.torch_lib.c_str(), device.c_str()};
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) raise(*error);
+  // A few results have another layout or dtype on CUDA. "" is CUDA where the host has a driver: as the worker decides.
+  const bool cuda =
+      device.empty() ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr : device.starts_with("cuda");
+  set_worker(cuda ? Worker::kCuda : Worker::kCpu);
   opened[index].store(true, std::memory_order_release);
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_copy_from.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -193,6 +194,15 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
 // There is one stream per device, in order: a storage can be freed as soon as its last tensor is gone.
 void record_stream(at::Tensor&, c10::Stream) {}
 
+// Attention runs as the matrix products and softmax that it is made of.
+int64_t fused_sdp_choice(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                         double, bool, std::optional<double>, bool) {
+  return static_cast<int64_t>(sdp::SDPBackend::math);
+}
+
+// "No": a TransformerEncoder would make a nested tensor.
+bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) { return false; }
+
 // True lets `.to()` swap a parameter's data and keep the object: ties between weights survive.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   const auto dense = [](const at::Tensor& t) {
@@ -237,6 +247,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("equal", &equal);
   m.impl("is_set_to", &is_set_to);
   m.impl("record_stream", &record_stream);
+  m.impl("_fused_sdp_choice", &fused_sdp_choice);
+  m.impl("_nested_tensor_from_mask_left_aligned", &nested_tensor_from_mask_left_aligned);
   m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }
 

@@ -161,7 +161,6 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     const Kind kind = kind_of(a.real_type());
     const bool write = a.alias_info() != nullptr && a.alias_info()->isWrite();
     args.push_back({kind, i < n_classes && classes[i] != '-' ? classes[i] : default_class(kind, a.real_type()), write});
-    if (kind == Kind::kScalar && args.back().number_class == 's') values_shape = true;
     if (kind == Kind::kGenerator) flags |= MYC_R_RNG;
     if (write) {
       writes.push_back(static_cast<int>(i));
@@ -184,6 +183,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     returns.push_back(entry);
   }
   bumps_versions = !writes.empty() && name.rfind("_foreach_", 0) == 0;
+  writes_unmarked = name.find("batch_norm") != std::string::npos;
   takes_cpu_indices = name.rfind("index.", 0) == 0 || name.rfind("index_put", 0) == 0 ||
                       name.rfind("_index_put", 0) == 0 || name.rfind("_unsafe_index", 0) == 0;
   if (!functional.empty()) {

@@ -431,7 +431,7 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   }
 
   c10::SmallVector<int, 4> unmarked;
-  unmarked_writes(op.name, args, unmarked);
+  if (op.writes_unmarked) unmarked_writes(op.name, args, unmarked);
   if (op.rewrite != nullptr) {
     std::vector<c10::IValue> rewritten(args.begin(), args.end());
     if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);

@@ -17,7 +17,8 @@ bool volume_in_one_dnn(Args args, const Tensor& input, const Tensor& weight, siz
   for (size_t i = 0; transposed && i < output_padding.size(); ++i) {
     if (output_padding[i] >= stride[stride.size() == 1 ? 0 : i]) return false;
   }
-  if (input.scalar_type() != ScalarType::Float) return input.scalar_type() != ScalarType::Double;
+  const ScalarType dtype = input.scalar_type();
+  if (dtype != ScalarType::Float) return dtype == ScalarType::BFloat16 || dtype == ScalarType::Half;
   constexpr int64_t kSmall = 20480;  // elements of a batch of [c, d, h]; at::native's threshold
   return args[first + 5].toInt() > 1 || (weight.size(-1) > 3 && weight.size(-2) > 3) || input.size(0) > 1 ||
          input.size(0) * input.size(1) * input.size(2) * input.size(3) > kSmall;

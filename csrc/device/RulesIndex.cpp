@@ -150,9 +150,8 @@ void embedding_bag(Args args, OutMetas& out) {
   const bool fast = mode == kBagSum && narrow && weight.stride(1) == 1 && args[8].toInt() < 0 &&
                     (!scale.defined() || scale.stride(0) == 1);
   add_contiguous(out, {fast ? 0 : indices.size(0)}, type);
-  add_contiguous(out, {mode == kBagSum ? offsets.size(0) : bags}, type);
-  mode == kBagMax ? add_contiguous(out, {bags, features}, type)
-                  : add_contiguous(out, {mode == kBagSum ? offsets.size(0) : bags}, type);
+  add_contiguous(out, {bags}, type);
+  mode == kBagMax ? add_contiguous(out, {bags, features}, type) : add_contiguous(out, {bags}, type);
 }
 
 void add_bag_gradient(OutMetas& out, Args args, size_t num_weights) {

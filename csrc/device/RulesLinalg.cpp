@@ -102,6 +102,7 @@ void cdist(Args args, OutMetas& out) {
 // grad x1 x2 p cdist: x1, its batch broadcast
 void cdist_backward(Args args, OutMetas& out) {
   const Tensor a = tensor(args, 1), b = tensor(args, 2);
+  if (a.numel() == 0 || b.numel() == 0) return add_like(out, a);  // zeros
   auto sizes = at::infer_size_dimvector(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
   sizes.push_back(a.size(-2));
   sizes.push_back(a.size(-1));

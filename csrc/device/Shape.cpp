@@ -121,7 +121,7 @@ void put(Key& key, const Argument& a, const c10::IValue& v) {
       key.put(v.toBool());
       break;
     case Kind::kScalar:
-      put_scalar(key, v.toScalar(), a.number_class == 's');
+      put_scalar(key, v.toScalar(), a.number_class == 's' || a.number_class == 'l');
       break;
     case Kind::kScalars: {
       const auto list = v.toListRef();
@@ -233,8 +233,8 @@ void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out)
 
 void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   if (op.functional_handle) {
-    // out= arguments come last.
-    const size_t n = args.size() - op.writes.size();
+    // out= arguments come last. A factory has no functional form without them: its rule looks at the other arguments.
+    const size_t n = op.functional == op.name ? args.size() : args.size() - op.writes.size();
     infer_fresh(op, op.functional, *op.functional_handle, args.slice(0, n), out);
   } else {
     infer_fresh(op, op.name, op.handle, args, out);

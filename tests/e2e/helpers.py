@@ -92,6 +92,7 @@ def weighted_sum(results) -> torch.Tensor:
     """Sum of all results that have a gradient, each element with its own weight."""
     total = 0
     for t in differentiable(results):
+        t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
         weight = torch.arange(1, t.numel() + 1, dtype=torch.float64)
         weight = (weight.sin() + 1.5).reshape(t.shape).to(t.dtype)
         term = (t * weight.to(t.device)).sum()

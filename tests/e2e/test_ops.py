@@ -280,6 +280,7 @@ def test_channels_last():
 def test_complex():
     x = torch.randn(3, 4, dtype=torch.complex64).requires_grad_()
     compare(lambda x: (x.abs(), x.real, x.imag * 2, x.conj() * x, x @ x.mH), x)
+    compare(lambda x: (x.conj(), x.mH, x.conj().clone(), x.conj().imag), x.detach())
     compare(lambda x: torch.fft.ifft(torch.fft.fft(x)), x, rtol=1e-4, atol=1e-5)
 
 

@@ -6,8 +6,8 @@ Runs the samples of PyTorch's op database, forward and backward, watches every a
 call below autograd, and asks the rules about each call of an overload that the op
 table records whole. Prints what they don't cover and where they are wrong.
 
-Usage: python check_rules.py [--build DIR] [--samples N] [--only REGEX] [--verbose]
-Exits with 1 if a rule is wrong, apart from the known quirks listed below.
+Usage: python check_rules.py [--build DIR] [--samples N] [--only REGEX] [--writes]
+Exits with 1 if a rule is wrong.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 HERE = Path(__file__).resolve().parent
 
-# Calls whose results on the CPU depend on more than metadata, or that no other device
-# gives in this layout; the reason stands beside each.
-QUIRKS: dict[str, str] = {
-    "linalg_solve_triangular": "row-major if A is a conjugate view; ours are resolved",
-}
+# Row-major if an operand is a conjugate view; those that reach a device are resolved.
+CONJUGATE_MATTERS = {"linalg_solve_triangular"}
 
 # What PyTorch's CPU calls where a device of ours sees another overload, and the
 # argument that one lacks.
@@ -77,8 +74,10 @@ def describe(value: Any) -> str:
 class Watch(TorchDispatchMode):
     """Asks the rules about each call and keeps score."""
 
-    def __init__(self, module: Any, verbose: bool) -> None:
+    def __init__(self, module: Any, verbose: bool, writes: bool) -> None:
         super().__init__()
+        self.check_writes = writes
+        self.written: dict[str, list[str]] = collections.defaultdict(list)
         self.module = module
         self.whole = whole_overloads()
         self.verbose = verbose
@@ -110,8 +109,11 @@ class Watch(TorchDispatchMode):
             source, answer = self.module.infer(functional, schema, *asked, **kwargs)
         except Exception as error:
             source, problem = "error", str(error).split("\n")[0]
-        before = describe(args) if self.verbose or source == "error" else ""
-        result = func(*args, **kwargs)
+        before = describe(args) if source == "error" else ""
+        if self.check_writes:
+            result = self.run_watching_writes(func, name, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
         self.source[source] += 1
         if source == "error" and "depends on data" in problem:
             self.source[source] -= 1
@@ -132,8 +134,32 @@ class Watch(TorchDispatchMode):
             ok = list(map(self.plain, answer)) == list(map(self.plain, truth))
         if not ok and not in_place and self.differ_in_nothing(answer, truth):
             self.source["empty, other strides"] += 1
+        elif name in CONJUGATE_MATTERS and any(t.is_conj() for t in tensors_in(args)):
+            self.source["conjugate view"] += 1
         elif not ok:
             self.wrong[name].append(f"{call}\n      says {answer}\n      is   {truth}")
+        return result
+
+    def run_watching_writes(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Runs the call; an argument that changes must be marked as written."""
+        marked = {
+            i
+            for i, a in enumerate(func._schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        }
+        if not name.endswith("_overrideable"):  # here it is another overload
+            marked |= set(self.module.unmarked_writes(name, *args, **kwargs))
+        before = [
+            (i, t, t.clone())
+            for i, a in enumerate(args)
+            if i not in marked
+            for t in tensors_in(a)
+            if not t.is_conj() and not t.is_neg()  # their clones are resolved
+        ]
+        result = func(*args, **kwargs)
+        for i, t, copy_of_t in before:
+            if not torch.equal(t.nan_to_num(), copy_of_t.nan_to_num()):
+                self.written[name].append(f"argument {i} of {describe(args)}")
         return result
 
     @staticmethod
@@ -306,7 +332,8 @@ def run_optimizers(watch: Watch) -> int:
     from torch.testing._internal.common_optimizers import optim_db
 
     refused = 0
-    for info in optim_db:
+    database: list[Any] = list(optim_db)
+    for info in database:
         for mode in ({}, {"foreach": True}, {"foreach": False}, {"fused": True}):
             for case in info.optim_inputs_func(device="cpu"):
                 parameters = [
@@ -338,17 +365,15 @@ def report(watch: Watch, refused: int) -> bool:
         dict(watch.source),
     )
     print("uncovered:", dict(watch.uncovered.most_common()))
-    for title, problems in (("raised", watch.raised), ("wrong", watch.wrong)):
-        known = {k: v for k, v in problems.items() if k in QUIRKS}
-        fresh = {k: v for k, v in problems.items() if k not in QUIRKS}
-        n, quirks = sum(map(len, fresh.values())), sum(map(len, known.values()))
-        print(f"{title}: {n} calls of {len(fresh)} overloads; quirks: {quirks}")
-        for name, calls in sorted(fresh.items()):
+    scores = {"raised": watch.raised, "wrong": watch.wrong, "written": watch.written}
+    for title, problems in scores.items():
+        n = sum(map(len, problems.values()))
+        print(f"{title}: {n} calls of {len(problems)} overloads")
+        for name, calls in sorted(problems.items()):
             print(f"  {name}: {len(calls)} of {watch.calls[name]}")
             for call in calls[:3]:
                 print(f"    {call[:900]}")
-    unfit = [p for p in (watch.raised, watch.wrong) for k in p if k not in QUIRKS]
-    return not unfit
+    return not any(scores.values())
 
 
 def main() -> None:
@@ -357,11 +382,12 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=default)
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--only", default="")
+    parser.add_argument("--writes", action="store_true", help="find unmarked writes")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
-    watch = Watch(load_module(options.build), options.verbose)
+    watch = Watch(load_module(options.build), options.verbose, options.writes)
     refused = run_database(watch, options.samples, options.only)
     if not options.only:
         refused += run_modules(watch, options.samples) + run_optimizers(watch)

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+#
+# Builds the C++ tests and runs them. They are written for googletest, which pip does not have.
+set -eu
+cd "$(dirname "$0")/.."
+if ! echo '#include <gtest/gtest.h>' | "${CXX:-g++}" -std=c++20 -x c++ -E - >/dev/null 2>&1; then
+  echo "test_cpp: no googletest on this machine (Debian: apt install libgtest-dev); the C++ tests are left out"
+  exit 0
+fi
+.venv/bin/python scripts/build.py --tests
+folder=$(.venv/bin/python scripts/build.py --print-folder)
+ctest --test-dir "$folder" --output-on-failure
