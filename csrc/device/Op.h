@@ -62,8 +62,8 @@ struct Op {
   bool writes_out = false;      // they are out= arguments: may be resized
   bool bumps_versions = false;  // a foreach op: PyTorch above us does not
   bool takes_cpu_indices = false;
-  bool values_shape = false;  // some Scalar argument decides the result's shape
-  std::string functional;     // overload whose inference applies, "" if none
+  bool writes_unmarked = false;  // may write arguments that its schema does not mark: see unmarked_writes
+  std::string functional;        // overload whose inference applies, "" if none
   std::optional<c10::OperatorHandle> functional_handle;
   std::string refusal;  // why it cannot be recorded, "" if it can
   const Rewrite* rewrite = nullptr;
