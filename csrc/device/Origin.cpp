@@ -120,9 +120,11 @@ Origin record_origin() {
   const Origin origin = current_origin();
   if (node == nullptr && c10::AutogradState::get_tls_state().get_grad_mode()) {
     if (remembered.empty()) remembered.resize(kRemembered);
-    // The node that autograd is about to make for this op has the number that is next.
-    const uint64_t next = at::sequence_number::peek();
-    remembered[next % kRemembered] = {next, origin};
+    // Autograd has just made the node of this op, if the op has one. An op without one must not take another's place:
+    // the first record after a node is its own.
+    const uint64_t made = at::sequence_number::peek() - 1;
+    Remembered& r = remembered[made % kRemembered];
+    if (r.sequence != made) r = {made, origin};
   }
   return origin;
 }

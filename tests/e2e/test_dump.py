@@ -36,6 +36,31 @@ def test_each_program_is_printed_with_its_lines(tmp_path):
     assert "update" in graph and "key " in err
 
 
+BACKWARD = """
+    import torch, mycelya_torch
+
+    x = torch.ones(3, 3, device="mycelya")
+    w = torch.ones(3, 3, device="mycelya", requires_grad=True)
+    y = x @ w
+    y = y.tanh()
+    x = x * 2
+    y = y.sigmoid()
+    y.sum().backward()
+    print(w.grad.sum().item() > 0)
+"""
+
+
+def test_backward_ops_have_the_lines_of_their_forward_ops(tmp_path):
+    status, out, err = run(BACKWARD, tmp_path, MYCELYA_DUMP="-")
+    assert (status, out) == (0, "True\n"), err
+    (graph,) = graphs(err)
+    products = [r for r in graph.splitlines() if "= aten.mm" in r]
+    assert [row.split("prog.py:")[1] for row in products] == ["6", "6"]
+    for op, line in {"tanh_backward": 7, "sigmoid_backward": 9}.items():
+        (row,) = (r for r in graph.splitlines() if f"= aten.{op}" in r)
+        assert row.endswith(f"prog.py:{line}")
+
+
 @pytest.mark.skipif(shutil.which("go") is None, reason="mycopt is built with go")
 def test_what_is_printed_parses_and_prints_the_same(tmp_path):
     status, _, err = run(PROGRAM, tmp_path, MYCELYA_DUMP="-,passes,all")
