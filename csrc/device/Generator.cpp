@@ -26,12 +26,8 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
   static c10::DeviceType device_type() { return kDevice; }
 
-  uint64_t id() {
-    // A generator that nobody seeded has PyTorch's default seed on the worker too; ids other than 0 are made there by
-    // it.
-    if (id_ != 0 && !seeded_) set_current_seed(seed_);
-    return id_;
-  }
+  // The worker makes a generator when it first sees its id, with PyTorch's default seed.
+  uint64_t id() const { return id_; }
 
   void set_current_seed(uint64_t seed) override {
     check_not_forked();
@@ -41,7 +37,6 @@ class GeneratorImpl final : public c10::GeneratorImpl {
       return name_hash(name);
     }();
     seed_ = seed;
-    seeded_ = true;
     const Origin origin = current_origin();
     Recorder& r = recorder(device().index());
     std::lock_guard<SpinLock> guard(r.lock);
@@ -73,7 +68,6 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
   const uint64_t id_;
   uint64_t seed_ = c10::default_rng_seed_val;
-  bool seeded_ = false;
 };
 
 }  // namespace

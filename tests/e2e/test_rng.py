@@ -82,6 +82,14 @@ def test_a_generator_of_ones_own():
     assert torch.equal(torch.rand(3, device=DEVICE).cpu(), expected)
 
 
+def test_a_generator_that_nobody_seeded():
+    here, there = torch.Generator(), torch.Generator(device="mycelya")
+    for _ in range(2):
+        a = torch.rand(5, generator=here)
+        b = torch.rand(5, generator=there, device=DEVICE)
+        assert torch.equal(a, b.cpu())
+
+
 def test_dropout_in_training_has_its_mask_in_backward():
     def grads(device):
         torch.manual_seed(1)
