@@ -3,9 +3,11 @@
 """Every graph that a test makes is verified after each pass and printed and parsed."""
 
 import os
+import signal
 
 os.environ.setdefault("MYCELYA_CHECK", "2")
 
+import helpers  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -27,9 +29,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def same_start():
-    """Each test begins with the same seeds and leaves no work behind."""
+    """Each test begins with the same seeds and leaves no work or process behind."""
     torch.manual_seed(0)
     yield
+    while helpers.started:
+        process = helpers.started.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     torch.mycelya.synchronize()
 
 

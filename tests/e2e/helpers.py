@@ -103,19 +103,31 @@ def weighted_sum(results) -> torch.Tensor:
 # ---- Whole processes ----
 
 
+# Processes that start() made; conftest.py ends what a test leaves running.
+started: list[subprocess.Popen] = []
+
+
+def hear_ctrl_c() -> None:
+    """A background job of a shell ignores SIGINT, and its children would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(code: str, folder: Path, **env: str) -> subprocess.Popen:
     """Starts a script of its own, prog.py in folder, in a process group of its own."""
     script = folder / "prog.py"
     script.write_text(textwrap.dedent(code))
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-u", str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path, **env},
         start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     )
+    started.append(process)
+    return process
 
 
 def run(code: str, folder: Path, timeout: float = 120, **env: str):
