@@ -13,8 +13,10 @@ queue is measured.
 """
 
 import argparse
+import datetime
 import gc
 import math
+import os
 import platform
 import re
 import time
@@ -117,6 +119,7 @@ def main() -> None:
     if args.markdown:
         worker = torch.mycelya.get_device_properties()
         where = (
+            f"{datetime.date.today()}, {os.cpu_count()} cores, "
             f"torch {torch.__version__}, Python {platform.python_version()}, "
             f"{platform.machine()}, worker on {worker.device} ({worker.name}), "
             f"minimum of {args.repeats} repeats."
