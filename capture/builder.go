@@ -136,6 +136,9 @@ func (b *builder) add(r *record, name string, types []ir.Type) ir.NodeID {
 	if r.flags&rEffect != 0 {
 		n.Flags |= ir.FlagEffect
 	}
+	if r.flags&rDynamic != 0 {
+		n.Flags |= ir.FlagDynamic
+	}
 	op, own, ok := ir.FromATen(b.g, name, b.args)
 	if !ok || len(types) != 1 || len(b.writes) != 0 || n.Flags != 0 || !types[0].DType.Valid() {
 		id := b.g.Add(n, b.args, types)

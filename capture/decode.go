@@ -136,7 +136,7 @@ func (d *decoder) record() error {
 		return d.errorf(at, "%#x is not the head of a record", head)
 	}
 	flags := uint8(head >> 8)
-	if flags&^(rRNG|rEffect) != 0 {
+	if flags&^(rRNG|rEffect|rDynamic) != 0 {
 		return d.errorf(at, "unknown record flags %#x", flags)
 	}
 	op, err := d.word()

@@ -24,8 +24,9 @@ const (
 )
 
 const (
-	rRNG    = 1
-	rEffect = 2
+	rRNG     = 1
+	rEffect  = 2
+	rDynamic = 4
 
 	nF64  = 1
 	nI64  = 2
@@ -50,4 +51,4 @@ const (
 	maxRank = 32
 )
 
-var reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit"}
+var reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event"}

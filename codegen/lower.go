@@ -13,8 +13,9 @@ import (
 
 // Flags of a call in a program: MYC_R_* of csrc/abi/mycelya.h.
 const (
-	flagRNG    = 1
-	flagEffect = 2
+	flagRNG     = 1
+	flagEffect  = 2
+	flagDynamic = 4
 )
 
 // node emits the steps of one node.
@@ -255,6 +256,9 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	}
 	if n.Flags&ir.FlagEffect != 0 {
 		c.Flags |= flagEffect
+	}
+	if n.Flags&ir.FlagDynamic != 0 {
+		c.Flags |= flagDynamic
 	}
 	p.results(id, c)
 	p.emit(&pb.Step{Kind: &pb.Step_Call{Call: c}})

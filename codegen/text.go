@@ -59,6 +59,9 @@ func (c *Compiled) StepText(s *pb.Step) string {
 		if k.Call.Flags&flagEffect != 0 {
 			line += " !effect"
 		}
+		if k.Call.Flags&flagDynamic != 0 {
+			line += " !dynamic"
+		}
 		return line
 	case *pb.Step_Copy:
 		return "copy " + c.window(k.Copy.Dst) + " = " + c.window(k.Copy.Src)

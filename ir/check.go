@@ -93,7 +93,7 @@ func (c *checker) node(id NodeID) error {
 	if n.ArgLo > n.ArgHi || int(n.ArgHi) > len(g.Args) {
 		return fmt.Errorf("arguments %d to %d of %d", n.ArgLo, n.ArgHi, len(g.Args))
 	}
-	if n.Flags&^(FlagRNG|FlagEffect) != 0 {
+	if n.Flags&^(FlagRNG|FlagEffect|FlagDynamic) != 0 {
 		return fmt.Errorf("unknown flags %#x", n.Flags)
 	}
 	if n.Origin.File == "" && n.Origin.Line != 0 {

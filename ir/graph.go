@@ -54,6 +54,9 @@ type Flags uint8
 const (
 	FlagRNG    Flags = 1 << iota // draws random numbers: never merged, dropped or reordered against others
 	FlagEffect                   // must be kept, in order
+	// Its results have shapes that only the data tells: all but the first, which says them, are named as u8[0], and
+	// nothing in the graph reads them.
+	FlagDynamic
 )
 
 // Node is one operation. Its results are values First … First+N-1.

@@ -214,6 +214,8 @@ func (p *parser) statement() {
 			n.Flags |= FlagRNG
 		case p.accept("!effect"):
 			n.Flags |= FlagEffect
+		case p.accept("!dynamic"):
+			n.Flags |= FlagDynamic
 		case region && p.peekWord() == "offset":
 			p.keyword("offset")
 			p.token("=")

@@ -142,6 +142,9 @@ func (p *printer) node(id NodeID) {
 	if n.Flags&FlagEffect != 0 {
 		p.f(" !effect")
 	}
+	if n.Flags&FlagDynamic != 0 {
+		p.f(" !dynamic")
+	}
 }
 
 func (p *printer) callName(i uint32) string {

@@ -334,8 +334,10 @@ func itemFits(kind uint32, a *Arg) bool {
 		return kind == ListOptTensors
 	case *Arg_Size, *Arg_Int:
 		return kind == ListInts || kind == ListFloats || kind == ListScalars
-	case *Arg_Float, *Arg_Number_, *Arg_Scalar_:
+	case *Arg_Float:
 		return kind == ListFloats || kind == ListScalars
+	case *Arg_Number_, *Arg_Scalar_: // of a 0-dim CPU tensor, too
+		return kind != ListInts && kind != ListBools
 	case *Arg_Bool:
 		return kind == ListBools || kind == ListScalars
 	}

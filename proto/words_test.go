@@ -35,7 +35,7 @@ func TestGoldenBytes(t *testing.T) {
 	status := &Status{Kind: ErrIndex, Text: "index 5 is out of range", Call: 9, Step: 2}
 	for name, m := range map[string]pb.Message{
 		"program": sample(),
-		"hello": &Hello{Protocol: 1, Build: "0.1.0", Abi: ABIVersion, Device: "cpu", DeviceName: "x", Torch: "2.15.0",
+		"hello": &Hello{Protocol: 1, Build: "0.1.0", Abi: 1, Device: "cpu", DeviceName: "x", Torch: "2.15.0",
 			Pid: 77, Error: "No."},
 		"call":      &Call{Key: sample().Key, Params: []uint64{1, math.MaxUint64}, Inputs: []uint64{1}, Outputs: []uint64{0, 300}, Frees: []uint64{4}},
 		"upload":    &Upload{Storage: 300, Bytes: 1 << 33},

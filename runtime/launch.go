@@ -22,7 +22,7 @@ type message = proto.Message
 
 const (
 	frameHeader = 32 // bytes
-	abiVersion  = 1  // MYCELYA_ABI_VERSION
+	abiVersion  = 2  // MYCELYA_ABI_VERSION
 
 	// A worker answers Hello once it has loaded PyTorch: a second from a warm disk, and cold disks and CUDA
 	// contexts may take much longer.

@@ -251,7 +251,7 @@ func TestAWorkerThatRefuses(t *testing.T) {
 		"build": {&pb.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: abiVersion},
 			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version 1), this package is build %s (wire version 1). Reinstall the package.", transport.Build)},
 		"abi": {&pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 9},
-			"mycelya:0 could not start its worker: The worker's ABI is 9, this package's is 1. Reinstall the package."},
+			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 9, this package's is %d. Reinstall the package.", abiVersion)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, w := start(t)

@@ -19,6 +19,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
+# What imports torch here needs no device, and the installed one may be what is built.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "mycelya_torch"
 LIB, BIN = PACKAGE / "lib", PACKAGE / "bin"

@@ -97,10 +97,10 @@ func TestLibrariesThatDontFit(t *testing.T) {
 		{"no executor", worker.Torch{Lib: torch, Exec: "/no/exec.so", Device: "cpu"}, []string{"The executor library could not be loaded", "/no/exec.so", "pip install"}},
 		{"not a library", worker.Torch{Lib: torch, Exec: text, Device: "cpu"}, []string{"The executor library could not be loaded", text}},
 		{"no CUDA", worker.Torch{Lib: torch, Exec: text, Device: "cuda:0"}, []string{`The device "cuda:0" needs a PyTorch with CUDA`, "no libc10_cuda.so"}},
-		{"function missing", worker.Torch{Lib: torch, Exec: library(t, dir, "few.so", stub(1, functions[:5])), Device: "cpu"},
+		{"function missing", worker.Torch{Lib: torch, Exec: library(t, dir, "few.so", stub(proto.ABIVersion, functions[:5])), Device: "cpu"},
 			[]string{"has no function myc_exec_drop", "few.so", "pip install"}},
 		{"other ABI", worker.Torch{Lib: torch, Exec: library(t, dir, "old.so", stub(99, functions)), Device: "cpu"},
-			[]string{"has version 99 of the ABI, the worker version 1", "old.so", "pip install"}},
+			[]string{fmt.Sprintf("has version 99 of the ABI, the worker version %d", proto.ABIVersion), "old.so", "pip install"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := c.torch.Load()
@@ -114,7 +114,7 @@ func TestLibrariesThatDontFit(t *testing.T) {
 		})
 	}
 	// All there, but no executor comes of it: an error without words gets some.
-	b, err := worker.Torch{Lib: torch, Exec: library(t, dir, "dead.so", stub(1, functions[:1])+strings.ReplaceAll(stub(0, functions[1:]), "long", "void*")), Device: "cpu"}.Load()
+	b, err := worker.Torch{Lib: torch, Exec: library(t, dir, "dead.so", stub(proto.ABIVersion, functions[:1])+strings.ReplaceAll(stub(0, functions[1:]), "long", "void*")), Device: "cpu"}.Load()
 	require.NoError(t, err)
 	_, err = b.New()
 	require.ErrorContains(t, err, "The executor failed without saying why")

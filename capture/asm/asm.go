@@ -42,7 +42,7 @@ const (
 
 var lists = map[string]uint64{"tensors": lTensors, "opts": lOpts, "ints": lInts, "floats": lFloats, "bools": lBools, "scalars": lScalars}
 
-var reasons = []string{"none", "read", "sync", "step", "upload", "size", "flush", "exit"}
+var reasons = []string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event"}
 
 type geometry struct {
 	dtype          ir.DType
@@ -192,7 +192,7 @@ func Hash(name string) uint64 {
 
 func (a *assembler) record(words []string, origin string) error {
 	name, flag, _ := strings.Cut(words[0], "!")
-	flags, ok := map[string]uint64{"": 0, "rng": 1, "effect": 2}[flag]
+	flags, ok := map[string]uint64{"": 0, "rng": 1, "effect": 2, "dynamic": 4}[flag]
 	if !ok {
 		return fmt.Errorf("unknown flag %q", flag)
 	}

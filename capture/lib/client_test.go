@@ -262,11 +262,24 @@ func (d *device) pid() int {
 	return info.PID
 }
 
+// stopped says whether each thread of a process has stopped: a signal takes effect some time after it was sent.
+func stopped(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, file := range threads {
+		stat, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(stat), ") T ") {
+			return false
+		}
+	}
+	return err == nil && len(threads) > 0
+}
+
 func TestAKilledWorker(t *testing.T) {
 	d := open(t)
 	d.upload(1, 1, 2)
 	require.NoError(t, d.sync())
 	require.NoError(t, syscall.Kill(d.pid(), syscall.SIGSTOP))
+	require.Eventually(t, func() bool { return stopped(d.pid()) }, 5*time.Second, time.Millisecond)
 	ticket, err := d.Sync(0)
 	require.NoError(t, err)
 	require.ErrorIs(t, d.Wait(ticket, 10*time.Millisecond), runtime.ErrPending)

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 1
+#define MYCELYA_ABI_VERSION 2
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -79,14 +79,27 @@ enum {
 //                           arg 1: SIZE or INT, the new size in bytes. Content: the common prefix. The storage's
 //                           defining geometry becomes u8[new bytes].
 //   mycelya::manual_seed(GEN, NUMBER seed)                MYC_R_EFFECT
+//   mycelya::get_rng_state(GEN) -> u8[n]                  MYC_R_EFFECT
+//   mycelya::set_rng_state(GEN, tensor u8[n])             MYC_R_EFFECT
+//   mycelya::record_event(NUMBER id)                      MYC_R_EFFECT; the device's time when it gets here
+//   mycelya::elapsed(NUMBER id, NUMBER id) -> f64[]       MYC_R_EFFECT; milliseconds from one event to another
+//   mycelya::forget_event(NUMBER id)                      MYC_R_EFFECT
+//   mycelya::memory_info() -> i64[2]                      MYC_R_EFFECT; free and total bytes of the device
+//   mycelya::capability() -> i64[2]                       MYC_R_EFFECT; CUDA's compute capability, or 0 and 0
 //   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; before the first op that was called under another
 //                           default dtype than the one the worker has (f32 at the start)
+//
+// MYC_R_DYNAMIC: the shapes of a record's results are only known to the worker. Its first listed result is i64[n] and is
+// not the op's: per fresh result, in order, MYC_SHAPE_WORDS words: dtype, rank, then MYC_SHAPE_RANK sizes and as many
+// strides (elements), unused ones 0. Each fresh result follows as u8[0]; its storage gets the bytes that the op made, at
+// offset 0. The trace ends with this record.
 enum {
   MYC_W_RECORD = 1, MYC_W_NONE = 2, MYC_W_TENSOR = 3, MYC_W_NUMBER = 4, MYC_W_SCALAR = 5, MYC_W_SIZE = 6,
   MYC_W_INT = 7, MYC_W_FLOAT = 8, MYC_W_BOOL = 9, MYC_W_DTYPE = 10, MYC_W_LAYOUT = 11, MYC_W_DEVICE = 12,
   MYC_W_MEMFMT = 13, MYC_W_STR = 14, MYC_W_GEN = 15, MYC_W_LIST = 16
 };
-enum { MYC_R_RNG = 1, MYC_R_EFFECT = 2 };                       // draws random numbers; must be kept, in order
+enum { MYC_R_RNG = 1, MYC_R_EFFECT = 2, MYC_R_DYNAMIC = 4 };    // draws random numbers; must be kept, in order; see above
+enum { MYC_SHAPE_RANK = 32, MYC_SHAPE_WORDS = 2 + 2 * MYC_SHAPE_RANK };
 enum { MYC_N_F64 = 1, MYC_N_I64 = 2, MYC_N_BOOL = 3, MYC_N_C128 = 4 };
 enum { MYC_L_TENSORS = 1, MYC_L_OPT_TENSORS = 2, MYC_L_INTS = 3, MYC_L_FLOATS = 4, MYC_L_BOOLS = 5, MYC_L_SCALARS = 6 };
 enum { MYC_D_ZERO = 0, MYC_D_ONE = 1, MYC_D_OTHER = 2 };        // class of one size or stride
@@ -132,7 +145,7 @@ typedef struct {
   uint32_t reason_origin[2];  // where the cut was asked for
 } myc_trace;
 enum { MYC_CUT_NONE = 0, MYC_CUT_READ = 1, MYC_CUT_SYNC = 2, MYC_CUT_STEP = 3, MYC_CUT_UPLOAD = 4, MYC_CUT_SIZE = 5,
-       MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUTS = 8 };
+       MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUT_SHAPE = 8, MYC_CUT_EVENT = 9, MYC_CUTS = 10 };
 
 // A strided view of a storage, sizes and strides in elements.
 typedef struct {

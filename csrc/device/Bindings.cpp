@@ -8,6 +8,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "Generator.h"
 #include "Hooks.h"
 #include "Origin.h"
+#include "Record.h"
 #include "Recorder.h"
 #include "Register.h"
 #include "State.h"
@@ -86,6 +88,16 @@ std::string metadata_hash(py::handle tensor) {
   return text;
 }
 
+// Major and minor number of a CUDA device's compute capability; (0, 0) of a CPU.
+std::pair<int64_t, int64_t> capability(int i) {
+  const auto index = static_cast<c10::DeviceIndex>(i);
+  const at::Tensor numbers = make_vector(at::kLong, 2, index);
+  record_own(index, "mycelya::capability", {}, numbers);
+  const at::Tensor here = to_cpu(numbers);
+  const auto* words = here.const_data_ptr<int64_t>();
+  return {words[0], words[1]};
+}
+
 void mark_step() {
   const Origin origin = current_origin();
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
@@ -143,6 +155,23 @@ PYBIND11_MODULE(_device, m) {
   m.def(
       "seed", [](int i) { return at::Generator(default_generator(static_cast<c10::DeviceIndex>(i))).seed(); }, no_gil);
   m.def("initial_seed", [](int i) { return default_generator(static_cast<c10::DeviceIndex>(i)).current_seed(); });
+  m.def(
+      "get_rng_state", [](int i) { return get_rng_state(default_generator(static_cast<c10::DeviceIndex>(i))); },
+      no_gil);
+  m.def(
+      "set_rng_state",
+      [](const at::Tensor& state, int i) { set_rng_state(default_generator(static_cast<c10::DeviceIndex>(i)), state); },
+      no_gil);
+  m.def("memory_allocated", [](int i) { return memory(static_cast<c10::DeviceIndex>(i)).now.load(); });
+  m.def("max_memory_allocated", [](int i) { return memory(static_cast<c10::DeviceIndex>(i)).peak.load(); });
+  m.def("reset_peak_memory_stats", [](int i) {
+    Memory& one = memory(static_cast<c10::DeviceIndex>(i));
+    one.peak.store(one.now.load());
+  });
+  m.def(
+      "memory_info", [](int i) { return memory_info(static_cast<c10::DeviceIndex>(i)); }, no_gil);
+  m.def("capability", &capability, no_gil);
+  m.def("register_fallbacks", &register_fallbacks);
   m.def("default_generator", [](int i) {
     return py::reinterpret_steal<py::object>(
         THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(i))));

@@ -79,16 +79,20 @@ void load_locked() {
   loaded.store(true, std::memory_order_release);
 }
 
+// A few results have another layout or dtype on CUDA. "" is CUDA where the host has a driver: as the worker decides.
+void decide_worker_locked(const std::string& device) {
+  const bool cuda =
+      device.empty() ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr : device.starts_with("cuda");
+  set_worker(cuda ? Worker::kCuda : Worker::kCpu);
+}
+
 void open_locked(c10::DeviceIndex index, const std::string& device) {
   load_locked();
   if (opened[index].load(std::memory_order_relaxed)) return;
   const myc_config config{paths.worker.c_str(), paths.exec.c_str(), paths.torch_lib.c_str(), device.c_str()};
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) raise(*error);
-  // A few results have another layout or dtype on CUDA. "" is CUDA where the host has a driver: as the worker decides.
-  const bool cuda =
-      device.empty() ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr : device.starts_with("cuda");
-  set_worker(cuda ? Worker::kCuda : Worker::kCpu);
+  decide_worker_locked(device);
   opened[index].store(true, std::memory_order_release);
 }
 
@@ -97,6 +101,14 @@ void open_locked(c10::DeviceIndex index, const std::string& device) {
 void set_paths(Paths p) {
   std::lock_guard<std::mutex> guard(mutex);
   paths = std::move(p);
+}
+
+void decide_worker() {
+  static std::atomic<bool> decided{false};
+  if (client_loaded() || decided.load(std::memory_order_acquire)) return;
+  std::lock_guard<std::mutex> guard(mutex);
+  decide_worker_locked(paths.device);
+  decided.store(true, std::memory_order_release);
 }
 
 bool client_loaded() { return loaded.load(std::memory_order_acquire); }

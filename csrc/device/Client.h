@@ -51,6 +51,9 @@ void open_device(c10::DeviceIndex index, const std::string& device);
 void close_device(c10::DeviceIndex index);
 void close_all();
 
+// Makes sure that worker() is right for what is not yet open, without loading anything.
+void decide_worker();
+
 // Tells Go the name of an op or a code object, now or when the library is loaded.
 void define_op(uint64_t hash, const std::string& name);
 void define_code(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);

@@ -3,7 +3,8 @@
 
 #include "Generator.h"
 
-#include <ATen/core/GeneratorForPrivateuseone.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include <array>
@@ -11,8 +12,10 @@
 #include <mutex>
 
 #include "Client.h"
-#include "Recorder.h"
+#include "Record.h"
 #include "State.h"
+#include "Storage.h"
+#include "Transfer.h"
 
 namespace mycelya {
 namespace {
@@ -30,45 +33,98 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   uint64_t id() const { return id_; }
 
   void set_current_seed(uint64_t seed) override {
-    check_not_forked();
-    static const uint64_t hash = [] {
-      const std::string name = "mycelya::manual_seed";
-      define_op(name_hash(name), name);
-      return name_hash(name);
-    }();
+    record_own(device().index(), "mycelya::manual_seed", {GeneratorId{id_}, static_cast<int64_t>(seed)});
     seed_ = seed;
-    const Origin origin = current_origin();
-    Recorder& r = recorder(device().index());
-    std::lock_guard<SpinLock> guard(r.lock);
-    r.begin(hash, MYC_R_EFFECT, 2, 0, origin);
-    r.tag(MYC_W_GEN);
-    r.param(id_);
-    r.tag(MYC_W_NUMBER, MYC_N_I64);
-    r.param(seed);
-    r.end();
+    seed_state_.reset();
   }
-  uint64_t current_seed() const override { return seed_; }
+  uint64_t current_seed() const override {
+    if (seed_state_.defined()) {
+      // Both of PyTorch's layouts begin with the seed.
+      seed_ = to_cpu(seed_state_.narrow(0, 0, 8)).view(at::kLong).item<int64_t>();
+      seed_state_.reset();
+    }
+    return seed_;
+  }
   uint64_t seed() override {
     const uint64_t fresh = c10::detail::getNonDeterministicRandom();
     set_current_seed(fresh);
     return fresh;
   }
-  void set_offset(uint64_t) override { no_state("set_offset"); }
-  uint64_t get_offset() const override { no_state("get_offset"); }
-  void set_state(const c10::TensorImpl&) override { no_state("set_state"); }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { no_state("get_state"); }
 
- private:
-  GeneratorImpl* clone_impl() const override { no_state("clone_state"); }
-
-  [[noreturn]] static void no_state(const char* what) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "A mycelya generator cannot ", what,
-                                ": its state is on the worker, and this version can only seed it. Use manual_seed().");
+  at::Tensor state() const {
+    const auto index = device().index();
+    at::Tensor bytes = make_vector(at::kByte, state_bytes(), index);
+    record_own(index, "mycelya::get_rng_state", {GeneratorId{id_}}, bytes);
+    return bytes;
+  }
+  void set_state(const at::Tensor& state) {
+    const auto index = device().index();
+    TORCH_CHECK_TYPE(state.scalar_type() == at::kByte && state.dim() == 1 && state.layout() == at::kStrided,
+                     "RNG state must be a torch.ByteTensor with one dimension, got ", state.toString(), " of shape ",
+                     state.sizes(), ".");
+    TORCH_CHECK(state.numel() == state_bytes(), "RNG state is wrong size: a generator of this device has ",
+                state_bytes(), " bytes, got ", state.numel(), ".");
+    const at::Tensor here = state.is_cpu() ? to_device(state, index) : state.contiguous();
+    TORCH_CHECK(here.device() == device(), "RNG state is on ", here.device(), ", its generator on ", device(),
+                ": move it with .cpu().");
+    record_own(index, "mycelya::set_rng_state", {GeneratorId{id_}, here});
+    // A copy: the caller may write the tensor. Read only if somebody asks for the seed.
+    seed_state_ = here.clone();
   }
 
+  void set_state(const c10::TensorImpl& new_state) override {
+    set_state(at::Tensor::wrap_tensor_impl(
+        c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(&new_state))));
+  }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return to_cpu(state()).getIntrusivePtr(); }
+
+  // Only CUDA's generator counts what it has drawn: its state is the seed and that number.
+  void set_offset(uint64_t offset) override {
+    if (!counts()) {
+      TORCH_CHECK(offset == 0, "A generator of a CPU worker has no offset, got ", offset, ".");
+      return;
+    }
+    at::Tensor bytes = at::empty({16}, at::kByte);
+    auto* words = reinterpret_cast<uint64_t*>(bytes.mutable_data_ptr());
+    words[0] = current_seed();
+    words[1] = offset;
+    set_state(bytes);
+  }
+  uint64_t get_offset() const override {
+    if (!counts()) return 0;
+    return to_cpu(state().narrow(0, 8, 8)).view(at::kLong).item<int64_t>();
+  }
+
+ private:
+  static int64_t state_bytes() {
+    decide_worker();
+    static const int64_t cpu = at::detail::createCPUGenerator().get_state().numel();
+    return worker() == Worker::kCuda ? 16 : cpu;
+  }
+
+  static bool counts() {
+    decide_worker();
+    return worker() == Worker::kCuda;
+  }
+
+  GeneratorImpl* clone_impl() const override;
+
   const uint64_t id_;
-  uint64_t seed_ = c10::default_rng_seed_val;
+  mutable uint64_t seed_ = c10::default_rng_seed_val;
+  mutable at::Tensor seed_state_;  // if defined, the seed is in there
 };
+
+GeneratorImpl* GeneratorImpl::clone_impl() const {
+  auto* copy = new GeneratorImpl(device().index(), next_id.fetch_add(1));
+  copy->set_state(state());
+  return copy;
+}
+
+GeneratorImpl& impl_of(const at::Generator& g) {
+  TORCH_CHECK(g.defined() && g.device().type() == kDevice, "Expected a 'mycelya' device type for generator but found '",
+              g.defined() ? g.device().str() : std::string("none"), "'");
+  return *static_cast<GeneratorImpl*>(g.unsafeGetGeneratorImpl());
+}
 
 }  // namespace
 
@@ -88,11 +144,14 @@ at::Generator new_generator(c10::DeviceIndex device) {
 }
 
 uint64_t generator_id(const at::Generator& g, c10::DeviceIndex device) {
-  TORCH_CHECK(g.defined() && g.device().type() == kDevice, "Expected a 'mycelya' device type for generator but found '",
-              g.defined() ? g.device().str() : std::string("none"), "'");
+  const GeneratorImpl& impl = impl_of(g);
   TORCH_CHECK(g.device().index() == device, "Expected a generator of mycelya:", static_cast<int>(device),
               " but found one of ", g.device(), ".");
-  return static_cast<GeneratorImpl*>(g.unsafeGetGeneratorImpl())->id();
+  return impl.id();
 }
+
+at::Tensor get_rng_state(const at::Generator& g) { return impl_of(g).state(); }
+
+void set_rng_state(const at::Generator& g, const at::Tensor& state) { impl_of(g).set_state(state); }
 
 }  // namespace mycelya

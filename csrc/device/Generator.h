@@ -8,6 +8,12 @@
 
 namespace mycelya {
 
+// The state as bytes on the device: taken in order with the draws around it, and nobody waits. Its size is that of the
+// worker's device: PyTorch's CPU or CUDA generator.
+at::Tensor get_rng_state(const at::Generator& g);
+// state: such bytes, on the device or on the CPU.
+void set_rng_state(const at::Generator& g, const at::Tensor& state);
+
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
 

@@ -13,12 +13,12 @@
 namespace mycelya {
 
 struct MetaRow {
-  const char* name;  // "add.Tensor"
+  const char* name;  // "add.Tensor", "add_.Tensor", "add.out"
   c10::KernelFunction fn;
 };
 
-// The row of a functional overload, or null. The table is built at the first call.
-const MetaRow* find_meta(std::string_view functional_name);
+// The row of an overload, or null. The table is built at the first call.
+const MetaRow* find_meta(std::string_view name);
 
 }  // namespace mycelya
 

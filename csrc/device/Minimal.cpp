@@ -9,7 +9,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
-#include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_copy_from.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -79,6 +78,17 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::op
   return new_tensor(sizes, strides, dtype, layout, device, pin);
 }
 
+// Zeros that forward-mode differentiation multiplies by: most operators look at the key and never at the memory.
+at::Tensor efficient_zeros(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                           std::optional<c10::Device> device, std::optional<bool> pin) {
+  at::Tensor t = new_tensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
+  auto zeros = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(t.storage()), c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor}),
+      t.dtype());
+  zeros.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return zeros;
+}
+
 at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides,
                       std::optional<int64_t> offset) {
   count_view();
@@ -123,8 +133,19 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
               "\". This is no longer allowed; the devices must match.");
   TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
   auto* impl = self.unsafeGetTensorImpl();
+  const bool given = strides.data() != nullptr || sizes.empty();
+  // As PyTorch does: a tensor that has the geometry already keeps it, and its storage is not grown for it.
+  const bool keep = self.sizes() == sizes && (!given || self.strides() == strides);
+  if (keep) {
+    const int64_t bytes = reach(self.sizes(), self.strides(), offset, self.itemsize());
+    TORCH_CHECK(!given || self.numel() == 0 || bytes <= static_cast<int64_t>(source.nbytes()), "setStorage: sizes ",
+                sizes, ", strides ", self.strides(), ", storage offset ", offset, ", and itemsize ", self.itemsize(),
+                " requiring a storage size of ", bytes, " are out of bounds for storage of size ", source.nbytes());
+  }
   impl->set_storage_keep_dtype(std::move(source));
-  if (strides.data() == nullptr && !sizes.empty()) {
+  if (keep) {
+    impl->set_storage_offset(offset);
+  } else if (!given && !sizes.empty()) {
     const auto contiguous = c10::contiguous_strides(sizes);
     impl->set_sizes_and_strides(sizes, contiguous, offset);
   } else {
@@ -138,7 +159,7 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
 
 at::Tensor& set_whole_storage(at::Tensor& self, at::Storage source) {
   const int64_t n = static_cast<int64_t>(source.nbytes() / self.itemsize());
-  return set_storage(self, std::move(source), 0, n, int64_t{1});
+  return set_storage(self, std::move(source), 0, n, at::IntArrayRef());
 }
 
 at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
@@ -147,7 +168,7 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
 }
 
 at::Tensor& set_nothing(at::Tensor& self) {
-  return set_storage(self, make_storage(0, self.device().index()), 0, int64_t{0}, int64_t{1});
+  return set_storage(self, make_storage(0, self.device().index()), 0, int64_t{0}, at::IntArrayRef());
 }
 
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
@@ -194,12 +215,6 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
 // There is one stream per device, in order: a storage can be freed as soon as its last tensor is gone.
 void record_stream(at::Tensor&, c10::Stream) {}
 
-// Attention runs as the matrix products and softmax that it is made of.
-int64_t fused_sdp_choice(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                         double, bool, std::optional<double>, bool) {
-  return static_cast<int64_t>(sdp::SDPBackend::math);
-}
-
 // "No": a TransformerEncoder would make a nested tensor.
 bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) { return false; }
 
@@ -223,13 +238,24 @@ void resize_bytes(Storage& s, int64_t bytes) {
     std::lock_guard<SpinLock> guard(r.lock);
     r.resize_storage(s, bytes, origin);
   }
-  s.set_data_ptr_noswap(fake_memory(bytes, s.device_index()));
-  s.set_nbytes(bytes);
+  s.set_bytes(bytes);
+}
+
+// It asks for no gradient, and autograd's fallback would ask for the view's history.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_has_compatible_shallow_copy_type", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_has_compatible_shallow_copy_type", torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
+  m.impl("_efficientzerotensor", &efficient_zeros);
   m.impl("as_strided", &as_strided);
   m.impl("view", &view);
   m.impl("_reshape_alias", &reshape_alias);
@@ -247,7 +273,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("equal", &equal);
   m.impl("is_set_to", &is_set_to);
   m.impl("record_stream", &record_stream);
-  m.impl("_fused_sdp_choice", &fused_sdp_choice);
   m.impl("_nested_tensor_from_mask_left_aligned", &nested_tensor_from_mask_left_aligned);
   m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }

@@ -21,6 +21,7 @@ struct Row {
   const char* functional;
   const char* classes;
   const char* refusal;  // nullptr for a whole op
+  bool dynamic = false;
 };
 
 struct Table {
@@ -31,11 +32,15 @@ struct Table {
 #define MYC_WHOLE(name, functional, classes)   \
   rows[name] = {functional, classes, nullptr}; \
   whole.push_back(name);
+#define MYC_DYNAMIC(name, functional, classes)       \
+  rows[name] = {functional, classes, nullptr, true}; \
+  whole.push_back(name);
 #define MYC_REFUSE(name, reason) \
   rows[name] = {"", "", reason}; \
   refused.push_back(name);
 #include "optable.inc"
 #undef MYC_WHOLE
+#undef MYC_DYNAMIC
 #undef MYC_REFUSE
   }
 };
@@ -146,6 +151,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     if (row != table().rows.end()) {
       functional = row->second.functional;
       classes = row->second.classes;
+      dynamic = row->second.dynamic;
       if (row->second.refusal != nullptr) refusal = row->second.refusal;
     }
   } else {
@@ -162,6 +168,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     const bool write = a.alias_info() != nullptr && a.alias_info()->isWrite();
     args.push_back({kind, i < n_classes && classes[i] != '-' ? classes[i] : default_class(kind, a.real_type()), write});
     if (kind == Kind::kGenerator) flags |= MYC_R_RNG;
+    takes_codes |= kind == Kind::kGenerator || kind == Kind::kDType;
     if (write) {
       writes.push_back(static_cast<int>(i));
       if (a.is_out()) writes_out = true;
@@ -186,6 +193,10 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
   writes_unmarked = name.find("batch_norm") != std::string::npos;
   takes_cpu_indices = name.rfind("index.", 0) == 0 || name.rfind("index_put", 0) == 0 ||
                       name.rfind("_index_put", 0) == 0 || name.rfind("_unsafe_index", 0) == 0;
+  keeps_shape = writes_out && (name.rfind("arange.", 0) == 0 || name.rfind("range.", 0) == 0 ||
+                               name.rfind("linspace.", 0) == 0 || name.rfind("logspace.", 0) == 0);
+  fills_with_tensor = name == "fill_.Tensor";
+  fills = name == "fill_.Scalar" || name.rfind("masked_fill", 0) == 0 || name.rfind("index_fill", 0) == 0;
   if (!functional.empty()) {
     const auto dot = functional.find('.');
     functional_handle = c10::Dispatcher::singleton().findSchema(

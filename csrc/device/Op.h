@@ -62,8 +62,13 @@ struct Op {
   bool writes_out = false;      // they are out= arguments: may be resized
   bool bumps_versions = false;  // a foreach op: PyTorch above us does not
   bool takes_cpu_indices = false;
-  bool writes_unmarked = false;  // may write arguments that its schema does not mark: see unmarked_writes
-  std::string functional;        // overload whose inference applies, "" if none
+  bool takes_codes = false;        // a generator or a dtype, which may be none of ours
+  bool keeps_shape = false;        // its out= tensor keeps its shape if it has as many elements as the result
+  bool fills_with_tensor = false;  // fill_.Tensor
+  bool fills = false;              // with a number that has to fit the dtype of argument 0
+  bool dynamic = false;            // the shapes of its results depend on data: only the worker knows them
+  bool writes_unmarked = false;    // may write arguments that its schema does not mark: see unmarked_writes
+  std::string functional;          // overload whose inference applies, "" if none
   std::optional<c10::OperatorHandle> functional_handle;
   std::string refusal;  // why it cannot be recorded, "" if it can
   const Rewrite* rewrite = nullptr;

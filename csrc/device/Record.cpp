@@ -3,12 +3,20 @@
 
 #include <Python.h>
 //
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Generator.h>
+#include <ATen/native/IndexingUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorAdvancedIndexingUtils.h>
 #include <ATen/ops/_conj.h>
-#include <ATen/ops/_conj_physical.h>
 #include <ATen/ops/_neg_view.h>
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/dot.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/masked_fill.h>
 #include <ATen/ops/neg.h>
+#include <ATen/ops/vdot.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/TensorImpl.h>
@@ -16,7 +24,9 @@
 #include <mutex>
 #include <span>
 
+#include "Client.h"
 #include "Generator.h"
+#include "Minimal.h"
 #include "Op.h"
 #include "Record.h"
 #include "Recorder.h"
@@ -66,12 +76,12 @@ const std::string& argument_name(const Op& op, size_t i) { return op.handle.sche
 // bits, only elements.
 bool is_lazy_view(const at::Tensor& t) { return ours(t) && (t.is_conj() || t.is_neg()); }
 
-void resolve_views(const Op& op, std::span<c10::IValue> args) {
+// A view that is written is written through: written gets it and where it stands.
+void resolve_views(const Op& op, std::span<c10::IValue> args,
+                   c10::SmallVector<std::pair<size_t, at::Tensor>, 2>& written) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind == Kind::kTensor && args[i].isTensor() && is_lazy_view(args[i].toTensor())) {
-      TORCH_CHECK_NOT_IMPLEMENTED(
-          !op.args[i].write, op.full_name,
-          " cannot write to a conjugate or negative view on mycelya: write to a clone() of it.");
+      if (op.args[i].write) written.emplace_back(i, args[i].toTensor());
       args[i] = resolve(args[i].toTensor());
     } else if (op.args[i].kind == Kind::kTensors && !op.args[i].write && args[i].isTensorList()) {
       c10::List<at::Tensor> list;
@@ -80,6 +90,34 @@ void resolve_views(const Op& op, std::span<c10::IValue> args) {
       args[i] = std::move(list);
     }
   }
+}
+
+// The device that a factory is told to use.
+int named_device(const Op& op, at::ArrayRef<c10::IValue> args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind != Kind::kDevice || args[i].isNone()) continue;
+    const c10::Device device = args[i].toDevice();
+    if (device.type() == kDevice && device.has_index()) return device.index();
+  }
+  return current_device();
+}
+
+// Whatever cannot be written is refused before a word of the record is.
+void check_writable(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i].isNone()) continue;
+    if (op.args[i].kind == Kind::kGenerator) generator_id(args[i].toGenerator(), device);
+    if (op.args[i].kind == Kind::kDType) dtype_code(args[i].toScalarType());
+  }
+}
+
+// A generator brings the call here, whatever the tensors are.
+void refuse_generator(const Op& op, at::ArrayRef<c10::IValue> args) {
+  bool cpu = false, generator = false;
+  each_tensor(op, args,
+              [&](size_t i, const at::Tensor& t) { cpu |= t.is_cpu() && (t.dim() != 0 || op.args[i].write); });
+  for (size_t i = 0; i < args.size(); ++i) generator |= op.args[i].kind == Kind::kGenerator && !args[i].isNone();
+  TORCH_CHECK(!(cpu && generator), "Expected a 'cpu' device type for generator but found 'mycelya'");
 }
 
 // The device of a call. Two devices, or a CPU tensor where CUDA would refuse it, are errors.
@@ -105,10 +143,16 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& c
       lazy_views |= is_lazy_view(t);
     }
   });
-  if (device < 0) device = current_device();
+  if (device < 0) {
+    refuse_generator(op, args);
+    device = named_device(op, args);
+  }
   each_tensor(op, args, [&](size_t i, const at::Tensor& t) {
     if (ours(t)) return;
-    if (t.is_cpu() && t.dim() == 0 && !op.args[i].write) return;
+    if (t.is_cpu() && t.dim() == 0 && !op.args[i].write) {
+      dtype_code(t.scalar_type());  // refuses what cannot be written
+      return;
+    }
     if (t.is_cpu() && op.takes_cpu_indices && op.args[i].kind == Kind::kOptTensors) {
       cpu_indices = true;
       return;
@@ -119,6 +163,68 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& c
                 op.full_name, "). Move it with .to(\"mycelya:", device, "\").");
   });
   return static_cast<c10::DeviceIndex>(device);
+}
+
+// A number that the tensor's dtype cannot hold is an error at the call, as on every device.
+void check_fill(at::ArrayRef<c10::IValue> args) {
+  if (!args.back().isScalar()) return;
+  const c10::Scalar value = args.back().toScalar();
+  switch (args[0].toTensor().scalar_type()) {
+#define MYC_FITS(type, name) \
+  case at::ScalarType::name: \
+    value.to<type>();        \
+    break;
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_EXCEPT_COMPLEX_HALF_F8NZ(MYC_FITS)
+#undef MYC_FITS
+    default:
+      break;
+  }
+}
+
+bool is_mask(const c10::IValue& v) {
+  if (!v.isTensor() || !v.toTensor().defined()) return false;
+  const auto type = v.toTensor().scalar_type();
+  return type == at::kBool || type == at::kByte;
+}
+
+c10::List<std::optional<at::Tensor>> index_list(const c10::IValue& v) {
+  c10::List<std::optional<at::Tensor>> list;
+  for (const auto& e : v.toListRef()) {
+    list.push_back(e.isTensor() && e.toTensor().defined() ? std::optional(e.toTensor()) : std::nullopt);
+  }
+  return list;
+}
+
+// Where self is written one value under a mask, no index is needed, so nobody has to wait for how many there are.
+// args: self indices values accumulate …
+bool fill_under_mask(const Op& op, at::ArrayRef<c10::IValue> args) {
+  if ((op.name != "index_put_" && op.name != "_index_put_impl_") || args[3].toBool()) return false;
+  const at::Tensor &self = args[0].toTensor(), &value = args[2].toTensor();
+  const bool here = ours(value) && value.dim() == 0;
+  if (!here && (!value.is_cpu() || value.numel() != 1)) return false;
+  TORCH_CHECK_INDEX(self.scalar_type() == value.scalar_type(),
+                    "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
+                    " for the destination and ", value.scalar_type(), " for the source.");
+  // Looks at the indices only, if the value is one number on the CPU.
+  const auto [can, mask] =
+      at::native::canDispatchToMaskedFill(self, index_list(args[1]), here ? at::empty({1}, at::kCPU) : value);
+  if (!can || !ours(mask)) return false;
+  here ? at::Tensor(self).masked_fill_(mask, value) : at::Tensor(self).masked_fill_(mask, value.item());
+  return true;
+}
+
+// Masks become the indices of what they select, as they do on every device.
+void expand_masks(const Op& op, std::span<c10::IValue> args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind != Kind::kOptTensors) continue;
+    const auto list = args[i].toListRef();
+    if (std::none_of(list.begin(), list.end(), is_mask)) continue;
+    c10::List<std::optional<at::Tensor>> expanded;
+    for (auto& t : at::native::expandTensors(args[0].toTensor(), at::IOptTensorListRef(index_list(args[i])))) {
+      expanded.push_back(t.defined() ? std::optional(std::move(t)) : std::nullopt);
+    }
+    args[i] = std::move(expanded);
+  }
 }
 
 // CPU index tensors are legal on CUDA: they become uploads.
@@ -332,6 +438,8 @@ void resize_outputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas
     const auto& out = args[w].toTensor();
     const OutMeta& m = metas[next++];
     if (!m.defined || out.sizes() == at::IntArrayRef(m.sizes)) continue;
+    // Ranges fill whatever has as many elements as they.
+    if (op.keeps_shape && out.numel() == c10::multiply_integers(m.sizes)) continue;
     at::native::resize_output(out, m.sizes);
     out.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
   }
@@ -347,9 +455,10 @@ int64_t bytes_of(const OutMeta& m) {
 }
 
 // Writes one record. `fresh` are the results in order, undefined ones included; list_sizes the lengths of returned
-// lists.
+// lists. shapes, if defined: the op is dynamic, and this is where the worker writes the shapes of its results; the
+// trace ends here.
 void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
-          at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin) {
+          at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, const at::Tensor& shapes = {}) {
   Recorder& r = recorder(device);
   r.wait_for_room();
   const auto results = [&] {
@@ -364,12 +473,15 @@ void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
       r.define_storage(*t.unsafeGetTensorImpl(), origin);
     }
   });
-  r.begin(recorded.hash, op.flags, static_cast<uint32_t>(args.size()), static_cast<uint32_t>(results), origin);
+  const bool dynamic = shapes.defined();
+  r.begin(recorded.hash, op.flags | (dynamic ? MYC_R_DYNAMIC : 0), static_cast<uint32_t>(args.size()),
+          static_cast<uint32_t>(results + dynamic), origin);
   for (size_t i = 0; i < args.size(); ++i) {
     const bool write =
         recorded.args[i].write || std::find(unmarked.begin(), unmarked.end(), static_cast<int>(i)) != unmarked.end();
     argument(r, recorded.args[i], args[i], write);
   }
+  if (dynamic) r.result(*shapes.unsafeGetTensorImpl());
   size_t next = 0;
   for (const auto& entry : op.returns) {
     if (entry.alias >= 0) continue;
@@ -383,77 +495,87 @@ void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
       }
     }
   }
-  r.end();
+  dynamic ? r.cut(MYC_CUT_SHAPE, origin) : r.end();
 }
 
-}  // namespace
-
-at::Tensor make_tensor(const OutMeta& m, c10::DeviceIndex device) {
-  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(make_storage(bytes_of(m), device),
-                                                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                          c10::scalarTypeToTypeMeta(m.dtype));
+// The tensor of which the worker says dtype, rank, sizes, strides; its bytes are those of a storage that was empty
+// here.
+at::Tensor with_shape(const at::Tensor& placeholder, const int64_t* word) {
+  if (word[0] == 0) return {};
+  const auto rank = static_cast<size_t>(word[1]);
+  OutMeta m;
+  m.dtype = dtype_of_code(static_cast<uint32_t>(word[0]));
+  m.sizes.assign(word + 2, word + 2 + rank);
+  m.strides.assign(word + 2 + MYC_SHAPE_RANK, word + 2 + MYC_SHAPE_RANK + rank);
+  c10::Storage storage = placeholder.storage();
+  const int64_t bytes = bytes_of(m);
+  storage_of(*placeholder.unsafeGetTensorImpl())->set_bytes(bytes);
+  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(m.dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
   return t;
 }
 
-void refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
-  const Op& op = op_for(handle);
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, op.full_name,
-      " cannot run on mycelya: ", op.refusal.empty() ? "it is not in this version's op table" : op.refusal.c_str(),
-      ". Run it on the CPU: move its inputs with .cpu() and the result back with .to(\"mycelya\").");
+// Runs an op whose results have shapes that data decides, and waits for these.
+c10::SmallVector<at::Tensor, 4> run_dynamic(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device,
+                                            Origin origin) {
+  const size_t n =
+      std::count_if(op.returns.begin(), op.returns.end(), [](const Return& entry) { return entry.alias < 0; });
+  const at::Tensor shapes = make_vector(at::kLong, static_cast<int64_t>(n) * MYC_SHAPE_WORDS, device);
+  c10::SmallVector<at::Tensor, 4> fresh;
+  for (size_t i = 0; i < n; ++i) fresh.push_back(make_vector(at::kByte, 0, device));
+  emit(op, op, args, {}, fresh, device, origin, shapes);
+  const at::Tensor words = to_cpu(shapes);
+  const auto* word = words.const_data_ptr<int64_t>();
+  for (size_t i = 0; i < n; ++i) fresh[i] = with_shape(fresh[i], word + i * MYC_SHAPE_WORDS);
+  return fresh;
 }
 
-void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
-  const Op& op = op_for(handle);
-  if (C10_UNLIKELY(!op.refusal.empty())) refuse(handle, stack);
-  check_not_forked();
-  keep_backward_in_this_thread();
-  const Origin origin = record_origin();  // may take the GIL: before any lock
-  const size_t n = op.args.size();
-  const std::span<c10::IValue> slots(stack->data() + stack->size() - n, n);
-  const at::ArrayRef<c10::IValue> args(slots.data(), n);
-
-  bool cpu_indices = false, lazy_views = false;
-  const c10::DeviceIndex device = device_of(op, args, cpu_indices, lazy_views);
-  if (C10_UNLIKELY(lazy_views)) resolve_views(op, slots);
-  if (C10_UNLIKELY(cpu_indices)) upload_indices(op, slots, device);
-  counters().ops.fetch_add(1, std::memory_order_relaxed);
-
-  const OutMetas& metas = infer(op, args);
-  c10::SmallVector<at::Tensor, 4> fresh;
-  if (op.writes_out) {
-    // A copy: resizing may infer on this thread and move the cache.
-    const OutMetas own = metas;
-    resize_outputs(op, args, own);
-  } else {
-    for (const auto& m : metas) fresh.push_back(m.defined ? make_tensor(m, device) : at::Tensor());
-  }
-
-  c10::SmallVector<int, 4> unmarked;
-  if (op.writes_unmarked) unmarked_writes(op.name, args, unmarked);
-  if (op.rewrite != nullptr) {
-    std::vector<c10::IValue> rewritten(args.begin(), args.end());
-    if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);
-    emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin);
-  } else {
-    emit(op, op, args, unmarked, fresh, device, origin);
-  }
-
-  if (op.bumps_versions) {
-    for (const int w : op.writes) {
-      if (!args[w].isTensorList()) continue;
-      for (const auto& e : args[w].toListRef()) {
-        const auto& t = e.toTensor();
-        if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
-      }
+// The out= form: the results of the functional form, put where they are wanted.
+void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
+  const size_t n_outs = op.returns.size();  // they come last
+  const size_t first = args.size() - n_outs;
+  for (size_t i = first; i < args.size(); ++i) {
+    at::assert_no_internal_overlap(args[i].toTensor());
+    for (size_t j = 0; j < first; ++j) {
+      if (op.args[j].kind != Kind::kTensor || !args[j].isTensor() || op.args[j].write) continue;
+      if (ours(args[j].toTensor())) at::assert_no_overlap(args[i].toTensor(), args[j].toTensor());
     }
   }
+  torch::jit::Stack stack(args.begin(), args.begin() + static_cast<std::ptrdiff_t>(first));
+  op.functional_handle->callBoxed(stack);
+  const bool solver = op.name == "linalg_lstsq.out";
+  for (size_t i = 0; i < n_outs; ++i) {
+    const at::Tensor& out = args[first + i].toTensor();
+    const at::Tensor result = std::move(stack[i]).toTensor();
+    const bool exact = !solver;
+    const bool empty = out.numel() == 0;
+    TORCH_CHECK(
+        exact ? out.scalar_type() == result.scalar_type() : c10::canCast(result.scalar_type(), out.scalar_type()),
+        op.full_name, " expected an out tensor of dtype ", result.scalar_type(), " but got ", out.scalar_type());
+    if (at::native::resize_output(out, result.sizes()) && (!solver || empty)) {
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+      const int64_t bytes = static_cast<int64_t>(result.storage().nbytes());
+      Storage& s = *storage_of(*out.unsafeGetTensorImpl());
+      if (bytes > static_cast<int64_t>(s.nbytes())) resize_bytes(s, bytes);
+    }
+    at::Tensor(out).copy_(result);
+  }
+}
 
+// Whether this call of a dynamic op says the shape itself.
+bool has_static_shape(const Op& op, at::ArrayRef<c10::IValue> args) {
+  return op.name == "repeat_interleave.Tensor" && !args[1].isNone();
+}
+
+// Takes the arguments off the stack and puts the returns there.
+void put_results(const Op& op, torch::jit::Stack* stack, c10::SmallVector<at::Tensor, 4>& fresh) {
+  const size_t n = op.args.size();
+  const std::span<c10::IValue> args(stack->data() + stack->size() - n, n);
   if (op.returns.size() == 1 && !op.returns[0].list && n > 0) {
     const int alias = op.returns[0].alias;
     c10::IValue value =
-        alias >= 0 ? std::move(slots[alias]) : c10::IValue(fresh.empty() ? at::Tensor() : std::move(fresh[0]));
+        alias >= 0 ? std::move(args[alias]) : c10::IValue(fresh.empty() ? at::Tensor() : std::move(fresh[0]));
     torch::jit::drop(*stack, n - 1);
     stack->back() = std::move(value);
     return;
@@ -476,9 +598,162 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   for (auto& v : values) stack->push_back(std::move(v));
 }
 
+}  // namespace
+
+at::Tensor make_tensor(const OutMeta& m, c10::DeviceIndex device) {
+  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(make_storage(bytes_of(m), device),
+                                                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                          c10::scalarTypeToTypeMeta(m.dtype));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
+  return t;
+}
+
+at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device) {
+  OutMeta m;
+  m.defined = true;
+  m.dtype = dtype;
+  m.sizes.assign(1, size);
+  m.strides.assign(1, 1);
+  return make_tensor(m, device);
+}
+
+void refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
+  const Op& op = op_for(handle);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.full_name,
+      " cannot run on mycelya: ", op.refusal.empty() ? "it is not in this version's op table" : op.refusal.c_str(),
+      ". Run it on the CPU: move its inputs with .cpu() and the result back with .to(\"mycelya\").");
+}
+
+namespace {
+
+// dot and vdot of conjugate views are each other, or lazily conjugate, as on every device.
+bool conjugate_product(const Op& op, torch::jit::Stack* stack) {
+  if (op.name != "dot" && op.name != "vdot") return false;
+  const at::Tensor a = (*stack)[stack->size() - 2].toTensor(), b = stack->back().toTensor();
+  if (a.is_neg() || b.is_neg() || !(a.is_conj() || b.is_conj())) return false;
+  at::Tensor result;
+  if (op.name == "dot") {
+    result = a.is_conj() && b.is_conj() ? at::dot(a.conj(), b.conj()).conj()
+             : a.is_conj()              ? at::vdot(a.conj(), b)
+                                        : at::vdot(b.conj(), a);
+  } else {
+    result = a.is_conj() && b.is_conj() ? at::vdot(b.conj(), a.conj())
+             : a.is_conj()              ? at::dot(a.conj(), b)
+                                        : at::dot(a, b.conj()).conj();
+  }
+  torch::jit::drop(*stack, 2);
+  stack->push_back(std::move(result));
+  return true;
+}
+
+// The arguments are resolved copies of the lazy views in written: the op writes the copies, and these the views.
+void record_through(const Op& op, torch::jit::Stack* stack, at::ArrayRef<std::pair<size_t, at::Tensor>> written) {
+  const size_t n = op.args.size();
+  c10::SmallVector<at::Tensor, 2> copies;
+  for (const auto& [i, view] : written) copies.push_back((*stack)[stack->size() - n + i].toTensor());
+  record(op.handle, stack);
+  for (size_t k = 0; k < written.size(); ++k) {
+    const at::Tensor& view = written[k].second;
+    if (op.writes_out && view.sizes() != copies[k].sizes()) at::native::resize_output(view, copies[k].sizes());
+    copy_from(copies[k], view, false);
+    for (size_t r = 0; r < op.returns.size(); ++r) {
+      if (op.returns[r].alias == static_cast<int>(written[k].first)) {
+        (*stack)[stack->size() - op.returns.size() + r] = view;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  const Op& op = op_for(handle);
+  if (C10_UNLIKELY(!op.refusal.empty())) refuse(handle, stack);
+  check_not_forked();
+  keep_backward_in_this_thread();
+  const Origin origin = record_origin();  // may take the GIL: before any lock
+  const size_t n = op.args.size();
+  const std::span<c10::IValue> slots(stack->data() + stack->size() - n, n);
+  const at::ArrayRef<c10::IValue> args(slots.data(), n);
+
+  bool cpu_indices = false, lazy_views = false;
+  const c10::DeviceIndex device = device_of(op, args, cpu_indices, lazy_views);
+  if (op.takes_codes) check_writable(op, args, device);
+  if (C10_UNLIKELY(lazy_views)) {
+    if (conjugate_product(op, stack)) return;
+    c10::SmallVector<std::pair<size_t, at::Tensor>, 2> written;
+    resolve_views(op, slots, written);
+    if (!written.empty()) return record_through(op, stack, written);
+  }
+  if (op.fills) check_fill(args);
+  if (C10_UNLIKELY(op.fills_with_tensor) && args[1].toTensor().is_cpu()) {
+    args[0].toTensor().fill_(args[1].toTensor().item());  // a number
+    torch::jit::drop(*stack, 1);
+    return;
+  }
+  if (op.takes_cpu_indices) {
+    if (fill_under_mask(op, args)) {
+      torch::jit::drop(*stack, n - 1);
+      return;
+    }
+    expand_masks(op, slots);
+    if (cpu_indices) upload_indices(op, slots, device);
+  }
+  counters().ops.fetch_add(1, std::memory_order_relaxed);
+
+  c10::SmallVector<at::Tensor, 4> fresh;
+  if (C10_UNLIKELY(op.dynamic && !has_static_shape(op, args))) {
+    if (op.writes_out) {
+      run_dynamic_out(op, slots);
+    } else {
+      fresh = run_dynamic(op, args, device, origin);
+    }
+    put_results(op, stack, fresh);
+    return;
+  }
+  const OutMetas& metas = infer(op, args);
+  if (op.writes_out) {
+    // A copy: resizing may infer on this thread and move the cache.
+    const OutMetas own = metas;
+    resize_outputs(op, args, own);
+  } else {
+    for (const auto& m : metas) fresh.push_back(m.defined ? make_tensor(m, device) : at::Tensor());
+  }
+
+  c10::SmallVector<int, 4> unmarked;
+  if (op.writes_unmarked) unmarked_writes(op.name, args, unmarked);
+  if (op.rewrite != nullptr) {
+    std::vector<c10::IValue> rewritten(args.begin(), args.end());
+    if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);
+    emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin);
+  } else {
+    emit(op, op, args, unmarked, fresh, device, origin);
+  }
+
+  if (op.bumps_versions) {
+    for (const int w : op.writes) {
+      if (!args[w].isTensorList()) continue;
+      // Refuses inference tensors outside of inference mode.
+      for (const auto& e : args[w].toListRef()) e.toTensor().unsafeGetTensorImpl()->bump_version();
+    }
+  }
+
+  put_results(op, stack, fresh);
+}
+
 at::Tensor resolve(const at::Tensor& t) {
-  if (t.is_conj()) return at::_conj_physical(resolve(t._conj()));
-  if (t.is_neg()) return at::neg(t._neg_view());
+  // Into memory laid out as a clone's would be.
+  if (t.is_conj()) {
+    const at::Tensor plain = resolve(t._conj());
+    at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
+    return at::conj_physical_out(out, plain);
+  }
+  if (t.is_neg()) {
+    const at::Tensor plain = t._neg_view();
+    at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
+    return at::neg_out(out, plain);
+  }
   return t;
 }
 
@@ -488,6 +763,37 @@ void record_copy(const at::Tensor& dst, const at::Tensor& src) {
   check_not_forked();
   const c10::IValue args[] = {dst, src, false};
   emit(op, op, args, {}, {}, dst.device().index(), record_origin());
+}
+
+void record_own(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
+                const at::Tensor& result) {
+  check_not_forked();
+  const uint64_t hash = name_hash(name);
+  define_op(hash, name);
+  const Origin origin = record_origin();
+  Recorder& r = recorder(device);
+  r.wait_for_room();
+  std::lock_guard<SpinLock> guard(r.lock);
+  for (const OwnArgument& a : args) {
+    const auto* t = std::get_if<at::Tensor>(&a);
+    if (t != nullptr && !storage_of(*t->unsafeGetTensorImpl())->defined) {
+      r.define_storage(*t->unsafeGetTensorImpl(), origin);
+    }
+  }
+  r.begin(hash, MYC_R_EFFECT, static_cast<uint32_t>(args.size()), result.defined(), origin);
+  for (const OwnArgument& a : args) {
+    if (const auto* g = std::get_if<GeneratorId>(&a)) {
+      r.tag(MYC_W_GEN);
+      r.param(g->id);
+    } else if (const auto* v = std::get_if<int64_t>(&a)) {
+      r.tag(MYC_W_NUMBER, MYC_N_I64);
+      r.param(static_cast<uint64_t>(*v));
+    } else {
+      r.operand(*std::get<at::Tensor>(a).unsafeGetTensorImpl(), false);
+    }
+  }
+  if (result.defined()) r.result(*result.unsafeGetTensorImpl());
+  r.end();
 }
 
 }  // namespace mycelya

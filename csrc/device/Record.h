@@ -7,6 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <variant>
+
 #include "Rules.h"
 
 namespace mycelya {
@@ -19,11 +21,21 @@ void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
 // A tensor on a device with fresh, undefined storage.
 at::Tensor make_tensor(const OutMeta& meta, c10::DeviceIndex device);
+at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device);
 
 // The elements of a conjugate or negative view in memory of their own; t itself if it is neither.
 at::Tensor resolve(const at::Tensor& t);
 
 // Records "aten::copy_"(dst, src) between tensors of one device.
 void record_copy(const at::Tensor& dst, const at::Tensor& src);
+
+// Records one of the worker's own operators (csrc/abi/mycelya.h). name: all of it, as "mycelya::elapsed". A result is a
+// fresh tensor of make_tensor.
+struct GeneratorId {
+  uint64_t id;
+};
+using OwnArgument = std::variant<GeneratorId, int64_t, at::Tensor>;
+void record_own(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
+                const at::Tensor& result = {});
 
 }  // namespace mycelya

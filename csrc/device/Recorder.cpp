@@ -99,6 +99,41 @@ uint32_t dtype_code(c10::ScalarType t) {
   }
 }
 
+c10::ScalarType dtype_of_code(uint32_t code) {
+  using S = c10::ScalarType;
+  constexpr S kTypes[] = {S::Undefined,
+                          S::Byte,
+                          S::Char,
+                          S::Short,
+                          S::Int,
+                          S::Long,
+                          S::Half,
+                          S::Float,
+                          S::Double,
+                          S::ComplexHalf,
+                          S::ComplexFloat,
+                          S::ComplexDouble,
+                          S::Bool,
+                          S::BFloat16,
+                          S::Float8_e5m2,
+                          S::Float8_e4m3fn,
+                          S::Float8_e5m2fnuz,
+                          S::Float8_e4m3fnuz,
+                          S::UInt16,
+                          S::UInt32,
+                          S::UInt64};
+  static_assert(std::size(kTypes) == MYC_DTYPES);
+  TORCH_CHECK(code > 0 && code < MYC_DTYPES, "BUG: the worker named dtype ", code, ".");
+  return kTypes[code];
+}
+
+bool has_dtype(c10::ScalarType t) {
+  for (uint32_t code = 1; code < MYC_DTYPES; ++code) {
+    if (dtype_of_code(code) == t) return true;
+  }
+  return false;
+}
+
 uint64_t name_hash(const std::string& name) {
   uint64_t h = 0xcbf29ce484222325ull;
   for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;

@@ -41,6 +41,9 @@ Counters& counters();
 
 // Our dtype number (MYC_*); throws for a dtype that no worker has.
 uint32_t dtype_code(c10::ScalarType t);
+bool has_dtype(c10::ScalarType t);
+// The other way, for a number that dtype_code gave.
+c10::ScalarType dtype_of_code(uint32_t code);
 
 // FNV-1a, the id of an op by its full name.
 uint64_t name_hash(const std::string& name);
@@ -97,6 +100,10 @@ class Recorder {
     mark_origin_ = origin;
   }
   bool empty() const { return records_ == 0; }
+  // All that was recorded before trace `epoch` has run. Without `lock`.
+  void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
+  // Whether there is nothing that could still run.
+  bool idle() const { return records_ == 0 && ran_.load(std::memory_order_relaxed) == epoch_; }
   uint64_t epoch() const { return epoch_; }
 
   c10::DeviceIndex device() const { return device_; }
@@ -123,6 +130,7 @@ class Recorder {
   bool marked_ = false;
   Origin mark_origin_;
   std::atomic<bool> behind_{false};
+  std::atomic<uint64_t> ran_{1};
   c10::ScalarType default_dtype_ = c10::ScalarType::Float;
 
   struct Death {

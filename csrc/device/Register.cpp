@@ -8,10 +8,14 @@
 
 #include <torch/library.h>
 
+#include <mutex>
+
 #include "Op.h"
 #include "Record.h"
 
 namespace mycelya {
+
+std::atomic<bool> fallbacks_registered{false};
 
 void register_ops() {
   // Leaked: deregistering at exit would race with threads that still run.
@@ -35,9 +39,43 @@ void register_ops() {
   }
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>()); }
+namespace {
 
-// Autocast passes through: its op lists come with mixed precision.
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+// Layouts that this device does not have: their operators get a sentence instead of the dispatcher's list of backends.
+template <const char* kLayout>
+void refuse_layout(const c10::OperatorHandle& handle, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, handle.schema().name(), " cannot run on mycelya: ", kLayout,
+      " tensors are not supported. Use strided ones, or run it on the CPU: move its inputs with "
+      ".cpu() and the result back with .to(\"mycelya\").");
+}
+constexpr char kSparse[] = "sparse", kCompressed[] = "sparse compressed", kQuantized[] = "quantized",
+               kNested[] = "nested";
+
+void fallback(c10::DispatchKey key, torch::CppFunction&& f) {
+  auto* leaked = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  leaked->fallback(std::move(f));
+}
+
+// Each walks all operators of PyTorch, milliseconds that an import must not cost.
+void register_fallbacks_once() {
+  using K = c10::DispatchKey;
+  fallback(K::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse>());
+  fallback(K::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_layout<kSparse>>());
+  fallback(K::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_layout<kCompressed>>());
+  fallback(K::QuantizedPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_layout<kQuantized>>());
+  fallback(K::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_layout<kNested>>());
+  fallback(K::AutocastPrivateUse1, torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace
+
+void register_fallbacks_slow() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    register_fallbacks_once();
+    fallbacks_registered.store(true, std::memory_order_release);
+  });
+}
 
 }  // namespace mycelya

@@ -2,9 +2,20 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 #pragma once
 
+#include <c10/macros/Macros.h>
+
+#include <atomic>
+
 namespace mycelya {
 
 // Registers the recorder for every operator of the op table. Once per process, at load.
 void register_ops();
+
+// Registers what becomes of all other operators: before the first tensor of the device, not at load.
+extern std::atomic<bool> fallbacks_registered;
+void register_fallbacks_slow();
+inline void register_fallbacks() {
+  if (C10_UNLIKELY(!fallbacks_registered.load(std::memory_order_acquire))) register_fallbacks_slow();
+}
 
 }  // namespace mycelya

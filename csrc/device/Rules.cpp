@@ -112,6 +112,8 @@ void infer(std::string_view functional_name, Args args, OutMetas& out) {
 
 void set_worker(Worker worker) { rules::g_worker.store(worker, std::memory_order_relaxed); }
 
+Worker worker() { return rules::g_worker.load(std::memory_order_relaxed); }
+
 bool infer_by_rule(std::string_view functional_name, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   const rules::Rule rule = rules::find_rule(functional_name);
   if (rule == nullptr) return false;
@@ -130,6 +132,23 @@ bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& 
   row->fn.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   out.clear();
   rules::add_values(out, stack);
+  return true;
+}
+
+bool has_rule(std::string_view functional_name) { return rules::has_rule(functional_name); }
+
+bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args) {
+  const MetaRow* row = find_meta(name);
+  if (row == nullptr) return false;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  torch::jit::Stack stack(args.begin(), args.end());
+  try {
+    row->fn.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  } catch (const c10::NotImplementedError& error) {
+    // Where the strides of an out= tensor don't suit the kernel it gets a proxy, whose content is copied at the end,
+    // when everything has been checked: here the proxy is a meta tensor.
+    if (error.msg().find("Cannot copy out of meta tensor") == std::string::npos) throw;
+  }
   return true;
 }
 

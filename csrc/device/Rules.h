@@ -30,6 +30,7 @@ using OutMetas = c10::SmallVector<OutMeta, 4>;  // fresh results in schema order
 // Where programs run. Decides the results named in RulesInternal.h's on_cuda(). Default: kCpu.
 enum class Worker : uint8_t { kCpu, kCuda };
 void set_worker(Worker worker);
+Worker worker();
 
 // Infers the results of a functional overload ("add.Tensor") from its arguments; of an in-place or out= overload only
 // where the op table names that overload itself. Returns false if there is no own rule. Throws PyTorch's errors.
@@ -38,6 +39,13 @@ bool infer_by_rule(std::string_view functional_name, at::ArrayRef<c10::IValue> a
 // The same by PyTorch's structured shape function, of the generated table. The tensors go in as they are.
 bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args,
                    OutMetas& out);
+
+// Whether an overload has an own rule.
+bool has_rule(std::string_view functional_name);
+
+// Calls PyTorch's structured function of an in-place or out= overload, which checks what is to be written and resizes
+// an out= tensor. False if there is none.
+bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args);
 
 // The last resort: runs the op on meta tensors. Python, 0.1 to 1 ms, and 1.4 s for the first in a process.
 void infer_by_meta_key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args, OutMetas& out);

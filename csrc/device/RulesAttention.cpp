@@ -1,7 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The fused attention ops that torch.nn uses in evaluation.
+// Fused attention: the op behind scaled_dot_product_attention, and those that torch.nn uses in evaluation.
+
+#include <ATen/OpMathType.h>
 
 #include "RulesInternal.h"
 
@@ -41,10 +43,33 @@ void rescale_qkv(Args args, OutMetas& out) {
 // src [b, t, d] …
 void encoder_layer(Args args, OutMetas& out) { add_like_contiguous(out, tensor(args, 0)); }
 
+// Its memory is [b, l, h, e], its dims are [b, h, l, e].
+void add_heads_inside(OutMetas& out, const Tensor& t) {
+  const int64_t h = t.size(1), l = t.size(2), e = t.size(3);
+  add(out, t.sizes(), {h * l * e, e, h * e, 1}, t.scalar_type());
+}
+
+// query [b, h, l, e] key [b, k, s, e] value [b, k, s, e] … -> output [b, h, l, e], logsumexp [b, h, l]
+void flash_attention_for_cpu(Args args, OutMetas& out) {
+  const Tensor query = tensor(args, 0);
+  TORCH_CHECK(query.dim() == 4 && tensor(args, 1).dim() == 4 && tensor(args, 2).dim() == 4,
+              "Accept only 4 dims inputs shape of {B, H, T, K}");
+  add_like(out, query);
+  const int64_t b = query.size(0), h = query.size(1), l = query.size(2);
+  add(out, {b, h, l}, {h * l, 1, h}, at::toOpMathType(query.scalar_type()));
+}
+
+// grad_out query key value out logsumexp … -> gradients of query, key, value
+void flash_attention_for_cpu_backward(Args args, OutMetas& out) {
+  for (size_t i = 1; i < 4; ++i) add_heads_inside(out, tensor(args, i));
+}
+
 constexpr RuleRow kRows[] = {
     {"_masked_softmax", masked_softmax},
     {"_masked_softmax_backward", masked_softmax},
     {"_native_multi_head_attention", multi_head_attention},
+    {"_scaled_dot_product_flash_attention_for_cpu", flash_attention_for_cpu},
+    {"_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_for_cpu_backward},
     {"_transform_bias_rescale_qkv", rescale_qkv},
     {"_transformer_encoder_layer_fwd", encoder_layer},
 };

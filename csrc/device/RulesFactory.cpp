@@ -4,6 +4,7 @@
 // Tensors made of numbers. Arguments after the numbers: dtype? layout? device? pin_memory?, or out.
 
 #include <c10/core/DefaultDtype.h>
+#include <torch/version.h>
 
 #include <cmath>
 #include <limits>
@@ -19,11 +20,15 @@ using c10::Scalar;
 int64_t arange_length(const Scalar& start, const Scalar& end, const Scalar& step, ScalarType dtype) {
   double length = 0;
   TORCH_CHECK(step.to<double>() != 0, "step must be nonzero");
-  if (c10::isIntegralType(dtype, /*includeBool=*/false)) {
+  // Before 2.15 the numbers of a range of integers were integers first.
+  constexpr bool kIntegersFirst = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 15;
+  const bool whole = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
+  if (c10::isIntegralType(dtype, /*includeBool=*/false) && (whole || kIntegersFirst)) {
     const auto a = start.to<int64_t>(), b = end.to<int64_t>(), s = step.to<int64_t>();
     TORCH_CHECK(s != 0, "step must be nonzero");
     length = std::ceil(static_cast<double>(b - a) / static_cast<double>(s));
   } else {
+    TORCH_CHECK(step.to<double>() != 0, "step must be nonzero");
     length = std::ceil((end.to<double>() - start.to<double>()) / step.to<double>());
   }
   TORCH_CHECK(std::isfinite(start.to<double>()) && std::isfinite(end.to<double>()),

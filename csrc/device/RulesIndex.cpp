@@ -49,7 +49,7 @@ void index_select(Args args, OutMetas& out) {
   add_contiguous(out, sizes, self.scalar_type());
 }
 
-// self indices: a list of optional tensors. Masks select as many elements as they have ones, which only data tells.
+// self indices: a list of optional tensors, none of them a mask.
 void index(Args args, OutMetas& out) {
   c10::List<std::optional<Tensor>> indices;
   for (const c10::IValue& item : args[1].toListRef()) {
@@ -58,10 +58,6 @@ void index(Args args, OutMetas& out) {
       continue;
     }
     const Tensor& t = item.toTensor();
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        t.scalar_type() != ScalarType::Bool && t.scalar_type() != ScalarType::Byte,
-        "indexing with a mask is not available on this device: its result's shape depends on data, "
-        "which this device does not support yet (issue: dynamic outputs)");
     indices.push_back(meta_like(t));  // indices may lie on the CPU
   }
   structured("index.Tensor", {meta_like(tensor(args, 0)), indices}, out);
@@ -70,6 +66,17 @@ void index(Args args, OutMetas& out) {
 // Their structured shape functions slice the result, which has no device yet: all on device meta.
 void index_add(Args args, OutMetas& out) {
   // self dim index source alpha
+  const Tensor index = tensor(args, 2);
+  if (index.numel() == 0 && index.dim() <= 1) {  // the function looks at the first slice, which isn't there
+    const Tensor self = tensor(args, 0), source = tensor(args, 3);
+    const int64_t dim = wrap(args[1].toInt(), self.dim());
+    TORCH_CHECK_INDEX(source.dim() == 0 || source.size(dim) == 0,
+                      "index_add_(): Number of indices (0) should be equal ", "to source.size(dim): (",
+                      source.dim() == 0 ? 1 : source.size(dim), "), for dim: ", dim);
+    TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+                "index_add_(): self and source must have the same scalar type");
+    return add_contiguous(out, self.sizes(), self.scalar_type());
+  }
   structured("index_add",
              {meta_like(tensor(args, 0)), args[1], meta_like(tensor(args, 2)), meta_like(tensor(args, 3)), args[4]},
              out);
@@ -159,12 +166,6 @@ void add_bag_gradient(OutMetas& out, Args args, size_t num_weights) {
   add_contiguous(out, {args[num_weights].toInt(), grad.size(1)}, grad.scalar_type());
 }
 
-// grad indices offsets offset2bag bag_size maximum_indices num_weights scale_grad_by_freq mode sparse …
-void embedding_bag_backward(Args args, OutMetas& out) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!args[9].toBool(), "sparse gradients of embedding_bag are not available on this device");
-  add_bag_gradient(out, args, 6);
-}
-
 // grad indices offset2bag bag_size maximum_indices num_weights …
 void embedding_bag_dense_backward(Args args, OutMetas& out) { add_bag_gradient(out, args, 5); }
 
@@ -175,7 +176,6 @@ void embedding_bag_scale_backward(Args args, OutMetas& out) {
 
 constexpr RuleRow kRows[] = {
     {"_embedding_bag", embedding_bag},
-    {"_embedding_bag_backward", embedding_bag_backward},
     {"_embedding_bag_dense_backward", embedding_bag_dense_backward},
     {"_embedding_bag_forward_only", embedding_bag},
     {"_embedding_bag_per_sample_weights_backward", embedding_bag_scale_backward},

@@ -104,6 +104,7 @@ void stack(Args args, OutMetas& out) {
   }
   OutMetas joined;
   structured("cat", {parts, dim}, joined);
+  if (dim == rank) return add(out, joined[0].sizes, joined[0].strides, joined[0].dtype);
   DimVector sizes(list[0].sizes().begin(), list[0].sizes().end());
   sizes.insert(sizes.begin() + dim, static_cast<int64_t>(list.size()));
   const auto strides = at::detail::computeStride(joined[0].sizes, joined[0].strides, DimVector(sizes));
@@ -167,7 +168,20 @@ void unfold_backward(Args args, OutMetas& out) { add_contiguous(out, ints(args, 
 // The copy that an in-place op then writes.
 void like(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }
 
+// values [t, …] offsets max_lengths padding -> [b, max_lengths…, …]
+void jagged_to_padded(Args args, OutMetas& out) {
+  const Tensor values = tensor(args, 0);
+  const auto offsets = tensors(args, 1);
+  TORCH_CHECK(!offsets.empty() && offsets[0].dim() == 1 && values.dim() > 0,
+              "_jagged_to_padded_dense_forward: expected values with a dimension and vectors of offsets");
+  DimVector sizes = {offsets[0].size(0) - 1};
+  for (const int64_t length : ints(args, 2)) sizes.push_back(length);
+  sizes.append(values.sizes().begin() + 1, values.sizes().end());
+  add_contiguous(out, sizes, values.scalar_type());
+}
+
 constexpr RuleRow kRows[] = {
+    {"_jagged_to_padded_dense_forward", jagged_to_padded},
     {"channel_shuffle", channel_shuffle},
     {"clone", clone},
     {"flip", flip},

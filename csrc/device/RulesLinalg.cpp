@@ -175,7 +175,9 @@ void solve_triangular(Args args, OutMetas& out) {
 
 // self tau other …
 void ormqr(Args args, OutMetas& out) {
-  const Tensor other = tensor(args, 2);
+  const Tensor self = tensor(args, 0), other = tensor(args, 2);
+  TORCH_CHECK(self.dim() >= 2, "torch.ormqr: input must have at least 2 dimensions.");
+  TORCH_CHECK(other.dim() >= 2, "torch.ormqr: other must have at least 2 dimensions.");
   add_column_major(out, other.sizes(), other.scalar_type());
 }
 

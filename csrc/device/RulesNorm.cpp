@@ -154,6 +154,7 @@ constexpr RuleRow kRows[] = {
     {"_weight_norm_interface_backward", weight_norm_backward},
     {"batch_norm_update_stats", batch_norm_update_stats},
     {"native_batch_norm", batch_norm},
+    {"batch_norm_backward", batch_norm_backward},
     {"native_batch_norm_backward", batch_norm_backward},
     {"native_group_norm", group_norm},
     {"native_group_norm_backward", group_norm_backward},

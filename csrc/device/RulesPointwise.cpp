@@ -37,10 +37,13 @@ void angle(Args args, OutMetas& out) {
 
 void relu(Args args, OutMetas& out) {
   TORCH_CHECK(tensor(args, 0).scalar_type() != kBool, "Boolean inputs not supported for relu");
+  TORCH_CHECK_NOT_IMPLEMENTED(!tensor(args, 0).is_complex(), "clamp is not supported for complex types");
   unary(args, out);
 }
 
 void like(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }
+
+void like_contiguous(Args args, OutMetas& out) { add_like_contiguous(out, tensor(args, 0)); }
 
 void hardtanh(Args args, OutMetas& out) {
   TORCH_CHECK(tensor(args, 0).scalar_type() != kBool, "Bool inputs not supported for hardtanh");
@@ -60,7 +63,7 @@ void power(Args args, OutMetas& out) {
   TORCH_CHECK(!(c10::isIntegralType(base.scalar_type(), /*includeBool=*/true) && exponent.isIntegral(true) &&
                 exponent.toLong() < 0),
               "Integers to negative integer powers are not allowed.");
-  binary_scalar(args, out);
+  elementwise(out, {base}, Promote::kAny, at::result_type(base, exponent));
 }
 
 void scalar_binary(Args args, OutMetas& out) {
@@ -80,6 +83,17 @@ void subtract_reversed(Args args, OutMetas& out) {
 
 void logical(Args args, OutMetas& out) { elementwise(out, {tensor(args, 0), tensor(args, 1)}, Promote::kTypes, kBool); }
 
+// self [n, m] vec1 [n] vec2 [m] …
+void outer_sum(Args args, OutMetas& out) {
+  const Tensor self = tensor(args, 0), a = tensor(args, 1), b = tensor(args, 2);
+  TORCH_CHECK(a.dim() == 1, "addr: Expected 1-D argument vec1, but got ", a.dim(), "-D");
+  TORCH_CHECK(b.dim() == 1, "addr: Expected 1-D argument vec2, but got ", b.dim(), "-D");
+  const int64_t sizes[] = {a.numel(), b.numel()};
+  TORCH_CHECK(at::is_expandable_to(self.sizes(), sizes), "The expanded size of the tensor (", IntArrayRef(sizes),
+              ") must match the existing size ", self.sizes());
+  elementwise(out, {self.expand(sizes), a.unsqueeze(1).expand(sizes), b.unsqueeze(0).expand(sizes)}, Promote::kTypes);
+}
+
 void where(Args args, OutMetas& out) {
   const Tensor condition = tensor(args, 0), a = tensor(args, 1), b = tensor(args, 2);
   TORCH_CHECK(condition.scalar_type() == kBool || condition.scalar_type() == ScalarType::Byte,
@@ -91,10 +105,12 @@ void where(Args args, OutMetas& out) {
 
 void complex(Args args, OutMetas& out) {
   const Tensor real = tensor(args, 0), imag = tensor(args, 1);
-  TORCH_CHECK(real.scalar_type() == ScalarType::Float || real.scalar_type() == ScalarType::Double ||
-                  real.scalar_type() == ScalarType::Half,
-              "Expected both inputs to be Half, Float or Double tensors but got ", real.scalar_type(), " and ",
-              imag.scalar_type());
+  const auto fits = [](ScalarType t) {
+    return t == ScalarType::Float || t == ScalarType::Double || t == ScalarType::Half;
+  };
+  TORCH_CHECK_NOT_IMPLEMENTED(fits(real.scalar_type()) && fits(imag.scalar_type()),
+                              "Expected both inputs to be Half, Float or Double tensors but got ", real.scalar_type(),
+                              " and ", imag.scalar_type());
   TORCH_CHECK(real.scalar_type() == imag.scalar_type(), "Expected object of scalar type ", real.scalar_type(),
               " but got scalar type ", imag.scalar_type(), " for second argument");
   elementwise(out, {real, imag}, Promote::kAny, c10::toComplexType(real.scalar_type()));
@@ -150,13 +166,14 @@ constexpr RuleRow kRows[] = {
     {"_add_relu.Tensor", binary},
     {"_assert_async", no_result},
     {"_assert_async.msg", no_result},
-    {"_conj_physical", unary},
+    {"_conj_physical", like},
     {"_dirichlet_grad", gamma_grad},
     {"_prelu_kernel", like},
     {"_prelu_kernel_backward", prelu_backward},
     {"_standard_gamma_grad", gamma_grad},
     {"abs", magnitude},
     {"angle", angle},
+    {"addr", outer_sum},
     {"complex", complex},
     {"conj_physical", unary},
     {"fill.Scalar", like},
@@ -181,11 +198,12 @@ constexpr RuleRow kRows[] = {
     {"nan_to_num", like},
     {"native_dropout", dropout},
     {"native_dropout_backward", dropout_backward},
+    {"mish_backward", binary},
     {"polar", complex},
     {"pow.Tensor_Scalar", power},
     {"relu", relu},
     {"remainder.Scalar_Tensor", scalar_binary},
-    {"rrelu_with_noise", like},
+    {"rrelu_with_noise", like_contiguous},
     {"rsub.Tensor", subtract_reversed},
     {"where.self", where},
 };

@@ -41,9 +41,11 @@ void prod(Args args, OutMetas& out) {
 // self dim? keepdim dtype
 void nansum(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 0);
-  TORCH_CHECK(!self.is_complex(), "nansum does not support complex inputs");
-  add_contiguous(out, reduced(self, maybe_ints(args, 1), args[2].toBool()),
-                 maybe_dtype(args, 3).value_or(sum_type(self.scalar_type())));
+  TORCH_CHECK_NOT_IMPLEMENTED(on_cuda() || !self.is_complex(), "nansum does not support complex inputs");
+  const ScalarType dtype = maybe_dtype(args, 3).value_or(sum_type(self.scalar_type()));
+  TORCH_CHECK_NOT_IMPLEMENTED(!c10::isIntegralType(dtype, true) || !c10::isFloatingType(self.scalar_type()),
+                              "nansum is not implemented for ", dtype);
+  add_contiguous(out, reduced(self, maybe_ints(args, 1), args[2].toBool()), dtype);
 }
 
 // self dim? correction? keepdim

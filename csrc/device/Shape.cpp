@@ -3,17 +3,28 @@
 
 #include "Shape.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/util/strides.h>
 
 #include <memory>
+#include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "Recorder.h"
 
 namespace mycelya {
 namespace {
+
+thread_local bool checking_now = false;
+
+struct Checking {
+  Checking() { checking_now = true; }
+  ~Checking() { checking_now = false; }
+};
 
 // The words that decide a shape: op, metadata of operands, attributes, default dtype.
 struct Key {
@@ -176,6 +187,12 @@ void put(Key& key, const Argument& a, const c10::IValue& v) {
   }
 }
 
+void check_copied(const at::Tensor& self, const at::Tensor& from) {
+  TORCH_CHECK(at::is_expandable_to(from.sizes(), self.sizes()), "The size of tensor a ", self.sizes(),
+              " must match the size of tensor b ", from.sizes(), " to be copied.");
+  if (from.device() == self.device()) at::assert_no_partial_overlap(self, from);
+}
+
 void check_written(const at::Tensor& self, const OutMeta& m) {
   TORCH_CHECK(at::IntArrayRef(m.sizes) == self.sizes(), "output with shape ", self.sizes(),
               " doesn't match the broadcast shape ", at::IntArrayRef(m.sizes));
@@ -183,13 +200,52 @@ void check_written(const at::Tensor& self, const OutMeta& m) {
               " can't be cast to the desired output type ", self.scalar_type());
 }
 
+// Writes that PyTorch lets go to several elements in one place: all of them get the same, or nobody ever checked.
+bool may_overlap(const std::string& name) {
+  static const std::unordered_set<std::string_view> names = {"fill_.Scalar",
+                                                             "fill_.Tensor",
+                                                             "zero_",
+                                                             "tril_",
+                                                             "triu_",
+                                                             "masked_fill_.Scalar",
+                                                             "masked_fill_.Tensor",
+                                                             "index_put_",
+                                                             "_index_put_impl_",
+                                                             "index_fill_.int_Scalar",
+                                                             "index_fill_.int_Tensor",
+                                                             "_foreach_zero_"};
+  return names.count(name) != 0;
+}
+
 // Every tensor argument against the written one, as TensorIterator does on every device.
 void check_overlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& self, size_t self_index) {
-  at::assert_no_internal_overlap(self);
+  if (op.name == "fill_.Tensor") {  // a copy of a clone; a number of the CPU's is a number
+    if (args[1].toTensor().device() == self.device()) at::assert_no_internal_overlap(self);
+    return;
+  }
+  if (op.name == "conj_physical_" && !self.is_complex()) return;  // nothing to write
+  if (!may_overlap(op.name)) {
+    at::assert_no_internal_overlap(self);
+  } else if (op.args.size() > 2 && at::has_internal_overlap(self) == at::MemOverlap::Yes) {
+    TORCH_WARN("Use of ", op.name, " on expanded tensors is deprecated. Please clone() the tensor before performing ",
+               "this operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
+  }
+  const bool indexed = op.takes_cpu_indices || op.name == "index_add_" || op.name == "index_reduce_" ||
+                       op.name.rfind("index_fill_.", 0) == 0;
   for (size_t i = 0; i < args.size(); ++i) {
-    if (i == self_index || op.args[i].kind != Kind::kTensor || !args[i].isTensor()) continue;
+    if (i == self_index) continue;
+    if (op.writes_out && op.args[i].kind == Kind::kTensors && args[i].isTensorList()) {
+      for (const auto& e : args[i].toListRef()) at::assert_no_overlap(self, e.toTensor());
+    }
+    if (indexed && op.args[i].kind == Kind::kOptTensors) {
+      for (const auto& e : args[i].toListRef()) {
+        if (e.isTensor() && e.toTensor().defined()) at::assert_no_overlap(self, e.toTensor());
+      }
+    }
+    if (op.args[i].kind != Kind::kTensor || !args[i].isTensor()) continue;
     const auto& t = args[i].toTensor();
-    if (t.defined() && t.device() == self.device()) at::assert_no_partial_overlap(self, t);
+    if (!t.defined() || t.device() != self.device()) continue;
+    indexed ? at::assert_no_overlap(self, t) : at::assert_no_partial_overlap(self, t);
   }
 }
 
@@ -201,6 +257,21 @@ void infer_fresh(const Op& op, const std::string& name, const c10::OperatorHandl
   infer_by_meta_key(handle, args, out);
 }
 
+// PyTorch's own checks of what an in-place or out= form is given to write; the latter is resized, too. False: it has
+// none that can be asked.
+bool check_by_meta(const Op& op, at::ArrayRef<c10::IValue> args) {
+  if (has_rule(op.functional)) return false;
+  {
+    const Checking checking;
+    if (!run_meta(op.name, op.handle, args)) return false;
+  }
+  if (may_overlap(op.name)) return true;
+  for (const int w : op.writes) {
+    if (args[w].isTensor()) at::assert_no_internal_overlap(args[w].toTensor());
+  }
+  return true;
+}
+
 // In-place: the functional form's results have to fit the written arguments. Nothing to infer for those (fills) that
 // have no functional form.
 void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
@@ -208,6 +279,7 @@ void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out)
       std::any_of(op.returns.begin(), op.returns.end(), [](const Return& r) { return r.alias < 0; });
   OutMetas metas;
   bool inferred = false;
+  if (check_by_meta(op, args)) return;
   if (op.functional_handle) {
     infer_fresh(op, op.functional, *op.functional_handle, args, metas);
     inferred = true;
@@ -222,16 +294,79 @@ void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out)
       if (inferred && next < metas.size()) check_written(self, metas[next++]);
       check_overlap(op, args, self, w);
     } else if (v.isList()) {
+      size_t at = 0;
       for (const auto& e : v.toListRef()) {
+        if (op.name == "_foreach_copy_") check_copied(e.toTensor(), args[1].toListRef()[at++].toTensor());
         if (e.isNone()) continue;
         if (inferred && next < metas.size()) check_written(e.toTensor(), metas[next++]);
-        at::assert_no_internal_overlap(e.toTensor());
+        if (!may_overlap(op.name)) at::assert_no_internal_overlap(e.toTensor());
       }
     }
   }
 }
 
+// A reduction without a dtype of its own sums in that of its result.
+bool takes_dtype_of_result(const Op& op) { return op.name == "nansum.out"; }
+
+bool keeps_dtype(const Op& op, at::ArrayRef<c10::IValue> args) {
+  return (op.name == "abs.out" && !args[0].toTensor().is_complex()) || op.name == "conj_physical.out";
+}
+
+// The result's dtype is that of its draws whatever is asked.
+bool takes_any_dtype(const Op& op) { return op.name == "bernoulli.out"; }
+
+// Its out= tensor, if it is resized, becomes contiguous, though the functional form's result is laid out for the
+// Fourier transform, or for LAPACK and nobody cared for the old elements.
+bool resizes_plainly(const Op& op, at::ArrayRef<c10::IValue> args) {
+  if (op.name == "linalg_solve_triangular.out") return false;
+  if (op.name == "abs.out") return args[0].toTensor().is_complex();  // computed aside and copied
+  for (const char* prefix : {"_fft_", "linalg_", "geqrf", "ormqr", "cholesky_inverse"}) {
+    if (op.name.rfind(prefix, 0) == 0) return true;
+  }
+  return false;
+}
+
+// normal with one tensor never resizes: it draws into what it is given and then works with the tensor in place.
+bool draws_in_place(const Op& op, at::ArrayRef<c10::IValue> args) {
+  if (op.name != "normal.Tensor_float_out" && op.name != "normal.float_Tensor_out") return false;
+  const auto& result = args[op.writes[0]].toTensor();
+  const auto& given = args[op.name == "normal.Tensor_float_out" ? 0 : 1].toTensor();
+  const auto sizes = at::infer_size(result.sizes(), given.sizes());
+  TORCH_CHECK(result.sizes() == at::IntArrayRef(sizes), "output with shape ", result.sizes(),
+              " doesn't match the broadcast shape ", sizes);
+  return true;
+}
+
 void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  if (check_by_meta(op, args)) {
+    for (const int w : op.writes) {
+      OutMeta m;
+      const auto& t = args[w].toTensor();
+      m.defined = true;
+      m.dtype = t.scalar_type();
+      m.sizes.assign(t.sizes().begin(), t.sizes().end());
+      m.strides.assign(t.strides().begin(), t.strides().end());
+      out.push_back(std::move(m));
+    }
+    return;
+  }
+  for (const int w : op.writes) {
+    if (!args[w].isTensor()) continue;
+    const auto& result = args[w].toTensor();
+    if (!may_overlap(op.name) && !op.keeps_shape) at::assert_no_internal_overlap(result);
+    if (op.name.rfind("normal.", 0) == 0) {
+      TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(result.scalar_type()) || result.is_complex(), op.full_name,
+                                  " is not implemented for ", result.scalar_type());
+    }
+  }
+  std::vector<c10::IValue> own;
+  if (takes_dtype_of_result(op)) {
+    own = args.vec();
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (op.args[i].kind == Kind::kDType && own[i].isNone()) own[i] = args[op.writes[0]].toTensor().scalar_type();
+    }
+    args = own;
+  }
   if (op.functional_handle) {
     // out= arguments come last. A factory has no functional form without them: its rule looks at the other arguments.
     const size_t n = op.functional == op.name ? args.size() : args.size() - op.writes.size();
@@ -239,19 +374,37 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   } else {
     infer_fresh(op, op.name, op.handle, args, out);
   }
+  if (draws_in_place(op, args)) {
+    out.clear();
+    return;
+  }
   size_t next = 0;
   for (const int w : op.writes) {
     if (!args[w].isTensor() || next >= out.size()) continue;
     const auto& result = args[w].toTensor();
-    const auto& m = out[next++];
-    if (!m.defined) continue;
+    OutMeta& m = out[next++];
+    if (!m.defined || takes_any_dtype(op)) continue;
+    const bool empty = result.numel() == 0 && op.name.rfind("_fft_", 0) != 0;
+    if ((!empty || op.name == "abs.out") && resizes_plainly(op, args)) {
+      const auto contiguous = c10::contiguous_strides(m.sizes);
+      m.strides.assign(contiguous.begin(), contiguous.end());
+    }
+    if (op.name == "stack.out") {
+      TORCH_CHECK_TYPE(c10::canCast(m.dtype, result.scalar_type()),
+                       "torch.cat(): input types can't be cast to the desired output type ", result.scalar_type());
+    }
     TORCH_CHECK(c10::canCast(m.dtype, result.scalar_type()), "result type ", m.dtype,
                 " can't be cast to the desired output type ", result.scalar_type());
-    if (result.sizes() == at::IntArrayRef(m.sizes)) check_overlap(op, args, result, w);
+    const bool pointwise = keeps_dtype(op, args);
+    TORCH_CHECK(!pointwise || m.dtype == result.scalar_type(), "Found dtype ", result.scalar_type(), " but expected ",
+                m.dtype);
+    if (pointwise || result.sizes() == at::IntArrayRef(m.sizes)) check_overlap(op, args, result, w);
   }
 }
 
 }  // namespace
+
+bool only_checking() { return checking_now; }
 
 const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
   // Leaked per thread's life: kernels run in threads that may end in any order.

@@ -15,4 +15,7 @@ namespace mycelya {
 // written arguments. Valid until this thread's next call. Throws PyTorch's errors for bad arguments.
 const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args);
 
+// Whether this thread is inside PyTorch's check of an in-place or out= call: nothing is to be recorded.
+bool only_checking();
+
 }  // namespace mycelya

@@ -3,12 +3,16 @@
 
 #include "Storage.h"
 
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
+#include <array>
 #include <atomic>
 
+#include "Record.h"
 #include "Recorder.h"
+#include "Register.h"
 #include "State.h"
+#include "Transfer.h"
 
 namespace mycelya {
 namespace {
@@ -19,8 +23,39 @@ std::atomic<uint64_t> next_address{0x7000'0000'0000'0000ull};
 
 void keep(void*) {}
 
-class Allocator final : public c10::Allocator {
+void count(c10::DeviceIndex device, int64_t bytes) {
+  Memory& m = memory(device);
+  const int64_t now = m.now.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (bytes > 0) m.allocated.fetch_add(bytes, std::memory_order_relaxed);
+  int64_t peak = m.peak.load(std::memory_order_relaxed);
+  while (C10_UNLIKELY(now > peak) && !m.peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
+using c10::CachingDeviceAllocator::DeviceStats;
+
+// What torch.accelerator asks about memory. Nothing is cached here.
+class Allocator final : public c10::DeviceAllocator {
  public:
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    const Memory& m = memory(device);
+    DeviceStats stats;
+    for (auto* stat :
+         {&stats.allocated_bytes[0], &stats.reserved_bytes[0], &stats.active_bytes[0], &stats.requested_bytes[0]}) {
+      stat->current = m.now;
+      stat->peak = m.peak;
+      stat->allocated = m.allocated;
+      stat->freed = m.allocated - m.now;
+    }
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { memory(device).allocated = memory(device).now.load(); }
+  void resetPeakStats(c10::DeviceIndex device) override { memory(device).peak = memory(device).now.load(); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return memory_info(device); }
+
   c10::DataPtr allocate(size_t bytes) override { return fake_memory(bytes, current_device()); }
   c10::DeleterFnPtr raw_deleter() const override { return &keep; }
   void copy_data(void*, const void*, std::size_t) const override {
@@ -30,6 +65,10 @@ class Allocator final : public c10::Allocator {
 
 c10::intrusive_ptr<c10::StorageImpl> create(c10::StorageImpl::use_byte_size_t, c10::SymInt bytes, c10::DataPtr data,
                                             c10::Allocator*, bool resizable) {
+  TORCH_CHECK(
+      data.get() == nullptr || data.get_deleter() == &keep,
+      "A mycelya tensor cannot be made around an address: the bytes of a mycelya tensor are on its worker. Copy "
+      "it with .cpu() first.");
   if (data.get() == nullptr) {
     data = fake_memory(bytes.expect_int(), data.device().has_index() ? data.device().index() : current_device());
   }
@@ -63,13 +102,43 @@ bool Geometry::matches(const c10::TensorImpl& t) const {
 
 Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable)
     : c10::StorageImpl(use_byte_size_t{}, std::move(bytes), std::move(data), &*mycelya::allocator(), resizable),
-      id(next_id.fetch_add(1, std::memory_order_relaxed)) {}
+      id(next_id.fetch_add(1, std::memory_order_relaxed)) {
+  register_fallbacks();
+  count(device_index(), static_cast<int64_t>(nbytes()));
+}
 
 Storage::~Storage() {
+  count(device_index(), -static_cast<int64_t>(nbytes()));
   if (defined) note_death(*this);
 }
 
+void Storage::set_bytes(int64_t bytes) {
+  count(device_index(), bytes - static_cast<int64_t>(nbytes()));
+  set_data_ptr_noswap(fake_memory(bytes, device_index()));
+  set_nbytes(bytes);
+}
+
+void refuse_foreign_storage() {
+  TORCH_CHECK(false,
+              "This mycelya tensor was made around an address, but the bytes of a mycelya tensor are on its worker: "
+              "copy it with .cpu() first.");
+}
+
+std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
+  const at::Tensor info = make_vector(at::kLong, 2, device);
+  record_own(device, "mycelya::memory_info", {}, info);
+  const at::Tensor here = to_cpu(info);
+  const auto* words = here.const_data_ptr<int64_t>();
+  return {words[0], words[1]};
+}
+
+Memory& memory(c10::DeviceIndex device) {
+  static auto& leaked = *new std::array<Memory, kMaxDevices>();
+  return leaked.at(device);
+}
+
 c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device) {
+  if (bytes == 0) return {nullptr, nullptr, &keep, c10::Device(kDevice, device)};
   // Rounded up to 512 bytes, CUDA's allocation granularity, and never 0, so that addresses differ.
   const uint64_t span = (bytes + 512) & ~uint64_t{511};
   void* address = reinterpret_cast<void*>(next_address.fetch_add(span, std::memory_order_relaxed));

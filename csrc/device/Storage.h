@@ -10,6 +10,8 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
+
 namespace mycelya {
 
 constexpr auto kDevice = c10::DeviceType::PrivateUse1;
@@ -40,11 +42,30 @@ class Storage final : public c10::StorageImpl {
   Geometry geometry;     // its defining geometry in that trace
 
   c10::DeviceIndex device_index() const { return device().index(); }
+  // Changes its size here; the worker is told by a record, or made it so.
+  void set_bytes(int64_t bytes);
 };
+
+// Bytes of the storages of a device that are alive, and their most since the last reset. What the worker holds may
+// differ for a moment: it makes storages when it gets to the record, and frees them when it is told.
+struct Memory {
+  std::atomic<int64_t> now{0}, peak{0}, allocated{0};  // allocated: in all
+};
+Memory& memory(c10::DeviceIndex device);
+// Free and total bytes of the worker's device; waits for the answer.
+std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
+
+// Refuses a StorageImpl that somebody made around one of our addresses (at::from_blob): nothing lies there.
+[[noreturn]] void refuse_foreign_storage();
+
+c10::Allocator* allocator();
 
 // The storage of a mycelya tensor; t must be one.
 inline Storage* storage_of(const c10::TensorImpl& t) {
-  return static_cast<Storage*>(t.unsafe_storage().unsafeGetStorageImpl());
+  c10::StorageImpl* s = t.unsafe_storage().unsafeGetStorageImpl();
+  static c10::Allocator* const ours = allocator();
+  if (C10_UNLIKELY(s->allocator() != ours)) refuse_foreign_storage();
+  return static_cast<Storage*>(s);
 }
 
 // A range of addresses, never mapped, that no other storage has: ATen's overlap checks and tie detection compare
@@ -52,8 +73,6 @@ inline Storage* storage_of(const c10::TensorImpl& t) {
 c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device);
 
 c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device);
-
-c10::Allocator* allocator();
 
 // Tells PyTorch to make our StorageImpl for the device.
 void register_storage();

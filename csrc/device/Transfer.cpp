@@ -3,9 +3,11 @@
 
 #include "Transfer.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/contiguous.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <torch/library.h>
 
 #include <memory>
 #include <mutex>
@@ -13,6 +15,7 @@
 #include "Client.h"
 #include "Record.h"
 #include "Recorder.h"
+#include "Shape.h"
 
 namespace mycelya {
 namespace {
@@ -101,12 +104,33 @@ at::Tensor to_cpu(const at::Tensor& lazy) {
   return out;
 }
 
+namespace {
+
+bool is_itself(const at::Tensor& src, const at::Tensor& dst) {
+  return src.is_alias_of(dst) && src.storage_offset() == dst.storage_offset() && src.sizes() == dst.sizes() &&
+         src.strides() == dst.strides() && src.scalar_type() == dst.scalar_type() && src.is_conj() == dst.is_conj() &&
+         src.is_neg() == dst.is_neg();
+}
+
+}  // namespace
+
 at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool) {
+  // A structured function puts what it computed besides into its result: nothing here.
+  if (C10_UNLIKELY(only_checking())) return dst;
   check_not_forked();
-  // Written through a conjugate or negative view: the memory gets the conjugate or negative.
-  if (dst.is_conj()) return copy_from(src.conj(), dst._conj(), false), dst;
-  if (dst.is_neg()) return copy_from(src.neg(), dst._neg_view(), false), dst;
   const bool from_us = src.device().type() == kDevice, to_us = dst.device().type() == kDevice;
+  if (is_itself(src, dst)) return dst;
+  // Converted first, then negated: it decides the sign of zeros.
+  if (src.is_neg() && src.scalar_type() != dst.scalar_type()) {
+    return copy_from(src._neg_view().to(dst.scalar_type()).neg(), dst, false), dst;
+  }
+  if (to_us) {
+    at::assert_no_internal_overlap(dst);
+    if (src.device() == dst.device()) at::assert_no_partial_overlap(dst, src);
+  }
+  // Written through a conjugate or negative view: the memory gets the conjugate or negative.
+  if (dst.is_conj()) return copy_from(src.to(dst.scalar_type()).conj(), dst._conj(), false), dst;
+  if (dst.is_neg()) return copy_from(src.to(dst.scalar_type()).neg(), dst._neg_view(), false), dst;
   TORCH_CHECK((from_us || src.is_cpu()) && (to_us || dst.is_cpu()), "Cannot copy from ", src.device(), " to ",
               dst.device(), ": go through the CPU, .cpu() then .to().");
   if (from_us && to_us) {
@@ -138,9 +162,11 @@ void synchronize(c10::DeviceIndex device) {
   check_not_forked();
   Recorder& r = recorder(device);
   const Origin origin = record_origin();
+  uint64_t epoch = 0;
   {
     std::lock_guard<SpinLock> guard(r.lock);
     r.cut(MYC_CUT_SYNC, origin);
+    epoch = r.epoch();
   }
   if (!client_loaded()) return;  // nothing was ever sent
   const Client& c = client_for(device);
@@ -148,6 +174,24 @@ void synchronize(c10::DeviceIndex device) {
   const uint64_t ticket = c.sync(device, error.get());
   if (ticket == 0) raise(*error);
   wait_for(c, ticket);
+  r.ran(epoch);
+}
+
+bool idle(c10::DeviceIndex device) {
+  Recorder& r = recorder(device);
+  std::lock_guard<SpinLock> guard(r.lock);
+  return r.idle();
+}
+
+// The fallbacks of the lazy views put a clone in the place of what a schema does not mark as written: copy_from
+// resolves them itself.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace mycelya

@@ -20,5 +20,7 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_bloc
 // Sends what is recorded; waits for all that was sent.
 void flush(c10::DeviceIndex device);
 void synchronize(c10::DeviceIndex device);
+// Whether a synchronize() would find nothing to wait for, as far as is known here.
+bool idle(c10::DeviceIndex device);
 
 }  // namespace mycelya

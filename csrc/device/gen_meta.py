@@ -3,8 +3,9 @@
 """Writes MetaTable*.cpp: the structured at::meta functions, boxed and by name.
 
 A structured overload comes with a C++ function that derives the sizes, strides and
-dtype of its results from its arguments' metadata alone. It is found here by reading
-the headers of the torch that the device is built against:
+dtype of its results from its arguments' metadata alone; its in-place and out= forms
+check what they are given to write, and the latter resize it. They are found here by
+reading the headers of the torch that the device is built against:
 
   <op>_meta.h           names the structured overloads (structured_<op>_<overload>)
   <op>_ops.h            has their names and C++ signatures
@@ -63,7 +64,7 @@ INDEX = (
 
 namespace mycelya {{
 {declarations}
-const MetaRow* find_meta(std::string_view functional_name) {{
+const MetaRow* find_meta(std::string_view name) {{
   static const auto* const table = [] {{
     static std::vector<MetaRow> rows;
     rows.reserve({count});
@@ -73,7 +74,7 @@ const MetaRow* find_meta(std::string_view functional_name) {{
     for (const MetaRow& row : rows) by_name->emplace(row.name, &row);
     return by_name;
   }}();
-  auto found = table->find(functional_name);
+  auto found = table->find(name);
   return found == table->end() ? nullptr : found->second;
 }}
 }}  // namespace mycelya
@@ -158,18 +159,25 @@ def functions_of(ops: Path, base: str) -> list[MetaFunction]:
     for struct, _, arguments, name in SCHEMA.findall(
         (ops / f"{base}_ops.h").read_text()
     ):
-        if struct not in structured:
-            continue
         wanted = tuple(without_symbols(a) for a in split_arguments(arguments))
-        entry = declared.get((base, tuple(map(canonical, wanted))))
-        if entry is None:
+        if struct in structured:
+            cpp = base
+        else:
+            cpp = (
+                f"{base}_"
+                if name.startswith(f"{base}_.") or name == f"{base}_"
+                else f"{base}_outf"
+            )
+        entry = declared.get((cpp, tuple(map(canonical, wanted))))
+        if entry is not None:
+            found.append(MetaFunction(name, cpp, *entry, header=dispatch.name))
+        elif struct in structured:
             raise SystemExit(f"no at::meta::{base} fits structured overload {name}")
-        found.append(MetaFunction(name, base, *entry, header=dispatch.name))
     return found
 
 
 def meta_functions(include: Path) -> list[MetaFunction]:
-    """All structured functional overloads, by name."""
+    """All structured overloads and their in-place and out= forms, by name."""
     ops = include / "ATen" / "ops"
     found = []
     for path in sorted(ops.glob("*_meta_dispatch.h")):

@@ -5,6 +5,7 @@
 The table is the answer to one question per overload, "who runs it?":
 
   whole         we record it as it is (one boxed kernel, registered by name)
+  dynamic       whole, but data decides the shapes of its results: we ask the worker
   hand          a kernel of its own is registered elsewhere in csrc/device
   view          PyTorch's kernel, which ends in our as_strided, view, ...
   inplace_view  PyTorch's kernel, which changes only the tensor's own metadata
@@ -36,15 +37,14 @@ view_as_real view_as_complex _copy_from _copy_from_and_resize _local_scalar_dens
 set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor set_
 resize_ _has_compatible_shallow_copy_type equal is_set_to record_stream
 _fused_sdp_choice _nested_tensor_from_mask_left_aligned _thnn_fused_lstm_cell
+_efficientzerotensor _foreach_addcdiv.Tensor _foreach_addcdiv_.Tensor
+_foreach_addcmul.Tensor _foreach_addcmul_.Tensor addbmm_
 _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
+_to_sparse _to_sparse.sparse_dim _embedding_bag_backward
 """.split()
 
 # Refused, by the first pattern that fits the overload's name. The reason completes
 # the sentence "aten::<name> is not available on this device: …".
-DYNAMIC = (
-    "its result's shape depends on data, which this device does not support yet"
-    " (issue: dynamic outputs)"
-)
 _SPARSE = "sparse tensors are not supported"
 _QUANTIZED = "quantized tensors are not supported"
 _NESTED = "nested tensors are not supported"
@@ -55,21 +55,14 @@ _ATTENTION = (
 )
 _PACKED = "the layout of its packed weights depends on the worker's device"
 _INTERNAL = "it is internal to PyTorch's tests"
-_RESERVE = "the size of its reserve depends on the worker's device"
 REFUSE: list[tuple[str, str]] = [
     (pattern, reason)
     for reason, patterns in [
         (
-            DYNAMIC,
-            """nonzero nonzero.out masked_select masked_select.out _unique _unique2
-            unique_* bincount linalg_lstsq linalg_lstsq.out _ctc_loss.Tensor
-            _padded_dense_to_jagged_forward""",
-        ),
-        (
             _SPARSE,
-            """*sparse* _coalesce* _indices _values _nnz _dimI _dimV hspmm* sspaddmm*
-            _spdiags _spsolve _cslt_* _to_dense native_norm native_norm.Scalar*
-            resize_as_sparse_ copy_sparse_to_sparse_ _coalesced_""",
+            """*_sparse* sparse_[!d]* _coalesce* _indices _values _nnz _dimI _dimV
+            hspmm* sspaddmm* _spdiags _spsolve _cslt_* _to_dense native_norm
+            native_norm.Scalar* resize_as_sparse_ copy_sparse_to_sparse_ _coalesced_""",
         ),
         (
             _QUANTIZED,
@@ -81,8 +74,7 @@ REFUSE: list[tuple[str, str]] = [
         ),
         (
             _NESTED,
-            """*nested* to_padded_tensor matmul_backward
-            _jagged_to_padded_dense_forward""",
+            "*nested* to_padded_tensor matmul_backward",
         ),
         (
             _BACKEND,
@@ -92,7 +84,9 @@ REFUSE: list[tuple[str, str]] = [
         ),
         (
             _ATTENTION,
-            """*_flash_attention_* *_efficient_attention*
+            """_flash_attention_* _efficient_attention*
+            _scaled_dot_product_efficient_attention*
+            _scaled_dot_product_flash_attention_*quantized
             _fill_mem_eff_dropout_mask_ _scaled_dot_product_attention_math_for_mps
             _scaled_dot_product_fused_attention_overrideable*
             _scaled_dot_product_flash_attention
@@ -104,37 +98,51 @@ REFUSE: list[tuple[str, str]] = [
             _weight_int8pack_mm _mixed_dtypes_linear""",
         ),
         (_INTERNAL, "_foobar _test_* _make_dep_token _functional_assert_async.msg"),
-        (_RESERVE, "_batch_norm_with_update* batch_norm_backward"),
         ("it reads a file of the worker", "from_file"),
-        ("forward-mode differentiation is not supported", "_efficientzerotensor*"),
         ("copy-on-write storages are not supported", "_lazy_clone"),
         ("only meta tensors use it", "_resize_output_"),
         (
             "only its functional form is supported",
-            """_native_batch_norm_legit.out rrelu_with_noise.out
+            """rrelu_with_noise.out
             _slow_conv2d_backward.grad_input""",
         ),
     ]
     for pattern in patterns.split()
 ]
 
+# Refused although PyTorch would decompose them: it would make a tensor that no
+# operator takes.
+REFUSE_COMPOSITE = """
+_sparse_compressed_tensor_unsafe _sparse_compressed_tensor_with_dims
+sparse_compressed_tensor.comp_plain_value_size sparse_compressed_tensor.comp_plain_value
+""".split()
+
+# Data, or what the worker computes with, decides the shapes of their results.
+DYNAMIC = """
+nonzero nonzero.out masked_select masked_select.out _unique _unique2 unique_*
+bincount linalg_lstsq linalg_lstsq.out _ctc_loss.Tensor repeat_interleave.Tensor
+_batch_norm_with_update _batch_norm_with_update.out _native_batch_norm_legit.out
+_padded_dense_to_jagged_forward
+""".split()
+
 # Composite kernels that would come in several records, or through an empty result
 # that is resized later, are recorded whole instead.
 WHOLE_COMPOSITE = """
-abs _conj_physical affine_grid_generator arange arange.start arange.start_step
-clone complex convolution_overrideable convolution_backward_overrideable
-count_nonzero cummax cummin embedding eye eye.m frexp.Tensor huber_loss_backward
-index_fill.int_Scalar index_fill.int_Tensor index_put index_put_ kthvalue
-linalg__powsum linspace logspace logical_and logical_and_ logical_not logical_not_
-logical_or logical_or_ logical_xor logical_xor_ logsumexp masked_fill.Scalar
-masked_fill.Tensor masked_scatter masked_scatter_backward mean median.dim
-nanmedian.dim mv nan_to_num nan_to_num_ native_group_norm native_layer_norm polar
-put randperm randperm.generator range range.step repeat smooth_l1_loss_backward
-soft_margin_loss soft_margin_loss_backward sort stack sum
+abs addr addr.out addr_ affine_grid_generator all.dims_out any.dims_out arange
+arange.start arange.start_step clone complex _conj_physical conj_physical.out
+conj_physical_ convolution_backward_overrideable convolution_overrideable count_nonzero
+cummax cummin embedding eye eye.m frexp.Tensor huber_loss_backward index_fill.int_Scalar
+index_fill.int_Tensor index_put index_put_ kthvalue linalg__powsum linspace logical_and
+logical_and_ logical_not logical_not_ logical_or logical_or_ logical_xor logical_xor_
+logspace logsumexp masked_fill.Scalar masked_fill.Tensor masked_scatter
+masked_scatter_backward mean median.dim mish_backward mode.values mv nan_to_num
+nan_to_num_ nanmedian.dim native_group_norm native_layer_norm polar put randperm
+randperm.generator range range.step repeat smooth_l1_loss_backward soft_margin_loss
+soft_margin_loss_backward sort stack sum
 """.split()
 
 # Structured overloads whose composite kernel is a view and a copy.
-DECOMPOSE = "narrow_copy pixel_shuffle pixel_unshuffle mode.values".split()
+DECOMPOSE = "narrow_copy pixel_shuffle pixel_unshuffle".split()
 
 # Classes of arguments: 'l' literal (part of the skeleton), 's' size-like and 'v'
 # value (both parameters), 'b' literal if it is 0 or 1, else value. By (op, argument),
@@ -198,6 +206,8 @@ FUNCTIONAL = {
     "__ilshift__.Tensor": "__lshift__.Tensor",
     "__irshift__.Scalar": "__rshift__.Scalar",
     "__irshift__.Tensor": "__rshift__.Tensor",
+    "_native_batch_norm_legit.out": "_native_batch_norm_legit",
+    "_batch_norm_with_update.out": "_batch_norm_with_update",
     "adaptive_avg_pool3d_backward.grad_input": "_adaptive_avg_pool3d_backward",
 }
 
@@ -208,7 +218,7 @@ class Row:
 
     name: str
     handling: str
-    third: str = ""  # whole: the functional overload; refuse: the reason
+    third: str = ""  # whole, dynamic: the functional overload; refuse: the reason
     classes: str = ""
 
 
@@ -280,9 +290,15 @@ def handling(f: Facts) -> tuple[str, str]:
     """The handling of an overload and, for `refuse`, the reason."""
     if f.name in HAND:
         return "hand", ""
+    if any(fnmatch.fnmatchcase(f.name, p) for p in DYNAMIC) and (
+        "generated" not in f.tags
+    ):
+        return "dynamic", ""
+    if f.name in REFUSE_COMPOSITE:
+        return "refuse", _SPARSE
     if "inplace_view" in f.tags:
         return "inplace_view", ""
-    if f.composite == "implicit":
+    if f.composite == "implicit" and f.name not in WHOLE_COMPOSITE:
         # Their kernels call other overloads, whose refusal is the better message.
         return ("view" if f.returns_view() else "decompose"), ""
     reason = refusal(f.name)
@@ -364,7 +380,7 @@ def rows() -> list[Row]:
     for name in sorted(known):
         f = known[name]
         how, reason = handling(f)
-        if how == "whole":
+        if how in ("whole", "dynamic"):
             classes = "".join(argument_class(name, a) for a in f.schema.arguments)
             table.append(Row(name, how, functional_of(f, known), classes))
         else:
@@ -384,6 +400,8 @@ HEAD = """\
 //       it is the overload itself, the rule sees all arguments, out= ones too.
 //       classes: a letter per argument, l literal, s size, v value, b literal when 0 or
 //       1, else value; - for what has no choice (tensors, booleans, dtypes, strings).
+//   MYC_DYNAMIC(name, functional, classes)
+//       The same, but only the worker knows the shapes of its results.
 //   MYC_REFUSE(name, reason)
 //       An error.
 //   MYC_LEFT(handling, names)
@@ -396,8 +414,9 @@ LEFT = ("hand", "decompose", "inplace_view", "view")
 def render(table: list[Row]) -> str:
     lines = [HEAD.format(version=torch.__version__.partition("+")[0])]
     for row in table:
-        if row.handling == "whole":
-            lines.append(f'MYC_WHOLE("{row.name}", "{row.third}", "{row.classes}")\n')
+        if row.handling in ("whole", "dynamic"):
+            macro = f"MYC_{row.handling.upper()}"
+            lines.append(f'{macro}("{row.name}", "{row.third}", "{row.classes}")\n')
         elif row.handling == "refuse":
             lines.append(f'MYC_REFUSE("{row.name}", "{row.third}")\n')
     lines.append("#ifdef MYC_LEFT\n")

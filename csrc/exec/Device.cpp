@@ -8,8 +8,10 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <limits>
+#include <unordered_map>
 
 namespace mycelya::exec {
 namespace {
@@ -36,6 +38,31 @@ class Cpu final : public Device {
   c10::Allocator* HostMemory() const override { return c10::GetCPUAllocator(); }
   void Synchronize() const override {}
   void EmptyCache() const override {}
+  uint64_t FreeBytes() const override {
+    // What could be had without swapping: more than the free pages, which the kernel keeps few by caching files.
+    std::ifstream info("/proc/meminfo");
+    for (std::string line; std::getline(info, line);) {
+      if (line.rfind("MemAvailable:", 0) == 0) return std::stoull(line.substr(13)) * 1024;
+    }
+    return MemoryBytes();
+  }
+  // Steps have run when the next begins, so the host's clock is the device's.
+  void RecordEvent(int64_t id) const override { events_[id] = Clock::now(); }
+  void ForgetEvent(int64_t id) const override { events_.erase(id); }
+  double Elapsed(int64_t from, int64_t to) const override {
+    return std::chrono::duration<double, std::milli>(At(to) - At(from)).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point At(int64_t id) const {
+    const auto it = events_.find(id);
+    TORCH_CHECK(it != events_.end(), "Event ", id, " was not recorded.");
+    return it->second;
+  }
+
+  mutable std::unordered_map<int64_t, Clock::time_point> events_;
 };
 
 std::string OwnFolder() {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace mycelya::exec {
 
@@ -35,6 +36,15 @@ class Device {
   virtual void Synchronize() const = 0;
   // Gives memory that only the allocator's cache holds back to the system.
   virtual void EmptyCache() const = 0;
+  // CUDA's compute capability; zeros for a CPU.
+  virtual std::pair<int, int> Capability() const { return {0, 0}; }
+  // What is left of MemoryBytes().
+  virtual uint64_t FreeBytes() const = 0;
+  // Notes the device's time when it has done what was submitted so far; an id that is recorded again moves.
+  virtual void RecordEvent(int64_t id) const = 0;
+  virtual void ForgetEvent(int64_t id) const = 0;
+  // Milliseconds between two events; waits for both. Throws RuntimeError for one that was not recorded.
+  virtual double Elapsed(int64_t from, int64_t to) const = 0;
 
  private:
   c10::Device device_;

@@ -58,6 +58,13 @@ c10::ScalarType ToScalarType(uint64_t dtype) {
   return kRows[dtype].type;
 }
 
+uint64_t ToCode(c10::ScalarType type) {
+  for (size_t i = 1; i < kRows.size(); ++i) {
+    if (kRows[i].type == type) return i;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "A tensor of dtype ", type, " can't be sent.");
+}
+
 std::string ListText(c10::IntArrayRef values) {
   std::string s = "[";
   for (size_t i = 0; i < values.size(); ++i) {

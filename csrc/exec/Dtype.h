@@ -14,6 +14,8 @@ namespace mycelya::exec {
 
 // MYC_U8 … MYC_U64 to PyTorch's. Throws ValueError on any other number.
 c10::ScalarType ToScalarType(uint64_t dtype);
+// The other way; throws NotImplementedError on a dtype without a number of ours.
+uint64_t ToCode(c10::ScalarType type);
 
 // "f32[2,3]", in the spelling of the IR; a dtype without a number of ours is spelled as PyTorch does.
 std::string TypeText(c10::ScalarType dtype, c10::IntArrayRef sizes);

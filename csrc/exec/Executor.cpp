@@ -13,6 +13,8 @@
 namespace mycelya::exec {
 namespace {
 
+thread_local Executor* current = nullptr;
+
 c10::Storage NewStorage(c10::Allocator* allocator, uint64_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= INT64_MAX / 2, "Nobody has ", bytes, " bytes of memory.");
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator,
@@ -30,6 +32,15 @@ Executor::Executor(const std::string& device, int32_t threads) : device_(MakeDev
   if (threads > 0) at::set_num_threads(threads);
   Seed(0, c10::default_rng_seed_val);
 }
+
+Executor& Executor::Current() {
+  TORCH_CHECK(current != nullptr, "BUG: no program runs on this thread.");
+  return *current;
+}
+
+Executor::Running::Running(Executor& executor) { current = &executor; }
+
+Executor::Running::~Running() { current = nullptr; }
 
 c10::Storage Executor::Allocate(uint64_t bytes) const { return NewStorage(device_->Memory(), bytes); }
 

@@ -49,6 +49,16 @@ class Executor {
 
   const Device& device() const { return *device_; }
 
+  // The executor whose program this thread runs.
+  static Executor& Current();
+  class Running {  // makes it current
+   public:
+    explicit Running(Executor& executor);
+    ~Running();
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+  };
+
   // Uninitialised. Throws OutOfMemoryError.
   c10::Storage Allocate(uint64_t bytes) const;
 

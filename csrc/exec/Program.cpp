@@ -28,7 +28,8 @@ constexpr Refusal kRefused[] = {
 // Views of strided storages in other layouts can't be made here, so those ops fail by their result; only the namespace
 // and the table above have to be looked at.
 void CheckAllowed(const std::string& name) {
-  TORCH_CHECK_VALUE(name.rfind("aten::", 0) == 0, "A worker runs operators of aten only, not ", name, ".");
+  TORCH_CHECK_VALUE(name.rfind("aten::", 0) == 0 || name.rfind("mycelya::", 0) == 0,
+                    "A worker runs operators of aten and its own only, not ", name, ".");
   for (const Refusal& r : kRefused) {
     TORCH_CHECK_VALUE(name != r.op, "A worker doesn't run ", name, ": ", r.why, ".");
   }
@@ -148,7 +149,7 @@ class Parser {
     s.results.begin = static_cast<uint32_t>(p_.results.size());
     for (uint32_t i = 0; i < nresults; ++i) p_.results.push_back(in_.Index("a result", p_.tensors.size() + 1));
     s.results.end = static_cast<uint32_t>(p_.results.size());
-    in_.Index("flags", (MYC_R_RNG | MYC_R_EFFECT) + 1);
+    s.dynamic = (in_.Index("flags", (MYC_R_RNG | MYC_R_EFFECT | MYC_R_DYNAMIC) + 1) & MYC_R_DYNAMIC) != 0;
     if (s.name == kSeedOp) {
       PlanSeed(s, words);
     } else if (s.name == kDefaultDtypeOp) {
@@ -234,7 +235,11 @@ class Parser {
       lists = lists || kind == ReturnKind::kTensorList;
       s.returns.push_back(kind);
     }
-    const uint32_t listed = s.results.end - s.results.begin;
+    uint32_t listed = s.results.end - s.results.begin;
+    if (s.dynamic) {
+      TORCH_CHECK_TYPE(listed > 0 && !lists, "BUG: ", s.name, " can't say the shapes of its results.");
+      --listed;
+    }
     TORCH_CHECK_TYPE(lists ? listed >= tensors : listed == tensors, "BUG: ", s.name, " returns ", tensors,
                      " new tensors, but the program lists ", listed, " results.");
   }

@@ -81,6 +81,7 @@ struct Step {
   Range results;  // Program::results
   Range written;  // Program::written_tensors, the operands the schema marks as written
   std::vector<ReturnKind> returns;
+  bool dynamic = false;  // the first result says the shapes of the others, which are the operator's
   // All kinds. Buffers whose poison stops the step; buffers without content if it fails.
   Range reads;   // Program::buffers
   Range spoils;  // Program::buffers

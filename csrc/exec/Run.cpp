@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 #include "Run.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "Dtype.h"
 #include "Lists.h"
+#include "mycelya.h"
 
 namespace mycelya::exec {
 namespace {
@@ -273,7 +275,7 @@ class Runner {
     for (uint32_t i = s.args.begin; i < s.args.end; ++i) stack.push_back(Value(p_.args[i]));
     s.op->callBoxed(stack);
     for (uint32_t i = s.written.begin; i < s.written.end; ++i) CheckKept(s, p_.written_tensors[i]);
-    TakeResults(s);
+    s.dynamic ? TakeDynamicResults(s) : TakeResults(s);
     stack.clear();
   }
 
@@ -282,8 +284,11 @@ class Runner {
     switch (a.kind) {
       case ArgKind::kConstant:
         return a.constant;
-      case ArgKind::kTensor:
-        return TensorOf(a.index);
+      case ArgKind::kTensor: {
+        // ATen takes two operands in one TensorImpl to overlap, even where they have no elements.
+        const at::Tensor& t = TensorOf(a.index);
+        return t.numel() == 0 ? t.alias() : t;
+      }
       case ArgKind::kInt:
         return static_cast<int64_t>(*param);
       case ArgKind::kIntAsReal:
@@ -315,8 +320,10 @@ class Runner {
     const TensorRow& row = p_.tensors[index];
     const at::Tensor& t = TensorOf(index);
     const Geometry& g = GeometryOf(row);
-    TORCH_CHECK(t.sizes() == g.sizes && t.strides() == g.strides && t.scalar_type() == g.dtype &&
-                    (t.storage_offset() == g.offset || t.numel() == 0) &&
+    // Strides of dims of size 1, and of a tensor without elements, address nothing: kernels do with them what they
+    // like.
+    const bool same = t.sizes() == g.sizes && (t.numel() == 0 || g.SameLayout(t.strides()));
+    TORCH_CHECK(same && t.scalar_type() == g.dtype && (t.storage_offset() == g.offset || t.numel() == 0) &&
                     t.storage().is_alias_of(work_.buffers[row.buffer].storage),
                 "BUG: ", s.name, " turned an operand that it writes from ", g.Text(), " into ",
                 TypeText(t.scalar_type(), t.sizes()), " with strides ", ListText(t.strides()), " and offset ",
@@ -371,6 +378,52 @@ class Runner {
     if (exact) work_.tensors[entry - 1] = std::move(t);
   }
 
+  // The client learns the shapes from the first result.
+  void TakeDynamicResults(const Step& s) {
+    const uint32_t n = s.results.end - s.results.begin - 1;
+    at::Tensor words = at::zeros({static_cast<int64_t>(n) * MYC_SHAPE_WORDS}, at::kLong);
+    auto* word = words.mutable_data_ptr<int64_t>();
+    uint32_t next = s.results.begin + 1;
+    for (size_t i = 0; i < s.returns.size(); ++i) {
+      if (s.returns[i] != ReturnKind::kTensor) continue;
+      at::Tensor t = work_.stack[i].isNone() ? at::Tensor() : std::move(work_.stack[i]).toTensor();
+      const uint32_t entry = p_.results[next++];
+      if (t.defined()) {
+        TakeDynamicResult(s, entry, std::move(t), word);
+      } else if (entry != 0) {
+        SetStorage(p_.tensors[entry - 1].buffer, executor_.Allocate(0));
+      }
+      word += MYC_SHAPE_WORDS;
+    }
+    TakeResult(s, p_.results[s.results.begin], words.to(executor_.device().device()));
+  }
+
+  void TakeDynamicResult(const Step& s, uint32_t entry, at::Tensor t, int64_t* word) {
+    TORCH_CHECK(t.layout() == c10::Layout::Strided && t.dim() <= MYC_SHAPE_RANK, s.name,
+                " returned a tensor that can't be sent: ", TypeText(t.scalar_type(), t.sizes()), ".");
+    if (t.is_conj() || t.is_neg() || t._is_zerotensor()) t = t.clone();
+    Geometry g;
+    g.dtype = t.scalar_type();
+    g.sizes.assign(t.sizes().begin(), t.sizes().end());
+    bool repeats = false;
+    for (int64_t i = 0; i < t.dim() && t.numel() > 0; ++i) repeats |= t.size(i) > 1 && t.stride(i) == 0;
+    if (!repeats) {
+      g.strides.assign(t.strides().begin(), t.strides().end());
+    } else {
+      g.SetContiguous();
+    }
+    word[0] = ToCode(g.dtype);
+    word[1] = t.dim();
+    std::copy(g.sizes.begin(), g.sizes.end(), word + 2);
+    std::copy(g.strides.begin(), g.strides.end(), word + 2 + MYC_SHAPE_RANK);
+    if (entry == 0) return;
+    const uint32_t buffer = p_.tensors[entry - 1].buffer;
+    if (OwnsBytes(t, g.Bytes()) && g.SameLayout(t.strides())) return SetStorage(buffer, t.storage());
+    c10::Storage storage = executor_.Allocate(g.Bytes());
+    MakeTensor(storage, g).copy_(t);
+    SetStorage(buffer, std::move(storage));
+  }
+
   // Whether nothing else can see the tensor's memory, and the memory is all the tensor's.
   bool OwnsBytes(const at::Tensor& t, uint64_t bytes) const {
     return t.device() == executor_.device().device() && t.use_count() == 1 && t.storage().use_count() == 1 &&
@@ -391,6 +444,7 @@ class Runner {
 }  // namespace
 
 int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap) {
+  const Executor::Running running(executor);
   return Runner(executor, program, call, errors, cap)();
 }
 

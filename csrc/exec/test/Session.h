@@ -99,14 +99,15 @@ class Builder {
 
   // results are tensors; kNoTensor for a result that isn't wanted.
   static constexpr uint64_t kNoTensor = UINT64_MAX;
-  void Call(const std::string& op, const std::vector<Words>& args, const std::vector<uint64_t>& results = {}) {
+  void Call(const std::string& op, const std::vector<Words>& args, const std::vector<uint64_t>& results = {},
+            uint64_t flags = 0) {
     Step({MYC_S_CALL});
     Append(Bytes(op));
     steps_.push_back(args.size());
     for (const Words& a : args) Append(a);
     steps_.push_back(results.size());
     for (uint64_t r : results) steps_.push_back(r + 1);
-    steps_.push_back(0);
+    steps_.push_back(flags);
   }
   void Copy(uint64_t dst, uint64_t src) { Step({MYC_S_COPY, dst, src}); }
   void Alloc(uint64_t buffer, D bytes) { Step({MYC_S_ALLOC, buffer, bytes.kind, bytes.value}); }

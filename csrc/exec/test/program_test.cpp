@@ -99,12 +99,12 @@ TEST(Program, OperatorsAreLookedUp) {
   EXPECT_EQ(RefusedCall(s, "aten::add.NoOverload", {}, 0),
             "The worker's PyTorch has no operator aten::add.NoOverload.");
   EXPECT_EQ(RefusedCall(s, "inductor::_reinterpret_tensor", {}, 0),
-            "A worker runs operators of aten only, not inductor::_reinterpret_tensor.");
+            "A worker runs operators of aten and its own only, not inductor::_reinterpret_tensor.");
   EXPECT_EQ(RefusedCall(s, "aten::from_file", {}, 0),
             "A worker doesn't run aten::from_file: it reads the worker's files.");
   EXPECT_EQ(RefusedCall(s, "aten::from_file.out", {}, 0),
             "A worker doesn't run aten::from_file: it reads the worker's files.");
-  EXPECT_EQ(RefusedCall(s, "", {}, 0), "A worker runs operators of aten only, not .");
+  EXPECT_EQ(RefusedCall(s, "", {}, 0), "A worker runs operators of aten and its own only, not .");
 }
 
 TEST(Program, ArgumentsMustFitTheSchema) {

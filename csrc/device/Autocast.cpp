@@ -1,0 +1,36 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Automatic mixed precision: the op lists of CUDA, which are PyTorch's own, under the key of this device.
+
+#include <ATen/Operators.h>
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+namespace at::autocast {
+namespace {
+
+// Its input would have to be float32, where sigmoid and this in one are safe.
+Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
+  TORCH_CHECK(false,
+              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: their gradient "
+              "overflows in half precision. Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which take "
+              "what comes before the sigmoid, or turn autocast off around them.");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+#define MYC_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+#define MYC_FP32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+#define MYC_FP32_DTYPE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
+#define MYC_PROMOTE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
+  AT_FORALL_LOWER_PRECISION_FP(MYC_LOWER)
+  AT_FORALL_FP32(MYC_FP32)
+  AT_FORALL_FP32_SET_OPT_DTYPE(MYC_FP32_DTYPE)
+  AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
+  AT_FORALL_PROMOTE(MYC_PROMOTE)
+  m.impl("binary_cross_entropy", &refuse_binary_cross_entropy);
+}
+
+}  // namespace at::autocast

@@ -1,0 +1,57 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Operators that are another operator with other arguments: foreach forms whose numbers come in one CPU tensor, and
+// addbmm_, which resizes what it writes.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/native/ForeachUtils.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/addbmm.h>
+#include <torch/library.h>
+
+namespace mycelya {
+namespace {
+
+using at::TensorList;
+
+std::vector<at::Scalar> numbers(const at::Tensor& scalars, TensorList self) {
+  return at::native::convert_tensor_to_scalar_list(scalars, static_cast<int64_t>(self.size()));
+}
+
+std::vector<at::Tensor> addcdiv(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
+  return at::_foreach_addcdiv(self, a, b, numbers(scalars, self));
+}
+
+void addcdiv_(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
+  at::_foreach_addcdiv_(self, a, b, numbers(scalars, self));
+}
+
+std::vector<at::Tensor> addcmul(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
+  return at::_foreach_addcmul(self, a, b, numbers(scalars, self));
+}
+
+void addcmul_(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
+  at::_foreach_addcmul_(self, a, b, numbers(scalars, self));
+}
+
+at::Tensor& addbmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
+                    const at::Scalar& alpha) {
+  const at::Tensor result = at::addbmm(self, a, b, beta, alpha);
+  TORCH_CHECK(result.scalar_type() == self.scalar_type(), "addbmm_: expected self to have dtype ", result.scalar_type(),
+              ", got ", self.scalar_type());
+  if (self.sizes() != result.sizes()) self.resize_(result.sizes());
+  return self.copy_(result);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("addbmm_", &addbmm_);
+  m.impl("_foreach_addcdiv.Tensor", &addcdiv);
+  m.impl("_foreach_addcdiv_.Tensor", &addcdiv_);
+  m.impl("_foreach_addcmul.Tensor", &addcmul);
+  m.impl("_foreach_addcmul_.Tensor", &addcmul_);
+}
+
+}  // namespace
+}  // namespace mycelya

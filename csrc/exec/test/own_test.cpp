@@ -1,0 +1,145 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Results whose shapes only the data tells, and the worker's own operators.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include "Session.h"
+
+namespace mycelya::exec::test {
+namespace {
+
+Got Words64(Session& s, uint64_t id, int64_t n) { return s.Read(id, MYC_I64, c10::ScalarType::Long, {n}, {1}); }
+
+TEST(Dynamic, TheFirstResultSaysTheShapesOfTheOthers) {
+  Session s;
+  Builder b;
+  const uint64_t x = b.Tensor(b.Buffer(), MYC_F32, {2, 3});
+  const uint64_t shapes = b.Fresh(MYC_I64, {MYC_SHAPE_WORDS}), result = b.Fresh(MYC_U8, {0});
+  b.Call("aten::nonzero", {T(x)}, {shapes, result}, MYC_R_DYNAMIC);
+  s.Upload(1, at::tensor({0.f, 1.f, 0.f, 2.f, 0.f, 3.f}));
+  ASSERT_TRUE(s.Run(b, {}, {{0, 1}}, {{1, 2}, {2, 3}}).empty());
+  const Got words = Words64(s, 2, MYC_SHAPE_WORDS);
+  ASSERT_EQ(words.kind, MYC_OK) << words.text;
+  const auto* w = words.tensor.const_data_ptr<int64_t>();
+  EXPECT_EQ(w[0], MYC_I64);
+  EXPECT_EQ(w[1], 2);
+  EXPECT_EQ(w[2], 3);
+  EXPECT_EQ(w[3], 2);
+  const std::vector<int64_t> strides = {w[2 + MYC_SHAPE_RANK], w[3 + MYC_SHAPE_RANK]};
+  const Got got = s.Read(3, MYC_I64, c10::ScalarType::Long, {3, 2}, strides);
+  ASSERT_EQ(got.kind, MYC_OK) << got.text;
+  EXPECT_TRUE(at::equal(got.tensor, at::tensor({0, 1, 1, 0, 1, 2}, at::kLong).view({3, 2})));
+}
+
+TEST(Dynamic, SeveralResultsAndNothingFound) {
+  Session s;
+  Builder b;
+  const uint64_t x = b.Tensor(b.Buffer(), MYC_I64, {0});
+  const uint64_t shapes = b.Fresh(MYC_I64, {3 * MYC_SHAPE_WORDS});
+  const uint64_t unique = b.Fresh(MYC_U8, {0}), inverse = b.Fresh(MYC_U8, {0}), counts = b.Fresh(MYC_U8, {0});
+  b.Call("aten::_unique2", {T(x), Bool(true), Bool(true), Bool(true)}, {shapes, unique, inverse, counts},
+         MYC_R_DYNAMIC);
+  s.Upload(1, at::empty({0}, at::kLong));
+  ASSERT_TRUE(s.Run(b, {}, {{0, 1}}, {{1, 2}, {2, 3}, {3, 4}, {4, 5}}).empty());
+  const Got words = Words64(s, 2, 3 * MYC_SHAPE_WORDS);
+  for (int i = 0; i < 3; ++i) {
+    const auto* w = words.tensor.const_data_ptr<int64_t>() + i * MYC_SHAPE_WORDS;
+    EXPECT_EQ(w[0], MYC_I64);
+    EXPECT_EQ(w[1], 1);
+    EXPECT_EQ(w[2], 0);
+  }
+}
+
+TEST(Dynamic, AFailurePoisonsShapesAndResults) {
+  Session s;
+  Builder b;
+  const uint64_t x = b.Tensor(b.Buffer(), MYC_I64, {1});
+  const uint64_t shapes = b.Fresh(MYC_I64, {MYC_SHAPE_WORDS}), result = b.Fresh(MYC_U8, {0});
+  b.Call("aten::bincount", {T(x), None(), Int(0)}, {shapes, result}, MYC_R_DYNAMIC);
+  s.Upload(1, at::tensor({-1}, at::kLong));
+  ASSERT_EQ(s.Run(b, {}, {{0, 1}}, {{1, 2}, {2, 3}}).size(), 1u);
+  EXPECT_NE(Words64(s, 2, MYC_SHAPE_WORDS).kind, MYC_OK);
+  EXPECT_NE(s.Read(3, MYC_U8, c10::ScalarType::Byte, {0}, {1}).kind, MYC_OK);
+}
+
+TEST(Dynamic, ResultsHaveToBeCounted) {
+  Session s;
+  Builder none, list;
+  const uint64_t x = none.Tensor(none.Buffer(), MYC_I64, {1});
+  none.Call("aten::nonzero", {T(x)}, {}, MYC_R_DYNAMIC);
+  EXPECT_NE(s.Refusal(none.Done()), "accepted");
+  const uint64_t y = list.Tensor(list.Buffer(), MYC_I64, {1});
+  list.Call("aten::nonzero", {T(y)}, {list.Fresh(MYC_I64, {MYC_SHAPE_WORDS})}, MYC_R_DYNAMIC);
+  EXPECT_NE(s.Refusal(list.Done()), "accepted");
+}
+
+TEST(Own, AGeneratorsStateIsTakenAndGivenInOrder) {
+  Session s;
+  Builder b;
+  const uint64_t gen = b.Param(), seed = b.Param();
+  const uint64_t state = b.Fresh(MYC_U8, {5056}), first = b.Fresh(MYC_F32, {7}), again = b.Fresh(MYC_F32, {7});
+  b.Call("mycelya::manual_seed", {Generator(gen), Number(MYC_N_I64, seed)});
+  b.Call("mycelya::get_rng_state", {Generator(gen)}, {state});
+  b.Call("aten::rand.generator", {Ints({7}), Generator(gen), None(), None(), None(), None()}, {first});
+  b.Call("mycelya::set_rng_state", {Generator(gen), T(state)});
+  b.Call("aten::rand.generator", {Ints({7}), Generator(gen), None(), None(), None(), None()}, {again});
+  ASSERT_TRUE(s.Run(b, {4, 11}, {}, {{1, 1}, {2, 2}}).empty());
+  EXPECT_TRUE(at::equal(s.ReadF32(1, {7}).tensor, s.ReadF32(2, {7}).tensor));
+  EXPECT_TRUE(at::equal(s.ReadF32(1, {7}).tensor, at::rand({7}, at::detail::createCPUGenerator(11))));
+}
+
+TEST(Own, AStateThatIsNoneIsAnErrorOfItsStep) {
+  Session s;
+  Builder b;
+  const uint64_t gen = b.Param();
+  b.Call("mycelya::set_rng_state", {Generator(gen), T(b.Tensor(b.Buffer(), MYC_U8, {3}))});
+  s.Upload(1, at::tensor({1, 2, 3}, at::kByte));
+  EXPECT_EQ(s.Run(b, {0}, {{0, 1}}, {}).size(), 1u);
+}
+
+TEST(Own, TimePassesBetweenEvents) {
+  Session s;
+  Builder b;
+  const uint64_t one = b.Param(), two = b.Param();
+  const uint64_t time = b.Fresh(MYC_F64, {});
+  b.Call("mycelya::record_event", {Number(MYC_N_I64, one)});
+  b.Call("aten::rand", {Ints({100000}), None(), None(), None(), None()}, {b.Fresh(MYC_F32, {100000})});
+  b.Call("mycelya::record_event", {Number(MYC_N_I64, two)});
+  b.Call("mycelya::elapsed", {Number(MYC_N_I64, one), Number(MYC_N_I64, two)}, {time});
+  b.Call("mycelya::forget_event", {Number(MYC_N_I64, one)});
+  myc_prog* p = s.Prepare(b);
+  ASSERT_TRUE(s.Run(p, {1, 2}, {}, {{0, 1}}).empty());
+  const Got got = s.Read(1, MYC_F64, c10::ScalarType::Double, {}, {});
+  EXPECT_GT(got.tensor.item<double>(), 0);
+  Builder late;
+  const uint64_t a = late.Param(), z = late.Param();
+  late.Call("mycelya::elapsed", {Number(MYC_N_I64, a), Number(MYC_N_I64, z)}, {late.Fresh(MYC_F64, {})});
+  const auto errors = s.Run(late, {1, 2}, {}, {{0, 2}});
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_NE(errors[0].text.find("was not recorded"), std::string::npos) << errors[0].text;
+}
+
+TEST(Own, MemoryIsToldAndOtherNamesAreRefused) {
+  Session s;
+  Builder b;
+  b.Call("mycelya::memory_info", {}, {b.Fresh(MYC_I64, {2})});
+  ASSERT_TRUE(s.Run(b, {}, {}, {{0, 1}}).empty());
+  const Got got = Words64(s, 1, 2);
+  const auto* words = got.tensor.const_data_ptr<int64_t>();
+  EXPECT_GT(words[0], 0);
+  EXPECT_GE(words[1], words[0]);
+  Builder other;
+  other.Call("mycelya::no_such_op", {}, {});
+  EXPECT_NE(s.Refusal(other.Done()).find("no operator mycelya::no_such_op"), std::string::npos);
+  Builder foreign;
+  foreign.Call("prim::device", {}, {});
+  EXPECT_NE(s.Refusal(foreign.Done()).find("aten and its own"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mycelya::exec::test
