@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Puts the artefacts that scripts/build.py makes into the wheel."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
-import torch
-from setuptools import Command, Distribution, setup
-from setuptools.command.build import build
+# An installed package of before may be what is built anew; building needs no device.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
+import torch  # noqa: E402
+from setuptools import Command, Distribution, setup  # noqa: E402
+from setuptools.command.build import build  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 import build as native  # noqa: E402

@@ -2,21 +2,33 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """A PyTorch device whose GPU is somewhere else: `device="mycelya"`.
 
-Importing this package registers the device. Ops on it are recorded, compiled to
-programs, and run by a worker that starts on first use.
+Importing this package registers the device; where the package is installed,
+`import torch` alone imports it. Ops on the device are recorded, compiled to programs,
+and run by a worker that starts on first use.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mycelya_torch import _env, _load
 from mycelya_torch._version import __version__
 
+if TYPE_CHECKING:
+    from mycelya_torch.machine import (
+        BackendProvider,
+        GPUType,
+        RemoteMachine,
+        get_all_machines,
+    )
+
 _default_device = _env.default_machine()
+_load.check_name_is_free()
 _load.load()
 
 from mycelya_torch import _device  # noqa: E402 (loaded from lib/ by the line above)
@@ -41,18 +53,26 @@ from mycelya_torch.log import (  # noqa: E402
     reset_logging,
     set_logging_level,
 )
-from mycelya_torch.machine import (  # noqa: E402
-    BackendProvider,
-    GPUType,
-    RemoteMachine,
-    get_all_machines,
-)
 
 torch._register_device_module("mycelya", sys.modules["mycelya_torch.device"])
-torch.utils.generate_methods_for_privateuse1_backend()
+torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 _patch.install()
 log.reset_logging()
 atexit.register(_device.shutdown)
+
+# Imported when first asked for: this runs within every `import torch`.
+_MACHINE = {"BackendProvider", "GPUType", "RemoteMachine", "get_all_machines"}
+
+
+def __getattr__(name: str) -> Any:
+    if name != "machine" and name not in _MACHINE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    machine = importlib.import_module("mycelya_torch.machine")
+    return machine if name == "machine" else getattr(machine, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MACHINE, "machine"})
 
 
 def get_storage_id(tensor: torch.Tensor) -> int:

@@ -28,6 +28,21 @@ def torch_lib() -> Path:
     return Path(torch.__file__).resolve().parent / "lib"
 
 
+def check_name_is_free() -> None:
+    """PyTorch has room for one device from outside; refuses if it is taken.
+
+    Raises:
+        RuntimeError: another backend has registered.
+    """
+    name = torch._C._get_privateuse1_backend_name()
+    if name not in ("privateuseone", "mycelya"):
+        raise RuntimeError(
+            f"PyTorch has room for one device from another package, and {name!r} has "
+            "registered already. Use one of the two in a process: uninstall the other, "
+            "or start with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import only this one."
+        )
+
+
 def load() -> ModuleType:
     """Loads libmycelya_device.so as mycelya_torch._device and returns it."""
     name = "mycelya_torch._device"

@@ -1,72 +1,255 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The few places where PyTorch has no hook for a device that is far away."""
+"""The few places where PyTorch has no hook for a device that is far away.
+
+All of this runs within `import torch`: a patch that has more to do than to look at a
+device imports the module that does it when it is first needed.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import importlib
+import sys
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._tensor_str import PRINT_OPTS
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from mycelya_torch import _device
-from mycelya_torch.machine import RemoteMachine
+from mycelya_torch._imports import when_imported
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 def install() -> None:
     """Installs all patches; called once, at import."""
     _patch_printing()
-    _patch_to(torch.Tensor)
-    _patch_to(torch.nn.Module)
-    register_optimizer_step_post_hook(lambda *_: _device.mark_step())
+    _patch_storages()
+    _patch_sharing()
+    _patch_encoder()
+    torch.Tensor.cpu_future = _cpu_future  # type: ignore[attr-defined]
+    _allow_for_lazy_modules(torch.Tensor.mycelya)  # type: ignore[attr-defined]
+    register_optimizer_step_post_hook(_end_of_step)
+    for name, function in {
+        "torch._dynamo.device_interface": "register_interface",
+        "torch._dynamo.variables.tensor": "know_is_mycelya",
+        "torch._inductor.compile_fx": "refuse_inductor",
+    }.items():
+        when_imported(name, _later("_dynamo", function))
+    for name in ("safetensors", "safetensors.torch"):
+        when_imported(name, _later("_safetensors", "patch"))
 
 
-def _head_and_tail(tensor: torch.Tensor) -> torch.Tensor:
-    """What the formatter prints of a tensor, plus one element per shortened dimension.
+def _wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
+    """Makes owner.name call ours(original, self, …) where self.device is mycelya."""
+    original = getattr(owner, name)
 
-    The extra one keeps a shortened dimension longer than twice the edge, which is how
-    the formatter knows that it has to print an ellipsis there.
-    """
-    edge = PRINT_OPTS.edgeitems
-    for dim, size in enumerate(tensor.shape):
-        if size > 2 * edge + 1:
-            head = tensor.narrow(dim, 0, edge)
-            tail = tensor.narrow(dim, size - edge - 1, edge + 1)
-            tensor = torch.cat([head, tail], dim)
-    return tensor
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type != "mycelya":
+            return original(self, *args, **kwargs)
+        return ours(original, self, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module of this package that is imported at the first call."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        owner = importlib.import_module(f"mycelya_torch.{module}")
+        return getattr(owner, name)(*args, **kwargs)
+
+    return call
+
+
+def _end_of_step(*_: Any) -> None:
+    """A trace ends with an optimizer's step; within torch.compile there is no trace."""
+    if not torch.compiler.is_compiling():
+        _device.mark_step()
+
+
+def _patch_encoder() -> None:
+    """Padded rows of nn.TransformerEncoder in evaluation (_encoder)."""
+    owner: Any = torch.nn.TransformerEncoder
+    original = owner.forward
+
+    @functools.wraps(original)
+    def forward(
+        self: Any,
+        src: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> torch.Tensor:
+        result = original(self, src, mask, src_key_padding_mask, is_causal)
+        if src.device.type != "mycelya" or src_key_padding_mask is None:
+            return result
+        from mycelya_torch._encoder import without_padding
+
+        return without_padding(self, result, src, mask, src_key_padding_mask)
+
+    owner.forward = forward
+
+
+# ---- Printing ----
 
 
 def _patch_printing() -> None:
-    """Printing reads element by element; here it reads once, and only what is shown."""
-    import torch._tensor_str as module
+    """One read per tensor, of what is shown; none for a debugger (_print)."""
+    module = torch._tensor_str
+    to_text, to_repr = module._tensor_str, module._str
 
-    original = module._tensor_str
-
-    @functools.wraps(original)
+    @functools.wraps(to_text)
     def tensor_str(self: torch.Tensor, indent: int) -> str:
-        if self.device.type != "mycelya":
-            return original(self, indent)
-        if self.numel() <= PRINT_OPTS.threshold:
-            return original(self.cpu(), indent)
-        short = _head_and_tail(self).cpu()
-        with torch._tensor_str.printoptions(threshold=0):
-            return original(short, indent)
+        if self.device.type != "mycelya" or self.numel() == 0 or _dispatches(self):
+            return to_text(self, indent)
+        from mycelya_torch import _print
+
+        return to_text(_print.on_cpu(self), indent)
+
+    @functools.wraps(to_repr)
+    def tensor_repr(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
+        if self.device.type == "mycelya" and tensor_contents is None:
+            from mycelya_torch import _print
+
+            if _print.debugger_asks():
+                return _print.pending(self)
+        return to_repr(self, tensor_contents=tensor_contents)
+
+    def tensor_as_str(self: torch.Tensor) -> str:
+        from mycelya_torch import _print
+
+        return _print.as_str(self, sys._getframe().f_back)
 
     module._tensor_str = tensor_str
+    module._str = tensor_repr
+    torch.Tensor.__str__ = tensor_as_str  # type: ignore
 
 
-def _patch_to(owner: Any) -> None:
-    """Makes owner.to accept a RemoteMachine where it accepts a device."""
+def _dispatches(tensor: torch.Tensor) -> bool:
+    """Whether a subclass has ops of its own, so that its elements are not in bytes."""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+# ---- Moving ----
+
+
+def accept(machine: type[Any]) -> None:
+    """Makes Tensor.to and Module.to take a `machine` where they take a device.
+
+    Called when machines are first imported: where nobody has any, PyTorch's own methods
+    stay in place, which others may know by identity.
+    """
+    for owner in (torch.Tensor, torch.nn.Module):
+        _accept(owner, machine)
+    _allow_for_lazy_modules(torch.Tensor.to)
+
+
+def _allow_for_lazy_modules(method: Any) -> None:
+    """Parameters that have no shape yet refuse what is not in this list."""
+    shapeless: Any = torch.nn.UninitializedParameter
+    shapeless._allowed_methods.append(method)
+
+
+def _accept(owner: Any, machine: type[Any]) -> None:
     original = owner.to
 
     @functools.wraps(original)
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], RemoteMachine):
+        if args and isinstance(args[0], machine):
             args = (args[0].device(), *args[1:])
-        elif isinstance(kwargs.get("device"), RemoteMachine):
+        elif isinstance(kwargs.get("device"), machine):
             kwargs["device"] = kwargs["device"].device()
         return original(self, *args, **kwargs)
 
+    to.__module__, to.__qualname__ = owner.__module__, f"{owner.__name__}.to"
     owner.to = to
+
+
+def _cpu_future(self: torch.Tensor) -> Future[torch.Tensor]:
+    """Begins a copy to the CPU, of the values as they are now, and does not wait.
+
+    Returns:
+        A `concurrent.futures.Future` of a CPU tensor with this tensor's shape, dtype
+        and values; it has no gradient. It is done at once if this tensor is on the CPU.
+        An error of the op that computes a value is raised by the future's `result()`.
+    """
+    if has_torch_function_unary(self):
+        return handle_torch_function(_cpu_future, (self,), self)
+    from mycelya_torch import _future
+
+    return _future.cpu_future(self)
+
+
+_cpu_future.__module__, _cpu_future.__qualname__ = "torch", "Tensor.cpu_future"
+_cpu_future.__name__ = "cpu_future"
+
+
+# ---- Storages, and what would need an address of this process ----
+
+
+def _patch_storages() -> None:
+    from torch import TypedStorage, UntypedStorage
+
+    for name in ("__iter__", "__getitem__", "byteswap", "_write_file"):
+        _wrap(UntypedStorage, name, _later("_storage", name.strip("_")))
+    for name in ("_set_from_file", "share_memory_", "is_shared", "__repr__"):
+        _wrap(UntypedStorage, name, _later("_storage", name.strip("_")))
+    _wrap(TypedStorage, "__iter__", _later("_storage", "iter"))
+    _wrap(TypedStorage, "__str__", _later("_storage", "repr"))
+    for name in ("_to_dlpack", "_to_dlpack_versioned"):
+        if hasattr(torch._C, name):
+            _check_dlpack(name)
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = torch._C._to_dlpack
+
+
+def _check_dlpack(name: str) -> None:
+    """What all exports come to. Not their methods: others know these by identity."""
+    original = getattr(torch._C, name)
+
+    @functools.wraps(original)
+    def export(tensor: torch.Tensor, **options: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "mycelya":
+                from mycelya_torch import _storage
+
+                return _storage.dlpack(original, tensor, **options)
+            return original(tensor, **options)
+
+    setattr(torch._C, name, export)
+
+
+def _patch_sharing() -> None:
+    """Sending to another process, and DataParallel."""
+    from torch.multiprocessing.reductions import reduce_storage
+
+    def reduce_ours(storage: torch.UntypedStorage) -> Any:
+        if storage.device.type == "mycelya":
+            from mycelya_torch import _storage
+
+            _storage.refuse_sending(storage)
+        return reduce_storage(storage)
+
+    ForkingPickler.register(torch.UntypedStorage, reduce_ours)
+
+    # Both DataParallel and data_parallel() begin by asking this.
+    module = sys.modules["torch.nn.parallel.data_parallel"]
+    original = module._get_available_device_type
+
+    def available_device_type() -> str | None:
+        kind = original()
+        if kind == "mycelya":
+            raise NotImplementedError(
+                "DataParallel copies a module to the GPUs of one process, which the "
+                "mycelya device does not support. Use the module itself: it runs on "
+                "the one device that it was moved to."
+            )
+        return kind
+
+    module._get_available_device_type = available_device_type  # type: ignore

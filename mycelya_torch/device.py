@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.types import Device
@@ -19,13 +20,13 @@ from mycelya_torch import _device
 def _index(device: Device = None) -> int:
     """The index of a device given as None, an index, a string or a torch.device."""
     if device is None:
-        return _device.current_device()
+        return current_device()
     if isinstance(device, int):
         return device
     device = torch.device(device)
     if device.type != "mycelya":
         raise ValueError(f"Expected a mycelya device, got {str(device)!r}.")
-    return _device.current_device() if device.index is None else device.index
+    return current_device() if device.index is None else device.index
 
 
 # ---- What there is ----
@@ -46,6 +47,11 @@ def is_initialized() -> bool:
     return _device.is_initialized()
 
 
+# Gradient checkpointing looks at this before it keeps the generators' states. There is
+# nothing to initialise before that can be asked for.
+_initialized = True
+
+
 def init() -> None:
     """Starts the current device's worker now instead of at its first op."""
     _device.device_info(_device.current_device())
@@ -58,14 +64,14 @@ def _lazy_init() -> None:
             "Cannot use the mycelya device in a forked child of a process that has "
             "used it. Use the start method 'spawn', or the device in the parent only."
         )
+    _device.register_fallbacks()
 
 
 def _is_in_bad_fork() -> bool:
     return _device.is_in_bad_fork()
 
 
-@dataclasses.dataclass(frozen=True)
-class DeviceProperties:
+class DeviceProperties(NamedTuple):
     """What the worker says of itself: its device's name, and its torch's version."""
 
     name: str
@@ -84,6 +90,22 @@ def get_device_name(device: Device = None) -> str:
     return get_device_properties(device).name
 
 
+def get_device_capability(device: Device = None) -> tuple[int, int]:
+    """The compute capability of the worker's GPU, as (9, 0); asks the worker.
+
+    Raises:
+        RuntimeError: the worker computes on a CPU, which has none.
+    """
+    index = _index(device)
+    info = json.loads(_device.device_info(index))
+    if not info["device"].startswith("cuda"):
+        raise RuntimeError(
+            f"mycelya:{index} has no compute capability: its worker computes "
+            f"on {info['device']} ({info['name']})."
+        )
+    return _device.capability(index)
+
+
 def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16]
 
@@ -96,7 +118,8 @@ def is_bf16_supported() -> bool:
 
 
 def current_device() -> int:
-    return _device.current_device()
+    """The index that a bare "mycelya" stands for in this thread."""
+    return torch.accelerator.current_device_index()  # which torch.compile knows
 
 
 def set_device(device: Device) -> None:
@@ -178,6 +201,37 @@ def initial_seed() -> int:
     return _device.initial_seed(_device.current_device())
 
 
+def get_rng_state(device: Device = None) -> torch.Tensor:
+    """The state of a device's generator, a uint8 tensor of one dimension.
+
+    It is a tensor on the device, taken between the draws before and after this call,
+    so that nobody waits: gradient checkpointing asks for it in every layer. `.cpu()`
+    gives the bytes; `Generator.get_state()` gives them at once, as on CUDA.
+    """
+    return _device.get_rng_state(_index(device))
+
+
+def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
+    """Sets the state of a device's generator; new_state is on it or on the CPU.
+
+    Raises:
+        TypeError: new_state is not a uint8 tensor of one dimension.
+        RuntimeError: it has not the size of a state of this device.
+    """
+    _device.set_rng_state(new_state, _index(device))
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all devices, by index."""
+    return [get_rng_state(index) for index in range(_device.device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Sets the states of all devices, by index."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
 class _Generators(Sequence[torch.Generator]):
     """The default generator of each device, made when asked for."""
 
@@ -198,6 +252,140 @@ class _Generators(Sequence[torch.Generator]):
 default_generators = _Generators()
 
 
+# ---- Streams and events ----
+#
+# A device has one queue, in order. Streams are names on it: what one waits for in
+# another was submitted before, so every wait is right and costs nothing.
+
+
+class Stream(torch.Stream):
+    """A stream of a device; see `torch.Stream`. `with` makes it current."""
+
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if "stream_id" not in kwargs:
+            kwargs["device"] = torch.device("mycelya", _index(device))
+            kwargs["priority"] = priority
+        return super().__new__(cls, **kwargs)
+
+
+class _EventType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == "mycelya"
+
+
+class Event(metaclass=_EventType):
+    """A point in a device's work. Making one gives a `torch.Event` of this device.
+
+    Args:
+        enable_timing: the device's time is noted, for `elapsed_time` in milliseconds.
+        blocking: taken for the sake of CUDA's signature.
+        interprocess: must be False: an event is of one process.
+    """
+
+    # Not a subclass: PyTorch's elapsed_time takes nothing but its own type.
+    def __new__(  # type: ignore[misc]
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+    ) -> torch.Event:
+        if interprocess:
+            raise NotImplementedError(
+                "mycelya events cannot be shared between processes: each process has "
+                "its own connection to the worker. Leave interprocess=True out."
+            )
+        return torch.Event(device="mycelya", enable_timing=enable_timing)
+
+
+def current_stream(device: Device = None) -> torch.Stream:
+    """The stream that this thread records on."""
+    return torch.accelerator.current_stream(_index(device))
+
+
+def default_stream(device: Device = None) -> torch.Stream:
+    """The stream that is current where none was set."""
+    kind = current_stream(device).device_type
+    return torch.Stream(stream_id=0, device_index=_index(device), device_type=kind)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes a stream, and its device, current in this thread; None changes nothing."""
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
+    """Context manager: a stream is current inside. None changes nothing."""
+    return contextlib.nullcontext() if stream is None else stream
+
+
+# ---- Memory ----
+
+
+def memory_allocated(device: Device = None) -> int:
+    """Bytes of the tensors that are alive on a device, as this process knows them.
+
+    The worker makes them when it gets to their op and frees them when it is told, so
+    what it holds may differ for a moment.
+    """
+    return _device.memory_allocated(_index(device))
+
+
+def max_memory_allocated(device: Device = None) -> int:
+    """The most that `memory_allocated` was since the start or the last reset."""
+    return _device.max_memory_allocated(_index(device))
+
+
+def reset_peak_memory_stats(device: Device = None) -> None:
+    """`max_memory_allocated` begins again from what is alive now."""
+    _device.reset_peak_memory_stats(_index(device))
+
+
+def mem_get_info(device: Device = None) -> tuple[int, int]:
+    """Free and total bytes of the worker's device; waits for the answer."""
+    return _device.memory_info(_index(device))
+
+
+def memory_stats(device: Device = None) -> dict[str, int]:
+    """Counters of `torch.accelerator.memory_stats`: bytes, of which the allocated ones
+    are told apart; those that only a caching allocator has are 0.
+    """
+    return torch.accelerator.memory_stats(_index(device))
+
+
+def memory_reserved(device: Device = None) -> int:
+    """The same as `memory_allocated`: this process keeps no memory in reserve."""
+    return torch.accelerator.memory_reserved(_index(device))
+
+
+def max_memory_reserved(device: Device = None) -> int:
+    """The same as `max_memory_allocated`."""
+    return torch.accelerator.max_memory_reserved(_index(device))
+
+
+def reset_accumulated_memory_stats(device: Device = None) -> None:
+    """The totals of `memory_stats` ("allocated", "freed") begin again from 0."""
+    torch.accelerator.reset_accumulated_memory_stats(_index(device))
+
+
+def empty_cache() -> None:
+    """There for CUDA's programs: nothing is kept in reserve for this process."""
+    torch.accelerator.empty_cache()
+
+
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
+    """A table of `memory_stats` to read, in MiB; abbreviated=True leaves totals out."""
+    stats = memory_stats(device)
+    kinds = ["current", "peak"] if abbreviated else ["current", "peak", "allocated"]
+    lines = [f"memory of mycelya:{_index(device)}, MiB"]
+    lines.append("".join(f"{kind:>14}" for kind in ["", *kinds]))
+    for name in ("allocated_bytes", "reserved_bytes"):
+        values = [stats.get(f"{name}.all.{kind}", 0) / 2**20 for kind in kinds]
+        title = name.removesuffix("_bytes")
+        lines.append(f"{title:>14}" + "".join(f"{value:14.1f}" for value in values))
+    return "\n".join(lines)
+
+
 # ---- Counters ----
 
 
@@ -209,3 +397,21 @@ def metrics() -> dict[str, Any]:
 def reset_metrics() -> None:
     """Sets every counter to zero."""
     _device.reset_metrics()
+
+
+# ---- Imported or made when first asked for ----
+
+
+def __getattr__(name: str) -> Any:
+    """amp, and the legacy types FloatTensor, FloatStorage, …"""
+    value: Any
+    if name == "amp":
+        from mycelya_torch import amp as value
+    elif name.endswith(("Tensor", "Storage")):
+        from mycelya_torch import _legacy
+
+        value = _legacy.legacy_type(name)
+    else:
+        raise AttributeError(f"module 'torch.mycelya' has no attribute {name!r}")
+    globals()[name] = value
+    return value

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import torch
 
-from mycelya_torch import _device
+from mycelya_torch import _device, _patch
 
 
 class BackendProvider(enum.Enum):
@@ -42,7 +42,7 @@ class GPUType(enum.Enum):
 _ALIASES = {"mock": "local"}
 _LOCK = threading.Lock()
 _MACHINES: dict[int, RemoteMachine] = {}  # started machines by device index
-_USED: set[int] = set()  # every index that a machine ever had
+_USED: set[int] = set()  # indices that are not given to another machine
 
 
 def _provider(value: str | BackendProvider) -> BackendProvider:
@@ -199,9 +199,9 @@ class RemoteMachine:
 
 def _free_index() -> int:
     """The lowest index that no machine had and that a bare "mycelya" doesn't use."""
-    index = 0
     if not _USED and _device.is_initialized():
-        index = 1  # tensors of the machine that started by itself live on index 0
+        _USED.add(0)  # tensors of the machine that started by itself live there
+    index = 0
     while index in _USED:
         index += 1
     return index
@@ -211,3 +211,6 @@ def get_all_machines() -> list[RemoteMachine]:
     """The started machines, by device index."""
     with _LOCK:
         return [_MACHINES[index] for index in sorted(_MACHINES)]
+
+
+_patch.accept(RemoteMachine)

@@ -1,0 +1,107 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Storages whose bytes are on a worker, where PyTorch would follow their address.
+
+Each function stands in for a method on mycelya devices; its first parameter is the
+method that it replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch import TypedStorage, UntypedStorage
+
+_CPU = 1  # DLPack's number of the CPU
+
+
+def iter(  # noqa: A001 (stands in for __iter__)
+    original: Callable[..., Any], self: UntypedStorage | TypedStorage
+) -> Iterator[Any]:
+    """One download; PyTorch would read element by element."""
+    return original(self.cpu())
+
+
+def repr(  # noqa: A001 (stands in for __repr__)
+    original: Callable[..., str], self: UntypedStorage | TypedStorage
+) -> str:
+    """One download; for a debugger none."""
+    from mycelya_torch import _print
+
+    if _print.debugger_asks():
+        kind = f"{torch.typename(self)}(device={self.device})"
+        return f"...\n[{kind} of size {len(self)}, pending]"
+    body, newline, info = original(self.cpu()).rpartition("\n")
+    return body + newline + info.replace("device=cpu)", f"device={self.device})")
+
+
+def getitem(original: Callable[..., Any], self: UntypedStorage, index: Any) -> Any:
+    if isinstance(index, slice):
+        raise NotImplementedError(
+            f"A part of a storage on {self.device} cannot be a storage of its own. Use "
+            "a tensor: torch.empty(0, dtype=torch.uint8, device=storage.device)"
+            ".set_(storage)[start:stop]."
+        )
+    return original(self, index)
+
+
+def byteswap(
+    original: Callable[..., None], self: UntypedStorage, dtype: torch.dtype
+) -> None:
+    here = self.cpu()
+    original(here, dtype)
+    self.copy_(here)
+
+
+def write_file(original: Callable[..., None], self: UntypedStorage, *args: Any) -> None:
+    """What torch.save without zip, and so pickle, does with a storage."""
+    original(self.cpu(), *args)
+
+
+def set_from_file(
+    original: Callable[..., Any], self: UntypedStorage, *args: Any
+) -> UntypedStorage:
+    """What torch.load, and so unpickling, does with such a file."""
+    here = UntypedStorage(self.nbytes())
+    original(here, *args)
+    return self.copy_(here)
+
+
+def is_shared(original: Callable[..., bool], self: UntypedStorage) -> bool:
+    """False: no other process can have it."""
+    return False
+
+
+def share_memory(original: Callable[..., Any], self: UntypedStorage) -> NoReturn:
+    raise RuntimeError(
+        f"A storage on {self.device} cannot be put into shared memory: its bytes are "
+        "on the worker. Share a copy: tensor.cpu().share_memory_()."
+    )
+
+
+def refuse_sending(storage: UntypedStorage) -> NoReturn:
+    raise RuntimeError(
+        f"A tensor on {storage.device} cannot be sent to another process, which is "
+        "only available on CPU: its worker belongs to this process. Send tensor.cpu(), "
+        "and move it to the device there."
+    )
+
+
+def dlpack(
+    original: Callable[..., Any],
+    self: torch.Tensor,
+    *,
+    dl_device: tuple[Any, int] | None = None,
+    **options: Any,
+) -> Any:
+    """A capsule of a copy, where the consumer asks for one on the CPU; else refused."""
+    if dl_device is not None and int(dl_device[0]) == _CPU:
+        if options.get("copy") is not False:
+            return original(self.cpu(), **{**options, "copy": None})
+    raise BufferError(
+        f"can't export a tensor on {self.device} with DLPack: its bytes have no "
+        "address in this process. Use Tensor.cpu() to copy the tensor to host memory "
+        "first."
+    )
