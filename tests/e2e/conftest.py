@@ -13,10 +13,27 @@ import torch  # noqa: E402
 
 import mycelya_torch  # noqa: E402, F401 (registers the device)
 
-TIERS = {"critical", "fast", "slow"}
+TIERS = {"critical", "fast", "slow", "sweep"}
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    text = "tables of the op database suite; a full run writes COVERAGE.md"
+    parser.addoption("--summary", action="store_true", help=text)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.getoption("--summary"):
+        import opinfo_report  # what it imports takes seconds
+
+        opinfo_report.summarise(terminalreporter)
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--summary") and not config.getoption("-m"):
+        # A tier of its own: as long as all others together.
+        sweep = [item for item in items if item.get_closest_marker("sweep")]
+        config.hook.pytest_deselected(items=sweep)
+        items[:] = [item for item in items if item not in set(sweep)]
     on_cuda = os.environ.get("MYCELYA_MACHINE", "").startswith("local:cuda")
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}

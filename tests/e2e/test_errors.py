@@ -30,9 +30,15 @@ def here(offset=0):
 
 
 REFUSED = {
-    "aten::nonzero": lambda x: x.nonzero(),
-    "aten::_unique2": lambda x: x.unique(),
-    "sparse": lambda x: x.to_sparse(),
+    "aten::quantize_per_tensor": lambda x: torch.quantize_per_tensor(
+        x, 1.0, 0, torch.qint8
+    ),
+    "aten::_slow_conv2d_backward.grad_input": lambda x: (
+        torch.ops.aten._slow_conv2d_backward.grad_input(
+            x, x, x, [1, 1], [1, 1], [0, 0], grad_input=x, grad_weight=x, grad_bias=x
+        )
+    ),
+    "sparse": lambda x: x.to_sparse_csr(),
 }
 
 

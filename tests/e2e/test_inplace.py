@@ -185,3 +185,182 @@ def test_writes_to_one_storage_through_two_names():
     y.mul_(5)
     x.sub_(2)
     assert y.cpu().tolist() == [3.0] * 4
+
+
+# ---- Memory that overlaps: who may write it, and who may read it meanwhile ----
+
+
+def outcome(fn, device):
+    """What a call gives: a tensor's values and strides, or its error."""
+    try:
+        t = fn(device)
+        return t.cpu().tolist(), t.stride()
+    except (RuntimeError, IndexError, TypeError) as error:
+        return type(error).__name__, str(error)
+
+
+def line(device, n=6, dtype=torch.float32):
+    return torch.arange(n, device=device, dtype=dtype)
+
+
+def square(device):
+    return torch.arange(9.0, device=device).view(3, 3)
+
+
+def wide(device, dtype=torch.float32):
+    """One element, three times."""
+    return torch.ones(1, device=device, dtype=dtype).expand(3)
+
+
+def at(device, *indices):
+    return torch.tensor(indices, dtype=torch.int64, device=device)
+
+
+def into(fn, out):
+    fn(out)
+    return out
+
+
+# Writes to memory that elements share. Most are refused; fills are not.
+SHARED = {
+    "add_": lambda d: wide(d).add_(1),
+    "relu_": lambda d: wide(d).relu_(),
+    "copy_": lambda d: wide(d).copy_(torch.zeros(3, device=d)),
+    "cumsum_": lambda d: wide(d).cumsum_(0),
+    "fill_": lambda d: wide(d).fill_(2),
+    "fill_ tensor": lambda d: wide(d).fill_(torch.tensor(2.0, device=d)),
+    "fill_ itself": lambda d: (x := wide(d)).fill_(x[0]),
+    "zero_": lambda d: wide(d).zero_(),
+    "setitem": lambda d: into(lambda x: x.__setitem__(slice(1, None), 2), wide(d)),
+    "masked_fill_": lambda d: wide(d).masked_fill_(wide(d, torch.bool), 2),
+    "masked_scatter_": lambda d: wide(d).masked_scatter_(wide(d) > 0, wide(d)),
+    "index_fill_": lambda d: wide(d).index_fill_(0, at(d, 0), 2),
+    "index_put_": lambda d: wide(d).index_put_((at(d, 0),), torch.ones(1, device=d)),
+    "index_copy_": lambda d: wide(d).index_copy_(0, at(d, 0), torch.ones(1, device=d)),
+    "index_add_": lambda d: wide(d).index_add_(0, at(d, 0), torch.ones(1, device=d)),
+    "scatter_": lambda d: wide(d).scatter_(0, at(d, 0), 2.0),
+    "fill_diagonal_": lambda d: square(d)[:1].expand(3, 3).fill_diagonal_(2),
+    "addmm_": lambda d: square(d)[:1].expand(3, 3).addmm_(square(d), square(d)),
+    "random": lambda d: wide(d).bernoulli_(0.5),
+    "conj_physical_": lambda d: wide(d).conj_physical_(),
+    "out": lambda d: torch.add(wide(d), 1, out=wide(d)),
+    "out that has to grow": lambda d: torch.add(line(d), 1, out=wide(d)),
+    "foreach": lambda d: into(lambda x: torch._foreach_add_([x], 1), wide(d)),
+}
+
+# Writes that read the memory that they write.
+READ_AND_WRITTEN = {
+    "add_ itself": lambda d: (x := line(d)).add_(x),
+    "add_ its neighbours": lambda d: (x := line(d))[1:].add_(x[:-1]),
+    "add_ one of its own": lambda d: (x := line(d)).add_(x[2]),
+    "copy_ a neighbour": lambda d: (x := line(d))[1:].copy_(x[:-1]),
+    "copy_ its transpose": lambda d: (x := square(d)).copy_(x.mT),
+    "copy_ itself": lambda d: (x := square(d)).copy_(x.view(3, 3)),
+    "copy_ itself, shared": lambda d: (x := wide(d))[1:].copy_(x[:-1]),
+    "copy_ a row": lambda d: (x := square(d)).copy_(x[0]),
+    "copy_ a negative": lambda d: (x := torch._neg_view(line(d)))[1:].copy_(x[:-1]),
+    "setitem": lambda d: into(lambda x: x.__setitem__(0, x[1]), square(d)),
+    "setitem itself": lambda d: into(lambda x: x.__setitem__(None, x), line(d, 1)),
+    "fill_": lambda d: (x := line(d)).fill_(x[2]),
+    "index_put_": lambda d: (x := line(d)).index_put_((at(d, 0),), x[:1]),
+    "index_put_ accumulate": lambda d: (x := line(d)).index_put_(
+        (at(d, 0),), x[:1], accumulate=True
+    ),
+    "index_copy_": lambda d: (x := line(d)).index_copy_(0, at(d, 1, 0), x[:2]),
+    "index_add_": lambda d: (x := line(d)).index_add_(0, at(d, 1, 0), x[:2]),
+    "index_fill_": lambda d: (x := line(d, dtype=torch.int64)).index_fill_(0, x, 7),
+    "scatter_": lambda d: (x := line(d))[1:].scatter_(0, at(d, 1, 0), x[:-1]),
+    "masked_fill_": lambda d: (x := wide(d, torch.bool).clone())[1:].masked_fill_(
+        x[:-1], False
+    ),
+    "foreach copy": lambda d: into(
+        lambda x: torch._foreach_copy_([x], [x[0]]), square(d)
+    ),
+    "out": lambda d: torch.mul(x := line(d), 2, out=x),
+    "out of its transpose": lambda d: torch.clamp(x := square(d), min=4, out=x.mT),
+    "out that has to turn": lambda d: torch.eq(x := square(d)[:2], 2, out=x.mT),
+    "abs": lambda d: torch.abs(x := line(d)[:5].neg_(), out=x[1:4]),
+    "cat": lambda d: torch.cat([x := line(d), x], out=x),
+    "cat elsewhere": lambda d: torch.cat([(x := line(d))[:1], x[1:2]], out=x[4:]),
+    "stack": lambda d: torch.stack([x := line(d)], out=x[None]),
+    "mm": lambda d: torch.mm(x := square(d), x, out=x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated")
+@pytest.mark.parametrize("name", SHARED)
+def test_writes_to_shared_memory(name):
+    assert outcome(SHARED[name], DEVICE) == outcome(SHARED[name], "cpu")
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", READ_AND_WRITTEN)
+def test_writes_that_read_what_they_write(name):
+    fn = READ_AND_WRITTEN[name]
+    assert outcome(fn, DEVICE) == outcome(fn, "cpu")
+
+
+def test_a_number_from_the_cpu_fills_shared_memory():
+    """As on CUDA, which takes the element; on the CPU itself this is a copy."""
+    assert wide(DEVICE).fill_(torch.tensor(2.0)).tolist() == [2.0] * 3
+
+
+def test_empty_operands_do_not_overlap():
+    def fn(x):
+        i = torch.empty(0, dtype=torch.int64, device=x.device)
+        x = x[:0]
+        x.index_put_((i,), x[:1], accumulate=True)
+        x.index_copy_(0, i, x.narrow(0, 0, 0))
+        x.index_add_(0, i, x[:1])
+        return x
+
+    compare(fn, torch.arange(3.0))
+
+
+OUTS = {
+    "sum into bool": lambda d: torch.sum(line(d), 0, out=wide(d, torch.bool).clone()),
+    "sum into ints": lambda d: torch.sum(line(d), 0, out=line(d, 1, torch.int64)[0]),
+    "prod": lambda d: torch.prod(line(d), 0, out=line(d, 1, torch.int64)[0]),
+    "cat into ints": lambda d: torch.cat([line(d)] * 2, out=line(d, 0, torch.int64)),
+    "neg into double": lambda d: torch.neg(line(d), out=line(d, 0, torch.float64)),
+    "abs into double": lambda d: torch.abs(line(d), out=line(d, 0, torch.float64)),
+    "clamp into ints": lambda d: torch.clamp(line(d), 0, out=line(d, 0, torch.int64)),
+    "abs of complex": lambda d: torch.abs(
+        torch.ones(2, 3, dtype=torch.complex64, device=d)[:1], out=line(d, 3)
+    ),
+    "abs of complex, turned": lambda d: torch.abs(
+        torch.arange(6.0, device=d).to(torch.complex64).view(2, 3).mT, out=line(d, 1)
+    ),
+    "arange resizes what was shared": lambda d: torch.arange(4, out=wide(d)),
+    "arange keeps a shape": lambda d: torch.arange(6, out=line(d).view(2, 3)),
+    "arange keeps strides": lambda d: torch.arange(6, out=line(d).view(3, 2).mT),
+    "linspace keeps a shape": lambda d: torch.linspace(0, 5, 6, out=line(d)[None]),
+    "arange resizes": lambda d: torch.arange(3, out=line(d).view(2, 3)),
+    "eye resizes": lambda d: torch.eye(2, out=line(d)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.filterwarnings("ignore:The number of elements in the out tensor")
+@pytest.mark.parametrize("name", OUTS)
+def test_dtypes_and_shapes_of_out(name):
+    assert outcome(OUTS[name], DEVICE) == outcome(OUTS[name], "cpu")
+
+
+def test_numbers_that_do_not_fit_are_refused():
+    """By the CPU at the call; here at the next read at the latest."""
+    for fn in (
+        lambda d: torch.zeros(2, dtype=torch.uint8, device=d).fill_(300).cpu(),
+        lambda d: torch.zeros(2, device=d).fill_(1 + 2j).cpu(),
+        lambda d: torch.full((2,), 300, dtype=torch.uint8, device=d).cpu(),
+    ):
+        cpu, ours = both_raise(fn)
+        assert ours.startswith(cpu)
+
+
+def test_nothing_is_added_at_no_index():
+    def fn(x):
+        i = torch.empty(0, dtype=torch.int64, device=x.device)
+        return x.index_add_(0, i, x[:0].clone()), x.index_add(0, i, x[:0].clone())
+
+    compare(fn, torch.ones(3, 2))

@@ -32,11 +32,20 @@ def test_it_holds_the_artefacts(wheel):
         worker = archive.getinfo("mycelya_torch/bin/mycelya-worker")
         (metadata,) = (n for n in names if n.endswith(".dist-info/METADATA"))
         requires = archive.read(metadata).decode()
+        (entries,) = (n for n in names if n.endswith(".dist-info/entry_points.txt"))
+        entry_points = archive.read(entries).decode()
     libraries = {
         f"mycelya_torch/lib/libmycelya_{x}.so" for x in ("device", "exec", "go")
     }
     assert libraries | {worker.filename} <= names
     assert {"mycelya_torch/py.typed", "mycelya_torch/_device.pyi"} <= names
+    sources = {str(path.relative_to(ROOT)) for path in ROOT.glob("mycelya_torch/*.py")}
+    assert sources | {"mycelya_torch_autoload.py"} == {
+        n for n in names if n[-3:] == ".py"
+    }
+    assert entry_points == (
+        "[torch.backends]\nmycelya = mycelya_torch_autoload:autoload\n"
+    )
     assert worker.external_attr >> 16 & 0o111 == 0o111
     assert not [n for n in names if n.startswith(("tests", "csrc", "scripts", "build"))]
     assert not [n for n in names if n.endswith(".h")]
@@ -46,12 +55,15 @@ def test_it_holds_the_artefacts(wheel):
 
 
 def test_it_works_from_anywhere(wheel, tmp_path):
-    """Unpacked anywhere: the package finds its worker and libraries beside itself."""
+    """Unpacked anywhere: the package finds its worker and libraries beside itself.
+
+    And `import torch` finds the package, by its metadata.
+    """
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
     site = tmp_path / "site"
     subprocess.run([*install, "--target", site, wheel], check=True)
     code = (
-        "import torch, mycelya_torch; print(mycelya_torch.__file__);"
+        "import torch, sys; print(sys.modules['mycelya_torch'].__file__);"
         "print((torch.ones(3, device='mycelya') + 1).tolist())"
     )
     result = subprocess.run(

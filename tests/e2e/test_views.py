@@ -197,3 +197,124 @@ def test_many_windows_of_one_storage_in_one_trace():
         for i in range(63):
             t[i + 1 : i + 2] = t[i : i + 1] + i
     same(y, x)
+
+
+def window(device, sizes, strides, offset, own=(2, 2), own_strides=(2, 1)):
+    """A view that set_ puts elsewhere on its own storage."""
+    x = torch.arange(4.0, device=device).as_strided(own, own_strides)
+    x.set_(x.untyped_storage(), offset, sizes, strides)
+    return x
+
+
+def test_set_grows_a_storage_or_refuses():
+    """It grows, unless nothing but the offset changes: as the CPU and CUDA do."""
+    for sizes, strides, offset in (
+        ((2, 2), (2, 1), 0),
+        ((3, 2), (2, 1), 0),
+        ((2, 2), (1, 2), 0),
+        ((2, 2), (1, 2), 3),
+        ((4,), (1,), 2),
+        ((0,), (1,), 9),
+        ((), (), 4),
+    ):
+        x, y = (window(d, sizes, strides, offset) for d in ("cpu", DEVICE))
+        assert y.untyped_storage().nbytes() == x.untyped_storage().nbytes()
+        assert (y.shape, y.stride(), y.storage_offset()) == (sizes, strides, offset)
+    for device in ("cpu", DEVICE):
+        with pytest.raises(RuntimeError, match="out of bounds for storage of size 16"):
+            window(device, (2, 2), (2, 1), 4)
+
+
+def test_set_keeps_strides_where_the_size_stays():
+    for device in ("cpu", DEVICE):
+        x = torch.zeros(4, device=device)[::2][:0]
+        x.set_()
+        assert (x.shape, x.stride()) == ((0,), (2,))
+
+
+LAZY = {
+    "conj": lambda x: x.conj(),
+    "negative": lambda x: torch._neg_view(x),
+    "both": lambda x: torch._neg_view(x.conj()),
+    "H": lambda x: x.mH,
+    "imag of conj": lambda x: x.conj().imag,
+}
+LAZY_WRITES = {
+    "copy_": lambda y: y.copy_(torch.full_like(y.real, 2)),
+    "copy_ bool": lambda y: y.copy_(torch.ones_like(y, dtype=torch.bool)),
+    "copy_ from the CPU": lambda y: y.copy_(torch.ones(y.shape)),
+    "fill_": lambda y: y.fill_(2),
+    "add_": lambda y: y.add_(1),
+    "add_ itself": lambda y: y.add_(y),
+    "setitem": lambda y: y.__setitem__(0, 3),
+    "mask": lambda y: y.masked_fill_(y == y, 3),
+    "index_fill_": lambda y: y.index_fill_(0, torch.tensor([0], device=y.device), 2),
+    "neg_": lambda y: y.neg_(),
+    "conj_physical_": lambda y: y.conj_physical_(),
+    "out": lambda y: torch.mul(y, 2, out=y),
+    "addmm_": lambda y: y.addmm_(y.clone(), y.clone()),
+    "in another": lambda y: torch.zeros_like(y).copy_(y),
+}
+
+
+@pytest.mark.parametrize("view", LAZY)
+@pytest.mark.parametrize("write", LAZY_WRITES)
+def test_writes_through_conjugate_and_negative_views(view, write):
+    def fn(x):
+        y = LAZY[view](x)
+        LAZY_WRITES[write](y)
+        return x * 1, y * 1
+
+    compare(fn, torch.randn(3, 3, dtype=torch.complex64), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("view", LAZY)
+def test_copies_of_conjugate_and_negative_views_have_their_strides(view):
+    def fn(x):
+        odd = [x, x.mT, x[:1], x[::2], x[:, :1].mT, x[:0], x.expand(2, 3, 4), x[:, 1]]
+        results = []
+        for part in odd:
+            y = LAZY[view](part) if part.dim() > 1 else part.conj()
+            results += [y.clone(), y.resolve_conj().resolve_neg(), torch.zeros_like(y)]
+            results += [y.to(torch.complex128), y.flip(0), y.unsafe_chunk(2, 0)]
+        return results
+
+    def settled(x):
+        leaves = torch.utils._pytree.tree_leaves(fn(x))
+        return [(t.stride(), t.resolve_conj().resolve_neg()) for t in leaves]
+
+    compare(settled, torch.randn(3, 4, dtype=torch.complex64))
+
+
+def test_strides_of_odd_results():
+    def fn(x):
+        empty = x.unfold(1, 0, 1)
+        pairs = x[:, 1:].unfold(1, 2, 1)
+        overlapping = x.unfold(0, 2, 1)
+        odd = x[:2, :2].clone().unfold(1, 2, 1)
+        other = x.new_ones(2, 4, 2, dtype=torch.complex64).transpose(0, 1)
+        return (
+            empty.square(),
+            empty.exp(),
+            empty + 1,
+            torch.stack([pairs, pairs], -1),
+            torch.stack([odd, odd], -1),
+            torch.complex(x, x).as_strided((0, 3), (1, 2)).conj_physical(),
+            torch.where(overlapping > 1, overlapping, other.transpose(0, 1)),
+        )
+
+    compare(fn, torch.arange(12.0).view(3, 4))
+
+
+def test_data_of_a_view_that_autograd_has_given_up():
+    def fn(x):
+        x.requires_grad_()
+        with torch.no_grad():
+            view, part = x[1:], x.unbind()[0]
+            view.zero_()
+            part.zero_()
+        view.data = torch.ones_like(view)
+        part.data = torch.ones_like(part)
+        return view.data, part.data, x.detach()
+
+    compare(fn, torch.randn(3, 2))

@@ -1,0 +1,363 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""One op of PyTorch's op database on the device, against the same op on the CPU.
+
+    python tests/e2e/opinfo.py OP [DTYPE [CATEGORY]]
+
+prints what differs. A category of an op is a list of cases. Cases run in batches, so
+that a batch is one program: the CPU's side, all uploads, the device's side, the reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import opinfo_compare as compare
+import torch
+from helpers import DEVICE, ROOT, is_running
+from opinfo_cases import CASES, Case, Weights, has_grad, inplace_variants
+from opinfo_compare import Comparison, Copier, Difference, Operands, Tolerance, tensors
+from opinfo_skips import UNINITIALISED, is_known_difference, skip_reason
+from torch.testing._internal.common_device_type import toleranceOverride
+from torch.testing._internal.common_methods_invocations import op_db
+
+from mycelya_torch import _device
+
+OPS = {op.formatted_name: op for op in op_db}
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
+        *(torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool),
+        *(torch.complex64, torch.complex128),
+    )
+}
+CATEGORIES = (
+    "forward",
+    "reference",
+    "grad",
+    "gradgrad",
+    "inplace",
+    "out",
+    "noncontiguous",
+    "shapes",
+    "errors",
+)
+# Which shapes an op takes hardly depends on the dtype.
+SHAPES_DTYPES = ("float32", "int64", "complex64")
+# error_inputs don't depend on a dtype.
+ERRORS_DTYPE = "float32"
+BATCH = 64  # cases whose ops become one program
+
+
+def dtypes_of(op: Any) -> list[str]:
+    """Names of the dtypes that the op has on the CPU or on CUDA, in DTYPES' order."""
+    known = set(op.supported_dtypes("cpu")) | set(op.supported_dtypes("cuda"))
+    return [name for name, dtype in DTYPES.items() if dtype in known]
+
+
+def categories_of(op: Any, dtype_name: str) -> list[str]:
+    """The categories that the op has in a dtype, without those that are skipped."""
+    dtype = DTYPES[dtype_name]
+    has = {
+        "forward": True,
+        "reference": op.reference_inputs_func is not None and dtype is torch.float32,
+        "grad": has_grad(op, dtype),
+        "gradgrad": bool(op.supports_gradgrad) and dtype is torch.float64,
+        "inplace": bool(inplace_variants(op)),
+        "out": op.supports_out,
+        "noncontiguous": True,
+        "shapes": dtype_name in SHAPES_DTYPES,
+        "errors": op.error_inputs_func is not None and dtype_name == first_dtype(op),
+    }
+    name = op.formatted_name
+    return [c for c in CATEGORIES if has[c] and skip_reason(name, c) is None]
+
+
+def first_dtype(op: Any) -> str:
+    """The dtype under which an op's error inputs are counted."""
+    names = dtypes_of(op)
+    return ERRORS_DTYPE if ERRORS_DTYPE in names else names[0]
+
+
+def prepare() -> None:
+    """Makes a process fit for running cases.
+
+    Ops that draw numbers are wrapped in the database to keep the generators' states,
+    which is a read of the device on either side. Each case seeds before it runs.
+    """
+    torch.testing._utils.freeze_rng_state = contextlib.nullcontext
+    torch.set_num_threads(1)
+
+
+# ---- Running them ----
+
+
+# The tests of PyTorch's whose tolerances are those of one device against another.
+TOLERANT = (None, "test_compare_cpu", "test_noncontiguous_samples", "test_out")
+TOLERANT += ("test_variant_consistency_eager",)
+
+
+def tolerance_of(op: Any, dtype: torch.dtype, category: str) -> Tolerance:
+    """torch.testing's own, or wider where the database says so.
+
+    On a CPU worker all but a few results are equal bit for bit; COVERAGE.md lists those
+    that are not.
+    """
+    # How often an op that is made of others writes its out= is its own affair.
+    found = Tolerance(count_writes=category != "out")
+    name = op.formatted_name
+    found.metadata_only = op.has_nondeterministic_output
+    found.metadata_only |= (name, category) in UNINITIALISED
+    for entry in op.decorators:
+        if getattr(entry, "cls_name", None) not in (None, "TestCommon"):
+            continue
+        if getattr(entry, "test_name", None) not in TOLERANT:
+            continue
+        if getattr(entry, "device_type", None) not in (None, "cpu", "cuda"):
+            continue
+        for decorator in getattr(entry, "decorators", (entry,)):
+            if isinstance(decorator, toleranceOverride) and dtype in decorator.d:
+                given = decorator.d[dtype]
+                found.rtol = max(found.rtol or 0.0, given.rtol)
+                found.atol = max(found.atol or 0.0, given.atol)
+    return found
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of the cases of a category."""
+
+    cases: int = 0
+    exact: int = 0  # equal bit for bit
+    close: list[str] = dataclasses.field(default_factory=list)  # within tolerance
+    refused: int = 0  # raised by the CPU, and by the device as well
+    refusals: list[str] = dataclasses.field(default_factory=list)  # with what
+    differing: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    failures: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    crashes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    hangs: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+    def add(self, other: Outcome) -> None:
+        for field in dataclasses.fields(self):
+            sum_of = getattr(self, field.name) + getattr(other, field.name)
+            setattr(self, field.name, sum_of)
+
+
+def cases_of(
+    op: Any, dtype: torch.dtype, category: str, cap: int
+) -> tuple[list[Case], list[tuple[str, str]]]:
+    """The cases of a category, and what ended the making of more of them, if it did."""
+    cases: list[Case] = []
+    try:
+        cases.extend(CASES[category](op, dtype, cap))
+    except Exception as error:
+        return cases, [("the samples", brief(error))]
+    return cases, []
+
+
+class WorkerDied(Exception):
+    """The worker's process ended; the machine is of no more use."""
+
+
+class Runner:
+    """Runs the cases of one category; `report` hears of each step before it."""
+
+    def __init__(
+        self,
+        op: Any,
+        dtype: torch.dtype,
+        category: str,
+        report: Callable[[str], None] = len,
+    ) -> None:
+        self.name, self.category, self.report = op.formatted_name, category, report
+        self.tolerance = tolerance_of(op, dtype, category)
+        self.outcome = Outcome()
+        self.worker = json.loads(_device.device_info(0))["pid"]
+
+    def batches(self, cases: list[Case], size: int) -> Iterator[Outcome]:
+        """Runs the cases, `size` of them as one program, and gives what became of them.
+
+        Raises:
+            WorkerDied: an op of the batch ended the worker.
+        """
+        for start in range(0, len(cases), size):
+            batch = cases[start : start + size]
+            self.outcome = Outcome(cases=len(batch))
+            unread = self._batch(batch)
+            if unread and size > 1:
+                # An op failed of which no result was read: one by one tells which.
+                yield from self.batches(batch, 1)
+                continue
+            if unread and not self.outcome.failures + self.outcome.refusals:
+                self._fail(batch[0].label, "raised after all was read " + unread[0])
+            yield self.outcome
+
+    def _batch(self, cases: list[Case]) -> list[str]:
+        """Runs the cases as one program; returns the errors that no read has raised."""
+        batched = []
+        for case in cases:
+            self.report("cpu " + case.label)
+            case.weights = Weights()
+            if case.error is not None:
+                self._raising(case, case.error)
+                continue
+            cpu = self._place(case, compare.CPU)
+            expected, ok = self._run(case, cpu, compare.CPU)
+            if ok:
+                batched.append((case, cpu, expected))
+            else:
+                self._raising(case, expected)
+        uploaded = [(*case, self._placed(case[0])) for case in batched]
+        ran = []
+        for case, cpu, expected, ours in uploaded:
+            if ours is not None:
+                self.report("device " + case.label)
+                got, ok = self._run(case, ours, DEVICE)
+                ran.append((case, cpu, expected, ours, got, ok))
+        for case, cpu, expected, ours, got, ok in ran:
+            self.report("read " + case.label)
+            self._compare(case, ours, got, ok, cpu, expected)
+        return self._unread()
+
+    def _unread(self) -> list[str]:
+        """Errors of ops whose results nobody read, each of which is raised once."""
+        found = []
+        while True:
+            try:
+                torch.mycelya.synchronize()
+                return found
+            except Exception as error:
+                self._alive(error)
+                found.append(brief(error))
+
+    def _alive(self, error: Exception) -> None:
+        if not is_running(self.worker):
+            raise WorkerDied(brief(error))
+
+    def _place(self, case: Case, device: torch.device) -> Operands:
+        if case.mixed:
+            return Operands(case.tree, device)
+        copier = Copier(device, case.stay)
+        if device != compare.CPU:
+            case.weights.place(copier)
+        tree = copier.tree(case.tree)
+        # An op of numbers alone gives a tensor of the CPU on any machine.
+        here = copier.placed or case.default
+        return Operands(tree, device if here else compare.CPU)
+
+    def _placed(self, case: Case) -> Operands | None:
+        """The operands on the device; None, and a failure, if it doesn't take them."""
+        try:
+            return self._place(case, DEVICE)
+        except Exception as error:
+            self._alive(error)
+            self._fail(case.label, "operands not taken: " + brief(error))
+            return None
+
+    def _run(
+        self, case: Case, placed: Operands, device: torch.device
+    ) -> tuple[Any, bool]:
+        torch.manual_seed(zlib.crc32(case.label.encode()))
+        try:
+            with device if case.default else contextlib.nullcontext():
+                return case.call(placed.tree, case.weights), True
+        except Exception as error:
+            return error, False
+
+    def _compare(
+        self,
+        case: Case,
+        ours: Operands,
+        got: Any,
+        ok: bool,
+        cpu: Operands,
+        expected: Any,
+    ) -> None:
+        if not ok:
+            text = str(got) if isinstance(got, Difference) else "raised " + brief(got)
+            return self._fail(case.label, text)
+        comparison = Comparison(self.tolerance)
+        try:
+            comparison.check(ours, got, cpu, expected)
+            self.outcome.exact += comparison.exact
+            if not comparison.exact:
+                self.outcome.close.append(case.label)
+        except Difference as difference:
+            self._fail(case.label, str(difference))
+        except Exception as error:  # what the worker raised comes with a read
+            self._alive(error)
+            self._fail(case.label, "raised at the read " + brief(error))
+
+    def _raising(self, case: Case, expected: Any) -> None:
+        """The CPU raised, or CUDA would: the device must, at the latest when read."""
+        known = isinstance(expected, type)
+        want = expected if known else type(expected)
+        text = f"expected {want.__name__ if known else brief(expected)}"
+        self.report("device " + case.label)
+        ours = self._placed(case)
+        if ours is None:
+            return
+        case.weights = Weights()  # for a gradient that the CPU did not come to
+        got, ok = self._run(case, ours, DEVICE)
+        try:
+            if ok:
+                for t in tensors(got) + tensors(ours.tree):
+                    t.detach().cpu()
+                torch.mycelya.synchronize()
+        except Exception as error:
+            self._alive(error)
+            got, ok = error, False
+        self._unread()
+        if ok:
+            self._fail(case.label, f"raised nothing; {text}")
+        elif type(got) is not want:
+            self._fail(case.label, f"raised {brief(got)}; {text}")
+        else:
+            self.outcome.refused += 1
+            if brief(got) not in self.outcome.refusals:
+                self.outcome.refusals.append(brief(got))
+
+    def _fail(self, where: str, text: str) -> None:
+        known = is_known_difference(self.name, self.category, text)
+        kept = self.outcome.differing if known else self.outcome.failures
+        kept.append((where, text))
+
+
+def brief(error: BaseException) -> str:
+    """An exception in a line."""
+    text = " ".join(str(error).split()).replace(f"{ROOT}/", "")
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def main() -> None:
+    prepare()
+    name, *rest = sys.argv[1:]
+    op = OPS[name]
+    for dtype in rest[:1] or dtypes_of(op):
+        for category in rest[1:2] or categories_of(op, dtype):
+            runner, outcome = Runner(op, DTYPES[dtype], category), Outcome()
+            cases, broken = cases_of(op, DTYPES[dtype], category, 1 << 30)
+            outcome.failures += broken
+            for batch in runner.batches(cases, BATCH):
+                outcome.add(batch)
+            print(
+                f"{name} {dtype} {category}: {outcome.cases} cases, "
+                f"{outcome.exact} exact, {outcome.refused} refused by both, "
+                f"{len(outcome.differing)} differ as known, "
+                f"{len(outcome.failures)} failed"
+            )
+            for where, text in outcome.failures:
+                print(f"  {where}\n      {text}")
+
+
+if __name__ == "__main__":
+    import conftest  # noqa: F401 (registers the device)
+
+    main()

@@ -1,0 +1,182 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The cases run in a child, so that an op that ends or stops a process costs one op.
+
+The child, this file run as a script, reads requests from its stdin and answers on its
+stdout, both in lines of JSON. It says what it is about to do before it does it; the
+parent so knows where a child was that is heard no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from helpers import ROOT
+from opinfo import BATCH, DTYPES, OPS, Outcome, Runner, WorkerDied, cases_of, prepare
+
+HANG = 60.0  # seconds without a word; the slowest case takes some two
+START = 120.0  # the same while PyTorch is imported
+GIVE_UP = 5  # cases of one category that may crash or hang before the rest is left out
+
+
+class Ended(Exception):
+    """The child is of no more use: (kind, where it was, why)."""
+
+
+class Child:
+    """A process with a worker of its own, started again when an op ended it."""
+
+    def __init__(self, check: str) -> None:
+        self.check = check  # MYCELYA_CHECK
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self, op: str, dtype: str, category: str, cap: int) -> Outcome:
+        """What became of the cases of one category of one op in one dtype."""
+        outcome = Outcome()
+        size = BATCH
+        batch: Ended | None = None  # what a batch came to
+        while True:
+            request = {"op": op, "dtype": dtype, "category": category, "cap": cap}
+            request |= {"skip": outcome.cases, "size": size}
+            try:
+                self._ask(request, outcome)
+                if batch is not None and not outcome.crashes + outcome.hangs:
+                    self._note(outcome, batch, " (in a batch, not alone)")
+                return outcome
+            except Ended as ended:
+                self.stop()
+                if size > 1:
+                    size, batch = 1, ended  # again from the batch's start, one by one
+                    continue
+                outcome.cases += 1
+                self._note(outcome, ended)
+                if len(outcome.hangs + outcome.crashes) == GIVE_UP:
+                    outcome.failures.append(("the remaining cases", "left out"))
+                    return outcome
+
+    def _note(self, outcome: Outcome, ended: Ended, how: str = "") -> None:
+        kind, where, why = ended.args
+        kept = outcome.hangs if kind == "hang" else outcome.crashes
+        kept.append((where + how, why))
+
+    def _ask(self, request: dict[str, Any], outcome: Outcome) -> None:
+        if self.process is None:
+            self._start()
+        self._send(request)
+        where = "the samples"
+        while True:
+            answer = self._receive(HANG, where)
+            if "at" in answer:
+                where = answer["at"]
+            elif "batch" in answer:
+                outcome.add(Outcome(**answer["batch"]))
+            elif "died" in answer:
+                raise Ended("crash", where, "the worker ended: " + answer["died"])
+            else:
+                return
+
+    def _start(self) -> None:
+        path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)])
+        environment = {**os.environ, "PYTHONPATH": path.lstrip(os.pathsep)}
+        environment["MYCELYA_CHECK"] = self.check
+        environment["OMP_NUM_THREADS"] = "1"  # small tensors, and several children
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-u", str(Path(__file__).resolve())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env=environment,
+            start_new_session=True,
+        )
+        self.read = selectors.DefaultSelector()
+        self.read.register(self.process.stdout, selectors.EVENT_READ)
+        self.lines: list[bytes] = []
+        self.rest = b""
+        self._receive(START, "the start")
+
+    def _send(self, request: dict[str, Any]) -> None:
+        try:
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Ended("crash", "between two ops", self._why()) from None
+
+    def _receive(self, seconds: float, where: str) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        while not self.lines:
+            if not self.read.select(max(end - time.monotonic(), 0)):
+                raise Ended("hang", where, f"no word for {seconds:.0f} s")
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not data:
+                raise Ended("crash", where, self._why())
+            *self.lines, self.rest = (self.rest + data).split(b"\n")
+        return json.loads(self.lines.pop(0))
+
+    def _why(self) -> str:
+        status = self.process.wait()
+        self.log.seek(0)
+        log = " ".join(self.log.read().decode(errors="replace").split())
+        return f"the process ended with {status}: {log[-300:]}"
+
+    def stop(self) -> None:
+        """Ends the child, and the worker with it."""
+        if self.process is None:
+            return
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.communicate()
+        self.read.close()
+        self.log.close()
+        self.process = None
+
+
+# ---- The child ----
+
+
+def answers() -> Any:
+    """The real stdout, as a file; what ops print goes to stderr."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return out
+
+
+def serve() -> None:
+    prepare()
+    out = answers()
+
+    def say(**answer: Any) -> None:
+        out.write(json.dumps(answer) + "\n")
+
+    say(ready=True)
+    for line in sys.stdin:
+        ask = json.loads(line)
+        op, dtype = OPS[ask["op"]], DTYPES[ask["dtype"]]
+        category = ask["category"]
+        cases, broken = cases_of(op, dtype, category, ask["cap"])
+        try:
+            runner = Runner(op, dtype, category, lambda step: say(at=step))
+            for outcome in runner.batches(cases[ask["skip"] :], ask["size"]):
+                say(batch=dataclasses.asdict(outcome))
+        except WorkerDied as died:
+            say(died=str(died))
+            return
+        if broken:
+            say(batch=dataclasses.asdict(Outcome(failures=broken)))
+        say(end=True)
+
+
+if __name__ == "__main__":
+    serve()

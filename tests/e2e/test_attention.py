@@ -1,0 +1,123 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""scaled_dot_product_attention: one op each way, every kind of mask."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import compare, to_device
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+B, H, L, S, E = 2, 4, 5, 7, 8
+
+
+def qkv(dtype=torch.float32, heads=H, length=L, **kwargs):
+    shapes = [(B, H, length, E), (B, heads, S, E), (B, heads, S, E)]
+    return [torch.randn(s, dtype=dtype, **kwargs).requires_grad_() for s in shapes]
+
+
+MASKS = {
+    "none": lambda: None,
+    "bool": lambda: torch.rand(B, 1, L, S) > 0.3,
+    "bool rows": lambda: torch.ones(L, S, dtype=torch.bool).tril(2),
+    "float": lambda: torch.randn(B, H, L, S),
+    "float broadcast": lambda: torch.randn(1, 1, L, S),
+    "-inf": lambda: torch.zeros(L, S).masked_fill(torch.rand(L, S) < 0.3, -torch.inf),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_masks(mask, dtype):
+    mask = MASKS[mask]()
+    extra = (
+        [] if mask is None else [mask if mask.dtype == torch.bool else mask.to(dtype)]
+    )
+    compare(
+        lambda q, k, v, *m: F.scaled_dot_product_attention(q, k, v, *m),
+        *qkv(dtype),
+        *extra,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"is_causal": True, "scale": 2.0},
+        {"dropout_p": 0.4},
+        {"dropout_p": 0.4, "is_causal": True},
+    ],
+    ids=str,
+)
+def test_options(options):
+    def attend(q, k, v):
+        torch.manual_seed(5)
+        return F.scaled_dot_product_attention(q, k, v, **options)
+
+    compare(attend, *qkv())
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_grouped_queries(heads):
+    compare(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        *qkv(heads=heads),
+    )
+
+
+def test_layouts():
+    """Heads inside, packed projections, no batch, one query."""
+    packed = torch.randn(B, L, 3 * H * E, requires_grad=True)
+
+    def attend(x):
+        q, k, v = (t.unflatten(-1, (H, E)).transpose(1, 2) for t in x.chunk(3, -1))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return out.transpose(1, 2).flatten(2)
+
+    compare(attend, packed)
+    compare(F.scaled_dot_product_attention, *(t.detach()[0] for t in qkv()))
+    compare(F.scaled_dot_product_attention, *qkv(length=1))
+
+
+def test_gradient_of_a_mask():
+    mask = torch.randn(B, H, L, S, requires_grad=True)
+    compare(F.scaled_dot_product_attention, *qkv(), mask)
+
+
+@pytest.mark.cpu_worker
+def test_it_is_one_op_each_way(counters):
+    q, k, v = (to_device(t) for t in qkv())
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert counters()["ops_recorded"] == 1
+    torch.mycelya.reset_metrics()
+    torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    assert counters()["ops_recorded"] <= 3  # ones_like is an empty and a fill
+
+
+def test_pytorchs_switches_hold():
+    with sdpa_kernel(SDPBackend.MATH):
+        compare(F.scaled_dot_product_attention, *qkv())
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    q, k, v = (to_device(t) for t in qkv())
+    with pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(q, k[..., :4], v)
+    with pytest.raises(RuntimeError, match="dtype"):
+        F.scaled_dot_product_attention(q, k.double(), v)
+    with pytest.raises(RuntimeError, match="is_causal"):
+        mask = to_device(torch.ones(L, S, dtype=torch.bool))
+        F.scaled_dot_product_attention(q, k, v, mask, is_causal=True)
+
+
+def test_multi_head_attention_module():
+    torch.manual_seed(0)
+    cpu = torch.nn.MultiheadAttention(H * E, H, batch_first=True)
+    ours = torch.nn.MultiheadAttention(H * E, H, batch_first=True).to("mycelya")
+    ours.load_state_dict(cpu.state_dict())
+    x = torch.randn(B, L, H * E, requires_grad=True)
+    compare(lambda x: (ours if x.device.type == "mycelya" else cpu)(x, x, x)[0], x)

@@ -1,0 +1,225 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""`import torch` alone registers the device, costs little, and never fails."""
+
+import os
+import shutil
+import tomllib
+
+import pytest
+from helpers import ROOT, run
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """PYTHONPATH of an environment in which this checkout is the installed package.
+
+    Its metadata stands first in the path, so that it hides what may be installed.
+    """
+    site = tmp_path / "site"
+    info = site / "mycelya_torch-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mycelya-torch\n")
+    ((group, entries),) = PYPROJECT["project"]["entry-points"].items()
+    lines = [f"[{group}]", *(f"{name} = {where}" for name, where in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+
+
+def test_import_torch_is_enough(installed, tmp_path):
+    code = """
+        import torch
+        x = torch.arange(3.0, device="mycelya") * 2
+        print(x.tolist(), x.is_mycelya, torch.accelerator.current_accelerator())
+        print(torch.get_device_module("mycelya") is torch.mycelya)
+        import mycelya_torch
+        print(mycelya_torch.RemoteMachine.__name__)
+    """
+    status, out, err = run(code, tmp_path, **installed)
+    assert (status, err) == (0, "")
+    assert out == "[0.0, 2.0, 4.0] True mycelya\nTrue\nRemoteMachine\n"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import mycelya_torch",
+        "from mycelya_torch import RemoteMachine",
+        "import mycelya_torch.machine",
+        "import mycelya_torch_autoload; mycelya_torch_autoload.autoload()",
+        "import torch; import mycelya_torch_autoload as a; a.autoload()",
+    ],
+)
+def test_whatever_is_imported_first(first, installed, tmp_path):
+    """The package imports torch, which loads the entry point: it is there already."""
+    code = f"""
+        {first}
+        import mycelya_torch, torch
+        print(torch.ones(2, device="mycelya").sum().item(), dir(mycelya_torch) != [])
+        print(mycelya_torch.GPUType.H100.value, torch.mycelya is mycelya_torch.device)
+    """
+    for autoload in ("1", "0"):
+        env = {**installed, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+        status, out, err = run(code, tmp_path, **env)
+        assert (status, err) == (0, ""), autoload
+        assert out == "2.0 True\nH100 True\n"
+
+
+def test_it_can_be_turned_off(installed, tmp_path):
+    code = """
+        import sys, torch
+        print("mycelya_torch" in sys.modules, hasattr(torch, "mycelya"))
+        import mycelya_torch
+        print(torch.ones(2, device="mycelya").sum().item())
+    """
+    env = {**installed, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    status, out, err = run(code, tmp_path, **env)
+    assert (status, err) == (0, "")
+    assert out == "False False\n2.0\n"
+
+
+def test_nothing_runs_before_the_first_use(installed, tmp_path):
+    """No thread, socket, process or Go runtime more than torch alone has."""
+    code = """
+        import os
+        import torch
+
+        def kinds():
+            found = []
+            for name in os.listdir("/proc/self/fd"):
+                try:
+                    found.append(os.readlink("/proc/self/fd/" + name).partition(":")[0])
+                except FileNotFoundError:  # the listing's own
+                    pass
+            return sorted(found)
+
+        threads = os.listdir("/proc/self/task")
+        children = [open(f"/proc/self/task/{t}/children").read() for t in threads]
+        maps = open("/proc/self/maps").read()
+        print(len(threads), "".join(children), kinds().count("socket"), len(kinds()))
+        print("libmycelya_go" in maps)
+        if hasattr(torch, "mycelya"):
+            # Nor do these use it.
+            model = torch.nn.Linear(2, 2)
+            str(model.state_dict()), torch.mycelya.is_available()
+            torch.mycelya.device_count(), torch.mycelya.current_device()
+            torch.manual_seed(0), torch.get_rng_state()
+            assert not torch.mycelya.is_initialized()
+            assert "libmycelya_go" not in open("/proc/self/maps").read()
+            assert len(os.listdir("/proc/self/task")) == len(threads)
+    """
+    outs = []
+    for autoload in ("1", "0"):
+        env = {**installed, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+        status, out, err = run(code, tmp_path, **env)
+        assert (status, err) == (0, "")
+        outs.append(out)
+    assert outs[0] == outs[1] and outs[0].endswith("False\n")
+
+
+def broken_package(tmp_path, replace):
+    """A copy of the package without its libraries, one of whose files is replaced."""
+    folder = tmp_path / "broken"
+    shutil.copytree(
+        ROOT / "mycelya_torch",
+        folder / "mycelya_torch",
+        ignore=shutil.ignore_patterns("lib", "bin", "__pycache__"),
+    )
+    for name, text in replace.items():
+        (folder / "mycelya_torch" / name).write_text(text)
+    return str(folder)
+
+
+FAILURES = {
+    "no library": {},
+    "a syntax error": {"__init__.py": "this is no Python"},
+    "an exception": {"__init__.py": "raise KeyError('what')"},
+    "an exit": {"__init__.py": "raise SystemExit(3)"},
+    "an empty library": {"lib/libmycelya_device.so": ""},
+}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["warns", "warnings are errors"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_is_one_warning(failure, strict, installed, tmp_path):
+    files = FAILURES[failure]
+    folder = broken_package(tmp_path, {k: v for k, v in files.items() if "/" not in k})
+    for name in files.keys() - {"__init__.py"}:
+        path = os.path.join(folder, "mycelya_torch", name)
+        os.makedirs(os.path.dirname(path))
+        open(path, "w").close()
+    code = """
+        import torch
+        print(torch.ones(2).sum().item())
+        try:
+            torch.ones(2, device="mycelya")
+        except RuntimeError as error:
+            print("mycelya" in str(error))
+    """
+    site = installed["PYTHONPATH"].partition(os.pathsep)[0]
+    path = os.pathsep.join([site, folder, str(ROOT)])
+    env = {"PYTHONPATH": path, "PYTHONWARNINGS": "error" if strict else "default"}
+    status, out, err = run(code, tmp_path, **env)
+    assert status == 0, err
+    assert out == "2.0\nTrue\n"
+    warning = 'RuntimeWarning: The device "mycelya" is not available: '
+    assert err.count(warning) == 1 and "Traceback" not in err, err
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in err
+
+
+def test_a_bad_setting_is_one_warning(installed, tmp_path):
+    """And it is an error for those who import the package themselves."""
+    code = """
+        import torch
+        try:
+            import mycelya_torch
+        except NotImplementedError as error:
+            print(error)
+    """
+    env = {**installed, "MYCELYA_MACHINE": "moon:base"}
+    status, out, err = run(code, tmp_path, **env)
+    assert status == 0
+    assert err.count("RuntimeWarning") == 1 and "'moon:base'" in err
+    assert "'moon:base'" in out
+
+
+def test_another_backend_was_first(tmp_path):
+    code = """
+        import torch
+        torch.utils.rename_privateuse1_backend("other")
+        try:
+            import mycelya_torch
+        except RuntimeError as error:
+            print(error)
+        print(torch.device("other:0"))
+    """
+    env = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    status, out, err = run(code, tmp_path, **env)
+    assert (status, err) == (0, "")
+    assert "'other' has registered already" in out and out.endswith("other:0\n")
+
+
+def test_what_it_adds_to_import_torch(installed, tmp_path):
+    """At most 15 ms. The least of several runs: others use the machine too."""
+    code = """
+        import time
+        import torch
+        from importlib.metadata import entry_points
+
+        (entry,) = set(entry_points(group="torch.backends", name="mycelya"))
+        begin = time.process_time()
+        entry.load()()
+        print((time.process_time() - begin) * 1e3)
+        assert torch.device("mycelya").type == "mycelya"
+    """
+    env = {**installed, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    env["PYTHONPYCACHEPREFIX"] = str(tmp_path / "pycache")
+    env["PYTHONDONTWRITEBYTECODE"] = ""
+    times = []
+    for _ in range(8):
+        status, out, err = run(code, tmp_path, **env)
+        assert (status, err) == (0, "")
+        times.append(float(out))
+    assert min(times) <= 15, times

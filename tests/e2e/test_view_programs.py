@@ -1,0 +1,133 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Random programs of views, writes and gradients do the same here as on the CPU.
+
+After each line: the same error or none, and the same metadata of every live tensor.
+At the end: the same bytes of every tensor, gradient and storage. A failure prints the
+shortest program that hypothesis could make of it, which runs as it stands.
+"""
+
+import re
+
+import pytest
+import torch
+from helpers import DEVICE
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from view_programs import Program, Run, difference, make
+
+pytestmark = [
+    pytest.mark.cpu_worker,  # bytes are compared, and CUDA's NaNs have other ones
+    pytest.mark.filterwarnings("ignore"),
+]
+
+# A row decides one step. Rows of bytes are drawn at once and shrink one by one.
+tapes = st.lists(st.binary(min_size=16, max_size=16), min_size=2, max_size=16)
+programs = tapes.map(make)
+common = {
+    "deadline": None,
+    "database": None,
+    "print_blob": False,
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+def check(program: Program) -> None:
+    found = difference(program, Run(str(DEVICE)))
+    if found:
+        raise AssertionError(f"{found}\n\n{program.source()}")
+
+
+@settings(max_examples=400, derandomize=True, **common)
+@given(program=programs)
+def test_programs(program):
+    check(program)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_programs():
+    """Each run draws others. Half are a program of the other half with other sizes:
+    often the same one to the compiler, which then takes what it has compiled."""
+    seen = set()
+
+    @settings(max_examples=6_000, **common)
+    @given(tape=tapes)
+    def run(tape):
+        for larger in (False, True):
+            program = make(tape, larger)
+            check(program)
+            seen.add("\n".join(program.lines))
+
+    run()
+    assert len(seen) >= 10_000
+
+
+# ---- A failure is found, and printed so that it helps ----
+
+
+def replayed(source: str, device: str) -> tuple[list, dict[str, torch.Tensor]]:
+    """What the function in a printed program returns."""
+    names: dict = {}
+    exec(source[: source.index("\nfor device in")], names)
+    return names["program"](device, [])
+
+
+@settings(max_examples=50, derandomize=True, phases=[Phase.generate], **common)
+@given(program=programs)
+def test_a_printed_program_runs_as_it_stands(program):
+    for device in ("cpu", str(DEVICE)):
+        seen, tensors = replayed(program.source(), device)
+        assert repr(seen) == repr(program.cpu.seen)
+        assert tensors.keys() == program.cpu.tensors().keys()
+
+
+class Mistaken(Run):
+    """The CPU with a mistake: it does something else for one kind of line."""
+
+    def __init__(self, pattern: str, replacement: str) -> None:
+        super().__init__("cpu")
+        self.pattern, self.replacement = pattern, replacement
+
+    def do(self, line):
+        return super().do(re.sub(self.pattern, self.replacement, line))
+
+
+ERROR = "CPU: RuntimeError|grad_fn of"
+MISTAKES = {
+    "a write is lost": (r"\.mul_\(.*\)$", ".mul_(1)", "bytes of"),
+    "a view is a copy": (
+        r"(= v\d+\.permute\(.*\))$",
+        r"\1.clone()",
+        "(version|storage) of",
+    ),
+    "a write is not counted": (r"^(v\d+)\.zero_", r"\1.data.zero_", "version of"),
+    "an error is not raised": (r"^(v\d+\.zero_)", r"with torch.no_grad(): \1", ERROR),
+    "a gradient is another": (r"\.backward\(", ".mul(2).backward(", "bytes of v.*grad"),
+    "a window is elsewhere": (r"(\.select\(-?\d+), 1\)", r"\1, 0)", "offset of"),
+}
+
+
+def found_by_hypothesis(name: str, **options) -> str:
+    pattern, replacement, expected = MISTAKES[name]
+
+    @settings(max_examples=2000, derandomize=True, **{**common, **options})
+    @given(program=programs)
+    def run(program):
+        found = difference(program, Mistaken(pattern, replacement))
+        assert not found, f"{found}\n{program.source()}"
+
+    with pytest.raises(AssertionError, match=expected) as error:
+        run()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_found(name):
+    found_by_hypothesis(name, phases=[Phase.generate])
+
+
+def test_what_is_printed_is_short():
+    text = found_by_hypothesis("a view is a copy")
+    program = text[text.index("def program") : text.index("return seen")]
+    assert program.count(" = ") == 2, program  # the tensor and the view
