@@ -6,6 +6,7 @@
 #   make demo     train a small CNN on the device
 #   make test     everything CI runs
 #   make check    formats, linters, types, generated code
+#   make sweep    PyTorch's op database against the CPU, every dtype
 #   make bench    the figures of bench/RESULTS.md
 #   make gpu      the tests on a CUDA worker, on a host that has a GPU
 #   make gen      generated code again;  make golden   golden files again
@@ -20,7 +21,7 @@ TORCH := 2.15.0
 CUDA_CRT := 13.2.86
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test bench gpu gen golden check build venv test-go test-cpp test-python
+.PHONY: demo test sweep bench gpu gen golden check build venv test-go test-cpp test-python
 
 demo: build
 	$(PY) examples/digits.py --device mycelya
@@ -36,6 +37,10 @@ test-cpp: build
 # tests/e2e runs the examples and looks into the wheel too.
 test-python: build
 	$(PY) -m pytest tests/e2e $(PYTEST)
+
+# The whole op database, every dtype, and the tables of tests/e2e/COVERAGE.md.
+sweep: build
+	$(PY) -m pytest tests/e2e/test_opinfo.py --summary -n 2
 
 bench: build
 	$(PY) bench/capture.py --markdown
