@@ -30,9 +30,7 @@ type item struct {
 	n     uint32 // list: items; string: bytes; tensor: local number
 	word  uint32 // index of its word in the skeleton
 	param uint32 // its first parameter slot
-	sizes uint64 // tensor: dim classes
-	strs  uint64 // tensor: stride classes
-	v     uint64 // literal; string: index of its first word
+	v     uint64 // literal; string, geometry: index of its first word
 }
 
 func (it *item) has(flag uint8) bool { return it.flags&flag != 0 }
@@ -284,8 +282,6 @@ func (d *decoder) tensor(w uint64, at int, result bool) error {
 	switch {
 	case !ir.DType(it.sub).Valid():
 		return d.errorf(at, "unknown dtype %d", it.sub)
-	case it.rank > maxRank:
-		return d.errorf(at, "rank %d is above %d", it.rank, maxRank)
 	case it.flags&^uint8(tFirst|tSame|tContig|tOff0|tWhole|tWrite) != 0:
 		return d.errorf(at, "unknown tensor flags %#x", it.flags)
 	case first && it.n != d.out.locals:
@@ -304,11 +300,12 @@ func (d *decoder) tensor(w uint64, at int, result bool) error {
 	}
 	if !it.has(tSame) {
 		var err error
-		if it.sizes, err = d.classes(it.rank); err != nil {
+		it.v = uint64(d.pos)
+		if err = d.classes(it.rank); err != nil {
 			return err
 		}
 		if !it.has(tContig) {
-			if it.strs, err = d.classes(it.rank); err != nil {
+			if err = d.classes(it.rank); err != nil {
 				return err
 			}
 		}
@@ -320,18 +317,23 @@ func (d *decoder) tensor(w uint64, at int, result bool) error {
 	return nil
 }
 
-// classes reads a word with the classes of rank dims.
-func (d *decoder) classes(rank uint8) (uint64, error) {
-	at := d.pos
-	w, err := d.word()
-	if err != nil {
-		return 0, err
+// classes passes the words with the classes of rank dims.
+func (d *decoder) classes(rank uint8) error {
+	for left := int(rank); ; left -= classesPerWord {
+		at := d.pos
+		w, err := d.word()
+		switch {
+		case err != nil:
+			return err
+		case w&(w>>1)&0x5555555555555555 != 0:
+			return d.errorf(at, "%#x has a dim of unknown class", w)
+		case left <= classesPerWord && w>>(2*left) != 0:
+			return d.errorf(at, "%#x has more than %d dims", w, left)
+		case left <= classesPerWord:
+			return nil
+		}
 	}
-	if w&(w>>1)&0x5555555555555555 != 0 {
-		return 0, d.errorf(at, "%#x has a dim of unknown class", w)
-	}
-	if rank < maxRank && w>>(2*uint(rank)) != 0 {
-		return 0, d.errorf(at, "%#x has more than %d dims", w, rank)
-	}
-	return w, nil
 }
+
+// classWords is the number of words that the classes of rank dims take.
+func classWords(rank uint8) int { return max(1, (int(rank)+classesPerWord-1)/classesPerWord) }

@@ -20,10 +20,10 @@ func (b *builder) symbol(slot uint32) ir.Dim {
 }
 
 // dims reads rank dims: those of class 0 and 1 are constants of the skeleton, the others symbols.
-func (b *builder) dims(classes uint64, rank uint8, slot uint32) []ir.Dim {
+func (b *builder) dims(classes []uint64, rank uint8, slot uint32) []ir.Dim {
 	dims := make([]ir.Dim, rank)
 	for i := range dims {
-		switch classes >> (2 * i) & 3 {
+		switch classes[i/classesPerWord] >> (2 * (i % classesPerWord)) & 3 {
 		case dZero:
 			dims[i] = ir.Const(0)
 		case dOne:
@@ -38,10 +38,11 @@ func (b *builder) dims(classes uint64, rank uint8, slot uint32) []ir.Dim {
 // geometry reads the geometry that a tensor word brings along.
 func (b *builder) geometry(it *item) geometry {
 	rank, slot := it.rank, it.param
-	g := geometry{typ: ir.Type{DType: ir.DType(it.sub), Dims: b.dims(it.sizes, rank, slot)}}
+	classes := b.t.Skeleton[it.v:]
+	g := geometry{typ: ir.Type{DType: ir.DType(it.sub), Dims: b.dims(classes, rank, slot)}}
 	slot += uint32(rank)
 	if !it.has(tContig) {
-		g.typ.Strides = b.dims(it.strs, rank, slot)
+		g.typ.Strides = b.dims(classes[classWords(rank):], rank, slot)
 		slot += uint32(rank)
 	}
 	if !it.has(tOff0) {

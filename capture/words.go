@@ -48,7 +48,7 @@ const (
 	tWhole  = 16
 	tWrite  = 32
 
-	maxRank = 32
+	classesPerWord = 32
 )
 
 var reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event"}

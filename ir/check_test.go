@@ -152,7 +152,7 @@ func TestVerifyBroken(t *testing.T) {
 		"result dtype":  {func(g *Graph) { g.Types[2].DType = NumDTypes }, "no dtype has the number 21"},
 		"result dim":    {func(g *Graph) { g.Types[2].Dims = []Dim{SymDim(7)} }, "symbol 7 of 1"},
 		"strides":       {func(g *Graph) { g.Types[2].Strides = []Dim{} }, "0 strides for 1 sizes"},
-		"rank":          {func(g *Graph) { g.Types[2].Dims = make([]Dim, 33) }, "rank 33 exceeds 32"},
+		"rank":          {func(g *Graph) { g.Types[2].Dims = make([]Dim, 256) }, "rank 256 exceeds 255"},
 		"undefined":     {func(g *Graph) { g.Types[2].DType = Invalid }, "an undefined tensor with sizes"},
 		"output":        {func(g *Graph) { g.Outputs[0].Value = 9 }, "no value %9"},
 		"equal":         {func(g *Graph) { g.equal = []Dim{SymDim(3)} }, "symbol 3 of 1"},

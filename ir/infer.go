@@ -6,7 +6,7 @@ package ir
 import "fmt"
 
 // maxRank is the most dims a tensor has (the trace's limit).
-const maxRank = 32
+const maxRank = 255
 
 // IsNumber says whether an argument is a Python number: the value of an OpParam node.
 func (g *Graph) IsNumber(a Arg) bool {

@@ -24,7 +24,7 @@ const (
 	MaxList         = 1 << 16 // a _foreach_ op over every parameter of a large model
 	MaxOpName       = 1 << 10 // bytes
 	MaxString       = 1 << 16 // bytes of a string argument: einsum equations, rounding modes
-	MaxRank         = 32      // the trace has 2 bits per dim in one word
+	MaxRank         = 255     // the trace has 8 bits for it
 	MaxRef          = 1 << 16 // inputs, outputs
 	KeyBytes        = 20      // 16 of the skeleton's hash, 4 of the variant
 )

@@ -41,7 +41,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"tensor buffer", "tensor 0: buffer 7 of 5", func(p *Program) { p.Tensors[0].Buffer = 7 }},
 		{"tensor dtype", "tensor 2: dtype 21 doesn't exist", func(p *Program) { p.Tensors[2].Dtype = 21 }},
 		{"tensor dtype 0", "tensor 2: dtype 0 doesn't exist", func(p *Program) { p.Tensors[2].Dtype = 0 }},
-		{"rank", "tensor 0: 33 dims", func(p *Program) { p.Tensors[0].Sizes = make([]*Dim, 33) }},
+		{"rank", "tensor 0: 256 dims", func(p *Program) { p.Tensors[0].Sizes = make([]*Dim, 256) }},
 		{"contiguous with strides", "tensor 1: contiguous, but has 2 strides", func(p *Program) { p.Tensors[1].Contiguous = true }},
 		{"strides missing", "tensor 1: 1 strides for 2 sizes", func(p *Program) { p.Tensors[1].Strides = p.Tensors[1].Strides[:1] }},
 		{"size missing", "tensor 0: size 1 is missing", func(p *Program) { p.Tensors[0].Sizes[1] = nil }},

@@ -30,7 +30,7 @@ static const char* api_load(void* lib, api* a) {
 }
 
 // What one executor's calls share. Go may not put pointers to its memory into a struct that it passes to C.
-enum { MAX_ERRORS = 16, MAX_RANK = 32 };
+enum { MAX_ERRORS = 16, MAX_RANK = 255 };
 typedef struct {
   api a;
   myc_exec* x;

@@ -402,15 +402,9 @@ func (a *assembler) tensor(s string) error {
 	if flags&tSame != 0 {
 		return nil
 	}
-	a.word(classes(g.sizes))
-	for _, v := range g.sizes {
-		a.param(uint64(v))
-	}
+	a.dims(g.sizes)
 	if !contiguous {
-		a.word(classes(g.strides))
-		for _, v := range g.strides {
-			a.param(uint64(v))
-		}
+		a.dims(g.strides)
 	}
 	if g.offset != 0 {
 		a.param(uint64(g.offset))
@@ -425,11 +419,18 @@ func equal(x, y *geometry) bool {
 	return x.dtype == y.dtype && slices.Equal(x.sizes, y.sizes) && slices.Equal(x.strides, y.strides) && x.offset == y.offset
 }
 
-func classes(values []int64) (w uint64) {
+// dims writes the classes of sizes or strides, 32 to a word, and the numbers themselves.
+func (a *assembler) dims(values []int64) {
+	words := make([]uint64, max(1, (len(values)+31)/32))
 	for i, v := range values {
-		w |= uint64(min(v, 2)) << (2 * i)
+		words[i/32] |= uint64(min(v, 2)) << (2 * (i % 32))
 	}
-	return w
+	for _, w := range words {
+		a.word(w)
+	}
+	for _, v := range values {
+		a.param(uint64(v))
+	}
 }
 
 func parseGeometry(s string) (g geometry, err error) {

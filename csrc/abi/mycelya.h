@@ -60,8 +60,8 @@ enum {
 //     MYC_W_GEN                                           a generator: 1 parameter, its id (0 = the device's default)
 //     MYC_W_LIST    kind:8..15 (MYC_L_*)  n:16..47        then n args
 //   tensor = MYC_W_TENSOR  dtype:8..15  rank:16..23  flags:24..31 (MYC_T_*)  local:32..63
-//            then, unless MYC_T_SAME, a geometry: one word of dim classes, 2 bits per dim from bit 0 (MYC_D_*), and when
-//            MYC_T_CONTIG is not set one word of stride classes likewise.  (rank <= 32)
+//            then, unless MYC_T_SAME, a geometry: dim classes, 2 bits per dim from bit 0 (MYC_D_*), 32 dims to a word and
+//            at least one word, and when MYC_T_CONTIG is not set stride classes likewise.  (rank <= MYC_MAX_RANK)
 //            Parameters of a geometry, in order: rank sizes; rank strides unless CONTIG; the storage offset in elements
 //            unless OFF0; when FIRST and not WHOLE the storage's size in bytes.
 //   result = MYC_W_NONE                                   an undefined tensor
@@ -102,6 +102,7 @@ enum { MYC_R_RNG = 1, MYC_R_EFFECT = 2, MYC_R_DYNAMIC = 4 };    // draws random 
 enum { MYC_SHAPE_RANK = 32, MYC_SHAPE_WORDS = 2 + 2 * MYC_SHAPE_RANK };
 enum { MYC_N_F64 = 1, MYC_N_I64 = 2, MYC_N_BOOL = 3, MYC_N_C128 = 4 };
 enum { MYC_L_TENSORS = 1, MYC_L_OPT_TENSORS = 2, MYC_L_INTS = 3, MYC_L_FLOATS = 4, MYC_L_BOOLS = 5, MYC_L_SCALARS = 6 };
+enum { MYC_MAX_RANK = 255 };
 enum { MYC_D_ZERO = 0, MYC_D_ONE = 1, MYC_D_OTHER = 2 };        // class of one size or stride
 enum {
   MYC_T_FIRST = 1,    // first sight of this storage in this trace

@@ -54,7 +54,8 @@ at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, std::optio
   m.defined = true;
   m.dtype = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
   dtype_code(m.dtype);  // refuses what no worker has
-  TORCH_CHECK(sizes.size() <= 32, "mycelya tensors have at most 32 dimensions, got ", sizes.size(), ".");
+  TORCH_CHECK(sizes.size() <= MYC_MAX_RANK, "mycelya tensors have at most ", static_cast<int>(MYC_MAX_RANK),
+              " dimensions, got ", sizes.size(), ".");
   at::detail::check_size_nonnegative(sizes);
   m.sizes.assign(sizes.begin(), sizes.end());
   m.strides.assign(strides.begin(), strides.end());

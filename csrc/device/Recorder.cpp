@@ -17,6 +17,7 @@ namespace {
 // milliseconds and to let the worker start early.
 constexpr uint64_t kMaxRecords = 5000;
 
+// Of up to 32 values.
 uint64_t classes(c10::IntArrayRef values) {
   uint64_t word = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -164,15 +165,20 @@ uint32_t Recorder::bind(Storage& s) {
   return s.local;
 }
 
-void Recorder::geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes) {
-  const auto sizes = t.sizes();
-  word(classes(sizes));
-  for (const int64_t v : sizes) param(static_cast<uint64_t>(v));
-  if ((flags & MYC_T_CONTIG) == 0) {
-    const auto strides = t.strides();
-    word(classes(strides));
-    for (const int64_t v : strides) param(static_cast<uint64_t>(v));
+void Recorder::dims(c10::IntArrayRef values) {
+  constexpr size_t kWord = 32;
+  if (C10_LIKELY(values.size() <= kWord)) {
+    word(classes(values));
+  } else {
+    for (size_t i = 0; i < values.size(); i += kWord)
+      word(classes(values.slice(i, std::min(kWord, values.size() - i))));
   }
+  for (const int64_t v : values) param(static_cast<uint64_t>(v));
+}
+
+void Recorder::geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes) {
+  dims(t.sizes());
+  if ((flags & MYC_T_CONTIG) == 0) dims(t.strides());
   if ((flags & MYC_T_OFF0) == 0) param(static_cast<uint64_t>(t.storage_offset()));
   if (with_bytes) param(static_cast<uint64_t>(t.unsafe_storage().nbytes()));
 }

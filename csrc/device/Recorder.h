@@ -117,6 +117,7 @@ class Recorder {
   void wait_for_room_slow();
   void set_default_dtype(c10::ScalarType dtype, Origin origin);
   uint32_t bind(Storage& s);
+  void dims(c10::IntArrayRef values);
   void geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
   void reset();
 

@@ -402,6 +402,26 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   }
 }
 
+// What a record has room for.
+void check_ranks(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
+  const auto check = [&](int64_t rank) {
+    TORCH_CHECK(rank <= MYC_MAX_RANK, op.full_name, " on mycelya takes and makes tensors of at most ",
+                static_cast<int>(MYC_MAX_RANK), " dimensions, got ", rank, ".");
+  };
+  for (const auto& value : args) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) check(value.toTensor().dim());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorList()) check(t.dim());
+    } else if (value.isOptionalTensorList()) {
+      for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
+        if (t && t->defined()) check(t->dim());
+      }
+    }
+  }
+  for (const OutMeta& m : results) check(static_cast<int64_t>(m.sizes.size()));
+}
+
 }  // namespace
 
 bool only_checking() { return checking_now; }
@@ -436,10 +456,7 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
   } else {
     infer_in_place(op, args, entry->metas);
   }
-  for (const OutMeta& m : entry->metas) {
-    TORCH_CHECK(m.sizes.size() <= 32, "mycelya tensors have at most 32 dimensions, ", op.full_name, " would make ",
-                m.sizes.size(), ".");
-  }
+  check_ranks(op, args, entry->metas);
   if (cache.used >= kSlots * 3 / 4) {
     for (auto& s : cache.slots) s.reset();
     cache.used = 0;

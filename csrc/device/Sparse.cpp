@@ -5,6 +5,8 @@
 // of dense ones. Where PyTorch's kernel for the CPU is made of operators too, it runs under our key; what it would
 // compute in memory is written here. An operator that has neither is refused (Register.cpp).
 
+#include "Sparse.h"
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/WrapDimUtils.h>
@@ -39,7 +41,6 @@ namespace {
 using at::IntArrayRef;
 using at::Scalar;
 using at::Tensor;
-using Dims = std::vector<int64_t>;
 
 // ---- PyTorch's own kernels ----
 
@@ -92,15 +93,77 @@ void as_on_cpu(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   handle.redispatchBoxed(c10::DispatchKeySet(kKey), stack);
 }
 
-// ---- Indices as numbers ----
+}  // namespace
 
-// The coordinates along some dimensions as one row-major number for each element.
+template <c10::DispatchKey kKey>
+void run_as_on_cpu(torch::Library& library, at::ArrayRef<const char*> names) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const char* name : names) {
+    const std::string_view n(name);
+    const auto dot = n.find('.');
+    const auto handle =
+        dispatcher.findOp({"aten::" + std::string(n.substr(0, dot)),
+                           dot == std::string_view::npos ? std::string() : std::string(n.substr(dot + 1))});
+    if (!handle || !handle->hasKernelForDispatchKey(kKey)) continue;
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&as_on_cpu<kKey>>());
+  }
+}
+
+template void run_as_on_cpu<c10::DispatchKey::CPU>(torch::Library&, at::ArrayRef<const char*>);
+template void run_as_on_cpu<c10::DispatchKey::SparseCPU>(torch::Library&, at::ArrayRef<const char*>);
+template void run_as_on_cpu<c10::DispatchKey::SparseCsrCPU>(torch::Library&, at::ArrayRef<const char*>);
+
+// ---- Shared with compressed tensors ----
+
+void check_devices(const char* op, std::initializer_list<std::reference_wrapper<const Tensor>> tensors) {
+  std::optional<c10::Device> device;
+  for (const Tensor& t : tensors) {
+    if (t.is_cpu() && t.dim() == 0) continue;
+    if (!device) device = t.device();
+    TORCH_CHECK(t.device() == *device,
+                "Expected all tensors to be on the same device, but found at least two devices, ", *device, " and ",
+                t.device(), "! (when checking arguments of ", op, ")");
+  }
+}
+
+void check_out_dtype(c10::ScalarType dtype, const Tensor& out) {
+  TORCH_CHECK(c10::canCast(dtype, out.scalar_type()), "Can't convert result type ", dtype, " to output ",
+              out.scalar_type());
+}
+
 Tensor number(const Tensor& indices, IntArrayRef sizes, IntArrayRef dims) {
   if (dims.empty()) return at::zeros({indices.size(1)}, indices.options());
   Tensor flat = indices.select(0, dims[0]);
   for (const int64_t d : dims.slice(1)) flat = flat.mul(sizes[d]).add(indices.select(0, d));
   return flat;
 }
+
+Tensor along(const Tensor& flat, const Tensor& values) {
+  Dims shape(values.dim(), 1);
+  shape[0] = flat.size(0);
+  return flat.view(shape);
+}
+
+Dims with_rows(const Tensor& values, int64_t rows) {
+  Dims shape = values.sizes().vec();
+  shape[0] = rows;
+  return shape;
+}
+
+Tensor sum_rows(const Tensor& values, const Tensor& place, int64_t places) {
+  const auto dtype = values.scalar_type();
+  const Tensor terms = at::isReducedFloatingType(dtype) ? values.to(at::kFloat) : values;
+  return at::zeros(with_rows(values, places), terms.options()).index_add_(0, place, terms).to(dtype);
+}
+
+Match match(const Tensor& keys, const Tensor& queries) {
+  const Tensor position = at::searchsorted(keys.contiguous(), queries.contiguous()).clamp_max(keys.size(0) - 1);
+  return {position, keys.index_select(0, position).eq(queries)};
+}
+
+namespace {
+
+// ---- Indices as numbers ----
 
 Tensor number(const Tensor& sparse) {
   Dims dims(sparse.sparse_dim());
@@ -119,36 +182,6 @@ Tensor unflatten(const Tensor& flat, IntArrayRef sizes) {
   }
   rows[0] = rest;
   return at::stack(rows, 0);
-}
-
-// One number for each row of values, to broadcast against them.
-Tensor along(const Tensor& flat, const Tensor& values) {
-  Dims shape(values.dim(), 1);
-  shape[0] = flat.size(0);
-  return flat.view(shape);
-}
-
-Dims with_rows(const Tensor& values, int64_t rows) {
-  Dims shape = values.sizes().vec();
-  shape[0] = rows;
-  return shape;
-}
-
-// The sums of the rows of values that have the same place, in their order. As on CUDA, short floats add up in float.
-Tensor sum_rows(const Tensor& values, const Tensor& place, int64_t places) {
-  const auto dtype = values.scalar_type();
-  const Tensor terms = at::isReducedFloatingType(dtype) ? values.to(at::kFloat) : values;
-  return at::zeros(with_rows(values, places), terms.options()).index_add_(0, place, terms).to(dtype);
-}
-
-struct Match {
-  Tensor position, found;
-};
-
-// Where each query stands in sorted keys, of which there is at least one; any position where it doesn't.
-Match match(const Tensor& keys, const Tensor& queries) {
-  const Tensor position = at::searchsorted(keys.contiguous(), queries.contiguous()).clamp_max(keys.size(0) - 1);
-  return {position, keys.index_select(0, position).eq(queries)};
 }
 
 // Rows where found, else zeros.
@@ -186,22 +219,6 @@ Tensor& put(Tensor& out, IntArrayRef sizes, int64_t sparse_dim, const Tensor& in
   impl->set_indices_and_values_unsafe(indices, values.to(out.scalar_type()));
   impl->set_coalesced(coalesced);
   return out;
-}
-
-void check_devices(const char* op, std::initializer_list<std::reference_wrapper<const Tensor>> tensors) {
-  std::optional<c10::Device> device;
-  for (const Tensor& t : tensors) {
-    if (t.is_cpu() && t.dim() == 0) continue;
-    if (!device) device = t.device();
-    TORCH_CHECK(t.device() == *device,
-                "Expected all tensors to be on the same device, but found at least two devices, ", *device, " and ",
-                t.device(), "! (when checking arguments of ", op, ")");
-  }
-}
-
-void check_out_dtype(c10::ScalarType dtype, const Tensor& out) {
-  TORCH_CHECK(c10::canCast(dtype, out.scalar_type()), "Can't convert result type ", dtype, " to output ",
-              out.scalar_type());
 }
 
 // ---- Coalescing ----
@@ -580,17 +597,7 @@ Tensor softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, c
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const char* name : kComposed) {
-    const std::string_view n(name);
-    const auto dot = n.find('.');
-    // An older PyTorch lacks some.
-    const auto handle =
-        dispatcher.findOp({"aten::" + std::string(n.substr(0, dot)),
-                           dot == std::string_view::npos ? std::string() : std::string(n.substr(dot + 1))});
-    if (!handle || !handle->hasKernelForDispatchKey(c10::DispatchKey::SparseCPU)) continue;
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&as_on_cpu<c10::DispatchKey::SparseCPU>>());
-  }
+  run_as_on_cpu<c10::DispatchKey::SparseCPU>(m, kComposed);
   m.impl("_coalesce", &coalesce);
   m.impl("add.out", &add_out);
   m.impl("mul.out", &mul_out);
@@ -614,9 +621,7 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
 
 // From dense to sparse: nonzero, which waits, and index. The gradient of a bag's weight may be sparse.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  for (const char* name : {"_to_sparse", "_to_sparse.sparse_dim", "_embedding_bag_backward"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&as_on_cpu<c10::DispatchKey::CPU>>());
-  }
+  run_as_on_cpu<c10::DispatchKey::CPU>(m, {"_to_sparse", "_to_sparse.sparse_dim", "_embedding_bag_backward"});
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 
 namespace mycelya::exec {
 
-// The trace format packs the classes of a tensor's dims into one word, 2 bits each.
-inline constexpr uint64_t kMaxRank = 32;
+// The trace format has 8 bits for a rank.
+inline constexpr uint64_t kMaxRank = 255;
 
 struct Geometry {
   c10::ScalarType dtype = c10::ScalarType::Undefined;

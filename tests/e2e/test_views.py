@@ -318,3 +318,28 @@ def test_data_of_a_view_that_autograd_has_given_up():
         return view.data, part.data, x.detach()
 
     compare(fn, torch.randn(3, 2))
+
+
+# ---- Ranks ----
+
+
+@pytest.mark.parametrize("rank", [32, 33, 63, 64, 100, 255])
+def test_tensors_of_many_dims(rank):
+    def f(x):
+        y = x.view([1] * (rank - 3) + [2, 3, 4]).transpose(-1, -3)
+        y = (y * 2 + y.exp())[..., 1:]
+        return y, y.clone(), y.flatten(), y.squeeze()
+
+    x = torch.arange(24.0)
+    for there, here in zip(f(x.to(DEVICE)), f(x), strict=True):
+        assert there.stride() == here.stride()
+        assert torch.equal(there.cpu(), here)
+
+
+def test_a_rank_above_every_record():
+    x = torch.ones(1, device=DEVICE)
+    with pytest.raises(RuntimeError, match="aten::neg .* at most 255 dim.* got 256"):
+        x.view([1] * 256).neg()
+    with pytest.raises(RuntimeError, match="at most 255 dimensions, got 256"):
+        torch.empty([1] * 256, device=DEVICE)
+    assert x.neg().item() == -1

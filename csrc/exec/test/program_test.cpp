@@ -75,8 +75,8 @@ TEST(Program, IndicesAndCountsAreChecked) {
   EXPECT_EQ(s.Refusal({0, 1, 0, 1, MYC_S_FREE, 1}), "BUG: word 5 of the program is 1, but a buffer must be below 1.");
   EXPECT_EQ(s.Refusal({0, 0, 0, 1, 77, 0}), "BUG: word 4 of the program is 77, which starts no step.");
   EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_DTYPES, 0, 1, 0, 0, 0}), "BUG: 21 is not the number of a dtype.");
-  EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_F32, 33, 1, 0, 0, 0}),
-            "BUG: word 5 of the program is 33, but a tensor's rank must be below 33.");
+  EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_F32, 256, 1, 0, 0, 0}),
+            "BUG: word 5 of the program is 256, but a tensor's rank must be below 256.");
   EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_F32, 0, 1, 1, 0, 0}),
             "BUG: word 8 of the program is 0, but a storage offset must be below 0.");
 }
