@@ -32,6 +32,7 @@ def install() -> None:
     _patch_storages()
     _patch_sharing()
     _patch_encoder()
+    _patch_cross_entropy()
     torch.Tensor.cpu_future = _cpu_future  # type: ignore[attr-defined]
     _allow_for_lazy_modules(torch.Tensor.mycelya)  # type: ignore[attr-defined]
     register_optimizer_step_post_hook(_end_of_step)
@@ -98,6 +99,27 @@ def _patch_encoder() -> None:
 
 
 # ---- Printing ----
+
+
+def _patch_cross_entropy() -> None:
+    """F.linear_cross_entropy adds up short floats in float32, as on the CPU and CUDA."""
+    name = "torch.nn.modules.linear_cross_entropy_options"
+    if name not in sys.modules:  # an older PyTorch has no such function
+        return
+    module: Any = sys.modules[name]
+    owner = module.LinearCrossEntropyOptions
+    policy, dtype_of_sums = module._auto_acc_policy, owner._resolve_auto_acc_dtype
+
+    def auto_policy(device_type: str | None, dtype: torch.dtype) -> str:
+        return policy("cpu" if device_type == "mycelya" else device_type, dtype)
+
+    def auto_dtype(dtype: torch.dtype, device: torch.device | None) -> Any:
+        if device is not None and device.type == "mycelya":
+            device = torch.device("cpu")
+        return dtype_of_sums(dtype, device)
+
+    module._auto_acc_policy = auto_policy
+    owner._resolve_auto_acc_dtype = staticmethod(auto_dtype)
 
 
 def _patch_printing() -> None:

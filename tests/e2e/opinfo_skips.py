@@ -58,6 +58,14 @@ SKIPPED: dict[tuple[str, str, str], str] = {
     ("median", "shapes", "expanded"): TIES,
     ("nanmedian", "shapes", "expanded"): TIES,
     ("masked_median", "shapes", "expanded"): TIES,
+    ("_native_batch_norm_legit", "out", "strided"): (
+        "where out= is not contiguous the CPU's kernel for short floats rounds in "
+        "between and is less exact"
+    ),
+    ("nn_functional_linear_cross_entropy_chunked_none", "noncontiguous", "negative"): (
+        "CPU PyTorch 2.15's own gradients of float16 operands with the negative bit "
+        "are not those of the same operands without it"
+    ),
     ("tril", "out", "strided"): OUT_OF_BOUNDS,
     ("triu", "out", "strided"): OUT_OF_BOUNDS,
     ("lu_unpack", "out", "strided"): OUT_OF_BOUNDS,
@@ -114,6 +122,11 @@ DIFFERENCES: dict[tuple[str, str], tuple[str, str]] = {
     ("nn_functional_channel_shuffle", "shapes"): (
         r"result( 0)? shares memory with nothing before it; on the CPU it shares",
         CPU_ALONE,
+    ),
+    ("add", "out"): (
+        r"raised RuntimeError: Boolean alpha only supported for Boolean results",
+        "the CPU computes aside, in the dtype of the operands, what out= gets; CUDA and "
+        "this device do not, and the check of alpha sees the dtype of out=",
     ),
     ("narrow_copy", "errors"): (
         r"raised IndexError.*; expected RuntimeError: Expected dim",
