@@ -33,6 +33,8 @@ def install() -> None:
     _patch_sharing()
     _patch_encoder()
     _patch_cross_entropy()
+    _patch_loading()
+    _patch_flags()
     torch.Tensor.cpu_future = _cpu_future  # type: ignore[attr-defined]
     _allow_for_lazy_modules(torch.Tensor.mycelya)  # type: ignore[attr-defined]
     register_optimizer_step_post_hook(_end_of_step)
@@ -120,6 +122,64 @@ def _patch_cross_entropy() -> None:
 
     module._auto_acc_policy = auto_policy
     owner._resolve_auto_acc_dtype = staticmethod(auto_dtype)
+
+
+def _patch_loading() -> None:
+    """A sparse tensor that asks for a gradient is saved as one of the CPU that does,
+    and must be a leaf again when it is back on the device."""
+    original = torch._utils._rebuild_device_tensor_from_cpu_tensor
+
+    @functools.wraps(original)
+    def rebuild(data: torch.Tensor, *args: Any) -> torch.Tensor:
+        tensor: torch.Tensor = original(data.detach(), *args)
+        return tensor
+
+    torch._utils._rebuild_device_tensor_from_cpu_tensor = rebuild
+
+
+# Functions torch._C._set_* that set a global flag which kernels read: csrc/exec/Flags.cpp.
+_FLAGS = """
+    deterministic_algorithms deterministic_fill_uninitialized_memory
+    float32_matmul_precision fp32_precision_setter
+    cublas_allow_tf32 cublas_allow_fp16_accumulation
+    cublas_allow_fp16_reduced_precision_reduction
+    cublas_allow_bf16_reduced_precision_reduction
+    cudnn_enabled cudnn_benchmark cudnn_deterministic cudnn_allow_tf32
+    mkldnn_enabled mkldnn_deterministic onednn_allow_tf32 nnpack_enabled
+    cpu_allow_fp16_reduced_precision_reduction math_sdp_allow_fp16_bf16_reduction
+"""
+
+
+def _patch_flags() -> None:
+    """Flags of PyTorch that are set here are set on the workers too."""
+    ours: dict[Any, Any] = {}
+    for name in _FLAGS.split():
+        original = getattr(torch._C, f"_set_{name}", None)
+        if original is not None:  # an older PyTorch lacks some
+            ours[original] = _flag_setter(name, original)
+            setattr(torch._C, f"_set_{name}", ours[original])
+    # torch.backends took some of them aside when it was imported.
+    for module in list(sys.modules.values()):
+        if isinstance(module, torch.backends.PropModule):
+            for prop in vars(type(module)).values():
+                if isinstance(prop, torch.backends.ContextProp):
+                    prop.setter = ours.get(prop.setter, prop.setter)
+
+
+def _flag_setter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_flag(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        values = [*args, *kwargs.values()]
+        if name == "deterministic_algorithms" and len(values) == 1:
+            values.append(False)  # warn_only
+        elif name.endswith("_reduced_precision_reduction") and len(values) == 1:
+            values += [True] if name.startswith("cublas") else []  # split-k is allowed
+        words = [str(int(v)) if isinstance(v, bool) else str(v) for v in values]
+        _device.set_flag(name, " ".join(words))
+        return result
+
+    return set_flag
 
 
 def _patch_printing() -> None:

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "Client.h"
+#include "Flags.h"
 #include "Generator.h"
 #include "Hooks.h"
 #include "Origin.h"
@@ -144,6 +145,7 @@ PYBIND11_MODULE(_device, m) {
   m.def(
       "flush", [](int i) { flush(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def("mark_step", &mark_step, no_gil);
+  m.def("set_flag", &set_flag);
   m.def("metrics", &metrics, no_gil);
   m.def("reset_metrics", &reset_metrics, no_gil);
   m.def(

@@ -64,11 +64,18 @@ at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, std::optio
   return make_tensor(m, index_of(device));
 }
 
+// torch.use_deterministic_algorithms: memory that nobody has written is not as it was found.
+bool fills_memory() {
+  const auto& context = at::globalContext();
+  return C10_UNLIKELY(context.deterministicAlgorithms()) && context.deterministicFillUninitializedMemory();
+}
+
 at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                  std::optional<c10::Device> device, std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
   at::detail::check_size_nonnegative(sizes);
   at::Tensor t = new_tensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
   if (format && *format != at::MemoryFormat::Contiguous) t.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  if (fills_memory()) at::native::fill_empty_deterministic_(t);
   return t;
 }
 
@@ -76,7 +83,9 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::op
                          std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
   TORCH_CHECK(sizes.size() == strides.size(), "dimensionality of sizes (", sizes.size(),
               ") must match dimensionality of strides (", strides.size(), ")");
-  return new_tensor(sizes, strides, dtype, layout, device, pin);
+  at::Tensor t = new_tensor(sizes, strides, dtype, layout, device, pin);
+  if (fills_memory()) at::native::fill_empty_deterministic_(t);
+  return t;
 }
 
 // Zeros that forward-mode differentiation multiplies by: most operators look at the key and never at the memory.
@@ -183,7 +192,11 @@ const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes, std::opt
   }
   const int64_t need = reach(impl->sizes(), impl->strides(), impl->storage_offset(), impl->itemsize());
   Storage& s = *storage_of(*impl);
-  if (impl->numel() != 0 && need > static_cast<int64_t>(s.nbytes())) resize_bytes(s, need);
+  const int64_t old = static_cast<int64_t>(s.nbytes());
+  if (impl->numel() != 0 && need > old) {
+    resize_bytes(s, need);
+    if (fills_memory()) at::native::fill_resize_deterministic_(self, old);
+  }
   return self;
 }
 

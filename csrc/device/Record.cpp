@@ -399,13 +399,7 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) 
       break;
     }
     case Kind::kString: {
-      const auto& s = v.toStringRef();
-      r.tag(MYC_W_STR, s.size());
-      for (size_t i = 0; i < s.size(); i += 8) {
-        uint64_t w = 0;
-        std::memcpy(&w, s.data() + i, std::min<size_t>(8, s.size() - i));
-        r.word(w);
-      }
+      r.text(v.toStringRef());
       break;
     }
     case Kind::kDType:
@@ -468,6 +462,7 @@ void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
   }();
   std::lock_guard<SpinLock> guard(r.lock);
   r.default_dtype(c10::typeMetaToScalarType(c10::get_default_dtype()), origin);
+  r.flags(origin);
   each_tensor(recorded, args, [&](size_t, const at::Tensor& t) {
     if (ours(t) && !storage_of(*t.unsafeGetTensorImpl())->defined) {
       r.define_storage(*t.unsafeGetTensorImpl(), origin);

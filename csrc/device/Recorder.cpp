@@ -35,6 +35,7 @@ bool is_whole(const c10::TensorImpl& t, bool contiguous, int64_t storage_bytes) 
 const uint64_t kEmptyHash = name_hash("mycelya::empty");
 const uint64_t kResizeHash = name_hash("mycelya::resize_storage");
 const uint64_t kDefaultDtypeHash = name_hash("mycelya::set_default_dtype");
+const uint64_t kFlagHash = name_hash("mycelya::set_flag");
 
 void define_special_ops() {
   static std::once_flag once;
@@ -42,6 +43,7 @@ void define_special_ops() {
     define_op(kEmptyHash, "mycelya::empty");
     define_op(kResizeHash, "mycelya::resize_storage");
     define_op(kDefaultDtypeHash, "mycelya::set_default_dtype");
+    define_op(kFlagHash, "mycelya::set_flag");
   });
 }
 
@@ -165,6 +167,15 @@ uint32_t Recorder::bind(Storage& s) {
   return s.local;
 }
 
+void Recorder::text(std::string_view s) {
+  tag(MYC_W_STR, s.size());
+  for (size_t i = 0; i < s.size(); i += 8) {
+    uint64_t w = 0;
+    std::memcpy(&w, s.data() + i, std::min<size_t>(8, s.size() - i));
+    word(w);
+  }
+}
+
 void Recorder::dims(c10::IntArrayRef values) {
   constexpr size_t kWord = 32;
   if (C10_LIKELY(values.size() <= kWord)) {
@@ -250,6 +261,14 @@ void Recorder::set_default_dtype(c10::ScalarType dtype, Origin origin) {
   begin(kDefaultDtypeHash, MYC_R_EFFECT, 1, 0, origin);
   tag(MYC_W_DTYPE, dtype_code(dtype));
   default_dtype_ = dtype;
+}
+
+void Recorder::set_flags(Origin origin) {
+  define_special_ops();
+  for (const std::string& flag : flags_since(flags_version_)) {
+    begin(kFlagHash, MYC_R_EFFECT, 1, 0, origin);
+    text(flag);
+  }
 }
 
 void Recorder::resize_storage(Storage& s, int64_t new_bytes, Origin origin) {

@@ -10,10 +10,12 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "../abi/mycelya.h"
+#include "Flags.h"
 #include "Origin.h"
 #include "State.h"
 #include "Storage.h"
@@ -74,6 +76,9 @@ class Recorder {
     params_.push_back(bits);
   }
 
+  // A string.
+  void text(std::string_view s);
+
   // An operand; its storage must be defined (see define_storage).
   void operand(const c10::TensorImpl& t, bool write);
   // A fresh result: marks its storage defined.
@@ -84,6 +89,10 @@ class Recorder {
   // Records the default dtype, if the worker has another: it decides what division of integers and the like give.
   void default_dtype(c10::ScalarType dtype, Origin origin) {
     if (C10_UNLIKELY(dtype != default_dtype_)) set_default_dtype(dtype, origin);
+  }
+  // Records the flags that were set since the last call: the worker's kernels read them.
+  void flags(Origin origin) {
+    if (C10_UNLIKELY(flags_version.load(std::memory_order_acquire) != flags_version_)) set_flags(origin);
   }
   // Records the change of a defined storage's size; the caller then sets it.
   void resize_storage(Storage& s, int64_t new_bytes, Origin origin);
@@ -116,6 +125,7 @@ class Recorder {
  private:
   void wait_for_room_slow();
   void set_default_dtype(c10::ScalarType dtype, Origin origin);
+  void set_flags(Origin origin);
   uint32_t bind(Storage& s);
   void dims(c10::IntArrayRef values);
   void geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
@@ -133,6 +143,7 @@ class Recorder {
   std::atomic<bool> behind_{false};
   std::atomic<uint64_t> ran_{1};
   c10::ScalarType default_dtype_ = c10::ScalarType::Float;
+  uint64_t flags_version_ = 0;
 
   struct Death {
     uint64_t id, epoch;

@@ -4,6 +4,7 @@
 // Fused attention: the op behind scaled_dot_product_attention, and those that torch.nn uses in evaluation.
 
 #include <ATen/OpMathType.h>
+#include <ATen/WrapDimUtils.h>
 
 #include "RulesInternal.h"
 
@@ -52,6 +53,7 @@ void add_heads_inside(OutMetas& out, const Tensor& t) {
 // query [b, h, l, e] key [b, k, s, e] value [b, k, s, e] … -> output [b, h, l, e], logsumexp [b, h, l]
 void flash_attention_for_cpu(Args args, OutMetas& out) {
   const Tensor query = tensor(args, 0);
+  at::maybe_wrap_dim(0, query.dim(), /*wrap_scalar=*/false);
   TORCH_CHECK(query.dim() == 4 && tensor(args, 1).dim() == 4 && tensor(args, 2).dim() == 4,
               "Accept only 4 dims inputs shape of {B, H, T, K}");
   add_like(out, query);

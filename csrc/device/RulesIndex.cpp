@@ -44,6 +44,10 @@ void index_select(Args args, OutMetas& out) {
   TORCH_CHECK_INDEX(index.dim() <= 1, "index_select(): Index is supposed to be a vector");
   TORCH_CHECK(index.scalar_type() == kLong || index.scalar_type() == ScalarType::Int,
               "index_select(): Expected dtype int32 or int64 for index");
+  TORCH_CHECK(self.dim() > 0 || index.numel() == 1, "index_select(): Index to scalar can have only 1 value, got ",
+              index.numel(), " value(s)");
+  TORCH_CHECK(index.numel() == 0 || self.dim() == 0 || self.size(dim) > 0,
+              "index_select(): self indexing axis dim should be positive");
   DimVector sizes(self.sizes().begin(), self.sizes().end());
   if (!sizes.empty()) sizes[dim] = index.numel();
   add_contiguous(out, sizes, self.scalar_type());
@@ -63,20 +67,23 @@ void index(Args args, OutMetas& out) {
   structured("index.Tensor", {meta_like(tensor(args, 0)), indices}, out);
 }
 
+// self dim index source …: whether there is no index. The structured shape functions of index_add and index_reduce
+// look at the first slice, which isn't there then.
+bool adds_nothing(Args args, const char* name, OutMetas& out) {
+  const Tensor self = tensor(args, 0), index = tensor(args, 2), source = tensor(args, 3);
+  if (index.numel() != 0 || index.dim() > 1) return false;
+  const int64_t dim = wrap(args[1].toInt(), self.dim());
+  TORCH_CHECK(source.size(dim) == 0, name, ": Number of indices (0) should be equal to source.size(dim): (",
+              source.size(dim), "), for dim: ", dim);
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(), name, ": self and source must have the same scalar type");
+  add_contiguous(out, self.sizes(), self.scalar_type());
+  return true;
+}
+
 // Their structured shape functions slice the result, which has no device yet: all on device meta.
 void index_add(Args args, OutMetas& out) {
   // self dim index source alpha
-  const Tensor index = tensor(args, 2);
-  if (index.numel() == 0 && index.dim() <= 1) {  // the function looks at the first slice, which isn't there
-    const Tensor self = tensor(args, 0), source = tensor(args, 3);
-    const int64_t dim = wrap(args[1].toInt(), self.dim());
-    TORCH_CHECK_INDEX(source.dim() == 0 || source.size(dim) == 0,
-                      "index_add_(): Number of indices (0) should be equal ", "to source.size(dim): (",
-                      source.dim() == 0 ? 1 : source.size(dim), "), for dim: ", dim);
-    TORCH_CHECK(self.scalar_type() == source.scalar_type(),
-                "index_add_(): self and source must have the same scalar type");
-    return add_contiguous(out, self.sizes(), self.scalar_type());
-  }
+  if (adds_nothing(args, "index_add_()", out)) return;
   structured("index_add",
              {meta_like(tensor(args, 0)), args[1], meta_like(tensor(args, 2)), meta_like(tensor(args, 3)), args[4]},
              out);
@@ -84,6 +91,7 @@ void index_add(Args args, OutMetas& out) {
 
 void index_reduce(Args args, OutMetas& out) {
   // self dim index source reduce include_self
+  if (adds_nothing(args, "index_reduce_()", out)) return;
   structured(
       "index_reduce",
       {meta_like(tensor(args, 0)), args[1], meta_like(tensor(args, 2)), meta_like(tensor(args, 3)), args[4], args[5]},
@@ -92,6 +100,19 @@ void index_reduce(Args args, OutMetas& out) {
 
 // self indices values …: a copy of self
 void index_put(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }
+
+// self index source …: a copy of self
+void put(Args args, OutMetas& out) {
+  const Tensor self = tensor(args, 0), index = tensor(args, 1), source = tensor(args, 2);
+  TORCH_CHECK(index.scalar_type() == kLong, "put_(): Expected a long tensor for index, but got ", index.scalar_type());
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "put_(): self and source expected to have the same dtype, ",
+              "but got self.dtype = ", self.scalar_type(), " and source.dtype = ", source.scalar_type());
+  TORCH_CHECK_INDEX(source.numel() == index.numel(),
+                    "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
+                    source.numel(), ", index.numel() = ", index.numel());
+  TORCH_CHECK_INDEX(self.numel() != 0 || index.numel() == 0, "put_(): Tried to put elements into an empty tensor");
+  add_like(out, self);
+}
 
 // self index
 void take(Args args, OutMetas& out) {
@@ -189,6 +210,7 @@ constexpr RuleRow kRows[] = {
     {"index_reduce", index_reduce},
     {"index_select", index_select},
     {"nonzero_static", nonzero_static},
+    {"put", put},
     {"searchsorted.Scalar", searchsorted},
     {"searchsorted.Tensor", searchsorted},
     {"take", take},

@@ -192,7 +192,6 @@ constexpr RuleRow kRows[] = {
     {"masked_scatter", masked_scatter},
     {"masked_scatter_backward", masked_scatter_backward},
     {"narrow_copy", narrow_copy},
-    {"put", like},
     {"repeat", repeat},
     {"repeat_interleave.Tensor", repeat_interleave},
     {"roll", roll},

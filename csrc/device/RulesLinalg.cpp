@@ -4,6 +4,7 @@
 // Products and factorisations without a structured form. LAPACK's results are column-major.
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/WrapDimUtils.h>
 
 #include "RulesInternal.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 // [*, m, n] with the last two dims column-major.
 void add_column_major(OutMetas& out, IntArrayRef sizes, ScalarType dtype) {
+  TORCH_CHECK(sizes.size() >= 2, "The input tensor must have at least 2 dimensions, got ", sizes.size(), ".");
   DimVector swapped(sizes.begin(), sizes.end());
   std::swap(swapped[swapped.size() - 1], swapped[swapped.size() - 2]);
   auto strides = c10::contiguous_strides(swapped);
@@ -40,6 +42,7 @@ void dot(Args args, OutMetas& out) {
 // self [m, n] vec [n]
 void mv(Args args, OutMetas& out) {
   const Tensor a = tensor(args, 0), v = tensor(args, 1);
+  at::maybe_wrap_dim(0, a.dim(), /*wrap_scalar=*/false);
   TORCH_CHECK(a.dim() == 2 && v.dim() == 1, "vector + matrix @ vector expected, got ", 1, ", ", a.dim(), ", ", v.dim());
   TORCH_CHECK(a.size(1) == v.size(0), "size mismatch, got input (", a.size(0), "), mat (", a.size(0), "x", a.size(1),
               "), vec (", v.size(0), ")");
@@ -122,6 +125,23 @@ void pdist_backward(Args args, OutMetas& out) { add_like_contiguous(out, tensor(
 void column_major_like(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 0);
   add_column_major(out, self.sizes(), self.scalar_type());
+}
+
+// self [*, m, n] tau [*, k]
+void householder_product(Args args, OutMetas& out) {
+  const Tensor self = tensor(args, 0), tau = tensor(args, 1);
+  constexpr const char* kName = "torch.linalg.householder_product: ";
+  TORCH_CHECK(self.dim() >= 2, kName, "input must have at least 2 dimensions.");
+  TORCH_CHECK(self.size(-2) >= self.size(-1), kName,
+              "input.shape[-2] must be greater than or equal to input.shape[-1]");
+  TORCH_CHECK(self.dim() - tau.dim() == 1, kName, "Expected tau to have one dimension less than input, but got ",
+              tau.dim(), " dimensions of tau and ", self.dim(), " of input");
+  TORCH_CHECK(self.size(-1) >= tau.size(-1), kName, "input.shape[-1] must be greater than or equal to tau.shape[-1]");
+  TORCH_CHECK(self.sizes().slice(0, self.dim() - 2) == tau.sizes().slice(0, tau.dim() - 1), kName,
+              "Expected batch dimensions of tau to be those of input, ", self.sizes(), ", but got ", tau.sizes());
+  TORCH_CHECK(self.scalar_type() == tau.scalar_type(), kName, "tau dtype ", tau.scalar_type(),
+              " does not match input dtype ", self.scalar_type());
+  column_major_like(args, out);
 }
 
 // self [*, m, n] -> a, tau [*, min(m, n)]
@@ -208,7 +228,7 @@ constexpr RuleRow kRows[] = {
     {"geqrf", geqrf},
     {"linalg_eig", eig},
     {"linalg_eigvals", eigenvalues},
-    {"linalg_householder_product", column_major_like},
+    {"linalg_householder_product", householder_product},
     {"linalg_matrix_exp", matrix_exp},
     {"linalg_matrix_sqrth", matrix_root},
     {"linalg_solve_triangular", solve_triangular},

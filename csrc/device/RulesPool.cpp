@@ -27,6 +27,14 @@ void check_rank(const Tensor& self, int64_t spatial, const char* name) {
               spatial + 2, "D tensor, but got ", self.sizes());
 }
 
+// Kernels divide by these sizes.
+void check_not_empty(const Tensor& t, const char* what) {
+  for (int64_t d = 1; d < t.dim(); ++d) {
+    TORCH_CHECK(t.size(d) > 0, what, " to have non-zero size for non-batch dimensions, but got ", t.sizes(),
+                " with dimension ", d, " being empty");
+  }
+}
+
 // self output_size
 template <int kSpatial>
 void adaptive_average(Args args, OutMetas& out) {
@@ -34,13 +42,21 @@ void adaptive_average(Args args, OutMetas& out) {
   auto size = ints(args, 1);
   check_rank(self, kSpatial, kSpatial == 2 ? "adaptive_avg_pool2d" : "adaptive_avg_pool3d");
   TORCH_CHECK(size.size() == kSpatial, "adaptive_avg_pool", kSpatial, "d: output_size must be ", kSpatial);
+  check_not_empty(self,
+                  kSpatial == 2 ? "adaptive_avg_pool2d(): Expected input" : "adaptive_avg_pool3d(): Expected input");
   add_format(out, with_last(self, size), self.scalar_type(),
              kSpatial == 2 ? format_of(self) : MemoryFormat::Contiguous);
 }
 
 // grad self
-void adaptive_average2d_backward(Args args, OutMetas& out) { add_like_suggested(out, tensor(args, 1)); }
-void adaptive_average3d_backward(Args args, OutMetas& out) { add_like_contiguous(out, tensor(args, 1)); }
+void adaptive_average2d_backward(Args args, OutMetas& out) {
+  check_not_empty(tensor(args, 0), "adaptive_avg_pool2d_backward(): Expected grad_output");
+  add_like_suggested(out, tensor(args, 1));
+}
+void adaptive_average3d_backward(Args args, OutMetas& out) {
+  check_not_empty(tensor(args, 0), "adaptive_avg_pool3d_backward(): Expected grad_output");
+  add_like_contiguous(out, tensor(args, 1));
+}
 
 int64_t at(const DimVector& v, size_t i) { return v.size() == 1 ? v[0] : v[i]; }
 

@@ -124,8 +124,8 @@ void kthvalue(Args args, OutMetas& out) {
   const Tensor self = tensor(args, 0);
   const int64_t k = args[1].toInt(), dim = wrap(args[2].toInt(), self.dim());
   const int64_t length = self.dim() > 0 ? self.size(dim) : 1;
-  TORCH_CHECK(k >= 1 && k <= length, "kthvalue(): selected number k out of range for dimension ", dim);
   at::native::zero_numel_check_dims(self, dim, "kthvalue()");
+  TORCH_CHECK(k >= 1 && k <= length, "kthvalue(): selected number k out of range for dimension ", dim);
   values_indices(out, self, dim, args[3].toBool());
 }
 
@@ -200,6 +200,10 @@ void segment_reduce(Args args, OutMetas& out) {
   const Tensor data = tensor(args, 0), lengths = tensor(args, 2), offsets = tensor(args, 4);
   const int64_t axis = wrap(args[5].toInt(), data.dim());
   TORCH_CHECK(lengths.defined() || offsets.defined(), "segment_reduce(): Either lengths or offsets must be defined.");
+  const Tensor& segments = offsets.defined() ? offsets : lengths;
+  TORCH_CHECK(segments.dim() > axis && data.dim() >= segments.dim(),
+              "segment_reduce(): Expected lengths or offsets of ", axis + 1, " to ", data.dim(),
+              " dimensions for data of sizes ", data.sizes(), " and axis ", axis, ", but got sizes ", segments.sizes());
   DimVector sizes(data.sizes().begin(), data.sizes().end());
   sizes[axis] = offsets.defined() ? offsets.size(axis) - 1 : lengths.size(axis);
   add_contiguous(out, sizes, data.scalar_type());

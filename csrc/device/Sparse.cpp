@@ -165,7 +165,7 @@ namespace {
 
 // ---- Indices as numbers ----
 
-Tensor number(const Tensor& sparse) {
+Tensor numbers(const Tensor& sparse) {
   Dims dims(sparse.sparse_dim());
   for (size_t d = 0; d < dims.size(); d++) dims[d] = static_cast<int64_t>(d);
   return number(sparse._indices(), sparse.sizes(), dims);
@@ -229,7 +229,7 @@ Tensor coalesce(const Tensor& self) {
   if (self._nnz() < 2) return self.clone()._coalesced_(true);
   const int64_t sparse_dim = self.sparse_dim();
   // The order in which the CPU adds the elements of one place.
-  const auto [sorted, order] = number(self).sort(0);
+  const auto [sorted, order] = numbers(self).sort(0);
   const auto [flat, place, counts] = at::unique_consecutive(sorted, true);
   return make(self.sizes(), sparse_dim, unflatten(flat, self.sizes().slice(0, sparse_dim)),
               sum_rows(self._values().index_select(0, order), place, flat.size(0)), true);
@@ -253,7 +253,7 @@ Tensor& add_to_dense(const Tensor& dense, const Tensor& sparse, const Scalar& al
   if (!direct || !in_place) sum.copy_(dense);
   const int64_t nnz = sparse._nnz(), columns = sparse._values().numel() / nnz;
   sum.view({sum.numel() / columns, columns})
-      .index_add_(0, number(sparse), sparse._values().to(dtype).reshape({nnz, columns}), alpha);
+      .index_add_(0, numbers(sparse), sparse._values().to(dtype).reshape({nnz, columns}), alpha);
   return direct ? out : out.copy_(sum);
 }
 
@@ -315,7 +315,7 @@ Tensor& mul_sparse(const Tensor& x, const Tensor& y, Tensor& out) {
   // The product distributes over sums: only the one that is searched has to be coalesced.
   const bool search_x = x.is_coalesced() == y.is_coalesced() ? x._nnz() >= y._nnz() : x.is_coalesced();
   const Tensor keys = coalesce(search_x ? x : y), from = search_x ? y : x;
-  const Match m = match(number(keys), number(from));
+  const Match m = match(numbers(keys), numbers(from));
   const Tensor products = from._values().mul(keys._values().index_select(0, m.position));
   return put(out, sizes, sparse_dim, from._indices().clone(), or_zero(m.found, products), from.is_coalesced());
 }
@@ -334,7 +334,7 @@ Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
 Tensor values_at(const Tensor& t, const Tensor& mask) {
   if (t._nnz() == 0) return at::zeros(with_rows(t._values(), mask._nnz()), t._values().options());
   const Tensor c = coalesce(t);
-  return take(c._values(), match(number(c), number(mask)));
+  return take(c._values(), match(numbers(c), numbers(mask)));
 }
 
 Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
@@ -355,9 +355,9 @@ Tensor sparse_mask_projection(const Tensor& t, const Tensor& mask, bool accumula
   check_devices("_sparse_mask_projection", {t, mask});
   TORCH_CHECK(t.is_sparse() && mask.is_sparse() && t.sizes() == mask.sizes() && t.sparse_dim() == mask.sparse_dim(),
               "_sparse_mask_projection: expected two sparse tensors with the same sizes and sparse dimensions");
-  Tensor keys = number(mask);
+  Tensor keys = numbers(mask);
   if (!mask.is_coalesced()) keys = std::get<0>(keys.sort(0));
-  const Tensor queries = number(t).contiguous();
+  const Tensor queries = numbers(t).contiguous();
   keys = keys.contiguous();
   const Tensor count = at::searchsorted(keys, queries, false, /*right=*/true).sub(at::searchsorted(keys, queries));
   Tensor values = or_zero(count.ne(0), t._values());
@@ -527,7 +527,7 @@ Tensor sparse_sum_backward(const Tensor& grad, const Tensor& self, IntArrayRef s
     TORCH_CHECK(grad.is_sparse(), "_sparse_sum_backward: expected grad_ Tensor to be sparse, but got dense");
     const Tensor g = coalesce(grad);
     rows = g._nnz() == 0 ? at::zeros(with_rows(g._values(), input._nnz()), g._values().options())
-                         : take(g._values(), match(number(g), number(input._indices(), input.sizes(), kept)));
+                         : take(g._values(), match(numbers(g), number(input._indices(), input.sizes(), kept)));
   }
   for (int64_t d = sparse_dim; d < input.dim(); d++) {
     if (gone[d]) rows = rows.unsqueeze(d - sparse_dim + 1);

@@ -40,7 +40,8 @@ _fused_sdp_choice _nested_tensor_from_mask_left_aligned _thnn_fused_lstm_cell
 _efficientzerotensor _foreach_addcdiv.Tensor _foreach_addcdiv_.Tensor
 _foreach_addcmul.Tensor _foreach_addcmul_.Tensor addbmm_
 _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-_to_sparse _to_sparse.sparse_dim _embedding_bag_backward
+_to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr
+_to_sparse_bsc _validate_compressed_sparse_indices _embedding_bag_backward
 """.split()
 
 # Refused, by the first pattern that fits the overload's name. The reason completes
@@ -110,11 +111,11 @@ REFUSE: list[tuple[str, str]] = [
     for pattern in patterns.split()
 ]
 
-# Refused although PyTorch would decompose them: it would make a tensor that no
-# operator takes.
-REFUSE_COMPOSITE = """
-_sparse_compressed_tensor_unsafe _sparse_compressed_tensor_with_dims
-sparse_compressed_tensor.comp_plain_value_size sparse_compressed_tensor.comp_plain_value
+# Factories of sparse compressed tensors: PyTorch's composite kernel makes them of
+# ours, whatever the patterns above say.
+FACTORIES = """
+_sparse_compressed_tensor_with_dims sparse_compressed_tensor.comp_plain_value_size
+sparse_compressed_tensor.comp_plain_value
 """.split()
 
 # Data, or what the worker computes with, decides the shapes of their results.
@@ -294,8 +295,8 @@ def handling(f: Facts) -> tuple[str, str]:
         "generated" not in f.tags
     ):
         return "dynamic", ""
-    if f.name in REFUSE_COMPOSITE:
-        return "refuse", _SPARSE
+    if f.name in FACTORIES:
+        return "decompose", ""
     if "inplace_view" in f.tags:
         return "inplace_view", ""
     if f.composite == "implicit" and f.name not in WHOLE_COMPOSITE:

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include "Executor.h"
+#include "Flags.h"
 
 namespace mycelya::exec {
 namespace {
@@ -59,6 +60,7 @@ at::Tensor Capability() {
 }
 
 TORCH_LIBRARY(mycelya, m) {
+  m.def("set_flag(str flag) -> ()", [](c10::string_view flag) { SetFlag({flag.data(), flag.size()}); });
   m.def("get_rng_state(Generator? generator) -> Tensor", &GetRngState);
   m.def("set_rng_state(Generator? generator, Tensor state) -> ()", &SetRngState);
   m.def("record_event(int id) -> ()", &RecordEvent);

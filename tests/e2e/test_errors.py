@@ -38,7 +38,7 @@ REFUSED = {
             x, x, x, [1, 1], [1, 1], [0, 0], grad_input=x, grad_weight=x, grad_bias=x
         )
     ),
-    "sparse": lambda x: x.to_sparse_csr(),
+    "aten::norm": lambda x: x.to_sparse_csr().norm(),
 }
 
 

@@ -50,17 +50,12 @@ def told(outcomes: dict[str, Outcome]) -> str:
     )
 
 
-# Compressed sparse tensors are refused with a sentence (test_objects.py); the sweep
-# counts these ops as failures until the device has such tensors.
-REFUSED = {"sparse_sampled_addmm", "sparse_mm_reduce"}
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_sample_or_two_of_each_op(part: int, checked_child: Child) -> None:
     outcomes = {}
     for name in list(OPS)[part::PARTS]:
-        if name not in REFUSED and "float32" in dtypes_of(OPS[name]):
+        if "float32" in dtypes_of(OPS[name]):
             for category in ("forward", "grad", "inplace", "out"):
                 if category in categories_of(OPS[name], "float32"):
                     outcome = checked_child.run(name, "float32", category, 2)

@@ -180,7 +180,7 @@ def test_row(
 
 
 def test_refusals_say_why(committed: dict[str, tuple[str, str, str]]) -> None:
-    assert "sparse" in committed["_to_sparse_csr"][1]
+    assert "sparse" in committed["_sparse_csr_sum.dim_dtype"][1]
     assert "quantized" in committed["quantize_per_tensor"][1]
 
 

@@ -1,0 +1,15 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#pragma once
+
+#include <string_view>
+
+namespace mycelya::exec {
+
+// Sets a global flag of PyTorch's, "name=value". A name is that of the function of torch._C that sets it, without
+// "_set_"; a value is words: numbers, or the strings that that function takes. Throws NotImplementedError where this
+// PyTorch has no such flag, ValueError where the value is none of it.
+void SetFlag(std::string_view flag);
+
+}  // namespace mycelya::exec

@@ -1,0 +1,124 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""PyTorch's global flags hold on the worker, in the order in which they are set."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from helpers import DEVICE, same, to_device
+from torch.nn import functional as F
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(autouse=True)
+def flags_as_before() -> Iterator[None]:
+    mode = torch.get_deterministic_debug_mode()
+    precision = torch.get_float32_matmul_precision()
+    yield
+    torch.set_deterministic_debug_mode(mode)
+    torch.set_float32_matmul_precision(precision)
+
+
+def put(x: torch.Tensor) -> torch.Tensor:
+    """An op that PyTorch refuses, wherever it runs, if it has to be deterministic."""
+    index = torch.tensor([0, 1], device=x.device)
+    return x.put(index, torch.ones(2, device=x.device))
+
+
+@pytest.mark.cpu_worker
+def test_deterministic_algorithms():
+    x = torch.zeros(3, device=DEVICE)
+    before = put(x)
+    torch.use_deterministic_algorithms(True)
+    within = put(x)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    warned = put(x)
+    torch.use_deterministic_algorithms(False)
+    after = put(x)
+    for allowed in (before, warned, after):
+        assert allowed.tolist() == [1, 1, 0]
+    with pytest.raises(RuntimeError, match="put_.* deterministic"):
+        within.tolist()
+    torch.set_deterministic_debug_mode("error")
+    with pytest.raises(RuntimeError, match="put_.* deterministic"):
+        put(x).tolist()
+
+
+def unwritten(device: str | torch.device) -> list[torch.Tensor]:
+    dtypes = (torch.float32, torch.bfloat16, torch.complex64, torch.int16, torch.bool)
+    grown = torch.arange(3.0, device=device)
+    made = [torch.empty(2, 3, dtype=d, device=device) for d in dtypes]
+    made.append(torch.empty_strided((2, 2), (1, 2), device=device))
+    made.append(torch.empty_like(made[0]))
+    made.append(grown.resize_(5))
+    return made
+
+
+def test_unwritten_memory_of_deterministic_algorithms():
+    torch.use_deterministic_algorithms(True)
+    for there, here in zip(unwritten(DEVICE), unwritten("cpu"), strict=True):
+        torch.testing.assert_close(there.cpu(), here, rtol=0, atol=0, equal_nan=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        assert torch.empty(3, device=DEVICE).shape == (3,)
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+@pytest.mark.cpu_worker
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_precision_of_products(precision):
+    a, b = torch.randn(64, 96), torch.randn(96, 32)
+    x, w = torch.randn(2, 8, 17, 17), torch.randn(16, 8, 3, 3)
+    torch.set_float32_matmul_precision(precision)
+    same(to_device(a) @ to_device(b), a @ b)
+    same(F.conv2d(to_device(x), to_device(w)), F.conv2d(x, w))
+
+
+@pytest.mark.cpu_worker
+def test_flags_of_backends():
+    x, w = torch.randn(2, 8, 17, 17), torch.randn(16, 8, 3, 3)
+    far = to_device(x), to_device(w)
+    results = []
+    with torch.backends.mkldnn.flags(enabled=False):
+        results.append((F.conv2d(*far), F.conv2d(x, w)))
+    results.append((F.conv2d(*far), F.conv2d(x, w)))
+    for there, here in results:
+        same(there, here)
+    torch.backends.cudnn.deterministic = True
+    try:  # nothing for a CPU to do, but known to it
+        same(far[0] + 1, x + 1)
+    finally:
+        torch.backends.cudnn.deterministic = False
+    assert torch.backends.cudnn.deterministic is False
+
+
+@pytest.mark.cpu_worker
+def test_flags_set_before_the_device_is_used():
+    script = """
+import torch
+torch.use_deterministic_algorithms(True)
+torch.backends.cudnn.benchmark = True
+torch.set_float32_matmul_precision("high")
+x = torch.zeros(3).to("mycelya")
+try:
+    x.put(torch.tensor([0]).to("mycelya"), torch.ones(1).to("mycelya")).tolist()
+except RuntimeError as error:
+    print("deterministic" in str(error))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_flag_that_is_not_set_is_not_sent():
+    with pytest.raises((RuntimeError, ValueError, TypeError)):
+        torch._C._set_float32_matmul_precision(1)
+    assert (torch.ones(2, device=DEVICE) + 1).tolist() == [2, 2]
