@@ -44,6 +44,7 @@ sweep: build
 
 bench: build
 	$(PY) bench/capture.py --markdown
+	$(PY) bench/transfer.py --markdown
 
 check: build
 	scripts/check.sh

@@ -31,6 +31,7 @@ const (
 	ErrNotImplemented = 5
 	ErrMemory         = 6
 	ErrLost           = 7
+	ErrLinalg         = 8
 
 	dtypeC128 = 11
 )

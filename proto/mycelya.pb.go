@@ -1058,7 +1058,8 @@ type Hello struct {
 	DeviceName    string                 `protobuf:"bytes,5,opt,name=device_name,json=deviceName,proto3" json:"device_name,omitempty"`
 	Torch         string                 `protobuf:"bytes,6,opt,name=torch,proto3" json:"torch,omitempty"`
 	Pid           uint64                 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
-	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"` // the worker can't serve; whole sentences
+	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`    // the worker can't serve; whole sentences
+	Blocks        uint32                 `protobuf:"varint,9,opt,name=blocks,proto3" json:"blocks,omitempty"` // of the worker: how many blocks of shared memory it takes at once; 0 = none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1147,6 +1148,13 @@ func (x *Hello) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *Hello) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
 }
 
 type Call struct {
@@ -1278,6 +1286,209 @@ func (x *Upload) GetBytes() uint64 {
 	return 0
 }
 
+// A block of memory that both ends have, for UploadFrom. Its descriptor comes with the frame. Numbers are never used again.
+type Share struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Block         uint64                 `protobuf:"varint,1,opt,name=block,proto3" json:"block,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Share) Reset() {
+	*x = Share{}
+	mi := &file_proto_mycelya_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Share) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Share) ProtoMessage() {}
+
+func (x *Share) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Share.ProtoReflect.Descriptor instead.
+func (*Share) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Share) GetBlock() uint64 {
+	if x != nil {
+		return x.Block
+	}
+	return 0
+}
+
+func (x *Share) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// The block is not used any more.
+type Unshare struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Block         uint64                 `protobuf:"varint,1,opt,name=block,proto3" json:"block,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unshare) Reset() {
+	*x = Unshare{}
+	mi := &file_proto_mycelya_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unshare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unshare) ProtoMessage() {}
+
+func (x *Unshare) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unshare.ProtoReflect.Descriptor instead.
+func (*Unshare) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Unshare) GetBlock() uint64 {
+	if x != nil {
+		return x.Block
+	}
+	return 0
+}
+
+// Like Upload, with the bytes in a block. The worker answers Uploaded, with the same sequence number, when it has read them.
+type UploadFrom struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Storage       uint64                 `protobuf:"varint,1,opt,name=storage,proto3" json:"storage,omitempty"`
+	Block         uint64                 `protobuf:"varint,2,opt,name=block,proto3" json:"block,omitempty"`
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UploadFrom) Reset() {
+	*x = UploadFrom{}
+	mi := &file_proto_mycelya_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UploadFrom) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UploadFrom) ProtoMessage() {}
+
+func (x *UploadFrom) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UploadFrom.ProtoReflect.Descriptor instead.
+func (*UploadFrom) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *UploadFrom) GetStorage() uint64 {
+	if x != nil {
+		return x.Storage
+	}
+	return 0
+}
+
+func (x *UploadFrom) GetBlock() uint64 {
+	if x != nil {
+		return x.Block
+	}
+	return 0
+}
+
+func (x *UploadFrom) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *UploadFrom) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type Uploaded struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Uploaded) Reset() {
+	*x = Uploaded{}
+	mi := &file_proto_mycelya_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Uploaded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Uploaded) ProtoMessage() {}
+
+func (x *Uploaded) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Uploaded.ProtoReflect.Descriptor instead.
+func (*Uploaded) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{17}
+}
+
 type FreeStorages struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Storages      []uint64               `protobuf:"varint,1,rep,packed,name=storages,proto3" json:"storages,omitempty"`
@@ -1287,7 +1498,7 @@ type FreeStorages struct {
 
 func (x *FreeStorages) Reset() {
 	*x = FreeStorages{}
-	mi := &file_proto_mycelya_proto_msgTypes[14]
+	mi := &file_proto_mycelya_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1510,7 @@ func (x *FreeStorages) String() string {
 func (*FreeStorages) ProtoMessage() {}
 
 func (x *FreeStorages) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[14]
+	mi := &file_proto_mycelya_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1523,7 @@ func (x *FreeStorages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeStorages.ProtoReflect.Descriptor instead.
 func (*FreeStorages) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{14}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FreeStorages) GetStorages() []uint64 {
@@ -1336,7 +1547,7 @@ type Read struct {
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_proto_mycelya_proto_msgTypes[15]
+	mi := &file_proto_mycelya_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1559,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[15]
+	mi := &file_proto_mycelya_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1572,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{15}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Read) GetStorage() uint64 {
@@ -1409,7 +1620,7 @@ type ReadReply struct {
 
 func (x *ReadReply) Reset() {
 	*x = ReadReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[16]
+	mi := &file_proto_mycelya_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1632,7 @@ func (x *ReadReply) String() string {
 func (*ReadReply) ProtoMessage() {}
 
 func (x *ReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[16]
+	mi := &file_proto_mycelya_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1645,7 @@ func (x *ReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReply.ProtoReflect.Descriptor instead.
 func (*ReadReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{16}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReadReply) GetBytes() uint64 {
@@ -1460,7 +1671,7 @@ type Sync struct {
 
 func (x *Sync) Reset() {
 	*x = Sync{}
-	mi := &file_proto_mycelya_proto_msgTypes[17]
+	mi := &file_proto_mycelya_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1683,7 @@ func (x *Sync) String() string {
 func (*Sync) ProtoMessage() {}
 
 func (x *Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[17]
+	mi := &file_proto_mycelya_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1696,7 @@ func (x *Sync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sync.ProtoReflect.Descriptor instead.
 func (*Sync) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{17}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{21}
 }
 
 type SyncReply struct {
@@ -1499,7 +1710,7 @@ type SyncReply struct {
 
 func (x *SyncReply) Reset() {
 	*x = SyncReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[18]
+	mi := &file_proto_mycelya_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1722,7 @@ func (x *SyncReply) String() string {
 func (*SyncReply) ProtoMessage() {}
 
 func (x *SyncReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[18]
+	mi := &file_proto_mycelya_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1735,7 @@ func (x *SyncReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncReply.ProtoReflect.Descriptor instead.
 func (*SyncReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{18}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SyncReply) GetStatus() *Status {
@@ -1560,7 +1771,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_proto_mycelya_proto_msgTypes[19]
+	mi := &file_proto_mycelya_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1783,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[19]
+	mi := &file_proto_mycelya_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1796,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{19}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Done) GetErrors() []*Status {
@@ -1621,7 +1832,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_proto_mycelya_proto_msgTypes[20]
+	mi := &file_proto_mycelya_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1844,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[20]
+	mi := &file_proto_mycelya_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1857,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{20}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Status) GetKind() int32 {
@@ -1687,7 +1898,7 @@ type Arg_Number struct {
 
 func (x *Arg_Number) Reset() {
 	*x = Arg_Number{}
-	mi := &file_proto_mycelya_proto_msgTypes[21]
+	mi := &file_proto_mycelya_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1910,7 @@ func (x *Arg_Number) String() string {
 func (*Arg_Number) ProtoMessage() {}
 
 func (x *Arg_Number) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[21]
+	mi := &file_proto_mycelya_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1950,7 @@ type Arg_Scalar struct {
 
 func (x *Arg_Scalar) Reset() {
 	*x = Arg_Scalar{}
-	mi := &file_proto_mycelya_proto_msgTypes[22]
+	mi := &file_proto_mycelya_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1751,7 +1962,7 @@ func (x *Arg_Scalar) String() string {
 func (*Arg_Scalar) ProtoMessage() {}
 
 func (x *Arg_Scalar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[22]
+	mi := &file_proto_mycelya_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +2002,7 @@ type Arg_List struct {
 
 func (x *Arg_List) Reset() {
 	*x = Arg_List{}
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +2014,7 @@ func (x *Arg_List) String() string {
 func (*Arg_List) ProtoMessage() {}
 
 func (x *Arg_List) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2124,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\atensors\x18\x04 \x03(\v2\x12.mycelya.v1.TensorR\atensors\x12&\n" +
 	"\x05steps\x18\x05 \x03(\v2\x10.mycelya.v1.StepR\x05steps\x12\x16\n" +
 	"\x06inputs\x18\x06 \x03(\rR\x06inputs\x12\x18\n" +
-	"\aoutputs\x18\a \x03(\rR\aoutputs\"\xc2\x01\n" +
+	"\aoutputs\x18\a \x03(\rR\aoutputs\"\xda\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +
@@ -1923,7 +2134,8 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"deviceName\x12\x14\n" +
 	"\x05torch\x18\x06 \x01(\tR\x05torch\x12\x10\n" +
 	"\x03pid\x18\a \x01(\x04R\x03pid\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\"x\n" +
+	"\x05error\x18\b \x01(\tR\x05error\x12\x16\n" +
+	"\x06blocks\x18\t \x01(\rR\x06blocks\"x\n" +
 	"\x04Call\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x03(\x06R\x06params\x12\x16\n" +
@@ -1932,7 +2144,20 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x05frees\x18\x05 \x03(\x04R\x05frees\"8\n" +
 	"\x06Upload\x12\x18\n" +
 	"\astorage\x18\x01 \x01(\x04R\astorage\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"*\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"3\n" +
+	"\x05Share\x12\x14\n" +
+	"\x05block\x18\x01 \x01(\x04R\x05block\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\x1f\n" +
+	"\aUnshare\x12\x14\n" +
+	"\x05block\x18\x01 \x01(\x04R\x05block\"j\n" +
+	"\n" +
+	"UploadFrom\x12\x18\n" +
+	"\astorage\x18\x01 \x01(\x04R\astorage\x12\x14\n" +
+	"\x05block\x18\x02 \x01(\x04R\x05block\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\n" +
+	"\n" +
+	"\bUploaded\"*\n" +
 	"\fFreeStorages\x12\x1a\n" +
 	"\bstorages\x18\x01 \x03(\x04R\bstorages\"~\n" +
 	"\x04Read\x12\x18\n" +
@@ -1971,7 +2196,7 @@ func file_proto_mycelya_proto_rawDescGZIP() []byte {
 	return file_proto_mycelya_proto_rawDescData
 }
 
-var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_proto_mycelya_proto_goTypes = []any{
 	(*Dim)(nil),          // 0: mycelya.v1.Dim
 	(*Tensor)(nil),       // 1: mycelya.v1.Tensor
@@ -1987,24 +2212,28 @@ var file_proto_mycelya_proto_goTypes = []any{
 	(*Hello)(nil),        // 11: mycelya.v1.Hello
 	(*Call)(nil),         // 12: mycelya.v1.Call
 	(*Upload)(nil),       // 13: mycelya.v1.Upload
-	(*FreeStorages)(nil), // 14: mycelya.v1.FreeStorages
-	(*Read)(nil),         // 15: mycelya.v1.Read
-	(*ReadReply)(nil),    // 16: mycelya.v1.ReadReply
-	(*Sync)(nil),         // 17: mycelya.v1.Sync
-	(*SyncReply)(nil),    // 18: mycelya.v1.SyncReply
-	(*Done)(nil),         // 19: mycelya.v1.Done
-	(*Status)(nil),       // 20: mycelya.v1.Status
-	(*Arg_Number)(nil),   // 21: mycelya.v1.Arg.Number
-	(*Arg_Scalar)(nil),   // 22: mycelya.v1.Arg.Scalar
-	(*Arg_List)(nil),     // 23: mycelya.v1.Arg.List
+	(*Share)(nil),        // 14: mycelya.v1.Share
+	(*Unshare)(nil),      // 15: mycelya.v1.Unshare
+	(*UploadFrom)(nil),   // 16: mycelya.v1.UploadFrom
+	(*Uploaded)(nil),     // 17: mycelya.v1.Uploaded
+	(*FreeStorages)(nil), // 18: mycelya.v1.FreeStorages
+	(*Read)(nil),         // 19: mycelya.v1.Read
+	(*ReadReply)(nil),    // 20: mycelya.v1.ReadReply
+	(*Sync)(nil),         // 21: mycelya.v1.Sync
+	(*SyncReply)(nil),    // 22: mycelya.v1.SyncReply
+	(*Done)(nil),         // 23: mycelya.v1.Done
+	(*Status)(nil),       // 24: mycelya.v1.Status
+	(*Arg_Number)(nil),   // 25: mycelya.v1.Arg.Number
+	(*Arg_Scalar)(nil),   // 26: mycelya.v1.Arg.Scalar
+	(*Arg_List)(nil),     // 27: mycelya.v1.Arg.List
 }
 var file_proto_mycelya_proto_depIdxs = []int32{
 	0,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
 	0,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
 	0,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
-	21, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
-	22, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
-	23, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
+	25, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
+	26, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
+	27, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
 	2,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
 	0,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
 	0,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
@@ -2016,9 +2245,9 @@ var file_proto_mycelya_proto_depIdxs = []int32{
 	8,  // 14: mycelya.v1.Step.resize:type_name -> mycelya.v1.Resize
 	1,  // 15: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
 	9,  // 16: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
-	20, // 17: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
-	20, // 18: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
-	20, // 19: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
+	24, // 17: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
+	24, // 18: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
+	24, // 19: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
 	2,  // 20: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
 	21, // [21:21] is the sub-list for method output_type
 	21, // [21:21] is the sub-list for method input_type
@@ -2067,7 +2296,7 @@ func file_proto_mycelya_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_mycelya_proto_rawDesc), len(file_proto_mycelya_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

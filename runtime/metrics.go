@@ -22,6 +22,7 @@ type metrics struct {
 	bytesSent       atomic.Uint64
 	programBytes    atomic.Uint64
 	uploadBytes     atomic.Uint64
+	uploadShared    atomic.Uint64
 	bytesReceived   atomic.Uint64
 	roundTrips      atomic.Uint64
 	stalls          atomic.Uint64
@@ -61,6 +62,7 @@ func (m *metrics) JSON() []byte {
 		"bytes_sent":           m.bytesSent.Load(),
 		"program_bytes_sent":   m.programBytes.Load(),
 		"upload_bytes":         m.uploadBytes.Load(),
+		"upload_bytes_shared":  m.uploadShared.Load(),
 		"upload_bytes_deduped": 0,
 		"bytes_received":       m.bytesReceived.Load(),
 		"round_trips":          m.roundTrips.Load(),
@@ -80,7 +82,7 @@ func (m *metrics) reset() {
 		m.cuts[i].Store(0)
 	}
 	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.hashCollisions, &m.programsResent, &m.messagesSent,
-		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.bytesReceived, &m.roundTrips, &m.stalls, &m.errors} {
+		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared, &m.bytesReceived, &m.roundTrips, &m.stalls, &m.errors} {
 		c.Store(0)
 	}
 	m.stallNanosecond.Store(0)

@@ -53,6 +53,16 @@ func (s *session) answer(conn *transport.Conn, h transport.Header) error {
 		}
 		s.syncReply(h.Seq, m)
 		return nil
+	case transport.Uploaded:
+		if err := conn.Meta(new(pb.Uploaded)); err != nil {
+			return err
+		}
+		if end := s.takeReading(h.Seq); end != nil {
+			end()
+		} else if s.alive() {
+			return fmt.Errorf("the worker answered upload %d, which was not waiting", h.Seq)
+		}
+		return nil
 	case transport.Hello:
 		m := new(pb.Hello)
 		if err := conn.Meta(m); err != nil {

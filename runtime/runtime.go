@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,6 +104,26 @@ func (r *Runtime) Upload(index int32, id uint64, data []byte) error {
 		return err
 	}
 	return s.upload(id, data)
+}
+
+// UploadShared makes a storage with data, which lies in shared memory as from says, and returns before it has been read.
+func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared) error {
+	s, err := r.session(index)
+	if err != nil {
+		from.Release()
+		return err
+	}
+	return s.uploadShared(id, data, from)
+}
+
+// Forget says that a block is gone: its memory is given back when the workers have forgotten it too.
+func (r *Runtime) Forget(block uint64) {
+	r.mu.Lock()
+	sessions := slices.Collect(maps.Values(r.sessions))
+	r.mu.Unlock()
+	for _, s := range sessions {
+		s.forget(block)
+	}
 }
 
 // Read begins a read of a view's elements into dst and returns its ticket.

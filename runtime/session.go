@@ -44,7 +44,7 @@ type session struct {
 	queue    []func()
 	calls    int       // traces flushed whose Done has not arrived
 	waiting  []*Ticket // for calls to get fewer
-	uploads  uint64    // bytes copied and not sent
+	uploads  uint64    // bytes copied and not sent, or shared and not read
 	gone     *Error    // why the session has ended
 	closing  bool
 	ended    chan struct{} // closed when the sender is through
@@ -53,6 +53,7 @@ type session struct {
 	hello    *pb.Hello
 	pending  map[uint64]*call   // by sequence number, until Done
 	tickets  map[uint64]*Ticket // by sequence number, until the answer
+	shared   sharing
 	failures failures
 }
 
@@ -64,7 +65,8 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &session{index: index, paths: paths, settings: settings, frontend: frontend, metrics: m, provider: p, programs: programs,
 		ctx: ctx, cancel: cancel, log: settings.Log.With("device", index), poisoned: map[uint64]*Error{}, ended: make(chan struct{}),
-		pending: map[uint64]*call{}, tickets: map[uint64]*Ticket{}, failures: newFailures()}
+		pending: map[uint64]*call{}, tickets: map[uint64]*Ticket{}, failures: newFailures(),
+		shared: sharing{blocks: map[uint64]struct{}{}, reading: map[uint64]func(){}}}
 	s.changed = sync.NewCond(&s.mu)
 	return s, nil
 }
@@ -204,7 +206,8 @@ func (s *session) lose(why *Error) {
 		return
 	}
 	s.gone = why
-	tickets, waiting := s.tickets, s.waiting
+	tickets, waiting, reading := s.tickets, s.waiting, s.shared.reading
+	s.shared.reading = map[uint64]func(){}
 	s.tickets, s.waiting, s.pending, s.calls = map[uint64]*Ticket{}, nil, map[uint64]*call{}, 0
 	conn := s.conn
 	s.changed.Broadcast()
@@ -212,6 +215,9 @@ func (s *session) lose(why *Error) {
 	s.cancel()
 	if conn != nil {
 		conn.Close()
+	}
+	for _, end := range reading {
+		end()
 	}
 	for _, t := range tickets {
 		t.end(why)

@@ -99,7 +99,7 @@ func (v *View) Bytes() (uint64, error) {
 // Limits of how far a client runs ahead of its worker.
 const (
 	maxCalls       = 64       // traces flushed and not done; past it the caller is asked to wait
-	maxUploadBytes = 1 << 30  // copied and not sent
+	maxUploadBytes = 1 << 30  // copied and not sent, or shared and not read
 	copyUploads    = 32 << 20 // a larger upload is sent from the caller's memory while the call waits
 	maxErrors      = 4096     // kept for later reads
 )

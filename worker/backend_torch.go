@@ -101,6 +101,7 @@ const (
 	_ = uint(C.MAX_ERRORS-MaxErrors) + uint(MaxErrors-C.MAX_ERRORS)
 	_ = uint(C.MAX_RANK-proto.MaxRank) + uint(proto.MaxRank-C.MAX_RANK)
 	_ = uint(C.MYC_E_LOST-proto.ErrLost) + uint(proto.ErrLost-C.MYC_E_LOST)
+	_ = uint(C.MYC_E_LINALG-proto.ErrLinalg) + uint(proto.ErrLinalg-C.MYC_E_LINALG)
 )
 
 // Torch says where PyTorch and the executor are, and on which device to run.

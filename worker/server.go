@@ -81,11 +81,12 @@ func (s *Server) Serve(l net.Listener) error {
 			continue
 		}
 		c := transport.New(nc)
+		takes := c.TakeFiles()
 		if !s.add(c) {
 			_ = c.Close()
 			continue
 		}
-		s.sessions.Go(func() { s.client(c) })
+		s.sessions.Go(func() { s.client(c, takes) })
 	}
 }
 
@@ -122,18 +123,18 @@ func (s *Server) remove(c *transport.Conn) {
 
 // client serves one connection on an OS thread of its own, which ends with it: executors keep state per thread, and nobody
 // else is to find it.
-func (s *Server) client(c *transport.Conn) {
+func (s *Server) client(c *transport.Conn, takesBlocks bool) {
 	goruntime.LockOSThread()
 	defer s.remove(c)
 	log := s.Log
-	err := s.session(c, &log)
+	err := s.session(c, takesBlocks, &log)
 	var f *fault
 	switch {
 	case err == nil:
 		log.Info("session ended")
 	case errors.As(err, &f), errors.Is(err, transport.ErrFrameMagic), errors.Is(err, transport.ErrFrameVersion),
 		errors.Is(err, transport.ErrFrameType), errors.Is(err, transport.ErrFrameReserved), errors.Is(err, transport.ErrFrameLimit),
-		errors.Is(err, transport.ErrFrameBody), errors.Is(err, transport.ErrFrameMeta):
+		errors.Is(err, transport.ErrFrameBody), errors.Is(err, transport.ErrFrameMeta), errors.Is(err, transport.ErrFrameFile):
 		log.Error("session ended: the client broke the protocol", "error", err)
 		s.refuse(c, 0, err.Error())
 	default:
@@ -142,7 +143,7 @@ func (s *Server) client(c *transport.Conn) {
 }
 
 // session greets a client and serves it. A panic ends this session only.
-func (s *Server) session(c *transport.Conn, log **slog.Logger) (err error) {
+func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			(*log).Error("panic", "value", r, "stack", string(debug.Stack()))
@@ -178,12 +179,15 @@ func (s *Server) session(c *transport.Conn, log **slog.Logger) (err error) {
 		x.Close()
 		return err
 	}
-	ses := &session{c: c, x: x, log: *log, store: store}
+	ses := &session{c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks}
 	defer ses.close()
 	info := x.Info()
 	(*log).Info("session", "device", info.Device, "name", info.Name, "torch", info.Torch)
 	answer := own()
 	answer.Device, answer.DeviceName, answer.Torch = info.Device, info.Name, info.Torch
+	if takesBlocks {
+		answer.Blocks = maxBlocks
+	}
 	if err := c.Send(transport.Hello, h.Seq, answer, nil); err != nil {
 		return err
 	}

@@ -27,6 +27,10 @@ type session struct {
 	// found no memory, and what came of them.
 	poison map[uint64]*Error
 
+	// Blocks of shared memory, by number; takesBlocks: the connection can carry their descriptors.
+	blocks      map[uint64]block
+	takesBlocks bool
+
 	// Set while a program is missing: the call waits to be sent again, and what came after it waits with it.
 	missing *missing
 
@@ -87,6 +91,12 @@ func (s *session) frame(h transport.Header) error {
 		return s.program(h)
 	case transport.Upload:
 		return s.upload(h)
+	case transport.Share:
+		return s.share(h)
+	case transport.Unshare:
+		return s.unshare(h)
+	case transport.UploadFrom:
+		return s.uploadFrom(h)
 	case transport.Call, transport.Free, transport.Read, transport.Sync:
 	default:
 		return faultf("A client doesn't send %v frames here.", h.Type)
@@ -178,20 +188,28 @@ func (s *session) upload(h transport.Header) error {
 	if m.Storage == 0 || m.Bytes != h.Payload {
 		return faultf("An upload to storage %d says %d bytes and has %d.", m.Storage, m.Bytes, h.Payload)
 	}
-	dst, err := s.x.UploadBegin(m.Storage, m.Bytes)
-	if err == nil && m.Bytes > 0 {
-		if err := s.c.ReadBody(dst); err != nil {
+	if err := s.fill(m.Storage, m.Bytes, s.c.ReadBody); err != nil {
+		return err
+	}
+	return s.c.Discard()
+}
+
+// fill makes a storage of bytes that read fetches. An error is read's; one of the executor poisons the storage.
+func (s *session) fill(id, bytes uint64, read func(dst []byte) error) error {
+	dst, err := s.x.UploadBegin(id, bytes)
+	if err == nil && bytes > 0 {
+		if err := read(dst); err != nil {
 			return err
 		}
 	}
 	if err == nil {
-		err = s.x.UploadEnd(m.Storage)
+		err = s.x.UploadEnd(id)
 	}
 	if err != nil {
-		s.spoil(m.Storage, asError(err))
-		return s.c.Discard()
+		s.spoil(id, asError(err))
+		return nil
 	}
-	delete(s.poison, m.Storage)
+	delete(s.poison, id)
 	return nil
 }
 
@@ -238,8 +256,9 @@ func asError(err error) *Error {
 	return &Error{Kind: proto.ErrRuntime, Text: err.Error()}
 }
 
-// close ends the session's executor.
+// close ends the session's executor and gives its blocks back.
 func (s *session) close() {
+	defer s.closeBlocks()
 	s.store.close(s.x.Drop)
 	s.x.Close()
 }

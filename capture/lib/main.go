@@ -3,7 +3,7 @@
 
 // Command lib is the client library that csrc/device loads: the functions of part 2 of csrc/abi/mycelya.h, each handed on
 // to package runtime with C's memory as Go slices. It never keeps a pointer beyond a call, except the destination of a
-// read until its ticket ends.
+// read until its ticket ends, and the bytes and the count of a shared upload until it is over.
 package main
 
 /*
@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -145,6 +146,22 @@ func myc_room(index C.int32_t, out *C.myc_error) C.uint64_t {
 //export myc_upload
 func myc_upload(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, out *C.myc_error) C.int32_t {
 	return call(out, func() error { return client.Upload(int32(index), uint64(id), slice[byte]((*byte)(data), bytes)) })
+}
+
+//export myc_upload_shared
+func myc_upload_shared(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, in *C.myc_shared, out *C.myc_error) C.int32_t {
+	return call(out, func() error {
+		readers := (*uint32)(unsafe.Pointer(in.readers))
+		return client.UploadShared(int32(index), uint64(id), slice[byte]((*byte)(data), bytes), runtime.Shared{
+			Block: uint64(in.block), FD: int(in.fd), Size: uint64(in.size), Offset: uint64(in.offset),
+			Release: func() { atomic.AddUint32(readers, ^uint32(0)) },
+		})
+	})
+}
+
+//export myc_forget
+func myc_forget(block C.uint64_t) {
+	_ = protect(func() error { client.Forget(uint64(block)); return nil })
 }
 
 //export myc_read

@@ -86,6 +86,7 @@ enum {
 //   mycelya::forget_event(NUMBER id)                      MYC_R_EFFECT
 //   mycelya::memory_info() -> i64[2]                      MYC_R_EFFECT; free and total bytes of the device
 //   mycelya::capability() -> i64[2]                       MYC_R_EFFECT; CUDA's compute capability, or 0 and 0
+//   mycelya::set_flag(STR "name=value")                   MYC_R_EFFECT; a global flag of PyTorch's, see exec/Flags.cpp
 //   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; before the first op that was called under another
 //                           default dtype than the one the worker has (f32 at the start)
 //
@@ -119,7 +120,7 @@ enum {
 
 // Filled by a failing call. kind says which Python exception to raise; text is whole sentences, UTF-8, 0-terminated.
 enum { MYC_OK = 0, MYC_E_RUNTIME = 1, MYC_E_INDEX = 2, MYC_E_VALUE = 3, MYC_E_TYPE = 4, MYC_E_NOT_IMPLEMENTED = 5,
-       MYC_E_MEMORY = 6, MYC_E_LOST = 7, MYC_PENDING = 100 };
+       MYC_E_MEMORY = 6, MYC_E_LOST = 7, MYC_E_LINALG = 8, MYC_PENDING = 100 };
 typedef struct {
   int32_t kind;
   char text[8188];
@@ -158,6 +159,15 @@ typedef struct {
   int64_t offset;
 } myc_view;
 
+// Where bytes lie in shared memory.
+typedef struct {
+  uint64_t block;     // number of the block, from 1, never that of another
+  uint64_t size;      // of the block, bytes
+  uint64_t offset;    // of the bytes in it
+  int32_t fd;         // of the block's memory file, which is sealed against shrinking; open until the upload is over
+  uint32_t* readers;  // uploads of these bytes that are under way; atomic
+} myc_shared;
+
 // Each function has the type myc_fn_<name> and is exported under the name myc_<name>.
 typedef uint32_t (*myc_fn_abi_version)(void);
 // Names an op: name "aten::add.Tensor", hash as in the trace. Idempotent.
@@ -175,6 +185,11 @@ typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
 typedef uint64_t (*myc_fn_room)(int32_t index, myc_error*);
 // Makes storage `id` on the worker with these bytes (it must not exist there). The bytes are copied or sent before the call returns.
 typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_error*);
+// The same with bytes that lie in shared memory: they are read later, and stay as they are until *readers, in which the caller has
+// counted this upload, has been counted down by 1. That happens once, also if the call fails.
+typedef int32_t (*myc_fn_upload_shared)(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared*, myc_error*);
+// A block that uploads came from is gone: its memory is given back when the workers know it. No upload from it is under way.
+typedef void (*myc_fn_forget)(uint64_t block);
 // Begins a read of the view's elements, in row-major order, into dst (numel * itemsize bytes, valid until the wait ends).
 // Returns a ticket > 0, or 0 with the error set.
 typedef uint64_t (*myc_fn_read)(int32_t index, const myc_view*, void* dst, myc_error*);

@@ -61,6 +61,8 @@ void load_locked() {
   find(library, "myc_flush", table.flush);
   find(library, "myc_room", table.room);
   find(library, "myc_upload", table.upload);
+  find(library, "myc_upload_shared", table.upload_shared);
+  find(library, "myc_forget", table.forget);
   find(library, "myc_read", table.read);
   find(library, "myc_sync", table.sync);
   find(library, "myc_wait", table.wait);
@@ -166,6 +168,10 @@ void define_code(uint32_t code, const char* file, const char* function, const in
   }
 }
 
+void forget_block(uint64_t block) {
+  if (client_loaded() && !in_bad_fork()) table.forget(block);
+}
+
 int32_t fork_descriptors(int32_t* out, int32_t capacity) { return client_loaded() ? table.fork_fds(out, capacity) : 0; }
 
 void raise(const myc_error& error) {
@@ -183,6 +189,8 @@ void raise(const myc_error& error) {
       TORCH_CHECK_NOT_IMPLEMENTED(false, text);
     case MYC_E_MEMORY:
       TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    case MYC_E_LINALG:
+      TORCH_CHECK_LINALG(false, text);
     default:
       TORCH_CHECK(false, text);
   }

@@ -23,6 +23,8 @@ struct Client {
   myc_fn_flush flush;
   myc_fn_room room;
   myc_fn_upload upload;
+  myc_fn_upload_shared upload_shared;
+  myc_fn_forget forget;
   myc_fn_read read;
   myc_fn_sync sync;
   myc_fn_wait wait;
@@ -57,6 +59,9 @@ void decide_worker();
 // Tells Go the name of an op or a code object, now or when the library is loaded.
 void define_op(uint64_t hash, const std::string& name);
 void define_code(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);
+
+// Tells Go that a block of shared memory is gone.
+void forget_block(uint64_t block);
 
 // Descriptors of open sessions; 0 if the library isn't loaded.
 int32_t fork_descriptors(int32_t* out, int32_t capacity);

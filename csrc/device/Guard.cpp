@@ -70,12 +70,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     current = s.id();
     return old;
   }
-  bool queryStream(const c10::Stream& s) const override {
-    if (idle(s.device_index())) return true;
-    Event marker;
-    marker.record(s.device_index(), /*timed=*/false);
-    return marker.done();
-  }
+  bool queryStream(const c10::Stream& s) const override { return query(s.device_index()); }
   void synchronizeStream(const c10::Stream& s) const override { synchronize(s.device_index()); }
 
   void record(void** event, const c10::Stream& s, const c10::DeviceIndex index,

@@ -761,21 +761,23 @@ void record_copy(const at::Tensor& dst, const at::Tensor& src) {
 }
 
 void record_own(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
-                const at::Tensor& result) {
+                at::ArrayRef<at::Tensor> results, uint32_t flags) {
   check_not_forked();
   const uint64_t hash = name_hash(name);
   define_op(hash, name);
   const Origin origin = record_origin();
   Recorder& r = recorder(device);
   r.wait_for_room();
+  counters().ops.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard<SpinLock> guard(r.lock);
+  r.flags(origin);
   for (const OwnArgument& a : args) {
     const auto* t = std::get_if<at::Tensor>(&a);
     if (t != nullptr && !storage_of(*t->unsafeGetTensorImpl())->defined) {
       r.define_storage(*t->unsafeGetTensorImpl(), origin);
     }
   }
-  r.begin(hash, MYC_R_EFFECT, static_cast<uint32_t>(args.size()), result.defined(), origin);
+  r.begin(hash, flags, static_cast<uint32_t>(args.size()), static_cast<uint32_t>(results.size()), origin);
   for (const OwnArgument& a : args) {
     if (const auto* g = std::get_if<GeneratorId>(&a)) {
       r.tag(MYC_W_GEN);
@@ -783,11 +785,22 @@ void record_own(c10::DeviceIndex device, const char* name, std::initializer_list
     } else if (const auto* v = std::get_if<int64_t>(&a)) {
       r.tag(MYC_W_NUMBER, MYC_N_I64);
       r.param(static_cast<uint64_t>(*v));
+    } else if (const auto* x = std::get_if<double>(&a)) {
+      r.tag(MYC_W_NUMBER, MYC_N_F64);
+      r.param(*x);
+    } else if (const auto* t = std::get_if<at::Tensor>(&a)) {
+      r.operand(*t->unsafeGetTensorImpl(), false);
     } else {
-      r.operand(*std::get<at::Tensor>(a).unsafeGetTensorImpl(), false);
+      r.tag(MYC_W_NONE);
     }
   }
-  if (result.defined()) r.result(*result.unsafeGetTensorImpl());
+  for (const at::Tensor& result : results) {
+    if (result.defined()) {
+      r.result(*result.unsafeGetTensorImpl());
+    } else {
+      r.tag(MYC_W_NONE);
+    }
+  }
   r.end();
 }
 

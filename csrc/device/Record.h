@@ -9,6 +9,7 @@
 
 #include <variant>
 
+#include "../abi/mycelya.h"
 #include "Rules.h"
 
 namespace mycelya {
@@ -29,13 +30,13 @@ at::Tensor resolve(const at::Tensor& t);
 // Records "aten::copy_"(dst, src) between tensors of one device.
 void record_copy(const at::Tensor& dst, const at::Tensor& src);
 
-// Records one of the worker's own operators (csrc/abi/mycelya.h). name: all of it, as "mycelya::elapsed". A result is a
-// fresh tensor of make_tensor.
+// Records one of the worker's own operators (csrc/abi/mycelya.h). name: all of it, as "mycelya::elapsed". Results are
+// fresh tensors of make_tensor, or undefined.
 struct GeneratorId {
   uint64_t id;
 };
-using OwnArgument = std::variant<GeneratorId, int64_t, at::Tensor>;
+using OwnArgument = std::variant<std::monostate, GeneratorId, int64_t, double, at::Tensor>;
 void record_own(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
-                const at::Tensor& result = {});
+                at::ArrayRef<at::Tensor> results = {}, uint32_t flags = MYC_R_EFFECT);
 
 }  // namespace mycelya

@@ -91,9 +91,21 @@ void add_saved_statistics(OutMetas& out, const Tensor& input, bool training, Sca
   add_contiguous(out, {channels}, dtype);
 }
 
+// Arguments [first, last) that are given have an element for each of the input's channels: kernels don't look.
+void check_channels(Args args, size_t first, size_t last) {
+  const Tensor input = tensor(args, 0);
+  const int64_t channels = input.size(1);
+  for (size_t i = first; i < last; ++i) {
+    const Tensor t = tensor(args, i);
+    TORCH_CHECK(!t.defined() || t.numel() == channels, "batch_norm: expected a tensor of ", channels,
+                " elements for input ", input.sizes(), ", but got ", t.sizes());
+  }
+}
+
 // input weight? bias? mean? var? training momentum eps
 void batch_norm(Args args, OutMetas& out) {
   const Tensor input = tensor(args, 0);
+  check_channels(args, 1, 5);
   const bool training = args[5].toBool();
   add_like_suggested(out, input);
   const ScalarType dtype = statistics_type(input, {tensor(args, 1), tensor(args, 2), tensor(args, 3)});
@@ -103,6 +115,7 @@ void batch_norm(Args args, OutMetas& out) {
 // input weight? bias? training momentum eps
 void batch_norm_without_stats(Args args, OutMetas& out) {
   const Tensor input = tensor(args, 0);
+  check_channels(args, 1, 3);
   add_like_suggested(out, input);
   const ScalarType dtype = statistics_type(input, {tensor(args, 1), tensor(args, 2)});
   add_saved_statistics(out, input, args[3].toBool(), dtype);

@@ -403,7 +403,7 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
 }
 
 // What a record has room for.
-void check_ranks(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
+void check_sizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
   const auto check = [&](int64_t rank) {
     TORCH_CHECK(rank <= MYC_MAX_RANK, op.full_name, " on mycelya takes and makes tensors of at most ",
                 static_cast<int>(MYC_MAX_RANK), " dimensions, got ", rank, ".");
@@ -419,7 +419,13 @@ void check_ranks(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& r
       }
     }
   }
-  for (const OutMeta& m : results) check(static_cast<int64_t>(m.sizes.size()));
+  for (const OutMeta& m : results) {
+    check(static_cast<int64_t>(m.sizes.size()));
+    for (const int64_t size : m.sizes) {
+      TORCH_CHECK(size >= 0, op.full_name, " cannot make a tensor of sizes ", c10::IntArrayRef(m.sizes),
+                  " from operands like these.");
+    }
+  }
 }
 
 }  // namespace
@@ -456,7 +462,7 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
   } else {
     infer_in_place(op, args, entry->metas);
   }
-  check_ranks(op, args, entry->metas);
+  check_sizes(op, args, entry->metas);
   if (cache.used >= kSlots * 3 / 4) {
     for (auto& s : cache.slots) s.reset();
     cache.used = 0;

@@ -9,10 +9,13 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 
 #include "Client.h"
+#include "Pinned.h"
 #include "Record.h"
 #include "Recorder.h"
 #include "Shape.h"
@@ -32,12 +35,23 @@ void cut_before_upload(c10::DeviceIndex device, Origin origin) {
   if (!r.empty() || many_dead) r.cut(MYC_CUT_UPLOAD, origin);
 }
 
-// The bytes become storage s on the worker; s must be undefined.
-void upload(Storage& s, const void* data, size_t bytes) {
+// Uploads that return before their source has been read, per device: begun, and known to be over.
+std::array<std::atomic<uint64_t>, kMaxDevices> begun{}, over{};
+
+// The bytes become storage s on the worker; s must be undefined. Non-blocking, shared memory is read after the return.
+void upload(Storage& s, const void* data, size_t bytes, bool non_blocking) {
   const auto device = s.device_index();
   const Client& c = client_for(device);
   auto error = std::make_unique<myc_error>();
-  if (c.upload(device, s.id, data, bytes, error.get()) != MYC_OK) raise(*error);
+  myc_shared from;
+  int32_t kind = MYC_OK;
+  if (non_blocking && bytes >= kShareFrom && share_pinned(data, bytes, &from)) {
+    begun[device].fetch_add(1, std::memory_order_relaxed);
+    kind = c.upload_shared(device, s.id, data, bytes, &from, error.get());
+  } else {
+    kind = c.upload(device, s.id, data, bytes, error.get());
+  }
+  if (kind != MYC_OK) raise(*error);
   s.defined = true;
 }
 
@@ -46,18 +60,18 @@ bool covers_storage(const at::Tensor& t) {
          static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
 }
 
-void copy_to_device(const at::Tensor& src, const at::Tensor& dst) {
+void copy_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   const auto device = dst.device().index();
   Storage& s = *storage_of(*dst.unsafeGetTensorImpl());
   if (!s.defined && covers_storage(dst) && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
     const at::Tensor dense = src.contiguous().resolve_conj().resolve_neg();
     cut_before_upload(device, record_origin());
-    upload(s, dense.const_data_ptr(), s.nbytes());
+    upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking);
     return;
   }
   if (src.numel() == 0 && dst.numel() == 0) return;
   // Something may still read the old content, or has a part of it: go through a storage of its own.
-  record_copy(dst, to_device(src, device).expand_as(dst));
+  record_copy(dst, to_device(src, device, non_blocking).expand_as(dst));
 }
 
 // Reads t's elements, row-major, to `out`.
@@ -82,7 +96,7 @@ void download(const at::Tensor& t, void* out) {
 
 }  // namespace
 
-at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
+at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blocking) {
   const at::Tensor dense = cpu.contiguous().resolve_conj().resolve_neg();
   OutMeta m;
   m.defined = true;
@@ -93,7 +107,7 @@ at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
   at::Tensor t = make_tensor(m, device);
   Storage& s = *storage_of(*t.unsafeGetTensorImpl());
   cut_before_upload(device, record_origin());
-  if (s.nbytes() != 0) upload(s, dense.const_data_ptr(), s.nbytes());
+  if (s.nbytes() != 0) upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking);
   return t;
 }
 
@@ -114,7 +128,7 @@ bool is_itself(const at::Tensor& src, const at::Tensor& dst) {
 
 }  // namespace
 
-at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool) {
+at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   // A structured function puts what it computed besides into its result: nothing here.
   if (C10_UNLIKELY(only_checking())) return dst;
   check_not_forked();
@@ -137,10 +151,10 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool) {
     if (src.device() == dst.device()) {
       record_copy(dst, resolve(src).expand_as(dst));
     } else {
-      copy_to_device(to_cpu(src), dst);  // two machines
+      copy_to_device(to_cpu(src), dst, false);  // two machines
     }
   } else if (to_us) {
-    copy_to_device(src, dst);
+    copy_to_device(src, dst, non_blocking);
   } else if (dst.is_contiguous() && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
     if (dst.numel() != 0) download(resolve(src), dst.mutable_data_ptr());
   } else {
@@ -170,17 +184,63 @@ void synchronize(c10::DeviceIndex device) {
   }
   if (!client_loaded()) return;  // nothing was ever sent
   const Client& c = client_for(device);
+  const uint64_t uploads = begun[device].load(std::memory_order_relaxed);
   auto error = std::make_unique<myc_error>();
   const uint64_t ticket = c.sync(device, error.get());
   if (ticket == 0) raise(*error);
   wait_for(c, ticket);
+  over[device].store(uploads, std::memory_order_relaxed);
+  collect_pinned();
   r.ran(epoch);
 }
+
+namespace {
 
 bool idle(c10::DeviceIndex device) {
   Recorder& r = recorder(device);
   std::lock_guard<SpinLock> guard(r.lock);
-  return r.idle();
+  return r.idle() && begun[device].load(std::memory_order_relaxed) == over[device].load(std::memory_order_relaxed);
+}
+
+// A question that is on its way to a device's worker, and what had been submitted before it.
+struct Question {
+  std::mutex mutex;
+  uint64_t ticket = 0;
+  uint64_t epoch = 0, uploads = 0;
+};
+
+}  // namespace
+
+bool query(c10::DeviceIndex device) {
+  static auto& questions = *new std::array<Question, kMaxDevices>();
+  if (idle(device) || (!client_loaded() && recorder(device).empty())) return true;
+  check_not_forked();
+  Question& q = questions[device];
+  const std::lock_guard<std::mutex> guard(q.mutex);
+  Recorder& r = recorder(device);
+  const Client& c = client_for(device);
+  auto error = std::make_unique<myc_error>();
+  if (q.ticket == 0) {
+    const Origin origin = record_origin();
+    {
+      std::lock_guard<SpinLock> recording(r.lock);
+      r.cut(MYC_CUT_EVENT, origin);
+      q.epoch = r.epoch();
+    }
+    q.uploads = begun[device].load(std::memory_order_relaxed);
+    q.ticket = c.sync(device, error.get());
+    if (q.ticket == 0) raise(*error);
+  }
+  // The same question until it is answered: a loop that asks has to come to an end.
+  const int32_t kind = c.wait(q.ticket, 0, error.get());
+  if (kind == MYC_PENDING) return false;
+  q.ticket = 0;
+  error->kind = kind;
+  raise(*error);
+  over[device].store(q.uploads, std::memory_order_relaxed);
+  collect_pinned();
+  r.ran(q.epoch);
+  return idle(device);
 }
 
 // The fallbacks of the lazy views put a clone in the place of what a schema does not mark as written: copy_from

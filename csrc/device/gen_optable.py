@@ -37,6 +37,8 @@ view_as_real view_as_complex _copy_from _copy_from_and_resize _local_scalar_dens
 set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor set_
 resize_ _has_compatible_shallow_copy_type equal is_set_to record_stream
 _fused_sdp_choice _nested_tensor_from_mask_left_aligned _thnn_fused_lstm_cell
+_scaled_dot_product_fused_attention_overrideable
+_scaled_dot_product_fused_attention_overrideable_backward
 _efficientzerotensor _foreach_addcdiv.Tensor _foreach_addcdiv_.Tensor
 _foreach_addcmul.Tensor _foreach_addcmul_.Tensor addbmm_
 _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
@@ -89,7 +91,6 @@ REFUSE: list[tuple[str, str]] = [
             _scaled_dot_product_efficient_attention*
             _scaled_dot_product_flash_attention_*quantized
             _fill_mem_eff_dropout_mask_ _scaled_dot_product_attention_math_for_mps
-            _scaled_dot_product_fused_attention_overrideable*
             _scaled_dot_product_flash_attention
             _scaled_dot_product_flash_attention_backward""",
         ),

@@ -33,6 +33,8 @@ Failure CurrentFailure() {
     return From(MYC_E_NOT_IMPLEMENTED, e);
   } catch (const c10::OutOfMemoryError& e) {
     return From(MYC_E_MEMORY, e);
+  } catch (const c10::LinAlgError& e) {
+    return From(MYC_E_LINALG, e);
   } catch (const c10::Error& e) {
     return From(KindOfPlain(e), e);
   } catch (const std::bad_alloc&) {

@@ -34,6 +34,10 @@
 //	Sync       Sync                  client   SyncReply
 //	SyncReply  SyncReply             worker
 //	Done       Done                  worker
+//	Share      Share                 client             with a descriptor
+//	Unshare    Unshare               client
+//	UploadFrom UploadFrom            client   Uploaded
+//	Uploaded   Uploaded              worker
 //
 // Flow:
 //
@@ -42,11 +46,15 @@
 //  3. A Program comes before the first Call of its key. Calls aren't waited for: the client may be many ahead.
 //  4. An Upload makes its storage before anything sent later. An empty upload or an empty reply has no body.
 //  5. Done with unknown_program: the worker had dropped the program. Nothing ran, and the worker keeps every later frame
-//     waiting, uploads and programs excepted. The client sends the Program and the same Call again, under the
+//     waiting, programs and all about uploads excepted. The client sends the Program and the same Call again, under the
 //     same sequence number; the worker then goes on with what waited.
-//  6. A worker that must end a session for a fault of the stream sends Hello once more with error set, and closes.
+//  6. On one host memory can be shared: if the worker's Hello takes blocks, a client on a unix socket may send Share, with
+//     the descriptor of a memory file (SCM_RIGHTS, on the frame's first byte) that is sealed against shrinking, and then
+//     UploadFrom, which names bytes of the block in the place of a body. The client leaves these bytes as they are until
+//     Uploaded. Unshare ends a block.
+//  7. A worker that must end a session for a fault of the stream sends Hello once more with error set, and closes.
 //
-// History: 1 is the first version.
+// History: 1 is the first version. What a Hello must offer before it may be sent (6) is no new version.
 package transport
 
 import (
@@ -56,6 +64,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -75,11 +84,16 @@ const (
 	Sync
 	SyncReply
 	Done
+	Share
+	Unshare
+	UploadFrom
+	Uploaded
 	numTypes
 )
 
 var typeNames = [numTypes]string{
 	"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done",
+	"Share", "Unshare", "UploadFrom", "Uploaded",
 }
 
 func (t Type) String() string {
@@ -107,6 +121,9 @@ const (
 	readBuffer = 64 << 10
 )
 
+// ErrNoFile says that a descriptor can't be sent here. Nothing has been, and the stream is whole.
+var ErrNoFile = errors.New("transport: a descriptor can't be sent")
+
 // What can be wrong with a frame. After any of them the stream is of no more use.
 var (
 	ErrFrameMagic     = errors.New("transport: not a frame of this protocol")
@@ -118,6 +135,7 @@ var (
 	ErrFrameMeta      = errors.New("transport: metadata doesn't decode")
 	ErrFrameTruncated = errors.New("transport: stream ends inside a frame")
 	ErrFrameUse       = errors.New("transport: wrong use of a connection")
+	ErrFrameFile      = errors.New("transport: more descriptors than frames that have one")
 )
 
 // Header is what Next tells of a frame.
@@ -134,6 +152,7 @@ type Conn struct {
 
 	send sender
 
+	files   *fileReader // what r reads from, if descriptors are taken
 	r       *bufio.Reader
 	header  [headerBytes]byte
 	meta    []byte
@@ -158,8 +177,31 @@ func New(c net.Conn) *Conn {
 // Net returns the connection below.
 func (c *Conn) Net() net.Conn { return c.c }
 
+// TakeFiles makes this end take descriptors that come with frames, and says whether it can: on Linux's unix sockets. Without it
+// they are closed as they come. It must come before the first Next.
+func (c *Conn) TakeFiles() bool {
+	if c.files = newFileReader(c.c); c.files == nil {
+		return false
+	}
+	c.r.Reset(c.files)
+	return true
+}
+
+// File returns the descriptor that came with the frame that Next returned last, which is the caller's now; nil if none did.
+func (c *Conn) File() *os.File {
+	if c.files == nil {
+		return nil
+	}
+	return c.files.take()
+}
+
 // Close closes the connection; a blocked Next, ReadBody or Send returns with an error.
-func (c *Conn) Close() error { return c.c.Close() }
+func (c *Conn) Close() error {
+	if c.files != nil {
+		c.files.close()
+	}
+	return c.c.Close()
+}
 
 // Send writes one frame: header, metadata and body in one system call where the platform can. meta may be nil; an empty
 // body is none. body is only read, and not after the return. Sends of several goroutines never mix.
@@ -167,33 +209,61 @@ func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
 	s := &c.send
 	s.Lock()
 	defer s.Unlock()
+	head, pad, err := s.frame(t, seq, meta, body)
+	if err != nil {
+		return err
+	}
+	s.err = s.write(c.c, head, body, pad)
+	return s.err
+}
+
+// SendFile is Send without a body and with a descriptor, which the peer gets as one of its own. ErrNoFile: nothing was sent.
+func (c *Conn) SendFile(t Type, seq uint64, meta proto.Message, fd int) error {
+	s := &c.send
+	s.Lock()
+	defer s.Unlock()
+	head, _, err := s.frame(t, seq, meta, nil)
+	if err != nil {
+		return err
+	}
+	n, err := writeFile(c.c, head, fd)
+	switch {
+	case n == 0 && err != nil:
+		return fmt.Errorf("%w: %w", ErrNoFile, err)
+	case n < len(head): // the descriptor went with the first byte
+		s.err = s.write(c.c, head[n:], nil, nil)
+	}
+	return s.err
+}
+
+// frame makes what comes before and after a frame's body. An error leaves the stream as it was.
+func (s *sender) frame(t Type, seq uint64, meta proto.Message, body []byte) (head, pad []byte, err error) {
 	if s.err != nil {
-		return s.err
+		return nil, nil, s.err
 	}
 	if t == 0 || t >= numTypes {
-		return fmt.Errorf("%w: %v", ErrFrameType, t)
+		return nil, nil, fmt.Errorf("%w: %v", ErrFrameType, t)
 	}
-	head := append(s.head[:0], make([]byte, headerBytes)...)
+	head = append(s.head[:0], make([]byte, headerBytes)...)
 	if meta != nil {
-		var err error
 		if head, err = (proto.MarshalOptions{}).MarshalAppend(head, meta); err != nil {
-			return fmt.Errorf("transport: %v: %w", t, err)
+			return nil, nil, fmt.Errorf("transport: %v: %w", t, err)
 		}
 	}
 	metaBytes := len(head) - headerBytes
 	if metaBytes > MaxMeta {
-		return over(t, "metadata", uint64(metaBytes), MaxMeta)
+		return nil, nil, over(t, "metadata", uint64(metaBytes), MaxMeta)
 	}
-	bodyBytes, pad := uint64(0), []byte(nil)
+	bodyBytes := uint64(0)
 	if len(body) > 0 {
 		prefix, err := s.batches.prefix(body)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		head = append(head, prefix...)
 		pad = zeros[:padding(len(body))]
 		if bodyBytes = uint64(len(prefix) + len(body) + len(pad)); bodyBytes > MaxBody {
-			return over(t, "body", bodyBytes, MaxBody)
+			return nil, nil, over(t, "body", bodyBytes, MaxBody)
 		}
 	}
 	binary.LittleEndian.PutUint32(head, magic)
@@ -204,8 +274,7 @@ func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
 	if cap(head) <= keepMeta {
 		s.head = head
 	}
-	s.err = s.write(c.c, head, body, pad)
-	return s.err
+	return head, pad, nil
 }
 
 func (s *sender) write(c net.Conn, head, body, pad []byte) error {

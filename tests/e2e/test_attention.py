@@ -121,3 +121,103 @@ def test_multi_head_attention_module():
     ours.load_state_dict(cpu.state_dict())
     x = torch.randn(B, L, H * E, requires_grad=True)
     compare(lambda x: (ours if x.device.type == "mycelya" else cpu)(x, x, x)[0], x)
+
+
+# ---- The worker's own choice of kernel, which is how attention runs on CUDA ----
+
+
+def attend_there(q, k, v, mask=None, **options):
+    """On the device the worker chooses; on the CPU PyTorch does, as ever."""
+    if q.device.type == "cpu":
+        return F.scaled_dot_product_attention(q, k, v, mask, **options)
+    with sdpa_kernel(SDPBackend.OVERRIDEABLE):
+        # Its result is laid out as CUDA's: [batch, length, heads, features] in memory.
+        out = F.scaled_dot_product_attention(q, k, v, mask, **options)
+    assert out.transpose(1, 2).is_contiguous()
+    return out.contiguous()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_masks_where_the_worker_chooses(mask, dtype):
+    mask = MASKS[mask]()
+    extra = (
+        [] if mask is None else [mask if mask.dtype == torch.bool else mask.to(dtype)]
+    )
+    compare(attend_there, *qkv(dtype), *extra)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"dropout_p": 0.4, "is_causal": True},
+    ],
+    ids=str,
+)
+def test_options_where_the_worker_chooses(options):
+    def attend(q, k, v):
+        torch.manual_seed(5)
+        return attend_there(q, k, v, **options), torch.rand(3, device=q.device)
+
+    compare(attend, *qkv())
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_grouped_queries_where_the_worker_chooses(heads):
+    # PyTorch passes on to a backend's kernel what it was given.
+    compare(lambda *x: attend_there(*x, enable_gqa=True), *qkv(heads=heads))
+
+
+def test_gradients_where_the_worker_chooses(counters):
+    mask = torch.randn(B, H, L, S, requires_grad=True)
+    compare(attend_there, *qkv(), mask)
+    q, k, v = qkv()
+    compare(attend_there, q.detach(), k, v.detach())  # some of them
+    compare(attend_there, q.detach(), k.detach(), v.detach())  # none
+
+    q, k, v = (to_device(t) for t in qkv())
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    with sdpa_kernel(SDPBackend.OVERRIDEABLE):
+        out = F.scaled_dot_product_attention(q, k, v)
+    assert counters()["ops_recorded"] == 1
+    ones = torch.ones_like(out)
+    torch.mycelya.reset_metrics()
+    grads = torch.autograd.grad(out, (q, k, v), ones, retain_graph=True)
+    assert counters()["ops_recorded"] == 1
+    again = torch.autograd.grad(out, (q, k, v), ones)  # the graph is still there
+    for one, other in zip(grads, again, strict=True):
+        assert torch.equal(one.cpu(), other.cpu())
+
+
+def test_its_graph_goes_with_its_tensors():
+    """What the worker keeps for the gradient ends with the client's graph."""
+    q, k, v = (to_device(torch.randn(1, 2, 512, 64)).requires_grad_() for _ in "qkv")
+
+    def step():
+        with sdpa_kernel(SDPBackend.OVERRIDEABLE):
+            out = F.scaled_dot_product_attention(q, k, v)
+        torch.autograd.grad(out.sum(), (q, k, v))
+        torch.mycelya.synchronize()
+
+    step()
+    first = torch.mycelya.memory_allocated()
+    for _ in range(20):
+        step()
+    assert torch.mycelya.memory_allocated() <= first
+
+
+def test_what_does_not_fit_where_the_worker_chooses():
+    q, k, v = (to_device(t) for t in qkv())
+    with sdpa_kernel(SDPBackend.OVERRIDEABLE):
+        for bad in (
+            (q, k[..., :4], v),
+            (q, k[:, :, :3], v),
+            (q, k[:, :3], v[:, :3]),
+            (q[:1], k, v),
+        ):
+            with pytest.raises(RuntimeError):
+                F.scaled_dot_product_attention(*bad)
+    assert q.sum().isfinite().item()

@@ -1,0 +1,102 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package transport
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxFiles bounds the descriptors that have arrived and that no frame has asked for. One read ends behind a descriptor, so a
+// peer that keeps to the protocol has one of them here, whatever else lies in the read buffer.
+const maxFiles = 2
+
+// fileReader reads a unix socket and keeps the descriptors that come with the bytes, in their order.
+type fileReader struct {
+	c       *net.UnixConn
+	control []byte // room for the descriptors of one read
+
+	mu     sync.Mutex
+	files  []*os.File
+	closed bool
+}
+
+func newFileReader(c net.Conn) *fileReader {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	return &fileReader{c: u, control: make([]byte, unix.CmsgSpace(4*maxFiles))}
+}
+
+func (f *fileReader) Read(p []byte) (int, error) {
+	n, controls, flags, _, err := f.c.ReadMsgUnix(p, f.control)
+	if err != nil {
+		return 0, err
+	}
+	if controls > 0 || flags&unix.MSG_CTRUNC != 0 {
+		if err := f.keep(f.control[:controls], flags); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// keep takes the descriptors of one read; too many are an error, and closed.
+func (f *fileReader) keep(control []byte, flags int) error {
+	var fds []int
+	messages, err := unix.ParseSocketControlMessage(control)
+	for i := range messages {
+		more, rerr := unix.ParseUnixRights(&messages[i])
+		err = errors.Join(err, rerr)
+		fds = append(fds, more...)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || flags&unix.MSG_CTRUNC != 0 || len(f.files)+len(fds) > maxFiles {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+		return ErrFrameFile
+	}
+	for _, fd := range fds {
+		f.files = append(f.files, os.NewFile(uintptr(fd), "from the peer"))
+	}
+	return err
+}
+
+func (f *fileReader) take() *os.File {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.files) == 0 {
+		return nil
+	}
+	file := f.files[0]
+	f.files = f.files[1:]
+	return file
+}
+
+func (f *fileReader) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for _, file := range f.files {
+		_ = file.Close()
+	}
+	f.files = nil
+}
+
+// writeFile writes bytes and a descriptor with the first of them. It may write fewer; if none, the descriptor stays here too.
+func writeFile(c net.Conn, p []byte, fd int) (int, error) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return 0, errors.New("not a unix socket")
+	}
+	n, _, err := u.WriteMsgUnix(p, unix.UnixRights(fd), nil)
+	return max(n, 0), err
+}

@@ -1,0 +1,41 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// checkMemory makes sure that a descriptor is memory that nobody can make shorter. Pages of hugetlbfs, which take seals too, are
+// refused: they run out one by one.
+func checkMemory(file *os.File, bytes uint64) error {
+	if err := checkSize(file, bytes); err != nil {
+		return err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(file.Fd()), &fs); err != nil {
+		return err
+	}
+	if fs.Type != unix.TMPFS_MAGIC {
+		return errors.New("it is a file, not memory")
+	}
+	seals, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("its seals can't be read: %w", err)
+	}
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return errors.New("it isn't sealed against shrinking")
+	}
+	return nil
+}
+
+func mapMemory(file *os.File, bytes uint64) ([]byte, error) {
+	return unix.Mmap(int(file.Fd()), 0, int(bytes), unix.PROT_READ, unix.MAP_SHARED)
+}
+
+func unmapMemory(b []byte) { _ = unix.Munmap(b) }

@@ -1,0 +1,16 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+//go:build !linux
+
+package worker
+
+import (
+	"errors"
+	"os"
+)
+
+// No memory can be sealed here, so none is shared; transport takes no descriptors either.
+func checkMemory(*os.File, uint64) error         { return errors.ErrUnsupported }
+func mapMemory(*os.File, uint64) ([]byte, error) { return nil, errors.ErrUnsupported }
+func unmapMemory([]byte)                         {}
