@@ -104,7 +104,7 @@ def _patch_encoder() -> None:
 
 
 def _patch_cross_entropy() -> None:
-    """F.linear_cross_entropy adds up short floats in float32, as on the CPU and CUDA."""
+    """F.linear_cross_entropy adds up short floats in float32, as on CPU and CUDA."""
     name = "torch.nn.modules.linear_cross_entropy_options"
     if name not in sys.modules:  # an older PyTorch has no such function
         return
@@ -137,7 +137,8 @@ def _patch_loading() -> None:
     torch._utils._rebuild_device_tensor_from_cpu_tensor = rebuild
 
 
-# Functions torch._C._set_* that set a global flag which kernels read: csrc/exec/Flags.cpp.
+# Functions torch._C._set_* that set a global flag which kernels read: see
+# csrc/exec/Flags.cpp.
 _FLAGS = """
     deterministic_algorithms deterministic_fill_uninitialized_memory
     float32_matmul_precision fp32_precision_setter
@@ -159,8 +160,8 @@ def _patch_flags() -> None:
             ours[original] = _flag_setter(name, original)
             setattr(torch._C, f"_set_{name}", ours[original])
     # torch.backends took some of them aside when it was imported.
-    for module in list(sys.modules.values()):
-        if isinstance(module, torch.backends.PropModule):
+    for path, module in list(sys.modules.items()):
+        if path.startswith("torch.backends"):
             for prop in vars(type(module)).values():
                 if isinstance(prop, torch.backends.ContextProp):
                     prop.setter = ours.get(prop.setter, prop.setter)

@@ -24,8 +24,8 @@ UNCHECKED_OFFSETS = (
     "reads outside of it"
 )
 UNCHECKED_DIMS = (
-    "CPU PyTorch 2.15 itself takes an operand without dimensions, and ends with an error "
-    "of its own insides"
+    "CPU PyTorch 2.15 itself takes an operand without dimensions, and ends with an "
+    "error of its own insides"
 )
 SHARED_STATISTICS = (
     "what running statistics of which all elements share one place hold afterwards is "
@@ -141,8 +141,8 @@ DIFFERENCES: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("add", "out"): (
         r"raised RuntimeError: Boolean alpha only supported for Boolean results",
-        "the CPU computes aside, in the dtype of the operands, what out= gets; CUDA and "
-        "this device do not, and the check of alpha sees the dtype of out=",
+        "the CPU computes aside, in the dtype of the operands, what out= gets; CUDA "
+        "and this device do not, and the check of alpha sees the dtype of out=",
     ),
     ("narrow_copy", "errors"): (
         r"raised IndexError.*; expected RuntimeError: Expected dim",
