@@ -1164,6 +1164,8 @@ type Call struct {
 	Inputs        []uint64               `protobuf:"varint,3,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`   // storage ids
 	Outputs       []uint64               `protobuf:"varint,4,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // storage ids; 0 = not wanted
 	Frees         []uint64               `protobuf:"varint,5,rep,packed,name=frees,proto3" json:"frees,omitempty"`     // storages that die after this call
+	Base          uint64                 `protobuf:"varint,6,opt,name=base,proto3" json:"base,omitempty"`              // not 0: delta says all, against the lists of this call, the last one of the program before
+	Delta         []byte                 `protobuf:"bytes,7,opt,name=delta,proto3" json:"delta,omitempty"`             // see delta.go
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1229,6 +1231,20 @@ func (x *Call) GetOutputs() []uint64 {
 func (x *Call) GetFrees() []uint64 {
 	if x != nil {
 		return x.Frees
+	}
+	return nil
+}
+
+func (x *Call) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *Call) GetDelta() []byte {
+	if x != nil {
+		return x.Delta
 	}
 	return nil
 }
@@ -2135,13 +2151,15 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x05torch\x18\x06 \x01(\tR\x05torch\x12\x10\n" +
 	"\x03pid\x18\a \x01(\x04R\x03pid\x12\x14\n" +
 	"\x05error\x18\b \x01(\tR\x05error\x12\x16\n" +
-	"\x06blocks\x18\t \x01(\rR\x06blocks\"x\n" +
+	"\x06blocks\x18\t \x01(\rR\x06blocks\"\xa2\x01\n" +
 	"\x04Call\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x03(\x06R\x06params\x12\x16\n" +
 	"\x06inputs\x18\x03 \x03(\x04R\x06inputs\x12\x18\n" +
 	"\aoutputs\x18\x04 \x03(\x04R\aoutputs\x12\x14\n" +
-	"\x05frees\x18\x05 \x03(\x04R\x05frees\"8\n" +
+	"\x05frees\x18\x05 \x03(\x04R\x05frees\x12\x12\n" +
+	"\x04base\x18\x06 \x01(\x04R\x04base\x12\x14\n" +
+	"\x05delta\x18\a \x01(\fR\x05delta\"8\n" +
 	"\x06Upload\x12\x18\n" +
 	"\astorage\x18\x01 \x01(\x04R\astorage\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"3\n" +

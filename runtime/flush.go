@@ -121,8 +121,21 @@ func (s *session) submit(t *Trace) (called bool, changed []bool, err error) {
 		s.pending[s.seq] = &call{seq: s.seq, meta: m, variant: v, entry: e, origins: t.Origins}
 	}
 	s.mu.Unlock()
-	_, _ = s.write(transport.Call, s.seq, m, nil)
+	_, _ = s.write(transport.Call, s.seq, v.differing(s.seq, m), nil)
 	return true, nil, nil
+}
+
+// differing is the message of a call: all of it, or how it differs from the last one of the program. A worker that has
+// forgotten the program is sent all of it.
+func (v *variant) differing(seq uint64, m *pb.Call) *pb.Call {
+	send := m
+	if v.last != nil {
+		if delta, ok := pb.AppendDelta(nil, v.last, m); ok {
+			send = &pb.Call{Key: m.Key, Base: v.lastSeq, Delta: delta}
+		}
+	}
+	v.last, v.lastSeq = m, seq
+	return send
 }
 
 // compile makes a program for a trace that none fits: of a new skeleton, or of a known one with more outputs.

@@ -31,6 +31,9 @@ type variant struct {
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
 	sent     bool // on this connection
+	// The last call that was sent, and its number; nil: none yet.
+	last    *pb.Call
+	lastSeq uint64
 }
 
 // programs is a session's cache of entries by key. It is used from one goroutine.

@@ -4,6 +4,7 @@
 package worker
 
 import (
+	"fmt"
 	"math"
 
 	pb "google.golang.org/protobuf/proto"
@@ -14,13 +15,16 @@ import (
 
 // run runs one call: find the program, map its inputs and outputs, run, free, say how it went.
 func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
-	c := &s.call
-	if err := decodeCall(meta, c); err != nil {
+	if err := decodeCall(meta, &s.call); err != nil {
 		return true, faultf("A Call frame doesn't decode: %v.", err)
 	}
-	p := s.store.get(c.Key)
+	p := s.store.get(s.call.Key)
 	if p == nil {
 		return false, s.c.Send(transport.Done, seq, &proto.Done{UnknownProgram: true}, nil)
+	}
+	c, err := p.whole(seq, &s.call)
+	if err != nil {
+		return true, faultf("A Call frame doesn't decode: %v.", err)
 	}
 	if err := s.check(p, c); err != nil {
 		return true, err
@@ -55,7 +59,27 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 func decodeCall(meta []byte, c *proto.Call) error {
 	c.Key, c.Params = c.Key[:0], c.Params[:0]
 	c.Inputs, c.Outputs, c.Frees = c.Inputs[:0], c.Outputs[:0], c.Frees[:0]
+	c.Base, c.Delta = 0, c.Delta[:0]
 	return pb.UnmarshalOptions{Merge: true, DiscardUnknown: true}.Unmarshal(meta, c)
+}
+
+// whole gives a call with all its lists: those of c, or of the program's last call and how c differs from it. They are
+// the last ones of the program then, until its next call.
+func (p *program) whole(seq uint64, c *proto.Call) (*proto.Call, error) {
+	switch {
+	case c.Base == 0:
+		last := &p.last
+		last.Params, last.Inputs = append(last.Params[:0], c.Params...), append(last.Inputs[:0], c.Inputs...)
+		last.Outputs, last.Frees = append(last.Outputs[:0], c.Outputs...), append(last.Frees[:0], c.Frees...)
+	case c.Base != p.lastSeq:
+		return nil, fmt.Errorf("it differs from call %d, but call %d is the last of its program", c.Base, p.lastSeq)
+	default:
+		if err := proto.ApplyDelta(c.Delta, &p.last); err != nil {
+			return nil, err
+		}
+	}
+	p.lastSeq = seq
+	return &p.last, nil
 }
 
 // check holds a call against its program and makes the pairs (buffer, storage) of both sides. An output that isn't wanted

@@ -201,6 +201,48 @@ func TestUnknownProgramWaits(t *testing.T) {
 	require.EqualValues(t, 4, c.sync().Storages, "2, 3, 4, 9: the free took effect in its turn")
 }
 
+// differing is the call of program k that next makes of prev, which had number base.
+func differing(t *testing.T, k byte, base uint64, prev, next *proto.Call) *proto.Call {
+	delta, ok := proto.AppendDelta(nil, prev, next)
+	require.True(t, ok)
+	return &proto.Call{Key: key(k), Base: base, Delta: delta}
+}
+
+// A call may say how it differs from the last one of its program, also while the program is missing.
+func TestCallsThatDiffer(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	calls := []*proto.Call{callOf(1, 2, 1, 2), callOf(1, 2, 2, 3), callOf(1, 2, 3, 4)}
+	calls[2].Frees = []uint64{2, 3}
+	require.Zero(t, c.call(calls[0]).Failed)
+	first := c.seq
+	c.send(transport.Program, unary(2, "aten::abs"), nil)
+	require.Zero(t, c.call(callOf(2, 2, 1, 9)).Failed, "another program's call between")
+	require.Zero(t, c.call(differing(t, 1, first, calls[0], calls[1])).Failed)
+	require.Zero(t, c.call(differing(t, 1, c.seq, calls[1], calls[2])).Failed)
+	b, st := c.read(4, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(-1, -2), b)
+	require.EqualValues(t, 3, c.sync().Storages, "1, 4, 9")
+
+	missing := c.send(transport.Call, callOf(3, 2, 1, 5), nil)
+	next := c.send(transport.Call, differing(t, 3, missing, callOf(3, 2, 1, 5), callOf(3, 2, 5, 6)), nil)
+	var d proto.Done
+	c.expect(transport.Done, missing, &d)
+	require.True(t, d.UnknownProgram)
+	c.send(transport.Program, unary(3, "aten::neg"), nil)
+	require.NoError(t, c.c.Send(transport.Call, missing, callOf(3, 2, 1, 5), nil))
+	for _, seq := range []uint64{missing, next} {
+		var d proto.Done
+		c.expect(transport.Done, seq, &d)
+		require.Zero(t, d.Failed)
+	}
+	b, st = c.read(6, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(1, 2), b)
+}
+
 func TestTwoUnknownPrograms(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(4))
@@ -284,6 +326,15 @@ func TestBreachesEndTheSessionOnly(t *testing.T) {
 		{"input 0", "input 0 is storage 0", func(c *client) {
 			c.send(transport.Program, unary(1, "aten::neg"), nil)
 			c.send(transport.Call, callOf(1, 1, 0, 2), nil)
+		}},
+		{"base", "it differs from call 77, but call 0 is the last", func(c *client) {
+			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			c.send(transport.Call, &proto.Call{Key: key(1), Base: 77, Delta: []byte{0, 0, 0, 0}}, nil)
+		}},
+		{"delta", "delta of a call", func(c *client) {
+			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			c.call(callOf(1, 1, 1, 2))
+			c.send(transport.Call, &proto.Call{Key: key(1), Base: c.seq, Delta: []byte{9}}, nil)
 		}},
 		{"garbage", "not a frame of this protocol", func(c *client) { _, _ = c.c.Net().Write([]byte(strings.Repeat("x", 64))) }},
 		{"meta", "A Call frame doesn't decode", func(c *client) { c.send(transport.Call, &proto.Hello{Build: "\xc3\xa9", Protocol: 1}, nil) }},

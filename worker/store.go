@@ -30,6 +30,8 @@ type program struct {
 	outputs  []uint32
 	prepared Prepared
 	err      error
+	last     proto.Call // its last call, whole but for the key
+	lastSeq  uint64     // that call's number; 0: none yet
 	holders  int // of the cache and the newest; under store.mu
 }
 

@@ -243,27 +243,20 @@ def test_nothing_grows():
         if i % 50 == 0:
             assert there[0].cpu().unique().tolist() == [i % 251]
 
-    def state() -> list[int]:
-        gc.collect()
-        torch.mycelya.synchronize()
-        files = [len(os.listdir(f"/proc/{p}/fd")) for p in ("self", pid)]
-        maps = [mappings("self"), mappings(pid)]
-        pages = [
-            int(Path(f"/proc/{p}/statm").read_text().split()[0]) for p in ("self", pid)
-        ]
-        return files + maps + [n // 256 for n in pages]  # MiB
-
-    for i in range(500):  # what is kept idle settles
+    files = len(os.listdir("/proc/self/fd")) - mappings("self")
+    for i in range(1000):
         use(i)
-    before = state()
-    for i in range(500):
-        use(i)
-    after = state()
-    few = [8, 8, 8, 8, 300, 300]
-    grown = [a - b for a, b in zip(after, before, strict=True)]
-    assert all(g <= f for g, f in zip(grown, few, strict=True)), (before, after)
+    gc.collect()
+    torch.mycelya.synchronize()
+    torch.mycelya.synchronize()  # the worker has heard what went at the first
+    # How many are kept depends on how far the worker was behind; 256 MiB is the most,
+    # in blocks of 3 MiB or more, and what other tests still hold.
+    kept = mappings("self")
+    assert kept <= 100
+    assert mappings(pid) <= kept + 1
+    assert len(os.listdir("/proc/self/fd")) - kept <= files + 8
     assert memory_files(pid) == 0, "the worker maps, and closes"
-    assert mappings(pid) <= mappings("self") + 1
+    assert len(os.listdir(f"/proc/{pid}/fd")) <= 40
 
 
 def test_what_is_idle_is_bounded():

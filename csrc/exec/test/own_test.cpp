@@ -141,5 +141,39 @@ TEST(Own, MemoryIsToldAndOtherNamesAreRefused) {
   EXPECT_NE(s.Refusal(foreign.Done()).find("aten and its own"), std::string::npos);
 }
 
+TEST(Own, FlagsThatAreNoneAreErrorsOfTheirSteps) {
+  Session s;
+  const auto text = [&](const std::string& flag) {
+    Builder b;
+    b.Call("mycelya::set_flag", {Str(flag)});
+    const auto errors = s.Run(b, {}, {}, {});
+    return errors.empty() ? std::string() : errors[0].text;
+  };
+  EXPECT_EQ(text("cudnn_benchmark=1"), "");
+  EXPECT_EQ(text("cudnn_benchmark=0"), "");
+  EXPECT_NE(text("no_such_flag=1").find("no flag no_such_flag"), std::string::npos);
+  EXPECT_NE(text("cudnn_benchmark").find("takes 1 values, not 0"), std::string::npos);
+  EXPECT_NE(text("cudnn_benchmark=1 2").find("takes 1 values, not 2"), std::string::npos);
+  EXPECT_NE(text("cudnn_benchmark=yes").find("yes is not a number"), std::string::npos);
+  EXPECT_NE(text("").find("no flag"), std::string::npos);
+}
+
+// A token is known by its memory: words that a client sends can't name a graph.
+TEST(Own, AttentionNeedsTheTokenOfItsForwardCall) {
+  Session s;
+  Builder b;
+  const uint64_t wanted = b.Param();
+  const uint64_t grad = b.Tensor(b.Buffer(), MYC_F32, {1, 1, 2, 4}), token = b.Tensor(b.Buffer(), MYC_I64, {1});
+  const uint64_t dq = b.Fresh(MYC_F32, {1, 1, 2, 4});
+  b.Call("mycelya::attention_backward",
+         {T(grad), T(token), T(grad), T(grad), T(grad), None(), Number(MYC_N_I64, wanted)},
+         {dq, Builder::kNoTensor, Builder::kNoTensor, Builder::kNoTensor});
+  s.Upload(1, at::rand({1, 1, 2, 4}));
+  s.Upload(2, at::tensor({0x7f0000000000}, at::kLong));
+  const auto errors = s.Run(b, {1}, {{0, 1}, {1, 2}}, {{2, 3}});
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_NE(errors[0].text.find("kept nothing for its gradient"), std::string::npos) << errors[0].text;
+}
+
 }  // namespace
 }  // namespace mycelya::exec::test
