@@ -13,7 +13,8 @@ import (
 // So a call says how it differs from the one before of its program:
 //
 //	delta = params inputs outputs frees
-//	params          = n (gap, 8 bytes little endian)*     the values that changed; gap: unchanged ones before it
+//	params          = n (2 gap, 8 bytes little endian | 2 gap + 1)*   the values that changed; gap: unchanged ones before
+//	                                                      it; 2 gap + 1: the new value is that of the change before it
 //	inputs, outputs = n (gap, zigzag difference)*
 //	frees           = n zigzag difference*                all of them, each against the same place before, or 0
 //
@@ -26,13 +27,18 @@ func AppendDelta(b []byte, prev, c *Call) ([]byte, bool) {
 		return b, false
 	}
 	b = binary.AppendUvarint(b, changes(prev.Params, c.Params))
-	last := 0
+	last, value := 0, uint64(0)
 	for i, v := range c.Params {
-		if v != prev.Params[i] {
-			b = binary.AppendUvarint(b, uint64(i-last))
-			b = binary.LittleEndian.AppendUint64(b, v)
-			last = i + 1
+		if v == prev.Params[i] {
+			continue
 		}
+		gap := uint64(i-last) << 1
+		if v == value {
+			b = binary.AppendUvarint(b, gap|1)
+		} else {
+			b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, gap), v)
+		}
+		last, value = i+1, v
 	}
 	b = appendIDs(b, prev.Inputs, c.Inputs)
 	b = appendIDs(b, prev.Outputs, c.Outputs)
@@ -76,11 +82,16 @@ func at(list []uint64, i int) uint64 {
 // of no use.
 func ApplyDelta(delta []byte, c *Call) error {
 	d := deltaReader{b: delta}
+	value := uint64(0)
 	for n, i := d.count(len(c.Params)), 0; n > 0; n-- {
-		if i = d.skip(i, len(c.Params)); i < 0 {
+		head := d.uvarint()
+		if i = d.skip(i, head>>1, len(c.Params)); i < 0 {
 			break
 		}
-		c.Params[i] = d.word()
+		if head&1 == 0 {
+			value = d.word()
+		}
+		c.Params[i] = value
 		i++
 	}
 	d.ids(c.Inputs)
@@ -159,9 +170,8 @@ func (d *deltaReader) count(limit int) int {
 	return int(n)
 }
 
-// skip reads a gap from entry i on, and returns the entry behind it, or -1 if there is none.
-func (d *deltaReader) skip(i, limit int) int {
-	gap := d.uvarint()
+// skip returns the entry behind a gap from entry i on, or -1 if there is none.
+func (d *deltaReader) skip(i int, gap uint64, limit int) int {
 	if d.err == nil && gap >= uint64(limit-i) {
 		d.fail()
 	}
@@ -173,7 +183,7 @@ func (d *deltaReader) skip(i, limit int) int {
 
 func (d *deltaReader) ids(list []uint64) {
 	for n, i := d.count(len(list)), 0; n > 0; n-- {
-		if i = d.skip(i, len(list)); i < 0 {
+		if i = d.skip(i, d.uvarint(), len(list)); i < 0 {
 			return
 		}
 		list[i] += uint64(d.varint())

@@ -32,7 +32,7 @@ type program struct {
 	err      error
 	last     proto.Call // its last call, whole but for the key
 	lastSeq  uint64     // that call's number; 0: none yet
-	holders  int // of the cache and the newest; under store.mu
+	holders  int        // of the cache and the newest; under store.mu
 }
 
 // store keeps a session's programs by key, bounded by cost. It is used from one goroutine; only the cache's own goroutine

@@ -91,11 +91,8 @@ def test_flags_of_backends():
     results.append((F.conv2d(*far), F.conv2d(x, w)))
     for there, here in results:
         same(there, here)
-    torch.backends.cudnn.deterministic = True
-    try:  # nothing for a CPU to do, but known to it
-        same(far[0] + 1, x + 1)
-    finally:
-        torch.backends.cudnn.deterministic = False
+    with torch.backends.cudnn.flags(deterministic=True, allow_tf32=False):
+        same(far[0] + 1, x + 1)  # nothing for a CPU to do, but known to it
     assert torch.backends.cudnn.deterministic is False
 
 
