@@ -51,4 +51,4 @@ const (
 	classesPerWord = 32
 )
 
-var reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event"}
+var reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat"}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-var cutNames = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event"}
+var cutNames = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat"}
 
 // metrics counts what all sessions did since the last reset.
 type metrics struct {

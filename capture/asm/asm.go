@@ -42,7 +42,7 @@ const (
 
 var lists = map[string]uint64{"tensors": lTensors, "opts": lOpts, "ints": lInts, "floats": lFloats, "bools": lBools, "scalars": lScalars}
 
-var reasons = []string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event"}
+var reasons = []string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat"}
 
 type geometry struct {
 	dtype          ir.DType

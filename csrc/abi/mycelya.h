@@ -147,7 +147,7 @@ typedef struct {
   uint32_t reason_origin[2];  // where the cut was asked for
 } myc_trace;
 enum { MYC_CUT_NONE = 0, MYC_CUT_READ = 1, MYC_CUT_SYNC = 2, MYC_CUT_STEP = 3, MYC_CUT_UPLOAD = 4, MYC_CUT_SIZE = 5,
-       MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUT_SHAPE = 8, MYC_CUT_EVENT = 9, MYC_CUTS = 10 };
+       MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUT_SHAPE = 8, MYC_CUT_EVENT = 9, MYC_CUT_REPEAT = 10, MYC_CUTS = 11 };
 
 // A strided view of a storage, sizes and strides in elements.
 typedef struct {

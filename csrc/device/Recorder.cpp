@@ -144,7 +144,9 @@ uint64_t name_hash(const std::string& name) {
 }
 
 void Recorder::begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t n_results, Origin origin) {
-  if (C10_UNLIKELY(marked_)) cut(MYC_CUT_STEP, mark_origin_);
+  if (C10_UNLIKELY(mark_ != MYC_CUT_NONE)) cut(mark_, mark_origin_);
+  op_ = op_hash;
+  storages_ = op_hash;
   word(MYC_W_RECORD | static_cast<uint64_t>(flags) << 8 | static_cast<uint64_t>(n_args) << 16 |
        static_cast<uint64_t>(n_results) << 32);
   word(op_hash);
@@ -154,9 +156,11 @@ void Recorder::begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t
 }
 
 void Recorder::end() {
-  if (C10_UNLIKELY(records_ >= kMaxRecords)) {
-    cut(MYC_CUT_SIZE, {origins_[origins_.size() - 2], origins_.back()});
-  }
+  const bool round = repeat_.record(op_, storages_);
+  if (C10_LIKELY(!round && records_ < kMaxRecords)) return;
+  const Origin origin{origins_[origins_.size() - 2], origins_.back()};
+  // What dies between the rounds is not to be an output of this one: the next record ends it.
+  round ? mark(MYC_CUT_REPEAT, origin) : cut(MYC_CUT_SIZE, origin);
 }
 
 uint32_t Recorder::bind(Storage& s) {
@@ -164,6 +168,7 @@ uint32_t Recorder::bind(Storage& s) {
   s.local = static_cast<uint32_t>(bindings_.size());
   bindings_.push_back(s.id);
   alive_.push_back(1);
+  earlier_.push_back(0);
   return s.local;
 }
 
@@ -201,7 +206,7 @@ void Recorder::operand(const c10::TensorImpl& t, bool write) {
       (write ? MYC_T_WRITE : 0) | (contiguous ? MYC_T_CONTIG : 0) | (t.storage_offset() == 0 ? MYC_T_OFF0 : 0);
   const bool first = s.epoch != epoch_;
   if (first) {
-    bind(s);
+    earlier_[bind(s)] = 1;
     flags |= MYC_T_FIRST;
     if (is_whole(t, contiguous, static_cast<int64_t>(s.nbytes()))) {
       flags |= MYC_T_WHOLE;
@@ -212,6 +217,7 @@ void Recorder::operand(const c10::TensorImpl& t, bool write) {
   } else if (s.geometry.matches(t)) {
     flags |= MYC_T_SAME;
   }
+  if (earlier_[s.local] != 0) storages_ = (storages_ ^ s.id) * 0x9E3779B97F4A7C15ull;
   const auto rank = static_cast<uint64_t>(t.dim());
   word(MYC_W_TENSOR | static_cast<uint64_t>(dtype_code(c10::typeMetaToScalarType(t.dtype()))) << 8 | rank << 16 |
        static_cast<uint64_t>(flags) << 24 | static_cast<uint64_t>(s.local) << 32);
@@ -320,10 +326,10 @@ void Recorder::reset() {
   bindings_.clear();
   origins_.clear();
   alive_.clear();
+  earlier_.clear();
   h0_ = 1;
   h1_ = 2;
   records_ = 0;
-  marked_ = false;
   ++epoch_;
 }
 
@@ -334,7 +340,8 @@ void Recorder::cut(uint32_t reason, Origin origin) {
     deaths.swap(deaths_);
     dead_bytes_ = 0;
   }
-  marked_ = false;
+  mark_ = MYC_CUT_NONE;
+  if (records_ != 0) repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT);
   if (records_ == 0 && deaths.empty()) return;
   std::vector<uint64_t> frees;
   for (const Death& d : deaths) {

@@ -17,6 +17,7 @@
 #include "../abi/mycelya.h"
 #include "Flags.h"
 #include "Origin.h"
+#include "Repeat.h"
 #include "State.h"
 #include "Storage.h"
 
@@ -104,10 +105,7 @@ class Recorder {
     if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) wait_for_room_slow();
   }
   // The next record begins a new trace: an optimizer step has ended.
-  void mark_step(Origin origin) {
-    marked_ = records_ != 0;
-    mark_origin_ = origin;
-  }
+  void mark_step(Origin origin) { mark(MYC_CUT_STEP, origin); }
   bool empty() const { return records_ == 0; }
   // All that was recorded before trace `epoch` has run. Without `lock`.
   void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
@@ -129,17 +127,24 @@ class Recorder {
   uint32_t bind(Storage& s);
   void dims(c10::IntArrayRef values);
   void geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
+  void mark(uint32_t reason, Origin origin) {
+    mark_ = records_ != 0 ? reason : static_cast<uint32_t>(MYC_CUT_NONE);
+    mark_origin_ = origin;
+  }
   void reset();
 
   const c10::DeviceIndex device_;
   std::vector<uint64_t> skeleton_, params_, bindings_;
   std::vector<uint32_t> origins_;  // two words per record
   std::vector<uint8_t> alive_;     // per local number
+  std::vector<uint8_t> earlier_;   // per local number: from before the trace
   uint64_t h0_ = 1, h1_ = 2;
   uint64_t epoch_ = 1;
   uint64_t records_ = 0;
-  bool marked_ = false;
+  uint32_t mark_ = MYC_CUT_NONE;  // why the next record begins a new trace, if it does
   Origin mark_origin_;
+  RepeatDetector repeat_;
+  uint64_t op_ = 0, storages_ = 0;  // of the open record, for the detector
   std::atomic<bool> behind_{false};
   std::atomic<uint64_t> ran_{1};
   c10::ScalarType default_dtype_ = c10::ScalarType::Float;
