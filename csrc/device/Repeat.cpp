@@ -66,8 +66,7 @@ bool RepeatDetector::ends_round() {
 void RepeatDetector::cut(bool marked) {
   if (marked) {
     if (since_mark_ != 0) between_marks_ = since_mark_;
-    since_mark_ = 0;
-    pattern_.clear();
+    since_mark_ = 0;  // a loop that was being followed goes on, if its next record says so
   }
   ops_.clear();
   keys_.clear();

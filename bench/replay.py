@@ -1,0 +1,221 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What a repeated step costs: programs compiled, bytes, messages, waits.
+
+Each loop runs for some steps to warm up, then is counted. Bytes are those beside the
+user's own (uploads and reads). "Compiled" counts the warm-up too. The time to close a
+step is that of the call that ends a trace of 500 ops, against the time eager PyTorch
+takes for these ops on the CPU; both are medians over the repeats.
+
+    python bench/replay.py [--steps N] [--markdown]
+
+--markdown writes the tables between the marks in bench/RESULTS.md.
+"""
+
+import argparse
+import datetime
+import gc
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import mycelya_torch  # noqa: F401 (registers the device)
+
+RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
+MARK = "<!-- bench/replay.py -->"
+DEVICE = "mycelya"
+WARM_UP = 64
+
+
+def training() -> Callable[[int], None]:
+    """A small network and AdamW on one batch."""
+    layers = [m for _ in range(6) for m in (nn.Linear(32, 32), nn.ReLU())]
+    net = nn.Sequential(*layers).to(DEVICE)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    x = torch.randn(16, 32, device=DEVICE)
+
+    def step(i: int) -> None:
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def recipe() -> Callable[[int], None]:
+    """Dropout, mixed precision with a scaler, clipping, accumulation, a schedule, and
+    a short last batch."""
+    hidden = [nn.Linear(128, 128), nn.ReLU(), nn.Dropout(0.1)]
+    first = [nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1)]
+    net = nn.Sequential(*first, *hidden, nn.Linear(128, 10)).to(DEVICE)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
+    scaler = torch.amp.GradScaler(DEVICE)
+    xs, ys = torch.randn(1000, 64), torch.randint(0, 10, (1000,))
+
+    def step(i: int) -> None:
+        batch = slice(i % 32 * 32, i % 32 * 32 + 32)  # the last has 8 rows
+        x, y = xs[batch].to(DEVICE), ys[batch].to(DEVICE)
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            loss = F.cross_entropy(net(x), y) / 4
+        scaler.scale(loss).backward()
+        if i % 4 == 3:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            schedule.step()
+
+    return step
+
+
+def inference() -> Callable[[int], None]:
+    """A network on its own result: nothing marks a round."""
+    net = nn.Sequential(*(nn.Linear(32, 32) for _ in range(20))).to(DEVICE)
+    state = [torch.randn(4, 32, device=DEVICE)]
+
+    def step(i: int) -> None:
+        with torch.no_grad():
+            state[0] = net(state[0]).tanh()
+
+    return step
+
+
+def generation() -> Callable[[int], None]:
+    """A token of a language model, sampled and read, with a cache that grows."""
+    width, heads, words = 64, 4, 100
+    embed = nn.Embedding(words, width).to(DEVICE)
+    project = nn.Linear(width, 3 * width).to(DEVICE)
+    head = nn.Linear(width, words).to(DEVICE)
+    cache: list[torch.Tensor] = []
+    token = [1]
+
+    def step(i: int) -> None:
+        with torch.no_grad():
+            x = embed(torch.tensor([[token[0]]], device=DEVICE))
+            parts = project(x).chunk(3, -1)
+            q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in parts)
+            if cache:
+                k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
+            cache[:] = k, v
+            out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            p = head(out[:, -1]).softmax(-1)
+            token[0] = int(torch.multinomial(p, 1).item())
+
+    return step
+
+
+LOOPS = {
+    "training step": training,
+    "training with all of a recipe": recipe,
+    "inference, unmarked": inference,
+    "generation, growing cache": generation,
+}
+
+
+def count(make: Callable[[], Callable[[int], None]], steps: int) -> dict[str, float]:
+    """Counters per step, and the programs compiled before and while counting."""
+    torch.manual_seed(0)
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    step = make()
+    for i in range(WARM_UP):
+        step(i)
+    torch.mycelya.synchronize()
+    before = torch.mycelya.metrics()["program_misses"]
+    torch.mycelya.reset_metrics()
+    for i in range(WARM_UP, WARM_UP + steps):
+        step(i)
+    torch.mycelya.synchronize()
+    m: dict[str, Any] = torch.mycelya.metrics()
+    own = m["bytes_sent"] - m["upload_bytes"] - m["program_bytes_sent"]
+    return {
+        "before": before,
+        "while": m["program_misses"],
+        "bytes": own / steps,
+        "messages": m["messages_sent"] / steps,
+        "trips": (m["round_trips"] - 1) / steps,  # but for the last
+    }
+
+
+def close_of_a_step(repeats: int) -> tuple[float, float]:
+    """Seconds to close a trace of 500 ops, and of eager PyTorch for the ops."""
+    far, near = torch.ones(16, device=DEVICE), torch.ones(16)
+    w = [torch.randn(16, device=DEVICE) for _ in range(500)]
+    u = [torch.randn(16) for _ in range(500)]
+    closing, eager = [], []
+    for _ in range(repeats):
+        x = far
+        for t in w:
+            x = x + t
+        start = time.perf_counter()
+        torch.mycelya.flush()
+        closing.append(time.perf_counter() - start)
+        torch.mycelya.synchronize()
+        start = time.perf_counter()
+        y = near
+        for t in u:
+            y = y + t
+        eager.append(time.perf_counter() - start)
+    return statistics.median(closing), statistics.median(eager)
+
+
+def tables(steps: int) -> str:
+    """Both tables as markdown."""
+    lines = [
+        "| loop | compiled in warm-up | compiled after | bytes a step "
+        "| messages a step | round trips a step |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, make in LOOPS.items():
+        n = count(make, steps)
+        lines.append(
+            f"| {name} | {n['before']:.0f} | {n['while']:.0f} | {n['bytes']:.0f} "
+            f"| {n['messages']:.2f} | {n['trips']:.2f} |"
+        )
+    closing, eager = close_of_a_step(200)
+    lines += [
+        "",
+        "| close of a step of 500 ops | µs | of eager's 500 ops |",
+        "|---|---:|---:|",
+        f"| {DEVICE} | {closing * 1e6:.1f} | {closing / eager:.3f} |",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--markdown", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    gc.disable()  # a collection would land in one step
+    text = tables(args.steps)
+    print(text)
+    if args.markdown:
+        where = (
+            f"{datetime.date.today()}, {args.steps} steps after {WARM_UP}, "
+            f"{os.cpu_count()} cores, torch {torch.__version__}, "
+            f"Python {platform.python_version()}, {platform.machine()}."
+        )
+        block = f"{MARK}\n\n{where}\n\n{text}\n\n{MARK}"
+        old = RESULTS.read_text()
+        pattern = re.escape(MARK) + ".*" + re.escape(MARK)
+        new, found = re.subn(pattern, lambda _: block, old, flags=re.S)
+        if not found:
+            raise SystemExit(f"{RESULTS} lacks the two marks {MARK}")
+        RESULTS.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
