@@ -121,8 +121,8 @@ CPU_ALONE = (
 )
 
 LEFT_ALONE = (
-    "of float16 the CPU leaves a statistic that it does not compute as it was given; of "
-    "other dtypes, and here, it has no elements"
+    "of float16 the CPU leaves a statistic that it does not compute as it was given; "
+    "of other dtypes, and here, it has no elements"
 )
 
 # (op, category): (what the difference begins with, why the device is right).
