@@ -45,6 +45,8 @@ sweep: build
 bench: build
 	$(PY) bench/capture.py --markdown
 	$(PY) bench/transfer.py --markdown
+	$(PY) bench/replay.py --markdown
+	$(PY) bench/startup.py --markdown
 
 check: build
 	scripts/check.sh

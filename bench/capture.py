@@ -13,23 +13,16 @@ queue is measured.
 """
 
 import argparse
-import datetime
 import gc
 import math
-import os
-import platform
-import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+import results
 import torch
 from torch.nn import functional as F  # noqa: N812 (everybody's name for it)
 
 import mycelya_torch  # noqa: F401 (registers the device)
-
-RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
-MARK = "<!-- bench/capture.py -->"
 
 
 def cases(device: str) -> dict[str, tuple[Callable[[], object], int]]:
@@ -117,20 +110,7 @@ def main() -> None:
     text = table(measure(args.repeats))
     print(text)
     if args.markdown:
-        worker = torch.mycelya.get_device_properties()
-        where = (
-            f"{datetime.date.today()}, {os.cpu_count()} cores, "
-            f"torch {torch.__version__}, Python {platform.python_version()}, "
-            f"{platform.machine()}, worker on {worker.device} ({worker.name}), "
-            f"minimum of {args.repeats} repeats."
-        )
-        block = f"{MARK}\n\n{where}\n\n{text}\n\n{MARK}"
-        old = RESULTS.read_text()
-        pattern = re.escape(MARK) + ".*" + re.escape(MARK)
-        new, found = re.subn(pattern, lambda _: block, old, flags=re.S)
-        if not found:
-            raise SystemExit(f"{RESULTS} lacks the two marks {MARK}")
-        RESULTS.write_text(new)
+        results.write("capture.py", f"minimum of {args.repeats} repeats", text)
 
 
 if __name__ == "__main__":

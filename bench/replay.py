@@ -13,25 +13,19 @@ takes for these ops on the CPU; both are medians over the repeats.
 """
 
 import argparse
-import datetime
 import gc
-import os
-import platform
-import re
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import results
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import mycelya_torch  # noqa: F401 (registers the device)
 
-RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
-MARK = "<!-- bench/replay.py -->"
 DEVICE = "mycelya"
 WARM_UP = 64
 
@@ -203,18 +197,7 @@ def main() -> None:
     text = tables(args.steps)
     print(text)
     if args.markdown:
-        where = (
-            f"{datetime.date.today()}, {args.steps} steps after {WARM_UP}, "
-            f"{os.cpu_count()} cores, torch {torch.__version__}, "
-            f"Python {platform.python_version()}, {platform.machine()}."
-        )
-        block = f"{MARK}\n\n{where}\n\n{text}\n\n{MARK}"
-        old = RESULTS.read_text()
-        pattern = re.escape(MARK) + ".*" + re.escape(MARK)
-        new, found = re.subn(pattern, lambda _: block, old, flags=re.S)
-        if not found:
-            raise SystemExit(f"{RESULTS} lacks the two marks {MARK}")
-        RESULTS.write_text(new)
+        results.write("replay.py", f"{args.steps} steps after {WARM_UP}", text)
 
 
 if __name__ == "__main__":

@@ -13,22 +13,16 @@ turns, as the minimum over the repeats.
 """
 
 import argparse
-import datetime
 import gc
 import math
-import os
-import platform
-import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+import results
 import torch
 
 import mycelya_torch  # noqa: F401 (registers the device)
 
-RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
-MARK = "<!-- bench/transfer.py -->"
 CPU = "torch on the CPU, clone()"
 
 
@@ -79,20 +73,9 @@ def main() -> None:
     text = table(args.mib << 20, measure(args.mib << 20, args.repeats))
     print(text)
     if args.markdown:
-        worker = torch.mycelya.get_device_properties()
-        where = (
-            f"{datetime.date.today()}, {args.mib} MiB, {os.cpu_count()} cores, "
-            f"torch {torch.__version__}, Python {platform.python_version()}, "
-            f"{platform.machine()}, worker on {worker.device} ({worker.name}), "
-            f"minimum of {args.repeats} repeats."
+        results.write(
+            "transfer.py", f"{args.mib} MiB, minimum of {args.repeats} repeats", text
         )
-        block = f"{MARK}\n\n{where}\n\n{text}\n\n{MARK}"
-        old = RESULTS.read_text()
-        pattern = re.escape(MARK) + ".*" + re.escape(MARK)
-        new, found = re.subn(pattern, lambda _: block, old, flags=re.S)
-        if not found:
-            raise SystemExit(f"{RESULTS} lacks the two marks {MARK}")
-        RESULTS.write_text(new)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What a start costs: from nothing to the first result, against `import torch` alone.
+
+Each row is a fresh Python process, from its start to its end, in turns; the figures are
+medians. The device's worker is a process of its own that loads PyTorch too.
+
+    python bench/startup.py [--repeats N] [--markdown]
+
+--markdown writes the table between the marks in bench/RESULTS.md.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import results
+
+PLAIN = "import torch, without the device"
+PROGRAMS = {
+    PLAIN: ("import torch", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+    "import torch": ("import torch", {}),
+    "a first result on the CPU": ("import torch; torch.ones(2).add(1).tolist()", {}),
+    "a first result on the device": (
+        "import torch; torch.ones(2, device='mycelya').add(1).tolist()",
+        {},
+    ),
+}
+
+
+def measure(repeats: int) -> dict[str, float]:
+    """Seconds by name."""
+    times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    for repeat in range(repeats + 1):  # the first warms up the file cache
+        for name, (program, extra) in PROGRAMS.items():
+            start = time.perf_counter()
+            env = {**os.environ, **extra}
+            subprocess.run([sys.executable, "-c", program], env=env, check=True)
+            if repeat > 0:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def table(seconds: dict[str, float]) -> str:
+    """The rows as markdown."""
+    lines = ["| process | s | ratio |", "|---|---:|---:|"]
+    for name, s in seconds.items():
+        lines.append(f"| {name} | {s:.2f} | {s / seconds[PLAIN]:.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--markdown", action="store_true")
+    args = parser.parse_args()
+    text = table(measure(args.repeats))
+    print(text)
+    if args.markdown:
+        results.write("startup.py", f"median of {args.repeats} runs", text)
+
+
+if __name__ == "__main__":
+    main()
