@@ -47,7 +47,8 @@ void RepeatDetector::look_for_period() {
 }
 
 bool RepeatDetector::ends_round() {
-  if (period_ == 0 || run_ < period_) return false;
+  // A few records come twice in a row in any program.
+  if (period_ == 0 || run_ < std::max(period_, kMin / 2)) return false;
   if (between_marks_ < kLong && since_mark_ <= 2 * between_marks_) return false;
   const size_t n = ops_.size();
   if (boundary_ == 0) {

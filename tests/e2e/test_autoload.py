@@ -201,6 +201,7 @@ def test_another_backend_was_first(tmp_path):
     assert "'other' has registered already" in out and out.endswith("other:0\n")
 
 
+@pytest.mark.slow
 def test_what_it_adds_to_import_torch(installed, tmp_path):
     """At most 15 ms. The least of several runs: others use the machine too."""
     code = """

@@ -419,6 +419,7 @@ def test_a_worker_that_is_killed(tmp_path):
     assert (status, out) == (0, "True\nTrue\n"), err
 
 
+@pytest.mark.slow
 def test_few_descriptors(tmp_path):
     """No more than a quarter of what the process may have; then ordinary memory."""
     code = """

@@ -75,7 +75,7 @@ def test_ctrl_c_ends_a_long_wait(tmp_path):
     """The worker is busy for far longer than two seconds when Ctrl-C comes."""
     long = """
 y = torch.ones(2000, 2000, device="mycelya")
-for _ in range(3000):
+for _ in range(400):  # not so many that recording waits for the worker
     y = y @ y / 2000
 try:
     print("waiting")
@@ -248,6 +248,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path):
     assert gone(worker, within=5)
 
 
+@pytest.mark.slow
 def test_many_short_processes_in_a_row(tmp_path):
     script = "import torch, mycelya_torch; print(torch.ones(1).to('mycelya').item())"
     for _ in range(3):
