@@ -19,7 +19,7 @@ namespace mycelya {
 class RepeatDetector {
  public:
   // A trace of fewer records is not worth a message of its own: it holds several rounds.
-  static constexpr size_t kMin = 64;
+  static constexpr size_t kMin = 256;
   // What lies between two marks is a round itself, and has no loops to be cut; unless no trace could hold it.
   static constexpr size_t kLong = 5000;
 
