@@ -3,9 +3,9 @@
 """What a repeated step costs: programs compiled, bytes, messages, waits.
 
 Each loop runs for some steps to warm up, then is counted. Bytes are those beside the
-user's own (uploads and reads). What is left of an unmarked loop at the end is a program too. The time to close a
-step is that of the call that ends a trace of 500 ops, against the time eager PyTorch
-takes for these ops on the CPU; both are medians over the repeats.
+user's own (uploads and reads). What is left of an unmarked loop at the end is a program
+too. The time to close a step is that of the call that ends a trace of 500 ops, against
+the time eager PyTorch takes for these ops on the CPU; both are medians.
 
     python bench/replay.py [--steps N] [--markdown]
 
