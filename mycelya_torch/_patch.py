@@ -100,7 +100,7 @@ def _patch_encoder() -> None:
     owner.forward = forward
 
 
-# ---- Printing ----
+# ---- Numbers, flags, files ----
 
 
 def _patch_cross_entropy() -> None:
@@ -181,6 +181,9 @@ def _flag_setter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return set_flag
+
+
+# ---- Printing ----
 
 
 def _patch_printing() -> None:

@@ -80,6 +80,9 @@ attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
               "groups, keys, features] and value [batch, groups, keys, values] of one dtype on one device, got ",
               query.sizes(), " ", query.scalar_type(), " ", query.device(), ", ", key.sizes(), " ", key.scalar_type(),
               " ", key.device(), " and ", value.sizes(), " ", value.scalar_type(), " ", value.device());
+  TORCH_CHECK(!bias || !bias->defined() || bias->device() == query.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", query.device(),
+              " and ", bias->device(), "! (when checking argument attn_mask of scaled_dot_product_attention)");
   const bool learning = at::GradMode::is_enabled();
   int64_t grads = 0, bit = 1;
   for (const at::Tensor& t : {query, key, value, bias.value_or(at::Tensor())}) {

@@ -220,4 +220,7 @@ def test_what_does_not_fit_where_the_worker_chooses():
         ):
             with pytest.raises(RuntimeError):
                 F.scaled_dot_product_attention(*bad)
+        for mask in (torch.zeros(L, S), torch.ones(L, S, dtype=torch.bool)):
+            with pytest.raises(RuntimeError, match="mycelya:0 and cpu"):
+                F.scaled_dot_product_attention(q, k, v, mask)
     assert q.sum().isfinite().item()

@@ -13,6 +13,8 @@ import torch
 from helpers import DEVICE, same, to_device
 from torch.nn import functional as F
 
+from mycelya_torch import _device
+
 pytestmark = pytest.mark.fast
 
 
@@ -115,7 +117,21 @@ except RuntimeError as error:
     assert done.stdout == "True\n", done.stderr
 
 
-def test_a_flag_that_is_not_set_is_not_sent():
+def test_what_is_sent_is_what_was_set(monkeypatch):
+    sent = []
+    monkeypatch.setattr(_device, "set_flag", lambda *flag: sent.append(flag))
     with pytest.raises((RuntimeError, ValueError, TypeError)):
         torch._C._set_float32_matmul_precision(1)
-    assert (torch.ones(2, device=DEVICE) + 1).tolist() == [2, 2]
+    assert sent == []
+    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(False)
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_bf16_reduced_precision_reduction
+    matmul.allow_bf16_reduced_precision_reduction = before
+    assert sent == [
+        ("deterministic_algorithms", "1 0"),
+        ("deterministic_algorithms", "1 1"),
+        ("deterministic_algorithms", "0 0"),
+        ("cublas_allow_bf16_reduced_precision_reduction", f"{int(before)} 1"),
+    ]
