@@ -4,19 +4,7 @@
 #include <Python.h>
 //
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/Generator.h>
-#include <ATen/native/IndexingUtils.h>
 #include <ATen/native/Resize.h>
-#include <ATen/native/TensorAdvancedIndexingUtils.h>
-#include <ATen/ops/_conj.h>
-#include <ATen/ops/_neg_view.h>
-#include <ATen/ops/conj_physical.h>
-#include <ATen/ops/dot.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/masked_fill.h>
-#include <ATen/ops/neg.h>
-#include <ATen/ops/vdot.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/TensorImpl.h>
@@ -29,14 +17,13 @@
 #include "Minimal.h"
 #include "Op.h"
 #include "Record.h"
+#include "RecordInternal.h"
 #include "Recorder.h"
 #include "Shape.h"
 #include "Transfer.h"
 
 namespace mycelya {
 namespace {
-
-bool ours(const at::Tensor& t) { return t.defined() && t.device().type() == kDevice; }
 
 // Backward then runs in the thread that calls it: with that thread's Python frames, in its order, and without 30 us of
 // hand-over. Only for Python's threads, once each: a user may turn it on again.
@@ -71,26 +58,6 @@ void each_tensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
 }
 
 const std::string& argument_name(const Op& op, size_t i) { return op.handle.schema().arguments()[i].name(); }
-
-// Some operators reach us with a conjugate or negative view as it is (clone, matrix products): the worker has no such
-// bits, only elements.
-bool is_lazy_view(const at::Tensor& t) { return ours(t) && (t.is_conj() || t.is_neg()); }
-
-// A view that is written is written through: written gets it and where it stands.
-void resolve_views(const Op& op, std::span<c10::IValue> args,
-                   c10::SmallVector<std::pair<size_t, at::Tensor>, 2>& written) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (op.args[i].kind == Kind::kTensor && args[i].isTensor() && is_lazy_view(args[i].toTensor())) {
-      if (op.args[i].write) written.emplace_back(i, args[i].toTensor());
-      args[i] = resolve(args[i].toTensor());
-    } else if (op.args[i].kind == Kind::kTensors && !op.args[i].write && args[i].isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const auto& e : args[i].toListRef())
-        list.push_back(is_lazy_view(e.toTensor()) ? resolve(e.toTensor()) : e.toTensor());
-      args[i] = std::move(list);
-    }
-  }
-}
 
 // The device that a factory is told to use.
 int named_device(const Op& op, at::ArrayRef<c10::IValue> args) {
@@ -177,249 +144,6 @@ void check_fill(at::ArrayRef<c10::IValue> args) {
     AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_EXCEPT_COMPLEX_HALF_F8NZ(MYC_FITS)
 #undef MYC_FITS
     default:
-      break;
-  }
-}
-
-bool is_mask(const c10::IValue& v) {
-  if (!v.isTensor() || !v.toTensor().defined()) return false;
-  const auto type = v.toTensor().scalar_type();
-  return type == at::kBool || type == at::kByte;
-}
-
-c10::List<std::optional<at::Tensor>> index_list(const c10::IValue& v) {
-  c10::List<std::optional<at::Tensor>> list;
-  for (const auto& e : v.toListRef()) {
-    list.push_back(e.isTensor() && e.toTensor().defined() ? std::optional(e.toTensor()) : std::nullopt);
-  }
-  return list;
-}
-
-// Where self is written one value under a mask, no index is needed, so nobody has to wait for how many there are.
-// args: self indices values accumulate …
-bool fill_under_mask(const Op& op, at::ArrayRef<c10::IValue> args) {
-  if ((op.name != "index_put_" && op.name != "_index_put_impl_") || args[3].toBool()) return false;
-  const at::Tensor &self = args[0].toTensor(), &value = args[2].toTensor();
-  const bool here = ours(value) && value.dim() == 0;
-  if (!here && (!value.is_cpu() || value.numel() != 1)) return false;
-  TORCH_CHECK_INDEX(self.scalar_type() == value.scalar_type(),
-                    "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
-                    " for the destination and ", value.scalar_type(), " for the source.");
-  // Looks at the indices only, if the value is one number on the CPU.
-  const auto [can, mask] =
-      at::native::canDispatchToMaskedFill(self, index_list(args[1]), here ? at::empty({1}, at::kCPU) : value);
-  if (!can || !ours(mask)) return false;
-  here ? at::Tensor(self).masked_fill_(mask, value) : at::Tensor(self).masked_fill_(mask, value.item());
-  return true;
-}
-
-// Masks become the indices of what they select, as they do on every device.
-void expand_masks(const Op& op, std::span<c10::IValue> args) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (op.args[i].kind != Kind::kOptTensors) continue;
-    const auto list = args[i].toListRef();
-    if (std::none_of(list.begin(), list.end(), is_mask)) continue;
-    c10::List<std::optional<at::Tensor>> expanded;
-    for (auto& t : at::native::expandTensors(args[0].toTensor(), at::IOptTensorListRef(index_list(args[i])))) {
-      expanded.push_back(t.defined() ? std::optional(std::move(t)) : std::nullopt);
-    }
-    args[i] = std::move(expanded);
-  }
-}
-
-// CPU index tensors are legal on CUDA: they become uploads.
-void upload_indices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex device) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (op.args[i].kind != Kind::kOptTensors) continue;
-    c10::List<std::optional<at::Tensor>> list;
-    for (const auto& e : args[i].toListRef()) {
-      if (e.isNone()) {
-        list.push_back(std::nullopt);
-        continue;
-      }
-      const auto& t = e.toTensor();
-      list.push_back(t.defined() && t.is_cpu() ? to_device(t, device) : t);
-    }
-    args[i] = std::move(list);
-  }
-}
-
-void number(Recorder& r, const c10::Scalar& s) {
-  if (s.isComplex()) {
-    const auto v = s.toComplexDouble();
-    r.tag(MYC_W_NUMBER, MYC_N_C128);
-    r.param(v.real());
-    r.param(v.imag());
-  } else if (s.isFloatingPoint()) {
-    r.tag(MYC_W_NUMBER, MYC_N_F64);
-    r.param(s.toDouble());
-  } else if (s.isBoolean()) {
-    r.tag(MYC_W_NUMBER, MYC_N_BOOL);
-    r.param(static_cast<uint64_t>(s.toBool()));
-  } else {
-    r.tag(MYC_W_NUMBER, MYC_N_I64);
-    r.param(static_cast<uint64_t>(s.toLong()));
-  }
-}
-
-void integer(Recorder& r, char cls, int64_t v) {
-  if (cls == 's' && v >= 2) {
-    r.tag(MYC_W_SIZE);
-    r.param(static_cast<uint64_t>(v));
-  } else if (cls == 'v' || (cls == 'b' && v != 0 && v != 1)) {
-    number(r, c10::Scalar(v));
-  } else {
-    r.tag(MYC_W_INT);
-    r.word(static_cast<uint64_t>(v));
-  }
-}
-
-void floating(Recorder& r, char cls, double v) {
-  if (cls == 'l' || (cls == 'b' && (v == 0 || v == 1))) {
-    r.tag(MYC_W_FLOAT);
-    uint64_t bits;
-    std::memcpy(&bits, &v, 8);
-    r.word(bits);
-  } else {
-    number(r, c10::Scalar(v));
-  }
-}
-
-void scalar(Recorder& r, char cls, const c10::Scalar& s) {
-  if (cls == 'v' || cls == 's' || s.isComplex()) {
-    number(r, s);
-  } else if (s.isBoolean()) {
-    r.tag(MYC_W_BOOL, s.toBool());
-  } else if (s.isFloatingPoint()) {
-    floating(r, cls, s.toDouble());
-  } else {
-    integer(r, cls, s.toLong());
-  }
-}
-
-// The element of a 0-dim CPU tensor.
-void cpu_scalar(Recorder& r, const at::Tensor& t) {
-  if (t.unsafeGetTensorImpl()->is_wrapped_number()) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, t.const_data_ptr(), std::min<size_t>(8, t.itemsize()));
-    switch (t.scalar_type()) {
-      case at::kDouble:
-        r.tag(MYC_W_NUMBER, MYC_N_F64);
-        r.param(bits);
-        return;
-      case at::kLong:
-        r.tag(MYC_W_NUMBER, MYC_N_I64);
-        r.param(bits);
-        return;
-      case at::kBool:
-        r.tag(MYC_W_NUMBER, MYC_N_BOOL);
-        r.param(bits);
-        return;
-      case at::kComplexDouble:
-        r.tag(MYC_W_NUMBER, MYC_N_C128);
-        r.param(bits);
-        std::memcpy(&bits, static_cast<const char*>(t.const_data_ptr()) + 8, 8);
-        r.param(bits);
-        return;
-      default:
-        break;  // a number made with another default dtype: an ordinary 0-dim tensor does as well
-    }
-  }
-  r.tag(MYC_W_SCALAR, dtype_code(t.scalar_type()));
-  uint64_t bits[2] = {0, 0};
-  std::memcpy(bits, t.const_data_ptr(), t.itemsize());
-  r.param(bits[0]);
-  if (t.itemsize() > 8) r.param(bits[1]);
-}
-
-void tensor(Recorder& r, const at::Tensor& t, bool write) {
-  if (!t.defined()) {
-    r.tag(MYC_W_NONE);
-  } else if (ours(t)) {
-    r.operand(*t.unsafeGetTensorImpl(), write);
-  } else {
-    cpu_scalar(r, t);
-  }
-}
-
-void list_head(Recorder& r, uint32_t kind, size_t n) {
-  r.word(MYC_W_LIST | kind << 8 | static_cast<uint64_t>(n) << 16);
-}
-
-void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) {
-  if (v.isNone()) {
-    r.tag(MYC_W_NONE);
-    return;
-  }
-  switch (a.kind) {
-    case Kind::kTensor:
-      tensor(r, v.toTensor(), write);
-      break;
-    case Kind::kTensors:
-    case Kind::kOptTensors: {
-      const auto list = v.toListRef();
-      list_head(r, a.kind == Kind::kTensors ? MYC_L_TENSORS : MYC_L_OPT_TENSORS, list.size());
-      for (const auto& e : list) tensor(r, e.isNone() ? at::Tensor() : e.toTensor(), write);
-      break;
-    }
-    case Kind::kInt:
-      integer(r, a.number_class, v.toInt());
-      break;
-    case Kind::kFloat:
-      floating(r, a.number_class, v.toDouble());
-      break;
-    case Kind::kBool:
-      r.tag(MYC_W_BOOL, v.toBool());
-      break;
-    case Kind::kScalar:
-      scalar(r, a.number_class, v.toScalar());
-      break;
-    case Kind::kInts: {
-      const auto list = v.toListRef();
-      list_head(r, MYC_L_INTS, list.size());
-      for (const auto& e : list) integer(r, a.number_class, e.toInt());
-      break;
-    }
-    case Kind::kFloats: {
-      const auto list = v.toListRef();
-      list_head(r, MYC_L_FLOATS, list.size());
-      for (const auto& e : list) floating(r, a.number_class, e.toDouble());
-      break;
-    }
-    case Kind::kBools: {
-      const auto list = v.toListRef();
-      list_head(r, MYC_L_BOOLS, list.size());
-      for (const auto& e : list) r.tag(MYC_W_BOOL, e.toBool());
-      break;
-    }
-    case Kind::kScalars: {
-      const auto list = v.toListRef();
-      list_head(r, MYC_L_SCALARS, list.size());
-      for (const auto& e : list) scalar(r, 'v', e.toScalar());
-      break;
-    }
-    case Kind::kString: {
-      r.text(v.toStringRef());
-      break;
-    }
-    case Kind::kDType:
-      r.tag(MYC_W_DTYPE, dtype_code(v.toScalarType()));
-      break;
-    case Kind::kLayout:
-      r.tag(MYC_W_LAYOUT, static_cast<uint64_t>(v.toInt()));
-      break;
-    case Kind::kDevice:
-      r.tag(MYC_W_DEVICE);
-      break;
-    case Kind::kMemoryFormat:
-      r.tag(MYC_W_MEMFMT, static_cast<uint64_t>(v.toInt()));
-      break;
-    case Kind::kGenerator:
-      r.tag(MYC_W_GEN);
-      r.param(generator_id(v.toGenerator(), r.device()));
-      break;
-    case Kind::kOther:
-      r.tag(MYC_W_NONE);  // device_of has refused a given one
       break;
   }
 }
@@ -620,48 +344,6 @@ void refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
       ". Run it on the CPU: move its inputs with .cpu() and the result back with .to(\"mycelya\").");
 }
 
-namespace {
-
-// dot and vdot of conjugate views are each other, or lazily conjugate, as on every device.
-bool conjugate_product(const Op& op, torch::jit::Stack* stack) {
-  if (op.name != "dot" && op.name != "vdot") return false;
-  const at::Tensor a = (*stack)[stack->size() - 2].toTensor(), b = stack->back().toTensor();
-  if (a.is_neg() || b.is_neg() || !(a.is_conj() || b.is_conj())) return false;
-  at::Tensor result;
-  if (op.name == "dot") {
-    result = a.is_conj() && b.is_conj() ? at::dot(a.conj(), b.conj()).conj()
-             : a.is_conj()              ? at::vdot(a.conj(), b)
-                                        : at::vdot(b.conj(), a);
-  } else {
-    result = a.is_conj() && b.is_conj() ? at::vdot(b.conj(), a.conj())
-             : a.is_conj()              ? at::dot(a.conj(), b)
-                                        : at::dot(a, b.conj()).conj();
-  }
-  torch::jit::drop(*stack, 2);
-  stack->push_back(std::move(result));
-  return true;
-}
-
-// The arguments are resolved copies of the lazy views in written: the op writes the copies, and these the views.
-void record_through(const Op& op, torch::jit::Stack* stack, at::ArrayRef<std::pair<size_t, at::Tensor>> written) {
-  const size_t n = op.args.size();
-  c10::SmallVector<at::Tensor, 2> copies;
-  for (const auto& [i, view] : written) copies.push_back((*stack)[stack->size() - n + i].toTensor());
-  record(op.handle, stack);
-  for (size_t k = 0; k < written.size(); ++k) {
-    const at::Tensor& view = written[k].second;
-    if (op.writes_out && view.sizes() != copies[k].sizes()) at::native::resize_output(view, copies[k].sizes());
-    copy_from(copies[k], view, false);
-    for (size_t r = 0; r < op.returns.size(); ++r) {
-      if (op.returns[r].alias == static_cast<int>(written[k].first)) {
-        (*stack)[stack->size() - op.returns.size() + r] = view;
-      }
-    }
-  }
-}
-
-}  // namespace
-
 void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const Op& op = op_for(handle);
   if (C10_UNLIKELY(!op.refusal.empty())) refuse(handle, stack);
@@ -677,7 +359,7 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   if (op.takes_codes) check_writable(op, args, device);
   if (C10_UNLIKELY(lazy_views)) {
     if (conjugate_product(op, stack)) return;
-    c10::SmallVector<std::pair<size_t, at::Tensor>, 2> written;
+    WrittenViews written;
     resolve_views(op, slots, written);
     if (!written.empty()) return record_through(op, stack, written);
   }
@@ -735,21 +417,6 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   }
 
   put_results(op, stack, fresh);
-}
-
-at::Tensor resolve(const at::Tensor& t) {
-  // Into memory laid out as a clone's would be.
-  if (t.is_conj()) {
-    const at::Tensor plain = resolve(t._conj());
-    at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
-    return at::conj_physical_out(out, plain);
-  }
-  if (t.is_neg()) {
-    const at::Tensor plain = t._neg_view();
-    at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
-    return at::neg_out(out, plain);
-  }
-  return t;
 }
 
 void record_copy(const at::Tensor& dst, const at::Tensor& src) {

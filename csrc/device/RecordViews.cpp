@@ -1,0 +1,84 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Conjugate and negative views, which the worker doesn't have.
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_conj.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/dot.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/neg.h>
+#include <ATen/ops/vdot.h>
+
+#include "RecordInternal.h"
+#include "Transfer.h"
+
+namespace mycelya {
+
+void resolve_views(const Op& op, std::span<c10::IValue> args, WrittenViews& written) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind == Kind::kTensor && args[i].isTensor() && is_lazy_view(args[i].toTensor())) {
+      if (op.args[i].write) written.emplace_back(i, args[i].toTensor());
+      args[i] = resolve(args[i].toTensor());
+    } else if (op.args[i].kind == Kind::kTensors && !op.args[i].write && args[i].isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const auto& e : args[i].toListRef())
+        list.push_back(is_lazy_view(e.toTensor()) ? resolve(e.toTensor()) : e.toTensor());
+      args[i] = std::move(list);
+    }
+  }
+}
+
+bool conjugate_product(const Op& op, torch::jit::Stack* stack) {
+  if (op.name != "dot" && op.name != "vdot") return false;
+  const at::Tensor a = (*stack)[stack->size() - 2].toTensor(), b = stack->back().toTensor();
+  if (a.is_neg() || b.is_neg() || !(a.is_conj() || b.is_conj())) return false;
+  at::Tensor result;
+  if (op.name == "dot") {
+    result = a.is_conj() && b.is_conj() ? at::dot(a.conj(), b.conj()).conj()
+             : a.is_conj()              ? at::vdot(a.conj(), b)
+                                        : at::vdot(b.conj(), a);
+  } else {
+    result = a.is_conj() && b.is_conj() ? at::vdot(b.conj(), a.conj())
+             : a.is_conj()              ? at::dot(a.conj(), b)
+                                        : at::dot(a, b.conj()).conj();
+  }
+  torch::jit::drop(*stack, 2);
+  stack->push_back(std::move(result));
+  return true;
+}
+
+void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& written) {
+  const size_t n = op.args.size();
+  c10::SmallVector<at::Tensor, 2> copies;
+  for (const auto& [i, view] : written) copies.push_back((*stack)[stack->size() - n + i].toTensor());
+  record(op.handle, stack);
+  for (size_t k = 0; k < written.size(); ++k) {
+    const at::Tensor& view = written[k].second;
+    if (op.writes_out && view.sizes() != copies[k].sizes()) at::native::resize_output(view, copies[k].sizes());
+    copy_from(copies[k], view, false);
+    for (size_t r = 0; r < op.returns.size(); ++r) {
+      if (op.returns[r].alias == static_cast<int>(written[k].first)) {
+        (*stack)[stack->size() - op.returns.size() + r] = view;
+      }
+    }
+  }
+}
+
+at::Tensor resolve(const at::Tensor& t) {
+  // Into memory laid out as a clone's would be.
+  if (t.is_conj()) {
+    const at::Tensor plain = resolve(t._conj());
+    at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
+    return at::conj_physical_out(out, plain);
+  }
+  if (t.is_neg()) {
+    const at::Tensor plain = t._neg_view();
+    at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
+    return at::neg_out(out, plain);
+  }
+  return t;
+}
+
+}  // namespace mycelya
