@@ -1,6 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Tensors, storages and modules as Python objects: copied, saved, moved, refused."""
+"""Tensors, storages and modules as Python objects: copied, saved, moved, refused.
+
+A long file of short tests in sections, in the order of a tensor's life.
+"""
 
 import copy
 import gc

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Every optimizer of PyTorch's optimizer database, in each form that CUDA has.
 
-The reference is the same optimizer on the CPU, as a plain loop over its parameters.
+The reference is the same optimizer on the CPU, as a plain loop over its parameters. A
+long file, because every form of a step goes through the same few functions.
 """
 
 import contextlib

@@ -3,7 +3,8 @@
 """Sparse COO tensors, held against the CPU's.
 
 Two sparse tensors are the same if their shapes, dtypes and coalesced forms are: a sum
-of two has its elements one after the other here, as on CUDA, and merged on the CPU.
+of two has its elements one after the other here, as on CUDA, and merged on the CPU. A
+long file, because its operators all share the helpers at its beginning.
 """
 
 import copy

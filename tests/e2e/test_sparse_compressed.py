@@ -4,7 +4,7 @@
 
 Two of them are the same if their indices and values are. Where the CPU leaves elements
 of a row in another order, or keeps zeros, they are held against each other as dense
-ones.
+ones. A long file, because four layouts share each test.
 """
 
 import copy

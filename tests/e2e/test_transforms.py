@@ -4,7 +4,8 @@
 
 None of it is ours. It works if the device gives each layer what it expects, so the rule
 is agree(): the same function on the CPU and on the device returns the same nest of
-tensors, strings and numbers.
+tensors, strings and numbers. A long file, because each section is short and all of
+them share agree() and what it compares.
 """
 
 import copy

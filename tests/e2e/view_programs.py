@@ -10,6 +10,8 @@ both devices. Any tape is a program, so whatever a shrinker leaves of one runs t
 Two rules keep programs comparable. Bytes that no line has written are never read: each
 storage that is made or grows is filled by the line after. And nothing reaches past the
 end of its storage: storages shrink only where nobody needs the end.
+
+One file, because most of it is one function per kind of step, on the state of the tape.
 """
 
 from __future__ import annotations
