@@ -3,8 +3,8 @@
 //
 // Sparse COO tensors. One is a pair of dense tensors of the device, indices and values, so every operator here is made
 // of dense ones. Where PyTorch's kernel for the CPU is made of operators too, it runs under our key; what it would
-// compute in memory is written here. An operator that has neither is refused (Register.cpp). One file, a section for each
-// kind of operator, because all stand on the few functions about indices at its beginning.
+// compute in memory is written here. An operator that has neither is refused (Register.cpp). One file, a section for
+// each kind of operator, because all stand on the few functions about indices at its beginning.
 
 #include "Sparse.h"
 

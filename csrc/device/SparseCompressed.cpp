@@ -4,8 +4,8 @@
 // Sparse compressed tensors: CSR, CSC, and BSR and BSC, whose elements are blocks. One is three dense tensors of the
 // device: where each row (CSC, BSC: column) begins, the other coordinate of each element, and the values. As with COO
 // (Sparse.cpp) PyTorch's kernels for the CPU run under our key where they are made of operators; what they would
-// compute in memory is written here, and the rest is refused (Register.cpp). One file, because four layouts share each of
-// its functions.
+// compute in memory is written here, and the rest is refused (Register.cpp). One file, because four layouts share each
+// of its functions.
 
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/WrapDimUtils.h>

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -80,6 +81,28 @@ def compare(fn, *tensors, rtol=None, atol=None):
             if theirs.grad is not None:
                 same(mine.grad, theirs.grad, rtol, atol)
     return got
+
+
+def pairs(ours, cpu) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The tensors of two nests, held against each other in all but their elements.
+
+    For sparse tensors, which have no strides: who calls this compares the elements.
+    """
+    ours, shape = pytree.tree_flatten(ours)
+    cpu, cpu_shape = pytree.tree_flatten(cpu)
+    assert shape == cpu_shape
+    for a, b in zip(ours, cpu, strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        assert a.device.type == "mycelya"
+        assert (a.layout, a.dtype, a.shape) == (b.layout, b.dtype, b.shape)
+        yield a.detach(), b.detach()
+
+
+def moved(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf on the device, of any layout."""
+    return tensor.detach().to(DEVICE).requires_grad_(tensor.requires_grad)
 
 
 def differentiable(results) -> list[torch.Tensor]:

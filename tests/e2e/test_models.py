@@ -3,8 +3,8 @@
 """Models as people build them: torchvision, timm, and Hugging Face transformers.
 
 All have random weights and small configurations; nothing is downloaded. The libraries
-are imported by the tests, since importing them takes seconds. Half of the file is their
-configurations.
+are imported by the tests, since importing them takes seconds. A long file,
+because all models share what trains them and what generates.
 """
 
 import contextlib

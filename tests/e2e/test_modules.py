@@ -5,8 +5,8 @@
 They are those of PyTorch's module database, and those of torch.nn that it lacks.
 
 Inputs are made on the CPU and copied, strides and overlaps included. Both sides start
-from the same seed, so that what a module draws is the same too. Half of the file is the
-table of the modules that the database lacks.
+from the same seed, so that what a module draws is the same too. A long
+file, because all its tests share what builds and runs a module.
 """
 
 import contextlib

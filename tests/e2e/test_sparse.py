@@ -3,8 +3,7 @@
 """Sparse COO tensors, held against the CPU's.
 
 Two sparse tensors are the same if their shapes, dtypes and coalesced forms are: a sum
-of two has its elements one after the other here, as on CUDA, and merged on the CPU. A
-long file, because its operators all share the helpers at its beginning.
+of two has its elements one after the other here, as on CUDA, and merged on the CPU.
 """
 
 import copy
@@ -12,7 +11,7 @@ import io
 
 import pytest
 import torch
-from helpers import DEVICE
+from helpers import DEVICE, moved, pairs
 from torch.testing._internal.common_optimizers import optim_db
 
 UNARY = """
@@ -51,46 +50,26 @@ def coo(
 
 def same(got, expected, exact=False, **tolerance) -> None:
     """Asserts that two nests of results agree; exact: in their elements too."""
-    if isinstance(expected, (tuple, list)):
-        assert len(got) == len(expected)
-        for a, b in zip(got, expected, strict=True):
-            same(a, b, exact, **tolerance)
-        return
-    if not isinstance(expected, torch.Tensor):
-        assert got == expected
-        return
-    assert got.device.type == "mycelya"
-    assert got.layout == expected.layout
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    got, expected = got.detach(), expected.detach()
-    if not expected.is_sparse:
-        torch.testing.assert_close(got.cpu(), expected, equal_nan=True, **tolerance)
-        return
-    assert got.sparse_dim() == expected.sparse_dim()
-    assert got.dense_dim() == expected.dense_dim()
-    if exact:
-        assert got.is_coalesced() == expected.is_coalesced()
-        assert got._nnz() == expected._nnz()
-    else:
-        got, expected = got.coalesce(), expected.coalesce()
-    assert got._indices().device.type == got._values().device.type == "mycelya"
-    assert torch.equal(got._indices().cpu(), expected._indices())
-    torch.testing.assert_close(
-        got._values().cpu(), expected._values(), equal_nan=True, **tolerance
-    )
-
-
-def there(tensor: torch.Tensor) -> torch.Tensor:
-    """A leaf on the device."""
-    moved = tensor.detach().to(DEVICE)
-    return moved.requires_grad_(tensor.requires_grad)
+    for a, b in pairs(got, expected):
+        if not b.is_sparse:
+            torch.testing.assert_close(a.cpu(), b, equal_nan=True, **tolerance)
+            continue
+        assert (a.sparse_dim(), a.dense_dim()) == (b.sparse_dim(), b.dense_dim())
+        if exact:
+            assert (a.is_coalesced(), a._nnz()) == (b.is_coalesced(), b._nnz())
+        else:
+            a, b = a.coalesce(), b.coalesce()
+        assert a._indices().device.type == a._values().device.type == "mycelya"
+        assert torch.equal(a._indices().cpu(), b._indices())
+        torch.testing.assert_close(
+            a._values().cpu(), b._values(), equal_nan=True, **tolerance
+        )
 
 
 def compare(fn, *tensors, exact=False, **tolerance):
     """fn on the CPU and on the device: results, operands afterwards, gradients."""
     cpu = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
-    ours = [there(t) for t in tensors]
+    ours = [moved(t) for t in tensors]
     expected, got = fn(*cpu), fn(*ours)
     same(got, expected, exact, **tolerance)
     same(ours, cpu, exact, **tolerance)
@@ -111,7 +90,7 @@ def fails_alike(fn, *tensors) -> None:
     with pytest.raises(Exception) as cpu:
         fn(*tensors)
     with pytest.raises(type(cpu.value)) as ours:
-        fn(*map(there, tensors))
+        fn(*map(moved, tensors))
     assert str(ours.value).splitlines()[0] == str(cpu.value).splitlines()[0]
 
 
@@ -232,7 +211,7 @@ def test_copies():
     compare(lambda t: t.to(torch.float32), t, exact=True)
     compare(lambda t: t.zero_(), t, exact=True)
     compare(lambda t: torch.empty_like(t), t, exact=True)
-    mine = there(t)
+    mine = moved(t)
     here = torch.empty_like(t)
     here.copy_(mine)
     assert torch.equal(here._indices(), t._indices())
@@ -254,7 +233,7 @@ def test_resizing():
 
 def test_printed():
     t = coo((3, 4), 5)
-    text = " ".join(repr(there(t)).split())
+    text = " ".join(repr(moved(t)).split())
     expected = " ".join(repr(t).split())
     assert text == expected.replace("size=", "device='mycelya:0', size=", 1)
 
@@ -263,7 +242,7 @@ def test_saved_and_loaded():
     t = coo((3, 4), 5).requires_grad_()
     for weights_only in (True, False):
         buffer = io.BytesIO()
-        torch.save(there(t), buffer)
+        torch.save(moved(t), buffer)
         buffer.seek(0)
         loaded = torch.load(buffer, weights_only=weights_only)
         same(loaded, t, exact=True)
@@ -307,10 +286,10 @@ def test_sums_of_two():
     compare(
         lambda a, b: torch.add(a, b, out=torch.empty_like(a)), a.detach(), b.detach()
     )
-    got = there(coo((9, 9), 9)) + there(coo((9, 9), 5, seed=1))
+    got = moved(coo((9, 9), 9)) + moved(coo((9, 9), 5, seed=1))
     assert got._nnz() == 14 and not got.is_coalesced()
     with pytest.raises(RuntimeError, match="expected 'self' and 'other' to have same"):
-        there(a.detach()) + there(coo((4, 4), 3))
+        moved(a.detach()) + moved(coo((4, 4), 3))
     fails_alike(lambda a, b: a + b, coo((3, 4), 5, 1), coo((3, 4), 5, 2))
 
 
@@ -346,7 +325,7 @@ def test_products():
     grads = []
     for x, y in (
         (flat_a.clone()._coalesced_(False), flat_b.clone()._coalesced_(False)),
-        (there(flat_a), there(flat_b)),
+        (moved(flat_a), moved(flat_b)),
     ):
         x, y = x.requires_grad_(), y.requires_grad_()
         product = (x * y).to_dense()
@@ -369,7 +348,7 @@ def test_products():
     none = none.sparse_resize_((3, 4, 2), 2, 1)
     compare(lambda a, b: a * b, a.detach(), none)
     with pytest.raises(RuntimeError, match="sparse inputs with equal dimensionality"):
-        there(a.detach()) * there(coo((3, 5, 2), 4, 2))
+        moved(a.detach()) * moved(coo((3, 5, 2), 4, 2))
 
 
 def test_masks():
@@ -593,7 +572,7 @@ def test_no_wait_where_cuda_has_none(counters):
 
 
 def test_refused():
-    t = there(coo((3, 4), 5))
+    t = moved(coo((3, 4), 5))
     for fn in (
         lambda: t.cos(),
         lambda: t.index_add(0, torch.tensor([0]).to(DEVICE), t),
@@ -605,10 +584,10 @@ def test_refused():
 def test_operands_of_two_devices():
     sparse, dense = coo((3, 4), 5), torch.randn(4, 2, dtype=torch.float64)
     for fn in (
-        lambda: there(sparse) @ dense,
-        lambda: sparse @ there(dense),
-        lambda: there(sparse) + sparse,
-        lambda: there(sparse).sparse_mask(sparse),
+        lambda: moved(sparse) @ dense,
+        lambda: sparse @ moved(dense),
+        lambda: moved(sparse) + sparse,
+        lambda: moved(sparse).sparse_mask(sparse),
     ):
         with pytest.raises(RuntimeError, match="same device"):
             fn()

@@ -12,7 +12,7 @@ import io
 
 import pytest
 import torch
-from helpers import DEVICE
+from helpers import DEVICE, moved, pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(beta|prototype).*")
 
@@ -67,40 +67,20 @@ def parts(t: torch.Tensor) -> list[torch.Tensor]:
 
 def same(got, expected, loose=False, **tolerance) -> None:
     """Asserts that two nests of results agree; loose: as dense tensors."""
-    if isinstance(expected, (tuple, list)):
-        assert len(got) == len(expected)
-        for a, b in zip(got, expected, strict=True):
-            same(a, b, loose, **tolerance)
-        return
-    if not isinstance(expected, torch.Tensor):
-        assert got == expected
-        return
-    assert got.device.type == "mycelya"
-    assert got.layout == expected.layout
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    got, expected = got.detach(), expected.detach()
-    if expected.layout in LAYOUTS and not loose:
-        assert got._nnz() == expected._nnz()
-        assert got.dense_dim() == expected.dense_dim()
-        for a, b in zip(parts(got), parts(expected), strict=True):
-            same(a, b, **tolerance)
-        return
-    if expected.layout is not torch.strided:
-        got, expected = got.to_dense(), expected.to_dense()
-    torch.testing.assert_close(got.cpu(), expected, equal_nan=True, **tolerance)
-
-
-def there(tensor: torch.Tensor) -> torch.Tensor:
-    """A leaf on the device."""
-    moved = tensor.detach().to(DEVICE)
-    return moved.requires_grad_(tensor.requires_grad)
+    for a, b in pairs(got, expected):
+        if b.layout in LAYOUTS and not loose:
+            assert (a._nnz(), a.dense_dim()) == (b._nnz(), b.dense_dim())
+            same(parts(a), parts(b), **tolerance)
+            continue
+        if b.layout is not torch.strided:
+            a, b = a.to_dense(), b.to_dense()
+        torch.testing.assert_close(a.cpu(), b, equal_nan=True, **tolerance)
 
 
 def compare(fn, *tensors, loose=False, **tolerance):
     """fn on the CPU and on the device: results, operands afterwards, gradients."""
     cpu = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
-    ours = [there(t) for t in tensors]
+    ours = [moved(t) for t in tensors]
     expected, got = fn(*cpu), fn(*ours)
     same(got, expected, loose, **tolerance)
     same(ours, cpu, loose, **tolerance)
@@ -121,7 +101,7 @@ def fails_alike(fn, *tensors, words=True) -> None:
     with pytest.raises(Exception) as cpu:
         fn(*tensors)
     with pytest.raises(type(cpu.value)) as ours:
-        fn(*map(there, tensors))
+        fn(*map(moved, tensors))
     if words:
         assert str(ours.value).splitlines()[0] == str(cpu.value).splitlines()[0]
 
@@ -289,7 +269,7 @@ def test_parts_are_aliases(layout):
 def test_copies(layout):
     t, u = sparse(layout), sparse(layout) * 3
     compare(lambda t: t.clone(), t)
-    same(copy.deepcopy(there(t)), t)  # which the CPU refuses
+    same(copy.deepcopy(moved(t)), t)  # which the CPU refuses
     compare(lambda t, u: u.copy_(t), t, u)
     compare(lambda t: t.to(torch.float32), t)
     compare(lambda t: t.half().double(), t)
@@ -300,28 +280,28 @@ def test_copies(layout):
     compare(lambda t: torch.empty_like(t).fill_(2), t)
     compare(lambda t: torch.empty_like(t, dtype=torch.int8).fill_(2), t)
     compare(lambda t: (t.is_same_size(t), t.is_pinned(), t.numel()), t)
-    mine, here = there(t), torch.empty_like(t)
+    mine, here = moved(t), torch.empty_like(t)
     here.copy_(mine)
     assert torch.equal(here.values(), t.values())
     mine.copy_(u)
     same(mine, u)
     fails_alike(lambda t, d: t.copy_(d), t, dense())
     fails_alike(lambda t, u: t.copy_(u), t, to(layout, torch.zeros(4, 6).double()))
-    grad = there(t.requires_grad_())
+    grad = moved(t.requires_grad_())
     assert grad.requires_grad and grad.detach().layout == layout
 
 
 def test_resizing():
     other = sparse(CSR, (7, 9), seed=1)
     compare(lambda t: t.resize_(5, 8), sparse())
-    same(parts(there(sparse()).resize_as_sparse_(there(other)))[:2], parts(other)[:2])
+    same(parts(moved(sparse()).resize_as_sparse_(moved(other)))[:2], parts(other)[:2])
     fails_alike(lambda t: t.resize_(4, 5), sparse())
 
 
 @layouts
 def test_printed(layout):
     for t in (sparse(layout), to(layout, stacked(2))):
-        text, expected = (" ".join(repr(x).split()) for x in (there(t), t))
+        text, expected = (" ".join(repr(x).split()) for x in (moved(t), t))
         assert text == expected.replace("size=", "device='mycelya:0', size=", 1)
 
 
@@ -330,7 +310,7 @@ def test_saved_and_loaded(layout):
     t = sparse(layout).requires_grad_()
     for weights_only in (True, False):
         buffer = io.BytesIO()
-        torch.save(there(t), buffer)
+        torch.save(moved(t), buffer)
         buffer.seek(0)
         loaded = torch.load(buffer, weights_only=weights_only)
         same(loaded, t)
@@ -348,7 +328,7 @@ def test_a_module_of_a_compressed_weight():
     module.to(DEVICE)
     assert module.weight.layout == CSR and module.weight.is_leaf
     same(module.weight, sparse(CSR))
-    same(module(there(x)), expected)
+    same(module(moved(x)), expected)
     module.to("cpu")
     assert torch.equal(module(x), expected)
 
@@ -471,10 +451,10 @@ def test_sums_of_two():
         atol=1e-6,
     )
     with pytest.raises(RuntimeError, match="same size"):
-        there(plain[0]) + there(sparse(CSR, (5, 6)))
+        moved(plain[0]) + moved(sparse(CSR, (5, 6)))
     for layout in (CSC, BSR, BSC):  # which the CPU has not
         x, y = sparse(layout), sparse(layout, seed=1)
-        got = there(x) + there(y)
+        got = moved(x) + moved(y)
         assert got.layout == layout
         same(got.to_dense(), x.to_dense() + y.to_dense())
 
@@ -493,9 +473,9 @@ def test_sums_with_dense(layout):
         if layout in (CSR, CSC):
             compare(fn, t, d)
         else:  # which the CPU has not
-            same(fn(there(t), there(d)), fn(t.to_dense(), d))
+            same(fn(moved(t), moved(d)), fn(t.to_dense(), d))
     # alpha is the second operand's, where the CPU gives it to the sparse one.
-    same(torch.add(there(t), there(d), alpha=-2), t.to_dense() - 2 * d)
+    same(torch.add(moved(t), moved(d), alpha=-2), t.to_dense() - 2 * d)
     if layout in (CSR, CSC):
         alike(lambda t, d: d + t, t.requires_grad_(), d.requires_grad_())
         fails_alike(lambda t, d: d + t, t.detach(), torch.randn(4, 5), words=False)
@@ -748,7 +728,7 @@ def test_refused(layout, what):
     with pytest.raises((RuntimeError, TypeError, AttributeError)) as cpu:
         REFUSED[what](t)
     with pytest.raises((RuntimeError, TypeError, AttributeError)) as ours:
-        REFUSED[what](there(t))
+        REFUSED[what](moved(t))
     if isinstance(cpu.value, NotImplementedError):
         assert_says_what_to_do(ours.value)
 
@@ -761,7 +741,7 @@ def assert_says_what_to_do(error: BaseException) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*deprecated.*")
 def test_refused_where_the_cpu_has_it():
-    t = there(to(CSR, torch.eye(3)))
+    t = moved(to(CSR, torch.eye(3)))
     with pytest.raises(NotImplementedError) as error:
         torch.triangular_solve(t.to_dense(), t)
     assert_says_what_to_do(error.value)
@@ -770,12 +750,12 @@ def test_refused_where_the_cpu_has_it():
 def test_operands_of_two_devices():
     t, d = sparse(), torch.randn(6, 6, dtype=torch.float64)
     for fn in (
-        lambda: there(t) @ d,
-        lambda: t @ there(d),
-        lambda: there(t) + t,
-        lambda: there(t) * d[:4],
-        lambda: torch.sparse.sampled_addmm(there(t), d[:4], there(d)),
-        lambda: torch.sparse.mm(there(t), d, "amax"),
+        lambda: moved(t) @ d,
+        lambda: t @ moved(d),
+        lambda: moved(t) + t,
+        lambda: moved(t) * d[:4],
+        lambda: torch.sparse.sampled_addmm(moved(t), d[:4], moved(d)),
+        lambda: torch.sparse.mm(moved(t), d, "amax"),
     ):
         with pytest.raises(RuntimeError, match="same device"):
             fn()
