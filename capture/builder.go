@@ -35,8 +35,8 @@ func Build(t *Trace, names *Table, wanted []bool) (*Captured, error) {
 		return nil, fmt.Errorf("building a graph: %d storages, %d wishes", d.locals, len(wanted))
 	}
 	reason := "none"
-	if int(t.Reason) < len(reasons) {
-		reason = reasons[t.Reason]
+	if int(t.Reason) < len(Reasons) {
+		reason = Reasons[t.Reason]
 	}
 	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), reason)}
 	for i := range d.records {

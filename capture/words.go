@@ -51,4 +51,5 @@ const (
 	classesPerWord = 32
 )
 
-var reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat"}
+// Reasons are the names of the causes of a cut, by MYC_CUT_*.
+var Reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat"}

@@ -42,8 +42,6 @@ const (
 
 var lists = map[string]uint64{"tensors": lTensors, "opts": lOpts, "ints": lInts, "floats": lFloats, "bools": lBools, "scalars": lScalars}
 
-var reasons = []string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat"}
-
 type geometry struct {
 	dtype          ir.DType
 	sizes, strides []int64
@@ -120,7 +118,7 @@ func (a *assembler) line(line string) error {
 		}
 		return nil
 	case "cut":
-		i := slices.Index(reasons, words[1])
+		i := slices.Index(capture.Reasons[:], words[1])
 		if i < 0 {
 			return fmt.Errorf("unknown reason %q", words[1])
 		}

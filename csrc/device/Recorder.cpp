@@ -15,7 +15,7 @@ namespace {
 
 // A trace that no cut ends: long enough that its cost per record is lost in the rest, short enough to compile in
 // milliseconds and to let the worker start early.
-constexpr uint64_t kMaxRecords = 5000;
+constexpr uint64_t kMaxRecords = RepeatDetector::kLong;
 
 // Of up to 32 values.
 uint64_t classes(c10::IntArrayRef values) {
