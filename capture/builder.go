@@ -228,7 +228,7 @@ func (b *builder) single(it *item) (ir.Arg, error) {
 	case wGen:
 		return ir.Arg{Kind: ir.ArgGen, V: int64(it.param)}, nil
 	case wStr:
-		return ir.Arg{Kind: ir.ArgStr, V: int64(b.g.Intern(b.text(it)))}, nil
+		return ir.Arg{Kind: ir.ArgStr, V: int64(b.g.Intern(text(b.t, it)))}, nil
 	}
 	return ir.Arg{}, fmt.Errorf("word %d: tag %d is no argument", it.word, it.tag)
 }
@@ -243,10 +243,10 @@ func (b *builder) number(op ir.Op, dtype ir.DType, slot uint32) ir.Arg {
 }
 
 // text reads a string: little endian in its words.
-func (b *builder) text(it *item) string {
+func text(t *Trace, it *item) string {
 	s := make([]byte, it.n)
 	for i := range s {
-		s[i] = byte(b.t.Skeleton[it.v+uint64(i/8)] >> (8 * (i % 8)))
+		s[i] = byte(t.Skeleton[it.v+uint64(i/8)] >> (8 * (i % 8)))
 	}
 	return string(s)
 }

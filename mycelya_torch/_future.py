@@ -12,8 +12,7 @@ import torch
 from mycelya_torch import _device
 
 _LOCK = threading.Lock()
-_THREADS = 4  # a download waits for the link, so more would only queue there
-_pool: ThreadPoolExecutor | None = None
+_pools: dict[int, ThreadPoolExecutor] = {}  # by device
 
 
 def cpu_future(tensor: torch.Tensor) -> Future[torch.Tensor]:
@@ -22,15 +21,14 @@ def cpu_future(tensor: torch.Tensor) -> Future[torch.Tensor]:
         done: Future[torch.Tensor] = Future()
         done.set_result(tensor.detach().cpu())
         return done
-    # Writes that follow must not be seen: the copy is of the values as they are now.
-    snapshot = tensor.detach().clone()
-    _device.flush(tensor.device.index)  # the worker starts while we go on
-    return _threads().submit(snapshot.cpu)
+    # It is on its way when this returns: what is written from now on comes later.
+    download = _device.Download(tensor.detach())
+    return _pool(tensor.device.index).submit(download.wait)
 
 
-def _threads() -> ThreadPoolExecutor:
-    global _pool
+def _pool(device: int) -> ThreadPoolExecutor:
+    """One thread a device: answers come in the order of the questions."""
     with _LOCK:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="mycelya-cpu")
-        return _pool
+        if device not in _pools:
+            _pools[device] = ThreadPoolExecutor(1, thread_name_prefix="mycelya-cpu")
+        return _pools[device]

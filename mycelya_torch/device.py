@@ -9,12 +9,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.types import Device
 
 from mycelya_torch import _device
+
+if TYPE_CHECKING:
+    from mycelya_torch._explain import NetworkBill
 
 
 def _index(device: Device = None) -> int:
@@ -395,8 +398,41 @@ def metrics() -> dict[str, Any]:
 
 
 def reset_metrics() -> None:
-    """Sets every counter to zero."""
+    """Sets every counter to zero, those of the bill too."""
     _device.reset_metrics()
+
+
+def explain(tensor: torch.Tensor | None = None) -> str:
+    """The pending graph of a tensor; without one, the programs and why they are.
+
+    With a tensor: the optimised graph, in the IR's text form, of what its storage will
+    hold, as far as that has been recorded and not sent. Sends nothing.
+
+    Without: for each device the last 32 programs it has compiled, with the line and
+    cause of the cut, the number of ops and of calls, and why none of the programs
+    before fitted: the first record that differs from the nearest one, with its line.
+
+    Raises:
+        TypeError: not a dense tensor on a mycelya device.
+    """
+    return _explain().explain(tensor)
+
+
+def network_bill() -> NetworkBill:
+    """What each Python line has cost since the start or the last `reset_metrics()`.
+
+    Returns:
+        A list of `BillLine`: file, line, cuts by reason, programs compiled, round
+        trips, bytes sent, uploaded and received, stalls and their seconds; the longest
+        stalls first. `print()` shows it as a table.
+    """
+    return _explain().network_bill()
+
+
+def _explain() -> Any:
+    from mycelya_torch import _explain as module  # when first asked for
+
+    return module
 
 
 # ---- Imported or made when first asked for ----

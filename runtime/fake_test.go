@@ -78,6 +78,8 @@ func (w *fakeWorker) greet() {
 // reluFrontend knows one trace: %1 = relu %0, with a size in parameter 0. A word of 13 in its skeleton is a mistake.
 type reluFrontend struct{}
 
+func (reluFrontend) Compare(_, _ *Trace) (*Difference, error) { return nil, nil }
+func (reluFrontend) Maker(*Trace, int) string                 { return "a tensor" }
 func (reluFrontend) Origin(code, offset uint32) ir.Origin {
 	if code == 0 {
 		return ir.Origin{}
@@ -109,7 +111,7 @@ func start(t testing.TB) (*Runtime, *fakeWorker) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
 	defer l.Close()
-	w := &fakeWorker{TB: t, ended: make(chan struct{}), hello: &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: abiVersion, Pid: 1}}
+	w := &fakeWorker{TB: t, ended: make(chan struct{}), hello: &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: pb.ABIVersion, Pid: 1}}
 	w.client, err = net.Dial("unix", l.Addr().String())
 	require.NoError(t, err)
 	w.server, err = l.Accept()

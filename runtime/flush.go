@@ -22,13 +22,15 @@ type call struct {
 	variant *variant
 	entry   *entry
 	origins []uint32 // of the trace
+	by      *charge
 }
 
 // flush takes a closed trace, whose arrays are copied, and returns before anything is compiled or sent. ErrPending: it was
 // taken, but more traces are on their way than the credits allow.
 func (s *session) flush(t *Trace) error {
+	by := s.metrics.bill.at(t.ReasonOrigin)
 	if len(t.Origins) > 0 {
-		s.metrics.cut(t.Reason)
+		s.metrics.cut(t.Reason, by)
 	}
 	t = s.hold(t)
 	behind := false
@@ -37,12 +39,12 @@ func (s *session) flush(t *Trace) error {
 		behind = s.calls >= maxCalls
 		return true
 	}
-	err := s.enqueue(credit, func() {
+	err := s.enqueue(by, credit, func() {
 		defer s.held.Put(t)
 		if !s.alive() {
 			return
 		}
-		if called, changed, err := s.submit(t); !called {
+		if called, changed, err := s.submit(t, by); !called {
 			s.credit()
 			if err != nil {
 				s.poison(t, changed, err)
@@ -56,13 +58,13 @@ func (s *session) flush(t *Trace) error {
 }
 
 // room begins a wait until fewer traces are on their way than the credits allow.
-func (s *session) room() (*Ticket, error) {
+func (s *session) room(by *charge) (*Ticket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {
 		return nil, s.gone
 	}
-	t := newTicket(s.metrics, nil)
+	t := newTicket(s.metrics, by, nil)
 	s.waiting = append(s.waiting, t)
 	s.admit()
 	return t, nil
@@ -80,9 +82,9 @@ func (s *session) admit() {
 
 // submit brings one trace to the worker: key, look up, passes, codegen, send, bind. called: a Done will come. changed
 // says, as far as that got known before an error, which storages the trace should have made or written.
-func (s *session) submit(t *Trace) (called bool, changed []bool, err error) {
+func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err error) {
 	if len(t.Origins) == 0 { // only frees
-		s.free(t.Frees)
+		s.free(t.Frees, by)
 		return false, nil, nil
 	}
 	e, first := s.programs.find(t)
@@ -92,9 +94,13 @@ func (s *session) submit(t *Trace) (called bool, changed []bool, err error) {
 	}
 	if v != nil {
 		s.metrics.programHits.Add(1)
+		if s.settings.Check >= 2 {
+			if err := s.recheck(t, v); err != nil {
+				return false, e.changed, err
+			}
+		}
 	} else {
-		s.metrics.programMisses.Add(1)
-		if e, v, changed, err = s.compile(t, e, first); err != nil {
+		if e, v, changed, err = s.compile(t, e, first, by); err != nil {
 			return false, changed, err
 		}
 	}
@@ -106,22 +112,24 @@ func (s *session) submit(t *Trace) (called bool, changed []bool, err error) {
 		return false, e.changed, err
 	}
 	if len(v.compiled.Program.Steps) == 0 && len(m.Outputs) == 0 {
-		s.free(m.Frees)
+		s.free(m.Frees, by)
 		return false, nil, nil
 	}
 	s.seq++
+	v.account.calls.Add(1)
+	s.history.calls.Add(1)
 	if !v.sent {
-		if s.sendProgram(s.seq, v) != nil {
+		if s.sendProgram(s.seq, v, by) != nil {
 			return true, nil, nil // the session has ended; so has the credit
 		}
 		v.sent = true
 	}
 	s.mu.Lock()
 	if s.gone == nil {
-		s.pending[s.seq] = &call{seq: s.seq, meta: m, variant: v, entry: e, origins: t.Origins}
+		s.pending[s.seq] = &call{seq: s.seq, meta: m, variant: v, entry: e, origins: t.Origins, by: by}
 	}
 	s.mu.Unlock()
-	_, _ = s.write(transport.Call, s.seq, v.differing(s.seq, m), nil)
+	_, _ = s.write(by, transport.Call, s.seq, v.differing(s.seq, m), nil)
 	return true, nil, nil
 }
 
@@ -138,51 +146,93 @@ func (v *variant) differing(seq uint64, m *pb.Call) *pb.Call {
 	return send
 }
 
-// compile makes a program for a trace that none fits: of a new skeleton, or of a known one with more outputs.
-func (s *session) compile(t *Trace, e, first *entry) (_ *entry, _ *variant, changed []bool, err error) {
+// compile makes a program for a trace that none fits: of a new skeleton, or of a known one with more outputs. It notes why.
+func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *variant, changed []bool, err error) {
 	began := time.Now()
-	var wanted []bool
-	if e != nil {
-		wanted = e.union(t)
-	} else {
-		wanted = make([]bool, len(t.Alive))
-		for i, a := range t.Alive {
-			wanted[i] = a != 0
-		}
+	v := &variant{key: s.programs.newKey(t), account: &account{reason: t.Reason}}
+	c, err := s.build(t, e, v)
+	took := time.Since(began)
+	s.metrics.compiled(took, by)
+	s.note(v.account, took, t, c, e, first != nil, err)
+	if c != nil {
+		changed = c.Changed
+	}
+	if err != nil {
+		return nil, nil, changed, err
+	}
+	if e == nil {
 		if first != nil {
 			s.metrics.hashCollisions.Add(1)
 		}
-	}
-	c, err := s.frontend.Build(t, wanted)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	v := &variant{key: s.programs.newKey(t), wanted: wanted}
-	watch := s.settings.Dump.Program(c.Graph.Name, v.key[:])
-	g, err := passes.Run(c.Graph, s.settings.passes(watch))
-	if err != nil {
-		return nil, nil, c.Changed, err
-	}
-	if v.compiled, err = codegen.Compile(g, c.options()); err != nil {
-		watch.Failed(err)
-		return nil, nil, c.Changed, err
-	}
-	v.compiled.Program.Key = v.key[:]
-	if err := acceptable(v.compiled.Program); err != nil { // here it is one trace's error, at the worker the session's
-		watch.Failed(err)
-		return nil, nil, c.Changed, err
-	}
-	watch.Plan(g, v.compiled)
-	if e == nil {
 		e = &entry{skeleton: slices.Clone(t.Skeleton), inputs: c.Inputs, changed: c.Changed, ops: c.Ops, next: first}
 		first = e
 	}
 	e.variants = append(e.variants, v)
 	s.programs.store(t, first)
-	took := time.Since(began)
-	s.metrics.compileNanosec.Add(int64(took))
-	s.log.Debug("compiled", "graph", g.Name, "reason", g.Reason, "records", len(c.Ops), "steps", len(v.compiled.Program.Steps), "took", took)
-	return e, v, c.Changed, nil
+	s.log.Debug("compiled", "graph", c.Graph.Name, "reason", c.Graph.Reason, "records", len(c.Ops), "steps", len(v.compiled.Program.Steps), "took", took)
+	return e, v, changed, nil
+}
+
+// recheck compiles a trace again that a program was found for: the call of the one must be the call of the other.
+func (s *session) recheck(t *Trace, v *variant) error {
+	c, err := s.frontend.Build(t, v.wanted)
+	if err != nil {
+		return err
+	}
+	g, err := passes.Run(c.Graph, passes.Options{Spec: s.settings.Spec})
+	if err != nil {
+		return err
+	}
+	fresh, err := codegen.Compile(g, c.options())
+	if err != nil {
+		return err
+	}
+	fresh.Program.Key = v.key[:]
+	want, err := fresh.Params(t.Params)
+	if err != nil {
+		return err
+	}
+	got, err := v.compiled.Params(t.Params)
+	switch {
+	case err != nil:
+		return err
+	case !proto.Equal(fresh.Program, v.compiled.Program):
+		return fmt.Errorf("program #%d was found for it, but it compiles to another one", v.account.number)
+	case !slices.Equal(got, want), !slices.Equal(fresh.Inputs, v.compiled.Inputs), !slices.Equal(fresh.Outputs, v.compiled.Outputs):
+		return fmt.Errorf("program #%d was found for it, but is called in another way", v.account.number)
+	}
+	return nil
+}
+
+// build takes a trace through capture, passes and codegen. What it knows of the trace is returned with an error too.
+func (s *session) build(t *Trace, e *entry, v *variant) (*Captured, error) {
+	v.wanted = make([]bool, len(t.Alive))
+	for i, a := range t.Alive {
+		v.wanted[i] = a != 0
+	}
+	if e != nil {
+		v.wanted = e.union(t)
+	}
+	c, err := s.frontend.Build(t, v.wanted)
+	if err != nil {
+		return nil, err
+	}
+	watch := s.settings.Dump.Program(c.Graph.Name, v.key[:])
+	g, err := passes.Run(c.Graph, s.settings.passes(watch))
+	if err != nil {
+		return c, err
+	}
+	if v.compiled, err = codegen.Compile(g, c.options()); err != nil {
+		watch.Failed(err)
+		return c, err
+	}
+	v.compiled.Program.Key = v.key[:]
+	if err := acceptable(v.compiled.Program); err != nil { // here it is one trace's error, at the worker the session's
+		watch.Failed(err)
+		return c, err
+	}
+	watch.Plan(g, v.compiled)
+	return c, nil
 }
 
 // acceptable says whether a worker will take a program.
@@ -220,20 +270,20 @@ func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
 	return m, nil
 }
 
-func (s *session) sendProgram(seq uint64, v *variant) error {
-	n, err := s.write(transport.Program, seq, v.compiled.Program, nil)
+func (s *session) sendProgram(seq uint64, v *variant, by *charge) error {
+	n, err := s.write(by, transport.Program, seq, v.compiled.Program, nil)
 	s.metrics.programBytes.Add(n)
 	return err
 }
 
 // free tells the worker of storages that nobody holds.
-func (s *session) free(ids []uint64) {
+func (s *session) free(ids []uint64, by *charge) {
 	for _, id := range ids {
 		delete(s.poisoned, id)
 	}
 	if len(ids) > 0 {
 		s.seq++
-		_, _ = s.write(transport.Free, s.seq, &pb.FreeStorages{Storages: ids}, nil)
+		_, _ = s.write(by, transport.Free, s.seq, &pb.FreeStorages{Storages: ids}, nil)
 	}
 }
 
@@ -271,7 +321,7 @@ func (s *session) poison(t *Trace, changed []bool, err error) {
 			s.poisoned[id] = why
 		}
 	}
-	s.free(dead)
+	s.free(dead, nil)
 }
 
 // inheritPoison says whether a trace reads what a trace without a program should have made.

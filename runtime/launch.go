@@ -22,7 +22,6 @@ type message = proto.Message
 
 const (
 	frameHeader = 32 // bytes
-	abiVersion  = 2  // MYCELYA_ABI_VERSION
 
 	// A worker answers Hello once it has loaded PyTorch: a second from a warm disk, and cold disks and CUDA
 	// contexts may take much longer.
@@ -61,7 +60,7 @@ func greet(ctx context.Context, instance provider.Instance) (*transport.Conn, *p
 }
 
 func exchange(conn *transport.Conn) (*pb.Hello, error) {
-	ours := &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: abiVersion}
+	ours := &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: pb.ABIVersion}
 	if err := conn.Send(transport.Hello, 0, ours, nil); err != nil {
 		return nil, err
 	}
@@ -82,8 +81,8 @@ func exchange(conn *transport.Conn) (*pb.Hello, error) {
 	case theirs.Protocol != transport.Version || theirs.Build != transport.Build:
 		return nil, refused(fmt.Sprintf("The worker is build %s (wire version %d), this package is build %s (wire version %d). Reinstall the package.",
 			theirs.Build, theirs.Protocol, transport.Build, transport.Version))
-	case theirs.Abi != abiVersion:
-		return nil, refused(fmt.Sprintf("The worker's ABI is %d, this package's is %d. Reinstall the package.", theirs.Abi, abiVersion))
+	case theirs.Abi != pb.ABIVersion:
+		return nil, refused(fmt.Sprintf("The worker's ABI is %d, this package's is %d. Reinstall the package.", theirs.Abi, pb.ABIVersion))
 	}
 	return theirs, nil
 }

@@ -29,16 +29,57 @@ type metrics struct {
 	stallNanosecond atomic.Int64
 	compileNanosec  atomic.Int64
 	errors          atomic.Uint64
+	bill            bill
 }
 
-func (m *metrics) cut(reason uint32) {
+// Each of these counts something in total and, unless by is nil, for a place.
+
+func (m *metrics) cut(reason uint32, by *charge) {
 	if int(reason) < len(m.cuts) {
 		m.cuts[reason].Add(1)
+		by.cuts[reason].Add(1)
 	}
 }
 
+// sent counts a message.
+func (m *metrics) sent(bytes uint64, by *charge) {
+	m.messagesSent.Add(1)
+	m.bytesSent.Add(bytes)
+	if by != nil {
+		by.sent.Add(bytes)
+	}
+}
+
+func (m *metrics) received(bytes uint64, by *charge) {
+	m.bytesReceived.Add(bytes)
+	if by != nil {
+		by.received.Add(bytes)
+	}
+}
+
+func (m *metrics) uploaded(bytes uint64, by *charge) {
+	m.uploadBytes.Add(bytes)
+	by.uploaded.Add(bytes)
+}
+
+func (m *metrics) compiled(took time.Duration, by *charge) {
+	m.programMisses.Add(1)
+	m.compileNanosec.Add(int64(took))
+	by.compiled.Add(1)
+}
+
+// stall counts a wait for the worker that was not over at once.
+func (m *metrics) stall(by *charge) {
+	m.stalls.Add(1)
+	by.stalls.Add(1)
+}
+
 // stalled notes that a caller has waited since start for the worker.
-func (m *metrics) stalled(start time.Time) { m.stallNanosecond.Add(int64(time.Since(start))) }
+func (m *metrics) stalled(start time.Time, by *charge) {
+	took := int64(time.Since(start))
+	m.stallNanosecond.Add(took)
+	by.stalled.Add(took)
+}
 
 // JSON is the metrics as an object. Counters of what this version doesn't do are there and 0.
 func (m *metrics) JSON() []byte {
@@ -85,6 +126,7 @@ func (m *metrics) reset() {
 		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared, &m.bytesReceived, &m.roundTrips, &m.stalls, &m.errors} {
 		c.Store(0)
 	}
+	m.bill.reset()
 	m.stallNanosecond.Store(0)
 	m.compileNanosec.Store(0)
 }

@@ -31,6 +31,7 @@ type variant struct {
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
 	sent     bool // on this connection
+	account  *account
 	// The last call that was sent, and its number; nil: none yet.
 	last    *pb.Call
 	lastSeq uint64

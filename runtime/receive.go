@@ -22,7 +22,7 @@ func (s *session) receive(conn *transport.Conn) {
 	for {
 		h, err := conn.Next()
 		if err == nil {
-			s.metrics.bytesReceived.Add(uint64(h.Meta) + h.Payload + frameHeader)
+			s.metrics.received(uint64(h.Meta)+h.Payload+frameHeader, s.payer(h.Seq))
 			err = s.answer(conn, h)
 		}
 		if err != nil {
@@ -30,6 +30,19 @@ func (s *session) receive(conn *transport.Conn) {
 			return
 		}
 	}
+}
+
+// payer is whom an answer is charged to.
+func (s *session) payer(seq uint64) *charge {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.pending[seq]; c != nil {
+		return c.by
+	}
+	if t := s.tickets[seq]; t != nil {
+		return t.by
+	}
+	return nil
 }
 
 func (s *session) answer(conn *transport.Conn, h transport.Header) error {
@@ -89,10 +102,10 @@ func (s *session) done(seq uint64, m *pb.Done) error {
 	if m.UnknownProgram {
 		s.mu.Unlock()
 		s.metrics.programsResent.Add(1)
-		if err := s.sendProgram(seq, c.variant); err != nil {
+		if err := s.sendProgram(seq, c.variant, c.by); err != nil {
 			return err
 		}
-		_, err := s.write(transport.Call, seq, c.meta, nil)
+		_, err := s.write(c.by, transport.Call, seq, c.meta, nil)
 		return err
 	}
 	delete(s.pending, seq)

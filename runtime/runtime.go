@@ -88,32 +88,32 @@ func (r *Runtime) Flush(index int32, t *Trace) error {
 }
 
 // Room begins a wait until the worker has caught up with the credits and returns its ticket.
-func (r *Runtime) Room(index int32) (uint64, error) {
+func (r *Runtime) Room(index int32, at Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
 	}
-	t, err := s.room()
+	t, err := s.room(r.metrics.bill.at(at))
 	return r.add(t, err)
 }
 
 // Upload makes a storage with these bytes, which are copied or sent before the return.
-func (r *Runtime) Upload(index int32, id uint64, data []byte) error {
+func (r *Runtime) Upload(index int32, id uint64, data []byte, at Place) error {
 	s, err := r.session(index)
 	if err != nil {
 		return err
 	}
-	return s.upload(id, data)
+	return s.upload(id, data, r.metrics.bill.at(at))
 }
 
 // UploadShared makes a storage with data, which lies in shared memory as from says, and returns before it has been read.
-func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared) error {
+func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at Place) error {
 	s, err := r.session(index)
 	if err != nil {
 		from.Release()
 		return err
 	}
-	return s.uploadShared(id, data, from)
+	return s.uploadShared(id, data, from, r.metrics.bill.at(at))
 }
 
 // Forget says that a block is gone: its memory is given back when the workers have forgotten it too.
@@ -127,22 +127,22 @@ func (r *Runtime) Forget(block uint64) {
 }
 
 // Read begins a read of a view's elements into dst and returns its ticket.
-func (r *Runtime) Read(index int32, v View, dst []byte) (uint64, error) {
+func (r *Runtime) Read(index int32, v View, dst []byte, at Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
 	}
-	t, err := s.read(v, dst)
+	t, err := s.read(v, dst, r.metrics.bill.at(at))
 	return r.add(t, err)
 }
 
 // Sync begins a wait for everything submitted so far and returns its ticket.
-func (r *Runtime) Sync(index int32) (uint64, error) {
+func (r *Runtime) Sync(index int32, at Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
 	}
-	t, err := s.sync()
+	t, err := s.sync(r.metrics.bill.at(at))
 	return r.add(t, err)
 }
 
@@ -205,7 +205,28 @@ func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
 // Metrics returns what was counted since the last reset, as a JSON object.
 func (r *Runtime) Metrics() []byte { return r.metrics.JSON() }
 
-// ResetMetrics sets all counters to 0.
+// Bill returns what each line of the user's program has cost since the last reset, as a JSON array of lines.
+func (r *Runtime) Bill() []byte { return r.metrics.bill.JSON(r.frontend.Origin) }
+
+// Explain says which programs a device has compiled and why.
+func (r *Runtime) Explain(index int32) (string, error) {
+	s, err := r.session(index)
+	if err != nil {
+		return "", err
+	}
+	return s.explainPrograms(), nil
+}
+
+// Pending is the graph of what a storage will hold once a trace, which is still open, has run.
+func (r *Runtime) Pending(index int32, t *Trace, storage uint64) (string, error) {
+	s, err := r.session(index)
+	if err != nil {
+		return "", err
+	}
+	return s.pendingGraph(t, storage)
+}
+
+// ResetMetrics sets all counters to 0, those of the bill too.
 func (r *Runtime) ResetMetrics() { r.metrics.reset() }
 
 // FDs are the descriptors of this process that a forked child must close.

@@ -53,7 +53,7 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 		require.NoError(t, r.Flush(0, relu(1, 10+i)))
 	}
 	require.ErrorIs(t, r.Flush(0, relu(1, 5)), ErrPending)
-	ticket, err := r.Room(0)
+	ticket, err := r.Room(0, Place{})
 	require.NoError(t, err)
 	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
 	w.greet()
@@ -62,12 +62,12 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
 	w.send(transport.Done, h.Seq, &pb.Done{}, nil)
 	require.NoError(t, wait(t, r, ticket))
-	ticket, err = r.Room(0) // there is room
+	ticket, err = r.Room(0, Place{}) // there is room
 	require.NoError(t, err)
 	require.NoError(t, r.Wait(ticket, 0))
 
 	require.ErrorIs(t, r.Flush(0, relu(1, 6)), ErrPending)
-	ticket, err = r.Room(0)
+	ticket, err = r.Room(0, Place{})
 	require.NoError(t, err)
 	w.exit = provider.Exit{Code: 3, Detail: "one\ntwo\n"}
 	w.die()
@@ -79,10 +79,10 @@ func TestUploadsWaitForRoom(t *testing.T) {
 	r, w := start(t)
 	piece := make([]byte, copyUploads)
 	for i := range uint64(maxUploadBytes / copyUploads) {
-		require.NoError(t, r.Upload(0, 1+i, piece))
+		require.NoError(t, r.Upload(0, 1+i, piece, Place{}))
 	}
 	done := make(chan error)
-	go func() { done <- r.Upload(0, 99, piece) }()
+	go func() { done <- r.Upload(0, 99, piece, Place{}) }()
 	select {
 	case err := <-done:
 		t.Fatalf("an upload over the limit returned %v", err)
@@ -98,7 +98,7 @@ func TestUploadsWaitForRoom(t *testing.T) {
 	require.NoError(t, <-done)
 	go func() {
 		for range 100 {
-			if err := r.Upload(0, 100, piece); err != nil {
+			if err := r.Upload(0, 100, piece, Place{}); err != nil {
 				done <- err
 				return
 			}
@@ -114,7 +114,7 @@ func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	data := make([]byte, copyUploads+1)
 	data[copyUploads] = 9
 	done := make(chan error)
-	go func() { done <- r.Upload(0, 5, data) }()
+	go func() { done <- r.Upload(0, 5, data, Place{}) }()
 	w.greet()
 	h := w.next(transport.Upload, new(pb.Upload))
 	select {
@@ -126,7 +126,7 @@ func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	require.NoError(t, w.conn.ReadBody(got))
 	require.NoError(t, <-done)
 	require.True(t, bytes.Equal(data, got))
-	go func() { done <- r.Upload(0, 6, data) }()
+	go func() { done <- r.Upload(0, 6, data, Place{}) }()
 	w.next(transport.Upload, new(pb.Upload))
 	w.die()
 	require.ErrorContains(t, <-done, "mycelya:0 is lost")
@@ -139,7 +139,7 @@ func bytesView(n int64) View {
 func TestReadsAnswerAndCancel(t *testing.T) {
 	r, w := start(t)
 	dst := make([]byte, 4)
-	ticket, err := r.Read(0, bytesView(4), dst)
+	ticket, err := r.Read(0, bytesView(4), dst, Place{})
 	require.NoError(t, err)
 	w.greet()
 	h := w.next(transport.Read, new(pb.Read))
@@ -149,19 +149,19 @@ func TestReadsAnswerAndCancel(t *testing.T) {
 	require.Equal(t, []byte{1, 2, 3, 4}, dst)
 	require.ErrorContains(t, r.Wait(ticket, 0), "BUG: ticket")
 
-	ticket, err = r.Read(0, bytesView(4), dst)
+	ticket, err = r.Read(0, bytesView(4), dst, Place{})
 	require.NoError(t, err)
 	h = w.next(transport.Read, new(pb.Read))
 	r.Cancel(ticket)
 	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 4}, []byte{9, 9, 9, 9})
-	ticket, err = r.Sync(0)
+	ticket, err = r.Sync(0, Place{})
 	require.NoError(t, err)
 	h = w.next(transport.Sync, new(pb.Sync))
 	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
 	require.NoError(t, wait(t, r, ticket))
 	require.Equal(t, []byte{1, 2, 3, 4}, dst, "a cancelled read was written")
 
-	ticket, err = r.Read(0, bytesView(4), dst)
+	ticket, err = r.Read(0, bytesView(4), dst, Place{})
 	require.NoError(t, err)
 	h = w.next(transport.Read, new(pb.Read))
 	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 3}, []byte{9, 9, 9})
@@ -173,7 +173,7 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 	r, w := start(t)
 	const n = 8 << 20 // more than a socket holds
 	dst := make([]byte, n)
-	ticket, err := r.Read(0, bytesView(n), dst)
+	ticket, err := r.Read(0, bytesView(n), dst, Place{})
 	require.NoError(t, err)
 	w.greet()
 	h := w.next(transport.Read, new(pb.Read))
@@ -184,7 +184,7 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 	r.Cancel(ticket)
 	after := bytes.Clone(dst)
 	require.NoError(t, <-arriving)
-	ticket, err = r.Sync(0)
+	ticket, err = r.Sync(0, Place{})
 	require.NoError(t, err)
 	h = w.next(transport.Sync, new(pb.Sync))
 	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
@@ -200,7 +200,7 @@ func TestManyFailedStepsAreStillExplained(t *testing.T) {
 	h := w.next(transport.Call, new(pb.Call))
 	// The step that the read asks for isn't among those listed.
 	w.send(transport.Done, h.Seq, &pb.Done{Failed: 2, Errors: []*pb.Status{{Kind: 1, Text: "first", Step: 99}}}, nil)
-	ticket, err := r.Read(0, bytesView(4), make([]byte, 4))
+	ticket, err := r.Read(0, bytesView(4), make([]byte, 4), Place{})
 	require.NoError(t, err)
 	q := w.next(transport.Read, new(pb.Read))
 	w.send(transport.ReadReply, q.Seq, &pb.ReadReply{Status: &pb.Status{Kind: 2, Text: "out of range.\n", Call: h.Seq, Step: 0}}, nil)
@@ -209,7 +209,7 @@ func TestManyFailedStepsAreStillExplained(t *testing.T) {
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, KindIndex, e.Kind)
-	ticket, err = r.Sync(0)
+	ticket, err = r.Sync(0, Place{})
 	require.NoError(t, err)
 	q = w.next(transport.Sync, new(pb.Sync))
 	w.send(transport.SyncReply, q.Seq, &pb.SyncReply{}, nil)
@@ -248,15 +248,15 @@ func TestAWorkerThatRefuses(t *testing.T) {
 		want  string
 	}{
 		"error": {&pb.Hello{Error: "There is no CUDA device 7."}, "mycelya:0 could not start its worker: There is no CUDA device 7."},
-		"build": {&pb.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: abiVersion},
+		"build": {&pb.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: pb.ABIVersion},
 			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version 1), this package is build %s (wire version 1). Reinstall the package.", transport.Build)},
 		"abi": {&pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 9},
-			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 9, this package's is %d. Reinstall the package.", abiVersion)},
+			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 9, this package's is %d. Reinstall the package.", pb.ABIVersion)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, w := start(t)
 			w.hello = c.hello
-			ticket, err := r.Sync(0)
+			ticket, err := r.Sync(0, Place{})
 			require.NoError(t, err)
 			w.greet()
 			require.EqualError(t, wait(t, r, ticket), c.want)
@@ -266,7 +266,7 @@ func TestAWorkerThatRefuses(t *testing.T) {
 
 func TestAWorkerThatEndsWithALastWord(t *testing.T) {
 	r, w := start(t)
-	ticket, err := r.Sync(0)
+	ticket, err := r.Sync(0, Place{})
 	require.NoError(t, err)
 	w.greet()
 	w.next(transport.Sync, new(pb.Sync))
@@ -282,14 +282,14 @@ func TestOurOwnMistakesEndInErrors(t *testing.T) {
 	bad := relu(1, 2)
 	bad.Skeleton = []uint64{13}
 	require.NoError(t, r.Flush(0, bad))
-	ticket, err := r.Sync(0)
+	ticket, err := r.Sync(0, Place{})
 	if err == nil {
 		w.greet()
 		err = wait(t, r, ticket)
 	}
 	require.ErrorContains(t, err, "BUG: unlucky. Please report this.")
 	require.ErrorContains(t, r.Open(0, Paths{}, nil), "mycelya:0 is open already.")
-	_, err = r.Sync(3)
+	_, err = r.Sync(3, Place{})
 	require.EqualError(t, err, "mycelya:3 is not open.")
 }
 
@@ -341,7 +341,7 @@ func BenchmarkFlushHit(b *testing.B) {
 		err := r.Flush(0, t)
 		inCall += time.Since(began)
 		if err == ErrPending {
-			ticket, err := r.Room(0)
+			ticket, err := r.Room(0, Place{})
 			require.NoError(b, err)
 			require.NoError(b, wait(b, r, ticket))
 		}

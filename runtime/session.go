@@ -55,6 +55,7 @@ type session struct {
 	tickets  map[uint64]*Ticket // by sequence number, until the answer
 	shared   sharing
 	failures failures
+	history  history
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider) (*session, error) {
@@ -72,20 +73,20 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 }
 
 // enqueue gives the sender a job once ready says that there is room; ready is called with the lock held and takes the
-// room. It fails when the session has ended; a job that is in the queue always runs.
-func (s *session) enqueue(ready func() bool, job func()) error {
+// room, for whose sake by waits. It fails when the session has ended; a job that is in the queue always runs.
+func (s *session) enqueue(by *charge, ready func() bool, job func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var waiting time.Time
 	for s.gone == nil && !ready() {
 		if waiting.IsZero() {
 			waiting = time.Now()
-			s.metrics.stalls.Add(1)
+			s.metrics.stall(by)
 		}
 		s.changed.Wait()
 	}
 	if !waiting.IsZero() {
-		s.metrics.stalled(waiting)
+		s.metrics.stalled(waiting, by)
 	}
 	if s.gone != nil {
 		return s.gone
@@ -165,7 +166,7 @@ func (s *session) start() {
 
 // info returns the worker's Hello once there is one.
 func (s *session) info() (*pb.Hello, error) {
-	if err := s.enqueue(always, func() {}); err != nil {
+	if err := s.enqueue(nil, always, func() {}); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -187,14 +188,13 @@ func (s *session) alive() bool {
 }
 
 // write sends a frame and counts and returns its bytes. An error has ended the session.
-func (s *session) write(t transport.Type, seq uint64, meta message, body []byte) (uint64, error) {
+func (s *session) write(by *charge, t transport.Type, seq uint64, meta message, body []byte) (uint64, error) {
 	if err := s.conn.Send(t, seq, meta, body); err != nil {
 		s.lost(fmt.Errorf("sending %v: %w", t, err))
 		return 0, err
 	}
 	n := frameBytes(meta, body)
-	s.metrics.messagesSent.Add(1)
-	s.metrics.bytesSent.Add(n)
+	s.metrics.sent(n, by)
 	return n, nil
 }
 

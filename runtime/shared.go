@@ -30,9 +30,9 @@ type sharing struct {
 
 // uploadShared makes storage id with the bytes that from names, which are data here too, and returns before they are read. A worker
 // that takes no blocks gets them as any others.
-func (s *session) uploadShared(id uint64, data []byte, from Shared) error {
+func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) error {
 	n := uint64(len(data))
-	s.metrics.uploadBytes.Add(n)
+	s.metrics.uploaded(n, by)
 	room := func() bool {
 		if s.uploads > 0 && s.uploads+n > maxUploadBytes {
 			return false
@@ -47,16 +47,16 @@ func (s *session) uploadShared(id uint64, data []byte, from Shared) error {
 		s.uploads -= n
 		s.changed.Broadcast()
 	}
-	err := s.enqueue(room, func() { s.sendShared(id, data, from, end) })
+	err := s.enqueue(by, room, func() { s.sendShared(id, data, from, end, by) })
 	if err != nil {
 		from.Release()
 	}
 	return err
 }
 
-func (s *session) sendShared(id uint64, data []byte, from Shared, end func()) {
-	if !s.alive() || !s.share(from) {
-		s.sendUpload(id, data)
+func (s *session) sendShared(id uint64, data []byte, from Shared, end func(), by *charge) {
+	if !s.alive() || !s.share(from, by) {
+		s.sendUpload(id, data, by)
 		end()
 		return
 	}
@@ -74,11 +74,11 @@ func (s *session) sendShared(id uint64, data []byte, from Shared, end func()) {
 	n := uint64(len(data))
 	s.metrics.uploadShared.Add(n)
 	m := &pb.UploadFrom{Storage: id, Block: from.Block, Offset: from.Offset, Bytes: n}
-	_, _ = s.write(transport.UploadFrom, s.seq, m, nil) // an error has ended the upload with the session
+	_, _ = s.write(by, transport.UploadFrom, s.seq, m, nil) // an error has ended the upload with the session
 }
 
 // share makes sure that the worker has a block, and says whether it does.
-func (s *session) share(from Shared) bool {
+func (s *session) share(from Shared, by *charge) bool {
 	if _, ok := s.shared.blocks[from.Block]; ok {
 		return true
 	}
@@ -91,8 +91,7 @@ func (s *session) share(from Shared) bool {
 		s.log.Debug("memory is not shared", "error", err) // what broke the connection breaks the upload that follows
 		return false
 	}
-	s.metrics.messagesSent.Add(1)
-	s.metrics.bytesSent.Add(frameBytes(m, nil))
+	s.metrics.sent(frameBytes(m, nil), by)
 	s.shared.blocks[from.Block] = struct{}{}
 	return true
 }
@@ -105,11 +104,11 @@ func (s *session) forget(block uint64) {
 	if !started {
 		return
 	}
-	_ = s.enqueue(always, func() { // a session that has ended has nothing to forget
+	_ = s.enqueue(nil, always, func() { // a session that has ended has nothing to forget
 		if _, ok := s.shared.blocks[block]; ok && s.alive() {
 			delete(s.shared.blocks, block)
 			s.seq++
-			_, _ = s.write(transport.Unshare, s.seq, &pb.Unshare{Block: block}, nil)
+			_, _ = s.write(nil, transport.Unshare, s.seq, &pb.Unshare{Block: block}, nil)
 		}
 	})
 }

@@ -39,7 +39,7 @@ func newBlock(t testing.TB, id uint64) *testBlock {
 func (b *testBlock) upload(r *Runtime, device int32, storage uint64) error {
 	b.reading.Add(1)
 	return r.UploadShared(device, storage, b.data[1000:3000], Shared{Block: b.id, FD: int(b.file.Fd()), Size: 4096, Offset: 1000,
-		Release: func() { b.reading.Add(-1) }})
+		Release: func() { b.reading.Add(-1) }}, Place{})
 }
 
 func (b *testBlock) soonFree(t testing.TB) {
@@ -155,7 +155,7 @@ func TestADescriptorThatCannotBeSent(t *testing.T) {
 	require.NoError(t, b.file.Close())
 	b.reading.Add(1)
 	require.NoError(t, r.UploadShared(0, 5, b.data[1000:3000], Shared{Block: 7, FD: 1 << 20, Size: 4096, Offset: 1000,
-		Release: func() { b.reading.Add(-1) }}))
+		Release: func() { b.reading.Add(-1) }}, Place{}))
 	w.greet()
 	w.body(b, 5)
 	b.soonFree(t)
@@ -188,7 +188,7 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 	b.data = make([]byte, maxUploadBytes+10)
 	upload := func(storage uint64, n int) error {
 		b.reading.Add(1)
-		return r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096, Release: func() { b.reading.Add(-1) }})
+		return r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096, Release: func() { b.reading.Add(-1) }}, Place{})
 	}
 	require.NoError(t, upload(1, len(b.data)), "one is always taken")
 	done := make(chan error)
@@ -213,7 +213,7 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 
 func TestAnAnswerToNoUploadEndsTheSession(t *testing.T) {
 	r, w := startSharing(t, 2)
-	ticket, err := r.Sync(0)
+	ticket, err := r.Sync(0, Place{})
 	require.NoError(t, err)
 	w.greet()
 	w.next(transport.Sync, new(pb.Sync))

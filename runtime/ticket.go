@@ -16,6 +16,7 @@ var ErrPending = errors.New("pending")
 type Ticket struct {
 	done    chan struct{} // closed when err is final
 	metrics *metrics
+	by      *charge // who asked
 
 	mu      sync.Mutex
 	err     error
@@ -26,8 +27,8 @@ type Ticket struct {
 	abandon func()        // ends the connection under a receiver that fills dst
 }
 
-func newTicket(m *metrics, dst []byte) *Ticket {
-	return &Ticket{done: make(chan struct{}), metrics: m, dst: dst}
+func newTicket(m *metrics, by *charge, dst []byte) *Ticket {
+	return &Ticket{done: make(chan struct{}), metrics: m, by: by, dst: dst}
 }
 
 // end makes err the answer, unless there is one. dst is not written any more after it, except by a fill that
@@ -68,14 +69,17 @@ func (t *Ticket) Wait(timeout time.Duration) error {
 		return t.err
 	default:
 	}
+	if timeout <= 0 { // only a question
+		return ErrPending
+	}
 	t.mu.Lock()
 	if !t.stalled {
 		t.stalled = true
-		t.metrics.stalls.Add(1)
+		t.metrics.stall(t.by)
 	}
 	t.mu.Unlock()
 	start := time.Now()
-	defer t.metrics.stalled(start)
+	defer t.metrics.stalled(start, t.by)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {

@@ -10,12 +10,12 @@ import (
 
 // upload makes storage id with these bytes. Up to copyUploads bytes are copied, and the call returns at once unless too
 // much is waiting already; more are sent from data itself before the call returns.
-func (s *session) upload(id uint64, data []byte) error {
+func (s *session) upload(id uint64, data []byte, by *charge) error {
 	n := uint64(len(data))
-	s.metrics.uploadBytes.Add(n)
+	s.metrics.uploaded(n, by)
 	if n > copyUploads {
 		sent := make(chan struct{})
-		if err := s.enqueue(always, func() { defer close(sent); s.sendUpload(id, data) }); err != nil {
+		if err := s.enqueue(by, always, func() { defer close(sent); s.sendUpload(id, data, by) }); err != nil {
 			return err
 		}
 		<-sent // always comes: when the session ends its connection closes under the send
@@ -34,8 +34,8 @@ func (s *session) upload(id uint64, data []byte) error {
 		return true
 	}
 	held, release := copyOut(data)
-	err := s.enqueue(room, func() {
-		s.sendUpload(id, held)
+	err := s.enqueue(by, room, func() {
+		s.sendUpload(id, held, by)
 		release()
 		s.mu.Lock()
 		s.uploads -= n
@@ -48,18 +48,18 @@ func (s *session) upload(id uint64, data []byte) error {
 	return err
 }
 
-func (s *session) sendUpload(id uint64, data []byte) {
+func (s *session) sendUpload(id uint64, data []byte, by *charge) {
 	if s.alive() {
 		s.seq++
-		_, _ = s.write(transport.Upload, s.seq, &pb.Upload{Storage: id, Bytes: uint64(len(data))}, data)
+		_, _ = s.write(by, transport.Upload, s.seq, &pb.Upload{Storage: id, Bytes: uint64(len(data))}, data)
 	}
 }
 
 // read begins a read of a view into dst.
-func (s *session) read(v View, dst []byte) (*Ticket, error) {
+func (s *session) read(v View, dst []byte, by *charge) (*Ticket, error) {
 	m := &pb.Read{Storage: v.Storage, Dtype: uint32(v.DType), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset}
-	t := newTicket(s.metrics, dst)
-	err := s.enqueue(always, func() {
+	t := newTicket(s.metrics, by, dst)
+	err := s.enqueue(by, always, func() {
 		if why := s.poisoned[v.Storage]; why != nil {
 			s.failures.report(why)
 			t.end(why)
@@ -71,9 +71,9 @@ func (s *session) read(v View, dst []byte) (*Ticket, error) {
 }
 
 // sync begins a wait for all that was submitted.
-func (s *session) sync() (*Ticket, error) {
-	t := newTicket(s.metrics, nil)
-	return t, s.enqueue(always, func() { s.ask(t, transport.Sync, &pb.Sync{}) })
+func (s *session) sync(by *charge) (*Ticket, error) {
+	t := newTicket(s.metrics, by, nil)
+	return t, s.enqueue(by, always, func() { s.ask(t, transport.Sync, &pb.Sync{}) })
 }
 
 // ask sends a question whose answer ends a ticket.
@@ -90,5 +90,6 @@ func (s *session) ask(t *Ticket, what transport.Type, m message) {
 		return
 	}
 	s.metrics.roundTrips.Add(1)
-	_, _ = s.write(what, s.seq, m, nil) // an error has ended all tickets
+	t.by.roundTrips.Add(1)
+	_, _ = s.write(t.by, what, s.seq, m, nil) // an error has ended all tickets
 }

@@ -45,7 +45,7 @@ type Trace struct {
 	Frees        []uint64
 	Origins      []uint32
 	Reason       uint32
-	ReasonOrigin [2]uint32
+	ReasonOrigin Place
 }
 
 // Captured is the graph of a trace; all but Graph has one entry per local storage number or, Ops, per record.
@@ -61,6 +61,10 @@ type Frontend interface {
 	// Build gives the graph whose outputs are the changed storages that wanted names.
 	Build(t *Trace, wanted []bool) (*Captured, error)
 	Origin(code, offset uint32) ir.Origin
+	// Compare finds the first record in which a trace differs from another; nil if there is none.
+	Compare(here, there *Trace) (*Difference, error)
+	// Maker says which op of a trace made or wrote a storage last.
+	Maker(t *Trace, local int) string
 }
 
 // Paths says where things are and which device the worker uses; see myc_config.

@@ -26,3 +26,12 @@ func newClient(names *capture.Table) *runtime.Runtime {
 		return local.Provider{Paths: local.Spec{Worker: p.Worker, Exec: p.Exec, TorchLib: p.TorchLib}}
 	})
 }
+
+func (f frontend) Compare(here, there *runtime.Trace) (*runtime.Difference, error) {
+	d, err := capture.Compare((*capture.Trace)(here), (*capture.Trace)(there), f.names)
+	return (*runtime.Difference)(d), err
+}
+
+func (f frontend) Maker(t *runtime.Trace, local int) string {
+	return capture.Maker((*capture.Trace)(t), f.names, local)
+}

@@ -124,38 +124,45 @@ func myc_close(index C.int32_t, out *C.myc_error) C.int32_t {
 //export myc_flush
 func myc_flush(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t {
 	return call(out, func() error {
-		return client.Flush(int32(index), &runtime.Trace{
-			Key:          [2]uint64{uint64(t.key[0]), uint64(t.key[1])},
-			Skeleton:     slice[uint64](t.skeleton, t.n_skeleton),
-			Params:       slice[uint64](t.params, t.n_params),
-			Bindings:     slice[uint64](t.bindings, t.n_bindings),
-			Alive:        slice[uint8](t.alive, t.n_bindings),
-			Frees:        slice[uint64](t.frees, t.n_frees),
-			Origins:      slice[uint32](t.origins, 2*t.n_records),
-			Reason:       uint32(t.reason),
-			ReasonOrigin: [2]uint32{uint32(t.reason_origin[0]), uint32(t.reason_origin[1])},
-		})
+		return client.Flush(int32(index), trace(t))
 	})
 }
 
+// trace is a trace of C as one of Go, its arrays still C's.
+func trace(t *C.myc_trace) *runtime.Trace {
+	return &runtime.Trace{
+		Key:          [2]uint64{uint64(t.key[0]), uint64(t.key[1])},
+		Skeleton:     slice[uint64](t.skeleton, t.n_skeleton),
+		Params:       slice[uint64](t.params, t.n_params),
+		Bindings:     slice[uint64](t.bindings, t.n_bindings),
+		Alive:        slice[uint8](t.alive, t.n_bindings),
+		Frees:        slice[uint64](t.frees, t.n_frees),
+		Origins:      slice[uint32](t.origins, 2*t.n_records),
+		Reason:       uint32(t.reason),
+		ReasonOrigin: runtime.Place{uint32(t.reason_origin[0]), uint32(t.reason_origin[1])},
+	}
+}
+
 //export myc_room
-func myc_room(index C.int32_t, out *C.myc_error) C.uint64_t {
-	return ticket(out, func() (uint64, error) { return client.Room(int32(index)) })
+func myc_room(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
+	return ticket(out, func() (uint64, error) { return client.Room(int32(index), place(at)) })
 }
 
 //export myc_upload
-func myc_upload(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, out *C.myc_error) C.int32_t {
-	return call(out, func() error { return client.Upload(int32(index), uint64(id), slice[byte]((*byte)(data), bytes)) })
+func myc_upload(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, at C.myc_origin, out *C.myc_error) C.int32_t {
+	return call(out, func() error {
+		return client.Upload(int32(index), uint64(id), slice[byte]((*byte)(data), bytes), place(at))
+	})
 }
 
 //export myc_upload_shared
-func myc_upload_shared(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, in *C.myc_shared, out *C.myc_error) C.int32_t {
+func myc_upload_shared(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, in *C.myc_shared, at C.myc_origin, out *C.myc_error) C.int32_t {
 	return call(out, func() error {
 		readers := (*uint32)(unsafe.Pointer(in.readers))
 		return client.UploadShared(int32(index), uint64(id), slice[byte]((*byte)(data), bytes), runtime.Shared{
 			Block: uint64(in.block), FD: int(in.fd), Size: uint64(in.size), Offset: uint64(in.offset),
 			Release: func() { atomic.AddUint32(readers, ^uint32(0)) },
-		})
+		}, place(at))
 	})
 }
 
@@ -165,7 +172,7 @@ func myc_forget(block C.uint64_t) {
 }
 
 //export myc_read
-func myc_read(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, out *C.myc_error) C.uint64_t {
+func myc_read(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, at C.myc_origin, out *C.myc_error) C.uint64_t {
 	return ticket(out, func() (uint64, error) {
 		view := runtime.View{Storage: uint64(v.storage), DType: ir.DType(v.dtype), Offset: int64(v.offset),
 			Sizes:   append([]int64(nil), slice[int64](v.sizes, C.uint64_t(v.rank))...),
@@ -174,14 +181,16 @@ func myc_read(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, out *C.myc_err
 		if err != nil {
 			return 0, err
 		}
-		return client.Read(int32(index), view, slice[byte]((*byte)(dst), C.uint64_t(bytes)))
+		return client.Read(int32(index), view, slice[byte]((*byte)(dst), C.uint64_t(bytes)), place(at))
 	})
 }
 
 //export myc_sync
-func myc_sync(index C.int32_t, out *C.myc_error) C.uint64_t {
-	return ticket(out, func() (uint64, error) { return client.Sync(int32(index)) })
+func myc_sync(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
+	return ticket(out, func() (uint64, error) { return client.Sync(int32(index), place(at)) })
 }
+
+func place(o C.myc_origin) runtime.Place { return runtime.Place{uint32(o.code), uint32(o.offset)} }
 
 // ticket runs a function that begins a wait; 0 if it fails.
 func ticket(out *C.myc_error, begin func() (uint64, error)) C.uint64_t {
@@ -208,13 +217,36 @@ func myc_metrics(out *C.char, capacity C.uint64_t) C.uint64_t {
 //export myc_reset_metrics
 func myc_reset_metrics() { client.ResetMetrics() }
 
+//export myc_bill
+func myc_bill(out *C.char, capacity C.uint64_t) C.uint64_t {
+	return write(string(client.Bill()), out, capacity)
+}
+
+//export myc_explain
+func myc_explain(index C.int32_t, out *C.char, capacity C.uint64_t, e *C.myc_error) C.uint64_t {
+	return text(out, capacity, e, func() (string, error) { return client.Explain(int32(index)) })
+}
+
+//export myc_pending
+func myc_pending(index C.int32_t, t *C.myc_trace, storage C.uint64_t, out *C.char, capacity C.uint64_t, e *C.myc_error) C.uint64_t {
+	return text(out, capacity, e, func() (string, error) { return client.Pending(int32(index), trace(t), uint64(storage)) })
+}
+
 //export myc_device_info
 func myc_device_info(index C.int32_t, out *C.char, capacity C.uint64_t, e *C.myc_error) C.uint64_t {
+	return text(out, capacity, e, func() (string, error) {
+		info, err := client.DeviceInfo(int32(index))
+		return string(info), err
+	})
+}
+
+// text writes what a function returns; 0 if it fails.
+func text(out *C.char, capacity C.uint64_t, e *C.myc_error, f func() (string, error)) C.uint64_t {
 	var n C.uint64_t
 	call(e, func() error {
-		info, err := client.DeviceInfo(int32(index))
+		s, err := f()
 		if err == nil {
-			n = write(string(info), out, capacity)
+			n = write(s, out, capacity)
 		}
 		return err
 	})

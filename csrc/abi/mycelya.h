@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 2
+#define MYCELYA_ABI_VERSION 3
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -168,6 +168,12 @@ typedef struct {
   uint32_t* readers;  // uploads of these bytes that are under way; atomic
 } myc_shared;
 
+// Where in the user's program something was asked for, as in myc_trace.origins.
+typedef struct {
+  uint32_t code;    // 0 = unknown
+  uint32_t offset;  // of the instruction, bytes
+} myc_origin;
+
 // Each function has the type myc_fn_<name> and is exported under the name myc_<name>.
 typedef uint32_t (*myc_fn_abi_version)(void);
 // Names an op: name "aten::add.Tensor", hash as in the trace. Idempotent.
@@ -182,19 +188,20 @@ typedef int32_t (*myc_fn_close)(int32_t index, myc_error*);
 // allow: take a ticket from myc_room and wait for it before recording more.
 typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
 // Begins a wait until the worker has caught up with the credits. Ticket as for myc_read.
-typedef uint64_t (*myc_fn_room)(int32_t index, myc_error*);
+typedef uint64_t (*myc_fn_room)(int32_t index, myc_origin, myc_error*);
 // Makes storage `id` on the worker with these bytes (it must not exist there). The bytes are copied or sent before the call returns.
-typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_error*);
+typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_origin, myc_error*);
 // The same with bytes that lie in shared memory: they are read later, and stay as they are until *readers, in which the caller has
 // counted this upload, has been counted down by 1. That happens once, also if the call fails.
-typedef int32_t (*myc_fn_upload_shared)(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared*, myc_error*);
+typedef int32_t (*myc_fn_upload_shared)(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared*, myc_origin,
+                                        myc_error*);
 // A block that uploads came from is gone: its memory is given back when the workers know it. No upload from it is under way.
 typedef void (*myc_fn_forget)(uint64_t block);
 // Begins a read of the view's elements, in row-major order, into dst (numel * itemsize bytes, valid until the wait ends).
 // Returns a ticket > 0, or 0 with the error set.
-typedef uint64_t (*myc_fn_read)(int32_t index, const myc_view*, void* dst, myc_error*);
+typedef uint64_t (*myc_fn_read)(int32_t index, const myc_view*, void* dst, myc_origin, myc_error*);
 // Begins a wait for everything submitted so far. Ticket as above.
-typedef uint64_t (*myc_fn_sync)(int32_t index, myc_error*);
+typedef uint64_t (*myc_fn_sync)(int32_t index, myc_origin, myc_error*);
 // Waits at most timeout_ms. MYC_PENDING: not ready, call again or cancel. Anything else ends the ticket.
 typedef int32_t (*myc_fn_wait)(uint64_t ticket, int32_t timeout_ms, myc_error*);
 // Ends a ticket without waiting; after the return dst is not written any more.
@@ -202,6 +209,12 @@ typedef void (*myc_fn_cancel)(uint64_t ticket);
 // Writes the metrics of all devices as a JSON object, 0-terminated; returns the length needed.
 typedef uint64_t (*myc_fn_metrics)(char* out, uint64_t capacity);
 typedef void (*myc_fn_reset_metrics)(void);
+// Writes what each place of the user's program has cost since the last reset_metrics, as a JSON array; see runtime/bill.go.
+typedef uint64_t (*myc_fn_bill)(char* out, uint64_t capacity);
+// Writes which programs a device has compiled and why, one paragraph each. Length or 0.
+typedef uint64_t (*myc_fn_explain)(int32_t index, char* out, uint64_t capacity, myc_error*);
+// Writes the graph of what `storage` will hold once the open trace, which is left as it is, has run. Length or 0.
+typedef uint64_t (*myc_fn_pending)(int32_t index, const myc_trace*, uint64_t storage, char* out, uint64_t capacity, myc_error*);
 // Writes facts of the worker as JSON ({"device":"cpu","name":…,"pid":…,"torch":…}); starts it if it isn't running. Length or 0.
 typedef uint64_t (*myc_fn_device_info)(int32_t index, char* out, uint64_t capacity, myc_error*);
 // The descriptors a forked child must close; returns how many there are.

@@ -37,11 +37,7 @@ std::string metrics() {
                     ",\"shape_cache_hits\":" + std::to_string(n.shape_hits) +
                     ",\"shape_cache_misses\":" + std::to_string(n.shape_misses) +
                     ",\"meta_key_calls\":" + std::to_string(n.meta_key_calls);
-  std::string rest(1 << 12, '\0');
-  const Client& c = client();
-  uint64_t need;
-  while ((need = c.metrics(rest.data(), rest.size())) >= rest.size()) rest.resize(need + 1);
-  rest.resize(need);
+  const std::string rest = text_of([](char* to, uint64_t n, myc_error*) { return client().metrics(to, n); });
   return rest.size() > 2 ? out + "," + rest.substr(1) : out + "}";
 }
 
@@ -52,13 +48,19 @@ void reset_metrics() {
 }
 
 std::string device_info(int index) {
-  std::string out(1 << 12, '\0');
-  auto error = std::make_unique<myc_error>();
   const Client& c = client_for(static_cast<c10::DeviceIndex>(index));
-  const uint64_t n = c.device_info(index, out.data(), out.size(), error.get());
-  if (n == 0) raise(*error);
-  out.resize(n);
-  return out;
+  return text_of([&](char* to, uint64_t n, myc_error* error) { return c.device_info(index, to, n, error); });
+}
+
+std::string bill() {
+  if (!client_loaded()) return "[]";
+  return text_of([](char* to, uint64_t n, myc_error*) { return client().bill(to, n); });
+}
+
+// What a device has compiled and why.
+std::string explain(int index) {
+  const Client& c = client_for(static_cast<c10::DeviceIndex>(index));
+  return text_of([&](char* to, uint64_t n, myc_error* error) { return c.explain(index, to, n, error); });
 }
 
 const at::Tensor& our_tensor(py::handle object) {
@@ -67,6 +69,13 @@ const at::Tensor& our_tensor(py::handle object) {
   const at::Tensor& t = THPVariable_Unpack(object.ptr());
   TORCH_CHECK_TYPE(t.device().type() == kDevice, "expected a mycelya tensor, got a tensor on ", t.device());
   return t;
+}
+
+// The graph of what a tensor's storage will hold; "" if nothing is pending for it.
+std::string pending(py::handle tensor) {
+  const at::Tensor& t = our_tensor(tensor);
+  const py::gil_scoped_release no_gil;
+  return recorder(t.device().index()).pending(*storage_of(*t.unsafeGetTensorImpl()));
 }
 
 uint64_t storage_id(py::handle tensor) { return storage_of(*our_tensor(tensor).unsafeGetTensorImpl())->id; }
@@ -144,10 +153,16 @@ PYBIND11_MODULE(_device, m) {
       "synchronize", [](int i) { synchronize(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def(
       "flush", [](int i) { flush(static_cast<c10::DeviceIndex>(i)); }, no_gil);
+  py::class_<Download>(m, "Download")
+      .def(py::init([](const at::Tensor& t) { return std::make_unique<Download>(t); }), no_gil)
+      .def("wait", &Download::wait, no_gil);
   m.def("mark_step", &mark_step, no_gil);
   m.def("set_flag", &set_flag);
   m.def("metrics", &metrics, no_gil);
   m.def("reset_metrics", &reset_metrics, no_gil);
+  m.def("bill", &bill, no_gil);
+  m.def("explain", &explain, no_gil);
+  m.def("pending", &pending);
   m.def(
       "manual_seed",
       [](uint64_t seed, int i) {

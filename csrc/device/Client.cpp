@@ -69,6 +69,9 @@ void load_locked() {
   find(library, "myc_cancel", table.cancel);
   find(library, "myc_metrics", table.metrics);
   find(library, "myc_reset_metrics", table.reset_metrics);
+  find(library, "myc_bill", table.bill);
+  find(library, "myc_explain", table.explain);
+  find(library, "myc_pending", table.pending);
   find(library, "myc_device_info", table.device_info);
   find(library, "myc_fork_fds", table.fork_fds);
   for (const auto& [hash, name] : early_ops) table.define_op(hash, name.c_str());

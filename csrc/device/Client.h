@@ -7,6 +7,7 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "../abi/mycelya.h"
@@ -31,6 +32,9 @@ struct Client {
   myc_fn_cancel cancel;
   myc_fn_metrics metrics;
   myc_fn_reset_metrics reset_metrics;
+  myc_fn_bill bill;
+  myc_fn_explain explain;
+  myc_fn_pending pending;
   myc_fn_device_info device_info;
   myc_fn_fork_fds fork_fds;
 };
@@ -68,6 +72,19 @@ int32_t fork_descriptors(int32_t* out, int32_t capacity);
 
 // Throws the Python exception that error names, unless it is MYC_OK.
 void raise(const myc_error& error);
+
+// The text that a function of the client library writes: write(out, capacity, error) returns the length needed, 0 with
+// the error set.
+template <class F>
+std::string text_of(F&& write) {
+  std::string out(1 << 12, '\0');
+  auto error = std::make_unique<myc_error>();
+  uint64_t need;
+  while ((need = write(out.data(), out.size(), error.get())) >= out.size()) out.resize(need + 1);
+  if (need == 0) raise(*error);
+  out.resize(need);
+  return out;
+}
 
 // Waits for a ticket, with Python's signals handled meanwhile: Ctrl-C raises KeyboardInterrupt.
 void wait_for(const Client& c, uint64_t ticket);

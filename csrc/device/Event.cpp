@@ -35,7 +35,7 @@ void Event::record(c10::DeviceIndex device, bool timed) {
   }
   if (!client_loaded()) return;  // nothing was ever sent
   auto error = std::make_unique<myc_error>();
-  ticket_ = client_for(device).sync(device, error.get());
+  ticket_ = client_for(device).sync(device, origin, error.get());
   if (ticket_ == 0) raise(*error);
 }
 

@@ -94,7 +94,7 @@ Code look_up(PyCodeObject* code) {
 constexpr uint64_t kRemembered = 1 << 16;
 struct Remembered {
   uint64_t sequence = ~uint64_t{0};
-  Origin origin;
+  Origin origin{};
 };
 thread_local std::vector<Remembered> remembered;
 

@@ -5,15 +5,13 @@
 // this thread's own state without the GIL.
 #pragma once
 
-#include <cstdint>
 #include <string>
+
+#include "../abi/mycelya.h"
 
 namespace mycelya {
 
-struct Origin {
-  uint32_t code = 0;    // number of a code object, 0 = unknown
-  uint32_t offset = 0;  // of the instruction, bytes
-};
+using Origin = myc_origin;
 
 // Takes the GIL the first time it meets a code object: never call it with a lock held.
 Origin current_origin();

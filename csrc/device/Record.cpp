@@ -178,7 +178,7 @@ int64_t bytes_of(const OutMeta& m) {
 void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
           at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, const at::Tensor& shapes = {}) {
   Recorder& r = recorder(device);
-  r.wait_for_room();
+  r.wait_for_room(origin);
   const auto results = [&] {
     size_t n = 0;
     for (const auto& entry : op.returns) n += entry.alias < 0;
@@ -434,7 +434,7 @@ void record_own(c10::DeviceIndex device, const char* name, std::initializer_list
   define_op(hash, name);
   const Origin origin = record_origin();
   Recorder& r = recorder(device);
-  r.wait_for_room();
+  r.wait_for_room(origin);
   counters().ops.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard<SpinLock> guard(r.lock);
   r.flags(origin);

@@ -333,6 +333,32 @@ void Recorder::reset() {
   ++epoch_;
 }
 
+// As it is now, without reason and frees; the arrays are the recorder's.
+myc_trace Recorder::open_trace() const {
+  myc_trace trace{};
+  trace.key[0] = h0_;
+  trace.key[1] = h1_;
+  trace.skeleton = skeleton_.data();
+  trace.n_skeleton = skeleton_.size();
+  trace.params = params_.data();
+  trace.n_params = params_.size();
+  trace.bindings = bindings_.data();
+  trace.n_bindings = bindings_.size();
+  trace.alive = alive_.data();
+  trace.origins = origins_.data();
+  trace.n_records = records_;
+  return trace;
+}
+
+std::string Recorder::pending(const Storage& s) {
+  std::lock_guard<SpinLock> guard(lock);
+  if (s.epoch != epoch_ || records_ == 0) return "";
+  const Client& c = client_for(device_);
+  const myc_trace trace = open_trace();
+  return text_of(
+      [&](char* out, uint64_t n, myc_error* error) { return c.pending(device_, &trace, s.id, out, n, error); });
+}
+
 void Recorder::cut(uint32_t reason, Origin origin) {
   std::vector<Death> deaths;
   {
@@ -353,20 +379,9 @@ void Recorder::cut(uint32_t reason, Origin origin) {
   }
   if (records_ == 0 && frees.empty()) return;
   const Client& c = client_for(device_);
-  myc_trace trace{};
-  trace.key[0] = h0_;
-  trace.key[1] = h1_;
-  trace.skeleton = skeleton_.data();
-  trace.n_skeleton = skeleton_.size();
-  trace.params = params_.data();
-  trace.n_params = params_.size();
-  trace.bindings = bindings_.data();
-  trace.n_bindings = bindings_.size();
-  trace.alive = alive_.data();
+  myc_trace trace = open_trace();
   trace.frees = frees.data();
   trace.n_frees = frees.size();
-  trace.origins = origins_.data();
-  trace.n_records = records_;
   trace.reason = reason;
   trace.reason_origin[0] = origin.code;
   trace.reason_origin[1] = origin.offset;
@@ -382,10 +397,10 @@ void Recorder::cut(uint32_t reason, Origin origin) {
   }
 }
 
-void Recorder::wait_for_room_slow() {
+void Recorder::wait_for_room_slow(Origin origin) {
   const Client& c = client_for(device_);
   auto error = std::make_unique<myc_error>();
-  const uint64_t ticket = c.room(device_, error.get());
+  const uint64_t ticket = c.room(device_, origin, error.get());
   if (ticket == 0) raise(*error);
   wait_for(c, ticket);
   behind_.store(false, std::memory_order_relaxed);

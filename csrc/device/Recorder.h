@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -101,9 +102,11 @@ class Recorder {
   // Closes the trace and hands it over, if there is anything in it.
   void cut(uint32_t reason, Origin origin);
   // Waits, if the worker has fallen too far behind, until it has caught up; Ctrl-C ends the wait. Without `lock`.
-  void wait_for_room() {
-    if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) wait_for_room_slow();
+  void wait_for_room(Origin origin) {
+    if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) wait_for_room_slow(origin);
   }
+  // The graph of what a storage will hold, as text; "" when the open trace has nothing to do with it. Without `lock`.
+  std::string pending(const Storage& s);
   // The next record begins a new trace: an optimizer step has ended.
   void mark_step(Origin origin) { mark(MYC_CUT_STEP, origin); }
   bool empty() const { return records_ == 0; }
@@ -121,7 +124,8 @@ class Recorder {
   uint64_t dead_bytes();
 
  private:
-  void wait_for_room_slow();
+  void wait_for_room_slow(Origin origin);
+  myc_trace open_trace() const;
   void set_default_dtype(c10::ScalarType dtype, Origin origin);
   void set_flags(Origin origin);
   uint32_t bind(Storage& s);
@@ -142,7 +146,7 @@ class Recorder {
   uint64_t epoch_ = 1;
   uint64_t records_ = 0;
   uint32_t mark_ = MYC_CUT_NONE;  // why the next record begins a new trace, if it does
-  Origin mark_origin_;
+  Origin mark_origin_{};
   RepeatDetector repeat_;
   uint64_t op_ = 0, storages_ = 0;  // of the open record, for the detector
   std::atomic<bool> behind_{false};

@@ -11,8 +11,11 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "Client.h"
 #include "Pinned.h"
@@ -29,7 +32,7 @@ constexpr uint64_t kDeadBytes = 64 << 20;
 // An upload after compute begins a new step: what came before goes out now.
 void cut_before_upload(c10::DeviceIndex device, Origin origin) {
   Recorder& r = recorder(device);
-  r.wait_for_room();
+  r.wait_for_room(origin);
   const bool many_dead = r.dead_bytes() >= kDeadBytes;
   std::lock_guard<SpinLock> guard(r.lock);
   if (!r.empty() || many_dead) r.cut(MYC_CUT_UPLOAD, origin);
@@ -39,7 +42,7 @@ void cut_before_upload(c10::DeviceIndex device, Origin origin) {
 std::array<std::atomic<uint64_t>, kMaxDevices> begun{}, over{};
 
 // The bytes become storage s on the worker; s must be undefined. Non-blocking, shared memory is read after the return.
-void upload(Storage& s, const void* data, size_t bytes, bool non_blocking) {
+void upload(Storage& s, const void* data, size_t bytes, bool non_blocking, Origin origin) {
   const auto device = s.device_index();
   const Client& c = client_for(device);
   auto error = std::make_unique<myc_error>();
@@ -47,9 +50,9 @@ void upload(Storage& s, const void* data, size_t bytes, bool non_blocking) {
   int32_t kind = MYC_OK;
   if (non_blocking && bytes >= kShareFrom && share_pinned(data, bytes, &from)) {
     begun[device].fetch_add(1, std::memory_order_relaxed);
-    kind = c.upload_shared(device, s.id, data, bytes, &from, error.get());
+    kind = c.upload_shared(device, s.id, data, bytes, &from, origin, error.get());
   } else {
-    kind = c.upload(device, s.id, data, bytes, error.get());
+    kind = c.upload(device, s.id, data, bytes, origin, error.get());
   }
   if (kind != MYC_OK) raise(*error);
   s.defined = true;
@@ -65,8 +68,9 @@ void copy_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_block
   Storage& s = *storage_of(*dst.unsafeGetTensorImpl());
   if (!s.defined && covers_storage(dst) && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
     const at::Tensor dense = src.contiguous().resolve_conj().resolve_neg();
-    cut_before_upload(device, record_origin());
-    upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking);
+    const Origin origin = record_origin();
+    cut_before_upload(device, origin);
+    upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
     return;
   }
   if (src.numel() == 0 && dst.numel() == 0) return;
@@ -74,8 +78,8 @@ void copy_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_block
   record_copy(dst, to_device(src, device, non_blocking).expand_as(dst));
 }
 
-// Reads t's elements, row-major, to `out`.
-void download(const at::Tensor& t, void* out) {
+// Begins to read t's elements, row-major, to `out`. Returns the ticket.
+uint64_t begin_download(const at::Tensor& t, void* out) {
   const auto device = t.device().index();
   const auto& impl = *t.unsafeGetTensorImpl();
   Recorder& r = recorder(device);
@@ -89,12 +93,80 @@ void download(const at::Tensor& t, void* out) {
   const myc_view view{storage_of(impl)->id, dtype_code(t.scalar_type()), static_cast<uint32_t>(t.dim()),
                       t.sizes().data(),     t.strides().data(),          t.storage_offset()};
   auto error = std::make_unique<myc_error>();
-  const uint64_t ticket = c.read(device, &view, out, error.get());
+  const uint64_t ticket = c.read(device, &view, out, origin, error.get());
   if (ticket == 0) raise(*error);
-  wait_for(c, ticket);
+  return ticket;
+}
+
+void download(const at::Tensor& t, void* out) {
+  const uint64_t ticket = begin_download(t, out);
+  wait_for(client(), ticket);
+}
+
+// Copies to pinned memory that nobody has waited for, per device, oldest first: they keep their memory.
+struct Copies {
+  std::mutex mutex;
+  std::deque<Download> all;
+};
+Copies& copies(c10::DeviceIndex device) {
+  static auto& leaked = *new std::array<Copies, kMaxDevices>();
+  return leaked[device];
+}
+
+// Drops the copies that are over; answers come in the order of the questions. An error is thrown after all have been
+// looked at.
+void finish_copies(c10::DeviceIndex device) {
+  Copies& c = copies(device);
+  const std::lock_guard<std::mutex> guard(c.mutex);
+  std::exception_ptr failed;
+  while (!c.all.empty() && c.all.front().done()) {
+    try {
+      c.all.front().wait();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    c.all.pop_front();
+  }
+  if (failed) std::rethrow_exception(failed);
+}
+
+// As CUDA's: the memory has the values once the device has been waited for.
+void begin_copy(const at::Tensor& src, const at::Tensor& dst) {
+  const auto device = src.device().index();
+  finish_copies(device);
+  Copies& c = copies(device);
+  const std::lock_guard<std::mutex> guard(c.mutex);
+  c.all.emplace_back(src, dst);
 }
 
 }  // namespace
+
+Download::Download(const at::Tensor& lazy, at::Tensor out) {
+  const at::Tensor tensor = resolve(lazy);
+  out_ = out.defined() ? std::move(out) : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+  if (out_.numel() != 0) ticket_ = begin_download(tensor, out_.mutable_data_ptr());
+}
+
+Download::~Download() {
+  if (ticket_ != 0 && !in_bad_fork()) client().cancel(ticket_);
+}
+
+bool Download::done() {
+  if (ticket_ == 0) return true;
+  auto error = std::make_unique<myc_error>();
+  const int32_t kind = client().wait(ticket_, 0, error.get());
+  if (kind == MYC_PENDING) return false;
+  ticket_ = 0;
+  error->kind = kind;
+  if (kind != MYC_OK) failed_ = std::move(error);
+  return true;
+}
+
+at::Tensor Download::wait() {
+  if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) wait_for(client(), ticket);
+  if (failed_ != nullptr) raise(*failed_);
+  return out_;
+}
 
 at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blocking) {
   const at::Tensor dense = cpu.contiguous().resolve_conj().resolve_neg();
@@ -106,8 +178,9 @@ at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device, bool non_bl
   m.strides.assign(dense.strides().begin(), dense.strides().end());
   at::Tensor t = make_tensor(m, device);
   Storage& s = *storage_of(*t.unsafeGetTensorImpl());
-  cut_before_upload(device, record_origin());
-  if (s.nbytes() != 0) upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking);
+  const Origin origin = record_origin();
+  cut_before_upload(device, origin);
+  if (s.nbytes() != 0) upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
   return t;
 }
 
@@ -156,7 +229,12 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_bloc
   } else if (to_us) {
     copy_to_device(src, dst, non_blocking);
   } else if (dst.is_contiguous() && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
-    if (dst.numel() != 0) download(resolve(src), dst.mutable_data_ptr());
+    if (dst.numel() == 0) return dst;
+    if (non_blocking && is_pinned(dst.const_data_ptr())) {
+      begin_copy(src, dst);
+    } else {
+      download(resolve(src), dst.mutable_data_ptr());
+    }
   } else {
     dst.copy_(to_cpu(src));
   }
@@ -186,9 +264,10 @@ void synchronize(c10::DeviceIndex device) {
   const Client& c = client_for(device);
   const uint64_t uploads = begun[device].load(std::memory_order_relaxed);
   auto error = std::make_unique<myc_error>();
-  const uint64_t ticket = c.sync(device, error.get());
+  const uint64_t ticket = c.sync(device, origin, error.get());
   if (ticket == 0) raise(*error);
   wait_for(c, ticket);
+  finish_copies(device);
   over[device].store(uploads, std::memory_order_relaxed);
   collect_pinned();
   r.ran(epoch);
@@ -228,7 +307,7 @@ bool query(c10::DeviceIndex device) {
       q.epoch = r.epoch();
     }
     q.uploads = begun[device].load(std::memory_order_relaxed);
-    q.ticket = c.sync(device, error.get());
+    q.ticket = c.sync(device, origin, error.get());
     if (q.ticket == 0) raise(*error);
   }
   // The same question until it is answered: a loop that asks has to come to an end.

@@ -6,6 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
+#include "../abi/mycelya.h"
+
 namespace mycelya {
 
 // A device tensor with the elements of a CPU tensor, contiguous. The CPU tensor may be changed as soon as this returns;
@@ -14,6 +18,26 @@ at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device, bool non_bl
 
 // Cuts the trace, then reads the tensor's elements into a new contiguous CPU tensor. Waits.
 at::Tensor to_cpu(const at::Tensor& tensor);
+
+// A read that has begun: of the values as they are now, which nobody waits for yet.
+class Download {
+ public:
+  // Into a new contiguous CPU tensor, or into `out`, which has the tensor's sizes and dtype and is contiguous.
+  explicit Download(const at::Tensor& tensor, at::Tensor out = {});
+  Download(const Download&) = delete;
+  Download& operator=(const Download&) = delete;
+  ~Download();  // the memory is not written any more after it
+
+  // Whether wait() would return at once.
+  bool done();
+  // The CPU tensor, filled. Throws the error of the op that computes it; called once.
+  at::Tensor wait();
+
+ private:
+  at::Tensor out_;
+  uint64_t ticket_ = 0;  // 0: over
+  std::unique_ptr<myc_error> failed_;
+};
 
 // aten::_copy_from: dst takes src's elements, converted and broadcast; either may be on the CPU.
 at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);

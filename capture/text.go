@@ -1,0 +1,211 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package capture
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// reader walks the records of a trace for people: it knows what each storage looks like and who wrote it last.
+type reader struct {
+	t      *Trace
+	d      *decoded
+	names  *Table
+	at     int      // the record that is looked at
+	shapes []window // by local number, those of this record included: the defining geometry
+	makers []int    // by local number: the record before this one that made or wrote it last, -1 if none has
+}
+
+// window is a geometry in numbers.
+type window struct {
+	dtype          ir.DType
+	sizes, strides []uint64 // strides nil: contiguous
+	offset         uint64
+}
+
+func (w window) String() string {
+	s := w.dtype.String() + "[" + joined(w.sizes) + "]"
+	if w.strides != nil {
+		s += "{" + joined(w.strides) + "}"
+	}
+	if w.offset != 0 {
+		s += fmt.Sprintf("+%d", w.offset)
+	}
+	return s
+}
+
+func joined(values []uint64) string {
+	text := make([]string, len(values))
+	for i, v := range values {
+		text[i] = strconv.FormatUint(v, 10)
+	}
+	return strings.Join(text, ",")
+}
+
+// read makes a reader of a trace that stands before record n.
+func read(t *Trace, names *Table, n int) (*reader, error) {
+	d, err := decode(t)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{t: t, d: d, names: names}
+	r.enter()
+	for r.at < n {
+		r.pass()
+	}
+	return r, nil
+}
+
+// enter looks at the storages that are new in the record that is looked at.
+func (r *reader) enter() {
+	if r.over() {
+		return
+	}
+	record := &r.d.records[r.at]
+	for i := record.args; i < record.end; i++ {
+		if it := &r.d.items[i]; it.tag == wTensor && it.has(tFirst) {
+			r.shapes, r.makers = append(r.shapes, r.window(it)), append(r.makers, -1)
+		}
+	}
+}
+
+func (r *reader) over() bool { return r.at >= len(r.d.records) }
+
+// pass goes on to the next record.
+func (r *reader) pass() {
+	record := &r.d.records[r.at]
+	for i := record.args; i < record.end; i++ {
+		if it := &r.d.items[i]; it.tag == wTensor && (it.has(tWrite) || i >= record.results) {
+			r.makers[it.n] = r.at
+		}
+	}
+	if name, _ := r.names.Op(record.op); name == "mycelya::resize_storage" && record.nargs == 2 {
+		if to := &r.d.items[record.args]; to.tag == wTensor {
+			size := &r.d.items[r.d.next(record.args)]
+			bytes := size.v
+			if size.tag == wSize {
+				bytes = r.t.Params[size.param]
+			}
+			r.shapes[to.n] = window{dtype: ir.U8, sizes: []uint64{bytes}}
+		}
+	}
+	r.at++
+	r.enter()
+}
+
+// window is what a tensor argument or result looks at.
+func (r *reader) window(it *item) window {
+	if it.has(tSame) {
+		return r.shapes[it.n]
+	}
+	p := r.t.Params[it.param : it.param+it.slots()]
+	w := window{dtype: ir.DType(it.sub), sizes: p[:it.rank]}
+	p = p[it.rank:]
+	if !it.has(tContig) {
+		w.strides, p = p[:it.rank], p[it.rank:]
+	}
+	if !it.has(tOff0) {
+		w.offset = p[0]
+	}
+	return w
+}
+
+// place is where record n was made: "train.py:41", or "an unknown place".
+func (r *reader) place(n int) string {
+	if s := label(r.names.Origin(r.t.Origins[2*n], r.t.Origins[2*n+1])); s != "" {
+		return s
+	}
+	return "an unknown place"
+}
+
+// op is the name of record n's op.
+func (r *reader) op(n int) string {
+	if name, ok := r.names.Op(r.d.records[n].op); ok {
+		return name
+	}
+	return fmt.Sprintf("op %#x", r.d.records[n].op)
+}
+
+// record is the one that is looked at: "aten::add.Tensor(f32[3,4], f32[4], 1)".
+func (r *reader) record() string {
+	record := &r.d.records[r.at]
+	args := make([]string, record.nargs)
+	i := record.args
+	for n := range args {
+		args[n] = r.item(i)
+		i = r.d.next(i)
+	}
+	return r.op(r.at) + "(" + strings.Join(args, ", ") + ")"
+}
+
+// item is the argument or result at items[i].
+func (r *reader) item(i uint32) string {
+	const most = 4 // of a list
+	it := &r.d.items[i]
+	switch it.tag {
+	case wNone:
+		return "none"
+	case wTensor:
+		return r.window(it).String()
+	case wNumber:
+		return r.number(it)
+	case wScalar:
+		return ir.DType(it.sub).String() + " scalar"
+	case wSize:
+		return strconv.FormatInt(int64(r.t.Params[it.param]), 10)
+	case wInt:
+		return strconv.FormatInt(int64(it.v), 10)
+	case wFloat:
+		return float(it.v)
+	case wBool:
+		return strconv.FormatBool(it.sub != 0)
+	case wDType:
+		return ir.DType(it.sub).String()
+	case wLayout:
+		return fmt.Sprintf("layout %d", it.sub)
+	case wDevice:
+		return "device"
+	case wMemFmt:
+		return fmt.Sprintf("memory format %d", it.sub)
+	case wStr:
+		return strconv.Quote(text(r.t, it))
+	case wGen:
+		return "generator"
+	}
+	items := make([]string, 0, most+1)
+	for n := range it.n {
+		if n == most {
+			items = append(items, fmt.Sprintf("… %d more", it.n-most))
+			break
+		}
+		items = append(items, r.item(i+1+n))
+	}
+	return "[" + strings.Join(items, ", ") + "]"
+}
+
+func (r *reader) number(it *item) string {
+	v := r.t.Params[it.param]
+	switch it.sub {
+	case nF64:
+		return float(v)
+	case nBool:
+		return strconv.FormatBool(v != 0)
+	case nC128:
+		return fmt.Sprintf("(%s, %s)", float(v), float(r.t.Params[it.param+1]))
+	}
+	return strconv.FormatInt(int64(v), 10)
+}
+
+func float(bits uint64) string {
+	s := strconv.FormatFloat(math.Float64frombits(bits), 'g', -1, 64)
+	if !strings.ContainsAny(s, ".eIN") {
+		s += ".0"
+	}
+	return s
+}

@@ -1,0 +1,113 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What the device did and why: the pending graph, the programs, the network's bill."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import torch
+
+from mycelya_torch import _device
+
+
+class BillLine(NamedTuple):
+    """What one line of the program has cost.
+
+    A program cut at the line, its answer included, is charged to it; so is the time
+    in which the line waited for the worker.
+    """
+
+    file: str  # "" if it isn't known
+    line: int
+    cuts: dict[str, int]  # by reason
+    programs_compiled: int
+    round_trips: int  # questions whose answer was wanted
+    bytes_sent: int  # all messages, uploads included
+    upload_bytes: int  # of tensors, shared memory included
+    bytes_received: int
+    stalls: int  # waits that were not over at once
+    stall_seconds: float
+
+    @property
+    def place(self) -> str:
+        """File and line, or a sign that they are not known."""
+        return f"{self.file}:{self.line}" if self.file else "(unknown)"
+
+
+class NetworkBill(list[BillLine]):
+    """Lines of the program by what they cost: the longest stalls first, then bytes.
+
+    As text it is a table.
+    """
+
+    def __str__(self) -> str:
+        titles = ["line", "cuts", "programs", "trips", "sent", "received", "stalled"]
+        rows = [titles]
+        for x in self:
+            cuts = ", ".join(f"{n} {reason}" for reason, n in sorted(x.cuts.items()))
+            rows.append(
+                [
+                    x.place,
+                    cuts,
+                    str(x.programs_compiled),
+                    str(x.round_trips),
+                    _bytes(x.bytes_sent),
+                    _bytes(x.bytes_received),
+                    f"{x.stall_seconds:.3f} s",
+                ]
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(len(titles))]
+        lines = []
+        for row in rows:
+            left = [text.ljust(w) for text, w in zip(row[:2], widths[:2], strict=True)]
+            right = [text.rjust(w) for text, w in zip(row[2:], widths[2:], strict=True)]
+            lines.append("  ".join(left + right).rstrip())
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _bytes(n: int) -> str:
+    size, unit = float(n), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007 (the last one is used)
+        if size < 1000 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{n} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def network_bill() -> NetworkBill:
+    """What torch.mycelya.network_bill does."""
+    lines = json.loads(_device.bill())
+    return NetworkBill(BillLine(**line) for line in lines if _cost(line))
+
+
+def _cost(line: dict[str, object]) -> bool:
+    return any(value for name, value in line.items() if name not in ("file", "line"))
+
+
+def explain(tensor: torch.Tensor | None) -> str:
+    """What torch.mycelya.explain does."""
+    if tensor is not None:
+        return _pending(tensor)
+    if not _device.is_initialized():
+        return "The mycelya device has not been used yet."
+    return "\n".join(_device.explain(i) for i in range(_device.device_count()))
+
+
+def _pending(tensor: torch.Tensor) -> str:
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "mycelya":
+        what = f"a tensor on {tensor.device}" if torch.is_tensor(tensor) else tensor
+        raise TypeError(f"Expected a tensor on a mycelya device, got {what!r}.")
+    if tensor.layout != torch.strided:
+        raise TypeError(
+            f"Expected a dense tensor, got one of layout {tensor.layout}: ask for its "
+            "parts, such as its values()."
+        )
+    name = f"storage {_device.storage_id(tensor)} of {tensor.device}"
+    graph = _device.pending(tensor)
+    if not graph:
+        return f"Nothing is pending for {name}: all that makes it has been sent."
+    return f"{name} is pending:\n{graph}"

@@ -1,0 +1,118 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// Place is where in the user's program something was asked for: code number and instruction offset, as in a trace's origins.
+type Place = [2]uint32
+
+// charge is what one place has cost since the last reset. A nil charge is nobody's.
+type charge struct {
+	cuts       [len(cutNames)]atomic.Uint64
+	compiled   atomic.Uint64 // programs
+	roundTrips atomic.Uint64
+	sent       atomic.Uint64 // bytes, uploads included
+	uploaded   atomic.Uint64 // bytes of tensors, in shared memory or not
+	received   atomic.Uint64 // bytes
+	stalls     atomic.Uint64 // waits that were not over at once
+	stalled    atomic.Int64  // nanoseconds
+}
+
+// bill holds the charges by place.
+type bill struct {
+	mu sync.Mutex
+	by map[Place]*charge
+}
+
+func (b *bill) at(p Place) *charge {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.by[p]
+	if c == nil {
+		if b.by == nil {
+			b.by = map[Place]*charge{}
+		}
+		c = new(charge)
+		b.by[p] = c
+	}
+	return c
+}
+
+func (b *bill) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.by = nil
+}
+
+// line is one entry of the bill: all that a line of the program has cost.
+type line struct {
+	File         string            `json:"file"` // "" if it isn't known
+	Line         int               `json:"line"`
+	Cuts         map[string]uint64 `json:"cuts"`
+	Compiled     uint64            `json:"programs_compiled"`
+	RoundTrips   uint64            `json:"round_trips"`
+	Sent         uint64            `json:"bytes_sent"`
+	Uploaded     uint64            `json:"upload_bytes"`
+	Received     uint64            `json:"bytes_received"`
+	Stalls       uint64            `json:"stalls"`
+	StallSeconds float64           `json:"stall_seconds"`
+}
+
+// JSON is the bill as an array, the lines with the longest stalls first, then those with the most bytes.
+func (b *bill) JSON(origin func(code, offset uint32) ir.Origin) []byte {
+	b.mu.Lock()
+	places := make(map[Place]*charge, len(b.by))
+	for p, c := range b.by {
+		places[p] = c
+	}
+	b.mu.Unlock()
+	lines := map[ir.Origin]*line{}
+	for p, c := range places {
+		o := origin(p[0], p[1])
+		l := lines[o]
+		if l == nil {
+			l = &line{File: o.File, Line: o.Line, Cuts: map[string]uint64{}}
+			lines[o] = l
+		}
+		l.add(c)
+	}
+	out := make([]*line, 0, len(lines))
+	for _, l := range lines {
+		out = append(out, l)
+	}
+	slices.SortFunc(out, func(a, b *line) int {
+		return cmp.Or(cmp.Compare(b.StallSeconds, a.StallSeconds), cmp.Compare(b.Sent+b.Received, a.Sent+a.Received),
+			cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+	text, err := json.Marshal(out)
+	if err != nil {
+		panic("BUG: the bill doesn't encode: " + err.Error())
+	}
+	return text
+}
+
+func (l *line) add(c *charge) {
+	for i := range c.cuts {
+		if n := c.cuts[i].Load(); n > 0 {
+			l.Cuts[cutNames[i]] += n
+		}
+	}
+	l.Compiled += c.compiled.Load()
+	l.RoundTrips += c.roundTrips.Load()
+	l.Sent += c.sent.Load()
+	l.Uploaded += c.uploaded.Load()
+	l.Received += c.received.Load()
+	l.Stalls += c.stalls.Load()
+	l.StallSeconds += time.Duration(c.stalled.Load()).Seconds()
+}

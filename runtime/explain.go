@@ -1,0 +1,248 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mycelya/mycelya/passes"
+)
+
+// Difference is the first record in which one trace differs from another.
+type Difference struct {
+	Record      int
+	Here, There string // both records with their places
+	What        string // the first thing that is not alike
+}
+
+// account is what is told of one program.
+type account struct {
+	number int // from 1, in the order of compilation
+	place  string
+	reason uint32
+	ops    int
+	failed bool
+	took   time.Duration
+	why    string // why no program that was there fitted: whole sentences
+	calls  atomic.Uint64
+}
+
+// history is what a session remembers for explain, bounded.
+type history struct {
+	mu       sync.Mutex
+	compiled int
+	took     time.Duration
+	calls    atomic.Uint64
+	accounts []*account // the last ones
+	known    []known    // the last skeletons
+}
+
+// known is a skeleton that others are compared with.
+type known struct {
+	number int // of its program
+	ops    []string
+	trace  *Trace
+}
+
+const (
+	maxAccounts   = 32
+	maxKnown      = 32
+	maxKnownWords = 4 << 20 // 32 MiB
+)
+
+// whyCut says what each reason of a cut means, in the order of cutNames.
+var whyCut = [len(cutNames)]string{
+	"no reason was given", "a value was read", "the device was waited for", "an optimizer's step ended",
+	"data was uploaded after ops", "it was as long as a program may be", "flush() was called", "the process ended",
+	"data decides a shape", "an event was recorded", "a round of a loop ended",
+}
+
+// note adds a program and, if ops is not nil, its trace to those that others are compared with.
+func (h *history) note(a *account, t *Trace, ops []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.compiled++
+	h.took += a.took
+	a.number = h.compiled
+	h.accounts = append(h.accounts, a)
+	if len(h.accounts) > maxAccounts {
+		h.accounts = slices.Delete(h.accounts, 0, 1)
+	}
+	if ops == nil {
+		return
+	}
+	h.known = append(h.known, known{a.number, ops, &Trace{Skeleton: slices.Clone(t.Skeleton), Params: slices.Clone(t.Params),
+		Bindings: slices.Clone(t.Bindings), Alive: slices.Clone(t.Alive), Origins: t.Origins}})
+	words := 0
+	for i := len(h.known) - 1; i >= 0; i-- {
+		k := h.known[i].trace
+		words += len(k.Skeleton) + len(k.Params) + len(k.Bindings)
+		if len(h.known)-i > maxKnown || words > maxKnownWords {
+			h.known = slices.Delete(h.known, 0, i+1)
+			break
+		}
+	}
+}
+
+// nearest is the known skeleton that has the most ops in common with these before the first and after the last that differ, the
+// one with most words in common of several; nil if none has a tenth.
+func (h *history) nearest(ops []string, skeleton []uint64) *known {
+	var best *known
+	var most, mostWords int
+	for i := range h.known {
+		k := &h.known[i]
+		n, words := common(ops, k.ops), common(skeleton, k.trace.Skeleton)
+		if 10*n > len(ops) && (n > most || n == most && words >= mostWords) {
+			best, most, mostWords = k, n, words
+		}
+	}
+	return best
+}
+
+// common is the length of what two slices share at their beginning and at their end.
+func common[T comparable](a, b []T) int {
+	n := min(len(a), len(b))
+	head := 0
+	for head < n && a[head] == b[head] {
+		head++
+	}
+	tail := 0
+	for tail < n-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	return head + tail
+}
+
+// note remembers that a trace was compiled, or why it could not be. c: what capture made of it, nil if nothing.
+func (s *session) note(a *account, took time.Duration, t *Trace, c *Captured, e *entry, collision bool, failed error) {
+	a.took = took
+	var ops []string
+	if c != nil {
+		a.place, a.ops = c.Graph.Name, len(c.Ops)
+	}
+	if failed != nil {
+		a.why = failed.Error()
+	} else {
+		a.why = s.whyCompiled(t, c.Ops, e, collision)
+		if e == nil {
+			ops = c.Ops
+		}
+	}
+	a.failed = failed != nil
+	s.history.note(a, t, ops)
+}
+
+// whyCompiled says why a trace needed a program of its own. ops: of its records; e: what was known of its skeleton, nil if nothing;
+// collision: another skeleton has its hash. Only the sender asks.
+func (s *session) whyCompiled(t *Trace, ops []string, e *entry, collision bool) string {
+	switch {
+	case e != nil:
+		last := e.variants[len(e.variants)-1]
+		for i, need := range e.needs(t) {
+			if need && !last.wanted[i] {
+				return fmt.Sprintf("The ops are those of #%d, which does not keep what is still held here: %s.",
+					last.account.number, s.frontend.Maker(t, i))
+			}
+		}
+		return fmt.Sprintf("The ops are those of #%d, which keeps other results.", last.account.number)
+	case collision:
+		return "Another program has the same hash by chance."
+	case len(s.history.known) == 0:
+		return "It is the first one."
+	}
+	k := s.history.nearest(ops, t.Skeleton)
+	if k == nil {
+		return "No program before it is like it."
+	}
+	d, err := s.compare(t, k.trace)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("It could not be compared with #%d: %v.", k.number, err)
+	case d == nil:
+		return fmt.Sprintf("It is #%d again, which had been forgotten: there are more programs than are kept.", k.number)
+	}
+	return fmt.Sprintf("Record %d of %d is the first that differs from #%d: %s.\n  here:  %s\n  in #%d: %s",
+		d.Record+1, len(t.Origins)/2, k.number, d.What, d.Here, k.number, d.There)
+}
+
+// compare keeps a mistake of ours out of the program that is only explained.
+func (s *session) compare(here, there *Trace) (_ *Difference, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = bug(r)
+		}
+	}()
+	return s.frontend.Compare(here, there)
+}
+
+// text is all that is remembered.
+func (h *history) text(index int) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var b strings.Builder
+	fmt.Fprintf(&b, "mycelya:%d has compiled %s in %.1f ms and called them %s.\n", index, count(uint64(h.compiled), "program"),
+		float64(h.took.Microseconds())/1e3, count(h.calls.Load(), "time"))
+	if n := h.compiled - len(h.accounts); n > 0 {
+		fmt.Fprintf(&b, "The last %d:\n", len(h.accounts))
+	}
+	for _, a := range h.accounts {
+		fmt.Fprintf(&b, "\n#%d %s: ", a.number, a.place)
+		if a.failed {
+			b.WriteString("it could not be compiled")
+		} else {
+			fmt.Fprintf(&b, "%s, compiled in %.1f ms, called %s", count(uint64(a.ops), "op"), float64(a.took.Microseconds())/1e3, count(a.calls.Load(), "time"))
+		}
+		fmt.Fprintf(&b, "\n  Cut because %s.\n  %s\n", whyCut[min(int(a.reason), len(whyCut)-1)], strings.ReplaceAll(a.why, "\n", "\n  "))
+	}
+	return b.String()
+}
+
+func count(n uint64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// explainWait is how long explain waits for traces that are on their way to be looked at.
+const explainWait = 2 * time.Second
+
+// explainPrograms says which programs there are and why.
+func (s *session) explainPrograms() string {
+	s.mu.Lock()
+	started := s.started
+	s.mu.Unlock()
+	seen := make(chan struct{})
+	if started && s.enqueue(nil, always, func() { close(seen) }) == nil {
+		select {
+		case <-seen:
+		case <-time.After(explainWait): // what there is so far
+		}
+	}
+	return s.history.text(s.index)
+}
+
+// pendingGraph is the optimised graph of what a storage will hold once a trace has run.
+func (s *session) pendingGraph(t *Trace, storage uint64) (string, error) {
+	local := slices.Index(t.Bindings, storage)
+	if local < 0 {
+		return "", &Error{KindRuntime, fmt.Sprintf("BUG: storage %d is not in the trace that it is pending in.", storage)}
+	}
+	wanted := make([]bool, len(t.Bindings))
+	wanted[local] = true
+	c, err := s.frontend.Build(t, wanted)
+	if err != nil {
+		return "", err
+	}
+	g, err := passes.Run(c.Graph, passes.Options{Spec: s.settings.Spec})
+	if err != nil {
+		return "", err
+	}
+	return g.String(), nil
+}

@@ -1,0 +1,223 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""explain() and network_bill(): what was cut and compiled, why, and what it cost."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+import torch
+from helpers import DEVICE, run, same, to_device
+from torch import nn
+
+import mycelya_torch
+
+pytestmark = pytest.mark.fast
+
+
+def line(offset: int = 0) -> str:
+    """The place of the caller's line, or of one that many lines after it."""
+    frame = inspect.currentframe().f_back
+    return f"test_explain.py:{frame.f_lineno + offset}"
+
+
+def last_program() -> str:
+    """The paragraph of explain() on the program that was compiled last."""
+    return torch.mycelya.explain().strip().split("\n\n")[-1]
+
+
+def bill_of(place: str):
+    """The line of the bill for a place of this file."""
+    lines = [x for x in torch.mycelya.network_bill() if x.place.endswith("/" + place)]
+    assert len(lines) == 1, (place, str(torch.mycelya.network_bill()))
+    return lines[0]
+
+
+def test_the_record_that_differs_is_named():
+    x, y = to_device(torch.ones(4, 3)), to_device(torch.ones(1, 3))
+
+    def step(t: torch.Tensor) -> torch.Tensor:
+        t = t * 2
+        return (t.exp() + 1).cpu()
+
+    step(x)
+    first = line(-4)
+    step(y)
+    text = last_program()
+    assert "a value was read" in text
+    assert f"here:  aten::mul.Tensor(f32[1,3], 2) at {first}" in text, text
+    assert "argument 0 has 1, not 4, as its dim 0" in text
+    torch.mycelya.reset_metrics()
+    step(to_device(torch.ones(9, 3)))
+    assert torch.mycelya.metrics()["program_misses"] == 0
+
+
+def test_a_held_result_is_named():
+    x = to_device(torch.arange(5.0))
+
+    def step(keep: bool):
+        middle = x * 3.25
+        result = middle.sin() - 7
+        kept = middle if keep else None
+        del middle
+        return result.cpu(), kept
+
+    step(False)
+    _, middle = step(True)
+    text = last_program()
+    assert "does not keep what is still held here" in text, text
+    assert re.search(r"the result of aten::mul.Tensor at test_explain.py:\d+", text)
+    same(middle, torch.arange(5.0) * 3.25)
+
+
+def behaviours(device: str):
+    """A loop that changes its ways: results, and the line of what is new each time."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)).to(device)
+    seen = []
+
+    def step(x, net, branch=False):
+        y = net(x.to(device))
+        if branch:
+            y = y.tanh()  # new branch
+        seen.append(y.sum(1).detach().cpu())
+
+    x = torch.randn(8, 6)
+    for _ in range(3):
+        step(x, net)
+    yield seen[-1], None
+    step(x, net, branch=True)
+    yield seen[-1], "tanh"
+    step(x[:1], net)
+    yield seen[-1], "whether a dim is 0, 1 or more"
+    step(x.double(), net.double())
+    yield seen[-1], "f64"
+    surgery = nn.Sequential(net[0], nn.GELU(), net[2])
+    step(x.double(), surgery)
+    yield seen[-1], "gelu"
+    step(x[:5].double(), surgery)
+    yield seen[-1], None  # only another size
+
+
+def test_a_script_that_changes_its_ways():
+    ours, cpu = behaviours("mycelya"), behaviours("cpu")
+    for (a, what), (b, _) in zip(ours, cpu, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        if what is not None:
+            assert what in torch.mycelya.explain(), what
+
+
+def test_explain_counts_what_metrics_count():
+    torch.mycelya.synchronize()
+    head = torch.mycelya.explain().splitlines()[0]
+    number = r"mycelya:0 has compiled (\d+) .* and called them (\d+)"
+    compiled, called = map(int, re.match(number, head).groups())
+    torch.mycelya.reset_metrics()
+    x = to_device(torch.ones(3))
+    for _ in range(5):
+        (x * 1.125).cos().cpu()
+    m = torch.mycelya.metrics()
+    head = torch.mycelya.explain().splitlines()[0]
+    assert list(map(int, re.match(number, head).groups())) == [
+        compiled + m["program_misses"],
+        called + m["program_misses"] + m["program_hits"],
+    ]
+
+
+def test_pending_graph():
+    x = to_device(torch.ones(2, 3))
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    y = x * 2.5
+    place = line(-1)
+    other = x.exp()
+    y[0].add_(1)
+    text = torch.mycelya.explain(y)
+    assert f"storage {mycelya_torch.get_storage_id(y)} of mycelya:0 is pending:" in text
+    assert re.search(rf"%\d+: f32\[a,b\] += mul .*# .*{place}", text), text
+    assert "aten.add_.Tensor" in text and "update" in text
+    assert "= exp" not in text  # not needed for y
+    assert "= exp" in torch.mycelya.explain(other)
+    assert torch.mycelya.metrics()["messages_sent"] == 0
+    same(y, torch.tensor([[3.5] * 3, [2.5] * 3]))
+    assert "Nothing is pending" in torch.mycelya.explain(y)
+    assert "Nothing is pending" in torch.mycelya.explain(x)
+
+
+@pytest.mark.parametrize("bad", [torch.ones(2), 7, None])
+def test_explain_refuses(bad):
+    if bad is None:
+        bad = torch.ones(2, 2).to_sparse().to(DEVICE)
+    with pytest.raises(TypeError, match="Expected a (dense )?tensor"):
+        torch.mycelya.explain(bad)
+
+
+def test_explain_before_use(tmp_path):
+    code = """
+        import torch
+        print(torch.mycelya.explain())
+        print(len(torch.mycelya.network_bill()), torch.mycelya.is_initialized())
+        """
+    status, out, err = run(code, tmp_path)
+    assert status == 0, err
+    assert out == "The mycelya device has not been used yet.\n0 False\n"
+
+
+def test_bill_of_a_read():
+    x = to_device(torch.ones(64))
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    y = x * 2
+    y.cpu()
+    read = bill_of(line(-1))
+    assert read.cuts == {"read": 1} and read.round_trips == 1 and read.upload_bytes == 0
+    assert read.bytes_received >= 256 and read.bytes_sent > 0
+    assert read.stalls <= 1 and 0 <= read.stall_seconds < 60
+    z = torch.ones(1000).to(DEVICE)
+    upload = line(-1)
+    z.add_(1)
+    torch.mycelya.synchronize()
+    waited = bill_of(line(-1))
+    sent = bill_of(upload)
+    assert sent.upload_bytes == 4000 and sent.bytes_sent > 4000
+    assert sent.round_trips == 0
+    assert waited.cuts == {"sync": 1} and waited.round_trips == 1
+
+
+def test_bill_adds_up():
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    net = nn.Linear(8, 8).to(DEVICE)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for i in range(12):
+        loss = net(torch.randn(4, 8).to(DEVICE)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if i % 4 == 3:
+            losses.append(loss.item())
+    torch.mycelya.synchronize()
+    bill, m = torch.mycelya.network_bill(), torch.mycelya.metrics()
+    total = lambda name: sum(getattr(x, name) for x in bill)  # noqa: E731
+    cuts: dict[str, int] = {}
+    for x in bill:
+        for reason, n in x.cuts.items():
+            cuts[reason] = cuts.get(reason, 0) + n
+    assert cuts == m["cuts"]
+    assert total("programs_compiled") == m["program_misses"]
+    assert total("round_trips") == m["round_trips"] == 4
+    assert total("bytes_sent") == m["bytes_sent"]
+    assert total("upload_bytes") == m["upload_bytes"]
+    assert total("bytes_received") == m["bytes_received"]
+    assert total("stalls") == m["stalls"]
+    assert abs(total("stall_seconds") - m["stall_seconds"]) < 1e-3
+    text = str(bill)
+    assert text.splitlines()[0].split() == [
+        *("line", "cuts", "programs", "trips", "sent", "received", "stalled")
+    ]
+    assert "3 read" in text and " upload" in text
+    torch.mycelya.reset_metrics()
+    assert torch.mycelya.network_bill() == []
