@@ -367,7 +367,10 @@ void Recorder::cut(uint32_t reason, Origin origin) {
     dead_bytes_ = 0;
   }
   mark_ = MYC_CUT_NONE;
-  if (records_ != 0) repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT);
+  if (records_ != 0) {
+    repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT);
+    after_step_ = reason == MYC_CUT_STEP;
+  }
   if (records_ == 0 && deaths.empty()) return;
   std::vector<uint64_t> frees;
   for (const Death& d : deaths) {

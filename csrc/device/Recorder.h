@@ -110,6 +110,9 @@ class Recorder {
   // The next record begins a new trace: an optimizer step has ended.
   void mark_step(Origin origin) { mark(MYC_CUT_STEP, origin); }
   bool empty() const { return records_ == 0; }
+  // Whether all that is open is what follows an optimizer's step, as a scaler's update does: it goes with the next
+  // step.
+  bool only_tail() const { return after_step_ && records_ < kTail; }
   // All that was recorded before trace `epoch` has run. Without `lock`.
   void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
   // Whether there is nothing that could still run.
@@ -124,6 +127,8 @@ class Recorder {
   uint64_t dead_bytes();
 
  private:
+  static constexpr uint64_t kTail = 8;
+
   void wait_for_room_slow(Origin origin);
   myc_trace open_trace() const;
   void set_default_dtype(c10::ScalarType dtype, Origin origin);
@@ -147,6 +152,7 @@ class Recorder {
   uint64_t records_ = 0;
   uint32_t mark_ = MYC_CUT_NONE;  // why the next record begins a new trace, if it does
   Origin mark_origin_{};
+  bool after_step_ = false;  // the last trace with records was cut by a step
   RepeatDetector repeat_;
   uint64_t op_ = 0, storages_ = 0;  // of the open record, for the detector
   std::atomic<bool> behind_{false};
