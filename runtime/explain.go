@@ -142,6 +142,8 @@ func (s *session) note(a *account, took time.Duration, t *Trace, c *Captured, e 
 // collision: another skeleton has its hash. Only the sender asks.
 func (s *session) whyCompiled(t *Trace, ops []string, e *entry, collision bool) string {
 	switch {
+	case s.settings.Fresh:
+		return "MYCELYA_REPLAY is off."
 	case e != nil:
 		last := e.variants[len(e.variants)-1]
 		for i, need := range e.needs(t) {
@@ -167,8 +169,11 @@ func (s *session) whyCompiled(t *Trace, ops []string, e *entry, collision bool) 
 	case d == nil:
 		return fmt.Sprintf("It is #%d again, which had been forgotten: there are more programs than are kept.", k.number)
 	}
-	return fmt.Sprintf("Record %d of %d is the first that differs from #%d: %s.\n  here:  %s\n  in #%d: %s",
-		d.Record+1, len(t.Origins)/2, k.number, d.What, d.Here, k.number, d.There)
+	first := fmt.Sprintf("Record %d of %d is the first that differs from #%d", d.Record+1, len(ops), k.number)
+	if d.Record == len(ops) {
+		first = fmt.Sprintf("All %d records are those of #%d, but it goes on", len(ops), k.number)
+	}
+	return fmt.Sprintf("%s: %s.\n  here:  %s\n  in #%d: %s", first, d.What, d.Here, k.number, d.There)
 }
 
 // compare keeps a mistake of ours out of the program that is only explained.

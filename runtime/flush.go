@@ -87,7 +87,10 @@ func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err
 		s.free(t.Frees, by)
 		return false, nil, nil
 	}
-	e, first := s.programs.find(t)
+	var e, first *entry
+	if !s.settings.Fresh {
+		e, first = s.programs.find(t)
+	}
 	var v *variant
 	if e != nil {
 		v = e.fits(t)
@@ -179,7 +182,7 @@ func (s *session) recheck(t *Trace, v *variant) error {
 	if err != nil {
 		return err
 	}
-	g, err := passes.Run(c.Graph, passes.Options{Spec: s.settings.Spec})
+	g, err := passes.Run(c.Graph, s.settings.passes(nil))
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 type Settings struct {
 	Dump  *dump.Dumper
 	Check int
+	Fresh bool // each trace is compiled again: nothing is replayed
 	Spec  *passes.Spec
 	Log   *slog.Logger
 }
@@ -35,6 +36,7 @@ var variables = []struct {
 	{"MYCELYA_DUMP", setDump},
 	{"MYCELYA_MACHINE", func(*Settings, string) error { return nil }}, // read by Python, which chooses the machine
 	{"MYCELYA_PASSES", setPasses},
+	{"MYCELYA_REPLAY", setReplay},
 }
 
 // ParseSettings reads the environment, as os.Environ gives it. A variable that nobody knows is a warning with the name it
@@ -95,6 +97,14 @@ func setDump(s *Settings, value string) error {
 func setPasses(s *Settings, value string) (err error) {
 	if s.Spec, err = passes.ParseSpec(value); err != nil {
 		return fmt.Errorf("MYCELYA_PASSES is %q: %w", value, err)
+	}
+	return nil
+}
+
+func setReplay(s *Settings, value string) error {
+	s.Fresh = value == "off"
+	if value != "on" && value != "off" {
+		return fmt.Errorf("MYCELYA_REPLAY is %q; it is on (if not set) or off (each trace is compiled again, for tests)", value)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
@@ -327,10 +328,23 @@ void Recorder::reset() {
   origins_.clear();
   alive_.clear();
   earlier_.clear();
+  uploads_.clear();
   h0_ = 1;
   h1_ = 2;
   records_ = 0;
   ++epoch_;
+}
+
+void Recorder::upload(Origin origin) {
+  if (mark_ != MYC_CUT_NONE) cut(mark_, mark_origin_);
+  const auto same = [&](const Upload& u) { return u.origin.code == origin.code && u.origin.offset == origin.offset; };
+  const auto seen = std::find_if(uploads_.begin(), uploads_.end(), same);
+  if (seen == uploads_.end()) {
+    uploads_.push_back({origin, records_});
+  } else if (seen->records != records_) {
+    cut(MYC_CUT_UPLOAD, origin);
+    uploads_.push_back({origin, 0});
+  }
 }
 
 // As it is now, without reason and frees; the arrays are the recorder's.
@@ -367,10 +381,7 @@ void Recorder::cut(uint32_t reason, Origin origin) {
     dead_bytes_ = 0;
   }
   mark_ = MYC_CUT_NONE;
-  if (records_ != 0) {
-    repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT);
-    after_step_ = reason == MYC_CUT_STEP;
-  }
+  if (records_ != 0) repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT);
   if (records_ == 0 && deaths.empty()) return;
   std::vector<uint64_t> frees;
   for (const Death& d : deaths) {

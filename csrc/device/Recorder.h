@@ -110,9 +110,9 @@ class Recorder {
   // The next record begins a new trace: an optimizer step has ended.
   void mark_step(Origin origin) { mark(MYC_CUT_STEP, origin); }
   bool empty() const { return records_ == 0; }
-  // Whether all that is open is what follows an optimizer's step, as a scaler's update does: it goes with the next
-  // step.
-  bool only_tail() const { return after_step_ && records_ < kTail; }
+  // Notes that an upload comes from here. Where one came from before, with ops between, a loop has come round: that
+  // ends the trace, as a marked step does. Uploads from other places belong to the round, wherever they come in it.
+  void upload(Origin origin);
   // All that was recorded before trace `epoch` has run. Without `lock`.
   void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
   // Whether there is nothing that could still run.
@@ -127,8 +127,6 @@ class Recorder {
   uint64_t dead_bytes();
 
  private:
-  static constexpr uint64_t kTail = 8;
-
   void wait_for_room_slow(Origin origin);
   myc_trace open_trace() const;
   void set_default_dtype(c10::ScalarType dtype, Origin origin);
@@ -152,7 +150,11 @@ class Recorder {
   uint64_t records_ = 0;
   uint32_t mark_ = MYC_CUT_NONE;  // why the next record begins a new trace, if it does
   Origin mark_origin_{};
-  bool after_step_ = false;  // the last trace with records was cut by a step
+  struct Upload {
+    Origin origin;
+    uint64_t records;  // of the trace before it
+  };
+  std::vector<Upload> uploads_;  // during this trace, one of each place
   RepeatDetector repeat_;
   uint64_t op_ = 0, storages_ = 0;  // of the open record, for the detector
   std::atomic<bool> behind_{false};

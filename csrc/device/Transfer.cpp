@@ -29,14 +29,14 @@ namespace {
 // Storages that died but that the worker still holds, in bytes, before they are worth a message of their own.
 constexpr uint64_t kDeadBytes = 64 << 20;
 
-// An upload after compute begins a new step: what came before goes out now, unless it is only the tail of the step
-// before that.
+// What an upload ends goes out before it.
 void cut_before_upload(c10::DeviceIndex device, Origin origin) {
   Recorder& r = recorder(device);
   r.wait_for_room(origin);
   const bool many_dead = r.dead_bytes() >= kDeadBytes;
   std::lock_guard<SpinLock> guard(r.lock);
-  if ((!r.empty() && !r.only_tail()) || many_dead) r.cut(MYC_CUT_UPLOAD, origin);
+  if (many_dead) r.cut(MYC_CUT_UPLOAD, origin);
+  r.upload(origin);
 }
 
 // Uploads that return before their source has been read, per device: begun, and known to be over.

@@ -156,12 +156,13 @@ CLASS: dict[tuple[str, str], str] = {
             "l",
             """*.padding *.dilation *.output_padding *.kernel_size *.groups *.dim
             *.stride *.padding_idx *.ignore_index *.shifts *.repeats
-            *.normalized_shape *.ord *.p *.norm_type pow.exponent _foreach_pow.exponent
+            *.ord *.p *.norm_type pow.exponent _foreach_pow.exponent
             renorm.p norm.p embedding_renorm.norm_type repeat_interleave.repeats""",
         ),
         (
             "s",
-            """arange.start arange.end arange.step range.start range.end range.step
+            """*.normalized_shape arange.start arange.end arange.step
+            range.start range.end range.step
             linspace.steps logspace.steps histc.bins histogram.bins
             _histogramdd_bin_edges.bins _histogramdd_from_bin_cts.bins
             adaptive_max_pool2d.output_size adaptive_max_pool3d.output_size

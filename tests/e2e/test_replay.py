@@ -1,0 +1,249 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Steps that are called by hash: as many programs as promised, and the same bits.
+
+In these tests, as in all others here, MYCELYA_CHECK=2 compiles the trace of each hit
+again and compares the call with the one that is sent: a replay that would differ from a
+run without replay is an error. Here besides, whole processes are compared.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import DEVICE, run, same
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+pytestmark = pytest.mark.fast
+
+
+def misses() -> int:
+    return torch.mycelya.metrics()["program_misses"]
+
+
+# ---- The promised numbers of programs ----
+
+
+def recipe(
+    device: torch.device, steps: int, begin=lambda i: None
+) -> list[torch.Tensor]:
+    """Training with all that changes from step to step; begin(i) before each one."""
+    torch.manual_seed(5)
+    net = nn.Sequential(
+        *(nn.Linear(12, 24), nn.ReLU(), nn.Dropout(0.1)),
+        *(nn.Linear(24, 24), nn.ReLU(), nn.Dropout(0.1)),
+        nn.Linear(24, 4),
+    ).to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    scaler = torch.amp.GradScaler(device.type)
+    xs, ys = torch.randn(100, 12), torch.randint(0, 4, (100,))
+    torch.manual_seed(6)
+    for i in range(steps):
+        begin(i)
+        batch = slice(i % 7 * 16, i % 7 * 16 + 16)  # the last has 4 rows
+        loss = F.cross_entropy(net(xs[batch].to(device)), ys[batch].to(device)) / 4
+        scaler.scale(loss).backward()
+        if i % 4 == 3:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            schedule.step()
+    return [p.detach() for p in net.parameters()]
+
+
+def test_a_thousand_steps_of_a_recipe(counters):
+    seen = []
+    ours = recipe(DEVICE, 1000, lambda i: seen.append(misses()))
+    # Two bodies: steps that only add up gradients, and steps of the optimizer.
+    assert misses() <= 3 * 2, torch.mycelya.explain()
+    assert misses() == seen[12], torch.mycelya.explain()
+    same(ours, recipe(torch.device("cpu"), 1000), rtol=1e-3, atol=1e-4)
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=100,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@torch.no_grad()
+def generate(device, see=lambda: None) -> torch.Tensor:
+    """200 sampled tokens; see() before each one is drawn."""
+    net = llama().to(device)
+    prompt = torch.arange(5)[None].to(device)
+
+    def processor(ids, scores):
+        see()
+        return scores
+
+    torch.manual_seed(8)
+    return net.generate(
+        prompt,
+        max_new_tokens=200,
+        min_new_tokens=200,
+        do_sample=True,
+        temperature=0.8,
+        top_k=50,
+        top_p=0.95,
+        logits_processor=[processor],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_generate(counters):
+    pytest.importorskip("transformers", reason="pip install -e .[test]")
+    seen = []
+    ours = generate(DEVICE, lambda: seen.append(counters()))
+    torch.testing.assert_close(ours.cpu(), generate("cpu"), rtol=0, atol=0)
+    m = counters()
+    assert m["program_misses"] - seen[2]["program_misses"] <= 1
+    stalls = [b["stalls"] - a["stalls"] for a, b in zip(seen, seen[1:], strict=False)]
+    assert len(stalls) == 199 and max(stalls) <= 1
+
+
+# ---- Other sizes and numbers of one skeleton ----
+
+DIM = st.integers(2, 9)
+NUMBER = st.floats(-4, 4, allow_nan=False).filter(lambda v: abs(v) > 1e-3)
+
+
+@st.composite
+def programs(draw):
+    """Ops by number, and three choices of sizes and numbers for them."""
+    ops = draw(st.lists(st.integers(0, 13), min_size=1, max_size=8))
+    choices = [(draw(DIM), draw(DIM), draw(DIM), draw(NUMBER)) for _ in range(3)]
+    return ops, choices
+
+
+def interpret(ops, choice, device):
+    """A program over a matrix [n, m]; each op keeps a matrix of two dims or more."""
+    n, m, k, number = choice
+    a = torch.linspace(-1, 1, n * m).reshape(n, m).to(device)
+    b = torch.linspace(2, 3, m).to(device)
+    kept = []
+    for op in ops:
+        rows, columns = a.shape
+        if op == 0:
+            a = a * number
+        elif op == 1:
+            a = a + b[:1]
+        elif op == 2:
+            a = a.t()
+        elif op == 3:
+            a = a @ torch.full((columns, k), 0.25).to(device)
+        elif op == 4:
+            a = a.softmax(-1)
+        elif op == 5:
+            a = torch.cat((a, a.flip(0)), 0)
+        elif op == 6:
+            kept.append(a[1:].sum(0))
+        elif op == 7:
+            a = a.clone()
+            a[:, 1:].mul_(number)
+        elif op == 8:
+            a = a.reshape(-1)[: rows * columns // 2 * 2].view(2, -1).contiguous()
+        elif op == 9:
+            a = F.pad(a, (1, k), value=number)
+        elif op == 10:
+            a = a.expand(k, rows, columns).mean(0)
+        elif op == 11:
+            a = torch.where(a > number, a, -a)
+        elif op == 12:
+            a = F.layer_norm(a, (columns,), eps=abs(number))
+        elif op == 13:
+            kept.append(torch.arange(0, k, device=device) * 2)
+        if a.numel() > 4000:
+            break
+    return [a, *kept]
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(programs())
+def test_sizes_and_numbers_within_a_skeleton(program):
+    ops, choices = program
+    for choice in choices:
+        ours = interpret(ops, choice, DEVICE)
+        same(ours, interpret(ops, choice, "cpu"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", range(14))
+def test_other_sizes_hit(op, counters):
+    for choice in [(3, 4, 5, 0.5), (7, 5, 3, 1.5), (4, 9, 8, -2.5)]:
+        before = misses()
+        results = interpret([op, op], choice, DEVICE)
+        torch.mycelya.flush()
+        torch.mycelya.synchronize()
+        del results
+        if choice[0] != 3:
+            assert misses() == before, torch.mycelya.explain()
+
+
+# ---- With and without replay ----
+
+TRAINING = """
+    import hashlib, torch
+    from torch import nn
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(),
+                        nn.Flatten(), nn.LazyLinear(5))
+    net(torch.zeros(2, 1, 8, 8))
+    net = net.to("mycelya")
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    digest = hashlib.sha256()
+    for i in range(20):
+        x = torch.randn(8 - i % 3, 1, 8, 8).to("mycelya")
+        loss = net(x).square().mean() * (1 + i / 10)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if i % 5 == 0:
+            digest.update(loss.cpu().detach().numpy().tobytes())
+    for t in net.state_dict().values():
+        digest.update(t.cpu().numpy().tobytes())
+    m = torch.mycelya.metrics()
+    print(digest.hexdigest(), m["program_hits"])
+"""
+
+
+def test_the_same_bits_without_replay(tmp_path):
+    words = []
+    for value in ("on", "off"):
+        status, out, err = run(TRAINING, tmp_path, MYCELYA_REPLAY=value)
+        assert status == 0, err
+        words.append(out.split())
+    assert words[0][0] == words[1][0]
+    assert int(words[0][1]) > 10 and words[1][1] == "0"
+
+
+def test_keys_are_the_same_in_every_process(tmp_path):
+    """A program can be kept on a disk by its key: nothing in it is of one process."""
+    names = []
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        status, _, err = run(
+            TRAINING, tmp_path, MYCELYA_DUMP=str(folder), PYTHONHASHSEED=seed
+        )
+        assert status == 0, err
+        names.append(sorted(p.name for p in folder.iterdir()))
+    assert names[0] == names[1] and len(names[0]) >= 3
