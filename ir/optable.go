@@ -254,7 +254,7 @@ func (r *OpInfo) Arity() int {
 		return -1
 	}
 	n := 0
-	for _, w := range strings.Fields(r.Args) {
+	for w := range strings.SplitSeq(r.Args, " ") {
 		if w != "dims" && w != "keepdim" {
 			n++
 		}

@@ -46,6 +46,7 @@ var matrix = map[string][]string{
 	"worker/cmd":                    {"..."},
 	"worker/ref":                    {"worker", "proto/...", "codegen/...", "ir", "ir/eval"},
 	"worker/conformance":            {"worker/...", "proto/...", "codegen/...", "ir", "ir/eval"},
+	"bench":                         {"proto/..."},
 	"tests":                         {"..."},
 }
 

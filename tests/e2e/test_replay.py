@@ -9,6 +9,12 @@ run without replay is an error. Here besides, whole processes are compared.
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import DEVICE, run, same
@@ -16,6 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+
+from mycelya_torch import _device
 
 pytestmark = pytest.mark.fast
 
@@ -116,6 +124,40 @@ def test_generate(counters):
     assert m["program_misses"] - seen[2]["program_misses"] <= 1
     stalls = [b["stalls"] - a["stalls"] for a, b in zip(seen, seen[1:], strict=False)]
     assert len(stalls) == 199 and max(stalls) <= 1
+
+
+def test_a_client_a_thousand_steps_ahead(counters):
+    """It waits for room, on a line that the bill names, and nothing is lost."""
+    weight = torch.linspace(-1, 1, 36).reshape(6, 6)
+    w, grad = weight.to(DEVICE), torch.full((6, 6), 0.5).to(DEVICE)
+    pid = json.loads(_device.device_info(0))["pid"]
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    before = resident()
+    os.kill(pid, signal.SIGSTOP)
+    goes_on = threading.Timer(1.5, os.kill, (pid, signal.SIGCONT))
+    goes_on.start()
+    try:
+        for _ in range(1000):
+            w.sub_(grad * 0.01).mul_(0.999)
+            torch.mycelya.flush()
+    finally:
+        goes_on.join()
+    assert resident() - before < 64 << 20
+    m = counters()
+    assert m["stalls"] >= 1 and m["stall_seconds"] > 0.5
+    here = [x for x in torch.mycelya.network_bill() if x.stall_seconds > 0.5]
+    assert here and all(x.file == __file__ for x in here)
+    expected = weight
+    for _ in range(1000):
+        expected.sub_(torch.full((6, 6), 0.5) * 0.01).mul_(0.999)
+    same(w, expected)
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGESIZE")
 
 
 # ---- Other sizes and numbers of one skeleton ----
