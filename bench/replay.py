@@ -1,19 +1,26 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What a repeated step costs: programs compiled, bytes, messages, waits.
+"""What a repeated step costs: programs compiled, bytes, messages, waits, memory.
 
 Each loop runs for some steps to warm up, then is counted. Bytes are those beside the
 user's own (uploads and reads). What is left of an unmarked loop at the end is a program
-too. The time to close a step is that of the call that ends a trace of 500 ops, against
-the time eager PyTorch takes for these ops on the CPU; both are medians.
+too. generate() is that of the transformers library, with a Llama of random weights; its
+warm-up is its first three tokens.
 
-    python bench/replay.py [--steps N] [--markdown]
+The time to close a step is that of the call that ends a trace of 500 ops, against
+the time eager PyTorch takes for these ops on the CPU; both are medians. The time to
+compile is that of a step of training which no program fits, from its words to the
+program as it is sent; a median too. Memory is the growth of this process, its client
+included, while it records ops in a loop.
+
+    python bench/replay.py [--steps N] [--ops N] [--markdown]
 
 --markdown writes the tables between the marks in bench/RESULTS.md.
 """
 
 import argparse
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -109,6 +116,50 @@ def generation() -> Callable[[int], None]:
     return step
 
 
+def generate(steps: int) -> dict[str, float]:
+    """Counters per token, and the programs compiled for the first three and after."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=1000,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+    )
+    net = LlamaForCausalLM(config).eval().to(DEVICE)
+    prompt = torch.arange(8)[None].to(DEVICE)
+    seen: list[dict[str, Any]] = []
+
+    def before_a_token(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.mycelya.metrics())
+        return scores
+
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    net.generate(
+        prompt,
+        max_new_tokens=steps,
+        min_new_tokens=steps,
+        do_sample=True,
+        top_k=50,
+        top_p=0.95,
+        logits_processor=[before_a_token],
+    )
+    third, end = seen[3], torch.mycelya.metrics()
+    own = [m["bytes_sent"] - m["upload_bytes"] - m["program_bytes_sent"] for m in seen]
+    tokens = len(seen) - 4
+    return {
+        "before": third["program_misses"],
+        "while": end["program_misses"] - third["program_misses"],
+        "bytes": (own[-1] - own[3]) / tokens,
+        "messages": (seen[-1]["messages_sent"] - third["messages_sent"]) / tokens,
+        "trips": (seen[-1]["round_trips"] - third["round_trips"]) / tokens,
+    }
+
+
 LOOPS = {
     "training step": training,
     "training with all of a recipe": recipe,
@@ -164,15 +215,66 @@ def close_of_a_step(repeats: int) -> tuple[float, float]:
     return statistics.median(closing), statistics.median(eager)
 
 
-def tables(steps: int) -> str:
-    """Both tables as markdown."""
+def compiling(repeats: int) -> tuple[float, float]:
+    """Seconds to compile a step of training that is new each time, and its ops."""
+    layer = {"nhead": 2, "dim_feedforward": 32, "batch_first": True, "dropout": 0.1}
+    layers = [nn.TransformerEncoderLayer(16, **layer) for _ in range(18)]
+    net = nn.Sequential(*layers).to(DEVICE)
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    x = torch.randn(2, 4, 16, device=DEVICE)
+    seconds, ops = [], []
+    for i in range(repeats):
+        torch.mycelya.synchronize()
+        torch.mycelya.reset_metrics()
+        y = net(x)
+        for _ in range(i):  # each time another one
+            y = y.neg()
+        y.square().mean().backward()
+        if i == 0:
+            optimizer.step()  # makes its state
+        optimizer.zero_grad()
+        torch.mycelya.synchronize()
+        m = torch.mycelya.metrics()
+        seconds.append(m["compile_seconds"] / max(1, m["program_misses"]))
+        ops.append(m["ops_recorded"] / max(1, m["program_misses"]))
+    return statistics.median(seconds[1:]), statistics.median(ops[1:])
+
+
+def resident() -> float:
+    """MiB of this process that are in memory."""
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def growth(ops: int) -> tuple[float, int]:
+    """MiB by which recording ops in a loop makes this process grow, and how many ops.
+
+    The first tenth, in which queues and caches fill, does not count.
+    """
+    x, w = torch.ones(16, device=DEVICE), torch.full((16,), 0.5, device=DEVICE)
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    before = 0.0
+    for i in range(ops // 4000):
+        if i == ops // 40000:
+            torch.mycelya.synchronize()
+            before = resident()
+        for _ in range(1000):
+            x = (x * w + w).neg_().tanh()
+    torch.mycelya.synchronize()
+    return resident() - before, torch.mycelya.metrics()["ops_recorded"]
+
+
+def tables(steps: int, ops: int) -> str:
+    """All tables as markdown."""
     lines = [
         "| loop | compiled in warm-up | compiled after | bytes a step "
         "| messages a step | round trips a step |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for name, make in LOOPS.items():
-        n = count(make, steps)
+    counts = {name: count(make, steps) for name, make in LOOPS.items()}
+    counts["generate() of a Llama, 200 tokens"] = generate(200)
+    for name, n in counts.items():
         lines.append(
             f"| {name} | {n['before']:.0f} | {n['while']:.0f} | {n['bytes']:.0f} "
             f"| {n['messages']:.2f} | {n['trips']:.2f} |"
@@ -184,17 +286,30 @@ def tables(steps: int) -> str:
         "|---|---:|---:|",
         f"| {DEVICE} | {closing * 1e6:.1f} | {closing / eager:.3f} |",
     ]
+    seconds, size = compiling(12)
+    grown, recorded = growth(ops)
+    lines += [
+        "",
+        "| compiling a step that no program fits | ms | µs an op |",
+        "|---|---:|---:|",
+        f"| {size:.0f} ops | {seconds * 1e3:.1f} | {seconds / size * 1e6:.1f} |",
+        "",
+        "| recording in a loop | growth of the process, MiB |",
+        "|---|---:|",
+        f"| {recorded / 1e6:.1f} million ops | {grown:.1f} |",
+    ]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--ops", type=int, default=10_000_000)
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     gc.disable()  # a collection would land in one step
-    text = tables(args.steps)
+    text = tables(args.steps, args.ops)
     print(text)
     if args.markdown:
         results.write("replay.py", f"{args.steps} steps after {WARM_UP}", text)

@@ -169,11 +169,14 @@ func (s *session) whyCompiled(t *Trace, ops []string, e *entry, collision bool) 
 	case d == nil:
 		return fmt.Sprintf("It is #%d again, which had been forgotten: there are more programs than are kept.", k.number)
 	}
-	first := fmt.Sprintf("Record %d of %d is the first that differs from #%d", d.Record+1, len(ops), k.number)
-	if d.Record == len(ops) {
-		first = fmt.Sprintf("All %d records are those of #%d, but it goes on", len(ops), k.number)
+	switch d.Record {
+	case len(ops):
+		return fmt.Sprintf("#%d begins with all of it, and goes on with %s.", k.number, d.There)
+	case len(k.ops):
+		return fmt.Sprintf("It begins with all of #%d, and goes on with %s.", k.number, d.Here)
 	}
-	return fmt.Sprintf("%s: %s.\n  here:  %s\n  in #%d: %s", first, d.What, d.Here, k.number, d.There)
+	return fmt.Sprintf("Record %d of %d is the first that differs from #%d: %s.\n  here:  %s\n  in #%d: %s",
+		d.Record+1, len(ops), k.number, d.What, d.Here, k.number, d.There)
 }
 
 // compare keeps a mistake of ours out of the program that is only explained.

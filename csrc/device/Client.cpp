@@ -199,26 +199,29 @@ void raise(const myc_error& error) {
   }
 }
 
+NoGil::NoGil() : saved_(Py_IsInitialized() != 0 && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+NoGil::~NoGil() {
+  if (saved_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
+}
+
 void wait_for(const Client& c, uint64_t ticket) {
   // Most callers come without the GIL; one that holds it must not keep other Python threads out.
   const bool python = Py_IsInitialized() != 0;
-  PyThreadState* saved = python && PyGILState_Check() ? PyEval_SaveThread() : nullptr;
   auto error = std::make_unique<myc_error>();
   int32_t kind;
   bool interrupted = false;
-  // 50 ms: how long Ctrl-C may go unseen; a finished ticket wakes the wait at once.
-  while ((kind = c.wait(ticket, 50, error.get())) == MYC_PENDING) {
-    if (!python) continue;
-    const PyGILState_STATE gil = PyGILState_Ensure();
-    interrupted = PyErr_CheckSignals() != 0;
-    if (interrupted) {
+  {
+    const NoGil no_gil;
+    // 50 ms: how long Ctrl-C may go unseen; a finished ticket wakes the wait at once.
+    while ((kind = c.wait(ticket, 50, error.get())) == MYC_PENDING) {
+      if (!python) continue;
+      const PyGILState_STATE gil = PyGILState_Ensure();
+      interrupted = PyErr_CheckSignals() != 0;
       PyGILState_Release(gil);
-      break;
+      if (interrupted) break;
     }
-    PyGILState_Release(gil);
+    if (interrupted) c.cancel(ticket);
   }
-  if (interrupted) c.cancel(ticket);
-  if (saved != nullptr) PyEval_RestoreThread(saved);
   if (interrupted) {
     const pybind11::gil_scoped_acquire gil;
     throw pybind11::error_already_set();

@@ -86,6 +86,18 @@ std::string text_of(F&& write) {
   return out;
 }
 
+// Gives the GIL to others, if this thread has it, before it waits for anything of theirs.
+class NoGil {
+ public:
+  NoGil();
+  ~NoGil();
+  NoGil(const NoGil&) = delete;
+  NoGil& operator=(const NoGil&) = delete;
+
+ private:
+  void* saved_;
+};
+
 // Waits for a ticket, with Python's signals handled meanwhile: Ctrl-C raises KeyboardInterrupt.
 void wait_for(const Client& c, uint64_t ticket);
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "Client.h"
 #include "Recorder.h"
@@ -168,6 +169,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     const bool write = a.alias_info() != nullptr && a.alias_info()->isWrite();
     args.push_back({kind, i < n_classes && classes[i] != '-' ? classes[i] : default_class(kind, a.real_type()), write});
     if (kind == Kind::kGenerator) flags |= MYC_R_RNG;
+    takes_other |= kind == Kind::kOther;
     takes_codes |= kind == Kind::kGenerator || kind == Kind::kDType;
     if (write) {
       writes.push_back(static_cast<int>(i));
@@ -195,6 +197,10 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
                       name.rfind("_index_put", 0) == 0 || name.rfind("_unsafe_index", 0) == 0;
   keeps_shape = writes_out && (name.rfind("arange.", 0) == 0 || name.rfind("range.", 0) == 0 ||
                                name.rfind("linspace.", 0) == 0 || name.rfind("logspace.", 0) == 0);
+  static const std::unordered_set<std::string> kPlain = {
+      "add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor",
+      "div.Tensor", "div_.Tensor", "relu",       "relu_",       "neg",        "threshold_backward"};
+  plain = kPlain.count(name) != 0;
   fills_with_tensor = name == "fill_.Tensor";
   fills = name == "fill_.Scalar" || name.rfind("masked_fill", 0) == 0 || name.rfind("index_fill", 0) == 0;
   if (!functional.empty()) {

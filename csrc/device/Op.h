@@ -62,10 +62,12 @@ struct Op {
   bool writes_out = false;      // they are out= arguments: may be resized
   bool bumps_versions = false;  // a foreach op: PyTorch above us does not
   bool takes_cpu_indices = false;
+  bool takes_other = false;        // an argument of Kind::kOther
   bool takes_codes = false;        // a generator or a dtype, which may be none of ours
   bool keeps_shape = false;        // its out= tensor keeps its shape if it has as many elements as the result
   bool fills_with_tensor = false;  // fill_.Tensor
   bool fills = false;              // with a number that has to fit the dtype of argument 0
+  bool plain = false;              // elementwise on floats: see Shape.cpp
   bool dynamic = false;            // the shapes of its results depend on data: only the worker knows them
   bool writes_unmarked = false;    // may write arguments that its schema does not mark: see unmarked_writes
   std::string functional;          // overload whose inference applies, "" if none

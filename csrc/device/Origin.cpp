@@ -72,10 +72,28 @@ struct Cached {
   PyCodeObject* code = nullptr;
   Code value{};
 };
-thread_local Cached cache[256];
 
-Code look_up(PyCodeObject* code) {
-  Cached& c = cache[(reinterpret_cast<uintptr_t>(code) >> 4) & 255];
+// Forward origin of each autograd node, by its sequence number. Old ones are overwritten: a graph of more than 65,536
+// live nodes shows the backward line for its oldest.
+constexpr uint64_t kRemembered = 1 << 16;
+struct Remembered {
+  uint64_t sequence = ~uint64_t{0};
+  Origin origin{};
+};
+
+struct Here {
+  Cached cache[256];
+  std::vector<Remembered> remembered;
+};
+
+// Asked once a call: each look at a variable of a thread is a call of the dynamic linker.
+C10_NOINLINE Here& here() {
+  static thread_local Here here;
+  return here;
+}
+
+Code look_up(Here& here, PyCodeObject* code) {
+  Cached& c = here.cache[(reinterpret_cast<uintptr_t>(code) >> 4) & 255];
   if (c.code == code) return c.value;
   {
     std::lock_guard<std::mutex> guard(mutex);
@@ -89,35 +107,30 @@ Code look_up(PyCodeObject* code) {
   return c.value;
 }
 
-// Forward origin of each autograd node, by its sequence number. Old ones are overwritten: a graph of more than 65,536
-// live nodes shows the backward line for its oldest.
-constexpr uint64_t kRemembered = 1 << 16;
-struct Remembered {
-  uint64_t sequence = ~uint64_t{0};
-  Origin origin{};
-};
-thread_local std::vector<Remembered> remembered;
-
-}  // namespace
-
-Origin current_origin() {
+Origin origin_of_frame(Here& here) {
   for (Frame* f = innermost_frame(); f != nullptr; f = caller_of(f)) {
     PyCodeObject* code = code_of(f);
     if (code == nullptr) continue;
-    const Code c = look_up(code);
+    const Code c = look_up(here, code);
     if (!c.internal) return {c.number, offset_of(f, code)};
   }
   return {};
 }
 
+}  // namespace
+
+Origin current_origin() { return origin_of_frame(here()); }
+
 Origin record_origin() {
+  Here& thread = here();
+  auto& remembered = thread.remembered;
   // Nodes are numbered per thread, and backward runs in the thread that called it.
   const auto node = torch::autograd::get_current_node();
   if (node != nullptr && !remembered.empty()) {
     const Remembered& r = remembered[node->sequence_nr() % kRemembered];
     if (r.sequence == node->sequence_nr()) return r.origin;
   }
-  const Origin origin = current_origin();
+  const Origin origin = origin_of_frame(thread);
   if (node == nullptr && c10::AutogradState::get_tls_state().get_grad_mode()) {
     if (remembered.empty()) remembered.resize(kRemembered);
     // Autograd has just made the node of this op, if the op has one. An op without one must not take another's place:

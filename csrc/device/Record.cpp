@@ -90,7 +90,8 @@ void refuse_generator(const Op& op, at::ArrayRef<c10::IValue> args) {
 // The device of a call. Two devices, or a CPU tensor where CUDA would refuse it, are errors.
 c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& cpu_indices, bool& lazy_views) {
   int device = -1;
-  for (size_t i = 0; i < args.size(); ++i) {
+  bool others = false;
+  for (size_t i = 0; op.takes_other && i < args.size(); ++i) {
     if (op.args[i].kind == Kind::kOther && !args[i].isNone()) {
       TORCH_CHECK_NOT_IMPLEMENTED(false, op.full_name, " cannot run on mycelya with its argument '",
                                   argument_name(op, i),
@@ -107,13 +108,16 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& c
                   " in method ", op.full_name,
                   "). They are on different machines: copy one with .to(\"mycelya:", device, "\").");
       device = index;
-      lazy_views |= is_lazy_view(t);
+      lazy_views |= t.is_conj() || t.is_neg();
+    } else {
+      others = true;
     }
   });
   if (device < 0) {
     refuse_generator(op, args);
     device = named_device(op, args);
   }
+  if (C10_LIKELY(!others)) return static_cast<c10::DeviceIndex>(device);
   each_tensor(op, args, [&](size_t i, const at::Tensor& t) {
     if (ours(t)) return;
     if (t.is_cpu() && t.dim() == 0 && !op.args[i].write) {
@@ -282,6 +286,37 @@ void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
   }
 }
 
+// What all ways of a call end in.
+void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device, Origin origin,
+                    c10::SmallVector<at::Tensor, 4>& fresh) {
+  const OutMetas& metas = infer(op, args);
+  if (op.writes_out) {
+    // A copy: resizing may infer on this thread and move the cache.
+    const OutMetas own = metas;
+    resize_outputs(op, args, own);
+  } else {
+    for (const auto& m : metas) fresh.push_back(m.defined ? make_tensor(m, device) : at::Tensor());
+  }
+
+  c10::SmallVector<int, 4> unmarked;
+  if (op.writes_unmarked) unmarked_writes(op.name, args, unmarked);
+  if (op.rewrite != nullptr) {
+    std::vector<c10::IValue> rewritten(args.begin(), args.end());
+    if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);
+    emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin);
+  } else {
+    emit(op, op, args, unmarked, fresh, device, origin);
+  }
+
+  if (op.bumps_versions) {
+    for (const int w : op.writes) {
+      if (!args[w].isTensorList()) continue;
+      // Refuses inference tensors outside of inference mode.
+      for (const auto& e : args[w].toListRef()) e.toTensor().unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
 // Whether this call of a dynamic op says the shape itself.
 bool has_static_shape(const Op& op, at::ArrayRef<c10::IValue> args) {
   return op.name == "repeat_interleave.Tensor" && !args[1].isNone();
@@ -389,34 +424,23 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     put_results(op, stack, fresh);
     return;
   }
-  const OutMetas& metas = infer(op, args);
-  if (op.writes_out) {
-    // A copy: resizing may infer on this thread and move the cache.
-    const OutMetas own = metas;
-    resize_outputs(op, args, own);
-  } else {
-    for (const auto& m : metas) fresh.push_back(m.defined ? make_tensor(m, device) : at::Tensor());
-  }
-
-  c10::SmallVector<int, 4> unmarked;
-  if (op.writes_unmarked) unmarked_writes(op.name, args, unmarked);
-  if (op.rewrite != nullptr) {
-    std::vector<c10::IValue> rewritten(args.begin(), args.end());
-    if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);
-    emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin);
-  } else {
-    emit(op, op, args, unmarked, fresh, device, origin);
-  }
-
-  if (op.bumps_versions) {
-    for (const int w : op.writes) {
-      if (!args[w].isTensorList()) continue;
-      // Refuses inference tensors outside of inference mode.
-      for (const auto& e : args[w].toListRef()) e.toTensor().unsafeGetTensorImpl()->bump_version();
-    }
-  }
-
+  infer_and_emit(op, args, device, origin, fresh);
   put_results(op, stack, fresh);
+}
+
+bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh) {
+  if (C10_UNLIKELY(!op.refusal.empty() || op.dynamic || op.takes_cpu_indices || op.fills_with_tensor)) return false;
+  check_not_forked();
+  keep_backward_in_this_thread();
+  const Origin origin = record_origin();  // may take the GIL: before any lock
+  bool cpu_indices = false, lazy_views = false;
+  const c10::DeviceIndex device = device_of(op, args, cpu_indices, lazy_views);
+  if (C10_UNLIKELY(lazy_views)) return false;
+  if (op.takes_codes) check_writable(op, args, device);
+  if (op.fills) check_fill(args);
+  counters().ops.fetch_add(1, std::memory_order_relaxed);
+  infer_and_emit(op, args, device, origin, fresh);
+  return true;
 }
 
 void record_copy(const at::Tensor& dst, const at::Tensor& src) {

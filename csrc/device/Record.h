@@ -14,8 +14,14 @@
 
 namespace mycelya {
 
+struct Op;
+
 // Infers, records, and puts the results on the stack.
 void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
+// The same for a call that wants nothing but that; fresh gets its new results. False: nothing is done, and the call is
+// record()'s.
+bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh);
 
 // Raises NotImplementedError naming the op, why, and what to do.
 void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);

@@ -51,82 +51,52 @@ void define_special_ops() {
 }  // namespace
 
 Counters& counters() {
-  static auto& leaked = *new Counters();
-  return leaked;
+  static constinit Counters all;  // never destroyed: threads may count while the process ends
+  return all;
 }
 
+namespace {
+
+// By number.
+constexpr c10::ScalarType kTypes[] = {c10::ScalarType::Undefined,
+                                      c10::ScalarType::Byte,
+                                      c10::ScalarType::Char,
+                                      c10::ScalarType::Short,
+                                      c10::ScalarType::Int,
+                                      c10::ScalarType::Long,
+                                      c10::ScalarType::Half,
+                                      c10::ScalarType::Float,
+                                      c10::ScalarType::Double,
+                                      c10::ScalarType::ComplexHalf,
+                                      c10::ScalarType::ComplexFloat,
+                                      c10::ScalarType::ComplexDouble,
+                                      c10::ScalarType::Bool,
+                                      c10::ScalarType::BFloat16,
+                                      c10::ScalarType::Float8_e5m2,
+                                      c10::ScalarType::Float8_e4m3fn,
+                                      c10::ScalarType::Float8_e5m2fnuz,
+                                      c10::ScalarType::Float8_e4m3fnuz,
+                                      c10::ScalarType::UInt16,
+                                      c10::ScalarType::UInt32,
+                                      c10::ScalarType::UInt64};
+static_assert(std::size(kTypes) == MYC_DTYPES);
+
+// By type; 0 for those that no worker has.
+constexpr auto kCodes = [] {
+  std::array<uint8_t, static_cast<size_t>(c10::ScalarType::NumOptions)> codes{};
+  for (uint8_t code = 1; code < MYC_DTYPES; ++code) codes[static_cast<size_t>(kTypes[code])] = code;
+  return codes;
+}();
+
+}  // namespace
+
 uint32_t dtype_code(c10::ScalarType t) {
-  using S = c10::ScalarType;
-  switch (t) {
-    case S::Byte:
-      return MYC_U8;
-    case S::Char:
-      return MYC_I8;
-    case S::Short:
-      return MYC_I16;
-    case S::Int:
-      return MYC_I32;
-    case S::Long:
-      return MYC_I64;
-    case S::Half:
-      return MYC_F16;
-    case S::Float:
-      return MYC_F32;
-    case S::Double:
-      return MYC_F64;
-    case S::ComplexHalf:
-      return MYC_C32;
-    case S::ComplexFloat:
-      return MYC_C64;
-    case S::ComplexDouble:
-      return MYC_C128;
-    case S::Bool:
-      return MYC_BOOL;
-    case S::BFloat16:
-      return MYC_BF16;
-    case S::Float8_e5m2:
-      return MYC_F8E5M2;
-    case S::Float8_e4m3fn:
-      return MYC_F8E4M3FN;
-    case S::Float8_e5m2fnuz:
-      return MYC_F8E5M2FNUZ;
-    case S::Float8_e4m3fnuz:
-      return MYC_F8E4M3FNUZ;
-    case S::UInt16:
-      return MYC_U16;
-    case S::UInt32:
-      return MYC_U32;
-    case S::UInt64:
-      return MYC_U64;
-    default:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "mycelya has no tensors of dtype ", t, ".");
-  }
+  const uint32_t code = kCodes.at(static_cast<size_t>(t));
+  TORCH_CHECK_NOT_IMPLEMENTED(code != 0, "mycelya has no tensors of dtype ", t, ".");
+  return code;
 }
 
 c10::ScalarType dtype_of_code(uint32_t code) {
-  using S = c10::ScalarType;
-  constexpr S kTypes[] = {S::Undefined,
-                          S::Byte,
-                          S::Char,
-                          S::Short,
-                          S::Int,
-                          S::Long,
-                          S::Half,
-                          S::Float,
-                          S::Double,
-                          S::ComplexHalf,
-                          S::ComplexFloat,
-                          S::ComplexDouble,
-                          S::Bool,
-                          S::BFloat16,
-                          S::Float8_e5m2,
-                          S::Float8_e4m3fn,
-                          S::Float8_e5m2fnuz,
-                          S::Float8_e4m3fnuz,
-                          S::UInt16,
-                          S::UInt32,
-                          S::UInt64};
-  static_assert(std::size(kTypes) == MYC_DTYPES);
   TORCH_CHECK(code > 0 && code < MYC_DTYPES, "BUG: the worker named dtype ", code, ".");
   return kTypes[code];
 }
@@ -159,7 +129,7 @@ void Recorder::begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t
 void Recorder::end() {
   const bool round = repeat_.record(op_, storages_);
   if (C10_LIKELY(!round && records_ < kMaxRecords)) return;
-  const Origin origin{origins_[origins_.size() - 2], origins_.back()};
+  const Origin origin{origins_[origins_.size() - 2], origins_[origins_.size() - 1]};
   // What dies between the rounds is not to be an output of this one: the next record ends it.
   round ? mark(MYC_CUT_REPEAT, origin) : cut(MYC_CUT_SIZE, origin);
 }
@@ -374,28 +344,28 @@ std::string Recorder::pending(const Storage& s) {
 }
 
 void Recorder::cut(uint32_t reason, Origin origin) {
-  std::vector<Death> deaths;
   {
     std::lock_guard<SpinLock> guard(death_lock_);
-    deaths.swap(deaths_);
+    dead_.swap(deaths_);
+    deaths_.clear();
     dead_bytes_ = 0;
   }
   mark_ = MYC_CUT_NONE;
   if (records_ != 0) repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT);
-  if (records_ == 0 && deaths.empty()) return;
-  std::vector<uint64_t> frees;
-  for (const Death& d : deaths) {
+  if (records_ == 0 && dead_.empty()) return;
+  frees_.clear();
+  for (const Death& d : dead_) {
     if (d.epoch == epoch_) {
       alive_[d.local] = 0;
     } else {
-      frees.push_back(d.id);
+      frees_.push_back(d.id);
     }
   }
-  if (records_ == 0 && frees.empty()) return;
+  if (records_ == 0 && frees_.size() == 0) return;
   const Client& c = client_for(device_);
   myc_trace trace = open_trace();
-  trace.frees = frees.data();
-  trace.n_frees = frees.size();
+  trace.frees = frees_.data();
+  trace.n_frees = frees_.size();
   trace.reason = reason;
   trace.reason_origin[0] = origin.code;
   trace.reason_origin[1] = origin.offset;
@@ -421,8 +391,8 @@ void Recorder::wait_for_room_slow(Origin origin) {
 }
 
 Recorder& recorder(c10::DeviceIndex device) {
-  // Leaked: storages may die after the destructors of statics have run.
-  static auto& all = *new std::array<std::atomic<Recorder*>, kMaxDevices>();
+  // Never destroyed: storages may die after the destructors of statics have run.
+  static constinit std::array<std::atomic<Recorder*>, kMaxDevices> all{};
   Recorder* r = all[device].load(std::memory_order_acquire);
   if (C10_LIKELY(r != nullptr)) return *r;
   auto* fresh = new Recorder(device);

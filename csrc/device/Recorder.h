@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "../abi/mycelya.h"
+#include "Buffer.h"
 #include "Flags.h"
 #include "Origin.h"
 #include "Repeat.h"
@@ -62,7 +63,7 @@ class Recorder {
   void begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t n_results, Origin origin);
   void end();
 
-  void word(uint64_t w) {
+  C10_ALWAYS_INLINE void word(uint64_t w) {
     skeleton_.push_back(w);
     // Two independent multiply-xor lanes; 128 bits together.
     h0_ = (h0_ ^ w) * 0x9E3779B97F4A7C15ull;
@@ -141,10 +142,10 @@ class Recorder {
   void reset();
 
   const c10::DeviceIndex device_;
-  std::vector<uint64_t> skeleton_, params_, bindings_;
-  std::vector<uint32_t> origins_;  // two words per record
-  std::vector<uint8_t> alive_;     // per local number
-  std::vector<uint8_t> earlier_;   // per local number: from before the trace
+  Buffer<uint64_t> skeleton_, params_, bindings_;
+  Buffer<uint32_t> origins_;  // two words per record
+  Buffer<uint8_t> alive_;     // per local number
+  Buffer<uint8_t> earlier_;   // per local number: from before the trace
   uint64_t h0_ = 1, h1_ = 2;
   uint64_t epoch_ = 1;
   uint64_t records_ = 0;
@@ -168,6 +169,8 @@ class Recorder {
   };
   SpinLock death_lock_;  // separate: a storage may die while `lock` is held
   std::vector<Death> deaths_;
+  std::vector<Death> dead_;  // those of the cut that is being made
+  Buffer<uint64_t> frees_;
   uint64_t dead_bytes_ = 0;
 };
 

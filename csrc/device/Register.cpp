@@ -12,6 +12,7 @@
 
 #include "Op.h"
 #include "Record.h"
+#include "Unboxed.h"
 
 namespace mycelya {
 
@@ -32,7 +33,9 @@ void register_ops() {
         .has_value();
   };
   for (const char* name : whole_ops()) {
-    if (known(name)) library->impl(name, torch::CppFunction::makeFromBoxedFunction<&record>());
+    if (!known(name)) continue;
+    auto twin = unboxed(name);
+    library->impl(name, twin ? std::move(*twin) : torch::CppFunction::makeFromBoxedFunction<&record>());
   }
   for (const char* name : refused_ops()) {
     if (known(name)) library->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());

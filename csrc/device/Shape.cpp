@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "Buffer.h"
 #include "Recorder.h"
 
 namespace mycelya {
@@ -27,19 +28,33 @@ struct Checking {
 };
 
 // The words that decide a shape: op, metadata of operands, attributes, default dtype.
-struct Key {
-  c10::SmallVector<uint64_t, 128> words;
-  uint64_t hash = 0x2545F4914F6CDD1Dull;
+class Key {
+ public:
+  C10_ALWAYS_INLINE void put(uint64_t w) { words_.push_back(w); }
+  void clear() { words_.clear(); }
+  at::ArrayRef<uint64_t> words() const { return {words_.data(), words_.size()}; }
 
-  void put(uint64_t w) {
-    words.push_back(w);
-    hash = (hash ^ w) * 0x9E3779B97F4A7C15ull;
-    hash ^= hash >> 29;
+  // Four lanes: a multiplication need not wait for the one before.
+  uint64_t hash() const {
+    constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ull;
+    const uint64_t* word = words_.data();
+    const size_t size = words_.size();
+    uint64_t h[4] = {size, 1, 2, 3};
+    size_t i = 0;
+    const auto mix = [&](uint64_t& lane, uint64_t w) {
+      lane = (lane ^ w) * kPrime;
+      lane ^= lane >> 29;
+    };
+    for (; i + 4 <= size; i += 4) {
+      for (size_t k = 0; k < 4; ++k) mix(h[k], word[i + k]);
+    }
+    for (; i < size; ++i) mix(h[0], word[i]);
+    for (size_t k = 1; k < 4; ++k) mix(h[0], h[k]);
+    return h[0];
   }
-  void clear() {
-    words.clear();
-    hash = 0x2545F4914F6CDD1Dull;
-  }
+
+ private:
+  Buffer<uint64_t> words_;
 };
 
 struct Entry {
@@ -53,7 +68,15 @@ constexpr size_t kSlots = 1 << 13;
 struct Cache {
   std::vector<std::unique_ptr<Entry>> slots{kSlots};
   size_t used = 0;
+  Key key;         // of the call
+  OutMetas plain;  // what plain() has found: one result, or none of an op in place
 };
+
+// Asked once a call: each look at a variable of a thread is a call of the dynamic linker.
+C10_NOINLINE Cache& cache_here() {
+  static thread_local Cache cache;
+  return cache;
+}
 
 void put_tensor(Key& key, const at::Tensor& tensor) {
   if (!tensor.defined()) {
@@ -428,33 +451,79 @@ void check_sizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& r
   }
 }
 
+// What a plain op gives for operands of one shape and one dtype, all contiguous: that shape. Numbers beside them change
+// nothing. False: it is not so simple.
+bool plain(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& result) {
+  const c10::TensorImpl* first = nullptr;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind == Kind::kScalar) {
+      if (const at::Scalar s = args[i].toScalar(); s.isComplex() || s.isBoolean()) return false;
+      continue;
+    }
+    if (!args[i].isTensor() || !args[i].toTensor().defined()) return false;
+    const at::Tensor& tensor = args[i].toTensor();
+    const c10::TensorImpl* t = tensor.unsafeGetTensorImpl();
+    const auto dtype = c10::typeMetaToScalarType(t->dtype());
+    if (first != nullptr && t->is_wrapped_number() && t->is_cpu() && !c10::isComplexType(dtype)) continue;
+    if (t->device_type() != kDevice || !t->is_contiguous()) return false;
+    if (first == nullptr) {
+      first = t;
+      if (dtype != at::kFloat && dtype != at::kDouble && dtype != at::kHalf && dtype != at::kBFloat16) return false;
+      // Such dims may have any stride.
+      for (const int64_t size : t->sizes()) {
+        if (size < 2) return false;
+      }
+    } else if (dtype != c10::typeMetaToScalarType(first->dtype()) || t->sizes() != first->sizes()) {
+      return false;
+    } else if (!op.writes.empty() && t != first && t->unsafe_storage().is_alias_of(first->unsafe_storage())) {
+      return false;
+    }
+  }
+  if (first == nullptr) return false;
+  if (!op.writes.empty()) {
+    result.clear();
+    return true;
+  }
+  result.resize(1);
+  OutMeta& m = result[0];
+  m.defined = true;
+  m.dtype = c10::typeMetaToScalarType(first->dtype());
+  m.sizes.assign(first->sizes().begin(), first->sizes().end());
+  m.strides.assign(first->strides().begin(), first->strides().end());
+  return true;
+}
+
 }  // namespace
 
 bool only_checking() { return checking_now; }
 
 const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
-  // Leaked per thread's life: kernels run in threads that may end in any order.
-  static thread_local Cache cache;
-  static thread_local Key key;
+  Cache& cache = cache_here();
+  if (op.plain && plain(op, args, cache.plain)) {
+    counters().shape_hits.fetch_add(1, std::memory_order_relaxed);
+    return cache.plain;
+  }
+  Key& key = cache.key;
   key.clear();
   key.put(reinterpret_cast<uintptr_t>(&op));
   key.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())));
   for (size_t i = 0; i < args.size(); ++i) put(key, op.args[i], args[i]);
   if (!op.writes.empty()) put_aliases(key, op, args);
 
-  size_t slot = key.hash >> 51;
+  const uint64_t hash = key.hash();
+  const at::ArrayRef<uint64_t> words = key.words();
+  size_t slot = hash >> 51;
   for (;; slot = (slot + 1) & (kSlots - 1)) {
     const Entry* e = cache.slots[slot].get();
     if (e == nullptr) break;
-    if (e->hash == key.hash && e->words.size() == key.words.size() &&
-        std::memcmp(e->words.data(), key.words.data(), key.words.size() * 8) == 0) {
+    if (e->hash == hash && at::ArrayRef<uint64_t>(e->words) == words) {
       counters().shape_hits.fetch_add(1, std::memory_order_relaxed);
       return e->metas;
     }
   }
   counters().shape_misses.fetch_add(1, std::memory_order_relaxed);
   // Inference may come back here (the Meta key runs Python): keep the key out of its way.
-  auto entry = std::make_unique<Entry>(Entry{key.hash, {key.words.begin(), key.words.end()}, {}});
+  auto entry = std::make_unique<Entry>(Entry{hash, words.vec(), {}});
   if (op.writes.empty()) {
     infer_fresh(op, op.name, op.handle, args, entry->metas);
   } else if (op.writes_out) {

@@ -133,8 +133,8 @@ std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
 }
 
 Memory& memory(c10::DeviceIndex device) {
-  static auto& leaked = *new std::array<Memory, kMaxDevices>();
-  return leaked.at(device);
+  static constinit std::array<Memory, kMaxDevices> all;  // never destroyed, as storages may outlive statics
+  return all.at(device);
 }
 
 c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device) {

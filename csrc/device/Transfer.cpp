@@ -64,9 +64,63 @@ bool covers_storage(const at::Tensor& t) {
          static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
 }
 
+// Copies to pinned memory that nobody has waited for, per device, oldest first: they keep their memory.
+struct Copies {
+  std::mutex mutex;
+  std::deque<Download> all;
+};
+std::atomic<int64_t> pending_copies{0};
+Copies& copies(c10::DeviceIndex device) {
+  static auto& leaked = *new std::array<Copies, kMaxDevices>();
+  return leaked[device];
+}
+
+// Drops the copies that are over; answers come in the order of the questions. An error is thrown after all have been
+// looked at.
+void finish_copies(c10::DeviceIndex device) {
+  const NoGil no_gil;
+  Copies& c = copies(device);
+  const std::lock_guard<std::mutex> guard(c.mutex);
+  std::exception_ptr failed;
+  while (!c.all.empty() && c.all.front().done()) {
+    try {
+      c.all.front().wait();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    c.all.pop_front();
+    pending_copies.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (failed) std::rethrow_exception(failed);
+}
+
+// Waits for the copies that have yet to write a CPU tensor's storage: what the device is told to read of it comes after
+// them.
+void finish_copies_to(const at::Tensor& cpu) {
+  if (C10_LIKELY(pending_copies.load(std::memory_order_relaxed) == 0) || !cpu.has_storage()) return;
+  const NoGil no_gil;
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+    Copies& c = copies(device);
+    const std::lock_guard<std::mutex> guard(c.mutex);
+    for (Download& d : c.all) d.wait_if_into(cpu);
+  }
+}
+
+// As CUDA's: the memory has the values once the device has been waited for.
+void begin_copy(const at::Tensor& src, const at::Tensor& dst) {
+  const auto device = src.device().index();
+  finish_copies(device);
+  const NoGil no_gil;
+  Copies& c = copies(device);
+  const std::lock_guard<std::mutex> guard(c.mutex);
+  c.all.emplace_back(src, dst);
+  pending_copies.fetch_add(1, std::memory_order_relaxed);
+}
+
 void copy_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   const auto device = dst.device().index();
   Storage& s = *storage_of(*dst.unsafeGetTensorImpl());
+  finish_copies_to(src);
   if (!s.defined && covers_storage(dst) && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
     const at::Tensor dense = src.contiguous().resolve_conj().resolve_neg();
     const Origin origin = record_origin();
@@ -104,42 +158,6 @@ void download(const at::Tensor& t, void* out) {
   wait_for(client(), ticket);
 }
 
-// Copies to pinned memory that nobody has waited for, per device, oldest first: they keep their memory.
-struct Copies {
-  std::mutex mutex;
-  std::deque<Download> all;
-};
-Copies& copies(c10::DeviceIndex device) {
-  static auto& leaked = *new std::array<Copies, kMaxDevices>();
-  return leaked[device];
-}
-
-// Drops the copies that are over; answers come in the order of the questions. An error is thrown after all have been
-// looked at.
-void finish_copies(c10::DeviceIndex device) {
-  Copies& c = copies(device);
-  const std::lock_guard<std::mutex> guard(c.mutex);
-  std::exception_ptr failed;
-  while (!c.all.empty() && c.all.front().done()) {
-    try {
-      c.all.front().wait();
-    } catch (...) {
-      failed = std::current_exception();
-    }
-    c.all.pop_front();
-  }
-  if (failed) std::rethrow_exception(failed);
-}
-
-// As CUDA's: the memory has the values once the device has been waited for.
-void begin_copy(const at::Tensor& src, const at::Tensor& dst) {
-  const auto device = src.device().index();
-  finish_copies(device);
-  Copies& c = copies(device);
-  const std::lock_guard<std::mutex> guard(c.mutex);
-  c.all.emplace_back(src, dst);
-}
-
 }  // namespace
 
 Download::Download(const at::Tensor& lazy, at::Tensor out) {
@@ -163,6 +181,11 @@ bool Download::done() {
   return true;
 }
 
+void Download::wait_if_into(const at::Tensor& cpu) {
+  if (!out_.storage().is_alias_of(cpu.storage()) || done()) return;
+  wait_for(client(), std::exchange(ticket_, 0));
+}
+
 at::Tensor Download::wait() {
   if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) wait_for(client(), ticket);
   if (failed_ != nullptr) raise(*failed_);
@@ -170,6 +193,7 @@ at::Tensor Download::wait() {
 }
 
 at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blocking) {
+  finish_copies_to(cpu);
   const at::Tensor dense = cpu.contiguous().resolve_conj().resolve_neg();
   OutMeta m;
   m.defined = true;

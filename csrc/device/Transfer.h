@@ -32,6 +32,8 @@ class Download {
   bool done();
   // The CPU tensor, filled. Throws the error of the op that computes it; called once.
   at::Tensor wait();
+  // Waits if it fills the storage of a CPU tensor, and throws as wait() does.
+  void wait_if_into(const at::Tensor& cpu);
 
  private:
   at::Tensor out_;

@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(config, items):
 def same_start():
     """Each test begins with the same seeds and leaves no work or process behind."""
     torch.manual_seed(0)
+    if torch.mycelya.is_initialized():
+        torch.mycelya.synchronize()  # the seed is no part of the test's first program
     yield
     while helpers.started:
         process = helpers.started.pop()

@@ -155,7 +155,7 @@ def test_no_overload_is_unknown(
             "convolution_overrideable",
             ("whole", "convolution_overrideable", "---lll-ll"),
         ),
-        ("native_layer_norm", ("whole", "native_layer_norm", "-l--v")),
+        ("native_layer_norm", ("whole", "native_layer_norm", "-s--v")),
         ("native_dropout", ("whole", "native_dropout", "-b-")),
         ("_fused_adamw_", ("whole", "", "------vvvbv----")),
         (

@@ -466,3 +466,54 @@ def test_too_much_memory():
     host = torch.empty(half, dtype=torch.uint8, pin_memory=True)
     host[-SHARED:] = 3
     assert send(host[-SHARED:]).cpu().unique().tolist() == [3]
+
+
+def test_nonblocking_downloads():
+    """To pinned memory: the values are there once the device has been waited for."""
+    x = torch.arange(20000.0).to(DEVICE)
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    here = [(x * i).to("cpu", non_blocking=True) for i in range(5)]
+    assert torch.mycelya.metrics()["stalls"] == 0
+    assert all(t.is_pinned() for t in here)
+    torch.mycelya.synchronize()
+    for i, t in enumerate(here):
+        assert torch.equal(t, torch.arange(20000.0) * i)
+    assert torch.mycelya.metrics()["round_trips"] == 6
+    # The values are those of the call; what is written later is not seen.
+    y = x.clone()
+    before = y.to("cpu", non_blocking=True)
+    y.zero_()
+    event = torch.Event("mycelya")
+    event.record()
+    event.synchronize()
+    assert torch.equal(before, torch.arange(20000.0))
+    # Memory that nobody holds any more is written before another tensor gets it.
+    for _ in range(20):
+        x.to("cpu", non_blocking=True)
+    fresh = torch.zeros(20000, pin_memory=True)
+    torch.mycelya.synchronize()
+    assert fresh.count_nonzero() == 0
+
+
+def test_a_download_comes_before_an_upload_of_its_memory():
+    x = torch.arange(20000.0).to(DEVICE)
+    here = torch.empty(20000, pin_memory=True)
+    for i in range(10):
+        here.copy_(x + i, non_blocking=True)
+        there = here.to(DEVICE, non_blocking=True)
+        other = torch.empty(20000, device=DEVICE)
+        other.copy_(here[:1].expand(20000))
+        assert torch.equal(there.cpu(), torch.arange(20000.0) + i)
+        assert other[7].item() == i
+
+
+@pytest.mark.cpu_worker
+def test_a_nonblocking_download_of_a_failed_op():
+    x = torch.ones(3).to(DEVICE)
+    bad = x.gather(0, torch.tensor([5]).to(DEVICE))
+    bad.to("cpu", non_blocking=True)
+    with pytest.raises(RuntimeError, match="gather"):
+        torch.mycelya.synchronize()
+    torch.mycelya.synchronize()
+    assert (x + 1).sum().item() == 6

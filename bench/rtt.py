@@ -1,0 +1,458 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Steps per second of a training whose worker is behind a slow network.
+
+The trainings are those of examples/digits.py and examples/chargpt.py: each example is
+run for a moment, and then its model, optimizer and data are trained further. Between
+client and worker is bench/slowlink, with a round trip time and a rate each way. The
+loss is logged in four ways:
+
+    future  loss.cpu_future() in every step
+    copy    a non-blocking copy to pinned memory in every step
+    50      loss.item() in every 50th step
+    item    loss.item() in every step
+
+Each link has a process of its own, with a worker of its own. Those of one model and one
+way of logging take turns; figures are medians, ratios those of ratios within a round.
+The worker has one thread, for it shares the machine with the client and the link.
+
+The clock starts in the middle of the training, when nothing has been compiled for a
+while, and stops without waiting for the worker: at both moments as much is on its way,
+so that what the client does per second is what the worker does. With a read that
+blocks both moments are those after a read. "late" is how many steps the client has
+done, at most, since the step of the youngest loss that had arrived: a client that does
+not wait is right only if this does not grow with time. Messages and round trips are
+those of a step.
+
+"of 0 ms" compares with a link of 0 ms without a limit and the same way of logging. The
+bound of a read in every 50th step is T / (T + RTT), T the time of 50 steps at 0 ms.
+
+    python bench/rtt.py [--quick] [--repeats N] [--seconds S] [--models M ...]
+                        [--records FILE] [--markdown]
+
+--quick measures 0 and 100 ms only, without limits. --records keeps what was measured in
+a file, and measures only what it lacks. --markdown writes the table between the
+marks in bench/RESULTS.md, and the plot bench/rtt.svg, which needs matplotlib.
+"""
+
+import argparse
+import collections
+import contextlib
+import io
+import itertools
+import json
+import os
+import runpy
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ("digits", "chargpt")
+RTTS = (0, 1, 10, 50, 100)  # ms
+RATES = {0: "none", 10**9: "1 Gb/s", 10**8: "100 Mb/s"}
+WAYS = ("future", "copy", "50", "item")
+LIMITED = ("future", "50")  # the ways that are measured with limits too
+EVERY = 50
+QUIET = 30  # steps without a new program, more than digits has in an epoch
+FILL = 100  # steps until as much is on its way as may be: a client is 64 traces ahead
+
+
+class Point(NamedTuple):
+    """What one run measures: rtt in ms, rate in bits per second."""
+
+    model: str
+    way: str
+    rate: int
+    rtt: int
+
+    def base(self) -> "Point":
+        return self._replace(rate=0, rtt=0)
+
+
+Runs = dict[Point, list[dict[str, Any]]]  # by round
+
+
+# ---- One run, in a process of its own ----
+
+
+def use_worker(worker: str) -> None:
+    """Makes the device start another program as its worker; before its first op."""
+    import mycelya_torch
+    from mycelya_torch import _device, _load
+
+    paths = (_load.CLIENT, worker, _load.EXEC, _load.torch_lib())
+    _device.init(*map(str, paths), mycelya_torch._default_device)
+
+
+def example(name: str, *arguments: str) -> dict[str, Any]:
+    """The names that an example has when it has run."""
+    before = sys.argv
+    sys.argv = [name, *arguments]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+    finally:
+        sys.argv = before
+
+
+def digits() -> Iterator[Any]:
+    """Trains as examples/digits.py does; yields the loss of each step."""
+    import torch
+
+    e = example("digits", "--epochs", "1")
+    model, optimizer, loss_of = e["model"], e["optimizer"], e["loss_of"]
+    # Long enough never to end; the example's own is over.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=10**7)
+    while True:
+        for image, label in e["loader"]:
+            image, label = image.to(e["device"]), label.to(e["device"])
+            loss = loss_of(model(image), label)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            yield loss
+
+
+def chargpt() -> Iterator[Any]:
+    """Trains as examples/chargpt.py does; yields the loss of each step."""
+    import torch
+    from torch.nn import functional as F
+
+    e = example("chargpt", "--steps", "1", "--sample", "0")
+    model, optimizer, ids, context = e["model"], e["optimizer"], e["ids"], e["CONTEXT"]
+    last, batch = len(ids) - context - 1, e["args"].batch
+    while True:
+        begin = torch.randint(last, (batch, 1), generator=e["batches"])
+        window = ids[begin + torch.arange(context + 1)].to(e["device"])
+        logits = model(window[:, :-1]).flatten(0, 1)
+        loss = F.cross_entropy(logits, window[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss
+
+
+class Log:
+    """The losses of a training, logged in one of the ways."""
+
+    KEPT = 1 << 16  # losses that pinned memory holds
+
+    def __init__(self, way: str) -> None:
+        import torch
+
+        self.waiting: collections.deque[Any] = collections.deque()
+        self.steps, self.arrived, self.late = 0, 0, 0
+        self.pinned = torch.zeros(self.KEPT, pin_memory=True) if way == "copy" else None
+        # A step that is a multiple of it ends with a read that blocks; 0: none does.
+        self.waits = {"50": EVERY, "item": 1}.get(way, 0)
+        self.add: Callable[[Any], None] = getattr(self, f"_{way}")
+
+    def _future(self, loss: Any) -> None:
+        self.waiting.append(loss.cpu_future())
+        while self.waiting and self.waiting[0].done():
+            assert self.waiting.popleft().result().isfinite()
+            self.arrived += 1
+        self._count()
+
+    def _copy(self, loss: Any) -> None:
+        import torch
+
+        assert self.pinned is not None
+        place = self.pinned[self.steps % self.KEPT]
+        place.copy_(loss.detach(), non_blocking=True)
+        event = torch.Event("mycelya")
+        event.record()
+        self.waiting.append((event, place))
+        while self.waiting and self.waiting[0][0].query():
+            assert self.waiting.popleft()[1].isfinite()
+            self.arrived += 1
+        self._count()
+
+    def _50(self, loss: Any) -> None:
+        if self.steps % EVERY == EVERY - 1:
+            loss.item()
+        self.steps += 1
+
+    def _item(self, loss: Any) -> None:
+        loss.item()
+        self.steps += 1
+
+    def _count(self) -> None:
+        self.steps += 1
+        self.late = max(self.late, self.steps - self.arrived)
+
+
+def serve(point: Point, worker: str) -> None:
+    """Trains until nothing new is compiled; then measures once for each line of stdin,
+    which says for how many seconds, and answers with a line."""
+    import torch
+
+    use_worker(worker)
+    torch.set_num_threads(1)
+    losses = {"digits": digits, "chargpt": chargpt}[point.model]()
+    log = Log(point.way)
+    quiet, misses = 0, -1
+    while quiet < QUIET:
+        log.add(next(losses))
+        before, misses = misses, torch.mycelya.metrics()["program_misses"]
+        quiet = quiet + 1 if misses == before else 0
+    torch.mycelya.synchronize()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(measure(point, log, losses, float(line))), flush=True)
+
+
+def measure(
+    point: Point, log: Log, losses: Iterator[Any], seconds: float
+) -> dict[str, Any]:
+    """Steps per second, counters per step, and the round trip time of the link."""
+    import torch
+
+    fill = FILL if log.waits == 0 else log.waits
+    for _ in range(fill - log.steps % log.waits if log.waits else fill):
+        log.add(next(losses))
+    torch.mycelya.reset_metrics()
+    log.late, steps, start = 0, log.steps, time.perf_counter()
+    while time.perf_counter() - start < seconds or (
+        log.waits != 0 and log.steps % log.waits
+    ):
+        log.add(next(losses))
+    took, steps = time.perf_counter() - start, log.steps - steps
+    m = torch.mycelya.metrics()
+    torch.mycelya.synchronize()
+    start = time.perf_counter()
+    torch.mycelya.synchronize()
+    trip = time.perf_counter() - start
+    counted = ("messages_sent", "bytes_sent", "upload_bytes", "round_trips", "stalls")
+    return {
+        "steps": steps,
+        "rate": steps / took,
+        "late": log.late,
+        "compiled": m["program_misses"],
+        "stalled": m["stall_seconds"] / took,
+        "trip_ms": trip * 1e3,
+        "cuts": {k: n / steps for k, n in m["cuts"].items()},
+        **{k: m[k] / steps for k in counted},
+    }
+
+
+# ---- All runs ----
+
+
+def points(models: list[str], quick: bool) -> list[Point]:
+    """What is measured, in the order of a round."""
+    everything = itertools.product(models, WAYS, RATES, (0, 100) if quick else RTTS)
+    wanted = (Point(*p) for p in everything)
+    return [p for p in wanted if p.rate == 0 or (p.way in LIMITED and not quick)]
+
+
+class Run:
+    """A training in a process of its own, which measures when it is told to."""
+
+    def __init__(self, point: Point, slowlink: Path, folder: Path) -> None:
+        from mycelya_torch import _load
+
+        self.point = point
+        # The client hands on only some of its environment: so a script, not variables.
+        script = folder / f"worker-{point.rate}-{point.rtt}"
+        script.write_text(
+            f'#!/bin/sh\nexec "{slowlink}" --delay {point.rtt * 500}us '
+            f'--rate {point.rate} --worker "{_load.WORKER}" -- "$@"\n'
+        )
+        script.chmod(0o700)
+        self.errors = (folder / f"{script.name}.log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--run", json.dumps([point, str(script)])],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
+        self.line()  # "ready"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        if line := self.process.stdout.readline():
+            return line
+        self.errors.seek(0)
+        raise SystemExit(f"{self.point} failed:\n{self.errors.read()}")
+
+    def measure(self, seconds: float) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{seconds}\n")
+        self.process.stdin.flush()
+        return json.loads(self.line())
+
+    def end(self) -> None:
+        self.process.communicate()
+        self.errors.close()
+
+
+def build(folder: str) -> Path:
+    """Builds the link."""
+    out = Path(folder) / "slowlink"
+    go = ["go", "build", "-o", str(out), "./bench/slowlink"]
+    subprocess.run(go, cwd=ROOT, check=True)
+    return out
+
+
+def measure_group(group: list[Point], repeats: int, seconds: float) -> Runs:
+    """Measures points in turns. All their processes wait while one trains."""
+    runs: Runs = {p: [] for p in group}
+    with tempfile.TemporaryDirectory() as folder:
+        slowlink = build(folder)
+        processes = [Run(p, slowlink, Path(folder)) for p in group]
+        for _ in range(repeats):
+            for process in processes:
+                runs[process.point].append(process.measure(seconds))
+        for process in processes:
+            process.end()
+    return runs
+
+
+def measure_all(todo: list[Point], repeats: int, seconds: float, records: str) -> Runs:
+    """Measures what the records lack."""
+    runs: Runs = {}
+    if records and Path(records).exists():
+        for line in Path(records).read_text().splitlines():
+            point, found = json.loads(line)
+            runs[Point(*point)] = found
+    for _, points_of in itertools.groupby(todo, key=lambda p: (p.model, p.way)):
+        group = list(points_of)
+        if all(p in runs for p in group):  # rounds compare points: all or none
+            continue
+        found = measure_group(group, repeats, seconds)
+        runs |= found
+        print(table(found, group), file=sys.stderr, flush=True)
+        if records:
+            with Path(records).open("a") as file:
+                file.writelines(json.dumps([p, r]) + "\n" for p, r in found.items())
+    return {p: runs[p] for p in todo}
+
+
+def median(runs: list[dict[str, Any]], name: str) -> float:
+    return statistics.median(r[name] for r in runs)
+
+
+def relative(runs: Runs, point: Point) -> float:
+    """A point's rate as a part of that at 0 ms without a limit, of the same round."""
+    pairs = zip(runs[point], runs[point.base()], strict=True)
+    return statistics.median(r["rate"] / b["rate"] for r, b in pairs)
+
+
+def bound(runs: Runs, point: Point) -> float:
+    """What part of the rate at 0 ms a read in every 50th step leaves at best."""
+    times = [EVERY / b["rate"] for b in runs[point.base()]]
+    return statistics.median(t / (t + point.rtt / 1e3) for t in times)
+
+
+def of_bound(runs: Runs, point: Point) -> float:
+    """A point's rate as a part of that of the bound, of the same round."""
+    pairs = zip(runs[point], runs[point.base()], strict=True)
+    rtt = point.rtt / 1e3
+    return statistics.median(
+        r["rate"] * (EVERY / b["rate"] + rtt) / EVERY for r, b in pairs
+    )
+
+
+def table(runs: Runs, rows: list[Point]) -> str:
+    """A row for each of some points as markdown."""
+    lines = [
+        "| model | loss | limit | RTT ms | steps/s | of 0 ms | of the bound | late "
+        "| messages | round trips |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for p in rows:
+        r, part = runs[p], relative(runs, p)
+        good = f"{of_bound(runs, p):.2f}" if p.way == str(EVERY) else ""
+        late = f"{median(r, 'late'):.0f}" if p.way in ("future", "copy") else ""
+        lines.append(
+            f"| {p.model} | {p.way} | {RATES[p.rate]} | {p.rtt} "
+            f"| {median(r, 'rate'):.1f} | {part:.2f} | {good} | {late} "
+            f"| {median(r, 'messages_sent'):.2f} | {median(r, 'round_trips'):.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def plot(runs: Runs, path: Path) -> None:
+    """The rates over the round trip time, a line for each limit and way."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    # The same figures make the same file, with text as text.
+    matplotlib.rcParams.update({"svg.hashsalt": "rtt", "svg.fonttype": "none"})
+    from matplotlib import pyplot
+
+    models = [m for m in MODELS if any(p.model == m for p in runs)]
+    figure, axes = pyplot.subplots(
+        *(1, len(models)),
+        figsize=(5 * len(models), 4.8),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    names = {"future": "cpu_future()", "copy": "non-blocking copy"}
+    names |= {"50": "item() in every 50th step", "item": "item() in every step"}
+    styles = dict(zip(RATES, ("-", "--", ":"), strict=True))
+    for model, ax in zip(models, axes[0], strict=True):
+        for (i, way), rate in itertools.product(enumerate(WAYS), RATES):
+            line = sorted(
+                p for p in runs if (p.model, p.way, p.rate) == (model, way, rate)
+            )
+            if not line:
+                continue
+            label = names[way] + (f", {RATES[rate]}" if rate else "")
+            x, y = [p.rtt for p in line], [relative(runs, p) for p in line]
+            ax.plot(x, y, f"o{styles[rate]}", color=f"C{i}", label=label, markersize=3)
+            if way == str(EVERY) and rate == 0:
+                y = [bound(runs, p) for p in line]
+                ax.plot(x, y, "-", color="0.6", linewidth=4, zorder=0, label="bound")
+        ax.set(title=model, xlabel="round trip time, ms", ylim=(0, None))
+        ax.grid(alpha=0.3)
+    axes[0][0].set_ylabel("steps per second, of those at 0 ms")
+    lines, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(
+        *(lines, labels),
+        loc="outside lower center",
+        ncols=3,
+        fontsize=8,
+        handlelength=3,
+    )
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--records", default="")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.run:
+        point, worker = json.loads(args.run)
+        return serve(Point(*point), worker)
+    todo = points(args.models, args.quick)
+    runs = measure_all(todo, args.repeats, args.seconds, args.records)
+    text = table(runs, todo)
+    print(text)
+    if args.markdown:
+        import results
+
+        how = f"median of {args.repeats} rounds of {args.seconds:g} s"
+        results.write("rtt.py", how, text)
+        plot(runs, ROOT / "bench" / "rtt.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Twins of record() for the hottest operators, with their C++ signatures. PyTorch boxes a call for record(), which
+// takes a second reference to each tensor; where Python has the first, taking the second and giving it back take the
+// GIL. Not worth it for lists of tensors: Python's own copy of the list is their second reference.
+#pragma once
+
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+
+namespace mycelya {
+
+// The twin of an operator, if it has one. name: without "aten::".
+std::optional<torch::CppFunction> unboxed(const std::string& name);
+
+}  // namespace mycelya
