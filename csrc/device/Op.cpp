@@ -190,6 +190,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
         (entry.list && r.type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType);
     if (!tensor && refusal.empty()) refusal = "it returns something other than tensors";
     returns.push_back(entry);
+    fresh_returns += entry.alias < 0;
   }
   bumps_versions = !writes.empty() && name.rfind("_foreach_", 0) == 0;
   writes_unmarked = name.find("batch_norm") != std::string::npos;

@@ -58,6 +58,7 @@ struct Op {
   uint32_t flags = 0;     // MYC_R_*
   std::vector<Argument> args;
   std::vector<Return> returns;
+  uint32_t fresh_returns = 0;   // of returns
   std::vector<int> writes;      // written arguments
   bool writes_out = false;      // they are out= arguments: may be resized
   bool bumps_versions = false;  // a foreach op: PyTorch above us does not

@@ -87,8 +87,14 @@ void refuse_generator(const Op& op, at::ArrayRef<c10::IValue> args) {
   TORCH_CHECK(!(cpu && generator), "Expected a 'cpu' device type for generator but found 'mycelya'");
 }
 
+// What there is among the operands of a call.
+struct Operands {
+  bool cpu_indices = false, lazy_views = false;
+  bool undefined = false;  // storages that nothing has written yet
+};
+
 // The device of a call. Two devices, or a CPU tensor where CUDA would refuse it, are errors.
-c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& cpu_indices, bool& lazy_views) {
+c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, Operands& operands) {
   int device = -1;
   bool others = false;
   for (size_t i = 0; op.takes_other && i < args.size(); ++i) {
@@ -108,7 +114,8 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& c
                   " in method ", op.full_name,
                   "). They are on different machines: copy one with .to(\"mycelya:", device, "\").");
       device = index;
-      lazy_views |= t.is_conj() || t.is_neg();
+      operands.lazy_views |= t.is_conj() || t.is_neg();
+      operands.undefined |= !storage_of(*t.unsafeGetTensorImpl())->defined;
     } else {
       others = true;
     }
@@ -125,7 +132,7 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, bool& c
       return;
     }
     if (t.is_cpu() && op.takes_cpu_indices && op.args[i].kind == Kind::kOptTensors) {
-      cpu_indices = true;
+      operands.cpu_indices = true;
       return;
     }
     TORCH_CHECK(false,
@@ -176,29 +183,27 @@ int64_t bytes_of(const OutMeta& m) {
   return (last + 1) * static_cast<int64_t>(c10::elementSize(m.dtype));
 }
 
-// Writes one record. `fresh` are the results in order, undefined ones included; list_sizes the lengths of returned
-// lists. shapes, if defined: the op is dynamic, and this is where the worker writes the shapes of its results; the
-// trace ends here.
+// Writes one record. `fresh` are the results in order, undefined ones included. undefined: an operand may be a storage
+// that nothing has written yet. shapes, if defined: the op is dynamic, and this is where the worker writes the shapes
+// of its results; the trace ends here.
 void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
-          at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, const at::Tensor& shapes = {}) {
+          at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, bool undefined = true,
+          const at::Tensor& shapes = {}) {
   Recorder& r = recorder(device);
   r.wait_for_room(origin);
-  const auto results = [&] {
-    size_t n = 0;
-    for (const auto& entry : op.returns) n += entry.alias < 0;
-    return n;
-  }();
   std::lock_guard<SpinLock> guard(r.lock);
   r.default_dtype(c10::typeMetaToScalarType(c10::get_default_dtype()), origin);
   r.flags(origin);
-  each_tensor(recorded, args, [&](size_t, const at::Tensor& t) {
-    if (ours(t) && !storage_of(*t.unsafeGetTensorImpl())->defined) {
-      r.define_storage(*t.unsafeGetTensorImpl(), origin);
-    }
-  });
+  if (undefined) {
+    each_tensor(recorded, args, [&](size_t, const at::Tensor& t) {
+      if (ours(t) && !storage_of(*t.unsafeGetTensorImpl())->defined) {
+        r.define_storage(*t.unsafeGetTensorImpl(), origin);
+      }
+    });
+  }
   const bool dynamic = shapes.defined();
   r.begin(recorded.hash, op.flags | (dynamic ? MYC_R_DYNAMIC : 0), static_cast<uint32_t>(args.size()),
-          static_cast<uint32_t>(results + dynamic), origin);
+          op.fresh_returns + dynamic, origin);
   for (size_t i = 0; i < args.size(); ++i) {
     const bool write =
         recorded.args[i].write || std::find(unmarked.begin(), unmarked.end(), static_cast<int>(i)) != unmarked.end();
@@ -247,7 +252,7 @@ c10::SmallVector<at::Tensor, 4> run_dynamic(const Op& op, at::ArrayRef<c10::IVal
   const at::Tensor shapes = make_vector(at::kLong, static_cast<int64_t>(n) * MYC_SHAPE_WORDS, device);
   c10::SmallVector<at::Tensor, 4> fresh;
   for (size_t i = 0; i < n; ++i) fresh.push_back(make_vector(at::kByte, 0, device));
-  emit(op, op, args, {}, fresh, device, origin, shapes);
+  emit(op, op, args, {}, fresh, device, origin, true, shapes);
   const at::Tensor words = to_cpu(shapes);
   const auto* word = words.const_data_ptr<int64_t>();
   for (size_t i = 0; i < n; ++i) fresh[i] = with_shape(fresh[i], word + i * MYC_SHAPE_WORDS);
@@ -288,7 +293,7 @@ void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
 
 // What all ways of a call end in.
 void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device, Origin origin,
-                    c10::SmallVector<at::Tensor, 4>& fresh) {
+                    bool undefined, c10::SmallVector<at::Tensor, 4>& fresh) {
   const OutMetas& metas = infer(op, args);
   if (op.writes_out) {
     // A copy: resizing may infer on this thread and move the cache.
@@ -305,7 +310,7 @@ void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceInd
     if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);
     emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin);
   } else {
-    emit(op, op, args, unmarked, fresh, device, origin);
+    emit(op, op, args, unmarked, fresh, device, origin, undefined);
   }
 
   if (op.bumps_versions) {
@@ -389,10 +394,10 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const std::span<c10::IValue> slots(stack->data() + stack->size() - n, n);
   const at::ArrayRef<c10::IValue> args(slots.data(), n);
 
-  bool cpu_indices = false, lazy_views = false;
-  const c10::DeviceIndex device = device_of(op, args, cpu_indices, lazy_views);
+  Operands operands;
+  const c10::DeviceIndex device = device_of(op, args, operands);
   if (op.takes_codes) check_writable(op, args, device);
-  if (C10_UNLIKELY(lazy_views)) {
+  if (C10_UNLIKELY(operands.lazy_views)) {
     if (conjugate_product(op, stack)) return;
     WrittenViews written;
     resolve_views(op, slots, written);
@@ -410,7 +415,7 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
       return;
     }
     expand_masks(op, slots);
-    if (cpu_indices) upload_indices(op, slots, device);
+    if (operands.cpu_indices) upload_indices(op, slots, device);
   }
   counters().ops.fetch_add(1, std::memory_order_relaxed);
 
@@ -424,7 +429,9 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     put_results(op, stack, fresh);
     return;
   }
-  infer_and_emit(op, args, device, origin, fresh);
+  // Operands that were made here on the way may be undefined too.
+  const bool undefined = operands.undefined || operands.lazy_views || op.takes_cpu_indices;
+  infer_and_emit(op, args, device, origin, undefined, fresh);
   put_results(op, stack, fresh);
 }
 
@@ -433,13 +440,13 @@ bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector
   check_not_forked();
   keep_backward_in_this_thread();
   const Origin origin = record_origin();  // may take the GIL: before any lock
-  bool cpu_indices = false, lazy_views = false;
-  const c10::DeviceIndex device = device_of(op, args, cpu_indices, lazy_views);
-  if (C10_UNLIKELY(lazy_views)) return false;
+  Operands operands;
+  const c10::DeviceIndex device = device_of(op, args, operands);
+  if (C10_UNLIKELY(operands.lazy_views)) return false;
   if (op.takes_codes) check_writable(op, args, device);
   if (op.fills) check_fill(args);
   counters().ops.fetch_add(1, std::memory_order_relaxed);
-  infer_and_emit(op, args, device, origin, fresh);
+  infer_and_emit(op, args, device, origin, operands.undefined, fresh);
   return true;
 }
 

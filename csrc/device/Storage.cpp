@@ -96,8 +96,17 @@ void Geometry::set_flat_bytes(int64_t bytes) {
 }
 
 bool Geometry::matches(const c10::TensorImpl& t) const {
-  return dtype == c10::typeMetaToScalarType(t.dtype()) && t.storage_offset() == 0 && contiguous == t.is_contiguous() &&
-         t.sizes() == c10::IntArrayRef(sizes) && (contiguous || t.strides() == c10::IntArrayRef(strides));
+  if (dtype != c10::typeMetaToScalarType(t.dtype()) || t.storage_offset() != 0 || contiguous != t.is_contiguous()) {
+    return false;
+  }
+  const auto same = [](c10::IntArrayRef a, c10::IntArrayRef b) {  // they are short: no call of memcmp
+    if (a.size() != b.size()) return false;
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i] != b[i]) return false;
+    }
+    return true;
+  };
+  return same(t.sizes(), sizes) && (contiguous || same(t.strides(), strides));
 }
 
 Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable)
