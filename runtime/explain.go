@@ -78,7 +78,7 @@ func (h *history) note(a *account, t *Trace, ops []string) {
 		return
 	}
 	h.known = append(h.known, known{a.number, ops, &Trace{Skeleton: slices.Clone(t.Skeleton), Params: slices.Clone(t.Params),
-		Bindings: slices.Clone(t.Bindings), Alive: slices.Clone(t.Alive), Origins: t.Origins}})
+		Bindings: slices.Clone(t.Bindings), Alive: slices.Clone(t.Alive), Origins: slices.Clone(t.Origins)}})
 	words := 0
 	for i := len(h.known) - 1; i >= 0; i-- {
 		k := h.known[i].trace

@@ -25,14 +25,13 @@ type call struct {
 	by      *charge
 }
 
-// flush takes a closed trace, whose arrays are copied, and returns before anything is compiled or sent. ErrPending: it was
-// taken, but more traces are on their way than the credits allow.
-func (s *session) flush(t *Trace) error {
+// flush takes a closed trace and returns before anything is compiled or sent; release, if not nil, is called once when its arrays
+// are no longer used. ErrPending: it was taken, but more traces are on their way than the credits allow.
+func (s *session) flush(t *Trace, release func()) error {
 	by := s.metrics.bill.at(t.ReasonOrigin)
 	if len(t.Origins) > 0 {
 		s.metrics.cut(t.Reason, by)
 	}
-	t = s.hold(t)
 	behind := false
 	credit := func() bool {
 		s.calls++
@@ -40,7 +39,7 @@ func (s *session) flush(t *Trace) error {
 		return true
 	}
 	err := s.enqueue(by, credit, func() {
-		defer s.held.Put(t)
+		defer release()
 		if !s.alive() {
 			return
 		}
@@ -51,7 +50,10 @@ func (s *session) flush(t *Trace) error {
 			}
 		}
 	})
-	if err == nil && behind {
+	switch {
+	case err != nil:
+		release()
+	case behind:
 		return ErrPending
 	}
 	return err
@@ -129,7 +131,7 @@ func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err
 	}
 	s.mu.Lock()
 	if s.gone == nil {
-		s.pending[s.seq] = &call{seq: s.seq, meta: m, variant: v, entry: e, origins: t.Origins, by: by}
+		s.pending[s.seq] = &call{seq: s.seq, meta: m, variant: v, entry: e, origins: slices.Clone(t.Origins), by: by}
 	}
 	s.mu.Unlock()
 	_, _ = s.write(by, transport.Call, s.seq, v.differing(s.seq, m), nil)
@@ -264,7 +266,7 @@ func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
 			m.Outputs[i] = t.Bindings[slot]
 		}
 	}
-	m.Frees = t.Frees
+	m.Frees = slices.Clone(t.Frees)
 	for i, in := range e.inputs { // a storage that was made here and died never got to the worker
 		if in && t.Alive[i] == 0 {
 			m.Frees = append(m.Frees, t.Bindings[i])
@@ -315,7 +317,7 @@ func (s *session) poison(t *Trace, changed []bool, err error) {
 		s.metrics.errors.Add(1)
 		s.failures.add(why)
 	}
-	dead := t.Frees
+	dead := slices.Clone(t.Frees)
 	for i, id := range t.Bindings {
 		switch {
 		case t.Alive[i] == 0:
@@ -340,18 +342,4 @@ func (s *session) inheritPoison(e *entry, t *Trace) error {
 		delete(s.poisoned, id)
 	}
 	return nil
-}
-
-// hold copies a trace. The large arrays come from traces that are done with; origins and frees outlive the sending.
-func (s *session) hold(t *Trace) *Trace {
-	c, ok := s.held.Get().(*Trace)
-	if !ok {
-		c = new(Trace)
-	}
-	old := *c
-	*c = *t
-	c.Skeleton, c.Params = append(old.Skeleton[:0], t.Skeleton...), append(old.Params[:0], t.Params...)
-	c.Bindings, c.Alive = append(old.Bindings[:0], t.Bindings...), append(old.Alive[:0], t.Alive...)
-	c.Frees, c.Origins = slices.Clone(t.Frees), slices.Clone(t.Origins)
-	return c
 }

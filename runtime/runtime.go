@@ -77,14 +77,15 @@ func (r *Runtime) session(index int32) (*session, error) {
 	return s, nil
 }
 
-// Flush hands over a closed trace, whose arrays are copied. ErrPending: it was taken, but the worker is further behind than
-// the credits allow.
-func (r *Runtime) Flush(index int32, t *Trace) error {
+// Flush hands over a closed trace. Its arrays are used until release is called, which happens once, also if this fails.
+// ErrPending: it was taken, but the worker is further behind than the credits allow.
+func (r *Runtime) Flush(index int32, t *Trace, release func()) error {
 	s, err := r.session(index)
 	if err != nil {
+		release()
 		return err
 	}
-	return s.flush(t)
+	return s.flush(t, release)
 }
 
 // Room begins a wait until the worker has caught up with the credits and returns its ticket.

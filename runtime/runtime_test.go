@@ -27,8 +27,8 @@ func metricsOf(t testing.TB, r *Runtime) map[string]any {
 
 func TestAForgottenProgramIsSentAgain(t *testing.T) {
 	r, w := start(t)
-	require.NoError(t, r.Flush(0, relu(1, 2)))
-	require.NoError(t, r.Flush(0, relu(2, 3)))
+	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
+	require.NoError(t, r.Flush(0, relu(2, 3), func() {}))
 	w.greet()
 	var p pb.Program
 	w.next(transport.Program, &p)
@@ -50,9 +50,9 @@ func TestAForgottenProgramIsSentAgain(t *testing.T) {
 func TestCreditsRunOutAndComeBack(t *testing.T) {
 	r, w := start(t)
 	for i := range uint64(maxCalls - 1) {
-		require.NoError(t, r.Flush(0, relu(1, 10+i)))
+		require.NoError(t, r.Flush(0, relu(1, 10+i), func() {}))
 	}
-	require.ErrorIs(t, r.Flush(0, relu(1, 5)), ErrPending)
+	require.ErrorIs(t, r.Flush(0, relu(1, 5), func() {}), ErrPending)
 	ticket, err := r.Room(0, Place{})
 	require.NoError(t, err)
 	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
@@ -66,7 +66,7 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.Wait(ticket, 0))
 
-	require.ErrorIs(t, r.Flush(0, relu(1, 6)), ErrPending)
+	require.ErrorIs(t, r.Flush(0, relu(1, 6), func() {}), ErrPending)
 	ticket, err = r.Room(0, Place{})
 	require.NoError(t, err)
 	w.exit = provider.Exit{Code: 3, Detail: "one\ntwo\n"}
@@ -194,7 +194,7 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 
 func TestManyFailedStepsAreStillExplained(t *testing.T) {
 	r, w := start(t)
-	require.NoError(t, r.Flush(0, relu(1, 2)))
+	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
 	w.greet()
 	w.next(transport.Program, new(pb.Program))
 	h := w.next(transport.Call, new(pb.Call))
@@ -218,11 +218,11 @@ func TestManyFailedStepsAreStillExplained(t *testing.T) {
 
 func TestOneHashTwoSkeletons(t *testing.T) {
 	r, w := start(t)
-	require.NoError(t, r.Flush(0, relu(1, 2)))
+	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
 	other := relu(1, 3)
 	other.Skeleton = []uint64{8}
-	require.NoError(t, r.Flush(0, other))
-	require.NoError(t, r.Flush(0, relu(1, 4)))
+	require.NoError(t, r.Flush(0, other, func() {}))
+	require.NoError(t, r.Flush(0, relu(1, 4), func() {}))
 	w.greet()
 	var p1, p2 pb.Program
 	w.next(transport.Program, &p1)
@@ -281,7 +281,7 @@ func TestOurOwnMistakesEndInErrors(t *testing.T) {
 	r, w := start(t)
 	bad := relu(1, 2)
 	bad.Skeleton = []uint64{13}
-	require.NoError(t, r.Flush(0, bad))
+	require.NoError(t, r.Flush(0, bad, func() {}))
 	ticket, err := r.Sync(0, Place{})
 	if err == nil {
 		w.greet()
@@ -338,7 +338,7 @@ func BenchmarkFlushHit(b *testing.B) {
 	b.ResetTimer()
 	for range b.N {
 		began := time.Now()
-		err := r.Flush(0, t)
+		err := r.Flush(0, t, func() {})
 		inCall += time.Since(began)
 		if err == ErrPending {
 			ticket, err := r.Room(0, Place{})

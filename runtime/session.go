@@ -36,8 +36,6 @@ type session struct {
 	seq      uint64
 	poisoned map[uint64]*Error // storages that a trace without a program should have made
 
-	held sync.Pool // of *Trace: arrays for the next flush
-
 	mu       sync.Mutex
 	changed  *sync.Cond // something below has
 	started  bool

@@ -83,9 +83,9 @@ func (w *fakeWorker) uploadFrom(b *testBlock, storage uint64) transport.Header {
 func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 	r, w := startSharing(t, 2)
 	b := newBlock(t, 7)
-	require.NoError(t, r.Flush(0, relu(1, 2)))
+	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
 	require.NoError(t, b.upload(r, 0, 5))
-	require.NoError(t, r.Flush(0, relu(5, 6)))
+	require.NoError(t, r.Flush(0, relu(5, 6), func() {}))
 	require.NoError(t, b.upload(r, 0, 8))
 	w.greet()
 	w.next(transport.Program, new(pb.Program))

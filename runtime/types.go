@@ -35,7 +35,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// Trace is one closed trace; the fields are those of myc_trace.
+// Trace is one trace; the fields are those of myc_trace. Its arrays may be C's.
 type Trace struct {
 	Key          [2]uint64
 	Skeleton     []uint64

@@ -23,6 +23,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -30,7 +31,10 @@ import (
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	runtime.GOMAXPROCS(1) // a chunk passes from goroutine to goroutine: that is not to wake other cores
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
 
 // run returns the exit status: the worker's, 1 if the link can't be made, 2 for wrong arguments.
 func run(args []string, stdin io.Reader, stdout io.Writer, stderr *os.File) int {

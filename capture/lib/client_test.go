@@ -70,7 +70,7 @@ func (d *device) trace(text string) *runtime.Trace {
 
 func (d *device) flush(text string) {
 	d.Helper()
-	require.NoError(d, d.Flush(0, d.trace(text)))
+	require.NoError(d, d.Flush(0, d.trace(text), func() {}))
 }
 
 func (d *device) upload(id uint64, values ...float32) {
@@ -241,7 +241,7 @@ func TestATraceThatDoesNotCompileLosesOnlyItsResults(t *testing.T) {
 	d.upload(1, 1, 2)
 	tr := d.trace("bind 1 2\ncut read a.py:3\naten::neg %0:f32[2] -> %1:f32[2]")
 	tr.Skeleton[2] |= 0xff << 8 // no such dtype
-	require.NoError(t, d.Flush(0, tr))
+	require.NoError(t, d.Flush(0, tr, func() {}))
 	_, err := d.read(2, 2)
 	require.EqualError(t, err, "BUG: mycelya could not compile the 1 ops recorded before a.py:3: decoding a trace: record 0: word 2: unknown dtype 255.\n"+
 		"Their results are lost; please report this.")
@@ -288,7 +288,7 @@ func TestAKilledWorker(t *testing.T) {
 	want := fmt.Sprintf("mycelya:0 is lost: its worker (local:%d) was ended by signal killed. "+
 		"All tensors on it are gone; restart the Python process to use the device again.", pid)
 	require.EqualError(t, d.wait(ticket, nil), want)
-	require.EqualError(t, d.Flush(0, d.trace("bind 1 2\naten::neg %0:f32[2] -> %1:f32[2]")), want)
+	require.EqualError(t, d.Flush(0, d.trace("bind 1 2\naten::neg %0:f32[2] -> %1:f32[2]"), func() {}), want)
 	require.EqualError(t, d.Upload(0, 9, []byte{1}, runtime.Place{}), want)
 	require.EqualError(t, d.Upload(0, 9, make([]byte, 64<<20), runtime.Place{}), want)
 	_, err = d.Sync(0, runtime.Place{})
@@ -434,14 +434,14 @@ func BenchmarkFlushHit(b *testing.B) {
 	d := open(b)
 	d.upload(1, 1, 2)
 	tr := hundred(d, 2)
-	require.NoError(b, d.Flush(0, tr))
+	require.NoError(b, d.Flush(0, tr, func() {}))
 	require.NoError(b, d.sync())
 	b.ReportMetric(float64(len(tr.Skeleton)), "words")
 	var spent time.Duration
 	b.ResetTimer()
 	for range b.N {
 		start := time.Now()
-		err := d.Flush(0, tr)
+		err := d.Flush(0, tr, func() {})
 		spent += time.Since(start)
 		if err == runtime.ErrPending {
 			require.NoError(b, d.wait(d.Room(0, runtime.Place{})))
@@ -462,7 +462,7 @@ func BenchmarkMiss(b *testing.B) {
 	b.ResetTimer()
 	for i := range b.N {
 		tr.Key[0] = uint64(i)
-		if err := d.Flush(0, tr); err == runtime.ErrPending {
+		if err := d.Flush(0, tr, func() {}); err == runtime.ErrPending {
 			require.NoError(b, d.wait(d.Room(0, runtime.Place{})))
 		}
 	}

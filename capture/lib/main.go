@@ -124,11 +124,12 @@ func myc_close(index C.int32_t, out *C.myc_error) C.int32_t {
 //export myc_flush
 func myc_flush(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t {
 	return call(out, func() error {
-		return client.Flush(int32(index), trace(t))
+		inUse := (*uint32)(unsafe.Pointer(t.in_use))
+		return client.Flush(int32(index), trace(t), func() { atomic.StoreUint32(inUse, 0) })
 	})
 }
 
-// trace is a trace of C as one of Go, its arrays still C's.
+// trace is a trace of C as one of Go; its arrays are still C's.
 func trace(t *C.myc_trace) *runtime.Trace {
 	return &runtime.Trace{
 		Key:          [2]uint64{uint64(t.key[0]), uint64(t.key[1])},

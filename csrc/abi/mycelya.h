@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 3
+#define MYCELYA_ABI_VERSION 4
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -134,7 +134,8 @@ typedef struct {
   const char* device;
 } myc_config;
 
-// One closed trace. All arrays are copied by the call.
+// One trace. A call that takes it for good, myc_fn_flush, uses its arrays until it has set *in_use to 0, which it does once, also
+// if it fails; the others use them during the call.
 typedef struct {
   uint64_t key[2];            // rolling hash of the skeleton
   const uint64_t* skeleton; uint64_t n_skeleton;   // words
@@ -145,6 +146,7 @@ typedef struct {
   const uint32_t* origins;  uint64_t n_records;    // two words per record: code number (0 = unknown), instruction offset in bytes
   uint32_t reason;            // MYC_CUT_*
   uint32_t reason_origin[2];  // where the cut was asked for
+  uint32_t* in_use;           // 1; atomic. 0 of a trace that is still open
 } myc_trace;
 enum { MYC_CUT_NONE = 0, MYC_CUT_READ = 1, MYC_CUT_SYNC = 2, MYC_CUT_STEP = 3, MYC_CUT_UPLOAD = 4, MYC_CUT_SIZE = 5,
        MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUT_SHAPE = 8, MYC_CUT_EVENT = 9, MYC_CUT_REPEAT = 10, MYC_CUTS = 11 };

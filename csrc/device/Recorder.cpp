@@ -121,24 +121,24 @@ void Recorder::begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t
   word(MYC_W_RECORD | static_cast<uint64_t>(flags) << 8 | static_cast<uint64_t>(n_args) << 16 |
        static_cast<uint64_t>(n_results) << 32);
   word(op_hash);
-  origins_.push_back(origin.code);
-  origins_.push_back(origin.offset);
+  open_.origins.push_back(origin.code);
+  open_.origins.push_back(origin.offset);
   ++records_;
 }
 
 void Recorder::end() {
   const bool round = repeat_.record(op_, storages_);
   if (C10_LIKELY(!round && records_ < kMaxRecords)) return;
-  const Origin origin{origins_[origins_.size() - 2], origins_[origins_.size() - 1]};
+  const Origin origin{open_.origins[open_.origins.size() - 2], open_.origins[open_.origins.size() - 1]};
   // What dies between the rounds is not to be an output of this one: the next record ends it.
   round ? mark(MYC_CUT_REPEAT, origin) : cut(MYC_CUT_SIZE, origin);
 }
 
 uint32_t Recorder::bind(Storage& s) {
   s.epoch = epoch_;
-  s.local = static_cast<uint32_t>(bindings_.size());
-  bindings_.push_back(s.id);
-  alive_.push_back(1);
+  s.local = static_cast<uint32_t>(open_.bindings.size());
+  open_.bindings.push_back(s.id);
+  open_.alive.push_back(1);
   earlier_.push_back(0);
   return s.local;
 }
@@ -292,11 +292,6 @@ uint64_t Recorder::dead_bytes() {
 }
 
 void Recorder::reset() {
-  skeleton_.clear();
-  params_.clear();
-  bindings_.clear();
-  origins_.clear();
-  alive_.clear();
   earlier_.clear();
   uploads_.clear();
   h0_ = 1;
@@ -317,28 +312,52 @@ void Recorder::upload(Origin origin) {
   }
 }
 
-// As it is now, without reason and frees; the arrays are the recorder's.
-myc_trace Recorder::open_trace() const {
+// Without reason; the arrays stay where they are.
+myc_trace Recorder::trace_of(const Streams& streams) const {
   myc_trace trace{};
   trace.key[0] = h0_;
   trace.key[1] = h1_;
-  trace.skeleton = skeleton_.data();
-  trace.n_skeleton = skeleton_.size();
-  trace.params = params_.data();
-  trace.n_params = params_.size();
-  trace.bindings = bindings_.data();
-  trace.n_bindings = bindings_.size();
-  trace.alive = alive_.data();
-  trace.origins = origins_.data();
+  trace.skeleton = streams.skeleton.data();
+  trace.n_skeleton = streams.skeleton.size();
+  trace.params = streams.params.data();
+  trace.n_params = streams.params.size();
+  trace.bindings = streams.bindings.data();
+  trace.n_bindings = streams.bindings.size();
+  trace.alive = streams.alive.data();
+  trace.frees = streams.frees.data();
+  trace.n_frees = streams.frees.size();
+  trace.origins = streams.origins.data();
   trace.n_records = records_;
   return trace;
+}
+
+// Takes the open streams, and leaves empty ones.
+Streams& Recorder::close() {
+  constexpr size_t kSpare = 4;  // sets that are kept though nobody uses them
+  std::unique_ptr<Streams> free;
+  for (size_t i = closed_.size(); i-- > 0;) {
+    if (std::atomic_ref(closed_[i]->in_use).load(std::memory_order_acquire) != 0) continue;
+    if (free != nullptr && closed_.size() < kSpare) break;
+    free = std::move(closed_[i]);
+    closed_.erase(closed_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  if (free == nullptr) free = std::make_unique<Streams>();
+  std::swap(*free, open_);
+  open_.skeleton.clear();
+  open_.params.clear();
+  open_.bindings.clear();
+  open_.frees.clear();
+  open_.origins.clear();
+  open_.alive.clear();
+  free->in_use = 1;
+  return *closed_.emplace_back(std::move(free));
 }
 
 std::string Recorder::pending(const Storage& s) {
   std::lock_guard<SpinLock> guard(lock);
   if (s.epoch != epoch_ || records_ == 0) return "";
   const Client& c = client_for(device_);
-  const myc_trace trace = open_trace();
+  const myc_trace trace = trace_of(open_);
   return text_of(
       [&](char* out, uint64_t n, myc_error* error) { return c.pending(device_, &trace, s.id, out, n, error); });
 }
@@ -353,23 +372,22 @@ void Recorder::cut(uint32_t reason, Origin origin) {
   mark_ = MYC_CUT_NONE;
   if (records_ != 0) repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT);
   if (records_ == 0 && dead_.empty()) return;
-  frees_.clear();
   for (const Death& d : dead_) {
     if (d.epoch == epoch_) {
-      alive_[d.local] = 0;
+      open_.alive[d.local] = 0;
     } else {
-      frees_.push_back(d.id);
+      open_.frees.push_back(d.id);
     }
   }
-  if (records_ == 0 && frees_.size() == 0) return;
+  if (records_ == 0 && open_.frees.size() == 0) return;
   const Client& c = client_for(device_);
-  myc_trace trace = open_trace();
-  trace.frees = frees_.data();
-  trace.n_frees = frees_.size();
+  Streams& closed = close();
+  myc_trace trace = trace_of(closed);
+  trace.in_use = &closed.in_use;
   trace.reason = reason;
   trace.reason_origin[0] = origin.code;
   trace.reason_origin[1] = origin.offset;
-  auto error = std::make_unique<myc_error>();
+  auto error = std::make_unique_for_overwrite<myc_error>();  // 8 KiB
   const int32_t status = c.flush(device_, &trace, error.get());
   // Whatever came of it, this trace is over: what it made would never exist otherwise, and say so at each use.
   reset();

@@ -53,6 +53,14 @@ c10::ScalarType dtype_of_code(uint32_t code);
 // FNV-1a, the id of an op by its full name.
 uint64_t name_hash(const std::string& name);
 
+// The arrays of a trace.
+struct Streams {
+  Buffer<uint64_t> skeleton, params, bindings, frees;
+  Buffer<uint32_t> origins;  // two words per record
+  Buffer<uint8_t> alive;     // per local number
+  uint32_t in_use = 0;       // by the client library: atomic
+};
+
 class Recorder {
  public:
   explicit Recorder(c10::DeviceIndex device) : device_(device) {}
@@ -64,7 +72,7 @@ class Recorder {
   void end();
 
   C10_ALWAYS_INLINE void word(uint64_t w) {
-    skeleton_.push_back(w);
+    open_.skeleton.push_back(w);
     // Two independent multiply-xor lanes; 128 bits together.
     h0_ = (h0_ ^ w) * 0x9E3779B97F4A7C15ull;
     h0_ ^= h0_ >> 32;
@@ -72,11 +80,11 @@ class Recorder {
     h1_ = ((h1_ << 23) | (h1_ >> 41)) * 0xC2B2AE3D27D4EB4Full;
   }
   void tag(uint32_t t, uint64_t payload = 0) { word(t | payload << 8); }
-  void param(uint64_t v) { params_.push_back(v); }
+  void param(uint64_t v) { open_.params.push_back(v); }
   void param(double v) {
     uint64_t bits;
     std::memcpy(&bits, &v, 8);
-    params_.push_back(bits);
+    open_.params.push_back(bits);
   }
 
   // A string.
@@ -129,7 +137,8 @@ class Recorder {
 
  private:
   void wait_for_room_slow(Origin origin);
-  myc_trace open_trace() const;
+  myc_trace trace_of(const Streams& streams) const;
+  Streams& close();
   void set_default_dtype(c10::ScalarType dtype, Origin origin);
   void set_flags(Origin origin);
   uint32_t bind(Storage& s);
@@ -142,10 +151,9 @@ class Recorder {
   void reset();
 
   const c10::DeviceIndex device_;
-  Buffer<uint64_t> skeleton_, params_, bindings_;
-  Buffer<uint32_t> origins_;  // two words per record
-  Buffer<uint8_t> alive_;     // per local number
-  Buffer<uint8_t> earlier_;   // per local number: from before the trace
+  Streams open_;
+  std::vector<std::unique_ptr<Streams>> closed_;  // handed over; those that are no longer in use become the open one
+  Buffer<uint8_t> earlier_;                       // per local number: from before the trace
   uint64_t h0_ = 1, h1_ = 2;
   uint64_t epoch_ = 1;
   uint64_t records_ = 0;
@@ -170,7 +178,6 @@ class Recorder {
   SpinLock death_lock_;  // separate: a storage may die while `lock` is held
   std::vector<Death> deaths_;
   std::vector<Death> dead_;  // those of the cut that is being made
-  Buffer<uint64_t> frees_;
   uint64_t dead_bytes_ = 0;
 };
 
