@@ -59,7 +59,7 @@ const (
 // whyCut says what each reason of a cut means, in the order of cutNames.
 var whyCut = [len(cutNames)]string{
 	"no reason was given", "a value was read", "the device was waited for", "an optimizer's step ended",
-	"data was uploaded after ops", "it was as long as a program may be", "flush() was called", "the process ended",
+	"a line that had uploaded data did so again", "it was as long as a program may be", "flush() was called", "the process ended",
 	"data decides a shape", "an event was recorded", "a round of a loop ended",
 }
 
