@@ -48,14 +48,19 @@ def pytest_collection_modifyitems(config, items):
 def same_start():
     """Each test begins with the same seeds and leaves no work or process behind."""
     torch.manual_seed(0)
-    if torch.mycelya.is_initialized():
-        torch.mycelya.synchronize()  # the seed is no part of the test's first program
     yield
     while helpers.started:
         process = helpers.started.pop()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+    torch.mycelya.synchronize()
+
+
+@pytest.fixture
+def settled():
+    """The seed, recorded when the device is first used, is no part of a program."""
+    torch.ones(1, device="mycelya").add_(1)
     torch.mycelya.synchronize()
 
 

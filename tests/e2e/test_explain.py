@@ -14,7 +14,7 @@ from torch import nn
 
 import mycelya_torch
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("settled")]
 
 
 def line(offset: int = 0) -> str:

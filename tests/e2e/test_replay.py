@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from mycelya_torch import _device
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("settled")]
 
 
 def misses() -> int:
