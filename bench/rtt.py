@@ -14,7 +14,8 @@ loss is logged in four ways:
 
 Each link has a process of its own, with a worker of its own. Those of one model and one
 way of logging take turns; figures are medians, ratios those of ratios within a round.
-The worker has one thread, for it shares the machine with the client and the link.
+The worker has one thread, and the last core to itself, as it would have a machine to
+itself; the client and the link share the others.
 
 The clock starts in the middle of the training, when nothing has been compiled for a
 while, and stops without waiting for the worker: at both moments as much is on its way,
@@ -60,7 +61,7 @@ WAYS = ("future", "copy", "50", "item")
 LIMITED = ("future",)  # the ways that are measured with limits too
 EVERY = 50
 QUIET = 30  # steps without a new program, more than digits has in an epoch
-FILL = 100  # steps until as much is on its way as may be: a client is 64 traces ahead
+FILL = 300  # steps until as much is on its way as may be: a client is at most 256 traces ahead
 
 
 class Point(NamedTuple):
@@ -194,6 +195,8 @@ def serve(point: Point, worker: str) -> None:
     which says for how many seconds, and answers with a line."""
     import torch
 
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:-1] or cores)  # the link, too; not the worker
     use_worker(worker)
     torch.set_num_threads(1)
     losses = {"digits": digits, "chargpt": chargpt}[point.model]()
@@ -260,11 +263,15 @@ class Run:
         from mycelya_torch import _load
 
         self.point = point
+        last = max(os.sched_getaffinity(0))
+        worker = folder / "worker"
+        worker.write_text(f'#!/bin/sh\nexec taskset -c {last} "{_load.WORKER}" "$@"\n')
+        worker.chmod(0o700)
         # The client hands on only some of its environment: so a script, not variables.
         script = folder / f"worker-{point.rate}-{point.rtt}"
         script.write_text(
             f'#!/bin/sh\nexec "{slowlink}" --delay {point.rtt * 500}us '
-            f'--rate {point.rate} --worker "{_load.WORKER}" -- "$@"\n'
+            f'--rate {point.rate} --worker "{worker}" -- "$@"\n'
         )
         script.chmod(0o700)
         self.errors = (folder / f"{script.name}.log").open("w+")

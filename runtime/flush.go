@@ -35,7 +35,7 @@ func (s *session) flush(t *Trace, release func()) error {
 	behind := false
 	credit := func() bool {
 		s.calls++
-		behind = s.calls >= maxCalls
+		behind = s.calls >= s.pace.ahead()
 		return true
 	}
 	err := s.enqueue(by, credit, func() {
@@ -72,9 +72,36 @@ func (s *session) room(by *charge) (*Ticket, error) {
 	return t, nil
 }
 
+// pace is how fast the worker answers calls.
+type pace struct {
+	last     time.Time
+	interval time.Duration // between two answers, on average; 0: not known
+}
+
+func (p *pace) done() {
+	now := time.Now()
+	if !p.last.IsZero() {
+		if took := min(now.Sub(p.last), aheadTime); p.interval == 0 {
+			p.interval = took
+		} else {
+			p.interval += (took - p.interval) / 16
+		}
+	}
+	p.last = now
+}
+
+// ahead is how many traces may be on their way. Steps of a millisecond need more of them than long ones, so that the worker
+// has some left when the client, or the network, takes a break.
+func (p *pace) ahead() int {
+	if p.interval <= 0 {
+		return maxCalls
+	}
+	return int(min(max(aheadTime/p.interval, maxCalls), mostCalls))
+}
+
 // admit ends the waits for room if there is some. The lock is held.
 func (s *session) admit() {
-	if s.calls < maxCalls {
+	if s.calls < s.pace.ahead() {
 		for _, t := range s.waiting {
 			t.end(nil)
 		}

@@ -110,6 +110,7 @@ func (s *session) done(seq uint64, m *pb.Done) error {
 	}
 	delete(s.pending, seq)
 	s.calls--
+	s.pace.done()
 	s.admit()
 	s.mu.Unlock()
 	if m.Failed > 0 {

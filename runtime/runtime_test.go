@@ -348,3 +348,25 @@ func BenchmarkFlushHit(b *testing.B) {
 	}
 	b.ReportMetric(float64(inCall.Nanoseconds())/1e3/float64(b.N), "µs/call")
 }
+
+func TestFastWorkersMayFallFurtherBehind(t *testing.T) {
+	var p pace
+	require.Equal(t, maxCalls, p.ahead()) // nothing is known
+	now := time.Now()
+	for _, c := range []struct {
+		interval time.Duration
+		ahead    int
+	}{{time.Second, maxCalls}, {4 * time.Millisecond, 125}, {time.Microsecond, mostCalls}} {
+		p = pace{last: now, interval: c.interval}
+		require.Equal(t, c.ahead, p.ahead(), c.interval)
+	}
+	p = pace{}
+	p.done()
+	require.Equal(t, maxCalls, p.ahead())
+	p.done()
+	require.Greater(t, p.interval, time.Duration(0))
+	require.Less(t, p.interval, aheadTime)
+	p.last = now.Add(-time.Hour) // a break does not make it slow
+	p.done()
+	require.Less(t, p.interval, aheadTime/8)
+}

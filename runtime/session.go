@@ -40,7 +40,8 @@ type session struct {
 	changed  *sync.Cond // something below has
 	started  bool
 	queue    []func()
-	calls    int       // traces flushed whose Done has not arrived
+	calls    int // traces flushed whose Done has not arrived
+	pace     pace
 	waiting  []*Ticket // for calls to get fewer
 	uploads  uint64    // bytes copied and not sent, or shared and not read
 	gone     *Error    // why the session has ended
