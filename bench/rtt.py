@@ -61,7 +61,7 @@ WAYS = ("future", "copy", "50", "item")
 LIMITED = ("future",)  # the ways that are measured with limits too
 EVERY = 50
 QUIET = 30  # steps without a new program, more than digits has in an epoch
-FILL = 300  # steps until as much is on its way as may be: a client is at most 256 traces ahead
+FILL = 300  # steps until as much is on its way as may be: at most 256 traces
 
 
 class Point(NamedTuple):
