@@ -61,7 +61,8 @@ WAYS = ("future", "copy", "50", "item")
 LIMITED = ("future",)  # the ways that are measured with limits too
 EVERY = 50
 QUIET = 30  # steps without a new program, more than digits has in an epoch
-FILL = 300  # steps until as much is on its way as may be: at most 256 traces
+# Steps until as much is on its way as may be: 64 traces, 256 of fast steps.
+FILL = {"digits": 300, "chargpt": 100}
 
 
 class Point(NamedTuple):
@@ -218,7 +219,7 @@ def measure(
     """Steps per second, counters per step, and the round trip time of the link."""
     import torch
 
-    fill = FILL if log.waits == 0 else log.waits
+    fill = FILL[point.model] if log.waits == 0 else log.waits
     for _ in range(fill - log.steps % log.waits if log.waits else fill):
         log.add(next(losses))
     torch.mycelya.reset_metrics()
