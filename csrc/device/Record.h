@@ -23,6 +23,10 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 // record()'s.
 bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh);
 
+// The same for solvers whose result shows how LAPACK was called: in its conjugate bit, or in its strides.
+void record_solve(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+void record_solve_triangular(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
 // Raises NotImplementedError naming the op, why, and what to do.
 void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 

@@ -18,6 +18,21 @@ namespace mycelya {
 
 std::atomic<bool> fallbacks_registered{false};
 
+namespace {
+
+torch::CppFunction kernel(const std::string& name) {
+  if (auto twin = unboxed(name)) return std::move(*twin);
+  if (name.starts_with("linalg_lu_solve") || name.starts_with("_linalg_solve_ex")) {
+    return torch::CppFunction::makeFromBoxedFunction<&record_solve>();
+  }
+  if (name.starts_with("linalg_solve_triangular")) {
+    return torch::CppFunction::makeFromBoxedFunction<&record_solve_triangular>();
+  }
+  return torch::CppFunction::makeFromBoxedFunction<&record>();
+}
+
+}  // namespace
+
 void register_ops() {
   // Leaked: deregistering at exit would race with threads that still run.
   static auto* library =
@@ -33,9 +48,7 @@ void register_ops() {
         .has_value();
   };
   for (const char* name : whole_ops()) {
-    if (!known(name)) continue;
-    auto twin = unboxed(name);
-    library->impl(name, twin ? std::move(*twin) : torch::CppFunction::makeFromBoxedFunction<&record>());
+    if (known(name)) library->impl(name, kernel(name));
   }
   for (const char* name : refused_ops()) {
     if (known(name)) library->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());

@@ -274,7 +274,10 @@ class Runner {
     stack.clear();
     for (uint32_t i = s.args.begin; i < s.args.end; ++i) stack.push_back(Value(p_.args[i]));
     s.op->callBoxed(stack);
-    for (uint32_t i = s.written.begin; i < s.written.end; ++i) CheckKept(s, p_.written_tensors[i]);
+    for (uint32_t i = s.written.begin; i < s.written.end; ++i) {
+      CheckKept(s, p_.written_tensors[i]);
+      SettleConjugate(p_.written_tensors[i]);
+    }
     s.dynamic ? TakeDynamicResults(s) : TakeResults(s);
     stack.clear();
   }
@@ -328,6 +331,14 @@ class Runner {
                 "BUG: ", s.name, " turned an operand that it writes from ", g.Text(), " into ",
                 TypeText(t.scalar_type(), t.sizes()), " with strides ", ListText(t.strides()), " and offset ",
                 t.storage_offset(), ".");
+  }
+
+  // A solver may make what it writes a conjugate view; the client's has the elements.
+  void SettleConjugate(uint32_t index) {
+    at::Tensor t = TensorOf(index);
+    if (C10_LIKELY(!t.is_conj())) return;
+    t._set_conj(false);
+    t.conj_physical_();
   }
 
   void TakeResults(const Step& s) {

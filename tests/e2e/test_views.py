@@ -286,6 +286,49 @@ def test_copies_of_conjugate_and_negative_views_have_their_strides(view):
     compare(settled, torch.randn(3, 4, dtype=torch.complex64))
 
 
+SOLVERS = {
+    "lu": lambda a, b, **out: torch.linalg.lu_solve(
+        *torch.linalg.lu_factor(a), b.mT, left=False, **out
+    ),
+    "lu, adjoint": lambda a, b, **out: torch.linalg.lu_solve(
+        *torch.linalg.lu_factor(a), b.mT, left=False, adjoint=True, **out
+    ),
+    "solve": lambda a, b, **out: torch.linalg.solve(a, b.mT, left=False, **out),
+    "triangular": lambda a, b, **out: torch.linalg.solve_triangular(
+        a, b, upper=True, **out
+    ),
+    "triangular, right": lambda a, b, **out: torch.linalg.solve_triangular(
+        a, b.mT, upper=False, left=False, **out
+    ),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float64], ids=str)
+def test_solvers_show_how_lapack_was_called(solver, dtype):
+    def bits(t):
+        return t.is_conj(), t.stride(), t.resolve_conj()
+
+    def fn(a, b):
+        results = []
+        for left in (a, a.conj(), a.mT, a.mH, a.mH.expand(2, 3, 4, 4), a[:1].mH, a[:0]):
+            fits = b[: len(left)] if left.dim() == 3 else b
+            for right in (fits, fits.conj()):
+                x = SOLVERS[solver](left, right)
+                fitting = torch.empty_like(x).resolve_conj()
+                conjugate = torch.empty_like(x).conj()
+                empty = torch.empty(0, dtype=dtype, device=a.device)
+                strided = torch.empty_like(x.mT.contiguous().mT).resolve_conj()
+                outs = (fitting, conjugate, empty, strided)
+                for out in outs:
+                    SOLVERS[solver](left, right, out=out)
+                results += [bits(t) for t in (x, *outs, x + 1)]
+        return results
+
+    a = torch.randn(3, 4, 4, dtype=dtype) / 4 + torch.eye(4, dtype=dtype)
+    compare(fn, a, torch.randn(3, 4, 2, dtype=dtype), rtol=1e-4, atol=1e-4)
+
+
 def test_strides_of_odd_results():
     def fn(x):
         empty = x.unfold(1, 0, 1)
