@@ -33,8 +33,11 @@ namespace {
 // The C++ counters put in front of those of the client library.
 std::string metrics() {
   const Counters& n = counters();
-  std::string out = "{\"ops_recorded\":" + std::to_string(n.ops) + ",\"views_recorded\":" + std::to_string(n.views) +
-                    ",\"shape_cache_hits\":" + std::to_string(n.shape_hits) +
+  uint64_t elementwise = 0;  // no look into the shape cache is a hit, too
+  for (int i = 0; i < device_count(); ++i) elementwise += recorder(static_cast<c10::DeviceIndex>(i)).elementwise();
+  std::string out = "{\"ops_recorded\":" + std::to_string(n.ops + elementwise) +
+                    ",\"views_recorded\":" + std::to_string(n.views) +
+                    ",\"shape_cache_hits\":" + std::to_string(n.shape_hits + elementwise) +
                     ",\"shape_cache_misses\":" + std::to_string(n.shape_misses) +
                     ",\"meta_key_calls\":" + std::to_string(n.meta_key_calls);
   const std::string rest = text_of([](char* to, uint64_t n, myc_error*) { return client().metrics(to, n); });
@@ -43,6 +46,11 @@ std::string metrics() {
 
 void reset_metrics() {
   Counters& n = counters();
+  for (int i = 0; i < device_count(); ++i) {
+    Recorder& r = recorder(static_cast<c10::DeviceIndex>(i));
+    std::lock_guard<SpinLock> guard(r.lock);
+    r.reset_elementwise();
+  }
   n.ops = n.views = n.shape_hits = n.shape_misses = n.meta_key_calls = 0;
   if (client_loaded()) client().reset_metrics();
 }
@@ -179,11 +187,11 @@ PYBIND11_MODULE(_device, m) {
       "set_rng_state",
       [](const at::Tensor& state, int i) { set_rng_state(default_generator(static_cast<c10::DeviceIndex>(i)), state); },
       no_gil);
-  m.def("memory_allocated", [](int i) { return memory(static_cast<c10::DeviceIndex>(i)).now.load(); });
+  m.def("memory_allocated", [](int i) { return memory(static_cast<c10::DeviceIndex>(i)).now(); });
   m.def("max_memory_allocated", [](int i) { return memory(static_cast<c10::DeviceIndex>(i)).peak.load(); });
   m.def("reset_peak_memory_stats", [](int i) {
     Memory& one = memory(static_cast<c10::DeviceIndex>(i));
-    one.peak.store(one.now.load());
+    one.peak.store(one.now());
   });
   m.def(
       "memory_info", [](int i) { return memory_info(static_cast<c10::DeviceIndex>(i)); }, no_gil);

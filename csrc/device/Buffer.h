@@ -6,28 +6,49 @@
 
 #include <c10/macros/Macros.h>
 
+#include <algorithm>
 #include <cstddef>
-#include <vector>
+#include <memory>
+#include <utility>
 
 namespace mycelya {
 
 template <class T>
 class Buffer {
  public:
-  C10_ALWAYS_INLINE void push_back(T value) {
-    if (C10_UNLIKELY(size_ == memory_.size())) grow();
-    memory_[size_++] = value;
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
   }
-  void clear() { size_ = 0; }
-  size_t size() const { return size_; }
-  const T* data() const { return memory_.data(); }
+
+  C10_ALWAYS_INLINE void push_back(T value) {
+    if (C10_UNLIKELY(next_ == end_)) grow();
+    *next_++ = value;
+  }
+  void clear() { next_ = memory_.get(); }
+  size_t size() const { return static_cast<size_t>(next_ - memory_.get()); }
+  const T* data() const { return memory_.get(); }
   T& operator[](size_t i) { return memory_[i]; }
 
  private:
-  C10_NOINLINE void grow() { memory_.resize(memory_.size() * 2); }
+  C10_NOINLINE void grow() {
+    const size_t old = size(), room = std::max<size_t>(256, 2 * old);
+    auto bigger = std::make_unique_for_overwrite<T[]>(room);
+    std::copy_n(memory_.get(), old, bigger.get());
+    memory_ = std::move(bigger);
+    next_ = memory_.get() + old;
+    end_ = memory_.get() + room;
+  }
+  void swap(Buffer& other) {
+    std::swap(memory_, other.memory_);
+    std::swap(next_, other.next_);
+    std::swap(end_, other.end_);
+  }
 
-  std::vector<T> memory_ = std::vector<T>(256);
-  size_t size_ = 0;
+  std::unique_ptr<T[]> memory_;
+  T *next_ = nullptr, *end_ = nullptr;
 };
 
 }  // namespace mycelya

@@ -198,10 +198,10 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
                       name.rfind("_index_put", 0) == 0 || name.rfind("_unsafe_index", 0) == 0;
   keeps_shape = writes_out && (name.rfind("arange.", 0) == 0 || name.rfind("range.", 0) == 0 ||
                                name.rfind("linspace.", 0) == 0 || name.rfind("logspace.", 0) == 0);
-  static const std::unordered_set<std::string> kPlain = {
+  static const std::unordered_set<std::string> kElementwise = {
       "add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor",
       "div.Tensor", "div_.Tensor", "relu",       "relu_",       "neg",        "threshold_backward"};
-  plain = kPlain.count(name) != 0;
+  elementwise = kElementwise.count(name) != 0;
   fills_with_tensor = name == "fill_.Tensor";
   fills = name == "fill_.Scalar" || name.rfind("masked_fill", 0) == 0 || name.rfind("index_fill", 0) == 0;
   if (!functional.empty()) {

@@ -68,7 +68,7 @@ struct Op {
   bool keeps_shape = false;        // its out= tensor keeps its shape if it has as many elements as the result
   bool fills_with_tensor = false;  // fill_.Tensor
   bool fills = false;              // with a number that has to fit the dtype of argument 0
-  bool plain = false;              // elementwise on floats: see Shape.cpp
+  bool elementwise = false;        // and takes but tensors and one number after them: see RecordElementwise.cpp
   bool dynamic = false;            // the shapes of its results depend on data: only the worker knows them
   bool writes_unmarked = false;    // may write arguments that its schema does not mark: see unmarked_writes
   std::string functional;          // overload whose inference applies, "" if none

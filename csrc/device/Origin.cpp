@@ -14,6 +14,7 @@
 
 #include "Client.h"
 #include "Origin.h"
+#include "Thread.h"
 
 namespace mycelya {
 namespace {
@@ -86,10 +87,15 @@ struct Here {
   std::vector<Remembered> remembered;
 };
 
-// Asked once a call: each look at a variable of a thread is a call of the dynamic linker.
-C10_NOINLINE Here& here() {
+C10_NOINLINE Here& make_here() {
   static thread_local Here here;
+  this_thread.origins = &here;
   return here;
+}
+
+Here& here() {
+  void* known = this_thread.origins;
+  return C10_LIKELY(known != nullptr) ? *static_cast<Here*>(known) : make_here();
 }
 
 Code look_up(Here& here, PyCodeObject* code) {

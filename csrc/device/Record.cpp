@@ -20,21 +20,12 @@
 #include "RecordInternal.h"
 #include "Recorder.h"
 #include "Shape.h"
+#include "TensorImpl.h"
+#include "Thread.h"
 #include "Transfer.h"
 
 namespace mycelya {
 namespace {
-
-// Backward then runs in the thread that calls it: with that thread's Python frames, in its order, and without 30 us of
-// hand-over. Only for Python's threads, once each: a user may turn it on again.
-void keep_backward_in_this_thread() {
-  static thread_local bool done = false;
-  if (C10_LIKELY(done)) return;
-  done = true;
-  if (PyGILState_GetThisThreadState() != nullptr) {
-    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-  }
-}
 
 // Calls f with each defined tensor of the arguments, as a reference into its IValue's list where it is in one.
 template <class F>
@@ -192,8 +183,7 @@ void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
   Recorder& r = recorder(device);
   r.wait_for_room(origin);
   std::lock_guard<SpinLock> guard(r.lock);
-  r.default_dtype(c10::typeMetaToScalarType(c10::get_default_dtype()), origin);
-  r.flags(origin);
+  r.prepare(origin);
   if (undefined) {
     each_tensor(recorded, args, [&](size_t, const at::Tensor& t) {
       if (ours(t) && !storage_of(*t.unsafeGetTensorImpl())->defined) {
@@ -235,13 +225,8 @@ at::Tensor with_shape(const at::Tensor& placeholder, const int64_t* word) {
   m.dtype = dtype_of_code(static_cast<uint32_t>(word[0]));
   m.sizes.assign(word + 2, word + 2 + rank);
   m.strides.assign(word + 2 + MYC_SHAPE_RANK, word + 2 + MYC_SHAPE_RANK + rank);
-  c10::Storage storage = placeholder.storage();
-  const int64_t bytes = bytes_of(m);
-  storage_of(*placeholder.unsafeGetTensorImpl())->set_bytes(bytes);
-  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(m.dtype));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
-  return t;
+  storage_of(*placeholder.unsafeGetTensorImpl())->set_bytes(bytes_of(m));
+  return at::detail::make_tensor<TensorImpl>(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
 }
 
 // Runs an op whose results have shapes that data decides, and waits for these.
@@ -359,12 +344,15 @@ void put_results(const Op& op, torch::jit::Stack* stack, c10::SmallVector<at::Te
 
 }  // namespace
 
+void keep_backward_in_this_thread_slow() {
+  this_thread.settled = true;
+  if (PyGILState_GetThisThreadState() != nullptr) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+}
+
 at::Tensor make_tensor(const OutMeta& m, c10::DeviceIndex device) {
-  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(make_storage(bytes_of(m), device),
-                                                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                          c10::scalarTypeToTypeMeta(m.dtype));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
-  return t;
+  return at::detail::make_tensor<TensorImpl>(make_storage(bytes_of(m), device), m.dtype, m.sizes, m.strides);
 }
 
 at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device) {
@@ -387,6 +375,7 @@ void refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
 void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const Op& op = op_for(handle);
   if (C10_UNLIKELY(!op.refusal.empty())) refuse(handle, stack);
+  if (op.elementwise && record_elementwise(op, stack)) return;
   check_not_forked();
   keep_backward_in_this_thread();
   const Origin origin = record_origin();  // may take the GIL: before any lock
@@ -468,7 +457,7 @@ void record_own(c10::DeviceIndex device, const char* name, std::initializer_list
   r.wait_for_room(origin);
   counters().ops.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard<SpinLock> guard(r.lock);
-  r.flags(origin);
+  r.prepare(origin);
   for (const OwnArgument& a : args) {
     const auto* t = std::get_if<at::Tensor>(&a);
     if (t != nullptr && !storage_of(*t->unsafeGetTensorImpl())->defined) {

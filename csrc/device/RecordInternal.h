@@ -18,10 +18,27 @@ namespace mycelya {
 
 inline bool ours(const at::Tensor& t) { return t.defined() && t.device().type() == kDevice; }
 
+// ---- Record.cpp ----
+
+// Backward then runs in the thread that calls it: with that thread's Python frames, in its order, and without 30 us of
+// hand-over. Only for Python's threads, once each: a user may turn it on again.
+void keep_backward_in_this_thread_slow();
+inline void keep_backward_in_this_thread() {
+  if (C10_UNLIKELY(!this_thread.settled)) keep_backward_in_this_thread_slow();
+}
+
 // ---- RecordWords.cpp ----
 
 // An argument as words of the trace.
 void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write);
+// The element of a 0-dim CPU tensor.
+void number_argument(Recorder& r, const at::Tensor& t);
+void scalar_argument(Recorder& r, char number_class, const c10::Scalar& s);
+
+// ---- RecordElementwise.cpp ----
+
+// The same as record_elementwise in Record.h for a call on the stack.
+bool record_elementwise(const Op& op, torch::jit::Stack* stack);
 
 // ---- RecordIndex.cpp ----
 

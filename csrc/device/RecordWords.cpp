@@ -51,7 +51,9 @@ void floating(Recorder& r, char cls, double v) {
   }
 }
 
-void scalar(Recorder& r, char cls, const c10::Scalar& s) {
+}  // namespace
+
+void scalar_argument(Recorder& r, char cls, const c10::Scalar& s) {
   if (cls == 'v' || cls == 's' || s.isComplex()) {
     number(r, s);
   } else if (s.isBoolean()) {
@@ -63,8 +65,7 @@ void scalar(Recorder& r, char cls, const c10::Scalar& s) {
   }
 }
 
-// The element of a 0-dim CPU tensor.
-void cpu_scalar(Recorder& r, const at::Tensor& t) {
+void number_argument(Recorder& r, const at::Tensor& t) {
   if (t.unsafeGetTensorImpl()->is_wrapped_number()) {
     uint64_t bits = 0;
     std::memcpy(&bits, t.const_data_ptr(), std::min<size_t>(8, t.itemsize()));
@@ -98,13 +99,15 @@ void cpu_scalar(Recorder& r, const at::Tensor& t) {
   if (t.itemsize() > 8) r.param(bits[1]);
 }
 
+namespace {
+
 void tensor(Recorder& r, const at::Tensor& t, bool write) {
   if (!t.defined()) {
     r.tag(MYC_W_NONE);
   } else if (ours(t)) {
     r.operand(*t.unsafeGetTensorImpl(), write);
   } else {
-    cpu_scalar(r, t);
+    number_argument(r, t);
   }
 }
 
@@ -140,7 +143,7 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) 
       r.tag(MYC_W_BOOL, v.toBool());
       break;
     case Kind::kScalar:
-      scalar(r, a.number_class, v.toScalar());
+      scalar_argument(r, a.number_class, v.toScalar());
       break;
     case Kind::kInts: {
       const auto list = v.toListRef();
@@ -163,7 +166,7 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) 
     case Kind::kScalars: {
       const auto list = v.toListRef();
       list_head(r, MYC_L_SCALARS, list.size());
-      for (const auto& e : list) scalar(r, 'v', e.toScalar());
+      for (const auto& e : list) scalar_argument(r, 'v', e.toScalar());
       break;
     }
     case Kind::kString: {

@@ -188,7 +188,7 @@ void Recorder::operand(const c10::TensorImpl& t, bool write) {
   } else if (s.geometry.matches(t)) {
     flags |= MYC_T_SAME;
   }
-  if (earlier_[s.local] != 0) storages_ = (storages_ ^ s.id) * 0x9E3779B97F4A7C15ull;
+  follow(s);
   const auto rank = static_cast<uint64_t>(t.dim());
   word(MYC_W_TENSOR | static_cast<uint64_t>(dtype_code(c10::typeMetaToScalarType(t.dtype()))) << 8 | rank << 16 |
        static_cast<uint64_t>(flags) << 24 | static_cast<uint64_t>(s.local) << 32);
@@ -408,13 +408,12 @@ void Recorder::wait_for_room_slow(Origin origin) {
   behind_.store(false, std::memory_order_relaxed);
 }
 
-Recorder& recorder(c10::DeviceIndex device) {
-  // Never destroyed: storages may die after the destructors of statics have run.
-  static constinit std::array<std::atomic<Recorder*>, kMaxDevices> all{};
-  Recorder* r = all[device].load(std::memory_order_acquire);
-  if (C10_LIKELY(r != nullptr)) return *r;
+constinit std::array<std::atomic<Recorder*>, kMaxDevices> recorders{};
+
+Recorder& make_recorder(c10::DeviceIndex device) {
+  Recorder* r = nullptr;
   auto* fresh = new Recorder(device);
-  if (all[device].compare_exchange_strong(r, fresh, std::memory_order_acq_rel)) return *fresh;
+  if (recorders[device].compare_exchange_strong(r, fresh, std::memory_order_acq_rel)) return *fresh;
   delete fresh;
   return *r;
 }

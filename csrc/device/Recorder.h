@@ -5,8 +5,10 @@
 // Any thread may record; the lock is held for one record at a time.
 #pragma once
 
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/TensorImpl.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -92,17 +94,26 @@ class Recorder {
 
   // An operand; its storage must be defined (see define_storage).
   void operand(const c10::TensorImpl& t, bool write);
+  // The same for one that is contiguous and whose storage the trace has probably seen so.
+  void contiguous_operand(const c10::TensorImpl& t, bool write) {
+    Storage& s = *storage_of(t);
+    if (C10_UNLIKELY(s.epoch != epoch_ || !s.geometry.is_contiguous_as(t))) return operand(t, write);
+    follow(s);
+    word(MYC_W_TENSOR | static_cast<uint64_t>(dtype_code(s.geometry.dtype)) << 8 |
+         static_cast<uint64_t>(s.geometry.sizes.size()) << 16 |
+         static_cast<uint64_t>(MYC_T_CONTIG | MYC_T_OFF0 | MYC_T_SAME | (write ? MYC_T_WRITE : 0)) << 24 |
+         static_cast<uint64_t>(s.local) << 32);
+  }
   // A fresh result: marks its storage defined.
   void result(const c10::TensorImpl& t);
 
   // Records mycelya::empty for a storage that nothing has written yet.
   void define_storage(const c10::TensorImpl& t, Origin origin);
-  // Records the default dtype, if the worker has another: it decides what division of integers and the like give.
-  void default_dtype(c10::ScalarType dtype, Origin origin) {
+  // Records what the next record's result depends on beside its operands, if the worker has it otherwise: the default
+  // dtype, which decides what division of integers and the like give, and the flags, which kernels read.
+  void prepare(Origin origin) {
+    const c10::ScalarType dtype = c10::typeMetaToScalarType(c10::get_default_dtype());
     if (C10_UNLIKELY(dtype != default_dtype_)) set_default_dtype(dtype, origin);
-  }
-  // Records the flags that were set since the last call: the worker's kernels read them.
-  void flags(Origin origin) {
     if (C10_UNLIKELY(flags_version.load(std::memory_order_acquire) != flags_version_)) set_flags(origin);
   }
   // Records the change of a defined storage's size; the caller then sets it.
@@ -130,6 +141,13 @@ class Recorder {
 
   c10::DeviceIndex device() const { return device_; }
 
+  // Calls of record_elementwise. Reading needs no `lock`.
+  void count_elementwise() {
+    elementwise_.store(elementwise_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  void reset_elementwise() { elementwise_.store(0, std::memory_order_relaxed); }
+  uint64_t elementwise() const { return elementwise_.load(std::memory_order_relaxed); }
+
   // From any thread, without `lock`.
   void died(const Storage& s);
   // Bytes that the worker could free but hasn't been told of. Without `lock`.
@@ -142,6 +160,10 @@ class Recorder {
   void set_default_dtype(c10::ScalarType dtype, Origin origin);
   void set_flags(Origin origin);
   uint32_t bind(Storage& s);
+  // Tells the detector of an operand's storage.
+  void follow(const Storage& s) {
+    if (earlier_[s.local] != 0) storages_ = (storages_ ^ s.id) * 0x9E3779B97F4A7C15ull;
+  }
   void dims(c10::IntArrayRef values);
   void geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
   void mark(uint32_t reason, Origin origin) {
@@ -170,6 +192,7 @@ class Recorder {
   std::atomic<uint64_t> ran_{1};
   c10::ScalarType default_dtype_ = c10::ScalarType::Float;
   uint64_t flags_version_ = 0;
+  std::atomic<uint64_t> elementwise_{0};
 
   struct Death {
     uint64_t id, epoch;
@@ -181,7 +204,13 @@ class Recorder {
   uint64_t dead_bytes_ = 0;
 };
 
-Recorder& recorder(c10::DeviceIndex device);
+// Made when it is asked for. Never destroyed: storages may die after the destructors of statics have run.
+extern std::array<std::atomic<Recorder*>, kMaxDevices> recorders;
+Recorder& make_recorder(c10::DeviceIndex device);
+inline Recorder& recorder(c10::DeviceIndex device) {
+  Recorder* r = recorders[static_cast<size_t>(device)].load(std::memory_order_acquire);
+  return C10_LIKELY(r != nullptr) ? *r : make_recorder(device);
+}
 
 // Called by a defined storage's destructor.
 void note_death(const Storage& s);

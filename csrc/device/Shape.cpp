@@ -16,6 +16,7 @@
 
 #include "Buffer.h"
 #include "Recorder.h"
+#include "Thread.h"
 
 namespace mycelya {
 namespace {
@@ -68,14 +69,18 @@ constexpr size_t kSlots = 1 << 13;
 struct Cache {
   std::vector<std::unique_ptr<Entry>> slots{kSlots};
   size_t used = 0;
-  Key key;         // of the call
-  OutMetas plain;  // what plain() has found: one result, or none of an op in place
+  Key key;  // of the call
 };
 
-// Asked once a call: each look at a variable of a thread is a call of the dynamic linker.
-C10_NOINLINE Cache& cache_here() {
+C10_NOINLINE Cache& make_cache() {
   static thread_local Cache cache;
+  this_thread.shapes = &cache;
   return cache;
+}
+
+Cache& cache_here() {
+  void* known = this_thread.shapes;
+  return C10_LIKELY(known != nullptr) ? *static_cast<Cache*>(known) : make_cache();
 }
 
 void put_tensor(Key& key, const at::Tensor& tensor) {
@@ -451,58 +456,12 @@ void check_sizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& r
   }
 }
 
-// What a plain op gives for operands of one shape and one dtype, all contiguous: that shape. Numbers beside them change
-// nothing. False: it is not so simple.
-bool plain(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& result) {
-  const c10::TensorImpl* first = nullptr;
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (op.args[i].kind == Kind::kScalar) {
-      if (const at::Scalar s = args[i].toScalar(); s.isComplex() || s.isBoolean()) return false;
-      continue;
-    }
-    if (!args[i].isTensor() || !args[i].toTensor().defined()) return false;
-    const at::Tensor& tensor = args[i].toTensor();
-    const c10::TensorImpl* t = tensor.unsafeGetTensorImpl();
-    const auto dtype = c10::typeMetaToScalarType(t->dtype());
-    if (first != nullptr && t->is_wrapped_number() && t->is_cpu() && !c10::isComplexType(dtype)) continue;
-    if (t->device_type() != kDevice || !t->is_contiguous()) return false;
-    if (first == nullptr) {
-      first = t;
-      if (dtype != at::kFloat && dtype != at::kDouble && dtype != at::kHalf && dtype != at::kBFloat16) return false;
-      // Such dims may have any stride.
-      for (const int64_t size : t->sizes()) {
-        if (size < 2) return false;
-      }
-    } else if (dtype != c10::typeMetaToScalarType(first->dtype()) || t->sizes() != first->sizes()) {
-      return false;
-    } else if (!op.writes.empty() && t != first && t->unsafe_storage().is_alias_of(first->unsafe_storage())) {
-      return false;
-    }
-  }
-  if (first == nullptr) return false;
-  if (!op.writes.empty()) {
-    result.clear();
-    return true;
-  }
-  result.resize(1);
-  OutMeta& m = result[0];
-  m.defined = true;
-  m.dtype = c10::typeMetaToScalarType(first->dtype());
-  m.sizes.assign(first->sizes().begin(), first->sizes().end());
-  m.strides.assign(first->strides().begin(), first->strides().end());
-  return true;
-}
-
 }  // namespace
 
 bool only_checking() { return checking_now; }
 
 const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
   Cache& cache = cache_here();
-  if (op.plain && plain(op, args, cache.plain)) {
-    counters().shape_hits.fetch_add(1, std::memory_order_relaxed);
-    return cache.plain;
-  }
   Key& key = cache.key;
   key.clear();
   key.put(reinterpret_cast<uintptr_t>(&op));

@@ -17,19 +17,37 @@
 namespace mycelya {
 namespace {
 
+// What a thread takes at a time.
+constexpr uint64_t kIds = 1 << 16, kAddresses = uint64_t{1} << 36;
 std::atomic<uint64_t> next_id{1};
 // Above anything the kernel hands out on x86-64 and arm64 with 47-bit user addresses, so a stray access faults.
 std::atomic<uint64_t> next_address{0x7000'0000'0000'0000ull};
 
+// n numbers in a row, of which it returns the first.
+C10_ALWAYS_INLINE uint64_t take_numbers(Range& range, uint64_t n, std::atomic<uint64_t>& next, uint64_t at_a_time) {
+  if (C10_UNLIKELY(range.end - range.first < n)) {
+    const uint64_t size = std::max(n, at_a_time);
+    range.first = next.fetch_add(size, std::memory_order_relaxed);
+    range.end = range.first + size;
+  }
+  const uint64_t first = range.first;
+  range.first += n;
+  return first;
+}
+
 void keep(void*) {}
 
-void count(c10::DeviceIndex device, int64_t bytes) {
+void count_allocation(c10::DeviceIndex device, int64_t bytes) {
   Memory& m = memory(device);
-  const int64_t now = m.now.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (bytes > 0) m.allocated.fetch_add(bytes, std::memory_order_relaxed);
+  const int64_t allocated = m.allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const int64_t now = allocated - m.freed.load(std::memory_order_relaxed);
   int64_t peak = m.peak.load(std::memory_order_relaxed);
   while (C10_UNLIKELY(now > peak) && !m.peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
   }
+}
+
+void count_free(c10::DeviceIndex device, int64_t bytes) {
+  memory(device).freed.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 using c10::CachingDeviceAllocator::DeviceStats;
@@ -45,15 +63,17 @@ class Allocator final : public c10::DeviceAllocator {
     DeviceStats stats;
     for (auto* stat :
          {&stats.allocated_bytes[0], &stats.reserved_bytes[0], &stats.active_bytes[0], &stats.requested_bytes[0]}) {
-      stat->current = m.now;
+      stat->current = m.now();
       stat->peak = m.peak;
-      stat->allocated = m.allocated;
-      stat->freed = m.allocated - m.now;
+      stat->allocated = m.allocated - m.forgotten;
+      stat->freed = m.freed - m.forgotten;
     }
     return stats;
   }
-  void resetAccumulatedStats(c10::DeviceIndex device) override { memory(device).allocated = memory(device).now.load(); }
-  void resetPeakStats(c10::DeviceIndex device) override { memory(device).peak = memory(device).now.load(); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    memory(device).forgotten = memory(device).freed.load();
+  }
+  void resetPeakStats(c10::DeviceIndex device) override { memory(device).peak = memory(device).now(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return memory_info(device); }
 
   c10::DataPtr allocate(size_t bytes) override { return fake_memory(bytes, current_device()); }
@@ -80,7 +100,7 @@ c10::intrusive_ptr<c10::StorageImpl> create(c10::StorageImpl::use_byte_size_t, c
 void Geometry::set(const c10::TensorImpl& t) {
   dtype = c10::typeMetaToScalarType(t.dtype());
   contiguous = t.is_contiguous();
-  sizes.assign(t.sizes().begin(), t.sizes().end());
+  set_sizes(t.sizes());
   if (contiguous) {
     strides.clear();
   } else {
@@ -99,30 +119,24 @@ bool Geometry::matches(const c10::TensorImpl& t) const {
   if (dtype != c10::typeMetaToScalarType(t.dtype()) || t.storage_offset() != 0 || contiguous != t.is_contiguous()) {
     return false;
   }
-  const auto same = [](c10::IntArrayRef a, c10::IntArrayRef b) {  // they are short: no call of memcmp
-    if (a.size() != b.size()) return false;
-    for (size_t i = 0; i < a.size(); ++i) {
-      if (a[i] != b[i]) return false;
-    }
-    return true;
-  };
-  return same(t.sizes(), sizes) && (contiguous || same(t.strides(), strides));
+  return same_dims(t.sizes(), sizes) && (contiguous || same_dims(t.strides(), strides));
 }
 
 Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable)
     : c10::StorageImpl(use_byte_size_t{}, std::move(bytes), std::move(data), &*mycelya::allocator(), resizable),
-      id(next_id.fetch_add(1, std::memory_order_relaxed)) {
+      id(take_numbers(this_thread.ids, 1, next_id, kIds)) {
   register_fallbacks();
-  count(device_index(), static_cast<int64_t>(nbytes()));
+  count_allocation(device_index(), static_cast<int64_t>(nbytes()));
 }
 
 Storage::~Storage() {
-  count(device_index(), -static_cast<int64_t>(nbytes()));
+  count_free(device_index(), static_cast<int64_t>(nbytes()));
   if (defined) note_death(*this);
 }
 
 void Storage::set_bytes(int64_t bytes) {
-  count(device_index(), bytes - static_cast<int64_t>(nbytes()));
+  count_free(device_index(), static_cast<int64_t>(nbytes()));
+  count_allocation(device_index(), bytes);
   set_data_ptr_noswap(fake_memory(bytes, device_index()));
   set_nbytes(bytes);
 }
@@ -150,7 +164,7 @@ c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device) {
   if (bytes == 0) return {nullptr, nullptr, &keep, c10::Device(kDevice, device)};
   // Rounded up to 512 bytes, CUDA's allocation granularity, and never 0, so that addresses differ.
   const uint64_t span = (bytes + 512) & ~uint64_t{511};
-  void* address = reinterpret_cast<void*>(next_address.fetch_add(span, std::memory_order_relaxed));
+  void* address = reinterpret_cast<void*>(take_numbers(this_thread.addresses, span, next_address, kAddresses));
   return {address, nullptr, &keep, c10::Device(kDevice, device)};
 }
 

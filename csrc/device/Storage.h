@@ -12,9 +12,20 @@
 
 #include <atomic>
 
+#include "Thread.h"
+
 namespace mycelya {
 
 constexpr auto kDevice = c10::DeviceType::PrivateUse1;
+
+// They are short: no call of memcmp.
+inline bool same_dims(c10::IntArrayRef a, c10::IntArrayRef b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
+}
 
 // Shape, strides (elements) and dtype under which a trace first saw a storage.
 struct Geometry {
@@ -24,18 +35,28 @@ struct Geometry {
   c10::SmallVector<int64_t, 5> strides;  // only kept when not contiguous
 
   void set(const c10::TensorImpl& t);
+  void set_sizes(c10::IntArrayRef values) {  // they are few: no call of memcpy
+    sizes.resize_for_overwrite(values.size());
+    for (size_t i = 0; i < values.size(); ++i) sizes[i] = values[i];
+  }
   void set_flat_bytes(int64_t bytes);
   void clear() { dtype = c10::ScalarType::Undefined; }
   // True if t is exactly this: same dtype, sizes, strides, and offset 0.
   bool matches(const c10::TensorImpl& t) const;
+  bool is_contiguous_as(const c10::TensorImpl& t) const {  // t: contiguous
+    return dtype == c10::typeMetaToScalarType(t.dtype()) && t.storage_offset() == 0 && contiguous &&
+           same_dims(t.sizes(), sizes);
+  }
 };
 
 class Storage final : public c10::StorageImpl {
  public:
   Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable);
   ~Storage() override;
+  static void* operator new(size_t bytes) { return take(this_thread.storages, bytes); }
+  static void operator delete(void* p) { give(this_thread.storages, p); }
 
-  const uint64_t id;     // 1, 2, 3, … over the process; names the storage on the worker
+  const uint64_t id;     // of no other in the process; names the storage on the worker
   bool defined = false;  // the worker has it, or a record of the open trace makes it
   uint64_t epoch = 0;    // trace in which the fields below hold; see Recorder
   uint32_t local = 0;    // its number in that trace
@@ -49,7 +70,9 @@ class Storage final : public c10::StorageImpl {
 // Bytes of the storages of a device that are alive, and their most since the last reset. What the worker holds may
 // differ for a moment: it makes storages when it gets to the record, and frees them when it is told.
 struct Memory {
-  std::atomic<int64_t> now{0}, peak{0}, allocated{0};  // allocated: in all
+  std::atomic<int64_t> allocated{0}, freed{0}, peak{0};
+  std::atomic<int64_t> forgotten{0};  // of both, by a reset
+  int64_t now() const { return allocated - freed; }
 };
 Memory& memory(c10::DeviceIndex device);
 // Free and total bytes of the worker's device; waits for the answer.

@@ -51,6 +51,13 @@ struct Borrowed {
   std::array<c10::IValue, kArguments> values;
 };
 
+template <class A>
+constexpr bool is_operand =
+    std::is_same_v<std::remove_cvref_t<A>, at::Tensor> || std::is_same_v<std::remove_cvref_t<A>, at::Scalar>;
+
+void put(Elementwise& call, const at::Tensor& t) { call.operands[call.n++] = &t; }
+void put(Elementwise& call, const at::Scalar& s) { call.number = &s; }
+
 using Fresh = c10::SmallVector<at::Tensor, 4>;
 
 template <class R, size_t... k>
@@ -63,13 +70,27 @@ struct Twin;
 template <class Operator, class R, class... A>
 struct Twin<Operator, R(A...)> {
   static R call(A... arguments) {
-    static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
-    static const Op& op = op_for(handle);
+    static const Op& op =
+        op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
+    if constexpr ((is_operand<A> && ...)) {
+      if (op.elementwise) {
+        Elementwise elementwise;
+        (put(elementwise, arguments), ...);
+        at::Tensor result;
+        if (C10_LIKELY(record_elementwise(op, elementwise, result))) {
+          if constexpr (std::is_same_v<R, at::Tensor&>) {
+            return std::get<0>(std::tie(arguments...));
+          } else {
+            return result;
+          }
+        }
+      }
+    }
     Fresh fresh;
     const Borrowed<sizeof...(A)> borrowed{{borrow(arguments)...}};
     if (C10_UNLIKELY(!record_plain(op, borrowed.values, fresh))) {
       torch::jit::Stack stack(borrowed.values.begin(), borrowed.values.end());
-      record(handle, &stack);
+      record(op.handle, &stack);
       fresh.clear();
       for (c10::IValue& value : stack) fresh.push_back(std::move(value).toTensor());
     }
