@@ -117,7 +117,7 @@ func start(t testing.TB) (*Runtime, *fakeWorker) {
 	w.server, err = l.Accept()
 	require.NoError(t, err)
 	w.conn = transport.New(w.server)
-	r := New(reluFrontend{}, func(Paths) provider.Provider { return w })
+	r := New(reluFrontend{}, func(Paths) provider.Provider { return w }, func(int32) Inbox { return NewInbox() })
 	require.NoError(t, r.Open(0, Paths{}, nil))
 	t.Cleanup(func() { w.die(); r.Close(0) })
 	return r, w

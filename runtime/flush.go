@@ -25,20 +25,28 @@ type call struct {
 	by      *charge
 }
 
-// flush takes a closed trace and returns before anything is compiled or sent; release, if not nil, is called once when its arrays
-// are no longer used. ErrPending: it was taken, but more traces are on their way than the credits allow.
+// flush takes a closed trace and returns before anything is compiled or sent; release is called once when its arrays are no
+// longer used. ErrPending: it was taken, but more traces are on their way than the credits allow.
 func (s *session) flush(t *Trace, release func()) error {
+	behind := s.credits.OnWay.Add(1) >= s.credits.Allowed.Load()
+	err := s.enqueue(nil, always, s.job(t, release))
+	switch {
+	case err != nil:
+		s.credits.OnWay.Add(-1)
+		release()
+	case behind:
+		return ErrPending
+	}
+	return err
+}
+
+// job is the sender's part of flush.
+func (s *session) job(t *Trace, release func()) func() {
 	by := s.metrics.bill.at(t.ReasonOrigin)
 	if len(t.Origins) > 0 {
 		s.metrics.cut(t.Reason, by)
 	}
-	behind := false
-	credit := func() bool {
-		s.calls++
-		behind = s.calls >= s.pace.ahead()
-		return true
-	}
-	err := s.enqueue(by, credit, func() {
+	return func() {
 		defer release()
 		if !s.alive() {
 			return
@@ -49,14 +57,7 @@ func (s *session) flush(t *Trace, release func()) error {
 				s.poison(t, changed, err)
 			}
 		}
-	})
-	switch {
-	case err != nil:
-		release()
-	case behind:
-		return ErrPending
 	}
-	return err
 }
 
 // room begins a wait until fewer traces are on their way than the credits allow.
@@ -101,7 +102,7 @@ func (p *pace) ahead() int {
 
 // admit ends the waits for room if there is some. The lock is held.
 func (s *session) admit() {
-	if s.calls < s.pace.ahead() {
+	if s.credits.OnWay.Load() < s.credits.Allowed.Load() {
 		for _, t := range s.waiting {
 			t.end(nil)
 		}
@@ -324,7 +325,7 @@ func (s *session) credit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone == nil {
-		s.calls--
+		s.credits.OnWay.Add(-1)
 	}
 	s.admit()
 }

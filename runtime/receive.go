@@ -109,8 +109,9 @@ func (s *session) done(seq uint64, m *pb.Done) error {
 		return err
 	}
 	delete(s.pending, seq)
-	s.calls--
 	s.pace.done()
+	s.credits.Allowed.Store(int64(s.pace.ahead()))
+	s.credits.OnWay.Add(-1)
 	s.admit()
 	s.mu.Unlock()
 	if m.Failed > 0 {

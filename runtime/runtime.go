@@ -20,6 +20,7 @@ import (
 type Runtime struct {
 	frontend Frontend
 	provide  func(Paths) provider.Provider
+	inbox    func(index int32) Inbox
 	metrics  metrics
 
 	mu       sync.Mutex
@@ -29,9 +30,9 @@ type Runtime struct {
 	next     uint64
 }
 
-// New returns a runtime without devices; provide gives the provider of a device's worker.
-func New(frontend Frontend, provide func(Paths) provider.Provider) *Runtime {
-	return &Runtime{frontend: frontend, provide: provide, sessions: map[int32]*session{}, tickets: map[uint64]*Ticket{}}
+// New returns a runtime without devices; provide gives the provider of a device's worker, inbox its inbox.
+func New(frontend Frontend, provide func(Paths) provider.Provider, inbox func(index int32) Inbox) *Runtime {
+	return &Runtime{frontend: frontend, provide: provide, inbox: inbox, sessions: map[int32]*session{}, tickets: map[uint64]*Ticket{}}
 }
 
 // Open makes a device usable; its worker starts at the first call that needs it.
@@ -48,7 +49,7 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 		}
 		r.settings = settings
 	}
-	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, r.provide(paths))
+	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, r.provide(paths), r.inbox(index))
 	if err != nil {
 		return err
 	}
@@ -204,10 +205,25 @@ func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
 }
 
 // Metrics returns what was counted since the last reset, as a JSON object.
-func (r *Runtime) Metrics() []byte { return r.metrics.JSON() }
+func (r *Runtime) Metrics() []byte {
+	r.collect()
+	return r.metrics.JSON()
+}
+
+// collect counts the traces that lie in inboxes.
+func (r *Runtime) collect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.sessions {
+		s.collect()
+	}
+}
 
 // Bill returns what each line of the user's program has cost since the last reset, as a JSON array of lines.
-func (r *Runtime) Bill() []byte { return r.metrics.bill.JSON(r.frontend.Origin) }
+func (r *Runtime) Bill() []byte {
+	r.collect()
+	return r.metrics.bill.JSON(r.frontend.Origin)
+}
 
 // Explain says which programs a device has compiled and why.
 func (r *Runtime) Explain(index int32) (string, error) {
@@ -228,7 +244,10 @@ func (r *Runtime) Pending(index int32, t *Trace, storage uint64) (string, error)
 }
 
 // ResetMetrics sets all counters to 0, those of the bill too.
-func (r *Runtime) ResetMetrics() { r.metrics.reset() }
+func (r *Runtime) ResetMetrics() {
+	r.collect()
+	r.metrics.reset()
+}
 
 // FDs are the descriptors of this process that a forked child must close.
 func (r *Runtime) FDs() (out []int) {

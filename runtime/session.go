@@ -28,6 +28,8 @@ type session struct {
 	metrics  *metrics
 	log      *slog.Logger
 	provider provider.Provider
+	inbox    Inbox
+	credits  *Credits
 	ctx      context.Context // ends with the session
 	cancel   context.CancelFunc
 
@@ -40,7 +42,6 @@ type session struct {
 	changed  *sync.Cond // something below has
 	started  bool
 	queue    []func()
-	calls    int // traces flushed whose Done has not arrived
 	pace     pace
 	waiting  []*Ticket // for calls to get fewer
 	uploads  uint64    // bytes copied and not sent, or shared and not read
@@ -57,16 +58,19 @@ type session struct {
 	history  history
 }
 
-func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider) (*session, error) {
+func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider, inbox Inbox) (*session, error) {
 	programs, err := newPrograms()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &session{index: index, paths: paths, settings: settings, frontend: frontend, metrics: m, provider: p, programs: programs,
+		inbox: inbox, credits: inbox.Credits(),
 		ctx: ctx, cancel: cancel, log: settings.Log.With("device", index), poisoned: map[uint64]*Error{}, ended: make(chan struct{}),
 		pending: map[uint64]*call{}, tickets: map[uint64]*Ticket{}, failures: newFailures(),
 		shared: sharing{blocks: map[uint64]struct{}{}, reading: map[uint64]func(){}}}
+	s.credits.OnWay.Store(0)
+	s.credits.Allowed.Store(int64(s.pace.ahead()))
 	s.changed = sync.NewCond(&s.mu)
 	return s, nil
 }
@@ -90,13 +94,35 @@ func (s *session) enqueue(by *charge, ready func() bool, job func()) error {
 	if s.gone != nil {
 		return s.gone
 	}
+	s.collectLocked()
+	s.queue = append(s.queue, job)
 	if !s.started {
 		s.started = true
 		go s.send()
 	}
-	s.queue = append(s.queue, job)
-	s.changed.Broadcast()
+	s.inbox.Ring()
 	return nil
+}
+
+// collect takes what lies in the inbox into the queue.
+func (s *session) collect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.collectLocked() {
+		s.inbox.Ring()
+	}
+}
+
+// collectLocked is collect with the lock held, without waking the sender. It says whether there was anything.
+func (s *session) collectLocked() (any bool) {
+	for {
+		t, release := s.inbox.Take()
+		if t == nil {
+			return any
+		}
+		s.queue = append(s.queue, s.job(t, release))
+		any = true
+	}
 }
 
 func always() bool { return true }
@@ -104,21 +130,33 @@ func always() bool { return true }
 // send is the sender goroutine.
 func (s *session) send() {
 	defer close(s.ended)
+	s.mu.Lock()
+	s.inbox.Open(s.gone == nil)
+	s.mu.Unlock()
 	s.start()
+	for job := s.nextJob(); job != nil; job = s.nextJob() {
+		s.run(job)
+	}
+}
+
+// nextJob waits for the next job; nil when the session is closing and there are no more.
+func (s *session) nextJob() func() {
 	for {
 		s.mu.Lock()
-		for len(s.queue) == 0 && !s.closing {
-			s.changed.Wait()
-		}
-		if len(s.queue) == 0 {
+		s.collectLocked()
+		if len(s.queue) > 0 {
+			job := s.queue[0]
+			s.queue[0] = nil
+			s.queue = s.queue[1:]
 			s.mu.Unlock()
-			return
+			return job
 		}
-		job := s.queue[0]
-		s.queue[0] = nil
-		s.queue = s.queue[1:]
+		closing := s.closing
 		s.mu.Unlock()
-		s.run(job)
+		if closing {
+			return nil
+		}
+		s.inbox.Wait()
 	}
 }
 
@@ -207,7 +245,9 @@ func (s *session) lose(why *Error) {
 	s.gone = why
 	tickets, waiting, reading := s.tickets, s.waiting, s.shared.reading
 	s.shared.reading = map[uint64]func(){}
-	s.tickets, s.waiting, s.pending, s.calls = map[uint64]*Ticket{}, nil, map[uint64]*call{}, 0
+	s.tickets, s.waiting, s.pending = map[uint64]*Ticket{}, nil, map[uint64]*call{}
+	s.credits.OnWay.Store(0)
+	s.inbox.Open(false)
 	conn := s.conn
 	s.changed.Broadcast()
 	s.mu.Unlock()
@@ -233,7 +273,7 @@ func (s *session) close() {
 	s.mu.Lock()
 	s.closing = true
 	started := s.started
-	s.changed.Broadcast()
+	s.inbox.Ring()
 	s.mu.Unlock()
 	if started {
 		<-s.ended

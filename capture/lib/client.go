@@ -24,7 +24,7 @@ func (f frontend) Origin(code, offset uint32) ir.Origin { return f.names.Origin(
 func newClient(names *capture.Table) *runtime.Runtime {
 	return runtime.New(frontend{names}, func(p runtime.Paths) provider.Provider {
 		return local.Provider{Paths: local.Spec{Worker: p.Worker, Exec: p.Exec, TorchLib: p.TorchLib}}
-	})
+	}, newInbox)
 }
 
 func (f frontend) Compare(here, there *runtime.Trace) (*runtime.Difference, error) {

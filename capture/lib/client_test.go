@@ -55,7 +55,7 @@ func open(t testing.TB, environment ...string) *device {
 	names := capture.NewTable()
 	r := runtime.New(frontend{names}, func(runtime.Paths) provider.Provider {
 		return local.Provider{Paths: local.Spec{Worker: workerBin, Backend: "ref"}}
-	})
+	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{Device: "cpu"}, environment))
 	t.Cleanup(func() { r.Close(0) })
 	return &device{t, r, names}
@@ -301,7 +301,7 @@ func TestAKilledWorker(t *testing.T) {
 func TestAMissingWorker(t *testing.T) {
 	r := runtime.New(frontend{capture.NewTable()}, func(runtime.Paths) provider.Provider {
 		return local.Provider{Paths: local.Spec{Worker: "/nowhere/mycelya-worker", Backend: "ref"}}
-	})
+	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{}, nil))
 	defer r.Close(0)
 	_, err := r.DeviceInfo(0)
@@ -389,7 +389,7 @@ func TestDumpOfAStep(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	r := runtime.New(frontend{capture.NewTable()}, nil)
+	r := runtime.New(frontend{capture.NewTable()}, nil, newInbox)
 	for env, want := range map[string]string{
 		"MYCELYA_DUMP=-,pases":  `MYCELYA_DUMP has no word "pases"`,
 		"MYCELYA_CHECK=9":       `MYCELYA_CHECK is "9"; it is 0`,

@@ -3,7 +3,8 @@
 
 // Command lib is the client library that csrc/device loads: the functions of part 2 of csrc/abi/mycelya.h, each handed on
 // to package runtime with C's memory as Go slices. It never keeps a pointer beyond a call, except the destination of a
-// read until its ticket ends, and the bytes and the count of a shared upload until it is over.
+// read until its ticket ends, the bytes and the count of a shared upload until it is over, and the arrays of a trace until it
+// has said that it doesn't use them any more.
 package main
 
 /*
@@ -121,12 +122,11 @@ func myc_close(index C.int32_t, out *C.myc_error) C.int32_t {
 	return call(out, func() error { client.Close(int32(index)); return nil })
 }
 
-//export myc_flush
-func myc_flush(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t {
-	return call(out, func() error {
-		inUse := (*uint32)(unsafe.Pointer(t.in_use))
-		return client.Flush(int32(index), trace(t), func() { atomic.StoreUint32(inUse, 0) })
-	})
+// The way of myc_flush (inbox.c) where the device has no sender yet, or none any more.
+//
+//export mycFlushByCall
+func mycFlushByCall(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t {
+	return call(out, func() error { return client.Flush(int32(index), trace(t), release(t)) })
 }
 
 // trace is a trace of C as one of Go; its arrays are still C's.

@@ -101,13 +101,20 @@ void number_argument(Recorder& r, const at::Tensor& t) {
 
 namespace {
 
-void tensor(Recorder& r, const at::Tensor& t, bool write) {
-  if (!t.defined()) {
+// value: a tensor or None.
+void tensor(Recorder& r, const c10::IValue& value, bool write) {
+  if (value.isNone() || !value.toTensor().defined()) {
     r.tag(MYC_W_NONE);
-  } else if (ours(t)) {
-    r.operand(*t.unsafeGetTensorImpl(), write);
-  } else {
+    return;
+  }
+  const at::Tensor& t = value.toTensor();
+  const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+  if (C10_UNLIKELY(impl.device_type() != kDevice)) {
     number_argument(r, t);
+  } else if (impl.is_contiguous()) {
+    r.contiguous_operand(impl, write);
+  } else {
+    r.operand(impl, write);
   }
 }
 
@@ -124,13 +131,13 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) 
   }
   switch (a.kind) {
     case Kind::kTensor:
-      tensor(r, v.toTensor(), write);
+      tensor(r, v, write);
       break;
     case Kind::kTensors:
     case Kind::kOptTensors: {
       const auto list = v.toListRef();
       list_head(r, a.kind == Kind::kTensors ? MYC_L_TENSORS : MYC_L_OPT_TENSORS, list.size());
-      for (const auto& e : list) tensor(r, e.isNone() ? at::Tensor() : e.toTensor(), write);
+      for (const auto& e : list) tensor(r, e, write);
       break;
     }
     case Kind::kInt:

@@ -83,18 +83,16 @@ static_assert(std::size(kTypes) == MYC_DTYPES);
 
 // By type; 0 for those that no worker has.
 constexpr auto kCodes = [] {
-  std::array<uint8_t, static_cast<size_t>(c10::ScalarType::NumOptions)> codes{};
+  DtypeCodes codes{};
   for (uint8_t code = 1; code < MYC_DTYPES; ++code) codes[static_cast<size_t>(kTypes[code])] = code;
   return codes;
 }();
 
 }  // namespace
 
-uint32_t dtype_code(c10::ScalarType t) {
-  const uint32_t code = kCodes.at(static_cast<size_t>(t));
-  TORCH_CHECK_NOT_IMPLEMENTED(code != 0, "mycelya has no tensors of dtype ", t, ".");
-  return code;
-}
+const DtypeCodes dtype_codes = kCodes;
+
+void refuse_dtype(c10::ScalarType t) { TORCH_CHECK_NOT_IMPLEMENTED(false, "mycelya has no tensors of dtype ", t, "."); }
 
 c10::ScalarType dtype_of_code(uint32_t code) {
   TORCH_CHECK(code > 0 && code < MYC_DTYPES, "BUG: the worker named dtype ", code, ".");

@@ -47,7 +47,14 @@ struct Counters {
 Counters& counters();
 
 // Our dtype number (MYC_*); throws for a dtype that no worker has.
-uint32_t dtype_code(c10::ScalarType t);
+using DtypeCodes = std::array<uint8_t, static_cast<size_t>(c10::ScalarType::NumOptions)>;
+extern const DtypeCodes dtype_codes;  // 0 for a dtype that no worker has
+[[noreturn]] void refuse_dtype(c10::ScalarType t);
+inline uint32_t dtype_code(c10::ScalarType t) {
+  const uint32_t code = dtype_codes[static_cast<size_t>(t)];
+  if (C10_UNLIKELY(code == 0)) refuse_dtype(t);
+  return code;
+}
 bool has_dtype(c10::ScalarType t);
 // The other way, for a number that dtype_code gave.
 c10::ScalarType dtype_of_code(uint32_t code);

@@ -83,17 +83,18 @@ Cache& cache_here() {
   return C10_LIKELY(known != nullptr) ? *static_cast<Cache*>(known) : make_cache();
 }
 
-void put_tensor(Key& key, const at::Tensor& tensor) {
-  if (!tensor.defined()) {
+// value: a tensor or None.
+void put_tensor(Key& key, const c10::IValue& value) {
+  if (value.isNone() || !value.toTensor().defined()) {
     key.put(0);
     return;
   }
-  const auto& t = *tensor.unsafeGetTensorImpl();
-  const auto dim = static_cast<uint64_t>(t.dim());
-  key.put(1 | static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())) << 8 | dim << 16 |
+  const auto& t = *value.toTensor().unsafeGetTensorImpl();
+  const c10::IntArrayRef sizes = t.sizes(), strides = t.strides();
+  key.put(1 | static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())) << 8 | uint64_t{sizes.size()} << 16 |
           static_cast<uint64_t>(t.is_wrapped_number()) << 24 | static_cast<uint64_t>(t.is_cpu()) << 25);
-  for (const int64_t v : t.sizes()) key.put(static_cast<uint64_t>(v));
-  for (const int64_t v : t.strides()) key.put(static_cast<uint64_t>(v));
+  for (const int64_t v : sizes) key.put(static_cast<uint64_t>(v));
+  for (const int64_t v : strides) key.put(static_cast<uint64_t>(v));
 }
 
 // Operands that share a storage with a written one: the overlap check depends on where they lie in it.
@@ -141,13 +142,13 @@ void put(Key& key, const Argument& a, const c10::IValue& v) {
   }
   switch (a.kind) {
     case Kind::kTensor:
-      put_tensor(key, v.toTensor());
+      put_tensor(key, v);
       break;
     case Kind::kTensors:
     case Kind::kOptTensors: {
       const auto list = v.toListRef();
       key.put(list.size());
-      for (const auto& e : list) put_tensor(key, e.isNone() ? at::Tensor() : e.toTensor());
+      for (const auto& e : list) put_tensor(key, e);
       break;
     }
     case Kind::kInt:
