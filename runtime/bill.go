@@ -19,7 +19,7 @@ type Place = [2]uint32
 
 // charge is what one place has cost since the last reset. A nil charge is nobody's.
 type charge struct {
-	cuts       [len(cutNames)]atomic.Uint64
+	cuts       [len(Reasons)]atomic.Uint64
 	compiled   atomic.Uint64 // programs
 	roundTrips atomic.Uint64
 	sent       atomic.Uint64 // bytes, uploads included
@@ -49,10 +49,29 @@ func (b *bill) at(p Place) *charge {
 	return c
 }
 
+// reset sets all charges to 0. They stay: what is on its way is charged to them when it comes.
 func (b *bill) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.by = nil
+	for _, c := range b.by {
+		for _, n := range c.counters() {
+			n.Store(0)
+		}
+		c.stalled.Store(0)
+	}
+}
+
+func (c *charge) counters() []*atomic.Uint64 {
+	all := []*atomic.Uint64{&c.compiled, &c.roundTrips, &c.sent, &c.uploaded, &c.received, &c.stalls}
+	for i := range c.cuts {
+		all = append(all, &c.cuts[i])
+	}
+	return all
+}
+
+// empty says whether nothing has been charged.
+func (c *charge) empty() bool {
+	return !slices.ContainsFunc(c.counters(), func(n *atomic.Uint64) bool { return n.Load() != 0 })
 }
 
 // line is one entry of the bill: all that a line of the program has cost.
@@ -74,7 +93,9 @@ func (b *bill) JSON(origin func(code, offset uint32) ir.Origin) []byte {
 	b.mu.Lock()
 	places := make(map[Place]*charge, len(b.by))
 	for p, c := range b.by {
-		places[p] = c
+		if !c.empty() {
+			places[p] = c
+		}
 	}
 	b.mu.Unlock()
 	lines := map[ir.Origin]*line{}
@@ -105,7 +126,7 @@ func (b *bill) JSON(origin func(code, offset uint32) ir.Origin) []byte {
 func (l *line) add(c *charge) {
 	for i := range c.cuts {
 		if n := c.cuts[i].Load(); n > 0 {
-			l.Cuts[cutNames[i]] += n
+			l.Cuts[Reasons[i].Name] += n
 		}
 	}
 	l.Compiled += c.compiled.Load()

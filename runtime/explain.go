@@ -56,13 +56,6 @@ const (
 	maxKnownWords = 4 << 20 // 32 MiB
 )
 
-// whyCut says what each reason of a cut means, in the order of cutNames.
-var whyCut = [len(cutNames)]string{
-	"no reason was given", "a value was read", "the device was waited for", "an optimizer's step ended",
-	"a line that had uploaded data did so again", "it was as long as a program may be", "flush() was called", "the process ended",
-	"data decides a shape", "an event was recorded", "a round of a loop ended",
-}
-
 // note adds a program and, if ops is not nil, its trace to those that others are compared with.
 func (h *history) note(a *account, t *Trace, ops []string) {
 	h.mu.Lock()
@@ -206,7 +199,7 @@ func (h *history) text(index int) string {
 		} else {
 			fmt.Fprintf(&b, "%s, compiled in %.1f ms, called %s", count(uint64(a.ops), "op"), float64(a.took.Microseconds())/1e3, count(a.calls.Load(), "time"))
 		}
-		fmt.Fprintf(&b, "\n  Cut because %s.\n  %s\n", whyCut[min(int(a.reason), len(whyCut)-1)], strings.ReplaceAll(a.why, "\n", "\n  "))
+		fmt.Fprintf(&b, "\n  Cut because %s.\n  %s\n", Reasons[min(int(a.reason), len(Reasons)-1)].Why, strings.ReplaceAll(a.why, "\n", "\n  "))
 	}
 	return b.String()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/mycelya/mycelya/passes"
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/dump"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -208,19 +209,10 @@ func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *v
 
 // recheck compiles a trace again that a program was found for: the call of the one must be the call of the other.
 func (s *session) recheck(t *Trace, v *variant) error {
-	c, err := s.frontend.Build(t, v.wanted)
+	_, fresh, err := s.lower(t, v.wanted, v.key[:], false)
 	if err != nil {
 		return err
 	}
-	g, err := passes.Run(c.Graph, s.settings.passes(nil))
-	if err != nil {
-		return err
-	}
-	fresh, err := codegen.Compile(g, c.options())
-	if err != nil {
-		return err
-	}
-	fresh.Program.Key = v.key[:]
 	want, err := fresh.Params(t.Params)
 	if err != nil {
 		return err
@@ -237,8 +229,8 @@ func (s *session) recheck(t *Trace, v *variant) error {
 	return nil
 }
 
-// build takes a trace through capture, passes and codegen. What it knows of the trace is returned with an error too.
-func (s *session) build(t *Trace, e *entry, v *variant) (*Captured, error) {
+// build makes the program of a variant. What it knows of the trace is returned with an error too.
+func (s *session) build(t *Trace, e *entry, v *variant) (c *Captured, err error) {
 	v.wanted = make([]bool, len(t.Alive))
 	for i, a := range t.Alive {
 		v.wanted[i] = a != 0
@@ -246,26 +238,35 @@ func (s *session) build(t *Trace, e *entry, v *variant) (*Captured, error) {
 	if e != nil {
 		v.wanted = e.union(t)
 	}
-	c, err := s.frontend.Build(t, v.wanted)
+	c, v.compiled, err = s.lower(t, v.wanted, v.key[:], true)
+	return c, err
+}
+
+// lower takes a trace through capture, passes and codegen; show: to the dumps too.
+func (s *session) lower(t *Trace, wanted []bool, key []byte, show bool) (*Captured, *codegen.Compiled, error) {
+	c, err := s.frontend.Build(t, wanted)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	watch := s.settings.Dump.Program(c.Graph.Name, v.key[:])
+	var watch *dump.Program
+	if show {
+		watch = s.settings.Dump.Program(c.Graph.Name, key)
+	}
 	g, err := passes.Run(c.Graph, s.settings.passes(watch))
 	if err != nil {
-		return c, err
+		return c, nil, err
 	}
-	if v.compiled, err = codegen.Compile(g, c.options()); err != nil {
+	compiled, err := codegen.Compile(g, c.options())
+	if err == nil {
+		compiled.Program.Key = key
+		err = acceptable(compiled.Program) // here it is one trace's error, at the worker the session's
+	}
+	if err != nil {
 		watch.Failed(err)
-		return c, err
+		return c, nil, err
 	}
-	v.compiled.Program.Key = v.key[:]
-	if err := acceptable(v.compiled.Program); err != nil { // here it is one trace's error, at the worker the session's
-		watch.Failed(err)
-		return c, err
-	}
-	watch.Plan(g, v.compiled)
-	return c, nil
+	watch.Plan(g, compiled)
+	return c, compiled, nil
 }
 
 // acceptable says whether a worker will take a program.

@@ -9,11 +9,17 @@ import (
 	"time"
 )
 
-var cutNames = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat"}
+// Reasons are the causes of a cut, by MYC_CUT_*: their names, which are capture's, and how a sentence after "because" goes on.
+var Reasons = [...]struct{ Name, Why string }{
+	{"none", "no reason was given"}, {"read", "a value was read"}, {"sync", "the device was waited for"},
+	{"step", "an optimizer's step ended"}, {"upload", "a line that had uploaded data did so again"},
+	{"size", "it was as long as a program may be"}, {"flush", "flush() was called"}, {"exit", "the process ended"},
+	{"shape", "data decides a shape"}, {"event", "an event was recorded"}, {"repeat", "a round of a loop ended"},
+}
 
 // metrics counts what all sessions did since the last reset.
 type metrics struct {
-	cuts            [len(cutNames)]atomic.Uint64
+	cuts            [len(Reasons)]atomic.Uint64
 	programHits     atomic.Uint64
 	programMisses   atomic.Uint64
 	hashCollisions  atomic.Uint64
@@ -45,16 +51,20 @@ func (m *metrics) cut(reason uint32, by *charge) {
 func (m *metrics) sent(bytes uint64, by *charge) {
 	m.messagesSent.Add(1)
 	m.bytesSent.Add(bytes)
-	if by != nil {
-		by.sent.Add(bytes)
-	}
+	m.payer(by).sent.Add(bytes)
 }
 
 func (m *metrics) received(bytes uint64, by *charge) {
 	m.bytesReceived.Add(bytes)
-	if by != nil {
-		by.received.Add(bytes)
+	m.payer(by).received.Add(bytes)
+}
+
+// payer is by, or nobody in particular.
+func (m *metrics) payer(by *charge) *charge {
+	if by == nil {
+		return m.bill.at(Place{})
 	}
+	return by
 }
 
 func (m *metrics) uploaded(bytes uint64, by *charge) {
@@ -86,7 +96,7 @@ func (m *metrics) JSON() []byte {
 	cuts := map[string]uint64{}
 	for i := range m.cuts {
 		if n := m.cuts[i].Load(); n > 0 {
-			cuts[cutNames[i]] = n
+			cuts[Reasons[i].Name] = n
 		}
 	}
 	b, err := json.Marshal(map[string]any{

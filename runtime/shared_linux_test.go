@@ -4,6 +4,7 @@
 package runtime
 
 import (
+	"encoding/json"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -115,6 +116,16 @@ func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 	h := w.uploadFrom(b, 9)
 	w.send(transport.Uploaded, h.Seq, &pb.Uploaded{}, nil)
 	b.soonFree(t)
+
+	var lines []line
+	require.NoError(t, json.Unmarshal(r.Bill(), &lines))
+	sent := uint64(0)
+	for _, l := range lines {
+		sent += l.Sent
+	}
+	require.EqualValues(t, metricsOf(t, r)["bytes_sent"], sent, "nobody's bytes are on the bill, too")
+	r.ResetMetrics()
+	require.Equal(t, "[]", string(r.Bill()))
 }
 
 func TestAWorkerThatTakesNoBlocksGetsBytes(t *testing.T) {

@@ -388,6 +388,13 @@ func TestDumpOfAStep(t *testing.T) {
 	require.True(t, strings.HasPrefix(string(b), "000  train.py:7"))
 }
 
+func TestReasonsHaveCapturesNames(t *testing.T) {
+	for i, r := range runtime.Reasons {
+		require.Equal(t, capture.Reasons[i], r.Name)
+	}
+	require.Len(t, runtime.Reasons, len(capture.Reasons))
+}
+
 func TestSettings(t *testing.T) {
 	r := runtime.New(frontend{capture.NewTable()}, nil, newInbox)
 	for env, want := range map[string]string{

@@ -232,4 +232,11 @@ void wait_for(const Client& c, uint64_t ticket) {
   }
 }
 
+bool has_ended(const Client& c, uint64_t& ticket, myc_error& error) {
+  error.kind = c.wait(ticket, 0, &error);
+  if (error.kind == MYC_PENDING) return false;
+  ticket = 0;
+  return true;
+}
+
 }  // namespace mycelya

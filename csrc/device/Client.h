@@ -101,4 +101,7 @@ class NoGil {
 // Waits for a ticket, with Python's signals handled meanwhile: Ctrl-C raises KeyboardInterrupt.
 void wait_for(const Client& c, uint64_t ticket);
 
+// Whether a ticket has ended, without waiting. It is 0 then, and the error says how.
+bool has_ended(const Client& c, uint64_t& ticket, myc_error& error);
+
 }  // namespace mycelya

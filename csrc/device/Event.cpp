@@ -42,10 +42,7 @@ void Event::record(c10::DeviceIndex device, bool timed) {
 bool Event::done() {
   if (ticket_ == 0) return true;
   auto error = std::make_unique<myc_error>();
-  const int32_t kind = client().wait(ticket_, 0, error.get());
-  if (kind == MYC_PENDING) return false;
-  ticket_ = 0;
-  error->kind = kind;
+  if (!has_ended(client(), ticket_, *error)) return false;
   raise(*error);
   return true;
 }

@@ -310,6 +310,14 @@ void Recorder::upload(Origin origin) {
   }
 }
 
+void Recorder::read(const Storage& s, Origin origin) {
+  if (s.epoch == epoch_) {
+    cut(MYC_CUT_READ, origin);
+  } else if (mark_ != MYC_CUT_NONE) {
+    cut(mark_, mark_origin_);  // it would be, at the next record: the worker needn't wait for that
+  }
+}
+
 // Without reason; the arrays stay where they are.
 myc_trace Recorder::trace_of(const Streams& streams) const {
   myc_trace trace{};

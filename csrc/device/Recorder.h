@@ -140,6 +140,9 @@ class Recorder {
   // Notes that an upload comes from here. Where one came from before, with ops between, a loop has come round: that
   // ends the trace, as a marked step does. Uploads from other places belong to the round, wherever they come in it.
   void upload(Origin origin);
+  // Notes that a storage is read from here. That ends the trace if it has to do with the storage; what is older has been
+  // handed over already, and waiting for it is not waiting for the trace.
+  void read(const Storage& s, Origin origin);
   // All that was recorded before trace `epoch` has run. Without `lock`.
   void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
   // Whether there is nothing that could still run.

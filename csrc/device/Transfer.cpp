@@ -142,7 +142,7 @@ uint64_t begin_download(const at::Tensor& t, void* out) {
   {
     std::lock_guard<SpinLock> guard(r.lock);
     if (!storage_of(impl)->defined) r.define_storage(impl, origin);
-    r.cut(MYC_CUT_READ, origin);
+    r.read(*storage_of(impl), origin);
   }
   const Client& c = client_for(device);
   const myc_view view{storage_of(impl)->id, dtype_code(t.scalar_type()), static_cast<uint32_t>(t.dim()),
@@ -173,11 +173,8 @@ Download::~Download() {
 bool Download::done() {
   if (ticket_ == 0) return true;
   auto error = std::make_unique<myc_error>();
-  const int32_t kind = client().wait(ticket_, 0, error.get());
-  if (kind == MYC_PENDING) return false;
-  ticket_ = 0;
-  error->kind = kind;
-  if (kind != MYC_OK) failed_ = std::move(error);
+  if (!has_ended(client(), ticket_, *error)) return false;
+  if (error->kind != MYC_OK) failed_ = std::move(error);
   return true;
 }
 
@@ -336,10 +333,7 @@ bool query(c10::DeviceIndex device) {
     if (q.ticket == 0) raise(*error);
   }
   // The same question until it is answered: a loop that asks has to come to an end.
-  const int32_t kind = c.wait(q.ticket, 0, error.get());
-  if (kind == MYC_PENDING) return false;
-  q.ticket = 0;
-  error->kind = kind;
+  if (!has_ended(c, q.ticket, *error)) return false;
   raise(*error);
   over[device].store(q.uploads, std::memory_order_relaxed);
   collect_pinned();

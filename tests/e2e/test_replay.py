@@ -157,6 +157,59 @@ def test_a_client_a_thousand_steps_ahead(counters):
     same(w, expected)
 
 
+def test_reading_what_is_older_ends_no_trace(counters):
+    """A read waits for what it needs: not for the ops that were recorded since."""
+
+    def loop(device):
+        x = torch.linspace(-1, 1, 12).reshape(3, 4).to(device)
+        losses, reads, before = [], [], None
+        for _ in range(6):
+            loss = x.square().mean()
+            if before is not None:
+                reads.append(before.item())
+            x = x * 0.9 + loss
+            torch.mycelya.flush()
+            before = loss
+            losses.append(loss)
+        return reads, losses
+
+    reads, losses = loop(DEVICE)
+    assert counters()["cuts"] == {"flush": 6}
+    cpu_reads, cpu_losses = loop("cpu")
+    assert reads == pytest.approx(cpu_reads)
+    same(losses, cpu_losses)
+
+
+def test_reads_see_what_the_open_trace_writes(counters):
+    x = torch.zeros(2, 3, device=DEVICE)
+    torch.mycelya.flush()
+    y = x[1]
+    assert y.tolist() == [0, 0, 0]
+    other = torch.ones(4, device=DEVICE) * 2
+    assert x.tolist() == [[0] * 3] * 2
+    x.add_(1)
+    assert y.tolist() == [1, 1, 1]
+    z = x * 3
+    assert (other.tolist(), z.tolist()) == ([2] * 4, [[3] * 3] * 2)
+    x.data = z
+    assert x.tolist() == [[3] * 3] * 2
+    assert counters()["cuts"] == {"flush": 1, "read": 2}
+
+
+def test_a_read_sends_a_step_that_has_ended():
+    """The worker needn't wait for the next record."""
+    net = nn.Linear(3, 1).to(DEVICE)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    old = torch.ones(2, device=DEVICE) * 3
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    net(torch.ones(2, 3, device=DEVICE)).sum().backward()
+    optimizer.step()
+    assert torch.mycelya.metrics()["cuts"] == {}
+    assert old.tolist() == [3, 3]
+    assert torch.mycelya.metrics()["cuts"] == {"step": 1}
+
+
 def resident() -> int:
     """Bytes of this process that are in memory."""
     pages = Path("/proc/self/statm").read_text().split()[1]
