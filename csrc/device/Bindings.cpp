@@ -33,12 +33,15 @@ namespace {
 // The C++ counters put in front of those of the client library.
 std::string metrics() {
   const Counters& n = counters();
-  uint64_t elementwise = 0;  // no look into the shape cache is a hit, too
-  for (int i = 0; i < device_count(); ++i) elementwise += recorder(static_cast<c10::DeviceIndex>(i)).elementwise();
-  std::string out = "{\"ops_recorded\":" + std::to_string(n.ops + elementwise) +
-                    ",\"views_recorded\":" + std::to_string(n.views) +
-                    ",\"shape_cache_hits\":" + std::to_string(n.shape_hits + elementwise) +
-                    ",\"shape_cache_misses\":" + std::to_string(n.shape_misses) +
+  uint64_t ops = 0, inferred = 0;
+  for (int i = 0; i < device_count(); ++i) {
+    ops += recorder(static_cast<c10::DeviceIndex>(i)).ops();
+    inferred += recorder(static_cast<c10::DeviceIndex>(i)).inferred();
+  }
+  const uint64_t misses = n.shape_misses, hits = inferred - std::min(inferred, misses);
+  std::string out = "{\"ops_recorded\":" + std::to_string(ops) + ",\"views_recorded\":" + std::to_string(n.views) +
+                    ",\"shape_cache_hits\":" + std::to_string(hits) +
+                    ",\"shape_cache_misses\":" + std::to_string(misses) +
                     ",\"meta_key_calls\":" + std::to_string(n.meta_key_calls);
   const std::string rest = text_of([](char* to, uint64_t n, myc_error*) { return client().metrics(to, n); });
   return rest.size() > 2 ? out + "," + rest.substr(1) : out + "}";
@@ -49,9 +52,9 @@ void reset_metrics() {
   for (int i = 0; i < device_count(); ++i) {
     Recorder& r = recorder(static_cast<c10::DeviceIndex>(i));
     std::lock_guard<SpinLock> guard(r.lock);
-    r.reset_elementwise();
+    r.reset_counts();
   }
-  n.ops = n.views = n.shape_hits = n.shape_misses = n.meta_key_calls = 0;
+  n.views = n.shape_misses = n.meta_key_calls = 0;
   if (client_loaded()) client().reset_metrics();
 }
 

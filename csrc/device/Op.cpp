@@ -140,6 +140,19 @@ const Op* make_op(const c10::OperatorHandle& handle) {
 
 }  // namespace
 
+namespace {
+
+Shortcut shortcut_of(const std::string& name) {
+  static const std::unordered_set<std::string> kElementwise = {
+      "add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor",
+      "div.Tensor", "div_.Tensor", "relu",       "relu_",       "neg",        "threshold_backward"};
+  if (name == "mm") return Shortcut::kProduct;
+  if (name == "addmm") return Shortcut::kBiasedProduct;
+  return kElementwise.count(name) != 0 ? Shortcut::kElementwise : Shortcut::kNone;
+}
+
+}  // namespace
+
 Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     : handle(h), full_name(std::move(full)), hash(name_hash(full_name)), recorded(this) {
   constexpr std::string_view kAten = "aten::";
@@ -198,10 +211,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
                       name.rfind("_index_put", 0) == 0 || name.rfind("_unsafe_index", 0) == 0;
   keeps_shape = writes_out && (name.rfind("arange.", 0) == 0 || name.rfind("range.", 0) == 0 ||
                                name.rfind("linspace.", 0) == 0 || name.rfind("logspace.", 0) == 0);
-  static const std::unordered_set<std::string> kElementwise = {
-      "add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor",
-      "div.Tensor", "div_.Tensor", "relu",       "relu_",       "neg",        "threshold_backward"};
-  elementwise = kElementwise.count(name) != 0;
+  shortcut = shortcut_of(name);
   fills_with_tensor = name == "fill_.Tensor";
   fills = name == "fill_.Scalar" || name.rfind("masked_fill", 0) == 0 || name.rfind("index_fill", 0) == 0;
   if (!functional.empty()) {

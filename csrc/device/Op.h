@@ -47,6 +47,14 @@ struct Return {
   bool list;
 };
 
+// Why a call of an op may be simple enough for RecordShort.cpp.
+enum class Shortcut : uint8_t {
+  kNone,
+  kElementwise,    // it takes tensors and numbers alone
+  kProduct,        // mm
+  kBiasedProduct,  // addmm
+};
+
 struct Op {
   // classes: of its arguments, as in the op table; null: from its row.
   Op(const c10::OperatorHandle& handle, std::string name, const char* classes = nullptr);
@@ -68,10 +76,10 @@ struct Op {
   bool keeps_shape = false;        // its out= tensor keeps its shape if it has as many elements as the result
   bool fills_with_tensor = false;  // fill_.Tensor
   bool fills = false;              // with a number that has to fit the dtype of argument 0
-  bool elementwise = false;        // and takes but tensors and one number after them: see RecordElementwise.cpp
-  bool dynamic = false;            // the shapes of its results depend on data: only the worker knows them
-  bool writes_unmarked = false;    // may write arguments that its schema does not mark: see unmarked_writes
-  std::string functional;          // overload whose inference applies, "" if none
+  Shortcut shortcut = Shortcut::kNone;
+  bool dynamic = false;          // the shapes of its results depend on data: only the worker knows them
+  bool writes_unmarked = false;  // may write arguments that its schema does not mark: see unmarked_writes
+  std::string functional;        // overload whose inference applies, "" if none
   std::optional<c10::OperatorHandle> functional_handle;
   std::string refusal;  // why it cannot be recorded, "" if it can
   const Rewrite* rewrite = nullptr;

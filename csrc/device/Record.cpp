@@ -179,11 +179,12 @@ int64_t bytes_of(const OutMeta& m) {
 // of its results; the trace ends here.
 void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
           at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, bool undefined = true,
-          const at::Tensor& shapes = {}) {
+          bool inferred = false, const at::Tensor& shapes = {}) {
   Recorder& r = recorder(device);
   r.wait_for_room(origin);
   std::lock_guard<SpinLock> guard(r.lock);
   r.prepare(origin);
+  r.count(inferred);
   if (undefined) {
     each_tensor(recorded, args, [&](size_t, const at::Tensor& t) {
       if (ours(t) && !storage_of(*t.unsafeGetTensorImpl())->defined) {
@@ -226,7 +227,7 @@ at::Tensor with_shape(const at::Tensor& placeholder, const int64_t* word) {
   m.sizes.assign(word + 2, word + 2 + rank);
   m.strides.assign(word + 2 + MYC_SHAPE_RANK, word + 2 + MYC_SHAPE_RANK + rank);
   storage_of(*placeholder.unsafeGetTensorImpl())->set_bytes(bytes_of(m));
-  return at::detail::make_tensor<TensorImpl>(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
+  return new_tensor(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
 }
 
 // Runs an op whose results have shapes that data decides, and waits for these.
@@ -237,7 +238,7 @@ c10::SmallVector<at::Tensor, 4> run_dynamic(const Op& op, at::ArrayRef<c10::IVal
   const at::Tensor shapes = make_vector(at::kLong, static_cast<int64_t>(n) * MYC_SHAPE_WORDS, device);
   c10::SmallVector<at::Tensor, 4> fresh;
   for (size_t i = 0; i < n; ++i) fresh.push_back(make_vector(at::kByte, 0, device));
-  emit(op, op, args, {}, fresh, device, origin, true, shapes);
+  emit(op, op, args, {}, fresh, device, origin, true, false, shapes);
   const at::Tensor words = to_cpu(shapes);
   const auto* word = words.const_data_ptr<int64_t>();
   for (size_t i = 0; i < n; ++i) fresh[i] = with_shape(fresh[i], word + i * MYC_SHAPE_WORDS);
@@ -293,9 +294,9 @@ void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceInd
   if (op.rewrite != nullptr) {
     std::vector<c10::IValue> rewritten(args.begin(), args.end());
     if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);
-    emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin);
+    emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin, true, true);
   } else {
-    emit(op, op, args, unmarked, fresh, device, origin, undefined);
+    emit(op, op, args, unmarked, fresh, device, origin, undefined, true);
   }
 
   if (op.bumps_versions) {
@@ -352,7 +353,7 @@ void keep_backward_in_this_thread_slow() {
 }
 
 at::Tensor make_tensor(const OutMeta& m, c10::DeviceIndex device) {
-  return at::detail::make_tensor<TensorImpl>(make_storage(bytes_of(m), device), m.dtype, m.sizes, m.strides);
+  return new_tensor(m.dtype, m.sizes, m.strides, bytes_of(m), device);
 }
 
 at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device) {
@@ -375,7 +376,7 @@ void refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
 void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const Op& op = op_for(handle);
   if (C10_UNLIKELY(!op.refusal.empty())) refuse(handle, stack);
-  if (op.elementwise && record_elementwise(op, stack)) return;
+  if (op.shortcut != Shortcut::kNone && record_short(op, stack)) return;
   check_not_forked();
   keep_backward_in_this_thread();
   const Origin origin = record_origin();  // may take the GIL: before any lock
@@ -406,7 +407,6 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     expand_masks(op, slots);
     if (operands.cpu_indices) upload_indices(op, slots, device);
   }
-  counters().ops.fetch_add(1, std::memory_order_relaxed);
 
   c10::SmallVector<at::Tensor, 4> fresh;
   if (C10_UNLIKELY(op.dynamic && !has_static_shape(op, args))) {
@@ -434,7 +434,6 @@ bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector
   if (C10_UNLIKELY(operands.lazy_views)) return false;
   if (op.takes_codes) check_writable(op, args, device);
   if (op.fills) check_fill(args);
-  counters().ops.fetch_add(1, std::memory_order_relaxed);
   infer_and_emit(op, args, device, origin, operands.undefined, fresh);
   return true;
 }
@@ -455,9 +454,9 @@ void record_own(c10::DeviceIndex device, const char* name, std::initializer_list
   const Origin origin = record_origin();
   Recorder& r = recorder(device);
   r.wait_for_room(origin);
-  counters().ops.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard<SpinLock> guard(r.lock);
   r.prepare(origin);
+  r.count(false);
   for (const OwnArgument& a : args) {
     const auto* t = std::get_if<at::Tensor>(&a);
     if (t != nullptr && !storage_of(*t->unsafeGetTensorImpl())->defined) {

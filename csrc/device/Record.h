@@ -23,16 +23,22 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 // record()'s.
 bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh);
 
-// The same for a call of an elementwise op (see Op::elementwise) whose tensors are contiguous, of one float dtype and
-// one shape, but for Python's numbers. result gets the new result of an op that doesn't write. False: it is not so
-// simple, nothing is done.
-struct Elementwise {
-  static constexpr size_t kMost = 3;
-  const at::Tensor* operands[kMost];
-  size_t n = 0;                         // of operands
-  const c10::Scalar* number = nullptr;  // after them
+// The arguments of a call that may go the short way; see Shortcut in Op.h.
+struct ShortCall {
+  static constexpr size_t kMost = 5;
+  struct Operand {
+    const at::Tensor* tensor;  // or
+    const c10::Scalar* number;
+  };
+  Operand operands[kMost];
+  size_t n = 0;
+
+  void put(const at::Tensor& t) { operands[n++] = {&t, nullptr}; }
+  void put(const c10::Scalar& s) { operands[n++] = {nullptr, &s}; }  // where a tensor may stand, or a number
 };
-bool record_elementwise(const Op& op, const Elementwise& call, at::Tensor& result);
+// Does all that record_plain does for a call that is simple enough; result gets the new result of an op that doesn't
+// write. False: nothing is done.
+bool record_short(const Op& op, const ShortCall& call, at::Tensor& result);
 
 // The same for solvers whose result shows how LAPACK was called: in its conjugate bit, or in its strides.
 void record_solve(const c10::OperatorHandle& handle, torch::jit::Stack* stack);

@@ -35,10 +35,10 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write);
 void number_argument(Recorder& r, const at::Tensor& t);
 void scalar_argument(Recorder& r, char number_class, const c10::Scalar& s);
 
-// ---- RecordElementwise.cpp ----
+// ---- RecordShort.cpp ----
 
-// The same as record_elementwise in Record.h for a call on the stack.
-bool record_elementwise(const Op& op, torch::jit::Stack* stack);
+// The same as record_short in Record.h for a call on the stack.
+bool record_short(const Op& op, torch::jit::Stack* stack);
 
 // ---- RecordIndex.cpp ----
 

@@ -41,8 +41,9 @@ class SpinLock {
   std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
 };
 
+// Of all devices.
 struct Counters {
-  std::atomic<uint64_t> ops{0}, views{0}, shape_hits{0}, shape_misses{0}, meta_key_calls{0};
+  std::atomic<uint64_t> views{0}, shape_misses{0}, meta_key_calls{0};
 };
 Counters& counters();
 
@@ -140,8 +141,8 @@ class Recorder {
   // Notes that an upload comes from here. Where one came from before, with ops between, a loop has come round: that
   // ends the trace, as a marked step does. Uploads from other places belong to the round, wherever they come in it.
   void upload(Origin origin);
-  // Notes that a storage is read from here. That ends the trace if it has to do with the storage; what is older has been
-  // handed over already, and waiting for it is not waiting for the trace.
+  // Notes that a storage is read from here. That ends the trace if it has to do with the storage; what is older has
+  // been handed over already, and waiting for it is not waiting for the trace.
   void read(const Storage& s, Origin origin);
   // All that was recorded before trace `epoch` has run. Without `lock`.
   void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
@@ -151,12 +152,14 @@ class Recorder {
 
   c10::DeviceIndex device() const { return device_; }
 
-  // Calls of record_elementwise. Reading needs no `lock`.
-  void count_elementwise() {
-    elementwise_.store(elementwise_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  // Counts an op. inferred: its results' shapes were. Reading needs no `lock`.
+  void count(bool inferred) {
+    ops_.store(ops_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    inferred_.store(inferred_.load(std::memory_order_relaxed) + inferred, std::memory_order_relaxed);
   }
-  void reset_elementwise() { elementwise_.store(0, std::memory_order_relaxed); }
-  uint64_t elementwise() const { return elementwise_.load(std::memory_order_relaxed); }
+  void reset_counts() { ops_ = inferred_ = 0; }
+  uint64_t ops() const { return ops_.load(std::memory_order_relaxed); }
+  uint64_t inferred() const { return inferred_.load(std::memory_order_relaxed); }
 
   // From any thread, without `lock`.
   void died(const Storage& s);
@@ -202,7 +205,7 @@ class Recorder {
   std::atomic<uint64_t> ran_{1};
   c10::ScalarType default_dtype_ = c10::ScalarType::Float;
   uint64_t flags_version_ = 0;
-  std::atomic<uint64_t> elementwise_{0};
+  std::atomic<uint64_t> ops_{0}, inferred_{0};
 
   struct Death {
     uint64_t id, epoch;

@@ -477,11 +477,9 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
     const Entry* e = cache.slots[slot].get();
     if (e == nullptr) break;
     if (e->hash == hash && at::ArrayRef<uint64_t>(e->words) == words) {
-      counters().shape_hits.fetch_add(1, std::memory_order_relaxed);
       return e->metas;
     }
   }
-  counters().shape_misses.fetch_add(1, std::memory_order_relaxed);
   // Inference may come back here (the Meta key runs Python): keep the key out of its way.
   auto entry = std::make_unique<Entry>(Entry{hash, words.vec(), {}});
   if (op.writes.empty()) {
@@ -492,6 +490,7 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
     infer_in_place(op, args, entry->metas);
   }
   check_sizes(op, args, entry->metas);
+  counters().shape_misses.fetch_add(1, std::memory_order_relaxed);
   if (cache.used >= kSlots * 3 / 4) {
     for (auto& s : cache.slots) s.reset();
     cache.used = 0;

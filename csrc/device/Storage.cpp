@@ -92,7 +92,8 @@ c10::intrusive_ptr<c10::StorageImpl> create(c10::StorageImpl::use_byte_size_t, c
   if (data.get() == nullptr) {
     data = fake_memory(bytes.expect_int(), data.device().has_index() ? data.device().index() : current_device());
   }
-  return c10::make_intrusive<Storage>(std::move(bytes), std::move(data), resizable);
+  return c10::intrusive_ptr<c10::StorageImpl>::unsafe_steal_from_new(
+      new (this_thread) Storage(std::move(bytes), std::move(data), resizable, this_thread));
 }
 
 }  // namespace
@@ -122,9 +123,9 @@ bool Geometry::matches(const c10::TensorImpl& t) const {
   return same_dims(t.sizes(), sizes) && (contiguous || same_dims(t.strides(), strides));
 }
 
-Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable)
+Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& thread)
     : c10::StorageImpl(use_byte_size_t{}, std::move(bytes), std::move(data), &*mycelya::allocator(), resizable),
-      id(take_numbers(this_thread.ids, 1, next_id, kIds)) {
+      id(take_numbers(thread.ids, 1, next_id, kIds)) {
   register_fallbacks();
   count_allocation(device_index(), static_cast<int64_t>(nbytes()));
 }
@@ -160,16 +161,17 @@ Memory& memory(c10::DeviceIndex device) {
   return all.at(device);
 }
 
-c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device) {
+c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device, Thread& thread) {
   if (bytes == 0) return {nullptr, nullptr, &keep, c10::Device(kDevice, device)};
   // Rounded up to 512 bytes, CUDA's allocation granularity, and never 0, so that addresses differ.
   const uint64_t span = (bytes + 512) & ~uint64_t{511};
-  void* address = reinterpret_cast<void*>(take_numbers(this_thread.addresses, span, next_address, kAddresses));
+  void* address = reinterpret_cast<void*>(take_numbers(thread.addresses, span, next_address, kAddresses));
   return {address, nullptr, &keep, c10::Device(kDevice, device)};
 }
 
-c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device) {
-  return c10::Storage(c10::make_intrusive<Storage>(c10::SymInt(bytes), fake_memory(bytes, device), true));
+c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device, Thread& thread) {
+  return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::unsafe_steal_from_new(
+      new (thread) Storage(c10::SymInt(bytes), fake_memory(bytes, device, thread), true, thread)));
 }
 
 c10::Allocator* allocator() {

@@ -51,9 +51,10 @@ struct Geometry {
 
 class Storage final : public c10::StorageImpl {
  public:
-  Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable);
+  Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& thread);
   ~Storage() override;
-  static void* operator new(size_t bytes) { return take(this_thread.storages, bytes); }
+  static void* operator new(size_t bytes, Thread& thread) { return take(thread.storages, bytes); }
+  static void operator delete(void* p, Thread& thread) { give(thread.storages, p); }
   static void operator delete(void* p) { give(this_thread.storages, p); }
 
   const uint64_t id;     // of no other in the process; names the storage on the worker
@@ -93,9 +94,9 @@ inline Storage* storage_of(const c10::TensorImpl& t) {
 
 // A range of addresses, never mapped, that no other storage has: ATen's overlap checks and tie detection compare
 // pointers.
-c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device);
+c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
 
-c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device);
+c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
 
 // Tells PyTorch to make our StorageImpl for the device.
 void register_storage();

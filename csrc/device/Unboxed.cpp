@@ -3,6 +3,7 @@
 
 #include "Unboxed.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -55,9 +56,6 @@ template <class A>
 constexpr bool is_operand =
     std::is_same_v<std::remove_cvref_t<A>, at::Tensor> || std::is_same_v<std::remove_cvref_t<A>, at::Scalar>;
 
-void put(Elementwise& call, const at::Tensor& t) { call.operands[call.n++] = &t; }
-void put(Elementwise& call, const at::Scalar& s) { call.number = &s; }
-
 using Fresh = c10::SmallVector<at::Tensor, 4>;
 
 template <class R, size_t... k>
@@ -73,11 +71,11 @@ struct Twin<Operator, R(A...)> {
     static const Op& op =
         op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
     if constexpr ((is_operand<A> && ...)) {
-      if (op.elementwise) {
-        Elementwise elementwise;
-        (put(elementwise, arguments), ...);
+      if (op.shortcut != Shortcut::kNone) {
+        ShortCall call;
+        (call.put(arguments), ...);
         at::Tensor result;
-        if (C10_LIKELY(record_elementwise(op, elementwise, result))) {
+        if (C10_LIKELY(record_short(op, call, result))) {
           if constexpr (std::is_same_v<R, at::Tensor&>) {
             return std::get<0>(std::tie(arguments...));
           } else {
@@ -104,6 +102,19 @@ struct Twin<Operator, R(A...)> {
   }
 };
 
+// An operator with a number instead of its second tensor. It is that of a tensor, which PyTorch would make on the CPU.
+template <class Operator, class... A>
+at::Tensor with_number(const at::Tensor& self, const at::Scalar& other, A... more) {
+  static const Op& op = op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
+  ShortCall call;
+  call.put(self);
+  call.put(other);
+  (call.put(more), ...);
+  at::Tensor result;
+  if (C10_LIKELY(record_short(op, call, result))) return result;
+  return Operator::call(self, at::native::wrapped_scalar_tensor(other), more...);
+}
+
 template <class Operator>
 torch::CppFunction make() {
   return torch::CppFunction(&Twin<Operator>::call);
@@ -123,6 +134,13 @@ Makers makers() {
 }
 
 }  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("add.Scalar", &with_number<at::_ops::add_Tensor, const at::Scalar&>);
+  m.impl("sub.Scalar", &with_number<at::_ops::sub_Tensor, const at::Scalar&>);
+  m.impl("mul.Scalar", &with_number<at::_ops::mul_Tensor>);
+  m.impl("div.Scalar", &with_number<at::_ops::div_Tensor>);
+}
 
 std::optional<torch::CppFunction> unboxed(const std::string& name) {
   using namespace at::_ops;

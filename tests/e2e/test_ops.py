@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Single ops against the CPU: values, dtypes, strides, gradients."""
 
+import itertools
 import math
 
 import pytest
@@ -310,3 +311,75 @@ def test_float64_is_computed_as_float64():
     a = torch.randn(17, 19, dtype=torch.float64)
     compare(lambda a: a @ a.t(), a, rtol=1e-12, atol=1e-12)
     compare(lambda a: (a / 3 + 1e-9).sum(), a, rtol=1e-12, atol=1e-12)
+
+
+SHORT = {
+    "add": lambda x, y, n: (
+        torch.add(x, y, alpha=n),
+        torch.ops.aten.add.Scalar(x, n, 3),
+    ),
+    "sub": lambda x, y, n: (x - y, torch.ops.aten.sub.Scalar(x, n, 2), n - x),
+    "mul": lambda x, y, n: (x * y, torch.ops.aten.mul.Scalar(x, n), n * x, x * True),
+    "div": lambda x, y, n: (x / y, torch.ops.aten.div.Scalar(x, n), x / n),
+    "in place": lambda x, y, n: (x.clone().add_(y, alpha=n), x.clone().mul_(n)),
+    "itself": lambda x, y, n: (x.clone().add_(x), (z := x.clone()).mul_(z), x + x),
+    "part of itself": lambda x, y, n: (
+        z := x.clone(),
+        z[1:].add_(z[1:]),
+        z[0].sub_(z[1]),
+    ),
+    "strided": lambda x, y, n: (x.mT + y.mT, x[:, ::2] * y[:, ::2], x[:1] + y),
+    "row": lambda x, y, n: (x + y[0], x * y[:, :1], x[:1] + y[:1]),
+    "relu": lambda x, y, n: (x.relu(), -x, torch.relu_(x.clone())),
+    "mm": lambda x, y, n: (x @ y.mT, x.mT @ y, x[:1] @ y[:1].mT, x[:0] @ y.mT),
+    "addmm": lambda x, y, n: tuple(
+        torch.addmm(bias, x, y.mT, beta=2, alpha=n)
+        for bias in (x[0, :3], x[:, :3], x[:1, :3], x[:, :1], x[0, 0])
+    ),
+    "number of the CPU": lambda x, y, n: (x * torch.tensor(n), x + torch.tensor(2)),
+    "other dtype": lambda x, y, n: (x + y.double(), x * y.to(torch.int8), x.half() * y),
+}
+SHORT_DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.bool]
+SHORT_NUMBERS = [2, 0.5, True, 1 + 2j]
+
+
+def short_calls():
+    """All that the CPU has kernels for."""
+    for name, number, dtype in itertools.product(SHORT, SHORT_NUMBERS, SHORT_DTYPES):
+        matrices = name in {"mm", "addmm"}
+        if dtype == torch.bool and (matrices or name == "relu"):
+            continue
+        if isinstance(number, complex) and (matrices or dtype == torch.bfloat16):
+            continue
+        yield pytest.param(name, number, dtype, id=f"{name}-{number}-{dtype}")
+
+
+@pytest.mark.parametrize(("name", "number", "dtype"), short_calls())
+def test_short_and_long_ways(name, number, dtype):
+    """Calls that are simple enough go another way than those that are not."""
+
+    def fn(x, y):
+        try:
+            return SHORT[name](x, y, number)
+        except (RuntimeError, TypeError) as error:
+            return type(error).__name__
+
+    x = (torch.randn(3, 4) * 4).to(dtype)
+    compare(fn, x, (torch.randn(3, 4) * 4 + 9).to(dtype))
+
+
+def test_short_ways_refuse_what_they_must():
+    x, y = torch.randn(2, 3, device=DEVICE), torch.randn(2, 3, device=DEVICE)
+    for call, text in {
+        (
+            lambda: x + torch.randn(2, 3)
+        ): "Expected all tensors to be on the same device",
+        (lambda: x + y[:, :2]): "must match the size",
+        (lambda: x @ y): "cannot be multiplied",
+        (lambda: x[0].expand(2, 3).add_(y)): "single memory location",
+    }.items():
+        with pytest.raises(RuntimeError, match=text):
+            call()
+    empty = torch.empty(2, 3, device=DEVICE)  # nobody has written it
+    torch.mycelya.synchronize()
+    assert (empty * 0 == 0).shape == (2, 3)
