@@ -278,6 +278,7 @@ def growth(ops: int) -> tuple[float, int]:
 
 def tables(steps: int, ops: int) -> str:
     """All tables as markdown."""
+    grown, recorded = growth(ops)  # first: nothing else grows or shrinks then
     lines = [
         "| loop | compiled in warm-up | compiled after | bytes a step "
         "| messages a step | round trips a step |",
@@ -297,7 +298,6 @@ def tables(steps: int, ops: int) -> str:
         closing = close_of_a_step(200, alone)
         lines.append(f"| {name} | {closing * 1e6:.1f} | {closing / eager:.3f} |")
     seconds, size = compiling(12)
-    grown, recorded = growth(ops)
     lines += [
         "",
         "| compiling a step that no program fits | ms | µs an op |",

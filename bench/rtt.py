@@ -18,9 +18,12 @@ The worker has one thread, and the last core to itself, as it would have a machi
 itself; the client and the link share the others.
 
 The clock starts in the middle of the training, when nothing has been compiled for a
-while, and stops without waiting for the worker: at both moments as much is on its way,
-so that what the client does per second is what the worker does. With a read that
-blocks both moments are those after a read. "late" is how many steps the client has
+while and as much is on its way as may be, and stops without waiting for the worker.
+Counted are the steps whose loss has arrived in that time; with a read that blocks both
+moments are those after a read. "busy" is the worker's processor time as a part of the
+time: what is missing to 1 it has waited. Where the rates of two links differ and it
+does not, the machine was slower, not the link: client and worker are on two cores that
+may be one. "late" is how many steps the client has
 done, at most, since the step of the youngest loss that had arrived: a client that does
 not wait is right only if this does not grow with time. Messages and round trips are
 those of a step.
@@ -156,11 +159,18 @@ class Log:
         self.waits = {"50": EVERY, "item": 1}.get(way, 0)
         self.add: Callable[[Any], None] = getattr(self, f"_{way}")
 
-    def _future(self, loss: Any) -> None:
-        self.waiting.append(loss.cpu_future())
-        while self.waiting and self.waiting[0].done():
-            assert self.waiting.popleft().result().isfinite()
+    def done(self) -> int:
+        """Steps whose loss has arrived; those that a read waits for all have."""
+        if self.waits:
+            return self.steps
+        while self.waiting and self.waiting[0][0]():
+            assert self.waiting.popleft()[1]().isfinite()
             self.arrived += 1
+        return self.arrived
+
+    def _future(self, loss: Any) -> None:
+        future = loss.cpu_future()
+        self.waiting.append((future.done, future.result))
         self._count()
 
     def _copy(self, loss: Any) -> None:
@@ -171,10 +181,7 @@ class Log:
         place.copy_(loss.detach(), non_blocking=True)
         event = torch.Event("mycelya")
         event.record()
-        self.waiting.append((event, place))
-        while self.waiting and self.waiting[0][0].query():
-            assert self.waiting.popleft()[1].isfinite()
-            self.arrived += 1
+        self.waiting.append((event.query, lambda: place))
         self._count()
 
     def _50(self, loss: Any) -> None:
@@ -188,7 +195,7 @@ class Log:
 
     def _count(self) -> None:
         self.steps += 1
-        self.late = max(self.late, self.steps - self.arrived)
+        self.late = max(self.late, self.steps - self.done())
 
 
 def serve(point: Point, worker: str) -> None:
@@ -213,6 +220,15 @@ def serve(point: Point, worker: str) -> None:
         print(json.dumps(measure(point, log, losses, float(line))), flush=True)
 
 
+def worker_time() -> float:
+    """Seconds that the worker has run on a processor."""
+    from mycelya_torch import _device
+
+    pid = json.loads(_device.device_info(0))["pid"]
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(
     point: Point, log: Log, losses: Iterator[Any], seconds: float
 ) -> dict[str, Any]:
@@ -223,12 +239,14 @@ def measure(
     for _ in range(fill - log.steps % log.waits if log.waits else fill):
         log.add(next(losses))
     torch.mycelya.reset_metrics()
-    log.late, steps, start = 0, log.steps, time.perf_counter()
+    log.late, steps, recorded = 0, log.done(), log.steps
+    busy, start = worker_time(), time.perf_counter()
     while time.perf_counter() - start < seconds or (
         log.waits != 0 and log.steps % log.waits
     ):
         log.add(next(losses))
-    took, steps = time.perf_counter() - start, log.steps - steps
+    took, steps = time.perf_counter() - start, log.done() - steps
+    busy, recorded = worker_time() - busy, log.steps - recorded
     m = torch.mycelya.metrics()
     torch.mycelya.synchronize()
     start = time.perf_counter()
@@ -238,12 +256,13 @@ def measure(
     return {
         "steps": steps,
         "rate": steps / took,
+        "busy": busy / took,
         "late": log.late,
         "compiled": m["program_misses"],
         "stalled": m["stall_seconds"] / took,
         "trip_ms": trip * 1e3,
-        "cuts": {k: n / steps for k, n in m["cuts"].items()},
-        **{k: m[k] / steps for k in counted},
+        "cuts": {k: n / recorded for k, n in m["cuts"].items()},
+        **{k: m[k] / recorded for k in counted},
     }
 
 
@@ -374,9 +393,9 @@ def of_bound(runs: Runs, point: Point) -> float:
 def table(runs: Runs, rows: list[Point]) -> str:
     """A row for each of some points as markdown."""
     lines = [
-        "| model | loss | limit | RTT ms | steps/s | of 0 ms | of the bound | late "
-        "| messages | round trips |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| model | loss | limit | RTT ms | steps/s | of 0 ms | of the bound | busy "
+        "| late | messages | round trips |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for p in rows:
         r, part = runs[p], relative(runs, p)
@@ -384,7 +403,8 @@ def table(runs: Runs, rows: list[Point]) -> str:
         late = f"{median(r, 'late'):.0f}" if p.way in ("future", "copy") else ""
         lines.append(
             f"| {p.model} | {p.way} | {RATES[p.rate]} | {p.rtt} "
-            f"| {median(r, 'rate'):.1f} | {part:.2f} | {good} | {late} "
+            f"| {median(r, 'rate'):.1f} | {part:.2f} | {good} "
+            f"| {median(r, 'busy'):.2f} | {late} "
             f"| {median(r, 'messages_sent'):.2f} | {median(r, 'round_trips'):.2f} |"
         )
     return "\n".join(lines)
