@@ -122,70 +122,117 @@ func (g *Graph) Replace(old, with ValueID) {
 	}
 }
 
-// Rewrite returns a new graph of these nodes in this order, with to[v] in place of each operand and output v (to nil: v
-// itself), renumbered, and without arguments and strings that nothing refers to any more; symbols stay. g is left as it
-// is. The node of each operand must come before its use.
-func (g *Graph) Rewrite(order []NodeID, to []ValueID) *Graph {
-	out := &Graph{
+// copier makes a graph of the nodes of another.
+type copier struct {
+	g, out *Graph
+	via    []ValueID // what an operand is taken for in the old graph; nil: itself
+	to     []ValueID // and in the new one
+	args   []Arg
+}
+
+const missing = ^ValueID(0)
+
+func newCopier(g *Graph, via []ValueID) *copier {
+	c := &copier{g: g, via: via, to: make([]ValueID, len(g.Types)), out: &Graph{
 		Name: g.Name, Reason: g.Reason,
 		Syms:  append([]Symbol(nil), g.Syms...),
-		Nodes: make([]Node, 0, len(order)),
+		Nodes: make([]Node, 0, len(g.Nodes)),
 		Types: make([]Type, 0, len(g.Types)),
 		Def:   make([]NodeID, 0, len(g.Def)),
 		Args:  make([]Arg, 0, len(g.Args)),
 		equal: append([]Dim(nil), g.equal...),
+	}}
+	for i := range c.to {
+		c.to[i] = missing
 	}
-	const missing = ^ValueID(0)
-	renumbered := make([]ValueID, len(g.Types))
-	for i := range renumbered {
-		renumbered[i] = missing
+	return c
+}
+
+func (c *copier) value(v ValueID) ValueID {
+	if c.via != nil {
+		v = c.via[v]
 	}
-	value := func(v ValueID) ValueID {
-		if to != nil {
-			v = to[v]
+	if c.to[v] == missing {
+		panic("BUG: an operand's node is dropped or comes after its use: " + c.g.NodeString(c.g.Def[v]))
+	}
+	return c.to[v]
+}
+
+func (c *copier) arg(a Arg) Arg {
+	switch a.Kind {
+	case ArgValue:
+		a.V = int64(c.value(ValueID(a.V)))
+	case ArgStr:
+		a.V = int64(c.out.Intern(c.g.Strings[a.V]))
+	case ArgList:
+		items := append([]Arg(nil), c.g.List(a)...)
+		for i := range items {
+			items[i] = c.arg(items[i])
 		}
-		if renumbered[v] == missing {
-			panic("BUG: an operand's node is dropped or comes after its use: " + g.NodeString(g.Def[v]))
-		}
-		return renumbered[v]
+		return c.out.AddList(a.Sub, items)
 	}
-	var move func(a Arg) Arg
-	move = func(a Arg) Arg {
-		switch a.Kind {
-		case ArgValue:
-			a.V = int64(value(ValueID(a.V)))
-		case ArgStr:
-			a.V = int64(out.Intern(g.Strings[a.V]))
-		case ArgList:
-			items := append([]Arg(nil), g.List(a)...)
-			for i := range items {
-				items[i] = move(items[i])
-			}
-			return out.AddList(a.Sub, items)
-		}
-		return a
+	return a
+}
+
+// node gives a node as it is in the new graph, and its arguments, which are valid until the next call.
+func (c *copier) node(id NodeID) (Node, []Arg) {
+	n := c.g.Nodes[id]
+	c.args = c.args[:0]
+	for _, a := range c.g.NodeArgs(id) {
+		c.args = append(c.args, c.arg(a))
 	}
-	var args []Arg
+	if n.Op == OpCall {
+		n.Name = c.out.Intern(c.g.Strings[n.Name])
+	}
+	return n, c.args
+}
+
+// add appends what node gave, changed or not.
+func (c *copier) add(id NodeID, n Node, args []Arg) {
+	old := &c.g.Nodes[id]
+	for i := range old.N {
+		c.to[old.First+ValueID(i)] = ValueID(len(c.out.Types)) + ValueID(i)
+	}
+	c.out.Add(n, args, c.g.Types[old.First:old.First+ValueID(old.N)])
+}
+
+func (c *copier) finish() *Graph {
+	c.out.Outputs = make([]Output, len(c.g.Outputs))
+	for i, o := range c.g.Outputs {
+		c.out.Outputs[i] = Output{Value: c.value(o.Value), Slot: o.Slot}
+	}
+	c.out.Canonicalize()
+	return c.out
+}
+
+// Rewrite returns a new graph of these nodes in this order, with to[v] in place of each operand and output v (to nil: v
+// itself), renumbered, and without arguments and strings that nothing refers to any more; symbols stay. g is left as it
+// is. The node of each operand must come before its use.
+func (g *Graph) Rewrite(order []NodeID, to []ValueID) *Graph {
+	c := newCopier(g, to)
 	for _, id := range order {
-		n := g.Nodes[id]
-		args = args[:0]
-		for _, a := range g.NodeArgs(id) {
-			args = append(args, move(a))
-		}
-		if n.Op == OpCall {
-			n.Name = out.Intern(g.Strings[n.Name])
-		}
-		for i := range n.N {
-			renumbered[n.First+ValueID(i)] = ValueID(len(out.Types)) + ValueID(i)
-		}
-		out.Add(n, args, g.Types[n.First:n.First+ValueID(n.N)])
+		node, args := c.node(id)
+		c.add(id, node, args)
 	}
-	out.Outputs = make([]Output, len(g.Outputs))
-	for i, o := range g.Outputs {
-		out.Outputs[i] = Output{Value: value(o.Value), Slot: o.Slot}
+	return c.finish()
+}
+
+// Rebuild returns a new graph of what edit makes of each node, in order; symbols stay, and g is left as it is. edit is
+// given the graph so far, the old node, and the node with its arguments as they would be added. It returns the arguments, having
+// changed the node or not, or the value of the new graph that the node's single result is: then nothing is added.
+func (g *Graph) Rebuild(edit func(out *Graph, old, node *Node, args []Arg, results []Type) ([]Arg, ValueID, bool)) *Graph {
+	c := newCopier(g, nil)
+	for i := range g.Nodes {
+		id, old := NodeID(i), &g.Nodes[i]
+		node, args := c.node(id)
+		args, is, found := edit(c.out, old, &node, args, g.Types[old.First:old.First+ValueID(old.N)])
+		if found {
+			c.to[old.First] = is
+			continue
+		}
+		c.add(id, node, args)
 	}
-	out.Canonicalize()
-	return out
+	return c.finish()
 }
 
 // Clone returns a copy that shares nothing which either graph may change.

@@ -19,6 +19,7 @@ import (
 
 // TestGolden runs the cases of each pass: testdata/<pass>/*.txtar, with the passes of the header.
 func TestGolden(t *testing.T) {
+	expected := map[string]bool{}
 	for _, p := range passes.Pipeline() {
 		t.Run(p.Name, func(t *testing.T) {
 			golden.Run(t, filepath.Join("testdata", p.Name), func(t *testing.T, c *golden.Case) {
@@ -30,9 +31,17 @@ func TestGolden(t *testing.T) {
 				out, err := passes.Run(g, passes.Options{Check: 1, Only: only, Observer: w})
 				require.NoError(t, err)
 				c.Expect(w.changed)
+				for _, name := range c.Words("expect") {
+					expected[name] = true
+				}
 				c.Check("out.ir", out.String())
 			})
 		})
+	}
+	for _, p := range passes.Pipeline() {
+		for _, r := range p.Rules {
+			assert.Contains(t, expected, r.Name, "no case expects rule %s of %s", r.Name, p.Name)
+		}
 	}
 	folders, err := os.ReadDir("testdata")
 	require.NoError(t, err)
@@ -45,13 +54,16 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// watcher notes the passes that changed the graph.
+// watcher notes the passes that changed the graph, and the rules.
 type watcher struct{ changed []string }
 
 func (w *watcher) Begin(*ir.Graph) {}
-func (w *watcher) After(pass string, changed bool, _ *ir.Graph, _ time.Duration) {
+func (w *watcher) After(pass string, changed bool, fired []passes.Firing, _ *ir.Graph, _ time.Duration) {
 	if changed {
 		w.changed = append(w.changed, pass)
+	}
+	for _, f := range fired {
+		w.changed = append(w.changed, f.Rule)
 	}
 }
 func (w *watcher) Crash(string, *ir.Graph, error) {}

@@ -12,9 +12,15 @@ import (
 // Pass turns a graph into a better one with the same meaning, or returns the graph it was given. It never changes that graph, and
 // never prints, times or verifies: the driver does.
 type Pass struct {
-	Name string
-	Doc  string
-	Run  func(*ir.Graph) *ir.Graph
+	Name  string
+	Doc   string
+	Rules []Rule // that it has, each of which can be switched off
+	run   func(*ir.Graph, *rules) *ir.Graph
+}
+
+// without is a pass that has no rules.
+func without(run func(*ir.Graph) *ir.Graph) func(*ir.Graph, *rules) *ir.Graph {
+	return func(g *ir.Graph, _ *rules) *ir.Graph { return run(g) }
 }
 
 // order is a constraint on the pipeline.
@@ -23,26 +29,40 @@ type order struct{ before, after, why string }
 // pipeline lists the passes in the order in which they run.
 func pipeline() []Pass {
 	return []Pass{
-		{"cse", "one value for what is computed twice", cse},
-		{"dce", "drop what no output needs", dce},
+		{"views", "shorter chains of views, writes through them and reads of what was written", viewsRules(), views},
+		{"cse", "one value for what is computed twice", nil, without(cse)},
+		{"simplify", "algebra that is exact", simplifyRules(), simplify},
+		{"dce", "drop what no output needs", nil, without(dce)},
 	}
 }
 
 // orders says again what the order of the pipeline must respect, and why.
 func orders() []order {
 	return []order{
+		{"views", "cse", "equal views of one storage are one value only when they name the same operand"},
+		{"cse", "simplify", "x and y of where c x y are the same value only when they are one"},
 		{"cse", "dce", "cse takes the users from a value computed twice; only dce drops its node"},
+		{"simplify", "dce", "what a rule goes past is left without users"},
 	}
 }
 
 // checkPipeline says what is wrong with the table.
 func checkPipeline(passes []Pass, orders []order) error {
-	at := map[string]int{}
+	at, rules := map[string]int{}, map[string]string{}
 	for i, p := range passes {
-		if _, dup := at[p.Name]; dup || p.Name == "" || p.Doc == "" || p.Run == nil {
+		if _, dup := at[p.Name]; dup || p.Name == "" || p.Doc == "" || p.run == nil {
 			return fmt.Errorf("passes: row %d of the pipeline, %q, is incomplete or there twice", i, p.Name)
 		}
 		at[p.Name] = i
+		for _, r := range p.Rules {
+			if r.Name == "" || r.Doc == "" || r.Op == ir.OpInvalid || r.apply == nil {
+				return fmt.Errorf("passes: rule %q of %s is incomplete", r.Name, p.Name)
+			}
+			if rules[r.Name] != "" && rules[r.Name] != p.Name {
+				return fmt.Errorf("passes: %s and %s both have a rule %s", rules[r.Name], p.Name, r.Name)
+			}
+			rules[r.Name] = p.Name
+		}
 	}
 	for _, o := range orders {
 		b, ok := at[o.before]

@@ -20,8 +20,8 @@ import (
 type Observer interface {
 	// Begin is called with the graph before the first pass.
 	Begin(g *ir.Graph)
-	// After is called after each pass that ran, with its result.
-	After(pass string, changed bool, g *ir.Graph, d time.Duration)
+	// After is called after each pass that ran, with its result and the rules that made it, in order.
+	After(pass string, changed bool, fired []Firing, g *ir.Graph, d time.Duration)
 	// Crash is called when a pass panics or breaks the graph it was given.
 	Crash(pass string, g *ir.Graph, err error)
 }
@@ -59,7 +59,7 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 	if err := check(g, opt.Check); err != nil {
 		return fail("capture", g, err)
 	}
-	g, err = guarded(Pass{Name: "capture", Run: prepare}, g, opt.Check)
+	g, err = guarded(Pass{Name: "capture", run: without(prepare)}, nil, g, opt.Check)
 	if err != nil {
 		return fail("capture", g, err)
 	}
@@ -71,7 +71,8 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 	}
 	for _, p := range selected {
 		start := time.Now()
-		out, err := guarded(p, g, opt.Check)
+		r := newRules(p, opt.Spec)
+		out, err := guarded(p, r, g, opt.Check)
 		took := time.Since(start)
 		if err == nil {
 			err = check(out, opt.Check)
@@ -80,7 +81,7 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 			return fail(p.Name, g, err)
 		}
 		if opt.Observer != nil {
-			opt.Observer.After(p.Name, out != g, out, took)
+			opt.Observer.After(p.Name, out != g, r.fired, out, took)
 		}
 		g = out
 	}
@@ -114,17 +115,17 @@ func prepare(g *ir.Graph) *ir.Graph {
 
 // guarded turns a panic of a pass into an error. At level 2 it also finds a pass that changes what it was given; after
 // any error it gives that back.
-func guarded(p Pass, g *ir.Graph, level int) (out *ir.Graph, err error) {
+func guarded(p Pass, r *rules, g *ir.Graph, level int) (out *ir.Graph, err error) {
 	defer func() {
-		if r := recover(); r != nil {
-			out, err = g, fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		if why := recover(); why != nil {
+			out, err = g, fmt.Errorf("panic: %v\n%s", why, debug.Stack())
 		}
 	}()
 	if level < 2 {
-		return p.Run(g), nil
+		return p.run(g, r), nil
 	}
 	before := g.String()
-	out = p.Run(g)
+	out = p.run(g, r)
 	if g.String() != before {
 		return g, fmt.Errorf("it changed the graph it was given")
 	}

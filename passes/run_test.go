@@ -40,7 +40,7 @@ type events struct {
 }
 
 func (e *events) Begin(*ir.Graph) { e.begun++ }
-func (e *events) After(pass string, changed bool, _ *ir.Graph, _ time.Duration) {
+func (e *events) After(pass string, changed bool, _ []Firing, _ *ir.Graph, _ time.Duration) {
 	e.after, e.changed = append(e.after, pass), append(e.changed, changed)
 }
 func (e *events) Crash(pass string, _ *ir.Graph, _ error) { e.crashed = append(e.crashed, pass) }
@@ -53,7 +53,7 @@ func TestRun(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, text, g.String(), "the graph given stays")
 		assert.Equal(t, 3, len(out.Nodes))
-		assert.Equal(t, events{begun: 1, after: []string{"cse", "dce"}, changed: []bool{true, true}}, e)
+		assert.Equal(t, events{begun: 1, after: []string{"views", "cse", "simplify", "dce"}, changed: []bool{false, true, false, true}}, e)
 		again, err := Run(out, Options{Check: level})
 		require.NoError(t, err)
 		assert.Equal(t, out.Clone().String(), out.String())
@@ -75,26 +75,27 @@ func TestCheckFindsBrokenGraph(t *testing.T) {
 
 func TestGuarded(t *testing.T) {
 	g := parse(t, text)
-	out, err := guarded(Pass{Run: func(*ir.Graph) *ir.Graph { panic("oh") }}, g, 0)
+	out, err := guarded(Pass{run: without(func(*ir.Graph) *ir.Graph { panic("oh") })}, nil, g, 0)
 	require.ErrorContains(t, err, "panic: oh")
 	assert.Same(t, g, out)
 
 	spoil := func(g *ir.Graph) *ir.Graph { g.Nodes[0].Slot = 9; return g }
-	_, err = guarded(Pass{Run: spoil}, g, 2)
+	_, err = guarded(Pass{run: without(spoil)}, nil, g, 2)
 	require.ErrorContains(t, err, "changed the graph it was given")
 }
 
 func TestSpec(t *testing.T) {
 	for word, want := range map[string][]string{
-		"":                 {"cse", "dce"},
-		"off":              nil,
-		"-cse":             {"dce"},
-		"-cse, -dce":       nil,
-		"until=cse":        {"cse"},
-		"bisect=cse:0":     {"dce"},
-		"bisect=dce:1":     {"cse", "dce"},
-		"until=dce,-cse":   {"dce"},
-		"bisect=cse:1,off": nil,
+		"":                            {"views", "cse", "simplify", "dce"},
+		"off":                         nil,
+		"-cse":                        {"views", "simplify", "dce"},
+		"-views,-cse, -dce,-simplify": nil,
+		"until=cse":                   {"views", "cse"},
+		"bisect=cse:0":                {"views", "simplify", "dce"},
+		"bisect=dce:1":                {"views", "cse", "simplify", "dce"},
+		"until=dce,-cse":              {"views", "simplify", "dce"},
+		"bisect=cse:1,off":            nil,
+		"-NegOfNeg":                   {"views", "cse", "simplify", "dce"},
 	} {
 		s, err := ParseSpec(word)
 		require.NoError(t, err, word)
@@ -104,14 +105,15 @@ func TestSpec(t *testing.T) {
 		assert.Equal(t, want, e.after, word)
 	}
 	for word, want := range map[string]string{
-		"of":           `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
-		"-dec":         `no pass "dec"; the passes are cse, dce`,
-		"-":            `no pass ""`,
-		"until=":       `no pass ""`,
-		"until=x":      `no pass "x"`,
-		"bisect=cse":   `"bisect=cse" needs a count, as in bisect=cse:10`,
-		"bisect=cse:x": "needs a count",
-		"bisect=x:1":   `no pass "x"`,
+		"of":             `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
+		"-dec":           `no pass "dec"; the passes are views, cse, simplify, dce; the rules, each of which can be left out with -NAME, ViewOfView, `,
+		"until=NegOfNeg": `no pass "NegOfNeg"`,
+		"-":              `no pass ""`,
+		"until=":         `no pass ""`,
+		"until=x":        `no pass "x"`,
+		"bisect=cse":     `"bisect=cse" needs a count, as in bisect=cse:10`,
+		"bisect=cse:x":   "needs a count",
+		"bisect=x:1":     `no pass "x"`,
 	} {
 		_, err := ParseSpec(word)
 		assert.ErrorContains(t, err, want, word)
@@ -138,14 +140,20 @@ func TestOnly(t *testing.T) {
 
 func TestPipeline(t *testing.T) {
 	require.NoError(t, checkPipeline(pipeline(), orders()))
-	run := func(g *ir.Graph) *ir.Graph { return g }
-	a, b := Pass{"a", "d", run}, Pass{"b", "d", run}
+	run := without(func(g *ir.Graph) *ir.Graph { return g })
+	a, b := Pass{"a", "d", nil, run}, Pass{"b", "d", nil, run}
 	why := []order{{"a", "b", "reason"}}
 	assert.NoError(t, checkPipeline([]Pass{a, b}, why))
 	assert.ErrorContains(t, checkPipeline([]Pass{b, a}, why), "a must come before b: reason")
 	assert.ErrorContains(t, checkPipeline([]Pass{a}, why), "no such constraint")
 	assert.ErrorContains(t, checkPipeline([]Pass{a, a}, nil), "there twice")
 	assert.ErrorContains(t, checkPipeline([]Pass{{Name: "a"}}, nil), "incomplete")
+	rule := Rule{"R", "d", ir.OpNeg, castToSame}
+	a.Rules, b.Rules = []Rule{rule, rule}, []Rule{rule}
+	assert.NoError(t, checkPipeline([]Pass{a}, nil))
+	assert.ErrorContains(t, checkPipeline([]Pass{a, b}, nil), "a and b both have a rule R")
+	a.Rules = []Rule{{Name: "R"}}
+	assert.ErrorContains(t, checkPipeline([]Pass{a}, nil), `rule "R" of a is incomplete`)
 }
 
 // TestShuffle moves what may move and keeps flagged nodes in order.

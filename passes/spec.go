@@ -5,6 +5,7 @@ package passes
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -27,7 +28,7 @@ const specHelp = "off, -NAME, until=NAME, bisect=NAME:COUNT"
 // ParseSpec reads the words of MYCELYA_PASSES, separated by commas:
 //
 //	off               no pass runs
-//	-NAME             this pass does not run
+//	-NAME             this pass does not run, or this rule of a pass is not applied
 //	until=NAME        the passes after this one do not run
 //	bisect=NAME:COUNT this pass runs on the first COUNT graphs of the process, and not on the rest
 //
@@ -53,8 +54,11 @@ func ParseSpec(text string) (*Spec, error) {
 		} else if word != "" {
 			return nil, fmt.Errorf("passes: unknown word %q; the words are %s", word, specHelp)
 		}
-		if _, ok := find(name); name != "" && !ok || name == "" && strings.ContainsAny(word, "-=") {
-			return nil, fmt.Errorf("passes: no pass %q; the passes are %s", name, strings.Join(names(), ", "))
+		_, ok := find(name)
+		ok = ok || s.off[name] && slices.Contains(ruleNames(), name)
+		if name != "" && !ok || name == "" && strings.ContainsAny(word, "-=") {
+			return nil, fmt.Errorf("passes: no pass %q; the passes are %s; the rules, each of which can be left out with -NAME, %s",
+				name, strings.Join(names(), ", "), strings.Join(ruleNames(), ", "))
 		}
 	}
 	return s, nil
@@ -93,6 +97,19 @@ func names() []string {
 	var out []string
 	for _, p := range pipeline() {
 		out = append(out, p.Name)
+	}
+	return out
+}
+
+// ruleNames lists the rules of all passes, each name once.
+func ruleNames() []string {
+	var out []string
+	for _, p := range pipeline() {
+		for _, r := range p.Rules {
+			if !slices.Contains(out, r.Name) {
+				out = append(out, r.Name)
+			}
+		}
 	}
 	return out
 }

@@ -123,7 +123,12 @@ type observer struct{ to *dump.Program }
 
 func (o observer) Begin(g *ir.Graph) { o.to.Stage("capture", g) }
 
-func (o observer) After(pass string, _ bool, g *ir.Graph, _ time.Duration) { o.to.Stage(pass, g) }
+func (o observer) After(pass string, _ bool, fired []passes.Firing, g *ir.Graph, _ time.Duration) {
+	for _, f := range fired {
+		o.to.Rule(pass, f.Rule, f.Origin)
+	}
+	o.to.Stage(pass, g)
+}
 
 func (o observer) Crash(pass string, _ *ir.Graph, err error) {
 	o.to.Failed(fmt.Errorf("pass %s: %w", pass, err))

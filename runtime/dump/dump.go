@@ -44,6 +44,7 @@ type Program struct {
 	dir    string
 	stages int
 	last   string // text of the last graph
+	rules  strings.Builder
 }
 
 // Program begins a program, nil if it isn't to be shown; key is its key.
@@ -95,6 +96,18 @@ func (p *Program) Stage(stage string, g *ir.Graph) {
 	}
 }
 
+// Rule notes that a pass has applied a rule to a node of this origin. It comes before the pass's Stage.
+func (p *Program) Rule(pass, rule string, at ir.Origin) {
+	if p == nil {
+		return
+	}
+	place := "?"
+	if at.File != "" {
+		place = fmt.Sprintf("%s:%d", at.File, at.Line)
+	}
+	fmt.Fprintf(&p.rules, "%02d-%-10s %-16s %s\n", p.stages, pass, rule, place)
+}
+
 // Plan ends the program.
 func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 	if p == nil {
@@ -105,10 +118,16 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 		if !p.d.spec.Passes {
 			p.print("", g.String())
 		}
+		if p.d.spec.Rules && p.rules.Len() > 0 {
+			p.print("rules", p.rules.String())
+		}
 		if p.d.spec.Plan {
 			p.print("plan", plan)
 		}
 		return
+	}
+	if p.rules.Len() > 0 {
+		p.file("rules.txt", p.rules.String())
 	}
 	p.file("plan.txt", plan)
 	line := fmt.Sprintf("%03d  %-24s %-7s key %s  %d nodes, %d steps, %d buffers, %d parameters, %d inputs, %d outputs\n",

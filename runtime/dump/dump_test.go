@@ -41,6 +41,7 @@ func TestParse(t *testing.T) {
 		require.EqualError(t, err, want+`. It is - or a folder, then any of these words, with commas between:
   passes     on stderr, the graph after each pass that changed it, not only after the last
   all        passes that changed nothing too
+  rules      on stderr, the rules that passes have applied, and to which lines, too
   plan       on stderr, the steps, buffers and parameters of each program too
   only=TEXT  only programs with TEXT in their name, such as train.py:41
   max=N      only the first N programs`, value)
@@ -62,6 +63,7 @@ func TestStderr(t *testing.T) {
 	require.Nil(t, d.Program("b.py:1", []byte{1}))
 	p := d.Program("a.py:1", []byte{0xab, 0xcd})
 	p.Stage("capture", graph("a.py:1", 2))
+	p.Rule("cse", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
 	p.Stage("cse", graph("a.py:1", 1))
 	p.Plan(graph("a.py:1", 1), &codegen.Compiled{Program: &proto.Program{}})
 	require.Nil(t, d.Program("a.py:2", []byte{1}))
@@ -69,6 +71,12 @@ func TestStderr(t *testing.T) {
 	graphs, err := ir.ParseAll(out.String())
 	require.NoError(t, err)
 	require.Len(t, graphs, 1)
+
+	out.Reset()
+	p = New(&Spec{To: "-", Rules: true}, &out, slog.Default()).Program("a.py:1", []byte{0xab, 0xcd})
+	p.Rule("cse", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
+	p.Plan(graph("a.py:1", 1), &codegen.Compiled{Program: &proto.Program{}})
+	require.Contains(t, out.String(), "# program 0, key abcd, rules\n00-cse        NegOfNeg         model.py:12\n")
 }
 
 func TestFolder(t *testing.T) {
@@ -77,6 +85,8 @@ func TestFolder(t *testing.T) {
 	p := d.Program("x/a.py:1", []byte{1, 2, 3, 4, 5})
 	p.Stage("capture", graph("a", 2))
 	p.Stage("cse", graph("a", 2))
+	p.Rule("dce", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
+	p.Rule("dce", "Again", ir.Origin{})
 	p.Stage("dce", graph("a", 1))
 	p.Plan(graph("a", 1), &codegen.Compiled{Program: &proto.Program{Buffers: 7}})
 	d.Program("b", []byte{9}).Failed(errors.New("too bad"))
@@ -89,7 +99,10 @@ func TestFolder(t *testing.T) {
 		return err
 	}))
 	require.Equal(t, []string{"000-x_a.py:1-01020304/00-capture.ir", "000-x_a.py:1-01020304/02-dce.ir", "000-x_a.py:1-01020304/plan.txt",
-		"001-b-09/error.txt", "summary.txt"}, names)
+		"000-x_a.py:1-01020304/rules.txt", "001-b-09/error.txt", "summary.txt"}, names)
+	rules, err := os.ReadFile(filepath.Join(dir, names[3]))
+	require.NoError(t, err)
+	require.Equal(t, "02-dce        NegOfNeg         model.py:12\n02-dce        Again            ?\n", string(rules))
 	summary, err := os.ReadFile(filepath.Join(dir, "summary.txt"))
 	require.NoError(t, err)
 	require.Contains(t, string(summary), "key 0102030405  1 nodes, 0 steps, 7 buffers")

@@ -17,6 +17,7 @@ type Spec struct {
 	To     string // "-" is stderr, else a folder
 	Passes bool   // on stderr: the graph after each pass that changed it, not only the last
 	All    bool   // passes that changed nothing too
+	Rules  bool   // on stderr: the rules that passes applied
 	Plan   bool   // on stderr: the plan of the program
 	Only   string // part of the names of the programs to show
 	Max    int    // how many programs to show; 0: all
@@ -25,6 +26,7 @@ type Spec struct {
 var words = []struct{ word, means string }{
 	{"passes", "on stderr, the graph after each pass that changed it, not only after the last"},
 	{"all", "passes that changed nothing too"},
+	{"rules", "on stderr, the rules that passes have applied, and to which lines, too"},
 	{"plan", "on stderr, the steps, buffers and parameters of each program too"},
 	{"only=TEXT", "only programs with TEXT in their name, such as train.py:41"},
 	{"max=N", "only the first N programs"},
@@ -45,6 +47,8 @@ func Parse(value string) (*Spec, error) {
 			s.Passes, bad = true, hasArg
 		case "all":
 			s.All, s.Passes, bad = true, true, hasArg
+		case "rules":
+			s.Rules, bad = true, hasArg
 		case "plan":
 			s.Plan, bad = true, hasArg
 		case "only":

@@ -50,7 +50,7 @@ func draw(t *rapid.T, calls bool) *Program {
 		b.input()
 	}
 	b.number()
-	steps := []func(){b.unary, b.binary, b.binary, b.where, b.fill, b.cast, b.copy, b.reduce, b.transpose, b.row, b.updateRow, b.number, b.input, b.again}
+	steps := []func(){b.unary, b.binary, b.binary, b.where, b.fill, b.cast, b.copy, b.reduce, b.transpose, b.row, b.updateRow, b.number, b.input, b.again, b.follow, b.follow, b.reload}
 	if calls {
 		steps = append(steps, b.call, b.call, b.write)
 	}
@@ -266,6 +266,50 @@ func (b *builder) updateRow() {
 		y = b.add(ir.Node{Op: ir.OpNeg}, []ir.Arg{ir.Value(y)}, t)
 	}
 	b.add(ir.Node{Op: ir.OpUpdate, Offset: offset}, []ir.Arg{ir.Value(v), ir.Value(y)}, b.g.Types[v])
+}
+
+// follow adds an op on what an elementwise op has just made, in all its operands, so that there is something to simplify.
+func (b *builder) follow() {
+	v := ir.ValueID(len(b.g.Types) - 1)
+	if len(b.g.Types) == 0 || !b.g.Types[v].DType.Valid() {
+		return
+	}
+	n := &b.g.Nodes[b.g.Def[v]]
+	op := rapid.SampledFrom([]ir.Op{n.Op, n.Op, ir.OpNeg, ir.OpAbs, ir.OpLogicalNot, ir.OpFloor, ir.OpCast, ir.OpAdd, ir.OpSub, ir.OpMul,
+		ir.OpDiv, ir.OpMaximum, ir.OpWhere, ir.OpCopy}).Draw(b.T, "follow")
+	x := ir.Value(v)
+	switch {
+	case op == ir.OpCopy:
+		if !b.g.IsNumber(x) {
+			b.add(ir.Node{Op: op}, []ir.Arg{x}, b.g.Types[v])
+		}
+	case ir.Info(op).Kind != ir.KindElementwise:
+	case op == ir.OpCast:
+		b.own(op, b.g.Types[b.value()].DType, x)
+	case op == ir.OpWhere:
+		b.own(op, ir.Invalid, ir.Value(b.value()), x, x)
+	case ir.Info(op).Arity() == 2:
+		args := [][]ir.Arg{{x, x}, {x, ir.Value(b.value())}, {ir.Value(b.value()), x}}
+		b.own(op, ir.Invalid, rapid.SampledFrom(args).Draw(b.T, "operands")...)
+	default:
+		b.own(op, ir.Invalid, x)
+	}
+}
+
+// reload reads or writes again the region of an update.
+func (b *builder) reload() {
+	id := ir.NodeID(rapid.IntRange(0, len(b.g.Nodes)-1).Draw(b.T, "node"))
+	n := b.g.Nodes[id]
+	if n.Op != ir.OpUpdate {
+		return
+	}
+	y := b.g.NodeArgs(id)[1]
+	t := b.g.Types[y.V]
+	read := b.add(ir.Node{Op: ir.OpView, Offset: n.Offset}, []ir.Arg{ir.Value(n.First)}, t)
+	if rapid.Bool().Draw(b.T, "store") {
+		with := rapid.SampledFrom([]ir.Arg{y, ir.Value(read)}).Draw(b.T, "with")
+		b.add(ir.Node{Op: ir.OpUpdate, Offset: n.Offset}, []ir.Arg{ir.Value(n.First), with}, b.g.Types[n.First])
+	}
 }
 
 // again repeats a node, so that there is something to merge.

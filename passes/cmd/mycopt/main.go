@@ -4,7 +4,7 @@
 // Mycopt reads graphs in the text form, runs passes on them and prints what comes out, so that a pass can be tried and a
 // crash replayed without a device.
 //
-//	mycopt [-passes=cse,dce] [-verify] [-print] [-time] [file.ir ...]
+//	mycopt [-passes=cse,dce] [-without=NegOfNeg] [-verify] [-print] [-rules] [-time] [file.ir ...]
 //
 // Without files it reads standard input. Mistakes are reported as file:line:column.
 package main
@@ -31,6 +31,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	list := flags.String("passes", "", "run these `names` in this order; empty: none; all: the whole pipeline")
 	verify := flags.Bool("verify", false, "verify after every pass too; a graph that is read is always verified")
 	stages := flags.Bool("print", false, "print the graph before the passes and after each that changed it, not only the last")
+	rules := flags.Bool("rules", false, "print the rules that were applied, and to which lines, on standard error")
+	without := flags.String("without", "", "leave out these `names` of passes and rules")
 	times := flags.Bool("time", false, "print the time of each pass on standard error")
 	flags.Usage = func() {
 		fmt.Fprintln(stderr, "usage: mycopt [flags] [file.ir ...]")
@@ -38,6 +40,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "passes:")
 		for _, p := range passes.Pipeline() {
 			fmt.Fprintf(stderr, "  %-8s %s\n", p.Name, p.Doc)
+			for i, r := range p.Rules {
+				if i == 0 || r.Name != p.Rules[i-1].Name {
+					fmt.Fprintf(stderr, "           %-15s %s\n", r.Name, r.Doc)
+				}
+			}
 		}
 	}
 	if err := flags.Parse(args); err != nil {
@@ -56,7 +63,15 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if *verify {
 		opt.Check = 1
 	}
-	w := &watcher{stdout: stdout, stderr: stderr, stages: *stages, times: *times}
+	if *without != "" {
+		spec, err := passes.ParseSpec("-" + strings.ReplaceAll(*without, ",", ",-"))
+		if err != nil {
+			fmt.Fprintf(stderr, "mycopt: %v\n", err)
+			return 2
+		}
+		opt.Spec = spec
+	}
+	w := &watcher{stdout: stdout, stderr: stderr, stages: *stages, rules: *rules, times: *times}
 	opt.Observer = w
 
 	files := flags.Args()
@@ -74,8 +89,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // watcher prints what the driver reports.
 type watcher struct {
-	stdout, stderr io.Writer
-	stages, times  bool
+	stdout, stderr       io.Writer
+	stages, rules, times bool
 }
 
 func (w *watcher) file(name string, stdin io.Reader, opt passes.Options) error {
@@ -115,7 +130,12 @@ func (w *watcher) Begin(g *ir.Graph) {
 	}
 }
 
-func (w *watcher) After(pass string, changed bool, g *ir.Graph, d time.Duration) {
+func (w *watcher) After(pass string, changed bool, fired []passes.Firing, g *ir.Graph, d time.Duration) {
+	for _, f := range fired {
+		if w.rules {
+			fmt.Fprintf(w.stderr, "%-8s %-15s %s:%d\n", pass, f.Rule, f.Origin.File, f.Origin.Line)
+		}
+	}
 	if w.stages && changed {
 		fmt.Fprintf(w.stdout, "# after %s\n%s", pass, g)
 	}

@@ -68,6 +68,29 @@ func TestOutput(t *testing.T) {
 	assert.Regexp(t, `^(dce      .*s\ncse      .*s\n){2}$`, errs)
 }
 
+func TestRules(t *testing.T) {
+	const signs = `graph f.py:1 read {
+  %0: f32[2]             = input 0
+  %1: f32[2]             = neg %0                         # f.py:3
+  %2: f32[2]             = neg %1                         # f.py:4
+  output %2 -> s1
+}
+`
+	status, out, errs := call(signs, "-passes=all", "-rules")
+	assert.Equal(t, 0, status)
+	assert.Equal(t, "graph f.py:1 read {\n  %0: f32[2]             = input 0\n  output %0 -> s1\n}\n", out)
+	assert.Equal(t, "simplify NegOfNeg        f.py:4\n", errs)
+	status, out, errs = call(signs, "-passes=all", "-rules", "-without=NegOfNeg,cse")
+	assert.Equal(t, 0, status)
+	assert.Equal(t, signs, out)
+	assert.Empty(t, errs)
+	status, _, errs = call(signs, "-without=NegOfNge")
+	assert.Equal(t, 2, status)
+	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, dce; the rules`)
+	_, _, errs = call("", "-help")
+	assert.Contains(t, errs, "\n           NegOfNeg        neg (neg x) -> x\n")
+}
+
 func TestFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.ir")
 	require.NoError(t, os.WriteFile(path, []byte(twice), 0o644))
@@ -88,7 +111,7 @@ func TestErrors(t *testing.T) {
 		{"", []string{path}, 1, "mycopt: " + path + ":2:20: expected a value defined above, found %1\n"},
 		{"graph x y {\n} }", nil, 1, "mycopt: stdin:2:3: expected the end of the line, found \"}\"\n"},
 		{strings.Replace(twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, \"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
-		{twice, []string{"-passes=fuse"}, 1, "no pass \"fuse\"; the passes are [cse dce]"},
+		{twice, []string{"-passes=fuse"}, 1, "no pass \"fuse\"; the passes are [views cse simplify dce]"},
 		{"", []string{"nothing.ir"}, 1, "nothing.ir: no such file"},
 		{"", []string{"-fast"}, 2, "usage: mycopt [flags] [file.ir ...]"},
 		{"", []string{"-h"}, 0, "cse      one value for what is computed twice"},

@@ -1,0 +1,140 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package passes
+
+import (
+	"slices"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// Rule is one way of making a node better, under a name by which it can be expected and switched off. It holds for all
+// sizes and numbers: a rule sees the ops and types of a graph, never a value.
+type Rule struct {
+	Name  string
+	Doc   string // what becomes what
+	Op    ir.Op  // of the node that it looks at; rules of one name may differ in it
+	apply func(c *candidate) bool
+}
+
+// Firing is a rule that has changed a graph, and where the node came from.
+type Firing struct {
+	Rule   string
+	Origin ir.Origin
+}
+
+// rules are those of a pass that are switched on, and what they did.
+type rules struct {
+	byOp  map[ir.Op][]*Rule
+	fired []Firing
+}
+
+func newRules(p Pass, spec *Spec) *rules {
+	r := &rules{byOp: map[ir.Op][]*Rule{}}
+	for i := range p.Rules {
+		if rule := &p.Rules[i]; spec == nil || !spec.off[rule.Name] {
+			r.byOp[rule.Op] = append(r.byOp[rule.Op], rule)
+		}
+	}
+	return r
+}
+
+// candidate is a node that is about to be added to a graph, with a single result. A rule may change op, args and offset, or say
+// that an older value is the result.
+type candidate struct {
+	g       *ir.Graph // what has been made so far
+	node    ir.Node
+	args    []ir.Arg
+	t       ir.Type
+	written []bool // by value of g: a call writes it in place, or a window on it
+	is      ir.ValueID
+	found   bool
+}
+
+// rewrite gives each node of a graph to the rules of its op, again for as long as one applies, in order: a rule sees operands
+// that are as good as the rules make them. Results that a call writes in place stay what they are, and are not put in the
+// place of others: two contents are two buffers as soon as one is written.
+func rewrite(g *ir.Graph, r *rules) *ir.Graph {
+	if len(r.byOp) == 0 {
+		return g
+	}
+	written := writtenRoots(g)
+	c := candidate{written: make([]bool, 0, len(g.Types))}
+	out := g.Rebuild(func(out *ir.Graph, old *ir.Node, node *ir.Node, args []ir.Arg, results []ir.Type) ([]ir.Arg, ir.ValueID, bool) {
+		for len(c.written) < len(out.Types) {
+			c.written = append(c.written, false)
+		}
+		if node.N == 1 && node.Flags == 0 && !written[g.Root(old.First)] {
+			c.g, c.node, c.args, c.t, c.found = out, *node, args, results[0], false
+			for !c.found && r.apply(&c) {
+			}
+			if c.found {
+				return nil, c.is, true
+			}
+			*node, args = c.node, c.args
+		}
+		c.written = append(c.written, written[old.First:old.First+ir.ValueID(old.N)]...)
+		return args, 0, false
+	})
+	if len(r.fired) == 0 {
+		return g
+	}
+	return out
+}
+
+// apply tries the rules of the candidate's op until one applies.
+func (r *rules) apply(c *candidate) bool {
+	for _, rule := range r.byOp[c.node.Op] {
+		if rule.apply(c) {
+			r.fired = append(r.fired, Firing{rule.Name, c.node.Origin})
+			return true
+		}
+	}
+	return false
+}
+
+// value is operand i.
+func (c *candidate) value(i int) ir.ValueID { return ir.ValueID(c.args[i].V) }
+
+func (c *candidate) typeOf(v ir.ValueID) ir.Type { return c.g.Types[v] }
+
+// made is the node of a value if it is this op, else nil.
+func (c *candidate) made(v ir.ValueID, op ir.Op) *ir.Node {
+	if n := &c.g.Nodes[c.g.Def[v]]; n.Op == op {
+		return n
+	}
+	return nil
+}
+
+// operandOf is operand i of a node.
+func (c *candidate) operandOf(n *ir.Node, i int) ir.ValueID {
+	return ir.ValueID(c.g.Args[int(n.ArgLo)+i].V)
+}
+
+// becomes says that the result is an older value. It is one only of the same type, layout included, that no call writes; and of
+// what fills a storage, only one that does too.
+func (c *candidate) becomes(v ir.ValueID) bool {
+	if c.written[c.g.Root(v)] || c.isNumber(v) || !c.g.SameType(c.t, c.typeOf(v)) {
+		return false
+	}
+	if c.made(v, ir.OpView) != nil && c.node.Op != ir.OpView {
+		return false
+	}
+	c.is, c.found = v, true
+	return true
+}
+
+// turns makes the candidate another op of these operands.
+func (c *candidate) turns(op ir.Op, operands ...ir.ValueID) bool {
+	c.node.Op = op
+	c.args = slices.Clone(c.args[:0:0])
+	for _, v := range operands {
+		c.args = append(c.args, ir.Value(v))
+	}
+	return true
+}
+
+func (c *candidate) isNumber(v ir.ValueID) bool {
+	return c.made(v, ir.OpParam) != nil || c.made(v, ir.OpScalar) != nil
+}
