@@ -431,6 +431,27 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   }
 }
 
+// What kernels of matrix products refuse though shape functions let it go, in the CPU kernels' words.
+void check_product(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
+  const std::string& name = op.functional.empty() ? op.name : op.functional;
+  if (name == "mm" || name == "bmm") {
+    const auto a = args[0].toTensor().dtype(), b = args[1].toTensor().dtype();
+    TORCH_CHECK(a == b, "expected m1 and m2 to have the same dtype, but got: ", a, " != ", b);
+  } else if (name == "addmm" || name == "addbmm") {
+    const at::Tensor &self = args[0].toTensor(), &a = args[1].toTensor(), &b = args[2].toTensor();
+    TORCH_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", self.scalar_type(),
+                " and ", b.scalar_type());
+    TORCH_CHECK(a.dtype() == b.dtype(), "mat1 and mat2 must have the same dtype, but got ", a.scalar_type(), " and ",
+                b.scalar_type());
+    if (results.empty()) return;  // in place: of the result's shape
+    const at::IntArrayRef sizes(results[0].sizes);
+    TORCH_CHECK(self.dim() <= static_cast<int64_t>(sizes.size()), "expand(torch.", self.toString(), "{", self.sizes(),
+                "}, size=", sizes, "): the number of sizes provided (", sizes.size(),
+                ") must be greater or equal to the number of ", "dimensions in the tensor (", self.dim(), ")");
+    at::inferExpandGeometry_dimvector(self.sizes(), self.strides(), sizes);
+  }
+}
+
 // What a record has room for.
 void check_sizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
   const auto check = [&](int64_t rank) {
@@ -489,6 +510,7 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
   } else {
     infer_in_place(op, args, entry->metas);
   }
+  check_product(op, args, entry->metas);
   check_sizes(op, args, entry->metas);
   counters().shape_misses.fetch_add(1, std::memory_order_relaxed);
   if (cache.used >= kSlots * 3 / 4) {

@@ -383,3 +383,31 @@ def test_short_ways_refuse_what_they_must():
     empty = torch.empty(2, 3, device=DEVICE)  # nobody has written it
     torch.mycelya.synchronize()
     assert (empty * 0 == 0).shape == (2, 3)
+
+
+PRODUCTS = {
+    "mm": lambda x, y: x.double() @ y,
+    "mm, integers": lambda x, y: x.int() @ y,
+    "mm, nothing": lambda x, y: x[:0].double() @ y,
+    "bmm": lambda x, y: torch.bmm(x[None].double(), y[None]),
+    "addmm": lambda x, y: torch.addmm(x[:, :2], x.double(), y),
+    "addmm, sum": lambda x, y: torch.addmm(x[:, :2].double(), x, y),
+    "addmm_": lambda x, y: x[:, :2].double().addmm_(x, y),
+    "addbmm": lambda x, y: torch.addbmm(x[:, :2], x[None].double(), y[None]),
+    "out": lambda x, y: torch.mm(x.double(), y, out=x[:, :2].double()),
+    "bias": lambda x, y: torch.addmm(x, x, y),
+    "bias, rank": lambda x, y: torch.addmm(x[None, :, :2], x, y),
+    "bias, nothing": lambda x, y: torch.addmm(x[0], x[:0], y),
+    "linear": lambda x, y: F.linear(x, x, x[0]),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_that_do_not_fit_raise_at_the_call(name):
+    x, y = torch.ones(2, 3), torch.ones(3, 2)
+    with pytest.raises(RuntimeError) as cpu:
+        PRODUCTS[name](x, y)
+    with pytest.raises(RuntimeError) as ours:
+        PRODUCTS[name](x.to(DEVICE), y.to(DEVICE))
+    if name != "bmm":  # of which CPU and CUDA say it in words of their own
+        assert str(cpu.value)[:13] == str(ours.value)[:13]
