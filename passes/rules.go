@@ -121,8 +121,17 @@ func (c *candidate) becomes(v ir.ValueID) bool {
 	if c.made(v, ir.OpView) != nil && c.node.Op != ir.OpView {
 		return false
 	}
+	if ir.Info(c.node.Op).Kind != ir.KindMemory && c.anyByte(v) {
+		return false
+	}
 	c.is, c.found = v, true
 	return true
+}
+
+// anyByte says whether a value is a b8 that may hold other bytes than 0 and 1, as one does that is a view of a u8. What computes
+// or copies makes 0 and 1 of them; memory ops don't.
+func (c *candidate) anyByte(v ir.ValueID) bool {
+	return c.typeOf(v).DType == ir.Bool && ir.Info(c.g.Nodes[c.g.Def[v]].Op).Kind != ir.KindElementwise
 }
 
 // turns makes the candidate another op of these operands.

@@ -55,7 +55,7 @@ func castOfCast(c *candidate) bool {
 	if c.isNumber(x) || c.written[c.g.Root(x)] || !holds(c.typeOf(c.value(0)).DType, c.typeOf(x).DType) {
 		return false
 	}
-	if c.typeOf(x).DType.Is(ir.Floats) && c.t.DType.Is(ir.Ints) {
+	if c.anyByte(x) || c.typeOf(x).DType.Is(ir.Floats) && c.t.DType.Is(ir.Ints) {
 		return false
 	}
 	return c.becomes(x) || c.turns(ir.OpCast, x)

@@ -386,3 +386,12 @@ def test_a_rank_above_every_record():
     with pytest.raises(RuntimeError, match="at most 255 dimensions, got 256"):
         torch.empty([1] * 256, device=DEVICE)
     assert x.neg().item() == -1
+
+
+def test_a_bool_of_any_byte_is_0_or_1_where_it_is_copied():
+    def fn(x):
+        mask = x.view(torch.bool)
+        results = (mask.clone(), mask.to(torch.bool, copy=True), ~~mask)
+        return [t.view(torch.uint8) for t in results]
+
+    compare(fn, torch.tensor([0, 1, 2, 255], dtype=torch.uint8))
