@@ -348,7 +348,8 @@ bool takes_any_dtype(const Op& op) { return op.name == "bernoulli.out"; }
 // Fourier transform, or for LAPACK and nobody cared for the old elements.
 bool resizes_plainly(const Op& op, at::ArrayRef<c10::IValue> args) {
   if (op.name == "linalg_solve_triangular.out") return false;
-  if (op.name == "abs.out") return args[0].toTensor().is_complex();  // computed aside and copied
+  // Computed aside and copied, if its result isn't complex too.
+  if (op.name == "abs.out") return args[0].toTensor().is_complex() && !args[1].toTensor().is_complex();
   for (const char* prefix : {"_fft_", "linalg_", "geqrf", "ormqr", "cholesky_inverse"}) {
     if (op.name.rfind(prefix, 0) == 0) return true;
   }

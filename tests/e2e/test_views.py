@@ -395,3 +395,11 @@ def test_a_bool_of_any_byte_is_0_or_1_where_it_is_copied():
         return [t.view(torch.uint8) for t in results]
 
     compare(fn, torch.tensor([0, 1, 2, 255], dtype=torch.uint8))
+
+
+def test_abs_of_complex_numbers_into_some():
+    def fn(x):
+        out = torch.zeros(2, 3, dtype=x.dtype, device=x.device)
+        return torch.abs(x.mT, out=out)
+
+    compare(fn, torch.randn(2, 2, dtype=torch.complex64))
