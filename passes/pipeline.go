@@ -29,9 +29,9 @@ type order struct{ before, after, why string }
 // pipeline lists the passes in the order in which they run.
 func pipeline() []Pass {
 	return []Pass{
-		{"views", "shorter chains of views, writes through them and reads of what was written", viewsRules(), views},
+		{"views", "shorter chains of views, writes through them and reads of what was written", viewsRules(), rewrite},
 		{"cse", "one value for what is computed twice", nil, without(cse)},
-		{"simplify", "algebra that is exact", simplifyRules(), simplify},
+		{"simplify", "algebra that is exact", simplifyRules(), rewrite},
 		{"dce", "drop what no output needs", nil, without(dce)},
 	}
 }

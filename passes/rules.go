@@ -3,11 +3,7 @@
 
 package passes
 
-import (
-	"slices"
-
-	"github.com/mycelya/mycelya/ir"
-)
+import "github.com/mycelya/mycelya/ir"
 
 // Rule is one way of making a node better, under a name by which it can be expected and switched off. It holds for all
 // sizes and numbers: a rule sees the ops and types of a graph, never a value.
@@ -137,7 +133,7 @@ func (c *candidate) anyByte(v ir.ValueID) bool {
 // turns makes the candidate another op of these operands.
 func (c *candidate) turns(op ir.Op, operands ...ir.ValueID) bool {
 	c.node.Op = op
-	c.args = slices.Clone(c.args[:0:0])
+	c.args = make([]ir.Arg, 0, len(operands))
 	for _, v := range operands {
 		c.args = append(c.args, ir.Value(v))
 	}

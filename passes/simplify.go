@@ -5,11 +5,8 @@ package passes
 
 import "github.com/mycelya/mycelya/ir"
 
-// simplify is algebra that is exact: for NaN, infinities, both zeros and integers that overflow, in every dtype. What it
-// leaves without users goes with dce.
-func simplify(g *ir.Graph, r *rules) *ir.Graph { return rewrite(g, r) }
-
-// simplifyRules stand in groups by what they are about; within an op the first that applies is taken.
+// simplifyRules are algebra that is exact: for NaN, infinities, both zeros and integers that overflow, in every dtype. What
+// they leave without users goes with dce. They stand in groups by what they are about; within an op the first that applies is taken.
 func simplifyRules() []Rule {
 	all := []Rule{
 		{"CastToSame", "cast x -> x, of x's dtype already", ir.OpCast, castToSame},

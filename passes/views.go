@@ -5,9 +5,7 @@ package passes
 
 import "github.com/mycelya/mycelya/ir"
 
-// views makes chains of views, writes through them and reads of what was written shorter.
-func views(g *ir.Graph, r *rules) *ir.Graph { return rewrite(g, r) }
-
+// viewsRules make chains of views, writes through them and reads of what was written shorter.
 func viewsRules() []Rule {
 	return []Rule{
 		{"ViewOfView", "view (view x) -> view x: a view says its place in the storage, not in its operand", ir.OpView, viewOfView},

@@ -114,14 +114,14 @@ func (s *session) collect() {
 }
 
 // collectLocked is collect with the lock held, without waking the sender. It says whether there was anything.
-func (s *session) collectLocked() (any bool) {
+func (s *session) collectLocked() (found bool) {
 	for {
 		t, release := s.inbox.Take()
 		if t == nil {
-			return any
+			return found
 		}
 		s.queue = append(s.queue, s.job(t, release))
-		any = true
+		found = true
 	}
 }
 

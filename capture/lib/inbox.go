@@ -27,7 +27,11 @@ func newInbox(index int32) runtime.Inbox {
 }
 
 func (b inbox) Open(open bool) {
-	C.inbox_open(b.c, map[bool]C.int32_t{true: 1}[open])
+	var yes C.int32_t
+	if open {
+		yes = 1
+	}
+	C.inbox_open(b.c, yes)
 }
 
 func (b inbox) Take() (*runtime.Trace, func()) {

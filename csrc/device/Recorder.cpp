@@ -81,16 +81,13 @@ constexpr c10::ScalarType kTypes[] = {c10::ScalarType::Undefined,
                                       c10::ScalarType::UInt64};
 static_assert(std::size(kTypes) == MYC_DTYPES);
 
-// By type; 0 for those that no worker has.
-constexpr auto kCodes = [] {
+}  // namespace
+
+constinit const DtypeCodes dtype_codes = [] {
   DtypeCodes codes{};
   for (uint8_t code = 1; code < MYC_DTYPES; ++code) codes[static_cast<size_t>(kTypes[code])] = code;
   return codes;
 }();
-
-}  // namespace
-
-const DtypeCodes dtype_codes = kCodes;
 
 void refuse_dtype(c10::ScalarType t) { TORCH_CHECK_NOT_IMPLEMENTED(false, "mycelya has no tensors of dtype ", t, "."); }
 

@@ -335,8 +335,8 @@ class Runner {
 
   // A solver may make what it writes a conjugate view; the client's has the elements.
   void SettleConjugate(uint32_t index) {
+    if (C10_LIKELY(!TensorOf(index).is_conj())) return;
     at::Tensor t = TensorOf(index);
-    if (C10_LIKELY(!t.is_conj())) return;
     t._set_conj(false);
     t.conj_physical_();
   }
