@@ -26,7 +26,7 @@ func (p *planner) node(id ir.NodeID) error {
 	case ir.OpInput:
 		p.input(n)
 		return nil
-	case ir.OpParam, ir.OpScalar, ir.OpView:
+	case ir.OpParam, ir.OpScalar, ir.OpConst, ir.OpView:
 		return nil
 	case ir.OpEmpty:
 		p.empty(n)
@@ -356,6 +356,8 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	n, t := &p.g.Nodes[p.g.Def[v]], p.g.Types[v]
 	switch n.Op {
+	case ir.OpConst:
+		return p.arg(p.g.Args[n.ArgLo], nil)
 	case ir.OpParam:
 		kind, ok := map[ir.DType]uint32{ir.F64: pb.NumberF64, ir.I64: pb.NumberI64, ir.Bool: pb.NumberBool, ir.C128: pb.NumberC128}[t.DType]
 		if !ok {

@@ -249,7 +249,7 @@ func (p *planner) freeDead(node ir.NodeID) {
 
 func (p *planner) isNumber(v ir.ValueID) bool {
 	op := p.g.Nodes[p.g.Def[v]].Op
-	return op == ir.OpParam || op == ir.OpScalar
+	return op == ir.OpParam || op == ir.OpScalar || op == ir.OpConst
 }
 
 func (p *planner) title(id ir.NodeID) string {

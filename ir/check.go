@@ -63,6 +63,16 @@ func (c *checker) tables() error {
 			return fmt.Errorf("symbol %d is represented by the later symbol %d", i, j)
 		}
 	}
+	for i, r := range g.Requires {
+		for _, d := range append(append([]Dim(nil), r.Left...), r.Right...) {
+			if err := c.dim(d); err != nil {
+				return fmt.Errorf("requirement %d: %w", i, err)
+			}
+		}
+	}
+	if err := c.groups(); err != nil {
+		return err
+	}
 	n := 0
 	for id := range g.Nodes {
 		node := &g.Nodes[id]
@@ -81,6 +91,35 @@ func (c *checker) tables() error {
 	}
 	if n != len(g.Types) {
 		return fmt.Errorf("the nodes define %d values of %d", n, len(g.Types))
+	}
+	return nil
+}
+
+// groups checks that the nodes of each group follow one another, and that the groups are numbered in that order.
+func (c *checker) groups() error {
+	g := c.g
+	last, count := uint32(0), uint32(0)
+	for id := range g.Nodes {
+		switch k := g.Nodes[id].Group; {
+		case k == 0 || k == last:
+		case k != count+1 || int(k) > len(g.Groups):
+			return fmt.Errorf("node %d is of group %d of %d, after group %d", id, k, len(g.Groups), count)
+		case len(g.Groups[k-1].Kernels) == 0:
+			return fmt.Errorf("group %d has no kernel", k)
+		default:
+			count = k
+		}
+		last = g.Nodes[id].Group
+	}
+	if int(count) != len(g.Groups) {
+		return fmt.Errorf("%d of %d groups have nodes", count, len(g.Groups))
+	}
+	for i, group := range g.Groups {
+		for _, t := range group.Kernels {
+			if t == 0 || t >= NumTemplates {
+				return fmt.Errorf("group %d has a kernel of no template", i+1)
+			}
+		}
 	}
 	return nil
 }
@@ -191,7 +230,7 @@ func (c *checker) operand(id NodeID, a Arg) error {
 	if !g.Types[a.V].DType.Valid() {
 		return fmt.Errorf("%%%d is undefined", a.V)
 	}
-	if op := g.Nodes[def].Op; a.Write && (op == OpParam || op == OpScalar) {
+	if op := g.Nodes[def].Op; a.Write && (op == OpParam || op == OpScalar || op == OpConst) {
 		return fmt.Errorf("%%%d is written, but it is a %s", a.V, op)
 	}
 	return nil
@@ -279,6 +318,9 @@ func (c *checker) leaf(n *Node, t Type) error {
 	if len(t.Dims) != 0 || t.Strides != nil {
 		return fmt.Errorf("a number of type %s has no sizes", c.g.TypeString(t))
 	}
+	if n.Op == OpConst {
+		return c.constant(n, t.DType)
+	}
 	if d := t.DType; n.Op == OpParam && d != F64 && d != I64 && d != Bool && d != C128 {
 		return fmt.Errorf("a number is f64, i64, b8 or c128, not %s", d)
 	}
@@ -290,6 +332,15 @@ func (c *checker) leaf(n *Node, t Type) error {
 	return c.freeSlot(n.Slot)
 }
 
+// constant checks that the literal is of the result's dtype.
+func (c *checker) constant(n *Node, d DType) error {
+	kind, ok := map[DType]ArgKind{F64: ArgFloat, I64: ArgInt, Bool: ArgBool}[d]
+	if a := c.g.Args[n.ArgLo]; !ok || a.Kind != kind {
+		return fmt.Errorf("a constant is a literal f64, i64 or b8")
+	}
+	return nil
+}
+
 func (c *checker) memory(n *Node, t Type) error {
 	g := c.g
 	args := g.Args[n.ArgLo:n.ArgHi]
@@ -297,7 +348,7 @@ func (c *checker) memory(n *Node, t Type) error {
 		return nil
 	}
 	x := ValueID(args[0].V)
-	if op := g.Nodes[g.Def[x]].Op; op == OpParam || op == OpScalar {
+	if op := g.Nodes[g.Def[x]].Op; op == OpParam || op == OpScalar || op == OpConst {
 		return fmt.Errorf("%%%d is a %s: it has no storage", x, op)
 	}
 	if n.Op == OpUpdate && g.Root(x) != x { // a resize takes its storage as bytes: u8[old], a view of any storage of another type
@@ -365,6 +416,9 @@ func (c *checker) shapeOfArgs(id NodeID) error {
 	if info.Kind == KindReduce {
 		want += 2
 	}
+	if info.Op == OpConst {
+		want++
+	}
 	if len(args) != want {
 		return fmt.Errorf("%s takes %d arguments, not %d", info.Name, want, len(args))
 	}
@@ -430,7 +484,7 @@ func (c *checker) output(i int) error {
 		return fmt.Errorf("%%%d is undefined", o.Value)
 	}
 	switch op := g.Nodes[g.Def[o.Value]].Op; op {
-	case OpView, OpParam, OpScalar:
+	case OpView, OpParam, OpScalar, OpConst:
 		return fmt.Errorf("%%%d is a %s, not a whole storage", o.Value, op)
 	}
 	for _, p := range g.Outputs[:i] {

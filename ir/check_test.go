@@ -54,6 +54,13 @@ func TestVerifyText(t *testing.T) {
 		"%10: f32[1] = param 9":                 "has no sizes",
 		"%10: f32[] = param 9":                  "a number is f64, i64, b8 or c128, not f32",
 		"%10: f64[] = param 1":                  "parameter slot 1 holds symbol 1",
+		"%10: f64[] = const 1":                  "a constant is a literal f64, i64 or b8",
+		"%10: c128[] = const 1.0":               "a constant is a literal f64, i64 or b8",
+		"%10: f64[] = const %0":                 "a constant is a literal f64, i64 or b8",
+		"%10: f64[] = const":                    "const takes 1 arguments, not 0",
+		"%10: f64[1] = const 0.5":               "has no sizes",
+		"fuse map {\n}":                         "0 of 1 groups have nodes",
+		"fuse {\n%10: f32[n] = relu %0\n}":      "group 1 has no kernel",
 		"%10: c128[] = scalar 4294967295":       "parameter slot 0 holds symbol 0",
 		"%10: f64[] = view %2 offset=0":         "%2 is a param: it has no storage",
 		"%10: f32[7] = view %7 offset=0":        "the region ends at byte 28 of a storage of 24",
@@ -155,8 +162,18 @@ func TestVerifyBroken(t *testing.T) {
 		"rank":          {func(g *Graph) { g.Types[2].Dims = make([]Dim, 256) }, "rank 256 exceeds 255"},
 		"undefined":     {func(g *Graph) { g.Types[2].DType = Invalid }, "an undefined tensor with sizes"},
 		"output":        {func(g *Graph) { g.Outputs[0].Value = 9 }, "no value %9"},
-		"equal":         {func(g *Graph) { g.equal = []Dim{SymDim(3)} }, "symbol 3 of 1"},
-		"equal later":   {func(g *Graph) { g.Syms = append(g.Syms, Symbol{Slot: 9}); g.equal = []Dim{SymDim(1)} }, "later symbol 1"},
+		"group":         {func(g *Graph) { g.Nodes[1].Group = 2 }, "node 1 is of group 2 of 0, after group 0"},
+		"group apart": {func(g *Graph) {
+			g.Groups = []Group{{[]Template{TemplateMap}}}
+			g.Nodes[0].Group, g.Nodes[2].Group = 1, 1
+		}, "node 2 is of group 1 of 1, after group 1"},
+		"template": {func(g *Graph) {
+			g.Groups = []Group{{[]Template{NumTemplates}}}
+			g.Nodes[1].Group = 1
+		}, "group 1 has a kernel of no template"},
+		"require":     {func(g *Graph) { g.Requires = []Require{{nil, []Dim{SymDim(1)}}} }, "requirement 0: symbol 1 of 1"},
+		"equal":       {func(g *Graph) { g.equal = []Dim{SymDim(3)} }, "symbol 3 of 1"},
+		"equal later": {func(g *Graph) { g.Syms = append(g.Syms, Symbol{Slot: 9}); g.equal = []Dim{SymDim(1)} }, "later symbol 1"},
 	} {
 		g := mustParse(t, text)
 		require.NoError(t, Verify(g))

@@ -65,6 +65,7 @@ type Node struct {
 	Flags  Flags
 	Name   uint32 // OpCall: index into Graph.Strings of the full name "aten::add.Tensor"
 	Slot   uint32 // OpInput: binding slot; OpParam, OpScalar: parameter slot
+	Group  uint32 // 1 + index into Graph.Groups, 0 if it is in none
 	Offset Dim    // OpView, OpUpdate: storage offset in elements of the region's dtype
 	ArgLo  uint32 // arguments are Graph.Args[ArgLo:ArgHi]
 	ArgHi  uint32
@@ -72,6 +73,34 @@ type Node struct {
 	N      uint32
 	Record int32 // number of the trace record it comes from, -1 if none
 	Origin Origin
+}
+
+// Template is the loop nest of a kernel.
+type Template uint8
+
+const (
+	TemplateMap   Template = iota + 1 // one element of each result from each point
+	TemplateRows                      // folds the last dims of its points; what it reads again of a row, it has at hand
+	TemplateCols                      // folds other dims than the last
+	TemplateAll                       // folds all dims
+	TemplateLists                     // one map over the tensors of lists
+	NumTemplates
+)
+
+var templates = [NumTemplates]string{TemplateMap: "map", TemplateRows: "rows", TemplateCols: "cols", TemplateAll: "all", TemplateLists: "lists"}
+
+func (t Template) String() string { return templates[t] }
+
+// Group is nodes that one or more kernels compute together: they follow one another. A group has the meaning of its nodes one by
+// one; which kernels is what the fuse pass counts on, in the order in which they run.
+type Group struct {
+	Kernels []Template
+}
+
+// Require is a fact about sizes that no op implies and that a pass has relied on: two products are equal. A program is
+// for those calls only of which it holds.
+type Require struct {
+	Left, Right []Dim
 }
 
 // Output says that after the program the storage bound to Slot holds Value.
@@ -100,6 +129,8 @@ type Graph struct {
 	Types    []Type   // by ValueID
 	Def      []NodeID // by ValueID
 	Outputs  []Output
+	Groups   []Group
+	Requires []Require
 
 	strings map[string]uint32
 	equal   []Dim // by symbol: what stands for it (see Find); a symbol without an entry stands for itself

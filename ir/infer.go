@@ -8,9 +8,13 @@ import "fmt"
 // maxRank is the most dims a tensor has (the trace's limit).
 const maxRank = 255
 
-// IsNumber says whether an argument is a Python number: the value of an OpParam node.
+// IsNumber says whether an argument is a Python number: the value of an OpParam or OpConst node.
 func (g *Graph) IsNumber(a Arg) bool {
-	return a.Kind == ArgValue && int(a.V) < len(g.Def) && g.Nodes[g.Def[a.V]].Op == OpParam
+	if a.Kind != ArgValue || int(a.V) >= len(g.Def) {
+		return false
+	}
+	op := g.Nodes[g.Def[a.V]].Op
+	return op == OpParam || op == OpConst
 }
 
 // Infer gives the type of an own op's result, in contiguous memory. dtype is used only by ops whose result type says it

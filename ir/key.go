@@ -15,6 +15,7 @@ func (g *Graph) Key(id NodeID, to []ValueID) string {
 	k := keyWriter{g: g, to: to}
 	k.num(int64(n.Op))
 	k.num(int64(n.Flags))
+	k.num(int64(n.Group))
 	switch n.Op {
 	case OpCall:
 		k.num(int64(n.Name))

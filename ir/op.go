@@ -13,6 +13,7 @@ const (
 	OpInput  // input k: the content of the storage bound to slot k
 	OpParam  // param k: a Python number held by parameter slot k; weakest in type promotion. Type f64[], i64[], b8[] or c128[]
 	OpScalar // scalar k: a 0-dim CPU tensor whose element is parameter slot k
+	OpConst  // const 0.5: a Python number that is the same in every call; as param in all else
 
 	// Memory.
 	OpEmpty  // empty: uninitialised content

@@ -110,6 +110,7 @@ var opRows = [...]OpInfo{
 	{OpInput, "input", KindLeaf, "-", All, DTypeGiven, ShapeGiven, Pure, none},
 	{OpParam, "param", KindLeaf, "-", Numbers, DTypeNumber, ShapeScalar, Pure, none},
 	{OpScalar, "scalar", KindLeaf, "-", All, DTypeGiven, ShapeScalar, Pure, none},
+	{OpConst, "const", KindLeaf, "-", Bools | Ints | Floats, DTypeNumber, ShapeScalar, Pure, none},
 
 	{OpEmpty, "empty", KindMemory, "-", All, DTypeGiven, ShapeGiven, Fresh, none},
 	{OpView, "view", KindMemory, "x", All, DTypeGiven, ShapeGiven, Pure, none},

@@ -6,6 +6,7 @@ package ir
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -117,6 +118,7 @@ func (p *parser) graph() *Graph {
 	p.g.Reason = p.plain("the reason of the cut")
 	p.token("{")
 	p.end()
+	group := uint32(0) // that the statement is in
 	for {
 		if !p.nextLine() {
 			p.expected("}")
@@ -124,7 +126,18 @@ func (p *parser) graph() *Graph {
 		switch word := p.peekWord(); {
 		case p.accept("}"):
 			p.end()
-			return p.g
+			if group == 0 {
+				return p.g
+			}
+			group = 0
+		case word == "fuse":
+			if group != 0 {
+				p.expected("}, for a group is in no other")
+			}
+			group = p.group()
+		case word == "require":
+			p.keyword("require")
+			p.require()
 		case word == "dims":
 			p.keyword("dims")
 			p.dimsLine()
@@ -133,8 +146,43 @@ func (p *parser) graph() *Graph {
 			p.output()
 		default:
 			p.statement()
+			p.g.Nodes[len(p.g.Nodes)-1].Group = group
 		}
 	}
+}
+
+// group reads "fuse rows all {" and returns the group's number.
+func (p *parser) group() uint32 {
+	p.keyword("fuse")
+	var kernels []Template
+	for !p.accept("{") {
+		p.space()
+		pos := p.pos
+		name := p.word("a template, or {")
+		t := slices.Index(templates[:], name)
+		if t <= 0 {
+			p.fail(pos, "expected one of %s, found %q", strings.Join(templates[1:], ", "), name)
+		}
+		kernels = append(kernels, Template(t))
+	}
+	p.end()
+	p.g.Groups = append(p.g.Groups, Group{kernels})
+	return uint32(len(p.g.Groups))
+}
+
+// require reads "a*b = c*d".
+func (p *parser) require() {
+	side := func() []Dim {
+		out := []Dim{p.dim()}
+		for p.accept("*") {
+			out = append(out, p.dim())
+		}
+		return out
+	}
+	left := side()
+	p.token("=")
+	p.g.Requires = append(p.g.Requires, Require{left, side()})
+	p.end()
 }
 
 // dimsLine reads "n=64@3 i=784@4".

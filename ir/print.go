@@ -24,7 +24,8 @@ var listNames = [...]string{
 // reserved words are not names of symbols.
 var reserved = func() map[string]bool {
 	m := map[string]bool{"none": true, "true": true, "false": true, "inf": true, "nan": true, "dim": true, "layout": true,
-		"memfmt": true, "gen": true, "device": true, "offset": true, "output": true, "dims": true, "graph": true}
+		"memfmt": true, "gen": true, "device": true, "offset": true, "output": true, "dims": true, "graph": true,
+		"require": true, "fuse": true}
 	for _, s := range listNames[1:] {
 		m[s] = true
 	}
@@ -80,9 +81,21 @@ func (p *printer) graph() {
 		}
 		p.f("\n")
 	}
+	for _, r := range p.g.Requires {
+		p.f("  require %s = %s\n", p.product(r.Left), p.product(r.Right))
+	}
+	group := uint32(0)
 	for id := range p.g.Nodes {
+		if k := p.g.Nodes[id].Group; k != group {
+			p.endGroup(group)
+			p.beginGroup(k)
+			group = k
+		}
 		start := p.b.Len()
 		p.f("  ")
+		if group != 0 {
+			p.f("  ")
+		}
 		p.node(NodeID(id))
 		if o := p.g.Nodes[id].Origin; o.File != "" {
 			p.pad(start, lineWidth)
@@ -90,10 +103,38 @@ func (p *printer) graph() {
 		}
 		p.f("\n")
 	}
+	p.endGroup(group)
 	for _, o := range p.g.Outputs {
 		p.f("  output %%%d -> s%d\n", o.Value, o.Slot)
 	}
 	p.f("}\n")
+}
+
+func (p *printer) beginGroup(group uint32) {
+	if group == 0 {
+		return
+	}
+	p.f("  fuse")
+	if int(group) <= len(p.g.Groups) {
+		for _, t := range p.g.Groups[group-1].Kernels {
+			p.f(" %s", templates[min(t, NumTemplates-1)])
+		}
+	}
+	p.f(" {\n")
+}
+
+func (p *printer) endGroup(group uint32) {
+	if group != 0 {
+		p.f("  }\n")
+	}
+}
+
+// product is one side of a requirement; that of no dims is 1.
+func (p *printer) product(dims []Dim) string {
+	if len(dims) == 0 {
+		return "1"
+	}
+	return strings.ReplaceAll(p.dims(dims), ",", "*")
 }
 
 // pad fills the text since start to the column.

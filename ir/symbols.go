@@ -78,6 +78,10 @@ func (g *Graph) Canonicalize() {
 	for i := range g.Nodes {
 		g.Nodes[i].Offset = g.Find(g.Nodes[i].Offset)
 	}
+	for i := range g.Requires {
+		r := &g.Requires[i]
+		r.Left, r.Right = list(r.Left), list(r.Right)
+	}
 	for _, args := range [][]Arg{g.Args, g.ListArgs} {
 		for i := range args {
 			if args[i].Kind == ArgDim {
@@ -172,6 +176,11 @@ func (g *Graph) eachDim(f func(Dim)) {
 			for _, item := range g.safeList(a) {
 				arg(item)
 			}
+		}
+	}
+	for _, r := range g.Requires {
+		for _, d := range append(slices.Clone(r.Left), r.Right...) {
+			f(d)
 		}
 	}
 }

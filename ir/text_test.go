@@ -22,6 +22,8 @@ import (
 // sample is the graph of the README, with each part of the text form.
 const sample = `graph train.py:41 item {
   dims n=64@0 i=784@1 o=128@2
+  require n*i = o
+  require 1 = n
   %0: f32[n,i]           = input 0
   %1: f32[i,o]           = input 1
   %2: f32[n,o]           = aten.mm %0 %1                  # model.py:12
@@ -36,6 +38,14 @@ const sample = `graph train.py:41 item {
   %12: f32[n,o]          = empty
   %13: f32[n,o]          = update %12 %11 offset=o
   %14: f32[]             = scalar 4
+  fuse rows all {
+    %15: f64[]             = const 0.5                    # model.py:15
+    %16: f32[o]            = mul %7 %15
+  }
+  fuse map {
+    %17: b8[]              = const true
+  }
+  %18: i64[]             = const -3
   output %3 -> s12
   output %13 -> s13
 }

@@ -135,12 +135,13 @@ const missing = ^ValueID(0)
 func newCopier(g *Graph, via []ValueID) *copier {
 	c := &copier{g: g, via: via, to: make([]ValueID, len(g.Types)), out: &Graph{
 		Name: g.Name, Reason: g.Reason,
-		Syms:  append([]Symbol(nil), g.Syms...),
-		Nodes: make([]Node, 0, len(g.Nodes)),
-		Types: make([]Type, 0, len(g.Types)),
-		Def:   make([]NodeID, 0, len(g.Def)),
-		Args:  make([]Arg, 0, len(g.Args)),
-		equal: append([]Dim(nil), g.equal...),
+		Syms:   append([]Symbol(nil), g.Syms...),
+		Nodes:  make([]Node, 0, len(g.Nodes)),
+		Types:  make([]Type, 0, len(g.Types)),
+		Def:    make([]NodeID, 0, len(g.Def)),
+		Args:   make([]Arg, 0, len(g.Args)),
+		equal:  append([]Dim(nil), g.equal...),
+		Groups: append([]Group(nil), g.Groups...), Requires: append([]Require(nil), g.Requires...),
 	}}
 	for i := range c.to {
 		c.to[i] = missing
@@ -201,8 +202,30 @@ func (c *copier) finish() *Graph {
 	for i, o := range c.g.Outputs {
 		c.out.Outputs[i] = Output{Value: c.value(o.Value), Slot: o.Slot}
 	}
+	c.out.countGroups()
 	c.out.Canonicalize()
 	return c.out
+}
+
+// countGroups numbers the groups in the order of their nodes, and forgets those that have none left.
+func (g *Graph) countGroups() {
+	if len(g.Groups) == 0 {
+		return
+	}
+	old := g.Groups
+	g.Groups = nil
+	number := make([]uint32, len(old)+1)
+	for id := range g.Nodes {
+		n := &g.Nodes[id]
+		if n.Group == 0 {
+			continue
+		}
+		if number[n.Group] == 0 {
+			g.Groups = append(g.Groups, old[n.Group-1])
+			number[n.Group] = uint32(len(g.Groups))
+		}
+		n.Group = number[n.Group]
+	}
 }
 
 // Rewrite returns a new graph of these nodes in this order, with to[v] in place of each operand and output v (to nil: v

@@ -141,5 +141,5 @@ func (c *candidate) turns(op ir.Op, operands ...ir.ValueID) bool {
 }
 
 func (c *candidate) isNumber(v ir.ValueID) bool {
-	return c.made(v, ir.OpParam) != nil || c.made(v, ir.OpScalar) != nil
+	return c.made(v, ir.OpScalar) != nil || c.g.IsNumber(ir.Value(v))
 }

@@ -114,6 +114,8 @@ func (r *runner) compute(n *ir.Node, args []ir.Arg, result ir.Type) (*Tensor, er
 		return t, t.check()
 	case ir.OpParam, ir.OpScalar:
 		return r.number(n.Slot, result.DType)
+	case ir.OpConst:
+		return constant(args[0])
 	case ir.OpEmpty:
 		return r.fresh(result)
 	case ir.OpView:
@@ -155,6 +157,19 @@ func (r *runner) number(slot uint32, d ir.DType) (*Tensor, error) {
 		binary.LittleEndian.PutUint64(words[8*i:], w)
 	}
 	copy(t.Data, words[:])
+	return t, nil
+}
+
+// constant is the 0-dim tensor of a literal.
+func constant(a ir.Arg) (*Tensor, error) {
+	d := map[ir.ArgKind]ir.DType{ir.ArgFloat: ir.F64, ir.ArgInt: ir.I64, ir.ArgBool: ir.Bool}[a.Kind]
+	t, err := New(d, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	var word [8]byte
+	binary.LittleEndian.PutUint64(word[:], uint64(a.V))
+	copy(t.Data, word[:])
 	return t, nil
 }
 

@@ -423,7 +423,7 @@ func (b *builder) list() ir.Arg {
 func (b *builder) outputs() {
 	for v := range b.g.Types {
 		switch b.g.Nodes[b.g.Def[v]].Op {
-		case ir.OpView, ir.OpParam, ir.OpScalar:
+		case ir.OpView, ir.OpParam, ir.OpScalar, ir.OpConst:
 			continue
 		}
 		if b.g.Types[v].DType.Valid() && (len(b.g.Outputs) == 0 || rapid.IntRange(0, 3).Draw(b.T, "output") == 0) {
