@@ -207,6 +207,15 @@ func (c *copier) finish() *Graph {
 	return c.out
 }
 
+// Bare returns a graph of the same name, sizes and facts about them, and nothing else.
+func (g *Graph) Bare() *Graph {
+	out := NewGraph(g.Name, g.Reason)
+	out.Syms = append(out.Syms, g.Syms...)
+	out.equal = append(out.equal, g.equal...)
+	out.Requires = append(out.Requires, g.Requires...)
+	return out
+}
+
 // countGroups numbers the groups in the order of their nodes, and forgets those that have none left.
 func (g *Graph) countGroups() {
 	if len(g.Groups) == 0 {

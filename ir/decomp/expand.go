@@ -1,0 +1,297 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package decomp says what composite operators of PyTorch are made of, as a table of rows over own ops, and writes them out
+// in a graph. It decides nothing: whether an operator had better stay whole is the business of the fuse pass. It never looks at
+// the value of a size.
+package decomp
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// Expansion is a graph whose calls have been written out in own ops, as far as the table has rows for them.
+type Expansion struct {
+	Graph *ir.Graph
+	Of    []ir.NodeID  // by node of Graph: which node of the given graph it is of
+	To    []ir.ValueID // by value of the given graph: the value of Graph, None for those nobody uses
+	Whole []string     // by node of the given graph: why a call is one still, "" for all other nodes
+	List  []bool       // by node of the given graph: it has been written out, one tensor of its lists after the other
+}
+
+// None is no value.
+const None = ^ir.ValueID(0)
+
+// Expand writes out the calls of a verified graph, which it leaves as it is; those of keep stay whole, for the reason given.
+func Expand(g *ir.Graph, keep map[ir.NodeID]string) *Expansion {
+	w := &writer{g: g, keep: keep, e: &Expansion{Graph: g.Bare(), To: make([]ir.ValueID, len(g.Types)), Whole: make([]string, len(g.Nodes)), List: make([]bool, len(g.Nodes))}}
+	w.out = w.e.Graph
+	for v := range w.e.To {
+		w.e.To[v] = None
+	}
+	for id := range g.Nodes {
+		w.node(ir.NodeID(id))
+	}
+	for _, o := range g.Outputs {
+		w.out.Outputs = append(w.out.Outputs, ir.Output{Value: w.e.To[o.Value], Slot: o.Slot})
+	}
+	w.out.Canonicalize()
+	return w.e
+}
+
+// Point says whether an operator that has no row makes each element of its results from elements of its operands at places
+// that are known or read.
+func Point(name string) bool { return points[name] }
+
+// writer writes one graph.
+type writer struct {
+	g    *ir.Graph
+	keep map[ir.NodeID]string
+	e    *Expansion
+	out  *ir.Graph
+	// Of the node that is being written:
+	id    ir.NodeID
+	names map[string]term
+}
+
+// node writes a node out, or copies it.
+func (w *writer) node(id ir.NodeID) {
+	w.id = id
+	if w.g.Nodes[id].Op == ir.OpCall {
+		why := w.attempt(func() string { return w.call(id) })
+		if why == "" {
+			return
+		}
+		w.e.Whole[id] = why
+	}
+	w.copy(id)
+}
+
+// attempt undoes what write has added if it says that it can't be.
+func (w *writer) attempt(write func() string) (why string) {
+	before, of := *w.out, len(w.e.Of)
+	if why = write(); why != "" {
+		before.Strings = w.out.Strings // the index of them knows those too
+		*w.out = before
+		w.e.Of = w.e.Of[:of]
+	}
+	return why
+}
+
+func (w *writer) copy(id ir.NodeID) {
+	n := w.g.Nodes[id]
+	n.Group = 0
+	if n.Op == ir.OpCall {
+		n.Name = w.out.Intern(w.g.Strings[n.Name])
+	}
+	args := make([]ir.Arg, 0, n.ArgHi-n.ArgLo)
+	for _, a := range w.g.NodeArgs(id) {
+		args = append(args, w.arg(a))
+	}
+	new := w.add(n, args, w.g.Types[n.First:n.First+ir.ValueID(n.N)])
+	for i := range ir.ValueID(n.N) {
+		w.e.To[n.First+i] = w.out.Nodes[new].First + i
+	}
+}
+
+func (w *writer) arg(a ir.Arg) ir.Arg {
+	switch a.Kind {
+	case ir.ArgValue:
+		a.V = int64(w.e.To[a.V])
+	case ir.ArgStr:
+		a.V = int64(w.out.Intern(w.g.Strings[a.V]))
+	case ir.ArgList:
+		items := append([]ir.Arg(nil), w.g.List(a)...)
+		for i := range items {
+			items[i] = w.arg(items[i])
+		}
+		return w.out.AddList(a.Sub, items)
+	}
+	return a
+}
+
+// add adds a node of the one that is being written.
+func (w *writer) add(n ir.Node, args []ir.Arg, results []ir.Type) ir.NodeID {
+	old := &w.g.Nodes[w.id]
+	n.Record, n.Origin = old.Record, old.Origin
+	w.e.Of = append(w.e.Of, w.id)
+	return w.out.Add(n, args, results)
+}
+
+// call writes a call out; if it can't, it says why.
+func (w *writer) call(id ir.NodeID) string {
+	g, n := w.g, &w.g.Nodes[id]
+	name, args := g.CallName(id), g.NodeArgs(id)
+	if why, ok := w.keep[id]; ok {
+		return why
+	}
+	if why, ok := kept[name]; ok {
+		return why
+	}
+	if points[name] {
+		return "it is a call in a kernel too"
+	}
+	if n.Flags != 0 {
+		return "it has effects, draws numbers, or has shapes that only the data tells"
+	}
+	if items, ok := foreach(g, id); ok {
+		return w.items(id, items)
+	}
+	if f, ok := ir.FunctionalName(name); ok {
+		name = f
+	}
+	results := make([]ir.ValueID, n.N)
+	for i := range results {
+		results[i] = n.First + ir.ValueID(i)
+	}
+	return w.operator([]string{name}, args, results)
+}
+
+// operator writes out the first of these operators that fits the arguments, and gives its results to these values.
+func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) string {
+	for i, a := range args {
+		if a.Write {
+			args = append([]ir.Arg(nil), args...)
+			args[i].Write = false
+		}
+	}
+	const unknown = "nothing says what it is made of"
+	why := unknown
+	for _, name := range names {
+		if len(results) == 1 {
+			mapped := make([]ir.Arg, len(args))
+			for i, a := range args {
+				mapped[i] = w.arg(a)
+			}
+			if op, own, ok := ir.FromATen(w.out, name, mapped); ok {
+				if why = w.attempt(func() string {
+					v, err := w.emit(op, own, w.g.Types[results[0]].DType)
+					if err != "" {
+						return err
+					}
+					return w.give([]term{{v: v, is: true}}, results)
+				}); why == "" {
+					return ""
+				}
+				continue
+			}
+		}
+		for _, r := range table[name] {
+			if len(r.args) > len(args) || !w.bind(r, args) {
+				continue
+			}
+			if why = w.attempt(func() string {
+				values, err := w.run(r)
+				if err != "" {
+					return err
+				}
+				return w.give(values, results)
+			}); why == "" {
+				return ""
+			}
+		}
+		if len(table[name]) > 0 && why == unknown {
+			why = "no row of its table is for these arguments"
+		}
+	}
+	return why
+}
+
+// foreach is the operator on one tensor each that an operator on lists stands for: several names that it may have, and the
+// arguments and results of each.
+type item struct {
+	names   []string
+	args    []ir.Arg
+	results []ir.ValueID
+}
+
+func foreach(g *ir.Graph, id ir.NodeID) ([]item, bool) {
+	n := &g.Nodes[id]
+	base, ok := strings.CutPrefix(g.CallName(id), "aten::_foreach_")
+	args := g.NodeArgs(id)
+	if !ok || len(args) == 0 || args[0].Kind != ir.ArgList {
+		return nil, false
+	}
+	base, _, _ = strings.Cut(base, ".")
+	base = "aten::" + strings.TrimSuffix(base, "_")
+	count := len(g.List(args[0]))
+	if count == 0 || int(n.N)%count != 0 {
+		return nil, false
+	}
+	items := make([]item, count)
+	for i := range items {
+		it := item{names: []string{base + ".Tensor", base + ".Scalar", base, base + ".Tensor_Scalar"}}
+		for _, a := range args {
+			if list := a.Kind == ir.ArgList; list && len(g.List(a)) == count {
+				a = g.List(a)[i]
+			}
+			it.args = append(it.args, a)
+		}
+		for v := i; v < int(n.N); v += count {
+			it.results = append(it.results, n.First+ir.ValueID(v))
+		}
+		items[i] = it
+	}
+	return items, true
+}
+
+// items writes out an operator on lists, one tensor after the other.
+func (w *writer) items(id ir.NodeID, items []item) string {
+	for _, it := range items {
+		args := it.args
+		for len(args) < 3 && strings.HasSuffix(it.names[0], "add.Tensor") || len(args) < 3 && strings.HasSuffix(it.names[0], "sub.Tensor") {
+			args = append(args, ir.Arg{Kind: ir.ArgInt, V: 1}) // alpha
+		}
+		if why := w.operator(it.names, args, it.results); why != "" {
+			return why
+		}
+	}
+	w.e.List[id] = len(items) > 1
+	return ""
+}
+
+// give makes values the results of the node: of their dtype, sizes and layout, in memory of their own.
+func (w *writer) give(values []term, results []ir.ValueID) string {
+	g := w.g
+	for i, r := range results {
+		want := g.Types[r]
+		switch {
+		case !want.DType.Valid():
+			continue
+		case i < len(values) && !values[i].is && slices.Contains(want.Dims, ir.Const(0)): // what a case has no use for
+			w.e.To[r] = w.out.Nodes[w.add(ir.Node{Op: ir.OpEmpty}, nil, []ir.Type{want})].First
+			continue
+		case i >= len(values) || !values[i].is:
+			return "a result has no expression"
+		}
+		v := values[i].v
+		if len(w.out.Types[v].Dims) != len(want.Dims) {
+			return "a result has another rank"
+		}
+		for j, d := range want.Dims { // equal by the meaning of the operator
+			if !w.out.UnifyDims(w.out.Types[v].Dims[j], d) {
+				return "a result has other sizes"
+			}
+		}
+		op := ir.Info(w.out.Nodes[w.out.Def[v]].Op)
+		own := w.e.Of[w.out.Def[v]] == w.id && op.Op.Own()
+		for _, other := range values[:i] {
+			own = own && other.v != v
+		}
+		var err string
+		if w.out.Types[v].DType != want.DType {
+			v, err = w.emit(ir.OpCast, []ir.Arg{ir.Value(v)}, want.DType)
+		} else if !own {
+			v, err = w.emit(ir.OpCopy, []ir.Arg{ir.Value(v)}, want.DType)
+		}
+		if err != "" {
+			return err
+		}
+		w.out.Types[v].Strides = want.Strides
+		w.e.To[r] = v
+	}
+	return ""
+}
