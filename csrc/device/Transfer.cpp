@@ -6,6 +6,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/contiguous.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/neg.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -239,11 +240,16 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_bloc
   }
   // Written through a conjugate or negative view: the memory gets the conjugate or negative.
   if (dst.is_conj()) return copy_from(src.to(dst.scalar_type()).conj(), dst._conj(), false), dst;
-  if (dst.is_neg()) return copy_from(src.to(dst.scalar_type()).neg(), dst._neg_view(), false), dst;
+  if (dst.is_neg()) return copy_from(src.to(dst.scalar_type())._neg_view(), dst._neg_view(), false), dst;
   TORCH_CHECK((from_us || src.is_cpu()) && (to_us || dst.is_cpu()), "Cannot copy from ", src.device(), " to ",
               dst.device(), ": go through the CPU, .cpu() then .to().");
   if (from_us && to_us) {
-    if (src.device() == dst.device()) {
+    if (src.device() == dst.device() && src.is_neg() && !src.is_conj()) {
+      // From the one layout to the other, as a copy on the CPU: a complex zero gets another sign in dense memory than
+      // elsewhere.
+      at::Tensor out = dst;
+      at::neg_out(out, src._neg_view().expand_as(dst));
+    } else if (src.device() == dst.device()) {
       record_copy(dst, resolve(src).expand_as(dst));
     } else {
       copy_to_device(to_cpu(src), dst, false);  // two machines

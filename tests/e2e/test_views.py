@@ -268,6 +268,24 @@ def test_writes_through_conjugate_and_negative_views(view, write):
     compare(fn, torch.randn(3, 3, dtype=torch.complex64), rtol=1e-5, atol=1e-5)
 
 
+def test_zeros_keep_their_sign_through_negative_views():
+    """ATen negates complex zeros in dense memory otherwise than elsewhere."""
+
+    def fn(x):
+        results = []
+        for layout in (x * 1, x.mT * 1, x[:, ::2] * 1, (x * 1)[:, ::2]):
+            y = torch._neg_view(layout)
+            y.add_(layout)
+            other = torch.zeros(9, 9, dtype=x.dtype, device=x.device)
+            other = other.as_strided(layout.shape, (9, 2))
+            other.copy_(torch._neg_view(layout))
+            for z in (layout, y * 1, other):
+                results.append(torch.view_as_real(z.clone()).signbit())
+        return results
+
+    compare(fn, torch.arange(16).reshape(4, 4).to(torch.complex64))
+
+
 @pytest.mark.parametrize("view", LAZY)
 def test_copies_of_conjugate_and_negative_views_have_their_strides(view):
     def fn(x):
