@@ -3,8 +3,21 @@
 //
 // Operators of the worker's own, in PyTorch's dispatcher beside aten's, so that programs call them alike. What they do
 // is written in csrc/abi/mycelya.h. They run only inside Run(), where there is a current executor.
+#include <ATen/ops/abs.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/gt.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/logical_and.h>
+#include <ATen/ops/logical_or.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include "Executor.h"
@@ -59,6 +72,40 @@ at::Tensor Capability() {
   return Two(major, minor);
 }
 
+// One element of each of two tensors in the widest dtype of its kind, for a message.
+std::string Element(const at::Tensor& t, int64_t i) { return c10::str(t.flatten()[i].item()); }
+
+void ExpectClose(at::Tensor& /*first*/, const at::Tensor& got, const at::Tensor& want, c10::string_view what,
+                 double tolerance) {
+  TORCH_CHECK(got.sizes() == want.sizes() && got.scalar_type() == want.scalar_type(), what, " gives ",
+              got.scalar_type(), got.sizes(), " as the kernels would compute it, and ", want.scalar_type(),
+              want.sizes(), " by itself.");
+  if (want.numel() == 0) return;
+  at::Tensor off;  // by element: how far it is from what it may be
+  if (want.is_floating_point() || want.is_complex()) {
+    const auto wide = want.is_complex() ? at::kComplexDouble : at::kDouble;
+    const at::Tensor a = got.to(wide), b = want.to(wide);
+    const at::Tensor finite = at::isfinite(b);
+    const at::Tensor size = at::where(finite, b, at::zeros_like(b)).abs();
+    // Infinities and NaNs have to be the same ones; in an infinity of either sign, rounding may hide one that
+    // overflows.
+    const at::Tensor same = at::logical_or(at::eq(a, b), at::logical_and(at::isnan(a), at::isnan(b)));
+    const at::Tensor far =
+        at::nan_to_num(at::sub(a, b).abs(), /*nan=*/HUGE_VAL).sub(size.add(size.max()).mul(tolerance));
+    off = at::where(same, at::zeros_like(far), at::where(finite, far, at::full_like(far, HUGE_VAL)));
+  } else {
+    off = at::ne(got, want).to(at::kDouble);
+  }
+  const auto [worst, at] = off.flatten().max(0);
+  if (worst.item<double>() <= 0) return;
+  const int64_t i = at.item<int64_t>();
+  TORCH_CHECK(false, what, " gives other values as the kernels would compute it: element ", i, " of ", want.numel(),
+              " is ", Element(got, i), ", and ", Element(want, i), " by itself; ", at::gt(off, 0).sum().item<int64_t>(),
+              " elements differ by more than rounding.");
+}
+
+void After(at::Tensor& /*self*/, const at::Tensor& /*first*/) {}
+
 TORCH_LIBRARY(mycelya, m) {
   m.def("set_flag(str flag) -> ()", [](c10::string_view flag) { SetFlag({flag.data(), flag.size()}); });
   m.def("get_rng_state(Generator? generator) -> Tensor", &GetRngState);
@@ -68,6 +115,8 @@ TORCH_LIBRARY(mycelya, m) {
   m.def("elapsed(int start, int end) -> Tensor", &Elapsed);
   m.def("memory_info() -> Tensor", &MemoryInfo);
   m.def("capability() -> Tensor", &Capability);
+  m.def("expect_close(Tensor(a!) first, Tensor got, Tensor want, str what, float tolerance) -> ()", &ExpectClose);
+  m.def("after(Tensor(a!) self, Tensor first) -> ()", &After);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <c10/core/MemoryFormat.h>
 
 #include <bit>
+#include <cstring>
 
 #include "Dtype.h"
 #include "Lists.h"
@@ -122,6 +123,16 @@ class Fitter {
     return a;
   }
 
+  // A Python number that is the same in every call.
+  Arg Literal(const Word& w, c10::ScalarType dtype) const {
+    Arg a = Element(w, dtype, /*wrapped=*/true);
+    const at::Tensor& t = a.constant.toTensor();
+    std::memcpy(t.mutable_data_ptr(), &w.value, t.itemsize());
+    a.kind = ArgKind::kConstant;
+    a.index = 0;
+    return a;
+  }
+
   Arg FitTensor(const Word& w) const {
     switch (w.tag) {
       case MYC_W_TENSOR:
@@ -137,6 +148,12 @@ class Fitter {
       }
       case MYC_W_SCALAR:
         return Element(w, ToScalarType(w.kind), /*wrapped=*/false);
+      case MYC_W_INT:
+        return Literal(w, c10::ScalarType::Long);
+      case MYC_W_FLOAT:
+        return Literal(w, c10::ScalarType::Double);
+      case MYC_W_BOOL:
+        return Literal(w, c10::ScalarType::Bool);
       default:
         Refuse(w, *c10::TensorType::get());
     }

@@ -1,0 +1,226 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package passes
+
+import (
+	"math"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/decomp"
+)
+
+// Both is a graph that computes what was recorded as it was recorded, and besides what the passes have made of it: each group in own ops,
+// as its kernels would, and each node that a pass has changed. Where the two differ by more than rounding, an operator of the
+// worker fails, with the place of the node, and with it all outputs. Each group gets operands as recorded, so that the first to
+// differ is the one that is wrong. Nodes with flags run once.
+//
+// before is what Run was given and after what it returned. What depends on uninitialised memory isn't compared.
+func Both(before, after *ir.Graph) *ir.Graph {
+	whole := map[ir.NodeID]string{}
+	for id := range after.Nodes {
+		if after.Nodes[id].Group == 0 {
+			whole[ir.NodeID(id)] = "it is in no group"
+		}
+	}
+	b := &both{before: before, after: after, e: decomp.Expand(after, whole), out: before.Clone()}
+	b.out.Outputs = nil
+	for i := range b.out.Syms { // what decomposing has found equal
+		b.out.UnifyDims(ir.SymDim(i), b.e.Graph.Find(ir.SymDim(i)))
+	}
+	b.out.Requires = after.Requires
+	b.unknown = unknown(b.out)
+	b.pair()
+	b.token()
+	for i := range b.e.Graph.Nodes {
+		b.node(ir.NodeID(i))
+	}
+	for _, o := range before.Outputs {
+		after := b.call("mycelya::after", ir.Arg{Kind: ir.ArgValue, V: int64(o.Value), Write: true}, ir.Value(b.first))
+		b.out.Outputs = append(b.out.Outputs, ir.Output{Value: after, Slot: o.Slot})
+	}
+	return b.out
+}
+
+type both struct {
+	before, after *ir.Graph
+	e             *decomp.Expansion
+	out           *ir.Graph                 // nodes and values of before keep their numbers
+	at            ir.NodeID                 // the node of after that is being added
+	paired        []ir.NodeID               // by node of after: the node of before of the same record, or none
+	recorded      []ir.ValueID              // by value of after: the value of before
+	made          []ir.ValueID              // by value of the expansion: the value of out
+	of            map[ir.ValueID]ir.ValueID // by value of the expansion: the value of after that it is
+	unknown       []bool                    // by value of before: depends on uninitialised memory
+	first         ir.ValueID                // fails with the first comparison that does
+}
+
+const noNode = ^ir.NodeID(0)
+
+// pair finds the node of before that each node of after is of: they have the record in common.
+func (b *both) pair() {
+	byRecord := map[int32]ir.NodeID{}
+	for id := range b.before.Nodes {
+		if n := &b.before.Nodes[id]; (n.Op == ir.OpCall || n.Op.Own()) && n.Record >= 0 {
+			byRecord[n.Record] = ir.NodeID(id)
+		}
+	}
+	b.paired = make([]ir.NodeID, len(b.after.Nodes))
+	b.recorded = make([]ir.ValueID, len(b.after.Types))
+	for v := range b.recorded {
+		b.recorded[v] = decomp.None
+	}
+	for id := range b.after.Nodes {
+		n := &b.after.Nodes[id]
+		b.paired[id] = noNode
+		if p, ok := byRecord[n.Record]; ok && (n.Op == ir.OpCall || n.Op.Own()) && b.before.Nodes[p].N == n.N {
+			b.paired[id] = p
+			for i := range ir.ValueID(n.N) {
+				b.recorded[n.First+i] = b.before.Nodes[p].First + i
+			}
+		}
+	}
+	b.made = make([]ir.ValueID, len(b.e.Graph.Types))
+	b.of = map[ir.ValueID]ir.ValueID{}
+	for v, e := range b.e.To {
+		if e != decomp.None {
+			b.of[e] = ir.ValueID(v)
+		}
+	}
+}
+
+// node adds a node of the expansion, unless the one that was recorded is all that there is to run.
+func (b *both) node(id ir.NodeID) {
+	e := b.e.Graph
+	n := e.Nodes[id]
+	b.at = b.e.Of[id]
+	old := &b.after.Nodes[b.at]
+	if p := b.paired[b.at]; p != noNode && (n.Flags != 0 || old.Group == 0 && b.alike(p, b.at)) {
+		for i := range ir.ValueID(n.N) {
+			b.made[n.First+i] = b.before.Nodes[p].First + i
+		}
+		return
+	}
+	if n.Op == ir.OpCall {
+		n.Name = b.out.Intern(e.Strings[n.Name])
+	}
+	var args []ir.Arg
+	for _, a := range e.NodeArgs(id) {
+		args = append(args, b.arg(a))
+	}
+	first := b.out.Nodes[b.out.Add(n, args, e.Types[n.First:n.First+ir.ValueID(n.N)])].First
+	b.out.Nodes[b.out.Def[first]].Group = 0
+	for i := range ir.ValueID(n.N) {
+		b.made[n.First+i] = first + i
+		v, is := b.of[n.First+i]
+		if want := decomp.None; is {
+			if want = b.recorded[v]; want != decomp.None && e.Types[n.First+i].DType.Valid() && !b.unknown[want] {
+				b.compare(first+i, want)
+			}
+		}
+	}
+}
+
+// alike says whether two nodes are the same operator.
+func (b *both) alike(p, id ir.NodeID) bool {
+	x, y := &b.before.Nodes[p], &b.after.Nodes[id]
+	return x.Op == y.Op && (x.Op != ir.OpCall || b.before.CallName(p) == b.after.CallName(id))
+}
+
+func (b *both) arg(a ir.Arg) ir.Arg {
+	switch a.Kind {
+	case ir.ArgValue:
+		v := ir.ValueID(a.V)
+		a.V = int64(b.made[v])
+		// What another node has made is taken as it was recorded.
+		if of, ok := b.of[v]; ok && b.recorded[of] != decomp.None && b.after.Def[of] != b.at {
+			def := &b.after.Nodes[b.after.Def[of]]
+			if group := b.after.Nodes[b.at].Group; group == 0 || def.Group != group {
+				a.V = int64(b.recorded[of])
+			}
+		}
+	case ir.ArgStr:
+		a.V = int64(b.out.Intern(b.e.Graph.Strings[a.V]))
+	case ir.ArgList:
+		items := append([]ir.Arg(nil), b.e.Graph.List(a)...)
+		for i := range items {
+			items[i] = b.arg(items[i])
+		}
+		return b.out.AddList(a.Sub, items)
+	}
+	return a
+}
+
+// token makes what fails with the first comparison that fails, because each writes it.
+func (b *both) token() {
+	t := ir.Type{DType: ir.U8, Dims: []ir.Dim{}}
+	empty := b.out.Nodes[b.out.Add(ir.Node{Op: ir.OpEmpty, Record: -1}, nil, []ir.Type{t})].First
+	b.at = 0
+	b.first = b.call("aten::zero_", ir.Arg{Kind: ir.ArgValue, V: int64(empty), Write: true})
+}
+
+// call adds a call that writes its first operand, and gives the new content.
+func (b *both) call(name string, args ...ir.Arg) ir.ValueID {
+	n := ir.Node{Op: ir.OpCall, Name: b.out.Intern(name), Record: -1}
+	if len(b.after.Nodes) > 0 {
+		old := &b.after.Nodes[b.at]
+		n.Record, n.Origin = old.Record, old.Origin
+	}
+	return b.out.Nodes[b.out.Add(n, args, []ir.Type{b.out.Types[args[0].V]})].First
+}
+
+// compare adds the comparison of a value with the recorded one.
+func (b *both) compare(got, want ir.ValueID) {
+	name := b.after.Nodes[b.at].Op.String()
+	if b.after.Nodes[b.at].Op == ir.OpCall {
+		name = b.after.CallName(b.at)
+	}
+	b.first = b.call("mycelya::expect_close", ir.Arg{Kind: ir.ArgValue, V: int64(b.first), Write: true}, ir.Value(got), ir.Value(want),
+		ir.Arg{Kind: ir.ArgStr, V: int64(b.out.Intern(name))},
+		ir.Arg{Kind: ir.ArgFloat, V: int64(math.Float64bits(rounding(b.out.Types[want].DType)))})
+}
+
+// rounding is how far two ways of computing the same may be apart, as a part of the largest element: some hundred times the dtype's own
+// rounding, for a fold adds up as many errors as it has terms, and an exponential makes one larger.
+func rounding(d ir.DType) float64 {
+	switch d.Real() {
+	case ir.F64:
+		return 1e-12
+	case ir.F32:
+		return 1e-4
+	case ir.F16:
+		return 1e-2
+	case ir.BF16:
+		return 5e-2
+	}
+	return 0
+}
+
+// unknown says by value whether it depends on uninitialised memory.
+func unknown(g *ir.Graph) []bool {
+	out := make([]bool, len(g.Types))
+	for i := range g.Nodes {
+		id := ir.NodeID(i)
+		n := &g.Nodes[i]
+		is := n.Op == ir.OpEmpty || n.Op == ir.OpResize || n.Op == ir.OpCall && uninitialised(g.CallName(id))
+		g.EachArg(id, func(a ir.Arg) {
+			if a.Kind == ir.ArgValue && !(a.Write && overwrites(g.CallName(id))) {
+				is = is || out[a.V]
+			}
+		})
+		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+			out[v] = is
+		}
+	}
+	return out
+}
+
+// overwrites says whether an operator replaces all of what it writes, without a look at it.
+func overwrites(name string) bool {
+	switch name {
+	case "aten::zero_", "aten::fill_.Scalar", "aten::fill_.Tensor", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_",
+		"aten::bernoulli_.float", "aten::exponential_", "aten::_foreach_zero_", "aten::_foreach_copy_":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,264 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Composite operators beside others that fuse with them, each way on the worker.
+
+Run by test_decompositions.py, in a process of its own with MYCELYA_CHECK=3: there each
+program also computes its groups in the own ops that operators are made of, and fails
+where these give other values than PyTorch's. The name of a case is that of the
+operator; what follows a space tells cases apart.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+DEVICE = torch.device("mycelya")
+Case = tuple[Callable[..., Any], list[Any]]
+
+
+def made(*size: int, seed: int = 1, positive: bool = False) -> torch.Tensor:
+    x = torch.randn(size, generator=torch.Generator().manual_seed(seed + sum(size)))
+    return x.abs() + 0.1 if positive else x
+
+
+X, Y, Z = made(5, 7), made(5, 7, seed=2), made(5, 7, seed=3)
+ROW, IMAGE, POS = made(7), made(3, 4, 2, 5), made(5, 7, positive=True)
+SPECIAL = torch.tensor(
+    [[0.0, -0.0, 1.0], [float("inf"), 2.0, -3.0], [float("nan"), 1.0, 0.0]]
+)
+MASK = Y > 0
+TARGET = torch.tensor([0, 6, -100, 3, 3])
+
+
+def norm_backward(g, x, w, b):
+    y, m, r = aten.native_layer_norm(x, [7], w, b, 1e-5)
+    dx, dw, db = aten.native_layer_norm_backward(
+        g, x, [7], m, r, w, b, [True, True, True]
+    )
+    return dx * 2, dw, db, y
+
+
+def batch_norm(training: bool) -> Callable[..., Any]:
+    def f(x, w, b, mean, var):
+        y, m, r = aten.native_batch_norm(x * 1.5, w, b, mean, var, training, 0.1, 1e-5)
+        return y.relu(), m, r, mean, var
+
+    return f
+
+
+def loss(reduction: int) -> Callable[..., Any]:
+    def f(x, t):
+        return aten.nll_loss_forward(F.log_softmax(x, 1), t, None, reduction, -100)
+
+    return f
+
+
+def inplace(f: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator that writes its first operand, which is made and used beside it."""
+
+    def g(x, *args):
+        y = x * 1
+        f(y, *args)
+        return y + 1
+
+    return g
+
+
+def lists(f: Callable[..., Any]) -> Callable[..., Any]:
+    def g(x, y):
+        a, b = torch._foreach_mul([x, x[0]], 2.0), [y, y[1]]
+        return torch._foreach_neg(f(a, b))
+
+    return g
+
+
+def two(f: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator between two others that it can meet."""
+
+    def g(x, *args):
+        return f(x.neg(), *args) * 2
+
+    return g
+
+
+CASES: dict[str, Case] = {
+    "aten::add.Tensor": (two(lambda x, y: torch.add(x, y, alpha=3)), [X, Y]),
+    "aten::add.Scalar": (two(lambda x: aten.add.Scalar(x, 2)), [X]),
+    "aten::sub.Tensor": (two(lambda x, y: torch.sub(x, y, alpha=0.5)), [X, Y]),
+    "aten::sub.Scalar": (two(lambda x: aten.sub.Scalar(x, 2)), [X]),
+    "aten::pow.Tensor_Scalar": (two(lambda x: x**2), [X]),
+    "aten::pow.Tensor_Scalar 3": (two(lambda x: x**3), [X]),
+    "aten::pow.Tensor_Scalar 1.5": (lambda x: x.abs() ** 1.5 + 1, [X]),
+    "aten::square": (two(torch.square), [X]),
+    "aten::clamp": (two(lambda x: x.clamp(-0.5, 0.5)), [X]),
+    "aten::clamp special": (two(lambda x: x.clamp(max=0.5)), [SPECIAL]),
+    "aten::clamp.Tensor": (two(lambda x, y: torch.clamp(x, y - 1, y)), [X, Y]),
+    "aten::clamp_min": (two(lambda x: x.clamp_min(0.25)), [SPECIAL]),
+    "aten::clamp_max": (two(lambda x: x.clamp_max(0.25)), [SPECIAL]),
+    "aten::hardtanh": (two(F.hardtanh), [X]),
+    "aten::masked_fill.Scalar": (two(lambda x, m: x.masked_fill(m, -9)), [X, MASK]),
+    "aten::masked_fill.Tensor": (
+        two(lambda x, m: x.masked_fill(m, x.new_tensor(4.0))),
+        [X, MASK],
+    ),
+    "aten::zero": (inplace(torch.Tensor.zero_), [X]),
+    "aten::fill.Scalar": (inplace(lambda x: x.fill_(2.5)), [X]),
+    "aten::full_like": (lambda x: torch.full_like(x, 2.5) + x, [X]),
+    "aten::zeros_like": (lambda x: torch.zeros_like(x) + x, [X]),
+    "aten::ones_like": (lambda x: torch.ones_like(x) + x, [X]),
+    "aten::copy": (inplace(lambda x, y: x.copy_(y.long())), [X, Y]),
+    "aten::addcmul": (two(lambda x, y, z: x.addcmul(y, z, value=0.3)), [X, Y, Z]),
+    "aten::addcdiv": (two(lambda x, y, z: x.addcdiv(y, z, value=0.3)), [X, Y, POS]),
+    "aten::lerp.Scalar": (two(lambda x, y: x.lerp(y, 0.1)), [X, Y]),
+    "aten::lerp.Scalar far": (two(lambda x, y: x.lerp(y, 1.0)), [X, Y]),
+    "aten::lerp.Tensor": (two(lambda x, y, z: x.lerp(y, z)), [X, Y, Z]),
+    "aten::leaky_relu": (two(F.leaky_relu), [SPECIAL]),
+    "aten::elu": (two(lambda x: F.elu(x, 1.5)), [X]),
+    "aten::softplus": (two(lambda x: F.softplus(x * 20)), [X]),
+    "aten::silu": (two(F.silu), [X]),
+    "aten::gelu": (two(F.gelu), [X]),
+    "aten::gelu tanh": (two(lambda x: F.gelu(x, approximate="tanh")), [X]),
+    "aten::threshold_backward": (
+        two(lambda x, y: aten.threshold_backward(x, y, 0)),
+        [X, SPECIAL.repeat(1, 3)[:1, :7]],
+    ),
+    "aten::sigmoid_backward": (two(aten.sigmoid_backward), [X, Y]),
+    "aten::tanh_backward": (two(aten.tanh_backward), [X, Y]),
+    "aten::leaky_relu_backward": (
+        two(lambda x, y: aten.leaky_relu_backward(x, y, 0.1, False)),
+        [X, Y],
+    ),
+    "aten::silu_backward": (two(aten.silu_backward), [X, Y]),
+    "aten::gelu_backward": (two(aten.gelu_backward), [X, Y]),
+    "aten::gelu_backward tanh": (
+        two(lambda x, y: aten.gelu_backward(x, y, approximate="tanh")),
+        [X, Y],
+    ),
+    "aten::native_dropout_backward": (
+        two(lambda x, m: aten.native_dropout_backward(x, m, 1.25)),
+        [X, MASK],
+    ),
+    "aten::_softmax": (two(lambda x: x.softmax(-1)), [X]),
+    "aten::_softmax columns": (two(lambda x: x.softmax(1)), [IMAGE]),
+    "aten::_softmax special": (two(lambda x: x.softmax(0)), [SPECIAL]),
+    "aten::_softmax masked": (
+        two(lambda x: x.masked_fill(x > -9, float("-inf")).softmax(-1)),
+        [X],
+    ),
+    "aten::_log_softmax": (two(lambda x: x.log_softmax(-1)), [X * 40]),
+    "aten::_softmax_backward_data": (
+        two(lambda g, y: aten._softmax_backward_data(g, y, 1, y.dtype)),
+        [X, POS],
+    ),
+    "aten::_log_softmax_backward_data": (
+        two(lambda g, y: aten._log_softmax_backward_data(g, y, 1, y.dtype)),
+        [X, Y],
+    ),
+    "aten::_fused_rms_norm": (
+        two(lambda x, w: aten._fused_rms_norm(x, [7], w, 1e-6)[0]),
+        [X, ROW],
+    ),
+    "aten::native_layer_norm": (
+        two(lambda x, w, b: F.layer_norm(x, (7,), w, b)),
+        [X + 100, ROW, ROW + 1],
+    ),
+    "aten::native_layer_norm plain": (two(lambda x: F.layer_norm(x, (5, 7))), [X]),
+    "aten::native_layer_norm_backward": (norm_backward, [Y, X, ROW, ROW]),
+    "aten::native_batch_norm": (
+        batch_norm(True),
+        [IMAGE, *(made(4, seed=s, positive=True) for s in range(4))],
+    ),
+    "aten::native_batch_norm eval": (
+        batch_norm(False),
+        [IMAGE, *(made(4, seed=s, positive=True) for s in range(4))],
+    ),
+    "aten::mse_loss": (lambda x, y: F.mse_loss(x.neg(), y), [X, Y]),
+    "aten::mse_loss sum": (
+        lambda x, y: F.mse_loss(x.neg(), y, reduction="sum"),
+        [X, Y],
+    ),
+    "aten::mse_loss none": (
+        two(lambda x, y: F.mse_loss(x, y, reduction="none")),
+        [X, Y],
+    ),
+    "aten::mse_loss_backward": (
+        two(lambda x, y: aten.mse_loss_backward(x.new_tensor(0.5), x, y, 1)),
+        [X, Y],
+    ),
+    "aten::mse_loss_backward sum": (
+        two(lambda x, y: aten.mse_loss_backward(x.new_tensor(0.5), x, y, 2)),
+        [X, Y],
+    ),
+    "aten::nll_loss_forward": (loss(1), [X, TARGET]),
+    "aten::nll_loss_forward sum": (loss(2), [X, TARGET]),
+    "aten::linalg_vector_norm": (
+        lambda x: torch.linalg.vector_norm(x * 2) + 1,
+        [X],
+    ),
+    "lists add": (lists(lambda a, b: torch._foreach_add(a, b, alpha=2)), [X, Y]),
+    "lists mul": (lists(lambda a, b: torch._foreach_mul(a, b)), [X, Y]),
+    "lists lerp": (lists(lambda a, b: torch._foreach_lerp(a, b, 0.25)), [X, Y]),
+    "lists addcdiv": (
+        lists(lambda a, b: torch._foreach_addcdiv(a, b, b, [0.5, 0.25])),
+        [X, POS],
+    ),
+    "lists sqrt": (lists(lambda a, b: torch._foreach_sqrt(b)), [X, POS]),
+    "lists pow": (lists(lambda a, b: torch._foreach_pow(a, 2)), [X, Y]),
+    "lists maximum": (lists(lambda a, b: torch._foreach_maximum(a, b)), [X, Y]),
+}
+
+
+def flat(value: Any) -> list[torch.Tensor]:
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def to(values: list[Any], device: Any, dtype: torch.dtype) -> list[Any]:
+    def one(v: Any) -> Any:
+        if not isinstance(v, torch.Tensor):
+            return v
+        return v.clone().to(device, dtype if v.is_floating_point() else v.dtype)
+
+    return [one(v) for v in values]
+
+
+def run(name: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Whether the case fused, and what is wrong; "" if nothing."""
+    f, values = CASES[name]
+    fused, error = False, ""
+    try:
+        expected = flat(f(*to(values, "cpu", dtype)))
+        on_device = to(values, DEVICE, dtype)
+        torch.mycelya.synchronize()
+        got = flat(f(*on_device))
+        operator = name.split(" ")[0].removeprefix("aten::").split(".")[0]
+        for g in got:
+            graph = torch.mycelya.explain(g)
+            group = graph.partition("fuse ")[2].partition("\n  }")[0]
+            inside = operator in group or name.startswith("lists")
+            fused = fused or inside or bool(group) and operator not in graph
+        for g, e in zip(got, expected, strict=True):
+            torch.testing.assert_close(
+                g.cpu(),
+                e,
+                equal_nan=True,
+                rtol=2e-2 if dtype.itemsize == 2 else None,
+                atol=2e-2 if dtype.itemsize == 2 else None,
+            )
+    except Exception:
+        error = traceback.format_exc(limit=-3)
+    return {"case": name, "dtype": str(dtype), "fused": fused, "error": error}
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            print(json.dumps(run(case, dtype)))
+            sys.stdout.flush()
