@@ -30,6 +30,7 @@ type Compiled struct {
 	Inputs     []uint32  // binding slot of each program input
 	Outputs    []uint32  // binding slot of each program output
 	StepRecord []int32   // trace record of each step, -1 if none
+	Requires   []Require // what has to hold of a trace's sizes, or the program is not for it
 }
 
 // Compile makes the program of a verified graph. An error is a mistake of an earlier stage, or a use of memory that no

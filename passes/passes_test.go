@@ -4,8 +4,11 @@
 package passes_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +38,10 @@ func TestGolden(t *testing.T) {
 					expected[name] = true
 				}
 				c.Check("out.ir", out.String())
+				if p.Name == "fuse" {
+					require.Equal(t, c.Words("kernels"), []string{strconv.Itoa(passes.Kernels(out))}, "%s", out)
+					c.Check("why.txt", w.refused.String())
+				}
 			})
 		})
 	}
@@ -55,7 +62,10 @@ func TestGolden(t *testing.T) {
 }
 
 // watcher notes the passes that changed the graph, and the rules.
-type watcher struct{ changed []string }
+type watcher struct {
+	changed []string
+	refused strings.Builder
+}
 
 func (w *watcher) Begin(*ir.Graph) {}
 func (w *watcher) After(pass string, changed bool, fired []passes.Firing, _ *ir.Graph, _ time.Duration) {
@@ -64,6 +74,11 @@ func (w *watcher) After(pass string, changed bool, fired []passes.Firing, _ *ir.
 	}
 	for _, f := range fired {
 		w.changed = append(w.changed, f.Rule)
+	}
+}
+func (w *watcher) Refused(_ string, all []passes.Refusal) {
+	for _, r := range all {
+		fmt.Fprintln(&w.refused, r)
 	}
 }
 func (w *watcher) Crash(string, *ir.Graph, error) {}

@@ -22,8 +22,10 @@ type Firing struct {
 
 // rules are those of a pass that are switched on, and what they did.
 type rules struct {
-	byOp  map[ir.Op][]*Rule
-	fired []Firing
+	byOp    map[ir.Op][]*Rule
+	fired   []Firing
+	explain bool // whether refused is wanted
+	refused []Refusal
 }
 
 func newRules(p Pass, spec *Spec) *rules {

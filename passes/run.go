@@ -26,6 +26,12 @@ type Observer interface {
 	Crash(pass string, g *ir.Graph, err error)
 }
 
+// Explainer is an observer that also wants to know what a pass has decided against.
+type Explainer interface {
+	// Refused is called before After, if there is anything.
+	Refused(pass string, all []Refusal)
+}
+
 // Options of a run. The zero value runs everything and checks nothing.
 type Options struct {
 	Check    int      // 1: verify before and after each pass; 2 and more: also round-trip the text and shuffle what should not matter
@@ -66,12 +72,14 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 	if opt.Observer != nil {
 		opt.Observer.Begin(g)
 	}
-	if opt.Check >= 2 {
+	if opt.Check >= 2 && len(g.Groups) == 0 { // which a person may have written
 		g = shuffle(g)
 	}
 	for _, p := range selected {
 		start := time.Now()
 		r := newRules(p, opt.Spec)
+		explainer, _ := opt.Observer.(Explainer)
+		r.explain = explainer != nil
 		out, err := guarded(p, r, g, opt.Check)
 		took := time.Since(start)
 		if err == nil {
@@ -79,6 +87,9 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 		}
 		if err != nil {
 			return fail(p.Name, g, err)
+		}
+		if len(r.refused) > 0 {
+			explainer.Refused(p.Name, r.refused)
 		}
 		if opt.Observer != nil {
 			opt.Observer.After(p.Name, out != g, r.fired, out, took)

@@ -53,7 +53,7 @@ func TestRun(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, text, g.String(), "the graph given stays")
 		assert.Equal(t, 3, len(out.Nodes))
-		assert.Equal(t, events{begun: 1, after: []string{"views", "cse", "simplify", "dce"}, changed: []bool{false, true, false, true}}, e)
+		assert.Equal(t, events{begun: 1, after: []string{"views", "cse", "simplify", "dce", "fuse"}, changed: []bool{false, true, false, true, true}}, e)
 		again, err := Run(out, Options{Check: level})
 		require.NoError(t, err)
 		assert.Equal(t, out.Clone().String(), out.String())
@@ -86,16 +86,16 @@ func TestGuarded(t *testing.T) {
 
 func TestSpec(t *testing.T) {
 	for word, want := range map[string][]string{
-		"":                            {"views", "cse", "simplify", "dce"},
-		"off":                         nil,
-		"-cse":                        {"views", "simplify", "dce"},
-		"-views,-cse, -dce,-simplify": nil,
-		"until=cse":                   {"views", "cse"},
-		"bisect=cse:0":                {"views", "simplify", "dce"},
-		"bisect=dce:1":                {"views", "cse", "simplify", "dce"},
-		"until=dce,-cse":              {"views", "simplify", "dce"},
-		"bisect=cse:1,off":            nil,
-		"-NegOfNeg":                   {"views", "cse", "simplify", "dce"},
+		"":                                  {"views", "cse", "simplify", "dce", "fuse"},
+		"off":                               nil,
+		"-cse":                              {"views", "simplify", "dce", "fuse"},
+		"-views,-cse, -dce,-simplify,-fuse": nil,
+		"until=cse":                         {"views", "cse"},
+		"bisect=cse:0":                      {"views", "simplify", "dce", "fuse"},
+		"bisect=dce:1":                      {"views", "cse", "simplify", "dce", "fuse"},
+		"until=dce,-cse":                    {"views", "simplify", "dce"},
+		"bisect=cse:1,off":                  nil,
+		"-NegOfNeg":                         {"views", "cse", "simplify", "dce", "fuse"},
 	} {
 		s, err := ParseSpec(word)
 		require.NoError(t, err, word)
@@ -106,7 +106,7 @@ func TestSpec(t *testing.T) {
 	}
 	for word, want := range map[string]string{
 		"of":             `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
-		"-dec":           `no pass "dec"; the passes are views, cse, simplify, dce; the rules, each of which can be left out with -NAME, ViewOfView, `,
+		"-dec":           `no pass "dec"; the passes are views, cse, simplify, dce, fuse; the rules, each of which can be left out with -NAME, ViewOfView, `,
 		"until=NegOfNeg": `no pass "NegOfNeg"`,
 		"-":              `no pass ""`,
 		"until=":         `no pass ""`,
@@ -134,8 +134,8 @@ func TestOnly(t *testing.T) {
 	out, err := Run(parse(t, text), Options{Only: []string{"dce"}})
 	require.NoError(t, err)
 	assert.Equal(t, 4, len(out.Nodes))
-	_, err = Run(parse(t, text), Options{Only: []string{"fuse"}})
-	assert.ErrorContains(t, err, `no pass "fuse"`)
+	_, err = Run(parse(t, text), Options{Only: []string{"fused"}})
+	assert.ErrorContains(t, err, `no pass "fused"`)
 }
 
 func TestPipeline(t *testing.T) {

@@ -139,6 +139,9 @@ func (s *session) whyCompiled(t *Trace, ops []string, e *entry, collision bool) 
 		return "MYCELYA_REPLAY is off."
 	case e != nil:
 		last := e.variants[len(e.variants)-1]
+		if broken := last.compiled.Broken(t.Params); broken != "" {
+			return fmt.Sprintf("The ops are those of #%d, which is for sizes of which %s, by their slots.", last.account.number, broken)
+		}
 		for i, need := range e.needs(t) {
 			if need && !last.wanted[i] {
 				return fmt.Sprintf("The ops are those of #%d, which does not keep what is still held here: %s.",

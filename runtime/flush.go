@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -209,7 +210,7 @@ func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *v
 
 // recheck compiles a trace again that a program was found for: the call of the one must be the call of the other.
 func (s *session) recheck(t *Trace, v *variant) error {
-	_, fresh, err := s.lower(t, v.wanted, v.key[:], false)
+	_, fresh, err := s.lower(t, v, false)
 	if err != nil {
 		return err
 	}
@@ -238,16 +239,26 @@ func (s *session) build(t *Trace, e *entry, v *variant) (c *Captured, err error)
 	if e != nil {
 		v.wanted = e.union(t)
 	}
-	c, v.compiled, err = s.lower(t, v.wanted, v.key[:], true)
+	if s.settings.Check >= 2 {
+		v.first = slices.Clone(t.Params)
+	}
+	c, v.compiled, err = s.lower(t, v, true)
 	return c, err
 }
 
-// lower takes a trace through capture, passes and codegen; show: to the dumps too.
-func (s *session) lower(t *Trace, wanted []bool, key []byte, show bool) (*Captured, *codegen.Compiled, error) {
-	c, err := s.frontend.Build(t, wanted)
+// lower takes a trace through capture, passes and codegen; show: to the dumps too. The sizes first seen are those with which the variant
+// was made: what it requires depends on them.
+func (s *session) lower(t *Trace, v *variant, show bool) (*Captured, *codegen.Compiled, error) {
+	c, err := s.frontend.Build(t, v.wanted)
 	if err != nil {
 		return nil, nil, err
 	}
+	for i := range c.Graph.Syms {
+		if sym := &c.Graph.Syms[i]; v.first != nil {
+			sym.First = int64(v.first[sym.Slot])
+		}
+	}
+	key := v.key[:]
 	var watch *dump.Program
 	if show {
 		watch = s.settings.Dump.Program(c.Graph.Name, key)
@@ -256,7 +267,14 @@ func (s *session) lower(t *Trace, wanted []bool, key []byte, show bool) (*Captur
 	if err != nil {
 		return c, nil, err
 	}
-	compiled, err := codegen.Compile(g, c.options())
+	if s.settings.Check >= 3 {
+		g = passes.Both(c.Graph, g)
+		err = ir.Verify(g)
+	}
+	var compiled *codegen.Compiled
+	if err == nil {
+		compiled, err = codegen.Compile(g, c.options())
+	}
 	if err == nil {
 		compiled.Program.Key = key
 		err = acceptable(compiled.Program) // here it is one trace's error, at the worker the session's

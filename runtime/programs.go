@@ -30,7 +30,8 @@ type variant struct {
 	key      [pb.KeyBytes]byte
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
-	sent     bool // on this connection
+	first    []uint64 // the parameters with which it was compiled, if hits are checked
+	sent     bool     // on this connection
 	account  *account
 	// The last call that was sent, and its number; nil: none yet.
 	last    *pb.Call
@@ -102,7 +103,7 @@ func (e *entry) needs(t *Trace) []bool {
 	return out
 }
 
-// fits returns the first variant whose outputs include all that the trace needs.
+// fits returns the first variant whose outputs include all that the trace needs, and that is for its sizes.
 func (e *entry) fits(t *Trace) *variant {
 next:
 	for _, v := range e.variants {
@@ -110,6 +111,9 @@ next:
 			if c && t.Alive[i] != 0 && !v.wanted[i] {
 				continue next
 			}
+		}
+		if !v.compiled.Holds(t.Params) {
+			continue
 		}
 		return v
 	}

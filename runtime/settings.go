@@ -80,9 +80,9 @@ func setLog(s *Settings, value string) error {
 
 func setCheck(s *Settings, value string) error {
 	n, err := strconv.Atoi(value)
-	if err != nil || n < 0 || n > 2 {
-		return fmt.Errorf("MYCELYA_CHECK is %q; it is 0 (nothing, if not set), 1 (verify each graph after each pass) or 2 "+
-			"(also read its text back, and shuffle what should not matter)", value)
+	if err != nil || n < 0 || n > 3 {
+		return fmt.Errorf("MYCELYA_CHECK is %q; it is 0 (nothing, if not set), 1 (verify each graph after each pass), 2 "+
+			"(also read its text back, and shuffle what should not matter) or 3 (also run each program as recorded and as optimised, and compare)", value)
 	}
 	s.Check = n
 	return nil

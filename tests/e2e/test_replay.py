@@ -345,3 +345,19 @@ def test_keys_are_the_same_in_every_process(tmp_path):
         assert status == 0, err
         names.append(sorted(p.name for p in folder.iterdir()))
     assert names[0] == names[1] and len(names[0]) >= 3
+
+
+def test_sizes_that_a_program_relies_on():
+    """A reshape of all elements meets a part of them: another program, found again."""
+
+    def last(x: torch.Tensor, n: int) -> torch.Tensor:
+        return (x.exp().view(-1)[:n] * 2).relu()
+
+    torch.mycelya.synchronize()
+    before = misses()
+    sizes = [((2, 3), 6), ((2, 3), 4), ((4, 5), 20), ((4, 5), 3), ((2, 3), 6)]
+    for size, n in sizes:
+        x = torch.randn(size)
+        torch.testing.assert_close(last(x.to(DEVICE), n).cpu(), last(x, n))
+    assert misses() - before == 2
+    assert "which is for sizes of which" in torch.mycelya.explain()

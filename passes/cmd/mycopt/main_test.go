@@ -40,6 +40,16 @@ const optimised = `graph f.py:1 read {
 }
 `
 
+const fused = `graph f.py:1 read {
+  %0: f32[2]             = input 0
+  fuse map {
+    %1: f32[2]             = relu %0
+    %2: f32[2]             = add %1 %1
+  }
+  output %2 -> s1
+}
+`
+
 func call(stdin string, args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	status = run(args, strings.NewReader(stdin), &out, &errs)
@@ -55,8 +65,8 @@ func TestOutput(t *testing.T) {
 		{[]string{"-passes="}, twice},
 		{[]string{"--passes=cse"}, merged},
 		{[]string{"-passes=cse,dce", "-verify"}, optimised},
-		{[]string{"-passes=all"}, optimised},
-		{[]string{"-passes=all", "-print"}, "# as read\n" + twice + "# after cse\n" + merged + "# after dce\n" + optimised},
+		{[]string{"-passes=all"}, fused},
+		{[]string{"-passes=all", "-print"}, "# as read\n" + twice + "# after cse\n" + merged + "# after dce\n" + optimised + "# after fuse\n" + fused},
 	} {
 		status, out, errs := call(twice, test.args...)
 		assert.Equal(t, 0, status, test.args)
@@ -80,13 +90,13 @@ func TestRules(t *testing.T) {
 	assert.Equal(t, 0, status)
 	assert.Equal(t, "graph f.py:1 read {\n  %0: f32[2]             = input 0\n  output %0 -> s1\n}\n", out)
 	assert.Equal(t, "simplify NegOfNeg        f.py:4\n", errs)
-	status, out, errs = call(signs, "-passes=all", "-rules", "-without=NegOfNeg,cse")
+	status, out, errs = call(signs, "-passes=all", "-rules", "-without=NegOfNeg,cse,fuse")
 	assert.Equal(t, 0, status)
 	assert.Equal(t, signs, out)
 	assert.Empty(t, errs)
 	status, _, errs = call(signs, "-without=NegOfNge")
 	assert.Equal(t, 2, status)
-	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, dce; the rules`)
+	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, dce, fuse; the rules`)
 	_, _, errs = call("", "-help")
 	assert.Contains(t, errs, "\n           NegOfNeg        neg (neg x) -> x\n")
 }
@@ -111,7 +121,7 @@ func TestErrors(t *testing.T) {
 		{"", []string{path}, 1, "mycopt: " + path + ":2:20: expected a value defined above, found %1\n"},
 		{"graph x y {\n} }", nil, 1, "mycopt: stdin:2:3: expected the end of the line, found \"}\"\n"},
 		{strings.Replace(twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, \"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
-		{twice, []string{"-passes=fuse"}, 1, "no pass \"fuse\"; the passes are [views cse simplify dce]"},
+		{twice, []string{"-passes=fused"}, 1, "no pass \"fused\"; the passes are [views cse simplify dce fuse]"},
 		{"", []string{"nothing.ir"}, 1, "nothing.ir: no such file"},
 		{"", []string{"-fast"}, 2, "usage: mycopt [flags] [file.ir ...]"},
 		{"", []string{"-h"}, 0, "cse      one value for what is computed twice"},

@@ -1,0 +1,95 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"math/bits"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// Require is that two products of sizes are equal. Its dims are those of package ir with the trace's parameter slots as symbols.
+type Require struct {
+	Left, Right []ir.Dim
+}
+
+// requires are those of a graph.
+func requires(g *ir.Graph) []Require {
+	slots := func(dims []ir.Dim) []ir.Dim {
+		out := make([]ir.Dim, len(dims))
+		for i, d := range dims {
+			if out[i] = g.Find(d); out[i] < 0 {
+				s, _ := out[i].Sym()
+				out[i] = ir.SymDim(int(g.Syms[s].Slot))
+			}
+		}
+		return out
+	}
+	out := make([]Require, len(g.Requires))
+	for i, r := range g.Requires {
+		out[i] = Require{slots(r.Left), slots(r.Right)}
+	}
+	return out
+}
+
+// Holds says whether the program is for a trace with these parameters.
+func (c *Compiled) Holds(trace []uint64) bool {
+	for i := range c.Requires {
+		if !c.Requires[i].holds(trace) {
+			return false
+		}
+	}
+	return true
+}
+
+// Broken is the first requirement that does not hold for these parameters, "" if all do.
+func (c *Compiled) Broken(trace []uint64) string {
+	for i := range c.Requires {
+		if r := &c.Requires[i]; !r.holds(trace) {
+			return r.String()
+		}
+	}
+	return ""
+}
+
+func (r *Require) holds(trace []uint64) bool {
+	left, ok := product(r.Left, trace)
+	right, ok2 := product(r.Right, trace)
+	return ok && ok2 && left == right
+}
+
+// product is false if a size is not there, or if the product has no 64 bits: no memory has so many elements.
+func product(dims []ir.Dim, trace []uint64) (uint64, bool) {
+	n := uint64(1)
+	for _, d := range dims {
+		v := uint64(d)
+		if slot, ok := d.Sym(); ok {
+			if slot >= len(trace) {
+				return 0, false
+			}
+			v = trace[slot]
+		}
+		var hi uint64
+		if hi, n = bits.Mul64(n, v); hi != 0 {
+			return 0, false
+		}
+	}
+	return n, true
+}
+
+// String is "p3 * p4 = p7", with the trace's parameter slots.
+func (r *Require) String() string {
+	side := func(dims []ir.Dim) string {
+		if len(dims) == 0 {
+			return "1"
+		}
+		words := make([]string, len(dims))
+		for i, d := range dims {
+			words[i] = slotString(d)
+		}
+		return strings.Join(words, " * ")
+	}
+	return side(r.Left) + " = " + side(r.Right)
+}
