@@ -1,0 +1,116 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package replay compiles captured graphs and says what became of each: what a change of the compiler does to real programs is a
+// diff of that. It runs nothing, and times nothing.
+package replay
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+)
+
+// Result is what became of a graph.
+type Result struct {
+	Name           string
+	Before, After  int // nodes
+	Calls, Kernels int // what would be launched node by node, and with the groups
+	Steps, Buffers int // of the program
+	Apart, Moved   int64
+	Groups         []string // their templates and operators
+}
+
+// Compile compiles each graph of a folder, in the order of their names.
+func Compile(folder string, check int) ([]Result, error) {
+	paths, err := filepath.Glob(filepath.Join(folder, "*.ir"))
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(paths)
+	var out []Result
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		g, err := ir.Parse(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s:%w", path, err)
+		}
+		r, err := compile(g, check)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		r.Name = strings.TrimSuffix(filepath.Base(path), ".ir")
+		out = append(out, r)
+	}
+	if out == nil {
+		return nil, fmt.Errorf("%s holds no graph", folder)
+	}
+	return out, nil
+}
+
+func compile(before *ir.Graph, check int) (Result, error) {
+	g, err := passes.Run(before, passes.Options{Check: check})
+	if err != nil {
+		return Result{}, err
+	}
+	c, err := codegen.Compile(g, codegen.Options{})
+	if err != nil {
+		return Result{}, err
+	}
+	apart := passes.Ungrouped(g)
+	r := Result{Before: len(before.Nodes), After: len(g.Nodes), Calls: passes.Kernels(apart), Kernels: passes.Kernels(g),
+		Steps: len(c.Program.Steps), Buffers: int(c.Program.Buffers), Apart: passes.Traffic(apart), Moved: passes.Traffic(g)}
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if n.Group == 0 || n.Op == ir.OpView {
+			continue
+		}
+		if int(n.Group) > len(r.Groups) {
+			var kernels []string
+			for _, t := range g.Groups[n.Group-1].Kernels {
+				kernels = append(kernels, t.String())
+			}
+			r.Groups = append(r.Groups, strings.Join(kernels, "+")+":")
+		}
+		name := n.Op.String()
+		if n.Op == ir.OpCall {
+			name = strings.TrimPrefix(g.CallName(ir.NodeID(i)), "aten::")
+		}
+		r.Groups[n.Group-1] += " " + name
+	}
+	return r, nil
+}
+
+// Text is a table of all, and then the groups of each, those that are alike in one line.
+func Text(all []Result) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-14s %6s %6s %6s %8s %6s %8s %9s %9s\n", "graph", "nodes", "after", "calls", "kernels", "steps", "buffers", "MiB apart", "MiB moved")
+	const mib = 1 << 20
+	for _, r := range all {
+		fmt.Fprintf(&b, "%-14s %6d %6d %6d %8d %6d %8d %9.2f %9.2f\n", r.Name, r.Before, r.After, r.Calls, r.Kernels, r.Steps, r.Buffers,
+			float64(r.Apart)/mib, float64(r.Moved)/mib)
+	}
+	for _, r := range all {
+		fmt.Fprintf(&b, "\n%s\n", r.Name)
+		count := map[string]int{}
+		for _, group := range r.Groups {
+			count[group]++
+		}
+		for _, group := range r.Groups {
+			if n := count[group]; n > 0 {
+				fmt.Fprintf(&b, "%5d × %s\n", n, group)
+				count[group] = 0
+			}
+		}
+	}
+	return b.String()
+}
