@@ -232,6 +232,7 @@ func (s *session) write(by *charge, t transport.Type, seq uint64, meta message, 
 	}
 	n := frameBytes(meta, body)
 	s.metrics.sent(n, by)
+	s.settings.Dump.Frame(s.index, true, t, seq, n)
 	return n, nil
 }
 

@@ -5,23 +5,31 @@ package dump
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/passes/repro"
+	"github.com/mycelya/mycelya/proto/transport"
 )
 
 func TestParse(t *testing.T) {
-	s, err := Parse("-,passes,only=train.py,max=3,plan")
+	s, err := Parse("-,passes,only=train.py,max=3,plan,why,wire")
 	require.NoError(t, err)
-	require.Equal(t, &Spec{To: "-", Passes: true, Plan: true, Only: "train.py", Max: 3}, s)
+	require.Equal(t, &Spec{To: "-", Why: true, Passes: true, Plan: true, Wire: true, Only: "train.py", Max: 3}, s)
 	s, err = Parse("/tmp/x")
 	require.NoError(t, err)
 	require.Equal(t, &Spec{To: "/tmp/x"}, s)
@@ -30,91 +38,303 @@ func TestParse(t *testing.T) {
 	require.Nil(t, s)
 
 	for value, want := range map[string]string{
-		"-,pases":  `MYCELYA_DUMP has no word "pases"`,
-		"-,max=no": `MYCELYA_DUMP has no word "max=no"`,
-		"-,plan=1": `MYCELYA_DUMP has no word "plan=1"`,
-		"-,":       `MYCELYA_DUMP has no word ""`,
-		",plan":    `MYCELYA_DUMP begins with - for stderr, or with a folder`,
-		"plan":     `MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word "plan" (./plan is a folder)`,
+		"-,kernels": `MYCELYA_DUMP has no word "kernels"`,
+		"-,pases":   `MYCELYA_DUMP has no word "pases"`,
+		"-,max=no":  `MYCELYA_DUMP has no word "max=no"`,
+		"-,plan=1":  `MYCELYA_DUMP has no word "plan=1"`,
+		"-,":        `MYCELYA_DUMP has no word ""`,
+		",plan":     `MYCELYA_DUMP begins with - for stderr, or with a folder`,
+		"plan":      `MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word "plan" (./plan is a folder)`,
 	} {
 		_, err := Parse(value)
 		require.EqualError(t, err, want+`. It is - or a folder, then any of these words, with commas between:
+  why        on stderr, each cut with its line and cause, and why each program had to be compiled, too
   passes     on stderr, the graph after each pass that changed it, not only after the last
   all        passes that changed nothing too
   rules      on stderr, the rules that passes have applied, and to which lines, too
   plan       on stderr, the steps, buffers and parameters of each program too
-  only=TEXT  only programs with TEXT in their name, such as train.py:41
-  max=N      only the first N programs`, value)
+  wire       each frame that is sent or received, in a folder as wire.txt
+  only=TEXT  only cuts and programs with TEXT in their place, such as train.py:41
+  max=N      graphs of only the first N programs`, value)
 	}
 }
 
-func graph(name string, outputs int) *ir.Graph {
-	g := ir.NewGraph(name, "read")
-	x := g.Add(ir.Node{Op: ir.OpInput, Record: -1}, nil, []ir.Type{{DType: ir.F32}})
-	for i := range outputs {
-		g.Outputs = append(g.Outputs, ir.Output{Value: g.Nodes[x].First, Slot: uint32(i)})
+// sample is a graph that cse, simplify and dce change.
+const sample = `graph a.py:9 read {
+  dims n=4@0
+  %0: f32[n]             = input 0                        # a.py:1
+  %1: f32[n]             = relu %0                        # a.py:2
+  %2: f32[n]             = relu %0                        # a.py:3
+  %3: f32[n]             = neg %2                         # "odd </script>\" <b>.py":4
+  %4: f32[n]             = neg %3                         # a.py:5
+  %5: f32[n]             = add %1 %4                      # a.py:6
+  output %5 -> s1
+}
+`
+
+// parsed reads a graph whose records are the lines of its origins.
+func parsed(t testing.TB, text string) *ir.Graph {
+	g, err := ir.Parse(text)
+	require.NoError(t, err)
+	for i := range g.Nodes {
+		g.Nodes[i].Record = int32(g.Nodes[i].Origin.Line)
 	}
 	return g
 }
 
+func key(b ...byte) Of {
+	return Of{Number: 1, Place: "a.py:9", Reason: "read", Key: b, Torch: "2.15.0"}
+}
+
+// compile takes a graph through the passes and codegen as a session does.
+func compile(t testing.TB, d *Dumper, of Of, text string) {
+	d.Cut(Cut{Device: of.Device, Place: of.Place, Reason: of.Reason, Why: "a value was read", Ops: 5, Program: of.Number, New: true})
+	p := d.Program(of)
+	opt := passes.Options{Check: 2}
+	if p != nil {
+		opt.Observer = p
+	}
+	g, err := passes.Run(parsed(t, text), opt)
+	require.NoError(t, err)
+	c, err := codegen.Compile(g, codegen.Options{Scratch: make([]bool, 9)})
+	require.NoError(t, err)
+	p.Plan(g, c)
+	p.End(5, "Record 1 of 5 is the first that differs.\n  here:  <b> \"&\"", time.Millisecond)
+}
+
+// tree is the files of a folder by name, with 0 for each duration.
+func tree(t testing.TB, dir string) map[string]string {
+	out := map[string]string{}
+	seconds := regexp.MustCompile(`"seconds":[0-9.e-]+`)
+	require.NoError(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		data, err := os.ReadFile(path)
+		out[name] = seconds.ReplaceAllString(string(data), `"seconds":0`)
+		return err
+	}))
+	return out
+}
+
+func names(files map[string]string) []string { return slices.Sorted(maps.Keys(files)) }
+
 func TestStderr(t *testing.T) {
 	var out bytes.Buffer
-	d := New(&Spec{To: "-", Only: "a.py", Max: 1}, &out, slog.Default())
-	require.Nil(t, d.Program("b.py:1", []byte{1}))
-	p := d.Program("a.py:1", []byte{0xab, 0xcd})
-	p.Stage("capture", graph("a.py:1", 2))
-	p.Rule("cse", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
-	p.Stage("cse", graph("a.py:1", 1))
-	p.Plan(graph("a.py:1", 1), &codegen.Compiled{Program: &proto.Program{}})
-	require.Nil(t, d.Program("a.py:2", []byte{1}))
-	require.Equal(t, "# program 0, key abcd\n"+graph("a.py:1", 1).String(), out.String())
+	d := New(&Spec{To: "-", Only: "a.py", Max: 1}, About{}, &out, slog.Default())
+	other := key(1)
+	other.Place = "b.py:1"
+	compile(t, d, other, sample)
+	require.Empty(t, out.String())
+	compile(t, d, key(0xab, 0xcd), sample)
+	compile(t, d, key(1), sample) // there are max already
+	require.Equal(t, 1, strings.Count(out.String(), "graph"))
+	require.True(t, strings.HasPrefix(out.String(), "# program 1, key abcd\ngraph a.py:9 read {\n"), out.String())
 	graphs, err := ir.ParseAll(out.String())
 	require.NoError(t, err)
 	require.Len(t, graphs, 1)
 
 	out.Reset()
-	p = New(&Spec{To: "-", Rules: true}, &out, slog.Default()).Program("a.py:1", []byte{0xab, 0xcd})
-	p.Rule("cse", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
-	p.Plan(graph("a.py:1", 1), &codegen.Compiled{Program: &proto.Program{}})
-	require.Contains(t, out.String(), "# program 0, key abcd, rules\n00-cse        NegOfNeg         model.py:12\n")
+	compile(t, New(&Spec{To: "-", Why: true, Passes: true, All: true}, About{}, &out, slog.Default()), key(1), sample)
+	graphs, err = ir.ParseAll(out.String()) // whatever is between them is a comment
+	require.NoError(t, err)
+	require.Len(t, graphs, 1+len(passes.Pipeline()))
+	require.Contains(t, out.String(), "# cut 1 at a.py:9 because a value was read: 5 ops, program #1, a new one\n# program 1, key 01, after capture\n")
+	require.Contains(t, out.String(), "#   #1: Record 1 of 5 is the first that differs.\n#     here:  <b> \"&\"\n")
+
+	out.Reset()
+	compile(t, New(&Spec{To: "-", Rules: true, Plan: true}, About{}, &out, slog.Default()), key(0xab, 0xcd), sample)
+	require.Regexp(t, `(?s)key abcd, rules\n\d\d-simplify +NegOfNeg +a.py:5\n.*key abcd, plan\n`, out.String())
+
+	out.Reset()
+	d = New(&Spec{To: "-", Wire: true}, About{}, &out, slog.Default())
+	d.Frame(0, true, transport.Call, 7, 120)
+	d.Frame(1, false, transport.Done, 7, 1)
+	require.Equal(t, "# sent     Call            7  120 bytes\n# received Done            7  1 byte of mycelya:1\n", out.String())
+	New(&Spec{To: "-"}, About{}, nil, slog.Default()).Frame(0, true, transport.Call, 7, 120)
+}
+
+func TestANilDumperAndANilProgramDoNothing(t *testing.T) {
+	d := New(nil, About{}, nil, nil)
+	d.Cut(Cut{})
+	d.Frame(0, true, transport.Call, 1, 2)
+	p := d.Program(key(1))
+	require.Nil(t, p)
+	p.Failed(errors.New("no"))
+	p.Plan(nil, nil)
+	p.End(0, "", 0)
+	require.Zero(t, testing.AllocsPerRun(10, func() { d.Frame(0, true, transport.Call, 1, 2); d.Cut(Cut{}) }))
 }
 
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
-	d := New(&Spec{To: dir}, os.Stderr, slog.Default())
-	p := d.Program("x/a.py:1", []byte{1, 2, 3, 4, 5})
-	p.Stage("capture", graph("a", 2))
-	p.Stage("cse", graph("a", 2))
-	p.Rule("dce", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
-	p.Rule("dce", "Again", ir.Origin{})
-	p.Stage("dce", graph("a", 1))
-	p.Plan(graph("a", 1), &codegen.Compiled{Program: &proto.Program{Buffers: 7}})
-	d.Program("b", []byte{9}).Failed(errors.New("too bad"))
-	var names []string
-	require.NoError(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if !e.IsDir() {
-			name, _ := filepath.Rel(dir, path)
-			names = append(names, name)
+	d := New(&Spec{To: dir, Wire: true, Max: 1}, About{Mycelya: "0.1.0", Passes: "-cse", Check: 2}, os.Stderr, slog.Default())
+	of := key(1, 2, 3, 4, 5)
+	of.Place = "x/a.py:1"
+	compile(t, d, of, sample)
+	of.Number, of.Device = 2, 1
+	compile(t, d, of, sample) // max: no folder
+	d.Frame(0, true, transport.Call, 7, 120)
+	files := tree(t, dir)
+	folder := "001-x_a.py:1-01020304/"
+	require.Equal(t, []string{folder + "00-capture.ir", folder + "01-views.ir", folder + "02-cse.ir", folder + "03-simplify.ir", folder + "04-dce.ir",
+		folder + "graph.html", folder + "plan.txt", folder + "repro.txtar", folder + "rules.txt",
+		"events.jsonl", "index.html", "summary.txt", "why.txt", "wire.txt"}, names(files))
+	require.Equal(t, "03-simplify   NegOfNeg         a.py:5\n", files[folder+"rules.txt"])
+	require.Equal(t, "001  x/a.py:1                 read    key 0102030405  5 ops, 3 nodes, 3 steps, 3 buffers, 1 parameter, 1 input, 1 output\n"+
+		"002 of mycelya:1  x/a.py:1                 read    key 0102030405  5 ops, 3 nodes, 3 steps, 3 buffers, 1 parameter, 1 input, 1 output\n", files["summary.txt"])
+	require.Equal(t, `cut 1 at x/a.py:1 because a value was read: 5 ops, program #1, a new one
+  #1: Record 1 of 5 is the first that differs.
+    here:  <b> "&"
+cut 2 of mycelya:1 at x/a.py:1 because a value was read: 5 ops, program #2, a new one
+  #2: Record 1 of 5 is the first that differs.
+    here:  <b> "&"
+`, files["why.txt"])
+	require.Equal(t, "sent     Call            7  120 bytes\n", files["wire.txt"])
+
+	r, err := repro.Parse("repro.txtar", []byte(files[folder+"repro.txtar"]))
+	require.NoError(t, err)
+	require.Equal(t, "x/a.py:1 read", r.Program)
+	require.Equal(t, "2.15.0", r.Torch)
+	require.Equal(t, files[folder+"00-capture.ir"], r.Capture)
+	require.Equal(t, files[folder+"04-dce.ir"], r.Out)
+	r.Words = "" // the run above did without it
+	text, same, err := r.Replay(nil)
+	require.NoError(t, err)
+	require.True(t, same, text)
+
+	var kinds []string
+	for line := range strings.Lines(files["events.jsonl"]) {
+		var e map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
+		kinds = append(kinds, e["event"].(string))
+	}
+	require.Equal(t, []string{"run", "cut", "pass", "pass", "pass", "pass", "compile", "cut", "pass", "pass", "pass", "pass", "compile"}, kinds)
+	require.Contains(t, files["events.jsonl"], `"why":"Record 1 of 5 is the first that differs.\n  here:  \u003cb\u003e \"\u0026\"","error":"","folder":"","seconds":0}`)
+}
+
+// TestTwoRunsWriteTheSame but for durations.
+func TestTwoRunsWriteTheSame(t *testing.T) {
+	write := func() map[string]string {
+		dir := t.TempDir()
+		d := New(&Spec{To: dir, All: true}, About{Mycelya: "0.1.0"}, os.Stderr, slog.Default())
+		for i := range 5 {
+			of := key(byte(i))
+			of.Number = i + 1
+			compile(t, d, of, sample)
+			compile(t, d, Of{Number: i + 1, Device: 1, Place: "b.py:2", Reason: "sync"}, chain(20*i+3))
 		}
-		return err
-	}))
-	require.Equal(t, []string{"000-x_a.py:1-01020304/00-capture.ir", "000-x_a.py:1-01020304/02-dce.ir", "000-x_a.py:1-01020304/plan.txt",
-		"000-x_a.py:1-01020304/rules.txt", "001-b-09/error.txt", "summary.txt"}, names)
-	rules, err := os.ReadFile(filepath.Join(dir, names[3]))
+		return tree(t, dir)
+	}
+	first := write()
+	require.Greater(t, len(first), 80)
+	require.Equal(t, first, write())
+	for name, text := range first {
+		if name != "events.jsonl" && name != "index.html" {
+			require.NotContains(t, text, "seconds", name)
+		}
+	}
+}
+
+// TestASecondRunLeavesNothingOfTheFirst in the files that runs have in common.
+func TestASecondRunLeavesNothingOfTheFirst(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		d := New(&Spec{To: dir}, About{}, os.Stderr, slog.Default())
+		compile(t, d, key(1), sample)
+	}
+	files := tree(t, dir)
+	require.Equal(t, 1, strings.Count(files["summary.txt"], "\n"))
+	require.Equal(t, 1, strings.Count(files["index.html"], `"event":"compile"`))
+}
+
+func TestCrash(t *testing.T) {
+	dir := t.TempDir()
+	d := New(&Spec{To: dir}, About{Check: 1}, os.Stderr, slog.Default())
+	p := d.Program(key(1))
+	g := parsed(t, sample)
+	p.Begin(g)
+	p.After("views", false, nil, g, 0)
+	panicked := errors.New("panic: no luck\ngoroutine 7 [running]:\nmain.f(0xc000123, {0x1, 0x2})\n\ta.go:3 +0x1d")
+	p.Crash("cse", g, panicked)
+	p.End(5, "passes: cse: "+panicked.Error(), 0)
+	files := tree(t, dir)
+	folder := "001-a.py:9-01/"
+	require.Equal(t, []string{folder + "00-capture.ir", folder + "crash.ir", folder + "error.txt", folder + "graph.html", folder + "repro.txtar",
+		"events.jsonl", "index.html", "summary.txt", "why.txt"}, names(files))
+	require.Equal(t, g.String(), files[folder+"crash.ir"])
+	require.Equal(t, "pass cse: panic: no luck\n… [running]:\nmain.f(…, {…, …})\n\ta.go:3 +…\n", files[folder+"error.txt"])
+	require.Equal(t, "  #1: could not be compiled: passes: cse: panic: no luck\n", files["why.txt"])
+	require.Contains(t, files["events.jsonl"], `"why":"","error":"passes: cse: panic: no luck","folder":"001-a.py:9-01"`)
+	require.Contains(t, files[folder+"graph.html"], "pass cse: panic: no luck")
+	r, err := repro.Parse("r", []byte(files[folder+"repro.txtar"]))
 	require.NoError(t, err)
-	require.Equal(t, "02-dce        NegOfNeg         model.py:12\n02-dce        Again            ?\n", string(rules))
-	summary, err := os.ReadFile(filepath.Join(dir, "summary.txt"))
+	require.Equal(t, []string{"views", "cse"}, r.Passes)
+	require.Equal(t, "panic: no luck", r.Crash)
+	text, same, err := r.Replay(nil)
 	require.NoError(t, err)
-	require.Contains(t, string(summary), "key 0102030405  1 nodes, 0 steps, 7 buffers")
+	require.False(t, same)
+	require.Contains(t, text, "no crash any more after views, cse")
+}
+
+func TestACrashBeforeTheFirstPass(t *testing.T) {
+	dir := t.TempDir()
+	p := New(&Spec{To: dir}, About{Check: 1}, os.Stderr, slog.Default()).Program(key(1))
+	_, err := passes.Run(parsed(t, strings.Replace(sample, "%5: f32", "%5: f64", 1)), passes.Options{Check: 1, Observer: p})
+	require.Error(t, err)
+	p.End(5, err.Error(), 0)
+	files := tree(t, dir)
+	r, err := repro.Parse("r", []byte(files["001-a.py:9-01/repro.txtar"]))
+	require.NoError(t, err)
+	text, same, err := r.Replay(nil)
+	require.NoError(t, err)
+	require.True(t, same, text)
+	require.Contains(t, files["001-a.py:9-01/graph.html"], "the result is f32, not f64")
+}
+
+func TestATraceThatCouldNotBeCaptured(t *testing.T) {
+	dir := t.TempDir()
+	p := New(&Spec{To: dir}, About{}, os.Stderr, slog.Default()).Program(key(1))
+	p.End(5, "decoding a trace: bad words", 0)
+	files := tree(t, dir)
+	require.Equal(t, []string{"events.jsonl", "index.html", "summary.txt", "why.txt"}, names(files))
+	require.Contains(t, files["summary.txt"], "could not be compiled: decoding a trace: bad words\n")
+	require.Contains(t, files["events.jsonl"], `"folder":""`)
+}
+
+// TestLongRuns: cuts are told of up to a bound, and what one costs does not depend on how many there were.
+func TestLongRuns(t *testing.T) {
+	dir := t.TempDir()
+	d := New(&Spec{To: dir}, About{}, os.Stderr, slog.Default())
+	cut := Cut{Place: "a.py:9", Reason: "read", Why: "a value was read", Ops: 5, Program: 1}
+	d.Cut(cut)
+	size := func(name string) int64 {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		return info.Size()
+	}
+	one := size("index.html")
+	for range 2000 {
+		d.Cut(cut)
+	}
+	require.Less(t, size("index.html"), one+2000*150)
+	d.cuts = maxCuts
+	before := size("events.jsonl")
+	for range 10 {
+		d.Cut(cut)
+	}
+	require.Equal(t, before, size("events.jsonl"))
+	require.Equal(t, 1, strings.Count(tree(t, dir)["why.txt"], "… later cuts are not listed: there are more than 100000.\n"))
 }
 
 func TestAFolderThatCannotBeWrittenOnlyWarns(t *testing.T) {
 	var log bytes.Buffer
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
-	d := New(&Spec{To: file}, os.Stderr, slog.New(slog.NewTextHandler(&log, nil)))
-	p := d.Program("a", []byte{1})
-	p.Stage("capture", graph("a", 1))
-	p.Stage("dce", graph("a", 2))
+	d := New(&Spec{To: file, Wire: true}, About{}, os.Stderr, slog.New(slog.NewTextHandler(&log, nil)))
+	compile(t, d, key(1), sample)
+	compile(t, d, key(2), sample)
+	d.Frame(0, true, transport.Call, 1, 2)
 	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("can't be written")))
 }
