@@ -57,6 +57,19 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestTheREADMEHasTheWords as the error lists them.
+func TestTheREADMEHasTheWords(t *testing.T) {
+	data, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	_, rows, _ := strings.Cut(string(data), "|---|---|\n")
+	rows, _, _ = strings.Cut(rows, "\n\n")
+	var want strings.Builder
+	for _, w := range words {
+		want.WriteString("| `" + w.word + "` | " + w.means + " |\n")
+	}
+	require.Equal(t, want.String(), rows+"\n")
+}
+
 // sample is a graph that cse, simplify and dce change.
 const sample = `graph a.py:9 read {
   dims n=4@0

@@ -74,6 +74,23 @@ func (x *index) add(d *Dumper, line string) error {
 	return err
 }
 
+// makeEmpty makes the folder of a program, without what an earlier run may have left there, and leaves all other files alone.
+func makeEmpty(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".ir", ".txt", ".txtar", ".html":
+			if why := os.Remove(filepath.Join(dir, e.Name())); err == nil {
+				err = why
+			}
+		}
+	}
+	return err
+}
+
 // fileName keeps what every file system takes.
 func fileName(name string) string {
 	const most = 120 // bytes, of the 255 that there are

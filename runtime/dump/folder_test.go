@@ -90,14 +90,22 @@ func TestTwoRunsWriteTheSame(t *testing.T) {
 	}
 }
 
-// TestASecondRunLeavesNothingOfTheFirst in the files that runs have in common.
+// TestASecondRunLeavesNothingOfTheFirst in the files and folders that they have in common.
 func TestASecondRunLeavesNothingOfTheFirst(t *testing.T) {
 	dir := t.TempDir()
+	program := filepath.Join(dir, "001-a.py:9-01")
+	require.NoError(t, os.Mkdir(program, 0o755))
+	for _, name := range []string{"crash.ir", "error.txt", "notes.md"} {
+		require.NoError(t, os.WriteFile(filepath.Join(program, name), nil, 0o644))
+	}
 	for range 2 {
 		d := New(&Spec{To: dir}, About{}, os.Stderr, slog.Default())
 		compile(t, d, key(1), sample)
 	}
 	files := tree(t, dir)
+	require.NotContains(t, files, "001-a.py:9-01/crash.ir")
+	require.NotContains(t, files, "001-a.py:9-01/error.txt")
+	require.Contains(t, files, "001-a.py:9-01/notes.md", "it is somebody's own")
 	require.Equal(t, 1, strings.Count(files["summary.txt"], "\n"))
 	require.Equal(t, 1, strings.Count(files["index.html"], `"event":"compile"`))
 }

@@ -33,6 +33,7 @@ type Program struct {
 	event  compileEvent
 	shown  bool   // its graphs are
 	dir    string // "" on stderr
+	made   bool   // it is there, and empty but for what this run wrote
 	repro  repro.Repro
 	last   string // text of the last graph
 	stages []stage
@@ -166,7 +167,7 @@ func (p *Program) Failed(err error) {
 	case p.dir != "":
 		p.file("error.txt", p.err+"\n")
 	case p.shown:
-		p.print("failed: "+p.err, p.last)
+		p.print("failed: "+strings.ReplaceAll(p.err, "\n", "\n# "), p.last)
 	}
 }
 
@@ -253,7 +254,11 @@ func (p *Program) print(what, text string) {
 }
 
 func (p *Program) file(name, text string) {
-	err := os.MkdirAll(p.dir, 0o755)
+	var err error
+	if !p.made {
+		err = makeEmpty(p.dir)
+		p.made = true
+	}
 	if err == nil {
 		err = os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o644)
 	}
