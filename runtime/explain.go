@@ -56,13 +56,19 @@ const (
 	maxKnownWords = 4 << 20 // 32 MiB
 )
 
+// upcoming is the number of the program that is noted next. Only the sender asks.
+func (h *history) upcoming() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.compiled + 1
+}
+
 // note adds a program and, if ops is not nil, its trace to those that others are compared with.
 func (h *history) note(a *account, t *Trace, ops []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.compiled++
 	h.took += a.took
-	a.number = h.compiled
 	h.accounts = append(h.accounts, a)
 	if len(h.accounts) > maxAccounts {
 		h.accounts = slices.Delete(h.accounts, 0, 1)

@@ -107,7 +107,7 @@ func relu(in, out uint64) *Trace {
 }
 
 // start opens device 0 on a fake worker.
-func start(t testing.TB) (*Runtime, *fakeWorker) {
+func start(t testing.TB, environment ...string) (*Runtime, *fakeWorker) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
 	defer l.Close()
@@ -118,7 +118,7 @@ func start(t testing.TB) (*Runtime, *fakeWorker) {
 	require.NoError(t, err)
 	w.conn = transport.New(w.server)
 	r := New(reluFrontend{}, func(Paths) provider.Provider { return w }, func(int32) Inbox { return NewInbox() })
-	require.NoError(t, r.Open(0, Paths{}, nil))
+	require.NoError(t, r.Open(0, Paths{}, environment))
 	t.Cleanup(func() { w.die(); r.Close(0) })
 	return r, w
 }

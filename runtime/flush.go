@@ -129,6 +129,7 @@ func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err
 	}
 	if v != nil {
 		s.metrics.programHits.Add(1)
+		s.showCut(t, v.account.number, false)
 		if s.settings.Check >= 2 {
 			if err := s.recheck(t, v); err != nil {
 				return false, e.changed, err
@@ -184,11 +185,14 @@ func (v *variant) differing(seq uint64, m *pb.Call) *pb.Call {
 // compile makes a program for a trace that none fits: of a new skeleton, or of a known one with more outputs. It notes why.
 func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *variant, changed []bool, err error) {
 	began := time.Now()
-	v := &variant{key: s.programs.newKey(t), account: &account{reason: t.Reason}}
-	c, err := s.build(t, e, v)
+	v := &variant{key: s.programs.newKey(t), account: &account{number: s.history.upcoming(), reason: t.Reason}}
+	s.showCut(t, v.account.number, true)
+	shown := s.show(t, v)
+	c, err := s.build(t, e, v, shown)
 	took := time.Since(began)
 	s.metrics.compiled(took, by)
 	s.note(v.account, took, t, c, e, first != nil, err)
+	shown.End(v.account.ops, v.account.why, took)
 	if c != nil {
 		changed = c.Changed
 	}
@@ -210,7 +214,7 @@ func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *v
 
 // recheck compiles a trace again that a program was found for: the call of the one must be the call of the other.
 func (s *session) recheck(t *Trace, v *variant) error {
-	_, fresh, err := s.lower(t, v, false)
+	_, fresh, err := s.lower(t, v, nil)
 	if err != nil {
 		return err
 	}
@@ -230,8 +234,8 @@ func (s *session) recheck(t *Trace, v *variant) error {
 	return nil
 }
 
-// build makes the program of a variant. What it knows of the trace is returned with an error too.
-func (s *session) build(t *Trace, e *entry, v *variant) (c *Captured, err error) {
+// build makes the program of a variant, which a dump may show. What it knows of the trace is returned with an error too.
+func (s *session) build(t *Trace, e *entry, v *variant, shown *dump.Program) (c *Captured, err error) {
 	v.wanted = make([]bool, len(t.Alive))
 	for i, a := range t.Alive {
 		v.wanted[i] = a != 0
@@ -242,13 +246,13 @@ func (s *session) build(t *Trace, e *entry, v *variant) (c *Captured, err error)
 	if s.settings.Check >= 2 {
 		v.first = slices.Clone(t.Params)
 	}
-	c, v.compiled, err = s.lower(t, v, true)
+	c, v.compiled, err = s.lower(t, v, shown)
 	return c, err
 }
 
-// lower takes a trace through capture, passes and codegen; show: to the dumps too. The sizes first seen are those with which the variant
-// was made: what it requires depends on them.
-func (s *session) lower(t *Trace, v *variant, show bool) (*Captured, *codegen.Compiled, error) {
+// lower takes a trace through capture, passes and codegen; shown, unless it is nil, sees it. The sizes first seen are those with which
+// the variant was made: what it requires depends on them.
+func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *codegen.Compiled, error) {
 	c, err := s.frontend.Build(t, v.wanted)
 	if err != nil {
 		return nil, nil, err
@@ -258,12 +262,7 @@ func (s *session) lower(t *Trace, v *variant, show bool) (*Captured, *codegen.Co
 			sym.First = int64(v.first[sym.Slot])
 		}
 	}
-	key := v.key[:]
-	var watch *dump.Program
-	if show {
-		watch = s.settings.Dump.Program(c.Graph.Name, key)
-	}
-	g, err := passes.Run(c.Graph, s.settings.passes(watch))
+	g, err := passes.Run(c.Graph, s.settings.passes(shown))
 	if err != nil {
 		return c, nil, err
 	}
@@ -276,14 +275,14 @@ func (s *session) lower(t *Trace, v *variant, show bool) (*Captured, *codegen.Co
 		compiled, err = codegen.Compile(g, c.options())
 	}
 	if err == nil {
-		compiled.Program.Key = key
+		compiled.Program.Key = v.key[:]
 		err = acceptable(compiled.Program) // here it is one trace's error, at the worker the session's
 	}
 	if err != nil {
-		watch.Failed(err)
+		shown.Failed(err)
 		return c, nil, err
 	}
-	watch.Plan(g, compiled)
+	shown.Plan(g, compiled)
 	return c, compiled, nil
 }
 

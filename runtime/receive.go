@@ -22,7 +22,9 @@ func (s *session) receive(conn *transport.Conn) {
 	for {
 		h, err := conn.Next()
 		if err == nil {
-			s.metrics.received(uint64(h.Meta)+h.Payload+frameHeader, s.payer(h.Seq))
+			n := uint64(h.Meta) + h.Payload + frameHeader
+			s.metrics.received(n, s.payer(h.Seq))
+			s.settings.Dump.Frame(s.index, false, h.Type, h.Seq, n)
 			err = s.answer(conn, h)
 		}
 		if err != nil {

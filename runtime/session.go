@@ -226,11 +226,12 @@ func (s *session) alive() bool {
 
 // write sends a frame and counts and returns its bytes. An error has ended the session.
 func (s *session) write(by *charge, t transport.Type, seq uint64, meta message, body []byte) (uint64, error) {
+	n := frameBytes(meta, body)
+	s.settings.Dump.Frame(s.index, true, t, seq, n) // before the answer is told of
 	if err := s.conn.Send(t, seq, meta, body); err != nil {
 		s.lost(fmt.Errorf("sending %v: %w", t, err))
 		return 0, err
 	}
-	n := frameBytes(meta, body)
 	s.metrics.sent(n, by)
 	return n, nil
 }

@@ -9,11 +9,10 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/mycelya/mycelya/codegen"
-	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/dump"
 )
 
@@ -23,6 +22,7 @@ type Settings struct {
 	Check int
 	Fresh bool // each trace is compiled again: nothing is replayed
 	Spec  *passes.Spec
+	words string // that Spec was made of
 	Log   *slog.Logger
 }
 
@@ -33,10 +33,10 @@ var variables = []struct {
 }{
 	{"MYCELYA_LOG", setLog}, // first: the others may log
 	{"MYCELYA_CHECK", setCheck},
-	{"MYCELYA_DUMP", setDump},
 	{"MYCELYA_MACHINE", func(*Settings, string) error { return nil }}, // read by Python, which chooses the machine
 	{"MYCELYA_PASSES", setPasses},
 	{"MYCELYA_REPLAY", setReplay},
+	{"MYCELYA_DUMP", setDump}, // last: a dump says what the others were
 }
 
 // ParseSettings reads the environment, as os.Environ gives it. A variable that nobody knows is a warning with the name it
@@ -90,7 +90,7 @@ func setCheck(s *Settings, value string) error {
 
 func setDump(s *Settings, value string) error {
 	spec, err := dump.Parse(value)
-	s.Dump = dump.New(spec, os.Stderr, s.Log)
+	s.Dump = dump.New(spec, dump.About{Mycelya: transport.Build, Passes: s.words, Check: s.Check}, os.Stderr, s.Log)
 	return err
 }
 
@@ -98,6 +98,7 @@ func setPasses(s *Settings, value string) (err error) {
 	if s.Spec, err = passes.ParseSpec(value); err != nil {
 		return fmt.Errorf("MYCELYA_PASSES is %q: %w", value, err)
 	}
+	s.words = value
 	return nil
 }
 
@@ -113,25 +114,9 @@ func setReplay(s *Settings, value string) error {
 func (s *Settings) passes(watch *dump.Program) passes.Options {
 	o := passes.Options{Check: s.Check, Spec: s.Spec}
 	if watch != nil {
-		o.Observer = observer{watch}
+		o.Observer = watch
 	}
 	return o
-}
-
-// observer hands what the pass driver tells on to a dump.
-type observer struct{ to *dump.Program }
-
-func (o observer) Begin(g *ir.Graph) { o.to.Stage("capture", g) }
-
-func (o observer) After(pass string, _ bool, fired []passes.Firing, g *ir.Graph, _ time.Duration) {
-	for _, f := range fired {
-		o.to.Rule(pass, f.Rule, f.Origin)
-	}
-	o.to.Stage(pass, g)
-}
-
-func (o observer) Crash(pass string, _ *ir.Graph, err error) {
-	o.to.Failed(fmt.Errorf("pass %s: %w", pass, err))
 }
 
 // options are codegen's for a trace of which this is known.

@@ -91,7 +91,9 @@ func (s *session) share(from Shared, by *charge) bool {
 		s.log.Debug("memory is not shared", "error", err) // what broke the connection breaks the upload that follows
 		return false
 	}
-	s.metrics.sent(frameBytes(m, nil), by)
+	n := frameBytes(m, nil)
+	s.metrics.sent(n, by)
+	s.settings.Dump.Frame(s.index, true, transport.Share, s.seq, n)
 	s.shared.blocks[from.Block] = struct{}{}
 	return true
 }

@@ -23,7 +23,7 @@ empty() { # fails and prints what a command prints, if it prints anything
 # The tables of the ABI header are laid out by hand.
 cpp() { find csrc \( -name '*.cpp' -o -name '*.h' \) -not -path csrc/abi/mycelya.h; }
 headers() { # files without the two header lines
-  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.cpp' '*.h' '*.proto' '*.sh' Makefile |
+  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.cpp' '*.h' '*.proto' '*.sh' '*.html' '*.css' '*.js' Makefile |
     grep -v '\.pb\.go$' | while read -r file; do
     [ -e "$file" ] || continue
     head -5 "$file" | grep -q 'Copyright (C) 2026 The Mycelya Authors' &&

@@ -31,15 +31,16 @@ var matrix = map[string][]string{
 	"capture":                       {"ir"},
 	"capture/asm":                   {"ir", "capture"}, // traces as text, for tests
 	"capture/lib":                   {"..."},           // a main: it wires, and holds no logic
-	"passes":                        {"ir"},
-	"passes/cmd":                    {"ir", "passes"},
+	"passes":                        {"ir", "ir/decomp"},
+	"passes/cmd":                    {"ir", "passes/..."},
+	"passes/repro":                  {"ir", "passes"},
 	"codegen":                       {"ir", "codegen/kernel", "proto"},
 	"codegen/kernel":                {},
 	"codegen/cuda":                  {"codegen/kernel"},
 	"codegen/cpu":                   {"codegen/kernel"},
 	"proto":                         {"proto/...", "codegen/kernel"},
 	"runtime":                       {"ir", "passes", "codegen/...", "proto/...", "runtime/..."},
-	"runtime/dump":                  {"ir", "passes", "codegen/...", "proto/..."},
+	"runtime/dump":                  {"ir", "passes/...", "codegen/...", "proto/..."},
 	"runtime/provider":              {"proto/transport", "runtime/provider/..."},
 	"runtime/provider/providertest": {"proto/...", "runtime/provider/..."}, // the suite that each provider must pass
 	"worker":                        {"worker/...", "proto/...", "codegen/..."},
@@ -151,6 +152,8 @@ func TestMatrix(t *testing.T) {
 		{"capture", module + "ir/eval", false, false},
 		{"capture", module + "runtime", false, false},
 		{"capture/lib", module + "runtime", false, true},
+		{"passes", module + "passes/repro", false, false},
+		{"passes/repro", module + "passes", false, true},
 		{"passes", module + "tests/golden", false, false},
 		{"passes", module + "tests/golden", true, true},
 		{"codegen", module + "passes", false, false},

@@ -4,175 +4,120 @@
 package dump
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 
-	"github.com/mycelya/mycelya/codegen"
-	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/proto/transport"
 )
+
+// About is what a dump says of the process.
+type About struct {
+	Mycelya string // version
+	Passes  string // MYCELYA_PASSES
+	Check   int    // MYCELYA_CHECK
+}
 
 // Dumper writes what its Spec asks for. A nil one writes nothing. All methods may be called at the same time.
 type Dumper struct {
 	spec   Spec
+	about  About
 	stderr io.Writer
 	log    *slog.Logger
 
 	mu     sync.Mutex
-	seen   int // programs shown
+	shown  int // programs with graphs
+	cuts   int
+	files  map[string]*os.File // of the run, open
+	index  index
 	warned bool
 }
 
 // New returns the dumper of a spec, nil if that is nil.
-func New(s *Spec, stderr io.Writer, log *slog.Logger) *Dumper {
+func New(s *Spec, about About, stderr io.Writer, log *slog.Logger) *Dumper {
 	if s == nil {
 		return nil
 	}
-	return &Dumper{spec: *s, stderr: stderr, log: log}
+	return &Dumper{spec: *s, about: about, stderr: stderr, log: log, files: map[string]*os.File{}}
 }
 
-// Program is one program on its way through the compiler. A nil one isn't shown. It is used from one goroutine.
-type Program struct {
-	d      *Dumper
-	number int
-	name   string
-	key    string
-	dir    string
-	stages int
-	last   string // text of the last graph
-	rules  strings.Builder
+// maxCuts bounds the cuts that a run tells of: some 30 MB. A loop that runs for days would fill the disk with the same line.
+const maxCuts = 100_000
+
+// Cut is the end of a trace.
+type Cut struct {
+	Device  int
+	Place   string // "train.py:41"
+	Reason  string // its name, "read"
+	Why     string // how a sentence after "because" goes on
+	Ops     int
+	Program int // that computes the trace
+	New     bool
 }
 
-// Program begins a program, nil if it isn't to be shown; key is its key.
-func (d *Dumper) Program(name string, key []byte) *Program {
-	if d == nil || !strings.Contains(name, d.spec.Only) {
-		return nil
+// Cut tells of a cut. If its program is new, the program's Begin comes next.
+func (d *Dumper) Cut(c Cut) {
+	if d == nil || !strings.Contains(c.Place, d.spec.Only) {
+		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.spec.Max > 0 && d.seen >= d.spec.Max {
-		return nil
-	}
-	p := &Program{d: d, number: d.seen, name: name, key: fmt.Sprintf("%x", key)}
-	d.seen++
-	if d.spec.To != "-" {
-		p.dir = filepath.Join(d.spec.To, fmt.Sprintf("%03d-%s-%.8s", p.number, fileName(name), p.key))
-	}
-	return p
-}
-
-// fileName keeps what every file system takes.
-func fileName(name string) string {
-	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune(`/\<>"|?*`, r) || r < ' ' {
-			return '_'
+	d.cuts++
+	if d.cuts > maxCuts {
+		if d.cuts == maxCuts+1 {
+			d.why(fmt.Sprintf("… later cuts are not listed: there are more than %d.\n", maxCuts))
 		}
-		return r
-	}, name)
+		return
+	}
+	d.event(cutEvent{"cut", d.cuts, c.Device, c.Place, c.Reason, c.Ops, c.Program, c.New})
+	kind := ""
+	if c.New {
+		kind = ", a new one"
+	}
+	d.why(fmt.Sprintf("cut %d%s at %s because %s: %s, program #%d%s\n", d.cuts, of(c.Device), c.Place, c.Why, count(c.Ops, "op"), c.Program, kind))
 }
 
-// Stage shows the graph after a stage, "capture" first, then each pass.
-func (p *Program) Stage(stage string, g *ir.Graph) {
-	if p == nil {
+// of names a device other than the first.
+func of(device int) string {
+	if device == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" of mycelya:%d", device)
+}
+
+// Frame tells of a frame that was sent or has come.
+func (d *Dumper) Frame(device int, sent bool, t transport.Type, seq, bytes uint64) {
+	if d == nil || !d.spec.Wire {
 		return
 	}
-	number := p.stages
-	p.stages++
-	text := g.String()
-	changed := text != p.last
-	p.last = text
-	if !changed && !p.d.spec.All {
+	line := fmt.Sprintf("%-8s %-10s %6d  %s%s\n", map[bool]string{true: "sent", false: "received"}[sent], t, seq, count(int(bytes), "byte"), of(device))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.spec.To == "-" {
+		d.print("# " + line)
 		return
 	}
+	d.write("wire.txt", line)
+}
+
+// why writes lines of why.txt. The lock is held.
+func (d *Dumper) why(lines string) {
 	switch {
-	case p.dir != "":
-		p.file(fmt.Sprintf("%02d-%s.ir", number, fileName(stage)), text)
-	case p.d.spec.Passes:
-		p.print("after "+stage, text)
+	case d.spec.To != "-":
+		d.write("why.txt", lines)
+	case d.spec.Why: // as comments, so that the graphs between them can still be read
+		d.print("# " + strings.ReplaceAll(strings.TrimSuffix(lines, "\n"), "\n", "\n# ") + "\n")
 	}
 }
 
-// Rule notes that a pass has applied a rule to a node of this origin. It comes before the pass's Stage.
-func (p *Program) Rule(pass, rule string, at ir.Origin) {
-	if p == nil {
-		return
-	}
-	place := "?"
-	if at.File != "" {
-		place = fmt.Sprintf("%s:%d", at.File, at.Line)
-	}
-	fmt.Fprintf(&p.rules, "%02d-%-10s %-16s %s\n", p.stages, pass, rule, place)
-}
-
-// Plan ends the program.
-func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
-	if p == nil {
-		return
-	}
-	plan := c.Text()
-	if p.dir == "" {
-		if !p.d.spec.Passes {
-			p.print("", g.String())
-		}
-		if p.d.spec.Rules && p.rules.Len() > 0 {
-			p.print("rules", p.rules.String())
-		}
-		if p.d.spec.Plan {
-			p.print("plan", plan)
-		}
-		return
-	}
-	if p.rules.Len() > 0 {
-		p.file("rules.txt", p.rules.String())
-	}
-	p.file("plan.txt", plan)
-	line := fmt.Sprintf("%03d  %-24s %-7s key %s  %d nodes, %d steps, %d buffers, %d parameters, %d inputs, %d outputs\n",
-		p.number, g.Name, g.Reason, p.key, len(g.Nodes), len(c.Program.Steps), c.Program.Buffers, c.Program.Params, len(c.Inputs), len(c.Outputs))
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	f, err := os.OpenFile(filepath.Join(p.d.spec.To, "summary.txt"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err == nil {
-		_, err = f.WriteString(line)
-		if e := f.Close(); err == nil {
-			err = e
-		}
-	}
-	p.d.warn(err)
-}
-
-// Failed ends a program that the compiler gave up on.
-func (p *Program) Failed(err error) {
-	switch {
-	case p == nil:
-	case p.dir != "":
-		p.file("error.txt", err.Error()+"\n")
-	default:
-		p.print("failed: "+err.Error(), p.last)
-	}
-}
-
-func (p *Program) print(what, text string) {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	if what != "" {
-		what = ", " + what
-	}
-	_, err := fmt.Fprintf(p.d.stderr, "# program %d, key %s%s\n%s", p.number, p.key, what, text)
-	p.d.warn(err)
-}
-
-func (p *Program) file(name, text string) {
-	err := os.MkdirAll(p.dir, 0o755)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o644)
-	}
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	p.d.warn(err)
+// print writes to stderr. The lock is held.
+func (d *Dumper) print(text string) {
+	_, err := io.WriteString(d.stderr, text)
+	d.warn(err)
 }
 
 // warn tells of the first failure. The lock is held.
@@ -181,4 +126,31 @@ func (d *Dumper) warn(err error) {
 		d.warned = true
 		d.log.Warn("MYCELYA_DUMP can't be written", "error", err)
 	}
+}
+
+// event adds an event to the run's record. The lock is held.
+func (d *Dumper) event(e any) {
+	if d.spec.To == "-" {
+		return
+	}
+	if d.files[eventsFile] == nil {
+		d.eventLine(runEvent{"run", eventsFormat, d.about.Mycelya, d.about.Passes, d.about.Check, d.spec.Only, d.spec.Max})
+	}
+	d.eventLine(e)
+}
+
+func (d *Dumper) eventLine(e any) {
+	line, err := json.Marshal(e) // escapes < and >, so that a page can hold it
+	if err != nil {
+		panic("BUG: an event doesn't encode: " + err.Error())
+	}
+	d.write(eventsFile, string(line)+"\n")
+	d.warn(d.index.add(d, string(line)+"\n"))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

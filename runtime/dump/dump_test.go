@@ -7,21 +7,27 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/proto/transport"
 )
 
 func TestParse(t *testing.T) {
-	s, err := Parse("-,passes,only=train.py,max=3,plan")
+	s, err := Parse("-,passes,only=train.py,max=3,plan,why,wire")
 	require.NoError(t, err)
-	require.Equal(t, &Spec{To: "-", Passes: true, Plan: true, Only: "train.py", Max: 3}, s)
+	require.Equal(t, &Spec{To: "-", Why: true, Passes: true, Plan: true, Wire: true, Only: "train.py", Max: 3}, s)
 	s, err = Parse("/tmp/x")
 	require.NoError(t, err)
 	require.Equal(t, &Spec{To: "/tmp/x"}, s)
@@ -30,91 +36,144 @@ func TestParse(t *testing.T) {
 	require.Nil(t, s)
 
 	for value, want := range map[string]string{
-		"-,pases":  `MYCELYA_DUMP has no word "pases"`,
-		"-,max=no": `MYCELYA_DUMP has no word "max=no"`,
-		"-,plan=1": `MYCELYA_DUMP has no word "plan=1"`,
-		"-,":       `MYCELYA_DUMP has no word ""`,
-		",plan":    `MYCELYA_DUMP begins with - for stderr, or with a folder`,
-		"plan":     `MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word "plan" (./plan is a folder)`,
+		"-,kernels": `MYCELYA_DUMP has no word "kernels"`,
+		"-,pases":   `MYCELYA_DUMP has no word "pases"`,
+		"-,max=no":  `MYCELYA_DUMP has no word "max=no"`,
+		"-,plan=1":  `MYCELYA_DUMP has no word "plan=1"`,
+		"-,":        `MYCELYA_DUMP has no word ""`,
+		",plan":     `MYCELYA_DUMP begins with - for stderr, or with a folder`,
+		"plan":      `MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word "plan" (./plan is a folder)`,
 	} {
 		_, err := Parse(value)
 		require.EqualError(t, err, want+`. It is - or a folder, then any of these words, with commas between:
+  why        on stderr, each cut with its line and cause, and why each program had to be compiled, too
   passes     on stderr, the graph after each pass that changed it, not only after the last
   all        passes that changed nothing too
-  rules      on stderr, the rules that passes have applied, and to which lines, too
+  rules      on stderr, the rules that passes have applied, to which lines, and why nodes are not fused, too
   plan       on stderr, the steps, buffers and parameters of each program too
-  only=TEXT  only programs with TEXT in their name, such as train.py:41
-  max=N      only the first N programs`, value)
+  wire       each frame that is sent or received, in a folder as wire.txt
+  only=TEXT  only cuts and programs with TEXT in their place, such as train.py:41
+  max=N      graphs of only the first N programs`, value)
 	}
 }
 
-func graph(name string, outputs int) *ir.Graph {
-	g := ir.NewGraph(name, "read")
-	x := g.Add(ir.Node{Op: ir.OpInput, Record: -1}, nil, []ir.Type{{DType: ir.F32}})
-	for i := range outputs {
-		g.Outputs = append(g.Outputs, ir.Output{Value: g.Nodes[x].First, Slot: uint32(i)})
+// TestTheREADMEHasTheWords as the error lists them.
+func TestTheREADMEHasTheWords(t *testing.T) {
+	data, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	_, rows, _ := strings.Cut(string(data), "|---|---|\n")
+	rows, _, _ = strings.Cut(rows, "\n\n")
+	var want strings.Builder
+	for _, w := range words {
+		want.WriteString("| `" + w.word + "` | " + w.means + " |\n")
+	}
+	require.Equal(t, want.String(), rows+"\n")
+}
+
+// sample is a graph that cse, simplify and dce change.
+const sample = `graph a.py:9 read {
+  dims n=4@0
+  %0: f32[n]             = input 0                        # a.py:1
+  %1: f32[n]             = relu %0                        # a.py:2
+  %2: f32[n]             = relu %0                        # a.py:3
+  %3: f32[n]             = neg %2                         # "odd </script>\" <b>.py":4
+  %4: f32[n]             = neg %3                         # a.py:5
+  %5: f32[n]             = add %1 %4                      # a.py:6
+  output %5 -> s1
+}
+`
+
+// parsed reads a graph whose records are the lines of its origins.
+func parsed(t testing.TB, text string) *ir.Graph {
+	g, err := ir.Parse(text)
+	require.NoError(t, err)
+	for i := range g.Nodes {
+		g.Nodes[i].Record = int32(g.Nodes[i].Origin.Line)
 	}
 	return g
 }
 
+func key(b ...byte) Of {
+	return Of{Number: 1, Place: "a.py:9", Reason: "read", Key: b, Torch: "2.15.0"}
+}
+
+// compile takes a graph through the passes and codegen as a session does.
+func compile(t testing.TB, d *Dumper, of Of, text string) {
+	d.Cut(Cut{Device: of.Device, Place: of.Place, Reason: of.Reason, Why: "a value was read", Ops: 5, Program: of.Number, New: true})
+	p := d.Program(of)
+	opt := passes.Options{Check: 2, Only: []string{"views", "cse", "simplify", "dce"}}
+	if p != nil {
+		opt.Observer = p
+	}
+	g, err := passes.Run(parsed(t, text), opt)
+	require.NoError(t, err)
+	c, err := codegen.Compile(g, codegen.Options{Scratch: make([]bool, 9)})
+	require.NoError(t, err)
+	p.Plan(g, c)
+	p.End(5, "Record 1 of 5 is the first that differs.\n  here:  <b> \"&\"", time.Millisecond)
+}
+
+// tree is the files of a folder by name, with 0 for each duration.
+func tree(t testing.TB, dir string) map[string]string {
+	out := map[string]string{}
+	seconds := regexp.MustCompile(`"seconds":[0-9.e-]+`)
+	require.NoError(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		data, err := os.ReadFile(path)
+		out[name] = seconds.ReplaceAllString(string(data), `"seconds":0`)
+		return err
+	}))
+	return out
+}
+
+func names(files map[string]string) []string { return slices.Sorted(maps.Keys(files)) }
+
 func TestStderr(t *testing.T) {
 	var out bytes.Buffer
-	d := New(&Spec{To: "-", Only: "a.py", Max: 1}, &out, slog.Default())
-	require.Nil(t, d.Program("b.py:1", []byte{1}))
-	p := d.Program("a.py:1", []byte{0xab, 0xcd})
-	p.Stage("capture", graph("a.py:1", 2))
-	p.Rule("cse", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
-	p.Stage("cse", graph("a.py:1", 1))
-	p.Plan(graph("a.py:1", 1), &codegen.Compiled{Program: &proto.Program{}})
-	require.Nil(t, d.Program("a.py:2", []byte{1}))
-	require.Equal(t, "# program 0, key abcd\n"+graph("a.py:1", 1).String(), out.String())
+	d := New(&Spec{To: "-", Only: "a.py", Max: 1}, About{}, &out, slog.Default())
+	other := key(1)
+	other.Place = "b.py:1"
+	compile(t, d, other, sample)
+	require.Empty(t, out.String())
+	compile(t, d, key(0xab, 0xcd), sample)
+	compile(t, d, key(1), sample) // there are max already
+	require.Equal(t, 1, strings.Count(out.String(), "graph"))
+	require.True(t, strings.HasPrefix(out.String(), "# program 1, key abcd\ngraph a.py:9 read {\n"), out.String())
 	graphs, err := ir.ParseAll(out.String())
 	require.NoError(t, err)
 	require.Len(t, graphs, 1)
 
 	out.Reset()
-	p = New(&Spec{To: "-", Rules: true}, &out, slog.Default()).Program("a.py:1", []byte{0xab, 0xcd})
-	p.Rule("cse", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
-	p.Plan(graph("a.py:1", 1), &codegen.Compiled{Program: &proto.Program{}})
-	require.Contains(t, out.String(), "# program 0, key abcd, rules\n00-cse        NegOfNeg         model.py:12\n")
+	compile(t, New(&Spec{To: "-", Why: true, Passes: true, All: true}, About{}, &out, slog.Default()), key(1), sample)
+	graphs, err = ir.ParseAll(out.String()) // whatever is between them is a comment
+	require.NoError(t, err)
+	require.Len(t, graphs, 5)
+	require.Contains(t, out.String(), "# cut 1 at a.py:9 because a value was read: 5 ops, program #1, a new one\n# program 1, key 01, after capture\n")
+	require.Contains(t, out.String(), "#   #1: Record 1 of 5 is the first that differs.\n#     here:  <b> \"&\"\n")
+
+	out.Reset()
+	compile(t, New(&Spec{To: "-", Rules: true, Plan: true}, About{}, &out, slog.Default()), key(0xab, 0xcd), sample)
+	require.Regexp(t, `(?s)key abcd, rules\n\d\d-simplify +NegOfNeg +a.py:5\n.*key abcd, plan\n`, out.String())
+
+	out.Reset()
+	d = New(&Spec{To: "-", Wire: true}, About{}, &out, slog.Default())
+	d.Frame(0, true, transport.Call, 7, 120)
+	d.Frame(1, false, transport.Done, 7, 1)
+	require.Equal(t, "# sent     Call            7  120 bytes\n# received Done            7  1 byte of mycelya:1\n", out.String())
+	New(&Spec{To: "-"}, About{}, nil, slog.Default()).Frame(0, true, transport.Call, 7, 120)
 }
 
-func TestFolder(t *testing.T) {
-	dir := t.TempDir()
-	d := New(&Spec{To: dir}, os.Stderr, slog.Default())
-	p := d.Program("x/a.py:1", []byte{1, 2, 3, 4, 5})
-	p.Stage("capture", graph("a", 2))
-	p.Stage("cse", graph("a", 2))
-	p.Rule("dce", "NegOfNeg", ir.Origin{File: "model.py", Line: 12})
-	p.Rule("dce", "Again", ir.Origin{})
-	p.Stage("dce", graph("a", 1))
-	p.Plan(graph("a", 1), &codegen.Compiled{Program: &proto.Program{Buffers: 7}})
-	d.Program("b", []byte{9}).Failed(errors.New("too bad"))
-	var names []string
-	require.NoError(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if !e.IsDir() {
-			name, _ := filepath.Rel(dir, path)
-			names = append(names, name)
-		}
-		return err
-	}))
-	require.Equal(t, []string{"000-x_a.py:1-01020304/00-capture.ir", "000-x_a.py:1-01020304/02-dce.ir", "000-x_a.py:1-01020304/plan.txt",
-		"000-x_a.py:1-01020304/rules.txt", "001-b-09/error.txt", "summary.txt"}, names)
-	rules, err := os.ReadFile(filepath.Join(dir, names[3]))
-	require.NoError(t, err)
-	require.Equal(t, "02-dce        NegOfNeg         model.py:12\n02-dce        Again            ?\n", string(rules))
-	summary, err := os.ReadFile(filepath.Join(dir, "summary.txt"))
-	require.NoError(t, err)
-	require.Contains(t, string(summary), "key 0102030405  1 nodes, 0 steps, 7 buffers")
-}
-
-func TestAFolderThatCannotBeWrittenOnlyWarns(t *testing.T) {
-	var log bytes.Buffer
-	file := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(file, nil, 0o644))
-	d := New(&Spec{To: file}, os.Stderr, slog.New(slog.NewTextHandler(&log, nil)))
-	p := d.Program("a", []byte{1})
-	p.Stage("capture", graph("a", 1))
-	p.Stage("dce", graph("a", 2))
-	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("can't be written")))
+func TestANilDumperAndANilProgramDoNothing(t *testing.T) {
+	d := New(nil, About{}, nil, nil)
+	d.Cut(Cut{})
+	d.Frame(0, true, transport.Call, 1, 2)
+	p := d.Program(key(1))
+	require.Nil(t, p)
+	p.Failed(errors.New("no"))
+	p.Plan(nil, nil)
+	p.End(0, "", 0)
+	require.Zero(t, testing.AllocsPerRun(10, func() { d.Frame(0, true, transport.Call, 1, 2); d.Cut(Cut{}) }))
 }

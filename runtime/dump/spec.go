@@ -1,9 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package dump shows what became of each trace: its graph at the start and after each pass that changed it, and the plan
-// of its program, on stderr or as files in a folder. It only ever sees what the compiler is done with, changes nothing, and
-// a folder that can't be written costs a warning, never a program.
+// Package dump shows what became of each trace: why it was cut, why no known program fitted, its graph at the start and after
+// each pass that changed it, and the plan of its program, on stderr or as files and pages in a folder. It only ever sees what the
+// compiler is done with, changes nothing, never shows a tensor's values or a host's name, and a folder that can't be written costs
+// a warning, never a program.
 package dump
 
 import (
@@ -15,21 +16,25 @@ import (
 // Spec is the value of MYCELYA_DUMP: where to, then words.
 type Spec struct {
 	To     string // "-" is stderr, else a folder
+	Why    bool   // on stderr: each cut, and why each program had to be compiled
 	Passes bool   // on stderr: the graph after each pass that changed it, not only the last
 	All    bool   // passes that changed nothing too
 	Rules  bool   // on stderr: the rules that passes applied
 	Plan   bool   // on stderr: the plan of the program
+	Wire   bool   // each frame
 	Only   string // part of the names of the programs to show
-	Max    int    // how many programs to show; 0: all
+	Max    int    // how many graphs to show; 0: all
 }
 
 var words = []struct{ word, means string }{
+	{"why", "on stderr, each cut with its line and cause, and why each program had to be compiled, too"},
 	{"passes", "on stderr, the graph after each pass that changed it, not only after the last"},
 	{"all", "passes that changed nothing too"},
-	{"rules", "on stderr, the rules that passes have applied, and to which lines, too"},
+	{"rules", "on stderr, the rules that passes have applied, to which lines, and why nodes are not fused, too"},
 	{"plan", "on stderr, the steps, buffers and parameters of each program too"},
-	{"only=TEXT", "only programs with TEXT in their name, such as train.py:41"},
-	{"max=N", "only the first N programs"},
+	{"wire", "each frame that is sent or received, in a folder as wire.txt"},
+	{"only=TEXT", "only cuts and programs with TEXT in their place, such as train.py:41"},
+	{"max=N", "graphs of only the first N programs"},
 }
 
 // Parse reads the value of MYCELYA_DUMP; nil if it is empty. The error of a word that doesn't exist lists those that do.
@@ -43,6 +48,8 @@ func Parse(value string) (*Spec, error) {
 		key, arg, hasArg := strings.Cut(w, "=")
 		bad := false
 		switch key {
+		case "why":
+			s.Why, bad = true, hasArg
 		case "passes":
 			s.Passes, bad = true, hasArg
 		case "all":
@@ -51,6 +58,8 @@ func Parse(value string) (*Spec, error) {
 			s.Rules, bad = true, hasArg
 		case "plan":
 			s.Plan, bad = true, hasArg
+		case "wire":
+			s.Wire, bad = true, hasArg
 		case "only":
 			s.Only, bad = arg, arg == ""
 		case "max":

@@ -2,9 +2,13 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """MYCELYA_DUMP prints what became of a script, in a form that can be parsed."""
 
+import json
 import re
 import shutil
+import socket
 import subprocess
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from helpers import ROOT, run
@@ -61,16 +65,22 @@ def test_backward_ops_have_the_lines_of_their_forward_ops(tmp_path):
         assert row.endswith(f"prog.py:{line}")
 
 
-@pytest.mark.skipif(shutil.which("go") is None, reason="mycopt is built with go")
-def test_what_is_printed_parses_and_prints_the_same(tmp_path):
-    status, _, err = run(PROGRAM, tmp_path, MYCELYA_DUMP="-,passes,all")
+@pytest.fixture(scope="module")
+def mycopt(tmp_path_factory) -> Path:
+    if shutil.which("go") is None:
+        pytest.skip("mycopt is built with go")
+    path = tmp_path_factory.mktemp("bin") / "mycopt"
+    subprocess.run(
+        ["go", "build", "-o", path, "./passes/cmd/mycopt"], cwd=ROOT, check=True
+    )
+    return path
+
+
+def test_what_is_printed_parses_and_prints_the_same(tmp_path, mycopt):
+    status, _, err = run(PROGRAM, tmp_path, MYCELYA_DUMP="-,why,passes,all")
     assert status == 0
     texts = graphs(err)
     assert len(texts) > 1  # after capture and after each pass
-    mycopt = tmp_path / "mycopt"
-    subprocess.run(
-        ["go", "build", "-o", mycopt, "./passes/cmd/mycopt"], cwd=ROOT, check=True
-    )
     for number, text in enumerate(texts):
         file = tmp_path / f"{number}.ir"
         file.write_text(text)
@@ -110,3 +120,168 @@ def test_a_repeated_program_is_shown_once(tmp_path):
     """
     _, _, err = run(code, tmp_path, MYCELYA_DUMP="-")
     assert 1 <= len(graphs(err)) <= 3
+
+
+# Steps of a loop that changes its ways, and an upload that must not be shown.
+LOOP = """
+    import torch, mycelya_torch
+
+    secret = torch.tensor([31415.9265, 2.0]).to("mycelya")
+    total = torch.zeros(2, device="mycelya")
+    for i in range(6):
+        y = secret * 2
+        if i == 4:
+            y = y.tanh()
+        total += y
+        print(total.sum().item() > 0)
+    torch.mycelya.synchronize()
+    metrics = torch.mycelya.metrics()
+    print(dict(metrics["cuts"]), metrics["program_misses"])
+"""
+WORDS = "why,passes,rules,plan,wire,all"
+
+
+def read(folder: Path) -> dict[str, str]:
+    """The files of a dump by their names in it, durations as 0."""
+    files = (p for p in folder.rglob("*") if p.is_file())
+    texts = {str(p.relative_to(folder)): p.read_text() for p in files}
+    seconds = re.compile(r'"seconds":[0-9.e-]+')
+    return {name: seconds.sub('"seconds":0', text) for name, text in texts.items()}
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory) -> tuple[str, dict[str, str], Path]:
+    """What LOOP printed, the files of its dump with every word, and the dump."""
+    folder = tmp_path_factory.mktemp("loop")
+    dump = folder / "dump"
+    status, out, err = run(LOOP, folder, MYCELYA_DUMP=f"{dump},{WORDS}")
+    assert status == 0 and err == ""
+    return out, read(dump), dump
+
+
+def test_every_word_on_an_example(tmp_path):
+    code = (ROOT / "examples" / "hello.py").read_text()
+    status, plain, _ = run(code, tmp_path)
+    assert status == 0
+    for to in ("-", str(tmp_path / "dump")):
+        status, out, err = run(code, tmp_path, MYCELYA_DUMP=f"{to},{WORDS}")
+        assert (status, out) == (0, plain), err
+        if to == "-":
+            assert re.search(r"^# cut 1 at prog.py:\d+ because ", err, re.M)
+            assert re.search(r"^#   #1: It is the first one\.$", err, re.M)
+            assert re.search(r"^# program 1, key [0-9a-f]+, plan$", err, re.M)
+            assert re.search(r"^# sent +Program +\d+  \d+ bytes$", err, re.M)
+
+
+def test_the_files_of_a_folder(loop):
+    _, files, _ = loop
+    folders = sorted({name.split("/")[0] for name in files if "/" in name})
+    assert [re.sub("-[0-9a-f]{8}$", "", f) for f in folders][:2] == [
+        "001-prog.py:11",
+        "002-prog.py:11",
+    ]
+    assert {name for name in files if "/" not in name} == {
+        *("index.html", "summary.txt", "events.jsonl", "why.txt", "wire.txt"),
+    }
+    for folder in folders:
+        inside = {name.split("/")[1] for name in files if name.startswith(folder)}
+        assert {"00-capture.ir", "01-views.ir", "graph.html", "plan.txt"} <= inside
+        assert "repro.txtar" in inside
+
+
+def test_why_has_each_cut_and_each_program(loop):
+    out, files, _ = loop
+    cuts = re.findall(
+        r"^cut (\d+) at (\S+) because (.*): \d+ ops?, program #(\d+)",
+        files["why.txt"],
+        re.M,
+    )
+    assert [int(cut[0]) for cut in cuts] == list(range(1, len(cuts) + 1))
+    events = [json.loads(line) for line in files["events.jsonl"].splitlines()]
+    by_reason = Counter(e["reason"] for e in events if e["event"] == "cut")
+    programs = [e for e in events if e["event"] == "compile"]
+    assert out.splitlines()[-1] == f"{dict(by_reason)} {len(programs)}"
+    assert len(cuts) == sum(by_reason.values()) >= 6
+    assert cuts[0][1:3] == ("prog.py:11", "a value was read")
+    assert files["why.txt"].count("  #") == len(programs)
+    # The new branch, with its line and that of the record in its place.
+    assert "here:  aten::tanh(f32[2]) at prog.py:9\n" in files["why.txt"]
+    assert programs[-1]["why"].startswith("Record ")
+
+
+def test_a_dump_may_be_shown_to_anybody(loop, tmp_path):
+    _, files, _ = loop
+    _, _, err = run(LOOP, tmp_path, MYCELYA_DUMP=f"-,{WORDS}")
+    for name, text in {**files, "stderr": err}.items():
+        assert "31415" not in text, name
+        assert socket.gethostname() not in text, name
+
+
+def test_the_same_run_gives_the_same_files(loop):
+    _, first, dump = loop
+    again = dump.with_name("again")
+    status, _, _ = run(LOOP, dump.parent, MYCELYA_DUMP=f"{again},{WORDS}")
+    assert status == 0
+    second = read(again)
+    # Frames are in the order in which they came and went.
+    assert first.keys() == second.keys()
+    for name in first.keys() - {"wire.txt"}:
+        assert first[name] == second[name], name
+
+
+def test_repros_go_the_same_way_again(loop, mycopt, tmp_path):
+    repros = sorted(loop[2].glob("*/repro.txtar"))
+    assert len(repros) >= 3
+    for path in repros:
+        result = subprocess.run(
+            [mycopt, "-repro", path], capture_output=True, text=True
+        )
+        assert result.returncode == 0, result
+        assert ": the same graph after views, cse, " in result.stdout
+        other = tmp_path / "other.txtar"
+        other.write_text(path.read_text().replace("passes: views cse", "passes: views"))
+        command = [mycopt, "-repro", other]
+        assert subprocess.run(command, capture_output=True).returncode in (0, 1)
+        other.write_text(path.read_text().replace("= input", "= inptu"))
+        result = subprocess.run(command, capture_output=True, text=True)
+        assert result.returncode == 2
+        assert re.search(r'txtar:\d+:\d+: expected an op, found "inptu"', result.stderr)
+
+
+def test_repros_hold_what_the_environment_said(tmp_path, mycopt):
+    env = {"MYCELYA_PASSES": "-NegOfNeg,until=simplify", "MYCELYA_CHECK": "1"}
+    code = PROGRAM.replace("x * 2.5", "-(-x)")
+    dump = tmp_path / "dump"
+    status, _, err = run(code, tmp_path, MYCELYA_DUMP=str(dump), **env)
+    assert status == 0, err
+    (path,) = dump.glob("*/repro.txtar")
+    header = path.read_text().partition("-- capture.ir --")[0]
+    keys = dict(re.findall(r"^(\w+): (.+)$", header, re.M))
+    assert keys.pop("mycelya") and keys.pop("torch")
+    assert keys == {
+        "program": "prog.py:7 read",
+        "passes": "views cse simplify",
+        "words": "-NegOfNeg,until=simplify",
+        "check": "1",
+    }
+    result = subprocess.run([mycopt, "-repro", path], capture_output=True, text=True)
+    assert result.returncode == 0, result
+
+
+def test_a_killed_process_leaves_a_whole_dump(tmp_path):
+    code = LOOP.replace("import", "import os,", 1)
+    code = code.replace("torch.mycelya.synchronize()", "os.kill(os.getpid(), 9)")
+    dump = tmp_path / "dump"
+    status, _, _ = run(code, tmp_path, MYCELYA_DUMP=str(dump))
+    assert status == -9
+    index = (dump / "index.html").read_text()
+    assert index.endswith("</script>\n  </body>\n</html>\n")
+    assert (dump / "events.jsonl").read_text() in index
+    assert len(re.findall("^cut ", (dump / "why.txt").read_text(), re.M)) >= 6
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path):
+    (tmp_path / "file").write_text("")
+    status, out, err = run(LOOP, tmp_path, MYCELYA_DUMP=f"{tmp_path}/file,wire")
+    assert (status, out.count("True")) == (0, 6)
+    assert err.count("MYCELYA_DUMP can't be written") == 1 == len(err.splitlines())

@@ -4,9 +4,11 @@
 // Mycopt reads graphs in the text form, runs passes on them and prints what comes out, so that a pass can be tried and a
 // crash replayed without a device.
 //
-//	mycopt [-passes=cse,dce] [-without=NegOfNeg] [-verify] [-print] [-rules] [-time] [file.ir ...]
+//	mycopt [-passes=cse,dce] [-without=NegOfNeg] [-verify] [-print] [-rules] [-explain] [-time] [file.ir ...]
+//	mycopt -repro=repro.txtar [-print] [-rules] [-time]
 //
-// Without files it reads standard input. Mistakes are reported as file:line:column.
+// Without files it reads standard input. With -repro it goes a dumped program's way again (passes/repro), and says whether the
+// passes make the same graph, or crash in the same way. Mistakes are reported as file:line:column.
 package main
 
 import (
@@ -20,11 +22,13 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/passes/repro"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// run returns the exit status: 0, 1 for a bad graph or a failing pass, 2 for wrong arguments.
+// run returns the exit status: 0, 1 for a bad graph or a failing pass, 2 for wrong arguments. With -repro: 0 if it went as the
+// file says, 1 if not, 2 if the file can't be replayed.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mycopt", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -33,9 +37,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	stages := flags.Bool("print", false, "print the graph before the passes and after each that changed it, not only the last")
 	rules := flags.Bool("rules", false, "print the rules that were applied, and to which lines, on standard error")
 	without := flags.String("without", "", "leave out these `names` of passes and rules")
+	again := flags.String("repro", "", "replay this `file` of a dump, with the passes that it names")
+	explain := flags.Bool("explain", false, "print which nodes are not fused, and why, on standard error")
 	times := flags.Bool("time", false, "print the time of each pass on standard error")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: mycopt [flags] [file.ir ...]")
+		fmt.Fprintln(stderr, "usage: mycopt [flags] [file.ir ...]\n       mycopt -repro repro.txtar [-print] [-rules] [-time]")
 		flags.PrintDefaults()
 		fmt.Fprintln(stderr, "passes:")
 		for _, p := range passes.Pipeline() {
@@ -52,6 +58,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			return 0
 		}
 		return 2
+	}
+	w := &watcher{stdout: stdout, stderr: stderr, stages: *stages, rules: *rules, explain: *explain, times: *times}
+	if *again != "" {
+		if *list != "" || *without != "" || *verify || flags.NArg() > 0 {
+			fmt.Fprintln(stderr, "mycopt: -repro takes the graph, the passes and the checks from its file; leave out -passes, -without, -verify and other files")
+			return 2
+		}
+		return w.replay(*again)
 	}
 	opt := passes.Options{Only: []string{}}
 	switch {
@@ -71,7 +85,6 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 		opt.Spec = spec
 	}
-	w := &watcher{stdout: stdout, stderr: stderr, stages: *stages, rules: *rules, times: *times}
 	opt.Observer = w
 
 	files := flags.Args()
@@ -89,8 +102,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // watcher prints what the driver reports.
 type watcher struct {
-	stdout, stderr       io.Writer
-	stages, rules, times bool
+	stdout, stderr                io.Writer
+	stages, rules, explain, times bool
 }
 
 func (w *watcher) file(name string, stdin io.Reader, opt passes.Options) error {
@@ -124,6 +137,30 @@ func (w *watcher) file(name string, stdin io.Reader, opt passes.Options) error {
 	return nil
 }
 
+// replay returns the exit status of -repro.
+func (w *watcher) replay(name string) int {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		fmt.Fprintf(w.stderr, "mycopt: %v\n", err)
+		return 2
+	}
+	r, err := repro.Parse(name, data)
+	if err != nil {
+		fmt.Fprintf(w.stderr, "mycopt: %v\n", err)
+		return 2
+	}
+	text, same, err := r.Replay(w)
+	if err != nil {
+		fmt.Fprintf(w.stderr, "mycopt: %s: %v\n", name, err)
+		return 2
+	}
+	fmt.Fprintf(w.stdout, "%s: %s\n", name, text)
+	if !same {
+		return 1
+	}
+	return 0
+}
+
 func (w *watcher) Begin(g *ir.Graph) {
 	if w.stages {
 		fmt.Fprintf(w.stdout, "# as read\n%s", g)
@@ -141,6 +178,14 @@ func (w *watcher) After(pass string, changed bool, fired []passes.Firing, g *ir.
 	}
 	if w.times {
 		fmt.Fprintf(w.stderr, "%-8s %v\n", pass, d)
+	}
+}
+
+func (w *watcher) Refused(_ string, all []passes.Refusal) {
+	for _, r := range all {
+		if w.explain {
+			fmt.Fprintln(w.stderr, r)
+		}
 	}
 }
 

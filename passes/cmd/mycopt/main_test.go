@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/passes/repro"
 )
 
 const twice = `graph f.py:1 read {
@@ -101,12 +103,63 @@ func TestRules(t *testing.T) {
 	assert.Contains(t, errs, "\n           NegOfNeg        neg (neg x) -> x\n")
 }
 
+func TestExplain(t *testing.T) {
+	const apart = `graph f.py:1 read {
+  %0: f32[2,2] = input 0
+  %1: f32[2,2] = aten.mm %0 %0
+  %2: f32[2] = sum %0 [1] false
+  %3: f32[] = sum %2 ints[] false
+  output %1 -> s1
+  output %3 -> s2
+}
+`
+	status, _, errs := call(apart, "-passes=fuse", "-explain")
+	assert.Equal(t, 0, status)
+	assert.Equal(t, `%1: f32[2,2]           = aten.mm %0 %0
+    nothing says what it is made of
+%2: f32[2]             = sum %0 [1] false
+%3: f32[]              = sum %2 ints[] false
+    it folds what a fold has made
+`, errs)
+}
+
 func TestFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.ir")
 	require.NoError(t, os.WriteFile(path, []byte(twice), 0o644))
 	status, out, _ := call("", path, path)
 	assert.Equal(t, 0, status)
 	assert.Equal(t, twice+twice, out)
+}
+
+func TestRepro(t *testing.T) {
+	r := repro.Repro{Program: "f.py:1 read", Passes: []string{"cse", "dce"}, Capture: twice, Out: optimised}
+	path := filepath.Join(t.TempDir(), "repro.txtar")
+	write := func() { require.NoError(t, os.WriteFile(path, r.Format(), 0o644)) }
+	write()
+	status, out, errs := call("", "-repro", path, "-print")
+	assert.Equal(t, 0, status)
+	assert.Equal(t, "# as read\n"+twice+"# after cse\n"+merged+"# after dce\n"+optimised+path+": the same graph after cse, dce\n", out)
+	assert.Empty(t, errs)
+
+	r.Passes = r.Passes[:1]
+	write()
+	status, out, _ = call("", "-repro", path)
+	assert.Equal(t, 1, status)
+	assert.Contains(t, out, ": another graph after cse: line 4 of out.ir is the first that differs\n")
+
+	r.Capture = strings.Replace(twice, "relu %0\n  %2", "relu %2\n  %2", 1) // %1 needs %2, which needs %0
+	write()
+	status, out, errs = call("", "-repro", path)
+	assert.Equal(t, 2, status)
+	assert.Empty(t, out)
+	assert.Equal(t, "mycopt: "+path+":10:33: expected a value defined above, found %2\n", errs)
+
+	status, _, errs = call("", "-repro", path+".none")
+	assert.Equal(t, 2, status)
+	assert.Contains(t, errs, "no such file")
+	status, _, errs = call("", "-repro", path, "-passes=cse")
+	assert.Equal(t, 2, status)
+	assert.Contains(t, errs, "leave out -passes, -without, -verify and other files")
 }
 
 func TestErrors(t *testing.T) {

@@ -1,0 +1,217 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package dump
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// identity says which values of the stages of one program are the same, though each stage numbers its values anew. No pass is
+// asked. Two values of consecutive stages are the same if
+//
+//   - their nodes come from the same record of the trace and read alike: the same op, operands, sizes and types; or else all that
+//     but the operands; or else the same op; or else the same types. Each node is taken once, those that read alike first, in order; or
+//   - one stands where the other stood: every statement that has stayed has the one as the operand where it had the other, and they
+//     have the same type. So what cse has merged, what a rule has found to be an older value, and what a store was read back from
+//     are one with what is used in their place.
+//
+// The first holds because a node's record and place in it outlive all passes; the second because a statement that has kept its
+// op, its type and its other words means the same only if the operand does. Where neither holds a value is a new one: a click then
+// lights too little, not the wrong thing.
+type identity struct {
+	parent []int // of each value that was ever seen; itself if it is the first of its family
+	before *outline
+	ids    [][]int // of each stage: of each value by its number
+}
+
+// outline is what is kept of a stage to compare the next with.
+type outline struct {
+	statements []statement
+	ids        []int    // by value
+	types      []string // by value
+}
+
+// statement is a line that defines or uses values.
+type statement struct {
+	record   int32
+	head     string // without the numbers of values and the origin
+	op       string
+	types    string
+	results  []int
+	operands []operand
+	ids      []int // of the operands
+}
+
+type operand struct {
+	value   int
+	written bool
+}
+
+// add takes the next stage, whose text has these lines.
+func (t *identity) add(lines []line, g *ir.Graph) {
+	now := &outline{ids: make([]int, len(g.Types)), types: make([]string, len(g.Types))}
+	for v := range now.ids {
+		now.ids[v] = -1
+	}
+	for _, l := range lines {
+		if s, ok := l.statement(g, now.types); ok {
+			now.statements = append(now.statements, s)
+		}
+	}
+	from := make([]*statement, len(now.statements))
+	if t.before != nil {
+		from = t.match(now)
+	}
+	for i := range now.ids {
+		if now.ids[i] < 0 {
+			now.ids[i] = len(t.parent)
+			t.parent = append(t.parent, now.ids[i])
+		}
+	}
+	for i := range now.statements {
+		now.statements[i].name(now)
+	}
+	t.merge(now, from)
+	t.before = now
+	t.ids = append(t.ids, now.ids)
+}
+
+// ways to compare statements, the best first. A statement without a record is only compared by all its words.
+var ways = [...]func(s *statement) string{
+	func(s *statement) string { return fmt.Sprintf("%d %s %v", s.record, s.head, s.ids) },
+	func(s *statement) string { return fmt.Sprintf("%d %s", s.record, s.head) },
+	func(s *statement) string {
+		if s.record < 0 {
+			return s.head
+		}
+		return fmt.Sprintf("%d %s %d", s.record, s.op, len(s.results))
+	},
+	func(s *statement) string {
+		if s.record < 0 {
+			return s.head
+		}
+		return fmt.Sprintf("%d %s", s.record, s.types)
+	},
+}
+
+// match finds the statements of the stage before that those of now come from, nil for those that come from none, and gives their
+// results the same ids. Operands come before their uses, so the first two ways are tried together, statement by statement; the
+// others only take what these have left.
+func (t *identity) match(now *outline) []*statement {
+	was := t.before
+	taken := make([]bool, len(was.statements))
+	from := make([]*statement, len(now.statements))
+	for _, group := range [][]func(*statement) string{ways[:2], ways[2:3], ways[3:]} {
+		pools := make([]map[string][]int, len(group))
+		for w, way := range group {
+			pools[w] = map[string][]int{}
+			for i := range was.statements {
+				if s := &was.statements[i]; !taken[i] {
+					pools[w][way(s)] = append(pools[w][way(s)], i)
+				}
+			}
+		}
+		for i := range now.statements {
+			s := &now.statements[i]
+			s.name(now)
+			for w := 0; w < len(group) && from[i] == nil; w++ {
+				if j := next(pools[w], group[w](s), taken); j >= 0 {
+					taken[j], from[i] = true, &was.statements[j]
+					for k := range min(len(s.results), len(from[i].results)) {
+						now.ids[s.results[k]] = was.ids[from[i].results[k]]
+					}
+				}
+			}
+		}
+	}
+	return from
+}
+
+// merge makes one of each value and what stands in its place now.
+func (t *identity) merge(now *outline, from []*statement) {
+	stands := map[int]int{} // in the place of a value: another, or itself if a statement has kept it or they don't agree
+	for i, old := range from {
+		s := &now.statements[i]
+		if old == nil || old.head != s.head {
+			continue
+		}
+		for k, o := range s.operands {
+			a, b := old.ids[k], s.ids[k]
+			before, known := stands[a]
+			if known && before != b || o.written || t.before.types[old.operands[k].value] != now.types[o.value] {
+				b = a
+			}
+			stands[a] = b
+		}
+	}
+	for a, b := range stands {
+		if ra, rb := t.family(a), t.family(b); ra != rb {
+			t.parent[max(ra, rb)] = min(ra, rb) // the first of a family stands for it, whatever the order
+		}
+	}
+}
+
+// next is the first of a pool that is not taken, -1 if there is none.
+func next(pool map[string][]int, key string, taken []bool) int {
+	list := pool[key]
+	for len(list) > 0 && taken[list[0]] {
+		list = list[1:]
+	}
+	pool[key] = list
+	if len(list) == 0 {
+		return -1
+	}
+	return list[0]
+}
+
+// name fills in what the operands are.
+func (s *statement) name(o *outline) {
+	s.ids = s.ids[:0]
+	for _, v := range s.operands {
+		s.ids = append(s.ids, o.ids[v.value])
+	}
+}
+
+// family is the value that stands for all that are the same as this.
+func (t *identity) family(id int) int {
+	for t.parent[id] != id {
+		t.parent[id] = t.parent[t.parent[id]]
+		id = t.parent[id]
+	}
+	return id
+}
+
+// statement is what a line says of values; it notes their types. False: nothing.
+func (l *line) statement(g *ir.Graph, types []string) (statement, bool) {
+	s := statement{record: -1}
+	var head strings.Builder
+	end := 0
+	for _, sp := range l.spans {
+		if sp.value >= len(types) {
+			return s, false
+		}
+		head.WriteString(l.text[end:sp.lo] + "%")
+		end = sp.number
+		if sp.binder {
+			types[sp.value] = strings.TrimLeft(l.text[sp.number:sp.hi], ": ")
+			s.types += types[sp.value] + " "
+			s.results = append(s.results, sp.value)
+			s.record = g.Nodes[g.Def[sp.value]].Record
+		} else {
+			s.operands = append(s.operands, operand{sp.value, strings.HasPrefix(l.text[sp.hi:], "!")})
+		}
+	}
+	words := strings.Fields(head.String() + l.text[end:l.comment])
+	for i, w := range words {
+		if w == "=" && i+1 < len(words) {
+			s.op = words[i+1]
+			break
+		}
+	}
+	s.head = strings.Join(words, " ")
+	return s, len(l.spans) > 0
+}
