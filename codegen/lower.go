@@ -42,6 +42,9 @@ func (p *planner) node(id ir.NodeID) error {
 		p.skip(id) // an own op is pure
 		return nil
 	}
+	if done, err := p.donate(id); done || err != nil {
+		return err
+	}
 	if name, args := ir.ToATen(p.g, id); name != "" {
 		return p.call(id, name, args)
 	}
