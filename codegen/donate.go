@@ -15,7 +15,8 @@ import (
 // Valid because the operator is the same kernel over the same operands (ir.ToATenOver), each element is read before it is
 // written, and nobody reads the old content afterwards. Wrong where the buffer holds more than the operand, or an operand is a
 // different window of it: an element would be written before it is read. Wrong for a result of another type, which would be
-// converted, and for a storage that a user still sees.
+// converted, and for a storage that a user still sees. Wrong for complex numbers: a C++ compiler vectorises their loops where memory
+// doesn't overlap, and rounds a quotient in another way there.
 func (p *planner) donate(id ir.NodeID) (bool, error) {
 	n := &p.g.Nodes[id]
 	info := ir.Info(n.Op)
@@ -38,6 +39,9 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 			}
 			p.take(v, n.First)
 			return true, nil
+		}
+		if p.g.Types[v].DType.Is(ir.Complexes) && info.Kind != ir.KindFill {
+			continue
 		}
 		name, over := ir.ToATenOver(p.g, id, i)
 		if name == "" {

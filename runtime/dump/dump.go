@@ -114,6 +114,9 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 		return
 	}
 	plan := c.Text()
+	if params, err := c.FirstSeen(g); err == nil {
+		plan += c.MemoryText(params)
+	}
 	if p.dir == "" {
 		if !p.d.spec.Passes {
 			p.print("", g.String())
