@@ -33,6 +33,7 @@ func pipeline() []Pass {
 		{"cse", "one value for what is computed twice", nil, without(cse)},
 		{"simplify", "algebra that is exact", simplifyRules(), rewrite},
 		{"dce", "drop what no output needs", nil, without(dce)},
+		{"order", "values are computed when they are needed, where that frees memory", nil, without(later)},
 	}
 }
 
@@ -43,6 +44,7 @@ func orders() []order {
 		{"cse", "simplify", "x and y of where c x y are the same value only when they are one"},
 		{"cse", "dce", "cse takes the users from a value computed twice; only dce drops its node"},
 		{"simplify", "dce", "what a rule goes past is left without users"},
+		{"dce", "order", "a use that nobody needs would hold a node in its place"},
 	}
 }
 

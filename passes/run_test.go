@@ -53,7 +53,7 @@ func TestRun(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, text, g.String(), "the graph given stays")
 		assert.Equal(t, 3, len(out.Nodes))
-		assert.Equal(t, events{begun: 1, after: []string{"views", "cse", "simplify", "dce"}, changed: []bool{false, true, false, true}}, e)
+		assert.Equal(t, events{begun: 1, after: []string{"views", "cse", "simplify", "dce", "order"}, changed: []bool{false, true, false, true, false}}, e)
 		again, err := Run(out, Options{Check: level})
 		require.NoError(t, err)
 		assert.Equal(t, out.Clone().String(), out.String())
@@ -86,16 +86,16 @@ func TestGuarded(t *testing.T) {
 
 func TestSpec(t *testing.T) {
 	for word, want := range map[string][]string{
-		"":                            {"views", "cse", "simplify", "dce"},
-		"off":                         nil,
-		"-cse":                        {"views", "simplify", "dce"},
-		"-views,-cse, -dce,-simplify": nil,
-		"until=cse":                   {"views", "cse"},
-		"bisect=cse:0":                {"views", "simplify", "dce"},
-		"bisect=dce:1":                {"views", "cse", "simplify", "dce"},
-		"until=dce,-cse":              {"views", "simplify", "dce"},
-		"bisect=cse:1,off":            nil,
-		"-NegOfNeg":                   {"views", "cse", "simplify", "dce"},
+		"":                                   {"views", "cse", "simplify", "dce", "order"},
+		"off":                                nil,
+		"-cse":                               {"views", "simplify", "dce", "order"},
+		"-views,-cse, -dce,-order,-simplify": nil,
+		"until=cse":                          {"views", "cse"},
+		"bisect=cse:0":                       {"views", "simplify", "dce", "order"},
+		"bisect=dce:1":                       {"views", "cse", "simplify", "dce", "order"},
+		"until=dce,-cse":                     {"views", "simplify", "dce"},
+		"bisect=cse:1,off":                   nil,
+		"-NegOfNeg":                          {"views", "cse", "simplify", "dce", "order"},
 	} {
 		s, err := ParseSpec(word)
 		require.NoError(t, err, word)
@@ -106,7 +106,7 @@ func TestSpec(t *testing.T) {
 	}
 	for word, want := range map[string]string{
 		"of":             `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
-		"-dec":           `no pass "dec"; the passes are views, cse, simplify, dce; the rules, each of which can be left out with -NAME, ViewOfView, `,
+		"-dec":           `no pass "dec"; the passes are views, cse, simplify, dce, order; the rules, each of which can be left out with -NAME, ViewOfView, `,
 		"until=NegOfNeg": `no pass "NegOfNeg"`,
 		"-":              `no pass ""`,
 		"until=":         `no pass ""`,
