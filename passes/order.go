@@ -49,6 +49,8 @@ type mover struct {
 	end   map[uint32]bool // roots that are outputs
 	done  []bool          // by node
 	order []ir.NodeID
+
+	effect ir.NodeID // the last one; all before it is done
 }
 
 func newMover(g *ir.Graph) *mover {
@@ -142,8 +144,10 @@ func (m *mover) before(id ir.NodeID) {
 		operands(id)
 	}
 	operands(id)
-	for i := ir.NodeID(0); m.g.Nodes[id].Flags&ir.FlagEffect != 0 && i < id; i++ {
-		add(i)
+	if m.g.Nodes[id].Flags&ir.FlagEffect != 0 {
+		for ; m.effect < id; m.effect++ {
+			add(m.effect)
+		}
 	}
 	writes := m.g.Writes(id)
 	for _, v := range m.g.Operands(id) {
