@@ -8,9 +8,9 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// donate computes an own op over an operand that ends here, if there is one: its buffer becomes the result's. Of several the
-// first gives it, which has an in-place operator of PyTorch; the others need an out= form. A copy of what ends here is the
-// buffer itself, and no step.
+// donate computes an elementwise node over an operand that ends here, if there is one: its buffer becomes the result's. Of several
+// the first gives it, which may have an in-place operator of PyTorch; the others need an out= form. A copy of what ends here is
+// the buffer itself, and no step.
 //
 // Valid because the operator is the same kernel over the same operands (ir.ToATenOver), each element is read before it is
 // written, and nobody reads the old content afterwards. Wrong where the buffer holds more than the operand, or an operand is a
@@ -19,8 +19,7 @@ import (
 // doesn't overlap, and rounds a quotient in another way there.
 func (p *planner) donate(id ir.NodeID) (bool, error) {
 	n := &p.g.Nodes[id]
-	info := ir.Info(n.Op)
-	if info.Kind != ir.KindElementwise && info.Kind != ir.KindFill && info.Kind != ir.KindCopy {
+	if n.Op != ir.OpCopy && !p.g.Elementwise(id) || len(p.u.at[n.First]) == 0 {
 		return false, nil
 	}
 	if err := p.settle(id); err != nil {
@@ -29,7 +28,7 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 	args := p.g.NodeArgs(id)
 	for i := range args {
 		v := ir.ValueID(args[i].V)
-		if !p.gives(v, id) {
+		if args[i].Kind != ir.ArgValue || !p.gives(v, id) {
 			continue
 		}
 		if n.Op == ir.OpCopy {
@@ -40,7 +39,7 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 			p.take(v, n.First)
 			return true, nil
 		}
-		if p.g.Types[v].DType.Is(ir.Complexes) && info.Kind != ir.KindFill {
+		if p.g.Types[v].DType.Is(ir.Complexes) && n.Op != ir.OpFill {
 			continue
 		}
 		name, over := ir.ToATenOver(p.g, id, i)

@@ -36,6 +36,9 @@ func (p *planner) node(id ir.NodeID) error {
 	case ir.OpResize:
 		return p.resize(id)
 	case ir.OpCall:
+		if done, err := p.donate(id); done || err != nil {
+			return err
+		}
 		return p.call(id, p.g.CallName(id), p.g.NodeArgs(id))
 	}
 	if len(p.u.at[n.First]) == 0 {

@@ -10,7 +10,7 @@ type over struct {
 	out  string // has one argument more, at the end: what it overwrites. "" if it would compute elsewhere and copy, or is never wanted
 }
 
-// overs has a row for each form of an elementwise op or fill. PyTorch has no rule for these names: pow_'s overloads are not those
+// overs has a row for each form of an elementwise op or fill, and for operators that are no own op and elementwise. PyTorch has no rule for these names: pow_'s overloads are not those
 // of pow, fills are two operators with one in-place form, and out= overloads are named in three ways. The out= forms of unary ops
 // and of tensor-with-number overloads are left out: what they could overwrite is operand 0.
 var overs = map[string]over{
@@ -91,9 +91,40 @@ var overs = map[string]over{
 
 	"aten::full_like":   {"aten::fill_.Scalar", ""}, // less the arguments that say what to make
 	"aten::fill.Scalar": {"aten::fill_.Scalar", ""},
+
+	"aten::threshold_backward":   {"", "aten::threshold_backward.grad_input"},
+	"aten::tanh_backward":        {"", "aten::tanh_backward.grad_input"},
+	"aten::sigmoid_backward":     {"", "aten::sigmoid_backward.grad_input"},
+	"aten::gelu_backward":        {"", "aten::gelu_backward.grad_input"},
+	"aten::silu_backward":        {"", "aten::silu_backward.grad_input"},
+	"aten::hardtanh_backward":    {"", "aten::hardtanh_backward.grad_input"},
+	"aten::hardsigmoid_backward": {"", "aten::hardsigmoid_backward.grad_input"},
+	"aten::leaky_relu_backward":  {"", "aten::leaky_relu_backward.grad_input"},
+	"aten::elu_backward":         {"", "aten::elu_backward.grad_input"},
+	"aten::softplus_backward":    {"", "aten::softplus_backward.grad_input"},
+
+	"aten::gelu":               {"aten::gelu_", ""},
+	"aten::silu":               {"aten::silu_", ""},
+	"aten::mish":               {"aten::mish_", ""},
+	"aten::leaky_relu":         {"aten::leaky_relu_", ""},
+	"aten::elu":                {"aten::elu_", ""},
+	"aten::hardtanh":           {"aten::hardtanh_", ""},
+	"aten::hardswish":          {"aten::hardswish_", ""},
+	"aten::hardsigmoid":        {"aten::hardsigmoid_", ""},
+	"aten::softplus":           {"", "aten::softplus.out"},
+	"aten::erfc":               {"aten::erfc_", ""},
+	"aten::clamp":              {"aten::clamp_", ""},
+	"aten::clamp_min":          {"aten::clamp_min_", ""},
+	"aten::clamp_max":          {"aten::clamp_max_", ""},
+	"aten::addcmul":            {"aten::addcmul_", "aten::addcmul.out"},
+	"aten::addcdiv":            {"aten::addcdiv_", "aten::addcdiv.out"},
+	"aten::lerp.Scalar":        {"aten::lerp_.Scalar", "aten::lerp.Scalar_out"},
+	"aten::lerp.Tensor":        {"aten::lerp_.Tensor", "aten::lerp.Tensor_out"},
+	"aten::masked_fill.Scalar": {"aten::masked_fill_.Scalar", ""}, // its out= copies
+	"aten::div.Tensor_mode":    {"aten::div_.Tensor_mode", "aten::div.out_mode"},
 }
 
-// overForms is the other way round: the form of which an operator is the overwriting one.
+// overForms is the other way round: the operator of which another is the overwriting one.
 var overForms = func() map[string]string {
 	m := map[string]string{}
 	for form, o := range overs {
@@ -109,18 +140,38 @@ var overForms = func() map[string]string {
 	return m
 }()
 
-// ToATenOver gives the operator and the arguments that compute a node of an own op and write the result, which must be of its
-// type, over an operand; name "" if no operator does. The argument that is written is marked.
-func ToATenOver(g *Graph, id NodeID, operand int) (name string, args []Arg) {
-	form, args := ToATen(g, id)
-	to := g.NodeArgs(id)[operand]
+// Elementwise says whether a node computes each element of its result from one of each operand, in a way that has an operator which
+// overwrites an operand, or could have one.
+func (g *Graph) Elementwise(id NodeID) bool {
+	n := &g.Nodes[id]
+	if n.Op == OpCall {
+		_, ok := overs[g.CallName(id)]
+		return ok && n.N == 1 && n.Flags == 0 && len(g.Writes(id)) == 0
+	}
+	kind := Info(n.Op).Kind
+	return kind == KindElementwise || kind == KindFill
+}
+
+// ToATenOver gives the operator and the arguments that compute an elementwise node and write the result, which must be of its type,
+// over argument i; name "" if no operator does. The argument that is written is marked.
+func ToATenOver(g *Graph, id NodeID, i int) (name string, args []Arg) {
+	to := g.NodeArgs(id)[i]
+	if to.Kind != ArgValue || !g.Elementwise(id) {
+		return "", nil
+	}
 	if op := g.Nodes[g.Def[to.V]].Op; op == OpParam || op == OpScalar {
 		return "", nil // nowhere in memory
 	}
 	to.Write = true
+	var form string
+	if g.Nodes[id].Op == OpCall {
+		form, args = g.CallName(id), append([]Arg(nil), g.NodeArgs(id)...)
+	} else {
+		form, args = ToATen(g, id)
+	}
 	o := overs[form]
 	switch {
-	case operand == 0 && o.self != "":
+	case i == 0 && o.self != "":
 		if Info(g.Nodes[id].Op).Kind == KindFill {
 			args = args[:2]
 		}
@@ -132,8 +183,8 @@ func ToATenOver(g *Graph, id NodeID, operand int) (name string, args []Arg) {
 	return "", nil
 }
 
-// FormOver gives the form of an own op that an operator computes over one of its arguments: the first or, out, an additional last
-// one. It is "" for operators that are in no such pair.
+// FormOver gives the operator that another computes over one of its arguments: the first or, out, an additional last one. It is
+// "" for operators that are in no such pair.
 func FormOver(name string) (form string, out bool) {
 	form = overForms[name]
 	return form, form != "" && overs[form].out == name

@@ -155,7 +155,13 @@ func (s *session) explain(c *call, st *pb.Status) *Error {
 			where = fmt.Sprintf("at %s:%d", o.File, o.Line)
 		}
 	}
-	return &Error{Kind(st.Kind), fmt.Sprintf("%s\n  in %s, recorded %s", text, name, where)}
+	text = fmt.Sprintf("%s\n  in %s, recorded %s", text, name, where)
+	if Kind(st.Kind) == KindMemory {
+		if planned := s.planned(compiled, c.meta.Params, c.entry.ops, c.origins); planned != "" {
+			text += "\n  of program #" + fmt.Sprint(c.variant.account.number) + ". " + planned
+		}
+	}
+	return &Error{Kind(st.Kind), text}
 }
 
 // operands lists the tensors of a call with their sizes: "f32[64,784], f32[100,10]".

@@ -8,6 +8,7 @@ the other.
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -55,43 +56,46 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 
 def arguments(form: str, dtype: torch.dtype, size: tuple[int, ...]):
     """Operands for a form: tensors of the dtype, and numbers where it wants them."""
-    args = []
+    args, named = [], {}
     for i, a in enumerate(operator(form)._schema.arguments):
-        if a.name == "condition":
+        if a.name in ("condition", "mask"):
             args.append(operand(torch.bool, size, i))
         elif str(a.type) == "Tensor":
             args.append(operand(dtype, size, i))
-        elif not a.has_default_value():
+        elif a.name == "rounding_mode":
+            named[a.name] = "floor"
+        elif str(a.type) == "bool":
+            args.append(False)
+        elif a.name == "min" or not a.has_default_value():
             args.append(2.5 if dtype.is_floating_point else dtype != torch.bool and 3)
-    return args
+    return args, named
 
 
 @pytest.mark.parametrize(("form", "over"), PAIRS, ids=[over for _, over in PAIRS])
 def test_over_an_operand_has_the_same_bits(form: str, over: str):
     compared = 0
-    for dtype in DTYPES:
-        for size in SIZES:
-            args = arguments(form, dtype, size)
-            try:
-                want = operator(form)(*args)
-            except (RuntimeError, TypeError, NotImplementedError):
-                continue  # not of this dtype
-            for i, a in enumerate(args):
-                ours = [x.clone() if torch.is_tensor(x) else x for x in args]
-                if not torch.is_tensor(a) or (a.dtype, a.shape) != (
-                    want.dtype,
-                    want.shape,
-                ):
-                    continue
-                if over.partition(".")[0].endswith("_"):
-                    if i > 0:
-                        continue
-                    given = len(operator(over)._schema.arguments)
-                    operator(over)(*ours[:given])
-                else:
-                    operator(over)(*ours, out=ours[i])
-                assert torch.equal(bits(ours[i]), bits(want)), (dtype, size, i)
-                compared += 1
+    for dtype, size in itertools.product(DTYPES, SIZES):
+        args, named = arguments(form, dtype, size)
+        try:
+            want = operator(form)(*args, **named)
+        except (RuntimeError, TypeError, NotImplementedError):
+            continue  # not of this dtype
+        *_, last = operator(over)._schema.arguments
+        for i, a in enumerate(args):
+            if not torch.is_tensor(a):
+                continue
+            if (a.dtype, a.shape) != (want.dtype, want.shape):
+                continue
+            ours = [x.clone() if torch.is_tensor(x) else x for x in args]
+            if last.is_out:
+                operator(over)(*ours, **named, **{last.name: ours[i]})
+            elif i == 0:
+                given = len(operator(over)._schema.arguments)
+                operator(over)(*ours[:given], **named)
+            else:
+                continue
+            assert torch.equal(bits(ours[i]), bits(want)), (dtype, size, i)
+            compared += 1
     assert compared >= len(SIZES)
 
 
