@@ -21,13 +21,7 @@ func later(g *ir.Graph) *ir.Graph {
 	m := newMover(g)
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
-		switch {
-		case m.done[i] || m.moves(id):
-		case isFree(g, id):
-			if m.ready(id) {
-				m.emit(id)
-			}
-		default:
+		if !m.done[i] && !isFree(g, id) && !m.moves(id) {
 			m.before(id)
 			m.emit(id)
 		}
@@ -85,7 +79,7 @@ func newMover(g *ir.Graph) *mover {
 	return m
 }
 
-// isFree says whether a node takes neither time nor memory.
+// isFree says whether a node takes neither time nor memory. It stands wherever its first use does.
 func isFree(g *ir.Graph, id ir.NodeID) bool {
 	kind := ir.Info(g.Nodes[id].Op).Kind
 	return kind == ir.KindLeaf || g.Nodes[id].Op == ir.OpView
@@ -94,7 +88,7 @@ func isFree(g *ir.Graph, id ir.NodeID) bool {
 // moves says whether a node may go to a later place: none of its operands ends at it.
 func (m *mover) moves(id ir.NodeID) bool {
 	n := &m.g.Nodes[id]
-	if n.Flags != 0 || isFree(m.g, id) || n.Op == ir.OpUpdate || n.Op == ir.OpResize || len(m.g.Writes(id)) > 0 {
+	if n.Flags != 0 || n.Op == ir.OpUpdate || n.Op == ir.OpResize || len(m.g.Writes(id)) > 0 {
 		return false
 	}
 	for _, v := range m.g.Operands(id) {
@@ -111,10 +105,6 @@ func (m *mover) moves(id ir.NodeID) bool {
 func (m *mover) isNumber(v ir.ValueID) bool {
 	op := m.g.Nodes[m.g.Def[v]].Op
 	return op == ir.OpParam || op == ir.OpScalar
-}
-
-func (m *mover) ready(id ir.NodeID) bool {
-	return !slices.ContainsFunc(m.g.Operands(id), func(v ir.ValueID) bool { return !m.done[m.g.Def[v]] })
 }
 
 func (m *mover) emit(id ir.NodeID) {

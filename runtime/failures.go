@@ -4,8 +4,11 @@
 package runtime
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 
@@ -128,6 +131,18 @@ func (s *session) poisonOf(st *pb.Status) *Error {
 		}
 	}
 	return &Error{Kind(st.Kind), st.Text}
+}
+
+// inOrder puts the errors of steps in the order in which their ops were recorded, which need not be that of the steps.
+func (c *call) inOrder(errors []*pb.Status) {
+	records := c.variant.compiled.StepRecord
+	record := func(st *pb.Status) int32 {
+		if int(st.Step) < len(records) && records[st.Step] >= 0 {
+			return records[st.Step]
+		}
+		return math.MaxInt32 // of the call as a whole
+	}
+	slices.SortStableFunc(errors, func(a, b *pb.Status) int { return cmp.Compare(record(a), record(b)) })
 }
 
 // explain says of a failed step which op it was, with what operands, and where it was recorded.
