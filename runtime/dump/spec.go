@@ -27,7 +27,7 @@ var words = []struct{ word, means string }{
 	{"passes", "on stderr, the graph after each pass that changed it, not only after the last"},
 	{"all", "passes that changed nothing too"},
 	{"rules", "on stderr, the rules that passes have applied, and to which lines, too"},
-	{"plan", "on stderr, the steps, buffers and parameters of each program too"},
+	{"plan", "on stderr, the steps, parameters and memory of each program too"},
 	{"only=TEXT", "only programs with TEXT in their name, such as train.py:41"},
 	{"max=N", "only the first N programs"},
 }

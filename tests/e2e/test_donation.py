@@ -21,8 +21,8 @@ TABLE = (ROOT / "ir" / "over.go").read_text()
 ROWS = re.findall(r'^\t"(aten::[\w.]+)": +\{"([\w:.]*)", "([\w:.]*)"\}', TABLE, re.M)
 PAIRS = [(form, over) for form, *overs in ROWS for over in overs if over]
 
-# No complex ones: compilers vectorise their loops only where memory doesn't overlap, and
-# a quotient then differs in the last bit. So nothing is donated to them.
+# No complex ones: compilers vectorise their loops only where memory doesn't overlap,
+# and a quotient then differs in the last bit. So nothing is donated to them.
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64,
     torch.int32, torch.int16, torch.uint8, torch.bool,
@@ -37,7 +37,7 @@ def operator(name: str):
 
 
 def operand(dtype: torch.dtype, size: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Numbers about 0, powers of the dtype's range and, of floats, what has no order."""
+    """Numbers about 0 and, of floats, what has no order or no size."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(size, generator=g, dtype=torch.float64) * 4
     if dtype.is_floating_point:

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What a program takes is known before it is sent, and a step takes no more than eager."""
+"""What a program takes is known before it is sent; a step takes no more than eager."""
 
 from __future__ import annotations
 
@@ -37,3 +37,39 @@ def test_a_training_step_takes_no_more_than_eager(name: str, tmp_path):
     own, given = planned(name, tmp_path)
     eager = training_peaks.eager_peak(name)
     assert own + given <= eager, f"{own} and {given} bytes, eager {eager}"
+
+
+SCRIPT = """
+    import torch, mycelya_torch
+
+    x = torch.ones(1000, 250, device="mycelya")
+    torch.mycelya.synchronize()
+    y = ((x * 2 + 1).exp() - x).tanh()
+    print(y[0, 0].item())
+"""
+
+
+def test_the_plan_tells_what_shares_memory(tmp_path):
+    status, _, err = run(SCRIPT, tmp_path, MYCELYA_DUMP="-,plan")
+    assert status == 0, err
+    *_, memory = err.split("memory: ")
+    # Both live: x, which the user holds, and one buffer for the five results.
+    assert memory.startswith("at most 1000000 bytes of its own at once, at step 0, ")
+    assert "mul.Tensor add_.Tensor exp_ sub_.Tensor tanh_\n" in memory
+
+
+@pytest.mark.usefixtures("settled")
+def test_explain_tells_the_peak_of_the_last_call():
+    def step(n: int) -> float:
+        x = torch.ones(n, device=DEVICE)
+        torch.mycelya.synchronize()
+        return (x.cos() @ x.sin()).item()
+
+    def last() -> str:
+        return torch.mycelya.explain().split("\nmycelya:1 ")[0].split("\n\n")[-1]
+
+    step(500)
+    assert "It takes at most 3.9 KiB of its own at once, in step" in last(), last()
+    step(5000)
+    assert re.search(r"at most 39\.1 KiB of .* aten::sin at \S+\.py:\d+, be", last())
+    assert "beside storages of 19.5 KiB." in last()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Training steps, and the most bytes that eager PyTorch holds in one.
 
-    python tests/e2e/training_peaks.py mlp        # on the device: for MYCELYA_DUMP
+As a script it trains the model of this name on the device.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(96, (16, 48)), torch.randint(96, (16 * 48,))
 
 
-# Both sides take the same ways: PyTorch has foreach for devices, and for the CPU if asked.
+# Both take the same way: foreach is PyTorch's own choice for devices, not for the CPU.
 MODELS: dict[str, tuple[Callable, Callable, dict]] = {
     "cnn": (cnn, digits, {"foreach": True}),
     "mlp": (mlp, rows, {"foreach": True}),
