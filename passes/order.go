@@ -38,18 +38,20 @@ func later(g *ir.Graph) *ir.Graph {
 // mover puts nodes in a new order.
 type mover struct {
 	g     *ir.Graph
-	root  []ir.ValueID    // by value: what it is content of; all inputs of one slot are one
-	users [][]ir.NodeID   // by root: who reads it or a view of it, views left out, in order
-	end   map[uint32]bool // roots that are outputs
-	done  []bool          // by node
+	root  []ir.ValueID  // by value: what it is content of; all inputs of one slot are one
+	users [][]ir.NodeID // by root: who reads it or a view of it, views left out, in order
+	end   []bool        // by root: it is an output
+	done  []bool        // by node
 	order []ir.NodeID
 
-	effect ir.NodeID // the last one; all before it is done
+	effect ir.NodeID   // the last one; all before it is done
+	seen   []bool      // by node: it is done, or in need
+	need   []ir.NodeID // see before
 }
 
 func newMover(g *ir.Graph) *mover {
 	m := &mover{g: g, root: make([]ir.ValueID, len(g.Types)), users: make([][]ir.NodeID, len(g.Types)),
-		end: map[uint32]bool{}, done: make([]bool, len(g.Nodes)), order: make([]ir.NodeID, 0, len(g.Nodes))}
+		end: make([]bool, len(g.Types)), done: make([]bool, len(g.Nodes)), seen: make([]bool, len(g.Nodes)), order: make([]ir.NodeID, 0, len(g.Nodes))}
 	inputs := map[uint32]ir.ValueID{}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -74,7 +76,7 @@ func newMover(g *ir.Graph) *mover {
 		}
 	}
 	for _, o := range g.Outputs {
-		m.end[uint32(m.root[o.Value])] = true
+		m.end[m.root[o.Value]] = true
 	}
 	return m
 }
@@ -95,7 +97,7 @@ func (m *mover) moves(id ir.NodeID) bool {
 		r := m.root[v]
 		u := m.users[r]
 		// A storage doesn't end with its last reader, but may take the result, and its old content may be in a copy.
-		if u[len(u)-1] == id && !m.end[uint32(r)] && !m.isNumber(r) {
+		if u[len(u)-1] == id && !m.end[r] && !m.isNumber(r) {
 			return false
 		}
 	}
@@ -117,44 +119,48 @@ func (m *mover) emit(id ir.NodeID) {
 // before emits what has to come before a node that stays: its operands, whoever reads what ends or is written here, and before an
 // effect all that has been left behind. They keep their order.
 func (m *mover) before(id ir.NodeID) {
-	var need []ir.NodeID
-	seen := map[ir.NodeID]bool{id: true}
-	var add func(id ir.NodeID)
-	operands := func(id ir.NodeID) {
-		for _, v := range m.g.Operands(id) {
-			add(m.g.Def[v])
-		}
-	}
-	add = func(id ir.NodeID) {
-		if m.done[id] || seen[id] {
-			return
-		}
-		seen[id] = true
-		need = append(need, id)
-		operands(id)
-	}
-	operands(id)
+	m.need = m.need[:0]
+	m.seen[id] = true
+	m.operands(id)
 	if m.g.Nodes[id].Flags&ir.FlagEffect != 0 {
 		for ; m.effect < id; m.effect++ {
-			add(m.effect)
+			m.add(m.effect)
 		}
 	}
-	writes := m.g.Writes(id)
-	for _, v := range m.g.Operands(id) {
-		r := m.root[v]
+	m.g.EachArg(id, func(a ir.Arg) {
+		if a.Kind != ir.ArgValue {
+			return
+		}
+		r := m.root[a.V]
 		u := m.users[r]
-		ends := u[len(u)-1] == id && !m.end[uint32(r)]
-		if !ends && !slices.ContainsFunc(writes, func(w ir.ValueID) bool { return m.root[w] == r }) {
-			continue
+		if ends := u[len(u)-1] == id && !m.end[r]; !ends && !a.Write && m.g.Nodes[id].Op != ir.OpUpdate {
+			return
 		}
 		for _, user := range u {
 			if user < id {
-				add(user)
+				m.add(user)
 			}
 		}
-	}
-	slices.Sort(need)
-	for _, id := range need {
+	})
+	slices.Sort(m.need)
+	for _, id := range m.need {
 		m.emit(id)
+	}
+}
+
+func (m *mover) operands(id ir.NodeID) {
+	m.g.EachArg(id, func(a ir.Arg) {
+		if a.Kind == ir.ArgValue {
+			m.add(m.g.Def[a.V])
+		}
+	})
+}
+
+// add notes that a node is needed, with all that it needs. What is needed once is emitted, so once is enough.
+func (m *mover) add(id ir.NodeID) {
+	if !m.seen[id] {
+		m.seen[id] = true
+		m.need = append(m.need, id)
+		m.operands(id)
 	}
 }
