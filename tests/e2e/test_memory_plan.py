@@ -24,7 +24,9 @@ def planned(name: str, folder) -> tuple[int, int]:
     code = f"import training_peaks\ntraining_peaks.main({name!r})\n"
     path = str(ROOT / "tests" / "e2e")
     code = f"import sys\nsys.path.insert(0, {path!r})\n{code}"
-    status, _, err = run(code, folder, MYCELYA_DUMP=str(folder / "dump"))
+    # At level 2 the nodes are shuffled, and the order is a part of the plan.
+    env = {"MYCELYA_CHECK": "1", "MYCELYA_DUMP": str(folder / "dump")}
+    status, _, err = run(code, folder, **env)
     assert status == 0, err
     last = sorted((folder / "dump").glob("*/plan.txt"))[-1]
     # The step with the optimizer's state in place: the one that was compiled last.
@@ -37,6 +39,8 @@ def test_a_training_step_takes_no_more_than_eager(name: str, tmp_path):
     own, given = planned(name, tmp_path)
     eager = training_peaks.eager_peak(name)
     assert own + given <= eager, f"{own} and {given} bytes, eager {eager}"
+    if name != "block":  # there a softmax's gradient decides, which is not elementwise
+        assert own + given <= 0.95 * eager, f"{own} and {given} bytes, eager {eager}"
 
 
 SCRIPT = """
@@ -50,7 +54,7 @@ SCRIPT = """
 
 
 def test_the_plan_tells_what_shares_memory(tmp_path):
-    status, _, err = run(SCRIPT, tmp_path, MYCELYA_DUMP="-,plan")
+    status, _, err = run(SCRIPT, tmp_path, MYCELYA_CHECK="1", MYCELYA_DUMP="-,plan")
     assert status == 0, err
     *_, memory = err.split("memory: ")
     # Both live: x, which the user holds, and one buffer for the five results.
@@ -71,5 +75,5 @@ def test_explain_tells_the_peak_of_the_last_call():
     step(500)
     assert "It takes at most 3.9 KiB of its own at once, in step" in last(), last()
     step(5000)
-    assert re.search(r"at most 39\.1 KiB of .* aten::sin at \S+\.py:\d+, be", last())
+    assert re.search(r"at most 39\.1 KiB of .* aten::dot at \S+\.py:\d+, be", last())
     assert "beside storages of 19.5 KiB." in last()
