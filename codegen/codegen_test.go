@@ -16,7 +16,7 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestPlan compiles the graph of each case; "scratch: 0 2" names scratch slots.
+// TestPlan compiles the graph of each case; "scratch: 0 2" names scratch slots. A case with a file memory is about that, too.
 func TestPlan(t *testing.T) {
 	golden.Run(t, "testdata/plan", func(t *testing.T, c *golden.Case) {
 		g, err := ir.Parse(c.File("ir"))
@@ -34,6 +34,11 @@ func TestPlan(t *testing.T) {
 		require.NoError(t, proto.Validate(got.Program))
 		require.Len(t, got.StepRecord, len(got.Program.Steps))
 		c.Check("plan", got.Text())
+		params, err := got.FirstSeen(g)
+		require.NoError(t, err)
+		if c.Has("memory") { // some cases are about it
+			c.Check("memory", got.MemoryText(params))
+		}
 	})
 }
 
@@ -72,6 +77,40 @@ func TestParams(t *testing.T) {
 	require.Equal(t, []uint64{13, 10, 44}, got)
 	_, err = c.Params([]uint64{1, 2, 3})
 	require.EqualError(t, err, "the program needs parameter 3 of 3")
+}
+
+// TestPeak: what a call takes depends on its sizes, the program on none.
+func TestPeak(t *testing.T) {
+	g, err := ir.Parse(`graph b.py:3 none {
+  dims a=4@0 b=5@1
+  %0: f32[a,b]           = input 0
+  %1: f32[a,b]           = exp %0
+  %2: f64[a,b]           = cast %1
+  %3: f32[]              = sum %1 ints[] false
+  output %2 -> s1
+  output %3 -> s2
+}`)
+	require.NoError(t, err)
+	c, err := codegen.Compile(g, codegen.Options{})
+	require.NoError(t, err)
+	for _, test := range []struct {
+		params []uint64
+		want   codegen.Peak
+	}{
+		{[]uint64{4, 5}, codegen.Peak{Bytes: 20*4 + 20*8 + 4, Step: 2, Storages: 20 * 4}},
+		{[]uint64{0, 5}, codegen.Peak{Bytes: 4, Step: 2}},
+		{[]uint64{1 << 20, 1 << 10}, codegen.Peak{Bytes: 12<<30 + 4, Step: 2, Storages: 4 << 30}},
+	} {
+		got, err := c.Peak(test.params)
+		require.NoError(t, err)
+		require.Equal(t, test.want, got, c.Text())
+	}
+	require.Equal(t, "at most 244 bytes of its own at once, at step 2, beside storages of 80", codegen.Peak{Bytes: 244, Step: 2, Storages: 80}.String())
+	require.Equal(t, "nothing of its own, beside storages of 80 bytes", codegen.Peak{Step: -1, Storages: 80}.String())
+	_, err = c.Peak([]uint64{1 << 40, 1 << 40})
+	require.ErrorContains(t, err, "would not fit in any memory")
+	_, err = c.Peak([]uint64{1})
+	require.EqualError(t, err, "a size needs parameter 1 of 1")
 }
 
 func TestErrorsNameTheRecord(t *testing.T) {

@@ -36,11 +36,17 @@ func (p *planner) node(id ir.NodeID) error {
 	case ir.OpResize:
 		return p.resize(id)
 	case ir.OpCall:
+		if done, err := p.donate(id); done || err != nil {
+			return err
+		}
 		return p.call(id, p.g.CallName(id), p.g.NodeArgs(id))
 	}
 	if len(p.u.at[n.First]) == 0 {
 		p.skip(id) // an own op is pure
 		return nil
+	}
+	if done, err := p.donate(id); done || err != nil {
+		return err
 	}
 	if name, args := ir.ToATen(p.g, id); name != "" {
 		return p.call(id, name, args)

@@ -89,6 +89,10 @@ func (p *planner) emit(s *pb.Step) {
 }
 
 func (p *planner) clone(from int) int {
+	if b := &p.buffers[from]; b.slot >= 0 && len(b.residents) > 0 { // the size of a storage is that of its windows: see Peak
+		v := b.residents[0]
+		p.tensor(p.at[v], p.g.Types[v])
+	}
 	to := p.newBuffer()
 	p.emit(&pb.Step{Kind: &pb.Step_Clone{Clone: &pb.Clone{To: uint32(to), From: uint32(from)}}})
 	return to

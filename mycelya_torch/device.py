@@ -411,6 +411,7 @@ def explain(tensor: torch.Tensor | None = None) -> str:
     Without: for each device the last 32 programs it has compiled, with the line and
     cause of the cut, the number of ops and of calls, and why none of the programs
     before fitted: the first record that differs from the nearest one, with its line.
+    For each also the most memory that its last call has planned for, and where.
 
     Raises:
         TypeError: not a dense tensor on a mycelya device.

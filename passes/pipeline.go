@@ -33,6 +33,7 @@ func pipeline() []Pass {
 		{"cse", "one value for what is computed twice", nil, without(cse)},
 		{"simplify", "algebra that is exact", simplifyRules(), rewrite},
 		{"dce", "drop what no output needs", nil, without(dce)},
+		{"order", "values are computed when they are needed, where that frees memory", nil, without(later)},
 		{"fuse", "groups of nodes that kernels compute together", nil, fuse},
 	}
 }
@@ -45,6 +46,8 @@ func orders() []order {
 		{"cse", "dce", "cse takes the users from a value computed twice; only dce drops its node"},
 		{"simplify", "dce", "what a rule goes past is left without users"},
 		{"dce", "fuse", "a value that nobody needs would be computed with those that somebody does"},
+		{"dce", "order", "a use that nobody needs would hold a node in its place"},
+		{"order", "fuse", "the nodes of a group stay together"},
 	}
 }
 

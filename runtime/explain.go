@@ -31,6 +31,11 @@ type account struct {
 	took   time.Duration
 	why    string // why no program that was there fitted: whole sentences
 	calls  atomic.Uint64
+
+	planned string   // the memory that it takes: a sentence
+	of      *variant // nil: it could not be compiled
+	names   []string // of its records
+	origins []uint32 // of the trace that it was compiled for
 }
 
 // history is what a session remembers for explain, bounded.
@@ -209,6 +214,9 @@ func (h *history) text(index int) string {
 			fmt.Fprintf(&b, "%s, compiled in %.1f ms, called %s", count(uint64(a.ops), "op"), float64(a.took.Microseconds())/1e3, count(a.calls.Load(), "time"))
 		}
 		fmt.Fprintf(&b, "\n  Cut because %s.\n  %s\n", Reasons[min(int(a.reason), len(Reasons)-1)].Why, strings.ReplaceAll(a.why, "\n", "\n  "))
+		if a.planned != "" {
+			fmt.Fprintf(&b, "  %s\n", a.planned)
+		}
 	}
 	return b.String()
 }
@@ -229,7 +237,7 @@ func (s *session) explainPrograms() string {
 	started := s.started
 	s.mu.Unlock()
 	seen := make(chan struct{})
-	if started && s.enqueue(nil, always, func() { close(seen) }) == nil {
+	if started && s.enqueue(nil, always, func() { s.replan(); close(seen) }) == nil {
 		select {
 		case <-seen:
 		case <-time.After(explainWait): // what there is so far

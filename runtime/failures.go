@@ -4,8 +4,11 @@
 package runtime
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 
@@ -130,6 +133,18 @@ func (s *session) poisonOf(st *pb.Status) *Error {
 	return &Error{Kind(st.Kind), st.Text}
 }
 
+// inOrder puts the errors of steps in the order in which their ops were recorded, which need not be that of the steps.
+func (c *call) inOrder(errors []*pb.Status) {
+	records := c.variant.compiled.StepRecord
+	record := func(st *pb.Status) int32 {
+		if int(st.Step) < len(records) && records[st.Step] >= 0 {
+			return records[st.Step]
+		}
+		return math.MaxInt32 // of the call as a whole
+	}
+	slices.SortStableFunc(errors, func(a, b *pb.Status) int { return cmp.Compare(record(a), record(b)) })
+}
+
 // explain says of a failed step which op it was, with what operands, and where it was recorded.
 func (s *session) explain(c *call, st *pb.Status) *Error {
 	text := strings.TrimRight(st.Text, "\n")
@@ -155,7 +170,13 @@ func (s *session) explain(c *call, st *pb.Status) *Error {
 			where = fmt.Sprintf("at %s:%d", o.File, o.Line)
 		}
 	}
-	return &Error{Kind(st.Kind), fmt.Sprintf("%s\n  in %s, recorded %s", text, name, where)}
+	text = fmt.Sprintf("%s\n  in %s, recorded %s", text, name, where)
+	if Kind(st.Kind) == KindMemory {
+		if planned := s.planned(compiled, c.meta.Params, c.entry.ops, c.origins); planned != "" {
+			text += "\n  of program #" + fmt.Sprint(c.variant.account.number) + ". " + planned
+		}
+	}
+	return &Error{Kind(st.Kind), text}
 }
 
 // operands lists the tensors of a call with their sizes: "f32[64,784], f32[100,10]".

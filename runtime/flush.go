@@ -191,6 +191,13 @@ func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *v
 	c, err := s.build(t, e, v, shown)
 	took := time.Since(began)
 	s.metrics.compiled(took, by)
+	if err == nil {
+		a := v.account
+		a.of, a.names, a.origins = v, c.Ops, slices.Clone(t.Origins)
+		if params, err := v.compiled.Params(t.Params); err == nil {
+			a.planned = s.planned(v.compiled, params, a.names, a.origins)
+		}
+	}
 	s.note(v.account, took, t, c, e, first != nil, err)
 	shown.End(v.account.ops, v.account.why, took)
 	if c != nil {

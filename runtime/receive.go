@@ -118,6 +118,7 @@ func (s *session) done(seq uint64, m *pb.Done) error {
 	s.mu.Unlock()
 	if m.Failed > 0 {
 		s.metrics.errors.Add(uint64(m.Failed))
+		c.inOrder(m.Errors)
 		for _, status := range m.Errors {
 			s.failures.addStep(seq, status.Step, s.explain(c, status))
 		}

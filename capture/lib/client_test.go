@@ -375,7 +375,7 @@ func TestDumpOfAStep(t *testing.T) {
 	d.upload(1, 1, 2)
 	d.flush("bind 1 2\ndead %1\ncut step train.py:7\naten::neg %0:f32[2] -> %1:f32[2]  # a.py:1\naten::neg %0 -> %2:f32[2]  # a.py:2")
 	require.NoError(t, d.sync())
-	folders, err := filepath.Glob(filepath.Join(dir, "000-train.py:7-*"))
+	folders, err := filepath.Glob(filepath.Join(dir, "001-train.py:7-*"))
 	require.NoError(t, err)
 	require.Len(t, folders, 1)
 	for _, name := range []string{"00-capture.ir", "plan.txt"} {
@@ -385,7 +385,7 @@ func TestDumpOfAStep(t *testing.T) {
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "summary.txt"))
 	require.NoError(t, err)
-	require.True(t, strings.HasPrefix(string(b), "000  train.py:7"))
+	require.True(t, strings.HasPrefix(string(b), "001  train.py:7"))
 }
 
 func TestReasonsHaveCapturesNames(t *testing.T) {

@@ -4,7 +4,7 @@
 
     python ir/testdata/gen.py
 
-schemas.txt: the schema of each operator that optable.go and unify.go name.
+schemas.txt: the schema of each operator that optable.go, over.go and unify.go name.
 promote.txt: a line "a b c" for each pair of dtypes that promotes to c.
 results.txt: a line "a b c" where a and b are dtypes, marked with [] for a 0-dim tensor
 and # for a Python number, and c is the dtype in which they meet.
@@ -40,7 +40,7 @@ def schema(name: str) -> str:
 
 def schemas() -> list[str]:
     names: set[str] = set()
-    for file in ("optable.go", "unify.go"):
+    for file in ("optable.go", "over.go", "unify.go"):
         text = (HERE.parent / file).read_text()
         names |= set(re.findall(r'"(aten::[\w.]+)"', text))
         for prefix in re.findall(r'overloads\("(aten::\w+)"\)', text):

@@ -50,7 +50,7 @@ func TestParse(t *testing.T) {
   passes     on stderr, the graph after each pass that changed it, not only after the last
   all        passes that changed nothing too
   rules      on stderr, the rules that passes have applied, to which lines, and why nodes are not fused, too
-  plan       on stderr, the steps, buffers and parameters of each program too
+  plan       on stderr, the steps, parameters and memory of each program too
   wire       each frame that is sent or received, in a folder as wire.txt
   only=TEXT  only cuts and programs with TEXT in their place, such as train.py:41
   max=N      graphs of only the first N programs`, value)

@@ -188,6 +188,9 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 	e.Nodes, e.Steps, e.Buffers, e.Params = len(g.Nodes), len(c.Program.Steps), int(c.Program.Buffers), int(c.Program.Params)
 	e.Inputs, e.Outputs = len(c.Inputs), len(c.Outputs)
 	p.plan, p.ok = c.Text(), true
+	if params, err := c.FirstSeen(g); err == nil {
+		p.plan += c.MemoryText(params)
+	}
 	if len(p.repro.Passes) == 0 {
 		p.repro.Out = printed(g) // as a check has shuffled it
 	}

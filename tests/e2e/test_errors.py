@@ -174,6 +174,7 @@ def test_out_of_memory_is_an_error_of_the_op():
     with pytest.raises(torch.OutOfMemoryError) as error:
         huge[:1].cpu()
     assert where in str(error.value)
+    assert "It takes at most 1.0 PiB of its own at once" in str(error.value)
     del huge
     assert torch.ones(2, device=DEVICE).sum().item() == 2
 

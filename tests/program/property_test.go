@@ -213,17 +213,28 @@ func (r *random) like(v value, ok func(value) bool) value {
 	return o
 }
 
-func (r *random) own() {
-	v, ok := r.pick(func(value) bool { return true })
-	if !ok {
-		return
+// chain makes own ops of the result of the one before, often of nothing that lives on: such an op is computed over its operand.
+func (r *random) chain() {
+	for range rapid.IntRange(2, 4).Draw(r.t, "links") {
+		r.ownOf(r.values[len(r.values)-1])
 	}
-	op := rapid.SampledFrom([]ir.Op{ir.OpNeg, ir.OpAbs, ir.OpAdd, ir.OpMul, ir.OpMaximum, ir.OpCopy}).Draw(r.t, "op")
+}
+
+func (r *random) own() {
+	if v, ok := r.pick(func(value) bool { return true }); ok {
+		r.ownOf(v)
+	}
+}
+
+func (r *random) ownOf(v value) {
+	op := rapid.SampledFrom([]ir.Op{ir.OpNeg, ir.OpAbs, ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpMaximum, ir.OpCopy}).Draw(r.t, "op")
 	args := []ir.Arg{ir.Value(v.id)}
 	if ir.Info(op).Arity() == 2 {
 		args = append(args, ir.Value(r.like(v, func(value) bool { return true }).id))
 		if op != ir.OpMaximum && v.w.dtype == ir.F32 && rapid.IntRange(0, 3).Draw(r.t, "number") == 0 {
-			args[1] = r.number()
+			args[rapid.IntRange(0, 1).Draw(r.t, "place")] = r.number()
+		} else if rapid.IntRange(0, 3).Draw(r.t, "swapped") == 0 {
+			args[0], args[1] = args[1], args[0]
 		}
 	}
 	w := contiguous(v.w.dtype, v.w.sizes)
@@ -332,7 +343,7 @@ func draw(t *rapid.T) *random {
 	for range rapid.IntRange(1, 3).Draw(t, "inputs") {
 		r.input()
 	}
-	steps := []func(){r.view, r.view, r.own, r.own, r.inplace, r.inplace, r.inplace, r.patch, r.empty, r.resize}
+	steps := []func(){r.view, r.view, r.own, r.own, r.chain, r.chain, r.inplace, r.inplace, r.inplace, r.patch, r.empty, r.resize}
 	for range rapid.IntRange(1, 14).Draw(t, "nodes") {
 		steps[rapid.IntRange(0, len(steps)-1).Draw(t, "step")]()
 	}
@@ -433,8 +444,8 @@ func leaks(c *codegen.Compiled) (out []uint32) {
 	return out
 }
 
-// check compiles a graph, runs it, and compares.
-func check(t require.TestingT, r *random, g *ir.Graph) {
+// check compiles a graph, runs it, compares, and returns the program.
+func check(t require.TestingT, r *random, g *ir.Graph) *codegen.Compiled {
 	require.NoError(t, ir.Verify(g))
 	want, err := eval.Run(g, r.params, r.inputs)
 	require.NoError(t, err)
@@ -468,6 +479,7 @@ func check(t require.TestingT, r *random, g *ir.Graph) {
 		// Only what the outputs were copied from, which ends with the program.
 		require.True(t, copiedLast(c, b), "buffer %d leaks\n%s", b, c.Text())
 	}
+	return c
 }
 
 // copiedLast says whether the last thing done with a buffer is a copy into an output.
@@ -502,11 +514,35 @@ func words(b []byte) string {
 	return s + fmt.Sprintf(" %x", b)
 }
 
+// donations counts the own ops that are computed over an operand, in place and with out=.
+func donations(g *ir.Graph, c *codegen.Compiled) (self, out int) {
+	own := map[int32]bool{}
+	for _, n := range g.Nodes {
+		own[n.Record] = n.Op.Own()
+	}
+	for i, s := range c.Program.Steps {
+		if call, ok := s.Kind.(*proto.Step_Call); ok && own[c.StepRecord[i]] {
+			switch form, isOut := ir.FormOver(call.Call.Op); {
+			case isOut:
+				out++
+			case form != "":
+				self++
+			}
+		}
+	}
+	return self, out
+}
+
 func TestAnyGraph(t *testing.T) {
+	var self, out int
 	rapid.Check(t, func(t *rapid.T) {
 		r := draw(t)
-		check(t, r, r.g)
+		c := check(t, r, r.g)
+		a, b := donations(r.g, c)
+		self, out = self+a, out+b
 	})
+	require.Greater(t, self, 10, "hardly an op is computed in place")
+	require.Greater(t, out, 2, "hardly an op is computed over another operand than its first")
 }
 
 func TestAnyGraphAfterPasses(t *testing.T) {
@@ -528,4 +564,55 @@ func TestAnyGraphOfOwnOps(t *testing.T) {
 		}
 		check(t, &random{g: p.Graph, params: p.Params, inputs: p.Inputs, scratch: make([]bool, 64)}, p.Graph)
 	})
+}
+
+// TestOrderTakesNoMoreMemory compares the peaks of programs with and without the pass.
+func TestOrderTakesNoMoreMemory(t *testing.T) {
+	moved := 0
+	rapid.Check(t, func(t *rapid.T) {
+		r := draw(t)
+		before, err := passes.Run(r.g, passes.Options{Only: []string{"dce"}})
+		require.NoError(t, err)
+		after, err := passes.Run(before, passes.Options{Only: []string{"order"}})
+		require.NoError(t, err)
+		was, is := peak(t, before, r), peak(t, after, r)
+		require.LessOrEqual(t, is.Bytes, was.Bytes, "%s\nbecomes\n%s", before, after)
+		if before.String() != after.String() {
+			moved++
+		}
+		check(t, r, after)
+	})
+	require.Greater(t, moved, 5)
+}
+
+// TestOrderTakesLessMemory: a mask that is made at the top and used at the end isn't there in between.
+func TestOrderTakesLessMemory(t *testing.T) {
+	g, err := ir.Parse(`graph b.py:3 none {
+  dims n=64@0
+  %0: f32[n,n] = input 0
+  %1: f32[n,n] = input 1
+  %2: b8[n,n] = gt %1 %0
+  %3: f32[n,n] = exp %0
+  %4: f32[n,n] = aten.mm %3 %3
+  %5: f32[n] = sum %4 [0] false
+  %6: f32[n,n] = where %2 %0 %1
+  output %5 -> s2
+  output %6 -> s3
+}`)
+	require.NoError(t, err)
+	r := &random{params: []uint64{64}}
+	require.EqualValues(t, 9*64*64, peak(t, g, r).Bytes)
+	g, err = passes.Run(g, passes.Options{Only: []string{"order"}})
+	require.NoError(t, err)
+	require.EqualValues(t, 8*64*64, peak(t, g, r).Bytes)
+}
+
+func peak(t require.TestingT, g *ir.Graph, r *random) codegen.Peak {
+	c, err := codegen.Compile(g, codegen.Options{Scratch: r.scratch})
+	require.NoError(t, err)
+	params, err := c.Params(r.params)
+	require.NoError(t, err)
+	p, err := c.Peak(params)
+	require.NoError(t, err)
+	return p
 }

@@ -67,6 +67,19 @@ var cases = []testCase{
 		want:    map[uint64][]byte{1: f32(1, 102, 3, 4, 105, 6)},
 	},
 	{
+		name: "over the second operand, and over both",
+		build: func(b *builder) {
+			x, y := b.tensor(0, ir.F32, three), b.tensor(1, ir.F32, three)
+			b.call("aten::sub.out", 0, ten(x), ten(y), num(1), ten(y))
+			b.call("aten::mul.out", 0, ten(y), ten(y), ten(y))
+			b.call("aten::pow.Scalar_out", 0, number(proto.NumberI64, 0), ten(x), ten(x))
+			b.call("aten::pow_.Scalar", 0, ten(y), number(proto.NumberI64, 0))
+		},
+		in: []uint32{0, 1}, out: map[uint32]uint64{0: 1, 1: 2}, params: []uint64{2},
+		uploads: map[uint64][]byte{1: f32(1, 2, 3), 2: f32(10, 20, 30)},
+		want:    map[uint64][]byte{1: f32(2, 4, 8), 2: f32(81*81, 18*18*18*18, 27*27*27*27)},
+	},
+	{
 		name: "clone keeps the old value",
 		build: func(b *builder) {
 			b.tensor(0, ir.F32, three)

@@ -13,10 +13,19 @@ import (
 	"github.com/mycelya/mycelya/worker"
 )
 
-// writes says whether an operator overwrites its first argument: PyTorch's names of in-place operators end in "_".
-func writes(op string) bool {
+// written is the tensor that an operator overwrites, if its name says so: the first of an operator whose name ends in "_", the
+// last of an out= form of an own op.
+func written(op string, operands []uint32) (uint32, bool) {
 	base, _, _ := strings.Cut(op, ".")
-	return strings.HasSuffix(base, "_") && !strings.HasSuffix(base, "__")
+	_, out := ir.FormOver(op)
+	switch {
+	case len(operands) == 0:
+	case out:
+		return operands[len(operands)-1], true
+	case strings.HasSuffix(base, "_") && !strings.HasSuffix(base, "__"):
+		return operands[0], true
+	}
+	return 0, false
 }
 
 // operands lists the tensors of a call, those in lists included.
@@ -45,10 +54,10 @@ func (r *runner) touched(c *proto.CallOp) (out []uint32) {
 		}
 	}
 	ops := operands(c)
-	switch {
-	case writes(c.Op):
-		return append(out, ops[:min(1, len(ops))]...)
-	case len(out) == 0:
+	if t, ok := written(c.Op, ops); ok {
+		return append(out, t)
+	}
+	if len(out) == 0 {
 		return ops
 	}
 	return out
@@ -90,11 +99,18 @@ func (r *runner) operator(c *proto.CallOp) error {
 		}
 		return unknown
 	}
-	name, inPlace := ir.FunctionalName(c.Op)
+	given := c.Args
+	name, _ := ir.FunctionalName(c.Op)
+	if form, out := ir.FormOver(c.Op); form != "" {
+		name = form
+		if out {
+			given = given[:len(given)-1]
+		}
+	}
 	g := ir.NewGraph("", "")
 	values := []eval.Arg{} // by ir.ValueID
-	args := make([]ir.Arg, len(c.Args))
-	for i, a := range c.Args {
+	args := make([]ir.Arg, len(given))
+	for i, a := range given {
 		v, ok := r.arg(g, &values, a)
 		if !ok {
 			return unknown
@@ -113,7 +129,7 @@ func (r *runner) operator(c *proto.CallOp) error {
 	if err != nil {
 		return worker.Errorf(proto.ErrRuntime, "%s: %v.", c.Op, err)
 	}
-	dst, err := r.target(c, inPlace, want)
+	dst, err := r.target(c, want)
 	if err != nil {
 		return err
 	}
@@ -130,17 +146,16 @@ func castTo(args []ir.Arg) ir.DType {
 	return ir.Invalid
 }
 
-// target is where an operator puts its result: its first operand, or new memory whose geometry must be the result's.
-func (r *runner) target(c *proto.CallOp, inPlace bool, want ir.Type) (*eval.Tensor, error) {
+// target is where an operator puts its result: the operand that it overwrites, or new memory whose geometry must be the result's.
+func (r *runner) target(c *proto.CallOp, want ir.Type) (*eval.Tensor, error) {
 	sizes := make([]int64, len(want.Dims))
 	for i, d := range want.Dims {
 		sizes[i] = int64(d)
 	}
-	if inPlace {
-		ops := operands(c)
-		t := r.tensor(ops[0])
+	if over, ok := written(c.Op, operands(c)); ok {
+		t := r.tensor(over)
 		if !slices.Equal(t.Sizes, sizes) {
-			return nil, worker.Errorf(proto.ErrRuntime, "%s gives sizes %v, its first operand has %v.", c.Op, sizes, t.Sizes)
+			return nil, worker.Errorf(proto.ErrRuntime, "%s gives sizes %v, the operand that it writes has %v.", c.Op, sizes, t.Sizes)
 		}
 		return t, nil
 	}

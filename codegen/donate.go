@@ -1,0 +1,171 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// donate computes an elementwise node over an operand that ends here, if there is one: its buffer becomes the result's. Of several
+// the first gives it, which may have an in-place operator of PyTorch; the others need an out= form. A copy of what ends here is
+// the buffer itself, and no step.
+//
+// Valid because the operator is the same kernel over the same operands (ir.ToATenOver), each element is read before it is
+// written, and nobody reads the old content afterwards. Wrong where the buffer holds more than the operand, or an operand is a
+// different window of it: an element would be written before it is read. Wrong for a result of another type, which would be
+// converted, and for a storage that a user still sees. Wrong for complex numbers: a C++ compiler vectorises their loops where memory
+// doesn't overlap, and rounds a quotient in another way there.
+func (p *planner) donate(id ir.NodeID) (bool, error) {
+	n := &p.g.Nodes[id]
+	if n.Op != ir.OpCopy && !p.g.Elementwise(id) || len(p.u.at[n.First]) == 0 {
+		return false, nil
+	}
+	if err := p.settle(id); err != nil {
+		return false, err
+	}
+	args := p.g.NodeArgs(id)
+	for i := range args {
+		v := ir.ValueID(args[i].V)
+		if args[i].Kind != ir.ArgValue || !p.gives(v, id) {
+			continue
+		}
+		if n.Op == ir.OpCopy {
+			// What any byte but 0 and 1 becomes in a copy of a b8 is the copy's to say.
+			if p.g.Types[v].DType == ir.Bool {
+				continue
+			}
+			p.take(v, n.First)
+			return true, nil
+		}
+		if p.g.Types[v].DType.Is(ir.Complexes) && n.Op != ir.OpFill {
+			continue
+		}
+		name, over := ir.ToATenOver(p.g, id, i)
+		if name == "" {
+			continue
+		}
+		c := &pb.CallOp{Op: name, Args: make([]*pb.Arg, len(over))}
+		for j, a := range over {
+			var err error
+			if c.Args[j], err = p.arg(a, nil); err != nil {
+				return false, err
+			}
+		}
+		p.emit(&pb.Step{Kind: &pb.Step_Call{Call: c}})
+		p.take(v, n.First)
+		return true, nil
+	}
+	return false, nil
+}
+
+// gives says whether the result of a node can lie where an operand does.
+func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
+	if p.isNumber(v) || !p.covers(v) {
+		return false
+	}
+	result := p.g.Nodes[node].First
+	root := p.u.root[v]
+	at := p.at[root]
+	b := &p.buffers[at.buffer]
+	if !at.full || b.pinned || !p.g.SameType(p.g.Types[v], p.g.Types[result]) || p.repeats(p.g.Types[v]) {
+		return false
+	}
+	for _, w := range b.residents {
+		if p.u.after(w, node) {
+			return false
+		}
+	}
+	// An input's buffer is that storage's. Of a result for another one it would have to be cloned at the end.
+	if b.slot >= 0 && p.leaves(result, uint32(b.slot)) {
+		return false
+	}
+	same := true
+	p.g.Uses(node, func(w *ir.ValueID, _ bool) {
+		if *w == v || p.isNumber(*w) || p.at[p.u.root[*w]].buffer != at.buffer {
+			return
+		}
+		window, err := p.locate(*w)
+		same = same && err == nil && p.g.Same(window.offset, ir.Const(0)) && p.g.SameType(p.g.Types[*w], p.g.Types[v])
+	})
+	return same
+}
+
+// covers says whether a value is all of its root: the root itself, or its elements in their order under other sizes, as far as
+// that is known of symbols.
+func (p *planner) covers(v ir.ValueID) bool {
+	root := p.u.root[v]
+	if v == root {
+		return true
+	}
+	have, want := p.g.Types[root], p.g.Types[v]
+	if !p.g.Same(p.g.Nodes[p.g.Def[v]].Offset, ir.Const(0)) || have.Strides != nil || want.Strides != nil || have.DType.Size() != want.DType.Size() {
+		return false
+	}
+	return p.g.SameDims(without1(have.Dims), without1(want.Dims))
+}
+
+// without1 is dims without those of size 1.
+func without1(dims []ir.Dim) []ir.Dim {
+	out := make([]ir.Dim, 0, len(dims))
+	for _, d := range dims {
+		if d != ir.Const(1) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// repeats says whether a geometry has one element in several places. PyTorch refuses to write it; results never have one.
+func (p *planner) repeats(t ir.Type) bool {
+	for i, s := range t.Strides {
+		if p.g.Same(s, ir.Const(0)) && !p.g.Same(t.Dims[i], ir.Const(1)) {
+			return true
+		}
+	}
+	return false
+}
+
+// leaves says whether the content that begins as a value ends, through writes in place, in an output for another storage than
+// that of a slot.
+func (p *planner) leaves(v ir.ValueID, slot uint32) bool {
+	for _, o := range p.g.Outputs {
+		if o.Value == v && o.Slot != slot {
+			return true
+		}
+	}
+	for _, user := range p.u.at[v] {
+		if int(user) == len(p.g.Nodes) {
+			continue
+		}
+		n := &p.g.Nodes[user]
+		if n.Op == ir.OpUpdate && ir.ValueID(p.g.Args[n.ArgLo].V) == v && p.leaves(n.First, slot) {
+			return true
+		}
+		found := false
+		after := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, user))
+		p.g.Uses(user, func(w *ir.ValueID, write bool) {
+			if write {
+				found = found || *w == v && p.leaves(after, slot)
+				after++
+			}
+		})
+		for _, end := range p.u.final[written{user, v}] {
+			found = found || p.leaves(end, slot)
+		}
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+// take gives the buffer of a value, all of whose content ends, to another value of the same geometry.
+func (p *planner) take(from, to ir.ValueID) {
+	at := p.at[p.u.root[from]]
+	for _, v := range append([]ir.ValueID(nil), p.buffers[at.buffer].residents...) {
+		p.evict(v)
+	}
+	p.put(to, place{buffer: at.buffer, full: true})
+}

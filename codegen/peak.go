@@ -1,0 +1,230 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// Peak is the most memory that a call of a program holds, in bytes. What an operator takes and gives back within its step is not
+// in it.
+type Peak struct {
+	Bytes    uint64 // of the buffers that the program makes: the most that are there at once
+	Step     int    // the first step at which they are; -1 if the program makes none
+	Storages uint64 // of the storages that it is given, as far as its windows reach
+}
+
+// Peak is what a call with these parameters, which are those of Params, takes. It walks the steps, so a caller that is
+// in a hurry doesn't ask.
+func (c *Compiled) Peak(params []uint64) (Peak, error) {
+	w, err := c.walk(params)
+	return w.peak, err
+}
+
+// lifetime is what becomes of one buffer.
+type lifetime struct {
+	bytes       uint64
+	given, made bool     // it is a storage's at the start; its memory is the program's
+	first, last int      // steps that see it
+	ops         []string // that make or write it, in order
+}
+
+// walker goes through a program with the sizes of its buffers.
+type walker struct {
+	p       *pb.Program
+	params  []uint64
+	window  []uint64 // by tensor: the bytes up to its last element
+	buffers []lifetime
+	step    int
+	live    uint64
+	peak    Peak
+}
+
+func (c *Compiled) walk(params []uint64) (*walker, error) {
+	p := c.Program
+	w := &walker{p: p, params: params, window: make([]uint64, len(p.Tensors)), buffers: make([]lifetime, p.Buffers), peak: Peak{Step: -1}}
+	for i := range w.buffers {
+		w.buffers[i].first = -1
+	}
+	for _, b := range p.Inputs {
+		w.buffers[b].given = true
+	}
+	for i, t := range p.Tensors {
+		n, err := windowEnd(t, params)
+		if err != nil {
+			return w, err
+		}
+		w.window[i] = n
+		if b := &w.buffers[t.Buffer]; b.given {
+			b.bytes = max(b.bytes, n)
+		}
+	}
+	for _, b := range p.Inputs {
+		w.peak.Storages += w.buffers[b].bytes
+	}
+	for i, s := range p.Steps {
+		w.step = i
+		if err := w.take(s); err != nil {
+			return w, fmt.Errorf("step %d: %w", i, err)
+		}
+	}
+	for _, b := range p.Outputs {
+		w.buffers[b].last = len(p.Steps)
+	}
+	return w, nil
+}
+
+// take takes a step. The results of a call are there together with its operands: frees are steps of their own.
+func (w *walker) take(s *pb.Step) error {
+	switch k := s.Kind.(type) {
+	case *pb.Step_Call:
+		w.call(k.Call)
+	case *pb.Step_Copy:
+		to := w.p.Tensors[k.Copy.Dst].Buffer
+		if b := &w.buffers[to]; b.first < 0 && !b.given {
+			w.birth(to, w.window[k.Copy.Dst])
+		}
+		w.see(to, "copy")
+		w.see(w.p.Tensors[k.Copy.Src].Buffer, "")
+	case *pb.Step_Alloc:
+		n, err := dimBytes(k.Alloc.Bytes, w.params)
+		if err != nil {
+			return err
+		}
+		w.birth(k.Alloc.Buffer, n)
+		w.see(k.Alloc.Buffer, "alloc")
+	case *pb.Step_Clone:
+		w.see(k.Clone.From, "")
+		w.birth(k.Clone.To, w.buffers[k.Clone.From].bytes)
+		w.see(k.Clone.To, "clone")
+	case *pb.Step_Resize:
+		n, err := dimBytes(k.Resize.Bytes, w.params)
+		if err != nil {
+			return err
+		}
+		b := &w.buffers[k.Resize.Buffer]
+		w.grow(n) // beside the old memory, which is copied from
+		if b.made {
+			w.live -= b.bytes
+		}
+		b.bytes, b.made = n, true
+		w.see(k.Resize.Buffer, "resize")
+	case *pb.Step_Free:
+		w.see(k.Free.Buffer, "")
+		w.live -= w.buffers[k.Free.Buffer].bytes
+	}
+	return nil
+}
+
+func (w *walker) call(c *pb.CallOp) {
+	name, written := strings.TrimPrefix(c.Op, "aten::"), writtenBy(c)
+	for i, a := range c.Args {
+		eachTensor(a, func(t uint32) {
+			if i == written {
+				w.see(w.p.Tensors[t].Buffer, name)
+			} else {
+				w.see(w.p.Tensors[t].Buffer, "")
+			}
+		})
+	}
+	for _, r := range c.Results {
+		if r != 0 {
+			w.birth(w.p.Tensors[r-1].Buffer, w.window[r-1])
+			w.see(w.p.Tensors[r-1].Buffer, name)
+		}
+	}
+}
+
+func (w *walker) birth(b uint32, bytes uint64) {
+	w.buffers[b] = lifetime{bytes: bytes, made: true, first: -1}
+	w.grow(bytes)
+}
+
+func (w *walker) grow(bytes uint64) {
+	if w.live += bytes; w.live > w.peak.Bytes {
+		w.peak.Bytes, w.peak.Step = w.live, w.step
+	}
+}
+
+// see notes that a step reads a buffer or, with its name, makes or writes it.
+func (w *walker) see(b uint32, op string) {
+	l := &w.buffers[b]
+	if l.first < 0 {
+		l.first = w.step
+	}
+	l.last = w.step
+	if op != "" {
+		l.ops = append(l.ops, op)
+	}
+}
+
+// writtenBy is the argument that an operator overwrites, -1 if its name doesn't say so.
+func writtenBy(c *pb.CallOp) int {
+	base, _, _ := strings.Cut(c.Op, ".")
+	switch _, out := ir.FormOver(c.Op); {
+	case out:
+		return len(c.Args) - 1
+	case strings.HasSuffix(base, "_"):
+		return 0
+	}
+	return -1
+}
+
+// eachTensor calls f with the tensors of an argument.
+func eachTensor(a *pb.Arg, f func(uint32)) {
+	switch k := a.Kind.(type) {
+	case *pb.Arg_Tensor:
+		f(k.Tensor)
+	case *pb.Arg_List_:
+		for _, item := range k.List.Items {
+			eachTensor(item, f)
+		}
+	}
+}
+
+// windowEnd is the number of bytes up to the last element of a window.
+func windowEnd(t *pb.Tensor, params []uint64) (uint64, error) {
+	d := Derived{ItemSize: ir.DType(t.Dtype).Size()}
+	for _, x := range t.Sizes {
+		d.Sizes = append(d.Sizes, dimOf(x))
+	}
+	if !t.Contiguous {
+		d.Strides = make([]ir.Dim, 0, len(t.Strides))
+		for _, x := range t.Strides {
+			d.Strides = append(d.Strides, dimOf(x))
+		}
+	}
+	n, err := d.Bytes(params)
+	if err != nil || n == 0 || t.Offset == nil {
+		return n, err
+	}
+	before := Derived{ItemSize: d.ItemSize, Sizes: []ir.Dim{dimOf(t.Offset)}}
+	skip, err := before.Bytes(params)
+	if err != nil {
+		return 0, err
+	}
+	n, over := bits.Add64(n, skip, 0)
+	if over != 0 {
+		return 0, fmt.Errorf("a window at offset %s ends past any memory", DimText(t.Offset))
+	}
+	return n, nil
+}
+
+// dimOf is a program's dim with its parameters as symbols.
+func dimOf(d *pb.Dim) ir.Dim {
+	if p, ok := d.GetKind().(*pb.Dim_Param); ok {
+		return ir.SymDim(int(p.Param))
+	}
+	return ir.Const(int64(d.GetConst()))
+}
+
+func dimBytes(d *pb.Dim, params []uint64) (uint64, error) {
+	n := Derived{ItemSize: 1, Sizes: []ir.Dim{dimOf(d)}}
+	return n.Bytes(params)
+}

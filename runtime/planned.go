@@ -1,0 +1,69 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mycelya/mycelya/codegen"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// planned says what a call of a program takes: its peak, and the op that reaches it; "" if that can't be said. It walks the program,
+// so only compiling, explain and errors ask.
+func (s *session) planned(c *codegen.Compiled, params []uint64, ops []string, origins []uint32) string {
+	peak, err := c.Peak(params)
+	switch {
+	case err != nil:
+		return ""
+	case peak.Step < 0:
+		return fmt.Sprintf("It takes no memory of its own, beside storages of %s.", size(peak.Storages))
+	}
+	what := "a copy"
+	if call, ok := c.Program.Steps[peak.Step].Kind.(*pb.Step_Call); ok {
+		what = call.Call.Op
+	}
+	record := int(c.StepRecord[peak.Step])
+	if record >= 0 && record < len(ops) {
+		what = ops[record]
+	}
+	if record >= 0 && 2*record+1 < len(origins) {
+		if o := s.frontend.Origin(origins[2*record], origins[2*record+1]); o.File != "" {
+			what += fmt.Sprintf(" at %s:%d", o.File, o.Line)
+		}
+	}
+	return fmt.Sprintf("It takes at most %s of its own at once, in step %d of %d, %s, beside storages of %s.",
+		size(peak.Bytes), peak.Step, len(c.Program.Steps), what, size(peak.Storages))
+}
+
+// size is a number of bytes for people.
+func size(n uint64) string {
+	if n < 1000 {
+		return count(n, "byte")
+	}
+	f, units := float64(n), []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	for i, unit := range units {
+		if f /= 1024; f < 1000 || i == len(units)-1 {
+			return fmt.Sprintf("%.1f %s", f, unit)
+		}
+	}
+	panic("BUG: there is a last unit")
+}
+
+// replan says of the programs that are explained what their last calls took: another batch has other sizes. Only the sender does.
+func (s *session) replan() {
+	h := &s.history
+	h.mu.Lock()
+	accounts := slices.Clone(h.accounts)
+	h.mu.Unlock()
+	for _, a := range accounts {
+		if v := a.of; v != nil && v.last != nil {
+			planned := s.planned(v.compiled, v.last.Params, a.names, a.origins)
+			h.mu.Lock()
+			a.planned = planned
+			h.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,140 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Training steps, and the most bytes that eager PyTorch holds in one.
+
+As a script it trains the model of this name on the device.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Block(nn.Module):
+    """A transformer's block and what predicts the next of 96 tokens; x: [n, t]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(96, 64)
+        self.layer = nn.TransformerEncoderLayer(
+            64, 4, 256, dropout=0.0, activation="gelu", batch_first=True
+        )
+        self.head = nn.Linear(64, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layer(self.embed(x) * 8.0)
+        return self.head(torch.tanh(h) + h).flatten(0, 1)
+
+
+def cnn() -> nn.Module:
+    """The network of examples/digits.py."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU()),
+        *(nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Linear(100, 200), nn.Tanh(), nn.Linear(200, 200), nn.GELU()),
+        *(nn.Linear(200, 200), nn.SiLU(), nn.Linear(200, 10)),
+    )
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.rand(256, 1, 8, 8), torch.randint(10, (256,))
+
+
+def rows() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(1024, 100), torch.randint(10, (1024,))
+
+
+def tokens() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(96, (16, 48)), torch.randint(96, (16 * 48,))
+
+
+# Both take the same way: foreach is PyTorch's own choice for devices, not for the CPU.
+MODELS: dict[str, tuple[Callable, Callable, dict]] = {
+    "cnn": (cnn, digits, {"foreach": True}),
+    "mlp": (mlp, rows, {"foreach": True}),
+    "block": (Block, tokens, {"foreach": True}),
+    "fused": (mlp, rows, {"fused": True}),
+}
+
+
+def steps(name: str, device: str) -> Iterator[Iterable[torch.Tensor]]:
+    """Trains; yields what is alive before the first step, then after each."""
+    make, batch, how = MODELS[name]
+    torch.manual_seed(0)
+    model = make().to(device)
+    x, y = (t.to(device) for t in batch())
+    optimizer = torch.optim.AdamW(model.parameters(), **how)
+    loss_of = nn.CrossEntropyLoss()
+    while True:
+        state = [s.values() for s in optimizer.state.values()]
+        yield [x, y, *model.parameters(), *(t for s in state for t in s)]
+        optimizer.zero_grad()
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of storages that tensors hold, after each operator.
+
+    What an operator takes and gives back is not counted, on either side.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+
+    def see(self, tensors: object) -> None:
+        dead = [key for key, (ref, _) in self.storages.items() if ref.expired()]
+        for key in dead:
+            del self.storages[key]
+        for t in pytree.tree_leaves(tensors):
+            if isinstance(t, torch.Tensor):
+                storage = t.untyped_storage()
+                ref = StorageWeakRef(storage)
+                self.storages[ref.cdata] = ref, storage.nbytes()
+        self.peak = max(self.peak, sum(size for _, size in self.storages.values()))
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.see((args, kwargs, out))
+        return out
+
+
+def eager_peak(name: str) -> int:
+    """The peak of the fourth step: by then the optimizer has its state."""
+    training = steps(name, "cpu")
+    for _ in range(3):
+        next(training)
+    with Live() as live:
+        live.see(next(training))
+        live.peak = 0
+        next(training)
+    return live.peak
+
+
+def main(name: str) -> None:
+    import mycelya_torch  # noqa: F401 (registers the device)
+
+    training = steps(name, "mycelya")
+    for _ in range(6):
+        next(training)
+    torch.mycelya.synchronize()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
