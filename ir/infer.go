@@ -57,6 +57,13 @@ func (g *Graph) resultDType(op Op, args []Arg, given DType) (DType, error) {
 		}
 		promoting = operands[:1]
 	}
+	if op == OpSub {
+		for _, a := range operands {
+			if g.Types[a.V].DType == Bool {
+				return Invalid, fmt.Errorf("sub does not take b8")
+			}
+		}
+	}
 	common, err := g.promote(promoting)
 	if err != nil {
 		return Invalid, err

@@ -115,7 +115,7 @@ func (b *both) node(id ir.NodeID) {
 		v, is := b.of[n.First+i]
 		if want := decomp.None; is {
 			if want = b.recorded[v]; want != decomp.None && e.Types[n.First+i].DType.Valid() && !b.unknown[want] {
-				b.compare(first+i, want)
+				b.compare(n.First+i, first+i, want)
 			}
 		}
 	}
@@ -169,13 +169,45 @@ func (b *both) call(name string, args ...ir.Arg) ir.ValueID {
 	return b.out.Nodes[b.out.Add(n, args, []ir.Type{b.out.Types[args[0].V]})].First
 }
 
-// compare adds the comparison of a value with the recorded one.
-func (b *both) compare(got, want ir.ValueID) {
+// sources are recorded values that a value of the expansion is made of within its group. Their size says how large the errors of a
+// result may be in which they cancel.
+func (b *both) sources(e ir.ValueID) []ir.Arg {
+	const enough = 16
+	var out []ir.Arg
+	seen := map[ir.ValueID]bool{}
+	for next := []ir.ValueID{e}; len(next) > 0 && len(out) < enough; next = next[1:] {
+		def := b.e.Graph.Def[next[0]]
+		for _, v := range b.e.Graph.Operands(def) {
+			if seen[v] {
+				continue
+			}
+			seen[v] = true
+			r := decomp.None
+			if of, ok := b.of[v]; ok {
+				r = b.recorded[of]
+			}
+			if op := b.e.Graph.Nodes[b.e.Graph.Def[v]].Op; op == ir.OpInput || op == ir.OpView {
+				r = b.made[v]
+			}
+			if r != decomp.None && b.out.Types[r].DType.Is(ir.Floats) && !(int(r) < len(b.unknown) && b.unknown[r]) {
+				out = append(out, ir.Value(r))
+			}
+			if b.after.Nodes[b.e.Of[b.e.Graph.Def[v]]].Group == b.after.Nodes[b.at].Group {
+				next = append(next, v)
+			}
+		}
+	}
+	return out
+}
+
+// compare adds the comparison of a value with the recorded one; e is the value in the expansion.
+func (b *both) compare(e, got, want ir.ValueID) {
 	name := b.after.Nodes[b.at].Op.String()
 	if b.after.Nodes[b.at].Op == ir.OpCall {
 		name = b.after.CallName(b.at)
 	}
 	b.first = b.call("mycelya::expect_close", ir.Arg{Kind: ir.ArgValue, V: int64(b.first), Write: true}, ir.Value(got), ir.Value(want),
+		b.out.AddList(ir.ListTensors, b.sources(e)),
 		ir.Arg{Kind: ir.ArgStr, V: int64(b.out.Intern(name))},
 		ir.Arg{Kind: ir.ArgFloat, V: int64(math.Float64bits(rounding(b.out.Types[want].DType)))})
 }

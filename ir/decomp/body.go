@@ -31,7 +31,35 @@ func (w *writer) bind(r *rule, args []ir.Arg) bool {
 			return false
 		}
 	}
+	w.meet = ir.Invalid
+	if r.promote {
+		w.meet = w.promoted(args[:len(r.args)])
+	}
 	return true
+}
+
+// promoted is the dtype in which the operands of a call meet, wide enough to compute in.
+func (w *writer) promoted(args []ir.Arg) ir.DType {
+	var operands []ir.PromoteOperand
+	for _, a := range args {
+		if a.Kind == ir.ArgValue {
+			t := w.g.Types[a.V]
+			operands = append(operands, ir.PromoteOperand{DType: t.DType, Rank: len(t.Dims), Number: w.g.IsNumber(a)})
+		}
+	}
+	d, err := ir.ResultType(operands...)
+	if err != nil {
+		return ir.Invalid
+	}
+	return wide(d)
+}
+
+// wide is the dtype in which ATen computes elements of a dtype.
+func wide(d ir.DType) ir.DType {
+	if d == ir.F16 || d == ir.BF16 {
+		return ir.F32
+	}
+	return d
 }
 
 // literal is an argument as conditions have it.
@@ -147,12 +175,16 @@ func (w *writer) atom(head string) (term, string) {
 	switch t.arg.Kind {
 	case ir.ArgValue:
 		t.v, t.is = w.e.To[t.arg.V], true
-		if d := w.out.Types[t.v].DType; d == ir.F16 || d == ir.BF16 {
-			wide, err := w.cast(t, ir.F32)
+		to := wide(w.out.Types[t.v].DType)
+		if w.meet.Valid() {
+			to = w.meet
+		}
+		if !w.out.IsNumber(ir.Value(t.v)) {
+			cast, err := w.cast(t, to)
 			if err != "" {
 				return t, err
 			}
-			t.v = wide.v
+			t.v = cast.v
 		}
 	case ir.ArgInt, ir.ArgFloat, ir.ArgBool:
 		t.v, t.is = w.constant(t.arg), true

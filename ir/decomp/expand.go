@@ -55,6 +55,7 @@ type writer struct {
 	// Of the node that is being written:
 	id    ir.NodeID
 	names map[string]term
+	meet  ir.DType // in which operands meet, Invalid: each is what it is
 }
 
 // node writes a node out, or copies it.

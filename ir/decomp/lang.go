@@ -23,9 +23,10 @@ type statement struct {
 // rule is a row that has been read.
 type rule struct {
 	Row
-	args []string
-	when []condition
-	body []statement
+	args    []string
+	promote bool
+	when    []condition
+	body    []statement
 }
 
 type condition struct {
@@ -46,6 +47,10 @@ var table = func() map[string][]*rule {
 func read(row Row) *rule {
 	r := &rule{Row: row, args: strings.Fields(row.Args)}
 	for _, w := range strings.Fields(row.When) {
+		if w == "promote" {
+			r.promote = true
+			continue
+		}
 		name, value, _ := strings.Cut(w, "=")
 		name, not := strings.CutSuffix(name, "!")
 		r.when = append(r.when, condition{name, value, not})

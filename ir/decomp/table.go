@@ -6,7 +6,7 @@ package decomp
 // Row is one operator, or a case of one, in own ops.
 //
 // Args names the arguments of its schema in order. When says for which literals it is: "name=value" words, all of which must hold;
-// none is an absent argument. Body is statements "name = expr" with ; between and "-> expr, …" at the end, the results in the
+// none is an absent argument. The word promote says that operands meet in one dtype first. Body is statements "name = expr" with ; between and "-> expr, …" at the end, the results in the
 // schema's order, then the new contents of written operands. An expr is a name, a number, or an op with operands, in
 // parentheses within another:
 //
@@ -23,7 +23,8 @@ package decomp
 // dims are the name of an argument that holds one or several, all, last:name and lead:name (as many as the list has, and the
 // others), chan (all but dim 1).
 //
-// A body computes in f32 where the operands are f16 or bf16, and rounds its results once, as ATen does.
+// A body computes in f32 where the operands are f16 or bf16, and rounds its results once, as ATen does. With promote, all operands are
+// of the dtype in which they meet: f64 beside bf16 is f64.
 type Row struct {
 	Name, Args, When, Body string
 }
@@ -32,16 +33,16 @@ type Row struct {
 // two that differ in the last place (lerp, by the weight), so has the row.
 var rows = []Row{
 	// Elementwise.
-	{"aten::add.Tensor", "x y a", "", "-> add x (mul y a)"},
+	{"aten::add.Tensor", "x y a", "promote", "-> add x (mul y a)"},
 	{"aten::add.Scalar", "x y a", "a=1", "-> add x y"},
-	{"aten::sub.Tensor", "x y a", "", "-> sub x (mul y a)"},
+	{"aten::sub.Tensor", "x y a", "promote", "-> sub x (mul y a)"},
 	{"aten::sub.Scalar", "x y a", "a=1", "-> sub x y"},
 	{"aten::pow.Tensor_Scalar", "x n", "n=2", "-> mul x x"},
 	{"aten::pow.Tensor_Scalar", "x n", "n=3", "-> mul (mul x x) x"},
 	{"aten::pow.Tensor_Scalar", "x n", "", "-> pow x n"},
 	{"aten::square", "x", "", "-> mul x x"},
 	{"aten::clamp", "x lo hi", "", "-> minimum? (maximum? x lo) hi"},
-	{"aten::clamp.Tensor", "x lo hi", "", "-> minimum? (maximum? x lo) hi"},
+	{"aten::clamp.Tensor", "x lo hi", "promote", "-> minimum? (maximum? x lo) hi"},
 	{"aten::clamp_min", "x lo", "", "-> maximum x lo"},
 	{"aten::clamp_max", "x hi", "", "-> minimum x hi"},
 	{"aten::hardtanh", "x lo hi", "", "-> minimum (maximum x lo) hi"},
@@ -53,10 +54,10 @@ var rows = []Row{
 	{"aten::zeros_like", "x t l d p f", "", "-> fill x 0"},
 	{"aten::ones_like", "x t l d p f", "", "-> fill x 1"},
 	{"aten::copy", "x y b", "", "-> as y x"},
-	{"aten::addcmul", "x a b n", "", "-> add x (mul (mul a n) b)"},
-	{"aten::addcdiv", "x a b n", "", "-> add x (mul (div a b) n)"},
-	{"aten::lerp.Scalar", "x y n", "", lerp},
-	{"aten::lerp.Tensor", "x y n", "", "d = sub y x; -> where (lt n 0.5) (add x (mul d n)) (sub y (mul d (sub 1 n)))"},
+	{"aten::addcmul", "x a b n", "promote", "-> add x (mul (mul a n) b)"},
+	{"aten::addcdiv", "x a b n", "promote", "-> add x (mul (div a b) n)"},
+	{"aten::lerp.Scalar", "x y n", "promote", lerp},
+	{"aten::lerp.Tensor", "x y n", "promote", "d = sub y x; -> where (lt n 0.5) (add x (mul d n)) (sub y (mul d (sub 1 n)))"},
 	{"aten::leaky_relu", "x n", "", "-> where (gt x 0) x (mul x n)"},
 	{"aten::elu", "x a s i", "", "-> where (gt x 0) (mul x s) (mul (mul (expm1 (mul x i)) a) s)"},
 	{"aten::softplus", "x b t", "", "y = mul x b; -> where (gt y t) x (div (log1p (exp y)) b)"},
@@ -66,14 +67,14 @@ var rows = []Row{
 		"u = mul (add x (mul (mul (mul x x) x) 0.044715)) 0.7978845608028654; -> mul (mul x 0.5) (add (tanh u) 1)"},
 
 	// Their gradients.
-	{"aten::threshold_backward", "g x t", "", "-> where (le x t) 0 g"},
-	{"aten::sigmoid_backward", "g y", "", "-> mul g (mul (sub 1 y) y)"},
-	{"aten::tanh_backward", "g y", "", "-> mul g (sub 1 (mul y y))"},
-	{"aten::leaky_relu_backward", "g x n self_is_result", "", "-> where (gt x 0) g (mul g n)"},
-	{"aten::silu_backward", "g x", "", "s = sigmoid x; -> mul (mul g s) (add (mul x (sub 1 s)) 1)"},
-	{"aten::gelu_backward", "g x approximate", "approximate=none",
+	{"aten::threshold_backward", "g x t", "promote", "-> where (le x t) 0 g"},
+	{"aten::sigmoid_backward", "g y", "promote", "-> mul g (mul (sub 1 y) y)"},
+	{"aten::tanh_backward", "g y", "promote", "-> mul g (sub 1 (mul y y))"},
+	{"aten::leaky_relu_backward", "g x n self_is_result", "promote", "-> where (gt x 0) g (mul g n)"},
+	{"aten::silu_backward", "g x", "promote", "s = sigmoid x; -> mul (mul g s) (add (mul x (sub 1 s)) 1)"},
+	{"aten::gelu_backward", "g x approximate", "approximate=none promote",
 		"c = mul (add (erf (mul x 0.7071067811865476)) 1) 0.5; p = mul (exp (mul (mul x x) -0.5)) 0.3989422804014327; -> mul g (add c (mul x p))"},
-	{"aten::gelu_backward", "g x approximate", "approximate=tanh",
+	{"aten::gelu_backward", "g x approximate", "approximate=tanh promote",
 		"q = mul x x; t = tanh (mul (add x (mul (mul q x) 0.044715)) 0.7978845608028654); " +
 			"d = mul (add (mul q 0.134145) 1) 0.7978845608028654; " +
 			"-> mul g (add (mul (add t 1) 0.5) (mul (mul (mul x 0.5) (sub 1 (mul t t))) d))"},
@@ -103,12 +104,12 @@ var rows = []Row{
 		"r = rsqrt (add rv eps); -> add (mul (mul (sub x (chan rm x)) (chan r x)) (chan w x)) (chan b x), none, none"},
 
 	// Losses.
-	{"aten::mse_loss", "x y reduction", "reduction=0", "d = sub x y; -> mul d d"},
-	{"aten::mse_loss", "x y reduction", "reduction=1", "d = sub x y; -> mean_ (mul d d) all"},
-	{"aten::mse_loss", "x y reduction", "reduction=2", "d = sub x y; -> sum_ (mul d d) all"},
-	{"aten::mse_loss_backward", "g x y reduction", "reduction=1",
+	{"aten::mse_loss", "x y reduction", "reduction=0 promote", "d = sub x y; -> mul d d"},
+	{"aten::mse_loss", "x y reduction", "reduction=1 promote", "d = sub x y; -> mean_ (mul d d) all"},
+	{"aten::mse_loss", "x y reduction", "reduction=2 promote", "d = sub x y; -> sum_ (mul d d) all"},
+	{"aten::mse_loss_backward", "g x y reduction", "reduction=1 promote",
 		"d = sub x y; -> mul (mul d 2) (div g (f32 (sum_ (fill (f64 d) 1) all)))"},
-	{"aten::mse_loss_backward", "g x y reduction", "", "-> mul (mul (sub x y) 2) g"},
+	{"aten::mse_loss_backward", "g x y reduction", "promote", "-> mul (mul (sub x y) 2) g"},
 	{"aten::nll_loss_forward", "x t w reduction ignore", "w=none reduction=1",
 		nll + "n = sum_ (cast u x) all; -> div (sum_ l all) n, n"},
 	{"aten::nll_loss_forward", "x t w reduction ignore", "w=none reduction=2",

@@ -91,6 +91,14 @@ def two(f: Callable[..., Any]) -> Callable[..., Any]:
 
 CASES: dict[str, Case] = {
     "aten::add.Tensor": (two(lambda x, y: torch.add(x, y, alpha=3)), [X, Y]),
+    "aten::add.Tensor of two dtypes": (
+        two(lambda x, y: torch.add(x.double(), y, alpha=1 / 3)),
+        [X, Y],
+    ),
+    "aten::add.Tensor of integers": (
+        two(lambda x, y: torch.add(x, y.long() * 7, alpha=0.3)),
+        [X, Y],
+    ),
     "aten::add.Scalar": (two(lambda x: aten.add.Scalar(x, 2)), [X]),
     "aten::sub.Tensor": (two(lambda x, y: torch.sub(x, y, alpha=0.5)), [X, Y]),
     "aten::sub.Scalar": (two(lambda x: aten.sub.Scalar(x, 2)), [X]),
