@@ -47,6 +47,7 @@ bench: build
 	$(PY) bench/transfer.py --markdown
 	$(PY) bench/replay.py --markdown
 	$(PY) bench/startup.py --markdown
+	$(PY) bench/compile.py --markdown
 
 check: build
 	scripts/check.sh

@@ -12,8 +12,8 @@ import (
 
 // Both is a graph that computes what was recorded as it was recorded, and besides what the passes have made of it: each group in own ops,
 // as its kernels would, and each node that a pass has changed. Where the two differ by more than rounding, an operator of the
-// worker fails, with the place of the node, and with it all outputs. Each group gets operands as recorded, so that the first to
-// differ is the one that is wrong. Nodes with flags run once.
+// worker fails, with the place of the node, and with it all outputs. Each node gets operands as recorded, so that the one that differs
+// is the one that is wrong. Nodes with flags run once.
 //
 // before is what Run was given and after what it returned. What depends on uninitialised memory isn't compared.
 func Both(before, after *ir.Graph) *ir.Graph {
@@ -134,10 +134,7 @@ func (b *both) arg(a ir.Arg) ir.Arg {
 		a.V = int64(b.made[v])
 		// What another node has made is taken as it was recorded.
 		if of, ok := b.of[v]; ok && b.recorded[of] != decomp.None && b.after.Def[of] != b.at {
-			def := &b.after.Nodes[b.after.Def[of]]
-			if group := b.after.Nodes[b.at].Group; group == 0 || def.Group != group {
-				a.V = int64(b.recorded[of])
-			}
+			a.V = int64(b.recorded[of])
 		}
 	case ir.ArgStr:
 		a.V = int64(b.out.Intern(b.e.Graph.Strings[a.V]))
@@ -169,7 +166,7 @@ func (b *both) call(name string, args ...ir.Arg) ir.ValueID {
 	return b.out.Nodes[b.out.Add(n, args, []ir.Type{b.out.Types[args[0].V]})].First
 }
 
-// sources are recorded values that a value of the expansion is made of within its group. Their size says how large the errors of a
+// sources are recorded values that a value of the expansion is made of. Their size says how large the errors of a
 // result may be in which they cancel.
 func (b *both) sources(e ir.ValueID) []ir.Arg {
 	const enough = 16
@@ -192,7 +189,7 @@ func (b *both) sources(e ir.ValueID) []ir.Arg {
 			if r != decomp.None && b.out.Types[r].DType.Is(ir.Floats) && !(int(r) < len(b.unknown) && b.unknown[r]) {
 				out = append(out, ir.Value(r))
 			}
-			if b.after.Nodes[b.e.Of[b.e.Graph.Def[v]]].Group == b.after.Nodes[b.at].Group {
+			if b.e.Of[b.e.Graph.Def[v]] == b.at {
 				next = append(next, v)
 			}
 		}

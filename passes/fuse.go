@@ -33,6 +33,7 @@ func fuse(g *ir.Graph, r *rules) *ir.Graph {
 			break
 		}
 	}
+	f.alike(g)
 	return f.finish(g, r)
 }
 
@@ -265,6 +266,43 @@ func (f *fuser) siblings() {
 			}
 		}
 	}
+}
+
+// alike puts updates of many tensors into one group, which a loop in the user's program has made one by one: maps of one kind that write
+// what they compute in place, and so take no memory for being done together.
+func (f *fuser) alike(g *ir.Graph) {
+	in := map[int]int{} // clusters in a vertex of the whole graph
+	for i, is := range f.fusable {
+		if is && f.prims.find(i) == i {
+			in[f.whole.find(int(f.of[i]))]++
+		}
+	}
+	last := map[string]ir.NodeID{} // of a kind
+	for i, is := range f.fusable {
+		if !is || f.prims.find(i) != i {
+			continue
+		}
+		c := f.clusters[i]
+		of := f.of[c.members[0]]
+		if c.folds != nil || c.list || in[f.whole.find(int(of))] != 1 || !f.inPlace(g, c) {
+			continue
+		}
+		kind := f.kind(c)
+		if before, ok := last[kind]; ok && f.whole.check(int(before), int(of)) == "" {
+			f.whole.merge(int(before), int(of))
+		}
+		last[kind] = of
+	}
+}
+
+// inPlace says whether all that a cluster makes for others is the new content of something.
+func (f *fuser) inPlace(g *ir.Graph, c *cluster) bool {
+	for _, id := range c.members {
+		if n := f.of[id]; g.Nodes[n].Op != ir.OpCall || len(g.Writes(n)) == 0 || g.NumFresh(n) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // pair makes the clusters of two readers of a value one if both run over all of it, and over nothing else.

@@ -41,13 +41,14 @@ func newRules(p Pass, spec *Spec) *rules {
 // candidate is a node that is about to be added to a graph, with a single result. A rule may change op, args and offset, or say
 // that an older value is the result.
 type candidate struct {
-	g       *ir.Graph // what has been made so far
-	node    ir.Node
-	args    []ir.Arg
-	t       ir.Type
-	written []bool // by value of g: a call writes it in place, or a window on it
-	is      ir.ValueID
-	found   bool
+	g        *ir.Graph // what has been made so far
+	node     ir.Node
+	args     []ir.Arg
+	t        ir.Type
+	written  []bool  // by value of g: a call writes it in place, or a window on it
+	storages []int32 // by value of g: how many nodes have it, or a window on it, as operand, and outputs
+	is       ir.ValueID
+	found    bool
 }
 
 // rewrite gives each node of a graph to the rules of its op, again for as long as one applies, in order: a rule sees operands
@@ -58,10 +59,11 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 		return g
 	}
 	written := writtenRoots(g)
-	c := candidate{written: make([]bool, 0, len(g.Types))}
+	uses := rootUses(g)
+	c := candidate{written: make([]bool, 0, len(g.Types)), storages: make([]int32, 0, len(g.Types))}
 	out := g.Rebuild(func(out *ir.Graph, old *ir.Node, node *ir.Node, args []ir.Arg, results []ir.Type) ([]ir.Arg, ir.ValueID, bool) {
 		for len(c.written) < len(out.Types) {
-			c.written = append(c.written, false)
+			c.written, c.storages = append(c.written, false), append(c.storages, 0)
 		}
 		if node.N == 1 && node.Flags == 0 && !written[g.Root(old.First)] {
 			c.g, c.node, c.args, c.t, c.found = out, *node, args, results[0], false
@@ -72,13 +74,33 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 			}
 			*node, args = c.node, c.args
 		}
+		for len(c.written) < len(out.Types) { // what a rule has made
+			c.written, c.storages = append(c.written, false), append(c.storages, 0)
+		}
 		c.written = append(c.written, written[old.First:old.First+ir.ValueID(old.N)]...)
+		c.storages = append(c.storages, uses[old.First:old.First+ir.ValueID(old.N)]...)
 		return args, 0, false
 	})
 	if len(r.fired) == 0 {
 		return g
 	}
 	return out
+}
+
+// rootUses counts by value the operands that it, or a window on it, is, and the outputs.
+func rootUses(g *ir.Graph) []int32 {
+	uses := make([]int32, len(g.Types))
+	for id := range g.Nodes {
+		if g.Nodes[id].Op != ir.OpView {
+			for _, v := range g.Operands(ir.NodeID(id)) {
+				uses[g.Root(v)]++
+			}
+		}
+	}
+	for _, o := range g.Outputs {
+		uses[g.Root(o.Value)]++
+	}
+	return uses
 }
 
 // apply tries the rules of the candidate's op until one applies.
@@ -134,7 +156,7 @@ func (c *candidate) anyByte(v ir.ValueID) bool {
 
 // turns makes the candidate another op of these operands.
 func (c *candidate) turns(op ir.Op, operands ...ir.ValueID) bool {
-	c.node.Op = op
+	c.node.Op, c.node.Name = op, 0
 	c.args = make([]ir.Arg, 0, len(operands))
 	for _, v := range operands {
 		c.args = append(c.args, ir.Value(v))

@@ -53,7 +53,7 @@ func TestRun(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, text, g.String(), "the graph given stays")
 		assert.Equal(t, 3, len(out.Nodes))
-		assert.Equal(t, events{begun: 1, after: []string{"views", "cse", "simplify", "dce", "order", "fuse"}, changed: []bool{false, true, false, true, false, true}}, e)
+		assert.Equal(t, events{begun: 1, after: []string{"views", "cse", "simplify", "fold", "dce", "order", "fuse"}, changed: []bool{false, true, false, false, true, false, true}}, e)
 		again, err := Run(out, Options{Check: level})
 		require.NoError(t, err)
 		assert.Equal(t, out.Clone().String(), out.String())
@@ -86,16 +86,16 @@ func TestGuarded(t *testing.T) {
 
 func TestSpec(t *testing.T) {
 	for word, want := range map[string][]string{
-		"":     {"views", "cse", "simplify", "dce", "order", "fuse"},
+		"":     {"views", "cse", "simplify", "fold", "dce", "order", "fuse"},
 		"off":  nil,
-		"-cse": {"views", "simplify", "dce", "order", "fuse"},
-		"-views,-cse, -dce,-simplify,-order,-fuse": nil,
+		"-cse": {"views", "simplify", "fold", "dce", "order", "fuse"},
+		"-views,-cse, -dce,-simplify,-fold,-order,-fuse": nil,
 		"until=cse":        {"views", "cse"},
-		"bisect=cse:0":     {"views", "simplify", "dce", "order", "fuse"},
-		"bisect=dce:1":     {"views", "cse", "simplify", "dce", "order", "fuse"},
-		"until=dce,-cse":   {"views", "simplify", "dce"},
+		"bisect=cse:0":     {"views", "simplify", "fold", "dce", "order", "fuse"},
+		"bisect=dce:1":     {"views", "cse", "simplify", "fold", "dce", "order", "fuse"},
+		"until=dce,-cse":   {"views", "simplify", "fold", "dce"},
 		"bisect=cse:1,off": nil,
-		"-NegOfNeg":        {"views", "cse", "simplify", "dce", "order", "fuse"},
+		"-NegOfNeg":        {"views", "cse", "simplify", "fold", "dce", "order", "fuse"},
 	} {
 		s, err := ParseSpec(word)
 		require.NoError(t, err, word)
@@ -106,7 +106,7 @@ func TestSpec(t *testing.T) {
 	}
 	for word, want := range map[string]string{
 		"of":             `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
-		"-dec":           `no pass "dec"; the passes are views, cse, simplify, dce, order, fuse; the rules, each of which can be left out with -NAME, ViewOfView, `,
+		"-dec":           `no pass "dec"; the passes are views, cse, simplify, fold, dce, order, fuse; the rules, each of which can be left out with -NAME, ViewOfView, `,
 		"until=NegOfNeg": `no pass "NegOfNeg"`,
 		"-":              `no pass ""`,
 		"until=":         `no pass ""`,

@@ -109,10 +109,10 @@ func absOfNeg(c *candidate) bool {
 // in which neg has wrapped; neg of a sum, whose zero has another sign.
 func addOfNeg(c *candidate) bool {
 	x, y := c.value(0), c.value(1)
-	if of, ok := c.negOfResult(y); ok {
+	if of, ok := c.negOfResult(y); ok && c.typeOf(x).DType != ir.Bool {
 		return c.turns(ir.OpSub, x, of)
 	}
-	if of, ok := c.negOfResult(x); ok {
+	if of, ok := c.negOfResult(x); ok && c.typeOf(y).DType != ir.Bool {
 		return c.turns(ir.OpSub, y, of)
 	}
 	return false

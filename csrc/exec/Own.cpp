@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Operators of the worker's own, in PyTorch's dispatcher beside aten's, so that programs call them alike. What they do
-// is written in csrc/abi/mycelya.h. They run only inside Run(), where there is a current executor.
+// is written in csrc/abi/mycelya.h, but for two that no client records: MYCELYA_CHECK=3 puts them into programs
+// (passes/both.go). They run only inside Run(), where there is a current executor.
 #include <ATen/ops/abs.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
@@ -75,6 +76,8 @@ at::Tensor Capability() {
 // One element of each of two tensors in the widest dtype of its kind, for a message.
 std::string Element(const at::Tensor& t, int64_t i) { return c10::str(t.flatten()[i].item()); }
 
+// Fails if got is not want up to rounding; then first, which each comparison writes, is poisoned for all after it.
+// operands: what want is made of. tolerance: as a part of the largest element.
 void ExpectClose(at::Tensor& /*first*/, const at::Tensor& got, const at::Tensor& want,
                  c10::ArrayRef<at::Tensor> operands, c10::string_view what, double tolerance) {
   TORCH_CHECK(got.sizes() == want.sizes() && got.scalar_type() == want.scalar_type(), what, " gives ",
@@ -111,6 +114,7 @@ void ExpectClose(at::Tensor& /*first*/, const at::Tensor& got, const at::Tensor&
               " elements differ by more than rounding.");
 }
 
+// Writes nothing into self, which fails with first.
 void After(at::Tensor& /*self*/, const at::Tensor& /*first*/) {}
 
 TORCH_LIBRARY(mycelya, m) {

@@ -138,6 +138,9 @@ func (w *writer) call(id ir.NodeID) string {
 	if n.Flags != 0 {
 		return "it has effects, draws numbers, or has shapes that only the data tells"
 	}
+	if sharesMemory(g, id) {
+		return "it may read memory after it has written it"
+	}
 	if items, ok := foreach(g, id); ok {
 		return w.items(id, items)
 	}
@@ -149,6 +152,42 @@ func (w *writer) call(id ir.NodeID) string {
 		results[i] = n.First + ir.ValueID(i)
 	}
 	return w.operator([]string{name}, args, results)
+}
+
+// sharesMemory says whether a call has two windows on a storage of which it writes one. What it reads then depends on the order in
+// which it goes through its elements, as long as nobody has shown that the windows are apart; in own ops it would read all first.
+// The same window twice is fine: each element is read before it is written.
+func sharesMemory(g *ir.Graph, id ir.NodeID) bool {
+	writes := g.Writes(id)
+	for i, w := range writes {
+		for j, s := range g.Types[w].Strides {
+			if g.Same(s, ir.Const(0)) && !g.Same(g.Types[w].Dims[j], ir.Const(1)) {
+				return true
+			}
+		}
+		for _, v := range g.Operands(id) {
+			if v != w && g.Root(v) == g.Root(w) && !sameWindow(g, v, w) {
+				return true
+			}
+		}
+		for _, other := range writes[:i] {
+			if g.Root(other) == g.Root(w) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sameWindow says whether two values, of which at least one is a view, have the same elements of a storage in the same order.
+func sameWindow(g *ir.Graph, v, w ir.ValueID) bool {
+	offset := func(v ir.ValueID) ir.Dim {
+		if n := &g.Nodes[g.Def[v]]; n.Op == ir.OpView {
+			return n.Offset
+		}
+		return ir.Const(0)
+	}
+	return g.SameType(g.Types[v], g.Types[w]) && g.Same(offset(v), offset(w))
 }
 
 // operator writes out the first of these operators that fits the arguments, and gives its results to these values.

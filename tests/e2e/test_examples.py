@@ -14,10 +14,10 @@ from helpers import ROOT, on_cuda
 pytest.importorskip("sklearn", reason="digits.py reads scikit-learn's data set")
 
 
-def example(name, *arguments):
+def example(name, *arguments, **environment):
     result = subprocess.run(
         [sys.executable, ROOT / "examples" / name, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=280,
@@ -52,6 +52,19 @@ def test_the_first_losses_are_those_of_the_cpu(name, arguments):
     assert here[19] < here[0]
     tolerance = 2e-2 if on_cuda() else 1e-4
     assert there == pytest.approx(here, rel=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("digits.py", ("--epochs", "1")),
+        ("chargpt.py", ("--steps", "6", "--sample", "8")),
+    ],
+)
+def test_groups_would_compute_the_same(name, arguments):
+    """MYCELYA_CHECK=3 fails where a fused group differs from its operators."""
+    example(name, *arguments, MYCELYA_CHECK="3")
 
 
 @pytest.mark.slow

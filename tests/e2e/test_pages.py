@@ -51,7 +51,7 @@ def chromium(tmp_path_factory) -> Iterator[browser_module.Browser]:
 def dumped(code: str, folder: Path) -> Path:
     """The dump of a script with every stage up to dce."""
     to = folder / "dump"
-    env = {"MYCELYA_PASSES": "until=dce", "MYCELYA_CHECK": "0"}
+    env = {"MYCELYA_PASSES": "until=dce,-fold", "MYCELYA_CHECK": "0"}
     status, _, err = run(code, folder, MYCELYA_DUMP=f"{to},all", **env)
     assert status == 0, err
     return to

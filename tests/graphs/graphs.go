@@ -285,7 +285,9 @@ func (b *builder) follow() {
 		}
 	case ir.Info(op).Kind != ir.KindElementwise:
 	case op == ir.OpCast:
-		b.own(op, b.g.Types[b.value()].DType, x)
+		if d := b.g.Types[b.value()].DType; d.Valid() {
+			b.own(op, d, x)
+		}
 	case op == ir.OpWhere:
 		b.own(op, ir.Invalid, ir.Value(b.value()), x, x)
 	case ir.Info(op).Arity() == 2:

@@ -4,10 +4,12 @@
 
     python tests/replay/capture.py [NAME ...]
 
-Each model runs in a process of its own for some steps; kept is the largest graph that
-was compiled last, which is the one that a longer run repeats. File names in it lose
-their folders. The corpus changes only when this is run: what passes make of it is
-compared with what they made before (replay_test.go), so that a change shows.
+Each model runs in a process of its own for some steps; kept is the last graph compiled
+that is not much smaller than the largest, which is the one that a longer run repeats.
+File names in it lose their folders. The corpus changes only when this is run: what
+passes make of it is compared with what they made before (replay_test.go), so that a
+change shows. The graphs of BUDGETS are pieces of programs, as users write them, whose
+numbers of kernels are promised.
 """
 
 from __future__ import annotations
@@ -192,6 +194,116 @@ def example(name: str, *arguments: str) -> Callable[[], None]:
     return run
 
 
+# Pieces with a promised number of kernels. Each is called on the device, without grad.
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def attention_weights(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    scores = (scores * 0.125).masked_fill(mask == 0, float("-inf"))
+    return F.dropout(torch.softmax(scores, -1), 0.1)
+
+
+def ten_ops(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x = ((x + y) * 2.0 - y).tanh().sigmoid()
+    return ((x * x).exp() / 3.0 + 1.0).clamp(0, 2).relu()
+
+
+def shuffled(x: torch.Tensor) -> torch.Tensor:
+    n, t, c = x.shape
+    y = (x.transpose(1, 2).reshape(n, -1) * 2).relu().view(n, c, t)
+    return (y.transpose(1, 2) + 1).reshape(n * t, c).sigmoid()
+
+
+def unused(x: torch.Tensor) -> torch.Tensor:
+    torch.softmax(x.exp(), -1).sum()
+    return x
+
+
+class Block(nn.Module):
+    """A transformer's, pre-norm, with PyTorch's attention."""
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        heads = self.qkv(self.norm1(x)).split(c, 2)
+        q, k, v = (z.view(b, t, self.heads, -1).transpose(1, 2) for z in heads)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+def piece(f: Callable[..., object], *inputs: torch.Tensor) -> Callable[[], None]:
+    @torch.no_grad()
+    def run() -> None:
+        module = f.to(DEVICE) if isinstance(f, nn.Module) else f
+        on_device = [x.to(DEVICE) for x in inputs]
+        torch.mycelya.synchronize()
+        kept = module(*on_device)
+        torch.mycelya.synchronize()
+        del kept
+
+    return run
+
+
+def optimizer(kind: type[torch.optim.Optimizer], tensors: int) -> Callable[[], None]:
+    """Steps over tensors of many sizes, with all else of a step left out."""
+
+    def run() -> None:
+        sizes = [
+            (8 + i % 7, 3 + i % 5) if i % 3 else (5 + i % 11,) for i in range(tensors)
+        ]
+        parameters = [nn.Parameter(torch.randn(s, device=DEVICE)) for s in sizes]
+        for p in parameters:
+            p.grad = torch.randn_like(p)
+        step = kind(parameters, lr=1e-3)
+        for _ in range(STEPS):
+            step.step()
+            torch.mycelya.synchronize()
+
+    return run
+
+
+X = torch.randn(4, 8, 16)
+ROW = torch.randn(16)
+BUDGETS: dict[str, Callable[[], None]] = {
+    "adam": optimizer(torch.optim.Adam, 100),
+    "adamw": optimizer(torch.optim.AdamW, 100),
+    "block": piece(Block(), torch.randn(2, 8, 32)),
+    "chain": piece(ten_ops, X, X + 1),
+    "cross_entropy": piece(
+        F.cross_entropy, torch.randn(32, 10), torch.randint(0, 10, (32,))
+    ),
+    "layer_norm": piece(
+        lambda x, y, w, b: F.gelu(F.layer_norm(x + y, (16,), w, b)), X, X + 1, ROW, ROW
+    ),
+    "masked_softmax": piece(
+        attention_weights, torch.randn(2, 3, 8, 8), torch.ones(8, 8).tril()
+    ),
+    "rms_norm": piece(rms_norm, X, ROW),
+    "rotary": piece(
+        lambda x, c, s: x * c + rotated(x) * s,
+        torch.randn(2, 3, 8, 16),
+        torch.randn(8, 16),
+        torch.randn(8, 16),
+    ),
+    "shuffled": piece(shuffled, X),
+    "swiglu": piece(lambda x, y: F.silu(x) * y, X, X + 1),
+    "unused": piece(unused, X),
+}
 MODELS: dict[str, Callable[[], None]] = {
     "bert": bert,
     "chargpt": example("chargpt.py", "--steps", "4", "--sample", "2"),
@@ -206,14 +318,11 @@ MODELS: dict[str, Callable[[], None]] = {
 }
 
 
-def largest(folder: Path) -> str:
-    """The last of the largest graphs that were compiled."""
-    best = ""
-    for path in sorted(folder.glob("*/00-capture.ir")):
-        text = path.read_text()
-        if text.count("\n") >= best.count("\n"):
-            best = text
-    return best
+def steady(folder: Path) -> str:
+    """The last graph compiled that has half the lines of the largest."""
+    graphs = [path.read_text() for path in sorted(folder.glob("*/00-capture.ir"))]
+    most = max(text.count("\n") for text in graphs)
+    return [text for text in graphs if text.count("\n") >= most / 2][-1]
 
 
 def capture(name: str) -> None:
@@ -221,16 +330,17 @@ def capture(name: str) -> None:
         env = {**os.environ, "MYCELYA_DUMP": folder}
         command = [sys.executable, __file__, "--run", name]
         subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
-        text = largest(Path(folder))
+        text = steady(Path(folder))
     text = re.sub(r"(# |^graph )\S*/", r"\1", text, flags=re.MULTILINE)
-    (HERE / "corpus" / f"{name}.ir").write_text(text)
+    kind = "corpus" if name in MODELS else "budgets"
+    (HERE / kind / f"{name}.ir").write_text(text)
     print(name, text.count("\n"), "lines")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         torch.manual_seed(1)
-        MODELS[sys.argv[2]]()
+        {**MODELS, **BUDGETS}[sys.argv[2]]()
     else:
-        for model in sys.argv[1:] or MODELS:
+        for model in sys.argv[1:] or [*MODELS, *BUDGETS]:
             capture(model)

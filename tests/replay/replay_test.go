@@ -8,6 +8,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,7 +16,7 @@ var update = flag.Bool("update", false, "write summary.txt")
 
 // TestSummary: what becomes of the corpus is what summary.txt says. A change of the compiler that changes it shows what it has done.
 func TestSummary(t *testing.T) {
-	all, err := Compile("corpus", 2)
+	all, err := Compile("corpus", 2, 0)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(all), 10)
 	got := Text(all)
@@ -29,4 +30,24 @@ func TestSummary(t *testing.T) {
 		require.LessOrEqual(t, r.Moved, r.Apart, r.Name)
 		require.Less(t, r.Kernels, r.Calls, "%s: nothing is fused", r.Name)
 	}
+}
+
+// budgets are numbers of kernels that are promised. What is no kernel of ours, a matrix product or attention, counts too.
+var budgets = map[string]int{
+	"adam": 2, "adamw": 2,
+	"block": 5 + 6, // four products, attention, and the rest
+	"chain": 1, "cross_entropy": 2, "layer_norm": 1, "masked_softmax": 1, "rms_norm": 1, "rotary": 1, "shuffled": 1, "swiglu": 1,
+	"unused": 0,
+}
+
+// TestBudgets: pieces of programs take no more kernels than promised.
+func TestBudgets(t *testing.T) {
+	all, err := Compile("budgets", 2, 0)
+	require.NoError(t, err)
+	for _, r := range all {
+		most, ok := budgets[r.Name]
+		require.True(t, ok, "budgets/%s.ir has no number", r.Name)
+		assert.LessOrEqual(t, r.Kernels, most, "%s: %q", r.Name, r.Groups)
+	}
+	assert.Len(t, all, len(budgets))
 }

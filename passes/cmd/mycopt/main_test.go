@@ -98,7 +98,7 @@ func TestRules(t *testing.T) {
 	assert.Empty(t, errs)
 	status, _, errs = call(signs, "-without=NegOfNge")
 	assert.Equal(t, 2, status)
-	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, dce, order, fuse; the rules`)
+	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, fold, dce, order, fuse; the rules`)
 	_, _, errs = call("", "-help")
 	assert.Contains(t, errs, "\n           NegOfNeg        neg (neg x) -> x\n")
 }
@@ -174,7 +174,7 @@ func TestErrors(t *testing.T) {
 		{"", []string{path}, 1, "mycopt: " + path + ":2:20: expected a value defined above, found %1\n"},
 		{"graph x y {\n} }", nil, 1, "mycopt: stdin:2:3: expected the end of the line, found \"}\"\n"},
 		{strings.Replace(twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, \"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
-		{twice, []string{"-passes=fused"}, 1, "no pass \"fused\"; the passes are [views cse simplify dce order fuse]"},
+		{twice, []string{"-passes=fused"}, 1, "no pass \"fused\"; the passes are [views cse simplify fold dce order fuse]"},
 		{"", []string{"nothing.ir"}, 1, "nothing.ir: no such file"},
 		{"", []string{"-fast"}, 2, "usage: mycopt [flags] [file.ir ...]"},
 		{"", []string{"-h"}, 0, "cse      one value for what is computed twice"},

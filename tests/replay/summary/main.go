@@ -3,10 +3,12 @@
 
 // Summary prints what became of the graphs of a folder.
 //
-//	go run ./tests/replay/summary tests/replay/corpus
+//	go run ./tests/replay/summary [-json] [-repeats=N] tests/replay/corpus
 package main
 
 import (
+	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 
@@ -14,14 +16,21 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: summary FOLDER")
+	asJSON := flag.Bool("json", false, "print a JSON array, with the times")
+	repeats := flag.Int("repeats", 0, "measure the time of each graph that many times")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: summary [-json] [-repeats=N] FOLDER")
 		os.Exit(2)
 	}
-	all, err := replay.Compile(os.Args[1], 0)
+	all, err := replay.Compile(flag.Arg(0), 0, *repeats)
+	if err == nil && *asJSON {
+		err = json.NewEncoder(os.Stdout).Encode(all)
+	} else if err == nil {
+		fmt.Print(replay.Text(all))
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "summary:", err)
 		os.Exit(1)
 	}
-	fmt.Print(replay.Text(all))
 }

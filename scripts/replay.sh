@@ -1,0 +1,27 @@
+#!/bin/sh
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+#
+# Compiles the replay corpus as it is here, with the compiler of another commit and with this one, and prints what differs: nodes,
+# kernels, steps, buffers, bytes moved, groups. A refactor promises an empty diff.
+#
+#   scripts/replay.sh [COMMIT]     the merge base with main, or where HEAD is main, the commit before it
+set -eu
+cd "$(dirname "$0")/.."
+base=${1:-$(git merge-base HEAD main)}
+if [ $# = 0 ] && [ "$base" = "$(git rev-parse HEAD)" ] && git diff --quiet HEAD; then
+  base=HEAD~1
+fi
+folder=$(mktemp -d)
+trap 'git worktree remove --force "$folder/base" 2>/dev/null; rm -rf "$folder"' EXIT
+git worktree add -q --detach "$folder/base" "$base"
+corpus=$PWD/tests/replay/corpus
+if [ ! -d "$folder/base/tests/replay/summary" ]; then
+  echo "replay: $(git rev-parse --short "$base") has no tests/replay/summary to compare with" >&2
+  exit 2
+fi
+(cd "$folder/base" && go run ./tests/replay/summary "$corpus") >"$folder/before"
+go run ./tests/replay/summary "$corpus" >"$folder/after"
+if diff -U 1 "$folder/before" "$folder/after"; then
+  echo "replay: the corpus compiles to the same as at $(git rev-parse --short "$base")"
+fi
