@@ -35,7 +35,7 @@ def measure(repeats: int) -> list[dict]:
 def table(graphs: list[dict]) -> str:
     """The rows as markdown."""
     lines = [
-        "| graph | ops | after | ms | µs / op | launches | kernels | MiB apart | moved |",
+        "| graph | ops | after | ms | µs/op | launches | kernels | MiB apart | moved |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for g in graphs:

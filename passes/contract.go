@@ -46,9 +46,12 @@ func (d *dag) find(v int) int {
 // ones whose memory traffic counts, and merges stay linear in the size of the graph.
 const far = 400
 
+// farLists is that for the tensors of lists: what an operator does to one stands as far from what the next does to it as the lists are long.
+const farLists = 2000
+
 // check says what stands in the way of making a and b one, "" if nothing does. After it, the marks of seen are those vertices between them
 // that come after the first.
-func (d *dag) check(a, b int) string {
+func (d *dag) check(a, b int, far int32) string {
 	a, b = d.find(a), d.find(b)
 	if a == b {
 		return ""

@@ -192,13 +192,17 @@ func (f *fuser) try(user ir.NodeID, operand ir.ValueID) {
 		refuse(why)
 		return
 	}
+	limit := int32(far)
+	if f.clusters[a].list && f.clusters[b].list {
+		limit = farLists
+	}
 	// The views between them go along: they stand between otherwise.
 	for _, view := range f.between(a, b) {
 		for _, d := range [...]struct {
 			d    *dag
 			x, y int
 		}{{f.prims, int(def), int(view)}, {f.whole, int(f.of[def]), int(f.of[view])}} {
-			if why = d.d.check(d.x, d.y); why != "" {
+			if why = d.d.check(d.x, d.y, limit); why != "" {
 				refuse(why)
 				return
 			}
@@ -212,8 +216,8 @@ func (f *fuser) try(user ir.NodeID, operand ir.ValueID) {
 		}
 	}
 	b = f.prims.find(int(user))
-	if why = f.prims.check(a, b); why == "" {
-		why = f.whole.check(int(f.of[def]), int(f.of[user]))
+	if why = f.prims.check(a, b, limit); why == "" {
+		why = f.whole.check(int(f.of[def]), int(f.of[user]), limit)
 	}
 	if why != "" {
 		refuse(why)
@@ -288,7 +292,7 @@ func (f *fuser) alike(g *ir.Graph) {
 			continue
 		}
 		kind := f.kind(c)
-		if before, ok := last[kind]; ok && f.whole.check(int(before), int(of)) == "" {
+		if before, ok := last[kind]; ok && f.whole.check(int(before), int(of), far) == "" {
 			f.whole.merge(int(before), int(of))
 		}
 		last[kind] = of
@@ -327,7 +331,7 @@ func (f *fuser) pair(x, y ir.NodeID, v ir.ValueID) {
 		return
 	}
 	m, why := f.fit(ca, cb, r)
-	if why == "" && f.prims.check(a, b) == "" && f.whole.check(int(f.of[x]), int(f.of[y])) == "" {
+	if why == "" && f.prims.check(a, b, far) == "" && f.whole.check(int(f.of[x]), int(f.of[y]), far) == "" {
 		f.whole.merge(int(f.of[x]), int(f.of[y]))
 		f.unite(a, b, m)
 	}

@@ -262,8 +262,9 @@ func foreach(g *ir.Graph, id ir.NodeID) ([]item, bool) {
 		return nil, false
 	}
 	items := make([]item, count)
+	names := []string{base + ".Tensor", base + ".Scalar", base, base + ".Tensor_Scalar"}
 	for i := range items {
-		it := item{names: []string{base + ".Tensor", base + ".Scalar", base, base + ".Tensor_Scalar"}}
+		it := item{names: names, args: make([]ir.Arg, 0, len(args)+1)}
 		for _, a := range args {
 			if list := a.Kind == ir.ArgList; list && len(g.List(a)) == count {
 				a = g.List(a)[i]
