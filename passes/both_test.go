@@ -1,0 +1,70 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package passes_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+)
+
+// recorded gives each computing node of a graph a record, as capture does.
+func recorded(t *testing.T, text string) *ir.Graph {
+	g, err := ir.Parse(text)
+	require.NoError(t, err)
+	for i := range g.Nodes {
+		g.Nodes[i].Record = int32(i)
+	}
+	return g
+}
+
+// TestBoth: the group is computed as recorded and in own ops, from what was recorded, and compared node by node; what draws runs once; what
+// has uninitialised operands isn't compared.
+func TestBoth(t *testing.T) {
+	before := recorded(t, `graph model.py:1 sync {
+  dims a=4@0
+  %0: f32[a] = input 0
+  %1: f32[a] = exp %0
+  %2: f32[a] = aten.silu %1
+  %3: f64[] = param 1
+  %4: f32[a], %5: b8[a] = aten.native_dropout %2 %3 true !rng
+  %6: f32[a] = aten.mm %4 %4
+  %7: f32[a] = empty
+  %8: f32[a] = relu %7
+  %9: f32[a] = neg %8
+  output %4 -> s1
+  output %6 -> s2
+  output %9 -> s3
+}
+`)
+	after, err := passes.Run(before, passes.Options{Check: 1})
+	require.NoError(t, err)
+	g := passes.Both(before, after)
+	require.NoError(t, ir.Verify(g))
+	text := g.String()
+	require.Equal(t, 1, strings.Count(text, "!rng"))
+	require.Equal(t, 1, strings.Count(text, "aten.mm"))
+	_, added, _ := strings.Cut(text, "aten.zero_ ")
+	var lines []string
+	for line := range strings.Lines(added) {
+		if _, op, ok := strings.Cut(line, " = "); ok && !strings.HasPrefix(op, "input") {
+			lines = append(lines, strings.TrimSpace(op))
+		}
+	}
+	assert.Equal(t, []string{
+		"param 1",
+		"exp %12",
+		"mycelya.expect_close %11! %14 %1 [%12] \"exp\" 0.0001",
+		"neg %1", "exp %16", "const 1", "add %17 %18", "div %1 %19",
+		"mycelya.expect_close %15! %20 %2 [%1] \"aten::silu\" 0.0001",
+		"empty", "relu %22", "neg %8",
+		"mycelya.after %4! %21", "mycelya.after %6! %21", "mycelya.after %9! %21",
+	}, lines)
+	assert.Equal(t, before.Outputs[1].Slot, g.Outputs[1].Slot)
+}
