@@ -175,5 +175,67 @@ TEST(Own, AttentionNeedsTheTokenOfItsForwardCall) {
   EXPECT_NE(errors[0].text.find("kept nothing for its gradient"), std::string::npos) << errors[0].text;
 }
 
+TEST(Literals, ATensorArgumentTakesANumberThatIsTheSameInEveryCall) {
+  Session s;
+  Builder b;
+  const uint64_t x = b.Fresh(MYC_I64, {2}), y = b.Fresh(MYC_I64, {2}), z = b.Fresh(MYC_F32, {2}),
+                 w = b.Fresh(MYC_BOOL, {2});
+  b.Call("aten::mul.Tensor", {T(x), Int(-3)}, {y});
+  b.Call("aten::mul.Tensor", {T(x), Float(0.5)}, {z});  // a Python number: an i64 becomes f32, not f64
+  b.Call("aten::eq.Tensor", {T(x), Bool(true)}, {w});
+  s.Upload(1, at::tensor({1, 5}, at::kLong));
+  for (int run = 0; run < 2; ++run) {
+    ASSERT_TRUE(s.Run(b, {}, {{0, 1}}, {{1, 2}, {2, 3}, {3, 4}}).empty());
+    EXPECT_TRUE(at::equal(Words64(s, 2, 2).tensor, at::tensor({-3, -15}, at::kLong)));
+    EXPECT_TRUE(at::equal(s.ReadF32(3, {2}).tensor, at::tensor({0.5f, 2.5f})));
+    EXPECT_TRUE(at::equal(s.Read(4, MYC_BOOL, c10::ScalarType::Bool, {2}, {1}).tensor,
+                          at::tensor({1, 0}, at::kLong).to(at::kBool)));
+    s.Free({2, 3, 4});
+  }
+}
+
+// The error that two values give when they are compared, "" if none; other is what they are made of.
+std::string Compared(const at::Tensor& got, const at::Tensor& want, const at::Tensor& other = at::tensor({0.f})) {
+  Session s;
+  Builder b;
+  const auto dtype = [](const at::Tensor& t) { return t.scalar_type() == at::kFloat ? MYC_F32 : MYC_I64; };
+  const uint64_t first = b.Fresh(MYC_I64, {}), out = b.Fresh(MYC_I64, {});
+  const uint64_t x = b.Fresh(dtype(got), {got.numel()}), y = b.Fresh(dtype(want), {want.numel()});
+  const uint64_t o = b.Fresh(MYC_F32, {1});
+  b.Call("mycelya::expect_close", {T(first), T(x), T(y), List(MYC_L_TENSORS, {T(o)}), Str("my::op"), Float(1e-4)});
+  b.Call("mycelya::after", {T(out), T(first)});
+  s.Upload(1, at::tensor(0, at::kLong));
+  s.Upload(2, at::tensor(7, at::kLong));
+  s.Upload(3, got);
+  s.Upload(4, want);
+  s.Upload(5, other);
+  const auto errors = s.Run(b, {}, {{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}}, {});
+  const Got read = s.Read(2, MYC_I64, c10::ScalarType::Long, {}, {});
+  EXPECT_EQ(errors.empty(), read.kind == MYC_OK) << "what comes after fails too";
+  return errors.empty() ? "" : errors[0].text;
+}
+
+TEST(Compare, FindsWhatDiffersByMoreThanRounding) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(Compared(at::tensor({1.f, inf, -inf, nan}), at::tensor({1.00001f, inf, -inf, nan})), "");
+  EXPECT_EQ(Compared(at::empty({0}), at::empty({0})), "");
+  EXPECT_EQ(Compared(at::tensor({3, 4}, at::kLong), at::tensor({3, 4}, at::kLong)), "");
+  const auto fails = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  fails(Compared(at::tensor({1.f, 2.f}), at::tensor({1.f, 2.1f})), "my::op gives other values");
+  fails(Compared(at::tensor({1.f, 2.f}), at::tensor({1.f, 2.1f})),
+        "element 1 of 2 is 2, and 2.1 by itself; 1 elements");
+  fails(Compared(at::tensor({1.f, nan}), at::tensor({1.f, 2.f})), "element 1 of 2 is nan");
+  fails(Compared(at::tensor({1.f, 2.f}), at::tensor({1.f, nan})), "and nan by itself");
+  fails(Compared(at::tensor({1.f, inf}), at::tensor({1.f, -inf})), "is inf, and -inf");
+  fails(Compared(at::tensor({1.f, inf}), at::tensor({1.f, 3e38f})), "is inf");
+  fails(Compared(at::tensor({3, 4}, at::kLong), at::tensor({3, 5}, at::kLong)), "element 1 of 2 is 4, and 5");
+  fails(Compared(at::tensor({3.f}), at::tensor({3.f, 4.f})), "gives Float[1]");
+  // What cancels: a hundred times what it should be, and yet no more than the rounding of what it is made of.
+  fails(Compared(at::tensor({1e-7f}), at::tensor({1e-9f})), "element 0 of 1");
+  EXPECT_EQ(Compared(at::tensor({1e-7f}), at::tensor({1e-9f}), at::tensor({1.f})), "");
+}
+
 }  // namespace
 }  // namespace mycelya::exec::test

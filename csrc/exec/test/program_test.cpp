@@ -110,8 +110,8 @@ TEST(Program, OperatorsAreLookedUp) {
 TEST(Program, ArgumentsMustFitTheSchema) {
   Session s;
   int32_t kind = 0;
-  EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0), Int(1)}, 1, &kind),
-            "BUG: argument mat2 of aten::mm takes Tensor, not an int.");
+  EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0), Str("x")}, 1, &kind),
+            "BUG: argument mat2 of aten::mm takes Tensor, not a string.");
   EXPECT_EQ(kind, MYC_E_TYPE);
   EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0)}, 1), "BUG: aten::mm is not given its argument mat2.");
   EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0), T(0), T(0)}, 1), "BUG: aten::mm takes 2 arguments, not 3.");
