@@ -196,26 +196,12 @@ func (f *fuser) try(user ir.NodeID, operand ir.ValueID) {
 	if f.clusters[a].list && f.clusters[b].list {
 		limit = farLists
 	}
-	// The views between them go along: they stand between otherwise.
-	for _, view := range f.between(a, b) {
-		for _, d := range [...]struct {
-			d    *dag
-			x, y int
-		}{{f.prims, int(def), int(view)}, {f.whole, int(f.of[def]), int(f.of[view])}} {
-			if why = d.d.check(d.x, d.y, limit); why != "" {
-				refuse(why)
-				return
-			}
-			if c := f.clusters[a]; d.d == f.prims {
-				d.d.merge(d.x, d.y)
-				a = f.prims.find(int(def))
-				f.clusters[a] = c
-			} else {
-				d.d.merge(d.x, d.y)
-			}
+	for _, view := range f.between(a, b) { // they stand in between otherwise
+		if why = f.absorb(def, view, limit); why != "" {
+			refuse(why)
+			return
 		}
 	}
-	b = f.prims.find(int(user))
 	if why = f.prims.check(a, b, limit); why == "" {
 		why = f.whole.check(int(f.of[def]), int(f.of[user]), limit)
 	}
@@ -234,6 +220,21 @@ func (f *fuser) try(user ir.NodeID, operand ir.ValueID) {
 	}
 	f.whole.merge(int(f.of[def]), int(f.of[user]))
 	f.unite(a, b, m)
+}
+
+// absorb makes a view one with what made the value that it is a view of.
+func (f *fuser) absorb(def, view ir.NodeID, limit int32) string {
+	if why := f.prims.check(int(def), int(view), limit); why != "" {
+		return why
+	}
+	if why := f.whole.check(int(f.of[def]), int(f.of[view]), limit); why != "" {
+		return why
+	}
+	c := f.cluster(def)
+	f.prims.merge(int(def), int(view))
+	f.clusters[f.prims.find(int(def))] = c
+	f.whole.merge(int(f.of[def]), int(f.of[view]))
+	return ""
 }
 
 // between lists the views of a's values that b uses.
