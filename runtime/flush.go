@@ -206,6 +206,9 @@ func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *v
 	if err != nil {
 		return nil, nil, changed, err
 	}
+	if e != nil && e.otherSizes(t) {
+		s.metrics.sizeMisses.Add(1)
+	}
 	if e == nil {
 		if first != nil {
 			s.metrics.hashCollisions.Add(1)

@@ -22,6 +22,7 @@ type metrics struct {
 	cuts            [len(Reasons)]atomic.Uint64
 	programHits     atomic.Uint64
 	programMisses   atomic.Uint64
+	sizeMisses      atomic.Uint64
 	hashCollisions  atomic.Uint64
 	programsResent  atomic.Uint64
 	messagesSent    atomic.Uint64
@@ -103,6 +104,7 @@ func (m *metrics) JSON() []byte {
 		"cuts":                 cuts,
 		"program_hits":         m.programHits.Load(),
 		"program_misses":       m.programMisses.Load(),
+		"size_misses":          m.sizeMisses.Load(),
 		"hash_collisions":      m.hashCollisions.Load(),
 		"programs_resent":      m.programsResent.Load(),
 		"compile_seconds":      time.Duration(m.compileNanosec.Load()).Seconds(),
@@ -132,7 +134,7 @@ func (m *metrics) reset() {
 	for i := range m.cuts {
 		m.cuts[i].Store(0)
 	}
-	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.hashCollisions, &m.programsResent, &m.messagesSent,
+	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions, &m.programsResent, &m.messagesSent,
 		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared, &m.bytesReceived, &m.roundTrips, &m.stalls, &m.errors} {
 		c.Store(0)
 	}

@@ -105,19 +105,27 @@ func (e *entry) needs(t *Trace) []bool {
 
 // fits returns the first variant whose outputs include all that the trace needs, and that is for its sizes.
 func (e *entry) fits(t *Trace) *variant {
-next:
 	for _, v := range e.variants {
-		for i, c := range e.changed {
-			if c && t.Alive[i] != 0 && !v.wanted[i] {
-				continue next
-			}
+		if e.gives(v, t) && v.compiled.Holds(t.Params) {
+			return v
 		}
-		if !v.compiled.Holds(t.Params) {
-			continue
-		}
-		return v
 	}
 	return nil
+}
+
+// gives says whether the outputs of a variant include all that a trace needs.
+func (e *entry) gives(v *variant, t *Trace) bool {
+	for i, c := range e.changed {
+		if c && t.Alive[i] != 0 && !v.wanted[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// otherSizes says whether a variant would fit a trace but for the sizes that it relies on.
+func (e *entry) otherSizes(t *Trace) bool {
+	return slices.ContainsFunc(e.variants, func(v *variant) bool { return e.gives(v, t) && !v.compiled.Holds(t.Params) })
 }
 
 // union is what a new variant should have as outputs, so that it fits wherever an older one did: a loop whose liveness

@@ -355,9 +355,11 @@ def test_sizes_that_a_program_relies_on():
 
     torch.mycelya.synchronize()
     before = misses()
+    torch.mycelya.reset_metrics()
     sizes = [((2, 3), 6), ((2, 3), 4), ((4, 5), 20), ((4, 5), 3), ((2, 3), 6)]
     for size, n in sizes:
         x = torch.randn(size)
         torch.testing.assert_close(last(x.to(DEVICE), n).cpu(), last(x, n))
     assert misses() - before == 2
+    assert torch.mycelya.metrics()["size_misses"] == 1
     assert "which is for sizes of which" in torch.mycelya.explain()
