@@ -50,6 +50,16 @@ func (g *Graph) NodeString(id NodeID) string {
 	return p.b.String()
 }
 
+// NodeStrings is NodeString for many nodes of a graph that doesn't change meanwhile: it looks for the names of sizes once.
+func (g *Graph) NodeStrings() func(NodeID) string {
+	p := g.printer()
+	return func(id NodeID) string {
+		p.b.Reset()
+		p.node(id)
+		return p.b.String()
+	}
+}
+
 // TypeString is a type in the text form.
 func (g *Graph) TypeString(t Type) string {
 	p := g.printer()

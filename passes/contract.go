@@ -17,7 +17,10 @@ type dag struct {
 // newDAG has vertices in a topological order, nil that of their numbers.
 func newDAG(n int, order []int32) *dag {
 	d := &dag{up: make([]int32, n), next: make([][]int32, n), place: make([]int32, n), order: make([]int32, n), seen: make([]int32, n)}
+	const most = 4 // edges of a vertex, without memory of its own
+	edges := make([]int32, most*n)
 	for i := range d.up {
+		d.next[i] = edges[most*i : most*i : most*(i+1)]
 		v := int32(i)
 		if order != nil {
 			v = order[i]

@@ -32,6 +32,9 @@ func (c *candidate) call() string {
 
 // literal makes a value of a literal number.
 func (c *candidate) literal(a ir.Arg) ir.ValueID {
+	if c.try {
+		return 0
+	}
 	d := map[ir.ArgKind]ir.DType{ir.ArgInt: ir.I64, ir.ArgFloat: ir.F64, ir.ArgBool: ir.Bool}[a.Kind]
 	id := c.g.Add(ir.Node{Op: ir.OpConst, Record: c.node.Record, Origin: c.node.Origin}, []ir.Arg{a}, []ir.Type{{DType: d, Dims: []ir.Dim{}}})
 	return c.g.Nodes[id].First

@@ -52,9 +52,11 @@ func newFuser(e *decomp.Expansion, g *ir.Graph) *fuser {
 			segment++
 		}
 		f.segment[i] = segment
-		for _, v := range p.Operands(id) {
-			f.prims.edge(int(p.Def[v]), i)
-		}
+		p.EachArg(id, func(a ir.Arg) {
+			if a.Kind == ir.ArgValue {
+				f.prims.edge(int(p.Def[a.V]), i)
+			}
+		})
 		f.fusable[i] = primitive(p, id)
 	}
 	for i := len(p.Nodes) - 1; i >= 0; i-- {

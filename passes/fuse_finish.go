@@ -4,6 +4,7 @@
 package passes
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,37 +15,34 @@ import (
 // lonely notes the composite operators that meet others, but need more loop nests of their own than the one that they would be
 // whole: then the primitives of the others are better off without them. It says whether there are any.
 func (f *fuser) lonely(keep map[ir.NodeID]string) bool {
-	type meeting struct {
-		alone  map[string]bool // kinds of clusters of its own
-		shared bool
-	}
-	met := map[ir.NodeID]*meeting{}
-	for i := range f.g.Nodes {
-		if !f.fusable[i] || f.prims.find(i) != i {
+	nodes := len(f.whole.up)
+	alone := make([][]*cluster, nodes) // by node: the clusters of it and of no other
+	shared := make([]bool, nodes)
+	for i, is := range f.fusable {
+		if !is || f.prims.find(i) != i {
 			continue
 		}
 		c := f.clusters[i]
-		nodes := map[ir.NodeID]bool{}
-		for _, id := range c.members {
-			nodes[f.of[id]] = true
+		of := f.of[c.members[0]]
+		if !slices.ContainsFunc(c.members, func(id ir.NodeID) bool { return f.of[id] != of }) {
+			alone[of] = append(alone[of], c)
+			continue
 		}
-		for id := range nodes {
-			m := met[id]
-			if m == nil {
-				m = &meeting{alone: map[string]bool{}}
-				met[id] = m
-			}
-			if len(nodes) > 1 {
-				m.shared = true
-			} else {
-				m.alone[f.kind(c)] = true
-			}
+		for _, id := range c.members {
+			shared[f.of[id]] = true
 		}
 	}
 	found := false
-	for id, m := range met {
-		if m.shared && len(m.alone) > 1 {
-			keep[id] = fmt.Sprintf("it would take %d more kernels of its own", len(m.alone))
+	for id, clusters := range alone {
+		if !shared[id] || len(clusters) < 2 {
+			continue
+		}
+		kinds := map[string]bool{}
+		for _, c := range clusters {
+			kinds[f.kind(c)] = true
+		}
+		if len(kinds) > 1 {
+			keep[ir.NodeID(id)] = fmt.Sprintf("it would take %d more kernels of its own", len(kinds))
 			found = true
 		}
 	}
@@ -152,11 +150,7 @@ func (f *fuser) finish(g *ir.Graph, r *rules) *ir.Graph {
 		out.Nodes[i].Group = group[id]
 	}
 	out.Groups = groups
-	for _, q := range f.requires {
-		if group[q.of] != 0 {
-			addRequire(out, q.Require)
-		}
-	}
+	out.Requires = f.required(out, group)
 	return out
 }
 
@@ -181,13 +175,30 @@ func (f *fuser) launches(clusters []*cluster) []ir.Template {
 	return out
 }
 
-func addRequire(g *ir.Graph, r ir.Require) {
-	for _, have := range g.Requires {
-		if g.SameDims(have.Left, r.Left) && g.SameDims(have.Right, r.Right) {
-			return
+// required are the facts of groups, each once.
+func (f *fuser) required(g *ir.Graph, group []uint32) []ir.Require {
+	out := slices.Clone(g.Requires)
+	seen := map[string]bool{}
+	key := func(r ir.Require) string {
+		b := make([]byte, 0, 64)
+		for _, side := range [...][]ir.Dim{r.Left, r.Right} {
+			for _, d := range side {
+				b = binary.AppendVarint(b, int64(g.Find(d)))
+			}
+			b = append(b, 0) // 0 is no symbol, and no size of a product that is required
+		}
+		return string(b)
+	}
+	for _, r := range out {
+		seen[key(r)] = true
+	}
+	for _, q := range f.requires {
+		if k := key(q.Require); group[q.of] != 0 && !seen[k] {
+			seen[k] = true
+			out = append(out, q.Require)
 		}
 	}
-	g.Requires = append(g.Requires, r)
+	return out
 }
 
 // Refusal is two nodes, of which the one makes an operand of the other, that kernels could compute together and don't, or one that
@@ -211,12 +222,13 @@ func (f *fuser) explain(g *ir.Graph, r *rules, group []uint32) {
 	if !r.explain {
 		return
 	}
+	text := g.NodeStrings()
 	for id, why := range f.expansion.Whole {
 		if why == "" && g.Nodes[id].Op == ir.OpCall {
 			why = "it meets nothing that a kernel could compute with it"
 		}
 		if why != "" && group[id] == 0 {
-			r.refused = append(r.refused, Refusal{To: g.NodeString(ir.NodeID(id)), Origin: g.Nodes[id].Origin, Why: why})
+			r.refused = append(r.refused, Refusal{To: text(ir.NodeID(id)), Origin: g.Nodes[id].Origin, Why: why})
 		}
 	}
 	seen := map[[2]ir.NodeID]bool{}
@@ -226,7 +238,7 @@ func (f *fuser) explain(g *ir.Graph, r *rules, group []uint32) {
 			continue
 		}
 		seen[[2]ir.NodeID{from, to}] = true
-		r.refused = append(r.refused, Refusal{g.NodeString(from), g.NodeString(to), g.Nodes[to].Origin, one.why})
+		r.refused = append(r.refused, Refusal{text(from), text(to), g.Nodes[to].Origin, one.why})
 	}
 }
 

@@ -271,7 +271,29 @@ func (f *fuser) fit(a, b *cluster, r relation) (merging, string) {
 	default:
 		return m, "its user needs a part of its loop only"
 	}
+	if m.into && !r.parts && len(frameA) == len(frameB) && len(a.members) > len(b.members) && !slices.Contains(m.along, -1) {
+		m.invert() // the same, with less to move
+	}
 	return m, ""
+}
+
+// invert turns a mapping of all dims round.
+func (m *merging) invert() {
+	along := make([]int8, len(m.along))
+	for i, to := range m.along {
+		along[to] = int8(i)
+	}
+	m.along, m.into = along, false
+}
+
+// identity says whether the mapping changes no dim.
+func (m *merging) identity() bool {
+	for i, to := range m.along {
+		if int(to) != i {
+			return false
+		}
+	}
+	return true
 }
 
 // implied says whether two sizes are equal by what a relation requires.
@@ -367,8 +389,9 @@ func (f *fuser) unite(a, b int, m merging) {
 		frames[i] = int8(len(base.frames))
 		base.frames = append(base.frames, other.frames[i])
 	}
+	identity := m.identity()
 	move := func(p *place) {
-		if p.frame == at && !m.flat {
+		if p.frame == at && !m.flat && !identity {
 			along := make([]int8, len(p.along))
 			for i, d := range p.along {
 				along[i] = -1

@@ -49,6 +49,7 @@ type candidate struct {
 	storages []int32 // by value of g: how many nodes have it, or a window on it, as operand, and outputs
 	is       ir.ValueID
 	found    bool
+	try      bool // whether a rule applies is all that is asked: g is not to be changed
 }
 
 // rewrite gives each node of a graph to the rules of its op, again for as long as one applies, in order: a rule sees operands
@@ -60,6 +61,9 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 	}
 	written := writtenRoots(g)
 	uses := rootUses(g)
+	if !r.any(g, written, uses) {
+		return g
+	}
 	c := candidate{written: make([]bool, 0, len(g.Types)), storages: make([]int32, 0, len(g.Types))}
 	out := g.Rebuild(func(out *ir.Graph, old *ir.Node, node *ir.Node, args []ir.Arg, results []ir.Type) ([]ir.Arg, ir.ValueID, bool) {
 		for len(c.written) < len(out.Types) {
@@ -81,10 +85,27 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 		c.storages = append(c.storages, uses[old.First:old.First+ir.ValueID(old.N)]...)
 		return args, 0, false
 	})
-	if len(r.fired) == 0 {
-		return g
-	}
 	return out
+}
+
+// any says whether a rule would apply to a graph: mostly none does, and then nothing has to be made.
+func (r *rules) any(g *ir.Graph, written []bool, uses []int32) bool {
+	c := candidate{g: g, written: written, storages: uses, try: true}
+	for id := range g.Nodes {
+		n := &g.Nodes[id]
+		rules := r.byOp[n.Op]
+		if len(rules) == 0 || n.N != 1 || n.Flags != 0 || written[g.Root(n.First)] {
+			continue
+		}
+		c.t, c.found = g.Types[n.First], false
+		for _, rule := range rules {
+			c.node, c.args = *n, g.NodeArgs(ir.NodeID(id))
+			if rule.apply(&c) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // rootUses counts by value the operands that it, or a window on it, is, and the outputs.

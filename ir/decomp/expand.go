@@ -29,6 +29,9 @@ const None = ^ir.ValueID(0)
 func Expand(g *ir.Graph, keep map[ir.NodeID]string) *Expansion {
 	w := &writer{g: g, keep: keep, e: &Expansion{Graph: g.Bare(), To: make([]ir.ValueID, len(g.Types)), Whole: make([]string, len(g.Nodes)), List: make([]bool, len(g.Nodes))}}
 	w.out = w.e.Graph
+	w.out.Nodes, w.out.Types = make([]ir.Node, 0, 2*len(g.Nodes)), make([]ir.Type, 0, 2*len(g.Types))
+	w.out.Def, w.out.Args = make([]ir.NodeID, 0, 2*len(g.Types)), make([]ir.Arg, 0, 2*len(g.Args))
+	w.e.Of = make([]ir.NodeID, 0, 2*len(g.Nodes))
 	for v := range w.e.To {
 		w.e.To[v] = None
 	}
