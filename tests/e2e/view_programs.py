@@ -1053,9 +1053,12 @@ def to_and_from_the_cpu(s: Draft) -> Lines:
         return None
     there = ramp(shape, dtype, s.pick(3)).replace(", device=d", "")
     copy = f"{x}.to('cpu', copy=True)"
+    # A number from the CPU fills, as on CUDA; on the CPU itself it is copied, which
+    # memory that several elements share refuses.
+    number = not shape and not dense(s[x])
     return s.one(
         f"{x}.copy_({there})",
-        f"{x}[...] = {there}",
+        f"{x}.copy_({there})" if number else f"{x}[...] = {there}",
         f"{s.new()} = {there}.clone().to(d)",
         f"seen.append(torch.zeros(2).copy_({copy}.sum()).tolist())",
         f"seen.append({copy}.neg().mT.tolist())",
