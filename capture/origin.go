@@ -4,9 +4,6 @@
 package capture
 
 import (
-	"path"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/mycelya/mycelya/ir"
@@ -70,22 +67,13 @@ func (t *Table) Origin(number, offset uint32) ir.Origin {
 	return o
 }
 
-// label is the short form of a place, "train.py:41"; "" when it isn't known.
-func label(o ir.Origin) string {
-	if o.File == "" {
-		return ""
-	}
-	name := path.Base(strings.ReplaceAll(o.File, `\`, "/"))
-	return strings.Join(strings.Fields(name), "_") + ":" + strconv.Itoa(o.Line)
-}
-
 // name is what a trace's graph is called: the place that asked for the cut, else that of the last record with a known one.
 func (t *Table) name(tr *Trace) string {
-	if s := label(t.Origin(tr.ReasonOrigin[0], tr.ReasonOrigin[1])); s != "" {
+	if s := t.Origin(tr.ReasonOrigin[0], tr.ReasonOrigin[1]).Label(); s != "" {
 		return s
 	}
 	for i := len(tr.Origins) - 2; i >= 0; i -= 2 {
-		if s := label(t.Origin(tr.Origins[i], tr.Origins[i+1])); s != "" {
+		if s := t.Origin(tr.Origins[i], tr.Origins[i+1]).Label(); s != "" {
 			return s
 		}
 	}

@@ -118,7 +118,7 @@ func (r *reader) window(it *item) window {
 
 // place is where record n was made: "train.py:41", or "an unknown place".
 func (r *reader) place(n int) string {
-	if s := label(r.names.Origin(r.t.Origins[2*n], r.t.Origins[2*n+1])); s != "" {
+	if s := r.names.Origin(r.t.Origins[2*n], r.t.Origins[2*n+1]).Label(); s != "" {
 		return s
 	}
 	return "an unknown place"

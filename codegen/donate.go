@@ -62,14 +62,14 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 
 // gives says whether the result of a node can lie where an operand does.
 func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
-	if p.isNumber(v) || !p.covers(v) {
+	if p.g.Immediate(v) || !p.covers(v) {
 		return false
 	}
 	result := p.g.Nodes[node].First
 	root := p.u.root[v]
 	at := p.at[root]
 	b := &p.buffers[at.buffer]
-	if !at.full || b.pinned || !p.g.SameType(p.g.Types[v], p.g.Types[result]) || p.repeats(p.g.Types[v]) {
+	if !at.full || b.pinned || !p.g.SameType(p.g.Types[v], p.g.Types[result]) || p.g.Repeats(p.g.Types[v]) {
 		return false
 	}
 	for _, w := range b.residents {
@@ -83,7 +83,7 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 	}
 	same := true
 	p.g.Uses(node, func(w *ir.ValueID, _ bool) {
-		if *w == v || p.isNumber(*w) || p.at[p.u.root[*w]].buffer != at.buffer {
+		if *w == v || p.g.Immediate(*w) || p.at[p.u.root[*w]].buffer != at.buffer {
 			return
 		}
 		window, err := p.locate(*w)
@@ -115,16 +115,6 @@ func without1(dims []ir.Dim) []ir.Dim {
 		}
 	}
 	return out
-}
-
-// repeats says whether a geometry has one element in several places. PyTorch refuses to write it; results never have one.
-func (p *planner) repeats(t ir.Type) bool {
-	for i, s := range t.Strides {
-		if p.g.Same(s, ir.Const(0)) && !p.g.Same(t.Dims[i], ir.Const(1)) {
-			return true
-		}
-	}
-	return false
 }
 
 // leaves says whether the content that begins as a value ends, through writes in place, in an output for another storage than

@@ -16,7 +16,7 @@ func (p *planner) outputs() error {
 	taken := make([]bool, len(p.buffers), len(p.buffers)+len(p.g.Outputs))
 	chosen := make([]int, len(p.g.Outputs))
 	for i, o := range p.g.Outputs {
-		if p.isNumber(o.Value) {
+		if p.g.Immediate(o.Value) {
 			return fmt.Errorf("output %d is a number", o.Slot)
 		}
 		at, err := p.locate(o.Value) // may copy a root into a buffer of its own

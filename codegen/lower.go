@@ -115,7 +115,7 @@ func (p *planner) update(id ir.NodeID) error {
 		return nil
 	}
 	base, with := ir.ValueID(p.g.Args[n.ArgLo].V), ir.ValueID(p.g.Args[n.ArgLo+1].V)
-	if p.isNumber(base) {
+	if p.g.Immediate(base) {
 		return fmt.Errorf("its base is a number")
 	}
 	if err := p.settle(id); err != nil {
@@ -130,7 +130,7 @@ func (p *planner) update(id ir.NodeID) error {
 		at = p.materialise(base)
 		offset, _ = p.shift(base, at, n.Offset, p.g.Types[with].DType)
 	}
-	if !p.isNumber(with) {
+	if !p.g.Immediate(with) {
 		src, err := p.locate(with)
 		if err != nil {
 			return err
@@ -154,7 +154,7 @@ func (p *planner) update(id ir.NodeID) error {
 // patch writes a value into a window.
 func (p *planner) patch(to place, with ir.ValueID) error {
 	dst := p.tensor(to, p.g.Types[with])
-	if !p.isNumber(with) {
+	if !p.g.Immediate(with) {
 		src, err := p.locate(with)
 		if err != nil {
 			return err
@@ -236,7 +236,7 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 		if _, ok := targets[root]; ok || !write || err != nil {
 			return
 		}
-		if p.isNumber(*v) {
+		if p.g.Immediate(*v) {
 			err = fmt.Errorf("it writes a number")
 			return
 		}

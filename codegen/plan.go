@@ -174,7 +174,7 @@ func (p *planner) locate(v ir.ValueID) (place, error) {
 func (p *planner) settle(node ir.NodeID) error {
 	var err error
 	p.g.Uses(node, func(v *ir.ValueID, _ bool) {
-		if err == nil && !p.isNumber(*v) {
+		if err == nil && !p.g.Immediate(*v) {
 			_, err = p.locate(*v)
 		}
 	})
@@ -249,11 +249,6 @@ func (p *planner) freeDead(node ir.NodeID) {
 		p.emit(&pb.Step{Kind: &pb.Step_Free{Free: &pb.Free{Buffer: uint32(i)}}})
 	}
 	p.touched = p.touched[:0]
-}
-
-func (p *planner) isNumber(v ir.ValueID) bool {
-	op := p.g.Nodes[p.g.Def[v]].Op
-	return op == ir.OpParam || op == ir.OpScalar || op == ir.OpConst
 }
 
 func (p *planner) title(id ir.NodeID) string {

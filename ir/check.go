@@ -230,8 +230,8 @@ func (c *checker) operand(id NodeID, a Arg) error {
 	if !g.Types[a.V].DType.Valid() {
 		return fmt.Errorf("%%%d is undefined", a.V)
 	}
-	if op := g.Nodes[def].Op; a.Write && (op == OpParam || op == OpScalar || op == OpConst) {
-		return fmt.Errorf("%%%d is written, but it is a %s", a.V, op)
+	if a.Write && g.Immediate(ValueID(a.V)) {
+		return fmt.Errorf("%%%d is written, but it is a %s", a.V, g.Nodes[def].Op)
 	}
 	return nil
 }
@@ -348,8 +348,8 @@ func (c *checker) memory(n *Node, t Type) error {
 		return nil
 	}
 	x := ValueID(args[0].V)
-	if op := g.Nodes[g.Def[x]].Op; op == OpParam || op == OpScalar || op == OpConst {
-		return fmt.Errorf("%%%d is a %s: it has no storage", x, op)
+	if g.Immediate(x) {
+		return fmt.Errorf("%%%d is a %s: it has no storage", x, g.Nodes[g.Def[x]].Op)
 	}
 	if n.Op == OpUpdate && g.Root(x) != x { // a resize takes its storage as bytes: u8[old], a view of any storage of another type
 		return fmt.Errorf("%%%d is a view: %s needs a whole storage", x, n.Op)
@@ -483,8 +483,7 @@ func (c *checker) output(i int) error {
 	if !g.Types[o.Value].DType.Valid() {
 		return fmt.Errorf("%%%d is undefined", o.Value)
 	}
-	switch op := g.Nodes[g.Def[o.Value]].Op; op {
-	case OpView, OpParam, OpScalar, OpConst:
+	if op := g.Nodes[g.Def[o.Value]].Op; op == OpView || g.Immediate(o.Value) {
 		return fmt.Errorf("%%%d is a %s, not a whole storage", o.Value, op)
 	}
 	for _, p := range g.Outputs[:i] {

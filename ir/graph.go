@@ -5,6 +5,12 @@
 // parser, and a verifier. It knows nothing of PyTorch's API, of buffers, of wires, and never imports another package of ours.
 package ir
 
+import (
+	"path"
+	"strconv"
+	"strings"
+)
+
 // ValueID names an SSA value of a graph, NodeID the node that makes it. Both count from 0 in creation order.
 type (
 	ValueID uint32
@@ -46,6 +52,15 @@ func Value(v ValueID) Arg { return Arg{Kind: ArgValue, V: int64(v)} }
 type Origin struct {
 	File string
 	Line int
+}
+
+// Label is the short form of a place, "train.py:41", one word; "" if it isn't known.
+func (o Origin) Label() string {
+	if o.File == "" {
+		return ""
+	}
+	name := path.Base(strings.ReplaceAll(o.File, `\`, "/"))
+	return strings.Join(strings.Fields(name), "_") + ":" + strconv.Itoa(o.Line)
 }
 
 // Flags of a node beyond what its op says.

@@ -17,6 +17,12 @@ func (g *Graph) IsNumber(a Arg) bool {
 	return op == OpParam || op == OpConst
 }
 
+// Immediate says whether a value is a number that a program has, or is given with each call: it is nowhere in memory.
+func (g *Graph) Immediate(v ValueID) bool {
+	op := g.Nodes[g.Def[v]].Op
+	return op == OpParam || op == OpScalar || op == OpConst
+}
+
 // Infer gives the type of an own op's result, in contiguous memory. dtype is used only by ops whose result type says it
 // (cast), or, if it is a float, as the default dtype where integers become floats.
 func (g *Graph) Infer(op Op, args []Arg, dtype DType) (Type, error) {

@@ -10,9 +10,10 @@ type over struct {
 	out  string // has one argument more, at the end: what it overwrites. "" if it would compute elsewhere and copy, or is never wanted
 }
 
-// overs has a row for each form of an elementwise op or fill, and for operators that are no own op and elementwise. PyTorch has no rule for these names: pow_'s overloads are not those
-// of pow, fills are two operators with one in-place form, and out= overloads are named in three ways. The out= forms of unary ops
-// and of tensor-with-number overloads are left out: what they could overwrite is operand 0.
+// overs has a row for each form of an elementwise op or fill, and for operators that are no own op and elementwise. PyTorch has no
+// rule for these names: pow_'s overloads are not those of pow, fills are two operators with one in-place form, and out= overloads are
+// named in three ways. The out= forms of unary ops and of tensor-with-number overloads are left out: what they could overwrite is
+// operand 0.
 var overs = map[string]over{
 	"aten::neg":         {"aten::neg_", ""},
 	"aten::abs":         {"aten::abs_", ""},
@@ -156,11 +157,8 @@ func (g *Graph) Elementwise(id NodeID) bool {
 // over argument i; name "" if no operator does. The argument that is written is marked.
 func ToATenOver(g *Graph, id NodeID, i int) (name string, args []Arg) {
 	to := g.NodeArgs(id)[i]
-	if to.Kind != ArgValue || !g.Elementwise(id) {
+	if to.Kind != ArgValue || g.Immediate(ValueID(to.V)) || !g.Elementwise(id) {
 		return "", nil
-	}
-	if op := g.Nodes[g.Def[to.V]].Op; op == OpParam || op == OpScalar {
-		return "", nil // nowhere in memory
 	}
 	to.Write = true
 	var form string

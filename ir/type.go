@@ -79,6 +79,16 @@ type Type struct {
 	Strides []Dim
 }
 
+// Repeats says whether a geometry has one element in several places, by a stride of 0. PyTorch refuses to write such a tensor.
+func (g *Graph) Repeats(t Type) bool {
+	for i, s := range t.Strides {
+		if g.Same(s, Const(0)) && !g.Same(t.Dims[i], Const(1)) {
+			return true
+		}
+	}
+	return false
+}
+
 // Symbol is a size that is only known at run time.
 type Symbol struct {
 	Name  string // as printed: "n", "d7"

@@ -98,7 +98,7 @@ func numberOfFill(c *candidate) bool {
 		alike, number := false, c.operandOf(fill, 1)
 		for j := first; j < arity; j++ {
 			w := c.value(j)
-			if j != i && !c.isNumber(w) && c.typeOf(w).DType == d && c.g.SameDims(c.typeOf(w).Dims, c.t.Dims) && c.made(w, ir.OpFill) == nil {
+			if j != i && !c.g.Immediate(w) && c.typeOf(w).DType == d && c.g.SameDims(c.typeOf(w).Dims, c.t.Dims) && c.made(w, ir.OpFill) == nil {
 				alike = true
 			}
 		}

@@ -257,7 +257,7 @@ func (f *fuser) between(a, b int) []ir.NodeID {
 func (f *fuser) siblings() {
 	for v := range f.users {
 		value := ir.ValueID(v)
-		if len(f.g.Types[v].Dims) == 0 || len(f.users[v]) < 2 || len(f.users[v]) > 8 {
+		if len(f.g.Types[v].Dims) == 0 || len(f.users[v]) < 2 || len(f.users[v]) > maxSiblings {
 			continue
 		}
 		first := ir.NodeID(0)
@@ -284,7 +284,7 @@ func (f *fuser) alike(g *ir.Graph) {
 			in[f.whole.find(int(f.of[i]))]++
 		}
 	}
-	last := map[string]ir.NodeID{} // of a kind
+	last := map[ofKind]ir.NodeID{}
 	for i, is := range f.fusable {
 		if !is || f.prims.find(i) != i {
 			continue
@@ -294,12 +294,18 @@ func (f *fuser) alike(g *ir.Graph) {
 		if c.folds != nil || c.list || in[f.whole.find(int(of))] != 1 || !f.inPlace(g, c) {
 			continue
 		}
-		kind := f.kind(c)
+		kind := ofKind{f.kind(c), f.segment[i]}
 		if before, ok := last[kind]; ok && f.whole.check(int(before), int(of), far) == "" {
 			f.whole.merge(int(before), int(of))
 		}
 		last[kind] = of
 	}
+}
+
+// ofKind are the clusters of a kind between two effects.
+type ofKind struct {
+	kind    string
+	segment int32
 }
 
 // inPlace says whether all that a cluster makes for others is the new content of something.

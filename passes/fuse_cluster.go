@@ -31,11 +31,13 @@ type place struct {
 	along []int8
 }
 
-// Limits of a kernel: of its code, and of the pointers that its launch takes.
 const (
+	// How many primitives a kernel has: what it takes to compile it grows with them, and so does what it keeps in registers.
 	maxPrims = 256
 	// How many cheap ops are computed again for each element that a smaller value broadcasts to, rather than stored and read.
 	maxAgain = 6
+	// How many users of a value are looked at in pairs: what more of them read stays in a cache anyhow.
+	maxSiblings = 8
 )
 
 // fuser makes clusters of the primitives of an expansion.

@@ -97,16 +97,11 @@ func (m *mover) moves(id ir.NodeID) bool {
 		r := m.root[v]
 		u := m.users[r]
 		// A storage doesn't end with its last reader, but may take the result, and its old content may be in a copy.
-		if u[len(u)-1] == id && !m.end[r] && !m.isNumber(r) {
+		if u[len(u)-1] == id && !m.end[r] && !m.g.Immediate(r) {
 			return false
 		}
 	}
 	return true
-}
-
-func (m *mover) isNumber(v ir.ValueID) bool {
-	op := m.g.Nodes[m.g.Def[v]].Op
-	return op == ir.OpParam || op == ir.OpScalar
 }
 
 func (m *mover) emit(id ir.NodeID) {

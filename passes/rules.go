@@ -156,7 +156,7 @@ func (c *candidate) operandOf(n *ir.Node, i int) ir.ValueID {
 // becomes says that the result is an older value. It is one only of the same type, layout included, that no call writes; and of
 // what fills a storage, only one that does too.
 func (c *candidate) becomes(v ir.ValueID) bool {
-	if c.written[c.g.Root(v)] || c.isNumber(v) || !c.g.SameType(c.t, c.typeOf(v)) {
+	if c.written[c.g.Root(v)] || c.g.Immediate(v) || !c.g.SameType(c.t, c.typeOf(v)) {
 		return false
 	}
 	if c.made(v, ir.OpView) != nil && c.node.Op != ir.OpView {
@@ -183,8 +183,4 @@ func (c *candidate) turns(op ir.Op, operands ...ir.ValueID) bool {
 		c.args = append(c.args, ir.Value(v))
 	}
 	return true
-}
-
-func (c *candidate) isNumber(v ir.ValueID) bool {
-	return c.made(v, ir.OpScalar) != nil || c.g.IsNumber(ir.Value(v))
 }

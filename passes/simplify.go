@@ -49,7 +49,7 @@ func castOfCast(c *candidate) bool {
 		return false
 	}
 	x := c.operandOf(inner, 0)
-	if c.isNumber(x) || c.written[c.g.Root(x)] || !holds(c.typeOf(c.value(0)).DType, c.typeOf(x).DType) {
+	if c.g.Immediate(x) || c.written[c.g.Root(x)] || !holds(c.typeOf(c.value(0)).DType, c.typeOf(x).DType) {
 		return false
 	}
 	if c.anyByte(x) || c.typeOf(x).DType.Is(ir.Floats) && c.t.DType.Is(ir.Ints) {

@@ -4,9 +4,7 @@
 package runtime
 
 import (
-	"fmt"
-	"path"
-	"strings"
+	"cmp"
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime/dump"
@@ -42,8 +40,5 @@ func (s *session) cutAt(t *Trace) string {
 	for i := len(t.Origins) - 2; i >= 0 && o == (ir.Origin{}); i -= 2 {
 		o = s.frontend.Origin(t.Origins[i], t.Origins[i+1])
 	}
-	if o.File == "" {
-		return "?"
-	}
-	return fmt.Sprintf("%s:%d", strings.Join(strings.Fields(path.Base(strings.ReplaceAll(o.File, `\`, "/"))), "_"), o.Line)
+	return cmp.Or(o.Label(), "?")
 }

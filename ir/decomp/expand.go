@@ -163,10 +163,8 @@ func (w *writer) call(id ir.NodeID) string {
 func sharesMemory(g *ir.Graph, id ir.NodeID) bool {
 	writes := g.Writes(id)
 	for i, w := range writes {
-		for j, s := range g.Types[w].Strides {
-			if g.Same(s, ir.Const(0)) && !g.Same(g.Types[w].Dims[j], ir.Const(1)) {
-				return true
-			}
+		if g.Repeats(g.Types[w]) {
+			return true
 		}
 		for _, v := range g.Operands(id) {
 			if v != w && g.Root(v) == g.Root(w) && !sameWindow(g, v, w) {
@@ -243,14 +241,14 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 	return why
 }
 
-// foreach is the operator on one tensor each that an operator on lists stands for: several names that it may have, and the
-// arguments and results of each.
+// item is the operator on one tensor that an operator on lists stands for: the names that it may have, its arguments and results.
 type item struct {
 	names   []string
 	args    []ir.Arg
 	results []ir.ValueID
 }
 
+// foreach lists what an operator on lists does to each tensor, if it is one.
 func foreach(g *ir.Graph, id ir.NodeID) ([]item, bool) {
 	n := &g.Nodes[id]
 	base, ok := strings.CutPrefix(g.CallName(id), "aten::_foreach_")

@@ -424,8 +424,7 @@ func (b *builder) list() ir.Arg {
 // outputs makes some whole storages outputs, one at least if there is one.
 func (b *builder) outputs() {
 	for v := range b.g.Types {
-		switch b.g.Nodes[b.g.Def[v]].Op {
-		case ir.OpView, ir.OpParam, ir.OpScalar, ir.OpConst:
+		if b.g.Nodes[b.g.Def[v]].Op == ir.OpView || b.g.Immediate(ir.ValueID(v)) {
 			continue
 		}
 		if b.g.Types[v].DType.Valid() && (len(b.g.Outputs) == 0 || rapid.IntRange(0, 3).Draw(b.T, "output") == 0) {
