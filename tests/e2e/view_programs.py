@@ -77,6 +77,31 @@ class Outcome:
         return type(self.error).__name__ if self.error else "no error"
 
 
+@dataclass
+class Part:
+    """Bytes of a program's tensors, and the floats that they may be read as."""
+
+    name: str
+    bytes: torch.Tensor
+    floats: set[torch.dtype]
+
+    def same(self, other: Part) -> bool:
+        """Whether the bytes are those of another, or differ in the bits of NaNs only:
+        which of them an operator makes, PyTorch leaves to the place in the tensor."""
+        if torch.equal(self.bytes, other.bytes):
+            return True
+        return any(same_numbers(self.bytes, other.bytes, d) for d in self.floats)
+
+
+def same_numbers(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> bool:
+    if len(a) != len(b) or len(a) % dtype.itemsize:
+        return False
+    x, y = a.clone().view(dtype), b.clone().view(dtype)
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    same = (x.view(bits) == y.view(bits)) | (x.isnan() & y.isnan())
+    return bool(same.all())
+
+
 compiled: dict[str, CodeType] = {}
 
 
@@ -120,25 +145,34 @@ class Run:
             bases.setdefault(id(t), name)
         return {n: metadata(n, t, storages, bases) for n, t in tensors.items()}
 
-    def content(self) -> list[tuple[str, torch.Tensor]]:
-        """The bytes of each tensor, gradient and whole storage, by one read."""
-        parts: list[tuple[str, torch.Tensor]] = []
-        storages = {}
+    def content(self) -> list[Part]:
+        """Each tensor, gradient and whole storage, by one read."""
+        parts: list[Part] = []
+        floats: dict[int, set[torch.dtype]] = {}  # of the tensors of a storage
         with torch.no_grad():
             for name, t in self.tensors().items():
-                parts.append((name, as_bytes(t)))
+                storage = t.untyped_storage()
+                if storage._cdata not in floats:
+                    floats[storage._cdata] = set()
+                    whole = torch.empty(0, dtype=torch.uint8, device=t.device)
+                    whole.set_(storage)
+                    parts.append(
+                        Part(name + "'s storage", whole, floats[storage._cdata])
+                    )
+                parts.append(Part(name, as_bytes(t), floats[storage._cdata]))
+                if t.is_floating_point() or t.is_complex():
+                    floats[storage._cdata].add(t.dtype.to_real())
                 if (grad := gradient(t)) is not None:
-                    parts.append((name + ".grad", as_bytes(grad)))
-                storages.setdefault(t.untyped_storage()._cdata, (name, t))
-            for name, t in storages.values():
-                whole = torch.empty(0, dtype=torch.uint8, device=t.device)
-                whole.set_(t.untyped_storage())
-                parts.append((name + "'s storage", whole))
+                    real = {grad.dtype.to_real()}
+                    parts.append(Part(name + ".grad", as_bytes(grad), real))
             if not parts:
                 return []
-            joined = torch.cat([p for _, p in parts]).cpu()
-        split = joined.split([len(p) for _, p in parts])
-        return [(n, p) for (n, _), p in zip(parts, split, strict=True)]
+            joined = torch.cat([p.bytes for p in parts]).cpu()
+        for part, read in zip(
+            parts, joined.split([len(p.bytes) for p in parts]), strict=True
+        ):
+            part.bytes = read
+        return parts
 
 
 def gradient(t: torch.Tensor) -> torch.Tensor | None:
@@ -150,7 +184,7 @@ def gradient(t: torch.Tensor) -> torch.Tensor | None:
 
 
 def as_bytes(t: torch.Tensor) -> torch.Tensor:
-    """Bytes tell -0.0 from 0.0, and one NaN from another."""
+    """Bytes tell -0.0 from 0.0."""
     t = t.detach().resolve_conj().resolve_neg()
     return t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
@@ -206,7 +240,7 @@ class Program:
     lines: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     cpu: Run = field(default_factory=lambda: Run("cpu"))
-    content: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    content: list[Part] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"\n{self.source()}"
@@ -240,9 +274,10 @@ def difference(program: Program, run: Run) -> str:
         torch.get_device_module(run.names["d"]).synchronize()
     except Exception as error:  # of a line whose result nobody has asked for
         return f"at the end\nhere: {type(error).__name__}: {error}"
-    for (name, ours), (_, cpu) in zip(content, program.content, strict=True):
-        if not torch.equal(ours, cpu):
-            return f"bytes of {name}\nCPU: {cpu.tolist()}\nhere: {ours.tolist()}"
+    for ours, cpu in zip(content, program.content, strict=True):
+        if not ours.same(cpu):
+            cpu_bytes, our_bytes = cpu.bytes.tolist(), ours.bytes.tolist()
+            return f"bytes of {cpu.name}\nCPU: {cpu_bytes}\nhere: {our_bytes}"
     return ""
 
 
