@@ -38,7 +38,8 @@ func Build(t *Trace, names *Table, wanted []bool) (*Captured, error) {
 	if int(t.Reason) < len(Reasons) {
 		reason = Reasons[t.Reason]
 	}
-	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), reason)}
+	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), reason), ops: make([]string, 0, len(d.records))}
+	b.g.Grow(2*len(d.records), 3*len(d.records), len(d.items), len(t.Params))
 	for i := range d.records {
 		b.record = i
 		b.origin = names.Origin(t.Origins[2*i], t.Origins[2*i+1])

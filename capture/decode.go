@@ -83,6 +83,7 @@ func decode(t *Trace) (*decoded, error) {
 	}
 	d := &decoder{t: t}
 	d.out.items = make([]item, 0, len(t.Skeleton)/2+1)
+	d.out.records = make([]record, 0, len(t.Origins)/2)
 	for d.pos < len(t.Skeleton) {
 		if err := d.record(); err != nil {
 			return nil, fmt.Errorf("record %d: %w", len(d.out.records), err)

@@ -167,7 +167,7 @@ func (p *planner) patch(to place, with ir.ValueID) error {
 	if err != nil {
 		return err
 	}
-	args := []*pb.Arg{{Kind: &pb.Arg_Tensor{Tensor: dst}}, number, {Kind: &pb.Arg_Bool{}}}
+	args := []*pb.Arg{p.args[dst], number, {Kind: &pb.Arg_Bool{}}}
 	p.emit(&pb.Step{Kind: &pb.Step_Call{Call: &pb.CallOp{Op: "aten::copy_", Args: args, Results: nil}}})
 	return nil
 }
@@ -228,7 +228,7 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	if err := p.settle(id); err != nil {
 		return err
 	}
-	targets := map[ir.ValueID]place{} // of the roots that the call writes
+	var targets map[ir.ValueID]place // of the roots that the call writes
 	var order []ir.ValueID
 	var err error
 	g.Uses(id, func(v *ir.ValueID, write bool) {
@@ -240,7 +240,9 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 			err = fmt.Errorf("it writes a number")
 			return
 		}
-		order = append(order, root)
+		if order = append(order, root); targets == nil {
+			targets = map[ir.ValueID]place{}
+		}
 		targets[root] = nowhere
 	})
 	for _, root := range order {
@@ -290,6 +292,9 @@ func (p *planner) results(id ir.NodeID, c *pb.CallOp) {
 // afterWrites places what a call has left in the buffers it wrote: the new content of each written operand, and the
 // values of the updates that it absorbed.
 func (p *planner) afterWrites(id ir.NodeID, targets map[ir.ValueID]place) {
+	if len(targets) == 0 {
+		return
+	}
 	n := &p.g.Nodes[id]
 	after := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, id))
 	done := map[ir.ValueID]bool{}
@@ -359,13 +364,16 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	return nil, fmt.Errorf("BUG: argument of kind %d", a.Kind)
 }
 
+// numbers are the kinds of Python numbers by the dtype that they have.
+var numbers = map[ir.DType]uint32{ir.F64: pb.NumberF64, ir.I64: pb.NumberI64, ir.Bool: pb.NumberBool, ir.C128: pb.NumberC128}
+
 func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	n, t := &p.g.Nodes[p.g.Def[v]], p.g.Types[v]
 	switch n.Op {
 	case ir.OpConst:
 		return p.arg(p.g.Args[n.ArgLo], nil)
 	case ir.OpParam:
-		kind, ok := map[ir.DType]uint32{ir.F64: pb.NumberF64, ir.I64: pb.NumberI64, ir.Bool: pb.NumberBool, ir.C128: pb.NumberC128}[t.DType]
+		kind, ok := numbers[t.DType]
 		if !ok {
 			return nil, fmt.Errorf("a Python number of dtype %s", t.DType)
 		}
@@ -386,5 +394,5 @@ func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*pb.Arg,
 		at.offset, _ = p.shift(root, at, n.Offset, t.DType)
 	}
 	p.touched = append(p.touched, at.buffer)
-	return &pb.Arg{Kind: &pb.Arg_Tensor{Tensor: p.tensor(at, t)}}, nil
+	return p.args[p.tensor(at, t)], nil
 }

@@ -102,7 +102,8 @@ func slotString(d ir.Dim) string {
 // params numbers the parameter words that a program uses, in order of first use.
 type params struct {
 	slots   []uint32
-	index   map[uint64]uint32 // slot << 1 | 1 if it is the first of two
+	index   map[uint64]uint32  // slot << 1 | 1 if it is the first of two
+	known   map[ir.Dim]*pb.Dim // by dim of the graph; a program has each in many places
 	derived []Derived
 	dims    []*pb.Dim_Param // the uses of derived[i], numbered once all slots are known
 }
@@ -131,10 +132,22 @@ func (p *params) words(slot uint32, two bool) uint32 {
 // dim is a size, stride or offset of the graph as a program has it.
 func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
 	d = g.Find(d)
-	if i, ok := d.Sym(); ok {
-		return &pb.Dim{Kind: &pb.Dim_Param{Param: p.word(g.Syms[i].Slot)}}
+	out, ok := p.known[d]
+	if !ok {
+		if i, ok := d.Sym(); ok {
+			both := &struct { // one piece of memory for what a program has thousands of
+				dim  pb.Dim
+				kind pb.Dim_Param
+			}{}
+			both.kind.Param = p.word(g.Syms[i].Slot)
+			out = &both.dim
+			out.Kind = &both.kind
+		} else {
+			out = &pb.Dim{Kind: &pb.Dim_Const{Const: uint64(d)}}
+		}
+		p.known[d] = out
 	}
-	return &pb.Dim{Kind: &pb.Dim_Const{Const: uint64(d)}}
+	return out
 }
 
 // bytes is the number of bytes that a geometry covers.

@@ -45,12 +45,13 @@ type planner struct {
 	touched []int                   // buffers that the present node read, wrote or made
 	tensors map[string]uint32       // by the window's key
 	key     []byte                  // room for one
+	args    []*pb.Arg               // by number of a window; equal arguments are one message
 	record  int32                   // of the present node
 }
 
 func newPlanner(g *ir.Graph, o Options) *planner {
-	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: map[string]uint32{}, inputs: map[uint32][]ir.ValueID{}, record: -1,
-		out: &Compiled{Program: &pb.Program{}}, params: params{index: map[uint64]uint32{}}}
+	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: make(map[string]uint32, len(g.Nodes)), inputs: map[uint32][]ir.ValueID{}, record: -1,
+		out: &Compiled{Program: &pb.Program{Steps: make([]*pb.Step, 0, 2*len(g.Nodes))}, StepRecord: make([]int32, 0, 2*len(g.Nodes))}, params: params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*pb.Dim, len(g.Syms))}}
 	for i := range p.at {
 		p.at[i] = nowhere
 	}
@@ -213,6 +214,7 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	if i, ok := p.tensors[string(key)]; ok {
 		return i
 	}
+	i := uint32(len(p.out.Program.Tensors))
 	dims := func(list []ir.Dim) []*pb.Dim {
 		out := make([]*pb.Dim, len(list))
 		for i, d := range list {
@@ -227,9 +229,15 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	if offset != 0 {
 		w.Offset = p.params.dim(g, offset)
 	}
-	i := uint32(len(p.out.Program.Tensors))
 	p.tensors[string(key)] = i
 	p.out.Program.Tensors = append(p.out.Program.Tensors, w)
+	arg := &struct {
+		arg  pb.Arg
+		kind pb.Arg_Tensor
+	}{}
+	arg.kind.Tensor = i
+	arg.arg.Kind = &arg.kind
+	p.args = append(p.args, &arg.arg)
 	return i
 }
 

@@ -7,6 +7,7 @@ package ir
 
 import (
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -188,6 +189,14 @@ func (g *Graph) AddList(sub uint8, items []Arg) Arg {
 func (g *Graph) List(a Arg) []Arg {
 	lo, n := a.V>>32, a.V&0xffffffff
 	return g.ListArgs[lo : lo+n]
+}
+
+// Grow makes room for so many more nodes, values, arguments and symbols.
+func (g *Graph) Grow(nodes, values, args, syms int) {
+	g.Nodes = slices.Grow(g.Nodes, nodes)
+	g.Types, g.Def = slices.Grow(g.Types, values), slices.Grow(g.Def, values)
+	g.Args = slices.Grow(g.Args, args)
+	g.Syms = slices.Grow(g.Syms, syms)
 }
 
 // Add appends node n with these arguments and result types, fills in its ranges, and returns its id.

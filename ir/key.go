@@ -3,16 +3,16 @@
 
 package ir
 
-import (
-	"encoding/binary"
-	"strings"
-)
+import "encoding/binary"
 
 // Key is a text that two nodes of a graph share exactly if they are the same op on the same operands with the same
 // attributes and result types; to[v] stands for operand v (to nil: v itself). Origins and names of symbols do not count.
-func (g *Graph) Key(id NodeID, to []ValueID) string {
+func (g *Graph) Key(id NodeID, to []ValueID) string { return string(g.AppendKey(nil, id, to)) }
+
+// AppendKey appends a node's key to b.
+func (g *Graph) AppendKey(b []byte, id NodeID, to []ValueID) []byte {
 	n := &g.Nodes[id]
-	k := keyWriter{g: g, to: to}
+	k := keyWriter{g: g, to: to, b: b}
 	k.num(int64(n.Op))
 	k.num(int64(n.Flags))
 	k.num(int64(n.Group))
@@ -39,18 +39,17 @@ func (g *Graph) Key(id NodeID, to []ValueID) string {
 			k.dims(t.Strides)
 		}
 	}
-	return k.b.String()
+	return k.b
 }
 
 type keyWriter struct {
 	g  *Graph
 	to []ValueID
-	b  strings.Builder
+	b  []byte
 }
 
 func (k *keyWriter) num(v int64) {
-	var buf [binary.MaxVarintLen64]byte
-	k.b.Write(buf[:binary.PutVarint(buf[:], v)])
+	k.b = binary.AppendVarint(k.b, v)
 }
 
 func (k *keyWriter) dims(dims []Dim) {

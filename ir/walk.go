@@ -3,6 +3,8 @@
 
 package ir
 
+import "slices"
+
 // safeArgs is NodeArgs for graphs that may be broken.
 func (g *Graph) safeArgs(id NodeID) []Arg {
 	n := &g.Nodes[id]
@@ -36,7 +38,16 @@ func (g *Graph) EachArg(id NodeID, f func(Arg)) {
 
 // Operands returns the operands of a node, those in lists included, in order.
 func (g *Graph) Operands(id NodeID) []ValueID {
-	var out []ValueID
+	count := 0
+	g.EachArg(id, func(a Arg) {
+		if a.Kind == ArgValue {
+			count++
+		}
+	})
+	if count == 0 {
+		return nil
+	}
+	out := make([]ValueID, 0, count)
 	g.EachArg(id, func(a Arg) {
 		if a.Kind == ArgValue {
 			out = append(out, ValueID(a.V))
@@ -62,13 +73,7 @@ func (g *Graph) NumFresh(id NodeID) int { return int(g.Nodes[id].N) - len(g.Writ
 // UseCounts returns by value how often it is an operand or an output.
 func (g *Graph) UseCounts() []int32 {
 	counts := make([]int32, len(g.Types))
-	for id := range g.Nodes {
-		g.EachArg(NodeID(id), func(a Arg) {
-			if a.Kind == ArgValue {
-				counts[a.V]++
-			}
-		})
-	}
+	g.eachOperand(func(_ NodeID, v ValueID) { counts[v]++ })
 	for _, o := range g.Outputs {
 		counts[o.Value]++
 	}
@@ -78,19 +83,35 @@ func (g *Graph) UseCounts() []int32 {
 // Users returns by value the nodes of which it is an operand, in order, each once.
 func (g *Graph) Users() [][]NodeID {
 	users := make([][]NodeID, len(g.Types))
+	counts := make([]int32, len(g.Types))
+	total := 0
+	g.eachOperand(func(_ NodeID, v ValueID) {
+		counts[v]++
+		total++
+	})
+	all := make([]NodeID, total)
+	for v, n := range counts {
+		if n > 0 {
+			users[v], all = all[:0:n], all[n:]
+		}
+	}
+	g.eachOperand(func(id NodeID, v ValueID) {
+		if u := users[v]; len(u) == 0 || u[len(u)-1] != id {
+			users[v] = append(u, id)
+		}
+	})
+	return users
+}
+
+// eachOperand calls f with each operand of each node.
+func (g *Graph) eachOperand(f func(id NodeID, v ValueID)) {
 	for i := range g.Nodes {
-		id := NodeID(i)
-		g.EachArg(id, func(a Arg) {
-			if a.Kind != ArgValue {
-				return
-			}
-			u := &users[a.V]
-			if len(*u) == 0 || (*u)[len(*u)-1] != id {
-				*u = append(*u, id)
+		g.EachArg(NodeID(i), func(a Arg) {
+			if a.Kind == ArgValue {
+				f(NodeID(i), ValueID(a.V))
 			}
 		})
 	}
-	return users
 }
 
 // Root is the value whose storage a value's elements lie in: the value itself unless it is a view.
@@ -127,22 +148,20 @@ type copier struct {
 	g, out *Graph
 	via    []ValueID // what an operand is taken for in the old graph; nil: itself
 	to     []ValueID // and in the new one
+	names  []uint32  // by string of the old graph: one more than its index in the new one, 0 before it is there
 	args   []Arg
 }
 
 const missing = ^ValueID(0)
 
-func newCopier(g *Graph, via []ValueID) *copier {
-	c := &copier{g: g, via: via, to: make([]ValueID, len(g.Types)), out: &Graph{
+// newCopier copies into a graph with room for more nodes than there are.
+func newCopier(g *Graph, via []ValueID, more int) *copier {
+	c := &copier{g: g, via: via, to: make([]ValueID, len(g.Types)), names: make([]uint32, len(g.Strings)), out: &Graph{
 		Name: g.Name, Reason: g.Reason,
-		Syms:   append([]Symbol(nil), g.Syms...),
-		Nodes:  make([]Node, 0, len(g.Nodes)),
-		Types:  make([]Type, 0, len(g.Types)),
-		Def:    make([]NodeID, 0, len(g.Def)),
-		Args:   make([]Arg, 0, len(g.Args)),
-		equal:  append([]Dim(nil), g.equal...),
-		Groups: append([]Group(nil), g.Groups...), Requires: append([]Require(nil), g.Requires...),
+		Syms: slices.Clone(g.Syms), equal: slices.Clone(g.equal), Groups: slices.Clone(g.Groups), Requires: slices.Clone(g.Requires),
 	}}
+	c.out.Grow(len(g.Nodes)+more, len(g.Types)+more, len(g.Args)+2*more, 0)
+	c.out.ListArgs = make([]Arg, 0, len(g.ListArgs))
 	for i := range c.to {
 		c.to[i] = missing
 	}
@@ -159,18 +178,27 @@ func (c *copier) value(v ValueID) ValueID {
 	return c.to[v]
 }
 
+// name is the index that a string of the old graph has in the new one.
+func (c *copier) name(old uint32) uint32 {
+	if c.names[old] == 0 {
+		c.names[old] = c.out.Intern(c.g.Strings[old]) + 1
+	}
+	return c.names[old] - 1
+}
+
 func (c *copier) arg(a Arg) Arg {
 	switch a.Kind {
 	case ArgValue:
 		a.V = int64(c.value(ValueID(a.V)))
 	case ArgStr:
-		a.V = int64(c.out.Intern(c.g.Strings[a.V]))
+		a.V = int64(c.name(uint32(a.V)))
 	case ArgList:
-		items := append([]Arg(nil), c.g.List(a)...)
+		list := c.out.AddList(a.Sub, c.g.List(a))
+		items := c.out.List(list)
 		for i := range items {
-			items[i] = c.arg(items[i])
+			items[i] = c.arg(items[i]) // no list
 		}
-		return c.out.AddList(a.Sub, items)
+		return list
 	}
 	return a
 }
@@ -183,7 +211,7 @@ func (c *copier) node(id NodeID) (Node, []Arg) {
 		c.args = append(c.args, c.arg(a))
 	}
 	if n.Op == OpCall {
-		n.Name = c.out.Intern(c.g.Strings[n.Name])
+		n.Name = c.name(n.Name)
 	}
 	return n, c.args
 }
@@ -241,7 +269,7 @@ func (g *Graph) countGroups() {
 // itself), renumbered, and without arguments and strings that nothing refers to any more; symbols stay. g is left as it
 // is. The node of each operand must come before its use.
 func (g *Graph) Rewrite(order []NodeID, to []ValueID) *Graph {
-	c := newCopier(g, to)
+	c := newCopier(g, to, 0)
 	for _, id := range order {
 		node, args := c.node(id)
 		c.add(id, node, args)
@@ -253,7 +281,7 @@ func (g *Graph) Rewrite(order []NodeID, to []ValueID) *Graph {
 // given the graph so far, the old node, and the node with its arguments as they would be added. It returns the arguments, having
 // changed the node or not, or the value of the new graph that the node's single result is: then nothing is added.
 func (g *Graph) Rebuild(edit func(out *Graph, old, node *Node, args []Arg, results []Type) ([]Arg, ValueID, bool)) *Graph {
-	c := newCopier(g, nil)
+	c := newCopier(g, nil, len(g.Nodes)/8)
 	for i := range g.Nodes {
 		id, old := NodeID(i), &g.Nodes[i]
 		node, args := c.node(id)

@@ -45,6 +45,24 @@ func (d *dag) find(v int) int {
 	return v
 }
 
+// members lists by vertex those that it stands for, in the order of their numbers.
+func (d *dag) members() [][]int32 {
+	count := make([]int32, len(d.up))
+	for v := range d.up {
+		count[d.find(v)]++
+	}
+	all := make([]int32, len(d.up))
+	out := make([][]int32, len(d.up))
+	for v, n := range count {
+		out[v], all = all[:0:n], all[n:]
+	}
+	for v := range d.up {
+		at := d.find(v)
+		out[at] = append(out[at], int32(v))
+	}
+	return out
+}
+
 // far is how many places two vertices may be apart: what is to be searched for another way. Values that live so long are not the
 // ones whose memory traffic counts, and merges stay linear in the size of the graph.
 const far = 400

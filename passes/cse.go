@@ -26,6 +26,7 @@ func cse(g *ir.Graph) *ir.Graph {
 	}
 	written := writtenRoots(g)
 	changed := false
+	var key []byte
 	first := make(map[string]ir.ValueID, len(g.Nodes))
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
@@ -33,15 +34,15 @@ func cse(g *ir.Graph) *ir.Graph {
 		if n.N == 0 || !mergeable(g, id) || slices.Contains(written[n.First:n.First+ir.ValueID(n.N)], true) {
 			continue
 		}
-		key := g.Key(id, to)
-		if v, ok := first[key]; ok {
+		key = g.AppendKey(key[:0], id, to)
+		if v, ok := first[string(key)]; ok {
 			changed = true
 			for r := range n.N {
 				to[n.First+ir.ValueID(r)] = v + ir.ValueID(r)
 			}
 			continue
 		}
-		first[key] = n.First
+		first[string(key)] = n.First
 	}
 	if !changed {
 		return g

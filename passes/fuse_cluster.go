@@ -57,6 +57,7 @@ type fuser struct {
 	windows   map[ir.NodeID]window // of views
 	requires  []required
 	refused   []refusal
+	room      room
 }
 
 // required is what a merge takes to be equal, for a node of the graph that was expanded.
@@ -108,9 +109,11 @@ func (f *fuser) single(id ir.NodeID) {
 	if reduce {
 		over = g.Types[g.Args[n.ArgLo].V].Dims
 	}
-	c := &cluster{members: []ir.NodeID{id}, draws: n.Flags&ir.FlagRNG != 0, list: f.expansion.List[f.of[id]]}
-	var frame []ir.Dim
-	along := make([]int8, len(over))
+	c := &f.room.clusters.take(1)[0]
+	*c = cluster{members: f.room.members.take(1), draws: n.Flags&ir.FlagRNG != 0, list: f.expansion.List[f.of[id]]}
+	c.members[0] = id
+	frame := f.room.dims.take(len(over))[:0]
+	along := f.room.along.take(len(over))
 	for i, d := range over {
 		along[i] = -1
 		if !g.Same(d, ir.Const(1)) {
@@ -118,7 +121,8 @@ func (f *fuser) single(id ir.NodeID) {
 			frame = append(frame, g.Find(d))
 		}
 	}
-	c.frames = [][]ir.Dim{frame}
+	c.frames = f.room.frames.take(1)
+	c.frames[0] = frame
 	f.points[id] = place{along: along}
 	if reduce {
 		c.folds = make([]bool, len(frame))
@@ -145,6 +149,27 @@ func (f *fuser) single(id ir.NodeID) {
 		f.places[v] = place{along: along}
 	}
 	f.clusters[id] = c
+}
+
+// room is where the many small slices of clusters lie.
+type room struct {
+	clusters slab[cluster]
+	members  slab[ir.NodeID]
+	frames   slab[[]ir.Dim]
+	dims     slab[ir.Dim]
+	along    slab[int8]
+}
+
+// slab gives out slices of one array, and makes another when it is full.
+type slab[T any] struct{ free []T }
+
+func (s *slab[T]) take(n int) []T {
+	if len(s.free) < n {
+		s.free = make([]T, max(n, 1024))
+	}
+	out := s.free[:n:n]
+	s.free = s.free[n:]
+	return out
 }
 
 // folded says by dim of its operand whether a reduction folds it.

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/mycelya/mycelya/ir"
 )
@@ -52,36 +51,40 @@ func (f *fuser) lonely(keep map[ir.NodeID]string) bool {
 // kind is a text that clusters share which one kernel can compute for lists of tensors: the same ops on the same dtypes, with the
 // same of them in memory. Sizes and ranks don't count: all run over their elements in order.
 func (f *fuser) kind(c *cluster) string {
-	var b strings.Builder
 	members := slices.Clone(c.members)
 	slices.Sort(members)
-	number := map[ir.ValueID]int{}
-	fmt.Fprintf(&b, "%v %d|", f.template(c), len(c.frames))
+	number := map[ir.ValueID]uint64{}
+	b := []byte{byte(f.template(c)), byte(len(c.frames))}
 	for _, id := range members {
 		n := &f.g.Nodes[id]
-		fmt.Fprintf(&b, "%d", n.Op)
+		b = append(b, byte(n.Op), byte(n.N))
 		if n.Op == ir.OpCall {
-			b.WriteString(f.g.CallName(id))
+			b = binary.AppendUvarint(b, uint64(n.Name))
 		}
-		for i := range ir.ValueID(n.N) {
-			number[n.First+i] = len(number)
-			fmt.Fprintf(&b, " %s", f.g.Types[n.First+i].DType)
+		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+			number[v] = uint64(len(number))
+			b = append(b, byte(f.g.Types[v].DType))
 		}
-		for _, a := range f.g.NodeArgs(id) {
+		args := f.g.NodeArgs(id)
+		b = binary.AppendUvarint(b, uint64(len(args)))
+		for _, a := range args {
 			v := ir.ValueID(a.V)
+			b = append(b, byte(a.Kind))
 			if a.Kind != ir.ArgValue {
-				fmt.Fprintf(&b, " .%d", a.Kind)
 				continue
 			}
-			if k, ok := number[f.g.Root(v)]; ok {
-				fmt.Fprintf(&b, " %%%d", k)
-			} else {
-				fmt.Fprintf(&b, " %s%t", f.g.Types[v].DType, len(f.g.Types[v].Dims) == 0)
+			k, here := number[f.g.Root(v)]
+			switch {
+			case here:
+				b = binary.AppendUvarint(append(b, 0), k)
+			case len(f.g.Types[v].Dims) == 0:
+				b = append(b, 1, byte(f.g.Types[v].DType))
+			default:
+				b = append(b, 2, byte(f.g.Types[v].DType))
 			}
 		}
-		b.WriteByte('|')
 	}
-	return b.String()
+	return string(b)
 }
 
 // template is the loop nest of a cluster.
@@ -102,41 +105,41 @@ func (f *fuser) template(c *cluster) ir.Template {
 // finish puts the groups that are worth it into a graph.
 func (f *fuser) finish(g *ir.Graph, r *rules) *ir.Graph {
 	// What each vertex of the whole graph computes, and with which loop nests.
-	computes := map[int][]ir.NodeID{}
-	kernels := map[int][]*cluster{}
+	clusters := make([][]*cluster, len(g.Nodes))
+	computes := make([]int, len(g.Nodes)) // nodes
+	counted := make([]bool, len(g.Nodes))
 	for _, place := range f.prims.order {
-		if place < 0 || !f.fusable[place] {
+		if place < 0 || !f.fusable[place] || f.clusters[place] == nil {
 			continue
 		}
 		c := f.clusters[place]
-		if c == nil {
-			continue
-		}
 		at := f.whole.find(int(f.of[c.members[0]]))
-		kernels[at] = append(kernels[at], c)
+		clusters[at] = append(clusters[at], c)
 		for _, id := range c.members {
-			if of := f.of[id]; !slices.Contains(computes[at], of) {
-				computes[at] = append(computes[at], of)
+			if of := f.of[id]; !counted[of] {
+				counted[of] = true
+				computes[at]++
 			}
 		}
 	}
-	members := map[int][]ir.NodeID{}
-	for id := range g.Nodes {
-		at := f.whole.find(id)
-		members[at] = append(members[at], ir.NodeID(id))
-	}
-	var order []ir.NodeID
+	members := f.whole.members()
+	order := make([]ir.NodeID, 0, len(g.Nodes))
 	var groups []ir.Group
 	group := make([]uint32, len(g.Nodes))
-	for _, at := range f.whole.order {
-		if at < 0 {
+	for _, v := range f.whole.order {
+		if v < 0 {
 			continue
 		}
-		v := int(at)
-		order = append(order, members[v]...)
-		if templates := f.launches(kernels[v]); len(computes[v]) > 1 && len(templates) <= len(computes[v]) {
+		first := len(order)
+		for _, id := range members[v] {
+			order = append(order, ir.NodeID(id))
+		}
+		if computes[v] < 2 {
+			continue
+		}
+		if templates := f.launches(clusters[v]); len(templates) <= computes[v] {
 			groups = append(groups, ir.Group{Kernels: templates})
-			for _, id := range members[v] {
+			for _, id := range order[first:] {
 				group[id] = uint32(len(groups))
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/mycelya/mycelya/ir"
 )
@@ -22,20 +21,37 @@ type term struct {
 
 // bind gives the names of a row the arguments of a call, if the row is for them.
 func (w *writer) bind(r *rule, args []ir.Arg) bool {
-	w.names = map[string]term{}
-	for i, name := range r.args {
-		w.names[name] = term{arg: args[i]}
-	}
-	for _, c := range r.when {
-		if (w.literal(w.names[c.arg].arg) == c.value) == c.not {
+	for i := range r.when {
+		if c := &r.when[i]; w.is(args[c.arg], c) == c.not {
 			return false
 		}
 	}
+	w.names = append(w.names[:0], make([]term, len(r.names))...)
+	for i := range r.args {
+		w.names[i].arg = args[i]
+	}
 	w.meet = ir.Invalid
 	if r.promote {
-		w.meet = w.promoted(args[:len(r.args)])
+		w.meet = w.promoted(args[:r.args])
 	}
 	return true
+}
+
+// is says whether an argument is the literal of a condition.
+func (w *writer) is(a ir.Arg, c *condition) bool {
+	switch a.Kind {
+	case ir.ArgNone:
+		return c.text == "none"
+	case ir.ArgInt:
+		return float64(a.V) == c.number
+	case ir.ArgFloat:
+		return math.Float64frombits(uint64(a.V)) == c.number
+	case ir.ArgBool:
+		return c.text == strconv.FormatBool(a.V != 0)
+	case ir.ArgStr:
+		return w.g.Strings[a.V] == c.text
+	}
+	return false
 }
 
 // promoted is the dtype in which the operands of a call meet, wide enough to compute in.
@@ -62,114 +78,93 @@ func wide(d ir.DType) ir.DType {
 	return d
 }
 
-// literal is an argument as conditions have it.
-func (w *writer) literal(a ir.Arg) string {
-	switch a.Kind {
-	case ir.ArgNone:
-		return "none"
-	case ir.ArgInt:
-		return strconv.FormatInt(a.V, 10)
-	case ir.ArgFloat:
-		return strconv.FormatFloat(math.Float64frombits(uint64(a.V)), 'g', -1, 64)
-	case ir.ArgBool:
-		return strconv.FormatBool(a.V != 0)
-	case ir.ArgStr:
-		return w.g.Strings[a.V]
-	}
-	return "?"
-}
-
 // run writes a row out and returns its results.
 func (w *writer) run(r *rule) ([]term, string) {
-	for _, s := range r.body {
-		var values []term
-		for _, e := range s.exprs {
-			t, err := w.eval(e)
+	for i := range r.body {
+		s := &r.body[i]
+		if s.name >= 0 {
+			t, err := w.eval(&s.exprs[0])
 			if err != "" {
 				return nil, err
 			}
-			values = append(values, t)
+			w.names[s.name] = t
+			continue
 		}
-		if s.name == "" {
-			return values, ""
+		values := make([]term, len(s.exprs))
+		for j := range s.exprs {
+			t, err := w.eval(&s.exprs[j])
+			if err != "" {
+				return nil, err
+			}
+			values[j] = t
 		}
-		w.names[s.name] = values[0]
+		return values, ""
 	}
-	panic("BUG: the row of " + r.Name + " has no results")
+	panic("BUG: the row of " + r.Name + " has no results") // read sees to it
 }
 
-func (w *writer) eval(e expr) (term, string) {
-	if len(e.args) == 0 {
-		return w.atom(e.head)
+func (w *writer) eval(e *expr) (term, string) {
+	switch e.form {
+	case formName:
+		return w.named(e.name)
+	case formNumber:
+		return term{v: w.constant(e.number), is: true}, ""
+	case formNone:
+		return term{}, ""
 	}
-	x, err := w.eval(e.args[0])
-	if err != "" {
-		return term{}, err
-	}
-	if op, ok := ir.ByName(strings.TrimRight(e.head, "?_")); ok && ir.Info(op).Kind == ir.KindReduce {
-		return w.reduce(op, x, e.args[1], !strings.HasSuffix(e.head, "_"))
-	}
-	switch e.head {
-	case "chan":
-		y, err := w.eval(e.args[1])
-		if err != "" {
-			return term{}, err
-		}
-		return w.view(x, append(slices.Clone(w.out.Types[x.v].Dims), ones(len(w.out.Types[y.v].Dims)-2)...))
-	case "unsq":
-		return w.view(x, append(slices.Clone(w.out.Types[x.v].Dims), ir.Const(1)))
-	case "flat", "as", "cast":
-		y, err := w.eval(e.args[1])
-		if err != "" {
-			return term{}, err
-		}
-		return w.like(e.head, x, y)
-	case "f32", "f64":
-		d, _ := ir.ParseDType(e.head)
-		return w.cast(x, d)
-	case "gather":
-		index, err := w.eval(e.args[2])
-		if err != "" {
-			return term{}, err
-		}
-		return w.gather(x, e.args[1].head, index)
-	}
-	operands := []term{x}
-	for _, a := range e.args[1:] {
-		t, err := w.eval(a)
+	operands := make([]term, 0, 3)
+	for i := range e.args {
+		t, err := w.eval(&e.args[i])
 		if err != "" {
 			return term{}, err
 		}
 		operands = append(operands, t)
 	}
-	head, optional := strings.CutSuffix(e.head, "?")
-	args := make([]ir.Arg, 0, len(operands))
-	for i, t := range operands {
+	if e.form == formOwn {
+		return w.own(e, operands)
+	}
+	for _, t := range operands {
 		if !t.is {
-			if optional {
-				return operands[1-i], ""
-			}
 			return term{}, "an operand is absent"
 		}
-		args = append(args, ir.Value(t.v))
 	}
-	op, ok := ir.ByName(head)
-	if !ok {
-		panic("BUG: no own op " + head)
+	x := operands[0]
+	switch e.form {
+	case formReduce:
+		return w.reduce(e, x)
+	case formTo:
+		return w.cast(x, e.dtype)
+	case formUnsqueeze:
+		return w.view(x, append(slices.Clone(w.out.Types[x.v].Dims), ir.Const(1)))
+	case formChannels:
+		return w.view(x, append(slices.Clone(w.out.Types[x.v].Dims), ones(len(w.out.Types[operands[1].v].Dims)-2)...))
+	case formGather:
+		return w.gather(x, e.dim, operands[1])
 	}
-	v, err := w.emit(op, args, w.out.Types[args[0].V].DType)
+	return w.like(e.form, x, operands[1])
+}
+
+// own writes an own elementwise op.
+func (w *writer) own(e *expr, operands []term) (term, string) {
+	args := make([]ir.Arg, len(operands))
+	for i, t := range operands {
+		switch {
+		case t.is:
+			args[i] = ir.Value(t.v)
+		case e.optional:
+			return operands[1-i], ""
+		default:
+			return term{}, "an operand is absent"
+		}
+	}
+	v, err := w.emit(e.op, args, w.out.Types[args[0].V].DType)
 	return term{v: v, is: true}, err
 }
 
-// atom is a name, a number, or none.
-func (w *writer) atom(head string) (term, string) {
-	t, ok := w.names[head]
-	switch {
-	case head == "none":
-		return term{}, ""
-	case !ok:
-		return w.number(head)
-	case t.is || t.arg.Kind == ir.ArgNone:
+// named is the term of a name, an argument as what the row computes with.
+func (w *writer) named(name int) (term, string) {
+	t := w.names[name]
+	if t.is || t.arg.Kind == ir.ArgNone {
 		return t, ""
 	}
 	switch t.arg.Kind {
@@ -191,25 +186,18 @@ func (w *writer) atom(head string) (term, string) {
 	default:
 		return t, "an argument is neither a tensor nor a number"
 	}
-	w.names[head] = t
+	w.names[name] = t
 	return t, ""
 }
 
-func (w *writer) number(text string) (term, string) {
-	a := ir.Arg{Kind: ir.ArgInt}
-	var err error
-	if a.V, err = strconv.ParseInt(text, 10, 64); err != nil {
-		f, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			panic("BUG: a row has no name " + text)
-		}
-		a = ir.Arg{Kind: ir.ArgFloat, V: int64(math.Float64bits(f))}
-	}
-	return term{v: w.constant(a), is: true}, ""
-}
-
 func (w *writer) constant(a ir.Arg) ir.ValueID {
-	d := map[ir.ArgKind]ir.DType{ir.ArgInt: ir.I64, ir.ArgFloat: ir.F64, ir.ArgBool: ir.Bool}[a.Kind]
+	d := ir.I64
+	switch a.Kind {
+	case ir.ArgFloat:
+		d = ir.F64
+	case ir.ArgBool:
+		d = ir.Bool
+	}
 	id := w.add(ir.Node{Op: ir.OpConst}, []ir.Arg{a}, []ir.Type{{DType: d, Dims: []ir.Dim{}}})
 	return w.out.Nodes[id].First
 }
@@ -242,14 +230,14 @@ func (w *writer) cast(x term, d ir.DType) (term, string) {
 }
 
 // like is x in the sizes (flat) or the dtype (as, cast) of y.
-func (w *writer) like(how string, x, y term) (term, string) {
+func (w *writer) like(how form, x, y term) (term, string) {
 	t := w.out.Types[y.v]
 	switch {
-	case how == "flat":
+	case how == formFlat:
 		return w.view(x, t.Dims)
-	case how == "as" && !w.out.SameDims(w.out.Types[x.v].Dims, t.Dims):
+	case how == formAs && !w.out.SameDims(w.out.Types[x.v].Dims, t.Dims):
 		return term{}, "it broadcasts"
-	case w.out.Types[x.v].DType == t.DType && how == "as":
+	case w.out.Types[x.v].DType == t.DType && how == formAs:
 		v, err := w.emit(ir.OpCopy, []ir.Arg{ir.Value(x.v)}, t.DType)
 		return term{v: v, is: true}, err
 	}
@@ -257,38 +245,36 @@ func (w *writer) like(how string, x, y term) (term, string) {
 }
 
 // reduce folds the dims that a row names.
-func (w *writer) reduce(op ir.Op, x term, dims expr, keep bool) (term, string) {
+func (w *writer) reduce(e *expr, x term) (term, string) {
 	rank := len(w.out.Types[x.v].Dims)
-	which, name, _ := strings.Cut(dims.head, ":")
-	count := 0
-	if name != "" {
-		count = len(w.g.List(w.names[name].arg))
-	}
+	named := w.names[e.dims.name].arg
 	var fold []int64
-	switch a := w.names[dims.head].arg; {
-	case which == "all":
-	case which == "chan":
+	switch e.dims.which {
+	case dimsAll:
+	case dimsChannels:
 		for i := range rank {
 			if i != 1 {
 				fold = append(fold, int64(i))
 			}
 		}
-	case which == "last" || which == "lead":
+	case dimsLast, dimsLead:
+		count := len(w.g.List(named))
 		for i := range rank {
-			if (i >= rank-count) == (which == "last") {
+			if (i >= rank-count) == (e.dims.which == dimsLast) {
 				fold = append(fold, int64(i))
 			}
 		}
-	case a.Kind == ir.ArgInt:
-		d := a.V
+	case dimsNamed:
+		if named.Kind != ir.ArgInt {
+			return term{}, "its dims are no literals"
+		}
+		d := named.V
 		if d < 0 {
 			d += int64(rank)
 		}
 		fold = append(fold, d)
-	default:
-		return term{}, "its dims are no literals"
 	}
-	if rank == 0 || len(fold) == 0 && which != "all" {
+	if rank == 0 || len(fold) == 0 && e.dims.which != dimsAll {
 		return term{}, "it folds nothing"
 	}
 	items := make([]ir.Arg, len(fold))
@@ -296,11 +282,11 @@ func (w *writer) reduce(op ir.Op, x term, dims expr, keep bool) (term, string) {
 		items[i] = ir.Arg{Kind: ir.ArgInt, V: d}
 	}
 	flag := ir.Arg{Kind: ir.ArgBool}
-	if keep {
+	if e.keep {
 		flag.V = 1
 	}
 	args := []ir.Arg{ir.Value(x.v), w.out.AddList(ir.ListInts, items), flag}
-	v, err := w.emit(op, args, w.out.Types[x.v].DType)
+	v, err := w.emit(e.op, args, w.out.Types[x.v].DType)
 	return term{v: v, is: true}, err
 }
 
@@ -343,11 +329,7 @@ func (w *writer) view(x term, dims []ir.Dim) (term, string) {
 }
 
 // gather is x at an index along a dim, read for each element of index.
-func (w *writer) gather(x term, dim string, index term) (term, string) {
-	d, err := strconv.ParseInt(dim, 10, 64)
-	if err != nil {
-		panic("BUG: gather along " + dim)
-	}
+func (w *writer) gather(x term, d int64, index term) (term, string) {
 	if int64(len(w.out.Types[x.v].Dims)) <= d {
 		return term{}, "it has too few dims"
 	}

@@ -29,8 +29,8 @@ const None = ^ir.ValueID(0)
 func Expand(g *ir.Graph, keep map[ir.NodeID]string) *Expansion {
 	w := &writer{g: g, keep: keep, e: &Expansion{Graph: g.Bare(), To: make([]ir.ValueID, len(g.Types)), Whole: make([]string, len(g.Nodes)), List: make([]bool, len(g.Nodes))}}
 	w.out = w.e.Graph
-	w.out.Nodes, w.out.Types = make([]ir.Node, 0, 2*len(g.Nodes)), make([]ir.Type, 0, 2*len(g.Types))
-	w.out.Def, w.out.Args = make([]ir.NodeID, 0, 2*len(g.Types)), make([]ir.Arg, 0, 2*len(g.Args))
+	w.out.Strings = slices.Clone(g.Strings) // each has the index that it has in g
+	w.out.Grow(2*len(g.Nodes), 2*len(g.Types), 2*len(g.Args), 0)
 	w.e.Of = make([]ir.NodeID, 0, 2*len(g.Nodes))
 	for v := range w.e.To {
 		w.e.To[v] = None
@@ -55,9 +55,10 @@ type writer struct {
 	keep map[ir.NodeID]string
 	e    *Expansion
 	out  *ir.Graph
+	args []ir.Arg // see mapped
 	// Of the node that is being written:
 	id    ir.NodeID
-	names map[string]term
+	names []term   // by number, of the rule
 	meet  ir.DType // in which operands meet, Invalid: each is what it is
 }
 
@@ -88,25 +89,25 @@ func (w *writer) attempt(write func() string) (why string) {
 func (w *writer) copy(id ir.NodeID) {
 	n := w.g.Nodes[id]
 	n.Group = 0
-	if n.Op == ir.OpCall {
-		n.Name = w.out.Intern(w.g.Strings[n.Name])
-	}
-	args := make([]ir.Arg, 0, n.ArgHi-n.ArgLo)
-	for _, a := range w.g.NodeArgs(id) {
-		args = append(args, w.arg(a))
-	}
-	new := w.add(n, args, w.g.Types[n.First:n.First+ir.ValueID(n.N)])
+	new := w.add(n, w.mapped(w.g.NodeArgs(id)), w.g.Types[n.First:n.First+ir.ValueID(n.N)])
 	for i := range ir.ValueID(n.N) {
 		w.e.To[n.First+i] = w.out.Nodes[new].First + i
 	}
+}
+
+// mapped are arguments of the given graph as those of the new one, valid until the next call.
+func (w *writer) mapped(args []ir.Arg) []ir.Arg {
+	w.args = w.args[:0]
+	for _, a := range args {
+		w.args = append(w.args, w.arg(a))
+	}
+	return w.args
 }
 
 func (w *writer) arg(a ir.Arg) ir.Arg {
 	switch a.Kind {
 	case ir.ArgValue:
 		a.V = int64(w.e.To[a.V])
-	case ir.ArgStr:
-		a.V = int64(w.out.Intern(w.g.Strings[a.V]))
 	case ir.ArgList:
 		items := append([]ir.Arg(nil), w.g.List(a)...)
 		for i := range items {
@@ -203,11 +204,7 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 	why := unknown
 	for _, name := range names {
 		if len(results) == 1 {
-			mapped := make([]ir.Arg, len(args))
-			for i, a := range args {
-				mapped[i] = w.arg(a)
-			}
-			if op, own, ok := ir.FromATen(w.out, name, mapped); ok {
+			if op, own, ok := ir.FromATen(w.out, name, w.mapped(args)); ok {
 				if why = w.attempt(func() string {
 					v, err := w.emit(op, own, w.g.Types[results[0]].DType)
 					if err != "" {
@@ -221,7 +218,7 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 			}
 		}
 		for _, r := range table[name] {
-			if len(r.args) > len(args) || !w.bind(r, args) {
+			if r.args > len(args) || !w.bind(r, args) {
 				continue
 			}
 			if why = w.attempt(func() string {

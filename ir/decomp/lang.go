@@ -5,33 +5,88 @@ package decomp
 
 import (
 	"fmt"
+	"math"
+	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/mycelya/mycelya/ir"
 )
 
-// expr is a name or a number (args nil), or an op of operands.
+// form is what an expression is.
+type form uint8
+
+const (
+	formName   form = iota // the term of a name
+	formNumber             // a literal
+	formNone
+	formOwn    // an own elementwise op
+	formReduce // an own reduction
+	formTo     // in a dtype
+	formCast
+	formAs
+	formFlat
+	formUnsqueeze
+	formChannels
+	formGather
+)
+
+// forms are the words that are no own ops.
+var forms = map[string]form{"f32": formTo, "f64": formTo, "cast": formCast, "as": formAs, "flat": formFlat, "unsq": formUnsqueeze,
+	"chan": formChannels, "gather": formGather}
+
+// expr is an expression, its words looked up.
 type expr struct {
-	head string
-	args []expr
+	form     form
+	args     []expr
+	name     int      // formName: the number of the name
+	number   ir.Arg   // formNumber
+	op       ir.Op    // formOwn, formReduce
+	optional bool     // formOwn: the other operand where one is absent
+	keep     bool     // formReduce: folded dims stay as 1
+	dims     dims     // formReduce
+	dtype    ir.DType // formTo
+	dim      int64    // formGather
 }
 
-// statement gives names to the values of expressions: one, or without a name the results.
+// dims are those that a reduction folds.
+type dims struct {
+	which rangeOfDims
+	name  int // of the argument that holds them, or as many as they are
+}
+
+type rangeOfDims uint8
+
+const (
+	dimsNamed    rangeOfDims = iota
+	dimsAll                  // all there are
+	dimsChannels             // all but dim 1
+	dimsLast                 // as many as the argument has
+	dimsLead                 // the others
+)
+
+// statement gives a name to the value of an expression, or says what the results are.
 type statement struct {
-	name  string
+	name  int // -1: results
 	exprs []expr
 }
 
-// rule is a row that has been read.
+// rule is a row that has been read. Its names have numbers: those of the arguments, then those of the statements.
 type rule struct {
 	Row
-	args    []string
+	args    int // how many arguments
+	names   []string
 	promote bool
 	when    []condition
 	body    []statement
 }
 
+// condition is what an argument has to be as a literal, or not to be.
 type condition struct {
-	arg, value string
-	not        bool
+	arg    int
+	text   string
+	number float64 // NaN: none
+	not    bool
 }
 
 // table has the rules of each operator in the order of the rows; nothing changes it after it is made.
@@ -45,7 +100,8 @@ var table = func() map[string][]*rule {
 
 // read reads a row. A row that doesn't read is a mistake of the table.
 func read(row Row) *rule {
-	r := &rule{Row: row, args: strings.Fields(row.Args)}
+	r := &rule{Row: row, names: strings.Fields(row.Args)}
+	r.args = len(r.names)
 	for _, w := range strings.Fields(row.When) {
 		if w == "promote" {
 			r.promote = true
@@ -53,55 +109,129 @@ func read(row Row) *rule {
 		}
 		name, value, _ := strings.Cut(w, "=")
 		name, not := strings.CutSuffix(name, "!")
-		r.when = append(r.when, condition{name, value, not})
+		number, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			number = math.NaN()
+		}
+		r.when = append(r.when, condition{r.known(name), value, number, not})
 	}
 	for part := range strings.SplitSeq(row.Body, ";") {
 		part = strings.TrimSpace(part)
 		if results, ok := strings.CutPrefix(part, "->"); ok {
-			var all []expr
+			s := statement{name: -1}
 			for one := range strings.SplitSeq(results, ",") {
-				all = append(all, readExpr(row, one))
+				s.exprs = append(s.exprs, r.expression(one))
 			}
-			r.body = append(r.body, statement{"", all})
+			r.body = append(r.body, s)
 			continue
 		}
 		name, e, ok := strings.Cut(part, "=")
-		if !ok {
-			panic(fmt.Sprintf("BUG: %q in the row of %s is no statement", part, row.Name))
-		}
-		r.body = append(r.body, statement{strings.TrimSpace(name), []expr{readExpr(row, e)}})
+		r.must(ok, part, "is no statement")
+		value := r.expression(e) // before there is the name
+		r.body = append(r.body, statement{len(r.names), []expr{value}})
+		r.names = append(r.names, strings.TrimSpace(name))
 	}
+	r.must(len(r.body) > 0 && r.body[len(r.body)-1].name < 0, row.Body, "has no results")
 	return r
 }
 
-func readExpr(row Row, text string) expr {
-	words := strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ").Replace(text))
-	e, rest := readOp(row, words)
-	if len(rest) != 0 {
-		panic(fmt.Sprintf("BUG: %q in the row of %s goes on after its end", text, row.Name))
+func (r *rule) must(ok bool, text, what string) {
+	if !ok {
+		panic(fmt.Sprintf("BUG: %q in the row of %s %s", text, r.Name, what))
 	}
+}
+
+// known is the number of a name: of the last one that is called so.
+func (r *rule) known(name string) int {
+	for i, n := range slices.Backward(r.names) {
+		if n == name {
+			return i
+		}
+	}
+	r.must(false, name, "is no name")
+	return -1
+}
+
+func (r *rule) expression(text string) expr {
+	words := strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ").Replace(text))
+	e, rest := r.readOp(words)
+	r.must(len(rest) == 0, text, "goes on after its end")
 	return e
 }
 
 // readOp reads an op with its operands up to a closing parenthesis or the end.
-func readOp(row Row, words []string) (expr, []string) {
-	if len(words) == 0 || words[0] == "(" || words[0] == ")" {
-		panic(fmt.Sprintf("BUG: an op is missing in the row of %s", row.Name))
+func (r *rule) readOp(words []string) (expr, []string) {
+	r.must(len(words) > 0 && words[0] != "(" && words[0] != ")", strings.Join(words, " "), "has no op")
+	head, rest := words[0], words[1:]
+	if len(rest) == 0 || rest[0] == ")" {
+		return r.atom(head), rest
 	}
-	e := expr{head: words[0]}
-	words = words[1:]
-	for len(words) > 0 && words[0] != ")" {
-		var a expr
-		if words[0] == "(" {
-			a, words = readOp(row, words[1:])
-			if len(words) == 0 {
-				panic(fmt.Sprintf("BUG: a parenthesis is not closed in the row of %s", row.Name))
-			}
-			words = words[1:]
-		} else {
-			a, words = expr{head: words[0]}, words[1:]
+	e, plain := r.head(head) // plain: how many of its words are no expressions, and what the first of them is
+	for i := 0; len(rest) > 0 && rest[0] != ")"; i++ {
+		switch {
+		case i == 1 && plain == formReduce:
+			e.dims, rest = r.dims(rest[0]), rest[1:]
+		case i == 1 && plain == formGather:
+			d, err := strconv.ParseInt(rest[0], 10, 64)
+			r.must(err == nil, rest[0], "is no dim")
+			e.dim, rest = d, rest[1:]
+		case rest[0] == "(":
+			var a expr
+			a, rest = r.readOp(rest[1:])
+			r.must(len(rest) > 0, head, "has a parenthesis that is not closed")
+			e.args, rest = append(e.args, a), rest[1:]
+		default:
+			e.args, rest = append(e.args, r.atom(rest[0])), rest[1:]
 		}
-		e.args = append(e.args, a)
 	}
-	return e, words
+	return e, rest
+}
+
+// head reads the word that says what an expression with operands is.
+func (r *rule) head(word string) (e expr, plain form) {
+	if f, ok := forms[word]; ok {
+		e.form = f
+		if f == formTo {
+			e.dtype, _ = ir.ParseDType(word)
+		}
+		return e, f
+	}
+	op, ok := ir.ByName(strings.TrimRight(word, "?_"))
+	r.must(ok && op.Own(), word, "is no own op")
+	e.op = op
+	if ir.Info(op).Kind == ir.KindReduce {
+		e.form, e.keep = formReduce, !strings.HasSuffix(word, "_")
+		return e, formReduce
+	}
+	e.form, e.optional = formOwn, strings.HasSuffix(word, "?")
+	return e, formOwn
+}
+
+// atom reads a name, a number, or none.
+func (r *rule) atom(word string) expr {
+	if word == "none" {
+		return expr{form: formNone}
+	}
+	if v, err := strconv.ParseInt(word, 10, 64); err == nil {
+		return expr{form: formNumber, number: ir.Arg{Kind: ir.ArgInt, V: v}}
+	}
+	if v, err := strconv.ParseFloat(word, 64); err == nil {
+		return expr{form: formNumber, number: ir.Arg{Kind: ir.ArgFloat, V: int64(math.Float64bits(v))}}
+	}
+	return expr{form: formName, name: r.known(word)}
+}
+
+func (r *rule) dims(word string) dims {
+	which, name, _ := strings.Cut(word, ":")
+	switch which {
+	case "all":
+		return dims{which: dimsAll}
+	case "chan":
+		return dims{which: dimsChannels}
+	case "last":
+		return dims{dimsLast, r.known(name)}
+	case "lead":
+		return dims{dimsLead, r.known(name)}
+	}
+	return dims{dimsNamed, r.known(which)}
 }
