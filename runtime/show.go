@@ -30,7 +30,7 @@ func (s *session) show(t *Trace, v *variant) *dump.Program {
 	torch := s.hello.GetTorch()
 	s.mu.Unlock()
 	return s.settings.Dump.Program(dump.Of{Device: s.index, Number: v.account.number, Place: s.cutAt(t), Reason: Reasons[min(int(t.Reason), len(Reasons)-1)].Name,
-		Key: v.key[:], Torch: torch})
+		Key: v.key[:], Torch: torch, Params: t.Params})
 }
 
 // cutAt is where a trace was cut, "train.py:41": the place that asked for it, else that of the last record with a known one. It is what

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,13 +37,13 @@ func TestParse(t *testing.T) {
 	require.Nil(t, s)
 
 	for value, want := range map[string]string{
-		"-,kernels": `MYCELYA_DUMP has no word "kernels"`,
-		"-,pases":   `MYCELYA_DUMP has no word "pases"`,
-		"-,max=no":  `MYCELYA_DUMP has no word "max=no"`,
-		"-,plan=1":  `MYCELYA_DUMP has no word "plan=1"`,
-		"-,":        `MYCELYA_DUMP has no word ""`,
-		",plan":     `MYCELYA_DUMP begins with - for stderr, or with a folder`,
-		"plan":      `MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word "plan" (./plan is a folder)`,
+		"-,kernel": `MYCELYA_DUMP has no word "kernel"`,
+		"-,pases":  `MYCELYA_DUMP has no word "pases"`,
+		"-,max=no": `MYCELYA_DUMP has no word "max=no"`,
+		"-,plan=1": `MYCELYA_DUMP has no word "plan=1"`,
+		"-,":       `MYCELYA_DUMP has no word ""`,
+		",plan":    `MYCELYA_DUMP begins with - for stderr, or with a folder`,
+		"plan":     `MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word "plan" (./plan is a folder)`,
 	} {
 		_, err := Parse(value)
 		require.EqualError(t, err, want+`. It is - or a folder, then any of these words, with commas between:
@@ -51,6 +52,8 @@ func TestParse(t *testing.T) {
   all        passes that changed nothing too
   rules      on stderr, the rules that passes have applied, to which lines, and why nodes are not fused, too
   plan       on stderr, the steps, parameters and memory of each program too
+  kernels    on stderr, what kernels compute together, too
+  data       the numbers that each program is first called with, in a folder as data.txt
   wire       each frame that is sent or received, in a folder as wire.txt
   only=TEXT  only cuts and programs with TEXT in their place, such as train.py:41
   max=N      graphs of only the first N programs`, value)
@@ -68,6 +71,66 @@ func TestTheREADMEHasTheWords(t *testing.T) {
 		want.WriteString("| `" + w.word + "` | " + w.means + " |\n")
 	}
 	require.Equal(t, want.String(), rows+"\n")
+}
+
+// TestKernels: what goes in and out of a group, and what stays inside.
+func TestKernels(t *testing.T) {
+	g, err := ir.Parse(`graph a.py:9 read {
+  %0: f32[4] = input 0
+  %1: f32[4] = input 1
+  fuse map {
+    %2: f32[4] = add %0 %1
+    %3: f32[4] = relu %2
+    %4: f32[4] = mul %2 %0
+  }
+  %5: f32[4] = aten.cumsum %3 0 none
+  output %4 -> s2
+  output %5 -> s3
+}
+`)
+	require.NoError(t, err)
+	require.Equal(t, `1 kernel of groups, 1 operator alone
+
+group 1: map
+  reads  %0 %1
+  writes %3 %4
+  inside 1 value
+    %2: f32[4]             = add %0 %1
+    %3: f32[4]             = relu %2
+    %4: f32[4]             = mul %2 %0
+`, kernels(g))
+	g.Groups = nil
+	require.Empty(t, kernels(g))
+}
+
+func TestNumbers(t *testing.T) {
+	g, err := ir.Parse(`graph a.py:9 read {
+  %0: f64[] = param 0 # a.py:1
+  %1: i64[] = param 1
+  %2: b8[] = param 2
+  %3: c128[] = param 3
+  %4: f32[] = scalar 5
+  %5: bf16[] = scalar 6
+  %6: i8[] = scalar 7
+  %7: u8[] = scalar 8
+  %8: f16[] = scalar 9
+  %9: i64[] = param 10
+}
+`)
+	require.NoError(t, err)
+	minus := func(n uint64) uint64 { return -n }
+	require.Equal(t, `param 0     number        f64   0.001                    # a.py:1
+param 1     number        i64   -3                       # ?
+param 2     number        b8    true                     # ?
+param 3     number        c128  (1, -2)                  # ?
+param 5     0-dim tensor  f32   0.1                      # ?
+param 6     0-dim tensor  bf16  1.5                      # ?
+param 7     0-dim tensor  i8    -3                       # ?
+param 8     0-dim tensor  u8    200                      # ?
+param 9     0-dim tensor  f16   bits 3c00                # ?
+param 10    number        i64   ?                        # ?
+`, numbers(g, []uint64{math.Float64bits(0.001), minus(3), 1, math.Float64bits(1), math.Float64bits(-2), uint64(math.Float32bits(0.1)),
+		uint64(math.Float32bits(1.5)) >> 16, 0xfd, 200, 0x3c00}))
 }
 
 // sample is a graph that cse, simplify and dce change.

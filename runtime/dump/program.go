@@ -22,7 +22,8 @@ type Of struct {
 	Device, Number int // as explain() numbers them
 	Place, Reason  string
 	Key            []byte
-	Torch          string // the worker's version
+	Torch          string   // the worker's version
+	Params         []uint64 // of the trace; only read during the compilation
 }
 
 // Program is one program on its way through the compiler, and an Observer of its passes. A nil one isn't shown. It is used from
@@ -41,6 +42,8 @@ type Program struct {
 	rules  strings.Builder
 	apart  strings.Builder // what is not computed together, and why
 	plan   string
+	groups string // that kernels compute
+	data   string // numbers
 	ok     bool   // there is a plan
 	err    string // why not
 }
@@ -191,6 +194,12 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 	if params, err := c.FirstSeen(g); err == nil {
 		p.plan += c.MemoryText(params)
 	}
+	if p.shown {
+		p.groups = kernels(g)
+		if p.d.spec.Data {
+			p.data = numbers(g, p.of.Params)
+		}
+	}
 	if len(p.repro.Passes) == 0 {
 		p.repro.Out = printed(g) // as a check has shuffled it
 	}
@@ -206,8 +215,14 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 	if p.d.spec.Rules && p.apart.Len() > 0 {
 		p.print("not fused", p.apart.String())
 	}
+	if p.d.spec.Kernels && p.groups != "" {
+		p.print("kernels", p.groups)
+	}
 	if p.d.spec.Plan {
 		p.print("plan", p.plan)
+	}
+	if p.data != "" {
+		p.print("data", p.data)
 	}
 }
 
@@ -251,8 +266,10 @@ func (p *Program) folder() {
 	if p.apart.Len() > 0 {
 		p.file("unfused.txt", p.apart.String())
 	}
-	if p.plan != "" {
-		p.file("plan.txt", p.plan)
+	for name, text := range map[string]string{"kernels.txt": p.groups, "plan.txt": p.plan, "data.txt": p.data} {
+		if text != "" {
+			p.file(name, text)
+		}
 	}
 	if p.repro.Out == "" {
 		p.repro.Out = p.repro.Capture

@@ -3,8 +3,8 @@
 
 // Package dump shows what became of each trace: why it was cut, why no known program fitted, its graph at the start and after
 // each pass that changed it, and the plan of its program, on stderr or as files and pages in a folder. It only ever sees what the
-// compiler is done with, changes nothing, never shows a tensor's values or a host's name, and a folder that can't be written costs
-// a warning, never a program.
+// compiler is done with, changes nothing, never shows a tensor's values (but 0-dim ones, with data) or a host's name, and a folder that
+// can't be written costs a warning, never a program.
 package dump
 
 import (
@@ -15,15 +15,17 @@ import (
 
 // Spec is the value of MYCELYA_DUMP: where to, then words.
 type Spec struct {
-	To     string // "-" is stderr, else a folder
-	Why    bool   // on stderr: each cut, and why each program had to be compiled
-	Passes bool   // on stderr: the graph after each pass that changed it, not only the last
-	All    bool   // passes that changed nothing too
-	Rules  bool   // on stderr: the rules that passes applied
-	Plan   bool   // on stderr: the plan of the program
-	Wire   bool   // each frame
-	Only   string // part of the names of the programs to show
-	Max    int    // how many graphs to show; 0: all
+	To      string // "-" is stderr, else a folder
+	Why     bool   // on stderr: each cut, and why each program had to be compiled
+	Passes  bool   // on stderr: the graph after each pass that changed it, not only the last
+	All     bool   // passes that changed nothing too
+	Rules   bool   // on stderr: the rules that passes applied
+	Plan    bool   // on stderr: the plan of the program
+	Kernels bool   // on stderr: the groups that kernels compute
+	Data    bool   // the numbers that programs are called with
+	Wire    bool   // each frame
+	Only    string // part of the names of the programs to show
+	Max     int    // how many graphs to show; 0: all
 }
 
 var words = []struct{ word, means string }{
@@ -32,6 +34,8 @@ var words = []struct{ word, means string }{
 	{"all", "passes that changed nothing too"},
 	{"rules", "on stderr, the rules that passes have applied, to which lines, and why nodes are not fused, too"},
 	{"plan", "on stderr, the steps, parameters and memory of each program too"},
+	{"kernels", "on stderr, what kernels compute together, too"},
+	{"data", "the numbers that each program is first called with, in a folder as data.txt"},
 	{"wire", "each frame that is sent or received, in a folder as wire.txt"},
 	{"only=TEXT", "only cuts and programs with TEXT in their place, such as train.py:41"},
 	{"max=N", "graphs of only the first N programs"},
@@ -58,6 +62,10 @@ func Parse(value string) (*Spec, error) {
 			s.Rules, bad = true, hasArg
 		case "plan":
 			s.Plan, bad = true, hasArg
+		case "kernels":
+			s.Kernels, bad = true, hasArg
+		case "data":
+			s.Data, bad = true, hasArg
 		case "wire":
 			s.Wire, bad = true, hasArg
 		case "only":

@@ -138,7 +138,7 @@ LOOP = """
     metrics = torch.mycelya.metrics()
     print(dict(metrics["cuts"]), metrics["program_misses"])
 """
-WORDS = "why,passes,rules,plan,wire,all"
+WORDS = "why,passes,rules,kernels,plan,wire,all"
 
 
 def read(folder: Path) -> dict[str, str]:
@@ -171,6 +171,26 @@ def test_every_word_on_an_example(tmp_path):
             assert re.search(r"^#   #1: It is the first one\.$", err, re.M)
             assert re.search(r"^# program 1, key [0-9a-f]+, plan$", err, re.M)
             assert re.search(r"^# sent +Program +\d+  \d+ bytes$", err, re.M)
+
+
+def test_numbers_are_shown_where_that_is_asked_for(tmp_path):
+    code = """
+import mycelya_torch, torch
+x = torch.ones(3, device="mycelya")
+rate = torch.tensor(0.25)
+print((x.mul(31415.5).exp() + rate).sum().item())
+"""
+    _, _, err = run(code, tmp_path, MYCELYA_DUMP="-")
+    assert "31415.5" not in err
+    _, _, err = run(code, tmp_path, MYCELYA_DUMP="-,data,kernels")
+    assert re.search(r"^param \d+ +number +f64 +31415\.5 +# .*prog.py:5$", err, re.M)
+    assert re.search(r"^param \d+ +0-dim tensor +f32 +0\.25 +# .*prog.py:5$", err, re.M)
+    assert re.search(r"^group 1: all\n  reads  %\d", err, re.M)
+    run(code, tmp_path, MYCELYA_DUMP=str(tmp_path / "dump") + ",data")
+    (data,) = (tmp_path / "dump").glob("*/data.txt")
+    assert "31415.5" in data.read_text()
+    (kernels,) = (tmp_path / "dump").glob("*/kernels.txt")
+    assert kernels.read_text().startswith("1 kernel of groups, ")
 
 
 def test_the_files_of_a_folder(loop):

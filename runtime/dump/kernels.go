@@ -1,0 +1,70 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package dump
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+)
+
+// kernels lists the groups of a graph: which kernels compute each, what goes in and out, and how many of its values are never
+// written to memory.
+func kernels(g *ir.Graph) string {
+	if len(g.Groups) == 0 {
+		return ""
+	}
+	users := g.Users()
+	output := make([]bool, len(g.Types))
+	for _, o := range g.Outputs {
+		output[o.Value] = true
+	}
+	text := g.NodeStrings()
+	var b strings.Builder
+	inGroups := 0
+	for _, group := range g.Groups {
+		inGroups += len(group.Kernels)
+	}
+	fmt.Fprintf(&b, "%s of groups, %s alone\n", count(inGroups, "kernel"), count(passes.Kernels(g)-inGroups, "operator"))
+	for i, group := range g.Groups {
+		number := uint32(i + 1)
+		fmt.Fprintf(&b, "\ngroup %d:", number)
+		for _, t := range group.Kernels {
+			fmt.Fprintf(&b, " %s", t)
+		}
+		b.WriteByte('\n')
+		var reads, writes []string
+		inside := 0
+		seen := map[ir.ValueID]bool{}
+		var nodes []string
+		for id := range g.Nodes {
+			n := &g.Nodes[id]
+			if n.Group != number {
+				continue
+			}
+			nodes = append(nodes, text(ir.NodeID(id)))
+			for _, v := range g.Operands(ir.NodeID(id)) {
+				if g.Nodes[g.Def[v]].Group != number && !seen[v] {
+					seen[v] = true
+					reads = append(reads, fmt.Sprintf("%%%d", v))
+				}
+			}
+			for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+				if output[v] || slices.ContainsFunc(users[v], func(u ir.NodeID) bool { return g.Nodes[u].Group != number }) {
+					writes = append(writes, fmt.Sprintf("%%%d", v))
+				} else {
+					inside++
+				}
+			}
+		}
+		fmt.Fprintf(&b, "  reads  %s\n  writes %s\n  inside %s\n", strings.Join(reads, " "), strings.Join(writes, " "), count(inside, "value"))
+		for _, line := range nodes {
+			fmt.Fprintf(&b, "    %s\n", line)
+		}
+	}
+	return b.String()
+}
