@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package program_test holds programs against graphs: whatever graph a pass may make, its program run on the reference
-// backend leaves in every storage what ir/eval says, frees what it made, and leaves alone what it may not write.
+// backend leaves in every storage what ir/eval says, frees what it made, and leaves alone what it may not write. This file is long
+// because the generator of graphs and what it knows of their memory are one.
 package program_test
 
 import (
