@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 4
+#define MYCELYA_ABI_VERSION 5
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -232,7 +232,7 @@ typedef struct myc_prog myc_prog;
 
 // A program for the executor: 64-bit words, all validated by the Go worker against proto/program.go's rules first. The
 // executor checks them again where memory safety depends on it. Grammar ("n:" = a count word before the items):
-//   program = nparams nbuffers ntensors { tensor } nsteps { step }
+//   program = nparams nbuffers ntensors { tensor } nkernels { kernel } nsteps { step }
 //   tensor  = buffer dtype rank  rank*dim(sizes)  contig(0|1)  [rank*dim(strides)]  dim(offset)
 //   dim     = two words: kind (0 constant, 1 parameter index), value
 //   step    = MYC_S_CALL   op_len op_bytes(ceil/8 words) nargs { arg } nresults { result } flags(MYC_R_*)
@@ -242,12 +242,53 @@ typedef struct myc_prog myc_prog;
 //           | MYC_S_CLONE  buffer(new) buffer(old)            a copy of all the bytes
 //           | MYC_S_FREE   buffer
 //           | MYC_S_RESIZE buffer dim(bytes)                  in place; keeps the common prefix
+//           | MYC_S_FUSED  nfused nplain                      the nfused steps after it, or the nplain steps after those: they
+//                                                             leave the same behind. The executor may choose either
+//           | MYC_S_KERNEL kernel ninstances { instance }     only among the nfused steps of a MYC_S_FUSED
+//   instance = { dim }(sizes of all frames, one after the other) { tensor made(0|1) }(per operand) { arg }(per number)
+//                                                             made: the tensor's buffer is made now, as large as the tensor
 //   result  = 0 (not wanted, or undefined) | tensor+1         the op's next fresh tensor return; must match the tensor's geometry
 //   arg     = MYC_W_NONE | MYC_W_TENSOR index | MYC_W_NUMBER kind param | MYC_W_SCALAR dtype param | MYC_W_SIZE param |
 //             MYC_W_INT v | MYC_W_FLOAT bits | MYC_W_BOOL v | MYC_W_DTYPE v | MYC_W_LAYOUT v | MYC_W_DEVICE 0 |
 //             MYC_W_MEMFMT v | MYC_W_STR len bytes | MYC_W_GEN param | MYC_W_LIST kind n { arg }      (one word each)
 // Steps have the numbers 0, 1, … in order.
-enum { MYC_S_CALL = 1, MYC_S_COPY = 2, MYC_S_ALLOC = 3, MYC_S_CLONE = 4, MYC_S_FREE = 5, MYC_S_RESIZE = 6 };
+//
+// A kernel is one loop nest: code that runs at each point of an index space, whose sizes come with each instance.
+//   kernel   = nframes { rank } nfolded noperands { operand } nnumbers ninstrs { instr }
+//   operand  = dtype access(MYC_K_READ | MYC_K_WRITE) frame rank { along }   per dim of its tensor: 1 + the dim of the frame
+//                                                             along which it runs, no two the same; 0: it has size 1
+//   instr    = head a b c                                     head: op:0..7 (MYC_K_*) class:8..15; unused words are 0
+// Frame 0 is the index space. Its last nfolded dims are folded by reductions; without any, nothing may be. Other frames have the
+// same number of points in all in the same order (row-major), and only kernels that fold nothing have any.
+//
+// Each instruction makes the register of its number, but a STORE; it uses registers of smaller numbers. A register holds one of four
+// classes. It has one value per point or, if no operand that it was made from runs along a folded dim, one for each
+// point of the other dims: a REDUCE makes such a one of any. Floats of 16 bits are F32 that a ROUND has rounded, integers are I64
+// that a ROUND has wrapped, and a byte that is loaded as B8 is 0 or 1.
+//   LOAD a:operand   STORE a:operand b:register     an operand that is written runs along all dims, but one that is given a
+//                                                             value for each point of the others runs along all of those, or all
+//   NUMBER a:index   CONST a:bits (double, int64, 0 or 1)   COUNT: the points that are folded together, as a float or I64
+//   INDEX a:dim of frame 0                                    the point's index, I64
+//   CAST a           as static_cast; to B8: is not 0          ROUND a b:dtype
+//   SUM MAX MIN a    folds; a NaN stays one
+//   all others       what the own op of that name means (ir/optable.go) on operands of one class, which is that of the result but for
+//                    comparisons and ISNAN, whose result is B8, and WHERE, whose a is B8
+enum { MYC_S_CALL = 1, MYC_S_COPY = 2, MYC_S_ALLOC = 3, MYC_S_CLONE = 4, MYC_S_FREE = 5, MYC_S_RESIZE = 6, MYC_S_FUSED = 7,
+       MYC_S_KERNEL = 8 };
+enum { MYC_K_READ = 1, MYC_K_WRITE = 2 };
+enum { MYC_K_F32 = 1, MYC_K_F64 = 2, MYC_K_I64 = 3, MYC_K_B8 = 4 };
+enum { MYC_K_MAX_RANK = 16, MYC_K_MAX_FRAMES = 8, MYC_K_MAX_INSTRS = 4096 };
+enum {
+  MYC_K_LOAD = 1, MYC_K_STORE = 2, MYC_K_NUMBER = 3, MYC_K_CONST = 4, MYC_K_COUNT = 5, MYC_K_INDEX = 6, MYC_K_CAST = 7,
+  MYC_K_ROUND = 8, MYC_K_SUM = 9, MYC_K_MAX = 10, MYC_K_MIN = 11,
+  MYC_K_NEG = 16, MYC_K_ABS = 17, MYC_K_SQRT = 18, MYC_K_RSQRT = 19, MYC_K_EXP = 20, MYC_K_LOG = 21, MYC_K_SIN = 22,
+  MYC_K_COS = 23, MYC_K_TANH = 24, MYC_K_SIGMOID = 25, MYC_K_RELU = 26, MYC_K_RECIPROCAL = 27, MYC_K_FLOOR = 28,
+  MYC_K_CEIL = 29, MYC_K_SIGN = 30, MYC_K_ERF = 31, MYC_K_EXP2 = 32, MYC_K_LOG2 = 33, MYC_K_LOG1P = 34, MYC_K_EXPM1 = 35,
+  MYC_K_TRUNC = 36, MYC_K_NEAREST = 37, MYC_K_ISNAN = 38, MYC_K_NOT = 39,
+  MYC_K_ADD = 48, MYC_K_SUB = 49, MYC_K_MUL = 50, MYC_K_DIV = 51, MYC_K_POW = 52, MYC_K_MAXIMUM = 53, MYC_K_MINIMUM = 54,
+  MYC_K_EQ = 55, MYC_K_NE = 56, MYC_K_LT = 57, MYC_K_LE = 58, MYC_K_GT = 59, MYC_K_GE = 60, MYC_K_AND = 61, MYC_K_OR = 62,
+  MYC_K_XOR = 63, MYC_K_ATAN2 = 64, MYC_K_FMOD = 65, MYC_K_REMAINDER = 66, MYC_K_WHERE = 67
+};
 
 // One failed step of a run.
 typedef struct {
