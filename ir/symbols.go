@@ -21,6 +21,15 @@ func (g *Graph) Find(d Dim) Dim {
 	}
 }
 
+// First is the value of a dim when it was first seen.
+func (g *Graph) First(d Dim) int64 {
+	d = g.Find(d)
+	if i, ok := d.Sym(); ok {
+		return g.Syms[i].First
+	}
+	return int64(d)
+}
+
 // UnifyDims notes that two dims are equal by an op's meaning. False means that they cannot be, and nothing is noted: two
 // constants, or a symbol and a constant below 2, which a trace never makes a symbol.
 func (g *Graph) UnifyDims(a, b Dim) bool {

@@ -4,19 +4,14 @@
 package passes
 
 import (
-	"slices"
+	"fmt"
 
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/ir/decomp"
+	"github.com/mycelya/mycelya/ir/nest"
 )
 
-// fuse finds nodes that kernels had better compute together, and puts each such group in a row. The nodes stay what they are: a
-// group means the same as its nodes, one by one.
-//
-// It works on the primitives that composite operators are made of (ir/decomp). Each is a loop nest of its own at first; two become
-// one where every value that goes from the one to the other can stay in a register, or in the row at hand. What that saves is a write
-// and a read of memory and a launch, so each such merge pays; no size decides. A composite operator whose primitives
-// don't meet others', or would need more loop nests than it meets, stays whole.
+// fuse puts the nodes that kernels had better compute together in a row, as groups. The nodes stay what they are: a group means the
+// same as its nodes, one by one. Which they are, ir/nest says.
 //
 // Wrong, and not done: loops of other sizes, a fold of what a fold has made, a value that two users need in two orders, anything with
 // another node that has to run in between, across an effect.
@@ -24,336 +19,71 @@ func fuse(g *ir.Graph, r *rules) *ir.Graph {
 	if len(g.Groups) > 0 { // those of another run
 		g = Ungrouped(g)
 	}
-	keep := map[ir.NodeID]string{}
-	var f *fuser
-	for range 3 {
-		f = newFuser(decomp.Expand(g, keep), g)
-		f.run()
-		if !f.lonely(keep) {
-			break
-		}
+	found := nest.Find(g)
+	if r.explain {
+		explain(g, r, found)
 	}
-	f.alike(g)
-	return f.finish(g, r)
+	if len(found.Groups) == 0 {
+		return g
+	}
+	out := g.Rewrite(found.Order, nil)
+	for i, id := range found.Order {
+		out.Nodes[i].Group = found.Of[id]
+	}
+	out.Groups, out.Requires = found.Groups, found.Requires
+	return out
 }
 
-func newFuser(e *decomp.Expansion, g *ir.Graph) *fuser {
-	p := e.Graph
-	f := &fuser{g: p, of: e.Of, expansion: e, fusable: make([]bool, len(p.Nodes)), prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil),
-		segment: make([]int32, len(p.Nodes)), clusters: make([]*cluster, len(p.Nodes)), places: make([]place, len(p.Types)),
-		points: make([]place, len(p.Nodes)), users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{}}
-	for _, o := range p.Outputs {
-		f.output[o.Value] = true
-	}
-	segment := int32(0)
-	for i := range p.Nodes {
-		id := ir.NodeID(i)
-		if p.Nodes[i].Flags&ir.FlagEffect != 0 {
-			segment++
-		}
-		f.segment[i] = segment
-		p.EachArg(id, func(a ir.Arg) {
-			if a.Kind == ir.ArgValue {
-				f.prims.edge(int(p.Def[a.V]), i)
-			}
-		})
-		f.fusable[i] = primitive(p, id)
-	}
-	for i := len(p.Nodes) - 1; i >= 0; i-- {
-		f.fusable[i] = f.fusable[i] && !f.counted(ir.NodeID(i))
-	}
-	for i, is := range f.fusable {
-		if is {
-			f.single(ir.NodeID(i))
-		}
-	}
-	constrain(f.whole, g)
-	return f
+// Refusal is two nodes, of which the one makes an operand of the other, that kernels could compute together and don't, or one that
+// no kernel computes.
+type Refusal struct {
+	From, To string // the nodes as they are printed; From is "" if it is about one
+	Origin   ir.Origin
+	Why      string
 }
 
-// itemOrder is a topological order of an expansion, in which the operators on lists that follow one another have done all to one tensor
-// before they begin with the next: what belongs together stands together.
-func itemOrder(e *decomp.Expansion) []int32 {
-	g := e.Graph
-	order := make([]int32, 0, len(g.Nodes))
-	done := make([]bool, len(g.Nodes))
-	var visit func(id, from ir.NodeID)
-	visit = func(id, from ir.NodeID) {
-		if done[id] || id < from {
-			return
-		}
-		done[id] = true
-		for _, v := range g.Operands(id) {
-			visit(g.Def[v], from)
-		}
-		order = append(order, int32(id))
+// String is the refusal in lines of its own.
+func (r Refusal) String() string {
+	if r.From == "" {
+		return fmt.Sprintf("%s\n    %s", r.To, r.Why)
 	}
-	for i := 0; i < len(g.Nodes); {
-		end, lists := i, 0
-		for ; end < len(g.Nodes); end++ {
-			if n := &g.Nodes[end]; e.List[e.Of[end]] {
-				lists++
-			} else if n.Flags != 0 || n.Op == ir.OpCall || n.Op.Own() && n.Op != ir.OpFill {
-				break
-			}
+	return fmt.Sprintf("%s\n%s\n    %s", r.From, r.To, r.Why)
+}
+
+// explain notes why what is not in one group isn't.
+func explain(g *ir.Graph, r *rules, found *nest.Groups) {
+	group := found.Of
+	text := g.NodeStrings()
+	for id, why := range found.Whole {
+		if why == "" && g.Nodes[id].Op == ir.OpCall {
+			why = "it meets nothing that a kernel could compute with it"
 		}
-		if lists == 0 {
-			order = append(order, int32(i))
-			done[i] = true
-			i++
+		if why != "" && group[id] == 0 {
+			r.refused = append(r.refused, Refusal{To: text(ir.NodeID(id)), Origin: g.Nodes[id].Origin, Why: why})
+		}
+	}
+	seen := map[[2]ir.NodeID]bool{}
+	for _, one := range found.Refused {
+		from, to := one.From, one.To
+		if from == to || seen[[2]ir.NodeID{from, to}] || group[from] != 0 && group[from] == group[to] {
 			continue
 		}
-		used := make([]bool, end-i) // within the run
-		for id := i; id < end; id++ {
-			for _, v := range g.Operands(ir.NodeID(id)) {
-				if def := int(g.Def[v]); def >= i {
-					used[def-i] = true
-				}
-			}
-		}
-		for id := i; id < end; id++ {
-			if !used[id-i] {
-				visit(ir.NodeID(id), ir.NodeID(i))
-			}
-		}
-		i = end
+		seen[[2]ir.NodeID{from, to}] = true
+		r.refused = append(r.refused, Refusal{text(from), text(to), g.Nodes[to].Origin, one.Why})
 	}
-	return order
 }
 
-// constrain adds the edges of a graph to a dag: operands first, nodes with flags in order, and what reads a content before what
-// replaces it, so that it can be replaced in place.
-func constrain(d *dag, g *ir.Graph) {
-	flagged := -1
-	readers := make([][]int32, len(g.Types)) // by root
+// Kernels counts what a graph launches: the kernels of its groups, and one for each other node that computes. Views, memory and
+// writes to a part of it, which are done in place, are none.
+func Kernels(g *ir.Graph) int {
+	n := 0
+	for _, group := range g.Groups {
+		n += len(group.Kernels)
+	}
 	for i := range g.Nodes {
-		id := ir.NodeID(i)
-		n := &g.Nodes[i]
-		if n.Flags != 0 {
-			if flagged >= 0 {
-				d.edge(flagged, i)
-			}
-			flagged = i
-		}
-		replaced := g.Writes(id)
-		if n.Op == ir.OpUpdate {
-			replaced = append(replaced, ir.ValueID(g.Args[n.ArgLo].V))
-		}
-		for _, v := range replaced {
-			for _, reader := range readers[g.Root(v)] {
-				d.edge(int(reader), i)
-			}
-		}
-		for _, v := range g.Operands(id) {
-			d.edge(int(g.Def[v]), i)
-			root := g.Root(v)
-			readers[root] = append(readers[root], int32(i))
+		if node := &g.Nodes[i]; node.Group == 0 && (node.Op == ir.OpCall && node.Flags&ir.FlagEffect == 0 || node.Op.Own()) {
+			n++
 		}
 	}
-}
-
-// run makes clusters: of each primitive and those that made its operands, the last first.
-func (f *fuser) run() {
-	for i := range f.g.Nodes {
-		id := ir.NodeID(i)
-		if !f.fusable[i] {
-			continue
-		}
-		operands := f.g.Operands(id)
-		slices.SortFunc(operands, func(a, b ir.ValueID) int { return int(b) - int(a) })
-		for _, v := range slices.Compact(operands) {
-			f.try(id, v)
-		}
-	}
-	f.siblings()
-}
-
-// try makes a primitive's cluster one with that of an operand, or notes why not.
-func (f *fuser) try(user ir.NodeID, operand ir.ValueID) {
-	g := f.g
-	def := g.Def[g.Root(operand)]
-	if !f.fusable[def] {
-		return
-	}
-	a, b := f.prims.find(int(def)), f.prims.find(int(user))
-	if a == b {
-		return
-	}
-	refuse := func(why string) { f.refused = append(f.refused, refusal{def, user, why}) }
-	if f.segment[def] != f.segment[user] {
-		refuse("an effect lies between them")
-		return
-	}
-	r, why := f.relateAll(a, b)
-	if why != "" {
-		refuse(why)
-		return
-	}
-	m, why := f.fit(f.clusters[a], f.clusters[b], r)
-	if why != "" {
-		refuse(why)
-		return
-	}
-	limit := int32(far)
-	if f.clusters[a].list && f.clusters[b].list {
-		limit = farLists
-	}
-	for _, view := range f.between(a, b) { // they stand in between otherwise
-		if why = f.absorb(def, view, limit); why != "" {
-			refuse(why)
-			return
-		}
-	}
-	if why = f.prims.check(a, b, limit); why == "" {
-		why = f.whole.check(int(f.of[def]), int(f.of[user]), limit)
-	}
-	if why != "" {
-		refuse(why)
-		return
-	}
-	for _, q := range r.requires {
-		f.requires = append(f.requires, required{f.of[user], q})
-		if len(q.Left) == 1 && len(q.Right) == 1 {
-			f.g.UnifyDims(q.Left[0], q.Right[0])
-		}
-	}
-	if r.parts {
-		f.clusters[b].parts = true
-	}
-	f.whole.merge(int(f.of[def]), int(f.of[user]))
-	f.unite(a, b, m)
-}
-
-// absorb makes a view one with what made the value that it is a view of.
-func (f *fuser) absorb(def, view ir.NodeID, limit int32) string {
-	if why := f.prims.check(int(def), int(view), limit); why != "" {
-		return why
-	}
-	if why := f.whole.check(int(f.of[def]), int(f.of[view]), limit); why != "" {
-		return why
-	}
-	c := f.cluster(def)
-	f.prims.merge(int(def), int(view))
-	f.clusters[f.prims.find(int(def))] = c
-	f.whole.merge(int(f.of[def]), int(f.of[view]))
-	return ""
-}
-
-// between lists the views of a's values that b uses.
-func (f *fuser) between(a, b int) []ir.NodeID {
-	var out []ir.NodeID
-	for _, id := range f.clusters[b].members {
-		for _, v := range f.g.Operands(id) {
-			if root := f.g.Root(v); root != v && f.fusable[f.g.Def[root]] && f.prims.find(int(f.g.Def[root])) == a {
-				out = append(out, f.g.Def[v])
-			}
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// siblings makes clusters one that read the same values from elsewhere in the same order.
-func (f *fuser) siblings() {
-	for v := range f.users {
-		value := ir.ValueID(v)
-		if len(f.g.Types[v].Dims) == 0 || len(f.users[v]) < 2 || len(f.users[v]) > maxSiblings {
-			continue
-		}
-		first := ir.NodeID(0)
-		found := false
-		for _, user := range f.users[v] {
-			if !f.fusable[user] {
-				continue
-			}
-			if !found {
-				first, found = user, true
-			} else if f.prims.find(int(first)) != f.prims.find(int(user)) {
-				f.pair(first, user, value)
-			}
-		}
-	}
-}
-
-// alike puts updates of many tensors into one group, which a loop in the user's program has made one by one: maps of one kind that write
-// what they compute in place, and so take no memory for being done together.
-func (f *fuser) alike(g *ir.Graph) {
-	in := map[int]int{} // clusters in a vertex of the whole graph
-	for i, is := range f.fusable {
-		if is && f.prims.find(i) == i {
-			in[f.whole.find(int(f.of[i]))]++
-		}
-	}
-	last := map[ofKind]ir.NodeID{}
-	for i, is := range f.fusable {
-		if !is || f.prims.find(i) != i {
-			continue
-		}
-		c := f.clusters[i]
-		of := f.of[c.members[0]]
-		if c.folds != nil || c.list || in[f.whole.find(int(of))] != 1 || !f.inPlace(g, c) {
-			continue
-		}
-		kind := ofKind{f.kind(c), f.segment[i]}
-		if before, ok := last[kind]; ok && f.whole.check(int(before), int(of), far) == "" {
-			f.whole.merge(int(before), int(of))
-		}
-		last[kind] = of
-	}
-}
-
-// ofKind are the clusters of a kind between two effects.
-type ofKind struct {
-	kind    string
-	segment int32
-}
-
-// inPlace says whether all that a cluster makes for others is the new content of something.
-func (f *fuser) inPlace(g *ir.Graph, c *cluster) bool {
-	for _, id := range c.members {
-		if n := f.of[id]; g.Nodes[n].Op != ir.OpCall || len(g.Writes(n)) == 0 || g.NumFresh(n) > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// pair makes the clusters of two readers of a value one if both run over all of it, and over nothing else.
-func (f *fuser) pair(x, y ir.NodeID, v ir.ValueID) {
-	a, b := f.prims.find(int(x)), f.prims.find(int(y))
-	ca, cb := f.clusters[a], f.clusters[b]
-	if f.segment[x] != f.segment[y] || len(ca.frames)+len(cb.frames) > 2 || ca.parts || cb.parts || (ca.folds == nil) != (cb.folds == nil) {
-		return
-	}
-	seesX, whyX := f.sees(x, v, f.argument(x, v))
-	seesY, whyY := f.sees(y, v, f.argument(y, v))
-	if whyX != "" || whyY != "" {
-		return
-	}
-	r := relation{along: slices.Repeat([]int8{-1}, len(ca.frames[0]))}
-	for i, from := range seesX {
-		if from >= 0 && seesY[i] >= 0 {
-			r.along[from] = seesY[i]
-		}
-	}
-	if restA, restB := r.rest(len(cb.frames[0])); len(restA)+len(restB) > 0 {
-		return
-	}
-	m, why := f.fit(ca, cb, r)
-	if why == "" && f.prims.check(a, b, far) == "" && f.whole.check(int(f.of[x]), int(f.of[y]), far) == "" {
-		f.whole.merge(int(f.of[x]), int(f.of[y]))
-		f.unite(a, b, m)
-	}
-}
-
-// argument is the index of an operand among a node's arguments.
-func (f *fuser) argument(id ir.NodeID, v ir.ValueID) int {
-	index, at := -1, -1
-	f.g.EachArg(id, func(a ir.Arg) {
-		index++
-		if at < 0 && a.Kind == ir.ArgValue && ir.ValueID(a.V) == v {
-			at = index
-		}
-	})
-	return at
+	return n
 }

@@ -56,11 +56,10 @@ func bytesOf(g *ir.Graph, t ir.Type) int64 {
 	if !t.DType.Valid() {
 		return 0
 	}
-	f := facts{g: g}
 	n := int64(t.DType.Size())
 	for i, d := range t.Dims {
 		if t.Strides == nil || !g.Same(t.Strides[i], ir.Const(0)) {
-			n *= f.first(d)
+			n *= g.First(d)
 		}
 	}
 	return n

@@ -31,10 +31,10 @@ var matrix = map[string][]string{
 	"capture":                       {"ir"},
 	"capture/asm":                   {"ir", "capture"}, // traces as text, for tests
 	"capture/lib":                   {"..."},           // a main: it wires, and holds no logic
-	"passes":                        {"ir", "ir/decomp"},
+	"passes":                        {"ir", "ir/decomp", "ir/nest"},
 	"passes/cmd":                    {"ir", "passes/..."},
 	"passes/repro":                  {"ir", "passes"},
-	"codegen":                       {"ir", "codegen/kernel", "proto"},
+	"codegen":                       {"ir", "ir/nest", "codegen/kernel", "proto"},
 	"codegen/kernel":                {},
 	"codegen/cuda":                  {"codegen/kernel"},
 	"codegen/cpu":                   {"codegen/kernel"},

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package passes
+package nest
 
 import (
 	"encoding/binary"
@@ -9,11 +9,49 @@ import (
 	"slices"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/decomp"
 )
+
+// Groups are the nodes of a graph that kernels had better compute together.
+type Groups struct {
+	Order    []ir.NodeID // all nodes, those of a group side by side
+	Of       []uint32    // by node: one more than its group, 0: in none
+	Groups   []ir.Group
+	Requires []ir.Require // all that the graph relies on then
+	Refused  []Refused
+	Whole    []string // by node: why a call can't be written out, "" for others
+}
+
+// Refused is two nodes, the one an operand of the other, that no loop nest could compute together, and why not. They may be
+// in one group yet.
+type Refused struct {
+	From, To ir.NodeID
+	Why      string
+}
+
+// Find finds the groups of a graph that has none.
+//
+// It works on the primitives that composite operators are made of (ir/decomp). Each is a loop nest of its own at first; two become
+// one where every value that goes from the one to the other can stay in a register, or in the row at hand. What that saves is a write
+// and a read of memory and a launch, so each such merge pays; no size decides. A composite operator whose primitives
+// don't meet others', or would need more loop nests than it meets, stays whole.
+func Find(g *ir.Graph) *Groups {
+	keep := map[ir.NodeID]string{}
+	var f *nests
+	for range 3 {
+		f = newNests(decomp.Expand(g, keep), g)
+		f.run()
+		if !f.lonely(keep) {
+			break
+		}
+	}
+	f.alike(g)
+	return f.groups(g)
+}
 
 // lonely notes the composite operators that meet others, but need more loop nests of their own than the one that they would be
 // whole: then the primitives of the others are better off without them. It says whether there are any.
-func (f *fuser) lonely(keep map[ir.NodeID]string) bool {
+func (f *nests) lonely(keep map[ir.NodeID]string) bool {
 	nodes := len(f.whole.up)
 	alone := make([][]*cluster, nodes) // by node: the clusters of it and of no other
 	shared := make([]bool, nodes)
@@ -50,7 +88,7 @@ func (f *fuser) lonely(keep map[ir.NodeID]string) bool {
 
 // kind is a text that clusters share which one kernel can compute for lists of tensors: the same ops on the same dtypes, with the
 // same of them in memory. Sizes and ranks don't count: all run over their elements in order.
-func (f *fuser) kind(c *cluster) string {
+func (f *nests) kind(c *cluster) string {
 	members := slices.Clone(c.members)
 	slices.Sort(members)
 	number := map[ir.ValueID]uint64{}
@@ -88,7 +126,7 @@ func (f *fuser) kind(c *cluster) string {
 }
 
 // template is the loop nest of a cluster.
-func (f *fuser) template(c *cluster) ir.Template {
+func (f *nests) template(c *cluster) ir.Template {
 	if c.folds == nil {
 		return ir.TemplateMap
 	}
@@ -102,8 +140,8 @@ func (f *fuser) template(c *cluster) ir.Template {
 	return ir.TemplateCols
 }
 
-// finish puts the groups that are worth it into a graph.
-func (f *fuser) finish(g *ir.Graph, r *rules) *ir.Graph {
+// groups makes groups of what is worth it.
+func (f *nests) groups(g *ir.Graph) *Groups {
 	// What each vertex of the whole graph computes, and with which loop nests.
 	clusters := make([][]*cluster, len(g.Nodes))
 	computes := make([]int, len(g.Nodes)) // nodes
@@ -144,21 +182,16 @@ func (f *fuser) finish(g *ir.Graph, r *rules) *ir.Graph {
 			}
 		}
 	}
-	f.explain(g, r, group)
-	if len(groups) == 0 {
-		return g
+	out := &Groups{Order: order, Of: group, Groups: groups, Whole: f.expansion.Whole}
+	out.Requires = f.required(g, group)
+	for _, one := range f.refused {
+		out.Refused = append(out.Refused, Refused{f.of[one.from], f.of[one.to], one.why})
 	}
-	out := g.Rewrite(order, nil)
-	for i, id := range order {
-		out.Nodes[i].Group = group[id]
-	}
-	out.Groups = groups
-	out.Requires = f.required(out, group)
 	return out
 }
 
 // launches lists the templates of clusters in the order in which they run, one for all of a kind.
-func (f *fuser) launches(clusters []*cluster) []ir.Template {
+func (f *nests) launches(clusters []*cluster) []ir.Template {
 	var out []ir.Template
 	seen := map[string]int{}
 	for _, c := range clusters {
@@ -179,7 +212,7 @@ func (f *fuser) launches(clusters []*cluster) []ir.Template {
 }
 
 // required are the facts of groups, each once.
-func (f *fuser) required(g *ir.Graph, group []uint32) []ir.Require {
+func (f *nests) required(g *ir.Graph, group []uint32) []ir.Require {
 	out := slices.Clone(g.Requires)
 	seen := map[string]bool{}
 	key := func(r ir.Require) string {
@@ -202,60 +235,4 @@ func (f *fuser) required(g *ir.Graph, group []uint32) []ir.Require {
 		}
 	}
 	return out
-}
-
-// Refusal is two nodes, of which the one makes an operand of the other, that kernels could compute together and don't, or one that
-// no kernel computes.
-type Refusal struct {
-	From, To string // the nodes as they are printed; From is "" if it is about one
-	Origin   ir.Origin
-	Why      string
-}
-
-// String is the refusal in lines of its own.
-func (r Refusal) String() string {
-	if r.From == "" {
-		return fmt.Sprintf("%s\n    %s", r.To, r.Why)
-	}
-	return fmt.Sprintf("%s\n%s\n    %s", r.From, r.To, r.Why)
-}
-
-// explain notes why what is not in one group isn't.
-func (f *fuser) explain(g *ir.Graph, r *rules, group []uint32) {
-	if !r.explain {
-		return
-	}
-	text := g.NodeStrings()
-	for id, why := range f.expansion.Whole {
-		if why == "" && g.Nodes[id].Op == ir.OpCall {
-			why = "it meets nothing that a kernel could compute with it"
-		}
-		if why != "" && group[id] == 0 {
-			r.refused = append(r.refused, Refusal{To: text(ir.NodeID(id)), Origin: g.Nodes[id].Origin, Why: why})
-		}
-	}
-	seen := map[[2]ir.NodeID]bool{}
-	for _, one := range f.refused {
-		from, to := f.of[one.from], f.of[one.to]
-		if from == to || seen[[2]ir.NodeID{from, to}] || group[from] != 0 && group[from] == group[to] {
-			continue
-		}
-		seen[[2]ir.NodeID{from, to}] = true
-		r.refused = append(r.refused, Refusal{text(from), text(to), g.Nodes[to].Origin, one.why})
-	}
-}
-
-// Kernels counts what a graph launches: the kernels of its groups, and one for each other node that computes. Views, memory and
-// writes to a part of it, which are done in place, are none.
-func Kernels(g *ir.Graph) int {
-	n := 0
-	for _, group := range g.Groups {
-		n += len(group.Kernels)
-	}
-	for i := range g.Nodes {
-		if node := &g.Nodes[i]; node.Group == 0 && (node.Op == ir.OpCall && node.Flags&ir.FlagEffect == 0 || node.Op.Own()) {
-			n++
-		}
-	}
-	return n
 }

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package passes
+package nest
 
 // dag is a graph whose vertices can be made one as long as no cycle comes of it. It keeps a topological order all the time, so that
 // a look for another way between two vertices stays between their places.

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package passes
+package nest
 
 import (
 	"slices"
@@ -20,7 +20,7 @@ type relation struct {
 }
 
 // sees says along which dim of its user's points each dim of an operand runs, -1 for those of size 1.
-func (f *fuser) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, string) {
+func (f *nests) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, string) {
 	g, points := f.g, f.points[user]
 	seen := g.Types[operand].Dims
 	shift := len(points.along) - len(seen)
@@ -56,7 +56,7 @@ func (f *fuser) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, str
 }
 
 // relate says how the cluster that made root lies in that of a user, by an operand that is root or a view of it.
-func (f *fuser) relate(user ir.NodeID, operand, root ir.ValueID, index int) (relation, string) {
+func (f *nests) relate(user ir.NodeID, operand, root ir.ValueID, index int) (relation, string) {
 	g := f.g
 	p := f.places[root]
 	from := f.cluster(g.Def[root])
@@ -110,7 +110,7 @@ func (f *fuser) relate(user ir.NodeID, operand, root ir.ValueID, index int) (rel
 }
 
 // relateAll is the one relation that all operands from one cluster to another have.
-func (f *fuser) relateAll(from, to int) (relation, string) {
+func (f *nests) relateAll(from, to int) (relation, string) {
 	var r relation
 	found := false
 	why := ""
@@ -192,7 +192,7 @@ type merging struct {
 }
 
 // fit says how cluster a, whose values b uses, becomes one loop nest with it, or why it can't.
-func (f *fuser) fit(a, b *cluster, r relation) (merging, string) {
+func (f *nests) fit(a, b *cluster, r relation) (merging, string) {
 	m := merging{flat: r.flat, from: r.from, to: r.to, into: true}
 	if len(a.members)+len(b.members) > maxPrims {
 		return m, "the kernel would be too long"
@@ -297,7 +297,7 @@ func (m *merging) identity() bool {
 }
 
 // implied says whether two sizes are equal by what a relation requires.
-func (f *fuser) implied(r relation, a, b ir.Dim) bool {
+func (f *nests) implied(r relation, a, b ir.Dim) bool {
 	for _, q := range r.requires {
 		if len(q.Left) == 1 && len(q.Right) == 1 && (f.g.Same(q.Left[0], a) && f.g.Same(q.Right[0], b) || f.g.Same(q.Left[0], b) && f.g.Same(q.Right[0], a)) {
 			return true
@@ -323,7 +323,7 @@ func only(folds []bool, dims []int8) bool {
 }
 
 // needed says whether values of a are used anywhere but in a and b.
-func (f *fuser) needed(a, b *cluster) bool {
+func (f *nests) needed(a, b *cluster) bool {
 	ca, cb := f.prims.find(int(a.members[0])), f.prims.find(int(b.members[0]))
 	var outside func(v ir.ValueID) bool
 	outside = func(v ir.ValueID) bool {
@@ -355,7 +355,7 @@ func (f *fuser) needed(a, b *cluster) bool {
 }
 
 // work counts the ops of a cluster; those that take a function's time count for several.
-func (f *fuser) work(c *cluster) int {
+func (f *nests) work(c *cluster) int {
 	n := 0
 	for _, id := range c.members {
 		switch f.g.Nodes[id].Op {
@@ -370,7 +370,7 @@ func (f *fuser) work(c *cluster) int {
 }
 
 // unite makes two clusters one, as fit has said.
-func (f *fuser) unite(a, b int, m merging) {
+func (f *nests) unite(a, b int, m merging) {
 	ca, cb := f.clusters[a], f.clusters[b]
 	base, other := cb, ca
 	if !m.into {

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package passes
+package nest
 
 import (
 	"slices"
@@ -39,7 +39,7 @@ func windowOf(g *ir.Graph, id ir.NodeID) (window, bool) {
 	same := len(from) == len(to)
 	for i := range from {
 		if same {
-			same = f.first(from[i].size) == f.first(to[i].size) && f.product(from[i].stride) == f.product(to[i].stride)
+			same = f.g.First(from[i].size) == f.g.First(to[i].size) && f.product(from[i].stride) == f.product(to[i].stride)
 		}
 	}
 	if !same {
@@ -81,19 +81,10 @@ type facts struct {
 	requires []ir.Require
 }
 
-// first is the value of a dim when it was first seen.
-func (f *facts) first(d ir.Dim) int64 {
-	d = f.g.Find(d)
-	if s, ok := d.Sym(); ok {
-		return f.g.Syms[s].First
-	}
-	return int64(d)
-}
-
 func (f *facts) product(dims []ir.Dim) int64 {
 	n := int64(1)
 	for _, d := range dims {
-		n *= f.first(d)
+		n *= f.g.First(d)
 	}
 	return n
 }

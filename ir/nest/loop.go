@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package passes
+package nest
 
 import (
 	"slices"
@@ -40,8 +40,8 @@ const (
 	maxSiblings = 8
 )
 
-// fuser makes clusters of the primitives of an expansion.
-type fuser struct {
+// nests makes clusters of the primitives of an expansion.
+type nests struct {
 	expansion *decomp.Expansion
 	g         *ir.Graph // of primitives
 	of        []ir.NodeID
@@ -102,7 +102,7 @@ func primitive(g *ir.Graph, id ir.NodeID) bool {
 }
 
 // single makes the cluster of one primitive, and places its results.
-func (f *fuser) single(id ir.NodeID) {
+func (f *nests) single(id ir.NodeID) {
 	g, n := f.g, &f.g.Nodes[id]
 	over := g.Types[n.First].Dims
 	reduce := ir.Info(n.Op).Kind == ir.KindReduce
@@ -187,7 +187,7 @@ func folded(g *ir.Graph, n *ir.Node, rank int) []bool {
 
 // counted says whether a node only counts elements: a sum of a fill, which is known without a loop, or what nothing but such sums is
 // made of.
-func (f *fuser) counted(id ir.NodeID) bool {
+func (f *nests) counted(id ir.NodeID) bool {
 	n := &f.g.Nodes[id]
 	switch n.Op {
 	case ir.OpSum:
@@ -206,9 +206,9 @@ func (f *fuser) counted(id ir.NodeID) bool {
 	return false
 }
 
-func (f *fuser) cluster(id ir.NodeID) *cluster { return f.clusters[f.prims.find(int(id))] }
+func (f *nests) cluster(id ir.NodeID) *cluster { return f.clusters[f.prims.find(int(id))] }
 
-func (f *fuser) window(view ir.NodeID) window {
+func (f *nests) window(view ir.NodeID) window {
 	w, ok := f.windows[view]
 	if !ok {
 		w, _ = windowOf(f.g, view)
