@@ -20,6 +20,16 @@ type Options struct {
 	// output names it. A storage that the trace writes is one: either it is an output or nobody sees it again. All
 	// other inputs keep their content. Nil: none.
 	Scratch []bool
+	// Kernels says whether groups get kernels; else they are their operators.
+	Kernels bool
+}
+
+func (p *planner) emitNode(id ir.NodeID) error {
+	if err := p.node(id); err != nil {
+		return fmt.Errorf("codegen: node %d (%s): %w", id, p.title(id), err)
+	}
+	p.freeDead(id)
+	return nil
 }
 
 // Compiled is a program and how to fill in a call of it.
@@ -31,17 +41,28 @@ type Compiled struct {
 	Outputs    []uint32  // binding slot of each program output
 	StepRecord []int32   // trace record of each step, -1 if none
 	Requires   []Require // what has to hold of a trace's sizes, or the program is not for it
+	Unfused    []Unfused // groups without kernels
 }
 
 // Compile makes the program of a verified graph. An error is a mistake of an earlier stage, or a use of memory that no
 // program can express.
 func Compile(g *ir.Graph, o Options) (*Compiled, error) {
 	p := newPlanner(g, o)
-	for id := range g.Nodes {
-		if err := p.node(ir.NodeID(id)); err != nil {
-			return nil, fmt.Errorf("codegen: node %d (%s): %w", id, p.title(ir.NodeID(id)), err)
+	for i := 0; i < len(g.Nodes); i++ {
+		row := []ir.NodeID{ir.NodeID(i)} // of a group, or one node
+		for o.Kernels && g.Nodes[i].Group != 0 && i+1 < len(g.Nodes) && g.Nodes[i+1].Group == g.Nodes[i].Group {
+			i++
+			row = append(row, ir.NodeID(i))
 		}
-		p.freeDead(ir.NodeID(id))
+		err := error(nil)
+		if len(row) > 1 {
+			err = p.fuse(row)
+		} else {
+			err = p.emitNode(row[0])
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	if err := p.outputs(); err != nil {
 		return nil, fmt.Errorf("codegen: %w", err)

@@ -364,6 +364,19 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	return nil, fmt.Errorf("BUG: argument of kind %d", a.Kind)
 }
 
+// number is a Python number, or the element of a 0-dim tensor, that a slot holds.
+func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*pb.Arg, error) {
+	word := p.params.words(slot, d == ir.C128)
+	if op == ir.OpScalar {
+		return &pb.Arg{Kind: &pb.Arg_Scalar_{Scalar: &pb.Arg_Scalar{Dtype: uint32(d), Param: word}}}, nil
+	}
+	kind, ok := numbers[d]
+	if !ok {
+		return nil, fmt.Errorf("a Python number of dtype %s", d)
+	}
+	return &pb.Arg{Kind: &pb.Arg_Number_{Number: &pb.Arg_Number{Kind: kind, Param: word}}}, nil
+}
+
 // numbers are the kinds of Python numbers by the dtype that they have.
 var numbers = map[ir.DType]uint32{ir.F64: pb.NumberF64, ir.I64: pb.NumberI64, ir.Bool: pb.NumberBool, ir.C128: pb.NumberC128}
 
@@ -372,16 +385,8 @@ func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*pb.Arg,
 	switch n.Op {
 	case ir.OpConst:
 		return p.arg(p.g.Args[n.ArgLo], nil)
-	case ir.OpParam:
-		kind, ok := numbers[t.DType]
-		if !ok {
-			return nil, fmt.Errorf("a Python number of dtype %s", t.DType)
-		}
-		word := p.params.words(n.Slot, t.DType == ir.C128)
-		return &pb.Arg{Kind: &pb.Arg_Number_{Number: &pb.Arg_Number{Kind: kind, Param: word}}}, nil
-	case ir.OpScalar:
-		word := p.params.words(n.Slot, t.DType == ir.C128)
-		return &pb.Arg{Kind: &pb.Arg_Scalar_{Scalar: &pb.Arg_Scalar{Dtype: uint32(t.DType), Param: word}}}, nil
+	case ir.OpParam, ir.OpScalar:
+		return p.number(n.Op, n.Slot, t.DType)
 	}
 	root := p.u.root[v]
 	at, ok := targets[root]

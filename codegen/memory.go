@@ -40,6 +40,9 @@ func (c *Compiled) MemoryText(params []uint64) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "memory: %s\n", w.peak)
 	for i, l := range w.buffers {
+		if l.first < 0 && !l.given {
+			continue // of operators that kernels stand for
+		}
 		steps := fmt.Sprintf("steps %d-%d", l.first, min(l.last, len(c.Program.Steps)))
 		switch slot, given := slots[uint32(i)]; {
 		case given:

@@ -42,6 +42,7 @@ type walker struct {
 	window  []uint64 // by tensor: the bytes up to its last element
 	buffers []lifetime
 	step    int
+	kernels int // the first step past those of the last fused
 	live    uint64
 	peak    Peak
 }
@@ -68,7 +69,16 @@ func (c *Compiled) walk(params []uint64) (*walker, error) {
 	for _, b := range p.Inputs {
 		w.peak.Storages += w.buffers[b].bytes
 	}
+	plain := 0 // steps that others before them stand for
 	for i, s := range p.Steps {
+		if plain > 0 && i >= w.kernels {
+			plain--
+			continue
+		}
+		if f := s.GetFused(); f != nil {
+			w.kernels, plain = i+1+int(f.Kernels), int(f.Plain)
+			continue
+		}
 		w.step = i
 		if err := w.take(s); err != nil {
 			return w, fmt.Errorf("step %d: %w", i, err)
@@ -115,6 +125,20 @@ func (w *walker) take(s *pb.Step) error {
 		}
 		b.bytes, b.made = n, true
 		w.see(k.Resize.Buffer, "resize")
+	case *pb.Step_Kernel:
+		for _, at := range k.Kernel.Instances {
+			for i, t := range at.Tensors {
+				b := w.p.Tensors[t/2].Buffer
+				op := ""
+				if w.p.Kernels[k.Kernel.Kernel].Operands[i].Access&2 != 0 {
+					op = "kernel"
+				}
+				if t&1 != 0 {
+					w.birth(b, w.window[t/2])
+				}
+				w.see(b, op)
+			}
+		}
 	case *pb.Step_Free:
 		w.see(k.Free.Buffer, "")
 		w.live -= w.buffers[k.Free.Buffer].bytes

@@ -46,11 +46,12 @@ type planner struct {
 	tensors map[string]uint32       // by the window's key
 	key     []byte                  // room for one
 	args    []*pb.Arg               // by number of a window; equal arguments are one message
+	kernels map[string]int          // by their texts
 	record  int32                   // of the present node
 }
 
 func newPlanner(g *ir.Graph, o Options) *planner {
-	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: make(map[string]uint32, len(g.Nodes)), inputs: map[uint32][]ir.ValueID{}, record: -1,
+	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: make(map[string]uint32, len(g.Nodes)), inputs: map[uint32][]ir.ValueID{}, kernels: map[string]int{}, record: -1,
 		out: &Compiled{Program: &pb.Program{Steps: make([]*pb.Step, 0, 2*len(g.Nodes))}, StepRecord: make([]int32, 0, 2*len(g.Nodes))}, params: params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*pb.Dim, len(g.Syms))}}
 	for i := range p.at {
 		p.at[i] = nowhere

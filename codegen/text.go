@@ -71,10 +71,34 @@ func (c *Compiled) StepText(s *pb.Step) string {
 		return fmt.Sprintf("clone b%d = b%d", k.Clone.To, k.Clone.From)
 	case *pb.Step_Free:
 		return fmt.Sprintf("free b%d", k.Free.Buffer)
+	case *pb.Step_Fused:
+		return fmt.Sprintf("fused: the next %d steps, or the %d after them", k.Fused.Kernels, k.Fused.Plain)
+	case *pb.Step_Kernel:
+		var at []string
+		for _, one := range k.Kernel.Instances {
+			at = append(at, c.instanceText(k.Kernel.Kernel, one))
+		}
+		return fmt.Sprintf("kernel %d %s", k.Kernel.Kernel, strings.Join(at, "; "))
 	case *pb.Step_Resize:
 		return fmt.Sprintf("resize b%d, %s bytes", k.Resize.Buffer, DimText(k.Resize.Bytes))
 	}
 	return "?"
+}
+
+// instanceText is one launch of a kernel: what it writes, what it reads, its numbers and its index space.
+func (c *Compiled) instanceText(number uint32, at *pb.KernelOp_Instance) string {
+	var writes, reads []string
+	for i, t := range at.Tensors {
+		if c.Program.Kernels[number].Operands[i].Access&2 != 0 {
+			writes = append(writes, c.window(t/2))
+		} else {
+			reads = append(reads, c.window(t/2))
+		}
+	}
+	for _, a := range at.Numbers {
+		reads = append(reads, c.argText(a))
+	}
+	return fmt.Sprintf("%s = (%s) over [%s]", strings.Join(writes, ", "), strings.Join(reads, ", "), dimsText(at.Sizes))
 }
 
 // DimText is a program's dim: a number or its parameter, "p3".

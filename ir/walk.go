@@ -285,6 +285,11 @@ func (g *Graph) Rebuild(edit func(out *Graph, old, node *Node, args []Arg, resul
 	for i := range g.Nodes {
 		id, old := NodeID(i), &g.Nodes[i]
 		node, args := c.node(id)
+		if old.Op == OpView { // its offset is in its root, which its operand may not be a view of any more
+			if root := c.value(g.Root(old.First)); c.out.Root(ValueID(args[0].V)) != c.out.Root(root) {
+				args[0] = Value(root)
+			}
+		}
 		args, is, found := edit(c.out, old, &node, args, g.Types[old.First:old.First+ValueID(old.N)])
 		if found {
 			c.to[old.First] = is

@@ -810,6 +810,189 @@ func (x *Resize) GetBytes() *Dim {
 	return nil
 }
 
+// A loop nest (codegen/kernel). Its sizes and strides come with each instance.
+type Kernel struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Frames        []uint32               `protobuf:"varint,1,rep,packed,name=frames,proto3" json:"frames,omitempty"` // ranks
+	Folded        uint32                 `protobuf:"varint,2,opt,name=folded,proto3" json:"folded,omitempty"`        // of the last dims of frame 0
+	Operands      []*Kernel_Operand      `protobuf:"bytes,3,rep,name=operands,proto3" json:"operands,omitempty"`
+	Numbers       uint32                 `protobuf:"varint,4,opt,name=numbers,proto3" json:"numbers,omitempty"`
+	Code          []*Kernel_Instr        `protobuf:"bytes,5,rep,name=code,proto3" json:"code,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kernel) Reset() {
+	*x = Kernel{}
+	mi := &file_proto_mycelya_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kernel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kernel) ProtoMessage() {}
+
+func (x *Kernel) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kernel.ProtoReflect.Descriptor instead.
+func (*Kernel) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Kernel) GetFrames() []uint32 {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+func (x *Kernel) GetFolded() uint32 {
+	if x != nil {
+		return x.Folded
+	}
+	return 0
+}
+
+func (x *Kernel) GetOperands() []*Kernel_Operand {
+	if x != nil {
+		return x.Operands
+	}
+	return nil
+}
+
+func (x *Kernel) GetNumbers() uint32 {
+	if x != nil {
+		return x.Numbers
+	}
+	return 0
+}
+
+func (x *Kernel) GetCode() []*Kernel_Instr {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
+// Runs a kernel, once for each instance; they may run at the same time.
+type KernelOp struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kernel        uint32                 `protobuf:"varint,1,opt,name=kernel,proto3" json:"kernel,omitempty"` // index into Program.kernels
+	Instances     []*KernelOp_Instance   `protobuf:"bytes,2,rep,name=instances,proto3" json:"instances,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KernelOp) Reset() {
+	*x = KernelOp{}
+	mi := &file_proto_mycelya_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KernelOp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KernelOp) ProtoMessage() {}
+
+func (x *KernelOp) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KernelOp.ProtoReflect.Descriptor instead.
+func (*KernelOp) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *KernelOp) GetKernel() uint32 {
+	if x != nil {
+		return x.Kernel
+	}
+	return 0
+}
+
+func (x *KernelOp) GetInstances() []*KernelOp_Instance {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+// The next `kernels` steps, or else the `plain` steps after those: they leave the same buffers and contents. The worker chooses.
+type Fused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kernels       uint32                 `protobuf:"varint,1,opt,name=kernels,proto3" json:"kernels,omitempty"`
+	Plain         uint32                 `protobuf:"varint,2,opt,name=plain,proto3" json:"plain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fused) Reset() {
+	*x = Fused{}
+	mi := &file_proto_mycelya_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fused) ProtoMessage() {}
+
+func (x *Fused) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fused.ProtoReflect.Descriptor instead.
+func (*Fused) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Fused) GetKernels() uint32 {
+	if x != nil {
+		return x.Kernels
+	}
+	return 0
+}
+
+func (x *Fused) GetPlain() uint32 {
+	if x != nil {
+		return x.Plain
+	}
+	return 0
+}
+
 type Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -820,6 +1003,8 @@ type Step struct {
 	//	*Step_Clone
 	//	*Step_Free
 	//	*Step_Resize
+	//	*Step_Fused
+	//	*Step_Kernel
 	Kind          isStep_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -827,7 +1012,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_proto_mycelya_proto_msgTypes[9]
+	mi := &file_proto_mycelya_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +1024,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[9]
+	mi := &file_proto_mycelya_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +1037,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{9}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Step) GetKind() isStep_Kind {
@@ -916,6 +1101,24 @@ func (x *Step) GetResize() *Resize {
 	return nil
 }
 
+func (x *Step) GetFused() *Fused {
+	if x != nil {
+		if x, ok := x.Kind.(*Step_Fused); ok {
+			return x.Fused
+		}
+	}
+	return nil
+}
+
+func (x *Step) GetKernel() *KernelOp {
+	if x != nil {
+		if x, ok := x.Kind.(*Step_Kernel); ok {
+			return x.Kernel
+		}
+	}
+	return nil
+}
+
 type isStep_Kind interface {
 	isStep_Kind()
 }
@@ -944,6 +1147,14 @@ type Step_Resize struct {
 	Resize *Resize `protobuf:"bytes,6,opt,name=resize,proto3,oneof"`
 }
 
+type Step_Fused struct {
+	Fused *Fused `protobuf:"bytes,7,opt,name=fused,proto3,oneof"`
+}
+
+type Step_Kernel struct {
+	Kernel *KernelOp `protobuf:"bytes,8,opt,name=kernel,proto3,oneof"` // only among the kernels of a fused
+}
+
 func (*Step_Call) isStep_Kind() {}
 
 func (*Step_Copy) isStep_Kind() {}
@@ -956,6 +1167,10 @@ func (*Step_Free) isStep_Kind() {}
 
 func (*Step_Resize) isStep_Kind() {}
 
+func (*Step_Fused) isStep_Kind() {}
+
+func (*Step_Kernel) isStep_Kind() {}
+
 type Program struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`        // 16 bytes of the skeleton's hash, then 4 of the variant
@@ -965,13 +1180,14 @@ type Program struct {
 	Steps         []*Step                `protobuf:"bytes,5,rep,name=steps,proto3" json:"steps,omitempty"`
 	Inputs        []uint32               `protobuf:"varint,6,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`   // buffers that exist at the start, one per Call.inputs
 	Outputs       []uint32               `protobuf:"varint,7,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // buffers handed to storages at the end, one per Call.outputs; no buffer twice
+	Kernels       []*Kernel              `protobuf:"bytes,8,rep,name=kernels,proto3" json:"kernels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Program) Reset() {
 	*x = Program{}
-	mi := &file_proto_mycelya_proto_msgTypes[10]
+	mi := &file_proto_mycelya_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1199,7 @@ func (x *Program) String() string {
 func (*Program) ProtoMessage() {}
 
 func (x *Program) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[10]
+	mi := &file_proto_mycelya_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1212,7 @@ func (x *Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Program.ProtoReflect.Descriptor instead.
 func (*Program) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{10}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Program) GetKey() []byte {
@@ -1048,6 +1264,13 @@ func (x *Program) GetOutputs() []uint32 {
 	return nil
 }
 
+func (x *Program) GetKernels() []*Kernel {
+	if x != nil {
+		return x.Kernels
+	}
+	return nil
+}
+
 // First frame of each side.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1066,7 +1289,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_proto_mycelya_proto_msgTypes[11]
+	mi := &file_proto_mycelya_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1301,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[11]
+	mi := &file_proto_mycelya_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1314,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{11}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1172,7 +1395,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_proto_mycelya_proto_msgTypes[12]
+	mi := &file_proto_mycelya_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +1407,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[12]
+	mi := &file_proto_mycelya_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +1420,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{12}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Call) GetKey() []byte {
@@ -1260,7 +1483,7 @@ type Upload struct {
 
 func (x *Upload) Reset() {
 	*x = Upload{}
-	mi := &file_proto_mycelya_proto_msgTypes[13]
+	mi := &file_proto_mycelya_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1495,7 @@ func (x *Upload) String() string {
 func (*Upload) ProtoMessage() {}
 
 func (x *Upload) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[13]
+	mi := &file_proto_mycelya_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1508,7 @@ func (x *Upload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Upload.ProtoReflect.Descriptor instead.
 func (*Upload) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{13}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Upload) GetStorage() uint64 {
@@ -1313,7 +1536,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_proto_mycelya_proto_msgTypes[14]
+	mi := &file_proto_mycelya_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1548,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[14]
+	mi := &file_proto_mycelya_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1561,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{14}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Share) GetBlock() uint64 {
@@ -1365,7 +1588,7 @@ type Unshare struct {
 
 func (x *Unshare) Reset() {
 	*x = Unshare{}
-	mi := &file_proto_mycelya_proto_msgTypes[15]
+	mi := &file_proto_mycelya_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1377,7 +1600,7 @@ func (x *Unshare) String() string {
 func (*Unshare) ProtoMessage() {}
 
 func (x *Unshare) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[15]
+	mi := &file_proto_mycelya_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1390,7 +1613,7 @@ func (x *Unshare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unshare.ProtoReflect.Descriptor instead.
 func (*Unshare) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{15}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Unshare) GetBlock() uint64 {
@@ -1413,7 +1636,7 @@ type UploadFrom struct {
 
 func (x *UploadFrom) Reset() {
 	*x = UploadFrom{}
-	mi := &file_proto_mycelya_proto_msgTypes[16]
+	mi := &file_proto_mycelya_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1648,7 @@ func (x *UploadFrom) String() string {
 func (*UploadFrom) ProtoMessage() {}
 
 func (x *UploadFrom) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[16]
+	mi := &file_proto_mycelya_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1661,7 @@ func (x *UploadFrom) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadFrom.ProtoReflect.Descriptor instead.
 func (*UploadFrom) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{16}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UploadFrom) GetStorage() uint64 {
@@ -1477,7 +1700,7 @@ type Uploaded struct {
 
 func (x *Uploaded) Reset() {
 	*x = Uploaded{}
-	mi := &file_proto_mycelya_proto_msgTypes[17]
+	mi := &file_proto_mycelya_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1712,7 @@ func (x *Uploaded) String() string {
 func (*Uploaded) ProtoMessage() {}
 
 func (x *Uploaded) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[17]
+	mi := &file_proto_mycelya_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1725,7 @@ func (x *Uploaded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Uploaded.ProtoReflect.Descriptor instead.
 func (*Uploaded) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{17}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{20}
 }
 
 type FreeStorages struct {
@@ -1514,7 +1737,7 @@ type FreeStorages struct {
 
 func (x *FreeStorages) Reset() {
 	*x = FreeStorages{}
-	mi := &file_proto_mycelya_proto_msgTypes[18]
+	mi := &file_proto_mycelya_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1749,7 @@ func (x *FreeStorages) String() string {
 func (*FreeStorages) ProtoMessage() {}
 
 func (x *FreeStorages) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[18]
+	mi := &file_proto_mycelya_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1762,7 @@ func (x *FreeStorages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeStorages.ProtoReflect.Descriptor instead.
 func (*FreeStorages) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{18}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FreeStorages) GetStorages() []uint64 {
@@ -1563,7 +1786,7 @@ type Read struct {
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_proto_mycelya_proto_msgTypes[19]
+	mi := &file_proto_mycelya_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1798,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[19]
+	mi := &file_proto_mycelya_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1811,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{19}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Read) GetStorage() uint64 {
@@ -1636,7 +1859,7 @@ type ReadReply struct {
 
 func (x *ReadReply) Reset() {
 	*x = ReadReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[20]
+	mi := &file_proto_mycelya_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1871,7 @@ func (x *ReadReply) String() string {
 func (*ReadReply) ProtoMessage() {}
 
 func (x *ReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[20]
+	mi := &file_proto_mycelya_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +1884,7 @@ func (x *ReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReply.ProtoReflect.Descriptor instead.
 func (*ReadReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{20}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReadReply) GetBytes() uint64 {
@@ -1687,7 +1910,7 @@ type Sync struct {
 
 func (x *Sync) Reset() {
 	*x = Sync{}
-	mi := &file_proto_mycelya_proto_msgTypes[21]
+	mi := &file_proto_mycelya_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1922,7 @@ func (x *Sync) String() string {
 func (*Sync) ProtoMessage() {}
 
 func (x *Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[21]
+	mi := &file_proto_mycelya_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1935,7 @@ func (x *Sync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sync.ProtoReflect.Descriptor instead.
 func (*Sync) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{21}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
 }
 
 type SyncReply struct {
@@ -1726,7 +1949,7 @@ type SyncReply struct {
 
 func (x *SyncReply) Reset() {
 	*x = SyncReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[22]
+	mi := &file_proto_mycelya_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +1961,7 @@ func (x *SyncReply) String() string {
 func (*SyncReply) ProtoMessage() {}
 
 func (x *SyncReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[22]
+	mi := &file_proto_mycelya_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +1974,7 @@ func (x *SyncReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncReply.ProtoReflect.Descriptor instead.
 func (*SyncReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{22}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SyncReply) GetStatus() *Status {
@@ -1787,7 +2010,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +2022,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +2035,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Done) GetErrors() []*Status {
@@ -1848,7 +2071,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_proto_mycelya_proto_msgTypes[24]
+	mi := &file_proto_mycelya_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +2083,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[24]
+	mi := &file_proto_mycelya_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +2096,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Status) GetKind() int32 {
@@ -1914,7 +2137,7 @@ type Arg_Number struct {
 
 func (x *Arg_Number) Reset() {
 	*x = Arg_Number{}
-	mi := &file_proto_mycelya_proto_msgTypes[25]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2149,7 @@ func (x *Arg_Number) String() string {
 func (*Arg_Number) ProtoMessage() {}
 
 func (x *Arg_Number) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[25]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2189,7 @@ type Arg_Scalar struct {
 
 func (x *Arg_Scalar) Reset() {
 	*x = Arg_Scalar{}
-	mi := &file_proto_mycelya_proto_msgTypes[26]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2201,7 @@ func (x *Arg_Scalar) String() string {
 func (*Arg_Scalar) ProtoMessage() {}
 
 func (x *Arg_Scalar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[26]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2018,7 +2241,7 @@ type Arg_List struct {
 
 func (x *Arg_List) Reset() {
 	*x = Arg_List{}
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2253,7 @@ func (x *Arg_List) String() string {
 func (*Arg_List) ProtoMessage() {}
 
 func (x *Arg_List) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,6 +2279,210 @@ func (x *Arg_List) GetKind() uint32 {
 func (x *Arg_List) GetItems() []*Arg {
 	if x != nil {
 		return x.Items
+	}
+	return nil
+}
+
+type Kernel_Operand struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dtype         uint32                 `protobuf:"varint,1,opt,name=dtype,proto3" json:"dtype,omitempty"`
+	Access        uint32                 `protobuf:"varint,2,opt,name=access,proto3" json:"access,omitempty"` // MYC_K_READ | MYC_K_WRITE
+	Frame         uint32                 `protobuf:"varint,3,opt,name=frame,proto3" json:"frame,omitempty"`
+	Along         []uint32               `protobuf:"varint,4,rep,packed,name=along,proto3" json:"along,omitempty"` // by dim of the tensor: one more than the dim of the frame, 0: it has size 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kernel_Operand) Reset() {
+	*x = Kernel_Operand{}
+	mi := &file_proto_mycelya_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kernel_Operand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kernel_Operand) ProtoMessage() {}
+
+func (x *Kernel_Operand) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kernel_Operand.ProtoReflect.Descriptor instead.
+func (*Kernel_Operand) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{9, 0}
+}
+
+func (x *Kernel_Operand) GetDtype() uint32 {
+	if x != nil {
+		return x.Dtype
+	}
+	return 0
+}
+
+func (x *Kernel_Operand) GetAccess() uint32 {
+	if x != nil {
+		return x.Access
+	}
+	return 0
+}
+
+func (x *Kernel_Operand) GetFrame() uint32 {
+	if x != nil {
+		return x.Frame
+	}
+	return 0
+}
+
+func (x *Kernel_Operand) GetAlong() []uint32 {
+	if x != nil {
+		return x.Along
+	}
+	return nil
+}
+
+type Kernel_Instr struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Op            uint32                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`       // MYC_K_*
+	Class         uint32                 `protobuf:"varint,2,opt,name=class,proto3" json:"class,omitempty"` // MYC_K_F32 …
+	A             uint64                 `protobuf:"varint,3,opt,name=a,proto3" json:"a,omitempty"`
+	B             uint64                 `protobuf:"varint,4,opt,name=b,proto3" json:"b,omitempty"`
+	C             uint64                 `protobuf:"varint,5,opt,name=c,proto3" json:"c,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kernel_Instr) Reset() {
+	*x = Kernel_Instr{}
+	mi := &file_proto_mycelya_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kernel_Instr) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kernel_Instr) ProtoMessage() {}
+
+func (x *Kernel_Instr) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kernel_Instr.ProtoReflect.Descriptor instead.
+func (*Kernel_Instr) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{9, 1}
+}
+
+func (x *Kernel_Instr) GetOp() uint32 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *Kernel_Instr) GetClass() uint32 {
+	if x != nil {
+		return x.Class
+	}
+	return 0
+}
+
+func (x *Kernel_Instr) GetA() uint64 {
+	if x != nil {
+		return x.A
+	}
+	return 0
+}
+
+func (x *Kernel_Instr) GetB() uint64 {
+	if x != nil {
+		return x.B
+	}
+	return 0
+}
+
+func (x *Kernel_Instr) GetC() uint64 {
+	if x != nil {
+		return x.C
+	}
+	return 0
+}
+
+type KernelOp_Instance struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sizes         []*Dim                 `protobuf:"bytes,1,rep,name=sizes,proto3" json:"sizes,omitempty"`             // of all frames, one after the other
+	Tensors       []uint32               `protobuf:"varint,2,rep,packed,name=tensors,proto3" json:"tensors,omitempty"` // by operand: 2 * index into Program.tensors, + 1 if the tensor's buffer is made now
+	Numbers       []*Arg                 `protobuf:"bytes,3,rep,name=numbers,proto3" json:"numbers,omitempty"`         // a number, a scalar, or a literal
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KernelOp_Instance) Reset() {
+	*x = KernelOp_Instance{}
+	mi := &file_proto_mycelya_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KernelOp_Instance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KernelOp_Instance) ProtoMessage() {}
+
+func (x *KernelOp_Instance) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KernelOp_Instance.ProtoReflect.Descriptor instead.
+func (*KernelOp_Instance) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{10, 0}
+}
+
+func (x *KernelOp_Instance) GetSizes() []*Dim {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+func (x *KernelOp_Instance) GetTensors() []uint32 {
+	if x != nil {
+		return x.Tensors
+	}
+	return nil
+}
+
+func (x *KernelOp_Instance) GetNumbers() []*Arg {
+	if x != nil {
+		return x.Numbers
 	}
 	return nil
 }
@@ -2124,15 +2551,44 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x06buffer\x18\x01 \x01(\rR\x06buffer\"G\n" +
 	"\x06Resize\x12\x16\n" +
 	"\x06buffer\x18\x01 \x01(\rR\x06buffer\x12%\n" +
-	"\x05bytes\x18\x02 \x01(\v2\x0f.mycelya.v1.DimR\x05bytes\"\x8c\x02\n" +
+	"\x05bytes\x18\x02 \x01(\v2\x0f.mycelya.v1.DimR\x05bytes\"\xf6\x02\n" +
+	"\x06Kernel\x12\x16\n" +
+	"\x06frames\x18\x01 \x03(\rR\x06frames\x12\x16\n" +
+	"\x06folded\x18\x02 \x01(\rR\x06folded\x126\n" +
+	"\boperands\x18\x03 \x03(\v2\x1a.mycelya.v1.Kernel.OperandR\boperands\x12\x18\n" +
+	"\anumbers\x18\x04 \x01(\rR\anumbers\x12,\n" +
+	"\x04code\x18\x05 \x03(\v2\x18.mycelya.v1.Kernel.InstrR\x04code\x1ac\n" +
+	"\aOperand\x12\x14\n" +
+	"\x05dtype\x18\x01 \x01(\rR\x05dtype\x12\x16\n" +
+	"\x06access\x18\x02 \x01(\rR\x06access\x12\x14\n" +
+	"\x05frame\x18\x03 \x01(\rR\x05frame\x12\x14\n" +
+	"\x05along\x18\x04 \x03(\rR\x05along\x1aW\n" +
+	"\x05Instr\x12\x0e\n" +
+	"\x02op\x18\x01 \x01(\rR\x02op\x12\x14\n" +
+	"\x05class\x18\x02 \x01(\rR\x05class\x12\f\n" +
+	"\x01a\x18\x03 \x01(\x04R\x01a\x12\f\n" +
+	"\x01b\x18\x04 \x01(\x04R\x01b\x12\f\n" +
+	"\x01c\x18\x05 \x01(\x04R\x01c\"\xd7\x01\n" +
+	"\bKernelOp\x12\x16\n" +
+	"\x06kernel\x18\x01 \x01(\rR\x06kernel\x12;\n" +
+	"\tinstances\x18\x02 \x03(\v2\x1d.mycelya.v1.KernelOp.InstanceR\tinstances\x1av\n" +
+	"\bInstance\x12%\n" +
+	"\x05sizes\x18\x01 \x03(\v2\x0f.mycelya.v1.DimR\x05sizes\x12\x18\n" +
+	"\atensors\x18\x02 \x03(\rR\atensors\x12)\n" +
+	"\anumbers\x18\x03 \x03(\v2\x0f.mycelya.v1.ArgR\anumbers\"7\n" +
+	"\x05Fused\x12\x18\n" +
+	"\akernels\x18\x01 \x01(\rR\akernels\x12\x14\n" +
+	"\x05plain\x18\x02 \x01(\rR\x05plain\"\xe7\x02\n" +
 	"\x04Step\x12(\n" +
 	"\x04call\x18\x01 \x01(\v2\x12.mycelya.v1.CallOpH\x00R\x04call\x12&\n" +
 	"\x04copy\x18\x02 \x01(\v2\x10.mycelya.v1.CopyH\x00R\x04copy\x12)\n" +
 	"\x05alloc\x18\x03 \x01(\v2\x11.mycelya.v1.AllocH\x00R\x05alloc\x12)\n" +
 	"\x05clone\x18\x04 \x01(\v2\x11.mycelya.v1.CloneH\x00R\x05clone\x12&\n" +
 	"\x04free\x18\x05 \x01(\v2\x10.mycelya.v1.FreeH\x00R\x04free\x12,\n" +
-	"\x06resize\x18\x06 \x01(\v2\x12.mycelya.v1.ResizeH\x00R\x06resizeB\x06\n" +
-	"\x04kind\"\xd5\x01\n" +
+	"\x06resize\x18\x06 \x01(\v2\x12.mycelya.v1.ResizeH\x00R\x06resize\x12)\n" +
+	"\x05fused\x18\a \x01(\v2\x11.mycelya.v1.FusedH\x00R\x05fused\x12.\n" +
+	"\x06kernel\x18\b \x01(\v2\x14.mycelya.v1.KernelOpH\x00R\x06kernelB\x06\n" +
+	"\x04kind\"\x83\x02\n" +
 	"\aProgram\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x01(\rR\x06params\x12\x18\n" +
@@ -2140,7 +2596,8 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\atensors\x18\x04 \x03(\v2\x12.mycelya.v1.TensorR\atensors\x12&\n" +
 	"\x05steps\x18\x05 \x03(\v2\x10.mycelya.v1.StepR\x05steps\x12\x16\n" +
 	"\x06inputs\x18\x06 \x03(\rR\x06inputs\x12\x18\n" +
-	"\aoutputs\x18\a \x03(\rR\aoutputs\"\xda\x01\n" +
+	"\aoutputs\x18\a \x03(\rR\aoutputs\x12,\n" +
+	"\akernels\x18\b \x03(\v2\x12.mycelya.v1.KernelR\akernels\"\xda\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +
@@ -2214,64 +2671,78 @@ func file_proto_mycelya_proto_rawDescGZIP() []byte {
 	return file_proto_mycelya_proto_rawDescData
 }
 
-var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_proto_mycelya_proto_goTypes = []any{
-	(*Dim)(nil),          // 0: mycelya.v1.Dim
-	(*Tensor)(nil),       // 1: mycelya.v1.Tensor
-	(*Arg)(nil),          // 2: mycelya.v1.Arg
-	(*CallOp)(nil),       // 3: mycelya.v1.CallOp
-	(*Copy)(nil),         // 4: mycelya.v1.Copy
-	(*Alloc)(nil),        // 5: mycelya.v1.Alloc
-	(*Clone)(nil),        // 6: mycelya.v1.Clone
-	(*Free)(nil),         // 7: mycelya.v1.Free
-	(*Resize)(nil),       // 8: mycelya.v1.Resize
-	(*Step)(nil),         // 9: mycelya.v1.Step
-	(*Program)(nil),      // 10: mycelya.v1.Program
-	(*Hello)(nil),        // 11: mycelya.v1.Hello
-	(*Call)(nil),         // 12: mycelya.v1.Call
-	(*Upload)(nil),       // 13: mycelya.v1.Upload
-	(*Share)(nil),        // 14: mycelya.v1.Share
-	(*Unshare)(nil),      // 15: mycelya.v1.Unshare
-	(*UploadFrom)(nil),   // 16: mycelya.v1.UploadFrom
-	(*Uploaded)(nil),     // 17: mycelya.v1.Uploaded
-	(*FreeStorages)(nil), // 18: mycelya.v1.FreeStorages
-	(*Read)(nil),         // 19: mycelya.v1.Read
-	(*ReadReply)(nil),    // 20: mycelya.v1.ReadReply
-	(*Sync)(nil),         // 21: mycelya.v1.Sync
-	(*SyncReply)(nil),    // 22: mycelya.v1.SyncReply
-	(*Done)(nil),         // 23: mycelya.v1.Done
-	(*Status)(nil),       // 24: mycelya.v1.Status
-	(*Arg_Number)(nil),   // 25: mycelya.v1.Arg.Number
-	(*Arg_Scalar)(nil),   // 26: mycelya.v1.Arg.Scalar
-	(*Arg_List)(nil),     // 27: mycelya.v1.Arg.List
+	(*Dim)(nil),               // 0: mycelya.v1.Dim
+	(*Tensor)(nil),            // 1: mycelya.v1.Tensor
+	(*Arg)(nil),               // 2: mycelya.v1.Arg
+	(*CallOp)(nil),            // 3: mycelya.v1.CallOp
+	(*Copy)(nil),              // 4: mycelya.v1.Copy
+	(*Alloc)(nil),             // 5: mycelya.v1.Alloc
+	(*Clone)(nil),             // 6: mycelya.v1.Clone
+	(*Free)(nil),              // 7: mycelya.v1.Free
+	(*Resize)(nil),            // 8: mycelya.v1.Resize
+	(*Kernel)(nil),            // 9: mycelya.v1.Kernel
+	(*KernelOp)(nil),          // 10: mycelya.v1.KernelOp
+	(*Fused)(nil),             // 11: mycelya.v1.Fused
+	(*Step)(nil),              // 12: mycelya.v1.Step
+	(*Program)(nil),           // 13: mycelya.v1.Program
+	(*Hello)(nil),             // 14: mycelya.v1.Hello
+	(*Call)(nil),              // 15: mycelya.v1.Call
+	(*Upload)(nil),            // 16: mycelya.v1.Upload
+	(*Share)(nil),             // 17: mycelya.v1.Share
+	(*Unshare)(nil),           // 18: mycelya.v1.Unshare
+	(*UploadFrom)(nil),        // 19: mycelya.v1.UploadFrom
+	(*Uploaded)(nil),          // 20: mycelya.v1.Uploaded
+	(*FreeStorages)(nil),      // 21: mycelya.v1.FreeStorages
+	(*Read)(nil),              // 22: mycelya.v1.Read
+	(*ReadReply)(nil),         // 23: mycelya.v1.ReadReply
+	(*Sync)(nil),              // 24: mycelya.v1.Sync
+	(*SyncReply)(nil),         // 25: mycelya.v1.SyncReply
+	(*Done)(nil),              // 26: mycelya.v1.Done
+	(*Status)(nil),            // 27: mycelya.v1.Status
+	(*Arg_Number)(nil),        // 28: mycelya.v1.Arg.Number
+	(*Arg_Scalar)(nil),        // 29: mycelya.v1.Arg.Scalar
+	(*Arg_List)(nil),          // 30: mycelya.v1.Arg.List
+	(*Kernel_Operand)(nil),    // 31: mycelya.v1.Kernel.Operand
+	(*Kernel_Instr)(nil),      // 32: mycelya.v1.Kernel.Instr
+	(*KernelOp_Instance)(nil), // 33: mycelya.v1.KernelOp.Instance
 }
 var file_proto_mycelya_proto_depIdxs = []int32{
 	0,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
 	0,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
 	0,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
-	25, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
-	26, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
-	27, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
+	28, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
+	29, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
+	30, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
 	2,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
 	0,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
 	0,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
-	3,  // 9: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
-	4,  // 10: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
-	5,  // 11: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
-	6,  // 12: mycelya.v1.Step.clone:type_name -> mycelya.v1.Clone
-	7,  // 13: mycelya.v1.Step.free:type_name -> mycelya.v1.Free
-	8,  // 14: mycelya.v1.Step.resize:type_name -> mycelya.v1.Resize
-	1,  // 15: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
-	9,  // 16: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
-	24, // 17: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
-	24, // 18: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
-	24, // 19: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
-	2,  // 20: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	31, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
+	32, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
+	33, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
+	3,  // 12: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
+	4,  // 13: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
+	5,  // 14: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
+	6,  // 15: mycelya.v1.Step.clone:type_name -> mycelya.v1.Clone
+	7,  // 16: mycelya.v1.Step.free:type_name -> mycelya.v1.Free
+	8,  // 17: mycelya.v1.Step.resize:type_name -> mycelya.v1.Resize
+	11, // 18: mycelya.v1.Step.fused:type_name -> mycelya.v1.Fused
+	10, // 19: mycelya.v1.Step.kernel:type_name -> mycelya.v1.KernelOp
+	1,  // 20: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
+	12, // 21: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
+	9,  // 22: mycelya.v1.Program.kernels:type_name -> mycelya.v1.Kernel
+	27, // 23: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
+	27, // 24: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
+	27, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
+	2,  // 26: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
+	0,  // 27: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
+	2,  // 28: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_proto_mycelya_proto_init() }
@@ -2300,13 +2771,15 @@ func file_proto_mycelya_proto_init() {
 		(*Arg_Generator)(nil),
 		(*Arg_List_)(nil),
 	}
-	file_proto_mycelya_proto_msgTypes[9].OneofWrappers = []any{
+	file_proto_mycelya_proto_msgTypes[12].OneofWrappers = []any{
 		(*Step_Call)(nil),
 		(*Step_Copy)(nil),
 		(*Step_Alloc)(nil),
 		(*Step_Clone)(nil),
 		(*Step_Free)(nil),
 		(*Step_Resize)(nil),
+		(*Step_Fused)(nil),
+		(*Step_Kernel)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2314,7 +2787,7 @@ func file_proto_mycelya_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_mycelya_proto_rawDesc), len(file_proto_mycelya_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

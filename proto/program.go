@@ -10,6 +10,8 @@ import (
 	"math"
 
 	pb "google.golang.org/protobuf/proto"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
 )
 
 // Limits of a program. They stand between a hostile or broken peer and memory: each is far above what a trace can need.
@@ -19,6 +21,7 @@ const (
 	MaxBuffers      = 1 << 20
 	MaxTensors      = 1 << 20
 	MaxSteps        = 1 << 20
+	MaxKernels      = 1 << 14
 	MaxArgs         = 1 << 10 // PyTorch's longest schema has fewer than 40; custom ops may have more
 	MaxResults      = 1 << 16 // a Tensor[] return counts one per item
 	MaxList         = 1 << 16 // a _foreach_ op over every parameter of a large model
@@ -54,9 +57,25 @@ func Validate(p *Program) error {
 			return fmt.Errorf("program: tensor %d: %w", i, err)
 		}
 	}
-	for i, s := range p.Steps {
-		if err := v.step(s); err != nil {
-			return fmt.Errorf("program: step %d: %w", i, err)
+	for i, m := range p.Kernels {
+		k, err := m.Decode()
+		if err != nil {
+			return fmt.Errorf("program: kernel %d: %w", i, err)
+		}
+		v.kernels = append(v.kernels, k)
+	}
+	for i := 0; i < len(p.Steps); i++ {
+		at, err := i, error(nil)
+		switch p.Steps[i].GetKind().(type) {
+		case *Step_Fused:
+			i, err = v.fused(i)
+		case *Step_Kernel:
+			err = fmt.Errorf("a kernel that is not among those of a fused")
+		default:
+			err = v.step(p.Steps[i])
+		}
+		if err != nil {
+			return fmt.Errorf("program: step %d: %w", at, err)
 		}
 	}
 	for i, b := range p.Outputs {
@@ -69,8 +88,17 @@ func Validate(p *Program) error {
 
 // validator walks a program in step order; alive says which buffers exist at the point it has reached.
 type validator struct {
-	p     *Program
-	alive []bool
+	p       *Program
+	kernels []*kernel.Kernel
+	alive   []bool
+	changed []uint32 // unless nil: each buffer that has been made or freed since
+}
+
+func (v *validator) set(b uint32, alive bool) {
+	if v.alive[b] != alive && v.changed != nil {
+		v.changed = append(v.changed, b)
+	}
+	v.alive[b] = alive
 }
 
 func atMost(what string, n, limit int) error {
@@ -93,6 +121,7 @@ func (v *validator) header() error {
 		{"buffers", int(p.Buffers), MaxBuffers},
 		{"tensors", len(p.Tensors), MaxTensors},
 		{"steps", len(p.Steps), MaxSteps},
+		{"kernels", len(p.Kernels), MaxKernels},
 		{"inputs", len(p.Inputs), MaxRef},
 		{"outputs", len(p.Outputs), MaxRef},
 	} {
@@ -133,7 +162,7 @@ func (v *validator) birth(b uint32) error {
 	if v.alive[b] {
 		return fmt.Errorf("buffer %d is made while it exists", b)
 	}
-	v.alive[b] = true
+	v.set(b, true)
 	return nil
 }
 
@@ -232,7 +261,7 @@ func (v *validator) step(s *Step) error {
 		if int64(dst) >= int64(len(v.p.Tensors)) {
 			return fmt.Errorf("copy: tensor %d of %d", dst, len(v.p.Tensors))
 		}
-		v.alive[v.p.Tensors[dst].Buffer] = true
+		v.set(v.p.Tensors[dst].Buffer, true)
 	case *Step_Alloc:
 		if err := v.birth(k.Alloc.GetBuffer()); err != nil {
 			return fmt.Errorf("alloc: %w", err)
@@ -252,13 +281,17 @@ func (v *validator) step(s *Step) error {
 		if err := v.exists(b); err != nil {
 			return fmt.Errorf("free: %w", err)
 		}
-		v.alive[b] = false
+		v.set(b, false)
 	case *Step_Resize:
 		if err := v.exists(k.Resize.GetBuffer()); err != nil {
 			return fmt.Errorf("resize: %w", err)
 		}
 		if err := v.dim(k.Resize.GetBytes()); err != nil {
 			return fmt.Errorf("resize: bytes: %w", err)
+		}
+	case *Step_Kernel:
+		if err := v.kernel(k.Kernel); err != nil {
+			return fmt.Errorf("kernel: %w", err)
 		}
 	default:
 		return fmt.Errorf("is of no known kind")

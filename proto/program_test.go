@@ -123,10 +123,74 @@ func TestValidateCall(t *testing.T) {
 }
 
 // Whatever the bytes: no panic, and an accepted program survives its encoding to words.
+// Each case breaks one rule of a program with a kernel.
+func TestValidateRefusesKernels(t *testing.T) {
+	require.NoError(t, Validate(fusedSample()))
+	op := func(p *Program) *KernelOp { return p.Steps[1].GetKernel() }
+	at := func(p *Program) *KernelOp_Instance { return op(p).Instances[0] }
+	code := func(i int, n *Kernel_Instr) func(*Program) {
+		return func(p *Program) { p.Kernels[0].Code[i] = n }
+	}
+	for _, c := range []struct {
+		name, want string
+		edit       func(p *Program)
+	}{
+		{"too many", "16385 kernels", func(p *Program) { p.Kernels = make([]*Kernel, MaxKernels+1) }},
+		{"missing", "kernel 0: kernel: is missing", func(p *Program) { p.Kernels[0] = nil }},
+		{"rank", "a frame's rank of 99", func(p *Program) { p.Kernels[0].Frames[0] = 99 }},
+		{"frames", "9 frames", func(p *Program) { p.Kernels[0].Frames = make([]uint32, 9) }},
+		{"folded", "3 dims of 2 are folded", func(p *Program) { p.Kernels[0].Folded = 3 }},
+		{"wraps", "folded dims of 4294967295", func(p *Program) { p.Kernels[0].Folded = 1<<32 - 1 }},
+		{"dtype", "operand 0: kernels don't compute in dtype 11", func(p *Program) { p.Kernels[0].Operands[0].Dtype = 11 }},
+		{"dtype wraps", "operand 0: dtype 263", func(p *Program) { p.Kernels[0].Operands[0].Dtype = 256 + 7 }},
+		{"access", "operand 0: access 0", func(p *Program) { p.Kernels[0].Operands[0].Access = 0 }},
+		{"along", "dim 1 runs along dim 2 of 2", func(p *Program) { p.Kernels[0].Operands[0].Along[1] = 3 }},
+		{"along twice", "two dims run along dim 0", func(p *Program) { p.Kernels[0].Operands[0].Along[1] = 1 }},
+		{"op", "there is no op 12", code(0, &Kernel_Instr{Op: 12, Class: 1})},
+		{"op wraps", "instruction 0: op 257", code(0, &Kernel_Instr{Op: 257, Class: 1})},
+		{"class", "operand 0 is loaded as f32, not f64", code(0, &Kernel_Instr{Op: 1, Class: 2})},
+		{"later register", "register 2 is not made before it", code(2, &Kernel_Instr{Op: 48, Class: 1, A: 0, B: 2})},
+		{"operand", "operand 2 of 2", code(0, &Kernel_Instr{Op: 1, Class: 1, A: 2})},
+		{"written", "operand 1 is only written", code(0, &Kernel_Instr{Op: 1, Class: 1, A: 1})},
+		{"read", "operand 0 is only read", code(4, &Kernel_Instr{Op: 2, Class: 1, A: 0, B: 3})},
+		{"never stored", "operand 1 is never written", code(4, &Kernel_Instr{Op: 16, Class: 1, A: 3})},
+		{"store of points", "points would write one element of operand 1 together", code(4, &Kernel_Instr{Op: 2, Class: 1, A: 1, B: 2})},
+		{"word", "word 2 is 1, and means nothing", code(2, &Kernel_Instr{Op: 48, Class: 1, A: 0, B: 1, C: 1})},
+		{"classes", "of f32 and b8", func(p *Program) { p.Kernels[0].Code[1].Class = 4 }},
+		{"number", "number 1 of 1", code(1, &Kernel_Instr{Op: 3, Class: 1, A: 1})},
+		{"fold of nothing", "nothing is folded here", func(p *Program) { p.Kernels[0].Folded = 0 }},
+		{"kernel index", "kernel 1 of 1", func(p *Program) { op(p).Kernel = 1 }},
+		{"sizes", "1 sizes, 2 tensors, 1 numbers, not 2, 2, 1", func(p *Program) { at(p).Sizes = at(p).Sizes[:1] }},
+		{"size missing", "size 0 is missing", func(p *Program) { at(p).Sizes[0] = nil }},
+		{"tensor", "tensor 4 of 3", func(p *Program) { at(p).Tensors[0] = 8 }},
+		{"tensor's rank", "operand 0 is of dtype 7 with 1 dims", func(p *Program) { p.Tensors[0].Sizes = p.Tensors[0].Sizes[:1] }},
+		{"made and read", "operand 0 is read, and made only now", func(p *Program) { at(p).Tensors[0] = 1 }},
+		{"not there", "buffer 1 is used but doesn't exist here", func(p *Program) { at(p).Tensors[1] = 2 }},
+		{"complex", "number 0 is complex", func(p *Program) {
+			at(p).Numbers[0] = &Arg{Kind: &Arg_Number_{Number: &Arg_Number{Kind: NumberC128, Param: 1}}}
+		}},
+		{"string", "number 0 is a *proto.Arg_Str", func(p *Program) { at(p).Numbers[0] = &Arg{Kind: &Arg_Str{Str: "x"}} }},
+		{"alone", "a kernel that is not among those of a fused", func(p *Program) { p.Steps = p.Steps[1:] }},
+		{"too long", "fused: 2 and 5 steps of the 6 that follow", func(p *Program) { p.Steps[0].GetFused().Plain = 5 }},
+		{"a call among kernels", "a *proto.Step_Call doesn't belong there", func(p *Program) { p.Steps[0].GetFused().Kernels, p.Steps[0].GetFused().Plain = 3, 3 }},
+		{"other buffers", "its kernels change buffers [0 1], the steps in their place [0 1 2]", func(p *Program) {
+			p.Steps, p.Steps[0].GetFused().Plain = p.Steps[:6], 3
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := fusedSample()
+			c.edit(p)
+			require.ErrorContains(t, Validate(p), c.want)
+		})
+	}
+}
+
 func FuzzDecodeProgram(f *testing.F) {
-	b, err := pb.Marshal(sample())
-	require.NoError(f, err)
-	f.Add(b)
+	for _, p := range []*Program{sample(), fusedSample()} {
+		b, err := pb.Marshal(p)
+		require.NoError(f, err)
+		f.Add(b)
+	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := DecodeProgram(b)

@@ -3,7 +3,11 @@
 
 package proto
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+)
 
 func con(v uint64) *Dim { return &Dim{Kind: &Dim_Const{Const: v}} }
 func par(i uint32) *Dim { return &Dim{Kind: &Dim_Param{Param: i}} }
@@ -64,5 +68,43 @@ func sample() *Program {
 		},
 		Inputs:  []uint32{0},
 		Outputs: []uint32{4, 1},
+	}
+}
+
+// fusedSample adds a number to a tensor and sums its rows, by a kernel or by two operators.
+func fusedSample() *Program {
+	number := &Arg{Kind: &Arg_Number_{Number: &Arg_Number{Kind: NumberF64, Param: 2}}}
+	k := &kernel.Kernel{
+		Frames: []int{2}, Folded: 1, Numbers: 1,
+		Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0, 1}}, {DType: 7, Access: kernel.Write, Along: []int8{0, -1}}},
+		Code: []kernel.Instr{
+			{Op: kernel.Load, Class: kernel.F32},
+			{Op: kernel.Number, Class: kernel.F32},
+			{Op: kernel.Add, Class: kernel.F32, A: 0, B: 1},
+			{Op: kernel.Sum, Class: kernel.F32, A: 2},
+			{Op: kernel.Store, Class: kernel.F32, A: 1, B: 3},
+		},
+	}
+	return &Program{
+		Key:     bytes.Repeat([]byte{0xab, 0x01}, KeyBytes/2),
+		Params:  3,
+		Buffers: 3,
+		Tensors: []*Tensor{
+			{Buffer: 0, Dtype: 7, Sizes: []*Dim{par(0), par(1)}, Contiguous: true},
+			{Buffer: 1, Dtype: 7, Sizes: []*Dim{par(0), con(1)}, Contiguous: true},
+			{Buffer: 2, Dtype: 7, Sizes: []*Dim{par(0), par(1)}, Contiguous: true},
+		},
+		Kernels: []*Kernel{KernelMessage(k)},
+		Steps: []*Step{
+			{Kind: &Step_Fused{Fused: &Fused{Kernels: 2, Plain: 4}}},
+			{Kind: &Step_Kernel{Kernel: &KernelOp{Instances: []*KernelOp_Instance{{Sizes: []*Dim{par(0), par(1)}, Tensors: []uint32{0, 3}, Numbers: []*Arg{number}}}}}},
+			{Kind: &Step_Free{Free: &Free{Buffer: 0}}},
+			{Kind: &Step_Call{Call: &CallOp{Op: "aten::add.Tensor", Args: []*Arg{tensorArg(0), number, intArg(1)}, Results: []uint32{3}}}},
+			{Kind: &Step_Free{Free: &Free{Buffer: 0}}},
+			{Kind: &Step_Call{Call: &CallOp{Op: "aten::sum.dim_IntList", Args: []*Arg{tensorArg(2), intArg(1)}, Results: []uint32{2}}}},
+			{Kind: &Step_Free{Free: &Free{Buffer: 2}}},
+		},
+		Inputs:  []uint32{0},
+		Outputs: []uint32{1},
 	}
 }

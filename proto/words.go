@@ -32,6 +32,8 @@ const (
 	sClone  = 4
 	sFree   = 5
 	sResize = 6
+	sFused  = 7
+	sKernel = 8
 )
 
 // Words encodes a program that Validate has accepted for the executor; csrc/abi/mycelya.h, part 3, has the grammar.
@@ -48,6 +50,10 @@ func Words(p *Program) []uint64 {
 			w.dim(d)
 		}
 		w.dim(t.Offset)
+	}
+	w.put(uint64(len(p.Kernels)))
+	for _, k := range p.Kernels {
+		w.kernel(k)
 	}
 	w.put(uint64(len(p.Steps)))
 	for _, s := range p.Steps {
@@ -117,6 +123,10 @@ func (w *words) step(s *Step) {
 	case *Step_Resize:
 		w.put(sResize, uint64(k.Resize.GetBuffer()))
 		w.dim(k.Resize.GetBytes())
+	case *Step_Fused:
+		w.put(sFused, uint64(k.Fused.GetKernels()), uint64(k.Fused.GetPlain()))
+	case *Step_Kernel:
+		w.kernelOp(k.Kernel)
 	default:
 		panic("BUG: a step of no known kind after Validate")
 	}

@@ -35,6 +35,7 @@ func TestGoldenBytes(t *testing.T) {
 	status := &Status{Kind: ErrIndex, Text: "index 5 is out of range", Call: 9, Step: 2}
 	for name, m := range map[string]pb.Message{
 		"program": sample(),
+		"fused":   fusedSample(),
 		"hello": &Hello{Protocol: 1, Build: "0.1.0", Abi: 1, Device: "cpu", DeviceName: "x", Torch: "2.15.0",
 			Pid: 77, Error: "No."},
 		"call":        &Call{Key: sample().Key, Params: []uint64{1, math.MaxUint64}, Inputs: []uint64{1}, Outputs: []uint64{0, 300}, Frees: []uint64{4}},
@@ -71,10 +72,11 @@ func TestGoldenWords(t *testing.T) {
 }
 
 func TestWordsRoundTrip(t *testing.T) {
-	p := sample()
-	got, err := unwords(Words(p))
-	require.NoError(t, err)
-	requireSameRun(t, p, got)
+	for _, p := range []*Program{sample(), fusedSample()} {
+		got, err := unwords(Words(p))
+		require.NoError(t, err)
+		requireSameRun(t, p, got)
+	}
 }
 
 // requireSameRun compares what the executor sees of two programs.
@@ -177,6 +179,26 @@ func unwords(w []uint64) (p *Program, err error) {
 		p.Tensors = append(p.Tensors, t)
 	}
 	for n := next(); n > 0; n-- {
+		k := &Kernel{}
+		for n := next(); n > 0; n-- {
+			k.Frames = append(k.Frames, u32())
+		}
+		k.Folded = u32()
+		for n := next(); n > 0; n-- {
+			o := &Kernel_Operand{Dtype: u32(), Access: u32(), Frame: u32()}
+			for n := next(); n > 0; n-- {
+				o.Along = append(o.Along, u32())
+			}
+			k.Operands = append(k.Operands, o)
+		}
+		k.Numbers = u32()
+		for n := next(); n > 0; n-- {
+			head := next()
+			k.Code = append(k.Code, &Kernel_Instr{Op: uint32(head & 0xff), Class: uint32(head >> 8), A: next(), B: next(), C: next()})
+		}
+		p.Kernels = append(p.Kernels, k)
+	}
+	for n := next(); n > 0; n-- {
 		s := &Step{}
 		switch tag := next(); tag {
 		case 1:
@@ -199,6 +221,27 @@ func unwords(w []uint64) (p *Program, err error) {
 			s.Kind = &Step_Free{Free: &Free{Buffer: u32()}}
 		case 6:
 			s.Kind = &Step_Resize{Resize: &Resize{Buffer: u32(), Bytes: dim()}}
+		case 7:
+			s.Kind = &Step_Fused{Fused: &Fused{Kernels: u32(), Plain: u32()}}
+		case 8:
+			c := &KernelOp{Kernel: u32()}
+			k := p.Kernels[c.Kernel]
+			for n := next(); n > 0; n-- {
+				at := &KernelOp_Instance{}
+				for _, rank := range k.Frames {
+					for range rank {
+						at.Sizes = append(at.Sizes, dim())
+					}
+				}
+				for range k.Operands {
+					at.Tensors = append(at.Tensors, 2*u32()+u32())
+				}
+				for range k.Numbers {
+					at.Numbers = append(at.Numbers, arg())
+				}
+				c.Instances = append(c.Instances, at)
+			}
+			s.Kind = &Step_Kernel{Kernel: c}
 		default:
 			panic(fmt.Sprintf("step tag %d", tag))
 		}

@@ -34,7 +34,7 @@ var matrix = map[string][]string{
 	"passes":                        {"ir", "ir/decomp", "ir/nest"},
 	"passes/cmd":                    {"ir", "passes/..."},
 	"passes/repro":                  {"ir", "passes"},
-	"codegen":                       {"ir", "ir/nest", "codegen/kernel", "proto"},
+	"codegen":                       {"ir", "ir/decomp", "ir/nest", "codegen/kernel", "proto"},
 	"codegen/kernel":                {},
 	"codegen/cuda":                  {"codegen/kernel"},
 	"codegen/cpu":                   {"codegen/kernel"},

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// One loop nest as it is run: the kernel of csrc/abi/mycelya.h, decoded and checked, so that nothing it does can go out of
-// bounds of the operands that it is bound to.
+// One loop nest as it is run: the kernel of csrc/abi/mycelya.h, decoded and checked, so that nothing it does can go out
+// of bounds of the operands that it is bound to.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -18,9 +18,9 @@ namespace mycelya::exec {
 
 struct KernelOperand {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  uint32_t access = 0;         // MYC_K_READ | MYC_K_WRITE
+  uint32_t access = 0;  // MYC_K_READ | MYC_K_WRITE
   uint32_t frame = 0;
-  std::vector<int8_t> along;   // by dim of its tensor: the dim of the frame, -1: size 1
+  std::vector<int8_t> along;  // by dim of its tensor: the dim of the frame, -1: size 1
 };
 
 struct Kernel {
@@ -28,7 +28,7 @@ struct Kernel {
   uint32_t folded = 0;           // of the last dims of frame 0
   std::vector<KernelOperand> operands;
   uint32_t numbers = 0;
-  struct Code;                   // what is run at each point; only Kernel.cpp and the tiles know it
+  struct Code;  // what is run at each point; only Kernel.cpp and the tiles know it
   std::shared_ptr<const Code> code;
 };
 
@@ -39,8 +39,8 @@ struct KernelNumber {
   int64_t whole = 0;
 };
 
-// Where a kernel runs once: sizes of all frames, one after the other; for each operand its first element and its tensor's
-// geometry in elements; and the numbers.
+// Where a kernel runs once: sizes of all frames, one after the other; for each operand its first element and its
+// tensor's geometry in elements; and the numbers.
 struct KernelOperandAt {
   char* data = nullptr;
   const int64_t* sizes = nullptr;
@@ -59,8 +59,8 @@ std::unique_ptr<const Kernel> ParseKernel(Reader& in);
 // frames have the same number of points, and nothing overflows. Else a kernel must not run there. `why` is set then.
 bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why);
 
-// Runs a kernel on instances that fit, on ATen's threads. Memory that an instance writes may be memory that it reads through an
-// operand that runs in the same way; instances don't overlap.
+// Runs a kernel on instances that fit, on ATen's threads. Memory that an instance writes may be memory that it reads
+// through an operand that runs in the same way; instances don't overlap.
 void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances);
 
 }  // namespace mycelya::exec

@@ -5,6 +5,7 @@
 #include "Program.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "Dtype.h"
 #include "mycelya.h"
@@ -12,6 +13,7 @@
 namespace mycelya::exec {
 namespace {
 
+constexpr uint64_t kMaxSteps = 1 << 20;
 constexpr char kSeedOp[] = "mycelya::manual_seed";
 constexpr char kDefaultDtypeOp[] = "mycelya::set_default_dtype";
 
@@ -46,9 +48,16 @@ class Parser {
     p_.tensors.reserve(ntensors);
     for (uint32_t i = 0; i < ntensors; ++i) ParseTensor();
     IndexTensors();
+    const uint32_t nkernels = in_.Count("kernels", 5);
+    for (uint32_t i = 0; i < nkernels; ++i) p_.kernels.push_back(ParseKernel(in_));
     const uint32_t nsteps = in_.Count("steps", 2);
     p_.steps.reserve(nsteps);
     for (uint32_t i = 0; i < nsteps; ++i) ParseStep();
+    for (uint32_t i = 0; i < nsteps; ++i) {
+      if (p_.steps[i].kind == StepKind::kFused) i = PlanFused(i);
+      TORCH_CHECK_VALUE(p_.steps[i].kind != StepKind::kKernel, "BUG: step ", i,
+                        " is a kernel, but not among those of a fused.");
+    }
     in_.End();
     p_.work.buffers.resize(p_.nbuffers);
     p_.work.tensors.resize(p_.tensors.size());
@@ -135,10 +144,108 @@ class Parser {
         s.reads = AddBuffers({s.a});
         s.spoils = AddBuffers({s.a});
         break;
+      case MYC_S_FUSED:
+        s.kind = StepKind::kFused;
+        s.a = in_.Index("a number of kernels", kMaxSteps);
+        s.b = in_.Index("a number of steps", kMaxSteps);
+        break;
+      case MYC_S_KERNEL:
+        ParseKernelStep(s);
+        break;
       default:
         TORCH_CHECK_VALUE(false, "BUG: word ", in_.at() - 1, " of the program is ", kind, ", which starts no step.");
     }
     p_.steps.push_back(std::move(s));
+  }
+
+  void ParseKernelStep(Step& s) {
+    s.kind = StepKind::kKernel;
+    s.a = in_.Index("a kernel", p_.kernels.size());
+    const Kernel& kernel = *p_.kernels[s.a];
+    uint32_t nsizes = 0;
+    for (const uint32_t rank : kernel.frames) nsizes += rank;
+    const uint32_t n = in_.Count("instances");
+    s.args.begin = static_cast<uint32_t>(p_.kernel_ats.size());
+    std::vector<uint32_t> reads, spoils;
+    for (uint32_t i = 0; i < n; ++i) {
+      // An instance without sizes, operands and numbers takes no words, so their number is bounded by nothing else.
+      TORCH_CHECK_VALUE(nsizes + kernel.operands.size() + kernel.numbers > 0 || n <= 1, "BUG: ", n,
+                        " instances of a kernel with nothing to tell them apart.");
+      KernelAt at;
+      at.sizes = static_cast<uint32_t>(p_.dims.size());
+      for (uint32_t j = 0; j < nsizes; ++j) p_.dims.push_back(ParseDim("a size of a kernel"));
+      at.uses = static_cast<uint32_t>(p_.kernel_uses.size());
+      for (const KernelOperand& operand : kernel.operands) ParseUse(operand, reads, spoils);
+      at.numbers = static_cast<uint32_t>(p_.kernel_values.size());
+      for (uint32_t j = 0; j < kernel.numbers; ++j) ParseValue();
+      p_.kernel_ats.push_back(at);
+    }
+    s.args.end = static_cast<uint32_t>(p_.kernel_ats.size());
+    s.reads = AddBuffers(reads);
+    s.spoils = AddBuffers(spoils);
+  }
+
+  void ParseUse(const KernelOperand& operand, std::vector<uint32_t>& reads, std::vector<uint32_t>& spoils) {
+    const KernelUse use{Tensor(), in_.Index("whether a buffer is made", 2) != 0};
+    const TensorRow& row = p_.tensors[use.tensor];
+    TORCH_CHECK_VALUE(row.dtype == operand.dtype && row.rank == operand.along.size(), "BUG: tensor ", use.tensor,
+                      " has ", row.rank, " dims of ", row.dtype, ", the kernel's operand ", operand.along.size(),
+                      " of ", operand.dtype, ".");
+    TORCH_CHECK_VALUE(!use.made || operand.access == MYC_K_WRITE, "BUG: tensor ", use.tensor,
+                      " is read by the kernel that makes it.");
+    if (!use.made) reads.push_back(row.buffer);
+    if ((operand.access & MYC_K_WRITE) != 0) spoils.push_back(row.buffer);
+    p_.kernel_uses.push_back(use);
+  }
+
+  void ParseValue() {
+    const Word w = in_.Argument(p_.tensors.size(), p_.nparams);
+    KernelValue v;
+    v.param = static_cast<uint32_t>(w.value);
+    if (w.tag == MYC_W_FLOAT) {
+      v.literal.real = std::bit_cast<double>(w.value);
+    } else if (w.tag == MYC_W_INT || w.tag == MYC_W_BOOL) {
+      v.literal = {true, 0, static_cast<int64_t>(w.value)};
+    } else if (w.tag == MYC_W_NUMBER && w.kind != MYC_N_C128) {
+      v.from = w.kind == MYC_N_F64 ? KernelValue::From::kReal : KernelValue::From::kWhole;
+    } else {
+      TORCH_CHECK_VALUE(w.tag == MYC_W_SCALAR, "BUG: a kernel's number is written with tag ", w.tag, ".");
+      v.from = KernelValue::From::kElement;
+      v.dtype = ToScalarType(w.kind);
+      TORCH_CHECK_VALUE(!c10::isComplexType(v.dtype), "BUG: a kernel's number is ", v.dtype, ".");
+    }
+    p_.kernel_values.push_back(v);
+  }
+
+  // Gathers what the kernels of a fused read and write, and returns the last of the steps that are its.
+  uint32_t PlanFused(uint32_t number) {
+    const uint64_t first = number + 1, plain = first + p_.steps[number].a, end = plain + p_.steps[number].b;
+    TORCH_CHECK_VALUE(end <= p_.steps.size(), "BUG: step ", number, " fuses steps up to ", end, " of ", p_.steps.size(),
+                      ".");
+    std::vector<uint32_t> reads, spoils, made;
+    for (uint64_t i = first; i < end; ++i) {
+      const StepKind kind = p_.steps[i].kind;
+      const bool own =
+          kind == StepKind::kKernel || (i < plain && (kind == StepKind::kAlloc || kind == StepKind::kFree));
+      TORCH_CHECK_VALUE(i < plain ? own : kind != StepKind::kKernel && kind != StepKind::kFused, "BUG: step ", i,
+                        " can't be where step ", number, " has it.");
+      if (i >= plain) continue;
+      const Range r = p_.steps[i].reads, s = p_.steps[i].spoils;
+      for (uint32_t j = r.begin; j < r.end; ++j) {
+        if (std::find(made.begin(), made.end(), p_.buffers[j]) == made.end()) reads.push_back(p_.buffers[j]);
+      }
+      spoils.insert(spoils.end(), p_.buffers.begin() + s.begin, p_.buffers.begin() + s.end);
+      if (kind == StepKind::kAlloc) made.push_back(p_.steps[i].a);
+      for (uint32_t j = p_.steps[i].args.begin; kind == StepKind::kKernel && j < p_.steps[i].args.end; ++j) {
+        const KernelUse* use = p_.kernel_uses.data() + p_.kernel_ats[j].uses;
+        for (size_t k = 0; k < p_.kernels[p_.steps[i].a]->operands.size(); ++k) {
+          if (use[k].made) made.push_back(BufferOf(use[k].tensor));
+        }
+      }
+    }
+    p_.steps[number].reads = AddBuffers(reads);
+    p_.steps[number].spoils = AddBuffers(spoils);
+    return static_cast<uint32_t>(end - 1);
   }
 
   void ParseCall(Step& s) {

@@ -18,6 +18,7 @@
 
 #include "Error.h"
 #include "Geometry.h"
+#include "Kernel.h"
 #include "Words.h"
 
 namespace mycelya::exec {
@@ -70,7 +71,7 @@ struct Range {
   uint32_t end = 0;
 };
 
-enum class StepKind : uint8_t { kCall, kSeed, kDefaultDtype, kCopy, kAlloc, kClone, kFree, kResize };
+enum class StepKind : uint8_t { kCall, kSeed, kDefaultDtype, kCopy, kAlloc, kClone, kFree, kResize, kFused, kKernel };
 
 struct Step {
   StepKind kind = StepKind::kFree;
@@ -85,11 +86,34 @@ struct Step {
   // All kinds. Buffers whose poison stops the step; buffers without content if it fails.
   Range reads;   // Program::buffers
   Range spoils;  // Program::buffers
-  // kCopy: dst tensor; kAlloc, kFree, kResize: buffer; kClone: new buffer; kSeed: generator's parameter;
-  // kDefaultDtype: MYC_* dtype
+  // kFused: so many steps follow that are its kernels, and so many (b) to run in their place; kKernel: index and
+  // instances (args); kCopy: dst tensor; kAlloc, kFree, kResize: buffer; kClone: new buffer; kSeed: generator's
+  // parameter; kDefaultDtype: MYC_* dtype
   uint32_t a = 0;
   uint32_t b = 0;  // kCopy: src tensor; kClone: old buffer; kSeed: seed's parameter
   Dim bytes;       // kAlloc, kResize
+};
+
+// An operand of a kernel. made: its tensor's buffer is made by the step.
+struct KernelUse {
+  uint32_t tensor = 0;
+  bool made = false;
+};
+
+// A number that a kernel is given: a literal, or a parameter.
+struct KernelValue {
+  enum class From : uint8_t { kLiteral, kReal, kWhole, kElement };
+  From from = From::kLiteral;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // kElement
+  uint32_t param = 0;
+  KernelNumber literal;
+};
+
+// Where a kernel runs once.
+struct KernelAt {
+  uint32_t sizes = 0;    // into Program::dims
+  uint32_t uses = 0;     // into Program::kernel_uses
+  uint32_t numbers = 0;  // into Program::kernel_values
 };
 
 struct Buffer {
@@ -103,6 +127,11 @@ struct Workspace {
   std::vector<Buffer> buffers;
   std::vector<at::Tensor> tensors;  // made on first use, dropped with their buffer
   torch::jit::Stack stack;
+  // Of the kernel step at hand.
+  std::vector<int64_t> sizes;
+  std::vector<KernelOperandAt> operands;
+  std::vector<KernelNumber> numbers;
+  std::vector<KernelInstance> instances;
 };
 
 struct Program {
@@ -110,7 +139,11 @@ struct Program {
   uint32_t nbuffers = 0;
   std::vector<TensorRow> tensors;
   std::vector<Dim> dims;
+  std::vector<std::unique_ptr<const Kernel>> kernels;
   std::vector<Step> steps;
+  std::vector<KernelAt> kernel_ats;
+  std::vector<KernelUse> kernel_uses;
+  std::vector<KernelValue> kernel_values;
   std::vector<Arg> args;
   std::vector<Arg> items;
   std::vector<uint32_t> results;  // 0 or tensor + 1

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/DynamicCast.h>
 
 #include <algorithm>
 #include <bit>
@@ -37,6 +38,10 @@ class Runner {
     BindInputs();
     for (uint32_t i = 0; i < p_.steps.size(); ++i) {
       const Step& step = p_.steps[i];
+      if (step.kind == StepKind::kFused) {
+        i = ExecuteFused(i);
+        continue;
+      }
       if (PoisonPtr poison = FindPoison(step)) {
         Spoil(step, poison);
         continue;
@@ -242,7 +247,130 @@ class Runner {
         return SetStorage(s.a, c10::Storage());
       case StepKind::kResize:
         return ExecuteResize(s);
+      case StepKind::kKernel:
+        return ExecuteKernel(s);
+      case StepKind::kFused:
+        break;
     }
+    TORCH_CHECK(false, "BUG: no such step.");
+  }
+
+  // ---- Kernels ----
+
+  // Runs the kernels of a fused if they can run here, else leaves it to the steps that are there in their place; these
+  // also say what is wrong with an operand, and what poison spreads to. Returns the last step that is done with.
+  uint32_t ExecuteFused(uint32_t number) {
+    const Step& fused = p_.steps[number];
+    const uint32_t first = number + 1, plain = first + fused.a;
+    if (!executor_.device().device().is_cpu() || FindPoison(fused) || !KernelsFit(first, plain)) return plain - 1;
+    for (uint32_t i = first; i < plain; ++i) {
+      try {
+        Execute(p_.steps[i]);
+      } catch (...) {
+        Fail(i, fused);
+        break;
+      }
+    }
+    return plain + fused.b - 1;
+  }
+
+  bool KernelsFit(uint32_t begin, uint32_t end) {
+    made_.clear();
+    try {
+      for (uint32_t i = begin; i < end; ++i) {
+        const Step& s = p_.steps[i];
+        if (s.kind == StepKind::kAlloc) made_.push_back(s.a);
+        if (s.kind == StepKind::kKernel && !KernelFits(s)) return false;
+      }
+    } catch (...) {  // an operand that isn't there, or not as large
+      return false;
+    }
+    return true;
+  }
+
+  bool KernelFits(const Step& s) {
+    const Kernel& kernel = *p_.kernels[s.a];
+    std::vector<Geometry> geometries(kernel.operands.size());
+    std::vector<KernelOperandAt> operands(kernel.operands.size());
+    for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
+      const KernelAt& at = p_.kernel_ats[i];
+      for (size_t j = 0; j < operands.size(); ++j) {
+        const KernelUse& use = p_.kernel_uses[at.uses + j];
+        const TensorRow& row = p_.tensors[use.tensor];
+        if (use.made) {
+          made_.push_back(row.buffer);
+        } else if (std::find(made_.begin(), made_.end(), row.buffer) == made_.end()) {
+          TensorOf(use.tensor);
+        }
+        geometries[j] = GeometryOf(row);
+        operands[j] = {nullptr, geometries[j].sizes.data(), geometries[j].strides.data()};
+      }
+      SizesOf(kernel, at);
+      const char* why = nullptr;
+      if (!Fits(kernel, {work_.sizes.data(), operands.data(), nullptr}, &why)) return false;
+    }
+    return true;
+  }
+
+  // Puts the sizes of an instance at the end of the workspace's, which are empty but for those of instances before it.
+  void SizesOf(const Kernel& kernel, const KernelAt& at, bool append = false) {
+    if (!append) work_.sizes.clear();
+    size_t n = 0;
+    for (const uint32_t rank : kernel.frames) n += rank;
+    for (size_t i = 0; i < n; ++i) work_.sizes.push_back(p_.dims[at.sizes + i].At(call_.params));
+  }
+
+  void ExecuteKernel(const Step& s) {
+    const Kernel& kernel = *p_.kernels[s.a];
+    work_.sizes.clear();
+    work_.operands.clear();
+    work_.numbers.clear();
+    work_.instances.clear();
+    for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
+      const KernelAt& at = p_.kernel_ats[i];
+      SizesOf(kernel, at, /*append=*/true);
+      for (size_t j = 0; j < kernel.operands.size(); ++j) {
+        const KernelUse& use = p_.kernel_uses[at.uses + j];
+        if (use.made) {
+          const TensorRow& row = p_.tensors[use.tensor];
+          SetStorage(row.buffer, executor_.Allocate(GeometryOf(row).Bytes()));
+        }
+        const at::Tensor& t = TensorOf(use.tensor);
+        work_.operands.push_back({static_cast<char*>(t.mutable_data_ptr()), t.sizes().data(), t.strides().data()});
+      }
+      for (uint32_t j = 0; j < kernel.numbers; ++j) work_.numbers.push_back(NumberOf(p_.kernel_values[at.numbers + j]));
+    }
+    // The vectors don't move any more.
+    const int64_t* sizes = work_.sizes.data();
+    const KernelOperandAt* operands = work_.operands.data();
+    const KernelNumber* numbers = work_.numbers.data();
+    const uint32_t n = s.args.end - s.args.begin;
+    const size_t nsizes = n == 0 ? 0 : work_.sizes.size() / n;
+    for (uint32_t i = 0; i < n; ++i) {
+      work_.instances.push_back({sizes, operands, numbers});
+      sizes += nsizes;
+      operands += kernel.operands.size();
+      numbers += kernel.numbers;
+    }
+    RunKernel(kernel, work_.instances);
+  }
+
+  KernelNumber NumberOf(const KernelValue& v) const {
+    const uint64_t* param = call_.params + v.param;
+    switch (v.from) {
+      case KernelValue::From::kLiteral:
+        return v.literal;
+      case KernelValue::From::kReal:
+        return {false, std::bit_cast<double>(*param), 0};
+      case KernelValue::From::kWhole:
+        return {true, 0, static_cast<int64_t>(*param)};
+      case KernelValue::From::kElement:
+        break;
+    }
+    // Any byte but 0 and 1 in a bool is undefined behaviour.
+    if (v.dtype == c10::ScalarType::Bool) return {true, 0, *param != 0 ? 1 : 0};
+    if (c10::isFloatingType(v.dtype)) return {false, c10::fetch_and_cast<double>(v.dtype, param), 0};
+    return {true, 0, c10::fetch_and_cast<int64_t>(v.dtype, param)};
   }
 
   void ExecuteCopy(const Step& s) {
@@ -450,6 +578,7 @@ class Runner {
   int32_t cap_;
   int32_t failed_ = 0;
   Geometry geometry_;
+  std::vector<uint32_t> made_;  // by the kernels at hand
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ type window struct {
 // that are products of sizes, which no symbol of its own says.
 func windowOf(g *ir.Graph, id ir.NodeID) (window, bool) {
 	n := &g.Nodes[id]
-	view, root := g.Types[n.First], g.Types[g.Args[n.ArgLo].V]
+	view, root := g.Types[n.First], g.Types[g.Root(n.First)]
 	if view.DType != root.DType || !g.Same(n.Offset, ir.Const(0)) {
 		return window{}, false
 	}

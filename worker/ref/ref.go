@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/proto"
@@ -16,11 +17,14 @@ import (
 )
 
 // Backend is the reference backend.
-type Backend struct{}
+type Backend struct {
+	// Kernels says whether it runs kernels, in place of the operators that they stand for.
+	Kernels bool
+}
 
 // New implements worker.Backend.
-func (Backend) New() (worker.Executor, error) {
-	return &executor{storages: map[uint64]*storage{}}, nil
+func (b Backend) New() (worker.Executor, error) {
+	return &executor{kernels: b.Kernels, storages: map[uint64]*storage{}}, nil
 }
 
 // storage is the memory of a storage id or of a buffer; buffers of inputs are the storages themselves.
@@ -31,6 +35,7 @@ type storage struct {
 }
 
 type executor struct {
+	kernels  bool
 	storages map[uint64]*storage
 	pending  map[uint64][]byte // uploads that have begun
 }
@@ -141,7 +146,19 @@ func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call
 	}
 	failed := 0
 	var errs []worker.StepError
+	skip, to := 0, 0 // steps from one to before the other are passed over
 	for i, s := range r.p.Steps {
+		if skip <= i && i < to {
+			continue
+		}
+		if f := s.GetFused(); f != nil {
+			plain := i + 1 + int(f.GetKernels())
+			skip, to = i+1, plain
+			if x.kernels && !r.poisoned(r.p.Steps[i+1:plain]) {
+				skip, to = plain, plain+int(f.GetPlain())
+			}
+			continue
+		}
 		err := r.step(s)
 		if err == nil {
 			continue
@@ -237,12 +254,32 @@ func (r *runner) uses(s *proto.Step) (out []uint32) {
 		}
 	case *proto.Step_Copy:
 		out = append(out, r.p.Tensors[k.Copy.GetSrc()].Buffer, r.p.Tensors[k.Copy.GetDst()].Buffer)
+	case *proto.Step_Kernel:
+		for _, at := range k.Kernel.GetInstances() {
+			for _, t := range at.GetTensors() {
+				if t&1 == 0 {
+					out = append(out, r.p.Tensors[t/2].Buffer)
+				}
+			}
+		}
 	case *proto.Step_Clone:
 		out = append(out, k.Clone.GetFrom())
 	case *proto.Step_Resize:
 		out = append(out, k.Resize.GetBuffer())
 	}
 	return out
+}
+
+// poisoned says whether some of what steps read is not there, or poison.
+func (r *runner) poisoned(steps []*proto.Step) bool {
+	for _, s := range steps {
+		for _, b := range r.uses(s) {
+			if st := r.buffers[b]; st != nil && (st.missing != 0 || st.poison != nil) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // step runs one step. A step that only meets poison hands it on and isn't a failure.
@@ -257,6 +294,8 @@ func (r *runner) step(s *proto.Step) error {
 		return r.call(k.Call)
 	case *proto.Step_Copy:
 		return r.copy(k.Copy.GetDst(), k.Copy.GetSrc())
+	case *proto.Step_Kernel:
+		return r.kernel(k.Kernel)
 	case *proto.Step_Alloc:
 		b, err := r.bytes(k.Alloc.GetBytes())
 		r.buffers[k.Alloc.GetBuffer()] = &storage{data: b}
@@ -311,6 +350,14 @@ func (r *runner) spoil(s *proto.Step, e *worker.Error) {
 		}
 	case *proto.Step_Copy:
 		poison(r.p.Tensors[k.Copy.GetDst()].Buffer)
+	case *proto.Step_Kernel:
+		for _, at := range k.Kernel.GetInstances() {
+			for i, t := range at.GetTensors() {
+				if r.p.Kernels[k.Kernel.GetKernel()].Operands[i].Access&uint32(kernel.Write) != 0 {
+					poison(r.p.Tensors[t/2].Buffer)
+				}
+			}
+		}
 	case *proto.Step_Alloc:
 		poison(k.Alloc.GetBuffer())
 	case *proto.Step_Clone:

@@ -1,0 +1,485 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/decomp"
+	"github.com/mycelya/mycelya/ir/nest"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// A group is emitted as its operators, and in front of them as kernels that leave the same buffers and contents behind. Where that
+// can't be said, it has no kernels, and the reason is kept.
+
+// group is a group on its way to kernels.
+type group struct {
+	p      *planner
+	number uint32 // one more than its index
+	nodes  []ir.NodeID
+	sub    *ir.Graph    // its nodes, with what they read as inputs
+	to     []ir.ValueID // by value of the graph: that of sub, decomp.None for those that it doesn't have
+	e      *decomp.Expansion
+	loops  *nest.Loops
+	reads  map[ir.ValueID]place        // of the graph, as its operators find them
+	leaves []ir.ValueID                // values of the graph that are needed after it
+	from   map[ir.ValueID]ir.ValueID   // by input of the expansion: the value of the graph
+	stored map[ir.ValueID][]ir.ValueID // by value of the expansion: the values of the graph that it leaves
+	next   map[ir.ValueID]int          // by value of the expansion: which of stored is next
+	temps  map[ir.ValueID]int          // by value of the expansion that a later kernel reads: its buffer
+}
+
+// fuse emits a group of nodes that stand in a row.
+func (p *planner) fuse(nodes []ir.NodeID) error {
+	f := &group{p: p, number: p.g.Nodes[nodes[0]].Group, nodes: nodes, reads: map[ir.ValueID]place{}, from: map[ir.ValueID]ir.ValueID{},
+		stored: map[ir.ValueID][]ir.ValueID{}, next: map[ir.ValueID]int{}, temps: map[ir.ValueID]int{}}
+	why := f.split()
+	if why == "" {
+		why = f.find()
+	}
+	first, buffers := len(p.out.Program.Steps), len(p.buffers)
+	for _, id := range nodes {
+		if err := p.emitNode(id); err != nil {
+			return err
+		}
+	}
+	if why == "" {
+		why = f.kernels(first, buffers)
+	}
+	if why != "" {
+		p.out.Unfused = append(p.out.Unfused, Unfused{int(f.number) - 1, string(why)})
+	}
+	return nil
+}
+
+// split makes the graph of the group by itself, and its loops.
+func (f *group) split() refused {
+	g := f.p.g
+	f.sub = g.Bare()
+	f.sub.Strings = slices.Clone(g.Strings)
+	f.to = slices.Repeat([]ir.ValueID{decomp.None}, len(g.Types))
+	in := func(v ir.ValueID) bool { return g.Nodes[g.Def[v]].Group == f.number }
+	// What it reads from elsewhere, views of that among it.
+	read := func(v ir.ValueID) {
+		if f.to[v] != decomp.None {
+			return
+		}
+		n := g.Nodes[g.Def[v]]
+		if g.Immediate(v) {
+			f.to[v] = f.sub.Nodes[f.sub.Add(ir.Node{Op: n.Op, Slot: n.Slot}, g.NodeArgs(g.Def[v]), g.Types[v:v+1])].First
+			return
+		}
+		f.to[v] = f.sub.Nodes[f.sub.Add(ir.Node{Op: ir.OpInput, Slot: uint32(v)}, nil, g.Types[v:v+1])].First
+		f.leaves = append(f.leaves, v) // for now: its reads
+	}
+	for _, id := range f.nodes {
+		n := g.Nodes[id]
+		if n.Op == ir.OpView && !in(g.Root(n.First)) {
+			continue
+		}
+		for _, v := range g.Operands(id) {
+			if !in(v) || g.Nodes[g.Def[v]].Op == ir.OpView && !in(g.Root(v)) {
+				read(v)
+			}
+		}
+		n.Group = 0
+		new := f.sub.Add(n, f.mapped(id), g.Types[n.First:n.First+ir.ValueID(n.N)])
+		for i := range ir.ValueID(n.N) {
+			f.to[n.First+i] = f.sub.Nodes[new].First + i
+		}
+	}
+	for _, v := range f.leaves {
+		at, err := f.p.locate(v)
+		if err != nil {
+			return refused(err.Error())
+		}
+		f.reads[v] = at
+	}
+	f.leaves = f.needed()
+	for _, v := range f.leaves {
+		f.sub.Outputs = append(f.sub.Outputs, ir.Output{Value: f.to[v], Slot: uint32(v)})
+	}
+	f.e = decomp.Expand(f.sub, nil)
+	f.loops = nest.Split(f.e, f.sub)
+	known := map[string]bool{}
+	for _, r := range g.Requires {
+		known[requireKey(g, r)] = true
+	}
+	for _, r := range f.loops.Requires {
+		if !known[requireKey(g, r)] {
+			return "its loops take sizes to be equal that the program doesn't require"
+		}
+	}
+	return ""
+}
+
+func requireKey(g *ir.Graph, r ir.Require) string {
+	side := func(dims []ir.Dim) []ir.Dim {
+		out := make([]ir.Dim, len(dims))
+		for i, d := range dims {
+			out[i] = g.Find(d)
+		}
+		slices.Sort(out)
+		return out
+	}
+	return fmt.Sprint(side(r.Left), side(r.Right))
+}
+
+// mapped are the arguments of a node as those of sub.
+func (f *group) mapped(id ir.NodeID) []ir.Arg {
+	args := slices.Clone(f.p.g.NodeArgs(id))
+	for i, a := range args {
+		switch a.Kind {
+		case ir.ArgValue:
+			args[i].V = int64(f.to[a.V])
+		case ir.ArgList:
+			items := slices.Clone(f.p.g.List(a))
+			for j := range items {
+				if items[j].Kind == ir.ArgValue {
+					items[j].V = int64(f.to[items[j].V])
+				}
+			}
+			args[i] = f.sub.AddList(a.Sub, items)
+		}
+	}
+	return args
+}
+
+// needed are the roots that the group makes and somebody after it may read: also what it writes in place, of which the uses say no more
+// when a write through a view is part of the call.
+func (f *group) needed() []ir.ValueID {
+	g := f.p.g
+	last := f.nodes[len(f.nodes)-1]
+	var out []ir.ValueID
+	for _, id := range f.nodes {
+		n := &g.Nodes[id]
+		if n.Op == ir.OpView {
+			continue
+		}
+		fresh := n.First + ir.ValueID(n.N) - ir.ValueID(writes(g, id))
+		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+			if v >= fresh || f.p.u.after(v, last) {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+// find says which values of the expansion are read and left.
+func (f *group) find() refused {
+	g := f.e.Graph
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		switch {
+		case n.Op == ir.OpInput:
+			f.from[n.First] = ir.ValueID(n.Slot)
+		case n.Op == ir.OpView || ir.Info(n.Op).Kind == ir.KindLeaf:
+		case f.loops.In(ir.NodeID(i)) < 0:
+			name := n.Op.String()
+			if n.Op == ir.OpCall {
+				name = g.CallName(ir.NodeID(i))
+			}
+			return refused("no kernel computes " + name)
+		}
+	}
+	for _, o := range g.Outputs {
+		v := ir.ValueID(o.Slot)
+		if f.loops.In(g.Def[o.Value]) < 0 {
+			return "it leaves what none of its kernels makes"
+		}
+		f.stored[o.Value] = append(f.stored[o.Value], v)
+	}
+	return ""
+}
+
+// kernels puts the kernels of the group in front of its operators, which are the steps from first on; buffers below a number were
+// there before them.
+func (f *group) kernels(first, buffers int) refused {
+	p, g := f.p, f.e.Graph
+	plain := slices.Clone(p.out.Program.Steps[first:])
+	made, freed, why := f.effect(plain, buffers)
+	if why != "" {
+		return why
+	}
+	// What has been overwritten, or ended, within the group, nobody needs.
+	for v, left := range f.stored {
+		f.stored[v] = slices.DeleteFunc(left, func(own ir.ValueID) bool { return p.at[own].buffer < 0 })
+	}
+	stores, reads := f.flow()
+	var steps []*pb.Step
+	var launched []*kernel.Kernel // by kernel step
+	written := map[int]bool{}     // buffers that the kernels so far have written
+	for i := range f.loops.Loops {
+		low, why := lower(g, f.loops, i, stores[i])
+		if why != "" {
+			return why
+		}
+		if len(stores[i]) == 0 {
+			continue
+		}
+		step, why := f.launch(low, made, written)
+		if why != "" {
+			return why
+		}
+		steps, launched = append(steps, step), append(launched, low.kernel)
+		for v, buffer := range f.temps {
+			if reads[v] == i {
+				steps, launched = append(steps, free(buffer)), append(launched, nil)
+			}
+		}
+	}
+	for b, is := range made {
+		if !is {
+			return refused(fmt.Sprintf("buffer %d is made by its operators only", b))
+		}
+	}
+	for _, b := range freed {
+		steps = append(steps, free(b))
+	}
+	for i, s := range steps {
+		if op := s.GetKernel(); op != nil {
+			op.Kernel = p.kernel(launched[i])
+		}
+	}
+	record := p.g.Nodes[f.nodes[len(f.nodes)-1]].Record
+	fused := &pb.Step{Kind: &pb.Step_Fused{Fused: &pb.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}}}
+	records := slices.Clone(p.out.StepRecord[first:])
+	p.out.Program.Steps = append(append(append(p.out.Program.Steps[:first], fused), steps...), plain...)
+	p.out.StepRecord = p.out.StepRecord[:first]
+	for range len(steps) + 1 {
+		p.out.StepRecord = append(p.out.StepRecord, record)
+	}
+	p.out.StepRecord = append(p.out.StepRecord, records...)
+	return ""
+}
+
+func free(buffer int) *pb.Step {
+	return &pb.Step{Kind: &pb.Step_Free{Free: &pb.Free{Buffer: uint32(buffer)}}}
+}
+
+// effect says which buffers the operators make and leave, none of which a kernel has made yet, and which older ones they free.
+func (f *group) effect(plain []*pb.Step, buffers int) (made map[int]bool, freed []int, why refused) {
+	made = map[int]bool{}
+	for _, s := range plain {
+		switch k := s.Kind.(type) {
+		case *pb.Step_Call:
+			for _, r := range k.Call.Results {
+				if r != 0 {
+					made[int(f.p.out.Program.Tensors[r-1].Buffer)] = false
+				}
+			}
+		case *pb.Step_Alloc:
+			made[int(k.Alloc.Buffer)] = false
+		case *pb.Step_Free:
+			b := int(k.Free.Buffer)
+			if _, ok := made[b]; ok {
+				delete(made, b)
+			} else {
+				freed = append(freed, b)
+			}
+		case *pb.Step_Copy:
+			if b := int(f.p.out.Program.Tensors[k.Copy.Dst].Buffer); b >= buffers {
+				made[b] = false
+			}
+		default: // a clone is the old content, of which a kernel may write a part only
+			return nil, nil, "its operators move memory"
+		}
+	}
+	return made, freed, ""
+}
+
+// flow says by loop which values it stores, and by value that a later loop of the group reads, which is the last to.
+func (f *group) flow() (stores [][]ir.ValueID, last map[ir.ValueID]int) {
+	g := f.e.Graph
+	stores = make([][]ir.ValueID, len(f.loops.Loops))
+	last = map[ir.ValueID]int{}
+	for i, l := range f.loops.Loops {
+		for _, id := range l.Members {
+			for _, v := range g.Operands(id) {
+				root := g.Root(v)
+				if from := f.loops.In(g.Def[root]); from >= 0 && from != i {
+					last[root] = max(last[root], i)
+				}
+			}
+		}
+	}
+	for i, l := range f.loops.Loops {
+		for _, id := range l.Members {
+			n := &g.Nodes[id]
+			for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+				n := len(f.stored[v])
+				if _, ok := last[v]; ok {
+					n = max(n, 1)
+				}
+				for range n {
+					stores[i] = append(stores[i], v)
+				}
+			}
+		}
+	}
+	return stores, last
+}
+
+// launch binds a kernel to windows.
+func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.Step, refused) {
+	p, g, k := f.p, f.e.Graph, low.kernel
+	at := &pb.KernelOp_Instance{}
+	for _, frame := range low.frames {
+		for _, d := range frame {
+			at.Sizes = append(at.Sizes, p.params.dim(p.g, g.Find(d)))
+		}
+	}
+	type use struct {
+		tensor      uint32
+		buffer      int
+		write, made bool // made: it reads what a kernel of the group has left
+	}
+	var uses []use
+	for i, v := range low.operands {
+		read := k.Operands[i].Access == kernel.Read
+		place := f.target
+		if read {
+			place = f.source
+		}
+		w, t, why := place(v)
+		if why != "" {
+			return nil, why
+		}
+		n := p.tensor(w, t)
+		_, outside := f.from[g.Root(v)]
+		uses = append(uses, use{n, w.buffer, !read, !outside})
+		tensor := 2 * n
+		if read {
+			at.Tensors = append(at.Tensors, tensor)
+			continue
+		}
+		if done, isNew := made[w.buffer]; isNew && !done {
+			made[w.buffer] = true
+			tensor++
+		} else if b, ok := f.temps[v]; ok && b == w.buffer {
+			tensor++
+		}
+		at.Tensors = append(at.Tensors, tensor)
+	}
+	for i, u := range uses {
+		if !u.write && !u.made && written[u.buffer] {
+			return nil, "a kernel would read what another has overwritten"
+		}
+		for j, w := range uses {
+			if i != j && w.write && w.buffer == u.buffer && (u.write || u.tensor != w.tensor || !sameRun(low.kernel, at, u.tensor)) {
+				return nil, "it reads memory that it writes in another order"
+			}
+		}
+	}
+	for _, u := range uses {
+		if u.write {
+			written[u.buffer] = true
+		}
+	}
+	for _, v := range low.numbers {
+		n := &g.Nodes[g.Def[v]]
+		a, err := p.number(n.Op, n.Slot, g.Types[v].DType)
+		if err != nil {
+			return nil, refused(err.Error())
+		}
+		at.Numbers = append(at.Numbers, a)
+	}
+	return &pb.Step{Kind: &pb.Step_Kernel{Kernel: &pb.KernelOp{Instances: []*pb.KernelOp_Instance{at}}}}, ""
+}
+
+// kernel is the number of a kernel in the program, which has equal ones once.
+func (p *planner) kernel(k *kernel.Kernel) uint32 {
+	text := k.String()
+	i, ok := p.kernels[text]
+	if !ok {
+		i = len(p.out.Program.Kernels)
+		p.kernels[text] = i
+		p.out.Program.Kernels = append(p.out.Program.Kernels, pb.KernelMessage(k))
+	}
+	return uint32(i)
+}
+
+// sameRun says whether all operands on a window run along the same dims.
+func sameRun(k *kernel.Kernel, at *pb.KernelOp_Instance, tensor uint32) bool {
+	var first *kernel.Operand
+	for i, t := range at.Tensors {
+		if t/2 != tensor {
+			continue
+		}
+		o := &k.Operands[i]
+		if first == nil {
+			first = o
+		}
+		if o.Frame != first.Frame || !slices.Equal(o.Along, first.Along) {
+			return false
+		}
+	}
+	return true
+}
+
+// source is where an operand of a kernel is, which is a value of the expansion.
+func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
+	g := f.e.Graph
+	root := g.Root(v)
+	t := g.Types[v]
+	if own, ok := f.from[root]; ok {
+		at := f.reads[own]
+		if v == root {
+			return at, f.p.g.Types[own], ""
+		}
+		if g.Nodes[g.Def[v]].Offset != ir.Const(0) { // a row of ir/decomp makes views in other sizes of 1 only
+			return nowhere, t, "it reads a view at an offset"
+		}
+		return at, t, ""
+	}
+	offset := g.Nodes[g.Def[v]].Offset
+	if b, ok := f.temps[root]; ok {
+		return place{buffer: b, offset: offset}, t, ""
+	}
+	if left := f.stored[root]; len(left) > 0 {
+		at, err := f.p.locate(left[0])
+		if err != nil {
+			return nowhere, t, refused(err.Error())
+		}
+		if at.offset != ir.Const(0) {
+			return nowhere, t, "it reads a part of what it has written"
+		}
+		if v != root {
+			at.offset = offset
+		} else {
+			t = f.p.g.Types[left[0]]
+		}
+		return at, t, ""
+	}
+	return nowhere, t, "it reads what no kernel before it has made"
+}
+
+// target is where a value of the expansion goes: to the one place where the operators leave it, or to a buffer of its own.
+func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
+	t := f.e.Graph.Types[v]
+	left := f.stored[v]
+	if len(left) == 0 {
+		f.temps[v] = len(f.p.buffers)
+		f.p.buffers = append(f.p.buffers, buffer{slot: -1, freed: true}) // the kernels make and free it
+		return place{buffer: f.temps[v]}, t, ""
+	}
+	own := left[f.next[v]]
+	f.next[v]++
+	w, err := f.p.locate(own)
+	if err != nil {
+		return nowhere, t, refused(err.Error())
+	}
+	return w, f.p.g.Types[own], ""
+}
+
+// Unfused is a group that runs as its operators, and why.
+type Unfused struct {
+	Group int
+	Why   string
+}

@@ -1,0 +1,98 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// String lists a kernel for people: its index space, its operands with the dims along which they run, and the code.
+//
+//	kernel i0 i1 fold j2
+//	  a0 read  f32[i0,j2]
+//	  a1 write f32[i0]
+//	  r0 f32 = load a0
+//	  r1 f32 = sum r0
+//	  store a1 r1
+func (k *Kernel) String() string {
+	var b strings.Builder
+	b.WriteString("kernel")
+	dim := func(frame, d int) string {
+		switch {
+		case frame > 0:
+			return fmt.Sprintf("%c%d", 'i'+rune(min(frame, 8))+1, d)
+		case d >= k.Frames[0]-k.Folded:
+			return fmt.Sprintf("j%d", d)
+		}
+		return fmt.Sprintf("i%d", d)
+	}
+	for f, rank := range k.Frames {
+		if f > 0 {
+			b.WriteString(" =")
+		}
+		for d := range rank {
+			if f == 0 && k.Folded > 0 && d == rank-k.Folded {
+				b.WriteString(" fold")
+			}
+			b.WriteString(" " + dim(f, d))
+		}
+	}
+	b.WriteByte('\n')
+	for i, o := range k.Operands {
+		dims := make([]string, len(o.Along))
+		for j, d := range o.Along {
+			dims[j] = "1"
+			if d >= 0 {
+				dims[j] = dim(o.Frame, int(d))
+			}
+		}
+		access := [...]string{Read: "read", Write: "write", Read | Write: "both"}[o.Access&3]
+		name := "?"
+		if int(o.DType) < len(dtypes) {
+			name = dtypes[o.DType].name
+		}
+		fmt.Fprintf(&b, "  a%d %-5s %s[%s]\n", i, access, name, strings.Join(dims, ","))
+	}
+	for i, n := range k.Code {
+		b.WriteString("  " + n.text(i) + "\n")
+	}
+	return b.String()
+}
+
+func (n *Instr) text(i int) string {
+	args := [3]uint64{n.A, n.B, n.C}
+	var words []string
+	switch n.Op {
+	case Store:
+		return fmt.Sprintf("store a%d r%d", n.A, n.B)
+	case Load:
+		words = []string{fmt.Sprintf("a%d", n.A)}
+	case Number:
+		words = []string{fmt.Sprintf("n%d", n.A)}
+	case Index:
+		words = []string{fmt.Sprintf("i%d", n.A)}
+	case Const:
+		words = []string{n.constant()}
+	case Round:
+		words = []string{fmt.Sprintf("r%d", n.A), dtypes[n.B].name}
+	default:
+		for _, a := range args[:rows[n.Op].arity] {
+			words = append(words, fmt.Sprintf("r%d", a))
+		}
+	}
+	return strings.TrimRight(fmt.Sprintf("r%d %s = %s %s", i, n.Class, n.Op, strings.Join(words, " ")), " ")
+}
+
+func (n *Instr) constant() string {
+	switch n.Class {
+	case F32, F64:
+		return strconv.FormatFloat(math.Float64frombits(n.A), 'g', -1, 64)
+	case B8:
+		return strconv.FormatBool(n.A != 0)
+	}
+	return strconv.FormatInt(int64(n.A), 10)
+}

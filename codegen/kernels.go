@@ -1,0 +1,454 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/nest"
+)
+
+// lowered is the kernel of one loop, and what it is bound to, in values of the expansion.
+type lowered struct {
+	kernel   *kernel.Kernel
+	frames   [][]ir.Dim // the sizes, in the kernel's order
+	operands []ir.ValueID
+	numbers  []ir.ValueID
+}
+
+// coder writes the code of one loop. Operators compute as ir/eval says, each rounded to its dtype.
+type coder struct {
+	g     *ir.Graph // the expansion
+	loops *nest.Loops
+	loop  int
+	order []int8 // by dim of the loop's frame 0: its dim in the kernel, where folded ones come last
+	out   lowered
+	regs  map[ir.ValueID]uint64 // of values that the loop makes
+	loads map[string]uint64     // registers of operands that it reads, and of numbers
+}
+
+// refused is why a group has no kernel; it then runs as its operators.
+type refused string
+
+// lower makes the kernel of a loop; stored are the values that somebody outside of it needs.
+func lower(g *ir.Graph, loops *nest.Loops, loop int, stored []ir.ValueID) (out *lowered, why refused) {
+	defer func() {
+		if r := recover(); r != nil {
+			text, ok := r.(refused)
+			if !ok {
+				panic(r)
+			}
+			out, why = nil, text
+		}
+	}()
+	l := &loops.Loops[loop]
+	c := &coder{g: g, loops: loops, loop: loop, regs: map[ir.ValueID]uint64{}, loads: map[string]uint64{}}
+	c.out.kernel = &kernel.Kernel{}
+	c.frame(l)
+	for _, id := range l.Members {
+		c.node(id)
+	}
+	for _, v := range stored {
+		c.store(v)
+	}
+	if err := c.out.kernel.Verify(); err != nil {
+		panic(fmt.Sprintf("BUG: %v\n%s", err, c.out.kernel))
+	}
+	return &c.out, ""
+}
+
+func refuse(format string, args ...any) { panic(refused(fmt.Sprintf(format, args...))) }
+
+// frame sets the index space: dims that are kept first, then those that are folded.
+func (c *coder) frame(l *nest.Loop) {
+	k := c.out.kernel
+	var dims []ir.Dim
+	c.order = make([]int8, len(l.Frames[0]))
+	for _, folded := range []bool{false, true} {
+		for i, d := range l.Frames[0] {
+			if (l.Folds != nil && l.Folds[i]) == folded {
+				c.order[i] = int8(len(dims))
+				dims = append(dims, d)
+				if folded {
+					k.Folded++
+				}
+			}
+		}
+	}
+	c.out.frames = append([][]ir.Dim{dims}, l.Frames[1:]...)
+	for _, f := range c.out.frames {
+		k.Frames = append(k.Frames, len(f))
+		if len(f) > kernel.MaxRank {
+			refuse("a kernel has at most %d dims, it would take %d", kernel.MaxRank, len(f))
+		}
+	}
+	if len(k.Frames) > kernel.MaxFrames {
+		refuse("a kernel has at most %d frames, it would take %d", kernel.MaxFrames, len(k.Frames))
+	}
+}
+
+func (c *coder) emit(n kernel.Instr) uint64 {
+	if len(c.out.kernel.Code) == kernel.MaxInstrs {
+		refuse("a kernel has at most %d instructions", kernel.MaxInstrs)
+	}
+	c.out.kernel.Code = append(c.out.kernel.Code, n)
+	return uint64(len(c.out.kernel.Code) - 1)
+}
+
+// narrow says whether a register of a dtype is rounded to it, and class what it is.
+func narrow(d ir.DType) bool { return d == ir.F16 || d == ir.BF16 || d.Is(ir.Ints) && d != ir.I64 }
+
+func class(d ir.DType) kernel.Class {
+	k := kernel.ClassOf(uint8(d))
+	if k == 0 {
+		refuse("kernels don't compute in %s", d)
+	}
+	return k
+}
+
+// round makes a register one of a dtype of its class.
+func (c *coder) round(r uint64, d ir.DType) uint64 {
+	if !narrow(d) {
+		return r
+	}
+	return c.emit(kernel.Instr{Op: kernel.Round, Class: class(d), A: r, B: uint64(d)})
+}
+
+// convert makes a register of one dtype one of another.
+func (c *coder) convert(r uint64, from, to ir.DType) uint64 {
+	if from == to {
+		return r
+	}
+	a, b := class(from), class(to)
+	if a != b {
+		r = c.emit(kernel.Instr{Op: kernel.Cast, Class: b, A: r})
+	}
+	exact := a == b && (!narrow(to) || from == ir.U8 && (to == ir.I16 || to == ir.I32) || from == ir.I8 && (to == ir.I16 || to == ir.I32) || from == ir.I16 && to == ir.I32)
+	if exact || a == kernel.B8 { // 0 and 1 are in all
+		return r
+	}
+	return c.round(r, to)
+}
+
+// operand is the register of argument index of a node, in a dtype.
+func (c *coder) operand(user ir.NodeID, index int, to ir.DType) uint64 {
+	g := c.g
+	a := g.NodeArgs(user)[index]
+	v := ir.ValueID(a.V)
+	n := &g.Nodes[g.Def[v]]
+	from := g.Types[v].DType
+	switch n.Op {
+	case ir.OpConst:
+		return c.constant(g.Args[n.ArgLo], to)
+	case ir.OpParam, ir.OpScalar:
+		key := fmt.Sprintf("number %d %s", v, to)
+		r, ok := c.loads[key]
+		if !ok {
+			r = c.emit(kernel.Instr{Op: kernel.Number, Class: class(to), A: uint64(c.out.kernel.Numbers)})
+			c.out.kernel.Numbers++
+			c.out.numbers = append(c.out.numbers, v)
+			r = c.round(r, to)
+			c.loads[key] = r
+		}
+		return r
+	}
+	root := g.Root(v)
+	if c.loops.In(g.Def[root]) == c.loop {
+		return c.convert(c.regs[root], g.Types[root].DType, to)
+	}
+	frame, along, why := c.loops.Sees(user, v, index)
+	if why != "" {
+		refuse("an operand of %s: %s", g.Nodes[user].Op, why)
+	}
+	along = c.along(frame, along)
+	key := fmt.Sprintf("load %d %d %v", v, frame, along)
+	r, ok := c.loads[key]
+	if !ok {
+		at := c.bind(v, kernel.Read, frame, along)
+		r = c.emit(kernel.Instr{Op: kernel.Load, Class: class(from), A: at})
+		c.loads[key] = r
+	}
+	return c.convert(r, from, to)
+}
+
+// along is that of a loop's frame in the kernel's order.
+func (c *coder) along(frame int, along []int8) []int8 {
+	out := make([]int8, len(along))
+	for i, d := range along {
+		out[i] = d
+		if frame == 0 && d >= 0 {
+			out[i] = c.order[d]
+		}
+	}
+	return out
+}
+
+func (c *coder) bind(v ir.ValueID, access kernel.Access, frame int, along []int8) uint64 {
+	k := c.out.kernel
+	if len(k.Operands) == kernel.MaxOperands {
+		refuse("a kernel has at most %d operands", kernel.MaxOperands)
+	}
+	k.Operands = append(k.Operands, kernel.Operand{DType: uint8(c.g.Types[v].DType), Access: access, Frame: frame, Along: along})
+	c.out.operands = append(c.out.operands, v)
+	return uint64(len(k.Operands) - 1)
+}
+
+func (c *coder) constant(a ir.Arg, to ir.DType) uint64 {
+	key := fmt.Sprintf("const %d %d %s", a.Kind, a.V, to)
+	if r, ok := c.loads[key]; ok {
+		return r
+	}
+	real, whole := float64(a.V), a.V
+	if a.Kind == ir.ArgFloat {
+		real = math.Float64frombits(uint64(a.V))
+		whole = int64(real)
+	}
+	n := kernel.Instr{Op: kernel.Const, Class: class(to)}
+	switch n.Class {
+	case kernel.F32, kernel.F64:
+		n.A = math.Float64bits(real)
+	case kernel.I64:
+		n.A = uint64(whole)
+	case kernel.B8:
+		if real != 0 { // a NaN too
+			n.A = 1
+		}
+	}
+	r := c.round(c.emit(n), to)
+	c.loads[key] = r
+	return r
+}
+
+func (c *coder) store(v ir.ValueID) {
+	frame, along := c.loops.Place(v)
+	at := c.bind(v, kernel.Write, frame, c.along(frame, along))
+	c.emit(kernel.Instr{Op: kernel.Store, Class: class(c.g.Types[v].DType), A: at, B: c.regs[v]})
+}
+
+// common is the dtype in which an elementwise op computes.
+func (c *coder) common(id ir.NodeID, operands []ir.Arg) ir.DType {
+	list := make([]ir.PromoteOperand, len(operands))
+	for i, a := range operands {
+		t := c.g.Types[a.V]
+		list[i] = ir.PromoteOperand{DType: t.DType, Rank: len(t.Dims), Number: c.g.IsNumber(a)}
+	}
+	d, err := ir.ResultType(list...)
+	if err != nil {
+		refuse("%s: %v", c.g.Nodes[id].Op, err)
+	}
+	if ir.Info(c.g.Nodes[id].Op).DType == ir.DTypeFloat && d.Is(ir.Bools|ir.Ints) {
+		d = c.g.Types[c.g.Nodes[id].First].DType
+	}
+	return d
+}
+
+// unaryOps are the ops of one operand that are one instruction.
+var unaryOps = map[ir.Op]kernel.Op{
+	ir.OpNeg: kernel.Neg, ir.OpAbs: kernel.Abs, ir.OpSqrt: kernel.Sqrt, ir.OpRsqrt: kernel.Rsqrt, ir.OpExp: kernel.Exp, ir.OpLog: kernel.Log,
+	ir.OpSin: kernel.Sin, ir.OpCos: kernel.Cos, ir.OpTanh: kernel.Tanh, ir.OpSigmoid: kernel.Sigmoid, ir.OpRelu: kernel.Relu,
+	ir.OpReciprocal: kernel.Reciprocal, ir.OpFloor: kernel.Floor, ir.OpCeil: kernel.Ceil, ir.OpSign: kernel.Sign, ir.OpErf: kernel.Erf,
+	ir.OpExp2: kernel.Exp2, ir.OpLog2: kernel.Log2, ir.OpLog1p: kernel.Log1p, ir.OpExpm1: kernel.Expm1, ir.OpTrunc: kernel.Trunc,
+	ir.OpRound: kernel.Nearest, ir.OpIsNaN: kernel.IsNaN, ir.OpBitNot: kernel.Not,
+}
+
+// binaryOps are those of two.
+var binaryOps = map[ir.Op]kernel.Op{
+	ir.OpAdd: kernel.Add, ir.OpSub: kernel.Sub, ir.OpMul: kernel.Mul, ir.OpDiv: kernel.Div, ir.OpPow: kernel.Pow, ir.OpMaximum: kernel.Maximum,
+	ir.OpMinimum: kernel.Minimum, ir.OpEq: kernel.Eq, ir.OpNe: kernel.Ne, ir.OpLt: kernel.Lt, ir.OpLe: kernel.Le, ir.OpGt: kernel.Gt, ir.OpGe: kernel.Ge,
+	ir.OpLogicalAnd: kernel.And, ir.OpLogicalOr: kernel.Or, ir.OpLogicalXor: kernel.Xor, ir.OpBitAnd: kernel.And, ir.OpBitOr: kernel.Or,
+	ir.OpBitXor: kernel.Xor, ir.OpAtan2: kernel.Atan2, ir.OpFmod: kernel.Fmod, ir.OpRemainder: kernel.Remainder,
+}
+
+// node writes the code of a primitive.
+func (c *coder) node(id ir.NodeID) {
+	g := c.g
+	n := &g.Nodes[id]
+	if n.Op == ir.OpCall {
+		refuse("no kernel computes %s yet", g.CallName(id))
+	}
+	result := g.Types[n.First].DType
+	args := g.NodeArgs(id)
+	var r uint64
+	switch kind := ir.Info(n.Op).Kind; {
+	case kind == ir.KindFill:
+		if v := ir.ValueID(args[1].V); !g.Immediate(v) {
+			refuse("a fill with a tensor")
+		}
+		r = c.operand(id, 1, result)
+	case kind == ir.KindReduce:
+		r = c.reduce(id, n.Op, result)
+	case n.Op == ir.OpCast || n.Op == ir.OpCopy:
+		r = c.operand(id, 0, result)
+	case n.Op == ir.OpWhere:
+		d := c.common(id, args[1:3])
+		r = c.emit(kernel.Instr{Op: kernel.Where, Class: class(d), A: c.operand(id, 0, ir.Bool), B: c.operand(id, 1, d), C: c.operand(id, 2, d)})
+		r = c.convert(r, d, result)
+	default:
+		r = c.elementwise(id, n.Op, args, result)
+	}
+	c.regs[n.First] = r
+}
+
+func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DType) uint64 {
+	d := c.common(id, args)
+	switch op {
+	case ir.OpLogicalNot:
+		return c.emit(kernel.Instr{Op: kernel.Not, Class: kernel.B8, A: c.operand(id, 0, ir.Bool)})
+	case ir.OpLogicalAnd, ir.OpLogicalOr, ir.OpLogicalXor:
+		d = ir.Bool
+	case ir.OpIsNaN:
+		if !d.Is(ir.Floats) {
+			return c.constant(ir.Arg{Kind: ir.ArgBool}, ir.Bool)
+		}
+	case ir.OpPow:
+		if r, ok := c.power(id, args, d); ok {
+			return c.convert(r, d, result)
+		}
+	case ir.OpAbs, ir.OpSign:
+		if d == ir.Bool {
+			return c.convert(c.operand(id, 0, d), d, result)
+		}
+	case ir.OpFloor, ir.OpCeil, ir.OpTrunc, ir.OpRound:
+		if d.Is(ir.Ints) {
+			return c.convert(c.operand(id, 0, d), d, result)
+		}
+	}
+	k, two := binaryOps[op]
+	if !two {
+		k = unaryOps[op]
+	}
+	if d == ir.Bool { // or and and, in PyTorch's arithmetic of truth
+		switch k {
+		case kernel.Add:
+			k = kernel.Or
+		case kernel.Mul:
+			k = kernel.And
+		}
+	}
+	if k == 0 || !k.Takes(class(d)) {
+		refuse("no kernel computes %s of %s", op, d)
+	}
+	in := kernel.Instr{Op: k, Class: class(d)}
+	made := d
+	if ir.Info(op).DType == ir.DTypeBool {
+		in.Class, made = kernel.B8, ir.Bool
+	}
+	in.A = c.factor(id, op, 0, args, d)
+	if two {
+		in.B = c.factor(id, op, 1, args, d)
+	}
+	return c.convert(c.round(c.emit(in), made), made, result)
+}
+
+// factor is an operand of an op that computes in d. Numbers that products and quotients of 16-bit floats take keep their precision.
+func (c *coder) factor(id ir.NodeID, op ir.Op, index int, args []ir.Arg, d ir.DType) uint64 {
+	if v := ir.ValueID(args[index].V); (op == ir.OpMul || op == ir.OpDiv) && (d == ir.F16 || d == ir.BF16) && c.g.IsNumber(args[index]) && c.g.Types[v].DType == ir.F64 {
+		return c.operand(id, index, ir.F32)
+	}
+	return c.operand(id, index, d)
+}
+
+// power writes the powers that PyTorch computes as something else. Of a number that is only known when the program is called, nobody can
+// tell whether it is one of those.
+func (c *coder) power(id ir.NodeID, args []ir.Arg, d ir.DType) (uint64, bool) {
+	v := ir.ValueID(args[1].V)
+	if !c.g.IsNumber(args[1]) {
+		return 0, false
+	}
+	def := &c.g.Nodes[c.g.Def[v]]
+	if def.Op != ir.OpConst {
+		refuse("a power to a number that each call has anew")
+	}
+	a := c.g.Args[def.ArgLo]
+	p := float64(a.V)
+	if a.Kind == ir.ArgFloat {
+		p = math.Float64frombits(uint64(a.V))
+	}
+	switch p {
+	case 0:
+		return c.constant(ir.Arg{Kind: ir.ArgInt, V: 1}, d), true
+	case 1:
+		return c.operand(id, 0, d), true
+	}
+	if !d.Is(ir.Floats) || d == ir.F16 {
+		return 0, false
+	}
+	x := c.operand(id, 0, d)
+	do := func(op kernel.Op, args ...uint64) uint64 {
+		in := kernel.Instr{Op: op, Class: class(d), A: args[0]}
+		if len(args) > 1 {
+			in.B = args[1]
+		}
+		return c.round(c.emit(in), d)
+	}
+	switch p {
+	case 0.5:
+		return do(kernel.Sqrt, x), true
+	case 2:
+		return do(kernel.Mul, x, x), true
+	case 3:
+		return do(kernel.Mul, do(kernel.Mul, x, x), x), true
+	case -0.5:
+		return do(kernel.Rsqrt, x), true
+	case -1:
+		return do(kernel.Reciprocal, x), true
+	case -2:
+		return do(kernel.Reciprocal, do(kernel.Mul, x, x)), true
+	}
+	return 0, false
+}
+
+func (c *coder) reduce(id ir.NodeID, op ir.Op, result ir.DType) uint64 {
+	from := c.g.Types[c.g.NodeArgs(id)[0].V].DType
+	wide := from
+	switch {
+	case op == ir.OpAmax || op == ir.OpAmin:
+		k := kernel.Max
+		if op == ir.OpAmin {
+			k = kernel.Min
+		}
+		return c.fold(id, kernel.Instr{Op: k, Class: class(from), A: c.operand(id, 0, from)})
+	case from == ir.F16 || from == ir.BF16:
+		wide = ir.F32
+	case from.Is(ir.Bools | ir.Ints):
+		wide = ir.I64
+	}
+	r := c.fold(id, kernel.Instr{Op: kernel.Sum, Class: class(wide), A: c.operand(id, 0, wide)})
+	if op == ir.OpMean && c.folds(id) {
+		n := c.emit(kernel.Instr{Op: kernel.Count, Class: class(wide)})
+		r = c.emit(kernel.Instr{Op: kernel.Div, Class: class(wide), A: r, B: n})
+	}
+	return c.convert(r, wide, result)
+}
+
+// fold emits a reduction. What folds nothing, since all its dims have size 1, is its operand; a sum of one -0 is 0 though.
+func (c *coder) fold(id ir.NodeID, n kernel.Instr) uint64 {
+	switch {
+	case c.folds(id):
+		return c.emit(n)
+	case n.Op == kernel.Sum && n.Class != kernel.I64:
+		zero := c.emit(kernel.Instr{Op: kernel.Const, Class: n.Class})
+		return c.emit(kernel.Instr{Op: kernel.Add, Class: n.Class, A: n.A, B: zero})
+	}
+	return n.A
+}
+
+func (c *coder) folds(id ir.NodeID) bool {
+	args := c.g.NodeArgs(id)
+	dims := c.g.Types[args[0].V].Dims
+	list := c.g.List(args[1])
+	for i, d := range dims {
+		named := len(list) == 0
+		for _, a := range list {
+			named = named || int(a.V) == i
+		}
+		if named && !c.g.Same(d, ir.Const(1)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,269 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package proto
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+)
+
+// KernelMessage is a kernel as a program carries it.
+func KernelMessage(k *kernel.Kernel) *Kernel {
+	m := &Kernel{Folded: uint32(k.Folded), Numbers: uint32(k.Numbers)}
+	for _, rank := range k.Frames {
+		m.Frames = append(m.Frames, uint32(rank))
+	}
+	for _, o := range k.Operands {
+		operand := &Kernel_Operand{Dtype: uint32(o.DType), Access: uint32(o.Access), Frame: uint32(o.Frame)}
+		for _, d := range o.Along {
+			operand.Along = append(operand.Along, uint32(d+1))
+		}
+		m.Operands = append(m.Operands, operand)
+	}
+	for _, n := range k.Code {
+		m.Code = append(m.Code, &Kernel_Instr{Op: uint32(n.Op), Class: uint32(n.Class), A: n.A, B: n.B, C: n.C})
+	}
+	return m
+}
+
+// Decode is the kernel of a message, verified.
+func (m *Kernel) Decode() (*kernel.Kernel, error) {
+	if m == nil {
+		return nil, fmt.Errorf("kernel: is missing")
+	}
+	// What does not fit the narrower fields of a kernel must not wrap to something that does.
+	small := func(what string, v, limit uint32) error {
+		if v > limit {
+			return fmt.Errorf("kernel: %s of %d", what, v)
+		}
+		return nil
+	}
+	if err := small("folded dims", m.Folded, kernel.MaxRank); err != nil {
+		return nil, err
+	}
+	if err := small("numbers", m.Numbers, kernel.MaxNumbers); err != nil {
+		return nil, err
+	}
+	if len(m.Frames) > kernel.MaxFrames || len(m.Operands) > kernel.MaxOperands || len(m.Code) > kernel.MaxInstrs {
+		return nil, fmt.Errorf("kernel: %d frames, %d operands, %d instructions, at most %d, %d, %d are allowed", len(m.Frames),
+			len(m.Operands), len(m.Code), kernel.MaxFrames, kernel.MaxOperands, kernel.MaxInstrs)
+	}
+	k := &kernel.Kernel{Folded: int(m.Folded), Numbers: int(m.Numbers)}
+	for _, rank := range m.Frames {
+		if err := small("a frame's rank", rank, kernel.MaxRank); err != nil {
+			return nil, err
+		}
+		k.Frames = append(k.Frames, int(rank))
+	}
+	for i, o := range m.Operands {
+		if o.GetDtype() > 255 || o.GetAccess() > 3 || o.GetFrame() > kernel.MaxFrames || len(o.GetAlong()) > MaxRank {
+			return nil, fmt.Errorf("kernel: operand %d: dtype %d, access %d, frame %d, %d dims", i, o.GetDtype(), o.GetAccess(), o.GetFrame(), len(o.GetAlong()))
+		}
+		operand := kernel.Operand{DType: uint8(o.GetDtype()), Access: kernel.Access(o.GetAccess()), Frame: int(o.GetFrame())}
+		for _, d := range o.GetAlong() {
+			if err := small("a dim along which an operand runs", d, kernel.MaxRank); err != nil {
+				return nil, err
+			}
+			operand.Along = append(operand.Along, int8(d)-1)
+		}
+		k.Operands = append(k.Operands, operand)
+	}
+	for i, n := range m.Code {
+		if n.GetOp() > 255 || n.GetClass() > 255 {
+			return nil, fmt.Errorf("kernel: instruction %d: op %d, class %d", i, n.GetOp(), n.GetClass())
+		}
+		k.Code = append(k.Code, kernel.Instr{Op: kernel.Op(n.GetOp()), Class: kernel.Class(n.GetClass()), A: n.GetA(), B: n.GetB(), C: n.GetC()})
+	}
+	return k, k.Verify()
+}
+
+// fused checks the steps that a fused has for it, from step i on, and returns the last of them. Both ways leave the same buffers behind.
+func (v *validator) fused(i int) (int, error) {
+	f := v.p.Steps[i].GetFused()
+	first, steps := i+1, v.p.Steps
+	if left := uint64(len(steps) - first); uint64(f.GetKernels())+uint64(f.GetPlain()) > left {
+		return i, fmt.Errorf("fused: %d and %d steps of the %d that follow", f.GetKernels(), f.GetPlain(), left)
+	}
+	plain := first + int(f.GetKernels())
+	end := plain + int(f.GetPlain())
+	walk := func(from, to int, allowed func(*Step) bool) ([]uint32, error) {
+		v.changed = []uint32{}
+		for j := from; j < to; j++ {
+			if !allowed(steps[j]) {
+				return nil, fmt.Errorf("step %d: a %T doesn't belong there", j, steps[j].GetKind())
+			}
+			if err := v.step(steps[j]); err != nil {
+				return nil, fmt.Errorf("step %d: %w", j, err)
+			}
+		}
+		changed := v.changed
+		v.changed = nil
+		return odd(changed), nil
+	}
+	one, err := walk(first, plain, func(s *Step) bool {
+		switch s.GetKind().(type) {
+		case *Step_Kernel, *Step_Alloc, *Step_Free:
+			return true
+		}
+		return false
+	})
+	if err != nil {
+		return i, fmt.Errorf("fused: %w", err)
+	}
+	for _, b := range one {
+		v.alive[b] = !v.alive[b]
+	}
+	other, err := walk(plain, end, func(s *Step) bool {
+		switch s.GetKind().(type) {
+		case *Step_Kernel, *Step_Fused:
+			return false
+		}
+		return true
+	})
+	if err != nil {
+		return i, fmt.Errorf("fused: %w", err)
+	}
+	if !slices.Equal(one, other) {
+		return i, fmt.Errorf("fused: its kernels change buffers %v, the steps in their place %v", one, other)
+	}
+	return end - 1, nil
+}
+
+// odd are the numbers that are there an odd number of times, in order.
+func odd(list []uint32) []uint32 {
+	slices.Sort(list)
+	out := list[:0]
+	for i := 0; i < len(list); {
+		j := i
+		for j < len(list) && list[j] == list[i] {
+			j++
+		}
+		b := list[i]
+		if (j-i)%2 != 0 {
+			out = append(out, b)
+		}
+		i = j
+	}
+	return out
+}
+
+func (v *validator) kernel(c *KernelOp) error {
+	if int64(c.GetKernel()) >= int64(len(v.kernels)) {
+		return fmt.Errorf("kernel %d of %d", c.GetKernel(), len(v.kernels))
+	}
+	k := v.kernels[c.GetKernel()]
+	if err := atMost("instances", len(c.GetInstances()), MaxList); err != nil {
+		return err
+	}
+	sizes := 0
+	for _, rank := range k.Frames {
+		sizes += rank
+	}
+	for i, at := range c.GetInstances() {
+		if err := v.instance(k, at, sizes); err != nil {
+			return fmt.Errorf("instance %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (v *validator) instance(k *kernel.Kernel, at *KernelOp_Instance, sizes int) error {
+	if len(at.GetSizes()) != sizes || len(at.GetTensors()) != len(k.Operands) || len(at.GetNumbers()) != k.Numbers {
+		return fmt.Errorf("%d sizes, %d tensors, %d numbers, not %d, %d, %d", len(at.GetSizes()), len(at.GetTensors()), len(at.GetNumbers()), sizes,
+			len(k.Operands), k.Numbers)
+	}
+	for i, d := range at.Sizes {
+		if d.GetKind() == nil {
+			return fmt.Errorf("size %d is missing", i)
+		}
+		if err := v.dim(d); err != nil {
+			return fmt.Errorf("size %d: %w", i, err)
+		}
+	}
+	for i, a := range at.Numbers {
+		switch a.GetKind().(type) {
+		case *Arg_Number_, *Arg_Scalar_, *Arg_Int, *Arg_Float, *Arg_Bool:
+			if isComplex(a) {
+				return fmt.Errorf("number %d is complex", i)
+			}
+			if err := v.arg(a); err != nil {
+				return fmt.Errorf("number %d: %w", i, err)
+			}
+		default:
+			return fmt.Errorf("number %d is a %T", i, a.GetKind())
+		}
+	}
+	for pass := range 2 { // what is read has to be there before anything is made
+		for i, t := range at.Tensors {
+			made := t&1 != 0
+			if made != (pass == 1) {
+				continue
+			}
+			if int64(t/2) >= int64(len(v.p.Tensors)) {
+				return fmt.Errorf("tensor %d of %d", t/2, len(v.p.Tensors))
+			}
+			w, o := v.p.Tensors[t/2], k.Operands[i]
+			switch {
+			case w.Dtype != uint32(o.DType) || len(w.Sizes) != len(o.Along):
+				return fmt.Errorf("operand %d is of dtype %d with %d dims, not %d with %d", i, w.Dtype, len(w.Sizes), o.DType, len(o.Along))
+			case made && o.Access != kernel.Write:
+				return fmt.Errorf("operand %d is read, and made only now", i)
+			}
+			var err error
+			if made {
+				err = v.birth(w.Buffer)
+			} else {
+				err = v.exists(w.Buffer)
+			}
+			if err != nil {
+				return fmt.Errorf("operand %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+func isComplex(a *Arg) bool {
+	if n := a.GetNumber(); n != nil {
+		return n.GetKind() == NumberC128
+	}
+	s := a.GetScalar()
+	return s != nil && s.GetDtype() >= 9 && s.GetDtype() <= 11
+}
+
+// kernel writes a kernel for the executor.
+func (w *words) kernel(k *Kernel) {
+	w.put(uint64(len(k.Frames)))
+	for _, rank := range k.Frames {
+		w.put(uint64(rank))
+	}
+	w.put(uint64(k.Folded), uint64(len(k.Operands)))
+	for _, o := range k.Operands {
+		w.put(uint64(o.Dtype), uint64(o.Access), uint64(o.Frame), uint64(len(o.Along)))
+		for _, d := range o.Along {
+			w.put(uint64(d))
+		}
+	}
+	w.put(uint64(k.Numbers), uint64(len(k.Code)))
+	for _, n := range k.Code {
+		w.put(uint64(n.Op)|uint64(n.Class)<<8, n.A, n.B, n.C)
+	}
+}
+
+func (w *words) kernelOp(c *KernelOp) {
+	w.put(sKernel, uint64(c.Kernel), uint64(len(c.Instances)))
+	for _, at := range c.Instances {
+		for _, d := range at.Sizes {
+			w.dim(d)
+		}
+		for _, t := range at.Tensors {
+			w.put(uint64(t/2), uint64(t&1))
+		}
+		for _, a := range at.Numbers {
+			w.arg(a)
+		}
+	}
+}

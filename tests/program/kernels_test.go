@@ -1,0 +1,101 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package program_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/eval"
+	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/tests/graphs"
+	"github.com/mycelya/mycelya/worker/ref"
+)
+
+// TestKernelsKeepMeaning runs random graphs on the reference backend, their groups as operators and as kernels, and compares every
+// byte. A mean of floats is divided before it is rounded in the one and after it in the other, so graphs with one are only run.
+func TestKernelsKeepMeaning(t *testing.T) {
+	kernels, unfused := 0, map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		p := graphs.Own(t)
+		after, err := passes.Run(p.Graph, passes.Options{Check: 1})
+		require.NoError(t, err, p.Graph.String())
+		compile := func(kernels bool) *codegen.Compiled {
+			c, err := codegen.Compile(after, codegen.Options{Scratch: make([]bool, 64), Kernels: kernels})
+			require.NoError(t, err, after.String())
+			return c
+		}
+		plain, fused := compile(false), compile(true)
+		for _, u := range fused.Unfused {
+			unfused[u.Why]++
+		}
+		kernels += len(fused.Program.Kernels)
+		if len(fused.Program.Kernels) == 0 || !plain.Holds(p.Params) {
+			return
+		}
+		want, _ := runOn(t, ref.Backend{}, plain, p.Params, p.Inputs)
+		got, _ := runOn(t, ref.Backend{Kernels: true}, fused, p.Params, p.Inputs)
+		if len(want) == 0 || hasMean(after) {
+			return
+		}
+		for _, o := range after.Outputs {
+			if after.Types[o.Value].Strides != nil {
+				continue // what lies between the elements is anybody's
+			}
+			if d := after.Types[o.Value].DType; !alike(d, want[o.Slot], got[o.Slot]) {
+				t.Fatalf("storage %d is %x, not %x\n%s\n%s", o.Slot, got[o.Slot], want[o.Slot], after, fused.Text())
+			}
+		}
+	})
+	require.Greater(t, kernels, 20, "hardly a graph had kernels: %v", unfused)
+	t.Log(kernels, unfused)
+}
+
+func hasMean(g *ir.Graph) bool {
+	for i := range g.Nodes {
+		if g.Nodes[i].Op == ir.OpMean {
+			return true
+		}
+	}
+	return false
+}
+
+// TestKernelsThatWrite is the same for graphs with views, writes in place, updates and resizes, against the graph's own meaning.
+func TestKernelsThatWrite(t *testing.T) {
+	kernels, unfused := 0, map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		r := draw(t)
+		g, err := passes.Run(r.g, passes.Options{Check: 1})
+		require.NoError(t, err, r.g.String())
+		want, err := eval.Run(r.g, r.params, r.inputs)
+		require.NoError(t, err)
+		c, err := codegen.Compile(g, codegen.Options{Scratch: r.scratch, Kernels: true})
+		require.NoError(t, err, g.String())
+		for _, u := range c.Unfused {
+			unfused[u.Why]++
+		}
+		if kernels += len(c.Program.Kernels); len(c.Program.Kernels) == 0 || !c.Holds(r.params) {
+			return
+		}
+		got, _ := runOn(t, ref.Backend{Kernels: true}, c, r.params, r.inputs)
+		show := func(slot uint32) string {
+			return fmt.Sprintf("storage %d\n%s\nparams %v\n%s", slot, g, r.params, c.Text())
+		}
+		for _, o := range r.g.Outputs {
+			require.True(t, alike(r.g.Types[o.Value].DType, want[o.Slot], got[o.Slot]), "%s\nis %s, not %s", show(o.Slot), words(got[o.Slot]), words(want[o.Slot]))
+		}
+		for slot, data := range r.inputs {
+			if _, replaced := want[slot]; !replaced && !r.scratch[slot] {
+				require.Equal(t, words(data), words(got[slot]), show(slot))
+			}
+		}
+	})
+	require.Greater(t, kernels, 5, "hardly a graph had kernels: %v", unfused)
+	t.Log(kernels, unfused)
+}
