@@ -1,0 +1,351 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Words to Kernel, and whether an instance fits it. kernel/ has what runs.
+#include "Kernel.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "Dtype.h"
+#include "kernel/Code.h"
+#include "mycelya.h"
+
+namespace mycelya::exec {
+namespace kernel {
+
+uint32_t ClassOfDtype(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+      return MYC_K_F32;
+    case c10::ScalarType::Double:
+      return MYC_K_F64;
+    case c10::ScalarType::Bool:
+      return MYC_K_B8;
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Char:
+    case c10::ScalarType::Short:
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Long:
+    case c10::ScalarType::UInt16:
+    case c10::ScalarType::UInt32:
+      return MYC_K_I64;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace kernel
+
+namespace {
+
+using kernel::kNone;
+using kernel::Level;
+using kernel::Node;
+
+constexpr const char* kClassNames[] = {"nothing", "F32", "F64", "I64", "B8"};
+
+uint32_t Operands(uint64_t op) {
+  if (op == MYC_K_WHERE) return 3;
+  return op >= MYC_K_ADD ? 2 : 1;
+}
+
+class Parser {
+ public:
+  explicit Parser(Reader& in) : in_(in), tiles_(kernel::TilesOfThisCpu()) {}
+
+  std::unique_ptr<const Kernel> operator()() {
+    const uint32_t nframes = in_.Index("the number of a kernel's frames", MYC_K_MAX_FRAMES + 1);
+    TORCH_CHECK_VALUE(nframes > 0, "BUG: a kernel has no frame.");
+    for (uint32_t i = 0; i < nframes; ++i) {
+      k_.frames.push_back(in_.Index("the rank of a kernel's frame", MYC_K_MAX_RANK + 1));
+    }
+    k_.folded = in_.Index("the number of folded dims", k_.frames[0] + 1);
+    TORCH_CHECK_VALUE(nframes == 1 || k_.folded == 0, "BUG: a kernel that folds has ", nframes, " frames.");
+    const uint32_t noperands = in_.Count("operands of a kernel", 4);
+    TORCH_CHECK_VALUE(noperands <= MYC_K_MAX_INSTRS, "BUG: a kernel has ", noperands, " operands.");
+    for (uint32_t i = 0; i < noperands; ++i) ParseOperand();
+    k_.numbers = in_.Index("the number of a kernel's numbers", MYC_K_MAX_INSTRS + 1);
+    const uint32_t ninstrs = in_.Count("instructions of a kernel", 4);
+    TORCH_CHECK_VALUE(ninstrs <= MYC_K_MAX_INSTRS, "BUG: a kernel has ", ninstrs, " instructions.");
+    stored_.resize(noperands);
+    for (at_ = 0; at_ < ninstrs; ++at_) {
+      registers_.push_back(ParseInstr());
+    }
+    for (uint32_t i = 0; i < noperands; ++i) {
+      TORCH_CHECK_VALUE(stored_[i] == ((k_.operands[i].access & MYC_K_WRITE) != 0), "BUG: operand ", i,
+                        " of a kernel is to be written, but no instruction stores it.");
+    }
+    kernel::PlanCode(k_, &code_);
+    k_.code = std::make_shared<const Kernel::Code>(std::move(code_));
+    return std::move(kernel_);
+  }
+
+ private:
+  void ParseOperand() {
+    KernelOperand o;
+    o.dtype = ToScalarType(in_.Next("the dtype of a kernel's operand"));
+    TORCH_CHECK_VALUE(kernel::ClassOfDtype(o.dtype) != 0, "BUG: a kernel has an operand of dtype ", o.dtype, ".");
+    o.access = in_.Index("the access to a kernel's operand", (MYC_K_READ | MYC_K_WRITE) + 1);
+    TORCH_CHECK_VALUE(o.access != 0, "BUG: operand ", k_.operands.size(), " of a kernel is neither read nor written.");
+    o.frame = in_.Index("the frame of a kernel's operand", k_.frames.size());
+    const uint32_t rank = in_.Index("the rank of a kernel's operand", MYC_K_MAX_RANK + 1);
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < rank; ++i) {
+      const uint32_t along = in_.Index("the dim along which an operand runs", k_.frames[o.frame] + 1);
+      TORCH_CHECK_VALUE(along == 0 || (seen & 1u << along) == 0, "BUG: operand ", k_.operands.size(),
+                        " of a kernel runs twice along dim ", along - 1, ".");
+      seen |= 1u << along;
+      o.along.push_back(static_cast<int8_t>(static_cast<int>(along) - 1));
+    }
+    k_.operands.push_back(std::move(o));
+  }
+
+  // Dims of its frame along which an operand runs, as bits.
+  uint32_t DimsOf(const KernelOperand& o) const {
+    uint32_t dims = 0;
+    for (const int8_t d : o.along) {
+      if (d >= 0) dims |= 1u << d;
+    }
+    return dims;
+  }
+  uint32_t KeptDims() const { return (1u << (k_.frames[0] - k_.folded)) - 1; }
+  Level LevelOf(uint32_t dims) const {
+    if (dims == 0) return Level::kUniform;
+    return k_.folded != 0 && (dims & ~KeptDims()) == 0 ? Level::kRow : Level::kElement;
+  }
+
+  uint32_t Add(const Node& n) {
+    code_.nodes.push_back(n);
+    return static_cast<uint32_t>(code_.nodes.size() - 1);
+  }
+  const Node& At(uint32_t node) const { return code_.nodes[node]; }
+
+  // The node of a register that an instruction uses.
+  uint32_t Use(uint64_t reg) const {
+    TORCH_CHECK_VALUE(reg < registers_.size(), "BUG: register ", reg, " of a kernel is used before it is made, by instruction ",
+                      at_, ".");
+    TORCH_CHECK_VALUE(registers_[reg] != kNone, "BUG: instruction ", reg, " of a kernel makes no register, but instruction ", at_,
+                      " uses it.");
+    return registers_[reg];
+  }
+
+  // The same value with as many elements as a level has.
+  uint32_t Raise(uint32_t node, Level level) {
+    if (At(node).level >= level) return node;
+    Node n;
+    n.op = kernel::kCopyOp;
+    n.cls = n.in = At(node).cls;
+    n.level = level;
+    n.stage = At(node).stage;
+    n.from[0] = node;
+    return Add(n);
+  }
+
+  // Registers of an instruction's operands, which make its level and stage.
+  void Take(Node& n, const uint64_t* words, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      n.from[i] = Use(words[i]);
+      n.level = std::max(n.level, At(n.from[i]).level);
+      n.stage = std::max(n.stage, At(n.from[i]).stage);
+    }
+    for (uint32_t i = count; i < 3; ++i) CheckUnused(words[i]);
+  }
+  void CheckUnused(uint64_t word) const {
+    TORCH_CHECK_VALUE(word == 0, "BUG: an unused word of instruction ", at_, " of a kernel is ", word, ".");
+  }
+
+  uint32_t ParseInstr() {
+    const uint64_t head = in_.Next("an instruction of a kernel");
+    uint64_t words[3];
+    for (uint64_t& w : words) w = in_.Next("an instruction of a kernel");
+    Node n;
+    n.op = head & 0xff;
+    n.cls = (head >> 8) & 0xff;
+    TORCH_CHECK_VALUE(head >> 16 == 0, "BUG: the head of instruction ", at_, " of a kernel is ", head, ".");
+    if (n.op == MYC_K_STORE) return ParseStore(n, words);
+    TORCH_CHECK_VALUE(n.cls >= MYC_K_F32 && n.cls <= MYC_K_B8, "BUG: ", n.cls, " is not the class of a register.");
+    n.in = n.cls;
+    switch (n.op) {
+      case MYC_K_LOAD: {
+        const KernelOperand& o = Operand(words[0], MYC_K_READ, "read");
+        CheckClass(n.cls, kernel::ClassOfDtype(o.dtype));
+        n.operand = static_cast<uint32_t>(words[0]);
+        n.level = LevelOf(DimsOf(o));
+        Rest(words, 1);
+        return Add(n);
+      }
+      case MYC_K_NUMBER:
+        TORCH_CHECK_VALUE(words[0] < k_.numbers, "BUG: a kernel has no number ", words[0], ", only ", k_.numbers, ".");
+        n.bits = words[0];
+        Rest(words, 1);
+        return Add(n);
+      case MYC_K_CONST:
+        TORCH_CHECK_VALUE(n.cls != MYC_K_B8 || words[0] <= 1, "BUG: ", words[0], " is not a bool.");
+        n.bits = words[0];
+        Rest(words, 1);
+        return Add(n);
+      case MYC_K_COUNT:
+        TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_, " of a kernel that folds nothing counts folded points.");
+        TORCH_CHECK_VALUE(n.cls != MYC_K_B8, "BUG: a kernel counts points as a B8.");
+        Rest(words, 0);
+        return Add(n);
+      case MYC_K_INDEX: {
+        TORCH_CHECK_VALUE(words[0] < k_.frames[0], "BUG: a kernel has no dim ", words[0], ", only ", k_.frames[0], ".");
+        CheckClass(n.cls, MYC_K_I64);
+        const auto dim = static_cast<uint32_t>(words[0]);
+        n.operand = static_cast<uint32_t>(k_.operands.size() + code_.index_dims.size());
+        code_.index_dims.push_back(dim);
+        n.level = LevelOf(1u << dim);
+        Rest(words, 1);
+        return Add(n);
+      }
+      case MYC_K_CAST:
+        Take(n, words, 1);
+        n.in = At(n.from[0]).cls;
+        return Add(n);
+      case MYC_K_ROUND: {
+        const c10::ScalarType dtype = ToScalarType(words[1]);
+        n.bits = static_cast<uint64_t>(dtype);
+        words[1] = 0;
+        Take(n, words, 1);
+        CheckClass(n.cls, At(n.from[0]).cls);
+        TORCH_CHECK_VALUE(tiles_.round(n.cls, dtype) != nullptr, "BUG: a kernel rounds a ", kClassNames[n.cls], " to ", dtype,
+                          ".");
+        return Add(n);
+      }
+      case MYC_K_SUM:
+      case MYC_K_MAX:
+      case MYC_K_MIN:
+        TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_, " of a kernel that folds nothing is a fold.");
+        Take(n, words, 1);
+        CheckClass(n.cls, At(n.from[0]).cls);
+        TORCH_CHECK_VALUE(tiles_.fold(n.op, n.cls) != nullptr, "BUG: a kernel sums values of class ", kClassNames[n.cls], ".");
+        n.from[0] = Raise(n.from[0], Level::kElement);
+        n.level = Level::kRow;
+        ++n.stage;
+        code_.picks = code_.picks || n.op != MYC_K_SUM;
+        return Add(n);
+      default:
+        return ParseCompute(n, words);
+    }
+  }
+
+  uint32_t ParseCompute(Node& n, const uint64_t* words) {
+    const uint32_t count = Operands(n.op);
+    Take(n, words, count);
+    n.in = At(n.from[count - 1]).cls;
+    TORCH_CHECK_VALUE(n.op >= MYC_K_NEG && tiles_.compute(n.op, n.in, 0) != nullptr, "BUG: no kernel's instruction ", n.op,
+                      " takes a ", kClassNames[n.in], ".");
+    for (uint32_t i = 0; i < count; ++i) {
+      const bool condition = n.op == MYC_K_WHERE && i == 0;
+      CheckClass(At(n.from[i]).cls, condition ? static_cast<uint32_t>(MYC_K_B8) : n.in);
+    }
+    const bool truth = (n.op >= MYC_K_EQ && n.op <= MYC_K_GE) || n.op == MYC_K_ISNAN;
+    CheckClass(n.cls, truth ? static_cast<uint32_t>(MYC_K_B8) : n.in);
+    if (n.op == MYC_K_WHERE) n.from[0] = Raise(n.from[0], n.level);
+    return Add(n);
+  }
+
+  uint32_t ParseStore(Node& n, const uint64_t* words) {
+    TORCH_CHECK_VALUE(n.cls == 0 || (n.cls >= MYC_K_F32 && n.cls <= MYC_K_B8), "BUG: ", n.cls, " is not the class of a register.");
+    const KernelOperand& o = Operand(words[0], MYC_K_WRITE, "written");
+    TORCH_CHECK_VALUE(!stored_[words[0]], "BUG: operand ", words[0], " of a kernel is stored twice.");
+    stored_[words[0]] = true;
+    CheckUnused(words[2]);
+    const uint32_t from = Use(words[1]);
+    CheckClass(At(from).cls, kernel::ClassOfDtype(o.dtype));
+    CheckClass(n.cls == 0 ? At(from).cls : n.cls, At(from).cls);
+    const uint32_t dims = DimsOf(o), all = (1u << k_.frames[o.frame]) - 1;
+    const bool rows = k_.folded != 0 && dims == KeptDims() && At(from).level != Level::kElement;
+    TORCH_CHECK_VALUE(rows || dims == all, "BUG: operand ", words[0], " of a kernel is stored by instruction ", at_,
+                      ", but does not run along all dims.");
+    n.level = rows ? Level::kRow : Level::kElement;
+    n.stage = At(from).stage;
+    n.operand = static_cast<uint32_t>(words[0]);
+    n.in = n.cls = At(from).cls;
+    n.from[0] = Raise(from, n.level);
+    Add(n);
+    return kNone;
+  }
+
+  const KernelOperand& Operand(uint64_t i, uint32_t access, const char* what) const {
+    TORCH_CHECK_VALUE(i < k_.operands.size(), "BUG: a kernel has no operand ", i, ", only ", k_.operands.size(), ".");
+    TORCH_CHECK_VALUE((k_.operands[i].access & access) != 0, "BUG: operand ", i, " of a kernel is ", what, " by instruction ", at_,
+                      ", which its access does not allow.");
+    return k_.operands[i];
+  }
+  void CheckClass(uint32_t got, uint32_t want) const {
+    TORCH_CHECK_VALUE(got == want, "BUG: instruction ", at_, " of a kernel has a ", kClassNames[got], " where a ", kClassNames[want],
+                      " belongs.");
+  }
+  void Rest(const uint64_t* words, uint32_t used) const {
+    for (uint32_t i = used; i < 3; ++i) CheckUnused(words[i]);
+  }
+
+  Reader& in_;
+  const kernel::Tiles& tiles_;
+  std::unique_ptr<Kernel> kernel_ = std::make_unique<Kernel>();
+  Kernel& k_ = *kernel_;
+  Kernel::Code code_;
+  std::vector<uint32_t> registers_;  // nodes by instruction
+  std::vector<bool> stored_;
+  uint32_t at_ = 0;
+};
+
+bool Multiply(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overflow(a, b, out); }
+
+}  // namespace
+
+std::unique_ptr<const Kernel> ParseKernel(Reader& in) { return Parser(in)(); }
+
+bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why) {
+  const auto no = [why](const char* text) {
+    *why = text;
+    return false;
+  };
+  std::vector<const int64_t*> frames;
+  const int64_t* sizes = at.sizes;
+  int64_t points = 0;
+  for (size_t f = 0; f < kernel.frames.size(); ++f) {
+    int64_t n = 1;
+    bool empty = false;
+    for (uint32_t d = 0; d < kernel.frames[f]; ++d) {
+      if (sizes[d] < 0) return no("a size is negative");
+      empty = empty || sizes[d] == 0;
+      if (sizes[d] != 0 && !Multiply(n, sizes[d], &n)) return no("it has more points than can be counted");
+    }
+    if (empty) n = 0;
+    if (f > 0 && n != points) return no("its frames differ in their number of points");
+    points = n;
+    frames.push_back(sizes);
+    sizes += kernel.frames[f];
+  }
+  for (size_t i = 0; i < kernel.operands.size(); ++i) {
+    const KernelOperand& o = kernel.operands[i];
+    int64_t reach = 1;
+    for (size_t d = 0; d < o.along.size(); ++d) {
+      const int64_t size = at.operands[i].sizes[d], stride = at.operands[i].strides[d];
+      if (size != (o.along[d] < 0 ? 1 : frames[o.frame][o.along[d]])) return no("an operand's size is not its frame's");
+      if (stride < 0) return no("a stride is negative");
+      int64_t far = 0;
+      if (size > 1 && (!Multiply(size - 1, stride, &far) || __builtin_add_overflow(reach, far, &reach))) {
+        return no("an operand is too large");
+      }
+    }
+    if (!Multiply(reach, static_cast<int64_t>(c10::elementSize(o.dtype)), &reach)) return no("an operand is too large");
+  }
+  if (points == 0) {
+    int64_t kept = 1;
+    for (uint32_t d = 0; d < kernel.frames[0] - kernel.folded; ++d) kept = kept == 0 || at.sizes[d] == 0 ? 0 : 1;
+    if (kept != 0 && kernel.code->picks) return no("a maximum or minimum of no elements has no value");
+  }
+  return true;
+}
+
+}  // namespace mycelya::exec

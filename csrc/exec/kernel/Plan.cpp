@@ -1,0 +1,326 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Nodes to passes: what is made when, in which memory, and what is kept from pass to pass.
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "Code.h"
+#include "mycelya.h"
+
+namespace mycelya::exec::kernel {
+namespace {
+
+// What an instruction costs per value, in additions.
+uint32_t CostOf(uint32_t op) {
+  switch (op) {
+    case MYC_K_LOAD:
+    case MYC_K_STORE:
+    case MYC_K_INDEX:
+    case kCopyOp:
+      return 0;
+    case MYC_K_DIV:
+    case MYC_K_SQRT:
+    case MYC_K_RSQRT:
+    case MYC_K_RECIPROCAL:
+      return 2;
+    case MYC_K_EXP:
+    case MYC_K_LOG:
+    case MYC_K_SIN:
+    case MYC_K_COS:
+    case MYC_K_TANH:
+    case MYC_K_SIGMOID:
+    case MYC_K_ERF:
+    case MYC_K_EXP2:
+    case MYC_K_LOG2:
+    case MYC_K_LOG1P:
+    case MYC_K_EXPM1:
+    case MYC_K_POW:
+    case MYC_K_ATAN2:
+    case MYC_K_FMOD:
+    case MYC_K_REMAINDER:
+      return 8;
+    default:
+      return 1;
+  }
+}
+
+// What is made anew in a later pass rather than kept: a value kept costs a store and a load.
+constexpr uint32_t kCheap = 3;
+
+bool IsFold(const Node& n) { return n.op == MYC_K_SUM || n.op == MYC_K_MAX || n.op == MYC_K_MIN; }
+
+uint64_t FoldStart(uint32_t op, uint32_t cls) {
+  if (op == MYC_K_SUM) return 0;
+  const bool least = op == MYC_K_MAX;
+  switch (cls) {
+    case MYC_K_F32:
+      return std::bit_cast<uint32_t>(least ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity());
+    case MYC_K_F64:
+      return std::bit_cast<uint64_t>(least ? -std::numeric_limits<double>::infinity()
+                                           : std::numeric_limits<double>::infinity());
+    case MYC_K_I64:
+      return static_cast<uint64_t>(least ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max());
+    default:
+      return least ? 0 : 1;
+  }
+}
+
+class Planner {
+ public:
+  Planner(const Kernel& kernel, Kernel::Code* code) : k_(kernel), c_(*code), tiles_(TilesOfThisCpu()) {}
+
+  void operator()() {
+    MarkNeeded();
+    c_.row_offsets.assign(c_.nodes.size(), 0);
+    for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
+      const Node& n = c_.nodes[i];
+      if (!needed_[i]) continue;
+      if (n.level == Level::kElement) c_.cost += CostOf(n.op) + (n.op == MYC_K_LOAD || n.op == MYC_K_STORE ? 1 : 0);
+      if (n.op == MYC_K_STORE) {
+        if (n.level == Level::kElement) npasses_ = std::max(npasses_, n.stage + 1);
+        continue;
+      }
+      if (n.level == Level::kUniform) c_.uniforms.push_back(StepOf(i, false));
+      if (n.level == Level::kRow) {
+        c_.row_offsets[i] = c_.row_bytes;
+        c_.row_bytes += 8;
+      }
+      if (IsFold(n)) {
+        npasses_ = std::max(npasses_, n.stage);
+        c_.cost += 1;
+      }
+    }
+    c_.along = MakeOrder(false, true);
+    c_.lanes = MakeOrder(true, true);
+    c_.along_anew = MakeOrder(false, false);
+    c_.lanes_anew = MakeOrder(true, false);
+  }
+
+ private:
+  void MarkNeeded() {
+    needed_.resize(c_.nodes.size());
+    for (uint32_t i = c_.nodes.size(); i-- > 0;) {
+      const Node& n = c_.nodes[i];
+      if (n.op == MYC_K_STORE) needed_[i] = true;
+      for (const uint32_t f : n.from) {
+        if (needed_[i] && f != kNone) needed_[f] = true;
+      }
+    }
+  }
+
+  // Whether a value of level `of` is a single one for a user of level `user`.
+  static bool Single(Level of, Level user, bool lanes) {
+    return user == Level::kElement && (of == Level::kUniform || (of == Level::kRow && !lanes));
+  }
+
+  Step StepOf(uint32_t node, bool lanes) const {
+    const Node& n = c_.nodes[node];
+    Step s;
+    s.node = node;
+    std::copy(std::begin(n.from), std::end(n.from), std::begin(s.from));
+    uint32_t shape = 0;
+    for (uint32_t i = 0; i < 3 && n.from[i] != kNone; ++i) {
+      const Level of = c_.nodes[n.from[i]].level;
+      const bool one = Single(of, n.level, lanes) || (lanes && n.level == Level::kRow && of == Level::kUniform);
+      shape |= one ? 1u << i : 0;
+    }
+    switch (n.op) {
+      case MYC_K_LOAD:
+      case MYC_K_INDEX:
+      case MYC_K_NUMBER:
+      case MYC_K_CONST:
+      case MYC_K_COUNT:
+        break;
+      case MYC_K_CAST:
+        s.fn = tiles_.cast(n.in, n.cls);
+        break;
+      case MYC_K_ROUND:
+        s.fn = tiles_.round(n.cls, static_cast<c10::ScalarType>(n.bits));
+        break;
+      default:
+        s.fn = tiles_.compute(n.op, n.in, shape);
+    }
+    return s;
+  }
+
+  FoldStep FoldOf(uint32_t node, bool lanes) {
+    const Node& n = c_.nodes[node];
+    const uint32_t cls = n.op == MYC_K_SUM && n.cls == MYC_K_F32 ? static_cast<uint32_t>(MYC_K_F64) : n.cls;
+    uint32_t pair = MYC_K_ADD;
+    if (n.op == MYC_K_MAX) pair = MYC_K_MAXIMUM;
+    if (n.op == MYC_K_MIN) pair = MYC_K_MINIMUM;
+    FoldStep f;
+    f.node = node;
+    f.from = n.from[0];
+    f.fold = lanes ? tiles_.lanes(n.op, n.cls) : tiles_.fold(n.op, n.cls);
+    f.merge = tiles_.compute(pair, cls, 0);
+    f.finish = tiles_.cast(cls, n.cls);
+    f.start = FoldStart(n.op, n.cls);
+    f.fill = tiles_.compute(kCopyOp, cls, kOneA);
+    return f;
+  }
+
+  uint32_t Remake(uint32_t node) const {
+    const Node& n = c_.nodes[node];
+    if (n.level != Level::kElement) return 0;
+    uint32_t cost = CostOf(n.op);
+    for (const uint32_t f : n.from) {
+      if (f != kNone && cost <= kCheap) cost += Remake(f);
+    }
+    return cost;
+  }
+
+  // What a pass has to make so that there is `node`.
+  void Need(uint32_t node, bool keep, std::vector<bool>& now) {
+    const Node& n = c_.nodes[node];
+    if (n.level != Level::kElement || now[node]) return;
+    if (keep && made_[node] && Remake(node) > kCheap) {
+      kept_[node] = true;
+      return;
+    }
+    now[node] = true;
+    for (const uint32_t f : n.from) {
+      if (f != kNone) Need(f, keep, now);
+    }
+  }
+
+  Order MakeOrder(bool lanes, bool keep) {
+    Order o;
+    made_.assign(c_.nodes.size(), false);
+    kept_.assign(c_.nodes.size(), false);
+    std::vector<std::vector<bool>> makes(npasses_, std::vector<bool>(c_.nodes.size()));
+    for (uint32_t p = 0; p < npasses_; ++p) {
+      for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
+        if (needed_[i] && Roots(i, p)) Need(c_.nodes[i].from[0], keep, makes[p]);
+      }
+      for (uint32_t i = 0; i < c_.nodes.size(); ++i) made_[i] = made_[i] || makes[p][i];
+    }
+    for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
+      if (!kept_[i]) continue;
+      o.kept.push_back(i);
+      o.kept_offsets.push_back(o.kept_bytes);
+      o.kept_bytes += 8;
+    }
+    c_.fold_bytes = 0;
+    for (uint32_t p = 0; p < npasses_; ++p) o.passes.push_back(MakePass(makes[p], p, lanes, &o));
+    for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
+      const Node& n = c_.nodes[i];
+      if (!needed_[i] || n.level != Level::kRow || IsFold(n)) continue;
+      if (n.op == MYC_K_STORE) {
+        o.end.stores.push_back({n.operand, n.from[0], kNone});
+      } else if (n.stage >= npasses_) {
+        o.end.rows.push_back(StepOf(i, lanes));
+      }
+    }
+    return o;
+  }
+
+  // Whether node i wants its operand in pass p.
+  bool Roots(uint32_t i, uint32_t p) const {
+    const Node& n = c_.nodes[i];
+    if (IsFold(n)) return n.stage == p + 1;
+    return n.op == MYC_K_STORE && n.level == Level::kElement && p + 1 == npasses_;
+  }
+
+  Pass MakePass(const std::vector<bool>& makes, uint32_t p, bool lanes, Order* o) {
+    Pass pass;
+    std::vector<uint32_t> step_of(c_.nodes.size(), kNone);
+    for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
+      const Node& n = c_.nodes[i];
+      if (!needed_[i]) continue;
+      if (n.level == Level::kRow && n.stage == p && !IsFold(n) && n.op != MYC_K_STORE) pass.rows.push_back(StepOf(i, lanes));
+      if (!makes[i]) continue;
+      step_of[i] = static_cast<uint32_t>(pass.steps.size());
+      pass.steps.push_back(StepOf(i, lanes));
+    }
+    const auto end = static_cast<uint32_t>(pass.steps.size());
+    pass.last.assign(end, 0);
+    for (uint32_t s = 0; s < end; ++s) {
+      pass.last[s] = s;
+      for (const uint32_t f : pass.steps[s].from) {
+        if (f != kNone && step_of[f] != kNone) pass.last[step_of[f]] = s;
+      }
+    }
+    for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
+      if (!needed_[i] || !Roots(i, p)) continue;
+      const uint32_t made = step_of[c_.nodes[i].from[0]];
+      if (!IsFold(c_.nodes[i])) {
+        pass.stores.push_back({c_.nodes[i].operand, c_.nodes[i].from[0], kNone});
+        if (made != kNone) pass.last[made] = end;
+        continue;
+      }
+      pass.folds.push_back(FoldOf(i, lanes));
+      pass.folds.back().after = made;
+      pass.folds.back().at = c_.fold_bytes;
+      c_.fold_bytes += 8;
+    }
+    // kNone, what an earlier pass has kept, is the largest: such folds are the last.
+    std::stable_sort(pass.folds.begin(), pass.folds.end(),
+                     [](const FoldStep& a, const FoldStep& b) { return a.after < b.after; });
+    Straight(&pass, step_of);
+    Place(&pass, o);
+    return pass;
+  }
+
+  // Which steps may write into what a store writes, and which loads must not be left in memory that a store before theirs
+  // might change.
+  void Straight(Pass* pass, const std::vector<uint32_t>& step_of) const {
+    std::vector<bool> claimed(pass->steps.size());
+    for (StoreStep& s : pass->stores) {
+      const uint32_t made = step_of[s.from];
+      if (made == kNone || claimed[made] || kept_[s.from]) continue;
+      Step& step = pass->steps[made];
+      if (step.fn == nullptr) {
+        step.copied = pass->stores.size() > 1;
+        continue;
+      }
+      const c10::ScalarType dtype = k_.operands[s.operand].dtype;
+      if (dtype != c10::ScalarType::Float && dtype != c10::ScalarType::Double && dtype != c10::ScalarType::Long &&
+          dtype != c10::ScalarType::Bool) {
+        continue;
+      }
+      s.made = made;
+      claimed[made] = true;
+    }
+  }
+
+  // Tiles of values that are never needed at the same time share memory, if they are as wide.
+  void Place(Pass* pass, Order* o) const {
+    std::vector<uint32_t> free[9];
+    uint32_t bytes = 0;
+    std::vector<bool> freed(pass->steps.size());
+    pass->offsets.assign(pass->steps.size(), kNone);
+    for (uint32_t s = 0; s < pass->steps.size(); ++s) {
+      for (uint32_t e = 0; e < s; ++e) {
+        if (freed[e] || pass->last[e] > s || pass->offsets[e] == kNone) continue;
+        freed[e] = true;
+        free[ClassBytes(c_.nodes[pass->steps[e].node].cls)].push_back(pass->offsets[e]);
+      }
+      const uint32_t node = pass->steps[s].node;
+      if (kept_[node]) continue;
+      const uint32_t width = ClassBytes(c_.nodes[node].cls);
+      if (free[width].empty()) {
+        pass->offsets[s] = bytes;
+        bytes += width;
+      } else {
+        pass->offsets[s] = free[width].back();
+        free[width].pop_back();
+      }
+    }
+    o->tile_bytes = std::max(o->tile_bytes, bytes);
+  }
+
+  const Kernel& k_;
+  Kernel::Code& c_;
+  const Tiles& tiles_;
+  uint32_t npasses_ = 0;
+  std::vector<bool> needed_, made_, kept_;
+};
+
+}  // namespace
+
+void PlanCode(const Kernel& kernel, Kernel::Code* code) { Planner(kernel, code)(); }
+
+}  // namespace mycelya::exec::kernel

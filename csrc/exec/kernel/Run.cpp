@@ -1,0 +1,517 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Runs tile programs. A worker is one thread's memory and pointers; what it does is cut into units that don't depend on each
+// other, or, where a fold has too few of them, into parts of the folded points, whose results are folded in order.
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "Launch.h"
+
+namespace mycelya::exec {
+namespace kernel {
+namespace {
+
+// ATen's grain, in points times instructions.
+constexpr double kGrain = 32768;
+
+struct Memory {
+  struct Free {
+    void operator()(char* p) const { ::operator delete(p, std::align_val_t(64)); }
+  };
+  std::unique_ptr<char, Free> data;
+  size_t bytes = 0;
+
+  char* Get(size_t n) {
+    if (n > bytes) {
+      data.reset();
+      bytes = 0;
+      data.reset(static_cast<char*>(::operator new(n, std::align_val_t(64))));
+      bytes = n;
+    }
+    return data.get();
+  }
+};
+
+// A part of a walk: rectangles of one or two of its dims.
+struct Part {
+  int64_t at[MYC_K_MAX_RANK];
+  int64_t n0, n1;
+};
+struct Spot {
+  const Walk* walk = nullptr;
+  int d0 = -1, d1 = -1;  // the dims of the rectangles, -1: none
+  std::vector<Part> parts;
+
+  void Decode(int64_t p, int64_t* at) const {
+    for (int d = static_cast<int>(walk->rank) - 1; d > 0; --d) {
+      at[d] = p % walk->sizes[d];
+      p /= walk->sizes[d];
+    }
+    if (walk->rank > 0) at[0] = p;
+  }
+
+  // Points p to p + n.
+  void Line(const Walk* w, int64_t p, int64_t n) {
+    walk = w;
+    parts.clear();
+    d0 = static_cast<int>(w->rank) - 1;
+    d1 = d0 - 1;
+    while (n > 0) {
+      Part& part = parts.emplace_back();
+      Decode(p, part.at);
+      part.n1 = 1;
+      if (w->rank == 0) {
+        part.n0 = n;
+      } else {
+        const int64_t size = w->sizes[d0], at = part.at[d0];
+        part.n0 = std::min(n, size - at);
+        if (at == 0 && n >= size && w->rank > 1) part.n1 = std::min(n / size, w->sizes[d1] - part.at[d1]);
+      }
+      const int64_t done = part.n0 * part.n1;
+      p += done;
+      n -= done;
+    }
+  }
+};
+
+class Worker {
+ public:
+  explicit Worker(const Kernel& k)
+      : k_(k), c_(*k.code), tiles_(TilesOfThisCpu()), reg_(c_.nodes.size() + 1), base_(k.operands.size() + c_.index_dims.size()) {
+    spots_.resize(std::max<size_t>(k.frames.size(), 2));
+  }
+
+  void Bind(const Launch& l) {
+    l_ = &l;
+    o_ = l.order;
+    lanes_ = l.way == Way::kLanes ? l.tile : 1;
+    const int64_t kept_points = k_.folded == 0 ? 0 : l.walks[1].points * lanes_;
+    const auto round = [](int64_t n) { return (n + 63) / 64 * 64; };
+    const int64_t uniforms = round(static_cast<int64_t>(c_.nodes.size()) * 8), rows = round(c_.row_bytes * lanes_),
+                  folds = round(c_.fold_bytes * lanes_), tiles = round(o_->tile_bytes * l.tile),
+                  kept = round(o_->kept_bytes * kept_points);
+    char* p = memory_.Get(static_cast<size_t>(uniforms + rows + folds + tiles + kept));
+    kept_points_ = kept_points;
+    uniforms_ = p;
+    rows_ = p += uniforms;
+    folds_ = p += rows;
+    tiles_at_ = p += folds;
+    kept_ = p + tiles;
+    std::fill(base_.begin(), base_.end(), 0);
+    for (size_t i = 0; i < c_.nodes.size(); ++i) {
+      reg_[i] = c_.nodes[i].level == Level::kRow ? rows_ + c_.row_offsets[i] * lanes_ : uniforms_ + i * 8;
+    }
+    for (const Step& s : c_.uniforms) Uniform(s);
+    bound_ = nullptr;
+  }
+
+  // A unit from begin to end.
+  void RunUnit(int64_t unit) {
+    if (k_.folded == 0) {
+      if (o_->passes.empty()) return;
+      Enter(o_->passes[0]);
+      RunSteps(o_->passes[0], SpotOfMap(unit));
+      return;
+    }
+    StartUnit(unit);
+    for (const Pass& pass : o_->passes) {
+      Rows(pass);
+      StartFolds(pass);
+      RunPass(pass, 0, l_->walks[1].points);
+      Finish(pass);
+    }
+    End();
+  }
+
+  // The parts of a unit of a fold.
+  void StartUnit(int64_t unit) {
+    const Walk& kept = l_->walks[0];
+    std::fill(base_.begin(), base_.end(), 0);
+    if (l_->way == Way::kLanes) {
+      const int64_t p = unit * l_->tile;
+      n_ = std::min(l_->tile, kept.points - p);
+      spots_[0].Line(&kept, p, n_);
+      return;
+    }
+    n_ = 1;
+    spots_[0].Line(&kept, unit, 1);
+    int64_t at[MYC_K_MAX_RANK];
+    spots_[0].Decode(unit, at);
+    for (size_t i = 0; i < base_.size(); ++i) {
+      for (uint32_t d = 0; d < kept.rank; ++d) base_[i] += at[d] * kept.strides[i * kept.rank + d];
+    }
+  }
+  void Rows(const Pass& pass) {
+    for (const Step& s : pass.rows) {
+      if (s.fn == nullptr) {
+        ReadRow(s);
+      } else {
+        Call(s, n_);
+      }
+    }
+  }
+  void StartFolds(const Pass& pass) {
+    for (const FoldStep& f : pass.folds) f.fill(Sums(f), &f.start, nullptr, nullptr, n_);
+  }
+  void RunPass(const Pass& pass, int64_t begin, int64_t end) {
+    Enter(pass);
+    const Walk& points = l_->walks[1];
+    if (l_->way == Way::kAlong) {
+      for (int64_t p = begin; p < end; p += l_->tile) {
+        const int64_t n = std::min(l_->tile, end - p);
+        spots_[1].Line(&points, p, n);
+        Keep(p);
+        RunSteps(pass, n);
+      }
+      return;
+    }
+    int64_t at[MYC_K_MAX_RANK] = {};
+    spots_[1].walk = &points;
+    if (begin < end) spots_[1].Decode(begin, at);
+    for (int64_t p = begin; p < end; ++p) {
+      for (size_t i = 0; i < base_.size(); ++i) {
+        int64_t offset = 0;
+        for (uint32_t d = 0; d < points.rank; ++d) offset += at[d] * points.strides[i * points.rank + d];
+        base_[i] = offset;
+      }
+      Keep(p * lanes_);
+      RunSteps(pass, n_);
+      for (int d = static_cast<int>(points.rank) - 1; d >= 0 && ++at[d] == points.sizes[d] && d > 0; --d) at[d] = 0;
+    }
+    std::fill(base_.begin(), base_.end(), 0);
+  }
+  void Merge(const Pass& pass, const Worker& other) {
+    for (const FoldStep& f : pass.folds) f.merge(Sums(f), Sums(f), other.Sums(f), nullptr, n_);
+  }
+  void Finish(const Pass& pass) {
+    for (const FoldStep& f : pass.folds) f.finish(reg_[f.node], Sums(f), nullptr, nullptr, n_);
+  }
+  void End() {
+    Rows(o_->end);
+    for (const StoreStep& s : o_->end.stores) Write(s.operand, reg_[s.from], spots_[0], l_->way == Way::kAlong);
+  }
+  void TakeRows(const Worker& other) { std::memcpy(rows_, other.rows_, static_cast<size_t>(c_.row_bytes * lanes_)); }
+
+ private:
+  char* Sums(const FoldStep& f) const { return folds_ + f.at * lanes_; }
+
+  void Call(const Step& s, int64_t n) {
+    s.fn(reg_[s.node], At(s.from[0]), At(s.from[1]), At(s.from[2]), n);
+  }
+  const char* At(uint32_t node) const { return node == kNone ? nullptr : reg_[node]; }
+
+  void Uniform(const Step& s) {
+    const Node& n = c_.nodes[s.node];
+    switch (n.op) {
+      case MYC_K_LOAD:
+        tiles_.load(k_.operands[n.operand].dtype)(reg_[s.node], l_->at->operands[n.operand].data, 1, 1, 1, 1);
+        return;
+      case MYC_K_NUMBER: {
+        const KernelNumber& v = l_->at->numbers[n.bits];
+        return v.integral ? Put(s.node, v.whole) : Put(s.node, v.real);
+      }
+      case MYC_K_CONST:
+        return n.cls == MYC_K_F32 || n.cls == MYC_K_F64 ? Put(s.node, std::bit_cast<double>(n.bits))
+                                                        : Put(s.node, static_cast<int64_t>(n.bits));
+      case MYC_K_COUNT:
+        return Put(s.node, l_->walks[1].points);
+      default:
+        Call(s, 1);
+    }
+  }
+  template <class T>
+  void Put(uint32_t node, T v) {
+    const auto put = [this, node](auto value) { std::memcpy(reg_[node], &value, sizeof value); };
+    switch (c_.nodes[node].cls) {
+      case MYC_K_F32: return put(static_cast<float>(v));
+      case MYC_K_F64: return put(static_cast<double>(v));
+      case MYC_K_I64: return put(Whole(v));
+      default: return put(static_cast<uint8_t>(v != 0));
+    }
+  }
+  static int64_t Whole(int64_t v) { return v; }
+  static int64_t Whole(double v) {  // what doesn't fit is what x86 makes of it
+    return v >= -0x1p63 && v < 0x1p63 ? static_cast<int64_t>(v) : std::numeric_limits<int64_t>::min();
+  }
+
+  // Where the tiles of a pass are.
+  void Enter(const Pass& pass) {
+    if (bound_ == &pass) return;
+    bound_ = &pass;
+    for (size_t i = 0; i < pass.steps.size(); ++i) {
+      if (pass.offsets[i] != kNone) reg_[pass.steps[i].node] = tiles_at_ + pass.offsets[i] * l_->tile;
+    }
+  }
+  void Keep(int64_t point) {
+    for (size_t i = 0; i < o_->kept.size(); ++i) {
+      const uint32_t node = o_->kept[i];
+      reg_[node] = kept_ + o_->kept_offsets[i] * kept_points_ + point * ClassBytes(c_.nodes[node].cls);
+    }
+  }
+
+  int64_t SpotOfMap(int64_t unit) {
+    if (l_->way == Way::kLine) {
+      const int64_t p = unit * l_->tile, n = std::min(l_->tile, l_->walks[0].points - p);
+      for (size_t f = 0; f < l_->walks.size(); ++f) spots_[f].Line(&l_->walks[f], p, n);
+      return n;
+    }
+    const Walk& w = l_->walks[0];
+    Spot& s = spots_[0];
+    s.walk = &w;
+    s.d0 = static_cast<int>(l_->col_dim);
+    s.d1 = static_cast<int>(l_->row_dim);
+    s.parts.resize(1);
+    Part& part = s.parts[0];
+    const int64_t col = unit % l_->col_blocks * l_->cols;
+    unit /= l_->col_blocks;
+    const int64_t row = unit % l_->row_blocks * l_->rows;
+    unit /= l_->row_blocks;
+    for (int d = static_cast<int>(w.rank) - 1; d >= 0; --d) {
+      part.at[d] = 0;
+      if (d == s.d0 || d == s.d1) continue;
+      part.at[d] = unit % w.sizes[d];
+      unit /= w.sizes[d];
+    }
+    part.at[s.d0] = col;
+    part.at[s.d1] = row;
+    part.n0 = std::min(l_->cols, w.sizes[s.d0] - col);
+    part.n1 = std::min(l_->rows, w.sizes[s.d1] - row);
+    return part.n0 * part.n1;
+  }
+
+  // One rectangle of an operand, its dims merged if they can be.
+  struct Rectangle {
+    int64_t offset, n0, s0, n1, s1;
+    bool Dense() const { return n1 == 1 && (s0 == 1 || n0 == 1); }
+  };
+  Rectangle RectangleOf(uint32_t operand, const Spot& spot, const Part& part) const {
+    const Walk& w = *spot.walk;
+    const int64_t* strides = w.strides.data() + static_cast<size_t>(operand) * w.rank;
+    Rectangle r{base_[operand], part.n0, spot.d0 < 0 ? 0 : strides[spot.d0], part.n1, spot.d1 < 0 ? 0 : strides[spot.d1]};
+    for (uint32_t d = 0; d < w.rank; ++d) r.offset += part.at[d] * strides[d];
+    if (r.n0 == 1) {
+      r.n0 = r.n1;
+      r.s0 = r.s1;
+      r.n1 = 1;
+    }
+    if (r.n1 != 1 && r.s1 == r.n0 * r.s0) {
+      r.n0 *= r.n1;
+      r.n1 = 1;
+    }
+    return r;
+  }
+
+  const Spot& SpotOf(uint32_t operand) const {
+    if (l_->way == Way::kLanes) return spots_[0];
+    if (l_->way == Way::kAlong) return spots_[1];
+    return operand < k_.operands.size() ? spots_[k_.operands[operand].frame] : spots_[0];
+  }
+
+  static bool Exact(c10::ScalarType d) {
+    return d == c10::ScalarType::Float || d == c10::ScalarType::Double || d == c10::ScalarType::Long;
+  }
+
+  // Reads a tile into `slot`, or returns where it lies if it can stay there.
+  char* Read(uint32_t operand, const Spot& spot, bool may_stay, char* slot) {
+    char* to = slot;
+    if (operand >= k_.operands.size()) {
+      for (const Part& part : spot.parts) {
+        const Rectangle r = RectangleOf(operand, spot, part);
+        tiles_.index(to, &r.offset, r.n0, r.s0, r.n1, r.s1);
+        to += part.n0 * part.n1 * 8;
+      }
+      return slot;
+    }
+    const c10::ScalarType dtype = k_.operands[operand].dtype;
+    const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+    char* data = l_->at->operands[operand].data;
+    const int64_t width = ClassBytes(ClassOfDtype(dtype));
+    for (const Part& part : spot.parts) {
+      const Rectangle r = RectangleOf(operand, spot, part);
+      if (may_stay && spot.parts.size() == 1 && r.Dense() && Exact(dtype)) return data + r.offset * bytes;
+      tiles_.load(dtype)(to, data + r.offset * bytes, r.n0, r.s0, r.n1, r.s1);
+      to += part.n0 * part.n1 * width;
+    }
+    return slot;
+  }
+
+  void ReadRow(const Step& s) {
+    const Node& n = c_.nodes[s.node];
+    if (l_->way == Way::kLanes) {
+      Read(n.operand, spots_[0], false, reg_[s.node]);
+    } else if (n.operand >= k_.operands.size()) {
+      std::memcpy(reg_[s.node], &base_[n.operand], 8);
+    } else {
+      const c10::ScalarType dtype = k_.operands[n.operand].dtype;
+      const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+      tiles_.load(dtype)(reg_[s.node], l_->at->operands[n.operand].data + base_[n.operand] * bytes, 1, 1, 1, 1);
+    }
+  }
+
+  void Write(uint32_t operand, const char* from, const Spot& spot, bool one) {
+    const c10::ScalarType dtype = k_.operands[operand].dtype;
+    const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+    const int64_t width = ClassBytes(ClassOfDtype(dtype));
+    char* data = l_->at->operands[operand].data;
+    if (one) {
+      tiles_.store(dtype)(data + base_[operand] * bytes, from, 1, 1, 1, 1);
+      return;
+    }
+    for (const Part& part : spot.parts) {
+      const Rectangle r = RectangleOf(operand, spot, part);
+      tiles_.store(dtype)(data + r.offset * bytes, from, r.n0, r.s0, r.n1, r.s1);
+      from += part.n0 * part.n1 * width;
+    }
+  }
+
+  // Where a store's tile lies in memory, or null if it isn't dense there.
+  char* DirectAt(uint32_t operand) const {
+    const Spot& spot = SpotOf(operand);
+    if (spot.parts.size() != 1) return nullptr;
+    const Rectangle r = RectangleOf(operand, spot, spot.parts[0]);
+    if (!r.Dense()) return nullptr;
+    return l_->at->operands[operand].data + r.offset * static_cast<int64_t>(c10::elementSize(k_.operands[operand].dtype));
+  }
+
+  void RunSteps(const Pass& pass, int64_t n) {
+    for (size_t i = 0; i < pass.stores.size(); ++i) {
+      const StoreStep& s = pass.stores[i];
+      if (s.made == kNone) continue;
+      char* direct = l_->direct[i] != 0 ? DirectAt(s.operand) : nullptr;
+      reg_[s.from] = direct != nullptr ? direct : tiles_at_ + pass.offsets[s.made] * l_->tile;
+    }
+    const FoldStep* fold = pass.folds.data();
+    const FoldStep* const folds_end = fold + pass.folds.size();
+    for (uint32_t i = 0; i < pass.steps.size(); ++i) {
+      const Step& s = pass.steps[i];
+      if (s.fn != nullptr) {
+        Call(s, n);
+      } else {
+        const uint32_t operand = c_.nodes[s.node].operand;
+        const bool kept = pass.offsets[i] == kNone;
+        char* slot = kept ? reg_[s.node] : tiles_at_ + pass.offsets[i] * l_->tile;
+        reg_[s.node] = Read(operand, SpotOf(operand), !kept && !s.copied, slot);
+      }
+      for (; fold != folds_end && fold->after == i; ++fold) fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
+    }
+    for (; fold != folds_end; ++fold) fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
+    for (size_t i = 0; i < pass.stores.size(); ++i) {
+      const StoreStep& s = pass.stores[i];
+      const bool done = s.made != kNone && l_->direct[i] != 0 &&
+                        reg_[s.from] != tiles_at_ + pass.offsets[s.made] * l_->tile;
+      if (!done) Write(s.operand, reg_[s.from], SpotOf(s.operand), false);
+    }
+  }
+
+  const Kernel& k_;
+  const Kernel::Code& c_;
+  const Tiles& tiles_;
+  const Launch* l_ = nullptr;
+  const Order* o_ = nullptr;
+  const Pass* bound_ = nullptr;
+  Memory memory_;
+  std::vector<char*> reg_;      // by node: where its value or tile is
+  std::vector<int64_t> base_;   // by operand: offset of the spot's origin, in elements
+  std::vector<Spot> spots_;     // of a map: by frame; of a fold: kept, folded
+  int64_t lanes_ = 1, n_ = 1, kept_points_ = 0;
+  char *uniforms_ = nullptr, *rows_ = nullptr, *folds_ = nullptr, *tiles_at_ = nullptr, *kept_ = nullptr;
+};
+
+void RunWide(const Kernel& kernel, Launch* l, int threads) {
+  l->order = l->way == Way::kLanes ? &kernel.code->lanes_anew : &kernel.code->along_anew;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int t = 0; t < threads; ++t) {
+    workers.push_back(std::make_unique<Worker>(kernel));
+    workers.back()->Bind(*l);
+  }
+  const int64_t points = l->walks[1].points;
+  const int64_t part = ((points + threads - 1) / threads + 63) / 64 * 64;
+  for (int64_t unit = 0; unit < l->units; ++unit) {
+    for (const auto& w : workers) w->StartUnit(unit);
+    for (const Pass& pass : l->order->passes) {
+      workers[0]->Rows(pass);
+      for (int t = 1; t < threads; ++t) workers[t]->TakeRows(*workers[0]);
+      at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          workers[t]->StartFolds(pass);
+          workers[t]->RunPass(pass, std::min(points, t * part), std::min(points, (t + 1) * part));
+        }
+      });
+      for (int t = 1; t < threads; ++t) workers[0]->Merge(pass, *workers[t]);
+      workers[0]->Finish(pass);
+    }
+    workers[0]->End();
+  }
+}
+
+int ThreadsFor(double cost) {
+  if (at::in_parallel_region()) return 1;
+  return std::max(1, static_cast<int>(std::min(static_cast<double>(at::get_num_threads()), cost / kGrain)));
+}
+
+}  // namespace
+
+const Tiles& TilesOfThisCpu() {
+  static const Tiles& tiles = []() -> const Tiles& {
+#if defined(__x86_64__)
+    const std::string capability = at::get_cpu_capability();
+    if (capability == "AVX512") return TilesAvx512();
+    if (capability == "AVX2") return TilesAvx2();
+#endif
+    return TilesDefault();
+  }();
+  return tiles;
+}
+
+}  // namespace kernel
+
+void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances) {
+  using namespace kernel;
+  const int all = at::in_parallel_region() ? 1 : at::get_num_threads();
+  std::vector<Launch> launches(instances.size());
+  std::vector<double> starts;  // in cost, of those that are cut by units
+  std::vector<const Launch*> cut;
+  double total = 0;
+  for (size_t i = 0; i < instances.size(); ++i) {
+    Launch& l = launches[i];
+    Prepare(kernel, instances[i], all, &l);
+    const double cost = l.unit_cost * static_cast<double>(l.units);
+    const int threads = ThreadsFor(cost);
+    if (kernel.folded != 0 && l.units > 0 && l.units < threads && l.walks[1].points > 0) {
+      RunWide(kernel, &l, threads);
+      continue;
+    }
+    cut.push_back(&l);
+    starts.push_back(total);
+    total += cost;
+  }
+  if (cut.empty()) return;
+  const int threads = ThreadsFor(total);
+  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    Worker worker(kernel);
+    const double from = total * static_cast<double>(begin) / threads, to = total * static_cast<double>(end) / threads;
+    for (size_t i = 0; i < cut.size(); ++i) {
+      const Launch& l = *cut[i];
+      // The same sum for the end of one thread's units and the start of the next one's.
+      const auto unit = [&](double at) {
+        return std::clamp(static_cast<int64_t>(std::ceil((at - starts[i]) / l.unit_cost)), static_cast<int64_t>(0), l.units);
+      };
+      const int64_t first = begin == 0 ? 0 : unit(from), last = end == threads ? l.units : unit(to);
+      if (first >= last) continue;
+      worker.Bind(l);
+      for (int64_t u = first; u < last; ++u) worker.RunUnit(u);
+    }
+  });
+}
+
+}  // namespace mycelya::exec

@@ -1,0 +1,666 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// What a tile program can do, compiled once per CPU capability: CPU_CAPABILITY is DEFAULT, AVX2 or AVX512. Everything here has
+// internal linkage or lies in ATen's namespace of the capability, and nothing of the standard library is called that could be
+// emitted as a shared inline function: the linker would take one capability's for all.
+#include "Tile.h"
+
+#include <ATen/cpu/vec/vec.h>
+
+#include <type_traits>
+
+#include "mycelya.h"
+
+namespace mycelya::exec::kernel {
+namespace {
+
+using at::vec::Vectorized;
+
+template <class T>
+inline constexpr bool kFloats = std::is_floating_point_v<T>;
+
+// Arithmetic that the compiler vectorises. R is the class of the result.
+struct Same {};  // the result has the operands' class
+#define MYC_OP(name, result, ...)          \
+  struct name {                            \
+    using R = result;                      \
+    template <class T>                     \
+    static inline auto Do(T a, T b, T) {   \
+      return __VA_ARGS__;                  \
+    }                                      \
+  };
+template <class T>
+struct Unsigned {
+  using Type = T;
+};
+template <>
+struct Unsigned<int64_t> {
+  using Type = uint64_t;  // wraps
+};
+template <class T>
+using U = typename Unsigned<T>::Type;
+
+MYC_OP(Copy, Same, a)
+MYC_OP(Neg, Same, static_cast<T>(-U<T>(a)))
+MYC_OP(Add, Same, static_cast<T>(U<T>(a) + U<T>(b)))
+MYC_OP(Sub, Same, static_cast<T>(U<T>(a) - U<T>(b)))
+MYC_OP(Mul, Same, static_cast<T>(U<T>(a) * U<T>(b)))
+MYC_OP(Div, Same, a / b)
+MYC_OP(Reciprocal, Same, T(1) / a)
+MYC_OP(Relu, Same, a < T(0) ? T(0) : a)
+MYC_OP(Sign, Same, static_cast<T>((a > T(0)) - (a < T(0))))
+MYC_OP(Max, Same, a != a || b != b ? a + b : (a > b ? a : b))
+MYC_OP(Min, Same, a != a || b != b ? a + b : (a < b ? a : b))
+MYC_OP(MaxWhole, Same, a > b ? a : b)
+MYC_OP(MinWhole, Same, a < b ? a : b)
+MYC_OP(And, Same, static_cast<T>(a & b))
+MYC_OP(Or, Same, static_cast<T>(a | b))
+MYC_OP(Xor, Same, static_cast<T>(a ^ b))
+MYC_OP(Not, Same, static_cast<T>(~a))
+MYC_OP(NotByte, Same, static_cast<T>(a ^ 1))
+MYC_OP(Eq, uint8_t, static_cast<uint8_t>(a == b))
+MYC_OP(Ne, uint8_t, static_cast<uint8_t>(a != b))
+MYC_OP(Lt, uint8_t, static_cast<uint8_t>(a < b))
+MYC_OP(Le, uint8_t, static_cast<uint8_t>(a <= b))
+MYC_OP(Gt, uint8_t, static_cast<uint8_t>(a > b))
+MYC_OP(Ge, uint8_t, static_cast<uint8_t>(a >= b))
+MYC_OP(IsNan, uint8_t, static_cast<uint8_t>(a != a))
+#undef MYC_OP
+struct Abs {
+  using R = Same;
+  template <class T>
+  static inline T Do(T a, T, T) {
+    if constexpr (std::is_same_v<T, float>) return __builtin_fabsf(a);
+    if constexpr (std::is_same_v<T, double>) return __builtin_fabs(a);
+    return a < 0 ? static_cast<T>(-U<T>(a)) : a;
+  }
+};
+
+// Without `restrict`, for d may be an operand; ivdep says that iterations are independent all the same.
+template <class T, class F, uint32_t shape>
+void Plain(void* d, const void* a, const void* b, const void*, int64_t n) {
+  using R = std::conditional_t<std::is_same_v<typename F::R, Same>, T, typename F::R>;
+  auto* out = static_cast<R*>(d);
+  const auto* x = static_cast<const T*>(a);
+  const auto* y = b == nullptr ? x : static_cast<const T*>(b);
+  if (n <= 0) return;
+  const T x0 = *x, y0 = *y;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = F::template Do<T>(shape & kOneA ? x0 : x[i], shape & kOneB ? y0 : y[i], T());
+  }
+}
+
+template <class T>
+struct Int {
+  using Type = T;
+};
+template <>
+struct Int<float> {
+  using Type = uint32_t;
+};
+template <>
+struct Int<double> {
+  using Type = uint64_t;
+};
+
+template <class Real, uint32_t shape>
+void Where(void* d, const void* a, const void* b, const void* c, int64_t n) {
+  using T = typename Int<Real>::Type;
+  auto* out = static_cast<T*>(d);
+  const auto* w = static_cast<const uint8_t*>(a);
+  const auto* x = static_cast<const T*>(b);
+  const auto* y = static_cast<const T*>(c);
+  if (n <= 0) return;
+  const T x0 = *x, y0 = *y;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const T u = shape & kOneB ? x0 : x[i], v = shape & kOneC ? y0 : y[i];
+    const T mask = static_cast<T>(-static_cast<T>(w[i]));
+    out[i] = static_cast<T>((u & mask) | (v & ~mask));
+  }
+}
+
+// What ATen has as methods of its vectors: its results are those of ATen's kernels.
+#define MYC_VEC(name, ...)                           \
+  struct name {                                      \
+    template <class V>                               \
+    static inline V Do(const V& a, const V& b) {     \
+      return __VA_ARGS__;                            \
+    }                                                \
+  };
+MYC_VEC(VSqrt, a.sqrt())
+MYC_VEC(VRsqrt, V(1) / a.sqrt())
+MYC_VEC(VExp, a.exp())
+MYC_VEC(VLog, a.log())
+MYC_VEC(VSin, a.sin())
+MYC_VEC(VCos, a.cos())
+MYC_VEC(VTanh, a.tanh())
+MYC_VEC(VSigmoid, V(1) / (V(1) + (V(0) - a).exp()))
+MYC_VEC(VFloor, a.floor())
+MYC_VEC(VCeil, a.ceil())
+MYC_VEC(VErf, a.erf())
+MYC_VEC(VExp2, a.exp2())
+MYC_VEC(VLog2, a.log2())
+MYC_VEC(VLog1p, a.log1p())
+MYC_VEC(VExpm1, a.expm1())
+MYC_VEC(VTrunc, a.trunc())
+MYC_VEC(VRound, a.round())
+MYC_VEC(VPow, a.pow(b))
+MYC_VEC(VAtan2, a.atan2(b))
+MYC_VEC(VFmod, a.fmod(b))
+#undef MYC_VEC
+struct VRemainder {
+  template <class V>
+  static inline V Do(const V& a, const V& b) {
+    const V m = a.fmod(b), zero(0);
+    return V::blendv(m, m + b, (m != zero) & ((b < zero) ^ (m < zero)));
+  }
+};
+
+template <class T, class F, uint32_t shape>
+void Vec(void* d, const void* a, const void* b, const void*, int64_t n) {
+  using V = Vectorized<T>;
+  constexpr int64_t kN = V::size();
+  auto* out = static_cast<T*>(d);
+  const auto* x = static_cast<const T*>(a);
+  const auto* y = b == nullptr ? x : static_cast<const T*>(b);
+  if (n <= 0) return;
+  const V x0(*x), y0(*y);
+  int64_t i = 0;
+  for (; i + kN <= n; i += kN) {
+    F::template Do<V>(shape & kOneA ? x0 : V::loadu(x + i), shape & kOneB ? y0 : V::loadu(y + i)).store(out + i);
+  }
+  if (i == n) return;
+  const int64_t rest = n - i;
+  F::template Do<V>(shape & kOneA ? x0 : V::loadu(x + i, rest), shape & kOneB ? y0 : V::loadu(y + i, rest))
+      .store(out + i, static_cast<int>(rest));
+}
+
+template <class T, class F, bool vec>
+Fn Shaped(uint32_t shape) {
+  switch (shape & (kOneA | kOneB)) {
+    case 0:
+      if constexpr (vec) return Vec<T, F, 0>;
+      if constexpr (!vec) return Plain<T, F, 0>;
+      break;
+    case kOneA:
+      if constexpr (vec) return Vec<T, F, kOneA>;
+      if constexpr (!vec) return Plain<T, F, kOneA>;
+      break;
+    case kOneB:
+      if constexpr (vec) return Vec<T, F, kOneB>;
+      if constexpr (!vec) return Plain<T, F, kOneB>;
+      break;
+  }
+  return nullptr;
+}
+
+template <class T>
+Fn WhereOf(uint32_t shape) {
+  switch (shape) {
+    case 0: return Where<T, 0>;
+    case kOneB: return Where<T, kOneB>;
+    case kOneC: return Where<T, kOneC>;
+    case kOneB | kOneC: return Where<T, kOneB | kOneC>;
+  }
+  return nullptr;
+}
+
+template <class T, class F>
+Fn One(uint32_t shape) {
+  return shape == 0 ? Plain<T, F, 0> : nullptr;
+}
+template <class T, class F>
+Fn OneVec(uint32_t shape) {
+  return shape == 0 ? Vec<T, F, 0> : nullptr;
+}
+
+template <class T>
+Fn AnyClass(uint32_t op, uint32_t shape) {
+  switch (op) {
+    case kCopyOp: return Shaped<T, Copy, false>(shape);
+    case MYC_K_EQ: return Shaped<T, Eq, false>(shape);
+    case MYC_K_NE: return Shaped<T, Ne, false>(shape);
+    case MYC_K_LT: return Shaped<T, Lt, false>(shape);
+    case MYC_K_LE: return Shaped<T, Le, false>(shape);
+    case MYC_K_GT: return Shaped<T, Gt, false>(shape);
+    case MYC_K_GE: return Shaped<T, Ge, false>(shape);
+    case MYC_K_ISNAN: return One<T, IsNan>(shape);
+    case MYC_K_WHERE: return WhereOf<T>(shape);
+    case MYC_K_MAXIMUM: return Shaped<T, std::conditional_t<kFloats<T>, Max, MaxWhole>, false>(shape);
+    case MYC_K_MINIMUM: return Shaped<T, std::conditional_t<kFloats<T>, Min, MinWhole>, false>(shape);
+  }
+  return nullptr;
+}
+
+template <class T>
+Fn Arithmetic(uint32_t op, uint32_t shape) {
+  switch (op) {
+    case MYC_K_NEG: return One<T, Neg>(shape);
+    case MYC_K_ABS: return One<T, Abs>(shape);
+    case MYC_K_RELU: return One<T, Relu>(shape);
+    case MYC_K_SIGN: return One<T, Sign>(shape);
+    case MYC_K_ADD: return Shaped<T, Add, false>(shape);
+    case MYC_K_SUB: return Shaped<T, Sub, false>(shape);
+    case MYC_K_MUL: return Shaped<T, Mul, false>(shape);
+  }
+  return AnyClass<T>(op, shape);
+}
+
+template <class T>
+Fn Floating(uint32_t op, uint32_t shape) {
+  switch (op) {
+    case MYC_K_SQRT: return OneVec<T, VSqrt>(shape);
+    case MYC_K_RSQRT: return OneVec<T, VRsqrt>(shape);
+    case MYC_K_EXP: return OneVec<T, VExp>(shape);
+    case MYC_K_LOG: return OneVec<T, VLog>(shape);
+    case MYC_K_SIN: return OneVec<T, VSin>(shape);
+    case MYC_K_COS: return OneVec<T, VCos>(shape);
+    case MYC_K_TANH: return OneVec<T, VTanh>(shape);
+    case MYC_K_SIGMOID: return OneVec<T, VSigmoid>(shape);
+    case MYC_K_RECIPROCAL: return One<T, Reciprocal>(shape);
+    case MYC_K_FLOOR: return OneVec<T, VFloor>(shape);
+    case MYC_K_CEIL: return OneVec<T, VCeil>(shape);
+    case MYC_K_ERF: return OneVec<T, VErf>(shape);
+    case MYC_K_EXP2: return OneVec<T, VExp2>(shape);
+    case MYC_K_LOG2: return OneVec<T, VLog2>(shape);
+    case MYC_K_LOG1P: return OneVec<T, VLog1p>(shape);
+    case MYC_K_EXPM1: return OneVec<T, VExpm1>(shape);
+    case MYC_K_TRUNC: return OneVec<T, VTrunc>(shape);
+    case MYC_K_NEAREST: return OneVec<T, VRound>(shape);
+    case MYC_K_DIV: return Shaped<T, Div, false>(shape);
+    case MYC_K_POW: return Shaped<T, VPow, true>(shape);
+    case MYC_K_ATAN2: return Shaped<T, VAtan2, true>(shape);
+    case MYC_K_FMOD: return Shaped<T, VFmod, true>(shape);
+    case MYC_K_REMAINDER: return Shaped<T, VRemainder, true>(shape);
+  }
+  return Arithmetic<T>(op, shape);
+}
+
+template <class T>
+Fn Bits(uint32_t op, uint32_t shape) {
+  switch (op) {
+    case MYC_K_AND: return Shaped<T, And, false>(shape);
+    case MYC_K_OR: return Shaped<T, Or, false>(shape);
+    case MYC_K_XOR: return Shaped<T, Xor, false>(shape);
+    case MYC_K_NOT: return One<T, std::conditional_t<sizeof(T) == 1, NotByte, Not>>(shape);
+  }
+  return nullptr;
+}
+
+Fn Compute(uint32_t op, uint32_t cls, uint32_t shape) {
+  switch (cls) {
+    case MYC_K_F32: return Floating<float>(op, shape);
+    case MYC_K_F64: return Floating<double>(op, shape);
+    case MYC_K_I64:
+      if (op == MYC_K_FLOOR || op == MYC_K_CEIL || op == MYC_K_TRUNC || op == MYC_K_NEAREST) {
+        return One<int64_t, Copy>(shape);
+      }
+      if (const Fn f = Bits<int64_t>(op, shape)) return f;
+      return Arithmetic<int64_t>(op, shape);
+    case MYC_K_B8:
+      if (op == MYC_K_SIGN) return One<uint8_t, Copy>(shape);
+      if (const Fn f = Bits<uint8_t>(op, shape)) return f;
+      return AnyClass<uint8_t>(op, shape);
+  }
+  return nullptr;
+}
+
+template <class From, class To, bool truth>
+void CastTile(void* d, const void* a, const void*, const void*, int64_t n) {
+  auto* out = static_cast<To*>(d);
+  const auto* x = static_cast<const From*>(a);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (truth) out[i] = x[i] != From(0);
+    if constexpr (!truth) out[i] = static_cast<To>(x[i]);
+  }
+}
+
+template <class From>
+Fn CastFrom(uint32_t to) {
+  switch (to) {
+    case MYC_K_F32: return CastTile<From, float, false>;
+    case MYC_K_F64: return CastTile<From, double, false>;
+    case MYC_K_I64: return CastTile<From, int64_t, false>;
+    case MYC_K_B8: return CastTile<From, uint8_t, true>;
+  }
+  return nullptr;
+}
+
+Fn Cast(uint32_t from, uint32_t to) {
+  switch (from) {
+    case MYC_K_F32: return CastFrom<float>(to);
+    case MYC_K_F64: return CastFrom<double>(to);
+    case MYC_K_I64: return CastFrom<int64_t>(to);
+    case MYC_K_B8: return CastFrom<uint8_t>(to);
+  }
+  return nullptr;
+}
+
+// Elements in memory: From and To convert one, the rows as many as lie side by side.
+template <class M, class T>
+struct Plainly {
+  using Memory = M;
+  using Class = T;
+  static inline T From(M v) { return static_cast<T>(v); }
+  static inline M To(T v) { return static_cast<M>(v); }
+  static void FromRow(T* d, const M* s, int64_t n) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) d[i] = From(s[i]);
+  }
+  static void ToRow(M* d, const T* s, int64_t n) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) d[i] = To(s[i]);
+  }
+};
+
+struct Truth : Plainly<uint8_t, uint8_t> {
+  static inline uint8_t From(uint8_t v) { return v != 0; }
+  static void FromRow(uint8_t* d, const uint8_t* s, int64_t n) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) d[i] = s[i] != 0;
+  }
+};
+
+struct Brain {
+  using Memory = uint16_t;
+  using Class = float;
+  static inline float From(uint16_t v) { return __builtin_bit_cast(float, static_cast<uint32_t>(v) << 16); }
+  static inline uint16_t To(float v) {
+    const auto bits = __builtin_bit_cast(uint32_t, v);
+    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
+  }
+  static void FromRow(float* d, const uint16_t* s, int64_t n) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) d[i] = From(s[i]);
+  }
+  static void ToRow(uint16_t* d, const float* s, int64_t n) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) d[i] = To(s[i]);
+  }
+};
+
+struct Half {
+  using Memory = uint16_t;
+  using Class = float;
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+  static inline float From(uint16_t v) { return _cvtsh_ss(v); }
+  static inline uint16_t To(float v) { return _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT); }
+  static void FromRow(float* d, const uint16_t* s, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+      _mm256_storeu_ps(d + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(s + i))));
+    }
+    for (; i < n; ++i) d[i] = From(s[i]);
+  }
+  static void ToRow(uint16_t* d, const float* s, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(d + i),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(s + i), _MM_FROUND_TO_NEAREST_INT));
+    }
+    for (; i < n; ++i) d[i] = To(s[i]);
+  }
+#else
+  static inline float From(uint16_t v) { return c10::detail::fp16_ieee_to_fp32_value(v); }
+  static inline uint16_t To(float v) { return c10::detail::fp16_ieee_from_fp32_value(v); }
+  static void FromRow(float* d, const uint16_t* s, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) d[i] = From(s[i]);
+  }
+  static void ToRow(uint16_t* d, const float* s, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) d[i] = To(s[i]);
+  }
+#endif
+};
+
+template <class C>
+void RoundTile(void* d, const void* a, const void*, const void*, int64_t n) {
+  constexpr int64_t kAtOnce = 256;
+  typename C::Memory memory[kAtOnce];
+  auto* out = static_cast<typename C::Class*>(d);
+  const auto* x = static_cast<const typename C::Class*>(a);
+  for (int64_t i = 0; i < n; i += kAtOnce) {
+    const int64_t m = n - i < kAtOnce ? n - i : kAtOnce;
+    C::ToRow(memory, x + i, m);
+    C::FromRow(out + i, memory, m);
+  }
+}
+
+// A row with a large stride beside a row with a small one: walking along the small one uses each cache line once.
+template <class C>
+void Load(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
+  auto* d = static_cast<typename C::Class*>(to);
+  const auto* s = static_cast<const typename C::Memory*>(from);
+  if (s0 == 1) {
+    for (int64_t j = 0; j < n1; ++j) C::FromRow(d + j * n0, s + j * s1, n0);
+  } else if (s0 == 0) {
+    for (int64_t j = 0; j < n1; ++j) {
+      const auto v = C::From(s[j * s1]);
+      for (int64_t i = 0; i < n0; ++i) d[j * n0 + i] = v;
+    }
+  } else if (s1 == 1 && n1 >= 8) {
+    int64_t i = 0;
+    for (; i + 4 <= n0; i += 4) {
+      const auto* r = s + i * s0;
+      auto* e = d + i;
+      for (int64_t j = 0; j < n1; ++j) {
+        e[j * n0] = C::From(r[j]);
+        e[j * n0 + 1] = C::From(r[s0 + j]);
+        e[j * n0 + 2] = C::From(r[2 * s0 + j]);
+        e[j * n0 + 3] = C::From(r[3 * s0 + j]);
+      }
+    }
+    for (; i < n0; ++i) {
+      for (int64_t j = 0; j < n1; ++j) d[j * n0 + i] = C::From(s[i * s0 + j]);
+    }
+  } else {
+    for (int64_t j = 0; j < n1; ++j) {
+      for (int64_t i = 0; i < n0; ++i) d[j * n0 + i] = C::From(s[j * s1 + i * s0]);
+    }
+  }
+}
+
+template <class C>
+void Store(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
+  auto* d = static_cast<typename C::Memory*>(to);
+  const auto* s = static_cast<const typename C::Class*>(from);
+  if (s0 == 1) {
+    for (int64_t j = 0; j < n1; ++j) C::ToRow(d + j * s1, s + j * n0, n0);
+  } else if (s1 == 1 && n1 >= 8) {
+    for (int64_t i = 0; i < n0; ++i) {
+      for (int64_t j = 0; j < n1; ++j) d[i * s0 + j] = C::To(s[j * n0 + i]);
+    }
+  } else {
+    for (int64_t j = 0; j < n1; ++j) {
+      for (int64_t i = 0; i < n0; ++i) d[j * s1 + i * s0] = C::To(s[j * n0 + i]);
+    }
+  }
+}
+
+void Index(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
+  auto* d = static_cast<int64_t*>(to);
+  const int64_t first = *static_cast<const int64_t*>(from);
+  for (int64_t j = 0; j < n1; ++j) {
+    for (int64_t i = 0; i < n0; ++i) d[j * n0 + i] = first + j * s1 + i * s0;
+  }
+}
+
+// f(type of the elements) for each dtype that a kernel can have.
+template <class F>
+auto ForDtype(c10::ScalarType dtype, const F& f) -> decltype(f(Half())) {
+  switch (dtype) {
+    case c10::ScalarType::Float: return f(Plainly<float, float>());
+    case c10::ScalarType::Double: return f(Plainly<double, double>());
+    case c10::ScalarType::Long: return f(Plainly<int64_t, int64_t>());
+    case c10::ScalarType::Int: return f(Plainly<int32_t, int64_t>());
+    case c10::ScalarType::Short: return f(Plainly<int16_t, int64_t>());
+    case c10::ScalarType::Char: return f(Plainly<int8_t, int64_t>());
+    case c10::ScalarType::Byte: return f(Plainly<uint8_t, int64_t>());
+    case c10::ScalarType::UInt16: return f(Plainly<uint16_t, int64_t>());
+    case c10::ScalarType::UInt32: return f(Plainly<uint32_t, int64_t>());
+    case c10::ScalarType::Bool: return f(Truth());
+    case c10::ScalarType::Half: return f(Half());
+    case c10::ScalarType::BFloat16: return f(Brain());
+    default: return nullptr;
+  }
+}
+
+MoveFn LoadOf(c10::ScalarType dtype) {
+  return ForDtype(dtype, [](auto c) -> MoveFn { return Load<decltype(c)>; });
+}
+MoveFn StoreOf(c10::ScalarType dtype) {
+  return ForDtype(dtype, [](auto c) -> MoveFn { return Store<decltype(c)>; });
+}
+
+template <class T>
+struct ClassOf;
+template <>
+struct ClassOf<float> {
+  static constexpr uint32_t value = MYC_K_F32;
+};
+template <>
+struct ClassOf<double> {
+  static constexpr uint32_t value = MYC_K_F64;
+};
+template <>
+struct ClassOf<int64_t> {
+  static constexpr uint32_t value = MYC_K_I64;
+};
+template <>
+struct ClassOf<uint8_t> {
+  static constexpr uint32_t value = MYC_K_B8;
+};
+
+Fn Round(uint32_t cls, c10::ScalarType dtype) {
+  return ForDtype(dtype, [cls](auto c) -> Fn {
+    using C = decltype(c);
+    using T = typename C::Class;
+    if (ClassOf<T>::value != cls) return nullptr;
+    if constexpr (std::is_same_v<T, typename C::Memory>) return Plain<T, Copy, 0>;
+    return RoundTile<C>;
+  });
+}
+
+// Sums in eight vectors, so that no addition waits for the one before it and errors stay small. The result, and what is
+// added from tile to tile, is f64 for floats.
+template <class T>
+void FoldSum(void* d, const void* a, const void*, const void*, int64_t n) {
+  const auto* x = static_cast<const T*>(a);
+  if constexpr (kFloats<T>) {
+    using V = Vectorized<T>;
+    constexpr int64_t kN = V::size(), kVectors = 8;
+    V sums[kVectors];
+    for (V& s : sums) s = V(0);
+    int64_t i = 0;
+    for (; i + kN * kVectors <= n; i += kN * kVectors) {
+      for (int64_t j = 0; j < kVectors; ++j) sums[j] = sums[j] + V::loadu(x + i + j * kN);
+    }
+    for (; i + kN <= n; i += kN) sums[0] = sums[0] + V::loadu(x + i);
+    if (i < n) sums[1] = sums[1] + V::loadu(x + i, n - i);
+    for (int64_t step = kVectors / 2; step > 0; step /= 2) {
+      for (int64_t j = 0; j < step; ++j) sums[j] = sums[j] + sums[j + step];
+    }
+    T lanes[kN];
+    sums[0].store(lanes);
+    double sum = 0;
+    for (int64_t j = 0; j < kN; ++j) sum += lanes[j];
+    *static_cast<double*>(d) += sum;
+  } else {
+    uint64_t sum = static_cast<uint64_t>(*static_cast<int64_t*>(d));
+    for (int64_t i = 0; i < n; ++i) sum += static_cast<uint64_t>(x[i]);
+    *static_cast<int64_t*>(d) = static_cast<int64_t>(sum);
+  }
+}
+
+template <class T, class F>
+void FoldPick(void* d, const void* a, const void*, const void*, int64_t n) {
+  const auto* x = static_cast<const T*>(a);
+  auto* out = static_cast<T*>(d);
+  constexpr int64_t kLanes = 64;
+  T best = *out;
+  int64_t i = 0;
+  if (n >= kLanes) {
+    T lanes[kLanes];
+    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = x[j];
+    for (i = kLanes; i + kLanes <= n; i += kLanes) {
+#pragma GCC ivdep
+      for (int64_t j = 0; j < kLanes; ++j) lanes[j] = F::template Do<T>(lanes[j], x[i + j], T());
+    }
+    for (T lane : lanes) best = F::template Do<T>(best, lane, T());
+  }
+  for (; i < n; ++i) best = F::template Do<T>(best, x[i], T());
+  *out = best;
+}
+
+template <bool maximum>
+Fn Pick(uint32_t cls) {
+  using Real = std::conditional_t<maximum, Max, Min>;
+  using Whole = std::conditional_t<maximum, MaxWhole, MinWhole>;
+  switch (cls) {
+    case MYC_K_F32: return FoldPick<float, Real>;
+    case MYC_K_F64: return FoldPick<double, Real>;
+    case MYC_K_I64: return FoldPick<int64_t, Whole>;
+    case MYC_K_B8: return FoldPick<uint8_t, Whole>;
+  }
+  return nullptr;
+}
+
+Fn Fold(uint32_t op, uint32_t cls) {
+  if (op == MYC_K_MAX) return Pick<true>(cls);
+  if (op == MYC_K_MIN) return Pick<false>(cls);
+  if (op != MYC_K_SUM) return nullptr;
+  switch (cls) {
+    case MYC_K_F32: return FoldSum<float>;
+    case MYC_K_F64: return FoldSum<double>;
+    case MYC_K_I64: return FoldSum<int64_t>;
+  }
+  return nullptr;
+}
+
+template <class T, class F>
+void LanesPick(void* d, const void* a, const void* b, const void* c, int64_t n) {
+  Plain<T, F, 0>(d, d, a, c, n);
+}
+
+void LanesSum(void* d, const void* a, const void*, const void*, int64_t n) {
+  auto* sums = static_cast<double*>(d);
+  const auto* x = static_cast<const float*>(a);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<double>(x[i]);
+}
+
+template <class T>
+Fn LanesOf(uint32_t op) {
+  if (op == MYC_K_MAX) return LanesPick<T, std::conditional_t<kFloats<T>, Max, MaxWhole>>;
+  if (op == MYC_K_MIN) return LanesPick<T, std::conditional_t<kFloats<T>, Min, MinWhole>>;
+  return nullptr;
+}
+
+Fn Lanes(uint32_t op, uint32_t cls) {
+  const bool sum = op == MYC_K_SUM;
+  switch (cls) {
+    case MYC_K_F32: return sum ? LanesSum : LanesOf<float>(op);
+    case MYC_K_F64: return sum ? LanesPick<double, Add> : LanesOf<double>(op);
+    case MYC_K_I64: return sum ? LanesPick<int64_t, Add> : LanesOf<int64_t>(op);
+    case MYC_K_B8: return LanesOf<uint8_t>(op);
+  }
+  return nullptr;
+}
+
+constexpr Tiles kTiles = {Compute, Cast, Round, Fold, Lanes, LoadOf, StoreOf, Index};
+
+}  // namespace
+
+#if defined(CPU_CAPABILITY_AVX512)
+const Tiles& TilesAvx512() { return kTiles; }
+#elif defined(CPU_CAPABILITY_AVX2)
+const Tiles& TilesAvx2() { return kTiles; }
+#else
+const Tiles& TilesDefault() { return kTiles; }
+#endif
+
+}  // namespace mycelya::exec::kernel
