@@ -126,12 +126,25 @@ func (c *coder) convert(r uint64, from, to ir.DType) uint64 {
 	a, b := class(from), class(to)
 	if a != b {
 		r = c.emit(kernel.Instr{Op: kernel.Cast, Class: b, A: r})
+		if (a == kernel.F32 || a == kernel.F64) && (to == ir.I32 || to == ir.I16 || to == ir.I8) {
+			r = c.to32(r)
+		}
 	}
 	exact := a == b && (!narrow(to) || from == ir.U8 && (to == ir.I16 || to == ir.I32) || from == ir.I8 && (to == ir.I16 || to == ir.I32) || from == ir.I16 && to == ir.I32)
 	if exact || a == kernel.B8 { // 0 and 1 are in all
 		return r
 	}
 	return c.round(r, to)
+}
+
+// to32 makes an integer that a float has become what x86 gives where it converts to 32 bits: the least one, of what doesn't fit.
+func (c *coder) to32(r uint64) uint64 {
+	least := c.emit(kernel.Instr{Op: kernel.Const, Class: kernel.I64, A: uint64(math.MaxUint64 - math.MaxInt32)})
+	most := c.emit(kernel.Instr{Op: kernel.Const, Class: kernel.I64, A: math.MaxInt32})
+	below := c.emit(kernel.Instr{Op: kernel.Lt, Class: kernel.B8, A: r, B: least})
+	above := c.emit(kernel.Instr{Op: kernel.Gt, Class: kernel.B8, A: r, B: most})
+	out := c.emit(kernel.Instr{Op: kernel.Or, Class: kernel.B8, A: below, B: above})
+	return c.emit(kernel.Instr{Op: kernel.Where, Class: kernel.I64, A: out, B: least, C: r})
 }
 
 // operand is the register of argument index of a node, in a dtype.
@@ -298,8 +311,9 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 	switch op {
 	case ir.OpLogicalNot:
 		return c.emit(kernel.Instr{Op: kernel.Not, Class: kernel.B8, A: c.operand(id, 0, ir.Bool)})
-	case ir.OpLogicalAnd, ir.OpLogicalOr, ir.OpLogicalXor:
-		d = ir.Bool
+	case ir.OpLogicalAnd, ir.OpLogicalOr, ir.OpLogicalXor: // of what they are in the dtype in which they meet
+		x, y := c.convert(c.operand(id, 0, d), d, ir.Bool), c.convert(c.operand(id, 1, d), d, ir.Bool)
+		return c.emit(kernel.Instr{Op: binaryOps[op], Class: kernel.B8, A: x, B: y})
 	case ir.OpIsNaN:
 		if !d.Is(ir.Floats) {
 			return c.constant(ir.Arg{Kind: ir.ArgBool}, ir.Bool)

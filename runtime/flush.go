@@ -282,7 +282,7 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	}
 	var compiled *codegen.Compiled
 	if err == nil {
-		compiled, err = codegen.Compile(g, c.options())
+		compiled, err = codegen.Compile(g, c.options(s.kernels()))
 	}
 	if err == nil {
 		compiled.Program.Key = v.key[:]
@@ -294,6 +294,13 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	}
 	shown.Plan(g, compiled)
 	return c, compiled, nil
+}
+
+// kernels says whether the worker computes groups: on a CPU it does.
+func (s *session) kernels() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hello.GetDevice() == "cpu"
 }
 
 // acceptable says whether a worker will take a program.

@@ -120,12 +120,12 @@ func (s *Settings) passes(watch *dump.Program) passes.Options {
 }
 
 // options are codegen's for a trace of which this is known.
-func (c *Captured) options() codegen.Options {
+func (c *Captured) options(kernels bool) codegen.Options {
 	scratch := make([]bool, len(c.Changed))
 	for i := range scratch {
 		scratch[i] = c.Changed[i] && c.Inputs[i]
 	}
-	return codegen.Options{Scratch: scratch}
+	return codegen.Options{Scratch: scratch, Kernels: kernels}
 }
 
 // nearest is the variable whose name takes the fewest edits from name.

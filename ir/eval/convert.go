@@ -132,9 +132,11 @@ func toFloat(e elem, from ir.DType) float64 {
 	return float64(e.i)
 }
 
-// toInt truncates. What does not fit in 64 bits has no meaning in C++; here it is what x86 gives.
+// toInt truncates. What does not fit has no meaning in C++; here it is what x86 gives, which converts to 32 or 64 bits at once.
 func toInt(v float64, to ir.DType) int64 {
 	switch {
+	case (to == ir.I32 || to == ir.I16 || to == ir.I8) && !(v > math.MinInt32-1 && v < math.MaxInt32+1):
+		return math.MinInt32
 	case to == ir.U64 && v >= 0x1p63 && v < 0x1p64:
 		return int64(uint64(v-0x1p63) | 1<<63)
 	case v >= -0x1p63 && v < 0x1p63:

@@ -15,6 +15,7 @@ import (
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/tests/graphs"
+	"github.com/mycelya/mycelya/worker/conformance"
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
@@ -98,4 +99,59 @@ func TestKernelsThatWrite(t *testing.T) {
 	})
 	require.Greater(t, kernels, 5, "hardly a graph had kernels: %v", unfused)
 	t.Log(kernels, unfused)
+}
+
+// TestKernelsKeepMeaningInLibtorch runs random graphs on the CPU worker's executor, their groups as operators and as kernels, and compares
+// every byte. Functions whose last place libraries differ in, and sums of floats, which depend on the order, are left to the end-to-end
+// tests, which know tolerances; so graphs with one are only run.
+func TestKernelsKeepMeaningInLibtorch(t *testing.T) {
+	torch, err := conformance.Torch(t).Load()
+	require.NoError(t, err)
+	kernels := 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := graphs.Own(t)
+		after, err := passes.Run(p.Graph, passes.Options{})
+		require.NoError(t, err, p.Graph.String())
+		run := func(kernels bool) (map[uint32][]byte, *codegen.Compiled) {
+			c, err := codegen.Compile(after, codegen.Options{Scratch: make([]bool, 64), Kernels: kernels})
+			require.NoError(t, err, after.String())
+			if !c.Holds(p.Params) {
+				return nil, c
+			}
+			out, _ := runOn(t, torch, c, p.Params, p.Inputs)
+			return out, c
+		}
+		want, _ := run(false)
+		got, c := run(true)
+		kernels += len(c.Program.Kernels)
+		if len(want) == 0 || len(c.Program.Kernels) == 0 || !exact(after) {
+			return
+		}
+		for _, o := range after.Outputs {
+			if after.Types[o.Value].Strides != nil {
+				continue // what lies between the elements is anybody's
+			}
+			if d := after.Types[o.Value].DType; !alike(d, want[o.Slot], got[o.Slot]) {
+				t.Fatalf("storage %d is %x, not %x\n%s\n%s", o.Slot, got[o.Slot], want[o.Slot], after, c.Text())
+			}
+		}
+	})
+	require.Greater(t, kernels, 20)
+}
+
+// exact says whether all libraries compute a graph to the last bit.
+func exact(g *ir.Graph) bool {
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		switch n.Op {
+		case ir.OpSqrt, ir.OpRsqrt, ir.OpExp, ir.OpLog, ir.OpSin, ir.OpCos, ir.OpTanh, ir.OpSigmoid, ir.OpErf, ir.OpExp2, ir.OpLog2, ir.OpLog1p, ir.OpExpm1, ir.OpPow,
+			ir.OpAtan2, ir.OpMean:
+			return false
+		case ir.OpSum, ir.OpAmax, ir.OpAmin, ir.OpMaximum, ir.OpMinimum: // of 0 and -0, which of them depends on the order too
+			if g.Types[n.First].DType.Is(ir.Floats | ir.Complexes) {
+				return false
+			}
+		}
+	}
+	return true
 }
