@@ -10,8 +10,10 @@ namespace {
 
 // Half of a usual first-level cache: the rest is for what is read and written.
 constexpr int64_t kTileMemory = 24 << 10;
-constexpr int64_t kMinTile = 128, kMaxTile = 2048;
+const int64_t kMinTile = 128, kMaxTile = getenv("KT") ? atoi(getenv("KT")) : 2048;
 constexpr int64_t kMaxLanes = 1024;
+// Maps smaller than this lie in the caches.
+constexpr int64_t kFetchPoints = 1 << 18;
 // Folds of fewer points are done in lanes: a tile of so few would be all overhead.
 constexpr int64_t kShortFold = 48;
 
@@ -116,6 +118,7 @@ class Preparer {
     l_.way = Way::kLine;
     l_.units = (w.points + l_.tile - 1) / l_.tile;
     l_.unit_cost = static_cast<double>(std::min(l_.tile, w.points)) * static_cast<double>(c_.cost);
+    l_.fetches = w.points >= kFetchPoints && !getenv("NF");
     if (k_.frames.size() == 1 && w.rank >= 2 && w.points > 0) Block();
   }
 

@@ -113,6 +113,7 @@ class Worker {
     }
     for (const Step& s : c_.uniforms) Uniform(s);
     bound_ = nullptr;
+    ahead_.clear();
   }
 
   // A unit from begin to end.
@@ -383,11 +384,25 @@ class Worker {
     return l_->at->operands[operand].data + r.offset * static_cast<int64_t>(c10::elementSize(k_.operands[operand].dtype));
   }
 
+  // While a tile is computed on, which needs no memory, what the next one reads and writes in place is fetched: part i of n.
+  void FetchAhead(size_t i, size_t n) const {
+    for (const Stream& s : ahead_) {
+      const int64_t bytes = s.bytes / static_cast<int64_t>(n);
+      const char* p = s.next + static_cast<int64_t>(i) * bytes;
+      for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
+    }
+  }
+  void Follow(const char* at, int64_t bytes) {
+    if (l_->fetches) following_.push_back({at + 2 * bytes, bytes});
+  }
+
   void RunSteps(const Pass& pass, int64_t n) {
+    following_.clear();
     for (size_t i = 0; i < pass.stores.size(); ++i) {
       const StoreStep& s = pass.stores[i];
       if (s.made == kNone) continue;
       char* direct = l_->direct[i] != 0 ? DirectAt(s.operand) : nullptr;
+      if (direct != nullptr) Follow(direct, n * ClassBytes(c_.nodes[s.from].cls));
       reg_[s.from] = direct != nullptr ? direct : tiles_at_ + pass.offsets[s.made] * l_->tile;
     }
     const FoldStep* fold = pass.folds.data();
@@ -396,11 +411,13 @@ class Worker {
       const Step& s = pass.steps[i];
       if (s.fn != nullptr) {
         Call(s, n);
+        if (!ahead_.empty()) FetchAhead(i, pass.steps.size());
       } else {
         const uint32_t operand = c_.nodes[s.node].operand;
         const bool kept = pass.offsets[i] == kNone;
         char* slot = kept ? reg_[s.node] : tiles_at_ + pass.offsets[i] * l_->tile;
         reg_[s.node] = Read(operand, SpotOf(operand), !kept && !s.copied, slot);
+        if (reg_[s.node] != slot) Follow(reg_[s.node], n * ClassBytes(c_.nodes[s.node].cls));
       }
       for (; fold != folds_end && fold->after == i; ++fold) fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
     }
@@ -411,11 +428,18 @@ class Worker {
                         reg_[s.from] != tiles_at_ + pass.offsets[s.made] * l_->tile;
       if (!done) Write(s.operand, reg_[s.from], SpotOf(s.operand), false);
     }
+    ahead_.swap(following_);
   }
+
+  struct Stream {
+    const char* next;
+    int64_t bytes;
+  };
 
   const Kernel& k_;
   const Kernel::Code& c_;
   const Tiles& tiles_;
+  std::vector<Stream> ahead_, following_;  // of the tile before, of this one
   const Launch* l_ = nullptr;
   const Order* o_ = nullptr;
   const Pass* bound_ = nullptr;

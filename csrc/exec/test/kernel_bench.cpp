@@ -60,7 +60,7 @@ void Elementwise(int64_t n) {
     c.Store(to, c.Op(MYC_K_ADD, MYC_K_F32, c.Op(MYC_K_ADD, MYC_K_F32, a, b), d));
     const auto k = c.Parse();
     const Instance i(sizes, {x, out});
-    Print("transcendental chain", Times({[&] { Run(*k, {&i}); },
+    Print("transcendental chain", Times({[&] { RunOn(*k, {&i}); },
                                          [&] {
                                            at::mul_out(const_cast<at::Tensor&>(reference), x, y);
                                          }}), "at::mul_out");
@@ -77,7 +77,7 @@ void Elementwise(int64_t n) {
     c.Store(to, c.Op(MYC_K_MUL, MYC_K_F32, v, s));
     const auto k = c.Parse();
     const Instance i(sizes, {x, y, out});
-    Print("arithmetic chain", Times({[&] { Run(*k, {&i}); },
+    Print("arithmetic chain", Times({[&] { RunOn(*k, {&i}); },
                                      [&] { at::add_out(const_cast<at::Tensor&>(reference), x, y); }}), "at::add_out");
   }
 }
@@ -92,7 +92,7 @@ void Transposed(int64_t n) {
   c.Store(to, c.Op(MYC_K_ADD, MYC_K_F32, r, c.Load(y, MYC_K_F32)));
   const auto k = c.Parse();
   const Instance i(sizes, {a, b, out});
-  Print("a + b.t()", Times({[&] { Run(*k, {&i}); }, [&] { at::add_out(reference, a, b); }}), "at::add_out");
+  Print("a + b.t()", Times({[&] { RunOn(*k, {&i}); }, [&] { at::add_out(reference, a, b); }}), "at::add_out");
 }
 
 void Folds(int64_t rows, int64_t cols) {
@@ -107,7 +107,7 @@ void Folds(int64_t rows, int64_t cols) {
     c.Store(to, c.Op(MYC_K_DIV, MYC_K_F32, e, c.Op(MYC_K_SUM, MYC_K_F32, e)));
     const auto k = c.Parse();
     const Instance i(sizes, {x, out});
-    Print("softmax", Times({[&] { Run(*k, {&i}); }, [&] { at::_softmax_out(reference, x, 1, false); }}), "at::_softmax_out");
+    Print("softmax", Times({[&] { RunOn(*k, {&i}); }, [&] { at::_softmax_out(reference, x, 1, false); }}), "at::_softmax_out");
   }
   {
     const at::Tensor w = at::randn({cols}), b = at::randn({cols}), mean = at::zeros({rows, 1}), rstd = at::zeros({rows, 1});
@@ -127,7 +127,7 @@ void Folds(int64_t rows, int64_t cols) {
     c.Store(to_rstd, s);
     const auto k = c.Parse();
     const Instance i(sizes, {x, w, b, out, mean, rstd});
-    Print("layer norm", Times({[&] { Run(*k, {&i}); },
+    Print("layer norm", Times({[&] { RunOn(*k, {&i}); },
                                [&] { at::native_layer_norm_out(reference, mean2, rstd2, x, {cols}, w, b, 1e-5); }}),
           "at::native_layer_norm_out");
   }
@@ -141,7 +141,7 @@ void Folds(int64_t rows, int64_t cols) {
     const auto k = c.Parse();
     const Instance i(s, {t, sum});
     Print(transposed ? "sum of columns" : "sum of rows",
-          Times({[&] { Run(*k, {&i}); }, [&] { at::sum_out(sum2, t, 1); }}), "at::sum_out");
+          Times({[&] { RunOn(*k, {&i}); }, [&] { at::sum_out(sum2, t, 1); }}), "at::sum_out");
   }
   {
     const at::Tensor t = x.view({-1}), sum = at::zeros({1});
@@ -151,7 +151,7 @@ void Folds(int64_t rows, int64_t cols) {
     c.Store(to, c.Op(MYC_K_SUM, MYC_K_F32, c.Load(in, MYC_K_F32)));
     const auto k = c.Parse();
     const Instance i({t.numel()}, {t, sum});
-    Print("sum of all", Times({[&] { Run(*k, {&i}); }, [&] { at::sum_out(sum2, t, at::IntArrayRef{0}); }}), "at::sum_out");
+    Print("sum of all", Times({[&] { RunOn(*k, {&i}); }, [&] { at::sum_out(sum2, t, at::IntArrayRef{0}); }}), "at::sum_out");
   }
 }
 
@@ -174,7 +174,7 @@ void Many(int count, int64_t n) {
   for (const Instance& i : instances) all.push_back(&i);
   char name[64];
   std::snprintf(name, sizeof name, "%d tensors of %lld", count, static_cast<long long>(n));
-  Print(name, Times({[&] { Run(*k, all); },
+  Print(name, Times({[&] { RunOn(*k, all); },
                      [&] {
                        for (int i = 0; i < count; ++i) xs[i].add_(gs[i], -0.001);
                      }}, 50), "add_");
