@@ -89,6 +89,11 @@ class Worker {
   explicit Worker(const Kernel& k)
       : k_(k), c_(*k.code), tiles_(TilesOfThisCpu()), reg_(c_.nodes.size() + 1), base_(k.operands.size() + c_.index_dims.size()) {
     spots_.resize(std::max<size_t>(k.frames.size(), 2));
+    for (const KernelOperand& o : k.operands) {
+      const bool exact = o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
+      moves_.push_back({tiles_.load(o.dtype), tiles_.store(o.dtype), static_cast<int64_t>(c10::elementSize(o.dtype)),
+                        ClassBytes(ClassOfDtype(o.dtype)), exact});
+    }
   }
 
   void Bind(const Launch& l) {
@@ -215,7 +220,7 @@ class Worker {
     const Node& n = c_.nodes[s.node];
     switch (n.op) {
       case MYC_K_LOAD:
-        tiles_.load(k_.operands[n.operand].dtype)(reg_[s.node], l_->at->operands[n.operand].data, 1, 1, 1, 1);
+        moves_[n.operand].load(reg_[s.node], l_->at->operands[n.operand].data, 1, 1, 1, 1);
         return;
       case MYC_K_NUMBER: {
         const KernelNumber& v = l_->at->numbers[n.bits];
@@ -318,10 +323,6 @@ class Worker {
     return operand < k_.operands.size() ? spots_[k_.operands[operand].frame] : spots_[0];
   }
 
-  static bool Exact(c10::ScalarType d) {
-    return d == c10::ScalarType::Float || d == c10::ScalarType::Double || d == c10::ScalarType::Long;
-  }
-
   // Reads a tile into `slot`, or returns where it lies if it can stay there.
   char* Read(uint32_t operand, const Spot& spot, bool may_stay, char* slot) {
     char* to = slot;
@@ -333,15 +334,13 @@ class Worker {
       }
       return slot;
     }
-    const c10::ScalarType dtype = k_.operands[operand].dtype;
-    const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+    const Moves& m = moves_[operand];
     char* data = l_->at->operands[operand].data;
-    const int64_t width = ClassBytes(ClassOfDtype(dtype));
     for (const Part& part : spot.parts) {
       const Rectangle r = RectangleOf(operand, spot, part);
-      if (may_stay && spot.parts.size() == 1 && r.Dense() && Exact(dtype)) return data + r.offset * bytes;
-      tiles_.load(dtype)(to, data + r.offset * bytes, r.n0, r.s0, r.n1, r.s1);
-      to += part.n0 * part.n1 * width;
+      if (may_stay && m.exact && spot.parts.size() == 1 && r.Dense()) return data + r.offset * m.bytes;
+      m.load(to, data + r.offset * m.bytes, r.n0, r.s0, r.n1, r.s1);
+      to += part.n0 * part.n1 * m.width;
     }
     return slot;
   }
@@ -353,25 +352,22 @@ class Worker {
     } else if (n.operand >= k_.operands.size()) {
       std::memcpy(reg_[s.node], &base_[n.operand], 8);
     } else {
-      const c10::ScalarType dtype = k_.operands[n.operand].dtype;
-      const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
-      tiles_.load(dtype)(reg_[s.node], l_->at->operands[n.operand].data + base_[n.operand] * bytes, 1, 1, 1, 1);
+      const Moves& m = moves_[n.operand];
+      m.load(reg_[s.node], l_->at->operands[n.operand].data + base_[n.operand] * m.bytes, 1, 1, 1, 1);
     }
   }
 
   void Write(uint32_t operand, const char* from, const Spot& spot, bool one) {
-    const c10::ScalarType dtype = k_.operands[operand].dtype;
-    const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
-    const int64_t width = ClassBytes(ClassOfDtype(dtype));
+    const Moves& m = moves_[operand];
     char* data = l_->at->operands[operand].data;
     if (one) {
-      tiles_.store(dtype)(data + base_[operand] * bytes, from, 1, 1, 1, 1);
+      m.store(data + base_[operand] * m.bytes, from, 1, 1, 1, 1);
       return;
     }
     for (const Part& part : spot.parts) {
       const Rectangle r = RectangleOf(operand, spot, part);
-      tiles_.store(dtype)(data + r.offset * bytes, from, r.n0, r.s0, r.n1, r.s1);
-      from += part.n0 * part.n1 * width;
+      m.store(data + r.offset * m.bytes, from, r.n0, r.s0, r.n1, r.s1);
+      from += part.n0 * part.n1 * m.width;
     }
   }
 
@@ -381,7 +377,7 @@ class Worker {
     if (spot.parts.size() != 1) return nullptr;
     const Rectangle r = RectangleOf(operand, spot, spot.parts[0]);
     if (!r.Dense()) return nullptr;
-    return l_->at->operands[operand].data + r.offset * static_cast<int64_t>(c10::elementSize(k_.operands[operand].dtype));
+    return l_->at->operands[operand].data + r.offset * moves_[operand].bytes;
   }
 
   // While a tile is computed on, which needs no memory, what the next one reads and writes in place is fetched: part i of n.
@@ -431,6 +427,12 @@ class Worker {
     ahead_.swap(following_);
   }
 
+  // How an operand's elements go between memory and tiles.
+  struct Moves {
+    MoveFn load, store;
+    int64_t bytes, width;  // of an element in memory, in a tile
+    bool exact;            // a tile is as memory is
+  };
   struct Stream {
     const char* next;
     int64_t bytes;
@@ -439,6 +441,7 @@ class Worker {
   const Kernel& k_;
   const Kernel::Code& c_;
   const Tiles& tiles_;
+  std::vector<Moves> moves_;
   std::vector<Stream> ahead_, following_;  // of the tile before, of this one
   const Launch* l_ = nullptr;
   const Order* o_ = nullptr;
