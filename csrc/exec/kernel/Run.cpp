@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Runs tile programs. A worker is one thread's memory and pointers; what it does is cut into units that don't depend on each
-// other, or, where a fold has too few of them, into parts of the folded points, whose results are folded in order.
+// Runs tile programs. A worker is one thread's memory and pointers; what it does is cut into units that don't depend on
+// each other, or, where a fold has too few of them, into parts of the folded points, whose results are folded in order.
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 
@@ -63,6 +63,15 @@ struct Spot {
   // Points p to p + n.
   void Line(const Walk* w, int64_t p, int64_t n) {
     walk = w;
+    if (w->rank <= 1) {
+      parts.resize(1);
+      parts[0].at[0] = p;
+      parts[0].n0 = n;
+      parts[0].n1 = 1;
+      d0 = static_cast<int>(w->rank) - 1;
+      d1 = -1;
+      return;
+    }
     parts.clear();
     d0 = static_cast<int>(w->rank) - 1;
     d1 = d0 - 1;
@@ -70,13 +79,9 @@ struct Spot {
       Part& part = parts.emplace_back();
       Decode(p, part.at);
       part.n1 = 1;
-      if (w->rank == 0) {
-        part.n0 = n;
-      } else {
-        const int64_t size = w->sizes[d0], at = part.at[d0];
-        part.n0 = std::min(n, size - at);
-        if (at == 0 && n >= size && w->rank > 1) part.n1 = std::min(n / size, w->sizes[d1] - part.at[d1]);
-      }
+      const int64_t size = w->sizes[d0], at = part.at[d0];
+      part.n0 = std::min(n, size - at);
+      if (at == 0 && n >= size) part.n1 = std::min(n / size, w->sizes[d1] - part.at[d1]);
       const int64_t done = part.n0 * part.n1;
       p += done;
       n -= done;
@@ -87,10 +92,15 @@ struct Spot {
 class Worker {
  public:
   explicit Worker(const Kernel& k)
-      : k_(k), c_(*k.code), tiles_(TilesOfThisCpu()), reg_(c_.nodes.size() + 1), base_(k.operands.size() + c_.index_dims.size()) {
+      : k_(k),
+        c_(*k.code),
+        tiles_(TilesOfThisCpu()),
+        reg_(c_.nodes.size() + 1),
+        base_(k.operands.size() + c_.index_dims.size()) {
     spots_.resize(std::max<size_t>(k.frames.size(), 2));
     for (const KernelOperand& o : k.operands) {
-      const bool exact = o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
+      const bool exact =
+          o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
       moves_.push_back({tiles_.load(o.dtype), tiles_.store(o.dtype), static_cast<int64_t>(c10::elementSize(o.dtype)),
                         ClassBytes(ClassOfDtype(o.dtype)), exact});
     }
@@ -142,19 +152,21 @@ class Worker {
   // The parts of a unit of a fold.
   void StartUnit(int64_t unit) {
     const Walk& kept = l_->walks[0];
-    std::fill(base_.begin(), base_.end(), 0);
     if (l_->way == Way::kLanes) {
+      std::fill(base_.begin(), base_.end(), 0);
       const int64_t p = unit * l_->tile;
       n_ = std::min(l_->tile, kept.points - p);
       spots_[0].Line(&kept, p, n_);
       return;
     }
     n_ = 1;
-    spots_[0].Line(&kept, unit, 1);
     int64_t at[MYC_K_MAX_RANK];
+    spots_[0].walk = &kept;
     spots_[0].Decode(unit, at);
-    for (size_t i = 0; i < base_.size(); ++i) {
-      for (uint32_t d = 0; d < kept.rank; ++d) base_[i] += at[d] * kept.strides[i * kept.rank + d];
+    const int64_t* strides = kept.strides.data();
+    for (int64_t& base : base_) {
+      base = 0;
+      for (uint32_t d = 0; d < kept.rank; ++d) base += at[d] * *strides++;
     }
   }
   void Rows(const Pass& pass) {
@@ -211,9 +223,7 @@ class Worker {
  private:
   char* Sums(const FoldStep& f) const { return folds_ + f.at * lanes_; }
 
-  void Call(const Step& s, int64_t n) {
-    s.fn(reg_[s.node], At(s.from[0]), At(s.from[1]), At(s.from[2]), n);
-  }
+  void Call(const Step& s, int64_t n) { s.fn(reg_[s.node], At(s.from[0]), At(s.from[1]), At(s.from[2]), n); }
   const char* At(uint32_t node) const { return node == kNone ? nullptr : reg_[node]; }
 
   void Uniform(const Step& s) {
@@ -239,10 +249,14 @@ class Worker {
   void Put(uint32_t node, T v) {
     const auto put = [this, node](auto value) { std::memcpy(reg_[node], &value, sizeof value); };
     switch (c_.nodes[node].cls) {
-      case MYC_K_F32: return put(static_cast<float>(v));
-      case MYC_K_F64: return put(static_cast<double>(v));
-      case MYC_K_I64: return put(Whole(v));
-      default: return put(static_cast<uint8_t>(v != 0));
+      case MYC_K_F32:
+        return put(static_cast<float>(v));
+      case MYC_K_F64:
+        return put(static_cast<double>(v));
+      case MYC_K_I64:
+        return put(Whole(v));
+      default:
+        return put(static_cast<uint8_t>(v != 0));
     }
   }
   static int64_t Whole(int64_t v) { return v; }
@@ -303,7 +317,8 @@ class Worker {
   Rectangle RectangleOf(uint32_t operand, const Spot& spot, const Part& part) const {
     const Walk& w = *spot.walk;
     const int64_t* strides = w.strides.data() + static_cast<size_t>(operand) * w.rank;
-    Rectangle r{base_[operand], part.n0, spot.d0 < 0 ? 0 : strides[spot.d0], part.n1, spot.d1 < 0 ? 0 : strides[spot.d1]};
+    Rectangle r{base_[operand], part.n0, spot.d0 < 0 ? 0 : strides[spot.d0], part.n1,
+                spot.d1 < 0 ? 0 : strides[spot.d1]};
     for (uint32_t d = 0; d < w.rank; ++d) r.offset += part.at[d] * strides[d];
     if (r.n0 == 1) {
       r.n0 = r.n1;
@@ -380,7 +395,8 @@ class Worker {
     return l_->at->operands[operand].data + r.offset * moves_[operand].bytes;
   }
 
-  // While a tile is computed on, which needs no memory, what the next one reads and writes in place is fetched: part i of n.
+  // While a tile is computed on, which needs no memory, what the next one reads and writes in place is fetched: part i
+  // of n.
   void FetchAhead(size_t i, size_t n) const {
     for (const Stream& s : ahead_) {
       const int64_t bytes = s.bytes / static_cast<int64_t>(n);
@@ -415,13 +431,14 @@ class Worker {
         reg_[s.node] = Read(operand, SpotOf(operand), !kept && !s.copied, slot);
         if (reg_[s.node] != slot) Follow(reg_[s.node], n * ClassBytes(c_.nodes[s.node].cls));
       }
-      for (; fold != folds_end && fold->after == i; ++fold) fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
+      for (; fold != folds_end && fold->after == i; ++fold)
+        fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
     }
     for (; fold != folds_end; ++fold) fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
     for (size_t i = 0; i < pass.stores.size(); ++i) {
       const StoreStep& s = pass.stores[i];
-      const bool done = s.made != kNone && l_->direct[i] != 0 &&
-                        reg_[s.from] != tiles_at_ + pass.offsets[s.made] * l_->tile;
+      const bool done =
+          s.made != kNone && l_->direct[i] != 0 && reg_[s.from] != tiles_at_ + pass.offsets[s.made] * l_->tile;
       if (!done) Write(s.operand, reg_[s.from], SpotOf(s.operand), false);
     }
     ahead_.swap(following_);
@@ -447,9 +464,9 @@ class Worker {
   const Order* o_ = nullptr;
   const Pass* bound_ = nullptr;
   Memory memory_;
-  std::vector<char*> reg_;      // by node: where its value or tile is
-  std::vector<int64_t> base_;   // by operand: offset of the spot's origin, in elements
-  std::vector<Spot> spots_;     // of a map: by frame; of a fold: kept, folded
+  std::vector<char*> reg_;     // by node: where its value or tile is
+  std::vector<int64_t> base_;  // by operand: offset of the spot's origin, in elements
+  std::vector<Spot> spots_;    // of a map: by frame; of a fold: kept, folded
   int64_t lanes_ = 1, n_ = 1, kept_points_ = 0;
   char *uniforms_ = nullptr, *rows_ = nullptr, *folds_ = nullptr, *tiles_at_ = nullptr, *kept_ = nullptr;
 };
@@ -531,7 +548,8 @@ void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances) {
       const Launch& l = *cut[i];
       // The same sum for the end of one thread's units and the start of the next one's.
       const auto unit = [&](double at) {
-        return std::clamp(static_cast<int64_t>(std::ceil((at - starts[i]) / l.unit_cost)), static_cast<int64_t>(0), l.units);
+        return std::clamp(static_cast<int64_t>(std::ceil((at - starts[i]) / l.unit_cost)), static_cast<int64_t>(0),
+                          l.units);
       };
       const int64_t first = begin == 0 ? 0 : unit(from), last = end == threads ? l.units : unit(to);
       if (first >= last) continue;

@@ -6,16 +6,16 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/cpu/vec/vec.h>
+#include <ATen/ops/_softmax.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/_softmax.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <ATen/ops/mul.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -83,12 +83,12 @@ void Elementwise(int64_t n) {
     c.Store(to, c.Op(MYC_K_ADD, MYC_K_F32, c.Op(MYC_K_ADD, MYC_K_F32, a, b), d));
     const auto k = c.Parse();
     const Instance i(sizes, {x, out});
-    Print("transcendental chain", {[&] { RunOn(*k, {&i}); },
-                                         [&] { Fused(x, reference); }}, "fused loop");
+    Print("transcendental chain", {[&] { RunOn(*k, {&i}); }, [&] { Fused(x, reference); }}, "fused loop");
   }
   {
     Code c({1});
-    const uint64_t in = c.Of(x, MYC_K_READ, sizes), two = c.Of(y, MYC_K_READ, sizes), to = c.Of(out, MYC_K_WRITE, sizes);
+    const uint64_t in = c.Of(x, MYC_K_READ, sizes), two = c.Of(y, MYC_K_READ, sizes),
+                   to = c.Of(out, MYC_K_WRITE, sizes);
     const uint64_t r = c.Load(in, MYC_K_F32), s = c.Load(two, MYC_K_F32);
     uint64_t v = c.Op(MYC_K_MUL, MYC_K_F32, r, Constant(c, 1.001));
     v = c.Op(MYC_K_ADD, MYC_K_F32, v, s);
@@ -98,8 +98,7 @@ void Elementwise(int64_t n) {
     c.Store(to, c.Op(MYC_K_MUL, MYC_K_F32, v, s));
     const auto k = c.Parse();
     const Instance i(sizes, {x, y, out});
-    Print("arithmetic chain", {[&] { RunOn(*k, {&i}); },
-                                     [&] { at::add_out(reference, x, y); }}, "at::add_out");
+    Print("arithmetic chain", {[&] { RunOn(*k, {&i}); }, [&] { at::add_out(reference, x, y); }}, "at::add_out");
   }
 }
 
@@ -131,7 +130,8 @@ void Folds(int64_t rows, int64_t cols) {
     Print("softmax", {[&] { RunOn(*k, {&i}); }, [&] { at::_softmax_out(reference, x, 1, false); }}, "at::_softmax_out");
   }
   {
-    const at::Tensor w = at::randn({cols}), b = at::randn({cols}), mean = at::zeros({rows, 1}), rstd = at::zeros({rows, 1});
+    const at::Tensor w = at::randn({cols}), b = at::randn({cols}), mean = at::zeros({rows, 1}),
+                     rstd = at::zeros({rows, 1});
     at::Tensor mean2 = at::zeros({rows, 1}), rstd2 = at::zeros({rows, 1});
     Code c({2}, 1);
     const uint64_t in = c.Of(x, MYC_K_READ, sizes), wt = c.Of(w, MYC_K_READ, sizes), bt = c.Of(b, MYC_K_READ, sizes);
@@ -148,9 +148,10 @@ void Folds(int64_t rows, int64_t cols) {
     c.Store(to_rstd, s);
     const auto k = c.Parse();
     const Instance i(sizes, {x, w, b, out, mean, rstd});
-    Print("layer norm", {[&] { RunOn(*k, {&i}); },
-                               [&] { at::native_layer_norm_out(reference, mean2, rstd2, x, {cols}, w, b, 1e-5); }},
-          "at::native_layer_norm_out");
+    Print(
+        "layer norm",
+        {[&] { RunOn(*k, {&i}); }, [&] { at::native_layer_norm_out(reference, mean2, rstd2, x, {cols}, w, b, 1e-5); }},
+        "at::native_layer_norm_out");
   }
   for (const bool transposed : {false, true}) {
     const at::Tensor t = transposed ? x.t() : x;
@@ -161,8 +162,8 @@ void Folds(int64_t rows, int64_t cols) {
     c.Store(to, c.Op(MYC_K_SUM, MYC_K_F32, c.Load(in, MYC_K_F32)));
     const auto k = c.Parse();
     const Instance i(s, {t, sum});
-    Print(transposed ? "sum of columns" : "sum of rows",
-          {[&] { RunOn(*k, {&i}); }, [&] { at::sum_out(sum2, t, 1); }}, "at::sum_out");
+    Print(transposed ? "sum of columns" : "sum of rows", {[&] { RunOn(*k, {&i}); }, [&] { at::sum_out(sum2, t, 1); }},
+          "at::sum_out");
   }
   {
     const at::Tensor t = x.view({-1}), sum = at::zeros({1});
@@ -185,20 +186,24 @@ void Many(int count, int64_t n) {
   for (int i = 0; i < count; ++i) {
     xs.push_back(at::randn({n}));
     gs.push_back(at::randn({n}));
-    instances.emplace_back(sizes, std::vector<at::Tensor>{xs.back(), gs.back()}, std::vector<KernelNumber>{{false, -0.001, 0}});
+    instances.emplace_back(sizes, std::vector<at::Tensor>{xs.back(), gs.back()},
+                           std::vector<KernelNumber>{{false, -0.001, 0}});
   }
   const uint64_t x = c.Of(xs[0], MYC_K_READ | MYC_K_WRITE, sizes), g = c.Of(gs[0], MYC_K_READ, sizes);
-  const uint64_t r = c.Load(x, MYC_K_F32), d = c.Op(MYC_K_MUL, MYC_K_F32, c.Load(g, MYC_K_F32), c.Op(MYC_K_NUMBER, MYC_K_F32, c.Number()));
+  const uint64_t r = c.Load(x, MYC_K_F32),
+                 d = c.Op(MYC_K_MUL, MYC_K_F32, c.Load(g, MYC_K_F32), c.Op(MYC_K_NUMBER, MYC_K_F32, c.Number()));
   c.Store(x, c.Op(MYC_K_ADD, MYC_K_F32, r, d));
   const auto k = c.Parse();
   std::vector<const Instance*> all;
   for (const Instance& i : instances) all.push_back(&i);
   char name[64];
   std::snprintf(name, sizeof name, "%d tensors of %lld", count, static_cast<long long>(n));
-  Print(name, {[&] { RunOn(*k, all); },
-                     [&] {
-                       for (int i = 0; i < count; ++i) xs[i].add_(gs[i], -0.001);
-                     }}, "add_", 50);
+  Print(name,
+        {[&] { RunOn(*k, all); },
+         [&] {
+           for (int i = 0; i < count; ++i) xs[i].add_(gs[i], -0.001);
+         }},
+        "add_", 50);
 }
 
 }  // namespace

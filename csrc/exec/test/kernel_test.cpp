@@ -3,6 +3,7 @@
 //
 // Kernels against ATen, op by op and as whole loop nests, and what ParseKernel and Fits refuse.
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/arange.h>
@@ -14,7 +15,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ void ExpectSame(const at::Tensor& got, const at::Tensor& want, double ulps, cons
     EXPECT_TRUE(got.reshape(-1).equal(want.reshape(-1))) << what;
     return;
   }
-  const double epsilon = got.scalar_type() == T::Double ? 0x1p-52
+  const double epsilon = got.scalar_type() == T::Double  ? 0x1p-52
                          : got.scalar_type() == T::Float ? 0x1p-23
                          : got.scalar_type() == T::Half  ? 0x1p-10
                                                          : 0x1p-7;
@@ -57,7 +57,8 @@ void ExpectSame(const at::Tensor& got, const at::Tensor& want, double ulps, cons
     const double a = At(g, i), b = At(w, i);
     if ((std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b))) continue;
     const double error = std::abs(a - b), small = got.scalar_type() == T::Double ? 1e-307 : 1e-37;
-    const bool close = (ulps > 0 || slack > 0) && error <= std::max(ulps * epsilon, slack) * std::max(std::abs(b), small) + slack;
+    const bool close =
+        (ulps > 0 || slack > 0) && error <= std::max(ulps * epsilon, slack) * std::max(std::abs(b), small) + slack;
     ASSERT_TRUE(close) << what << " element " << i << ": " << a << ", not " << b;
   }
 }
@@ -93,27 +94,48 @@ struct Row {
   double ulps;
 };
 const Row kRows[] = {
-    {MYC_K_NEG, "aten::neg", "", 1, 0},           {MYC_K_ABS, "aten::abs", "", 1, 0},
-    {MYC_K_SQRT, "aten::sqrt", "", 1, 1},         {MYC_K_RSQRT, "aten::rsqrt", "", 1, 2},
-    {MYC_K_EXP, "aten::exp", "", 1, 2},           {MYC_K_LOG, "aten::log", "", 1, 2},
-    {MYC_K_SIN, "aten::sin", "", 1, 2},           {MYC_K_COS, "aten::cos", "", 1, 2},
-    {MYC_K_TANH, "aten::tanh", "", 1, 2},         {MYC_K_SIGMOID, "aten::sigmoid", "", 1, 2},
-    {MYC_K_RELU, "aten::relu", "", 1, 0},         {MYC_K_RECIPROCAL, "aten::reciprocal", "", 1, 0},
-    {MYC_K_FLOOR, "aten::floor", "", 1, 0},       {MYC_K_CEIL, "aten::ceil", "", 1, 0},
-    {MYC_K_SIGN, "aten::sign", "", 1, 0},         {MYC_K_ERF, "aten::erf", "", 1, 2},
-    {MYC_K_EXP2, "aten::exp2", "", 1, 2},         {MYC_K_LOG2, "aten::log2", "", 1, 2},
-    {MYC_K_LOG1P, "aten::log1p", "", 1, 2},       {MYC_K_EXPM1, "aten::expm1", "", 1, 2},
-    {MYC_K_TRUNC, "aten::trunc", "", 1, 0},       {MYC_K_NEAREST, "aten::round", "", 1, 0},
-    {MYC_K_ISNAN, "aten::isnan", "", 1, 0},       {MYC_K_NOT, "aten::bitwise_not", "", 1, 0},
-    {MYC_K_ADD, "aten::add", "Tensor", 2, 0},     {MYC_K_SUB, "aten::sub", "Tensor", 2, 0},
-    {MYC_K_MUL, "aten::mul", "Tensor", 2, 0},     {MYC_K_DIV, "aten::div", "Tensor", 2, 0},
-    {MYC_K_POW, "aten::pow", "Tensor_Tensor", 2, 2}, {MYC_K_MAXIMUM, "aten::maximum", "", 2, 0},
-    {MYC_K_MINIMUM, "aten::minimum", "", 2, 0},   {MYC_K_EQ, "aten::eq", "Tensor", 2, 0},
-    {MYC_K_NE, "aten::ne", "Tensor", 2, 0},       {MYC_K_LT, "aten::lt", "Tensor", 2, 0},
-    {MYC_K_LE, "aten::le", "Tensor", 2, 0},       {MYC_K_GT, "aten::gt", "Tensor", 2, 0},
-    {MYC_K_GE, "aten::ge", "Tensor", 2, 0},       {MYC_K_AND, "aten::bitwise_and", "Tensor", 2, 0},
-    {MYC_K_OR, "aten::bitwise_or", "Tensor", 2, 0}, {MYC_K_XOR, "aten::bitwise_xor", "Tensor", 2, 0},
-    {MYC_K_ATAN2, "aten::atan2", "", 2, 2},       {MYC_K_FMOD, "aten::fmod", "Tensor", 2, 0},
+    {MYC_K_NEG, "aten::neg", "", 1, 0},
+    {MYC_K_ABS, "aten::abs", "", 1, 0},
+    {MYC_K_SQRT, "aten::sqrt", "", 1, 1},
+    {MYC_K_RSQRT, "aten::rsqrt", "", 1, 2},
+    {MYC_K_EXP, "aten::exp", "", 1, 2},
+    {MYC_K_LOG, "aten::log", "", 1, 2},
+    {MYC_K_SIN, "aten::sin", "", 1, 2},
+    {MYC_K_COS, "aten::cos", "", 1, 2},
+    {MYC_K_TANH, "aten::tanh", "", 1, 2},
+    {MYC_K_SIGMOID, "aten::sigmoid", "", 1, 2},
+    {MYC_K_RELU, "aten::relu", "", 1, 0},
+    {MYC_K_RECIPROCAL, "aten::reciprocal", "", 1, 0},
+    {MYC_K_FLOOR, "aten::floor", "", 1, 0},
+    {MYC_K_CEIL, "aten::ceil", "", 1, 0},
+    {MYC_K_SIGN, "aten::sign", "", 1, 0},
+    {MYC_K_ERF, "aten::erf", "", 1, 2},
+    {MYC_K_EXP2, "aten::exp2", "", 1, 2},
+    {MYC_K_LOG2, "aten::log2", "", 1, 2},
+    {MYC_K_LOG1P, "aten::log1p", "", 1, 2},
+    {MYC_K_EXPM1, "aten::expm1", "", 1, 2},
+    {MYC_K_TRUNC, "aten::trunc", "", 1, 0},
+    {MYC_K_NEAREST, "aten::round", "", 1, 0},
+    {MYC_K_ISNAN, "aten::isnan", "", 1, 0},
+    {MYC_K_NOT, "aten::bitwise_not", "", 1, 0},
+    {MYC_K_ADD, "aten::add", "Tensor", 2, 0},
+    {MYC_K_SUB, "aten::sub", "Tensor", 2, 0},
+    {MYC_K_MUL, "aten::mul", "Tensor", 2, 0},
+    {MYC_K_DIV, "aten::div", "Tensor", 2, 0},
+    {MYC_K_POW, "aten::pow", "Tensor_Tensor", 2, 2},
+    {MYC_K_MAXIMUM, "aten::maximum", "", 2, 0},
+    {MYC_K_MINIMUM, "aten::minimum", "", 2, 0},
+    {MYC_K_EQ, "aten::eq", "Tensor", 2, 0},
+    {MYC_K_NE, "aten::ne", "Tensor", 2, 0},
+    {MYC_K_LT, "aten::lt", "Tensor", 2, 0},
+    {MYC_K_LE, "aten::le", "Tensor", 2, 0},
+    {MYC_K_GT, "aten::gt", "Tensor", 2, 0},
+    {MYC_K_GE, "aten::ge", "Tensor", 2, 0},
+    {MYC_K_AND, "aten::bitwise_and", "Tensor", 2, 0},
+    {MYC_K_OR, "aten::bitwise_or", "Tensor", 2, 0},
+    {MYC_K_XOR, "aten::bitwise_xor", "Tensor", 2, 0},
+    {MYC_K_ATAN2, "aten::atan2", "", 2, 2},
+    {MYC_K_FMOD, "aten::fmod", "Tensor", 2, 0},
     {MYC_K_REMAINDER, "aten::remainder", "Tensor", 2, 0},
 };
 
@@ -157,7 +179,8 @@ TEST(Kernel, Ops) {
           const uint64_t p = c.Of(a, MYC_K_READ, x.sizes().vec()), q = c.Of(b, MYC_K_READ, x.sizes().vec());
           const uint64_t to = c.Of(out, MYC_K_WRITE, x.sizes().vec());
           const uint64_t r = c.Load(p, cls), s = c.Load(q, cls);
-          c.Store(to, c.Op(row.op, Truth(row.op) ? static_cast<uint64_t>(MYC_K_B8) : cls, r, row.operands == 2 ? s : 0));
+          c.Store(to,
+                  c.Op(row.op, Truth(row.op) ? static_cast<uint64_t>(MYC_K_B8) : cls, r, row.operands == 2 ? s : 0));
           RunOn(c, Instance(x.sizes().vec(), {a, b, out}));
           std::vector<c10::IValue> args = {a};
           if (row.operands == 2) args.emplace_back(b.expand_as(x));
@@ -169,13 +192,30 @@ TEST(Kernel, Ops) {
             want = NoSign(want);
             got = NoSign(got);
           }
-          ExpectSame(got, want, row.ulps, std::string(row.name) + " of " + c10::toString(dtype) + " shape " + std::to_string(one));
+          ExpectSame(got, want, row.ulps,
+                     std::string(row.name) + " of " + c10::toString(dtype) + " shape " + std::to_string(one));
           if (testing::Test::HasFatalFailure()) break;
         }
       }
     }
   }
   EXPECT_EQ(tried, 39 * 2 + 24 + 14);
+}
+
+// Division by one value is not done by dividing, where that is exact.
+TEST(Kernel, DivisionByOne) {
+  for (int i = 0; i < 200; ++i) {
+    const int64_t n = 20000 + i;
+    const at::Tensor x = at::randn({n}) * std::ldexp(1.0, (i % 13 - 6) * 11),
+                     y = at::randn({1}) * std::ldexp(1.0, (i % 11 - 5) * 13);
+    const at::Tensor out = at::empty_like(x);
+    Code c({1});
+    const uint64_t p = c.Of(x, MYC_K_READ, {n}), q = c.Of(y, MYC_K_READ, {n}), to = c.Of(out, MYC_K_WRITE, {n});
+    const uint64_t r = c.Load(p, MYC_K_F32);
+    c.Store(to, c.Op(MYC_K_DIV, MYC_K_F32, r, c.Load(q, MYC_K_F32)));
+    RunOn(c, Instance({n}, {x, y, out}));
+    ASSERT_TRUE(out.equal(Call("aten::div", "Tensor", {x, y.expand({n}).contiguous()})));
+  }
 }
 
 TEST(Kernel, Where) {
@@ -197,7 +237,8 @@ TEST(Kernel, Where) {
 }
 
 TEST(Kernel, CastsAndRounds) {
-  const std::vector<T> dtypes = {T::Float, T::Double, T::Half, T::BFloat16, T::Long, T::Int, T::Short, T::Char, T::Byte, T::Bool};
+  const std::vector<T> dtypes = {T::Float, T::Double, T::Half, T::BFloat16, T::Long,
+                                 T::Int,   T::Short,  T::Char, T::Byte,     T::Bool};
   for (const T from : dtypes) {
     for (const T to : dtypes) {
       at::Tensor x = Specials(from, 0);
@@ -206,10 +247,13 @@ TEST(Kernel, CastsAndRounds) {
         x = at::randint(0, 127, {3000}, at::kLong).to(T::Double).add(0.25).to(from);
       }
       const at::Tensor out = at::zeros(x.sizes(), x.options().dtype(to));
-      const at::Tensor rounded = at::zeros(x.sizes(), x.options().dtype(ClassOf(to) == MYC_K_F32 ? T::Float : ClassOf(to) == MYC_K_I64 ? T::Long : to));
+      const at::Tensor rounded = at::zeros(x.sizes(), x.options().dtype(ClassOf(to) == MYC_K_F32   ? T::Float
+                                                                        : ClassOf(to) == MYC_K_I64 ? T::Long
+                                                                                                   : to));
       Code c({1});
       const std::vector<int64_t> sizes = x.sizes().vec();
-      const uint64_t in = c.Of(x, MYC_K_READ, sizes), o = c.Of(out, MYC_K_WRITE, sizes), p = c.Of(rounded, MYC_K_WRITE, sizes);
+      const uint64_t in = c.Of(x, MYC_K_READ, sizes), o = c.Of(out, MYC_K_WRITE, sizes),
+                     p = c.Of(rounded, MYC_K_WRITE, sizes);
       uint64_t r = c.Load(in, ClassOf(from));
       if (ClassOf(from) != ClassOf(to)) r = c.Op(MYC_K_CAST, ClassOf(to), r);
       c.Store(o, r);
@@ -256,16 +300,18 @@ at::Tensor Layout(const std::vector<int64_t>& sizes, int kind, T dtype) {
 }
 
 TEST(Kernel, Layouts) {
-  const std::vector<std::vector<int64_t>> shapes = {{1},      {7},       {1000},    {5, 3},      {1, 9},    {300, 2},     {2, 3000},
-                                                    {64, 64}, {129, 65}, {3, 5, 7}, {17, 1, 33}, {0, 4},    {4, 0, 3},    {2, 2, 2, 2},
-                                                    {9, 40, 3, 11}, {70, 1100}};
+  const std::vector<std::vector<int64_t>> shapes = {
+      {1},       {7},       {1000},      {5, 3}, {1, 9},    {300, 2},     {2, 3000},      {64, 64},
+      {129, 65}, {3, 5, 7}, {17, 1, 33}, {0, 4}, {4, 0, 3}, {2, 2, 2, 2}, {9, 40, 3, 11}, {70, 1100}};
   for (const auto& sizes : shapes) {
     for (const T dtype : {T::Float, T::BFloat16, T::Int, T::Double, T::Char}) {
       for (int kind = 0; kind < 36; ++kind) {
         const int out_kind = kind % 4;
-        const at::Tensor a = Layout(sizes, kind % 6, dtype), b = Layout(sizes, kind / 6, dtype), out = Layout(sizes, out_kind, dtype);
+        const at::Tensor a = Layout(sizes, kind % 6, dtype), b = Layout(sizes, kind / 6, dtype),
+                         out = Layout(sizes, out_kind, dtype);
         Code c({sizes.size()});
-        const uint64_t p = c.Of(a, MYC_K_READ, sizes), q = c.Of(b, MYC_K_READ, sizes), to = c.Of(out, MYC_K_WRITE, sizes);
+        const uint64_t p = c.Of(a, MYC_K_READ, sizes), q = c.Of(b, MYC_K_READ, sizes),
+                       to = c.Of(out, MYC_K_WRITE, sizes);
         const uint64_t x = c.Load(p, ClassOf(dtype)), y = c.Load(q, ClassOf(dtype));
         c.Store(to, c.Op(MYC_K_SUB, ClassOf(dtype), x, y));
         RunOn(c, Instance(sizes, {a, b, out}));
@@ -296,7 +342,8 @@ TEST(Kernel, InPlaceAndSwap) {
   for (const int64_t n : {1, 63, 5000}) {
     const at::Tensor x = at::randn({n}), y = at::randn({n}), x0 = x.clone(), y0 = y.clone();
     Code c({1});
-    const uint64_t p = c.Of(x, MYC_K_READ | MYC_K_WRITE, {n}), q = c.Of(y, MYC_K_READ, {n}), w = c.Of(y, MYC_K_WRITE, {n});
+    const uint64_t p = c.Of(x, MYC_K_READ | MYC_K_WRITE, {n}), q = c.Of(y, MYC_K_READ, {n}),
+                   w = c.Of(y, MYC_K_WRITE, {n});
     const uint64_t r = c.Load(p, MYC_K_F32);
     c.Store(p, c.Load(q, MYC_K_F32));
     c.Store(w, r);
@@ -345,12 +392,13 @@ TEST(Kernel, Folds) {
         const at::Tensor x = Layout(sizes, layout, dtype);
         const uint64_t cls = ClassOf(dtype);
         const T result = cls == MYC_K_F32 ? T::Float : dtype;
-        const at::Tensor sum = at::zeros({sizes[0]}, x.options().dtype(result)), most = at::zeros_like(sum), least = at::zeros_like(sum),
-                         count = at::zeros({sizes[0]}, at::kDouble);
+        const at::Tensor sum = at::zeros({sizes[0]}, x.options().dtype(result)), most = at::zeros_like(sum),
+                         least = at::zeros_like(sum), count = at::zeros({sizes[0]}, at::kDouble);
         Code c({2}, 1);
         const uint64_t in = c.Of(x, MYC_K_READ, sizes);
         std::vector<uint64_t> outs;
-        for (const at::Tensor& t : {sum, most, least, count}) outs.push_back(c.Operand(t.scalar_type(), MYC_K_WRITE, {0}));
+        for (const at::Tensor& t : {sum, most, least, count})
+          outs.push_back(c.Operand(t.scalar_type(), MYC_K_WRITE, {0}));
         const uint64_t r = c.Load(in, cls);
         const bool empty = sizes[1] == 0 && sizes[0] != 0;
         c.Store(outs[0], cls == MYC_K_B8 ? c.Op(MYC_K_CONST, cls) : c.Op(MYC_K_SUM, cls, r));
@@ -358,7 +406,8 @@ TEST(Kernel, Folds) {
         c.Store(outs[2], empty ? c.Op(MYC_K_CONST, cls) : c.Op(MYC_K_MIN, cls, r));
         c.Store(outs[3], c.Op(MYC_K_COUNT, MYC_K_F64));
         RunOn(c, Instance(sizes, {x, sum, most, least, count}));
-        const std::string what = std::string(c10::toString(dtype)) + " " + std::to_string(sizes[0]) + " " + std::to_string(sizes[1]);
+        const std::string what =
+            std::string(c10::toString(dtype)) + " " + std::to_string(sizes[0]) + " " + std::to_string(sizes[1]);
         if (cls != MYC_K_B8) ExpectSame(sum, at::sum(x, 1, false, result), 0, what, 1e-6);
         if (!empty && x.numel() > 0) {
           ExpectSame(most.to(dtype), Call("aten::amax", "", {x, std::vector<int64_t>{1}, false}), 0, what);
@@ -385,14 +434,16 @@ TEST(Kernel, FoldsKeepNans) {
 
 TEST(Kernel, Softmax) {
   for (const T dtype : {T::Float, T::Double, T::BFloat16}) {
-    for (const auto& sizes : std::vector<std::vector<int64_t>>{{3, 7}, {64, 1000}, {5000, 10}, {2, 150000}, {100, 49}}) {
+    for (const auto& sizes :
+         std::vector<std::vector<int64_t>>{{3, 7}, {64, 1000}, {5000, 10}, {2, 150000}, {100, 49}}) {
       for (int layout = 0; layout < 4; ++layout) {
         for (const bool in_place : {false, true}) {
           const at::Tensor x = Layout(sizes, layout, dtype), out = in_place ? x : at::empty_like(x);
           const at::Tensor want = at::_softmax(x.contiguous(), 1, false);
           Code c({2}, 1);
           const uint64_t cls = ClassOf(dtype), in = c.Of(x, MYC_K_READ, sizes), to = c.Of(out, MYC_K_WRITE, sizes);
-          const uint64_t r = c.Load(in, cls), e = c.Op(MYC_K_EXP, cls, c.Op(MYC_K_SUB, cls, r, c.Op(MYC_K_MAX, cls, r)));
+          const uint64_t r = c.Load(in, cls),
+                         e = c.Op(MYC_K_EXP, cls, c.Op(MYC_K_SUB, cls, r, c.Op(MYC_K_MAX, cls, r)));
           c.Store(to, c.Op(MYC_K_DIV, cls, e, c.Op(MYC_K_SUM, cls, e)));
           RunOn(c, Instance(sizes, {x, out}));
           ExpectSame(out, want, 0, "softmax", dtype == T::Double ? 1e-12 : dtype == T::Float ? 2e-6 : 1e-2);
@@ -412,7 +463,8 @@ TEST(Kernel, LayerNorm) {
     const uint64_t in = c.Of(x, MYC_K_READ, sizes), wt = c.Of(w, MYC_K_READ, sizes), bt = c.Of(b, MYC_K_READ, sizes);
     const uint64_t to = c.Of(out, MYC_K_WRITE, sizes), to_mean = c.Operand(T::Float, MYC_K_WRITE, {0, -1}),
                    to_rms = c.Of(rms, MYC_K_WRITE, sizes);
-    const uint64_t f = MYC_K_F32, n = c.Op(MYC_K_COUNT, f), r = c.Load(in, f), m = c.Op(MYC_K_DIV, f, c.Op(MYC_K_SUM, f, r), n);
+    const uint64_t f = MYC_K_F32, n = c.Op(MYC_K_COUNT, f), r = c.Load(in, f),
+                   m = c.Op(MYC_K_DIV, f, c.Op(MYC_K_SUM, f, r), n);
     const uint64_t eps = c.Op(MYC_K_CONST, f, std::bit_cast<uint64_t>(1e-5));
     const uint64_t d = c.Op(MYC_K_SUB, f, r, m);
     const uint64_t v = c.Op(MYC_K_DIV, f, c.Op(MYC_K_SUM, f, c.Op(MYC_K_MUL, f, d, d)), n);
@@ -456,7 +508,8 @@ TEST(Kernel, RunsOnAllThreads) {
     const at::Tensor x = at::arange(1 << 20).to(T::Float).sin(), sum = at::zeros({1}), out = at::empty_like(x);
     Code c({1}, 1);
     const uint64_t in = c.Of(x, MYC_K_READ, {x.numel()}), to = c.Operand(T::Float, MYC_K_WRITE, {-1}),
-                   o = c.Of(out, MYC_K_WRITE, {x.numel()}), r = c.Load(in, MYC_K_F32), s = c.Op(MYC_K_SUM, MYC_K_F32, r);
+                   o = c.Of(out, MYC_K_WRITE, {x.numel()}), r = c.Load(in, MYC_K_F32),
+                   s = c.Op(MYC_K_SUM, MYC_K_F32, r);
     c.Store(to, s);
     c.Store(o, c.Op(MYC_K_SUB, MYC_K_F32, c.Op(MYC_K_EXP, MYC_K_F32, r), s));
     RunOn(c, Instance({x.numel()}, {x, sum, out}));
@@ -570,7 +623,8 @@ TEST(Kernel, Fits) {
   c.Of(x, MYC_K_READ, {4, 5});
   c.Op(MYC_K_MAX, MYC_K_F32, c.Load(0, MYC_K_F32));
   const auto k = c.Parse();
-  const auto fit = [&](std::vector<int64_t> sizes, std::vector<int64_t> of, std::vector<int64_t> strides) -> std::string {
+  const auto fit = [&](std::vector<int64_t> sizes, std::vector<int64_t> of,
+                       std::vector<int64_t> strides) -> std::string {
     const KernelOperandAt at = {nullptr, of.data(), strides.data()};
     const char* why = nullptr;
     return Fits(*k, {sizes.data(), &at, nullptr}, &why) ? "fits" : why;
