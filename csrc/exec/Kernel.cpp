@@ -128,10 +128,10 @@ class Parser {
 
   // The node of a register that an instruction uses.
   uint32_t Use(uint64_t reg) const {
-    TORCH_CHECK_VALUE(reg < registers_.size(), "BUG: register ", reg, " of a kernel is used before it is made, by instruction ",
-                      at_, ".");
-    TORCH_CHECK_VALUE(registers_[reg] != kNone, "BUG: instruction ", reg, " of a kernel makes no register, but instruction ", at_,
-                      " uses it.");
+    TORCH_CHECK_VALUE(reg < registers_.size(), "BUG: register ", reg,
+                      " of a kernel is used before it is made, by instruction ", at_, ".");
+    TORCH_CHECK_VALUE(registers_[reg] != kNone, "BUG: instruction ", reg,
+                      " of a kernel makes no register, but instruction ", at_, " uses it.");
     return registers_[reg];
   }
 
@@ -191,7 +191,8 @@ class Parser {
         Rest(words, 1);
         return Add(n);
       case MYC_K_COUNT:
-        TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_, " of a kernel that folds nothing counts folded points.");
+        TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_,
+                          " of a kernel that folds nothing counts folded points.");
         TORCH_CHECK_VALUE(n.cls != MYC_K_B8, "BUG: a kernel counts points as a B8.");
         Rest(words, 0);
         return Add(n);
@@ -215,8 +216,8 @@ class Parser {
         words[1] = 0;
         Take(n, words, 1);
         CheckClass(n.cls, At(n.from[0]).cls);
-        TORCH_CHECK_VALUE(tiles_.round(n.cls, dtype) != nullptr, "BUG: a kernel rounds a ", kClassNames[n.cls], " to ", dtype,
-                          ".");
+        TORCH_CHECK_VALUE(tiles_.round(n.cls, dtype) != nullptr, "BUG: a kernel rounds a ", kClassNames[n.cls], " to ",
+                          dtype, ".");
         return Add(n);
       }
       case MYC_K_SUM:
@@ -225,7 +226,8 @@ class Parser {
         TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_, " of a kernel that folds nothing is a fold.");
         Take(n, words, 1);
         CheckClass(n.cls, At(n.from[0]).cls);
-        TORCH_CHECK_VALUE(tiles_.fold(n.op, n.cls) != nullptr, "BUG: a kernel sums values of class ", kClassNames[n.cls], ".");
+        TORCH_CHECK_VALUE(tiles_.fold(n.op, n.cls) != nullptr, "BUG: a kernel sums values of class ",
+                          kClassNames[n.cls], ".");
         n.from[0] = Raise(n.from[0], Level::kElement);
         n.level = Level::kRow;
         ++n.stage;
@@ -240,8 +242,8 @@ class Parser {
     const uint32_t count = Operands(n.op);
     Take(n, words, count);
     n.in = At(n.from[count - 1]).cls;
-    TORCH_CHECK_VALUE(n.op >= MYC_K_NEG && tiles_.compute(n.op, n.in, 0) != nullptr, "BUG: no kernel's instruction ", n.op,
-                      " takes a ", kClassNames[n.in], ".");
+    TORCH_CHECK_VALUE(n.op >= MYC_K_NEG && tiles_.compute(n.op, n.in, 0) != nullptr, "BUG: no kernel's instruction ",
+                      n.op, " takes a ", kClassNames[n.in], ".");
     for (uint32_t i = 0; i < count; ++i) {
       const bool condition = n.op == MYC_K_WHERE && i == 0;
       CheckClass(At(n.from[i]).cls, condition ? static_cast<uint32_t>(MYC_K_B8) : n.in);
@@ -253,7 +255,8 @@ class Parser {
   }
 
   uint32_t ParseStore(Node& n, const uint64_t* words) {
-    TORCH_CHECK_VALUE(n.cls == 0 || (n.cls >= MYC_K_F32 && n.cls <= MYC_K_B8), "BUG: ", n.cls, " is not the class of a register.");
+    TORCH_CHECK_VALUE(n.cls == 0 || (n.cls >= MYC_K_F32 && n.cls <= MYC_K_B8), "BUG: ", n.cls,
+                      " is not the class of a register.");
     const KernelOperand& o = Operand(words[0], MYC_K_WRITE, "written");
     TORCH_CHECK_VALUE(!stored_[words[0]], "BUG: operand ", words[0], " of a kernel is stored twice.");
     stored_[words[0]] = true;
@@ -276,13 +279,13 @@ class Parser {
 
   const KernelOperand& Operand(uint64_t i, uint32_t access, const char* what) const {
     TORCH_CHECK_VALUE(i < k_.operands.size(), "BUG: a kernel has no operand ", i, ", only ", k_.operands.size(), ".");
-    TORCH_CHECK_VALUE((k_.operands[i].access & access) != 0, "BUG: operand ", i, " of a kernel is ", what, " by instruction ", at_,
-                      ", which its access does not allow.");
+    TORCH_CHECK_VALUE((k_.operands[i].access & access) != 0, "BUG: operand ", i, " of a kernel is ", what,
+                      " by instruction ", at_, ", which its access does not allow.");
     return k_.operands[i];
   }
   void CheckClass(uint32_t got, uint32_t want) const {
-    TORCH_CHECK_VALUE(got == want, "BUG: instruction ", at_, " of a kernel has a ", kClassNames[got], " where a ", kClassNames[want],
-                      " belongs.");
+    TORCH_CHECK_VALUE(got == want, "BUG: instruction ", at_, " of a kernel has a ", kClassNames[got], " where a ",
+                      kClassNames[want], " belongs.");
   }
   void Rest(const uint64_t* words, uint32_t used) const {
     for (uint32_t i = used; i < 3; ++i) CheckUnused(words[i]);

@@ -10,8 +10,10 @@ namespace {
 
 // Half of a usual first-level cache: the rest is for what is read and written.
 constexpr int64_t kTileMemory = 24 << 10;
-constexpr int64_t kMinTile = 128, kMaxTile = 2048;
+constexpr int64_t kMinTile = 128, kMaxTile = 1024;
 constexpr int64_t kMaxLanes = 1024;
+// Maps smaller than this lie in the caches.
+constexpr int64_t kFetchPoints = 1 << 18;
 // Folds of fewer points are done in lanes: a tile of so few would be all overhead.
 constexpr int64_t kShortFold = 48;
 
@@ -116,6 +118,7 @@ class Preparer {
     l_.way = Way::kLine;
     l_.units = (w.points + l_.tile - 1) / l_.tile;
     l_.unit_cost = static_cast<double>(std::min(l_.tile, w.points)) * static_cast<double>(c_.cost);
+    l_.fetches = w.points >= kFetchPoints;
     if (k_.frames.size() == 1 && w.rank >= 2 && w.points > 0) Block();
   }
 
@@ -166,7 +169,8 @@ class Preparer {
     Sort(strides, rank, &folded_dims);
     l_.walks.push_back(MakeWalk(at_.sizes, strides, rank, folded_dims));
     const Walk &rows = l_.walks[0], &points = l_.walks[1];
-    const double total = static_cast<double>(rows.points) * static_cast<double>(points.points) * static_cast<double>(c_.cost);
+    const double total =
+        static_cast<double>(rows.points) * static_cast<double>(points.points) * static_cast<double>(c_.cost);
     if (Lanes()) {
       l_.way = Way::kLanes;
       const int64_t bytes = c_.lanes.tile_bytes + c_.row_bytes + c_.fold_bytes;

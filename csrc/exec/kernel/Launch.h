@@ -30,13 +30,14 @@ enum class Way : uint8_t {
 struct Launch {
   const KernelInstance* at = nullptr;
   Way way = Way::kLine;
-  std::vector<Walk> walks;    // of a map: by frame; of a fold: of the kept dims, of the folded dims
+  std::vector<Walk> walks;  // of a map: by frame; of a fold: of the kept dims, of the folded dims
   const Order* order = nullptr;
-  int64_t tile = 0;           // values
+  int64_t tile = 0;                   // values
   uint32_t row_dim = 0, col_dim = 0;  // of a block
   int64_t rows = 1, cols = 1;
   int64_t row_blocks = 1, col_blocks = 1;
   std::vector<uint8_t> direct;  // by store of the last pass: its step may write straight into memory
+  bool fetches = false;         // a tile's memory is asked for one tile ahead
   int64_t units = 0;            // of work, each of them whole: tiles, or kept points
   double unit_cost = 1;
 };

@@ -56,7 +56,8 @@ uint64_t FoldStart(uint32_t op, uint32_t cls) {
   const bool least = op == MYC_K_MAX;
   switch (cls) {
     case MYC_K_F32:
-      return std::bit_cast<uint32_t>(least ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity());
+      return std::bit_cast<uint32_t>(least ? -std::numeric_limits<float>::infinity()
+                                           : std::numeric_limits<float>::infinity());
     case MYC_K_F64:
       return std::bit_cast<uint64_t>(least ? -std::numeric_limits<double>::infinity()
                                            : std::numeric_limits<double>::infinity());
@@ -230,7 +231,8 @@ class Planner {
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
       const Node& n = c_.nodes[i];
       if (!needed_[i]) continue;
-      if (n.level == Level::kRow && n.stage == p && !IsFold(n) && n.op != MYC_K_STORE) pass.rows.push_back(StepOf(i, lanes));
+      if (n.level == Level::kRow && n.stage == p && !IsFold(n) && n.op != MYC_K_STORE)
+        pass.rows.push_back(StepOf(i, lanes));
       if (!makes[i]) continue;
       step_of[i] = static_cast<uint32_t>(pass.steps.size());
       pass.steps.push_back(StepOf(i, lanes));
@@ -264,8 +266,8 @@ class Planner {
     return pass;
   }
 
-  // Which steps may write into what a store writes, and which loads must not be left in memory that a store before theirs
-  // might change.
+  // Which steps may write into what a store writes, and which loads must not be left in memory that a store before
+  // theirs might change.
   void Straight(Pass* pass, const std::vector<uint32_t>& step_of) const {
     std::vector<bool> claimed(pass->steps.size());
     for (StoreStep& s : pass->stores) {

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Runs tile programs. A worker is one thread's memory and pointers; what it does is cut into units that don't depend on each
-// other, or, where a fold has too few of them, into parts of the folded points, whose results are folded in order.
+// Runs tile programs. A worker is one thread's memory and pointers; what it does is cut into units that don't depend on
+// each other, or, where a fold has too few of them, into parts of the folded points, whose results are folded in order.
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 
@@ -63,6 +63,15 @@ struct Spot {
   // Points p to p + n.
   void Line(const Walk* w, int64_t p, int64_t n) {
     walk = w;
+    if (w->rank <= 1) {
+      parts.resize(1);
+      parts[0].at[0] = p;
+      parts[0].n0 = n;
+      parts[0].n1 = 1;
+      d0 = static_cast<int>(w->rank) - 1;
+      d1 = -1;
+      return;
+    }
     parts.clear();
     d0 = static_cast<int>(w->rank) - 1;
     d1 = d0 - 1;
@@ -70,13 +79,9 @@ struct Spot {
       Part& part = parts.emplace_back();
       Decode(p, part.at);
       part.n1 = 1;
-      if (w->rank == 0) {
-        part.n0 = n;
-      } else {
-        const int64_t size = w->sizes[d0], at = part.at[d0];
-        part.n0 = std::min(n, size - at);
-        if (at == 0 && n >= size && w->rank > 1) part.n1 = std::min(n / size, w->sizes[d1] - part.at[d1]);
-      }
+      const int64_t size = w->sizes[d0], at = part.at[d0];
+      part.n0 = std::min(n, size - at);
+      if (at == 0 && n >= size) part.n1 = std::min(n / size, w->sizes[d1] - part.at[d1]);
       const int64_t done = part.n0 * part.n1;
       p += done;
       n -= done;
@@ -87,8 +92,18 @@ struct Spot {
 class Worker {
  public:
   explicit Worker(const Kernel& k)
-      : k_(k), c_(*k.code), tiles_(TilesOfThisCpu()), reg_(c_.nodes.size() + 1), base_(k.operands.size() + c_.index_dims.size()) {
+      : k_(k),
+        c_(*k.code),
+        tiles_(TilesOfThisCpu()),
+        reg_(c_.nodes.size() + 1),
+        base_(k.operands.size() + c_.index_dims.size()) {
     spots_.resize(std::max<size_t>(k.frames.size(), 2));
+    for (const KernelOperand& o : k.operands) {
+      const bool exact =
+          o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
+      moves_.push_back({tiles_.load(o.dtype), tiles_.store(o.dtype), static_cast<int64_t>(c10::elementSize(o.dtype)),
+                        ClassBytes(ClassOfDtype(o.dtype)), exact});
+    }
   }
 
   void Bind(const Launch& l) {
@@ -113,6 +128,7 @@ class Worker {
     }
     for (const Step& s : c_.uniforms) Uniform(s);
     bound_ = nullptr;
+    ahead_.clear();
   }
 
   // A unit from begin to end.
@@ -136,19 +152,21 @@ class Worker {
   // The parts of a unit of a fold.
   void StartUnit(int64_t unit) {
     const Walk& kept = l_->walks[0];
-    std::fill(base_.begin(), base_.end(), 0);
     if (l_->way == Way::kLanes) {
+      std::fill(base_.begin(), base_.end(), 0);
       const int64_t p = unit * l_->tile;
       n_ = std::min(l_->tile, kept.points - p);
       spots_[0].Line(&kept, p, n_);
       return;
     }
     n_ = 1;
-    spots_[0].Line(&kept, unit, 1);
     int64_t at[MYC_K_MAX_RANK];
+    spots_[0].walk = &kept;
     spots_[0].Decode(unit, at);
-    for (size_t i = 0; i < base_.size(); ++i) {
-      for (uint32_t d = 0; d < kept.rank; ++d) base_[i] += at[d] * kept.strides[i * kept.rank + d];
+    const int64_t* strides = kept.strides.data();
+    for (int64_t& base : base_) {
+      base = 0;
+      for (uint32_t d = 0; d < kept.rank; ++d) base += at[d] * *strides++;
     }
   }
   void Rows(const Pass& pass) {
@@ -205,16 +223,14 @@ class Worker {
  private:
   char* Sums(const FoldStep& f) const { return folds_ + f.at * lanes_; }
 
-  void Call(const Step& s, int64_t n) {
-    s.fn(reg_[s.node], At(s.from[0]), At(s.from[1]), At(s.from[2]), n);
-  }
+  void Call(const Step& s, int64_t n) { s.fn(reg_[s.node], At(s.from[0]), At(s.from[1]), At(s.from[2]), n); }
   const char* At(uint32_t node) const { return node == kNone ? nullptr : reg_[node]; }
 
   void Uniform(const Step& s) {
     const Node& n = c_.nodes[s.node];
     switch (n.op) {
       case MYC_K_LOAD:
-        tiles_.load(k_.operands[n.operand].dtype)(reg_[s.node], l_->at->operands[n.operand].data, 1, 1, 1, 1);
+        moves_[n.operand].load(reg_[s.node], l_->at->operands[n.operand].data, 1, 1, 1, 1);
         return;
       case MYC_K_NUMBER: {
         const KernelNumber& v = l_->at->numbers[n.bits];
@@ -233,10 +249,14 @@ class Worker {
   void Put(uint32_t node, T v) {
     const auto put = [this, node](auto value) { std::memcpy(reg_[node], &value, sizeof value); };
     switch (c_.nodes[node].cls) {
-      case MYC_K_F32: return put(static_cast<float>(v));
-      case MYC_K_F64: return put(static_cast<double>(v));
-      case MYC_K_I64: return put(Whole(v));
-      default: return put(static_cast<uint8_t>(v != 0));
+      case MYC_K_F32:
+        return put(static_cast<float>(v));
+      case MYC_K_F64:
+        return put(static_cast<double>(v));
+      case MYC_K_I64:
+        return put(Whole(v));
+      default:
+        return put(static_cast<uint8_t>(v != 0));
     }
   }
   static int64_t Whole(int64_t v) { return v; }
@@ -297,7 +317,8 @@ class Worker {
   Rectangle RectangleOf(uint32_t operand, const Spot& spot, const Part& part) const {
     const Walk& w = *spot.walk;
     const int64_t* strides = w.strides.data() + static_cast<size_t>(operand) * w.rank;
-    Rectangle r{base_[operand], part.n0, spot.d0 < 0 ? 0 : strides[spot.d0], part.n1, spot.d1 < 0 ? 0 : strides[spot.d1]};
+    Rectangle r{base_[operand], part.n0, spot.d0 < 0 ? 0 : strides[spot.d0], part.n1,
+                spot.d1 < 0 ? 0 : strides[spot.d1]};
     for (uint32_t d = 0; d < w.rank; ++d) r.offset += part.at[d] * strides[d];
     if (r.n0 == 1) {
       r.n0 = r.n1;
@@ -317,10 +338,6 @@ class Worker {
     return operand < k_.operands.size() ? spots_[k_.operands[operand].frame] : spots_[0];
   }
 
-  static bool Exact(c10::ScalarType d) {
-    return d == c10::ScalarType::Float || d == c10::ScalarType::Double || d == c10::ScalarType::Long;
-  }
-
   // Reads a tile into `slot`, or returns where it lies if it can stay there.
   char* Read(uint32_t operand, const Spot& spot, bool may_stay, char* slot) {
     char* to = slot;
@@ -332,15 +349,13 @@ class Worker {
       }
       return slot;
     }
-    const c10::ScalarType dtype = k_.operands[operand].dtype;
-    const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+    const Moves& m = moves_[operand];
     char* data = l_->at->operands[operand].data;
-    const int64_t width = ClassBytes(ClassOfDtype(dtype));
     for (const Part& part : spot.parts) {
       const Rectangle r = RectangleOf(operand, spot, part);
-      if (may_stay && spot.parts.size() == 1 && r.Dense() && Exact(dtype)) return data + r.offset * bytes;
-      tiles_.load(dtype)(to, data + r.offset * bytes, r.n0, r.s0, r.n1, r.s1);
-      to += part.n0 * part.n1 * width;
+      if (may_stay && m.exact && spot.parts.size() == 1 && r.Dense()) return data + r.offset * m.bytes;
+      m.load(to, data + r.offset * m.bytes, r.n0, r.s0, r.n1, r.s1);
+      to += part.n0 * part.n1 * m.width;
     }
     return slot;
   }
@@ -352,25 +367,22 @@ class Worker {
     } else if (n.operand >= k_.operands.size()) {
       std::memcpy(reg_[s.node], &base_[n.operand], 8);
     } else {
-      const c10::ScalarType dtype = k_.operands[n.operand].dtype;
-      const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
-      tiles_.load(dtype)(reg_[s.node], l_->at->operands[n.operand].data + base_[n.operand] * bytes, 1, 1, 1, 1);
+      const Moves& m = moves_[n.operand];
+      m.load(reg_[s.node], l_->at->operands[n.operand].data + base_[n.operand] * m.bytes, 1, 1, 1, 1);
     }
   }
 
   void Write(uint32_t operand, const char* from, const Spot& spot, bool one) {
-    const c10::ScalarType dtype = k_.operands[operand].dtype;
-    const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
-    const int64_t width = ClassBytes(ClassOfDtype(dtype));
+    const Moves& m = moves_[operand];
     char* data = l_->at->operands[operand].data;
     if (one) {
-      tiles_.store(dtype)(data + base_[operand] * bytes, from, 1, 1, 1, 1);
+      m.store(data + base_[operand] * m.bytes, from, 1, 1, 1, 1);
       return;
     }
     for (const Part& part : spot.parts) {
       const Rectangle r = RectangleOf(operand, spot, part);
-      tiles_.store(dtype)(data + r.offset * bytes, from, r.n0, r.s0, r.n1, r.s1);
-      from += part.n0 * part.n1 * width;
+      m.store(data + r.offset * m.bytes, from, r.n0, r.s0, r.n1, r.s1);
+      from += part.n0 * part.n1 * m.width;
     }
   }
 
@@ -380,14 +392,29 @@ class Worker {
     if (spot.parts.size() != 1) return nullptr;
     const Rectangle r = RectangleOf(operand, spot, spot.parts[0]);
     if (!r.Dense()) return nullptr;
-    return l_->at->operands[operand].data + r.offset * static_cast<int64_t>(c10::elementSize(k_.operands[operand].dtype));
+    return l_->at->operands[operand].data + r.offset * moves_[operand].bytes;
+  }
+
+  // While a tile is computed on, which needs no memory, what the next one reads and writes in place is fetched: part i
+  // of n.
+  void FetchAhead(size_t i, size_t n) const {
+    for (const Stream& s : ahead_) {
+      const int64_t bytes = s.bytes / static_cast<int64_t>(n);
+      const char* p = s.next + static_cast<int64_t>(i) * bytes;
+      for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
+    }
+  }
+  void Follow(const char* at, int64_t bytes) {
+    if (l_->fetches) following_.push_back({at + 2 * bytes, bytes});
   }
 
   void RunSteps(const Pass& pass, int64_t n) {
+    following_.clear();
     for (size_t i = 0; i < pass.stores.size(); ++i) {
       const StoreStep& s = pass.stores[i];
       if (s.made == kNone) continue;
       char* direct = l_->direct[i] != 0 ? DirectAt(s.operand) : nullptr;
+      if (direct != nullptr) Follow(direct, n * ClassBytes(c_.nodes[s.from].cls));
       reg_[s.from] = direct != nullptr ? direct : tiles_at_ + pass.offsets[s.made] * l_->tile;
     }
     const FoldStep* fold = pass.folds.data();
@@ -396,33 +423,50 @@ class Worker {
       const Step& s = pass.steps[i];
       if (s.fn != nullptr) {
         Call(s, n);
+        if (!ahead_.empty()) FetchAhead(i, pass.steps.size());
       } else {
         const uint32_t operand = c_.nodes[s.node].operand;
         const bool kept = pass.offsets[i] == kNone;
         char* slot = kept ? reg_[s.node] : tiles_at_ + pass.offsets[i] * l_->tile;
         reg_[s.node] = Read(operand, SpotOf(operand), !kept && !s.copied, slot);
+        if (reg_[s.node] != slot) Follow(reg_[s.node], n * ClassBytes(c_.nodes[s.node].cls));
       }
-      for (; fold != folds_end && fold->after == i; ++fold) fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
+      for (; fold != folds_end && fold->after == i; ++fold)
+        fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
     }
     for (; fold != folds_end; ++fold) fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
     for (size_t i = 0; i < pass.stores.size(); ++i) {
       const StoreStep& s = pass.stores[i];
-      const bool done = s.made != kNone && l_->direct[i] != 0 &&
-                        reg_[s.from] != tiles_at_ + pass.offsets[s.made] * l_->tile;
+      const bool done =
+          s.made != kNone && l_->direct[i] != 0 && reg_[s.from] != tiles_at_ + pass.offsets[s.made] * l_->tile;
       if (!done) Write(s.operand, reg_[s.from], SpotOf(s.operand), false);
     }
+    ahead_.swap(following_);
   }
+
+  // How an operand's elements go between memory and tiles.
+  struct Moves {
+    MoveFn load, store;
+    int64_t bytes, width;  // of an element in memory, in a tile
+    bool exact;            // a tile is as memory is
+  };
+  struct Stream {
+    const char* next;
+    int64_t bytes;
+  };
 
   const Kernel& k_;
   const Kernel::Code& c_;
   const Tiles& tiles_;
+  std::vector<Moves> moves_;
+  std::vector<Stream> ahead_, following_;  // of the tile before, of this one
   const Launch* l_ = nullptr;
   const Order* o_ = nullptr;
   const Pass* bound_ = nullptr;
   Memory memory_;
-  std::vector<char*> reg_;      // by node: where its value or tile is
-  std::vector<int64_t> base_;   // by operand: offset of the spot's origin, in elements
-  std::vector<Spot> spots_;     // of a map: by frame; of a fold: kept, folded
+  std::vector<char*> reg_;     // by node: where its value or tile is
+  std::vector<int64_t> base_;  // by operand: offset of the spot's origin, in elements
+  std::vector<Spot> spots_;    // of a map: by frame; of a fold: kept, folded
   int64_t lanes_ = 1, n_ = 1, kept_points_ = 0;
   char *uniforms_ = nullptr, *rows_ = nullptr, *folds_ = nullptr, *tiles_at_ = nullptr, *kept_ = nullptr;
 };
@@ -504,7 +548,8 @@ void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances) {
       const Launch& l = *cut[i];
       // The same sum for the end of one thread's units and the start of the next one's.
       const auto unit = [&](double at) {
-        return std::clamp(static_cast<int64_t>(std::ceil((at - starts[i]) / l.unit_cost)), static_cast<int64_t>(0), l.units);
+        return std::clamp(static_cast<int64_t>(std::ceil((at - starts[i]) / l.unit_cost)), static_cast<int64_t>(0),
+                          l.units);
       };
       const int64_t first = begin == 0 ? 0 : unit(from), last = end == threads ? l.units : unit(to);
       if (first >= last) continue;

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The machine that tile programs run on: functions that do one thing to all values of a tile. Tile.cpp is compiled once for each
-// CPU capability that ATen knows, and TilesOfThisCpu chooses as ATen does.
+// The machine that tile programs run on: functions that do one thing to all values of a tile. Tile.cpp is compiled once
+// for each CPU capability that ATen knows, and TilesOfThisCpu chooses as ATen does.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -14,8 +14,8 @@ namespace mycelya::exec::kernel {
 // d[i] = f(a[i], b[i], c[i]) for n values. d may be a, b or c.
 using Fn = void (*)(void* d, const void* a, const void* b, const void* c, int64_t n);
 
-// Between a dense tile of n1 rows of n0 values and memory, whose strides are in elements. For Index, `from` is the address of the
-// first value.
+// Between a dense tile of n1 rows of n0 values and memory, whose strides are in elements. For Index, `from` is the
+// address of the first value.
 using MoveFn = void (*)(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1);
 
 // Bits of a shape: these operands are one value, not a tile.

@@ -93,7 +93,7 @@ struct Instance {
   KernelInstance At() const { return {sizes.data(), operands.data(), numbers.data()}; }
 };
 
-inline void Run(const Kernel& k, const std::vector<const Instance*>& instances) {
+inline void RunOn(const Kernel& k, const std::vector<const Instance*>& instances) {
   std::vector<KernelInstance> at;
   for (const Instance* i : instances) {
     at.push_back(i->At());
@@ -102,6 +102,6 @@ inline void Run(const Kernel& k, const std::vector<const Instance*>& instances) 
   }
   RunKernel(k, at);
 }
-inline void Run(const Code& code, const Instance& i) { Run(*code.Parse(), {&i}); }
+inline void RunOn(const Code& code, const Instance& i) { RunOn(*code.Parse(), {&i}); }
 
 }  // namespace mycelya::exec::test
