@@ -48,6 +48,8 @@ using kernel::kNone;
 using kernel::Level;
 using kernel::Node;
 
+// Each takes a pass over the points, and a list of its own of what the pass does.
+constexpr uint32_t kMaxStages = 32;
 constexpr const char* kClassNames[] = {"nothing", "F32", "F64", "I64", "B8"};
 
 uint32_t Operands(uint64_t op) {
@@ -231,6 +233,8 @@ class Parser {
         n.from[0] = Raise(n.from[0], Level::kElement);
         n.level = Level::kRow;
         ++n.stage;
+        TORCH_CHECK_VALUE(n.stage <= kMaxStages, "BUG: instruction ", at_,
+                          " of a kernel folds a value that depends on ", kMaxStages, " folds in a row.");
         code_.picks = code_.picks || n.op != MYC_K_SUM;
         return Add(n);
       default:

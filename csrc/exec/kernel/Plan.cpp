@@ -292,16 +292,15 @@ class Planner {
   void Place(Pass* pass, Order* o) const {
     std::vector<uint32_t> free[9];
     uint32_t bytes = 0;
-    std::vector<bool> freed(pass->steps.size());
+    std::vector<std::vector<uint32_t>> ends(pass->steps.size() + 2);  // by step: whose tiles are free then
     pass->offsets.assign(pass->steps.size(), kNone);
     for (uint32_t s = 0; s < pass->steps.size(); ++s) {
-      for (uint32_t e = 0; e < s; ++e) {
-        if (freed[e] || pass->last[e] > s || pass->offsets[e] == kNone) continue;
-        freed[e] = true;
+      for (const uint32_t e : ends[s]) {
         free[ClassBytes(c_.nodes[pass->steps[e].node].cls)].push_back(pass->offsets[e]);
       }
       const uint32_t node = pass->steps[s].node;
       if (kept_[node]) continue;
+      ends[std::max(pass->last[s], s + 1)].push_back(s);
       const uint32_t width = ClassBytes(c_.nodes[node].cls);
       if (free[width].empty()) {
         pass->offsets[s] = bytes;

@@ -1,0 +1,140 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// What ParseKernel and Fits refuse.
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "KernelWords.h"
+
+namespace mycelya::exec::test {
+namespace {
+
+using T = c10::ScalarType;
+
+std::string Refusal(const KernelWords& w) {
+  try {
+    Reader in(w.data(), w.size());
+    ParseKernel(in);
+    in.End();
+  } catch (const c10::ValueError& e) {
+    return e.msg();
+  }
+  return "accepted";
+}
+
+TEST(KernelRefusals, Words) {
+  const auto refused = [](const Code& c, const char* text) { EXPECT_EQ(Refusal(c.Done()), text); };
+  const auto one = [](uint64_t op, uint64_t cls, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0) {
+    Code code({1});
+    code.Op(op, cls, a, b, c);
+    return code;
+  };
+  refused(one(MYC_K_NEG, MYC_K_F32, 0), "BUG: register 0 of a kernel is used before it is made, by instruction 0.");
+  refused(one(MYC_K_LOAD, MYC_K_F32, 0), "BUG: a kernel has no operand 0, only 0.");
+  refused(one(MYC_K_CONST, 9), "BUG: 9 is not the class of a register.");
+  refused(one(MYC_K_CONST, MYC_K_B8, 2), "BUG: 2 is not a bool.");
+  refused(one(MYC_K_CONST, MYC_K_F32, 0, 1), "BUG: an unused word of instruction 0 of a kernel is 1.");
+  refused(one(MYC_K_NUMBER, MYC_K_F32, 0), "BUG: a kernel has no number 0, only 0.");
+  refused(one(MYC_K_INDEX, MYC_K_I64, 1), "BUG: a kernel has no dim 1, only 1.");
+  refused(one(MYC_K_COUNT, MYC_K_I64), "BUG: instruction 0 of a kernel that folds nothing counts folded points.");
+  for (const uint64_t op : {MYC_K_DIV, MYC_K_POW, MYC_K_FMOD, MYC_K_REMAINDER, MYC_K_ATAN2}) {
+    Code c({1});
+    const uint64_t r = c.Op(MYC_K_CONST, MYC_K_I64);
+    c.Op(op, MYC_K_I64, r, r);
+    EXPECT_EQ(Refusal(c.Done()), "BUG: no kernel's instruction " + std::to_string(op) + " takes a I64.");
+  }
+  {
+    Code c({1});
+    c.Op(200, MYC_K_F32, c.Op(MYC_K_CONST, MYC_K_F32), 0, 0);
+    refused(c, "BUG: no kernel's instruction 200 takes a F32.");
+  }
+  {
+    Code c({1});
+    c.Op(MYC_K_SUM, MYC_K_F32, c.Op(MYC_K_CONST, MYC_K_F32));
+    refused(c, "BUG: instruction 1 of a kernel that folds nothing is a fold.");
+  }
+  {
+    Code c({1});
+    const uint64_t f = c.Op(MYC_K_CONST, MYC_K_F32), i = c.Op(MYC_K_CONST, MYC_K_I64);
+    c.Op(MYC_K_ADD, MYC_K_F32, f, i);
+    refused(c, "BUG: instruction 2 of a kernel has a F32 where a I64 belongs.");
+  }
+  {
+    Code c({1});
+    c.Operand(T::Float, MYC_K_WRITE, {0});
+    refused(c, "BUG: operand 0 of a kernel is to be written, but no instruction stores it.");
+    const uint64_t r = c.Op(MYC_K_CONST, MYC_K_F32);
+    c.Store(0, r);
+    EXPECT_EQ(Refusal(c.Done()), "accepted");
+    c.Store(0, r);
+    refused(c, "BUG: operand 0 of a kernel is stored twice.");
+  }
+  {
+    Code c({2});
+    c.Operand(T::Float, MYC_K_WRITE, {1});
+    c.Store(0, c.Op(MYC_K_CONST, MYC_K_F32));
+    refused(c, "BUG: operand 0 of a kernel is stored by instruction 1, but does not run along all dims.");
+  }
+  {
+    Code c({2}, 1);
+    const uint64_t x = c.Operand(T::Float, MYC_K_READ, {0, 1}), y = c.Operand(T::Float, MYC_K_WRITE, {0});
+    c.Store(y, c.Load(x, MYC_K_F32));
+    refused(c, "BUG: operand 1 of a kernel is stored by instruction 1, but does not run along all dims.");
+  }
+  {
+    Code c({1});
+    c.Load(c.Operand(T::Float, MYC_K_WRITE, {0}), MYC_K_F32);
+    refused(c, "BUG: operand 0 of a kernel is read by instruction 0, which its access does not allow.");
+  }
+  {
+    Code c({1});
+    c.Load(c.Operand(T::Half, MYC_K_READ, {0}), MYC_K_F64);
+    refused(c, "BUG: instruction 0 of a kernel has a F64 where a F32 belongs.");
+  }
+  {
+    Code c({2});
+    c.Operand(T::Half, MYC_K_READ, {1, 1});
+    refused(c, "BUG: operand 0 of a kernel runs twice along dim 1.");
+  }
+  for (const T dtype : {T::ComplexFloat, T::UInt64, T::Float8_e5m2}) {
+    Code c({1});
+    c.Operand(dtype, MYC_K_READ, {0});
+    EXPECT_EQ(Refusal(c.Done()).rfind("BUG: a kernel has an operand of dtype ", 0), 0u);
+  }
+  {
+    Code c({1}, 1);
+    uint64_t r = c.Op(MYC_K_CONST, MYC_K_F32);
+    for (int i = 0; i < 33; ++i) r = c.Op(MYC_K_SUM, MYC_K_F32, r);
+    refused(c, "BUG: instruction 33 of a kernel folds a value that depends on 32 folds in a row.");
+  }
+  refused(Code({1, 1}, 1), "BUG: a kernel that folds has 2 frames.");
+  refused(Code({}), "BUG: a kernel has no frame.");
+}
+
+TEST(KernelRefusals, Instances) {
+  const at::Tensor x = at::zeros({4, 5});
+  Code c({2}, 1);
+  c.Of(x, MYC_K_READ, {4, 5});
+  c.Op(MYC_K_MAX, MYC_K_F32, c.Load(0, MYC_K_F32));
+  const auto k = c.Parse();
+  const auto fit = [&](std::vector<int64_t> sizes, std::vector<int64_t> of,
+                       std::vector<int64_t> strides) -> std::string {
+    const KernelOperandAt at = {nullptr, of.data(), strides.data()};
+    const char* why = nullptr;
+    return Fits(*k, {sizes.data(), &at, nullptr}, &why) ? "fits" : why;
+  };
+  EXPECT_EQ(fit({4, 5}, {4, 5}, {5, 1}), "fits");
+  EXPECT_EQ(fit({4, 5}, {4, 4}, {5, 1}), "an operand's size is not its frame's");
+  EXPECT_EQ(fit({4, -5}, {4, -5}, {5, 1}), "a size is negative");
+  EXPECT_EQ(fit({1ll << 40, 1ll << 40}, {1ll << 40, 1ll << 40}, {1, 1}), "it has more points than can be counted");
+  EXPECT_EQ(fit({4, 5}, {4, 5}, {1ll << 62, 1}), "an operand is too large");
+  EXPECT_EQ(fit({4, 5}, {4, 5}, {-5, 1}), "a stride is negative");
+  EXPECT_EQ(fit({4, 0}, {4, 0}, {5, 1}), "a maximum or minimum of no elements has no value");
+  EXPECT_EQ(fit({0, 0}, {0, 0}, {5, 1}), "fits");
+}
+
+}  // namespace
+}  // namespace mycelya::exec::test
