@@ -32,6 +32,7 @@ type group struct {
 	stored map[ir.ValueID][]ir.ValueID // by value of the expansion: the values of the graph that it leaves
 	next   map[ir.ValueID]int          // by value of the expansion: which of stored is next
 	temps  map[ir.ValueID]int          // by value of the expansion that a later kernel reads: its buffer
+	made   []int                       // all of temps
 }
 
 // fuse emits a group of nodes that stand in a row.
@@ -211,41 +212,37 @@ func (f *group) kernels(first, buffers int) refused {
 	for v, left := range f.stored {
 		f.stored[v] = slices.DeleteFunc(left, func(own ir.ValueID) bool { return p.at[own].buffer < 0 })
 	}
-	stores, reads := f.flow()
+	stores := f.flow()
 	var steps []*pb.Step
 	var launched []*kernel.Kernel // by kernel step
 	written := map[int]bool{}     // buffers that the kernels so far have written
 	for i := range f.loops.Loops {
+		if len(stores[i]) == 0 {
+			continue
+		}
 		low, why := lower(g, f.loops, i, stores[i])
 		if why != "" {
 			return why
-		}
-		if len(stores[i]) == 0 {
-			continue
 		}
 		step, why := f.launch(low, made, written)
 		if why != "" {
 			return why
 		}
 		steps, launched = append(steps, step), append(launched, low.kernel)
-		for v, buffer := range f.temps {
-			if reads[v] == i {
-				steps, launched = append(steps, free(buffer)), append(launched, nil)
-			}
-		}
 	}
 	for b, is := range made {
 		if !is {
 			return refused(fmt.Sprintf("buffer %d is made by its operators only", b))
 		}
 	}
+	for _, buffer := range f.made {
+		steps = append(steps, free(buffer))
+	}
 	for _, b := range freed {
 		steps = append(steps, free(b))
 	}
-	for i, s := range steps {
-		if op := s.GetKernel(); op != nil {
-			op.Kernel = p.kernel(launched[i])
-		}
+	for i, k := range launched {
+		steps[i].GetKernel().Kernel = p.kernel(k)
 	}
 	record := p.g.Nodes[f.nodes[len(f.nodes)-1]].Record
 	fused := &pb.Step{Kind: &pb.Step_Fused{Fused: &pb.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}}}
@@ -294,36 +291,38 @@ func (f *group) effect(plain []*pb.Step, buffers int) (made map[int]bool, freed 
 	return made, freed, ""
 }
 
-// flow says by loop which values it stores, and by value that a later loop of the group reads, which is the last to.
-func (f *group) flow() (stores [][]ir.ValueID, last map[ir.ValueID]int) {
+// flow says by loop which values it stores: what is needed after the group, and what later loops of it read, if they store
+// anything themselves.
+func (f *group) flow() [][]ir.ValueID {
 	g := f.e.Graph
-	stores = make([][]ir.ValueID, len(f.loops.Loops))
-	last = map[ir.ValueID]int{}
-	for i, l := range f.loops.Loops {
-		for _, id := range l.Members {
-			for _, v := range g.Operands(id) {
-				root := g.Root(v)
-				if from := f.loops.In(g.Def[root]); from >= 0 && from != i {
-					last[root] = max(last[root], i)
-				}
-			}
-		}
-	}
-	for i, l := range f.loops.Loops {
-		for _, id := range l.Members {
+	stores := make([][]ir.ValueID, len(f.loops.Loops))
+	read := map[ir.ValueID]bool{} // by another loop
+	for i := len(stores) - 1; i >= 0; i-- {
+		for _, id := range f.loops.Loops[i].Members {
 			n := &g.Nodes[id]
 			for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
-				n := len(f.stored[v])
-				if _, ok := last[v]; ok {
-					n = max(n, 1)
+				times := len(f.stored[v])
+				if read[v] {
+					times = max(times, 1)
 				}
-				for range n {
+				for range times {
 					stores[i] = append(stores[i], v)
 				}
 			}
 		}
+		if len(stores[i]) == 0 {
+			continue
+		}
+		for _, id := range f.loops.Loops[i].Members {
+			for _, v := range g.Operands(id) {
+				root := g.Root(v)
+				if from := f.loops.In(g.Def[root]); from >= 0 && from != i {
+					read[root] = true
+				}
+			}
+		}
 	}
-	return stores, last
+	return stores
 }
 
 // launch binds a kernel to windows.
@@ -466,6 +465,7 @@ func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
 	left := f.stored[v]
 	if len(left) == 0 {
 		f.temps[v] = len(f.p.buffers)
+		f.made = append(f.made, f.temps[v])
 		f.p.buffers = append(f.p.buffers, buffer{slot: -1, freed: true}) // the kernels make and free it
 		return place{buffer: f.temps[v]}, t, ""
 	}

@@ -4,8 +4,10 @@
 package codegen
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
@@ -25,7 +27,7 @@ type coder struct {
 	g     *ir.Graph // the expansion
 	loops *nest.Loops
 	loop  int
-	order []int8 // by dim of the loop's frame 0: its dim in the kernel, where folded ones come last
+	order [][]int8 // by frame of the loop and its dim: the dim in the kernel
 	out   lowered
 	regs  map[ir.ValueID]uint64 // of values that the loop makes
 	loads map[string]uint64     // registers of operands that it reads, and of numbers
@@ -48,7 +50,7 @@ func lower(g *ir.Graph, loops *nest.Loops, loop int, stored []ir.ValueID) (out *
 	l := &loops.Loops[loop]
 	c := &coder{g: g, loops: loops, loop: loop, regs: map[ir.ValueID]uint64{}, loads: map[string]uint64{}}
 	c.out.kernel = &kernel.Kernel{}
-	c.frame(l)
+	c.frames(l)
 	for _, id := range l.Members {
 		c.node(id)
 	}
@@ -63,32 +65,103 @@ func lower(g *ir.Graph, loops *nest.Loops, loop int, stored []ir.ValueID) (out *
 
 func refuse(format string, args ...any) { panic(refused(fmt.Sprintf(format, args...))) }
 
-// frame sets the index space: dims that are kept first, then those that are folded.
-func (c *coder) frame(l *nest.Loop) {
+// frames sets the index space: of a loop that folds, dims that are kept first. Frames have their dims in the order in which they have
+// the same points one after the other: that in which a value lies in memory that is read in another shape.
+func (c *coder) frames(l *nest.Loop) {
 	k := c.out.kernel
-	var dims []ir.Dim
-	c.order = make([]int8, len(l.Frames[0]))
-	for _, folded := range []bool{false, true} {
-		for i, d := range l.Frames[0] {
-			if (l.Folds != nil && l.Folds[i]) == folded {
-				c.order[i] = int8(len(dims))
-				dims = append(dims, d)
-				if folded {
-					k.Folded++
+	c.order = make([][]int8, len(l.Frames))
+	if len(l.Frames) > 1 {
+		c.alike(l)
+	}
+	for f, frame := range l.Frames {
+		if c.order[f] == nil {
+			c.order[f] = make([]int8, len(frame))
+			at := int8(0)
+			for _, folded := range []bool{false, true} {
+				for i := range frame {
+					if (f == 0 && l.Folds != nil && l.Folds[i]) == folded {
+						c.order[f][i] = at
+						at++
+					}
 				}
 			}
 		}
+		dims := make([]ir.Dim, len(frame))
+		for i, at := range c.order[f] {
+			dims[at] = frame[i]
+		}
+		c.out.frames = append(c.out.frames, dims)
+		k.Frames = append(k.Frames, len(dims))
+		if len(dims) > kernel.MaxRank {
+			refuse("a kernel has at most %d dims, it would take %d", kernel.MaxRank, len(dims))
+		}
 	}
-	c.out.frames = append([][]ir.Dim{dims}, l.Frames[1:]...)
-	for _, f := range c.out.frames {
-		k.Frames = append(k.Frames, len(f))
-		if len(f) > kernel.MaxRank {
-			refuse("a kernel has at most %d dims, it would take %d", kernel.MaxRank, len(f))
+	for _, folded := range l.Folds {
+		if folded {
+			k.Folded++
 		}
 	}
 	if len(k.Frames) > kernel.MaxFrames {
 		refuse("a kernel has at most %d frames, it would take %d", kernel.MaxFrames, len(k.Frames))
 	}
+}
+
+// alike finds the order of dims in each frame, by the values that one frame has and another reads in its shape.
+func (c *coder) alike(l *nest.Loop) {
+	g := c.g
+	set := func(frame int, t ir.Type, along []int8) {
+		order := make([]int8, len(l.Frames[frame]))
+		for at, d := range byStride(g, t, along) {
+			order[d] = int8(at)
+		}
+		switch {
+		case c.order[frame] == nil:
+			c.order[frame] = order
+		case !slices.Equal(c.order[frame], order):
+			refuse("it is read in two orders")
+		}
+	}
+	for _, id := range l.Members {
+		index := -1
+		g.EachArg(id, func(a ir.Arg) {
+			index++
+			v := ir.ValueID(a.V)
+			if a.Kind != ir.ArgValue {
+				return
+			}
+			root := g.Root(v)
+			if root == v || c.loops.In(g.Def[root]) != c.loop {
+				return
+			}
+			from, lies := c.loops.Place(root)
+			to, seen, why := c.loops.Sees(id, v, index)
+			if why != "" {
+				refuse("an operand of %s: %s", g.Nodes[id].Op, why)
+			}
+			if from != to {
+				set(from, g.Types[root], lies)
+				set(to, g.Types[v], seen)
+			}
+		})
+	}
+}
+
+// byStride lists the dims of a frame along which a value runs, those first whose elements lie farthest apart.
+func byStride(g *ir.Graph, t ir.Type, along []int8) []int8 {
+	var dims []int
+	for i, d := range along {
+		if d >= 0 {
+			dims = append(dims, i)
+		}
+	}
+	if t.Strides != nil {
+		slices.SortStableFunc(dims, func(a, b int) int { return cmp.Compare(g.First(t.Strides[b]), g.First(t.Strides[a])) })
+	}
+	out := make([]int8, len(dims))
+	for i, d := range dims {
+		out[i] = along[d]
+	}
+	return out
 }
 
 func (c *coder) emit(n kernel.Instr) uint64 {
@@ -193,8 +266,8 @@ func (c *coder) along(frame int, along []int8) []int8 {
 	out := make([]int8, len(along))
 	for i, d := range along {
 		out[i] = d
-		if frame == 0 && d >= 0 {
-			out[i] = c.order[d]
+		if d >= 0 {
+			out[i] = c.order[frame][d]
 		}
 	}
 	return out
