@@ -275,8 +275,11 @@ func (c *coder) along(frame int, along []int8) []int8 {
 
 func (c *coder) bind(v ir.ValueID, access kernel.Access, frame int, along []int8) uint64 {
 	k := c.out.kernel
-	if len(k.Operands) == kernel.MaxOperands {
+	switch {
+	case len(k.Operands) == kernel.MaxOperands:
 		refuse("a kernel has at most %d operands", kernel.MaxOperands)
+	case len(along) > kernel.MaxRank:
+		refuse("an operand of a kernel has at most %d dims, it would have %d", kernel.MaxRank, len(along))
 	}
 	k.Operands = append(k.Operands, kernel.Operand{DType: uint8(c.g.Types[v].DType), Access: access, Frame: frame, Along: along})
 	c.out.operands = append(c.out.operands, v)
@@ -506,6 +509,7 @@ func (c *coder) reduce(id ir.NodeID, op ir.Op, result ir.DType) uint64 {
 	}
 	r := c.fold(id, kernel.Instr{Op: kernel.Sum, Class: class(wide), A: c.operand(id, 0, wide)})
 	if op == ir.OpMean && c.folds(id) {
+		r = c.round(r, from) // as PyTorch has the sum before it divides
 		n := c.emit(kernel.Instr{Op: kernel.Count, Class: class(wide)})
 		r = c.emit(kernel.Instr{Op: kernel.Div, Class: class(wide), A: r, B: n})
 	}

@@ -296,8 +296,11 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	return c, compiled, nil
 }
 
-// kernels says whether the worker computes groups: on a CPU it does.
+// kernels says whether the worker computes groups: one on a CPU does, if it shall.
 func (s *session) kernels() bool {
+	if !s.settings.Kernels {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hello.GetDevice() == "cpu"

@@ -21,9 +21,11 @@ type Settings struct {
 	Dump  *dump.Dumper
 	Check int
 	Fresh bool // each trace is compiled again: nothing is replayed
-	Spec  *passes.Spec
-	words string // that Spec was made of
-	Log   *slog.Logger
+	// Groups have kernels, where the worker is a CPU.
+	Kernels bool
+	Spec    *passes.Spec
+	words   string // that Spec was made of
+	Log     *slog.Logger
 }
 
 // variables are all that begin with MYCELYA_; each has a sentence in the documentation.
@@ -35,6 +37,7 @@ var variables = []struct {
 	{"MYCELYA_CHECK", setCheck},
 	{"MYCELYA_MACHINE", func(*Settings, string) error { return nil }}, // read by Python, which chooses the machine
 	{"MYCELYA_PASSES", setPasses},
+	{"MYCELYA_KERNELS", setKernels},
 	{"MYCELYA_REPLAY", setReplay},
 	{"MYCELYA_DUMP", setDump}, // last: a dump says what the others were
 }
@@ -99,6 +102,14 @@ func setPasses(s *Settings, value string) (err error) {
 		return fmt.Errorf("MYCELYA_PASSES is %q: %w", value, err)
 	}
 	s.words = value
+	return nil
+}
+
+func setKernels(s *Settings, value string) error {
+	s.Kernels = value == "on"
+	if value != "on" && value != "off" {
+		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels, on a CPU worker) or off (if not set)", value)
+	}
 	return nil
 }
 

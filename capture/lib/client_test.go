@@ -402,6 +402,7 @@ func TestSettings(t *testing.T) {
 		"MYCELYA_CHECK=9":       `MYCELYA_CHECK is "9"; it is 0`,
 		"MYCELYA_LOG=loud":      `MYCELYA_LOG is "loud"; it is debug, info, warn`,
 		"MYCELYA_REPLAY=no":     `MYCELYA_REPLAY is "no"`,
+		"MYCELYA_KERNELS=yes":   `MYCELYA_KERNELS is "yes"`,
 		"MYCELYA_PASSES=-fuzzy": `MYCELYA_PASSES is "-fuzzy"`,
 	} {
 		err := r.Open(0, runtime.Paths{}, []string{env})

@@ -74,7 +74,7 @@ func (k *Kernel) operand(o Operand) error {
 		return fmt.Errorf("access %d", o.Access)
 	case o.Frame < 0 || o.Frame >= len(k.Frames):
 		return fmt.Errorf("frame %d of %d", o.Frame, len(k.Frames))
-	case len(o.Along) > 255:
+	case len(o.Along) > MaxRank:
 		return fmt.Errorf("%d dims", len(o.Along))
 	}
 	var seen [MaxRank]bool

@@ -237,6 +237,14 @@ def to(values: list[Any], device: Any, dtype: torch.dtype) -> list[Any]:
     return [one(v) for v in values]
 
 
+def nearer(got: torch.Tensor, cpu: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result is at least as near as the CPU's to what float64 gives."""
+    if got.shape != cpu.shape or not cpu.is_floating_point() or cpu.numel() == 0:
+        return False
+    error = (got.double() - exact).abs().max()
+    return bool(error <= (cpu.double() - exact).abs().max())
+
+
 def run(name: str, dtype: torch.dtype) -> dict[str, Any]:
     """Whether the case fused, and what is wrong; "" if nothing."""
     f, values = CASES[name]
@@ -252,7 +260,10 @@ def run(name: str, dtype: torch.dtype) -> dict[str, Any]:
             group = graph.partition("fuse ")[2].partition("\n  }")[0]
             inside = operator in group or name.startswith("lists")
             fused = fused or inside or bool(group) and operator not in graph
-        for g, e in zip(got, expected, strict=True):
+        exact = flat(f(*to(values, "cpu", torch.float64)))
+        for g, e, r in zip(got, expected, exact, strict=True):
+            if nearer(g.cpu(), e, r):
+                continue
             torch.testing.assert_close(
                 g.cpu(),
                 e,

@@ -1,0 +1,81 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Fused groups computed by kernels give what PyTorch gives.
+
+kernels.py and decompositions.py hold the cases; each runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+pytestmark = [
+    pytest.mark.fast,
+    pytest.mark.cpu_worker,  # CUDA has no kernels yet
+]
+
+
+def run(script: str, **env: str) -> tuple[list[dict[str, str]], str]:
+    done = subprocess.run(
+        [sys.executable, str(HERE / script)],
+        env={**os.environ, "MYCELYA_KERNELS": "on", **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def wrong(results: list[dict[str, str]]) -> str:
+    failed = (r for r in results if r["error"])
+    return "\n".join(f"{r['case']} {r.get('dtype', '')}\n{r['error']}" for r in failed)
+
+
+def test_in_double_precision():
+    results, err = run("kernels.py", MYCELYA_DUMP="-,plan")
+    assert not wrong(results)
+    assert len(results) >= 14
+    # Else nothing has been tested.
+    assert len(re.findall(r"^ +\d+  kernel \d+ ", err, re.M)) > 50
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_on_other_processors(capability):
+    results, _ = run("kernels.py", ATEN_CPU_CAPABILITY=capability)
+    assert not wrong(results)
+
+
+def test_each_decomposition():
+    results, _ = run("decompositions.py")
+    assert not wrong(results)
+    assert len(results) > 250
+
+
+def test_a_step_that_fails():
+    """What a kernel reads may be poison; then the operators in its place pass it on."""
+    code = """
+import mycelya_torch, torch
+x = torch.ones(3, device="mycelya")
+bad = x.index_select(0, torch.tensor([7]).to("mycelya"))
+y = (bad * 2).exp() + 1
+z = (x * 2).exp() + 1
+print(z.sum().item() > 25)
+try:
+    y.cpu()
+except Exception as e:
+    print("range" in str(e))
+print(((x + 1).exp() * 2).sum().item() > 44)
+"""
+    env = {**os.environ, "MYCELYA_KERNELS": "on"}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert out.stdout.split() == ["True", "True", "True"], out.stderr
