@@ -213,9 +213,8 @@ func (f *group) kernels(first, buffers int) refused {
 		f.stored[v] = slices.DeleteFunc(left, func(own ir.ValueID) bool { return p.at[own].buffer < 0 })
 	}
 	stores := f.flow()
-	var steps []*pb.Step
-	var launched []*kernel.Kernel // by kernel step
-	written := map[int]bool{}     // buffers that the kernels so far have written
+	var launches []launch
+	written := map[int]bool{} // buffers that the kernels so far have written
 	for i := range f.loops.Loops {
 		if len(stores[i]) == 0 {
 			continue
@@ -224,25 +223,26 @@ func (f *group) kernels(first, buffers int) refused {
 		if why != "" {
 			return why
 		}
-		step, why := f.launch(low, made, written)
+		at, why := f.launch(low, made, written)
 		if why != "" {
 			return why
 		}
-		steps, launched = append(steps, step), append(launched, low.kernel)
+		launches = append(launches, launch{low.kernel, []*pb.KernelOp_Instance{at}})
 	}
-	for b, is := range made {
+	for _, is := range made {
 		if !is {
-			return refused(fmt.Sprintf("buffer %d is made by its operators only", b))
+			return "its operators make what its kernels don't"
 		}
+	}
+	var steps []*pb.Step
+	for _, l := range p.together(launches) {
+		steps = append(steps, &pb.Step{Kind: &pb.Step_Kernel{Kernel: &pb.KernelOp{Kernel: p.kernel(l.kernel), Instances: l.at}}})
 	}
 	for _, buffer := range f.made {
 		steps = append(steps, free(buffer))
 	}
 	for _, b := range freed {
 		steps = append(steps, free(b))
-	}
-	for i, k := range launched {
-		steps[i].GetKernel().Kernel = p.kernel(k)
 	}
 	record := p.g.Nodes[f.nodes[len(f.nodes)-1]].Record
 	fused := &pb.Step{Kind: &pb.Step_Fused{Fused: &pb.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}}}
@@ -326,7 +326,7 @@ func (f *group) flow() [][]ir.ValueID {
 }
 
 // launch binds a kernel to windows.
-func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.Step, refused) {
+func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.KernelOp_Instance, refused) {
 	p, g, k := f.p, f.e.Graph, low.kernel
 	at := &pb.KernelOp_Instance{}
 	for _, frame := range low.frames {
@@ -389,7 +389,49 @@ func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.Step, refu
 		}
 		at.Numbers = append(at.Numbers, a)
 	}
-	return &pb.Step{Kind: &pb.Step_Kernel{Kernel: &pb.KernelOp{Instances: []*pb.KernelOp_Instance{at}}}}, ""
+	return at, ""
+}
+
+// launch is a kernel and where it runs.
+type launch struct {
+	kernel *kernel.Kernel
+	at     []*pb.KernelOp_Instance
+}
+
+// together makes launches of one kernel one, whose instances run at the same time, where nothing has to run in between: the tensors of a
+// list, for one.
+func (p *planner) together(list []launch) []launch {
+	var out []launch
+	last := map[string]int{}                            // by kernel: one more than its last launch
+	read, written := map[uint32]int{}, map[uint32]int{} // by buffer, likewise
+	for _, l := range list {
+		text := l.kernel.String()
+		after := 0
+		each := func(f func(buffer uint32, write bool)) {
+			for i, t := range l.at[0].Tensors {
+				f(p.out.Program.Tensors[t/2].Buffer, l.kernel.Operands[i].Access&kernel.Write != 0)
+			}
+		}
+		each(func(b uint32, write bool) {
+			if after = max(after, written[b]); write {
+				after = max(after, read[b])
+			}
+		})
+		at := last[text]
+		if at > after {
+			out[at-1].at = append(out[at-1].at, l.at...)
+		} else {
+			out = append(out, l)
+			at = len(out)
+			last[text] = at
+		}
+		each(func(b uint32, write bool) {
+			if read[b] = max(read[b], at); write {
+				written[b] = max(written[b], at)
+			}
+		})
+	}
+	return out
 }
 
 // kernel is the number of a kernel in the program, which has equal ones once.

@@ -8,9 +8,26 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
 )
+
+// code lists the kernels of a program, and the groups that have none.
+func code(c *codegen.Compiled) string {
+	var b strings.Builder
+	for _, u := range c.Unfused {
+		fmt.Fprintf(&b, "\ngroup %d runs as its operators: %s\n", u.Group+1, u.Why)
+	}
+	for i, m := range c.Program.Kernels {
+		k, err := m.Decode()
+		if err != nil {
+			panic("BUG: a program with a kernel that is none: " + err.Error())
+		}
+		fmt.Fprintf(&b, "\n# kernel %d\n%s", i, k)
+	}
+	return b.String()
+}
 
 // kernels lists the groups of a graph: which kernels compute each, what goes in and out, and how many of its values are never
 // written to memory.

@@ -195,7 +195,7 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 		p.plan += c.MemoryText(params)
 	}
 	if p.shown {
-		p.groups = kernels(g)
+		p.groups = kernels(g) + code(c)
 		if p.d.spec.Data {
 			p.data = numbers(g, p.of.Params)
 		}

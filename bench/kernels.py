@@ -1,0 +1,213 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What fused groups cost: kernels, the operators in their place, eager, torch.compile.
+
+A repeat is one call and a wait for its result. Eager PyTorch and torch.compile run in
+this process; the local worker's programs with kernels and without run in two more, case
+by case in turns. All have the same number of threads, and keep their last result, so
+that memory is as warm as it gets. The figure is the minimum over the repeats.
+
+    python bench/kernels.py [--repeats N] [--only TEXT] [--compile] [--markdown]
+
+--compile adds torch.compile's time, which takes a C++ compiler and minutes. --markdown
+writes the table between the marks in bench/RESULTS.md.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+MI = 1 << 20
+Case = tuple[Callable[[str], list], Callable[..., object], float]
+
+
+def six(x):
+    return ((x * 1.5).sigmoid() + (x * 0.5).tanh()).relu() + 1.0
+
+
+def arithmetic(x):
+    return ((x * 1.5 + 2.0) * x - 0.5) * x + 1.0
+
+
+def rms(x, w):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def chain(length: int) -> Callable[..., object]:
+    def f(x):
+        for i in range(length):
+            x = x * 0.5 + 1 if i % 4 < 3 else x.sigmoid()
+        return x
+
+    return f
+
+
+def rows(*more: int) -> Callable[[str], list]:
+    """A matrix of 4096 by 1024, and vectors."""
+    return lambda d: [
+        torch.randn(4096, 1024).to(d),
+        *(torch.randn(n).to(d) for n in more),
+    ]
+
+
+def points(n: int, dtype: torch.dtype = torch.float32) -> Callable[[str], list]:
+    return lambda d: [torch.randn(n).to(dtype).to(d)]
+
+
+def adam(d: str) -> list:
+    """200 tensors, as of a model; the step is the function."""
+    sizes = [1024 * (1 + i % 32) for i in range(200)]
+    params = [torch.randn(n).to(d).requires_grad_() for n in sizes]
+    for p in params:
+        p.grad = torch.randn(p.numel()).to(d)
+    return [torch.optim.AdamW(params, foreach=True)]
+
+
+# Name: its arguments, the function, and the bytes that it has to read and write.
+CASES: dict[str, Case] = {
+    "add": (
+        lambda d: [torch.randn(16 * MI).to(d), torch.randn(16 * MI).to(d)],
+        torch.add,
+        12 * 16 * MI,
+    ),
+    **{
+        f"six ops, {n >> 10} Ki": (points(n), six, 8 * n)
+        for n in (1 << 10, 1 << 16, MI, 16 * MI)
+    },
+    "arithmetic, 16 Mi": (points(16 * MI), arithmetic, 8 * 16 * MI),
+    "arithmetic, bf16, 16 Mi": (
+        points(16 * MI, torch.bfloat16),
+        arithmetic,
+        4 * 16 * MI,
+    ),
+    "two ops, 16 Mi": (points(16 * MI), chain(1), 8 * 16 * MI),
+    "twenty ops, 16 Mi": (points(16 * MI), chain(13), 8 * 16 * MI),
+    "broadcast": (rows(1024), lambda x, w: (x + w).relu() * w, 8 * 4 * MI),
+    "transposed": (
+        lambda d: [torch.randn(2048, 2048).to(d)],
+        lambda x: (x + x.t()) * 2,
+        12 * 4 * MI,
+    ),
+    "softmax": (rows(), lambda x: torch.softmax(x * 0.5, -1), 8 * 4 * MI),
+    "layer norm": (
+        rows(1024, 1024),
+        lambda x, w, b: F.layer_norm(x + 1, (1024,), w, b),
+        8 * 4 * MI,
+    ),
+    "RMS norm": (rows(1024), rms, 8 * 4 * MI),
+    "GELU": (rows(), lambda x: F.gelu(x + 1), 8 * 4 * MI),
+    "sum of columns": (rows(), lambda x: (x * x).sum(0), 4 * 4 * MI),
+    "mean of all": (rows(), lambda x: (x * x).mean(), 4 * 4 * MI),
+    "AdamW, 200 tensors": (
+        adam,
+        lambda o: o.step(),
+        28 * sum(1024 * (1 + i % 32) for i in range(200)),
+    ),
+}
+
+
+def seconds(case: str, device: str, repeats: int, wrap=None) -> float:
+    make, f, _ = CASES[case]
+    torch.manual_seed(0)
+    args = make(device)
+    f = wrap(f) if wrap else f
+    wait = torch.mycelya.synchronize if device == "mycelya" else lambda: None
+    best, kept = math.inf, None
+    for i in range(repeats + 3):  # the first three warm up
+        wait()
+        start = time.perf_counter()
+        kept = f(*args)  # noqa: F841 (its memory is taken again by the next)
+        wait()
+        if i >= 3:
+            best = min(best, time.perf_counter() - start)
+    return best
+
+
+class Child:
+    """A process whose device has kernels, or has none."""
+
+    def __init__(self, kernels: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--child"],
+            env={**os.environ, "MYCELYA_KERNELS": kernels},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def seconds(self, case: str, repeats: int) -> float:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps([case, repeats]) + "\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+
+def child() -> None:
+    import mycelya_torch  # noqa: F401
+
+    for line in sys.stdin:
+        case, repeats = json.loads(line)
+        print(seconds(case, "mycelya", repeats), flush=True)
+
+
+def table(args: argparse.Namespace) -> str:
+    on, off = Child("on"), Child("off")
+    head = ["case", "kernels, ms", "GB/s", "of operators", "of eager"]
+    lines = []
+    ratios = []
+    for case, (_, _, size) in CASES.items():
+        if args.only not in case:
+            continue
+        with torch.no_grad():
+            eager = seconds(case, "cpu", args.repeats)
+            ours, plain = (c.seconds(case, args.repeats) for c in (on, off))
+            row = [f"{ours * 1e3:.2f}", f"{size / ours / 1e9:.1f}"]
+            row += [f"{ours / plain:.2f}", f"{ours / eager:.2f}"]
+            if args.compile:
+                other = seconds(case, "cpu", args.repeats, torch.compile)
+                row.append(f"{ours / other:.2f}")
+        if case != "add":
+            ratios.append(ours / eager)
+        lines.append([case, *row])
+    if args.compile:
+        head.append("of torch.compile")
+    text = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    text += [f"| {' | '.join(row)} |" for row in lines]
+    mean = math.exp(sum(math.log(r) for r in ratios) / max(1, len(ratios)))
+    text += ["", f"Geometric mean of eager's time, but for `add`: {mean:.2f}."]
+    return "\n".join(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        return child()
+    text = table(args)
+    print(text)
+    if args.markdown:
+        import results
+
+        import mycelya_torch  # noqa: F401
+
+        threads = torch.get_num_threads()
+        results.write(
+            "kernels.py", f"{threads} threads, minimum of {args.repeats}", text
+        )
+
+
+if __name__ == "__main__":
+    main()
