@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ class Browser:
             assert time.monotonic() < deadline, "Chromium opened no port in 60 s"
             time.sleep(0.05)
         port, path = where.read_text().split()
-        self.socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None)
+        self.open_socket = ExitStack()
+        address = f"ws://127.0.0.1:{port}{path}"
+        self.socket = self.open_socket.enter_context(connect(address, max_size=None))
         self.number = 0
         self.events: list[dict[str, Any]] = []
 
@@ -63,7 +66,7 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.socket.close()
+        self.open_socket.close()
         os.killpg(self.process.pid, signal.SIGKILL)  # its children too
         self.process.wait()
 
