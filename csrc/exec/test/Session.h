@@ -115,9 +115,22 @@ class Builder {
   void Free(uint64_t buffer) { Step({MYC_S_FREE, buffer}); }
   void Resize(uint64_t buffer, D bytes) { Step({MYC_S_RESIZE, buffer, bytes.kind, bytes.value}); }
 
+  // A kernel as the grammar has it, and steps of such: the next nfused steps, or the nplain ones after them.
+  uint64_t Kernel(const Words& w) {
+    kernels_.insert(kernels_.end(), w.begin(), w.end());
+    return nkernels_++;
+  }
+  void Fused(uint64_t nfused, uint64_t nplain) { Step({MYC_S_FUSED, nfused, nplain}); }
+  void Launch(uint64_t kernel, const Words& instance) {
+    Step({MYC_S_KERNEL, kernel, 1});
+    Append(instance);
+  }
+
   Words Done() const {
     Words w = {nparams_, nbuffers_, ntensors_};
     w.insert(w.end(), tensors_.begin(), tensors_.end());
+    w.push_back(nkernels_);
+    w.insert(w.end(), kernels_.begin(), kernels_.end());
     w.push_back(nsteps_);
     w.insert(w.end(), steps_.begin(), steps_.end());
     return w;
@@ -140,8 +153,8 @@ class Builder {
   }
   void Append(const Words& w) { steps_.insert(steps_.end(), w.begin(), w.end()); }
 
-  uint64_t nparams_ = 0, nbuffers_ = 0, ntensors_ = 0, nsteps_ = 0;
-  Words tensors_, steps_;
+  uint64_t nparams_ = 0, nbuffers_ = 0, ntensors_ = 0, nkernels_ = 0, nsteps_ = 0;
+  Words tensors_, kernels_, steps_;
 };
 
 struct StepError {

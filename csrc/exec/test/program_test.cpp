@@ -64,7 +64,7 @@ TEST(Program, EveryPrefixOfAProgramIsRefused) {
 
 TEST(Program, IndicesAndCountsAreChecked) {
   Session s;
-  // nparams nbuffers ntensors nsteps
+  // nparams nbuffers ntensors nkernels nsteps
   EXPECT_EQ(s.Refusal({}), "BUG: the program ends after 0 words, before the number of parameters.");
   EXPECT_EQ(s.Refusal({uint64_t{1} << 40, 0, 0, 0}),
             "BUG: word 0 of the program is 1099511627776, but the number of parameters must be below 16777217.");
@@ -72,8 +72,8 @@ TEST(Program, IndicesAndCountsAreChecked) {
             "BUG: word 1 of the program is 1099511627776, but the number of buffers must be below 1048577.");
   EXPECT_EQ(s.Refusal({0, 0, UINT64_MAX, 0}),
             "BUG: word 2 of the program is 18446744073709551615, more tensors than the 1 words after it can hold.");
-  EXPECT_EQ(s.Refusal({0, 1, 0, 1, MYC_S_FREE, 1}), "BUG: word 5 of the program is 1, but a buffer must be below 1.");
-  EXPECT_EQ(s.Refusal({0, 0, 0, 1, 77, 0}), "BUG: word 4 of the program is 77, which starts no step.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 1, MYC_S_FREE, 1}), "BUG: word 6 of the program is 1, but a buffer must be below 1.");
+  EXPECT_EQ(s.Refusal({0, 0, 0, 0, 1, 77, 0}), "BUG: word 5 of the program is 77, which starts no step.");
   EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_DTYPES, 0, 1, 0, 0, 0}), "BUG: 21 is not the number of a dtype.");
   EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_F32, 256, 1, 0, 0, 0}),
             "BUG: word 5 of the program is 256, but a tensor's rank must be below 256.");
@@ -116,7 +116,7 @@ TEST(Program, ArgumentsMustFitTheSchema) {
   EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0)}, 1), "BUG: aten::mm is not given its argument mat2.");
   EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0), T(0), T(0)}, 1), "BUG: aten::mm takes 2 arguments, not 3.");
   EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0), T(1)}, 1),
-            "BUG: word 19 of the program is 1, but a tensor index must be below 1.");
+            "BUG: word 20 of the program is 1, but a tensor index must be below 1.");
   EXPECT_EQ(RefusedCall(s, "aten::softmax.int", {T(0), Number(MYC_N_F64, 0)}, 1),
             "BUG: argument dim of aten::softmax.int takes int, not a number.");
   EXPECT_EQ(RefusedCall(s, "aten::sum", {T(0), Int(6)}, 1),
@@ -126,7 +126,7 @@ TEST(Program, ArgumentsMustFitTheSchema) {
   EXPECT_EQ(RefusedCall(s, "aten::cat", {List(MYC_L_OPT_TENSORS, {T(0), None()}), Int(0)}, 1),
             "BUG: argument tensors of aten::cat takes Tensor, not none.");
   EXPECT_EQ(RefusedCall(s, "aten::cat", {List(MYC_L_TENSORS, {List(MYC_L_TENSORS, {})}), Int(0)}, 1),
-            "BUG: a list holds a list at word 20 of the program.");
+            "BUG: a list holds a list at word 21 of the program.");
   EXPECT_EQ(RefusedCall(s, "aten::neg_", {Number(MYC_N_F64, 0)}, 0),
             "BUG: argument self of aten::neg_ is written; it can't be a number.");
   EXPECT_EQ(RefusedCall(s, "aten::neg", {Number(MYC_N_C128, 1)}, 1),

@@ -1,0 +1,127 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Kernels as steps of a program, beside the operators that stand in their place.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include "Session.h"
+
+namespace mycelya::exec::test {
+namespace {
+
+at::Tensor Range(int64_t n) { return at::arange(n, c10::ScalarType::Float); }
+
+// y[i] = 1 - x[i]
+Words OneMinus() {
+  const uint64_t f32 = uint64_t{MYC_K_F32} << 8;
+  return {1,
+          1,
+          0,
+          2,
+          MYC_F32,
+          MYC_K_READ,
+          0,
+          1,
+          1,
+          MYC_F32,
+          MYC_K_WRITE,
+          0,
+          1,
+          1,
+          0,
+          5,
+          MYC_K_LOAD | f32,
+          0,
+          0,
+          0,  //
+          MYC_K_NEG | f32,
+          0,
+          0,
+          0,  //
+          MYC_K_CONST | f32,
+          0x3ff0000000000000,
+          0,
+          0,  //
+          MYC_K_ADD | f32,
+          1,
+          2,
+          0,  //
+          MYC_K_STORE | f32,
+          1,
+          3,
+          0};
+}
+
+// A program of that kernel; the operator in its place gives 2 - x, so that it shows which of them ran.
+struct Sample {
+  Builder b;
+  uint64_t in = 0, out = 0;
+
+  explicit Sample(D size, uint64_t plain = 1) {
+    const uint64_t n = b.Param();
+    in = b.Buffer();
+    out = b.Buffer();
+    const uint64_t x = b.Tensor(in, MYC_F32, {P(n)}), y = b.Tensor(out, MYC_F32, {P(n)});
+    const uint64_t kernel = b.Kernel(OneMinus());
+    b.Fused(1, plain);
+    b.Launch(kernel, {size.kind, size.value, x, 0, y, 1});
+    b.Call("aten::rsub.Scalar", {T(x), Float(2), Int(1)}, {y});
+  }
+};
+
+TEST(Fused, RunsItsKernels) {
+  Session s;
+  s.Upload(1, Range(6));
+  Sample p(P(0));
+  EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 1}}, {{p.out, 2}}).empty());
+  EXPECT_TRUE(at::equal(s.ReadF32(2, {6}).tensor, 1 - Range(6)));
+}
+
+TEST(Fused, RunsTheOperatorsWhereSizesDoNotFit) {
+  Session s;
+  s.Upload(1, Range(6));
+  for (const int64_t size : {5, 7}) {
+    Sample p(size);
+    EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 1}}, {{p.out, 2}}).empty());
+    EXPECT_TRUE(at::equal(s.ReadF32(2, {6}).tensor, 2 - Range(6)));
+  }
+}
+
+TEST(Fused, LeavesErrorsToTheOperators) {
+  Session s;
+  s.Upload(1, Range(6));
+  Sample p(P(0));
+  // A window past the end of its storage, and a storage that isn't there.
+  for (const uint64_t id : {1, 7}) {
+    const auto errors = s.Run(p.b, {9}, {{p.in, id}}, {{p.out, 2}});
+    ASSERT_EQ(errors.size(), 1u);
+    EXPECT_EQ(errors[0].step, 2u);
+    EXPECT_NE(s.ReadF32(2, {1}).kind, MYC_OK);
+  }
+  // Poison goes on, silently.
+  EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 2}}, {{p.out, 3}}).empty());
+  EXPECT_NE(s.ReadF32(3, {1}).kind, MYC_OK);
+}
+
+TEST(Fused, IsChecked) {
+  Session s;
+  EXPECT_EQ(s.Refusal(Sample(P(0), 2).b.Done()), "BUG: step 0 fuses steps up to 4 of 3.");
+  Builder alone;
+  const uint64_t n = alone.Param();
+  const uint64_t x = alone.Fresh(MYC_F32, {P(n)}), y = alone.Fresh(MYC_F32, {P(n)});
+  alone.Launch(alone.Kernel(OneMinus()), {1, 0, x, 0, y, 1});
+  EXPECT_EQ(s.Refusal(alone.Done()), "BUG: step 0 is a kernel, but not among those of a fused.");
+  Builder other;
+  const uint64_t m = other.Param();
+  const uint64_t u = other.Fresh(MYC_F64, {P(m)}), v = other.Fresh(MYC_F32, {P(m)});
+  const uint64_t kernel = other.Kernel(OneMinus());
+  other.Fused(1, 0);
+  other.Launch(kernel, {1, 0, u, 0, v, 1});
+  EXPECT_EQ(s.Refusal(other.Done()), "BUG: tensor 0 has 1 dims of Double, the kernel's operand 1 of Float.");
+}
+
+}  // namespace
+}  // namespace mycelya::exec::test
