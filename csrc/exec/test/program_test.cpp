@@ -72,7 +72,8 @@ TEST(Program, IndicesAndCountsAreChecked) {
             "BUG: word 1 of the program is 1099511627776, but the number of buffers must be below 1048577.");
   EXPECT_EQ(s.Refusal({0, 0, UINT64_MAX, 0}),
             "BUG: word 2 of the program is 18446744073709551615, more tensors than the 1 words after it can hold.");
-  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 1, MYC_S_FREE, 1}), "BUG: word 6 of the program is 1, but a buffer must be below 1.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 1, MYC_S_FREE, 1}),
+            "BUG: word 6 of the program is 1, but a buffer must be below 1.");
   EXPECT_EQ(s.Refusal({0, 0, 0, 0, 1, 77, 0}), "BUG: word 5 of the program is 77, which starts no step.");
   EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_DTYPES, 0, 1, 0, 0, 0}), "BUG: 21 is not the number of a dtype.");
   EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_F32, 256, 1, 0, 0, 0}),
