@@ -24,14 +24,6 @@ type Options struct {
 	Kernels bool
 }
 
-func (p *planner) emitNode(id ir.NodeID) error {
-	if err := p.node(id); err != nil {
-		return fmt.Errorf("codegen: node %d (%s): %w", id, p.title(id), err)
-	}
-	p.freeDead(id)
-	return nil
-}
-
 // Compiled is a program and how to fill in a call of it.
 type Compiled struct {
 	Program    *pb.Program
@@ -68,6 +60,15 @@ func Compile(g *ir.Graph, o Options) (*Compiled, error) {
 		return nil, fmt.Errorf("codegen: %w", err)
 	}
 	return p.finish(), nil
+}
+
+// emitNode emits the steps of a node, and frees what ends there.
+func (p *planner) emitNode(id ir.NodeID) error {
+	if err := p.node(id); err != nil {
+		return fmt.Errorf("codegen: node %d (%s): %w", id, p.title(id), err)
+	}
+	p.freeDead(id)
+	return nil
 }
 
 // Params fills in the parameter words of a call from those of its trace.

@@ -4,7 +4,6 @@
 package codegen
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/mycelya/mycelya/codegen/kernel"
@@ -27,7 +26,6 @@ type group struct {
 	e      *decomp.Expansion
 	loops  *nest.Loops
 	reads  map[ir.ValueID]place        // of the graph, as its operators find them
-	leaves []ir.ValueID                // values of the graph that are needed after it
 	from   map[ir.ValueID]ir.ValueID   // by input of the expansion: the value of the graph
 	stored map[ir.ValueID][]ir.ValueID // by value of the expansion: the values of the graph that it leaves
 	next   map[ir.ValueID]int          // by value of the expansion: which of stored is next
@@ -66,6 +64,7 @@ func (f *group) split() refused {
 	f.to = slices.Repeat([]ir.ValueID{decomp.None}, len(g.Types))
 	in := func(v ir.ValueID) bool { return g.Nodes[g.Def[v]].Group == f.number }
 	// What it reads from elsewhere, views of that among it.
+	var reads []ir.ValueID
 	read := func(v ir.ValueID) {
 		if f.to[v] != decomp.None {
 			return
@@ -76,7 +75,7 @@ func (f *group) split() refused {
 			return
 		}
 		f.to[v] = f.sub.Nodes[f.sub.Add(ir.Node{Op: ir.OpInput, Slot: uint32(v)}, nil, g.Types[v:v+1])].First
-		f.leaves = append(f.leaves, v) // for now: its reads
+		reads = append(reads, v)
 	}
 	for _, id := range f.nodes {
 		n := g.Nodes[id]
@@ -94,41 +93,22 @@ func (f *group) split() refused {
 			f.to[n.First+i] = f.sub.Nodes[new].First + i
 		}
 	}
-	for _, v := range f.leaves {
+	for _, v := range reads {
 		at, err := f.p.locate(v)
 		if err != nil {
 			return refused(err.Error())
 		}
 		f.reads[v] = at
 	}
-	f.leaves = f.needed()
-	for _, v := range f.leaves {
+	for _, v := range f.needed() {
 		f.sub.Outputs = append(f.sub.Outputs, ir.Output{Value: f.to[v], Slot: uint32(v)})
 	}
 	f.e = decomp.Expand(f.sub, nil)
 	f.loops = nest.Split(f.e, f.sub)
-	known := map[string]bool{}
-	for _, r := range g.Requires {
-		known[requireKey(g, r)] = true
-	}
-	for _, r := range f.loops.Requires {
-		if !known[requireKey(g, r)] {
-			return "its loops take sizes to be equal that the program doesn't require"
-		}
+	if !f.loops.Stated(g) {
+		return "its loops take sizes to be equal that the program doesn't require"
 	}
 	return ""
-}
-
-func requireKey(g *ir.Graph, r ir.Require) string {
-	side := func(dims []ir.Dim) []ir.Dim {
-		out := make([]ir.Dim, len(dims))
-		for i, d := range dims {
-			out[i] = g.Find(d)
-		}
-		slices.Sort(out)
-		return out
-	}
-	return fmt.Sprint(side(r.Left), side(r.Right))
 }
 
 // mapped are the arguments of a node as those of sub.

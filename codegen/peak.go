@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"strings"
 
+	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
 	pb "github.com/mycelya/mycelya/proto"
 )
@@ -130,7 +131,7 @@ func (w *walker) take(s *pb.Step) error {
 			for i, t := range at.Tensors {
 				b := w.p.Tensors[t/2].Buffer
 				op := ""
-				if w.p.Kernels[k.Kernel.Kernel].Operands[i].Access&2 != 0 {
+				if w.p.Kernels[k.Kernel.Kernel].Operands[i].Access&uint32(kernel.Write) != 0 {
 					op = "kernel"
 				}
 				if t&1 != 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
 	pb "github.com/mycelya/mycelya/proto"
 )
@@ -89,7 +90,7 @@ func (c *Compiled) StepText(s *pb.Step) string {
 func (c *Compiled) instanceText(number uint32, at *pb.KernelOp_Instance) string {
 	var writes, reads []string
 	for i, t := range at.Tensors {
-		if c.Program.Kernels[number].Operands[i].Access&2 != 0 {
+		if c.Program.Kernels[number].Operands[i].Access&uint32(kernel.Write) != 0 {
 			writes = append(writes, c.window(t/2))
 		} else {
 			reads = append(reads, c.window(t/2))

@@ -215,24 +215,26 @@ func (f *nests) launches(clusters []*cluster) []ir.Template {
 func (f *nests) required(g *ir.Graph, group []uint32) []ir.Require {
 	out := slices.Clone(g.Requires)
 	seen := map[string]bool{}
-	key := func(r ir.Require) string {
-		b := make([]byte, 0, 64)
-		for _, side := range [...][]ir.Dim{r.Left, r.Right} {
-			for _, d := range side {
-				b = binary.AppendVarint(b, int64(g.Find(d)))
-			}
-			b = append(b, 0) // 0 is no symbol, and no size of a product that is required
-		}
-		return string(b)
-	}
 	for _, r := range out {
-		seen[key(r)] = true
+		seen[requireKey(g, r)] = true
 	}
 	for _, q := range f.requires {
-		if k := key(q.Require); group[q.of] != 0 && !seen[k] {
+		if k := requireKey(g, q.Require); group[q.of] != 0 && !seen[k] {
 			seen[k] = true
 			out = append(out, q.Require)
 		}
 	}
 	return out
+}
+
+// requireKey is a text that two facts share exactly if they say the same of the same sizes.
+func requireKey(g *ir.Graph, r ir.Require) string {
+	b := make([]byte, 0, 64)
+	for _, side := range [...][]ir.Dim{r.Left, r.Right} {
+		for _, d := range side {
+			b = binary.AppendVarint(b, int64(g.Find(d)))
+		}
+		b = append(b, 0) // 0 is no symbol, and no size of a product that is required
+	}
+	return string(b)
 }

@@ -13,9 +13,6 @@ import (
 // Loops are the loop nests of an expansion, in the order in which they can run.
 type Loops struct {
 	Loops []Loop
-	// What they take to be equal, beyond what the graph says.
-	Requires []ir.Require
-
 	nests *nests
 	in    []int32 // by node of the expansion: its loop, -1 for none
 }
@@ -44,10 +41,21 @@ func Split(e *decomp.Expansion, g *ir.Graph) *Loops {
 		}
 		l.Loops = append(l.Loops, Loop{c.frames, c.folds, members})
 	}
-	for _, q := range f.requires {
-		l.Requires = append(l.Requires, q.Require)
-	}
 	return l
+}
+
+// Stated says whether a graph requires all that the loops take to be equal.
+func (l *Loops) Stated(g *ir.Graph) bool {
+	known := map[string]bool{}
+	for _, r := range g.Requires {
+		known[requireKey(g, r)] = true
+	}
+	for _, q := range l.nests.requires {
+		if !known[requireKey(g, q.Require)] {
+			return false
+		}
+	}
+	return true
 }
 
 // In is the loop that computes a node of the expansion, -1 if none does.

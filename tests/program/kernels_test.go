@@ -45,17 +45,22 @@ func TestKernelsKeepMeaning(t *testing.T) {
 		if len(want) == 0 || hasMean(after) {
 			return
 		}
-		for _, o := range after.Outputs {
-			if after.Types[o.Value].Strides != nil {
-				continue // what lies between the elements is anybody's
-			}
-			if d := after.Types[o.Value].DType; !alike(d, want[o.Slot], got[o.Slot]) {
-				t.Fatalf("storage %d is %x, not %x\n%s\n%s", o.Slot, got[o.Slot], want[o.Slot], after, fused.Text())
-			}
-		}
+		sameOutputs(t, after, fused, want, got)
 	})
 	require.Greater(t, kernels, 20, "hardly a graph had kernels: %v", unfused)
 	t.Log(kernels, unfused)
+}
+
+// sameOutputs compares the storages that two ways to run a graph leave.
+func sameOutputs(t *rapid.T, g *ir.Graph, c *codegen.Compiled, want, got map[uint32][]byte) {
+	for _, o := range g.Outputs {
+		if g.Types[o.Value].Strides != nil {
+			continue // what lies between the elements is anybody's
+		}
+		if d := g.Types[o.Value].DType; !alike(d, want[o.Slot], got[o.Slot]) {
+			t.Fatalf("storage %d is %x, not %x\n%s\n%s", o.Slot, got[o.Slot], want[o.Slot], g, c.Text())
+		}
+	}
 }
 
 func hasMean(g *ir.Graph) bool {
@@ -127,14 +132,7 @@ func TestKernelsKeepMeaningInLibtorch(t *testing.T) {
 		if len(want) == 0 || len(c.Program.Kernels) == 0 || !exact(after) {
 			return
 		}
-		for _, o := range after.Outputs {
-			if after.Types[o.Value].Strides != nil {
-				continue // what lies between the elements is anybody's
-			}
-			if d := after.Types[o.Value].DType; !alike(d, want[o.Slot], got[o.Slot]) {
-				t.Fatalf("storage %d is %x, not %x\n%s\n%s", o.Slot, got[o.Slot], want[o.Slot], after, c.Text())
-			}
-		}
+		sameOutputs(t, after, c, want, got)
 	})
 	require.Greater(t, kernels, 20)
 }
