@@ -8,6 +8,7 @@
 #   make check    formats, linters, types, generated code
 #   make sweep    PyTorch's op database against the CPU, every dtype
 #   make bench    the figures of bench/RESULTS.md
+#   make replay   what a change makes of the corpus of graphs;  make benchstat  of the compiler's time and allocations
 #   make gpu      the tests on a CUDA worker, on a host that has a GPU
 #   make gen      generated code again;  make golden   golden files again
 #   make build    the native artefacts;  make venv     the Python environment
@@ -21,7 +22,7 @@ TORCH := 2.15.0
 CUDA_CRT := 13.2.86
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test sweep bench gpu gen golden check build venv test-go test-cpp test-python
+.PHONY: demo test sweep bench replay benchstat gpu gen golden check build venv test-go test-cpp test-python
 
 demo: build
 	$(PY) examples/digits.py --device mycelya
@@ -48,6 +49,12 @@ bench: build
 	$(PY) bench/replay.py --markdown
 	$(PY) bench/startup.py --markdown
 	$(PY) bench/compile.py --markdown
+
+replay:
+	scripts/replay.sh
+
+benchstat:
+	scripts/benchstat.sh
 
 check: build
 	scripts/check.sh

@@ -58,6 +58,10 @@ func TestDerived(t *testing.T) {
 		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(2)}}, 0, "parameter 2 is a size of -1", "1 * s2"},
 		{codegen.Derived{ItemSize: 8, Sizes: []ir.Dim{s(3), s(3)}}, 0, "a buffer of 8 * s3 * s3 would not fit in any memory", "8 * s3 * s3"},
 		{codegen.Derived{ItemSize: 8, Sizes: []ir.Dim{s(3)}, Strides: []ir.Dim{s(3)}}, 0, "a buffer of 8 * span(s3:s3) would not fit in any memory", "8 * span(s3:s3)"},
+		{codegen.Derived{ItemSize: 4, Sizes: []ir.Dim{s(0), 6}, Over: []ir.Dim{3, s(0)}}, 8, "", "4 * s0 * 6 / 3 / s0"},
+		{codegen.Derived{ItemSize: 4, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{2}}, 0, "4 * s0 / 2 is no whole number", "4 * s0 / 2"},
+		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{0}}, 0, "1 * s0 / 0 is no whole number", "1 * s0 / 0"},
+		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{s(9)}}, 0, "a size needs parameter 9 of 4", "1 * s0 / s9"},
 	} {
 		got, err := c.d.Bytes([]uint64{5, 7, math.MaxUint64, 1 << 40})
 		require.Equal(t, c.text, c.d.String())

@@ -104,6 +104,7 @@ func (f *group) split() refused {
 		f.sub.Outputs = append(f.sub.Outputs, ir.Output{Value: f.to[v], Slot: uint32(v)})
 	}
 	f.e = decomp.Expand(f.sub, nil)
+	g.Syms = append(g.Syms, f.e.Graph.Syms[len(g.Syms):]...) // each has one number in all graphs
 	f.loops = nest.Split(f.e, f.sub)
 	if !f.loops.Stated(g) {
 		return "its loops take sizes to be equal that the program doesn't require"

@@ -329,6 +329,9 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	case ir.ArgDim:
 		d := p.g.Find(ir.Dim(a.V))
 		if s, ok := d.Sym(); ok {
+			if p.g.Syms[s].Quotient != nil {
+				return nil, fmt.Errorf("an operator is given a size that no parameter holds")
+			}
 			return &pb.Arg{Kind: &pb.Arg_Size{Size: p.params.word(p.g.Syms[s].Slot)}}, nil
 		}
 		return &pb.Arg{Kind: &pb.Arg_Int{Int: int64(d)}}, nil

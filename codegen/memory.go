@@ -21,7 +21,9 @@ func (c *Compiled) FirstSeen(g *ir.Graph) ([]uint64, error) {
 	}
 	trace := make([]uint64, n)
 	for _, s := range g.Syms {
-		trace[s.Slot] = uint64(s.First)
+		if s.Quotient == nil {
+			trace[s.Slot] = uint64(s.First)
+		}
 	}
 	return c.Params(trace)
 }

@@ -12,12 +12,13 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Derived is a byte count that is no single parameter: that of a geometry with symbolic sizes. Its dims are those of
-// package ir with the trace's parameter slots as symbols.
+// Derived is a byte count that is no single parameter: that of a geometry with symbolic sizes; or, as the bytes of a row, a size
+// that is a quotient of others. Its dims are those of package ir with the trace's parameter slots as symbols.
 type Derived struct {
 	ItemSize int // bytes
 	Sizes    []ir.Dim
 	Strides  []ir.Dim // nil: contiguous
+	Over     []ir.Dim // by which the product of the sizes is divided
 }
 
 // Bytes is the number of bytes from the geometry's first element to its last, for the parameters of one trace.
@@ -64,6 +65,16 @@ func (d *Derived) Bytes(trace []uint64) (uint64, error) {
 	if empty {
 		return 0, nil
 	}
+	for _, x := range d.Over {
+		size, err := value(x)
+		if err != nil {
+			return 0, err
+		}
+		if size == 0 || over == 0 && n%size != 0 {
+			return 0, fmt.Errorf("%s is no whole number", d)
+		}
+		n /= size
+	}
 	hi, n := bits.Mul64(n, uint64(d.ItemSize))
 	if over|hi != 0 || n > 1<<62 {
 		return 0, fmt.Errorf("a buffer of %s would not fit in any memory", d)
@@ -78,6 +89,9 @@ func (d Derived) String() string {
 	if d.Strides == nil {
 		for _, x := range d.Sizes {
 			b.WriteString(" * " + slotString(x))
+		}
+		for _, x := range d.Over {
+			b.WriteString(" / " + slotString(x))
 		}
 		return b.String()
 	}
@@ -134,7 +148,9 @@ func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
 	d = g.Find(d)
 	out, ok := p.known[d]
 	if !ok {
-		if i, ok := d.Sym(); ok {
+		if i, ok := d.Sym(); ok && g.Syms[i].Quotient != nil {
+			out = p.derive(1, g, []ir.Dim{d}, nil)
+		} else if ok {
 			both := &struct { // one piece of memory for what a program has thousands of
 				dim  pb.Dim
 				kind pb.Dim_Param
@@ -152,30 +168,43 @@ func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
 
 // bytes is the number of bytes that a geometry covers.
 func (p *params) bytes(g *ir.Graph, t ir.Type) *pb.Dim {
-	slots := func(dims []ir.Dim) []ir.Dim {
-		if dims == nil {
-			return nil
-		}
-		out := make([]ir.Dim, len(dims))
-		for i, d := range dims {
-			out[i] = g.Find(d)
-			if s, ok := out[i].Sym(); ok {
-				out[i] = ir.SymDim(int(g.Syms[s].Slot))
-			}
-		}
-		return out
-	}
-	d := Derived{ItemSize: t.DType.Size(), Sizes: slots(t.Dims), Strides: slots(t.Strides)}
-	if n, err := d.Bytes(nil); err == nil { // no symbols
-		return &pb.Dim{Kind: &pb.Dim_Const{Const: n}}
-	}
 	if t.DType.Size() == 1 && len(t.Dims) == 1 && t.Strides == nil {
 		return p.dim(g, t.Dims[0])
+	}
+	return p.derive(t.DType.Size(), g, t.Dims, t.Strides)
+}
+
+// derive is a derived parameter, or a constant.
+func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *pb.Dim {
+	d := Derived{ItemSize: itemSize, Strides: slotsOf(g, strides)}
+	if strides == nil {
+		over, under := g.Factors(sizes)
+		d.Sizes, d.Over = slotsOf(g, over), slotsOf(g, under)
+	} else {
+		d.Sizes = slotsOf(g, sizes)
+	}
+	if n, err := d.Bytes(nil); err == nil { // no symbols
+		return &pb.Dim{Kind: &pb.Dim_Const{Const: n}}
 	}
 	use := &pb.Dim_Param{Param: uint32(len(p.derived))}
 	p.derived = append(p.derived, d)
 	p.dims = append(p.dims, use)
 	return &pb.Dim{Kind: use}
+}
+
+// slotsOf are dims of a graph that are no quotients, with parameter slots as symbols.
+func slotsOf(g *ir.Graph, dims []ir.Dim) []ir.Dim {
+	if dims == nil {
+		return nil
+	}
+	out := make([]ir.Dim, len(dims))
+	for i, d := range dims {
+		if out[i] = g.Find(d); out[i] < 0 {
+			s, _ := out[i].Sym()
+			out[i] = ir.SymDim(int(g.Syms[s].Slot))
+		}
+	}
+	return out
 }
 
 // finish numbers the derived parameters, which come after all slots.

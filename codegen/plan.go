@@ -50,7 +50,10 @@ type planner struct {
 	record  int32                   // of the present node
 }
 
-func newPlanner(g *ir.Graph, o Options) *planner {
+func newPlanner(given *ir.Graph, o Options) *planner {
+	own := *given
+	own.Syms = slices.Clip(own.Syms) // the kernels of groups add quotients of sizes
+	g := &own
 	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: make(map[string]uint32, len(g.Nodes)), inputs: map[uint32][]ir.ValueID{}, kernels: map[string]int{}, record: -1,
 		out: &Compiled{Program: &pb.Program{Steps: make([]*pb.Step, 0, 2*len(g.Nodes))}, StepRecord: make([]int32, 0, 2*len(g.Nodes))}, params: params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*pb.Dim, len(g.Syms))}}
 	for i := range p.at {

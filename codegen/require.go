@@ -17,19 +17,10 @@ type Require struct {
 
 // requires are those of a graph.
 func requires(g *ir.Graph) []Require {
-	slots := func(dims []ir.Dim) []ir.Dim {
-		out := make([]ir.Dim, len(dims))
-		for i, d := range dims {
-			if out[i] = g.Find(d); out[i] < 0 {
-				s, _ := out[i].Sym()
-				out[i] = ir.SymDim(int(g.Syms[s].Slot))
-			}
-		}
-		return out
-	}
 	out := make([]Require, len(g.Requires))
 	for i, r := range g.Requires {
-		out[i] = Require{slots(r.Left), slots(r.Right)}
+		left, right := g.Reduce(r.Left, r.Right)
+		out[i] = Require{slotsOf(g, left), slotsOf(g, right)}
 	}
 	return out
 }

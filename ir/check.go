@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 )
 
@@ -50,6 +51,12 @@ func (c *checker) tables() error {
 	}
 	c.symbols = map[uint32]int{}
 	for i, s := range g.Syms {
+		if s.Quotient != nil {
+			if err := c.quotient(i, s.Quotient); err != nil {
+				return fmt.Errorf("symbol %d: %w", i, err)
+			}
+			continue
+		}
 		if j, dup := c.symbols[s.Slot]; dup {
 			return fmt.Errorf("parameter slot %d holds symbols %d and %d", s.Slot, j, i)
 		}
@@ -298,7 +305,29 @@ func (c *checker) typ(t Type, undefined bool) error {
 			if err := c.dim(d); err != nil {
 				return err
 			}
+			if t.Strides != nil && c.g.Quotient(d) != nil {
+				return fmt.Errorf("a quotient is a size of row-major memory only")
+			}
 		}
+	}
+	return nil
+}
+
+// quotient checks a symbol that is one: of earlier sizes, and divided by none that is 0.
+func (c *checker) quotient(i int, q *Quotient) error {
+	if len(q.Of) == 0 || q.Of[0] >= 0 {
+		return fmt.Errorf("a quotient begins with a symbol")
+	}
+	for _, d := range slices.Concat(q.Of, q.By) {
+		if err := c.dim(d); err != nil {
+			return err
+		}
+		if j, ok := d.Sym(); ok && j >= i {
+			return fmt.Errorf("it is a quotient of symbol %d, which is no earlier one", j)
+		}
+	}
+	if slices.Contains(q.By, Const(0)) {
+		return fmt.Errorf("it is divided by 0")
 	}
 	return nil
 }

@@ -173,6 +173,11 @@ func TestVerifyBroken(t *testing.T) {
 		}, "group 1 has a kernel of no template"},
 		"require":     {func(g *Graph) { g.Requires = []Require{{nil, []Dim{SymDim(1)}}} }, "requirement 0: symbol 1 of 1"},
 		"equal":       {func(g *Graph) { g.equal = []Dim{SymDim(3)} }, "symbol 3 of 1"},
+		"quotient":    {quotient(nil, nil), "symbol 1: a quotient begins with a symbol"},
+		"constant":    {quotient([]Dim{6, SymDim(0)}, nil), "symbol 1: a quotient begins with a symbol"},
+		"of itself":   {quotient([]Dim{SymDim(1)}, nil), "symbol 1: it is a quotient of symbol 1, which is no earlier one"},
+		"over none":   {quotient([]Dim{SymDim(0)}, []Dim{SymDim(3)}), "symbol 1: symbol 3 of 2"},
+		"over 0":      {quotient([]Dim{SymDim(0)}, []Dim{0}), "symbol 1: it is divided by 0"},
 		"equal later": {func(g *Graph) { g.Syms = append(g.Syms, Symbol{Slot: 9}); g.equal = []Dim{SymDim(1)} }, "later symbol 1"},
 	} {
 		g := mustParse(t, text)
@@ -184,6 +189,33 @@ func TestVerifyBroken(t *testing.T) {
 		}
 		assert.NotPanics(t, func() { _ = g.String() }, name)
 	}
+}
+
+func quotient(of, by []Dim) func(g *Graph) {
+	return func(g *Graph) { g.Syms = append(g.Syms, Symbol{Quotient: &Quotient{of, by}}) }
+}
+
+// TestQuotient: a size that is a quotient is what it says in print, in products and in the verifier.
+func TestQuotient(t *testing.T) {
+	g := mustParse(t, "graph g r {\n  dims n=2@0 c=6@1 h=4@2 k=12@c*h/2\n  %0: f32[n,c,h] = input 0\n"+
+		"  %1: f32[n,2,k] = view %0 offset=0\n  %2: f32[n,2,k] = neg %1\n  output %2 -> s1\n}\n")
+	require.NoError(t, Verify(g))
+	c, h, k := SymDim(1), SymDim(2), SymDim(3)
+	assert.Equal(t, Const(1), g.AddQuotient(nil, nil))
+	assert.Equal(t, k, g.AddQuotient([]Dim{c, h}, []Dim{2}), "it is there")
+	assert.Equal(t, c, g.AddQuotient([]Dim{k, 2}, []Dim{h}))
+	assert.Equal(t, c, g.AddQuotient([]Dim{c, 6}, []Dim{3, 2}))
+	assert.Equal(t, Const(0), g.AddQuotient([]Dim{c, 0}, []Dim{2}))
+	assert.Equal(t, Const(3), g.AddQuotient([]Dim{c, 6}, []Dim{2, c}))
+	third := g.AddQuotient([]Dim{c, 4}, []Dim{h, 6})
+	assert.Equal(t, Symbol{First: 1, Quotient: &Quotient{[]Dim{c, 2}, []Dim{h, 3}}}, g.Syms[4])
+	left, right := g.Reduce([]Dim{third, h}, []Dim{c})
+	assert.Equal(t, [][]Dim{{2}, {3}}, [][]Dim{left, right})
+	left, right = g.Reduce([]Dim{2, k, 1}, []Dim{c, h})
+	assert.Empty(t, append(left, right...))
+
+	g.Types[1].Strides = []Dim{k, k, 1}
+	assert.ErrorContains(t, Verify(g), "a quotient is a size of row-major memory only")
 }
 
 func TestExtent(t *testing.T) {

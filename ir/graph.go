@@ -6,6 +6,7 @@
 package ir
 
 import (
+	"math/big"
 	"path"
 	"slices"
 	"strconv"
@@ -176,6 +177,50 @@ func (g *Graph) Intern(s string) uint32 {
 func (g *Graph) AddSymbol(slot uint32, first int64) Dim {
 	g.Syms = append(g.Syms, Symbol{Slot: slot, First: first})
 	return SymDim(len(g.Syms) - 1)
+}
+
+// AddQuotient returns the dim that is the product of some sizes over that of others, by which it can be divided in any call.
+func (g *Graph) AddQuotient(of, by []Dim) Dim {
+	of, by = g.Reduce(of, by)
+	of, over := constant(of)
+	by, under := constant(by)
+	if over == 0 {
+		return Const(0)
+	}
+	common := new(big.Int).GCD(nil, nil, big.NewInt(over), big.NewInt(under)).Int64()
+	over, under = over/common, under/common
+	switch {
+	case len(of)+len(by) == 0 && under == 1:
+		return Const(over)
+	case len(of) == 1 && len(by) == 0 && over == 1 && under == 1:
+		return of[0]
+	}
+	if over != 1 {
+		of = append(of, Const(over))
+	}
+	if under != 1 {
+		by = append(by, Const(under))
+	}
+	for i, s := range g.Syms {
+		if q := s.Quotient; q != nil && slices.Equal(q.Of, of) && slices.Equal(q.By, by) {
+			return SymDim(i)
+		}
+	}
+	first := g.firstProduct(of) / max(g.firstProduct(by), 1)
+	g.Syms = append(g.Syms, Symbol{First: first, Quotient: &Quotient{of, by}})
+	return SymDim(len(g.Syms) - 1)
+}
+
+// constant takes the constants out of a product, and multiplies them.
+func constant(dims []Dim) (rest []Dim, number int64) {
+	number = 1
+	rest = slices.DeleteFunc(dims, func(d Dim) bool {
+		if d >= 0 {
+			number *= int64(d)
+		}
+		return d >= 0
+	})
+	return rest, number
 }
 
 // AddList stores items and returns the list argument; sub is the kind of list.

@@ -172,20 +172,21 @@ func (p *parser) group() uint32 {
 
 // require reads "a*b = c*d".
 func (p *parser) require() {
-	side := func() []Dim {
-		out := []Dim{p.dim()}
-		for p.accept("*") {
-			out = append(out, p.dim())
-		}
-		return out
-	}
-	left := side()
+	left := p.product()
 	p.token("=")
-	p.g.Requires = append(p.g.Requires, Require{left, side()})
+	p.g.Requires = append(p.g.Requires, Require{left, p.product()})
 	p.end()
 }
 
-// dimsLine reads "n=64@3 i=784@4".
+func (p *parser) product() []Dim {
+	out := []Dim{p.dim()}
+	for p.accept("*") {
+		out = append(out, p.dim())
+	}
+	return out
+}
+
+// dimsLine reads "n=64@3 i=784@4 k=98@i/8".
 func (p *parser) dimsLine() {
 	for !p.atEnd() {
 		start := p.pos
@@ -199,8 +200,17 @@ func (p *parser) dimsLine() {
 		p.token("=")
 		first := p.int("the first value")
 		p.token("@")
-		p.syms[name] = p.g.AddSymbol(p.slot(), first)
-		p.g.Syms[len(p.g.Syms)-1].Name = name
+		s := Symbol{Name: name, First: first}
+		if c := p.peek(); c >= '0' && c <= '9' {
+			s.Slot = p.slot()
+		} else {
+			s.Quotient = &Quotient{Of: p.product()}
+			if p.accept("/") {
+				s.Quotient.By = p.product()
+			}
+		}
+		p.syms[name] = SymDim(len(p.g.Syms))
+		p.g.Syms = append(p.g.Syms, s)
 	}
 }
 

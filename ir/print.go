@@ -87,7 +87,16 @@ func (p *printer) graph() {
 	if len(p.order) > 0 {
 		p.f("  dims")
 		for _, i := range p.order {
-			p.f(" %s=%d@%d", p.names[i], p.g.Syms[i].First, p.g.Syms[i].Slot)
+			s := &p.g.Syms[i]
+			p.f(" %s=%d@", p.names[i], s.First)
+			switch q := s.Quotient; {
+			case q == nil:
+				p.f("%d", s.Slot)
+			case len(q.By) == 0:
+				p.f("%s", p.product(q.Of))
+			default:
+				p.f("%s/%s", p.product(q.Of), p.product(q.By))
+			}
 		}
 		p.f("\n")
 	}

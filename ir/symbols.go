@@ -91,6 +91,11 @@ func (g *Graph) Canonicalize() {
 		r := &g.Requires[i]
 		r.Left, r.Right = list(r.Left), list(r.Right)
 	}
+	for i := range g.Syms {
+		if q := g.Syms[i].Quotient; q != nil {
+			g.Syms[i].Quotient = &Quotient{list(q.Of), list(q.By)}
+		}
+	}
 	for _, args := range [][]Arg{g.Args, g.ListArgs} {
 		for i := range args {
 			if args[i].Kind == ArgDim {
@@ -98,6 +103,56 @@ func (g *Graph) Canonicalize() {
 			}
 		}
 	}
+}
+
+// Reduce gives two products that are equal exactly if the given ones are, without ones, without what both have, and without quotients.
+// No size that is left out is 0.
+func (g *Graph) Reduce(a, b []Dim) (x, y []Dim) {
+	over, under := g.Factors(a)
+	right, left := g.Factors(b)
+	over, under = append(over, left...), append(under, right...)
+	for _, d := range over {
+		if i := slices.Index(under, d); i >= 0 {
+			under = slices.Delete(under, i, i+1)
+		} else {
+			x = append(x, d)
+		}
+	}
+	return x, under
+}
+
+// Quotient is what a dim is, if it is one, else nil.
+func (g *Graph) Quotient(d Dim) *Quotient {
+	if i, ok := g.Find(d).Sym(); ok {
+		return g.Syms[i].Quotient
+	}
+	return nil
+}
+
+// Factors writes a product as one of sizes that are no quotients, over another.
+func (g *Graph) Factors(dims []Dim) (over, under []Dim) { return g.flat(dims, nil, nil) }
+
+// flat appends the sizes of a product to x, and those by which quotients among them are divided to y.
+func (g *Graph) flat(dims, x, y []Dim) (over, under []Dim) {
+	for _, d := range dims {
+		d = g.Find(d)
+		if q := g.Quotient(d); q != nil {
+			x, y = g.flat(q.Of, x, y)
+			y, x = g.flat(q.By, y, x)
+		} else if d != Const(1) {
+			x = append(x, d)
+		}
+	}
+	return x, y
+}
+
+// firstProduct is a product of sizes when it was first seen.
+func (g *Graph) firstProduct(dims []Dim) int64 {
+	n := int64(1)
+	for _, d := range dims {
+		n *= g.First(d)
+	}
+	return n
 }
 
 // NameSymbols gives each symbol in use a name that later changes of the graph leave alone.
@@ -133,17 +188,24 @@ func (g *Graph) symbolNames() (names []string, order []int) {
 	names = make([]string, len(g.Syms))
 	seen := make([]bool, len(g.Syms))
 	taken := map[string]bool{}
-	g.eachDim(func(d Dim) {
+	var see func(d Dim)
+	see = func(d Dim) {
 		i, ok := g.Find(d).Sym()
 		if !ok || i >= len(seen) || seen[i] {
 			return
 		}
 		seen[i] = true
+		if q := g.Syms[i].Quotient; q != nil {
+			for _, d := range slices.Concat(q.Of, q.By) {
+				see(d)
+			}
+		}
 		order = append(order, i)
 		if name := g.Syms[i].Name; isIdent(name) && !reserved[name] && !taken[name] {
 			names[i], taken[name] = name, true
 		}
-	})
+	}
+	g.eachDim(see)
 	next := 0
 	for _, i := range order {
 		for names[i] == "" {

@@ -91,7 +91,13 @@ func (g *Graph) Repeats(t Type) bool {
 
 // Symbol is a size that is only known at run time.
 type Symbol struct {
-	Name  string // as printed: "n", "d7"
-	Slot  uint32 // parameter word that holds it
-	First int64  // the value first seen; a comment, never relied on
+	Name     string    // as printed: "n", "d7"
+	Slot     uint32    // parameter word that holds it, if it is no quotient
+	First    int64     // the value first seen; a comment, never relied on
+	Quotient *Quotient // nil: it is a parameter. Graphs share it, and nothing changes it
+}
+
+// Quotient is one product of earlier sizes over another. It has no rest in any call that the graph is for.
+type Quotient struct {
+	Of, By []Dim // Of begins with a symbol; none of By is 0
 }

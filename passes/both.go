@@ -25,7 +25,8 @@ func Both(before, after *ir.Graph) *ir.Graph {
 	}
 	b := &both{before: before, after: after, e: decomp.Expand(after, whole), out: before.Clone()}
 	b.out.Outputs = nil
-	for i := range b.out.Syms { // what decomposing has found equal
+	b.out.Syms = append(b.out.Syms, b.e.Graph.Syms[len(b.out.Syms):]...) // quotients of sizes
+	for i := range b.out.Syms {                                          // what decomposing has found equal
 		b.out.UnifyDims(ir.SymDim(i), b.e.Graph.Find(ir.SymDim(i)))
 	}
 	b.out.Requires = after.Requires

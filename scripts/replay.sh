@@ -3,15 +3,12 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
 # Compiles the replay corpus as it is here, with the compiler of another commit and with this one, and prints what differs: nodes,
-# kernels, steps, buffers, bytes moved, groups. A refactor promises an empty diff.
+# kernels, steps, buffers, bytes moved, peak, groups. A refactor promises an empty diff.
 #
-#   scripts/replay.sh [COMMIT]     the merge base with main, or where HEAD is main, the commit before it
+#   scripts/replay.sh [COMMIT]     or the one that scripts/base.sh says
 set -eu
 cd "$(dirname "$0")/.."
-base=${1:-$(git merge-base HEAD main)}
-if [ $# = 0 ] && [ "$base" = "$(git rev-parse HEAD)" ] && git diff --quiet HEAD; then
-  base=HEAD~1
-fi
+base=${1:-$(scripts/base.sh)}
 folder=$(mktemp -d)
 trap 'git worktree remove --force "$folder/base" 2>/dev/null; rm -rf "$folder"' EXIT
 git worktree add -q --detach "$folder/base" "$base"
@@ -22,6 +19,6 @@ if [ ! -d "$folder/base/tests/replay/summary" ]; then
 fi
 (cd "$folder/base" && go run ./tests/replay/summary "$corpus") >"$folder/before"
 go run ./tests/replay/summary "$corpus" >"$folder/after"
-if diff -U 1 "$folder/before" "$folder/after"; then
+if diff -U 1 --label "$(git rev-parse --short "$base")" --label here "$folder/before" "$folder/after"; then
   echo "replay: the corpus compiles to the same as at $(git rev-parse --short "$base")"
 fi

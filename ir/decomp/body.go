@@ -123,13 +123,18 @@ func (w *writer) eval(e *expr) (term, string) {
 	if e.form == formOwn {
 		return w.own(e, operands)
 	}
+	x := operands[0]
+	if !x.is && e.form == formChannels {
+		return x, ""
+	}
 	for _, t := range operands {
 		if !t.is {
 			return term{}, "an operand is absent"
 		}
 	}
-	x := operands[0]
 	switch e.form {
+	case formGroups:
+		return w.groups(x, w.names[e.name].arg)
 	case formReduce:
 		return w.reduce(e, x)
 	case formTo:
@@ -251,6 +256,8 @@ func (w *writer) reduce(e *expr, x term) (term, string) {
 	var fold []int64
 	switch e.dims.which {
 	case dimsAll:
+	case dimsEnd:
+		fold = append(fold, int64(rank-1))
 	case dimsChannels:
 		for i := range rank {
 			if i != 1 {
@@ -290,9 +297,27 @@ func (w *writer) reduce(e *expr, x term) (term, string) {
 	return term{v: v, is: true}, err
 }
 
-// view is a value in sizes that differ in dims of 1 only.
+// groups is a value of some samples of channels as the groups of the channels of each: [n,c,…] as [n,g,…].
+func (w *writer) groups(x term, count ir.Arg) (term, string) {
+	t := w.out.Types[x.v]
+	dims := t.Dims
+	switch {
+	case count.Kind != ir.ArgInt || count.V < 1 || len(dims) < 2 || slices.Contains(dims, ir.Const(0)):
+		return term{}, "its groups are no groups of channels"
+	case t.Strides != nil:
+		return term{}, "a group of channels is no row of its memory"
+	}
+	return w.view(x, []ir.Dim{dims[0], ir.Const(count.V), w.out.AddQuotient(dims[1:], []ir.Dim{ir.Const(count.V)})})
+}
+
+// view is a value in other sizes: they differ in dims of 1 only, or its memory is row-major.
 func (w *writer) view(x term, dims []ir.Dim) (term, string) {
 	t := w.out.Types[x.v]
+	if t.Strides == nil && !slices.Contains(t.Dims, ir.Const(0)) {
+		if a, b := w.out.Reduce(t.Dims, dims); len(a)+len(b) == 0 {
+			return w.window(x, dims, nil), ""
+		}
+	}
 	var strides []ir.Dim
 	have, i := t.Dims, 0
 	if t.Strides != nil {
@@ -319,13 +344,18 @@ func (w *writer) view(x term, dims []ir.Dim) (term, string) {
 			return term{}, "sizes differ in more than dims of 1"
 		}
 	}
+	return w.window(x, dims, strides), ""
+}
+
+// window is a view that begins where a value does.
+func (w *writer) window(x term, dims, strides []ir.Dim) term {
 	n := ir.Node{Op: ir.OpView}
 	root := x.v
 	if def := &w.out.Nodes[w.out.Def[x.v]]; def.Op == ir.OpView {
 		n.Offset, root = def.Offset, w.out.Root(x.v)
 	}
-	id := w.add(n, []ir.Arg{ir.Value(root)}, []ir.Type{{DType: t.DType, Dims: dims, Strides: strides}})
-	return term{v: w.out.Nodes[id].First, is: true}, ""
+	id := w.add(n, []ir.Arg{ir.Value(root)}, []ir.Type{{DType: w.out.Types[x.v].DType, Dims: dims, Strides: strides}})
+	return term{v: w.out.Nodes[id].First, is: true}
 }
 
 // gather is x at an index along a dim, read for each element of index.

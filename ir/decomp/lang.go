@@ -29,17 +29,18 @@ const (
 	formUnsqueeze
 	formChannels
 	formGather
+	formGroups
 )
 
 // forms are the words that are no own ops.
 var forms = map[string]form{"f32": formTo, "f64": formTo, "cast": formCast, "as": formAs, "flat": formFlat, "unsq": formUnsqueeze,
-	"chan": formChannels, "gather": formGather}
+	"chan": formChannels, "gather": formGather, "groups": formGroups}
 
 // expr is an expression, its words looked up.
 type expr struct {
 	form     form
 	args     []expr
-	name     int      // formName: the number of the name
+	name     int      // formName: the number of the name; formGroups: of the argument
 	number   ir.Arg   // formNumber
 	op       ir.Op    // formOwn, formReduce
 	optional bool     // formOwn: the other operand where one is absent
@@ -63,6 +64,7 @@ const (
 	dimsChannels             // all but dim 1
 	dimsLast                 // as many as the argument has
 	dimsLead                 // the others
+	dimsEnd                  // the last one
 )
 
 // statement gives a name to the value of an expression, or says what the results are.
@@ -175,6 +177,8 @@ func (r *rule) readOp(words []string) (expr, []string) {
 			d, err := strconv.ParseInt(rest[0], 10, 64)
 			r.must(err == nil, rest[0], "is no dim")
 			e.dim, rest = d, rest[1:]
+		case i == 1 && plain == formGroups:
+			e.name, rest = r.known(rest[0]), rest[1:]
 		case rest[0] == "(":
 			var a expr
 			a, rest = r.readOp(rest[1:])
@@ -228,6 +232,8 @@ func (r *rule) dims(word string) dims {
 		return dims{which: dimsAll}
 	case "chan":
 		return dims{which: dimsChannels}
+	case "end":
+		return dims{which: dimsEnd}
 	case "last":
 		return dims{dimsLast, r.known(name)}
 	case "lead":

@@ -15,13 +15,14 @@ package decomp
 //	fill x n                 like x, n everywhere
 //	f32 x, f64 x, cast x y   x in that dtype, in y's
 //	as x y                   x, of y's sizes, in y's dtype and in memory of its own
-//	flat x y                 x in y's sizes, which are x's but for dims of 1
+//	flat x y                 x in y's sizes: x's but for dims of 1, or as many elements of row-major memory
+//	groups x g               x of sizes [n,c,…] as [n,g,…]: g groups of channels, each in one dim
 //	gather x d i             aten::gather
 //	unsq x                   x with one more dim, of size 1, at the end
 //	chan w x                 w, one element per channel, as it broadcasts to x: [c] as [c,1,1] for [n,c,h,w]
 //
 // dims are the name of an argument that holds one or several, all, last:name and lead:name (as many as the list has, and the
-// others), chan (all but dim 1).
+// others), end (the last one), chan (all but dim 1).
 //
 // A body computes in f32 where the operands are f16 or bf16, and rounds its results once, as ATen does. With promote, all operands are
 // of the dtype in which they meet: f64 beside bf16 is f64.
@@ -103,6 +104,11 @@ var rows = []Row{
 	{"aten::native_batch_norm", "x w b rm rv training momentum eps", "training=false rm!=none w!=none b!=none",
 		"r = rsqrt (add rv eps); -> add (mul (mul (sub x (chan rm x)) (chan r x)) (chan w x)) (chan b x), none, none"},
 
+	// Along groups of channels.
+	{"aten::native_group_norm", "x w b n c s g eps", "",
+		"y = groups x g; m = mean_ y end; d = sub y (unsq m); r = rsqrt (add (mean_ (mul d d) end) eps); " +
+			"-> add? (mul? (flat (mul d (unsq r)) x) (chan w x)) (chan b x), m, r"},
+
 	// Losses.
 	{"aten::mse_loss", "x y reduction", "reduction=0 promote", "d = sub x y; -> mul d d"},
 	{"aten::mse_loss", "x y reduction", "reduction=1 promote", "d = sub x y; -> mean_ (mul d d) all"},
@@ -129,7 +135,8 @@ var kept = map[string]string{
 	"aten::_fused_adamw_":        "PyTorch computes all its tensors in one kernel",
 	"aten::_foreach_norm.Scalar": "PyTorch computes all its tensors in two kernels",
 	"aten::_fused_sgd_":          "PyTorch computes all its tensors in one kernel",
-	"aten::native_group_norm":    "the size of a group is no size of the program",
+
+	"aten::native_group_norm_backward": "it folds along groups, and along channels: more kernels than it is alone",
 }
 
 // points are operators that stay calls, because they draw numbers or look at where an element is, and that make each

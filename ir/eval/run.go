@@ -42,8 +42,35 @@ func (r *runner) dim(d ir.Dim) (int64, error) {
 	if !ok {
 		return int64(d), nil
 	}
-	w, err := r.param(r.g.Syms[i].Slot)
-	return int64(w), err
+	s := &r.g.Syms[i]
+	if s.Quotient == nil {
+		w, err := r.param(s.Slot)
+		return int64(w), err
+	}
+	of, err := r.product(s.Quotient.Of)
+	if err != nil {
+		return 0, err
+	}
+	by, err := r.product(s.Quotient.By)
+	if err != nil {
+		return 0, err
+	}
+	if by == 0 || of%by != 0 {
+		return 0, fmt.Errorf("%d can't be divided by %d", of, by)
+	}
+	return of / by, nil
+}
+
+func (r *runner) product(dims []ir.Dim) (int64, error) {
+	n := int64(1)
+	for _, d := range dims {
+		v, err := r.dim(d)
+		if err != nil {
+			return 0, err
+		}
+		n *= v
+	}
+	return n, nil
 }
 
 func (r *runner) param(slot uint32) (uint64, error) {

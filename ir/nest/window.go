@@ -94,29 +94,11 @@ func (f *facts) equal(a, b []ir.Dim) bool {
 	if f.product(a) != f.product(b) {
 		return false
 	}
-	a, b = f.reduce(a, b)
+	a, b = f.g.Reduce(a, b)
 	if len(a)+len(b) > 0 {
 		f.requires = append(f.requires, ir.Require{Left: a, Right: b})
 	}
 	return true
-}
-
-// reduce leaves out what both products have, and ones.
-func (f *facts) reduce(a, b []ir.Dim) (x, y []ir.Dim) {
-	for _, d := range b {
-		if d = f.g.Find(d); d != ir.Const(1) {
-			y = append(y, d)
-		}
-	}
-	for _, d := range a {
-		d = f.g.Find(d)
-		if i := slices.Index(y, d); i >= 0 {
-			y = slices.Delete(y, i, i+1)
-		} else if d != ir.Const(1) {
-			x = append(x, d)
-		}
-	}
-	return x, y
 }
 
 // steps lists the dims of a geometry by stride, the largest first; without those of size 1 and, if repeats may be, those of stride 0.

@@ -188,6 +188,14 @@ CASES: dict[str, Case] = {
         batch_norm(False),
         [IMAGE, *(made(4, seed=s, positive=True) for s in range(4))],
     ),
+    "aten::native_group_norm": (
+        two(lambda x, w, b: F.group_norm(x, 2, w, b)),
+        [IMAGE, *(made(4, seed=s) for s in range(2))],
+    ),
+    "aten::native_group_norm plain": (
+        two(lambda x: F.group_norm(x, 4)),
+        [IMAGE + 100],
+    ),
     "aten::mse_loss": (lambda x, y: F.mse_loss(x.neg(), y), [X, Y]),
     "aten::mse_loss sum": (
         lambda x, y: F.mse_loss(x.neg(), y, reduction="sum"),

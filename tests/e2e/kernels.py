@@ -95,6 +95,7 @@ def norms(d):
     x = made(6, 10).to(d).requires_grad_()
     w, b = (made(10, seed=s).to(d).requires_grad_() for s in (5, 6))
     y = F.gelu(F.layer_norm(x + 1, (10,), w, b)) + x
+    y = y + F.silu(F.group_norm(x, 5, w, b))
     z = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
     loss = y.square().mean() + z.abs().sum() + torch.softmax(x * 0.5, -1)[:, 0].sum()
     loss.backward()

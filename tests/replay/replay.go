@@ -21,10 +21,12 @@ import (
 // Result is what became of a graph.
 type Result struct {
 	Name           string
-	Before, After  int // nodes
-	Calls, Kernels int // what would be launched node by node, and with the groups
-	Steps, Buffers int // of the program
-	Apart, Moved   int64
+	Before, After  int           // nodes
+	Calls, Kernels int           // what would be launched node by node, and with the groups
+	Steps, Buffers int           // of the program
+	Apart, Moved   int64         // bytes, node by node and with the groups
+	Peak           int64         // bytes of its own at once
+	Coded, Unfused int           // groups that have kernels, and that have none
 	Groups         []string      // their templates and operators
 	Took           time.Duration // of passes and codegen, the shortest; 0 if it was not measured
 }
@@ -97,17 +99,33 @@ func compile(before *ir.Graph, check, repeats int) (Result, error) {
 		}
 		r.Groups[n.Group-1] += " " + name
 	}
+	params, err := c.FirstSeen(g)
+	if err != nil {
+		return Result{}, err
+	}
+	peak, err := c.Peak(params)
+	if err != nil {
+		return Result{}, err
+	}
+	r.Peak = int64(peak.Bytes)
+	coded, err := codegen.Compile(g, codegen.Options{Kernels: true})
+	if err != nil {
+		return Result{}, err
+	}
+	r.Unfused = len(coded.Unfused)
+	r.Coded = len(g.Groups) - r.Unfused
 	return r, nil
 }
 
 // Text is a table of all, and then the groups of each, those that are alike in one line.
 func Text(all []Result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-14s %6s %6s %6s %8s %6s %8s %9s %9s\n", "graph", "nodes", "after", "calls", "kernels", "steps", "buffers", "MiB apart", "MiB moved")
+	fmt.Fprintf(&b, "%-14s %6s %6s %6s %8s %6s %8s %9s %9s %8s %6s %8s\n", "graph", "nodes", "after", "calls", "kernels", "steps", "buffers",
+		"MiB apart", "MiB moved", "MiB peak", "coded", "unfused")
 	const mib = 1 << 20
 	for _, r := range all {
-		fmt.Fprintf(&b, "%-14s %6d %6d %6d %8d %6d %8d %9.2f %9.2f\n", r.Name, r.Before, r.After, r.Calls, r.Kernels, r.Steps, r.Buffers,
-			float64(r.Apart)/mib, float64(r.Moved)/mib)
+		fmt.Fprintf(&b, "%-14s %6d %6d %6d %8d %6d %8d %9.2f %9.2f %8.2f %6d %8d\n", r.Name, r.Before, r.After, r.Calls, r.Kernels, r.Steps, r.Buffers,
+			float64(r.Apart)/mib, float64(r.Moved)/mib, float64(r.Peak)/mib, r.Coded, r.Unfused)
 	}
 	for _, r := range all {
 		fmt.Fprintf(&b, "\n%s\n", r.Name)
