@@ -161,11 +161,14 @@ func (f *group) find() refused {
 		switch {
 		case n.Op == ir.OpInput:
 			f.from[n.First] = ir.ValueID(n.Slot)
-		case n.Op == ir.OpView || ir.Info(n.Op).Kind == ir.KindLeaf:
+		case n.Op == ir.OpView || ir.Info(n.Op).Kind == ir.KindLeaf || f.loops.Counts(ir.NodeID(i)):
 		case f.loops.In(ir.NodeID(i)) < 0:
 			name := n.Op.String()
 			if n.Op == ir.OpCall {
 				name = g.CallName(ir.NodeID(i))
+			}
+			if why := f.e.Whole[f.e.Of[i]]; why != "" {
+				name += ": " + why
 			}
 			return refused("no kernel computes " + name)
 		}
@@ -364,6 +367,14 @@ func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.KernelOp_I
 	}
 	for _, v := range low.numbers {
 		n := &g.Nodes[g.Def[v]]
+		if f.loops.Counts(g.Def[v]) {
+			dims, why := counted(g, n)
+			if why != "" {
+				return nil, why
+			}
+			at.Numbers = append(at.Numbers, p.params.count(p.g, dims))
+			continue
+		}
 		a, err := p.number(n.Op, n.Slot, g.Types[v].DType)
 		if err != nil {
 			return nil, refused(err.Error())
@@ -371,6 +382,27 @@ func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.KernelOp_I
 		at.Numbers = append(at.Numbers, a)
 	}
 	return at, ""
+}
+
+// counted are the dims that a sum of ones is the product of.
+func counted(g *ir.Graph, n *ir.Node) ([]ir.Dim, refused) {
+	args := g.Args[n.ArgLo:n.ArgHi]
+	fill := &g.Nodes[g.Def[args[0].V]]
+	by := g.Def[g.Args[fill.ArgLo+1].V]
+	one := g.Nodes[by].Op == ir.OpConst && g.Args[g.Nodes[by].ArgLo] == ir.Arg{Kind: ir.ArgInt, V: 1}
+	if n.Op != ir.OpSum || fill.Op != ir.OpFill || !one {
+		return nil, "it counts in other units than one"
+	}
+	dims := g.Types[args[0].V].Dims
+	list := g.List(args[1])
+	if len(list) == 0 {
+		return dims, ""
+	}
+	var out []ir.Dim
+	for _, a := range list {
+		out = append(out, dims[a.V])
+	}
+	return out, ""
 }
 
 // launch is a kernel and where it runs.

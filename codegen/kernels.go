@@ -231,16 +231,10 @@ func (c *coder) operand(user ir.NodeID, index int, to ir.DType) uint64 {
 	case ir.OpConst:
 		return c.constant(g.Args[n.ArgLo], to)
 	case ir.OpParam, ir.OpScalar:
-		key := fmt.Sprintf("number %d %s", v, to)
-		r, ok := c.loads[key]
-		if !ok {
-			r = c.emit(kernel.Instr{Op: kernel.Number, Class: class(to), A: uint64(c.out.kernel.Numbers)})
-			c.out.kernel.Numbers++
-			c.out.numbers = append(c.out.numbers, v)
-			r = c.round(r, to)
-			c.loads[key] = r
-		}
-		return r
+		return c.number(v, to)
+	}
+	if c.loops.Counts(g.Def[v]) {
+		return c.number(v, to)
 	}
 	root := g.Root(v)
 	if c.loops.In(g.Def[root]) == c.loop {
@@ -259,6 +253,20 @@ func (c *coder) operand(user ir.NodeID, index int, to ir.DType) uint64 {
 		c.loads[key] = r
 	}
 	return c.convert(r, from, to)
+}
+
+// number is the register of one that each instance is given.
+func (c *coder) number(v ir.ValueID, to ir.DType) uint64 {
+	key := fmt.Sprintf("number %d %s", v, to)
+	r, ok := c.loads[key]
+	if !ok {
+		r = c.emit(kernel.Instr{Op: kernel.Number, Class: class(to), A: uint64(c.out.kernel.Numbers)})
+		c.out.kernel.Numbers++
+		c.out.numbers = append(c.out.numbers, v)
+		r = c.round(r, to)
+		c.loads[key] = r
+	}
+	return r
 }
 
 // along is that of a loop's frame in the kernel's order.

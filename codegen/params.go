@@ -119,7 +119,7 @@ type params struct {
 	index   map[uint64]uint32  // slot << 1 | 1 if it is the first of two
 	known   map[ir.Dim]*pb.Dim // by dim of the graph; a program has each in many places
 	derived []Derived
-	dims    []*pb.Dim_Param // the uses of derived[i], numbered once all slots are known
+	uses    []*uint32 // of derived[i], numbered once all slots are known
 }
 
 // word is the program's parameter for a trace slot.
@@ -188,8 +188,21 @@ func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *pb.
 	}
 	use := &pb.Dim_Param{Param: uint32(len(p.derived))}
 	p.derived = append(p.derived, d)
-	p.dims = append(p.dims, use)
+	p.uses = append(p.uses, &use.Param)
 	return &pb.Dim{Kind: use}
+}
+
+// count is a product of sizes as a number.
+func (p *params) count(g *ir.Graph, dims []ir.Dim) *pb.Arg {
+	switch d := p.derive(1, g, dims, nil).Kind.(type) {
+	case *pb.Dim_Param:
+		n := &pb.Arg_Number{Kind: pb.NumberI64, Param: d.Param}
+		p.uses[len(p.uses)-1] = &n.Param
+		return &pb.Arg{Kind: &pb.Arg_Number_{Number: n}}
+	case *pb.Dim_Const:
+		return &pb.Arg{Kind: &pb.Arg_Int{Int: int64(d.Const)}}
+	}
+	panic("BUG: a dim is a parameter or a constant")
 }
 
 // slotsOf are dims of a graph that are no quotients, with parameter slots as symbols.
@@ -209,7 +222,7 @@ func slotsOf(g *ir.Graph, dims []ir.Dim) []ir.Dim {
 
 // finish numbers the derived parameters, which come after all slots.
 func (p *params) finish() {
-	for _, d := range p.dims {
-		d.Param += uint32(len(p.slots))
+	for _, param := range p.uses {
+		*param += uint32(len(p.slots))
 	}
 }

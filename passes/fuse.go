@@ -31,6 +31,10 @@ func fuse(g *ir.Graph, r *rules) *ir.Graph {
 		out.Nodes[i].Group = found.Of[id]
 	}
 	out.Groups, out.Requires = found.Groups, found.Requires
+	for i, d := range found.Equal { // the kernels of a group see no operators but its own
+		out.UnifyDims(ir.SymDim(i), d)
+	}
+	out.Canonicalize()
 	return out
 }
 

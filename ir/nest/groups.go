@@ -18,6 +18,7 @@ type Groups struct {
 	Of       []uint32    // by node: one more than its group, 0: in none
 	Groups   []ir.Group
 	Requires []ir.Require // all that the graph relies on then
+	Equal    []ir.Dim     // by symbol: what it is equal to by the meaning of what composite operators are made of
 	Refused  []Refused
 	Whole    []string // by node: why a call can't be written out, "" for others
 }
@@ -38,15 +39,21 @@ type Refused struct {
 func Find(g *ir.Graph) *Groups {
 	keep := map[ir.NodeID]string{}
 	var f *nests
+	equal := make([]ir.Dim, len(g.Syms))
 	for range 3 {
 		f = newNests(decomp.Expand(g, keep), g)
+		for i := range equal { // before it takes more to be equal
+			equal[i] = f.g.Find(ir.SymDim(i))
+		}
 		f.run()
 		if !f.lonely(keep) {
 			break
 		}
 	}
 	f.alike(g)
-	return f.groups(g)
+	out := f.groups(g)
+	out.Equal = equal
+	return out
 }
 
 // lonely notes the composite operators that meet others, but need more loop nests of their own than the one that they would be

@@ -46,6 +46,7 @@ type nests struct {
 	g         *ir.Graph // of primitives
 	of        []ir.NodeID
 	fusable   []bool // by node of g: a primitive, else a leaf, about memory, or an operator that no kernel computes
+	counts    []bool // by node of g: it only counts elements
 	prims     *dag   // by node of g
 	whole     *dag   // by node of the graph that was expanded
 	segment   []int32
@@ -185,9 +186,9 @@ func folded(g *ir.Graph, n *ir.Node, rank int) []bool {
 	return fold
 }
 
-// counted says whether a node only counts elements: a sum of a fill, which is known without a loop, or what nothing but such sums is
+// onlyCounts says whether a node only counts elements: a sum of a fill, which is known without a loop, or what nothing but such sums is
 // made of.
-func (f *nests) counted(id ir.NodeID) bool {
+func (f *nests) onlyCounts(id ir.NodeID) bool {
 	n := &f.g.Nodes[id]
 	switch n.Op {
 	case ir.OpSum:

@@ -61,6 +61,9 @@ func (l *Loops) Stated(g *ir.Graph) bool {
 // In is the loop that computes a node of the expansion, -1 if none does.
 func (l *Loops) In(id ir.NodeID) int { return int(l.in[id]) }
 
+// Counts says whether a node only counts elements, which takes no loop: it is a sum of a fill, or what nothing but such sums is made of.
+func (l *Loops) Counts(id ir.NodeID) bool { return l.nests.counts[id] }
+
 // Place says where a value that a loop makes runs: in which of its frames, and along which dims of that; -1 for a dim of size 1.
 func (l *Loops) Place(v ir.ValueID) (frame int, along []int8) {
 	p := l.nests.places[v]

@@ -15,7 +15,7 @@ import (
 
 func newNests(e *decomp.Expansion, g *ir.Graph) *nests {
 	p := e.Graph
-	f := &nests{g: p, of: e.Of, expansion: e, fusable: make([]bool, len(p.Nodes)), prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil),
+	f := &nests{g: p, of: e.Of, expansion: e, fusable: make([]bool, len(p.Nodes)), counts: make([]bool, len(p.Nodes)), prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil),
 		segment: make([]int32, len(p.Nodes)), clusters: make([]*cluster, len(p.Nodes)), places: make([]place, len(p.Types)),
 		points: make([]place, len(p.Nodes)), users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{}}
 	for _, o := range p.Outputs {
@@ -36,7 +36,10 @@ func newNests(e *decomp.Expansion, g *ir.Graph) *nests {
 		f.fusable[i] = primitive(p, id)
 	}
 	for i := len(p.Nodes) - 1; i >= 0; i-- {
-		f.fusable[i] = f.fusable[i] && !f.counted(ir.NodeID(i))
+		if f.fusable[i] && f.onlyCounts(ir.NodeID(i)) {
+			f.fusable[i] = false
+			f.counts[i] = true
+		}
 	}
 	for i, is := range f.fusable {
 		if is {
