@@ -4,6 +4,7 @@
 package codegen
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/mycelya/mycelya/codegen/kernel"
@@ -29,6 +30,7 @@ type group struct {
 	from   map[ir.ValueID]ir.ValueID   // by input of the expansion: the value of the graph
 	stored map[ir.ValueID][]ir.ValueID // by value of the expansion: the values of the graph that it leaves
 	next   map[ir.ValueID]int          // by value of the expansion: which of stored is next
+	draws  []ir.NodeID                 // of the expansion: calls that run before the kernels
 	temps  map[ir.ValueID]int          // by value of the expansion that a later kernel reads: its buffer
 	made   []int                       // all of temps
 }
@@ -162,6 +164,8 @@ func (f *group) find() refused {
 		case n.Op == ir.OpInput:
 			f.from[n.First] = ir.ValueID(n.Slot)
 		case n.Op == ir.OpView || ir.Info(n.Op).Kind == ir.KindLeaf || f.loops.Counts(ir.NodeID(i)):
+		case n.Op == ir.OpCall && g.CallName(ir.NodeID(i)) == decomp.Draw:
+			f.draws = append(f.draws, ir.NodeID(i))
 		case f.loops.In(ir.NodeID(i)) < 0:
 			name := n.Op.String()
 			if n.Op == ir.OpCall {
@@ -175,7 +179,7 @@ func (f *group) find() refused {
 	}
 	for _, o := range g.Outputs {
 		v := ir.ValueID(o.Slot)
-		if f.loops.In(g.Def[o.Value]) < 0 {
+		if def := g.Def[o.Value]; f.loops.In(def) < 0 && !slices.Contains(f.draws, def) {
 			return "it leaves what none of its kernels makes"
 		}
 		f.stored[o.Value] = append(f.stored[o.Value], v)
@@ -195,6 +199,10 @@ func (f *group) kernels(first, buffers int) refused {
 	// What has been overwritten, or ended, within the group, nobody needs.
 	for v, left := range f.stored {
 		f.stored[v] = slices.DeleteFunc(left, func(own ir.ValueID) bool { return p.at[own].buffer < 0 })
+	}
+	draws, why := f.draw(made)
+	if why != "" {
+		return why
 	}
 	stores := f.flow()
 	var launches []launch
@@ -218,7 +226,7 @@ func (f *group) kernels(first, buffers int) refused {
 			return "its operators make what its kernels don't"
 		}
 	}
-	var steps []*pb.Step
+	steps := draws
 	for _, l := range p.together(launches) {
 		steps = append(steps, &pb.Step{Kind: &pb.Step_Kernel{Kernel: &pb.KernelOp{Kernel: p.kernel(l.kernel), Instances: l.at}}})
 	}
@@ -227,6 +235,16 @@ func (f *group) kernels(first, buffers int) refused {
 	}
 	for _, b := range freed {
 		steps = append(steps, free(b))
+	}
+	for _, s := range steps {
+		if s.GetKernel() != nil {
+			p.out.Launches++
+		}
+	}
+	for _, s := range plain {
+		if s.GetCall() != nil {
+			p.out.Fused++
+		}
 	}
 	record := p.g.Nodes[f.nodes[len(f.nodes)-1]].Record
 	fused := &pb.Step{Kind: &pb.Step_Fused{Fused: &pb.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}}}
@@ -273,6 +291,65 @@ func (f *group) effect(plain []*pb.Step, buffers int) (made map[int]bool, freed 
 		}
 	}
 	return made, freed, ""
+}
+
+// draw emits the calls that make masks.
+func (f *group) draw(made map[int]bool) ([]*pb.Step, refused) {
+	p, g := f.p, f.e.Graph
+	var out []*pb.Step
+	for _, id := range f.draws {
+		v := g.Nodes[id].First
+		if len(f.stored[v]) > 1 {
+			return nil, "it leaves a mask in two places"
+		}
+		w, t, why := f.target(v)
+		if why != "" {
+			return nil, why
+		}
+		if done, isNew := made[w.buffer]; isNew && !done {
+			made[w.buffer] = true
+		} else if b, ok := f.temps[v]; !ok || b != w.buffer {
+			return nil, "it leaves a mask in memory that is there already"
+		}
+		call := &pb.CallOp{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: flagRNG}
+		for _, a := range g.NodeArgs(id) {
+			arg, err := f.argument(a)
+			if err != nil {
+				return nil, refused(err.Error())
+			}
+			call.Args = append(call.Args, arg)
+		}
+		out = append(out, &pb.Step{Kind: &pb.Step_Call{Call: call}})
+	}
+	return out, ""
+}
+
+// argument is a size, a number, or a list of those, of the expansion.
+func (f *group) argument(a ir.Arg) (*pb.Arg, error) {
+	g := f.e.Graph
+	switch a.Kind {
+	case ir.ArgDim:
+		a.V = int64(g.Find(ir.Dim(a.V)))
+	case ir.ArgValue:
+		switch n := &g.Nodes[g.Def[a.V]]; n.Op {
+		case ir.OpParam, ir.OpScalar:
+			return f.p.number(n.Op, n.Slot, g.Types[a.V].DType)
+		case ir.OpConst:
+			return f.argument(g.Args[n.ArgLo])
+		}
+		return nil, fmt.Errorf("it draws with a probability that is computed")
+	case ir.ArgList:
+		list := &pb.Arg_List{Kind: uint32(a.Sub)}
+		for _, item := range g.List(a) {
+			arg, err := f.argument(item)
+			if err != nil {
+				return nil, err
+			}
+			list.Items = append(list.Items, arg)
+		}
+		return &pb.Arg{Kind: &pb.Arg_List_{List: list}}, nil
+	}
+	return f.p.arg(a, nil)
 }
 
 // flow says by loop which values it stores: what is needed after the group, and what later loops of it read, if they store

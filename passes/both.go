@@ -99,6 +99,9 @@ func (b *both) node(id ir.NodeID) {
 	if p := b.paired[b.at]; p != noNode && (n.Flags != 0 || old.Group == 0 && b.alike(p, b.at)) {
 		for i := range ir.ValueID(n.N) {
 			b.made[n.First+i] = b.before.Nodes[p].First + i
+			if v, is := b.of[n.First+i]; is { // the mask of a dropout isn't its first result
+				b.made[n.First+i] = b.recorded[v]
+			}
 		}
 		return
 	}

@@ -63,8 +63,11 @@ func TestBoth(t *testing.T) {
 		"mycelya.expect_close %11! %14 %1 [%12] \"exp\" 0.0001",
 		"neg %1", "exp %16", "const 1", "add %17 %18", "div %1 %19",
 		"mycelya.expect_close %15! %20 %2 [%1] \"aten::silu\" 0.0001",
-		"empty", "relu %22", "neg %8",
-		"mycelya.after %4! %21", "mycelya.after %6! %21", "mycelya.after %9! %21",
+		"const 1", "cast %2", "fill %23 %13", "sub %22 %24", // of the mask that was recorded
+		"mul %2 %5", "const 0", "eq %25 %27", "const 0", "const 1", "div %30 %25", "where %28 %29 %31", "cast %32", "mul %26 %33",
+		"mycelya.expect_close %21! %34 %4 [%2] \"aten::native_dropout\" 0.0001",
+		"empty", "relu %36", "neg %8",
+		"mycelya.after %4! %35", "mycelya.after %6! %35", "mycelya.after %9! %35",
 	}, lines)
 	assert.Equal(t, before.Outputs[1].Slot, g.Outputs[1].Slot)
 }

@@ -103,9 +103,13 @@ func (v *validator) fused(i int) (int, error) {
 		v.changed = nil
 		return odd(changed), nil
 	}
+	kernels := false
 	one, err := walk(first, plain, func(s *Step) bool {
-		switch s.GetKind().(type) {
+		switch k := s.GetKind().(type) {
+		case *Step_Call:
+			return !kernels && !hasTensor(k.Call.GetArgs())
 		case *Step_Kernel, *Step_Alloc, *Step_Free:
+			kernels = true
 			return true
 		}
 		return false
@@ -130,6 +134,14 @@ func (v *validator) fused(i int) (int, error) {
 		return i, fmt.Errorf("fused: its kernels change buffers %v, the steps in their place %v", one, other)
 	}
 	return end - 1, nil
+}
+
+// hasTensor says whether an argument is a tensor, or a list of some.
+func hasTensor(args []*Arg) bool {
+	return slices.ContainsFunc(args, func(a *Arg) bool {
+		_, is := a.GetKind().(*Arg_Tensor)
+		return is || hasTensor(a.GetList().GetItems())
+	})
 }
 
 // odd are the numbers that are there an odd number of times, in order.

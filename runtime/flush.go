@@ -153,6 +153,7 @@ func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err
 	}
 	s.seq++
 	v.account.calls.Add(1)
+	s.metrics.called(v.compiled)
 	s.history.calls.Add(1)
 	if !v.sent {
 		if s.sendProgram(s.seq, v, by) != nil {
@@ -206,6 +207,7 @@ func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *v
 	if err != nil {
 		return nil, nil, changed, err
 	}
+	s.metrics.kernelsCompiled.Add(uint64(s.programs.newKernels(v.compiled.Program)))
 	if e != nil && e.otherSizes(t) {
 		s.metrics.sizeMisses.Add(1)
 	}

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"sync/atomic"
 	"time"
+
+	"github.com/mycelya/mycelya/codegen"
 )
 
 // Reasons are the causes of a cut, by MYC_CUT_*: their names, which are capture's, and how a sentence after "because" goes on.
@@ -35,6 +37,9 @@ type metrics struct {
 	stalls          atomic.Uint64
 	stallNanosecond atomic.Int64
 	compileNanosec  atomic.Int64
+	kernelsCompiled atomic.Uint64
+	kernelsLaunched atomic.Uint64
+	fusedOps        atomic.Uint64
 	errors          atomic.Uint64
 	bill            bill
 }
@@ -73,6 +78,12 @@ func (m *metrics) uploaded(bytes uint64, by *charge) {
 	by.uploaded.Add(bytes)
 }
 
+// called counts a call of a program.
+func (m *metrics) called(c *codegen.Compiled) {
+	m.kernelsLaunched.Add(uint64(c.Launches))
+	m.fusedOps.Add(uint64(c.Fused))
+}
+
 func (m *metrics) compiled(took time.Duration, by *charge) {
 	m.programMisses.Add(1)
 	m.compileNanosec.Add(int64(took))
@@ -108,9 +119,9 @@ func (m *metrics) JSON() []byte {
 		"hash_collisions":      m.hashCollisions.Load(),
 		"programs_resent":      m.programsResent.Load(),
 		"compile_seconds":      time.Duration(m.compileNanosec.Load()).Seconds(),
-		"kernels_compiled":     0,
-		"kernels_launched":     0,
-		"fused_ops":            0,
+		"kernels_compiled":     m.kernelsCompiled.Load(),
+		"kernels_launched":     m.kernelsLaunched.Load(),
+		"fused_ops":            m.fusedOps.Load(),
 		"messages_sent":        m.messagesSent.Load(),
 		"bytes_sent":           m.bytesSent.Load(),
 		"program_bytes_sent":   m.programBytes.Load(),
@@ -135,7 +146,8 @@ func (m *metrics) reset() {
 		m.cuts[i].Store(0)
 	}
 	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions, &m.programsResent, &m.messagesSent,
-		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared, &m.bytesReceived, &m.roundTrips, &m.stalls, &m.errors} {
+		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared, &m.bytesReceived, &m.roundTrips, &m.stalls,
+		&m.kernelsCompiled, &m.kernelsLaunched, &m.fusedOps, &m.errors} {
 		c.Store(0)
 	}
 	m.bill.reset()

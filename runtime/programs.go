@@ -6,9 +6,11 @@ package runtime
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"slices"
 
 	"github.com/dgraph-io/ristretto"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/codegen"
 	pb "github.com/mycelya/mycelya/proto"
@@ -42,6 +44,8 @@ type variant struct {
 type programs struct {
 	cache *ristretto.Cache
 	next  uint32 // number of the next variant; never used twice, so that a forgotten program can't be taken for a new one
+	// Hashes of the kernels of all programs so far.
+	kernels map[[16]byte]struct{}
 }
 
 // cacheBytes bounds the skeletons and programs that a session keeps; a step of 2,000 ops takes some 3 MiB.
@@ -56,10 +60,29 @@ func newPrograms() (*programs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the program cache: %w", err)
 	}
-	return &programs{cache: c}, nil
+	return &programs{cache: c, kernels: map[[16]byte]struct{}{}}, nil
 }
 
 func (p *programs) close() { p.cache.Close() }
+
+// newKernels counts the kernels of a program that no program before it had.
+func (p *programs) newKernels(program *pb.Program) int {
+	n := 0
+	for _, k := range program.Kernels {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(k)
+		if err != nil {
+			panic("BUG: a kernel doesn't encode: " + err.Error())
+		}
+		h := fnv.New128a()
+		_, _ = h.Write(b)
+		key := [16]byte(h.Sum(nil))
+		if _, ok := p.kernels[key]; !ok {
+			p.kernels[key] = struct{}{}
+			n++
+		}
+	}
+	return n
+}
 
 func cacheKey(key [2]uint64) string {
 	var b [16]byte

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 5
+#define MYCELYA_ABI_VERSION 6
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -243,7 +243,8 @@ typedef struct myc_prog myc_prog;
 //           | MYC_S_FREE   buffer
 //           | MYC_S_RESIZE buffer dim(bytes)                  in place; keeps the common prefix
 //           | MYC_S_FUSED  nfused nplain                      the nfused steps after it, or the nplain steps after those: they
-//                                                             leave the same behind. The executor may choose either
+//                                                             leave the same behind. The executor may choose either. The nfused
+//                                                             are calls without tensors, then KERNEL, ALLOC and FREE
 //           | MYC_S_KERNEL kernel ninstances { instance }     only among the nfused steps of a MYC_S_FUSED
 //   instance = { dim }(sizes of all frames, one after the other) { tensor made(0|1) }(per operand) { arg }(per number)
 //                                                             made: the tensor's buffer is made now, as large as the tensor

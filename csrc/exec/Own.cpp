@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Operators of the worker's own, in PyTorch's dispatcher beside aten's, so that programs call them alike. What they do
-// is written in csrc/abi/mycelya.h, but for two that no client records: MYCELYA_CHECK=3 puts them into programs
-// (passes/both.go). They run only inside Run(), where there is a current executor.
+// is written in csrc/abi/mycelya.h, but for three that no client records: MYCELYA_CHECK=3 puts two into programs
+// (passes/both.go), kernels with a dropout the third (codegen/fused.go). They run only inside Run(), where there is a
+// current executor.
 #include <ATen/ops/abs.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
@@ -73,6 +74,11 @@ at::Tensor Capability() {
   return Two(major, minor);
 }
 
+// Truth with probability 1 - p, as the mask that PyTorch's dropout on the CPU draws.
+at::Tensor DropoutMask(at::IntArrayRef size, double p) {
+  return at::empty(size, at::TensorOptions(at::kBool).device(Executor::Current().device().device())).bernoulli_(1. - p);
+}
+
 // One element of each of two tensors in the widest dtype of its kind, for a message.
 std::string Element(const at::Tensor& t, int64_t i) { return c10::str(t.flatten()[i].item()); }
 
@@ -126,6 +132,7 @@ TORCH_LIBRARY(mycelya, m) {
   m.def("elapsed(int start, int end) -> Tensor", &Elapsed);
   m.def("memory_info() -> Tensor", &MemoryInfo);
   m.def("capability() -> Tensor", &Capability);
+  m.def("dropout_mask(int[] size, float p) -> Tensor", &DropoutMask);
   m.def("expect_close(Tensor(a!) first, Tensor got, Tensor want, Tensor[] operands, str what, float tolerance) -> ()",
         &ExpectClose);
   m.def("after(Tensor(a!) self, Tensor first) -> ()", &After);

@@ -223,10 +223,12 @@ class Parser {
     TORCH_CHECK_VALUE(end <= p_.steps.size(), "BUG: step ", number, " fuses steps up to ", end, " of ", p_.steps.size(),
                       ".");
     std::vector<uint32_t> reads, spoils, made;
+    bool calls = true;  // nothing but calls so far, so that the other steps can still run if one fails
     for (uint64_t i = first; i < end; ++i) {
       const StepKind kind = p_.steps[i].kind;
-      const bool own =
-          kind == StepKind::kKernel || (i < plain && (kind == StepKind::kAlloc || kind == StepKind::kFree));
+      calls = calls && kind == StepKind::kCall;
+      const bool own = kind == StepKind::kKernel || kind == StepKind::kAlloc || kind == StepKind::kFree ||
+                       (calls && p_.steps[i].reads.begin == p_.steps[i].reads.end);
       TORCH_CHECK_VALUE(i < plain ? own : kind != StepKind::kKernel && kind != StepKind::kFused, "BUG: step ", i,
                         " can't be where step ", number, " has it.");
       if (i >= plain) continue;
@@ -236,6 +238,7 @@ class Parser {
       }
       spoils.insert(spoils.end(), p_.buffers.begin() + s.begin, p_.buffers.begin() + s.end);
       if (kind == StepKind::kAlloc) made.push_back(p_.steps[i].a);
+      if (kind == StepKind::kCall) made.insert(made.end(), p_.buffers.begin() + s.begin, p_.buffers.begin() + s.end);
       for (uint32_t j = p_.steps[i].args.begin; kind == StepKind::kKernel && j < p_.steps[i].args.end; ++j) {
         const KernelUse* use = p_.kernel_uses.data() + p_.kernel_ats[j].uses;
         for (size_t k = 0; k < p_.kernels[p_.steps[i].a]->operands.size(); ++k) {

@@ -258,7 +258,8 @@ class Runner {
   // ---- Kernels ----
 
   // Runs the kernels of a fused if they can run here, else leaves it to the steps that are there in their place; these
-  // also say what is wrong with an operand, and what poison spreads to. Returns the last step that is done with.
+  // also say what is wrong with an operand or a call, and what poison spreads to. Returns the last step that is done
+  // with.
   uint32_t ExecuteFused(uint32_t number) {
     const Step& fused = p_.steps[number];
     const uint32_t first = number + 1, plain = first + fused.a;
@@ -267,6 +268,7 @@ class Runner {
       try {
         Execute(p_.steps[i]);
       } catch (...) {
+        if (p_.steps[i].kind == StepKind::kCall) return plain - 1;
         Fail(i, fused);
         break;
       }
@@ -280,6 +282,9 @@ class Runner {
       for (uint32_t i = begin; i < end; ++i) {
         const Step& s = p_.steps[i];
         if (s.kind == StepKind::kAlloc) made_.push_back(s.a);
+        for (uint32_t j = s.spoils.begin; s.kind == StepKind::kCall && j < s.spoils.end; ++j) {
+          made_.push_back(p_.buffers[j]);
+        }
         if (s.kind == StepKind::kKernel && !KernelFits(s)) return false;
       }
     } catch (...) {  // an operand that isn't there, or not as large

@@ -133,6 +133,8 @@ func (w *writer) eval(e *expr) (term, string) {
 		}
 	}
 	switch e.form {
+	case formDraw:
+		return w.draw(x, operands[1])
 	case formGroups:
 		return w.groups(x, w.names[e.name].arg)
 	case formReduce:
@@ -366,6 +368,21 @@ func (w *writer) gather(x term, d int64, index term) (term, string) {
 	args := []ir.Arg{ir.Value(x.v), {Kind: ir.ArgInt, V: d}, ir.Value(index.v), {Kind: ir.ArgBool}}
 	t := ir.Type{DType: w.out.Types[x.v].DType, Dims: w.out.Types[index.v].Dims}
 	id := w.add(ir.Node{Op: ir.OpCall, Name: w.out.Intern("aten::gather")}, args, []ir.Type{t})
+	return term{v: w.out.Nodes[id].First, is: true}, ""
+}
+
+// draw is a mask of the sizes of y.
+func (w *writer) draw(p, y term) (term, string) {
+	dims := w.out.Types[y.v].Dims
+	if slices.Contains(dims, ir.Const(0)) {
+		return term{}, "there is nothing to draw"
+	}
+	sizes := make([]ir.Arg, len(dims))
+	for i, d := range dims {
+		sizes[i] = ir.Arg{Kind: ir.ArgDim, V: int64(d)}
+	}
+	id := w.add(ir.Node{Op: ir.OpCall, Flags: ir.FlagRNG, Name: w.out.Intern(Draw)},
+		[]ir.Arg{w.out.AddList(ir.ListInts, sizes), ir.Value(p.v)}, []ir.Type{{DType: ir.Bool, Dims: dims}})
 	return term{v: w.out.Nodes[id].First, is: true}, ""
 }
 

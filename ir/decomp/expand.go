@@ -139,7 +139,7 @@ func (w *writer) call(id ir.NodeID) string {
 	if points[name] {
 		return "it is a call in a kernel too"
 	}
-	if n.Flags != 0 {
+	if n.Flags&^ir.FlagRNG != 0 || n.Flags != 0 && table[name] == nil {
 		return "it has effects, draws numbers, or has shapes that only the data tells"
 	}
 	if sharesMemory(g, id) {
@@ -316,7 +316,7 @@ func (w *writer) give(values []term, results []ir.ValueID) string {
 			}
 		}
 		op := ir.Info(w.out.Nodes[w.out.Def[v]].Op)
-		own := w.e.Of[w.out.Def[v]] == w.id && op.Op.Own()
+		own := w.e.Of[w.out.Def[v]] == w.id && (op.Op.Own() || op.Op == ir.OpCall)
 		for _, other := range values[:i] {
 			own = own && other.v != v
 		}

@@ -30,11 +30,12 @@ const (
 	formChannels
 	formGather
 	formGroups
+	formDraw
 )
 
 // forms are the words that are no own ops.
 var forms = map[string]form{"f32": formTo, "f64": formTo, "cast": formCast, "as": formAs, "flat": formFlat, "unsq": formUnsqueeze,
-	"chan": formChannels, "gather": formGather, "groups": formGroups}
+	"chan": formChannels, "gather": formGather, "groups": formGroups, "draw": formDraw}
 
 // expr is an expression, its words looked up.
 type expr struct {

@@ -18,6 +18,7 @@ package decomp
 //	flat x y                 x in y's sizes: x's but for dims of 1, or as many elements of row-major memory
 //	groups x g               x of sizes [n,c,…] as [n,g,…]: g groups of channels, each in one dim
 //	gather x d i             aten::gather
+//	draw p x                 truth for each element of x, but with probability p, of PyTorch's random numbers
 //	unsq x                   x with one more dim, of size 1, at the end
 //	chan w x                 w, one element per channel, as it broadcasts to x: [c] as [c,1,1] for [n,c,h,w]
 //
@@ -79,6 +80,8 @@ var rows = []Row{
 		"q = mul x x; t = tanh (mul (add x (mul (mul q x) 0.044715)) 0.7978845608028654); " +
 			"d = mul (add (mul q 0.134145) 1) 0.7978845608028654; " +
 			"-> mul g (add (mul (add t 1) 0.5) (mul (mul (mul x 0.5) (sub 1 (mul t t))) d))"},
+	{"aten::native_dropout", "x p train", "train=true",
+		"m = draw p x; q = sub 1 (fill (f64 x) p); -> mul (mul x m) (cast (where (eq q 0) 0 (div 1 q)) x), m"},
 	{"aten::native_dropout_backward", "g m s", "", "-> mul (mul g m) s"},
 
 	// Along rows.
@@ -139,9 +142,12 @@ var kept = map[string]string{
 	"aten::native_group_norm_backward": "it folds along groups, and along channels: more kernels than it is alone",
 }
 
+// Draw is the operator that draws the mask of a dropout: its sizes, and the probability of false. A kernel computes with what it made.
+const Draw = "mycelya::dropout_mask"
+
 // points are operators that stay calls, because they draw numbers or look at where an element is, and that make each
 // element of their results from elements of their operands at places that are known or, in gather, read.
 var points = map[string]bool{
-	"aten::native_dropout": true, "aten::bernoulli": true, "aten::bernoulli_.float": true, "aten::rand_like": true,
+	"aten::bernoulli": true, "aten::bernoulli_.float": true, "aten::rand_like": true,
 	"aten::cat": true, "aten::tril": true, "aten::triu": true, "aten::gather": true, "aten::nll_loss_backward": true,
 }

@@ -54,6 +54,12 @@ def batch_norm(training: bool) -> Callable[..., Any]:
     return f
 
 
+def dropout(x: torch.Tensor, p: float = 0.3) -> list[torch.Tensor]:
+    torch.manual_seed(7)
+    y, mask = aten.native_dropout(x.neg(), p, True)
+    return [y * 2, mask, torch.rand_like(x)]
+
+
 def loss(reduction: int) -> Callable[..., Any]:
     def f(x, t):
         return aten.nll_loss_forward(F.log_softmax(x, 1), t, None, reduction, -100)
@@ -150,6 +156,8 @@ CASES: dict[str, Case] = {
         two(lambda x, y: aten.gelu_backward(x, y, approximate="tanh")),
         [X, Y],
     ),
+    "aten::native_dropout": (dropout, [X + 3]),
+    "aten::native_dropout all": (lambda x: dropout(x, 1.0), [X]),
     "aten::native_dropout_backward": (
         two(lambda x, m: aten.native_dropout_backward(x, m, 1.25)),
         [X, MASK],

@@ -102,6 +102,16 @@ def norms(d):
     return loss.detach(), x.grad, w.grad, b.grad
 
 
+def dropouts(d):
+    """The numbers are PyTorch's, and what comes after them too."""
+    torch.manual_seed(3)
+    x = made(6, 10).to(d).requires_grad_()
+    y = F.dropout(F.gelu(x), 0.4) + F.dropout(x.t() * 2, 0.1).t()
+    y = F.dropout(y[:, 2:], 0.9) + torch.rand(6, 8, dtype=torch.float64, device=d)
+    y.square().sum().backward()
+    return y.detach(), x.grad, torch.rand(3, dtype=torch.float64, device=d)
+
+
 def training(d, optimizer, foreach):
     """The parameters of a transformer after three steps."""
     torch.manual_seed(0)
@@ -145,6 +155,7 @@ CASES: dict[str, Callable] = {
     "numbers": numbers,
     "small": small,
     "norms": norms,
+    "dropouts": dropouts,
     "images": images,
     **{
         f"training {o.__name__} foreach={f}": (lambda d, o=o, f=f: training(d, o, f))

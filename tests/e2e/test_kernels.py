@@ -79,3 +79,30 @@ print(((x + 1).exp() * 2).sum().item() > 44)
     command = [sys.executable, "-c", code]
     out = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert out.stdout.split() == ["True", "True", "True"], out.stderr
+
+
+COUNTED = """
+import torch, mycelya_torch
+x = torch.ones(8, device="mycelya")
+def step(n):
+    y = (torch.ones(n, device="mycelya") * 2 + 1).relu()
+    torch.mycelya.synchronize()
+torch.mycelya.reset_metrics()
+for n in (8, 8, 9, 100):
+    step(n)
+m = torch.mycelya.metrics()
+print(m["kernels_compiled"], m["kernels_launched"], m["fused_ops"])
+"""
+
+
+@pytest.mark.parametrize(("kernels", "want"), [("on", "1 4 16"), ("off", "0 0 0")])
+def test_metrics_count_kernels(kernels, want):
+    """A kernel is for all sizes; each call launches it in place of four operators."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED],
+        env={**os.environ, "MYCELYA_KERNELS": kernels},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == want, done.stderr

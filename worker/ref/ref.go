@@ -154,7 +154,7 @@ func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call
 		if f := s.GetFused(); f != nil {
 			plain := i + 1 + int(f.GetKernels())
 			skip, to = i+1, plain
-			if x.kernels && !r.poisoned(r.p.Steps[i+1:plain]) {
+			if x.kernels && f.GetKernels() > 0 && r.p.Steps[i+1].GetCall() == nil && !r.poisoned(r.p.Steps[i+1:plain]) {
 				skip, to = plain, plain+int(f.GetPlain())
 			}
 			continue

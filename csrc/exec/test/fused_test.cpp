@@ -3,8 +3,11 @@
 //
 // Kernels as steps of a program, beside the operators that stand in their place.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/all.h>
+#include <ATen/ops/any.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/item.h>
 #include <gtest/gtest.h>
 
 #include "Session.h"
@@ -104,6 +107,81 @@ TEST(Fused, LeavesErrorsToTheOperators) {
   // Poison goes on, silently.
   EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 2}}, {{p.out, 3}}).empty());
   EXPECT_NE(s.ReadF32(3, {1}).kind, MYC_OK);
+}
+
+// z[i] = not mask[i], of a mask that a call draws in front of the kernel; the operator in its place draws a z.
+Words Not() {
+  const uint64_t b8 = uint64_t{MYC_K_B8} << 8;
+  return {1,
+          1,
+          0,
+          2,
+          MYC_BOOL,
+          MYC_K_READ,
+          0,
+          1,
+          1,
+          MYC_BOOL,
+          MYC_K_WRITE,
+          0,
+          1,
+          1,
+          0,
+          3,  //
+          MYC_K_LOAD | b8,
+          0,
+          0,
+          0,
+          MYC_K_NOT | b8,
+          0,
+          0,
+          0,
+          MYC_K_STORE | b8,
+          1,
+          1,
+          0};
+}
+
+struct Drawing {
+  Builder b;
+  uint64_t out = 0;
+
+  explicit Drawing(bool last = false) {
+    const uint64_t n = b.Param(), p = b.Param();
+    const uint64_t drawn = b.Buffer();
+    out = b.Buffer();
+    const uint64_t mask = b.Tensor(drawn, MYC_BOOL, {P(n)}), z = b.Tensor(out, MYC_BOOL, {P(n)});
+    const Words list = List(MYC_L_INTS, {Size(n)}), chance = Number(MYC_N_F64, p);
+    b.Fused(3, 1);
+    if (!last) b.Call("mycelya::dropout_mask", {list, chance}, {mask}, MYC_R_RNG);
+    b.Launch(b.Kernel(Not()), {P(n).kind, P(n).value, mask, 0, z, 1});
+    if (last) b.Call("mycelya::dropout_mask", {list, chance}, {mask}, MYC_R_RNG);
+    b.Free(drawn);
+    b.Call("mycelya::dropout_mask", {list, chance}, {z}, MYC_R_RNG);
+  }
+};
+
+TEST(Fused, DrawsInFrontOfItsKernels) {
+  Session s;
+  Drawing d;
+  EXPECT_TRUE(s.Run(d.b, {6, std::bit_cast<uint64_t>(0.0)}, {}, {{d.out, 1}}).empty());
+  EXPECT_FALSE(s.Read(1, MYC_BOOL, c10::kBool, {6}, {1}).tensor.any().item<bool>());
+  EXPECT_TRUE(s.Run(d.b, {6, std::bit_cast<uint64_t>(1.0)}, {}, {{d.out, 1}}).empty());
+  EXPECT_TRUE(s.Read(1, MYC_BOOL, c10::kBool, {6}, {1}).tensor.all().item<bool>());
+}
+
+TEST(Fused, LeavesTheErrorsOfACallToTheOperators) {
+  Session s;
+  Drawing d;
+  const auto errors = s.Run(d.b, {6, std::bit_cast<uint64_t>(2.0)}, {}, {{d.out, 1}});
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].step, 4u);
+  EXPECT_NE(errors[0].text.find("bernoulli_ expects p to be in [0, 1]"), std::string::npos) << errors[0].text;
+}
+
+TEST(Fused, CallsNothingAfterAKernel) {
+  Session s;
+  EXPECT_EQ(s.Refusal(Drawing(true).b.Done()), "BUG: step 2 can't be where step 0 has it.");
 }
 
 TEST(Fused, IsChecked) {

@@ -1,0 +1,320 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Steps per second of whole models: the local worker, eager PyTorch, torch.compile.
+
+Training steps (forward, backward, AdamW) that read nothing back, and tokens of a Llama
+that generate() decodes greedily. Each way has a process of its own with the same number
+of threads; they take turns, and of the rounds of each the fastest counts. The last step
+of a round is waited for. CPU time is that of all threads, per step.
+
+    python bench/models.py [--rounds N] [--seconds S] [--only TEXT] [--compile]
+                           [--markdown]
+
+--compile adds torch.compile of the model on the CPU, which takes a C++ compiler and
+minutes. --markdown writes the table between the marks in bench/RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+Step = Callable[[], object]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, t, c = x.shape
+        q, k, v = (
+            p.view(n, t, self.heads, -1).transpose(1, 2)
+            for p in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(n, t, c))
+        return x + self.mlp(self.norm2(x))
+
+
+class CharGPT(nn.Module):
+    """The sizes of examples/chargpt.py."""
+
+    def __init__(self, symbols: int = 65, width: int = 128, context: int = 64) -> None:
+        super().__init__()
+        self.token = nn.Embedding(symbols, width)
+        self.place = nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, 4) for _ in range(4)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, symbols)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.token(tokens) + self.place(places)
+        return self.head(self.norm(self.blocks(x)))
+
+
+def classify(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y)
+
+
+def train(
+    model: nn.Module,
+    device: str,
+    wrap: Callable[[nn.Module], nn.Module],
+    batch: tuple[torch.Tensor, ...],
+    loss: Callable[..., torch.Tensor] = classify,
+) -> Step:
+    """A step on a batch that comes from the host each time."""
+    model.to(device)
+    run = wrap(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+
+    def step() -> None:
+        tensors = [t.to(device) for t in batch]
+        optimizer.zero_grad()
+        loss(run, *tensors).backward()
+        optimizer.step()
+
+    return step
+
+
+def digits(device: str, wrap: Callable) -> Step:
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
+        *(nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.25), nn.Linear(1024, 10)),
+    )
+    batch = torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,))
+    return train(model, device, wrap, batch)
+
+
+def mlp(device: str, wrap: Callable) -> Step:
+    model = nn.Sequential(
+        *(nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.1)),
+        *(nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512)),
+        nn.Linear(512, 10),
+    )
+    batch = torch.randn(128, 784), torch.randint(0, 10, (128,))
+    return train(model, device, wrap, batch)
+
+
+def chargpt(device: str, wrap: Callable) -> Step:
+    text = torch.randint(0, 65, (16, 65))
+    return train(
+        CharGPT(),
+        device,
+        wrap,
+        (text[:, :-1].contiguous(), text[:, 1:].contiguous()),
+        lambda m, x, y: F.cross_entropy(m(x).flatten(0, 1), y.flatten()),
+    )
+
+
+def resnet18(device: str, wrap: Callable) -> Step:
+    import torchvision
+
+    batch = torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,))
+    return train(torchvision.models.resnet18(num_classes=10), device, wrap, batch)
+
+
+def vit(device: str, wrap: Callable) -> Step:
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    model = VisionTransformer(64, 8, 6, 3, 192, 768, dropout=0.1, num_classes=10)
+    batch = torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,))
+    return train(model, device, wrap, batch)
+
+
+def bert(device: str, wrap: Callable) -> Step:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=1000,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        max_position_embeddings=64,
+    )
+    batch = torch.randint(0, 1000, (8, 64)), torch.randint(0, 1000, (8, 64))
+    return train(
+        BertForMaskedLM(config),
+        device,
+        wrap,
+        batch,
+        lambda m, x, y: m(input_ids=x, labels=y).loss,
+    )
+
+
+TOKENS = 32
+
+
+def llama(device: str, wrap: Callable) -> Step:
+    """One step is TOKENS tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=1000,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        intermediate_size=768,
+        max_position_embeddings=128,
+    )
+    model = LlamaForCausalLM(config).eval().to(device)
+    model.forward = wrap(model.forward)
+    prompt = torch.randint(1, 1000, (1, 16)).to(device)
+
+    @torch.no_grad()
+    def step() -> None:
+        model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            min_new_tokens=TOKENS,
+            max_new_tokens=TOKENS,
+            do_sample=False,
+            pad_token_id=0,
+        )
+
+    return step
+
+
+MODELS: dict[str, Callable[[str, Callable], Step]] = {
+    "digits CNN": digits,
+    "MLP": mlp,
+    "chargpt": chargpt,
+    "ResNet-18": resnet18,
+    "ViT": vit,
+    "BERT": bert,
+    f"Llama, {TOKENS} tokens": llama,
+}
+
+
+def worker_cpu() -> float:
+    """Seconds that the workers of this process have computed."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, fields = stat.read_text().split("(", 1)[1].rsplit(")", 1)
+        except OSError:  # it has ended
+            continue
+        values = fields.split()
+        if name.startswith("mycelya-worker") and int(values[1]) == os.getpid():
+            ticks += int(values[11]) + int(values[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def child(way: str) -> None:
+    """Says for each model that it is asked for seconds, and CPU seconds, of a step."""
+    device = "cpu"
+    if way in ("on", "off"):
+        import mycelya_torch  # noqa: F401
+
+        device = "mycelya"
+    wrap = torch.compile if way == "compile" else lambda f: f
+    wait = torch.mycelya.synchronize if device == "mycelya" else lambda: None
+    steps: dict[str, Step] = {}
+    for line in sys.stdin:
+        name, seconds = json.loads(line)
+        if name not in steps:
+            torch.manual_seed(0)
+            steps = {name: MODELS[name](device, wrap)}
+            for _ in range(8):  # compiles
+                steps[name]()
+        wait()
+        done, client, worker = 0, time.process_time(), worker_cpu()
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            steps[name]()
+            done += 1
+        wait()
+        took = time.perf_counter() - start
+        cpu = time.process_time() - client, worker_cpu() - worker
+        print(json.dumps([x / done for x in (took, *cpu)]), flush=True)
+
+
+class Way:
+    def __init__(self, way: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--child", way],
+            env={**os.environ, "MYCELYA_KERNELS": "on" if way == "on" else "off"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def measure(self, name: str, seconds: float) -> list[float]:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps([name, seconds]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def table(args: argparse.Namespace) -> str:
+    names = ["eager", "on", "off", *(["compile"] if args.compile else [])]
+    ways = {name: Way(name) for name in names}
+    head = ["model", "eager, ms", "kernels, ms", "of eager", "operators of eager"]
+    head += ["torch.compile of eager"] if args.compile else []
+    head += ["CPU: eager, ms", "client, ms", "worker, ms"]
+    lines, ratios = [], []
+    for name in MODELS:
+        if args.only not in name:
+            continue
+        best = {way: [math.inf] * 3 for way in ways}
+        for _ in range(args.rounds):
+            for way, process in ways.items():
+                best[way] = min(best[way], process.measure(name, args.seconds))
+        eager, ours = best["eager"], best["on"]
+        ratios.append(ours[0] / eager[0])
+        row = [f"{eager[0] * 1e3:.2f}", f"{ours[0] * 1e3:.2f}", f"{ratios[-1]:.2f}"]
+        row += [f"{best[way][0] / eager[0]:.2f}" for way in names[2:]]
+        row += [f"{x * 1e3:.2f}" for x in (eager[1], ours[1], ours[2])]
+        lines.append([name, *row])
+        print(*lines[-1], sep=" | ", file=sys.stderr)
+    text = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    text += [f"| {' | '.join(row)} |" for row in lines]
+    mean = math.exp(sum(math.log(r) for r in ratios) / max(1, len(ratios)))
+    return "\n".join([*text, "", f"Geometric mean of eager's time: {mean:.2f}."])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        return child(args.child)
+    text = table(args)
+    print(text)
+    if args.markdown:
+        import results
+
+        import mycelya_torch  # noqa: F401
+
+        how = f"{torch.get_num_threads()} threads, fastest of {args.rounds} rounds"
+        results.write("models.py", f"{how} of {args.seconds:g} s", text)
+
+
+if __name__ == "__main__":
+    main()
