@@ -6,15 +6,14 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#ifdef __APPLE__
-#include <malloc/malloc.h>
-#else
+#ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -27,16 +26,19 @@ using c10::CachingAllocator::StatType;
 constexpr auto kAll = static_cast<size_t>(StatType::AGGREGATE), kSmallPool = static_cast<size_t>(StatType::SMALL_POOL),
                kLargePool = static_cast<size_t>(StatType::LARGE_POOL);
 
-// Blocks are aligned to pages of this size at least; of malloc's, few are.
-constexpr size_t kPage = 4096;
+// As PyTorch's own allocator.
+constexpr size_t kAlignment = 64;
 // A huge page on x86-64, and on arm64 with pages of 4 KiB.
 constexpr size_t kHugePage = size_t{2} << 20;
 // A request takes a kept block of its class or of the next two: at most 11/9 of its own.
 constexpr size_t kFit = 3;
+// So much is kept in any case: programs that need little at once don't wait for malloc either.
+constexpr uint64_t kKeptAnyway = uint64_t{16} << 20;
 
-// The bucket of the class that n belongs to, and the bytes of its blocks: less than 9/8 of n.
+// The bucket of the class that n belongs to, and the bytes of its blocks: at most 9/8 of n, but 64 at least.
 size_t BucketOf(size_t n, size_t* bytes) {
-  static constexpr size_t kFirst = std::bit_width(Pool::kSmallest - 1);
+  static constexpr size_t kFirst = std::bit_width(kAlignment - 1);
+  n = std::max(n, kAlignment);
   const size_t width = std::bit_width(n - 1), shift = width - 4;
   const size_t eighths = ((n - 1) >> shift) + 1;  // 9 to 16
   *bytes = eighths << shift;
@@ -60,13 +62,15 @@ void* Map(size_t bytes) {
   return aligned;
 }
 
-size_t UsableBytes(void* p) {
-#ifdef __APPLE__
-  return malloc_size(p);
-#else
-  return malloc_usable_size(p);
-#endif
+void* FromSystem(size_t bytes) {
+  if (bytes >= Pool::kMapped) return Map(bytes);
+  void* p = nullptr;
+  return posix_memalign(&p, kAlignment, bytes) == 0 ? p : nullptr;
 }
+
+void ToSystem(void* p, size_t bytes) { bytes >= Pool::kMapped ? static_cast<void>(munmap(p, bytes)) : std::free(p); }
+
+size_t PoolOf(size_t bytes) { return bytes >= Pool::kMapped ? kLargePool : kSmallPool; }
 
 void Increase(StatArray& stat, size_t pool, size_t amount) {
   stat[kAll].increase(amount);
@@ -79,141 +83,130 @@ void Decrease(StatArray& stat, size_t pool, size_t amount) {
 
 }  // namespace
 
+template <Pool::Links Pool::Block::*kLinks>
+void Pool::Chain<kLinks>::Append(Block& b) {
+  b.*kLinks = {newest, nullptr};
+  (newest != nullptr ? (newest->*kLinks).newer : oldest) = &b;
+  newest = &b;
+}
+
+template <Pool::Links Pool::Block::*kLinks>
+void Pool::Chain<kLinks>::Remove(Block& b) {
+  const auto [older, newer] = b.*kLinks;
+  (older != nullptr ? (older->*kLinks).newer : oldest) = newer;
+  (newer != nullptr ? (newer->*kLinks).older : newest) = older;
+}
+
 void* Pool::Allocate(size_t n) {
   const std::lock_guard lock(mutex_);
-  if (n >= kSmallest && n <= kLargest) {
-    if (void* block = TakeBlock(n)) return block;
+  if (n <= kLargest) {
+    size_t bytes;
+    const size_t bucket = BucketOf(n, &bytes);
+    Block* b = TakeKept(bucket);
+    if (b == nullptr) b = TakeFresh(bucket, bytes);
+    if (b != nullptr) {
+      const size_t pool = PoolOf(b->bytes);
+      Increase(stats_.allocation, pool, 1);
+      Increase(stats_.active_bytes, pool, b->bytes);
+      needed_ = std::max(needed_, static_cast<uint64_t>(stats_.active_bytes[kAll].current));
+      return b->data;
+    }
   }
-  return TakeMalloc(n);
-}
-
-void* Pool::TakeBlock(size_t n) {
-  size_t bytes;
-  const size_t bucket = BucketOf(n, &bytes);
-  for (size_t i = bucket; i < std::min(bucket + kFit, kBuckets); ++i) {
-    std::vector<Kept>& kept = buckets_[i].kept;
-    if (kept.empty()) continue;
-    void* block = kept.back().block;  // the one that the processor's caches know best
-    kept.pop_back();
-    CountUse(true, blocks_.at(block));
-    return block;
-  }
-  // Free() must not fail, so there is room for all blocks of the class to be kept.
-  Bucket& b = buckets_[bucket];
-  if (b.kept.capacity() <= b.blocks) b.kept.reserve(2 * b.blocks + 1);
-  while (KeptBytes() > 0 && stats_.reserved_bytes[kAll].current + bytes > limit_) FreeOldest();
-  void* block = Map(bytes);
-  if (block == nullptr && KeptBytes() > 0) {
-    ++stats_.num_alloc_retries;
-    FreeAll();
-    block = Map(bytes);
-  }
-  if (block == nullptr) return nullptr;
+  // It says in PyTorch's words that there is no memory. If it finds some all the same (a process has a number of maps
+  // at most), that is no block, and Free() sees it.
   try {
-    blocks_.emplace(block, bytes);
-  } catch (...) {
-    munmap(block, bytes);
+    return c10::alloc_cpu(n);
+  } catch (const c10::Error&) {
+    ++stats_.num_ooms;
     throw;
   }
-  ++b.blocks;
-  ++stats_.num_device_alloc;
-  Increase(stats_.segment, kLargePool, 1);
-  Increase(stats_.reserved_bytes, kLargePool, bytes);
-  CountUse(true, bytes);
-  return block;
 }
 
-void* Pool::TakeMalloc(size_t n) {
-  for (;;) {
-    try {
-      void* p = c10::alloc_cpu(n);
-      const size_t bytes = UsableBytes(p);
-      Increase(stats_.reserved_bytes, kSmallPool, bytes);
-      CountUse(false, bytes);
-      return p;
-    } catch (const c10::Error&) {
-      if (KeptBytes() == 0) {
-        ++stats_.num_ooms;
-        throw;
-      }
-    }
-    ++stats_.num_alloc_retries;
-    FreeAll();
+// The one that came last: the processor's caches know it best.
+Pool::Block* Pool::TakeKept(size_t bucket) {
+  for (size_t i = bucket; i < std::min(bucket + kFit, kBuckets); ++i) {
+    Block* b = buckets_[i].newest;
+    if (b == nullptr) continue;
+    buckets_[i].Remove(*b);
+    all_.Remove(*b);
+    return b;
   }
+  return nullptr;
+}
+
+Pool::Block* Pool::TakeFresh(size_t bucket, size_t bytes) {
+  while (all_.oldest != nullptr && static_cast<uint64_t>(stats_.reserved_bytes[kAll].current) + bytes > limit_) {
+    ReleaseOldest();
+  }
+  void* data = FromSystem(bytes);
+  if (data == nullptr && all_.oldest != nullptr) {
+    ++stats_.num_alloc_retries;
+    while (all_.oldest != nullptr) ReleaseOldest();
+    data = FromSystem(bytes);
+  }
+  if (data == nullptr) return nullptr;
+  Block* b;
+  try {
+    b = &blocks_[data];
+  } catch (...) {
+    ToSystem(data, bytes);
+    throw;
+  }
+  b->data = data;
+  b->bytes = bytes;
+  b->bucket = bucket;
+  ++stats_.num_device_alloc;
+  Increase(stats_.segment, PoolOf(bytes), 1);
+  Increase(stats_.reserved_bytes, PoolOf(bytes), bytes);
+  return b;
 }
 
 void Pool::Free(void* p) {
   const std::lock_guard lock(mutex_);
-  const auto it = reinterpret_cast<uintptr_t>(p) % kPage == 0 ? blocks_.find(p) : blocks_.end();
-  if (it == blocks_.end()) {
-    const size_t bytes = UsableBytes(p);
-    c10::free_cpu(p);
-    CountEndOfUse(false, bytes);
-    Decrease(stats_.reserved_bytes, kSmallPool, bytes);
-    return;
-  }
-  size_t bytes = it->second;
-  CountEndOfUse(true, bytes);
-  if (bytes > MayKeep()) return Unmap(p);
-  buckets_[BucketOf(bytes, &bytes)].kept.push_back({p, ++frees_});
-  while (KeptBytes() > MayKeep()) FreeOldest();
+  const auto it = blocks_.find(p);
+  if (it == blocks_.end()) return c10::free_cpu(p);
+  Block& b = it->second;
+  Decrease(stats_.allocation, PoolOf(b.bytes), 1);
+  Decrease(stats_.active_bytes, PoolOf(b.bytes), b.bytes);
+  if (b.bytes > MayKeep()) return Release(b);
+  buckets_[b.bucket].Append(b);
+  all_.Append(b);
+  while (Kept() > MayKeep()) ReleaseOldest();
+}
+
+uint64_t Pool::Kept() const {
+  return static_cast<uint64_t>(stats_.reserved_bytes[kAll].current - stats_.active_bytes[kAll].current);
 }
 
 // What is kept is no more than has been needed at once, so that a program whose sizes vary takes twice its peak at
 // most.
 uint64_t Pool::MayKeep() const {
   const auto in_use = static_cast<uint64_t>(stats_.active_bytes[kAll].current);
-  return std::min(needed_, limit_ - std::min(limit_, in_use));
+  return std::min(std::max(needed_, kKeptAnyway), limit_ - std::min(limit_, in_use));
 }
 
-uint64_t Pool::KeptBytes() const {
-  return static_cast<uint64_t>(stats_.reserved_bytes[kLargePool].current - stats_.active_bytes[kLargePool].current);
-}
-
-void Pool::Unmap(void* block) {
-  const auto it = blocks_.find(block);
-  size_t bytes = it->second;
-  blocks_.erase(it);
-  --buckets_[BucketOf(bytes, &bytes)].blocks;
-  munmap(block, bytes);
+// b is in no chain.
+void Pool::Release(Block& b) {
+  void* const data = b.data;
+  const size_t bytes = b.bytes;
+  blocks_.erase(data);
+  ToSystem(data, bytes);
   ++stats_.num_device_free;
-  Decrease(stats_.segment, kLargePool, 1);
-  Decrease(stats_.reserved_bytes, kLargePool, bytes);
+  Decrease(stats_.segment, PoolOf(bytes), 1);
+  Decrease(stats_.reserved_bytes, PoolOf(bytes), bytes);
 }
 
-void Pool::FreeOldest() {
-  std::vector<Kept>* oldest = nullptr;
-  for (Bucket& b : buckets_) {
-    if (!b.kept.empty() && (oldest == nullptr || b.kept.front().since < oldest->front().since)) oldest = &b.kept;
-  }
-  Unmap(oldest->front().block);
-  oldest->erase(oldest->begin());
-}
-
-void Pool::FreeAll() {
-  for (Bucket& b : buckets_) {
-    for (const Kept& k : b.kept) Unmap(k.block);
-    b.kept.clear();
-  }
+void Pool::ReleaseOldest() {
+  Block& b = *all_.oldest;
+  all_.Remove(b);
+  buckets_[b.bucket].Remove(b);
+  Release(b);
 }
 
 void Pool::Empty() {
   const std::lock_guard lock(mutex_);
-  FreeAll();
+  while (all_.oldest != nullptr) ReleaseOldest();
   needed_ = static_cast<uint64_t>(stats_.active_bytes[kAll].current);
-}
-
-void Pool::CountUse(bool block, size_t bytes) {
-  const size_t pool = block ? kLargePool : kSmallPool;
-  Increase(stats_.allocation, pool, 1);
-  Increase(stats_.active_bytes, pool, bytes);
-  needed_ = std::max(needed_, static_cast<uint64_t>(stats_.active_bytes[kAll].current));
-}
-
-void Pool::CountEndOfUse(bool block, size_t bytes) {
-  const size_t pool = block ? kLargePool : kSmallPool;
-  Decrease(stats_.allocation, pool, 1);
-  Decrease(stats_.active_bytes, pool, bytes);
 }
 
 c10::CachingDeviceAllocator::DeviceStats Pool::Stats() {
@@ -303,9 +296,9 @@ uint64_t MemoryOfProcess() {
 
 Pool& Install() {
 #ifdef __GLIBC__
-  // Until large blocks have come and gone, malloc gives back what lies above 128 KiB at the top of its heap: ten
-  // tensors of 16 KiB then cost ten times as much (1.8 us each, not 0.2). It may keep as much as its own rule would at
-  // most.
+  // Operators take temporary memory from malloc. It gives back what lies above 128 KiB at the top of its heap until
+  // larger memory has come and gone, which now never does: ten times 16 KiB then cost 1.8 us each, not 0.2. It may keep
+  // as much as its own rule would at most.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
 #endif

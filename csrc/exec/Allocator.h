@@ -12,15 +12,14 @@
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
-#include <vector>
 
 namespace mycelya::exec {
 
-// Memory of one process. Requests below kSmallest are malloc's; larger ones get a block of a size class, mapped for it
-// alone, and blocks that are given back are kept for the next request of about their size. Thread-safe.
+// Memory of one process, in blocks of size classes: malloc's below kMapped, else mapped for one block alone. A block
+// that is given back is kept for the next request of about its size. Thread-safe.
 class Pool {
  public:
-  static constexpr size_t kSmallest = size_t{64} << 10, kLargest = size_t{1} << 46;
+  static constexpr size_t kMapped = size_t{64} << 10, kLargest = size_t{1} << 46;
 
   // limit: no block is kept that would make the memory in use and kept larger than this.
   explicit Pool(uint64_t limit) : limit_(limit) {}
@@ -34,39 +33,45 @@ class Pool {
   // Gives all that is kept back to the system.
   void Empty();
 
-  // As of PyTorch's allocators for devices: the small pool is what malloc has given; "reserved" less "active" is kept.
+  // As of PyTorch's allocators for devices. The small pool is malloc's blocks; "reserved" less "active" is kept; there
+  // were "num_device_alloc" allocations that no kept block fitted.
   c10::CachingDeviceAllocator::DeviceStats Stats();
   void ResetPeaks();
   void ResetTotals();
 
  private:
-  struct Kept {
-    void* block;
-    uint64_t since;  // number of the Free() that brought it
+  struct Block;
+  struct Links {
+    Block *older = nullptr, *newer = nullptr;
   };
-  struct Bucket {
-    std::vector<Kept> kept;  // oldest first
-    size_t blocks = 0;       // in use or kept
+  struct Block {
+    void* data = nullptr;
+    size_t bytes = 0, bucket = 0;
+    Links in_bucket, in_all;  // among those that are kept
+  };
+  // Blocks that are kept, in the order in which they came.
+  template <Links Block::*kLinks>
+  struct Chain {
+    Block *oldest = nullptr, *newest = nullptr;
+    void Append(Block& b);
+    void Remove(Block& b);
   };
   // Eight classes from one power of two to the next.
-  static constexpr size_t kBuckets = 31 * 8;
+  static constexpr size_t kBuckets = 41 * 8;
 
-  void* TakeBlock(size_t n);
-  void* TakeMalloc(size_t n);
-  void Unmap(void* block);
-  void FreeOldest();
-  void FreeAll();
-  uint64_t KeptBytes() const;
+  Block* TakeKept(size_t bucket);
+  Block* TakeFresh(size_t bucket, size_t bytes);
+  void Release(Block& b);
+  void ReleaseOldest();
+  uint64_t Kept() const;
   uint64_t MayKeep() const;
-  void CountUse(bool block, size_t bytes);
-  void CountEndOfUse(bool block, size_t bytes);
 
   const uint64_t limit_;
   std::mutex mutex_;
-  std::unordered_map<const void*, size_t> blocks_;  // bytes of each
-  std::array<Bucket, kBuckets> buckets_;
+  std::unordered_map<const void*, Block> blocks_;
+  std::array<Chain<&Block::in_bucket>, kBuckets> buckets_;
+  Chain<&Block::in_all> all_;
   uint64_t needed_ = 0;  // most bytes in use since the last Empty()
-  uint64_t frees_ = 0;
   c10::CachingDeviceAllocator::DeviceStats stats_;
 };
 
