@@ -340,7 +340,9 @@ def max_memory_allocated(device: Device = None) -> int:
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """`max_memory_allocated` begins again from what is alive now."""
+    """Every peak begins again from what there is now: `max_memory_allocated`, and the
+    worker's, when it gets here.
+    """
     _device.reset_peak_memory_stats(_index(device))
 
 
@@ -350,29 +352,39 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 
 
 def memory_stats(device: Device = None) -> dict[str, int]:
-    """Counters of `torch.accelerator.memory_stats`: bytes, of which the allocated ones
-    are told apart; those that only a caching allocator has are 0.
+    """Counters with the names and meanings of `torch.cuda.memory_stats`.
+
+    "allocated_bytes" and "requested_bytes" are of tensors, as this process knows them.
+    All others are of the worker's allocator, a CPU's too; waits for the answer. What
+    the worker keeps for reuse is "reserved_bytes" less "active_bytes". On a CPU the
+    small pool is what malloc has given, and an allocation in the large pool has reused
+    memory, but for "num_device_alloc" of them.
     """
     return torch.accelerator.memory_stats(_index(device))
 
 
 def memory_reserved(device: Device = None) -> int:
-    """The same as `memory_allocated`: this process keeps no memory in reserve."""
+    """Bytes that the worker's allocator has from its system: in use, or kept for reuse;
+    waits for the answer.
+    """
     return torch.accelerator.memory_reserved(_index(device))
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """The same as `max_memory_allocated`."""
+    """The most that `memory_reserved` was; waits for the answer."""
     return torch.accelerator.max_memory_reserved(_index(device))
 
 
 def reset_accumulated_memory_stats(device: Device = None) -> None:
-    """The totals of `memory_stats` ("allocated", "freed") begin again from 0."""
+    """The totals of `memory_stats` ("allocated", "freed", "num_…") begin at 0 again."""
     torch.accelerator.reset_accumulated_memory_stats(_index(device))
 
 
 def empty_cache() -> None:
-    """There for CUDA's programs: nothing is kept in reserve for this process."""
+    """The worker gives memory that it keeps for reuse back to its system.
+
+    A CPU worker does so by itself after ten seconds without work.
+    """
     torch.accelerator.empty_cache()
 
 

@@ -13,6 +13,8 @@ import (
 type Backend interface {
 	// New makes the executor of one session. The caller stays on the OS thread that it calls New on.
 	New() (Executor, error)
+	// Trim gives memory that is kept for reuse back to the system. Any goroutine may call it, also while executors work.
+	Trim()
 }
 
 // Executor holds the storages of one session and runs programs on them. It is used from one OS thread. What it is given

@@ -16,7 +16,7 @@ package worker
 // The executor's functions; all are there or the library is refused.
 #define FUNCTIONS(X) \
   X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(upload_begin) X(upload_end) X(read) X(read_done) \
-  X(free) X(sync) X(usage)
+  X(free) X(sync) X(usage) X(trim)
 #define FIELD(f) myc_exec_fn_##f f;
 typedef struct { FUNCTIONS(FIELD) } api;
 
@@ -77,6 +77,7 @@ static int32_t x_read(exec_state* s) {
 static void x_read_done(exec_state* s) { s->a.read_done(s->x, s->handle); }
 static void x_free(exec_state* s, const uint64_t* ids, uint64_t n) { s->a.free(s->x, ids, n); }
 static int32_t x_sync(exec_state* s) { return s->a.sync(s->x, &s->error); }
+static void x_trim(api* a) { a->trim(); }
 static void x_usage(exec_state* s, uint64_t* storages, uint64_t* bytes) { s->a.usage(s->x, storages, bytes); }
 */
 import "C"
@@ -213,6 +214,8 @@ func open(path string) (unsafe.Pointer, error) {
 }
 
 func (b *torchBackend) New() (Executor, error) { return b.make(b.Device) }
+
+func (b *torchBackend) Trim() { C.x_trim(&b.api) }
 
 func (b *torchBackend) make(device string) (Executor, error) {
 	s := (*C.exec_state)(C.calloc(1, C.sizeof_exec_state))

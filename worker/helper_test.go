@@ -51,12 +51,17 @@ type serving struct {
 // serve runs a server on a real socket until the test ends; then it must end too.
 func serve(t testing.TB, load func() (worker.Backend, error), programBytes int64) *serving {
 	t.Helper()
+	return start(t, &worker.Server{Load: load, ProgramBytes: programBytes})
+}
+
+func start(t testing.TB, server *worker.Server) *serving {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "mw")
 	require.NoError(t, err)
-	s := &serving{addr: filepath.Join(dir, "s"), log: &logBuffer{}}
+	s := &serving{addr: filepath.Join(dir, "s"), log: &logBuffer{}, server: server}
 	l, err := net.Listen("unix", s.addr)
 	require.NoError(t, err)
-	s.server = &worker.Server{Load: load, Log: slog.New(slog.NewTextHandler(s.log, nil)), ProgramBytes: programBytes}
+	server.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	ended := make(chan error, 1)
 	go func() { ended <- s.server.Serve(l) }()
 	t.Cleanup(func() {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	goruntime "runtime"
@@ -30,7 +31,10 @@ type Server struct {
 	Log  *slog.Logger
 	// ProgramBytes bounds the programs of a session; 0 is DefaultProgramBytes.
 	ProgramBytes int64
+	// Idle is how long memory is kept for reuse when no client has work; 0 is DefaultIdle.
+	Idle time.Duration
 
+	idle     *time.Timer // runs from the end of a frame to the next one of any session
 	load     func() (Backend, error)
 	mu       sync.Mutex
 	closed   bool
@@ -42,6 +46,8 @@ type Server struct {
 const (
 	// A client says Hello right after it has connected.
 	helloWait = 10 * time.Second
+	// DefaultIdle is longer than the pauses of a program that computes, and short for somebody who wants the memory.
+	DefaultIdle = 10 * time.Second
 	// More clients at once than one user of one machine has.
 	maxSessions = 64
 )
@@ -59,6 +65,7 @@ func (s *Server) Serve(l net.Listener) error {
 		}
 		return b, err
 	})
+	s.idle = time.AfterFunc(math.MaxInt64, s.trim)
 	closed := s.closed
 	s.mu.Unlock()
 	if closed {
@@ -100,6 +107,18 @@ func (s *Server) Close() {
 	}
 	for c := range s.conns {
 		_ = c.Close()
+	}
+}
+
+// work and rest enclose what a session does for its client. A pause of the one session may come to its end in the work of another,
+// which then has fresh memory to touch: nothing else is lost.
+func (s *Server) work() { s.idle.Stop() }
+func (s *Server) rest() { s.idle.Reset(cmp.Or(s.Idle, DefaultIdle)) }
+
+func (s *Server) trim() {
+	if b, err := s.load(); err == nil {
+		s.Log.Debug("memory is given back, no client has work")
+		b.Trim()
 	}
 }
 
@@ -179,7 +198,8 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger)
 		x.Close()
 		return err
 	}
-	ses := &session{c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks}
+	ses := &session{c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, work: s.work, rest: s.rest}
+	defer s.rest() // with what the session has held
 	defer ses.close()
 	info := x.Info()
 	(*log).Info("session", "device", info.Device, "name", info.Name, "torch", info.Torch)

@@ -23,6 +23,8 @@ type session struct {
 	log   *slog.Logger
 	store *store
 
+	work, rest func() // called before and after each frame
+
 	// Storages that the executor doesn't know to be poisoned: outputs of programs that couldn't be prepared, uploads that
 	// found no memory, and what came of them.
 	poison map[uint64]*Error
@@ -71,6 +73,7 @@ func (s *session) serve() error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
+		s.work()
 		if err == nil {
 			err = s.frame(h)
 		}
@@ -78,6 +81,7 @@ func (s *session) serve() error {
 			return err
 		}
 		s.store.reap(s.x.Drop)
+		s.rest()
 	}
 }
 

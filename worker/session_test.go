@@ -6,6 +6,7 @@ package worker_test
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -400,6 +401,53 @@ func (c closing) New() (worker.Executor, error) {
 func (c closingExecutor) Close() {
 	c.Executor.Close()
 	c.closed <- struct{}{}
+}
+
+// trimming counts how often memory is given back, and takes a time for a Sync.
+type trimming struct {
+	worker.Backend
+	trims *atomic.Int32
+	sync  time.Duration
+}
+
+type slowExecutor struct {
+	worker.Executor
+	sync time.Duration
+}
+
+func (b trimming) New() (worker.Executor, error) {
+	x, err := b.Backend.New()
+	return slowExecutor{x, b.sync}, err
+}
+
+func (b trimming) Trim() { b.trims.Add(1) }
+
+func (x slowExecutor) Sync() error {
+	time.Sleep(x.sync)
+	return x.Executor.Sync()
+}
+
+func TestMemoryIsGivenBackWhenNobodyHasWork(t *testing.T) {
+	const idle = 50 * time.Millisecond
+	var trims atomic.Int32
+	s := start(t, &worker.Server{Idle: idle, Load: func() (worker.Backend, error) {
+		b, err := refBackend()
+		return trimming{b, &trims, 5 * idle}, err
+	}})
+	reaches := func(n int32) {
+		t.Helper()
+		require.Eventually(t, func() bool { return trims.Load() == n }, 5*time.Second, time.Millisecond)
+		time.Sleep(3 * idle)
+		require.Equal(t, n, trims.Load(), "once for each time of rest")
+	}
+	c := s.connect(t)
+	c.sync()
+	require.Zero(t, trims.Load(), "a long frame is work")
+	reaches(1)
+	c.upload(1, f32(1))
+	reaches(2)
+	require.NoError(t, c.c.Close())
+	reaches(3)
 }
 
 func TestSessionEndsWithItsConnection(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,6 +56,35 @@ func TestTorchSession(t *testing.T) {
 	require.EqualValues(t, 3, r.Storages)
 }
 
+// resident is the memory that this process has pages of.
+func resident(t *testing.T) int {
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip("this system doesn't say how much memory a process has")
+	}
+	var total, pages int
+	_, err = fmt.Sscan(string(statm), &total, &pages)
+	require.NoError(t, err)
+	return pages * os.Getpagesize()
+}
+
+func TestTorchKeepsMemoryUntilNobodyHasWork(t *testing.T) {
+	const n, size, idle = 16, 16 << 20, 500 * time.Millisecond
+	c := start(t, &worker.Server{Load: conformance.Torch(t).Load, Idle: idle}).connect(t)
+	c.sync()
+	before := resident(t)
+	part := make([]byte, size)
+	for i := range uint64(n) {
+		c.upload(i+1, part)
+	}
+	for i := range uint64(n) {
+		c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{i + 1}}, nil)
+	}
+	require.Zero(t, c.sync().Storages)
+	require.Greater(t, resident(t)-before, n*size/2)
+	require.Eventually(t, func() bool { return resident(t)-before < n*size/4 }, 20*idle, idle/10)
+}
+
 // library compiles a shared library of C source.
 func library(t *testing.T, dir, name, source string) string {
 	t.Helper()
@@ -67,7 +97,7 @@ func library(t *testing.T, dir, name, source string) string {
 }
 
 var functions = []string{"abi_version", "new", "delete", "info", "prepare", "drop", "run", "upload_begin", "upload_end", "read",
-	"read_done", "free", "sync", "usage"}
+	"read_done", "free", "sync", "usage", "trim"}
 
 func TestLibrariesThatDontFit(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {

@@ -85,6 +85,13 @@ enum {
 //   mycelya::elapsed(NUMBER id, NUMBER id) -> f64[]       MYC_R_EFFECT; milliseconds from one event to another
 //   mycelya::forget_event(NUMBER id)                      MYC_R_EFFECT
 //   mycelya::memory_info() -> i64[2]                      MYC_R_EFFECT; free and total bytes of the device
+//   mycelya::memory_stats() -> i64[MYC_M_NUMBERS]         MYC_R_EFFECT; of the worker's allocator for the device, by the
+//                           names of torch.cuda.memory_stats: for each of allocation, segment, active, inactive_split,
+//                           reserved_bytes, active_bytes, inactive_split_bytes, for each of all, small_pool, large_pool:
+//                           current, peak, allocated, freed; then num_alloc_retries, num_ooms, num_device_alloc,
+//                           num_device_free
+//   mycelya::reset_memory_stats(NUMBER MYC_M_*)           MYC_R_EFFECT; peaks begin again from what there is, totals from 0
+//   mycelya::empty_cache()                                MYC_R_EFFECT; memory that is kept for reuse goes back to the system
 //   mycelya::capability() -> i64[2]                       MYC_R_EFFECT; CUDA's compute capability, or 0 and 0
 //   mycelya::set_flag(STR "name=value")                   MYC_R_EFFECT; a global flag of PyTorch's, see exec/Flags.cpp
 //   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; before the first op that was called under another
@@ -100,6 +107,7 @@ enum {
   MYC_W_MEMFMT = 13, MYC_W_STR = 14, MYC_W_GEN = 15, MYC_W_LIST = 16
 };
 enum { MYC_R_RNG = 1, MYC_R_EFFECT = 2, MYC_R_DYNAMIC = 4 };    // draws random numbers; must be kept, in order; see above
+enum { MYC_M_PEAKS = 1, MYC_M_TOTALS = 2, MYC_M_NUMBERS = 7 * 3 * 4 + 4 };
 enum { MYC_SHAPE_RANK = 32, MYC_SHAPE_WORDS = 2 + 2 * MYC_SHAPE_RANK };
 enum { MYC_N_F64 = 1, MYC_N_I64 = 2, MYC_N_BOOL = 3, MYC_N_C128 = 4 };
 enum { MYC_L_TENSORS = 1, MYC_L_OPT_TENSORS = 2, MYC_L_INTS = 3, MYC_L_FLOATS = 4, MYC_L_BOOLS = 5, MYC_L_SCALARS = 6 };
@@ -325,6 +333,8 @@ typedef void (*myc_exec_fn_free)(myc_exec*, const uint64_t* ids, uint64_t n);
 typedef int32_t (*myc_exec_fn_sync)(myc_exec*, myc_error*);
 // Storages held, and their bytes.
 typedef void (*myc_exec_fn_usage)(myc_exec*, uint64_t* storages, uint64_t* bytes);
+// Gives CPU memory of the whole process that is kept for reuse back to the system. Any thread may call it at any time.
+typedef void (*myc_exec_fn_trim)(void);
 
 #ifdef __cplusplus
 }

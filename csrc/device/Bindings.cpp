@@ -192,10 +192,8 @@ PYBIND11_MODULE(_device, m) {
       no_gil);
   m.def("memory_allocated", [](int i) { return memory(static_cast<c10::DeviceIndex>(i)).now(); });
   m.def("max_memory_allocated", [](int i) { return memory(static_cast<c10::DeviceIndex>(i)).peak.load(); });
-  m.def("reset_peak_memory_stats", [](int i) {
-    Memory& one = memory(static_cast<c10::DeviceIndex>(i));
-    one.peak.store(one.now());
-  });
+  m.def(
+      "reset_peak_memory_stats", [](int i) { reset_peak_memory(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def(
       "memory_info", [](int i) { return memory_info(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def("capability", &capability, no_gil);

@@ -126,6 +126,8 @@ const Client& client() {
   return table;
 }
 
+bool is_open(c10::DeviceIndex index) { return !in_bad_fork() && opened[index].load(std::memory_order_acquire); }
+
 const Client& client_for(c10::DeviceIndex index) {
   check_not_forked();
   if (C10_UNLIKELY(!opened[index].load(std::memory_order_acquire))) {

@@ -52,6 +52,8 @@ const Client& client();
 
 // The same, with device index opened. device: "cpu", "cuda:0" or "" as in myc_config; only looked at by the first call.
 const Client& client_for(c10::DeviceIndex index);
+// Whether there is a session that this process may use.
+bool is_open(c10::DeviceIndex index);
 void open_device(c10::DeviceIndex index, const std::string& device);
 // Ends the session of one device, or of all; fine if there is none.
 void close_device(c10::DeviceIndex index);

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 
+#include "Client.h"
 #include "Record.h"
 #include "Recorder.h"
 #include "Register.h"
@@ -52,28 +53,55 @@ void count_free(c10::DeviceIndex device, int64_t bytes) {
 
 using c10::CachingDeviceAllocator::DeviceStats;
 
-// What torch.accelerator asks about memory. Nothing is cached here.
+// What the worker's allocator tells goes into stats; waits for the answer. What was freed before is sent first.
+void read_worker_stats(c10::DeviceIndex device, DeviceStats& stats) {
+  flush(device);
+  const at::Tensor numbers = make_vector(at::kLong, MYC_M_NUMBERS, device);
+  record_own(device, "mycelya::memory_stats", {}, numbers);
+  const at::Tensor here = to_cpu(numbers);
+  const auto* next = here.const_data_ptr<int64_t>();
+  for (auto* pools : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.reserved_bytes,
+                      &stats.active_bytes, &stats.inactive_split_bytes}) {
+    for (auto& stat : *pools) {
+      for (int64_t* value : {&stat.current, &stat.peak, &stat.allocated, &stat.freed}) *value = *next++;
+    }
+  }
+  for (int64_t* value : {&stats.num_alloc_retries, &stats.num_ooms, &stats.num_device_alloc, &stats.num_device_free}) {
+    *value = *next++;
+  }
+}
+
+// What torch.accelerator asks about memory. Tensors are counted here, the rest is the worker's: nothing is cached here.
 class Allocator final : public c10::DeviceAllocator {
  public:
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
+  // What was freed before it is sent first. It is sent itself: nobody may ask for anything after it for long.
+  void emptyCache(c10::MempoolId_t) override {
+    for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+      if (!is_open(device)) continue;
+      flush(device);
+      record_own(device, "mycelya::empty_cache", {});
+      flush(device);
+    }
+  }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const Memory& m = memory(device);
     DeviceStats stats;
-    for (auto* stat :
-         {&stats.allocated_bytes[0], &stats.reserved_bytes[0], &stats.active_bytes[0], &stats.requested_bytes[0]}) {
+    for (auto* stat : {&stats.allocated_bytes[0], &stats.requested_bytes[0]}) {
       stat->current = m.now();
       stat->peak = m.peak;
       stat->allocated = m.allocated - m.forgotten;
       stat->freed = m.freed - m.forgotten;
     }
+    if (is_open(device)) read_worker_stats(device, stats);
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
     memory(device).forgotten = memory(device).freed.load();
+    if (is_open(device)) record_own(device, "mycelya::reset_memory_stats", {int64_t{MYC_M_TOTALS}});
   }
-  void resetPeakStats(c10::DeviceIndex device) override { memory(device).peak = memory(device).now(); }
+  void resetPeakStats(c10::DeviceIndex device) override { reset_peak_memory(device); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return memory_info(device); }
 
   c10::DataPtr allocate(size_t bytes) override { return fake_memory(bytes, current_device()); }
@@ -159,6 +187,11 @@ std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
 Memory& memory(c10::DeviceIndex device) {
   static constinit std::array<Memory, kMaxDevices> all;  // never destroyed, as storages may outlive statics
   return all.at(device);
+}
+
+void reset_peak_memory(c10::DeviceIndex device) {
+  memory(device).peak = memory(device).now();
+  if (is_open(device)) record_own(device, "mycelya::reset_memory_stats", {int64_t{MYC_M_PEAKS}});
 }
 
 c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device, Thread& thread) {

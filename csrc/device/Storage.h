@@ -76,6 +76,8 @@ struct Memory {
   int64_t now() const { return allocated - freed; }
 };
 Memory& memory(c10::DeviceIndex device);
+// The most begins again from what is alive; so do the worker's peaks.
+void reset_peak_memory(c10::DeviceIndex device);
 // Free and total bytes of the worker's device; waits for the answer.
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
 

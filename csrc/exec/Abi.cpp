@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "Allocator.h"
 #include "Executor.h"
 #include "Program.h"
 #include "Run.h"
@@ -165,6 +166,13 @@ MYC_EXPORT void myc_exec_usage(myc_exec* exec, uint64_t* storages, uint64_t* byt
   exec->executor.Usage(storages, bytes);
 }
 
+MYC_EXPORT void myc_exec_trim() {
+  Guarded(nullptr, 0, [] {
+    EmptyCpuMemory();
+    return 0;
+  });
+}
+
 // The header gives types only; a signature that drifts from it must not compile.
 #define MYC_SAME(name) static_assert(std::is_same_v<decltype(&myc_exec_##name), myc_exec_fn_##name>)
 MYC_SAME(abi_version);
@@ -181,3 +189,4 @@ MYC_SAME(read_done);
 MYC_SAME(free);
 MYC_SAME(sync);
 MYC_SAME(usage);
+MYC_SAME(trim);

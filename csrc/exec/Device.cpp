@@ -13,12 +13,14 @@
 #include <limits>
 #include <unordered_map>
 
+#include "Allocator.h"
+
 namespace mycelya::exec {
 namespace {
 
 class Cpu final : public Device {
  public:
-  Cpu() : Device(c10::Device(c10::DeviceType::CPU)) {}
+  Cpu() : Device(c10::Device(c10::DeviceType::CPU)) { CpuMemory(); }
 
   std::string Name() const override {
     // Only x86 kernels name the processor here; elsewhere the architecture has to do.
@@ -37,7 +39,10 @@ class Cpu final : public Device {
   c10::Allocator* Memory() const override { return c10::GetCPUAllocator(); }
   c10::Allocator* HostMemory() const override { return c10::GetCPUAllocator(); }
   void Synchronize() const override {}
-  void EmptyCache() const override {}
+  void EmptyCache() const override { EmptyCpuMemory(); }
+  c10::CachingDeviceAllocator::DeviceStats MemoryStats() const override { return CpuMemory().Stats(); }
+  void ResetPeakMemory() const override { CpuMemory().ResetPeaks(); }
+  void ResetMemoryTotals() const override { CpuMemory().ResetTotals(); }
   uint64_t FreeBytes() const override {
     // What could be had without swapping: more than the free pages, which the kernel keeps few by caching files.
     std::ifstream info("/proc/meminfo");

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -36,6 +37,11 @@ class Device {
   virtual void Synchronize() const = 0;
   // Gives memory that only the allocator's cache holds back to the system.
   virtual void EmptyCache() const = 0;
+  // Of Memory(). Any device's but the CPU's is a DeviceAllocator of PyTorch's.
+  virtual c10::CachingDeviceAllocator::DeviceStats MemoryStats() const { return Caching()->getDeviceStats(index()); }
+  // Peaks begin again from what there is, totals from 0.
+  virtual void ResetPeakMemory() const { Caching()->resetPeakStats(index()); }
+  virtual void ResetMemoryTotals() const { Caching()->resetAccumulatedStats(index()); }
   // CUDA's compute capability; zeros for a CPU.
   virtual std::pair<int, int> Capability() const { return {0, 0}; }
   // What is left of MemoryBytes().
@@ -47,6 +53,9 @@ class Device {
   virtual double Elapsed(int64_t from, int64_t to) const = 0;
 
  private:
+  c10::DeviceAllocator* Caching() const { return c10::getDeviceAllocator(device_.type()); }
+  c10::DeviceIndex index() const { return device_.index(); }
+
   c10::Device device_;
 };
 

@@ -24,6 +24,7 @@
 
 #include "Executor.h"
 #include "Flags.h"
+#include "mycelya.h"
 
 namespace mycelya::exec {
 namespace {
@@ -67,6 +68,31 @@ at::Tensor Two(int64_t first, int64_t second) {
 at::Tensor MemoryInfo() {
   const Device& device = Executor::Current().device();
   return Two(static_cast<int64_t>(device.FreeBytes()), static_cast<int64_t>(device.MemoryBytes()));
+}
+
+void EmptyCache() { Executor::Current().device().EmptyCache(); }
+
+at::Tensor MemoryStats() {
+  const c10::CachingDeviceAllocator::DeviceStats stats = Executor::Current().device().MemoryStats();
+  at::Tensor numbers = at::empty({MYC_M_NUMBERS}, at::kLong);
+  auto* number = numbers.mutable_data_ptr<int64_t>();
+  for (const auto* pools : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
+                            &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes}) {
+    for (const auto& stat : *pools) {
+      for (const int64_t value : {stat.current, stat.peak, stat.allocated, stat.freed}) *number++ = value;
+    }
+  }
+  for (const int64_t value : {stats.num_alloc_retries, stats.num_ooms, stats.num_device_alloc, stats.num_device_free}) {
+    *number++ = value;
+  }
+  return Here(numbers);
+}
+
+void ResetMemoryStats(int64_t what) {
+  const Device& device = Executor::Current().device();
+  TORCH_CHECK_VALUE(what == MYC_M_PEAKS || what == MYC_M_TOTALS, "BUG: there are no memory statistics of kind ", what,
+                    ".");
+  what == MYC_M_PEAKS ? device.ResetPeakMemory() : device.ResetMemoryTotals();
 }
 
 at::Tensor Capability() {
@@ -131,6 +157,9 @@ TORCH_LIBRARY(mycelya, m) {
   m.def("forget_event(int id) -> ()", &ForgetEvent);
   m.def("elapsed(int start, int end) -> Tensor", &Elapsed);
   m.def("memory_info() -> Tensor", &MemoryInfo);
+  m.def("empty_cache() -> ()", &EmptyCache);
+  m.def("memory_stats() -> Tensor", &MemoryStats);
+  m.def("reset_memory_stats(int what) -> ()", &ResetMemoryStats);
   m.def("capability() -> Tensor", &Capability);
   m.def("dropout_mask(int[] size, float p) -> Tensor", &DropoutMask);
   m.def("expect_close(Tensor(a!) first, Tensor got, Tensor want, Tensor[] operands, str what, float tolerance) -> ()",

@@ -1175,6 +1175,52 @@ def test_memory_allocated():
     assert 0 < free <= total
 
 
+def test_memory_that_the_worker_keeps_for_reuse():
+    def kept(stats):
+        return stats["reserved_bytes.all.current"] - stats["active_bytes.all.current"]
+
+    mycelya = torch.mycelya
+    x = torch.ones(16 << 20, device=DEVICE)
+    for _ in range(3):  # the next one is made before the last is freed
+        y = x * 2
+        mycelya.synchronize()
+    stats = mycelya.memory_stats()
+    assert stats["active_bytes.all.current"] >= 128 << 20
+    assert mycelya.memory_reserved() >= mycelya.memory_allocated()
+    for _ in range(3):
+        y = x * 2
+        mycelya.synchronize()
+    assert mycelya.memory_stats()["num_device_alloc"] == stats["num_device_alloc"]
+    del y
+    stats = mycelya.memory_stats()
+    assert kept(stats) >= 64 << 20
+    assert mycelya.max_memory_reserved() >= 192 << 20
+    # Tensors are counted on this side.
+    allocated = mycelya.memory_allocated()
+    assert stats["allocated_bytes.all.current"] == allocated
+    assert f"{allocated / 2**20:.1f}" in mycelya.memory_summary()
+    mycelya.empty_cache()
+    assert kept(mycelya.memory_stats()) < 64 << 20
+    assert x[-1].item() == 1
+    peak = mycelya.max_memory_reserved()
+    mycelya.reset_peak_memory_stats()
+    mycelya.reset_accumulated_memory_stats()
+    assert mycelya.max_memory_reserved() < peak
+    assert mycelya.memory_stats()["active_bytes.all.freed"] < 1 << 20
+
+
+def test_memory_statistics_start_no_worker(tmp_path):
+    code = """
+        import torch, mycelya_torch
+
+        torch.mycelya.empty_cache()
+        torch.mycelya.reset_peak_memory_stats()
+        print(torch.mycelya.memory_reserved(), torch.mycelya.is_initialized())
+    """
+    status, out, err = run(code, tmp_path)
+    assert (status, out) == (0, "0 False\n"), err
+
+
 def test_generators():
     generator = torch.Generator("mycelya")
     assert generator.device == torch.device("mycelya", 0)

@@ -27,6 +27,9 @@ func (b Backend) New() (worker.Executor, error) {
 	return &executor{kernels: b.Kernels, storages: map[uint64]*storage{}}, nil
 }
 
+// Trim implements worker.Backend: it keeps nothing.
+func (b Backend) Trim() {}
+
 // storage is the memory of a storage id or of a buffer; buffers of inputs are the storages themselves.
 type storage struct {
 	data    []byte

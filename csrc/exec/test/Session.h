@@ -33,6 +33,7 @@ void myc_exec_read_done(myc_exec*, void*);
 void myc_exec_free(myc_exec*, const uint64_t*, uint64_t);
 int32_t myc_exec_sync(myc_exec*, myc_error*);
 void myc_exec_usage(myc_exec*, uint64_t*, uint64_t*);
+void myc_exec_trim();
 }
 
 namespace mycelya::exec::test {

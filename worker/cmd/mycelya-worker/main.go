@@ -29,6 +29,7 @@ func main() {
 		socket  = flag.String("socket", "", "path of the unix socket to listen on")
 		backend = flag.String("backend", "torch", "what runs programs: torch, or ref, which needs no PyTorch")
 		eof     = flag.Bool("stdin-eof", false, "end when stdin ends")
+		idle    = flag.Duration("idle", worker.DefaultIdle, "how long memory is kept for reuse when no client has work")
 		version = flag.Bool("version", false, "print the build and end")
 	)
 	flag.StringVar(&t.Device, "device", "", `"cpu" or "cuda:<number>"; empty: CUDA if it can be used, else the CPU`)
@@ -74,7 +75,7 @@ func main() {
 	}
 	h := transport.Handshake{Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(), Build: transport.Build}
 	fmt.Println(h)
-	server := worker.Server{Load: load, Log: log}
+	server := worker.Server{Load: load, Log: log, Idle: *idle}
 	if err := server.Serve(l); err != nil {
 		log.Error("can't accept", "error", err)
 		end(1)
