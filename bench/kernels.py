@@ -10,7 +10,8 @@ that memory is as warm as it gets. The figure is the minimum over the repeats.
     python bench/kernels.py [--repeats N] [--only TEXT] [--compile] [--markdown]
 
 --compile adds torch.compile's time, which takes a C++ compiler and minutes. --markdown
-writes the table between the marks in bench/RESULTS.md.
+writes the table between the marks in bench/RESULTS.md, and the plot bench/kernels.png,
+which needs matplotlib.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -80,7 +82,7 @@ CASES: dict[str, Case] = {
     ),
     **{
         f"six ops, {n >> 10} Ki": (points(n), six, 8 * n)
-        for n in (1 << 10, 1 << 16, MI, 16 * MI)
+        for n in (1 << 10, 1 << 16, MI, 16 * MI, 64 * MI)
     },
     "arithmetic, 16 Mi": (points(16 * MI), arithmetic, 8 * 16 * MI),
     "arithmetic, bf16, 16 Mi": (
@@ -104,6 +106,19 @@ CASES: dict[str, Case] = {
     ),
     "RMS norm": (rows(1024), rms, 8 * 4 * MI),
     "GELU": (rows(), lambda x: F.gelu(x + 1), 8 * 4 * MI),
+    "dropout": (
+        rows(),
+        lambda x: F.dropout(x + 1, 0.1) * 2,
+        8 * 4 * MI,
+    ),
+    "cross-entropy": (
+        lambda d: [
+            torch.randn(4096, 1024).to(d),
+            torch.randint(0, 1024, (4096,)).to(d),
+        ],
+        lambda x, t: F.cross_entropy(x * 0.5, t),
+        4 * 4 * MI,
+    ),
     "sum of columns": (rows(), lambda x: (x * x).sum(0), 4 * 4 * MI),
     "mean of all": (rows(), lambda x: (x * x).mean(), 4 * 4 * MI),
     "AdamW, 200 tensors": (
@@ -158,11 +173,36 @@ def child() -> None:
         print(seconds(case, "mycelya", repeats), flush=True)
 
 
+def plot(measured: dict[str, dict[str, float]], path: Path) -> None:
+    """Bandwidth of each way by case; the line is what this machine's add reaches."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    cases = [case for case in measured if case != "add"]
+    ways = list(measured[cases[0]])
+    figure, axes = pyplot.subplots(figsize=(9, 0.32 * len(cases) * len(ways) / 2 + 1))
+    height = 0.8 / len(ways)
+    for i, way in enumerate(ways):
+        places = [-j - i * height for j in range(len(cases))]
+        rates = [CASES[case][2] / measured[case][way] / 1e9 for case in cases]
+        axes.barh(places, rates, height, label=way)
+    limit = max(CASES["add"][2] / t / 1e9 for t in measured["add"].values())
+    axes.axvline(limit, color="gray", linewidth=1, linestyle="--", label="add")
+    axes.set_yticks([-j - 0.4 + height / 2 for j in range(len(cases))], cases)
+    axes.set_xlabel("GB/s of what has to be read and written")
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 def table(args: argparse.Namespace) -> str:
     on, off = Child("on"), Child("off")
     head = ["case", "kernels, ms", "GB/s", "of operators", "of eager"]
     lines = []
-    ratios = []
+    ratios, large = [], []  # large: of a million elements and more
+    measured: dict[str, dict[str, float]] = {}
     for case, (_, _, size) in CASES.items():
         if args.only not in case:
             continue
@@ -171,19 +211,32 @@ def table(args: argparse.Namespace) -> str:
             ours, plain = (c.seconds(case, args.repeats) for c in (on, off))
             row = [f"{ours * 1e3:.2f}", f"{size / ours / 1e9:.1f}"]
             row += [f"{ours / plain:.2f}", f"{ours / eager:.2f}"]
+            measured[case] = {"kernels": ours, "operators": plain, "eager": eager}
             if args.compile:
                 other = seconds(case, "cpu", args.repeats, torch.compile)
                 row.append(f"{ours / other:.2f}")
+                measured[case]["torch.compile"] = other
         if case != "add":
             ratios.append(ours / eager)
+            if size >= 8 * MI:
+                large.append(ours / eager)
         lines.append([case, *row])
     if args.compile:
         head.append("of torch.compile")
     text = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     text += [f"| {' | '.join(row)} |" for row in lines]
-    mean = math.exp(sum(math.log(r) for r in ratios) / max(1, len(ratios)))
-    text += ["", f"Geometric mean of eager's time, but for `add`: {mean:.2f}."]
+    text += [
+        "",
+        f"Geometric mean of eager's time, but for `add`: {mean(ratios):.2f}; "
+        f"of at least a million elements: {mean(large):.2f}.",
+    ]
+    if args.markdown and not args.only:
+        plot(measured, Path(__file__).with_suffix(".png"))
     return "\n".join(text)
+
+
+def mean(ratios: list[float]) -> float:
+    return math.exp(sum(math.log(r) for r in ratios) / max(1, len(ratios)))
 
 
 def main() -> None:

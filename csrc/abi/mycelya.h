@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 6
+#define MYCELYA_ABI_VERSION 7
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
