@@ -10,6 +10,7 @@
 
 #include <type_traits>
 
+#include "Math.h"
 #include "mycelya.h"
 
 namespace mycelya::exec::kernel {
@@ -147,55 +148,10 @@ MYC_VEC(VRound, a.round())
 MYC_VEC(VPow, a.pow(b))
 MYC_VEC(VAtan2, a.atan2(b))
 MYC_VEC(VFmod, a.fmod(b))
+MYC_VEC(VExp, a.exp())
+MYC_VEC(VSigmoid, V(1) / (V(1) + (V(0) - a).exp()))
+MYC_VEC(VErf, a.erf())
 #undef MYC_VEC
-// Sleef's expf of 1.0 units of error, which at::vec calls for each vector, written out: inlined it takes half the time.
-template <class T>
-inline Vectorized<T> Exp(const Vectorized<T>& a) {
-#if defined(CPU_CAPABILITY_AVX512)
-  if constexpr (std::is_same_v<T, float>) {
-    // Of a NaN and a number, min and max give the second operand.
-    const __m512 x = _mm512_max_ps(_mm512_set1_ps(-105), _mm512_min_ps(_mm512_set1_ps(90), a));
-    const __m512 q = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.442695040888963407f)),
-                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 s = _mm512_fnmadd_ps(q, _mm512_set1_ps(0.693145751953125f), x);
-    s = _mm512_fnmadd_ps(q, _mm512_set1_ps(1.428606765330187045e-06f), s);
-    __m512 u = _mm512_set1_ps(0.000198527617612853646278381f);
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.00139304355252534151077271f));
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.00833336077630519866943359f));
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.0416664853692054748535156f));
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.166666671633720397949219f));
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.5f));
-    u = _mm512_add_ps(_mm512_set1_ps(1), _mm512_fmadd_ps(_mm512_mul_ps(s, s), u, s));
-    return Vectorized<T>(_mm512_scalef_ps(u, q));
-  }
-#endif
-  return a.exp();
-}
-struct VExp {
-  template <class V>
-  static inline V Do(const V& a, const V&) {
-    return Exp(a);
-  }
-};
-struct VSigmoid {
-  template <class V>
-  static inline V Do(const V& a, const V&) {
-    return V(1) / (V(1) + Exp(V(0) - a));
-  }
-};
-
-// ATen's operator is more exact than the method of its f32 vectors.
-struct VErf {
-  template <class T>
-  static inline Vectorized<T> Do(const Vectorized<T>& a, const Vectorized<T>&) {
-#if defined(CPU_CAPABILITY_AVX512)
-    if constexpr (std::is_same_v<T, float>) return Vectorized<T>(Sleef_erff16_u10(a));
-#elif defined(CPU_CAPABILITY_AVX2)
-    if constexpr (std::is_same_v<T, float>) return Vectorized<T>(Sleef_erff8_u10(a));
-#endif
-    return a.erf();
-  }
-};
 struct VRemainder {
   template <class V>
   static inline V Do(const V& a, const V& b) {
@@ -221,6 +177,37 @@ void Vec(void* d, const void* a, const void* b, const void*, int64_t n) {
   const int64_t rest = n - i;
   F::Do(shape & kOneA ? x0 : V::loadu(x + i, rest), shape & kOneB ? y0 : V::loadu(y + i, rest))
       .store(out + i, static_cast<int>(rest));
+}
+
+// f on f32, the last values of n in a vector of their own.
+template <math::F32s (*f)(math::F32s)>
+void Real(void* d, const void* a, const void*, const void*, int64_t n) {
+  constexpr int64_t kN = math::kVectorBytes / sizeof(float);
+  auto* out = static_cast<float*>(d);
+  const auto* x = static_cast<const float*>(a);
+  math::F32s v;
+  int64_t i = 0;
+  for (; i + kN <= n; i += kN) {
+    __builtin_memcpy(&v, x + i, sizeof v);
+    v = f(v);
+    __builtin_memcpy(out + i, &v, sizeof v);
+  }
+  if (i == n) return;
+#if defined(CPU_CAPABILITY_AVX512)
+  const auto rest = static_cast<__mmask16>((1u << (n - i)) - 1);
+  _mm512_mask_storeu_ps(out + i, rest, f(_mm512_maskz_loadu_ps(rest, x + i)));
+#elif defined(CPU_CAPABILITY_AVX2)
+  const __m256i rest =
+      _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n - i)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  _mm256_maskstore_ps(out + i, rest, f(_mm256_maskload_ps(x + i, rest)));
+#else
+  float some[kN] = {};
+  for (int64_t j = i; j < n; ++j) some[j - i] = x[j];
+  __builtin_memcpy(&v, some, sizeof v);
+  v = f(v);
+  __builtin_memcpy(some, &v, sizeof v);
+  for (int64_t j = i; j < n; ++j) out[j] = some[j - i];
+#endif
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
@@ -297,6 +284,13 @@ Fn OneVec(uint32_t shape) {
   return shape == 0 ? Vec<T, F, 0> : nullptr;
 }
 
+// What is written out for f32.
+template <class T, class F, math::F32s (*f)(math::F32s)>
+Fn OneMath(uint32_t shape) {
+  if constexpr (std::is_same_v<T, float>) return shape == 0 ? Real<f> : nullptr;
+  if constexpr (!std::is_same_v<T, float>) return OneVec<T, F>(shape);
+}
+
 template <class T>
 Fn AnyClass(uint32_t op, uint32_t shape) {
   switch (op) {
@@ -355,17 +349,17 @@ Fn Floating(uint32_t op, uint32_t shape) {
     case MYC_K_RSQRT:
       return OneVec<T, VRsqrt>(shape);
     case MYC_K_EXP:
-      return OneVec<T, VExp>(shape);
+      return OneMath<T, VExp, math::Exp>(shape);
     case MYC_K_LOG:
-      return OneVec<T, VLog>(shape);
+      return OneMath<T, VLog, math::Log>(shape);
     case MYC_K_SIN:
       return OneVec<T, VSin>(shape);
     case MYC_K_COS:
       return OneVec<T, VCos>(shape);
     case MYC_K_TANH:
-      return OneVec<T, VTanh>(shape);
+      return OneMath<T, VTanh, math::Tanh>(shape);
     case MYC_K_SIGMOID:
-      return OneVec<T, VSigmoid>(shape);
+      return OneMath<T, VSigmoid, math::Sigmoid>(shape);
     case MYC_K_RECIPROCAL:
       return One<T, Reciprocal>(shape);
     case MYC_K_FLOOR:
@@ -373,7 +367,7 @@ Fn Floating(uint32_t op, uint32_t shape) {
     case MYC_K_CEIL:
       return OneVec<T, VCeil>(shape);
     case MYC_K_ERF:
-      return OneVec<T, VErf>(shape);
+      return OneMath<T, VErf, math::Erf>(shape);
     case MYC_K_EXP2:
       return OneVec<T, VExp2>(shape);
     case MYC_K_LOG2:
