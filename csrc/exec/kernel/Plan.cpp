@@ -73,6 +73,7 @@ class Planner {
   Planner(const Kernel& kernel, Kernel::Code* code) : k_(kernel), c_(*code), tiles_(TilesOfThisCpu()) {}
 
   void operator()() {
+    RoundAtOnce();
     MarkNeeded();
     c_.row_offsets.assign(c_.nodes.size(), 0);
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
@@ -100,6 +101,24 @@ class Planner {
   }
 
  private:
+  // A rounded result that nobody needs as it is becomes one instruction.
+  void RoundAtOnce() {
+    std::vector<uint32_t> uses(c_.nodes.size());
+    for (const Node& n : c_.nodes) {
+      for (const uint32_t f : n.from) {
+        if (f != kNone) ++uses[f];
+      }
+    }
+    for (Node& n : c_.nodes) {
+      if (n.op != MYC_K_ROUND || uses[n.from[0]] != 1) continue;
+      const auto dtype = static_cast<c10::ScalarType>(n.bits);
+      const Node& of = c_.nodes[n.from[0]];
+      if (of.cls != MYC_K_F32 || tiles_.rounded(of.op, dtype, 0) == nullptr) continue;
+      n = of;
+      n.rounds = dtype;
+    }
+  }
+
   void MarkNeeded() {
     needed_.resize(c_.nodes.size());
     for (uint32_t i = c_.nodes.size(); i-- > 0;) {
@@ -141,7 +160,8 @@ class Planner {
         s.fn = tiles_.round(n.cls, static_cast<c10::ScalarType>(n.bits));
         break;
       default:
-        s.fn = tiles_.compute(n.op, n.in, shape);
+        s.fn = n.rounds == c10::ScalarType::Undefined ? tiles_.compute(n.op, n.in, shape)
+                                                      : tiles_.rounded(n.op, n.rounds, shape);
     }
     return s;
   }

@@ -108,6 +108,28 @@ void Elementwise(int64_t n) {
   }
 }
 
+// Five ops on bf16, each rounded as operators are, against one of them.
+void Brain(int64_t n) {
+  const at::Tensor x = at::randn({n}).to(c10::ScalarType::BFloat16), out = at::zeros_like(x);
+  at::Tensor reference = at::zeros_like(x);
+  const std::vector<int64_t> sizes = {n};
+  Code c({1});
+  const uint64_t in = c.Of(x, MYC_K_READ, sizes), to = c.Of(out, MYC_K_WRITE, sizes), r = c.Load(in, MYC_K_F32);
+  uint64_t v = r;
+  const auto op = [&](uint64_t op, uint64_t other) {
+    v = c.Op(MYC_K_ROUND, MYC_K_F32, c.Op(op, MYC_K_F32, v, other), ToCode(c10::ScalarType::BFloat16));
+  };
+  op(MYC_K_MUL, Constant(c, 1.5));
+  op(MYC_K_ADD, Constant(c, 2));
+  op(MYC_K_MUL, r);
+  op(MYC_K_SUB, Constant(c, 0.5));
+  op(MYC_K_MUL, r);
+  c.Store(to, v);
+  const auto k = c.Parse();
+  const Instance i(sizes, {x, out});
+  Print("bf16 chain", {[&] { RunOn(*k, {&i}); }, [&] { at::add_out(reference, x, x); }}, "at::add_out");
+}
+
 // Functions of what lies in the caches.
 void Functions(int64_t n) {
   const at::Tensor x = at::randn({n}), out = at::zeros_like(x);
@@ -248,6 +270,7 @@ int Main(const char* part, int threads) {
   std::printf("capability %s, %d threads\n", at::get_cpu_capability().c_str(), at::get_num_threads());
   Functions(256 << 10);
   Elementwise(16 << 20);
+  Brain(16 << 20);
   Transposed(4096);
   Folds(4096, 1024);
   Folds(65536, 10);
