@@ -143,7 +143,8 @@ class Planner {
     uint32_t shape = 0;
     for (uint32_t i = 0; i < 3 && n.from[i] != kNone; ++i) {
       const Level of = c_.nodes[n.from[i]].level;
-      const bool one = Single(of, n.level, lanes) || (lanes && n.level == Level::kRow && of == Level::kUniform);
+      const bool one = Single(of, n.level, lanes) || (n.level == Level::kRow && of == Level::kUniform);
+      s.of_row = s.of_row || (n.level == Level::kElement && of == Level::kRow);
       shape |= one ? 1u << i : 0;
     }
     switch (n.op) {
@@ -176,6 +177,8 @@ class Planner {
     f.node = node;
     f.from = n.from[0];
     f.fold = lanes ? tiles_.lanes(n.op, n.cls) : tiles_.fold(n.op, n.cls);
+    f.pair = tiles_.compute(pair, n.cls, 0);
+    f.bytes = ClassBytes(cls);
     f.merge = tiles_.compute(pair, cls, 0);
     f.finish = tiles_.cast(cls, n.cls);
     f.start = FoldStart(n.op, n.cls);

@@ -739,6 +739,17 @@ inline T Halves(T* v) {
   }
 }
 
+template <class T>
+inline T Total(const Vectorized<T>& v) {
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<T, float>) return _mm512_reduce_add_ps(v);
+  if constexpr (std::is_same_v<T, double>) return _mm512_reduce_add_pd(v);
+#endif
+  T lanes[Vectorized<T>::size()];
+  v.store(lanes);
+  return Halves<T, Add, Vectorized<T>::size()>(lanes);
+}
+
 // Sums in eight vectors, so that no addition waits for the one before it and errors stay small. The result, and what is
 // added from tile to tile, is f64 for floats.
 template <class T>
@@ -747,20 +758,30 @@ void FoldSum(void* d, const void* a, const void*, const void*, int64_t n) {
   if constexpr (kFloats<T>) {
     using V = Vectorized<T>;
     constexpr int64_t kN = V::size(), kVectors = 8;
-    V sums[kVectors];
-    for (V& s : sums) s = V(0);
+    V sum(0), other(0);
     int64_t i = 0;
-    for (; i + kN * kVectors <= n; i += kN * kVectors) {
-      for (int64_t j = 0; j < kVectors; ++j) sums[j] = sums[j] + V::loadu(x + i + j * kN);
+    if (n >= kN * kVectors) {
+      V sums[kVectors];
+      for (V& s : sums) s = V(0);
+      for (; i + kN * kVectors <= n; i += kN * kVectors) {
+        for (int64_t j = 0; j < kVectors; ++j) sums[j] = sums[j] + V::loadu(x + i + j * kN);
+      }
+      for (int64_t step = kVectors / 2; step > 1; step /= 2) {
+        for (int64_t j = 0; j < step; ++j) sums[j] = sums[j] + sums[j + step];
+      }
+      sum = sums[0];
+      other = sums[1];
     }
-    for (; i + kN <= n; i += kN) sums[0] = sums[0] + V::loadu(x + i);
-    if (i < n) sums[1] = sums[1] + V::loadu(x + i, n - i);
-    for (int64_t step = kVectors / 2; step > 0; step /= 2) {
-      for (int64_t j = 0; j < step; ++j) sums[j] = sums[j] + sums[j + step];
+    for (; i + kN * 2 <= n; i += kN * 2) {
+      sum = sum + V::loadu(x + i);
+      other = other + V::loadu(x + i + kN);
     }
-    T lanes[kN];
-    sums[0].store(lanes);
-    *static_cast<double*>(d) += Halves<T, Add, kN>(lanes);
+    if (i + kN <= n) {
+      sum = sum + V::loadu(x + i);
+      i += kN;
+    }
+    if (i < n) other = other + V::loadu(x + i, n - i);
+    *static_cast<double*>(d) += Total(sum + other);
   } else {
     uint64_t sum = static_cast<uint64_t>(*static_cast<int64_t*>(d));
     for (int64_t i = 0; i < n; ++i) sum += static_cast<uint64_t>(x[i]);
@@ -781,14 +802,34 @@ struct VMin {
   }
 };
 
-// F of vectors, G of values.
+// The most or least of a vector's values.
+template <class T, class F, class G>
+inline T Best(Vectorized<T> v) {
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<T, float>) {
+    v = F::Do(v, Vectorized<T>(_mm512_shuffle_f32x4(v, v, 0x4e)));
+    v = F::Do(v, Vectorized<T>(_mm512_shuffle_f32x4(v, v, 0xb1)));
+    v = F::Do(v, Vectorized<T>(_mm512_permute_ps(v, 0x4e)));
+    return _mm512_cvtss_f32(F::Do(v, Vectorized<T>(_mm512_permute_ps(v, 0xb1))));
+  }
+#endif
+  T lanes[Vectorized<T>::size()];
+  v.store(lanes);
+  return Halves<T, G, Vectorized<T>::size()>(lanes);
+}
+
+// F of vectors, G of values. A value may be taken twice: the last vector overlaps with the one before it.
 template <class T, class F, class G>
 void FoldPick(void* d, const void* a, const void*, const void*, int64_t n) {
   using V = Vectorized<T>;
   constexpr int64_t kN = V::size();
   const auto* x = static_cast<const T*>(a);
   auto* out = static_cast<T*>(d);
-  T best = *out;
+  if (n < kN) {
+    for (int64_t i = 0; i < n; ++i) *out = G::template Do<T>(*out, x[i], T());
+    return;
+  }
+  V best = V::loadu(x + n - kN);
   int64_t i = 0;
   if (n >= 4 * kN) {
     V v[4];
@@ -796,12 +837,10 @@ void FoldPick(void* d, const void* a, const void*, const void*, int64_t n) {
     for (i = 4 * kN; i + 4 * kN <= n; i += 4 * kN) {
       for (int64_t j = 0; j < 4; ++j) v[j] = F::Do(v[j], V::loadu(x + i + j * kN));
     }
-    T lanes[kN];
-    F::Do(F::Do(v[0], v[1]), F::Do(v[2], v[3])).store(lanes);
-    best = G::template Do<T>(best, Halves<T, G, kN>(lanes), T());
+    best = F::Do(best, F::Do(F::Do(v[0], v[1]), F::Do(v[2], v[3])));
   }
-  for (; i < n; ++i) best = G::template Do<T>(best, x[i], T());
-  *out = best;
+  for (; i + kN <= n; i += kN) best = F::Do(best, V::loadu(x + i));
+  *out = G::template Do<T>(*out, Best<T, F, G>(best), T());
 }
 
 template <bool maximum>
