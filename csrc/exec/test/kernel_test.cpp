@@ -214,7 +214,7 @@ TEST(Kernel, FunctionsOfF32) {
       {MYC_K_EXP, "exp", std::exp},
       {MYC_K_LOG, "log", std::log},
       {MYC_K_TANH, "tanh", std::tanh},
-      {MYC_K_SIGMOID, "sigmoid", [](double x) { return x < -88.72 ? 0 : 1 / (1 + std::exp(-x)); }},
+      {MYC_K_SIGMOID, "sigmoid", [](double x) { return x < -0x1.62e42ep6 ? 0 : 1 / (1 + std::exp(-x)); }},
       {MYC_K_ERF, "erf", std::erf}};
   constexpr uint32_t kStep = 9973;
   const int64_t n = (uint64_t{1} << 32) / kStep;
