@@ -97,6 +97,9 @@ class Preparer {
     }
   }
 
+  // So many values that the tile after this one begins at a cache line, whatever their width.
+  static int64_t Aligned(int64_t values) { return (values + 63) / 64 * 64; }
+
   static int64_t Clamp(int64_t bytes, int64_t most) {
     return std::clamp(kTileMemory / std::max<int64_t>(bytes, 1) / 64 * 64, kMinTile, most);
   }
@@ -180,7 +183,8 @@ class Preparer {
     both.points = rows.points * points.points;
     for (uint32_t i = 0; i < nops_; ++i) {
       for (const Walk* w : {&rows, &points}) {
-        both.strides.insert(both.strides.end(), &w->strides[i * w->rank], &w->strides[i * w->rank] + w->rank);
+        const int64_t* strides = w->strides.data() + static_cast<size_t>(i) * w->rank;
+        both.strides.insert(both.strides.end(), strides, strides + w->rank);
       }
     }
     if (Lanes(rows, points)) {
@@ -195,7 +199,7 @@ class Preparer {
         l_.repeats = std::clamp(Clamp(c_.lanes.tile_bytes, kMaxTile) / l_.lanes, static_cast<int64_t>(1),
                                 points.sizes[points.rank - 1]);
       }
-      l_.tile = l_.lanes * l_.repeats;
+      l_.tile = Aligned(l_.lanes * l_.repeats);
       l_.units = (rows.points + l_.lanes - 1) / l_.lanes;
       l_.order = Fewer(c_.lanes, l_.lanes, points.points) ? &c_.lanes : &c_.lanes_anew;
     } else {
@@ -210,7 +214,7 @@ class Preparer {
         l_.repeats = std::max<int64_t>(1, l_.repeats);
         if (l_.repeats > 1) {
           l_.lanes = l_.repeats;
-          l_.tile = l_.repeats * points.points;
+          l_.tile = Aligned(l_.repeats * points.points);
           l_.units = rows.points / run * ((run + l_.repeats - 1) / l_.repeats);
         }
       }

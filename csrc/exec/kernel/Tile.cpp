@@ -634,9 +634,10 @@ struct VMin {
 
 // The most or least of a vector's values.
 template <class T, class F, class G>
-inline T Best(Vectorized<T> v) {
+inline T Best(const Vectorized<T>& all) {
 #if defined(CPU_CAPABILITY_AVX512)
   if constexpr (std::is_same_v<T, float>) {
+    Vectorized<T> v = all;
     v = F::Do(v, Vectorized<T>(_mm512_shuffle_f32x4(v, v, 0x4e)));
     v = F::Do(v, Vectorized<T>(_mm512_shuffle_f32x4(v, v, 0xb1)));
     v = F::Do(v, Vectorized<T>(_mm512_permute_ps(v, 0x4e)));
@@ -644,7 +645,7 @@ inline T Best(Vectorized<T> v) {
   }
 #endif
   T lanes[Vectorized<T>::size()];
-  v.store(lanes);
+  all.store(lanes);
   return Halves<T, G, Vectorized<T>::size()>(lanes);
 }
 
