@@ -124,6 +124,7 @@ class Parser {
 
   uint32_t Add(const Node& n) {
     code_.nodes.push_back(n);
+    holds_.push_back(Holds(n));
     return static_cast<uint32_t>(code_.nodes.size() - 1);
   }
   const Node& At(uint32_t node) const { return code_.nodes[node]; }
@@ -147,6 +148,27 @@ class Parser {
     n.stage = At(node).stage;
     n.from[0] = node;
     return Add(n);
+  }
+
+  // The dtype whose values a node has only, so that rounding to it changes nothing but a NaN's bits; else Undefined.
+  c10::ScalarType Holds(const Node& n) const {
+    const auto of = [&](uint32_t i) { return holds_[n.from[i]]; };
+    const auto both = [&](uint32_t i, uint32_t j) { return of(i) == of(j) ? of(i) : c10::ScalarType::Undefined; };
+    switch (n.op) {
+      case MYC_K_LOAD:
+        return k_.operands[n.operand].dtype;
+      case MYC_K_ROUND:
+        return static_cast<c10::ScalarType>(n.bits);
+      case MYC_K_RELU:
+        return of(0);
+      case MYC_K_MAXIMUM:
+      case MYC_K_MINIMUM:
+        return both(0, 1);
+      case MYC_K_WHERE:
+        return both(1, 2);
+      default:
+        return c10::ScalarType::Undefined;
+    }
   }
 
   // Registers of an instruction's operands, which make its level and stage.
@@ -220,7 +242,7 @@ class Parser {
         CheckClass(n.cls, At(n.from[0]).cls);
         TORCH_CHECK_VALUE(tiles_.round(n.cls, dtype) != nullptr, "BUG: a kernel rounds a ", kClassNames[n.cls], " to ",
                           dtype, ".");
-        return Add(n);
+        return holds_[n.from[0]] == dtype ? n.from[0] : Add(n);
       }
       case MYC_K_SUM:
       case MYC_K_MAX:
@@ -265,7 +287,10 @@ class Parser {
     TORCH_CHECK_VALUE(!stored_[words[0]], "BUG: operand ", words[0], " of a kernel is stored twice.");
     stored_[words[0]] = true;
     CheckUnused(words[2]);
-    const uint32_t from = Use(words[1]);
+    uint32_t from = Use(words[1]);
+    if (At(from).op == MYC_K_ROUND && At(from).bits == static_cast<uint64_t>(o.dtype)) {
+      from = At(from).from[0];  // a store rounds
+    }
     CheckClass(At(from).cls, kernel::ClassOfDtype(o.dtype));
     CheckClass(n.cls == 0 ? At(from).cls : n.cls, At(from).cls);
     const uint32_t dims = DimsOf(o), all = (1u << k_.frames[o.frame]) - 1;
@@ -300,7 +325,8 @@ class Parser {
   std::unique_ptr<Kernel> kernel_ = std::make_unique<Kernel>();
   Kernel& k_ = *kernel_;
   Kernel::Code code_;
-  std::vector<uint32_t> registers_;  // nodes by instruction
+  std::vector<uint32_t> registers_;     // nodes by instruction
+  std::vector<c10::ScalarType> holds_;  // by node
   std::vector<bool> stored_;
   uint32_t at_ = 0;
 };

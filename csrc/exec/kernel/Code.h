@@ -30,6 +30,7 @@ struct Node {
   uint32_t from[3] = {kNone, kNone, kNone};  // nodes
   uint32_t operand = kNone;                  // of LOAD, STORE, INDEX
   uint64_t bits = 0;                         // of NUMBER: its index; of CONST: its value; of ROUND: the dtype
+  c10::ScalarType rounds = c10::ScalarType::Undefined;  // the dtype to which the op's result is rounded at once
 };
 
 // One step for all values of a tile. fn is null where memory is read.
@@ -38,18 +39,21 @@ struct Step {
   uint32_t node = kNone;
   uint32_t from[3] = {kNone, kNone, kNone};
   bool copied = false;  // a load that is not left where it is
+  bool of_row = false;  // it makes an element of a row's value
 };
 
 struct FoldStep {
   uint32_t node = kNone;  // the fold
   uint32_t from = kNone;
   Fn fold = nullptr;       // folds a tile, or lane by lane
+  Fn pair = nullptr;       // one value with another
   Fn merge = nullptr;      // one accumulator into another, lane by lane
   Fn finish = nullptr;     // accumulator to value
   Fn fill = nullptr;       // one value into all accumulators
   uint32_t after = kNone;  // the step it comes after; kNone: all
   uint64_t start = 0;      // first value, of the accumulator's class
   uint32_t at = 0;         // offset of the accumulator among the kernel's, bytes per lane
+  uint32_t bytes = 0;      // of the accumulator
 };
 
 struct StoreStep {

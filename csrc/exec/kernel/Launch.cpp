@@ -12,10 +12,12 @@ namespace {
 constexpr int64_t kTileMemory = 24 << 10;
 constexpr int64_t kMinTile = 128, kMaxTile = 1024;
 constexpr int64_t kMaxLanes = 1024;
+// Several kept points along, each of which has steps of its own; not where an operand is copied for each of them.
+constexpr int64_t kMaxTogether = 4096;
 // Maps smaller than this lie in the caches.
 constexpr int64_t kFetchPoints = 1 << 18;
 // Folds of fewer points are done in lanes: a tile of so few would be all overhead.
-constexpr int64_t kShortFold = 48;
+constexpr int64_t kShortFold = 8;
 
 class Preparer {
  public:
@@ -95,6 +97,9 @@ class Preparer {
     }
   }
 
+  // So many values that the tile after this one begins at a cache line, whatever their width.
+  static int64_t Aligned(int64_t values) { return (values + 63) / 64 * 64; }
+
   static int64_t Clamp(int64_t bytes, int64_t most) {
     return std::clamp(kTileMemory / std::max<int64_t>(bytes, 1) / 64 * 64, kMinTile, most);
   }
@@ -168,35 +173,71 @@ class Preparer {
     // The order in which points are folded is free, that of an index's values is not asked for.
     Sort(strides, rank, &folded_dims);
     l_.walks.push_back(MakeWalk(at_.sizes, strides, rank, folded_dims));
-    const Walk &rows = l_.walks[0], &points = l_.walks[1];
+    const Walk rows = l_.walks[0], points = l_.walks[1];
     const double total =
         static_cast<double>(rows.points) * static_cast<double>(points.points) * static_cast<double>(c_.cost);
-    if (Lanes()) {
+    Walk both;
+    both.rank = rows.rank + points.rank;
+    std::copy_n(rows.sizes, rows.rank, both.sizes);
+    std::copy_n(points.sizes, points.rank, both.sizes + rows.rank);
+    both.points = rows.points * points.points;
+    for (uint32_t i = 0; i < nops_; ++i) {
+      for (const Walk* w : {&rows, &points}) {
+        const int64_t* strides = w->strides.data() + static_cast<size_t>(i) * w->rank;
+        both.strides.insert(both.strides.end(), strides, strides + w->rank);
+      }
+    }
+    if (Lanes(rows, points)) {
       l_.way = Way::kLanes;
       const int64_t bytes = c_.lanes.tile_bytes + c_.row_bytes + c_.fold_bytes;
-      l_.tile = std::clamp(kTileMemory / bytes / 64 * 64, static_cast<int64_t>(64), kMaxLanes);
+      l_.lanes = std::clamp(kTileMemory / bytes / 64 * 64, static_cast<int64_t>(64), kMaxLanes);
       // Enough tiles for all threads, if they don't get too narrow by that.
       const int64_t share = (rows.points + threads_ - 1) / threads_;
-      l_.tile = std::min(l_.tile, std::max<int64_t>(64, (share + 63) / 64 * 64));
-      l_.units = (rows.points + l_.tile - 1) / l_.tile;
-      l_.order = Fewer(c_.lanes, l_.tile, points.points) ? &c_.lanes : &c_.lanes_anew;
+      l_.lanes = std::min(l_.lanes, std::max<int64_t>(64, (share + 63) / 64 * 64));
+      l_.lanes = std::max<int64_t>(1, std::min(l_.lanes, rows.points));
+      if (rows.rank == 1 && points.rank > 0) {
+        l_.repeats = std::clamp(Clamp(c_.lanes.tile_bytes, kMaxTile) / l_.lanes, static_cast<int64_t>(1),
+                                points.sizes[points.rank - 1]);
+      }
+      l_.tile = Aligned(l_.lanes * l_.repeats);
+      l_.units = (rows.points + l_.lanes - 1) / l_.lanes;
+      l_.order = Fewer(c_.lanes, l_.lanes, points.points) ? &c_.lanes : &c_.lanes_anew;
     } else {
       l_.way = Way::kAlong;
       l_.tile = Clamp(c_.along.tile_bytes, kMaxTile);
       l_.units = rows.points;
-      l_.order = Fewer(c_.along, 1, points.points) ? &c_.along : &c_.along_anew;
+      if (rows.rank > 0 && points.rank == 1 && points.points > 0) {
+        const int64_t run = rows.sizes[rows.rank - 1];
+        l_.repeats =
+            std::min({Clamp(c_.along.tile_bytes, Shared(rows, points) ? kMaxTile : kMaxTogether) / points.points, run,
+                      rows.points / threads_});
+        l_.repeats = std::max<int64_t>(1, l_.repeats);
+        if (l_.repeats > 1) {
+          l_.lanes = l_.repeats;
+          l_.tile = Aligned(l_.repeats * points.points);
+          l_.units = rows.points / run * ((run + l_.repeats - 1) / l_.repeats);
+        }
+      }
+      l_.order = Fewer(c_.along, l_.lanes, points.points) ? &c_.along : &c_.along_anew;
     }
+    l_.walks.push_back(std::move(both));
     l_.unit_cost = l_.units == 0 ? 1 : std::max(1.0, total / static_cast<double>(l_.units));
+  }
+
+  // Whether all kept points read the same folded points of an operand.
+  bool Shared(const Walk& rows, const Walk& points) const {
+    for (size_t i = 0; i < k_.operands.size(); ++i) {
+      if (points.strides[i * points.rank] != 0 && rows.strides[i * rows.rank + rows.rank - 1] == 0) return true;
+    }
+    return false;
   }
 
   static bool Fewer(const Order& o, int64_t lanes, int64_t points) {
     return o.kept_bytes == 0 || points <= kKeptBytes / lanes / o.kept_bytes;
   }
 
-  bool Lanes() const {
-    const Walk &rows = l_.walks[0], &points = l_.walks[1];
-    if (rows.points < 16) return false;
-    if (points.points <= kShortFold) return true;
+  bool Lanes(const Walk& rows, const Walk& points) const {
+    if (rows.points >= 16 && points.points <= kShortFold) return true;
     int along = 0, lanes = 0;
     for (size_t i = 0; i < k_.operands.size(); ++i) {
       const int64_t bytes = static_cast<int64_t>(c10::elementSize(k_.operands[i].dtype));
@@ -206,7 +247,7 @@ class Preparer {
         lanes += static_cast<int>(bytes);
       }
     }
-    return lanes > along;
+    return lanes > along && (rows.points >= 16 || (rows.points > 1 && rows.rank == 1));
   }
 
   // A step may write straight into memory unless that is memory that a load still reads, or has read for a later step.

@@ -30,9 +30,12 @@ enum class Way : uint8_t {
 struct Launch {
   const KernelInstance* at = nullptr;
   Way way = Way::kLine;
-  std::vector<Walk> walks;  // of a map: by frame; of a fold: of the kept dims, of the folded dims
+  std::vector<Walk> walks;  // of a map: by frame; of a fold: of the kept dims, of the folded dims, of both
   const Order* order = nullptr;
-  int64_t tile = 0;                   // values
+  int64_t tile = 0;   // values
+  int64_t lanes = 1;  // of a fold: kept points at once
+  // Of a fold, rows of a tile where more than one fits: kept points (along), folded points (lanes).
+  int64_t repeats = 1;
   uint32_t row_dim = 0, col_dim = 0;  // of a block
   int64_t rows = 1, cols = 1;
   int64_t row_blocks = 1, col_blocks = 1;

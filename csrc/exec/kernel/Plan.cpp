@@ -73,6 +73,7 @@ class Planner {
   Planner(const Kernel& kernel, Kernel::Code* code) : k_(kernel), c_(*code), tiles_(TilesOfThisCpu()) {}
 
   void operator()() {
+    RoundAtOnce();
     MarkNeeded();
     c_.row_offsets.assign(c_.nodes.size(), 0);
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
@@ -100,6 +101,24 @@ class Planner {
   }
 
  private:
+  // A rounded result that nobody needs as it is becomes one instruction.
+  void RoundAtOnce() {
+    std::vector<uint32_t> uses(c_.nodes.size());
+    for (const Node& n : c_.nodes) {
+      for (const uint32_t f : n.from) {
+        if (f != kNone) ++uses[f];
+      }
+    }
+    for (Node& n : c_.nodes) {
+      if (n.op != MYC_K_ROUND || uses[n.from[0]] != 1) continue;
+      const auto dtype = static_cast<c10::ScalarType>(n.bits);
+      const Node& of = c_.nodes[n.from[0]];
+      if (of.cls != MYC_K_F32 || tiles_.rounded(of.op, dtype, 0) == nullptr) continue;
+      n = of;
+      n.rounds = dtype;
+    }
+  }
+
   void MarkNeeded() {
     needed_.resize(c_.nodes.size());
     for (uint32_t i = c_.nodes.size(); i-- > 0;) {
@@ -124,7 +143,8 @@ class Planner {
     uint32_t shape = 0;
     for (uint32_t i = 0; i < 3 && n.from[i] != kNone; ++i) {
       const Level of = c_.nodes[n.from[i]].level;
-      const bool one = Single(of, n.level, lanes) || (lanes && n.level == Level::kRow && of == Level::kUniform);
+      const bool one = Single(of, n.level, lanes) || (n.level == Level::kRow && of == Level::kUniform);
+      s.of_row = s.of_row || (n.level == Level::kElement && of == Level::kRow);
       shape |= one ? 1u << i : 0;
     }
     switch (n.op) {
@@ -141,7 +161,8 @@ class Planner {
         s.fn = tiles_.round(n.cls, static_cast<c10::ScalarType>(n.bits));
         break;
       default:
-        s.fn = tiles_.compute(n.op, n.in, shape);
+        s.fn = n.rounds == c10::ScalarType::Undefined ? tiles_.compute(n.op, n.in, shape)
+                                                      : tiles_.rounded(n.op, n.rounds, shape);
     }
     return s;
   }
@@ -156,6 +177,8 @@ class Planner {
     f.node = node;
     f.from = n.from[0];
     f.fold = lanes ? tiles_.lanes(n.op, n.cls) : tiles_.fold(n.op, n.cls);
+    f.pair = tiles_.compute(pair, n.cls, 0);
+    f.bytes = ClassBytes(cls);
     f.merge = tiles_.compute(pair, cls, 0);
     f.finish = tiles_.cast(cls, n.cls);
     f.start = FoldStart(n.op, n.cls);

@@ -11,10 +11,10 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <string>
 
 #include "Launch.h"
+#include "Spot.h"
 
 namespace mycelya::exec {
 namespace kernel {
@@ -22,71 +22,6 @@ namespace {
 
 // ATen's grain, in points times instructions.
 constexpr double kGrain = 32768;
-
-struct Memory {
-  struct Free {
-    void operator()(char* p) const { ::operator delete(p, std::align_val_t(64)); }
-  };
-  std::unique_ptr<char, Free> data;
-  size_t bytes = 0;
-
-  char* Get(size_t n) {
-    if (n > bytes) {
-      data.reset();
-      bytes = 0;
-      data.reset(static_cast<char*>(::operator new(n, std::align_val_t(64))));
-      bytes = n;
-    }
-    return data.get();
-  }
-};
-
-// A part of a walk: rectangles of one or two of its dims.
-struct Part {
-  int64_t at[MYC_K_MAX_RANK];
-  int64_t n0, n1;
-};
-struct Spot {
-  const Walk* walk = nullptr;
-  int d0 = -1, d1 = -1;  // the dims of the rectangles, -1: none
-  std::vector<Part> parts;
-
-  void Decode(int64_t p, int64_t* at) const {
-    for (int d = static_cast<int>(walk->rank) - 1; d > 0; --d) {
-      at[d] = p % walk->sizes[d];
-      p /= walk->sizes[d];
-    }
-    if (walk->rank > 0) at[0] = p;
-  }
-
-  // Points p to p + n.
-  void Line(const Walk* w, int64_t p, int64_t n) {
-    walk = w;
-    if (w->rank <= 1) {
-      parts.resize(1);
-      parts[0].at[0] = p;
-      parts[0].n0 = n;
-      parts[0].n1 = 1;
-      d0 = static_cast<int>(w->rank) - 1;
-      d1 = -1;
-      return;
-    }
-    parts.clear();
-    d0 = static_cast<int>(w->rank) - 1;
-    d1 = d0 - 1;
-    while (n > 0) {
-      Part& part = parts.emplace_back();
-      Decode(p, part.at);
-      part.n1 = 1;
-      const int64_t size = w->sizes[d0], at = part.at[d0];
-      part.n0 = std::min(n, size - at);
-      if (at == 0 && n >= size) part.n1 = std::min(n / size, w->sizes[d1] - part.at[d1]);
-      const int64_t done = part.n0 * part.n1;
-      p += done;
-      n -= done;
-    }
-  }
-};
 
 class Worker {
  public:
@@ -108,19 +43,21 @@ class Worker {
   void Bind(const Launch& l) {
     l_ = &l;
     o_ = l.order;
-    lanes_ = l.way == Way::kLanes ? l.tile : 1;
+    lanes_ = l.lanes;
     const int64_t kept_points = k_.folded == 0 ? 0 : l.walks[1].points * lanes_;
     const auto round = [](int64_t n) { return (n + 63) / 64 * 64; };
     const int64_t uniforms = round(static_cast<int64_t>(c_.nodes.size()) * 8), rows = round(c_.row_bytes * lanes_),
                   folds = round(c_.fold_bytes * lanes_), tiles = round(o_->tile_bytes * l.tile),
+                  pairs = l.way == Way::kLanes && l.repeats > 1 ? round(l.tile / 2 * 8) : 0,
                   kept = round(o_->kept_bytes * kept_points);
-    char* p = memory_.Get(static_cast<size_t>(uniforms + rows + folds + tiles + kept));
+    char* p = memory_.Get(static_cast<size_t>(uniforms + rows + folds + tiles + pairs + kept));
     kept_points_ = kept_points;
     uniforms_ = p;
     rows_ = p += uniforms;
     folds_ = p += rows;
     tiles_at_ = p += folds;
-    kept_ = p + tiles;
+    pairs_ = p += tiles;
+    kept_ = p + pairs;
     std::fill(base_.begin(), base_.end(), 0);
     for (size_t i = 0; i < c_.nodes.size(); ++i) {
       reg_[i] = c_.nodes[i].level == Level::kRow ? rows_ + c_.row_offsets[i] * lanes_ : uniforms_ + i * 8;
@@ -135,7 +72,7 @@ class Worker {
     if (k_.folded == 0) {
       if (o_->passes.empty()) return;
       Enter(o_->passes[0]);
-      RunSteps(o_->passes[0], SpotOfMap(unit));
+      RunSteps(o_->passes[0], SpotOfMap(unit), 1);
       return;
     }
     StartUnit(unit);
@@ -153,9 +90,15 @@ class Worker {
     const Walk& kept = l_->walks[0];
     if (l_->way == Way::kLanes) {
       std::fill(base_.begin(), base_.end(), 0);
-      const int64_t p = unit * l_->tile;
-      n_ = std::min(l_->tile, kept.points - p);
+      const int64_t p = unit * lanes_;
+      n_ = std::min(lanes_, kept.points - p);
       spots_[0].Line(&kept, p, n_);
+      return;
+    }
+    if (l_->repeats > 1) {
+      const int64_t run = kept.sizes[kept.rank - 1], blocks = (run + lanes_ - 1) / lanes_, at = unit % blocks * lanes_;
+      n_ = std::min(lanes_, run - at);
+      spots_[0].Line(&kept, unit / blocks * run + at, n_);
       return;
     }
     n_ = 1;
@@ -173,7 +116,7 @@ class Worker {
       if (s.fn == nullptr) {
         ReadRow(s);
       } else {
-        Call(s, n_);
+        Call(s, n_, 1);
       }
     }
   }
@@ -183,27 +126,45 @@ class Worker {
   void RunPass(const Pass& pass, int64_t begin, int64_t end) {
     Enter(pass);
     const Walk& points = l_->walks[1];
+    if (l_->way == Way::kAlong && l_->repeats > 1) {
+      Rectangle(points.points, n_, l_->walks[0].rank, l_->walks[0].rank - 1);
+      Keep(0);
+      RunSteps(pass, points.points, n_);
+      return;
+    }
     if (l_->way == Way::kAlong) {
       for (int64_t p = begin; p < end; p += l_->tile) {
         const int64_t n = std::min(l_->tile, end - p);
         spots_[1].Line(&points, p, n);
         Keep(p);
-        RunSteps(pass, n);
+        RunSteps(pass, n, 1);
       }
       return;
     }
     int64_t at[MYC_K_MAX_RANK] = {};
     spots_[1].walk = &points;
     if (begin < end) spots_[1].Decode(begin, at);
-    for (int64_t p = begin; p < end; ++p) {
-      for (size_t i = 0; i < base_.size(); ++i) {
-        int64_t offset = 0;
-        for (uint32_t d = 0; d < points.rank; ++d) offset += at[d] * points.strides[i * points.rank + d];
-        base_[i] = offset;
+    int64_t m = 1;
+    for (int64_t p = begin; p < end; p += m) {
+      if (l_->repeats > 1) {
+        const uint32_t last = points.rank - 1;
+        m = std::min({l_->repeats, end - p, points.sizes[last] - at[last]});
+        Rectangle(n_, m, 0, points.rank);
+        std::copy_n(at, points.rank, spots_[1].parts[0].at + 1);
+      } else {
+        for (size_t i = 0; i < base_.size(); ++i) {
+          int64_t offset = 0;
+          for (uint32_t d = 0; d < points.rank; ++d) offset += at[d] * points.strides[i * points.rank + d];
+          base_[i] = offset;
+        }
       }
       Keep(p * lanes_);
-      RunSteps(pass, n_);
-      for (int d = static_cast<int>(points.rank) - 1; d >= 0 && ++at[d] == points.sizes[d] && d > 0; --d) at[d] = 0;
+      RunSteps(pass, n_, m);
+      for (int d = static_cast<int>(points.rank) - 1; d >= 0; --d) {
+        at[d] += d == static_cast<int>(points.rank) - 1 ? m : 1;
+        if (at[d] < points.sizes[d] || d == 0) break;
+        at[d] = 0;
+      }
     }
     std::fill(base_.begin(), base_.end(), 0);
   }
@@ -215,15 +176,54 @@ class Worker {
   }
   void End() {
     Rows(o_->end);
-    for (const StoreStep& s : o_->end.stores) Write(s.operand, reg_[s.from], spots_[0], l_->way == Way::kAlong);
+    for (const StoreStep& s : o_->end.stores) Write(s.operand, reg_[s.from], spots_[0], OneRow());
   }
   void TakeRows(const Worker& other) { std::memcpy(rows_, other.rows_, static_cast<size_t>(c_.row_bytes * lanes_)); }
 
  private:
   char* Sums(const FoldStep& f) const { return folds_ + f.at * lanes_; }
 
-  void Call(const Step& s, int64_t n) { s.fn(reg_[s.node], At(s.from[0]), At(s.from[1]), At(s.from[2]), n); }
+  // On m rows of n values.
+  void Call(const Step& s, int64_t n, int64_t m) {
+    if (m == 1 || !s.of_row) return s.fn(reg_[s.node], At(s.from[0]), At(s.from[1]), At(s.from[2]), n * m);
+    const char* from[3];
+    int64_t step[3];
+    for (int i = 0; i < 3; ++i) {
+      from[i] = At(s.from[i]);
+      step[i] = s.from[i] == kNone ? 0 : StepOf(c_.nodes[s.from[i]], n);
+    }
+    char* to = reg_[s.node];
+    const int64_t width = StepOf(c_.nodes[s.node], n);
+    for (int64_t i = 0; i < m; ++i) {
+      s.fn(to, from[0], from[1], from[2], n);
+      to += width;
+      for (int j = 0; j < 3; ++j) from[j] += step[j];
+    }
+  }
   const char* At(uint32_t node) const { return node == kNone ? nullptr : reg_[node]; }
+  // From a row of a tile to the next one, in bytes.
+  int64_t StepOf(const Node& n, int64_t values) const {
+    if (n.level == Level::kElement) return values * ClassBytes(n.cls);
+    return n.level == Level::kRow && l_->way == Way::kAlong ? ClassBytes(n.cls) : 0;
+  }
+  void Fold(const FoldStep& f, int64_t n, int64_t m) {
+    char* to = Sums(f);
+    const char* from = reg_[f.from];
+    const int64_t width = n * ClassBytes(c_.nodes[f.from].cls);
+    if (l_->way == Way::kAlong) {
+      for (int64_t i = 0; i < m; ++i) f.fold(to + i * f.bytes, from + i * width, nullptr, nullptr, n);
+      return;
+    }
+    // Lanes: one half of the rows with the other, until one is left.
+    while (m > 1) {
+      const int64_t half = m / 2;
+      if (m % 2 != 0) f.fold(to, from + (m - 1) * width, nullptr, nullptr, n);
+      f.pair(pairs_, from, from + half * width, nullptr, half * n);
+      from = pairs_;
+      m = half;
+    }
+    f.fold(to, from, nullptr, nullptr, n);
+  }
 
   void Uniform(const Step& s) {
     const Node& n = c_.nodes[s.node];
@@ -241,7 +241,7 @@ class Worker {
       case MYC_K_COUNT:
         return Put(s.node, l_->walks[1].points);
       default:
-        Call(s, 1);
+        Call(s, 1, 1);
     }
   }
   template <class T>
@@ -309,15 +309,14 @@ class Worker {
   }
 
   // One rectangle of an operand, its dims merged if they can be.
-  struct Rectangle {
+  struct Area {
     int64_t offset, n0, s0, n1, s1;
     bool Dense() const { return n1 == 1 && (s0 == 1 || n0 == 1); }
   };
-  Rectangle RectangleOf(uint32_t operand, const Spot& spot, const Part& part) const {
+  Area AreaOf(uint32_t operand, const Spot& spot, const Part& part) const {
     const Walk& w = *spot.walk;
     const int64_t* strides = w.strides.data() + static_cast<size_t>(operand) * w.rank;
-    Rectangle r{base_[operand], part.n0, spot.d0 < 0 ? 0 : strides[spot.d0], part.n1,
-                spot.d1 < 0 ? 0 : strides[spot.d1]};
+    Area r{base_[operand], part.n0, spot.d0 < 0 ? 0 : strides[spot.d0], part.n1, spot.d1 < 0 ? 0 : strides[spot.d1]};
     for (uint32_t d = 0; d < w.rank; ++d) r.offset += part.at[d] * strides[d];
     if (r.n0 == 1) {
       r.n0 = r.n1;
@@ -331,8 +330,24 @@ class Worker {
     return r;
   }
 
+  bool OneRow() const { return l_->way == Way::kAlong && l_->repeats == 1; }
+
+  // The tile's points as rows of n0 points along dim d0 of both walks and n1 along d1, from the unit's first kept
+  // point.
+  void Rectangle(int64_t n0, int64_t n1, uint32_t d0, uint32_t d1) {
+    Spot& s = spots_[1];
+    s.walk = &l_->walks[2];
+    s.d0 = static_cast<int>(d0);
+    s.d1 = static_cast<int>(d1);
+    s.parts.resize(1);
+    s.parts[0].n0 = n0;
+    s.parts[0].n1 = n1;
+    std::fill_n(s.parts[0].at, s.walk->rank, 0);
+    std::copy_n(spots_[0].parts[0].at, l_->walks[0].rank, s.parts[0].at);
+  }
+
   const Spot& SpotOf(uint32_t operand) const {
-    if (l_->way == Way::kLanes) return spots_[0];
+    if (l_->way == Way::kLanes) return spots_[l_->repeats > 1 ? 1 : 0];
     if (l_->way == Way::kAlong) return spots_[1];
     return operand < k_.operands.size() ? spots_[k_.operands[operand].frame] : spots_[0];
   }
@@ -342,7 +357,7 @@ class Worker {
     char* to = slot;
     if (operand >= k_.operands.size()) {
       for (const Part& part : spot.parts) {
-        const Rectangle r = RectangleOf(operand, spot, part);
+        const Area r = AreaOf(operand, spot, part);
         tiles_.index(to, &r.offset, r.n0, r.s0, r.n1, r.s1);
         to += part.n0 * part.n1 * 8;
       }
@@ -351,7 +366,7 @@ class Worker {
     const Moves& m = moves_[operand];
     char* data = l_->at->operands[operand].data;
     for (const Part& part : spot.parts) {
-      const Rectangle r = RectangleOf(operand, spot, part);
+      const Area r = AreaOf(operand, spot, part);
       if (may_stay && m.exact && spot.parts.size() == 1 && r.Dense()) return data + r.offset * m.bytes;
       m.load(to, data + r.offset * m.bytes, r.n0, r.s0, r.n1, r.s1);
       to += part.n0 * part.n1 * m.width;
@@ -361,7 +376,7 @@ class Worker {
 
   void ReadRow(const Step& s) {
     const Node& n = c_.nodes[s.node];
-    if (l_->way == Way::kLanes) {
+    if (!OneRow()) {
       Read(n.operand, spots_[0], false, reg_[s.node]);
     } else if (n.operand >= k_.operands.size()) {
       std::memcpy(reg_[s.node], &base_[n.operand], 8);
@@ -379,7 +394,7 @@ class Worker {
       return;
     }
     for (const Part& part : spot.parts) {
-      const Rectangle r = RectangleOf(operand, spot, part);
+      const Area r = AreaOf(operand, spot, part);
       m.store(data + r.offset * m.bytes, from, r.n0, r.s0, r.n1, r.s1);
       from += part.n0 * part.n1 * m.width;
     }
@@ -389,7 +404,7 @@ class Worker {
   char* DirectAt(uint32_t operand) const {
     const Spot& spot = SpotOf(operand);
     if (spot.parts.size() != 1) return nullptr;
-    const Rectangle r = RectangleOf(operand, spot, spot.parts[0]);
+    const Area r = AreaOf(operand, spot, spot.parts[0]);
     if (!r.Dense()) return nullptr;
     return l_->at->operands[operand].data + r.offset * moves_[operand].bytes;
   }
@@ -407,13 +422,14 @@ class Worker {
     if (l_->fetches) following_.push_back({at + 2 * bytes, bytes});
   }
 
-  void RunSteps(const Pass& pass, int64_t n) {
+  // Tiles of m rows of n values.
+  void RunSteps(const Pass& pass, int64_t n, int64_t m) {
     following_.clear();
     for (size_t i = 0; i < pass.stores.size(); ++i) {
       const StoreStep& s = pass.stores[i];
       if (s.made == kNone) continue;
       char* direct = l_->direct[i] != 0 ? DirectAt(s.operand) : nullptr;
-      if (direct != nullptr) Follow(direct, n * ClassBytes(c_.nodes[s.from].cls));
+      if (direct != nullptr) Follow(direct, n * m * ClassBytes(c_.nodes[s.from].cls));
       reg_[s.from] = direct != nullptr ? direct : tiles_at_ + pass.offsets[s.made] * l_->tile;
     }
     const FoldStep* fold = pass.folds.data();
@@ -421,19 +437,18 @@ class Worker {
     for (uint32_t i = 0; i < pass.steps.size(); ++i) {
       const Step& s = pass.steps[i];
       if (s.fn != nullptr) {
-        Call(s, n);
+        Call(s, n, m);
         if (!ahead_.empty()) FetchAhead(i, pass.steps.size());
       } else {
         const uint32_t operand = c_.nodes[s.node].operand;
         const bool kept = pass.offsets[i] == kNone;
         char* slot = kept ? reg_[s.node] : tiles_at_ + pass.offsets[i] * l_->tile;
         reg_[s.node] = Read(operand, SpotOf(operand), !kept && !s.copied, slot);
-        if (reg_[s.node] != slot) Follow(reg_[s.node], n * ClassBytes(c_.nodes[s.node].cls));
+        if (reg_[s.node] != slot) Follow(reg_[s.node], n * m * ClassBytes(c_.nodes[s.node].cls));
       }
-      for (; fold != folds_end && fold->after == i; ++fold)
-        fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
+      for (; fold != folds_end && fold->after == i; ++fold) Fold(*fold, n, m);
     }
-    for (; fold != folds_end; ++fold) fold->fold(Sums(*fold), reg_[fold->from], nullptr, nullptr, n);
+    for (; fold != folds_end; ++fold) Fold(*fold, n, m);
     for (size_t i = 0; i < pass.stores.size(); ++i) {
       const StoreStep& s = pass.stores[i];
       const bool done =
@@ -467,7 +482,8 @@ class Worker {
   std::vector<int64_t> base_;  // by operand: offset of the spot's origin, in elements
   std::vector<Spot> spots_;    // of a map: by frame; of a fold: kept, folded
   int64_t lanes_ = 1, n_ = 1, kept_points_ = 0;
-  char *uniforms_ = nullptr, *rows_ = nullptr, *folds_ = nullptr, *tiles_at_ = nullptr, *kept_ = nullptr;
+  char *uniforms_ = nullptr, *rows_ = nullptr, *folds_ = nullptr, *tiles_at_ = nullptr, *pairs_ = nullptr,
+       *kept_ = nullptr;
 };
 
 void RunWide(const Kernel& kernel, Launch* l, int threads) {

@@ -3,13 +3,16 @@
 //
 // What a tile program can do, compiled once per CPU capability: CPU_CAPABILITY is DEFAULT, AVX2 or AVX512. Everything
 // here has internal linkage or lies in ATen's namespace of the capability, and nothing of the standard library is
-// called that could be emitted as a shared inline function: the linker would take one capability's for all.
+// called that could be emitted as a shared inline function: the linker would take one capability's for all. It is one
+// table of what an instruction is for a class and a shape, and longer than 600 lines because the instructions are many.
 #include "Tile.h"
 
 #include <ATen/cpu/vec/vec.h>
 
 #include <type_traits>
 
+#include "Elements.h"
+#include "Math.h"
 #include "mycelya.h"
 
 namespace mycelya::exec::kernel {
@@ -147,55 +150,10 @@ MYC_VEC(VRound, a.round())
 MYC_VEC(VPow, a.pow(b))
 MYC_VEC(VAtan2, a.atan2(b))
 MYC_VEC(VFmod, a.fmod(b))
+MYC_VEC(VExp, a.exp())
+MYC_VEC(VSigmoid, V(1) / (V(1) + (V(0) - a).exp()))
+MYC_VEC(VErf, a.erf())
 #undef MYC_VEC
-// Sleef's expf of 1.0 units of error, which at::vec calls for each vector, written out: inlined it takes half the time.
-template <class T>
-inline Vectorized<T> Exp(const Vectorized<T>& a) {
-#if defined(CPU_CAPABILITY_AVX512)
-  if constexpr (std::is_same_v<T, float>) {
-    // Of a NaN and a number, min and max give the second operand.
-    const __m512 x = _mm512_max_ps(_mm512_set1_ps(-105), _mm512_min_ps(_mm512_set1_ps(90), a));
-    const __m512 q = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.442695040888963407f)),
-                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 s = _mm512_fnmadd_ps(q, _mm512_set1_ps(0.693145751953125f), x);
-    s = _mm512_fnmadd_ps(q, _mm512_set1_ps(1.428606765330187045e-06f), s);
-    __m512 u = _mm512_set1_ps(0.000198527617612853646278381f);
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.00139304355252534151077271f));
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.00833336077630519866943359f));
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.0416664853692054748535156f));
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.166666671633720397949219f));
-    u = _mm512_fmadd_ps(u, s, _mm512_set1_ps(0.5f));
-    u = _mm512_add_ps(_mm512_set1_ps(1), _mm512_fmadd_ps(_mm512_mul_ps(s, s), u, s));
-    return Vectorized<T>(_mm512_scalef_ps(u, q));
-  }
-#endif
-  return a.exp();
-}
-struct VExp {
-  template <class V>
-  static inline V Do(const V& a, const V&) {
-    return Exp(a);
-  }
-};
-struct VSigmoid {
-  template <class V>
-  static inline V Do(const V& a, const V&) {
-    return V(1) / (V(1) + Exp(V(0) - a));
-  }
-};
-
-// ATen's operator is more exact than the method of its f32 vectors.
-struct VErf {
-  template <class T>
-  static inline Vectorized<T> Do(const Vectorized<T>& a, const Vectorized<T>&) {
-#if defined(CPU_CAPABILITY_AVX512)
-    if constexpr (std::is_same_v<T, float>) return Vectorized<T>(Sleef_erff16_u10(a));
-#elif defined(CPU_CAPABILITY_AVX2)
-    if constexpr (std::is_same_v<T, float>) return Vectorized<T>(Sleef_erff8_u10(a));
-#endif
-    return a.erf();
-  }
-};
 struct VRemainder {
   template <class V>
   static inline V Do(const V& a, const V& b) {
@@ -221,6 +179,37 @@ void Vec(void* d, const void* a, const void* b, const void*, int64_t n) {
   const int64_t rest = n - i;
   F::Do(shape & kOneA ? x0 : V::loadu(x + i, rest), shape & kOneB ? y0 : V::loadu(y + i, rest))
       .store(out + i, static_cast<int>(rest));
+}
+
+// f on f32, the last values of n in a vector of their own.
+template <math::F32s (*f)(math::F32s)>
+void Real(void* d, const void* a, const void*, const void*, int64_t n) {
+  constexpr int64_t kN = math::kVectorBytes / sizeof(float);
+  auto* out = static_cast<float*>(d);
+  const auto* x = static_cast<const float*>(a);
+  math::F32s v;
+  int64_t i = 0;
+  for (; i + kN <= n; i += kN) {
+    __builtin_memcpy(&v, x + i, sizeof v);
+    v = f(v);
+    __builtin_memcpy(out + i, &v, sizeof v);
+  }
+  if (i == n) return;
+#if defined(CPU_CAPABILITY_AVX512)
+  const auto rest = static_cast<__mmask16>((1u << (n - i)) - 1);
+  _mm512_mask_storeu_ps(out + i, rest, f(_mm512_maskz_loadu_ps(rest, x + i)));
+#elif defined(CPU_CAPABILITY_AVX2)
+  const __m256i rest =
+      _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n - i)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  _mm256_maskstore_ps(out + i, rest, f(_mm256_maskload_ps(x + i, rest)));
+#else
+  float some[kN] = {};
+  for (int64_t j = i; j < n; ++j) some[j - i] = x[j];
+  __builtin_memcpy(&v, some, sizeof v);
+  v = f(v);
+  __builtin_memcpy(some, &v, sizeof v);
+  for (int64_t j = i; j < n; ++j) out[j] = some[j - i];
+#endif
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
@@ -297,6 +286,13 @@ Fn OneVec(uint32_t shape) {
   return shape == 0 ? Vec<T, F, 0> : nullptr;
 }
 
+// What is written out for f32.
+template <class T, class F, math::F32s (*f)(math::F32s)>
+Fn OneMath(uint32_t shape) {
+  if constexpr (std::is_same_v<T, float>) return shape == 0 ? Real<f> : nullptr;
+  if constexpr (!std::is_same_v<T, float>) return OneVec<T, F>(shape);
+}
+
 template <class T>
 Fn AnyClass(uint32_t op, uint32_t shape) {
   switch (op) {
@@ -355,17 +351,17 @@ Fn Floating(uint32_t op, uint32_t shape) {
     case MYC_K_RSQRT:
       return OneVec<T, VRsqrt>(shape);
     case MYC_K_EXP:
-      return OneVec<T, VExp>(shape);
+      return OneMath<T, VExp, math::Exp>(shape);
     case MYC_K_LOG:
-      return OneVec<T, VLog>(shape);
+      return OneMath<T, VLog, math::Log>(shape);
     case MYC_K_SIN:
       return OneVec<T, VSin>(shape);
     case MYC_K_COS:
       return OneVec<T, VCos>(shape);
     case MYC_K_TANH:
-      return OneVec<T, VTanh>(shape);
+      return OneMath<T, VTanh, math::Tanh>(shape);
     case MYC_K_SIGMOID:
-      return OneVec<T, VSigmoid>(shape);
+      return OneMath<T, VSigmoid, math::Sigmoid>(shape);
     case MYC_K_RECIPROCAL:
       return One<T, Reciprocal>(shape);
     case MYC_K_FLOOR:
@@ -373,7 +369,7 @@ Fn Floating(uint32_t op, uint32_t shape) {
     case MYC_K_CEIL:
       return OneVec<T, VCeil>(shape);
     case MYC_K_ERF:
-      return OneVec<T, VErf>(shape);
+      return OneMath<T, VErf, math::Erf>(shape);
     case MYC_K_EXP2:
       return OneVec<T, VExp2>(shape);
     case MYC_K_LOG2:
@@ -478,82 +474,30 @@ Fn Cast(uint32_t from, uint32_t to) {
   return nullptr;
 }
 
-// Elements in memory: From and To convert one, the rows as many as lie side by side.
-template <class M, class T>
-struct Plainly {
-  using Memory = M;
-  using Class = T;
-  static inline T From(M v) { return static_cast<T>(v); }
-  static inline M To(T v) { return static_cast<M>(v); }
-  static void FromRow(T* d, const M* s, int64_t n) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) d[i] = From(s[i]);
-  }
-  static void ToRow(M* d, const T* s, int64_t n) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) d[i] = To(s[i]);
+// An op on f32 whose result is rounded to bf16, without a store and a load between the two.
+template <class F>
+struct InBrain {
+  using R = Same;
+  template <class T>
+  static inline T Do(T a, T b, T) {
+    return __builtin_bit_cast(float, Brain::Rounded(F::template Do<T>(a, b, T())));
   }
 };
 
-struct Truth : Plainly<uint8_t, uint8_t> {
-  static inline uint8_t From(uint8_t v) { return v != 0; }
-  static void FromRow(uint8_t* d, const uint8_t* s, int64_t n) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) d[i] = s[i] != 0;
+Fn Rounded(uint32_t op, c10::ScalarType dtype, uint32_t shape) {
+  if (dtype != c10::ScalarType::BFloat16) return nullptr;
+  switch (op) {
+    case MYC_K_ADD:
+      return Shaped<float, InBrain<Add>, false>(shape);
+    case MYC_K_SUB:
+      return Shaped<float, InBrain<Sub>, false>(shape);
+    case MYC_K_MUL:
+      return Shaped<float, InBrain<Mul>, false>(shape);
+    case MYC_K_DIV:
+      return Shaped<float, InBrain<Div>, false>(shape);
   }
-};
-
-struct Brain {
-  using Memory = uint16_t;
-  using Class = float;
-  static inline float From(uint16_t v) { return __builtin_bit_cast(float, static_cast<uint32_t>(v) << 16); }
-  static inline uint16_t To(float v) {
-    const auto bits = __builtin_bit_cast(uint32_t, v);
-    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
-  }
-  static void FromRow(float* d, const uint16_t* s, int64_t n) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) d[i] = From(s[i]);
-  }
-  static void ToRow(uint16_t* d, const float* s, int64_t n) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) d[i] = To(s[i]);
-  }
-};
-
-struct Half {
-  using Memory = uint16_t;
-  using Class = float;
-#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
-  static inline float From(uint16_t v) { return _cvtsh_ss(v); }
-  static inline uint16_t To(float v) { return _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT); }
-  static void FromRow(float* d, const uint16_t* s, int64_t n) {
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-      _mm256_storeu_ps(d + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(s + i))));
-    }
-    for (; i < n; ++i) d[i] = From(s[i]);
-  }
-  static void ToRow(uint16_t* d, const float* s, int64_t n) {
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(d + i),
-                       _mm256_cvtps_ph(_mm256_loadu_ps(s + i), _MM_FROUND_TO_NEAREST_INT));
-    }
-    for (; i < n; ++i) d[i] = To(s[i]);
-  }
-#else
-  static inline float From(uint16_t v) { return c10::detail::fp16_ieee_to_fp32_value(v); }
-  static inline uint16_t To(float v) { return c10::detail::fp16_ieee_from_fp32_value(v); }
-  static void FromRow(float* d, const uint16_t* s, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) d[i] = From(s[i]);
-  }
-  static void ToRow(uint16_t* d, const float* s, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) d[i] = To(s[i]);
-  }
-#endif
-};
+  return nullptr;
+}
 
 template <class C>
 void RoundTile(void* d, const void* a, const void*, const void*, int64_t n) {
@@ -568,95 +512,11 @@ void RoundTile(void* d, const void* a, const void*, const void*, int64_t n) {
   }
 }
 
-// A row with a large stride beside a row with a small one: walking along the small one uses each cache line once.
-template <class C>
-void Load(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
-  auto* d = static_cast<typename C::Class*>(to);
-  const auto* s = static_cast<const typename C::Memory*>(from);
-  if (s0 == 1) {
-    for (int64_t j = 0; j < n1; ++j) C::FromRow(d + j * n0, s + j * s1, n0);
-  } else if (s0 == 0) {
-    for (int64_t j = 0; j < n1; ++j) {
-      const auto v = C::From(s[j * s1]);
-      for (int64_t i = 0; i < n0; ++i) d[j * n0 + i] = v;
-    }
-  } else if (s1 == 1 && n1 >= 8) {
-    int64_t i = 0;
-    for (; i + 4 <= n0; i += 4) {
-      const auto* r = s + i * s0;
-      auto* e = d + i;
-      for (int64_t j = 0; j < n1; ++j) {
-        e[j * n0] = C::From(r[j]);
-        e[j * n0 + 1] = C::From(r[s0 + j]);
-        e[j * n0 + 2] = C::From(r[2 * s0 + j]);
-        e[j * n0 + 3] = C::From(r[3 * s0 + j]);
-      }
-    }
-    for (; i < n0; ++i) {
-      for (int64_t j = 0; j < n1; ++j) d[j * n0 + i] = C::From(s[i * s0 + j]);
-    }
-  } else {
-    for (int64_t j = 0; j < n1; ++j) {
-      for (int64_t i = 0; i < n0; ++i) d[j * n0 + i] = C::From(s[j * s1 + i * s0]);
-    }
-  }
-}
-
-template <class C>
-void Store(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
-  auto* d = static_cast<typename C::Memory*>(to);
-  const auto* s = static_cast<const typename C::Class*>(from);
-  if (s0 == 1) {
-    for (int64_t j = 0; j < n1; ++j) C::ToRow(d + j * s1, s + j * n0, n0);
-  } else if (s1 == 1 && n1 >= 8) {
-    for (int64_t i = 0; i < n0; ++i) {
-      for (int64_t j = 0; j < n1; ++j) d[i * s0 + j] = C::To(s[j * n0 + i]);
-    }
-  } else {
-    for (int64_t j = 0; j < n1; ++j) {
-      for (int64_t i = 0; i < n0; ++i) d[j * s1 + i * s0] = C::To(s[j * n0 + i]);
-    }
-  }
-}
-
 void Index(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
   auto* d = static_cast<int64_t*>(to);
   const int64_t first = *static_cast<const int64_t*>(from);
   for (int64_t j = 0; j < n1; ++j) {
     for (int64_t i = 0; i < n0; ++i) d[j * n0 + i] = first + j * s1 + i * s0;
-  }
-}
-
-// f(type of the elements) for each dtype that a kernel can have.
-template <class F>
-auto ForDtype(c10::ScalarType dtype, const F& f) -> decltype(f(Half())) {
-  switch (dtype) {
-    case c10::ScalarType::Float:
-      return f(Plainly<float, float>());
-    case c10::ScalarType::Double:
-      return f(Plainly<double, double>());
-    case c10::ScalarType::Long:
-      return f(Plainly<int64_t, int64_t>());
-    case c10::ScalarType::Int:
-      return f(Plainly<int32_t, int64_t>());
-    case c10::ScalarType::Short:
-      return f(Plainly<int16_t, int64_t>());
-    case c10::ScalarType::Char:
-      return f(Plainly<int8_t, int64_t>());
-    case c10::ScalarType::Byte:
-      return f(Plainly<uint8_t, int64_t>());
-    case c10::ScalarType::UInt16:
-      return f(Plainly<uint16_t, int64_t>());
-    case c10::ScalarType::UInt32:
-      return f(Plainly<uint32_t, int64_t>());
-    case c10::ScalarType::Bool:
-      return f(Truth());
-    case c10::ScalarType::Half:
-      return f(Half());
-    case c10::ScalarType::BFloat16:
-      return f(Brain());
-    default:
-      return nullptr;
   }
 }
 
@@ -692,6 +552,7 @@ Fn Round(uint32_t cls, c10::ScalarType dtype) {
     using T = typename C::Class;
     if (ClassOf<T>::value != cls) return nullptr;
     if constexpr (std::is_same_v<T, typename C::Memory>) return Plain<T, Copy, 0>;
+    if constexpr (std::is_same_v<C, Brain>) return Plain<float, InBrain<Copy>, 0>;
     return RoundTile<C>;
   });
 }
@@ -708,6 +569,17 @@ inline T Halves(T* v) {
   }
 }
 
+template <class T>
+inline T Total(const Vectorized<T>& v) {
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<T, float>) return _mm512_reduce_add_ps(v);
+  if constexpr (std::is_same_v<T, double>) return _mm512_reduce_add_pd(v);
+#endif
+  T lanes[Vectorized<T>::size()];
+  v.store(lanes);
+  return Halves<T, Add, Vectorized<T>::size()>(lanes);
+}
+
 // Sums in eight vectors, so that no addition waits for the one before it and errors stay small. The result, and what is
 // added from tile to tile, is f64 for floats.
 template <class T>
@@ -716,20 +588,30 @@ void FoldSum(void* d, const void* a, const void*, const void*, int64_t n) {
   if constexpr (kFloats<T>) {
     using V = Vectorized<T>;
     constexpr int64_t kN = V::size(), kVectors = 8;
-    V sums[kVectors];
-    for (V& s : sums) s = V(0);
+    V sum(0), other(0);
     int64_t i = 0;
-    for (; i + kN * kVectors <= n; i += kN * kVectors) {
-      for (int64_t j = 0; j < kVectors; ++j) sums[j] = sums[j] + V::loadu(x + i + j * kN);
+    if (n >= kN * kVectors) {
+      V sums[kVectors];
+      for (V& s : sums) s = V(0);
+      for (; i + kN * kVectors <= n; i += kN * kVectors) {
+        for (int64_t j = 0; j < kVectors; ++j) sums[j] = sums[j] + V::loadu(x + i + j * kN);
+      }
+      for (int64_t step = kVectors / 2; step > 1; step /= 2) {
+        for (int64_t j = 0; j < step; ++j) sums[j] = sums[j] + sums[j + step];
+      }
+      sum = sums[0];
+      other = sums[1];
     }
-    for (; i + kN <= n; i += kN) sums[0] = sums[0] + V::loadu(x + i);
-    if (i < n) sums[1] = sums[1] + V::loadu(x + i, n - i);
-    for (int64_t step = kVectors / 2; step > 0; step /= 2) {
-      for (int64_t j = 0; j < step; ++j) sums[j] = sums[j] + sums[j + step];
+    for (; i + kN * 2 <= n; i += kN * 2) {
+      sum = sum + V::loadu(x + i);
+      other = other + V::loadu(x + i + kN);
     }
-    T lanes[kN];
-    sums[0].store(lanes);
-    *static_cast<double*>(d) += Halves<T, Add, kN>(lanes);
+    if (i + kN <= n) {
+      sum = sum + V::loadu(x + i);
+      i += kN;
+    }
+    if (i < n) other = other + V::loadu(x + i, n - i);
+    *static_cast<double*>(d) += Total(sum + other);
   } else {
     uint64_t sum = static_cast<uint64_t>(*static_cast<int64_t*>(d));
     for (int64_t i = 0; i < n; ++i) sum += static_cast<uint64_t>(x[i]);
@@ -750,14 +632,35 @@ struct VMin {
   }
 };
 
-// F of vectors, G of values.
+// The most or least of a vector's values.
+template <class T, class F, class G>
+inline T Best(const Vectorized<T>& all) {
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<T, float>) {
+    Vectorized<T> v = all;
+    v = F::Do(v, Vectorized<T>(_mm512_shuffle_f32x4(v, v, 0x4e)));
+    v = F::Do(v, Vectorized<T>(_mm512_shuffle_f32x4(v, v, 0xb1)));
+    v = F::Do(v, Vectorized<T>(_mm512_permute_ps(v, 0x4e)));
+    return _mm512_cvtss_f32(F::Do(v, Vectorized<T>(_mm512_permute_ps(v, 0xb1))));
+  }
+#endif
+  T lanes[Vectorized<T>::size()];
+  all.store(lanes);
+  return Halves<T, G, Vectorized<T>::size()>(lanes);
+}
+
+// F of vectors, G of values. A value may be taken twice: the last vector overlaps with the one before it.
 template <class T, class F, class G>
 void FoldPick(void* d, const void* a, const void*, const void*, int64_t n) {
   using V = Vectorized<T>;
   constexpr int64_t kN = V::size();
   const auto* x = static_cast<const T*>(a);
   auto* out = static_cast<T*>(d);
-  T best = *out;
+  if (n < kN) {
+    for (int64_t i = 0; i < n; ++i) *out = G::template Do<T>(*out, x[i], T());
+    return;
+  }
+  V best = V::loadu(x + n - kN);
   int64_t i = 0;
   if (n >= 4 * kN) {
     V v[4];
@@ -765,12 +668,10 @@ void FoldPick(void* d, const void* a, const void*, const void*, int64_t n) {
     for (i = 4 * kN; i + 4 * kN <= n; i += 4 * kN) {
       for (int64_t j = 0; j < 4; ++j) v[j] = F::Do(v[j], V::loadu(x + i + j * kN));
     }
-    T lanes[kN];
-    F::Do(F::Do(v[0], v[1]), F::Do(v[2], v[3])).store(lanes);
-    best = G::template Do<T>(best, Halves<T, G, kN>(lanes), T());
+    best = F::Do(best, F::Do(F::Do(v[0], v[1]), F::Do(v[2], v[3])));
   }
-  for (; i < n; ++i) best = G::template Do<T>(best, x[i], T());
-  *out = best;
+  for (; i + kN <= n; i += kN) best = F::Do(best, V::loadu(x + i));
+  *out = G::template Do<T>(*out, Best<T, F, G>(best), T());
 }
 
 template <bool maximum>
@@ -840,7 +741,7 @@ Fn Lanes(uint32_t op, uint32_t cls) {
   return nullptr;
 }
 
-constexpr Tiles kTiles = {Compute, Cast, Round, Fold, Lanes, LoadOf, StoreOf, Index};
+constexpr Tiles kTiles = {Compute, Rounded, Cast, Round, Fold, Lanes, LoadOf, StoreOf, Index};
 
 }  // namespace
 

@@ -27,6 +27,8 @@ inline constexpr uint32_t kCopyOp = 255;
 // Classes are MYC_K_F32 … MYC_K_B8. A function that doesn't exist is null: so the table says which ops a class has.
 struct Tiles {
   Fn (*compute)(uint32_t op, uint32_t cls, uint32_t shape);  // class of the operands; of WHERE: of b and c
+  // The same of f32 and rounded to a dtype; few ops have it.
+  Fn (*rounded)(uint32_t op, c10::ScalarType dtype, uint32_t shape);
   Fn (*cast)(uint32_t from, uint32_t to);
   Fn (*round)(uint32_t cls, c10::ScalarType dtype);
   // Folds n values a into the one at d; lanes: a[i] into d[i]. d has the class FoldClass.

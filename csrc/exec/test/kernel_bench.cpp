@@ -10,10 +10,16 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/erf.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/log.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/InferenceMode.h>
@@ -100,6 +106,55 @@ void Elementwise(int64_t n) {
     const Instance i(sizes, {x, y, out});
     Print("arithmetic chain", {[&] { RunOn(*k, {&i}); }, [&] { at::add_out(reference, x, y); }}, "at::add_out");
   }
+}
+
+// Five ops on bf16, each rounded as operators are, against one of them.
+void Brain(int64_t n) {
+  const at::Tensor x = at::randn({n}).to(c10::ScalarType::BFloat16), out = at::zeros_like(x);
+  at::Tensor reference = at::zeros_like(x);
+  const std::vector<int64_t> sizes = {n};
+  Code c({1});
+  const uint64_t in = c.Of(x, MYC_K_READ, sizes), to = c.Of(out, MYC_K_WRITE, sizes), r = c.Load(in, MYC_K_F32);
+  uint64_t v = r;
+  const auto op = [&](uint64_t op, uint64_t other) {
+    v = c.Op(MYC_K_ROUND, MYC_K_F32, c.Op(op, MYC_K_F32, v, other), ToCode(c10::ScalarType::BFloat16));
+  };
+  op(MYC_K_MUL, Constant(c, 1.5));
+  op(MYC_K_ADD, Constant(c, 2));
+  op(MYC_K_MUL, r);
+  op(MYC_K_SUB, Constant(c, 0.5));
+  op(MYC_K_MUL, r);
+  c.Store(to, v);
+  const auto k = c.Parse();
+  const Instance i(sizes, {x, out});
+  Print("bf16 chain", {[&] { RunOn(*k, {&i}); }, [&] { at::add_out(reference, x, x); }}, "at::add_out");
+}
+
+// Functions of what lies in the caches.
+void Functions(int64_t n) {
+  const at::Tensor x = at::randn({n}), out = at::zeros_like(x);
+  at::Tensor reference = at::zeros_like(x);
+  const std::vector<int64_t> sizes = {n};
+  const auto measure = [&](const char* name, const auto& make, const std::function<void()>& aten) {
+    Code c({1});
+    const uint64_t in = c.Of(x, MYC_K_READ, sizes), to = c.Of(out, MYC_K_WRITE, sizes);
+    c.Store(to, make(c, c.Load(in, MYC_K_F32)));
+    const auto k = c.Parse();
+    const Instance i(sizes, {x, out});
+    Print(name, {[&] { RunOn(*k, {&i}); }, aten}, "ATen", 60);
+  };
+  const auto op = [](uint64_t op) { return [op](Code& c, uint64_t r) { return c.Op(op, MYC_K_F32, r); }; };
+  measure("exp", op(MYC_K_EXP), [&] { at::exp_out(reference, x); });
+  measure("log", op(MYC_K_LOG), [&] { at::log_out(reference, x); });
+  measure("tanh", op(MYC_K_TANH), [&] { at::tanh_out(reference, x); });
+  measure("sigmoid", op(MYC_K_SIGMOID), [&] { at::sigmoid_out(reference, x); });
+  measure("erf", op(MYC_K_ERF), [&] { at::erf_out(reference, x); });
+  const auto gelu = [](Code& c, uint64_t r) {
+    const uint64_t e = c.Op(MYC_K_ERF, MYC_K_F32, c.Op(MYC_K_MUL, MYC_K_F32, r, Constant(c, 0.7071067811865476)));
+    return c.Op(MYC_K_MUL, MYC_K_F32, c.Op(MYC_K_MUL, MYC_K_F32, r, Constant(c, 0.5)),
+                c.Op(MYC_K_ADD, MYC_K_F32, e, Constant(c, 1)));
+  };
+  measure("GELU", gelu, [&] { at::gelu_out(reference, x); });
 }
 
 void Transposed(int64_t n) {
@@ -213,7 +268,9 @@ int Main(const char* part, int threads) {
   at::set_num_threads(threads);
   c10::InferenceMode inference;
   std::printf("capability %s, %d threads\n", at::get_cpu_capability().c_str(), at::get_num_threads());
+  Functions(256 << 10);
   Elementwise(16 << 20);
+  Brain(16 << 20);
   Transposed(4096);
   Folds(4096, 1024);
   Folds(65536, 10);

@@ -1,0 +1,82 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Where a worker is: its memory, and the parts of walks that its tile has.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "Launch.h"
+
+namespace mycelya::exec::kernel {
+
+struct Memory {
+  struct Free {
+    void operator()(char* p) const { ::operator delete(p, std::align_val_t(64)); }
+  };
+  std::unique_ptr<char, Free> data;
+  size_t bytes = 0;
+
+  char* Get(size_t n) {
+    if (n > bytes) {
+      data.reset();
+      bytes = 0;
+      data.reset(static_cast<char*>(::operator new(n, std::align_val_t(64))));
+      bytes = n;
+    }
+    return data.get();
+  }
+};
+
+// A part of a walk: rectangles of one or two of its dims.
+struct Part {
+  int64_t at[MYC_K_MAX_RANK];
+  int64_t n0, n1;
+};
+struct Spot {
+  const Walk* walk = nullptr;
+  int d0 = -1, d1 = -1;  // the dims of the rectangles, -1: none
+  std::vector<Part> parts;
+
+  void Decode(int64_t p, int64_t* at) const {
+    for (int d = static_cast<int>(walk->rank) - 1; d > 0; --d) {
+      at[d] = p % walk->sizes[d];
+      p /= walk->sizes[d];
+    }
+    if (walk->rank > 0) at[0] = p;
+  }
+
+  // Points p to p + n.
+  void Line(const Walk* w, int64_t p, int64_t n) {
+    walk = w;
+    if (w->rank <= 1) {
+      parts.resize(1);
+      parts[0].at[0] = p;
+      parts[0].n0 = n;
+      parts[0].n1 = 1;
+      d0 = static_cast<int>(w->rank) - 1;
+      d1 = -1;
+      return;
+    }
+    parts.clear();
+    d0 = static_cast<int>(w->rank) - 1;
+    d1 = d0 - 1;
+    while (n > 0) {
+      Part& part = parts.emplace_back();
+      Decode(p, part.at);
+      part.n1 = 1;
+      const int64_t size = w->sizes[d0], at = part.at[d0];
+      part.n0 = std::min(n, size - at);
+      if (at == 0 && n >= size) part.n1 = std::min(n / size, w->sizes[d1] - part.at[d1]);
+      const int64_t done = part.n0 * part.n1;
+      p += done;
+      n -= done;
+    }
+  }
+};
+
+}  // namespace mycelya::exec::kernel
