@@ -15,7 +15,7 @@ import (
 
 // Options are what NVRTC is given beside the architecture; they are part of what a text means. Products and sums must not become one
 // rounding: each op of the form is rounded by itself, as ATen's kernels, of one op each, do. The others are NVRTC's defaults.
-var Options = [...]string{"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"}
+var Options = [...]string{"--std=c++17", "--diag-suppress=177", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"}
 
 // Device is what a launch has to know of a GPU.
 type Device struct {

@@ -52,6 +52,9 @@ func expression(n *kernel.Instr, in kernel.Class, args []string, helper func(str
 		if n.Class == kernel.B8 {
 			return a + " != 0"
 		}
+		if n.Class == kernel.I64 && isFloat { // what doesn't fit is what the instruction gives, not what a compiler makes of it
+			return map[kernel.Class]string{kernel.F32: "__float2ll_rz(", kernel.F64: "__double2ll_rz("}[in] + a + ")"
+		}
 		return "(" + register(n.Class) + ")" + a
 	case kernel.Round:
 		return helper("load_of") + "<" + register(n.Class) + ">(" + helper("store_of") + "<" + memory(uint8(n.B)) + ">(" + a + "))"

@@ -151,6 +151,9 @@ static float __uint_as_float(unsigned v) { return Bits<float>(v); }
 static unsigned __float_as_uint(float v) { return Bits<unsigned>(v); }
 static double __longlong_as_double(long long v) { return Bits<double>(v); }
 static unsigned __umulhi(unsigned a, unsigned b) { return uint64_t(a) * b >> 32; }
+// What doesn't fit is the least integer here, as x86 has it and ir/eval; CUDA takes the nearest.
+static long long __double2ll_rz(double v) { return v >= -0x1p63 && v < 0x1p63 ? (long long)v : INT64_MIN; }
+static long long __float2ll_rz(float v) { return __double2ll_rz(v); }
 
 // As the instructions have them: of 0 and -0 the greater is 0.
 #define fmaxf(a, b) Most(a, b)

@@ -1,0 +1,124 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda_test
+
+import (
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/tools/txtar"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/codegen/cuda"
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/proto"
+)
+
+// bindable is a kernel of a program with an instance of a step, as it would be launched.
+type bindable struct {
+	graph     string
+	k         *kernel.Kernel
+	instances []cuda.Instance
+}
+
+// collect gives the kernels of all graphs that the tests have: those of the replay corpus, and the goldens of all stages.
+func collect(t *testing.T) []bindable {
+	var out []bindable
+	graphs := 0
+	take := func(name, text string) {
+		g, err := ir.Parse(text)
+		if err != nil {
+			return // a golden of a graph that is wrong
+		}
+		if g, err = passes.Run(g, passes.Options{}); err != nil {
+			return
+		}
+		c, err := codegen.Compile(g, codegen.Options{Kernels: true, Scratch: make([]bool, 4096)})
+		if err != nil {
+			return
+		}
+		graphs++
+		out = append(out, launched(t, name, g, c)...)
+	}
+	root := filepath.Join("..", "..")
+	for _, folder := range []string{"tests/replay/corpus", "tests/replay/budgets", "tests/program/testdata", "passes/testdata", "codegen/testdata", "ir/testdata"} {
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			name := filepath.Base(path)
+			if filepath.Ext(path) == ".ir" {
+				take(name, string(text))
+				return nil
+			}
+			for _, f := range txtar.Parse(text).Files {
+				if strings.HasPrefix(string(f.Data), "graph ") {
+					take(name+" "+f.Name, string(f.Data))
+				}
+			}
+			return nil
+		}))
+	}
+	require.Greater(t, graphs, 60)
+	return out
+}
+
+// launched are the kernels of a program in the sizes first seen.
+func launched(t *testing.T, name string, g *ir.Graph, c *codegen.Compiled) (out []bindable) {
+	params := make([]uint64, 1<<16)
+	for _, s := range g.Syms {
+		params[s.Slot] = uint64(s.First)
+	}
+	words, err := c.Params(params)
+	require.NoError(t, err, name)
+	dim := func(d *proto.Dim) int64 {
+		if p, ok := d.GetKind().(*proto.Dim_Param); ok {
+			return int64(words[p.Param])
+		}
+		return int64(d.GetConst())
+	}
+	for _, s := range c.Program.Steps {
+		op := s.GetKernel()
+		if op == nil {
+			continue
+		}
+		k, err := c.Program.Kernels[op.Kernel].Decode()
+		require.NoError(t, err)
+		b := bindable{graph: name, k: k}
+		for _, at := range op.Instances {
+			var in cuda.Instance
+			for _, d := range at.Sizes {
+				in.Sizes = append(in.Sizes, dim(d))
+			}
+			for _, i := range at.Tensors {
+				w := c.Program.Tensors[i/2]
+				o := cuda.Operand{Address: arena + uint64(dim(w.Offset))*uint64(proto.DTypeSize(w.Dtype)), Strides: make([]int64, len(w.Sizes))}
+				step := int64(1)
+				for d := len(w.Sizes) - 1; d >= 0; d-- {
+					o.Strides[d] = step
+					step *= dim(w.Sizes[d])
+					if !w.Contiguous {
+						o.Strides[d] = dim(w.Strides[d])
+					}
+				}
+				in.Operands = append(in.Operands, o)
+			}
+			for range at.Numbers {
+				in.Numbers = append(in.Numbers, cuda.Number{Real: math.Pi})
+			}
+			b.instances = append(b.instances, in)
+		}
+		out = append(out, b)
+	}
+	return out
+}

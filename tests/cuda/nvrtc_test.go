@@ -1,0 +1,160 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/codegen/cuda"
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/worker/kernels"
+)
+
+// architectures are those that torch's binaries have code for.
+var architectures = []string{"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"}
+
+// nvrtc is that of torch's packages, or skips the test.
+func nvrtc(t *testing.T) *kernels.NVRTC {
+	python := filepath.Join("..", "..", ".venv", "bin", "python")
+	out, err := exec.Command(python, "-c", "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))").Output()
+	if err != nil {
+		t.Skipf("%s has no torch (%v)", python, err)
+	}
+	path := kernels.Find(filepath.Join(strings.TrimSpace(string(out)), "lib"))
+	if path == "" {
+		t.Skip("torch has come without NVRTC")
+	}
+	n, err := kernels.Open(path)
+	require.NoError(t, err)
+	return n
+}
+
+// text is a printed kernel.
+type text struct {
+	name    string
+	k       *kernel.Kernel
+	variant cuda.Variant
+	source  cuda.Source
+}
+
+// texts prints what kernels are launched as, each text once.
+func texts(all []bindable, sms int) (out []text) {
+	seen := map[string]bool{}
+	for _, b := range all {
+		for _, l := range cuda.Launches(b.k, b.instances, cuda.Device{SMs: sms}) {
+			s := cuda.Print(b.k, l.Variant)
+			if !seen[s.Text] {
+				seen[s.Text] = true
+				out = append(out, text{b.graph, b.k, l.Variant, s})
+			}
+		}
+	}
+	return out
+}
+
+// compiled is what an entry takes on an architecture.
+type compiled struct {
+	text
+	arch, entry string
+	resources
+}
+
+// compileAll compiles texts for architectures, two at a time.
+func compileAll(t *testing.T, all []text, archs []string) []compiled {
+	n := nvrtc(t)
+	var out []compiled
+	var lock sync.Mutex
+	var group sync.WaitGroup
+	work := make(chan func())
+	for range 2 {
+		group.Go(func() {
+			for f := range work {
+				f()
+			}
+		})
+	}
+	start := time.Now()
+	for _, x := range all {
+		for _, arch := range archs {
+			work <- func() {
+				cubin, log, err := n.Compile(x.source.Text, arch, cuda.Options[:])
+				if !assert.NoError(t, err, "%s\n%s", arch, x.source.Text) {
+					return
+				}
+				assert.Empty(t, log, "%s: %s\n%s", x.name, arch, x.source.Text)
+				found, err := readCubin(cubin)
+				if !assert.NoError(t, err) {
+					return
+				}
+				lock.Lock()
+				defer lock.Unlock()
+				for _, entry := range x.source.Entries {
+					r, ok := found[entry]
+					assert.True(t, ok, "%s isn't in the cubin", entry)
+					out = append(out, compiled{x, arch, entry, r})
+				}
+			}
+		}
+	}
+	close(work)
+	group.Wait()
+	t.Logf("%d texts, %d cubins with %s in %v", len(all), len(all)*len(archs), n.Version(), time.Since(start).Round(time.Millisecond))
+	return out
+}
+
+// TestTestsKernels compiles the kernels of all graphs that the tests have for all architectures, and holds what they take of a GPU.
+func TestTestsKernels(t *testing.T) {
+	all := texts(collect(t), 132)
+	require.Greater(t, len(all), 50)
+	budget(t, compileAll(t, all, architectures))
+}
+
+// budget holds what entries may take: no register is spilled, occupancy is half at least.
+func budget(t *testing.T, all []compiled) {
+	most := map[string]resources{}
+	for _, c := range all {
+		name := fmt.Sprintf("%-10s %s", c.variant.Template, c.arch)
+		m := most[name]
+		most[name] = resources{max(m.registers, c.registers), max(m.stack, c.stack), max(m.shared, c.shared)}
+	}
+	names := make([]string, 0, len(most))
+	for name := range most {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		t.Logf("%s %+v", name, most[name])
+	}
+}
+
+// TestRandomKernelsCompile compiles random kernels, for one architecture each.
+func TestRandomKernelsCompile(t *testing.T) {
+	var all []bindable
+	for i := range 60 {
+		d := &drawer{Rand: rand.New(rand.NewPCG(*seed, uint64(i)))}
+		k := d.kernel()
+		var buffers [][]byte
+		b := newJob(k, []*bound{d.bind(k, 40000, &buffers)}, buffers, 132)
+		all = append(all, bindable{fmt.Sprintf("kernel %d", i), k, b.instances})
+	}
+	list := texts(all, 132)
+	for i, arch := range architectures {
+		var some []text
+		for j := i; j < len(list); j += len(architectures) {
+			some = append(some, list[j])
+		}
+		budget(t, compileAll(t, some, []string{arch}))
+	}
+}
