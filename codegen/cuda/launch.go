@@ -22,6 +22,8 @@ const (
 	// mostElements is how many elements of a way a thread has at once. On B200 and GB300 four reach a third to two thirds of the bandwidth,
 	// sixteen all of it (pytorch/pytorch#193774).
 	mostElements = 16
+	// mostRegisters is how many of a thread's, of which there should be 64, are for elements that it has asked for and for where they are.
+	mostRegisters = 40
 	// mostCode keeps what is unrolled within the instruction cache, 128 KiB, and compiles fast.
 	mostCode = 2048
 	// columns is a warp: the rows that a block of Column has.
@@ -218,9 +220,14 @@ func (c *code) unroll(v *Variant) int {
 	if v.Template == Persistent {
 		return c.persistent() / v.Vector
 	}
-	bytes := max(1, c.streams(patterns)) * int64(v.Vector)
+	bytes, ways := max(1, c.streams(patterns))*int64(v.Vector), int64(0)
+	for i := range patterns {
+		for _, letters := range patterns[i].Ways {
+			ways += int64(btoi(letters != "-"))
+		}
+	}
 	u := 1
-	for int64(u)*bytes < inFlight && u*2*v.Vector <= mostElements && u*2*v.Vector*c.weight() <= mostCode {
+	for int64(u)*bytes < inFlight && u*2*v.Vector <= mostElements && u*2*v.Vector*c.weight() <= mostCode && 2*int64(u)*(bytes/4+ways) <= mostRegisters {
 		u *= 2
 	}
 	return u

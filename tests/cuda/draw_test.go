@@ -136,6 +136,38 @@ func rough(op kernel.Op) bool {
 	return false
 }
 
+// taint says of the registers of any kernel which are inexact; false: a small error may become a large one.
+func taint(k *kernel.Kernel) (inexact []bool, steady bool) {
+	steady = true
+	inexact = make([]bool, len(k.Code))
+	use := func(i int, from uint64) {
+		switch op := k.Code[i].Op; {
+		case !inexact[from]:
+			return
+		case op == kernel.Floor, op == kernel.Ceil, op == kernel.Trunc, op == kernel.Nearest, op == kernel.Sign, op == kernel.Fmod, op == kernel.Remainder,
+			op >= kernel.Eq && op <= kernel.Ge, op == kernel.Cast && (k.Code[i].Class == kernel.I64 || k.Code[i].Class == kernel.B8):
+			steady = false
+		}
+		inexact[i] = true
+	}
+	for i, n := range k.Code {
+		inexact[i] = rough(n.Op) || n.Op == kernel.Sum && n.Class != kernel.I64
+		switch {
+		case n.Op == kernel.Store:
+			use(i, n.B)
+		case n.Op > kernel.Index:
+			use(i, n.A)
+			if n.Op >= kernel.Add {
+				use(i, n.B)
+			}
+			if n.Op == kernel.Where {
+				use(i, n.C)
+			}
+		}
+	}
+	return inexact, steady
+}
+
 func (d *drawer) instr() {
 	k := d.k
 	c := oneOf(d, kernel.F32, kernel.F32, kernel.F32, kernel.F64, kernel.I64, kernel.B8)

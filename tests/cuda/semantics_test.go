@@ -106,3 +106,24 @@ func TestRandomKernels(t *testing.T) {
 	t.Log(templates)
 	check(t, all, e.run(t))
 }
+
+// TestTestsKernelsRun runs the kernels of all graphs that the tests have, in shapes of all kinds.
+func TestTestsKernelsRun(t *testing.T) {
+	templates, seen := map[string]int{}, map[string]bool{}
+	e := newEmulator()
+	var all []*tried
+	for i, b := range collect(t) {
+		inexact, steady := taint(b.k)
+		if seen[b.k.String()] || !steady {
+			continue
+		}
+		seen[b.k.String()] = true
+		d := &drawer{Rand: rand.New(rand.NewPCG(*seed, uint64(i))), inexact: inexact}
+		if x := try(t, e, d, b.k, b.graph, 20000, 1+d.pick(2), templates); x != nil {
+			all = append(all, x)
+		}
+	}
+	t.Log(templates)
+	require.Greater(t, len(all), 50)
+	check(t, all, e.run(t))
+}
