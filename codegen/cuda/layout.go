@@ -81,7 +81,7 @@ func layout(c *code, v *Variant) *arguments {
 		}
 		for d := first; d < shape.Rank; d++ {
 			number(func(p *placed) int64 { return p.walks[w].sizes[d] }, "n%d_%d", w, d)
-			if !v.Wide {
+			if !v.Wide && v.Template != Transpose { // whose blocks divide, not its threads
 				add(func(p *placed) uint64 { return divisor(p.walks[w].sizes[d]) }, "unsigned long long m%d_%d", w, d)
 			}
 		}

@@ -108,10 +108,12 @@ func (p *printer) transpose() {
 		}
 	}
 	p.uniforms()
-	p.line("const unsigned across = ((unsigned)a.n0_%d + %d) / %d, down = ((unsigned)a.n0_%d + %d) / %d;", r-1, tile-1, tile, r-2, tile-1, tile)
-	p.line("const %s i0 = block %% across * %d, j0 = block / across %% down * %d;", p.index, tile, tile)
+	p.line("const unsigned columns = ((unsigned)a.n0_%d + %d) / %d, rows = ((unsigned)a.n0_%d + %d) / %d;", r-1, tile-1, tile, r-2, tile-1, tile)
+	p.line("const %s i0 = block %% columns * %d, j0 = block / columns %% rows * %d;", p.index, tile, tile)
 	p.line("const %s na = (%s)a.n0_%d, nb = (%s)a.n0_%d;", p.index, p.index, r-1, p.index, r-2)
-	p.line("%s rest = block / across / down;", p.index)
+	if r > 2 {
+		p.line("%s rest = block / columns / rows;", p.index)
+	}
 	for d := r - 3; d >= 0; d-- {
 		p.line("const %s b%d = rest %% (%s)a.n0_%d;", p.index, d, p.index, d)
 		p.line("rest /= (%s)a.n0_%d;", p.index, d)
