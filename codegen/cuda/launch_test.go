@@ -99,7 +99,7 @@ func TestInFlight(t *testing.T) {
 func TestSmallMapsSpread(t *testing.T) {
 	k := add(t, 2)
 	require.EqualValues(t, 256, Launches(k, []Instance{at(k, 1<<20)}, h100)[0].Block[0])
-	require.EqualValues(t, 64, Launches(k, []Instance{at(k, 1<<16)}, h100)[0].Block[0])
+	require.EqualValues(t, 64, Launches(k, []Instance{at(k, 1<<17)}, h100)[0].Block[0])
 	require.EqualValues(t, 32, Launches(k, []Instance{at(k, 100)}, h100)[0].Block[0])
 }
 
