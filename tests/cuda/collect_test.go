@@ -5,7 +5,6 @@ package cuda_test
 
 import (
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,11 +14,11 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/codegen/bind"
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
-	"github.com/mycelya/mycelya/proto"
 )
 
 // bindable is a kernel of a program with an instance of a step, as it would be launched.
@@ -75,18 +74,8 @@ func collect(t *testing.T) []bindable {
 
 // launched are the kernels of a program in the sizes first seen.
 func launched(t *testing.T, name string, g *ir.Graph, c *codegen.Compiled) (out []bindable) {
-	params := make([]uint64, 1<<16)
-	for _, s := range g.Syms {
-		params[s.Slot] = uint64(s.First)
-	}
-	words, err := c.Params(params)
+	words, err := c.FirstSeen(g)
 	require.NoError(t, err, name)
-	dim := func(d *proto.Dim) int64 {
-		if p, ok := d.GetKind().(*proto.Dim_Param); ok {
-			return int64(words[p.Param])
-		}
-		return int64(d.GetConst())
-	}
 	for _, s := range c.Program.Steps {
 		op := s.GetKernel()
 		if op == nil {
@@ -94,30 +83,7 @@ func launched(t *testing.T, name string, g *ir.Graph, c *codegen.Compiled) (out 
 		}
 		k, err := c.Program.Kernels[op.Kernel].Decode()
 		require.NoError(t, err)
-		b := bindable{graph: name, k: k}
-		for _, at := range op.Instances {
-			var in cuda.Instance
-			for _, d := range at.Sizes {
-				in.Sizes = append(in.Sizes, dim(d))
-			}
-			for _, i := range at.Tensors {
-				w := c.Program.Tensors[i/2]
-				o := cuda.Operand{Address: arena + uint64(dim(w.Offset))*uint64(proto.DTypeSize(w.Dtype)), Strides: make([]int64, len(w.Sizes))}
-				step := int64(1)
-				for d := len(w.Sizes) - 1; d >= 0; d-- {
-					o.Strides[d] = step
-					step *= dim(w.Sizes[d])
-					if !w.Contiguous {
-						o.Strides[d] = dim(w.Strides[d])
-					}
-				}
-				in.Operands = append(in.Operands, o)
-			}
-			for range at.Numbers {
-				in.Numbers = append(in.Numbers, cuda.Number{Real: math.Pi})
-			}
-			b.instances = append(b.instances, in)
-		}
+		b := bindable{graph: name, k: k, instances: bind.Instances(c.Program, op, words)}
 		out = append(out, b)
 	}
 	return out
