@@ -121,9 +121,10 @@ func (c *code) walks(at *Instance) []*walk {
 	return out
 }
 
-// small says whether 32 bits hold all points and offsets of a way.
+// small says whether 32 bits hold all points and offsets of a way. The last block counts on beyond the end, by less than 2^16 points or,
+// where it has a square, by one less than its side along each dim.
 func small(walks []*walk) bool {
-	const most = 1<<31 - 1<<16 // the last block counts on beyond the end, by less than 2^16
+	const most, side = 1<<31 - 1<<16, 64
 	for _, w := range walks {
 		if w.points > most {
 			return false
@@ -133,7 +134,7 @@ func small(walks []*walk) bool {
 		reach := int64(1)
 		for _, w := range walks {
 			for d, s := range w.strides[i] {
-				reach += (w.sizes[d] - 1) * s
+				reach += (w.sizes[d] + side) * s
 			}
 		}
 		if reach > most {

@@ -329,15 +329,22 @@ var sizes = []int64{1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 67, 96, 100, 12
 func (d *drawer) bind(k *kernel.Kernel, most int64, buffers *[][]byte) *bound {
 	b := &bound{}
 	points := int64(1)
+	long := k.Folded > 0 && d.chance(0.3) // few rows, which are looped over or split
 	for dim := range k.Frames[0] {
 		s := oneOf(d, sizes...)
+		if long {
+			s = int64(1 + d.pick(3))
+			if dim == k.Frames[0]-k.Folded {
+				s = oneOf(d, int64(9000), 9001, 12000)
+			}
+		}
 		for points*s > most {
 			s = oneOf(d, sizes...)
 			if points*2 > most {
 				s = 1
 			}
 		}
-		if d.chance(0.02) && !(dim >= k.Frames[0]-k.Folded && k.Folded > 0) {
+		if d.chance(0.02) {
 			s = 0
 		}
 		b.sizes = append(b.sizes, s)
