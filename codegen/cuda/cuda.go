@@ -75,6 +75,10 @@ type Launch struct {
 	// memory one after the other, and the entry is given their address and that of Chunks, a word per block.
 	Args   [][]uint64
 	Chunks []uint64
+	// Instances are those of the structs, and Pointers the operands whose addresses are the first words of each, in order: who knows only where
+	// in a buffer an operand begins when it plans adds the buffer's address there. That must be a multiple of 16, or the plan is wrong.
+	Instances []int
+	Pointers  []int
 	// Scratch is how many bytes of memory the launches of a variant share, beside operands; 0: none. Its address has to be added to the word
 	// ScratchWord of each struct.
 	Scratch     int64
@@ -98,6 +102,7 @@ func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 		if p == nil {
 			continue // it has no points
 		}
+		p.index = i
 		j := slices.IndexFunc(groups, func(g group) bool { return g.variant.equal(&p.variant) })
 		if j < 0 {
 			j = len(groups)

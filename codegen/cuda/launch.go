@@ -39,6 +39,7 @@ const (
 // placed is an instance with its variant.
 type placed struct {
 	variant Variant
+	index   int // of the instance
 	at      *Instance
 	walks   []*walk
 	lanes   int   // threads of a row
@@ -347,12 +348,14 @@ func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
 		}
 	}
 	var args [][]uint64
+	var instances []int
 	for _, p := range at {
 		args = append(args, l.words(p))
+		instances = append(instances, p.index)
 	}
 	var out []Launch
 	for _, entry := range c.entries(&v) {
-		launch := Launch{Variant: v, Entry: entry, Block: threads, Args: args, Scratch: scratch, ScratchWord: l.scratch}
+		launch := Launch{Variant: v, Entry: entry, Block: threads, Args: args, Instances: instances, Pointers: l.pointers, Scratch: scratch, ScratchWord: l.scratch}
 		for i, p := range at {
 			n := blocks[i]
 			if v.Split && entry != endEntry {

@@ -18,8 +18,9 @@ type field struct {
 
 // arguments are the fields of a variant, in order. The text and the words come from this one list.
 type arguments struct {
-	fields  []field
-	scratch int // the word of the scratch memory's address
+	fields   []field
+	pointers []int // the operands whose addresses are the first words
+	scratch  int   // the word of the scratch memory's address
 }
 
 func (a *arguments) words(p *placed) []uint64 {
@@ -55,6 +56,7 @@ func layout(c *code, v *Variant) *arguments {
 		if o.Access&kernel.Write == 0 {
 			qualifier = "const "
 		}
+		a.pointers = append(a.pointers, i)
 		add(func(p *placed) uint64 { return p.at.Operands[i].Address }, "%s%s* a%d", qualifier, memory(o.DType), i)
 	}
 	for i, n := range c.k.Code {

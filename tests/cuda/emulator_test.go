@@ -33,6 +33,7 @@ type segment struct {
 type job struct {
 	k         *kernel.Kernel
 	instances []cuda.Instance
+	bases     [][]uint64 // by instance and operand, what is added to its address; nil: nothing
 	sms       int
 	segments  []segment
 	bytes     uint64 // of memory, from arena on
@@ -75,8 +76,13 @@ func (e *emulator) add(j *job) []cuda.Launch {
 	e.word(uint64(len(launches)))
 	for _, l := range launches {
 		e.word(uint64(e.entry(j.k, &l)), uint64(l.Grid), uint64(l.Block[0]), uint64(l.Block[1]), uint64(len(l.Args)*len(l.Args[0])))
-		for _, args := range l.Args {
+		for i, args := range l.Args {
 			args = slices.Clone(args)
+			for w, operand := range l.Pointers {
+				if j.bases != nil {
+					args[w] += j.bases[l.Instances[i]][operand]
+				}
+			}
 			if l.Scratch > 0 {
 				args[l.ScratchWord] += arena + scratch
 			}

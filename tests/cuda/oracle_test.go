@@ -92,9 +92,12 @@ func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *jo
 	}
 	for _, b := range instances {
 		in := cuda.Instance{Sizes: b.sizes, Numbers: b.numbers}
+		var bases []uint64
 		for i, t := range b.tensors {
-			in.Operands = append(in.Operands, cuda.Operand{Address: at[t.buffer] + uint64(t.offset)*uint64(ir.DType(k.Operands[i].DType).Size()), Strides: t.strides})
+			in.Operands = append(in.Operands, cuda.Operand{Address: uint64(t.offset) * uint64(ir.DType(k.Operands[i].DType).Size()), Strides: t.strides})
+			bases = append(bases, at[t.buffer])
 		}
+		j.bases = append(j.bases, bases)
 		j.instances = append(j.instances, in)
 	}
 	return j
