@@ -156,3 +156,26 @@ func TestDivisor(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkLaunches plans the step of an optimizer on a hundred tensors.
+func BenchmarkLaunches(b *testing.B) {
+	k := &kernel.Kernel{Frames: []int{1}}
+	for i := range 4 {
+		k.Operands = append(k.Operands, kernel.Operand{DType: 7, Access: kernel.Read, Along: []int8{0}})
+		k.Code = append(k.Code, kernel.Instr{Op: kernel.Load, Class: kernel.F32, A: uint64(i)})
+	}
+	for i := range 30 {
+		k.Code = append(k.Code, kernel.Instr{Op: kernel.Mul, Class: kernel.F32, A: uint64(i), B: uint64(i + 1)})
+	}
+	k.Operands = append(k.Operands, kernel.Operand{DType: 7, Access: kernel.Write, Along: []int8{0}})
+	k.Code = append(k.Code, kernel.Instr{Op: kernel.Store, Class: kernel.F32, A: 4, B: 33})
+	require.NoError(b, k.Verify())
+	var list []Instance
+	for i := range 100 {
+		list = append(list, at(k, int64(1000+i)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		Launches(k, list, h100)
+	}
+}

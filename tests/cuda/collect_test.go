@@ -4,6 +4,7 @@
 package cuda_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/tools/txtar"
+	"pgregory.net/rapid"
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/codegen/bind"
@@ -19,6 +21,7 @@ import (
 	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/tests/graphs"
 )
 
 // bindable is a kernel of a program with an instance of a step, as it would be launched.
@@ -69,6 +72,21 @@ func collect(t *testing.T) []bindable {
 		}))
 	}
 	require.Greater(t, graphs, 60)
+	return out
+}
+
+// drawn gives the kernels of random graphs, those that tests/program runs too.
+func drawn(t *testing.T, graphsOf int) (out []bindable) {
+	generator := rapid.Custom(graphs.Own)
+	for i := range graphsOf {
+		g, err := passes.Run(generator.Example(int(*seed)*100000+i).Graph, passes.Options{})
+		require.NoError(t, err)
+		c, err := codegen.Compile(g, codegen.Options{Kernels: true, Scratch: make([]bool, 64)})
+		require.NoError(t, err)
+		if len(c.Program.Kernels) > 0 {
+			out = append(out, launched(t, fmt.Sprintf("graph %d", i), g, c)...)
+		}
+	}
 	return out
 }
 

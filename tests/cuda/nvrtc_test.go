@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -126,6 +127,31 @@ func TestTestsKernels(t *testing.T) {
 	budget(t, compileAll(t, all, archs), func(t cuda.Template) int { return budgets[t] })
 }
 
+// TestCacheWithNVRTC: a worker's cache has what the compiler makes, and its words of what it can't.
+func TestCacheWithNVRTC(t *testing.T) {
+	folder := t.TempDir()
+	c, err := kernels.New(kernels.Config{Compiler: nvrtc(t), Arch: "sm_80", Options: cuda.Options[:], Folder: folder, Disk: 1 << 20, Memory: 1 << 20, Threads: 2})
+	require.NoError(t, err)
+	defer c.Close()
+	k := sum(2, 1, 0, 1)
+	l := cuda.Launches(k, []cuda.Instance{{Sizes: []int64{9, 7}, Operands: []cuda.Operand{{Strides: []int64{7, 1}}, {Strides: []int64{1}}}}}, cuda.Device{SMs: 108})
+	require.Len(t, l, 1)
+	cubin, state := c.Wait(cuda.Print(k, l[0].Variant).Text)
+	require.Equal(t, kernels.Ready, state)
+	found, err := readCubin(cubin)
+	require.NoError(t, err)
+	require.Contains(t, found, l[0].Entry)
+	_, state = c.Wait("no kernel")
+	require.Equal(t, kernels.Failed, state)
+	logs, err := filepath.Glob(filepath.Join(folder, "*.log"))
+	require.NoError(t, err)
+	require.Len(t, logs, 1)
+	words, err := os.ReadFile(logs[0])
+	require.NoError(t, err)
+	require.Contains(t, string(words), "NVRTC_ERROR_COMPILATION")
+	require.Contains(t, string(words), "error:")
+}
+
 // budgets are the most registers of a thread. 64 leave an SM half of its threads; a block of folds is launched with 512 threads, which
 // may have 128 each.
 var budgets = map[cuda.Template]int{cuda.Pointwise: 64, cuda.Transpose: 64, cuda.Column: 64, cuda.Looped: 96, cuda.Persistent: 96}
@@ -181,9 +207,9 @@ func budget(t *testing.T, all []compiled, registers func(t cuda.Template) int) {
 	}
 }
 
-// TestRandomKernelsCompile compiles random kernels, for one architecture each.
+// TestRandomKernelsCompile compiles random kernels, and those of random graphs, for one architecture each.
 func TestRandomKernelsCompile(t *testing.T) {
-	var all []bindable
+	all := drawn(t, 150)
 	for i := range 60 {
 		d := &drawer{Rand: rand.New(rand.NewPCG(*seed, uint64(i)))}
 		k := d.kernel()

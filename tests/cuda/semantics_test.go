@@ -107,12 +107,12 @@ func TestRandomKernels(t *testing.T) {
 	check(t, all, e.run(t))
 }
 
-// TestTestsKernelsRun runs the kernels of all graphs that the tests have, in shapes of all kinds.
+// TestTestsKernelsRun runs the kernels of all graphs that the tests have, and of random ones, in shapes of all kinds.
 func TestTestsKernelsRun(t *testing.T) {
 	templates, seen := map[string]int{}, map[string]bool{}
 	e := newEmulator()
 	var all []*tried
-	for i, b := range collect(t) {
+	for i, b := range append(collect(t), drawn(t, 150)...) {
 		inexact, steady := taint(b.k)
 		if seen[b.k.String()] || !steady {
 			continue
