@@ -10,23 +10,31 @@ import (
 	"math"
 
 	"github.com/mycelya/mycelya/codegen/cuda"
+	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Instances are those of a step of a valid program, with a call's parameters.
-func Instances(p *proto.Program, op *proto.KernelOp, params []uint64) []cuda.Instance {
+// Instances are those of a step of a valid program, whose kernel is k, with a call's parameters. An error says that the kernel must not run on
+// them. That operands lie within their buffers is for who has those to see.
+func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []uint64) ([]cuda.Instance, error) {
 	out := make([]cuda.Instance, 0, len(op.GetInstances()))
-	for _, at := range op.GetInstances() {
+	for i, at := range op.GetInstances() {
 		in := cuda.Instance{Sizes: dims(at.Sizes, params)}
+		var sizes [][]int64
 		for _, t := range at.Tensors {
-			in.Operands = append(in.Operands, operand(p.Tensors[t/2], params))
+			w := p.Tensors[t/2]
+			sizes = append(sizes, dims(w.Sizes, params))
+			in.Operands = append(in.Operands, operand(w, sizes[len(sizes)-1], params))
 		}
 		for _, a := range at.Numbers {
 			in.Numbers = append(in.Numbers, number(a, params))
 		}
+		if err := fits(k, &in, sizes); err != nil {
+			return nil, fmt.Errorf("instance %d: %w", i, err)
+		}
 		out = append(out, in)
 	}
-	return out
+	return out, nil
 }
 
 func dim(d *proto.Dim, params []uint64) int64 {
@@ -44,10 +52,9 @@ func dims(list []*proto.Dim, params []uint64) []int64 {
 	return out
 }
 
-func operand(t *proto.Tensor, params []uint64) cuda.Operand {
+func operand(t *proto.Tensor, sizes []int64, params []uint64) cuda.Operand {
 	o := cuda.Operand{Strides: dims(t.Strides, params), Address: uint64(dim(t.Offset, params)) * uint64(proto.DTypeSize(t.Dtype))}
 	if t.Contiguous {
-		sizes := dims(t.Sizes, params)
 		o.Strides = make([]int64, len(sizes))
 		step := int64(1)
 		for i := len(sizes) - 1; i >= 0; i-- {

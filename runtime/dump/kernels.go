@@ -46,7 +46,12 @@ func source(c *codegen.Compiled, params []uint64) map[string]string {
 			panic("BUG: a program with a kernel that is none: " + err.Error())
 		}
 		name := fmt.Sprintf("kernel_%d.cu", op.Kernel)
-		for _, l := range cuda.Launches(k, bind.Instances(c.Program, op, params), gpu) {
+		instances, err := bind.Instances(k, c.Program, op, params)
+		if err != nil {
+			files[name] += fmt.Sprintf("// step %d isn't launched: %v\n", i, err)
+			continue
+		}
+		for _, l := range cuda.Launches(k, instances, gpu) {
 			text := cuda.Print(k, l.Variant).Text
 			if !seen[text] {
 				seen[text] = true

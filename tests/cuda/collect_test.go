@@ -101,8 +101,9 @@ func launched(t *testing.T, name string, g *ir.Graph, c *codegen.Compiled) (out 
 		}
 		k, err := c.Program.Kernels[op.Kernel].Decode()
 		require.NoError(t, err)
-		b := bindable{graph: name, k: k, instances: bind.Instances(c.Program, op, words)}
-		out = append(out, b)
+		instances, err := bind.Instances(k, c.Program, op, words)
+		require.NoError(t, err, name)
+		out = append(out, bindable{name, k, instances})
 	}
 	return out
 }
