@@ -72,6 +72,7 @@ func TestFits(t *testing.T) {
 		{"frame 0 has sizes", []uint64{1 << 63, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
 		{"frame 0 has sizes", []uint64{1 << 32, 1 << 32, 0, 1 << 32, 1 << 32, 0, 0, 1, 0, 1}},
 		{"frame 0 has sizes", []uint64{1 << 62, 4, 0, 1, 1, 1, 1, 1, 1, 1}},
+		{"it has 68719476737 points", []uint64{1<<36 + 1, 1, 1<<36 + 1, 1<<36 + 1, 1, 0, 0, 1, 1<<36 + 1, 0}},
 		{"operand 0 with sizes", []uint64{2, 1, 2, 2, 1, 1 << 60, 1, 1, 2, 1}},
 		{"operand 0 with sizes", []uint64{2, 1, 2, 2, 1, 1 << 63, 1, 1, 2, 1}},
 		{"operand 0 with sizes", []uint64{4, 3, 12, 4, 3, most / 3, most / 2, 1, 12, 1}},

@@ -36,6 +36,9 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 		}
 		points = n
 	}
+	if points > cuda.MaxPoints {
+		return fmt.Errorf("it has %d points, a launch has %d at most", points, int64(cuda.MaxPoints))
+	}
 	for i, o := range k.Operands {
 		for d, along := range o.Along {
 			want := int64(1)

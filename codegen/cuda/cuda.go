@@ -88,12 +88,19 @@ type Launch struct {
 // maxParameters is what an entry may be given by value: CUDA's limit before 12.1, and before compute capability 7.0 still.
 const maxParameters = 4096
 
+// MaxPoints is the most points of an instance: whatever its shape, its blocks are fewer than the 2^31 that a launch may have.
+const MaxPoints = 1 << 36
+
+// maxTogether is the most points of instances that share a launch, which has a word for each block of them.
+const maxTogether = 1 << 28
+
 // Launches are the starts, in order, that run a kernel on instances. Sizes have to fit: each operand's are those of the dims along which
-// it runs, the frames have as many points, nothing overflows. Instances must not depend on one another.
+// it runs, the frames have as many points, MaxPoints at most, nothing overflows. Instances must not depend on one another.
 func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 	type group struct {
 		variant Variant
 		at      []*placed
+		points  int64
 	}
 	c := analyse(k)
 	var groups []group
@@ -103,12 +110,17 @@ func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 			continue // it has no points
 		}
 		p.index = i
-		j := slices.IndexFunc(groups, func(g group) bool { return g.variant.equal(&p.variant) })
+		points := int64(1)
+		for _, size := range instances[i].Sizes[:k.Frames[0]] {
+			points *= size
+		}
+		j := slices.IndexFunc(groups, func(g group) bool { return g.variant.equal(&p.variant) && g.points+points <= maxTogether })
 		if j < 0 {
 			j = len(groups)
 			groups = append(groups, group{variant: p.variant})
 		}
 		groups[j].at = append(groups[j].at, p)
+		groups[j].points += points
 	}
 	var out []Launch
 	for _, g := range groups {

@@ -126,6 +126,26 @@ func TestInstances(t *testing.T) {
 	require.Equal(t, map[uint64]uint64{0: (5000 + each - 1) / each, 1: (40000 + each - 1) / each}, blocks)
 }
 
+// TestManyPoints: blocks can be counted whatever the shape, offsets that 64 bits hardly hold are not taken for small ones, and instances of many
+// blocks are not put into one table.
+func TestManyPoints(t *testing.T) {
+	k := softmax(t)
+	for bits := range 37 {
+		rows, columns := int64(1)<<bits, int64(MaxPoints)>>bits
+		for _, strides := range [][]int64{{columns, 1}, {1, rows}, {0, 0}, {3 << 40, 1 << 5}} {
+			in := Instance{Sizes: []int64{rows, columns}, Operands: []Operand{{Strides: strides}, {Strides: strides}}}
+			for _, l := range Launches(k, []Instance{in}, h100) {
+				require.Less(t, l.Grid, uint32(1<<31))
+				require.GreaterOrEqual(t, int64(l.Grid)*128, rows, "%v %s", in.Sizes, &l.Variant) // no block has more rows
+			}
+		}
+	}
+	in := at(add(t, 1), 1<<27)
+	require.Len(t, Launches(add(t, 1), []Instance{in, in, in, in, in}, h100), 3)
+	far := Instance{Sizes: []int64{2}, Operands: []Operand{{Strides: []int64{1 << 60}}, {Strides: []int64{1}}}}
+	require.True(t, Launches(add(t, 1), []Instance{far}, h100)[0].Variant.Wide)
+}
+
 // TestAlignment: a vector is as wide as the worst of its operands allows.
 func TestAlignment(t *testing.T) {
 	k := softmax(t)

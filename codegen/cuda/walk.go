@@ -134,7 +134,10 @@ func small(walks []*walk) bool {
 		reach := int64(1)
 		for _, w := range walks {
 			for d, s := range w.strides[i] {
-				reach += (w.sizes[d] + side) * s
+				if s > most { // or the product might not fit 64 bits
+					return false
+				}
+				reach = min(reach+(w.sizes[d]+side)*s, 2*most)
 			}
 		}
 		if reach > most {
