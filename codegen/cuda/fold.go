@@ -228,8 +228,7 @@ func (f *folder) pass(pass int) {
 	f.each("u", u)
 	f.line("const %s j = base + u * (%s)lanes * %d;", f.index, f.index, v)
 	f.line("left[u] = in ? end - j : 0;")
-	f.line("const %s at = left[u] > 0 ? j : 0;", f.index)
-	f.place(1, "at", func(way int) bool { return slices.Contains(reads, way) || slices.Contains(places, way) }, func(way int, offset string) {
+	f.place(1, "j", func(way int) bool { return slices.Contains(reads, way) || slices.Contains(places, way) }, func(way int, offset string) {
 		if slices.Contains(places, way) {
 			f.line("o%d[u] = g%d + %s;", way, way, offset)
 		}

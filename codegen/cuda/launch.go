@@ -64,7 +64,7 @@ func (c *code) place(at *Instance, d Device) *placed {
 	if p.walks[0].points == 0 {
 		return nil
 	}
-	p.variant.Wide = !small(p.walks)
+	p.variant.Wide = !c.small(p.walks)
 	if c.k.Folded > 0 {
 		c.placeFold(p, d)
 	} else {

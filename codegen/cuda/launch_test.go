@@ -142,6 +142,10 @@ func TestManyPoints(t *testing.T) {
 	}
 	in := at(add(t, 1), 1<<27)
 	require.Len(t, Launches(add(t, 1), []Instance{in, in, in, in, in}, h100), 3)
+	for stride, wide := range map[int64]bool{30000: false, 40000: true} { // 2^16 points beyond the end are counted
+		strided := Instance{Sizes: []int64{3}, Operands: []Operand{{Strides: []int64{stride}}, {Strides: []int64{1}}}}
+		require.Equal(t, wide, Launches(add(t, 1), []Instance{strided}, h100)[0].Variant.Wide)
+	}
 	far := Instance{Sizes: []int64{2}, Operands: []Operand{{Strides: []int64{1 << 60}}, {Strides: []int64{1}}}}
 	require.True(t, Launches(add(t, 1), []Instance{far}, h100)[0].Variant.Wide)
 }

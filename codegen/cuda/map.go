@@ -41,11 +41,10 @@ func (p *printer) pointwise() {
 	p.each("u", u)
 	p.line("const %s p = first + u * (%s)blockDim.x * %d;", p.index, p.index, v)
 	p.line("left[u] = (%s)a.n - p;", p.index)
-	p.line("const %s at = left[u] > 0 ? p : 0;", p.index)
 	for w := range p.v.Walks {
 		shape := &p.v.Walks[w]
 		p.line("{")
-		p.place(w, "at", func(int) bool { return true }, func(i int, offset string) {
+		p.place(w, "p", func(int) bool { return true }, func(i int, offset string) {
 			if i >= len(p.k.Operands) || p.writes(i) {
 				p.line("o%d[u] = %s;", i, offset)
 			}

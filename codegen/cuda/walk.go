@@ -121,10 +121,10 @@ func (c *code) walks(at *Instance) []*walk {
 	return out
 }
 
-// small says whether 32 bits hold all points and offsets of a way. The last block counts on beyond the end, by less than 2^16 points or,
-// where it has a square, by one less than its side along each dim.
-func small(walks []*walk) bool {
-	const most, side = 1<<31 - 1<<16, 64
+// small says whether 32 bits hold all points and offsets of a way, those too at which nothing lies: the last block counts on beyond the end,
+// by less than 2^16 points or, where it has a square, by less than its side along each dim. Rows of a fold end where they end.
+func (c *code) small(walks []*walk) bool {
+	const most, beyond, side = 1<<31 - 1<<16, 1 << 16, 64
 	for _, w := range walks {
 		if w.points > most {
 			return false
@@ -132,16 +132,22 @@ func small(walks []*walk) bool {
 	}
 	for i := range walks[0].strides {
 		reach := int64(1)
-		for _, w := range walks {
+		for j, w := range walks {
 			for d, s := range w.strides[i] {
+				last := w.sizes[d] - 1
+				if c.k.Folded == 0 || j > 0 {
+					last += side
+					if d == 0 {
+						last += beyond / (w.points / w.sizes[0])
+					}
+				}
 				if s > most { // or the product might not fit 64 bits
 					return false
 				}
-				reach = min(reach+(w.sizes[d]+side)*s, 2*most)
+				if reach += last * s; reach > most {
+					return false
+				}
 			}
-		}
-		if reach > most {
-			return false
 		}
 	}
 	return true
