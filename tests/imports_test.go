@@ -38,6 +38,7 @@ var matrix = map[string][]string{
 	"codegen/kernel":                {},
 	"codegen/cuda":                  {"codegen/kernel"},
 	"codegen/cpu":                   {"codegen/kernel"},
+	"codegen/bind":                  {"codegen/cuda", "codegen/kernel", "proto"},
 	"proto":                         {"proto/...", "codegen/kernel"},
 	"runtime":                       {"ir", "passes", "codegen/...", "proto/...", "runtime/..."},
 	"runtime/dump":                  {"ir", "passes/...", "codegen/...", "proto/..."},

@@ -103,6 +103,35 @@ group 1: map
 	require.Empty(t, kernels(g))
 }
 
+// TestSource: a kernel that two steps launch is one file, with its text once.
+func TestSource(t *testing.T) {
+	g, err := ir.Parse(`graph a.py:9 read {
+  dims n=3000@0
+  %0: f32[n] = input 0
+  fuse map {
+    %1: f32[n] = exp %0
+    %2: f32[n] = relu %1
+  }
+  %3: f32[n] = aten.cumsum %2 0 none
+  fuse map {
+    %4: f32[n] = exp %3
+    %5: f32[n] = relu %4
+  }
+  output %5 -> s2
+}
+`)
+	require.NoError(t, err)
+	c, err := codegen.Compile(g, codegen.Options{Kernels: true})
+	require.NoError(t, err)
+	params, err := c.FirstSeen(g)
+	require.NoError(t, err)
+	files := source(c, params)
+	require.Len(t, files, 1)
+	text := files["kernel_0.cu"]
+	require.Equal(t, 1, strings.Count(text, "struct Args {"))
+	require.Equal(t, 2, strings.Count(text, " launches pointwise: "), text)
+}
+
 func TestNumbers(t *testing.T) {
 	g, err := ir.Parse(`graph a.py:9 read {
   %0: f64[] = param 0 # a.py:1

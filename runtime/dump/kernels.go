@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/codegen/bind"
+	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
 )
@@ -27,6 +29,38 @@ func code(c *codegen.Compiled) string {
 		fmt.Fprintf(&b, "\n# kernel %d\n%s", i, k)
 	}
 	return b.String()
+}
+
+// source is what an H100, which has 132 multiprocessors, would be given of a program's kernels in the sizes first seen, by file: each text
+// once, with its launches.
+func source(c *codegen.Compiled, params []uint64) map[string]string {
+	gpu := cuda.Device{SMs: 132}
+	files, seen := map[string]string{}, map[string]bool{}
+	for i, s := range c.Program.Steps {
+		op := s.GetKernel()
+		if op == nil {
+			continue
+		}
+		k, err := c.Program.Kernels[op.Kernel].Decode()
+		if err != nil {
+			panic("BUG: a program with a kernel that is none: " + err.Error())
+		}
+		name := fmt.Sprintf("kernel_%d.cu", op.Kernel)
+		instances, err := bind.Instances(k, c.Program, op, params)
+		if err != nil {
+			files[name] += fmt.Sprintf("// step %d isn't launched: %v\n", i, err)
+			continue
+		}
+		for _, l := range cuda.Launches(k, instances, gpu) {
+			text := cuda.Print(k, l.Variant).Text
+			if !seen[text] {
+				seen[text] = true
+				files[name] += text
+			}
+			files[name] += fmt.Sprintf("// step %d launches %s: %d blocks of %d x %d threads\n", i, l.Entry, l.Grid, l.Block[0], l.Block[1])
+		}
+	}
+	return files
 }
 
 // kernels lists the groups of a graph: which kernels compute each, what goes in and out, and how many of its values are never

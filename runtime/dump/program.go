@@ -42,10 +42,11 @@ type Program struct {
 	rules  strings.Builder
 	apart  strings.Builder // what is not computed together, and why
 	plan   string
-	groups string // that kernels compute
-	data   string // numbers
-	ok     bool   // there is a plan
-	err    string // why not
+	groups string            // that kernels compute
+	source map[string]string // of them, for a GPU, by file
+	data   string            // numbers
+	ok     bool              // there is a plan
+	err    string            // why not
 }
 
 // stage is a graph as it is shown.
@@ -191,11 +192,15 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 	e.Nodes, e.Steps, e.Buffers, e.Params = len(g.Nodes), len(c.Program.Steps), int(c.Program.Buffers), int(c.Program.Params)
 	e.Inputs, e.Outputs = len(c.Inputs), len(c.Outputs)
 	p.plan, p.ok = c.Text(), true
-	if params, err := c.FirstSeen(g); err == nil {
+	params, err := c.FirstSeen(g)
+	if err == nil {
 		p.plan += c.MemoryText(params)
 	}
 	if p.shown {
 		p.groups = kernels(g) + code(c)
+		if err == nil && p.dir != "" {
+			p.source = source(c, params)
+		}
 		if p.d.spec.Data {
 			p.data = numbers(g, p.of.Params)
 		}
@@ -270,6 +275,9 @@ func (p *Program) folder() {
 		if text != "" {
 			p.file(name, text)
 		}
+	}
+	for name, text := range p.source {
+		p.file(name, text)
 	}
 	if p.repro.Out == "" {
 		p.repro.Out = p.repro.Capture

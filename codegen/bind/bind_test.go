@@ -1,0 +1,105 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package bind_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/codegen/bind"
+	"github.com/mycelya/mycelya/codegen/cuda"
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/proto"
+)
+
+// TestInstances: sizes, strides, offsets and numbers of all kinds, from constants and from words of a call.
+func TestInstances(t *testing.T) {
+	constant := func(v uint64) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Const{Const: v}} }
+	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
+	scalar := func(dtype, i uint32) *proto.Arg {
+		return &proto.Arg{Kind: &proto.Arg_Scalar_{Scalar: &proto.Arg_Scalar{Dtype: dtype, Param: i}}}
+	}
+	given := func(kind, i uint32) *proto.Arg {
+		return &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: kind, Param: i}}}
+	}
+	p := &proto.Program{Tensors: []*proto.Tensor{
+		{Dtype: 7, Sizes: []*proto.Dim{param(0), constant(3), param(1)}, Contiguous: true},
+		{Dtype: 13, Sizes: []*proto.Dim{param(0), param(1)}, Strides: []*proto.Dim{constant(1), param(0)}, Offset: param(1)},
+	}}
+	params := []uint64{5, 7, math.Float64bits(1.5), math.MaxUint64, 0xc000, 0xbf80, 0xfffe, 0x8001}
+	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), constant(3), param(1)}, Tensors: []uint32{0, 3}, Numbers: []*proto.Arg{
+		{Kind: &proto.Arg_Int{Int: -3}}, {Kind: &proto.Arg_Float{Float: 0.25}}, {Kind: &proto.Arg_Bool{Bool: true}},
+		given(proto.NumberF64, 2), given(proto.NumberI64, 3), scalar(6, 4), scalar(13, 5), scalar(3, 6), scalar(18, 6), scalar(2, 6), scalar(19, 7), scalar(6, 7), scalar(8, 2),
+	}}}}
+	whole := func(v int64) cuda.Number { return cuda.Number{Integral: true, Whole: v} }
+	real := func(v float64) cuda.Number { return cuda.Number{Real: v} }
+	k := &kernel.Kernel{Frames: []int{3}, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1, 2}}, {DType: 13, Along: []int8{0, 2}}}}
+	got, err := bind.Instances(k, p, op, params)
+	require.NoError(t, err)
+	require.Equal(t, []cuda.Instance{{
+		Sizes:    []int64{5, 3, 7},
+		Operands: []cuda.Operand{{Strides: []int64{21, 7, 1}}, {Address: 14, Strides: []int64{1, 5}}},
+		Numbers: []cuda.Number{whole(-3), real(0.25), whole(1), real(1.5), whole(-1), real(-2), real(-1), whole(-2), whole(0xfffe), whole(-2), whole(0x8001),
+			real(-0x1p-24), real(1.5)},
+	}}, got)
+}
+
+// TestFits: sizes of a call that a kernel must not run on are refused, whatever they overflow.
+func TestFits(t *testing.T) {
+	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
+	// Parameters: sizes of two frames, i0 i1 and j0, sizes and strides of an operand along each.
+	p := &proto.Program{Tensors: []*proto.Tensor{
+		{Dtype: 8, Sizes: []*proto.Dim{param(3), param(4)}, Strides: []*proto.Dim{param(5), param(6)}},
+		{Dtype: 8, Sizes: []*proto.Dim{param(7), param(8)}, Strides: []*proto.Dim{param(9), param(9)}},
+	}}
+	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), param(1), param(2)}, Tensors: []uint32{0, 2}}}}
+	k := &kernel.Kernel{Frames: []int{2, 1}, Operands: []kernel.Operand{{DType: 8, Along: []int8{0, 1}}, {DType: 8, Frame: 1, Along: []int8{-1, 0}}}}
+	const most = 1<<63 - 1
+	for _, c := range []struct {
+		why    string
+		params []uint64
+	}{
+		{"", []uint64{4, 3, 12, 4, 3, 3, 1, 1, 12, 1}},
+		{"", []uint64{4, 0, 0, 4, 0, 3, 1, 1, 0, 1}},
+		{"", []uint64{1, 1, 1, 1, 1, most, most, 1, 1, most}},
+		{"", []uint64{2, 1, 2, 2, 1, 1<<60 - 2, 1, 1, 2, 1}},
+		{"frame 1 has 11 points, frame 0 has 12", []uint64{4, 3, 11, 4, 3, 3, 1, 1, 11, 1}},
+		{"dim 1 of operand 0 has size 4, its frame has 3", []uint64{4, 3, 12, 4, 4, 3, 1, 1, 12, 1}},
+		{"dim 0 of operand 1 has size 2, its frame has 1", []uint64{4, 3, 12, 4, 3, 3, 1, 2, 12, 1}},
+		{"frame 0 has sizes", []uint64{1 << 63, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		{"frame 0 has sizes", []uint64{1 << 32, 1 << 32, 0, 1 << 32, 1 << 32, 0, 0, 1, 0, 1}},
+		{"frame 0 has sizes", []uint64{1 << 62, 4, 0, 1, 1, 1, 1, 1, 1, 1}},
+		{"it has 68719476737 points", []uint64{1<<36 + 1, 1, 1<<36 + 1, 1<<36 + 1, 1, 0, 0, 1, 1<<36 + 1, 0}},
+		{"operand 0 with sizes", []uint64{2, 1, 2, 2, 1, 1 << 60, 1, 1, 2, 1}},
+		{"operand 0 with sizes", []uint64{2, 1, 2, 2, 1, 1 << 63, 1, 1, 2, 1}},
+		{"operand 0 with sizes", []uint64{4, 3, 12, 4, 3, most / 3, most / 2, 1, 12, 1}},
+	} {
+		_, err := bind.Instances(k, p, op, c.params)
+		if c.why == "" {
+			require.NoError(t, err, "%v", c.params)
+		} else {
+			require.ErrorContains(t, err, c.why, "%v", c.params)
+		}
+	}
+}
+
+// TestFitsFolds: a sum of nothing is 0, a maximum of nothing is none, unless nobody wants it.
+func TestFitsFolds(t *testing.T) {
+	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
+	p := &proto.Program{Tensors: []*proto.Tensor{{Dtype: 7, Sizes: []*proto.Dim{param(0), param(1)}, Contiguous: true}}}
+	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), param(1)}, Tensors: []uint32{0}}}}
+	fold := func(op kernel.Op) *kernel.Kernel {
+		return &kernel.Kernel{Frames: []int{2}, Folded: 1, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1}}}, Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: op, Class: kernel.F32}}}
+	}
+	for _, c := range []struct {
+		op            kernel.Op
+		rows, columns uint64
+		fits          bool
+	}{{kernel.Sum, 3, 0, true}, {kernel.Max, 3, 1, true}, {kernel.Max, 3, 0, false}, {kernel.Min, 3, 0, false}, {kernel.Max, 0, 0, true}} {
+		_, err := bind.Instances(fold(c.op), p, op, []uint64{c.rows, c.columns})
+		require.Equal(t, c.fits, err == nil, "%v: %v", c, err)
+	}
+}

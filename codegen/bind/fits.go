@@ -1,0 +1,104 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package bind
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+
+	"github.com/mycelya/mycelya/codegen/cuda"
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/proto"
+)
+
+// times is a product of numbers that are not negative; false: it has more than 63 bits.
+func times(a, b int64) (int64, bool) {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	return int64(low), high == 0 && low <= math.MaxInt64
+}
+
+// fits says why a kernel must not run on an instance: its sizes are those of a call, which nobody has checked. The rules are those of
+// csrc/exec/Kernel.cpp.
+func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
+	frames := make([][]int64, len(k.Frames))
+	rest := in.Sizes
+	points := int64(0)
+	for f, rank := range k.Frames {
+		frames[f], rest = rest[:rank], rest[rank:]
+		n, ok := count(frames[f])
+		if !ok {
+			return fmt.Errorf("frame %d has sizes %v", f, frames[f])
+		}
+		if f > 0 && n != points {
+			return fmt.Errorf("frame %d has %d points, frame 0 has %d", f, n, points)
+		}
+		points = n
+	}
+	if points > cuda.MaxPoints {
+		return fmt.Errorf("it has %d points, a launch has %d at most", points, int64(cuda.MaxPoints))
+	}
+	for i, o := range k.Operands {
+		for d, along := range o.Along {
+			want := int64(1)
+			if along >= 0 {
+				want = frames[o.Frame][along]
+			}
+			if tensors[i][d] != want {
+				return fmt.Errorf("dim %d of operand %d has size %d, its frame has %d", d, i, tensors[i][d], want)
+			}
+		}
+		if !bounded(o, &in.Operands[i], tensors[i]) {
+			return fmt.Errorf("operand %d with sizes %v and strides %v is too large", i, tensors[i], in.Operands[i].Strides)
+		}
+	}
+	if kept, _ := count(frames[0][:k.Frames[0]-k.Folded]); points == 0 && kept != 0 {
+		for _, n := range k.Code {
+			if n.Op == kernel.Max || n.Op == kernel.Min {
+				return fmt.Errorf("a maximum or minimum of no elements has no value")
+			}
+		}
+	}
+	return nil
+}
+
+// count is the number of points of sizes; false: one is negative, or they are too many even without those that are 0.
+func count(sizes []int64) (int64, bool) {
+	n, empty := int64(1), false
+	for _, s := range sizes {
+		ok := s >= 0
+		switch {
+		case s == 0:
+			empty = true
+		case ok:
+			n, ok = times(n, s)
+		}
+		if !ok {
+			return 0, false
+		}
+	}
+	if empty {
+		return 0, true
+	}
+	return n, true
+}
+
+// bounded says whether bytes of an operand can be counted.
+func bounded(o kernel.Operand, at *cuda.Operand, sizes []int64) bool {
+	reach := int64(1)
+	for d, s := range at.Strides {
+		if s < 0 {
+			return false
+		}
+		if sizes[d] > 1 {
+			far, ok := times(sizes[d]-1, s)
+			if !ok || far > math.MaxInt64-reach {
+				return false
+			}
+			reach += far
+		}
+	}
+	_, ok := times(reach, int64(proto.DTypeSize(uint32(o.DType))))
+	return ok
+}

@@ -1,0 +1,246 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda
+
+import (
+	"github.com/mycelya/mycelya/codegen/kernel"
+)
+
+// level is how many values a register has.
+type level uint8
+
+const (
+	uniform level = iota // one
+	perRow               // one for all points that are folded together
+	perPoint
+)
+
+// code is a kernel and what follows from it alone.
+type code struct {
+	k      *kernel.Kernel
+	level  []level // by instruction
+	stage  []int   // how many folds in a row it depends on
+	needed []bool  // a store depends on it
+	passes int     // over the points
+	index  []int   // dims of frame 0 whose index the code takes; they are walked like operands of stride 1, after the operands
+}
+
+func isFold(op kernel.Op) bool { return op == kernel.Sum || op == kernel.Max || op == kernel.Min }
+
+// registers are those that an instruction uses.
+func registers(n *kernel.Instr) []uint64 {
+	switch {
+	case n.Op == kernel.Store:
+		return []uint64{n.B}
+	case n.Op <= kernel.Index:
+		return nil
+	case n.Op == kernel.Where:
+		return []uint64{n.A, n.B, n.C}
+	case n.Op >= kernel.Add:
+		return []uint64{n.A, n.B}
+	}
+	return []uint64{n.A}
+}
+
+func analyse(k *kernel.Kernel) *code {
+	n := len(k.Code)
+	c := &code{k: k, level: make([]level, n), stage: make([]int, n), needed: make([]bool, n)}
+	for i := n - 1; i >= 0; i-- {
+		if k.Code[i].Op == kernel.Store {
+			c.needed[i] = true
+		}
+		for _, r := range registers(&k.Code[i]) {
+			c.needed[r] = c.needed[r] || c.needed[i]
+		}
+	}
+	for i := range k.Code {
+		in := &k.Code[i]
+		for _, r := range registers(in) {
+			c.level[i], c.stage[i] = max(c.level[i], c.level[r]), max(c.stage[i], c.stage[r])
+		}
+		switch {
+		case in.Op == kernel.Load:
+			c.level[i] = c.along(k.Operands[in.A])
+		case in.Op == kernel.Index:
+			c.level[i] = perPoint
+			if k.Folded > 0 && int(in.A) < k.Frames[0]-k.Folded {
+				c.level[i] = perRow
+			}
+			if c.needed[i] {
+				c.index = append(c.index, int(in.A))
+			}
+		case isFold(in.Op):
+			c.level[i], c.stage[i] = perRow, c.stage[i]+1
+		case in.Op == kernel.Store:
+			if o := k.Operands[in.A]; k.Folded == 0 || c.along(o) == perPoint {
+				c.level[i] = perPoint
+			} else {
+				c.level[i] = perRow
+			}
+		}
+		switch {
+		case !c.needed[i]:
+		case in.Op == kernel.Store && c.level[i] == perPoint:
+			c.passes = max(c.passes, c.stage[i]+1)
+		case isFold(in.Op):
+			c.passes = max(c.passes, c.stage[i])
+		}
+	}
+	return c
+}
+
+// along says along what an operand runs.
+func (c *code) along(o kernel.Operand) level {
+	l := uniform
+	for _, d := range o.Along {
+		switch {
+		case d < 0:
+		case int(d) >= c.k.Frames[o.Frame]-c.k.Folded || c.k.Folded == 0:
+			return perPoint
+		default:
+			l = perRow
+		}
+	}
+	return l
+}
+
+// ways are the operands, and after them the indices, as what is walked.
+func (c *code) ways() int { return len(c.k.Operands) + len(c.index) }
+
+// way is the one of a LOAD, STORE or INDEX.
+func (c *code) way(i int) int {
+	in := &c.k.Code[i]
+	if in.Op != kernel.Index {
+		return int(in.A)
+	}
+	at := len(c.k.Operands)
+	for j := range c.k.Code[:i] {
+		if c.k.Code[j].Op == kernel.Index && c.needed[j] {
+			at++
+		}
+	}
+	return at
+}
+
+// used says which ways the code takes at each point.
+func (c *code) used() []bool {
+	used := make([]bool, c.ways())
+	for i := range c.k.Code {
+		switch c.k.Code[i].Op {
+		case kernel.Load, kernel.Store, kernel.Index:
+			if c.needed[i] && c.level[i] == perPoint {
+				used[c.way(i)] = true
+			}
+		}
+	}
+	return used
+}
+
+// roots says whether pass p has to make the operand of instruction i: of folds whose operand is known then, and in the last pass of stores.
+func (c *code) roots(i, p int) bool {
+	in := &c.k.Code[i]
+	switch {
+	case !c.needed[i]:
+		return false
+	case isFold(in.Op):
+		return c.stage[i] == p+1
+	}
+	return in.Op == kernel.Store && c.level[i] == perPoint && p+1 == c.passes
+}
+
+// cost is what an instruction takes, in additions; a function is some dozens.
+func cost(op kernel.Op) int {
+	switch {
+	case op <= kernel.Index:
+		return 0
+	case op >= kernel.Exp && op <= kernel.Sigmoid, op >= kernel.Erf && op <= kernel.Expm1, op == kernel.Pow, op >= kernel.Atan2 && op <= kernel.Remainder:
+		return 24
+	case op == kernel.Sqrt, op == kernel.Rsqrt, op == kernel.Reciprocal, op == kernel.Div:
+		return 8
+	}
+	return 1
+}
+
+// weight is how much code a point takes.
+func (c *code) weight() int {
+	w := 1
+	for i := range c.k.Code {
+		if c.needed[i] && c.level[i] == perPoint {
+			w += 1 + cost(c.k.Code[i].Op)
+		}
+	}
+	return w
+}
+
+// cheap is what is made anew in a later pass rather than kept in registers.
+const cheap = 3
+
+// schedule says by pass which values of points it makes, and which of them a later pass finds. With keep false none is kept.
+func (c *code) schedule(keep bool) (makes [][]bool, kept []bool) {
+	n := len(c.k.Code)
+	made := make([]bool, n)
+	kept = make([]bool, n)
+	var again func(i uint64) int
+	again = func(i uint64) int {
+		in := &c.k.Code[i]
+		if c.level[i] != perPoint {
+			return 0
+		}
+		w := cost(in.Op)
+		if in.Op == kernel.Load {
+			w = cheap + 1
+		}
+		for _, r := range registers(in) {
+			if w <= cheap {
+				w += again(r)
+			}
+		}
+		return w
+	}
+	for p := range c.passes {
+		now := make([]bool, n)
+		var need func(i uint64)
+		need = func(i uint64) {
+			if c.level[i] != perPoint || now[i] {
+				return
+			}
+			if keep && made[i] && again(i) > cheap {
+				kept[i] = true
+				return
+			}
+			now[i] = true
+			for _, r := range registers(&c.k.Code[i]) {
+				need(r)
+			}
+		}
+		for i := range c.k.Code {
+			if c.roots(i, p) {
+				need(registers(&c.k.Code[i])[0])
+			}
+		}
+		for i := range now {
+			made[i] = made[i] || now[i]
+		}
+		makes = append(makes, now)
+	}
+	return makes, kept
+}
+
+// keptWords is how many 32-bit registers the values take that a pass keeps for a later one, per point.
+func (c *code) keptWords() int {
+	_, kept := c.schedule(true)
+	words := 0
+	for i, is := range kept {
+		if !is {
+			continue
+		}
+		switch c.k.Code[i].Class {
+		case kernel.F64, kernel.I64:
+			words += 2
+		default:
+			words++
+		}
+	}
+	return words
+}

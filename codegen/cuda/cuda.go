@@ -1,0 +1,145 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package cuda prints kernels as CUDA C++ that includes nothing, and says how to launch them. What is printed depends on a kernel
+// and a Variant only, never on sizes, strides, addresses or a device; those are words of a launch. It compiles and runs nothing.
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+)
+
+// Options are what NVRTC is given beside the architecture; they are part of what a text means. Products and sums must not become one
+// rounding: each op of the form is rounded by itself, as ATen's kernels, of one op each, do. The others are NVRTC's defaults.
+var Options = [...]string{"--std=c++17", "--diag-suppress=177", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"}
+
+// Device is what a launch has to know of a GPU.
+type Device struct {
+	SMs int // streaming multiprocessors
+}
+
+// Instance is where a kernel runs once: sizes of all frames one after the other, and what its operands and numbers are.
+type Instance struct {
+	Sizes    []int64
+	Operands []Operand
+	Numbers  []Number
+}
+
+// Operand is a tensor: the address of its first element, and its strides in elements.
+type Operand struct {
+	Address uint64
+	Strides []int64
+}
+
+// Number is a Python number, or the element of a tensor without dims.
+type Number struct {
+	Integral bool
+	Real     float64
+	Whole    int64
+}
+
+// bits are those of a number as a register of a class.
+func (n Number) bits(c kernel.Class) uint64 {
+	switch {
+	case c == kernel.F32 && n.Integral:
+		return uint64(math.Float32bits(float32(n.Whole)))
+	case c == kernel.F32:
+		return uint64(math.Float32bits(float32(n.Real)))
+	case c == kernel.F64 && n.Integral:
+		return math.Float64bits(float64(n.Whole))
+	case c == kernel.F64:
+		return math.Float64bits(n.Real)
+	case c == kernel.B8 && (n.Integral && n.Whole != 0 || !n.Integral && n.Real != 0):
+		return 1
+	case c == kernel.B8:
+		return 0
+	case n.Integral:
+		return uint64(n.Whole)
+	case n.Real >= -0x1p63 && n.Real < 0x1p63:
+		return uint64(int64(n.Real))
+	}
+	return 1 << 63 // what doesn't fit, as csrc/exec has it
+}
+
+// Launch is one start of an entry of a variant's text.
+type Launch struct {
+	Variant Variant
+	Entry   string
+	Grid    uint32    // blocks
+	Block   [2]uint32 // threads
+	// Args are the words of struct Args, by instance. Without Variant.Table there is one, the entry's only parameter, by value; else they lie in
+	// memory one after the other, and the entry is given their address and that of Chunks, a word per block.
+	Args   [][]uint64
+	Chunks []uint64
+	// Instances are those of the structs, and Pointers the operands whose addresses are the first words of each, in order: who knows only where
+	// in a buffer an operand begins when it plans adds the buffer's address there. That must be a multiple of 16, or the plan is wrong.
+	Instances []int
+	Pointers  []int
+	// Scratch is how many bytes of memory the launches of a variant share, beside operands; 0: none. Its address has to be added to the word
+	// ScratchWord of each struct.
+	Scratch     int64
+	ScratchWord int
+}
+
+// maxParameters is what an entry may be given by value: CUDA's limit before 12.1, and before compute capability 7.0 still.
+const maxParameters = 4096
+
+// MaxPoints is the most points of an instance: whatever its shape, its blocks are fewer than the 2^31 that a launch may have.
+const MaxPoints = 1 << 36
+
+// maxTogether is the most points of instances that share a launch, which has a word for each block of them.
+const maxTogether = 1 << 28
+
+// Launches are the starts, in order, that run a kernel on instances. Sizes have to fit: each operand's are those of the dims along which
+// it runs, the frames have as many points, MaxPoints at most, nothing overflows. Instances must not depend on one another.
+func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
+	type group struct {
+		variant Variant
+		at      []*placed
+		points  int64
+	}
+	c := analyse(k)
+	var groups []group
+	for i := range instances {
+		p := c.place(&instances[i], d)
+		if p == nil {
+			continue // it has no points
+		}
+		p.index = i
+		points := int64(1)
+		for _, size := range instances[i].Sizes[:k.Frames[0]] {
+			points *= size
+		}
+		j := slices.IndexFunc(groups, func(g group) bool { return g.variant.equal(&p.variant) && g.points+points <= maxTogether })
+		if j < 0 {
+			j = len(groups)
+			groups = append(groups, group{variant: p.variant})
+		}
+		groups[j].at = append(groups[j].at, p)
+		groups[j].points += points
+	}
+	var out []Launch
+	for _, g := range groups {
+		out = append(out, c.launch(g.variant, g.at, d)...)
+	}
+	return out
+}
+
+// sizeOf is how many bytes an element of a dtype (MYC_*) takes.
+func sizeOf(dtype uint8) int64 {
+	switch dtype {
+	case 1, 2, 12:
+		return 1
+	case 3, 6, 13, 18:
+		return 2
+	case 4, 7, 19:
+		return 4
+	case 5, 8:
+		return 8
+	}
+	panic(fmt.Sprintf("BUG: no kernel has an operand of dtype %d", dtype))
+}

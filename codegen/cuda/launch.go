@@ -1,0 +1,426 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda
+
+import (
+	"slices"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+)
+
+const (
+	// mapThreads is the most threads of a map's block: eight warps, of which an SM takes eight blocks of 32 registers or four of 64.
+	mapThreads = 256
+	// foldThreads is the most threads of a fold's block: sixteen warps, each of which may have 128 registers. 1,024 could have 64 only.
+	foldThreads = 512
+	// inFlight is how many bytes a thread asks for before it waits. An SM of an H100 has to have about 3.35 TB/s * 600 ns / 132 = 15 KiB
+	// under way; half of its 2,048 threads have 64.
+	inFlight = 64
+	// mostInFlight keeps what has been asked for in 32 registers.
+	mostInFlight = 128
+	// mostElements is how many elements of a way a thread has at once. On B200 and GB300 four reach a third to two thirds of the bandwidth,
+	// sixteen all of it (pytorch/pytorch#193774).
+	mostElements = 16
+	// mostRegisters is how many of a thread's, of which there should be 64, are for elements that it has asked for and for where they are.
+	mostRegisters = 40
+	// mostCode keeps what is unrolled within the instruction cache, 128 KiB, and compiles fast.
+	mostCode = 2048
+	// columns is a warp: the rows that a block of Column has.
+	columns = 32
+	// wavesOfFolds is how many blocks of a fold an SM should have, of 512 threads each: two have inFlight.
+	wavesOfFolds = 2
+	// mostParts of a row are put together by one block.
+	mostParts = 512
+	// sharedBytes is what a block may have without asking, on every architecture.
+	sharedBytes = 48 << 10
+)
+
+// placed is an instance with its variant.
+type placed struct {
+	variant Variant
+	index   int // of the instance
+	at      *Instance
+	walks   []*walk
+	lanes   int   // threads of a row
+	parts   int64 // of a row, each a block's
+	part    int64 // points of one
+	scratch int64 // where its part of the launch's scratch begins
+}
+
+func powerOfTwo(n int64) int64 {
+	p := int64(1)
+	for p < n {
+		p *= 2
+	}
+	return p
+}
+
+func ceil(a, b int64) int64 { return (a + b - 1) / b }
+
+// place chooses the variant of an instance; nil: it has no points.
+func (c *code) place(at *Instance, d Device) *placed {
+	p := &placed{at: at, walks: c.walks(at), lanes: 1, parts: 1}
+	if p.walks[0].points == 0 {
+		return nil
+	}
+	p.variant.Wide = !c.small(p.walks)
+	if c.k.Folded > 0 {
+		c.placeFold(p, d)
+	} else {
+		c.placeMap(p)
+	}
+	return p
+}
+
+func (c *code) placeMap(p *placed) {
+	v := &p.variant
+	used := c.used()
+	v.Template = Pointwise
+	if len(p.walks) == 1 && c.cross(p.walks[0], used) {
+		v.Template, v.Vector = Transpose, 1
+		v.Walks = []Pattern{pattern(p.walks[0], used)}
+		return
+	}
+	for f, w := range p.walks {
+		here := slices.Clone(used)
+		for i, o := range c.k.Operands {
+			here[i] = here[i] && o.Frame == f
+		}
+		for i := range c.index {
+			here[len(c.k.Operands)+i] = f == 0
+		}
+		v.Walks = append(v.Walks, pattern(w, here))
+	}
+	v.Vector = c.vector(p, p.walks, v.Walks)
+}
+
+// cross says whether a map is one of transposed operands, and puts the dim along which those run last but one.
+func (c *code) cross(w *walk, used []bool) bool {
+	r := w.rank()
+	if r < 2 || w.sizes[r-1] < 8 {
+		return false
+	}
+	best, most := -1, int64(0)
+	for d := range r - 1 {
+		bytes := int64(0)
+		for i := range c.k.Operands {
+			if used[i] && w.strides[i][d] == 1 && w.strides[i][r-1] > 1 {
+				bytes += sizeOf(c.k.Operands[i].DType)
+			}
+		}
+		if w.sizes[d] >= 8 && bytes > most {
+			best, most = d, bytes
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	turned := &walk{points: w.points, sizes: append(append(slices.Clone(w.sizes[:best]), w.sizes[best+1:r-1]...), w.sizes[best], w.sizes[r-1])}
+	for _, s := range w.strides {
+		turned.strides = append(turned.strides, append(append(slices.Clone(s[:best]), s[best+1:r-1]...), s[best], s[r-1]))
+	}
+	shape := pattern(turned, used)
+	if tile := c.tile(&shape); c.turnedBytes(&shape) > sharedBytes || tile*tile/mapThreads*int64(c.weight()) > mostCode {
+		return false
+	}
+	*w = *turned
+	return true
+}
+
+// tile is the side of the squares in which a map of this pattern is turned: rows of 64 bytes at least, two sectors of memory.
+func (c *code) tile(p *Pattern) int64 {
+	for i := range c.k.Operands {
+		if p.Ways[i] != "-" && sizeOf(c.k.Operands[i].DType) > 2 {
+			return 32
+		}
+	}
+	return 64
+}
+
+// pitch is the length of a square's row in shared memory: one word of four bytes more, so that a column is in as many banks as it has rows.
+func pitch(tile, size int64) int64 { return tile + max(1, 4/size) }
+
+func (c *code) turnedBytes(p *Pattern) int64 {
+	bytes, tile := int64(0), c.tile(p)
+	for i := range c.k.Operands {
+		if p.crossed(i) {
+			size := sizeOf(c.k.Operands[i].DType)
+			bytes += ceil(tile*pitch(tile, size)*size, 16) * 16
+		}
+	}
+	return bytes
+}
+
+// streams is how many bytes of a point a map or a pass of a fold reads from memory that others don't read.
+func (c *code) streams(patterns []Pattern) int64 {
+	bytes := int64(0)
+	for i, o := range c.k.Operands {
+		for j := range patterns {
+			if o.Access&kernel.Read != 0 && patterns[j].inner(i) != '0' {
+				bytes += sizeOf(o.DType)
+			}
+		}
+	}
+	return bytes
+}
+
+// vector is how many elements one access takes: 16 bytes of the widest operand, or less if that isn't aligned everywhere, takes too many
+// registers or too much code.
+func (c *code) vector(p *placed, vectored []*walk, patterns []Pattern) int {
+	widest := int64(0)
+	for i, o := range c.k.Operands {
+		for j := range patterns {
+			if patterns[j].inner(i) == '1' {
+				widest = max(widest, sizeOf(o.DType))
+			}
+		}
+	}
+	if widest == 0 {
+		return 1
+	}
+	v := 16 / widest
+	for v > 1 && (!c.aligned(p, vectored, patterns, v) || v*c.streams(patterns) > mostInFlight || v*int64(c.weight()) > mostCode) {
+		v /= 2
+	}
+	return int(v)
+}
+
+func (c *code) aligned(p *placed, vectored []*walk, patterns []Pattern, v int64) bool {
+	for j, w := range vectored {
+		if r := w.rank(); r > 1 || len(vectored) > 1 && r == 1 {
+			if w.sizes[r-1]%v != 0 {
+				return false
+			}
+		}
+		for i, o := range c.k.Operands {
+			if patterns[j].inner(i) != '1' {
+				continue
+			}
+			if p.at.Operands[i].Address%uint64(min(16, v*sizeOf(o.DType))) != 0 {
+				return false
+			}
+			for _, other := range p.walks {
+				for d, s := range other.strides[i] {
+					if (other != w || d < w.rank()-1) && s%v != 0 {
+						return false
+					}
+				}
+			}
+		}
+	}
+	return true
+}
+
+// unroll is how many vectors a thread has at once.
+func (c *code) unroll(v *Variant) int {
+	patterns := v.Walks
+	if c.k.Folded > 0 {
+		patterns = v.Walks[1:]
+	}
+	if v.Template == Persistent {
+		return c.persistent() / v.Vector
+	}
+	bytes, ways := max(1, c.streams(patterns))*int64(v.Vector), int64(0)
+	for i := range patterns {
+		for _, letters := range patterns[i].Ways {
+			ways += int64(btoi(letters != "-"))
+		}
+	}
+	u := 1
+	for int64(u)*bytes < inFlight && u*2*v.Vector <= mostElements && u*2*v.Vector*c.weight() <= mostCode && 2*int64(u)*(bytes/4+ways) <= mostRegisters {
+		u *= 2
+	}
+	return u
+}
+
+// persistent is how many points of a row a thread keeps, 48 registers of values at most.
+func (c *code) persistent() int {
+	e := mostElements
+	for e > 1 && (e*c.keptWords() > 48 || e*c.weight() > mostCode) {
+		e /= 2
+	}
+	return e
+}
+
+func (c *code) placeFold(p *placed, d Device) {
+	v := &p.variant
+	rows, points := p.walks[0], p.walks[1]
+	used := c.used()
+	kept := Pattern{Rank: rows.rank(), Ways: make([]string, c.ways())}
+	for i := range kept.Ways { // strides of rows are arguments, whatever they are: they are taken once
+		if i < len(c.k.Operands) && !c.touched(i) {
+			kept.Ways[i] = "-"
+			continue
+		}
+		letters := make([]byte, rows.rank())
+		for d := range letters {
+			letters[d] = "0s"[btoi(c.runsKept(i))]
+		}
+		kept.Ways[i] = string(letters)
+	}
+	v.Walks = []Pattern{kept, pattern(points, used)}
+	v.Vector = 1
+	switch {
+	case c.columns(rows, points, used):
+		v.Template = Column
+	default:
+		v.Vector = c.vector(p, p.walks[1:], v.Walks[1:])
+		v.Template = Looped
+		if e := int64(c.persistent()); points.points <= foldThreads*e {
+			v.Template = Persistent
+			v.Vector = int(min(int64(v.Vector), e))
+			p.lanes = int(powerOfTwo(ceil(points.points, e)))
+			return
+		}
+	}
+	step := int64(c.unroll(v) * v.Vector) // of a thread
+	var blocks int64
+	if v.Template == Column {
+		p.lanes = int(min(foldThreads/columns, powerOfTwo(ceil(points.points, step))))
+		blocks = ceil(rows.points, columns)
+	} else {
+		p.lanes = foldThreads
+		blocks = rows.points
+	}
+	p.part = points.points
+	if want := wavesOfFolds * int64(max(1, d.SMs)); blocks < want/2 {
+		least := int64(p.lanes) * step
+		parts := min(ceil(want, blocks), points.points/least, mostParts)
+		if parts > 1 {
+			v.Split = true
+			p.part = ceil(ceil(points.points, parts), least) * least
+			p.parts = ceil(points.points, p.part)
+		}
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// runsKept says whether a way runs along dims that are kept.
+func (c *code) runsKept(way int) bool {
+	kept := c.k.Frames[0] - c.k.Folded
+	if way >= len(c.k.Operands) {
+		return c.index[way-len(c.k.Operands)] < kept
+	}
+	return slices.ContainsFunc(c.k.Operands[way].Along, func(d int8) bool { return d >= 0 && int(d) < kept })
+}
+
+// columns says whether more bytes lie side by side along the rows than along the points that are folded.
+func (c *code) columns(rows, points *walk, used []bool) bool {
+	if rows.points < 16 || rows.rank() == 0 || points.rank() == 0 {
+		return false
+	}
+	along, across := int64(0), int64(0)
+	for i, o := range c.k.Operands {
+		if !used[i] {
+			continue
+		}
+		inner := points.strides[i][points.rank()-1]
+		if inner == 1 {
+			along += sizeOf(o.DType)
+		}
+		if rows.strides[i][rows.rank()-1] == 1 && inner != 0 {
+			across += sizeOf(o.DType)
+		}
+	}
+	return across > along
+}
+
+// launch starts all instances of a variant at once.
+func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
+	for _, p := range at {
+		p.variant = v
+	}
+	l := layout(c, &v)
+	v.Table = len(at) > 1 || len(l.fields)*8 > maxParameters
+	threads, blocks := c.shape(&v, at, d)
+	scratch := int64(0)
+	if v.Split {
+		for _, p := range at {
+			p.scratch = scratch
+			scratch += int64(c.folds()) * 8 * p.walks[0].points * p.parts
+		}
+	}
+	var args [][]uint64
+	var instances []int
+	for _, p := range at {
+		args = append(args, l.words(p))
+		instances = append(instances, p.index)
+	}
+	var out []Launch
+	for _, entry := range c.entries(&v) {
+		launch := Launch{Variant: v, Entry: entry, Block: threads, Args: args, Instances: instances, Pointers: l.pointers, Scratch: scratch, ScratchWord: l.scratch}
+		for i, p := range at {
+			n := blocks[i]
+			if v.Split && entry != endEntry {
+				n *= p.parts
+			}
+			launch.Grid += uint32(n)
+			if v.Table {
+				for b := range n {
+					launch.Chunks = append(launch.Chunks, uint64(i)|uint64(b)<<32)
+				}
+			}
+		}
+		out = append(out, launch)
+	}
+	return out
+}
+
+// shape is the threads of a block, and how many blocks each instance takes, not counting the parts of rows.
+func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blocks []int64) {
+	lanes := int64(1)
+	for _, p := range at {
+		lanes = max(lanes, int64(p.lanes))
+	}
+	each := int64(1)
+	switch v.Template {
+	case Pointwise:
+		points := int64(0)
+		for _, p := range at {
+			points += p.walks[0].points
+		}
+		each = int64(v.Vector * c.unroll(v))
+		x := int64(mapThreads)
+		for x > 32 && ceil(points, x*each) < int64(d.SMs) { // smaller blocks, so that all SMs have one
+			x /= 2
+		}
+		each *= x
+		threads = [2]uint32{uint32(x), 1}
+	case Transpose:
+		threads = [2]uint32{mapThreads, 1}
+	case Persistent, Looped:
+		each = max(1, 128/lanes)
+		threads = [2]uint32{uint32(lanes), uint32(each)}
+	case Column:
+		each = columns
+		threads = [2]uint32{columns, uint32(lanes)}
+	}
+	for _, p := range at {
+		w := p.walks[0]
+		n := ceil(w.points, each)
+		if v.Template == Transpose {
+			tile, r := c.tile(&v.Walks[0]), w.rank()
+			n = w.points / (w.sizes[r-2] * w.sizes[r-1]) * ceil(w.sizes[r-2], tile) * ceil(w.sizes[r-1], tile)
+		}
+		blocks = append(blocks, n)
+	}
+	return threads, blocks
+}
+
+// folds is how many folds the code has.
+func (c *code) folds() int {
+	n := 0
+	for i := range c.k.Code {
+		if c.needed[i] && isFold(c.k.Code[i].Op) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,112 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+)
+
+// field is a word of struct Args: how it is declared, and what it is for an instance.
+type field struct {
+	declared string
+	value    func(p *placed) uint64
+}
+
+// arguments are the fields of a variant, in order. The text and the words come from this one list.
+type arguments struct {
+	fields   []field
+	pointers []int // the operands whose addresses are the first words
+	scratch  int   // the word of the scratch memory's address
+}
+
+func (a *arguments) words(p *placed) []uint64 {
+	out := make([]uint64, len(a.fields))
+	for i, f := range a.fields {
+		out[i] = f.value(p)
+	}
+	return out
+}
+
+// divisor is a number as `over` divides by it: for n < 2^31, (high 32 bits of n*low + n) >> shift.
+func divisor(n int64) uint64 {
+	shift := bits.Len64(uint64(n - 1))
+	low := (uint64(1)<<32*(uint64(1)<<shift-uint64(n)))/uint64(n) + 1
+	return low&math32 | uint64(shift)<<32
+}
+
+const math32 = 1<<32 - 1
+
+func layout(c *code, v *Variant) *arguments {
+	a := &arguments{}
+	add := func(value func(p *placed) uint64, format string, args ...any) {
+		a.fields = append(a.fields, field{fmt.Sprintf(format, args...), value})
+	}
+	number := func(value func(p *placed) int64, format string, args ...any) {
+		add(func(p *placed) uint64 { return uint64(value(p)) }, "long long "+format, args...)
+	}
+	for i, o := range c.k.Operands {
+		if !c.touched(i) {
+			continue
+		}
+		qualifier := ""
+		if o.Access&kernel.Write == 0 {
+			qualifier = "const "
+		}
+		a.pointers = append(a.pointers, i)
+		add(func(p *placed) uint64 { return p.at.Operands[i].Address }, "%s%s* a%d", qualifier, memory(o.DType), i)
+	}
+	for i, n := range c.k.Code {
+		if c.needed[i] && n.Op == kernel.Number {
+			add(func(p *placed) uint64 { return p.at.Numbers[n.A].bits(n.Class) }, "unsigned long long c%d", i)
+		}
+	}
+	if c.k.Folded > 0 {
+		number(func(p *placed) int64 { return p.walks[0].points }, "rows")
+		number(func(p *placed) int64 { return p.walks[1].points }, "n")
+		if v.Split {
+			number(func(p *placed) int64 { return p.parts }, "parts")
+			number(func(p *placed) int64 { return p.part }, "part")
+			a.scratch = len(a.fields)
+			add(func(p *placed) uint64 { return uint64(p.scratch) }, "unsigned long long scratch")
+		}
+	} else {
+		number(func(p *placed) int64 { return p.walks[0].points }, "n")
+	}
+	for w, shape := range v.Walks {
+		first := 1 // what is left of an index needs no division
+		if v.Template == Transpose {
+			first = 0
+		}
+		for d := first; d < shape.Rank; d++ {
+			number(func(p *placed) int64 { return p.walks[w].sizes[d] }, "n%d_%d", w, d)
+			if !v.Wide && v.Template != Transpose { // whose blocks divide, not its threads
+				add(func(p *placed) uint64 { return divisor(p.walks[w].sizes[d]) }, "unsigned long long m%d_%d", w, d)
+			}
+		}
+		for i, letters := range shape.Ways {
+			if letters == "-" {
+				continue
+			}
+			for d := range shape.Rank {
+				if letters[d] == 's' {
+					number(func(p *placed) int64 { return p.walks[w].strides[i][d] }, "s%d_%d_%d", i, w, d)
+				}
+			}
+		}
+	}
+	return a
+}
+
+// touched says whether the code takes an operand at all.
+func (c *code) touched(operand int) bool {
+	for i, n := range c.k.Code {
+		if c.needed[i] && (n.Op == kernel.Load || n.Op == kernel.Store) && int(n.A) == operand {
+			return true
+		}
+	}
+	return false
+}

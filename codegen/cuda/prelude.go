@@ -1,0 +1,208 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda
+
+import "strings"
+
+// function is a piece of what a text may begin with.
+type function struct {
+	name  string
+	needs []string
+	text  string
+}
+
+// prelude is all of it, in the order in which it is printed; a text has what it needs. Names that CUDA's own have are avoided.
+//
+// What is in PTX is in CUDA only; tests that run a text on a CPU have it otherwise. Floats of 16 bits are converted by instructions where there
+// are some, as ATen does: f16 everywhere, bf16 from compute capability 8.0 on. Rounding is to even; a NaN stays one, its bits may change.
+var prelude = []function{
+	{"types", nil, `struct half { unsigned short bits; };
+struct brain { unsigned short bits; };
+struct truth { unsigned char bits; };
+`},
+	{"ptx", []string{"types"}, `#ifdef __CUDACC_RTC__
+static __device__ float of_half(unsigned short b) {
+  float v;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(b));
+  return v;
+}
+static __device__ unsigned short to_half(float v) {
+  unsigned short b;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(v));
+  return b;
+}
+#endif
+`},
+	{"to_brain", nil, `static __device__ unsigned short to_brain(float v) {
+#if __CUDA_ARCH__ >= 800
+  unsigned short b;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(v));
+  return b;
+#else
+  const unsigned b = __float_as_uint(v);
+  return v != v ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
+#endif
+}
+`},
+	{"load_of", []string{"types", "ptx"}, `template <class R, class M>
+static __device__ R load_of(M m) { return (R)m; }
+template <>
+__device__ float load_of<float, half>(half m) { return of_half(m.bits); }
+template <>
+__device__ float load_of<float, brain>(brain m) { return __uint_as_float((unsigned)m.bits << 16); }
+template <>
+__device__ bool load_of<bool, truth>(truth m) { return m.bits != 0; }
+`},
+	{"store_of", []string{"types", "ptx", "to_brain"}, `template <class M, class R>
+static __device__ M store_of(R r) { return (M)r; }
+template <>
+__device__ half store_of<half, float>(float r) { return {to_half(r)}; }
+template <>
+__device__ brain store_of<brain, float>(float r) { return {to_brain(r)}; }
+template <>
+__device__ truth store_of<truth, bool>(bool r) { return {r}; }
+`},
+	// An access of up to 16 bytes is one instruction, for which the address is aligned; at the end it is cut into elements.
+	{"vector", nil, `template <int V, class M>
+struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector { M x[V]; };
+template <int V, class M, class I>
+static __device__ vector<V, M> load(const M* from, I left) {
+  if (left >= V) return *(const vector<V, M>*)from;
+  vector<V, M> to = {};
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    if (k < left) to.x[k] = from[k];
+  }
+  return to;
+}
+template <int V, class M, class I>
+static __device__ vector<V, M> gather(const M* from, I stride, I left) {
+  vector<V, M> to = {};
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    if (k < left) to.x[k] = from[k * stride];
+  }
+  return to;
+}
+template <int V, class M, class I>
+static __device__ void store(M* to, const vector<V, M>& from, I left) {
+  if (left >= V) {
+    *(vector<V, M>*)to = from;
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    if (k < left) to[k] = from.x[k];
+  }
+}
+template <int V, class M, class I>
+static __device__ void scatter(M* to, const vector<V, M>& from, I stride, I left) {
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    if (k < left) to[k * stride] = from.x[k];
+  }
+}
+`},
+	// Division by a number that is known at launch; a division of 32 bits takes some twenty instructions.
+	{"over", nil, `static __device__ int over(int n, unsigned long long by) {
+  return (__umulhi((unsigned)n, (unsigned)by) + (unsigned)n) >> (unsigned)(by >> 32);
+}
+`},
+	{"sigmoid", nil, `static __device__ float sigmoid(float a) { return 1 / (1 + expf(-a)); }
+static __device__ double sigmoid(double a) { return 1 / (1 + exp(-a)); }
+`},
+	{"relu", nil, `template <class T>
+static __device__ T relu(T a) { return a < 0 ? 0 : a; }
+`},
+	{"sign", nil, `template <class T>
+static __device__ T sign(T a) { return (T)((a > 0) - (a < 0)); }
+`},
+	{"remainder_of", nil, `static __device__ float remainder_of(float a, float b) {
+  const float m = fmodf(a, b);
+  return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+static __device__ double remainder_of(double a, double b) {
+  const double m = fmod(a, b);
+  return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+`},
+	// Of floats a NaN wins, as in ATen; of 0 and -0 the greater is 0, as the instruction has it.
+	{"maximum", nil, `static __device__ float maximum(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
+static __device__ double maximum(double a, double b) { return a != a || b != b ? a + b : fmax(a, b); }
+static __device__ long long maximum(long long a, long long b) { return a > b ? a : b; }
+static __device__ bool maximum(bool a, bool b) { return a | b; }
+`},
+	{"minimum", nil, `static __device__ float minimum(float a, float b) { return a != a || b != b ? a + b : fminf(a, b); }
+static __device__ double minimum(double a, double b) { return a != a || b != b ? a + b : fmin(a, b); }
+static __device__ long long minimum(long long a, long long b) { return a < b ? a : b; }
+static __device__ bool minimum(bool a, bool b) { return a & b; }
+`},
+	{"sum", nil, `static __device__ float sum(float a, float b) { return a + b; }
+static __device__ double sum(double a, double b) { return a + b; }
+static __device__ long long sum(long long a, long long b) { return (long long)((unsigned long long)a + (unsigned long long)b); }
+`},
+	{"fold_sum", []string{"sum"}, "struct fold_sum {\n  template <class T>\n  static __device__ T of(T a, T b) { return sum(a, b); }\n};\n"},
+	{"fold_max", []string{"maximum"}, "struct fold_max {\n  template <class T>\n  static __device__ T of(T a, T b) { return maximum(a, b); }\n};\n"},
+	{"fold_min", []string{"minimum"}, "struct fold_min {\n  template <class T>\n  static __device__ T of(T a, T b) { return minimum(a, b); }\n};\n"},
+	// One value from those of all threads of a row, the same bits in each: always the same tree.
+	{"across", nil, `template <class F, class T>
+static __device__ T across(T v, void* shared) {
+  const int lanes = blockDim.x;
+  for (int o = (lanes < 32 ? lanes : 32) / 2; o > 0; o /= 2) v = F::of(v, (T)__shfl_xor_sync(~0u, v, o));
+  if (lanes <= 32) return __shfl_sync(~0u, v, 0, lanes);
+  T* warps = (T*)shared;
+  const int first = threadIdx.y * lanes / 32;
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warps[first + threadIdx.x / 32] = v;
+  __syncthreads();
+  v = warps[first];
+  for (int w = 1; w < lanes / 32; ++w) v = F::of(v, warps[first + w]);
+  return v;
+}
+`},
+	{"down", nil, `template <class F, class T>
+static __device__ T down(T v, void* shared) {
+  T* all = (T*)shared;
+  __syncthreads();
+  all[threadIdx.y * 32 + threadIdx.x] = v;
+  __syncthreads();
+  v = all[threadIdx.x];
+  for (int y = 1; y < blockDim.y; ++y) v = F::of(v, all[y * 32 + threadIdx.x]);
+  return v;
+}
+`},
+}
+
+// preludeOf is what a text needs of it.
+func preludeOf(names map[string]bool) string {
+	var mark func(name string)
+	marked := map[string]bool{}
+	mark = func(name string) {
+		if marked[name] {
+			return
+		}
+		marked[name] = true
+		for i := range prelude {
+			if prelude[i].name == name {
+				for _, n := range prelude[i].needs {
+					mark(n)
+				}
+				return
+			}
+		}
+		panic("BUG: the prelude has no " + name)
+	}
+	for _, f := range prelude {
+		if names[f.name] {
+			mark(f.name)
+		}
+	}
+	var b strings.Builder
+	for _, f := range prelude {
+		if marked[f.name] {
+			b.WriteString(f.text)
+		}
+	}
+	return b.String()
+}

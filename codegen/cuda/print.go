@@ -1,0 +1,298 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+)
+
+// Source is CUDA C++, and its entries in the order in which they are launched.
+type Source struct {
+	Text    string
+	Entries []string
+}
+
+// endEntry is what puts the parts of split rows together in the end.
+const endEntry = "end"
+
+// Print is the text of a variant that Launches has chosen. Equal arguments give equal texts.
+func Print(k *kernel.Kernel, v Variant) Source {
+	c := analyse(k)
+	p := &printer{code: c, v: &v, entries: c.entries(&v), helpers: map[string]bool{"vector": true}, unroll: 1}
+	if v.Template != Transpose {
+		p.unroll = c.unroll(&v)
+	}
+	p.index = "int"
+	if v.Wide {
+		p.index = "long long"
+	}
+	switch v.Template {
+	case Pointwise:
+		p.pointwise()
+	case Transpose:
+		p.transpose()
+	default:
+		p.folds()
+	}
+	var b strings.Builder
+	for _, line := range strings.Split(strings.TrimSuffix(k.String(), "\n"), "\n") {
+		b.WriteString("// " + line + "\n")
+	}
+	fmt.Fprintf(&b, "// %s\n", &v)
+	b.WriteString(preludeOf(p.helpers))
+	b.WriteString("struct Args {\n")
+	for _, f := range layout(c, &v).fields {
+		b.WriteString("  " + f.declared + ";\n")
+	}
+	b.WriteString("};\n")
+	b.WriteString(p.out.String())
+	return Source{b.String(), p.entries}
+}
+
+// entries are the names of a variant's entries.
+func (c *code) entries(v *Variant) []string {
+	if !v.Split {
+		return []string{v.Template.String()}
+	}
+	var out []string
+	for p := range c.passes {
+		out = append(out, fmt.Sprintf("pass%d", p))
+	}
+	for i := range c.k.Code {
+		if c.k.Code[i].Op == kernel.Store && c.level[i] != perPoint {
+			return append(out, endEntry)
+		}
+	}
+	return out
+}
+
+type printer struct {
+	*code
+	v       *Variant
+	index   string // type of indices
+	unroll  int
+	entries []string
+	helpers map[string]bool
+	out     strings.Builder
+	depth   int
+}
+
+func (p *printer) line(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if strings.HasPrefix(text, "}") {
+		p.depth--
+	}
+	if !strings.HasPrefix(text, "#") {
+		p.out.WriteString(strings.Repeat("  ", p.depth))
+	}
+	p.out.WriteString(text + "\n")
+	if strings.HasSuffix(text, "{") {
+		p.depth++
+	}
+}
+
+func (p *printer) helper(name string) string {
+	p.helpers[name] = true
+	return name
+}
+
+// each begins a loop that is unrolled: what is indexed by its variable stays in registers.
+func (p *printer) each(variable string, n int) {
+	p.line("#pragma unroll")
+	p.line("for (int %s = 0; %s < %d; ++%s) {", variable, variable, n, variable)
+}
+
+// begin opens an entry, to the number of its block within its instance.
+func (p *printer) begin(entry string, threads int) {
+	if !p.v.Table {
+		p.line(`extern "C" __global__ void __launch_bounds__(%d) %s(const __grid_constant__ Args a) {`, threads, entry)
+		p.line("const unsigned block = blockIdx.x;")
+		return
+	}
+	p.line(`extern "C" __global__ void __launch_bounds__(%d) %s(const Args* table, const unsigned long long* chunks) {`, threads, entry)
+	p.line("const unsigned long long chunk = chunks[blockIdx.x];")
+	p.line("const Args a = table[(unsigned)chunk];")
+	p.line("const unsigned block = (unsigned)(chunk >> 32);")
+}
+
+// define makes the register of an instruction.
+func (p *printer) define(i int, from func(reg uint64) string) {
+	n := &p.k.Code[i]
+	p.line("const %s r%d = %s;", register(n.Class), i, p.value(i, from))
+}
+
+func plain(reg uint64) string { return fmt.Sprintf("r%d", reg) }
+
+// value is what an instruction makes; from gives the text of a register that it uses.
+func (p *printer) value(i int, from func(reg uint64) string) string {
+	n := &p.k.Code[i]
+	switch n.Op {
+	case kernel.Number:
+		switch n.Class {
+		case kernel.F32:
+			return fmt.Sprintf("__uint_as_float((unsigned)a.c%d)", i)
+		case kernel.F64:
+			return fmt.Sprintf("__longlong_as_double((long long)a.c%d)", i)
+		case kernel.B8:
+			return fmt.Sprintf("a.c%d != 0", i)
+		}
+		return fmt.Sprintf("(long long)a.c%d", i)
+	case kernel.Const:
+		return constant(n.Class, n.A)
+	case kernel.Count:
+		return fmt.Sprintf("(%s)a.n", register(n.Class))
+	}
+	var args []string
+	used := registers(n)
+	for _, r := range used {
+		args = append(args, from(r))
+	}
+	return expression(n, p.k.Code[used[len(used)-1]].Class, args, p.helper)
+}
+
+// loaded is an element as a register.
+func (p *printer) loaded(i int, element string) string {
+	return fmt.Sprintf("%s<%s>(%s)", p.helper("load_of"), register(p.k.Code[i].Class), element)
+}
+
+// stored is a register as an element of an operand.
+func (p *printer) stored(operand uint64, value string) string {
+	return fmt.Sprintf("%s<%s>(%s)", p.helper("store_of"), memory(p.k.Operands[operand].DType), value)
+}
+
+// uniforms makes the registers that have one value.
+func (p *printer) uniforms() {
+	for i := range p.k.Code {
+		n := &p.k.Code[i]
+		switch {
+		case !p.needed[i] || p.level[i] != uniform || n.Op == kernel.Store:
+		case n.Op == kernel.Load:
+			p.line("const %s r%d = %s;", register(n.Class), i, p.loaded(i, fmt.Sprintf("*a.a%d", n.A)))
+		default:
+			p.define(i, plain)
+		}
+	}
+}
+
+// place says where the ways of a walk are at a point; set is given the offset of each that isn't everywhere at 0.
+func (p *printer) place(w int, point string, wants func(way int) bool, set func(way int, offset string)) {
+	shape := &p.v.Walks[w]
+	var terms []string // by dim, whether anything runs along it
+	runs := make([]bool, shape.Rank)
+	for i, letters := range shape.Ways {
+		for d := range shape.Rank {
+			runs[d] = runs[d] || letters != "-" && wants(i) && letters[d] != '0'
+		}
+	}
+	outer := -1
+	for d := range runs {
+		if runs[d] {
+			outer = d
+			break
+		}
+	}
+	terms = make([]string, shape.Rank)
+	rest := point
+	for d := shape.Rank - 1; outer >= 0 && d >= outer; d-- {
+		if d == 0 {
+			terms[0] = rest
+			break
+		}
+		q := fmt.Sprintf("q%d", d)
+		if p.v.Wide {
+			p.line("const long long %s = %s / a.n%d_%d;", q, rest, w, d)
+		} else {
+			p.line("const int %s = %s(%s, a.m%d_%d);", q, p.helper("over"), rest, w, d)
+		}
+		terms[d] = fmt.Sprintf("(%s - %s * (%s)a.n%d_%d)", rest, q, p.index, w, d)
+		rest = q
+	}
+	for i, letters := range shape.Ways {
+		if letters == "-" || !wants(i) {
+			continue
+		}
+		var sum []string
+		for d := range shape.Rank {
+			switch letters[d] {
+			case '1':
+				sum = append(sum, terms[d])
+			case 's':
+				sum = append(sum, fmt.Sprintf("%s * (%s)a.s%d_%d_%d", terms[d], p.index, i, w, d))
+			}
+		}
+		if len(sum) == 0 {
+			sum = []string{"0"}
+		}
+		set(i, strings.Join(sum, " + "))
+	}
+}
+
+// dtype is the memory type of a way that is an operand.
+func (p *printer) dtype(way int) string { return memory(p.k.Operands[way].DType) }
+
+// reads and writes say how often the code takes an operand at points. It is loaded once, however many LOADs there are.
+func (p *printer) reads(way int) bool  { return p.takes(kernel.Load, way) }
+func (p *printer) writes(way int) bool { return p.takes(kernel.Store, way) }
+
+func (p *printer) takes(op kernel.Op, way int) bool {
+	for i := range p.k.Code {
+		if n := &p.k.Code[i]; n.Op == op && int(n.A) == way && p.needed[i] && p.level[i] == perPoint {
+			return true
+		}
+	}
+	return false
+}
+
+// access reads a vector of a way into x<way>[u], at `at`.
+func (p *printer) access(shape *Pattern, w, way int, at string) {
+	name := fmt.Sprintf("x%d[u]", way)
+	switch {
+	case shape.inner(way) == '0':
+		p.line("%s = load<1>(a.a%d + %s, left[u]);", name, way, at)
+	case shape.inner(way) == '1' || p.v.Vector == 1:
+		p.line("%s = load<%d>(a.a%d + %s, left[u]);", name, p.v.Vector, way, at)
+	default:
+		p.line("%s = gather<%d>(a.a%d + %s, (%s)a.s%d_%d_%d, left[u]);", name, p.v.Vector, way, at, p.index, way, w, shape.Rank-1)
+	}
+}
+
+// declare makes the vectors x<way> of a way that is read.
+func (p *printer) declare(shape *Pattern, way int) {
+	v := p.v.Vector
+	if shape.inner(way) == '0' {
+		v = 1
+	}
+	p.line("vector<%d, %s> x%d[%d];", v, p.dtype(way), way, p.unroll)
+}
+
+// element is the text of what LOAD or INDEX i gives at element k of vector u.
+func (p *printer) element(shape *Pattern, w, i int) string {
+	way := p.way(i)
+	n := &p.k.Code[i]
+	if n.Op == kernel.Index {
+		switch shape.inner(way) {
+		case '0':
+			return fmt.Sprintf("o%d[u]", way)
+		case '1':
+			return fmt.Sprintf("o%d[u] + k", way)
+		}
+		return fmt.Sprintf("o%d[u] + k * a.s%d_%d_%d", way, way, w, shape.Rank-1)
+	}
+	if shape.inner(way) == '0' {
+		return p.loaded(i, fmt.Sprintf("x%d[u].x[0]", way))
+	}
+	return p.loaded(i, fmt.Sprintf("x%d[u].x[k]", way))
+}
+
+// put writes vector y<way> of a way.
+func (p *printer) put(shape *Pattern, w, way int) {
+	if p.v.Vector == 1 || shape.inner(way) == '1' {
+		p.line("store<%d>(a.a%d + o%d[u], y%d, left[u]);", p.v.Vector, way, way, way)
+		return
+	}
+	p.line("scatter<%d>(a.a%d + o%d[u], y%d, (%s)a.s%d_%d_%d, left[u]);", p.v.Vector, way, way, way, p.index, way, w, shape.Rank-1)
+}

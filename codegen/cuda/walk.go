@@ -1,0 +1,154 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda
+
+import "github.com/mycelya/mycelya/codegen/kernel"
+
+// walk is an index space, row-major, and each way through it: the strides of what doesn't run in it are 0.
+type walk struct {
+	sizes   []int64
+	strides [][]int64 // by way and dim
+	points  int64
+}
+
+func (w *walk) rank() int { return len(w.sizes) }
+
+// strides are those of all ways along a frame's dims.
+func (c *code) strides(at *Instance, frame int) [][]int64 {
+	out := make([][]int64, c.ways())
+	for i := range out {
+		out[i] = make([]int64, c.k.Frames[frame])
+	}
+	for i, o := range c.k.Operands {
+		if o.Frame != frame {
+			continue
+		}
+		for d, along := range o.Along {
+			if along >= 0 {
+				out[i][along] = at.Operands[i].Strides[d]
+			}
+		}
+	}
+	for i, d := range c.index {
+		if frame == 0 {
+			out[len(c.k.Operands)+i][d] = 1
+		}
+	}
+	return out
+}
+
+// walk merges dims, given in the order in which they are walked, where every way allows it.
+func (c *code) walk(sizes []int64, strides [][]int64, dims []int) *walk {
+	w := &walk{strides: make([][]int64, c.ways()), points: 1}
+	var lead []int // the innermost of the dims merged
+	for _, d := range dims {
+		w.points *= sizes[d]
+		if sizes[d] == 1 {
+			continue
+		}
+		merges := len(lead) > 0
+		for i := 0; merges && i < len(strides); i++ {
+			merges = strides[i][lead[len(lead)-1]] == strides[i][d]*sizes[d]
+		}
+		if merges {
+			w.sizes[len(w.sizes)-1] *= sizes[d]
+			lead[len(lead)-1] = d
+		} else {
+			w.sizes = append(w.sizes, sizes[d])
+			lead = append(lead, d)
+		}
+	}
+	for i := range strides {
+		for _, d := range lead {
+			w.strides[i] = append(w.strides[i], strides[i][d])
+		}
+	}
+	return w
+}
+
+// sort puts dims with large strides first, those of what is written above all: so neighbouring threads write neighbours.
+func (c *code) sort(strides [][]int64, dims []int) {
+	outer := func(a, b int) bool {
+		for _, write := range []bool{true, false} {
+			for i, o := range c.k.Operands {
+				if x, y := strides[i][a], strides[i][b]; (o.Access&kernel.Write != 0) == write && x != 0 && y != 0 && x != y {
+					return x > y
+				}
+			}
+		}
+		return a < b
+	}
+	// No order in the strict sense, since some operands say nothing of some dims: insertion ends all the same.
+	for i := 1; i < len(dims); i++ {
+		for j := i; j > 0 && outer(dims[j], dims[j-1]); j-- {
+			dims[j], dims[j-1] = dims[j-1], dims[j]
+		}
+	}
+}
+
+// walks are those of an instance: of a map by frame, of a fold over the points that are kept and those that are folded.
+func (c *code) walks(at *Instance) []*walk {
+	k := c.k
+	var out []*walk
+	sizes := at.Sizes
+	for f, rank := range k.Frames {
+		strides := c.strides(at, f)
+		spans := [][2]int{{0, rank}}
+		if k.Folded > 0 {
+			spans = [][2]int{{0, rank - k.Folded}, {rank - k.Folded, rank}}
+		}
+		for _, s := range spans {
+			var dims []int
+			empty := false
+			for d := s[0]; d < s[1]; d++ {
+				empty = empty || sizes[d] == 0
+				if sizes[d] != 1 {
+					dims = append(dims, d)
+				}
+			}
+			if empty {
+				out = append(out, &walk{strides: make([][]int64, c.ways())})
+				continue
+			}
+			if len(k.Frames) == 1 { // several frames have to be walked in one order
+				c.sort(strides, dims)
+			}
+			out = append(out, c.walk(sizes[:rank], strides, dims))
+		}
+		sizes = sizes[rank:]
+	}
+	return out
+}
+
+// small says whether 32 bits hold all points and offsets of a way, those too at which nothing lies: the last block counts on beyond the end,
+// by less than 2^16 points or, where it has a square, by less than its side along each dim. Rows of a fold end where they end.
+func (c *code) small(walks []*walk) bool {
+	const most, beyond, side = 1<<31 - 1<<16, 1 << 16, 64
+	for _, w := range walks {
+		if w.points > most {
+			return false
+		}
+	}
+	for i := range walks[0].strides {
+		reach := int64(1)
+		for j, w := range walks {
+			for d, s := range w.strides[i] {
+				last := w.sizes[d] - 1
+				if c.k.Folded == 0 || j > 0 {
+					last += side
+					if d == 0 {
+						last += beyond / (w.points / w.sizes[0])
+					}
+				}
+				if s > most { // or the product might not fit 64 bits
+					return false
+				}
+				if reach += last * s; reach > most {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}

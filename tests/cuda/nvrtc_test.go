@@ -1,0 +1,229 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/codegen/cuda"
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/worker/kernels"
+)
+
+// architectures are those that torch's binaries have code for.
+var architectures = []string{"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"}
+
+// nvrtc is that of torch's packages, or skips the test.
+func nvrtc(t *testing.T) *kernels.NVRTC {
+	python := filepath.Join("..", "..", ".venv", "bin", "python")
+	out, err := exec.Command(python, "-c", "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))").Output()
+	if err != nil {
+		t.Skipf("%s has no torch (%v)", python, err)
+	}
+	path := kernels.Find(filepath.Join(strings.TrimSpace(string(out)), "lib"))
+	if path == "" {
+		t.Skip("torch has come without NVRTC")
+	}
+	n, err := kernels.Open(path)
+	require.NoError(t, err)
+	return n
+}
+
+// text is a printed kernel.
+type text struct {
+	name    string
+	k       *kernel.Kernel
+	variant cuda.Variant
+	source  cuda.Source
+}
+
+// texts prints what kernels are launched as, each text once.
+func texts(all []bindable, sms int) (out []text) {
+	seen := map[string]bool{}
+	for _, b := range all {
+		for _, l := range cuda.Launches(b.k, b.instances, cuda.Device{SMs: sms}) {
+			s := cuda.Print(b.k, l.Variant)
+			if !seen[s.Text] {
+				seen[s.Text] = true
+				out = append(out, text{b.graph, b.k, l.Variant, s})
+			}
+		}
+	}
+	return out
+}
+
+// compiled is what an entry takes on an architecture.
+type compiled struct {
+	text
+	arch, entry string
+	resources
+}
+
+// compileAll compiles texts for architectures, two at a time.
+func compileAll(t *testing.T, all []text, archs []string) []compiled {
+	n := nvrtc(t)
+	var out []compiled
+	var lock sync.Mutex
+	var group sync.WaitGroup
+	work := make(chan func())
+	for range 2 {
+		group.Go(func() {
+			for f := range work {
+				f()
+			}
+		})
+	}
+	start := time.Now()
+	for _, x := range all {
+		for _, arch := range archs {
+			work <- func() {
+				cubin, log, err := n.Compile(x.source.Text, arch, cuda.Options[:])
+				if !assert.NoError(t, err, "%s\n%s", arch, x.source.Text) {
+					return
+				}
+				assert.Empty(t, log, "%s: %s\n%s", x.name, arch, x.source.Text)
+				found, err := readCubin(cubin)
+				if !assert.NoError(t, err) {
+					return
+				}
+				lock.Lock()
+				defer lock.Unlock()
+				for _, entry := range x.source.Entries {
+					r, ok := found[entry]
+					assert.True(t, ok, "%s isn't in the cubin", entry)
+					out = append(out, compiled{x, arch, entry, r})
+				}
+			}
+		}
+	}
+	close(work)
+	group.Wait()
+	t.Logf("%d texts, %d cubins with %s in %v", len(all), len(all)*len(archs), n.Version(), time.Since(start).Round(time.Millisecond))
+	return out
+}
+
+// TestTestsKernels compiles the kernels of all graphs that the tests have for all architectures, and holds what they take of a GPU.
+func TestTestsKernels(t *testing.T) {
+	all := texts(collect(t), 132)
+	require.Greater(t, len(all), 50)
+	archs := architectures
+	if testing.Short() {
+		archs = archs[4:5]
+	}
+	budget(t, compileAll(t, all, archs), func(t cuda.Template) int { return budgets[t] }, 0)
+}
+
+// TestCacheWithNVRTC: a worker's cache has what the compiler makes, and its words of what it can't.
+func TestCacheWithNVRTC(t *testing.T) {
+	folder := t.TempDir()
+	c, err := kernels.New(kernels.Config{Compiler: nvrtc(t), Arch: "sm_80", Options: cuda.Options[:], Folder: folder, Disk: 1 << 20, Memory: 1 << 20, Threads: 2})
+	require.NoError(t, err)
+	defer c.Close()
+	k := sum(2, 1, 0, 1)
+	l := cuda.Launches(k, []cuda.Instance{{Sizes: []int64{9, 7}, Operands: []cuda.Operand{{Strides: []int64{7, 1}}, {Strides: []int64{1}}}}}, cuda.Device{SMs: 108})
+	require.Len(t, l, 1)
+	cubin, state := c.Wait(cuda.Print(k, l[0].Variant).Text)
+	require.Equal(t, kernels.Ready, state)
+	found, err := readCubin(cubin)
+	require.NoError(t, err)
+	require.Contains(t, found, l[0].Entry)
+	_, state = c.Wait("no kernel")
+	require.Equal(t, kernels.Failed, state)
+	logs, err := filepath.Glob(filepath.Join(folder, "*.log"))
+	require.NoError(t, err)
+	require.Len(t, logs, 1)
+	words, err := os.ReadFile(logs[0])
+	require.NoError(t, err)
+	require.Contains(t, string(words), "NVRTC_ERROR_COMPILATION")
+	require.Contains(t, string(words), "error:")
+}
+
+// budgets are the most registers of a thread. 64 leave an SM half of its threads; a block of folds is launched with 512 threads, which
+// may have 128 each.
+var budgets = map[cuda.Template]int{cuda.Pointwise: 64, cuda.Transpose: 64, cuda.Column: 64, cuda.Looped: 96, cuda.Persistent: 96}
+
+// What random kernels, of f64 functions and other things that programs hardly have, may take instead. Conditions have seven registers; where
+// sixteen elements each have one to the end, ptxas keeps some on the stack.
+const mostRegisters, mostConditions = 128, 16
+
+// TestReadCubin: the reader sees what a kernel is known to take.
+func TestReadCubin(t *testing.T) {
+	n := nvrtc(t)
+	for _, arch := range architectures {
+		cubin, _, err := n.Compile(`extern "C" __global__ void plain(float* a) { a[threadIdx.x] = 1; }
+extern "C" __global__ void __launch_bounds__(1024) large(float* a, const int* at) {
+  __shared__ float shared[1000];
+  float own[64];
+  for (int i = 0; i < 64; ++i) own[at[i]] = a[i];
+  shared[threadIdx.x] = own[at[64]];
+  __syncthreads();
+  a[threadIdx.x] = shared[at[65]];
+}`, arch, nil)
+		require.NoError(t, err)
+		found, err := readCubin(cubin)
+		require.NoError(t, err)
+		require.Len(t, found, 2)
+		require.Equal(t, 0, found["plain"].stack, arch)
+		require.Less(t, found["plain"].shared, 2000, arch)
+		require.Greater(t, found["plain"].registers, 1, arch)
+		require.GreaterOrEqual(t, found["large"].stack, 256, arch)
+		require.GreaterOrEqual(t, found["large"].shared, 4000, arch)
+		require.LessOrEqual(t, found["large"].registers, 64, arch)
+		_, err = readCubin(cubin[:len(cubin)/2])
+		require.Error(t, err)
+	}
+}
+
+// budget holds what entries may take. A stack is where registers are spilled to; sin and cos of large numbers have a few words there.
+func budget(t *testing.T, all []compiled, registers func(t cuda.Template) int, conditions int) {
+	most := map[string]resources{}
+	for _, c := range all {
+		name := fmt.Sprintf("%-10s %-6s", c.variant.Template, c.arch)
+		m := most[name]
+		most[name] = resources{max(m.registers, c.registers), max(m.stack, c.stack), max(m.shared, c.shared)}
+		stack := conditions
+		if slices.ContainsFunc(c.k.Code, func(n kernel.Instr) bool { return n.Op == kernel.Sin || n.Op == kernel.Cos }) {
+			stack += 64
+		}
+		assert.LessOrEqual(t, c.registers, registers(c.variant.Template), "registers of %s of %s: %s\n%s", c.entry, c.name, c.arch, c.source.Text)
+		assert.LessOrEqual(t, c.stack, stack, "bytes of stack of %s of %s: %s\n%s", c.entry, c.name, c.arch, c.source.Text)
+		assert.LessOrEqual(t, c.shared, 48<<10, "bytes of shared memory of %s of %s: %s\n%s", c.entry, c.name, c.arch, c.source.Text)
+	}
+	for _, name := range slices.Sorted(maps.Keys(most)) {
+		t.Logf("%s %+v", name, most[name])
+	}
+}
+
+// TestRandomKernelsCompile compiles random kernels, and those of random graphs, for one architecture each.
+func TestRandomKernelsCompile(t *testing.T) {
+	all := drawn(t, 150)
+	for i := range 60 {
+		d := &drawer{Rand: rand.New(rand.NewPCG(*seed, uint64(i)))}
+		k := d.kernel()
+		var buffers [][]byte
+		b := newJob(k, []*bound{d.bind(k, 40000, &buffers)}, buffers, 132)
+		all = append(all, bindable{fmt.Sprintf("kernel %d", i), k, b.instances})
+	}
+	list := texts(all, 132)
+	for i, arch := range architectures {
+		var some []text
+		for j := i; j < len(list); j += len(architectures) {
+			some = append(some, list[j])
+		}
+		budget(t, compileAll(t, some, []string{arch}), func(cuda.Template) int { return mostRegisters }, mostConditions)
+	}
+}

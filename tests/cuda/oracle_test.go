@@ -1,0 +1,171 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package cuda_test
+
+import (
+	"math"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/codegen/cuda"
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/worker/ref"
+)
+
+// program is one that runs a kernel and nothing else, on buffers that are all there.
+func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
+	constant := func(v int64) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(v)}} }
+	list := func(all []int64) (out []*proto.Dim) {
+		for _, v := range all {
+			out = append(out, constant(v))
+		}
+		return out
+	}
+	p := &proto.Program{Key: make([]byte, proto.KeyBytes), Buffers: uint32(buffers), Kernels: []*proto.Kernel{proto.KernelMessage(k)}}
+	for b := range uint32(buffers) {
+		p.Inputs = append(p.Inputs, b)
+	}
+	op := &proto.KernelOp{}
+	for _, b := range instances {
+		at := &proto.KernelOp_Instance{Sizes: list(b.sizes)}
+		for i, t := range b.tensors {
+			at.Tensors = append(at.Tensors, 2*uint32(len(p.Tensors)))
+			p.Tensors = append(p.Tensors, &proto.Tensor{Buffer: uint32(t.buffer), Dtype: uint32(k.Operands[i].DType), Sizes: list(t.sizes), Strides: list(t.strides), Offset: constant(t.offset)})
+		}
+		for _, n := range b.numbers {
+			a := &proto.Arg{Kind: &proto.Arg_Float{Float: n.Real}}
+			if n.Integral {
+				a = &proto.Arg{Kind: &proto.Arg_Int{Int: n.Whole}}
+			}
+			at.Numbers = append(at.Numbers, a)
+		}
+		op.Instances = append(op.Instances, at)
+	}
+	p.Steps = []*proto.Step{{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 1}}}, {Kind: &proto.Step_Kernel{Kernel: op}}}
+	return p
+}
+
+// meaning is what a kernel leaves in its buffers, by ir/eval; false if it has none there: a maximum of nothing.
+func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [][]byte) ([][]byte, bool) {
+	x, err := ref.Backend{Kernels: true}.New()
+	require.NoError(t, err)
+	defer x.Close()
+	p := program(k, instances, len(buffers))
+	prepared, err := x.Prepare(p)
+	require.NoError(t, err)
+	var inputs []uint64
+	for i, data := range buffers {
+		memory, err := x.UploadBegin(uint64(i+1), uint64(len(data)))
+		require.NoError(t, err)
+		copy(memory, data)
+		require.NoError(t, x.UploadEnd(uint64(i+1)))
+		inputs = append(inputs, uint64(i), uint64(i+1))
+	}
+	if failed, errs := x.Run(prepared, nil, inputs, nil, 1); failed > 0 {
+		require.Contains(t, errs[0].Text, "of no elements", "%s", k)
+		return nil, false
+	}
+	out := make([][]byte, len(buffers))
+	for i, data := range buffers {
+		v := &proto.Read{Storage: uint64(i + 1), Dtype: uint32(ir.U8), Sizes: []int64{int64(len(data))}, Strides: []int64{1}}
+		require.NoError(t, x.Read(v, func(b []byte) error { out[i] = append([]byte{}, b...); return nil }))
+	}
+	return out, true
+}
+
+// job lays buffers out in the emulator's memory, with room that nobody may write around each, and binds a kernel to them.
+func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *job {
+	const room = 64
+	j := &job{k: k, sms: sms, bytes: room}
+	at := make([]uint64, len(buffers))
+	for i, data := range buffers {
+		at[i] = arena + j.bytes
+		padded := make([]byte, room)
+		for r := range padded {
+			padded[r] = 0xa5
+		}
+		j.segments = append(j.segments, segment{at[i], data}, segment{at[i] + uint64(len(data)), padded})
+		j.bytes = (j.bytes + uint64(len(data)) + 2*room - 1) / room * room // as CUDA's allocator aligns: more than a vector
+	}
+	for _, b := range instances {
+		in := cuda.Instance{Sizes: b.sizes, Numbers: b.numbers}
+		var bases []uint64
+		for i, t := range b.tensors {
+			in.Operands = append(in.Operands, cuda.Operand{Address: uint64(t.offset) * uint64(ir.DType(k.Operands[i].DType).Size()), Strides: t.strides})
+			bases = append(bases, at[t.buffer])
+		}
+		j.bases = append(j.bases, bases)
+		j.instances = append(j.instances, in)
+	}
+	return j
+}
+
+// buffersOf are the contents of a job's buffers after a run, and whether the room around them is as it was.
+func buffersOf(j *job, data []byte) (out [][]byte, untouched bool) {
+	untouched = true
+	for i, s := range j.segments {
+		if i%2 == 0 {
+			out = append(out, data[:len(s.data)])
+		} else {
+			for _, b := range data[:len(s.data)] {
+				untouched = untouched && b == 0xa5
+			}
+		}
+		data = data[len(s.data):]
+	}
+	return out, untouched
+}
+
+// near says whether two elements are the same, but for what libraries and orders of sums differ in if they are not exact.
+func near(dtype uint8, a, b []byte, exact bool) bool {
+	d := ir.DType(dtype)
+	x, y := number(dtype, a), number(dtype, b)
+	switch {
+	case !d.Is(ir.Floats):
+		return string(a) == string(b)
+	case x != x || y != y:
+		return x != x && y != y
+	case exact:
+		return string(a) == string(b)
+	case math.IsInf(x, 0) || math.IsInf(y, 0):
+		return x == y || math.Abs(x) > 1e30 && math.Abs(y) > 1e30 || dtype == 6 && math.Abs(x) > 60000 && math.Abs(y) > 60000
+	}
+	tolerance := map[uint8]float64{6: 4e-3, 13: 2e-2}[dtype]
+	return math.Abs(x-y) <= max(1e-3, tolerance)*max(8, math.Abs(x))
+}
+
+// number is an element of a dtype of floats.
+func number(dtype uint8, b []byte) float64 {
+	switch dtype {
+	case 7:
+		return float64(math.Float32frombits(uint32(word(b))))
+	case 8:
+		return math.Float64frombits(word(b))
+	case 13:
+		return float64(math.Float32frombits(uint32(word(b)) << 16))
+	case 6:
+		h := word(b)
+		sign := 1 - 2*float64(h>>15)
+		switch e, f := int(h>>10&31), float64(h&1023); {
+		case e == 31 && f != 0:
+			return math.NaN()
+		case e == 31:
+			return math.Inf(int(sign))
+		case e == 0:
+			return sign * math.Ldexp(f, -24)
+		default:
+			return sign * math.Ldexp(1024+f, e-25)
+		}
+	}
+	return 0
+}
+
+func word(b []byte) (w uint64) {
+	for i, v := range b {
+		w |= uint64(v) << (8 * i)
+	}
+	return w
+}
