@@ -234,10 +234,10 @@ func (c *code) unroll(v *Variant) int {
 	return u
 }
 
-// persistent is how many points of a row a thread keeps, 48 registers of values at most.
+// persistent is how many points of a row a thread keeps: 48 registers of values at most, fewer where addresses of many operands take some.
 func (c *code) persistent() int {
 	e := mostElements
-	for e > 1 && (e*c.keptWords() > 48 || e*c.weight() > mostCode) {
+	for e > 1 && (e*c.keptWords() > 48-max(0, 4*(c.ways()-4)) || e*c.weight() > mostCode) {
 		e /= 2
 	}
 	return e
