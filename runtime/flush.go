@@ -300,7 +300,7 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 
 // kernels says whether the worker computes groups: one on a CPU does, if it shall.
 func (s *session) kernels() bool {
-	if !s.settings.Kernels {
+	if s.settings.NoKernels {
 		return false
 	}
 	s.mu.Lock()

@@ -21,8 +21,8 @@ type Settings struct {
 	Dump  *dump.Dumper
 	Check int
 	Fresh bool // each trace is compiled again: nothing is replayed
-	// Groups have kernels, where the worker is a CPU.
-	Kernels bool
+	// Groups have no kernels, as they have none where the worker is not a CPU.
+	NoKernels bool
 	Spec    *passes.Spec
 	words   string // that Spec was made of
 	Log     *slog.Logger
@@ -106,9 +106,10 @@ func setPasses(s *Settings, value string) (err error) {
 }
 
 func setKernels(s *Settings, value string) error {
-	s.Kernels = value == "on"
+	s.NoKernels = value == "off"
 	if value != "on" && value != "off" {
-		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels, on a CPU worker) or off (if not set)", value)
+		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (if not set: a CPU worker computes groups of operators by kernels) or off (by PyTorch's operators, "+
+			"one after another)", value)
 	}
 	return nil
 }
