@@ -443,7 +443,10 @@ def test_to_and_back(name):
     there.to(DEVICE, torch.float64)
     here.to(torch.float64)
     assert on_device(there)
-    same_state(there, here)
+    dtypes = [[t.dtype for t in state_tensors(m)] for m in (there, here)]
+    assert dtypes[0] == dtypes[1]
+    # Some were computed in float32, and are as close as such.
+    same_state(there.to(torch.float32), here.to(torch.float32))
 
 
 @pytest.mark.parametrize("name", MODULES)
