@@ -21,7 +21,7 @@ type Settings struct {
 	Dump  *dump.Dumper
 	Check int
 	Fresh bool // each trace is compiled again: nothing is replayed
-	// Groups have kernels, where the worker is a CPU.
+	// Groups have kernels.
 	Kernels bool
 	Spec    *passes.Spec
 	words   string // that Spec was made of
@@ -108,7 +108,7 @@ func setPasses(s *Settings, value string) (err error) {
 func setKernels(s *Settings, value string) error {
 	s.Kernels = value == "on"
 	if value != "on" && value != "off" {
-		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels, on a CPU worker) or off (if not set)", value)
+		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels) or off (if not set)", value)
 	}
 	return nil
 }
@@ -130,13 +130,14 @@ func (s *Settings) passes(watch *dump.Program) passes.Options {
 	return o
 }
 
-// options are codegen's for a trace of which this is known.
-func (c *Captured) options(kernels bool) codegen.Options {
+// options are codegen's for a trace of which this is known, and a device of the worker. Masks of kernels are drawn as PyTorch's CPU
+// draws those of dropout; CUDA's come in another order, from another number of generator's steps.
+func (c *Captured) options(kernels bool, device string) codegen.Options {
 	scratch := make([]bool, len(c.Changed))
 	for i := range scratch {
 		scratch[i] = c.Changed[i] && c.Inputs[i]
 	}
-	return codegen.Options{Scratch: scratch, Kernels: kernels}
+	return codegen.Options{Scratch: scratch, Kernels: kernels, Undrawn: device != "cpu"}
 }
 
 // nearest is the variable whose name takes the fewest edits from name.
