@@ -10,12 +10,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +37,17 @@ import (
 // folder outlives all tests: libraries that are loaded lie in it.
 var folder string
 
+// headers is the folder of emulate.h.
+var headers = filepath.Join("..", "cuda", "testdata")
+
 func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, "--socket") {
+		if err := serve(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	flag.Parse()
 	var err error
 	if folder, err = os.MkdirTemp("", "launch"); err != nil {
@@ -137,7 +149,7 @@ func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, er
 	defer os.Remove(library.Name())
 	// As tests/cuda has it; a vector at a wrong address, or an index beyond an array, is an illegal instruction.
 	run := exec.Command("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fsanitize=alignment,bounds",
-		"-fsanitize-undefined-trap-on-error", "-I", filepath.Join("..", "cuda", "testdata"), "-o", library.Name(), "-x", "c++", "-")
+		"-fsanitize-undefined-trap-on-error", "-I", headers, "-o", library.Name(), "-x", "c++", "-")
 	run.Stdin = &text
 	if out, err := run.CombinedOutput(); err != nil {
 		return nil, "", fmt.Errorf("%w\n%s", err, out)
@@ -162,6 +174,33 @@ func (l *logged) String() string {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	return l.text.String()
+}
+
+// serve is this program as a worker that a client has started: mycelya-worker with another compiler. What it needs lies beside the link that it
+// was started by.
+func serve() error {
+	folder = filepath.Dir(os.Args[0])
+	headers = folder
+	t := worker.Torch{Exec: filepath.Join(folder, "libmycelya_exec.so"), Device: "emulated"}
+	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
+	socket := flags.String("socket", "", "")
+	flags.StringVar(&t.Lib, "torch-lib", "", "")
+	for _, other := range []string{"backend", "threads", "device", "exec", "log"} {
+		flags.String(other, "", "")
+	}
+	flags.Bool("stdin-eof", false, "")
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		return err
+	}
+	t.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: os.Getenv("ATEN_EMULATED_WRONG")}).open, Folder: filepath.Join(folder, "cubins"), Threads: 2}
+	l, err := net.Listen("unix", *socket)
+	if err != nil {
+		return err
+	}
+	fmt.Println(transport.Handshake{Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(), Build: transport.Build})
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }()
+	return (&worker.Server{Load: t.Load, Log: t.Log}).Serve(l)
 }
 
 // running is a worker of the emulated device.
