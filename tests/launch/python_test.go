@@ -9,10 +9,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+// result is a line of testdata/run.py.
+type result struct {
+	Case, Error   string
+	Waited        int `json:"waited"`
+	GroupsFused   int `json:"groups_fused"`
+	GroupsUnfused int `json:"groups_unfused"`
+	Launched      int `json:"kernels_launched"`
+	Ops           int `json:"fused_ops"`
+}
 
 // TestPython goes all the way from Python to the emulated device, with cases of tests/e2e/kernels.py: as operators, and as kernels when those are
 // ready. The groups that draw random numbers stay operators.
@@ -20,16 +31,10 @@ func TestPython(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes minutes")
 	}
-	type result struct {
-		Case, Error   string
-		Waited        int `json:"waited"`
-		GroupsFused   int `json:"groups_fused"`
-		GroupsUnfused int `json:"groups_unfused"`
-		Launched      int `json:"kernels_launched"`
-		Ops           int `json:"fused_ops"`
-	}
 	all := map[string]result{}
-	for _, r := range python[result](t, "", "layouts", "in place", "folds", "numbers", "small", "norms", "dropouts", "training AdamW foreach=True") {
+	results, words := python(t, "", "layouts", "in place", "folds", "numbers", "small", "norms", "dropouts", "training AdamW foreach=True")
+	require.Empty(t, words)
+	for _, r := range results {
 		require.Empty(t, r.Error, r.Case)
 		all[r.Case] = r
 		t.Logf("%+v", r)
@@ -46,8 +51,19 @@ func TestPython(t *testing.T) {
 	require.Positive(t, all["dropouts"].GroupsUnfused)
 }
 
-// python runs testdata/run.py with this test as its worker, and gives what it prints.
-func python[T any](t *testing.T, want string, cases ...string) (out []T) {
+// TestPythonIsWarned: that a kernel can't be compiled is a warning to the user, one, and no error.
+func TestPythonIsWarned(t *testing.T) {
+	results, words := python(t, "exp(", "small")
+	require.Len(t, results, 1)
+	require.Empty(t, results[0].Error)
+	require.Positive(t, results[0].GroupsUnfused)
+	require.Equal(t, 1, strings.Count(words, "level=WARN"), words)
+	require.Regexp(t, `A fused kernel could not be made for sm_90, so its programs run without it\. .*/cubins/[0-9a-f]{64}\.log has its source`, words)
+}
+
+// python runs testdata/run.py with this test as its worker, whose compiler takes no text that has wrong in it, and gives what it prints.
+func python(t *testing.T, wrong string, cases ...string) (out []result, words string) {
+	t.Helper()
 	torch(t)
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
@@ -66,20 +82,15 @@ func python[T any](t *testing.T, want string, cases ...string) (out []T) {
 		}
 	}
 	run := exec.Command(path, append([]string{filepath.Join("testdata", "run.py"), link}, cases...)...)
-	run.Env = append(os.Environ(), "MYCELYA_KERNELS=on", "MYCELYA_MACHINE=local", "PYTHONPATH="+root)
-	var words bytes.Buffer
-	run.Stderr = &words
+	run.Env = append(os.Environ(), "MYCELYA_KERNELS=on", "MYCELYA_MACHINE=local", "PYTHONPATH="+root, "ATEN_EMULATED_WRONG="+wrong)
+	var stderr bytes.Buffer
+	run.Stderr = &stderr
 	text, err := run.Output()
-	require.NoError(t, err, words.String())
-	if want == "" {
-		require.Empty(t, words.String())
-	} else {
-		require.Contains(t, words.String(), want)
-	}
+	require.NoError(t, err, stderr.String())
 	for d := json.NewDecoder(bytes.NewReader(text)); d.More(); {
-		var r T
+		var r result
 		require.NoError(t, d.Decode(&r))
 		out = append(out, r)
 	}
-	return out
+	return out, stderr.String()
 }
