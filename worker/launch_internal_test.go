@@ -4,7 +4,9 @@
 package worker
 
 import (
+	"bytes"
 	"math"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -126,4 +128,39 @@ func TestFusedThatIsNotLaunched(t *testing.T) {
 	some, err := newPlans(s.l, p)
 	require.NoError(t, err)
 	require.Equal(t, []group{{step: 4, kernels: []uint32{5}}}, some.groups)
+}
+
+// TestTorchsCompiler: without another compiler it is the NVRTC of torch's packages, and its cubins have the entries that are launched.
+func TestTorchsCompiler(t *testing.T) {
+	found, err := filepath.Glob(filepath.Join("..", ".venv", "lib", "python3*", "site-packages", "torch", "lib"))
+	require.NoError(t, err)
+	if len(found) == 0 || kernels.Find(found[0]) == "" {
+		t.Skip("torch has come without NVRTC")
+	}
+	var cubin []byte
+	l, err := newLauncher(Kernels{Folder: t.TempDir()}, found[0], Info{Arch: "sm_90", Processors: 132}, nil, func(data []byte, _ []string) (any, error) {
+		cubin = data
+		return &code{entries: map[string]uint64{"run": 1}}, nil
+	})
+	require.NoError(t, err)
+	defer l.cache.Close()
+	s, err := newPlans(l, scaled(t).p)
+	require.NoError(t, err)
+	require.NotEmpty(t, ready(t, s, 1000, 0))
+	for _, k := range s.ready() {
+		require.Positive(t, k.Compiled())
+	}
+	require.True(t, bytes.HasPrefix(cubin, []byte("\x7fELF")))
+	require.Nil(t, l.warning.Load())
+
+	none, err := newLauncher(Kernels{}, t.TempDir(), Info{Arch: "sm_90"}, nil, nil)
+	require.NoError(t, err)
+	defer none.cache.Close()
+	s, err = newPlans(none, s.p)
+	require.NoError(t, err)
+	s.launches([]uint64{1000, 0})
+	for _, k := range s.made {
+		require.Equal(t, kernels.Failed, k.Wait())
+	}
+	require.Contains(t, *none.warning.Load(), "torch has come without NVRTC")
 }
