@@ -130,6 +130,19 @@ graph model.py:1 sync {
   output %7 -> s3
 }
 `,
+	// The sum is more than the largest f16, and so is the number.
+	"f16 means": `
+graph model.py:1 sync {
+  dims a=130@0 b=1000@1
+  %0: f16[a,b] = input 0
+  %1: f16[a,b] = abs %0
+  %2: f16[] = mean %1 ints[] false
+  %3: i64[] = param 2
+  %4: f16[a,b] = div %1 %3
+  output %2 -> s1
+  output %4 -> s2
+}
+`,
 	"nothing": `
 graph model.py:1 sync {
   dims a=0@0 b=5@1
