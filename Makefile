@@ -9,7 +9,7 @@
 #   make sweep    PyTorch's op database against the CPU, every dtype
 #   make bench    the figures of bench/RESULTS.md
 #   make replay   what a change makes of the corpus of graphs;  make benchstat  of the compiler's time and allocations
-#   make gpu      the tests on a CUDA worker, on a host that has a GPU
+#   make gpu      the tests on a CUDA worker, on a host that has a GPU;  make sanitize  the executor under sanitizers
 #   make gen      generated code again;  make golden   golden files again
 #   make build    the native artefacts;  make venv     the Python environment
 
@@ -22,7 +22,7 @@ TORCH := 2.15.0
 CUDA_CRT := 13.2.86
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test sweep bench replay benchstat gpu gen golden check build venv test-go test-cpp test-python
+.PHONY: demo test sweep bench replay benchstat gpu sanitize gen golden check build venv test-go test-cpp test-python
 
 demo: build
 	$(PY) examples/digits.py --device mycelya
@@ -58,6 +58,10 @@ benchstat:
 
 check: build
 	scripts/check.sh
+
+# The executor's tests with AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; some 15 minutes.
+sanitize: venv
+	scripts/sanitize.sh
 
 gpu:
 	scripts/gpu.sh

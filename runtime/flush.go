@@ -285,7 +285,7 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	}
 	var compiled *codegen.Compiled
 	if err == nil {
-		compiled, err = codegen.Compile(g, c.options(s.settings.Kernels, s.device()))
+		compiled, err = codegen.Compile(g, c.options(s.kernels(), s.device()))
 	}
 	if err == nil {
 		compiled.Program.Key = v.key[:]
@@ -297,6 +297,11 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	}
 	shown.Plan(g, compiled)
 	return c, compiled, nil
+}
+
+// kernels says whether the worker computes groups: one on a CPU does unless it shall not, another if it shall.
+func (s *session) kernels() bool {
+	return s.settings.Kernels || !s.settings.NoKernels && s.device() == "cpu"
 }
 
 // device is the worker's: "cpu", "cuda:0".

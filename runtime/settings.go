@@ -21,11 +21,11 @@ type Settings struct {
 	Dump  *dump.Dumper
 	Check int
 	Fresh bool // each trace is compiled again: nothing is replayed
-	// Groups have kernels.
-	Kernels bool
-	Spec    *passes.Spec
-	words   string // that Spec was made of
-	Log     *slog.Logger
+	// Groups have kernels, or have none, wherever the worker computes; neither: on a CPU they do.
+	Kernels, NoKernels bool
+	Spec               *passes.Spec
+	words              string // that Spec was made of
+	Log                *slog.Logger
 }
 
 // variables are all that begin with MYCELYA_; each has a sentence in the documentation.
@@ -106,9 +106,10 @@ func setPasses(s *Settings, value string) (err error) {
 }
 
 func setKernels(s *Settings, value string) error {
-	s.Kernels = value == "on"
+	s.Kernels, s.NoKernels = value == "on", value == "off"
 	if value != "on" && value != "off" {
-		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels) or off (if not set)", value)
+		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels), off (by PyTorch's operators, one after another) or, "+
+			"if not set, on for a CPU worker and off for another", value)
 	}
 	return nil
 }

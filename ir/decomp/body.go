@@ -377,6 +377,10 @@ func (w *writer) draw(p, y term) (term, string) {
 	if slices.Contains(dims, ir.Const(0)) {
 		return term{}, "there is nothing to draw"
 	}
+	// Numbers are drawn in the order of memory.
+	if n := &w.g.Nodes[w.id]; w.g.Types[n.First+ir.ValueID(n.N)-1].Strides != nil {
+		return term{}, "what it draws lies in another order than that of its dims"
+	}
 	sizes := make([]ir.Arg, len(dims))
 	for i, d := range dims {
 		sizes[i] = ir.Arg{Kind: ir.ArgDim, V: int64(d)}

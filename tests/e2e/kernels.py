@@ -108,8 +108,10 @@ def dropouts(d):
     x = made(6, 10).to(d).requires_grad_()
     y = F.dropout(F.gelu(x), 0.4) + F.dropout(x.t() * 2, 0.1).t()
     y = F.dropout(y[:, 2:], 0.9) + torch.rand(6, 8, dtype=torch.float64, device=d)
-    y.square().sum().backward()
-    return y.detach(), x.grad, torch.rand(3, dtype=torch.float64, device=d)
+    # In the order of memory, which is not that of these dims.
+    z = F.dropout(F.gelu(y.reshape(2, 3, 8).permute(0, 2, 1)) + 1, 0.5)
+    (y.square().sum() + z.square().sum()).backward()
+    return y.detach(), z.detach(), x.grad, torch.rand(3, dtype=y.dtype, device=d)
 
 
 def training(d, optimizer, foreach):

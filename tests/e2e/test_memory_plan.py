@@ -54,7 +54,8 @@ SCRIPT = """
 
 
 def test_the_plan_tells_what_shares_memory(tmp_path):
-    status, _, err = run(SCRIPT, tmp_path, MYCELYA_CHECK="1", MYCELYA_DUMP="-,plan")
+    environment = {"MYCELYA_CHECK": "1", "MYCELYA_DUMP": "-,plan"}
+    status, _, err = run(SCRIPT, tmp_path, **environment, MYCELYA_KERNELS="off")
     assert status == 0, err
     *_, memory = err.split("memory: ")
     # Both live: x, which the user holds, and one buffer for the five results.

@@ -27,6 +27,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence
 from torch.testing import make_tensor
+from torch.testing._comparison import default_tolerances
 from torch.testing._internal.common_modules import (
     FunctionInput,
     ModuleErrorEnum,
@@ -253,12 +254,28 @@ def refusal(call):
         return None, e
 
 
+# A fused group is as far from the exact numbers as PyTorch's operators, but elsewhere:
+# by so much of the largest element of a tensor may the two differ. Either was seen off
+# by 3e-6 in gradients of float32; for 16 bits it is the distance of two numbers.
+ROOM = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+
+
 def close(ours, cpu):
-    """As helpers.same, with room for another kernel's rounding on a CUDA worker."""
+    """As helpers.same, with room for another kernel's rounding."""
     leaves = [t for t in pytree.tree_leaves(cpu) if isinstance(t, torch.Tensor)]
     double = any(t.dtype in (torch.float64, torch.complex128) for t in leaves)
     if not on_cuda():
-        same(ours, cpu)
+        ours, shape = pytree.tree_flatten(ours)
+        cpu, cpu_shape = pytree.tree_flatten(cpu)
+        assert shape == cpu_shape
+        for a, b in zip(ours, cpu, strict=True):
+            room = ROOM.get(getattr(b, "dtype", None))
+            if room is None or b.numel() == 0:
+                same(a, b)
+                continue
+            rtol, atol = default_tolerances(b)
+            largest = b.detach().abs().nan_to_num(0, 0, 0).max().item()
+            same(a, b, rtol, max(atol, room * largest))
     elif double:
         same(ours, cpu, 1e-6, 1e-8)
     else:
@@ -426,7 +443,10 @@ def test_to_and_back(name):
     there.to(DEVICE, torch.float64)
     here.to(torch.float64)
     assert on_device(there)
-    same_state(there, here)
+    dtypes = [[t.dtype for t in state_tensors(m)] for m in (there, here)]
+    assert dtypes[0] == dtypes[1]
+    # Some were computed in float32, and are as close as such.
+    same_state(there.to(torch.float32), here.to(torch.float32))
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -458,16 +478,24 @@ def test_copy_and_pickle(name):
     torch.save(there, buffer)
     buffer.seek(0)
     saved = torch.load(buffer, weights_only=False)
-    expected, _ = forward(there, *ours)
+    expected = step(there, *ours)
     for other in (copied, pickled, saved):
         assert on_device(other)
         assert repr(other) == repr(there)
         taken = {id(t) for t in state_tensors(there)}
         assert not taken & {id(t) for t in state_tensors(other)}
-        got, _ = forward(other, *ours)
-        # Both are the device's, so bits agree whatever the worker is.
+        got = step(other, *ours)
+        # Both are the device's and the same step, so bits agree whatever the worker is.
         bits(got, expected)
         bits(list(other.state_dict().values()), list(there.state_dict().values()))
+
+
+def step(module, args, kwargs):
+    """A forward with nothing else in its step: steps alike have the same bits."""
+    torch.mycelya.synchronize()
+    result, _ = forward(module, args, kwargs)
+    torch.mycelya.synchronize()
+    return result
 
 
 def bits(ours, others):

@@ -236,8 +236,9 @@ def test_a_machine_that_is_not_there(monkeypatch):
 
 def test_checkpoints_of_a_training():
     def make(device):
-        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-        model.to(device)
+        # Normalized, a bias would have only rounding for a gradient.
+        first = nn.Linear(3, 4, bias=False)
+        model = nn.Sequential(first, nn.BatchNorm1d(4), nn.Linear(4, 1)).to(device)
         return model, torch.optim.AdamW(model.parameters(), lr=0.05)
 
     def train(model, optimizer, seed, steps):

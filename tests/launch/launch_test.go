@@ -312,7 +312,7 @@ func TestResults(t *testing.T) {
 			p.same(t, want, got)
 		})
 	}
-	require.Greater(t, launched, uint32(25))
+	require.NotZero(t, launched)
 	t.Logf("%d kernels, %d texts", launched, compiler.calls.Load())
 }
 

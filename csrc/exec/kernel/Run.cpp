@@ -16,12 +16,34 @@
 #include "Launch.h"
 #include "Spot.h"
 
+// Threads that libgomp starts and joins; ThreadSanitizer doesn't see how.
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#define MYC_HAPPENED(address) __tsan_acquire(address)
+#define MYC_HAPPENS(address) __tsan_release(address)
+#else
+#define MYC_HAPPENED(address) static_cast<void>(0)
+#define MYC_HAPPENS(address) static_cast<void>(0)
+#endif
+
 namespace mycelya::exec {
 namespace kernel {
 namespace {
 
 // ATen's grain, in points times instructions.
 constexpr double kGrain = 32768;
+
+// Calls fn(begin, end) on ATen's threads for parts of 0 to n.
+template <typename F>
+void OnThreads(int n, const F& fn) {
+  MYC_HAPPENS(&fn);
+  at::parallel_for(0, n, 1, [&](int64_t begin, int64_t end) {
+    MYC_HAPPENED(&fn);
+    fn(static_cast<int>(begin), static_cast<int>(end));
+    MYC_HAPPENS(&fn);
+  });
+  MYC_HAPPENED(&fn);
+}
 
 class Worker {
  public:
@@ -500,8 +522,8 @@ void RunWide(const Kernel& kernel, Launch* l, int threads) {
     for (const Pass& pass : l->order->passes) {
       workers[0]->Rows(pass);
       for (int t = 1; t < threads; ++t) workers[t]->TakeRows(*workers[0]);
-      at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
+      OnThreads(threads, [&](int begin, int end) {
+        for (int t = begin; t < end; ++t) {
           workers[t]->StartFolds(pass);
           workers[t]->RunPass(pass, std::min(points, t * part), std::min(points, (t + 1) * part));
         }
@@ -556,9 +578,9 @@ void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances) {
   }
   if (cut.empty()) return;
   const int threads = ThreadsFor(total);
-  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+  OnThreads(threads, [&](int begin, int end) {
     Worker worker(kernel);
-    const double from = total * static_cast<double>(begin) / threads, to = total * static_cast<double>(end) / threads;
+    const double from = total * begin / threads, to = total * end / threads;
     for (size_t i = 0; i < cut.size(); ++i) {
       const Launch& l = *cut[i];
       // The same sum for the end of one thread's units and the start of the next one's.
