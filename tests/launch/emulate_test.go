@@ -193,7 +193,8 @@ func serve() error {
 		return err
 	}
 	t.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: os.Getenv("ATEN_EMULATED_WRONG")}).open, Folder: filepath.Join(folder, "cubins"), Threads: 2}
+	wrong := os.Getenv("ATEN_EMULATED_WRONG") // workers get variables of that kind
+	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: wrong}).open, Folder: filepath.Join(folder, "cubins without "+wrong), Threads: 2}
 	l, err := net.Listen("unix", *socket)
 	if err != nil {
 		return err
