@@ -22,6 +22,8 @@ type Options struct {
 	Scratch []bool
 	// Kernels says whether groups get kernels; else they are their operators.
 	Kernels bool
+	// Undrawn says that a group that draws random numbers gets none: the worker's own operators draw others than the masks of kernels.
+	Undrawn bool
 }
 
 // Compiled is a program and how to fill in a call of it.
@@ -34,8 +36,6 @@ type Compiled struct {
 	StepRecord []int32   // trace record of each step, -1 if none
 	Requires   []Require // what has to hold of a trace's sizes, or the program is not for it
 	Unfused    []Unfused // groups without kernels
-	Launches   int       // of kernels, by a worker that takes all groups that have them
-	Fused      int       // operators that these are there in place of
 }
 
 // Compile makes the program of a verified graph. An error is a mistake of an earlier stage, or a use of memory that no

@@ -165,6 +165,9 @@ func (f *group) find() refused {
 			f.from[n.First] = ir.ValueID(n.Slot)
 		case n.Op == ir.OpView || ir.Info(n.Op).Kind == ir.KindLeaf || f.loops.Counts(ir.NodeID(i)):
 		case n.Op == ir.OpCall && g.CallName(ir.NodeID(i)) == decomp.Draw:
+			if f.p.o.Undrawn {
+				return "it draws random numbers, which on this device are its own operators'"
+			}
 			f.draws = append(f.draws, ir.NodeID(i))
 		case f.loops.In(ir.NodeID(i)) < 0:
 			name := n.Op.String()
@@ -235,16 +238,6 @@ func (f *group) kernels(first, buffers int) refused {
 	}
 	for _, b := range freed {
 		steps = append(steps, free(b))
-	}
-	for _, s := range steps {
-		if s.GetKernel() != nil {
-			p.out.Launches++
-		}
-	}
-	for _, s := range plain {
-		if s.GetCall() != nil {
-			p.out.Fused++
-		}
 	}
 	record := p.g.Nodes[f.nodes[len(f.nodes)-1]].Record
 	fused := &pb.Step{Kind: &pb.Step_Fused{Fused: &pb.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}}}

@@ -442,9 +442,11 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 	return c.convert(c.round(c.emit(in), made), made, result)
 }
 
-// factor is an operand of an op that computes in d. Numbers that products and quotients of 16-bit floats take keep their precision.
+// factor is an operand of an op that computes in d. Numbers that products and quotients of 16-bit floats take keep their precision, and those
+// beyond the largest f16, as a mean's gradient divides by, their value.
 func (c *coder) factor(id ir.NodeID, op ir.Op, index int, args []ir.Arg, d ir.DType) uint64 {
-	if v := ir.ValueID(args[index].V); (op == ir.OpMul || op == ir.OpDiv) && (d == ir.F16 || d == ir.BF16) && c.g.IsNumber(args[index]) && c.g.Types[v].DType == ir.F64 {
+	half := (op == ir.OpMul || op == ir.OpDiv) && (d == ir.F16 || d == ir.BF16)
+	if is := c.g.Types[args[index].V].DType; half && c.g.IsNumber(args[index]) && (is == ir.F64 || is == ir.I64) {
 		return c.operand(id, index, ir.F32)
 	}
 	return c.operand(id, index, d)
@@ -517,7 +519,6 @@ func (c *coder) reduce(id ir.NodeID, op ir.Op, result ir.DType) uint64 {
 	}
 	r := c.fold(id, kernel.Instr{Op: kernel.Sum, Class: class(wide), A: c.operand(id, 0, wide)})
 	if op == ir.OpMean && c.folds(id) {
-		r = c.round(r, from) // as PyTorch has the sum before it divides
 		n := c.emit(kernel.Instr{Op: kernel.Count, Class: class(wide)})
 		r = c.emit(kernel.Instr{Op: kernel.Div, Class: class(wide), A: r, B: n})
 	}

@@ -2004,6 +2004,7 @@ type Done struct {
 	Errors         []*Status              `protobuf:"bytes,1,rep,name=errors,proto3" json:"errors,omitempty"`                                        // failed steps, at most 16
 	Failed         uint32                 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`                                       // all of them
 	UnknownProgram bool                   `protobuf:"varint,3,opt,name=unknown_program,json=unknownProgram,proto3" json:"unknown_program,omitempty"` // nothing ran: send the program and the call again
+	Kernels        *Kernels               `protobuf:"bytes,4,opt,name=kernels,proto3" json:"kernels,omitempty"`                                      // absent: there is nothing to tell
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2059,6 +2060,122 @@ func (x *Done) GetUnknownProgram() bool {
 	return false
 }
 
+func (x *Done) GetKernels() *Kernels {
+	if x != nil {
+		return x.Kernels
+	}
+	return nil
+}
+
+// What became of a call's fused groups; and what there is to tell of kernels' machine code since the last Done that had any.
+type Kernels struct {
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	Groups             uint32                 `protobuf:"varint,1,opt,name=groups,proto3" json:"groups,omitempty"`     // computed by kernels
+	Launched           uint32                 `protobuf:"varint,2,opt,name=launched,proto3" json:"launched,omitempty"` // kernels that did so
+	Ops                uint32                 `protobuf:"varint,3,opt,name=ops,proto3" json:"ops,omitempty"`           // operators in whose place
+	Waiting            uint32                 `protobuf:"varint,4,opt,name=waiting,proto3" json:"waiting,omitempty"`   // groups that ran as operators because their kernels are not ready yet
+	Unfused            uint32                 `protobuf:"varint,5,opt,name=unfused,proto3" json:"unfused,omitempty"`   // groups that did so for another reason: a kernel that can't be made, or doesn't fit the call
+	Compiled           uint32                 `protobuf:"varint,6,opt,name=compiled,proto3" json:"compiled,omitempty"` // kernels that got ready: by the compiler,
+	Cached             uint32                 `protobuf:"varint,7,opt,name=cached,proto3" json:"cached,omitempty"`     // from the worker's disk
+	CompileNanoseconds uint64                 `protobuf:"varint,8,opt,name=compile_nanoseconds,json=compileNanoseconds,proto3" json:"compile_nanoseconds,omitempty"`
+	Warning            string                 `protobuf:"bytes,9,opt,name=warning,proto3" json:"warning,omitempty"` // for the user, in whole sentences; sent once
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *Kernels) Reset() {
+	*x = Kernels{}
+	mi := &file_proto_mycelya_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kernels) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kernels) ProtoMessage() {}
+
+func (x *Kernels) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kernels.ProtoReflect.Descriptor instead.
+func (*Kernels) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Kernels) GetGroups() uint32 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
+func (x *Kernels) GetLaunched() uint32 {
+	if x != nil {
+		return x.Launched
+	}
+	return 0
+}
+
+func (x *Kernels) GetOps() uint32 {
+	if x != nil {
+		return x.Ops
+	}
+	return 0
+}
+
+func (x *Kernels) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *Kernels) GetUnfused() uint32 {
+	if x != nil {
+		return x.Unfused
+	}
+	return 0
+}
+
+func (x *Kernels) GetCompiled() uint32 {
+	if x != nil {
+		return x.Compiled
+	}
+	return 0
+}
+
+func (x *Kernels) GetCached() uint32 {
+	if x != nil {
+		return x.Cached
+	}
+	return 0
+}
+
+func (x *Kernels) GetCompileNanoseconds() uint64 {
+	if x != nil {
+		return x.CompileNanoseconds
+	}
+	return 0
+}
+
+func (x *Kernels) GetWarning() string {
+	if x != nil {
+		return x.Warning
+	}
+	return ""
+}
+
 type Status struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          int32                  `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"` // MYC_OK, MYC_E_*
@@ -2071,7 +2188,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2200,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2213,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Status) GetKind() int32 {
@@ -2137,7 +2254,7 @@ type Arg_Number struct {
 
 func (x *Arg_Number) Reset() {
 	*x = Arg_Number{}
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2149,7 +2266,7 @@ func (x *Arg_Number) String() string {
 func (*Arg_Number) ProtoMessage() {}
 
 func (x *Arg_Number) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2306,7 @@ type Arg_Scalar struct {
 
 func (x *Arg_Scalar) Reset() {
 	*x = Arg_Scalar{}
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2318,7 @@ func (x *Arg_Scalar) String() string {
 func (*Arg_Scalar) ProtoMessage() {}
 
 func (x *Arg_Scalar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2358,7 @@ type Arg_List struct {
 
 func (x *Arg_List) Reset() {
 	*x = Arg_List{}
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2370,7 @@ func (x *Arg_List) String() string {
 func (*Arg_List) ProtoMessage() {}
 
 func (x *Arg_List) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2412,7 @@ type Kernel_Operand struct {
 
 func (x *Kernel_Operand) Reset() {
 	*x = Kernel_Operand{}
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2424,7 @@ func (x *Kernel_Operand) String() string {
 func (*Kernel_Operand) ProtoMessage() {}
 
 func (x *Kernel_Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2481,7 @@ type Kernel_Instr struct {
 
 func (x *Kernel_Instr) Reset() {
 	*x = Kernel_Instr{}
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2493,7 @@ func (x *Kernel_Instr) String() string {
 func (*Kernel_Instr) ProtoMessage() {}
 
 func (x *Kernel_Instr) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2555,7 @@ type KernelOp_Instance struct {
 
 func (x *KernelOp_Instance) Reset() {
 	*x = KernelOp_Instance{}
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2567,7 @@ func (x *KernelOp_Instance) String() string {
 func (*KernelOp_Instance) ProtoMessage() {}
 
 func (x *KernelOp_Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2648,11 +2765,22 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\tSyncReply\x12*\n" +
 	"\x06status\x18\x01 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12\x1a\n" +
 	"\bstorages\x18\x02 \x01(\x04R\bstorages\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"s\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xa2\x01\n" +
 	"\x04Done\x12*\n" +
 	"\x06errors\x18\x01 \x03(\v2\x12.mycelya.v1.StatusR\x06errors\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\rR\x06failed\x12'\n" +
-	"\x0funknown_program\x18\x03 \x01(\bR\x0eunknownProgram\"X\n" +
+	"\x0funknown_program\x18\x03 \x01(\bR\x0eunknownProgram\x12-\n" +
+	"\akernels\x18\x04 \x01(\v2\x13.mycelya.v1.KernelsR\akernels\"\x82\x02\n" +
+	"\aKernels\x12\x16\n" +
+	"\x06groups\x18\x01 \x01(\rR\x06groups\x12\x1a\n" +
+	"\blaunched\x18\x02 \x01(\rR\blaunched\x12\x10\n" +
+	"\x03ops\x18\x03 \x01(\rR\x03ops\x12\x18\n" +
+	"\awaiting\x18\x04 \x01(\rR\awaiting\x12\x18\n" +
+	"\aunfused\x18\x05 \x01(\rR\aunfused\x12\x1a\n" +
+	"\bcompiled\x18\x06 \x01(\rR\bcompiled\x12\x16\n" +
+	"\x06cached\x18\a \x01(\rR\x06cached\x12/\n" +
+	"\x13compile_nanoseconds\x18\b \x01(\x04R\x12compileNanoseconds\x12\x18\n" +
+	"\awarning\x18\t \x01(\tR\awarning\"X\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x12\n" +
@@ -2671,7 +2799,7 @@ func file_proto_mycelya_proto_rawDescGZIP() []byte {
 	return file_proto_mycelya_proto_rawDescData
 }
 
-var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_proto_mycelya_proto_goTypes = []any{
 	(*Dim)(nil),               // 0: mycelya.v1.Dim
 	(*Tensor)(nil),            // 1: mycelya.v1.Tensor
@@ -2700,27 +2828,28 @@ var file_proto_mycelya_proto_goTypes = []any{
 	(*Sync)(nil),              // 24: mycelya.v1.Sync
 	(*SyncReply)(nil),         // 25: mycelya.v1.SyncReply
 	(*Done)(nil),              // 26: mycelya.v1.Done
-	(*Status)(nil),            // 27: mycelya.v1.Status
-	(*Arg_Number)(nil),        // 28: mycelya.v1.Arg.Number
-	(*Arg_Scalar)(nil),        // 29: mycelya.v1.Arg.Scalar
-	(*Arg_List)(nil),          // 30: mycelya.v1.Arg.List
-	(*Kernel_Operand)(nil),    // 31: mycelya.v1.Kernel.Operand
-	(*Kernel_Instr)(nil),      // 32: mycelya.v1.Kernel.Instr
-	(*KernelOp_Instance)(nil), // 33: mycelya.v1.KernelOp.Instance
+	(*Kernels)(nil),           // 27: mycelya.v1.Kernels
+	(*Status)(nil),            // 28: mycelya.v1.Status
+	(*Arg_Number)(nil),        // 29: mycelya.v1.Arg.Number
+	(*Arg_Scalar)(nil),        // 30: mycelya.v1.Arg.Scalar
+	(*Arg_List)(nil),          // 31: mycelya.v1.Arg.List
+	(*Kernel_Operand)(nil),    // 32: mycelya.v1.Kernel.Operand
+	(*Kernel_Instr)(nil),      // 33: mycelya.v1.Kernel.Instr
+	(*KernelOp_Instance)(nil), // 34: mycelya.v1.KernelOp.Instance
 }
 var file_proto_mycelya_proto_depIdxs = []int32{
 	0,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
 	0,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
 	0,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
-	28, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
-	29, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
-	30, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
+	29, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
+	30, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
+	31, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
 	2,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
 	0,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
 	0,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
-	31, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
-	32, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
-	33, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
+	32, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
+	33, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
+	34, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
 	3,  // 12: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
 	4,  // 13: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
 	5,  // 14: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
@@ -2732,17 +2861,18 @@ var file_proto_mycelya_proto_depIdxs = []int32{
 	1,  // 20: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
 	12, // 21: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
 	9,  // 22: mycelya.v1.Program.kernels:type_name -> mycelya.v1.Kernel
-	27, // 23: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
-	27, // 24: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
-	27, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
-	2,  // 26: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
-	0,  // 27: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
-	2,  // 28: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	28, // 23: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
+	28, // 24: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
+	28, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
+	27, // 26: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
+	2,  // 27: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
+	0,  // 28: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
+	2,  // 29: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_proto_mycelya_proto_init() }
@@ -2787,7 +2917,7 @@ func file_proto_mycelya_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_mycelya_proto_rawDesc), len(file_proto_mycelya_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

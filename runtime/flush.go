@@ -153,7 +153,6 @@ func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err
 	}
 	s.seq++
 	v.account.calls.Add(1)
-	s.metrics.called(v.compiled)
 	s.history.calls.Add(1)
 	if !v.sent {
 		if s.sendProgram(s.seq, v, by) != nil {
@@ -207,7 +206,9 @@ func (s *session) compile(t *Trace, e, first *entry, by *charge) (_ *entry, _ *v
 	if err != nil {
 		return nil, nil, changed, err
 	}
-	s.metrics.kernelsCompiled.Add(uint64(s.programs.newKernels(v.compiled.Program)))
+	if s.device() == "cpu" { // elsewhere the worker compiles them, and says how many
+		s.metrics.kernelsCompiled.Add(uint64(s.programs.newKernels(v.compiled.Program)))
+	}
 	if e != nil && e.otherSizes(t) {
 		s.metrics.sizeMisses.Add(1)
 	}
@@ -284,7 +285,7 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	}
 	var compiled *codegen.Compiled
 	if err == nil {
-		compiled, err = codegen.Compile(g, c.options(s.kernels()))
+		compiled, err = codegen.Compile(g, c.options(s.kernels(), s.device()))
 	}
 	if err == nil {
 		compiled.Program.Key = v.key[:]
@@ -298,14 +299,16 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	return c, compiled, nil
 }
 
-// kernels says whether the worker computes groups: one on a CPU does, if it shall.
+// kernels says whether the worker computes groups: one on a CPU does unless it shall not, another if it shall.
 func (s *session) kernels() bool {
-	if s.settings.NoKernels {
-		return false
-	}
+	return s.settings.Kernels || !s.settings.NoKernels && s.device() == "cpu"
+}
+
+// device is the worker's: "cpu", "cuda:0".
+func (s *session) device() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hello.GetDevice() == "cpu"
+	return s.hello.GetDevice()
 }
 
 // acceptable says whether a worker will take a program.

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mycelya/mycelya/codegen"
+	pb "github.com/mycelya/mycelya/proto"
 )
 
 // Reasons are the causes of a cut, by MYC_CUT_*: their names, which are capture's, and how a sentence after "because" goes on.
@@ -38,8 +38,13 @@ type metrics struct {
 	stallNanosecond atomic.Int64
 	compileNanosec  atomic.Int64
 	kernelsCompiled atomic.Uint64
+	kernelsCached   atomic.Uint64
+	kernelsNanosec  atomic.Uint64
 	kernelsLaunched atomic.Uint64
 	fusedOps        atomic.Uint64
+	groupsFused     atomic.Uint64
+	groupsWaiting   atomic.Uint64
+	groupsUnfused   atomic.Uint64
 	errors          atomic.Uint64
 	bill            bill
 }
@@ -78,10 +83,19 @@ func (m *metrics) uploaded(bytes uint64, by *charge) {
 	by.uploaded.Add(bytes)
 }
 
-// called counts a call of a program.
-func (m *metrics) called(c *codegen.Compiled) {
-	m.kernelsLaunched.Add(uint64(c.Launches))
-	m.fusedOps.Add(uint64(c.Fused))
+// kernels counts what a worker tells of fused groups and of their machine code.
+func (m *metrics) kernels(k *pb.Kernels) {
+	if k == nil {
+		return
+	}
+	m.groupsFused.Add(uint64(k.Groups))
+	m.groupsWaiting.Add(uint64(k.Waiting))
+	m.groupsUnfused.Add(uint64(k.Unfused))
+	m.kernelsLaunched.Add(uint64(k.Launched))
+	m.fusedOps.Add(uint64(k.Ops))
+	m.kernelsCompiled.Add(uint64(k.Compiled))
+	m.kernelsCached.Add(uint64(k.Cached))
+	m.kernelsNanosec.Add(k.CompileNanoseconds)
 }
 
 func (m *metrics) compiled(took time.Duration, by *charge) {
@@ -120,8 +134,13 @@ func (m *metrics) JSON() []byte {
 		"programs_resent":      m.programsResent.Load(),
 		"compile_seconds":      time.Duration(m.compileNanosec.Load()).Seconds(),
 		"kernels_compiled":     m.kernelsCompiled.Load(),
+		"kernels_cached":       m.kernelsCached.Load(),
+		"kernels_seconds":      time.Duration(m.kernelsNanosec.Load()).Seconds(),
 		"kernels_launched":     m.kernelsLaunched.Load(),
 		"fused_ops":            m.fusedOps.Load(),
+		"groups_fused":         m.groupsFused.Load(),
+		"groups_waiting":       m.groupsWaiting.Load(),
+		"groups_unfused":       m.groupsUnfused.Load(),
 		"messages_sent":        m.messagesSent.Load(),
 		"bytes_sent":           m.bytesSent.Load(),
 		"program_bytes_sent":   m.programBytes.Load(),
@@ -147,7 +166,8 @@ func (m *metrics) reset() {
 	}
 	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions, &m.programsResent, &m.messagesSent,
 		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared, &m.bytesReceived, &m.roundTrips, &m.stalls,
-		&m.kernelsCompiled, &m.kernelsLaunched, &m.fusedOps, &m.errors} {
+		&m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec, &m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting,
+		&m.groupsUnfused, &m.errors} {
 		c.Store(0)
 	}
 	m.bill.reset()

@@ -116,6 +116,10 @@ func (s *session) done(seq uint64, m *pb.Done) error {
 	s.credits.OnWay.Add(-1)
 	s.admit()
 	s.mu.Unlock()
+	s.metrics.kernels(m.Kernels)
+	if text := m.Kernels.GetWarning(); text != "" {
+		s.log.Warn(text)
+	}
 	if m.Failed > 0 {
 		s.metrics.errors.Add(uint64(m.Failed))
 		c.inOrder(m.Errors)

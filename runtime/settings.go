@@ -21,11 +21,11 @@ type Settings struct {
 	Dump  *dump.Dumper
 	Check int
 	Fresh bool // each trace is compiled again: nothing is replayed
-	// Groups have no kernels, as they have none where the worker is not a CPU.
-	NoKernels bool
-	Spec    *passes.Spec
-	words   string // that Spec was made of
-	Log     *slog.Logger
+	// Groups have kernels, or have none, wherever the worker computes; neither: on a CPU they do.
+	Kernels, NoKernels bool
+	Spec               *passes.Spec
+	words              string // that Spec was made of
+	Log                *slog.Logger
 }
 
 // variables are all that begin with MYCELYA_; each has a sentence in the documentation.
@@ -106,10 +106,10 @@ func setPasses(s *Settings, value string) (err error) {
 }
 
 func setKernels(s *Settings, value string) error {
-	s.NoKernels = value == "off"
+	s.Kernels, s.NoKernels = value == "on", value == "off"
 	if value != "on" && value != "off" {
-		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (if not set: a CPU worker computes groups of operators by kernels) or off (by PyTorch's operators, "+
-			"one after another)", value)
+		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels), off (by PyTorch's operators, one after another) or, "+
+			"if not set, on for a CPU worker and off for another", value)
 	}
 	return nil
 }
@@ -131,13 +131,14 @@ func (s *Settings) passes(watch *dump.Program) passes.Options {
 	return o
 }
 
-// options are codegen's for a trace of which this is known.
-func (c *Captured) options(kernels bool) codegen.Options {
+// options are codegen's for a trace of which this is known, and a device of the worker. Masks of kernels are drawn as PyTorch's CPU
+// draws those of dropout; CUDA's come in another order, from another number of generator's steps.
+func (c *Captured) options(kernels bool, device string) codegen.Options {
 	scratch := make([]bool, len(c.Changed))
 	for i := range scratch {
 		scratch[i] = c.Changed[i] && c.Inputs[i]
 	}
-	return codegen.Options{Scratch: scratch, Kernels: kernels}
+	return codegen.Options{Scratch: scratch, Kernels: kernels, Undrawn: device != "cpu"}
 }
 
 // nearest is the variable whose name takes the fewest edits from name.

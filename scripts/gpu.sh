@@ -2,11 +2,11 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# The e2e tests and the benchmark on a CUDA worker. The host needs a GPU, a C++ compiler, cmake, and a Python with a CUDA
+# The e2e tests and two benchmarks on a CUDA worker. The host needs a GPU, a C++ compiler, cmake, and a Python with a CUDA
 # build of torch, numpy and pytest; neither Go nor the internet: the Go artefacts may come along in mycelya_torch/.
 set -eu
 cd "$(dirname "$0")/.."
-plan="build csrc against this host's torch, then run pytest tests/e2e tests/gpu and bench/capture.py on a CUDA worker"
+plan="build csrc against this host's torch, then run pytest tests/e2e tests/gpu, bench/capture.py and bench/gpu.py on a CUDA worker"
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then
   echo "make gpu: no CUDA GPU on this host. On one it would $plan."
   exit 0
@@ -26,3 +26,4 @@ test -e mycelya_torch/lib/libmycelya_exec_cuda.so || {
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" MYCELYA_MACHINE=local:cuda:0
 "$python" -m pytest tests/e2e tests/gpu --ignore tests/e2e/test_package.py -p no:cacheprovider ${PYTEST:-}
 "$python" bench/capture.py
+"$python" bench/gpu.py

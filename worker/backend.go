@@ -28,6 +28,8 @@ type Executor interface {
 	// buffers. A missing or poisoned storage poisons what depends on it; so does a failed step. errs are the first failed
 	// steps, at most MaxErrors, failed is the number of all.
 	Run(p Prepared, params, inputs, outputs []uint64, call uint64) (failed int, errs []StepError)
+	// Fused tells what became of the fused groups of the runs since it was last asked, and of their kernels; nil: there is nothing to tell.
+	Fused() *proto.Kernels
 	// UploadBegin gives memory for the bytes of a storage that doesn't exist; after UploadEnd it does.
 	UploadBegin(id, bytes uint64) ([]byte, error)
 	UploadEnd(id uint64) error
@@ -49,6 +51,8 @@ type Info struct {
 	Name        string `json:"name"`
 	Torch       string `json:"torch"` // version; "" without PyTorch
 	MemoryBytes uint64 `json:"memory_bytes"`
+	Arch        string `json:"arch"`       // what machine code of kernels has to be for, "sm_90"; "": the device takes none
+	Processors  int    `json:"processors"` // multiprocessors of a device that takes some
 }
 
 // MaxErrors is how many failed steps of one call are told.

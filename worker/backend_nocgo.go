@@ -18,6 +18,7 @@ type Torch struct {
 	Device  string
 	Threads int
 	Log     *slog.Logger
+	Kernels Kernels
 }
 
 // Load fails: libtorch is loaded through cgo.

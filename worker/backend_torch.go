@@ -16,7 +16,7 @@ package worker
 // The executor's functions; all are there or the library is refused.
 #define FUNCTIONS(X) \
   X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(upload_begin) X(upload_end) X(read) X(read_done) \
-  X(free) X(sync) X(usage) X(trim)
+  X(free) X(sync) X(usage) X(trim) X(load) X(entry) X(unload)
 #define FIELD(f) myc_exec_fn_##f f;
 typedef struct { FUNCTIONS(FIELD) } api;
 
@@ -43,6 +43,7 @@ typedef struct {
   void* handle;
   uint64_t poison_call;
   uint32_t poison_step;
+  myc_fused fused;
   char info[1024];
 } exec_state;
 
@@ -59,9 +60,19 @@ static myc_prog* x_prepare(exec_state* s, const uint64_t* words, uint64_t n) {
 }
 static void x_drop(exec_state* s, myc_prog* p) { s->a.drop(s->x, p); }
 static int32_t x_run(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np, const uint64_t* in, uint64_t ni,
-                     const uint64_t* out, uint64_t no, uint64_t call) {
-  return s->a.run(s->x, p, params, np, in, ni, out, no, call, s->errors, MAX_ERRORS);
+                     const uint64_t* out, uint64_t no, const uint64_t* launches, uint64_t nl, uint64_t call) {
+  return s->a.run(s->x, p, params, np, in, ni, out, no, launches, nl, call, s->errors, MAX_ERRORS, &s->fused);
 }
+// These three are for any thread, so they leave nothing in s.
+static myc_module* x_load(exec_state* s, const void* image, uint64_t n, myc_error* e) {
+  e->kind = 0;
+  return s->a.load(s->x, image, n, e);
+}
+static uint64_t x_entry(exec_state* s, myc_module* m, const char* name, myc_error* e) {
+  e->kind = 0;
+  return s->a.entry(s->x, m, name, e);
+}
+static void x_unload(exec_state* s, myc_module* m) { s->a.unload(s->x, m); }
 static void* x_upload_begin(exec_state* s, uint64_t id, uint64_t bytes) {
   s->error.kind = 0;
   return s->a.upload_begin(s->x, id, bytes, &s->error);
@@ -91,6 +102,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/mycelya/mycelya/proto"
@@ -112,11 +124,15 @@ type Torch struct {
 	Device  string // "cpu", "cuda:0"; "" is cuda:0 if it can be used, else cpu
 	Threads int    // 0: PyTorch's default
 	Log     *slog.Logger
+	Kernels Kernels
 }
 
 type torchBackend struct {
 	Torch
 	api C.api
+
+	once     sync.Once
+	launcher *launcher // nil: the device takes no machine code, or there can be none
 }
 
 // Load loads libtorch, then the executor library, which finds it loaded. Nothing is ever unloaded: ATen doesn't survive it.
@@ -213,11 +229,37 @@ func open(path string) (unsafe.Pointer, error) {
 	return h, nil
 }
 
-func (b *torchBackend) New() (Executor, error) { return b.make(b.Device) }
+func (b *torchBackend) New() (Executor, error) {
+	x, err := b.make(b.Device)
+	if err != nil {
+		return nil, err
+	}
+	b.once.Do(func() { b.launcher = b.launches(x.Info()) })
+	x.launcher = b.launcher
+	return x, nil
+}
+
+// launches starts what makes kernels for the device, if it takes any. An executor that serves no session loads them: it never ends.
+func (b *torchBackend) launches(info Info) *launcher {
+	if info.Arch == "" {
+		return nil
+	}
+	x, err := b.make(b.Device)
+	if err == nil {
+		var l *launcher
+		if l, err = newLauncher(b.Kernels, b.Lib, info, b.Log, x.load); err == nil {
+			return l
+		}
+	}
+	if b.Log != nil {
+		b.Log.Warn("programs run without fused kernels", "error", err)
+	}
+	return nil
+}
 
 func (b *torchBackend) Trim() { C.x_trim(&b.api) }
 
-func (b *torchBackend) make(device string) (Executor, error) {
+func (b *torchBackend) make(device string) (*torchExecutor, error) {
 	s := (*C.exec_state)(C.calloc(1, C.sizeof_exec_state))
 	s.a = b.api
 	d := C.CString(device)
@@ -232,11 +274,24 @@ func (b *torchBackend) make(device string) (Executor, error) {
 }
 
 // torchExecutor calls the executor library.
-type torchExecutor struct{ s *C.exec_state }
+type torchExecutor struct {
+	s        *C.exec_state
+	launcher *launcher
+	report   report
+}
+
+// torchProgram is a program of the executor's, with the launches of its kernels, if there can be any.
+type torchProgram struct {
+	prog   *C.myc_prog
+	plans  *plans
+	params int
+	fused  int // groups
+}
 
 // failure is the error that the last call has left.
-func (x *torchExecutor) failure() *Error {
-	e := &x.s.error
+func (x *torchExecutor) failure() *Error { return failure(&x.s.error) }
+
+func failure(e *C.myc_error) *Error {
 	out := &Error{Kind: int32(e.kind), Text: C.GoString(&e.text[0])}
 	if out.Kind == proto.OK {
 		out.Kind, out.Text = proto.ErrRuntime, "The executor failed without saying why."
@@ -258,21 +313,42 @@ func (x *torchExecutor) Info() Info {
 }
 
 func (x *torchExecutor) Prepare(p *proto.Program) (Prepared, error) {
+	out := &torchProgram{params: int(p.Params)}
+	for _, s := range p.Steps {
+		if s.GetFused() != nil {
+			out.fused++
+		}
+	}
+	if x.launcher != nil && out.fused > 0 {
+		var err error
+		if out.plans, err = newPlans(x.launcher, p); err != nil {
+			return nil, Errorf(proto.ErrRuntime, "BUG: the kernels of a valid program: %v.", err)
+		}
+	}
 	w, n := words(proto.Words(p))
-	prog := C.x_prepare(x.s, w, n)
-	if prog == nil {
+	if out.prog = C.x_prepare(x.s, w, n); out.prog == nil {
 		return nil, x.failure()
 	}
-	return prog, nil
+	return out, nil
 }
 
-func (x *torchExecutor) Drop(p Prepared) { C.x_drop(x.s, p.(*C.myc_prog)) }
+func (x *torchExecutor) Drop(p Prepared) { C.x_drop(x.s, p.(*torchProgram).prog) }
 
 func (x *torchExecutor) Run(p Prepared, params, inputs, outputs []uint64, call uint64) (int, []StepError) {
+	prepared := p.(*torchProgram)
+	var launches []uint64
+	waiting := 0
+	if prepared.plans != nil && len(params) == prepared.params {
+		launches, waiting = prepared.plans.launches(params)
+		x.report.made(prepared.plans.ready())
+	}
 	pw, np := words(params)
 	iw, ni := words(inputs)
 	ow, no := words(outputs)
-	failed := int(C.x_run(x.s, p.(*C.myc_prog), pw, np, iw, ni/2, ow, no/2, C.uint64_t(call)))
+	lw, nl := words(launches)
+	failed := int(C.x_run(x.s, prepared.prog, pw, np, iw, ni/2, ow, no/2, lw, nl, C.uint64_t(call)))
+	f := &x.s.fused
+	x.report.ran(prepared.fused, waiting, int(f.groups), int(f.kernels), int(f.calls))
 	if failed == 0 {
 		return 0, nil
 	}
@@ -282,6 +358,29 @@ func (x *torchExecutor) Run(p Prepared, params, inputs, outputs []uint64, call u
 		errs[i] = StepError{Step: uint32(e.step), Kind: int32(e.error.kind), Text: C.GoString(&e.error.text[0])}
 	}
 	return failed, errs
+}
+
+func (x *torchExecutor) Fused() *proto.Kernels { return x.report.take(x.launcher) }
+
+// load makes code of a cubin. Any thread may call it.
+func (x *torchExecutor) load(cubin []byte, entries []string) (any, error) {
+	e := (*C.myc_error)(C.calloc(1, C.sizeof_myc_error))
+	defer C.free(unsafe.Pointer(e))
+	m := C.x_load(x.s, unsafe.Pointer(unsafe.SliceData(cubin)), C.uint64_t(len(cubin)), e)
+	if m == nil {
+		return nil, failure(e)
+	}
+	c := &code{entries: map[string]uint64{}}
+	goruntime.AddCleanup(c, func(m *C.myc_module) { C.x_unload(x.s, m) }, m)
+	for _, name := range entries {
+		text := C.CString(name)
+		c.entries[name] = uint64(C.x_entry(x.s, m, text, e))
+		C.free(unsafe.Pointer(text))
+		if c.entries[name] == 0 {
+			return nil, failure(e)
+		}
+	}
+	return c, nil
 }
 
 func (x *torchExecutor) UploadBegin(id, bytes uint64) ([]byte, error) {

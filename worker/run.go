@@ -41,7 +41,7 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 		}
 	} else {
 		failed, errs := s.x.Run(p.prepared, c.Params, s.inputs, s.outputs, seq)
-		done.Failed = uint32(failed)
+		done.Failed, done.Kernels = uint32(failed), s.x.Fused()
 		for _, e := range errs[:min(len(errs), MaxErrors)] {
 			done.Errors = append(done.Errors, &proto.Status{Kind: e.Kind, Text: e.Text, Call: seq, Step: e.Step})
 		}

@@ -280,7 +280,7 @@ func TestRefusedHellos(t *testing.T) {
 	s := serve(t, refBackend, 0)
 	for want, edit := range map[string]func(h *proto.Hello){
 		"The client speaks version 9 of the protocol, the worker version 1.": func(h *proto.Hello) { h.Protocol = 9 },
-		"The client has version 8 of the ABI":                                func(h *proto.Hello) { h.Abi = 8 },
+		"The client has version 99 of the ABI":                               func(h *proto.Hello) { h.Abi = 99 },
 		`The client is build "x", the worker build`:                          func(h *proto.Hello) { h.Build = "x" },
 	} {
 		c := s.dial(t)

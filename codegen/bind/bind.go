@@ -27,7 +27,7 @@ func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []
 			in.Operands = append(in.Operands, operand(w, sizes[len(sizes)-1], params))
 		}
 		for _, a := range at.Numbers {
-			in.Numbers = append(in.Numbers, number(a, params))
+			in.Numbers = append(in.Numbers, Number(a, params))
 		}
 		if err := fits(k, &in, sizes); err != nil {
 			return nil, fmt.Errorf("instance %d: %w", i, err)
@@ -35,6 +35,38 @@ func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []
 		out = append(out, in)
 	}
 	return out, nil
+}
+
+// Shape adds the parameters to a list that decide where a step's kernel is launched, in any order and more than once: all that Instances
+// takes but numbers. NumberParam is the parameter of a number, false if it is a literal.
+func Shape(list []uint32, p *proto.Program, op *proto.KernelOp) []uint32 {
+	take := func(dims ...*proto.Dim) {
+		for _, d := range dims {
+			if k, ok := d.GetKind().(*proto.Dim_Param); ok {
+				list = append(list, k.Param)
+			}
+		}
+	}
+	for _, at := range op.GetInstances() {
+		take(at.Sizes...)
+		for _, t := range at.Tensors {
+			w := p.Tensors[t/2]
+			take(w.Sizes...)
+			take(w.Strides...)
+			take(w.Offset)
+		}
+	}
+	return list
+}
+
+func NumberParam(a *proto.Arg) (uint32, bool) {
+	switch k := a.GetKind().(type) {
+	case *proto.Arg_Number_:
+		return k.Number.Param, true
+	case *proto.Arg_Scalar_:
+		return k.Scalar.Param, true
+	}
+	return 0, false
 }
 
 func dim(d *proto.Dim, params []uint64) int64 {
@@ -65,7 +97,8 @@ func operand(t *proto.Tensor, sizes []int64, params []uint64) cuda.Operand {
 	return o
 }
 
-func number(a *proto.Arg, params []uint64) cuda.Number {
+// Number is a number of a kernel's instance.
+func Number(a *proto.Arg, params []uint64) cuda.Number {
 	whole := func(v int64) cuda.Number { return cuda.Number{Integral: true, Whole: v} }
 	switch k := a.GetKind().(type) {
 	case *proto.Arg_Int:

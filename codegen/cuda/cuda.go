@@ -42,8 +42,14 @@ type Number struct {
 	Whole    int64
 }
 
-// bits are those of a number as a register of a class.
-func (n Number) bits(c kernel.Class) uint64 {
+// NumberWord is a word of struct Args that is a number, as a register of a class.
+type NumberWord struct {
+	Word, Number int
+	Class        kernel.Class
+}
+
+// Bits are those of a number as a register of a class.
+func (n Number) Bits(c kernel.Class) uint64 {
 	switch {
 	case c == kernel.F32 && n.Integral:
 		return uint64(math.Float32bits(float32(n.Whole)))
@@ -79,6 +85,8 @@ type Launch struct {
 	// in a buffer an operand begins when it plans adds the buffer's address there. That must be a multiple of 16, or the plan is wrong.
 	Instances []int
 	Pointers  []int
+	// Numbers are the words of each struct that are a number of its instance: who has other numbers later, and nothing else, puts them there.
+	Numbers []NumberWord
 	// Scratch is how many bytes of memory the launches of a variant share, beside operands; 0: none. Its address has to be added to the word
 	// ScratchWord of each struct.
 	Scratch     int64

@@ -355,7 +355,8 @@ func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
 	}
 	var out []Launch
 	for _, entry := range c.entries(&v) {
-		launch := Launch{Variant: v, Entry: entry, Block: threads, Args: args, Instances: instances, Pointers: l.pointers, Scratch: scratch, ScratchWord: l.scratch}
+		launch := Launch{Variant: v, Entry: entry, Block: threads, Args: args, Instances: instances, Pointers: l.pointers, Numbers: l.numbers,
+			Scratch: scratch, ScratchWord: l.scratch}
 		for i, p := range at {
 			n := blocks[i]
 			if v.Split && entry != endEntry {

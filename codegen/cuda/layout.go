@@ -20,7 +20,8 @@ type field struct {
 type arguments struct {
 	fields   []field
 	pointers []int // the operands whose addresses are the first words
-	scratch  int   // the word of the scratch memory's address
+	numbers  []NumberWord
+	scratch  int // the word of the scratch memory's address
 }
 
 func (a *arguments) words(p *placed) []uint64 {
@@ -61,7 +62,8 @@ func layout(c *code, v *Variant) *arguments {
 	}
 	for i, n := range c.k.Code {
 		if c.needed[i] && n.Op == kernel.Number {
-			add(func(p *placed) uint64 { return p.at.Numbers[n.A].bits(n.Class) }, "unsigned long long c%d", i)
+			a.numbers = append(a.numbers, NumberWord{len(a.fields), int(n.A), n.Class})
+			add(func(p *placed) uint64 { return p.at.Numbers[n.A].Bits(n.Class) }, "unsigned long long c%d", i)
 		}
 	}
 	if c.k.Folded > 0 {

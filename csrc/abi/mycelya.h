@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 7
+#define MYCELYA_ABI_VERSION 8
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -305,12 +305,33 @@ typedef struct {
   myc_error error;
 } myc_step_error;
 
+// What the kernels of a run have computed.
+typedef struct {
+  uint32_t groups;   // MYC_S_FUSED
+  uint32_t kernels;  // MYC_S_KERNEL of those
+  uint32_t calls;    // MYC_S_CALL in whose place
+} myc_fused;
+
+// A device that takes machine code runs the kernels of a call whose launches it is given, and of no other groups; a device that takes
+// none needs none. Launches are words of the worker's own, planned for the parameters of the call (codegen/cuda). The executor puts in
+// addresses, and checks what it needs for that: steps, instances, operands, numbers of words.
+//   launches = { group }
+//   group    = step nlaunches { launch }            step: of a MYC_S_FUSED, each greater than the last, none of whose nfused is a call
+//   launch   = step entry grid block_x block_y table(0|1) scratch scratch_word npointers { operand } nwords nstructs
+//              { instance word*nwords } nchunks { chunk }
+//                                                   step: of a MYC_S_KERNEL of it, none less than the last
+// Structs begin with npointers words that the address of the operand's buffer is added to, which has to be a multiple of 16, or the
+// group runs as its operators. scratch: bytes of memory that the launches of a step share, whose address is added to word
+// scratch_word of each struct; 0: none. Without table there is one struct, the entry's only argument, by value; with it the structs lie in
+// the device's memory one after the other, and the entry is given their address and that of the chunks.
+
 // Each function has the type myc_exec_fn_<name> and is exported under the name myc_exec_<name>.
 typedef uint32_t (*myc_exec_fn_abi_version)(void);
 // device "cpu" or "cuda:i". threads 0: PyTorch's default.
 typedef myc_exec* (*myc_exec_fn_new)(const char* device, int32_t threads, myc_error*);
 typedef void (*myc_exec_fn_delete)(myc_exec*);
-// JSON facts: {"device":"cpu","name":"…","torch":"2.15.0","memory_bytes":…}.
+// JSON facts: {"device":"cpu","name":"…","torch":"2.15.0","memory_bytes":…,"arch":"sm_90","processors":132}. arch: what machine code of
+// kernels has to be for, "" if the device takes none; processors: multiprocessors of such a device.
 typedef uint64_t (*myc_exec_fn_info)(myc_exec*, char* out, uint64_t capacity);
 typedef myc_prog* (*myc_exec_fn_prepare)(myc_exec*, const uint64_t* words, uint64_t n, myc_error*);
 typedef void (*myc_exec_fn_drop)(myc_exec*, myc_prog*);
@@ -318,8 +339,15 @@ typedef void (*myc_exec_fn_drop)(myc_exec*, myc_prog*);
 // holds the buffer. A storage that is missing or poisoned poisons what depends on it. A failed step poisons its results
 // and what it writes; the rest runs. Returns the number of failed steps, the first `cap` of them in errs.
 typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params, const uint64_t* inputs,
-                                   uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs, uint64_t call_id,
-                                   myc_step_error* errs, int32_t cap);
+                                   uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs, const uint64_t* launches,
+                                   uint64_t n_launches, uint64_t call_id, myc_step_error* errs, int32_t cap, myc_fused*);
+// Machine code of kernels on the executor's device. Any thread may call these three at any time, also beside other calls of the
+// executor. An entry is a word of launches, 0 with the error set if the module has none of that name. Unload waits for the device;
+// nothing may launch the module's entries any more.
+typedef struct myc_module myc_module;
+typedef myc_module* (*myc_exec_fn_load)(myc_exec*, const void* image, uint64_t bytes, myc_error*);
+typedef uint64_t (*myc_exec_fn_entry)(myc_exec*, myc_module*, const char* name, myc_error*);
+typedef void (*myc_exec_fn_unload)(myc_exec*, myc_module*);
 // Memory of `bytes` to fill, then upload_end makes it storage id. On CUDA it is pinned staging memory.
 typedef void* (*myc_exec_fn_upload_begin)(myc_exec*, uint64_t id, uint64_t bytes, myc_error*);
 typedef int32_t (*myc_exec_fn_upload_end)(myc_exec*, uint64_t id, myc_error*);

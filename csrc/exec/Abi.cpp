@@ -74,9 +74,10 @@ MYC_EXPORT void myc_exec_delete(myc_exec* exec) {
 MYC_EXPORT uint64_t myc_exec_info(myc_exec* exec, char* out, uint64_t capacity) {
   return Guarded(nullptr, uint64_t{0}, [&] {
     const Device& device = exec->executor.device();
-    const std::string json = "{\"device\":" + Quoted(device.device().str()) + ",\"name\":" + Quoted(device.Name()) +
-                             ",\"torch\":" + Quoted(TORCH_VERSION) +
-                             ",\"memory_bytes\":" + std::to_string(device.MemoryBytes()) + "}";
+    const std::string json =
+        "{\"device\":" + Quoted(device.device().str()) + ",\"name\":" + Quoted(device.Name()) +
+        ",\"torch\":" + Quoted(TORCH_VERSION) + ",\"memory_bytes\":" + std::to_string(device.MemoryBytes()) +
+        ",\"arch\":" + Quoted(device.Arch()) + ",\"processors\":" + std::to_string(device.Processors()) + "}";
     if (json.size() < capacity) std::memcpy(out, json.c_str(), json.size() + 1);
     return static_cast<uint64_t>(json.size());
   });
@@ -94,16 +95,36 @@ MYC_EXPORT void myc_exec_drop(myc_exec*, myc_prog* prog) { delete prog; }
 
 MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* params, uint64_t n_params,
                                 const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs,
-                                uint64_t call_id, myc_step_error* errs, int32_t cap) {
-  const Call call{params, n_params, inputs, n_inputs, outputs, n_outputs, call_id};
+                                const uint64_t* launches, uint64_t n_launches, uint64_t call_id, myc_step_error* errs,
+                                int32_t cap, myc_fused* fused) {
+  const Call call{params, n_params, inputs, n_inputs, outputs, n_outputs, launches, n_launches, call_id};
+  *fused = {};
   myc_error error;
   const int32_t failed = Guarded(&error, int32_t{-1}, [&] {
     Scope scope(exec->executor.device().device());
-    return Run(exec->executor, *prog->program, call, errs, cap);
+    return Run(exec->executor, *prog->program, call, errs, cap, fused);
   });
   if (failed >= 0) return failed;
   if (cap > 0) errs[0] = {kNoStep, error};
   return 1;
+}
+
+// Code is a device's own; the executor keeps nothing of it, so that any thread may make some beside it.
+MYC_EXPORT myc_module* myc_exec_load(myc_exec* exec, const void* image, uint64_t bytes, myc_error* error) {
+  return Guarded(error, static_cast<myc_module*>(nullptr),
+                 [&] { return static_cast<myc_module*>(exec->executor.device().LoadCode(image, bytes)); });
+}
+
+MYC_EXPORT uint64_t myc_exec_entry(myc_exec* exec, myc_module* module, const char* name, myc_error* error) {
+  return Guarded(error, uint64_t{0},
+                 [&] { return reinterpret_cast<uint64_t>(exec->executor.device().EntryOf(module, name)); });
+}
+
+MYC_EXPORT void myc_exec_unload(myc_exec* exec, myc_module* module) {
+  Guarded(nullptr, 0, [&] {
+    exec->executor.device().UnloadCode(module);
+    return 0;
+  });
 }
 
 MYC_EXPORT void* myc_exec_upload_begin(myc_exec* exec, uint64_t id, uint64_t bytes, myc_error* error) {
@@ -182,6 +203,9 @@ MYC_SAME(info);
 MYC_SAME(prepare);
 MYC_SAME(drop);
 MYC_SAME(run);
+MYC_SAME(load);
+MYC_SAME(entry);
+MYC_SAME(unload);
 MYC_SAME(upload_begin);
 MYC_SAME(upload_end);
 MYC_SAME(read);

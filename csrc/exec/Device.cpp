@@ -79,12 +79,15 @@ std::string OwnFolder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-std::unique_ptr<Device> MakeCuda(int32_t index) {
-  const std::string path = OwnFolder() + "/" + kCudaPlugin;
+// The path of a device's library.
+std::string PluginOf(const std::string& name) { return OwnFolder() + "/" + kPlugin + name + ".so"; }
+
+std::unique_ptr<Device> MakePlugged(const std::string& name, int32_t index) {
+  const std::string path = PluginOf(name);
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: ATen keeps what it registers
-  TORCH_CHECK(plugin != nullptr, "The CUDA part of the executor could not be loaded: ", dlerror(), ".");
-  auto make = reinterpret_cast<CudaFactory>(dlsym(plugin, kCudaFactory));
-  TORCH_CHECK(make != nullptr, path, " has no symbol ", kCudaFactory, ".");
+  TORCH_CHECK(plugin != nullptr, "The executor's part for ", name, " could not be loaded: ", dlerror(), ".");
+  auto make = reinterpret_cast<DeviceFactory>(dlsym(plugin, kFactory));
+  TORCH_CHECK(make != nullptr, path, " has no symbol ", kFactory, ".");
   return std::unique_ptr<Device>(make(index));
 }
 
@@ -92,11 +95,15 @@ std::unique_ptr<Device> MakeCuda(int32_t index) {
 
 std::unique_ptr<Device> MakeDevice(const std::string& text) {
   if (text == "cpu") return std::make_unique<Cpu>();
-  if (text == "cuda") return MakeCuda(0);
-  const std::string digits = text.rfind("cuda:", 0) == 0 ? text.substr(5) : "";
-  if (!digits.empty() && digits.size() <= 3 && digits.find_first_not_of("0123456789") == std::string::npos) {
-    const int index = std::stoi(digits);
-    if (index <= std::numeric_limits<c10::DeviceIndex>::max()) return MakeCuda(index);
+  const size_t colon = text.find(':');
+  const std::string name = text.substr(0, colon);
+  const std::string digits = colon == std::string::npos ? "0" : text.substr(colon + 1);
+  const bool numbered = !digits.empty() && digits.size() <= 3 &&
+                        digits.find_first_not_of("0123456789") == std::string::npos &&
+                        std::stoi(digits) <= std::numeric_limits<c10::DeviceIndex>::max();
+  const bool named = !name.empty() && name.find_first_not_of("abcdefghijklmnopqrstuvwxyz") == std::string::npos;
+  if (numbered && named && (name == "cuda" || access(PluginOf(name).c_str(), R_OK) == 0)) {
+    return MakePlugged(name, std::stoi(digits));
   }
   TORCH_CHECK_VALUE(false, "\"", text, "\" is not a device of a worker; it takes cpu, cuda or cuda:<index>.");
 }

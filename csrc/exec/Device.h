@@ -8,6 +8,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,15 @@
 #include <utility>
 
 namespace mycelya::exec {
+
+// One start of a kernel's machine code.
+struct CodeLaunch {
+  void* entry = nullptr;
+  uint32_t grid = 0;                       // blocks
+  uint32_t block_x = 0, block_y = 0;       // threads of one
+  const void* const* arguments = nullptr;  // addresses of the entry's, in CPU memory
+  int count = 0;
+};
 
 class Device {
  public:
@@ -52,7 +62,21 @@ class Device {
   // Milliseconds between two events; waits for both. Throws RuntimeError for one that was not recorded.
   virtual double Elapsed(int64_t from, int64_t to) const = 0;
 
+  // Whether kernels are machine code, which it has to be given. Else they run as tile programs. The others are only for
+  // a device for which they are, and throw RuntimeError with the device's own words.
+  virtual bool TakesCode() const { return false; }
+  // What the code has to be for, "sm_90", and how many multiprocessors run it.
+  virtual std::string Arch() const { return ""; }
+  virtual int Processors() const { return 0; }
+  // Any thread may call these three, at any time. UnloadCode waits for the device.
+  virtual void* LoadCode(const void* image, size_t bytes) const { NoCode(); }
+  virtual void* EntryOf(void* code, const char* name) const { NoCode(); }
+  virtual void UnloadCode(void* code) const { NoCode(); }
+  // After what was submitted so far.
+  virtual void Launch(const CodeLaunch& launch) const { NoCode(); }
+
  private:
+  [[noreturn]] void NoCode() const { TORCH_CHECK(false, "BUG: the device ", device_, " takes no machine code."); }
   c10::DeviceAllocator* Caching() const { return c10::getDeviceAllocator(device_.type()); }
   c10::DeviceIndex index() const { return device_.index(); }
 
@@ -62,9 +86,10 @@ class Device {
 // "cpu", "cuda" or "cuda:<index>". Throws ValueError on another text, RuntimeError if the device can't be used.
 std::unique_ptr<Device> MakeDevice(const std::string& text);
 
-// The one symbol of libmycelya_exec_cuda, which lies beside this library. The caller owns the result.
-inline constexpr char kCudaPlugin[] = "libmycelya_exec_cuda.so";
-inline constexpr char kCudaFactory[] = "myc_exec_cuda_device";
-using CudaFactory = Device* (*)(int32_t index);
+// A device but the CPU has a library of its own beside this one, libmycelya_exec_<name>.so, with one symbol. CUDA's is
+// the only one that is installed; tests have one that emulates it. The caller owns the result.
+inline constexpr char kPlugin[] = "libmycelya_exec_";
+inline constexpr char kFactory[] = "myc_exec_device";
+using DeviceFactory = Device* (*)(int32_t index);
 
 }  // namespace mycelya::exec

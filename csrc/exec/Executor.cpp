@@ -44,6 +44,8 @@ Executor::Running::~Running() { current = nullptr; }
 
 c10::Storage Executor::Allocate(uint64_t bytes) const { return NewStorage(device_->Memory(), bytes); }
 
+c10::Storage Executor::AllocateHost(uint64_t bytes) const { return NewStorage(device_->HostMemory(), bytes); }
+
 const at::Generator& Executor::GeneratorOf(uint64_t id) {
   if (id == 0) return at::globalContext().defaultGenerator(device_->device());
   auto it = generators_.find(id);

@@ -61,6 +61,8 @@ class Executor {
 
   // Uninitialised. Throws OutOfMemoryError.
   c10::Storage Allocate(uint64_t bytes) const;
+  // CPU memory for transfers.
+  c10::Storage AllocateHost(uint64_t bytes) const;
 
   // Id 0 is the default generator; any other is made at first sight.
   const at::Generator& GeneratorOf(uint64_t id);

@@ -11,16 +11,27 @@
 #include <cstring>
 
 #include "Dtype.h"
+#include "Launches.h"
 #include "Lists.h"
 #include "mycelya.h"
 
 namespace mycelya::exec {
 namespace {
 
+// What planned launches take the beginning of a buffer to be a multiple of, in bytes: their widest access.
+constexpr uint64_t kAlignment = 16;
+
 class Runner {
  public:
-  Runner(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap)
-      : executor_(executor), p_(program), work_(program.work), call_(call), errors_(errors), cap_(cap) {}
+  Runner(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap, myc_fused* fused)
+      : executor_(executor),
+        p_(program),
+        work_(program.work),
+        call_(call),
+        errors_(errors),
+        cap_(cap),
+        fused_(*fused),
+        launches_(call.launches, call.n_launches) {}
 
   ~Runner() {
     for (Buffer& b : work_.buffers) b = {};
@@ -53,6 +64,11 @@ class Runner {
       }
     }
     BindOutputs();
+    try {
+      launches_.End();
+    } catch (...) {
+      Report(kNoStep, CurrentFailure());
+    }
     return failed_;
   }
 
@@ -262,18 +278,38 @@ class Runner {
   // with.
   uint32_t ExecuteFused(uint32_t number) {
     const Step& fused = p_.steps[number];
-    const uint32_t first = number + 1, plain = first + fused.a;
-    if (!executor_.device().device().is_cpu() || FindPoison(fused) || !KernelsFit(first, plain)) return plain - 1;
+    const uint32_t first = number + 1, plain = first + fused.a, end = plain + fused.b;
+    const bool code = executor_.device().TakesCode();
+    try {
+      if (code && !launches_.Take(p_, number, &group_)) return plain - 1;
+    } catch (...) {
+      Fail(number, fused);
+      return end - 1;
+    }
+    if (FindPoison(fused) || !KernelsFit(first, plain) || (code && !Aligned())) return plain - 1;
+    size_t at = 0;  // in group_
     for (uint32_t i = first; i < plain; ++i) {
+      const Step& s = p_.steps[i];
       try {
-        Execute(p_.steps[i]);
+        if (code && s.kind == StepKind::kKernel) {
+          const size_t begin = at;
+          while (at < group_.size() && group_[at].step == i) ++at;
+          LaunchKernel(i, c10::ArrayRef<Launch>(group_).slice(begin, at - begin));
+        } else {
+          Execute(s);
+        }
       } catch (...) {
-        if (p_.steps[i].kind == StepKind::kCall) return plain - 1;
+        if (s.kind == StepKind::kCall) return plain - 1;
         Fail(i, fused);
-        break;
+        return end - 1;
       }
     }
-    return plain + fused.b - 1;
+    ++fused_.groups;
+    for (uint32_t i = first; i < end; ++i) {
+      if (p_.steps[i].kind == StepKind::kKernel) ++fused_.kernels;
+      if (i >= plain && p_.steps[i].kind == StepKind::kCall) ++fused_.calls;
+    }
+    return end - 1;
   }
 
   bool KernelsFit(uint32_t begin, uint32_t end) {
@@ -358,6 +394,105 @@ class Runner {
       numbers += kernel.numbers;
     }
     RunKernel(kernel, work_.instances);
+  }
+
+  // Where the buffer of an instance's operand begins.
+  uint64_t AddressOf(const Launch& launch, uint32_t at, size_t operand) const {
+    const KernelAt& instance = p_.kernel_ats[p_.steps[launch.step].args.begin + launch.InstanceOf(at)];
+    const TensorRow& row = p_.tensors[p_.kernel_uses[instance.uses + operand].tensor];
+    return reinterpret_cast<uint64_t>(work_.buffers[row.buffer].storage.mutable_data());
+  }
+
+  // Whether buffers that are there begin where launches have them begin.
+  bool Aligned() const {
+    for (const Launch& l : group_) {
+      for (uint32_t i = 0; i < l.nstructs; ++i) {
+        for (const uint64_t operand : l.operands) {
+          const KernelAt& at = p_.kernel_ats[p_.steps[l.step].args.begin + l.InstanceOf(i)];
+          const uint32_t buffer = p_.tensors[p_.kernel_uses[at.uses + operand].tensor].buffer;
+          const bool made = std::find(made_.begin(), made_.end(), buffer) != made_.end();
+          if (!made && AddressOf(l, i, operand) % kAlignment != 0) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Starts the machine code of a kernel step.
+  void LaunchKernel(uint32_t number, c10::ArrayRef<Launch> launches) {
+    const Step& s = p_.steps[number];
+    const Kernel& kernel = *p_.kernels[s.a];
+    for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
+      for (size_t j = 0; j < kernel.operands.size(); ++j) {
+        const KernelUse& use = p_.kernel_uses[p_.kernel_ats[i].uses + j];
+        if (use.made) {
+          const TensorRow& row = p_.tensors[use.tensor];
+          SetStorage(row.buffer, executor_.Allocate(GeometryOf(row).Bytes()));
+        }
+        TensorOf(use.tensor);  // which sees to it that it lies in its buffer
+      }
+    }
+    uint64_t scratch = 0, table = 0;
+    for (const Launch& l : launches) {
+      scratch = std::max(scratch, l.scratch);
+      if (l.table) table += uint64_t{l.nstructs} * l.words + l.chunks.size();
+    }
+    // Memory goes back to the device's allocator at the end of this; who gets it next, comes after these launches.
+    c10::Storage memory, host;
+    if (scratch != 0) memory = executor_.Allocate(scratch);
+    arguments_.clear();
+    for (const Launch& l : launches) {
+      for (uint32_t i = 0; i < l.nstructs; ++i) Relocate(l, i, memory);
+      if (l.table) arguments_.insert(arguments_.end(), l.chunks.begin(), l.chunks.end());
+    }
+    c10::Storage there;
+    if (table != 0) {
+      host = executor_.AllocateHost(table * sizeof(uint64_t));
+      there = executor_.Allocate(host.nbytes());
+      auto* to = static_cast<uint64_t*>(host.mutable_data());
+      const uint64_t* from = arguments_.data();
+      for (const Launch& l : launches) {
+        const uint64_t n = uint64_t{l.nstructs} * l.words + l.chunks.size();
+        if (l.table) to = std::copy_n(from, n, to);
+        from += n;
+      }
+      // Host memory of the device stays as it is until the copy has been made.
+      BytesOf(there).copy_(BytesOf(host), /*non_blocking=*/true);
+    }
+    const uint64_t* words = arguments_.data();
+    auto* in_table = static_cast<uint64_t*>(there ? there.mutable_data() : nullptr);
+    for (const Launch& l : launches) {
+      const uint64_t structs = uint64_t{l.nstructs} * l.words;
+      const uint64_t* chunks = in_table + (l.table ? structs : 0);
+      const void* arguments[] = {&in_table, &chunks};
+      if (!l.table) arguments[0] = words;
+      Start(number, {reinterpret_cast<void*>(l.entry), l.grid, l.block_x, l.block_y, arguments, l.table ? 2 : 1});
+      words += structs + l.chunks.size();
+      if (l.table) in_table += structs + l.chunks.size();
+    }
+  }
+
+  // Adds addresses to the words of a struct, at the end of arguments_.
+  void Relocate(const Launch& l, uint32_t at, const c10::Storage& scratch) {
+    const size_t begin = arguments_.size();
+    const uint64_t* words = l.WordsOf(at);
+    arguments_.insert(arguments_.end(), words, words + l.words);
+    for (size_t i = 0; i < l.operands.size(); ++i) {
+      const uint64_t address = AddressOf(l, at, l.operands[i]);
+      TORCH_CHECK(address % kAlignment == 0, "Memory for operand ", l.operands[i], " of a kernel begins at ", address,
+                  ", which is not a multiple of ", kAlignment, ".");
+      arguments_[begin + i] += address;
+    }
+    if (l.scratch != 0) arguments_[begin + l.scratch_word] += reinterpret_cast<uint64_t>(scratch.mutable_data());
+  }
+
+  void Start(uint32_t number, const CodeLaunch& launch) const {
+    try {
+      executor_.device().Launch(launch);
+    } catch (const c10::Error& e) {
+      TORCH_CHECK(false, "Kernel ", p_.steps[number].a, " of step ", number,
+                  " could not be started: ", e.what_without_backtrace());
+    }
   }
 
   KernelNumber NumberOf(const KernelValue& v) const {
@@ -582,15 +717,20 @@ class Runner {
   myc_step_error* errors_;
   int32_t cap_;
   int32_t failed_ = 0;
+  myc_fused& fused_;
+  Launches launches_;
+  std::vector<Launch> group_;        // of the fused at hand
+  std::vector<uint64_t> arguments_;  // of the launches of a kernel: structs and chunks
   Geometry geometry_;
   std::vector<uint32_t> made_;  // by the kernels at hand
 };
 
 }  // namespace
 
-int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap) {
+int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap,
+            myc_fused* fused) {
   const Executor::Running running(executor);
-  return Runner(executor, program, call, errors, cap)();
+  return Runner(executor, program, call, errors, cap, fused)();
 }
 
 }  // namespace mycelya::exec

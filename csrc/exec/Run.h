@@ -17,12 +17,15 @@ struct Call {
   uint64_t n_inputs;  // pairs
   const uint64_t* outputs;
   uint64_t n_outputs;  // pairs; id 0: not wanted
+  const uint64_t* launches;
+  uint64_t n_launches;  // words
   uint64_t id;
 };
 
 // Runs all steps that can run; returns how many failed and describes the first `cap` of them. A call that doesn't fit
 // the program runs nothing and counts as one failure, of step kNoStep; whatever it would have made or written is
 // poisoned. Throws nothing but bad_alloc.
-int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap);
+int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap,
+            myc_fused* fused);
 
 }  // namespace mycelya::exec

@@ -15,11 +15,6 @@ namespace {
 // What an upload of no bytes is told to write to: null would read as a failure.
 char no_bytes;
 
-c10::Storage HostStorage(const Device& device, uint64_t bytes) {
-  c10::Allocator* memory = device.HostMemory();
-  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, memory->allocate(bytes), memory, /*resizable=*/false);
-}
-
 Geometry GeometryOf(const myc_view& view) {
   TORCH_CHECK_VALUE(view.rank <= kMaxRank, "A view has at most ", kMaxRank, " dims, not ", view.rank, ".");
   Geometry g;
@@ -37,7 +32,7 @@ void* Executor::BeginUpload(uint64_t id, uint64_t bytes) {
   TORCH_CHECK_VALUE(table_.count(id) == 0 && uploads_.count(id) == 0, "BUG: storage ", id,
                     " exists on the worker; an upload would overwrite it.");
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= INT64_MAX / 2, "An upload of ", bytes, " bytes is more than any memory.");
-  c10::Storage storage = device_->is_cpu() ? Allocate(bytes) : HostStorage(*device_, bytes);
+  c10::Storage storage = device_->is_cpu() ? Allocate(bytes) : AllocateHost(bytes);
   void* data = storage.mutable_data();
   uploads_.emplace(id, std::move(storage));
   return data != nullptr ? data : &no_bytes;
@@ -68,7 +63,7 @@ std::unique_ptr<Reading> Executor::Read(const myc_view& view, const void** out, 
   at::Tensor t = MakeTensor(held->storage, g).contiguous();
   *bytes = t.nbytes();
   if (!t.device().is_cpu()) {
-    at::Tensor host = MakeTensor(HostStorage(*device_, *bytes), [&] {
+    at::Tensor host = MakeTensor(AllocateHost(*bytes), [&] {
       Geometry h;
       h.dtype = g.dtype;
       h.sizes = g.sizes;

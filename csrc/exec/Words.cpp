@@ -15,20 +15,20 @@ uint64_t NumberWords(uint64_t kind) { return kind == MYC_N_C128 ? 2 : 1; }
 uint64_t ScalarWords(uint64_t dtype) { return dtype == MYC_C128 ? 2 : 1; }
 
 uint64_t Reader::Next(const char* what) {
-  TORCH_CHECK_VALUE(at_ < n_, "BUG: the program ends after ", n_, " words, before ", what, ".");
+  TORCH_CHECK_VALUE(at_ < n_, "BUG: ", of_, " ends after ", n_, " words, before ", what, ".");
   return words_[at_++];
 }
 
 uint32_t Reader::Index(const char* what, uint64_t limit) {
   const uint64_t v = Next(what);
-  TORCH_CHECK_VALUE(v < limit && v < UINT32_MAX, "BUG: word ", at_ - 1, " of the program is ", v, ", but ", what,
+  TORCH_CHECK_VALUE(v < limit && v < UINT32_MAX, "BUG: word ", at_ - 1, " of ", of_, " is ", v, ", but ", what,
                     " must be below ", limit, ".");
   return static_cast<uint32_t>(v);
 }
 
 uint32_t Reader::Count(const char* what, uint64_t words_per_item) {
   const uint64_t v = Next(what);
-  TORCH_CHECK_VALUE(v <= (n_ - at_) / words_per_item && v < UINT32_MAX, "BUG: word ", at_ - 1, " of the program is ", v,
+  TORCH_CHECK_VALUE(v <= (n_ - at_) / words_per_item && v < UINT32_MAX, "BUG: word ", at_ - 1, " of ", of_, " is ", v,
                     ", more ", what, " than the ", n_ - at_, " words after it can hold.");
   return static_cast<uint32_t>(v);
 }
@@ -41,6 +41,13 @@ std::string Reader::Text(const char* what) {
   std::memcpy(s.data(), words_ + at_, bytes);  // the words are little endian, as the hosts are
   at_ += (bytes + 7) / 8;
   return s;
+}
+
+const uint64_t* Reader::Span(const char* what, uint64_t n) {
+  TORCH_CHECK_VALUE(n <= n_ - at_, "BUG: ", what, " of ", n, " words does not fit into the ", n_ - at_,
+                    " words after it.");
+  at_ += n;
+  return words_ + at_ - n;
 }
 
 Word Reader::Argument(uint64_t ntensors, uint64_t nparams, bool in_list) {
@@ -97,6 +104,6 @@ Word Reader::Argument(uint64_t ntensors, uint64_t nparams, bool in_list) {
   return w;
 }
 
-void Reader::End() const { TORCH_CHECK_VALUE(at_ == n_, "BUG: the program has ", n_ - at_, " words too many."); }
+void Reader::End() const { TORCH_CHECK_VALUE(at_ == n_, "BUG: ", of_, " has ", n_ - at_, " words too many."); }
 
 }  // namespace mycelya::exec

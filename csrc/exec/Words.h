@@ -25,7 +25,8 @@ inline constexpr uint64_t kMaxBuffers = 1 << 20;
 
 class Reader {
  public:
-  Reader(const uint64_t* words, uint64_t n) : words_(words), n_(n) {}
+  // of: what the words are, for messages.
+  Reader(const uint64_t* words, uint64_t n, const char* of = "the program") : words_(words), n_(n), of_(of) {}
 
   // Each throws ValueError, naming `what` and the position, rather than read past the end or return something larger
   // than allowed.
@@ -33,16 +34,19 @@ class Reader {
   uint32_t Index(const char* what, uint64_t limit);               // < limit
   uint32_t Count(const char* what, uint64_t words_per_item = 1);  // items that can still follow
   std::string Text(const char* what);                             // length in bytes, then its words
+  const uint64_t* Span(const char* what, uint64_t n);             // so many words as they are
 
   // Tensor and parameter indices are checked, literals are not: that needs the schema.
   Word Argument(uint64_t ntensors, uint64_t nparams, bool in_list = false);
 
   void End() const;
+  bool ended() const { return at_ == n_; }
   uint64_t at() const { return at_; }
 
  private:
   const uint64_t* words_;
   uint64_t n_;
+  const char* of_;
   uint64_t at_ = 0;
 };
 

@@ -12,6 +12,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mycelya/mycelya/codegen/cuda"
 )
 
 // Compiler makes a cubin of a source for an architecture; NVRTC is one. Version is a part of what comes out.
@@ -22,14 +26,17 @@ type Compiler interface {
 
 // Config is what a cache is made of.
 type Config struct {
-	Compiler Compiler // nil: there is none, and no kernel is ever ready
-	Arch     string   // "sm_90"
-	Options  []string
-	Folder   string // on disk; "": memory only
-	Disk     int64  // most bytes there
-	Memory   int64  // most bytes of what is ready
-	Threads  int    // that compile
-	Warn     func(text string)
+	// Compiler opens the compiler, once, when the first kernel is wanted. An error says why there is none: no kernel is ever ready then.
+	Compiler func() (Compiler, error)
+	// Load makes what is kept of a cubin whose functions have names; any thread of the cache may call it. Nil: the cubin.
+	Load    func(cubin []byte, entries []string) (code any, err error)
+	Arch    string // "sm_90"
+	Options []string
+	Folder  string // on disk; "": memory only
+	Disk    int64  // most bytes there
+	Memory  int64  // most bytes of cubins that are ready
+	Threads int    // that compile
+	Warn    func(text string)
 }
 
 // State is how far a kernel is.
@@ -41,32 +48,51 @@ const (
 	Failed // it can't be made, and isn't tried again
 )
 
+// ID is what a kernel is in memory: whoever gives the same one wants the same text.
+type ID [sha256.Size]byte
+
 type key [sha256.Size]byte
 
 func (k key) String() string { return hex.EncodeToString(k[:]) }
 
-type entry struct {
-	key    key
-	source string
-	state  State
-	cubin  []byte
-	done   chan struct{} // closed when it is no longer pending
-	used   *list.Element // in Cache.recent, if it isn't pending
+// Kernel is the machine code of a text. What its methods but State and Wait give, holds once it is no longer pending.
+type Kernel struct {
+	id       ID
+	print    func() cuda.Source
+	state    atomic.Uint32
+	done     chan struct{} // closed when it is no longer pending
+	code     any
+	bytes    int64
+	compiled time.Duration
+	used     *list.Element // in Cache.recent, if it isn't pending
 }
 
-// bytes is what an entry takes, about.
-func (e *entry) bytes() int64 { return int64(len(e.cubin)) + 256 }
+// State returns at once.
+func (k *Kernel) State() State { return State(k.state.Load()) }
 
-// Cache holds the cubins of one architecture.
+// Wait returns when the kernel is no longer pending.
+func (k *Kernel) Wait() State {
+	<-k.done
+	return k.State()
+}
+
+// Code is what Config.Load made of a kernel that is ready. It stays usable as long as somebody holds it.
+func (k *Kernel) Code() any { return k.code }
+
+// Compiled is how long the compiler took; 0: the kernel was on disk.
+func (k *Kernel) Compiled() time.Duration { return k.compiled }
+
+// Cache holds the kernels of one architecture.
 type Cache struct {
-	config Config
-	disk   *disk // nil: none
+	config   Config
+	compiler func() (Compiler, error)
+	disk     *disk // nil: none
 
 	lock    sync.Mutex
 	wake    *sync.Cond
-	entries map[key]*entry
-	queue   []*entry
-	recent  *list.List // of entries that aren't pending, the last used first
+	kernels map[ID]*Kernel
+	queue   []*Kernel
+	recent  *list.List // of kernels that aren't pending, the last used first
 	bytes   int64      // of them
 	warned  bool
 	closed  bool
@@ -75,7 +101,7 @@ type Cache struct {
 
 // New starts a cache's threads.
 func New(config Config) (*Cache, error) {
-	c := &Cache{config: config, entries: map[key]*entry{}, recent: list.New()}
+	c := &Cache{config: config, compiler: sync.OnceValues(config.Compiler), kernels: map[ID]*Kernel{}, recent: list.New()}
 	c.wake = sync.NewCond(&c.lock)
 	if config.Folder != "" {
 		d, err := openDisk(config.Folder, config.Disk)
@@ -100,13 +126,9 @@ func (c *Cache) Close() {
 }
 
 // keyOf is the identity of a cubin: everything that it depends on, each with its length.
-func (c *Cache) keyOf(source string) key {
-	parts := append([]string{source, c.config.Arch}, c.config.Options...)
-	if c.config.Compiler != nil {
-		parts = append(parts, c.config.Compiler.Version())
-	}
+func (c *Cache) keyOf(text, compiler string) key {
 	h := sha256.New()
-	for _, s := range parts {
+	for _, s := range append([]string{text, c.config.Arch, compiler}, c.config.Options...) {
 		var n [8]byte
 		binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
 		h.Write(n[:])
@@ -115,38 +137,23 @@ func (c *Cache) keyOf(source string) key {
 	return key(h.Sum(nil))
 }
 
-// Lookup gives a source's cubin if it is ready, and sees to it that it will be. It returns at once.
-func (c *Cache) Lookup(source string) ([]byte, State) {
-	e := c.want(source)
+// Want gives a kernel, and sees to it that it will be ready; fresh: nobody had wanted it. It returns at once: print is called by a thread
+// of the cache, if at all.
+func (c *Cache) Want(id ID, print func() cuda.Source) (k *Kernel, fresh bool) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	return e.cubin, e.state
-}
-
-// Wait is Lookup when the source is no longer pending.
-func (c *Cache) Wait(source string) ([]byte, State) {
-	e := c.want(source)
-	<-e.done
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	return e.cubin, e.state
-}
-
-func (c *Cache) want(source string) *entry {
-	k := c.keyOf(source)
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	e, ok := c.entries[k]
+	k, ok := c.kernels[id]
 	if !ok {
-		e = &entry{key: k, source: source, state: Pending, done: make(chan struct{})}
-		c.entries[k] = e
-		c.queue = append(c.queue, e)
+		k = &Kernel{id: id, print: print, done: make(chan struct{})}
+		k.state.Store(uint32(Pending))
+		c.kernels[id] = k
+		c.queue = append(c.queue, k)
 		c.wake.Signal()
 	}
-	if e.used != nil {
-		c.recent.MoveToFront(e.used)
+	if k.used != nil {
+		c.recent.MoveToFront(k.used)
 	}
-	return e
+	return k, !ok
 }
 
 func (c *Cache) work() {
@@ -159,61 +166,89 @@ func (c *Cache) work() {
 			c.lock.Unlock()
 			return
 		}
-		e := c.queue[0]
+		k := c.queue[0]
+		c.queue[0] = nil
 		c.queue = c.queue[1:]
 		c.lock.Unlock()
-		cubin, warning := c.make(e)
-		c.settle(e, cubin, warning)
+		c.settle(k, c.make(k))
 	}
 }
 
-// make finds a cubin on disk or compiles it; nil: it can't be made, and why.
-func (c *Cache) make(e *entry) (cubin []byte, warning string) {
-	if c.config.Compiler == nil {
-		return nil, "There is no NVRTC on this worker, so programs run without fused kernels. It comes with torch's CUDA packages."
+// make reads a kernel from disk or compiles it, and loads it; the warning says why there is none. A mistake of ours costs the kernel, not
+// the process.
+func (c *Cache) make(k *Kernel) (warning string) {
+	defer func() {
+		if r := recover(); r != nil {
+			warning = fmt.Sprintf("A fused kernel could not be made, so its programs run without it: %v. Please report this.", r)
+		}
+	}()
+	compiler, err := c.compiler()
+	if err != nil {
+		return fmt.Sprintf("Programs run without fused kernels, since there is no compiler for them on this worker: %v.", err)
 	}
+	source := k.print()
+	key := c.keyOf(source.Text, compiler.Version())
 	if c.disk != nil {
-		if cubin := c.disk.read(e.key); cubin != nil {
-			return cubin, ""
+		if cubin := c.disk.read(key); cubin != nil && c.load(k, cubin, source.Entries) == nil {
+			return ""
 		}
 	}
-	cubin, log, err := c.config.Compiler.Compile(e.source, c.config.Arch, c.config.Options)
+	began := time.Now()
+	cubin, log, err := compiler.Compile(source.Text, c.config.Arch, c.config.Options)
+	k.compiled = time.Since(began)
 	if err == nil && len(cubin) == 0 {
 		err = fmt.Errorf("the compiler made nothing\n%s", log)
+	}
+	if err == nil {
+		err = c.load(k, cubin, source.Entries)
 	}
 	if err != nil {
 		where := "A log could not be written."
 		if c.disk != nil {
-			if path, failed := c.disk.log(e.key, e.source, err); failed == nil {
-				where = path + " has its source and the compiler's words."
+			if path, failed := c.disk.log(key, source.Text, err); failed == nil {
+				where = path + " has its source and what was said of it."
 			}
 		}
-		return nil, "A fused kernel could not be compiled for " + c.config.Arch + ", so its programs run without it. " + where
+		return "A fused kernel could not be made for " + c.config.Arch + ", so its programs run without it. " + where
 	}
 	if c.disk != nil {
-		c.disk.write(e.key, cubin)
+		c.disk.write(key, cubin)
 	}
-	return cubin, ""
+	return ""
 }
 
-func (c *Cache) settle(e *entry, cubin []byte, warning string) {
+// load makes code of a cubin. What was read from disk and can't be loaded is made again, and written over.
+func (c *Cache) load(k *Kernel, cubin []byte, entries []string) error {
+	code, err := any(cubin), error(nil)
+	if c.config.Load != nil {
+		if code, err = c.config.Load(cubin, entries); err != nil {
+			return err
+		}
+	}
+	k.code, k.bytes = code, int64(len(cubin))
+	return nil
+}
+
+func (c *Cache) settle(k *Kernel, warning string) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	e.source = ""
-	e.state, e.cubin = Ready, cubin
-	if cubin == nil {
-		e.state = Failed
+	k.print = nil
+	k.bytes += 256 // for what is around it
+	state := Ready
+	if warning != "" {
+		state = Failed
 		if !c.warned && c.config.Warn != nil {
 			c.warned = true
 			c.config.Warn(warning)
 		}
 	}
-	e.used = c.recent.PushFront(e)
-	c.bytes += e.bytes()
+	k.used = c.recent.PushFront(k)
+	c.bytes += k.bytes
 	for c.bytes > c.config.Memory && c.recent.Len() > 1 {
-		old := c.recent.Remove(c.recent.Back()).(*entry)
-		c.bytes -= old.bytes()
-		delete(c.entries, old.key) // asked for again, it is read or made again
+		old := c.recent.Remove(c.recent.Back()).(*Kernel)
+		c.bytes -= old.bytes
+		delete(c.kernels, old.id) // wanted again, it is read or made again
 	}
-	close(e.done)
+	k.state.Store(uint32(state))
+	close(k.done)
 }

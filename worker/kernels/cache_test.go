@@ -4,6 +4,7 @@
 package kernels_test
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/worker/kernels"
 )
 
@@ -25,11 +27,17 @@ type compiler struct {
 	size    int
 	calls   atomic.Int64
 	gate    chan struct{} // each call takes one; nil: none has to
+
+	running, most atomic.Int64 // at once
 }
 
 func (c *compiler) Version() string { return c.version }
 
 func (c *compiler) Compile(source, arch string, options []string) ([]byte, string, error) {
+	n := c.running.Add(1)
+	defer c.running.Add(-1)
+	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+	}
 	if c.gate != nil {
 		<-c.gate
 	}
@@ -52,10 +60,17 @@ func cache(t *testing.T, config kernels.Config) *kernels.Cache {
 	return c
 }
 
+func (c *compiler) open() (kernels.Compiler, error) { return c, nil }
+
+func want(c *kernels.Cache, source string) *kernels.Kernel {
+	k, _ := c.Want(sha256.Sum256([]byte(source)), func() cuda.Source { return cuda.Source{Text: source, Entries: []string{"run"}} })
+	return k
+}
+
 func ready(t *testing.T, c *kernels.Cache, source string) string {
-	cubin, state := c.Wait(source)
-	require.Equal(t, kernels.Ready, state)
-	return strings.TrimRight(string(cubin), "\x00")
+	k := want(c, source)
+	require.Equal(t, kernels.Ready, k.Wait())
+	return strings.TrimRight(string(k.Code().([]byte)), "\x00")
 }
 
 func cubins(t *testing.T, folder string) []string {
@@ -64,38 +79,61 @@ func cubins(t *testing.T, folder string) []string {
 	return list
 }
 
-// TestLookupNeverWaits: a kernel is pending until it is made, and made once however many ask for it.
-func TestLookupNeverWaits(t *testing.T) {
+// TestWantNeverWaits: a kernel is pending until it is made, and made once however many want it.
+func TestWantNeverWaits(t *testing.T) {
 	made := &compiler{gate: make(chan struct{})}
-	c := cache(t, kernels.Config{Compiler: made, Threads: 2})
+	c := cache(t, kernels.Config{Compiler: made.open, Threads: 2})
+	id := kernels.ID{1}
+	print := func() cuda.Source { return cuda.Source{Text: "a"} }
+	k, fresh := c.Want(id, print)
+	require.True(t, fresh)
 	for range 3 {
-		cubin, state := c.Lookup("a")
-		require.Nil(t, cubin)
-		require.Equal(t, kernels.Pending, state)
+		again, fresh := c.Want(id, print)
+		require.False(t, fresh)
+		require.Same(t, k, again)
+		require.Equal(t, kernels.Pending, k.State())
 	}
 	var group sync.WaitGroup
 	for range 8 {
-		group.Go(func() { c.Wait("a") })
+		group.Go(func() { k.Wait() })
 	}
 	made.gate <- struct{}{}
 	group.Wait()
-	cubin, state := c.Lookup("a")
-	require.Equal(t, kernels.Ready, state)
-	require.Equal(t, "a for sm_90 by  with []", string(cubin))
+	require.Equal(t, kernels.Ready, k.State())
+	require.Equal(t, "a for sm_90 by  with []", string(k.Code().([]byte)))
+	require.Positive(t, k.Compiled())
 	require.EqualValues(t, 1, made.calls.Load())
+}
+
+// TestThreadsAreBounded: however many kernels are wanted, so many are compiled at once.
+func TestThreadsAreBounded(t *testing.T) {
+	made := &compiler{gate: make(chan struct{})}
+	c := cache(t, kernels.Config{Compiler: made.open, Threads: 3})
+	var all []*kernels.Kernel
+	for i := range 40 {
+		all = append(all, want(c, fmt.Sprint(i)))
+	}
+	require.Eventually(t, func() bool { return made.running.Load() == 3 }, 10*time.Second, time.Millisecond)
+	for range all {
+		made.gate <- struct{}{}
+	}
+	for _, k := range all {
+		require.Equal(t, kernels.Ready, k.Wait())
+	}
+	require.EqualValues(t, 3, made.most.Load())
 }
 
 // TestDiskOutlives: another cache finds what one has made, but not what another compiler, architecture or option would make.
 func TestDiskOutlives(t *testing.T) {
 	folder := t.TempDir()
 	made := &compiler{version: "1"}
-	want := ready(t, cache(t, kernels.Config{Compiler: made, Folder: folder}), "a")
-	require.Equal(t, want, ready(t, cache(t, kernels.Config{Compiler: made, Folder: folder}), "a"))
+	want := ready(t, cache(t, kernels.Config{Compiler: made.open, Folder: folder}), "a")
+	require.Equal(t, want, ready(t, cache(t, kernels.Config{Compiler: made.open, Folder: folder}), "a"))
 	require.EqualValues(t, 1, made.calls.Load())
 	other := &compiler{version: "2"}
 	for _, config := range []kernels.Config{
-		{Compiler: other, Folder: folder}, {Compiler: made, Folder: folder, Arch: "sm_80"}, {Compiler: made, Folder: folder, Options: []string{"-a"}},
-		{Compiler: made, Folder: folder, Options: []string{"-", "a"}},
+		{Compiler: other.open, Folder: folder}, {Compiler: made.open, Folder: folder, Arch: "sm_80"}, {Compiler: made.open, Folder: folder, Options: []string{"-a"}},
+		{Compiler: made.open, Folder: folder, Options: []string{"-", "a"}},
 	} {
 		require.NotEqual(t, want, ready(t, cache(t, config), "a"))
 	}
@@ -106,7 +144,7 @@ func TestDiskOutlives(t *testing.T) {
 func TestCorruptFiles(t *testing.T) {
 	folder := t.TempDir()
 	made := &compiler{}
-	want := ready(t, cache(t, kernels.Config{Compiler: made, Folder: folder}), "a")
+	want := ready(t, cache(t, kernels.Config{Compiler: made.open, Folder: folder}), "a")
 	path := cubins(t, folder)[0]
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -121,7 +159,7 @@ func TestCorruptFiles(t *testing.T) {
 		func(d []byte) []byte { return d[:16+32] },
 	} {
 		require.NoError(t, os.WriteFile(path, change(append([]byte{}, whole...)), 0o600))
-		require.Equal(t, want, ready(t, cache(t, kernels.Config{Compiler: made, Folder: folder}), "a"))
+		require.Equal(t, want, ready(t, cache(t, kernels.Config{Compiler: made.open, Folder: folder}), "a"))
 		require.EqualValues(t, i+2, made.calls.Load(), "change %d was not seen", i)
 		now, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -137,7 +175,7 @@ func TestDiskIsBounded(t *testing.T) {
 	long := time.Now().Add(-2 * time.Hour)
 	require.NoError(t, os.Chtimes(left, long, long))
 	made := &compiler{size: 1000}
-	c := cache(t, kernels.Config{Compiler: made, Folder: folder, Disk: 10000})
+	c := cache(t, kernels.Config{Compiler: made.open, Folder: folder, Disk: 10000})
 	require.NoFileExists(t, left)
 	ready(t, c, "first")
 	first := cubins(t, folder)[0]
@@ -159,14 +197,14 @@ func TestDiskIsBounded(t *testing.T) {
 // TestMemoryIsBounded: what has gone from memory is read from disk.
 func TestMemoryIsBounded(t *testing.T) {
 	made := &compiler{size: 1000}
-	c := cache(t, kernels.Config{Compiler: made, Folder: t.TempDir(), Memory: 1 << 12, Disk: 1 << 20})
+	c := cache(t, kernels.Config{Compiler: made.open, Folder: t.TempDir(), Memory: 1 << 12, Disk: 1 << 20})
 	for i := range 10 {
 		ready(t, c, fmt.Sprint(i))
 	}
-	_, state := c.Lookup("9")
-	require.Equal(t, kernels.Ready, state)
-	_, state = c.Lookup("0")
-	require.Equal(t, kernels.Pending, state)
+	require.Equal(t, kernels.Ready, want(c, "9").State())
+	gone := want(c, "0")
+	require.Equal(t, kernels.Ready, gone.Wait())
+	require.Zero(t, gone.Compiled())
 	require.Equal(t, "0 for sm_90 by  with []", ready(t, c, "0"))
 	require.EqualValues(t, 10, made.calls.Load())
 }
@@ -175,11 +213,11 @@ func TestMemoryIsBounded(t *testing.T) {
 func TestFailure(t *testing.T) {
 	made := &compiler{}
 	var warnings []string
-	c := cache(t, kernels.Config{Compiler: made, Folder: t.TempDir(), Warn: func(text string) { warnings = append(warnings, text) }})
+	c := cache(t, kernels.Config{Compiler: made.open, Folder: t.TempDir(), Warn: func(text string) { warnings = append(warnings, text) }})
 	for range 3 {
-		cubin, state := c.Wait("wrong")
-		require.Nil(t, cubin)
-		require.Equal(t, kernels.Failed, state)
+		k := want(c, "wrong")
+		require.Equal(t, kernels.Failed, k.Wait())
+		require.Nil(t, k.Code())
 	}
 	require.EqualValues(t, 1, made.calls.Load())
 	require.Len(t, warnings, 1)
@@ -197,13 +235,49 @@ func TestFailure(t *testing.T) {
 // TestWithoutCompiler: without NVRTC nothing is made, and that is said once.
 func TestWithoutCompiler(t *testing.T) {
 	var warnings []string
-	c := cache(t, kernels.Config{Warn: func(text string) { warnings = append(warnings, text) }})
+	none := func() (kernels.Compiler, error) { return nil, errors.New("torch has come without NVRTC") }
+	c := cache(t, kernels.Config{Compiler: none, Warn: func(text string) { warnings = append(warnings, text) }})
 	for _, source := range []string{"a", "b"} {
-		_, state := c.Wait(source)
-		require.Equal(t, kernels.Failed, state)
+		require.Equal(t, kernels.Failed, want(c, source).Wait())
 	}
 	require.Len(t, warnings, 1)
-	require.Contains(t, warnings[0], "NVRTC")
+	require.Contains(t, warnings[0], "no compiler for them on this worker: torch has come without NVRTC.")
+}
+
+// TestMistakes: a kernel that can't be printed is none, and the threads go on.
+func TestMistakes(t *testing.T) {
+	var warnings []string
+	c := cache(t, kernels.Config{Compiler: (&compiler{}).open, Warn: func(text string) { warnings = append(warnings, text) }})
+	k, _ := c.Want(kernels.ID{1}, func() cuda.Source { panic("BUG: no such op") })
+	require.Equal(t, kernels.Failed, k.Wait())
+	require.Contains(t, warnings[0], "BUG: no such op")
+	ready(t, c, "a")
+}
+
+// TestLoading: what is kept is what was loaded. A file of cubins that can't be loaded is made again, a new cubin that can't be isn't.
+func TestLoading(t *testing.T) {
+	folder := t.TempDir()
+	made := &compiler{}
+	ready(t, cache(t, kernels.Config{Compiler: made.open, Folder: folder}), "a")
+	loads := 0
+	config := kernels.Config{Compiler: made.open, Folder: folder, Load: func(cubin []byte, entries []string) (any, error) {
+		require.Equal(t, []string{"run"}, entries)
+		if loads++; loads == 1 {
+			return nil, errors.New("not for this driver")
+		}
+		return len(cubin), nil
+	}}
+	k := want(cache(t, config), "a")
+	require.Equal(t, kernels.Ready, k.Wait())
+	require.Equal(t, len("a for sm_90 by  with []"), k.Code())
+	require.EqualValues(t, 2, made.calls.Load())
+	require.Positive(t, k.Compiled())
+
+	var warning string
+	config.Load = func([]byte, []string) (any, error) { return nil, errors.New("no driver at all") }
+	config.Warn = func(text string) { warning = text }
+	require.Equal(t, kernels.Failed, want(cache(t, config), "a").Wait())
+	require.Contains(t, warning, ".log has its source and what was said of it")
 }
 
 // TestTwoProcesses: caches that share a folder don't disturb each other.
@@ -211,13 +285,13 @@ func TestTwoProcesses(t *testing.T) {
 	folder := t.TempDir()
 	var group sync.WaitGroup
 	for n := range 4 {
-		c := cache(t, kernels.Config{Compiler: &compiler{size: 500}, Folder: folder, Disk: 6000, Threads: 2})
+		c := cache(t, kernels.Config{Compiler: (&compiler{size: 500}).open, Folder: folder, Disk: 6000, Threads: 2})
 		group.Go(func() {
 			for i := range 60 {
 				source := fmt.Sprint((i*7 + n) % 20)
-				cubin, state := c.Wait(source)
-				if state != kernels.Ready || !strings.HasPrefix(string(cubin), source+" for") {
-					t.Errorf("%s is %d: %.40q", source, state, cubin)
+				k := want(c, source)
+				if k.Wait() != kernels.Ready || !strings.HasPrefix(string(k.Code().([]byte)), source+" for") {
+					t.Errorf("%s is %d: %.40q", source, k.State(), k.Code())
 				}
 			}
 		})

@@ -9,6 +9,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	pb "google.golang.org/protobuf/proto"
+
 	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
@@ -41,6 +43,7 @@ type executor struct {
 	kernels  bool
 	storages map[uint64]*storage
 	pending  map[uint64][]byte // uploads that have begun
+	fused    proto.Kernels     // not told yet
 }
 
 // maxBytes bounds one storage: this backend is for tests.
@@ -159,6 +162,11 @@ func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call
 			skip, to = i+1, plain
 			if x.kernels && f.GetKernels() > 0 && r.p.Steps[i+1].GetCall() == nil && !r.poisoned(r.p.Steps[i+1:plain]) {
 				skip, to = plain, plain+int(f.GetPlain())
+				x.fused.Groups++
+				x.fused.Launched += count(r.p.Steps[i+1:plain], (*proto.Step).GetKernel)
+				x.fused.Ops += count(r.p.Steps[plain:to], (*proto.Step).GetCall)
+			} else {
+				x.fused.Unfused++
 			}
 			continue
 		}
@@ -184,6 +192,26 @@ func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call
 		x.storages[outputs[i+1]] = st
 	}
 	return failed, errs
+}
+
+func count[T any](steps []*proto.Step, of func(*proto.Step) *T) (n uint32) {
+	for _, s := range steps {
+		if of(s) != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Fused implements worker.Executor.
+func (x *executor) Fused() *proto.Kernels {
+	out := &x.fused
+	if out.Groups+out.Unfused == 0 {
+		return nil
+	}
+	out = pb.Clone(out).(*proto.Kernels)
+	pb.Reset(&x.fused)
+	return out
 }
 
 // runner runs one call of a program.

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The executor's CUDA part: one class behind one symbol. Kernels are ATen's; this only asks about the device, hands out
-// its memory and waits for it.
+// The executor's CUDA part: one class behind one symbol. Operators' kernels are ATen's; this asks about the device,
+// hands out its memory, waits for it, and starts the code of fused kernels.
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
@@ -10,7 +10,9 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <dlfcn.h>
 
+#include <string>
 #include <unordered_map>
 
 #include "Device.h"
@@ -21,6 +23,43 @@ namespace {
 // Its class moved from ATen to c10; either has the other in its scope or is not there.
 using namespace at::cuda;
 using namespace c10::cuda;
+
+// Functions of the driver, whose library a process with CUDA has loaded. Modules and functions are pointers there, and
+// these have kept their names and types since CUDA 4; ATen's own table of them is none of its public headers.
+struct Driver {
+  int (*load)(void** module, const void* image);
+  int (*unload)(void* module);
+  int (*entry)(void** function, void* module, const char* name);
+  int (*launch)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                unsigned block_z, unsigned shared, void* stream, void** arguments, void** extra);
+  int (*text)(int status, const char** text);
+
+  static const Driver& Get() {
+    static const Driver driver;
+    return driver;
+  }
+  void Check(int status, const char* what) const {
+    const char* words = nullptr;
+    if (status != 0) text(status, &words);
+    TORCH_CHECK(status == 0, "CUDA can't ", what, ": ", words != nullptr ? words : "unknown error", " (", status, ").");
+  }
+
+ private:
+  Driver() {
+    void* lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    TORCH_CHECK(lib != nullptr, "CUDA's driver could not be loaded: ", dlerror(), ".");
+    Find(lib, "cuModuleLoadData", &load);
+    Find(lib, "cuModuleUnload", &unload);
+    Find(lib, "cuModuleGetFunction", &entry);
+    Find(lib, "cuLaunchKernel", &launch);
+    Find(lib, "cuGetErrorString", &text);
+  }
+  template <typename F>
+  static void Find(void* lib, const char* name, F* f) {
+    *f = reinterpret_cast<F>(dlsym(lib, name));
+    TORCH_CHECK(*f != nullptr, "CUDA's driver has no function ", name, ".");
+  }
+};
 
 class Cuda final : public Device {
  public:
@@ -57,7 +96,47 @@ class Cuda final : public Device {
     return begin.elapsed_time(end);
   }
 
+  bool TakesCode() const override { return true; }
+  std::string Arch() const override {
+    return "sm_" + std::to_string(Properties()->major) + std::to_string(Properties()->minor);
+  }
+  int Processors() const override { return Properties()->multiProcessorCount; }
+  void* LoadCode(const void* image, size_t bytes) const override {
+    const Current current(device());
+    const std::string copy(static_cast<const char*>(image), bytes);  // at an address that suits any reader
+    void* module = nullptr;
+    Driver::Get().Check(Driver::Get().load(&module, copy.data()), "load a kernel");
+    return module;
+  }
+  void* EntryOf(void* code, const char* name) const override {
+    const Current current(device());
+    void* function = nullptr;
+    Driver::Get().Check(Driver::Get().entry(&function, code, name), "find an entry of a kernel");
+    return function;
+  }
+  void UnloadCode(void* code) const override {
+    const Current current(device());
+    c10::cuda::device_synchronize();
+    Driver::Get().Check(Driver::Get().unload(code), "unload a kernel");
+  }
+  void Launch(const CodeLaunch& l) const override {
+    void* stream = c10::cuda::getCurrentCUDAStream(device().index()).stream();
+    const int status = Driver::Get().launch(l.entry, l.grid, 1, 1, l.block_x, l.block_y, 1, 0, stream,
+                                            const_cast<void**>(l.arguments), nullptr);
+    Driver::Get().Check(status, "start a kernel");
+  }
+
  private:
+  // The device's context on this thread, which may be one that has never called CUDA: the driver, unlike the runtime,
+  // makes none current by itself.
+  class Current {
+   public:
+    explicit Current(c10::Device device) : guard_(device) { C10_CUDA_CHECK(cudaFree(nullptr)); }
+
+   private:
+    c10::cuda::CUDAGuard guard_;
+  };
+
   const CUDAEvent& At(int64_t id) const {
     const auto it = events_.find(id);
     TORCH_CHECK(it != events_.end(), "Event ", id, " was not recorded.");
@@ -72,6 +151,6 @@ class Cuda final : public Device {
 }  // namespace
 }  // namespace mycelya::exec
 
-extern "C" __attribute__((visibility("default"))) mycelya::exec::Device* myc_exec_cuda_device(int32_t index) {
+extern "C" __attribute__((visibility("default"))) mycelya::exec::Device* myc_exec_device(int32_t index) {
   return new mycelya::exec::Cuda(static_cast<c10::DeviceIndex>(index));
 }

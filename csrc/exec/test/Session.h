@@ -25,7 +25,7 @@ uint64_t myc_exec_info(myc_exec*, char*, uint64_t);
 myc_prog* myc_exec_prepare(myc_exec*, const uint64_t*, uint64_t, myc_error*);
 void myc_exec_drop(myc_exec*, myc_prog*);
 int32_t myc_exec_run(myc_exec*, myc_prog*, const uint64_t*, uint64_t, const uint64_t*, uint64_t, const uint64_t*,
-                     uint64_t, uint64_t, myc_step_error*, int32_t);
+                     uint64_t, const uint64_t*, uint64_t, uint64_t, myc_step_error*, int32_t, myc_fused*);
 void* myc_exec_upload_begin(myc_exec*, uint64_t, uint64_t, myc_error*);
 int32_t myc_exec_upload_end(myc_exec*, uint64_t, myc_error*);
 int32_t myc_exec_read(myc_exec*, const myc_view*, const void**, uint64_t*, void**, uint64_t*, uint32_t*, myc_error*);
@@ -224,7 +224,7 @@ class Session {
     std::unique_ptr<myc_step_error[]> errs(new myc_step_error[kCap]);
     const Words in = Flat(inputs), out = Flat(outputs);
     failed_ = myc_exec_run(exec_, p, params.data(), params.size(), in.data(), inputs.size(), out.data(), outputs.size(),
-                           call, errs.get(), kCap);
+                           nullptr, 0, call, errs.get(), kCap, &fused_);
     std::vector<StepError> result;
     for (int32_t i = 0; i < std::min(failed_, kCap); ++i) {
       result.push_back({errs[i].step, errs[i].error.kind, errs[i].error.text});
@@ -236,6 +236,8 @@ class Session {
     return Run(Prepare(b), params, inputs, outputs, call);
   }
   int32_t failed() const { return failed_; }
+  // What kernels have computed in the last run.
+  const myc_fused& fused() const { return fused_; }
 
   // The bytes of t's storage become storage id.
   void Upload(uint64_t id, const at::Tensor& t) {
@@ -287,6 +289,7 @@ class Session {
   myc_exec* exec_ = nullptr;
   std::vector<myc_prog*> programs_;
   int32_t failed_ = 0;
+  myc_fused fused_{};
 };
 
 inline uint64_t Bits(double v) { return std::bit_cast<uint64_t>(v); }

@@ -61,8 +61,9 @@ int Main() {
   for (int i = 0; i < kSteps; ++i) in_place.Call("aten::add_.Tensor", {T(x), T(x), Int(1)});
   myc_prog* writes = s.Prepare(in_place);
   const uint64_t in[] = {0, 1}, out[] = {kSteps, 2};
+  myc_fused fused;
   const auto run = [&](myc_prog* p, uint64_t outputs) {
-    if (myc_exec_run(s.get(), p, nullptr, 0, in, 1, out, outputs, 1, nullptr, 0) != 0) std::abort();
+    if (myc_exec_run(s.get(), p, nullptr, 0, in, 1, out, outputs, nullptr, 0, 1, nullptr, 0, &fused) != 0) std::abort();
   };
   c10::InferenceMode inference;
   const at::Tensor one = at::full({4, 4}, 1.0f);

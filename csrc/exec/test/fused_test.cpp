@@ -81,6 +81,9 @@ TEST(Fused, RunsItsKernels) {
   Sample p(P(0));
   EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 1}}, {{p.out, 2}}).empty());
   EXPECT_TRUE(at::equal(s.ReadF32(2, {6}).tensor, 1 - Range(6)));
+  EXPECT_EQ(s.fused().groups, 1u);
+  EXPECT_EQ(s.fused().kernels, 1u);
+  EXPECT_EQ(s.fused().calls, 1u);
 }
 
 TEST(Fused, RunsTheOperatorsWhereSizesDoNotFit) {
@@ -90,6 +93,7 @@ TEST(Fused, RunsTheOperatorsWhereSizesDoNotFit) {
     Sample p(size);
     EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 1}}, {{p.out, 2}}).empty());
     EXPECT_TRUE(at::equal(s.ReadF32(2, {6}).tensor, 2 - Range(6)));
+    EXPECT_EQ(s.fused().groups, 0u);
   }
 }
 

@@ -36,6 +36,9 @@ func main() {
 	flag.StringVar(&t.Exec, "exec", "", "path of libmycelya_exec")
 	flag.StringVar(&t.Lib, "torch-lib", "", "folder of libtorch_cpu")
 	flag.IntVar(&t.Threads, "threads", 0, "threads of one operator on the CPU; 0: PyTorch's default")
+	flag.StringVar(&t.Kernels.Folder, "kernels", kernelFolder(), "folder that compiled CUDA kernels are kept in; empty: none is kept")
+	flag.Int64Var(&t.Kernels.Disk, "kernels-bytes", worker.DefaultKernelBytes, "most bytes in that folder")
+	flag.IntVar(&t.Kernels.Threads, "kernels-threads", 0, "threads that compile CUDA kernels; 0: half of the cores, four at most")
 	flag.TextVar(&level, "log", slog.LevelWarn, "debug, info, warn or error")
 	flag.Parse()
 	if *version {
@@ -47,6 +50,10 @@ func main() {
 	load := t.Load
 	if *backend == "ref" {
 		load = func() (worker.Backend, error) { return ref.Backend{}, nil }
+	}
+	if t.Kernels.Disk <= 0 || t.Kernels.Threads < 0 {
+		fmt.Fprintln(os.Stderr, "mycelya-worker: --kernels-bytes is more than 0, --kernels-threads not less.")
+		os.Exit(2)
 	}
 	if *socket == "" || flag.NArg() > 0 || *backend != "torch" && *backend != "ref" {
 		fmt.Fprintln(os.Stderr, "mycelya-worker needs --socket, takes only flags, and knows the backends torch and ref.")
@@ -81,4 +88,13 @@ func main() {
 		end(1)
 	}
 	end(0)
+}
+
+// kernelFolder is one of the user's caches, "" if the user has none: of a service without a home, say.
+func kernelFolder() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "mycelya", "kernels")
 }

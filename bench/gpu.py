@@ -1,0 +1,139 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What fused groups cost on a GPU: kernels, operators, eager CUDA, torch.compile.
+
+The cases are those of kernels.py. A repeat is ten calls and one wait, so that a GPU
+always has something to do; the figure is a call's part of the fastest. Eager CUDA and
+torch.compile run in this process, the local worker's programs with kernels and without
+in two more, on the same GPU, case by case in turns. Kernels are compiled before a case
+is timed.
+
+    python bench/gpu.py [--repeats N] [--only TEXT] [--compile]
+
+--compile adds torch.compile's time.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import torch
+from kernels import CASES, mean
+
+CALLS = 10
+WARM = 3
+# How long the kernels of a case may take to get ready, seconds.
+PATIENCE = 300
+
+
+def wait_for_kernels(f, args: list) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        torch.mycelya.reset_metrics()
+        f(*args)
+        torch.mycelya.synchronize()
+        if torch.mycelya.metrics()["groups_waiting"] == 0:
+            return
+        if time.monotonic() > end:
+            sys.exit("The kernels of a case don't get ready.")
+        time.sleep(0.01)
+
+
+def seconds(case: str, device: str, repeats: int, wrap=None) -> float:
+    make, f, _ = CASES[case]
+    torch.manual_seed(0)
+    args = make(device)
+    f = wrap(f) if wrap else f
+    wait = torch.cuda.synchronize
+    if device == "mycelya":
+        wait = torch.mycelya.synchronize
+        wait_for_kernels(f, args)
+    best, kept = math.inf, None
+    for i in range(repeats + WARM):
+        wait()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            kept = f(*args)  # noqa: F841 (its memory is taken again by the next)
+        wait()
+        if i >= WARM:
+            best = min(best, (time.perf_counter() - start) / CALLS)
+    return best
+
+
+class Child:
+    """A process whose device computes on the GPU, with kernels or without."""
+
+    def __init__(self, kernels: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--child"],
+            env={
+                **os.environ,
+                "MYCELYA_KERNELS": kernels,
+                "MYCELYA_MACHINE": "local:cuda:0",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def seconds(self, case: str, repeats: int) -> float:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps([case, repeats]) + "\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+
+def child() -> None:
+    import mycelya_torch  # noqa: F401
+
+    with torch.no_grad():
+        for line in sys.stdin:
+            case, repeats = json.loads(line)
+            print(seconds(case, "mycelya", repeats), flush=True)
+
+
+def table(args: argparse.Namespace) -> str:
+    on, off = Child("on"), Child("off")
+    head = ["case", "kernels, µs", "GB/s", "of operators", "of eager"]
+    if args.compile:
+        head.append("of torch.compile")
+    text = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    ratios = []
+    for case, (_, _, size) in CASES.items():
+        if args.only not in case:
+            continue
+        with torch.no_grad():
+            eager = seconds(case, "cuda:0", args.repeats)
+            ours, plain = (c.seconds(case, args.repeats) for c in (on, off))
+            row = [f"{ours * 1e6:.1f}", f"{size / ours / 1e9:.0f}"]
+            row += [f"{ours / plain:.2f}", f"{ours / eager:.2f}"]
+            if args.compile:
+                other = seconds(case, "cuda:0", args.repeats, torch.compile)
+                row.append(f"{ours / other:.2f}")
+        ratios.append(ours / eager)
+        text.append(f"| {' | '.join([case, *row])} |")
+    text += ["", f"Geometric mean of eager's time: {mean(ratios):.2f}."]
+    return "\n".join(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        return child()
+    if not torch.cuda.is_available():
+        sys.exit("bench/gpu.py needs a GPU that torch can use.")
+    print(f"{torch.cuda.get_device_name(0)}, PyTorch {torch.__version__}\n")
+    print(table(args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,538 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package launch_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/kernels"
+)
+
+// program is a graph as a client sends it.
+type program struct {
+	g      *ir.Graph
+	c      *codegen.Compiled
+	groups int // that have kernels
+	trace  []uint64
+}
+
+var keys byte
+
+func compile(t *testing.T, text string) *program {
+	t.Helper()
+	g, err := ir.Parse(text)
+	require.NoError(t, err)
+	g, err = passes.Run(g, passes.Options{Check: 1})
+	require.NoError(t, err)
+	c, err := codegen.Compile(g, codegen.Options{Kernels: true, Undrawn: true, Scratch: make([]bool, 1<<14)})
+	require.NoError(t, err)
+	keys++
+	c.Program.Key = make([]byte, proto.KeyBytes)
+	c.Program.Key[0] = keys
+	p := &program{g: g, c: c, trace: make([]uint64, 1<<16)}
+	for _, s := range c.Program.Steps {
+		if s.GetFused() != nil {
+			p.groups++
+		}
+	}
+	for _, s := range g.Syms {
+		if s.Quotient == nil {
+			p.trace[s.Slot] = uint64(s.First)
+		}
+	}
+	p.numbers(0.5)
+	return p
+}
+
+// numbers sets all numbers of a program to about one.
+func (p *program) numbers(v float64) {
+	for i := range p.g.Nodes {
+		if n := &p.g.Nodes[i]; n.Op == ir.OpParam || n.Op == ir.OpScalar {
+			p.trace[n.Slot] = word(p.g.Types[n.First].DType, n.Op == ir.OpScalar, v+v*float64(i%5)/8)
+		}
+	}
+}
+
+// word is a number, or the element of a tensor without dims, as a call has it.
+func word(d ir.DType, element bool, v float64) uint64 {
+	switch {
+	case element && d == ir.F32:
+		return uint64(math.Float32bits(float32(v)))
+	case d.Is(ir.Floats):
+		return math.Float64bits(v)
+	}
+	return uint64(math.Ceil(v))
+}
+
+// dims are sizes or strides with the sizes of the trace.
+func (p *program) dims(list []ir.Dim) []int64 {
+	var out []int64
+	for _, d := range list {
+		v := p.g.First(d)
+		for i := range p.g.Syms {
+			if s := &p.g.Syms[i]; d == ir.SymDim(i) && s.Quotient == nil {
+				v = int64(p.trace[s.Slot])
+			}
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// bytes is how many a value takes.
+func (p *program) bytes(t ir.Type) int64 {
+	sizes, reach, count := p.dims(t.Dims), int64(1), int64(1)
+	for _, n := range sizes {
+		count *= n
+	}
+	if t.Strides == nil || count == 0 {
+		return count * int64(t.DType.Size())
+	}
+	for i, s := range p.dims(t.Strides) {
+		reach += (sizes[i] - 1) * s
+	}
+	return reach * int64(t.DType.Size())
+}
+
+// content is n bytes of numbers of a dtype; those of floats are like weights, those of integers like small indices.
+func content(r *rand.Rand, d ir.DType, bytes int64) []byte {
+	out := make([]byte, 0, bytes)
+	for int64(len(out)) < bytes {
+		v := r.Float64()*4 - 2
+		switch d {
+		case ir.F32:
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
+		case ir.F64:
+			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(v))
+		case ir.BF16:
+			out = binary.LittleEndian.AppendUint16(out, uint16(math.Float32bits(float32(v))>>16))
+		case ir.F16:
+			out = binary.LittleEndian.AppendUint16(out, uint16(r.IntN(2)<<15|r.IntN(16)<<10|r.IntN(1024)))
+		default:
+			out = append(append(out, byte(r.IntN(2))), make([]byte, d.Size()-1)...)
+		}
+	}
+	return out
+}
+
+// call runs a program on inputs that depend on seed alone, and gives what it made, by slot, or its error.
+func (c *client) call(p *program, seed uint64) (map[uint32][]byte, *proto.Done) {
+	c.t.Helper()
+	params, err := p.c.Params(p.trace)
+	require.NoError(c.t, err)
+	r := rand.New(rand.NewPCG(seed, 1))
+	at := map[uint32]uint64{} // storage of a slot
+	for i := range p.g.Nodes {
+		if n := &p.g.Nodes[i]; n.Op == ir.OpInput {
+			t := p.g.Types[n.First]
+			at[n.Slot] = c.upload(content(r, t.DType, p.bytes(t)))
+		}
+	}
+	call := &proto.Call{Key: p.c.Program.Key, Params: params}
+	for _, slot := range p.c.Inputs {
+		call.Inputs = append(call.Inputs, at[slot])
+	}
+	for _, slot := range p.c.Outputs {
+		if at[slot] == 0 {
+			c.id++
+			at[slot] = c.id
+		}
+		call.Outputs = append(call.Outputs, at[slot])
+	}
+	done := &proto.Done{}
+	c.ask(transport.Call, call, transport.Done, done)
+	out := map[uint32][]byte{}
+	var all []uint64
+	for _, id := range at {
+		all = append(all, id)
+	}
+	for _, o := range p.g.Outputs {
+		if t := p.g.Types[o.Value]; t.Strides == nil && done.Failed == 0 {
+			data, status := c.read(at[o.Slot], p.bytes(t))
+			require.Nil(c.t, status)
+			out[o.Slot] = data
+		}
+	}
+	if done.Failed > 0 {
+		for _, id := range call.Outputs {
+			_, status := c.read(id, 0)
+			require.Equal(c.t, done.Errors[0].Text, status.GetText())
+		}
+	}
+	c.free(all)
+	return out, done
+}
+
+func (c *client) program(p *program) { c.send(transport.Program, p.c.Program, nil) }
+
+// warm calls a program until none of its groups waits, and adds up what the worker has told.
+func (c *client) warm(p *program) *proto.Kernels {
+	c.t.Helper()
+	told := &proto.Kernels{}
+	for end := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		_, done := c.call(p, 1)
+		k := done.Kernels
+		told.Compiled += k.GetCompiled()
+		told.Cached += k.GetCached()
+		told.CompileNanoseconds += k.GetCompileNanoseconds()
+		told.Warning += k.GetWarning()
+		if k.GetWaiting() == 0 {
+			return told
+		}
+		require.True(c.t, time.Now().Before(end), "kernels are still pending")
+	}
+}
+
+// same compares what two ways to run a program made: floats up to rounding, as a part of the largest of them.
+func (p *program) same(t *testing.T, want, got map[uint32][]byte) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for _, o := range p.g.Outputs {
+		d := p.g.Types[o.Value].DType
+		a, b := want[o.Slot], got[o.Slot]
+		require.Len(t, b, len(a))
+		tolerance := map[ir.DType]float64{ir.F32: 2e-6, ir.F64: 1e-13, ir.BF16: 0x1p-7, ir.F16: 0x1p-10}[d]
+		if tolerance == 0 {
+			require.Equal(t, a, b, "storage %d\n%s", o.Slot, p.g)
+			continue
+		}
+		x, y, most := floats(d, a), floats(d, b), 0.
+		for _, v := range x {
+			if !math.IsInf(v, 0) && !math.IsNaN(v) {
+				most = max(most, math.Abs(v))
+			}
+		}
+		for i := range x {
+			if x[i] == y[i] || math.IsNaN(x[i]) && math.IsNaN(y[i]) {
+				continue
+			}
+			if !(math.Abs(x[i]-y[i]) <= tolerance*(8*math.Abs(x[i])+most)) {
+				t.Fatalf("element %d of storage %d is %v, not %v\n%s", i, o.Slot, y[i], x[i], p.g)
+			}
+		}
+	}
+}
+
+func floats(d ir.DType, data []byte) (out []float64) {
+	for ; len(data) > 0; data = data[d.Size():] {
+		switch d {
+		case ir.F32:
+			out = append(out, float64(math.Float32frombits(binary.LittleEndian.Uint32(data))))
+		case ir.F64:
+			out = append(out, math.Float64frombits(binary.LittleEndian.Uint64(data)))
+		case ir.BF16:
+			out = append(out, float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(data))<<16)))
+		default:
+			b := binary.LittleEndian.Uint16(data)
+			v := math.Ldexp(float64(b&1023), -24)
+			if e := int(b >> 10 & 31); e == 31 {
+				v = math.Inf(1)
+				if b&1023 != 0 {
+					v = math.NaN()
+				}
+			} else if e > 0 {
+				v = math.Ldexp(float64(1024+int(b&1023)), e-25)
+			}
+			out = append(out, math.Copysign(v, 1-2*float64(b>>15)))
+		}
+	}
+	return out
+}
+
+// chain is a map with a number, of any size.
+const chain = `
+graph model.py:1 sync {
+  dims n=1000@0
+  %0: f32[n]             = input 0
+  %1: f32[n]             = input 1
+  %2: f64[]              = param 1
+  %3: f32[n]             = mul %0 %2
+  %4: f32[n]             = add %3 %1
+  %5: f32[n]             = tanh %4
+  output %5 -> s2
+}
+`
+
+// TestResults runs graphs of all kinds as operators while their kernels are compiled, and then as kernels.
+func TestResults(t *testing.T) {
+	compiler := &gxx{}
+	c := start(t, worker.Kernels{Compiler: compiler.open, Folder: t.TempDir(), Threads: 2}).connect(t)
+	graphs := map[string]string{"chain": chain}
+	for name, text := range more {
+		graphs[name] = text
+	}
+	files, err := filepath.Glob(filepath.Join("..", "replay", "budgets", "*.ir"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, path := range append(files, filepath.Join("..", "replay", "corpus", "digits.ir")) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		graphs[filepath.Base(path)] = string(text)
+	}
+	launched := uint32(0)
+	for name, text := range graphs {
+		t.Run(name, func(t *testing.T) {
+			c.t = t
+			p := compile(t, text)
+			if p.groups == 0 { // some are there for having none
+				return
+			}
+			switch name {
+			case "block.ir": // one of its numbers is the probability with which attention drops
+				p.numbers(0)
+			case "f16 means":
+				p.numbers(130000)
+			}
+			c.program(p)
+			want, first := c.call(p, 1)
+			require.Zero(t, first.Failed, "%v", first.Errors)
+			c.warm(p)
+			got, done := c.call(p, 1)
+			require.Zero(t, done.Failed, "%v", done.Errors)
+			require.EqualValues(t, p.groups, done.Kernels.Groups, "%v", done.Kernels)
+			launched += done.Kernels.Launched
+			p.same(t, want, got)
+		})
+	}
+	require.NotZero(t, launched)
+	t.Logf("%d kernels, %d texts", launched, compiler.calls.Load())
+}
+
+// TestTiering: a call runs operators until its kernels are ready, and the worker tells so. What one session has had made, others have, and so
+// has another worker with the folder.
+func TestTiering(t *testing.T) {
+	compiler, cache := &gxx{gate: make(chan struct{})}, t.TempDir()
+	r := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache})
+	c, p := r.connect(t), compile(t, chain)
+	c.program(p)
+	want, done := c.call(p, 1)
+	for range 5 {
+		require.Equal(t, &proto.Kernels{Waiting: 1}, clean(done.Kernels))
+		_, done = c.call(p, 1)
+	}
+	close(compiler.gate)
+	told := c.warm(p)
+	require.EqualValues(t, 1, told.Compiled)
+	require.Positive(t, told.CompileNanoseconds)
+	got, done := c.call(p, 1)
+	require.Equal(t, &proto.Kernels{Groups: 1, Launched: 1, Ops: 3}, clean(done.Kernels))
+	p.same(t, want, got)
+
+	other := r.connect(t)
+	other.program(p)
+	got, done = other.call(p, 1)
+	require.Equal(t, &proto.Kernels{Groups: 1, Launched: 1, Ops: 3}, clean(done.Kernels))
+	p.same(t, want, got)
+
+	again := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
+	again.program(p)
+	told = again.warm(p)
+	require.EqualValues(t, 1, told.Cached)
+	require.Zero(t, told.Compiled)
+	require.EqualValues(t, 1, compiler.calls.Load())
+}
+
+// clean is a message as it compares.
+func clean(k *proto.Kernels) *proto.Kernels {
+	return &proto.Kernels{Groups: k.GetGroups(), Launched: k.GetLaunched(), Ops: k.GetOps(), Waiting: k.GetWaiting(), Unfused: k.GetUnfused(),
+		Compiled: k.GetCompiled(), Cached: k.GetCached(), Warning: k.GetWarning()}
+}
+
+// TestParameters: new sizes may need another variant, and then run as operators until there is one; numbers never do. No size has the kernels of
+// another. Memory that doesn't begin where launches have it is left to the operators.
+func TestParameters(t *testing.T) {
+	compiler := &gxx{}
+	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)
+	operators := start(t, worker.Kernels{Compiler: none}).connect(t)
+	p := compile(t, chain)
+	c.program(p)
+	operators.program(p)
+	sizes := []uint64{1000, 1, 0, 3, 8, 1002, 4096, 70000, 5}
+	for range 3 { // more than are planned at once
+		for i := range uint64(8) {
+			sizes = append(sizes, 2000+4*i)
+		}
+	}
+	texts := compiler.calls.Load()
+	for i, n := range sizes {
+		p.trace[0] = n
+		p.trace[1] = math.Float64bits(float64(i))
+		c.warm(p)
+		for range 2 { // another number is another word of the same launch
+			want, _ := operators.call(p, 7)
+			got, done := c.call(p, 7)
+			require.EqualValues(t, 1, done.Kernels.Groups, "%d elements", n)
+			p.same(t, want, got)
+			p.trace[1] = math.Float64bits(float64(i)/8 - 1)
+		}
+	}
+	texts = compiler.calls.Load() - texts
+	require.LessOrEqual(t, texts, int64(3), "a size is no part of a text")
+
+	p.trace[0], p.trace[1] = 1001, math.Float64bits(0.25) // 4,004 bytes, see testdata/emulated.cpp
+	c.warm(p)
+	want, _ := operators.call(p, 7)
+	got, done := c.call(p, 7)
+	require.Equal(t, &proto.Kernels{Unfused: 1}, clean(done.Kernels))
+	require.Equal(t, want, got)
+}
+
+func none() (kernels.Compiler, error) { return nil, errors.New("nobody has put it there") }
+
+// TestFailures: without a compiler, or with one that fails, programs run as operators, and the user is told once, with the log's path.
+func TestFailures(t *testing.T) {
+	t.Run("text", func(t *testing.T) {
+		compiler, cache := &gxx{wrong: "tanh"}, t.TempDir()
+		r := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache})
+		c := r.connect(t)
+		p, fine := compile(t, chain), compile(t, strings.ReplaceAll(chain, "tanh", "relu"))
+		c.program(p)
+		c.program(fine)
+		told := c.warm(p)
+		_, done := c.call(p, 1)
+		told.Warning += done.Kernels.Warning
+		require.EqualValues(t, 1, done.Kernels.Unfused)
+		logs, err := filepath.Glob(filepath.Join(cache, "*.log"))
+		require.NoError(t, err)
+		require.Len(t, logs, 1)
+		require.Equal(t, 1, strings.Count(told.Warning, "A fused kernel could not be made"), told.Warning)
+		require.Contains(t, told.Warning, logs[0])
+		require.Contains(t, r.log.String(), logs[0])
+		text, err := os.ReadFile(logs[0])
+		require.NoError(t, err)
+		require.Contains(t, string(text), "error: it is wrong")
+		require.Contains(t, string(text), "tanhf")
+		c.warm(fine)
+		_, done = c.call(fine, 1)
+		require.Equal(t, &proto.Kernels{Groups: 1, Launched: 1, Ops: 3}, clean(done.Kernels))
+		require.EqualValues(t, 2, compiler.calls.Load(), "a text that doesn't compile is tried again")
+	})
+	t.Run("compiler", func(t *testing.T) {
+		r := start(t, worker.Kernels{Compiler: none})
+		for range 2 { // each session's user is told
+			c, p := r.connect(t), compile(t, chain)
+			c.program(p)
+			told := c.warm(p)
+			_, done := c.call(p, 1)
+			told.Warning += done.Kernels.Warning
+			require.Equal(t, 1, strings.Count(told.Warning, "nobody has put it there"), told.Warning)
+			_, done = c.call(p, 1)
+			require.Equal(t, &proto.Kernels{Unfused: 1}, clean(done.Kernels))
+		}
+		require.Equal(t, 1, strings.Count(r.log.String(), "nobody has put it there"))
+	})
+	t.Run("folder", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		compiler := &gxx{}
+		r := start(t, worker.Kernels{Compiler: compiler.open, Folder: filepath.Join(file, "kernels")})
+		c, p := r.connect(t), compile(t, chain)
+		c.program(p)
+		require.EqualValues(t, 1, c.warm(p).Compiled)
+		require.Contains(t, r.log.String(), "compiled kernels are not kept on disk")
+	})
+}
+
+// TestCorruptFile: a cubin that is not whole any more is compiled again.
+func TestCorruptFile(t *testing.T) {
+	compiler, cache := &gxx{}, t.TempDir()
+	first := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
+	p := compile(t, chain)
+	first.program(p)
+	first.warm(p)
+	want, _ := first.call(p, 1)
+	files, err := filepath.Glob(filepath.Join(cache, "*.cubin"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	data, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	data[len(data)/2] ^= 1
+	require.NoError(t, os.WriteFile(files[0], data, 0o600))
+	c := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
+	c.program(p)
+	require.EqualValues(t, 1, c.warm(p).Compiled)
+	got, done := c.call(p, 1)
+	require.EqualValues(t, 1, done.Kernels.Groups)
+	require.Equal(t, want, got)
+}
+
+// TestManyPrograms: however many sessions want kernels, so many are compiled at once, and nobody waits for them.
+func TestManyPrograms(t *testing.T) {
+	compiler := &gxx{gate: make(chan struct{})}
+	r := start(t, worker.Kernels{Compiler: compiler.open, Threads: 2})
+	type pair struct {
+		c *client
+		p *program
+	}
+	var all []pair
+	for i, op := range []string{"exp", "sin", "cos", "sigmoid", "relu", "abs", "neg", "floor"} {
+		c := r.connect(t)
+		for j := range 2 {
+			p := compile(t, strings.ReplaceAll(strings.ReplaceAll(chain, "tanh", op), "add", []string{"add", "maximum"}[j]))
+			c.program(p)
+			_, done := c.call(p, uint64(i))
+			require.EqualValues(t, 1, done.Kernels.Waiting)
+			all = append(all, pair{c, p})
+		}
+	}
+	close(compiler.gate)
+	for i, a := range all {
+		a.c.warm(a.p)
+		_, done := a.c.call(a.p, uint64(i))
+		require.EqualValues(t, 1, done.Kernels.Groups)
+	}
+	require.EqualValues(t, 16, compiler.calls.Load())
+	require.LessOrEqual(t, compiler.most.Load(), int64(2))
+}
+
+// TestStepsThatFail: a launch that the device refuses poisons what the kernel should have made, with the kernel and the step; what is missing
+// or too small is for the operators to say. The session goes on.
+func TestStepsThatFail(t *testing.T) {
+	compiler := &gxx{stuck: "sinf"}
+	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)
+	p, fine := compile(t, strings.ReplaceAll(chain, "tanh", "sin")), compile(t, chain)
+	c.program(p)
+	c.program(fine)
+	c.warm(fine)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		_, done := c.call(p, 1)
+		if done.Failed > 0 {
+			require.Regexp(t, `^Kernel 0 of step 1 could not be started: The emulation can't start a kernel: status 701\.`, done.Errors[0].Text)
+			require.EqualValues(t, 1, done.Errors[0].Step)
+			break
+		}
+		require.EqualValues(t, 1, done.Kernels.Waiting)
+		require.True(t, time.Now().Before(end))
+	}
+	_, done := c.call(fine, 1)
+	require.EqualValues(t, 1, done.Kernels.Groups)
+
+	params, err := fine.c.Params(fine.trace)
+	require.NoError(t, err)
+	small := c.upload(make([]byte, 3996))
+	for _, in := range [][]uint64{{900, 901}, {small, 900}} {
+		done := &proto.Done{}
+		c.ask(transport.Call, &proto.Call{Key: fine.c.Program.Key, Params: params, Inputs: in, Outputs: []uint64{902}}, transport.Done, done)
+		require.NotZero(t, done.Failed)
+		require.Contains(t, fmt.Sprint(done.Errors), map[bool]string{true: "3996", false: "does not exist"}[in[0] == small])
+		require.EqualValues(t, 1, done.Kernels.Unfused)
+	}
+}

@@ -1,0 +1,96 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package launch_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// result is a line of testdata/run.py.
+type result struct {
+	Case, Error   string
+	Waited        int `json:"waited"`
+	GroupsFused   int `json:"groups_fused"`
+	GroupsUnfused int `json:"groups_unfused"`
+	Launched      int `json:"kernels_launched"`
+	Ops           int `json:"fused_ops"`
+}
+
+// TestPython goes all the way from Python to the emulated device, with cases of tests/e2e/kernels.py: as operators, and as kernels when those are
+// ready. The groups that draw random numbers stay operators.
+func TestPython(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes minutes")
+	}
+	all := map[string]result{}
+	results, words := python(t, "", "layouts", "in place", "folds", "numbers", "small", "norms", "dropouts", "training AdamW foreach=True")
+	require.Empty(t, words)
+	for _, r := range results {
+		require.Empty(t, r.Error, r.Case)
+		all[r.Case] = r
+		t.Logf("%+v", r)
+		if r.Case == "dropouts" {
+			continue
+		}
+		require.Positive(t, r.Waited, r.Case)
+		require.Positive(t, r.GroupsFused, r.Case)
+		require.GreaterOrEqual(t, r.Launched, r.GroupsFused)
+		require.Greater(t, r.Ops, r.Launched)
+		require.Zero(t, r.GroupsUnfused, r.Case)
+	}
+	require.Len(t, all, 8)
+	require.Positive(t, all["dropouts"].GroupsUnfused)
+}
+
+// TestPythonIsWarned: that a kernel can't be compiled is a warning to the user, one, and no error.
+func TestPythonIsWarned(t *testing.T) {
+	results, words := python(t, "exp(", "small")
+	require.Len(t, results, 1)
+	require.Empty(t, results[0].Error)
+	require.Positive(t, results[0].GroupsUnfused)
+	require.Equal(t, 1, strings.Count(words, "level=WARN"), words)
+	require.Regexp(t, `A fused kernel could not be made for sm_90, so its programs run without it\. .*/cubins without exp\(/[0-9a-f]{64}\.log has its source`, words)
+}
+
+// python runs testdata/run.py with this test as its worker, whose compiler takes no text that has wrong in it, and gives what it prints.
+func python(t *testing.T, wrong string, cases ...string) (out []result, words string) {
+	t.Helper()
+	torch(t)
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	path := filepath.Join(root, ".venv", "bin", "python")
+	for _, needed := range []string{path, filepath.Join(root, "mycelya_torch", "lib", "libmycelya_device.so"), filepath.Join(root, "mycelya_torch", "lib", "libmycelya_go.so")} {
+		if _, err := os.Stat(needed); err != nil {
+			t.Skipf("the package isn't built (%v); make builds it", err)
+		}
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	link := filepath.Join(folder, "worker")
+	for _, l := range [][2]string{{self, link}, {filepath.Join(root, "tests", "cuda", "testdata", "emulate.h"), filepath.Join(folder, "emulate.h")}} {
+		if err := os.Symlink(l[0], l[1]); !os.IsExist(err) {
+			require.NoError(t, err)
+		}
+	}
+	run := exec.Command(path, append([]string{filepath.Join("testdata", "run.py"), link}, cases...)...)
+	run.Env = append(os.Environ(), "MYCELYA_KERNELS=on", "MYCELYA_MACHINE=local", "PYTHONPATH="+root, "ATEN_EMULATED_WRONG="+wrong)
+	var stderr bytes.Buffer
+	run.Stderr = &stderr
+	text, err := run.Output()
+	require.NoError(t, err, stderr.String())
+	for d := json.NewDecoder(bytes.NewReader(text)); d.More(); {
+		var r result
+		require.NoError(t, d.Decode(&r))
+		out = append(out, r)
+	}
+	return out, stderr.String()
+}

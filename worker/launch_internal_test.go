@@ -1,0 +1,166 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker
+
+import (
+	"bytes"
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/worker/kernels"
+)
+
+// instant is a compiler that takes no time.
+type instant struct{}
+
+func (instant) Version() string { return "instant" }
+func (instant) Compile(string, string, []string) ([]byte, string, error) {
+	return []byte("code"), "", nil
+}
+
+// scaled is the program of y = x * number for vectors: parameter 0 is their length, parameter 1 the number.
+func scaled(t *testing.T) *plans {
+	k := &kernel.Kernel{Frames: []int{1}, Numbers: 1, Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0}}, {DType: 7, Access: kernel.Write, Along: []int8{0}}},
+		Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: kernel.Number, Class: kernel.F32}, {Op: kernel.Mul, Class: kernel.F32, A: 0, B: 1},
+			{Op: kernel.Store, Class: kernel.F32, A: 1, B: 2}}}
+	n := []*proto.Dim{{Kind: &proto.Dim_Param{Param: 0}}}
+	number := &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: proto.NumberF64, Param: 1}}}
+	p := &proto.Program{Key: make([]byte, proto.KeyBytes), Params: 2, Buffers: 2, Inputs: []uint32{0}, Outputs: []uint32{1}, Kernels: []*proto.Kernel{proto.KernelMessage(k)},
+		Tensors: []*proto.Tensor{{Dtype: 7, Sizes: n, Contiguous: true}, {Buffer: 1, Dtype: 7, Sizes: n, Contiguous: true}},
+		Steps: []*proto.Step{
+			{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 1, Plain: 1}}},
+			{Kind: &proto.Step_Kernel{Kernel: &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: n, Tensors: []uint32{0, 3}, Numbers: []*proto.Arg{number}}}}}},
+			{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "aten::mul.Tensor", Args: []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: 0}}, number}, Results: []uint32{2}}}},
+		}}
+	require.NoError(t, proto.Validate(p))
+	compiler := Kernels{Compiler: func() (kernels.Compiler, error) { return instant{}, nil }, Threads: 1}
+	l, err := newLauncher(compiler, "", Info{Arch: "sm_90", Processors: 100}, nil, func(cubin []byte, entries []string) (any, error) {
+		c := &code{entries: map[string]uint64{}}
+		for _, e := range entries {
+			c.entries[e] = 77
+		}
+		return c, nil
+	})
+	require.NoError(t, err)
+	t.Cleanup(l.cache.Close)
+	s, err := newPlans(l, p)
+	require.NoError(t, err)
+	return s
+}
+
+// ready gives the words of a call whose kernels are there.
+func ready(t *testing.T, s *plans, params ...uint64) []uint64 {
+	s.launches(params)
+	for _, k := range s.made {
+		require.Equal(t, kernels.Ready, k.Wait())
+	}
+	words, waiting := s.launches(params)
+	require.Zero(t, waiting)
+	return words
+}
+
+// TestLaunchWords holds the words of a launch, which csrc/abi/mycelya.h describes, and what changes in them with a call's parameters.
+func TestLaunchWords(t *testing.T) {
+	s := scaled(t)
+	two, half := math.Float64bits(2), math.Float64bits(0.5)
+	words := slices.Clone(ready(t, s, 1000, two))
+	require.Equal(t, []uint64{
+		0, 1, // step 0: one launch
+		1, 77, 2, 32, 1, 0, 0, 0, // of step 1: two blocks of 32 threads, which have 16 elements each
+		2, 0, 1, // the operands
+		4, 1, 0, 0, 0, uint64(math.Float32bits(2)), 1000, // instance 0: two addresses, the number, the points
+		0,
+	}, words)
+	require.Len(t, s.ready(), 1)
+	require.Empty(t, s.ready(), "a kernel is told once")
+
+	again, _ := s.launches([]uint64{1000, half})
+	require.Equal(t, uint64(math.Float32bits(0.5)), again[18])
+	again[18] = words[18]
+	require.Equal(t, words, again)
+
+	other := ready(t, s, 1004, two) // the same text
+	require.EqualValues(t, 1004, other[19])
+	require.Len(t, s.made, 1)
+	require.Empty(t, ready(t, s, 1<<40, two), "more points than a launch has")
+	require.Equal(t, []uint64{0, 0}, ready(t, s, 0, two), "no points, but a buffer to make")
+}
+
+// TestLaunchesAreKept: a call with known sizes allocates nothing, and so many sizes are known.
+func TestLaunchesAreKept(t *testing.T) {
+	s := scaled(t)
+	for n := range uint64(3 * maxPlans) {
+		words := ready(t, s, 4*n, 0)
+		if n > 0 {
+			require.Equal(t, 4*n, words[19])
+		}
+	}
+	require.Len(t, s.recent, maxPlans)
+	params := []uint64{4, 0}
+	ready(t, s, params...)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		params[1] ^= 1
+		s.launches(params)
+	}))
+	first := s.recent[0]
+	ready(t, s, 8, 0)
+	s.launches(params)
+	require.Same(t, first, s.recent[0])
+}
+
+// TestFusedThatIsNotLaunched: a group that begins with a call draws random numbers as a CPU does.
+func TestFusedThatIsNotLaunched(t *testing.T) {
+	s := scaled(t)
+	draw := &proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "mycelya::dropout_mask"}}}
+	p := &proto.Program{Kernels: s.p.Kernels, Tensors: s.p.Tensors, Steps: []*proto.Step{
+		{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 2, Plain: 1}}}, draw, s.p.Steps[1], s.p.Steps[2]}}
+	none, err := newPlans(s.l, p)
+	require.NoError(t, err)
+	require.Nil(t, none)
+	p.Steps = append(p.Steps, s.p.Steps...)
+	some, err := newPlans(s.l, p)
+	require.NoError(t, err)
+	require.Equal(t, []group{{step: 4, kernels: []uint32{5}}}, some.groups)
+}
+
+// TestTorchsCompiler: without another compiler it is the NVRTC of torch's packages, and its cubins have the entries that are launched.
+func TestTorchsCompiler(t *testing.T) {
+	found, err := filepath.Glob(filepath.Join("..", ".venv", "lib", "python3*", "site-packages", "torch", "lib"))
+	require.NoError(t, err)
+	if len(found) == 0 || kernels.Find(found[0]) == "" {
+		t.Skip("torch has come without NVRTC")
+	}
+	var cubin []byte
+	l, err := newLauncher(Kernels{Folder: t.TempDir()}, found[0], Info{Arch: "sm_90", Processors: 132}, nil, func(data []byte, _ []string) (any, error) {
+		cubin = data
+		return &code{entries: map[string]uint64{"run": 1}}, nil
+	})
+	require.NoError(t, err)
+	defer l.cache.Close()
+	s, err := newPlans(l, scaled(t).p)
+	require.NoError(t, err)
+	require.NotEmpty(t, ready(t, s, 1000, 0))
+	for _, k := range s.ready() {
+		require.Positive(t, k.Compiled())
+	}
+	require.True(t, bytes.HasPrefix(cubin, []byte("\x7fELF")))
+	require.Nil(t, l.warning.Load())
+
+	none, err := newLauncher(Kernels{}, t.TempDir(), Info{Arch: "sm_90"}, nil, nil)
+	require.NoError(t, err)
+	defer none.cache.Close()
+	s, err = newPlans(none, s.p)
+	require.NoError(t, err)
+	s.launches([]uint64{1000, 0})
+	for _, k := range s.made {
+		require.Equal(t, kernels.Failed, k.Wait())
+	}
+	require.Contains(t, *none.warning.Load(), "torch has come without NVRTC")
+}
