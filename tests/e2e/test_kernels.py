@@ -19,7 +19,7 @@ import pytest
 HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.fast,
-    pytest.mark.cpu_worker,  # CUDA has no kernels yet
+    pytest.mark.cpu_worker,  # for CUDA: tests/gpu/test_fused.py
 ]
 
 
