@@ -92,9 +92,9 @@ struct Kernel::Code {
   std::vector<uint32_t> row_offsets;  // by node, of row nodes: bytes per lane
   uint32_t row_bytes = 0;
   uint32_t fold_bytes = 0;  // of all accumulators, per lane
-  // By loop order: along folded points, or along kept ones (lanes), where row values are tiles; then once more with
-  // nothing kept, so that all is made anew in each pass.
-  kernel::Order along, lanes, along_anew, lanes_anew;
+  // By loop order: along folded points, or along kept ones (lanes), where row values are tiles; then with whatever is
+  // computed kept (near), and with nothing kept, so that all is made anew in each pass.
+  kernel::Order along, lanes, along_near, along_anew, lanes_anew;
   bool picks = false;  // a maximum or minimum is folded
   uint64_t cost = 1;   // of a point, in simple instructions
 };

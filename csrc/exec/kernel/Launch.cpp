@@ -201,7 +201,7 @@ class Preparer {
       }
       l_.tile = Aligned(l_.lanes * l_.repeats);
       l_.units = (rows.points + l_.lanes - 1) / l_.lanes;
-      l_.order = Fewer(c_.lanes, l_.lanes, points.points) ? &c_.lanes : &c_.lanes_anew;
+      l_.order = Fewer(c_.lanes, l_.lanes, points.points, kKeptBytes) ? &c_.lanes : &c_.lanes_anew;
     } else {
       l_.way = Way::kAlong;
       l_.tile = Clamp(c_.along.tile_bytes, kMaxTile);
@@ -218,7 +218,8 @@ class Preparer {
           l_.units = rows.points / run * ((run + l_.repeats - 1) / l_.repeats);
         }
       }
-      l_.order = Fewer(c_.along, l_.lanes, points.points) ? &c_.along : &c_.along_anew;
+      l_.order = Fewer(c_.along, l_.lanes, points.points, kKeptBytes) ? &c_.along : &c_.along_anew;
+      if (Fewer(c_.along_near, l_.lanes, points.points, kNearBytes)) l_.order = &c_.along_near;
     }
     l_.walks.push_back(std::move(both));
     l_.unit_cost = l_.units == 0 ? 1 : std::max(1.0, total / static_cast<double>(l_.units));
@@ -232,8 +233,8 @@ class Preparer {
     return false;
   }
 
-  static bool Fewer(const Order& o, int64_t lanes, int64_t points) {
-    return o.kept_bytes == 0 || points <= kKeptBytes / lanes / o.kept_bytes;
+  static bool Fewer(const Order& o, int64_t lanes, int64_t points, int64_t bytes) {
+    return o.kept_bytes == 0 || points <= bytes / lanes / o.kept_bytes;
   }
 
   bool Lanes(const Walk& rows, const Walk& points) const {

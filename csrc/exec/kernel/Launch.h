@@ -47,6 +47,7 @@ struct Launch {
 
 // All stays bounded by what memory a kernel may take per thread.
 inline constexpr int64_t kKeptBytes = 512 << 10;
+inline constexpr int64_t kNearBytes = 64 << 10;  // half of them hold float32
 
 void Prepare(const Kernel& kernel, const KernelInstance& at, int threads, Launch* out);
 

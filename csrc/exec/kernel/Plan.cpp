@@ -46,8 +46,9 @@ uint32_t CostOf(uint32_t op) {
   }
 }
 
-// What is made anew in a later pass rather than kept: a value kept costs a store and a load.
+// What is made anew in a later pass rather than kept, where what is kept leaves the nearest cache.
 constexpr uint32_t kCheap = 3;
+constexpr uint32_t kAnew = std::numeric_limits<uint32_t>::max();  // everything
 
 bool IsFold(const Node& n) { return n.op == MYC_K_SUM || n.op == MYC_K_MAX || n.op == MYC_K_MIN; }
 
@@ -94,10 +95,11 @@ class Planner {
         c_.cost += 1;
       }
     }
-    c_.along = MakeOrder(false, true);
-    c_.lanes = MakeOrder(true, true);
-    c_.along_anew = MakeOrder(false, false);
-    c_.lanes_anew = MakeOrder(true, false);
+    c_.along_near = MakeOrder(false, 0);
+    c_.along = MakeOrder(false, kCheap);
+    c_.lanes = MakeOrder(true, kCheap);
+    c_.along_anew = MakeOrder(false, kAnew);
+    c_.lanes_anew = MakeOrder(true, kAnew);
   }
 
  private:
@@ -186,38 +188,40 @@ class Planner {
     return f;
   }
 
-  uint32_t Remake(uint32_t node) const {
+  // What a node costs, made anew; if that is more than cheap, something more than cheap.
+  uint32_t Remake(uint32_t node, uint32_t cheap) const {
     const Node& n = c_.nodes[node];
     if (n.level != Level::kElement) return 0;
     uint32_t cost = CostOf(n.op);
     for (const uint32_t f : n.from) {
-      if (f != kNone && cost <= kCheap) cost += Remake(f);
+      if (f != kNone && cost <= cheap) cost += Remake(f, cheap);
     }
     return cost;
   }
 
   // What a pass has to make so that there is `node`.
-  void Need(uint32_t node, bool keep, std::vector<bool>& now) {
+  void Need(uint32_t node, uint32_t cheap, std::vector<bool>& now) {
     const Node& n = c_.nodes[node];
     if (n.level != Level::kElement || now[node]) return;
-    if (keep && made_[node] && Remake(node) > kCheap) {
+    if (cheap != kAnew && made_[node] && Remake(node, cheap) > cheap) {
       kept_[node] = true;
       return;
     }
     now[node] = true;
     for (const uint32_t f : n.from) {
-      if (f != kNone) Need(f, keep, now);
+      if (f != kNone) Need(f, cheap, now);
     }
   }
 
-  Order MakeOrder(bool lanes, bool keep) {
+  // What costs more than cheap is kept from pass to pass.
+  Order MakeOrder(bool lanes, uint32_t cheap) {
     Order o;
     made_.assign(c_.nodes.size(), false);
     kept_.assign(c_.nodes.size(), false);
     std::vector<std::vector<bool>> makes(npasses_, std::vector<bool>(c_.nodes.size()));
     for (uint32_t p = 0; p < npasses_; ++p) {
       for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
-        if (needed_[i] && Roots(i, p)) Need(c_.nodes[i].from[0], keep, makes[p]);
+        if (needed_[i] && Roots(i, p)) Need(c_.nodes[i].from[0], cheap, makes[p]);
       }
       for (uint32_t i = 0; i < c_.nodes.size(); ++i) made_[i] = made_[i] || makes[p][i];
     }
