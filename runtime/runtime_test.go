@@ -47,6 +47,22 @@ func TestAForgottenProgramIsSentAgain(t *testing.T) {
 	require.EqualValues(t, 1, metricsOf(t, r)["programs_resent"])
 }
 
+// TestAMessageIsCountedBeforeItsAnswer: who has got an answer and resets the metrics finds nothing of what was asked for.
+func TestAMessageIsCountedBeforeItsAnswer(t *testing.T) {
+	r, w := start(t)
+	for i := range 1000 {
+		ticket, err := r.Sync(0, Place{})
+		require.NoError(t, err)
+		if i == 0 {
+			w.greet()
+		}
+		h := w.next(transport.Sync, new(pb.Sync))
+		require.EqualValues(t, i+1, metricsOf(t, r)["messages_sent"])
+		w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+		require.NoError(t, wait(t, r, ticket))
+	}
+}
+
 func TestCreditsRunOutAndComeBack(t *testing.T) {
 	r, w := start(t)
 	for i := range uint64(maxCalls - 1) {

@@ -227,12 +227,13 @@ func (s *session) alive() bool {
 // write sends a frame and counts and returns its bytes. An error has ended the session.
 func (s *session) write(by *charge, t transport.Type, seq uint64, meta message, body []byte) (uint64, error) {
 	n := frameBytes(meta, body)
-	s.settings.Dump.Frame(s.index, true, t, seq, n) // before the answer is told of
+	// Before there can be an answer: who has it finds this told and counted.
+	s.settings.Dump.Frame(s.index, true, t, seq, n)
+	s.metrics.sent(n, by)
 	if err := s.conn.Send(t, seq, meta, body); err != nil {
 		s.lost(fmt.Errorf("sending %v: %w", t, err))
 		return 0, err
 	}
-	s.metrics.sent(n, by)
 	return n, nil
 }
 
