@@ -29,10 +29,13 @@ constexpr int kVectorBytes = 16;
 #endif
 using F32s [[gnu::vector_size(kVectorBytes)]] = float;
 using I32s [[gnu::vector_size(kVectorBytes)]] = int32_t;
+using U32s [[gnu::vector_size(kVectorBytes)]] = uint32_t;
 
 inline F32s All(float v) { return v - F32s{}; }
 inline I32s Bits(F32s v) { return reinterpret_cast<I32s>(v); }
 inline F32s Real(I32s v) { return reinterpret_cast<F32s>(v); }
+// Of bits, which wrap.
+inline I32s Sum(I32s a, I32s b) { return I32s(U32s(a) + U32s(b)); }
 
 // a * b + c.
 inline F32s Fma(F32s a, F32s b, F32s c) {
@@ -98,7 +101,7 @@ inline F32s Sigmoid(F32s x) {
   y = y > 89 ? All(89) : y;
   y = y < -80 ? All(-80) : y;
   const Parts p = Reduce(y, kExp);
-  const F32s power = Real((Bits(p.shifted) << 23) + Bits(All(0.5)));
+  const F32s power = Real(Sum(Bits(p.shifted) << 23, Bits(All(0.5))));
   const F32s half = 0.5f / (power + Fma(power, Fma(p.s * p.s, p.u, p.s), All(0.5)));
   return x < -0x1.62e42ep6f ? All(0) : half;
 }
@@ -111,7 +114,7 @@ inline F32s Tanh(F32s x) {
   y = y > 20 ? All(20) : y;  // 1 from 2|x| = 18.1 on
   // 2^-31.1 of e^s - 1.
   const Parts p = Reduce(y, {0.5f, 0x1.555554p-3f, 0x1.5554f8p-5f, 0x1.1112d6p-7f, 0x1.6d3a5ep-10f, 0x1.9e77e8p-13f});
-  const F32s power = Real((Bits(p.shifted) << 23) + Bits(All(0.5)));
+  const F32s power = Real(Sum(Bits(p.shifted) << 23, Bits(All(0.5))));
   const F32s h = Fma(power, Fma(p.s * p.s, p.u, p.s), power - 0.5f), t = h / (h + 1);
   return Real(Bits(h < 0.5f ? Fma(-h, t, h) : t) | sign);
 }
@@ -172,7 +175,7 @@ inline F32s Erf(F32s x) {
                           -0x1.16b13p-8f, 0x1.19f0d8p-12f});
   const F32s shifted = p + kShifter, s = p - (shifted - kShifter);
   const F32s w = Poly(s, {1, 0x1.62e42ap-1f, 0x1.ebf9cp-3f, 0x1.c6b6d8p-5f, 0x1.3ce986p-7f, 0x1.5bdb9ap-10f});
-  const F32s large = 1 - w * Real((Bits(shifted) << 23) + Bits(All(1)));
+  const F32s large = 1 - w * Real(Sum(Bits(shifted) << 23, Bits(All(1))));
   return Real(Bits(a < 1 ? small : large) | sign);
 }
 #endif
@@ -182,7 +185,7 @@ inline F32s Log(F32s x) {
   const auto tiny = x < 0x1p-126f;
   const F32s y = tiny ? x * 0x1p25f : x;
   constexpr int32_t kRoot = 0x3f3504f3;  // sqrt(1/2)
-  const I32s bits = Bits(y) - kRoot;
+  const I32s bits = Sum(Bits(y), -kRoot - I32s{});
   F32s n = __builtin_convertvector(bits >> 23, F32s);
   n = tiny ? n - 25 : n;
   const F32s f = Real((bits & 0x7fffff) + kRoot) - 1;

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -195,7 +196,7 @@ class Session {
   myc_prog* Prepare(const Words& words, myc_error* e) {
     // A copy of exactly this size, so that a sanitizer sees a read past the end.
     std::unique_ptr<uint64_t[]> exact(new uint64_t[words.size()]);
-    std::memcpy(exact.get(), words.data(), words.size() * 8);
+    std::copy(words.begin(), words.end(), exact.get());
     myc_prog* p = myc_exec_prepare(exec_, exact.get(), words.size(), e);
     if (p != nullptr) programs_.push_back(p);
     return p;
