@@ -70,9 +70,18 @@ func (s *session) room(by *charge) (*Ticket, error) {
 		return nil, s.gone
 	}
 	t := newTicket(s.metrics, by, nil)
+	s.roomLocked(t)
+	return t, nil
+}
+
+// roomLocked ends a ticket when there is room. The lock is held.
+func (s *session) roomLocked(t *Ticket) {
+	if s.gone != nil {
+		t.end(s.gone)
+		return
+	}
 	s.waiting = append(s.waiting, t)
 	s.admit()
-	return t, nil
 }
 
 // pace is how fast the worker answers calls.

@@ -3,25 +3,110 @@
 
 package runtime
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
-// Inbox is where threads that aren't Go's leave closed traces of a device, without a call into Go, and where its sender
-// sleeps. All methods may be called at the same time; Wait by one at a time.
+// Inbox is where threads that aren't Go's leave what they want of a device, without a call into Go, and where its sender sleeps. All
+// methods may be called at the same time; Wait by one at a time.
 type Inbox interface {
-	// Open says whether traces may be left there. Those that are there already stay.
+	// Open says whether letters may be left there. Those that are there already stay.
 	Open(open bool)
-	// Take removes the oldest trace. Its arrays are used until release is called. nil: there is none.
-	Take() (t *Trace, release func())
-	// Wait returns when there is a trace, or after a Ring that no Wait has seen.
+	// Take removes the oldest letter; nil: there is none.
+	Take() *Letter
+	// Stalls hands over how often and how long it was waited for answers since the last call.
+	Stalls(each func(at Place, waits uint64, took time.Duration))
+	// Wait returns when there is a letter, or after a Ring that no Wait has seen.
 	Wait()
 	Ring()
 	Credits() *Credits
 }
 
+// Letter is a closed trace, or a question.
+type Letter struct {
+	// Of a trace; its arrays are used until Release is called.
+	Trace   *Trace
+	Release func()
+
+	// Of a question. Answer is called once.
+	Ask    Ask
+	Ticket uint64
+	At     Place
+	View   View   // of a read
+	Dst    []byte // its elements; nil if the view can't be read
+	Answer func(error)
+}
+
+// Ask is what a question asks.
+type Ask uint8
+
+// The questions, which are those of Runtime's methods of these names.
+const (
+	AskRead Ask = 1 + iota
+	AskSync
+	AskRoom
+)
+
 // Credits say how far a client may run ahead of its worker: who leaves a trace counts it, and is to wait if no more are allowed.
 type Credits struct {
 	OnWay   atomic.Int64 // traces whose Done has not arrived
 	Allowed atomic.Int64
+}
+
+// opened is the sender's part of what a letter asks; nil if there is none. The lock is held.
+func (s *session) opened(l *Letter) func() {
+	if l.Trace != nil {
+		return s.job(l.Trace, l.Release)
+	}
+	t := newTicket(s.metrics, s.metrics.bill.at(l.At), l.Dst)
+	s.left.add(l.Ticket, t)
+	t.told = func(err error) { s.left.drop(l.Ticket); l.Answer(err) }
+	switch l.Ask {
+	case AskRead:
+		return s.readJob(t, l.View)
+	case AskSync:
+		return s.syncJob(t)
+	case AskRoom:
+		s.roomLocked(t)
+	}
+	return nil
+}
+
+// left holds the tickets of questions that were left in an inbox, by C's number, until they are answered.
+type left struct {
+	mu      sync.Mutex
+	tickets map[uint64]*Ticket
+}
+
+func (l *left) add(number uint64, t *Ticket) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tickets == nil {
+		l.tickets = map[uint64]*Ticket{}
+	}
+	l.tickets[number] = t
+}
+
+func (l *left) drop(number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.tickets, number)
+}
+
+func (l *left) get(number uint64) *Ticket {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tickets[number]
+}
+
+// cancelLeft ends the ticket of a question that was left in the inbox; after it nobody writes the memory of its read.
+func (s *session) cancelLeft(number uint64) {
+	s.collect()
+	if t := s.left.get(number); t != nil {
+		t.Cancel()
+	}
 }
 
 // inbox is one where nobody leaves anything.
@@ -30,13 +115,14 @@ type inbox struct {
 	credits Credits
 }
 
-// NewInbox returns an inbox where nothing is left: every trace comes by a call of Flush.
+// NewInbox returns an inbox where nothing is left: all that is wanted comes by calls.
 func NewInbox() Inbox { return &inbox{bell: make(chan struct{}, 1)} }
 
-func (b *inbox) Open(bool)              {}
-func (b *inbox) Take() (*Trace, func()) { return nil, nil }
-func (b *inbox) Wait()                  { <-b.bell }
-func (b *inbox) Credits() *Credits      { return &b.credits }
+func (b *inbox) Open(bool)                                 {}
+func (b *inbox) Take() *Letter                             { return nil }
+func (b *inbox) Stalls(func(Place, uint64, time.Duration)) {}
+func (b *inbox) Wait()                                     { <-b.bell }
+func (b *inbox) Credits() *Credits                         { return &b.credits }
 
 func (b *inbox) Ring() {
 	select {

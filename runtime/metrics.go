@@ -105,16 +105,17 @@ func (m *metrics) compiled(took time.Duration, by *charge) {
 }
 
 // stall counts a wait for the worker that was not over at once.
-func (m *metrics) stall(by *charge) {
-	m.stalls.Add(1)
-	by.stalls.Add(1)
-}
+func (m *metrics) stall(by *charge) { m.waited(1, 0, by) }
 
 // stalled notes that a caller has waited since start for the worker.
-func (m *metrics) stalled(start time.Time, by *charge) {
-	took := int64(time.Since(start))
-	m.stallNanosecond.Add(took)
-	by.stalled.Add(took)
+func (m *metrics) stalled(start time.Time, by *charge) { m.waited(0, time.Since(start), by) }
+
+// waited counts waits for the worker that were not over at once, and how long they took.
+func (m *metrics) waited(waits uint64, took time.Duration, by *charge) {
+	m.stalls.Add(waits)
+	by.stalls.Add(waits)
+	m.stallNanosecond.Add(int64(took))
+	by.stalled.Add(int64(took))
 }
 
 // JSON is the metrics as an object. Counters of what this version doesn't do are there and 0.

@@ -185,6 +185,13 @@ func (r *Runtime) Cancel(ticket uint64) {
 	}
 }
 
+// CancelLeft ends the ticket of a question that was left in a device's inbox; after it nobody writes the memory of its read.
+func (r *Runtime) CancelLeft(index int32, ticket uint64) {
+	if s, err := r.session(index); err == nil { // otherwise the end of the session has ended it
+		s.cancelLeft(ticket)
+	}
+}
+
 func (r *Runtime) drop(ticket uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +217,7 @@ func (r *Runtime) Metrics() []byte {
 	return r.metrics.JSON()
 }
 
-// collect counts the traces that lie in inboxes.
+// collect counts what lies in inboxes.
 func (r *Runtime) collect() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

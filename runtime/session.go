@@ -53,6 +53,7 @@ type session struct {
 	hello    *pb.Hello
 	pending  map[uint64]*call   // by sequence number, until Done
 	tickets  map[uint64]*Ticket // by sequence number, until the answer
+	left     left
 	shared   sharing
 	failures failures
 	history  history
@@ -108,6 +109,7 @@ func (s *session) enqueue(by *charge, ready func() bool, job func()) error {
 func (s *session) collect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.inbox.Stalls(func(at Place, waits uint64, took time.Duration) { s.metrics.waited(waits, took, s.metrics.bill.at(at)) })
 	if s.collectLocked() {
 		s.inbox.Ring()
 	}
@@ -115,14 +117,13 @@ func (s *session) collect() {
 
 // collectLocked is collect with the lock held, without waking the sender. It says whether there was anything.
 func (s *session) collectLocked() (found bool) {
-	for {
-		t, release := s.inbox.Take()
-		if t == nil {
-			return found
+	for l := s.inbox.Take(); l != nil; l = s.inbox.Take() {
+		if job := s.opened(l); job != nil {
+			s.queue = append(s.queue, job)
+			found = true
 		}
-		s.queue = append(s.queue, s.job(t, release))
-		found = true
 	}
+	return found
 }
 
 func always() bool { return true }

@@ -16,7 +16,8 @@ var ErrPending = errors.New("pending")
 type Ticket struct {
 	done    chan struct{} // closed when err is final
 	metrics *metrics
-	by      *charge // who asked
+	by      *charge     // who asked
+	told    func(error) // is called once with the answer; nil: nobody is to be told
 
 	mu      sync.Mutex
 	err     error
@@ -41,6 +42,9 @@ func (t *Ticket) end(err error) {
 	}
 	t.ended, t.err, t.dst = true, err, nil
 	close(t.done)
+	if t.told != nil {
+		t.told(err)
+	}
 }
 
 // fill lets read write dst and makes its error the answer. False: nobody waits for the bytes any more, or they

@@ -57,23 +57,35 @@ func (s *session) sendUpload(id uint64, data []byte, by *charge) {
 
 // read begins a read of a view into dst.
 func (s *session) read(v View, dst []byte, by *charge) (*Ticket, error) {
-	m := &pb.Read{Storage: v.Storage, Dtype: uint32(v.DType), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset}
 	t := newTicket(s.metrics, by, dst)
-	err := s.enqueue(by, always, func() {
+	return t, s.enqueue(by, always, s.readJob(t, v))
+}
+
+// readJob is the sender's part of a read.
+func (s *session) readJob(t *Ticket, v View) func() {
+	return func() {
+		if _, err := v.Bytes(); err != nil {
+			t.end(err)
+			return
+		}
 		if why := s.poisoned[v.Storage]; why != nil {
 			s.failures.report(why)
 			t.end(why)
 			return
 		}
-		s.ask(t, transport.Read, m)
-	})
-	return t, err
+		s.ask(t, transport.Read, &pb.Read{Storage: v.Storage, Dtype: uint32(v.DType), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset})
+	}
 }
 
 // sync begins a wait for all that was submitted.
 func (s *session) sync(by *charge) (*Ticket, error) {
 	t := newTicket(s.metrics, by, nil)
-	return t, s.enqueue(by, always, func() { s.ask(t, transport.Sync, &pb.Sync{}) })
+	return t, s.enqueue(by, always, s.syncJob(t))
+}
+
+// syncJob is the sender's part of a sync.
+func (s *session) syncJob(t *Ticket) func() {
+	return func() { s.ask(t, transport.Sync, &pb.Sync{}) }
 }
 
 // ask sends a question whose answer ends a ticket.

@@ -23,7 +23,6 @@ import (
 	"unsafe"
 
 	"github.com/mycelya/mycelya/capture"
-	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime"
 )
 
@@ -50,38 +49,50 @@ func slice[To, From any](p *From, n C.uint64_t) []To {
 	return unsafe.Slice((*To)(unsafe.Pointer(p)), int(n))
 }
 
-// answer writes an error for C, cut to what fits, and returns its kind.
-func answer(err error, out *C.myc_error) C.int32_t {
+// kindOf is what an error is for C, and its text if it has one.
+func kindOf(err error) (C.int32_t, string) {
 	switch {
 	case err == nil:
-		return C.MYC_OK
+		return C.MYC_OK, ""
 	case errors.Is(err, runtime.ErrPending):
-		return C.MYC_PENDING
+		return C.MYC_PENDING, ""
 	}
 	kind := runtime.KindRuntime
 	var e *runtime.Error
 	if errors.As(err, &e) {
 		kind = e.Kind
 	}
-	if out != nil {
-		out.kind = C.int32_t(kind)
-		write(err.Error(), (*C.char)(unsafe.Pointer(&out.text[0])), C.uint64_t(len(out.text)))
+	return C.int32_t(kind), err.Error()
+}
+
+// answer writes an error for C, cut to what fits, and returns its kind.
+func answer(err error, out *C.myc_error) C.int32_t {
+	kind, text := kindOf(err)
+	if out != nil && text != "" {
+		out.kind = kind
+		write(text, (*C.char)(unsafe.Pointer(&out.text[0])), C.uint64_t(len(out.text)))
 	}
-	return C.int32_t(kind)
+	return kind
 }
 
 // write copies text and a final 0, as far as there is room, and returns the length needed without the 0.
 func write(text string, out *C.char, capacity C.uint64_t) C.uint64_t {
 	if to := slice[byte](out, capacity); len(to) > 0 {
-		n := len(text)
-		if n >= len(to) {
-			for n = len(to) - 1; n > 0 && text[n]&0xc0 == 0x80; n-- { // not inside a character
-			}
-		}
-		copy(to, text[:n])
-		to[n] = 0
+		to[copy(to, cut(text, len(to)))] = 0
 	}
 	return C.uint64_t(len(text))
+}
+
+// cut is as much of text as fits into so many bytes with a final 0.
+func cut(text string, capacity int) string {
+	if len(text) < capacity {
+		return text
+	}
+	n := capacity - 1
+	for n > 0 && text[n]&0xc0 == 0x80 { // not inside a character
+		n--
+	}
+	return text[:n]
 }
 
 // guard turns a panic of a call into its error: the process isn't ours to end.
@@ -153,8 +164,10 @@ func trace(t *C.myc_trace) *runtime.Trace {
 	}
 }
 
-//export myc_room
-func myc_room(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
+// The ways of questions (inbox.c), as of a flush.
+//
+//export mycRoomByCall
+func mycRoomByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
 	return ticket(out, func() (uint64, error) { return client.Room(int32(index), place(at)) })
 }
 
@@ -181,12 +194,10 @@ func myc_forget(block C.uint64_t) {
 	_ = protect(func() error { client.Forget(uint64(block)); return nil })
 }
 
-//export myc_read
-func myc_read(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, at C.myc_origin, out *C.myc_error) C.uint64_t {
+//export mycReadByCall
+func mycReadByCall(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, at C.myc_origin, out *C.myc_error) C.uint64_t {
 	return ticket(out, func() (uint64, error) {
-		view := runtime.View{Storage: uint64(v.storage), DType: ir.DType(v.dtype), Offset: int64(v.offset),
-			Sizes:   append([]int64(nil), slice[int64](v.sizes, C.uint64_t(v.rank))...),
-			Strides: append([]int64(nil), slice[int64](v.strides, C.uint64_t(v.rank))...)}
+		view := view(v)
 		bytes, err := view.Bytes()
 		if err != nil {
 			return 0, err
@@ -195,8 +206,8 @@ func myc_read(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, at C.myc_origi
 	})
 }
 
-//export myc_sync
-func myc_sync(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
+//export mycSyncByCall
+func mycSyncByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
 	return ticket(out, func() (uint64, error) { return client.Sync(int32(index), place(at)) })
 }
 
@@ -209,14 +220,19 @@ func ticket(out *C.myc_error, begin func() (uint64, error)) C.uint64_t {
 	return C.uint64_t(n)
 }
 
-//export myc_wait
-func myc_wait(ticket C.uint64_t, timeoutMS C.int32_t, out *C.myc_error) C.int32_t {
+//export mycWaitByCall
+func mycWaitByCall(ticket C.uint64_t, timeoutMS C.int32_t, out *C.myc_error) C.int32_t {
 	return call(out, func() error { return client.Wait(uint64(ticket), time.Duration(timeoutMS)*time.Millisecond) })
 }
 
-//export myc_cancel
-func myc_cancel(ticket C.uint64_t) {
+//export mycCancelByCall
+func mycCancelByCall(ticket C.uint64_t) {
 	_ = protect(func() error { client.Cancel(uint64(ticket)); return nil })
+}
+
+//export mycCancelLeft
+func mycCancelLeft(index C.int32_t, ticket C.uint64_t) {
+	_ = protect(func() error { client.CancelLeft(int32(index), uint64(ticket)); return nil })
 }
 
 //export myc_metrics

@@ -7,6 +7,9 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 #include <array>
 #include <atomic>
@@ -43,11 +46,25 @@ void find(void* library, const char* name, F& out) {
               ": it is of another version than this package. Reinstall mycelya-torch.");
 }
 
+// Go's monitor looks after its threads every 20 us while one of them may be in C, and interrupts a core each time. Threads inherit
+// how late their timers may be; those that begin here are Go's.
+void* open_library() {
+#ifdef __linux__
+  const int slack = prctl(PR_GET_TIMERSLACK, 0ul, 0ul, 0ul, 0ul);
+  prctl(PR_SET_TIMERSLACK, 200000ul, 0ul, 0ul, 0ul);  // ns
+#endif
+  void* library = dlopen(paths.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+#ifdef __linux__
+  if (slack > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack), 0ul, 0ul, 0ul);
+#endif
+  return library;
+}
+
 void load_locked() {
   if (loaded.load(std::memory_order_relaxed)) return;
   check_not_forked();
   TORCH_CHECK(!paths.library.empty(), "BUG: the mycelya device was used before mycelya_torch named its libraries.");
-  void* library = dlopen(paths.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* library = open_library();
   TORCH_CHECK(library != nullptr, "Cannot load the Mycelya client library ", paths.library, ": ", dlerror(),
               ". Reinstall mycelya-torch.");
   find(library, "myc_abi_version", table.abi_version);
