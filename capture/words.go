@@ -52,4 +52,4 @@ const (
 )
 
 // Reasons are the names of the causes of a cut, by MYC_CUT_*.
-var Reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat"}
+var Reasons = [...]string{"none", "read", "sync", "step", "upload", "size", "flush", "exit", "shape", "event", "repeat", "early"}

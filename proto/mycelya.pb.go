@@ -1389,6 +1389,7 @@ type Call struct {
 	Frees         []uint64               `protobuf:"varint,5,rep,packed,name=frees,proto3" json:"frees,omitempty"`     // storages that die after this call
 	Base          uint64                 `protobuf:"varint,6,opt,name=base,proto3" json:"base,omitempty"`              // not 0: delta says all, against the lists of this call, the last one of the program before
 	Delta         []byte                 `protobuf:"bytes,7,opt,name=delta,proto3" json:"delta,omitempty"`             // see delta.go
+	Busy          uint32                 `protobuf:"varint,8,opt,name=busy,proto3" json:"busy,omitempty"`              // cores of the worker that the client uses while this runs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1470,6 +1471,13 @@ func (x *Call) GetDelta() []byte {
 		return x.Delta
 	}
 	return nil
+}
+
+func (x *Call) GetBusy() uint32 {
+	if x != nil {
+		return x.Busy
+	}
+	return 0
 }
 
 // The storage must not exist. The body is an Arrow message.
@@ -2725,7 +2733,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x05torch\x18\x06 \x01(\tR\x05torch\x12\x10\n" +
 	"\x03pid\x18\a \x01(\x04R\x03pid\x12\x14\n" +
 	"\x05error\x18\b \x01(\tR\x05error\x12\x16\n" +
-	"\x06blocks\x18\t \x01(\rR\x06blocks\"\xa2\x01\n" +
+	"\x06blocks\x18\t \x01(\rR\x06blocks\"\xb6\x01\n" +
 	"\x04Call\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x03(\x06R\x06params\x12\x16\n" +
@@ -2733,7 +2741,8 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\aoutputs\x18\x04 \x03(\x04R\aoutputs\x12\x14\n" +
 	"\x05frees\x18\x05 \x03(\x04R\x05frees\x12\x12\n" +
 	"\x04base\x18\x06 \x01(\x04R\x04base\x12\x14\n" +
-	"\x05delta\x18\a \x01(\fR\x05delta\"8\n" +
+	"\x05delta\x18\a \x01(\fR\x05delta\x12\x12\n" +
+	"\x04busy\x18\b \x01(\rR\x04busy\"8\n" +
 	"\x06Upload\x12\x18\n" +
 	"\astorage\x18\x01 \x01(\x04R\astorage\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"3\n" +

@@ -152,7 +152,7 @@ func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err
 	if why := s.inheritPoison(e, t); why != nil {
 		return false, e.changed, why
 	}
-	m, err := bind(e, v, t)
+	m, err := bind(e, v, t, s.busy(t))
 	if err != nil {
 		return false, e.changed, err
 	}
@@ -184,7 +184,7 @@ func (v *variant) differing(seq uint64, m *pb.Call) *pb.Call {
 	send := m
 	if v.last != nil {
 		if delta, ok := pb.AppendDelta(nil, v.last, m); ok {
-			send = &pb.Call{Key: m.Key, Base: v.lastSeq, Delta: delta}
+			send = &pb.Call{Key: m.Key, Base: v.lastSeq, Delta: delta, Busy: m.Busy}
 		}
 	}
 	v.last, v.lastSeq = m, seq
@@ -313,6 +313,24 @@ func (s *session) kernels() bool {
 	return s.settings.Kernels || !s.settings.NoKernels && s.device() == "cpu"
 }
 
+// busy is how many cores of the worker's the client uses while a trace runs: the one of its thread during a round that has been cut
+// early, if they share a processor. The last part counts too, as threads that wait for work use a core as well. Operators by
+// themselves are to compute as PyTorch does, whose sums depend on the number of threads.
+func (s *session) busy(t *Trace) uint32 {
+	part := s.parted
+	s.parted = t.Reason == cutEarly
+	if !part && !s.parted {
+		return 0
+	}
+	s.mu.Lock()
+	near := s.hello.GetBlocks() > 0 && s.hello.GetDevice() == "cpu"
+	s.mu.Unlock()
+	if near && s.kernels() {
+		return 1
+	}
+	return 0
+}
+
 // device is the worker's: "cpu", "cuda:0".
 func (s *session) device() string {
 	s.mu.Lock()
@@ -332,7 +350,7 @@ func acceptable(p *pb.Program) error {
 }
 
 // bind makes the call of a program for one trace.
-func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
+func bind(e *entry, v *variant, t *Trace, busy uint32) (*pb.Call, error) {
 	params, err := v.compiled.Params(t.Params)
 	if err != nil {
 		return nil, err
@@ -346,6 +364,7 @@ func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
 			m.Outputs[i] = t.Bindings[slot]
 		}
 	}
+	m.Busy = busy
 	m.Frees = slices.Clone(t.Frees)
 	for i, in := range e.inputs { // a storage that was made here and died never got to the worker
 		if in && t.Alive[i] == 0 {

@@ -17,7 +17,10 @@ var Reasons = [...]struct{ Name, Why string }{
 	{"step", "an optimizer's step ended"}, {"upload", "a line that had uploaded data did so again"},
 	{"size", "it was as long as a program may be"}, {"flush", "flush() was called"}, {"exit", "the process ended"},
 	{"shape", "data decides a shape"}, {"event", "an event was recorded"}, {"repeat", "a round of a loop ended"},
+	{"early", "a loop waits for each of its rounds, and the worker began with this one"},
 }
+
+const cutEarly = 11
 
 // metrics counts what all sessions did since the last reset.
 type metrics struct {

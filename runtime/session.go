@@ -37,6 +37,7 @@ type session struct {
 	programs *programs
 	seq      uint64
 	poisoned map[uint64]*Error // storages that a trace without a program should have made
+	parted   bool              // the last trace was cut early
 
 	mu       sync.Mutex
 	changed  *sync.Cond // something below has

@@ -28,6 +28,8 @@ type Executor interface {
 	// buffers. A missing or poisoned storage poisons what depends on it; so does a failed step. errs are the first failed
 	// steps, at most MaxErrors, failed is the number of all.
 	Run(p Prepared, params, inputs, outputs []uint64, call uint64) (failed int, errs []StepError)
+	// Leave says how many of the processor's cores others use during the runs that follow.
+	Leave(cores int)
 	// Fused tells what became of the fused groups of the runs since it was last asked, and of their kernels; nil: there is nothing to tell.
 	Fused() *proto.Kernels
 	// UploadBegin gives memory for the bytes of a storage that doesn't exist; after UploadEnd it does.

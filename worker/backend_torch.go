@@ -16,7 +16,7 @@ package worker
 // The executor's functions; all are there or the library is refused.
 #define FUNCTIONS(X) \
   X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(upload_begin) X(upload_end) X(read) X(read_done) \
-  X(free) X(sync) X(usage) X(trim) X(load) X(entry) X(unload)
+  X(free) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave)
 #define FIELD(f) myc_exec_fn_##f f;
 typedef struct { FUNCTIONS(FIELD) } api;
 
@@ -63,6 +63,7 @@ static int32_t x_run(exec_state* s, myc_prog* p, const uint64_t* params, uint64_
                      const uint64_t* out, uint64_t no, const uint64_t* launches, uint64_t nl, uint64_t call) {
   return s->a.run(s->x, p, params, np, in, ni, out, no, launches, nl, call, s->errors, MAX_ERRORS, &s->fused);
 }
+static void x_leave(exec_state* s, int32_t cores) { s->a.leave(s->x, cores); }
 // These three are for any thread, so they leave nothing in s.
 static myc_module* x_load(exec_state* s, const void* image, uint64_t n, myc_error* e) {
   e->kind = 0;
@@ -359,6 +360,8 @@ func (x *torchExecutor) Run(p Prepared, params, inputs, outputs []uint64, call u
 	}
 	return failed, errs
 }
+
+func (x *torchExecutor) Leave(cores int) { C.x_leave(x.s, C.int32_t(cores)) }
 
 func (x *torchExecutor) Fused() *proto.Kernels { return x.report.take(x.launcher) }
 

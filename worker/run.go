@@ -40,6 +40,10 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 			}
 		}
 	} else {
+		if s.call.Busy != s.busy {
+			s.busy = s.call.Busy
+			s.x.Leave(int(min(s.busy, math.MaxInt16)))
+		}
 		failed, errs := s.x.Run(p.prepared, c.Params, s.inputs, s.outputs, seq)
 		done.Failed, done.Kernels = uint32(failed), s.x.Fused()
 		for _, e := range errs[:min(len(errs), MaxErrors)] {
@@ -59,7 +63,7 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 func decodeCall(meta []byte, c *proto.Call) error {
 	c.Key, c.Params = c.Key[:0], c.Params[:0]
 	c.Inputs, c.Outputs, c.Frees = c.Inputs[:0], c.Outputs[:0], c.Frees[:0]
-	c.Base, c.Delta = 0, c.Delta[:0]
+	c.Base, c.Delta, c.Busy = 0, c.Delta[:0], 0
 	return pb.UnmarshalOptions{Merge: true, DiscardUnknown: true}.Unmarshal(meta, c)
 }
 

@@ -37,6 +37,7 @@ type session struct {
 	missing *missing
 
 	// Used again by each frame.
+	busy            uint32 // cores that the executor was told to leave
 	call            proto.Call
 	inputs, outputs []uint64
 	seen            map[uint64]struct{}

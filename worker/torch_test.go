@@ -97,7 +97,7 @@ func library(t *testing.T, dir, name, source string) string {
 }
 
 var functions = []string{"abi_version", "new", "delete", "info", "prepare", "drop", "run", "upload_begin", "upload_end", "read",
-	"read_done", "free", "sync", "usage", "trim", "load", "entry", "unload"}
+	"read_done", "free", "sync", "usage", "trim", "load", "entry", "unload", "leave"}
 
 func TestLibrariesThatDontFit(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	goruntime "runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -33,13 +34,20 @@ var (
 
 func main() {}
 
-// init lets garbage be five times what stays before it is collected, where Go's own measure is twice: compiling makes MiBs of it, and what
+// init makes room for threads, and lets garbage be five times what stays before it is collected, where Go's own measure is twice: compiling makes MiBs of it, and what
 // stays is small.
 func init() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		goruntime.GOMAXPROCS(max(leastProcs, goruntime.GOMAXPROCS(0)))
+	}
 }
+
+// leastProcs is for how many threads Go is to have room at once. One that has called from C keeps its place until somebody needs it and Go's
+// monitor looks, which may be late (csrc/device/Client.cpp).
+const leastProcs = 8
 
 // slice is C memory seen as a Go slice; nothing owns it beyond the call.
 func slice[To, From any](p *From, n C.uint64_t) []To {

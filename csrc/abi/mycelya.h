@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 8
+#define MYCELYA_ABI_VERSION 9
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -157,7 +157,8 @@ typedef struct {
   uint32_t* in_use;           // 1; atomic. 0 of a trace that is still open
 } myc_trace;
 enum { MYC_CUT_NONE = 0, MYC_CUT_READ = 1, MYC_CUT_SYNC = 2, MYC_CUT_STEP = 3, MYC_CUT_UPLOAD = 4, MYC_CUT_SIZE = 5,
-       MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUT_SHAPE = 8, MYC_CUT_EVENT = 9, MYC_CUT_REPEAT = 10, MYC_CUTS = 11 };
+       MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUT_SHAPE = 8, MYC_CUT_EVENT = 9, MYC_CUT_REPEAT = 10, MYC_CUT_EARLY = 11,
+       MYC_CUTS = 12 };
 
 // A strided view of a storage, sizes and strides in elements.
 typedef struct {
@@ -341,6 +342,8 @@ typedef void (*myc_exec_fn_drop)(myc_exec*, myc_prog*);
 typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params, const uint64_t* inputs,
                                    uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs, const uint64_t* launches,
                                    uint64_t n_launches, uint64_t call_id, myc_step_error* errs, int32_t cap, myc_fused*);
+// So many of the processor's cores are in use by others during the runs that follow.
+typedef void (*myc_exec_fn_leave)(myc_exec*, int32_t cores);
 // Machine code of kernels on the executor's device. Any thread may call these three at any time, also beside other calls of the
 // executor. An entry is a word of launches, 0 with the error set if the module has none of that name. Unload waits for the device;
 // nothing may launch the module's entries any more.

@@ -46,12 +46,12 @@ void find(void* library, const char* name, F& out) {
               ": it is of another version than this package. Reinstall mycelya-torch.");
 }
 
-// Go's monitor looks after its threads every 20 us while one of them may be in C, and interrupts a core each time. Threads inherit
-// how late their timers may be; those that begin here are Go's.
+// Go's monitor looks after its threads every 20 us while one of them may be in C, and interrupts a core each time.
+// Threads inherit how late their timers may be; those that begin here are Go's.
 void* open_library() {
 #ifdef __linux__
   const int slack = prctl(PR_GET_TIMERSLACK, 0ul, 0ul, 0ul, 0ul);
-  prctl(PR_SET_TIMERSLACK, 200000ul, 0ul, 0ul, 0ul);  // ns
+  prctl(PR_SET_TIMERSLACK, 2000000ul, 0ul, 0ul, 0ul);  // ns
 #endif
   void* library = dlopen(paths.library.c_str(), RTLD_NOW | RTLD_LOCAL);
 #ifdef __linux__

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <utility>
 
 #include "Client.h"
 
@@ -122,11 +123,12 @@ void Recorder::begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t
 }
 
 void Recorder::end() {
-  const bool round = repeat_.record(op_, storages_);
-  if (C10_LIKELY(!round && records_ < kMaxRecords)) return;
+  const bool round = repeat_.record(op_, storages_), part = turns_.record();
+  if (C10_LIKELY(!round && !part && records_ < kMaxRecords)) return;
   const Origin origin{open_.origins[open_.origins.size() - 2], open_.origins[open_.origins.size() - 1]};
+  if (records_ >= kMaxRecords) return cut(MYC_CUT_SIZE, origin);
   // What dies between the rounds is not to be an output of this one: the next record ends it.
-  round ? mark(MYC_CUT_REPEAT, origin) : cut(MYC_CUT_SIZE, origin);
+  mark(round ? MYC_CUT_REPEAT : MYC_CUT_EARLY, origin);
 }
 
 uint32_t Recorder::bind(Storage& s) {
@@ -307,9 +309,9 @@ void Recorder::upload(Origin origin) {
   }
 }
 
-void Recorder::read(const Storage& s, Origin origin) {
+void Recorder::read(const Storage& s, Origin origin, bool waits) {
   if (s.epoch == epoch_) {
-    cut(MYC_CUT_READ, origin);
+    cut(MYC_CUT_READ, origin, waits);
   } else if (mark_ != MYC_CUT_NONE) {
     cut(mark_, mark_origin_);  // it would be, at the next record: the worker needn't wait for that
   }
@@ -365,15 +367,18 @@ std::string Recorder::pending(const Storage& s) {
       [&](char* out, uint64_t n, myc_error* error) { return c.pending(device_, &trace, s.id, out, n, error); });
 }
 
-void Recorder::cut(uint32_t reason, Origin origin) {
+void Recorder::cut(uint32_t reason, Origin origin, bool waits) {
   {
     std::lock_guard<SpinLock> guard(death_lock_);
     dead_.swap(deaths_);
     deaths_.clear();
     dead_bytes_ = 0;
   }
-  mark_ = MYC_CUT_NONE;
-  if (records_ != 0) repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT);
+  const bool step = std::exchange(mark_, MYC_CUT_NONE) == MYC_CUT_STEP;
+  if (records_ != 0) {
+    repeat_.cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT && reason != MYC_CUT_EARLY);
+    reason == MYC_CUT_EARLY ? turns_.part() : turns_.cut(waits && !step, origin);
+  }
   if (records_ == 0 && dead_.empty()) return;
   for (const Death& d : dead_) {
     if (d.epoch == epoch_) {

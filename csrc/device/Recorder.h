@@ -24,6 +24,7 @@
 #include "Repeat.h"
 #include "State.h"
 #include "Storage.h"
+#include "Turns.h"
 
 namespace mycelya {
 
@@ -127,8 +128,8 @@ class Recorder {
   // Records the change of a defined storage's size; the caller then sets it.
   void resize_storage(Storage& s, int64_t new_bytes, Origin origin);
 
-  // Closes the trace and hands it over, if there is anything in it.
-  void cut(uint32_t reason, Origin origin);
+  // Closes the trace and hands it over, if there is anything in it. waits: by a read that is waited for.
+  void cut(uint32_t reason, Origin origin, bool waits = false);
   // Waits, if the worker has fallen too far behind, until it has caught up; Ctrl-C ends the wait. Without `lock`.
   void wait_for_room(Origin origin) {
     if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) wait_for_room_slow(origin);
@@ -142,8 +143,8 @@ class Recorder {
   // ends the trace, as a marked step does. Uploads from other places belong to the round, wherever they come in it.
   void upload(Origin origin);
   // Notes that a storage is read from here. That ends the trace if it has to do with the storage; what is older has
-  // been handed over already, and waiting for it is not waiting for the trace.
-  void read(const Storage& s, Origin origin);
+  // been handed over already, and waiting for it is not waiting for the trace. waits: until the bytes are there.
+  void read(const Storage& s, Origin origin, bool waits);
   // All that was recorded before trace `epoch` has run. Without `lock`.
   void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
   // Whether there is nothing that could still run.
@@ -200,6 +201,7 @@ class Recorder {
   };
   std::vector<Upload> uploads_;  // during this trace, one of each place
   RepeatDetector repeat_;
+  Turns turns_;
   uint64_t op_ = 0, storages_ = 0;  // of the open record, for the detector
   std::atomic<bool> behind_{false};
   std::atomic<uint64_t> ran_{1};

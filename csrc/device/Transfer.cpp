@@ -134,8 +134,8 @@ void copy_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_block
   record_copy(dst, to_device(src, device, non_blocking).expand_as(dst));
 }
 
-// Begins to read t's elements, row-major, to `out`. Returns the ticket.
-uint64_t begin_download(const at::Tensor& t, void* out) {
+// Begins to read t's elements, row-major, to `out`. Returns the ticket. waits: the caller waits for it at once.
+uint64_t begin_download(const at::Tensor& t, void* out, bool waits) {
   const auto device = t.device().index();
   const auto& impl = *t.unsafeGetTensorImpl();
   Recorder& r = recorder(device);
@@ -143,7 +143,7 @@ uint64_t begin_download(const at::Tensor& t, void* out) {
   {
     std::lock_guard<SpinLock> guard(r.lock);
     if (!storage_of(impl)->defined) r.define_storage(impl, origin);
-    r.read(*storage_of(impl), origin);
+    r.read(*storage_of(impl), origin, waits);
   }
   const Client& c = client_for(device);
   const myc_view view{storage_of(impl)->id, dtype_code(t.scalar_type()), static_cast<uint32_t>(t.dim()),
@@ -155,7 +155,7 @@ uint64_t begin_download(const at::Tensor& t, void* out) {
 }
 
 void download(const at::Tensor& t, void* out) {
-  const uint64_t ticket = begin_download(t, out);
+  const uint64_t ticket = begin_download(t, out, true);
   wait_for(client(), ticket);
 }
 
@@ -164,7 +164,7 @@ void download(const at::Tensor& t, void* out) {
 Download::Download(const at::Tensor& lazy, at::Tensor out) {
   const at::Tensor tensor = resolve(lazy);
   out_ = out.defined() ? std::move(out) : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
-  if (out_.numel() != 0) ticket_ = begin_download(tensor, out_.mutable_data_ptr());
+  if (out_.numel() != 0) ticket_ = begin_download(tensor, out_.mutable_data_ptr(), false);
 }
 
 Download::~Download() {

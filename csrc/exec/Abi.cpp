@@ -109,6 +109,8 @@ MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* 
   return 1;
 }
 
+MYC_EXPORT void myc_exec_leave(myc_exec* exec, int32_t cores) { exec->executor.Leave(cores); }
+
 // Code is a device's own; the executor keeps nothing of it, so that any thread may make some beside it.
 MYC_EXPORT myc_module* myc_exec_load(myc_exec* exec, const void* image, uint64_t bytes, myc_error* error) {
   return Guarded(error, static_cast<myc_module*>(nullptr),

@@ -30,7 +30,12 @@ Scope::Scope(c10::Device device) {
 Executor::Executor(const std::string& device, int32_t threads) : device_(MakeDevice(device)) {
   TORCH_CHECK_VALUE(threads >= 0, "A worker can't have ", threads, " threads.");
   if (threads > 0) at::set_num_threads(threads);
+  threads_ = at::get_num_threads();
   Seed(0, c10::default_rng_seed_val);
+}
+
+void Executor::Leave(int32_t cores) const {
+  if (device_->is_cpu()) at::set_num_threads(std::max(1, threads_ - std::max(0, cores)));
 }
 
 Executor& Executor::Current() {

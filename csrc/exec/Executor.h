@@ -49,6 +49,10 @@ class Executor {
 
   const Device& device() const { return *device_; }
 
+  // Computes on so many threads less than it may: a region of several threads waits for the last of them, and that one
+  // may not get a core for milliseconds while another process works on it.
+  void Leave(int32_t cores) const;
+
   // The executor whose program this thread runs.
   static Executor& Current();
   class Running {  // makes it current
@@ -88,6 +92,7 @@ class Executor {
 
  private:
   std::unique_ptr<Device> device_;
+  int threads_;  // that it may use
   std::unordered_map<uint64_t, Held> table_;
   std::unordered_map<uint64_t, at::Generator> generators_;
   // Uploads begun: on the CPU the storage itself, else staging memory.

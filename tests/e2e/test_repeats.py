@@ -118,3 +118,85 @@ def test_layers_that_are_alike_are_no_rounds(counters):
     torch.mycelya.synchronize()
     m = counters()
     assert "repeat" not in m["cuts"] and m["program_misses"] == 0
+
+
+# ---- Loops that wait ----
+
+
+@torch.no_grad()
+def test_a_loop_that_waits_begins_early(counters):
+    """Its rounds are cut into parts: the worker begins while the rest is recorded."""
+    here, there = network(120), network(120).to(DEVICE)
+    x = torch.randn(2, 16)
+
+    def rounds(net, h, n):
+        found = []
+        for _ in range(n):
+            h = net(h)
+            found.append(h.sum().item())
+            h = h + found[-1] * 0.01  # what a round makes depends on what was read
+        return h, found
+
+    far = to_device(x)
+    reset()  # what made them is no part of the first round
+    rounds(there, far, 3)
+    reset()
+    h, got = rounds(there, far, 8)
+    m = counters()
+    assert m["cuts"] == {"read": 8, "early": 14}  # the first round is whole
+    # The round that is whole, and the two parts, are known.
+    assert m["program_misses"] == 0 and m["round_trips"] == 8
+    expected, values = rounds(here, x, 8)
+    same(h, expected, 1e-5, 1e-6)
+    same(torch.tensor(got), torch.tensor(values), 1e-4, 1e-5)
+
+
+@torch.no_grad()
+def test_rounds_of_any_length(counters):
+    """A few programs more are made for parts, and no more of them later."""
+    here, there = network(300), network(300).to(DEVICE)
+    x, far = torch.randn(2, 16), to_device(torch.zeros(2, 16))
+    far.copy_(x)
+
+    def rounds(net, h, lengths):
+        found = []
+        for n in lengths:
+            h = net[:n](h)
+            found.append(h.sum().item())
+        return found
+
+    lengths = [240, 600, 100, 220, 590, 80, 400, 230]
+    expected = rounds(here, x, 8 * lengths)
+    got = rounds(there, far, 6 * lengths)
+    reset()
+    got += rounds(there, far, 2 * lengths)
+    assert counters()["program_misses"] == 0
+    same(torch.tensor(got), torch.tensor(expected), 1e-4, 1e-5)
+
+
+def test_what_is_not_cut_early(counters):
+    """Short rounds, reads at two places, optimizers' steps, reads nobody waits for."""
+    net = network(60).to(DEVICE)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = to_device(torch.randn(2, 16))
+    reset()
+    for _ in range(5):
+        with torch.no_grad():
+            net[:40](x).sum().item()
+    for _ in range(5):
+        with torch.no_grad():
+            net(net(x)).sum().item()
+            net(net(x)).mean().item()
+    for _ in range(5):
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+    with torch.no_grad():
+        for _ in range(5):
+            far = net(net(x)).to("cpu", non_blocking=True)
+            torch.mycelya.flush()
+    torch.mycelya.synchronize()
+    assert "early" not in counters()["cuts"]
+    assert far.shape == (2, 16)

@@ -204,6 +204,8 @@ func count[T any](steps []*proto.Step, of func(*proto.Step) *T) (n uint32) {
 }
 
 // Fused implements worker.Executor.
+func (x *executor) Leave(int) {}
+
 func (x *executor) Fused() *proto.Kernels {
 	out := &x.fused
 	if out.Groups+out.Unfused == 0 {

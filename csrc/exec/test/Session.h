@@ -34,6 +34,7 @@ void myc_exec_read_done(myc_exec*, void*);
 void myc_exec_free(myc_exec*, const uint64_t*, uint64_t);
 int32_t myc_exec_sync(myc_exec*, myc_error*);
 void myc_exec_usage(myc_exec*, uint64_t*, uint64_t*);
+void myc_exec_leave(myc_exec*, int32_t);
 void myc_exec_trim();
 }
 
@@ -274,6 +275,7 @@ class Session {
   }
 
   void Free(const Words& ids) { myc_exec_free(exec_, ids.data(), ids.size()); }
+  void Leave(int32_t cores) { myc_exec_leave(exec_, cores); }
   std::pair<uint64_t, uint64_t> Usage() const {
     uint64_t n = 0, bytes = 0;
     myc_exec_usage(exec_, &n, &bytes);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Storages: transfers, bounds, and the steps that make, copy, resize and free buffers.
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -10,6 +11,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "Session.h"
@@ -26,6 +28,17 @@ std::string Errors(const std::vector<StepError>& errors) {
 }
 #define EXPECT_RUNS(...) EXPECT_EQ(Errors(__VA_ARGS__), "")
 #define EXPECT_SAME(got, want) EXPECT_TRUE(at::equal((got).tensor, (want))) << (got).text
+
+TEST(Threads, AreLeftToOthers) {
+  Session s;
+  const int all = at::get_num_threads();
+  s.Leave(1);
+  EXPECT_EQ(at::get_num_threads(), std::max(1, all - 1));
+  s.Leave(1000);
+  EXPECT_EQ(at::get_num_threads(), 1);
+  s.Leave(0);
+  EXPECT_EQ(at::get_num_threads(), all);
+}
 
 TEST(Transfer, RoundTripOfViews) {
   Session s;

@@ -1,0 +1,50 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "Origin.h"
+
+namespace mycelya {
+
+// Finds loops that wait for each of their rounds, as the generation of text does for each token. There client and
+// worker would take turns: one records while the other has nothing to do. Cut into parts, a round begins to run while
+// it is still being recorded.
+//
+// A round is what lies between two reads that are waited for at the same place of the program, with no other cut
+// between. What is known of a place stays, so that the parts are the same programs for as long as the loop's operators
+// are the same.
+class Turns {
+ public:
+  // One more record. True: a part should end with it.
+  bool record() { return ++records_ == next_; }
+  // A part has ended.
+  void part() { next_ = next_ + part_ < end_ ? next_ + part_ : 0; }
+  // The trace has ended otherwise; waits: by a read at `where` that is waited for.
+  void cut(bool waits, Origin where);
+
+ private:
+  static constexpr uint64_t kMin = 128;     // a round of fewer records is not worth two messages
+  static constexpr uint64_t kMinPart = 64;  // about ten times what a message costs
+  static constexpr uint64_t kMaxParts = 4;
+  static constexpr size_t kPlaces = 64;
+  static constexpr int kChanges = 3;
+
+  struct Place {
+    Origin where;
+    uint64_t part = 0, end = 0;  // records of a part, and of a round when that was found
+    int changes = 0;
+  };
+  Place* known(Origin where);
+  void learn(Origin where);
+
+  std::vector<Place> places_;
+  Origin from_{};         // where the round began, if by a read
+  uint64_t records_ = 0;  // of the round
+  uint64_t part_ = 0, end_ = 0;
+  uint64_t next_ = 0;  // records of the round when a part should end; 0: never
+};
+
+}  // namespace mycelya
