@@ -567,6 +567,19 @@ TEST(Kernel, RunsOnAllThreads) {
       if (begin == 0) RunOn(c, Instance({x.numel()}, {x, sum, out}));
     });
     ExpectSame(out, x.exp() - sum, 0, "nested", 1e-6);
+
+    // Threads that share out the units of two instances, whole rows of a fold.
+    const std::vector<int64_t> few = {300, 100}, many = {1000, 70};
+    const at::Tensor a = at::arange(30000).to(T::Float).sin().view(few), a_out = at::empty_like(a),
+                     b = at::arange(70000).to(T::Float).cos().view(many), b_out = at::empty_like(b);
+    Code rows({2}, 1);
+    const uint64_t row = rows.Of(a, MYC_K_READ, few), scaled = rows.Of(a_out, MYC_K_WRITE, few),
+                   v = rows.Load(row, MYC_K_F32);
+    rows.Store(scaled, rows.Op(MYC_K_DIV, MYC_K_F32, v, rows.Op(MYC_K_MAX, MYC_K_F32, v)));
+    const Instance first(few, {a, a_out}), second(many, {b, b_out});
+    RunOn(*rows.Parse(), {&first, &second});
+    EXPECT_TRUE(a_out.equal(a / a.amax(1, true)));
+    EXPECT_TRUE(b_out.equal(b / b.amax(1, true)));
   }
   at::set_num_threads(before);
 }
