@@ -28,11 +28,18 @@ void Turns::learn(Origin where) {
   }
   // Rounds of any length are not cut where the next one would be, so they are not cut at all.
   p->end = records_;
-  p->part = 0;
+  p->parts = p->part = 0;
   if (p->changes == kChanges || records_ < kMin) return;
   ++p->changes;
-  const uint64_t parts = std::min(records_ / kMinPart, kMaxParts);
-  p->part = (records_ + parts - 1) / parts;
+  p->parts = std::min(records_ / kMinPart, kMaxParts);
+  double all = 0, size = 1;
+  for (uint64_t i = 0; i < p->parts; ++i, size *= kShrink) all += size;
+  p->part = static_cast<uint64_t>(static_cast<double>(records_) / all);
+}
+
+void Turns::part() {
+  part_ = static_cast<uint64_t>(static_cast<double>(part_) * kShrink);
+  next_ = --parts_ > 1 ? next_ + part_ : 0;
 }
 
 void Turns::cut(bool waits, Origin where) {
@@ -40,7 +47,7 @@ void Turns::cut(bool waits, Origin where) {
   from_ = waits ? where : Origin{};
   const Place* p = from_.code != 0 ? known(where) : nullptr;
   part_ = p != nullptr ? p->part : 0;
-  end_ = p != nullptr ? p->end : 0;
+  parts_ = p != nullptr ? p->parts : 0;
   records_ = 0;
   next_ = part_;
 }

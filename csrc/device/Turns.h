@@ -21,7 +21,7 @@ class Turns {
   // One more record. True: a part should end with it.
   bool record() { return ++records_ == next_; }
   // A part has ended.
-  void part() { next_ = next_ + part_ < end_ ? next_ + part_ : 0; }
+  void part();
   // The trace has ended otherwise; waits: by a read at `where` that is waited for.
   void cut(bool waits, Origin where);
 
@@ -29,12 +29,16 @@ class Turns {
   static constexpr uint64_t kMin = 128;     // a round of fewer records is not worth two messages
   static constexpr uint64_t kMinPart = 64;  // about ten times what a message costs
   static constexpr uint64_t kMaxParts = 4;
+  // Each part has so much of the records of the one before: a part runs while the next one is recorded, which takes
+  // longer, and the client waits for the last one alone.
+  static constexpr double kShrink = 2.0 / 3;
   static constexpr size_t kPlaces = 64;
   static constexpr int kChanges = 3;
 
   struct Place {
     Origin where;
-    uint64_t part = 0, end = 0;  // records of a part, and of a round when that was found
+    uint64_t part = 0, parts = 0;  // records of the first part; how many there are
+    uint64_t end = 0;              // records of a round when that was found
     int changes = 0;
   };
   Place* known(Origin where);
@@ -43,7 +47,7 @@ class Turns {
   std::vector<Place> places_;
   Origin from_{};         // where the round began, if by a read
   uint64_t records_ = 0;  // of the round
-  uint64_t part_ = 0, end_ = 0;
+  uint64_t part_ = 0, parts_ = 0;
   uint64_t next_ = 0;  // records of the round when a part should end; 0: never
 };
 
