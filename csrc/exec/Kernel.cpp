@@ -337,6 +337,28 @@ bool Multiply(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overfl
 
 std::unique_ptr<const Kernel> ParseKernel(Reader& in) { return Parser(in)(); }
 
+namespace {
+
+// Whether two points of a tensor may be one element. Which of them is written last is then up to the order, and a
+// kernel has one of its own.
+bool MayOverlap(const KernelOperandAt& t, size_t rank) {
+  for (size_t d = 0; d < rank; ++d) {
+    if (t.sizes[d] == 0) return false;
+  }
+  for (size_t d = 0; d < rank; ++d) {
+    if (t.sizes[d] == 1) continue;
+    int64_t below = 0;  // how far dims of smaller strides reach
+    for (size_t e = 0; e < rank; ++e) {
+      const bool smaller = t.strides[e] < t.strides[d] || (t.strides[e] == t.strides[d] && e < d);
+      if (smaller && t.sizes[e] > 1) below += (t.sizes[e] - 1) * t.strides[e];
+    }
+    if (t.strides[d] <= below) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why) {
   const auto no = [why](const char* text) {
     *why = text;
@@ -372,6 +394,8 @@ bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why) {
       }
     }
     if (!Multiply(reach, static_cast<int64_t>(c10::elementSize(o.dtype)), &reach)) return no("an operand is too large");
+    if ((o.access & MYC_K_WRITE) != 0 && MayOverlap(at.operands[i], o.along.size()))
+      return no("it writes an element twice");
   }
   if (points == 0) {
     int64_t kept = 1;

@@ -305,6 +305,18 @@ def test_a_number_from_the_cpu_fills_shared_memory():
     assert wide(DEVICE).fill_(torch.tensor(2.0)).tolist() == [2.0] * 3
 
 
+def test_what_is_written_last_stays():
+    """PyTorch lets a conversion write an element twice, in its own order."""
+
+    def run(device):
+        x = torch.arange(6, dtype=torch.float32, device=device)
+        x.set_(x.untyped_storage(), 0, [2, 3], [1, 1])
+        x.copy_(torch.arange(6, device=device).reshape(2, 3))
+        return x.set_(x.untyped_storage(), 0, [6], [1])
+
+    same(run(DEVICE), run("cpu"))
+
+
 def test_empty_operands_do_not_overlap():
     def fn(x):
         i = torch.empty(0, dtype=torch.int64, device=x.device)
