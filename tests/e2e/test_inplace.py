@@ -311,7 +311,7 @@ def test_what_is_written_last_stays():
     def run(device):
         x = torch.arange(6, dtype=torch.float32, device=device)
         x.set_(x.untyped_storage(), 0, [2, 3], [1, 1])
-        x.copy_(torch.arange(6, device=device).reshape(2, 3))
+        x.copy_(torch.arange(6).reshape(2, 3))
         return x.set_(x.untyped_storage(), 0, [6], [1])
 
     same(run(DEVICE), run("cpu"))
