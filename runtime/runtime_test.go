@@ -266,8 +266,8 @@ func TestAWorkerThatRefuses(t *testing.T) {
 		"error": {&pb.Hello{Error: "There is no CUDA device 7."}, "mycelya:0 could not start its worker: There is no CUDA device 7."},
 		"build": {&pb.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: pb.ABIVersion},
 			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version 1), this package is build %s (wire version 1). Reinstall the package.", transport.Build)},
-		"abi": {&pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 9},
-			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 9, this package's is %d. Reinstall the package.", pb.ABIVersion)},
+		"abi": {&pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 99},
+			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 99, this package's is %d. Reinstall the package.", pb.ABIVersion)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, w := start(t)
