@@ -26,7 +26,7 @@ class Turns {
   void cut(bool waits, Origin where);
 
  private:
-  static constexpr uint64_t kMin = 128;     // a round of fewer records is not worth two messages
+  static constexpr uint64_t kMin = 160;     // a round of fewer records is not worth two messages
   static constexpr uint64_t kMinPart = 64;  // about ten times what a message costs
   static constexpr uint64_t kMaxParts = 4;
   // Each part has so much of the records of the one before: a part runs while the next one is recorded, which takes

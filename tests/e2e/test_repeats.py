@@ -144,7 +144,7 @@ def test_a_loop_that_waits_begins_early(counters):
     h, got = rounds(there, far, 8)
     m = counters()
     assert m["cuts"] == {"read": 8, "early": 14}  # the first round is whole
-    # The round that is whole, and the two parts, are known.
+    # The round that is whole, and the three parts, are known.
     assert m["program_misses"] == 0 and m["round_trips"] == 8
     expected, values = rounds(here, x, 8)
     same(h, expected, 1e-5, 1e-6)
