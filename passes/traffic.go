@@ -3,7 +3,12 @@
 
 package passes
 
-import "github.com/mycelya/mycelya/ir"
+import (
+	"math"
+	"slices"
+
+	"github.com/mycelya/mycelya/ir"
+)
 
 // Traffic is how many bytes a graph reads and writes, with the sizes first seen: each node, or each group as one, reads what others have
 // made once and writes what others need. Views move nothing; a write to a part of a storage, that part.
@@ -61,6 +66,40 @@ func bytesOf(g *ir.Graph, t ir.Type) int64 {
 		if t.Strides == nil || !g.Same(t.Strides[i], ir.Const(0)) {
 			n *= g.First(d)
 		}
+	}
+	return n
+}
+
+// Products estimates how many products of elements the whole operators of a graph sum, with the sizes first seen. For matrices of m x k,
+// k x n and m x n it is m k n, the root of the product of their sizes, and so it is reckoned from the three largest tensors of each
+// operator: exactly for mm, up to a small factor for batches and convolutions, too much for what multiplies nothing.
+func Products(g *ir.Graph) int64 {
+	var total float64
+	var sizes []float64
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if n.Op != ir.OpCall || n.Group != 0 {
+			continue
+		}
+		sizes = sizes[:0]
+		for _, v := range g.Operands(ir.NodeID(i)) {
+			sizes = append(sizes, elements(g, v))
+		}
+		for k := range n.N {
+			sizes = append(sizes, elements(g, n.First+ir.ValueID(k)))
+		}
+		slices.Sort(sizes)
+		if top := sizes[max(0, len(sizes)-3):]; len(top) == 3 {
+			total += math.Sqrt(top[0] * top[1] * top[2])
+		}
+	}
+	return int64(min(total, math.MaxInt64/2))
+}
+
+func elements(g *ir.Graph, v ir.ValueID) float64 {
+	n := 1.0
+	for _, d := range g.Types[v].Dims {
+		n *= float64(g.First(d))
 	}
 	return n
 }

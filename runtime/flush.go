@@ -152,7 +152,7 @@ func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err
 	if why := s.inheritPoison(e, t); why != nil {
 		return false, e.changed, why
 	}
-	m, err := bind(e, v, t, s.busy(t))
+	m, err := bind(e, v, t, s.busy(v))
 	if err != nil {
 		return false, e.changed, err
 	}
@@ -288,6 +288,7 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	if err != nil {
 		return c, nil, err
 	}
+	v.light = s.shares() && light(g, len(c.Ops))
 	if s.settings.Check >= 3 {
 		g = passes.Both(c.Graph, g)
 		err = ir.Verify(g)
@@ -313,23 +314,41 @@ func (s *session) kernels() bool {
 	return s.settings.Kernels || !s.settings.NoKernels && s.device() == "cpu"
 }
 
-// busy is how many cores of the worker's the client uses while a trace runs: the one of its thread during a round that has been cut
-// early, if they share a processor. The last part counts too, as threads that wait for work use a core as well. Operators by
-// themselves are to compute as PyTorch does, whose sums depend on the number of threads.
-func (s *session) busy(t *Trace) uint32 {
-	part := s.parted
-	s.parted = t.Reason == cutEarly
-	if !part && !s.parted {
-		return 0
+// busy is how many cores of the worker's the client uses while a program runs: the one of its thread, where they share a processor, in a
+// loop that reads what each of its rounds has made, if its rounds are light. Then client and worker are at work at the same time, and
+// threads that look for work are in their way. What is computed never tells by the clock: how sums are split depends on the number of
+// threads. Operators by themselves are to compute as PyTorch does, on all of them.
+func (s *session) busy(v *variant) uint32 {
+	reads := s.reads < lately
+	s.reads++
+	out := uint32(0)
+	if reads && v.light {
+		out = 1
 	}
+	s.inbox.Hurry(out > 0)
+	return out
+}
+
+// lately is how many traces there are at most between the reads of such a loop.
+const lately = 8
+
+// shares says whether client and worker compute on the processor of one host, kernels too.
+func (s *session) shares() bool {
 	s.mu.Lock()
 	near := s.hello.GetBlocks() > 0 && s.hello.GetDevice() == "cpu"
 	s.mu.Unlock()
-	if near && s.kernels() {
-		return 1
-	}
-	return 0
+	return near && s.kernels()
 }
+
+// light says whether a graph takes a core not much longer than recording it took.
+func light(g *ir.Graph, records int) bool {
+	const bytes, products = 15, 25 // in a nanosecond, of one core
+	took := passes.Traffic(g)/bytes + passes.Products(g)/products
+	return time.Duration(took) < time.Duration(records)*recording
+}
+
+// recording is some three times what an op takes to be recorded, with the Python around it.
+const recording = 30 * time.Microsecond
 
 // device is the worker's: "cpu", "cuda:0".
 func (s *session) device() string {

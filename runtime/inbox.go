@@ -22,6 +22,8 @@ type Inbox interface {
 	Wait()
 	Ring()
 	Credits() *Credits
+	// Hurry says whether who waits may look for the answer for a while before it sleeps.
+	Hurry(bool)
 }
 
 // Letter is a closed trace, or a question.
@@ -119,6 +121,7 @@ type inbox struct {
 func NewInbox() Inbox { return &inbox{bell: make(chan struct{}, 1)} }
 
 func (b *inbox) Open(bool)                                 {}
+func (b *inbox) Hurry(bool)                                {}
 func (b *inbox) Take() *Letter                             { return nil }
 func (b *inbox) Stalls(func(Place, uint64, time.Duration)) {}
 func (b *inbox) Wait()                                     { <-b.bell }

@@ -20,8 +20,6 @@ var Reasons = [...]struct{ Name, Why string }{
 	{"early", "a loop waits for each of its rounds, and the worker began with this one"},
 }
 
-const cutEarly = 11
-
 // metrics counts what all sessions did since the last reset.
 type metrics struct {
 	cuts            [len(Reasons)]atomic.Uint64

@@ -34,6 +34,7 @@ type variant struct {
 	compiled *codegen.Compiled
 	first    []uint64 // the parameters with which it was compiled, if hits are checked
 	sent     bool     // on this connection
+	light    bool     // see light
 	account  *account
 	// The last call that was sent, and its number; nil: none yet.
 	last    *pb.Call

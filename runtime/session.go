@@ -37,7 +37,7 @@ type session struct {
 	programs *programs
 	seq      uint64
 	poisoned map[uint64]*Error // storages that a trace without a program should have made
-	parted   bool              // the last trace was cut early
+	reads    int               // traces since the last read
 
 	mu       sync.Mutex
 	changed  *sync.Cond // something below has
@@ -200,6 +200,7 @@ func (s *session) start() {
 		return
 	}
 	s.log.Debug("worker started", "pid", hello.Pid, "device", hello.Device, "torch", hello.Torch, "took", time.Since(began))
+	conn.Sleep()
 	go s.receive(conn)
 }
 

@@ -64,6 +64,7 @@ func (s *session) read(v View, dst []byte, by *charge) (*Ticket, error) {
 // readJob is the sender's part of a read.
 func (s *session) readJob(t *Ticket, v View) func() {
 	return func() {
+		s.reads = 0
 		if _, err := v.Bytes(); err != nil {
 			t.end(err)
 			return

@@ -211,6 +211,7 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger)
 	if err := c.Send(transport.Hello, h.Seq, answer, nil); err != nil {
 		return err
 	}
+	c.Sleep()
 	return ses.serve()
 }
 

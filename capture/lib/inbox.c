@@ -105,6 +105,8 @@ void inbox_ring(inbox* b) {
   if (asleep) wake(bell);
 }
 
+void inbox_hurry(inbox* b, int32_t hurry) { __atomic_store_n(&b->hurry, hurry, __ATOMIC_RELAXED); }
+
 // ---- Waiting ----
 
 // Who waits for an answer. Its ticket has the top bit, which no ticket of Go's has, then a number of its own, then the seat's place.
@@ -187,8 +189,8 @@ void inbox_answer(uint64_t ticket, int32_t kind, char* text) {
   if (s == NULL || s->kind != MYC_PENDING) {
     free(text);
   } else {
-    s->kind = kind;
     s->text = text;
+    __atomic_store_n(&s->kind, kind, __ATOMIC_RELAXED);
     pthread_cond_signal(&s->answered);
   }
   pthread_mutex_unlock(&seats_lock);
@@ -214,10 +216,31 @@ static void note_stall(int32_t index, myc_origin at, int first, int64_t nanoseco
   pthread_mutex_unlock(&b->lock);
 }
 
+static void breathe(void) {
+  for (int i = 0; i < 16; ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+  }
+}
+
+// Who is woken on another core waits for that core to wake; of an answer that is near, half of the time. So it looks for the answer
+// itself at first, on the core that the worker leaves to it. The lock is held, but not while it looks.
+static void look_for(seat* s, int64_t until) {
+  pthread_mutex_unlock(&seats_lock);
+  while (__atomic_load_n(&s->kind, __ATOMIC_RELAXED) == MYC_PENDING && now() < until) breathe();
+  pthread_mutex_lock(&seats_lock);
+}
+
+enum { NEAR_NS = 1000000 };
+
 // The lock is held, but not while it waits. Returns how long it has waited.
-static int64_t wait_in(seat* s, int32_t timeout_ms) {
+static int64_t wait_in(seat* s, int32_t timeout_ms, int hurry) {
   const int64_t start = now(), end = start + timeout_ms * 1000000ll;
   const struct timespec until = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
+  if (hurry) look_for(s, start + NEAR_NS);
   while (s->kind == MYC_PENDING && pthread_cond_timedwait(&s->answered, &seats_lock, &until) == 0) {
   }
   return now() - start;
@@ -238,7 +261,8 @@ int32_t myc_wait(uint64_t ticket, int32_t timeout_ms, myc_error* error) {
   if (s->kind == MYC_PENDING && timeout_ms > 0) {
     first = !s->waited;
     s->waited = 1;
-    waited = wait_in(s, timeout_ms);
+    const inbox* b = inbox_of(index);
+    waited = wait_in(s, timeout_ms, first && __atomic_load_n(&b->hurry, __ATOMIC_RELAXED));
   }
   const int32_t kind = s->kind;
   if (kind != MYC_PENDING) {

@@ -33,12 +33,12 @@ void Turns::learn(Origin where) {
   ++p->changes;
   p->parts = std::min(records_ / kMinPart, kMaxParts);
   double all = 0, size = 1;
-  for (uint64_t i = 0; i < p->parts; ++i, size *= kShrink) all += size;
+  for (uint64_t i = 0; i < p->parts; ++i, size *= kGrow) all += size;
   p->part = static_cast<uint64_t>(static_cast<double>(records_) / all);
 }
 
 void Turns::part() {
-  part_ = static_cast<uint64_t>(static_cast<double>(part_) * kShrink);
+  part_ = static_cast<uint64_t>(static_cast<double>(part_) * kGrow);
   next_ = --parts_ > 1 ? next_ + part_ : 0;
 }
 

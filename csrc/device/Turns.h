@@ -28,10 +28,10 @@ class Turns {
  private:
   static constexpr uint64_t kMin = 160;     // a round of fewer records is not worth two messages
   static constexpr uint64_t kMinPart = 64;  // about ten times what a message costs
-  static constexpr uint64_t kMaxParts = 4;
-  // Each part has so much of the records of the one before: a part runs while the next one is recorded, which takes
-  // longer, and the client waits for the last one alone.
-  static constexpr double kShrink = 2.0 / 3;
+  static constexpr uint64_t kMaxParts = 3;
+  // Each part has so much of the records of the one before: the worker begins soon, and is given the next part before
+  // it has run the last one, as it takes about as long to run what it takes to record.
+  static constexpr double kGrow = 1.3;
   static constexpr size_t kPlaces = 64;
   static constexpr int kChanges = 3;
 

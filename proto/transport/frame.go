@@ -66,6 +66,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -152,6 +153,8 @@ type Conn struct {
 
 	send sender
 
+	sleeper atomic.Pointer[sleeper] // if reads wait on their own thread
+	closed  atomic.Bool
 	files   *fileReader // what r reads from, if descriptors are taken
 	r       *bufio.Reader
 	header  [headerBytes]byte
@@ -164,6 +167,7 @@ type sender struct {
 	sync.Mutex
 	err     error // of an earlier write: the stream may have ended inside a frame
 	head    []byte
+	held    []byte // frames that go with the next one
 	bufs    net.Buffers
 	store   [3][]byte
 	batches batchCache
@@ -171,7 +175,42 @@ type sender struct {
 
 // New makes a Conn of c and owns it.
 func New(c net.Conn) *Conn {
-	return &Conn{c: c, r: bufio.NewReaderSize(c, readBuffer)}
+	out := &Conn{c: c}
+	out.r = bufio.NewReaderSize((*source)(out), readBuffer)
+	return out
+}
+
+// source is what a Conn reads from.
+type source Conn
+
+func (s *source) Read(p []byte) (int, error) {
+	if z := s.sleeper.Load(); z != nil {
+		if err := z.sleep(); err != nil {
+			return 0, err
+		}
+		if s.closed.Load() {
+			return 0, net.ErrClosed
+		}
+	}
+	if s.files != nil {
+		return s.files.Read(p)
+	}
+	return s.c.Read(p)
+}
+
+// Sleep makes reads that have to wait do so in the kernel, on the thread of who reads: one thread less wakes for an answer than if
+// Go waits for all sockets together. It is for an end that has few connections, and for unix sockets; others it leaves as they are.
+// Deadlines don't end such a wait, Close does. It must not come during a read.
+func (c *Conn) Sleep() {
+	if c.sleeper.Store(newSleeper(c.c)); c.closed.Load() {
+		c.wake() // a Close that did not see it
+	}
+}
+
+func (c *Conn) wake() {
+	if z := c.sleeper.Load(); z != nil {
+		z.wake()
+	}
 }
 
 // Net returns the connection below.
@@ -180,11 +219,8 @@ func (c *Conn) Net() net.Conn { return c.c }
 // TakeFiles makes this end take descriptors that come with frames, and says whether it can: on Linux's unix sockets. Without it
 // they are closed as they come. It must come before the first Next.
 func (c *Conn) TakeFiles() bool {
-	if c.files = newFileReader(c.c); c.files == nil {
-		return false
-	}
-	c.r.Reset(c.files)
-	return true
+	c.files = newFileReader(c.c)
+	return c.files != nil
 }
 
 // File returns the descriptor that came with the frame that Next returned last, which is the caller's now; nil if none did.
@@ -200,6 +236,8 @@ func (c *Conn) Close() error {
 	if c.files != nil {
 		c.files.close()
 	}
+	c.closed.Store(true)
+	c.wake()
 	return c.c.Close()
 }
 
@@ -213,8 +251,46 @@ func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
 	if err != nil {
 		return err
 	}
+	if len(s.held) > 0 {
+		head = append(s.held, head...)
+		s.held = head[:0]
+	}
 	s.err = s.write(c.c, head, body, pad)
 	return s.err
+}
+
+// Hold is Send of a frame that can wait: it goes with the next one, or at Flush.
+func (c *Conn) Hold(t Type, seq uint64, meta proto.Message) error {
+	s := &c.send
+	s.Lock()
+	defer s.Unlock()
+	head, _, err := s.frame(t, seq, meta, nil)
+	if err == nil {
+		s.held = append(s.held, head...)
+	}
+	return err
+}
+
+// Flush sends what is held.
+func (c *Conn) Flush() error {
+	s := &c.send
+	s.Lock()
+	defer s.Unlock()
+	if s.err == nil && len(s.held) > 0 {
+		s.err = s.write(c.c, s.held, nil, nil)
+		s.held = s.held[:0]
+	}
+	return s.err
+}
+
+// More says whether a frame, or the beginning of one, has arrived that no Next has returned. It is for who calls Next; of a connection
+// that doesn't Sleep it knows only what was read already.
+func (c *Conn) More() bool {
+	if c.r.Buffered() > 0 {
+		return true
+	}
+	z := c.sleeper.Load()
+	return z != nil && z.ready()
 }
 
 // SendFile is Send without a body and with a descriptor, which the peer gets as one of its own. ErrNoFile: nothing was sent.

@@ -1,0 +1,58 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+//go:build unix
+
+package transport
+
+import (
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// sleeper waits for bytes of a unix socket in the kernel, on the thread that asks.
+type sleeper struct {
+	raw syscall.RawConn
+	fds [1]unix.PollFd
+}
+
+func newSleeper(c net.Conn) *sleeper {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return &sleeper{raw: raw}
+}
+
+// sleep returns when a read would not wait.
+func (s *sleeper) sleep() error {
+	return s.raw.Read(func(fd uintptr) bool {
+		s.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+		for {
+			if _, err := unix.Poll(s.fds[:], -1); err != unix.EINTR {
+				return true
+			}
+		}
+	})
+}
+
+// ready says whether a sleep would return at once.
+func (s *sleeper) ready() bool {
+	n := 0
+	_ = s.raw.Control(func(fd uintptr) {
+		s.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+		n, _ = unix.Poll(s.fds[:], 0)
+	})
+	return n > 0
+}
+
+// wake ends a sleep: from now on there is nothing to read.
+func (s *sleeper) wake() {
+	_ = s.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) })
+}
