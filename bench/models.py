@@ -5,7 +5,8 @@
 Training steps (forward, backward, AdamW) that read nothing back, and tokens of a Llama
 that generate() decodes greedily. Each way has a process of its own with the same number
 of threads; they take turns, and of the rounds of each the fastest counts. The last step
-of a round is waited for. CPU time is that of all threads, per step.
+of a round is waited for. Rounds are short and many, since a machine that others use
+too has fast and slow seconds. CPU time is that of all threads, per step.
 
     python bench/models.py [--rounds N] [--seconds S] [--only TEXT] [--compile]
                            [--markdown]
@@ -296,8 +297,8 @@ def table(args: argparse.Namespace) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--only", default="")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--markdown", action="store_true")

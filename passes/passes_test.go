@@ -91,3 +91,16 @@ func TestReadme(t *testing.T) {
 		assert.Contains(t, string(data), "\n| `"+p.Name+"` |")
 	}
 }
+
+func TestProducts(t *testing.T) {
+	of := func(text string) int64 {
+		g, err := ir.Parse("graph f read {\n" + text + "  output %0 -> s0\n}\n")
+		require.NoError(t, err)
+		return passes.Products(g)
+	}
+	const operands = "  dims a=6@1 b=50@2 c=7@3\n  %0: f32[a,b] = input 0\n  %1: f32[b,c] = input 1\n"
+	require.EqualValues(t, 6*50*7, of(operands+"  %2: f32[a,c] = aten.mm %0 %1\n"))
+	require.EqualValues(t, 6*50*7, of(operands+"  %2: f32[c] = input 2\n  %3: f32[a,c] = aten.addmm %2 %0 %1 1 1\n"), "a bias is none of the three")
+	require.Zero(t, of(operands+"  %2: f32[a,b] = aten.cosh %0\n"))
+	require.Zero(t, of(operands+"  %2: f32[a,b] = add %0 %0\n"))
+}

@@ -22,7 +22,7 @@ type Inbox interface {
 	Wait()
 	Ring()
 	Credits() *Credits
-	// Hurry says whether who waits may look for the answer for a while before it sleeps.
+	// Hurry says whether who waits may look for the answer for a while before sleeping.
 	Hurry(bool)
 }
 

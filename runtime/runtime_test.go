@@ -386,3 +386,66 @@ func TestFastWorkersMayFallFurtherBehind(t *testing.T) {
 	p.done()
 	require.Less(t, p.interval, aheadTime/8)
 }
+
+// haste is an inbox that tells what it is told.
+type haste struct {
+	Inbox
+	told chan bool
+}
+
+func (h haste) Hurry(hurry bool) { h.told <- hurry }
+
+// TestLightRoundsLeaveTheClientACore: of the worker's, where they are on one processor and the client reads what a round has made.
+func TestLightRoundsLeaveTheClientACore(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		device      string
+		blocks      uint32
+		environment []string
+		size        uint64
+		want        uint32
+	}{
+		{"near", "cpu", 1, nil, 4, 1},
+		{"far", "cpu", 0, nil, 4, 0},
+		{"gpu", "cuda:0", 1, []string{"MYCELYA_KERNELS=on"}, 4, 0},
+		{"operators", "cpu", 1, []string{"MYCELYA_KERNELS=off"}, 4, 0},
+		{"heavy", "cpu", 1, nil, 1 << 22, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			box := haste{NewInbox(), make(chan bool, 100)}
+			r, w := startWith(t, box, c.environment...)
+			w.hello.Device, w.hello.Blocks = c.device, c.blocks
+			begin := func() {
+				tr := relu(1, 2)
+				tr.Params[0] = c.size
+				require.NoError(t, r.Flush(0, tr, func() {}))
+			}
+			call := func() uint32 {
+				var m pb.Call
+				h := w.next(transport.Call, &m)
+				w.send(transport.Done, h.Seq, &pb.Done{}, nil)
+				require.Equal(t, m.Busy > 0, <-box.told)
+				return m.Busy
+			}
+			begin()
+			w.greet()
+			w.next(transport.Program, new(pb.Program))
+			require.Zero(t, call(), "before the first read")
+			for range 2 {
+				ticket, err := r.Read(0, bytesView(4), make([]byte, 4), Place{})
+				require.NoError(t, err)
+				h := w.next(transport.Read, new(pb.Read))
+				w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 4}, []byte{1, 2, 3, 4})
+				require.NoError(t, wait(t, r, ticket))
+				for i := range lately + 2 {
+					begin()
+					want := c.want
+					if i >= lately {
+						want = 0
+					}
+					require.Equal(t, want, call(), "call %d after a read", i)
+				}
+			}
+		})
+	}
+}

@@ -67,7 +67,7 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &session{index: index, paths: paths, settings: settings, frontend: frontend, metrics: m, provider: p, programs: programs,
-		inbox: inbox, credits: inbox.Credits(),
+		inbox: inbox, credits: inbox.Credits(), reads: lately,
 		ctx: ctx, cancel: cancel, log: settings.Log.With("device", index), poisoned: map[uint64]*Error{}, ended: make(chan struct{}),
 		pending: map[uint64]*call{}, tickets: map[uint64]*Ticket{}, failures: newFailures(),
 		shared: sharing{blocks: map[uint64]struct{}{}, reading: map[uint64]func(){}}}

@@ -68,6 +68,40 @@ func TestManyCallsAreNotWaitedFor(t *testing.T) {
 	require.Equal(t, f32(1, 2), b)
 }
 
+// TestDonesOfARoundComeTogether: those of calls during which the client is busy may wait for the next answer, if one is to come.
+func TestDonesOfARoundComeTogether(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	for range 50 {
+		first := c.seq + 1
+		for i := range uint64(3) {
+			m := callOf(1, 2, 1+i, 2+i)
+			m.Busy = 1
+			require.NoError(t, c.c.Hold(transport.Call, first+i, m)) // so that they arrive at once
+		}
+		c.seq += 3
+		c.send(transport.Read, &proto.Read{Storage: 4, Dtype: 7, Sizes: []int64{2}, Strides: []int64{1}}, nil)
+		for i := range uint64(3) {
+			c.expect(transport.Done, first+i, new(proto.Done))
+		}
+		var r proto.ReadReply
+		c.expect(transport.ReadReply, c.seq, &r)
+		got := make([]byte, 8)
+		require.NoError(t, c.c.ReadBody(got))
+		require.Equal(t, f32(-1, -2), got)
+
+		// What has no answer of its own doesn't keep a Done back.
+		m := callOf(1, 2, 1, 2)
+		m.Busy = 1
+		require.NoError(t, c.c.Hold(transport.Call, c.seq+1, m))
+		c.seq++
+		call := c.seq
+		c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{3}}, nil)
+		c.expect(transport.Done, call, new(proto.Done))
+	}
+}
+
 func TestFailedStepPoisons(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))

@@ -293,3 +293,85 @@ func TestCloseWakesNext(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.True(t, strings.HasPrefix(Type(77).String(), "type 77"))
 }
+
+// TestSleep: reads that wait on their own thread get what others get, and end with a Close from elsewhere.
+func TestSleep(t *testing.T) {
+	a, b := unixPair(t)
+	b.TakeFiles()
+	b.Sleep()
+	body := pattern(3 * readBuffer)
+	for i := range uint64(3) {
+		time.AfterFunc(5*time.Millisecond, func() {
+			_ = a.Send(Upload, i, &proto.Upload{Storage: 7, Bytes: uint64(len(body))}, body)
+		})
+		h, err := b.Next()
+		require.NoError(t, err)
+		require.Equal(t, i, h.Seq)
+		got := make([]byte, h.Payload)
+		require.NoError(t, b.ReadBody(got))
+		require.Equal(t, body, got)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { b.Close() })
+	_, err := b.Next()
+	require.ErrorIs(t, err, net.ErrClosed)
+
+	a, b = unixPair(t)
+	b.Sleep()
+	time.AfterFunc(20*time.Millisecond, func() { a.Close() })
+	_, err = b.Next()
+	require.ErrorIs(t, err, io.EOF)
+
+	a, b = unixPair(t)
+	b.Close()
+	b.Sleep()
+	_, err = b.Next()
+	require.ErrorIs(t, err, net.ErrClosed)
+
+	p, q := net.Pipe() // no socket: it reads as before
+	a, b = New(p), New(q)
+	defer a.Close()
+	b.Sleep()
+	go func() { _ = a.Send(Sync, 1, nil, nil) }()
+	h, err := b.Next()
+	require.NoError(t, err)
+	require.Equal(t, Sync, h.Type)
+	b.Close()
+}
+
+func TestHeldFramesGoWithTheNext(t *testing.T) {
+	a, b := unixPair(t)
+	b.Sleep()
+	require.NoError(t, a.Hold(Done, 1, &proto.Done{Failed: 3}))
+	require.NoError(t, a.Hold(Done, 2, nil))
+	require.False(t, b.More())
+	body := pattern(100)
+	require.NoError(t, a.Send(ReadReply, 3, nil, body))
+	require.True(t, b.More())
+	var done proto.Done
+	for i := range uint64(3) {
+		h, err := b.Next()
+		require.NoError(t, err)
+		require.Equal(t, 1+i, h.Seq)
+		if i == 0 {
+			require.NoError(t, b.Meta(&done))
+		}
+	}
+	require.EqualValues(t, 3, done.Failed)
+	got := make([]byte, 100)
+	require.NoError(t, b.ReadBody(got))
+	require.Equal(t, body, got)
+	require.False(t, b.More())
+
+	require.NoError(t, a.Hold(Done, 4, nil))
+	require.False(t, b.More())
+	require.NoError(t, a.Flush())
+	require.NoError(t, a.Flush()) // of nothing
+	h, err := b.Next()
+	require.NoError(t, err)
+	require.EqualValues(t, 4, h.Seq)
+	require.ErrorIs(t, a.Hold(99, 5, nil), ErrFrameType)
+	a.Close()
+	require.NoError(t, a.Hold(Done, 5, nil))
+	require.ErrorContains(t, a.Flush(), "transport: send")
+	require.Error(t, a.Hold(Done, 6, nil))
+}
