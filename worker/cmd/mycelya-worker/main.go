@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -21,6 +22,10 @@ import (
 	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/ref"
 )
+
+// leastProcs is for how many threads Go is to have room at once, as in the client: a session's thread that waits in the kernel or computes in C
+// keeps its place until somebody needs it and Go's monitor looks, which may be late.
+const leastProcs = 8
 
 func main() {
 	var (
@@ -44,6 +49,9 @@ func main() {
 	if *version {
 		fmt.Println(transport.Build)
 		return
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(leastProcs, runtime.GOMAXPROCS(0)))
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	t.Log = log
