@@ -152,7 +152,7 @@ func (s *session) submit(t *Trace, by *charge) (called bool, changed []bool, err
 	if why := s.inheritPoison(e, t); why != nil {
 		return false, e.changed, why
 	}
-	m, err := bind(e, v, t, s.busy(v))
+	m, err := bind(e, v, t, s.busy(v, t))
 	if err != nil {
 		return false, e.changed, err
 	}
@@ -288,7 +288,9 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	if err != nil {
 		return c, nil, err
 	}
-	v.light = s.shares() && light(g, len(c.Ops))
+	if s.shares() {
+		v.weight = passes.WeightOf(g)
+	}
 	if s.settings.Check >= 3 {
 		g = passes.Both(c.Graph, g)
 		err = ir.Verify(g)
@@ -318,13 +320,12 @@ func (s *session) kernels() bool {
 // loop that reads what each of its rounds has made, if its rounds are light. Then client and worker are at work at the same time, and
 // threads that look for work are in their way. What is computed never tells by the clock: how sums are split depends on the number of
 // threads. Operators by themselves are to compute as PyTorch does, on all of them.
-func (s *session) busy(v *variant) uint32 {
-	reads := s.reads < lately
-	s.reads++
+func (s *session) busy(v *variant, t *Trace) uint32 {
 	out := uint32(0)
-	if reads && v.light {
+	if s.reads < lately && v.weight != nil && v.light(t) {
 		out = 1
 	}
+	s.reads++
 	s.inbox.Hurry(out > 0)
 	return out
 }
@@ -340,15 +341,13 @@ func (s *session) shares() bool {
 	return near && s.kernels()
 }
 
-// light says whether a graph takes a core not much longer than recording it took.
-func light(g *ir.Graph, records int) bool {
-	const bytes, products = 15, 25 // in a nanosecond, of one core
-	took := passes.Traffic(g)/bytes + passes.Products(g)/products
-	return time.Duration(took) < time.Duration(records)*recording
+// light says whether a call takes a core not much longer than recording it took.
+func (v *variant) light(t *Trace) bool {
+	return v.weight.Nanoseconds(t.Params) < float64(len(t.Origins)/2)*recording
 }
 
-// recording is some three times what an op takes to be recorded, with the Python around it.
-const recording = 30 * time.Microsecond
+// recording is some three times what an op takes to be recorded, with the Python around it, in nanoseconds.
+const recording = 30_000
 
 // device is the worker's: "cpu", "cuda:0".
 func (s *session) device() string {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/passes"
 	pb "github.com/mycelya/mycelya/proto"
 )
 
@@ -32,9 +33,9 @@ type variant struct {
 	key      [pb.KeyBytes]byte
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
-	first    []uint64 // the parameters with which it was compiled, if hits are checked
-	sent     bool     // on this connection
-	light    bool     // see light
+	first    []uint64       // the parameters with which it was compiled, if hits are checked
+	sent     bool           // on this connection
+	weight   *passes.Weight // where it is asked for: see busy
 	account  *account
 	// The last call that was sent, and its number; nil: none yet.
 	last    *pb.Call

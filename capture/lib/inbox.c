@@ -226,8 +226,8 @@ static void breathe(void) {
   }
 }
 
-// Who is woken on another core waits for that core to wake; of an answer that is near, half of the time. So it looks for the answer
-// itself at first, on the core that the worker leaves to it. The lock is held, but not while it looks.
+// A core that sleeps takes some 50 us to wake. So who expects an answer soon looks for it at first, on the core that the worker leaves
+// to it. The lock is held, but not while it looks.
 static void look_for(seat* s, int64_t until) {
   pthread_mutex_unlock(&seats_lock);
   while (__atomic_load_n(&s->kind, __ATOMIC_RELAXED) == MYC_PENDING && now() < until) breathe();

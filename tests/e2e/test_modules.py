@@ -257,7 +257,12 @@ def refusal(call):
 # A fused group is as far from the exact numbers as PyTorch's operators, but elsewhere:
 # by so much of the largest element of a tensor may the two differ. Either was seen off
 # by 3e-6 in gradients of float32; for 16 bits it is the distance of two numbers.
-ROOM = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+ROOM = {
+    torch.float32: 1e-5,
+    torch.complex64: 1e-5,  # computed in pairs of float32
+    torch.float16: 2e-3,
+    torch.bfloat16: 1e-2,
+}
 
 
 def close(ours, cpu, nudged=None):

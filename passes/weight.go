@@ -1,0 +1,141 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package passes
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/mycelya/mycelya/ir"
+)
+
+// Weight estimates how long a graph takes one core of a CPU, for any sizes.
+type Weight struct{ terms []term }
+
+// term is a number of nanoseconds for each of a product of sizes, or of its root.
+type term struct {
+	nanoseconds float64
+	times, over []uint32 // parameter slots
+	root        bool
+}
+
+// What a core does in a nanosecond, about: bytes that it moves, products of elements that it sums.
+const (
+	coreBytes    = 15
+	coreProducts = 25
+)
+
+// WeightOf estimates by the bytes of Traffic, and by what operators multiply that are in no group. A product of matrices of m x k, k x n and
+// m x n takes m k n, the root of the product of their sizes, and so it is reckoned from the three largest tensors of each operator:
+// exactly for mm, up to a small factor for batches and convolutions, too much for what multiplies nothing.
+func WeightOf(g *ir.Graph) *Weight {
+	w := &weigher{g: g, at: map[string]int{}}
+	eachMoved(g, func(t ir.Type, times int64) {
+		if t.DType.Valid() {
+			w.add(float64(times)*float64(t.DType.Size())/coreBytes, false, t)
+		}
+	})
+	var tensors []ir.Type
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if n.Op != ir.OpCall || n.Group != 0 {
+			continue
+		}
+		tensors = tensors[:0]
+		for _, v := range g.Operands(ir.NodeID(i)) {
+			tensors = append(tensors, g.Types[v])
+		}
+		tensors = append(tensors, g.Types[n.First:n.First+ir.ValueID(n.N)]...)
+		if len(tensors) >= 3 {
+			slices.SortStableFunc(tensors, func(a, b ir.Type) int { return cmp.Compare(elements(g, b), elements(g, a)) })
+			w.add(1.0/coreProducts, true, tensors[:3]...)
+		}
+	}
+	return &w.out
+}
+
+// Nanoseconds is the estimate for a trace's parameters.
+func (w *Weight) Nanoseconds(params []uint64) float64 {
+	total := 0.0
+	for i := range w.terms {
+		t := &w.terms[i]
+		n := 1.0
+		for _, slot := range t.times {
+			n *= float64(params[slot])
+		}
+		for _, slot := range t.over {
+			n /= float64(params[slot])
+		}
+		if t.root {
+			n = math.Sqrt(n)
+		}
+		total += t.nanoseconds * n
+	}
+	return total
+}
+
+// weigher collects terms; those of the same sizes are one.
+type weigher struct {
+	g   *ir.Graph
+	out Weight
+	at  map[string]int
+}
+
+func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
+	t := term{nanoseconds: 1, root: root}
+	for _, one := range of {
+		for i, d := range one.Dims {
+			if one.Strides == nil || !w.g.Same(one.Strides[i], ir.Const(0)) { // else its elements are the same ones
+				w.multiply(&t, d, false)
+			}
+		}
+	}
+	slices.Sort(t.times)
+	slices.Sort(t.over)
+	if root {
+		t.nanoseconds = math.Sqrt(t.nanoseconds)
+	}
+	t.nanoseconds *= nanoseconds
+	key := fmt.Sprint(root, t.times, t.over)
+	if i, ok := w.at[key]; ok {
+		w.out.terms[i].nanoseconds += t.nanoseconds
+		return
+	}
+	w.at[key] = len(w.out.terms)
+	w.out.terms = append(w.out.terms, t)
+}
+
+// multiply makes a term one of so many, or of the quotient.
+func (w *weigher) multiply(t *term, d ir.Dim, over bool) {
+	d = w.g.Find(d)
+	i, ok := d.Sym()
+	switch {
+	case !ok && over:
+		t.nanoseconds /= float64(d)
+	case !ok:
+		t.nanoseconds *= float64(d)
+	case w.g.Syms[i].Quotient != nil:
+		q := w.g.Syms[i].Quotient
+		for _, d := range q.Of {
+			w.multiply(t, d, over)
+		}
+		for _, d := range q.By {
+			w.multiply(t, d, !over)
+		}
+	case over:
+		t.over = append(t.over, w.g.Syms[i].Slot)
+	default:
+		t.times = append(t.times, w.g.Syms[i].Slot)
+	}
+}
+
+func elements(g *ir.Graph, t ir.Type) float64 {
+	n := 1.0
+	for _, d := range t.Dims {
+		n *= float64(g.First(d))
+	}
+	return n
+}
