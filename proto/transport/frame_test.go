@@ -314,28 +314,35 @@ func TestSleep(t *testing.T) {
 	time.AfterFunc(20*time.Millisecond, func() { b.Close() })
 	_, err := b.Next()
 	require.ErrorIs(t, err, net.ErrClosed)
+}
 
-	a, b = unixPair(t)
+func TestSleepEndsWithTheStream(t *testing.T) {
+	a, b := unixPair(t)
 	b.Sleep()
 	time.AfterFunc(20*time.Millisecond, func() { a.Close() })
-	_, err = b.Next()
+	_, err := b.Next()
 	require.ErrorIs(t, err, io.EOF)
+}
 
-	a, b = unixPair(t)
+func TestSleepOfAClosedConnection(t *testing.T) {
+	_, b := unixPair(t)
 	b.Close()
 	b.Sleep()
-	_, err = b.Next()
+	_, err := b.Next()
 	require.ErrorIs(t, err, net.ErrClosed)
+}
 
-	p, q := net.Pipe() // no socket: it reads as before
-	a, b = New(p), New(q)
+// TestSleepIsForUnixSockets: others read as before.
+func TestSleepIsForUnixSockets(t *testing.T) {
+	p, q := net.Pipe()
+	a, b := New(p), New(q)
 	defer a.Close()
+	defer b.Close()
 	b.Sleep()
 	go func() { _ = a.Send(Sync, 1, nil, nil) }()
 	h, err := b.Next()
 	require.NoError(t, err)
 	require.Equal(t, Sync, h.Type)
-	b.Close()
 }
 
 func TestHeldFramesGoWithTheNext(t *testing.T) {
