@@ -5,9 +5,10 @@ package passes
 
 import (
 	"cmp"
-	"fmt"
+	"encoding/binary"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/mycelya/mycelya/ir"
 )
@@ -82,6 +83,7 @@ type weigher struct {
 	g   *ir.Graph
 	out Weight
 	at  map[string]int
+	key []byte
 }
 
 func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
@@ -99,12 +101,20 @@ func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
 		t.nanoseconds = math.Sqrt(t.nanoseconds)
 	}
 	t.nanoseconds *= nanoseconds
-	key := fmt.Sprint(root, t.times, t.over)
-	if i, ok := w.at[key]; ok {
+	w.key = w.key[:0]
+	for _, slot := range t.times {
+		w.key = binary.LittleEndian.AppendUint32(w.key, slot)
+	}
+	w.key = binary.LittleEndian.AppendUint32(w.key, math.MaxUint32) // no slot's number
+	for _, slot := range t.over {
+		w.key = binary.LittleEndian.AppendUint32(w.key, slot)
+	}
+	w.key = strconv.AppendBool(w.key, root)
+	if i, ok := w.at[string(w.key)]; ok {
 		w.out.terms[i].nanoseconds += t.nanoseconds
 		return
 	}
-	w.at[key] = len(w.out.terms)
+	w.at[string(w.key)] = len(w.out.terms)
 	w.out.terms = append(w.out.terms, t)
 }
 

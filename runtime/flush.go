@@ -5,6 +5,7 @@ package runtime
 
 import (
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"time"
 
@@ -326,7 +327,9 @@ func (s *session) busy(v *variant, t *Trace) uint32 {
 		out = 1
 	}
 	s.reads++
-	s.inbox.Hurry(out > 0)
+	if goruntime.NumCPU() > 1 { // else the worker needs the core of who looks
+		s.credits.Hurry.Store(int64(out))
+	}
 	return out
 }
 

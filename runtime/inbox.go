@@ -22,8 +22,6 @@ type Inbox interface {
 	Wait()
 	Ring()
 	Credits() *Credits
-	// Hurry says whether who waits may look for the answer for a while before sleeping.
-	Hurry(bool)
 }
 
 // Letter is a closed trace, or a question.
@@ -55,6 +53,7 @@ const (
 type Credits struct {
 	OnWay   atomic.Int64 // traces whose Done has not arrived
 	Allowed atomic.Int64
+	Hurry   atomic.Int64 // not 0: who waits may look for the answer for a while before sleeping
 }
 
 // opened is the sender's part of what a letter asks; nil if there is none. The lock is held.
@@ -121,7 +120,6 @@ type inbox struct {
 func NewInbox() Inbox { return &inbox{bell: make(chan struct{}, 1)} }
 
 func (b *inbox) Open(bool)                                 {}
-func (b *inbox) Hurry(bool)                                {}
 func (b *inbox) Take() *Letter                             { return nil }
 func (b *inbox) Stalls(func(Place, uint64, time.Duration)) {}
 func (b *inbox) Wait()                                     { <-b.bell }

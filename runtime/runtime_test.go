@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	goruntime "runtime"
 	"testing"
 	"time"
 
@@ -387,14 +388,6 @@ func TestFastWorkersMayFallFurtherBehind(t *testing.T) {
 	require.Less(t, p.interval, aheadTime/8)
 }
 
-// haste is an inbox that tells what it is told.
-type haste struct {
-	Inbox
-	told chan bool
-}
-
-func (h haste) Hurry(hurry bool) { h.told <- hurry }
-
 // TestLightRoundsLeaveTheClientACore: of the worker's, where they are on one processor and the client reads what a round has made.
 func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 	for _, c := range []struct {
@@ -402,61 +395,48 @@ func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 		device      string
 		blocks      uint32
 		environment []string
-		size        uint64
 		want        uint32
 	}{
-		{"near", "cpu", 1, nil, 4, 1},
-		{"far", "cpu", 0, nil, 4, 0},
-		{"gpu", "cuda:0", 1, []string{"MYCELYA_KERNELS=on"}, 4, 0},
-		{"operators", "cpu", 1, []string{"MYCELYA_KERNELS=off"}, 4, 0},
-		{"heavy", "cpu", 1, nil, 1 << 22, 0},
+		{"near", "cpu", 1, nil, 1},
+		{"far", "cpu", 0, nil, 0},
+		{"gpu", "cuda:0", 1, []string{"MYCELYA_KERNELS=on"}, 0},
+		{"operators", "cpu", 1, []string{"MYCELYA_KERNELS=off"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			box := haste{NewInbox(), make(chan bool, 100)}
+			box := NewInbox()
 			r, w := startWith(t, box, c.environment...)
 			w.hello.Device, w.hello.Blocks = c.device, c.blocks
-			begin := func(size uint64) {
+			first := true
+			busy := func(size uint64) uint32 { // of a call with such sizes
 				tr := relu(1, 2)
 				tr.Params[0] = size
 				require.NoError(t, r.Flush(0, tr, func() {}))
-			}
-			call := func() uint32 {
+				if first {
+					first = false
+					w.greet()
+					w.next(transport.Program, new(pb.Program))
+				}
 				var m pb.Call
 				h := w.next(transport.Call, &m)
+				if goruntime.NumCPU() > 1 {
+					require.EqualValues(t, m.Busy, box.Credits().Hurry.Load())
+				}
 				w.send(transport.Done, h.Seq, &pb.Done{}, nil)
-				require.Equal(t, m.Busy > 0, <-box.told)
 				return m.Busy
 			}
-			begin(c.size)
-			w.greet()
-			w.next(transport.Program, new(pb.Program))
-			require.Zero(t, call(), "before the first read")
-			read := func() {
+			require.Zero(t, busy(4), "before the first read")
+			for range 2 {
 				ticket, err := r.Read(0, bytesView(4), make([]byte, 4), Place{})
 				require.NoError(t, err)
 				h := w.next(transport.Read, new(pb.Read))
 				w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 4}, []byte{1, 2, 3, 4})
 				require.NoError(t, wait(t, r, ticket))
-			}
-			for range 2 {
-				read()
-				for i := range lately + 2 {
-					begin(c.size)
-					want := c.want
-					if i >= lately {
-						want = 0
-					}
-					require.Equal(t, want, call(), "call %d after a read", i)
+				require.Equal(t, c.want, busy(4))
+				require.Zero(t, busy(1<<22), "the same program, but heavy")
+				for i := 2; i < lately; i++ {
+					require.Equal(t, c.want, busy(4), "call %d after a read", i)
 				}
-			}
-			read()
-			for _, size := range []uint64{1 << 22, 4} { // of the same program
-				begin(size)
-				want := uint32(0)
-				if size == 4 && c.device == "cpu" && c.blocks > 0 && len(c.environment) == 0 {
-					want = 1
-				}
-				require.Equal(t, want, call(), "of %d elements", size)
+				require.Zero(t, busy(4), "long after a read")
 			}
 		})
 	}

@@ -57,7 +57,7 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 	}
 	s.free(c.Frees)
 	// A client that waits for the end of a round has no use for the Dones of its parts, and they would wake it.
-	if s.held = s.call.Busy > 0 && s.c.More(); s.held {
+	if s.call.Busy > 0 {
 		return true, s.c.Hold(transport.Done, seq, done)
 	}
 	return true, s.c.Send(transport.Done, seq, done, nil)

@@ -36,8 +36,6 @@ type session struct {
 	// Set while a program is missing: the call waits to be sent again, and what came after it waits with it.
 	missing *missing
 
-	held bool // a Done goes with the next answer
-
 	// Used again by each frame.
 	busy            uint32 // cores that the executor was told to leave
 	call            proto.Call
@@ -72,12 +70,6 @@ func faultf(format string, args ...any) error { return &fault{fmt.Sprintf(format
 // serve handles frames until the stream ends.
 func (s *session) serve() error {
 	for {
-		if s.held && !s.c.More() {
-			s.held = false
-			if err := s.c.Flush(); err != nil {
-				return err
-			}
-		}
 		h, err := s.c.Next()
 		if errors.Is(err, io.EOF) {
 			return nil

@@ -105,8 +105,6 @@ void inbox_ring(inbox* b) {
   if (asleep) wake(bell);
 }
 
-void inbox_hurry(inbox* b, int32_t hurry) { __atomic_store_n(&b->hurry, hurry, __ATOMIC_RELAXED); }
-
 // ---- Waiting ----
 
 // Who waits for an answer. Its ticket has the top bit, which no ticket of Go's has, then a number of its own, then the seat's place.
@@ -262,7 +260,7 @@ int32_t myc_wait(uint64_t ticket, int32_t timeout_ms, myc_error* error) {
     first = !s->waited;
     s->waited = 1;
     const inbox* b = inbox_of(index);
-    waited = wait_in(s, timeout_ms, first && __atomic_load_n(&b->hurry, __ATOMIC_RELAXED));
+    waited = wait_in(s, timeout_ms, first && __atomic_load_n(&b->hurry, __ATOMIC_RELAXED) != 0);
   }
   const int32_t kind = s->kind;
   if (kind != MYC_PENDING) {

@@ -12,7 +12,6 @@ import "C"
 
 import (
 	"os"
-	goruntime "runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,14 +118,6 @@ func (b inbox) Wait() {
 		var one [1]byte
 		_, _ = b.bell.Read(one[:]) // doesn't fail: both ends stay open
 	}
-}
-
-func (b inbox) Hurry(hurry bool) {
-	var yes C.int32_t
-	if hurry && goruntime.NumCPU() > 1 {
-		yes = 1
-	}
-	C.inbox_hurry(b.c, yes)
 }
 
 func (b inbox) Ring() { C.inbox_ring(b.c) }

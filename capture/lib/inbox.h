@@ -31,12 +31,11 @@ typedef struct {
 } stall;
 
 typedef struct {
-  int64_t on_way, allowed;  // atomic: see runtime.Credits
-  pthread_mutex_t lock;     // of what follows
+  int64_t on_way, allowed, hurry;  // atomic: see runtime.Credits
+  pthread_mutex_t lock;            // of what follows
   letter* letters;          // first … end of room
   uint64_t first, end, room;
   int32_t open, rung, asleep;
-  int32_t hurry;  // atomic: who waits may look for the answer for a while
   int32_t bell;  // written a byte when the sender sleeps and is to wake; 0 until there is one
   stall* stalls;
   uint64_t n_stalls, stalls_room;
@@ -48,7 +47,6 @@ void inbox_open(inbox* b, int32_t open);
 int32_t inbox_take(inbox* b, letter* out);      // 0: there is none
 int32_t inbox_take_stall(inbox* b, stall* out);  // likewise
 int32_t inbox_sleep(inbox* b);                  // 0: there is a letter, or was a ring; otherwise the bell's next byte will tell
-void inbox_hurry(inbox* b, int32_t hurry);
 void inbox_ring(inbox* b);                      // is not lost if nobody waits yet
 // Answers a question; text, which is to be free()d, is NULL with MYC_OK. A ticket that has been canceled is none any more.
 void inbox_answer(uint64_t ticket, int32_t kind, char* text);

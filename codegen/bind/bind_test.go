@@ -58,6 +58,18 @@ func TestFits(t *testing.T) {
 	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), param(1), param(2)}, Tensors: []uint32{0, 2}}}}
 	k := &kernel.Kernel{Frames: []int{2, 1}, Operands: []kernel.Operand{{DType: 8, Along: []int8{0, 1}}, {DType: 8, Frame: 1, Along: []int8{-1, 0}}}}
 	const most = 1<<63 - 1
+	writes := *k
+	writes.Operands = []kernel.Operand{{DType: 8, Access: kernel.Write, Along: []int8{0, 1}}, k.Operands[1]}
+	for strides, fits := range map[[2]uint64]bool{{3, 1}: true, {1, 4}: true, {6, 2}: true, {4, 2}: false, {1, 1}: false, {2, 1}: false, {0, 1}: false, {2, 2}: false} {
+		_, err := bind.Instances(&writes, p, op, []uint64{4, 3, 12, 4, 3, strides[0], strides[1], 1, 12, 1})
+		if fits {
+			require.NoError(t, err, "%v", strides)
+		} else {
+			require.ErrorContains(t, err, "would be written an element twice", "%v", strides)
+		}
+	}
+	_, err := bind.Instances(&writes, p, op, []uint64{1, 0, 0, 1, 0, 0, 0, 1, 0, 1})
+	require.NoError(t, err, "nothing is written")
 	for _, c := range []struct {
 		why    string
 		params []uint64

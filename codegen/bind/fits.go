@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/codegen/kernel"
@@ -52,6 +53,9 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 		if !bounded(o, &in.Operands[i], tensors[i]) {
 			return fmt.Errorf("operand %d with sizes %v and strides %v is too large", i, tensors[i], in.Operands[i].Strides)
 		}
+		if o.Access&kernel.Write != 0 && mayOverlap(tensors[i], in.Operands[i].Strides) {
+			return fmt.Errorf("operand %d with sizes %v and strides %v would be written an element twice", i, tensors[i], in.Operands[i].Strides)
+		}
 	}
 	if kept, _ := count(frames[0][:k.Frames[0]-k.Folded]); points == 0 && kept != 0 {
 		for _, n := range k.Code {
@@ -82,6 +86,28 @@ func count(sizes []int64) (int64, bool) {
 		return 0, true
 	}
 	return n, true
+}
+
+// mayOverlap says whether two points of a bounded tensor may be one element: threads write it in no order.
+func mayOverlap(sizes, strides []int64) bool {
+	if slices.Contains(sizes, 0) {
+		return false
+	}
+	for d, stride := range strides {
+		if sizes[d] == 1 {
+			continue
+		}
+		below := int64(0) // how far dims of smaller strides reach
+		for e, s := range strides {
+			if s < stride || s == stride && e < d {
+				below += (sizes[e] - 1) * s
+			}
+		}
+		if stride <= below {
+			return true
+		}
+	}
+	return false
 }
 
 // bounded says whether bytes of an operand can be counted.

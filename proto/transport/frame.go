@@ -167,7 +167,8 @@ type sender struct {
 	sync.Mutex
 	err     error // of an earlier write: the stream may have ended inside a frame
 	head    []byte
-	held    []byte // frames that go with the next one
+	held    []byte      // frames that go with the next one
+	holds   atomic.Bool // there are such
 	bufs    net.Buffers
 	store   [3][]byte
 	batches batchCache
@@ -184,7 +185,13 @@ func New(c net.Conn) *Conn {
 type source Conn
 
 func (s *source) Read(p []byte) (int, error) {
-	if z := s.sleeper.Load(); z != nil {
+	z := s.sleeper.Load()
+	if s.send.holds.Load() && (z == nil || !z.ready()) {
+		if err := s.send.flush(s.c); err != nil {
+			return 0, err
+		}
+	}
+	if z != nil {
 		if err := z.sleep(); err != nil {
 			return 0, err
 		}
@@ -251,7 +258,7 @@ func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(s.held) > 0 {
+	if s.holds.Swap(false) {
 		head = append(s.held, head...)
 		s.held = head[:0]
 	}
@@ -259,7 +266,8 @@ func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
 	return s.err
 }
 
-// Hold is Send of a frame that can wait: it goes with the next one, or at Flush.
+// Hold is Send of a frame that can wait: it goes with the next one that is sent, or when a Next has to wait. It is for an end that sends
+// and reads from one goroutine.
 func (c *Conn) Hold(t Type, seq uint64, meta proto.Message) error {
 	s := &c.send
 	s.Lock()
@@ -267,30 +275,20 @@ func (c *Conn) Hold(t Type, seq uint64, meta proto.Message) error {
 	head, _, err := s.frame(t, seq, meta, nil)
 	if err == nil {
 		s.held = append(s.held, head...)
+		s.holds.Store(true)
 	}
 	return err
 }
 
-// Flush sends what is held.
-func (c *Conn) Flush() error {
-	s := &c.send
+// flush sends what is held.
+func (s *sender) flush(c net.Conn) error {
 	s.Lock()
 	defer s.Unlock()
-	if s.err == nil && len(s.held) > 0 {
-		s.err = s.write(c.c, s.held, nil, nil)
+	if s.err == nil && s.holds.Swap(false) {
+		s.err = s.write(c, s.held, nil, nil)
 		s.held = s.held[:0]
 	}
 	return s.err
-}
-
-// More says whether a frame, or the beginning of one, has arrived that no Next has returned. It is for who calls Next; of a connection
-// that doesn't Sleep it knows only what was read already.
-func (c *Conn) More() bool {
-	if c.r.Buffered() > 0 {
-		return true
-	}
-	z := c.sleeper.Load()
-	return z != nil && z.ready()
 }
 
 // SendFile is Send without a body and with a descriptor, which the peer gets as one of its own. ErrNoFile: nothing was sent.

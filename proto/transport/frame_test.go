@@ -346,39 +346,51 @@ func TestSleepIsForUnixSockets(t *testing.T) {
 }
 
 func TestHeldFramesGoWithTheNext(t *testing.T) {
-	a, b := unixPair(t)
-	b.Sleep()
-	require.NoError(t, a.Hold(Done, 1, &proto.Done{Failed: 3}))
-	require.NoError(t, a.Hold(Done, 2, nil))
-	require.False(t, b.More())
-	body := pattern(100)
-	require.NoError(t, a.Send(ReadReply, 3, nil, body))
-	require.True(t, b.More())
-	var done proto.Done
-	for i := range uint64(3) {
-		h, err := b.Next()
-		require.NoError(t, err)
-		require.Equal(t, 1+i, h.Seq)
-		if i == 0 {
-			require.NoError(t, b.Meta(&done))
-		}
-	}
-	require.EqualValues(t, 3, done.Failed)
-	got := make([]byte, 100)
-	require.NoError(t, b.ReadBody(got))
-	require.Equal(t, body, got)
-	require.False(t, b.More())
+	for name, sleeps := range map[string]bool{"sleeps": true, "doesn't": false} {
+		t.Run(name, func(t *testing.T) {
+			a, b := unixPair(t)
+			if sleeps {
+				a.Sleep()
+			}
+			next := func(c *Conn, seq uint64, m *proto.Done) {
+				t.Helper()
+				h, err := c.Next()
+				require.NoError(t, err)
+				require.Equal(t, seq, h.Seq)
+				if m != nil {
+					require.NoError(t, c.Meta(m))
+				}
+			}
+			require.NoError(t, a.Hold(Done, 1, &proto.Done{Failed: 3}))
+			require.NoError(t, a.Hold(Done, 2, nil))
+			require.NoError(t, b.Net().SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+			_, err := b.r.Peek(1)
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "nothing has been sent")
+			require.NoError(t, b.Net().SetReadDeadline(time.Time{}))
+			body := pattern(100)
+			require.NoError(t, a.Send(ReadReply, 3, nil, body))
+			var done proto.Done
+			next(b, 1, &done)
+			next(b, 2, nil)
+			next(b, 3, nil)
+			require.EqualValues(t, 3, done.Failed)
+			got := make([]byte, 100)
+			require.NoError(t, b.ReadBody(got))
+			require.Equal(t, body, got)
 
-	require.NoError(t, a.Hold(Done, 4, nil))
-	require.False(t, b.More())
-	require.NoError(t, a.Flush())
-	require.NoError(t, a.Flush()) // of nothing
-	h, err := b.Next()
-	require.NoError(t, err)
-	require.EqualValues(t, 4, h.Seq)
+			require.NoError(t, a.Hold(Done, 4, nil)) // goes before a waits
+			go func() {
+				if h, err := b.Next(); err == nil {
+					_ = b.Send(Sync, 10+h.Seq, nil, nil)
+				}
+			}()
+			next(a, 14, nil)
+		})
+	}
+	a, _ := unixPair(t)
 	require.ErrorIs(t, a.Hold(99, 5, nil), ErrFrameType)
-	a.Close()
 	require.NoError(t, a.Hold(Done, 5, nil))
-	require.ErrorContains(t, a.Flush(), "transport: send")
-	require.Error(t, a.Hold(Done, 6, nil))
+	a.Close()
+	_, err := a.Next()
+	require.Error(t, err)
 }

@@ -1,8 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-//go:build unix
-
 package transport
 
 import (
