@@ -37,9 +37,9 @@ struct Node {
 struct Step {
   Fn fn = nullptr;
   uint32_t node = kNone;
-  uint32_t from[3] = {kNone, kNone, kNone};
-  bool copied = false;  // a load that is not left where it is
-  bool of_row = false;  // it makes an element of a row's value
+  uint32_t from[3] = {kNone, kNone, kNone};  // as many as there are nodes: none
+  bool copied = false;                       // a load that is not left where it is
+  bool of_row = false;                       // it makes an element of a row's value
 };
 
 struct FoldStep {

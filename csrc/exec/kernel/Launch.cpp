@@ -14,8 +14,10 @@ constexpr int64_t kMinTile = 128, kMaxTile = 1024;
 constexpr int64_t kMaxLanes = 1024;
 // Several kept points along, each of which has steps of its own; not where an operand is copied for each of them.
 constexpr int64_t kMaxTogether = 4096;
-// Maps smaller than this lie in the caches.
+// Index spaces smaller than this lie in the caches.
 constexpr int64_t kFetchPoints = 1 << 18;
+// Folds of more points are fetched by the processor alone: what was asked for would be gone when its turn comes.
+constexpr int64_t kFetchFold = 1 << 13;
 // Folds of fewer points are done in lanes: a tile of so few would be all overhead.
 constexpr int64_t kShortFold = 8;
 
@@ -220,6 +222,7 @@ class Preparer {
       }
       l_.order = Fewer(c_.along, l_.lanes, points.points, kKeptBytes) ? &c_.along : &c_.along_anew;
       if (Fewer(c_.along_near, l_.lanes, points.points, kNearBytes)) l_.order = &c_.along_near;
+      l_.fetches = points.points <= kFetchFold && rows.points * points.points >= kFetchPoints;
     }
     l_.walks.push_back(std::move(both));
     l_.unit_cost = l_.units == 0 ? 1 : std::max(1.0, total / static_cast<double>(l_.units));

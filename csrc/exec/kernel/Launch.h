@@ -40,7 +40,7 @@ struct Launch {
   int64_t rows = 1, cols = 1;
   int64_t row_blocks = 1, col_blocks = 1;
   std::vector<uint8_t> direct;  // by store of the last pass: its step may write straight into memory
-  bool fetches = false;         // a tile's memory is asked for one tile ahead
+  bool fetches = false;         // a unit's memory is asked for while the one before is computed
   int64_t units = 0;            // of work, each of them whole: tiles, or kept points
   double unit_cost = 1;
 };

@@ -141,7 +141,7 @@ class Planner {
     const Node& n = c_.nodes[node];
     Step s;
     s.node = node;
-    std::copy(std::begin(n.from), std::end(n.from), std::begin(s.from));
+    for (uint32_t i = 0; i < 3; ++i) s.from[i] = std::min(n.from[i], static_cast<uint32_t>(c_.nodes.size()));
     uint32_t shape = 0;
     for (uint32_t i = 0; i < 3 && n.from[i] != kNone; ++i) {
       const Level of = c_.nodes[n.from[i]].level;
@@ -269,7 +269,7 @@ class Planner {
     for (uint32_t s = 0; s < end; ++s) {
       pass.last[s] = s;
       for (const uint32_t f : pass.steps[s].from) {
-        if (f != kNone && step_of[f] != kNone) pass.last[step_of[f]] = s;
+        if (f < c_.nodes.size() && step_of[f] != kNone) pass.last[step_of[f]] = s;
       }
     }
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {

@@ -51,7 +51,7 @@ class Worker {
       const bool exact =
           o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
       moves_.push_back({tiles_.load(o.dtype), tiles_.store(o.dtype), static_cast<int64_t>(c10::elementSize(o.dtype)),
-                        ClassBytes(ClassOfDtype(o.dtype)), exact});
+                        ClassBytes(ClassOfDtype(o.dtype)), exact, 0});
     }
   }
 
@@ -77,27 +77,29 @@ class Worker {
     for (size_t i = 0; i < c_.nodes.size(); ++i) {
       reg_[i] = c_.nodes[i].level == Level::kRow ? rows_ + c_.row_offsets[i] * lanes_ : uniforms_ + i * 8;
     }
+    reg_.back() = nullptr;
     for (const Step& s : c_.uniforms) Uniform(s);
-    bound_ = nullptr;
-    ahead_.clear();
+    Places();
   }
 
   // A unit from begin to end.
   void RunUnit(int64_t unit) {
     if (k_.folded == 0) {
       if (o_->passes.empty()) return;
-      Enter(o_->passes[0]);
-      RunSteps(o_->passes[0], SpotOfMap(unit), 1);
+      RunSteps(0, SpotOfMap(unit), 1);
+      NextRound();
       return;
     }
     StartUnit(unit);
-    for (const Pass& pass : o_->passes) {
+    for (size_t i = 0; i < o_->passes.size(); ++i) {
+      const Pass& pass = o_->passes[i];
       Rows(pass);
       StartFolds(pass);
-      RunPass(pass, 0, l_->walks[1].points);
+      RunPass(i, 0, l_->walks[1].points);
       Finish(pass);
     }
     End();
+    NextRound();
   }
 
   // The parts of a unit of a fold.
@@ -138,8 +140,7 @@ class Worker {
   void StartFolds(const Pass& pass) {
     for (const FoldStep& f : pass.folds) f.fill(Sums(f), &f.start, nullptr, nullptr, n_);
   }
-  void RunPass(const Pass& pass, int64_t begin, int64_t end) {
-    Enter(pass);
+  void RunPass(size_t pass, int64_t begin, int64_t end) {
     const Walk& points = l_->walks[1];
     if (l_->way == Way::kAlong && l_->repeats > 1) {
       Rectangle(points.points, n_, l_->walks[0].rank, l_->walks[0].rank - 1);
@@ -196,16 +197,28 @@ class Worker {
   void TakeRows(const Worker& other) { std::memcpy(rows_, other.rows_, static_cast<size_t>(c_.row_bytes * lanes_)); }
 
  private:
+  // How an operand's elements go between memory and tiles.
+  struct Moves {
+    MoveFn load, store;
+    int64_t bytes, width;  // of an element in memory, in a tile
+    bool exact;            // a tile is as memory is
+    int64_t two_on;        // from what a unit has to what the one after the next has, bytes; 0: not fetched ahead
+  };
+  struct Stream {
+    const char* next;
+    int64_t bytes;
+  };
+
   char* Sums(const FoldStep& f) const { return folds_ + f.at * lanes_; }
 
   // On m rows of n values.
   void Call(const Step& s, int64_t n, int64_t m) {
-    if (m == 1 || !s.of_row) return s.fn(reg_[s.node], At(s.from[0]), At(s.from[1]), At(s.from[2]), n * m);
+    if (m == 1 || !s.of_row) return s.fn(reg_[s.node], reg_[s.from[0]], reg_[s.from[1]], reg_[s.from[2]], n * m);
     const char* from[3];
     int64_t step[3];
     for (int i = 0; i < 3; ++i) {
-      from[i] = At(s.from[i]);
-      step[i] = s.from[i] == kNone ? 0 : StepOf(c_.nodes[s.from[i]], n);
+      from[i] = reg_[s.from[i]];
+      step[i] = from[i] == nullptr ? 0 : StepOf(c_.nodes[s.from[i]], n);
     }
     char* to = reg_[s.node];
     const int64_t width = StepOf(c_.nodes[s.node], n);
@@ -215,7 +228,6 @@ class Worker {
       for (int j = 0; j < 3; ++j) from[j] += step[j];
     }
   }
-  const char* At(uint32_t node) const { return node == kNone ? nullptr : reg_[node]; }
   // From a row of a tile to the next one, in bytes.
   int64_t StepOf(const Node& n, int64_t values) const {
     if (n.level == Level::kElement) return values * ClassBytes(n.cls);
@@ -278,13 +290,25 @@ class Worker {
     return v >= -0x1p63 && v < 0x1p63 ? static_cast<int64_t>(v) : std::numeric_limits<int64_t>::min();
   }
 
-  // Where the tiles of a pass are.
-  void Enter(const Pass& pass) {
-    if (bound_ == &pass) return;
-    bound_ = &pass;
-    for (size_t i = 0; i < pass.steps.size(); ++i) {
-      if (pass.offsets[i] != kNone) reg_[pass.steps[i].node] = tiles_at_ + pass.offsets[i] * l_->tile;
+  // Where the tiles of the steps are, null for those that are kept, and which way operands go from unit to unit.
+  void Places() {
+    slots_.clear();
+    slots_of_.clear();
+    steps_ = 0;
+    for (const Pass& pass : o_->passes) {
+      slots_of_.push_back(slots_.size());
+      for (const uint32_t at : pass.offsets) slots_.push_back(at == kNone ? nullptr : tiles_at_ + at * l_->tile);
+      steps_ += pass.steps.size();
     }
+    const Walk& w = l_->walks[0];
+    for (size_t i = 0; l_->fetches && i < moves_.size(); ++i) {
+      int64_t next = l_->way == Way::kBlock ? l_->rows * l_->cols : l_->tile;
+      if (l_->way == Way::kAlong) next = w.rank == 0 ? 0 : w.strides[i * w.rank + w.rank - 1] * l_->repeats;
+      moves_[i].two_on = 2 * next * moves_[i].bytes;
+    }
+    if (l_->way == Way::kAlong) steps_ *= static_cast<size_t>((l_->walks[1].points + l_->tile - 1) / l_->tile);
+    for (auto& s : streams_) s.clear();
+    done_ = 0;
   }
   void Keep(int64_t point) {
     for (size_t i = 0; i < o_->kept.size(); ++i) {
@@ -382,8 +406,12 @@ class Worker {
     char* data = l_->at->operands[operand].data;
     for (const Part& part : spot.parts) {
       const Area r = AreaOf(operand, spot, part);
-      if (may_stay && m.exact && spot.parts.size() == 1 && r.Dense()) return data + r.offset * m.bytes;
-      m.load(to, data + r.offset * m.bytes, r.n0, r.s0, r.n1, r.s1);
+      char* from = data + r.offset * m.bytes;
+      if (spot.parts.size() == 1 && r.Dense()) {
+        Follow(m, from, r.n0);
+        if (may_stay && m.exact) return from;
+      }
+      m.load(to, from, r.n0, r.s0, r.n1, r.s1);
       to += part.n0 * part.n1 * m.width;
     }
     return slot;
@@ -416,36 +444,53 @@ class Worker {
   }
 
   // Where a store's tile lies in memory, or null if it isn't dense there.
-  char* DirectAt(uint32_t operand) const {
+  char* DirectAt(uint32_t operand) {
     const Spot& spot = SpotOf(operand);
     if (spot.parts.size() != 1) return nullptr;
     const Area r = AreaOf(operand, spot, spot.parts[0]);
     if (!r.Dense()) return nullptr;
-    return l_->at->operands[operand].data + r.offset * moves_[operand].bytes;
+    const Moves& m = moves_[operand];
+    char* at = l_->at->operands[operand].data + r.offset * m.bytes;
+    Follow(m, at, r.n0);
+    return at;
   }
 
-  // While a tile is computed on, which needs no memory, what the next one reads and writes in place is fetched: part i
-  // of n.
-  void FetchAhead(size_t i, size_t n) const {
-    for (const Stream& s : ahead_) {
-      const int64_t bytes = s.bytes / static_cast<int64_t>(n);
-      const char* p = s.next + static_cast<int64_t>(i) * bytes;
-      for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
+  // While a unit is computed, which needs no memory, a part of what the next one reads and writes is fetched with each
+  // step. Inline, for compilers drop calls of a function that does nothing else.
+  __attribute__((always_inline)) void FetchAhead() {
+    for (const Stream& s : streams_[now_]) {
+      const int64_t part = (s.bytes / static_cast<int64_t>(steps_) + 63) / 64 * 64,
+                    begin = static_cast<int64_t>(done_) * part, end = std::min(begin + part, s.bytes);
+      for (int64_t at = begin; at < end; at += 64) __builtin_prefetch(s.next + at, 0, 2);
     }
   }
-  void Follow(const char* at, int64_t bytes) {
-    if (l_->fetches) following_.push_back({at + 2 * bytes, bytes});
+  void Follow(const Moves& m, const char* at, int64_t n) {
+    if (!l_->fetches || m.two_on == 0) return;
+    std::vector<Stream>& found = streams_[1 - now_];
+    const char* next = at + m.two_on;
+    if (!found.empty() && found.back().next + found.back().bytes == next) {
+      found.back().bytes += n * m.bytes;
+    } else {
+      found.push_back({next, n * m.bytes});
+    }
+  }
+  void NextRound() {
+    streams_[now_].clear();
+    now_ = 1 - now_;
+    done_ = 0;
   }
 
   // Tiles of m rows of n values.
-  void RunSteps(const Pass& pass, int64_t n, int64_t m) {
-    following_.clear();
+  void RunSteps(size_t index, int64_t n, int64_t m) {
+    const Pass& pass = o_->passes[index];
+    char* const* slots = slots_.data() + slots_of_[index];
+    for (size_t i = 0; i < pass.steps.size(); ++i) {
+      if (slots[i] != nullptr) reg_[pass.steps[i].node] = slots[i];
+    }
     for (size_t i = 0; i < pass.stores.size(); ++i) {
       const StoreStep& s = pass.stores[i];
-      if (s.made == kNone) continue;
-      char* direct = l_->direct[i] != 0 ? DirectAt(s.operand) : nullptr;
-      if (direct != nullptr) Follow(direct, n * m * ClassBytes(c_.nodes[s.from].cls));
-      reg_[s.from] = direct != nullptr ? direct : tiles_at_ + pass.offsets[s.made] * l_->tile;
+      if (s.made == kNone || l_->direct[i] == 0) continue;
+      if (char* at = DirectAt(s.operand)) reg_[s.from] = at;
     }
     const FoldStep* fold = pass.folds.data();
     const FoldStep* const folds_end = fold + pass.folds.size();
@@ -453,45 +498,34 @@ class Worker {
       const Step& s = pass.steps[i];
       if (s.fn != nullptr) {
         Call(s, n, m);
-        if (!ahead_.empty()) FetchAhead(i, pass.steps.size());
       } else {
+        char* to = reg_[s.node];
         const uint32_t operand = c_.nodes[s.node].operand;
-        const bool kept = pass.offsets[i] == kNone;
-        char* slot = kept ? reg_[s.node] : tiles_at_ + pass.offsets[i] * l_->tile;
-        reg_[s.node] = Read(operand, SpotOf(operand), !kept && !s.copied, slot);
-        if (reg_[s.node] != slot) Follow(reg_[s.node], n * m * ClassBytes(c_.nodes[s.node].cls));
+        reg_[s.node] = Read(operand, SpotOf(operand), slots[i] != nullptr && !s.copied, to);
       }
+      if (!streams_[now_].empty()) FetchAhead();
+      ++done_;
       for (; fold != folds_end && fold->after == i; ++fold) Fold(*fold, n, m);
     }
     for (; fold != folds_end; ++fold) Fold(*fold, n, m);
     for (size_t i = 0; i < pass.stores.size(); ++i) {
       const StoreStep& s = pass.stores[i];
-      const bool done =
-          s.made != kNone && l_->direct[i] != 0 && reg_[s.from] != tiles_at_ + pass.offsets[s.made] * l_->tile;
+      const bool done = s.made != kNone && l_->direct[i] != 0 && reg_[s.from] != slots[s.made];
       if (!done) Write(s.operand, reg_[s.from], SpotOf(s.operand), false);
     }
-    ahead_.swap(following_);
   }
-
-  // How an operand's elements go between memory and tiles.
-  struct Moves {
-    MoveFn load, store;
-    int64_t bytes, width;  // of an element in memory, in a tile
-    bool exact;            // a tile is as memory is
-  };
-  struct Stream {
-    const char* next;
-    int64_t bytes;
-  };
 
   const Kernel& k_;
   const Kernel::Code& c_;
   const Tiles& tiles_;
   std::vector<Moves> moves_;
-  std::vector<Stream> ahead_, following_;  // of the tile before, of this one
+  std::vector<char*> slots_;        // by pass and step
+  std::vector<size_t> slots_of_;    // by pass
+  std::vector<Stream> streams_[2];  // now_: what is fetched, found in the unit before; the other: found in this one
+  int now_ = 0;
+  size_t steps_ = 0, done_ = 0;  // of a unit
   const Launch* l_ = nullptr;
   const Order* o_ = nullptr;
-  const Pass* bound_ = nullptr;
   Memory memory_;
   std::vector<char*> reg_;     // by node: where its value or tile is
   std::vector<int64_t> base_;  // by operand: offset of the spot's origin, in elements
@@ -503,6 +537,7 @@ class Worker {
 
 void RunWide(const Kernel& kernel, Launch* l, int threads) {
   l->order = l->way == Way::kLanes ? &kernel.code->lanes_anew : &kernel.code->along_anew;
+  l->fetches = false;
   std::vector<std::unique_ptr<Worker>> workers;
   for (int t = 0; t < threads; ++t) {
     workers.push_back(std::make_unique<Worker>(kernel));
@@ -512,13 +547,14 @@ void RunWide(const Kernel& kernel, Launch* l, int threads) {
   const int64_t part = ((points + threads - 1) / threads + 63) / 64 * 64;
   for (int64_t unit = 0; unit < l->units; ++unit) {
     for (const auto& w : workers) w->StartUnit(unit);
-    for (const Pass& pass : l->order->passes) {
+    for (size_t i = 0; i < l->order->passes.size(); ++i) {
+      const Pass& pass = l->order->passes[i];
       workers[0]->Rows(pass);
       for (int t = 1; t < threads; ++t) workers[t]->TakeRows(*workers[0]);
       OnThreads(threads, [&](int begin, int end) {
         for (int t = begin; t < end; ++t) {
           workers[t]->StartFolds(pass);
-          workers[t]->RunPass(pass, std::min(points, t * part), std::min(points, (t + 1) * part));
+          workers[t]->RunPass(i, std::min(points, t * part), std::min(points, (t + 1) * part));
         }
       });
       for (int t = 1; t < threads; ++t) workers[0]->Merge(pass, *workers[t]);
