@@ -58,6 +58,7 @@ type session struct {
 	shared   sharing
 	failures failures
 	history  history
+	aside    *aside // of the sender
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider, inbox Inbox) (*session, error) {
@@ -135,6 +136,7 @@ func (s *session) send() {
 	s.mu.Lock()
 	s.inbox.Open(s.gone == nil)
 	s.mu.Unlock()
+	s.aside = newAside(&s.credits.Core)
 	s.start()
 	for job := s.nextJob(); job != nil; job = s.nextJob() {
 		s.run(job)
@@ -159,6 +161,7 @@ func (s *session) nextJob() func() {
 			return nil
 		}
 		s.inbox.Wait()
+		s.aside.step()
 	}
 }
 

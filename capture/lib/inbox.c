@@ -1,9 +1,11 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
+#define _GNU_SOURCE
 #include "inbox.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -45,6 +47,15 @@ static int make_room(void** items, uint64_t* room, uint64_t end, uint64_t size) 
   return 1;
 }
 
+// The core of this thread, from 1 on; 0: not known.
+static int64_t here(void) {
+#if defined(__linux__)
+  return sched_getcpu() + 1;
+#else
+  return 0;
+#endif
+}
+
 static void wake(int32_t bell) {
   const char one = 1;
   while (write(bell, &one, 1) < 0 && errno == EINTR) {
@@ -60,6 +71,7 @@ static int leave(inbox* b, const letter* l, int32_t* behind) {
     return 0;
   }
   b->letters[b->end++] = *l;
+  __atomic_store_n(&b->core, here(), __ATOMIC_RELAXED);
   if (l->what == LETTER_TRACE) {
     const int64_t on_way = __atomic_add_fetch(&b->on_way, 1, __ATOMIC_SEQ_CST);
     *behind = on_way >= __atomic_load_n(&b->allowed, __ATOMIC_SEQ_CST);

@@ -31,7 +31,7 @@ typedef struct {
 } stall;
 
 typedef struct {
-  int64_t on_way, allowed, hurry;  // atomic: see runtime.Credits
+  int64_t on_way, allowed, core, hurry;  // atomic: see runtime.Credits
   pthread_mutex_t lock;            // of what follows
   letter* letters;          // first … end of room
   uint64_t first, end, room;
