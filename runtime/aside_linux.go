@@ -4,6 +4,7 @@
 package runtime
 
 import (
+	"os"
 	goruntime "runtime"
 	"sync/atomic"
 	"unsafe"
@@ -11,37 +12,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aside keeps a thread off the core of the thread that records. Where a thread has run last Linux puts it first, and with few cores it
-// looks for no other: a sender that wakes on the recording thread's core waits there until that sleeps, for milliseconds, while the next
-// core sleeps.
-type aside struct {
-	core *atomic.Int64 // of Credits
-	left int64         // the core that the thread may not use, from 1 on; 0: none
-}
-
-// newAside locks the goroutine to its thread, which ends with it.
-func newAside(core *atomic.Int64) *aside {
-	goruntime.LockOSThread()
-	return &aside{core: core}
-}
-
-// step is for a thread that has just slept. If it is on the recording thread's core it leaves that, and keeps off it.
-func (a *aside) step() {
-	core := a.core.Load()
-	if core == 0 || core == a.left || core != here() {
+// stepAside takes the thread off the core of the thread that records, if it finds itself there. It is for who has just slept. Where a
+// thread has run last Linux puts it first, and with few cores it looks for no other: a sender that wakes on the recording thread's core
+// waits there until that sleeps, for milliseconds, while the next core sleeps.
+func stepAside(core *atomic.Int64) {
+	at := here()
+	if at == 0 || at != core.Load() {
 		return
 	}
+	process := os.Getpid() // and its first thread, whose cores are the user's to choose
 	var cores unix.CPUSet
-	if unix.SchedGetaffinity(0, &cores) != nil {
+	if unix.Gettid() == process || unix.SchedGetaffinity(process, &cores) != nil {
 		return
 	}
-	if a.left != 0 {
-		cores.Set(int(a.left - 1))
+	cores.Clear(int(at - 1))
+	if cores.Count() > 0 {
+		_ = unix.SchedSetaffinity(0, &cores) // if it fails all stays as it is
 	}
-	cores.Clear(int(core - 1))
-	if cores.Count() > 0 && unix.SchedSetaffinity(0, &cores) == nil {
-		a.left = core
+}
+
+// onAllCores calls f on a thread that has stepped aside of nothing, for what f starts keeps to the cores of its thread.
+func onAllCores(f func()) {
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	var cores unix.CPUSet
+	if unix.SchedGetaffinity(os.Getpid(), &cores) == nil {
+		_ = unix.SchedSetaffinity(0, &cores)
 	}
+	f()
 }
 
 // here is the core that the thread runs on, from 1 on; 0: not known.

@@ -4,6 +4,9 @@
 package runtime
 
 import (
+	"os"
+	"os/exec"
+	goruntime "runtime"
 	"sync/atomic"
 	"testing"
 
@@ -11,54 +14,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cores is what the thread may run on.
-func cores(t *testing.T) unix.CPUSet {
+func init() { goruntime.LockOSThread() } // so that no test runs on the process's first thread
+
+// coresOf is what a thread may run on; 0: this one.
+func coresOf(t *testing.T, thread int) unix.CPUSet {
 	var out unix.CPUSet
-	require.NoError(t, unix.SchedGetaffinity(0, &out))
+	require.NoError(t, unix.SchedGetaffinity(thread, &out))
 	return out
 }
 
-// stepped steps until it has found the thread where it says that the recording one is: in between the thread may move.
-func stepped(t *testing.T, a *aside, core *atomic.Int64) int64 {
-	for range 1000 {
-		was := here()
-		core.Store(was)
-		if a.step(); a.left == was {
-			return was
-		}
-	}
-	t.Fatal("the thread never stepped aside")
-	return 0
-}
-
-func TestAThreadLeavesTheCoreOfWhoRecordsAndTakesNoOther(t *testing.T) {
-	var core atomic.Int64
-	a := newAside(&core) // this test's thread ends with it
-	all := cores(t)
+func TestAThreadLeavesTheCoreOfWhoRecords(t *testing.T) {
+	goruntime.LockOSThread() // never unlocked: the thread, whose cores are changed, ends here
+	process := os.Getpid()
+	all := coresOf(t, process)
 	if all.Count() < 2 {
-		t.Skip("owner: runtime. There is one core: nowhere to step")
+		t.Skip("owner: runtime. The process has one core: there is nowhere to step")
 	}
-	a.step()
-	require.Equal(t, all, cores(t), "nobody has recorded yet")
+	require.NoError(t, unix.SchedSetaffinity(0, &all))
+	var core atomic.Int64
+	stepAside(&core)
+	require.Equal(t, all, coresOf(t, 0), "nobody has recorded yet")
 
-	first := stepped(t, a, &core)
-	want := all
-	want.Clear(int(first - 1))
-	require.Equal(t, want, cores(t))
-	require.NotEqual(t, first, here())
-
-	second := stepped(t, a, &core) // the recording thread has moved to where this one is
-	want = all
-	want.Clear(int(second - 1))
-	require.Equal(t, want, cores(t), "the first is free again")
-	require.NotEqual(t, first, second)
+	for range 2 { // the second time the recording thread has come to where this one is
+		want := all
+		for i := 0; i < 1000 && coresOf(t, 0) != want || want == all; i++ { // until the thread hasn't moved in between
+			at := here()
+			core.Store(at)
+			stepAside(&core)
+			want = all
+			want.Clear(int(at - 1))
+		}
+		require.Equal(t, want, coresOf(t, 0))
+	}
 
 	var one unix.CPUSet
-	one.Set(int(first - 1))
-	require.NoError(t, unix.SchedSetaffinity(0, &one))
-	b := newAside(&core)
+	one.Set(int(here() - 1))
+	require.NoError(t, unix.SchedSetaffinity(process, &one))
+	defer func() { require.NoError(t, unix.SchedSetaffinity(process, &all)) }()
+	before := coresOf(t, 0)
 	core.Store(here())
-	b.step()
-	require.Equal(t, one, cores(t), "a thread with one core stays")
-	require.Zero(t, b.left)
+	stepAside(&core)
+	require.Equal(t, before, coresOf(t, 0), "a process with one core stays on it")
+}
+
+func TestWhatIsStartedHasAllCoresOfTheProcess(t *testing.T) {
+	goruntime.LockOSThread() // never unlocked: the thread, whose cores are changed, ends here
+	all := coresOf(t, os.Getpid())
+	var one unix.CPUSet
+	one.Set(int(here() - 1))
+	require.NoError(t, unix.SchedSetaffinity(0, &one))
+	c := exec.Command("sleep", "60")
+	onAllCores(func() { require.NoError(t, c.Start()) })
+	defer func() { _ = c.Wait() }()
+	defer func() { require.NoError(t, c.Process.Kill()) }()
+	require.Equal(t, all, coresOf(t, c.Process.Pid))
 }

@@ -19,10 +19,9 @@ func (s *session) receive(conn *transport.Conn) {
 			s.lose(bug(r))
 		}
 	}()
-	aside := newAside(&s.credits.Core)
 	for {
 		h, err := conn.Next()
-		aside.step()
+		stepAside(&s.credits.Core)
 		if err == nil {
 			n := uint64(h.Meta) + h.Payload + frameHeader
 			s.metrics.received(n, s.payer(h.Seq))

@@ -58,7 +58,6 @@ type session struct {
 	shared   sharing
 	failures failures
 	history  history
-	aside    *aside // of the sender
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider, inbox Inbox) (*session, error) {
@@ -136,7 +135,6 @@ func (s *session) send() {
 	s.mu.Lock()
 	s.inbox.Open(s.gone == nil)
 	s.mu.Unlock()
-	s.aside = newAside(&s.credits.Core)
 	s.start()
 	for job := s.nextJob(); job != nil; job = s.nextJob() {
 		s.run(job)
@@ -161,7 +159,7 @@ func (s *session) nextJob() func() {
 			return nil
 		}
 		s.inbox.Wait()
-		s.aside.step()
+		stepAside(&s.credits.Core)
 	}
 }
 
@@ -178,7 +176,9 @@ func (s *session) run(job func()) {
 // start launches the worker and greets it.
 func (s *session) start() {
 	began := time.Now()
-	instance, err := s.provider.Launch(s.ctx, provider.Spec{Device: s.paths.Device})
+	var instance provider.Instance
+	var err error
+	onAllCores(func() { instance, err = s.provider.Launch(s.ctx, provider.Spec{Device: s.paths.Device}) })
 	if err != nil {
 		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not start its worker: %v", s.index, err)})
 		return

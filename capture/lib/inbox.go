@@ -19,13 +19,13 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime"
-	"golang.org/x/sys/unix"
 )
 
-// inbox is a runtime.Inbox that C's threads fill. The bell is a pipe, whose reader waits on a thread of its own.
+// inbox is a runtime.Inbox that C's threads fill. The bell is a pipe: its reader waits without a thread, or anything else of Go's
+// that the monitor would look after.
 type inbox struct {
 	c    *C.inbox
-	bell int
+	bell *os.File
 }
 
 var bells struct { // by index, until the process ends
@@ -53,7 +53,7 @@ func newInbox(index int32) runtime.Inbox {
 		bells.ends[index] = ends
 		C.inbox_hang(c, C.int32_t(w.Fd()))
 	}
-	return inbox{c, int(ends[0].Fd())}
+	return inbox{c, ends[0]}
 }
 
 func (b inbox) Open(open bool) {
@@ -116,11 +116,7 @@ func (b inbox) Stalls(each func(at runtime.Place, waits uint64, took time.Durati
 func (b inbox) Wait() {
 	if C.inbox_sleep(b.c) != 0 {
 		var one [1]byte
-		for {
-			if _, err := unix.Read(b.bell, one[:]); err != unix.EINTR { // doesn't fail otherwise: both ends stay open
-				return
-			}
-		}
+		_, _ = b.bell.Read(one[:]) // doesn't fail: both ends stay open
 	}
 }
 
