@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 HERE = Path(__file__).parent
 pytestmark = [
@@ -58,6 +59,24 @@ def test_each_decomposition():
     results, _ = run("decompositions.py")
     assert not wrong(results)
     assert len(results) > 250
+
+
+@pytest.mark.parametrize("n", [2, 100])
+def test_a_clamped_zero_keeps_its_sign(n):
+    functions = [
+        lambda x: x.clamp(min=0.0),
+        lambda x: x.clamp(max=-0.0),
+        lambda x: x.clamp(-0.0, 1.0),
+        lambda x: x.clamp_min(0.0),
+        lambda x: x.clamp_max(0.0),
+        lambda x: torch.nn.functional.hardtanh(x, -1.0, 0.0),
+        torch.relu,
+    ]
+    for dtype in [torch.float32, torch.float64, torch.bfloat16]:
+        x = torch.tensor([0.0, -0.0], dtype=dtype).repeat(n)
+        for i, f in enumerate(functions):
+            ours, cpu = f(x.to("mycelya").neg()).cpu(), f(x.neg())
+            assert torch.equal(ours.signbit(), cpu.signbit()), (i, dtype)
 
 
 def test_a_step_that_fails():
