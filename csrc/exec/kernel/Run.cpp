@@ -205,8 +205,8 @@ class Worker {
     int64_t two_on;        // from what a unit has to what the one after the next has, bytes; 0: not fetched ahead
   };
   struct Stream {
-    const char* next;
-    int64_t bytes;
+    const char *next, *end;
+    int64_t part;  // with each step
   };
 
   char* Sums(const FoldStep& f) const { return folds_ + f.at * lanes_; }
@@ -298,7 +298,7 @@ class Worker {
     for (const Pass& pass : o_->passes) {
       slots_of_.push_back(slots_.size());
       for (const uint32_t at : pass.offsets) slots_.push_back(at == kNone ? nullptr : tiles_at_ + at * l_->tile);
-      steps_ += pass.steps.size();
+      steps_ += static_cast<int64_t>(pass.steps.size());
     }
     const Walk& w = l_->walks[0];
     for (size_t i = 0; l_->fetches && i < moves_.size(); ++i) {
@@ -306,9 +306,8 @@ class Worker {
       if (l_->way == Way::kAlong) next = w.rank == 0 ? 0 : w.strides[i * w.rank + w.rank - 1] * l_->repeats;
       moves_[i].two_on = 2 * next * moves_[i].bytes;
     }
-    if (l_->way == Way::kAlong) steps_ *= static_cast<size_t>((l_->walks[1].points + l_->tile - 1) / l_->tile);
+    if (l_->way == Way::kAlong) steps_ *= (l_->walks[1].points + l_->tile - 1) / l_->tile;
     for (auto& s : streams_) s.clear();
-    done_ = 0;
   }
   void Keep(int64_t point) {
     for (size_t i = 0; i < o_->kept.size(); ++i) {
@@ -458,26 +457,26 @@ class Worker {
   // While a unit is computed, which needs no memory, a part of what the next one reads and writes is fetched with each
   // step. Inline, for compilers drop calls of a function that does nothing else.
   __attribute__((always_inline)) void FetchAhead() {
-    for (const Stream& s : streams_[now_]) {
-      const int64_t part = (s.bytes / static_cast<int64_t>(steps_) + 63) / 64 * 64,
-                    begin = static_cast<int64_t>(done_) * part, end = std::min(begin + part, s.bytes);
-      for (int64_t at = begin; at < end; at += 64) __builtin_prefetch(s.next + at, 0, 2);
+    for (Stream& s : streams_[now_]) {
+      const int64_t part = std::min<int64_t>(s.part, s.end - s.next);
+      for (int64_t at = 0; at < part; at += 64) __builtin_prefetch(s.next + at, 0, 2);
+      s.next += part;
     }
   }
   void Follow(const Moves& m, const char* at, int64_t n) {
     if (!l_->fetches || m.two_on == 0) return;
     std::vector<Stream>& found = streams_[1 - now_];
     const char* next = at + m.two_on;
-    if (!found.empty() && found.back().next + found.back().bytes == next) {
-      found.back().bytes += n * m.bytes;
+    if (!found.empty() && found.back().end == next) {
+      found.back().end += n * m.bytes;
     } else {
-      found.push_back({next, n * m.bytes});
+      found.push_back({next, next + n * m.bytes, 0});
     }
   }
   void NextRound() {
     streams_[now_].clear();
     now_ = 1 - now_;
-    done_ = 0;
+    for (Stream& s : streams_[now_]) s.part = ((s.end - s.next) / steps_ + 63) / 64 * 64;
   }
 
   // Tiles of m rows of n values.
@@ -503,8 +502,7 @@ class Worker {
         const uint32_t operand = c_.nodes[s.node].operand;
         reg_[s.node] = Read(operand, SpotOf(operand), slots[i] != nullptr && !s.copied, to);
       }
-      if (!streams_[now_].empty()) FetchAhead();
-      ++done_;
+      FetchAhead();
       for (; fold != folds_end && fold->after == i; ++fold) Fold(*fold, n, m);
     }
     for (; fold != folds_end; ++fold) Fold(*fold, n, m);
@@ -523,7 +521,7 @@ class Worker {
   std::vector<size_t> slots_of_;    // by pass
   std::vector<Stream> streams_[2];  // now_: what is fetched, found in the unit before; the other: found in this one
   int now_ = 0;
-  size_t steps_ = 0, done_ = 0;  // of a unit
+  int64_t steps_ = 0;  // of a unit
   const Launch* l_ = nullptr;
   const Order* o_ = nullptr;
   Memory memory_;
