@@ -8,7 +8,8 @@ one call are the row "waited for". Eager PyTorch and torch.compile run in this p
 the local worker's programs with kernels and without run in two more. They take turns,
 three times for each case, with the same number of threads, and keep their last results,
 so that memory is as warm as it gets. The figure is the minimum over the repeats, for
-one call.
+one call. "of add's" is the bandwidth as a part of that of adding two tensors of 64 MiB,
+which takes its turns with each large case, for it is another from minute to minute.
 
     python bench/kernels.py [--repeats N] [--only TEXT] [--compile] [--markdown]
 
@@ -205,7 +206,7 @@ def plot(measured: dict[str, dict[str, float]], path: Path) -> None:
 
 def table(args: argparse.Namespace) -> str:
     on, off = Child("on"), Child("off")
-    head = ["case", "kernels, ms", "GB/s", "of operators", "of eager"]
+    head = ["case", "kernels, ms", "GB/s", "of add's", "of operators", "of eager"]
     lines = []
     ratios, large = [], []  # large: of a million elements and more
     measured: dict[str, dict[str, float]] = {}
@@ -213,6 +214,8 @@ def table(args: argparse.Namespace) -> str:
         if args.only not in case:
             continue
         best: dict[str, float] = {}
+        limit = math.inf  # seconds of `add` in the same turns
+        is_large = size >= 8 * MI
         with torch.no_grad():
             for _ in range(3):
                 turn = {
@@ -220,6 +223,8 @@ def table(args: argparse.Namespace) -> str:
                     "operators": off.seconds(case, args.repeats),
                     "eager": seconds(case, "cpu", args.repeats),
                 }
+                if is_large:
+                    limit = min(limit, on.seconds("add", args.repeats))
                 if args.compile:
                     compiled = seconds(case, "cpu", args.repeats, torch.compile)
                     turn["torch.compile"] = compiled
@@ -227,10 +232,11 @@ def table(args: argparse.Namespace) -> str:
         measured[case] = best
         ours, eager = best["kernels"], best["eager"]
         row = [f"{ours * 1e3:.2f}", f"{size / ours / 1e9:.1f}"]
+        row.append(f"{size / ours / CASES['add'][2] * limit:.2f}" if is_large else "")
         row += [f"{ours / best[way]:.2f}" for way in list(best)[1:]]
         if case not in ("add", WAITED):
             ratios.append(ours / eager)
-            if size >= 8 * MI:
+            if is_large:
                 large.append(ours / eager)
         lines.append([case, *row])
     if args.compile:

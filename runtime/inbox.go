@@ -53,7 +53,7 @@ const (
 type Credits struct {
 	OnWay   atomic.Int64 // traces whose Done has not arrived
 	Allowed atomic.Int64
-	Core    atomic.Int64 // where the last letter was left, from 1 on
+	Core    atomic.Int64 // on which the last letter was left, from 1 on; 0: not known
 	Hurry   atomic.Int64 // not 0: who waits may look for the answer for a while before sleeping
 }
 
