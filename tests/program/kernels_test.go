@@ -47,7 +47,7 @@ func TestKernelsKeepMeaning(t *testing.T) {
 		}
 		sameOutputs(t, after, fused, want, got)
 	})
-	require.Greater(t, kernels, 5, "hardly a graph had kernels: %v", unfused) // of 100 graphs it is 30, give or take 6
+	require.Greater(t, kernels, 10, "hardly a graph had kernels: %v", unfused) // in 60 runs of 100 graphs they were 21 to 45
 	t.Log(kernels, unfused)
 }
 
