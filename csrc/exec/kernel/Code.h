@@ -31,6 +31,7 @@ struct Node {
   uint32_t operand = kNone;                  // of LOAD, STORE, INDEX
   uint64_t bits = 0;                         // of NUMBER: its index; of CONST: its value; of ROUND: the dtype
   c10::ScalarType rounds = c10::ScalarType::Undefined;  // the dtype to which the op's result is rounded at once
+  uint32_t then = 0;                                    // an op on the op's result and the last operand; 0: none
 };
 
 // One step for all values of a tile. fn is null where memory is read.

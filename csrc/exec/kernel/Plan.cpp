@@ -46,6 +46,8 @@ uint32_t CostOf(uint32_t op) {
   }
 }
 
+uint32_t CostOf(const Node& n) { return CostOf(n.op) + (n.then != 0 ? CostOf(n.then) : 0); }
+
 // What is made anew in a later pass rather than kept, where what is kept leaves the nearest cache.
 constexpr uint32_t kCheap = 3;
 constexpr uint32_t kAnew = std::numeric_limits<uint32_t>::max();  // everything
@@ -74,13 +76,16 @@ class Planner {
   Planner(const Kernel& kernel, Kernel::Code* code) : k_(kernel), c_(*code), tiles_(TilesOfThisCpu()) {}
 
   void operator()() {
+    MarkNeeded();
     RoundAtOnce();
+    MarkNeeded();
+    Pairs();
     MarkNeeded();
     c_.row_offsets.assign(c_.nodes.size(), 0);
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
       const Node& n = c_.nodes[i];
       if (!needed_[i]) continue;
-      if (n.level == Level::kElement) c_.cost += CostOf(n.op) + (n.op == MYC_K_LOAD || n.op == MYC_K_STORE ? 1 : 0);
+      if (n.level == Level::kElement) c_.cost += CostOf(n) + (n.op == MYC_K_LOAD || n.op == MYC_K_STORE ? 1 : 0);
       if (n.op == MYC_K_STORE) {
         if (n.level == Level::kElement) npasses_ = std::max(npasses_, n.stage + 1);
         continue;
@@ -103,14 +108,20 @@ class Planner {
   }
 
  private:
-  // A rounded result that nobody needs as it is becomes one instruction.
-  void RoundAtOnce() {
+  // By node: how many operands it is.
+  std::vector<uint32_t> Uses() const {
     std::vector<uint32_t> uses(c_.nodes.size());
-    for (const Node& n : c_.nodes) {
-      for (const uint32_t f : n.from) {
-        if (f != kNone) ++uses[f];
+    for (size_t i = 0; i < c_.nodes.size(); ++i) {
+      for (const uint32_t f : c_.nodes[i].from) {
+        if (needed_[i] && f != kNone) ++uses[f];
       }
     }
+    return uses;
+  }
+
+  // A rounded result that nobody needs as it is becomes one instruction.
+  void RoundAtOnce() {
+    const std::vector<uint32_t> uses = Uses();
     for (Node& n : c_.nodes) {
       if (n.op != MYC_K_ROUND || uses[n.from[0]] != 1) continue;
       const auto dtype = static_cast<c10::ScalarType>(n.bits);
@@ -121,8 +132,31 @@ class Planner {
     }
   }
 
+  // An operation whose result has one use, by another operation, becomes one instruction with it.
+  void Pairs() {
+    const std::vector<uint32_t> uses = Uses();
+    const auto single = [this](const Node& n) {
+      return n.level == Level::kElement && n.cls == MYC_K_F32 && n.in == MYC_K_F32 && n.then == 0 &&
+             n.rounds == c10::ScalarType::Undefined && tiles_.pair(n.op, MYC_K_ADD, 0) != nullptr;
+    };
+    for (size_t i = 0; i < c_.nodes.size(); ++i) {
+      Node& n = c_.nodes[i];
+      if (!needed_[i] || !single(n)) continue;
+      for (const int side : {0, 1}) {
+        const Node& first = c_.nodes[n.from[side]];
+        if (uses[n.from[side]] != 1 || !single(first)) continue;
+        n.then = side == 1 && n.op == MYC_K_SUB ? kFromOp : n.op;
+        n.op = first.op;
+        n.from[2] = n.from[1 - side];
+        n.from[1] = first.from[1];
+        n.from[0] = first.from[0];
+        break;
+      }
+    }
+  }
+
   void MarkNeeded() {
-    needed_.resize(c_.nodes.size());
+    needed_.assign(c_.nodes.size(), false);
     for (uint32_t i = c_.nodes.size(); i-- > 0;) {
       const Node& n = c_.nodes[i];
       if (n.op == MYC_K_STORE) needed_[i] = true;
@@ -163,8 +197,9 @@ class Planner {
         s.fn = tiles_.round(n.cls, static_cast<c10::ScalarType>(n.bits));
         break;
       default:
-        s.fn = n.rounds == c10::ScalarType::Undefined ? tiles_.compute(n.op, n.in, shape)
-                                                      : tiles_.rounded(n.op, n.rounds, shape);
+        s.fn = n.then != 0                              ? tiles_.pair(n.op, n.then, shape)
+               : n.rounds != c10::ScalarType::Undefined ? tiles_.rounded(n.op, n.rounds, shape)
+                                                        : tiles_.compute(n.op, n.in, shape);
     }
     return s;
   }
@@ -192,7 +227,7 @@ class Planner {
   uint32_t Remake(uint32_t node, uint32_t cheap) const {
     const Node& n = c_.nodes[node];
     if (n.level != Level::kElement) return 0;
-    uint32_t cost = CostOf(n.op);
+    uint32_t cost = CostOf(n);
     for (const uint32_t f : n.from) {
       if (f != kNone && cost <= cheap) cost += Remake(f, cheap);
     }

@@ -13,6 +13,7 @@
 
 #include "Elements.h"
 #include "Math.h"
+#include "Pairs.h"
 #include "mycelya.h"
 
 namespace mycelya::exec::kernel {
@@ -741,7 +742,7 @@ Fn Lanes(uint32_t op, uint32_t cls) {
   return nullptr;
 }
 
-constexpr Tiles kTiles = {Compute, Rounded, Cast, Round, Fold, Lanes, LoadOf, StoreOf, Index};
+constexpr Tiles kTiles = {Compute, Rounded, PairOf, Cast, Round, Fold, Lanes, LoadOf, StoreOf, Index};
 
 }  // namespace
 

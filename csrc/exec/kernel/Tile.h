@@ -21,14 +21,16 @@ using MoveFn = void (*)(void* to, const void* from, int64_t n0, int64_t s0, int6
 // Bits of a shape: these operands are one value, not a tile.
 inline constexpr uint32_t kOneA = 1, kOneB = 2, kOneC = 4;
 
-// An op of our own beside MYC_K_*: a single value (kOneA) or a tile becomes a tile.
-inline constexpr uint32_t kCopyOp = 255;
+// Ops of our own beside MYC_K_*: a single value (kOneA) or a tile becomes a tile; b - a.
+inline constexpr uint32_t kCopyOp = 255, kFromOp = 254;
 
 // Classes are MYC_K_F32 … MYC_K_B8. A function that doesn't exist is null: so the table says which ops a class has.
 struct Tiles {
   Fn (*compute)(uint32_t op, uint32_t cls, uint32_t shape);  // class of the operands; of WHERE: of b and c
   // The same of f32 and rounded to a dtype; few ops have it.
   Fn (*rounded)(uint32_t op, c10::ScalarType dtype, uint32_t shape);
+  // then(op(a, b), c) of f32.
+  Fn (*pair)(uint32_t op, uint32_t then, uint32_t shape);
   Fn (*cast)(uint32_t from, uint32_t to);
   Fn (*round)(uint32_t cls, c10::ScalarType dtype);
   // Folds n values a into the one at d; lanes: a[i] into d[i]. d has the class FoldClass.
