@@ -18,6 +18,10 @@ constexpr int64_t kMaxTogether = 4096;
 constexpr int64_t kFetchPoints = 1 << 18;
 // Folds of more points are fetched by the processor alone: what was asked for would be gone when its turn comes.
 constexpr int64_t kFetchFold = 1 << 13;
+// ATen's grain, in points times instructions.
+constexpr double kGrain = 32768;
+// Threads may share out folded points if each of them has so many.
+constexpr int64_t kLeastPart = 64;
 // Folds of fewer points are done in lanes: a tile of so few would be all overhead.
 constexpr int64_t kShortFold = 8;
 
@@ -193,9 +197,12 @@ class Preparer {
       l_.way = Way::kLanes;
       const int64_t bytes = c_.lanes.tile_bytes + c_.row_bytes + c_.fold_bytes;
       l_.lanes = std::clamp(kTileMemory / bytes / 64 * 64, static_cast<int64_t>(64), kMaxLanes);
-      // Enough tiles for all threads, if they don't get too narrow by that.
+      // Enough tiles for all threads, if they don't get too narrow by that; but parts of all columns are read twice as
+      // fast as all rows of a part of them.
+      const bool parts =
+          rows.points <= l_.lanes && points.points >= kLeastPart * threads_ && c_.lanes.passes.size() == 1;
       const int64_t share = (rows.points + threads_ - 1) / threads_;
-      l_.lanes = std::min(l_.lanes, std::max<int64_t>(64, (share + 63) / 64 * 64));
+      if (!parts) l_.lanes = std::min(l_.lanes, std::max<int64_t>(64, (share + 63) / 64 * 64));
       l_.lanes = std::max<int64_t>(1, std::min(l_.lanes, rows.points));
       if (rows.rank == 1 && points.rank > 0) {
         l_.repeats = std::clamp(Clamp(c_.lanes.tile_bytes, kMaxTile) / l_.lanes, static_cast<int64_t>(1),
@@ -223,6 +230,11 @@ class Preparer {
       l_.order = Fewer(c_.along, l_.lanes, points.points, kKeptBytes) ? &c_.along : &c_.along_anew;
       if (Fewer(c_.along_near, l_.lanes, points.points, kNearBytes)) l_.order = &c_.along_near;
       l_.fetches = points.points <= kFetchFold && rows.points * points.points >= kFetchPoints;
+    }
+    l_.wide = l_.units > 0 && l_.units < ThreadsFor(total, threads_) && points.points > 0;
+    if (l_.wide) {  // what a thread would keep is another's
+      l_.order = l_.way == Way::kLanes ? &c_.lanes_anew : &c_.along_anew;
+      l_.fetches = false;
     }
     l_.walks.push_back(std::move(both));
     l_.unit_cost = l_.units == 0 ? 1 : std::max(1.0, total / static_cast<double>(l_.units));
@@ -303,6 +315,10 @@ class Preparer {
 };
 
 }  // namespace
+
+int ThreadsFor(double cost, int most) {
+  return std::max(1, static_cast<int>(std::min(static_cast<double>(most), cost / kGrain)));
+}
 
 void Prepare(const Kernel& kernel, const KernelInstance& at, int threads, Launch* out) {
   Preparer(kernel, at, threads, out)();

@@ -43,12 +43,17 @@ struct Launch {
   bool fetches = false;         // a unit's memory is asked for while the one before is computed
   int64_t units = 0;            // of work, each of them whole: tiles, or kept points
   double unit_cost = 1;
+  bool wide = false;  // of a fold: units are fewer than threads, which share out the folded points of each
 };
 
 // All stays bounded by what memory a kernel may take per thread.
 inline constexpr int64_t kKeptBytes = 512 << 10;
 inline constexpr int64_t kNearBytes = 64 << 10;  // half of them hold float32
 
+// How many of `most` threads something is worth that costs so much, in points times instructions.
+int ThreadsFor(double cost, int most);
+
+// For at most so many threads.
 void Prepare(const Kernel& kernel, const KernelInstance& at, int threads, Launch* out);
 
 }  // namespace mycelya::exec::kernel

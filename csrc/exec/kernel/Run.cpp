@@ -21,9 +21,6 @@ namespace mycelya::exec {
 namespace kernel {
 namespace {
 
-// ATen's grain, in points times instructions.
-constexpr double kGrain = 32768;
-
 // Calls fn(begin, end) on ATen's threads for parts of 0 to n. ThreadSanitizer doesn't see what libgomp's threads wait
 // for: for it the threads are the standard library's.
 template <typename F>
@@ -533,20 +530,18 @@ class Worker {
        *kept_ = nullptr;
 };
 
-void RunWide(const Kernel& kernel, Launch* l, int threads) {
-  l->order = l->way == Way::kLanes ? &kernel.code->lanes_anew : &kernel.code->along_anew;
-  l->fetches = false;
+void RunWide(const Kernel& kernel, const Launch& l, int threads) {
   std::vector<std::unique_ptr<Worker>> workers;
   for (int t = 0; t < threads; ++t) {
     workers.push_back(std::make_unique<Worker>(kernel));
-    workers.back()->Bind(*l);
+    workers.back()->Bind(l);
   }
-  const int64_t points = l->walks[1].points;
+  const int64_t points = l.walks[1].points;
   const int64_t part = ((points + threads - 1) / threads + 63) / 64 * 64;
-  for (int64_t unit = 0; unit < l->units; ++unit) {
+  for (int64_t unit = 0; unit < l.units; ++unit) {
     for (const auto& w : workers) w->StartUnit(unit);
-    for (size_t i = 0; i < l->order->passes.size(); ++i) {
-      const Pass& pass = l->order->passes[i];
+    for (size_t i = 0; i < l.order->passes.size(); ++i) {
+      const Pass& pass = l.order->passes[i];
       workers[0]->Rows(pass);
       for (int t = 1; t < threads; ++t) workers[t]->TakeRows(*workers[0]);
       OnThreads(threads, [&](int begin, int end) {
@@ -560,11 +555,6 @@ void RunWide(const Kernel& kernel, Launch* l, int threads) {
     }
     workers[0]->End();
   }
-}
-
-int ThreadsFor(double cost) {
-  if (at::in_parallel_region()) return 1;
-  return std::max(1, static_cast<int>(std::min(static_cast<double>(at::get_num_threads()), cost / kGrain)));
 }
 
 }  // namespace
@@ -594,9 +584,8 @@ void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances) {
     Launch& l = launches[i];
     Prepare(kernel, instances[i], all, &l);
     const double cost = l.unit_cost * static_cast<double>(l.units);
-    const int threads = ThreadsFor(cost);
-    if (kernel.folded != 0 && l.units > 0 && l.units < threads && l.walks[1].points > 0) {
-      RunWide(kernel, &l, threads);
+    if (l.wide) {
+      RunWide(kernel, l, ThreadsFor(cost, all));
       continue;
     }
     cut.push_back(&l);
@@ -604,7 +593,7 @@ void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances) {
     total += cost;
   }
   if (cut.empty()) return;
-  const int threads = ThreadsFor(total);
+  const int threads = ThreadsFor(total, all);
   OnThreads(threads, [&](int begin, int end) {
     Worker worker(kernel);
     const double from = total * begin / threads, to = total * end / threads;

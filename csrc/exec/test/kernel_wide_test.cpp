@@ -1,0 +1,69 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Folds that threads share by their folded points.
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "KernelWords.h"
+
+namespace mycelya::exec::test {
+namespace {
+
+constexpr uint64_t kF = MYC_K_F32;
+
+class KernelWide : public testing::Test {
+ protected:
+  void SetUp() override { at::set_num_threads(4); }
+  void TearDown() override { at::set_num_threads(before_); }
+
+ private:
+  const int before_ = at::get_num_threads();
+};
+
+// What is written over is read anew in the last pass, after the first of its stores.
+TEST_F(KernelWide, InPlace) {
+  for (const int64_t n : {5000, 20000, 100000}) {
+    const at::Tensor x = at::randn({n}), was = x.clone(), out = at::zeros({n});
+    Code c({1}, 1);
+    const uint64_t io = c.Of(x, MYC_K_READ | MYC_K_WRITE, {n}), to = c.Of(out, MYC_K_WRITE, {n}), r = c.Load(io, kF),
+                   e = c.Op(MYC_K_EXP, kF, r);
+    c.Store(io, c.Op(MYC_K_DIV, kF, e, c.Op(MYC_K_SUM, kF, e)));
+    const uint64_t s = c.Op(MYC_K_SIN, kF, r);
+    c.Store(to, c.Op(MYC_K_DIV, kF, s, c.Op(MYC_K_MAX, kF, s)));
+    RunOn(c, Instance({n}, {x, out}));
+    EXPECT_TRUE(x.allclose(was.exp() / was.exp().sum(), 1e-5, 0)) << n;
+    EXPECT_TRUE(out.allclose(was.sin() / was.sin().amax(), 1e-5, 1e-7)) << n;
+  }
+}
+
+// Parts of all columns, or all rows of a part of them.
+TEST_F(KernelWide, Columns) {
+  for (const auto& sizes :
+       std::vector<std::vector<int64_t>>{{300, 70}, {5000, 100}, {1000, 1024}, {700, 1500}, {9, 4000}}) {
+    const at::Tensor x = at::randint(-1000, 1000, sizes, at::kLong), sum = at::zeros({sizes[1]}, at::kLong),
+                     most = at::zeros({sizes[1]}, at::kLong);
+    const at::Tensor real = x.to(at::kFloat), real_sum = at::zeros({sizes[1]});
+    Code c({2}, 1);  // the frame has the kept dim first
+    const uint64_t w = MYC_K_I64, in = c.Operand(at::kLong, MYC_K_READ, {1, 0}), r = c.Load(in, w);
+    const uint64_t floats = c.Operand(at::kFloat, MYC_K_READ, {1, 0}), v = c.Load(floats, kF);
+    const uint64_t to = c.Operand(at::kLong, MYC_K_WRITE, {0}), to_most = c.Operand(at::kLong, MYC_K_WRITE, {0}),
+                   to_real = c.Operand(at::kFloat, MYC_K_WRITE, {0});
+    c.Store(to, c.Op(MYC_K_SUM, w, c.Op(MYC_K_MUL, w, r, r)));
+    c.Store(to_most, c.Op(MYC_K_MAX, w, r));
+    c.Store(to_real, c.Op(MYC_K_SUM, kF, v));
+    RunOn(c, Instance({sizes[1], sizes[0]}, {x, real, sum, most, real_sum}));
+    EXPECT_TRUE(sum.equal((x * x).sum(0))) << sizes[1];
+    EXPECT_TRUE(most.equal(x.amax(0))) << sizes[1];
+    EXPECT_TRUE(real_sum.equal(x.sum(0).to(at::kFloat))) << sizes[1];
+  }
+}
+
+}  // namespace
+}  // namespace mycelya::exec::test
