@@ -35,7 +35,7 @@ type Compiled struct {
 	Outputs    []uint32  // binding slot of each program output
 	StepRecord []int32   // trace record of each step, -1 if none
 	Requires   []Require // what has to hold of a trace's sizes, or the program is not for it
-	Unfused    []Unfused // groups without kernels
+	Unfused    []Unfused // groups without kernels, and those that have them for a part
 }
 
 // Compile makes the program of a verified graph. An error is a mistake of an earlier stage, or a use of memory that no

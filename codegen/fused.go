@@ -15,15 +15,16 @@ import (
 )
 
 // A group is emitted as its operators, and in front of them as kernels that leave the same buffers and contents behind. Where that
-// can't be said, it has no kernels, and the reason is kept.
+// can't be said, it has no kernels, and the reason is kept; and if some of its nodes are no kernel's, the parts between them are such
+// groups.
 
 // group is a group on its way to kernels.
 type group struct {
 	p      *planner
-	number uint32 // one more than its index
 	nodes  []ir.NodeID
-	sub    *ir.Graph    // its nodes, with what they read as inputs
-	to     []ir.ValueID // by value of the graph: that of sub, decomp.None for those that it doesn't have
+	of     map[ir.NodeID]ir.NodeID // by node of sub: that of the graph
+	sub    *ir.Graph               // its nodes, with what they read as inputs
+	to     []ir.ValueID            // by value of the graph: that of sub, decomp.None for those that it doesn't have
 	e      *decomp.Expansion
 	loops  *nest.Loops
 	reads  map[ir.ValueID]place        // of the graph, as its operators find them
@@ -35,36 +36,13 @@ type group struct {
 	made   []int                       // all of temps
 }
 
-// fuse emits a group of nodes that stand in a row.
-func (p *planner) fuse(nodes []ir.NodeID) error {
-	f := &group{p: p, number: p.g.Nodes[nodes[0]].Group, nodes: nodes, reads: map[ir.ValueID]place{}, from: map[ir.ValueID]ir.ValueID{},
-		stored: map[ir.ValueID][]ir.ValueID{}, next: map[ir.ValueID]int{}, temps: map[ir.ValueID]int{}}
-	why := f.split()
-	if why == "" {
-		why = f.find()
-	}
-	first, buffers := len(p.out.Program.Steps), len(p.buffers)
-	for _, id := range nodes {
-		if err := p.emitNode(id); err != nil {
-			return err
-		}
-	}
-	if why == "" {
-		why = f.kernels(first, buffers)
-	}
-	if why != "" {
-		p.out.Unfused = append(p.out.Unfused, Unfused{int(f.number) - 1, string(why)})
-	}
-	return nil
-}
-
 // split makes the graph of the group by itself, and its loops.
 func (f *group) split() refused {
 	g := f.p.g
 	f.sub = g.Bare()
 	f.sub.Strings = slices.Clone(g.Strings)
 	f.to = slices.Repeat([]ir.ValueID{decomp.None}, len(g.Types))
-	in := func(v ir.ValueID) bool { return g.Nodes[g.Def[v]].Group == f.number }
+	in := func(v ir.ValueID) bool { return g.Def[v] >= f.nodes[0] && g.Def[v] <= f.nodes[len(f.nodes)-1] }
 	// What it reads from elsewhere, views of that among it.
 	var reads []ir.ValueID
 	read := func(v ir.ValueID) {
@@ -91,6 +69,7 @@ func (f *group) split() refused {
 		}
 		n.Group = 0
 		new := f.sub.Add(n, f.mapped(id), g.Types[n.First:n.First+ir.ValueID(n.N)])
+		f.of[new] = id
 		for i := range ir.ValueID(n.N) {
 			f.to[n.First+i] = f.sub.Nodes[new].First + i
 		}
@@ -163,21 +142,8 @@ func (f *group) find() refused {
 		switch {
 		case n.Op == ir.OpInput:
 			f.from[n.First] = ir.ValueID(n.Slot)
-		case n.Op == ir.OpView || ir.Info(n.Op).Kind == ir.KindLeaf || f.loops.Counts(ir.NodeID(i)):
 		case n.Op == ir.OpCall && g.CallName(ir.NodeID(i)) == decomp.Draw:
-			if f.p.o.Undrawn {
-				return "it draws random numbers, which on this device are its own operators'"
-			}
 			f.draws = append(f.draws, ir.NodeID(i))
-		case f.loops.In(ir.NodeID(i)) < 0:
-			name := n.Op.String()
-			if n.Op == ir.OpCall {
-				name = g.CallName(ir.NodeID(i))
-			}
-			if why := f.e.Whole[f.e.Of[i]]; why != "" {
-				name += ": " + why
-			}
-			return refused("no kernel computes " + name)
 		}
 	}
 	for _, o := range g.Outputs {
@@ -601,10 +567,4 @@ func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
 		return nowhere, t, refused(err.Error())
 	}
 	return w, f.p.g.Types[own], ""
-}
-
-// Unfused is a group that runs as its operators, and why.
-type Unfused struct {
-	Group int
-	Why   string
 }

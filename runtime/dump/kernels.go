@@ -15,11 +15,15 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// code lists the kernels of a program, and the groups that have none.
+// code lists the kernels of a program, and the groups that have none or not for all of it.
 func code(c *codegen.Compiled) string {
 	var b strings.Builder
 	for _, u := range c.Unfused {
-		fmt.Fprintf(&b, "\ngroup %d runs as its operators: %s\n", u.Group+1, u.Why)
+		runs := "runs as its operators"
+		if u.Part {
+			runs = "runs as kernels and operators"
+		}
+		fmt.Fprintf(&b, "\ngroup %d %s: %s\n", u.Group+1, runs, u.Why)
 	}
 	for i, m := range c.Program.Kernels {
 		k, err := m.Decode()

@@ -114,6 +114,26 @@ def dropouts(d):
     return y.detach(), z.detach(), x.grad, torch.rand(3, dtype=y.dtype, device=d)
 
 
+def parts(d):
+    """Groups in which an operator stands that no kernel computes."""
+    x, y = made(7, 6).to(d), made(7, 6, seed=3).to(d)
+    half = torch.cat((-x[:, 3:], x[:, :3]), -1)
+    rotated = x * y.cos() + half * y.sin()
+    scores = made(7, 5, seed=4).to(d).requires_grad_()
+    target = torch.tensor([4, 0, -100, 2, 1, 1, 3]).to(d)
+    loss = F.cross_entropy(scores * 2 + 1, target)
+    loss.backward()
+    masked = ((x + 1).tril() * 2).exp() - (y * y + 1).triu(1).sqrt()
+    at = target.clamp(0).unsqueeze(1)
+    picked = (y.sigmoid() * 3).gather(1, at).log() + 1
+    z = x.clone()
+    z.mul_(2).add_(y)
+    both = torch.cat((z[:, :2] * 3, y[:, 2:]), 1)
+    z.exp_().sub_(both)
+    z[:, 1:].mul_(both[:, 1:]).add_(torch.cat((z[:, :2], z[:, 3:]), 1))
+    return rotated, loss.detach(), scores.grad, masked, picked, both, z
+
+
 def training(d, optimizer, foreach):
     """The parameters of a transformer after three steps."""
     torch.manual_seed(0)
@@ -158,6 +178,7 @@ CASES: dict[str, Callable] = {
     "small": small,
     "norms": norms,
     "dropouts": dropouts,
+    "parts": parts,
     "images": images,
     **{
         f"training {o.__name__} foreach={f}": (lambda d, o=o, f=f: training(d, o, f))

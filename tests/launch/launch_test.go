@@ -298,6 +298,8 @@ func TestResults(t *testing.T) {
 			switch name {
 			case "block.ir": // one of its numbers is the probability with which attention drops
 				p.numbers(0)
+			case "masked_softmax.ir": // likewise, of a dropout
+				p.trace[23] = 0
 			case "f16 means":
 				p.numbers(130000)
 			}

@@ -26,7 +26,7 @@ type Result struct {
 	Steps, Buffers int           // of the program
 	Apart, Moved   int64         // bytes, node by node and with the groups
 	Peak           int64         // bytes of its own at once
-	Coded, Unfused int           // groups that have kernels, and that have none
+	Coded, Unfused int           // groups that have kernels, some for a part of them, and that have none
 	Groups         []string      // their templates and operators
 	Took           time.Duration // of passes and codegen, the shortest; 0 if it was not measured
 }
@@ -112,7 +112,11 @@ func compile(before *ir.Graph, check, repeats int) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r.Unfused = len(coded.Unfused)
+	for _, u := range coded.Unfused {
+		if !u.Part {
+			r.Unfused++
+		}
+	}
 	r.Coded = len(g.Groups) - r.Unfused
 	return r, nil
 }

@@ -1,0 +1,73 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package program_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/passes"
+)
+
+// TestParts: what stands between nodes that no kernel computes has kernels, but not a node by itself. tests/e2e/kernels.py has their results.
+func TestParts(t *testing.T) {
+	for name, c := range map[string]struct {
+		text   string
+		groups int // that have become kernels
+		want   codegen.Unfused
+	}{
+		"around": {`
+graph model.py:1 sync {
+  dims n=64@0 m=8@1 k=4@2
+  %0: f32[n,m] = input 0
+  %1: f32[n,m] = input 1
+  %2: f32[n,m] = exp %0
+  %3: f32[n,m] = neg %2
+  %4: f32[n,m] = aten.tril %3 1
+  %5: f32[n,m] = mul %4 %1
+  %6: f32[n,m] = add %5 %2
+  output %6 -> s2
+}`, 2, codegen.Unfused{Why: "no kernel computes aten::tril yet", Part: true}},
+		"before": {`
+graph model.py:1 sync {
+  dims n=64@0 m=8@1
+  %0: f32[n,m] = input 0
+  %1: i64[n] = input 1
+  %2: f32[n,m] = exp %0
+  %3: f32[n,m] = aten._log_softmax %2 1 false
+  %4: f32[], %5: f32[] = aten.nll_loss_forward %3 %1 none 1 -100
+  output %4 -> s2
+}`, 1, codegen.Unfused{Why: "no kernel computes aten::gather yet", Part: true}},
+		"one by one": {`
+graph model.py:1 sync {
+  dims n=64@0 m=8@1
+  %0: f32[n,m] = input 0
+  %1: f32[n,m] = exp %0
+  %2: f32[n,m] = aten.tril %1 1
+  %3: f32[n,m] = neg %2
+  output %3 -> s1
+}`, 0, codegen.Unfused{Why: "no kernel computes aten::tril yet"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, err := ir.Parse(c.text)
+			require.NoError(t, err)
+			g, err = passes.Run(g, passes.Options{Check: 1})
+			require.NoError(t, err)
+			require.Len(t, g.Groups, 1, g.String())
+			got, err := codegen.Compile(g, codegen.Options{Kernels: true})
+			require.NoError(t, err)
+			groups := 0
+			for _, s := range got.Program.Steps {
+				if s.GetFused() != nil {
+					groups++
+				}
+			}
+			require.Equal(t, c.groups, groups, got.Text())
+			require.Equal(t, []codegen.Unfused{c.want}, got.Unfused)
+		})
+	}
+}
