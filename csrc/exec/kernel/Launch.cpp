@@ -229,7 +229,9 @@ class Preparer {
       }
       l_.order = Fewer(c_.along, l_.lanes, points.points, kKeptBytes) ? &c_.along : &c_.along_anew;
       if (Fewer(c_.along_near, l_.lanes, points.points, kNearBytes)) l_.order = &c_.along_near;
-      l_.fetches = points.points <= kFetchFold && rows.points * points.points >= kFetchPoints;
+      // The first pass waits for memory, which the others leave idle.
+      l_.fetches =
+          c_.along.passes.size() > 1 && points.points <= kFetchFold && rows.points * points.points >= kFetchPoints;
     }
     l_.wide = l_.units > 0 && l_.units < ThreadsFor(total, threads_) && points.points > 0;
     if (l_.wide) {  // what a thread would keep is another's

@@ -537,7 +537,8 @@ void RunWide(const Kernel& kernel, const Launch& l, int threads) {
     workers.back()->Bind(l);
   }
   const int64_t points = l.walks[1].points;
-  const int64_t part = ((points + threads - 1) / threads + 63) / 64 * 64;
+  int64_t part = (points + threads - 1) / threads;
+  if (l.way == Way::kAlong) part = (part + 63) / 64 * 64;  // tiles begin at cache lines
   for (int64_t unit = 0; unit < l.units; ++unit) {
     for (const auto& w : workers) w->StartUnit(unit);
     for (size_t i = 0; i < l.order->passes.size(); ++i) {
