@@ -297,11 +297,13 @@ func (f *nests) inPlace(g *ir.Graph, c *cluster) bool {
 	return true
 }
 
-// pair makes the clusters of two readers of a value one if both run over all of it, and over nothing else.
+// pair makes the clusters of two readers of a value one if both run over all of it, and over nothing else. If one makes an operand of the
+// other, try has said why they stay two: that operand may be read in another order than the value.
 func (f *nests) pair(x, y ir.NodeID, v ir.ValueID) {
 	a, b := f.prims.find(int(x)), f.prims.find(int(y))
 	ca, cb := f.clusters[a], f.clusters[b]
-	if f.segment[x] != f.segment[y] || len(ca.frames)+len(cb.frames) > 2 || ca.parts || cb.parts || (ca.folds == nil) != (cb.folds == nil) {
+	if f.segment[x] != f.segment[y] || len(ca.frames)+len(cb.frames) > 2 || ca.parts || cb.parts || (ca.folds == nil) != (cb.folds == nil) ||
+		f.uses(a, b) || f.uses(b, a) {
 		return
 	}
 	seesX, whyX := f.sees(x, v, f.argument(x, v))
@@ -323,6 +325,18 @@ func (f *nests) pair(x, y ir.NodeID, v ir.ValueID) {
 		f.whole.merge(int(f.of[x]), int(f.of[y]))
 		f.unite(a, b, m)
 	}
+}
+
+// uses says whether a member of cluster b has an operand that is a value of a, or a view of one.
+func (f *nests) uses(a, b int) bool {
+	for _, id := range f.clusters[b].members {
+		for _, v := range f.g.Operands(id) {
+			if def := f.g.Def[f.g.Root(v)]; f.fusable[def] && f.prims.find(int(def)) == a {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // argument is the index of an operand among a node's arguments.

@@ -1,0 +1,106 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Random programs of what kernels compute do the same here as on the CPU.
+
+Maps, folds, transposes, writes in place and through views, and operators that no kernel
+computes, in float64, where rounding can't hide a mistake. A failure prints the shortest
+program that hypothesis could make of it.
+"""
+
+import pytest
+import torch
+from helpers import DEVICE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytestmark = [pytest.mark.cpu_worker]  # for CUDA: tests/gpu/test_fused.py
+
+N = 6
+STEPS = [
+    "{c} = {a} * 0.5 + {b}",
+    "{c} = ({a} * 0.3).sigmoid() - {b}",
+    "{c} = {a}.sin() * {b}.cos()",
+    "{c} = {a}.t() * 0.5 - {b}",
+    "{c} = {a}.flip(0) * 0.5 + {b}{w}.sum()",
+    "{c} = torch.where({a} > 0, {b}, {a}.abs())",
+    "{c} = {a} - {b}.mean(1, keepdim=True)",
+    "{c} = {a} + {b}.sum(0) * 0.1",
+    "{c} = ({a} * {b}).amax(0).expand(N, N) - {a}",
+    "{c} = torch.softmax({a}, 1) + {b}",
+    "{c} = torch.log_softmax({a}, 0)",
+    "{c} = F.layer_norm({a}, (N,), {b}[0], {b}[:, 1])",
+    "{c} = {a}.reshape(4, 9).tanh().reshape(N, N) + {b}",
+    "{c} = {a}.clone()",
+    "{c} = {a}.tril(1)",
+    "{c} = {a}.triu(-1) + {b}",
+    "{c} = torch.cat(({a}[:, :3], {b}[:, 3:]), 1)",
+    "{c} = torch.cat((-{a}[:, 3:], {a}[:, :3]), -1) * {b}",
+    "{c} = {a}.gather(1, index) * {b}",
+    "{c} = {c} + F.cross_entropy({a}, target)",
+    "{a}.mul_(0.5).add_({b})",
+    "{a}{w}.mul_(0.5).add_(1)",
+    "{a}{w}.copy_({b}{w} * 2)",
+    "{a}.t().mul_({b} + 1).tanh_()",
+    "{a}.sub_({a}.amax(1, keepdim=True))",
+    "{a}.copy_({b}.tril() * 0.5)",
+]
+WINDOWS = ["[1:4]", "[:, 2:]", "[::2]", "[:, :1]"]
+
+names = st.sampled_from("xyz")
+lines = st.builds(
+    lambda step, a, b, c, w: step.format(a=a, b=b, c=c, w=w),
+    *(st.sampled_from(STEPS), names, names, names, st.sampled_from(WINDOWS)),
+)
+programs = st.lists(lines, min_size=2, max_size=12).map("\n".join)
+common = {
+    "deadline": None,
+    "database": None,
+    "print_blob": False,
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+def results(program: str, device: str) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    scope = {"torch": torch, "F": torch.nn.functional, "N": N}
+    for name in "xyz":
+        numbers = torch.randn(N, N, generator=generator, dtype=torch.float64)
+        scope[name] = numbers.to(device)
+    scope["index"] = torch.randint(0, N, (N, N), generator=generator).to(device)
+    scope["target"] = torch.randint(0, N, (N,), generator=generator).to(device)
+    exec(program, scope)
+    return [scope[name].cpu() for name in "xyz"]
+
+
+def check(program: str) -> None:
+    for name, got, want in zip(
+        "xyz", results(program, str(DEVICE)), results(program, "cpu"), strict=True
+    ):
+        same = torch.allclose(got, want, rtol=1e-9, atol=1e-10, equal_nan=True)
+        assert same, f"{name} is\n{got}\nand not\n{want}\n\n{program}"
+
+
+@settings(max_examples=1_000, derandomize=True, **common)
+@given(program=programs)
+def test_programs(program):
+    check(program)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, **common)
+@given(program=programs)
+def test_ten_thousand_programs(program):
+    check(program)
+
+
+def test_a_map_and_what_another_makes_of_its_operand():
+    """Both read x; the last reads the other's result, too, in another order."""
+    check("x = x * z\ny = (x * 0.3).sigmoid() - z\nx = y.t() * 0.5 - x")
+
+
+def test_kernels_compute_them():
+    torch.mycelya.synchronize()
+    before = torch.mycelya.metrics()["kernels_launched"]
+    check("x = (x * 2 + y).exp()\ny = x.t() * 0.5 - y\nz.mul_(0.5).add_(x)")
+    torch.mycelya.synchronize()
+    assert torch.mycelya.metrics()["kernels_launched"] > before
