@@ -22,7 +22,7 @@ func TestParts(t *testing.T) {
 	}{
 		"around": {`
 graph model.py:1 sync {
-  dims n=64@0 m=8@1 k=4@2
+  dims n=64@0 m=8@1
   %0: f32[n,m] = input 0
   %1: f32[n,m] = input 1
   %2: f32[n,m] = exp %0
