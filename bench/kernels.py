@@ -6,10 +6,11 @@ A repeat is one call and a wait for its result; of small cases it is several cal
 with arguments of its own, and one wait, which is a round trip to the worker. That and
 one call are the row "waited for". Eager PyTorch and torch.compile run in this process;
 the local worker's programs with kernels and without run in two more. They take turns,
-three times for each case, with the same number of threads, and keep their last results,
-so that memory is as warm as it gets. The figure is the minimum over the repeats, for
-one call. "of add's" is the bandwidth as a part of that of adding two tensors of 64 MiB,
-which takes its turns with each large case, for it is another from minute to minute.
+five times for each case, with the same number of threads, and keep their last results,
+so that memory is as warm as it gets. A time is the minimum over the repeats, for one
+call; a ratio is the median of those of the turns, for the machine is another from
+minute to minute. "of add's" is the bandwidth as a part of that of adding two tensors of
+64 MiB, which takes its turn right after each large case.
 
     python bench/kernels.py [--repeats N] [--only TEXT] [--compile] [--markdown]
 
@@ -27,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch.nn import functional as F
@@ -77,6 +79,7 @@ def adam(d: str) -> list:
     return [torch.optim.AdamW(params, foreach=True)]
 
 
+TURNS = 5
 WAITED = "six ops, 1 Ki, waited for"
 # Name: its arguments, the function, and the bytes that it has to read and write.
 CASES: dict[str, Case] = {
@@ -213,31 +216,33 @@ def table(args: argparse.Namespace) -> str:
     for case, (_, _, size) in CASES.items():
         if args.only not in case:
             continue
-        best: dict[str, float] = {}
-        limit = math.inf  # seconds of `add` in the same turns
         is_large = size >= 8 * MI
+        of_add = []
+        turns: list[dict[str, float]] = []
         with torch.no_grad():
-            for _ in range(3):
-                turn = {
-                    "kernels": on.seconds(case, args.repeats),
-                    "operators": off.seconds(case, args.repeats),
-                    "eager": seconds(case, "cpu", args.repeats),
-                }
+            for _ in range(TURNS):
+                turn = {"kernels": on.seconds(case, args.repeats)}
                 if is_large:
-                    limit = min(limit, on.seconds("add", args.repeats))
+                    rate = size / turn["kernels"]
+                    limit = CASES["add"][2] / on.seconds("add", args.repeats)
+                    of_add.append(rate / limit)
+                turn["operators"] = off.seconds(case, args.repeats)
+                turn["eager"] = seconds(case, "cpu", args.repeats)
                 if args.compile:
                     compiled = seconds(case, "cpu", args.repeats, torch.compile)
                     turn["torch.compile"] = compiled
-                best = {way: min(t, best.get(way, t)) for way, t in turn.items()}
+                turns.append(turn)
+        best = {way: min(turn[way] for turn in turns) for way in turns[0]}
         measured[case] = best
-        ours, eager = best["kernels"], best["eager"]
+        ours = best["kernels"]
         row = [f"{ours * 1e3:.2f}", f"{size / ours / 1e9:.1f}"]
-        row.append(f"{size / ours / CASES['add'][2] * limit:.2f}" if is_large else "")
-        row += [f"{ours / best[way]:.2f}" for way in list(best)[1:]]
+        row.append(f"{median(of_add):.2f}" if is_large else "")
+        of = {way: median(t["kernels"] / t[way] for t in turns) for way in best}
+        row += [f"{of[way]:.2f}" for way in list(best)[1:]]
         if case not in ("add", WAITED):
-            ratios.append(ours / eager)
+            ratios.append(of["eager"])
             if is_large:
-                large.append(ours / eager)
+                large.append(of["eager"])
         lines.append([case, *row])
     if args.compile:
         head.append("of torch.compile")
@@ -277,7 +282,7 @@ def main() -> None:
 
         threads = torch.get_num_threads()
         results.write(
-            "kernels.py", f"{threads} threads, minimum of 3 × {args.repeats}", text
+            "kernels.py", f"{threads} threads, {TURNS} turns of {args.repeats}", text
         )
 
 
