@@ -372,12 +372,14 @@ func (c *coder) node(id ir.NodeID) {
 		if v := ir.ValueID(args[1].V); !g.Immediate(v) {
 			refuse("a fill with a tensor")
 		}
+		c.computed(n.Op, args[:1])
 		r = c.operand(id, 1, result)
 	case kind == ir.KindReduce:
 		r = c.reduce(id, n.Op, result)
 	case n.Op == ir.OpCast || n.Op == ir.OpCopy:
 		r = c.operand(id, 0, result)
 	case n.Op == ir.OpWhere:
+		c.computed(n.Op, args[1:3])
 		d := c.common(id, args[1:3])
 		r = c.emit(kernel.Instr{Op: kernel.Where, Class: class(d), A: c.operand(id, 0, ir.Bool), B: c.operand(id, 1, d), C: c.operand(id, 2, d)})
 		r = c.convert(r, d, result)
@@ -388,6 +390,7 @@ func (c *coder) node(id ir.NodeID) {
 }
 
 func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DType) uint64 {
+	c.computed(op, args)
 	d := c.common(id, args)
 	switch op {
 	case ir.OpLogicalNot:
@@ -403,7 +406,7 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 		if r, ok := c.power(id, args, d); ok {
 			return c.convert(r, d, result)
 		}
-	case ir.OpAbs, ir.OpSign:
+	case ir.OpSign:
 		if d == ir.Bool {
 			return c.convert(c.operand(id, 0, d), d, result)
 		}
@@ -437,6 +440,15 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 		in.B = c.factor(id, op, 1, args, d)
 	}
 	return c.convert(c.round(c.emit(in), made), made, result)
+}
+
+// computed refuses what PyTorch doesn't compute: of these dtypes it has little more than copies. Its operator says so.
+func (c *coder) computed(op ir.Op, args []ir.Arg) {
+	for _, a := range args {
+		if d := c.g.Types[a.V].DType; d == ir.U16 || d == ir.U32 || d == ir.U64 {
+			refuse("no kernel computes %s of %s", op, d)
+		}
+	}
 }
 
 // factor is an operand of an op that computes in d. Numbers that products and quotients of 16-bit floats take keep their precision, and those
@@ -504,6 +516,7 @@ func (c *coder) reduce(id ir.NodeID, op ir.Op, result ir.DType) uint64 {
 	wide := from
 	switch {
 	case op == ir.OpAmax || op == ir.OpAmin:
+		c.computed(op, c.g.NodeArgs(id)[:1])
 		k := kernel.Max
 		if op == ir.OpAmin {
 			k = kernel.Min

@@ -41,6 +41,18 @@ func (d DType) Is(c Classes) bool { return d.Class()&c != 0 }
 // Signed says whether an integer dtype has a sign.
 func (d DType) Signed() bool { return d == I8 || d == I16 || d == I32 || d == I64 }
 
+// Holds says whether an integer dtype, or that of truth, has a number.
+func (d DType) Holds(n int64) bool {
+	bits := 8 * d.Size()
+	if d == Bool {
+		bits = 1
+	}
+	if d.Signed() {
+		return n<<(64-bits)>>(64-bits) == n
+	}
+	return n >= 0 && (bits == 64 || n>>bits == 0)
+}
+
 // Real is the dtype of the parts of a complex dtype, and any other dtype itself.
 func (d DType) Real() DType {
 	switch d {

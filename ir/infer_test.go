@@ -4,6 +4,7 @@
 package ir_test
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,6 +73,16 @@ func TestResultType(t *testing.T) {
 }
 
 // TestUnify adds nodes one by one to the graph of each case, as capture does, and compares what the sizes are then.
+func TestHolds(t *testing.T) {
+	for d, ends := range map[ir.DType][2]int64{ir.Bool: {0, 1}, ir.U8: {0, 255}, ir.I8: {-128, 127}, ir.I16: {-1 << 15, 1<<15 - 1}, ir.U16: {0, 1<<16 - 1},
+		ir.I32: {math.MinInt32, math.MaxInt32}, ir.U32: {0, math.MaxUint32}} {
+		assert.True(t, d.Holds(ends[0]) && d.Holds(ends[1]), d)
+		assert.False(t, d.Holds(ends[0]-1) || d.Holds(ends[1]+1), d)
+	}
+	assert.True(t, ir.I64.Holds(math.MinInt64) && ir.I64.Holds(math.MaxInt64) && ir.U64.Holds(math.MaxInt64))
+	assert.False(t, ir.U64.Holds(-1))
+}
+
 func TestUnify(t *testing.T) {
 	golden.Run(t, filepath.Join("testdata", "unify"), func(t *testing.T, c *golden.Case) {
 		g, err := ir.Parse(c.File("in.ir"))

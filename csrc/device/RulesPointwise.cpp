@@ -36,7 +36,7 @@ void angle(Args args, OutMetas& out) {
 }
 
 void relu(Args args, OutMetas& out) {
-  TORCH_CHECK(tensor(args, 0).scalar_type() != kBool, "Boolean inputs not supported for relu");
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor(args, 0).scalar_type() != kBool, "Boolean inputs not supported for relu");
   TORCH_CHECK_NOT_IMPLEMENTED(!tensor(args, 0).is_complex(), "clamp is not supported for complex types");
   unary(args, out);
 }
@@ -46,7 +46,7 @@ void like(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }
 void like_contiguous(Args args, OutMetas& out) { add_like_contiguous(out, tensor(args, 0)); }
 
 void hardtanh(Args args, OutMetas& out) {
-  TORCH_CHECK(tensor(args, 0).scalar_type() != kBool, "Bool inputs not supported for hardtanh");
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor(args, 0).scalar_type() != kBool, "Bool inputs not supported for hardtanh");
   like(args, out);
 }
 

@@ -51,8 +51,8 @@ void nansum(Args args, OutMetas& out) {
 // self dim? correction? keepdim
 DimVector variance_sizes(Args args, const char* op) {
   const Tensor self = tensor(args, 0);
-  TORCH_CHECK(c10::isFloatingType(self.scalar_type()) || self.is_complex(), op,
-              " only support floating point and complex dtypes");
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isFloatingType(self.scalar_type()) || self.is_complex(), op,
+                              " only support floating point and complex dtypes");
   return reduced(self, maybe_ints(args, 1), args[3].toBool());
 }
 

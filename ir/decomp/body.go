@@ -31,10 +31,14 @@ func (w *writer) bind(r *rule, args []ir.Arg) bool {
 		w.names[i].arg = args[i]
 	}
 	w.meet = ir.Invalid
+	of := w.meet
 	if r.promote {
 		w.meet = w.promoted(args[:r.args])
+		of = w.meet
+	} else if args[0].Kind == ir.ArgValue {
+		of = w.g.Types[args[0].V].DType
 	}
-	return true
+	return of.Is(r.classes) && w.result.Is(r.classes)
 }
 
 // is says whether an argument is the literal of a condition.
@@ -193,8 +197,22 @@ func (w *writer) named(name int) (term, string) {
 	default:
 		return t, "an argument is neither a tensor nor a number"
 	}
+	if w.out.IsNumber(ir.Value(t.v)) && !w.holds(t.v) {
+		return t, fmt.Sprintf("%s may not have its number", w.result)
+	}
 	w.names[name] = t
 	return t, ""
+}
+
+// holds says whether a number is surely one of the dtype of the result, as it has to be where that is no float: PyTorch makes it one
+// first, or refuses it. Of numbers that each call has anew only the dtype is known.
+func (w *writer) holds(v ir.ValueID) bool {
+	of := w.out.Types[v].DType
+	if !w.result.Is(ir.Ints|ir.Bools) || of == ir.Bool || of == w.result {
+		return true
+	}
+	n := &w.out.Nodes[w.out.Def[v]]
+	return of == ir.I64 && n.Op == ir.OpConst && w.result.Holds(w.out.Args[n.ArgLo].V)
 }
 
 func (w *writer) constant(a ir.Arg) ir.ValueID {

@@ -57,9 +57,10 @@ type writer struct {
 	out  *ir.Graph
 	args []ir.Arg // see mapped
 	// Of the node that is being written:
-	id    ir.NodeID
-	names []term   // by number, of the rule
-	meet  ir.DType // in which operands meet, Invalid: each is what it is
+	id     ir.NodeID
+	result ir.DType // of the first result that there is
+	names  []term   // by number, of the rule
+	meet   ir.DType // in which operands meet, Invalid: each is what it is
 }
 
 // node writes a node out, or copies it.
@@ -198,6 +199,12 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 		if a.Write {
 			args = append([]ir.Arg(nil), args...)
 			args[i].Write = false
+		}
+	}
+	w.result = ir.Invalid
+	for _, v := range results {
+		if w.result = w.g.Types[v].DType; w.result.Valid() {
+			break
 		}
 	}
 	const unknown = "nothing says what it is made of"

@@ -80,6 +80,7 @@ type rule struct {
 	args    int // how many arguments
 	names   []string
 	promote bool
+	classes ir.Classes // of dtypes that it is for
 	when    []condition
 	body    []statement
 }
@@ -103,11 +104,18 @@ var table = func() map[string][]*rule {
 
 // read reads a row. A row that doesn't read is a mistake of the table.
 func read(row Row) *rule {
-	r := &rule{Row: row, names: strings.Fields(row.Args)}
+	r := &rule{Row: row, names: strings.Fields(row.Args), classes: ir.Floats}
 	r.args = len(r.names)
 	for _, w := range strings.Fields(row.When) {
-		if w == "promote" {
+		switch w {
+		case "promote":
 			r.promote = true
+			continue
+		case "ints":
+			r.classes |= ir.Ints
+			continue
+		case "truth":
+			r.classes |= ir.Bools
 			continue
 		}
 		name, value, _ := strings.Cut(w, "=")

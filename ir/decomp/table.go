@@ -6,7 +6,8 @@ package decomp
 // Row is one operator, or a case of one, in own ops.
 //
 // Args names the arguments of its schema in order. When says for which literals it is: "name=value" words, all of which must hold;
-// none is an absent argument. The word promote says that operands meet in one dtype first. Body is statements "name = expr" with ; between and "-> expr, …" at the end, the results in the
+// none is an absent argument. The word promote says that operands meet in one dtype first; ints and truth, that PyTorch computes it
+// of integers, and of truth, too: without, it is for floats only, and elsewhere PyTorch says what is wrong. Body is statements "name = expr" with ; between and "-> expr, …" at the end, the results in the
 // schema's order, then the new contents of written operands. An expr is a name, a number, or an op with operands, in
 // parentheses within another:
 //
@@ -35,29 +36,29 @@ type Row struct {
 // two that differ in the last place (lerp, by the weight), so has the row.
 var rows = []Row{
 	// Elementwise.
-	{"aten::add.Tensor", "x y a", "promote", "-> add x (mul y a)"},
-	{"aten::add.Scalar", "x y a", "a=1", "-> add x y"},
-	{"aten::sub.Tensor", "x y a", "promote", "-> sub x (mul y a)"},
-	{"aten::sub.Scalar", "x y a", "a=1", "-> sub x y"},
-	{"aten::pow.Tensor_Scalar", "x n", "n=2", "-> mul x x"},
-	{"aten::pow.Tensor_Scalar", "x n", "n=3", "-> mul (mul x x) x"},
-	{"aten::pow.Tensor_Scalar", "x n", "", "-> pow x n"},
-	{"aten::square", "x", "", "-> mul x x"},
+	{"aten::add.Tensor", "x y a", "promote ints truth", "-> add x (mul y a)"},
+	{"aten::add.Scalar", "x y a", "a=1 ints truth", "-> add x y"},
+	{"aten::sub.Tensor", "x y a", "promote ints", "-> sub x (mul y a)"},
+	{"aten::sub.Scalar", "x y a", "a=1 ints", "-> sub x y"},
+	{"aten::pow.Tensor_Scalar", "x n", "n=2 ints truth", "-> mul x x"},
+	{"aten::pow.Tensor_Scalar", "x n", "n=3 ints truth", "-> mul (mul x x) x"},
+	{"aten::pow.Tensor_Scalar", "x n", "ints truth", "-> pow x n"},
+	{"aten::square", "x", "ints truth", "-> mul x x"},
 	// Of a zero and a bound that is one, ATen keeps the first, and maximum the second.
-	{"aten::clamp", "x lo hi", "", "-> minimum? hi (maximum? lo x)"},
-	{"aten::clamp.Tensor", "x lo hi", "promote", "-> minimum? (maximum? x lo) hi"},
-	{"aten::clamp_min", "x lo", "", "-> maximum lo x"},
-	{"aten::clamp_max", "x hi", "", "-> minimum hi x"},
-	{"aten::hardtanh", "x lo hi", "", "-> minimum hi (maximum lo x)"},
-	{"aten::masked_fill.Scalar", "x m n", "", "-> where m n x"},
-	{"aten::masked_fill.Tensor", "x m n", "", "-> where m n x"},
-	{"aten::zero", "x", "", "-> fill x 0"},
-	{"aten::fill.Scalar", "x n", "", "-> fill x n"},
-	{"aten::full_like", "x n t l d p f", "", "-> fill x n"},
-	{"aten::zeros_like", "x t l d p f", "", "-> fill x 0"},
-	{"aten::ones_like", "x t l d p f", "", "-> fill x 1"},
-	{"aten::copy", "x y b", "", "-> as y x"},
-	{"aten::addcmul", "x a b n", "promote", "-> add x (mul (mul a n) b)"},
+	{"aten::clamp", "x lo hi", "ints", "-> minimum? hi (maximum? lo x)"},
+	{"aten::clamp.Tensor", "x lo hi", "promote ints", "-> minimum? (maximum? x lo) hi"},
+	{"aten::clamp_min", "x lo", "ints", "-> maximum lo x"},
+	{"aten::clamp_max", "x hi", "ints", "-> minimum hi x"},
+	{"aten::hardtanh", "x lo hi", "ints", "-> minimum hi (maximum lo x)"},
+	{"aten::masked_fill.Scalar", "x m n", "ints truth", "-> where m n x"},
+	{"aten::masked_fill.Tensor", "x m n", "ints truth", "-> where m n x"},
+	{"aten::zero", "x", "ints truth", "-> fill x 0"},
+	{"aten::fill.Scalar", "x n", "ints truth", "-> fill x n"},
+	{"aten::full_like", "x n t l d p f", "ints truth", "-> fill x n"},
+	{"aten::zeros_like", "x t l d p f", "ints truth", "-> fill x 0"},
+	{"aten::ones_like", "x t l d p f", "ints truth", "-> fill x 1"},
+	{"aten::copy", "x y b", "ints truth", "-> as y x"},
+	{"aten::addcmul", "x a b n", "promote ints", "-> add x (mul (mul a n) b)"},
 	{"aten::addcdiv", "x a b n", "promote", "-> add x (mul (div a b) n)"},
 	{"aten::lerp.Scalar", "x y n", "promote", lerp},
 	{"aten::lerp.Tensor", "x y n", "promote", "d = sub y x; -> where (lt n 0.5) (add x (mul d n)) (sub y (mul d (sub 1 n)))"},
@@ -70,7 +71,7 @@ var rows = []Row{
 		"u = mul (add x (mul (mul (mul x x) x) 0.044715)) 0.7978845608028654; -> mul (mul x 0.5) (add (tanh u) 1)"},
 
 	// Their gradients.
-	{"aten::threshold_backward", "g x t", "promote", "-> where (le x t) 0 g"},
+	{"aten::threshold_backward", "g x t", "promote ints", "-> where (le x t) 0 g"},
 	{"aten::sigmoid_backward", "g y", "promote", "-> mul g (mul (sub 1 y) y)"},
 	{"aten::tanh_backward", "g y", "promote", "-> mul g (sub 1 (mul y y))"},
 	{"aten::leaky_relu_backward", "g x n self_is_result", "promote", "-> where (gt x 0) g (mul g n)"},

@@ -1,0 +1,171 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Operators fused with one before them do with each dtype what they do on the CPU.
+
+They give the same values, or raise the same type of error: for dtypes that PyTorch has
+no kernel for, and for numbers that an integer dtype doesn't have.
+"""
+
+import itertools
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from helpers import DEVICE
+from torch.nn import functional as F
+
+pytestmark = [pytest.mark.cpu_worker]  # CUDA has kernels for other dtypes
+
+INTEGERS = [
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.bool, torch.uint16, torch.uint32),
+]
+DTYPES = [
+    *INTEGERS,
+    *(torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    torch.complex64,
+]
+ONE = """
+-x; x.abs(); x.sign(); torch.relu(x); x.square(); x.sqrt(); x.rsqrt(); x.exp(); x.log()
+x.sin(); x.cos(); x.tanh(); x.sigmoid(); x.reciprocal(); x.floor(); x.ceil(); x.erf()
+x.exp2(); x.log2(); x.log1p(); x.expm1(); x.trunc(); x.round(); x.isnan(); ~x; x.sgn()
+x.logical_not(); x.sum(); x.mean(); x.amax(); x.amin(); x.any(); x.all(); x.norm()
+F.silu(x); F.gelu(x); F.gelu(x, approximate="tanh"); F.elu(x); F.softplus(x); x.frac()
+F.leaky_relu(x); F.hardtanh(x); F.selu(x); F.mish(x); F.softmax(x, 0); x.logsumexp(0)
+F.log_softmax(x, 0); F.layer_norm(x, x.shape); F.rms_norm(x, x.shape); F.softsign(x)
+F.rms_norm(x, x.shape, None, 1e-5); x.zero_(); x.fill_(1); torch.zeros_like(x); x.var()
+torch.ones_like(x); x.abs_(); x.neg_(); x.sqrt_(); x.pow(2); x.pow(3); x.pow(0.5); 2**x
+x.masked_fill(x > 0, True); x.float(); x.bool(); x.byte(); x.bfloat16(); x.cumsum(0)
+torch._foreach_sqrt([x])[0]; torch._foreach_mul([x], 2.5)[0]; torch._foreach_neg([x])[0]
+torch._foreach_abs([x])[0]; torch._foreach_clamp_min([x], 1)[0]; x.nan_to_num()
+"""
+TWO = """
+x + y; x - y; x * y; x / y; x // y; x % y; x == y; x != y; x < y
+x <= y; x > y; x >= y; torch.maximum(x, y); torch.minimum(x, y); x & y; x | y; x ^ y
+torch.where(x > 0, x, y); torch.where(x == y, x, y); torch.hypot(x, y)
+torch.atan2(x, y); torch.fmod(x, y); torch.pow(x, y); torch.lerp(x, y, 0.3)
+torch.lerp(x, y, y); torch.addcmul(x, x, y); torch.addcdiv(x, x, y)
+torch.add(x, y, alpha=2); torch.sub(x, y, alpha=2); F.mse_loss(x, y)
+F.mse_loss(x, y, reduction="none"); torch.logical_and(x, y); torch.logical_xor(x, y)
+x.clamp(y, y); x.clamp(min=y); torch.clamp_max(x, y); aten.threshold_backward(x, y, 0)
+aten.sigmoid_backward(x, y); aten.tanh_backward(x, y); aten.silu_backward(x, y); x.copy_(y)
+x.add_(y); x.mul_(y); aten.leaky_relu_backward(x, y, 0.1, False); x.sub_(y)
+x.div_(y); x.lerp_(y, 0.3); x.masked_fill_(y > 0, 1); torch._foreach_add([x], [y], alpha=2)[0]; torch.isclose(x, y)
+torch._foreach_lerp([x], [y], 0.5)[0]; torch._foreach_addcmul([x], [x], [y])[0]
+"""
+NUMBER = """
+x.clamp(s, 1); x.clamp(1, s); x.clamp(min=s); x.clamp(max=s); x + s; x - s; x * s; s - x
+x == s; x > s; x <= s; x != s; x.masked_fill(m, s); torch.where(m, x, s); x & 3 | s
+torch.add(x, x, alpha=s); torch.sub(x, x, alpha=s); torch.full_like(x, s)
+x.clone().fill_(s); F.threshold(x, s, 1); F.hardtanh(x, s, 1); x.clamp_min(s); x.pow(s)
+x.clamp_max(s); torch.addcmul(x, x, x, value=s); F.leaky_relu(x, s); torch.rsub(x, s)
+"""
+NUMBERS = [
+    *(-1, 0, 1, 3, 127, 128, 255, 256, -128, -129, 300, 65535, 65536, -40000, True),
+    *(2**31 - 1, 2**31, -(2**31) - 1, 2**40, -(2**40), 2.5, -1.5, 1e10, -1e10),
+    *(float("inf"), float("nan")),
+]
+
+
+def words(text: str) -> list[str]:
+    return [w.strip() for line in text.strip().split("\n") for w in line.split(";")]
+
+
+def before(x: torch.Tensor) -> torch.Tensor:
+    """x, made by an operator that kernels compute."""
+    if x.is_floating_point() or x.is_complex():
+        return x * 1
+    return x ^ (False if x.dtype == torch.bool else 0)
+
+
+def outcome(expression: str, **tensors: Any) -> torch.Tensor | str:
+    """What it gives, on the CPU; or the type of its error."""
+    try:
+        names = {"torch": torch, "F": F, "aten": torch.ops.aten, **tensors}
+        return eval(expression, names).cpu()
+    except (NameError, AttributeError, SyntaxError):
+        raise  # a mistake of this file
+    except Exception as error:
+        return type(error).__name__
+
+
+def differ(expression: str, make: Callable[[str], dict[str, Any]]) -> str:
+    """How its outcome here is another than that on the CPU, if it is."""
+    want = outcome(expression, **make("cpu"))
+    got = outcome(expression, **make(str(DEVICE)))
+    if isinstance(want, str) or isinstance(got, str):
+        same = isinstance(want, str) and isinstance(got, str) and got == want
+        return "" if same else f"{got} and not {want}"
+    try:
+        torch.testing.assert_close(got, want, equal_nan=True)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def of_dtypes() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
+    base = torch.tensor([0, 1, 2, 3, 5, 7, 1, 4, 60, 3] * 3)
+
+    def make(d: torch.dtype, e: torch.dtype) -> Callable[[str], dict[str, Any]]:
+        def tensors(device: str) -> dict[str, Any]:
+            x, y = (
+                t.clone().to(dt) for t, dt in ((base, d), (base.flip(0) % 4 + 1, e))
+            )
+            return {"x": before(x.to(device)), "y": before(y.to(device))}
+
+        return tensors
+
+    for expression, d in itertools.product(words(ONE), DTYPES):
+        yield expression, f"of {d}", make(d, d)
+    pairs = [(d, d) for d in DTYPES]
+    pairs += [(torch.float32, d) for d in DTYPES] + [(d, torch.float32) for d in DTYPES]
+    for expression, (d, e) in itertools.product(words(TWO), pairs):
+        yield expression, f"of {d} and {e}", make(d, e)
+
+
+def of_numbers() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
+    for expression, d, s in itertools.product(words(NUMBER), INTEGERS, NUMBERS):
+        least, most = (
+            (0, 1) if d == torch.bool else (torch.iinfo(d).min, torch.iinfo(d).max)
+        )
+        x = torch.tensor(
+            [0, 1, 5, 100, 127, 128, 200, 255, -1, -5, 32767, 2**31 - 1] * 3
+        )
+        x = x.clamp(max(least, -5), most).to(d)
+        m = torch.arange(len(x)) % 2 == 0
+
+        def tensors(device: str, x=x, m=m, s=s) -> dict[str, Any]:
+            return {"x": before(x.to(device)), "m": m.to(device), "s": s}
+
+        yield expression, f"of {d} and {s!r}", tensors
+
+
+CASES = {"dtypes": of_dtypes, "numbers": of_numbers}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cases", CASES)
+def test_dtypes(cases):
+    """In a process of its own, which compiles more programs than are kept."""
+    command = [sys.executable, __file__, cases]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
+
+
+if __name__ == "__main__":
+    import mycelya_torch  # noqa: F401
+
+    warnings.simplefilter("ignore")
+    count, found = 0, []
+    for expression, of, make in CASES[sys.argv[1]]():
+        count += 1
+        if how := differ(expression, make):
+            found.append(f"{expression} {of}: {how}")
+    torch.mycelya.synchronize()
+    fused = torch.mycelya.metrics()["kernels_launched"]
+    print("\n".join(found), count, "cases,", fused, "kernels")
+    sys.exit(1 if found or fused < count / 4 else 0)
