@@ -159,7 +159,7 @@ func (f *group) find() refused {
 // kernels puts the kernels of the group in front of its operators, which are the steps from first on; buffers below a number were
 // there before them.
 func (f *group) kernels(first, buffers int) refused {
-	p, g := f.p, f.e.Graph
+	p := f.p
 	plain := slices.Clone(p.out.Program.Steps[first:])
 	made, freed, why := f.effect(plain, buffers)
 	if why != "" {
@@ -180,7 +180,7 @@ func (f *group) kernels(first, buffers int) refused {
 		if len(stores[i]) == 0 {
 			continue
 		}
-		low, why := lower(g, f.loops, i, stores[i])
+		low, why := lower(f.e, f.loops, i, stores[i])
 		if why != "" {
 			return why
 		}

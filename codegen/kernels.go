@@ -11,6 +11,7 @@ import (
 
 	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/decomp"
 	"github.com/mycelya/mycelya/ir/nest"
 )
 
@@ -24,7 +25,8 @@ type lowered struct {
 
 // coder writes the code of one loop. Operators compute as ir/eval says, each rounded to its dtype.
 type coder struct {
-	g     *ir.Graph // the expansion
+	g     *ir.Graph  // the expansion
+	must  []ir.DType // by node: see decomp.Expansion
 	loops *nest.Loops
 	loop  int
 	order [][]int8 // by frame of the loop and its dim: the dim in the kernel
@@ -37,7 +39,7 @@ type coder struct {
 type refused string
 
 // lower makes the kernel of a loop; stored are the values that somebody outside of it needs.
-func lower(g *ir.Graph, loops *nest.Loops, loop int, stored []ir.ValueID) (out *lowered, why refused) {
+func lower(e *decomp.Expansion, loops *nest.Loops, loop int, stored []ir.ValueID) (out *lowered, why refused) {
 	defer func() {
 		if r := recover(); r != nil {
 			text, ok := r.(refused)
@@ -48,7 +50,7 @@ func lower(g *ir.Graph, loops *nest.Loops, loop int, stored []ir.ValueID) (out *
 		}
 	}()
 	l := &loops.Loops[loop]
-	c := &coder{g: g, loops: loops, loop: loop, regs: map[ir.ValueID]uint64{}, loads: map[string]uint64{}}
+	c := &coder{g: e.Graph, must: e.Must, loops: loops, loop: loop, regs: map[ir.ValueID]uint64{}, loads: map[string]uint64{}}
 	c.out.kernel = &kernel.Kernel{}
 	c.frames(l)
 	for _, id := range l.Members {
@@ -231,10 +233,10 @@ func (c *coder) operand(user ir.NodeID, index int, to ir.DType) uint64 {
 	case ir.OpConst:
 		return c.constant(g.Args[n.ArgLo], to)
 	case ir.OpParam, ir.OpScalar:
-		return c.number(v, to)
+		return c.number(v, to, c.must[user])
 	}
 	if c.loops.Counts(g.Def[v]) {
-		return c.number(v, to)
+		return c.number(v, to, ir.Invalid)
 	}
 	root := g.Root(v)
 	if c.loops.In(g.Def[root]) == c.loop {
@@ -255,12 +257,12 @@ func (c *coder) operand(user ir.NodeID, index int, to ir.DType) uint64 {
 	return c.convert(r, from, to)
 }
 
-// number is the register of one that each instance is given.
-func (c *coder) number(v ir.ValueID, to ir.DType) uint64 {
-	key := fmt.Sprintf("number %d %s", v, to)
+// number is the register of one that each instance is given, in a dtype; another one, if valid, must have it.
+func (c *coder) number(v ir.ValueID, to, must ir.DType) uint64 {
+	key := fmt.Sprintf("number %d %s %s", v, to, must)
 	r, ok := c.loads[key]
 	if !ok {
-		r = c.emit(kernel.Instr{Op: kernel.Number, Class: class(to), A: uint64(c.out.kernel.Numbers)})
+		r = c.emit(kernel.Instr{Op: kernel.Number, Class: class(to), A: uint64(c.out.kernel.Numbers), B: uint64(must)})
 		c.out.kernel.Numbers++
 		c.out.numbers = append(c.out.numbers, v)
 		r = c.round(r, to)

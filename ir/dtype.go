@@ -3,6 +3,8 @@
 
 package ir
 
+import "math"
+
 // Classes is a set of kinds of dtype.
 type Classes uint8
 
@@ -51,6 +53,39 @@ func (d DType) Holds(n int64) bool {
 		return n<<(64-bits)>>(64-bits) == n
 	}
 	return n >= 0 && (bits == 64 || n>>bits == 0)
+}
+
+// Reaches says whether a number is not beyond the largest of a float dtype. Infinities are not.
+func (d DType) Reaches(v float64) bool {
+	most := math.MaxFloat64
+	switch d {
+	case F16:
+		most = 65504
+	case BF16:
+		most = 0x1.fep127
+	case F32:
+		most = math.MaxFloat32
+	}
+	return !(math.Abs(v) > most) || math.IsInf(v, 0)
+}
+
+// Exactly says whether a 16-bit float has a number as it is; of any other dtype nobody asks.
+func (d DType) Exactly(v float64) bool {
+	bits, least := 0, 0.0
+	switch d {
+	case F16:
+		bits, least = 11, 0x1p-24
+	case BF16:
+		bits, least = 8, 0x1p-133
+	default:
+		return true
+	}
+	if v == 0 || math.IsInf(v, 0) || math.IsNaN(v) {
+		return true
+	}
+	fraction, _ := math.Frexp(v)
+	digits := math.Ldexp(fraction, bits)
+	return digits == math.Trunc(digits) && math.Mod(v, least) == 0 && d.Reaches(v)
 }
 
 // Real is the dtype of the parts of a complex dtype, and any other dtype itself.

@@ -83,6 +83,15 @@ func TestHolds(t *testing.T) {
 	assert.False(t, ir.U64.Holds(-1))
 }
 
+func TestExactly(t *testing.T) {
+	for v, want := range map[float64][2]bool{0: {true, true}, 0.5: {true, true}, 0.3: {false, false}, 255: {true, true}, 257: {true, false}, 2049: {false, false},
+		65504: {true, false}, 65536: {false, true}, 0x1p-24: {true, true}, 0x1p-25: {false, true}, 0x1.8p-24: {false, true}, 0x1p-133: {false, true},
+		0x1p-134: {false, false}, -0x1.fep127: {false, true}, 0x1p128: {false, false}, math.Inf(-1): {true, true}} {
+		assert.Equal(t, want, [2]bool{ir.F16.Exactly(v), ir.BF16.Exactly(v)}, v)
+	}
+	assert.True(t, ir.F32.Exactly(0.3))
+}
+
 func TestUnify(t *testing.T) {
 	golden.Run(t, filepath.Join("testdata", "unify"), func(t *testing.T, c *golden.Case) {
 		g, err := ir.Parse(c.File("in.ir"))

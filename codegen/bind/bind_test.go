@@ -99,6 +99,23 @@ func TestFits(t *testing.T) {
 }
 
 // TestFitsFolds: a sum of nothing is 0, a maximum of nothing is none, unless nobody wants it.
+// TestFitsNumbers: of numbers that a 16-bit float hasn't, some operators make infinities, and others are refused.
+func TestFitsNumbers(t *testing.T) {
+	p := &proto.Program{Tensors: []*proto.Tensor{{Dtype: 6, Contiguous: true}, {Dtype: 8, Contiguous: true}}}
+	number := &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: proto.NumberF64, Param: 0}}}
+	for _, c := range []struct {
+		tensor uint32
+		number float64
+		fits   bool
+	}{{0, 65504, true}, {0, -65505, false}, {0, math.Inf(-1), true}, {0, math.NaN(), true}, {1, 1e300, true}} {
+		op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Tensors: []uint32{c.tensor}, Numbers: []*proto.Arg{number}}}}
+		k := &kernel.Kernel{Frames: []int{0}, Operands: []kernel.Operand{{DType: uint8(p.Tensors[c.tensor].Dtype), Along: []int8{}}}, Numbers: 1,
+			Code: []kernel.Instr{{Op: kernel.Number, Class: kernel.F64, B: uint64(p.Tensors[c.tensor].Dtype)}}}
+		_, err := bind.Instances(k, p, op, []uint64{math.Float64bits(c.number)})
+		require.Equal(t, c.fits, err == nil, "%v: %v", c, err)
+	}
+}
+
 func TestFitsFolds(t *testing.T) {
 	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
 	p := &proto.Program{Tensors: []*proto.Tensor{{Dtype: 7, Sizes: []*proto.Dim{param(0), param(1)}, Contiguous: true}}}

@@ -57,6 +57,14 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 			return fmt.Errorf("operand %d with sizes %v and strides %v would be written an element twice", i, tensors[i], in.Operands[i].Strides)
 		}
 	}
+	for _, n := range k.Code {
+		if n.Op != kernel.Number || n.B == 0 {
+			continue
+		}
+		if v := in.Numbers[n.A]; !kernel.Holds(uint8(n.B), v.Integral, v.Real, v.Whole) {
+			return fmt.Errorf("number %d is %v, none of dtype %d", n.A, v, n.B)
+		}
+	}
 	if kept, _ := count(frames[0][:k.Frames[0]-k.Folded]); points == 0 && kept != 0 {
 		for _, n := range k.Code {
 			if n.Op == kernel.Max || n.Op == kernel.Min {

@@ -6,6 +6,8 @@
 // buffers or machines, and never runs anything. Grammar and meaning are those of csrc/abi/mycelya.h.
 package kernel
 
+import "math"
+
 // Kernel is a loop nest. Frame 0 is its index space, of which the last Folded dims are folded by reductions. Other frames have the
 // same points in the same order under other sizes; only a kernel that folds nothing has any.
 type Kernel struct {
@@ -182,6 +184,40 @@ func ClassOf(dtype uint8) Class {
 		return 0
 	}
 	return dtypes[dtype].class
+}
+
+// Holds says whether a dtype has a number: a float, or an integer (whole). Floats that are too large it hasn't; PyTorch refuses those.
+func Holds(dtype uint8, integral bool, real float64, whole int64) bool {
+	if integral {
+		real = float64(whole)
+	}
+	fits := func(most float64) bool { return !(math.Abs(real) > most) || math.IsInf(real, 0) }
+	among := func(least, most int64) bool { return integral && least <= whole && whole <= most }
+	switch dtypes[dtype].name {
+	case "f16":
+		return fits(65504)
+	case "bf16":
+		return fits(0x1.fep127)
+	case "f32":
+		return fits(math.MaxFloat32)
+	case "u8":
+		return among(0, math.MaxUint8)
+	case "i8":
+		return among(math.MinInt8, math.MaxInt8)
+	case "i16":
+		return among(math.MinInt16, math.MaxInt16)
+	case "i32":
+		return among(math.MinInt32, math.MaxInt32)
+	case "i64":
+		return integral
+	case "u16":
+		return among(0, math.MaxUint16)
+	case "u32":
+		return among(0, math.MaxUint32)
+	case "b8":
+		return among(0, 1)
+	}
+	return true
 }
 
 // dtypes by their number in csrc/abi/mycelya.h.

@@ -72,7 +72,9 @@ func (n *Instr) text(i int) string {
 	case Load:
 		words = []string{fmt.Sprintf("a%d", n.A)}
 	case Number:
-		words = []string{fmt.Sprintf("n%d", n.A)}
+		if words = []string{fmt.Sprintf("n%d", n.A)}; n.B != 0 {
+			words = append(words, dtypes[n.B].name)
+		}
 	case Index:
 		words = []string{fmt.Sprintf("i%d", n.A)}
 	case Const:

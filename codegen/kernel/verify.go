@@ -3,7 +3,10 @@
 
 package kernel
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Limits of a kernel.
 const (
@@ -133,9 +136,9 @@ func (v *verifier) instr(i int) error {
 	switch n.Op {
 	case Store: // its register is the second word
 		return v.store(i)
-	case Load, Number, Const, Index:
+	case Load, Const, Index:
 		used = 1
-	case Round:
+	case Round, Number:
 		used = 2
 	}
 	for j := used; j < 3; j++ {
@@ -179,6 +182,9 @@ func (v *verifier) classes(i int, n *Instr, r row) error {
 	case Number:
 		if n.A >= uint64(k.Numbers) {
 			return fmt.Errorf("number %d of %d", n.A, k.Numbers)
+		}
+		if n.B > math.MaxUint8 || n.B != 0 && ClassOf(uint8(n.B)) == 0 {
+			return fmt.Errorf("a number of dtype %d", n.B)
 		}
 		return nil
 	case Const:

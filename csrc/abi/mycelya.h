@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 9
+#define MYCELYA_ABI_VERSION 10
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -277,7 +277,8 @@ typedef struct myc_prog myc_prog;
 // that a ROUND has wrapped, and a byte that is loaded as B8 is 0 or 1.
 //   LOAD a:operand   STORE a:operand b:register     an operand that is written runs along all dims, but one that is given a
 //                                                             value for each point of the others runs along all of those, or all
-//   NUMBER a:index   CONST a:bits (double, int64, 0 or 1)   COUNT: the points that are folded together, as a float or I64
+//   NUMBER a:index b:dtype that must have it, 0 for any     an instance that has another number there doesn't fit
+//   CONST a:bits (double, int64, 0 or 1)                      COUNT: the points that are folded together, as a float or I64
 //   INDEX a:dim of frame 0                                    the point's index, I64
 //   CAST a           as static_cast; to B8: is not 0          ROUND a b:dtype
 //   SUM MAX MIN a    folds; a NaN stays one

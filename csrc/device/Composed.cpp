@@ -2,14 +2,19 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Operators that are another operator with other arguments: foreach forms whose numbers come in one CPU tensor, and
-// addbmm_, which resizes what it writes.
+// addbmm_, which resizes what it writes, and scalar_tensor, which takes more numbers than the fill that it is made of.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/native/ForeachUtils.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
 #include <ATen/ops/addbmm.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/TensorOptions.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <limits>
 
 namespace mycelya {
 namespace {
@@ -45,12 +50,27 @@ at::Tensor& addbmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b, 
   return self.copy_(result);
 }
 
+// A 16-bit float that is too large is an infinity, as on the CPU: torch.where(mask, x, -1e9) makes one.
+at::Tensor scalar_tensor(const at::Scalar& number, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pin) {
+  const auto options = at::TensorOptions().dtype(dtype).layout(layout).device(device).pinned_memory(pin);
+  const auto type = c10::typeMetaToScalarType(options.dtype());
+  at::Scalar held = number;
+  if (!number.isComplex() && c10::isReducedFloatingType(type)) {
+    constexpr double kMost = std::numeric_limits<float>::max();
+    const auto v = static_cast<float>(std::clamp(number.toDouble(), -kMost, kMost));
+    held = type == at::kHalf ? static_cast<double>(at::Half(v)) : static_cast<double>(at::BFloat16(v));
+  }
+  return at::empty({}, options).fill_(held);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("addbmm_", &addbmm_);
   m.impl("_foreach_addcdiv.Tensor", &addcdiv);
   m.impl("_foreach_addcdiv_.Tensor", &addcdiv_);
   m.impl("_foreach_addcmul.Tensor", &addcmul);
   m.impl("_foreach_addcmul_.Tensor", &addcmul_);
+  m.impl("scalar_tensor", &scalar_tensor);
 }
 
 }  // namespace

@@ -207,7 +207,12 @@ class Parser {
       case MYC_K_NUMBER:
         TORCH_CHECK_VALUE(words[0] < k_.numbers, "BUG: a kernel has no number ", words[0], ", only ", k_.numbers, ".");
         n.bits = words[0];
-        Rest(words, 1);
+        if (words[1] != 0) {
+          const c10::ScalarType dtype = ToScalarType(words[1]);
+          TORCH_CHECK_VALUE(kernel::ClassOfDtype(dtype) != 0, "BUG: a kernel's number is to be one of ", dtype, ".");
+          k_.held.emplace_back(static_cast<uint32_t>(words[0]), dtype);
+        }
+        Rest(words, 2);
         return Add(n);
       case MYC_K_CONST:
         TORCH_CHECK_VALUE(n.cls != MYC_K_B8 || words[0] <= 1, "BUG: ", words[0], " is not a bool.");
@@ -339,6 +344,41 @@ std::unique_ptr<const Kernel> ParseKernel(Reader& in) { return Parser(in)(); }
 
 namespace {
 
+// Whether PyTorch would make a number one of the dtype, where it refuses numbers that are too large.
+bool Holds(c10::ScalarType dtype, const KernelNumber& n) {
+  const double real = std::abs(n.integral ? static_cast<double>(n.whole) : n.real);
+  const auto whole = [&n](auto of) {
+    using Of = std::numeric_limits<decltype(of)>;
+    return n.integral && n.whole >= static_cast<int64_t>(Of::lowest()) && n.whole <= static_cast<int64_t>(Of::max());
+  };
+  switch (dtype) {
+    case c10::ScalarType::Half:
+      return !(real > 65504) || std::isinf(real);
+    case c10::ScalarType::BFloat16:
+      return !(real > 0x1.fep127) || std::isinf(real);
+    case c10::ScalarType::Float:
+      return !(real > std::numeric_limits<float>::max()) || std::isinf(real);
+    case c10::ScalarType::Byte:
+      return whole(uint8_t());
+    case c10::ScalarType::Char:
+      return whole(int8_t());
+    case c10::ScalarType::Short:
+      return whole(int16_t());
+    case c10::ScalarType::Int:
+      return whole(int32_t());
+    case c10::ScalarType::Long:
+      return n.integral;
+    case c10::ScalarType::UInt16:
+      return whole(uint16_t());
+    case c10::ScalarType::UInt32:
+      return whole(uint32_t());
+    case c10::ScalarType::Bool:
+      return whole(bool());
+    default:
+      return true;
+  }
+}
+
 // Whether two points of a tensor may be one element. Which of them is written last is then up to the order, and a
 // kernel has one of its own.
 bool MayOverlap(const KernelOperandAt& t, size_t rank) {
@@ -396,6 +436,9 @@ bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why) {
     if (!Multiply(reach, static_cast<int64_t>(c10::elementSize(o.dtype)), &reach)) return no("an operand is too large");
     if ((o.access & MYC_K_WRITE) != 0 && MayOverlap(at.operands[i], o.along.size()))
       return no("it writes an element twice");
+  }
+  for (const auto& [number, dtype] : kernel.held) {
+    if (!Holds(dtype, at.numbers[number])) return no("a number is none of its dtype");
   }
   if (points == 0) {
     int64_t kept = 1;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "Words.h"
@@ -28,6 +29,7 @@ struct Kernel {
   uint32_t folded = 0;           // of the last dims of frame 0
   std::vector<KernelOperand> operands;
   uint32_t numbers = 0;
+  std::vector<std::pair<uint32_t, c10::ScalarType>> held;  // numbers, and what has to have them
   struct Code;  // what is run at each point; only Kernel.cpp and the tiles know it
   std::shared_ptr<const Code> code;
 };
@@ -56,7 +58,8 @@ struct KernelInstance {
 std::unique_ptr<const Kernel> ParseKernel(Reader& in);
 
 // Whether the sizes fit: each operand's are those of the dims along which it runs (and 1 where it runs along none), the
-// frames have the same number of points, and nothing overflows. Else a kernel must not run there. `why` is set then.
+// frames have the same number of points, nothing overflows, and dtypes have the numbers that they must. Else a kernel
+// must not run there. `why` is set then.
 bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why);
 
 // Runs a kernel on instances that fit, on ATen's threads. Memory that an instance writes may be memory that it reads

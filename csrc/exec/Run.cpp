@@ -347,8 +347,10 @@ class Runner {
         operands[j] = {nullptr, geometries[j].sizes.data(), geometries[j].strides.data()};
       }
       SizesOf(kernel, at);
+      work_.numbers.clear();
+      NumbersOf(kernel, at);
       const char* why = nullptr;
-      if (!Fits(kernel, {work_.sizes.data(), operands.data(), nullptr}, &why)) return false;
+      if (!Fits(kernel, {work_.sizes.data(), operands.data(), work_.numbers.data()}, &why)) return false;
     }
     return true;
   }
@@ -379,7 +381,7 @@ class Runner {
         const at::Tensor& t = TensorOf(use.tensor);
         work_.operands.push_back({static_cast<char*>(t.mutable_data_ptr()), t.sizes().data(), t.strides().data()});
       }
-      for (uint32_t j = 0; j < kernel.numbers; ++j) work_.numbers.push_back(NumberOf(p_.kernel_values[at.numbers + j]));
+      NumbersOf(kernel, at);
     }
     // The vectors don't move any more.
     const int64_t* sizes = work_.sizes.data();
@@ -493,6 +495,10 @@ class Runner {
       TORCH_CHECK(false, "Kernel ", p_.steps[number].a, " of step ", number,
                   " could not be started: ", e.what_without_backtrace());
     }
+  }
+
+  void NumbersOf(const Kernel& kernel, const KernelAt& at) {
+    for (uint32_t i = 0; i < kernel.numbers; ++i) work_.numbers.push_back(NumberOf(p_.kernel_values[at.numbers + i]));
   }
 
   KernelNumber NumberOf(const KernelValue& v) const {

@@ -26,6 +26,16 @@ func (w *writer) bind(r *rule, args []ir.Arg) bool {
 			return false
 		}
 	}
+	for _, a := range args[:r.args] {
+		if r.exact && a.Kind == ir.ArgFloat && !w.result.Exactly(math.Float64frombits(uint64(a.V))) || r.exact && a.Kind == ir.ArgInt && !w.result.Exactly(float64(a.V)) {
+			return false
+		}
+	}
+	for _, a := range r.alike {
+		if x, y := args[a[0]], args[a[1]]; x.Kind != ir.ArgValue || y.Kind != ir.ArgValue || w.g.Types[x.V].DType != w.g.Types[y.V].DType {
+			return false
+		}
+	}
 	w.names = append(w.names[:0], make([]term, len(r.names))...)
 	for i := range r.args {
 		w.names[i].arg = args[i]
@@ -193,7 +203,7 @@ func (w *writer) named(name int) (term, string) {
 			t.v = cast.v
 		}
 	case ir.ArgInt, ir.ArgFloat, ir.ArgBool:
-		t.v, t.is = w.constant(t.arg), true
+		t.v, t.is = w.constant(w.whole(t.arg)), true
 	default:
 		return t, "an argument is neither a tensor nor a number"
 	}
@@ -204,15 +214,30 @@ func (w *writer) named(name int) (term, string) {
 	return t, ""
 }
 
-// holds says whether a number is surely one of the dtype of the result, as it has to be where that is no float: PyTorch makes it one
-// first, or refuses it. Of numbers that each call has anew only the dtype is known.
+// whole is a literal, as an integer if it is one and the result's dtype has no others.
+func (w *writer) whole(a ir.Arg) ir.Arg {
+	v := math.Float64frombits(uint64(a.V))
+	if a.Kind != ir.ArgFloat || !w.result.Is(ir.Ints|ir.Bools) || v != math.Trunc(v) || math.Abs(v) >= 1<<63 {
+		return a
+	}
+	return ir.Arg{Kind: ir.ArgInt, V: int64(v)}
+}
+
+// holds says whether the dtype of the result may have a number: PyTorch makes it one of that first, or refuses it. Of numbers that
+// each call has anew only the dtype is known; see Must for the rest.
 func (w *writer) holds(v ir.ValueID) bool {
-	of := w.out.Types[v].DType
-	if !w.result.Is(ir.Ints|ir.Bools) || of == ir.Bool || of == w.result {
+	of, n := w.out.Types[v].DType, &w.out.Nodes[w.out.Def[v]]
+	if w.result.Is(ir.Ints|ir.Bools) && of == ir.F64 {
+		return false
+	}
+	if n.Op != ir.OpConst {
 		return true
 	}
-	n := &w.out.Nodes[w.out.Def[v]]
-	return of == ir.I64 && n.Op == ir.OpConst && w.result.Holds(w.out.Args[n.ArgLo].V)
+	a := w.out.Args[n.ArgLo]
+	if a.Kind == ir.ArgFloat {
+		return w.result.Reaches(math.Float64frombits(uint64(a.V)))
+	}
+	return w.result.Is(ir.Ints|ir.Bools) && w.result.Holds(a.V) || w.result.Is(ir.Floats) && w.result.Reaches(float64(a.V))
 }
 
 func (w *writer) constant(a ir.Arg) ir.ValueID {

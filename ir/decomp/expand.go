@@ -17,6 +17,7 @@ import (
 type Expansion struct {
 	Graph *ir.Graph
 	Of    []ir.NodeID  // by node of Graph: which node of the given graph it is of
+	Must  []ir.DType   // by node of Graph: which dtype must have the numbers that it takes, Invalid for any
 	To    []ir.ValueID // by value of the given graph: the value of Graph, None for those nobody uses
 	Whole []string     // by node of the given graph: why a call is one still, "" for all other nodes
 	List  []bool       // by node of the given graph: it has been written out, one tensor of its lists after the other
@@ -31,7 +32,7 @@ func Expand(g *ir.Graph, keep map[ir.NodeID]string) *Expansion {
 	w.out = w.e.Graph
 	w.out.Strings = slices.Clone(g.Strings) // each has the index that it has in g
 	w.out.Grow(2*len(g.Nodes), 2*len(g.Types), 2*len(g.Args), 0)
-	w.e.Of = make([]ir.NodeID, 0, 2*len(g.Nodes))
+	w.e.Of, w.e.Must = make([]ir.NodeID, 0, 2*len(g.Nodes)), make([]ir.DType, 0, 2*len(g.Nodes))
 	for v := range w.e.To {
 		w.e.To[v] = None
 	}
@@ -58,7 +59,7 @@ type writer struct {
 	args []ir.Arg // see mapped
 	// Of the node that is being written:
 	id     ir.NodeID
-	result ir.DType // of the first result that there is
+	result ir.DType // of the first result that there is; Invalid: it is copied
 	names  []term   // by number, of the rule
 	meet   ir.DType // in which operands meet, Invalid: each is what it is
 }
@@ -82,7 +83,7 @@ func (w *writer) attempt(write func() string) (why string) {
 	if why = write(); why != "" {
 		before.Strings = w.out.Strings // the index of them knows those too
 		*w.out = before
-		w.e.Of = w.e.Of[:of]
+		w.e.Of, w.e.Must = w.e.Of[:of], w.e.Must[:of]
 	}
 	return why
 }
@@ -90,6 +91,7 @@ func (w *writer) attempt(write func() string) (why string) {
 func (w *writer) copy(id ir.NodeID) {
 	n := w.g.Nodes[id]
 	n.Group = 0
+	w.result = ir.Invalid
 	new := w.add(n, w.mapped(w.g.NodeArgs(id)), w.g.Types[n.First:n.First+ir.ValueID(n.N)])
 	for i := range ir.ValueID(n.N) {
 		w.e.To[n.First+i] = w.out.Nodes[new].First + i
@@ -123,7 +125,7 @@ func (w *writer) arg(a ir.Arg) ir.Arg {
 func (w *writer) add(n ir.Node, args []ir.Arg, results []ir.Type) ir.NodeID {
 	old := &w.g.Nodes[w.id]
 	n.Record, n.Origin = old.Record, old.Origin
-	w.e.Of = append(w.e.Of, w.id)
+	w.e.Of, w.e.Must = append(w.e.Of, w.id), append(w.e.Must, w.result)
 	return w.out.Add(n, args, results)
 }
 
@@ -147,6 +149,9 @@ func (w *writer) call(id ir.NodeID) string {
 		return "it may read memory after it has written it"
 	}
 	if items, ok := foreach(g, id); ok {
+		if entangled(g, items) {
+			return "a tensor of its lists reads what it writes to another"
+		}
 		return w.items(id, items)
 	}
 	if f, ok := ir.FunctionalName(name); ok {
@@ -175,6 +180,29 @@ func sharesMemory(g *ir.Graph, id ir.NodeID) bool {
 		}
 		for _, other := range writes[:i] {
 			if g.Root(other) == g.Root(w) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// entangled says whether an item has a storage that another one writes. In own ops all would read what was there before.
+func entangled(g *ir.Graph, items []item) bool {
+	writer := map[ir.ValueID]int{} // by root, which item writes it
+	for i, it := range items {
+		for _, a := range it.args {
+			if a.Write && a.Kind == ir.ArgValue {
+				writer[g.Root(ir.ValueID(a.V))] = i
+			}
+		}
+	}
+	for i, it := range items {
+		for _, a := range it.args {
+			if a.Kind != ir.ArgValue {
+				continue
+			}
+			if by, ok := writer[g.Root(ir.ValueID(a.V))]; ok && by != i {
 				return true
 			}
 		}

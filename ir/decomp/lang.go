@@ -80,8 +80,10 @@ type rule struct {
 	args    int // how many arguments
 	names   []string
 	promote bool
+	exact   bool
 	classes ir.Classes // of dtypes that it is for
 	when    []condition
+	alike   [][2]int // arguments that have the same dtype
 	body    []statement
 }
 
@@ -111,11 +113,18 @@ func read(row Row) *rule {
 		case "promote":
 			r.promote = true
 			continue
+		case "exact":
+			r.exact = true
+			continue
 		case "ints":
 			r.classes |= ir.Ints
 			continue
 		case "truth":
 			r.classes |= ir.Bools
+			continue
+		}
+		if a, b, ok := strings.Cut(w, "~"); ok {
+			r.alike = append(r.alike, [2]int{r.known(a), r.known(b)})
 			continue
 		}
 		name, value, _ := strings.Cut(w, "=")

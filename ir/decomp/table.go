@@ -6,7 +6,8 @@ package decomp
 // Row is one operator, or a case of one, in own ops.
 //
 // Args names the arguments of its schema in order. When says for which literals it is: "name=value" words, all of which must hold;
-// none is an absent argument. The word promote says that operands meet in one dtype first; ints and truth, that PyTorch computes it
+// none is an absent argument, and a~b that two tensors have the same dtype, and exact that a 16-bit
+// float has the numbers that it is for. The word promote says that operands meet in one dtype first; ints and truth, that PyTorch computes it
 // of integers, and of truth, too: without, it is for floats only, and elsewhere PyTorch says what is wrong. Body is statements "name = expr" with ; between and "-> expr, …" at the end, the results in the
 // schema's order, then the new contents of written operands. An expr is a name, a number, or an op with operands, in
 // parentheses within another:
@@ -42,7 +43,7 @@ var rows = []Row{
 	{"aten::sub.Scalar", "x y a", "a=1 ints", "-> sub x y"},
 	{"aten::pow.Tensor_Scalar", "x n", "n=2 ints truth", "-> mul x x"},
 	{"aten::pow.Tensor_Scalar", "x n", "n=3 ints truth", "-> mul (mul x x) x"},
-	{"aten::pow.Tensor_Scalar", "x n", "ints truth", "-> pow x n"},
+	{"aten::pow.Tensor_Scalar", "x n", "exact ints truth", "-> pow x n"},
 	{"aten::square", "x", "ints truth", "-> mul x x"},
 	// Of a zero and a bound that is one, ATen keeps the first, and maximum the second.
 	{"aten::clamp", "x lo hi", "ints", "-> minimum? hi (maximum? lo x)"},
@@ -51,7 +52,7 @@ var rows = []Row{
 	{"aten::clamp_max", "x hi", "ints", "-> minimum hi x"},
 	{"aten::hardtanh", "x lo hi", "ints", "-> minimum hi (maximum lo x)"},
 	{"aten::masked_fill.Scalar", "x m n", "ints truth", "-> where m n x"},
-	{"aten::masked_fill.Tensor", "x m n", "ints truth", "-> where m n x"},
+	{"aten::masked_fill.Tensor", "x m n", "n~x ints truth", "-> where m n x"},
 	{"aten::zero", "x", "ints truth", "-> fill x 0"},
 	{"aten::fill.Scalar", "x n", "ints truth", "-> fill x n"},
 	{"aten::full_like", "x n t l d p f", "ints truth", "-> fill x n"},
@@ -61,9 +62,9 @@ var rows = []Row{
 	{"aten::addcmul", "x a b n", "promote ints", "-> add x (mul (mul a n) b)"},
 	{"aten::addcdiv", "x a b n", "promote", "-> add x (mul (div a b) n)"},
 	{"aten::lerp.Scalar", "x y n", "promote", lerp},
-	{"aten::lerp.Tensor", "x y n", "promote", "d = sub y x; -> where (lt n 0.5) (add x (mul d n)) (sub y (mul d (sub 1 n)))"},
+	{"aten::lerp.Tensor", "x y n", "promote", "d = sub y x; -> where (lt (abs n) 0.5) (add x (mul d n)) (sub y (mul d (sub 1 n)))"},
 	{"aten::leaky_relu", "x n", "", "-> where (gt x 0) x (mul x n)"},
-	{"aten::elu", "x a s i", "", "-> where (gt x 0) (mul x s) (mul (mul (expm1 (mul x i)) a) s)"},
+	{"aten::elu", "x a s i", "", "-> where (lt x 0) (mul (mul (expm1 (mul x i)) a) s) (mul x s)"},
 	{"aten::softplus", "x b t", "", "y = mul x b; -> where (gt y t) x (div (log1p (exp y)) b)"},
 	{"aten::silu", "x", "", "-> div x (add (exp (neg x)) 1)"},
 	{"aten::gelu", "x approximate", "approximate=none", "-> mul (mul x 0.5) (add (erf (mul x 0.7071067811865476)) 1)"},
@@ -130,7 +131,7 @@ var rows = []Row{
 	{"aten::linalg_vector_norm", "x n dim keep dtype", "n=2 dim=none dtype=none", "-> sqrt (sum_ (mul x x) all)"},
 }
 
-const lerp = "d = sub y x; -> where (lt (fill d n) 0.5) (add x (mul d n)) (sub y (mul d (sub 1 (fill d n))))"
+const lerp = "d = sub y x; -> where (lt (abs (fill d n)) 0.5) (add x (mul d n)) (sub y (mul d (sub 1 (fill d n))))"
 
 const nll = "u = ne t ignore; i = where u t 0; l = where u (neg (flat (gather x 1 (unsq i)) t)) 0; "
 

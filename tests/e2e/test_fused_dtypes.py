@@ -3,7 +3,7 @@
 """Operators fused with one before them do with each dtype what they do on the CPU.
 
 They give the same values, or raise the same type of error: for dtypes that PyTorch has
-no kernel for, and for numbers that an integer dtype doesn't have.
+no kernel for, and for numbers that a dtype doesn't have.
 """
 
 import itertools
@@ -24,10 +24,10 @@ INTEGERS = [
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.bool, torch.uint16, torch.uint32),
 ]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 DTYPES = [
     *INTEGERS,
-    *(torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    torch.complex64,
+    *(torch.uint64, *FLOATS, torch.complex64),
 ]
 ONE = """
 -x; x.abs(); x.sign(); torch.relu(x); x.square(); x.sqrt(); x.rsqrt(); x.exp(); x.log()
@@ -52,23 +52,31 @@ torch.lerp(x, y, y); torch.addcmul(x, x, y); torch.addcdiv(x, x, y)
 torch.add(x, y, alpha=2); torch.sub(x, y, alpha=2); F.mse_loss(x, y)
 F.mse_loss(x, y, reduction="none"); torch.logical_and(x, y); torch.logical_xor(x, y)
 x.clamp(y, y); x.clamp(min=y); torch.clamp_max(x, y); aten.threshold_backward(x, y, 0)
-aten.sigmoid_backward(x, y); aten.tanh_backward(x, y); aten.silu_backward(x, y); x.copy_(y)
-x.add_(y); x.mul_(y); aten.leaky_relu_backward(x, y, 0.1, False); x.sub_(y)
-x.div_(y); x.lerp_(y, 0.3); x.masked_fill_(y > 0, 1); torch._foreach_add([x], [y], alpha=2)[0]; torch.isclose(x, y)
-torch._foreach_lerp([x], [y], 0.5)[0]; torch._foreach_addcmul([x], [x], [y])[0]
+aten.sigmoid_backward(x, y); aten.tanh_backward(x, y); aten.silu_backward(x, y)
+x.copy_(y); x.add_(y); x.mul_(y); aten.leaky_relu_backward(x, y, 0.1, False); x.sub_(y)
+x.div_(y); x.lerp_(y, 0.3); x.masked_fill_(y > 0, 1); torch.isclose(x, y)
+torch._foreach_add([x], [y], alpha=2)[0]; torch._foreach_lerp([x], [y], 0.5)[0]
+torch._foreach_addcmul([x], [x], [y])[0]
 """
 NUMBER = """
 x.clamp(s, 1); x.clamp(1, s); x.clamp(min=s); x.clamp(max=s); x + s; x - s; x * s; s - x
 x == s; x > s; x <= s; x != s; x.masked_fill(m, s); torch.where(m, x, s); x & 3 | s
-torch.add(x, x, alpha=s); torch.sub(x, x, alpha=s); torch.full_like(x, s)
+torch.add(x, x, alpha=s); torch.sub(x, x, alpha=abs(s)); torch.full_like(x, s)
 x.clone().fill_(s); F.threshold(x, s, 1); F.hardtanh(x, s, 1); x.clamp_min(s); x.pow(s)
 x.clamp_max(s); torch.addcmul(x, x, x, value=s); F.leaky_relu(x, s); torch.rsub(x, s)
+torch.where(m, s, x); x.masked_fill(m, torch.tensor(s, device=x.device)); x.clamp_(s)
+"""
+FLOAT = """
+torch.lerp(x, x.flip(0), s); F.elu(x, s); F.softplus(x, s); F.softplus(x, 1, s); x / s
+torch.addcdiv(x, x, x, value=s); torch._foreach_add([x], [x], alpha=s)[0]; x.fill_(s)
+torch._foreach_clamp_max([x], s)[0]; aten.threshold_backward(x, x, s)
 """
 NUMBERS = [
     *(-1, 0, 1, 3, 127, 128, 255, 256, -128, -129, 300, 65535, 65536, -40000, True),
     *(2**31 - 1, 2**31, -(2**31) - 1, 2**40, -(2**40), 2.5, -1.5, 1e10, -1e10),
     *(float("inf"), float("nan")),
 ]
+LARGE = [-1, 0.3, -1.0, 65504, 65505.0, -(10**6), 1e6, 1e39, -1e290, float("-inf")]
 
 
 def words(text: str) -> list[str]:
@@ -128,14 +136,15 @@ def of_dtypes() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
 
 
 def of_numbers() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
-    for expression, d, s in itertools.product(words(NUMBER), INTEGERS, NUMBERS):
-        least, most = (
-            (0, 1) if d == torch.bool else (torch.iinfo(d).min, torch.iinfo(d).max)
-        )
-        x = torch.tensor(
-            [0, 1, 5, 100, 127, 128, 200, 255, -1, -5, 32767, 2**31 - 1] * 3
-        )
-        x = x.clamp(max(least, -5), most).to(d)
+    some = [0, 1, 5, 100, 127, 128, 200, 255, -1, -5, 2**24 + 1, 2**31 - 1]
+    cases = [*itertools.product(words(NUMBER), INTEGERS, NUMBERS)]
+    cases += itertools.product(words(NUMBER) + words(FLOAT), FLOATS, LARGE)
+    for expression, d, s in cases:
+        if d in FLOATS:
+            x = torch.tensor([*some, float("inf"), float("nan")]).to(d)
+        else:
+            most = 1 if d == torch.bool else torch.iinfo(d).max
+            x = torch.tensor(some).clamp(-5 if d.is_signed else 0, most).to(d)
         m = torch.arange(len(x)) % 2 == 0
 
         def tensors(device: str, x=x, m=m, s=s) -> dict[str, Any]:

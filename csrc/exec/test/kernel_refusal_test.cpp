@@ -5,6 +5,9 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <map>
 #include <string>
 
 #include "KernelWords.h"
@@ -134,6 +137,48 @@ TEST(KernelRefusals, Instances) {
   EXPECT_EQ(fit({4, 5}, {4, 5}, {-5, 1}), "a stride is negative");
   EXPECT_EQ(fit({4, 0}, {4, 0}, {5, 1}), "a maximum or minimum of no elements has no value");
   EXPECT_EQ(fit({0, 0}, {0, 0}, {5, 1}), "fits");
+}
+
+TEST(KernelRefusals, Numbers) {
+  const auto fit = [](at::ScalarType dtype, KernelNumber number) {
+    const at::Tensor x = at::zeros({4}, dtype);
+    Code c({1});
+    c.Of(x, MYC_K_READ | MYC_K_WRITE, {4});
+    c.Op(MYC_K_NUMBER, ClassOf(dtype), c.Number(), ToCode(dtype));
+    c.Store(0, c.Load(0, ClassOf(dtype)));
+    const Instance i({4}, {x}, {number});
+    const char* why = nullptr;
+    return Fits(*c.Parse(), i.At(), &why) ? "fits" : std::string(why);
+  };
+  const std::string none = "a number is none of its dtype";
+  for (const auto& [dtype, most] : std::map<at::ScalarType, double>{
+           {at::kHalf, 65504}, {at::kBFloat16, 0x1.fep127}, {at::kFloat, std::numeric_limits<float>::max()}}) {
+    EXPECT_EQ(fit(dtype, {false, most, 0}), "fits") << dtype;
+    EXPECT_EQ(fit(dtype, {false, std::nextafter(-most, -HUGE_VAL), 0}), none) << dtype;
+    EXPECT_EQ(fit(dtype, {false, -HUGE_VAL, 0}), "fits") << dtype;
+    EXPECT_EQ(fit(dtype, {false, std::nan(""), 0}), "fits") << dtype;
+  }
+  EXPECT_EQ(fit(at::kHalf, {true, 0, -65505}), none);
+  EXPECT_EQ(fit(at::kDouble, {false, 1e300, 0}), "fits");
+  for (const auto& [dtype, ends] :
+       std::map<at::ScalarType, std::pair<int64_t, int64_t>>{{at::kByte, {0, 255}},
+                                                             {at::kChar, {-128, 127}},
+                                                             {at::kShort, {-32768, 32767}},
+                                                             {at::kInt, {INT32_MIN, INT32_MAX}},
+                                                             {at::kUInt16, {0, 65535}},
+                                                             {at::kUInt32, {0, UINT32_MAX}},
+                                                             {at::kBool, {0, 1}}}) {
+    EXPECT_EQ(fit(dtype, {true, 0, ends.first}), "fits") << dtype;
+    EXPECT_EQ(fit(dtype, {true, 0, ends.second}), "fits") << dtype;
+    EXPECT_EQ(fit(dtype, {true, 0, ends.first - 1}), none) << dtype;
+    EXPECT_EQ(fit(dtype, {true, 0, ends.second + 1}), none) << dtype;
+    EXPECT_EQ(fit(dtype, {false, 1, 0}), none) << dtype;
+  }
+  EXPECT_EQ(fit(at::kLong, {true, 0, INT64_MIN}), "fits");
+  EXPECT_EQ(fit(at::kLong, {false, 1, 0}), none);
+  Code c({1});
+  c.Op(MYC_K_NUMBER, MYC_K_F32, c.Number(), ToCode(at::kComplexFloat));
+  EXPECT_EQ(Refusal(c.Done()), "BUG: a kernel's number is to be one of ComplexFloat.");
 }
 
 }  // namespace
