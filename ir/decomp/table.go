@@ -5,12 +5,16 @@ package decomp
 
 // Row is one operator, or a case of one, in own ops.
 //
-// Args names the arguments of its schema in order. When says for which literals it is: "name=value" words, all of which must hold;
-// none is an absent argument, and a~b that two tensors have the same dtype, and exact that a 16-bit
-// float has the numbers that it is for. The word promote says that operands meet in one dtype first; ints and truth, that PyTorch computes it
-// of integers, and of truth, too: without, it is for floats only, and elsewhere PyTorch says what is wrong. Body is statements "name = expr" with ; between and "-> expr, …" at the end, the results in the
-// schema's order, then the new contents of written operands. An expr is a name, a number, or an op with operands, in
-// parentheses within another:
+// Args names the arguments of its schema in order. When says what it is for, in words that must all hold:
+//
+//	name=value, name!=value  literals; none is an absent argument
+//	ints, truth              integers, and truth, too; a row without is for floats only, and what PyTorch doesn't compute says so
+//	a~b                      two tensors of the same dtype
+//	exact                    literals that the dtype has, if it is a 16-bit float
+//	promote                  no condition: operands meet in one dtype first
+//
+// Body is statements "name = expr" with ; between and "-> expr, …" at the end, the results in the schema's order, then the new
+// contents of written operands. An expr is a name, a number, or an op with operands, in parentheses within another:
 //
 //	add x y …                own elementwise ops; with a ? after the name, the other operand where one is absent
 //	sum x dims …             own reductions, which keep the dims as 1; with a _ after the name they don't
