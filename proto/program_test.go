@@ -158,6 +158,8 @@ func TestValidateRefusesKernels(t *testing.T) {
 		{"word", "word 2 is 1, and means nothing", code(2, &Kernel_Instr{Op: 48, Class: 1, A: 0, B: 1, C: 1})},
 		{"classes", "of f32 and b8", func(p *Program) { p.Kernels[0].Code[1].Class = 4 }},
 		{"number", "number 1 of 1", code(1, &Kernel_Instr{Op: 3, Class: 1, A: 1})},
+		{"number's dtype", "a number of dtype 11", code(1, &Kernel_Instr{Op: 3, Class: 1, B: 11})},
+		{"number's dtype wraps", "a number of dtype 262", code(1, &Kernel_Instr{Op: 3, Class: 1, B: 256 + 6})},
 		{"fold of nothing", "nothing is folded here", func(p *Program) { p.Kernels[0].Folded = 0 }},
 		{"kernel index", "kernel 1 of 1", func(p *Program) { op(p).Kernel = 1 }},
 		{"sizes", "1 sizes, 2 tensors, 1 numbers, not 2, 2, 1", func(p *Program) { at(p).Sizes = at(p).Sizes[:1] }},
