@@ -213,6 +213,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
                                name.rfind("linspace.", 0) == 0 || name.rfind("logspace.", 0) == 0);
   shortcut = shortcut_of(name);
   fills_with_tensor = name == "fill_.Tensor";
+  adds_rows = name == "index_add_" || name == "index_reduce_";
   fills = name == "fill_.Scalar" || name.rfind("masked_fill", 0) == 0 || name.rfind("index_fill", 0) == 0;
   if (!functional.empty()) {
     const auto dot = functional.find('.');

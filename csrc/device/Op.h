@@ -75,6 +75,7 @@ struct Op {
   bool takes_codes = false;        // a generator or a dtype, which may be none of ours
   bool keeps_shape = false;        // its out= tensor keeps its shape if it has as many elements as the result
   bool fills_with_tensor = false;  // fill_.Tensor
+  bool adds_rows = false;          // index_add_ and index_reduce_
   bool fills = false;              // with a number that has to fit the dtype of argument 0
   Shortcut shortcut = Shortcut::kNone;
   bool dynamic = false;          // the shapes of its results depend on data: only the worker knows them

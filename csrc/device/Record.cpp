@@ -4,6 +4,7 @@
 #include <Python.h>
 //
 #include <ATen/MemoryOverlap.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
@@ -132,6 +133,36 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, Operand
                 op.full_name, "). Move it with .to(\"mycelya:", device, "\").");
   });
   return static_cast<c10::DeviceIndex>(device);
+}
+
+// Rows of self's own storage, added to others without the dims of size 1: the CPU's kernel tells a row that it adds to
+// itself from one that overlaps by strides, those of size 1 among them, which a contiguous tensor's row has not on a
+// worker. self dim index source …
+bool add_own_rows(const Op& op, at::ArrayRef<c10::IValue> args) {
+  const at::Tensor& self = args[0].toTensor();
+  const at::Tensor& source = args[3].toTensor();
+  if (!source.is_alias_of(self) || source.dim() != self.dim()) return false;
+  const int64_t dim = at::maybe_wrap_dim(args[1].toInt(), self.dim());
+  c10::SmallVector<int64_t, 8> sizes[2], strides[2];
+  int64_t at = 0;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (d != dim && self.size(d) != source.size(d)) return false;  // an error
+    if (d != dim && self.size(d) == 1) continue;
+    if (d == dim) at = static_cast<int64_t>(sizes[0].size());
+    for (const int i : {0, 1}) {
+      sizes[i].push_back(i == 0 ? self.size(d) : source.size(d));
+      strides[i].push_back(i == 0 ? self.stride(d) : source.stride(d));
+    }
+  }
+  if (static_cast<int64_t>(sizes[0].size()) == self.dim()) return false;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  const at::Tensor rows = self.as_strided(sizes[0], strides[0]), added = source.as_strided(sizes[1], strides[1]);
+  if (op.name == "index_add_") {
+    rows.index_add_(at, args[2].toTensor(), added, args[4].toScalar());
+  } else {
+    rows.index_reduce_(at, args[2].toTensor(), added, args[4].toStringView(), args[5].toBool());
+  }
+  return true;
 }
 
 // A number that the tensor's dtype cannot hold is an error at the call, as on every device.
@@ -397,6 +428,10 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(op.fills_with_tensor) && args[1].toTensor().is_cpu()) {
     args[0].toTensor().fill_(args[1].toTensor().item());  // a number
     torch::jit::drop(*stack, 1);
+    return;
+  }
+  if (C10_UNLIKELY(op.adds_rows) && add_own_rows(op, args)) {
+    torch::jit::drop(*stack, n - 1);
     return;
   }
   if (op.takes_cpu_indices) {

@@ -329,6 +329,29 @@ def test_empty_operands_do_not_overlap():
     compare(fn, torch.arange(3.0))
 
 
+@pytest.mark.parametrize("reduce", ["", "prod", "amax"])
+def test_rows_of_its_own(reduce):
+    """Added to themselves and to others: a kernel of PyTorch's looks at the strides of
+    a row, even at those of dims of size 1, for whether it overlaps with another."""
+
+    def run(device):
+        x = torch.empty_strided((3, 2), (4, 1), device=device)
+        x.copy_(torch.arange(1.0, 7, device=device).reshape(3, 2))
+        y = torch.ones(6, 2, device=device, requires_grad=True)
+        wide, version = x.unsqueeze(0).unsqueeze(-1), x._version
+        for z in (wide, (x.repeat(2, 1) * y)[::2].unsqueeze(0)):
+            for i, dim in (([0], 1), ([2, 0], 1), ([0], -2), ([0], 0)):
+                index = torch.tensor(i, device=device)
+                rows = z.narrow(dim, 0, len(i))
+                if reduce:
+                    z.index_reduce_(dim, index, rows, reduce)
+                else:
+                    z.index_add_(dim, index, rows, alpha=2)
+        return x, z, x._version - version, z.stride()
+
+    same(run(DEVICE), run("cpu"))
+
+
 OUTS = {
     "sum into bool": lambda d: torch.sum(line(d), 0, out=wide(d, torch.bool).clone()),
     "sum into ints": lambda d: torch.sum(line(d), 0, out=line(d, 1, torch.int64)[0]),
