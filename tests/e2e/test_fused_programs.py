@@ -46,7 +46,7 @@ STEPS = [
     "{a}.t().mul_({b} + 1).tanh_()",
     "{a}.sub_({a}.amax(1, keepdim=True))",
     "{a}.copy_({b}.tril() * 0.5)",
-    "torch._foreach_mul_([{a}, {b}], [{a}, {c}])",
+    "torch._foreach_sub_([{a}, {b}], [{a}, {c}], alpha=0.5)",
     "torch._foreach_add_([{a}, {b}], [{c}, {a}], alpha=0.5)",
 ]
 WINDOWS = ["[1:4]", "[:, 2:]", "[::2]", "[:, :1]"]

@@ -873,6 +873,8 @@ def set_item(s: Draft) -> Lines:
                     # A number on the CPU is not copied but filled in.
                     and (v.dim() > 0 or not (v.requires_grad or t.requires_grad))
                     and (v.dim() > 0 or not shared(v, t))
+                    # Bools have no negatives, but a number's truth is that of its.
+                    and (v.dim() > 0 or t.dtype != torch.bool or not v.is_neg())
                 )
             )
         except (IndexError, RuntimeError):  # the line itself will say so
