@@ -25,10 +25,7 @@ INTEGERS = [
     *(torch.bool, torch.uint16, torch.uint32),
 ]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-DTYPES = [
-    *INTEGERS,
-    *(torch.uint64, *FLOATS, torch.complex64),
-]
+DTYPES = [*INTEGERS, torch.uint64, *FLOATS, torch.complex64]
 ONE = """
 -x; x.abs(); x.sign(); torch.relu(x); x.square(); x.sqrt(); x.rsqrt(); x.exp(); x.log()
 x.sin(); x.cos(); x.tanh(); x.sigmoid(); x.reciprocal(); x.floor(); x.ceil(); x.erf()
