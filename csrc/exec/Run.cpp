@@ -348,7 +348,7 @@ class Runner {
       }
       SizesOf(kernel, at);
       work_.numbers.clear();
-      NumbersOf(kernel, at);
+      if (!kernel.held.empty()) NumbersOf(kernel, at);
       const char* why = nullptr;
       if (!Fits(kernel, {work_.sizes.data(), operands.data(), work_.numbers.data()}, &why)) return false;
     }
