@@ -345,21 +345,17 @@ func (c *coder) common(id ir.NodeID, operands []ir.Arg) ir.DType {
 	return d
 }
 
-// unaryOps are the ops of one operand that are one instruction.
-var unaryOps = map[ir.Op]kernel.Op{
+// instrOf has the ops that are one instruction.
+var instrOf = map[ir.Op]kernel.Op{
 	ir.OpNeg: kernel.Neg, ir.OpAbs: kernel.Abs, ir.OpSqrt: kernel.Sqrt, ir.OpRsqrt: kernel.Rsqrt, ir.OpExp: kernel.Exp, ir.OpLog: kernel.Log,
 	ir.OpSin: kernel.Sin, ir.OpCos: kernel.Cos, ir.OpTanh: kernel.Tanh, ir.OpSigmoid: kernel.Sigmoid, ir.OpRelu: kernel.Relu,
 	ir.OpReciprocal: kernel.Reciprocal, ir.OpFloor: kernel.Floor, ir.OpCeil: kernel.Ceil, ir.OpSign: kernel.Sign, ir.OpErf: kernel.Erf,
 	ir.OpExp2: kernel.Exp2, ir.OpLog2: kernel.Log2, ir.OpLog1p: kernel.Log1p, ir.OpExpm1: kernel.Expm1, ir.OpTrunc: kernel.Trunc,
 	ir.OpRound: kernel.Nearest, ir.OpIsNaN: kernel.IsNaN, ir.OpBitNot: kernel.Not,
-}
-
-// binaryOps are those of two.
-var binaryOps = map[ir.Op]kernel.Op{
 	ir.OpAdd: kernel.Add, ir.OpSub: kernel.Sub, ir.OpMul: kernel.Mul, ir.OpDiv: kernel.Div, ir.OpPow: kernel.Pow, ir.OpMaximum: kernel.Maximum,
 	ir.OpMinimum: kernel.Minimum, ir.OpEq: kernel.Eq, ir.OpNe: kernel.Ne, ir.OpLt: kernel.Lt, ir.OpLe: kernel.Le, ir.OpGt: kernel.Gt, ir.OpGe: kernel.Ge,
 	ir.OpLogicalAnd: kernel.And, ir.OpLogicalOr: kernel.Or, ir.OpLogicalXor: kernel.Xor, ir.OpBitAnd: kernel.And, ir.OpBitOr: kernel.Or,
-	ir.OpBitXor: kernel.Xor, ir.OpAtan2: kernel.Atan2, ir.OpFmod: kernel.Fmod, ir.OpRemainder: kernel.Remainder,
+	ir.OpBitXor: kernel.Xor, ir.OpAtan2: kernel.Atan2, ir.OpFmod: kernel.Fmod, ir.OpRemainder: kernel.Remainder, ir.OpFma: kernel.Fma,
 }
 
 // node writes the code of a primitive.
@@ -399,7 +395,7 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 		return c.emit(kernel.Instr{Op: kernel.Not, Class: kernel.B8, A: c.operand(id, 0, ir.Bool)})
 	case ir.OpLogicalAnd, ir.OpLogicalOr, ir.OpLogicalXor: // of what they are in the dtype in which they meet
 		x, y := c.convert(c.operand(id, 0, d), d, ir.Bool), c.convert(c.operand(id, 1, d), d, ir.Bool)
-		return c.emit(kernel.Instr{Op: binaryOps[op], Class: kernel.B8, A: x, B: y})
+		return c.emit(kernel.Instr{Op: instrOf[op], Class: kernel.B8, A: x, B: y})
 	case ir.OpIsNaN:
 		if !d.Is(ir.Floats) {
 			return c.constant(ir.Arg{Kind: ir.ArgBool}, ir.Bool)
@@ -417,10 +413,7 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 			return c.convert(c.operand(id, 0, d), d, result)
 		}
 	}
-	k, two := binaryOps[op]
-	if !two {
-		k = unaryOps[op]
-	}
+	k := instrOf[op]
 	if d == ir.Bool { // or and and, in PyTorch's arithmetic of truth
 		switch k {
 		case kernel.Add:
@@ -437,9 +430,8 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 	if ir.Info(op).DType == ir.DTypeBool {
 		in.Class, made = kernel.B8, ir.Bool
 	}
-	in.A = c.factor(id, op, 0, args, d)
-	if two {
-		in.B = c.factor(id, op, 1, args, d)
+	for i, word := range []*uint64{&in.A, &in.B, &in.C}[:len(args)] {
+		*word = c.factor(id, op, i, args, d)
 	}
 	return c.convert(c.round(c.emit(in), made), made, result)
 }

@@ -68,6 +68,9 @@ func TestFromATen(t *testing.T) {
 		"aten.eq.Scalar %3 %6":                                       "eq %3 %6",
 		"aten.eq.Tensor %3 none":                                     "",
 		"aten.bitwise_and.Scalar_Tensor %6 %3":                       "bit_and %6 %3",
+		"aten.addcmul %0 %1 %2 1":                                    "fma %1 %2 %0",
+		"aten.addcmul %0 %1 %2 2":                                    "",
+		"aten.addcmul %3 %3 %3 1":                                    "", // of floats only
 		"aten.where.self %4 %3 %6":                                   "where %4 %3 %6",
 		"aten.where.self %3 %3 %6":                                   "",
 		"aten.sum %0 none":                                           "sum %0 ints[] false",
@@ -125,6 +128,7 @@ func TestToATen(t *testing.T) {
 		"b8[n,m] = eq %0 %2":           "aten.eq.Scalar %0 %2",
 		"b8[n,m] = lt %2 %0":           "aten.lt.Tensor %2 %0",
 		"i64[n] = bit_or %6 %3":        "aten.bitwise_or.Scalar_Tensor %6 %3",
+		"f32[n,m] = fma %0 %1 %2":      "aten.addcmul %2 %0 %1 1",
 		"i64[n] = where %4 %3 %6":      "aten.where.self %4 %3 %6",
 		"f32[n,m] = relu %0":           "aten.relu %0",
 		"f16[n,m] = cast %0":           "aten._to_copy %0 f16 none none none false none",
@@ -157,6 +161,8 @@ func TestATenBack(t *testing.T) {
 			info := ir.Info(op)
 			g, _ := parseNode(t, "%7: f32[] = my.op")
 			switch {
+			case op == ir.OpFma:
+				args = append(args, args[0], ir.Value(ir.ValueID(number)))
 			case op == ir.OpWhere:
 				args = []ir.Arg{ir.Value(4), ir.Value(3), ir.Value(6)}
 			case info.Kind == ir.KindFill:

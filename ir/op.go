@@ -82,6 +82,7 @@ const (
 	OpRemainder
 
 	// Elementwise, three operands.
+	OpFma   // fma %a %b %c: a b + c, rounded once
 	OpWhere // where %cond %a %b
 
 	// Fill: the result type's sizes with one number.

@@ -176,6 +176,7 @@ var opRows = [...]OpInfo{
 	{OpFmod, "fmod", KindElementwise, "x y", Reals, DTypePromoted, ShapeBroadcast, Pure, overloads("aten::fmod")},
 	{OpRemainder, "remainder", KindElementwise, "x y", Reals, DTypePromoted, ShapeBroadcast, Pure, withNumbers("aten::remainder")},
 
+	{OpFma, "fma", KindElementwise, "x y z", Floats, DTypePromoted, ShapeBroadcast, Pure, one("aten::addcmul", "2 0 1 one")},
 	{OpWhere, "where", KindElementwise, "c x y", Numbers, DTypePromoted, ShapeBroadcast, Pure, one("aten::where.self", "0 1 2")},
 
 	{OpFill, "fill", KindFill, "x number", Numbers, DTypeFirst, ShapeFirst, Pure,

@@ -162,14 +162,18 @@ func ToATenOver(g *Graph, id NodeID, i int) (name string, args []Arg) {
 	}
 	to.Write = true
 	var form string
+	self := 0 // which argument is the operator's first one
 	if g.Nodes[id].Op == OpCall {
 		form, args = g.CallName(id), append([]Arg(nil), g.NodeArgs(id)...)
 	} else {
 		form, args = ToATen(g, id)
+		if f, ok := ops.byATen[form]; ok {
+			self = int(f.words[0][0] - '0')
+		}
 	}
 	o := overs[form]
 	switch {
-	case i == 0 && o.self != "":
+	case i == self && o.self != "":
 		if Info(g.Nodes[id].Op).Kind == KindFill {
 			args = args[:2]
 		}

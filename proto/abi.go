@@ -6,7 +6,7 @@ package proto
 // Numbers of csrc/abi/mycelya.h that messages carry. worker's tests hold them against the header.
 const (
 	// ABIVersion is MYCELYA_ABI_VERSION.
-	ABIVersion = 10
+	ABIVersion = 11
 
 	// Kinds of numbers, MYC_N_*.
 	NumberF64  = 1

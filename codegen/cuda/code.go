@@ -35,7 +35,7 @@ func registers(n *kernel.Instr) []uint64 {
 		return []uint64{n.B}
 	case n.Op <= kernel.Index:
 		return nil
-	case n.Op == kernel.Where:
+	case n.Op >= kernel.Fma:
 		return []uint64{n.A, n.B, n.C}
 	case n.Op >= kernel.Add:
 		return []uint64{n.A, n.B}

@@ -28,6 +28,7 @@ var functions = map[kernel.Op]string{
 	kernel.Abs: "fabs", kernel.Sqrt: "sqrt", kernel.Rsqrt: "rsqrt", kernel.Exp: "exp", kernel.Log: "log", kernel.Sin: "sin", kernel.Cos: "cos",
 	kernel.Tanh: "tanh", kernel.Floor: "floor", kernel.Ceil: "ceil", kernel.Erf: "erf", kernel.Exp2: "exp2", kernel.Log2: "log2",
 	kernel.Log1p: "log1p", kernel.Expm1: "expm1", kernel.Trunc: "trunc", kernel.Nearest: "rint", kernel.Pow: "pow", kernel.Atan2: "atan2", kernel.Fmod: "fmod",
+	kernel.Fma: "fma",
 }
 
 // operators are those of C++. Integers wrap, so sums and products of them are unsigned.

@@ -120,6 +120,7 @@ const (
 	Atan2
 	Fmod
 	Remainder
+	Fma
 	Where
 
 	numOps
@@ -165,6 +166,7 @@ var rows = [numOps]row{
 	Eq: {"eq", 2, any, true}, Ne: {"ne", 2, any, true}, Lt: {"lt", 2, any, true}, Le: {"le", 2, any, true}, Gt: {"gt", 2, any, true},
 	Ge: {"ge", 2, any, true}, And: {"and", 2, i64 | b8, false}, Or: {"or", 2, i64 | b8, false}, Xor: {"xor", 2, i64 | b8, false},
 	Atan2: {"atan2", 2, float, false}, Fmod: {"fmod", 2, float, false}, Remainder: {"remainder", 2, float, false},
+	Fma:   {"fma", 3, float, false},
 	Where: {"where", 3, any, false},
 }
 

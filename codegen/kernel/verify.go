@@ -228,8 +228,10 @@ func (v *verifier) classes(i int, n *Instr, r row) error {
 		if of(n.C) != of(n.B) {
 			return fmt.Errorf("it chooses between %s and %s", of(n.B), of(n.C))
 		}
-	} else if r.arity == 2 && of(n.A) != of(n.B) {
+	} else if r.arity >= 2 && of(n.A) != of(n.B) {
 		return fmt.Errorf("of %s and %s", of(n.A), of(n.B))
+	} else if r.arity == 3 && of(n.A) != of(n.C) {
+		return fmt.Errorf("of %s and %s", of(n.A), of(n.C))
 	}
 	want := of(from)
 	if !r.takes.has(want) {

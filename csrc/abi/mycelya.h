@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 10
+#define MYCELYA_ABI_VERSION 11
 
 // ---------------------------------------------------------------------------------------------------------------
 // 1. Dtypes and the trace
@@ -298,7 +298,8 @@ enum {
   MYC_K_TRUNC = 36, MYC_K_NEAREST = 37, MYC_K_ISNAN = 38, MYC_K_NOT = 39,
   MYC_K_ADD = 48, MYC_K_SUB = 49, MYC_K_MUL = 50, MYC_K_DIV = 51, MYC_K_POW = 52, MYC_K_MAXIMUM = 53, MYC_K_MINIMUM = 54,
   MYC_K_EQ = 55, MYC_K_NE = 56, MYC_K_LT = 57, MYC_K_LE = 58, MYC_K_GT = 59, MYC_K_GE = 60, MYC_K_AND = 61, MYC_K_OR = 62,
-  MYC_K_XOR = 63, MYC_K_ATAN2 = 64, MYC_K_FMOD = 65, MYC_K_REMAINDER = 66, MYC_K_WHERE = 67
+  MYC_K_XOR = 63, MYC_K_ATAN2 = 64, MYC_K_FMOD = 65, MYC_K_REMAINDER = 66,
+  MYC_K_FMA = 67, MYC_K_WHERE = 68
 };
 
 // One failed step of a run.

@@ -53,7 +53,7 @@ constexpr uint32_t kMaxStages = 32;
 constexpr const char* kClassNames[] = {"nothing", "F32", "F64", "I64", "B8"};
 
 uint32_t Operands(uint64_t op) {
-  if (op == MYC_K_WHERE) return 3;
+  if (op >= MYC_K_FMA) return 3;
   return op >= MYC_K_ADD ? 2 : 1;
 }
 

@@ -37,12 +37,15 @@ type Row struct {
 	Name, Args, When, Body string
 }
 
-// rows are tried in order; the first whose arguments fit is it. The formulas are those of ATen's own kernels; where ATen has
-// two that differ in the last place (lerp, by the weight), so has the row.
+// rows are tried in order; the first whose arguments fit is it. The formulas are those of ATen's own kernels, of those for CPUs where
+// CUDA's are others (addcdiv); where ATen has two that differ in the last place (lerp, by the weight), so has the row. A product and a
+// sum that compilers have made one instruction there are one op here, fma.
 var rows = []Row{
 	// Elementwise.
+	{"aten::add.Tensor", "x y a", "promote", "-> fma y a x"},
 	{"aten::add.Tensor", "x y a", "promote ints truth", "-> add x (mul y a)"},
 	{"aten::add.Scalar", "x y a", "a=1 ints truth", "-> add x y"},
+	{"aten::sub.Tensor", "x y a", "promote", "-> fma y (neg (fill x a)) x"},
 	{"aten::sub.Tensor", "x y a", "promote ints", "-> sub x (mul y a)"},
 	{"aten::sub.Scalar", "x y a", "a=1 ints", "-> sub x y"},
 	{"aten::pow.Tensor_Scalar", "x n", "n=2 ints truth", "-> mul x x"},
@@ -63,10 +66,11 @@ var rows = []Row{
 	{"aten::zeros_like", "x t l d p f", "ints truth", "-> fill x 0"},
 	{"aten::ones_like", "x t l d p f", "ints truth", "-> fill x 1"},
 	{"aten::copy", "x y b", "ints truth", "-> as y x"},
+	{"aten::addcmul", "x a b n", "promote", "-> fma (mul a n) b x"},
 	{"aten::addcmul", "x a b n", "promote ints", "-> add x (mul (mul a n) b)"},
-	{"aten::addcdiv", "x a b n", "promote", "-> add x (mul (div a b) n)"},
+	{"aten::addcdiv", "x a b n", "promote", "-> add x (div (mul a n) b)"},
 	{"aten::lerp.Scalar", "x y n", "promote", lerp},
-	{"aten::lerp.Tensor", "x y n", "promote", "d = sub y x; -> where (lt (abs n) 0.5) (add x (mul d n)) (sub y (mul d (sub 1 n)))"},
+	{"aten::lerp.Tensor", "x y n", "promote", "d = sub y x; -> where (lt (abs n) 0.5) (fma d n x) (fma d (sub n 1) y)"},
 	{"aten::leaky_relu", "x n", "", "-> where (gt x 0) x (mul x n)"},
 	{"aten::elu", "x a s i", "", "-> where (lt x 0) (mul (mul (expm1 (mul x i)) a) s) (mul x s)"},
 	{"aten::softplus", "x b t", "", "y = mul x b; -> where (gt y t) x (div (log1p (exp y)) b)"},
@@ -77,10 +81,10 @@ var rows = []Row{
 
 	// Their gradients.
 	{"aten::threshold_backward", "g x t", "promote ints", "-> where (le x t) 0 g"},
-	{"aten::sigmoid_backward", "g y", "promote", "-> mul g (mul (sub 1 y) y)"},
-	{"aten::tanh_backward", "g y", "promote", "-> mul g (sub 1 (mul y y))"},
+	{"aten::sigmoid_backward", "g y", "promote", "-> mul (mul g (sub 1 y)) y"},
+	{"aten::tanh_backward", "g y", "promote", "-> mul g (fma (neg y) y 1)"},
 	{"aten::leaky_relu_backward", "g x n self_is_result", "promote", "-> where (gt x 0) g (mul g n)"},
-	{"aten::silu_backward", "g x", "promote", "s = sigmoid x; -> mul (mul g s) (add (mul x (sub 1 s)) 1)"},
+	{"aten::silu_backward", "g x", "promote", "s = sigmoid x; -> mul (mul g s) (fma x (sub 1 s) 1)"},
 	{"aten::gelu_backward", "g x approximate", "approximate=none promote",
 		"c = mul (add (erf (mul x 0.7071067811865476)) 1) 0.5; p = mul (exp (mul (mul x x) -0.5)) 0.3989422804014327; -> mul g (add c (mul x p))"},
 	{"aten::gelu_backward", "g x approximate", "approximate=tanh promote",
@@ -124,7 +128,7 @@ var rows = []Row{
 	{"aten::mse_loss", "x y reduction", "reduction=1 promote", "d = sub x y; -> mean_ (mul d d) all"},
 	{"aten::mse_loss", "x y reduction", "reduction=2 promote", "d = sub x y; -> sum_ (mul d d) all"},
 	{"aten::mse_loss_backward", "g x y reduction", "reduction=1 promote",
-		"d = sub x y; -> mul (mul d 2) (div g (f32 (sum_ (fill (f64 d) 1) all)))"},
+		"d = sub x y; -> mul (mul d (cast (div 2 (sum_ (fill (f64 d) 1) all)) d)) g"},
 	{"aten::mse_loss_backward", "g x y reduction", "promote", "-> mul (mul (sub x y) 2) g"},
 	{"aten::nll_loss_forward", "x t w reduction ignore", "w=none reduction=1",
 		nll + "n = sum_ (cast u x) all; -> div (sum_ l all) n, n"},
@@ -135,7 +139,7 @@ var rows = []Row{
 	{"aten::linalg_vector_norm", "x n dim keep dtype", "n=2 dim=none dtype=none", "-> sqrt (sum_ (mul x x) all)"},
 }
 
-const lerp = "d = sub y x; -> where (lt (abs (fill d n)) 0.5) (add x (mul d n)) (sub y (mul d (sub 1 (fill d n))))"
+const lerp = "d = sub y x; w = fill d n; -> where (lt (abs w) 0.5) (fma d w x) (fma d (sub w 1) y)"
 
 const nll = "u = ne t ignore; i = where u t 0; l = where u (neg (flat (gather x 1 (unsq i)) t)) 0; "
 

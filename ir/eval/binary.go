@@ -16,6 +16,22 @@ var (
 	errNegativePower = errors.New("integers to negative integer powers are not allowed")
 )
 
+// fused is a b + c, rounded once to d. Beside f64, products are exact in f64, and a sum that is rounded there to the odd one of its
+// neighbours is rounded to d as if it had not been rounded before.
+func fused(a, b, c float64, d ir.DType) float64 {
+	if d == ir.F64 {
+		return math.FMA(a, b, c)
+	}
+	product := a * b
+	sum := product + c
+	rest := sum - product
+	rest = (product - (sum - rest)) + (c - rest) // what the rounding has left
+	if rest != 0 && math.Abs(rest) <= math.MaxFloat64 && math.Float64bits(sum)&1 == 0 {
+		return math.Nextafter(sum, math.Inf(int(math.Copysign(1, rest))))
+	}
+	return sum
+}
+
 // binaryFunc is the meaning of an op with two operands for elements of dtype d; nil if it has none. The result still
 // has to be rounded.
 func binaryFunc(op ir.Op, d ir.DType) func(a, b elem) (elem, error) {

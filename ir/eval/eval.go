@@ -172,6 +172,11 @@ func element(op ir.Op, args []Arg, common ir.DType, operand func(k, i int) elem)
 			return func(i int) (elem, error) { return f(operand(0, i), operand(1, i)) }, result, nil
 		}
 	case 3:
+		if op == ir.OpFma {
+			return func(i int) (elem, error) {
+				return elem{f: fused(operand(0, i).f, operand(1, i).f, operand(2, i).f, common)}, nil
+			}, result, nil
+		}
 		return func(i int) (elem, error) {
 			if operand(0, i).i != 0 {
 				return operand(1, i), nil

@@ -74,7 +74,7 @@ func exact(op ir.Op, d ir.DType) bool {
 	}
 	switch op {
 	case ir.OpNeg, ir.OpAbs, ir.OpSqrt, ir.OpRelu, ir.OpReciprocal, ir.OpFloor, ir.OpCeil, ir.OpSign, ir.OpTrunc, ir.OpRound,
-		ir.OpCast, ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpDiv, ir.OpFmod, ir.OpRemainder, ir.OpWhere, ir.OpFill, ir.OpCopy:
+		ir.OpCast, ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpDiv, ir.OpFmod, ir.OpRemainder, ir.OpFma, ir.OpWhere, ir.OpFill, ir.OpCopy:
 		return d.Is(ir.Floats)
 	}
 	return false

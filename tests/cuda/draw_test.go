@@ -160,7 +160,7 @@ func taint(k *kernel.Kernel) (inexact []bool, steady bool) {
 			if n.Op >= kernel.Add {
 				use(i, n.B)
 			}
-			if n.Op == kernel.Where {
+			if n.Op >= kernel.Fma {
 				use(i, n.C)
 			}
 		}
@@ -235,7 +235,15 @@ func (d *drawer) compute(c kernel.Class) {
 		n.B = b
 		inexact = inexact || d.inexact[b]
 	}
-	if op == kernel.Where {
+	switch op {
+	case kernel.Fma:
+		addend, ok := d.register(c, false)
+		if !ok {
+			return
+		}
+		n.C = addend
+		inexact = inexact || d.inexact[addend]
+	case kernel.Where:
 		condition, ok := d.register(kernel.B8, true)
 		if !ok {
 			return
@@ -300,7 +308,7 @@ func levels(k *kernel.Kernel) []bool {
 			if n.Op >= kernel.Add {
 				out[i] = out[i] || out[n.B]
 			}
-			if n.Op == kernel.Where {
+			if n.Op >= kernel.Fma {
 				out[i] = out[i] || out[n.C]
 			}
 		}

@@ -50,7 +50,7 @@ func draw(t *rapid.T, calls bool) *Program {
 		b.input()
 	}
 	b.number()
-	steps := []func(){b.unary, b.binary, b.binary, b.where, b.fill, b.cast, b.copy, b.reduce, b.transpose, b.row, b.updateRow, b.number, b.input, b.again, b.follow, b.follow, b.reload}
+	steps := []func(){b.unary, b.binary, b.binary, b.fma, b.where, b.fill, b.cast, b.copy, b.reduce, b.transpose, b.row, b.updateRow, b.number, b.input, b.again, b.follow, b.follow, b.reload}
 	if calls {
 		steps = append(steps, b.call, b.call, b.write)
 	}
@@ -177,6 +177,10 @@ func (b *builder) binary() {
 	b.own(b.op(ir.OpAdd, ir.OpRemainder), ir.Invalid, ir.Value(b.value()), ir.Value(b.value()))
 }
 
+func (b *builder) fma() {
+	b.own(ir.OpFma, ir.Invalid, ir.Value(b.value()), ir.Value(b.value()), ir.Value(b.value()))
+}
+
 func (b *builder) where() {
 	b.own(ir.OpWhere, ir.Invalid, ir.Value(b.value()), ir.Value(b.value()), ir.Value(b.value()))
 }
@@ -290,6 +294,8 @@ func (b *builder) follow() {
 		}
 	case op == ir.OpWhere:
 		b.own(op, ir.Invalid, ir.Value(b.value()), x, x)
+	case op == ir.OpFma:
+		b.own(op, ir.Invalid, x, ir.Value(b.value()), x)
 	case ir.Info(op).Arity() == 2:
 		args := [][]ir.Arg{{x, x}, {x, ir.Value(b.value())}, {ir.Value(b.value()), x}}
 		b.own(op, ir.Invalid, rapid.SampledFrom(args).Draw(b.T, "operands")...)

@@ -27,7 +27,7 @@ var meaning = map[kernel.Op]ir.Op{
 	kernel.Add: ir.OpAdd, kernel.Sub: ir.OpSub, kernel.Mul: ir.OpMul, kernel.Div: ir.OpDiv, kernel.Pow: ir.OpPow, kernel.Maximum: ir.OpMaximum,
 	kernel.Minimum: ir.OpMinimum, kernel.Eq: ir.OpEq, kernel.Ne: ir.OpNe, kernel.Lt: ir.OpLt, kernel.Le: ir.OpLe, kernel.Gt: ir.OpGt,
 	kernel.Ge: ir.OpGe, kernel.And: ir.OpBitAnd, kernel.Or: ir.OpBitOr, kernel.Xor: ir.OpBitXor, kernel.Atan2: ir.OpAtan2,
-	kernel.Fmod: ir.OpFmod, kernel.Remainder: ir.OpRemainder, kernel.Where: ir.OpWhere,
+	kernel.Fmod: ir.OpFmod, kernel.Remainder: ir.OpRemainder, kernel.Fma: ir.OpFma, kernel.Where: ir.OpWhere,
 	kernel.Sum: ir.OpSum, kernel.Max: ir.OpAmax, kernel.Min: ir.OpAmin, kernel.Cast: ir.OpCast,
 }
 

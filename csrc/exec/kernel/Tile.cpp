@@ -182,6 +182,28 @@ void Vec(void* d, const void* a, const void* b, const void*, int64_t n) {
       .store(out + i, static_cast<int>(rest));
 }
 
+// a b + c, rounded once where the capability has such an instruction, as in ATen's kernels.
+template <class T, uint32_t shape>
+void Fma(void* d, const void* a, const void* b, const void* c, int64_t n) {
+  using V = Vectorized<T>;
+  constexpr int64_t kN = V::size();
+  auto* out = static_cast<T*>(d);
+  const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b), *z = static_cast<const T*>(c);
+  if (n <= 0) return;
+  const V x0(*x), y0(*y), z0(*z);
+  int64_t i = 0;
+  for (; i + kN <= n; i += kN) {
+    at::vec::fmadd(shape & kOneA ? x0 : V::loadu(x + i), shape & kOneB ? y0 : V::loadu(y + i),
+                   shape & kOneC ? z0 : V::loadu(z + i))
+        .store(out + i);
+  }
+  if (i == n) return;
+  const int64_t rest = n - i;
+  at::vec::fmadd(shape & kOneA ? x0 : V::loadu(x + i, rest), shape & kOneB ? y0 : V::loadu(y + i, rest),
+                 shape & kOneC ? z0 : V::loadu(z + i, rest))
+      .store(out + i, static_cast<int>(rest));
+}
+
 // f on f32, the last values of n in a vector of their own.
 template <math::F32s (*f)(math::F32s)>
 void Real(void* d, const void* a, const void*, const void*, int64_t n) {
@@ -274,6 +296,27 @@ Fn WhereOf(uint32_t shape) {
       return Where<T, kOneC>;
     case kOneB | kOneC:
       return Where<T, kOneB | kOneC>;
+  }
+  return nullptr;
+}
+
+template <class T>
+Fn FmaOf(uint32_t shape) {
+  switch (shape) {
+    case 0:
+      return Fma<T, 0>;
+    case kOneA:
+      return Fma<T, kOneA>;
+    case kOneB:
+      return Fma<T, kOneB>;
+    case kOneC:
+      return Fma<T, kOneC>;
+    case kOneA | kOneB:
+      return Fma<T, kOneA | kOneB>;
+    case kOneA | kOneC:
+      return Fma<T, kOneA | kOneC>;
+    case kOneB | kOneC:
+      return Fma<T, kOneB | kOneC>;
   }
   return nullptr;
 }
@@ -393,6 +436,8 @@ Fn Floating(uint32_t op, uint32_t shape) {
       return Shaped<T, VFmod, true>(shape);
     case MYC_K_REMAINDER:
       return Shaped<T, VRemainder, true>(shape);
+    case MYC_K_FMA:
+      return FmaOf<T>(shape);
   }
   return Arithmetic<T>(op, shape);
 }

@@ -89,6 +89,8 @@ Value Compute(uint64_t op, uint64_t cls, Value a, Value b, Value c) {
       return real ? Value{std::min(a.real, b.real)} : w(static_cast<uint64_t>(std::min(a.whole, b.whole)));
     case MYC_K_LT:
       return {0, real ? a.real < b.real : a.whole < b.whole};
+    case MYC_K_FMA:
+      return {std::fma(a.real, b.real, c.real)};
     case MYC_K_WHERE:
       return a.whole != 0 ? b : c;
   }
@@ -209,6 +211,10 @@ class Case {
       if (what == 0) {
         const uint64_t c = Pick(MYC_K_B8);
         Add({MYC_K_WHERE, cls, c, a, b, RowOf(a) && RowOf(b) && RowOf(c)});
+      } else if (what == 9 && cls == MYC_K_F64) {  // a product with a sign: what is exact stays so
+        const uint64_t c = Pick(cls);
+        Add({MYC_K_SIGN, cls, a, 0, 0, RowOf(a)});
+        Add({MYC_K_FMA, cls, instrs_.size() - 1, b, c, RowOf(a) && RowOf(b) && RowOf(c)});
       } else if (what == 1) {
         Add({MYC_K_LT, MYC_K_B8, a, b, 0, RowOf(a) && RowOf(b)});
       } else if (what == 2 && cls != MYC_K_F64) {  // reals may be too large for integers, not the other way

@@ -266,6 +266,32 @@ TEST(Kernel, DivisionByOne) {
   }
 }
 
+TEST(Kernel, ProductAndSumRoundedOnce) {
+  const int64_t n = 5003;
+  for (const T dtype : {T::Float, T::Double}) {
+    const at::Tensor x = Specials(dtype, 0), y = Specials(dtype, 1);
+    const auto some = [&](const at::Tensor& t) {  // numbers whose products and sums round, between special ones
+      at::Tensor out = at::randn({n}).to(dtype);
+      for (int64_t i = 0; i < n; i += 3) out[i].copy_(t[i * 7 % t.numel()]);
+      return out;
+    };
+    const at::Tensor factors[] = {some(x), some(y)}, addends = some(x).roll(1);
+    for (int one = 0; one < 7; ++one) {
+      const at::Tensor a = one & 1 ? factors[0].slice(0, 1, 2) : factors[0],
+                       b = one & 2 ? factors[1].slice(0, 5, 6) : factors[1],
+                       c = one & 4 ? addends.slice(0, 7, 8) : addends, out = at::empty_like(addends);
+      Code code({1});
+      const uint64_t i = code.Of(a, MYC_K_READ, {n}), j = code.Of(b, MYC_K_READ, {n}), k = code.Of(c, MYC_K_READ, {n});
+      const uint64_t to = code.Of(out, MYC_K_WRITE, {n}), r = code.Load(i, ClassOf(dtype)),
+                     s = code.Load(j, ClassOf(dtype));
+      code.Store(to, code.Op(MYC_K_FMA, ClassOf(dtype), r, s, code.Load(k, ClassOf(dtype))));
+      RunOn(code, Instance({n}, {a, b, c, out}));
+      const auto whole = [](const at::Tensor& t) { return t.expand({n}).contiguous(); };
+      ExpectSame(out, Call("aten::addcmul", "", {whole(c), whole(a), whole(b), 1}), 0, "fma " + std::to_string(one));
+    }
+  }
+}
+
 TEST(Kernel, Where) {
   for (const T dtype : {T::Float, T::Double, T::Long, T::Bool}) {
     const at::Tensor x = Specials(dtype, 0), y = Specials(dtype, 1), w = Specials(T::Bool, 1).slice(0, 0, x.numel());

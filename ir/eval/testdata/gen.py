@@ -204,6 +204,11 @@ def moves() -> None:
              lambda x=x, y=y: torch.where(c, x, y))  # fmt: skip
         case("where", ["cond", a + ":3", number(2.5)],
              lambda x=x: torch.where(c, x, 2.5))  # fmt: skip
+    for a, b in [("f32", "f32"), ("f64", "f64"), ("bf16", "bf16"), ("f16", "f16"),
+                 ("f32", "f64"), ("i64", "f32")]:  # fmt: skip
+        x, y = specials(DTYPES[a]), specials(DTYPES[b])
+        case("fma", [a + ":col", b + ":row", b],
+             lambda x=x, y=y: torch.addcmul(y, x[:, None], y))  # fmt: skip
     base = torch.arange(24, dtype=torch.float32)
     views = {
         "transposed": base.view(4, 6).t(), "every second": base[1::2],
