@@ -129,9 +129,32 @@ bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& 
   // Below autograd: what a shape function does to its operands' views is nobody's history.
   at::AutoDispatchBelowADInplaceOrView guard;
   torch::jit::Stack stack(args.begin(), args.end());
-  row->fn.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-  out.clear();
-  rules::add_values(out, stack);
+  const auto run = [&] {
+    row->fn.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    out.clear();
+    rules::add_values(out, stack);
+  };
+  run();
+  const auto loose = [](const c10::IValue& arg) { return arg.isTensor() && rules::loose(arg.toTensor()); };
+  if (rules::on_cuda() || std::none_of(args.begin(), args.end(), loose)) return true;
+  // Known only now: the dtype in which the operands have met, the result's or, of comparisons, their common one.
+  at::ScalarType dtype = out[0].dtype;
+  if (dtype == at::kBool) {
+    std::vector<at::Tensor> operands;
+    for (const c10::IValue& arg : args) {
+      if (arg.isTensor() && arg.toTensor().defined()) operands.push_back(arg.toTensor());
+    }
+    dtype = rules::common_type(operands);
+  }
+  const bool meet =
+      op.hasTag(at::Tag::pointwise) || functional_name == "mse_loss" || functional_name == "smooth_l1_loss";
+  const auto copied = [&](const c10::IValue& arg) { return loose(arg) && arg.toTensor().scalar_type() != dtype; };
+  if (!meet || std::none_of(args.begin(), args.end(), copied)) return true;
+  stack.assign(args.begin(), args.end());
+  for (c10::IValue& arg : stack) {
+    if (arg.isTensor() && arg.toTensor().defined()) arg = rules::copied(arg.toTensor(), dtype);
+  }
+  run();
   return true;
 }
 

@@ -7,6 +7,10 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/TypeProperties.h>
+#include <c10/core/DefaultDtype.h>
+
+#include <algorithm>
 
 namespace mycelya::rules {
 
@@ -132,8 +136,31 @@ using ShapeIterator = ShapeIteratorOf<decltype(&at::TensorIteratorBase::set_outp
 
 }  // namespace
 
+ScalarType common_type(at::ArrayRef<Tensor> operands) {
+  at::native::ResultTypeState state = {};
+  for (const Tensor& t : operands) state = at::native::update_result_type_state(t, state);
+  return at::native::result_type(state);
+}
+
+bool loose(const Tensor& t) { return t.defined() && !t.is_non_overlapping_and_dense(); }
+
+Tensor copied(const Tensor& t, ScalarType dtype) {
+  if (t.is_cpu()) return t;
+  if (t.scalar_type() == dtype || !loose(t)) return meta_like(t);
+  const auto strides = at::infer_dense_strides(t.sizes(), t.strides());
+  return Tensor(at::detail::empty_strided_meta(t.sizes(), strides, t.scalar_type()));
+}
+
 void elementwise(OutMetas& out, std::initializer_list<Tensor> operands, Promote promote,
                  std::optional<ScalarType> dtype, int n) {
+  std::optional<ScalarType> meet;  // if operands may be copied into it
+  if ((promote == Promote::kTypes || promote == Promote::kFloat) && !on_cuda() &&
+      std::any_of(operands.begin(), operands.end(), loose)) {
+    meet = common_type(operands);
+    if (promote == Promote::kFloat && c10::isIntegralType(*meet, /*includeBool=*/true)) {
+      meet = c10::get_default_dtype_as_scalartype();
+    }
+  }
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(false).allow_cpu_scalars(true);
   switch (promote) {
@@ -150,7 +177,7 @@ void elementwise(OutMetas& out, std::initializer_list<Tensor> operands, Promote 
       break;
   }
   for (int i = 0; i < n; ++i) config.add_owned_output(at::TensorBase());
-  for (const Tensor& t : operands) config.add_owned_const_input(t);
+  for (const Tensor& t : operands) config.add_owned_const_input(meet ? copied(t, *meet) : t);
   ShapeIterator iterator(n);
   iterator.build(config);
   for (int i = 0; i < n; ++i) {

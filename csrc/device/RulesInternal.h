@@ -91,6 +91,13 @@ enum class Promote {
   kTypes,  // type promotion
   kFloat,  // type promotion, integers to the default float
 };
+// The dtype in which operands meet. On the CPU TensorIterator computes of copies where operands aren't of it; copies
+// are dense, which shows in the results' strides.
+ScalarType common_type(at::ArrayRef<Tensor> operands);
+// Whether a copy of it has other strides.
+bool loose(const Tensor& t);
+// A stand-in for an operand of what computes in a dtype: for a copy of it, if it isn't of that dtype.
+Tensor copied(const Tensor& t, ScalarType dtype);
 // n results of the broadcast shape. dtype: given for kAny, else nullopt.
 void elementwise(OutMetas& out, std::initializer_list<Tensor> operands, Promote promote,
                  std::optional<ScalarType> dtype = std::nullopt, int n = 1);

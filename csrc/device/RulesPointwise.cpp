@@ -4,7 +4,6 @@
 // Elementwise ops that PyTorch has no structured form of.
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/native/TypeProperties.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "RulesInternal.h"
@@ -98,9 +97,8 @@ void where(Args args, OutMetas& out) {
   const Tensor condition = tensor(args, 0), a = tensor(args, 1), b = tensor(args, 2);
   TORCH_CHECK(condition.scalar_type() == kBool || condition.scalar_type() == ScalarType::Byte,
               "where expected condition to be a boolean tensor, but got a tensor with dtype ", condition.scalar_type());
-  auto state = at::native::update_result_type_state(a, {});
-  state = at::native::update_result_type_state(b, state);
-  elementwise(out, {condition, a, b}, Promote::kAny, at::native::result_type(state));
+  const ScalarType type = common_type({a, b});
+  elementwise(out, {meta_like(condition), copied(a, type), copied(b, type)}, Promote::kAny, type);
 }
 
 void complex(Args args, OutMetas& out) {

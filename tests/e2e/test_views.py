@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Views are windows on a storage: reads through them, writes through them, cuts."""
 
+import itertools
+
 import pytest
 import torch
 from helpers import DEVICE, compare, same, to_device
@@ -421,3 +423,55 @@ def test_abs_of_complex_numbers_into_some():
         return torch.abs(x.mT, out=out)
 
     compare(fn, torch.randn(2, 2, dtype=torch.complex64))
+
+
+LAYOUTS = {
+    "rows": ([2, 2, 2], [4, 2, 1]),
+    "columns": ([2, 2, 2], [1, 4, 2]),
+    "expanded": ([2, 2, 2], [0, 2, 1]),
+    "expanded last": ([2, 2, 2], [2, 1, 0]),
+    "overlapping": ([2, 2, 2], [1, 2, 1]),
+    "with gaps": ([2, 2, 2], [20, 3, 9]),
+    "broadcast": ([2, 1, 2], [2, 7, 1]),
+    "a column": ([2], [3]),
+}
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        torch.add,
+        torch.div,
+        torch.eq,
+        torch.logical_and,
+        torch.maximum,
+        torch.atan2,
+        torch.floor_divide,
+        lambda x, y: torch.addcmul(x, y, y),
+        lambda x, y: torch.where(x == x, x, y),
+        lambda x, y: torch.where(x == x, y, 0.5),
+        lambda x, y: torch.nn.functional.mse_loss(x, y, reduction="none"),
+        lambda x, y: torch.sin(x) * y,
+        lambda x, y: x.clamp(y, y + y),
+        lambda x, y: x * 0.5 - y,
+    ],
+)
+def test_strides_where_dtypes_meet(operator):
+    """PyTorch on the CPU computes of copies there, whose strides show in the result."""
+
+    def of(device, dtype, layout):
+        elements = torch.arange(64).remainder(3).to(device, dtype)
+        return elements.as_strided(*LAYOUTS[layout])
+
+    dtypes = torch.float32, torch.int64, torch.bool, torch.float64
+    compared = 0
+    for x, y, a, b in itertools.product(LAYOUTS, LAYOUTS, dtypes, dtypes):
+        try:
+            want = operator(of("cpu", a, x), of("cpu", b, y))
+        except (RuntimeError, TypeError):  # bools have no such operator
+            continue
+        got = operator(of(DEVICE, a, x), of(DEVICE, b, y))
+        assert got.dtype == want.dtype
+        assert got.stride() == want.stride(), f"{a} {x}, {b} {y}"
+        compared += 1
+    assert compared > 500

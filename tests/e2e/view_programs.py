@@ -7,9 +7,10 @@ step does, to which tensors, and how. They are read against the tensors that the
 before have made on the CPU, so most lines are legal; those that are not must raise on
 both devices. Any tape is a program, so whatever a shrinker leaves of one runs too.
 
-Two rules keep programs comparable. Bytes that no line has written are never read: each
-storage that is made or grows is filled by the line after. And nothing reaches past the
-end of its storage: storages shrink only where nobody needs the end.
+Three rules keep programs comparable. Bytes that no line has written are never read:
+each storage that is made or grows is filled by the line after. Nothing reaches past the
+end of its storage: storages shrink only where nobody needs the end. And what is summed
+has sums that float32 holds, so that their order doesn't matter.
 
 One file, because most of it is one function per kind of step, on the state of the tape.
 """
@@ -558,6 +559,16 @@ def deleted(s: Draft) -> Lines:
 # Views
 
 
+def sums(t: torch.Tensor, power: int = 1) -> bool:
+    """Whether the sum of its elements, or of their squares, is exact in any order."""
+    if not (t.is_floating_point() or t.is_complex()):
+        return True
+    t = t.detach().resolve_conj().resolve_neg()
+    eighths = (torch.view_as_real(t) if t.is_complex() else t).double().abs() * 8
+    whole = (eighths == eighths.floor()) & (eighths**power * t.numel() < 2**24)
+    return bool((whole | ~eighths.isfinite()).all())
+
+
 def small(t: torch.Tensor) -> bool:
     return t.numel() <= MAX_NUMEL and t.dim() < MAX_DIMS
 
@@ -955,7 +966,9 @@ def given_out(s: Draft) -> Lines:
         f"torch.abs({a}, out={where})",
         *(
             [
-                f"torch.sum({a}, 0, out={where})",
+                f"torch.sum({a}, 0, out={where})"
+                if sums(s[a])
+                else f"torch.neg({a}, out={where})",
                 f"torch.cat([{a}, {a}], out={where})",
                 f"torch.stack([{a}], out={where})",
                 f"torch.arange(3, dtype={dtype}, out={where})"
@@ -1161,9 +1174,9 @@ def computed(s: Draft) -> Lines:
         "{x} + {y}",
         "{x} * 2",
         "{x} * {y}",
-        "{x}.sum()",
+        "{x}.sum()" if sums(s[x]) else "{x}.neg()",
         "{x}.relu()",
-        "{x}.sum(0)",
+        "{x}.sum(0)" if sums(s[x]) else "{x}.abs()",
         "{x} == {y}",
         "{x}.float()",
         "torch.cat([{x}, {x}])",
@@ -1191,7 +1204,7 @@ def differentiable(t: torch.Tensor) -> bool:
 
 @step(14)
 def gradients(s: Draft) -> Lines:
-    x = s.tensor(differentiable)
+    x = s.tensor(lambda t: differentiable(t) and sums(t, 2))
     if not x:
         return None
     total = f"{x}.sum()"
@@ -1244,7 +1257,7 @@ def read(s: Draft) -> Lines:
     x = s.tensor()
     how = s.one(
         "{x}.detach().tolist()",
-        "{x}.detach().sum().item()",
+        "{x}.detach().sum().item()" if sums(s[x]) else "{x}.dim()",
         "torch.equal({x}, {x}.clone())",
         "bool(({x} == {x}).all())",
         "{x}.to('cpu', copy=True).stride()",
