@@ -1234,12 +1234,16 @@ def gradients(s: Draft) -> Lines:
 @step(10)
 def saved(s: Draft) -> Lines:
     """A result that saves its operands or itself, a write, and the backward pass."""
-    x = s.tensor(lambda t: t.requires_grad and not t.is_complex() and small(t))
+    x = s.tensor(
+        lambda t: t.requires_grad and not t.is_complex() and small(t) and sums(t, 2)
+    )
     if not x:
         return None
     shape = s[x].shape
     y, z = s.tensor(lambda t: broadcasts(t.shape, shape)), s.new()
-    made = s.one("{x} * {x}", "{x} * {y}", "{x}.relu()", "{x}.square()", "{x} / {y}")
+    # A quotient is seldom exact, and the gradient of what broadcasts is a sum.
+    either = "{x} / {y}" if s[y].shape == shape else "{x} - {y}"
+    made = s.one("{x} * {x}", "{x} * {y}", "{x}.relu()", "{x}.square()", either)
     target = s.one(x, z, y, f"{x}[...]", f"{z}.view(-1)[:1]", s.tensor())
     target = s.one("{t}", "{t}", "{t}", "{t}.detach()", "{t}.data").format(t=target)
     write = s.one("{t}.add_(1)", "{t}.zero_()", "{t}.mul_(2)", "{t}.copy_({x})")
