@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/decomp"
-	"github.com/mycelya/mycelya/ir/nest"
+	"github.com/mycelya/mycelya/kernel"
 	pb "github.com/mycelya/mycelya/proto"
 )
 
@@ -26,7 +26,7 @@ type group struct {
 	sub    *ir.Graph               // its nodes, with what they read as inputs
 	to     []ir.ValueID            // by value of the graph: that of sub, decomp.None for those that it doesn't have
 	e      *decomp.Expansion
-	loops  *nest.Loops
+	loops  *fusion.Loops
 	reads  map[ir.ValueID]place        // of the graph, as its operators find them
 	from   map[ir.ValueID]ir.ValueID   // by input of the expansion: the value of the graph
 	stored map[ir.ValueID][]ir.ValueID // by value of the expansion: the values of the graph that it leaves
@@ -86,7 +86,7 @@ func (f *group) split() refused {
 	}
 	f.e = decomp.Expand(f.sub, nil)
 	g.Syms = append(g.Syms, f.e.Graph.Syms[len(g.Syms):]...) // each has one number in all graphs
-	f.loops = nest.Split(f.e, f.sub)
+	f.loops = fusion.Split(f.e, f.sub)
 	if !f.loops.Stated(g) {
 		return "its loops take sizes to be equal that the program doesn't require"
 	}

@@ -9,10 +9,10 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/decomp"
-	"github.com/mycelya/mycelya/ir/nest"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // lowered is the kernel of one loop, and what it is bound to, in values of the expansion.
@@ -27,7 +27,7 @@ type lowered struct {
 type coder struct {
 	g     *ir.Graph  // the expansion
 	must  []ir.DType // by node: see decomp.Expansion
-	loops *nest.Loops
+	loops *fusion.Loops
 	loop  int
 	order [][]int8 // by frame of the loop and its dim: the dim in the kernel
 	out   lowered
@@ -39,7 +39,7 @@ type coder struct {
 type refused string
 
 // lower makes the kernel of a loop; stored are the values that somebody outside of it needs.
-func lower(e *decomp.Expansion, loops *nest.Loops, loop int, stored []ir.ValueID) (out *lowered, why refused) {
+func lower(e *decomp.Expansion, loops *fusion.Loops, loop int, stored []ir.ValueID) (out *lowered, why refused) {
 	defer func() {
 		if r := recover(); r != nil {
 			text, ok := r.(refused)
@@ -69,7 +69,7 @@ func refuse(format string, args ...any) { panic(refused(fmt.Sprintf(format, args
 
 // frames sets the index space: of a loop that folds, dims that are kept first. Frames have their dims in the order in which they have
 // the same points one after the other: that in which a value lies in memory that is read in another shape.
-func (c *coder) frames(l *nest.Loop) {
+func (c *coder) frames(l *fusion.Loop) {
 	k := c.out.kernel
 	c.order = make([][]int8, len(l.Frames))
 	if len(l.Frames) > 1 {
@@ -109,7 +109,7 @@ func (c *coder) frames(l *nest.Loop) {
 }
 
 // alike finds the order of dims in each frame, by the values that one frame has and another reads in its shape.
-func (c *coder) alike(l *nest.Loop) {
+func (c *coder) alike(l *fusion.Loop) {
 	g := c.g
 	set := func(frame int, t ir.Type, along []int8) {
 		order := make([]int8, len(l.Frames[frame]))

@@ -8,8 +8,8 @@ import (
 	"math/bits"
 	"strings"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/kernel"
 	pb "github.com/mycelya/mycelya/proto"
 )
 

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/kernel"
 	pb "github.com/mycelya/mycelya/proto"
 )
 

@@ -6,12 +6,12 @@ package passes
 import (
 	"fmt"
 
+	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/ir/nest"
 )
 
 // fuse puts the nodes that kernels had better compute together in a row, as groups. The nodes stay what they are: a group means the
-// same as its nodes, one by one. Which they are, ir/nest says.
+// same as its nodes, one by one. Which they are, fusion says.
 //
 // Wrong, and not done: loops of other sizes, a fold of what a fold has made, a value that two users need in two orders, anything with
 // another node that has to run in between, across an effect.
@@ -19,7 +19,7 @@ func fuse(g *ir.Graph, r *rules) *ir.Graph {
 	if len(g.Groups) > 0 { // those of another run
 		g = Ungrouped(g)
 	}
-	found := nest.Find(g)
+	found := fusion.Find(g)
 	if r.explain {
 		explain(g, r, found)
 	}
@@ -55,7 +55,7 @@ func (r Refusal) String() string {
 }
 
 // explain notes why what is not in one group isn't.
-func explain(g *ir.Graph, r *rules, found *nest.Groups) {
+func explain(g *ir.Graph, r *rules, found *fusion.Groups) {
 	group := found.Of
 	text := g.NodeStrings()
 	for id, why := range found.Whole {

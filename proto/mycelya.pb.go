@@ -810,7 +810,7 @@ func (x *Resize) GetBytes() *Dim {
 	return nil
 }
 
-// A loop nest (codegen/kernel). Its sizes and strides come with each instance.
+// A loop nest (kernel). Its sizes and strides come with each instance.
 type Kernel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Frames        []uint32               `protobuf:"varint,1,rep,packed,name=frames,proto3" json:"frames,omitempty"` // ranks

@@ -11,7 +11,7 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // Limits of a program. They stand between a hostile or broken peer and memory: each is far above what a trace can need.

@@ -6,7 +6,7 @@ package proto
 import (
 	"bytes"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 func con(v uint64) *Dim { return &Dim{Kind: &Dim_Const{Const: v}} }

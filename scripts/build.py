@@ -125,7 +125,7 @@ def build_go() -> None:
     env = {**os.environ, "CGO_ENABLED": "1"}
     common = ["-trimpath", "-ldflags=-s -w"]
     shared = [*common, "-buildmode=c-shared", "-o", str(library)]
-    run(go, "build", *shared, "./capture/lib", env=env)
+    run(go, "build", *shared, "./client", env=env)
     library.with_suffix(".h").unlink(missing_ok=True)
     run(go, "build", *common, "-o", worker, "./worker/cmd/mycelya-worker", env=env)
 

@@ -32,7 +32,7 @@ headers() { # files without the two header lines
   done
 }
 fresh_optable() {
-  $py csrc/device/gen_optable.py | cmp - csrc/device/optable.inc
+  $py csrc/device/record/gen_optable.py | cmp - csrc/device/record/optable.inc
 }
 fresh_proto() {
   if ! command -v protoc >/dev/null || ! command -v protoc-gen-go >/dev/null; then

@@ -5,8 +5,8 @@
 # Writes the committed generated files again: the device's op table, the protobuf code.
 set -eu
 cd "$(dirname "$0")/.."
-.venv/bin/python csrc/device/gen_optable.py >build/optable.inc
-mv build/optable.inc csrc/device/optable.inc
+.venv/bin/python csrc/device/record/gen_optable.py >build/optable.inc
+mv build/optable.inc csrc/device/record/optable.inc
 if command -v protoc >/dev/null && command -v protoc-gen-go >/dev/null; then
   protoc --go_out=. --go_opt=paths=source_relative proto/mycelya.proto
 else

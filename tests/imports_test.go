@@ -30,30 +30,31 @@ var matrix = map[string][]string{
 	"ir":                            {"ir/..."},
 	"capture":                       {"ir"},
 	"capture/asm":                   {"ir", "capture"}, // traces as text, for tests
-	"capture/lib":                   {"..."},           // a main: it wires, and holds no logic
-	"passes":                        {"ir", "ir/decomp", "ir/nest"},
+	"client":                        {"..."},           // a main: it wires, and holds no logic
+	"passes":                        {"ir", "ir/decomp", "fusion"},
 	"passes/cmd":                    {"ir", "passes/..."},
 	"passes/repro":                  {"ir", "passes"},
-	"codegen":                       {"ir", "ir/decomp", "ir/nest", "codegen/kernel", "proto"},
-	"codegen/kernel":                {},
-	"codegen/cuda":                  {"codegen/kernel"},
-	"codegen/cpu":                   {"codegen/kernel"},
-	"codegen/bind":                  {"codegen/cuda", "codegen/kernel", "proto"},
-	"proto":                         {"proto/...", "codegen/kernel"},
-	"runtime":                       {"ir", "passes", "codegen/...", "proto/...", "runtime/..."},
-	"runtime/dump":                  {"ir", "passes/...", "codegen/...", "proto/..."},
+	"codegen":                       {"ir", "ir/decomp", "fusion", "kernel", "proto"},
+	"kernel":                        {},
+	"fusion":                        {"ir", "ir/decomp"},
+	"codegen/cuda":                  {"kernel"},
+	"codegen/cpu":                   {"kernel"},
+	"codegen/bind":                  {"codegen/cuda", "kernel", "proto"},
+	"proto":                         {"proto/...", "kernel"},
+	"runtime":                       {"ir", "passes", "codegen/...", "kernel", "proto/...", "runtime/..."},
+	"runtime/dump":                  {"ir", "passes/...", "codegen/...", "kernel", "proto/..."},
 	"runtime/provider":              {"proto/transport", "runtime/provider/..."},
 	"runtime/provider/providertest": {"proto/...", "runtime/provider/..."}, // the suite that each provider must pass
-	"worker":                        {"worker/...", "proto/...", "codegen/..."},
+	"worker":                        {"worker/...", "proto/...", "codegen/...", "kernel"},
 	"worker/cmd":                    {"..."},
-	"worker/ref":                    {"worker", "proto/...", "codegen/...", "ir", "ir/eval"},
-	"worker/conformance":            {"worker/...", "proto/...", "codegen/...", "ir", "ir/eval"},
+	"worker/ref":                    {"worker", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
+	"worker/conformance":            {"worker/...", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
 	"bench":                         {"proto/..."},
 	"tests":                         {"..."},
 }
 
 // standardOnly lists the folders that import nothing but the standard library and what the matrix says.
-var standardOnly = []string{"ir", "capture", "passes", "codegen/kernel", "codegen/cuda", "codegen/cpu"}
+var standardOnly = []string{"ir", "capture", "passes", "kernel", "codegen/cuda", "codegen/cpu"}
 
 type goPackage struct {
 	ImportPath, Name                   string
@@ -152,7 +153,7 @@ func TestMatrix(t *testing.T) {
 		{"capture", module + "ir", false, true},
 		{"capture", module + "ir/eval", false, false},
 		{"capture", module + "runtime", false, false},
-		{"capture/lib", module + "runtime", false, true},
+		{"client", module + "runtime", false, true},
 		{"passes", module + "passes/repro", false, false},
 		{"passes/repro", module + "passes", false, true},
 		{"passes", module + "tests/golden", false, false},

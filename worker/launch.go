@@ -16,7 +16,7 @@ import (
 
 	"github.com/mycelya/mycelya/codegen/bind"
 	"github.com/mycelya/mycelya/codegen/cuda"
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker/kernels"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker/kernels"
 )

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/mycelya/mycelya/codegen/cuda"
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/proto"
 )
 

@@ -4,7 +4,7 @@
 package cuda
 
 import (
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // level is how many values a register has.

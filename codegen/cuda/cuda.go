@@ -10,7 +10,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // Options are what NVRTC is given beside the architecture; they are part of what a text means. Products and sums must not become one

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // folder writes the entries of a fold: passes over a row's points, between which threads put together what each has folded.

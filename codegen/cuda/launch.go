@@ -6,7 +6,7 @@ package cuda
 import (
 	"slices"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 const (

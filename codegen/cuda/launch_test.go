@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 var h100 = Device{SMs: 132}

@@ -6,7 +6,7 @@ package cuda
 import (
 	"fmt"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // home is the walk along which a way runs.

@@ -3,7 +3,7 @@
 
 package cuda
 
-import "github.com/mycelya/mycelya/codegen/kernel"
+import "github.com/mycelya/mycelya/kernel"
 
 // walk is an index space, row-major, and each way through it: the strides of what doesn't run in it are 0.
 type walk struct {

@@ -3,7 +3,7 @@
 //
 // The only header that C++ and Go both see. Plain C. Three parts:
 //   1. dtypes and the trace format, written by csrc/device and read by capture (Go);
-//   2. the client library: functions that capture/lib (Go, c-shared) exports and csrc/device loads with dlopen;
+//   2. the client library: functions that client (Go, c-shared) exports and csrc/device loads with dlopen;
 //   3. the executor: functions that csrc/exec exports and worker (Go) loads with dlopen.
 //
 // A pointer argument is only read or written during the call unless its comment says otherwise.
@@ -123,7 +123,7 @@ enum {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// 2. The client library (capture/lib)
+// 2. The client library (client)
 // ---------------------------------------------------------------------------------------------------------------
 
 // Filled by a failing call. kind says which Python exception to raise; text is whole sentences, UTF-8, 0-terminated.

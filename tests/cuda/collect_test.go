@@ -18,8 +18,8 @@ import (
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/codegen/bind"
 	"github.com/mycelya/mycelya/codegen/cuda"
-	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/tests/graphs"
 )

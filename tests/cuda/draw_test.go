@@ -10,8 +10,8 @@ import (
 	"slices"
 
 	"github.com/mycelya/mycelya/codegen/cuda"
-	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // drawer draws kernels, and what they run on.

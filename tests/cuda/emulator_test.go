@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/codegen/cuda"
-	"github.com/mycelya/mycelya/codegen/kernel"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // arena is where the memory of a job begins, in a part of the address space that is free.

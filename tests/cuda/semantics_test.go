@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/codegen/cuda"
-	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 var (

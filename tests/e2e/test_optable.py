@@ -15,7 +15,7 @@ import pytest
 import torch
 
 DEVICE = Path(__file__).resolve().parents[2] / "csrc" / "device"
-TABLE = DEVICE / "optable.inc"
+TABLE = DEVICE / "record" / "optable.inc"
 
 # Whole overloads that have neither a rule nor a structured shape function: they go
 # through the Meta key, which is slow. Nothing in torch.nn or torch.optim calls them.
@@ -34,7 +34,7 @@ META_KEY_OF_OLD = {"_scaled_grouped_mm_v2", "_scaled_mm_v2"}
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DEVICE / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, next(DEVICE.glob(f"*/{name}.py")))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
@@ -98,7 +98,7 @@ def test_committed_table_is_current(generator: ModuleType) -> None:
         0,
     )
     assert not (lines := list(diff)), "\n".join(
-        ["run csrc/device/gen_optable.py and read what changed:", *lines[:60]]
+        ["run csrc/device/record/gen_optable.py and read what changed:", *lines[:60]]
     )
 
 
@@ -188,7 +188,7 @@ def rule_names() -> set[str]:
     """Names in the rule tables of Rules*.cpp."""
     return {
         name
-        for path in DEVICE.glob("Rules*.cpp")
+        for path in (DEVICE / "rules").glob("Rules*.cpp")
         for name in re.findall(r'^    \{"([\w.]+)", ', path.read_text(), re.MULTILINE)
     }
 

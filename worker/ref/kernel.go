@@ -8,9 +8,9 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
+	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/proto"
 )
 

@@ -11,9 +11,9 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/mycelya/mycelya/codegen/kernel"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
+	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker"
 )

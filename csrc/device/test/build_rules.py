@@ -35,7 +35,7 @@ def build(out: Path) -> Path:
     """Compiles what has changed (ccache keeps the rest) and links the module."""
     out.mkdir(parents=True, exist_ok=True)
     tables = subprocess.run(
-        [sys.executable, str(DEVICE / "gen_meta.py"), str(out)],
+        [sys.executable, str(DEVICE / "rules" / "gen_meta.py"), str(out)],
         check=True,
         capture_output=True,
         text=True,
@@ -46,12 +46,13 @@ def build(out: Path) -> Path:
         *"-O1 -std=c++20 -fPIC -fvisibility=hidden -Wall".split(),
         f"-DTORCH_EXTENSION_NAME={NAME}",
         f"-I{DEVICE}",
+        f"-I{DEVICE.parent}",
         f"-isystem{sysconfig.get_paths()['include']}",
         *(f"-isystem{p}" for p in include_paths()),
     ]
     sources = [
         HERE / f"{NAME}.cpp",
-        *sorted(DEVICE.glob("Rules*.cpp")),
+        *sorted((DEVICE / "rules").glob("Rules*.cpp")),
         *map(Path, tables),
     ]
     with ThreadPoolExecutor(2) as pool:

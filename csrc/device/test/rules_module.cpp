@@ -12,8 +12,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "../MetaTable.h"
-#include "../RulesInternal.h"
+#include "rules/MetaTable.h"
+#include "rules/RulesInternal.h"
 
 namespace {
 

@@ -1,0 +1,479 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package main
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"log"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/capture"
+	"github.com/mycelya/mycelya/capture/asm"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/runtime"
+	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/provider/local"
+)
+
+// workerBin is the real worker, run with the reference backend.
+var workerBin string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "mycelya-client-test")
+	if err != nil {
+		log.Fatal(err)
+	}
+	workerBin = filepath.Join(dir, "mycelya-worker")
+	if out, err := exec.Command("go", "build", "-o", workerBin, "../worker/cmd/mycelya-worker").CombinedOutput(); err != nil {
+		log.Fatalf("building the worker: %v\n%s", err, out)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// device is a runtime with device 0 open on a worker of its own.
+type device struct {
+	testing.TB
+	*runtime.Runtime
+	names *capture.Table
+}
+
+func open(t testing.TB, environment ...string) *device {
+	names := capture.NewTable()
+	r := runtime.New(frontend{names}, func(runtime.Paths) provider.Provider {
+		return local.Provider{Paths: local.Spec{Worker: workerBin, Backend: "ref"}}
+	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
+	require.NoError(t, r.Open(0, runtime.Paths{Device: "cpu"}, environment))
+	t.Cleanup(func() { r.Close(0) })
+	return &device{t, r, names}
+}
+
+func (d *device) trace(text string) *runtime.Trace {
+	d.Helper()
+	tr, err := asm.Parse(text, d.names)
+	require.NoError(d, err)
+	return (*runtime.Trace)(tr)
+}
+
+func (d *device) flush(text string) {
+	d.Helper()
+	require.NoError(d, d.Flush(0, d.trace(text), func() {}))
+}
+
+func (d *device) upload(id uint64, values ...float32) {
+	d.Helper()
+	b := make([]byte, 0, 4*len(values))
+	for _, v := range values {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	require.NoError(d, d.Upload(0, id, b, runtime.Place{}))
+}
+
+func (d *device) wait(ticket uint64, err error) error {
+	d.Helper()
+	require.NoError(d, err)
+	for range 1000 {
+		if err := d.Wait(ticket, 20*time.Millisecond); err != runtime.ErrPending {
+			return err
+		}
+	}
+	d.Fatal("a ticket never ended")
+	return nil
+}
+
+func (d *device) read(id uint64, n int64) ([]float32, error) {
+	d.Helper()
+	dst := make([]byte, 4*n)
+	v := runtime.View{Storage: id, DType: ir.F32, Sizes: []int64{n}, Strides: []int64{1}}
+	err := d.wait(d.Read(0, v, dst, runtime.Place{}))
+	out := make([]float32, n)
+	for i := range out {
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(dst[4*i:]))
+	}
+	return out, err
+}
+
+func (d *device) want(id uint64, values ...float32) {
+	d.Helper()
+	got, err := d.read(id, int64(len(values)))
+	require.NoError(d, err)
+	require.Equal(d, values, got)
+}
+
+func (d *device) sync() error {
+	d.Helper()
+	return d.wait(d.Sync(0, runtime.Place{}))
+}
+
+func (d *device) metric(name string) float64 {
+	var m map[string]any
+	require.NoError(d, json.Unmarshal(d.Metrics(), &m))
+	return m[name].(float64)
+}
+
+func TestFirstLight(t *testing.T) {
+	d := open(t)
+	d.upload(1, 1, -2, 3)
+	d.upload(2, 10, 20, 30)
+	d.flush(`
+bind 1 2 3 4
+dead %2
+cut read train.py:9
+aten::mul.Tensor %0:f32[3] %1:f32[3] -> %2:f32[3]   # train.py:1
+aten::add_.Tensor %0! %2 1                          # train.py:2
+aten::neg %0:f32[2]{1}+1 -> %3:f32[2]               # train.py:3
+`)
+	d.want(1, 11, -42, 93)
+	d.want(2, 10, 20, 30)
+	d.want(4, 42, -93)
+	_, err := d.read(3, 3)
+	require.ErrorContains(t, err, "Storage 3 doesn't exist") // died before the cut: it never existed there
+	info, err := d.DeviceInfo(0)
+	require.NoError(t, err)
+	require.Contains(t, string(info), `"device":"cpu"`)
+}
+
+func TestOtherSizesAndNumbersHit(t *testing.T) {
+	d := open(t)
+	step := "bind %d %d\naten::mul.Tensor %%0:f32[%d] num=%g -> %%1:f32[%d]\naten::add.Tensor %%1 %%0 1 -> %%2:f32[%d]\n"
+	for i, n := range []int{3, 5, 2} {
+		in, out := uint64(10*i+1), uint64(10*i+2)
+		values := make([]float32, n)
+		want := make([]float32, n)
+		scale := 0.5 + float64(i)
+		for j := range values {
+			values[j] = float32(j + 1)
+			want[j] = values[j] * float32(scale)
+		}
+		d.upload(in, values...)
+		d.flush(fmt.Sprintf(step, in, out, n, scale, n, n))
+		d.want(out, want...)
+	}
+	require.EqualValues(t, 1, d.metric("program_misses"))
+	require.EqualValues(t, 2, d.metric("program_hits"))
+}
+
+func TestVariantsEndInTheirUnion(t *testing.T) {
+	d := open(t)
+	d.upload(1, 1, 2)
+	run := func(base int, dead string) {
+		d.flush(fmt.Sprintf("bind 1 %d %d\n%s\naten::neg %%0:f32[2] -> %%1:f32[2]\naten::mul.Tensor %%1 %%1 -> %%2:f32[2]", base, base+1, dead))
+	}
+	run(10, "dead %1")
+	run(20, "dead %2")
+	run(30, "")
+	run(40, "dead %1")
+	run(50, "dead %1 %2")
+	d.want(11, 1, 4)
+	d.want(20, -1, -2)
+	d.want(30, -1, -2)
+	d.want(31, 1, 4)
+	d.want(41, 1, 4)
+	require.EqualValues(t, 2, d.metric("program_misses")) // {2}, then {1,2}
+	require.EqualValues(t, 3, d.metric("program_hits"))
+	_, err := d.read(40, 2)
+	require.ErrorContains(t, err, "Storage 40 doesn't exist")
+}
+
+func TestStoragesAreFreed(t *testing.T) {
+	d := open(t)
+	d.upload(1, 1, 2)
+	d.upload(2, 1, 2)
+	d.upload(3, 1, 2)
+	d.flush("bind 1 7\ndead %0\nfrees 2\naten::neg %0:f32[2] -> %1:f32[2]")
+	d.flush("frees 3")
+	d.want(7, -1, -2)
+	for _, id := range []uint64{1, 2, 3} {
+		_, err := d.read(id, 2)
+		require.ErrorContains(t, err, fmt.Sprintf("Storage %d doesn't exist", id))
+	}
+}
+
+func TestInplaceOnADyingInput(t *testing.T) {
+	d := open(t)
+	d.upload(1, 1, 2)
+	d.flush("bind 1 7\ndead %0\naten::neg_ %0:f32[2]!\naten::mul.Tensor %0 num=2 -> %1:f32[2]")
+	d.want(7, -2, -4)
+	require.NoError(t, d.sync())
+}
+
+func TestErrorsNameTheLine(t *testing.T) {
+	d := open(t)
+	d.upload(1, 1, 2)
+	d.flush("bind 1 2 3 4\naten::frobnicate %0:f32[2] -> %1:f32[2]  # model.py:12\naten::neg %1 -> %2:f32[2]\naten::neg %0 -> %3:f32[2]")
+	want := "The reference worker doesn't know aten::frobnicate with these arguments.\n  in aten::frobnicate(f32[2]), recorded at model.py:12"
+	for _, id := range []uint64{2, 3} {
+		_, err := d.read(id, 2)
+		require.EqualError(t, err, want)
+		var e *runtime.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, runtime.KindNotImplemented, e.Kind)
+	}
+	d.want(4, -1, -2)
+	require.NoError(t, d.sync()) // seen already
+
+	d.flush("bind 3 5\naten::neg %0:f32[2] -> %1:f32[2]") // poison travels on
+	_, err := d.read(5, 2)
+	require.EqualError(t, err, want)
+
+	d.flush("bind 1 6\naten::frobnicate %0:f32[2] -> %1:f32[2]  # model.py:20")
+	err = d.sync()
+	require.ErrorContains(t, err, "recorded at model.py:20")
+	require.NoError(t, d.sync()) // once
+	require.EqualValues(t, 2, d.metric("errors"))
+}
+
+func TestATraceThatDoesNotCompileLosesOnlyItsResults(t *testing.T) {
+	d := open(t)
+	d.upload(1, 1, 2)
+	tr := d.trace("bind 1 2\ncut read a.py:3\naten::neg %0:f32[2] -> %1:f32[2]")
+	tr.Skeleton[2] |= 0xff << 8 // no such dtype
+	require.NoError(t, d.Flush(0, tr, func() {}))
+	_, err := d.read(2, 2)
+	require.EqualError(t, err, "BUG: mycelya could not compile the 1 ops recorded before a.py:3: decoding a trace: record 0: word 2: unknown dtype 255.\n"+
+		"Their results are lost; please report this.")
+	d.flush("bind 2 3\naten::neg %0:f32[2] -> %1:f32[2]")
+	_, err = d.read(3, 2)
+	require.ErrorContains(t, err, "could not compile")
+	require.NoError(t, d.sync())
+	d.upload(4, 5, 6)
+	d.flush("bind 4 5\naten::neg %0:f32[2] -> %1:f32[2]")
+	d.want(5, -5, -6)
+}
+
+func (d *device) pid() int {
+	b, err := d.DeviceInfo(0)
+	require.NoError(d, err)
+	var info struct{ PID int }
+	require.NoError(d, json.Unmarshal(b, &info))
+	return info.PID
+}
+
+// stopped says whether each thread of a process has stopped: a signal takes effect some time after it was sent.
+func stopped(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, file := range threads {
+		stat, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(stat), ") T ") {
+			return false
+		}
+	}
+	return err == nil && len(threads) > 0
+}
+
+func TestAKilledWorker(t *testing.T) {
+	d := open(t)
+	d.upload(1, 1, 2)
+	require.NoError(t, d.sync())
+	require.NoError(t, syscall.Kill(d.pid(), syscall.SIGSTOP))
+	require.Eventually(t, func() bool { return stopped(d.pid()) }, 5*time.Second, time.Millisecond)
+	ticket, err := d.Sync(0, runtime.Place{})
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Wait(ticket, 10*time.Millisecond), runtime.ErrPending)
+	pid := d.pid()
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	want := fmt.Sprintf("mycelya:0 is lost: its worker (local:%d) was ended by signal killed. "+
+		"All tensors on it are gone; restart the Python process to use the device again.", pid)
+	require.EqualError(t, d.wait(ticket, nil), want)
+	require.EqualError(t, d.Flush(0, d.trace("bind 1 2\naten::neg %0:f32[2] -> %1:f32[2]"), func() {}), want)
+	require.EqualError(t, d.Upload(0, 9, []byte{1}, runtime.Place{}), want)
+	require.EqualError(t, d.Upload(0, 9, make([]byte, 64<<20), runtime.Place{}), want)
+	_, err = d.Sync(0, runtime.Place{})
+	require.EqualError(t, err, want)
+	var e *runtime.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, runtime.KindLost, e.Kind)
+}
+
+func TestAMissingWorker(t *testing.T) {
+	r := runtime.New(frontend{capture.NewTable()}, func(runtime.Paths) provider.Provider {
+		return local.Provider{Paths: local.Spec{Worker: "/nowhere/mycelya-worker", Backend: "ref"}}
+	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
+	require.NoError(t, r.Open(0, runtime.Paths{}, nil))
+	defer r.Close(0)
+	_, err := r.DeviceInfo(0)
+	require.ErrorContains(t, err, "mycelya:0 could not start its worker: ")
+	require.ErrorContains(t, err, "/nowhere/mycelya-worker")
+}
+
+func TestCloseEndsTheWorker(t *testing.T) {
+	d := open(t)
+	pid := d.pid()
+	require.NotEmpty(t, d.FDs())
+	ticket, err := d.Sync(0, runtime.Place{})
+	require.NoError(t, err)
+	d.Close(0)
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, 2*time.Second, 10*time.Millisecond)
+	_ = d.wait(ticket, nil) // it ends, either way
+	_, err = d.Sync(0, runtime.Place{})
+	require.EqualError(t, err, "mycelya:0 is not open.")
+	require.Empty(t, d.FDs())
+	require.NoError(t, d.Open(0, runtime.Paths{}, nil)) // and again
+	require.NotEqual(t, pid, d.pid())
+}
+
+func TestLargeUpload(t *testing.T) {
+	d := open(t)
+	data := make([]byte, 40<<20)
+	for i := range data {
+		data[i] = byte(i * 7)
+	}
+	require.NoError(t, d.Upload(0, 1, data, runtime.Place{}))
+	back := make([]byte, len(data))
+	v := runtime.View{Storage: 1, DType: ir.U8, Sizes: []int64{int64(len(data))}, Strides: []int64{1}}
+	require.NoError(t, d.wait(d.Read(0, v, back, runtime.Place{})))
+	require.True(t, string(data) == string(back))
+	require.NoError(t, d.Upload(0, 2, nil, runtime.Place{}))
+	require.NoError(t, d.wait(d.Read(0, runtime.View{Storage: 2, DType: ir.U8, Sizes: []int64{0}, Strides: []int64{1}}, nil, runtime.Place{})))
+}
+
+// rss is the resident memory of this process in bytes.
+func rss(t testing.TB) int64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip("no /proc here: resident memory can't be read")
+	}
+	var size, resident int64
+	_, err = fmt.Sscan(string(b), &size, &resident)
+	require.NoError(t, err)
+	return resident * int64(os.Getpagesize())
+}
+
+func TestUploadsLeaveNoMemoryBehind(t *testing.T) {
+	d := open(t)
+	data := make([]byte, 16<<20)
+	for i := range data {
+		data[i] = 1
+	}
+	require.NoError(t, d.Upload(0, 1, data, runtime.Place{}))
+	require.NoError(t, d.sync())
+	before := rss(t)
+	for i := range uint64(64) { // 1 GiB in pieces
+		require.NoError(t, d.Upload(0, 10+i, data, runtime.Place{}))
+		d.flush(fmt.Sprintf("frees %d", 10+i))
+	}
+	require.NoError(t, d.sync())
+	require.Less(t, rss(t)-before, int64(64<<20))
+}
+
+func TestDumpOfAStep(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, "MYCELYA_DUMP="+dir, "MYCELYA_CHECK=2")
+	d.upload(1, 1, 2)
+	d.flush("bind 1 2\ndead %1\ncut step train.py:7\naten::neg %0:f32[2] -> %1:f32[2]  # a.py:1\naten::neg %0 -> %2:f32[2]  # a.py:2")
+	require.NoError(t, d.sync())
+	folders, err := filepath.Glob(filepath.Join(dir, "001-train.py:7-*"))
+	require.NoError(t, err)
+	require.Len(t, folders, 1)
+	for _, name := range []string{"00-capture.ir", "plan.txt"} {
+		b, err := os.ReadFile(filepath.Join(folders[0], name))
+		require.NoError(t, err)
+		require.NotEmpty(t, b)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "summary.txt"))
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(string(b), "001  train.py:7"))
+}
+
+func TestReasonsHaveCapturesNames(t *testing.T) {
+	for i, r := range runtime.Reasons {
+		require.Equal(t, capture.Reasons[i], r.Name)
+	}
+	require.Len(t, runtime.Reasons, len(capture.Reasons))
+}
+
+func TestSettings(t *testing.T) {
+	r := runtime.New(frontend{capture.NewTable()}, nil, newInbox)
+	for env, want := range map[string]string{
+		"MYCELYA_DUMP=-,pases":  `MYCELYA_DUMP has no word "pases"`,
+		"MYCELYA_CHECK=9":       `MYCELYA_CHECK is "9"; it is 0`,
+		"MYCELYA_LOG=loud":      `MYCELYA_LOG is "loud"; it is debug, info, warn`,
+		"MYCELYA_REPLAY=no":     `MYCELYA_REPLAY is "no"`,
+		"MYCELYA_KERNELS=yes":   `MYCELYA_KERNELS is "yes"`,
+		"MYCELYA_PASSES=-fuzzy": `MYCELYA_PASSES is "-fuzzy"`,
+	} {
+		err := r.Open(0, runtime.Paths{}, []string{env})
+		var e *runtime.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, runtime.KindValue, e.Kind)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// hundred is a trace of 100 records, as of a small training step.
+func hundred(d *device, n int) *runtime.Trace {
+	var b strings.Builder
+	fmt.Fprintf(&b, "bind 1 2\n")
+	fmt.Fprintf(&b, "aten::mul.Tensor %%0:f32[%d] num=0.5 -> %%1:f32[%d]  # t.py:1\n", n, n)
+	for i := 2; i <= 100; i++ {
+		if i%4 == 0 {
+			fmt.Fprintf(&b, "aten::neg %%%d -> %%%d:f32[%d]  # t.py:%d\n", i-1, i, n, i)
+		} else {
+			fmt.Fprintf(&b, "aten::add.Tensor %%%d %%%d 1 -> %%%d:f32[%d]  # t.py:%d\n", i-1, i/2, i, n, i)
+		}
+	}
+	t := d.trace(b.String())
+	for i := range t.Bindings {
+		if i > 0 && i < 100 {
+			t.Alive[i] = 0
+		}
+		if i > 0 {
+			t.Bindings[i] = uint64(100 + i)
+		}
+	}
+	return t
+}
+
+// BenchmarkFlushHit is what the caller of a flush waits for: the copy of a 100-record trace into the queue.
+func BenchmarkFlushHit(b *testing.B) {
+	d := open(b)
+	d.upload(1, 1, 2)
+	tr := hundred(d, 2)
+	require.NoError(b, d.Flush(0, tr, func() {}))
+	require.NoError(b, d.sync())
+	b.ReportMetric(float64(len(tr.Skeleton)), "words")
+	var spent time.Duration
+	b.ResetTimer()
+	for range b.N {
+		start := time.Now()
+		err := d.Flush(0, tr, func() {})
+		spent += time.Since(start)
+		if err == runtime.ErrPending {
+			require.NoError(b, d.wait(d.Room(0, runtime.Place{})))
+		} else {
+			require.NoError(b, err)
+		}
+	}
+	b.ReportMetric(float64(spent.Microseconds())/float64(b.N), "µs/flush")
+	require.NoError(b, d.sync())
+}
+
+// BenchmarkMiss compiles a 100-record trace each time.
+func BenchmarkMiss(b *testing.B) {
+	d := open(b)
+	d.upload(1, 1, 2)
+	tr := hundred(d, 2)
+	d.ResetMetrics()
+	b.ResetTimer()
+	for i := range b.N {
+		tr.Key[0] = uint64(i)
+		if err := d.Flush(0, tr, func() {}); err == runtime.ErrPending {
+			require.NoError(b, d.wait(d.Room(0, runtime.Place{})))
+		}
+	}
+	require.NoError(b, d.sync())
+	b.ReportMetric(d.metric("compile_seconds")*1e6/float64(b.N)/100, "µs/op")
+}

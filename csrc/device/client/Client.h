@@ -1,0 +1,109 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The Go client library: loaded on first use, so that importing costs no Go runtime, thread or socket.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "abi/mycelya.h"
+
+namespace mycelya {
+
+// The functions of part 2 of csrc/abi/mycelya.h.
+struct Client {
+  myc_fn_abi_version abi_version;
+  myc_fn_define_op define_op;
+  myc_fn_define_code define_code;
+  myc_fn_open open;
+  myc_fn_close close;
+  myc_fn_flush flush;
+  myc_fn_room room;
+  myc_fn_upload upload;
+  myc_fn_upload_shared upload_shared;
+  myc_fn_forget forget;
+  myc_fn_read read;
+  myc_fn_sync sync;
+  myc_fn_wait wait;
+  myc_fn_cancel cancel;
+  myc_fn_metrics metrics;
+  myc_fn_reset_metrics reset_metrics;
+  myc_fn_bill bill;
+  myc_fn_explain explain;
+  myc_fn_pending pending;
+  myc_fn_device_info device_info;
+  myc_fn_fork_fds fork_fds;
+};
+
+// Where the four artefacts are; kept until the library is loaded.
+struct Paths {
+  std::string library, worker, exec, torch_lib, device;
+};
+void set_paths(Paths paths);
+
+bool client_loaded();
+
+// Loads the library if need be. Throws when it is missing or of another version.
+const Client& client();
+
+// The same, with device index opened. device: "cpu", "cuda:0" or "" as in myc_config; only looked at by the first call.
+const Client& client_for(c10::DeviceIndex index);
+// Whether there is a session that this process may use.
+bool is_open(c10::DeviceIndex index);
+void open_device(c10::DeviceIndex index, const std::string& device);
+// Ends the session of one device, or of all; fine if there is none.
+void close_device(c10::DeviceIndex index);
+void close_all();
+
+// Makes sure that worker() is right for what is not yet open, without loading anything.
+void decide_worker();
+
+// Tells Go the name of an op or a code object, now or when the library is loaded.
+void define_op(uint64_t hash, const std::string& name);
+void define_code(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);
+
+// Tells Go that a block of shared memory is gone.
+void forget_block(uint64_t block);
+
+// Descriptors of open sessions; 0 if the library isn't loaded.
+int32_t fork_descriptors(int32_t* out, int32_t capacity);
+
+// Throws the Python exception that error names, unless it is MYC_OK.
+void raise(const myc_error& error);
+
+// The text that a function of the client library writes: write(out, capacity, error) returns the length needed, 0 with
+// the error set.
+template <class F>
+std::string text_of(F&& write) {
+  std::string out(1 << 12, '\0');
+  auto error = std::make_unique<myc_error>();
+  uint64_t need;
+  while ((need = write(out.data(), out.size(), error.get())) >= out.size()) out.resize(need + 1);
+  if (need == 0) raise(*error);
+  out.resize(need);
+  return out;
+}
+
+// Gives the GIL to others, if this thread has it, before it waits for anything of theirs.
+class NoGil {
+ public:
+  NoGil();
+  ~NoGil();
+  NoGil(const NoGil&) = delete;
+  NoGil& operator=(const NoGil&) = delete;
+
+ private:
+  void* saved_;
+};
+
+// Waits for a ticket, with Python's signals handled meanwhile: Ctrl-C raises KeyboardInterrupt.
+void wait_for(const Client& c, uint64_t ticket);
+
+// Whether a ticket has ended, without waiting. It is 0 then, and the error says how.
+bool has_ended(const Client& c, uint64_t& ticket, myc_error& error);
+
+}  // namespace mycelya

@@ -1,0 +1,72 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "client/State.h"
+
+#include <c10/util/Exception.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "client/Client.h"
+
+namespace mycelya {
+namespace {
+
+std::atomic<int> count{1};  // bare "mycelya" always exists: its worker starts on first use
+std::atomic<bool> bad_fork{false};
+thread_local c10::DeviceIndex current = 0;
+
+// Descriptors as they stand just before the fork. The Go runtime does not run in the child, so they are asked for in
+// the parent. A child that kept them open would keep the worker alive after its parent's death.
+constexpr int kMaxDescriptors = 256;
+int32_t descriptors[kMaxDescriptors];
+int32_t n_descriptors = 0;
+
+void before_fork() { n_descriptors = fork_descriptors(descriptors, kMaxDescriptors); }
+
+void in_child() {
+  bad_fork.store(true, std::memory_order_relaxed);
+  for (int32_t i = 0; i < n_descriptors; ++i) ::close(descriptors[i]);
+}
+
+}  // namespace
+
+c10::DeviceIndex device_count() { return static_cast<c10::DeviceIndex>(count.load(std::memory_order_relaxed)); }
+
+c10::DeviceIndex current_device() { return current; }
+
+c10::DeviceIndex exchange_device(c10::DeviceIndex index) {
+  TORCH_CHECK(index >= 0 && index < device_count(), "mycelya:", static_cast<int>(index), " does not exist: there ",
+              device_count() == 1 ? "is 1 device" : "are " + std::to_string(device_count()) + " devices",
+              ", numbered from 0. A RemoteMachine adds one.");
+  const auto old = current;
+  current = index;
+  return old;
+}
+
+void add_device(c10::DeviceIndex index) {
+  TORCH_CHECK(index >= 0 && index < kMaxDevices, "There can be at most ", kMaxDevices, " mycelya devices, got index ",
+              static_cast<int>(index), ".");
+  int seen = count.load();
+  while (seen <= index && !count.compare_exchange_weak(seen, index + 1)) {
+  }
+}
+
+bool in_bad_fork() { return bad_fork.load(std::memory_order_relaxed); }
+
+void check_not_forked() {
+  TORCH_CHECK(
+      !in_bad_fork(),
+      "Cannot use a mycelya device in a forked child process: the connection to the worker belongs to the parent. "
+      "Use the 'spawn' start method, or keep tensors in this process on the CPU.");
+}
+
+void watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(&before_fork, nullptr, &in_child); });
+}
+
+}  // namespace mycelya

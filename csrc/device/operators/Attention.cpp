@@ -1,0 +1,147 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// scaled_dot_product_attention asks here which kernel computes it.
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/strides.h>
+#include <torch/library.h>
+
+#include "client/Client.h"
+#include "record/Record.h"
+#include "rules/Rules.h"
+
+namespace mycelya {
+namespace {
+
+// Kernels that a program lets PyTorch choose from, as the worker's operator takes them.
+constexpr int64_t kFlash = 1, kEfficient = 2, kMath = 4, kCudnn = 8, kAll = 15;
+
+int64_t enabled() {
+  const auto& c = at::globalContext();
+  return (c.userEnabledFlashSDP() ? kFlash : 0) | (c.userEnabledMemEfficientSDP() ? kEfficient : 0) |
+         (c.userEnabledMathSDP() ? kMath : 0) | (c.userEnabledCuDNNSDP() ? kCudnn : 0);
+}
+
+// Whether fused kernels take keys or values like these.
+bool fits(const at::Tensor& query, const at::Tensor& t) {
+  return query.dim() == 4 && t.dim() == 4 && t.device() == query.device() && t.scalar_type() == query.scalar_type() &&
+         t.size(0) == query.size(0) && t.size(1) > 0 && query.size(1) % t.size(1) == 0;
+}
+
+// A worker on the CPU has the CPU's kernels, and its choice looks only at shapes, dtypes and PyTorch's switches. One on
+// CUDA chooses for itself, where it runs mycelya::attention; so does any if a program asks for a backend's own kernel.
+int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                         std::optional<double> scale, bool gqa) {
+  decide_worker();
+  const bool own = enabled() == 0 && at::globalContext().userEnabledOverrideableSDP();
+  if (own || worker() == Worker::kCuda) {
+    // Sizes that broadcast are for the matrix products and the softmax that attention is made of.
+    const bool fused = own || ((enabled() & ~kMath) != 0 && fits(query, key) && fits(query, value));
+    return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
+  }
+  static const auto choice =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sdp_choice", "").typed<decltype(fused_sdp_choice)>();
+  return choice.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), query, key, value, mask, dropout, causal, scale,
+                           gqa);
+}
+
+// A fresh [b, h, l, e] whose memory is [b, l, h, e], which is how CUDA's kernels lay out their results.
+at::Tensor heads_inside(at::IntArrayRef sizes, at::ScalarType dtype, c10::DeviceIndex device) {
+  OutMeta m;
+  m.defined = true;
+  m.dtype = dtype;
+  m.sizes.assign(sizes.begin(), sizes.end());
+  const int64_t h = sizes[1], l = sizes[2], e = sizes[3];
+  const std::initializer_list<int64_t> strides = {l * h * e, e, h * e, 1};
+  m.strides.assign(strides.begin(), strides.end());
+  return make_tensor(m, device);
+}
+
+OwnArgument given(const std::optional<at::Tensor>& t) {
+  if (!t || !t->defined()) return std::monostate();
+  return resolve(*t);
+}
+
+// The result, and as "philox_seed" what keeps the worker's own graph for the gradient.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
+attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+          const std::optional<at::Tensor>& bias, double dropout, bool causal, bool /*debug*/,
+          std::optional<double> scale) {
+  TORCH_CHECK(fits(query, key) && fits(query, value) && key.size(1) == value.size(1) && key.size(2) == value.size(2) &&
+                  key.size(3) == query.size(3),
+              "scaled_dot_product_attention on mycelya: expected query [batch, heads, length, features], key [batch, "
+              "groups, keys, features] and value [batch, groups, keys, values] of one dtype on one device, got ",
+              query.sizes(), " ", query.scalar_type(), " ", query.device(), ", ", key.sizes(), " ", key.scalar_type(),
+              " ", key.device(), " and ", value.sizes(), " ", value.scalar_type(), " ", value.device());
+  TORCH_CHECK(!bias || !bias->defined() || bias->device() == query.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", query.device(),
+              " and ", bias->device(), "! (when checking argument attn_mask of scaled_dot_product_attention)");
+  const bool learning = at::GradMode::is_enabled();
+  int64_t grads = 0, bit = 1;
+  for (const at::Tensor& t : {query, key, value, bias.value_or(at::Tensor())}) {
+    if (learning && t.defined() && t.requires_grad()) grads |= bit;
+    bit <<= 1;
+  }
+  const auto device = query.device().index();
+  const at::Tensor result =
+      heads_inside({query.size(0), query.size(1), query.size(2), value.size(3)}, query.scalar_type(), device);
+  const at::Tensor token = make_vector(at::kLong, 1, device);
+  const int64_t backends = enabled() == 0 ? kAll : enabled();
+  record_own(device, "mycelya::attention",
+             {resolve(query), resolve(key), resolve(value), given(bias), dropout, static_cast<int64_t>(causal),
+              scale ? OwnArgument(*scale) : OwnArgument(), grads, backends},
+             {result, token}, dropout > 0 ? MYC_R_RNG : 0);
+  return {result, {}, {}, {}, query.size(2), key.size(2), token, {}, {}};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& bias, std::array<bool, 4> wanted, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+    const at::Tensor&, c10::SymInt, c10::SymInt, double, bool, const at::Tensor& token, const at::Tensor&,
+    std::optional<double>) {
+  const auto device = query.device().index();
+  at::Tensor results[4];
+  const at::Tensor* operands[] = {&query, &key, &value, &bias};
+  int64_t bits = 0;
+  for (int i = 0; i < 4; ++i) {
+    if (!wanted[i] || !operands[i]->defined()) continue;
+    bits |= int64_t{1} << i;
+    const at::Tensor& t = *operands[i];
+    if (i < 3) {
+      results[i] = heads_inside(t.sizes(), t.scalar_type(), device);
+    } else {
+      OutMeta m;
+      m.defined = true;
+      m.dtype = t.scalar_type();
+      m.sizes.assign(t.sizes().begin(), t.sizes().end());
+      const auto strides = c10::contiguous_strides(t.sizes());
+      m.strides.assign(strides.begin(), strides.end());
+      results[i] = make_tensor(m, device);
+    }
+  }
+  // The worker's graph has the operands' memory: it must not change before this call, so it takes them too.
+  record_own(device, "mycelya::attention_backward",
+             {resolve(grad), token, resolve(query), resolve(key), resolve(value), given(bias), bits}, results, 0);
+  return {results[0], results[1], results[2], results[3]};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", &fused_sdp_choice);
+  m.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
+}
+
+}  // namespace
+}  // namespace mycelya
+
+// PyTorch asks by this table, which is in its own namespace.
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &mycelya::fused_sdp_choice)
+}  // namespace at::native

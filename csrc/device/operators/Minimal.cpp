@@ -1,0 +1,294 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The hand-written operators: those without which a tensor cannot exist, views (metadata only, no record), and those
+// that give a value to the CPU.
+
+#include "operators/Minimal.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_copy_from.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/all.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/MemoryFormat.h>
+#include <torch/library.h>
+
+#include <mutex>
+
+#include "record/Record.h"
+#include "record/Recorder.h"
+#include "client/State.h"
+#include "operators/Transfer.h"
+
+namespace mycelya {
+namespace {
+
+void count_view() { counters().views.fetch_add(1, std::memory_order_relaxed); }
+
+c10::DeviceIndex index_of(std::optional<c10::Device> device) {
+  check_not_forked();
+  if (!device || !device->has_index()) return current_device();
+  TORCH_CHECK(device->index() < device_count(), "mycelya:", static_cast<int>(device->index()),
+              " does not exist: there ",
+              device_count() == 1 ? "is 1 device" : "are " + std::to_string(device_count()) + " devices",
+              ", numbered from 0. A RemoteMachine adds one.");
+  return device->index();
+}
+
+at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
+                      std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
+  TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(at::kStrided) == at::kStrided, "mycelya has no tensors of layout ",
+                              *layout, ": use strided ones.");
+  TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned, not tensors of mycelya.");
+  OutMeta m;
+  m.defined = true;
+  m.dtype = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
+  dtype_code(m.dtype);  // refuses what no worker has
+  TORCH_CHECK(sizes.size() <= MYC_MAX_RANK, "mycelya tensors have at most ", static_cast<int>(MYC_MAX_RANK),
+              " dimensions, got ", sizes.size(), ".");
+  at::detail::check_size_nonnegative(sizes);
+  m.sizes.assign(sizes.begin(), sizes.end());
+  m.strides.assign(strides.begin(), strides.end());
+  // Refuses sizes whose bytes overflow.
+  at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(m.dtype));
+  return make_tensor(m, index_of(device));
+}
+
+// torch.use_deterministic_algorithms: memory that nobody has written is not as it was found.
+bool fills_memory() {
+  const auto& context = at::globalContext();
+  return C10_UNLIKELY(context.deterministicAlgorithms()) && context.deterministicFillUninitializedMemory();
+}
+
+at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                 std::optional<c10::Device> device, std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+  at::detail::check_size_nonnegative(sizes);
+  at::Tensor t = new_tensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
+  if (format && *format != at::MemoryFormat::Contiguous) t.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  if (fills_memory()) at::native::fill_empty_deterministic_(t);
+  return t;
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
+  TORCH_CHECK(sizes.size() == strides.size(), "dimensionality of sizes (", sizes.size(),
+              ") must match dimensionality of strides (", strides.size(), ")");
+  at::Tensor t = new_tensor(sizes, strides, dtype, layout, device, pin);
+  if (fills_memory()) at::native::fill_empty_deterministic_(t);
+  return t;
+}
+
+// Zeros that forward-mode differentiation multiplies by: most operators look at the key and never at the memory.
+at::Tensor efficient_zeros(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                           std::optional<c10::Device> device, std::optional<bool> pin) {
+  at::Tensor t = new_tensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
+  auto zeros = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(t.storage()), c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor}),
+      t.dtype());
+  zeros.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return zeros;
+}
+
+at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides,
+                      std::optional<int64_t> offset) {
+  count_view();
+  return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
+}
+
+at::Tensor view(const at::Tensor& self, at::IntArrayRef sizes) {
+  count_view();
+  return at::native::view(self, sizes);
+}
+
+at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  count_view();
+  return at::native::_reshape_alias(self, sizes, strides);
+}
+
+at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
+  count_view();
+  return at::native::unfold(self, dim, size, step);
+}
+
+at::Tensor view_as_real(const at::Tensor& self) {
+  count_view();
+  return at::native::view_as_real(self);
+}
+
+at::Tensor view_as_complex(const at::Tensor& self) {
+  count_view();
+  return at::native::view_as_complex(self);
+}
+
+// Storage bytes that a geometry reaches.
+int64_t reach(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
+  return static_cast<int64_t>(at::detail::computeStorageNbytes(sizes, strides, itemsize, offset));
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef sizes,
+                        at::IntArrayRef strides) {
+  TORCH_CHECK(source.device_type() == kDevice && source.device() == self.device(),
+              "Attempted to set the storage of a tensor on device \"", self.device(),
+              "\" to a storage on different device \"", source.device(),
+              "\". This is no longer allowed; the devices must match.");
+  TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
+  auto* impl = self.unsafeGetTensorImpl();
+  const bool given = strides.data() != nullptr || sizes.empty();
+  // As PyTorch does: a tensor that has the geometry already keeps it, and its storage is not grown for it.
+  const bool keep = self.sizes() == sizes && (!given || self.strides() == strides);
+  if (keep) {
+    const int64_t bytes = reach(self.sizes(), self.strides(), offset, self.itemsize());
+    TORCH_CHECK(!given || self.numel() == 0 || bytes <= static_cast<int64_t>(source.nbytes()), "setStorage: sizes ",
+                sizes, ", strides ", self.strides(), ", storage offset ", offset, ", and itemsize ", self.itemsize(),
+                " requiring a storage size of ", bytes, " are out of bounds for storage of size ", source.nbytes());
+  }
+  impl->set_storage_keep_dtype(std::move(source));
+  if (keep) {
+    impl->set_storage_offset(offset);
+  } else if (!given && !sizes.empty()) {
+    const auto contiguous = c10::contiguous_strides(sizes);
+    impl->set_sizes_and_strides(sizes, contiguous, offset);
+  } else {
+    impl->set_sizes_and_strides(sizes, strides, offset);
+  }
+  const int64_t need = reach(self.sizes(), self.strides(), offset, self.itemsize());
+  Storage& s = *storage_of(*impl);
+  if (self.numel() != 0 && need > static_cast<int64_t>(s.nbytes())) resize_bytes(s, need);
+  return self;
+}
+
+at::Tensor& set_whole_storage(at::Tensor& self, at::Storage source) {
+  const int64_t n = static_cast<int64_t>(source.nbytes() / self.itemsize());
+  return set_storage(self, std::move(source), 0, n, at::IntArrayRef());
+}
+
+at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
+  if (self.unsafeGetTensorImpl() == source.unsafeGetTensorImpl()) return self;
+  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+
+at::Tensor& set_nothing(at::Tensor& self) {
+  return set_storage(self, make_storage(0, self.device().index()), 0, int64_t{0}, at::IntArrayRef());
+}
+
+const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+  auto* impl = self.unsafeGetTensorImpl();
+  at::detail::check_size_nonnegative(sizes);
+  if (impl->sizes() == sizes && !format) return self;
+  impl->set_sizes_contiguous(sizes);
+  if (format) {
+    TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format ", *format);
+    impl->empty_tensor_restride(*format);
+  }
+  const int64_t need = reach(impl->sizes(), impl->strides(), impl->storage_offset(), impl->itemsize());
+  Storage& s = *storage_of(*impl);
+  const int64_t old = static_cast<int64_t>(s.nbytes());
+  if (impl->numel() != 0 && need > old) {
+    resize_bytes(s, need);
+    if (fills_memory()) at::native::fill_resize_deterministic_(self, old);
+  }
+  return self;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  dst.resize_(self.sizes());
+  return copy_from(self, dst, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  check_not_forked();
+  TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
+  return at::_local_scalar_dense(to_cpu(self));
+}
+
+bool equal(const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(),
+              " and ", other.device());
+  if (self.sizes() != other.sizes()) return false;
+  if (self.numel() == 0) return true;
+  return at::all(at::eq(self, other)).item().toBool();
+}
+
+bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
+  return self.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+             other.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() &&
+         self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() &&
+         self.strides() == other.strides();
+}
+
+// There is one stream per device, in order: a storage can be freed as soon as its last tensor is gone.
+void record_stream(at::Tensor&, c10::Stream) {}
+
+// "No": a TransformerEncoder would make a nested tensor.
+bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) { return false; }
+
+// True lets `.to()` swap a parameter's data and keep the object: ties between weights survive.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  const auto dense = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided && (t.is_cpu() || t.device().type() == kDevice);
+  };
+  return dense(self) && dense(from);
+}
+
+}  // namespace
+
+void resize_bytes(Storage& s, int64_t bytes) {
+  check_not_forked();
+  if (static_cast<int64_t>(s.nbytes()) == bytes) return;
+  TORCH_CHECK(s.resizable(), "Trying to resize storage that is not resizable");
+  if (s.defined) {
+    const Origin origin = record_origin();
+    Recorder& r = recorder(s.device_index());
+    std::lock_guard<SpinLock> guard(r.lock);
+    r.resize_storage(s, bytes, origin);
+  }
+  s.set_bytes(bytes);
+}
+
+// It asks for no gradient, and autograd's fallback would ask for the view's history.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_has_compatible_shallow_copy_type", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_has_compatible_shallow_copy_type", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", &empty);
+  m.impl("empty_strided", &empty_strided);
+  m.impl("_efficientzerotensor", &efficient_zeros);
+  m.impl("as_strided", &as_strided);
+  m.impl("view", &view);
+  m.impl("_reshape_alias", &reshape_alias);
+  m.impl("unfold", &unfold);
+  m.impl("view_as_real", &view_as_real);
+  m.impl("view_as_complex", &view_as_complex);
+  m.impl("set_", &set_nothing);
+  m.impl("set_.source_Storage", &set_whole_storage);
+  m.impl("set_.source_Storage_storage_offset", &set_storage);
+  m.impl("set_.source_Tensor", &set_tensor);
+  m.impl("resize_", &resize);
+  m.impl("_copy_from", &copy_from);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
+  m.impl("_local_scalar_dense", &local_scalar_dense);
+  m.impl("equal", &equal);
+  m.impl("is_set_to", &is_set_to);
+  m.impl("record_stream", &record_stream);
+  m.impl("_nested_tensor_from_mask_left_aligned", &nested_tensor_from_mask_left_aligned);
+  m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
+}
+
+}  // namespace mycelya

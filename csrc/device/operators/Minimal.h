@@ -1,0 +1,12 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+#pragma once
+
+#include "tensor/Storage.h"
+
+namespace mycelya {
+
+// Changes a storage's size, keeping the common prefix of its content.
+void resize_bytes(Storage& s, int64_t bytes);
+
+}  // namespace mycelya

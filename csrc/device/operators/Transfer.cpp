@@ -1,0 +1,361 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "operators/Transfer.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/contiguous.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/neg.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "client/Client.h"
+#include "tensor/Pinned.h"
+#include "record/Record.h"
+#include "record/Recorder.h"
+#include "rules/Shape.h"
+
+namespace mycelya {
+namespace {
+
+// Storages that died but that the worker still holds, in bytes, before they are worth a message of their own.
+constexpr uint64_t kDeadBytes = 64 << 20;
+
+// What an upload ends goes out before it.
+void cut_before_upload(c10::DeviceIndex device, Origin origin) {
+  Recorder& r = recorder(device);
+  r.wait_for_room(origin);
+  const bool many_dead = r.dead_bytes() >= kDeadBytes;
+  std::lock_guard<SpinLock> guard(r.lock);
+  if (many_dead) r.cut(MYC_CUT_UPLOAD, origin);
+  r.upload(origin);
+}
+
+// Uploads that return before their source has been read, per device: begun, and known to be over.
+std::array<std::atomic<uint64_t>, kMaxDevices> begun{}, over{};
+
+// The bytes become storage s on the worker; s must be undefined. Non-blocking, shared memory is read after the return.
+void upload(Storage& s, const void* data, size_t bytes, bool non_blocking, Origin origin) {
+  const auto device = s.device_index();
+  const Client& c = client_for(device);
+  auto error = std::make_unique<myc_error>();
+  myc_shared from;
+  int32_t kind = MYC_OK;
+  if (non_blocking && bytes >= kShareFrom && share_pinned(data, bytes, &from)) {
+    begun[device].fetch_add(1, std::memory_order_relaxed);
+    kind = c.upload_shared(device, s.id, data, bytes, &from, origin, error.get());
+  } else {
+    kind = c.upload(device, s.id, data, bytes, origin, error.get());
+  }
+  if (kind != MYC_OK) raise(*error);
+  s.defined = true;
+}
+
+bool covers_storage(const at::Tensor& t) {
+  return t.is_contiguous() && t.storage_offset() == 0 &&
+         static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
+}
+
+// Copies to pinned memory that nobody has waited for, per device, oldest first: they keep their memory.
+struct Copies {
+  std::mutex mutex;
+  std::deque<Download> all;
+};
+std::atomic<int64_t> pending_copies{0};
+Copies& copies(c10::DeviceIndex device) {
+  static auto& leaked = *new std::array<Copies, kMaxDevices>();
+  return leaked[device];
+}
+
+// Drops the copies that are over; answers come in the order of the questions. An error is thrown after all have been
+// looked at.
+void finish_copies(c10::DeviceIndex device) {
+  const NoGil no_gil;
+  Copies& c = copies(device);
+  const std::lock_guard<std::mutex> guard(c.mutex);
+  std::exception_ptr failed;
+  while (!c.all.empty() && c.all.front().done()) {
+    try {
+      c.all.front().wait();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    c.all.pop_front();
+    pending_copies.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (failed) std::rethrow_exception(failed);
+}
+
+// Waits for the copies that have yet to write a CPU tensor's storage: what the device is told to read of it comes after
+// them.
+void finish_copies_to(const at::Tensor& cpu) {
+  if (C10_LIKELY(pending_copies.load(std::memory_order_relaxed) == 0) || !cpu.has_storage()) return;
+  const NoGil no_gil;
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+    Copies& c = copies(device);
+    const std::lock_guard<std::mutex> guard(c.mutex);
+    for (Download& d : c.all) d.wait_if_into(cpu);
+  }
+}
+
+// As CUDA's: the memory has the values once the device has been waited for.
+void begin_copy(const at::Tensor& src, const at::Tensor& dst) {
+  const auto device = src.device().index();
+  finish_copies(device);
+  const NoGil no_gil;
+  Copies& c = copies(device);
+  const std::lock_guard<std::mutex> guard(c.mutex);
+  c.all.emplace_back(src, dst);
+  pending_copies.fetch_add(1, std::memory_order_relaxed);
+}
+
+void copy_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  const auto device = dst.device().index();
+  Storage& s = *storage_of(*dst.unsafeGetTensorImpl());
+  finish_copies_to(src);
+  if (!s.defined && covers_storage(dst) && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
+    const at::Tensor dense = src.contiguous().resolve_conj().resolve_neg();
+    const Origin origin = record_origin();
+    cut_before_upload(device, origin);
+    upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
+    return;
+  }
+  if (src.numel() == 0 && dst.numel() == 0) return;
+  // Something may still read the old content, or has a part of it: go through a storage of its own.
+  record_copy(dst, to_device(src, device, non_blocking).expand_as(dst));
+}
+
+// Begins to read t's elements, row-major, to `out`. Returns the ticket. waits: the caller waits for it at once.
+uint64_t begin_download(const at::Tensor& t, void* out, bool waits) {
+  const auto device = t.device().index();
+  const auto& impl = *t.unsafeGetTensorImpl();
+  Recorder& r = recorder(device);
+  const Origin origin = record_origin();
+  {
+    std::lock_guard<SpinLock> guard(r.lock);
+    if (!storage_of(impl)->defined) r.define_storage(impl, origin);
+    r.read(*storage_of(impl), origin, waits);
+  }
+  const Client& c = client_for(device);
+  const myc_view view{storage_of(impl)->id, dtype_code(t.scalar_type()), static_cast<uint32_t>(t.dim()),
+                      t.sizes().data(),     t.strides().data(),          t.storage_offset()};
+  auto error = std::make_unique<myc_error>();
+  const uint64_t ticket = c.read(device, &view, out, origin, error.get());
+  if (ticket == 0) raise(*error);
+  return ticket;
+}
+
+void download(const at::Tensor& t, void* out) {
+  const uint64_t ticket = begin_download(t, out, true);
+  wait_for(client(), ticket);
+}
+
+}  // namespace
+
+Download::Download(const at::Tensor& lazy, at::Tensor out) {
+  const at::Tensor tensor = resolve(lazy);
+  out_ = out.defined() ? std::move(out) : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+  if (out_.numel() != 0) ticket_ = begin_download(tensor, out_.mutable_data_ptr(), false);
+}
+
+Download::~Download() {
+  if (ticket_ != 0 && !in_bad_fork()) client().cancel(ticket_);
+}
+
+bool Download::done() {
+  if (ticket_ == 0) return true;
+  auto error = std::make_unique<myc_error>();
+  if (!has_ended(client(), ticket_, *error)) return false;
+  if (error->kind != MYC_OK) failed_ = std::move(error);
+  return true;
+}
+
+void Download::wait_if_into(const at::Tensor& cpu) {
+  if (!out_.storage().is_alias_of(cpu.storage()) || done()) return;
+  wait_for(client(), std::exchange(ticket_, 0));
+}
+
+at::Tensor Download::wait() {
+  if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) wait_for(client(), ticket);
+  if (failed_ != nullptr) raise(*failed_);
+  return out_;
+}
+
+at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blocking) {
+  finish_copies_to(cpu);
+  const at::Tensor dense = cpu.contiguous().resolve_conj().resolve_neg();
+  OutMeta m;
+  m.defined = true;
+  m.dtype = dense.scalar_type();
+  dtype_code(m.dtype);  // refuses what no worker has
+  m.sizes.assign(dense.sizes().begin(), dense.sizes().end());
+  m.strides.assign(dense.strides().begin(), dense.strides().end());
+  at::Tensor t = make_tensor(m, device);
+  Storage& s = *storage_of(*t.unsafeGetTensorImpl());
+  const Origin origin = record_origin();
+  cut_before_upload(device, origin);
+  if (s.nbytes() != 0) upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
+  return t;
+}
+
+at::Tensor to_cpu(const at::Tensor& lazy) {
+  const at::Tensor tensor = resolve(lazy);
+  at::Tensor out = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
+  if (out.numel() != 0) download(tensor, out.mutable_data_ptr());
+  return out;
+}
+
+namespace {
+
+bool is_itself(const at::Tensor& src, const at::Tensor& dst) {
+  return src.is_alias_of(dst) && src.storage_offset() == dst.storage_offset() && src.sizes() == dst.sizes() &&
+         src.strides() == dst.strides() && src.scalar_type() == dst.scalar_type() && src.is_conj() == dst.is_conj() &&
+         src.is_neg() == dst.is_neg();
+}
+
+}  // namespace
+
+at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  // A structured function puts what it computed besides into its result: nothing here.
+  if (C10_UNLIKELY(only_checking())) return dst;
+  check_not_forked();
+  const bool from_us = src.device().type() == kDevice, to_us = dst.device().type() == kDevice;
+  if (is_itself(src, dst)) return dst;
+  // Converted first, then negated: it decides the sign of zeros.
+  if (src.is_neg() && src.scalar_type() != dst.scalar_type()) {
+    return copy_from(src._neg_view().to(dst.scalar_type()).neg(), dst, false), dst;
+  }
+  if (to_us) {
+    at::assert_no_internal_overlap(dst);
+    if (src.device() == dst.device()) at::assert_no_partial_overlap(dst, src);
+  }
+  // Written through a conjugate or negative view: the memory gets the conjugate or negative.
+  if (dst.is_conj()) return copy_from(src.to(dst.scalar_type()).conj(), dst._conj(), false), dst;
+  if (dst.is_neg()) return copy_from(src.to(dst.scalar_type())._neg_view(), dst._neg_view(), false), dst;
+  TORCH_CHECK((from_us || src.is_cpu()) && (to_us || dst.is_cpu()), "Cannot copy from ", src.device(), " to ",
+              dst.device(), ": go through the CPU, .cpu() then .to().");
+  if (from_us && to_us) {
+    if (src.device() == dst.device() && src.is_neg() && !src.is_conj()) {
+      // From the one layout to the other, as a copy on the CPU: a complex zero gets another sign in dense memory than
+      // elsewhere.
+      at::Tensor out = dst;
+      at::neg_out(out, src._neg_view().expand_as(dst));
+    } else if (src.device() == dst.device()) {
+      record_copy(dst, resolve(src).expand_as(dst));
+    } else {
+      copy_to_device(to_cpu(src), dst, false);  // two machines
+    }
+  } else if (to_us) {
+    copy_to_device(src, dst, non_blocking);
+  } else if (dst.is_contiguous() && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
+    if (dst.numel() == 0) return dst;
+    if (non_blocking && is_pinned(dst.const_data_ptr())) {
+      begin_copy(src, dst);
+    } else {
+      download(resolve(src), dst.mutable_data_ptr());
+    }
+  } else {
+    dst.copy_(to_cpu(src));
+  }
+  return dst;
+}
+
+void flush(c10::DeviceIndex device) {
+  if (!client_loaded() && recorder(device).empty()) return;
+  check_not_forked();
+  Recorder& r = recorder(device);
+  const Origin origin = record_origin();
+  std::lock_guard<SpinLock> guard(r.lock);
+  r.cut(MYC_CUT_FLUSH, origin);
+}
+
+void synchronize(c10::DeviceIndex device) {
+  check_not_forked();
+  Recorder& r = recorder(device);
+  const Origin origin = record_origin();
+  uint64_t epoch = 0;
+  {
+    std::lock_guard<SpinLock> guard(r.lock);
+    r.cut(MYC_CUT_SYNC, origin);
+    epoch = r.epoch();
+  }
+  if (!client_loaded()) return;  // nothing was ever sent
+  const Client& c = client_for(device);
+  const uint64_t uploads = begun[device].load(std::memory_order_relaxed);
+  auto error = std::make_unique<myc_error>();
+  const uint64_t ticket = c.sync(device, origin, error.get());
+  if (ticket == 0) raise(*error);
+  wait_for(c, ticket);
+  finish_copies(device);
+  over[device].store(uploads, std::memory_order_relaxed);
+  collect_pinned();
+  r.ran(epoch);
+}
+
+namespace {
+
+bool idle(c10::DeviceIndex device) {
+  Recorder& r = recorder(device);
+  std::lock_guard<SpinLock> guard(r.lock);
+  return r.idle() && begun[device].load(std::memory_order_relaxed) == over[device].load(std::memory_order_relaxed);
+}
+
+// A question that is on its way to a device's worker, and what had been submitted before it.
+struct Question {
+  std::mutex mutex;
+  uint64_t ticket = 0;
+  uint64_t epoch = 0, uploads = 0;
+};
+
+}  // namespace
+
+bool query(c10::DeviceIndex device) {
+  static auto& questions = *new std::array<Question, kMaxDevices>();
+  if (idle(device) || (!client_loaded() && recorder(device).empty())) return true;
+  check_not_forked();
+  Question& q = questions[device];
+  const std::lock_guard<std::mutex> guard(q.mutex);
+  Recorder& r = recorder(device);
+  const Client& c = client_for(device);
+  auto error = std::make_unique<myc_error>();
+  if (q.ticket == 0) {
+    const Origin origin = record_origin();
+    {
+      std::lock_guard<SpinLock> recording(r.lock);
+      r.cut(MYC_CUT_EVENT, origin);
+      q.epoch = r.epoch();
+    }
+    q.uploads = begun[device].load(std::memory_order_relaxed);
+    q.ticket = c.sync(device, origin, error.get());
+    if (q.ticket == 0) raise(*error);
+  }
+  // The same question until it is answered: a loop that asks has to come to an end.
+  if (!has_ended(c, q.ticket, *error)) return false;
+  raise(*error);
+  over[device].store(q.uploads, std::memory_order_relaxed);
+  collect_pinned();
+  r.ran(q.epoch);
+  return idle(device);
+}
+
+// The fallbacks of the lazy views put a clone in the place of what a schema does not mark as written: copy_from
+// resolves them itself.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace mycelya

@@ -1,0 +1,157 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "pytorch/Generator.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "client/Client.h"
+#include "record/Record.h"
+#include "client/State.h"
+#include "tensor/Storage.h"
+#include "operators/Transfer.h"
+
+namespace mycelya {
+namespace {
+
+std::atomic<uint64_t> next_id{1};
+
+class GeneratorImpl final : public c10::GeneratorImpl {
+ public:
+  GeneratorImpl(c10::DeviceIndex device, uint64_t id)
+      : c10::GeneratorImpl(c10::Device(kDevice, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), id_(id) {}
+
+  static c10::DeviceType device_type() { return kDevice; }
+
+  // The worker makes a generator when it first sees its id, with PyTorch's default seed.
+  uint64_t id() const { return id_; }
+
+  void set_current_seed(uint64_t seed) override {
+    record_own(device().index(), "mycelya::manual_seed", {GeneratorId{id_}, static_cast<int64_t>(seed)});
+    seed_ = seed;
+    seed_state_.reset();
+  }
+  uint64_t current_seed() const override {
+    if (seed_state_.defined()) {
+      // Both of PyTorch's layouts begin with the seed.
+      seed_ = to_cpu(seed_state_.narrow(0, 0, 8)).view(at::kLong).item<int64_t>();
+      seed_state_.reset();
+    }
+    return seed_;
+  }
+  uint64_t seed() override {
+    const uint64_t fresh = c10::detail::getNonDeterministicRandom();
+    set_current_seed(fresh);
+    return fresh;
+  }
+
+  at::Tensor state() const {
+    const auto index = device().index();
+    at::Tensor bytes = make_vector(at::kByte, state_bytes(), index);
+    record_own(index, "mycelya::get_rng_state", {GeneratorId{id_}}, bytes);
+    return bytes;
+  }
+  void set_state(const at::Tensor& state) {
+    const auto index = device().index();
+    TORCH_CHECK_TYPE(state.scalar_type() == at::kByte && state.dim() == 1 && state.layout() == at::kStrided,
+                     "RNG state must be a torch.ByteTensor with one dimension, got ", state.toString(), " of shape ",
+                     state.sizes(), ".");
+    TORCH_CHECK(state.numel() == state_bytes(), "RNG state is wrong size: a generator of this device has ",
+                state_bytes(), " bytes, got ", state.numel(), ".");
+    const at::Tensor here = state.is_cpu() ? to_device(state, index) : state.contiguous();
+    TORCH_CHECK(here.device() == device(), "RNG state is on ", here.device(), ", its generator on ", device(),
+                ": move it with .cpu().");
+    record_own(index, "mycelya::set_rng_state", {GeneratorId{id_}, here});
+    // A copy: the caller may write the tensor. Read only if somebody asks for the seed.
+    seed_state_ = here.clone();
+  }
+
+  void set_state(const c10::TensorImpl& new_state) override {
+    set_state(at::Tensor::wrap_tensor_impl(
+        c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(&new_state))));
+  }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return to_cpu(state()).getIntrusivePtr(); }
+
+  // Only CUDA's generator counts what it has drawn: its state is the seed and that number.
+  void set_offset(uint64_t offset) override {
+    if (!counts()) {
+      TORCH_CHECK(offset == 0, "A generator of a CPU worker has no offset, got ", offset, ".");
+      return;
+    }
+    at::Tensor bytes = at::empty({16}, at::kByte);
+    auto* words = reinterpret_cast<uint64_t*>(bytes.mutable_data_ptr());
+    words[0] = current_seed();
+    words[1] = offset;
+    set_state(bytes);
+  }
+  uint64_t get_offset() const override {
+    if (!counts()) return 0;
+    return to_cpu(state().narrow(0, 8, 8)).view(at::kLong).item<int64_t>();
+  }
+
+ private:
+  static int64_t state_bytes() {
+    decide_worker();
+    static const int64_t cpu = at::detail::createCPUGenerator().get_state().numel();
+    return worker() == Worker::kCuda ? 16 : cpu;
+  }
+
+  static bool counts() {
+    decide_worker();
+    return worker() == Worker::kCuda;
+  }
+
+  GeneratorImpl* clone_impl() const override;
+
+  const uint64_t id_;
+  mutable uint64_t seed_ = c10::default_rng_seed_val;
+  mutable at::Tensor seed_state_;  // if defined, the seed is in there
+};
+
+GeneratorImpl* GeneratorImpl::clone_impl() const {
+  auto* copy = new GeneratorImpl(device().index(), next_id.fetch_add(1));
+  copy->set_state(state());
+  return copy;
+}
+
+GeneratorImpl& impl_of(const at::Generator& g) {
+  TORCH_CHECK(g.defined() && g.device().type() == kDevice, "Expected a 'mycelya' device type for generator but found '",
+              g.defined() ? g.device().str() : std::string("none"), "'");
+  return *static_cast<GeneratorImpl*>(g.unsafeGetGeneratorImpl());
+}
+
+}  // namespace
+
+const at::Generator& default_generator(c10::DeviceIndex device) {
+  static auto& all = *new std::array<at::Generator, kMaxDevices>();
+  static auto& mutex = *new std::mutex();
+  if (device < 0) device = current_device();
+  TORCH_CHECK(device < kMaxDevices, "mycelya:", static_cast<int>(device), " does not exist.");
+  const std::lock_guard<std::mutex> guard(mutex);
+  auto& g = all[device];
+  if (!g.defined()) g = at::make_generator<GeneratorImpl>(device, uint64_t{0});
+  return g;
+}
+
+at::Generator new_generator(c10::DeviceIndex device) {
+  return at::make_generator<GeneratorImpl>(device < 0 ? current_device() : device, next_id.fetch_add(1));
+}
+
+uint64_t generator_id(const at::Generator& g, c10::DeviceIndex device) {
+  const GeneratorImpl& impl = impl_of(g);
+  TORCH_CHECK(g.device().index() == device, "Expected a generator of mycelya:", static_cast<int>(device),
+              " but found one of ", g.device(), ".");
+  return impl.id();
+}
+
+at::Tensor get_rng_state(const at::Generator& g) { return impl_of(g).state(); }
+
+void set_rng_state(const at::Generator& g, const at::Tensor& state) { impl_of(g).set_state(state); }
+
+}  // namespace mycelya

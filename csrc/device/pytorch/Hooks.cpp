@@ -1,0 +1,46 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "pytorch/Hooks.h"
+
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+
+#include "pytorch/Generator.h"
+#include "operators/Minimal.h"
+#include "tensor/Pinned.h"
+#include "client/State.h"
+#include "tensor/Storage.h"
+
+namespace mycelya {
+namespace {
+
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  void init() const override {}
+  c10::DeviceIndex deviceCount() const override { return device_count(); }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
+  void setCurrentDevice(c10::DeviceIndex i) const override { exchange_device(i); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex i) const override { return exchange_device(i); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex i) const override {
+    return i < 0 ? current_device() : exchange_device(i);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex i) const override { return default_generator(i); }
+  at::Generator getNewGenerator(c10::DeviceIndex i) const override { return new_generator(i); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    resize_bytes(*static_cast<Storage*>(storage.unsafeGetStorageImpl()), static_cast<int64_t>(bytes));
+  }
+};
+
+}  // namespace
+
+void register_hooks() {
+  static auto* leaked = new Hooks();
+  at::RegisterPrivateUse1HooksInterface(leaked);
+}
+
+}  // namespace mycelya

@@ -1,0 +1,262 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "record/Op.h"
+
+#include <ATen/core/jit_type.h>
+#include <ATen/core/op_registration/op_registration.h>
+
+#include <array>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "client/Client.h"
+#include "record/Recorder.h"
+
+namespace mycelya {
+namespace {
+
+struct Row {
+  const char* functional;
+  const char* classes;
+  const char* refusal;  // nullptr for a whole op
+  bool dynamic = false;
+};
+
+struct Table {
+  std::unordered_map<std::string_view, Row> rows;
+  std::vector<const char*> whole, refused;
+
+  Table() {
+#define MYC_WHOLE(name, functional, classes)   \
+  rows[name] = {functional, classes, nullptr}; \
+  whole.push_back(name);
+#define MYC_DYNAMIC(name, functional, classes)       \
+  rows[name] = {functional, classes, nullptr, true}; \
+  whole.push_back(name);
+#define MYC_REFUSE(name, reason) \
+  rows[name] = {"", "", reason}; \
+  refused.push_back(name);
+#include "record/optable.inc"
+#undef MYC_WHOLE
+#undef MYC_DYNAMIC
+#undef MYC_REFUSE
+  }
+};
+
+const Table& table() {
+  static const auto& leaked = *new Table();
+  return leaked;
+}
+
+Kind kind_of(const c10::TypePtr& type) {
+  using T = c10::TypeKind;
+  switch (type->kind()) {
+    case T::TensorType:
+      return Kind::kTensor;
+    case T::IntType:
+    case T::SymIntType:
+      return Kind::kInt;
+    case T::FloatType:
+    case T::SymFloatType:
+      return Kind::kFloat;
+    case T::BoolType:
+    case T::SymBoolType:
+      return Kind::kBool;
+    case T::NumberType:
+      return Kind::kScalar;
+    case T::StringType:
+      return Kind::kString;
+    case T::ScalarTypeType:
+      return Kind::kDType;
+    case T::LayoutType:
+      return Kind::kLayout;
+    case T::DeviceObjType:
+      return Kind::kDevice;
+    case T::MemoryFormatType:
+      return Kind::kMemoryFormat;
+    case T::GeneratorType:
+      return Kind::kGenerator;
+    case T::OptionalType:
+      return kind_of(type->castRaw<c10::OptionalType>()->getElementType());
+    case T::ListType: {
+      const auto element = type->castRaw<c10::ListType>()->getElementType();
+      if (element->kind() == T::OptionalType) return Kind::kOptTensors;
+      switch (kind_of(element)) {
+        case Kind::kTensor:
+          return Kind::kTensors;
+        case Kind::kInt:
+          return Kind::kInts;
+        case Kind::kFloat:
+          return Kind::kFloats;
+        case Kind::kBool:
+          return Kind::kBools;
+        case Kind::kScalar:
+          return Kind::kScalars;
+        default:
+          return Kind::kOther;
+      }
+    }
+    default:
+      return Kind::kOther;
+  }
+}
+
+// For an op without a row, or arguments beyond it.
+char default_class(Kind kind, const c10::TypePtr& type) {
+  switch (kind) {
+    case Kind::kFloat:
+    case Kind::kFloats:
+    case Kind::kScalar:
+    case Kind::kScalars:
+      return 'v';
+    case Kind::kInt:
+    case Kind::kInts:
+      return type->str().find("SymInt") != std::string::npos ? 's' : 'l';
+    default:
+      return 'l';
+  }
+}
+
+std::mutex mutex;  // guards growth of the map below
+// Open addressing by schema address, never shrinks: readers need no lock. 8192 slots for the about 3,100 aten
+// overloads.
+constexpr size_t kSlots = 8192;
+struct Slot {
+  std::atomic<const void*> key{nullptr};
+  const Op* op = nullptr;
+};
+auto& slots = *new std::array<Slot, kSlots>();
+size_t used = 0;
+
+const Op* make_op(const c10::OperatorHandle& handle) {
+  const auto& schema = handle.schema();
+  std::string name = schema.name();
+  if (!schema.overload_name().empty()) name += "." + schema.overload_name();
+  return new Op(handle, std::move(name));
+}
+
+}  // namespace
+
+namespace {
+
+Shortcut shortcut_of(const std::string& name) {
+  static const std::unordered_set<std::string> kElementwise = {
+      "add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor",
+      "div.Tensor", "div_.Tensor", "relu",       "relu_",       "neg",        "threshold_backward"};
+  if (name == "mm") return Shortcut::kProduct;
+  if (name == "addmm") return Shortcut::kBiasedProduct;
+  return kElementwise.count(name) != 0 ? Shortcut::kElementwise : Shortcut::kNone;
+}
+
+}  // namespace
+
+Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
+    : handle(h), full_name(std::move(full)), hash(name_hash(full_name)), recorded(this) {
+  constexpr std::string_view kAten = "aten::";
+  const bool aten = std::string_view(full_name).substr(0, kAten.size()) == kAten;
+  name = aten ? full_name.substr(kAten.size()) : full_name;
+  const auto& schema = handle.schema();
+  const char* classes = "";
+  if (aten) {
+    const auto row = table().rows.find(name);
+    if (row != table().rows.end()) {
+      functional = row->second.functional;
+      classes = row->second.classes;
+      dynamic = row->second.dynamic;
+      if (row->second.refusal != nullptr) refusal = row->second.refusal;
+    }
+  } else {
+    refusal = "it is not an operator of PyTorch's own, so the worker does not have it";
+  }
+  if (given != nullptr) {
+    classes = given;
+    refusal.clear();  // PyTorch does not bring it to us, but the worker has it
+  }
+  const size_t n_classes = std::string_view(classes).size();
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto& a = schema.arguments()[i];
+    const Kind kind = kind_of(a.real_type());
+    const bool write = a.alias_info() != nullptr && a.alias_info()->isWrite();
+    args.push_back({kind, i < n_classes && classes[i] != '-' ? classes[i] : default_class(kind, a.real_type()), write});
+    if (kind == Kind::kGenerator) flags |= MYC_R_RNG;
+    takes_other |= kind == Kind::kOther;
+    takes_codes |= kind == Kind::kGenerator || kind == Kind::kDType;
+    if (write) {
+      writes.push_back(static_cast<int>(i));
+      if (a.is_out()) writes_out = true;
+    }
+  }
+  if (handle.hasTag(at::Tag::nondeterministic_seeded)) flags |= MYC_R_RNG;
+  for (const auto& r : schema.returns()) {
+    Return entry{-1, r.type()->kind() == c10::TypeKind::ListType};
+    const auto* alias = r.alias_info();
+    if (alias != nullptr && alias->isWrite()) {
+      for (const int w : writes) {
+        if (schema.arguments()[w].alias_info()->beforeSets() == alias->beforeSets()) entry.alias = w;
+      }
+    }
+    const bool tensor =
+        r.type()->kind() == c10::TypeKind::TensorType ||
+        (entry.list && r.type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType);
+    if (!tensor && refusal.empty()) refusal = "it returns something other than tensors";
+    returns.push_back(entry);
+    fresh_returns += entry.alias < 0;
+  }
+  bumps_versions = !writes.empty() && name.rfind("_foreach_", 0) == 0;
+  writes_unmarked = name.find("batch_norm") != std::string::npos;
+  takes_cpu_indices = name.rfind("index.", 0) == 0 || name.rfind("index_put", 0) == 0 ||
+                      name.rfind("_index_put", 0) == 0 || name.rfind("_unsafe_index", 0) == 0;
+  keeps_shape = writes_out && (name.rfind("arange.", 0) == 0 || name.rfind("range.", 0) == 0 ||
+                               name.rfind("linspace.", 0) == 0 || name.rfind("logspace.", 0) == 0);
+  shortcut = shortcut_of(name);
+  fills_with_tensor = name == "fill_.Tensor";
+  adds_rows = name == "index_add_" || name == "index_reduce_";
+  fills = name == "fill_.Scalar" || name.rfind("masked_fill", 0) == 0 || name.rfind("index_fill", 0) == 0;
+  if (!functional.empty()) {
+    const auto dot = functional.find('.');
+    functional_handle = c10::Dispatcher::singleton().findSchema(
+        {"aten::" + functional.substr(0, dot), dot == std::string::npos ? "" : functional.substr(dot + 1)});
+  }
+  if (aten && given == nullptr) rewrite = find_rewrite(name);
+  if (rewrite != nullptr) {
+    const std::string target = rewrite->op;
+    const auto dot = target.find('.');
+    recorded =
+        new Op(c10::Dispatcher::singleton().findSchemaOrThrow(
+                   target.substr(0, dot).c_str(), dot == std::string::npos ? "" : target.substr(dot + 1).c_str()),
+               target, rewrite->classes);
+  }
+  if (recorded == this && refusal.empty()) define_op(hash, full_name);
+}
+
+const Op& op_for(const c10::OperatorHandle& handle) {
+  const void* key = &handle.schema();
+  size_t i = (reinterpret_cast<uintptr_t>(key) * 0x9E3779B97F4A7C15ull) >> 51;
+  for (;; i = (i + 1) & (kSlots - 1)) {
+    const void* seen = slots[i].key.load(std::memory_order_acquire);
+    if (C10_LIKELY(seen == key)) return *slots[i].op;
+    if (seen == nullptr) break;
+  }
+  const Op* fresh = make_op(handle);  // without the mutex: it may look up another op
+  std::lock_guard<std::mutex> guard(mutex);
+  for (;; i = (i + 1) & (kSlots - 1)) {
+    const void* seen = slots[i].key.load(std::memory_order_relaxed);
+    if (seen == key) {
+      delete fresh;
+      return *slots[i].op;
+    }
+    if (seen == nullptr) break;
+  }
+  TORCH_CHECK(++used < kSlots * 3 / 4, "mycelya met more than ", used, " operators; the table in Op.cpp is too small.");
+  slots[i].op = fresh;
+  slots[i].key.store(key, std::memory_order_release);
+  return *fresh;
+}
+
+const std::vector<const char*>& whole_ops() { return table().whole; }
+const std::vector<const char*>& refused_ops() { return table().refused; }
+
+}  // namespace mycelya

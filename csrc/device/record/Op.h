@@ -1,0 +1,97 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// What the recorder knows of an operator, worked out once from its schema and its row of the op table.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rules/Rules.h"
+
+namespace mycelya {
+
+enum class Kind : uint8_t {
+  kTensor,
+  kTensors,     // Tensor[]
+  kOptTensors,  // Tensor?[]
+  kInt,
+  kFloat,
+  kBool,
+  kScalar,
+  kInts,
+  kFloats,
+  kBools,
+  kScalars,
+  kString,
+  kDType,
+  kLayout,
+  kDevice,
+  kMemoryFormat,
+  kGenerator,
+  kOther  // the op cannot be recorded when such an argument is given
+};
+
+struct Argument {
+  Kind kind;
+  // What a number is: 'l' literal (hashed), 's' size, 'v' value, 'b' literal if 0 or 1, else value.
+  char number_class;
+  bool write;
+};
+
+struct Return {
+  int alias;  // index of the written argument that is returned, or -1 for a fresh tensor
+  bool list;
+};
+
+// Why a call of an op may be simple enough for RecordShort.cpp.
+enum class Shortcut : uint8_t {
+  kNone,
+  kElementwise,    // it takes tensors and numbers alone
+  kProduct,        // mm
+  kBiasedProduct,  // addmm
+};
+
+struct Op {
+  // classes: of its arguments, as in the op table; null: from its row.
+  Op(const c10::OperatorHandle& handle, std::string name, const char* classes = nullptr);
+
+  c10::OperatorHandle handle;
+  std::string full_name;  // "aten::add.Tensor"
+  std::string name;       // "add.Tensor"
+  uint64_t hash;          // of full_name
+  uint32_t flags = 0;     // MYC_R_*
+  std::vector<Argument> args;
+  std::vector<Return> returns;
+  uint32_t fresh_returns = 0;   // of returns
+  std::vector<int> writes;      // written arguments
+  bool writes_out = false;      // they are out= arguments: may be resized
+  bool bumps_versions = false;  // a foreach op: PyTorch above us does not
+  bool takes_cpu_indices = false;
+  bool takes_other = false;        // an argument of Kind::kOther
+  bool takes_codes = false;        // a generator or a dtype, which may be none of ours
+  bool keeps_shape = false;        // its out= tensor keeps its shape if it has as many elements as the result
+  bool fills_with_tensor = false;  // fill_.Tensor
+  bool adds_rows = false;          // index_add_ and index_reduce_
+  bool fills = false;              // with a number that has to fit the dtype of argument 0
+  Shortcut shortcut = Shortcut::kNone;
+  bool dynamic = false;          // the shapes of its results depend on data: only the worker knows them
+  bool writes_unmarked = false;  // may write arguments that its schema does not mark: see unmarked_writes
+  std::string functional;        // overload whose inference applies, "" if none
+  std::optional<c10::OperatorHandle> functional_handle;
+  std::string refusal;  // why it cannot be recorded, "" if it can
+  const Rewrite* rewrite = nullptr;
+  const Op* recorded = nullptr;  // the op whose name and schema go into the trace: this, or the rewrite's
+};
+
+// Looks up by schema address; one pointer compare when met before.
+const Op& op_for(const c10::OperatorHandle& handle);
+
+// Names (without "aten::") that are recorded whole, and those that are refused.
+const std::vector<const char*>& whole_ops();
+const std::vector<const char*>& refused_ops();
+
+}  // namespace mycelya

@@ -1,0 +1,25 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Where in the user's program an op comes from: the innermost Python frame outside torch and this package, read from
+// this thread's own state without the GIL.
+#pragma once
+
+#include <string>
+
+#include "abi/mycelya.h"
+
+namespace mycelya {
+
+using Origin = myc_origin;
+
+// Takes the GIL the first time it meets a code object: never call it with a lock held.
+Origin current_origin();
+
+// In backward: the forward line whose autograd node runs now; otherwise current_origin(), remembered for that purpose.
+Origin record_origin();
+
+// Folders (with a trailing slash) whose frames are passed over.
+void set_internal_folders(std::string torch, std::string package);
+
+}  // namespace mycelya

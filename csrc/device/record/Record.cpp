@@ -1,0 +1,528 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include <Python.h>
+//
+#include <ATen/MemoryOverlap.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/native/Resize.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/TensorImpl.h>
+
+#include <mutex>
+#include <span>
+
+#include "client/Client.h"
+#include "pytorch/Generator.h"
+#include "operators/Minimal.h"
+#include "record/Op.h"
+#include "record/Record.h"
+#include "record/RecordInternal.h"
+#include "record/Recorder.h"
+#include "rules/Shape.h"
+#include "tensor/TensorImpl.h"
+#include "tensor/Thread.h"
+#include "operators/Transfer.h"
+
+namespace mycelya {
+namespace {
+
+// Calls f with each defined tensor of the arguments, as a reference into its IValue's list where it is in one.
+template <class F>
+void each_tensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    switch (op.args[i].kind) {
+      case Kind::kTensor:
+        if (args[i].isTensor() && args[i].toTensor().defined()) f(i, args[i].toTensor());
+        break;
+      case Kind::kTensors:
+      case Kind::kOptTensors:
+        if (args[i].isNone()) break;
+        for (const auto& e : args[i].toListRef()) {
+          if (e.isTensor() && e.toTensor().defined()) f(i, e.toTensor());
+        }
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+const std::string& argument_name(const Op& op, size_t i) { return op.handle.schema().arguments()[i].name(); }
+
+// The device that a factory is told to use.
+int named_device(const Op& op, at::ArrayRef<c10::IValue> args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind != Kind::kDevice || args[i].isNone()) continue;
+    const c10::Device device = args[i].toDevice();
+    if (device.type() == kDevice && device.has_index()) return device.index();
+  }
+  return current_device();
+}
+
+// Whatever cannot be written is refused before a word of the record is.
+void check_writable(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i].isNone()) continue;
+    if (op.args[i].kind == Kind::kGenerator) generator_id(args[i].toGenerator(), device);
+    if (op.args[i].kind == Kind::kDType) dtype_code(args[i].toScalarType());
+  }
+}
+
+// A generator brings the call here, whatever the tensors are.
+void refuse_generator(const Op& op, at::ArrayRef<c10::IValue> args) {
+  bool cpu = false, generator = false;
+  each_tensor(op, args,
+              [&](size_t i, const at::Tensor& t) { cpu |= t.is_cpu() && (t.dim() != 0 || op.args[i].write); });
+  for (size_t i = 0; i < args.size(); ++i) generator |= op.args[i].kind == Kind::kGenerator && !args[i].isNone();
+  TORCH_CHECK(!(cpu && generator), "Expected a 'cpu' device type for generator but found 'mycelya'");
+}
+
+// What there is among the operands of a call.
+struct Operands {
+  bool cpu_indices = false, lazy_views = false;
+  bool undefined = false;  // storages that nothing has written yet
+};
+
+// The device of a call. Two devices, or a CPU tensor where CUDA would refuse it, are errors.
+c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, Operands& operands) {
+  int device = -1;
+  bool others = false;
+  for (size_t i = 0; op.takes_other && i < args.size(); ++i) {
+    if (op.args[i].kind == Kind::kOther && !args[i].isNone()) {
+      TORCH_CHECK_NOT_IMPLEMENTED(false, op.full_name, " cannot run on mycelya with its argument '",
+                                  argument_name(op, i),
+                                  "' given: leave it out, or run this op on the CPU: move its inputs with .cpu() and "
+                                  "the result back with .to(\"mycelya\").");
+    }
+  }
+  each_tensor(op, args, [&](size_t i, const at::Tensor& t) {
+    if (ours(t)) {
+      const int index = t.device().index();
+      TORCH_CHECK(device < 0 || device == index,
+                  "Expected all tensors to be on the same device, but found at least two devices, mycelya:", device,
+                  " and mycelya:", index, "! (when checking argument for argument ", argument_name(op, i),
+                  " in method ", op.full_name,
+                  "). They are on different machines: copy one with .to(\"mycelya:", device, "\").");
+      device = index;
+      operands.lazy_views |= t.is_conj() || t.is_neg();
+      operands.undefined |= !storage_of(*t.unsafeGetTensorImpl())->defined;
+    } else {
+      others = true;
+    }
+  });
+  if (device < 0) {
+    refuse_generator(op, args);
+    device = named_device(op, args);
+  }
+  if (C10_LIKELY(!others)) return static_cast<c10::DeviceIndex>(device);
+  each_tensor(op, args, [&](size_t i, const at::Tensor& t) {
+    if (ours(t)) return;
+    if (t.is_cpu() && t.dim() == 0 && !op.args[i].write) {
+      dtype_code(t.scalar_type());  // refuses what cannot be written
+      return;
+    }
+    if (t.is_cpu() && op.takes_cpu_indices && op.args[i].kind == Kind::kOptTensors) {
+      operands.cpu_indices = true;
+      return;
+    }
+    TORCH_CHECK(false,
+                "Expected all tensors to be on the same device, but found at least two devices, mycelya:", device,
+                " and ", t.device(), "! (when checking argument for argument ", argument_name(op, i), " in method ",
+                op.full_name, "). Move it with .to(\"mycelya:", device, "\").");
+  });
+  return static_cast<c10::DeviceIndex>(device);
+}
+
+// Rows of self's own storage, added to others without the dims of size 1: the CPU's kernel tells a row that it adds to
+// itself from one that overlaps by strides, those of size 1 among them, which a contiguous tensor's row has not on a
+// worker. self dim index source …
+bool add_own_rows(const Op& op, at::ArrayRef<c10::IValue> args) {
+  const at::Tensor& self = args[0].toTensor();
+  const at::Tensor& source = args[3].toTensor();
+  if (!source.is_alias_of(self) || source.dim() != self.dim()) return false;
+  const int64_t dim = at::maybe_wrap_dim(args[1].toInt(), self.dim());
+  c10::SmallVector<int64_t, 8> sizes[2], strides[2];
+  int64_t at = 0;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (d != dim && self.size(d) != source.size(d)) return false;  // an error
+    if (d != dim && self.size(d) == 1) continue;
+    if (d == dim) at = static_cast<int64_t>(sizes[0].size());
+    for (const int i : {0, 1}) {
+      sizes[i].push_back(i == 0 ? self.size(d) : source.size(d));
+      strides[i].push_back(i == 0 ? self.stride(d) : source.stride(d));
+    }
+  }
+  if (static_cast<int64_t>(sizes[0].size()) == self.dim()) return false;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  const at::Tensor rows = self.as_strided(sizes[0], strides[0]), added = source.as_strided(sizes[1], strides[1]);
+  if (op.name == "index_add_") {
+    rows.index_add_(at, args[2].toTensor(), added, args[4].toScalar());
+  } else {
+    rows.index_reduce_(at, args[2].toTensor(), added, args[4].toStringView(), args[5].toBool());
+  }
+  return true;
+}
+
+// A number that the tensor's dtype cannot hold is an error at the call, as on every device.
+void check_fill(at::ArrayRef<c10::IValue> args) {
+  if (!args.back().isScalar()) return;
+  const c10::Scalar value = args.back().toScalar();
+  switch (args[0].toTensor().scalar_type()) {
+#define MYC_FITS(type, name) \
+  case at::ScalarType::name: \
+    value.to<type>();        \
+    break;
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_EXCEPT_COMPLEX_HALF_F8NZ(MYC_FITS)
+#undef MYC_FITS
+    default:
+      break;
+  }
+}
+
+// out= tensors take the inferred shape, as on every device; the warning is PyTorch's.
+void resize_outputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& metas) {
+  size_t next = 0;
+  for (const int w : op.writes) {
+    if (!args[w].isTensor() || next >= metas.size()) continue;
+    const auto& out = args[w].toTensor();
+    const OutMeta& m = metas[next++];
+    if (!m.defined || out.sizes() == at::IntArrayRef(m.sizes)) continue;
+    // Ranges fill whatever has as many elements as they.
+    if (op.keeps_shape && out.numel() == c10::multiply_integers(m.sizes)) continue;
+    at::native::resize_output(out, m.sizes);
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
+  }
+}
+
+int64_t bytes_of(const OutMeta& m) {
+  int64_t last = 0;
+  for (size_t i = 0; i < m.sizes.size(); ++i) {
+    if (m.sizes[i] == 0) return 0;
+    last += (m.sizes[i] - 1) * m.strides[i];
+  }
+  return (last + 1) * static_cast<int64_t>(c10::elementSize(m.dtype));
+}
+
+// Writes one record. `fresh` are the results in order, undefined ones included. undefined: an operand may be a storage
+// that nothing has written yet. shapes, if defined: the op is dynamic, and this is where the worker writes the shapes
+// of its results; the trace ends here.
+void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
+          at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, bool undefined = true,
+          bool inferred = false, const at::Tensor& shapes = {}) {
+  Recorder& r = recorder(device);
+  r.wait_for_room(origin);
+  std::lock_guard<SpinLock> guard(r.lock);
+  r.prepare(origin);
+  r.count(inferred);
+  if (undefined) {
+    each_tensor(recorded, args, [&](size_t, const at::Tensor& t) {
+      if (ours(t) && !storage_of(*t.unsafeGetTensorImpl())->defined) {
+        r.define_storage(*t.unsafeGetTensorImpl(), origin);
+      }
+    });
+  }
+  const bool dynamic = shapes.defined();
+  r.begin(recorded.hash, op.flags | (dynamic ? MYC_R_DYNAMIC : 0), static_cast<uint32_t>(args.size()),
+          op.fresh_returns + dynamic, origin);
+  for (size_t i = 0; i < args.size(); ++i) {
+    const bool write =
+        recorded.args[i].write || std::find(unmarked.begin(), unmarked.end(), static_cast<int>(i)) != unmarked.end();
+    argument(r, recorded.args[i], args[i], write);
+  }
+  if (dynamic) r.result(*shapes.unsafeGetTensorImpl());
+  size_t next = 0;
+  for (const auto& entry : op.returns) {
+    if (entry.alias >= 0) continue;
+    const size_t n = entry.list ? fresh.size() - next : 1;  // a list is the only fresh return of its op
+    if (entry.list) r.word(MYC_W_LIST | static_cast<uint64_t>(n) << 16);
+    for (size_t i = 0; i < n; ++i, ++next) {
+      if (next < fresh.size() && fresh[next].defined()) {
+        r.result(*fresh[next].unsafeGetTensorImpl());
+      } else {
+        r.tag(MYC_W_NONE);
+      }
+    }
+  }
+  dynamic ? r.cut(MYC_CUT_SHAPE, origin) : r.end();
+}
+
+// The tensor of which the worker says dtype, rank, sizes, strides; its bytes are those of a storage that was empty
+// here.
+at::Tensor with_shape(const at::Tensor& placeholder, const int64_t* word) {
+  if (word[0] == 0) return {};
+  const auto rank = static_cast<size_t>(word[1]);
+  OutMeta m;
+  m.dtype = dtype_of_code(static_cast<uint32_t>(word[0]));
+  m.sizes.assign(word + 2, word + 2 + rank);
+  m.strides.assign(word + 2 + MYC_SHAPE_RANK, word + 2 + MYC_SHAPE_RANK + rank);
+  storage_of(*placeholder.unsafeGetTensorImpl())->set_bytes(bytes_of(m));
+  return new_tensor(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
+}
+
+// Runs an op whose results have shapes that data decides, and waits for these.
+c10::SmallVector<at::Tensor, 4> run_dynamic(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device,
+                                            Origin origin) {
+  const size_t n =
+      std::count_if(op.returns.begin(), op.returns.end(), [](const Return& entry) { return entry.alias < 0; });
+  const at::Tensor shapes = make_vector(at::kLong, static_cast<int64_t>(n) * MYC_SHAPE_WORDS, device);
+  c10::SmallVector<at::Tensor, 4> fresh;
+  for (size_t i = 0; i < n; ++i) fresh.push_back(make_vector(at::kByte, 0, device));
+  emit(op, op, args, {}, fresh, device, origin, true, false, shapes);
+  const at::Tensor words = to_cpu(shapes);
+  const auto* word = words.const_data_ptr<int64_t>();
+  for (size_t i = 0; i < n; ++i) fresh[i] = with_shape(fresh[i], word + i * MYC_SHAPE_WORDS);
+  return fresh;
+}
+
+// The out= form: the results of the functional form, put where they are wanted.
+void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
+  const size_t n_outs = op.returns.size();  // they come last
+  const size_t first = args.size() - n_outs;
+  for (size_t i = first; i < args.size(); ++i) {
+    at::assert_no_internal_overlap(args[i].toTensor());
+    for (size_t j = 0; j < first; ++j) {
+      if (op.args[j].kind != Kind::kTensor || !args[j].isTensor() || op.args[j].write) continue;
+      if (ours(args[j].toTensor())) at::assert_no_overlap(args[i].toTensor(), args[j].toTensor());
+    }
+  }
+  torch::jit::Stack stack(args.begin(), args.begin() + static_cast<std::ptrdiff_t>(first));
+  op.functional_handle->callBoxed(stack);
+  const bool solver = op.name == "linalg_lstsq.out";
+  for (size_t i = 0; i < n_outs; ++i) {
+    const at::Tensor& out = args[first + i].toTensor();
+    const at::Tensor result = std::move(stack[i]).toTensor();
+    const bool exact = !solver;
+    const bool empty = out.numel() == 0;
+    TORCH_CHECK(
+        exact ? out.scalar_type() == result.scalar_type() : c10::canCast(result.scalar_type(), out.scalar_type()),
+        op.full_name, " expected an out tensor of dtype ", result.scalar_type(), " but got ", out.scalar_type());
+    if (at::native::resize_output(out, result.sizes()) && (!solver || empty)) {
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+      const int64_t bytes = static_cast<int64_t>(result.storage().nbytes());
+      Storage& s = *storage_of(*out.unsafeGetTensorImpl());
+      if (bytes > static_cast<int64_t>(s.nbytes())) resize_bytes(s, bytes);
+    }
+    at::Tensor(out).copy_(result);
+  }
+}
+
+// What all ways of a call end in.
+void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device, Origin origin,
+                    bool undefined, c10::SmallVector<at::Tensor, 4>& fresh) {
+  const OutMetas& metas = infer(op, args);
+  if (op.writes_out) {
+    // A copy: resizing may infer on this thread and move the cache.
+    const OutMetas own = metas;
+    resize_outputs(op, args, own);
+  } else {
+    for (const auto& m : metas) fresh.push_back(m.defined ? make_tensor(m, device) : at::Tensor());
+  }
+
+  c10::SmallVector<int, 4> unmarked;
+  if (op.writes_unmarked) unmarked_writes(op.name, args, unmarked);
+  if (op.rewrite != nullptr) {
+    std::vector<c10::IValue> rewritten(args.begin(), args.end());
+    if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);
+    emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin, true, true);
+  } else {
+    emit(op, op, args, unmarked, fresh, device, origin, undefined, true);
+  }
+
+  if (op.bumps_versions) {
+    for (const int w : op.writes) {
+      if (!args[w].isTensorList()) continue;
+      // Refuses inference tensors outside of inference mode.
+      for (const auto& e : args[w].toListRef()) e.toTensor().unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+// Whether this call of a dynamic op says the shape itself.
+bool has_static_shape(const Op& op, at::ArrayRef<c10::IValue> args) {
+  return op.name == "repeat_interleave.Tensor" && !args[1].isNone();
+}
+
+// Takes the arguments off the stack and puts the returns there.
+void put_results(const Op& op, torch::jit::Stack* stack, c10::SmallVector<at::Tensor, 4>& fresh) {
+  const size_t n = op.args.size();
+  const std::span<c10::IValue> args(stack->data() + stack->size() - n, n);
+  if (op.returns.size() == 1 && !op.returns[0].list && n > 0) {
+    const int alias = op.returns[0].alias;
+    c10::IValue value =
+        alias >= 0 ? std::move(args[alias]) : c10::IValue(fresh.empty() ? at::Tensor() : std::move(fresh[0]));
+    torch::jit::drop(*stack, n - 1);
+    stack->back() = std::move(value);
+    return;
+  }
+  c10::SmallVector<c10::IValue, 4> values;
+  size_t next = 0;
+  for (const auto& entry : op.returns) {
+    if (entry.alias >= 0) {
+      values.push_back(args[entry.alias]);
+    } else if (entry.list) {
+      c10::List<at::Tensor> list;
+      for (; next < fresh.size(); ++next) list.push_back(std::move(fresh[next]));
+      values.emplace_back(std::move(list));
+    } else {
+      values.emplace_back(next < fresh.size() ? std::move(fresh[next]) : at::Tensor());
+      ++next;
+    }
+  }
+  torch::jit::drop(*stack, n);
+  for (auto& v : values) stack->push_back(std::move(v));
+}
+
+}  // namespace
+
+void keep_backward_in_this_thread_slow() {
+  this_thread.settled = true;
+  if (PyGILState_GetThisThreadState() != nullptr) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+}
+
+at::Tensor make_tensor(const OutMeta& m, c10::DeviceIndex device) {
+  return new_tensor(m.dtype, m.sizes, m.strides, bytes_of(m), device);
+}
+
+at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device) {
+  OutMeta m;
+  m.defined = true;
+  m.dtype = dtype;
+  m.sizes.assign(1, size);
+  m.strides.assign(1, 1);
+  return make_tensor(m, device);
+}
+
+void refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
+  const Op& op = op_for(handle);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.full_name,
+      " cannot run on mycelya: ", op.refusal.empty() ? "it is not in this version's op table" : op.refusal.c_str(),
+      ". Run it on the CPU: move its inputs with .cpu() and the result back with .to(\"mycelya\").");
+}
+
+void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  const Op& op = op_for(handle);
+  if (C10_UNLIKELY(!op.refusal.empty())) refuse(handle, stack);
+  if (op.shortcut != Shortcut::kNone && record_short(op, stack)) return;
+  check_not_forked();
+  keep_backward_in_this_thread();
+  const Origin origin = record_origin();  // may take the GIL: before any lock
+  const size_t n = op.args.size();
+  const std::span<c10::IValue> slots(stack->data() + stack->size() - n, n);
+  const at::ArrayRef<c10::IValue> args(slots.data(), n);
+
+  Operands operands;
+  const c10::DeviceIndex device = device_of(op, args, operands);
+  if (op.takes_codes) check_writable(op, args, device);
+  if (C10_UNLIKELY(operands.lazy_views)) {
+    if (conjugate_product(op, stack)) return;
+    WrittenViews written;
+    resolve_views(op, slots, written);
+    if (!written.empty()) return record_through(op, stack, written);
+  }
+  if (op.fills) check_fill(args);
+  if (C10_UNLIKELY(op.fills_with_tensor) && args[1].toTensor().is_cpu()) {
+    args[0].toTensor().fill_(args[1].toTensor().item());  // a number
+    torch::jit::drop(*stack, 1);
+    return;
+  }
+  if (C10_UNLIKELY(op.adds_rows) && add_own_rows(op, args)) {
+    torch::jit::drop(*stack, n - 1);
+    return;
+  }
+  if (op.takes_cpu_indices) {
+    if (fill_under_mask(op, args)) {
+      torch::jit::drop(*stack, n - 1);
+      return;
+    }
+    expand_masks(op, slots);
+    if (operands.cpu_indices) upload_indices(op, slots, device);
+  }
+
+  c10::SmallVector<at::Tensor, 4> fresh;
+  if (C10_UNLIKELY(op.dynamic && !has_static_shape(op, args))) {
+    if (op.writes_out) {
+      run_dynamic_out(op, slots);
+    } else {
+      fresh = run_dynamic(op, args, device, origin);
+    }
+    put_results(op, stack, fresh);
+    return;
+  }
+  // Operands that were made here on the way may be undefined too.
+  const bool undefined = operands.undefined || operands.lazy_views || op.takes_cpu_indices;
+  infer_and_emit(op, args, device, origin, undefined, fresh);
+  put_results(op, stack, fresh);
+}
+
+bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh) {
+  if (C10_UNLIKELY(!op.refusal.empty() || op.dynamic || op.takes_cpu_indices || op.fills_with_tensor)) return false;
+  check_not_forked();
+  keep_backward_in_this_thread();
+  const Origin origin = record_origin();  // may take the GIL: before any lock
+  Operands operands;
+  const c10::DeviceIndex device = device_of(op, args, operands);
+  if (C10_UNLIKELY(operands.lazy_views)) return false;
+  if (op.takes_codes) check_writable(op, args, device);
+  if (op.fills) check_fill(args);
+  infer_and_emit(op, args, device, origin, operands.undefined, fresh);
+  return true;
+}
+
+void record_copy(const at::Tensor& dst, const at::Tensor& src) {
+  static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  static const Op& op = op_for(handle);
+  check_not_forked();
+  const c10::IValue args[] = {dst, src, false};
+  emit(op, op, args, {}, {}, dst.device().index(), record_origin());
+}
+
+void record_own(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
+                at::ArrayRef<at::Tensor> results, uint32_t flags) {
+  check_not_forked();
+  const uint64_t hash = name_hash(name);
+  define_op(hash, name);
+  const Origin origin = record_origin();
+  Recorder& r = recorder(device);
+  r.wait_for_room(origin);
+  std::lock_guard<SpinLock> guard(r.lock);
+  r.prepare(origin);
+  r.count(false);
+  for (const OwnArgument& a : args) {
+    const auto* t = std::get_if<at::Tensor>(&a);
+    if (t != nullptr && !storage_of(*t->unsafeGetTensorImpl())->defined) {
+      r.define_storage(*t->unsafeGetTensorImpl(), origin);
+    }
+  }
+  r.begin(hash, flags, static_cast<uint32_t>(args.size()), static_cast<uint32_t>(results.size()), origin);
+  for (const OwnArgument& a : args) {
+    if (const auto* g = std::get_if<GeneratorId>(&a)) {
+      r.tag(MYC_W_GEN);
+      r.param(g->id);
+    } else if (const auto* v = std::get_if<int64_t>(&a)) {
+      r.tag(MYC_W_NUMBER, MYC_N_I64);
+      r.param(static_cast<uint64_t>(*v));
+    } else if (const auto* x = std::get_if<double>(&a)) {
+      r.tag(MYC_W_NUMBER, MYC_N_F64);
+      r.param(*x);
+    } else if (const auto* t = std::get_if<at::Tensor>(&a)) {
+      r.operand(*t->unsafeGetTensorImpl(), false);
+    } else {
+      r.tag(MYC_W_NONE);
+    }
+  }
+  for (const at::Tensor& result : results) {
+    if (result.defined()) {
+      r.result(*result.unsafeGetTensorImpl());
+    } else {
+      r.tag(MYC_W_NONE);
+    }
+  }
+  r.end();
+}
+
+}  // namespace mycelya

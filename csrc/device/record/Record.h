@@ -1,0 +1,69 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The one boxed function behind every recorded operator.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <variant>
+
+#include "abi/mycelya.h"
+#include "rules/Rules.h"
+
+namespace mycelya {
+
+struct Op;
+
+// Infers, records, and puts the results on the stack.
+void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
+// The same for a call that wants nothing but that; fresh gets its new results. False: nothing is done, and the call is
+// record()'s.
+bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh);
+
+// The arguments of a call that may go the short way; see Shortcut in Op.h.
+struct ShortCall {
+  static constexpr size_t kMost = 5;
+  struct Operand {
+    const at::Tensor* tensor;  // or
+    const c10::Scalar* number;
+  };
+  Operand operands[kMost];
+  size_t n = 0;
+
+  void put(const at::Tensor& t) { operands[n++] = {&t, nullptr}; }
+  void put(const c10::Scalar& s) { operands[n++] = {nullptr, &s}; }  // where a tensor may stand, or a number
+};
+// Does all that record_plain does for a call that is simple enough; result gets the new result of an op that doesn't
+// write. False: nothing is done.
+bool record_short(const Op& op, const ShortCall& call, at::Tensor& result);
+
+// The same for solvers whose result shows how LAPACK was called: in its conjugate bit, or in its strides.
+void record_solve(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+void record_solve_triangular(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
+// Raises NotImplementedError naming the op, why, and what to do.
+void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
+// A tensor on a device with fresh, undefined storage.
+at::Tensor make_tensor(const OutMeta& meta, c10::DeviceIndex device);
+at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device);
+
+// The elements of a conjugate or negative view in memory of their own; t itself if it is neither.
+at::Tensor resolve(const at::Tensor& t);
+
+// Records "aten::copy_"(dst, src) between tensors of one device.
+void record_copy(const at::Tensor& dst, const at::Tensor& src);
+
+// Records one of the worker's own operators (csrc/abi/mycelya.h). name: all of it, as "mycelya::elapsed". Results are
+// fresh tensors of make_tensor, or undefined.
+struct GeneratorId {
+  uint64_t id;
+};
+using OwnArgument = std::variant<std::monostate, GeneratorId, int64_t, double, at::Tensor>;
+void record_own(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
+                at::ArrayRef<at::Tensor> results = {}, uint32_t flags = MYC_R_EFFECT);
+
+}  // namespace mycelya

@@ -1,0 +1,68 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// What Record.cpp, which has the way of a call, shares with the files that have its parts.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <span>
+#include <utility>
+
+#include "record/Op.h"
+#include "record/Record.h"
+#include "record/Recorder.h"
+#include "tensor/Storage.h"
+
+namespace mycelya {
+
+inline bool ours(const at::Tensor& t) { return t.defined() && t.device().type() == kDevice; }
+
+// ---- Record.cpp ----
+
+// Backward then runs in the thread that calls it: with that thread's Python frames, in its order, and without 30 us of
+// hand-over. Only for Python's threads, once each: a user may turn it on again.
+void keep_backward_in_this_thread_slow();
+inline void keep_backward_in_this_thread() {
+  if (C10_UNLIKELY(!this_thread.settled)) keep_backward_in_this_thread_slow();
+}
+
+// ---- RecordWords.cpp ----
+
+// An argument as words of the trace.
+void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write);
+// The element of a 0-dim CPU tensor.
+void number_argument(Recorder& r, const at::Tensor& t);
+void scalar_argument(Recorder& r, char number_class, const c10::Scalar& s);
+
+// ---- RecordShort.cpp ----
+
+// The same as record_short in Record.h for a call on the stack.
+bool record_short(const Op& op, torch::jit::Stack* stack);
+
+// ---- RecordIndex.cpp ----
+
+// Where self is written one value under a mask, no index is needed, so nobody has to wait for how many there are: then
+// it is done here. args: self indices values accumulate …
+bool fill_under_mask(const Op& op, at::ArrayRef<c10::IValue> args);
+// Masks become the indices of what they select, as they do on every device.
+void expand_masks(const Op& op, std::span<c10::IValue> args);
+// CPU index tensors are legal on CUDA: they become uploads.
+void upload_indices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex device);
+
+// ---- RecordViews.cpp ----
+
+// Some operators reach us with a conjugate or negative view as it is (clone, matrix products): the worker has no such
+// bits, only elements.
+inline bool is_lazy_view(const at::Tensor& t) { return ours(t) && (t.is_conj() || t.is_neg()); }
+
+using WrittenViews = c10::SmallVector<std::pair<size_t, at::Tensor>, 2>;  // where they stand, and which they are
+
+// A view that is written is written through: written gets it and where it stands.
+void resolve_views(const Op& op, std::span<c10::IValue> args, WrittenViews& written);
+// dot and vdot of conjugate views are each other, or lazily conjugate, as on every device.
+bool conjugate_product(const Op& op, torch::jit::Stack* stack);
+// The arguments are resolved copies of the lazy views in written: the op writes the copies, and these the views.
+void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& written);
+
+}  // namespace mycelya

@@ -1,0 +1,155 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "record/Unboxed.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/_softmax_backward_data_ops.h>
+#include <ATen/ops/_softmax_ops.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/div_ops.h>
+#include <ATen/ops/gelu_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/native_layer_norm_ops.h>
+#include <ATen/ops/relu_ops.h>
+#include <ATen/ops/sub_ops.h>
+#include <ATen/ops/sum_ops.h>
+#include <ATen/ops/threshold_backward_ops.h>
+
+#include <array>
+#include <unordered_map>
+
+#include "record/Op.h"
+#include "record/Record.h"
+
+namespace mycelya {
+namespace {
+
+using Borrow = c10::MaybeOwnedTraits<at::Tensor>;
+
+// Without a reference of its own to a tensor.
+c10::IValue borrow(const at::Tensor& t) { return Borrow::createBorrow(t); }
+c10::IValue borrow(const std::optional<at::Tensor>& t) { return t.has_value() ? borrow(*t) : c10::IValue(); }
+template <class T>
+c10::IValue borrow(const T& value) {
+  return value;
+}
+
+// The arguments of a call for as long as it lasts.
+template <size_t kArguments>
+struct Borrowed {
+  ~Borrowed() {
+    for (c10::IValue& value : values) {
+      if (value.isTensor()) std::move(value).toTensor().unsafeReleaseTensorImpl();
+    }
+  }
+  std::array<c10::IValue, kArguments> values;
+};
+
+template <class A>
+constexpr bool is_operand =
+    std::is_same_v<std::remove_cvref_t<A>, at::Tensor> || std::is_same_v<std::remove_cvref_t<A>, at::Scalar>;
+
+using Fresh = c10::SmallVector<at::Tensor, 4>;
+
+template <class R, size_t... k>
+R tuple_of(Fresh& fresh, std::index_sequence<k...>) {
+  return {std::move(fresh[k])...};
+}
+
+template <class Operator, class Schema = typename Operator::schema>
+struct Twin;
+template <class Operator, class R, class... A>
+struct Twin<Operator, R(A...)> {
+  static R call(A... arguments) {
+    static const Op& op =
+        op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
+    if constexpr ((is_operand<A> && ...)) {
+      if (op.shortcut != Shortcut::kNone) {
+        ShortCall call;
+        (call.put(arguments), ...);
+        at::Tensor result;
+        if (C10_LIKELY(record_short(op, call, result))) {
+          if constexpr (std::is_same_v<R, at::Tensor&>) {
+            return std::get<0>(std::tie(arguments...));
+          } else {
+            return result;
+          }
+        }
+      }
+    }
+    Fresh fresh;
+    const Borrowed<sizeof...(A)> borrowed{{borrow(arguments)...}};
+    if (C10_UNLIKELY(!record_plain(op, borrowed.values, fresh))) {
+      torch::jit::Stack stack(borrowed.values.begin(), borrowed.values.end());
+      record(op.handle, &stack);
+      fresh.clear();
+      for (c10::IValue& value : stack) fresh.push_back(std::move(value).toTensor());
+    }
+    if constexpr (std::is_same_v<R, at::Tensor&>) {
+      return std::get<0>(std::tie(arguments...));  // in place
+    } else if constexpr (std::is_same_v<R, at::Tensor>) {
+      return std::move(fresh[0]);
+    } else {
+      return tuple_of<R>(fresh, std::make_index_sequence<std::tuple_size_v<R>>());
+    }
+  }
+};
+
+// An operator with a number instead of its second tensor. It is that of a tensor, which PyTorch would make on the CPU.
+template <class Operator, class... A>
+at::Tensor with_number(const at::Tensor& self, const at::Scalar& other, A... more) {
+  static const Op& op = op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
+  ShortCall call;
+  call.put(self);
+  call.put(other);
+  (call.put(more), ...);
+  at::Tensor result;
+  if (C10_LIKELY(record_short(op, call, result))) return result;
+  return Operator::call(self, at::native::wrapped_scalar_tensor(other), more...);
+}
+
+template <class Operator>
+torch::CppFunction make() {
+  return torch::CppFunction(&Twin<Operator>::call);
+}
+
+using Makers = std::unordered_map<std::string, torch::CppFunction (*)()>;
+
+template <class... Operators>
+Makers makers() {
+  Makers all;
+  const auto add = [&](std::string name, const std::string& overload, auto maker) {
+    name = name.substr(std::string_view("aten::").size());
+    all.emplace(overload.empty() ? name : name + "." + overload, maker);
+  };
+  (add(Operators::name, Operators::overload_name, &make<Operators>), ...);
+  return all;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("add.Scalar", &with_number<at::_ops::add_Tensor, const at::Scalar&>);
+  m.impl("sub.Scalar", &with_number<at::_ops::sub_Tensor, const at::Scalar&>);
+  m.impl("mul.Scalar", &with_number<at::_ops::mul_Tensor>);
+  m.impl("div.Scalar", &with_number<at::_ops::div_Tensor>);
+}
+
+std::optional<torch::CppFunction> unboxed(const std::string& name) {
+  using namespace at::_ops;
+  static const Makers all =
+      makers<add_Tensor, add__Tensor, sub_Tensor, mul_Tensor, mul__Tensor, div_Tensor, mm, bmm, addmm, relu, gelu,
+             threshold_backward, sum, sum_dim_IntList, _softmax, _softmax_backward_data, native_layer_norm>();
+  const auto found = all.find(name);
+  if (found == all.end()) return std::nullopt;
+  return found->second();
+}
+
+}  // namespace mycelya

@@ -1,0 +1,228 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The table of rules, and the two ways round it: PyTorch's structured shape functions and the Meta key.
+
+#include "rules/Rules.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "rules/MetaTable.h"
+#include "rules/RulesInternal.h"
+
+namespace mycelya {
+namespace rules {
+namespace {
+
+std::atomic<Worker> g_worker{Worker::kCpu};
+
+using RuleTable = std::unordered_map<std::string_view, Rule>;
+
+RuleTable make_table() {
+  RuleTable table;
+  for (RuleRows (*rows)() : {attention_rules, convolution_rules, factory_rules, foreach_rules, index_rules,
+                             layout_rules, linalg_rules, loss_rules, norm_rules, pointwise_rules, pool_rules,
+                             quantize_rules, random_rules, reduce_rules, spectral_rules}) {
+    for (const RuleRow& row : rows()) {
+      const bool fresh = table.emplace(row.name, row.rule).second;
+      TORCH_INTERNAL_ASSERT(fresh, "BUG: two shape rules for aten::", row.name);
+    }
+  }
+  return table;
+}
+
+Rule find_rule(std::string_view name) {
+  static const auto* const table = new RuleTable(make_table());
+  auto found = table->find(name);
+  return found == table->end() ? nullptr : found->second;
+}
+
+// The tensors of a boxed result, in order.
+void add_values(OutMetas& out, at::ArrayRef<c10::IValue> values) {
+  for (const c10::IValue& value : values) {
+    if (value.isNone()) {
+      add_undefined(out);
+    } else if (value.isTensor()) {
+      add_meta(out, value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const Tensor& t : value.toTensorVector()) add_meta(out, t);
+    }
+  }
+}
+
+// CPU tensors stay: 0-dim ones take part in type promotion and device checks as they do for real.
+c10::IValue to_meta(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const Tensor& t = value.toTensor();
+    return t.defined() && !t.is_cpu() ? c10::IValue(meta_like(t)) : value;
+  }
+  if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& t : value.toTensorVector()) list.push_back(t.defined() && !t.is_cpu() ? meta_like(t) : t);
+    return list;
+  }
+  if (value.isList() && value.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
+    c10::List<std::optional<Tensor>> list;
+    for (const c10::IValue& item : value.toListRef()) {
+      list.push_back(item.isNone() ? std::optional<Tensor>() : std::optional<Tensor>(to_meta(item).toTensor()));
+    }
+    return list;
+  }
+  if (value.isDevice()) return c10::Device(c10::kMeta);
+  if (value.isGenerator()) return c10::IValue();
+  return value;
+}
+
+}  // namespace
+
+bool on_cuda() { return g_worker.load(std::memory_order_relaxed) == Worker::kCuda; }
+
+bool has_rule(std::string_view functional_name) { return find_rule(functional_name) != nullptr; }
+
+void structured(std::string_view functional_name, Args args, OutMetas& out) {
+  const std::string_view base = functional_name.substr(0, functional_name.find('.'));
+  const std::string_view overload = functional_name.substr(std::min(base.size() + 1, functional_name.size()));
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + std::string(base)).c_str(),
+                                                                 std::string(overload).c_str());
+  OutMetas own;
+  const bool found = infer_by_meta(functional_name, op, args, own);
+  TORCH_INTERNAL_ASSERT(found, "BUG: aten::", functional_name, " has no structured shape function");
+  out.append(own.begin(), own.end());
+}
+
+void infer(std::string_view functional_name, Args args, OutMetas& out) {
+  if (const Rule rule = find_rule(functional_name)) {
+    rule(args, out);
+  } else {
+    structured(functional_name, args, out);
+  }
+}
+
+}  // namespace rules
+
+void set_worker(Worker worker) { rules::g_worker.store(worker, std::memory_order_relaxed); }
+
+Worker worker() { return rules::g_worker.load(std::memory_order_relaxed); }
+
+bool infer_by_rule(std::string_view functional_name, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  const rules::Rule rule = rules::find_rule(functional_name);
+  if (rule == nullptr) return false;
+  out.clear();
+  rule(args, out);
+  return true;
+}
+
+bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args,
+                   OutMetas& out) {
+  const MetaRow* row = find_meta(functional_name);
+  if (row == nullptr) return false;
+  // Below autograd: what a shape function does to its operands' views is nobody's history.
+  at::AutoDispatchBelowADInplaceOrView guard;
+  torch::jit::Stack stack(args.begin(), args.end());
+  const auto run = [&] {
+    row->fn.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    out.clear();
+    rules::add_values(out, stack);
+  };
+  run();
+  const auto loose = [](const c10::IValue& arg) { return arg.isTensor() && rules::loose(arg.toTensor()); };
+  if (rules::on_cuda() || std::none_of(args.begin(), args.end(), loose)) return true;
+  // Known only now: the dtype in which the operands have met, the result's or, of comparisons, their common one.
+  at::ScalarType dtype = out[0].dtype;
+  if (dtype == at::kBool) {
+    std::vector<at::Tensor> operands;
+    for (const c10::IValue& arg : args) {
+      if (arg.isTensor() && arg.toTensor().defined()) operands.push_back(arg.toTensor());
+    }
+    dtype = rules::common_type(operands);
+  }
+  const bool meet =
+      op.hasTag(at::Tag::pointwise) || functional_name == "mse_loss" || functional_name == "smooth_l1_loss";
+  const auto copied = [&](const c10::IValue& arg) { return loose(arg) && arg.toTensor().scalar_type() != dtype; };
+  if (!meet || std::none_of(args.begin(), args.end(), copied)) return true;
+  stack.assign(args.begin(), args.end());
+  for (c10::IValue& arg : stack) {
+    if (arg.isTensor() && arg.toTensor().defined()) arg = rules::copied(arg.toTensor(), dtype);
+  }
+  run();
+  return true;
+}
+
+bool has_rule(std::string_view functional_name) { return rules::has_rule(functional_name); }
+
+bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args) {
+  const MetaRow* row = find_meta(name);
+  if (row == nullptr) return false;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  torch::jit::Stack stack(args.begin(), args.end());
+  try {
+    row->fn.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  } catch (const c10::NotImplementedError& error) {
+    // Where the strides of an out= tensor don't suit the kernel it gets a proxy, whose content is copied at the end,
+    // when everything has been checked: here the proxy is a meta tensor.
+    if (error.msg().find("Cannot copy out of meta tensor") == std::string::npos) throw;
+  }
+  return true;
+}
+
+void infer_by_meta_key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  torch::jit::Stack stack;
+  stack.reserve(args.size());
+  for (const c10::IValue& arg : args) stack.push_back(rules::to_meta(arg));
+  op.callBoxed(&stack);
+  out.clear();
+  rules::add_values(out, stack);
+}
+
+namespace {
+
+// convolution_backward wants to know the sizes of the bias, which its gradient's channels give.
+void convolution_backward_args(std::vector<c10::IValue>& args) {
+  // grad_output input weight | stride padding dilation transposed output_padding groups output_mask
+  const auto mask = args.back().toBoolList();
+  c10::IValue bias_sizes;
+  if (mask.get(2)) bias_sizes = std::vector<int64_t>{args[0].toTensor().size(1)};
+  args.insert(args.begin() + 3, std::move(bias_sizes));
+}
+
+constexpr Rewrite kConvolution{"aten::convolution", nullptr, "---lll-ll"};
+constexpr Rewrite kConvolutionBackward{"aten::convolution_backward", &convolution_backward_args, "---slll-ll-"};
+
+// Running mean and variance stand next to each other at `first`.
+void running_stats(at::ArrayRef<c10::IValue> args, int first, c10::SmallVector<int, 4>& out) {
+  for (int i = first; i < first + 2; ++i) {
+    if (args[i].isTensor() && args[i].toTensor().defined()) out.push_back(i);
+  }
+}
+
+}  // namespace
+
+const Rewrite* find_rewrite(std::string_view name) {
+  if (name == "convolution_overrideable") return &kConvolution;
+  if (name == "convolution_backward_overrideable") return &kConvolutionBackward;
+  return nullptr;
+}
+
+void unmarked_writes(std::string_view name, at::ArrayRef<c10::IValue> args, c10::SmallVector<int, 4>& out) {
+  if (name.size() < 17 || name.find("batch_norm") == std::string_view::npos) return;
+  if (name == "native_batch_norm" || name == "native_batch_norm.out") {
+    if (args[5].toBool()) running_stats(args, 3, out);
+  } else if (name == "batch_norm_update_stats") {
+    running_stats(args, 1, out);
+  } else if (name == "batch_norm_gather_stats" || name == "batch_norm_gather_stats_with_counts") {
+    running_stats(args, 3, out);
+  }
+}
+
+}  // namespace mycelya

@@ -1,0 +1,75 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Convolutions as they reach a device: the operands' shapes have been checked, one-dimensional ones made
+// two-dimensional.
+
+#include "rules/RulesInternal.h"
+
+namespace mycelya::rules {
+namespace {
+
+// Whether the CPU convolves volumes with oneDNN, which has channels-last, or with its own loops, which don't. Its
+// choice for small float32 ones goes by size.
+bool volume_in_one_dnn(Args args, const Tensor& input, const Tensor& weight, size_t first) {
+  const auto stride = ints(args, first), output_padding = ints(args, first + 4);
+  const bool transposed = args[first + 3].toBool();
+  for (size_t i = 0; transposed && i < output_padding.size(); ++i) {
+    if (output_padding[i] >= stride[stride.size() == 1 ? 0 : i]) return false;
+  }
+  const ScalarType dtype = input.scalar_type();
+  if (dtype != ScalarType::Float) return dtype == ScalarType::BFloat16 || dtype == ScalarType::Half;
+  constexpr int64_t kSmall = 20480;  // elements of a batch of [c, d, h]; at::native's threshold
+  return args[first + 5].toInt() > 1 || (weight.size(-1) > 3 && weight.size(-2) > 3) || input.size(0) > 1 ||
+         input.size(0) * input.size(1) * input.size(2) * input.size(3) > kSmall;
+}
+
+// Channels-last if an operand asks for it. `first`: index of the stride argument.
+MemoryFormat convolution_format(Args args, const Tensor& input, const Tensor& weight, size_t first) {
+  const bool volume = input.dim() == 5;
+  const auto wanted = volume ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
+  const bool asked = input.suggest_memory_format() == wanted || weight.suggest_memory_format() == wanted;
+  if (!asked) return MemoryFormat::Contiguous;
+  const bool available =
+      on_cuda() ? input.scalar_type() != ScalarType::Double : !volume || volume_in_one_dnn(args, input, weight, first);
+  return available ? wanted : MemoryFormat::Contiguous;
+}
+
+// input [n, c, *] weight bias? stride padding dilation transposed output_padding groups
+void convolution(Args args, OutMetas& out) {
+  const Tensor input = tensor(args, 0), weight = tensor(args, 1);
+  const auto stride = ints(args, 3), padding = ints(args, 4), dilation = ints(args, 5), output_padding = ints(args, 7);
+  const bool transposed = args[6].toBool();
+  const auto at = [](const DimVector& v, size_t i) { return v.size() == 1 ? v[0] : v[i]; };
+  DimVector sizes{input.size(0), transposed ? weight.size(1) * args[8].toInt() : weight.size(0)};
+  for (int64_t d = 2; d < input.dim(); ++d) {
+    const size_t i = d - 2;
+    const int64_t reach = at(dilation, i) * (weight.size(d) - 1);
+    if (transposed) {
+      sizes.push_back((input.size(d) - 1) * at(stride, i) - 2 * at(padding, i) + reach + at(output_padding, i) + 1);
+    } else {
+      sizes.push_back((input.size(d) + 2 * at(padding, i) - reach - 1) / at(stride, i) + 1);
+    }
+  }
+  add_format(out, sizes, input.scalar_type(), convolution_format(args, input, weight, 3));
+}
+
+// grad input weight stride padding dilation transposed output_padding groups mask
+void convolution_backward(Args args, OutMetas& out) {
+  const Tensor grad = tensor(args, 0), input = tensor(args, 1), weight = tensor(args, 2);
+  const auto format = convolution_format(args, input, weight, 3);
+  mask(args, 9, 0) ? add_format(out, input.sizes(), input.scalar_type(), format) : add_undefined(out);
+  mask(args, 9, 1) ? add_format(out, weight.sizes(), weight.scalar_type(), format) : add_undefined(out);
+  mask(args, 9, 2) ? add_contiguous(out, {grad.size(1)}, weight.scalar_type()) : add_undefined(out);
+}
+
+constexpr RuleRow kRows[] = {
+    {"convolution_backward_overrideable", convolution_backward},
+    {"convolution_overrideable", convolution},
+};
+
+}  // namespace
+
+RuleRows convolution_rules() { return kRows; }
+
+}  // namespace mycelya::rules

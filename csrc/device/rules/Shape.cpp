@@ -1,0 +1,528 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "rules/Shape.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/util/strides.h>
+
+#include <memory>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "tensor/Buffer.h"
+#include "record/Recorder.h"
+#include "tensor/Thread.h"
+
+namespace mycelya {
+namespace {
+
+thread_local bool checking_now = false;
+
+struct Checking {
+  Checking() { checking_now = true; }
+  ~Checking() { checking_now = false; }
+};
+
+// The words that decide a shape: op, metadata of operands, attributes, default dtype.
+class Key {
+ public:
+  C10_ALWAYS_INLINE void put(uint64_t w) { words_.push_back(w); }
+  void clear() { words_.clear(); }
+  at::ArrayRef<uint64_t> words() const { return {words_.data(), words_.size()}; }
+
+  // Four lanes: a multiplication need not wait for the one before.
+  uint64_t hash() const {
+    constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ull;
+    const uint64_t* word = words_.data();
+    const size_t size = words_.size();
+    uint64_t h[4] = {size, 1, 2, 3};
+    size_t i = 0;
+    const auto mix = [&](uint64_t& lane, uint64_t w) {
+      lane = (lane ^ w) * kPrime;
+      lane ^= lane >> 29;
+    };
+    for (; i + 4 <= size; i += 4) {
+      for (size_t k = 0; k < 4; ++k) mix(h[k], word[i + k]);
+    }
+    for (; i < size; ++i) mix(h[0], word[i]);
+    for (size_t k = 1; k < 4; ++k) mix(h[0], h[k]);
+    return h[0];
+  }
+
+ private:
+  Buffer<uint64_t> words_;
+};
+
+struct Entry {
+  uint64_t hash;
+  std::vector<uint64_t> words;
+  OutMetas metas;
+};
+
+// Open addressing; thrown away whole when three quarters full. Per thread, so no lock.
+constexpr size_t kSlots = 1 << 13;
+struct Cache {
+  std::vector<std::unique_ptr<Entry>> slots{kSlots};
+  size_t used = 0;
+  Key key;  // of the call
+};
+
+C10_NOINLINE Cache& make_cache() {
+  static thread_local Cache cache;
+  this_thread.shapes = &cache;
+  return cache;
+}
+
+Cache& cache_here() {
+  void* known = this_thread.shapes;
+  return C10_LIKELY(known != nullptr) ? *static_cast<Cache*>(known) : make_cache();
+}
+
+// value: a tensor or None.
+void put_tensor(Key& key, const c10::IValue& value) {
+  if (value.isNone() || !value.toTensor().defined()) {
+    key.put(0);
+    return;
+  }
+  const auto& t = *value.toTensor().unsafeGetTensorImpl();
+  const c10::IntArrayRef sizes = t.sizes(), strides = t.strides();
+  key.put(1 | static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())) << 8 | uint64_t{sizes.size()} << 16 |
+          static_cast<uint64_t>(t.is_wrapped_number()) << 24 | static_cast<uint64_t>(t.is_cpu()) << 25);
+  for (const int64_t v : sizes) key.put(static_cast<uint64_t>(v));
+  for (const int64_t v : strides) key.put(static_cast<uint64_t>(v));
+}
+
+// Operands that share a storage with a written one: the overlap check depends on where they lie in it.
+void put_aliases(Key& key, const Op& op, at::ArrayRef<c10::IValue> args) {
+  c10::SmallVector<std::pair<const void*, int64_t>, 16> seen;
+  const auto visit = [&](const at::Tensor& t) {
+    if (!t.defined() || t.device().type() != kDevice) return;
+    const void* storage = t.storage().unsafeGetStorageImpl();
+    const int64_t offset = t.storage_offset() * static_cast<int64_t>(t.itemsize());
+    for (size_t i = 0; i < seen.size(); ++i) {
+      if (seen[i].first == storage) {
+        key.put(0xA11A5ull << 32 | i);
+        key.put(static_cast<uint64_t>(offset - seen[i].second));
+        return;
+      }
+    }
+    seen.emplace_back(storage, offset);
+    key.put(0xF1257ull << 32);
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    // Lists are hundreds of parameters long and checked one tensor at a time: looked at only where no list is written.
+    if (op.args[i].kind == Kind::kTensor && args[i].isTensor()) visit(args[i].toTensor());
+  }
+}
+
+void put_scalar(Key& key, const c10::Scalar& s, bool with_value) {
+  key.put(0x5ca1a << 8 | static_cast<uint64_t>(s.type()));
+  if (!with_value) return;
+  if (s.isFloatingPoint()) {
+    const double v = s.toDouble();
+    uint64_t bits;
+    std::memcpy(&bits, &v, 8);
+    key.put(bits);
+  } else if (s.isComplex()) {
+    key.put(0);
+  } else {
+    key.put(static_cast<uint64_t>(s.toLong()));
+  }
+}
+
+void put(Key& key, const Argument& a, const c10::IValue& v) {
+  if (v.isNone()) {
+    key.put(0x404e);
+    return;
+  }
+  switch (a.kind) {
+    case Kind::kTensor:
+      put_tensor(key, v);
+      break;
+    case Kind::kTensors:
+    case Kind::kOptTensors: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) put_tensor(key, e);
+      break;
+    }
+    case Kind::kInt:
+    case Kind::kDType:
+    case Kind::kLayout:
+    case Kind::kMemoryFormat:
+      key.put(static_cast<uint64_t>(v.toInt()));
+      break;
+    case Kind::kBool:
+      key.put(v.toBool());
+      break;
+    case Kind::kScalar:
+      put_scalar(key, v.toScalar(), a.number_class == 's' || a.number_class == 'l');
+      break;
+    case Kind::kScalars: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) put_scalar(key, e.toScalar(), false);
+      break;
+    }
+    case Kind::kInts: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) key.put(static_cast<uint64_t>(e.toInt()));
+      break;
+    }
+    case Kind::kBools: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) key.put(e.toBool());
+      break;
+    }
+    case Kind::kFloats: {
+      const auto list = v.toListRef();
+      key.put(list.size());
+      for (const auto& e : list) {
+        const double d = e.toDouble();
+        uint64_t bits;
+        std::memcpy(&bits, &d, 8);
+        key.put(bits);
+      }
+      break;
+    }
+    case Kind::kString: {
+      const auto& s = v.toStringRef();
+      key.put(name_hash(s));
+      key.put(s.size());
+      break;
+    }
+    case Kind::kFloat:  // decides no shape; a rule that looks at one lists its class as 'l'
+      if (a.number_class == 'l') {
+        const double d = v.toDouble();
+        uint64_t bits;
+        std::memcpy(&bits, &d, 8);
+        key.put(bits);
+      } else {
+        key.put(1);
+      }
+      break;
+    case Kind::kDevice:
+    case Kind::kGenerator:
+    case Kind::kOther:
+      key.put(1);
+      break;
+  }
+}
+
+void check_copied(const at::Tensor& self, const at::Tensor& from) {
+  TORCH_CHECK(at::is_expandable_to(from.sizes(), self.sizes()), "The size of tensor a ", self.sizes(),
+              " must match the size of tensor b ", from.sizes(), " to be copied.");
+  if (from.device() == self.device()) at::assert_no_partial_overlap(self, from);
+}
+
+void check_written(const at::Tensor& self, const OutMeta& m) {
+  TORCH_CHECK(at::IntArrayRef(m.sizes) == self.sizes(), "output with shape ", self.sizes(),
+              " doesn't match the broadcast shape ", at::IntArrayRef(m.sizes));
+  TORCH_CHECK(c10::canCast(m.dtype, self.scalar_type()), "result type ", m.dtype,
+              " can't be cast to the desired output type ", self.scalar_type());
+}
+
+// Writes that PyTorch lets go to several elements in one place: all of them get the same, or nobody ever checked.
+bool may_overlap(const std::string& name) {
+  static const std::unordered_set<std::string_view> names = {"fill_.Scalar",
+                                                             "fill_.Tensor",
+                                                             "zero_",
+                                                             "tril_",
+                                                             "triu_",
+                                                             "masked_fill_.Scalar",
+                                                             "masked_fill_.Tensor",
+                                                             "index_put_",
+                                                             "_index_put_impl_",
+                                                             "index_fill_.int_Scalar",
+                                                             "index_fill_.int_Tensor",
+                                                             "_foreach_zero_"};
+  return names.count(name) != 0;
+}
+
+// Every tensor argument against the written one, as TensorIterator does on every device.
+void check_overlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& self, size_t self_index) {
+  if (op.name == "fill_.Tensor") {  // a copy of a clone; a number of the CPU's is a number
+    if (args[1].toTensor().device() == self.device()) at::assert_no_internal_overlap(self);
+    return;
+  }
+  if (op.name == "conj_physical_" && !self.is_complex()) return;  // nothing to write
+  if (!may_overlap(op.name)) {
+    at::assert_no_internal_overlap(self);
+  } else if (op.args.size() > 2 && at::has_internal_overlap(self) == at::MemOverlap::Yes) {
+    TORCH_WARN("Use of ", op.name, " on expanded tensors is deprecated. Please clone() the tensor before performing ",
+               "this operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
+  }
+  const bool indexed = op.takes_cpu_indices || op.name == "index_add_" || op.name == "index_reduce_" ||
+                       op.name.rfind("index_fill_.", 0) == 0;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (i == self_index) continue;
+    if (op.writes_out && op.args[i].kind == Kind::kTensors && args[i].isTensorList()) {
+      for (const auto& e : args[i].toListRef()) at::assert_no_overlap(self, e.toTensor());
+    }
+    if (indexed && op.args[i].kind == Kind::kOptTensors) {
+      for (const auto& e : args[i].toListRef()) {
+        if (e.isTensor() && e.toTensor().defined()) at::assert_no_overlap(self, e.toTensor());
+      }
+    }
+    if (op.args[i].kind != Kind::kTensor || !args[i].isTensor()) continue;
+    const auto& t = args[i].toTensor();
+    if (!t.defined() || t.device() != self.device()) continue;
+    indexed ? at::assert_no_overlap(self, t) : at::assert_no_partial_overlap(self, t);
+  }
+}
+
+void infer_fresh(const Op& op, const std::string& name, const c10::OperatorHandle& handle,
+                 at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  if (infer_by_rule(name, args, out)) return;
+  if (infer_by_meta(name, handle, args, out)) return;
+  counters().meta_key_calls.fetch_add(1, std::memory_order_relaxed);
+  infer_by_meta_key(handle, args, out);
+}
+
+// PyTorch's own checks of what an in-place or out= form is given to write; the latter is resized, too. False: it has
+// none that can be asked.
+bool check_by_meta(const Op& op, at::ArrayRef<c10::IValue> args) {
+  if (has_rule(op.functional)) return false;
+  {
+    const Checking checking;
+    if (!run_meta(op.name, op.handle, args)) return false;
+  }
+  if (may_overlap(op.name)) return true;
+  for (const int w : op.writes) {
+    if (args[w].isTensor()) at::assert_no_internal_overlap(args[w].toTensor());
+  }
+  return true;
+}
+
+// In-place: the functional form's results have to fit the written arguments. Nothing to infer for those (fills) that
+// have no functional form.
+void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  const bool fresh_returns =
+      std::any_of(op.returns.begin(), op.returns.end(), [](const Return& r) { return r.alias < 0; });
+  OutMetas metas;
+  bool inferred = false;
+  if (check_by_meta(op, args)) return;
+  if (op.functional_handle) {
+    infer_fresh(op, op.functional, *op.functional_handle, args, metas);
+    inferred = true;
+  } else if (fresh_returns) {
+    infer_fresh(op, op.name, op.handle, args, out);
+  }
+  size_t next = 0;
+  for (const int w : op.writes) {
+    const auto& v = args[w];
+    if (v.isTensor()) {
+      const auto& self = v.toTensor();
+      if (inferred && next < metas.size()) check_written(self, metas[next++]);
+      check_overlap(op, args, self, w);
+    } else if (v.isList()) {
+      size_t at = 0;
+      for (const auto& e : v.toListRef()) {
+        if (op.name == "_foreach_copy_") check_copied(e.toTensor(), args[1].toListRef()[at++].toTensor());
+        if (e.isNone()) continue;
+        if (inferred && next < metas.size()) check_written(e.toTensor(), metas[next++]);
+        if (!may_overlap(op.name)) at::assert_no_internal_overlap(e.toTensor());
+      }
+    }
+  }
+}
+
+// A reduction without a dtype of its own sums in that of its result.
+bool takes_dtype_of_result(const Op& op) { return op.name == "nansum.out"; }
+
+bool keeps_dtype(const Op& op, at::ArrayRef<c10::IValue> args) {
+  return (op.name == "abs.out" && !args[0].toTensor().is_complex()) || op.name == "conj_physical.out";
+}
+
+// The result's dtype is that of its draws whatever is asked.
+bool takes_any_dtype(const Op& op) { return op.name == "bernoulli.out"; }
+
+// Its out= tensor, if it is resized, becomes contiguous, though the functional form's result is laid out for the
+// Fourier transform, or for LAPACK and nobody cared for the old elements.
+bool resizes_plainly(const Op& op, at::ArrayRef<c10::IValue> args) {
+  if (op.name == "linalg_solve_triangular.out") return false;
+  // Computed aside and copied, if its result isn't complex too.
+  if (op.name == "abs.out") return args[0].toTensor().is_complex() && !args[1].toTensor().is_complex();
+  for (const char* prefix : {"_fft_", "linalg_", "geqrf", "ormqr", "cholesky_inverse"}) {
+    if (op.name.rfind(prefix, 0) == 0) return true;
+  }
+  return false;
+}
+
+// normal with one tensor never resizes: it draws into what it is given and then works with the tensor in place.
+bool draws_in_place(const Op& op, at::ArrayRef<c10::IValue> args) {
+  if (op.name != "normal.Tensor_float_out" && op.name != "normal.float_Tensor_out") return false;
+  const auto& result = args[op.writes[0]].toTensor();
+  const auto& given = args[op.name == "normal.Tensor_float_out" ? 0 : 1].toTensor();
+  const auto sizes = at::infer_size(result.sizes(), given.sizes());
+  TORCH_CHECK(result.sizes() == at::IntArrayRef(sizes), "output with shape ", result.sizes(),
+              " doesn't match the broadcast shape ", sizes);
+  return true;
+}
+
+void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  if (check_by_meta(op, args)) {
+    for (const int w : op.writes) {
+      OutMeta m;
+      const auto& t = args[w].toTensor();
+      m.defined = true;
+      m.dtype = t.scalar_type();
+      m.sizes.assign(t.sizes().begin(), t.sizes().end());
+      m.strides.assign(t.strides().begin(), t.strides().end());
+      out.push_back(std::move(m));
+    }
+    return;
+  }
+  for (const int w : op.writes) {
+    if (!args[w].isTensor()) continue;
+    const auto& result = args[w].toTensor();
+    if (!may_overlap(op.name) && !op.keeps_shape) at::assert_no_internal_overlap(result);
+    if (op.name.rfind("normal.", 0) == 0) {
+      TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(result.scalar_type()) || result.is_complex(), op.full_name,
+                                  " is not implemented for ", result.scalar_type());
+    }
+  }
+  std::vector<c10::IValue> own;
+  if (takes_dtype_of_result(op)) {
+    own = args.vec();
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (op.args[i].kind == Kind::kDType && own[i].isNone()) own[i] = args[op.writes[0]].toTensor().scalar_type();
+    }
+    args = own;
+  }
+  if (op.functional_handle) {
+    // out= arguments come last. A factory has no functional form without them: its rule looks at the other arguments.
+    const size_t n = op.functional == op.name ? args.size() : args.size() - op.writes.size();
+    infer_fresh(op, op.functional, *op.functional_handle, args.slice(0, n), out);
+  } else {
+    infer_fresh(op, op.name, op.handle, args, out);
+  }
+  if (draws_in_place(op, args)) {
+    out.clear();
+    return;
+  }
+  size_t next = 0;
+  for (const int w : op.writes) {
+    if (!args[w].isTensor() || next >= out.size()) continue;
+    const auto& result = args[w].toTensor();
+    OutMeta& m = out[next++];
+    if (!m.defined || takes_any_dtype(op)) continue;
+    const bool empty = result.numel() == 0 && op.name.rfind("_fft_", 0) != 0;
+    if ((!empty || op.name == "abs.out") && resizes_plainly(op, args)) {
+      const auto contiguous = c10::contiguous_strides(m.sizes);
+      m.strides.assign(contiguous.begin(), contiguous.end());
+    }
+    if (op.name == "stack.out") {
+      TORCH_CHECK_TYPE(c10::canCast(m.dtype, result.scalar_type()),
+                       "torch.cat(): input types can't be cast to the desired output type ", result.scalar_type());
+    }
+    TORCH_CHECK(c10::canCast(m.dtype, result.scalar_type()), "result type ", m.dtype,
+                " can't be cast to the desired output type ", result.scalar_type());
+    const bool pointwise = keeps_dtype(op, args);
+    TORCH_CHECK(!pointwise || m.dtype == result.scalar_type(), "Found dtype ", result.scalar_type(), " but expected ",
+                m.dtype);
+    if (pointwise || result.sizes() == at::IntArrayRef(m.sizes)) check_overlap(op, args, result, w);
+  }
+}
+
+// What kernels of matrix products refuse though shape functions let it go, in the CPU kernels' words.
+void check_product(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
+  const std::string& name = op.functional.empty() ? op.name : op.functional;
+  if (name == "mm" || name == "bmm") {
+    const auto a = args[0].toTensor().dtype(), b = args[1].toTensor().dtype();
+    TORCH_CHECK(a == b, "expected m1 and m2 to have the same dtype, but got: ", a, " != ", b);
+  } else if (name == "addmm" || name == "addbmm") {
+    const at::Tensor &self = args[0].toTensor(), &a = args[1].toTensor(), &b = args[2].toTensor();
+    TORCH_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", self.scalar_type(),
+                " and ", b.scalar_type());
+    TORCH_CHECK(a.dtype() == b.dtype(), "mat1 and mat2 must have the same dtype, but got ", a.scalar_type(), " and ",
+                b.scalar_type());
+    if (results.empty()) return;  // in place: of the result's shape
+    const at::IntArrayRef sizes(results[0].sizes);
+    TORCH_CHECK(self.dim() <= static_cast<int64_t>(sizes.size()), "expand(torch.", self.toString(), "{", self.sizes(),
+                "}, size=", sizes, "): the number of sizes provided (", sizes.size(),
+                ") must be greater or equal to the number of ", "dimensions in the tensor (", self.dim(), ")");
+    at::inferExpandGeometry_dimvector(self.sizes(), self.strides(), sizes);
+  }
+}
+
+// What a record has room for.
+void check_sizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
+  const auto check = [&](int64_t rank) {
+    TORCH_CHECK(rank <= MYC_MAX_RANK, op.full_name, " on mycelya takes and makes tensors of at most ",
+                static_cast<int>(MYC_MAX_RANK), " dimensions, got ", rank, ".");
+  };
+  for (const auto& value : args) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) check(value.toTensor().dim());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorList()) check(t.dim());
+    } else if (value.isOptionalTensorList()) {
+      for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
+        if (t && t->defined()) check(t->dim());
+      }
+    }
+  }
+  for (const OutMeta& m : results) {
+    check(static_cast<int64_t>(m.sizes.size()));
+    for (const int64_t size : m.sizes) {
+      TORCH_CHECK(size >= 0, op.full_name, " cannot make a tensor of sizes ", c10::IntArrayRef(m.sizes),
+                  " from operands like these.");
+    }
+  }
+}
+
+}  // namespace
+
+bool only_checking() { return checking_now; }
+
+const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
+  Cache& cache = cache_here();
+  Key& key = cache.key;
+  key.clear();
+  key.put(reinterpret_cast<uintptr_t>(&op));
+  key.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())));
+  for (size_t i = 0; i < args.size(); ++i) put(key, op.args[i], args[i]);
+  if (!op.writes.empty()) put_aliases(key, op, args);
+
+  const uint64_t hash = key.hash();
+  const at::ArrayRef<uint64_t> words = key.words();
+  size_t slot = hash >> 51;
+  for (;; slot = (slot + 1) & (kSlots - 1)) {
+    const Entry* e = cache.slots[slot].get();
+    if (e == nullptr) break;
+    if (e->hash == hash && at::ArrayRef<uint64_t>(e->words) == words) {
+      return e->metas;
+    }
+  }
+  // Inference may come back here (the Meta key runs Python): keep the key out of its way.
+  auto entry = std::make_unique<Entry>(Entry{hash, words.vec(), {}});
+  if (op.writes.empty()) {
+    infer_fresh(op, op.name, op.handle, args, entry->metas);
+  } else if (op.writes_out) {
+    infer_out(op, args, entry->metas);
+  } else {
+    infer_in_place(op, args, entry->metas);
+  }
+  check_product(op, args, entry->metas);
+  check_sizes(op, args, entry->metas);
+  counters().shape_misses.fetch_add(1, std::memory_order_relaxed);
+  if (cache.used >= kSlots * 3 / 4) {
+    for (auto& s : cache.slots) s.reset();
+    cache.used = 0;
+  }
+  slot = entry->hash >> 51;
+  while (cache.slots[slot] != nullptr) slot = (slot + 1) & (kSlots - 1);
+  cache.slots[slot] = std::move(entry);
+  ++cache.used;
+  return cache.slots[slot]->metas;
+}
+
+}  // namespace mycelya

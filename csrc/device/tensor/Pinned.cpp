@@ -1,0 +1,421 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// A block is one memory file, mapped shared, and divided into slots of one size: many for tensors up to kSlabSlot, one
+// for larger ones. A freed slot is used again; a block without tensors is kept idle, up to kIdleBytes in all. Nothing
+// exists before the first pinned tensor.
+//
+//   free ──► readers == 0 ? ──► slot ──► no tensor left? ──► idle ──► too many? ──► closed, and the workers are told
+//                └─ deferred ─────┘ when counted down
+//
+// A forked child gets private copies of what it inherits and makes nothing shared; its parent never uses such a block
+// for another tensor, since the child sees it until it writes there.
+
+#include "tensor/Pinned.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <iterator>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#ifdef __linux__
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#endif
+
+#include "client/Client.h"
+
+namespace mycelya {
+namespace {
+
+constexpr size_t kLargest = size_t{1} << 40;  // of a block; the wire's limit
+constexpr size_t kSlab = 4 << 20;             // a block of many slots, bytes: 64 tensors of 64 KiB
+constexpr size_t kSlabSlot = 1 << 20;         // the largest slot of such a block
+constexpr size_t kIdleBytes = 256 << 20;      // as much as a few batches of images
+constexpr size_t kMaxBlocks = 256;            // descriptors; a worker takes as many (worker/blocks.go)
+constexpr size_t kDescriptorShare = 4;        // at most a quarter of the process's descriptors
+constexpr size_t kCollected = 16;             // deferred tensors that one call looks at
+
+struct Block {
+  uint64_t id;
+  char* base;
+  size_t bytes;
+  int fd;
+  size_t slot;                 // bytes
+  std::vector<uint32_t> room;  // free slots
+  size_t tensors = 0;          // slots in use, also by what is deferred
+  bool shared = false;         // some worker knows it
+  bool retired = false;        // a forked child sees it
+};
+
+struct Tensor {
+  size_t bytes;
+  Block* block;  // null: ordinary memory
+  std::atomic<uint32_t> readers{0};
+
+  Tensor(size_t n, Block* b) : bytes(n), block(b) {}
+};
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free,
+              "the client library counts readers down as a plain word");
+
+// Up to kSlabSlot powers of two, then eight sizes to a doubling: a batch that varies a little finds the last one's
+// block.
+size_t slot_of(size_t bytes) {
+  const size_t power = std::bit_ceil(std::max(bytes, kShareFrom));
+  if (power <= kSlabSlot) return power;
+  const size_t step = power / 16;
+  return (bytes + step - 1) / step * step;
+}
+
+#ifdef __linux__
+
+// Without the right to execute where the kernel knows of it (6.3): some are set up to allow no other.
+int memory_file() {
+  constexpr unsigned kNoExec = 8;  // MFD_NOEXEC_SEAL
+  const int fd = memfd_create("mycelya-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExec);
+  return fd >= 0 || errno != EINVAL ? fd : memfd_create("mycelya-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+// Where the kernel accounts memory strictly a page that is missing later would be a SIGBUS, so the file gets its pages
+// now, or an error. Elsewhere pages come as they are written, as those of other memory do: asking for more than there
+// is would end processes.
+bool reserve(int fd, off_t bytes) {
+  static const bool strict = [] {
+    char mode = '0';
+    const int file = ::open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return true;
+    const bool known = ::read(file, &mode, 1) == 1;
+    ::close(file);
+    return !known || mode == '2';
+  }();
+  if (!strict) return true;
+  int error = EINTR;  // a signal interrupts it
+  for (int i = 0; i < 4 && error == EINTR; ++i) error = posix_fallocate(fd, 0, bytes);
+  return error == 0;
+}
+
+// More is refused by ordinary memory, in PyTorch's words.
+bool more_than_there_is(size_t bytes) {
+  const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && size > 0 && bytes / static_cast<size_t>(size) >= static_cast<size_t>(pages);
+}
+
+// A memory file, sealed and mapped; null if there is none to be had.
+std::unique_ptr<Block> open_block(uint64_t id, size_t slot) {
+  const size_t bytes = slot <= kSlabSlot ? kSlab : slot;
+  const int fd = more_than_there_is(bytes) ? -1 : memory_file();
+  if (fd < 0) return nullptr;
+  void* base = MAP_FAILED;
+  if (ftruncate(fd, static_cast<off_t>(bytes)) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0 &&
+      reserve(fd, static_cast<off_t>(bytes))) {
+    base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  if (base == MAP_FAILED) {
+    ::close(fd);
+    return nullptr;
+  }
+  auto block = std::make_unique<Block>();
+  block->id = id;
+  block->base = static_cast<char*>(base);
+  block->bytes = bytes;
+  block->fd = fd;
+  block->slot = slot;
+  for (size_t i = bytes / slot; i-- > 0;) block->room.push_back(static_cast<uint32_t>(i));
+  return block;
+}
+
+void close_block(const Block& block) {
+  munmap(block.base, block.bytes);
+  ::close(block.fd);
+}
+
+// What a forked child keeps of a block: its content, as its own, without the descriptor.
+void make_private(const Block& block) {
+  if (block.tensors == 0) {
+    munmap(block.base, block.bytes);
+  } else {
+    mmap(block.base, block.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, block.fd, 0);
+  }
+  ::close(block.fd);
+}
+
+size_t max_blocks() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMaxBlocks;
+  return std::min(kMaxBlocks, static_cast<size_t>(limit.rlim_cur) / kDescriptorShare);
+}
+
+#else
+
+std::unique_ptr<Block> open_block(uint64_t, size_t) { return nullptr; }
+void close_block(const Block&) {}
+void make_private(const Block&) {}
+size_t max_blocks() { return 0; }
+
+#endif
+
+class Allocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = bytes >= kShareFrom && bytes <= kLargest ? take(bytes) : nullptr;
+    if (data == nullptr) data = ordinary(bytes);
+    return {data, data, &free, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  bool has(const void* data) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return find(data) != tensors_.end();
+  }
+
+  bool share(const void* data, size_t bytes, myc_shared* out) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto it = find(data);
+    if (it == tensors_.end() || it->second.block == nullptr || forked_) return false;
+    const size_t at = reinterpret_cast<uintptr_t>(data) - it->first;
+    if (bytes > it->second.bytes - at) return false;
+    Tensor& t = it->second;
+    t.block->shared = true;
+    t.readers.fetch_add(1, std::memory_order_relaxed);
+    *out = {t.block->id, t.block->bytes, static_cast<uint64_t>(static_cast<const char*>(data) - t.block->base),
+            t.block->fd, reinterpret_cast<uint32_t*>(&t.readers)};
+    return true;
+  }
+
+  void collect() {
+    if (!any_deferred_.load(std::memory_order_relaxed)) return;
+    std::vector<uint64_t> gone;
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      collect_locked(deferred_.size());
+      gone.swap(gone_);
+    }
+    tell(gone);
+  }
+
+  void before_fork() { mutex_.lock(); }
+  void in_parent() {
+    for (auto& [id, block] : blocks_) {
+      if (block->tensors == 0) continue;
+      block->retired = true;
+      without_room(*block);
+    }
+    mutex_.unlock();
+  }
+  void in_child() {
+    if (!forked_) {
+      for (auto& [id, block] : blocks_) make_private(*block);
+    }
+    forked_ = true;
+    mutex_.unlock();
+  }
+
+ private:
+  using Tensors = std::map<uintptr_t, Tensor>;
+
+  static void free(void* data);
+
+  // The tensor whose memory holds an address.
+  Tensors::iterator find(const void* data) {
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    auto it = tensors_.upper_bound(address);
+    if (it == tensors_.begin()) return tensors_.end();
+    --it;
+    return address < it->first + it->second.bytes ? it : tensors_.end();
+  }
+
+  void* ordinary(size_t bytes) {
+    void* data = c10::alloc_cpu(bytes);
+    if (data == nullptr) return data;  // no bytes
+    const std::lock_guard<std::mutex> guard(mutex_);
+    tensors_.try_emplace(reinterpret_cast<uintptr_t>(data), bytes, nullptr);
+    return data;
+  }
+
+  // Shared memory, or null.
+  void* take(size_t bytes) {
+    const size_t slot = slot_of(bytes);
+    std::vector<uint64_t> gone;
+    void* data = nullptr;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (forked_) return nullptr;
+      collect_locked(kCollected);
+      if (room_[slot].empty() && may_open()) {
+        const uint64_t id = ++last_id_;
+        ++opening_;
+        lock.unlock();
+        watch_forks_once();
+        std::unique_ptr<Block> made = open_block(id, slot);  // may take a second for a GiB
+        lock.lock();
+        --opening_;
+        if (made != nullptr) {
+          room_[slot].push_back(made.get());
+          make_idle(*made);
+          blocks_.emplace(id, std::move(made));
+        }
+      }
+      if (!room_[slot].empty()) data = from(*room_[slot].back(), bytes);
+      trim();
+      gone.swap(gone_);
+    }
+    tell(gone);
+    return data;
+  }
+
+  void* from(Block& block, size_t bytes) {
+    if (block.tensors++ == 0) no_longer_idle(block);
+    char* data = block.base + block.room.back() * block.slot;
+    block.room.pop_back();
+    if (block.room.empty()) without_room(block);
+    tensors_.try_emplace(reinterpret_cast<uintptr_t>(data), bytes, &block);
+    return data;
+  }
+
+  void give_back(uintptr_t address, const Tensor& tensor) {
+    Block& block = *tensor.block;
+    --block.tensors;
+    if (block.retired) {
+      if (block.tensors == 0) close(block);
+      return;
+    }
+    block.room.push_back(static_cast<uint32_t>((address - reinterpret_cast<uintptr_t>(block.base)) / block.slot));
+    if (block.room.size() == 1) room_[block.slot].push_back(&block);
+    if (block.tensors == 0) make_idle(block);
+    trim();
+  }
+
+  void make_idle(Block& block) {
+    idle_.push_back(&block);
+    idle_bytes_ += block.bytes;
+  }
+
+  void no_longer_idle(Block& block) {
+    idle_.remove(&block);
+    idle_bytes_ -= block.bytes;
+  }
+
+  void without_room(Block& block) {
+    auto& with = room_[block.slot];
+    with.erase(std::remove(with.begin(), with.end(), &block), with.end());
+  }
+
+  void close_oldest_idle() {
+    Block& block = *idle_.front();
+    no_longer_idle(block);
+    without_room(block);
+    close(block);
+  }
+
+  void trim() {
+    while (idle_bytes_ > kIdleBytes) close_oldest_idle();
+  }
+
+  void close(Block& block) {
+    if (block.shared) gone_.push_back(block.id);
+    close_block(block);
+    blocks_.erase(block.id);
+  }
+
+  // Whether there is a descriptor for one more block; makes one free if it can.
+  bool may_open() {
+    const size_t most = max_blocks();
+    if (blocks_.size() + opening_ >= most && !idle_.empty()) close_oldest_idle();
+    return blocks_.size() + opening_ < most;
+  }
+
+  void collect_locked(size_t most) {
+    for (size_t i = std::min(most, deferred_.size()); i > 0; --i) {
+      Tensors::node_type node = std::move(deferred_.front());
+      deferred_.pop_front();
+      if (node.mapped().readers.load(std::memory_order_acquire) == 0) {
+        give_back(node.key(), node.mapped());
+      } else {
+        deferred_.push_back(std::move(node));
+      }
+    }
+    any_deferred_.store(!deferred_.empty(), std::memory_order_relaxed);
+  }
+
+  // Without the lock: the client library takes its own.
+  static void tell(const std::vector<uint64_t>& gone) {
+    for (const uint64_t block : gone) forget_block(block);
+  }
+
+  static void watch_forks_once();
+
+  std::mutex mutex_;
+  Tensors tensors_;
+  std::map<uint64_t, std::unique_ptr<Block>> blocks_;
+  std::map<size_t, std::vector<Block*>> room_;  // by slot size: blocks with a free slot
+  std::list<Block*> idle_;                      // without tensors, oldest first
+  size_t idle_bytes_ = 0;
+  std::list<Tensors::node_type> deferred_;  // freed while somebody reads them
+  std::atomic<bool> any_deferred_{false};
+  std::vector<uint64_t> gone_;  // blocks closed that workers know
+  uint64_t last_id_ = 0;
+  size_t opening_ = 0;  // blocks that are being made without the lock
+  bool forked_ = false;
+};
+
+Allocator& pinned() {
+  static auto& leaked = *new Allocator();
+  return leaked;
+}
+
+void Allocator::free(void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  Allocator& a = pinned();
+  std::vector<uint64_t> gone;
+  {
+    const std::lock_guard<std::mutex> guard(a.mutex_);
+    Tensors::node_type node = a.tensors_.extract(address);
+    if (node.empty()) return;
+    if (node.mapped().block != nullptr) {
+      if (a.forked_) return;  // the parent's
+      if (node.mapped().readers.load(std::memory_order_acquire) != 0) {
+        a.deferred_.push_back(std::move(node));
+        a.any_deferred_.store(true, std::memory_order_relaxed);
+      } else {
+        a.give_back(address, node.mapped());
+      }
+      gone.swap(a.gone_);
+      data = nullptr;
+    }
+  }
+  tell(gone);
+  if (data != nullptr) c10::free_cpu(data);
+}
+
+void Allocator::watch_forks_once() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork([] { pinned().before_fork(); }, [] { pinned().in_parent(); }, [] { pinned().in_child(); });
+  });
+}
+
+}  // namespace
+
+c10::Allocator& pinned_allocator() { return pinned(); }
+
+bool is_pinned(const void* data) { return pinned().has(data); }
+
+bool share_pinned(const void* data, size_t bytes, myc_shared* out) { return pinned().share(data, bytes, out); }
+
+void collect_pinned() { pinned().collect(); }
+
+}  // namespace mycelya

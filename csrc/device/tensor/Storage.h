@@ -1,0 +1,106 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The storage of a mycelya tensor. All state of the device hangs here, none on TensorImpl: `.to()` keeps TensorImpls
+// that the CPU made, and `alias` and `view(dtype)` build plain ones without asking us. No storage holds a byte of data.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+
+#include "tensor/Thread.h"
+
+namespace mycelya {
+
+constexpr auto kDevice = c10::DeviceType::PrivateUse1;
+
+// They are short: no call of memcmp.
+inline bool same_dims(c10::IntArrayRef a, c10::IntArrayRef b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
+}
+
+// Shape, strides (elements) and dtype under which a trace first saw a storage.
+struct Geometry {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // Undefined matches nothing
+  bool contiguous = true;
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;  // only kept when not contiguous
+
+  void set(const c10::TensorImpl& t);
+  void set_sizes(c10::IntArrayRef values) {  // they are few: no call of memcpy
+    sizes.resize_for_overwrite(values.size());
+    for (size_t i = 0; i < values.size(); ++i) sizes[i] = values[i];
+  }
+  void set_flat_bytes(int64_t bytes);
+  void clear() { dtype = c10::ScalarType::Undefined; }
+  // True if t is exactly this: same dtype, sizes, strides, and offset 0.
+  bool matches(const c10::TensorImpl& t) const;
+  bool is_contiguous_as(const c10::TensorImpl& t) const {  // t: contiguous
+    return dtype == c10::typeMetaToScalarType(t.dtype()) && t.storage_offset() == 0 && contiguous &&
+           same_dims(t.sizes(), sizes);
+  }
+};
+
+class Storage final : public c10::StorageImpl {
+ public:
+  Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& thread);
+  ~Storage() override;
+  static void* operator new(size_t bytes, Thread& thread) { return take(thread.storages, bytes); }
+  static void operator delete(void* p, Thread& thread) { give(thread.storages, p); }
+  static void operator delete(void* p) { give(this_thread.storages, p); }
+
+  const uint64_t id;     // of no other in the process; names the storage on the worker
+  bool defined = false;  // the worker has it, or a record of the open trace makes it
+  uint64_t epoch = 0;    // trace in which the fields below hold; see Recorder
+  uint32_t local = 0;    // its number in that trace
+  Geometry geometry;     // its defining geometry in that trace
+
+  c10::DeviceIndex device_index() const { return device().index(); }
+  // Changes its size here; the worker is told by a record, or made it so.
+  void set_bytes(int64_t bytes);
+};
+
+// Bytes of the storages of a device that are alive, and their most since the last reset. What the worker holds may
+// differ for a moment: it makes storages when it gets to the record, and frees them when it is told.
+struct Memory {
+  std::atomic<int64_t> allocated{0}, freed{0}, peak{0};
+  std::atomic<int64_t> forgotten{0};  // of both, by a reset
+  int64_t now() const { return allocated - freed; }
+};
+Memory& memory(c10::DeviceIndex device);
+// The most begins again from what is alive; so do the worker's peaks.
+void reset_peak_memory(c10::DeviceIndex device);
+// Free and total bytes of the worker's device; waits for the answer.
+std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
+
+// Refuses a StorageImpl that somebody made around one of our addresses (at::from_blob): nothing lies there.
+[[noreturn]] void refuse_foreign_storage();
+
+c10::Allocator* allocator();
+
+// The storage of a mycelya tensor; t must be one.
+inline Storage* storage_of(const c10::TensorImpl& t) {
+  c10::StorageImpl* s = t.unsafe_storage().unsafeGetStorageImpl();
+  static c10::Allocator* const ours = allocator();
+  if (C10_UNLIKELY(s->allocator() != ours)) refuse_foreign_storage();
+  return static_cast<Storage*>(s);
+}
+
+// A range of addresses, never mapped, that no other storage has: ATen's overlap checks and tie detection compare
+// pointers.
+c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
+
+c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
+
+// Tells PyTorch to make our StorageImpl for the device.
+void register_storage();
+
+}  // namespace mycelya

@@ -1,0 +1,42 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+#include "tensor/Thread.h"
+
+#include <new>
+
+namespace mycelya {
+namespace {
+
+void drop(Spares& spares) {
+  while (spares.first != nullptr) {
+    void* p = spares.first;
+    spares.first = *static_cast<void**>(p);
+    ::operator delete(p);
+  }
+  spares.count = 0;
+}
+
+// Frees what a thread has kept, when it ends. What it frees afterwards, in destructors of other variables, it doesn't
+// keep.
+struct Keeper {
+  ~Keeper() {
+    this_thread.keeps = false;
+    drop(this_thread.tensors);
+    drop(this_thread.storages);
+  }
+  bool used = false;  // by then there is no other
+};
+
+}  // namespace
+
+thread_local constinit Thread this_thread{};
+
+void give_slow(Spares& spares, void* p) {
+  static thread_local Keeper keeper;
+  if (keeper.used) return ::operator delete(p);
+  keeper.used = this_thread.keeps = true;
+  give(spares, p);
+}
+
+}  // namespace mycelya

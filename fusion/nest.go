@@ -1,0 +1,352 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package fusion says which nodes of a graph one loop nest can compute, and how each value lies in it. Passes ask it which nodes to
+// put together, codegen what the kernel of such a group is. It never changes a graph it is given, and never looks at the value
+// of a size but to guess what is equal, which it then says.
+package fusion
+
+import (
+	"slices"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/decomp"
+)
+
+func newNests(e *decomp.Expansion, g *ir.Graph) *nests {
+	p := e.Graph
+	f := &nests{g: p, of: e.Of, expansion: e, fusable: make([]bool, len(p.Nodes)), counts: make([]bool, len(p.Nodes)), prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil),
+		segment: make([]int32, len(p.Nodes)), clusters: make([]*cluster, len(p.Nodes)), places: make([]place, len(p.Types)),
+		points: make([]place, len(p.Nodes)), users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{}}
+	for _, o := range p.Outputs {
+		f.output[o.Value] = true
+	}
+	segment := int32(0)
+	for i := range p.Nodes {
+		id := ir.NodeID(i)
+		if p.Nodes[i].Flags&ir.FlagEffect != 0 {
+			segment++
+		}
+		f.segment[i] = segment
+		p.EachArg(id, func(a ir.Arg) {
+			if a.Kind == ir.ArgValue {
+				f.prims.edge(int(p.Def[a.V]), i)
+			}
+		})
+		f.fusable[i] = primitive(p, id)
+	}
+	for i := len(p.Nodes) - 1; i >= 0; i-- {
+		if f.fusable[i] && f.onlyCounts(ir.NodeID(i)) {
+			f.fusable[i] = false
+			f.counts[i] = true
+		}
+	}
+	for i, is := range f.fusable {
+		if is {
+			f.single(ir.NodeID(i))
+		}
+	}
+	constrain(f.whole, g)
+	return f
+}
+
+// itemOrder is a topological order of an expansion, in which the operators on lists that follow one another have done all to one tensor
+// before they begin with the next: what belongs together stands together.
+func itemOrder(e *decomp.Expansion) []int32 {
+	g := e.Graph
+	order := make([]int32, 0, len(g.Nodes))
+	done := make([]bool, len(g.Nodes))
+	var visit func(id, from ir.NodeID)
+	visit = func(id, from ir.NodeID) {
+		if done[id] || id < from {
+			return
+		}
+		done[id] = true
+		for _, v := range g.Operands(id) {
+			visit(g.Def[v], from)
+		}
+		order = append(order, int32(id))
+	}
+	for i := 0; i < len(g.Nodes); {
+		end, lists := i, 0
+		for ; end < len(g.Nodes); end++ {
+			if n := &g.Nodes[end]; e.List[e.Of[end]] {
+				lists++
+			} else if n.Flags != 0 || n.Op == ir.OpCall || n.Op.Own() && n.Op != ir.OpFill {
+				break
+			}
+		}
+		if lists == 0 {
+			order = append(order, int32(i))
+			done[i] = true
+			i++
+			continue
+		}
+		used := make([]bool, end-i) // within the run
+		for id := i; id < end; id++ {
+			for _, v := range g.Operands(ir.NodeID(id)) {
+				if def := int(g.Def[v]); def >= i {
+					used[def-i] = true
+				}
+			}
+		}
+		for id := i; id < end; id++ {
+			if !used[id-i] {
+				visit(ir.NodeID(id), ir.NodeID(i))
+			}
+		}
+		i = end
+	}
+	return order
+}
+
+// constrain adds the edges of a graph to a dag: operands first, nodes with flags in order, and what reads a content before what
+// replaces it, so that it can be replaced in place.
+func constrain(d *dag, g *ir.Graph) {
+	flagged := -1
+	readers := make([][]int32, len(g.Types)) // by root
+	for i := range g.Nodes {
+		id := ir.NodeID(i)
+		n := &g.Nodes[i]
+		if n.Flags != 0 {
+			if flagged >= 0 {
+				d.edge(flagged, i)
+			}
+			flagged = i
+		}
+		replaced := g.Writes(id)
+		if n.Op == ir.OpUpdate {
+			replaced = append(replaced, ir.ValueID(g.Args[n.ArgLo].V))
+		}
+		for _, v := range replaced {
+			for _, reader := range readers[g.Root(v)] {
+				d.edge(int(reader), i)
+			}
+		}
+		for _, v := range g.Operands(id) {
+			d.edge(int(g.Def[v]), i)
+			root := g.Root(v)
+			readers[root] = append(readers[root], int32(i))
+		}
+	}
+}
+
+// run makes clusters: of each primitive and those that made its operands, the last first.
+func (f *nests) run() {
+	for i := range f.g.Nodes {
+		id := ir.NodeID(i)
+		if !f.fusable[i] {
+			continue
+		}
+		operands := f.g.Operands(id)
+		slices.SortFunc(operands, func(a, b ir.ValueID) int { return int(b) - int(a) })
+		for _, v := range slices.Compact(operands) {
+			f.try(id, v)
+		}
+	}
+	f.siblings()
+}
+
+// try makes a primitive's cluster one with that of an operand, or notes why not.
+func (f *nests) try(user ir.NodeID, operand ir.ValueID) {
+	g := f.g
+	def := g.Def[g.Root(operand)]
+	if !f.fusable[def] {
+		return
+	}
+	a, b := f.prims.find(int(def)), f.prims.find(int(user))
+	if a == b {
+		return
+	}
+	refuse := func(why string) { f.refused = append(f.refused, refusal{def, user, why}) }
+	if f.segment[def] != f.segment[user] {
+		refuse("an effect lies between them")
+		return
+	}
+	r, why := f.relateAll(a, b)
+	if why != "" {
+		refuse(why)
+		return
+	}
+	m, why := f.fit(f.clusters[a], f.clusters[b], r)
+	if why != "" {
+		refuse(why)
+		return
+	}
+	limit := int32(far)
+	if f.clusters[a].list && f.clusters[b].list {
+		limit = farLists
+	}
+	for _, view := range f.between(a, b) { // they stand in between otherwise
+		if why = f.absorb(def, view, limit); why != "" {
+			refuse(why)
+			return
+		}
+	}
+	if why = f.prims.check(a, b, limit); why == "" {
+		why = f.whole.check(int(f.of[def]), int(f.of[user]), limit)
+	}
+	if why != "" {
+		refuse(why)
+		return
+	}
+	for _, q := range r.requires {
+		f.requires = append(f.requires, required{f.of[user], q})
+		if len(q.Left) == 1 && len(q.Right) == 1 {
+			f.g.UnifyDims(q.Left[0], q.Right[0])
+		}
+	}
+	if r.parts {
+		f.clusters[b].parts = true
+	}
+	f.whole.merge(int(f.of[def]), int(f.of[user]))
+	f.unite(a, b, m)
+}
+
+// absorb makes a view one with what made the value that it is a view of.
+func (f *nests) absorb(def, view ir.NodeID, limit int32) string {
+	if why := f.prims.check(int(def), int(view), limit); why != "" {
+		return why
+	}
+	if why := f.whole.check(int(f.of[def]), int(f.of[view]), limit); why != "" {
+		return why
+	}
+	c := f.cluster(def)
+	f.prims.merge(int(def), int(view))
+	f.clusters[f.prims.find(int(def))] = c
+	f.whole.merge(int(f.of[def]), int(f.of[view]))
+	return ""
+}
+
+// between lists the views of a's values that b uses.
+func (f *nests) between(a, b int) []ir.NodeID {
+	var out []ir.NodeID
+	for _, id := range f.clusters[b].members {
+		for _, v := range f.g.Operands(id) {
+			if root := f.g.Root(v); root != v && f.fusable[f.g.Def[root]] && f.prims.find(int(f.g.Def[root])) == a {
+				out = append(out, f.g.Def[v])
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// siblings makes clusters one that read the same values from elsewhere in the same order.
+func (f *nests) siblings() {
+	for v := range f.users {
+		value := ir.ValueID(v)
+		if len(f.g.Types[v].Dims) == 0 || len(f.users[v]) < 2 || len(f.users[v]) > maxSiblings {
+			continue
+		}
+		first := ir.NodeID(0)
+		found := false
+		for _, user := range f.users[v] {
+			if !f.fusable[user] {
+				continue
+			}
+			if !found {
+				first, found = user, true
+			} else if f.prims.find(int(first)) != f.prims.find(int(user)) {
+				f.pair(first, user, value)
+			}
+		}
+	}
+}
+
+// alike puts updates of many tensors into one group, which a loop in the user's program has made one by one: maps of one kind that write
+// what they compute in place, and so take no memory for being done together.
+func (f *nests) alike(g *ir.Graph) {
+	in := map[int]int{} // clusters in a vertex of the whole graph
+	for i, is := range f.fusable {
+		if is && f.prims.find(i) == i {
+			in[f.whole.find(int(f.of[i]))]++
+		}
+	}
+	last := map[ofKind]ir.NodeID{}
+	for i, is := range f.fusable {
+		if !is || f.prims.find(i) != i {
+			continue
+		}
+		c := f.clusters[i]
+		of := f.of[c.members[0]]
+		if c.folds != nil || c.list || in[f.whole.find(int(of))] != 1 || !f.inPlace(g, c) {
+			continue
+		}
+		kind := ofKind{f.kind(c), f.segment[i]}
+		if before, ok := last[kind]; ok && f.whole.check(int(before), int(of), far) == "" {
+			f.whole.merge(int(before), int(of))
+		}
+		last[kind] = of
+	}
+}
+
+// ofKind are the clusters of a kind between two effects.
+type ofKind struct {
+	kind    string
+	segment int32
+}
+
+// inPlace says whether all that a cluster makes for others is the new content of something.
+func (f *nests) inPlace(g *ir.Graph, c *cluster) bool {
+	for _, id := range c.members {
+		if n := f.of[id]; g.Nodes[n].Op != ir.OpCall || len(g.Writes(n)) == 0 || g.NumFresh(n) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// pair makes the clusters of two readers of a value one if both run over all of it, and over nothing else. If one makes an operand of the
+// other, try has said why they stay two: that operand may be read in another order than the value.
+func (f *nests) pair(x, y ir.NodeID, v ir.ValueID) {
+	a, b := f.prims.find(int(x)), f.prims.find(int(y))
+	ca, cb := f.clusters[a], f.clusters[b]
+	if f.segment[x] != f.segment[y] || len(ca.frames)+len(cb.frames) > 2 || ca.parts || cb.parts || (ca.folds == nil) != (cb.folds == nil) ||
+		f.uses(a, b) || f.uses(b, a) {
+		return
+	}
+	seesX, whyX := f.sees(x, v, f.argument(x, v))
+	seesY, whyY := f.sees(y, v, f.argument(y, v))
+	if whyX != "" || whyY != "" {
+		return
+	}
+	r := relation{along: slices.Repeat([]int8{-1}, len(ca.frames[0]))}
+	for i, from := range seesX {
+		if from >= 0 && seesY[i] >= 0 {
+			r.along[from] = seesY[i]
+		}
+	}
+	if restA, restB := r.rest(len(cb.frames[0])); len(restA)+len(restB) > 0 {
+		return
+	}
+	m, why := f.fit(ca, cb, r)
+	if why == "" && f.prims.check(a, b, far) == "" && f.whole.check(int(f.of[x]), int(f.of[y]), far) == "" {
+		f.whole.merge(int(f.of[x]), int(f.of[y]))
+		f.unite(a, b, m)
+	}
+}
+
+// uses says whether a member of cluster b has an operand that is a value of a, or a view of one.
+func (f *nests) uses(a, b int) bool {
+	for _, id := range f.clusters[b].members {
+		for _, v := range f.g.Operands(id) {
+			if def := f.g.Def[f.g.Root(v)]; f.fusable[def] && f.prims.find(int(def)) == a {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// argument is the index of an operand among a node's arguments.
+func (f *nests) argument(id ir.NodeID, v ir.ValueID) int {
+	index, at := -1, -1
+	f.g.EachArg(id, func(a ir.Arg) {
+		index++
+		if at < 0 && a.Kind == ir.ArgValue && ir.ValueID(a.V) == v {
+			at = index
+		}
+	})
+	return at
+}
