@@ -62,6 +62,7 @@ check "ruff check" $py -m ruff check .
 check "ruff format" $py -m ruff format --check .
 check mypy $py -m mypy
 check clang-format clang-format --dry-run --Werror $(cpp)
+check "files generated from the catalogue" go run ./catalogue/gen -check
 check "generated op table" fresh_optable
 check "generated protobuf code" fresh_proto
 [ -z "$failed" ] && echo "check: all passed"

@@ -2,9 +2,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# Writes the committed generated files again: the device's op table, the protobuf code.
+# Writes the committed generated files again: what derives from the catalogue, the device's op table, the protobuf code.
 set -eu
 cd "$(dirname "$0")/.."
+go run ./catalogue/gen
 .venv/bin/python csrc/device/record/gen_optable.py >build/optable.inc
 mv build/optable.inc csrc/device/record/optable.inc
 if command -v protoc >/dev/null && command -v protoc-gen-go >/dev/null; then

@@ -27,34 +27,36 @@ const module = "github.com/mycelya/mycelya/"
 // counts. "x/..." stands for x and all below it. Data flows one way: an import points to a vocabulary or to the stage
 // that is being driven, never back.
 var matrix = map[string][]string{
-	"ir":                            {"ir/..."},
-	"capture":                       {"ir"},
-	"capture/asm":                   {"ir", "capture"}, // traces as text, for tests
-	"client":                        {"..."},           // a main: it wires, and holds no logic
-	"passes":                        {"ir", "ir/decomp", "fusion"},
-	"passes/cmd":                    {"ir", "passes/..."},
-	"passes/repro":                  {"ir", "passes"},
-	"codegen":                       {"ir", "ir/decomp", "fusion", "kernel", "proto"},
-	"kernel":                        {},
-	"fusion":                        {"ir", "ir/decomp"},
-	"codegen/cuda":                  {"kernel"},
-	"codegen/cpu":                   {"kernel"},
-	"codegen/bind":                  {"codegen/cuda", "kernel", "proto"},
-	"proto":                         {"proto/...", "kernel"},
-	"runtime":                       {"ir", "passes", "codegen/...", "kernel", "proto/...", "runtime/..."},
-	"runtime/dump":                  {"ir", "passes/...", "codegen/...", "kernel", "proto/..."},
-	"runtime/provider":              {"proto/transport", "runtime/provider/..."},
-	"runtime/provider/providertest": {"proto/...", "runtime/provider/..."}, // the suite that each provider must pass
-	"worker":                        {"worker/...", "proto/...", "codegen/...", "kernel"},
+	"catalogue":                     {},
+	"catalogue/gen":                 {"catalogue"},
+	"ir":                            {"catalogue", "ir/..."},
+	"capture":                       {"catalogue", "ir"},
+	"capture/asm":                   {"catalogue", "ir", "capture"}, // traces as text, for tests
+	"client":                        {"..."},                        // a main: it wires, and holds no logic
+	"passes":                        {"catalogue", "ir", "ir/decomp", "fusion"},
+	"passes/cmd":                    {"catalogue", "ir", "passes/..."},
+	"passes/repro":                  {"catalogue", "ir", "passes"},
+	"codegen":                       {"catalogue", "ir", "ir/decomp", "fusion", "kernel", "proto"},
+	"kernel":                        {"catalogue"},
+	"fusion":                        {"catalogue", "ir", "ir/decomp"},
+	"codegen/cuda":                  {"catalogue", "kernel"},
+	"codegen/cpu":                   {"catalogue", "kernel"},
+	"codegen/bind":                  {"catalogue", "codegen/cuda", "kernel", "proto"},
+	"proto":                         {"catalogue", "proto/...", "kernel"},
+	"runtime":                       {"catalogue", "ir", "passes", "codegen/...", "kernel", "proto/...", "runtime/..."},
+	"runtime/dump":                  {"catalogue", "ir", "passes/...", "codegen/...", "kernel", "proto/..."},
+	"runtime/provider":              {"catalogue", "proto/transport", "runtime/provider/..."},
+	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."}, // the suite that each provider must pass
+	"worker":                        {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel"},
 	"worker/cmd":                    {"..."},
-	"worker/ref":                    {"worker", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
-	"worker/conformance":            {"worker/...", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
-	"bench":                         {"proto/..."},
+	"worker/ref":                    {"catalogue", "worker", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
+	"worker/conformance":            {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
+	"bench":                         {"catalogue", "proto/..."},
 	"tests":                         {"..."},
 }
 
 // standardOnly lists the folders that import nothing but the standard library and what the matrix says.
-var standardOnly = []string{"ir", "capture", "passes", "kernel", "codegen/cuda", "codegen/cpu"}
+var standardOnly = []string{"catalogue", "ir", "fusion", "capture", "passes", "kernel", "codegen/cuda", "codegen/cpu"}
 
 type goPackage struct {
 	ImportPath, Name                   string
