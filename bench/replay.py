@@ -11,7 +11,8 @@ The time to close a step is that of the call that ends a trace of 500 ops, again
 the time eager PyTorch takes for these ops on the CPU; both are medians. After a wait
 the client's other threads sleep, and waking one is most of the time. The time to
 compile is that of a step of training which no program fits, from its words to the
-program as it is sent; a median too. Memory is the growth of this process, its client
+program as it is sent; a median too. Beside it stands what torch.compile adds to the
+first forward and backward of the same net on the CPU, without its caches. Memory is the growth of this process, its client
 included, while it records ops in a loop.
 
     python bench/replay.py [--steps N] [--ops N] [--markdown]
@@ -29,6 +30,7 @@ from typing import Any
 
 import results
 import torch
+import torch._inductor.config
 from torch import nn
 from torch.nn import functional as F
 
@@ -226,11 +228,27 @@ def eager_step(repeats: int) -> float:
     return statistics.median(seconds)
 
 
+def deep_net() -> nn.Module:
+    """32 narrow transformer layers: some 2,000 operators in a step of training."""
+    layer = {"nhead": 2, "dim_feedforward": 32, "batch_first": True, "dropout": 0.1}
+    return nn.Sequential(*(nn.TransformerEncoderLayer(16, **layer) for _ in range(32)))
+
+
+def torch_compiling() -> float:
+    """Seconds that torch.compile adds to the first forward and backward on the CPU."""
+    torch._inductor.config.force_disable_caches = True
+    net, x = torch.compile(deep_net()), torch.randn(2, 4, 16)
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        net(x).square().mean().backward()
+        seconds.append(time.perf_counter() - begun)
+    return seconds[0] - min(seconds[1:])
+
+
 def compiling(repeats: int) -> tuple[float, float]:
     """Seconds to compile a step of training that is new each time, and its ops."""
-    layer = {"nhead": 2, "dim_feedforward": 32, "batch_first": True, "dropout": 0.1}
-    layers = [nn.TransformerEncoderLayer(16, **layer) for _ in range(32)]
-    net = nn.Sequential(*layers).to(DEVICE)
+    net = deep_net().to(DEVICE)
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
     x = torch.randn(2, 4, 16, device=DEVICE)
     seconds, ops = [], []
@@ -298,11 +316,14 @@ def tables(steps: int, ops: int) -> str:
         closing = close_of_a_step(200, alone)
         lines.append(f"| {name} | {closing * 1e6:.1f} | {closing / eager:.3f} |")
     seconds, size = compiling(12)
+    inductor = torch_compiling()
     lines += [
         "",
         "| compiling a step that no program fits | ms | µs an op |",
         "|---|---:|---:|",
         f"| {size:.0f} ops | {seconds * 1e3:.1f} | {seconds / size * 1e6:.1f} |",
+        f"| torch.compile of the same net | {inductor * 1e3:.0f} "
+        f"| {inductor / size * 1e6:.0f} |",
         "",
         "| recording in a loop | growth of the process, MiB |",
         "|---|---:|",
