@@ -12,8 +12,8 @@ the time eager PyTorch takes for these ops on the CPU; both are medians. After a
 the client's other threads sleep, and waking one is most of the time. The time to
 compile is that of a step of training which no program fits, from its words to the
 program as it is sent; a median too. Beside it stands what torch.compile adds to the
-first forward and backward of the same net on the CPU, without its caches. Memory is the growth of this process, its client
-included, while it records ops in a loop.
+first forward and backward of the same net on the CPU, without its caches. Memory is
+the growth of this process, its client included, while it records ops in a loop.
 
     python bench/replay.py [--steps N] [--ops N] [--markdown]
 
