@@ -7,11 +7,12 @@ import (
 	"fmt"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // builder reads the records of one trace in order.
 type builder struct {
-	t        *Trace
+	t        *trace.Trace
 	d        *decoded
 	names    *Table
 	g        *ir.Graph
@@ -26,7 +27,7 @@ type builder struct {
 
 // Build turns a trace into a graph whose outputs are the storages that the trace made or wrote and wanted names; wanted has
 // one entry per local number. A trace that doesn't follow the grammar is an error that says where.
-func Build(t *Trace, names *Table, wanted []bool) (*Captured, error) {
+func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error) {
 	d, err := decode(t)
 	if err != nil {
 		return nil, fmt.Errorf("decoding a trace: %w", err)
@@ -244,7 +245,7 @@ func (b *builder) number(op ir.Op, dtype ir.DType, slot uint32) ir.Arg {
 }
 
 // text reads a string: little endian in its words.
-func text(t *Trace, it *item) string {
+func text(t *trace.Trace, it *item) string {
 	s := make([]byte, it.n)
 	for i := range s {
 		s[i] = byte(t.Skeleton[it.v+uint64(i/8)] >> (8 * (i % 8)))

@@ -15,10 +15,11 @@ import (
 	"github.com/mycelya/mycelya/capture/asm"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/tests/golden"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // wanted is what a first compile asks for: all that is held.
-func wanted(t *capture.Trace) []bool {
+func wanted(t *trace.Trace) []bool {
 	out := make([]bool, len(t.Alive))
 	for i, a := range t.Alive {
 		out[i] = a != 0
@@ -32,7 +33,7 @@ func TestBuild(t *testing.T) {
 		names := capture.NewTable()
 		tr, err := asm.Parse(c.File("trace"), names)
 		require.NoError(t, err)
-		got, err := capture.Build(tr, names, wanted(tr))
+		got, err := names.Build(tr, wanted(tr))
 		require.NoError(t, err)
 		require.NoError(t, ir.Verify(got.Graph))
 		text := got.Graph.String()
@@ -52,7 +53,7 @@ aten::add_.Tensor %0! %2 1
 aten::exp %0 -> %3:f32[4]
 `, names)
 	require.NoError(t, err)
-	c, err := capture.Build(tr, names, wanted(tr))
+	c, err := names.Build(tr, wanted(tr))
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, true, false, false}, c.Inputs)
 	require.Equal(t, []bool{true, false, true, true}, c.Changed)
@@ -70,26 +71,26 @@ func TestErrorsSayWhere(t *testing.T) {
 	require.NoError(t, err)
 	for _, c := range []struct {
 		name string
-		harm func(t *capture.Trace)
+		harm func(t *trace.Trace)
 		want string
 	}{
-		{"short", func(t *capture.Trace) { t.Skeleton = t.Skeleton[:3] }, "decoding a trace: record 0: word 3: the skeleton ends in the middle of a record"},
-		{"head", func(t *capture.Trace) { t.Skeleton[0] = 99 }, "decoding a trace: record 0: word 0: 0x63 is not the head of a record"},
-		{"dtype", func(t *capture.Trace) { t.Skeleton[2] |= 0xff << 8 }, "decoding a trace: record 0: word 2: unknown dtype 255"},
-		{"local", func(t *capture.Trace) { t.Skeleton[2] |= 7 << 32 }, "decoding a trace: record 0: word 2: storage 7 is new where 0 is the next number"},
-		{"class", func(t *capture.Trace) { t.Skeleton[3] = 3 }, "decoding a trace: record 0: word 3: 0x3 has a dim of unknown class"},
-		{"params", func(t *capture.Trace) { t.Params = t.Params[:1] }, "decoding a trace: record 0: word 4: needs parameter 1 of 1"},
-		{"many params", func(t *capture.Trace) { t.Params = append(t.Params, 1) }, "decoding a trace: the skeleton has 2 parameters, the trace 3"},
-		{"bindings", func(t *capture.Trace) { t.Bindings = nil }, "decoding a trace: the skeleton has 2 storages, the trace binds 0"},
-		{"op", func(t *capture.Trace) { t.Skeleton[1] = 5 }, "building a graph: record 0, word 0: op 0x5 has no name"},
-		{"size", func(t *capture.Trace) { t.Params[0] = 1 << 63 }, "building a graph: record 0, word 0: parameter 0 is a size of -9223372036854775808"},
+		{"short", func(t *trace.Trace) { t.Skeleton = t.Skeleton[:3] }, "decoding a trace: record 0: word 3: the skeleton ends in the middle of a record"},
+		{"head", func(t *trace.Trace) { t.Skeleton[0] = 99 }, "decoding a trace: record 0: word 0: 0x63 is not the head of a record"},
+		{"dtype", func(t *trace.Trace) { t.Skeleton[2] |= 0xff << 8 }, "decoding a trace: record 0: word 2: unknown dtype 255"},
+		{"local", func(t *trace.Trace) { t.Skeleton[2] |= 7 << 32 }, "decoding a trace: record 0: word 2: storage 7 is new where 0 is the next number"},
+		{"class", func(t *trace.Trace) { t.Skeleton[3] = 3 }, "decoding a trace: record 0: word 3: 0x3 has a dim of unknown class"},
+		{"params", func(t *trace.Trace) { t.Params = t.Params[:1] }, "decoding a trace: record 0: word 4: needs parameter 1 of 1"},
+		{"many params", func(t *trace.Trace) { t.Params = append(t.Params, 1) }, "decoding a trace: the skeleton has 2 parameters, the trace 3"},
+		{"bindings", func(t *trace.Trace) { t.Bindings = nil }, "decoding a trace: the skeleton has 2 storages, the trace binds 0"},
+		{"op", func(t *trace.Trace) { t.Skeleton[1] = 5 }, "building a graph: record 0, word 0: op 0x5 has no name"},
+		{"size", func(t *trace.Trace) { t.Params[0] = 1 << 63 }, "building a graph: record 0, word 0: parameter 0 is a size of -9223372036854775808"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bad := *tr
 			bad.Skeleton = append([]uint64(nil), tr.Skeleton...)
 			bad.Params = append([]uint64(nil), tr.Params...)
 			c.harm(&bad)
-			_, err := capture.Build(&bad, names, make([]bool, 2))
+			_, err := names.Build(&bad, make([]bool, 2))
 			require.EqualError(t, err, c.want)
 		})
 	}
@@ -124,12 +125,12 @@ func FuzzBuild(f *testing.F) {
 		f.Add(skeleton, params, uint16(len(tr.Bindings)), uint16(len(tr.Origins)/2))
 	}
 	f.Fuzz(func(t *testing.T, skeleton, params []byte, storages, records uint16) {
-		tr := &capture.Trace{Skeleton: words(skeleton), Params: words(params), Bindings: make([]uint64, storages),
+		tr := &trace.Trace{Skeleton: words(skeleton), Params: words(params), Bindings: make([]uint64, storages),
 			Alive: make([]uint8, storages), Origins: make([]uint32, 2*int(records))}
 		for i := range tr.Alive {
 			tr.Alive[i] = 1
 		}
-		c, err := capture.Build(tr, names, wanted(tr))
+		c, err := names.Build(tr, wanted(tr))
 		if err != nil {
 			require.Nil(t, c)
 			return

@@ -6,17 +6,12 @@ package capture
 import (
 	"fmt"
 	"slices"
+
+	"github.com/mycelya/mycelya/trace"
 )
 
-// Difference is the first record in which one trace differs from another.
-type Difference struct {
-	Record      int    // its number, from 0
-	Here, There string // both records with their places; where a trace has ended, that it has
-	What        string // the first thing that is not alike
-}
-
 // Compare finds the first record in which a trace differs from another one. Traces of one skeleton have none: nil.
-func Compare(here, there *Trace, names *Table) (*Difference, error) {
+func (names *Table) Compare(here, there *trace.Trace) (*trace.Difference, error) {
 	a, err := read(here, names, 0)
 	if err != nil {
 		return nil, err
@@ -29,7 +24,7 @@ func Compare(here, there *Trace, names *Table) (*Difference, error) {
 		a.pass()
 		b.pass()
 	}
-	out := &Difference{Record: a.at, Here: a.line(), There: b.line()}
+	out := &trace.Difference{Record: a.at, Here: a.line(), There: b.line()}
 	switch {
 	case a.over() && b.over():
 		return nil, nil
@@ -159,7 +154,7 @@ func (r *reader) source(it *item) string {
 func classOf(size uint64) uint64 { return min(size, dOther) }
 
 // Maker says which op of a trace made or wrote a storage last: "the result of aten::mul.Tensor at train.py:7".
-func Maker(t *Trace, names *Table, local int) string {
+func (names *Table) Maker(t *trace.Trace, local int) string {
 	r, err := read(t, names, len(t.Origins)/2)
 	if err != nil || local >= len(r.makers) || r.makers[local] < 0 {
 		return "a tensor"

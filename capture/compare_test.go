@@ -54,7 +54,7 @@ func TestCompare(t *testing.T) {
 			require.NoError(t, err)
 			there, err := asm.Parse(c.there, names)
 			require.NoError(t, err)
-			d, err := capture.Compare(here, there, names)
+			d, err := names.Compare(here, there)
 			require.NoError(t, err)
 			if c.what == "" {
 				require.Nil(t, d)
@@ -65,7 +65,7 @@ func TestCompare(t *testing.T) {
 			if c.line != "" {
 				require.Equal(t, c.line, d.Here)
 			}
-			back, err := capture.Compare(there, here, names)
+			back, err := names.Compare(there, here)
 			require.NoError(t, err)
 			require.Equal(t, d.Record, back.Record)
 			require.Equal(t, d.There, back.Here)
@@ -77,9 +77,9 @@ func TestMaker(t *testing.T) {
 	names := capture.NewTable()
 	tr, err := asm.Parse("aten::exp %0:f32[4] -> %1:f32[4]  # a.py:1\naten::neg_ %1!  # a.py:2\naten::abs %1 -> %2:f32[4]  # a.py:3", names)
 	require.NoError(t, err)
-	require.Equal(t, "the result of aten::neg_ at a.py:2", capture.Maker(tr, names, 1))
-	require.Equal(t, "a tensor", capture.Maker(tr, names, 0))
-	require.Equal(t, "a tensor", capture.Maker(tr, names, 9))
+	require.Equal(t, "the result of aten::neg_ at a.py:2", names.Maker(tr, 1))
+	require.Equal(t, "a tensor", names.Maker(tr, 0))
+	require.Equal(t, "a tensor", names.Maker(tr, 9))
 }
 
 // FuzzCompare compares traces of any words: an error or a difference, never a panic.
@@ -95,8 +95,8 @@ func FuzzCompare(f *testing.F) {
 		other.Skeleton = append([]uint64(nil), tr.Skeleton...)
 		other.Skeleton[int(at)%len(other.Skeleton)] ^= word
 		other.Skeleton = other.Skeleton[:len(other.Skeleton)-int(length)%len(other.Skeleton)]
-		_, _ = capture.Compare(&other, tr, names)
-		_, _ = capture.Compare(tr, &other, names)
-		_ = capture.Maker(&other, names, 1)
+		_, _ = names.Compare(&other, tr)
+		_, _ = names.Compare(tr, &other)
+		_ = names.Maker(&other, 1)
 	})
 }

@@ -3,11 +3,14 @@
 
 package capture
 
-import "github.com/mycelya/mycelya/ir"
+import (
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/trace"
+)
 
 // cut ends the graph: each storage that the trace made or wrote and that is wanted holds its value afterwards.
-func (b *builder) cut(wanted []bool) *Captured {
-	c := &Captured{Graph: b.g, Ops: b.ops, Inputs: make([]bool, len(b.storages)), Changed: make([]bool, len(b.storages))}
+func (b *builder) cut(wanted []bool) *trace.Captured {
+	c := &trace.Captured{Graph: b.g, Ops: b.ops, Inputs: make([]bool, len(b.storages)), Changed: make([]bool, len(b.storages))}
 	for i, s := range b.storages {
 		c.Inputs[i], c.Changed[i] = s.input, s.changed
 		if s.changed && wanted[i] {

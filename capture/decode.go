@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // record is one decoded record. Its arguments begin at items[args], its results at items[results]; walk them with next.
@@ -70,13 +71,13 @@ func (d *decoded) next(i uint32) uint32 {
 // decoder reads a skeleton. Everything is checked before it is used: any words give an error or a decoded trace in which
 // each index is in range.
 type decoder struct {
-	t     *Trace
+	t     *trace.Trace
 	pos   int    // next skeleton word
 	param uint32 // next parameter slot
 	out   decoded
 }
 
-func decode(t *Trace) (*decoded, error) {
+func decode(t *trace.Trace) (*decoded, error) {
 	if len(t.Skeleton) > 1<<28 || len(t.Params) > 1<<28 || len(t.Bindings) > 1<<28 {
 		return nil, fmt.Errorf("the trace is too large: %d skeleton words, %d parameters, %d storages",
 			len(t.Skeleton), len(t.Params), len(t.Bindings))

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // Table holds the names behind the numbers of traces: ops by hash, code objects by number. The recorder defines each once;
@@ -68,7 +69,7 @@ func (t *Table) Origin(number, offset uint32) ir.Origin {
 }
 
 // name is what a trace's graph is called: the place that asked for the cut, else that of the last record with a known one.
-func (t *Table) name(tr *Trace) string {
+func (t *Table) name(tr *trace.Trace) string {
 	if s := t.Origin(tr.ReasonOrigin[0], tr.ReasonOrigin[1]).Label(); s != "" {
 		return s
 	}

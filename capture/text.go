@@ -10,11 +10,12 @@ import (
 	"strings"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // reader walks the records of a trace for people: it knows what each storage looks like and who wrote it last.
 type reader struct {
-	t      *Trace
+	t      *trace.Trace
 	d      *decoded
 	names  *Table
 	at     int      // the record that is looked at
@@ -49,7 +50,7 @@ func joined(values []uint64) string {
 }
 
 // read makes a reader of a trace that stands before record n.
-func read(t *Trace, names *Table, n int) (*reader, error) {
+func read(t *trace.Trace, names *Table, n int) (*reader, error) {
 	d, err := decode(t)
 	if err != nil {
 		return nil, err

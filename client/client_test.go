@@ -25,6 +25,7 @@ import (
 	"github.com/mycelya/mycelya/runtime"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/runtime/provider/local"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // workerBin is the real worker, run with the reference backend.
@@ -53,7 +54,7 @@ type device struct {
 
 func open(t testing.TB, environment ...string) *device {
 	names := capture.NewTable()
-	r := runtime.New(frontend{names}, func(runtime.Paths) provider.Provider {
+	r := runtime.New(names, func(runtime.Paths) provider.Provider {
 		return local.Provider{Paths: local.Spec{Worker: workerBin, Backend: "ref"}}
 	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{Device: "cpu"}, environment))
@@ -61,11 +62,11 @@ func open(t testing.TB, environment ...string) *device {
 	return &device{t, r, names}
 }
 
-func (d *device) trace(text string) *runtime.Trace {
+func (d *device) trace(text string) *trace.Trace {
 	d.Helper()
 	tr, err := asm.Parse(text, d.names)
 	require.NoError(d, err)
-	return (*runtime.Trace)(tr)
+	return tr
 }
 
 func (d *device) flush(text string) {
@@ -299,7 +300,7 @@ func TestAKilledWorker(t *testing.T) {
 }
 
 func TestAMissingWorker(t *testing.T) {
-	r := runtime.New(frontend{capture.NewTable()}, func(runtime.Paths) provider.Provider {
+	r := runtime.New(capture.NewTable(), func(runtime.Paths) provider.Provider {
 		return local.Provider{Paths: local.Spec{Worker: "/nowhere/mycelya-worker", Backend: "ref"}}
 	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{}, nil))
@@ -396,7 +397,7 @@ func TestReasonsHaveCapturesNames(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	r := runtime.New(frontend{capture.NewTable()}, nil, newInbox)
+	r := runtime.New(capture.NewTable(), nil, newInbox)
 	for env, want := range map[string]string{
 		"MYCELYA_DUMP=-,pases":  `MYCELYA_DUMP has no word "pases"`,
 		"MYCELYA_CHECK=9":       `MYCELYA_CHECK is "9"; it is 0`,
@@ -414,7 +415,7 @@ func TestSettings(t *testing.T) {
 }
 
 // hundred is a trace of 100 records, as of a small training step.
-func hundred(d *device, n int) *runtime.Trace {
+func hundred(d *device, n int) *trace.Trace {
 	var b strings.Builder
 	fmt.Fprintf(&b, "bind 1 2\n")
 	fmt.Fprintf(&b, "aten::mul.Tensor %%0:f32[%d] num=0.5 -> %%1:f32[%d]  # t.py:1\n", n, n)

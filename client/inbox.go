@@ -70,7 +70,7 @@ func (b inbox) Take() *runtime.Letter {
 		return nil
 	}
 	if l.what == C.LETTER_TRACE {
-		return &runtime.Letter{Trace: trace(&l.trace), Release: release(&l.trace)}
+		return &runtime.Letter{Trace: traceOf(&l.trace), Release: release(&l.trace)}
 	}
 	ticket := l.ticket
 	out := &runtime.Letter{Ticket: uint64(ticket), At: place(l.at), Answer: func(err error) { tell(ticket, err) }}

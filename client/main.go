@@ -25,6 +25,7 @@ import (
 
 	"github.com/mycelya/mycelya/capture"
 	"github.com/mycelya/mycelya/runtime"
+	"github.com/mycelya/mycelya/trace"
 )
 
 var (
@@ -154,12 +155,12 @@ func myc_close(index C.int32_t, out *C.myc_error) C.int32_t {
 //
 //export mycFlushByCall
 func mycFlushByCall(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t {
-	return call(out, func() error { return client.Flush(int32(index), trace(t), release(t)) })
+	return call(out, func() error { return client.Flush(int32(index), traceOf(t), release(t)) })
 }
 
-// trace is a trace of C as one of Go; its arrays are still C's.
-func trace(t *C.myc_trace) *runtime.Trace {
-	return &runtime.Trace{
+// traceOf is a trace of C as one of Go; its arrays are still C's.
+func traceOf(t *C.myc_trace) *trace.Trace {
+	return &trace.Trace{
 		Key:          [2]uint64{uint64(t.key[0]), uint64(t.key[1])},
 		Skeleton:     slice[uint64](t.skeleton, t.n_skeleton),
 		Params:       slice[uint64](t.params, t.n_params),
@@ -263,7 +264,7 @@ func myc_explain(index C.int32_t, out *C.char, capacity C.uint64_t, e *C.myc_err
 
 //export myc_pending
 func myc_pending(index C.int32_t, t *C.myc_trace, storage C.uint64_t, out *C.char, capacity C.uint64_t, e *C.myc_error) C.uint64_t {
-	return text(out, capacity, e, func() (string, error) { return client.Pending(int32(index), trace(t), uint64(storage)) })
+	return text(out, capacity, e, func() (string, error) { return client.Pending(int32(index), traceOf(t), uint64(storage)) })
 }
 
 //export myc_device_info

@@ -14,9 +14,6 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Place is where in the user's program something was asked for: code number and instruction offset, as in a trace's origins.
-type Place = [2]uint32
-
 // charge is what one place has cost since the last reset. A nil charge is that of no place in particular.
 type charge struct {
 	cuts       [len(Reasons)]atomic.Uint64

@@ -14,13 +14,6 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// Difference is the first record in which one trace differs from another.
-type Difference struct {
-	Record      int
-	Here, There string // both records with their places
-	What        string // the first thing that is not alike
-}
-
 // account is what is told of one program.
 type account struct {
 	number int // from 1, in the order of compilation

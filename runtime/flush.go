@@ -298,7 +298,7 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 	}
 	var compiled *codegen.Compiled
 	if err == nil {
-		compiled, err = codegen.Compile(g, c.options(s.kernels(), s.device()))
+		compiled, err = codegen.Compile(g, options(c, s.kernels(), s.device()))
 	}
 	if err == nil {
 		compiled.Program.Key = v.key[:]

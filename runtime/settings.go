@@ -133,7 +133,7 @@ func (s *Settings) passes(watch *dump.Program) passes.Options {
 
 // options are codegen's for a trace of which this is known, and a device of the worker. Masks of kernels are drawn as PyTorch's CPU
 // draws those of dropout; CUDA's come in another order, from another number of generator's steps.
-func (c *Captured) options(kernels bool, device string) codegen.Options {
+func options(c *Captured, kernels bool, device string) codegen.Options {
 	scratch := make([]bool, len(c.Changed))
 	for i := range scratch {
 		scratch[i] = c.Changed[i] && c.Inputs[i]

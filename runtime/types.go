@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // Kind says which Python exception an error becomes; the numbers are those of csrc/abi/mycelya.h.
@@ -36,26 +37,13 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// Trace is one trace; the fields are those of myc_trace. Its arrays may be C's.
-type Trace struct {
-	Key          [2]uint64
-	Skeleton     []uint64
-	Params       []uint64
-	Bindings     []uint64
-	Alive        []uint8
-	Frees        []uint64
-	Origins      []uint32
-	Reason       uint32
-	ReasonOrigin Place
-}
-
-// Captured is the graph of a trace; all but Graph has one entry per local storage number or, Ops, per record.
-type Captured struct {
-	Graph   *ir.Graph
-	Inputs  []bool   // the storage existed before
-	Changed []bool   // the trace made or wrote it
-	Ops     []string // full names
-}
+// The types of package trace that the exported functions take.
+type (
+	Trace      = trace.Trace
+	Captured   = trace.Captured
+	Difference = trace.Difference
+	Place      = trace.Place
+)
 
 // Frontend turns traces into graphs, and their origins into places. Its methods may be called at the same time.
 type Frontend interface {

@@ -30,9 +30,10 @@ var matrix = map[string][]string{
 	"catalogue":                     {},
 	"catalogue/gen":                 {"catalogue"},
 	"ir":                            {"catalogue", "ir/..."},
-	"capture":                       {"catalogue", "ir"},
-	"capture/asm":                   {"catalogue", "ir", "capture"}, // traces as text, for tests
-	"client":                        {"..."},                        // a main: it wires, and holds no logic
+	"trace":                         {"catalogue", "ir"},
+	"capture":                       {"catalogue", "ir", "trace"},
+	"capture/asm":                   {"catalogue", "ir", "trace", "capture"}, // traces as text, for tests
+	"client":                        {"..."},                                 // a main: it wires, and holds no logic
 	"passes":                        {"catalogue", "ir", "ir/decomp", "fusion"},
 	"passes/cmd":                    {"catalogue", "ir", "passes/..."},
 	"passes/repro":                  {"catalogue", "ir", "passes"},
@@ -43,7 +44,7 @@ var matrix = map[string][]string{
 	"codegen/cpu":                   {"catalogue", "kernel"},
 	"codegen/bind":                  {"catalogue", "codegen/cuda", "kernel", "proto"},
 	"proto":                         {"catalogue", "proto/...", "kernel"},
-	"runtime":                       {"catalogue", "ir", "passes", "codegen/...", "kernel", "proto/...", "runtime/..."},
+	"runtime":                       {"catalogue", "ir", "trace", "passes", "codegen/...", "kernel", "proto/...", "runtime/..."},
 	"runtime/dump":                  {"catalogue", "ir", "passes/...", "codegen/...", "kernel", "proto/..."},
 	"runtime/provider":              {"catalogue", "proto/transport", "runtime/provider/..."},
 	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."}, // the suite that each provider must pass
@@ -56,7 +57,7 @@ var matrix = map[string][]string{
 }
 
 // standardOnly lists the folders that import nothing but the standard library and what the matrix says.
-var standardOnly = []string{"catalogue", "ir", "fusion", "capture", "passes", "kernel", "codegen/cuda", "codegen/cpu"}
+var standardOnly = []string{"catalogue", "ir", "trace", "fusion", "capture", "passes", "kernel", "codegen/cuda", "codegen/cpu"}
 
 type goPackage struct {
 	ImportPath, Name                   string
@@ -155,6 +156,7 @@ func TestMatrix(t *testing.T) {
 		{"capture", module + "ir", false, true},
 		{"capture", module + "ir/eval", false, false},
 		{"capture", module + "runtime", false, false},
+		{"trace", module + "capture", false, false},
 		{"client", module + "runtime", false, true},
 		{"passes", module + "passes/repro", false, false},
 		{"passes/repro", module + "passes", false, true},

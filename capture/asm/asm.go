@@ -30,6 +30,7 @@ import (
 
 	"github.com/mycelya/mycelya/capture"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // Tags and flags of csrc/abi/mycelya.h.
@@ -49,7 +50,7 @@ type geometry struct {
 }
 
 type assembler struct {
-	t       *capture.Trace
+	t       *trace.Trace
 	names   *capture.Table
 	defined []*geometry // by local; nil: no operand can be SAME
 	codes   map[string]uint32
@@ -61,8 +62,8 @@ type assembler struct {
 const codeLines = 10_000
 
 // Parse assembles a trace; ops and code objects it mentions are defined in names.
-func Parse(text string, names *capture.Table) (*capture.Trace, error) {
-	a := &assembler{t: &capture.Trace{}, names: names, codes: map[string]uint32{}}
+func Parse(text string, names *capture.Table) (*trace.Trace, error) {
+	a := &assembler{t: &trace.Trace{}, names: names, codes: map[string]uint32{}}
 	for i, line := range strings.Split(text, "\n") {
 		if err := a.line(line); err != nil {
 			return nil, fmt.Errorf("asm: line %d: %w", i+1, err)
