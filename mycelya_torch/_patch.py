@@ -138,7 +138,7 @@ def _patch_loading() -> None:
 
 
 # Functions torch._C._set_* that set a global flag which kernels read: see
-# csrc/exec/Flags.cpp.
+# csrc/exec/operators/Flags.cpp.
 _FLAGS = """
     deterministic_algorithms deterministic_fill_uninitialized_memory
     float32_matmul_precision fp32_precision_setter

@@ -21,7 +21,7 @@ func times(a, b int64) (int64, bool) {
 }
 
 // fits says why a kernel must not run on an instance: its sizes are those of a call, which nobody has checked. The rules are those of
-// csrc/exec/Kernel.cpp.
+// csrc/exec/kernel/Kernel.cpp.
 func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 	frames := make([][]int64, len(k.Frames))
 	rest := in.Sizes

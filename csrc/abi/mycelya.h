@@ -93,7 +93,7 @@ enum {
 //   mycelya::reset_memory_stats(NUMBER MYC_M_*)           MYC_R_EFFECT; peaks begin again from what there is, totals from 0
 //   mycelya::empty_cache()                                MYC_R_EFFECT; memory that is kept for reuse goes back to the system
 //   mycelya::capability() -> i64[2]                       MYC_R_EFFECT; CUDA's compute capability, or 0 and 0
-//   mycelya::set_flag(STR "name=value")                   MYC_R_EFFECT; a global flag of PyTorch's, see exec/Flags.cpp
+//   mycelya::set_flag(STR "name=value")                   MYC_R_EFFECT; a global flag of PyTorch's, see exec/operators/Flags.cpp
 //   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; before the first op that was called under another
 //                           default dtype than the one the worker has (f32 at the start)
 //

@@ -9,11 +9,11 @@
 #include <string>
 #include <type_traits>
 
-#include "Allocator.h"
-#include "Executor.h"
-#include "Program.h"
-#include "Run.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/memory/Allocator.h"
+#include "exec/program/Program.h"
+#include "exec/run/Run.h"
+#include "exec/session/Executor.h"
 
 using namespace mycelya::exec;
 

@@ -1,12 +1,12 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "Dtype.h"
+#include "exec/Dtype.h"
 
 #include <c10/util/Exception.h>
 
 #include <array>
 
-#include "mycelya.h"
+#include "abi/mycelya.h"
 
 namespace mycelya::exec {
 namespace {

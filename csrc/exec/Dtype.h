@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Our dtype numbers against PyTorch's, and types as text.
-#pragma once
+#ifndef MYCELYA_EXEC_DTYPE_H_
+#define MYCELYA_EXEC_DTYPE_H_
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
@@ -24,3 +25,5 @@ std::string TypeText(c10::ScalarType dtype, c10::IntArrayRef sizes);
 std::string ListText(c10::IntArrayRef values);
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_DTYPE_H_

@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Failures as the C ABI carries them: a kind (MYC_E_*) and whole sentences.
-#pragma once
+#ifndef MYCELYA_EXEC_ERROR_H_
+#define MYCELYA_EXEC_ERROR_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "mycelya.h"
+#include "abi/mycelya.h"
 
 namespace mycelya::exec {
 
@@ -37,3 +38,5 @@ void Fill(myc_error* out, int32_t kind, std::string_view text) noexcept;
 inline void Fill(myc_error* out, const Failure& f) noexcept { Fill(out, f.kind, f.text); }
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_ERROR_H_

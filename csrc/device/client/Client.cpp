@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "client/Client.h"
+#include "device/client/Client.h"
 
 #include <Python.h>
 #include <c10/util/Exception.h>
@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "rules/Rules.h"
-#include "client/State.h"
+#include "device/client/State.h"
+#include "device/rules/Rules.h"
 
 namespace mycelya {
 namespace {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // The Go client library: loaded on first use, so that importing costs no Go runtime, thread or socket.
-#pragma once
+#ifndef MYCELYA_DEVICE_CLIENT_CLIENT_H_
+#define MYCELYA_DEVICE_CLIENT_CLIENT_H_
 
 #include <c10/core/Device.h>
 
@@ -107,3 +108,5 @@ void wait_for(const Client& c, uint64_t ticket);
 bool has_ended(const Client& c, uint64_t& ticket, myc_error& error);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_CLIENT_CLIENT_H_

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "client/State.h"
+#include "device/client/State.h"
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include <atomic>
 #include <mutex>
 
-#include "client/Client.h"
+#include "device/client/Client.h"
 
 namespace mycelya {
 namespace {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // What the process knows of its devices: how many, which is current, whether this is a forked child.
-#pragma once
+#ifndef MYCELYA_DEVICE_CLIENT_STATE_H_
+#define MYCELYA_DEVICE_CLIENT_STATE_H_
 
 #include <c10/core/Device.h>
 
@@ -27,3 +28,5 @@ void check_not_forked();
 void watch_forks();
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_CLIENT_STATE_H_

@@ -12,9 +12,9 @@
 #include <c10/util/strides.h>
 #include <torch/library.h>
 
-#include "client/Client.h"
-#include "record/Record.h"
-#include "rules/Rules.h"
+#include "device/client/Client.h"
+#include "device/record/Record.h"
+#include "device/rules/Rules.h"
 
 namespace mycelya {
 namespace {

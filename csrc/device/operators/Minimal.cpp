@@ -4,7 +4,7 @@
 // The hand-written operators: those without which a tensor cannot exist, views (metadata only, no record), and those
 // that give a value to the CPU.
 
-#include "operators/Minimal.h"
+#include "device/operators/Minimal.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -25,10 +25,10 @@
 
 #include <mutex>
 
-#include "record/Record.h"
-#include "record/Recorder.h"
-#include "client/State.h"
-#include "operators/Transfer.h"
+#include "device/client/State.h"
+#include "device/operators/Transfer.h"
+#include "device/record/Record.h"
+#include "device/record/Recorder.h"
 
 namespace mycelya {
 namespace {

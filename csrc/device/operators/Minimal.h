@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#pragma once
+#ifndef MYCELYA_DEVICE_OPERATORS_MINIMAL_H_
+#define MYCELYA_DEVICE_OPERATORS_MINIMAL_H_
 
-#include "tensor/Storage.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 
@@ -10,3 +11,5 @@ namespace mycelya {
 void resize_bytes(Storage& s, int64_t bytes);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_OPERATORS_MINIMAL_H_

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "operators/Transfer.h"
+#include "device/operators/Transfer.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/contiguous.h>
@@ -18,11 +18,11 @@
 #include <mutex>
 #include <utility>
 
-#include "client/Client.h"
-#include "tensor/Pinned.h"
-#include "record/Record.h"
-#include "record/Recorder.h"
-#include "rules/Shape.h"
+#include "device/client/Client.h"
+#include "device/record/Record.h"
+#include "device/record/Recorder.h"
+#include "device/rules/Shape.h"
+#include "device/tensor/Pinned.h"
 
 namespace mycelya {
 namespace {

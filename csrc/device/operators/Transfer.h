@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Every place where bytes cross between the CPU and a device.
-#pragma once
+#ifndef MYCELYA_DEVICE_OPERATORS_TRANSFER_H_
+#define MYCELYA_DEVICE_OPERATORS_TRANSFER_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -51,3 +52,5 @@ void synchronize(c10::DeviceIndex device);
 bool query(c10::DeviceIndex device);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_OPERATORS_TRANSFER_H_

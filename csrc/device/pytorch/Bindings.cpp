@@ -13,17 +13,17 @@
 #include <memory>
 #include <string>
 
-#include "client/Client.h"
-#include "pytorch/Flags.h"
-#include "pytorch/Generator.h"
-#include "pytorch/Hooks.h"
-#include "record/Origin.h"
-#include "record/Record.h"
-#include "record/Recorder.h"
-#include "pytorch/Register.h"
-#include "client/State.h"
-#include "tensor/Storage.h"
-#include "operators/Transfer.h"
+#include "device/client/Client.h"
+#include "device/client/State.h"
+#include "device/operators/Transfer.h"
+#include "device/pytorch/Flags.h"
+#include "device/pytorch/Generator.h"
+#include "device/pytorch/Hooks.h"
+#include "device/pytorch/Register.h"
+#include "device/record/Origin.h"
+#include "device/record/Record.h"
+#include "device/record/Recorder.h"
+#include "device/tensor/Storage.h"
 
 namespace py = pybind11;
 

@@ -1,16 +1,16 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "pytorch/Event.h"
+#include "device/pytorch/Event.h"
 
 #include <atomic>
 #include <memory>
 #include <mutex>
 
-#include "client/Client.h"
-#include "record/Record.h"
-#include "record/Recorder.h"
-#include "operators/Transfer.h"
+#include "device/client/Client.h"
+#include "device/operators/Transfer.h"
+#include "device/record/Record.h"
+#include "device/record/Recorder.h"
 
 namespace mycelya {
 namespace {

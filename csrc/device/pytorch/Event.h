@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // A point in the work of a device. Recording sends what came before and does not wait.
-#pragma once
+#ifndef MYCELYA_DEVICE_PYTORCH_EVENT_H_
+#define MYCELYA_DEVICE_PYTORCH_EVENT_H_
 
 #include <c10/core/Device.h>
 
@@ -34,3 +35,5 @@ class Event {
 };
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_PYTORCH_EVENT_H_

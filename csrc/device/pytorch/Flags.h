@@ -4,7 +4,8 @@
 // PyTorch's global flags: determinism, TF32, cuDNN's choices and the like. Kernels read them where they run, so a flag
 // that a program sets here is set on every worker too, in the order of the records around it.
 
-#pragma once
+#ifndef MYCELYA_DEVICE_PYTORCH_FLAGS_H_
+#define MYCELYA_DEVICE_PYTORCH_FLAGS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -23,3 +24,5 @@ void set_flag(const std::string& name, const std::string& value);
 std::vector<std::string> flags_since(uint64_t& version);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_PYTORCH_FLAGS_H_

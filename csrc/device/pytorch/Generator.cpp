@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "pytorch/Generator.h"
+#include "device/pytorch/Generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
@@ -11,11 +11,11 @@
 #include <atomic>
 #include <mutex>
 
-#include "client/Client.h"
-#include "record/Record.h"
-#include "client/State.h"
-#include "tensor/Storage.h"
-#include "operators/Transfer.h"
+#include "device/client/Client.h"
+#include "device/client/State.h"
+#include "device/operators/Transfer.h"
+#include "device/record/Record.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 namespace {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Random state lives on the worker: a generator here is an id, and seeding it is a record.
-#pragma once
+#ifndef MYCELYA_DEVICE_PYTORCH_GENERATOR_H_
+#define MYCELYA_DEVICE_PYTORCH_GENERATOR_H_
 
 #include <ATen/core/Generator.h>
 
@@ -21,3 +22,5 @@ at::Generator new_generator(c10::DeviceIndex device);
 uint64_t generator_id(const at::Generator& g, c10::DeviceIndex device);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_PYTORCH_GENERATOR_H_

@@ -11,12 +11,12 @@
 #include <memory>
 #include <mutex>
 
-#include "client/Client.h"
-#include "pytorch/Event.h"
-#include "record/Recorder.h"
-#include "client/State.h"
-#include "tensor/Storage.h"
-#include "operators/Transfer.h"
+#include "device/client/Client.h"
+#include "device/client/State.h"
+#include "device/operators/Transfer.h"
+#include "device/pytorch/Event.h"
+#include "device/record/Recorder.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 namespace {

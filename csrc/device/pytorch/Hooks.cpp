@@ -1,15 +1,15 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "pytorch/Hooks.h"
+#include "device/pytorch/Hooks.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
-#include "pytorch/Generator.h"
-#include "operators/Minimal.h"
-#include "tensor/Pinned.h"
-#include "client/State.h"
-#include "tensor/Storage.h"
+#include "device/client/State.h"
+#include "device/operators/Minimal.h"
+#include "device/pytorch/Generator.h"
+#include "device/tensor/Pinned.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 namespace {

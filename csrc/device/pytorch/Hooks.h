@@ -1,6 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#pragma once
+#ifndef MYCELYA_DEVICE_PYTORCH_HOOKS_H_
+#define MYCELYA_DEVICE_PYTORCH_HOOKS_H_
 
 namespace mycelya {
 
@@ -8,3 +9,5 @@ namespace mycelya {
 void register_hooks();
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_PYTORCH_HOOKS_H_

@@ -4,15 +4,15 @@
 // Which operators come to us: those of the op table by name, because a backend fallback is the dispatcher's last choice
 // and would not see most of them; the fallback only refuses. The hand-written ones stand in Minimal.cpp.
 
-#include "pytorch/Register.h"
+#include "device/pytorch/Register.h"
 
 #include <torch/library.h>
 
 #include <mutex>
 
-#include "record/Op.h"
-#include "record/Record.h"
-#include "record/Unboxed.h"
+#include "device/record/Op.h"
+#include "device/record/Record.h"
+#include "device/record/Unboxed.h"
 
 namespace mycelya {
 

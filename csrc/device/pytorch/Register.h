@@ -1,6 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#pragma once
+#ifndef MYCELYA_DEVICE_PYTORCH_REGISTER_H_
+#define MYCELYA_DEVICE_PYTORCH_REGISTER_H_
 
 #include <c10/macros/Macros.h>
 
@@ -19,3 +20,5 @@ inline void register_fallbacks() {
 }
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_PYTORCH_REGISTER_H_

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "record/Op.h"
+#include "device/record/Op.h"
 
 #include <ATen/core/jit_type.h>
 #include <ATen/core/op_registration/op_registration.h>
@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "client/Client.h"
-#include "record/Recorder.h"
+#include "device/client/Client.h"
+#include "device/record/Recorder.h"
 
 namespace mycelya {
 namespace {
@@ -39,7 +39,7 @@ struct Table {
 #define MYC_REFUSE(name, reason) \
   rows[name] = {"", "", reason}; \
   refused.push_back(name);
-#include "record/optable.inc"
+#include "device/record/optable.inc"
 #undef MYC_WHOLE
 #undef MYC_DYNAMIC
 #undef MYC_REFUSE

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // What the recorder knows of an operator, worked out once from its schema and its row of the op table.
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_OP_H_
+#define MYCELYA_DEVICE_RECORD_OP_H_
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -10,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "rules/Rules.h"
+#include "device/rules/Rules.h"
 
 namespace mycelya {
 
@@ -95,3 +96,5 @@ const std::vector<const char*>& whole_ops();
 const std::vector<const char*>& refused_ops();
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_OP_H_

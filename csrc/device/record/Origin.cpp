@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "record/PythonFrame.h"  // before any other header: it includes Python's internals
+#include "device/record/PythonFrame.h"  // before any other header: it includes Python's internals
 //
 #include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/function.h>
@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "client/Client.h"
-#include "record/Origin.h"
-#include "tensor/Thread.h"
+#include "device/client/Client.h"
+#include "device/record/Origin.h"
+#include "device/tensor/Thread.h"
 
 namespace mycelya {
 namespace {

@@ -3,7 +3,8 @@
 //
 // Where in the user's program an op comes from: the innermost Python frame outside torch and this package, read from
 // this thread's own state without the GIL.
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_ORIGIN_H_
+#define MYCELYA_DEVICE_RECORD_ORIGIN_H_
 
 #include <string>
 
@@ -23,3 +24,5 @@ Origin record_origin();
 void set_internal_folders(std::string torch, std::string package);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_ORIGIN_H_

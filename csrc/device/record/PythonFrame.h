@@ -4,7 +4,8 @@
 // Reads the interpreter's frames of this thread. The layout is CPython's own and changes with its version: everything
 // that knows it stands here. No reference is taken, so nothing here needs the GIL; frames of this thread can't change
 // meanwhile.
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_PYTHONFRAME_H_
+#define MYCELYA_DEVICE_RECORD_PYTHONFRAME_H_
 
 #include <Python.h>
 
@@ -61,3 +62,5 @@ inline uint32_t size_of(PyCodeObject* code) {
 }
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_PYTHONFRAME_H_

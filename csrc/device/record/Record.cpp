@@ -13,17 +13,17 @@
 #include <mutex>
 #include <span>
 
-#include "client/Client.h"
-#include "pytorch/Generator.h"
-#include "operators/Minimal.h"
-#include "record/Op.h"
-#include "record/Record.h"
-#include "record/RecordInternal.h"
-#include "record/Recorder.h"
-#include "rules/Shape.h"
-#include "tensor/TensorImpl.h"
-#include "tensor/Thread.h"
-#include "operators/Transfer.h"
+#include "device/client/Client.h"
+#include "device/operators/Minimal.h"
+#include "device/operators/Transfer.h"
+#include "device/pytorch/Generator.h"
+#include "device/record/Op.h"
+#include "device/record/Record.h"
+#include "device/record/RecordInternal.h"
+#include "device/record/Recorder.h"
+#include "device/rules/Shape.h"
+#include "device/tensor/TensorImpl.h"
+#include "device/tensor/Thread.h"
 
 namespace mycelya {
 namespace {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // The one boxed function behind every recorded operator.
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_RECORD_H_
+#define MYCELYA_DEVICE_RECORD_RECORD_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,7 +11,7 @@
 #include <variant>
 
 #include "abi/mycelya.h"
-#include "rules/Rules.h"
+#include "device/rules/Rules.h"
 
 namespace mycelya {
 
@@ -67,3 +68,5 @@ void record_own(c10::DeviceIndex device, const char* name, std::initializer_list
                 at::ArrayRef<at::Tensor> results = {}, uint32_t flags = MYC_R_EFFECT);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_RECORD_H_

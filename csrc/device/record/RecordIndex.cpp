@@ -9,8 +9,8 @@
 
 #include <algorithm>
 
-#include "record/RecordInternal.h"
-#include "operators/Transfer.h"
+#include "device/operators/Transfer.h"
+#include "device/record/RecordInternal.h"
 
 namespace mycelya {
 namespace {

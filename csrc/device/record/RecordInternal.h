@@ -2,17 +2,18 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // What Record.cpp, which has the way of a call, shares with the files that have its parts.
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_RECORDINTERNAL_H_
+#define MYCELYA_DEVICE_RECORD_RECORDINTERNAL_H_
 
 #include <c10/util/SmallVector.h>
 
 #include <span>
 #include <utility>
 
-#include "record/Op.h"
-#include "record/Record.h"
-#include "record/Recorder.h"
-#include "tensor/Storage.h"
+#include "device/record/Op.h"
+#include "device/record/Record.h"
+#include "device/record/Recorder.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 
@@ -66,3 +67,5 @@ bool conjugate_product(const Op& op, torch::jit::Stack* stack);
 void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& written);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_RECORDINTERNAL_H_

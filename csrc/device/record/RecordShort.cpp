@@ -8,8 +8,8 @@
 #include <array>
 #include <mutex>
 
-#include "record/RecordInternal.h"
-#include "tensor/TensorImpl.h"
+#include "device/record/RecordInternal.h"
+#include "device/tensor/TensorImpl.h"
 
 namespace mycelya {
 namespace {

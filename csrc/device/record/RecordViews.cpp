@@ -15,8 +15,8 @@
 #include <ATen/ops/vdot.h>
 #include <c10/util/strides.h>
 
-#include "record/RecordInternal.h"
-#include "operators/Transfer.h"
+#include "device/operators/Transfer.h"
+#include "device/record/RecordInternal.h"
 
 namespace mycelya {
 

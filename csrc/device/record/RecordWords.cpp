@@ -4,8 +4,8 @@
 // Arguments as words: which of their numbers are literals of the skeleton, and which parameters.
 #include <ATen/core/Generator.h>
 
-#include "pytorch/Generator.h"
-#include "record/RecordInternal.h"
+#include "device/pytorch/Generator.h"
+#include "device/record/RecordInternal.h"
 
 namespace mycelya {
 namespace {

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "record/Recorder.h"
+#include "device/record/Recorder.h"
 
 #include <c10/util/Exception.h>
 
@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-#include "client/Client.h"
+#include "device/client/Client.h"
 
 namespace mycelya {
 namespace {

@@ -3,7 +3,8 @@
 //
 // The open trace of one device: three streams of words and the rolling hash of the first (grammar: csrc/abi/mycelya.h).
 // Any thread may record; the lock is held for one record at a time.
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_RECORDER_H_
+#define MYCELYA_DEVICE_RECORD_RECORDER_H_
 
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/TensorImpl.h>
@@ -18,13 +19,13 @@
 #include <vector>
 
 #include "abi/mycelya.h"
-#include "tensor/Buffer.h"
-#include "pytorch/Flags.h"
-#include "record/Origin.h"
-#include "record/Repeat.h"
-#include "client/State.h"
-#include "tensor/Storage.h"
-#include "record/Turns.h"
+#include "device/client/State.h"
+#include "device/pytorch/Flags.h"
+#include "device/record/Origin.h"
+#include "device/record/Repeat.h"
+#include "device/record/Turns.h"
+#include "device/tensor/Buffer.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 
@@ -231,3 +232,5 @@ inline Recorder& recorder(c10::DeviceIndex device) {
 void note_death(const Storage& s);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_RECORDER_H_

@@ -4,7 +4,8 @@
 // Finds the loops that nothing in the program marks: inference without a read, an optimizer written by hand. Their
 // traces would only end where they are too long, each time at another place of the loop, and no program would fit
 // twice.
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_REPEAT_H_
+#define MYCELYA_DEVICE_RECORD_REPEAT_H_
 
 #include <array>
 #include <cstddef>
@@ -46,3 +47,5 @@ class RepeatDetector {
 };
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_REPEAT_H_

@@ -1,11 +1,12 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_TURNS_H_
+#define MYCELYA_DEVICE_RECORD_TURNS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "record/Origin.h"
+#include "device/record/Origin.h"
 
 namespace mycelya {
 
@@ -52,3 +53,5 @@ class Turns {
 };
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_TURNS_H_

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "record/Unboxed.h"
+#include "device/record/Unboxed.h"
 
 #include <ATen/ScalarOps.h>
 #include <ATen/core/Tensor.h>
@@ -25,8 +25,8 @@
 #include <array>
 #include <unordered_map>
 
-#include "record/Op.h"
-#include "record/Record.h"
+#include "device/record/Op.h"
+#include "device/record/Record.h"
 
 namespace mycelya {
 namespace {

@@ -4,7 +4,8 @@
 // Twins of record() for the hottest operators, with their C++ signatures. PyTorch boxes a call for record(), which
 // takes a second reference to each tensor; where Python has the first, taking the second and giving it back take the
 // GIL. Not worth it for lists of tensors: Python's own copy of the list is their second reference.
-#pragma once
+#ifndef MYCELYA_DEVICE_RECORD_UNBOXED_H_
+#define MYCELYA_DEVICE_RECORD_UNBOXED_H_
 
 #include <torch/library.h>
 
@@ -17,3 +18,5 @@ namespace mycelya {
 std::optional<torch::CppFunction> unboxed(const std::string& name);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RECORD_UNBOXED_H_

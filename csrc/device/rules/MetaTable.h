@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // The table that gen_meta.py writes: PyTorch's own structured shape functions, boxed.
-#ifndef MYCELYA_DEVICE_META_TABLE_H_
-#define MYCELYA_DEVICE_META_TABLE_H_
+#ifndef MYCELYA_DEVICE_RULES_METATABLE_H_
+#define MYCELYA_DEVICE_RULES_METATABLE_H_
 
 #include <ATen/core/boxing/KernelFunction.h>
 
@@ -22,4 +22,4 @@ const MetaRow* find_meta(std::string_view name);
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_META_TABLE_H_
+#endif  // MYCELYA_DEVICE_RULES_METATABLE_H_

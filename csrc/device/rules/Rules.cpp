@@ -3,7 +3,7 @@
 //
 // The table of rules, and the two ways round it: PyTorch's structured shape functions and the Meta key.
 
-#include "rules/Rules.h"
+#include "device/rules/Rules.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -17,8 +17,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "rules/MetaTable.h"
-#include "rules/RulesInternal.h"
+#include "device/rules/MetaTable.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya {
 namespace rules {

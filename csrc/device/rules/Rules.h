@@ -4,8 +4,8 @@
 // Shape rules: which tensors a call returns, without running it. A rule looks at metadata only (sizes, strides, dtype,
 // device, numbers), never at data, and gives what PyTorch's CPU kernel gives, strides included, because users see
 // strides. The few results whose dtype or layout differs between PyTorch's CPU and CUDA kernels follow set_worker().
-#ifndef MYCELYA_DEVICE_RULES_H_
-#define MYCELYA_DEVICE_RULES_H_
+#ifndef MYCELYA_DEVICE_RULES_RULES_H_
+#define MYCELYA_DEVICE_RULES_RULES_H_
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -64,4 +64,4 @@ void unmarked_writes(std::string_view name, at::ArrayRef<c10::IValue> args, c10:
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_RULES_H_
+#endif  // MYCELYA_DEVICE_RULES_RULES_H_

@@ -4,7 +4,7 @@
 // Convolutions as they reach a device: the operands' shapes have been checked, one-dimensional ones made
 // two-dimensional.
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

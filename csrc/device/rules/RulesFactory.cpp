@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

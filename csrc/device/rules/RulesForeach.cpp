@@ -6,7 +6,7 @@
 
 #include <ATen/native/TypeProperties.h>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

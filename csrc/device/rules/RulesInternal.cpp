@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // What the rule files share: reading arguments, writing results, and TensorIterator without memory.
-#ifndef MYCELYA_DEVICE_RULES_INTERNAL_H_
-#define MYCELYA_DEVICE_RULES_INTERNAL_H_
+#ifndef MYCELYA_DEVICE_RULES_RULESINTERNAL_H_
+#define MYCELYA_DEVICE_RULES_RULESINTERNAL_H_
 
 #include <ATen/DimVector.h>
 #include <ATen/TensorIterator.h>
@@ -11,7 +11,7 @@
 
 #include <optional>
 
-#include "rules/Rules.h"
+#include "device/rules/Rules.h"
 
 namespace mycelya::rules {
 
@@ -108,4 +108,4 @@ int64_t wrap(int64_t dim, int64_t rank);
 
 }  // namespace mycelya::rules
 
-#endif  // MYCELYA_DEVICE_RULES_INTERNAL_H_
+#endif  // MYCELYA_DEVICE_RULES_RULESINTERNAL_H_

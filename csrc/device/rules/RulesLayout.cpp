@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

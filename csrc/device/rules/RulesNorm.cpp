@@ -6,7 +6,7 @@
 #include <ATen/AccumulateType.h>
 #include <ATen/native/layer_norm.h>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

@@ -6,7 +6,7 @@
 #include <ATen/ExpandUtils.h>
 #include <c10/core/DefaultDtype.h>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

@@ -6,7 +6,7 @@
 #include <ATen/native/GridSamplerUtils.h>
 #include <ATen/native/Pool.h>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

@@ -3,7 +3,7 @@
 //
 // Simulated quantisation: plain tensors, rounded.
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

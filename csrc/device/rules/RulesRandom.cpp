@@ -5,7 +5,7 @@
 
 #include <ATen/ExpandUtils.h>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

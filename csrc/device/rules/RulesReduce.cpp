@@ -9,7 +9,7 @@
 #include <ATen/native/ReduceOpsUtils.h>
 #include <c10/core/DefaultDtype.h>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

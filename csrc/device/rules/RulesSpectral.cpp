@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "rules/RulesInternal.h"
+#include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {

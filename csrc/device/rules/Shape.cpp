@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "rules/Shape.h"
+#include "device/rules/Shape.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
@@ -14,9 +14,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "tensor/Buffer.h"
-#include "record/Recorder.h"
-#include "tensor/Thread.h"
+#include "device/record/Recorder.h"
+#include "device/tensor/Buffer.h"
+#include "device/tensor/Thread.h"
 
 namespace mycelya {
 namespace {

@@ -3,11 +3,12 @@
 //
 // Shapes of results, in the order: cache, own rules, structured at::meta functions, Meta key (counted; it is Python and
 // costs 0.1-1 ms, its first call 1.4 s).
-#pragma once
+#ifndef MYCELYA_DEVICE_RULES_SHAPE_H_
+#define MYCELYA_DEVICE_RULES_SHAPE_H_
 
 #include <ATen/core/ivalue.h>
 
-#include "record/Op.h"
+#include "device/record/Op.h"
 
 namespace mycelya {
 
@@ -19,3 +20,5 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args);
 bool only_checking();
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_RULES_SHAPE_H_

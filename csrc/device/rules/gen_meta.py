@@ -37,7 +37,7 @@ PART = (
 #include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
 
-#include "rules/MetaTable.h"
+#include "device/rules/MetaTable.h"
 {includes}
 namespace mycelya {{
 namespace {{
@@ -60,7 +60,7 @@ INDEX = (
 #include <string_view>
 #include <unordered_map>
 
-#include "rules/MetaTable.h"
+#include "device/rules/MetaTable.h"
 
 namespace mycelya {{
 {declarations}

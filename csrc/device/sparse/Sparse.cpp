@@ -6,7 +6,7 @@
 // compute in memory is written here. An operator that has neither is refused (Register.cpp). One file, a section for
 // each kind of operator, because all stand on the few functions about indices at its beginning.
 
-#include "sparse/Sparse.h"
+#include "device/sparse/Sparse.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/SparseTensorImpl.h>
@@ -34,7 +34,7 @@
 
 #include <limits>
 
-#include "tensor/Storage.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 namespace {

@@ -3,7 +3,8 @@
 //
 // What sparse COO and sparse compressed tensors share: PyTorch's own kernels under our keys, and sums and searches
 // along indices.
-#pragma once
+#ifndef MYCELYA_DEVICE_SPARSE_SPARSE_H_
+#define MYCELYA_DEVICE_SPARSE_SPARSE_H_
 
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -49,3 +50,5 @@ struct Match {
 Match match(const at::Tensor& keys, const at::Tensor& queries);
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_SPARSE_SPARSE_H_

@@ -34,7 +34,7 @@
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
 
-#include "sparse/Sparse.h"
+#include "device/sparse/Sparse.h"
 
 namespace mycelya {
 namespace {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // A vector to append to: its memory stays when it is cleared, and an append is a compare and a store.
-#pragma once
+#ifndef MYCELYA_DEVICE_TENSOR_BUFFER_H_
+#define MYCELYA_DEVICE_TENSOR_BUFFER_H_
 
 #include <c10/macros/Macros.h>
 
@@ -52,3 +53,5 @@ class Buffer {
 };
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_TENSOR_BUFFER_H_

@@ -11,7 +11,7 @@
 // A forked child gets private copies of what it inherits and makes nothing shared; its parent never uses such a block
 // for another tensor, since the child sees it until it writes there.
 
-#include "tensor/Pinned.h"
+#include "device/tensor/Pinned.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
@@ -36,7 +36,7 @@
 #include <unistd.h>
 #endif
 
-#include "client/Client.h"
+#include "device/client/Client.h"
 
 namespace mycelya {
 namespace {

@@ -4,7 +4,8 @@
 // Pinned memory: memory that a worker on this host reads where it lies. Tensors of kShareFrom bytes or more come from
 // blocks of memory files (memfd); smaller ones, and all where there are no memory files left to be had, are ordinary
 // memory that remembers that it was asked for, and travels as any other.
-#pragma once
+#ifndef MYCELYA_DEVICE_TENSOR_PINNED_H_
+#define MYCELYA_DEVICE_TENSOR_PINNED_H_
 
 #include <c10/core/Allocator.h>
 
@@ -29,3 +30,5 @@ bool share_pinned(const void* data, size_t bytes, myc_shared* out);
 void collect_pinned();
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_TENSOR_PINNED_H_

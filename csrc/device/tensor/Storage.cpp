@@ -1,19 +1,19 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "tensor/Storage.h"
+#include "device/tensor/Storage.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <array>
 #include <atomic>
 
-#include "client/Client.h"
-#include "record/Record.h"
-#include "record/Recorder.h"
-#include "pytorch/Register.h"
-#include "client/State.h"
-#include "operators/Transfer.h"
+#include "device/client/Client.h"
+#include "device/client/State.h"
+#include "device/operators/Transfer.h"
+#include "device/pytorch/Register.h"
+#include "device/record/Record.h"
+#include "device/record/Recorder.h"
 
 namespace mycelya {
 namespace {

@@ -3,7 +3,8 @@
 //
 // The storage of a mycelya tensor. All state of the device hangs here, none on TensorImpl: `.to()` keeps TensorImpls
 // that the CPU made, and `alias` and `view(dtype)` build plain ones without asking us. No storage holds a byte of data.
-#pragma once
+#ifndef MYCELYA_DEVICE_TENSOR_STORAGE_H_
+#define MYCELYA_DEVICE_TENSOR_STORAGE_H_
 
 #include <c10/core/ScalarType.h>
 #include <c10/core/StorageImpl.h>
@@ -12,7 +13,7 @@
 
 #include <atomic>
 
-#include "tensor/Thread.h"
+#include "device/tensor/Thread.h"
 
 namespace mycelya {
 
@@ -104,3 +105,5 @@ c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device, Thread& thread
 void register_storage();
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_TENSOR_STORAGE_H_

@@ -3,12 +3,13 @@
 //
 // The TensorImpl of our results: PyTorch's, in memory that its thread keeps. It has no state and no behaviour of its
 // own, as PyTorch copies it into plain ones and takes plain ones for it.
-#pragma once
+#ifndef MYCELYA_DEVICE_TENSOR_TENSORIMPL_H_
+#define MYCELYA_DEVICE_TENSOR_TENSORIMPL_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
-#include "tensor/Storage.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 
@@ -52,3 +53,5 @@ inline at::Tensor new_tensor(c10::ScalarType dtype, c10::IntArrayRef sizes, c10:
 }
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_TENSOR_TENSORIMPL_H_

@@ -3,7 +3,8 @@
 //
 // What a thread has at hand, so that a call asks neither malloc nor the dynamic linker nor another thread's cache line:
 // memory of tensors and storages that it has freed, numbers that it alone gives out, and where its caches are.
-#pragma once
+#ifndef MYCELYA_DEVICE_TENSOR_THREAD_H_
+#define MYCELYA_DEVICE_TENSOR_THREAD_H_
 
 #include <c10/macros/Macros.h>
 
@@ -58,3 +59,5 @@ C10_ALWAYS_INLINE void give(Spares& spares, void* p) {
 }
 
 }  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_TENSOR_THREAD_H_

@@ -45,7 +45,6 @@ def build(out: Path) -> Path:
         *compiler,
         *"-O1 -std=c++20 -fPIC -fvisibility=hidden -Wall".split(),
         f"-DTORCH_EXTENSION_NAME={NAME}",
-        f"-I{DEVICE}",
         f"-I{DEVICE.parent}",
         f"-isystem{sysconfig.get_paths()['include']}",
         *(f"-isystem{p}" for p in include_paths()),

@@ -12,8 +12,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "rules/MetaTable.h"
-#include "rules/RulesInternal.h"
+#include "device/rules/MetaTable.h"
+#include "device/rules/RulesInternal.h"
 
 namespace {
 

@@ -7,13 +7,14 @@
 // Nodes have a level: uniform (one value for an instance), row (one for each kept point) or element. An element that is
 // made of the result of a fold can only be made when that fold is done, so the folded points are walked several times:
 // in passes. All loads of a point come before its stores, since its stores are the last thing of the last pass.
-#pragma once
+#ifndef MYCELYA_EXEC_KERNEL_CODE_H_
+#define MYCELYA_EXEC_KERNEL_CODE_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "../Kernel.h"
-#include "Tile.h"
+#include "exec/kernel/Kernel.h"
+#include "exec/kernel/Tile.h"
 
 namespace mycelya::exec::kernel {
 
@@ -110,3 +111,5 @@ void PlanCode(const Kernel& kernel, Kernel::Code* code);
 
 }  // namespace kernel
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_KERNEL_CODE_H_

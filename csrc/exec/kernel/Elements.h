@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Elements of all dtypes as memory has them, and tiles of them to and from it, for Tile.cpp, whose rules hold here too.
-#pragma once
+#ifndef MYCELYA_EXEC_KERNEL_ELEMENTS_H_
+#define MYCELYA_EXEC_KERNEL_ELEMENTS_H_
 
 #include <ATen/cpu/vec/vec.h>
 #include <c10/core/ScalarType.h>
@@ -186,3 +187,5 @@ auto ForDtype(c10::ScalarType dtype, const F& f) -> decltype(f(Half())) {
 
 }  // namespace
 }  // namespace mycelya::exec::kernel
+
+#endif  // MYCELYA_EXEC_KERNEL_ELEMENTS_H_

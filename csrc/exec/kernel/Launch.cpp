@@ -1,6 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "Launch.h"
+#include "exec/kernel/Launch.h"
 
 #include <algorithm>
 #include <cmath>

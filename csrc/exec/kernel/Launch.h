@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // How an instance is walked: its dims merged where all operands allow, and the loop order that suits its strides.
-#pragma once
+#ifndef MYCELYA_EXEC_KERNEL_LAUNCH_H_
+#define MYCELYA_EXEC_KERNEL_LAUNCH_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "Code.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/kernel/Code.h"
 
 namespace mycelya::exec::kernel {
 
@@ -57,3 +58,5 @@ int ThreadsFor(double cost, int most);
 void Prepare(const Kernel& kernel, const KernelInstance& at, int threads, Launch* out);
 
 }  // namespace mycelya::exec::kernel
+
+#endif  // MYCELYA_EXEC_KERNEL_LAUNCH_H_

@@ -9,7 +9,8 @@
 // lowest, the rest fitted anew each time); the comment on each says how far it is from its function. Errors of
 // functions are in units in the last place (ulp), against std:: in f64, with fused multiply-add (AVX2, AVX512) and
 // without (DEFAULT): the largest seen on samples of all f32, every 37th, 67th or 131st, so not bounds.
-#pragma once
+#ifndef MYCELYA_EXEC_KERNEL_MATH_H_
+#define MYCELYA_EXEC_KERNEL_MATH_H_
 
 #if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
 #include <immintrin.h>
@@ -201,3 +202,5 @@ inline F32s Log(F32s x) {
 
 }  // namespace
 }  // namespace mycelya::exec::kernel::math
+
+#endif  // MYCELYA_EXEC_KERNEL_MATH_H_

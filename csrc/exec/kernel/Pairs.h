@@ -3,10 +3,11 @@
 //
 // Two operations on f32 in one walk over the tiles, for Tile.cpp, whose rules hold here too. Each is rounded as if it
 // were alone; what is saved is that the first one's result is written and read.
-#pragma once
+#ifndef MYCELYA_EXEC_KERNEL_PAIRS_H_
+#define MYCELYA_EXEC_KERNEL_PAIRS_H_
 
-#include "Tile.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/kernel/Tile.h"
 
 namespace mycelya::exec::kernel {
 namespace {
@@ -81,3 +82,5 @@ Fn PairOf(uint32_t op, uint32_t then, uint32_t shape) {
 
 }  // namespace
 }  // namespace mycelya::exec::kernel
+
+#endif  // MYCELYA_EXEC_KERNEL_PAIRS_H_

@@ -6,8 +6,8 @@
 #include <bit>
 #include <limits>
 
-#include "Code.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/kernel/Code.h"
 
 namespace mycelya::exec::kernel {
 namespace {

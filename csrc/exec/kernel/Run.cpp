@@ -14,8 +14,8 @@
 #include <string>
 #include <thread>
 
-#include "Launch.h"
-#include "Spot.h"
+#include "exec/kernel/Launch.h"
+#include "exec/kernel/Spot.h"
 
 namespace mycelya::exec {
 namespace kernel {

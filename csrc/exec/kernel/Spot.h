@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Where a worker is: its memory, and the parts of walks that its tile has.
-#pragma once
+#ifndef MYCELYA_EXEC_KERNEL_SPOT_H_
+#define MYCELYA_EXEC_KERNEL_SPOT_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +11,7 @@
 #include <new>
 #include <vector>
 
-#include "Launch.h"
+#include "exec/kernel/Launch.h"
 
 namespace mycelya::exec::kernel {
 
@@ -80,3 +81,5 @@ struct Spot {
 };
 
 }  // namespace mycelya::exec::kernel
+
+#endif  // MYCELYA_EXEC_KERNEL_SPOT_H_

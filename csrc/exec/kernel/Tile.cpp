@@ -5,16 +5,16 @@
 // here has internal linkage or lies in ATen's namespace of the capability, and nothing of the standard library is
 // called that could be emitted as a shared inline function: the linker would take one capability's for all. It is one
 // table of what an instruction is for a class and a shape, and longer than 600 lines because the instructions are many.
-#include "Tile.h"
+#include "exec/kernel/Tile.h"
 
 #include <ATen/cpu/vec/vec.h>
 
 #include <type_traits>
 
-#include "Elements.h"
-#include "Math.h"
-#include "Pairs.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/kernel/Elements.h"
+#include "exec/kernel/Math.h"
+#include "exec/kernel/Pairs.h"
 
 namespace mycelya::exec::kernel {
 namespace {

@@ -3,7 +3,8 @@
 //
 // The machine that tile programs run on: functions that do one thing to all values of a tile. Tile.cpp is compiled once
 // for each CPU capability that ATen knows, and TilesOfThisCpu chooses as ATen does.
-#pragma once
+#ifndef MYCELYA_EXEC_KERNEL_TILE_H_
+#define MYCELYA_EXEC_KERNEL_TILE_H_
 
 #include <c10/core/ScalarType.h>
 
@@ -47,3 +48,5 @@ const Tiles& TilesAvx512();
 const Tiles& TilesOfThisCpu();
 
 }  // namespace mycelya::exec::kernel
+
+#endif  // MYCELYA_EXEC_KERNEL_TILE_H_

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Words for kernels, and kernels run on tensors, for tests.
-#pragma once
+#ifndef MYCELYA_EXEC_TEST_KERNELWORDS_H_
+#define MYCELYA_EXEC_TEST_KERNELWORDS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -10,9 +11,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "Dtype.h"
-#include "Kernel.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/Dtype.h"
+#include "exec/kernel/Kernel.h"
 
 namespace mycelya::exec::test {
 
@@ -105,3 +106,5 @@ inline void RunOn(const Kernel& k, const std::vector<const Instance*>& instances
 inline void RunOn(const Code& code, const Instance& i) { RunOn(*code.Parse(), {&i}); }
 
 }  // namespace mycelya::exec::test
+
+#endif  // MYCELYA_EXEC_TEST_KERNELWORDS_H_

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Words for programs, and the executor's C ABI as a C++ object, for tests.
-#pragma once
+#ifndef MYCELYA_EXEC_TEST_SESSION_H_
+#define MYCELYA_EXEC_TEST_SESSION_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -16,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "mycelya.h"
+#include "abi/mycelya.h"
 
 extern "C" {
 uint32_t myc_exec_abi_version(void);
@@ -298,3 +299,5 @@ class Session {
 inline uint64_t Bits(double v) { return std::bit_cast<uint64_t>(v); }
 
 }  // namespace mycelya::exec::test
+
+#endif  // MYCELYA_EXEC_TEST_SESSION_H_

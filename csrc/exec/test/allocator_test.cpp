@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // CPU memory that is kept for reuse: the pool by itself, then as PyTorch's allocator under a session.
-#include "Allocator.h"
+#include "exec/memory/Allocator.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -15,7 +15,7 @@
 #include <random>
 #include <thread>
 
-#include "Session.h"
+#include "exec/test/Session.h"
 
 namespace mycelya::exec::test {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <functional>
 
-#include "Session.h"
+#include "exec/test/Session.h"
 
 namespace mycelya::exec::test {
 namespace {

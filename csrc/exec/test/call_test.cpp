@@ -17,7 +17,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
-#include "Session.h"
+#include "exec/test/Session.h"
 
 namespace mycelya::exec::test {
 namespace {

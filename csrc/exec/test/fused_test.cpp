@@ -10,7 +10,7 @@
 #include <ATen/ops/item.h>
 #include <gtest/gtest.h>
 
-#include "Session.h"
+#include "exec/test/Session.h"
 
 namespace mycelya::exec::test {
 namespace {

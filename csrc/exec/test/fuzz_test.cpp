@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "Session.h"
+#include "exec/test/Session.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;

@@ -31,7 +31,7 @@
 #include <cstring>
 #include <functional>
 
-#include "KernelWords.h"
+#include "exec/test/KernelWords.h"
 
 namespace mycelya::exec::test {
 namespace {

@@ -12,7 +12,7 @@
 #include <random>
 #include <string>
 
-#include "KernelWords.h"
+#include "exec/test/KernelWords.h"
 
 namespace mycelya::exec::test {
 namespace {

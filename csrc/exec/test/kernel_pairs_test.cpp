@@ -17,8 +17,8 @@
 #include <limits>
 #include <string>
 
-#include "KernelWords.h"
-#include "kernel/Code.h"
+#include "exec/kernel/Code.h"
+#include "exec/test/KernelWords.h"
 
 namespace mycelya::exec::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-#include "KernelWords.h"
+#include "exec/test/KernelWords.h"
 
 namespace mycelya::exec::test {
 namespace {

@@ -25,7 +25,7 @@
 #include <limits>
 #include <string>
 
-#include "KernelWords.h"
+#include "exec/test/KernelWords.h"
 
 namespace mycelya::exec::test {
 namespace {

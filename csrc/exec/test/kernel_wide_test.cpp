@@ -11,7 +11,7 @@
 
 #include <string>
 
-#include "KernelWords.h"
+#include "exec/test/KernelWords.h"
 
 namespace mycelya::exec::test {
 namespace {

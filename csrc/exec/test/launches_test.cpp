@@ -3,7 +3,7 @@
 //
 // The words of launches, of which nothing may be believed that the executor relies on. That they are run is for
 // tests/launch.
-#include "Launches.h"
+#include "exec/run/Launches.h"
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>

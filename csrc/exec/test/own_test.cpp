@@ -8,7 +8,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
-#include "Session.h"
+#include "exec/test/Session.h"
 
 namespace mycelya::exec::test {
 namespace {

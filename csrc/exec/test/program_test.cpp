@@ -6,7 +6,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include "Session.h"
+#include "exec/test/Session.h"
 
 namespace mycelya::exec::test {
 namespace {

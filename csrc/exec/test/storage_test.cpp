@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <set>
 
-#include "Session.h"
+#include "exec/test/Session.h"
 
 namespace mycelya::exec::test {
 namespace {

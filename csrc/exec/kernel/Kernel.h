@@ -3,7 +3,8 @@
 //
 // One loop nest as it is run: the kernel of csrc/abi/mycelya.h, decoded and checked, so that nothing it does can go out
 // of bounds of the operands that it is bound to.
-#pragma once
+#ifndef MYCELYA_EXEC_KERNEL_KERNEL_H_
+#define MYCELYA_EXEC_KERNEL_KERNEL_H_
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
@@ -13,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "Words.h"
+#include "exec/program/Words.h"
 
 namespace mycelya::exec {
 
@@ -67,3 +68,5 @@ bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why);
 void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances);
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_KERNEL_KERNEL_H_

@@ -5,9 +5,9 @@
 // the storage's own memory; elsewhere both go through the device's host memory.
 #include <ATen/ops/empty.h>
 
-#include "Dtype.h"
-#include "Executor.h"
-#include "Geometry.h"
+#include "exec/Dtype.h"
+#include "exec/memory/Geometry.h"
+#include "exec/session/Executor.h"
 
 namespace mycelya::exec {
 namespace {

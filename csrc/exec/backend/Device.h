@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // What the executor needs from a device beyond ATen. The CPU's is in Device.cpp; CUDA's is in a library of its own
-// (cuda/Cuda.cpp), so that this one loads where libtorch_cuda is absent.
-#pragma once
+// (backend/Cuda.cpp), so that this one loads where libtorch_cuda is absent.
+#ifndef MYCELYA_EXEC_BACKEND_DEVICE_H_
+#define MYCELYA_EXEC_BACKEND_DEVICE_H_
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -93,3 +94,5 @@ inline constexpr char kFactory[] = "myc_exec_device";
 using DeviceFactory = Device* (*)(int32_t index);
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_BACKEND_DEVICE_H_

@@ -15,7 +15,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "Device.h"
+#include "exec/backend/Device.h"
 
 namespace mycelya::exec {
 namespace {

@@ -9,10 +9,10 @@
 #include <bit>
 #include <cstring>
 
-#include "Dtype.h"
-#include "Lists.h"
-#include "Program.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/Dtype.h"
+#include "exec/program/Lists.h"
+#include "exec/program/Program.h"
 
 namespace mycelya::exec {
 namespace {

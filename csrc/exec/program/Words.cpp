@@ -1,13 +1,13 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "Words.h"
+#include "exec/program/Words.h"
 
 #include <c10/util/Exception.h>
 
 #include <cstring>
 
-#include "Dtype.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/Dtype.h"
 
 namespace mycelya::exec {
 

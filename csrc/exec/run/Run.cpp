@@ -1,6 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "Run.h"
+#include "exec/run/Run.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
@@ -10,10 +10,10 @@
 #include <bit>
 #include <cstring>
 
-#include "Dtype.h"
-#include "Launches.h"
-#include "Lists.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/Dtype.h"
+#include "exec/program/Lists.h"
+#include "exec/run/Launches.h"
 
 namespace mycelya::exec {
 namespace {

@@ -3,7 +3,8 @@
 //
 // CPU memory that is kept for reuse. Fresh pages cost more than arithmetic: 64 MiB take 38 ms to write when they are
 // new, 11 ms in huge pages, and 8 ms when they have been written before.
-#pragma once
+#ifndef MYCELYA_EXEC_MEMORY_ALLOCATOR_H_
+#define MYCELYA_EXEC_MEMORY_ALLOCATOR_H_
 
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -81,3 +82,5 @@ Pool& CpuMemory();
 void EmptyCpuMemory();
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_MEMORY_ALLOCATOR_H_

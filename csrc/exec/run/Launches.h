@@ -3,15 +3,16 @@
 //
 // How kernels are started as machine code: the launches of csrc/abi/mycelya.h, decoded, with every number checked that
 // Run.cpp relies on. What the code then does is the worker's to plan.
-#pragma once
+#ifndef MYCELYA_EXEC_RUN_LAUNCHES_H_
+#define MYCELYA_EXEC_RUN_LAUNCHES_H_
 
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "Program.h"
-#include "Words.h"
+#include "exec/program/Program.h"
+#include "exec/program/Words.h"
 
 namespace mycelya::exec {
 
@@ -52,3 +53,5 @@ class Launches {
 };
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_RUN_LAUNCHES_H_

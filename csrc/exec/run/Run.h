@@ -1,11 +1,12 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#pragma once
+#ifndef MYCELYA_EXEC_RUN_RUN_H_
+#define MYCELYA_EXEC_RUN_RUN_H_
 
 #include <cstdint>
 
-#include "Executor.h"
-#include "Program.h"
+#include "exec/program/Program.h"
+#include "exec/session/Executor.h"
 
 namespace mycelya::exec {
 
@@ -29,3 +30,5 @@ int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_err
             myc_fused* fused);
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_RUN_RUN_H_

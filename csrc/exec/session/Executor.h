@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // One session on one device: the storages it holds, its generators, and transfers.
-#pragma once
+#ifndef MYCELYA_EXEC_SESSION_EXECUTOR_H_
+#define MYCELYA_EXEC_SESSION_EXECUTOR_H_
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -15,8 +16,8 @@
 #include <optional>
 #include <unordered_map>
 
-#include "Device.h"
-#include "Error.h"
+#include "exec/Error.h"
+#include "exec/backend/Device.h"
 
 namespace mycelya::exec {
 
@@ -101,3 +102,5 @@ class Executor {
 };
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_SESSION_EXECUTOR_H_

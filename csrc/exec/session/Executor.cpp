@@ -1,6 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "Executor.h"
+#include "exec/session/Executor.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -8,7 +8,7 @@
 
 #include <mutex>
 
-#include "Geometry.h"
+#include "exec/memory/Geometry.h"
 
 namespace mycelya::exec {
 namespace {

@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Words to Program. The order here is the order of the grammar in csrc/abi/mycelya.h.
-#include "Program.h"
+#include "exec/program/Program.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "Dtype.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/Dtype.h"
 
 namespace mycelya::exec {
 namespace {

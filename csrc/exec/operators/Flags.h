@@ -1,7 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#pragma once
+#ifndef MYCELYA_EXEC_OPERATORS_FLAGS_H_
+#define MYCELYA_EXEC_OPERATORS_FLAGS_H_
 
 #include <string_view>
 
@@ -13,3 +14,5 @@ namespace mycelya::exec {
 void SetFlag(std::string_view flag);
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_OPERATORS_FLAGS_H_

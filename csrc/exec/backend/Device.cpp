@@ -1,6 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "Device.h"
+#include "exec/backend/Device.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
@@ -13,7 +13,7 @@
 #include <limits>
 #include <unordered_map>
 
-#include "Allocator.h"
+#include "exec/memory/Allocator.h"
 
 namespace mycelya::exec {
 namespace {

@@ -4,7 +4,8 @@
 // A program as it is run: the words of csrc/abi/mycelya.h, decoded, with every index checked, operators looked up and
 // each argument fitted to its operator's schema. What is left for Run.cpp can't go out of bounds or meet a value of
 // another type than the operator takes.
-#pragma once
+#ifndef MYCELYA_EXEC_PROGRAM_PROGRAM_H_
+#define MYCELYA_EXEC_PROGRAM_PROGRAM_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -16,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "Error.h"
-#include "Geometry.h"
-#include "Kernel.h"
-#include "Words.h"
+#include "exec/Error.h"
+#include "exec/kernel/Kernel.h"
+#include "exec/memory/Geometry.h"
+#include "exec/program/Words.h"
 
 namespace mycelya::exec {
 
@@ -162,3 +163,5 @@ std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, c10::Device de
 Arg FitArg(const Word& word, const c10::Argument& to, const std::string& op, c10::Device device, Program& program);
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_PROGRAM_PROGRAM_H_

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Bounded reading of a program's words, up to arguments that have no type yet.
-#pragma once
+#ifndef MYCELYA_EXEC_PROGRAM_WORDS_H_
+#define MYCELYA_EXEC_PROGRAM_WORDS_H_
 
 #include <cstdint>
 #include <string>
@@ -55,3 +56,5 @@ uint64_t NumberWords(uint64_t kind);
 uint64_t ScalarWords(uint64_t dtype);
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_PROGRAM_WORDS_H_

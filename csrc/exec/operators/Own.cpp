@@ -22,9 +22,9 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "Executor.h"
-#include "Flags.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/operators/Flags.h"
+#include "exec/session/Executor.h"
 
 namespace mycelya::exec {
 namespace {

@@ -3,7 +3,8 @@
 //
 // Strided windows on byte storages: what they need, and the one place where a tensor over a storage is made. Sizes,
 // strides and offsets come from the client, so nothing here trusts them.
-#pragma once
+#ifndef MYCELYA_EXEC_MEMORY_GEOMETRY_H_
+#define MYCELYA_EXEC_MEMORY_GEOMETRY_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -44,3 +45,5 @@ at::Tensor MakeTensor(const c10::Storage& storage, const Geometry& g);
 at::Tensor BytesOf(const c10::Storage& storage);
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_MEMORY_GEOMETRY_H_

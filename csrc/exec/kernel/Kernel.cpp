@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Words to Kernel, and whether an instance fits it. kernel/ has what runs.
-#include "Kernel.h"
+#include "exec/kernel/Kernel.h"
 
 #include <c10/util/Exception.h>
 
@@ -10,9 +10,9 @@
 #include <bit>
 #include <limits>
 
-#include "Dtype.h"
-#include "kernel/Code.h"
-#include "mycelya.h"
+#include "abi/mycelya.h"
+#include "exec/Dtype.h"
+#include "exec/kernel/Code.h"
 
 namespace mycelya::exec {
 namespace kernel {

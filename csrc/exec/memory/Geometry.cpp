@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "Geometry.h"
+#include "exec/memory/Geometry.h"
 
-#include "Dtype.h"
+#include "exec/Dtype.h"
 
 namespace mycelya::exec {
 namespace {

@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Lists as PyTorch's boxed kernels expect them: a list carries the type of its elements, and unboxing compares it.
-#pragma once
+#ifndef MYCELYA_EXEC_PROGRAM_LISTS_H_
+#define MYCELYA_EXEC_PROGRAM_LISTS_H_
 
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
-#include "Program.h"
+#include "exec/program/Program.h"
 
 namespace mycelya::exec {
 
@@ -42,3 +43,5 @@ c10::IValue MakeList(ListOf of, uint32_t n, F item) {
 }
 
 }  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_PROGRAM_LISTS_H_

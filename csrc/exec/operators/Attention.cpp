@@ -15,7 +15,7 @@
 
 #include <memory>
 
-#include "Executor.h"
+#include "exec/session/Executor.h"
 
 namespace mycelya::exec {
 namespace {
