@@ -3,6 +3,8 @@
 
 package ir
 
+import "strings"
+
 // PyTorch's numbers of what the forms mention.
 const (
 	layoutStrided    = 0
@@ -189,4 +191,14 @@ func (g *Graph) emits(words []string, own []Arg) bool {
 		}
 	}
 	return words[len(words)-1] != "all"
+}
+
+// Uninitialised reports whether an operator leaves the content of its result undefined.
+func Uninitialised(name string) bool {
+	base, _, _ := strings.Cut(name, ".")
+	switch base {
+	case "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty", "aten::new_empty_strided":
+		return true
+	}
+	return false
 }

@@ -308,3 +308,13 @@ func (g *Graph) Clone() *Graph {
 	}
 	return g.Rewrite(order, nil)
 }
+
+// Ungrouped is a copy of a graph without its groups.
+func (g *Graph) Ungrouped() *Graph {
+	out := g.Clone()
+	for i := range out.Nodes {
+		out.Nodes[i].Group = 0
+	}
+	out.Groups = nil
+	return out
+}

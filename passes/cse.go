@@ -5,7 +5,6 @@ package passes
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/mycelya/mycelya/ir"
 )
@@ -76,17 +75,7 @@ func mergeable(g *ir.Graph, id ir.NodeID) bool {
 	case ir.Pure:
 		return true
 	case ir.ByFlags:
-		return n.Flags == 0 && len(g.Writes(id)) == 0 && !uninitialised(g.CallName(id))
-	}
-	return false
-}
-
-// uninitialised says whether an operator leaves its result's content open.
-func uninitialised(name string) bool {
-	base, _, _ := strings.Cut(name, ".")
-	switch base {
-	case "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty", "aten::new_empty_strided":
-		return true
+		return n.Flags == 0 && len(g.Writes(id)) == 0 && !ir.Uninitialised(g.CallName(id))
 	}
 	return false
 }

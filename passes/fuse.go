@@ -17,7 +17,7 @@ import (
 // another node that has to run in between, across an effect.
 func fuse(g *ir.Graph, r *rules) *ir.Graph {
 	if len(g.Groups) > 0 { // those of another run
-		g = Ungrouped(g)
+		g = g.Ungrouped()
 	}
 	found := fusion.Find(g)
 	if r.explain {
@@ -75,19 +75,4 @@ func explain(g *ir.Graph, r *rules, found *fusion.Groups) {
 		seen[[2]ir.NodeID{from, to}] = true
 		r.refused = append(r.refused, Refusal{text(from), text(to), g.Nodes[to].Origin, one.Why})
 	}
-}
-
-// Kernels counts what a graph launches: the kernels of its groups, and one for each other node that computes. Views, memory and
-// writes to a part of it, which are done in place, are none.
-func Kernels(g *ir.Graph) int {
-	n := 0
-	for _, group := range g.Groups {
-		n += len(group.Kernels)
-	}
-	for i := range g.Nodes {
-		if node := &g.Nodes[i]; node.Group == 0 && (node.Op == ir.OpCall && node.Flags&ir.FlagEffect == 0 || node.Op.Own()) {
-			n++
-		}
-	}
-	return n
 }

@@ -11,9 +11,11 @@ import (
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/cost"
 	"github.com/mycelya/mycelya/passes"
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/compare"
 	"github.com/mycelya/mycelya/runtime/dump"
 	"google.golang.org/protobuf/proto"
 )
@@ -290,10 +292,10 @@ func (s *session) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *
 		return c, nil, err
 	}
 	if s.shares() {
-		v.weight = passes.WeightOf(g)
+		v.weight = cost.WeightOf(g)
 	}
 	if s.settings.Check >= 3 {
-		g = passes.Both(c.Graph, g)
+		g = compare.Graph(c.Graph, g)
 		err = ir.Verify(g)
 	}
 	var compiled *codegen.Compiled

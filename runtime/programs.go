@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/codegen"
-	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/ir/cost"
 	pb "github.com/mycelya/mycelya/proto"
 )
 
@@ -33,9 +33,9 @@ type variant struct {
 	key      [pb.KeyBytes]byte
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
-	first    []uint64       // the parameters with which it was compiled, if hits are checked
-	sent     bool           // on this connection
-	weight   *passes.Weight // where it is asked for: see busy
+	first    []uint64     // the parameters with which it was compiled, if hits are checked
+	sent     bool         // on this connection
+	weight   *cost.Weight // where it is asked for: see busy
 	account  *account
 	// The last call that was sent, and its number; nil: none yet.
 	last    *pb.Call

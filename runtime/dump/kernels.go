@@ -12,7 +12,7 @@ import (
 	"github.com/mycelya/mycelya/codegen/bind"
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/ir/cost"
 )
 
 // code lists the kernels of a program, and the groups that have none or not for all of it.
@@ -84,7 +84,7 @@ func kernels(g *ir.Graph) string {
 	for _, group := range g.Groups {
 		inGroups += len(group.Kernels)
 	}
-	fmt.Fprintf(&b, "%s of groups, %s alone\n", count(inGroups, "kernel"), count(passes.Kernels(g)-inGroups, "operator"))
+	fmt.Fprintf(&b, "%s of groups, %s alone\n", count(inGroups, "kernel"), count(cost.Kernels(g)-inGroups, "operator"))
 	for i, group := range g.Groups {
 		number := uint32(i + 1)
 		fmt.Fprintf(&b, "\ngroup %d:", number)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/cost"
 	"github.com/mycelya/mycelya/passes"
 )
 
@@ -78,9 +79,9 @@ func compile(before *ir.Graph, check, repeats int) (Result, error) {
 			took = now
 		}
 	}
-	apart := passes.Ungrouped(g)
-	r := Result{Before: len(before.Nodes), After: len(g.Nodes), Calls: passes.Kernels(apart), Kernels: passes.Kernels(g),
-		Steps: len(c.Program.Steps), Buffers: int(c.Program.Buffers), Apart: passes.Traffic(apart), Moved: passes.Traffic(g), Took: took}
+	apart := g.Ungrouped()
+	r := Result{Before: len(before.Nodes), After: len(g.Nodes), Calls: cost.Kernels(apart), Kernels: cost.Kernels(g),
+		Steps: len(c.Program.Steps), Buffers: int(c.Program.Buffers), Apart: cost.Traffic(apart), Moved: cost.Traffic(g), Took: took}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		if n.Group == 0 || n.Op == ir.OpView {

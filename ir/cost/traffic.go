@@ -1,27 +1,28 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package passes
+package cost
 
 import "github.com/mycelya/mycelya/ir"
 
-// Traffic is how many bytes a graph reads and writes, with the sizes first seen: each node, or each group as one, reads what others have
-// made once and writes what others need. Views move nothing; a write to a part of a storage, that part.
+// Traffic is the number of bytes that a graph reads and writes, with the sizes first seen. A unit is a group, or a node outside groups.
+// Each unit reads once what other units have made, and writes what others need. Views move nothing; a write to a part of a storage
+// moves that part.
 func Traffic(g *ir.Graph) int64 {
 	var total int64
 	eachMoved(g, func(t ir.Type, times int64) { total += times * bytesOf(g, t) })
 	return total
 }
 
-// eachMoved calls f with each tensor that Traffic counts, and 1, or -1 if it is to be taken off.
+// eachMoved calls f with each tensor that Traffic counts, and with 1 to add its bytes or -1 to subtract them.
 func eachMoved(g *ir.Graph, f func(t ir.Type, times int64)) {
-	unit := func(id ir.NodeID) int64 { // a group, or a node by itself
+	unit := func(id ir.NodeID) int64 {
 		if k := g.Nodes[id].Group; k != 0 {
 			return -int64(k)
 		}
 		return int64(id)
 	}
-	used := make([]bool, len(g.Types)) // by another unit, or afterwards
+	used := make([]bool, len(g.Types)) // by another unit, or as an output
 	for _, o := range g.Outputs {
 		used[o.Value] = true
 	}
@@ -48,7 +49,7 @@ func eachMoved(g *ir.Graph, f func(t ir.Type, times int64)) {
 		case ir.OpInput, ir.OpEmpty, ir.OpParam, ir.OpScalar, ir.OpConst:
 		case ir.OpUpdate:
 			f(g.Types[g.Args[n.ArgLo+1].V], 1)
-			f(g.Types[v], -1) // its base stays where it is
+			f(g.Types[v], -1) // the rest of the base stays in place
 		default:
 			if is {
 				f(g.Types[v], 1)
@@ -57,7 +58,7 @@ func eachMoved(g *ir.Graph, f func(t ir.Type, times int64)) {
 	}
 }
 
-// bytesOf is the size of a tensor's elements, with the sizes first seen; those that a stride of 0 repeats count once.
+// bytesOf is the size of a tensor's elements, with the sizes first seen. Elements repeated by a stride of 0 count once.
 func bytesOf(g *ir.Graph, t ir.Type) int64 {
 	if !t.DType.Valid() {
 		return 0
@@ -71,12 +72,18 @@ func bytesOf(g *ir.Graph, t ir.Type) int64 {
 	return n
 }
 
-// Ungrouped is a graph without its groups.
-func Ungrouped(g *ir.Graph) *ir.Graph {
-	out := g.Clone()
-	for i := range out.Nodes {
-		out.Nodes[i].Group = 0
+// Kernels counts the launches of a graph: the kernels of its groups, and one for each other node that computes. Views, allocations and
+// updates, which are done in place, launch nothing.
+func Kernels(g *ir.Graph) int {
+	n := 0
+	for _, group := range g.Groups {
+		n += len(group.Kernels)
 	}
-	out.Groups = nil
-	return out
+	for i := range g.Nodes {
+		node := &g.Nodes[i]
+		if node.Group == 0 && (node.Op == ir.OpCall && node.Flags&ir.FlagEffect == 0 || node.Op.Own()) {
+			n++
+		}
+	}
+	return n
 }

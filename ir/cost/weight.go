@@ -1,7 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package passes
+// Package cost estimates from a graph alone what running it takes: the bytes that it moves, its kernel launches, the time on one CPU
+// core. Estimates use the sizes first seen or stay symbolic. The package never changes a graph and never measures.
+package cost
 
 import (
 	"cmp"
@@ -13,25 +15,25 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Weight estimates how long a graph takes one core of a CPU, for any sizes.
+// Weight estimates how long a graph takes on one CPU core, for any sizes.
 type Weight struct{ terms []term }
 
-// term is a number of nanoseconds for each of a product of sizes, or of its root.
+// term is nanoseconds times a product of sizes, or times its square root.
 type term struct {
 	nanoseconds float64
 	times, over []uint32 // parameter slots
 	root        bool
 }
 
-// What a core does in a nanosecond, about: bytes that it moves, products of elements that it sums.
+// What one core does in a nanosecond, roughly: bytes moved, multiply-adds.
 const (
 	coreBytes    = 15
 	coreProducts = 25
 )
 
-// WeightOf estimates by the bytes of Traffic, and by what operators multiply that are in no group. A product of matrices of m x k, k x n and
-// m x n takes m k n, the root of the product of their sizes, and so it is reckoned from the three largest tensors of each operator:
-// exactly for mm, up to a small factor for batches and convolutions, too much for what multiplies nothing.
+// WeightOf adds the time for the bytes of Traffic and for the multiply-adds of operators outside groups. A product of m x k and k x n
+// matrices takes m k n multiply-adds: the square root of the product of its three sizes. Each operator is taken for such a product
+// of its three largest tensors. That is exact for mm, within a small factor for batches and convolutions, and too much for others.
 func WeightOf(g *ir.Graph) *Weight {
 	w := &weigher{g: g, at: map[string]int{}}
 	eachMoved(g, func(t ir.Type, times int64) {
@@ -58,7 +60,7 @@ func WeightOf(g *ir.Graph) *Weight {
 	return &w.out
 }
 
-// Nanoseconds is the estimate for a trace's parameters.
+// Nanoseconds is the estimate with the parameters of a trace.
 func (w *Weight) Nanoseconds(params []uint64) float64 {
 	total := 0.0
 	for i := range w.terms {
@@ -78,7 +80,7 @@ func (w *Weight) Nanoseconds(params []uint64) float64 {
 	return total
 }
 
-// weigher collects terms; those of the same sizes are one.
+// weigher collects terms, and adds up those of the same sizes.
 type weigher struct {
 	g   *ir.Graph
 	out Weight
@@ -90,7 +92,7 @@ func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
 	t := term{nanoseconds: 1, root: root}
 	for _, one := range of {
 		for i, d := range one.Dims {
-			if one.Strides == nil || !w.g.Same(one.Strides[i], ir.Const(0)) { // else its elements are the same ones
+			if one.Strides == nil || !w.g.Same(one.Strides[i], ir.Const(0)) { // stride 0 repeats elements
 				w.multiply(&t, d, false)
 			}
 		}
@@ -105,7 +107,7 @@ func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
 	for _, slot := range t.times {
 		w.key = binary.LittleEndian.AppendUint32(w.key, slot)
 	}
-	w.key = binary.LittleEndian.AppendUint32(w.key, math.MaxUint32) // no slot's number
+	w.key = binary.LittleEndian.AppendUint32(w.key, math.MaxUint32) // a separator: no slot has this number
 	for _, slot := range t.over {
 		w.key = binary.LittleEndian.AppendUint32(w.key, slot)
 	}
@@ -118,7 +120,7 @@ func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
 	w.out.terms = append(w.out.terms, t)
 }
 
-// multiply makes a term one of so many, or of the quotient.
+// multiply multiplies a term by a size, or divides it (over).
 func (w *weigher) multiply(t *term, d ir.Dim, over bool) {
 	d = w.g.Find(d)
 	i, ok := d.Sym()

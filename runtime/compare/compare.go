@@ -1,7 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package passes
+// Package compare builds the graph of MYCELYA_CHECK=3: it runs a program as recorded and as optimised, and fails where they differ.
+// It never runs anything itself.
+package compare
 
 import (
 	"math"
@@ -10,23 +12,23 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-// Both is a graph that computes what was recorded as it was recorded, and besides what the passes have made of it: each group in own ops,
-// as its kernels would, and each node that a pass has changed. Where the two differ by more than rounding, an operator of the
-// worker fails, with the place of the node, and with it all outputs. Each node gets operands as recorded, so that the one that differs
-// is the one that is wrong. Nodes with flags run once.
+// Graph computes what was recorded as it was recorded, and in addition what the passes made of it. before is what passes.Run was given,
+// after what it returned. The additional part has each group in own ops, as its kernels compute it, and each node that a pass has
+// changed. Each such node gets operands as recorded, so that a difference is found at the node that causes it. Nodes with flags run
+// once. Values that depend on uninitialised memory are not compared.
 //
-// before is what Run was given and after what it returned. What depends on uninitialised memory isn't compared.
-func Both(before, after *ir.Graph) *ir.Graph {
+// Where a value differs by more than rounding, an operator of the worker fails with the place of the node. All outputs depend on it.
+func Graph(before, after *ir.Graph) *ir.Graph {
 	whole := map[ir.NodeID]string{}
 	for id := range after.Nodes {
 		if after.Nodes[id].Group == 0 {
 			whole[ir.NodeID(id)] = "it is in no group"
 		}
 	}
-	b := &both{before: before, after: after, e: decomp.Expand(after, whole), out: before.Clone()}
+	b := &builder{before: before, after: after, e: decomp.Expand(after, whole), out: before.Clone()}
 	b.out.Outputs = nil
 	b.out.Syms = append(b.out.Syms, b.e.Graph.Syms[len(b.out.Syms):]...) // quotients of sizes
-	for i := range b.out.Syms {                                          // what decomposing has found equal
+	for i := range b.out.Syms {                                          // sizes that the expansion has found equal
 		b.out.UnifyDims(ir.SymDim(i), b.e.Graph.Find(ir.SymDim(i)))
 	}
 	b.out.Requires = after.Requires
@@ -43,23 +45,24 @@ func Both(before, after *ir.Graph) *ir.Graph {
 	return b.out
 }
 
-type both struct {
+// builder adds nodes to out, a copy of before.
+type builder struct {
 	before, after *ir.Graph
 	e             *decomp.Expansion
 	out           *ir.Graph                 // nodes and values of before keep their numbers
 	at            ir.NodeID                 // the node of after that is being added
-	paired        []ir.NodeID               // by node of after: the node of before of the same record, or none
+	paired        []ir.NodeID               // by node of after: the node of before with the same record, or noNode
 	recorded      []ir.ValueID              // by value of after: the value of before
 	made          []ir.ValueID              // by value of the expansion: the value of out
-	of            map[ir.ValueID]ir.ValueID // by value of the expansion: the value of after that it is
+	of            map[ir.ValueID]ir.ValueID // by value of the expansion: the same value of after
 	unknown       []bool                    // by value of before: depends on uninitialised memory
-	first         ir.ValueID                // fails with the first comparison that does
+	first         ir.ValueID                // the token: poisoned by the first comparison that fails
 }
 
 const noNode = ^ir.NodeID(0)
 
-// pair finds the node of before that each node of after is of: they have the record in common.
-func (b *both) pair() {
+// pair finds for each node of after the node of before with the same record.
+func (b *builder) pair() {
 	byRecord := map[int32]ir.NodeID{}
 	for id := range b.before.Nodes {
 		if n := &b.before.Nodes[id]; (n.Op == ir.OpCall || n.Op.Own()) && n.Record >= 0 {
@@ -90,8 +93,8 @@ func (b *both) pair() {
 	}
 }
 
-// node adds a node of the expansion, unless the one that was recorded is all that there is to run.
-func (b *both) node(id ir.NodeID) {
+// node adds a node of the expansion. A node with flags, and a node that no pass has changed, is the recorded one.
+func (b *builder) node(id ir.NodeID) {
 	e := b.e.Graph
 	n := e.Nodes[id]
 	b.at = b.e.Of[id]
@@ -99,7 +102,7 @@ func (b *both) node(id ir.NodeID) {
 	if p := b.paired[b.at]; p != noNode && (n.Flags != 0 || old.Group == 0 && b.alike(p, b.at)) {
 		for i := range ir.ValueID(n.N) {
 			b.made[n.First+i] = b.before.Nodes[p].First + i
-			if v, is := b.of[n.First+i]; is { // the mask of a dropout isn't its first result
+			if v, is := b.of[n.First+i]; is { // the mask of a dropout is not its first result
 				b.made[n.First+i] = b.recorded[v]
 			}
 		}
@@ -125,18 +128,18 @@ func (b *both) node(id ir.NodeID) {
 	}
 }
 
-// alike says whether two nodes are the same operator.
-func (b *both) alike(p, id ir.NodeID) bool {
+// alike reports whether two nodes have the same operator.
+func (b *builder) alike(p, id ir.NodeID) bool {
 	x, y := &b.before.Nodes[p], &b.after.Nodes[id]
 	return x.Op == y.Op && (x.Op != ir.OpCall || b.before.CallName(p) == b.after.CallName(id))
 }
 
-func (b *both) arg(a ir.Arg) ir.Arg {
+func (b *builder) arg(a ir.Arg) ir.Arg {
 	switch a.Kind {
 	case ir.ArgValue:
 		v := ir.ValueID(a.V)
 		a.V = int64(b.made[v])
-		// What another node has made is taken as it was recorded.
+		// A result of another node is taken as recorded.
 		if of, ok := b.of[v]; ok && b.recorded[of] != decomp.None && b.after.Def[of] != b.at {
 			a.V = int64(b.recorded[of])
 		}
@@ -152,16 +155,16 @@ func (b *both) arg(a ir.Arg) ir.Arg {
 	return a
 }
 
-// token makes what fails with the first comparison that fails, because each writes it.
-func (b *both) token() {
+// token adds the value that every comparison writes. The first comparison that fails poisons it.
+func (b *builder) token() {
 	t := ir.Type{DType: ir.U8, Dims: []ir.Dim{}}
 	empty := b.out.Nodes[b.out.Add(ir.Node{Op: ir.OpEmpty, Record: -1}, nil, []ir.Type{t})].First
 	b.at = 0
 	b.first = b.call("aten::zero_", ir.Arg{Kind: ir.ArgValue, V: int64(empty), Write: true})
 }
 
-// call adds a call that writes its first operand, and gives the new content.
-func (b *both) call(name string, args ...ir.Arg) ir.ValueID {
+// call adds a call that writes its first operand, and returns the new content.
+func (b *builder) call(name string, args ...ir.Arg) ir.ValueID {
 	n := ir.Node{Op: ir.OpCall, Name: b.out.Intern(name), Record: -1}
 	if len(b.after.Nodes) > 0 {
 		old := &b.after.Nodes[b.at]
@@ -170,9 +173,9 @@ func (b *both) call(name string, args ...ir.Arg) ir.ValueID {
 	return b.out.Nodes[b.out.Add(n, args, []ir.Type{b.out.Types[args[0].V]})].First
 }
 
-// sources are recorded values that a value of the expansion is made of. Their size says how large the errors of a
-// result may be in which they cancel.
-func (b *both) sources(e ir.ValueID) []ir.Arg {
+// sources are recorded values from which a value of the expansion is computed. Their magnitude bounds the error of a result in which
+// they cancel.
+func (b *builder) sources(e ir.ValueID) []ir.Arg {
 	const enough = 16
 	var out []ir.Arg
 	seen := map[ir.ValueID]bool{}
@@ -201,20 +204,21 @@ func (b *both) sources(e ir.ValueID) []ir.Arg {
 	return out
 }
 
-// compare adds the comparison of a value with the recorded one; e is the value in the expansion.
-func (b *both) compare(e, got, want ir.ValueID) {
+// compare adds the comparison of a value with the recorded one. e is the value in the expansion.
+func (b *builder) compare(e, got, want ir.ValueID) {
 	name := b.after.Nodes[b.at].Op.String()
 	if b.after.Nodes[b.at].Op == ir.OpCall {
 		name = b.after.CallName(b.at)
 	}
-	b.first = b.call("mycelya::expect_close", ir.Arg{Kind: ir.ArgValue, V: int64(b.first), Write: true}, ir.Value(got), ir.Value(want),
+	token := ir.Arg{Kind: ir.ArgValue, V: int64(b.first), Write: true}
+	b.first = b.call("mycelya::expect_close", token, ir.Value(got), ir.Value(want),
 		b.out.AddList(ir.ListTensors, b.sources(e)),
 		ir.Arg{Kind: ir.ArgStr, V: int64(b.out.Intern(name))},
 		ir.Arg{Kind: ir.ArgFloat, V: int64(math.Float64bits(rounding(b.out.Types[want].DType)))})
 }
 
-// rounding is how far two ways of computing the same may be apart, as a part of the largest element: some hundred times the dtype's own
-// rounding, for a fold adds up as many errors as it has terms, and an exponential makes one larger.
+// rounding is the difference allowed between two ways to compute a value, relative to its largest element: some hundred times the
+// dtype's own rounding. A reduction adds up one error per term, and an exponential enlarges errors.
 func rounding(d ir.DType) float64 {
 	switch d.Real() {
 	case ir.F64:
@@ -229,13 +233,13 @@ func rounding(d ir.DType) float64 {
 	return 0
 }
 
-// unknown says by value whether it depends on uninitialised memory.
+// unknown reports by value whether it depends on uninitialised memory.
 func unknown(g *ir.Graph) []bool {
 	out := make([]bool, len(g.Types))
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
 		n := &g.Nodes[i]
-		is := n.Op == ir.OpEmpty || n.Op == ir.OpResize || n.Op == ir.OpCall && uninitialised(g.CallName(id))
+		is := n.Op == ir.OpEmpty || n.Op == ir.OpResize || n.Op == ir.OpCall && ir.Uninitialised(g.CallName(id))
 		g.EachArg(id, func(a ir.Arg) {
 			if a.Kind == ir.ArgValue && !(a.Write && overwrites(g.CallName(id))) {
 				is = is || out[a.V]
@@ -248,7 +252,7 @@ func unknown(g *ir.Graph) []bool {
 	return out
 }
 
-// overwrites says whether an operator replaces all of what it writes, without a look at it.
+// overwrites reports whether an operator replaces all of what it writes without reading it.
 func overwrites(name string) bool {
 	switch name {
 	case "aten::zero_", "aten::fill_.Scalar", "aten::fill_.Tensor", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_",
