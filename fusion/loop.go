@@ -6,6 +6,7 @@ package fusion
 import (
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/decomp"
 )
@@ -56,6 +57,7 @@ type nests struct {
 	users     [][]ir.NodeID
 	output    []bool               // by value of g
 	windows   map[ir.NodeID]window // of views
+	reads     []catalogue.Point    // by node of g: how a call reads its operands
 	requires  []required
 	refused   []refusal
 	room      room
@@ -78,12 +80,12 @@ func kernelDType(d ir.DType) bool {
 	return d.Is(ir.Bools | ir.Ints | ir.Floats)
 }
 
-// primitive says whether kernels compute a node, and how it runs.
-func primitive(g *ir.Graph, id ir.NodeID) bool {
+// primitive reports whether kernels compute a node. For a call, reads is how it reads its operands.
+func primitive(g *ir.Graph, id ir.NodeID, reads catalogue.Point) bool {
 	n := &g.Nodes[id]
 	switch {
 	case n.Op == ir.OpCall:
-		if !decomp.Point(g.CallName(id)) || n.Flags&^ir.FlagRNG != 0 {
+		if reads == catalogue.NoPoint || n.Flags&^ir.FlagRNG != 0 {
 			return false
 		}
 	case !n.Op.Own():

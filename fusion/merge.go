@@ -6,6 +6,7 @@ package fusion
 import (
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 )
 
@@ -24,14 +25,11 @@ func (f *nests) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, str
 	g, points := f.g, f.points[user]
 	seen := g.Types[operand].Dims
 	shift := len(points.along) - len(seen)
-	call := ""
-	if g.Nodes[user].Op == ir.OpCall {
-		call = g.CallName(user)
-	}
+	reads := f.reads[user]
 	switch {
-	case call == "aten::gather" && index == 0 && shift != 0, shift < 0:
+	case reads == catalogue.Gathered && index == 0 && shift != 0, shift < 0:
 		return nil, "it is read at places that only the data tells"
-	case call == "aten::nll_loss_backward" && len(seen) == 1 && shift == 1:
+	case reads == catalogue.PerRow && len(seen) == 1 && shift == 1:
 		shift = 0 // one per row
 	}
 	frame := f.cluster(user).frames[points.frame]
@@ -43,11 +41,11 @@ func (f *nests) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, str
 		}
 		to := points.along[shift+i]
 		switch {
-		case to < 0 && call == "aten::gather" && index == 0:
+		case to < 0 && reads == catalogue.Gathered && index == 0:
 			continue // folded: see relate
 		case to < 0:
 			return nil, "its size is not that of its user"
-		case !g.Same(d, frame[to]) && call != "aten::cat":
+		case !g.Same(d, frame[to]) && reads != catalogue.Concatenated:
 			return nil, "its size is not that of its user"
 		}
 		out[i] = to
@@ -87,8 +85,7 @@ func (f *nests) relate(user ir.NodeID, operand, root ir.ValueID, index int) (rel
 		}
 		return r, ""
 	}
-	call := g.Nodes[user].Op == ir.OpCall
-	r.parts = call && g.CallName(user) == "aten::cat"
+	r.parts = f.reads[user] == catalogue.Concatenated
 	for i, to := range sees {
 		own := int8(i)
 		if operand != root {

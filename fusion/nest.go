@@ -9,6 +9,7 @@ package fusion
 import (
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/decomp"
 )
@@ -17,7 +18,8 @@ func newNests(e *decomp.Expansion, g *ir.Graph) *nests {
 	p := e.Graph
 	f := &nests{g: p, of: e.Of, expansion: e, fusable: make([]bool, len(p.Nodes)), counts: make([]bool, len(p.Nodes)), prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil),
 		segment: make([]int32, len(p.Nodes)), clusters: make([]*cluster, len(p.Nodes)), places: make([]place, len(p.Types)),
-		points: make([]place, len(p.Nodes)), users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{}}
+		points: make([]place, len(p.Nodes)), users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{},
+		reads: make([]catalogue.Point, len(p.Nodes))}
 	for _, o := range p.Outputs {
 		f.output[o.Value] = true
 	}
@@ -33,7 +35,10 @@ func newNests(e *decomp.Expansion, g *ir.Graph) *nests {
 				f.prims.edge(int(p.Def[a.V]), i)
 			}
 		})
-		f.fusable[i] = primitive(p, id)
+		if p.Nodes[i].Op == ir.OpCall {
+			f.reads[i] = p.Row(id).Point
+		}
+		f.fusable[i] = primitive(p, id, f.reads[i])
 	}
 	for i := len(p.Nodes) - 1; i >= 0; i-- {
 		if f.fusable[i] && f.onlyCounts(ir.NodeID(i)) {

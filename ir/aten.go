@@ -3,7 +3,7 @@
 
 package ir
 
-import "strings"
+import "github.com/mycelya/mycelya/catalogue"
 
 // PyTorch's numbers of what the forms mention.
 const (
@@ -193,12 +193,13 @@ func (g *Graph) emits(words []string, own []Arg) bool {
 	return words[len(words)-1] != "all"
 }
 
-// Uninitialised reports whether an operator leaves the content of its result undefined.
-func Uninitialised(name string) bool {
-	base, _, _ := strings.Cut(name, ".")
-	switch base {
-	case "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty", "aten::new_empty_strided":
-		return true
+// unknownOperator is the row of an operator about which the catalogue says nothing.
+var unknownOperator = &catalogue.ATen{}
+
+// Row is what the catalogue says about the operator of a call. It is never nil.
+func (g *Graph) Row(id NodeID) *catalogue.ATen {
+	if r := catalogue.FindATen(g.CallName(id)); r != nil {
+		return r
 	}
-	return false
+	return unknownOperator
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/catalogue"
 )
 
 // TestOpTable walks every row: no cell is missing, and what rows say fits together.
@@ -97,13 +99,17 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestCallDims compares the rows of callDims with the operators' schemas.
+// TestCallDims compares the patterns of the catalogue with the operators' schemas.
 func TestCallDims(t *testing.T) {
 	schemas := readSchemas(t)
-	for name, row := range callDims {
+	for _, row := range catalogue.ATenRows() {
+		name, d := row.Name, dimsByName[row.Name]
+		if row.Dims == "" {
+			continue
+		}
 		s, ok := schemas[name]
 		require.True(t, ok, "testdata/schemas.txt lacks %s: run testdata/gen.py", name)
-		args, results := parseDims(row)
+		args, results := d.args, d.results
 		require.LessOrEqual(t, len(args), len(s[0]), name)
 		require.LessOrEqual(t, len(results), len(s[1]), name)
 		for i, p := range args {

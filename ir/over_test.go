@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/catalogue"
 )
 
 // TestOvers compares each row with the schemas: the arguments of the form, the first one written, or one more at the end.
@@ -21,8 +23,9 @@ func TestOvers(t *testing.T) {
 	}
 	for _, r := range opRows {
 		for _, f := range r.ATen {
-			_, ok := overs[f.Name]
-			assert.Equal(t, r.Kind == KindElementwise || r.Kind == KindFill, ok, "%s has no row, or one too many", f.Name)
+			row := catalogue.FindATen(f.Name)
+			is := row != nil && row.Elementwise
+			assert.Equal(t, r.Kind == KindElementwise || r.Kind == KindFill, is, "%s has no row, or one too many", f.Name)
 		}
 	}
 	names := func(args []string) (out []string) {
@@ -33,28 +36,32 @@ func TestOvers(t *testing.T) {
 		return out
 	}
 	kind := func(a string) string { return a[:strings.IndexByte(a, ' ')] }
-	for form, o := range overs {
+	for _, o := range catalogue.ATenRows() {
+		form := o.Name
+		if !o.Elementwise {
+			continue
+		}
 		args := schema(form)
 		if form == "aten::full_like" {
 			args = args[:2]
 		}
-		if o.self != "" {
-			self := schema(o.self)
-			assert.Equal(t, "Tensor(a!) self", self[0], o.self)
-			assert.Equal(t, names(args), names(self), o.self)
+		if o.InPlace != "" {
+			self := schema(o.InPlace)
+			assert.Equal(t, "Tensor(a!) self", self[0], o.InPlace)
+			assert.Equal(t, names(args), names(self), o.InPlace)
 			for i := range args[1:] {
-				assert.Equal(t, kind(args[1+i]), kind(self[1+i]), o.self)
+				assert.Equal(t, kind(args[1+i]), kind(self[1+i]), o.InPlace)
 			}
 		}
-		if o.out != "" {
-			out := schema(o.out)
-			assert.Equal(t, args, out[:len(args)], o.out)
-			assert.Contains(t, []string{"Tensor(a!) out", "Tensor(a!) grad_input"}, strings.Join(out[len(args):], ", "), o.out)
+		if o.Out != "" {
+			out := schema(o.Out)
+			assert.Equal(t, args, out[:len(args)], o.Out)
+			assert.Contains(t, []string{"Tensor(a!) out", "Tensor(a!) grad_input"}, strings.Join(out[len(args):], ", "), o.Out)
 		}
-		for _, name := range []string{o.self, o.out} {
+		for _, name := range []string{o.InPlace, o.Out} {
 			if back, out := FormOver(name); name != "" && form != "aten::full_like" {
 				assert.Equal(t, form, back)
-				assert.Equal(t, name == o.out, out)
+				assert.Equal(t, name == o.Out, out)
 			}
 		}
 	}

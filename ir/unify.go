@@ -3,137 +3,42 @@
 
 package ir
 
-import "strings"
+import (
+	"strings"
 
-// callDims says, for operators of PyTorch, which sizes are equal by the operator's meaning. One pattern per argument of
-// the schema, then one per result; what is left out is free. In a pattern
-//
-//	n m k …   one dim; the same letter is the same size
-//	X Y …     any number of dims; the same letter is the same sizes (one per pattern, or +)
-//	?         one dim, free
-//	+         any number of dims, free
-//
-// and in place of a pattern _ is free, * broadcasts to result 0, and # is a list of sizes that result 0 has. An operand
-// whose rank does not fit its pattern is left alone: some operators take optional leading dims.
-var callDims = map[string]string{
-	"aten::mm":                "nk,km->nm",
-	"aten::bmm":               "bnk,bkm->bnm",
-	"aten::addmm":             "*,nk,km->nm",
-	"aten::baddbmm":           "*,bnk,bkm->bnm",
-	"aten::mv":                "nk,k->n",
-	"aten::addmv":             "*,nk,k->n",
-	"aten::dot":               "n,n->",
-	"aten::linear":            "Xk,ok,o->Xo",
-	"aten::_addmm_activation": "*,nk,km->nm",
+	"github.com/mycelya/mycelya/catalogue"
+)
 
-	"aten::_softmax":                   "X->X",
-	"aten::_log_softmax":               "X->X",
-	"aten::_softmax_backward_data":     "X,X->X",
-	"aten::_log_softmax_backward_data": "X,X->X",
-	"aten::_fused_rms_norm":            "X,_,*->X",
-	"aten::native_layer_norm":          "X,_,*,*->X",
-	"aten::native_layer_norm_backward": "X,X,_,Y,Y,*,*->X",
-	"aten::native_batch_norm":          "ncX,c,c,c,c->ncX,c,c",
-	"aten::native_batch_norm_backward": "ncX,ncX,c,c,c,c,c->ncX,c,c",
-	"aten::native_group_norm":          "ncX,c,c->ncX",
-	"aten::native_group_norm_backward": "ncX,ncX,_,_,c->ncX,c,c",
-	"aten::native_dropout":             "X->X,X",
-	"aten::native_dropout_backward":    "*,*",
-
-	"aten::convolution":                       "n?+,_,o->no+",
-	"aten::convolution_overrideable":          "n?+,_,o->no+",
-	"aten::convolution_backward_overrideable": "no+,nX,Y->nX,Y,o",
-	"aten::max_pool2d_with_indices":           "X??->Xhw,Xhw",
-	"aten::max_pool2d_with_indices_backward":  "Xhw,Xij,_,_,_,_,_,Xhw->Xij",
-	"aten::avg_pool2d":                        "X??->X??",
-	"aten::avg_pool2d_backward":               "X??,Xij->Xij",
-	"aten::_adaptive_avg_pool2d":              "X??->X??",
-	"aten::_adaptive_avg_pool2d_backward":     "X??,Xij->Xij",
-
-	"aten::embedding":                "?d,X->Xd",
-	"aten::embedding_dense_backward": "Xd,X->?d",
-	"aten::gather":                   "_,_,X->X",
-	"aten::nll_loss_forward":         "nc,n,c",
-	"aten::nll_loss_backward":        "_,nc,n,c->nc",
-	"aten::mse_loss_backward":        "*,*,*",
-
-	"aten::_scaled_dot_product_fused_attention_overrideable":          "bhsd,b?td,b?te->bhse",
-	"aten::_scaled_dot_product_fused_attention_overrideable_backward": "bhse,bhsd,bgtd,bgte->bhsd,bgtd,bgte",
-
-	"aten::empty.memory_format": "#",
-	"aten::full":                "#",
-	"aten::zeros":               "#",
-	"aten::ones":                "#",
-	"aten::rand":                "#",
-	"aten::randn":               "#",
-
-	// Elementwise operators with no own op: every operand broadcasts to the result.
-	"aten::_to_copy":            "X->X",
-	"aten::addcdiv":             "*,*,*",
-	"aten::addcmul":             "*,*,*",
-	"aten::bernoulli":           "X->X",
-	"aten::clamp":               "X->X",
-	"aten::clamp.Tensor":        "*,*,*",
-	"aten::clamp_max":           "X->X",
-	"aten::clamp_min":           "X->X",
-	"aten::copy":                "X,*->X",
-	"aten::cumsum":              "X->X",
-	"aten::div.Tensor_mode":     "*,*",
-	"aten::elu":                 "X->X",
-	"aten::elu_backward":        "*,_,_,_,_,*",
-	"aten::erfc":                "X->X",
-	"aten::fill.Tensor":         "X->X",
-	"aten::floor_divide":        "*,*",
-	"aten::full_like":           "X->X",
-	"aten::gelu":                "X->X",
-	"aten::gelu_backward":       "*,*",
-	"aten::hardtanh":            "X->X",
-	"aten::hardtanh_backward":   "*,*",
-	"aten::leaky_relu":          "X->X",
-	"aten::leaky_relu_backward": "*,*",
-	"aten::lerp.Scalar":         "*,*",
-	"aten::lerp.Tensor":         "*,*,*",
-	"aten::masked_fill.Scalar":  "*,*",
-	"aten::masked_fill.Tensor":  "*,*",
-	"aten::mse_loss":            "X,X",
-	"aten::ones_like":           "X->X",
-	"aten::rand_like":           "X->X",
-	"aten::randn_like":          "X->X",
-	"aten::sigmoid_backward":    "*,*",
-	"aten::silu":                "X->X",
-	"aten::silu_backward":       "*,*",
-	"aten::cumprod":             "X->X",
-	"aten::flip":                "X->X",
-	"aten::index_add":           "X->X",
-	"aten::index_copy":          "X->X",
-	"aten::index_put":           "X->X",
-	"aten::masked_scatter":      "X->X",
-	"aten::roll":                "X->X",
-	"aten::scatter.src":         "X->X",
-	"aten::scatter.value":       "X->X",
-	"aten::scatter_add":         "X->X",
-	"aten::softplus":            "X->X",
-	"aten::softplus_backward":   "*,*",
-	"aten::sort":                "X->X,X",
-	"aten::tan":                 "X->X",
-	"aten::tanh_backward":       "*,*",
-	"aten::threshold":           "X->X",
-	"aten::threshold_backward":  "*,*",
-	"aten::tril":                "X->X",
-	"aten::triu":                "X->X",
-	"aten::zero":                "X->X",
-	"aten::zeros_like":          "X->X",
+// callDims are the dim patterns of an operator's row, split; see catalogue.ATen.Dims.
+type callDims struct {
+	args, results []string
+	broadcast     bool // every operand broadcasts to result 0
+	concatenated  bool // the operands differ in one dim only
 }
 
-// parseDims splits a row of callDims.
-func parseDims(row string) (args, results []string) {
-	a, r, ok := strings.Cut(row, "->")
-	args = strings.Split(a, ",")
-	if ok {
-		results = strings.Split(r, ",")
+// dimsByName holds the patterns of all operators that have some; nothing changes it after it is made.
+var dimsByName = func() map[string]*callDims {
+	m := map[string]*callDims{}
+	for name, f := range ops.byATen {
+		if Info(f.op).Kind == KindElementwise {
+			m[name] = &callDims{broadcast: true}
+		}
 	}
-	return args, results
-}
+	for _, r := range catalogue.ATenRows() {
+		switch {
+		case r.Dims != "":
+			args, results, ok := strings.Cut(r.Dims, "->")
+			d := &callDims{args: strings.Split(args, ",")}
+			if ok {
+				d.results = strings.Split(results, ",")
+			}
+			m[r.Name] = d
+		case r.Point == catalogue.Concatenated:
+			m[r.Name] = &callDims{concatenated: true}
+		}
+	}
+	return m
+}()
 
 // InferCall unifies the sizes that are equal by the meaning of a node, an own op's or a call's, after it has been added
 // with its result types. It never fails: what contradicts is left for the verifier or the operator itself to refuse.
@@ -157,36 +62,32 @@ func (g *Graph) InferCall(id NodeID) {
 		g.unifyLists(g.Types[w].Dims, results[fresh+i].Dims)
 		g.unifyLists(g.Types[w].Strides, results[fresh+i].Strides)
 	}
-	name := g.CallName(id)
-	_, base, _ := strings.Cut(name, "::")
-	switch {
-	case len(args) == 0:
+	if len(args) == 0 {
 		return
-	case args[0].Kind == ArgList && (strings.HasPrefix(base, "_foreach_") || strings.HasPrefix(base, "_fused_")):
+	}
+	name := g.CallName(id)
+	if args[0].Kind == ArgList && catalogue.Lists(name) {
 		g.unifyForeach(args, results[:fresh])
 		return
-	case name == "aten::cat":
-		g.unifyCat(args, results[0].Dims)
-		return
 	}
-	row, ok := callDims[name]
-	if !ok {
-		name, inplace := FunctionalName(name)
-		if !inplace && len(writes) > 0 {
+	dims := dimsByName[name]
+	if dims == nil {
+		functional, inplace := FunctionalName(name)
+		if !inplace {
 			return
 		}
-		row, ok = callDims[name]
-		if f, own := ops.byATen[name]; own && !ok && Info(f.op).Kind == KindElementwise {
-			row, ok = strings.Repeat("*,", len(args)), true
+		if dims = dimsByName[functional]; dims == nil {
+			return
 		}
 	}
-	if !ok {
+	if dims.concatenated {
+		g.unifyCat(args, results[0].Dims)
 		return
 	}
 	if fresh == 0 {
 		fresh = len(results) // an in-place operator: its result is the new content
 	}
-	g.unifyPatterns(row, args, results[:fresh])
+	g.unifyPatterns(dims, args, results[:fresh])
 }
 
 // FunctionalName is the operator of which an in-place one is the variant: aten::add_.Tensor is that of aten::add.Tensor.
@@ -285,15 +186,23 @@ func (g *Graph) unifyCat(args []Arg, result []Dim) {
 	}
 }
 
-func (g *Graph) unifyPatterns(row string, args []Arg, results []Type) {
-	patterns, resultPatterns := parseDims(row)
+// unifyPatterns unifies the sizes of operands and results as the operator's patterns say.
+func (g *Graph) unifyPatterns(dims *callDims, args []Arg, results []Type) {
+	if dims.broadcast {
+		for _, a := range args {
+			if a.Kind == ArgValue && len(results) > 0 {
+				g.unifyBroadcast(g.Types[a.V].Dims, results[0].Dims)
+			}
+		}
+		return
+	}
 	bound := map[byte][]Dim{}
-	for i, p := range resultPatterns {
+	for i, p := range dims.results {
 		if i < len(results) && results[i].DType != Invalid {
 			g.unifyPattern(p, results[i].Dims, bound)
 		}
 	}
-	for i, p := range patterns {
+	for i, p := range dims.args {
 		if i >= len(args) {
 			break
 		}

@@ -75,7 +75,7 @@ func mergeable(g *ir.Graph, id ir.NodeID) bool {
 	case ir.Pure:
 		return true
 	case ir.ByFlags:
-		return n.Flags == 0 && len(g.Writes(id)) == 0 && !ir.Uninitialised(g.CallName(id))
+		return n.Flags == 0 && len(g.Writes(id)) == 0 && !g.Row(id).Uninitialised
 	}
 	return false
 }

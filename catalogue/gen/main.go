@@ -22,7 +22,9 @@ type output struct {
 }
 
 // outputs lists all generated files.
-var outputs = []output{}
+var outputs = []output{
+	{"catalogue/operators.json", operatorsJSON},
+}
 
 func main() {
 	check := flag.Bool("check", false, "compare the files instead of writing them")

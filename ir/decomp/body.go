@@ -114,7 +114,7 @@ func (w *writer) run(r *rule) ([]term, string) {
 		}
 		return values, ""
 	}
-	panic("BUG: the row of " + r.Name + " has no results") // read sees to it
+	panic("BUG: the row of " + r.operator + " has no results") // read sees to it
 }
 
 func (w *writer) eval(e *expr) (term, string) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 )
 
@@ -45,10 +46,6 @@ func Expand(g *ir.Graph, keep map[ir.NodeID]string) *Expansion {
 	w.out.Canonicalize()
 	return w.e
 }
-
-// Point says whether an operator that has no row makes each element of its results from elements of its operands at places
-// that are known or read.
-func Point(name string) bool { return points[name] }
 
 // writer writes one graph.
 type writer struct {
@@ -136,13 +133,13 @@ func (w *writer) call(id ir.NodeID) string {
 	if why, ok := w.keep[id]; ok {
 		return why
 	}
-	if why, ok := kept[name]; ok {
-		return why
-	}
-	if points[name] {
+	known := find(name)
+	switch {
+	case known.Whole != "":
+		return known.Whole
+	case known.Point != catalogue.NoPoint:
 		return "it is a call in a kernel too"
-	}
-	if n.Flags&^ir.FlagRNG != 0 || n.Flags != 0 && table[name] == nil {
+	case n.Flags&^ir.FlagRNG != 0 || n.Flags != 0 && known.rules == nil:
 		return "it has effects, draws numbers, or has shapes that only the data tells"
 	}
 	if sharesMemory(g, id) {
@@ -235,8 +232,8 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 			break
 		}
 	}
-	const unknown = "nothing says what it is made of"
-	why := unknown
+	const nothing = "nothing says what it is made of"
+	why := nothing
 	for _, name := range names {
 		if len(results) == 1 {
 			if op, own, ok := ir.FromATen(w.out, name, w.mapped(args)); ok {
@@ -252,7 +249,8 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 				continue
 			}
 		}
-		for _, r := range table[name] {
+		rules := find(name).rules
+		for _, r := range rules {
 			if r.args > len(args) || !w.bind(r, args) {
 				continue
 			}
@@ -266,7 +264,7 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 				return ""
 			}
 		}
-		if len(table[name]) > 0 && why == unknown {
+		if len(rules) > 0 && why == nothing {
 			why = "no row of its table is for these arguments"
 		}
 	}
@@ -283,7 +281,7 @@ type item struct {
 // foreach lists what an operator on lists does to each tensor, if it is one.
 func foreach(g *ir.Graph, id ir.NodeID) ([]item, bool) {
 	n := &g.Nodes[id]
-	base, ok := strings.CutPrefix(g.CallName(id), "aten::_foreach_")
+	base, ok := strings.CutPrefix(g.CallName(id), catalogue.ForeachPrefix)
 	args := g.NodeArgs(id)
 	if !ok || len(args) == 0 || args[0].Kind != ir.ArgList {
 		return nil, false
@@ -316,8 +314,8 @@ func foreach(g *ir.Graph, id ir.NodeID) ([]item, bool) {
 func (w *writer) items(id ir.NodeID, items []item) string {
 	for _, it := range items {
 		args := it.args
-		for len(args) < 3 && strings.HasSuffix(it.names[0], "add.Tensor") || len(args) < 3 && strings.HasSuffix(it.names[0], "sub.Tensor") {
-			args = append(args, ir.Arg{Kind: ir.ArgInt, V: 1}) // alpha
+		if alpha := find(it.names[0]).Alpha; alpha > 0 && len(args) == alpha {
+			args = append(args, ir.Arg{Kind: ir.ArgInt, V: 1})
 		}
 		if why := w.operator(it.names, args, it.results); why != "" {
 			return why

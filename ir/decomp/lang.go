@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 )
 
@@ -76,15 +77,15 @@ type statement struct {
 
 // rule is a row that has been read. Its names have numbers: those of the arguments, then those of the statements.
 type rule struct {
-	Row
-	args    int // how many arguments
-	names   []string
-	promote bool
-	exact   bool
-	classes ir.Classes // of dtypes that it is for
-	when    []condition
-	alike   [][2]int // arguments that have the same dtype
-	body    []statement
+	operator string // its name
+	args     int    // how many arguments
+	names    []string
+	promote  bool
+	exact    bool
+	classes  ir.Classes // of dtypes that it is for
+	when     []condition
+	alike    [][2]int // arguments that have the same dtype
+	body     []statement
 }
 
 // condition is what an argument has to be as a literal, or not to be.
@@ -95,20 +96,11 @@ type condition struct {
 	not    bool
 }
 
-// table has the rules of each operator in the order of the rows; nothing changes it after it is made.
-var table = func() map[string][]*rule {
-	t := map[string][]*rule{}
-	for _, row := range rows {
-		t[row.Name] = append(t[row.Name], read(row))
-	}
-	return t
-}()
-
-// read reads a row. A row that doesn't read is a mistake of the table.
-func read(row Row) *rule {
-	r := &rule{Row: row, names: strings.Fields(row.Args), classes: ir.Floats}
+// read reads a case. One that doesn't parse is a mistake of the catalogue.
+func read(row *catalogue.ATen, c catalogue.Case) *rule {
+	r := &rule{operator: row.Name, names: strings.Fields(row.Args), classes: ir.Floats}
 	r.args = len(r.names)
-	for _, w := range strings.Fields(row.When) {
+	for _, w := range strings.Fields(c.When) {
 		switch w {
 		case "promote":
 			r.promote = true
@@ -135,7 +127,7 @@ func read(row Row) *rule {
 		}
 		r.when = append(r.when, condition{r.known(name), value, number, not})
 	}
-	for part := range strings.SplitSeq(row.Body, ";") {
+	for part := range strings.SplitSeq(c.Body, ";") {
 		part = strings.TrimSpace(part)
 		if results, ok := strings.CutPrefix(part, "->"); ok {
 			s := statement{name: -1}
@@ -151,13 +143,13 @@ func read(row Row) *rule {
 		r.body = append(r.body, statement{len(r.names), []expr{value}})
 		r.names = append(r.names, strings.TrimSpace(name))
 	}
-	r.must(len(r.body) > 0 && r.body[len(r.body)-1].name < 0, row.Body, "has no results")
+	r.must(len(r.body) > 0 && r.body[len(r.body)-1].name < 0, c.Body, "has no results")
 	return r
 }
 
 func (r *rule) must(ok bool, text, what string) {
 	if !ok {
-		panic(fmt.Sprintf("BUG: %q in the row of %s %s", text, r.Name, what))
+		panic(fmt.Sprintf("BUG: %q in the row of %s %s", text, r.operator, what))
 	}
 }
 

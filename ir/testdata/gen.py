@@ -4,7 +4,7 @@
 
     python ir/testdata/gen.py
 
-schemas.txt: the schema of each operator that optable.go, over.go and unify.go name.
+schemas.txt: the schema of each operator that the catalogue or optable.go name.
 promote.txt: a line "a b c" for each pair of dtypes that promotes to c.
 results.txt: a line "a b c" where a and b are dtypes, marked with [] for a 0-dim tensor
 and # for a Python number, and c is the dtype in which they meet.
@@ -40,15 +40,19 @@ def schema(name: str) -> str:
 
 def schemas() -> list[str]:
     names: set[str] = set()
-    for file in ("optable.go", "over.go", "unify.go"):
-        text = (HERE.parent / file).read_text()
-        names |= set(re.findall(r'"(aten::[\w.]+)"', text))
+    root = HERE.parent.parent
+    for path in [HERE.parent / "optable.go", *root.glob("catalogue/*.go")]:
+        if path.name.endswith("_test.go"):
+            continue
+        text = path.read_text()
+        names |= set(re.findall(r'"(aten::\w[\w.]*[\w])"', text))
         for prefix in re.findall(r'overloads\("(aten::\w+)"\)', text):
             names |= {f"{prefix}.Scalar", f"{prefix}.Tensor"}
             names.discard(prefix)
         for prefix in re.findall(r'withNumbers\("(aten::\w+)"\)', text):
             names |= {f"{prefix}.Scalar", f"{prefix}.Tensor", f"{prefix}.Scalar_Tensor"}
             names.discard(prefix)
+    names -= {"aten::_foreach_", "aten::_fused_"}  # prefixes
     return [schema(n) for n in sorted(names)]
 
 

@@ -239,9 +239,9 @@ func unknown(g *ir.Graph) []bool {
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
 		n := &g.Nodes[i]
-		is := n.Op == ir.OpEmpty || n.Op == ir.OpResize || n.Op == ir.OpCall && ir.Uninitialised(g.CallName(id))
+		is := n.Op == ir.OpEmpty || n.Op == ir.OpResize || n.Op == ir.OpCall && g.Row(id).Uninitialised
 		g.EachArg(id, func(a ir.Arg) {
-			if a.Kind == ir.ArgValue && !(a.Write && overwrites(g.CallName(id))) {
+			if a.Kind == ir.ArgValue && !(a.Write && n.Op == ir.OpCall && g.Row(id).Overwrites) {
 				is = is || out[a.V]
 			}
 		})
@@ -250,14 +250,4 @@ func unknown(g *ir.Graph) []bool {
 		}
 	}
 	return out
-}
-
-// overwrites reports whether an operator replaces all of what it writes without reading it.
-func overwrites(name string) bool {
-	switch name {
-	case "aten::zero_", "aten::fill_.Scalar", "aten::fill_.Tensor", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_",
-		"aten::bernoulli_.float", "aten::exponential_", "aten::_foreach_zero_", "aten::_foreach_copy_":
-		return true
-	}
-	return false
 }

@@ -1,0 +1,127 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package catalogue
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ATen is the row of one operator of PyTorch: all that the compiler and the recorder know about it. A zero cell means
+// that nothing is known, and then nothing is assumed.
+type ATen struct {
+	Name string // with its overload: "aten::add.Tensor"
+
+	// Dims says which sizes are equal by the operator's meaning. It has one pattern per argument of the schema, then one
+	// per result; patterns that are left out are free. In a pattern
+	//
+	//	n m k …   one dim; the same letter is the same size
+	//	X Y …     any number of dims; the same letter is the same sizes (one per pattern, or +)
+	//	?         one dim, free
+	//	+         any number of dims, free
+	//
+	// Three patterns stand alone: _ is free, * broadcasts to result 0, # is a list of the sizes of result 0. An operand
+	// whose rank does not fit its pattern is left alone: some operators take optional leading dims.
+	Dims string
+
+	// Elementwise operators compute each element of their one result from one element of each operand.
+	Elementwise bool
+	// InPlace names the operator that computes the same and overwrites operand 0, Out the one that writes to a last
+	// argument. Both run the same kernel on the same operands, so the result has the same bits. The cells are empty
+	// where PyTorch has no such operator, where it computes elsewhere and copies, and where nothing needs it. Out is
+	// empty for unary operators and for a tensor with a number: operand 0 is all that they could overwrite.
+	InPlace, Out string
+
+	Args  string // the names of the leading arguments, for Cases
+	Cases []Case // what the operator is made of; the first case that fits a call holds
+	Whole string // why the operator stays a call though a kernel could compute it
+	Point Point  // how an operator that stays a call in a kernel reads its operands
+	Alpha int    // the argument that scales operand 1; operators over lists may leave it out, and then it is 1
+
+	Uninitialised bool // the content of the result is undefined
+	Overwrites    bool // the operator replaces all that it writes and reads none of it
+
+	Capture Capture // what the recorder does with the operator
+}
+
+// Case is one way to write an operator in own ops. When says in words what must hold of the arguments:
+//
+//	name=value, name!=value  the argument is this literal, or is not; none is an absent argument
+//	ints, truth              the case also holds for integers, and for bools; a case without them is for floats only
+//	a~b                      two tensors have the same dtype
+//	exact                    a result of a 16-bit float dtype holds the literals exactly
+//	promote                  no condition: the operands meet in one dtype first
+//
+// Body is statements "name = expr" with ; between them, and at the end "-> expr, …": the results in the schema's
+// order, then the new contents of written operands. An expr is a name, a number, or an op with operands, in parentheses
+// where it is itself an operand:
+//
+//	add x y …                own elementwise ops; after a ? the value is the other operand where one is absent
+//	sum x dims …             own reductions, which keep the reduced dims as 1; after a _ they drop them
+//	fill x n                 n everywhere, in the sizes of x
+//	f32 x, f64 x, cast x y   x in that dtype, or in y's dtype
+//	as x y                   x, which has y's sizes, in y's dtype and in memory of its own
+//	flat x y                 x in y's sizes, which differ in dims of 1 or hold as many elements of row-major memory
+//	groups x g               x of sizes [n,c,…] as [n,g,…]: g groups of channels, each group in one dim
+//	gather x d i             aten::gather
+//	draw p x                 true for each element of x but with probability p, from PyTorch's random numbers
+//	unsq x                   x with one more dim of size 1 at the end
+//	chan w x                 w, one element per channel, as it broadcasts to x: [c] as [c,1,1] for [n,c,h,w]
+//
+// The dims of a reduction are the name of an argument that holds one or several dims, or one of the words all,
+// last:name and lead:name (as many dims as the list has, and the other ones), end (the last dim), chan (all but dim 1).
+//
+// A body computes in f32 where the operands are f16 or bf16, and rounds its results once, as ATen does. With promote,
+// all operands are of the dtype in which they meet: f64 beside bf16 is f64.
+//
+// The formulas are those of ATen's own kernels, and those for the CPU where the two devices differ (addcdiv). Where
+// ATen has two formulas that differ in the last place (lerp, by its weight), the case has both. A product and a sum
+// that compilers contract into one instruction are one op here, fma.
+type Case struct {
+	When, Body string
+}
+
+// Point says how an operator that stays a call in a kernel finds the elements of its operands.
+type Point uint8
+
+const (
+	NoPoint      Point = iota // no kernel computes the operator
+	SamePlace                 // each element of the result needs only the elements at its place, and perhaps the place
+	Gathered                  // it reads operand 0 at the places that an index operand holds
+	Concatenated              // it puts its operands side by side along one dim
+	PerRow                    // an operand with one dim less has one element per row of the result
+)
+
+// Lists says whether an operator computes the i-th result from the i-th tensor of each of its lists.
+func Lists(name string) bool {
+	return strings.HasPrefix(name, ForeachPrefix) || strings.HasPrefix(name, "aten::_fused_")
+}
+
+// ForeachPrefix begins the names of operators over lists that apply the operator of the same name to each tensor.
+const ForeachPrefix = "aten::_foreach_"
+
+// atenRows are the rows of all families; atenByName is their index. Nothing changes them after they are made.
+var (
+	atenRows   = slices.Concat(elementwiseRows, linearRows, networkRows, memoryRows, listRows)
+	atenByName = indexATen()
+)
+
+func indexATen() map[string]*ATen {
+	index := make(map[string]*ATen, len(atenRows))
+	for i := range atenRows {
+		r := &atenRows[i]
+		if index[r.Name] != nil {
+			panic(fmt.Sprintf("BUG: %s has two rows", r.Name))
+		}
+		index[r.Name] = r
+	}
+	return index
+}
+
+// ATenRows are the rows of all operators in the order of the tables. The caller must not change them.
+func ATenRows() []ATen { return atenRows }
+
+// FindATen is the row of an operator, nil if nothing is known about it.
+func FindATen(name string) *ATen { return atenByName[name] }

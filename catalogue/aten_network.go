@@ -1,0 +1,125 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package catalogue
+
+// networkRows are the operators of neural networks: normalisation, convolution, pooling, attention, losses.
+var networkRows = []ATen{
+	{Name: "aten::_softmax", Dims: "X->X", Args: "x d half", Cases: []Case{
+		{"half=false", "e = exp (sub x (amax x d)); -> div e (sum e d)"},
+	}},
+	{Name: "aten::_log_softmax", Dims: "X->X", Args: "x d half", Cases: []Case{
+		{"half=false", "s = sub x (amax x d); -> sub s (log (sum (exp s) d))"},
+	}},
+	{Name: "aten::_softmax_backward_data", Dims: "X,X->X", Args: "g y d t", Cases: []Case{
+		{"", "p = mul g y; -> sub p (mul y (sum p d))"},
+	}},
+	{Name: "aten::_log_softmax_backward_data", Dims: "X,X->X", Args: "g y d t", Cases: []Case{
+		{"", "-> sub g (mul (exp y) (sum g d))"},
+	}},
+	{Name: "aten::_fused_rms_norm", Dims: "X,_,*->X", Args: "x shape w eps", Cases: []Case{
+		{"eps!=none", "r = rsqrt (add (mean (mul x x) last:shape) eps); -> mul? (mul x r) w, r"},
+	}},
+	{Name: "aten::native_layer_norm", Dims: "X,_,*,*->X", Args: "x shape w b eps",
+		Capture: Capture{Handling: Whole}, Cases: []Case{
+			{"",
+				"m = mean x last:shape; c = sub x m; r = rsqrt (add (mean (mul c c) last:shape) eps); " +
+					"-> add? (mul? (mul c r) w) b, m, r"},
+		}},
+	{Name: "aten::native_layer_norm_backward", Dims: "X,X,_,Y,Y,*,*->X", Args: "g x shape m r w b mask", Cases: []Case{
+		{"",
+			"n = mul (sub x m) r; h = mul? g w; " +
+				"i = sub (sub h (mean h last:shape)) (mul n (mean (mul h n) last:shape)); " +
+				"-> mul i r, sum_ (mul g n) lead:shape, sum_ g lead:shape"},
+	}},
+	{Name: "aten::native_batch_norm", Dims: "ncX,c,c,c,c->ncX,c,c", Args: "x w b rm rv training momentum eps",
+		Capture: Capture{RunningStats: 3, IfTraining: 5}, Cases: []Case{
+			{"training=true rm!=none w!=none b!=none",
+				"m = mean x chan; c = sub x m; v = mean (mul c c) chan; r = rsqrt (add v eps); u = flat m rm; " +
+					"n = div (sum_ (fill (f64 x) 1) all) (sum_ (fill (f64 rm) 1) all); " +
+					"-> add (mul (mul c r) (chan w x)) (chan b x), u, flat r rm, " +
+					"add (mul rm (sub 1 (fill rm momentum))) (mul u momentum), " +
+					"add (mul rv (sub 1 (fill rv momentum))) (mul (mul (flat v rm) (div n (sub n 1))) momentum)"},
+			{"training=false rm!=none w!=none b!=none",
+				"r = rsqrt (add rv eps); " +
+					"-> add (mul (mul (sub x (chan rm x)) (chan r x)) (chan w x)) (chan b x), none, none"},
+		}},
+	{Name: "aten::native_batch_norm_backward", Dims: "ncX,ncX,c,c,c,c,c->ncX,c,c"},
+	{Name: "aten::native_group_norm", Dims: "ncX,c,c->ncX", Args: "x w b n c s g eps",
+		Capture: Capture{Handling: Whole}, Cases: []Case{
+			{"",
+				"y = groups x g; m = mean_ y end; d = sub y (unsq m); r = rsqrt (add (mean_ (mul d d) end) eps); " +
+					"-> add? (mul? (flat (mul d (unsq r)) x) (chan w x)) (chan b x), m, r"},
+		}},
+	{Name: "aten::native_group_norm_backward", Dims: "ncX,ncX,_,_,c->ncX,c,c",
+		Whole: "it folds along groups, and along channels: more kernels than it is alone"},
+	{Name: "aten::native_dropout", Dims: "X->X,X", Args: "x p train", Cases: []Case{
+		{"train=true",
+			"m = draw p x; q = sub 1 (fill (f64 x) p); " +
+				"-> mul (mul x m) (cast (where (eq q 0) 0 (div 1 q)) x), m"},
+	}},
+	{Name: "aten::native_dropout_backward", Dims: "*,*", Args: "g m s", Cases: []Case{{"", "-> mul (mul g m) s"}}},
+	{Name: "aten::convolution", Dims: "n?+,_,o->no+"},
+	{Name: "aten::convolution_overrideable", Dims: "n?+,_,o->no+",
+		Capture: Capture{Handling: Whole, RecordedAs: "aten::convolution", Classes: "---lll-ll"}},
+	{Name: "aten::convolution_backward_overrideable", Dims: "no+,nX,Y->nX,Y,o",
+		Capture: Capture{Handling: Whole, RecordedAs: "aten::convolution_backward", Rewrites: "convolution_backward_args",
+			Classes: "---slll-ll-"}},
+	{Name: "aten::max_pool2d_with_indices", Dims: "X??->Xhw,Xhw"},
+	{Name: "aten::max_pool2d_with_indices_backward", Dims: "Xhw,Xij,_,_,_,_,_,Xhw->Xij"},
+	{Name: "aten::avg_pool2d", Dims: "X??->X??"},
+	{Name: "aten::avg_pool2d_backward", Dims: "X??,Xij->Xij"},
+	{Name: "aten::_adaptive_avg_pool2d", Dims: "X??->X??"},
+	{Name: "aten::_adaptive_avg_pool2d_backward", Dims: "X??,Xij->Xij"},
+	{Name: "aten::embedding", Dims: "?d,X->Xd", Capture: Capture{Handling: Whole}},
+	{Name: "aten::embedding_dense_backward", Dims: "Xd,X->?d"},
+	{Name: "aten::nll_loss_forward", Dims: "nc,n,c", Args: "x t w reduction ignore", Cases: []Case{
+		{"w=none reduction=1",
+			"u = ne t ignore; i = where u t 0; l = where u (neg (flat (gather x 1 (unsq i)) t)) 0; " +
+				"n = sum_ (cast u x) all; -> div (sum_ l all) n, n"},
+		{"w=none reduction=2",
+			"u = ne t ignore; i = where u t 0; l = where u (neg (flat (gather x 1 (unsq i)) t)) 0; " +
+				"-> sum_ l all, sum_ (cast u x) all"},
+	}},
+	{Name: "aten::nll_loss_backward", Dims: "_,nc,n,c->nc", Point: PerRow},
+	{Name: "aten::mse_loss_backward", Dims: "*,*,*", Args: "g x y reduction", Cases: []Case{
+		{"reduction=1 promote",
+			"d = sub x y; -> mul (mul d (cast (div 2 (sum_ (fill (f64 d) 1) all)) d)) g"},
+		{"promote", "-> mul (mul (sub x y) 2) g"},
+	}},
+	{Name: "aten::_scaled_dot_product_fused_attention_overrideable", Dims: "bhsd,b?td,b?te->bhse",
+		Capture: Capture{Handling: Hand}},
+	{Name: "aten::_scaled_dot_product_fused_attention_overrideable_backward",
+		Dims: "bhse,bhsd,bgtd,bgte->bhsd,bgtd,bgte", Capture: Capture{Handling: Hand}},
+	{Name: "aten::mse_loss", Dims: "X,X", Args: "x y reduction", Capture: Capture{Facts: MeetsDTypes}, Cases: []Case{
+		{"reduction=0 promote", "d = sub x y; -> mul d d"},
+		{"reduction=1 promote", "d = sub x y; -> mean_ (mul d d) all"},
+		{"reduction=2 promote", "d = sub x y; -> sum_ (mul d d) all"},
+	}},
+	{Name: "aten::native_batch_norm.out", Capture: Capture{RunningStats: 3, IfTraining: 5}},
+	{Name: "aten::batch_norm_update_stats", Capture: Capture{RunningStats: 1}},
+	{Name: "aten::batch_norm_gather_stats", Capture: Capture{RunningStats: 3}},
+	{Name: "aten::batch_norm_gather_stats_with_counts", Capture: Capture{RunningStats: 3}},
+	{Name: "aten::smooth_l1_loss", Capture: Capture{Facts: MeetsDTypes}},
+	{Name: "aten::_batch_norm_with_update", Capture: Capture{Handling: Dynamic}},
+	{Name: "aten::_batch_norm_with_update.out",
+		Capture: Capture{Handling: Dynamic, Infers: "aten::_batch_norm_with_update"}},
+	{Name: "aten::_ctc_loss.Tensor", Capture: Capture{Handling: Dynamic}},
+	{Name: "aten::_embedding_bag_backward", Capture: Capture{Handling: Hand}},
+	{Name: "aten::_fused_sdp_choice", Capture: Capture{Handling: Hand}},
+	{Name: "aten::_native_batch_norm_legit.out",
+		Capture: Capture{Handling: Dynamic, Infers: "aten::_native_batch_norm_legit"}},
+	{Name: "aten::_nested_tensor_from_mask_left_aligned", Capture: Capture{Handling: Hand}},
+	{Name: "aten::_thnn_fused_gru_cell", Capture: Capture{Handling: Hand}},
+	{Name: "aten::_thnn_fused_gru_cell_backward", Capture: Capture{Handling: Hand}},
+	{Name: "aten::_thnn_fused_lstm_cell", Capture: Capture{Handling: Hand}},
+	{Name: "aten::_thnn_fused_lstm_cell_backward_impl", Capture: Capture{Handling: Hand}},
+	{Name: "aten::adaptive_avg_pool3d_backward.grad_input",
+		Capture: Capture{Infers: "aten::_adaptive_avg_pool3d_backward"}},
+	{Name: "aten::affine_grid_generator", Capture: Capture{Handling: Whole}},
+	{Name: "aten::huber_loss_backward", Capture: Capture{Handling: Whole}},
+	{Name: "aten::log_normal_", Capture: Capture{Infers: "aten::log_normal_"}},
+	{Name: "aten::smooth_l1_loss_backward", Capture: Capture{Handling: Whole}},
+	{Name: "aten::soft_margin_loss", Capture: Capture{Handling: Whole}},
+	{Name: "aten::soft_margin_loss_backward", Capture: Capture{Handling: Whole}},
+}

@@ -1,0 +1,83 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package catalogue
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestATenRows walks every row: it says something, its cells agree with each other, and PyTorch has the operators that
+// it names. ir/testdata/gen.py writes the schemas, and fails for a name that PyTorch doesn't have.
+func TestATenRows(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "ir", "testdata", "schemas.txt"))
+	require.NoError(t, err)
+	has := map[string]bool{"": true}
+	for line := range strings.Lines(string(text)) {
+		name, _, _ := strings.Cut(line, "(")
+		has[name] = true
+	}
+	for _, r := range ATenRows() {
+		said := r
+		said.Name = ""
+		assert.False(t, reflect.ValueOf(said).IsZero(), "the row of %s says nothing", r.Name)
+		for _, name := range []string{r.Name, r.InPlace, r.Out, r.Capture.Infers, r.Capture.RecordedAs} {
+			assert.True(t, has[name], "%s names %s, which schemas.txt lacks: run ir/testdata/gen.py", r.Name, name)
+		}
+		assert.True(t, r.Elementwise || r.InPlace == "" && r.Out == "", "%s is not elementwise", r.Name)
+		assert.Equal(t, r.Args != "", len(r.Cases) > 0, "%s: names of arguments are for cases", r.Name)
+		for _, c := range r.Cases {
+			assert.Contains(t, c.Body, "->", r.Name)
+		}
+		assert.False(t, r.Whole != "" && r.Point != NoPoint, "%s stays whole for one reason", r.Name)
+		testCapture(t, r.Name, r.Capture)
+	}
+}
+
+// testCapture checks the cells of the recorder: names of C++ functions are declared in operators/Special.h.
+func testCapture(t *testing.T, name string, c Capture) {
+	assert.LessOrEqual(t, c.Handling, Decompose, name)
+	assert.LessOrEqual(t, c.Shortcut, ShortBiasedProduct, name)
+	assert.Zero(t, c.Facts&^AllFacts, name)
+	assert.True(t, c.IfTraining == 0 || c.RunningStats != 0, name)
+	assert.Equal(t, c.RecordedAs != "", c.Classes != "", "%s: a rewritten operator has classes of its arguments", name)
+	assert.True(t, c.Rewrites == "" || c.RecordedAs != "", name)
+	assert.Regexp(t, regexp.MustCompile(`^[-lsvb]*$`), c.Classes, name)
+}
+
+// TestFacts: each fact has a name, each is used, and no two share one.
+func TestFacts(t *testing.T) {
+	var used Facts
+	for _, r := range ATenRows() {
+		used |= r.Capture.Facts
+	}
+	assert.Equal(t, AllFacts, used, "a fact that no row has")
+	names := AllFacts.Names()
+	assert.Len(t, names, numFacts)
+	seen := map[string]bool{}
+	for _, n := range names {
+		assert.False(t, n == "" || seen[n], n)
+		seen[n] = true
+	}
+}
+
+func TestLists(t *testing.T) {
+	assert.True(t, Lists("aten::_foreach_add.List"))
+	assert.True(t, Lists("aten::_fused_adam_"))
+	assert.False(t, Lists("aten::add.Tensor"))
+}
+
+func TestFindATen(t *testing.T) {
+	assert.Nil(t, FindATen("aten::no_such_operator"))
+	r := FindATen("aten::add.Tensor")
+	require.NotNil(t, r)
+	assert.Equal(t, "aten::add.out", r.Out)
+}
