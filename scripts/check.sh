@@ -20,10 +20,17 @@ empty() { # fails and prints what a command prints, if it prints anything
   out=$("$@") || return 1
   [ -z "$out" ] || { echo "$out"; return 1; }
 }
-# The tables of the ABI header are laid out by hand.
-cpp() { find csrc \( -name '*.cpp' -o -name '*.h' \) -not -path csrc/abi/mycelya.h; }
+# Generated files keep the format of their generator. The files below are not formatted yet; the list only shrinks.
+unformatted='csrc/abi/mycelya.h client/inbox.c client/inbox.h'
+formatted() {
+  for file in $(git ls-files -co --exclude-standard '*.c' '*.cpp' '*.cu' '*.h' '*.inc'); do
+    [ -e "$file" ] || continue
+    head -10 "$file" | grep -q 'Code generated .* DO NOT EDIT\.' && continue
+    case " $unformatted " in *" $file "*) ;; *) echo "$file" ;; esac
+  done
+}
 headers() { # files without the two header lines
-  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.cpp' '*.h' '*.proto' '*.sh' '*.html' '*.css' '*.js' Makefile |
+  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.c' '*.cpp' '*.cu' '*.h' '*.inc' '*.proto' '*.sh' '*.html' '*.css' '*.js' Makefile |
     grep -v '\.pb\.go$' | while read -r file; do
     [ -e "$file" ] || continue
     head -5 "$file" | grep -q 'Copyright (C) 2026 The Mycelya Authors' &&
@@ -57,11 +64,11 @@ if command -v staticcheck >/dev/null; then
 else
   check staticcheck go run $staticcheck ./...
 fi
-check "import matrix" go test ./tests/
+check "imports, lengths, columns, header guards" go test ./tests/
 check "ruff check" $py -m ruff check .
 check "ruff format" $py -m ruff format --check .
 check mypy $py -m mypy
-check clang-format clang-format --dry-run --Werror $(cpp)
+check clang-format clang-format --dry-run --Werror $(formatted)
 check "files generated from the catalogue" go run ./catalogue/gen -check
 check "generated op table" fresh_optable
 check "generated protobuf code" fresh_proto

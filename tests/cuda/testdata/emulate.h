@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // As much of CUDA as printed kernels use, on a CPU: so their text is compiled by a C++ compiler and run. Blocks run one
-// after another; the threads of one are fibers, which change only where they wait for each other. In which order they run
-// is drawn anew each time they all have, so that a result which depends on it differs. A barrier or shuffle that not all
-// threads come to ends the process.
+// after another; the threads of one are fibers, which change only where they wait for each other. In which order they
+// run is drawn anew each time they all have, so that a result which depends on it differs. A barrier or shuffle that
+// not all threads come to ends the process.
+#ifndef MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
+#define MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -59,7 +62,7 @@ static void Enter() {
   _longjmp(scheduler, 1);
 }
 // Waits until all threads from first to last have waited as often.
-static void Wait(unsigned long Fiber::* waits, size_t first, size_t last) {
+static void Wait(unsigned long Fiber::*waits, size_t first, size_t last) {
   const unsigned long mine = ++(fibers[current].*waits);
   for (int rounds = 0;; ++rounds) {
     bool all = true;
@@ -161,15 +164,19 @@ static long long __float2ll_rz(float v) { return __double2ll_rz(v); }
 #define fminf(a, b) Least(a, b)
 #define fmin(a, b) Least(a, b)
 template <class T>
-static T Most(T a, T b) { return a == b ? (signbit(a) ? b : a) : a > b ? a : b; }
+static T Most(T a, T b) {
+  return a == b ? (signbit(a) ? b : a) : a > b ? a : b;
+}
 template <class T>
-static T Least(T a, T b) { return a == b ? (signbit(a) ? a : b) : a < b ? a : b; }
+static T Least(T a, T b) {
+  return a == b ? (signbit(a) ? a : b) : a < b ? a : b;
+}
 static float rsqrtf(float v) { return 1 / sqrtf(v); }
 static double rsqrt(double v) { return 1 / sqrt(v); }
 
 static float of_half(unsigned short b) {
   const int exponent = b >> 10 & 31, fraction = b & 1023;
-  float v = exponent == 31 ? (fraction != 0 ? NAN : INFINITY)
+  float v = exponent == 31  ? (fraction != 0 ? NAN : INFINITY)
             : exponent == 0 ? ldexpf(float(fraction), -24)
                             : ldexpf(float(1024 + fraction), exponent - 25);
   return b >> 15 ? -v : v;
@@ -232,3 +239,5 @@ static int Run(const Entry* entries, size_t nentries, const char* in, const char
   fclose(f);
   return fclose(g) == 0 ? 0 : 4;
 }
+
+#endif  // MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
