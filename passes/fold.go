@@ -9,15 +9,18 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// foldRules compute what is the same everywhere: they make fills of storages that are filled, and numbers of fills.
+// foldRules are constant folding of values that are the same at each element: a storage that is filled becomes a fill, and an
+// op takes the number of a fill.
 func foldRules() []Rule {
 	all := []Rule{
-		{"FillOfEmpty", "aten.fill_ empty n, aten.zero_ empty -> fill empty n", ir.OpCall, fillOfEmpty},
-		{"PowOfOne", "aten.pow x 1 -> x", ir.OpCall, powOfOne},
-		{"PowOfTwo", "aten.pow x 2 -> mul x x", ir.OpCall, powOfTwo},
+		{"FillOfEmpty", "aten.fill_ empty n, aten.zero_ empty -> fill empty n", ir.OpCall,
+			callFillsEmpty, onlyUseAndKind, fillEmpty},
+		{"PowOfOne", "aten.pow x 1 -> x", ir.OpCall, exponentIs(1), floatTwin, becomeX},
+		{"PowOfTwo", "aten.pow x 2 -> mul x x", ir.OpCall, exponentIs(2), floatPower, squareX},
 	}
 	for op := ir.OpAdd; op <= ir.OpWhere; op++ {
-		all = append(all, Rule{"NumberOfFill", "add x (fill y n) -> add x n, and such ops", op, numberOfFill})
+		all = append(all, Rule{"NumberOfFill", "add x (fill y n) -> add x n, and such ops", op,
+			operandIsFill, numberIsExact, takeNumber})
 	}
 	return all
 }
@@ -30,109 +33,160 @@ func (c *candidate) call() string {
 	return c.g.Strings[c.node.Name]
 }
 
-// literal makes a value of a literal number.
-func (c *candidate) literal(a ir.Arg) ir.ValueID {
-	if c.try {
-		return 0
+// literalDType is the dtype of a literal, 0 for other arguments.
+func literalDType(a ir.Arg) ir.DType {
+	switch a.Kind {
+	case ir.ArgInt:
+		return ir.I64
+	case ir.ArgFloat:
+		return ir.F64
+	case ir.ArgBool:
+		return ir.Bool
 	}
-	d := map[ir.ArgKind]ir.DType{ir.ArgInt: ir.I64, ir.ArgFloat: ir.F64, ir.ArgBool: ir.Bool}[a.Kind]
-	id := c.g.Add(ir.Node{Op: ir.OpConst, Record: c.node.Record, Origin: c.node.Origin}, []ir.Arg{a}, []ir.Type{{DType: d, Dims: []ir.Dim{}}})
+	return 0
+}
+
+// literal adds a value that is a literal.
+func (c *candidate) literal(a ir.Arg) ir.ValueID {
+	node := ir.Node{Op: ir.OpConst, Record: c.node.Record, Origin: c.node.Origin}
+	id := c.g.Add(node, []ir.Arg{a}, []ir.Type{{DType: literalDType(a), Dims: []ir.Dim{}}})
 	return c.g.Nodes[id].First
 }
 
-// Valid because nothing else is in the storage. Near misses: a storage that others write or read too, whose content is the call's
-// operand; a window on it; a number that isn't of the storage's kind, which the operator converts or refuses.
-func fillOfEmpty(c *candidate) bool {
+// callFillsEmpty matches a call that fills an uninitialised storage with a number.
+func callFillsEmpty(c *candidate) bool {
 	name := c.call()
-	if name != "aten::fill_.Scalar" && name != "aten::zero_" || c.made(c.value(0), ir.OpEmpty) == nil || c.storages[c.value(0)] != 1 {
+	if name != "aten::fill_.Scalar" && name != "aten::zero_" || c.made(c.value(0), ir.OpEmpty) == nil {
 		return false
 	}
-	d := c.t.DType
-	number := ir.Arg{Kind: ir.ArgInt}
-	if name == "aten::fill_.Scalar" {
-		number = c.args[1]
+	number := c.filledWith()
+	return literalDType(number) != 0 || number.Kind == ir.ArgValue && c.g.IsNumber(number)
+}
+
+// filledWith is the number of callFillsEmpty.
+func (c *candidate) filledWith() ir.Arg {
+	if len(c.args) == 1 { // zero_
+		return ir.Arg{Kind: ir.ArgInt}
 	}
-	kind := ir.DType(0)
-	switch number.Kind {
-	case ir.ArgValue:
-		if !c.g.IsNumber(number) {
-			return false
-		}
+	return c.args[1]
+}
+
+// onlyUseAndKind is the guard of FillOfEmpty: the call is the only use of the storage, and the number is of the storage's
+// kind. The near misses are a storage that other nodes read or write, whose content is the call's operand; a window on a
+// storage; and a number of another kind, which the operator converts or refuses.
+func onlyUseAndKind(c *candidate) bool {
+	if c.storages[c.value(0)] != 1 {
+		return false
+	}
+	number := c.filledWith()
+	kind := literalDType(number)
+	if kind == 0 {
 		kind = c.typeOf(ir.ValueID(number.V)).DType
-	case ir.ArgInt:
-		kind = ir.I64
-	case ir.ArgFloat:
-		kind = ir.F64
-	case ir.ArgBool:
-		kind = ir.Bool
 	}
-	if !(d.Is(ir.Floats) && kind.Is(ir.Floats|ir.Ints|ir.Bools) || d == ir.I64 && kind == ir.I64 || number.Kind == ir.ArgInt && number.V == 0 && d.Is(ir.Numbers)) {
-		return false
+	switch d := c.t.DType; {
+	case d.Is(ir.Floats):
+		return kind.Is(ir.Floats | ir.Ints | ir.Bools)
+	case d == ir.I64 && kind == ir.I64:
+		return true
+	default:
+		return d.Is(ir.Numbers) && number.Kind == ir.ArgInt && number.V == 0
 	}
+}
+
+func fillEmpty(c *candidate) {
+	number := c.filledWith()
 	v := ir.ValueID(number.V)
 	if number.Kind != ir.ArgValue {
 		v = c.literal(number)
 	}
-	return c.turns(ir.OpFill, c.value(0), v)
+	c.become(ir.OpFill, c.value(0), v)
 }
 
-// Valid because the op takes the number in the dtype of the fill: f32, f64 and i64 are rounded to once, by the fill or by the op. Near
-// misses: f16, in which the fill has rounded the number and the op would not; another dtype beside it; a fill that is larger than
-// what is beside it.
-func numberOfFill(c *candidate) bool {
-	arity := ir.Info(c.node.Op).Arity()
-	first := 0
-	if c.node.Op == ir.OpWhere {
-		first = 1
+// firstTensor is the index of the first operand that may be a fill: where's condition is none.
+func firstTensor(op ir.Op) int {
+	if op == ir.OpWhere {
+		return 1
 	}
-	for i := first; i < arity; i++ {
-		v := c.value(i)
-		fill := c.made(v, ir.OpFill)
-		if fill == nil || c.written[v] {
-			continue
+	return 0
+}
+
+// operandIsFill binds at to the first operand that is a fill.
+func operandIsFill(c *candidate) bool {
+	for c.at = firstTensor(c.node.Op); c.at < ir.Info(c.node.Op).Arity(); c.at++ {
+		if c.made(c.value(c.at), ir.OpFill) != nil {
+			return true
 		}
-		d := c.typeOf(v).DType
-		if d != ir.F32 && d != ir.F64 && d != ir.I64 {
-			continue
-		}
-		alike, number := false, c.operandOf(fill, 1)
-		for j := first; j < arity; j++ {
-			w := c.value(j)
-			if j != i && !c.g.Immediate(w) && c.typeOf(w).DType == d && c.g.SameDims(c.typeOf(w).Dims, c.t.Dims) && c.made(w, ir.OpFill) == nil {
-				alike = true
-			}
-		}
-		if kind := c.typeOf(number).DType; !alike || d == ir.I64 && kind != ir.I64 || !kind.Is(ir.Floats|ir.Ints) {
-			continue
-		}
-		operands := make([]ir.ValueID, arity)
-		for j := range operands {
-			operands[j] = c.value(j)
-		}
-		operands[i] = number
-		return c.turns(c.node.Op, operands...)
 	}
 	return false
 }
 
-// exponent is the literal exponent of a power, NaN if it is none.
-func (c *candidate) exponent() float64 {
-	if c.call() != "aten::pow.Tensor_Scalar" || c.typeOf(c.value(0)).DType != c.t.DType || !c.t.DType.Is(ir.Floats) {
-		return math.NaN()
+// numberIsExact is the guard of NumberOfFill. It binds at to the first fill whose number the op may take. The op takes the
+// number in the fill's dtype. In f32, f64 and i64 the number is rounded once, by the fill or by the op. The near misses are
+// f16, in which the fill has rounded the number and the op would not; an operand of another dtype beside the fill; and a
+// fill that is larger than the operand beside it.
+func numberIsExact(c *candidate) bool {
+	for ; c.at < ir.Info(c.node.Op).Arity(); c.at++ {
+		v := c.value(c.at)
+		fill := c.made(v, ir.OpFill)
+		if fill == nil || c.written[v] {
+			continue
+		}
+		d, kind := c.typeOf(v).DType, c.typeOf(c.operandOf(fill, 1)).DType
+		if (d == ir.F32 || d == ir.F64) && kind.Is(ir.Floats|ir.Ints) || d == ir.I64 && kind == ir.I64 {
+			if c.resultWithout(c.at, d) {
+				return true
+			}
+		}
 	}
-	switch a := c.args[1]; a.Kind {
-	case ir.ArgInt:
-		return float64(a.V)
-	case ir.ArgFloat:
-		return math.Float64frombits(uint64(a.V))
-	}
-	return math.NaN()
+	return false
 }
 
-// Near miss: an integer to the power 1.0, which is a float.
-func powOfOne(c *candidate) bool { return c.exponent() == 1 && c.becomes(c.value(0)) }
-
-// Valid because PyTorch computes a square as a product, in every floating dtype. Near miss: the cube.
-func powOfTwo(c *candidate) bool {
-	return c.exponent() == 2 && c.turns(ir.OpMul, c.value(0), c.value(0))
+// resultWithout says whether an operand other than operand i, and no fill, has this dtype and the sizes of the result.
+func (c *candidate) resultWithout(i int, d ir.DType) bool {
+	for j := firstTensor(c.node.Op); j < ir.Info(c.node.Op).Arity(); j++ {
+		v := c.value(j)
+		if j != i && !c.g.Immediate(v) && c.typeOf(v).DType == d && c.g.SameDims(c.typeOf(v).Dims, c.t.Dims) &&
+			c.made(v, ir.OpFill) == nil {
+			return true
+		}
+	}
+	return false
 }
+
+func takeNumber(c *candidate) {
+	operands := make([]ir.ValueID, ir.Info(c.node.Op).Arity())
+	for j := range operands {
+		operands[j] = c.value(j)
+	}
+	operands[c.at] = c.operandOf(c.made(operands[c.at], ir.OpFill), 1)
+	c.become(c.node.Op, operands...)
+}
+
+// exponentIs matches a power with this literal exponent. It binds x to the base. The near misses are another exponent, the
+// cube among them, and an exponent that is a parameter.
+func exponentIs(want float64) func(*candidate) bool {
+	return func(c *candidate) bool {
+		if c.call() != "aten::pow.Tensor_Scalar" {
+			return false
+		}
+		c.x = c.value(0)
+		switch a := c.args[1]; a.Kind {
+		case ir.ArgInt:
+			return float64(a.V) == want
+		case ir.ArgFloat:
+			return math.Float64frombits(uint64(a.V)) == want
+		}
+		return false
+	}
+}
+
+// floatPower is the guard of PowOfTwo. PyTorch computes a square as a product, in every floating dtype. The near miss is an
+// integer with a floating exponent, whose power is a float.
+func floatPower(c *candidate) bool {
+	return c.t.DType.Is(ir.Floats) && c.typeOf(c.x).DType == c.t.DType
+}
+
+// floatTwin is the guard of PowOfOne, with the near miss of floatPower.
+func floatTwin(c *candidate) bool { return floatPower(c) && twin(c) }
+
+func squareX(c *candidate) { c.become(ir.OpMul, c.x, c.x) }

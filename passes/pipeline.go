@@ -63,7 +63,7 @@ func checkPipeline(passes []Pass, orders []order) error {
 		}
 		at[p.Name] = i
 		for _, r := range p.Rules {
-			if r.Name == "" || r.Doc == "" || r.Op == ir.OpInvalid || r.apply == nil {
+			if r.Name == "" || r.Doc == "" || r.Op == ir.OpInvalid || r.match == nil || r.replace == nil {
 				return fmt.Errorf("passes: rule %q of %s is incomplete", r.Name, p.Name)
 			}
 			if rules[r.Name] != "" && rules[r.Name] != p.Name {

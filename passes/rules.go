@@ -5,13 +5,16 @@ package passes
 
 import "github.com/mycelya/mycelya/ir"
 
-// Rule is one way of making a node better, under a name by which it can be expected and switched off. It holds for all
-// sizes and numbers: a rule sees the ops and types of a graph, never a value.
+// Rule is a named rewrite of one node: a pattern, a guard and a replacement. A rule sees ops and types, never the values of
+// sizes and numbers, and so it holds for all of them. No rule applies to a result that a call writes in place.
 type Rule struct {
-	Name  string
-	Doc   string // what becomes what
-	Op    ir.Op  // of the node that it looks at; rules of one name may differ in it
-	apply func(c *candidate) bool
+	Name string
+	Doc  string // the node before and after
+	Op   ir.Op  // of the node; rules of one name may differ in it
+
+	match   func(c *candidate) bool // the pattern: which ops make the operands. It may bind x, y, at and inner.
+	guard   func(c *candidate) bool // whether the replacement is valid and costs no copy; nil: wherever the pattern matches
+	replace func(c *candidate)
 }
 
 // Firing is a rule that has changed a graph, and where the node came from.
@@ -20,41 +23,48 @@ type Firing struct {
 	Origin ir.Origin
 }
 
-// rules are those of a pass that are switched on, and what they did.
+// rules are the rules of a pass that are switched on, and what they did.
 type rules struct {
-	byOp    map[ir.Op][]*Rule
-	fired   []Firing
-	explain bool // whether refused is wanted
-	refused []Refusal
+	byOp      map[ir.Op][]*Rule
+	unguarded string // see Options.unguarded
+	fired     []Firing
+	explain   bool // whether the observer reads refused
+	refused   []Refusal
 }
 
-func newRules(p Pass, spec *Spec) *rules {
-	r := &rules{byOp: map[ir.Op][]*Rule{}}
+func newRules(p Pass, opt Options) *rules {
+	r := &rules{byOp: map[ir.Op][]*Rule{}, unguarded: opt.unguarded}
 	for i := range p.Rules {
-		if rule := &p.Rules[i]; spec == nil || !spec.off[rule.Name] {
+		if rule := &p.Rules[i]; opt.Spec == nil || !opt.Spec.off[rule.Name] {
 			r.byOp[rule.Op] = append(r.byOp[rule.Op], rule)
 		}
 	}
 	return r
 }
 
-// candidate is a node that is about to be added to a graph, with a single result. A rule may change op, args and offset, or say
-// that an older value is the result.
+// candidate is a node with a single result that is about to be added to a graph. A replacement changes op, args and offset,
+// or makes an older value the result.
 type candidate struct {
-	g        *ir.Graph // what has been made so far
-	node     ir.Node
-	args     []ir.Arg
-	t        ir.Type
-	written  []bool  // by value of g: a call writes it in place, or a window on it
-	storages []int32 // by value of g: how many nodes have it, or a window on it, as operand, and outputs
-	is       ir.ValueID
-	found    bool
-	try      bool // whether a rule applies is all that is asked: g is not to be changed
+	g           *ir.Graph // the nodes so far
+	node        ir.Node
+	args        []ir.Arg
+	t           ir.Type
+	overwritten bool    // a call writes the result in place
+	written     []bool  // by value of g: a call writes it, or a window on it, in place
+	storages    []int32 // by value of g: how many nodes and outputs use it, or a window on it
+
+	// A pattern binds these.
+	x, y  ir.ValueID
+	at    int // an operand's index
+	inner *ir.Node
+
+	is    ir.ValueID // the older value, if found
+	found bool
 }
 
-// rewrite gives each node of a graph to the rules of its op, again for as long as one applies, in order: a rule sees operands
-// that are as good as the rules make them. Results that a call writes in place stay what they are, and are not put in the
-// place of others: two contents are two buffers as soon as one is written.
+// rewrite gives each node of a graph to the rules of its op until none applies. Nodes come in order, so a rule sees operands
+// that have been through the rules. A result that a call writes in place stays: two contents are two buffers as soon as one
+// of them is written.
 func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 	if len(r.byOp) == 0 {
 		return g
@@ -65,12 +75,16 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 		return g
 	}
 	c := candidate{written: make([]bool, 0, len(g.Types)), storages: make([]int32, 0, len(g.Types))}
-	out := g.Rebuild(func(out *ir.Graph, old *ir.Node, node *ir.Node, args []ir.Arg, results []ir.Type) ([]ir.Arg, ir.ValueID, bool) {
-		for len(c.written) < len(out.Types) {
+	grow := func(n int) {
+		for len(c.written) < n {
 			c.written, c.storages = append(c.written, false), append(c.storages, 0)
 		}
-		if node.N == 1 && node.Flags == 0 && !written[g.Root(old.First)] {
+	}
+	edit := func(out *ir.Graph, old, node *ir.Node, args []ir.Arg, results []ir.Type) ([]ir.Arg, ir.ValueID, bool) {
+		grow(len(out.Types))
+		if node.N == 1 && node.Flags == 0 && r.mayApply(written[g.Root(old.First)]) {
 			c.g, c.node, c.args, c.t, c.found = out, *node, args, results[0], false
+			c.overwritten = written[g.Root(old.First)]
 			for !c.found && r.apply(&c) {
 			}
 			if c.found {
@@ -78,29 +92,29 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 			}
 			*node, args = c.node, c.args
 		}
-		for len(c.written) < len(out.Types) { // what a rule has made
-			c.written, c.storages = append(c.written, false), append(c.storages, 0)
-		}
+		grow(len(out.Types)) // a replacement may have added nodes
 		c.written = append(c.written, written[old.First:old.First+ir.ValueID(old.N)]...)
 		c.storages = append(c.storages, uses[old.First:old.First+ir.ValueID(old.N)]...)
 		return args, 0, false
-	})
-	return out
+	}
+	return g.Rebuild(edit)
 }
 
-// any says whether a rule would apply to a graph: mostly none does, and then nothing has to be made.
+// any says whether a rule applies to a graph. Mostly none does, and then no graph has to be built.
 func (r *rules) any(g *ir.Graph, written []bool, uses []int32) bool {
-	c := candidate{g: g, written: written, storages: uses, try: true}
+	c := candidate{g: g, written: written, storages: uses}
 	for id := range g.Nodes {
 		n := &g.Nodes[id]
 		rules := r.byOp[n.Op]
-		if len(rules) == 0 || n.N != 1 || n.Flags != 0 || written[g.Root(n.First)] {
+		if len(rules) == 0 || n.N != 1 || n.Flags != 0 {
 			continue
 		}
-		c.t, c.found = g.Types[n.First], false
+		if c.overwritten = written[g.Root(n.First)]; !r.mayApply(c.overwritten) {
+			continue
+		}
+		c.node, c.args, c.t = *n, g.NodeArgs(ir.NodeID(id)), g.Types[n.First]
 		for _, rule := range rules {
-			c.node, c.args = *n, g.NodeArgs(ir.NodeID(id))
-			if rule.apply(&c) {
+			if r.applies(rule, &c) {
 				return true
 			}
 		}
@@ -108,7 +122,29 @@ func (r *rules) any(g *ir.Graph, written []bool, uses []int32) bool {
 	return false
 }
 
-// rootUses counts by value the operands that it, or a window on it, is, and the outputs.
+// mayApply says whether rules are tried on a result that a call writes in place, or does not.
+func (r *rules) mayApply(overwritten bool) bool { return !overwritten || r.unguarded != "" }
+
+func (r *rules) applies(rule *Rule, c *candidate) bool {
+	if !rule.match(c) {
+		return false
+	}
+	return rule.Name == r.unguarded || !c.overwritten && (rule.guard == nil || rule.guard(c))
+}
+
+// apply tries the rules of the candidate's op until one applies.
+func (r *rules) apply(c *candidate) bool {
+	for _, rule := range r.byOp[c.node.Op] {
+		if r.applies(rule, c) {
+			rule.replace(c)
+			r.fired = append(r.fired, Firing{rule.Name, c.node.Origin})
+			return true
+		}
+	}
+	return false
+}
+
+// rootUses counts by storage, named by its root value, the operands and outputs that are the root or a window on it.
 func rootUses(g *ir.Graph) []int32 {
 	uses := make([]int32, len(g.Types))
 	for id := range g.Nodes {
@@ -124,23 +160,12 @@ func rootUses(g *ir.Graph) []int32 {
 	return uses
 }
 
-// apply tries the rules of the candidate's op until one applies.
-func (r *rules) apply(c *candidate) bool {
-	for _, rule := range r.byOp[c.node.Op] {
-		if rule.apply(c) {
-			r.fired = append(r.fired, Firing{rule.Name, c.node.Origin})
-			return true
-		}
-	}
-	return false
-}
-
 // value is operand i.
 func (c *candidate) value(i int) ir.ValueID { return ir.ValueID(c.args[i].V) }
 
 func (c *candidate) typeOf(v ir.ValueID) ir.Type { return c.g.Types[v] }
 
-// made is the node of a value if it is this op, else nil.
+// made returns the node of a value if it is this op, else nil.
 func (c *candidate) made(v ir.ValueID, op ir.Op) *ir.Node {
 	if n := &c.g.Nodes[c.g.Def[v]]; n.Op == op {
 		return n
@@ -153,34 +178,52 @@ func (c *candidate) operandOf(n *ir.Node, i int) ir.ValueID {
 	return ir.ValueID(c.g.Args[int(n.ArgLo)+i].V)
 }
 
-// becomes says that the result is an older value. It is one only of the same type, layout included, that no call writes; and of
-// what fills a storage, only one that does too.
-func (c *candidate) becomes(v ir.ValueID) bool {
+// firstOperand is the pattern of every node. It binds x to the first operand.
+func firstOperand(c *candidate) bool {
+	c.x = c.value(0)
+	return true
+}
+
+// twin is the guard of becomeX.
+func twin(c *candidate) bool { return c.isTwin(c.x) }
+
+// isTwin says whether an older value may stand for the result: it has the same type, layout included, and no call writes it.
+// A view stands for views only. A b8 that may hold bytes other than 0 and 1 stands for the results of memory ops only,
+// since all other ops return 0 and 1.
+func (c *candidate) isTwin(v ir.ValueID) bool {
 	if c.written[c.g.Root(v)] || c.g.Immediate(v) || !c.g.SameType(c.t, c.typeOf(v)) {
 		return false
 	}
 	if c.made(v, ir.OpView) != nil && c.node.Op != ir.OpView {
 		return false
 	}
-	if ir.Info(c.node.Op).Kind != ir.KindMemory && c.anyByte(v) {
-		return false
-	}
-	c.is, c.found = v, true
-	return true
+	return ir.Info(c.node.Op).Kind == ir.KindMemory || !c.anyByte(v)
 }
 
-// anyByte says whether a value is a b8 that may hold other bytes than 0 and 1, as one does that is a view of a u8. What computes
-// or copies makes 0 and 1 of them; memory ops don't.
+// anyByte says whether a value is a b8 that may hold bytes other than 0 and 1, as a view of a u8 does.
 func (c *candidate) anyByte(v ir.ValueID) bool {
 	return c.typeOf(v).DType == ir.Bool && ir.Info(c.g.Nodes[c.g.Def[v]].Op).Kind != ir.KindElementwise
 }
 
-// turns makes the candidate another op of these operands.
-func (c *candidate) turns(op ir.Op, operands ...ir.ValueID) bool {
+// readable says whether no call writes the first n operands of a node. A later read of an operand that is written would need
+// a copy of the old content.
+func (c *candidate) readable(node *ir.Node, n int) bool {
+	for i := range n {
+		if c.written[c.g.Root(c.operandOf(node, i))] {
+			return false
+		}
+	}
+	return true
+}
+
+// becomeX makes x the result.
+func becomeX(c *candidate) { c.is, c.found = c.x, true }
+
+// become makes the candidate another op of these operands.
+func (c *candidate) become(op ir.Op, operands ...ir.ValueID) {
 	c.node.Op, c.node.Name = op, 0
 	c.args = make([]ir.Arg, 0, len(operands))
 	for _, v := range operands {
 		c.args = append(c.args, ir.Value(v))
 	}
-	return true
 }

@@ -38,6 +38,8 @@ type Options struct {
 	Spec     *Spec    // which passes run; nil: all
 	Only     []string // these passes in this order in place of the pipeline's
 	Observer Observer // may be nil
+
+	unguarded string // the rule whose guard is taken to be true, set by tests only
 }
 
 // Error says which pass failed. Graph is what it was given.
@@ -79,7 +81,7 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 	}
 	for _, p := range selected {
 		start := time.Now()
-		r := newRules(p, opt.Spec)
+		r := newRules(p, opt)
 		explainer, _ := opt.Observer.(Explainer)
 		r.explain = explainer != nil
 		out, err := guarded(p, r, g, opt.Check)

@@ -148,7 +148,7 @@ func TestPipeline(t *testing.T) {
 	assert.ErrorContains(t, checkPipeline([]Pass{a}, why), "no such constraint")
 	assert.ErrorContains(t, checkPipeline([]Pass{a, a}, nil), "there twice")
 	assert.ErrorContains(t, checkPipeline([]Pass{{Name: "a"}}, nil), "incomplete")
-	rule := Rule{"R", "d", ir.OpNeg, castToSame}
+	rule := Rule{"R", "d", ir.OpNeg, firstOperand, twin, becomeX}
 	a.Rules, b.Rules = []Rule{rule, rule}, []Rule{rule}
 	assert.NoError(t, checkPipeline([]Pass{a}, nil))
 	assert.ErrorContains(t, checkPipeline([]Pass{a, b}, nil), "a and b both have a rule R")
