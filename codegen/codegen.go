@@ -10,6 +10,7 @@ package codegen
 import (
 	"fmt"
 
+	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
 	pb "github.com/mycelya/mycelya/proto"
 )
@@ -22,7 +23,8 @@ type Options struct {
 	Scratch []bool
 	// Kernels says whether groups get kernels; else they are their operators.
 	Kernels bool
-	// Undrawn says that a group that draws random numbers gets none: the worker's own operators draw others than the masks of kernels.
+	// Undrawn says that a group that draws random numbers gets none: the worker's own operators draw others than the
+	// masks of kernels.
 	Undrawn bool
 }
 
@@ -42,21 +44,25 @@ type Compiled struct {
 // program can express.
 func Compile(g *ir.Graph, o Options) (*Compiled, error) {
 	p := newPlanner(g, o)
-	for i := 0; i < len(g.Nodes); i++ {
-		row := []ir.NodeID{ir.NodeID(i)} // of a group, or one node
-		for o.Kernels && g.Nodes[i].Group != 0 && i+1 < len(g.Nodes) && g.Nodes[i+1].Group == g.Nodes[i].Group {
-			i++
-			row = append(row, ir.NodeID(i))
+	var groups []*fusion.Group
+	if o.Kernels && len(g.Groups) > 0 {
+		fused := fusion.Loops(p.g, fusion.Options{NoDraws: o.Undrawn})
+		groups, p.g.Syms = fused.Groups, fused.Syms
+	}
+	for i := 0; i < len(g.Nodes); {
+		id := ir.NodeID(i)
+		if len(groups) > 0 && groups[0].Nodes[0] == id {
+			if err := p.fuse(groups[0]); err != nil {
+				return nil, err
+			}
+			i += len(groups[0].Nodes)
+			groups = groups[1:]
+			continue
 		}
-		err := error(nil)
-		if len(row) > 1 {
-			err = p.fuse(row)
-		} else {
-			err = p.emitNode(row[0])
-		}
-		if err != nil {
+		if err := p.emitNode(id); err != nil {
 			return nil, err
 		}
+		i++
 	}
 	if err := p.outputs(); err != nil {
 		return nil, fmt.Errorf("codegen: %w", err)

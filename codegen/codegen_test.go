@@ -16,7 +16,8 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestPlan compiles the graph of each case; "scratch: 0 2" names scratch slots. A case with a file memory is about that, too.
+// TestPlan compiles the graph of each case; "scratch: 0 2" names scratch slots. A case with a file memory is about
+// that, too.
 func TestPlan(t *testing.T) {
 	golden.Run(t, "testdata/plan", func(t *testing.T, c *golden.Case) {
 		g, err := ir.Parse(c.File("ir"))

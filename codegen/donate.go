@@ -8,15 +8,15 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// donate computes an elementwise node over an operand that ends here, if there is one: its buffer becomes the result's. Of several
-// the first gives it, which may have an in-place operator of PyTorch; the others need an out= form. A copy of what ends here is
-// the buffer itself, and no step.
+// donate computes an elementwise node over an operand that ends here, if there is one: its buffer becomes the result's.
+// Of several the first gives it, which may have an in-place operator of PyTorch; the others need an out= form. A copy
+// of what ends here is the buffer itself, and no step.
 //
-// Valid because the operator is the same kernel over the same operands (ir.ToATenOver), each element is read before it is
-// written, and nobody reads the old content afterwards. Wrong where the buffer holds more than the operand, or an operand is a
-// different window of it: an element would be written before it is read. Wrong for a result of another type, which would be
-// converted, and for a storage that a user still sees. Wrong for complex numbers: a C++ compiler vectorises their loops where memory
-// doesn't overlap, and rounds a quotient in another way there.
+// Valid because the operator is the same kernel over the same operands (ir.ToATenOver), each element is read before it
+// is written, and nobody reads the old content afterwards. Wrong where the buffer holds more than the operand, or an
+// operand is a different window of it: an element would be written before it is read. Wrong for a result of another
+// type, which would be converted, and for a storage that a user still sees. Wrong for complex numbers: a C++ compiler
+// vectorises their loops where memory doesn't overlap, and rounds a quotient in another way there.
 func (p *planner) donate(id ir.NodeID) (bool, error) {
 	n := &p.g.Nodes[id]
 	if n.Op != ir.OpCopy && !p.g.Elementwise(id) || len(p.u.at[n.First]) == 0 {
@@ -92,8 +92,8 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 	return same
 }
 
-// covers says whether a value is all of its root: the root itself, or its elements in their order under other sizes, as far as
-// that is known of symbols.
+// covers says whether a value is all of its root: the root itself, or its elements in their order under other sizes, as
+// far as that is known of symbols.
 func (p *planner) covers(v ir.ValueID) bool {
 	root := p.u.root[v]
 	if v == root {
@@ -117,8 +117,8 @@ func without1(dims []ir.Dim) []ir.Dim {
 	return out
 }
 
-// leaves says whether the content that begins as a value ends, through writes in place, in an output for another storage than
-// that of a slot.
+// leaves says whether the content that begins as a value ends, through writes in place, in an output for another
+// storage than that of a slot.
 func (p *planner) leaves(v ir.ValueID, slot uint32) bool {
 	for _, o := range p.g.Outputs {
 		if o.Value == v && o.Slot != slot {

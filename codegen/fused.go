@@ -9,155 +9,84 @@ import (
 
 	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/ir/decomp"
 	"github.com/mycelya/mycelya/kernel"
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// A group is emitted as its operators, and in front of them as kernels that leave the same buffers and contents behind. Where that
-// can't be said, it has no kernels, and the reason is kept; and if some of its nodes are no kernel's, the parts between them are such
-// groups.
+// A group is emitted as its operators, and in front of them as kernels that leave the same buffers and contents behind.
+// Package fusion has decided what the loops are; here they are bound to memory. Where the memory does not allow it, the
+// group has no kernels.
 
-// group is a group on its way to kernels.
+// Unfused is a group that runs as its operators, at least for a part, and why.
+type Unfused struct {
+	Group int
+	Why   string
+	Part  bool // other parts have kernels
+}
+
+// group is a fused group on its way to kernels: its loops, and the memory that they read and write.
 type group struct {
-	p      *planner
-	nodes  []ir.NodeID
-	of     map[ir.NodeID]ir.NodeID // by node of sub: that of the graph
-	sub    *ir.Graph               // its nodes, with what they read as inputs
-	to     []ir.ValueID            // by value of the graph: that of sub, decomp.None for those that it doesn't have
-	e      *decomp.Expansion
-	loops  *fusion.Loops
-	reads  map[ir.ValueID]place        // of the graph, as its operators find them
-	from   map[ir.ValueID]ir.ValueID   // by input of the expansion: the value of the graph
-	stored map[ir.ValueID][]ir.ValueID // by value of the expansion: the values of the graph that it leaves
-	next   map[ir.ValueID]int          // by value of the expansion: which of stored is next
-	draws  []ir.NodeID                 // of the expansion: calls that run before the kernels
-	temps  map[ir.ValueID]int          // by value of the expansion that a later kernel reads: its buffer
+	p *planner
+	*fusion.Group
+	reads  map[ir.ValueID]place        // by value of the graph that the group reads: where its operators find it
+	leaves map[ir.ValueID][]ir.ValueID // see fusion.Group.Leaves; without values whose content ends within the group
+	next   map[ir.ValueID]int          // by value of the group's graph: the index of its next place in leaves
+	temps  map[ir.ValueID]int          // by value of the group's graph that a later kernel reads: its buffer
 	made   []int                       // all of temps
 }
 
-// split makes the graph of the group by itself, and its loops.
-func (f *group) split() refused {
-	g := f.p.g
-	f.sub = g.Bare()
-	f.sub.Strings = slices.Clone(g.Strings)
-	f.to = slices.Repeat([]ir.ValueID{decomp.None}, len(g.Types))
-	in := func(v ir.ValueID) bool { return g.Def[v] >= f.nodes[0] && g.Def[v] <= f.nodes[len(f.nodes)-1] }
-	// What it reads from elsewhere, views of that among it.
-	var reads []ir.ValueID
-	read := func(v ir.ValueID) {
-		if f.to[v] != decomp.None {
-			return
-		}
-		n := g.Nodes[g.Def[v]]
-		if g.Immediate(v) {
-			f.to[v] = f.sub.Nodes[f.sub.Add(ir.Node{Op: n.Op, Slot: n.Slot}, g.NodeArgs(g.Def[v]), g.Types[v:v+1])].First
-			return
-		}
-		f.to[v] = f.sub.Nodes[f.sub.Add(ir.Node{Op: ir.OpInput, Slot: uint32(v)}, nil, g.Types[v:v+1])].First
-		reads = append(reads, v)
+// fuse emits a group.
+func (p *planner) fuse(f *fusion.Group) error {
+	coded, why, err := p.coded(f)
+	if why != "" {
+		p.out.Unfused = append(p.out.Unfused, Unfused{int(p.g.Nodes[f.Nodes[0]].Group) - 1, string(why), coded})
 	}
-	for _, id := range f.nodes {
-		n := g.Nodes[id]
-		if n.Op == ir.OpView && !in(g.Root(n.First)) {
-			continue
-		}
-		for _, v := range g.Operands(id) {
-			if !in(v) || g.Nodes[g.Def[v]].Op == ir.OpView && !in(g.Root(v)) {
-				read(v)
+	return err
+}
+
+// coded emits a group or a part of one. It reports whether something of it has kernels, and why something has none.
+func (p *planner) coded(f *fusion.Group) (coded bool, why refused, err error) {
+	if f.Parts != nil {
+		for _, part := range f.Parts {
+			some, _, err := p.coded(part)
+			if err != nil {
+				return false, "", err
 			}
+			coded = coded || some
 		}
-		n.Group = 0
-		new := f.sub.Add(n, f.mapped(id), g.Types[n.First:n.First+ir.ValueID(n.N)])
-		f.of[new] = id
-		for i := range ir.ValueID(n.N) {
-			f.to[n.First+i] = f.sub.Nodes[new].First + i
-		}
+		return coded, refused(f.Why), nil
 	}
-	for _, v := range reads {
-		at, err := f.p.locate(v)
+	if f.Loops == nil {
+		return false, refused(f.Why), p.emitNodes(f.Nodes)
+	}
+	b := &group{p: p, Group: f, reads: map[ir.ValueID]place{}, leaves: map[ir.ValueID][]ir.ValueID{}, next: map[ir.ValueID]int{},
+		temps: map[ir.ValueID]int{}}
+	for _, v := range f.Reads {
+		at, err := p.locate(v)
 		if err != nil {
-			return refused(err.Error())
+			return false, "", err
 		}
-		f.reads[v] = at
+		b.reads[v] = at
 	}
-	for _, v := range f.needed() {
-		f.sub.Outputs = append(f.sub.Outputs, ir.Output{Value: f.to[v], Slot: uint32(v)})
+	first, buffers := len(p.out.Program.Steps), len(p.buffers)
+	if err := p.emitNodes(f.Nodes); err != nil {
+		return false, "", err
 	}
-	f.e = decomp.Expand(f.sub, nil)
-	g.Syms = append(g.Syms, f.e.Graph.Syms[len(g.Syms):]...) // each has one number in all graphs
-	f.loops = fusion.Split(f.e, f.sub)
-	if !f.loops.Stated(g) {
-		return "its loops take sizes to be equal that the program doesn't require"
-	}
-	return ""
+	why = b.kernels(first, buffers)
+	return why == "", why, nil
 }
 
-// mapped are the arguments of a node as those of sub.
-func (f *group) mapped(id ir.NodeID) []ir.Arg {
-	args := slices.Clone(f.p.g.NodeArgs(id))
-	for i, a := range args {
-		switch a.Kind {
-		case ir.ArgValue:
-			args[i].V = int64(f.to[a.V])
-		case ir.ArgList:
-			items := slices.Clone(f.p.g.List(a))
-			for j := range items {
-				if items[j].Kind == ir.ArgValue {
-					items[j].V = int64(f.to[items[j].V])
-				}
-			}
-			args[i] = f.sub.AddList(a.Sub, items)
+func (p *planner) emitNodes(nodes []ir.NodeID) error {
+	for _, id := range nodes {
+		if err := p.emitNode(id); err != nil {
+			return err
 		}
 	}
-	return args
+	return nil
 }
 
-// needed are the roots that the group makes and somebody after it may read: also what it writes in place, of which the uses say no more
-// when a write through a view is part of the call.
-func (f *group) needed() []ir.ValueID {
-	g := f.p.g
-	last := f.nodes[len(f.nodes)-1]
-	var out []ir.ValueID
-	for _, id := range f.nodes {
-		n := &g.Nodes[id]
-		if n.Op == ir.OpView {
-			continue
-		}
-		fresh := n.First + ir.ValueID(n.N) - ir.ValueID(writes(g, id))
-		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
-			if v >= fresh || f.p.u.after(v, last) {
-				out = append(out, v)
-			}
-		}
-	}
-	return out
-}
-
-// find says which values of the expansion are read and left.
-func (f *group) find() refused {
-	g := f.e.Graph
-	for i := range g.Nodes {
-		n := &g.Nodes[i]
-		switch {
-		case n.Op == ir.OpInput:
-			f.from[n.First] = ir.ValueID(n.Slot)
-		case n.Op == ir.OpCall && g.CallName(ir.NodeID(i)) == decomp.Draw:
-			f.draws = append(f.draws, ir.NodeID(i))
-		}
-	}
-	for _, o := range g.Outputs {
-		v := ir.ValueID(o.Slot)
-		if def := g.Def[o.Value]; f.loops.In(def) < 0 && !slices.Contains(f.draws, def) {
-			return "it leaves what none of its kernels makes"
-		}
-		f.stored[o.Value] = append(f.stored[o.Value], v)
-	}
-	return ""
-}
-
-// kernels puts the kernels of the group in front of its operators, which are the steps from first on; buffers below a number were
-// there before them.
+// kernels puts the kernels of the group in front of its operators, which are the steps from first on; buffers below a
+// number were there before them.
 func (f *group) kernels(first, buffers int) refused {
 	p := f.p
 	plain := slices.Clone(p.out.Program.Steps[first:])
@@ -165,22 +94,25 @@ func (f *group) kernels(first, buffers int) refused {
 	if why != "" {
 		return why
 	}
-	// What has been overwritten, or ended, within the group, nobody needs.
-	for v, left := range f.stored {
-		f.stored[v] = slices.DeleteFunc(left, func(own ir.ValueID) bool { return p.at[own].buffer < 0 })
+	for v, left := range f.Leaves { // but for what the operators have overwritten or freed
+		for _, own := range left {
+			if p.at[own].buffer >= 0 {
+				f.leaves[v] = append(f.leaves[v], own)
+			}
+		}
 	}
 	draws, why := f.draw(made)
 	if why != "" {
 		return why
 	}
-	stores := f.flow()
+	stores := f.Stored(f.leaves)
 	var launches []launch
 	written := map[int]bool{} // buffers that the kernels so far have written
-	for i := range f.loops.Loops {
+	for i := range f.Loops {
 		if len(stores[i]) == 0 {
 			continue
 		}
-		low, why := lower(f.e, f.loops, i, stores[i])
+		low, why := lower(f.Group, i, stores[i])
 		if why != "" {
 			return why
 		}
@@ -205,7 +137,7 @@ func (f *group) kernels(first, buffers int) refused {
 	for _, b := range freed {
 		steps = append(steps, free(b))
 	}
-	record := p.g.Nodes[f.nodes[len(f.nodes)-1]].Record
+	record := p.g.Nodes[f.Nodes[len(f.Nodes)-1]].Record
 	fused := &pb.Step{Kind: &pb.Step_Fused{Fused: &pb.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}}}
 	records := slices.Clone(p.out.StepRecord[first:])
 	p.out.Program.Steps = append(append(append(p.out.Program.Steps[:first], fused), steps...), plain...)
@@ -221,7 +153,8 @@ func free(buffer int) *pb.Step {
 	return &pb.Step{Kind: &pb.Step_Free{Free: &pb.Free{Buffer: uint32(buffer)}}}
 }
 
-// effect says which buffers the operators make and leave, none of which a kernel has made yet, and which older ones they free.
+// effect says which buffers the operators make and leave, none of which a kernel has made yet, and which older ones
+// they free.
 func (f *group) effect(plain []*pb.Step, buffers int) (made map[int]bool, freed []int, why refused) {
 	made = map[int]bool{}
 	for _, s := range plain {
@@ -254,11 +187,11 @@ func (f *group) effect(plain []*pb.Step, buffers int) (made map[int]bool, freed 
 
 // draw emits the calls that make masks.
 func (f *group) draw(made map[int]bool) ([]*pb.Step, refused) {
-	p, g := f.p, f.e.Graph
+	p, g := f.p, f.Graph
 	var out []*pb.Step
-	for _, id := range f.draws {
+	for _, id := range f.Draws {
 		v := g.Nodes[id].First
-		if len(f.stored[v]) > 1 {
+		if len(f.leaves[v]) > 1 {
 			return nil, "it leaves a mask in two places"
 		}
 		w, t, why := f.target(v)
@@ -285,7 +218,7 @@ func (f *group) draw(made map[int]bool) ([]*pb.Step, refused) {
 
 // argument is a size, a number, or a list of those, of the expansion.
 func (f *group) argument(a ir.Arg) (*pb.Arg, error) {
-	g := f.e.Graph
+	g := f.Graph
 	switch a.Kind {
 	case ir.ArgDim:
 		a.V = int64(g.Find(ir.Dim(a.V)))
@@ -296,7 +229,7 @@ func (f *group) argument(a ir.Arg) (*pb.Arg, error) {
 		case ir.OpConst:
 			return f.argument(g.Args[n.ArgLo])
 		}
-		return nil, fmt.Errorf("it draws with a probability that is computed")
+		return nil, fmt.Errorf("BUG: the probability of a mask is computed")
 	case ir.ArgList:
 		list := &pb.Arg_List{Kind: uint32(a.Sub)}
 		for _, item := range g.List(a) {
@@ -311,46 +244,12 @@ func (f *group) argument(a ir.Arg) (*pb.Arg, error) {
 	return f.p.arg(a, nil)
 }
 
-// flow says by loop which values it stores: what is needed after the group, and what later loops of it read, if they store
-// anything themselves.
-func (f *group) flow() [][]ir.ValueID {
-	g := f.e.Graph
-	stores := make([][]ir.ValueID, len(f.loops.Loops))
-	read := map[ir.ValueID]bool{} // by another loop
-	for i := len(stores) - 1; i >= 0; i-- {
-		for _, id := range f.loops.Loops[i].Members {
-			n := &g.Nodes[id]
-			for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
-				times := len(f.stored[v])
-				if read[v] {
-					times = max(times, 1)
-				}
-				for range times {
-					stores[i] = append(stores[i], v)
-				}
-			}
-		}
-		if len(stores[i]) == 0 {
-			continue
-		}
-		for _, id := range f.loops.Loops[i].Members {
-			for _, v := range g.Operands(id) {
-				root := g.Root(v)
-				if from := f.loops.In(g.Def[root]); from >= 0 && from != i {
-					read[root] = true
-				}
-			}
-		}
-	}
-	return stores
-}
-
 // launch binds a kernel to windows.
 func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.KernelOp_Instance, refused) {
-	p, g, k := f.p, f.e.Graph, low.kernel
+	p, g, k := f.p, f.Graph, low.kernel
 	at := &pb.KernelOp_Instance{}
-	for _, frame := range low.frames {
-		for _, d := range frame {
+	for _, space := range low.spaces {
+		for _, d := range space {
 			at.Sizes = append(at.Sizes, p.params.dim(p.g, g.Find(d)))
 		}
 	}
@@ -371,7 +270,7 @@ func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.KernelOp_I
 			return nil, why
 		}
 		n := p.tensor(w, t)
-		_, outside := f.from[g.Root(v)]
+		_, outside := f.Source[g.Root(v)]
 		uses = append(uses, use{n, w.buffer, !read, !outside})
 		tensor := 2 * n
 		if read {
@@ -403,11 +302,7 @@ func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.KernelOp_I
 	}
 	for _, v := range low.numbers {
 		n := &g.Nodes[g.Def[v]]
-		if f.loops.Counts(g.Def[v]) {
-			dims, why := counted(g, n)
-			if why != "" {
-				return nil, why
-			}
+		if dims, counts := f.Count(v); counts {
 			at.Numbers = append(at.Numbers, p.params.count(p.g, dims))
 			continue
 		}
@@ -420,35 +315,14 @@ func (f *group) launch(low *lowered, made, written map[int]bool) (*pb.KernelOp_I
 	return at, ""
 }
 
-// counted are the dims that a sum of ones is the product of.
-func counted(g *ir.Graph, n *ir.Node) ([]ir.Dim, refused) {
-	args := g.Args[n.ArgLo:n.ArgHi]
-	fill := &g.Nodes[g.Def[args[0].V]]
-	by := g.Def[g.Args[fill.ArgLo+1].V]
-	one := g.Nodes[by].Op == ir.OpConst && g.Args[g.Nodes[by].ArgLo] == ir.Arg{Kind: ir.ArgInt, V: 1}
-	if n.Op != ir.OpSum || fill.Op != ir.OpFill || !one {
-		return nil, "it counts in other units than one"
-	}
-	dims := g.Types[args[0].V].Dims
-	list := g.List(args[1])
-	if len(list) == 0 {
-		return dims, ""
-	}
-	var out []ir.Dim
-	for _, a := range list {
-		out = append(out, dims[a.V])
-	}
-	return out, ""
-}
-
 // launch is a kernel and where it runs.
 type launch struct {
 	kernel *kernel.Kernel
 	at     []*pb.KernelOp_Instance
 }
 
-// together makes launches of one kernel one, whose instances run at the same time, where nothing has to run in between: the tensors of a
-// list, for one.
+// together makes launches of one kernel one, whose instances run at the same time, where nothing has to run in between:
+// the tensors of a list, for one.
 func (p *planner) together(list []launch) []launch {
 	var out []launch
 	last := map[string]int{}                            // by kernel: one more than its last launch
@@ -515,10 +389,10 @@ func sameRun(k *kernel.Kernel, at *pb.KernelOp_Instance, tensor uint32) bool {
 
 // source is where an operand of a kernel is, which is a value of the expansion.
 func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
-	g := f.e.Graph
+	g := f.Graph
 	root := g.Root(v)
 	t := g.Types[v]
-	if own, ok := f.from[root]; ok {
+	if own, ok := f.Source[root]; ok {
 		at := f.reads[own]
 		if v == root {
 			return at, f.p.g.Types[own], ""
@@ -532,7 +406,7 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 	if b, ok := f.temps[root]; ok {
 		return place{buffer: b, offset: offset}, t, ""
 	}
-	if left := f.stored[root]; len(left) > 0 {
+	if left := f.leaves[root]; len(left) > 0 {
 		at, err := f.p.locate(left[0])
 		if err != nil {
 			return nowhere, t, refused(err.Error())
@@ -550,10 +424,11 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 	return nowhere, t, "it reads what no kernel before it has made"
 }
 
-// target is where a value of the expansion goes: to the one place where the operators leave it, or to a buffer of its own.
+// target is where a value of the expansion goes: to the one place where the operators leave it, or to a buffer of its
+// own.
 func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
-	t := f.e.Graph.Types[v]
-	left := f.stored[v]
+	t := f.Graph.Types[v]
+	left := f.leaves[v]
 	if len(left) == 0 {
 		f.temps[v] = len(f.p.buffers)
 		f.made = append(f.made, f.temps[v])

@@ -66,8 +66,8 @@ func (p *planner) skip(id ir.NodeID) {
 	})
 }
 
-// input takes over the buffer of a storage, if the program needs it. All input nodes of a slot are the same content: the
-// first places them all, for a later one may come after a write.
+// input takes over the buffer of a storage, if the program needs it. All input nodes of a slot are the same content:
+// the first places them all, for a later one may come after a write.
 func (p *planner) input(n *ir.Node) {
 	same := p.inputs[n.Slot]
 	if len(same) == 0 {
@@ -103,8 +103,8 @@ func (p *planner) empty(n *ir.Node) {
 	p.put(n.First, place{buffer: b, full: true})
 }
 
-// update replaces a window of its base. Three ways: the window already holds the new content, for it was written in place;
-// or it is copied into the base's buffer; or, if the old base is still needed, into a copy of that buffer.
+// update replaces a window of its base. Three ways: the window already holds the new content, for it was written in
+// place; or it is copied into the base's buffer; or, if the old base is still needed, into a copy of that buffer.
 func (p *planner) update(id ir.NodeID) error {
 	n := &p.g.Nodes[id]
 	if p.u.noop[id] {

@@ -28,8 +28,8 @@ func (c *Compiled) FirstSeen(g *ir.Graph) ([]uint64, error) {
 	return c.Params(trace)
 }
 
-// MemoryText lists for people what a call with these parameters takes: the peak, and for each buffer the steps that see it, its
-// size, and what is in it, one after the other.
+// MemoryText lists for people what a call with these parameters takes: the peak, and for each buffer the steps that see
+// it, its size, and what is in it, one after the other.
 func (c *Compiled) MemoryText(params []uint64) string {
 	w, err := c.walk(params)
 	if err != nil {

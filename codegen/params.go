@@ -12,8 +12,9 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Derived is a byte count that is no single parameter: that of a geometry with symbolic sizes; or, as the bytes of a row, a size
-// that is a quotient of others. Its dims are those of package ir with the trace's parameter slots as symbols.
+// Derived is a byte count that is no single parameter: that of a geometry with symbolic sizes; or, as the bytes of a
+// row, a size that is a quotient of others. Its dims are those of package ir with the trace's parameter slots as
+// symbols.
 type Derived struct {
 	ItemSize int // bytes
 	Sizes    []ir.Dim

@@ -13,8 +13,8 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Peak is the most memory that a call of a program holds, in bytes. What an operator takes and gives back within its step is not
-// in it.
+// Peak is the most memory that a call of a program holds, in bytes. What an operator takes and gives back within its
+// step is not in it.
 type Peak struct {
 	Bytes    uint64 // of the buffers that the program makes: the most that are there at once
 	Step     int    // the first step at which they are; -1 if the program makes none

@@ -10,7 +10,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Require is that two products of sizes are equal. Its dims are those of package ir with the trace's parameter slots as symbols.
+// Require is that two products of sizes are equal. Its dims are those of package ir with the trace's parameter slots as
+// symbols.
 type Require struct {
 	Left, Right []ir.Dim
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // Text lists a program for people: its parameters, the buffers it takes over, a line per step, and what it hands back.
-// Parameters are p0, p1, …, buffers b0, b1, …; a window is b3:f32[p0,4]{1,p0}+p2 with strides and offset only where they
-// say something.
+// Parameters are p0, p1, …, buffers b0, b1, …; a window is b3:f32[p0,4]{1,p0}+p2 with strides and offset only where
+// they say something.
 func (c *Compiled) Text() string {
 	var b strings.Builder
 	for i, s := range c.Slots {

@@ -89,9 +89,9 @@ type patch struct {
 }
 
 // absorb finds the updates that only say what a call has done already. A call that writes windows on root v leaves in
-// v's buffer the content of v with all the windows replaced: the value at the end of a chain of updates that begins with
-// v and uses each window's new content once. Such a chain costs nothing, and does not keep the old v alive. It must be
-// complete, and nobody else may read a value from its middle, whose content no buffer ever has.
+// v's buffer the content of v with all the windows replaced: the value at the end of a chain of updates that begins
+// with v and uses each window's new content once. Such a chain costs nothing, and does not keep the old v alive. It
+// must be complete, and nobody else may read a value from its middle, whose content no buffer ever has.
 func (u *uses) absorb(call ir.NodeID, updates map[ir.ValueID][]ir.NodeID, reads []int) {
 	g := u.g
 	patches := map[ir.ValueID][]patch{}

@@ -23,8 +23,8 @@ type Groups struct {
 	Whole    []string // by node: why a call can't be written out, "" for others
 }
 
-// Refused is two nodes, the one an operand of the other, that no loop nest could compute together, and why not. They may be
-// in one group yet.
+// Refused is two nodes, the one an operand of the other, that no loop nest could compute together, and why not. They
+// may be in one group yet.
 type Refused struct {
 	From, To ir.NodeID
 	Why      string
@@ -32,16 +32,16 @@ type Refused struct {
 
 // Find finds the groups of a graph that has none.
 //
-// It works on the primitives that composite operators are made of (ir/decomp). Each is a loop nest of its own at first; two become
-// one where every value that goes from the one to the other can stay in a register, or in the row at hand. What that saves is a write
-// and a read of memory and a launch, so each such merge pays; no size decides. A composite operator whose primitives
-// don't meet others', or would need more loop nests than it meets, stays whole.
+// It works on the primitives that composite operators are made of (ir/decomp). Each is a loop nest of its own at first;
+// two become one where every value that goes from the one to the other can stay in a register, or in the row at hand.
+// What that saves is a write and a read of memory and a launch, so each such merge pays; no size decides. A composite
+// operator whose primitives don't meet others', or would need more loop nests than it meets, stays whole.
 func Find(g *ir.Graph) *Groups {
 	keep := map[ir.NodeID]string{}
-	var f *nests
+	var f *finder
 	equal := make([]ir.Dim, len(g.Syms))
 	for range 3 {
-		f = newNests(decomp.Expand(g, keep), g)
+		f = newFinder(decomp.Expand(g, keep), g, Options{})
 		for i := range equal { // before it takes more to be equal
 			equal[i] = f.g.Find(ir.SymDim(i))
 		}
@@ -56,9 +56,9 @@ func Find(g *ir.Graph) *Groups {
 	return out
 }
 
-// lonely notes the composite operators that meet others, but need more loop nests of their own than the one that they would be
-// whole: then the primitives of the others are better off without them. It says whether there are any.
-func (f *nests) lonely(keep map[ir.NodeID]string) bool {
+// lonely notes the composite operators that meet others, but need more loop nests of their own than the one that they
+// would be whole: then the primitives of the others are better off without them. It says whether there are any.
+func (f *finder) lonely(keep map[ir.NodeID]string) bool {
 	nodes := len(f.whole.up)
 	alone := make([][]*cluster, nodes) // by node: the clusters of it and of no other
 	shared := make([]bool, nodes)
@@ -93,13 +93,13 @@ func (f *nests) lonely(keep map[ir.NodeID]string) bool {
 	return found
 }
 
-// kind is a text that clusters share which one kernel can compute for lists of tensors: the same ops on the same dtypes, with the
-// same of them in memory. Sizes and ranks don't count: all run over their elements in order.
-func (f *nests) kind(c *cluster) string {
+// kind is a text that clusters share which one kernel can compute for lists of tensors: the same ops on the same
+// dtypes, with the same of them in memory. Sizes and ranks don't count: all run over their elements in order.
+func (f *finder) kind(c *cluster) string {
 	members := slices.Clone(c.members)
 	slices.Sort(members)
 	number := map[ir.ValueID]uint64{}
-	b := []byte{byte(f.template(c)), byte(len(c.frames))}
+	b := []byte{byte(template(c)), byte(len(c.spaces))}
 	for _, id := range members {
 		n := &f.g.Nodes[id]
 		b = append(b, byte(n.Op), byte(n.N))
@@ -132,23 +132,23 @@ func (f *nests) kind(c *cluster) string {
 	return string(b)
 }
 
-// template is the loop nest of a cluster.
-func (f *nests) template(c *cluster) ir.Template {
-	if c.folds == nil {
+// template is the form of a cluster's loop.
+func template(c *cluster) ir.Template {
+	if c.reduced == nil {
 		return ir.TemplateMap
 	}
-	rest := slices.Index(c.folds, true) // the dims before the first fold
+	first := slices.Index(c.reduced, true)
 	switch {
-	case !slices.Contains(c.folds, false):
+	case !slices.Contains(c.reduced, false):
 		return ir.TemplateAll
-	case !slices.Contains(c.folds[rest:], false):
+	case !slices.Contains(c.reduced[first:], false):
 		return ir.TemplateRows
 	}
 	return ir.TemplateCols
 }
 
 // groups makes groups of what is worth it.
-func (f *nests) groups(g *ir.Graph) *Groups {
+func (f *finder) groups(g *ir.Graph) *Groups {
 	// What each vertex of the whole graph computes, and with which loop nests.
 	clusters := make([][]*cluster, len(g.Nodes))
 	computes := make([]int, len(g.Nodes)) // nodes
@@ -198,7 +198,7 @@ func (f *nests) groups(g *ir.Graph) *Groups {
 }
 
 // launches lists the templates of clusters in the order in which they run, one for all of a kind.
-func (f *nests) launches(clusters []*cluster) []ir.Template {
+func (f *finder) launches(clusters []*cluster) []ir.Template {
 	var out []ir.Template
 	seen := map[string]int{}
 	for _, c := range clusters {
@@ -213,13 +213,13 @@ func (f *nests) launches(clusters []*cluster) []ir.Template {
 			continue
 		}
 		seen[kind] = len(out)
-		out = append(out, f.template(c))
+		out = append(out, template(c))
 	}
 	return out
 }
 
 // required are the facts of groups, each once.
-func (f *nests) required(g *ir.Graph, group []uint32) []ir.Require {
+func (f *finder) required(g *ir.Graph, group []uint32) []ir.Require {
 	out := slices.Clone(g.Requires)
 	seen := map[string]bool{}
 	for _, r := range out {

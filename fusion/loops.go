@@ -4,53 +4,39 @@
 package fusion
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/decomp"
+	"github.com/mycelya/mycelya/kernel"
 )
 
-// Loops are the loop nests of an expansion, in the order in which they can run.
-type Loops struct {
-	Loops []Loop
-	nests *nests
-	in    []int32 // by node of the expansion: its loop, -1 for none
-}
-
-// Loop is one of them.
-type Loop struct {
-	Frames  [][]ir.Dim  // its index space, without dims of size 1; more than one: the same points in another order
-	Folds   []bool      // by dim of frame 0; nil: it folds none
-	Members []ir.NodeID // the primitives, operands first
-}
-
-// Split finds the loop nests of an expansion of a graph.
-func Split(e *decomp.Expansion, g *ir.Graph) *Loops {
-	f := newNests(e, g)
-	f.run()
-	l := &Loops{nests: f, in: slices.Repeat([]int32{-1}, len(e.Graph.Nodes))}
+// split makes loops of the clusters.
+func (l *Group) split() {
+	f := l.finder
+	l.in = slices.Repeat([]int32{-1}, len(l.Graph.Nodes))
 	for _, at := range f.prims.order {
 		if at < 0 || !f.fusable[at] || f.clusters[at] == nil {
 			continue
 		}
-		c := f.clusters[at]
-		members := slices.Clone(c.members)
+		members := slices.Clone(f.clusters[at].members)
 		slices.Sort(members)
 		for _, id := range members {
 			l.in[id] = int32(len(l.Loops))
 		}
-		l.Loops = append(l.Loops, Loop{c.frames, c.folds, members})
+		l.Loops = append(l.Loops, Loop{Members: members})
 	}
-	return l
 }
 
-// Stated says whether a graph requires all that the loops take to be equal.
-func (l *Loops) Stated(g *ir.Graph) bool {
+// stated reports whether a graph requires all sizes to be equal that the loops take to be.
+func (f *finder) stated(g *ir.Graph) bool {
 	known := map[string]bool{}
 	for _, r := range g.Requires {
 		known[requireKey(g, r)] = true
 	}
-	for _, q := range l.nests.requires {
+	for _, q := range f.requires {
 		if !known[requireKey(g, q.Require)] {
 			return false
 		}
@@ -58,20 +44,269 @@ func (l *Loops) Stated(g *ir.Graph) bool {
 	return true
 }
 
-// In is the loop that computes a node of the expansion, -1 if none does.
-func (l *Loops) In(id ir.NodeID) int { return int(l.in[id]) }
-
-// Counts says whether a node only counts elements, which takes no loop: it is a sum of a fill, or what nothing but such sums is made of.
-func (l *Loops) Counts(id ir.NodeID) bool { return l.nests.counts[id] }
-
-// Place says where a value that a loop makes runs: in which of its frames, and along which dims of that; -1 for a dim of size 1.
-func (l *Loops) Place(v ir.ValueID) (frame int, along []int8) {
-	p := l.nests.places[v]
-	return int(p.frame), p.along
+// complete finds what a group reads, leaves and draws, and the spaces of its loops, or why it has no kernels.
+func (l *Group) complete() (why string) {
+	g := l.Graph
+	l.Source, l.Leaves = map[ir.ValueID]ir.ValueID{}, map[ir.ValueID][]ir.ValueID{}
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		switch {
+		case n.Op == ir.OpInput:
+			l.Source[n.First] = ir.ValueID(n.Slot)
+			l.Reads = append(l.Reads, ir.ValueID(n.Slot))
+		case n.Op == ir.OpCall && g.CallName(ir.NodeID(i)) == decomp.Draw:
+			l.Draws = append(l.Draws, ir.NodeID(i))
+		}
+	}
+	for _, o := range g.Outputs {
+		if def := g.Def[o.Value]; l.in[def] < 0 && !slices.Contains(l.Draws, def) {
+			return "it leaves what none of its kernels makes"
+		}
+		l.Leaves[o.Value] = append(l.Leaves[o.Value], ir.ValueID(o.Slot))
+	}
+	l.seen = make([][]int8, len(g.Args))
+	l.counts = map[ir.ValueID][]ir.Dim{}
+	for i := range l.Loops {
+		if why = l.operands(i); why == "" {
+			why = l.spaces(i)
+		}
+		if why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
-// Sees says the same of argument index of a node, as its loop reads it.
-func (l *Loops) Sees(user ir.NodeID, v ir.ValueID, index int) (frame int, along []int8, why string) {
-	along, why = l.nests.sees(user, v, index)
-	return int(l.nests.points[user].frame), along, why
+// operands finds how the members of a loop read their operands.
+func (l *Group) operands(loop int) string {
+	g, f := l.Graph, l.finder
+	for _, id := range l.Loops[loop].Members {
+		n := &g.Nodes[id]
+		for index, a := range g.NodeArgs(id) {
+			v := ir.ValueID(a.V)
+			if a.Kind != ir.ArgValue || g.Immediate(v) {
+				continue
+			}
+			root := g.Root(v)
+			switch {
+			case f.counts[g.Def[v]]:
+				if _, done := l.counts[v]; !done {
+					dims, ok := counted(g, v)
+					if !ok {
+						return "it counts in other units than one"
+					}
+					l.counts[v] = dims
+				}
+				continue
+			case l.In(g.Def[root]) == loop && root == v:
+				continue // in a register
+			}
+			along, why := f.sees(id, v, index)
+			if why != "" {
+				return fmt.Sprintf("an operand of %s: %s", n.Op, why)
+			}
+			l.seen[int(n.ArgLo)+index] = along
+		}
+	}
+	return ""
+}
+
+// counted are the dims that a sum of ones is the product of.
+func counted(g *ir.Graph, v ir.ValueID) ([]ir.Dim, bool) {
+	n := &g.Nodes[g.Def[v]]
+	args := g.Args[n.ArgLo:n.ArgHi]
+	fill := &g.Nodes[g.Def[args[0].V]]
+	if n.Op != ir.OpSum || fill.Op != ir.OpFill {
+		return nil, false
+	}
+	by := g.Def[g.Args[fill.ArgLo+1].V]
+	if g.Nodes[by].Op != ir.OpConst || g.Args[g.Nodes[by].ArgLo] != (ir.Arg{Kind: ir.ArgInt, V: 1}) {
+		return nil, false
+	}
+	dims := g.Types[args[0].V].Dims
+	list := g.List(args[1])
+	if len(list) == 0 {
+		return dims, true
+	}
+	var out []ir.Dim
+	for _, a := range list {
+		out = append(out, dims[a.V])
+	}
+	return out, true
+}
+
+// spaces sets the index spaces of a loop. Of a loop that reduces, the dims that are kept come first.
+func (l *Group) spaces(loop int) string {
+	at := &l.Loops[loop]
+	c := l.finder.cluster(at.Members[0])
+	at.order = make([][]int8, len(c.spaces))
+	if len(c.spaces) > kernel.MaxFrames {
+		return fmt.Sprintf("a kernel has at most %d index spaces, it would take %d", kernel.MaxFrames, len(c.spaces))
+	}
+	if len(c.spaces) > 1 {
+		if why := l.dimOrders(loop, c); why != "" {
+			return why
+		}
+	}
+	for s, space := range c.spaces {
+		if at.order[s] == nil {
+			at.order[s] = make([]int8, len(space))
+			next := int8(0)
+			for _, reduced := range []bool{false, true} {
+				for i := range space {
+					if (s == 0 && c.reduced != nil && c.reduced[i]) == reduced {
+						at.order[s][i] = next
+						next++
+					}
+				}
+			}
+		}
+		dims := make([]ir.Dim, len(space))
+		for i, to := range at.order[s] {
+			dims[to] = space[i]
+		}
+		at.Spaces = append(at.Spaces, dims)
+	}
+	for _, is := range c.reduced {
+		if is {
+			at.Reduced++
+		}
+	}
+	return ""
+}
+
+// dimOrders finds the dim order of each space by the values that one space makes and another reads in its own shape.
+func (l *Group) dimOrders(loop int, c *cluster) string {
+	g, f := l.Graph, l.finder
+	at := &l.Loops[loop]
+	set := func(space int8, t ir.Type, along []int8) bool {
+		order := make([]int8, len(c.spaces[space]))
+		for to, d := range byStride(g, t, along) {
+			order[d] = int8(to)
+		}
+		if at.order[space] == nil {
+			at.order[space] = order
+		}
+		return slices.Equal(at.order[space], order)
+	}
+	for _, id := range at.Members {
+		n := &g.Nodes[id]
+		for index, a := range g.NodeArgs(id) {
+			v := ir.ValueID(a.V)
+			if a.Kind != ir.ArgValue {
+				continue
+			}
+			root := g.Root(v)
+			if root == v || l.In(g.Def[root]) != loop {
+				continue
+			}
+			from, to := f.places[root], f.points[id]
+			if from.space == to.space {
+				continue
+			}
+			if !set(from.space, g.Types[root], from.along) || !set(to.space, g.Types[v], l.seen[int(n.ArgLo)+index]) {
+				return "it is read in two orders"
+			}
+		}
+	}
+	return ""
+}
+
+// byStride lists the dims of a space along which a value runs, those first whose elements lie farthest apart.
+func byStride(g *ir.Graph, t ir.Type, along []int8) []int8 {
+	var dims []int
+	for i, d := range along {
+		if d >= 0 {
+			dims = append(dims, i)
+		}
+	}
+	if t.Strides != nil {
+		slices.SortStableFunc(dims, func(a, b int) int { return cmp.Compare(g.First(t.Strides[b]), g.First(t.Strides[a])) })
+	}
+	out := make([]int8, len(dims))
+	for i, d := range dims {
+		out[i] = along[d]
+	}
+	return out
+}
+
+// In is the loop that computes a node of Graph, -1 if none does.
+func (l *Group) In(id ir.NodeID) int { return int(l.in[id]) }
+
+// Count returns the dims whose product a value of Graph is, if it only counts elements. That takes no loop.
+func (l *Group) Count(v ir.ValueID) (dims []ir.Dim, is bool) {
+	dims, is = l.counts[v]
+	return dims, is
+}
+
+// Reduces reports whether a reduction has a dim to reduce that is not of size 1.
+func (l *Group) Reduces(id ir.NodeID) bool {
+	g := l.Graph
+	n := &g.Nodes[id]
+	dims := g.Types[g.Args[n.ArgLo].V].Dims
+	for i, is := range reducedDims(g, n, len(dims)) {
+		if is && !g.Same(dims[i], ir.Const(1)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Place says where a value that a loop makes runs: in which of its spaces, and along which dims of that; -1 for a dim
+// of size 1.
+func (l *Group) Place(v ir.ValueID) (space int, along []int8) {
+	p := l.finder.places[v]
+	return int(p.space), l.ordered(l.In(l.Graph.Def[v]), p.space, p.along)
+}
+
+// Sees says the same of argument index of a member of a loop, which the loop does not have in a register.
+func (l *Group) Sees(user ir.NodeID, index int) (space int, along []int8) {
+	s := l.finder.points[user].space
+	return int(s), l.ordered(l.In(user), s, l.seen[int(l.Graph.Nodes[user].ArgLo)+index])
+}
+
+// ordered has dims of a cluster's space as those of its loop.
+func (l *Group) ordered(loop int, space int8, along []int8) []int8 {
+	order := l.Loops[loop].order[space]
+	out := make([]int8, len(along))
+	for i, d := range along {
+		if out[i] = -1; d >= 0 {
+			out[i] = order[d]
+		}
+	}
+	return out
+}
+
+// Stored lists by loop the values that it stores: those that others read after the group, each as often as leaves says,
+// and those that later loops read. A loop that would store nothing need not run, and reads nothing.
+func (l *Group) Stored(leaves map[ir.ValueID][]ir.ValueID) [][]ir.ValueID {
+	g := l.Graph
+	out := make([][]ir.ValueID, len(l.Loops))
+	read := map[ir.ValueID]bool{} // by another loop
+	for i := len(out) - 1; i >= 0; i-- {
+		for _, id := range l.Loops[i].Members {
+			n := &g.Nodes[id]
+			for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+				times := len(leaves[v])
+				if read[v] {
+					times = max(times, 1)
+				}
+				for range times {
+					out[i] = append(out[i], v)
+				}
+			}
+		}
+		if len(out[i]) == 0 {
+			continue
+		}
+		for _, id := range l.Loops[i].Members {
+			for _, v := range g.Operands(id) {
+				root := g.Root(v)
+				if from := l.In(g.Def[root]); from >= 0 && from != i {
+					read[root] = true
+				}
+			}
+		}
+	}
+	return out
 }

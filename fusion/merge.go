@@ -21,7 +21,7 @@ type relation struct {
 }
 
 // sees says along which dim of its user's points each dim of an operand runs, -1 for those of size 1.
-func (f *nests) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, string) {
+func (f *finder) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, string) {
 	g, points := f.g, f.points[user]
 	seen := g.Types[operand].Dims
 	shift := len(points.along) - len(seen)
@@ -32,7 +32,7 @@ func (f *nests) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, str
 	case reads == catalogue.PerRow && len(seen) == 1 && shift == 1:
 		shift = 0 // one per row
 	}
-	frame := f.cluster(user).frames[points.frame]
+	frame := f.cluster(user).spaces[points.space]
 	out := make([]int8, len(seen))
 	for i, d := range seen {
 		out[i] = -1
@@ -54,11 +54,11 @@ func (f *nests) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, str
 }
 
 // relate says how the cluster that made root lies in that of a user, by an operand that is root or a view of it.
-func (f *nests) relate(user ir.NodeID, operand, root ir.ValueID, index int) (relation, string) {
+func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID, index int) (relation, string) {
 	g := f.g
 	p := f.places[root]
 	from := f.cluster(g.Def[root])
-	r := relation{from: p.frame, to: f.points[user].frame, along: slices.Repeat([]int8{-1}, len(from.frames[p.frame]))}
+	r := relation{from: p.space, to: f.points[user].space, along: slices.Repeat([]int8{-1}, len(from.spaces[p.space]))}
 	sees, why := f.sees(user, operand, index)
 	if why != "" {
 		return r, why
@@ -80,7 +80,7 @@ func (f *nests) relate(user ir.NodeID, operand, root ir.ValueID, index int) (rel
 			}
 			return n == 0
 		}
-		if !all(p.along, len(r.along)) || !all(sees, len(f.cluster(user).frames[r.to])) {
+		if !all(p.along, len(r.along)) || !all(sees, len(f.cluster(user).spaces[r.to])) {
 			return r, "it is reshaped and broadcast"
 		}
 		return r, ""
@@ -96,7 +96,7 @@ func (f *nests) relate(user ir.NodeID, operand, root ir.ValueID, index int) (rel
 		}
 		a := p.along[own]
 		if to < 0 { // a gather reads it anywhere along this dim: it has to be at hand there
-			if from.folds == nil || !from.folds[a] {
+			if from.reduced == nil || !from.reduced[a] {
 				return r, "it is read at places that only the data tells"
 			}
 			continue
@@ -107,7 +107,7 @@ func (f *nests) relate(user ir.NodeID, operand, root ir.ValueID, index int) (rel
 }
 
 // relateAll is the one relation that all operands from one cluster to another have.
-func (f *nests) relateAll(from, to int) (relation, string) {
+func (f *finder) relateAll(from, to int) (relation, string) {
 	var r relation
 	found := false
 	why := ""
@@ -163,7 +163,7 @@ func (r *relation) join(g *ir.Graph, o relation) string {
 }
 
 // rest lists the dims of a frame that a relation says nothing of.
-func (r *relation) rest(n int) (from, to []int8) {
+func (r *relation) free(n int) (from, to []int8) {
 	used := make([]bool, n)
 	for i, a := range r.along {
 		if a < 0 {
@@ -180,8 +180,8 @@ func (r *relation) rest(n int) (from, to []int8) {
 	return from, to
 }
 
-// merging is what becomes of two clusters that are made one.
-type merging struct {
+// merge is what becomes of two clusters that are made one.
+type merge struct {
 	flat     bool
 	from, to int8   // the frames that are one afterwards
 	along    []int8 // dim of the one's frame by dim of the other's
@@ -189,70 +189,70 @@ type merging struct {
 }
 
 // fit says how cluster a, whose values b uses, becomes one loop nest with it, or why it can't.
-func (f *nests) fit(a, b *cluster, r relation) (merging, string) {
-	m := merging{flat: r.flat, from: r.from, to: r.to, into: true}
+func (f *finder) fit(a, b *cluster, r relation) (merge, string) {
+	m := merge{flat: r.flat, from: r.from, to: r.to, into: true}
 	if len(a.members)+len(b.members) > maxPrims {
 		return m, "the kernel would be too long"
 	}
-	if (a.list || b.list) && (a.folds != nil) != (b.folds != nil) {
+	if (a.list || b.list) && (a.reduced != nil) != (b.reduced != nil) {
 		return m, "the tensors of a list are computed together"
 	}
 	if r.flat {
-		if a.folds != nil || b.folds != nil || a.parts || b.parts {
+		if a.reduced != nil || b.reduced != nil || a.parts || b.parts {
 			return m, "a reshape lies between it and a fold"
 		}
 		return m, ""
 	}
-	frameA, frameB := a.frames[r.from], b.frames[r.to]
-	restA, restB := r.rest(len(frameB))
+	spaceA, spaceB := a.spaces[r.from], b.spaces[r.to]
+	freeA, freeB := r.free(len(spaceB))
 	m.along = slices.Clone(r.along)
 	for i, to := range r.along {
 		switch {
-		case to < 0 || r.parts || f.g.Same(frameA[i], frameB[to]):
-		case !f.implied(r, frameA[i], frameB[to]):
+		case to < 0 || r.parts || f.g.Same(spaceA[i], spaceB[to]):
+		case !f.implied(r, spaceA[i], spaceB[to]):
 			return m, "its size is not that of its user"
 		}
 	}
-	if r.parts && (a.folds != nil || b.folds != nil || f.needed(a, b)) {
+	if r.parts && (a.reduced != nil || b.reduced != nil || f.needed(a, b)) {
 		return m, "it is a part of what its user puts together, and needed elsewhere"
 	}
 	switch {
-	case len(restA) == len(restB): // one index space; a row's number and its elements, for one
-		for i, d := range restA {
-			if !f.g.Same(frameA[d], frameB[restB[i]]) {
+	case len(freeA) == len(freeB): // one index space; a row's number and its elements, for one
+		for i, d := range freeA {
+			if !f.g.Same(spaceA[d], spaceB[freeB[i]]) {
 				return m, "their loops have other sizes"
 			}
-			m.along[d] = restB[i]
+			m.along[d] = freeB[i]
 		}
-		if a.folds != nil && b.folds != nil {
+		if a.reduced != nil && b.reduced != nil {
 			for i, to := range m.along {
-				if a.folds[i] != b.folds[to] {
+				if a.reduced[i] != b.reduced[to] {
 					return m, "they fold other dims"
 				}
 			}
 		}
-		if (len(a.frames) > 1 || len(b.frames) > 1) && (a.folds != nil || b.folds != nil) {
+		if (len(a.spaces) > 1 || len(b.spaces) > 1) && (a.reduced != nil || b.reduced != nil) {
 			return m, "a reshape lies between it and a fold"
 		}
-	case len(restB) == 0 && a.folds != nil && only(a.folds, restA): // on with one number for each row
-		if b.folds != nil {
+	case len(freeB) == 0 && a.reduced != nil && only(a.reduced, freeA): // on with one number for each row
+		if b.reduced != nil {
 			return m, "it folds what a fold has made"
 		}
-		if len(b.frames) > 1 {
+		if len(b.spaces) > 1 {
 			return m, "a reshape lies between it and a fold"
 		}
 		m.into = false
-		m.along = make([]int8, len(frameB))
+		m.along = make([]int8, len(spaceB))
 		for i, to := range r.along {
 			if to >= 0 {
 				m.along[to] = int8(i)
 			}
 		}
-	case len(restA) == 0 && a.folds == nil: // broadcast: once for each row, or again for each element
-		if len(a.frames) > 1 {
+	case len(freeA) == 0 && a.reduced == nil: // broadcast: once for each row, or again for each element
+		if len(a.spaces) > 1 {
 			return m, "it is reshaped and broadcast"
 		}
-		if b.folds != nil && only(b.folds, restB) {
+		if b.reduced != nil && only(b.reduced, freeB) {
 			break
 		}
 		switch {
@@ -263,19 +263,20 @@ func (f *nests) fit(a, b *cluster, r relation) (merging, string) {
 		case f.needed(a, b):
 			return m, "it is smaller than its user's loop, and needed elsewhere"
 		}
-	case len(restA) == 0 || a.folds != nil && only(a.folds, restA):
+	case len(freeA) == 0 || a.reduced != nil && only(a.reduced, freeA):
 		return m, "a fold's result is read by another loop"
 	default:
 		return m, "its user needs a part of its loop only"
 	}
-	if m.into && !r.parts && len(frameA) == len(frameB) && len(a.members) > len(b.members) && !slices.Contains(m.along, -1) {
+	if m.into && !r.parts && len(spaceA) == len(spaceB) && len(a.members) > len(b.members) &&
+		!slices.Contains(m.along, -1) {
 		m.invert() // the same, with less to move
 	}
 	return m, ""
 }
 
 // invert turns a mapping of all dims round.
-func (m *merging) invert() {
+func (m *merge) invert() {
 	along := make([]int8, len(m.along))
 	for i, to := range m.along {
 		along[to] = int8(i)
@@ -284,7 +285,7 @@ func (m *merging) invert() {
 }
 
 // identity says whether the mapping changes no dim.
-func (m *merging) identity() bool {
+func (m *merge) identity() bool {
 	for i, to := range m.along {
 		if int(to) != i {
 			return false
@@ -294,9 +295,13 @@ func (m *merging) identity() bool {
 }
 
 // implied says whether two sizes are equal by what a relation requires.
-func (f *nests) implied(r relation, a, b ir.Dim) bool {
+func (f *finder) implied(r relation, a, b ir.Dim) bool {
 	for _, q := range r.requires {
-		if len(q.Left) == 1 && len(q.Right) == 1 && (f.g.Same(q.Left[0], a) && f.g.Same(q.Right[0], b) || f.g.Same(q.Left[0], b) && f.g.Same(q.Right[0], a)) {
+		if len(q.Left) != 1 || len(q.Right) != 1 {
+			continue
+		}
+		x, y := q.Left[0], q.Right[0]
+		if f.g.Same(x, a) && f.g.Same(y, b) || f.g.Same(x, b) && f.g.Same(y, a) {
 			return true
 		}
 	}
@@ -320,7 +325,7 @@ func only(folds []bool, dims []int8) bool {
 }
 
 // needed says whether values of a are used anywhere but in a and b.
-func (f *nests) needed(a, b *cluster) bool {
+func (f *finder) needed(a, b *cluster) bool {
 	ca, cb := f.prims.find(int(a.members[0])), f.prims.find(int(b.members[0]))
 	var outside func(v ir.ValueID) bool
 	outside = func(v ir.ValueID) bool {
@@ -352,7 +357,7 @@ func (f *nests) needed(a, b *cluster) bool {
 }
 
 // work counts the ops of a cluster; those that take a function's time count for several.
-func (f *nests) work(c *cluster) int {
+func (f *finder) work(c *cluster) int {
 	n := 0
 	for _, id := range c.members {
 		switch f.g.Nodes[id].Op {
@@ -367,28 +372,28 @@ func (f *nests) work(c *cluster) int {
 }
 
 // unite makes two clusters one, as fit has said.
-func (f *nests) unite(a, b int, m merging) {
+func (f *finder) unite(a, b int, m merge) {
 	ca, cb := f.clusters[a], f.clusters[b]
 	base, other := cb, ca
 	if !m.into {
 		base, other = ca, cb
 	}
-	frames := make([]int8, len(other.frames)) // by frame of the other: which it is now
+	frames := make([]int8, len(other.spaces)) // by frame of the other: which it is now
 	at, one := m.from, m.to
 	if !m.into {
 		at, one = m.to, m.from
 	}
-	for i := range other.frames {
+	for i := range other.spaces {
 		if int8(i) == at && !m.flat {
 			frames[i] = one
 			continue
 		}
-		frames[i] = int8(len(base.frames))
-		base.frames = append(base.frames, other.frames[i])
+		frames[i] = int8(len(base.spaces))
+		base.spaces = append(base.spaces, other.spaces[i])
 	}
 	identity := m.identity()
 	move := func(p *place) {
-		if p.frame == at && !m.flat && !identity {
+		if p.space == at && !m.flat && !identity {
 			along := make([]int8, len(p.along))
 			for i, d := range p.along {
 				along[i] = -1
@@ -398,7 +403,7 @@ func (f *nests) unite(a, b int, m merging) {
 			}
 			p.along = along
 		}
-		p.frame = frames[p.frame]
+		p.space = frames[p.space]
 	}
 	for _, id := range other.members {
 		n := &f.g.Nodes[id]
@@ -407,13 +412,13 @@ func (f *nests) unite(a, b int, m merging) {
 		}
 		move(&f.points[id])
 	}
-	if other.folds != nil {
-		if base.folds == nil {
-			base.folds = make([]bool, len(base.frames[one]))
+	if other.reduced != nil {
+		if base.reduced == nil {
+			base.reduced = make([]bool, len(base.spaces[one]))
 		}
-		for i, is := range other.folds {
+		for i, is := range other.reduced {
 			if is {
-				base.folds[m.along[i]] = true
+				base.reduced[m.along[i]] = true
 			}
 		}
 	}

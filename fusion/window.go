@@ -20,10 +20,11 @@ type window struct {
 	found    bool
 }
 
-// windowOf finds how a view runs over its root. Not found: it has a part of it, or has elements twice in no dim of its own.
+// windowOf finds how a view runs over its root. Not found: it has a part of it, or has elements twice in no dim of its
+// own.
 //
-// What it takes to be equal it requires, and takes only what is equal in the sizes first seen: a transposed view has strides
-// that are products of sizes, which no symbol of its own says.
+// What it takes to be equal it requires, and takes only what is equal in the sizes first seen: a transposed view has
+// strides that are products of sizes, which no symbol of its own says.
 func windowOf(g *ir.Graph, id ir.NodeID) (window, bool) {
 	n := &g.Nodes[id]
 	view, root := g.Types[n.First], g.Types[g.Root(n.First)]
@@ -101,7 +102,8 @@ func (f *facts) equal(a, b []ir.Dim) bool {
 	return true
 }
 
-// steps lists the dims of a geometry by stride, the largest first; without those of size 1 and, if repeats may be, those of stride 0.
+// steps lists the dims of a geometry by stride, the largest first; without those of size 1 and, if repeats may be,
+// those of stride 0.
 func (f *facts) steps(t ir.Type, repeats bool) []step {
 	var out []step
 	for i, d := range t.Dims {

@@ -10,11 +10,11 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// fuse puts the nodes that kernels had better compute together in a row, as groups. The nodes stay what they are: a group means the
-// same as its nodes, one by one. Which they are, fusion says.
+// fuse puts the nodes that kernels had better compute together in a row, as groups. The nodes stay what they are: a
+// group means the same as its nodes, one by one. Which they are, fusion says.
 //
-// Wrong, and not done: loops of other sizes, a fold of what a fold has made, a value that two users need in two orders, anything with
-// another node that has to run in between, across an effect.
+// Wrong, and not done: loops of other sizes, a fold of what a fold has made, a value that two users need in two orders,
+// anything with another node that has to run in between, across an effect.
 func fuse(g *ir.Graph, r *rules) *ir.Graph {
 	if len(g.Groups) > 0 { // those of another run
 		g = g.Ungrouped()
@@ -38,8 +38,8 @@ func fuse(g *ir.Graph, r *rules) *ir.Graph {
 	return out
 }
 
-// Refusal is two nodes, of which the one makes an operand of the other, that kernels could compute together and don't, or one that
-// no kernel computes.
+// Refusal is two nodes, of which the one makes an operand of the other, that kernels could compute together and don't,
+// or one that no kernel computes.
 type Refusal struct {
 	From, To string // the nodes as they are printed; From is "" if it is about one
 	Origin   ir.Origin

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package bind puts the numbers of a call into a program's kernels: where each is launched. It has no addresses: a buffer begins at 0, which
-// stands for one that is aligned as CUDA's allocator aligns, to 512 bytes.
+// Package bind puts the numbers of a call into a program's kernels: where each is launched. It has no addresses: a
+// buffer begins at 0, which stands for one that is aligned as CUDA's allocator aligns, to 512 bytes.
 package bind
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Instances are those of a step of a valid program, whose kernel is k, with a call's parameters. An error says that the kernel must not run on
-// them. That operands lie within their buffers is for who has those to see.
+// Instances are those of a step of a valid program, whose kernel is k, with a call's parameters. An error says that the
+// kernel must not run on them. That operands lie within their buffers is for who has those to see.
 func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []uint64) ([]cuda.Instance, error) {
 	out := make([]cuda.Instance, 0, len(op.GetInstances()))
 	for i, at := range op.GetInstances() {
@@ -37,8 +37,8 @@ func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []
 	return out, nil
 }
 
-// Shape adds the parameters to a list that decide where a step's kernel is launched, in any order and more than once: all that Instances
-// takes but numbers. NumberParam is the parameter of a number, false if it is a literal.
+// Shape adds the parameters to a list that decide where a step's kernel is launched, in any order and more than once:
+// all that Instances takes but numbers. NumberParam is the parameter of a number, false if it is a literal.
 func Shape(list []uint32, p *proto.Program, op *proto.KernelOp) []uint32 {
 	take := func(dims ...*proto.Dim) {
 		for _, d := range dims {

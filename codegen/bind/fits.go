@@ -20,8 +20,8 @@ func times(a, b int64) (int64, bool) {
 	return int64(low), high == 0 && low <= math.MaxInt64
 }
 
-// fits says why a kernel must not run on an instance: its sizes are those of a call, which nobody has checked. The rules are those of
-// csrc/exec/kernel/Kernel.cpp.
+// fits says why a kernel must not run on an instance: its sizes are those of a call, which nobody has checked. The
+// rules are those of csrc/exec/kernel/Kernel.cpp.
 func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 	frames := make([][]int64, len(k.Frames))
 	rest := in.Sizes

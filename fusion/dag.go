@@ -3,8 +3,8 @@
 
 package fusion
 
-// dag is a graph whose vertices can be made one as long as no cycle comes of it. It keeps a topological order all the time, so that
-// a look for another way between two vertices stays between their places.
+// dag is a graph whose vertices can be made one as long as no cycle comes of it. It keeps a topological order all the
+// time, so that a look for another way between two vertices stays between their places.
 type dag struct {
 	up    []int32   // a vertex that this one was made one with, itself if none
 	next  [][]int32 // edges of a vertex and of those that were made one with it
@@ -16,7 +16,10 @@ type dag struct {
 
 // newDAG has vertices in a topological order, nil that of their numbers.
 func newDAG(n int, order []int32) *dag {
-	d := &dag{up: make([]int32, n), next: make([][]int32, n), place: make([]int32, n), order: make([]int32, n), seen: make([]int32, n)}
+	d := &dag{
+		up: make([]int32, n), next: make([][]int32, n), place: make([]int32, n), order: make([]int32, n),
+		seen: make([]int32, n),
+	}
 	const most = 4 // edges of a vertex, without memory of its own
 	edges := make([]int32, most*n)
 	for i := range d.up {
@@ -63,15 +66,16 @@ func (d *dag) members() [][]int32 {
 	return out
 }
 
-// far is how many places two vertices may be apart: what is to be searched for another way. Values that live so long are not the
-// ones whose memory traffic counts, and merges stay linear in the size of the graph.
+// far is how many places two vertices may be apart: what is to be searched for another way. Values that live so long
+// are not the ones whose memory traffic counts, and merges stay linear in the size of the graph.
 const far = 400
 
-// farLists is that for the tensors of lists: what an operator does to one stands as far from what the next does to it as the lists are long.
+// farLists is that for the tensors of lists: what an operator does to one stands as far from what the next does to it
+// as the lists are long.
 const farLists = 2000
 
-// check says what stands in the way of making a and b one, "" if nothing does. After it, the marks of seen are those vertices between them
-// that come after the first.
+// check says what stands in the way of making a and b one, "" if nothing does. After it, the marks of seen are those
+// vertices between them that come after the first.
 func (d *dag) check(a, b int, far int32) string {
 	a, b = d.find(a), d.find(b)
 	if a == b {

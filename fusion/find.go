@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package fusion says which nodes of a graph one loop nest can compute, and how each value lies in it. Passes ask it which nodes to
-// put together, codegen what the kernel of such a group is. It never changes a graph it is given, and never looks at the value
-// of a size but to guess what is equal, which it then says.
+// Package fusion says which nodes of a graph one loop nest can compute, and how each value lies in it. Passes ask it
+// which nodes to put together, codegen what the kernel of such a group is. It never changes a graph it is given, and
+// never looks at the value of a size but to guess what is equal, which it then says.
 package fusion
 
 import (
@@ -14,12 +14,17 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-func newNests(e *decomp.Expansion, g *ir.Graph) *nests {
+// newFinder makes a cluster of each primitive of the expansion of g that a loop can hold.
+func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 	p := e.Graph
-	f := &nests{g: p, of: e.Of, expansion: e, fusable: make([]bool, len(p.Nodes)), counts: make([]bool, len(p.Nodes)), prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil),
-		segment: make([]int32, len(p.Nodes)), clusters: make([]*cluster, len(p.Nodes)), places: make([]place, len(p.Types)),
-		points: make([]place, len(p.Nodes)), users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{},
-		reads: make([]catalogue.Point, len(p.Nodes))}
+	f := &finder{
+		expansion: e, g: p, of: e.Of,
+		obstacles: make([]obstacle, len(p.Nodes)), fusable: make([]bool, len(p.Nodes)), counts: make([]bool, len(p.Nodes)),
+		prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil), segment: make([]int32, len(p.Nodes)),
+		clusters: make([]*cluster, len(p.Nodes)), places: make([]place, len(p.Types)), points: make([]place, len(p.Nodes)),
+		users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{},
+		reads: make([]catalogue.Point, len(p.Nodes)),
+	}
 	for _, o := range p.Outputs {
 		f.output[o.Value] = true
 	}
@@ -38,7 +43,8 @@ func newNests(e *decomp.Expansion, g *ir.Graph) *nests {
 		if p.Nodes[i].Op == ir.OpCall {
 			f.reads[i] = p.Row(id).Point
 		}
-		f.fusable[i] = primitive(p, id, f.reads[i])
+		f.obstacles[i] = obstacleTo(p, id, f.reads[i], o)
+		f.fusable[i] = f.obstacles[i].loops()
 	}
 	for i := len(p.Nodes) - 1; i >= 0; i-- {
 		if f.fusable[i] && f.onlyCounts(ir.NodeID(i)) {
@@ -55,8 +61,8 @@ func newNests(e *decomp.Expansion, g *ir.Graph) *nests {
 	return f
 }
 
-// itemOrder is a topological order of an expansion, in which the operators on lists that follow one another have done all to one tensor
-// before they begin with the next: what belongs together stands together.
+// itemOrder is a topological order of an expansion, in which the operators on lists that follow one another have done
+// all to one tensor before they begin with the next: what belongs together stands together.
 func itemOrder(e *decomp.Expansion) []int32 {
 	g := e.Graph
 	order := make([]int32, 0, len(g.Nodes))
@@ -105,8 +111,8 @@ func itemOrder(e *decomp.Expansion) []int32 {
 	return order
 }
 
-// constrain adds the edges of a graph to a dag: operands first, nodes with flags in order, and what reads a content before what
-// replaces it, so that it can be replaced in place.
+// constrain adds the edges of a graph to a dag: operands first, nodes with flags in order, and what reads a content
+// before what replaces it, so that it can be replaced in place.
 func constrain(d *dag, g *ir.Graph) {
 	flagged := -1
 	readers := make([][]int32, len(g.Types)) // by root
@@ -137,7 +143,7 @@ func constrain(d *dag, g *ir.Graph) {
 }
 
 // run makes clusters: of each primitive and those that made its operands, the last first.
-func (f *nests) run() {
+func (f *finder) run() {
 	for i := range f.g.Nodes {
 		id := ir.NodeID(i)
 		if !f.fusable[i] {
@@ -153,7 +159,7 @@ func (f *nests) run() {
 }
 
 // try makes a primitive's cluster one with that of an operand, or notes why not.
-func (f *nests) try(user ir.NodeID, operand ir.ValueID) {
+func (f *finder) try(user ir.NodeID, operand ir.ValueID) {
 	g := f.g
 	def := g.Def[g.Root(operand)]
 	if !f.fusable[def] {
@@ -209,7 +215,7 @@ func (f *nests) try(user ir.NodeID, operand ir.ValueID) {
 }
 
 // absorb makes a view one with what made the value that it is a view of.
-func (f *nests) absorb(def, view ir.NodeID, limit int32) string {
+func (f *finder) absorb(def, view ir.NodeID, limit int32) string {
 	if why := f.prims.check(int(def), int(view), limit); why != "" {
 		return why
 	}
@@ -224,7 +230,7 @@ func (f *nests) absorb(def, view ir.NodeID, limit int32) string {
 }
 
 // between lists the views of a's values that b uses.
-func (f *nests) between(a, b int) []ir.NodeID {
+func (f *finder) between(a, b int) []ir.NodeID {
 	var out []ir.NodeID
 	for _, id := range f.clusters[b].members {
 		for _, v := range f.g.Operands(id) {
@@ -238,7 +244,7 @@ func (f *nests) between(a, b int) []ir.NodeID {
 }
 
 // siblings makes clusters one that read the same values from elsewhere in the same order.
-func (f *nests) siblings() {
+func (f *finder) siblings() {
 	for v := range f.users {
 		value := ir.ValueID(v)
 		if len(f.g.Types[v].Dims) == 0 || len(f.users[v]) < 2 || len(f.users[v]) > maxSiblings {
@@ -259,9 +265,9 @@ func (f *nests) siblings() {
 	}
 }
 
-// alike puts updates of many tensors into one group, which a loop in the user's program has made one by one: maps of one kind that write
-// what they compute in place, and so take no memory for being done together.
-func (f *nests) alike(g *ir.Graph) {
+// alike puts updates of many tensors into one group, which a loop in the user's program has made one by one: maps of
+// one kind that write what they compute in place, and so take no memory for being done together.
+func (f *finder) alike(g *ir.Graph) {
 	in := map[int]int{} // clusters in a vertex of the whole graph
 	for i, is := range f.fusable {
 		if is && f.prims.find(i) == i {
@@ -275,7 +281,7 @@ func (f *nests) alike(g *ir.Graph) {
 		}
 		c := f.clusters[i]
 		of := f.of[c.members[0]]
-		if c.folds != nil || c.list || in[f.whole.find(int(of))] != 1 || !f.inPlace(g, c) {
+		if c.reduced != nil || c.list || in[f.whole.find(int(of))] != 1 || !f.inPlace(g, c) {
 			continue
 		}
 		kind := ofKind{f.kind(c), f.segment[i]}
@@ -293,7 +299,7 @@ type ofKind struct {
 }
 
 // inPlace says whether all that a cluster makes for others is the new content of something.
-func (f *nests) inPlace(g *ir.Graph, c *cluster) bool {
+func (f *finder) inPlace(g *ir.Graph, c *cluster) bool {
 	for _, id := range c.members {
 		if n := f.of[id]; g.Nodes[n].Op != ir.OpCall || len(g.Writes(n)) == 0 || g.NumFresh(n) > 0 {
 			return false
@@ -302,13 +308,13 @@ func (f *nests) inPlace(g *ir.Graph, c *cluster) bool {
 	return true
 }
 
-// pair makes the clusters of two readers of a value one if both run over all of it, and over nothing else. If one makes an operand of the
-// other, try has said why they stay two: that operand may be read in another order than the value.
-func (f *nests) pair(x, y ir.NodeID, v ir.ValueID) {
+// pair makes the clusters of two readers of a value one if both run over all of it, and over nothing else. If one makes
+// an operand of the other, try has said why they stay two: that operand may be read in another order than the value.
+func (f *finder) pair(x, y ir.NodeID, v ir.ValueID) {
 	a, b := f.prims.find(int(x)), f.prims.find(int(y))
 	ca, cb := f.clusters[a], f.clusters[b]
-	if f.segment[x] != f.segment[y] || len(ca.frames)+len(cb.frames) > 2 || ca.parts || cb.parts || (ca.folds == nil) != (cb.folds == nil) ||
-		f.uses(a, b) || f.uses(b, a) {
+	if f.segment[x] != f.segment[y] || len(ca.spaces)+len(cb.spaces) > 2 || ca.parts || cb.parts ||
+		(ca.reduced == nil) != (cb.reduced == nil) || f.uses(a, b) || f.uses(b, a) {
 		return
 	}
 	seesX, whyX := f.sees(x, v, f.argument(x, v))
@@ -316,13 +322,13 @@ func (f *nests) pair(x, y ir.NodeID, v ir.ValueID) {
 	if whyX != "" || whyY != "" {
 		return
 	}
-	r := relation{along: slices.Repeat([]int8{-1}, len(ca.frames[0]))}
+	r := relation{along: slices.Repeat([]int8{-1}, len(ca.spaces[0]))}
 	for i, from := range seesX {
 		if from >= 0 && seesY[i] >= 0 {
 			r.along[from] = seesY[i]
 		}
 	}
-	if restA, restB := r.rest(len(cb.frames[0])); len(restA)+len(restB) > 0 {
+	if freeA, freeB := r.free(len(cb.spaces[0])); len(freeA)+len(freeB) > 0 {
 		return
 	}
 	m, why := f.fit(ca, cb, r)
@@ -333,7 +339,7 @@ func (f *nests) pair(x, y ir.NodeID, v ir.ValueID) {
 }
 
 // uses says whether a member of cluster b has an operand that is a value of a, or a view of one.
-func (f *nests) uses(a, b int) bool {
+func (f *finder) uses(a, b int) bool {
 	for _, id := range f.clusters[b].members {
 		for _, v := range f.g.Operands(id) {
 			if def := f.g.Def[f.g.Root(v)]; f.fusable[def] && f.prims.find(int(def)) == a {
@@ -345,7 +351,7 @@ func (f *nests) uses(a, b int) bool {
 }
 
 // argument is the index of an operand among a node's arguments.
-func (f *nests) argument(id ir.NodeID, v ir.ValueID) int {
+func (f *finder) argument(id ir.NodeID, v ir.ValueID) int {
 	index, at := -1, -1
 	f.g.EachArg(id, func(a ir.Arg) {
 		index++
