@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -21,23 +23,27 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestGolden runs the cases of each pass: testdata/<pass>/*.txtar, with the passes of the header.
+// TestGolden runs the cases of each pass: testdata/<pass>/*.txtar, with the passes of the header. A case is about one rule and
+// one polarity: "expect:" or "expect-not:" names the rule, or the pass if it has no rules. A case that expects a rule not to
+// fire fails when the rule fires, with -update too.
 func TestGolden(t *testing.T) {
-	expected := map[string]bool{}
+	positive, negative := map[string]bool{}, map[string]bool{}
 	for _, p := range passes.Pipeline() {
 		t.Run(p.Name, func(t *testing.T) {
 			golden.Run(t, filepath.Join("testdata", p.Name), func(t *testing.T, c *golden.Case) {
-				g, err := ir.Parse(c.File("in.ir"))
-				require.NoError(t, err)
+				rule, fires := subject(t, p, c)
+				if fires {
+					positive[rule] = true
+				} else {
+					negative[rule] = true
+				}
+				require.Equal(t, !fires && len(p.Rules) > 0, c.Words("unguarded") != nil, "see TestGuards")
 				w := new(watcher)
 				only := c.Words("pass")
 				require.Contains(t, only, p.Name)
-				out, err := passes.Run(g, passes.Options{Check: 1, Only: only, Observer: w})
+				out, err := passes.Run(parse(t, c), passes.Options{Check: 1, Only: only, Observer: w})
 				require.NoError(t, err)
-				c.Expect(w.changed)
-				for _, name := range c.Words("expect") {
-					expected[name] = true
-				}
+				c.Expect(w.fired)
 				c.Check("out.ir", out.String())
 				if p.Name == "fuse" {
 					require.Equal(t, c.Words("kernels"), []string{strconv.Itoa(cost.Kernels(out))}, "%s", out)
@@ -47,8 +53,9 @@ func TestGolden(t *testing.T) {
 		})
 	}
 	for _, p := range passes.Pipeline() {
-		for _, r := range p.Rules {
-			assert.Contains(t, expected, r.Name, "no case expects rule %s of %s", r.Name, p.Name)
+		for _, rule := range rulesOf(p) {
+			assert.True(t, positive[rule], "no case expects %s of %s", rule, p.Name)
+			assert.True(t, negative[rule], "no case of %s expects %s not to fire", p.Name, rule)
 		}
 	}
 	folders, err := os.ReadDir("testdata")
@@ -62,19 +69,72 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// watcher notes the passes that changed the graph, and the rules.
+func parse(t *testing.T, c *golden.Case) *ir.Graph {
+	g, err := ir.Parse(c.File("in.ir"))
+	require.NoError(t, err)
+	return g
+}
+
+// rulesOf lists the rules of a pass, each name once. A pass without rules is its own only rule.
+func rulesOf(p passes.Pass) []string {
+	if len(p.Rules) == 0 {
+		return []string{p.Name}
+	}
+	var out []string
+	for _, r := range p.Rules {
+		if !slices.Contains(out, r.Name) {
+			out = append(out, r.Name)
+		}
+	}
+	return out
+}
+
+// subject is the rule that a case is about, and whether it must fire. The name of the case says both: neg_of_neg.txtar and
+// neg_of_neg_not_sum.txtar, or calls.txtar and not_calls.txtar for a pass without rules.
+func subject(t *testing.T, p passes.Pass, c *golden.Case) (rule string, fires bool) {
+	t.Helper()
+	rules := rulesOf(p)
+	ours := func(words []string) []string {
+		return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !slices.Contains(rules, w) })
+	}
+	yes, no := ours(c.Words("expect")), ours(c.Words("expect-not"))
+	require.Len(t, append(yes, no...), 1, "the case must expect one rule of %s to fire, or not to: one of %v", p.Name, rules)
+	rule = append(yes, no...)[0]
+	fires = len(yes) == 1
+	stem := ""
+	if len(p.Rules) > 0 {
+		stem = snake(rule) + "_"
+	}
+	assert.True(t, strings.HasPrefix(c.Name+"_", stem), "the name of the case must start with %s", stem)
+	assert.Equal(t, !fires, strings.HasPrefix(c.Name, stem+"not_"), "the name must say %snot_ if the rule must not fire", stem)
+	return rule, fires
+}
+
+// snake turns NegOfNeg into neg_of_neg.
+func snake(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// watcher notes the rules that fired, and the passes without rules that changed the graph.
 type watcher struct {
-	changed []string
+	fired   []string
 	refused strings.Builder
 }
 
 func (w *watcher) Begin(*ir.Graph) {}
 func (w *watcher) After(pass string, changed bool, fired []passes.Firing, _ *ir.Graph, _ time.Duration) {
-	if changed {
-		w.changed = append(w.changed, pass)
+	if changed && len(fired) == 0 {
+		w.fired = append(w.fired, pass)
 	}
 	for _, f := range fired {
-		w.changed = append(w.changed, f.Rule)
+		w.fired = append(w.fired, f.Rule)
 	}
 }
 func (w *watcher) Refused(_ string, all []passes.Refusal) {

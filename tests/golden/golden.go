@@ -4,16 +4,19 @@
 // Package golden runs the cases of a folder: one txtar file per case, every stage of it inside.
 //
 //	pass: cse
-//	expect: cse
+//	expect: cse        or expect-not: cse
 //	-- in.ir --
 //	graph train.py:41 item {
 //	…
 //	-- out.ir --
 //	…
 //
-// The text before the first file is the header: lines "key: words", and prose. Files that a case reads are its input;
-// those it checks are its output, and go test -update writes them. What no test looks at is an error: a header or a file
-// that nobody asks for, a file in the folder that is no case, a folder without cases. The package knows nothing of what is tested.
+// The text before the first file is the header: lines "key: words", and prose. Files that a test reads are the input of the
+// case. Files that a test checks are its output, and go test -update writes them. A case whose test fails is never written: so
+// a rule that fires against "expect-not:" fails with -update too.
+//
+// Orphans are errors: a header or a file that no test reads, a file in the folder that is no case, and a folder without
+// cases. The package knows nothing about the code under test.
 package golden
 
 import (
@@ -37,7 +40,7 @@ type Case struct {
 	t       testing.TB
 	archive *txtar.Archive
 	headers map[string][]string
-	used    map[string]bool // headers "key:" and files by name
+	used    map[string]bool // headers "key:", and files by name
 	update  bool
 	changed bool
 }
@@ -88,7 +91,7 @@ func (c *Case) Words(key string) []string {
 	return c.headers[key]
 }
 
-// Has says whether the case holds a file, without asking for it.
+// Has says whether the case holds a file. It does not count as a read.
 func (c *Case) Has(name string) bool { return c.file(name) != nil }
 
 func (c *Case) file(name string) *txtar.File {
@@ -110,6 +113,13 @@ func (c *Case) File(name string) string {
 	return string(f.Data)
 }
 
+// Skip says that another test looks at these files, if the case has them.
+func (c *Case) Skip(names ...string) {
+	for _, name := range names {
+		c.used[name] = true
+	}
+}
+
 // Check compares an output with what the case holds.
 func (c *Case) Check(name, got string) {
 	c.t.Helper()
@@ -129,11 +139,13 @@ func (c *Case) Check(name, got string) {
 	case f == nil:
 		c.t.Errorf("the case has no file %s; go test -update writes it:\n%s", name, got)
 	default:
-		c.t.Errorf("%s differs; go test -update accepts it. First difference at line %d\ngot:\n%s\nwant:\n%s", name, firstDifference(got, string(f.Data)), got, f.Data)
+		c.t.Errorf("%s differs; go test -update accepts it. First difference at line %d\ngot:\n%s\nwant:\n%s",
+			name, firstDifference(got, string(f.Data)), got, f.Data)
 	}
 }
 
-// Expect compares the names that fired, rules or passes, with the headers expect: and expect-not:. A case without either must not fire any.
+// Expect compares the names of rules or passes that fired with the headers "expect:" and "expect-not:". A name that no header
+// expects must not fire.
 func (c *Case) Expect(fired []string) {
 	c.t.Helper()
 	want, not := c.Words("expect"), c.Words("expect-not")
@@ -149,7 +161,7 @@ func (c *Case) Expect(fired []string) {
 	}
 	for _, f := range fired {
 		if !slices.Contains(want, f) && !slices.Contains(not, f) {
-			c.t.Errorf("%s fired, which no header expects", f)
+			c.t.Errorf("%s fired, and no header expects it", f)
 		}
 	}
 }

@@ -100,6 +100,29 @@ func TestExpect(t *testing.T) {
 		failures, _ := run(t, text, false, func(c *Case) { c.Expect(test.fired) })
 		assert.Len(t, failures, test.fails, "%v", test.fired)
 	}
+	failures, _ := run(t, "expect: r\nexpect-not: r\n", false, func(c *Case) { c.Expect([]string{"r"}) })
+	assert.NotEmpty(t, failures, "both polarities")
+}
+
+func TestSkip(t *testing.T) {
+	failures, after := run(t, sample, true, func(c *Case) {
+		c.Words("pass")
+		c.Skip("in", "out", "other")
+	})
+	assert.Empty(t, failures)
+	assert.Equal(t, sample, after)
+}
+
+// TestUpdateKeepsPolarity: -update does not accept a rule that fires against the header.
+func TestUpdateKeepsPolarity(t *testing.T) {
+	const text = "expect-not: r\n-- out --\ny\n"
+	failures, after := run(t, text, true, func(c *Case) {
+		c.Expect([]string{"r"})
+		c.Check("out", "z")
+	})
+	assert.Len(t, failures, 1)
+	assert.Contains(t, failures[0], "expected r not to fire")
+	assert.Equal(t, text, after)
 }
 
 func TestUpdate(t *testing.T) {
