@@ -9,8 +9,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// foldRules are constant folding of values that are the same at each element: a storage that is filled becomes a fill, and an
-// op takes the number of a fill.
+// foldRules are constant folding of values that are the same at each element: a storage that is filled becomes a fill,
+// and an op takes the number of a fill.
 func foldRules() []Rule {
 	all := []Rule{
 		{"FillOfEmpty", "aten.fill_ empty n, aten.zero_ empty -> fill empty n", ir.OpCall,
@@ -71,9 +71,9 @@ func (c *candidate) filledWith() ir.Arg {
 	return c.args[1]
 }
 
-// onlyUseAndKind is the guard of FillOfEmpty: the call is the only use of the storage, and the number is of the storage's
-// kind. The near misses are a storage that other nodes read or write, whose content is the call's operand; a window on a
-// storage; and a number of another kind, which the operator converts or refuses.
+// onlyUseAndKind is the guard of FillOfEmpty: the call is the only use of the storage, and the number is of the
+// storage's kind. The near misses are a storage that other nodes read or write, whose content is the call's operand; a
+// window on a storage; and a number of another kind, which the operator converts or refuses.
 func onlyUseAndKind(c *candidate) bool {
 	if c.storages[c.value(0)] != 1 {
 		return false
@@ -120,10 +120,10 @@ func operandIsFill(c *candidate) bool {
 	return false
 }
 
-// numberIsExact is the guard of NumberOfFill. It binds at to the first fill whose number the op may take. The op takes the
-// number in the fill's dtype. In f32, f64 and i64 the number is rounded once, by the fill or by the op. The near misses are
-// f16, in which the fill has rounded the number and the op would not; an operand of another dtype beside the fill; and a
-// fill that is larger than the operand beside it.
+// numberIsExact is the guard of NumberOfFill. It binds at to the first fill whose number the op may take. The op takes
+// the number in the fill's dtype. In f32, f64 and i64 the number is rounded once, by the fill or by the op. The near
+// misses are f16, in which the fill has rounded the number and the op would not; an operand of another dtype beside the
+// fill; and a fill that is larger than the operand beside it.
 func numberIsExact(c *candidate) bool {
 	for ; c.at < ir.Info(c.node.Op).Arity(); c.at++ {
 		v := c.value(c.at)
@@ -162,8 +162,8 @@ func takeNumber(c *candidate) {
 	c.become(c.node.Op, operands...)
 }
 
-// exponentIs matches a power with this literal exponent. It binds x to the base. The near misses are another exponent, the
-// cube among them, and an exponent that is a parameter.
+// exponentIs matches a power with this literal exponent. It binds x to the base. The near misses are another exponent,
+// the cube among them, and an exponent that is a parameter.
 func exponentIs(want float64) func(*candidate) bool {
 	return func(c *candidate) bool {
 		if c.call() != "aten::pow.Tensor_Scalar" {
@@ -180,8 +180,8 @@ func exponentIs(want float64) func(*candidate) bool {
 	}
 }
 
-// floatPower is the guard of PowOfTwo. PyTorch computes a square as a product, in every floating dtype. The near miss is an
-// integer with a floating exponent, whose power is a float.
+// floatPower is the guard of PowOfTwo. PyTorch computes a square as a product, in every floating dtype. The near miss
+// is an integer with a floating exponent, whose power is a float.
 func floatPower(c *candidate) bool {
 	return c.t.DType.Is(ir.Floats) && c.typeOf(c.x).DType == c.t.DType
 }

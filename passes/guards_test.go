@@ -20,8 +20,8 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestGuards takes the guard of each rule to be true, one at a time, and requires that a case of the rule fails then. The
-// header "unguarded:" of a case that expects a rule not to fire says what the rule would break without its guard:
+// TestGuards takes the guard of each rule to be true, one at a time, and requires that a case of the rule fails then.
+// The header "unguarded:" of a case that expects a rule not to fire says what the rule would break without its guard:
 //
 //	type      the verifier refuses the graph, or an output has another type
 //	value     an output has another value in ir/eval
@@ -115,8 +115,8 @@ func sameValues(a, b *ir.Graph) bool {
 	return true
 }
 
-// randomInputs makes parameters, symbols with the values first seen among them, and inputs that are large enough for each
-// window of a case.
+// randomInputs makes parameters, symbols with the values first seen among them, and inputs that are large enough for
+// each window of a case.
 func randomInputs(g *ir.Graph, random *rand.Rand) (params []uint64, inputs map[uint32][]byte) {
 	params, inputs = make([]uint64, 16), map[uint32][]byte{}
 	for i := range params {

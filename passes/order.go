@@ -9,14 +9,15 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// later computes a value shortly before it is needed, if nothing has to be kept for that: a node moves down to the first use of its
-// results, but not past the last other use of an operand, nor past a write to one.
+// later computes a value shortly before it is needed, if nothing has to be kept for that: a node moves down to the
+// first use of its results, but not past the last other use of an operand, nor past a write to one.
 //
-// Valid because values are pure and operands stay before uses. It never takes more memory, whatever the sizes are: at each step
-// there is what was there before, less results that are now made later. Wrong for a node at which an operand ends: its result
-// would be made later, but the operand kept longer, and which of the two is larger is for sizes to say. Wrong past a write of an
-// operand, which would need a copy of the old content. Nodes with flags keep their places, those that write do, and none crosses
-// an effect: what it sets may be what the node computes with. A node that goes to an output only goes to the end.
+// Valid because values are pure and operands stay before uses. It never takes more memory, whatever the sizes are: at
+// each step there is what was there before, less results that are now made later. Wrong for a node at which an operand
+// ends: its result would be made later, but the operand kept longer, and which of the two is larger is for sizes to
+// say. Wrong past a write of an operand, which would need a copy of the old content. Nodes with flags keep their
+// places, those that write do, and none crosses an effect: what it sets may be what the node computes with. A node that
+// goes to an output only goes to the end.
 func later(g *ir.Graph) *ir.Graph {
 	m := newMover(g)
 	for i := range g.Nodes {
@@ -50,8 +51,11 @@ type mover struct {
 }
 
 func newMover(g *ir.Graph) *mover {
-	m := &mover{g: g, root: make([]ir.ValueID, len(g.Types)), users: make([][]ir.NodeID, len(g.Types)),
-		end: make([]bool, len(g.Types)), done: make([]bool, len(g.Nodes)), seen: make([]bool, len(g.Nodes)), order: make([]ir.NodeID, 0, len(g.Nodes))}
+	values, nodes := len(g.Types), len(g.Nodes)
+	m := &mover{
+		g: g, root: make([]ir.ValueID, values), users: make([][]ir.NodeID, values), end: make([]bool, values),
+		done: make([]bool, nodes), seen: make([]bool, nodes), order: make([]ir.NodeID, 0, nodes),
+	}
 	inputs := map[uint32]ir.ValueID{}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -111,8 +115,8 @@ func (m *mover) emit(id ir.NodeID) {
 	}
 }
 
-// before emits what has to come before a node that stays: its operands, whoever reads what ends or is written here, and before an
-// effect all that has been left behind. They keep their order.
+// before emits what has to come before a node that stays: its operands, whoever reads what ends or is written here, and
+// before an effect all that has been left behind. They keep their order.
 func (m *mover) before(id ir.NodeID) {
 	m.need = m.need[:0]
 	m.seen[id] = true

@@ -23,9 +23,9 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestGolden runs the cases of each pass: testdata/<pass>/*.txtar, with the passes of the header. A case is about one rule and
-// one polarity: "expect:" or "expect-not:" names the rule, or the pass if it has no rules. A case that expects a rule not to
-// fire fails when the rule fires, with -update too.
+// TestGolden runs the cases of each pass: testdata/<pass>/*.txtar, with the passes of the header. A case is about one
+// rule and one polarity: "expect:" or "expect-not:" names the rule, or the pass if it has no rules. A case that expects
+// a rule not to fire fails when the rule fires, with -update too.
 func TestGolden(t *testing.T) {
 	positive, negative := map[string]bool{}, map[string]bool{}
 	for _, p := range passes.Pipeline() {
@@ -89,8 +89,8 @@ func rulesOf(p passes.Pass) []string {
 	return out
 }
 
-// subject is the rule that a case is about, and whether it must fire. The name of the case says both: neg_of_neg.txtar and
-// neg_of_neg_not_sum.txtar, or calls.txtar and not_calls.txtar for a pass without rules.
+// subject is the rule that a case is about, and whether it must fire. The name of the case says both: neg_of_neg.txtar
+// and neg_of_neg_not_sum.txtar, or calls.txtar and not_calls.txtar for a pass without rules.
 func subject(t *testing.T, p passes.Pass, c *golden.Case) (rule string, fires bool) {
 	t.Helper()
 	rules := rulesOf(p)
@@ -98,7 +98,7 @@ func subject(t *testing.T, p passes.Pass, c *golden.Case) (rule string, fires bo
 		return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !slices.Contains(rules, w) })
 	}
 	yes, no := ours(c.Words("expect")), ours(c.Words("expect-not"))
-	require.Len(t, append(yes, no...), 1, "the case must expect one rule of %s to fire, or not to: one of %v", p.Name, rules)
+	require.Len(t, append(yes, no...), 1, "the case must name one rule of %s: one of %v", p.Name, rules)
 	rule = append(yes, no...)[0]
 	fires = len(yes) == 1
 	stem := ""
@@ -106,7 +106,7 @@ func subject(t *testing.T, p passes.Pass, c *golden.Case) (rule string, fires bo
 		stem = snake(rule) + "_"
 	}
 	assert.True(t, strings.HasPrefix(c.Name+"_", stem), "the name of the case must start with %s", stem)
-	assert.Equal(t, !fires, strings.HasPrefix(c.Name, stem+"not_"), "the name must say %snot_ if the rule must not fire", stem)
+	assert.Equal(t, !fires, strings.HasPrefix(c.Name, stem+"not_"), "%snot_ starts the names of negative cases", stem)
 	return rule, fires
 }
 

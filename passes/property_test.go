@@ -60,7 +60,8 @@ func TestPassesKeepMeaning(t *testing.T) {
 	}
 }
 
-// same says whether two storages hold the same elements. A NaN is a NaN: IEEE arithmetic leaves its sign and payload open.
+// same says whether two storages hold the same elements. A NaN is a NaN: IEEE arithmetic leaves its sign and payload
+// open.
 func same(d ir.DType, a, b []byte) bool {
 	if len(a) != len(b) {
 		return false

@@ -5,8 +5,9 @@ package passes
 
 import "github.com/mycelya/mycelya/ir"
 
-// Rule is a named rewrite of one node: a pattern, a guard and a replacement. A rule sees ops and types, never the values of
-// sizes and numbers, and so it holds for all of them. No rule applies to a result that a call writes in place.
+// Rule is a named rewrite of one node: a pattern, a guard and a replacement. A rule sees ops and types, never the
+// values of sizes and numbers, and so it holds for all of them. No rule applies to a result that a call writes in
+// place.
 type Rule struct {
 	Name string
 	Doc  string // the node before and after
@@ -42,8 +43,8 @@ func newRules(p Pass, opt Options) *rules {
 	return r
 }
 
-// candidate is a node with a single result that is about to be added to a graph. A replacement changes op, args and offset,
-// or makes an older value the result.
+// candidate is a node with a single result that is about to be added to a graph. A replacement changes op, args and
+// offset, or makes an older value the result.
 type candidate struct {
 	g           *ir.Graph // the nodes so far
 	node        ir.Node
@@ -62,9 +63,9 @@ type candidate struct {
 	found bool
 }
 
-// rewrite gives each node of a graph to the rules of its op until none applies. Nodes come in order, so a rule sees operands
-// that have been through the rules. A result that a call writes in place stays: two contents are two buffers as soon as one
-// of them is written.
+// rewrite gives each node of a graph to the rules of its op until none applies. Nodes come in order, so a rule sees
+// operands that have been through the rules. A result that a call writes in place stays: two contents are two buffers
+// as soon as one of them is written.
 func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 	if len(r.byOp) == 0 {
 		return g
@@ -187,9 +188,9 @@ func firstOperand(c *candidate) bool {
 // twin is the guard of becomeX.
 func twin(c *candidate) bool { return c.isTwin(c.x) }
 
-// isTwin says whether an older value may stand for the result: it has the same type, layout included, and no call writes it.
-// A view stands for views only. A b8 that may hold bytes other than 0 and 1 stands for the results of memory ops only,
-// since all other ops return 0 and 1.
+// isTwin says whether an older value may stand for the result: it has the same type, layout included, and no call
+// writes it. A view stands for views only. A b8 that may hold bytes other than 0 and 1 stands for the results of memory
+// ops only, since all other ops return 0 and 1.
 func (c *candidate) isTwin(v ir.ValueID) bool {
 	if c.written[c.g.Root(v)] || c.g.Immediate(v) || !c.g.SameType(c.t, c.typeOf(v)) {
 		return false
@@ -205,8 +206,8 @@ func (c *candidate) anyByte(v ir.ValueID) bool {
 	return c.typeOf(v).DType == ir.Bool && ir.Info(c.g.Nodes[c.g.Def[v]].Op).Kind != ir.KindElementwise
 }
 
-// readable says whether no call writes the first n operands of a node. A later read of an operand that is written would need
-// a copy of the old content.
+// readable says whether no call writes the first n operands of a node. A later read of an operand that is written would
+// need a copy of the old content.
 func (c *candidate) readable(node *ir.Node, n int) bool {
 	for i := range n {
 		if c.written[c.g.Root(c.operandOf(node, i))] {

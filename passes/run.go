@@ -170,8 +170,8 @@ func check(g *ir.Graph, level int) error {
 }
 
 // shuffle puts the nodes in another order that respects operands and flags: nodes with flags keep their order, and no
-// node crosses an effect (the default dtype may change there). It is random, and the same for all graphs with these ops: what a
-// trace compiles to must not depend on its sizes and numbers.
+// node crosses an effect (the default dtype may change there). It is random, and the same for all graphs with these
+// ops: what a trace compiles to must not depend on its sizes and numbers.
 func shuffle(g *ir.Graph) *ir.Graph {
 	h := fnv.New64a()
 	for i := range g.Nodes {

@@ -53,7 +53,10 @@ func TestRun(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, text, g.String(), "the graph given stays")
 		assert.Equal(t, 3, len(out.Nodes))
-		assert.Equal(t, events{begun: 1, after: []string{"views", "cse", "simplify", "fold", "dce", "order", "fuse"}, changed: []bool{false, true, false, false, true, false, true}}, e)
+		assert.Equal(t, events{
+			begun: 1, after: []string{"views", "cse", "simplify", "fold", "dce", "order", "fuse"},
+			changed: []bool{false, true, false, false, true, false, true},
+		}, e)
 		again, err := Run(out, Options{Check: level})
 		require.NoError(t, err)
 		assert.Equal(t, out.Clone().String(), out.String())

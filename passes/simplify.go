@@ -5,8 +5,8 @@ package passes
 
 import "github.com/mycelya/mycelya/ir"
 
-// simplifyRules are exact algebra: for NaN, infinities, both zeros and integers that overflow, in every dtype. Nodes that
-// lose their users go with dce. Of the rules of one op, the first that applies is taken.
+// simplifyRules are exact algebra: for NaN, infinities, both zeros and integers that overflow, in every dtype. Nodes
+// that lose their users go with dce. Of the rules of one op, the first that applies is taken.
 func simplifyRules() []Rule {
 	neg, div := ir.OpNeg, ir.OpDiv
 	all := []Rule{
@@ -45,10 +45,11 @@ func simplifyRules() []Rule {
 	return all
 }
 
-// innerIs matches an operand that this op makes. It binds inner to the operand's node and x to the first operand of inner.
+// innerIs matches an operand that this op makes. It binds inner to the operand's node and x to the first operand of
+// inner.
 //
-// NegOfNeg, NotOfNot and BitNotOfBitNot are valid because these ops are their own inverses. The near miss has another type:
-// logical_not of a float is a b8, and neg of a number and a tensor has the tensor's dtype.
+// NegOfNeg, NotOfNot and BitNotOfBitNot are valid because these ops are their own inverses. The near miss has another
+// type: logical_not of a float is a b8, and neg of a number and a tensor has the tensor's dtype.
 func innerIs(op ir.Op) func(*candidate) bool {
 	return func(c *candidate) bool {
 		if c.inner = c.made(c.value(0), op); c.inner == nil {
@@ -59,9 +60,9 @@ func innerIs(op ir.Op) func(*candidate) bool {
 	}
 }
 
-// innerCastIsExact is the guard of CastOfCast. A value that the inner dtype holds exactly is the same number for the outer
-// cast. The near misses lose digits: f32 through f16, i64 through f64. A float that becomes an integer is a near miss too: out
-// of range, the result depends on the float's dtype.
+// innerCastIsExact is the guard of CastOfCast. A value that the inner dtype holds exactly is the same number for the
+// outer cast. The near misses lose digits: f32 through f16, i64 through f64. A float that becomes an integer is a near
+// miss too: out of range, the result depends on the float's dtype.
 func innerCastIsExact(c *candidate) bool {
 	if c.g.Immediate(c.x) || c.written[c.g.Root(c.x)] || !holds(c.typeOf(c.value(0)).DType, c.typeOf(c.x).DType) {
 		return false
@@ -95,8 +96,8 @@ func holds(wide, narrow ir.DType) bool {
 	return false
 }
 
-// innerReadable is the guard of NotOfEq and NotOfNe, which are valid for NaN: NaN is not equal to anything, and so it is
-// unequal. The near misses are lt and ge, which are both false for NaN, and an operand that a call overwrites.
+// innerReadable is the guard of NotOfEq and NotOfNe, which are valid for NaN: NaN is not equal to anything, and so it
+// is unequal. The near misses are lt and ge, which are both false for NaN, and an operand that a call overwrites.
 func innerReadable(c *candidate) bool { return c.readable(c.inner, 2) }
 
 func innerBecomes(op ir.Op) func(*candidate) {
@@ -133,8 +134,9 @@ func negBoth(c *candidate) bool {
 	return c.made(c.x, ir.OpNeg) != nil && c.made(c.y, ir.OpNeg) != nil
 }
 
-// exactDifference is the guard of AddOfNeg. x + (-y) and x - y are one operation in IEEE arithmetic and modulo 2^n. The near
-// misses are a y of a narrower dtype, in which neg has wrapped, and a bool x, from which PyTorch does not subtract.
+// exactDifference is the guard of AddOfNeg. x + (-y) and x - y are one operation in IEEE arithmetic and modulo 2^n. The
+// near misses are a y of a narrower dtype, in which neg has wrapped, and a bool x, from which PyTorch does not
+// subtract.
 func exactDifference(c *candidate) bool { return c.exactNeg(c.y) && c.typeOf(c.x).DType != ir.Bool }
 
 func subtractNeg(c *candidate) { c.become(ir.OpSub, c.x, c.negated(c.y)) }
@@ -144,8 +146,8 @@ func exactNegY(c *candidate) bool { return c.exactNeg(c.y) }
 
 func addNeg(c *candidate) { c.become(ir.OpAdd, c.x, c.negated(c.y)) }
 
-// exactNegs is the guard of MulOfNegs and DivOfNegs. The signs cancel exactly. The near miss is true division of integers:
-// the most negative integer is its own negative.
+// exactNegs is the guard of MulOfNegs and DivOfNegs. The signs cancel exactly. The near miss is true division of
+// integers: the most negative integer is its own negative.
 func exactNegs(c *candidate) bool { return c.exactNeg(c.x) && c.exactNeg(c.y) }
 
 func dropNegs(c *candidate) { c.become(c.node.Op, c.negated(c.x), c.negated(c.y)) }
@@ -162,8 +164,8 @@ func (c *candidate) negated(v ir.ValueID) ir.ValueID { return c.operandOf(c.made
 
 // sameAt matches an op with one value as operands i and j. It binds x to the value.
 //
-// WhereOfSame chooses between equal elements. Its near miss broadcasts x to the sizes of the condition. OfSame is valid for
-// ops with f(x, x) = x. Its near misses are bit_xor x x, which is 0, and sub x x, which is NaN where x is.
+// WhereOfSame chooses between equal elements. Its near miss broadcasts x to the sizes of the condition. OfSame is valid
+// for ops with f(x, x) = x. Its near misses are bit_xor x x, which is 0, and sub x x, which is NaN where x is.
 func sameAt(i, j int) func(*candidate) bool {
 	return func(c *candidate) bool {
 		c.x = c.value(i)
@@ -173,8 +175,8 @@ func sameAt(i, j int) func(*candidate) bool {
 
 // operandIs matches an operand that one of these ops makes. It binds x to the operand.
 //
-// Again is valid for ops with f(f(x)) = f(x). RoundOfIntegral is valid because an integral number stays as it is. The near
-// miss is relu (abs x): only a rule about signs could know that it is abs x.
+// Again is valid for ops with f(f(x)) = f(x). RoundOfIntegral is valid because an integral number stays as it is. The
+// near miss is relu (abs x): only a rule about signs could know that it is abs x.
 func operandIs(ops ...ir.Op) func(*candidate) bool {
 	return func(c *candidate) bool {
 		c.x = c.value(0)

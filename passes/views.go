@@ -20,14 +20,14 @@ func viewsRules() []Rule {
 	}
 }
 
-// ViewOfView is valid for all views, because a view states its place in the storage and not in its operand. The near miss
-// is a view that a call writes through.
+// ViewOfView is valid for all views, because a view states its place in the storage and not in its operand. The near
+// miss is a view that a call writes through.
 func viewOfView(c *candidate) bool { return c.made(c.value(0), ir.OpView) != nil }
 
 func viewOfRoot(c *candidate) { c.become(ir.OpView, c.g.Root(c.value(0))) }
 
-// wholeStorage is the guard of ViewOfAll and StoreOfAll: the window is all of the storage, in the storage's layout. The near
-// misses have the same sizes, but another offset or other strides.
+// wholeStorage is the guard of ViewOfAll and StoreOfAll: the window is all of the storage, in the storage's layout. The
+// near misses have the same sizes, but another offset or other strides.
 func wholeStorage(c *candidate) bool { return c.g.Same(c.node.Offset, ir.Const(0)) && twin(c) }
 
 // LoadOfStore binds x to the content that went to the storage.
@@ -46,9 +46,9 @@ func storeOfLoad(c *candidate) bool {
 	return c.inner != nil && c.operandOf(c.inner, 0) == c.x
 }
 
-// sameWindow is the guard of LoadOfStore and StoreOfLoad. Equal offsets make one window, because the window has the type of
-// the content, layout included. The near misses are another offset and another dtype, which reads the same bytes as
-// other numbers.
+// sameWindow is the guard of LoadOfStore and StoreOfLoad. Equal offsets make one window, because the window has the
+// type of the content, layout included. The near misses are another offset and another dtype, which reads the same
+// bytes as other numbers.
 func sameWindow(c *candidate) bool { return c.g.Same(c.inner.Offset, c.node.Offset) && twin(c) }
 
 // StoreOfAll binds x to the content that fills the storage.
@@ -62,8 +62,8 @@ func storeOverStore(c *candidate) bool {
 	return c.inner != nil
 }
 
-// coversStore is the guard of StoreOverStore: the second write covers each element of the first one. The near misses are a
-// second window that is smaller, and one at another offset.
+// coversStore is the guard of StoreOverStore: the second write covers each element of the first one. The near misses
+// are a second window that is smaller, and one at another offset.
 func coversStore(c *candidate) bool {
 	return c.g.Same(c.inner.Offset, c.node.Offset) && c.readable(c.inner, 1) &&
 		c.g.SameType(c.typeOf(c.operandOf(c.inner, 1)), c.typeOf(c.value(1)))

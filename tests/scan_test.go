@@ -38,7 +38,8 @@ type cScanner struct {
 }
 
 var (
-	cContainer = regexp.MustCompile(`^(template\s*<[^{]*>\s*)?(inline\s+)?(namespace|class|struct|union|enum)\b|^extern\s+" +"$`)
+	cContainer = regexp.MustCompile(`^(template\s*<[^{]*>\s*)?(inline\s+)?(namespace|class|struct|union|enum)\b|` +
+		`^extern\s+" +"$`)
 	cName      = regexp.MustCompile(`(~?[A-Za-z_][A-Za-z0-9_:]*|operator\S*)\s*\($`)
 	cInit      = regexp.MustCompile(`\)[^:]*[^:]:[^:](.|\n)*[A-Za-z0-9_>]\s*$`)
 )
@@ -76,6 +77,8 @@ func (s *cScanner) declarations(depth int) error {
 			if line == 0 {
 				line = s.line
 			}
+			function := parens == 0 && strings.Contains(head, "(") && !cInit.MatchString(head) &&
+				(!assigns || strings.Contains(head, "operator"))
 			switch {
 			case cContainer.MatchString(head) && !assigns && !strings.HasSuffix(head, ")"):
 				if err := s.declarations(depth + 1); err != nil {
@@ -83,8 +86,8 @@ func (s *cScanner) declarations(depth int) error {
 				}
 				reset()
 				continue
-			case parens > 0 || assigns && !strings.Contains(head, "operator") || !strings.Contains(head, "(") || cInit.MatchString(head):
-				if err := s.block(); err != nil { // an initializer
+			case !function: // an initializer
+				if err := s.block(); err != nil {
 					return err
 				}
 			default:

@@ -36,7 +36,9 @@ var (
 const headerLines = 40
 
 // codeSuffixes end the names of files that hold code.
-var codeSuffixes = []string{".go", ".py", ".pyi", ".c", ".cpp", ".h", ".inc", ".cu", ".proto", ".sh", ".js", ".css", ".html"}
+var codeSuffixes = []string{
+	".go", ".py", ".pyi", ".c", ".cpp", ".h", ".inc", ".cu", ".proto", ".sh", ".js", ".css", ".html",
+}
 
 // sources lists the files that git tracks, or would track, and whose names end in one of these.
 func sources(t *testing.T, suffixes ...string) []source {

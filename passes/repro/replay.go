@@ -12,8 +12,8 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// Replay runs the passes again. The text says in a sentence what came of it; same, whether that is what the file says. Nobody
-// is told of the passes that the file does not name. observer may be nil.
+// Replay runs the passes again. The text says in a sentence what came of it; same, whether that is what the file says.
+// Nobody is told of the passes that the file does not name. observer may be nil.
 func (r *Repro) Replay(observer passes.Observer) (text string, same bool, err error) {
 	g, err := ir.Parse(r.Capture)
 	if err != nil {

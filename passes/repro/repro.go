@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package repro keeps one program's way through the passes in one file, and goes it again: the graph that was captured, the
-// passes that ran, and the graph that they made of it or the pass that crashed. It never holds a tensor's values, a host's
-// name or a time, and never runs anything but passes.
+// Package repro keeps one program's way through the passes in one file, and goes it again: the graph that was captured,
+// the passes that ran, and the graph that they made of it or the pass that crashed. It never holds a tensor's values, a
+// host's name or a time, and never runs anything but passes.
 //
 // The file is a txtar archive. A | is a choice, [ ] at most once:
 //

@@ -31,7 +31,8 @@ type bindable struct {
 	instances []cuda.Instance
 }
 
-// collect gives the kernels of all graphs that the tests have: those of the replay corpus, and the goldens of all stages.
+// collect gives the kernels of all graphs that the tests have: those of the replay corpus, and the goldens of all
+// stages.
 func collect(t *testing.T) []bindable {
 	var out []bindable
 	graphs := 0

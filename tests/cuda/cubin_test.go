@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// resources are what an entry of a cubin takes: of a thread registers, and bytes of stack, in which spilled registers are; of a block bytes of
-// static shared memory.
+// resources are what an entry of a cubin takes: of a thread registers, and bytes of stack, in which spilled registers
+// are; of a block bytes of static shared memory.
 type resources struct{ registers, stack, shared int }
 
 // Attributes of .nv.info sections, as cuobjdump names them, and the forms of their values.

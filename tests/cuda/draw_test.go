@@ -471,7 +471,8 @@ func (d *drawer) alike(k *kernel.Kernel, i int, b *bound) int {
 	return -1
 }
 
-// content is elements of a dtype: small ones, and some that are special. Tame ones have sums that don't depend much on the order.
+// content is elements of a dtype: small ones, and some that are special. Tame ones have sums that don't depend much on
+// the order.
 func (d *drawer) content(dtype uint8, n int64, tame bool) []byte {
 	size := int64(ir.DType(dtype).Size())
 	out := make([]byte, 0, n*size)

@@ -133,7 +133,8 @@ func (e *emulator) run(t *testing.T) [][]byte {
 	require.NoError(t, os.WriteFile(in, append(binary.LittleEndian.AppendUint64(nil, uint64(len(e.jobs))), e.file.Bytes()...), 0o644))
 	testdata, err := filepath.Abs("testdata")
 	require.NoError(t, err)
-	// Contraction would round products and sums once; a vector at a wrong address, an overflow or an index beyond an array ends the process.
+	// Contraction would round products and sums once; a vector at a wrong address, an overflow or an index beyond an array
+	// ends the process.
 	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fsanitize=alignment,bounds,shift,signed-integer-overflow",
 		"-fno-sanitize-recover=all", "-I", testdata, "-o", program, source).CombinedOutput()
 	require.NoError(t, err, "%s", text)

@@ -17,7 +17,8 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestSource shows what graphs become on a GPU of 132 multiprocessors: launches and texts, without what codegen/cuda/prelude.go has.
+// TestSource shows what graphs become on a GPU of 132 multiprocessors: launches and texts, without what
+// codegen/cuda/prelude.go has.
 func TestSource(t *testing.T) {
 	golden.Run(t, "testdata/source", func(t *testing.T, c *golden.Case) {
 		g, err := ir.Parse(c.File("in.ir"))

@@ -116,7 +116,8 @@ func compileAll(t *testing.T, all []text, archs []string) []compiled {
 	return out
 }
 
-// TestTestsKernels compiles the kernels of all graphs that the tests have for all architectures, and holds what they take of a GPU.
+// TestTestsKernels compiles the kernels of all graphs that the tests have for all architectures, and holds what they
+// take of a GPU.
 func TestTestsKernels(t *testing.T) {
 	all := texts(collect(t), 132)
 	require.Greater(t, len(all), 50)
@@ -154,16 +155,16 @@ func TestCacheWithNVRTC(t *testing.T) {
 	require.Contains(t, string(words), "error:")
 }
 
-// budgets are the most registers of a thread. 64 leave an SM half of its threads; a block of folds is launched with 512 threads, which
-// may have 128 each.
+// budgets are the most registers of a thread. 64 leave an SM half of its threads; a block of folds is launched with 512
+// threads, which may have 128 each.
 var budgets = map[cuda.Template]int{cuda.Pointwise: 64, cuda.Transpose: 64, cuda.Column: 64, cuda.Looped: 96, cuda.Persistent: 96}
 
-// GELU's gradient beside layer norm's has a condition for each of four elements and each of its erf's intervals: one word of them more than
-// there are registers for, and a place to align it.
+// GELU's gradient beside layer norm's has a condition for each of four elements and each of its erf's intervals: one
+// word of them more than there are registers for, and a place to align it.
 const someConditions = 8
 
-// What random kernels, of f64 functions and other things that programs hardly have, may take instead. Conditions have seven registers; where
-// sixteen elements each have one to the end, ptxas keeps some on the stack.
+// What random kernels, of f64 functions and other things that programs hardly have, may take instead. Conditions have
+// seven registers; where sixteen elements each have one to the end, ptxas keeps some on the stack.
 const mostRegisters, mostConditions = 128, 16
 
 // TestReadCubin: the reader sees what a kernel is known to take.
@@ -194,7 +195,8 @@ extern "C" __global__ void __launch_bounds__(1024) large(float* a, const int* at
 	}
 }
 
-// budget holds what entries may take. A stack is where registers are spilled to; sin and cos of large numbers have a few words there.
+// budget holds what entries may take. A stack is where registers are spilled to; sin and cos of large numbers have a
+// few words there.
 func budget(t *testing.T, all []compiled, registers func(t cuda.Template) int, conditions int) {
 	most := map[string]resources{}
 	for _, c := range all {

@@ -76,7 +76,8 @@ func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [
 	return out, true
 }
 
-// job lays buffers out in the emulator's memory, with room that nobody may write around each, and binds a kernel to them.
+// job lays buffers out in the emulator's memory, with room that nobody may write around each, and binds a kernel to
+// them.
 func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *job {
 	const room = 64
 	j := &job{k: k, sms: sms, bytes: room}
@@ -119,7 +120,8 @@ func buffersOf(j *job, data []byte) (out [][]byte, untouched bool) {
 	return out, untouched
 }
 
-// near says whether two elements are the same, but for what libraries and orders of sums differ in if they are not exact.
+// near says whether two elements are the same, but for what libraries and orders of sums differ in if they are not
+// exact.
 func near(dtype uint8, a, b []byte, exact bool) bool {
 	d := ir.DType(dtype)
 	x, y := number(dtype, a), number(dtype, b)

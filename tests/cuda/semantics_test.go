@@ -83,8 +83,9 @@ func check(t *testing.T, all []*tried, results [][]byte) {
 	}
 }
 
-// TestRandomKernels runs random kernels, all ops and classes, in shapes of all kinds, as their printed text compiled for this CPU, and
-// compares what they leave with ir/eval: bits, where these don't depend on a library or the order of a sum.
+// TestRandomKernels runs random kernels, all ops and classes, in shapes of all kinds, as their printed text compiled
+// for this CPU, and compares what they leave with ir/eval: bits, where these don't depend on a library or the order of
+// a sum.
 func TestRandomKernels(t *testing.T) {
 	templates := map[string]int{}
 	e := newEmulator()

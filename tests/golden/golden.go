@@ -11,9 +11,9 @@
 //	-- out.ir --
 //	…
 //
-// The text before the first file is the header: lines "key: words", and prose. Files that a test reads are the input of the
-// case. Files that a test checks are its output, and go test -update writes them. A case whose test fails is never written: so
-// a rule that fires against "expect-not:" fails with -update too.
+// The text before the first file is the header: lines "key: words", and prose. Files that a test reads are the input of
+// the case. Files that a test checks are its output, and go test -update writes them. A case whose test fails is never
+// written: so a rule that fires against "expect-not:" fails with -update too.
 //
 // Orphans are errors: a header or a file that no test reads, a file in the folder that is no case, and a folder without
 // cases. The package knows nothing about the code under test.
@@ -144,8 +144,8 @@ func (c *Case) Check(name, got string) {
 	}
 }
 
-// Expect compares the names of rules or passes that fired with the headers "expect:" and "expect-not:". A name that no header
-// expects must not fire.
+// Expect compares the names of rules or passes that fired with the headers "expect:" and "expect-not:". A name that no
+// header expects must not fire.
 func (c *Case) Expect(fired []string) {
 	c.t.Helper()
 	want, not := c.Words("expect"), c.Words("expect-not")

@@ -272,7 +272,8 @@ func (b *builder) updateRow() {
 	b.add(ir.Node{Op: ir.OpUpdate, Offset: offset}, []ir.Arg{ir.Value(v), ir.Value(y)}, b.g.Types[v])
 }
 
-// follow adds an op on what an elementwise op has just made, in all its operands, so that there is something to simplify.
+// follow adds an op on what an elementwise op has just made, in all its operands, so that there is something to
+// simplify.
 func (b *builder) follow() {
 	v := ir.ValueID(len(b.g.Types) - 1)
 	if len(b.g.Types) == 0 || !b.g.Types[v].DType.Valid() {

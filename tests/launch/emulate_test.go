@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package launch_test runs programs on a worker whose device takes kernels as machine code, on a host without a GPU: the server, the session,
-// the plans of launches, the cache and the executor are those of a CUDA worker; the compiler is g++, and the device emulates CUDA on the CPU.
+// Package launch_test runs programs on a worker whose device takes kernels as machine code, on a host without a GPU:
+// the server, the session, the plans of launches, the cache and the executor are those of a CUDA worker; the compiler
+// is g++, and the device emulates CUDA on the CPU.
 package launch_test
 
 import (
@@ -176,8 +177,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// serve is this program as a worker that a client has started: mycelya-worker with another compiler. What it needs lies beside the link that it
-// was started by.
+// serve is this program as a worker that a client has started: mycelya-worker with another compiler. What it needs lies
+// beside the link that it was started by.
 func serve() error {
 	folder = filepath.Dir(os.Args[0])
 	headers = folder

@@ -3,7 +3,8 @@
 
 package launch_test
 
-// more are graphs that need each way to launch a kernel: by its template, dtypes, and where arguments and scratch memory are.
+// more are graphs that need each way to launch a kernel: by its template, dtypes, and where arguments and scratch
+// memory are.
 var more = map[string]string{
 	"broadcast bf16": `
 graph model.py:1 sync {

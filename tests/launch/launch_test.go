@@ -318,8 +318,8 @@ func TestResults(t *testing.T) {
 	t.Logf("%d kernels, %d texts", launched, compiler.calls.Load())
 }
 
-// TestTiering: a call runs operators until its kernels are ready, and the worker tells so. What one session has had made, others have, and so
-// has another worker with the folder.
+// TestTiering: a call runs operators until its kernels are ready, and the worker tells so. What one session has had
+// made, others have, and so has another worker with the folder.
 func TestTiering(t *testing.T) {
 	compiler, cache := &gxx{gate: make(chan struct{})}, t.TempDir()
 	r := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache})
@@ -358,8 +358,8 @@ func clean(k *proto.Kernels) *proto.Kernels {
 		Compiled: k.GetCompiled(), Cached: k.GetCached(), Warning: k.GetWarning()}
 }
 
-// TestParameters: new sizes may need another variant, and then run as operators until there is one; numbers never do. No size has the kernels of
-// another. Memory that doesn't begin where launches have it is left to the operators.
+// TestParameters: new sizes may need another variant, and then run as operators until there is one; numbers never do.
+// No size has the kernels of another. Memory that doesn't begin where launches have it is left to the operators.
 func TestParameters(t *testing.T) {
 	compiler := &gxx{}
 	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)
@@ -399,7 +399,8 @@ func TestParameters(t *testing.T) {
 
 func none() (kernels.Compiler, error) { return nil, errors.New("nobody has put it there") }
 
-// TestFailures: without a compiler, or with one that fails, programs run as operators, and the user is told once, with the log's path.
+// TestFailures: without a compiler, or with one that fails, programs run as operators, and the user is told once, with
+// the log's path.
 func TestFailures(t *testing.T) {
 	t.Run("text", func(t *testing.T) {
 		compiler, cache := &gxx{wrong: "tanh"}, t.TempDir()
@@ -505,8 +506,8 @@ func TestManyPrograms(t *testing.T) {
 	require.LessOrEqual(t, compiler.most.Load(), int64(2))
 }
 
-// TestStepsThatFail: a launch that the device refuses poisons what the kernel should have made, with the kernel and the step; what is missing
-// or too small is for the operators to say. The session goes on.
+// TestStepsThatFail: a launch that the device refuses poisons what the kernel should have made, with the kernel and the
+// step; what is missing or too small is for the operators to say. The session goes on.
 func TestStepsThatFail(t *testing.T) {
 	compiler := &gxx{stuck: "sinf"}
 	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)

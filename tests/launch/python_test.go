@@ -25,8 +25,8 @@ type result struct {
 	Ops           int `json:"fused_ops"`
 }
 
-// TestPython goes all the way from Python to the emulated device, with cases of tests/e2e/kernels.py: as operators, and as kernels when those are
-// ready. The groups that draw random numbers stay operators.
+// TestPython goes all the way from Python to the emulated device, with cases of tests/e2e/kernels.py: as operators, and
+// as kernels when those are ready. The groups that draw random numbers stay operators.
 func TestPython(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes minutes")
@@ -61,7 +61,8 @@ func TestPythonIsWarned(t *testing.T) {
 	require.Regexp(t, `A fused kernel could not be made for sm_90, so its programs run without it\. .*/cubins without exp\(/[0-9a-f]{64}\.log has its source`, words)
 }
 
-// python runs testdata/run.py with this test as its worker, whose compiler takes no text that has wrong in it, and gives what it prints.
+// python runs testdata/run.py with this test as its worker, whose compiler takes no text that has wrong in it, and
+// gives what it prints.
 func python(t *testing.T, wrong string, cases ...string) (out []result, words string) {
 	t.Helper()
 	torch(t)

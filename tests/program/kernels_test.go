@@ -19,8 +19,9 @@ import (
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
-// TestKernelsKeepMeaning runs random graphs on the reference backend, their groups as operators and as kernels, and compares every
-// byte. A mean of floats is divided before it is rounded in the one and after it in the other, so graphs with one are only run.
+// TestKernelsKeepMeaning runs random graphs on the reference backend, their groups as operators and as kernels, and
+// compares every byte. A mean of floats is divided before it is rounded in the one and after it in the other, so graphs
+// with one are only run.
 func TestKernelsKeepMeaning(t *testing.T) {
 	kernels, unfused := 0, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -72,7 +73,8 @@ func hasMean(g *ir.Graph) bool {
 	return false
 }
 
-// TestKernelsThatWrite is the same for graphs with views, writes in place, updates and resizes, against the graph's own meaning.
+// TestKernelsThatWrite is the same for graphs with views, writes in place, updates and resizes, against the graph's own
+// meaning.
 func TestKernelsThatWrite(t *testing.T) {
 	kernels, unfused := 0, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -106,9 +108,9 @@ func TestKernelsThatWrite(t *testing.T) {
 	t.Log(kernels, unfused)
 }
 
-// TestKernelsKeepMeaningInLibtorch runs random graphs on the CPU worker's executor, their groups as operators and as kernels, and compares
-// every byte. Functions whose last place libraries differ in, and sums of floats, which depend on the order, are left to the end-to-end
-// tests, which know tolerances; so graphs with one are only run.
+// TestKernelsKeepMeaningInLibtorch runs random graphs on the CPU worker's executor, their groups as operators and as
+// kernels, and compares every byte. Functions whose last place libraries differ in, and sums of floats, which depend on
+// the order, are left to the end-to-end tests, which know tolerances; so graphs with one are only run.
 func TestKernelsKeepMeaningInLibtorch(t *testing.T) {
 	torch, err := conformance.Torch(t).Load()
 	require.NoError(t, err)

@@ -13,7 +13,8 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// TestParts: what stands between nodes that no kernel computes has kernels, but not a node by itself. tests/e2e/kernels.py has their results.
+// TestParts: what stands between nodes that no kernel computes has kernels, but not a node by itself.
+// tests/e2e/kernels.py has their results.
 func TestParts(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package program_test holds programs against graphs: whatever graph a pass may make, its program run on the reference
-// backend leaves in every storage what ir/eval says, frees what it made, and leaves alone what it may not write. This file is long
-// because the generator of graphs and what it knows of their memory are one.
+// backend leaves in every storage what ir/eval says, frees what it made, and leaves alone what it may not write. This
+// file is long because the generator of graphs and what it knows of their memory are one.
 package program_test
 
 import (
@@ -214,7 +214,8 @@ func (r *random) like(v value, ok func(value) bool) value {
 	return o
 }
 
-// chain makes own ops of the result of the one before, often of nothing that lives on: such an op is computed over its operand.
+// chain makes own ops of the result of the one before, often of nothing that lives on: such an op is computed over its
+// operand.
 func (r *random) chain() {
 	for range rapid.IntRange(2, 4).Draw(r.t, "links") {
 		r.ownOf(r.values[len(r.values)-1])

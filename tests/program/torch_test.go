@@ -17,8 +17,9 @@ import (
 	"github.com/mycelya/mycelya/worker/conformance"
 )
 
-// TestPassesKeepMeaningInLibtorch runs random graphs over all own ops and dtypes in libtorch, as they are and after the passes, and
-// compares every byte: the passes may change which kernels of PyTorch's run, not what they give. A NaN is a NaN.
+// TestPassesKeepMeaningInLibtorch runs random graphs over all own ops and dtypes in libtorch, as they are and after the
+// passes, and compares every byte: the passes may change which kernels of PyTorch's run, not what they give. A NaN is a
+// NaN.
 func TestPassesKeepMeaningInLibtorch(t *testing.T) {
 	torch, err := conformance.Torch(t).Load()
 	require.NoError(t, err)
@@ -70,7 +71,8 @@ func alike(d ir.DType, a, b []byte) bool {
 	return true
 }
 
-// isNaN says whether the bits of a float, lowest byte first, are those of a NaN: all ones in the exponent, and not all zeros after it.
+// isNaN says whether the bits of a float, lowest byte first, are those of a NaN: all ones in the exponent, and not all
+// zeros after it.
 func isNaN(d ir.DType, bits []byte) bool {
 	mantissa := map[ir.DType]int{ir.F16: 10, ir.BF16: 7, ir.F32: 23, ir.F64: 52}[d]
 	var v uint64

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package replay compiles captured graphs and says what became of each: what a change of the compiler does to real programs is a
-// diff of that. It runs nothing.
+// Package replay compiles captured graphs and says what became of each: what a change of the compiler does to real
+// programs is a diff of that. It runs nothing.
 package replay
 
 import (
@@ -32,7 +32,8 @@ type Result struct {
 	Took           time.Duration // of passes and codegen, the shortest; 0 if it was not measured
 }
 
-// Compile compiles each graph of a folder, in the order of their names; repeats is how often to measure that, 0: not at all.
+// Compile compiles each graph of a folder, in the order of their names; repeats is how often to measure that, 0: not at
+// all.
 func Compile(folder string, check, repeats int) ([]Result, error) {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.ir"))
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "write summary.txt")
 
-// TestSummary: what becomes of the corpus is what summary.txt says. A change of the compiler that changes it shows what it has done.
+// TestSummary: what becomes of the corpus is what summary.txt says. A change of the compiler that changes it shows what
+// it has done.
 func TestSummary(t *testing.T) {
 	all, err := Compile("corpus", 1, 0)
 	require.NoError(t, err)
@@ -32,7 +33,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// budgets are numbers of kernels that are promised. What is no kernel of ours, a matrix product or attention, counts too.
+// budgets are numbers of kernels that are promised. What is no kernel of ours, a matrix product or attention, counts
+// too.
 var budgets = map[string]int{
 	"adam": 2, "adamw": 2,
 	"block": 5 + 6, // four products, attention, and the rest

@@ -1,14 +1,14 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Mycopt reads graphs in the text form, runs passes on them and prints what comes out, so that a pass can be tried and a
-// crash replayed without a device.
+// Mycopt reads graphs in the text form, runs passes on them and prints what comes out, so that a pass can be tried and
+// a crash replayed without a device.
 //
 //	mycopt [-passes=cse,dce] [-without=NegOfNeg] [-verify] [-print] [-rules] [-explain] [-time] [file.ir ...]
 //	mycopt -repro=repro.txtar [-print] [-rules] [-time]
 //
-// Without files it reads standard input. With -repro it goes a dumped program's way again (passes/repro), and says whether the
-// passes make the same graph, or crash in the same way. Mistakes are reported as file:line:column.
+// Without files it reads standard input. With -repro it goes a dumped program's way again (passes/repro), and says
+// whether the passes make the same graph, or crash in the same way. Mistakes are reported as file:line:column.
 package main
 
 import (
@@ -27,8 +27,8 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// run returns the exit status: 0, 1 for a bad graph or a failing pass, 2 for wrong arguments. With -repro: 0 if it went as the
-// file says, 1 if not, 2 if the file can't be replayed.
+// run returns the exit status: 0, 1 for a bad graph or a failing pass, 2 for wrong arguments. With -repro: 0 if it went
+// as the file says, 1 if not, 2 if the file can't be replayed.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mycopt", flag.ContinueOnError)
 	flags.SetOutput(stderr)
