@@ -21,6 +21,7 @@ import (
 
 	"github.com/mycelya/mycelya/capture"
 	"github.com/mycelya/mycelya/capture/asm"
+	"github.com/mycelya/mycelya/client/mailbox"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime"
 	"github.com/mycelya/mycelya/runtime/provider"
@@ -37,7 +38,8 @@ func TestMain(m *testing.M) {
 		log.Fatal(err)
 	}
 	workerBin = filepath.Join(dir, "mycelya-worker")
-	if out, err := exec.Command("go", "build", "-o", workerBin, "../worker/cmd/mycelya-worker").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", workerBin, "../worker/cmd/mycelya-worker")
+	if out, err := build.CombinedOutput(); err != nil {
 		log.Fatalf("building the worker: %v\n%s", err, out)
 	}
 	code := m.Run()
@@ -54,8 +56,8 @@ type device struct {
 
 func open(t testing.TB, environment ...string) *device {
 	names := capture.NewTable()
-	r := runtime.New(names, func(runtime.Paths) provider.Provider {
-		return local.Provider{Paths: local.Spec{Worker: workerBin, Backend: "ref"}}
+	r := runtime.New(names, func(runtime.Paths) (provider.Provider, error) {
+		return local.Provider{Paths: local.Spec{Worker: workerBin, Backend: "ref"}}, nil
 	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{Device: "cpu"}, environment))
 	t.Cleanup(func() { r.Close(0) })
@@ -149,7 +151,8 @@ aten::neg %0:f32[2]{1}+1 -> %3:f32[2]               # train.py:3
 
 func TestOtherSizesAndNumbersHit(t *testing.T) {
 	d := open(t)
-	step := "bind %d %d\naten::mul.Tensor %%0:f32[%d] num=%g -> %%1:f32[%d]\naten::add.Tensor %%1 %%0 1 -> %%2:f32[%d]\n"
+	step := "bind %d %d\n" +
+		"aten::mul.Tensor %%0:f32[%d] num=%g -> %%1:f32[%d]\naten::add.Tensor %%1 %%0 1 -> %%2:f32[%d]\n"
 	for i, n := range []int{3, 5, 2} {
 		in, out := uint64(10*i+1), uint64(10*i+2)
 		values := make([]float32, n)
@@ -171,7 +174,8 @@ func TestVariantsEndInTheirUnion(t *testing.T) {
 	d := open(t)
 	d.upload(1, 1, 2)
 	run := func(base int, dead string) {
-		d.flush(fmt.Sprintf("bind 1 %d %d\n%s\naten::neg %%0:f32[2] -> %%1:f32[2]\naten::mul.Tensor %%1 %%1 -> %%2:f32[2]", base, base+1, dead))
+		d.flush(fmt.Sprintf("bind 1 %d %d\n%s\n"+
+			"aten::neg %%0:f32[2] -> %%1:f32[2]\naten::mul.Tensor %%1 %%1 -> %%2:f32[2]", base, base+1, dead))
 	}
 	run(10, "dead %1")
 	run(20, "dead %2")
@@ -214,8 +218,10 @@ func TestInplaceOnADyingInput(t *testing.T) {
 func TestErrorsNameTheLine(t *testing.T) {
 	d := open(t)
 	d.upload(1, 1, 2)
-	d.flush("bind 1 2 3 4\naten::frobnicate %0:f32[2] -> %1:f32[2]  # model.py:12\naten::neg %1 -> %2:f32[2]\naten::neg %0 -> %3:f32[2]")
-	want := "The reference worker doesn't know aten::frobnicate with these arguments.\n  in aten::frobnicate(f32[2]), recorded at model.py:12"
+	d.flush("bind 1 2 3 4\naten::frobnicate %0:f32[2] -> %1:f32[2]  # model.py:12\n" +
+		"aten::neg %1 -> %2:f32[2]\naten::neg %0 -> %3:f32[2]")
+	want := "The reference worker doesn't know aten::frobnicate with these arguments.\n" +
+		"  in aten::frobnicate(f32[2]), recorded at model.py:12"
 	for _, id := range []uint64{2, 3} {
 		_, err := d.read(id, 2)
 		require.EqualError(t, err, want)
@@ -244,7 +250,8 @@ func TestATraceThatDoesNotCompileLosesOnlyItsResults(t *testing.T) {
 	tr.Skeleton[2] |= 0xff << 8 // no such dtype
 	require.NoError(t, d.Flush(0, tr, func() {}))
 	_, err := d.read(2, 2)
-	require.EqualError(t, err, "BUG: mycelya could not compile the 1 ops recorded before a.py:3: decoding a trace: record 0: word 2: unknown dtype 255.\n"+
+	require.EqualError(t, err, "BUG: mycelya could not compile the 1 ops recorded before a.py:3: "+
+		"decoding a trace: record 0: word 2: unknown dtype 255.\n"+
 		"Their results are lost; please report this.")
 	d.flush("bind 2 3\naten::neg %0:f32[2] -> %1:f32[2]")
 	_, err = d.read(3, 2)
@@ -300,8 +307,8 @@ func TestAKilledWorker(t *testing.T) {
 }
 
 func TestAMissingWorker(t *testing.T) {
-	r := runtime.New(capture.NewTable(), func(runtime.Paths) provider.Provider {
-		return local.Provider{Paths: local.Spec{Worker: "/nowhere/mycelya-worker", Backend: "ref"}}
+	r := runtime.New(capture.NewTable(), func(runtime.Paths) (provider.Provider, error) {
+		return local.Provider{Paths: local.Spec{Worker: "/nowhere/mycelya-worker", Backend: "ref"}}, nil
 	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{}, nil))
 	defer r.Close(0)
@@ -338,7 +345,8 @@ func TestLargeUpload(t *testing.T) {
 	require.NoError(t, d.wait(d.Read(0, v, back, runtime.Place{})))
 	require.True(t, string(data) == string(back))
 	require.NoError(t, d.Upload(0, 2, nil, runtime.Place{}))
-	require.NoError(t, d.wait(d.Read(0, runtime.View{Storage: 2, DType: ir.U8, Sizes: []int64{0}, Strides: []int64{1}}, nil, runtime.Place{})))
+	empty := runtime.View{Storage: 2, DType: ir.U8, Sizes: []int64{0}, Strides: []int64{1}}
+	require.NoError(t, d.wait(d.Read(0, empty, nil, runtime.Place{})))
 }
 
 // rss is the resident memory of this process in bytes.
@@ -374,7 +382,8 @@ func TestDumpOfAStep(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, "MYCELYA_DUMP="+dir, "MYCELYA_CHECK=2")
 	d.upload(1, 1, 2)
-	d.flush("bind 1 2\ndead %1\ncut step train.py:7\naten::neg %0:f32[2] -> %1:f32[2]  # a.py:1\naten::neg %0 -> %2:f32[2]  # a.py:2")
+	d.flush("bind 1 2\ndead %1\ncut step train.py:7\n" +
+		"aten::neg %0:f32[2] -> %1:f32[2]  # a.py:1\naten::neg %0 -> %2:f32[2]  # a.py:2")
 	require.NoError(t, d.sync())
 	folders, err := filepath.Glob(filepath.Join(dir, "001-train.py:7-*"))
 	require.NoError(t, err)
@@ -397,7 +406,7 @@ func TestReasonsHaveCapturesNames(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	r := runtime.New(capture.NewTable(), nil, newInbox)
+	r := runtime.New(capture.NewTable(), nil, mailbox.New)
 	for env, want := range map[string]string{
 		"MYCELYA_DUMP=-,pases":  `MYCELYA_DUMP has no word "pases"`,
 		"MYCELYA_CHECK=9":       `MYCELYA_CHECK is "9"; it is 0`,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         get_all_machines,
     )
 
-_default_device = _env.default_machine()
+_, _default_device = _env.default_machine()
 _load.check_name_is_free()
 _load.load()
 

@@ -6,18 +6,24 @@ from __future__ import annotations
 
 import os
 
+from mycelya_torch import _providers
 
-def default_machine() -> str:
-    """The worker's device that MYCELYA_MACHINE asks for; "" means the best there is.
 
-    The variable has the form provider or provider:what; only the provider "local"
-    exists in this version.
+def default_machine() -> tuple[str, str]:
+    """The provider and the device of MYCELYA_MACHINE; device "" is the best there is.
+
+    The variable has the form provider or provider:device.
+
+    Raises:
+        ValueError: unknown provider; the message lists the valid names.
+        NotImplementedError: a provider that this version does not serve.
     """
-    value = os.environ.get("MYCELYA_MACHINE") or "local"
-    provider, _, what = value.partition(":")
-    if provider not in ("local", "mock"):
-        raise NotImplementedError(
-            f"MYCELYA_MACHINE={value!r}: only the local provider exists in this "
-            "version. Use 'local', 'local:cpu' or 'local:cuda:0', or unset it."
-        )
-    return what
+    value = os.environ.get("MYCELYA_MACHINE") or _providers.DEFAULT
+    name, _, device = value.partition(":")
+    try:
+        return _providers.served(name).value, device
+    except (NotImplementedError, ValueError) as error:
+        raise type(error)(
+            f"MYCELYA_MACHINE={value!r}: {error} Set it to 'local', 'local:cpu' "
+            "or 'local:cuda:0', or unset it."
+        ) from None

@@ -11,16 +11,8 @@ from types import TracebackType
 
 import torch
 
-from mycelya_torch import _device, _patch
-
-
-class BackendProvider(enum.Enum):
-    """Who gives a machine."""
-
-    LOCAL = "local"
-    MODAL = "modal"
-    SSH = "ssh"
-    KUBERNETES = "kubernetes"
+from mycelya_torch import _device, _patch, _providers
+from mycelya_torch._provider_table import TABLE, BackendProvider
 
 
 class GPUType(enum.Enum):
@@ -39,21 +31,9 @@ class GPUType(enum.Enum):
     RTX_PRO_6000 = "RTX-PRO-6000"
 
 
-_ALIASES = {"mock": "local"}
 _LOCK = threading.Lock()
 _MACHINES: dict[int, RemoteMachine] = {}  # started machines by device index
 _USED: set[int] = set()  # indices that are not given to another machine
-
-
-def _provider(value: str | BackendProvider) -> BackendProvider:
-    name = value.value if isinstance(value, BackendProvider) else value
-    try:
-        return BackendProvider(_ALIASES.get(name, name))
-    except ValueError:
-        valid = ", ".join(repr(p.value) for p in BackendProvider)
-        raise ValueError(
-            f"{name!r} is not a provider; the providers are {valid}."
-        ) from None
 
 
 def _gpu(value: str | GPUType) -> GPUType | None:
@@ -64,16 +44,6 @@ def _gpu(value: str | GPUType) -> GPUType | None:
     except ValueError:
         valid = ", ".join(repr(g.value) for g in GPUType)
         raise ValueError(f"{value!r} is not a GPU type; there are {valid}.") from None
-
-
-def _local_device(value: str) -> str:
-    kind, _, index = value.partition(":")
-    if value in ("", "cpu") or (kind == "cuda" and (index.isdigit() or value == kind)):
-        return "cuda:0" if value == "cuda" else value
-    raise ValueError(
-        f"device={value!r} is not a device of the local machine; use 'cpu', "
-        "'cuda:<index>' or '' (CUDA if the host has it, else the CPU)."
-    )
 
 
 class RemoteMachine:
@@ -95,27 +65,23 @@ class RemoteMachine:
 
     def __init__(
         self,
-        provider: str | BackendProvider = "local",
+        provider: str | BackendProvider = _providers.DEFAULT,
         gpu_type: str | GPUType = "",
         *,
         name: str | None = None,
         start: bool = True,
         device: str = "",
     ) -> None:
-        self.provider = _provider(provider)
+        self.provider = _providers.find(provider)
         self.gpu_type = _gpu(gpu_type)
-        if self.provider is not BackendProvider.LOCAL:
-            raise NotImplementedError(
-                f"The provider {self.provider.value!r} is not part of this version; "
-                "only the local provider exists. Use RemoteMachine('local')."
-            )
-        if self.gpu_type is not None:
+        _providers.served(self.provider)
+        if self.gpu_type is not None and not TABLE[self.provider].chooses_gpu:
             raise ValueError(
-                f"The local machine uses the GPU that the host has; "
+                f"The {self.provider.value} machine uses the GPU that the host has; "
                 f"gpu_type={self.gpu_type.value!r} cannot be chosen. Leave it out, or "
                 "give device='cuda:<index>'."
             )
-        self._device = _local_device(device)
+        self._device = _providers.device_option(self.provider, device)
         label = self._device.replace(":", "") or "best"
         self.device_id = f"{self.provider.value}-{label}-{uuid.uuid4().hex[:8]}"
         self.name = name or self.device_id

@@ -32,11 +32,11 @@ type fakeWorker struct {
 	hello  *pb.Hello
 }
 
-func (w *fakeWorker) Launch(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
-func (w *fakeWorker) Handle() provider.Handle                                          { return provider.Handle{Provider: "fake", ID: "1"} }
-func (w *fakeWorker) Dial(context.Context) (net.Conn, error)                           { return w.client, nil }
-func (w *fakeWorker) FDs() []int                                                       { return nil }
-func (w *fakeWorker) Stop(context.Context, time.Duration) error                        { w.die(); return nil }
+func (w *fakeWorker) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
+func (w *fakeWorker) Handle() provider.Handle                                         { return provider.Handle{Provider: "fake", ID: "1"} }
+func (w *fakeWorker) Dial(context.Context) (net.Conn, error)                          { return w.client, nil }
+func (w *fakeWorker) FDs() []int                                                      { return nil }
+func (w *fakeWorker) Stop(context.Context, time.Duration) error                       { w.die(); return nil }
 
 func (w *fakeWorker) Wait(ctx context.Context) (provider.Exit, error) {
 	select {
@@ -121,7 +121,7 @@ func startWith(t testing.TB, inbox Inbox, environment ...string) (*Runtime, *fak
 	w.server, err = l.Accept()
 	require.NoError(t, err)
 	w.conn = transport.New(w.server)
-	r := New(reluFrontend{}, func(Paths) provider.Provider { return w }, func(int32) Inbox { return inbox })
+	r := New(reluFrontend{}, func(Paths) (provider.Provider, error) { return w, nil }, func(int32) Inbox { return inbox })
 	require.NoError(t, r.Open(0, Paths{}, environment))
 	t.Cleanup(func() { w.die(); r.Close(0) })
 	return r, w

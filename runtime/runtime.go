@@ -19,7 +19,7 @@ import (
 // called at the same time.
 type Runtime struct {
 	frontend Frontend
-	provide  func(Paths) provider.Provider
+	provide  func(Paths) (provider.Provider, error)
 	inbox    func(index int32) Inbox
 	metrics  metrics
 
@@ -30,8 +30,9 @@ type Runtime struct {
 	next     uint64
 }
 
-// New returns a runtime without devices; provide gives the provider of a device's worker, inbox its inbox.
-func New(frontend Frontend, provide func(Paths) provider.Provider, inbox func(index int32) Inbox) *Runtime {
+// New returns a runtime without devices; provide gives the provider of a device's worker, inbox its
+// inbox. An error of provide is a ValueError in Python, or a NotImplementedError if it is errors.ErrUnsupported.
+func New(frontend Frontend, provide func(Paths) (provider.Provider, error), inbox func(index int32) Inbox) *Runtime {
 	return &Runtime{frontend: frontend, provide: provide, inbox: inbox, sessions: map[int32]*session{}, tickets: map[uint64]*Ticket{}}
 }
 
@@ -49,7 +50,14 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 		}
 		r.settings = settings
 	}
-	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, r.provide(paths), r.inbox(index))
+	p, err := r.provide(paths)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return &Error{KindNotImplemented, err.Error()}
+	case err != nil:
+		return &Error{KindValue, err.Error()}
+	}
+	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, p, r.inbox(index))
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // session is one device's connection to its worker. Callers put jobs into one queue; the sender goroutine runs them in
-// order, the receiver goroutine takes the answers. The worker is launched by the first job.
+// order, the receiver goroutine takes the answers. The worker is started by the first job.
 //
 // A session ends once: by close, or because its worker or the connection is gone. From then on every ticket has failed,
 // every job ends without work, and nobody waits.
@@ -173,12 +173,12 @@ func (s *session) run(job func()) {
 	job()
 }
 
-// start launches the worker and greets it.
+// start starts the worker and greets it.
 func (s *session) start() {
 	began := time.Now()
 	var instance provider.Instance
 	var err error
-	onAllCores(func() { instance, err = s.provider.Launch(s.ctx, provider.Spec{Device: s.paths.Device}) })
+	onAllCores(func() { instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device}) })
 	if err != nil {
 		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not start its worker: %v", s.index, err)})
 		return

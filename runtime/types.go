@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -56,11 +57,10 @@ type Frontend interface {
 	Maker(t *Trace, local int) string
 }
 
-// Paths says where things are and which device the worker uses; see myc_config.
+// Paths says where things are, and which provider and device the worker uses; see myc_config.
 type Paths struct {
-	Worker   string
-	Exec     string
-	TorchLib string
+	provider.Paths
+	Provider string
 	Device   string
 }
 

@@ -34,6 +34,9 @@ var matrix = map[string][]string{
 	"capture":                       {"catalogue", "ir", "trace"},
 	"capture/asm":                   {"catalogue", "ir", "trace", "capture"}, // traces as text, for tests
 	"client":                        {"..."},                                 // a main: it wires, and holds no logic
+	"client/cabi":                   {"catalogue", "ir", "runtime", "trace"},
+	"client/mailbox":                {"catalogue", "client/cabi", "runtime", "trace"},
+	"client/mailbox/recorder":       {"catalogue", "trace"}, // for tests
 	"passes":                        {"catalogue", "ir", "ir/decomp", "fusion"},
 	"passes/cmd":                    {"catalogue", "ir", "passes/..."},
 	"passes/repro":                  {"catalogue", "ir", "passes"},
@@ -47,6 +50,7 @@ var matrix = map[string][]string{
 	"runtime/compare":               {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
 	"runtime/dump":                  {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "proto/..."},
 	"runtime/provider":              {"catalogue", "proto/transport", "runtime/provider/..."},
+	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},              // the table, with each provider's folder
 	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."}, // the suite that each provider must pass
 	"worker":                        {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel"},
 	"worker/cmd":                    {"..."},
@@ -178,6 +182,8 @@ func TestMatrix(t *testing.T) {
 		{"capture", module + "runtime", false, false},
 		{"trace", module + "capture", false, false},
 		{"client", module + "runtime", false, true},
+		{"client/mailbox", module + "capture", false, false},
+		{"client/mailbox", module + "client/mailbox/recorder", true, true},
 		{"passes", module + "passes/repro", false, false},
 		{"passes/repro", module + "passes", false, true},
 		{"passes", module + "tests/golden", false, false},

@@ -20,6 +20,13 @@ type Spec struct {
 	Threads int    // of the CPU worker; 0 is PyTorch's default
 }
 
+// Paths says where the parts of the package are on this host.
+type Paths struct {
+	Worker   string // the mycelya-worker program
+	Exec     string // libmycelya_exec
+	TorchLib string // the folder of libtorch_cpu
+}
+
 // Handle names an instance; it holds no secret.
 type Handle struct {
 	Provider string // "local"
@@ -31,8 +38,8 @@ func (h Handle) String() string { return h.Provider + ":" + h.ID }
 
 // Provider starts workers.
 type Provider interface {
-	// Launch returns when the worker can be dialled. If ctx ends first, nothing is left running.
-	Launch(ctx context.Context, s Spec) (Instance, error)
+	// Start returns when the worker can be dialled. If ctx ends first, nothing is left running.
+	Start(ctx context.Context, s Spec) (Instance, error)
 }
 
 // Instance is one running worker. All methods may be called concurrently.
@@ -86,7 +93,7 @@ func (e Exit) String() string {
 	return fmt.Sprintf("ended with code %d", e.Code)
 }
 
-// Error is a failure of Launch, Dial or Stop: Kind is one of the sentinels below, Text says in whole sentences what is wrong,
+// Error is a failure of Start, Dial or Stop: Kind is one of the sentinels below, Text says in whole sentences what is wrong,
 // where, and what to do.
 type Error struct {
 	Kind error

@@ -48,18 +48,23 @@ const (
 	reinstall = "Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
 )
 
-// Provider launches workers with the paths of its Spec.
+// Provider starts workers with the paths of its Spec.
 type Provider struct{ Paths Spec }
 
-// Launch implements provider.Provider.
-func (p Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instance, error) {
-	spec := p.Paths
-	spec.Spec = s
-	return Launch(ctx, spec)
+// New returns the provider of workers that run this package's worker program.
+func New(p provider.Paths) provider.Provider {
+	return Provider{Paths: Spec{Worker: p.Worker, Exec: p.Exec, TorchLib: p.TorchLib}}
 }
 
-// Launch starts a worker and returns when it listens. If ctx ends first, nothing is left running.
-func Launch(ctx context.Context, s Spec) (provider.Instance, error) {
+// Start implements provider.Provider.
+func (p Provider) Start(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+	spec := p.Paths
+	spec.Spec = s
+	return Start(ctx, spec)
+}
+
+// Start starts a worker and returns when it listens. If ctx ends first, nothing is left running.
+func Start(ctx context.Context, s Spec) (provider.Instance, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -67,7 +72,7 @@ func Launch(ctx context.Context, s Spec) (provider.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, err := start(s, dir)
+	in, err := spawn(s, dir)
 	if err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
@@ -182,8 +187,8 @@ type instance struct {
 	exit     provider.Exit
 }
 
-// start runs the worker with three pipes.
-func start(s Spec, dir string) (*instance, error) {
+// spawn runs the worker with three pipes.
+func spawn(s Spec, dir string) (*instance, error) {
 	args := []string{"--socket", socketIn(dir), "--stdin-eof", "--backend", s.Backend, "--threads", strconv.Itoa(s.Threads)}
 	for _, a := range [][2]string{{"--device", s.Device}, {"--exec", s.Exec}, {"--torch-lib", s.TorchLib}, {"--log", s.LogLevel}} {
 		if a[1] != "" {

@@ -48,10 +48,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// client launches a worker, says which, and waits to be killed.
+// client starts a worker, says which, and waits to be killed.
 func client(path string) {
 	// Its log has something to say when the connection breaks, and nobody to say it to.
-	in, err := Launch(context.Background(), Spec{Worker: path, Backend: "ref", LogLevel: "debug"})
+	in, err := Start(context.Background(), Spec{Worker: path, Backend: "ref", LogLevel: "debug"})
 	if err == nil {
 		_, err = in.Dial(context.Background())
 	}
@@ -109,23 +109,23 @@ func TestConformance(t *testing.T) {
 		})
 }
 
-func launch(t *testing.T, s Spec) *instance {
+func started(t *testing.T, s Spec) *instance {
 	t.Helper()
-	in, err := Launch(t.Context(), s)
+	in, err := Start(t.Context(), s)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 	return in.(*instance)
 }
 
 func TestFolderIsPrivate(t *testing.T) {
-	in := launch(t, refSpec())
+	in := started(t, refSpec())
 	info, err := os.Stat(in.dir)
 	require.NoError(t, err)
 	require.Equal(t, os.ModeDir|0o700, info.Mode())
 }
 
 func TestOwnSession(t *testing.T) {
-	in := launch(t, refSpec())
+	in := started(t, refSpec())
 	pgid, err := syscall.Getpgid(in.cmd.Process.Pid)
 	require.NoError(t, err)
 	require.Equal(t, in.cmd.Process.Pid, pgid, "Ctrl-C in the client's terminal doesn't reach it")
@@ -154,7 +154,7 @@ func TestKilledClientTakesItsWorkerAlong(t *testing.T) {
 }
 
 func TestStdinEOFEndsTheWorker(t *testing.T) {
-	in := launch(t, refSpec())
+	in := started(t, refSpec())
 	require.NoError(t, in.stdin.Close())
 	e, err := in.Wait(t.Context())
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestStdinEOFEndsTheWorker(t *testing.T) {
 func TestKilledWorkerIsACrash(t *testing.T) {
 	s := refSpec()
 	s.LogLevel = "info"
-	in := launch(t, s)
+	in := started(t, s)
 	c, err := in.Dial(t.Context())
 	require.NoError(t, err)
 	defer c.Close()
@@ -198,7 +198,7 @@ func script(t *testing.T, text string) string {
 }
 
 func TestDeafWorkerIsKilled(t *testing.T) {
-	in := launch(t, Spec{Worker: script(t, fmt.Sprintf(deaf, transport.Version, transport.Build)), Backend: "ref"})
+	in := started(t, Spec{Worker: script(t, fmt.Sprintf(deaf, transport.Version, transport.Build)), Backend: "ref"})
 	start := time.Now()
 	require.NoError(t, in.Stop(t.Context(), 100*time.Millisecond))
 	require.Less(t, time.Since(start), 3*time.Second)
@@ -243,7 +243,7 @@ func TestWorkersThatCantBeUsed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Now()
-			_, err := Launch(t.Context(), c.spec)
+			_, err := Start(t.Context(), c.spec)
 			require.ErrorIs(t, err, c.kind)
 			for _, w := range c.wants {
 				require.ErrorContains(t, err, w)
@@ -264,7 +264,7 @@ func TestLongTempDirFallsBack(t *testing.T) {
 	long := filepath.Join(t.TempDir(), strings.Repeat("x", 90))
 	require.NoError(t, os.Mkdir(long, 0o700))
 	t.Setenv("TMPDIR", long)
-	in := launch(t, refSpec())
+	in := started(t, refSpec())
 	require.LessOrEqual(t, len(socketIn(in.dir)), maxSocketPath)
 	left, err := os.ReadDir(long)
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestEnvironment(t *testing.T) {
 		"TORCH_SHOW_CPP_STACKTRACES=1", "LC_ALL=C", "LANG=C", "LD_LIBRARY_PATH=/l"}, got)
 
 	t.Setenv("SECRET_TOKEN", "hush")
-	in := launch(t, refSpec())
+	in := started(t, refSpec())
 	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", in.cmd.Process.Pid)); err == nil {
 		require.NotContains(t, string(env), "hush")
 		require.Contains(t, string(env), "PATH=")
@@ -286,7 +286,7 @@ func TestEnvironment(t *testing.T) {
 }
 
 func TestFDs(t *testing.T) {
-	in := launch(t, refSpec())
+	in := started(t, refSpec())
 	fds := in.FDs()
 	require.Len(t, fds, 3)
 	for _, fd := range fds {

@@ -23,8 +23,8 @@ const patience = 30 * time.Second
 // Run runs every test. make gives a provider whose workers need no PyTorch; kill ends an instance's worker as a crash
 // does; left lists what is left of stopped instances, processes and files: it must be nothing.
 func Run(t *testing.T, make func(t *testing.T) provider.Provider, kill func(provider.Handle), left func(t *testing.T) []string) {
-	launch := func(t *testing.T) provider.Instance {
-		in, err := make(t).Launch(deadline(t), provider.Spec{Session: "test", Device: "cpu"})
+	started := func(t *testing.T) provider.Instance {
+		in, err := make(t).Start(deadline(t), provider.Spec{Session: "test", Device: "cpu"})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 		return in
@@ -32,13 +32,13 @@ func Run(t *testing.T, make func(t *testing.T) provider.Provider, kill func(prov
 	empty := func(t *testing.T) { require.Empty(t, left(t)) }
 
 	t.Run("hello", func(t *testing.T) {
-		in := launch(t)
+		in := started(t)
 		require.NotEmpty(t, in.Handle().ID)
 		require.Equal(t, "test", in.Handle().Session)
 		require.NoError(t, hello(t, in))
 	})
 	t.Run("many streams", func(t *testing.T) {
-		in := launch(t)
+		in := started(t)
 		var wg sync.WaitGroup
 		errs := [8]error{}
 		for i := range errs {
@@ -50,7 +50,7 @@ func Run(t *testing.T, make func(t *testing.T) provider.Provider, kill func(prov
 		}
 	})
 	t.Run("stop twice, at once", func(t *testing.T) {
-		in := launch(t)
+		in := started(t)
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
@@ -69,7 +69,7 @@ func Run(t *testing.T, make func(t *testing.T) provider.Provider, kill func(prov
 		empty(t)
 	})
 	t.Run("crash", func(t *testing.T) {
-		in := launch(t)
+		in := started(t)
 		short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		defer cancel()
 		_, err := in.Wait(short)
@@ -84,10 +84,10 @@ func Run(t *testing.T, make func(t *testing.T) provider.Provider, kill func(prov
 		require.NoError(t, in.Stop(deadline(t), time.Second))
 		empty(t)
 	})
-	t.Run("cancelled launch", func(t *testing.T) {
+	t.Run("cancelled start", func(t *testing.T) {
 		for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
 			ctx, cancel := context.WithTimeout(context.Background(), after)
-			in, err := make(t).Launch(ctx, provider.Spec{})
+			in, err := make(t).Start(ctx, provider.Spec{})
 			cancel()
 			if err != nil {
 				require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -98,7 +98,7 @@ func Run(t *testing.T, make func(t *testing.T) provider.Provider, kill func(prov
 		}
 	})
 	t.Run("dead context", func(t *testing.T) {
-		in := launch(t)
+		in := started(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		require.NoError(t, in.Stop(ctx, time.Minute), "the caller is on its way out: the worker ends all the same")
@@ -106,7 +106,7 @@ func Run(t *testing.T, make func(t *testing.T) provider.Provider, kill func(prov
 	})
 	t.Run("impossible spec", func(t *testing.T) {
 		for _, s := range []provider.Spec{{Device: "tpu:0"}, {Device: "cuda:-1"}, {Device: "cuda:x"}, {Device: "cuda:01"}, {Threads: -1}} {
-			_, err := make(t).Launch(deadline(t), s)
+			_, err := make(t).Start(deadline(t), s)
 			require.ErrorIs(t, err, provider.ErrInvalidSpec)
 		}
 		empty(t)

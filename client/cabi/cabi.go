@@ -1,0 +1,129 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Package cabi reads the structs of part 2 of csrc/abi/mycelya.h as Go values, and writes errors and texts for C. cgo
+// gives each package its own Go types for C structs, so pointers to structs arrive as unsafe.Pointer. The package never
+// calls C and never frees C memory.
+package cabi
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../csrc/abi
+#include "mycelya.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/runtime"
+	"github.com/mycelya/mycelya/trace"
+)
+
+// Slice is an array of n elements at p as a slice. Nothing owns the memory; the caller must know how long it lives.
+func Slice[T any](p unsafe.Pointer, n uint64) []T {
+	if p == nil || n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(p), int(n))
+}
+
+// Trace reads a myc_trace. The slices are C memory, which Release hands back.
+func Trace(p unsafe.Pointer) *trace.Trace {
+	t := (*C.myc_trace)(p)
+	words := func(p *C.uint64_t, n C.uint64_t) []uint64 { return Slice[uint64](unsafe.Pointer(p), uint64(n)) }
+	return &trace.Trace{
+		Key:          [2]uint64{uint64(t.key[0]), uint64(t.key[1])},
+		Skeleton:     words(t.skeleton, t.n_skeleton),
+		Params:       words(t.params, t.n_params),
+		Bindings:     words(t.bindings, t.n_bindings),
+		Alive:        Slice[uint8](unsafe.Pointer(t.alive), uint64(t.n_bindings)),
+		Frees:        words(t.frees, t.n_frees),
+		Origins:      Slice[uint32](unsafe.Pointer(t.origins), 2*uint64(t.n_records)),
+		Reason:       uint32(t.reason),
+		ReasonOrigin: trace.Place{uint32(t.reason_origin[0]), uint32(t.reason_origin[1])},
+	}
+}
+
+// Release returns a function that tells the recorder that the arrays of a myc_trace are no longer used.
+func Release(p unsafe.Pointer) func() {
+	inUse := (*uint32)(unsafe.Pointer((*C.myc_trace)(p).in_use))
+	return func() { atomic.StoreUint32(inUse, 0) }
+}
+
+// View copies a myc_view.
+func View(p unsafe.Pointer) runtime.View {
+	v := (*C.myc_view)(p)
+	dims := func(p *C.int64_t) []int64 {
+		return append([]int64(nil), Slice[int64](unsafe.Pointer(p), uint64(v.rank))...)
+	}
+	return runtime.View{Storage: uint64(v.storage), DType: ir.DType(v.dtype), Offset: int64(v.offset),
+		Sizes: dims(v.sizes), Strides: dims(v.strides)}
+}
+
+// Place copies a myc_origin.
+func Place(p unsafe.Pointer) trace.Place {
+	o := (*C.myc_origin)(p)
+	return trace.Place{uint32(o.code), uint32(o.offset)}
+}
+
+// MaxText is the longest text that a myc_error holds, in bytes.
+const MaxText = len(C.myc_error{}.text) - 1
+
+// Kind returns the MYC_E_* of an error, MYC_OK or MYC_PENDING, and the error's text if C is to show one.
+func Kind(err error) (int32, string) {
+	switch {
+	case err == nil:
+		return C.MYC_OK, ""
+	case errors.Is(err, runtime.ErrPending):
+		return C.MYC_PENDING, ""
+	}
+	kind := runtime.KindRuntime
+	var e *runtime.Error
+	if errors.As(err, &e) {
+		kind = e.Kind
+	}
+	return int32(kind), err.Error()
+}
+
+// Answer writes an error into a myc_error, cut to its size, and returns its kind. A nil pointer takes the kind only.
+func Answer(err error, p unsafe.Pointer) int32 {
+	kind, text := Kind(err)
+	if out := (*C.myc_error)(p); out != nil && text != "" {
+		out.kind = C.int32_t(kind)
+		Write(text, unsafe.Pointer(&out.text[0]), uint64(len(out.text)))
+	}
+	return kind
+}
+
+// Write copies text and a final 0 to p, cut to capacity bytes, and returns the length that the text has without the 0.
+func Write(text string, p unsafe.Pointer, capacity uint64) uint64 {
+	if to := Slice[byte](p, capacity); len(to) > 0 {
+		to[copy(to, Cut(text, len(to)-1))] = 0
+	}
+	return uint64(len(text))
+}
+
+// Cut returns the longest prefix of text that has at most n bytes and ends between characters.
+func Cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && text[n]&0xc0 == 0x80 {
+		n--
+	}
+	return text[:n]
+}
+
+// Protect runs f and turns a panic into an error: a bug here must not end the user's process.
+func Protect(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &runtime.Error{Kind: runtime.KindRuntime, Text: fmt.Sprintf("BUG: %v. Please report this.", r)}
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,260 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package mailbox_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/client/cabi"
+	"github.com/mycelya/mycelya/client/mailbox"
+	"github.com/mycelya/mycelya/client/mailbox/recorder"
+	"github.com/mycelya/mycelya/runtime"
+	"github.com/mycelya/mycelya/trace"
+)
+
+// C mailboxes live as long as the process, so each test has one of its own.
+var lastIndex atomic.Int32
+
+func open(t testing.TB) (int32, runtime.Inbox) {
+	index := lastIndex.Add(1)
+	b := mailbox.New(index)
+	b.Open(true)
+	t.Cleanup(func() {
+		b.Open(false)
+		for b.Take() != nil {
+		}
+	})
+	return index, b
+}
+
+const patience = 10 * time.Second
+
+func TestItemsArriveInOrder(t *testing.T) {
+	index, b := open(t)
+	require.Nil(t, b.Take())
+	taken, _, inUse := recorder.Post(index, 7)
+	require.True(t, taken)
+	read, memory := recorder.Read(index, 5, 3, trace.Place{1, 2})
+	sync := recorder.Sync(index, trace.Place{3, 4})
+	room := recorder.Room(index, trace.Place{5, 6})
+
+	first := b.Take()
+	require.Equal(t, [2]uint64{7, 0}, first.Trace.Key)
+	require.True(t, inUse())
+	first.Release()
+	require.False(t, inUse())
+
+	second := b.Take()
+	require.Nil(t, second.Trace)
+	require.Equal(t, read, second.Ticket)
+	require.Equal(t, runtime.AskRead, second.Ask)
+	require.Equal(t, trace.Place{1, 2}, second.At)
+	require.EqualValues(t, 5, second.View.Storage)
+	require.Equal(t, []int64{3}, second.View.Sizes)
+	require.Equal(t, []int64{1}, second.View.Strides)
+	copy(second.Dst, "abc")
+	require.Equal(t, "abc", string(memory))
+
+	for _, want := range []struct {
+		ticket uint64
+		ask    runtime.Ask
+		at     trace.Place
+	}{{sync, runtime.AskSync, trace.Place{3, 4}}, {room, runtime.AskRoom, trace.Place{5, 6}}} {
+		l := b.Take()
+		require.Equal(t, want.ticket, l.Ticket)
+		require.Equal(t, want.ask, l.Ask)
+		require.Equal(t, want.at, l.At)
+		l.Answer(nil)
+		kind, _ := recorder.Wait(want.ticket, patience)
+		require.Zero(t, kind)
+	}
+	require.Nil(t, b.Take())
+	recorder.End(read)
+}
+
+func TestTheQueueGrows(t *testing.T) {
+	index, b := open(t)
+	const n = 1000
+	for i := range uint64(n) {
+		taken, _, _ := recorder.Post(index, i)
+		require.True(t, taken)
+		if i%3 == 2 { // the queue is not empty when it grows
+			require.EqualValues(t, i/3, b.Take().Trace.Key[0])
+		}
+	}
+	for i := uint64(n / 3); i < n; i++ {
+		require.Equal(t, i, b.Take().Trace.Key[0])
+	}
+	require.Nil(t, b.Take())
+}
+
+func TestAClosedMailboxTakesNothing(t *testing.T) {
+	index, b := open(t)
+	kept := recorder.Sync(index, trace.Place{})
+	b.Open(false)
+	taken, _, _ := recorder.Post(index, 1)
+	require.False(t, taken)
+	require.Zero(t, recorder.Sync(index, trace.Place{}))
+	require.Zero(t, recorder.Room(index, trace.Place{}))
+	ticket, _ := recorder.Read(index, 1, 4, trace.Place{})
+	require.Zero(t, ticket)
+	require.Equal(t, kept, b.Take().Ticket, "items that were there stay")
+	require.Nil(t, b.Take())
+	require.Zero(t, recorder.Sync(mailboxes, trace.Place{}), "an index without a mailbox")
+	require.Equal(t, runtime.NewInbox().Take(), mailbox.New(mailboxes).Take())
+}
+
+const mailboxes = 64 // MAILBOXES
+
+func TestATicketEndsWithItsAnswer(t *testing.T) {
+	index, b := open(t)
+	ticket := recorder.Sync(index, trace.Place{})
+	require.True(t, recorder.IsTicket(ticket))
+	require.False(t, recorder.IsTicket(1<<40))
+	require.Equal(t, index, recorder.Device(ticket))
+	kind, _ := recorder.Wait(ticket, 0)
+	require.Equal(t, recorder.Pending, kind)
+	kind, _ = recorder.Wait(ticket, 5*time.Millisecond)
+	require.Equal(t, recorder.Pending, kind)
+
+	long := strings.Repeat("é", 5000)
+	l := b.Take()
+	l.Answer(&runtime.Error{Kind: runtime.KindValue, Text: long})
+	l.Answer(nil) // the first answer counts
+	kind, text := recorder.Wait(ticket, patience)
+	require.EqualValues(t, runtime.KindValue, kind)
+	require.Equal(t, cabi.Cut(long, cabi.MaxText), text)
+
+	kind, _ = recorder.Wait(ticket, patience)
+	require.Equal(t, recorder.Ended, kind)
+	require.Equal(t, recorder.Ended, recorder.Device(ticket))
+	next := recorder.Sync(index, trace.Place{}) // in the same slot
+	require.NotEqual(t, ticket, next)
+	recorder.End(ticket)
+	require.Equal(t, index, recorder.Device(next), "the end of an old ticket does not end the new one")
+	recorder.End(next)
+	b.Take().Answer(&runtime.Error{Text: "too late"}) // of an ended ticket: ignored
+	kind, _ = recorder.Wait(next, patience)
+	require.Equal(t, recorder.Ended, kind)
+}
+
+func TestCredits(t *testing.T) {
+	index, b := open(t)
+	c := b.Credits()
+	c.Allowed.Store(2)
+	_, behind, _ := recorder.Post(index, 1)
+	require.False(t, behind)
+	require.EqualValues(t, 1, c.OnWay.Load())
+	_, behind, _ = recorder.Post(index, 2)
+	require.True(t, behind)
+	recorder.End(recorder.Sync(index, trace.Place{}))
+	require.EqualValues(t, 2, c.OnWay.Load(), "a request takes no credit")
+	c.OnWay.Store(0)
+	_, behind, _ = recorder.Post(index, 3)
+	require.False(t, behind)
+}
+
+func TestAPostWakesTheSender(t *testing.T) {
+	index, b := open(t)
+	woken := make(chan *runtime.Letter)
+	go func() {
+		b.Wait()
+		woken <- b.Take()
+	}()
+	time.Sleep(5 * time.Millisecond)
+	recorder.Post(index, 9)
+	require.EqualValues(t, 9, (<-woken).Trace.Key[0])
+
+	recorder.Post(index, 10)
+	b.Wait() // returns: there is an item
+	b.Take()
+	b.Ring()
+	b.Wait() // returns: no Wait has seen the Ring
+	go func() {
+		b.Wait()
+		woken <- nil
+	}()
+	select {
+	case <-woken:
+		t.Fatal("Wait returned without an item or a Ring")
+	case <-time.After(20 * time.Millisecond):
+	}
+	b.Ring()
+	<-woken
+}
+
+func TestStallsAreCountedByPlace(t *testing.T) {
+	index, b := open(t)
+	type stall struct {
+		waits uint64
+		took  time.Duration
+	}
+	stalls := func() map[trace.Place]stall {
+		out := map[trace.Place]stall{}
+		b.Stalls(func(at trace.Place, waits uint64, took time.Duration) { out[at] = stall{waits, took} })
+		return out
+	}
+	one, two := trace.Place{1, 8}, trace.Place{1, 10}
+	for _, at := range []trace.Place{one, two, one} {
+		ticket := recorder.Sync(index, at)
+		for range 2 { // a second wait for the same answer is the same stall
+			recorder.Wait(ticket, 5*time.Millisecond)
+		}
+		b.Take().Answer(nil)
+		recorder.Wait(ticket, patience) // the answer is there: no stall
+	}
+	got := stalls()
+	require.Len(t, got, 2)
+	require.EqualValues(t, 2, got[one].waits)
+	require.EqualValues(t, 1, got[two].waits)
+	require.GreaterOrEqual(t, got[one].took, 20*time.Millisecond)
+	require.Empty(t, stalls())
+}
+
+// TestManyThreads lets threads post and wait while a sender answers, some of them polling first.
+func TestManyThreads(t *testing.T) {
+	index, b := open(t)
+	b.Credits().Hurry.Store(1)
+	const threads, rounds = 8, 200
+	go func() {
+		for answered := 0; answered < threads*rounds; {
+			b.Wait()
+			for l := b.Take(); l != nil; l = b.Take() {
+				l.Answer(&runtime.Error{Kind: runtime.KindIndex, Text: fmt.Sprint(l.At)})
+				answered++
+			}
+		}
+	}()
+	var wg sync.WaitGroup
+	for thread := range uint32(threads) {
+		wg.Go(func() {
+			for round := range uint32(rounds) {
+				at := trace.Place{thread, round}
+				ticket := recorder.Sync(index, at)
+				kind, text := recorder.Wait(ticket, patience)
+				if kind != int32(runtime.KindIndex) || text != fmt.Sprint(at) {
+					t.Errorf("thread %d, round %d: kind %d, %q", thread, round, kind, text)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// BenchmarkPost is the time to post a trace and take it.
+func BenchmarkPost(b *testing.B) {
+	index, box := open(b)
+	for b.Loop() {
+		recorder.Post(index, 1)
+		box.Take()
+	}
+}

@@ -1,0 +1,42 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The providers. Generated from runtime/provider/providers by 'make golden'."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class BackendProvider(enum.Enum):
+    """The source of a machine."""
+
+    LOCAL = "local"
+    MODAL = "modal"
+    SSH = "ssh"
+    KUBERNETES = "kubernetes"
+
+
+class Row(NamedTuple):
+    """One provider; the fields are those of Row in Go."""
+
+    served: bool
+    aliases: tuple[str, ...] = ()
+    devices: str = ""
+    device_help: str = ""
+    chooses_gpu: bool = False
+
+
+TABLE = {
+    BackendProvider.LOCAL: Row(
+        served=True,
+        aliases=("mock",),
+        devices=r"|cpu|cuda(:[0-9]+)?",
+        device_help="'cpu', 'cuda:<index>' or '' (CUDA if the host has it, else the CPU)",
+        chooses_gpu=False,
+    ),
+    BackendProvider.MODAL: Row(served=False),
+    BackendProvider.SSH: Row(served=False),
+    BackendProvider.KUBERNETES: Row(served=False),
+}

@@ -1,0 +1,59 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Looks providers up, and checks their options, by `_provider_table`."""
+
+from __future__ import annotations
+
+import re
+
+from mycelya_torch._provider_table import TABLE, BackendProvider
+
+DEFAULT = next(iter(TABLE)).value
+
+
+def find(name: str | BackendProvider) -> BackendProvider:
+    """The provider with this name or alias.
+
+    Raises:
+        ValueError: unknown name; the message lists the valid names.
+    """
+    if isinstance(name, BackendProvider):
+        return name
+    for provider, row in TABLE.items():
+        if name == provider.value or name in row.aliases:
+            return provider
+    valid = ", ".join(repr(p.value) for p in TABLE)
+    raise ValueError(f"{name!r} is not a provider; the providers are {valid}.")
+
+
+def served(name: str | BackendProvider) -> BackendProvider:
+    """The same, of a provider that this version serves.
+
+    Raises:
+        ValueError: unknown name; the message lists the valid names.
+        NotImplementedError: a provider that this version does not serve.
+    """
+    provider = find(name)
+    if not TABLE[provider].served:
+        names = [p.value for p, row in TABLE.items() if row.served]
+        exist = "provider exists" if len(names) == 1 else "providers exist"
+        raise NotImplementedError(
+            f"The provider {provider.value!r} is not part of this version; "
+            f"only the {', '.join(names)} {exist}."
+        )
+    return provider
+
+
+def device_option(provider: BackendProvider, value: str) -> str:
+    """A provider's device option; "cuda" is "cuda:0".
+
+    Raises:
+        ValueError: not a device of the provider; the message says what is.
+    """
+    row = TABLE[provider]
+    if re.fullmatch(row.devices, value) is None:
+        raise ValueError(
+            f"device={value!r} is not a device of the {provider.value} machine; use "
+            f"{row.device_help}."
+        )
+    return "cuda:0" if value == "cuda" else value
