@@ -20,7 +20,8 @@ type Groups struct {
 	Requires []ir.Require // all that the graph relies on then
 	Equal    []ir.Dim     // by symbol: what it is equal to by the meaning of what composite operators are made of
 	Refused  []Refused
-	Whole    []string // by node: why a call can't be written out, "" for others
+	graph    *ir.Graph
+	finder   *finder
 }
 
 // Refused is two nodes, the one an operand of the other, that no loop nest could compute together, and why not. They
@@ -28,6 +29,27 @@ type Groups struct {
 type Refused struct {
 	From, To ir.NodeID
 	Why      string
+}
+
+// Alone is why no kernel computes a node, or an operator, with others. It is empty for a node that computes nothing,
+// and for an own op that kernels compute: Refused tells about its neighbours.
+func (x *Groups) Alone(id ir.NodeID) string {
+	f := x.finder
+	composite := false
+	i, _ := slices.BinarySearch(f.of, id)
+	for ; i < len(f.of) && f.of[i] == id; i++ {
+		switch o := f.obstacles[i]; o {
+		case clear:
+			composite = composite || x.graph.Nodes[id].Op == ir.OpCall
+		case idle, drawn:
+		default:
+			return f.text(ir.NodeID(i), o)
+		}
+	}
+	if composite {
+		return "no other node can be in a kernel with it"
+	}
+	return ""
 }
 
 // Find finds the groups of a graph that has none.
@@ -189,7 +211,7 @@ func (f *finder) groups(g *ir.Graph) *Groups {
 			}
 		}
 	}
-	out := &Groups{Order: order, Of: group, Groups: groups, Whole: f.expansion.Whole}
+	out := &Groups{Order: order, Of: group, Groups: groups, graph: g, finder: f}
 	out.Requires = f.required(g, group)
 	for _, one := range f.refused {
 		out.Refused = append(out.Refused, Refused{f.of[one.from], f.of[one.to], one.why})

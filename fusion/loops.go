@@ -4,13 +4,11 @@
 package fusion
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/decomp"
-	"github.com/mycelya/mycelya/kernel"
 )
 
 // split makes loops of the clusters.
@@ -67,12 +65,13 @@ func (l *Group) complete() (why string) {
 	l.seen = make([][]int8, len(g.Args))
 	l.counts = map[ir.ValueID][]ir.Dim{}
 	for i := range l.Loops {
-		if why = l.operands(i); why == "" {
-			why = l.spaces(i)
-		}
-		if why != "" {
+		if why = l.operands(i); why != "" {
 			return why
 		}
+		if l.finder.cluster(l.Loops[i].Members[0]).twoOrders {
+			return twoOrders
+		}
+		l.spaces(i)
 	}
 	return ""
 }
@@ -136,20 +135,12 @@ func counted(g *ir.Graph, v ir.ValueID) ([]ir.Dim, bool) {
 }
 
 // spaces sets the index spaces of a loop. Of a loop that reduces, the dims that are kept come first.
-func (l *Group) spaces(loop int) string {
+func (l *Group) spaces(loop int) {
 	at := &l.Loops[loop]
 	c := l.finder.cluster(at.Members[0])
 	at.order = make([][]int8, len(c.spaces))
-	if len(c.spaces) > kernel.MaxFrames {
-		return fmt.Sprintf("a kernel has at most %d index spaces, it would take %d", kernel.MaxFrames, len(c.spaces))
-	}
-	if len(c.spaces) > 1 {
-		if why := l.dimOrders(loop, c); why != "" {
-			return why
-		}
-	}
 	for s, space := range c.spaces {
-		if at.order[s] == nil {
+		if at.order[s] = c.order(int8(s)); at.order[s] == nil {
 			at.order[s] = make([]int8, len(space))
 			next := int8(0)
 			for _, reduced := range []bool{false, true} {
@@ -172,62 +163,6 @@ func (l *Group) spaces(loop int) string {
 			at.Reduced++
 		}
 	}
-	return ""
-}
-
-// dimOrders finds the dim order of each space by the values that one space makes and another reads in its own shape.
-func (l *Group) dimOrders(loop int, c *cluster) string {
-	g, f := l.Graph, l.finder
-	at := &l.Loops[loop]
-	set := func(space int8, t ir.Type, along []int8) bool {
-		order := make([]int8, len(c.spaces[space]))
-		for to, d := range byStride(g, t, along) {
-			order[d] = int8(to)
-		}
-		if at.order[space] == nil {
-			at.order[space] = order
-		}
-		return slices.Equal(at.order[space], order)
-	}
-	for _, id := range at.Members {
-		n := &g.Nodes[id]
-		for index, a := range g.NodeArgs(id) {
-			v := ir.ValueID(a.V)
-			if a.Kind != ir.ArgValue {
-				continue
-			}
-			root := g.Root(v)
-			if root == v || l.In(g.Def[root]) != loop {
-				continue
-			}
-			from, to := f.places[root], f.points[id]
-			if from.space == to.space {
-				continue
-			}
-			if !set(from.space, g.Types[root], from.along) || !set(to.space, g.Types[v], l.seen[int(n.ArgLo)+index]) {
-				return "it is read in two orders"
-			}
-		}
-	}
-	return ""
-}
-
-// byStride lists the dims of a space along which a value runs, those first whose elements lie farthest apart.
-func byStride(g *ir.Graph, t ir.Type, along []int8) []int8 {
-	var dims []int
-	for i, d := range along {
-		if d >= 0 {
-			dims = append(dims, i)
-		}
-	}
-	if t.Strides != nil {
-		slices.SortStableFunc(dims, func(a, b int) int { return cmp.Compare(g.First(t.Strides[b]), g.First(t.Strides[a])) })
-	}
-	out := make([]int8, len(dims))
-	for i, d := range dims {
-		out[i] = along[d]
-	}
-	return out
 }
 
 // In is the loop that computes a node of Graph, -1 if none does.

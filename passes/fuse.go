@@ -58,12 +58,13 @@ func (r Refusal) String() string {
 func explain(g *ir.Graph, r *rules, found *fusion.Groups) {
 	group := found.Of
 	text := g.NodeStrings()
-	for id, why := range found.Whole {
-		if why == "" && g.Nodes[id].Op == ir.OpCall {
-			why = "it meets nothing that a kernel could compute with it"
+	for i := range g.Nodes {
+		id := ir.NodeID(i)
+		if group[id] != 0 {
+			continue
 		}
-		if why != "" && group[id] == 0 {
-			r.refused = append(r.refused, Refusal{To: text(ir.NodeID(id)), Origin: g.Nodes[id].Origin, Why: why})
+		if why := found.Alone(id); why != "" {
+			r.refused = append(r.refused, Refusal{To: text(id), Origin: g.Nodes[id].Origin, Why: why})
 		}
 	}
 	seen := map[[2]ir.NodeID]bool{}

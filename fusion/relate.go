@@ -1,0 +1,219 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package fusion
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/mycelya/mycelya/catalogue"
+	"github.com/mycelya/mycelya/ir"
+)
+
+// relation is how the space of one cluster lies in that of another: for each dim of the first the dim of the second, or
+// -1 if no operand tells.
+type relation struct {
+	from, to int8 // the spaces
+	along    []int8
+	flat     bool // a reshape lies between them: the same points in the same order under other sizes
+	// If flat: what is reshaped to, and the dim order that memory gives to either space.
+	view               ir.Type
+	orderFrom, orderTo []int8
+	twoOrders          bool // operands differ in these orders
+	parts              bool // a concatenation reads it
+	requires           []ir.Require
+}
+
+// Reasons that several rules give.
+const (
+	atData    = "only the data tells where it is read"
+	otherSize = "its size differs from its user's"
+	twoOrders = "it is read in two dim orders"
+	reshaped  = "a reshape lies between it and a reduction"
+)
+
+// sees returns for each dim of an operand the dim of its user's points along which it runs, -1 for a dim of size 1.
+func (f *finder) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, string) {
+	g, points := f.g, f.points[user]
+	seen := g.Types[operand].Dims
+	shift := len(points.along) - len(seen)
+	reads := f.reads[user]
+	switch {
+	case reads == catalogue.Gathered && index == 0 && shift != 0, shift < 0:
+		return nil, atData
+	case reads == catalogue.PerRow && len(seen) == 1 && shift == 1:
+		shift = 0 // one number per row
+	}
+	space := f.cluster(user).spaces[points.space]
+	out := make([]int8, len(seen))
+	for i, d := range seen {
+		out[i] = -1
+		if g.Same(d, ir.Const(1)) {
+			continue
+		}
+		to := points.along[shift+i]
+		switch {
+		case to < 0 && reads == catalogue.Gathered && index == 0:
+			continue // the cluster reduces it: see relate
+		case to < 0:
+			return nil, otherSize
+		case !g.Same(d, space[to]) && reads != catalogue.Concatenated:
+			return nil, otherSize
+		}
+		out[i] = to
+	}
+	return out, ""
+}
+
+// relate returns how the cluster that makes root lies in that of a user, by an operand that is root or a view of it.
+func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID, index int) (relation, string) {
+	g := f.g
+	p := f.places[root]
+	from, to := f.cluster(g.Def[root]), f.cluster(user)
+	r := relation{from: p.space, to: f.points[user].space}
+	r.along = slices.Repeat([]int8{-1}, len(from.spaces[r.from]))
+	sees, why := f.sees(user, operand, index)
+	if why != "" {
+		return r, why
+	}
+	var w window
+	if operand != root {
+		if w = f.window(g.Def[operand]); !w.found {
+			return r, "it reads a part of it, or in an order that no index of it has"
+		}
+		r.requires = w.requires
+	}
+	if w.flat {
+		if !runsAlongAll(p.along, len(r.along)) || !runsAlongAll(sees, len(to.spaces[r.to])) {
+			return r, "it is reshaped and broadcast"
+		}
+		r.flat, r.view = true, g.Types[operand]
+		r.orderFrom, r.orderTo = dimOrder(g, g.Types[root], p.along), dimOrder(g, r.view, sees)
+		return r, ""
+	}
+	r.parts = f.reads[user] == catalogue.Concatenated
+	for i, to := range sees {
+		own := int8(i)
+		if operand != root {
+			own = w.along[i]
+		}
+		if own < 0 || p.along[own] < 0 {
+			continue
+		}
+		a := p.along[own]
+		if to < 0 { // a gather reads it anywhere along this dim, so its row must be there
+			if from.reduced == nil || !from.reduced[a] {
+				return r, atData
+			}
+			continue
+		}
+		r.along[a] = to
+	}
+	return r, ""
+}
+
+// runsAlongAll reports whether a value runs along all n dims of its space.
+func runsAlongAll(along []int8, n int) bool {
+	for _, a := range along {
+		if a >= 0 {
+			n--
+		}
+	}
+	return n == 0
+}
+
+// dimOrder returns by dim of its space the place of the dim in memory: 0 for the dim whose elements lie farthest apart.
+// The value runs along all dims of the space.
+func dimOrder(g *ir.Graph, t ir.Type, along []int8) []int8 {
+	dims := make([]int, 0, len(along))
+	for i, d := range along {
+		if d >= 0 {
+			dims = append(dims, i)
+		}
+	}
+	if t.Strides != nil {
+		slices.SortStableFunc(dims, func(a, b int) int {
+			return cmp.Compare(g.First(t.Strides[b]), g.First(t.Strides[a]))
+		})
+	}
+	order := make([]int8, len(dims))
+	for at, i := range dims {
+		order[along[i]] = int8(at)
+	}
+	return order
+}
+
+// relateAll returns the one relation that all operands from one cluster to another have.
+func (f *finder) relateAll(from, to int) (relation, string) {
+	var r relation
+	found := false
+	why := ""
+	for _, id := range f.clusters[to].members {
+		index := -1
+		f.g.EachArg(id, func(a ir.Arg) {
+			index++
+			if a.Kind != ir.ArgValue || why != "" {
+				return
+			}
+			operand := ir.ValueID(a.V)
+			root := f.g.Root(operand)
+			def := f.g.Def[root]
+			if !f.fusable[def] || f.prims.find(int(def)) != from {
+				return
+			}
+			var one relation
+			if one, why = f.relate(id, operand, root, index); why != "" {
+				return
+			}
+			if !found {
+				r, found = one, true
+				return
+			}
+			why = r.join(f.g, one)
+		})
+	}
+	if why == "" && !found {
+		panic("BUG: no value of the one cluster is an operand in the other")
+	}
+	return r, why
+}
+
+// join adds what another operand tells.
+func (r *relation) join(g *ir.Graph, o relation) string {
+	if r.from != o.from || r.to != o.to || r.flat != o.flat || r.parts != o.parts {
+		return twoOrders
+	}
+	if r.flat && !(g.SameDims(r.view.Dims, o.view.Dims) && g.SameDims(r.view.Strides, o.view.Strides)) {
+		return twoOrders
+	}
+	r.twoOrders = r.twoOrders || !slices.Equal(r.orderFrom, o.orderFrom) || !slices.Equal(r.orderTo, o.orderTo)
+	for i, a := range o.along {
+		if a >= 0 && r.along[i] >= 0 && a != r.along[i] {
+			return twoOrders
+		}
+		if a >= 0 {
+			r.along[i] = a
+		}
+	}
+	r.requires = append(r.requires, o.requires...)
+	return ""
+}
+
+// free lists the dims of either space of which the relation tells nothing. n is the rank of the second.
+func (r *relation) free(n int) (from, to []int8) {
+	used := make([]bool, n)
+	for i, a := range r.along {
+		if a < 0 {
+			from = append(from, int8(i))
+		} else {
+			used[a] = true
+		}
+	}
+	for i, u := range used {
+		if !u {
+			to = append(to, int8(i))
+		}
+	}
+	return from, to
+}
