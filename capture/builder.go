@@ -6,6 +6,7 @@ package capture
 import (
 	"fmt"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -35,11 +36,8 @@ func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error
 	if len(wanted) != int(d.locals) {
 		return nil, fmt.Errorf("building a graph: %d storages, %d wishes", d.locals, len(wanted))
 	}
-	reason := "none"
-	if int(t.Reason) < len(Reasons) {
-		reason = Reasons[t.Reason]
-	}
-	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), reason), ops: make([]string, 0, len(d.records))}
+	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
+		ops: make([]string, 0, len(d.records))}
 	b.g.Grow(2*len(d.records), 3*len(d.records), len(d.items), len(t.Params))
 	for i := range d.records {
 		b.record = i
@@ -72,7 +70,7 @@ func (b *builder) read(r *record) error {
 
 // empty reads a storage without content: mycelya::empty() -> result.
 func (b *builder) empty(r *record) error {
-	if r.nargs != 0 || r.nres != 1 || b.d.items[r.results].tag != wTensor {
+	if r.nargs != 0 || r.nres != 1 || b.d.items[r.results].tag != catalogue.TagTensor {
 		return fmt.Errorf("mycelya::empty has %d arguments and %d results", r.nargs, r.nres)
 	}
 	t := b.geometry(&b.d.items[r.results]).typ
@@ -87,13 +85,13 @@ func (b *builder) readResize(r *record) error {
 		return fmt.Errorf("mycelya::resize_storage has %d arguments and %d results", r.nargs, r.nres)
 	}
 	old, size := &b.d.items[r.args], &b.d.items[b.d.next(r.args)]
-	if old.tag != wTensor || !old.has(tWrite) || ir.DType(old.sub) != ir.U8 || old.rank != 1 {
+	if old.tag != catalogue.TagTensor || !old.has(catalogue.TensorWrite) || ir.DType(old.sub) != ir.U8 || old.rank != 1 {
 		return fmt.Errorf("mycelya::resize_storage needs its storage as u8[bytes], to write")
 	}
 	switch {
-	case size.tag == wSize:
+	case size.tag == catalogue.TagSize:
 		b.resize(old, b.symbol(size.param))
-	case size.tag == wInt && int64(size.v) >= 0:
+	case size.tag == catalogue.TagInt && int64(size.v) >= 0:
 		b.resize(old, ir.Const(int64(size.v)))
 	default:
 		return fmt.Errorf("mycelya::resize_storage needs a size")
@@ -106,9 +104,7 @@ func (b *builder) call(r *record, name string) error {
 	b.args, b.writes = b.args[:0], b.writes[:0]
 	i := r.args
 	for range r.nargs {
-		if err := b.arg(i); err != nil {
-			return err
-		}
+		b.arg(i)
 		i = b.d.next(i)
 	}
 	types, defined := b.results(r)
@@ -131,16 +127,7 @@ func (b *builder) call(r *record, name string) error {
 
 // add appends the node of a record.
 func (b *builder) add(r *record, name string, types []ir.Type) ir.NodeID {
-	n := ir.Node{Op: ir.OpCall, Name: b.g.Intern(name), Record: int32(b.record), Origin: b.origin}
-	if r.flags&rRNG != 0 {
-		n.Flags |= ir.FlagRNG
-	}
-	if r.flags&rEffect != 0 {
-		n.Flags |= ir.FlagEffect
-	}
-	if r.flags&rDynamic != 0 {
-		n.Flags |= ir.FlagDynamic
-	}
+	n := ir.Node{Op: ir.OpCall, Name: b.g.Intern(name), Flags: ir.Flags(r.flags), Record: int32(b.record), Origin: b.origin}
 	op, own, ok := ir.FromATen(b.g, name, b.args)
 	if !ok || len(types) != 1 || len(b.writes) != 0 || n.Flags != 0 || !types[0].DType.Valid() {
 		id := b.g.Add(n, b.args, types)
@@ -165,9 +152,9 @@ func (b *builder) results(r *record) (types []ir.Type, defined []bool) {
 	for i := r.results; i < r.end; i++ {
 		it := &b.d.items[i]
 		switch it.tag {
-		case wTensor:
+		case catalogue.TagTensor:
 			types, defined = append(types, b.geometry(it).typ), append(defined, true)
-		case wNone:
+		case catalogue.TagNone:
 			types, defined = append(types, ir.Type{}), append(defined, false)
 		}
 	}
@@ -175,68 +162,53 @@ func (b *builder) results(r *record) (types []ir.Type, defined []bool) {
 }
 
 // arg reads the argument at items[i] and appends it to b.args.
-func (b *builder) arg(i uint32) error {
+func (b *builder) arg(i uint32) {
 	it := &b.d.items[i]
-	if it.tag != wList {
-		a, err := b.single(it)
-		b.args = append(b.args, a)
-		return err
+	if it.tag != catalogue.TagList {
+		b.args = append(b.args, b.single(it))
+		return
 	}
 	items := make([]ir.Arg, it.n)
 	for j := range items {
-		a, err := b.single(&b.d.items[i+1+uint32(j)])
-		if err != nil {
-			return err
-		}
-		items[j] = a
+		items[j] = b.single(&b.d.items[i+1+uint32(j)])
 	}
 	b.args = append(b.args, b.g.AddList(it.sub, items))
-	return nil
 }
 
-func (b *builder) single(it *item) (ir.Arg, error) {
+// single reads an argument that is not a list.
+func (b *builder) single(it *item) ir.Arg {
 	switch it.tag {
-	case wNone:
-		return ir.Arg{Kind: ir.ArgNone}, nil
-	case wTensor:
+	case catalogue.TagTensor:
 		v, g := b.operand(it)
 		a := ir.Value(v)
-		if it.has(tWrite) {
+		if it.has(catalogue.TensorWrite) {
 			a.Write = true
 			s := &b.storages[it.n]
 			b.writes = append(b.writes, written{local: it.n, whole: v == s.value, g: g})
 		}
-		return a, nil
-	case wNumber:
-		return b.number(ir.OpParam, numberType[it.sub], it.param), nil
-	case wScalar:
-		return b.number(ir.OpScalar, ir.DType(it.sub), it.param), nil
-	case wSize:
-		return ir.Arg{Kind: ir.ArgDim, V: int64(b.symbol(it.param))}, nil
-	case wInt:
-		return ir.Arg{Kind: ir.ArgInt, V: int64(it.v)}, nil
-	case wFloat:
-		return ir.Arg{Kind: ir.ArgFloat, V: int64(it.v)}, nil
-	case wBool:
-		return ir.Arg{Kind: ir.ArgBool, V: int64(it.sub)}, nil
-	case wDType:
-		return ir.Arg{Kind: ir.ArgDType, V: int64(it.sub)}, nil
-	case wLayout:
-		return ir.Arg{Kind: ir.ArgLayout, V: int64(it.sub)}, nil
-	case wDevice:
-		return ir.Arg{Kind: ir.ArgDevice, V: int64(it.sub)}, nil
-	case wMemFmt:
-		return ir.Arg{Kind: ir.ArgMemFmt, V: int64(it.sub)}, nil
-	case wGen:
-		return ir.Arg{Kind: ir.ArgGen, V: int64(it.param)}, nil
-	case wStr:
-		return ir.Arg{Kind: ir.ArgStr, V: int64(b.g.Intern(text(b.t, it)))}, nil
+		return a
+	case catalogue.TagNumber:
+		return b.number(ir.OpParam, numberTypes[it.sub], it.param)
+	case catalogue.TagScalar:
+		return b.number(ir.OpScalar, ir.DType(it.sub), it.param)
+	case catalogue.TagSize:
+		return ir.Arg{Kind: ir.ArgDim, V: int64(b.symbol(it.param))}
+	case catalogue.TagGen:
+		return ir.Arg{Kind: ir.ArgGen, V: int64(it.param)}
+	case catalogue.TagStr:
+		return ir.Arg{Kind: ir.ArgStr, V: int64(b.g.Intern(text(b.t, it)))}
 	}
-	return ir.Arg{}, fmt.Errorf("word %d: tag %d is no argument", it.word, it.tag)
+	return ir.Arg{Kind: ir.ArgKind(it.tag), V: int64(it.v)} // a literal
 }
 
-// numberType is the type of a Python number by its kind.
-var numberType = [...]ir.DType{nF64: ir.F64, nI64: ir.I64, nBool: ir.Bool, nC128: ir.C128}
+// numberTypes are the dtypes of Python numbers by their kind.
+var numberTypes = func() []ir.DType {
+	types := make([]ir.DType, 1+len(catalogue.NumberKinds))
+	for _, n := range catalogue.NumberKinds {
+		types[n.Number], _ = ir.ParseDType(n.DType)
+	}
+	return types
+}()
 
 // number makes the value of a number: one per occurrence, as two equal numbers needn't stay equal.
 func (b *builder) number(op ir.Op, dtype ir.DType, slot uint32) ir.Arg {

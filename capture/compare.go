@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -87,9 +88,9 @@ func (r *reader) differs(i uint32, o *reader, j uint32) string {
 	switch {
 	case a.tag != b.tag:
 		return is()
-	case a.tag == wTensor:
+	case a.tag == catalogue.TagTensor:
 		return r.tensorDiffers(a, o, b)
-	case a.tag == wList:
+	case a.tag == catalogue.TagList:
 		if a.n != b.n {
 			return fmt.Sprintf(" has %d items, not %d", a.n, b.n)
 		}
@@ -98,7 +99,7 @@ func (r *reader) differs(i uint32, o *reader, j uint32) string {
 				return fmt.Sprintf(", item %d,%s", n, s)
 			}
 		}
-	case a.tag == wStr:
+	case a.tag == catalogue.TagStr:
 		if text(r.t, a) != text(o.t, b) {
 			return is()
 		}
@@ -115,7 +116,7 @@ func (r *reader) tensorDiffers(a *item, o *reader, b *item) string {
 		return fmt.Sprintf(" is %s, not %s", x, y)
 	case a.n != b.n:
 		return fmt.Sprintf(" is another tensor: %s, not %s", r.source(a), o.source(b))
-	case a.flags&tWrite != b.flags&tWrite:
+	case a.flags&catalogue.TensorWrite != b.flags&catalogue.TensorWrite:
 		return " is written by only one of the two"
 	}
 	for n := range x.sizes {
@@ -124,9 +125,9 @@ func (r *reader) tensorDiffers(a *item, o *reader, b *item) string {
 		}
 	}
 	switch {
-	case a.has(tContig) != b.has(tContig) || len(x.strides) != len(y.strides):
+	case a.has(catalogue.TensorContig) != b.has(catalogue.TensorContig) || len(x.strides) != len(y.strides):
 		return fmt.Sprintf(" is laid out as %s, not as %s", x, y)
-	case a.has(tOff0) != b.has(tOff0):
+	case a.has(catalogue.TensorOff0) != b.has(catalogue.TensorOff0):
 		return fmt.Sprintf(" begins at element %d, not %d, of its storage: whether that is 0 is part of a program", x.offset, y.offset)
 	}
 	for n := range x.strides {
@@ -145,13 +146,13 @@ func (r *reader) source(it *item) string {
 	if maker := r.makers[it.n]; maker >= 0 {
 		return fmt.Sprintf("from %s at %s", r.op(maker), r.place(maker))
 	}
-	if it.has(tFirst) {
+	if it.has(catalogue.TensorFirst) {
 		return "one from before, not used until now"
 	}
 	return "one from before"
 }
 
-func classOf(size uint64) uint64 { return min(size, dOther) }
+func classOf(size uint64) uint64 { return min(size, catalogue.DimOther) }
 
 // Maker says which op of a trace made or wrote a storage last: "the result of aten::mul.Tensor at train.py:7".
 func (names *Table) Maker(t *trace.Trace, local int) string {

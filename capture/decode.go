@@ -6,6 +6,7 @@ package capture
 import (
 	"fmt"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -25,30 +26,30 @@ type record struct {
 // item is one decoded argument or result. A list is followed by its n items, which are never lists.
 type item struct {
 	tag   uint8
-	sub   uint8 // kind of number or list; dtype of a tensor or scalar; value of a bool, dtype, layout, memory format
+	sub   uint8 // what bits 8 to 15 hold: see catalogue.Head; of a tensor the dtype
 	flags uint8 // tensor: MYC_T_*
 	rank  uint8
 	n     uint32 // list: items; string: bytes; tensor: local number
 	word  uint32 // index of its word in the skeleton
 	param uint32 // its first parameter slot
-	v     uint64 // literal; string, geometry: index of its first word
+	v     uint64 // literal, or the value in the head; string, geometry: index of its first word
 }
 
 func (it *item) has(flag uint8) bool { return it.flags&flag != 0 }
 
 // slots is the number of parameter words of a tensor's geometry.
 func (it *item) slots() uint32 {
-	if it.has(tSame) {
+	if it.has(catalogue.TensorSame) {
 		return 0
 	}
 	n := uint32(it.rank)
-	if !it.has(tContig) {
+	if !it.has(catalogue.TensorContig) {
 		n += uint32(it.rank)
 	}
-	if !it.has(tOff0) {
+	if !it.has(catalogue.TensorOff0) {
 		n++
 	}
-	if it.has(tFirst) && !it.has(tWhole) {
+	if it.has(catalogue.TensorFirst) && !it.has(catalogue.TensorWhole) {
 		n++
 	}
 	return n
@@ -62,7 +63,7 @@ type decoded struct {
 
 // next is the index of the argument or result after items[i].
 func (d *decoded) next(i uint32) uint32 {
-	if d.items[i].tag == wList {
+	if d.items[i].tag == catalogue.TagList {
 		return i + 1 + d.items[i].n
 	}
 	return i + 1
@@ -132,11 +133,11 @@ func (d *decoder) record() error {
 	if err != nil {
 		return err
 	}
-	if head&0xff != wRecord || head>>48 != 0 {
+	if head&0xff != catalogue.TagRecord || head>>48 != 0 {
 		return d.errorf(at, "%#x is not the head of a record", head)
 	}
 	flags := uint8(head >> 8)
-	if flags&^(rRNG|rEffect|rDynamic) != 0 {
+	if flags&^(catalogue.RecordRNG|catalogue.RecordEffect|catalogue.RecordDynamic) != 0 {
 		return d.errorf(at, "unknown record flags %#x", flags)
 	}
 	op, err := d.word()
@@ -176,46 +177,27 @@ func (d *decoder) arg(inList bool) error {
 		return err
 	}
 	it := item{tag: uint8(w), sub: uint8(w >> 8), word: uint32(at)}
-	mask := uint64(0xff)
-	switch it.tag {
-	case wNone:
-	case wTensor:
+	kind := catalogue.ArgKindOf(uint64(it.tag))
+	switch {
+	case kind == nil:
+		return d.errorf(at, "%#x is not an argument", w)
+	case kind.Payload == catalogue.PayloadTensor:
 		return d.tensor(w, at, false)
-	case wNumber:
-		mask = 0xffff
-		if it.sub < nF64 || it.sub > nC128 {
-			return d.errorf(at, "unknown kind of number %d", it.sub)
-		}
-		n := uint32(1)
-		if it.sub == nC128 {
-			n = 2
-		}
-		it.param, err = d.take(n, at)
-	case wScalar:
-		mask = 0xffff
-		if !ir.DType(it.sub).Valid() {
-			return d.errorf(at, "unknown dtype %d", it.sub)
-		}
-		n := uint32(1)
-		if ir.DType(it.sub) == ir.C128 {
-			n = 2
-		}
-		it.param, err = d.take(n, at)
-	case wSize, wGen:
-		it.param, err = d.take(1, at)
-	case wInt, wFloat:
+	case kind.Payload == catalogue.PayloadItems && inList:
+		return d.errorf(at, "a list in a list")
+	}
+	if err := d.head(kind, &it); err != nil {
+		return err
+	}
+	mask := headMasks[kind.Head]
+	switch kind.Payload {
+	case catalogue.PayloadParam:
+		it.param, err = d.take(it.params(), at)
+	case catalogue.PayloadWord:
 		it.v, err = d.word()
-	case wBool:
-		mask = 0x1ff
-	case wDType:
-		mask = 0xffff
-		if !ir.DType(it.sub).Valid() {
-			return d.errorf(at, "unknown dtype %d", it.sub)
-		}
-	case wLayout, wDevice, wMemFmt:
-		mask = 0xffff
-	case wStr:
-		mask = 0xffffffffff
+	case catalogue.PayloadHead:
+		it.v = uint64(it.sub)
+	case catalogue.PayloadText:
 		it.n = uint32(w >> 8)
 		words := (int(it.n) + 7) / 8
 		if words > len(d.t.Skeleton)-d.pos {
@@ -223,23 +205,53 @@ func (d *decoder) arg(inList bool) error {
 		}
 		it.v = uint64(d.pos)
 		d.pos += words
-	case wList:
-		if inList {
-			return d.errorf(at, "a list in a list")
-		}
-		mask = 0xffffffffffff
-		if it.sub < lTensors || it.sub > lScalars {
-			return d.errorf(at, "unknown kind of list %d", it.sub)
-		}
+	case catalogue.PayloadItems:
 		return d.list(&it, w, at, mask, d.arg)
-	default:
-		return d.errorf(at, "%#x is not an argument", w)
 	}
 	if err != nil {
 		return err
 	}
 	d.out.items = append(d.out.items, it)
 	return d.only(at, w, mask)
+}
+
+// headMasks are the bits of an argument's first word that may be set, by what its head holds.
+var headMasks = [...]uint64{
+	catalogue.HeadNothing: 0xff,
+	catalogue.HeadNumber:  0xffff,
+	catalogue.HeadDType:   0xffff,
+	catalogue.HeadByte:    0xffff,
+	catalogue.HeadBool:    0x1ff,
+	catalogue.HeadLength:  0xffffffffff,
+	catalogue.HeadList:    0xffffffffffff,
+}
+
+// head checks the number in the head of an argument.
+func (d *decoder) head(kind *catalogue.ArgKind, it *item) error {
+	at := int(it.word)
+	switch kind.Head {
+	case catalogue.HeadNumber:
+		if it.sub == 0 || int(it.sub) > len(catalogue.NumberKinds) {
+			return d.errorf(at, "unknown kind of number %d", it.sub)
+		}
+	case catalogue.HeadDType:
+		if !ir.DType(it.sub).Valid() {
+			return d.errorf(at, "unknown dtype %d", it.sub)
+		}
+	case catalogue.HeadList:
+		if it.sub == 0 || int(it.sub) > len(catalogue.ListKinds) {
+			return d.errorf(at, "unknown kind of list %d", it.sub)
+		}
+	}
+	return nil
+}
+
+// params is the number of parameters of an argument that is not a tensor.
+func (it *item) params() uint32 {
+	if it.tag == catalogue.TagNumber && it.sub == catalogue.NumberC128 || it.tag == catalogue.TagScalar && ir.DType(it.sub) == ir.C128 {
+		return 2
+	}
+	return 1
 }
 
 func (d *decoder) list(it *item, w uint64, at int, mask uint64, each func(bool) error) error {
@@ -267,46 +279,46 @@ func (d *decoder) result(inList bool) error {
 	}
 	it := item{tag: uint8(w), word: uint32(at)}
 	switch {
-	case it.tag == wNone:
+	case it.tag == catalogue.TagNone:
 		d.out.items = append(d.out.items, it)
 		return d.only(at, w, 0xff)
-	case it.tag == wTensor:
+	case it.tag == catalogue.TagTensor:
 		return d.tensor(w, at, true)
-	case it.tag == wList && !inList:
+	case it.tag == catalogue.TagList && !inList:
 		return d.list(&it, w, at, 0xffffffff00ff, d.result)
 	}
 	return d.errorf(at, "%#x is not a result", w)
 }
 
 func (d *decoder) tensor(w uint64, at int, result bool) error {
-	it := item{tag: wTensor, sub: uint8(w >> 8), rank: uint8(w >> 16), flags: uint8(w >> 24), n: uint32(w >> 32), word: uint32(at)}
-	first := it.has(tFirst)
+	it := item{tag: catalogue.TagTensor, sub: uint8(w >> 8), rank: uint8(w >> 16), flags: uint8(w >> 24), n: uint32(w >> 32), word: uint32(at)}
+	first := it.has(catalogue.TensorFirst)
 	switch {
 	case !ir.DType(it.sub).Valid():
 		return d.errorf(at, "unknown dtype %d", it.sub)
-	case it.flags&^uint8(tFirst|tSame|tContig|tOff0|tWhole|tWrite) != 0:
+	case it.flags&^uint8(catalogue.TensorFirst|catalogue.TensorSame|catalogue.TensorContig|catalogue.TensorOff0|catalogue.TensorWhole|catalogue.TensorWrite) != 0:
 		return d.errorf(at, "unknown tensor flags %#x", it.flags)
 	case first && it.n != d.out.locals:
 		return d.errorf(at, "storage %d is new where %d is the next number", it.n, d.out.locals)
 	case !first && it.n >= d.out.locals:
 		return d.errorf(at, "storage %d has not been seen", it.n)
-	case first && it.has(tSame):
+	case first && it.has(catalogue.TensorSame):
 		return d.errorf(at, "a new storage has no earlier geometry")
-	case it.has(tWhole) && !it.has(tSame) && !it.has(tOff0):
+	case it.has(catalogue.TensorWhole) && !it.has(catalogue.TensorSame) && !it.has(catalogue.TensorOff0):
 		return d.errorf(at, "a whole storage begins at offset 0")
-	case result && (!first || !it.has(tWhole) || it.has(tWrite)):
+	case result && (!first || !it.has(catalogue.TensorWhole) || it.has(catalogue.TensorWrite)):
 		return d.errorf(at, "a result is a new and whole storage")
 	}
 	if first {
 		d.out.locals++
 	}
-	if !it.has(tSame) {
+	if !it.has(catalogue.TensorSame) {
 		var err error
 		it.v = uint64(d.pos)
 		if err = d.classes(it.rank); err != nil {
 			return err
 		}
-		if !it.has(tContig) {
+		if !it.has(catalogue.TensorContig) {
 			if err = d.classes(it.rank); err != nil {
 				return err
 			}
@@ -318,6 +330,9 @@ func (d *decoder) tensor(w uint64, at int, result bool) error {
 	d.out.items = append(d.out.items, it)
 	return nil
 }
+
+// classesPerWord is the number of dims whose classes one word holds.
+const classesPerWord = 32
 
 // classes passes the words with the classes of rank dims.
 func (d *decoder) classes(rank uint8) error {

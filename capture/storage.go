@@ -3,7 +3,10 @@
 
 package capture
 
-import "github.com/mycelya/mycelya/ir"
+import (
+	"github.com/mycelya/mycelya/catalogue"
+	"github.com/mycelya/mycelya/ir"
+)
 
 // storage is what a storage holds while a trace is read: the SSA value of its whole content, which every write replaces.
 //
@@ -27,7 +30,7 @@ type geometry struct {
 
 // input makes the storage of a FIRST operand, the next in the order of local numbers.
 func (b *builder) input(it *item, g geometry) {
-	s := storage{define: g, whole: it.has(tWhole), input: true}
+	s := storage{define: g, whole: it.has(catalogue.TensorWhole), input: true}
 	t := g.typ
 	if !s.whole {
 		bytes := b.symbol(it.param + it.slots() - 1)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -70,7 +71,7 @@ func (r *reader) enter() {
 	}
 	record := &r.d.records[r.at]
 	for i := record.args; i < record.end; i++ {
-		if it := &r.d.items[i]; it.tag == wTensor && it.has(tFirst) {
+		if it := &r.d.items[i]; it.tag == catalogue.TagTensor && it.has(catalogue.TensorFirst) {
 			r.shapes, r.makers = append(r.shapes, r.window(it)), append(r.makers, -1)
 		}
 	}
@@ -82,15 +83,15 @@ func (r *reader) over() bool { return r.at >= len(r.d.records) }
 func (r *reader) pass() {
 	record := &r.d.records[r.at]
 	for i := record.args; i < record.end; i++ {
-		if it := &r.d.items[i]; it.tag == wTensor && (it.has(tWrite) || i >= record.results) {
+		if it := &r.d.items[i]; it.tag == catalogue.TagTensor && (it.has(catalogue.TensorWrite) || i >= record.results) {
 			r.makers[it.n] = r.at
 		}
 	}
 	if name, _ := r.names.Op(record.op); name == "mycelya::resize_storage" && record.nargs == 2 {
-		if to := &r.d.items[record.args]; to.tag == wTensor {
+		if to := &r.d.items[record.args]; to.tag == catalogue.TagTensor {
 			size := &r.d.items[r.d.next(record.args)]
 			bytes := size.v
-			if size.tag == wSize {
+			if size.tag == catalogue.TagSize {
 				bytes = r.t.Params[size.param]
 			}
 			r.shapes[to.n] = window{dtype: ir.U8, sizes: []uint64{bytes}}
@@ -102,16 +103,16 @@ func (r *reader) pass() {
 
 // window is what a tensor argument or result looks at.
 func (r *reader) window(it *item) window {
-	if it.has(tSame) {
+	if it.has(catalogue.TensorSame) {
 		return r.shapes[it.n]
 	}
 	p := r.t.Params[it.param : it.param+it.slots()]
 	w := window{dtype: ir.DType(it.sub), sizes: p[:it.rank]}
 	p = p[it.rank:]
-	if !it.has(tContig) {
+	if !it.has(catalogue.TensorContig) {
 		w.strides, p = p[:it.rank], p[it.rank:]
 	}
-	if !it.has(tOff0) {
+	if !it.has(catalogue.TensorOff0) {
 		w.offset = p[0]
 	}
 	return w
@@ -150,33 +151,33 @@ func (r *reader) item(i uint32) string {
 	const most = 4 // of a list
 	it := &r.d.items[i]
 	switch it.tag {
-	case wNone:
+	case catalogue.TagNone:
 		return "none"
-	case wTensor:
+	case catalogue.TagTensor:
 		return r.window(it).String()
-	case wNumber:
+	case catalogue.TagNumber:
 		return r.number(it)
-	case wScalar:
+	case catalogue.TagScalar:
 		return ir.DType(it.sub).String() + " scalar"
-	case wSize:
+	case catalogue.TagSize:
 		return strconv.FormatInt(int64(r.t.Params[it.param]), 10)
-	case wInt:
+	case catalogue.TagInt:
 		return strconv.FormatInt(int64(it.v), 10)
-	case wFloat:
+	case catalogue.TagFloat:
 		return float(it.v)
-	case wBool:
+	case catalogue.TagBool:
 		return strconv.FormatBool(it.sub != 0)
-	case wDType:
+	case catalogue.TagDType:
 		return ir.DType(it.sub).String()
-	case wLayout:
+	case catalogue.TagLayout:
 		return fmt.Sprintf("layout %d", it.sub)
-	case wDevice:
+	case catalogue.TagDevice:
 		return "device"
-	case wMemFmt:
+	case catalogue.TagMemFmt:
 		return fmt.Sprintf("memory format %d", it.sub)
-	case wStr:
+	case catalogue.TagStr:
 		return strconv.Quote(text(r.t, it))
-	case wGen:
+	case catalogue.TagGen:
 		return "generator"
 	}
 	items := make([]string, 0, most+1)
@@ -193,11 +194,11 @@ func (r *reader) item(i uint32) string {
 func (r *reader) number(it *item) string {
 	v := r.t.Params[it.param]
 	switch it.sub {
-	case nF64:
+	case catalogue.NumberF64:
 		return float(v)
-	case nBool:
+	case catalogue.NumberBool:
 		return strconv.FormatBool(v != 0)
-	case nC128:
+	case catalogue.NumberC128:
 		return fmt.Sprintf("(%s, %s)", float(v), float(r.t.Params[it.param+1]))
 	}
 	return strconv.FormatInt(int64(v), 10)

@@ -6,6 +6,7 @@ package capture
 import (
 	"fmt"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 )
 
@@ -24,9 +25,9 @@ func (b *builder) dims(classes []uint64, rank uint8, slot uint32) []ir.Dim {
 	dims := make([]ir.Dim, rank)
 	for i := range dims {
 		switch classes[i/classesPerWord] >> (2 * (i % classesPerWord)) & 3 {
-		case dZero:
+		case catalogue.DimZero:
 			dims[i] = ir.Const(0)
-		case dOne:
+		case catalogue.DimOne:
 			dims[i] = ir.Const(1)
 		default:
 			dims[i] = b.symbol(slot + uint32(i))
@@ -41,11 +42,11 @@ func (b *builder) geometry(it *item) geometry {
 	classes := b.t.Skeleton[it.v:]
 	g := geometry{typ: ir.Type{DType: ir.DType(it.sub), Dims: b.dims(classes, rank, slot)}}
 	slot += uint32(rank)
-	if !it.has(tContig) {
+	if !it.has(catalogue.TensorContig) {
 		g.typ.Strides = b.dims(classes[classWords(rank):], rank, slot)
 		slot += uint32(rank)
 	}
-	if !it.has(tOff0) {
+	if !it.has(catalogue.TensorOff0) {
 		g.offset = b.symbol(slot)
 	}
 	return g
@@ -55,16 +56,16 @@ func (b *builder) geometry(it *item) geometry {
 // geometry of a whole storage; any other window is a view of it, also one with the same numbers.
 func (b *builder) operand(it *item) (ir.ValueID, geometry) {
 	var g geometry
-	if it.has(tSame) {
+	if it.has(catalogue.TensorSame) {
 		g = b.storages[it.n].define
 	} else {
 		g = b.geometry(it)
-		if it.has(tFirst) {
+		if it.has(catalogue.TensorFirst) {
 			b.input(it, g)
 		}
 	}
 	s := &b.storages[it.n]
-	if s.whole && (it.has(tFirst) || it.has(tSame)) {
+	if s.whole && (it.has(catalogue.TensorFirst) || it.has(catalogue.TensorSame)) {
 		return s.value, g
 	}
 	return b.view(s.value, g), g

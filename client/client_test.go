@@ -398,13 +398,6 @@ func TestDumpOfAStep(t *testing.T) {
 	require.True(t, strings.HasPrefix(string(b), "001  train.py:7"))
 }
 
-func TestReasonsHaveCapturesNames(t *testing.T) {
-	for i, r := range runtime.Reasons {
-		require.Equal(t, capture.Reasons[i], r.Name)
-	}
-	require.Len(t, runtime.Reasons, len(capture.Reasons))
-}
-
 func TestSettings(t *testing.T) {
 	r := runtime.New(capture.NewTable(), nil, mailbox.New)
 	for env, want := range map[string]string{

@@ -203,7 +203,7 @@ func (f *group) draw(made map[int]bool) ([]*pb.Step, refused) {
 		} else if b, ok := f.temps[v]; !ok || b != w.buffer {
 			return nil, "it leaves a mask in memory that is there already"
 		}
-		call := &pb.CallOp{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: flagRNG}
+		call := &pb.CallOp{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: uint32(ir.FlagRNG)}
 		for _, a := range g.NodeArgs(id) {
 			arg, err := f.argument(a)
 			if err != nil {

@@ -83,7 +83,7 @@ func (c *coder) emit(n kernel.Instr) uint64 {
 }
 
 // narrow says whether a register of a dtype is rounded to it, and class what it is.
-func narrow(d ir.DType) bool { return d == ir.F16 || d == ir.BF16 || d.Is(ir.Ints) && d != ir.I64 }
+func narrow(d ir.DType) bool { return kernel.Rounds(uint8(d)) }
 
 func class(d ir.DType) kernel.Class {
 	k := kernel.ClassOf(uint8(d))

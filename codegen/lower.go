@@ -5,17 +5,10 @@ package codegen
 
 import (
 	"fmt"
-	"math"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	pb "github.com/mycelya/mycelya/proto"
-)
-
-// Flags of a call in a program: MYC_R_* of csrc/abi/mycelya.h.
-const (
-	flagRNG     = 1
-	flagEffect  = 2
-	flagDynamic = 4
 )
 
 // node emits the steps of one node.
@@ -253,20 +246,11 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	if err != nil {
 		return err
 	}
-	c := &pb.CallOp{Op: name, Args: make([]*pb.Arg, len(args))}
+	c := &pb.CallOp{Op: name, Args: make([]*pb.Arg, len(args)), Flags: uint32(n.Flags)}
 	for i, a := range args {
 		if c.Args[i], err = p.arg(a, targets); err != nil {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
-	}
-	if n.Flags&ir.FlagRNG != 0 {
-		c.Flags |= flagRNG
-	}
-	if n.Flags&ir.FlagEffect != 0 {
-		c.Flags |= flagEffect
-	}
-	if n.Flags&ir.FlagDynamic != 0 {
-		c.Flags |= flagDynamic
 	}
 	p.results(id, c)
 	p.emit(&pb.Step{Kind: &pb.Step_Call{Call: c}})
@@ -322,8 +306,6 @@ func (p *planner) afterWrites(id ir.NodeID, targets map[ir.ValueID]place) {
 // arg is an argument as a program has it; targets holds where roots lie that the call writes.
 func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	switch a.Kind {
-	case ir.ArgNone:
-		return &pb.Arg{Kind: &pb.Arg_None{None: true}}, nil
 	case ir.ArgValue:
 		return p.valueArg(ir.ValueID(a.V), targets)
 	case ir.ArgDim:
@@ -335,20 +317,6 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 			return &pb.Arg{Kind: &pb.Arg_Size{Size: p.params.word(p.g.Syms[s].Slot)}}, nil
 		}
 		return &pb.Arg{Kind: &pb.Arg_Int{Int: int64(d)}}, nil
-	case ir.ArgInt:
-		return &pb.Arg{Kind: &pb.Arg_Int{Int: a.V}}, nil
-	case ir.ArgFloat:
-		return &pb.Arg{Kind: &pb.Arg_Float{Float: math.Float64frombits(uint64(a.V))}}, nil
-	case ir.ArgBool:
-		return &pb.Arg{Kind: &pb.Arg_Bool{Bool: a.V != 0}}, nil
-	case ir.ArgDType:
-		return &pb.Arg{Kind: &pb.Arg_Dtype{Dtype: uint32(a.V)}}, nil
-	case ir.ArgLayout:
-		return &pb.Arg{Kind: &pb.Arg_Layout{Layout: uint32(a.V)}}, nil
-	case ir.ArgDevice:
-		return &pb.Arg{Kind: &pb.Arg_Device{Device: true}}, nil
-	case ir.ArgMemFmt:
-		return &pb.Arg{Kind: &pb.Arg_MemoryFormat{MemoryFormat: uint32(a.V)}}, nil
 	case ir.ArgStr:
 		return &pb.Arg{Kind: &pb.Arg_Str{Str: p.g.Strings[a.V]}}, nil
 	case ir.ArgGen:
@@ -364,7 +332,7 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 		}
 		return &pb.Arg{Kind: &pb.Arg_List_{List: list}}, nil
 	}
-	return nil, fmt.Errorf("BUG: argument of kind %d", a.Kind)
+	return pb.NewArg(pb.Flat{Tag: uint64(a.Kind), Value: uint64(a.V)}), nil // a literal
 }
 
 // number is a Python number, or the element of a 0-dim tensor, that a slot holds.
@@ -381,7 +349,14 @@ func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*pb.Arg, error) {
 }
 
 // numbers are the kinds of Python numbers by the dtype that they have.
-var numbers = map[ir.DType]uint32{ir.F64: pb.NumberF64, ir.I64: pb.NumberI64, ir.Bool: pb.NumberBool, ir.C128: pb.NumberC128}
+var numbers = func() map[ir.DType]uint32 {
+	kinds := map[ir.DType]uint32{}
+	for _, n := range catalogue.NumberKinds {
+		d, _ := ir.ParseDType(n.DType)
+		kinds[d] = uint32(n.Number)
+	}
+	return kinds
+}()
 
 func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	n, t := &p.g.Nodes[p.g.Def[v]], p.g.Types[v]

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
 	pb "github.com/mycelya/mycelya/proto"
@@ -54,13 +55,13 @@ func (c *Compiled) StepText(s *pb.Step) string {
 		if len(results) > 0 {
 			line = strings.Join(results, ", ") + " = " + line
 		}
-		if k.Call.Flags&flagRNG != 0 {
+		if k.Call.Flags&catalogue.RecordRNG != 0 {
 			line += " !rng"
 		}
-		if k.Call.Flags&flagEffect != 0 {
+		if k.Call.Flags&catalogue.RecordEffect != 0 {
 			line += " !effect"
 		}
-		if k.Call.Flags&flagDynamic != 0 {
+		if k.Call.Flags&catalogue.RecordDynamic != 0 {
 			line += " !dynamic"
 		}
 		return line

@@ -12,16 +12,6 @@ const (
 	memfmtPreserve   = 1
 )
 
-// Kinds of list: MYC_L_* of csrc/abi/mycelya.h.
-const (
-	ListTensors uint8 = iota + 1
-	ListOptTensors
-	ListInts
-	ListFloats
-	ListBools
-	ListScalars
-)
-
 // FromATen decides whether a call of the operator with these arguments is exactly an own op, and returns that op's
 // arguments. A number that is only a parameter is not known to be 1: add.Tensor with such an alpha stays a call. The
 // caller still compares the own op's result type with the one it knows (see Graph.Check).

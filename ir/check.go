@@ -9,6 +9,8 @@ import (
 	"math/bits"
 	"slices"
 	"strconv"
+
+	"github.com/mycelya/mycelya/catalogue"
 )
 
 // Verify says what is wrong with a graph, nil if nothing is. A graph that it accepts can be printed, parsed, rewritten
@@ -255,27 +257,23 @@ func (c *checker) list(id NodeID, a Arg) error {
 		if err := c.arg(id, item, false); err != nil {
 			return err
 		}
-		ok := false
-		switch k := item.Kind; a.Sub {
-		case ListTensors:
-			ok = k == ArgValue
-		case ListOptTensors:
-			ok = k == ArgValue || k == ArgNone
-		case ListInts:
-			ok = k == ArgInt || k == ArgDim
-		case ListFloats:
-			ok = k == ArgFloat || c.g.IsNumber(item)
-		case ListBools:
-			ok = k == ArgBool
-		case ListScalars:
-			ok = k == ArgInt || k == ArgFloat || k == ArgBool || k == ArgDim || c.g.IsNumber(item)
-		}
-		if !ok {
+		if !allows(a.Sub, item.Kind) && !(allows(a.Sub, ArgKind(catalogue.TagNumber)) && c.g.IsNumber(item)) {
 			return fmt.Errorf("item %d does not fit in a list of %s", i, listNames[a.Sub])
 		}
 	}
 	return nil
 }
+
+// listItems are the argument kinds that an item of a list may be, as bits, by kind of list.
+var listItems = func() (kinds [catalogue.NumLists]uint32) {
+	for i := range catalogue.ListKinds {
+		kinds[i+1] = catalogue.ListKinds[i].Tags()
+	}
+	return kinds
+}()
+
+// allows says whether an item of a kind of list may be an argument of this kind.
+func allows(list uint8, kind ArgKind) bool { return listItems[list]>>kind&1 != 0 }
 
 func (c *checker) dim(d Dim) error {
 	if i, ok := d.Sym(); ok && i >= len(c.g.Syms) {

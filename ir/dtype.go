@@ -3,9 +3,13 @@
 
 package ir
 
-import "math"
+import (
+	"math"
 
-// Classes is a set of kinds of dtype.
+	"github.com/mycelya/mycelya/catalogue"
+)
+
+// Classes is a set of kinds of dtype: bit n is class n+1 of the catalogue.
 type Classes uint8
 
 const (
@@ -22,26 +26,17 @@ const (
 
 // Class is the kind of a valid dtype, 0 for an invalid one.
 func (d DType) Class() Classes {
-	switch d {
-	case Bool:
-		return Bools
-	case U8, I8, I16, I32, I64, U16, U32, U64:
-		return Ints
-	case F16, BF16, F32, F64:
-		return Floats
-	case C32, C64, C128:
-		return Complexes
-	case F8E5M2, F8E4M3FN, F8E5M2FNUZ, F8E4M3FNUZ:
-		return Floats8
+	if !d.Valid() {
+		return 0
 	}
-	return 0
+	return 1 << (dtypes[d].Class - 1)
 }
 
 // Is says whether the dtype is of one of the kinds.
 func (d DType) Is(c Classes) bool { return d.Class()&c != 0 }
 
 // Signed says whether an integer dtype has a sign.
-func (d DType) Signed() bool { return d == I8 || d == I16 || d == I32 || d == I64 }
+func (d DType) Signed() bool { return dtypes[d].Signed }
 
 // Holds says whether an integer dtype, or that of truth, has a number.
 func (d DType) Holds(n int64) bool {
@@ -58,13 +53,8 @@ func (d DType) Holds(n int64) bool {
 // Reaches says whether a number is not beyond the largest of a float dtype. Infinities are not.
 func (d DType) Reaches(v float64) bool {
 	most := math.MaxFloat64
-	switch d {
-	case F16:
-		most = 65504
-	case BF16:
-		most = 0x1.fep127
-	case F32:
-		most = math.MaxFloat32
+	if d.Is(Floats) {
+		most = dtypes[d].Largest
 	}
 	return !(math.Abs(v) > most) || math.IsInf(v, 0)
 }
@@ -89,29 +79,21 @@ func (d DType) Exactly(v float64) bool {
 }
 
 // Real is the dtype of the parts of a complex dtype, and any other dtype itself.
-func (d DType) Real() DType {
-	switch d {
-	case C32:
-		return F16
-	case C64:
-		return F32
-	case C128:
-		return F64
-	}
-	return d
-}
+func (d DType) Real() DType { return d.pair(Complexes) }
 
-// Complex is the complex dtype that a floating one becomes when it meets a complex number; bf16 has none of its width.
-func (d DType) Complex() DType {
-	switch d {
-	case F16:
-		return C32
-	case BF16, F32:
-		return C64
-	case F64:
-		return C128
+// Complex is the complex dtype that a float dtype becomes beside a complex number, and any other dtype itself.
+func (d DType) Complex() DType { return d.pair(Floats) }
+
+// pair is the other dtype of a pair of a float and a complex one, and d itself if d is not of the kind c.
+func (d DType) pair(c Classes) DType {
+	if !d.Is(c) {
+		return d
 	}
-	return d
+	other, ok := ParseDType(dtypes[d].Pair)
+	if !ok {
+		panic("BUG: dtype " + d.String() + " has no pair")
+	}
+	return other
 }
 
 // Promote is the dtype in which values of both dtypes meet, by ATen's table; false if ATen refuses the pair.

@@ -19,30 +19,23 @@ type (
 	NodeID  uint32
 )
 
-// ArgKind says what an Arg is.
+// ArgKind says what an Arg is. The numbers are those of the tags of a trace. Arg.V holds:
+//
+//	ArgNone                        nothing: an absent optional
+//	ArgValue                       the ValueID of a tensor or a number
+//	ArgDim                         the Dim of a size-like integer: a constant or a symbol
+//	ArgInt, ArgFloat, ArgBool      the literal: an integer, the bits of a float64, 0 or 1
+//	ArgDType, ArgLayout, ArgMemFmt a DType, PyTorch's number of a layout or of a memory format
+//	ArgDevice                      0: this device
+//	ArgStr                         the index into Graph.Strings
+//	ArgGen                         the parameter slot that holds the generator's id
+//	ArgList                        first item << 32 | number of items, in Graph.ListArgs; Sub is the kind of the list
 type ArgKind uint8
-
-const (
-	ArgInvalid ArgKind = iota
-	ArgNone            // an absent optional
-	ArgValue           // V: ValueID, tensor or number
-	ArgDim             // V: Dim (size-like integer; a constant or a symbol)
-	ArgInt             // V: literal integer
-	ArgFloat           // V: bits of a float64 literal
-	ArgBool            // V: 0 or 1
-	ArgDType           // V: DType
-	ArgLayout          // V: PyTorch's layout number
-	ArgDevice          // V: 0, this device
-	ArgMemFmt          // V: PyTorch's memory format number
-	ArgStr             // V: index into Graph.Strings
-	ArgGen             // V: parameter slot with the generator's id
-	ArgList            // V: first item << 32 | number of items, in Graph.ListArgs; Sub: kind of list
-)
 
 // Arg is one argument of a call. Write marks an operand the call overwrites: see Graph.
 type Arg struct {
 	Kind  ArgKind
-	Sub   uint8 // ArgList: MYC_L_* of csrc/abi/mycelya.h (1 tensors, 2 optional tensors, 3 ints, 4 floats, 5 bools, 6 scalars)
+	Sub   uint8 // ArgList: List*
 	Write bool
 	V     int64
 }
@@ -65,16 +58,9 @@ func (o Origin) Label() string {
 	return strings.Join(strings.Fields(name), "_") + ":" + strconv.Itoa(o.Line)
 }
 
-// Flags of a node beyond what its op says.
+// Flags of a node beyond what its op says. The numbers are those of the flags of a record. The results of a node with
+// FlagDynamic, but for the first, which says their shapes, are named as u8[0], and nothing in the graph reads them.
 type Flags uint8
-
-const (
-	FlagRNG    Flags = 1 << iota // draws random numbers: never merged, dropped or reordered against others
-	FlagEffect                   // must be kept, in order
-	// Its results have shapes that only the data tells: all but the first, which says them, are named as u8[0], and
-	// nothing in the graph reads them.
-	FlagDynamic
-)
 
 // Node is one operation. Its results are values First … First+N-1.
 type Node struct {
@@ -137,7 +123,7 @@ type Output struct {
 // with numbers (OpParam) weakest, then 0-dim tensors, then tensors.
 type Graph struct {
 	Name     string // where it was cut: "train.py:41"
-	Reason   string // why: "read", "sync", "step", "upload", "size", "flush", "exit"
+	Reason   string // why: none read sync step upload size flush exit shape event repeat early
 	Syms     []Symbol
 	Nodes    []Node
 	Args     []Arg

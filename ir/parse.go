@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mycelya/mycelya/catalogue"
 )
 
 // SyntaxError is a mistake in the text form. Line and Col (in bytes) count from 1.
@@ -452,18 +454,14 @@ func floatArg(v float64) Arg { return Arg{Kind: ArgFloat, V: int64(math.Float64b
 
 // tagged reads what follows "layout:", "device:", "memfmt:", "gen:", "dim:" or "nan:".
 func (p *parser) tagged(name string, pos int) Arg {
-	switch name {
-	case "layout":
-		return Arg{Kind: ArgLayout, V: int64(p.uint("a layout's number", 8))}
-	case "device":
-		return Arg{Kind: ArgDevice, V: int64(p.uint("a device's number", 8))}
-	case "memfmt":
-		return Arg{Kind: ArgMemFmt, V: int64(p.uint("a memory format's number", 8))}
-	case "gen":
+	switch kind := ArgKind(max(0, slices.Index(prefixes[:], name))); {
+	case kind == ArgLayout || kind == ArgDevice || kind == ArgMemFmt:
+		return Arg{Kind: kind, V: int64(p.uint(catalogue.ArgKindOf(uint64(kind)).Text+"'s number", 8))}
+	case kind == ArgGen:
 		return Arg{Kind: ArgGen, V: int64(p.slot())}
-	case "dim":
+	case kind == ArgDim:
 		return Arg{Kind: ArgDim, V: int64(p.uint("a size", 63))}
-	case "nan":
+	case name == "nan":
 		at := p.pos
 		bits, err := strconv.ParseUint(p.take(isWordByte), 16, 64)
 		if err != nil || !math.IsNaN(math.Float64frombits(bits)) {

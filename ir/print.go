@@ -6,9 +6,12 @@ package ir
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/mycelya/mycelya/catalogue"
 )
 
 // Widths of the columns of the text form: binders, and the whole statement before its origin.
@@ -17,16 +20,29 @@ const (
 	lineWidth   = 56
 )
 
-var listNames = [...]string{
-	ListTensors: "tensors", ListOptTensors: "opts", ListInts: "ints", ListFloats: "floats", ListBools: "bools", ListScalars: "scalars",
-}
+// listNames are the names of kinds of lists in text, by number.
+var listNames = func() (names [catalogue.NumLists]string) {
+	for _, l := range catalogue.ListKinds {
+		names[l.Number] = l.Name
+	}
+	return names
+}()
+
+// prefixes are what stands before a colon in the text of an argument, by kind; "" if nothing does.
+var prefixes = func() (names [catalogue.NumTags]string) {
+	for _, a := range catalogue.ArgKinds {
+		if a.Prefix != catalogue.None {
+			names[a.Number] = a.Prefix
+		}
+	}
+	return names
+}()
 
 // reserved words are not names of symbols.
 var reserved = func() map[string]bool {
-	m := map[string]bool{"none": true, "true": true, "false": true, "inf": true, "nan": true, "dim": true, "layout": true,
-		"memfmt": true, "gen": true, "device": true, "offset": true, "output": true, "dims": true, "graph": true,
-		"require": true, "fuse": true}
-	for _, s := range listNames[1:] {
+	m := map[string]bool{"none": true, "true": true, "false": true, "inf": true, "nan": true, "offset": true, "output": true,
+		"dims": true, "graph": true, "require": true, "fuse": true}
+	for _, s := range slices.Concat(listNames[1:], prefixes[:]) {
 		m[s] = true
 	}
 	for d := U8; d < NumDTypes; d++ {
@@ -253,7 +269,7 @@ func (p *printer) arg(a Arg) {
 		}
 	case ArgDim:
 		if d := p.g.Find(Dim(a.V)); d >= 0 {
-			p.f("dim:%d", d) // unlike a literal integer, it may take any value without changing the key
+			p.f("%s:%d", prefixes[ArgDim], d) // unlike a literal integer, it may take any value without changing the key
 		} else {
 			p.f("%s", dimString(p.names, d))
 		}
@@ -269,14 +285,8 @@ func (p *printer) arg(a Arg) {
 		} else {
 			p.f("?")
 		}
-	case ArgLayout:
-		p.f("layout:%d", a.V)
-	case ArgDevice:
-		p.f("device:%d", a.V)
-	case ArgMemFmt:
-		p.f("memfmt:%d", a.V)
-	case ArgGen:
-		p.f("gen:%d", a.V)
+	case ArgLayout, ArgDevice, ArgMemFmt, ArgGen:
+		p.f("%s:%d", prefixes[a.Kind], a.V)
 	case ArgStr:
 		if a.V < 0 || a.V >= int64(len(p.g.Strings)) {
 			p.f("?")

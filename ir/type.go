@@ -3,56 +3,29 @@
 
 package ir
 
-// DType is the type of one element. The numbers are those of csrc/abi/mycelya.h.
+import "github.com/mycelya/mycelya/catalogue"
+
+// DType is the type of one element. The catalogue has its numbers and its facts.
 type DType uint8
 
-const (
-	Invalid DType = iota
-	U8
-	I8
-	I16
-	I32
-	I64
-	F16
-	F32
-	F64
-	C32
-	C64
-	C128
-	Bool
-	BF16
-	F8E5M2
-	F8E4M3FN
-	F8E5M2FNUZ
-	F8E4M3FNUZ
-	U16
-	U32
-	U64
-	NumDTypes
-)
+// dtypes holds the rows of the catalogue by number; the row of Invalid is empty.
+var dtypes = func() (rows [NumDTypes]catalogue.DType) {
+	copy(rows[1:], catalogue.DTypes)
+	return rows
+}()
 
-var dtypes = [NumDTypes]struct {
-	name string
-	size int // bytes
-}{
-	U8: {"u8", 1}, I8: {"i8", 1}, I16: {"i16", 2}, I32: {"i32", 4}, I64: {"i64", 8},
-	F16: {"f16", 2}, F32: {"f32", 4}, F64: {"f64", 8},
-	C32: {"c32", 4}, C64: {"c64", 8}, C128: {"c128", 16},
-	Bool: {"b8", 1}, BF16: {"bf16", 2},
-	F8E5M2: {"f8e5m2", 1}, F8E4M3FN: {"f8e4m3fn", 1}, F8E5M2FNUZ: {"f8e5m2fnuz", 1}, F8E4M3FNUZ: {"f8e4m3fnuz", 1},
-	U16: {"u16", 2}, U32: {"u32", 4}, U64: {"u64", 8},
-}
+// Valid says whether there is a dtype of this number.
+func (d DType) Valid() bool { return d > Invalid && d < NumDTypes }
 
-func (d DType) Valid() bool    { return d > Invalid && d < NumDTypes }
-func (d DType) String() string { return dtypes[d].name }
+func (d DType) String() string { return dtypes[d].Name }
 
 // Size is the number of bytes of one element.
-func (d DType) Size() int { return dtypes[d].size }
+func (d DType) Size() int { return dtypes[d].Size }
 
 // ParseDType is the inverse of DType.String.
 func ParseDType(s string) (DType, bool) {
 	for d := U8; d < NumDTypes; d++ {
-		if dtypes[d].name == s {
+		if dtypes[d].Name == s {
 			return d, true
 		}
 	}

@@ -6,7 +6,11 @@
 // buffers or machines, and never runs anything. Grammar and meaning are those of csrc/abi/mycelya.h.
 package kernel
 
-import "math"
+import (
+	"math"
+
+	"github.com/mycelya/mycelya/catalogue"
+)
 
 // Kernel is a loop nest. Frame 0 is its index space, of which the last Folded dims are folded by reductions. Other frames have the
 // same points in the same order under other sizes; only a kernel that folds nothing has any.
@@ -30,27 +34,25 @@ type Operand struct {
 type Access uint8
 
 const (
-	Read  Access = 1
-	Write Access = 2
+	Read  Access = catalogue.KernelRead
+	Write Access = catalogue.KernelWrite
 )
 
 // Class is what a register holds.
 type Class uint8
 
 const (
-	F32 Class = iota + 1
-	F64
-	I64
-	B8 // 0 or 1
+	F32 Class = catalogue.RegisterF32
+	F64 Class = catalogue.RegisterF64
+	I64 Class = catalogue.RegisterI64
+	B8  Class = catalogue.RegisterB8 // 0 or 1
 )
-
-var classNames = [...]string{F32: "f32", F64: "f64", I64: "i64", B8: "b8"}
 
 func (c Class) String() string {
 	if c < F32 || c > B8 {
 		return "?"
 	}
-	return classNames[c]
+	return catalogue.Registers[c-1].Name
 }
 
 // Instr is an instruction; what A, B and C are is the op's to say. It makes the register of its index, but a STORE.
@@ -180,6 +182,17 @@ func (op Op) String() string {
 // Takes says whether an op computes on operands of a class.
 func (op Op) Takes(c Class) bool { return op < numOps && rows[op].takes.has(c) }
 
+// dtypes are what kernels know of a dtype, by its number. The class is 0 if they don't compute in it.
+var dtypes = func() (rows [catalogue.NumDTypes]struct {
+	class  Class
+	rounds bool
+}) {
+	for _, d := range catalogue.DTypes {
+		rows[d.Number].class, rows[d.Number].rounds = Class(d.RegisterOf()), d.Rounds
+	}
+	return rows
+}()
+
 // ClassOf is the class of a register that a dtype (MYC_*) is loaded into, 0 if kernels don't compute in it.
 func ClassOf(dtype uint8) Class {
 	if int(dtype) >= len(dtypes) {
@@ -188,47 +201,29 @@ func ClassOf(dtype uint8) Class {
 	return dtypes[dtype].class
 }
 
-// Holds says whether a dtype has a number: a float, or an integer (whole). Floats that are too large it hasn't; PyTorch refuses those.
-func Holds(dtype uint8, integral bool, real float64, whole int64) bool {
-	if integral {
-		real = float64(whole)
-	}
-	fits := func(most float64) bool { return !(math.Abs(real) > most) || math.IsInf(real, 0) }
-	among := func(least, most int64) bool { return integral && least <= whole && whole <= most }
-	switch dtypes[dtype].name {
-	case "f16":
-		return fits(65504)
-	case "bf16":
-		return fits(0x1.fep127)
-	case "f32":
-		return fits(math.MaxFloat32)
-	case "u8":
-		return among(0, math.MaxUint8)
-	case "i8":
-		return among(math.MinInt8, math.MaxInt8)
-	case "i16":
-		return among(math.MinInt16, math.MaxInt16)
-	case "i32":
-		return among(math.MinInt32, math.MaxInt32)
-	case "i64":
-		return integral
-	case "u16":
-		return among(0, math.MaxUint16)
-	case "u32":
-		return among(0, math.MaxUint32)
-	case "b8":
-		return among(0, 1)
-	}
-	return true
-}
+// Rounds says whether a register that holds the dtype needs a ROUND after arithmetic.
+func Rounds(dtype uint8) bool { return int(dtype) < len(dtypes) && dtypes[dtype].rounds }
 
-// dtypes by their number in csrc/abi/mycelya.h.
-var dtypes = [...]struct {
-	name   string
-	class  Class
-	narrow bool // a ROUND makes a register of it
-}{
-	1: {"u8", I64, true}, 2: {"i8", I64, true}, 3: {"i16", I64, true}, 4: {"i32", I64, true}, 5: {"i64", I64, false},
-	6: {"f16", F32, true}, 7: {"f32", F32, false}, 8: {"f64", F64, false}, 12: {"b8", B8, false}, 13: {"bf16", F32, true},
-	18: {"u16", I64, true}, 19: {"u32", I64, true},
+// Holds says whether a dtype represents a number: a float, or an integer (whole). PyTorch refuses finite numbers beyond
+// the largest of a float dtype, so those are not represented.
+func Holds(dtype uint8, integral bool, real float64, whole int64) bool {
+	row := catalogue.DTypeOf(uint64(dtype))
+	switch {
+	case ClassOf(dtype) == 0:
+		return true
+	case row.Class == catalogue.ClassFloat:
+		if integral {
+			real = float64(whole)
+		}
+		return !(math.Abs(real) > row.Largest) || math.IsInf(real, 0)
+	case !integral:
+		return false
+	case row.Class == catalogue.ClassBool:
+		return whole == 0 || whole == 1
+	}
+	bits := 8 * row.Size
+	if row.Signed {
+		return whole<<(64-bits)>>(64-bits) == whole
+	}
+	return whole>>bits == 0
 }

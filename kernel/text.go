@@ -8,6 +8,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/mycelya/mycelya/catalogue"
 )
 
 // String lists a kernel for people: its index space, its operands with the dims along which they run, and the code.
@@ -51,16 +53,19 @@ func (k *Kernel) String() string {
 			}
 		}
 		access := [...]string{Read: "read", Write: "write", Read | Write: "both"}[o.Access&3]
-		name := "?"
-		if int(o.DType) < len(dtypes) {
-			name = dtypes[o.DType].name
-		}
-		fmt.Fprintf(&b, "  a%d %-5s %s[%s]\n", i, access, name, strings.Join(dims, ","))
+		fmt.Fprintf(&b, "  a%d %-5s %s[%s]\n", i, access, dtypeName(uint64(o.DType)), strings.Join(dims, ","))
 	}
 	for i, n := range k.Code {
 		b.WriteString("  " + n.text(i) + "\n")
 	}
 	return b.String()
+}
+
+func dtypeName(number uint64) string {
+	if row := catalogue.DTypeOf(number); row != nil {
+		return row.Name
+	}
+	return "?"
 }
 
 func (n *Instr) text(i int) string {
@@ -73,14 +78,14 @@ func (n *Instr) text(i int) string {
 		words = []string{fmt.Sprintf("a%d", n.A)}
 	case Number:
 		if words = []string{fmt.Sprintf("n%d", n.A)}; n.B != 0 {
-			words = append(words, dtypes[n.B].name)
+			words = append(words, dtypeName(n.B))
 		}
 	case Index:
 		words = []string{fmt.Sprintf("i%d", n.A)}
 	case Const:
 		words = []string{n.constant()}
 	case Round:
-		words = []string{fmt.Sprintf("r%d", n.A), dtypes[n.B].name}
+		words = []string{fmt.Sprintf("r%d", n.A), dtypeName(n.B)}
 	default:
 		for _, a := range args[:rows[n.Op].arity] {
 			words = append(words, fmt.Sprintf("r%d", a))

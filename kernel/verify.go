@@ -209,7 +209,7 @@ func (v *verifier) classes(i int, n *Instr, r row) error {
 	case Cast:
 		return nil
 	case Round:
-		if n.B >= uint64(len(dtypes)) || !dtypes[n.B].narrow || dtypes[n.B].class != of(n.A) || n.Class != of(n.A) {
+		if n.B >= uint64(len(dtypes)) || !dtypes[n.B].rounds || dtypes[n.B].class != of(n.A) || n.Class != of(n.A) {
 			return fmt.Errorf("a %s to dtype %d, as %s", of(n.A), n.B, n.Class)
 		}
 		return nil

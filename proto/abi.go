@@ -3,53 +3,30 @@
 
 package proto
 
-// Numbers of csrc/abi/mycelya.h that messages carry. worker's tests hold them against the header.
-const (
-	// ABIVersion is MYCELYA_ABI_VERSION.
-	ABIVersion = 11
-
-	// Kinds of numbers, MYC_N_*.
-	NumberF64  = 1
-	NumberI64  = 2
-	NumberBool = 3
-	NumberC128 = 4
-
-	// Kinds of lists, MYC_L_*.
-	ListTensors    = 1
-	ListOptTensors = 2
-	ListInts       = 3
-	ListFloats     = 4
-	ListBools      = 5
-	ListScalars    = 6
-
-	// Kinds of errors, MYC_OK and MYC_E_*.
-	OK                = 0
-	ErrRuntime        = 1
-	ErrIndex          = 2
-	ErrValue          = 3
-	ErrType           = 4
-	ErrNotImplemented = 5
-	ErrMemory         = 6
-	ErrLost           = 7
-	ErrLinalg         = 8
-
-	dtypeC128 = 11
-)
-
-// Bytes of one element by dtype number; 0: not a dtype.
-var dtypeSize = [21]uint8{
-	0, 1, 1, 2, 4, 8, // u8 i8 i16 i32 i64
-	2, 4, 8, // f16 f32 f64
-	4, 8, 16, // c32 c64 c128
-	1, 2, // bool bf16
-	1, 1, 1, 1, // float8
-	2, 4, 8, // u16 u32 u64
-}
+import "github.com/mycelya/mycelya/catalogue"
 
 // DTypeSize is the number of bytes of one element, or 0 if d is not a dtype.
 func DTypeSize(d uint32) int {
-	if d >= uint32(len(dtypeSize)) {
+	row := catalogue.DTypeOf(uint64(d))
+	if row == nil {
 		return 0
 	}
-	return int(dtypeSize[d])
+	return row.Size
+}
+
+// numberParams is the number of parameters that hold a Python number, or 0 if there is no such kind.
+func numberParams(kind uint64) uint32 {
+	if kind == 0 || kind > uint64(len(catalogue.NumberKinds)) {
+		return 0
+	}
+	return uint32(catalogue.NumberKinds[kind-1].Params)
+}
+
+// elementParams is the number of parameters that hold an element of a dtype, or 0 if there is no such dtype.
+func elementParams(dtype uint64) uint32 {
+	row := catalogue.DTypeOf(dtype)
+	if row == nil {
+		return 0
+	}
+	return uint32(max(1, row.Size/8))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/kernel"
 )
 
@@ -242,8 +243,8 @@ func isComplex(a *Arg) bool {
 	if n := a.GetNumber(); n != nil {
 		return n.GetKind() == NumberC128
 	}
-	s := a.GetScalar()
-	return s != nil && s.GetDtype() >= 9 && s.GetDtype() <= 11
+	row := catalogue.DTypeOf(uint64(a.GetScalar().GetDtype()))
+	return row != nil && row.Class == catalogue.ClassComplex
 }
 
 // kernel writes a kernel for the executor.
@@ -266,7 +267,7 @@ func (w *words) kernel(k *Kernel) {
 }
 
 func (w *words) kernelOp(c *KernelOp) {
-	w.put(sKernel, uint64(c.Kernel), uint64(len(c.Instances)))
+	w.put(catalogue.StepKernel, uint64(c.Kernel), uint64(len(c.Instances)))
 	for _, at := range c.Instances {
 		for _, d := range at.Sizes {
 			w.dim(d)

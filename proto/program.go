@@ -11,6 +11,7 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/kernel"
 )
 
@@ -342,14 +343,15 @@ func (v *validator) callArgs(c *CallOp) error {
 }
 
 func (v *validator) list(l *Arg_List) error {
-	if l.GetKind() < ListTensors || l.GetKind() > ListScalars {
+	if l.GetKind() == 0 || l.GetKind() >= catalogue.NumLists {
 		return fmt.Errorf("list of kind %d", l.GetKind())
 	}
+	tags := catalogue.ListKinds[l.Kind-1].Tags()
 	if err := atMost("list items", len(l.Items), MaxList); err != nil {
 		return err
 	}
 	for i, a := range l.Items {
-		if !itemFits(l.Kind, a) {
+		if tags>>a.Flat().Tag&1 == 0 {
 			return fmt.Errorf("item %d: a %T in a list of kind %d", i, a.GetKind(), l.Kind)
 		}
 		if err := v.arg(a); err != nil {
@@ -359,63 +361,49 @@ func (v *validator) list(l *Arg_List) error {
 	return nil
 }
 
-func itemFits(kind uint32, a *Arg) bool {
-	switch a.GetKind().(type) {
-	case *Arg_Tensor:
-		return kind == ListTensors || kind == ListOptTensors
-	case *Arg_None:
-		return kind == ListOptTensors
-	case *Arg_Size, *Arg_Int:
-		return kind == ListInts || kind == ListFloats || kind == ListScalars
-	case *Arg_Float:
-		return kind == ListFloats || kind == ListScalars
-	case *Arg_Number_, *Arg_Scalar_: // of a 0-dim CPU tensor, too
-		return kind != ListInts && kind != ListBools
-	case *Arg_Bool:
-		return kind == ListBools || kind == ListScalars
-	}
-	return false
-}
-
 // arg checks an argument that is not a list.
 func (v *validator) arg(a *Arg) error {
-	switch k := a.GetKind().(type) {
-	case *Arg_None, *Arg_Int, *Arg_Float, *Arg_Bool, *Arg_Layout, *Arg_Device, *Arg_MemoryFormat:
-		return nil
-	case *Arg_Tensor:
-		return v.window(k.Tensor)
-	case *Arg_Number_:
-		switch k.Number.GetKind() {
-		case NumberF64, NumberI64, NumberBool:
-			return v.param(k.Number.Param, 1)
-		case NumberC128:
-			return v.param(k.Number.Param, 2)
-		}
-		return fmt.Errorf("number of kind %d", k.Number.GetKind())
-	case *Arg_Scalar_:
-		switch {
-		case DTypeSize(k.Scalar.GetDtype()) == 0:
-			return fmt.Errorf("scalar of dtype %d, which doesn't exist", k.Scalar.GetDtype())
-		case k.Scalar.Dtype == dtypeC128:
-			return v.param(k.Scalar.Param, 2)
-		}
-		return v.param(k.Scalar.Param, 1)
-	case *Arg_Size:
-		return v.param(k.Size, 1)
-	case *Arg_Dtype:
-		if DTypeSize(k.Dtype) == 0 {
-			return fmt.Errorf("dtype %d doesn't exist", k.Dtype)
-		}
-	case *Arg_Str:
-		return atMost("bytes of string", len(k.Str), MaxString)
-	case *Arg_Generator:
-		return v.param(k.Generator, 1)
-	case *Arg_List_:
-		return fmt.Errorf("a list in a list")
-	default:
+	f := a.Flat()
+	kind := catalogue.ArgKindOf(f.Tag)
+	if kind == nil {
 		return fmt.Errorf("is of no known kind")
 	}
+	switch kind.Payload {
+	case catalogue.PayloadTensor:
+		return v.window(uint32(f.Value))
+	case catalogue.PayloadParam:
+		n, err := params(kind, f.Head)
+		if err != nil {
+			return err
+		}
+		return v.param(uint32(f.Value), n)
+	case catalogue.PayloadHead:
+		if kind.Head == catalogue.HeadDType && catalogue.DTypeOf(f.Value) == nil {
+			return fmt.Errorf("dtype %d doesn't exist", f.Value)
+		}
+	case catalogue.PayloadText:
+		return atMost("bytes of string", len(f.Text), MaxString)
+	case catalogue.PayloadItems:
+		return fmt.Errorf("a list in a list")
+	}
 	return nil
+}
+
+// params is the number of parameters of an argument whose payload is one.
+func params(kind *catalogue.ArgKind, head uint64) (uint32, error) {
+	switch kind.Head {
+	case catalogue.HeadNumber:
+		if n := numberParams(head); n != 0 {
+			return n, nil
+		}
+		return 0, fmt.Errorf("number of kind %d", head)
+	case catalogue.HeadDType:
+		if n := elementParams(head); n != 0 {
+			return n, nil
+		}
+		return 0, fmt.Errorf("scalar of dtype %d, which doesn't exist", head)
+	}
+	return 1, nil
 }
 
 // ValidateCall says whether c fits p: as many parameters, inputs and outputs, no storage twice among the inputs or the

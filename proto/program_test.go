@@ -65,7 +65,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"number param", "argument 0: parameter 6 of 6", arg(&Arg{Kind: &Arg_Number_{Number: &Arg_Number{Kind: NumberF64, Param: 6}}})},
 		{"complex param", "argument 0: parameter 6 of 6", arg(&Arg{Kind: &Arg_Number_{Number: &Arg_Number{Kind: NumberC128, Param: 5}}})},
 		{"scalar dtype", "scalar of dtype 77", arg(&Arg{Kind: &Arg_Scalar_{Scalar: &Arg_Scalar{Dtype: 77}}})},
-		{"scalar param", "parameter 6 of 6", arg(&Arg{Kind: &Arg_Scalar_{Scalar: &Arg_Scalar{Dtype: dtypeC128, Param: 5}}})},
+		{"scalar param", "parameter 6 of 6", arg(&Arg{Kind: &Arg_Scalar_{Scalar: &Arg_Scalar{Dtype: 11, Param: 5}}})},
 		{"size arg", "parameter 6 of 6", arg(&Arg{Kind: &Arg_Size{Size: 6}})},
 		{"generator", "parameter 8 of 6", arg(&Arg{Kind: &Arg_Generator{Generator: 8}})},
 		{"dtype arg", "dtype 99 doesn't exist", arg(&Arg{Kind: &Arg_Dtype{Dtype: 99}})},

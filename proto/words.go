@@ -5,35 +5,8 @@ package proto
 
 import (
 	"encoding/binary"
-	"math"
-)
 
-// Tags of csrc/abi/mycelya.h: arguments MYC_W_*, steps MYC_S_*.
-const (
-	wNone   = 2
-	wTensor = 3
-	wNumber = 4
-	wScalar = 5
-	wSize   = 6
-	wInt    = 7
-	wFloat  = 8
-	wBool   = 9
-	wDType  = 10
-	wLayout = 11
-	wDevice = 12
-	wMemFmt = 13
-	wStr    = 14
-	wGen    = 15
-	wList   = 16
-
-	sCall   = 1
-	sCopy   = 2
-	sAlloc  = 3
-	sClone  = 4
-	sFree   = 5
-	sResize = 6
-	sFused  = 7
-	sKernel = 8
+	"github.com/mycelya/mycelya/catalogue"
 )
 
 // Words encodes a program that Validate has accepted for the executor; csrc/abi/mycelya.h, part 3, has the grammar.
@@ -45,7 +18,7 @@ func Words(p *Program) []uint64 {
 		for _, d := range t.Sizes {
 			w.dim(d)
 		}
-		w.bool(t.Contiguous)
+		w.put(bit(t.Contiguous))
 		for _, d := range t.Strides {
 			w.dim(d)
 		}
@@ -65,14 +38,6 @@ func Words(p *Program) []uint64 {
 type words []uint64
 
 func (w *words) put(v ...uint64) { *w = append(*w, v...) }
-
-func (w *words) bool(b bool) {
-	if b {
-		w.put(1)
-	} else {
-		w.put(0)
-	}
-}
 
 // dim writes kind and value; an absent dim is the constant 0.
 func (w *words) dim(d *Dim) {
@@ -100,7 +65,7 @@ func (w *words) str(s string) {
 func (w *words) step(s *Step) {
 	switch k := s.Kind.(type) {
 	case *Step_Call:
-		w.put(sCall)
+		w.put(catalogue.StepCall)
 		w.str(k.Call.Op)
 		w.put(uint64(len(k.Call.Args)))
 		for _, a := range k.Call.Args {
@@ -112,19 +77,19 @@ func (w *words) step(s *Step) {
 		}
 		w.put(uint64(k.Call.Flags))
 	case *Step_Copy:
-		w.put(sCopy, uint64(k.Copy.GetDst()), uint64(k.Copy.GetSrc()))
+		w.put(catalogue.StepCopy, uint64(k.Copy.GetDst()), uint64(k.Copy.GetSrc()))
 	case *Step_Alloc:
-		w.put(sAlloc, uint64(k.Alloc.GetBuffer()))
+		w.put(catalogue.StepAlloc, uint64(k.Alloc.GetBuffer()))
 		w.dim(k.Alloc.GetBytes())
 	case *Step_Clone:
-		w.put(sClone, uint64(k.Clone.GetTo()), uint64(k.Clone.GetFrom()))
+		w.put(catalogue.StepClone, uint64(k.Clone.GetTo()), uint64(k.Clone.GetFrom()))
 	case *Step_Free:
-		w.put(sFree, uint64(k.Free.GetBuffer()))
+		w.put(catalogue.StepFree, uint64(k.Free.GetBuffer()))
 	case *Step_Resize:
-		w.put(sResize, uint64(k.Resize.GetBuffer()))
+		w.put(catalogue.StepResize, uint64(k.Resize.GetBuffer()))
 		w.dim(k.Resize.GetBytes())
 	case *Step_Fused:
-		w.put(sFused, uint64(k.Fused.GetKernels()), uint64(k.Fused.GetPlain()))
+		w.put(catalogue.StepFused, uint64(k.Fused.GetKernels()), uint64(k.Fused.GetPlain()))
 	case *Step_Kernel:
 		w.kernelOp(k.Kernel)
 	default:
@@ -132,44 +97,26 @@ func (w *words) step(s *Step) {
 	}
 }
 
+// arg writes the tag, the head if it is not the value itself, and the payload.
 func (w *words) arg(a *Arg) {
-	switch k := a.Kind.(type) {
-	case *Arg_None:
-		w.put(wNone)
-	case *Arg_Tensor:
-		w.put(wTensor, uint64(k.Tensor))
-	case *Arg_Number_:
-		w.put(wNumber, uint64(k.Number.Kind), uint64(k.Number.Param))
-	case *Arg_Scalar_:
-		w.put(wScalar, uint64(k.Scalar.Dtype), uint64(k.Scalar.Param))
-	case *Arg_Size:
-		w.put(wSize, uint64(k.Size))
-	case *Arg_Int:
-		w.put(wInt, uint64(k.Int))
-	case *Arg_Float:
-		w.put(wFloat, math.Float64bits(k.Float))
-	case *Arg_Bool:
-		w.put(wBool)
-		w.bool(k.Bool)
-	case *Arg_Dtype:
-		w.put(wDType, uint64(k.Dtype))
-	case *Arg_Layout:
-		w.put(wLayout, uint64(k.Layout))
-	case *Arg_Device:
-		w.put(wDevice, 0)
-	case *Arg_MemoryFormat:
-		w.put(wMemFmt, uint64(k.MemoryFormat))
-	case *Arg_Str:
-		w.put(wStr)
-		w.str(k.Str)
-	case *Arg_Generator:
-		w.put(wGen, uint64(k.Generator))
-	case *Arg_List_:
-		w.put(wList, uint64(k.List.Kind), uint64(len(k.List.Items)))
-		for _, item := range k.List.Items {
+	f := a.Flat()
+	kind := catalogue.ArgKindOf(f.Tag)
+	if kind == nil {
+		panic("BUG: an argument of no known kind after Validate")
+	}
+	w.put(f.Tag)
+	if kind.HasHead() {
+		w.put(f.Head)
+	}
+	switch kind.Payload {
+	case catalogue.PayloadTensor, catalogue.PayloadParam, catalogue.PayloadWord, catalogue.PayloadHead:
+		w.put(f.Value)
+	case catalogue.PayloadText:
+		w.str(f.Text)
+	case catalogue.PayloadItems:
+		w.put(uint64(len(f.Items)))
+		for _, item := range f.Items {
 			w.arg(item)
 		}
-	default:
-		panic("BUG: an argument of no known kind after Validate")
 	}
 }

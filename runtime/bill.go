@@ -11,12 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 )
 
 // charge is what one place has cost since the last reset. A nil charge is that of no place in particular.
 type charge struct {
-	cuts       [len(Reasons)]atomic.Uint64
+	cuts       [catalogue.NumCuts]atomic.Uint64
 	compiled   atomic.Uint64 // programs
 	roundTrips atomic.Uint64
 	sent       atomic.Uint64 // bytes, uploads included
@@ -123,7 +124,7 @@ func (b *bill) JSON(origin func(code, offset uint32) ir.Origin) []byte {
 func (l *line) add(c *charge) {
 	for i := range c.cuts {
 		if n := c.cuts[i].Load(); n > 0 {
-			l.Cuts[Reasons[i].Name] += n
+			l.Cuts[catalogue.Cuts[i].Name] += n
 		}
 	}
 	l.Compiled += c.compiled.Load()

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/passes"
 )
 
@@ -206,7 +207,7 @@ func (h *history) text(index int) string {
 		} else {
 			fmt.Fprintf(&b, "%s, compiled in %.1f ms, called %s", count(uint64(a.ops), "op"), float64(a.took.Microseconds())/1e3, count(a.calls.Load(), "time"))
 		}
-		fmt.Fprintf(&b, "\n  Cut because %s.\n  %s\n", Reasons[min(int(a.reason), len(Reasons)-1)].Why, strings.ReplaceAll(a.why, "\n", "\n  "))
+		fmt.Fprintf(&b, "\n  Cut because %s.\n  %s\n", catalogue.CutOf(a.reason).Why, strings.ReplaceAll(a.why, "\n", "\n  "))
 		if a.planned != "" {
 			fmt.Fprintf(&b, "  %s\n", a.planned)
 		}

@@ -8,21 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mycelya/mycelya/catalogue"
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Reasons are the causes of a cut, by MYC_CUT_*: their names, which are capture's, and how a sentence after "because" goes on.
-var Reasons = [...]struct{ Name, Why string }{
-	{"none", "no reason was given"}, {"read", "a value was read"}, {"sync", "the device was waited for"},
-	{"step", "an optimizer's step ended"}, {"upload", "a line that had uploaded data did so again"},
-	{"size", "it was as long as a program may be"}, {"flush", "flush() was called"}, {"exit", "the process ended"},
-	{"shape", "data decides a shape"}, {"event", "an event was recorded"}, {"repeat", "a round of a loop ended"},
-	{"early", "a loop waits for each of its rounds, and the worker began with this one"},
-}
-
 // metrics counts what all sessions did since the last reset.
 type metrics struct {
-	cuts            [len(Reasons)]atomic.Uint64
+	cuts            [catalogue.NumCuts]atomic.Uint64
 	programHits     atomic.Uint64
 	programMisses   atomic.Uint64
 	sizeMisses      atomic.Uint64
@@ -124,7 +116,7 @@ func (m *metrics) JSON() []byte {
 	cuts := map[string]uint64{}
 	for i := range m.cuts {
 		if n := m.cuts[i].Load(); n > 0 {
-			cuts[Reasons[i].Name] = n
+			cuts[catalogue.Cuts[i].Name] = n
 		}
 	}
 	b, err := json.Marshal(map[string]any{

@@ -6,6 +6,7 @@ package runtime
 import (
 	"cmp"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime/dump"
 )
@@ -17,7 +18,7 @@ func (s *session) showCut(t *Trace, program int, isNew bool) {
 	if s.settings.Dump == nil {
 		return
 	}
-	why := Reasons[min(int(t.Reason), len(Reasons)-1)]
+	why := catalogue.CutOf(t.Reason)
 	s.settings.Dump.Cut(dump.Cut{Device: s.index, Place: s.cutAt(t), Reason: why.Name, Why: why.Why, Ops: len(t.Origins) / 2, Program: program, New: isNew})
 }
 
@@ -29,7 +30,7 @@ func (s *session) show(t *Trace, v *variant) *dump.Program {
 	s.mu.Lock()
 	torch := s.hello.GetTorch()
 	s.mu.Unlock()
-	return s.settings.Dump.Program(dump.Of{Device: s.index, Number: v.account.number, Place: s.cutAt(t), Reason: Reasons[min(int(t.Reason), len(Reasons)-1)].Name,
+	return s.settings.Dump.Program(dump.Of{Device: s.index, Number: v.account.number, Place: s.cutAt(t), Reason: catalogue.CutOf(t.Reason).Name,
 		Key: v.key[:], Torch: torch, Params: t.Params})
 }
 

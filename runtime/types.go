@@ -17,19 +17,6 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// Kind says which Python exception an error becomes; the numbers are those of csrc/abi/mycelya.h.
-type Kind int32
-
-const (
-	KindRuntime        Kind = 1
-	KindIndex          Kind = 2
-	KindValue          Kind = 3
-	KindType           Kind = 4
-	KindNotImplemented Kind = 5
-	KindMemory         Kind = 6
-	KindLost           Kind = 7
-)
-
 // Error is a failure that the user is to see: whole sentences.
 type Error struct {
 	Kind Kind

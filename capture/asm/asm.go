@@ -29,19 +29,19 @@ import (
 	"strings"
 
 	"github.com/mycelya/mycelya/capture"
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/trace"
 )
 
-// Tags and flags of csrc/abi/mycelya.h.
-const (
-	wRecord, wNone, wTensor, wNumber, wScalar, wSize, wInt, wFloat = 1, 2, 3, 4, 5, 6, 7, 8
-	wBool, wDType, wLayout, wDevice, wMemFmt, wStr, wGen, wList    = 9, 10, 11, 12, 13, 14, 15, 16
-	tFirst, tSame, tContig, tOff0, tWhole, tWrite                  = 1, 2, 4, 8, 16, 32
-	lTensors, lOpts, lInts, lFloats, lBools, lScalars              = 1, 2, 3, 4, 5, 6
-)
-
-var lists = map[string]uint64{"tensors": lTensors, "opts": lOpts, "ints": lInts, "floats": lFloats, "bools": lBools, "scalars": lScalars}
+// lists are the numbers of kinds of lists by their names.
+var lists = func() map[string]uint64 {
+	numbers := map[string]uint64{}
+	for _, l := range catalogue.ListKinds {
+		numbers[l.Name] = uint64(l.Number)
+	}
+	return numbers
+}()
 
 type geometry struct {
 	dtype          ir.DType
@@ -119,7 +119,7 @@ func (a *assembler) line(line string) error {
 		}
 		return nil
 	case "cut":
-		i := slices.Index(capture.Reasons[:], words[1])
+		i := slices.IndexFunc(catalogue.Cuts, func(c catalogue.Cut) bool { return c.Name == words[1] })
 		if i < 0 {
 			return fmt.Errorf("unknown reason %q", words[1])
 		}
@@ -191,7 +191,9 @@ func Hash(name string) uint64 {
 
 func (a *assembler) record(words []string, origin string) error {
 	name, flag, _ := strings.Cut(words[0], "!")
-	flags, ok := map[string]uint64{"": 0, "rng": 1, "effect": 2, "dynamic": 4}[flag]
+	flags, ok := map[string]uint64{
+		"": 0, "rng": catalogue.RecordRNG, "effect": catalogue.RecordEffect, "dynamic": catalogue.RecordDynamic,
+	}[flag]
 	if !ok {
 		return fmt.Errorf("unknown flag %q", flag)
 	}
@@ -200,7 +202,7 @@ func (a *assembler) record(words []string, origin string) error {
 		args, results = words[1:i], words[i+1:]
 	}
 	a.names.DefineOp(Hash(name), name)
-	a.word(wRecord | flags<<8 | uint64(len(args))<<16 | uint64(len(results))<<32)
+	a.word(catalogue.TagRecord | flags<<8 | uint64(len(args))<<16 | uint64(len(results))<<32)
 	a.word(Hash(name))
 	o := a.origin(origin)
 	a.t.Origins = append(a.t.Origins, o[0], o[1])
@@ -229,7 +231,7 @@ func (a *assembler) record(words []string, origin string) error {
 func (a *assembler) result(s string) error {
 	if inner, ok := strings.CutPrefix(s, "list("); ok {
 		items := split(strings.TrimSuffix(inner, ")"))
-		a.word(wList | uint64(len(items))<<16)
+		a.word(catalogue.TagList | uint64(len(items))<<16)
 		for _, item := range items {
 			if err := a.result(item); err != nil {
 				return err
@@ -238,7 +240,7 @@ func (a *assembler) result(s string) error {
 		return nil
 	}
 	if s == "none" {
-		a.word(wNone)
+		a.word(catalogue.TagNone)
 		return nil
 	}
 	return a.tensor(s)
@@ -247,7 +249,7 @@ func (a *assembler) result(s string) error {
 func (a *assembler) arg(op, s string) error {
 	if i := strings.IndexByte(s, '('); i > 0 && lists[s[:i]] != 0 {
 		items := split(strings.TrimSuffix(s[i+1:], ")"))
-		a.word(wList | lists[s[:i]]<<8 | uint64(len(items))<<16)
+		a.word(catalogue.TagList | lists[s[:i]]<<8 | uint64(len(items))<<16)
 		for _, item := range items {
 			if err := a.arg(op, item); err != nil {
 				return err
@@ -260,22 +262,22 @@ func (a *assembler) arg(op, s string) error {
 	}
 	switch s {
 	case "none":
-		a.word(wNone)
+		a.word(catalogue.TagNone)
 		return nil
 	case "true":
-		a.word(wBool | 1<<8)
+		a.word(catalogue.TagBool | 1<<8)
 		return nil
 	case "false":
-		a.word(wBool)
+		a.word(catalogue.TagBool)
 		return nil
 	case "device":
-		a.word(wDevice)
+		a.word(catalogue.TagDevice)
 		return nil
 	}
 	key, value, ok := strings.Cut(s, "=")
 	if !ok {
 		n, err := strconv.ParseInt(s, 10, 64)
-		a.word(wInt)
+		a.word(catalogue.TagInt)
 		a.word(uint64(n))
 		return err
 	}
@@ -283,21 +285,21 @@ func (a *assembler) arg(op, s string) error {
 	f, floatErr := strconv.ParseFloat(value, 64)
 	switch key {
 	case "size":
-		a.word(wSize)
+		a.word(catalogue.TagSize)
 		a.param(n)
 		return intErr
 	case "gen":
-		a.word(wGen)
+		a.word(catalogue.TagGen)
 		a.param(n)
 		return intErr
 	case "layout":
-		a.word(wLayout | n<<8)
+		a.word(catalogue.TagLayout | n<<8)
 		return intErr
 	case "memfmt":
-		a.word(wMemFmt | n<<8)
+		a.word(catalogue.TagMemFmt | n<<8)
 		return intErr
 	case "float":
-		a.word(wFloat)
+		a.word(catalogue.TagFloat)
 		a.word(math.Float64bits(f))
 		return floatErr
 	case "dtype":
@@ -305,7 +307,7 @@ func (a *assembler) arg(op, s string) error {
 		if !ok {
 			return fmt.Errorf("unknown dtype")
 		}
-		a.word(wDType | uint64(d)<<8)
+		a.word(catalogue.TagDType | uint64(d)<<8)
 		return nil
 	case "scalar":
 		dtype, bits, _ := strings.Cut(value, ":")
@@ -314,12 +316,12 @@ func (a *assembler) arg(op, s string) error {
 		if !ok {
 			return fmt.Errorf("unknown dtype")
 		}
-		a.word(wScalar | uint64(d)<<8)
+		a.word(catalogue.TagScalar | uint64(d)<<8)
 		a.param(n)
 		return err
 	case "str":
 		text, err := strconv.Unquote(value)
-		a.word(wStr | uint64(len(text))<<8)
+		a.word(catalogue.TagStr | uint64(len(text))<<8)
 		for i := 0; i < len(text); i += 8 {
 			var b [8]byte
 			copy(b[:], text[i:])
@@ -334,22 +336,22 @@ func (a *assembler) arg(op, s string) error {
 
 func (a *assembler) number(value string) error {
 	if value == "true" || value == "false" {
-		a.word(wNumber | 3<<8)
+		a.word(catalogue.TagNumber | catalogue.NumberBool<<8)
 		a.param(map[string]uint64{"true": 1, "false": 0}[value])
 		return nil
 	}
 	if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-		a.word(wNumber | 2<<8)
+		a.word(catalogue.TagNumber | catalogue.NumberI64<<8)
 		a.param(uint64(n))
 		return nil
 	}
 	if f, err := strconv.ParseFloat(value, 64); err == nil {
-		a.word(wNumber | 1<<8)
+		a.word(catalogue.TagNumber | catalogue.NumberF64<<8)
 		a.param(math.Float64bits(f))
 		return nil
 	}
 	c, err := strconv.ParseComplex(value, 128)
-	a.word(wNumber | 4<<8)
+	a.word(catalogue.TagNumber | catalogue.NumberC128<<8)
 	a.param(math.Float64bits(real(c)))
 	a.param(math.Float64bits(imag(c)))
 	return err
@@ -377,28 +379,28 @@ func (a *assembler) tensor(s string) error {
 	}
 	var flags uint64
 	if write {
-		flags |= tWrite
+		flags |= catalogue.TensorWrite
 	}
 	contiguous := g.strides == nil
 	if contiguous {
-		flags |= tContig
+		flags |= catalogue.TensorContig
 	}
 	if g.offset == 0 {
-		flags |= tOff0
+		flags |= catalogue.TensorOff0
 	}
 	whole := g.bytes < 0
 	switch {
 	case first && whole:
-		flags |= tFirst | tWhole
+		flags |= catalogue.TensorFirst | catalogue.TensorWhole
 		a.defined = append(a.defined, &g)
 	case first:
-		flags |= tFirst
+		flags |= catalogue.TensorFirst
 		a.defined = append(a.defined, nil)
 	case a.defined[local] != nil && equal(&g, a.defined[local]):
-		flags |= tSame
+		flags |= catalogue.TensorSame
 	}
-	a.word(wTensor | uint64(g.dtype)<<8 | uint64(len(g.sizes))<<16 | flags<<24 | uint64(local)<<32)
-	if flags&tSame != 0 {
+	a.word(catalogue.TagTensor | uint64(g.dtype)<<8 | uint64(len(g.sizes))<<16 | flags<<24 | uint64(local)<<32)
+	if flags&catalogue.TensorSame != 0 {
 		return nil
 	}
 	a.dims(g.sizes)

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // output is one generated file, by its path from the root of the repository.
@@ -22,9 +23,10 @@ type output struct {
 }
 
 // outputs lists all generated files.
-var outputs = []output{
-	{"catalogue/operators.json", operatorsJSON},
-}
+var outputs = slices.Concat(
+	[]output{{"catalogue/operators.json", operatorsJSON}},
+	wordFiles,
+)
 
 func main() {
 	check := flag.Bool("check", false, "compare the files instead of writing them")

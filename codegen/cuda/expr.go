@@ -9,19 +9,15 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/kernel"
 )
 
 // register is the type of a class.
-func register(c kernel.Class) string {
-	return [...]string{kernel.F32: "float", kernel.F64: "double", kernel.I64: "long long", kernel.B8: "bool"}[c]
-}
+func register(c kernel.Class) string { return catalogue.Registers[c-1].Memory }
 
 // memory is the type of an element. Floats of 16 bits are types of their own, so that none is taken for an integer.
-func memory(dtype uint8) string {
-	return map[uint8]string{1: "unsigned char", 2: "signed char", 3: "short", 4: "int", 5: "long long", 6: "half", 7: "float", 8: "double",
-		12: "truth", 13: "brain", 18: "unsigned short", 19: "unsigned"}[dtype]
-}
+func memory(dtype uint8) string { return catalogue.DTypeOf(uint64(dtype)).Memory }
 
 // functions are the ops that are one of CUDA's: of doubles, and with an f after it of floats. ATen's kernels call the same.
 var functions = map[kernel.Op]string{

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // The only header that C++ and Go both see. Plain C. Three parts:
-//   1. dtypes and the trace format, written by csrc/device and read by capture (Go);
+//   1. the trace format, written by csrc/device and read by capture (Go);
 //   2. the client library: functions that client (Go, c-shared) exports and csrc/device loads with dlopen;
 //   3. the executor: functions that csrc/exec exports and worker (Go) loads with dlopen.
+//
+// words.h has the numbers: tags, kinds, flags, dtypes, errors, reasons. Any change to these two files raises
+// MYCELYA_ABI_VERSION (catalogue.ABIVersion).
 //
 // A pointer argument is only read or written during the call unless its comment says otherwise.
 #ifndef MYCELYA_ABI_H_
@@ -13,23 +16,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "words.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Both ends compare this number when a library is loaded; any change to this file raises it.
-#define MYCELYA_ABI_VERSION 11
-
 // ---------------------------------------------------------------------------------------------------------------
-// 1. Dtypes and the trace
+// 1. The trace
 // ---------------------------------------------------------------------------------------------------------------
-
-// Our own numbering, the same on the wire and in ir.DType. 0 is invalid.
-enum {
-  MYC_U8 = 1, MYC_I8 = 2, MYC_I16 = 3, MYC_I32 = 4, MYC_I64 = 5, MYC_F16 = 6, MYC_F32 = 7, MYC_F64 = 8,
-  MYC_C32 = 9, MYC_C64 = 10, MYC_C128 = 11, MYC_BOOL = 12, MYC_BF16 = 13, MYC_F8E5M2 = 14, MYC_F8E4M3FN = 15,
-  MYC_F8E5M2FNUZ = 16, MYC_F8E4M3FNUZ = 17, MYC_U16 = 18, MYC_U32 = 19, MYC_U64 = 20, MYC_DTYPES = 21
-};
 
 // A trace is three streams of 64-bit words, all in record order:
 //   skeleton    what was done; hashed into the key. Everything a pass may rely on is here.
@@ -101,34 +96,15 @@ enum {
 // not the op's: per fresh result, in order, MYC_SHAPE_WORDS words: dtype, rank, then MYC_SHAPE_RANK sizes and as many
 // strides (elements), unused ones 0. Each fresh result follows as u8[0]; its storage gets the bytes that the op made, at
 // offset 0. The trace ends with this record.
-enum {
-  MYC_W_RECORD = 1, MYC_W_NONE = 2, MYC_W_TENSOR = 3, MYC_W_NUMBER = 4, MYC_W_SCALAR = 5, MYC_W_SIZE = 6,
-  MYC_W_INT = 7, MYC_W_FLOAT = 8, MYC_W_BOOL = 9, MYC_W_DTYPE = 10, MYC_W_LAYOUT = 11, MYC_W_DEVICE = 12,
-  MYC_W_MEMFMT = 13, MYC_W_STR = 14, MYC_W_GEN = 15, MYC_W_LIST = 16
-};
-enum { MYC_R_RNG = 1, MYC_R_EFFECT = 2, MYC_R_DYNAMIC = 4 };    // draws random numbers; must be kept, in order; see above
 enum { MYC_M_PEAKS = 1, MYC_M_TOTALS = 2, MYC_M_NUMBERS = 7 * 3 * 4 + 4 };
 enum { MYC_SHAPE_RANK = 32, MYC_SHAPE_WORDS = 2 + 2 * MYC_SHAPE_RANK };
-enum { MYC_N_F64 = 1, MYC_N_I64 = 2, MYC_N_BOOL = 3, MYC_N_C128 = 4 };
-enum { MYC_L_TENSORS = 1, MYC_L_OPT_TENSORS = 2, MYC_L_INTS = 3, MYC_L_FLOATS = 4, MYC_L_BOOLS = 5, MYC_L_SCALARS = 6 };
 enum { MYC_MAX_RANK = 255 };
-enum { MYC_D_ZERO = 0, MYC_D_ONE = 1, MYC_D_OTHER = 2 };        // class of one size or stride
-enum {
-  MYC_T_FIRST = 1,    // first sight of this storage in this trace
-  MYC_T_SAME = 2,     // the storage's defining geometry; no geometry follows
-  MYC_T_CONTIG = 4,   // strides are row-major contiguous for the sizes
-  MYC_T_OFF0 = 8,     // storage offset 0
-  MYC_T_WHOLE = 16,   // offset 0, dense, not overlapping, numel * itemsize == storage bytes
-  MYC_T_WRITE = 32    // the record writes this operand (it may read it too)
-};
 
 // ---------------------------------------------------------------------------------------------------------------
 // 2. The client library (client)
 // ---------------------------------------------------------------------------------------------------------------
 
-// Filled by a failing call. kind says which Python exception to raise; text is whole sentences, UTF-8, 0-terminated.
-enum { MYC_OK = 0, MYC_E_RUNTIME = 1, MYC_E_INDEX = 2, MYC_E_VALUE = 3, MYC_E_TYPE = 4, MYC_E_NOT_IMPLEMENTED = 5,
-       MYC_E_MEMORY = 6, MYC_E_LOST = 7, MYC_E_LINALG = 8, MYC_PENDING = 100 };
+// Filled by a failing call. kind (MYC_E_*) says which Python exception to raise; text is whole sentences, UTF-8, 0-terminated.
 typedef struct {
   int32_t kind;
   char text[8188];
@@ -156,9 +132,6 @@ typedef struct {
   uint32_t reason_origin[2];  // where the cut was asked for
   uint32_t* in_use;           // 1; atomic. 0 of a trace that is still open
 } myc_trace;
-enum { MYC_CUT_NONE = 0, MYC_CUT_READ = 1, MYC_CUT_SYNC = 2, MYC_CUT_STEP = 3, MYC_CUT_UPLOAD = 4, MYC_CUT_SIZE = 5,
-       MYC_CUT_FLUSH = 6, MYC_CUT_EXIT = 7, MYC_CUT_SHAPE = 8, MYC_CUT_EVENT = 9, MYC_CUT_REPEAT = 10, MYC_CUT_EARLY = 11,
-       MYC_CUTS = 12 };
 
 // A strided view of a storage, sizes and strides in elements.
 typedef struct {
@@ -284,10 +257,6 @@ typedef struct myc_prog myc_prog;
 //   SUM MAX MIN a    folds; a NaN stays one
 //   all others       what the own op of that name means (ir/optable.go) on operands of one class, which is that of the result but for
 //                    comparisons and ISNAN, whose result is B8, and WHERE, whose a is B8
-enum { MYC_S_CALL = 1, MYC_S_COPY = 2, MYC_S_ALLOC = 3, MYC_S_CLONE = 4, MYC_S_FREE = 5, MYC_S_RESIZE = 6, MYC_S_FUSED = 7,
-       MYC_S_KERNEL = 8 };
-enum { MYC_K_READ = 1, MYC_K_WRITE = 2 };
-enum { MYC_K_F32 = 1, MYC_K_F64 = 2, MYC_K_I64 = 3, MYC_K_B8 = 4 };
 enum { MYC_K_MAX_RANK = 16, MYC_K_MAX_FRAMES = 8, MYC_K_MAX_INSTRS = 4096 };
 enum {
   MYC_K_LOAD = 1, MYC_K_STORE = 2, MYC_K_NUMBER = 3, MYC_K_CONST = 4, MYC_K_COUNT = 5, MYC_K_INDEX = 6, MYC_K_CAST = 7,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/proto"
@@ -192,49 +193,32 @@ func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, boo
 		*values = append(*values, eval.Arg{Tensor: t, Number: number})
 		return ir.Value(g.Nodes[id].First)
 	}
-	switch k := a.Kind.(type) {
-	case *proto.Arg_None:
-		return ir.Arg{Kind: ir.ArgNone}, true
-	case *proto.Arg_Tensor:
-		return value(ir.Node{Op: ir.OpInput}, r.tensor(k.Tensor), false), true
-	case *proto.Arg_Number_:
-		d := [...]ir.DType{
-			proto.NumberF64: ir.F64, proto.NumberI64: ir.I64, proto.NumberBool: ir.Bool, proto.NumberC128: ir.C128,
-		}[k.Number.Kind]
-		return value(ir.Node{Op: ir.OpParam}, &eval.Tensor{DType: d, Data: r.element(d, k.Number.Param)}, true), true
-	case *proto.Arg_Scalar_:
-		d := ir.DType(k.Scalar.Dtype)
-		return value(ir.Node{Op: ir.OpScalar}, &eval.Tensor{DType: d, Data: r.element(d, k.Scalar.Param)}, false), true
-	case *proto.Arg_Size:
-		return ir.Arg{Kind: ir.ArgInt, V: int64(r.params[k.Size])}, true
-	case *proto.Arg_Int:
-		return ir.Arg{Kind: ir.ArgInt, V: k.Int}, true
-	case *proto.Arg_Bool:
-		v := ir.Arg{Kind: ir.ArgBool}
-		if k.Bool {
-			v.V = 1
-		}
-		return v, true
-	case *proto.Arg_Dtype:
-		return ir.Arg{Kind: ir.ArgDType, V: int64(k.Dtype)}, true
-	case *proto.Arg_Layout:
-		return ir.Arg{Kind: ir.ArgLayout, V: int64(k.Layout)}, true
-	case *proto.Arg_Device:
-		return ir.Arg{Kind: ir.ArgDevice}, true
-	case *proto.Arg_MemoryFormat:
-		return ir.Arg{Kind: ir.ArgMemFmt, V: int64(k.MemoryFormat)}, true
-	case *proto.Arg_List_:
-		items := make([]ir.Arg, len(k.List.Items))
-		for i, item := range k.List.Items {
+	switch f := a.Flat(); f.Tag {
+	case catalogue.TagTensor:
+		return value(ir.Node{Op: ir.OpInput}, r.tensor(uint32(f.Value)), false), true
+	case catalogue.TagNumber:
+		d, _ := ir.ParseDType(catalogue.NumberKinds[f.Head-1].DType)
+		return value(ir.Node{Op: ir.OpParam}, &eval.Tensor{DType: d, Data: r.element(d, uint32(f.Value))}, true), true
+	case catalogue.TagScalar:
+		d := ir.DType(f.Head)
+		return value(ir.Node{Op: ir.OpScalar}, &eval.Tensor{DType: d, Data: r.element(d, uint32(f.Value))}, false), true
+	case catalogue.TagSize:
+		return ir.Arg{Kind: ir.ArgInt, V: int64(r.params[f.Value])}, true
+	case catalogue.TagFloat, catalogue.TagStr, catalogue.TagGen:
+		return ir.Arg{}, false // no form of an own op has one
+	case catalogue.TagList:
+		items := make([]ir.Arg, len(f.Items))
+		for i, item := range f.Items {
 			v, ok := r.arg(g, values, item)
 			if !ok {
 				return ir.Arg{}, false
 			}
 			items[i] = v
 		}
-		return g.AddList(uint8(k.List.Kind), items), true
+		return g.AddList(uint8(f.Head), items), true
+	default:
+		return ir.Arg{Kind: ir.ArgKind(f.Tag), V: int64(f.Value)}, true // a literal, or none
 	}
-	return ir.Arg{}, false // floats, strings and generators are in no form of an own op
 }
 
 // evalArgs turns the arguments of an own op into what ir/eval takes.
