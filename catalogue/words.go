@@ -39,7 +39,7 @@ type DType struct {
 	Size     int    // bytes
 	Class    Class
 	Signed   bool   // an integer dtype with a sign
-	Pair     string // of a float dtype the complex dtype that it becomes beside complex numbers; of a complex one its parts
+	Pair     string // float: the complex dtype that it becomes beside complex numbers; complex: the dtype of its parts
 	Torch    string // c10::ScalarType::<Torch>
 	Register string // Word of the class of kernel registers that hold it; "-": kernels refuse the dtype
 	Rounds   bool   // a kernel register that holds it needs a ROUND after arithmetic

@@ -3,11 +3,7 @@
 
 package ir
 
-import (
-	"math"
-
-	"github.com/mycelya/mycelya/catalogue"
-)
+import "math"
 
 // Classes is a set of kinds of dtype: bit n is class n+1 of the catalogue.
 type Classes uint8

@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"go/format"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -56,7 +57,7 @@ func wordsHeader() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString(licence + "//\n" + generated)
 	b.WriteString("// The words of the ABI. A table is a macro: it calls X with the cells of each of its rows.\n")
-	b.WriteString("#ifndef MYCELYA_CSRC_ABI_WORDS_H_\n#define MYCELYA_CSRC_ABI_WORDS_H_\n\n")
+	b.WriteString("#ifndef MYCELYA_ABI_WORDS_H_\n#define MYCELYA_ABI_WORDS_H_\n\n")
 	b.WriteString("// Both ends compare this number when a library is loaded.\n")
 	fmt.Fprintf(&b, "#define MYCELYA_ABI_VERSION %d\n", catalogue.ABIVersion)
 
@@ -65,15 +66,25 @@ func wordsHeader() ([]byte, error) {
 	})
 	cEnum(&b, "Dtypes: their numbers on the wire and in all tables. 0 is invalid.",
 		append(dtypes, constant{"MYC_DTYPES", len(dtypes) + 1, ""}))
-	cTable(&b, "MYC_DTYPE_TABLE", "number, name in IR text, c10::ScalarType, class of kernel registers or 0, whether registers are rounded", dtypeRows())
+	cTable(&b, "MYC_DTYPE_TABLE",
+		"number, name in IR text, c10::ScalarType, class of kernel registers or 0, whether registers are rounded",
+		dtypeRows())
 	cEnum(&b, "Tags of words of a trace, and of arguments of a program.",
 		append([]constant{{"MYC_W_RECORD", catalogue.RecordTag, "the head of a record"}},
 			constants(catalogue.ArgKinds, func(a catalogue.ArgKind) constant {
 				return constant{"MYC_W_" + a.Word, int(a.Number), a.Text}
 			})...))
-	cTable(&b, "MYC_ARGUMENT_TABLE", "tag, name in messages", constants(catalogue.ArgKinds, func(a catalogue.ArgKind) constant {
-		return constant{name: fmt.Sprintf("MYC_W_%s, %q", a.Word, a.Text)}
-	}))
+	cEnum(&b, "What the head of an argument of a program holds: a word between the tag and the payload.", programHeads)
+	cEnum(&b, "What follows the tag and the head of an argument of a program.", payloads)
+	cTable(&b, "MYC_ARGUMENT_TABLE", "tag, name in messages, head, payload",
+		constants(catalogue.ArgKinds, func(a catalogue.ArgKind) constant {
+			head := catalogue.HeadNothing
+			if a.HasHead() {
+				head = a.Head
+			}
+			return constant{name: fmt.Sprintf("MYC_W_%s, %q, %s, %s", a.Word, a.Text,
+				nameOf(programHeads, int(head)), nameOf(payloads, int(a.Payload)))}
+		}))
 	cEnum(&b, "Kinds of Python numbers.", constants(catalogue.NumberKinds, func(n catalogue.NumberKind) constant {
 		return constant{"MYC_N_" + n.Word, int(n.Number), n.DType}
 	}))
@@ -96,7 +107,8 @@ func wordsHeader() ([]byte, error) {
 		return constant{"MYC_E_" + e.Word, e.Number, e.Python}
 	})
 	cEnum(&b, "Kinds of errors, and the Python exceptions that they become.",
-		append(append([]constant{{"MYC_OK", 0, ""}}, errors...), constant{"MYC_PENDING", catalogue.Pending, "no error: not ready yet"}))
+		slices.Concat([]constant{{"MYC_OK", 0, ""}}, errors,
+			[]constant{{"MYC_PENDING", catalogue.Pending, "no error: not ready yet"}}))
 	cTable(&b, "MYC_ERROR_TABLE", "kind, exception class of c10; those that are c10::Error itself are left out",
 		constants(catalogue.ErrorKinds, func(e catalogue.ErrorKind) constant {
 			if e.C10 == "Error" {
@@ -104,9 +116,11 @@ func wordsHeader() ([]byte, error) {
 			}
 			return constant{name: fmt.Sprintf("MYC_E_%s, %s", e.Word, e.C10)}
 		}))
-	cuts := constants(catalogue.Cuts, func(c catalogue.Cut) constant { return constant{"MYC_CUT_" + c.Word, c.Number, c.Why} })
+	cuts := constants(catalogue.Cuts, func(c catalogue.Cut) constant {
+		return constant{"MYC_CUT_" + c.Word, c.Number, c.Why}
+	})
 	cEnum(&b, "Reasons why a trace was closed.", append(cuts, constant{"MYC_CUTS", len(cuts), ""}))
-	b.WriteString("\n#endif  // MYCELYA_CSRC_ABI_WORDS_H_\n")
+	b.WriteString("\n#endif  // MYCELYA_ABI_WORDS_H_\n")
 	return []byte(b.String()), nil
 }
 
@@ -118,6 +132,32 @@ func dtypeRows() []constant {
 		}
 		return constant{name: fmt.Sprintf("MYC_%s, %q, %s, %s, %t", d.Word, d.Name, d.Torch, register, d.Rounds)}
 	})
+}
+
+var programHeads = []constant{
+	{"MYC_HEAD_NOTHING", int(catalogue.HeadNothing), "there is no such word"},
+	{"MYC_HEAD_NUMBER", int(catalogue.HeadNumber), "MYC_N_*"},
+	{"MYC_HEAD_DTYPE", int(catalogue.HeadDType), "a dtype"},
+	{"MYC_HEAD_LIST", int(catalogue.HeadList), "MYC_L_*"},
+}
+
+var payloads = []constant{
+	{"MYC_PAYLOAD_NOTHING", int(catalogue.PayloadNothing), ""},
+	{"MYC_PAYLOAD_TENSOR", int(catalogue.PayloadTensor), "the index of a tensor"},
+	{"MYC_PAYLOAD_PARAM", int(catalogue.PayloadParam), "the index of the first parameter"},
+	{"MYC_PAYLOAD_WORD", int(catalogue.PayloadWord), "a literal of 64 bits"},
+	{"MYC_PAYLOAD_HEAD", int(catalogue.PayloadHead), "a literal of 8 bits"},
+	{"MYC_PAYLOAD_TEXT", int(catalogue.PayloadText), "a length in bytes, and the bytes"},
+	{"MYC_PAYLOAD_ITEMS", int(catalogue.PayloadItems), "a number of items, and the items"},
+}
+
+func nameOf(list []constant, number int) string {
+	for _, c := range list {
+		if c.number == number {
+			return c.name
+		}
+	}
+	panic(fmt.Sprintf("BUG: no constant has the number %d", number))
 }
 
 // dtypeWord is the word of the dtype with a name.
@@ -194,7 +234,9 @@ func goConstants(title, typ string, list []constant) string {
 }
 
 func catalogueNumbers() ([]byte, error) {
-	tags := constants(catalogue.ArgKinds, func(a catalogue.ArgKind) constant { return constant{"Tag" + a.Tag, int(a.Number), ""} })
+	tags := constants(catalogue.ArgKinds, func(a catalogue.ArgKind) constant {
+		return constant{"Tag" + a.Tag, int(a.Number), ""}
+	})
 	registers := constants(catalogue.Registers, func(r catalogue.Register) constant {
 		return constant{"Register" + r.Word, int(r.Number), ""}
 	})
@@ -222,11 +264,15 @@ func numberKinds() []constant {
 }
 
 func listKinds(prefix string) []constant {
-	return constants(catalogue.ListKinds, func(l catalogue.ListKind) constant { return constant{prefix + l.Go, int(l.Number), ""} })
+	return constants(catalogue.ListKinds, func(l catalogue.ListKind) constant {
+		return constant{prefix + l.Go, int(l.Number), ""}
+	})
 }
 
 func errorKinds(prefix string) []constant {
-	return constants(catalogue.ErrorKinds, func(e catalogue.ErrorKind) constant { return constant{prefix + e.Go, e.Number, e.Python} })
+	return constants(catalogue.ErrorKinds, func(e catalogue.ErrorKind) constant {
+		return constant{prefix + e.Go, e.Number, e.Python}
+	})
 }
 
 func irWords() ([]byte, error) {
@@ -238,7 +284,8 @@ func irWords() ([]byte, error) {
 		return constant{"Arg" + a.IR, int(a.Number), ""}
 	})
 	return goFile("ir",
-		goConstants("Dtypes.", "DType", append(append([]constant{{"Invalid", 0, ""}}, dtypes...), constant{"NumDTypes", len(dtypes) + 1, ""})),
+		goConstants("Dtypes.", "DType",
+			slices.Concat([]constant{{"Invalid", 0, ""}}, dtypes, []constant{{"NumDTypes", len(dtypes) + 1, ""}})),
 		goConstants("Kinds of arguments. The numbers are those of the tags of a trace.", "ArgKind",
 			append([]constant{{"ArgInvalid", 0, ""}}, kinds...)),
 		goConstants("Kinds of lists.", "uint8", listKinds("List")),
