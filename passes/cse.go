@@ -9,16 +9,16 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// cse gives the users of a value that is computed twice the first of the two. The second node is left without users.
+// cse merges values that are computed twice: the users of the second take the first. The second node is left without users.
 //
-// Valid because equal pure nodes have equal results. Wrong, and not done, for
-//   - nodes with flags: two draws of random numbers differ, two effects are two;
-//   - calls that write: two writes to equal contents are equal values too, but each is done in place on a buffer of its own;
-//   - storages that a call writes in place: two calls of zeros are two buffers as soon as one is written, and a call that is given
-//     one value twice, to write and to read, is given one buffer twice;
-//   - uninitialised content, which is bound to be written in two different ways;
-//   - equal operands through different parameters or symbols: that two had the same value once says nothing about the next call.
-func cse(g *ir.Graph) *ir.Graph {
+// It is valid because equal pure nodes have equal results. It leaves alone
+//   - nodes with flags: two draws of random numbers differ, and two effects both happen;
+//   - calls that write: two writes to equal contents have equal values, but each is done in place on a buffer of its own;
+//   - storages that a call writes in place: two calls of zeros are two buffers as soon as one of them is written, and a
+//     call that gets one value twice, to write and to read, would get one buffer twice;
+//   - uninitialised contents, which are usually written in two different ways;
+//   - equal operands with different parameters or symbols: the values may differ in the next call.
+func cse(g *ir.Graph, r *rules) *ir.Graph {
 	to := make([]ir.ValueID, len(g.Types))
 	for v := range to {
 		to[v] = ir.ValueID(v)
@@ -30,7 +30,8 @@ func cse(g *ir.Graph) *ir.Graph {
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
 		n := &g.Nodes[i]
-		if n.N == 0 || !mergeable(g, id) || slices.Contains(written[n.First:n.First+ir.ValueID(n.N)], true) {
+		results := written[n.First : n.First+ir.ValueID(n.N)]
+		if n.N == 0 || r.unguarded != "cse" && (!mergeable(g, id) || slices.Contains(results, true)) {
 			continue
 		}
 		key = g.AppendKey(key[:0], id, to)
@@ -49,7 +50,7 @@ func cse(g *ir.Graph) *ir.Graph {
 	return g.Rewrite(allNodes(g), to)
 }
 
-// writtenRoots says by value whether a call writes it or a window on it.
+// writtenRoots says for each value whether a call writes it, or a window on it.
 func writtenRoots(g *ir.Graph) []bool {
 	written := make([]bool, len(g.Types))
 	for id := range g.Nodes {

@@ -9,17 +9,20 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// later computes a value shortly before it is needed, if nothing has to be kept for that: a node moves down to the
-// first use of its results, but not past the last other use of an operand, nor past a write to one.
+// later computes a value shortly before it is needed, if no operand has to be kept for that. A node moves down to the first
+// use of its results, but not past the last other use of an operand, nor past a write to an operand.
 //
-// Valid because values are pure and operands stay before uses. It never takes more memory, whatever the sizes are: at
-// each step there is what was there before, less results that are now made later. Wrong for a node at which an operand
-// ends: its result would be made later, but the operand kept longer, and which of the two is larger is for sizes to
-// say. Wrong past a write of an operand, which would need a copy of the old content. Nodes with flags keep their
-// places, those that write do, and none crosses an effect: what it sets may be what the node computes with. A node that
-// goes to an output only goes to the end.
-func later(g *ir.Graph) *ir.Graph {
+// It is valid because values are pure and operands stay before their uses. It never takes more memory, whatever the sizes
+// are: at each step, the values are those of before, less the results that are now made later. Some nodes stay:
+//   - a node at which an operand ends: the operand would be kept longer, and only sizes tell whether it is larger than the
+//     result;
+//   - a reader of an operand that is written next: it would need a copy of the old content;
+//   - nodes with flags and nodes that write. No node goes past an effect, which may set what the node computes with.
+//
+// A node that only an output uses goes to the end.
+func later(g *ir.Graph, r *rules) *ir.Graph {
 	m := newMover(g)
+	m.unguarded = r.unguarded == "order"
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
 		if !m.done[i] && !isFree(g, id) && !m.moves(id) {
@@ -39,15 +42,17 @@ func later(g *ir.Graph) *ir.Graph {
 // mover puts nodes in a new order.
 type mover struct {
 	g     *ir.Graph
-	root  []ir.ValueID  // by value: what it is content of; all inputs of one slot are one
-	users [][]ir.NodeID // by root: who reads it or a view of it, views left out, in order
+	root  []ir.ValueID  // by value: the root of its storage; all inputs of one slot have one root
+	users [][]ir.NodeID // by root: the nodes that read it or a view of it, in order, without views
 	end   []bool        // by root: it is an output
-	done  []bool        // by node
+	done  []bool        // by node: it is in order
 	order []ir.NodeID
 
-	effect ir.NodeID   // the last one; all before it is done
+	effect ir.NodeID   // the last effect; all nodes before it are done
 	seen   []bool      // by node: it is done, or in need
-	need   []ir.NodeID // see before
+	need   []ir.NodeID // the nodes that before emits
+
+	unguarded bool // see Options.unguarded: nodes at which an operand ends move too
 }
 
 func newMover(g *ir.Graph) *mover {
@@ -85,13 +90,13 @@ func newMover(g *ir.Graph) *mover {
 	return m
 }
 
-// isFree says whether a node takes neither time nor memory. It stands wherever its first use does.
+// isFree says whether a node takes neither time nor memory. It goes wherever its first use goes.
 func isFree(g *ir.Graph, id ir.NodeID) bool {
 	kind := ir.Info(g.Nodes[id].Op).Kind
 	return kind == ir.KindLeaf || g.Nodes[id].Op == ir.OpView
 }
 
-// moves says whether a node may go to a later place: none of its operands ends at it.
+// moves says whether a node may go to a later place: it is pure, and none of its operands ends at it.
 func (m *mover) moves(id ir.NodeID) bool {
 	n := &m.g.Nodes[id]
 	if n.Flags != 0 || n.Op == ir.OpUpdate || n.Op == ir.OpResize || len(m.g.Writes(id)) > 0 {
@@ -100,8 +105,8 @@ func (m *mover) moves(id ir.NodeID) bool {
 	for _, v := range m.g.Operands(id) {
 		r := m.root[v]
 		u := m.users[r]
-		// A storage doesn't end with its last reader, but may take the result, and its old content may be in a copy.
-		if u[len(u)-1] == id && !m.end[r] && !m.g.Immediate(r) {
+		// An output does not end with its last reader, so it may be read later.
+		if u[len(u)-1] == id && !m.end[r] && !m.g.Immediate(r) && !m.unguarded {
 			return false
 		}
 	}
@@ -115,8 +120,8 @@ func (m *mover) emit(id ir.NodeID) {
 	}
 }
 
-// before emits what has to come before a node that stays: its operands, whoever reads what ends or is written here, and
-// before an effect all that has been left behind. They keep their order.
+// before emits the nodes that must come before a node that stays, in their order: its operands, the readers of an operand
+// that ends or is written here, and all earlier nodes if this one is an effect.
 func (m *mover) before(id ir.NodeID) {
 	m.need = m.need[:0]
 	m.seen[id] = true
@@ -155,7 +160,7 @@ func (m *mover) operands(id ir.NodeID) {
 	})
 }
 
-// add notes that a node is needed, with all that it needs. What is needed once is emitted, so once is enough.
+// add puts a node and the nodes that it needs into need, each once.
 func (m *mover) add(id ir.NodeID) {
 	if !m.seen[id] {
 		m.seen[id] = true

@@ -9,16 +9,16 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Pass turns a graph into a better one with the same meaning, or returns the graph it was given. It never changes that
-// graph, and never prints, times or verifies: the driver does.
+// Pass turns a graph into a better one with the same meaning, or returns the graph that it was given. A pass never changes
+// that graph and never prints, times or verifies: the driver does.
 type Pass struct {
 	Name  string
 	Doc   string
-	Rules []Rule // that it has, each of which can be switched off
+	Rules []Rule // each can be switched off by name
 	run   func(*ir.Graph, *rules) *ir.Graph
 }
 
-// without is a pass that has no rules.
+// without is a run function that needs no rules.
 func without(run func(*ir.Graph) *ir.Graph) func(*ir.Graph, *rules) *ir.Graph {
 	return func(g *ir.Graph, _ *rules) *ir.Graph { return run(g) }
 }
@@ -29,32 +29,32 @@ type order struct{ before, after, why string }
 // pipeline lists the passes in the order in which they run.
 func pipeline() []Pass {
 	return []Pass{
-		{"views", "shorter chains of views, writes through them and reads of what was written", viewsRules(), rewrite},
-		{"cse", "one value for what is computed twice", nil, without(cse)},
-		{"simplify", "algebra that is exact", simplifyRules(), rewrite},
-		{"fold", "what is the same everywhere is a fill, and a fill is a number", foldRules(), rewrite},
-		{"dce", "drop what no output needs", nil, without(dce)},
-		{"order", "values are computed when they are needed, where that frees memory", nil, without(later)},
+		{"views", "shorter chains of views, of writes through views and of reads of written windows", viewsRules(), rewrite},
+		{"cse", "one value for two nodes that compute the same", nil, cse},
+		{"simplify", "exact algebra", simplifyRules(), rewrite},
+		{"fold", "constant folding: storages that are filled become fills, and fills become numbers", foldRules(), rewrite},
+		{"dce", "drop nodes that no output needs", nil, dce},
+		{"order", "compute values when they are needed, where that frees memory", nil, later},
 		{"fuse", "groups of nodes that kernels compute together", nil, fuse},
 	}
 }
 
-// orders says again what the order of the pipeline must respect, and why.
+// orders states the constraints on the order of the pipeline, with their reasons.
 func orders() []order {
 	return []order{
 		{"views", "cse", "equal views of one storage are one value only when they name the same operand"},
 		{"cse", "simplify", "x and y of where c x y are the same value only when they are one"},
-		{"cse", "dce", "cse takes the users from a value computed twice; only dce drops its node"},
-		{"simplify", "dce", "what a rule goes past is left without users"},
-		{"simplify", "fold", "a fill that an op goes past may be all that is left of it"},
-		{"fold", "dce", "a fill that is a number now is left without users"},
-		{"dce", "fuse", "a value that nobody needs would be computed with those that somebody does"},
-		{"dce", "order", "a use that nobody needs would hold a node in its place"},
+		{"cse", "dce", "cse leaves the second of two equal nodes without users; only dce drops it"},
+		{"simplify", "dce", "rules leave nodes without users"},
+		{"simplify", "fold", "a rule may leave a fill as the operand of an op"},
+		{"fold", "dce", "a fill whose number is taken is left without users"},
+		{"dce", "fuse", "a group would compute values that no output needs"},
+		{"dce", "order", "an unneeded use would hold a node in its place"},
 		{"order", "fuse", "the nodes of a group stay together"},
 	}
 }
 
-// checkPipeline says what is wrong with the table.
+// checkPipeline returns an error if the table is incomplete, ambiguous or in a wrong order.
 func checkPipeline(passes []Pass, orders []order) error {
 	at, rules := map[string]int{}, map[string]string{}
 	for i, p := range passes {

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package passes makes a graph better without changing what it means. A pass is a function from graph to graph; the
-// driver alone times, verifies, switches off and reports. The package never reads the environment, never writes, and
-// never looks at a value that only a run would know.
+// Package passes makes a graph better and keeps its meaning. A pass is a function from graph to graph. The driver alone
+// times, verifies, switches off and reports. The package never reads the environment, never writes files, and never
+// depends on the values of sizes and numbers.
 package passes
 
 import (
@@ -18,23 +18,23 @@ import (
 
 // Observer sees what the driver does. Graphs are shared: an observer only reads them, and only during the call.
 type Observer interface {
-	// Begin is called with the graph before the first pass.
+	// Begin gets the graph before the first pass.
 	Begin(g *ir.Graph)
-	// After is called after each pass that ran, with its result and the rules that made it, in order.
+	// After is called after each pass that ran, with the result and the rules that fired, in order.
 	After(pass string, changed bool, fired []Firing, g *ir.Graph, d time.Duration)
 	// Crash is called when a pass panics or breaks the graph it was given.
 	Crash(pass string, g *ir.Graph, err error)
 }
 
-// Explainer is an observer that also wants to know what a pass has decided against.
+// Explainer is an observer that also gets the groups that a pass decided against.
 type Explainer interface {
-	// Refused is called before After, if there is anything.
+	// Refused is called before After, if there are refusals.
 	Refused(pass string, all []Refusal)
 }
 
 // Options of a run. The zero value runs everything and checks nothing.
 type Options struct {
-	Check    int      // 1: verify before and after each pass; 2 and more: also round-trip the text and shuffle what should not matter
+	Check    int      // 1: verify around each pass; 2 and more: also round-trip the text and shuffle the nodes
 	Spec     *Spec    // which passes run; nil: all
 	Only     []string // these passes in this order in place of the pipeline's
 	Observer Observer // may be nil
@@ -42,7 +42,7 @@ type Options struct {
 	unguarded string // the rule whose guard is taken to be true, set by tests only
 }
 
-// Error says which pass failed. Graph is what it was given.
+// Error says which pass failed. Graph is the graph that the pass was given.
 type Error struct {
 	Pass  string
 	Graph *ir.Graph
@@ -67,7 +67,7 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 	if err := check(g, opt.Check); err != nil {
 		return fail("capture", g, err)
 	}
-	if opt.Observer != nil || opt.Check > 0 { // else nobody sees a name
+	if opt.Observer != nil || opt.Check > 0 { // without them, no name is printed
 		g, err = guarded(Pass{Name: "capture", run: without(prepare)}, nil, g, opt.Check)
 		if err != nil {
 			return fail("capture", g, err)
@@ -76,7 +76,7 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 	if opt.Observer != nil {
 		opt.Observer.Begin(g)
 	}
-	if opt.Check >= 2 && len(g.Groups) == 0 { // which a person may have written
+	if opt.Check >= 2 && len(g.Groups) == 0 { // a graph from a file may have groups, whose nodes stay together
 		g = shuffle(g)
 	}
 	for _, p := range selected {
@@ -128,8 +128,8 @@ func prepare(g *ir.Graph) *ir.Graph {
 	return g
 }
 
-// guarded turns a panic of a pass into an error. At level 2 it also finds a pass that changes what it was given; after
-// any error it gives that back.
+// guarded turns a panic of a pass into an error. At level 2 it also finds a pass that changes the graph it was given. After
+// an error it returns that graph.
 func guarded(p Pass, r *rules, g *ir.Graph, level int) (out *ir.Graph, err error) {
 	defer func() {
 		if why := recover(); why != nil {
@@ -169,9 +169,9 @@ func check(g *ir.Graph, level int) error {
 	return nil
 }
 
-// shuffle puts the nodes in another order that respects operands and flags: nodes with flags keep their order, and no
-// node crosses an effect (the default dtype may change there). It is random, and the same for all graphs with these
-// ops: what a trace compiles to must not depend on its sizes and numbers.
+// shuffle puts the nodes in another order that respects operands and flags. Nodes with flags keep their order, and no node
+// crosses an effect, which may change the default dtype. The order is random, but equal for all graphs with these ops:
+// the program of a trace must not depend on sizes and numbers.
 func shuffle(g *ir.Graph) *ir.Graph {
 	h := fnv.New64a()
 	for i := range g.Nodes {

@@ -108,8 +108,9 @@ func TestSpec(t *testing.T) {
 		assert.Equal(t, want, e.after, word)
 	}
 	for word, want := range map[string]string{
-		"of":             `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
-		"-dec":           `no pass "dec"; the passes are views, cse, simplify, fold, dce, order, fuse; the rules, each of which can be left out with -NAME, ViewOfView, `,
+		"of": `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
+		"-dec": `no pass "dec"; the passes are views, cse, simplify, fold, dce, order, fuse; ` +
+			`-NAME also leaves out a rule: ViewOfView, `,
 		"until=NegOfNeg": `no pass "NegOfNeg"`,
 		"-":              `no pass ""`,
 		"until=":         `no pass ""`,

@@ -11,13 +11,13 @@ import (
 	"sync/atomic"
 )
 
-// Spec says which passes run. It is made once per process, for a bisection counts over all graphs; it may be used by
+// Spec says which passes run. One Spec serves a whole process, because a bisection counts over all graphs. It may be used by
 // several goroutines.
 type Spec struct {
 	none  bool
 	off   map[string]bool
 	until string
-	// A bisection lets pass bisect run on the first limit graphs only.
+	// With a bisection, the pass named bisect runs on the first limit graphs only.
 	bisect string
 	limit  int64
 	count  atomic.Int64
@@ -30,7 +30,7 @@ const specHelp = "off, -NAME, until=NAME, bisect=NAME:COUNT"
 //	off               no pass runs
 //	-NAME             this pass does not run, or this rule of a pass is not applied
 //	until=NAME        the passes after this one do not run
-//	bisect=NAME:COUNT this pass runs on the first COUNT graphs of the process, and not on the rest
+//	bisect=NAME:COUNT this pass runs on the first COUNT graphs of the process only
 //
 // An empty text switches nothing off.
 func ParseSpec(text string) (*Spec, error) {
@@ -57,7 +57,7 @@ func ParseSpec(text string) (*Spec, error) {
 		_, ok := find(name)
 		ok = ok || s.off[name] && slices.Contains(ruleNames(), name)
 		if name != "" && !ok || name == "" && strings.ContainsAny(word, "-=") {
-			return nil, fmt.Errorf("passes: no pass %q; the passes are %s; the rules, each of which can be left out with -NAME, %s",
+			return nil, fmt.Errorf("passes: no pass %q; the passes are %s; -NAME also leaves out a rule: %s",
 				name, strings.Join(names(), ", "), strings.Join(ruleNames(), ", "))
 		}
 	}

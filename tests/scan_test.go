@@ -40,8 +40,8 @@ type cScanner struct {
 var (
 	cContainer = regexp.MustCompile(`^(template\s*<[^{]*>\s*)?(inline\s+)?(namespace|class|struct|union|enum)\b|` +
 		`^extern\s+" +"$`)
-	cName      = regexp.MustCompile(`(~?[A-Za-z_][A-Za-z0-9_:]*|operator\S*)\s*\($`)
-	cInit      = regexp.MustCompile(`\)[^:]*[^:]:[^:](.|\n)*[A-Za-z0-9_>]\s*$`)
+	cName = regexp.MustCompile(`(~?[A-Za-z_][A-Za-z0-9_:]*|operator\S*)\s*\($`)
+	cInit = regexp.MustCompile(`\)[^:]*[^:]:[^:](.|\n)*[A-Za-z0-9_>]\s*$`)
 )
 
 // declarations reads the members of a namespace or class up to its closing brace, or the whole file at depth 0.

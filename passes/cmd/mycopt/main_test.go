@@ -98,7 +98,7 @@ func TestRules(t *testing.T) {
 	assert.Empty(t, errs)
 	status, _, errs = call(signs, "-without=NegOfNge")
 	assert.Equal(t, 2, status)
-	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, fold, dce, order, fuse; the rules`)
+	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, fold, dce, order, fuse; -NAME also leaves out a rule`)
 	_, _, errs = call("", "-help")
 	assert.Contains(t, errs, "\n           NegOfNeg        neg (neg x) -> x\n")
 }
@@ -177,7 +177,7 @@ func TestErrors(t *testing.T) {
 		{twice, []string{"-passes=fused"}, 1, "no pass \"fused\"; the passes are [views cse simplify fold dce order fuse]"},
 		{"", []string{"nothing.ir"}, 1, "nothing.ir: no such file"},
 		{"", []string{"-fast"}, 2, "usage: mycopt [flags] [file.ir ...]"},
-		{"", []string{"-h"}, 0, "cse      one value for what is computed twice"},
+		{"", []string{"-h"}, 0, "cse      one value for two nodes that compute the same"},
 	} {
 		status, out, errs := call(test.stdin, test.args...)
 		assert.Equal(t, test.status, status, test.args)
