@@ -9,11 +9,12 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// cse merges values that are computed twice: the users of the second take the first. The second node is left without users.
+// cse merges values that are computed twice: the users of the second take the first. The second node is left without
+// users.
 //
 // It is valid because equal pure nodes have equal results. It leaves alone
 //   - nodes with flags: two draws of random numbers differ, and two effects both happen;
-//   - calls that write: two writes to equal contents have equal values, but each is done in place on a buffer of its own;
+//   - calls that write: two writes to equal contents have equal values, but each is done in place on its own buffer;
 //   - storages that a call writes in place: two calls of zeros are two buffers as soon as one of them is written, and a
 //     call that gets one value twice, to write and to read, would get one buffer twice;
 //   - uninitialised contents, which are usually written in two different ways;

@@ -7,9 +7,9 @@ import "github.com/mycelya/mycelya/ir"
 
 // dce drops nodes that no output needs.
 //
-// It is valid because values are pure: a call that writes an operand returns the new content, and a write without a user of
-// the new content has no effect. Nodes with flags stay, with the nodes that they need: a draw of random numbers moves the
-// generator for later draws, and an effect is needed for itself.
+// It is valid because values are pure: a call that writes an operand returns the new content, and a write without a
+// user of the new content has no effect. Nodes with flags stay, with the nodes that they need: a draw of random numbers
+// moves the generator for later draws, and an effect is needed for itself.
 func dce(g *ir.Graph, r *rules) *ir.Graph {
 	live := make([]bool, len(g.Nodes))
 	for _, o := range g.Outputs {

@@ -9,13 +9,13 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// later computes a value shortly before it is needed, if no operand has to be kept for that. A node moves down to the first
-// use of its results, but not past the last other use of an operand, nor past a write to an operand.
+// later computes a value shortly before it is needed, if no operand has to be kept for that. A node moves down to the
+// first use of its results, but not past the last other use of an operand, nor past a write to an operand.
 //
-// It is valid because values are pure and operands stay before their uses. It never takes more memory, whatever the sizes
-// are: at each step, the values are those of before, less the results that are now made later. Some nodes stay:
-//   - a node at which an operand ends: the operand would be kept longer, and only sizes tell whether it is larger than the
-//     result;
+// It is valid because values are pure and operands stay before their uses. It never takes more memory, whatever the
+// sizes are: at each step, the values are those of before, less the results that are now made later. Some nodes stay:
+//   - a node at which an operand ends: the operand would be kept longer, and only sizes tell whether it is larger than
+//     the result;
 //   - a reader of an operand that is written next: it would need a copy of the old content;
 //   - nodes with flags and nodes that write. No node goes past an effect, which may set what the node computes with.
 //
@@ -120,8 +120,8 @@ func (m *mover) emit(id ir.NodeID) {
 	}
 }
 
-// before emits the nodes that must come before a node that stays, in their order: its operands, the readers of an operand
-// that ends or is written here, and all earlier nodes if this one is an effect.
+// before emits the nodes that must come before a node that stays, in their order: its operands, the readers of an
+// operand that ends or is written here, and all earlier nodes if this one is an effect.
 func (m *mover) before(id ir.NodeID) {
 	m.need = m.need[:0]
 	m.seen[id] = true

@@ -9,8 +9,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Pass turns a graph into a better one with the same meaning, or returns the graph that it was given. A pass never changes
-// that graph and never prints, times or verifies: the driver does.
+// Pass turns a graph into a better one with the same meaning, or returns the graph that it was given. A pass never
+// changes that graph and never prints, times or verifies: the driver does.
 type Pass struct {
 	Name  string
 	Doc   string

@@ -14,7 +14,7 @@ type Rule struct {
 	Op   ir.Op  // of the node; rules of one name may differ in it
 
 	match   func(c *candidate) bool // the pattern: which ops make the operands. It may bind x, y, at and inner.
-	guard   func(c *candidate) bool // whether the replacement is valid and costs no copy; nil: wherever the pattern matches
+	guard   func(c *candidate) bool // whether the replacement is valid and costs no copy; nil: it always is
 	replace func(c *candidate)
 }
 

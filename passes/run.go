@@ -128,8 +128,8 @@ func prepare(g *ir.Graph) *ir.Graph {
 	return g
 }
 
-// guarded turns a panic of a pass into an error. At level 2 it also finds a pass that changes the graph it was given. After
-// an error it returns that graph.
+// guarded turns a panic of a pass into an error. At level 2 it also finds a pass that changes the graph it was given.
+// After an error it returns that graph.
 func guarded(p Pass, r *rules, g *ir.Graph, level int) (out *ir.Graph, err error) {
 	defer func() {
 		if why := recover(); why != nil {
@@ -169,9 +169,9 @@ func check(g *ir.Graph, level int) error {
 	return nil
 }
 
-// shuffle puts the nodes in another order that respects operands and flags. Nodes with flags keep their order, and no node
-// crosses an effect, which may change the default dtype. The order is random, but equal for all graphs with these ops:
-// the program of a trace must not depend on sizes and numbers.
+// shuffle puts the nodes in another order that respects operands and flags. Nodes with flags keep their order, and no
+// node crosses an effect, which may change the default dtype. The order is random, but equal for all graphs with these
+// ops: the program of a trace must not depend on sizes and numbers.
 func shuffle(g *ir.Graph) *ir.Graph {
 	h := fnv.New64a()
 	for i := range g.Nodes {

@@ -12,8 +12,8 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// Replay runs the passes again. The text says in a sentence what came of it; same, whether that is what the file says.
-// Nobody is told of the passes that the file does not name. observer may be nil.
+// Replay runs the passes again. The text describes the result in a sentence, and same says whether the file has the same
+// result. The observer sees only the passes that the file names. It may be nil.
 func (r *Repro) Replay(observer passes.Observer) (text string, same bool, err error) {
 	g, err := ir.Parse(r.Capture)
 	if err != nil {
@@ -47,7 +47,7 @@ func (r *Repro) Replay(observer passes.Observer) (text string, same bool, err er
 	return "the same graph " + after, true, nil
 }
 
-// last is the pass that crashed when the file was made.
+// last is the pass that crashed when the file was written.
 func (r *Repro) last() string {
 	if len(r.Passes) == 0 {
 		return FirstPass
@@ -55,7 +55,7 @@ func (r *Repro) last() string {
 	return r.Passes[len(r.Passes)-1]
 }
 
-// crashed compares a crash with what the file says.
+// crashed compares a crash with the crash in the file.
 func (r *Repro) crashed(pass, why string) (string, bool, error) {
 	switch {
 	case r.Crash == "":

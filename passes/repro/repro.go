@@ -1,21 +1,21 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package repro keeps one program's way through the passes in one file, and goes it again: the graph that was captured,
-// the passes that ran, and the graph that they made of it or the pass that crashed. It never holds a tensor's values, a
-// host's name or a time, and never runs anything but passes.
+// Package repro holds the run of the passes on one program in one file, and repeats it. The file has the captured graph,
+// the passes that ran, and their result: a graph or a crash. It never holds values of tensors, host names or times. The
+// package never runs anything but passes.
 //
 // The file is a txtar archive. A | is a choice, [ ] at most once:
 //
 //	file     = header capture ( out | crash )
 //	header   = lines "key: words", each key once; all other lines are prose
-//	capture  = "-- capture.ir --" graph            what the first pass was given; the text form of ir/grammar.txt
-//	out      = "-- out.ir --" graph                what the last pass made
+//	capture  = "-- capture.ir --" graph            input of the first pass; the text form of ir/grammar.txt
+//	out      = "-- out.ir --" graph                result of the last pass
 //	crash    = "-- crash.txt --" line              the first line of the error of the last pass
 //
 //	program: train.py:41 read                      where and why the trace was cut
-//	passes: views cse simplify dce                 those that ran, in order; after them nothing, or the one that crashed
-//	[mycelya: 0.1.0]  [torch: 2.15.0]              of the client and of its worker
+//	passes: views cse simplify dce                 the passes that ran, in order; with a crash, the last one crashed
+//	[mycelya: 0.1.0]  [torch: 2.15.0]              versions of the client and of its worker
 //	[words: -NegOfNeg,until=dce]                   MYCELYA_PASSES
 //	[check: 2]                                     MYCELYA_CHECK
 package repro
@@ -32,7 +32,7 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// Repro is what the file holds. Graphs are texts, so that one that no longer parses can be kept too.
+// Repro is the content of the file. Graphs are texts, so that the file can hold a graph that no longer parses.
 type Repro struct {
 	Program string   // "train.py:41 read"
 	Mycelya string   // version
@@ -41,7 +41,7 @@ type Repro struct {
 	Words   string   // MYCELYA_PASSES
 	Check   int      // MYCELYA_CHECK
 	Capture string   // the graph before the passes
-	Out     string   // and after them, if none crashed
+	Out     string   // the graph after the passes, if none crashed
 	Crash   string   // the first line of the error of the last pass, if it crashed
 }
 
@@ -60,10 +60,10 @@ const (
 	crashFile   = "crash.txt"
 )
 
-// FirstPass is the name under which a graph crashes that no pass can be given.
+// FirstPass stands for the pass if the captured graph is invalid, so that no pass could run.
 const FirstPass = "capture"
 
-const prose = `What the passes made of one program, or which of them crashed. From a checkout it goes the same way again:
+const prose = `The passes that ran on one program, and their result: a graph or a crash. To repeat the run from a checkout:
 
     go run ./passes/cmd/mycopt -repro repro.txtar
 
@@ -74,7 +74,8 @@ func (r *Repro) Format() []byte {
 	var b strings.Builder
 	b.WriteString(prose)
 	for _, h := range []struct{ key, words string }{
-		{"program", r.Program}, {"mycelya", r.Mycelya}, {"torch", r.Torch}, {"passes", strings.Join(r.Passes, " ")}, {"words", r.Words},
+		{"program", r.Program}, {"mycelya", r.Mycelya}, {"torch", r.Torch},
+		{"passes", strings.Join(r.Passes, " ")}, {"words", r.Words},
 	} {
 		if h.words != "" || h.key == "passes" {
 			b.WriteString(strings.TrimSpace(h.key+": "+h.words) + "\n")
@@ -92,7 +93,7 @@ func (r *Repro) Format() []byte {
 	return txtar.Format(a)
 }
 
-// FirstLine is what of an error is the same each time: below it are addresses.
+// FirstLine is the first line of an error. It is the same each time, while later lines hold addresses.
 func FirstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line
@@ -110,7 +111,7 @@ func (p *parser) fail(line, col int, format string, args ...any) {
 	panic(&Error{p.name, line, col, fmt.Sprintf(format, args...)})
 }
 
-// Parse reads a file. Mistakes are given as name:line:column with what was expected there.
+// Parse reads a file. An error has the form name:line:column, with the text that was expected there.
 func Parse(name string, data []byte) (r *Repro, err error) {
 	defer func() {
 		if why := recover(); why != nil {
@@ -129,7 +130,7 @@ func Parse(name string, data []byte) (r *Repro, err error) {
 	return p.r, nil
 }
 
-// header reads "key: words". A line that only looks like one, because of a colon in its prose, has a space in its key.
+// header reads lines "key: words". Prose with a colon has a space before the colon, and a key has none.
 func (p *parser) header(lines []string) {
 	for i, line := range lines {
 		key, words, ok := strings.Cut(line, ":")
@@ -198,7 +199,7 @@ func (p *parser) files(archive *txtar.Archive) {
 	}
 }
 
-// check reads the graphs and the names of passes, so that a mistake in them is not taken for one of a pass.
+// check reads the graphs and the names of passes, so that a mistake in them is not reported as a crash of a pass.
 func (p *parser) check() {
 	line := p.at["passes:"]
 	for i, name := range p.r.Passes {
@@ -210,14 +211,15 @@ func (p *parser) check() {
 		for _, q := range passes.Pipeline() {
 			names = append(names, q.Name)
 		}
-		p.fail(line, 1+strings.Index(p.lines[line-1], name), "expected a pass (%s), found %q", strings.Join(names, ", "), name)
+		col := 1 + strings.Index(p.lines[line-1], name)
+		p.fail(line, col, "expected a pass (%s), found %q", strings.Join(names, ", "), name)
 	}
 	if _, err := passes.ParseSpec(p.r.Words); err != nil {
 		p.fail(p.at["words:"], len("words: ")+1, "expected words of MYCELYA_PASSES: %v", err)
 	}
 	g := p.graph(captureFile, p.r.Capture)
 	if p.r.Crash != "" {
-		return // a graph that is not valid may be what crashed it
+		return // an invalid graph may be the cause of the crash
 	}
 	if err := ir.Verify(g); err != nil {
 		p.fail(p.at[captureFile]+1, 1, "expected a valid graph: %v", err)

@@ -32,8 +32,8 @@ const once = `graph f.py:1 read {
 `
 
 func good() *Repro {
-	return &Repro{Program: "f.py:1 read", Mycelya: "0.1.0", Torch: "2.15.0", Passes: []string{"cse", "dce"}, Words: "-NegOfNeg,until=dce",
-		Check: 2, Capture: twice, Out: once}
+	return &Repro{Program: "f.py:1 read", Mycelya: "0.1.0", Torch: "2.15.0", Passes: []string{"cse", "dce"},
+		Words: "-NegOfNeg,until=dce", Check: 2, Capture: twice, Out: once}
 }
 
 func TestAFileReadsBackAsItself(t *testing.T) {
@@ -59,11 +59,14 @@ func TestReplay(t *testing.T) {
 	}{
 		{good(), "the same graph after cse, dce", true},
 		{change(func(r *Repro) { r.Passes, r.Out, r.Check = nil, twice, 1 }), "the same graph without a pass", true},
-		{change(func(r *Repro) { r.Passes = []string{"cse"} }), "another graph after cse: line 4 of out.ir is the first that differs\n" +
-			"  was:   %2: f32[2]             = add %1 %1\n  is:    %2: f32[2]             = relu %0", false},
-		{change(func(r *Repro) { r.Out, r.Crash = "", "panic: no luck" }), "no crash any more after cse, dce; it was \"panic: no luck\" in dce", false},
+		{change(func(r *Repro) { r.Passes = []string{"cse"} }),
+			"another graph after cse: line 4 of out.ir is the first that differs\n" +
+				"  was:   %2: f32[2]             = add %1 %1\n  is:    %2: f32[2]             = relu %0", false},
+		{change(func(r *Repro) { r.Out, r.Crash = "", "panic: no luck" }),
+			"no crash any more after cse, dce; it was \"panic: no luck\" in dce", false},
 		{change(func(r *Repro) { r.Capture = strings.Replace(twice, "%3: f32", "%3: f64", 1) }),
-			"capture crashes, and did not: ir: node 3, \"%3: f64[2]             = add %1 %2\": the result is f32, not f64", false},
+			"capture crashes, and did not: ir: node 3, \"%3: f64[2]             = add %1 %2\": " +
+				"the result is f32, not f64", false},
 	} {
 		text, same, err := test.r.Replay(nil)
 		require.NoError(t, err)

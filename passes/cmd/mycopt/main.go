@@ -1,14 +1,14 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Mycopt reads graphs in the text form, runs passes on them and prints what comes out, so that a pass can be tried and
-// a crash replayed without a device.
+// Mycopt reads graphs in the text form, runs passes on them and prints the result. It tries a pass and replays a crash
+// without a device.
 //
 //	mycopt [-passes=cse,dce] [-without=NegOfNeg] [-verify] [-print] [-rules] [-explain] [-time] [file.ir ...]
 //	mycopt -repro=repro.txtar [-print] [-rules] [-time]
 //
-// Without files it reads standard input. With -repro it goes a dumped program's way again (passes/repro), and says
-// whether the passes make the same graph, or crash in the same way. Mistakes are reported as file:line:column.
+// Without files it reads standard input. With -repro it runs the passes of a dumped program again (passes/repro), and
+// says whether they give the same graph or the same crash. Mistakes are reported as file:line:column.
 package main
 
 import (
@@ -27,21 +27,22 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// run returns the exit status: 0, 1 for a bad graph or a failing pass, 2 for wrong arguments. With -repro: 0 if it went
-// as the file says, 1 if not, 2 if the file can't be replayed.
+// run returns the exit status: 0, 1 for a bad graph or a failing pass, 2 for wrong arguments. With -repro, it returns 0
+// for the result of the file, 1 for another result, and 2 if the file cannot be replayed.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mycopt", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	list := flags.String("passes", "", "run these `names` in this order; empty: none; all: the whole pipeline")
 	verify := flags.Bool("verify", false, "verify after every pass too; a graph that is read is always verified")
-	stages := flags.Bool("print", false, "print the graph before the passes and after each that changed it, not only the last")
+	stages := flags.Bool("print", false, "print the graph before the passes and after each pass that changed it")
 	rules := flags.Bool("rules", false, "print the rules that were applied, and to which lines, on standard error")
 	without := flags.String("without", "", "leave out these `names` of passes and rules")
 	again := flags.String("repro", "", "replay this `file` of a dump, with the passes that it names")
 	explain := flags.Bool("explain", false, "print which nodes are not fused, and why, on standard error")
 	times := flags.Bool("time", false, "print the time of each pass on standard error")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: mycopt [flags] [file.ir ...]\n       mycopt -repro repro.txtar [-print] [-rules] [-time]")
+		fmt.Fprintln(stderr, "usage: mycopt [flags] [file.ir ...]")
+		fmt.Fprintln(stderr, "       mycopt -repro repro.txtar [-print] [-rules] [-time]")
 		flags.PrintDefaults()
 		fmt.Fprintln(stderr, "passes:")
 		for _, p := range passes.Pipeline() {
@@ -62,7 +63,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	w := &watcher{stdout: stdout, stderr: stderr, stages: *stages, rules: *rules, explain: *explain, times: *times}
 	if *again != "" {
 		if *list != "" || *without != "" || *verify || flags.NArg() > 0 {
-			fmt.Fprintln(stderr, "mycopt: -repro takes the graph, the passes and the checks from its file; leave out -passes, -without, -verify and other files")
+			fmt.Fprintln(stderr, "mycopt: -repro takes the graph, the passes and the checks from its file; "+
+				"leave out -passes, -without, -verify and other files")
 			return 2
 		}
 		return w.replay(*again)

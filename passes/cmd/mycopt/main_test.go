@@ -68,7 +68,8 @@ func TestOutput(t *testing.T) {
 		{[]string{"--passes=cse"}, merged},
 		{[]string{"-passes=cse,dce", "-verify"}, optimised},
 		{[]string{"-passes=all"}, fused},
-		{[]string{"-passes=all", "-print"}, "# as read\n" + twice + "# after cse\n" + merged + "# after dce\n" + optimised + "# after fuse\n" + fused},
+		{[]string{"-passes=all", "-print"}, "# as read\n" + twice + "# after cse\n" + merged + "# after dce\n" + optimised +
+			"# after fuse\n" + fused},
 	} {
 		status, out, errs := call(twice, test.args...)
 		assert.Equal(t, 0, status, test.args)
@@ -98,7 +99,8 @@ func TestRules(t *testing.T) {
 	assert.Empty(t, errs)
 	status, _, errs = call(signs, "-without=NegOfNge")
 	assert.Equal(t, 2, status)
-	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, fold, dce, order, fuse; -NAME also leaves out a rule`)
+	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, fold, dce, order, fuse; `+
+		`-NAME also leaves out a rule`)
 	_, _, errs = call("", "-help")
 	assert.Contains(t, errs, "\n           NegOfNeg        neg (neg x) -> x\n")
 }
@@ -138,7 +140,8 @@ func TestRepro(t *testing.T) {
 	write()
 	status, out, errs := call("", "-repro", path, "-print")
 	assert.Equal(t, 0, status)
-	assert.Equal(t, "# as read\n"+twice+"# after cse\n"+merged+"# after dce\n"+optimised+path+": the same graph after cse, dce\n", out)
+	assert.Equal(t, "# as read\n"+twice+"# after cse\n"+merged+"# after dce\n"+optimised+
+		path+": the same graph after cse, dce\n", out)
 	assert.Empty(t, errs)
 
 	r.Passes = r.Passes[:1]
@@ -173,7 +176,8 @@ func TestErrors(t *testing.T) {
 	}{
 		{"", []string{path}, 1, "mycopt: " + path + ":2:20: expected a value defined above, found %1\n"},
 		{"graph x y {\n} }", nil, 1, "mycopt: stdin:2:3: expected the end of the line, found \"}\"\n"},
-		{strings.Replace(twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, \"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
+		{strings.Replace(twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, " +
+			"\"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
 		{twice, []string{"-passes=fused"}, 1, "no pass \"fused\"; the passes are [views cse simplify fold dce order fuse]"},
 		{"", []string{"nothing.ir"}, 1, "nothing.ir: no such file"},
 		{"", []string{"-fast"}, 2, "usage: mycopt [flags] [file.ir ...]"},
