@@ -3,24 +3,24 @@
 
 package fusion
 
-// dag is a graph whose vertices can be made one as long as no cycle comes of it. It keeps a topological order all the
-// time, so that a look for another way between two vertices stays between their places.
+// dag is a graph whose vertices can be merged as long as that makes no cycle. It keeps a topological order all the
+// time, so a search for a second path between two vertices stays between their places.
 type dag struct {
-	up    []int32   // a vertex that this one was made one with, itself if none
-	next  [][]int32 // edges of a vertex and of those that were made one with it
-	place []int32   // in order
-	order []int32   // vertex by place, -1: nobody any more
-	seen  []int32   // by vertex: the search that has met it
+	up    []int32   // a vertex that this one was merged into, or itself
+	next  [][]int32 // edges of a vertex and of those merged into it
+	place []int32   // by vertex: its index in order
+	order []int32   // vertex by place, -1 for a place that is empty
+	seen  []int32   // by vertex: the last search that met it
 	stamp int32
 }
 
-// newDAG has vertices in a topological order, nil that of their numbers.
+// newDAG returns a graph of n vertices in a topological order. A nil order is that of their numbers.
 func newDAG(n int, order []int32) *dag {
 	d := &dag{
 		up: make([]int32, n), next: make([][]int32, n), place: make([]int32, n), order: make([]int32, n),
 		seen: make([]int32, n),
 	}
-	const most = 4 // edges of a vertex, without memory of its own
+	const most = 4 // edges of a vertex that need no allocation of their own
 	edges := make([]int32, most*n)
 	for i := range d.up {
 		d.next[i] = edges[most*i : most*i : most*(i+1)]
@@ -39,7 +39,7 @@ func (d *dag) edge(from, to int) {
 	}
 }
 
-// find is the vertex that v has become.
+// find returns the vertex that v has been merged into.
 func (d *dag) find(v int) int {
 	for int(d.up[v]) != v {
 		d.up[v] = d.up[d.up[v]]
@@ -48,7 +48,7 @@ func (d *dag) find(v int) int {
 	return v
 }
 
-// members lists by vertex those that it stands for, in the order of their numbers.
+// members lists by vertex the vertices merged into it, in the order of their numbers.
 func (d *dag) members() [][]int32 {
 	count := make([]int32, len(d.up))
 	for v := range d.up {
@@ -66,16 +66,16 @@ func (d *dag) members() [][]int32 {
 	return out
 }
 
-// far is how many places two vertices may be apart: what is to be searched for another way. Values that live so long
-// are not the ones whose memory traffic counts, and merges stay linear in the size of the graph.
+// far is how many places two vertices may be apart, which bounds the search for a second path. Values that live longer
+// do not count for memory traffic, and merging stays linear in the size of the graph.
 const far = 400
 
-// farLists is that for the tensors of lists: what an operator does to one stands as far from what the next does to it
-// as the lists are long.
+// farLists is the same limit for tensors of lists: consecutive operators on one tensor are as far apart as their lists
+// are long.
 const farLists = 2000
 
-// check says what stands in the way of making a and b one, "" if nothing does. After it, the marks of seen are those
-// vertices between them that come after the first.
+// check returns why a and b cannot be merged, "" if they can. Afterwards seen marks the vertices between them that come
+// after the first.
 func (d *dag) check(a, b int, far int32) string {
 	a, b = d.find(a), d.find(b)
 	if a == b {
@@ -110,13 +110,13 @@ func (d *dag) check(a, b int, far int32) string {
 		v := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
 		if !push(int(v), false) {
-			return "something between them has to run in between"
+			return "another node has to run between them"
 		}
 	}
 	return ""
 }
 
-// merge makes a and b one; check has just allowed it.
+// merge merges a and b. check must just have allowed it.
 func (d *dag) merge(a, b int) {
 	a, b = d.find(a), d.find(b)
 	if a == b {
@@ -126,7 +126,7 @@ func (d *dag) merge(a, b int) {
 	if d.place[first] > d.place[last] {
 		first, last = last, first
 	}
-	// What comes after the first goes behind both, the rest before.
+	// Vertices that depend on the first go behind both, the others before.
 	from, to := d.place[first], d.place[last]
 	var before, after []int32
 	for p := from; p <= to; p++ {

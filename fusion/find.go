@@ -1,9 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package fusion says which nodes of a graph one loop nest can compute, and how each value lies in it. Passes ask it
-// which nodes to put together, codegen what the kernel of such a group is. It never changes a graph it is given, and
-// never looks at the value of a size but to guess what is equal, which it then says.
+// Package fusion decides which nodes of a graph are computed by one loop, and how each value lies in that loop. Find
+// chooses groups for the pass that writes them into the graph. Loops returns the loops of a graph's groups, which
+// codegen lowers and binds to memory. The package never changes a graph it is given. It uses the sizes first seen only
+// to guess which sizes are equal, and states each guess as a requirement.
 package fusion
 
 import (
@@ -61,8 +62,8 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 	return f
 }
 
-// itemOrder is a topological order of an expansion, in which the operators on lists that follow one another have done
-// all to one tensor before they begin with the next: what belongs together stands together.
+// itemOrder is a topological order of an expansion in which consecutive operators on lists do all to one tensor before
+// they begin with the next. Nodes that can merge then stand close together.
 func itemOrder(e *decomp.Expansion) []int32 {
 	g := e.Graph
 	order := make([]int32, 0, len(g.Nodes))
@@ -111,8 +112,8 @@ func itemOrder(e *decomp.Expansion) []int32 {
 	return order
 }
 
-// constrain adds the edges of a graph to a dag: operands first, nodes with flags in order, and what reads a content
-// before what replaces it, so that it can be replaced in place.
+// constrain adds the edges of a graph to a dag: operands first, nodes with flags in order, and each reader of a content
+// before the node that replaces it, so that the content can be replaced in place.
 func constrain(d *dag, g *ir.Graph) {
 	flagged := -1
 	readers := make([][]int32, len(g.Types)) // by root
@@ -142,7 +143,7 @@ func constrain(d *dag, g *ir.Graph) {
 	}
 }
 
-// run makes clusters: of each primitive and those that made its operands, the last first.
+// run merges clusters: that of each primitive with those that make its operands, the last operand first.
 func (f *finder) run() {
 	for i := range f.g.Nodes {
 		id := ir.NodeID(i)
@@ -158,7 +159,7 @@ func (f *finder) run() {
 	f.siblings()
 }
 
-// try makes a primitive's cluster one with that of an operand, or notes why not.
+// try merges a primitive's cluster with that of an operand, or notes why not.
 func (f *finder) try(user ir.NodeID, operand ir.ValueID) {
 	g := f.g
 	def := g.Def[g.Root(operand)]
@@ -188,7 +189,7 @@ func (f *finder) try(user ir.NodeID, operand ir.ValueID) {
 	if f.clusters[a].list && f.clusters[b].list {
 		limit = farLists
 	}
-	for _, view := range f.between(a, b) { // they stand in between otherwise
+	for _, view := range f.between(a, b) { // a view would else stand between the clusters
 		if why = f.absorb(def, view, limit); why != "" {
 			refuse(why)
 			return
@@ -214,7 +215,7 @@ func (f *finder) try(user ir.NodeID, operand ir.ValueID) {
 	f.unite(a, b, m)
 }
 
-// absorb makes a view one with what made the value that it is a view of.
+// absorb merges a view with the node that makes the viewed value.
 func (f *finder) absorb(def, view ir.NodeID, limit int32) string {
 	if why := f.prims.check(int(def), int(view), limit); why != "" {
 		return why
@@ -243,7 +244,7 @@ func (f *finder) between(a, b int) []ir.NodeID {
 	return slices.Compact(out)
 }
 
-// siblings makes clusters one that read the same values from elsewhere in the same order.
+// siblings merges clusters that read the same values from elsewhere in the same order.
 func (f *finder) siblings() {
 	for v := range f.users {
 		value := ir.ValueID(v)
@@ -265,8 +266,8 @@ func (f *finder) siblings() {
 	}
 }
 
-// alike puts updates of many tensors into one group, which a loop in the user's program has made one by one: maps of
-// one kind that write what they compute in place, and so take no memory for being done together.
+// alike puts updates of many tensors, which a loop in the user's program has made one by one, into one group. They are
+// maps of one kind that write in place, so doing them together takes no memory.
 func (f *finder) alike(g *ir.Graph) {
 	in := map[int]int{} // clusters in a vertex of the whole graph
 	for i, is := range f.fusable {
@@ -292,13 +293,13 @@ func (f *finder) alike(g *ir.Graph) {
 	}
 }
 
-// ofKind are the clusters of a kind between two effects.
+// ofKind identifies the clusters of a kind between two effects.
 type ofKind struct {
 	kind    string
 	segment int32
 }
 
-// inPlace says whether all that a cluster makes for others is the new content of something.
+// inPlace reports whether all values that a cluster makes for others are new contents of operands.
 func (f *finder) inPlace(g *ir.Graph, c *cluster) bool {
 	for _, id := range c.members {
 		if n := f.of[id]; g.Nodes[n].Op != ir.OpCall || len(g.Writes(n)) == 0 || g.NumFresh(n) > 0 {
@@ -308,8 +309,9 @@ func (f *finder) inPlace(g *ir.Graph, c *cluster) bool {
 	return true
 }
 
-// pair makes the clusters of two readers of a value one if both run over all of it, and over nothing else. If one makes
-// an operand of the other, try has said why they stay two: that operand may be read in another order than the value.
+// pair merges the clusters of two readers of a value if both run over all of it and over nothing else. If one makes an
+// operand of the other, try has already said why they stay apart: that operand may be read in another dim order than
+// the value.
 func (f *finder) pair(x, y ir.NodeID, v ir.ValueID) {
 	a, b := f.prims.find(int(x)), f.prims.find(int(y))
 	ca, cb := f.clusters[a], f.clusters[b]
@@ -338,7 +340,7 @@ func (f *finder) pair(x, y ir.NodeID, v ir.ValueID) {
 	}
 }
 
-// uses says whether a member of cluster b has an operand that is a value of a, or a view of one.
+// uses reports whether a member of cluster b has an operand that is a value of a, or a view of one.
 func (f *finder) uses(a, b int) bool {
 	for _, id := range f.clusters[b].members {
 		for _, v := range f.g.Operands(id) {
@@ -350,7 +352,7 @@ func (f *finder) uses(a, b int) bool {
 	return false
 }
 
-// argument is the index of an operand among a node's arguments.
+// argument returns the index of an operand among a node's arguments.
 func (f *finder) argument(id ir.NodeID, v ir.ValueID) int {
 	index, at := -1, -1
 	f.g.EachArg(id, func(a ir.Arg) {

@@ -12,20 +12,20 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-// Groups are the nodes of a graph that kernels had better compute together.
+// Groups are the groups that Find has chosen.
 type Groups struct {
 	Order    []ir.NodeID // all nodes, those of a group side by side
-	Of       []uint32    // by node: one more than its group, 0: in none
+	Of       []uint32    // by node: one more than the index of its group, 0 for none
 	Groups   []ir.Group
-	Requires []ir.Require // all that the graph relies on then
-	Equal    []ir.Dim     // by symbol: what it is equal to by the meaning of what composite operators are made of
+	Requires []ir.Require // those of the graph and of its groups
+	Equal    []ir.Dim     // by symbol: the size that it equals by the meaning of primitives
 	Refused  []Refused
 	graph    *ir.Graph
 	finder   *finder
 }
 
-// Refused is two nodes, the one an operand of the other, that no loop nest could compute together, and why not. They
-// may be in one group yet.
+// Refused is two nodes, one an operand of the other, that no single loop computes, and why. They may still be in one
+// group.
 type Refused struct {
 	From, To ir.NodeID
 	Why      string
@@ -54,17 +54,17 @@ func (x *Groups) Alone(id ir.NodeID) string {
 
 // Find finds the groups of a graph that has none.
 //
-// It works on the primitives that composite operators are made of (ir/decomp). Each is a loop nest of its own at first;
-// two become one where every value that goes from the one to the other can stay in a register, or in the row at hand.
-// What that saves is a write and a read of memory and a launch, so each such merge pays; no size decides. A composite
-// operator whose primitives don't meet others', or would need more loop nests than it meets, stays whole.
+// It works on the primitives of composite operators (ir/decomp). Each primitive is a cluster of its own at first. Two
+// clusters merge where every value that goes from one to the other can stay in a register or in the current row. A
+// merge saves a write, a read and a launch, so every merge pays and no size decides. A composite operator stays whole
+// if its primitives merge with no others, or if it would need more loops than it merges with.
 func Find(g *ir.Graph) *Groups {
 	keep := map[ir.NodeID]string{}
 	var f *finder
 	equal := make([]ir.Dim, len(g.Syms))
 	for range 3 {
 		f = newFinder(decomp.Expand(g, keep), g, Options{})
-		for i := range equal { // before it takes more to be equal
+		for i := range equal { // before run unifies sizes that are only required to be equal
 			equal[i] = f.g.Find(ir.SymDim(i))
 		}
 		f.run()
@@ -78,8 +78,9 @@ func Find(g *ir.Graph) *Groups {
 	return out
 }
 
-// lonely notes the composite operators that meet others, but need more loop nests of their own than the one that they
-// would be whole: then the primitives of the others are better off without them. It says whether there are any.
+// lonely notes the composite operators that merge with others but need several more loops of their own than the one
+// that they are as a whole. The clusters of the others are better off without their primitives. It reports whether
+// there are any.
 func (f *finder) lonely(keep map[ir.NodeID]string) bool {
 	nodes := len(f.whole.up)
 	alone := make([][]*cluster, nodes) // by node: the clusters of it and of no other
@@ -108,15 +109,15 @@ func (f *finder) lonely(keep map[ir.NodeID]string) bool {
 			kinds[f.kind(c)] = true
 		}
 		if len(kinds) > 1 {
-			keep[ir.NodeID(id)] = fmt.Sprintf("it would take %d more kernels of its own", len(kinds))
+			keep[ir.NodeID(id)] = fmt.Sprintf("it would need %d more kernels of its own", len(kinds))
 			found = true
 		}
 	}
 	return found
 }
 
-// kind is a text that clusters share which one kernel can compute for lists of tensors: the same ops on the same
-// dtypes, with the same of them in memory. Sizes and ranks don't count: all run over their elements in order.
+// kind is a key that clusters share which one kernel can compute for lists of tensors: the same ops on the same dtypes,
+// with the same operands in memory. Sizes and ranks do not count: all run over their elements in order.
 func (f *finder) kind(c *cluster) string {
 	members := slices.Clone(c.members)
 	slices.Sort(members)
@@ -169,9 +170,9 @@ func template(c *cluster) ir.Template {
 	return ir.TemplateCols
 }
 
-// groups makes groups of what is worth it.
+// groups makes a group of each vertex that computes several nodes with fewer kernels than nodes.
 func (f *finder) groups(g *ir.Graph) *Groups {
-	// What each vertex of the whole graph computes, and with which loop nests.
+	// The clusters and the number of nodes of each vertex of the whole graph.
 	clusters := make([][]*cluster, len(g.Nodes))
 	computes := make([]int, len(g.Nodes)) // nodes
 	counted := make([]bool, len(g.Nodes))
@@ -219,7 +220,7 @@ func (f *finder) groups(g *ir.Graph) *Groups {
 	return out
 }
 
-// launches lists the templates of clusters in the order in which they run, one for all of a kind.
+// launches lists the templates of clusters in the order in which they run, one for all clusters of a kind.
 func (f *finder) launches(clusters []*cluster) []ir.Template {
 	var out []ir.Template
 	seen := map[string]int{}
@@ -240,7 +241,7 @@ func (f *finder) launches(clusters []*cluster) []ir.Template {
 	return out
 }
 
-// required are the facts of groups, each once.
+// required returns the requirements of groups, each once.
 func (f *finder) required(g *ir.Graph, group []uint32) []ir.Require {
 	out := slices.Clone(g.Requires)
 	seen := map[string]bool{}
@@ -256,14 +257,14 @@ func (f *finder) required(g *ir.Graph, group []uint32) []ir.Require {
 	return out
 }
 
-// requireKey is a text that two facts share exactly if they say the same of the same sizes.
+// requireKey is a key that two requirements share exactly if they say the same of the same sizes.
 func requireKey(g *ir.Graph, r ir.Require) string {
 	b := make([]byte, 0, 64)
 	for _, side := range [...][]ir.Dim{r.Left, r.Right} {
 		for _, d := range side {
 			b = binary.AppendVarint(b, int64(g.Find(d)))
 		}
-		b = append(b, 0) // 0 is no symbol, and no size of a product that is required
+		b = append(b, 0) // a separator: neither a symbol nor a size of a required product
 	}
 	return string(b)
 }

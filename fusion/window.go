@@ -9,22 +9,22 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// window says where the elements of a view lie among those of the value that it is a view of.
+// window is how the elements of a view lie among those of the viewed value.
 type window struct {
-	// By dim of the view: the dim of the value that it runs along, -1 for one of size 1 and for one that repeats.
+	// By dim of the view: the dim of the value along which it runs, -1 for one of size 1 and for one that repeats.
 	along []int8
-	// The view has each element once, but its dims are not those of the value.
+	// The view has each element once, under other sizes.
 	flat bool
-	// What has to be equal for that, beyond what is known.
+	// Sizes that must be equal for that, beyond what is known.
 	requires []ir.Require
 	found    bool
 }
 
-// windowOf finds how a view runs over its root. Not found: it has a part of it, or has elements twice in no dim of its
-// own.
+// windowOf finds how a view runs over its root. It is not found if the view has only a part of it, or has elements
+// twice along a dim of its own.
 //
-// What it takes to be equal it requires, and takes only what is equal in the sizes first seen: a transposed view has
-// strides that are products of sizes, which no symbol of its own says.
+// Sizes that only happen to be equal become requirements, as far as the sizes first seen were equal: the strides of a
+// transposed view are products of sizes that no symbol of its own names.
 func windowOf(g *ir.Graph, id ir.NodeID) (window, bool) {
 	n := &g.Nodes[id]
 	view, root := g.Types[n.First], g.Types[g.Root(n.First)]
@@ -44,7 +44,7 @@ func windowOf(g *ir.Graph, id ir.NodeID) (window, bool) {
 		}
 	}
 	if !same {
-		// Dense both: each place of memory once.
+		// Both are dense: each place in memory once.
 		f.requires = nil
 		w.flat = len(f.steps(view, false)) == len(to) && f.dense(from) && f.dense(to) && f.equal(sizes(from), sizes(to))
 		w.requires = f.requires
@@ -76,7 +76,7 @@ func sizes(steps []step) []ir.Dim {
 	return out
 }
 
-// facts collects what has to be equal.
+// facts collects the sizes that must be equal.
 type facts struct {
 	g        *ir.Graph
 	requires []ir.Require
@@ -90,7 +90,7 @@ func (f *facts) product(dims []ir.Dim) int64 {
 	return n
 }
 
-// equal notes that two products are equal, if they were.
+// equal notes that two products must be equal, and reports false if they were not.
 func (f *facts) equal(a, b []ir.Dim) bool {
 	if f.product(a) != f.product(b) {
 		return false
@@ -102,7 +102,7 @@ func (f *facts) equal(a, b []ir.Dim) bool {
 	return true
 }
 
-// steps lists the dims of a geometry by stride, the largest first; without those of size 1 and, if repeats may be,
+// steps lists the dims of a geometry by stride, the largest first. Dims of size 1 are left out and, if repeats is true,
 // those of stride 0.
 func (f *facts) steps(t ir.Type, repeats bool) []step {
 	var out []step
@@ -124,7 +124,7 @@ func (f *facts) steps(t ir.Type, repeats bool) []step {
 	return out
 }
 
-// dense says whether steps fill their memory without gaps, and notes what has to be equal for that.
+// dense reports whether steps fill their memory without gaps, and notes the sizes that must be equal for that.
 func (f *facts) dense(steps []step) bool {
 	for i, s := range steps {
 		if !f.equal(s.stride, sizes(steps[i+1:])) {
