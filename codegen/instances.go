@@ -1,0 +1,233 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package codegen
+
+import (
+	"slices"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/kernel"
+	pb "github.com/mycelya/mycelya/proto"
+)
+
+// use is an operand of a kernel in memory.
+type use struct {
+	tensor      uint32
+	buffer      int
+	write, made bool // made: it reads what a kernel of the group has left
+}
+
+// bind binds a loop's kernel to windows. made has the buffers that the group makes, and whether a kernel has made them;
+// written the buffers that kernels have written.
+func (f *group) bind(low *lowered, made, written map[int]bool) (*pb.KernelOp_Instance, refused) {
+	p, g := f.p, f.Graph
+	at := &pb.KernelOp_Instance{}
+	for _, space := range low.spaces {
+		for _, d := range space {
+			at.Sizes = append(at.Sizes, p.params.dim(p.g, g.Find(d)))
+		}
+	}
+	uses := make([]use, 0, len(low.operands))
+	for i, v := range low.operands {
+		u, tensor, why := f.operand(v, low.kernel.Operands[i].Access == kernel.Read, made)
+		if why != "" {
+			return nil, why
+		}
+		at.Tensors = append(at.Tensors, tensor)
+		uses = append(uses, u)
+	}
+	if why := conflicts(low.kernel, at, uses, written); why != "" {
+		return nil, why
+	}
+	for _, u := range uses {
+		if u.write {
+			written[u.buffer] = true
+		}
+	}
+	for _, v := range low.numbers {
+		if dims, counts := f.Count(v); counts {
+			at.Numbers = append(at.Numbers, p.params.count(p.g, dims))
+			continue
+		}
+		n := &g.Nodes[g.Def[v]]
+		a, err := p.number(n.Op, n.Slot, g.Types[v].DType)
+		if err != nil {
+			return nil, refused(err.Error())
+		}
+		at.Numbers = append(at.Numbers, a)
+	}
+	return at, ""
+}
+
+// operand binds one operand. tensor is twice the number of its window, plus one if the kernel makes the buffer.
+func (f *group) operand(v ir.ValueID, read bool, made map[int]bool) (u use, tensor uint32, why refused) {
+	place := f.target
+	if read {
+		place = f.source
+	}
+	w, t, why := place(v)
+	if why != "" {
+		return u, 0, why
+	}
+	_, outside := f.Source[f.Graph.Root(v)]
+	u = use{f.p.tensor(w, t), w.buffer, !read, !outside}
+	tensor = 2 * u.tensor
+	if read {
+		return u, tensor, ""
+	}
+	if done, isNew := made[w.buffer]; isNew && !done {
+		made[w.buffer] = true
+		tensor++
+	} else if b, ok := f.temps[v]; ok && b == w.buffer {
+		tensor++
+	}
+	return u, tensor, ""
+}
+
+// conflicts returns why a kernel cannot use this memory, "" if it can.
+func conflicts(k *kernel.Kernel, at *pb.KernelOp_Instance, uses []use, written map[int]bool) refused {
+	for i, u := range uses {
+		if !u.write && !u.made && written[u.buffer] {
+			return "a kernel would read what another has overwritten"
+		}
+		for j, w := range uses {
+			if i == j || !w.write || w.buffer != u.buffer {
+				continue
+			}
+			if u.write || u.tensor != w.tensor || !sameRun(k, at, u.tensor) {
+				return "it reads memory that it writes in another order"
+			}
+		}
+	}
+	return ""
+}
+
+// coded is a kernel with the instances that run at the same time.
+type coded struct {
+	kernel    *kernel.Kernel
+	instances []*pb.KernelOp_Instance
+}
+
+// together joins equal kernels into one with several instances, where no other kernel has to run in between. The tensors
+// of a list are such instances.
+func (p *planner) together(list []coded) []coded {
+	var out []coded
+	last := map[string]int{}                            // by kernel: one more than the index of its last step
+	read, written := map[uint32]int{}, map[uint32]int{} // by buffer, likewise
+	for _, l := range list {
+		text := l.kernel.String()
+		after := 0
+		each := func(f func(buffer uint32, write bool)) {
+			for i, t := range l.instances[0].Tensors {
+				f(p.out.Program.Tensors[t/2].Buffer, l.kernel.Operands[i].Access&kernel.Write != 0)
+			}
+		}
+		each(func(b uint32, write bool) {
+			if after = max(after, written[b]); write {
+				after = max(after, read[b])
+			}
+		})
+		at := last[text]
+		if at > after {
+			out[at-1].instances = append(out[at-1].instances, l.instances...)
+		} else {
+			out = append(out, l)
+			at = len(out)
+			last[text] = at
+		}
+		each(func(b uint32, write bool) {
+			if read[b] = max(read[b], at); write {
+				written[b] = max(written[b], at)
+			}
+		})
+	}
+	return out
+}
+
+// kernel returns the number of a kernel in the program. Equal kernels have one number.
+func (p *planner) kernel(k *kernel.Kernel) uint32 {
+	text := k.String()
+	i, ok := p.kernels[text]
+	if !ok {
+		i = len(p.out.Program.Kernels)
+		p.kernels[text] = i
+		p.out.Program.Kernels = append(p.out.Program.Kernels, pb.KernelMessage(k))
+	}
+	return uint32(i)
+}
+
+// sameRun reports whether all operands on a window run along the same dims.
+func sameRun(k *kernel.Kernel, at *pb.KernelOp_Instance, tensor uint32) bool {
+	var first *kernel.Operand
+	for i, t := range at.Tensors {
+		if t/2 != tensor {
+			continue
+		}
+		o := &k.Operands[i]
+		if first == nil {
+			first = o
+		}
+		if o.Frame != first.Frame || !slices.Equal(o.Along, first.Along) {
+			return false
+		}
+	}
+	return true
+}
+
+// source is where a kernel finds an operand, a value of the group's graph.
+func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
+	g := f.Graph
+	root := g.Root(v)
+	t := g.Types[v]
+	if own, ok := f.Source[root]; ok {
+		at := f.reads[own]
+		if v == root {
+			return at, f.p.g.Types[own], ""
+		}
+		if g.Nodes[g.Def[v]].Offset != ir.Const(0) { // a row of ir/decomp changes only sizes of 1
+			return nowhere, t, "it reads a view at an offset"
+		}
+		return at, t, ""
+	}
+	offset := g.Nodes[g.Def[v]].Offset
+	if b, ok := f.temps[root]; ok {
+		return place{buffer: b, offset: offset}, t, ""
+	}
+	if left := f.leaves[root]; len(left) > 0 {
+		at, err := f.p.locate(left[0])
+		if err != nil {
+			return nowhere, t, refused(err.Error())
+		}
+		if at.offset != ir.Const(0) {
+			return nowhere, t, "it reads a part of what it has written"
+		}
+		if v != root {
+			at.offset = offset
+		} else {
+			t = f.p.g.Types[left[0]]
+		}
+		return at, t, ""
+	}
+	return nowhere, t, "it reads what no kernel before it has made"
+}
+
+// target is where a kernel leaves a value of the group's graph: the one place where the operators leave it, or a buffer of
+// its own.
+func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
+	t := f.Graph.Types[v]
+	left := f.leaves[v]
+	if len(left) == 0 {
+		f.temps[v] = len(f.p.buffers)
+		f.made = append(f.made, f.temps[v])
+		f.p.buffers = append(f.p.buffers, buffer{slot: -1, freed: true}) // the kernels' steps make and free it
+		return place{buffer: f.temps[v]}, t, ""
+	}
+	own := left[f.next[v]]
+	f.next[v]++
+	w, err := f.p.locate(own)
+	if err != nil {
+		return nowhere, t, refused(err.Error())
+	}
+	return w, f.p.g.Types[own], ""
+}
