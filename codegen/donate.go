@@ -100,7 +100,8 @@ func (p *planner) covers(v ir.ValueID) bool {
 		return true
 	}
 	have, want := p.g.Types[root], p.g.Types[v]
-	if !p.g.Same(p.g.Nodes[p.g.Def[v]].Offset, ir.Const(0)) || have.Strides != nil || want.Strides != nil || have.DType.Size() != want.DType.Size() {
+	if !p.g.Same(p.g.Nodes[p.g.Def[v]].Offset, ir.Const(0)) || have.Strides != nil || want.Strides != nil ||
+		have.DType.Size() != want.DType.Size() {
 		return false
 	}
 	return p.g.SameDims(without1(have.Dims), without1(want.Dims))

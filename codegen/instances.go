@@ -109,8 +109,8 @@ type coded struct {
 	instances []*pb.KernelOp_Instance
 }
 
-// together joins equal kernels into one with several instances, where no other kernel has to run in between. The tensors
-// of a list are such instances.
+// together joins equal kernels into one with several instances, where no other kernel has to run in between. The
+// tensors of a list are such instances.
 func (p *planner) together(list []coded) []coded {
 	var out []coded
 	last := map[string]int{}                            // by kernel: one more than the index of its last step
@@ -212,8 +212,8 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 	return nowhere, t, "it reads what no kernel before it has made"
 }
 
-// target is where a kernel leaves a value of the group's graph: the one place where the operators leave it, or a buffer of
-// its own.
+// target is where a kernel leaves a value of the group's graph: the one place where the operators leave it, or a buffer
+// of its own.
 func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
 	t := f.Graph.Types[v]
 	left := f.leaves[v]

@@ -207,7 +207,8 @@ func (p *planner) resize(id ir.NodeID) error {
 	} else {
 		to = p.newBuffer()
 		p.touched = append(p.touched, window.buffer)
-		p.copy(p.tensor(place{buffer: to}, ir.Type{DType: ir.U8, Dims: p.g.Types[old].Dims}), p.tensor(window, p.g.Types[old]))
+		bytes := ir.Type{DType: ir.U8, Dims: p.g.Types[old].Dims}
+		p.copy(p.tensor(place{buffer: to}, bytes), p.tensor(window, p.g.Types[old]))
 	}
 	p.emit(&pb.Step{Kind: &pb.Step_Resize{Resize: &pb.Resize{Buffer: uint32(to), Bytes: bytes}}})
 	p.put(n.First, place{buffer: to, full: true})

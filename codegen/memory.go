@@ -63,5 +63,6 @@ func (p Peak) String() string {
 	if p.Step < 0 {
 		return fmt.Sprintf("nothing of its own, beside storages of %d bytes", p.Storages)
 	}
-	return fmt.Sprintf("at most %d bytes of its own at once, at step %d, beside storages of %d", p.Bytes, p.Step, p.Storages)
+	const text = "at most %d bytes of its own at once, at step %d, beside storages of %d"
+	return fmt.Sprintf(text, p.Bytes, p.Step, p.Storages)
 }

@@ -50,7 +50,10 @@ type walker struct {
 
 func (c *Compiled) walk(params []uint64) (*walker, error) {
 	p := c.Program
-	w := &walker{p: p, params: params, window: make([]uint64, len(p.Tensors)), buffers: make([]lifetime, p.Buffers), peak: Peak{Step: -1}}
+	w := &walker{
+		p: p, params: params, window: make([]uint64, len(p.Tensors)), buffers: make([]lifetime, p.Buffers),
+		peak: Peak{Step: -1},
+	}
 	for i := range w.buffers {
 		w.buffers[i].first = -1
 	}

@@ -54,8 +54,19 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 	own := *given
 	own.Syms = slices.Clip(own.Syms) // the kernels of groups add quotients of sizes
 	g := &own
-	p := &planner{g: g, u: findUses(g), o: o, at: make([]place, len(g.Types)), tensors: make(map[string]uint32, len(g.Nodes)), inputs: map[uint32][]ir.ValueID{}, kernels: map[string]int{}, record: -1,
-		out: &Compiled{Program: &pb.Program{Steps: make([]*pb.Step, 0, 2*len(g.Nodes))}, StepRecord: make([]int32, 0, 2*len(g.Nodes))}, params: params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*pb.Dim, len(g.Syms))}}
+	steps := 2 * len(g.Nodes) // at most, usually
+	p := &planner{
+		g: g, u: findUses(g), o: o,
+		out: &Compiled{
+			Program: &pb.Program{Steps: make([]*pb.Step, 0, steps)}, StepRecord: make([]int32, 0, steps),
+		},
+		params:  params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*pb.Dim, len(g.Syms))},
+		at:      make([]place, len(g.Types)),
+		inputs:  map[uint32][]ir.ValueID{},
+		tensors: make(map[string]uint32, len(g.Nodes)),
+		kernels: map[string]int{},
+		record:  -1,
+	}
 	for i := range p.at {
 		p.at[i] = nowhere
 	}
@@ -94,8 +105,8 @@ func (p *planner) emit(s *pb.Step) {
 }
 
 func (p *planner) clone(from int) int {
-	if b := &p.buffers[from]; b.slot >= 0 && len(b.residents) > 0 { // the size of a storage is that of its windows: see Peak
-		v := b.residents[0]
+	if b := &p.buffers[from]; b.slot >= 0 && len(b.residents) > 0 {
+		v := b.residents[0] // Peak takes the size of a storage from its windows
 		p.tensor(p.at[v], p.g.Types[v])
 	}
 	to := p.newBuffer()
