@@ -99,9 +99,6 @@ func Lists(name string) bool {
 	return strings.HasPrefix(name, ForeachPrefix) || strings.HasPrefix(name, "aten::_fused_")
 }
 
-// ForeachPrefix begins the names of operators over lists that apply the operator of the same name to each tensor.
-const ForeachPrefix = "aten::_foreach_"
-
 // atenRows are the rows of all families; atenByName is their index. Nothing changes them after they are made.
 var (
 	atenRows   = slices.Concat(elementwiseRows, linearRows, networkRows, memoryRows, listRows)

@@ -59,6 +59,9 @@ func TestFacts(t *testing.T) {
 	for _, r := range ATenRows() {
 		used |= r.Capture.Facts
 	}
+	for _, f := range Families() {
+		used |= f.Facts
+	}
 	assert.Equal(t, AllFacts, used, "a fact that no row has")
 	names := AllFacts.Names()
 	assert.Len(t, names, numFacts)

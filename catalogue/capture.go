@@ -14,7 +14,7 @@ type Capture struct {
 	Facts    Facts
 	Shortcut Shortcut
 
-	// The next cells name C++ functions that operators/Special.h declares.
+	// The next cells name C++ functions that csrc/device/operators/Special.h declares.
 	Kernel      string // the boxed kernel that is registered; "" is record
 	Instead     string // runs before the call is recorded, and may do the call in other operators
 	OnLazyViews string // the same, where an operand is a conjugate or negative view
@@ -72,14 +72,15 @@ const (
 	FloatOut                          // an out= tensor must be of floats
 	DrawsInPlace                      // an out= tensor is never resized: the operator draws into it
 	MeetsDTypes                       // its operands meet in one dtype, as those of pointwise operators do
+	BumpsVersions                     // it writes lists of tensors whose versions PyTorch leaves to the device
 	numFacts        = iota
 )
 
-// FactNames are the names of the facts by bit, as C++ has them after a k.
+// factNames are the names of the facts by bit, as C++ has them after a k.
 var factNames = [numFacts]string{
 	"TakesCPUIndices", "FillsWithNumber", "MayOverlap", "ForbidsOverlap", "CopiesValue", "CopiesLists", "SkipsReal",
 	"KeepsShape", "KeepsDType", "AnyDTypeOut", "TakesDTypeOfOut", "RealOfComplex", "ResizesPlainly", "ResizesEmpty",
-	"CopiesIntoOut", "FloatOut", "DrawsInPlace", "MeetsDTypes",
+	"CopiesIntoOut", "FloatOut", "DrawsInPlace", "MeetsDTypes", "BumpsVersions",
 }
 
 // Names are the names of the facts in the set.
@@ -94,3 +95,12 @@ func (f Facts) Names() (names []string) {
 
 // AllFacts is the set of all facts.
 const AllFacts Facts = 1<<numFacts - 1
+
+// Family is what holds for all operators whose names begin alike.
+type Family struct {
+	Prefix string
+	Facts  Facts
+}
+
+// Families lists the families.
+func Families() []Family { return []Family{{ForeachPrefix, BumpsVersions}} }

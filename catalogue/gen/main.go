@@ -24,7 +24,10 @@ type output struct {
 
 // outputs lists all generated files.
 var outputs = slices.Concat(
-	[]output{{"catalogue/operators.json", operatorsJSON}},
+	[]output{
+		{"catalogue/operators.json", operatorsJSON},
+		{"csrc/device/record/operators.inc", operatorsInc},
+	},
 	wordFiles,
 )
 

@@ -12,9 +12,9 @@ The table is the answer to one question per overload, "who runs it?":
   decompose     PyTorch's composite kernel, which calls other overloads
   refuse        an error that says why
 
-It is derived from the dispatcher's registrations (which overload has a kernel for
-CPU, CUDA or one of the Composite aliases) and from the lists below, which say what
-registrations can't. Run it with the newest torch supported, built with CUDA:
+The dispatcher's registrations tell which overload has a kernel for CPU, CUDA or one of
+the Composite aliases; the catalogue tells the rest, through catalogue/operators.json.
+Run it with the newest torch supported, built with CUDA, after catalogue/gen:
 
   python csrc/device/record/gen_optable.py > csrc/device/record/optable.inc
 """
@@ -23,195 +23,41 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 _C = torch._C
 
-# Kernels registered by hand in csrc/device.
-HAND = """
-empty.memory_format empty_strided as_strided view _reshape_alias unfold
-view_as_real view_as_complex _copy_from _copy_from_and_resize _local_scalar_dense
-set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor set_
-resize_ _has_compatible_shallow_copy_type equal is_set_to record_stream
-_fused_sdp_choice _nested_tensor_from_mask_left_aligned _thnn_fused_lstm_cell
-_scaled_dot_product_fused_attention_overrideable
-_scaled_dot_product_fused_attention_overrideable_backward
-_efficientzerotensor _foreach_addcdiv.Tensor _foreach_addcdiv_.Tensor
-_foreach_addcmul.Tensor _foreach_addcmul_.Tensor addbmm_
-_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-_to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr
-_to_sparse_bsc _validate_compressed_sparse_indices _embedding_bag_backward
-""".split()
-
-# Refused, by the first pattern that fits the overload's name. The reason completes
-# the sentence "aten::<name> is not available on this device: …".
-_SPARSE = "sparse tensors are not supported"
-_QUANTIZED = "quantized tensors are not supported"
-_NESTED = "nested tensors are not supported"
-_BACKEND = "it belongs to the backend of another device"
-_ATTENTION = (
-    "it is the attention kernel of one backend; call"
-    " torch.nn.functional.scaled_dot_product_attention"
+CATALOGUE = json.loads(
+    (Path(__file__).resolve().parents[3] / "catalogue" / "operators.json").read_text()
 )
-_PACKED = "the layout of its packed weights depends on the worker's device"
-_INTERNAL = "it is internal to PyTorch's tests"
-REFUSE: list[tuple[str, str]] = [
+
+
+def handled(how: str) -> frozenset[str]:
+    """The overloads whose row of the catalogue says who runs them."""
+    return frozenset(
+        row["name"] for row in CATALOGUE["operators"] if row.get("handling") == how
+    )
+
+
+HAND, WHOLE, DYNAMIC, DECOMPOSE = map(
+    handled, ("hand", "whole", "dynamic", "decompose")
+)
+INFERS = {r["name"]: r["infers"] for r in CATALOGUE["operators"] if "infers" in r}
+REFUSED = [
     (pattern, reason)
-    for reason, patterns in [
-        (
-            _SPARSE,
-            """*_sparse* sparse_[!d]* _coalesce* _indices _values _nnz _dimI _dimV
-            hspmm* sspaddmm* _spdiags _spsolve _cslt_* _to_dense native_norm
-            native_norm.Scalar* resize_as_sparse_ copy_sparse_to_sparse_ _coalesced_""",
-        ),
-        (
-            _QUANTIZED,
-            """quantize_per_* dequantize* q_scale q_zero_point q_per_channel_* qscheme
-            int_repr _empty_affine_quantized _empty_per_channel_affine_quantized
-            _make_per_*_quantized_tensor quantized_* empty_quantized
-            _flash_attention_forward.quantized
-            _scaled_dot_product_flash_attention.quantized""",
-        ),
-        (
-            _NESTED,
-            "*nested* to_padded_tensor matmul_backward",
-        ),
-        (
-            _BACKEND,
-            """*cudnn* *miopen* *mkldnn* *mps* _use_cudnn_ctc_loss*
-            _nnpack_spatial_convolution max_pool2d_backward linear_backward
-            _fused_dropout _masked_scale _fused_rms_norm_backward _triton_*""",
-        ),
-        (
-            _ATTENTION,
-            """_flash_attention_* _efficient_attention*
-            _scaled_dot_product_efficient_attention*
-            _scaled_dot_product_flash_attention_*quantized
-            _fill_mem_eff_dropout_mask_ _scaled_dot_product_attention_math_for_mps
-            _scaled_dot_product_flash_attention
-            _scaled_dot_product_flash_attention_backward""",
-        ),
-        (
-            _PACKED,
-            """_dyn_quant_* _weight_int4pack_mm* _convert_weight_to_int4pack*
-            _weight_int8pack_mm _mixed_dtypes_linear""",
-        ),
-        (_INTERNAL, "_foobar _test_* _make_dep_token _functional_assert_async.msg"),
-        ("it reads a file of the worker", "from_file"),
-        ("copy-on-write storages are not supported", "_lazy_clone"),
-        ("only meta tensors use it", "_resize_output_"),
-        (
-            "only its functional form is supported",
-            """rrelu_with_noise.out
-            _slow_conv2d_backward.grad_input""",
-        ),
-    ]
+    for reason, patterns in CATALOGUE["refused"]
     for pattern in patterns.split()
 ]
-
-# Factories of sparse compressed tensors: PyTorch's composite kernel makes them of
-# ours, whatever the patterns above say.
-FACTORIES = """
-_sparse_compressed_tensor_with_dims sparse_compressed_tensor.comp_plain_value_size
-sparse_compressed_tensor.comp_plain_value
-""".split()
-
-# Data, or what the worker computes with, decides the shapes of their results.
-DYNAMIC = """
-nonzero nonzero.out masked_select masked_select.out _unique _unique2 unique_*
-bincount linalg_lstsq linalg_lstsq.out _ctc_loss.Tensor repeat_interleave.Tensor
-_batch_norm_with_update _batch_norm_with_update.out _native_batch_norm_legit.out
-_padded_dense_to_jagged_forward
-""".split()
-
-# Composite kernels that would come in several records, or through an empty result
-# that is resized later, are recorded whole instead.
-WHOLE_COMPOSITE = """
-abs addr addr.out addr_ affine_grid_generator all.dims_out any.dims_out arange
-arange.start arange.start_step clone complex _conj_physical conj_physical.out
-conj_physical_ convolution_backward_overrideable convolution_overrideable count_nonzero
-cummax cummin embedding eye eye.m frexp.Tensor huber_loss_backward index_fill.int_Scalar
-index_fill.int_Tensor index_put index_put_ kthvalue linalg__powsum linspace logical_and
-logical_and_ logical_not logical_not_ logical_or logical_or_ logical_xor logical_xor_
-logspace logsumexp masked_fill.Scalar masked_fill.Tensor masked_scatter
-masked_scatter_backward mean median.dim mish_backward mode.values mv nan_to_num
-nan_to_num_ nanmedian.dim native_group_norm native_layer_norm polar put randperm
-randperm.generator range range.step repeat smooth_l1_loss_backward soft_margin_loss
-soft_margin_loss_backward sort stack sum
-""".split()
-
-# Structured overloads whose composite kernel is a view and a copy.
-DECOMPOSE = "narrow_copy pixel_shuffle pixel_unshuffle".split()
-
-# Classes of arguments: 'l' literal (part of the skeleton), 's' size-like and 'v'
-# value (both parameters), 'b' literal if it is 0 or 1, else value. By (op, argument),
-# '*' for any op; the base name of an op stands for its overloads and in-place form.
 CLASS: dict[tuple[str, str], str] = {
     (op, argument): letter
-    for letter, entries in [
-        (
-            "l",
-            """*.padding *.dilation *.output_padding *.kernel_size *.groups *.dim
-            *.stride *.padding_idx *.ignore_index *.shifts *.repeats
-            *.ord *.p *.norm_type pow.exponent _foreach_pow.exponent
-            renorm.p norm.p embedding_renorm.norm_type repeat_interleave.repeats""",
-        ),
-        (
-            "s",
-            """*.normalized_shape arange.start arange.end arange.step
-            range.start range.end range.step
-            linspace.steps logspace.steps histc.bins histogram.bins
-            _histogramdd_bin_edges.bins _histogramdd_from_bin_cts.bins
-            adaptive_max_pool2d.output_size adaptive_max_pool3d.output_size
-            fractional_max_pool2d.output_size fractional_max_pool3d.output_size
-            fractional_max_pool2d_backward.output_size
-            fractional_max_pool3d_backward.output_size tril_indices.row
-            tril_indices.col triu_indices.row triu_indices.col
-            _ctc_loss.input_lengths _ctc_loss.target_lengths
-            _ctc_loss_backward.input_lengths _ctc_loss_backward.target_lengths""",
-        ),
-        (
-            "v",
-            """tril.diagonal triu.diagonal tril_indices.offset triu_indices.offset
-            kthvalue.k random.from random.to _philox_randint.low _philox_randint.high
-            nonzero_static.fill_value histc.min histc.max""",
-        ),
-        (
-            "b",
-            """*.alpha *.beta *.value *.threshold *.correction native_dropout.p
-            bernoulli.p *.weight_decay *.momentum *.dampening""",
-        ),
-    ]
+    for letter, entries in CATALOGUE["argument_classes"]
     for entry in entries.split()
     for op, _, argument in [entry.rpartition(".")]
-}
-
-# In-place and out= overloads whose inference is not that of a functional overload:
-# the rule is found under their own name and sees all their arguments.
-OWN_RULE = """
-arange.start_out eye.out eye.m_out linspace.out logspace.out range.out
-randperm.generator_out tril_indices.out triu_indices.out
-normal_ uniform_ exponential_ geometric_ cauchy_ log_normal_ random_ random_.to
-random_.from bernoulli_.float bernoulli_.Tensor
-""".split()
-
-# The functional overload whose inference applies where names and arguments don't
-# tell it.
-FUNCTIONAL = {
-    "fill_.Scalar": "fill.Scalar",
-    "fill_.Tensor": "fill.Tensor",
-    "index_fill_.int_Scalar": "index_fill.int_Scalar",
-    "index_fill_.int_Tensor": "index_fill.int_Tensor",
-    "__ilshift__.Scalar": "__lshift__.Scalar",
-    "__ilshift__.Tensor": "__lshift__.Tensor",
-    "__irshift__.Scalar": "__rshift__.Scalar",
-    "__irshift__.Tensor": "__rshift__.Tensor",
-    "_native_batch_norm_legit.out": "_native_batch_norm_legit",
-    "_batch_norm_with_update.out": "_batch_norm_with_update",
-    "adaptive_avg_pool3d_backward.grad_input": "_adaptive_avg_pool3d_backward",
 }
 
 
@@ -283,7 +129,7 @@ def facts() -> dict[str, Facts]:
 
 
 def refusal(name: str) -> str | None:
-    for pattern, reason in REFUSE:
+    for pattern, reason in REFUSED:
         if fnmatch.fnmatchcase(name, pattern):
             return reason
     return None
@@ -293,15 +139,13 @@ def handling(f: Facts) -> tuple[str, str]:
     """The handling of an overload and, for `refuse`, the reason."""
     if f.name in HAND:
         return "hand", ""
-    if any(fnmatch.fnmatchcase(f.name, p) for p in DYNAMIC) and (
-        "generated" not in f.tags
-    ):
+    if f.name in DYNAMIC:
         return "dynamic", ""
-    if f.name in FACTORIES:
+    if f.name in DECOMPOSE:
         return "decompose", ""
     if "inplace_view" in f.tags:
         return "inplace_view", ""
-    if f.composite == "implicit" and f.name not in WHOLE_COMPOSITE:
+    if f.composite == "implicit" and f.name not in WHOLE:
         # Their kernels call other overloads, whose refusal is the better message.
         return ("view" if f.returns_view() else "decompose"), ""
     reason = refusal(f.name)
@@ -309,11 +153,11 @@ def handling(f: Facts) -> tuple[str, str]:
         return "refuse", reason
     if f.returns_view():
         return "view", ""
-    if f.name in WHOLE_COMPOSITE:
+    if f.name in WHOLE:
         return "whole", ""
     if f.base.startswith(("_foreach_", "_fused_")) and "generated" not in f.tags:
         return "whole", ""
-    if "view_copy" in f.tags or f.name in DECOMPOSE:
+    if "view_copy" in f.tags:
         return "decompose", ""
     if f.composite == "explicit":
         return "decompose", ""
@@ -348,10 +192,8 @@ def signature(schema: torch._C.FunctionSchema) -> tuple[tuple[str, str], ...]:
 
 def functional_of(f: Facts, known: dict[str, Facts]) -> str:
     """The functional overload that has the inference of this one, or ""."""
-    if f.name in OWN_RULE:
-        return f.name
-    if f.name in FUNCTIONAL:
-        return FUNCTIONAL[f.name]
+    if f.name in INFERS:
+        return INFERS[f.name]
     writes = any(a.alias_info and a.alias_info.is_write for a in f.schema.arguments)
     if not writes:
         return f.name
