@@ -1,10 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package codegen turns a graph into a program: it gives values buffers, writes operands in place where the old content
-// is dead, frees each buffer right after its last use, and gathers the parameter words that the program needs. It never
-// changes what a graph means, never looks at the value of a size, and never speaks of storages, connections or devices.
-// The same graph always gives the same program.
+// Package codegen turns a graph into a program. It gives values buffers, writes operands in place where the old content
+// is dead, frees each buffer right after its last use, binds the loops of fused groups to memory, and collects the
+// parameter words that the program needs. It never changes the meaning of a graph, never looks at the value of a size,
+// and knows nothing of storages, connections or devices. The same graph always gives the same program.
 package codegen
 
 import (
@@ -15,20 +15,20 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Options says what codegen can't see in the graph.
+// Options has what the graph does not tell.
 type Options struct {
-	// Scratch has an entry per binding slot: the content of the storage after the program doesn't matter unless an
-	// output names it. A storage that the trace writes is one: either it is an output or nobody sees it again. All
-	// other inputs keep their content. Nil: none.
+	// Scratch has an entry per binding slot: the content of the storage after the program does not matter unless an
+	// output names it. A storage that the trace writes is scratch: it is an output, or it is not read again. All other
+	// inputs keep their content. Nil: none.
 	Scratch []bool
-	// Kernels says whether groups get kernels; else they are their operators.
+	// Kernels: groups get kernels in addition to their operators.
 	Kernels bool
-	// Undrawn says that a group that draws random numbers gets none: the worker's own operators draw others than the
-	// masks of kernels.
+	// Undrawn: a group that draws random numbers gets no kernels, because the worker's own operators draw other numbers
+	// than the masks of kernels.
 	Undrawn bool
 }
 
-// Compiled is a program and how to fill in a call of it.
+// Compiled is a program, and how to fill in a call of it.
 type Compiled struct {
 	Program    *pb.Program
 	Slots      []uint32  // trace parameter slot of each of the program's first parameters
@@ -36,8 +36,8 @@ type Compiled struct {
 	Inputs     []uint32  // binding slot of each program input
 	Outputs    []uint32  // binding slot of each program output
 	StepRecord []int32   // trace record of each step, -1 if none
-	Requires   []Require // what has to hold of a trace's sizes, or the program is not for it
-	Unfused    []Unfused // groups without kernels, and those that have them for a part
+	Requires   []Require // what the sizes of a trace must fulfil
+	Unfused    []Unfused // groups that run as operators, at least in part
 }
 
 // Compile makes the program of a verified graph. An error is a mistake of an earlier stage, or a use of memory that no
@@ -70,7 +70,7 @@ func Compile(g *ir.Graph, o Options) (*Compiled, error) {
 	return p.finish(), nil
 }
 
-// emitNode emits the steps of a node, and frees what ends there.
+// emitNode emits the steps of a node, and frees the buffers that end there.
 func (p *planner) emitNode(id ir.NodeID) error {
 	if err := p.node(id); err != nil {
 		return fmt.Errorf("codegen: node %d (%s): %w", id, p.title(id), err)
@@ -79,7 +79,7 @@ func (p *planner) emitNode(id ir.NodeID) error {
 	return nil
 }
 
-// Params fills in the parameter words of a call from those of its trace.
+// Params returns the parameter words of a call from those of its trace.
 func (c *Compiled) Params(trace []uint64) ([]uint64, error) {
 	out := make([]uint64, 0, len(c.Slots)+len(c.Derived))
 	for _, s := range c.Slots {

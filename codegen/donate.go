@@ -8,15 +8,16 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// donate computes an elementwise node over an operand that ends here, if there is one: its buffer becomes the result's.
-// Of several the first gives it, which may have an in-place operator of PyTorch; the others need an out= form. A copy
-// of what ends here is the buffer itself, and no step.
+// donate computes an elementwise node over an operand that ends here, if there is one: the operand's buffer becomes the
+// result's. The first such operand is taken; it may have an in-place operator of PyTorch, and the others need an out=
+// form. A copy of an operand that ends here takes the buffer itself and emits no step.
 //
-// Valid because the operator is the same kernel over the same operands (ir.ToATenOver), each element is read before it
-// is written, and nobody reads the old content afterwards. Wrong where the buffer holds more than the operand, or an
-// operand is a different window of it: an element would be written before it is read. Wrong for a result of another
-// type, which would be converted, and for a storage that a user still sees. Wrong for complex numbers: a C++ compiler
-// vectorises their loops where memory doesn't overlap, and rounds a quotient in another way there.
+// This is valid because the operator is the same kernel over the same operands (ir.ToATenOver), each element is read
+// before it is written, and no node reads the old content afterwards. It would be wrong where the buffer holds more
+// than the operand, or where an operand is a different window on it: an element would be written before it is read. It
+// would be wrong for a result of another dtype, which needs a conversion, and for a storage that a user can still see.
+// It would be wrong for complex numbers: C++ compilers vectorise their loops where memory does not overlap, and then
+// round quotients differently.
 func (p *planner) donate(id ir.NodeID) (bool, error) {
 	n := &p.g.Nodes[id]
 	if n.Op != ir.OpCopy && !p.g.Elementwise(id) || len(p.u.at[n.First]) == 0 {
@@ -32,7 +33,7 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 			continue
 		}
 		if n.Op == ir.OpCopy {
-			// What any byte but 0 and 1 becomes in a copy of a b8 is the copy's to say.
+			// A copy decides what bytes other than 0 and 1 become in a b8.
 			if p.g.Types[v].DType == ir.Bool {
 				continue
 			}
@@ -60,7 +61,7 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 	return false, nil
 }
 
-// gives says whether the result of a node can lie where an operand does.
+// gives reports whether the result of a node can lie in an operand's buffer.
 func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 	if p.g.Immediate(v) || !p.covers(v) {
 		return false
@@ -77,7 +78,7 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 			return false
 		}
 	}
-	// An input's buffer is that storage's. Of a result for another one it would have to be cloned at the end.
+	// An input's buffer belongs to its storage. A result for another storage would have to be cloned at the end.
 	if b.slot >= 0 && p.leaves(result, uint32(b.slot)) {
 		return false
 	}
@@ -92,8 +93,8 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 	return same
 }
 
-// covers says whether a value is all of its root: the root itself, or its elements in their order under other sizes, as
-// far as that is known of symbols.
+// covers reports whether a value is all of its root: the root itself, or its elements in the same order under other
+// sizes, as far as the symbols tell.
 func (p *planner) covers(v ir.ValueID) bool {
 	root := p.u.root[v]
 	if v == root {
@@ -107,7 +108,7 @@ func (p *planner) covers(v ir.ValueID) bool {
 	return p.g.SameDims(without1(have.Dims), without1(want.Dims))
 }
 
-// without1 is dims without those of size 1.
+// without1 returns dims without those of size 1.
 func without1(dims []ir.Dim) []ir.Dim {
 	out := make([]ir.Dim, 0, len(dims))
 	for _, d := range dims {
@@ -118,7 +119,7 @@ func without1(dims []ir.Dim) []ir.Dim {
 	return out
 }
 
-// leaves says whether the content that begins as a value ends, through writes in place, in an output for another
+// leaves reports whether the content that begins as a value becomes, through writes in place, the output for another
 // storage than that of a slot.
 func (p *planner) leaves(v ir.ValueID, slot uint32) bool {
 	for _, o := range p.g.Outputs {
@@ -152,7 +153,7 @@ func (p *planner) leaves(v ir.ValueID, slot uint32) bool {
 	return false
 }
 
-// take gives the buffer of a value, all of whose content ends, to another value of the same geometry.
+// take gives the buffer of a value whose content ends to another value of the same geometry.
 func (p *planner) take(from, to ir.ValueID) {
 	at := p.at[p.u.root[from]]
 	for _, v := range append([]ir.ValueID(nil), p.buffers[at.buffer].residents...) {

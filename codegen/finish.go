@@ -9,8 +9,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// outputs decides which buffer each output storage takes. A buffer goes to one storage; that of an input only to the
-// storage it came from. All else gets a copy.
+// outputs decides which buffer each output storage takes. A buffer goes to one storage, and that of an input only to
+// the storage that it came from. All other outputs get a copy.
 func (p *planner) outputs() error {
 	p.record = -1
 	taken := make([]bool, len(p.buffers), len(p.buffers)+len(p.g.Outputs))
@@ -61,7 +61,7 @@ func (p *planner) outputs() error {
 	return nil
 }
 
-// storable says whether a value fills its buffer.
+// storable reports whether a value fills its buffer.
 func (p *planner) storable(v ir.ValueID, at place) bool { return p.u.root[v] == v && at.full }
 
 func (p *planner) finish() *Compiled {

@@ -10,7 +10,7 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// FirstSeen is the parameters that a program had when its graph was made, as far as they are sizes; numbers are 0.
+// FirstSeen returns the parameters with the sizes that the program had when its graph was made. Numbers are 0.
 func (c *Compiled) FirstSeen(g *ir.Graph) ([]uint64, error) {
 	n := uint32(0)
 	for _, s := range c.Slots {
@@ -28,8 +28,8 @@ func (c *Compiled) FirstSeen(g *ir.Graph) ([]uint64, error) {
 	return c.Params(trace)
 }
 
-// MemoryText lists for people what a call with these parameters takes: the peak, and for each buffer the steps that see
-// it, its size, and what is in it, one after the other.
+// MemoryText describes the memory of a call with these parameters: the peak, and for each buffer the steps that see it,
+// its size, and the operators that write it, in order.
 func (c *Compiled) MemoryText(params []uint64) string {
 	w, err := c.walk(params)
 	if err != nil {
@@ -43,7 +43,7 @@ func (c *Compiled) MemoryText(params []uint64) string {
 	fmt.Fprintf(&b, "memory: %s\n", w.peak)
 	for i, l := range w.buffers {
 		if l.first < 0 && !l.given {
-			continue // of operators that kernels stand for
+			continue // of operators that kernels replace
 		}
 		steps := fmt.Sprintf("steps %d-%d", l.first, min(l.last, len(c.Program.Steps)))
 		switch slot, given := slots[uint32(i)]; {
@@ -58,7 +58,7 @@ func (c *Compiled) MemoryText(params []uint64) string {
 	return b.String()
 }
 
-// String is the peak in a sentence's words.
+// String describes the peak.
 func (p Peak) String() string {
 	if p.Step < 0 {
 		return fmt.Sprintf("nothing of its own, beside storages of %d bytes", p.Storages)

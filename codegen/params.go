@@ -12,17 +12,16 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Derived is a byte count that is no single parameter: that of a geometry with symbolic sizes; or, as the bytes of a
-// row, a size that is a quotient of others. Its dims are those of package ir with the trace's parameter slots as
-// symbols.
+// Derived is a number that is no single parameter: the bytes of a geometry with symbolic sizes, or a size that is a
+// quotient of others, as bytes of a row. Its dims are those of package ir with the trace's parameter slots as symbols.
 type Derived struct {
 	ItemSize int // bytes
 	Sizes    []ir.Dim
 	Strides  []ir.Dim // nil: contiguous
-	Over     []ir.Dim // by which the product of the sizes is divided
+	Over     []ir.Dim // divisors of the product of the sizes
 }
 
-// Bytes is the number of bytes from the geometry's first element to its last, for the parameters of one trace.
+// Bytes is the number of bytes from the geometry's first element to its last, for the parameters of a trace.
 func (d *Derived) Bytes(trace []uint64) (uint64, error) {
 	value := func(x ir.Dim) (uint64, error) {
 		slot, ok := x.Sym()
@@ -123,10 +122,10 @@ type params struct {
 	uses    []*uint32 // of derived[i], numbered once all slots are known
 }
 
-// word is the program's parameter for a trace slot.
+// word returns the program's parameter for a trace slot.
 func (p *params) word(slot uint32) uint32 { return p.words(slot, false) }
 
-// words is the program's first parameter for a trace slot, or for two in a row.
+// words returns the program's first parameter for a trace slot, or for two consecutive slots.
 func (p *params) words(slot uint32, two bool) uint32 {
 	key := uint64(slot) << 1
 	if two {
@@ -144,7 +143,7 @@ func (p *params) words(slot uint32, two bool) uint32 {
 	return i
 }
 
-// dim is a size, stride or offset of the graph as a program has it.
+// dim returns a size, stride or offset of the graph in the form of a program.
 func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
 	d = g.Find(d)
 	out, ok := p.known[d]
@@ -152,7 +151,7 @@ func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
 		if i, ok := d.Sym(); ok && g.Syms[i].Quotient != nil {
 			out = p.derive(1, g, []ir.Dim{d}, nil)
 		} else if ok {
-			both := &struct { // one piece of memory for what a program has thousands of
+			both := &struct { // one allocation for both: a program has thousands
 				dim  pb.Dim
 				kind pb.Dim_Param
 			}{}
@@ -167,7 +166,7 @@ func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
 	return out
 }
 
-// bytes is the number of bytes that a geometry covers.
+// bytes returns the number of bytes that a geometry covers.
 func (p *params) bytes(g *ir.Graph, t ir.Type) *pb.Dim {
 	if t.DType.Size() == 1 && len(t.Dims) == 1 && t.Strides == nil {
 		return p.dim(g, t.Dims[0])
@@ -175,7 +174,7 @@ func (p *params) bytes(g *ir.Graph, t ir.Type) *pb.Dim {
 	return p.derive(t.DType.Size(), g, t.Dims, t.Strides)
 }
 
-// derive is a derived parameter, or a constant.
+// derive returns a derived parameter, or a constant.
 func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *pb.Dim {
 	d := Derived{ItemSize: itemSize, Strides: slotsOf(g, strides)}
 	if strides == nil {
@@ -193,7 +192,7 @@ func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *pb.
 	return &pb.Dim{Kind: use}
 }
 
-// count is a product of sizes as a number.
+// count returns a product of sizes as a number.
 func (p *params) count(g *ir.Graph, dims []ir.Dim) *pb.Arg {
 	switch d := p.derive(1, g, dims, nil).Kind.(type) {
 	case *pb.Dim_Param:
@@ -206,7 +205,7 @@ func (p *params) count(g *ir.Graph, dims []ir.Dim) *pb.Arg {
 	panic("BUG: a dim is a parameter or a constant")
 }
 
-// slotsOf are dims of a graph that are no quotients, with parameter slots as symbols.
+// slotsOf returns dims of a graph, none a quotient, with parameter slots as symbols.
 func slotsOf(g *ir.Graph, dims []ir.Dim) []ir.Dim {
 	if dims == nil {
 		return nil

@@ -13,30 +13,30 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Peak is the most memory that a call of a program holds, in bytes. What an operator takes and gives back within its
-// step is not in it.
+// Peak is the most memory that a call of a program holds, in bytes, without what an operator takes and frees within its
+// step.
 type Peak struct {
-	Bytes    uint64 // of the buffers that the program makes: the most that are there at once
-	Step     int    // the first step at which they are; -1 if the program makes none
-	Storages uint64 // of the storages that it is given, as far as its windows reach
+	Bytes    uint64 // of buffers that the program makes: the most at one time
+	Step     int    // the first step with so many; -1 if the program makes no buffer
+	Storages uint64 // of the storages that it is given, up to the end of its windows
 }
 
-// Peak is what a call with these parameters, which are those of Params, takes. It walks the steps, so a caller that is
-// in a hurry doesn't ask.
+// Peak returns the peak of a call with these parameters, which are those of Params. It walks all steps, so it must not
+// be called on the way of a call.
 func (c *Compiled) Peak(params []uint64) (Peak, error) {
 	w, err := c.walk(params)
 	return w.peak, err
 }
 
-// lifetime is what becomes of one buffer.
+// lifetime is what a program does with one buffer.
 type lifetime struct {
 	bytes       uint64
-	given, made bool     // it is a storage's at the start; its memory is the program's
+	given, made bool     // it holds a storage at the start; the program allocates it
 	first, last int      // steps that see it
 	ops         []string // that make or write it, in order
 }
 
-// walker goes through a program with the sizes of its buffers.
+// walker walks a program with the sizes of its buffers.
 type walker struct {
 	p       *pb.Program
 	params  []uint64
@@ -73,7 +73,7 @@ func (c *Compiled) walk(params []uint64) (*walker, error) {
 	for _, b := range p.Inputs {
 		w.peak.Storages += w.buffers[b].bytes
 	}
-	plain := 0 // steps that others before them stand for
+	plain := 0 // steps that kernels before them replace
 	for i, s := range p.Steps {
 		if plain > 0 && i >= w.kernels {
 			plain--
@@ -94,7 +94,7 @@ func (c *Compiled) walk(params []uint64) (*walker, error) {
 	return w, nil
 }
 
-// take takes a step. The results of a call are there together with its operands: frees are steps of their own.
+// take walks one step. The results of a call exist together with its operands: frees are steps of their own.
 func (w *walker) take(s *pb.Step) error {
 	switch k := s.Kind.(type) {
 	case *pb.Step_Call:
@@ -123,7 +123,7 @@ func (w *walker) take(s *pb.Step) error {
 			return err
 		}
 		b := &w.buffers[k.Resize.Buffer]
-		w.grow(n) // beside the old memory, which is copied from
+		w.grow(n) // the old memory exists too: it is copied from
 		if b.made {
 			w.live -= b.bytes
 		}
@@ -192,7 +192,7 @@ func (w *walker) see(b uint32, op string) {
 	}
 }
 
-// writtenBy is the argument that an operator overwrites, -1 if its name doesn't say so.
+// writtenBy is the argument that an operator overwrites, -1 if its name does not say so.
 func writtenBy(c *pb.CallOp) int {
 	base, _, _ := strings.Cut(c.Op, ".")
 	switch _, out := ir.FormOver(c.Op); {

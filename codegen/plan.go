@@ -13,8 +13,8 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// place is where a root lies: in a buffer, from an offset in elements of the root's dtype. full says that the buffer is
-// the root's and nothing more, so that a storage can take it.
+// place is where a root lies: in a buffer, from an offset in elements of the root's dtype. full says that the root
+// fills the buffer, so that a storage can take the buffer.
 type place struct {
 	buffer int // -1: nowhere
 	offset ir.Dim
@@ -23,11 +23,11 @@ type place struct {
 
 var nowhere = place{buffer: -1}
 
-// buffer is what the planner knows of a buffer at the node it has reached. All residents are windows on its present
-// content; a value whose content is overwritten is moved to a copy first, or leaves.
+// buffer is the planner's state of a buffer at the current node. All residents are windows on its current content.
+// Before a content is overwritten, each resident is moved to a copy or evicted.
 type buffer struct {
 	slot      int32 // binding slot whose storage it is at the start, -1: made by the program
-	pinned    bool  // the storage keeps its content: never written
+	pinned    bool  // the storage must keep its content: never written
 	freed     bool
 	residents []ir.ValueID
 }
@@ -42,12 +42,12 @@ type planner struct {
 	at      []place // by root
 	buffers []buffer
 	inputs  map[uint32][]ir.ValueID // by slot: the values of its input nodes that are used and not yet placed
-	touched []int                   // buffers that the present node read, wrote or made
+	touched []int                   // buffers that the current node read, wrote or made
 	tensors map[string]uint32       // by the window's key
-	key     []byte                  // room for one
+	key     []byte                  // a buffer for one key
 	args    []*pb.Arg               // by number of a window; equal arguments are one message
-	kernels map[string]int          // by their texts
-	record  int32                   // of the present node
+	kernels map[string]int          // by text: the kernel's number
+	record  int32                   // of the current node
 }
 
 func newPlanner(given *ir.Graph, o Options) *planner {
@@ -92,7 +92,7 @@ func (p *planner) put(root ir.ValueID, at place) {
 	p.touched = append(p.touched, at.buffer)
 }
 
-// evict makes a root leave its buffer.
+// evict removes a root from its buffer.
 func (p *planner) evict(root ir.ValueID) {
 	b := &p.buffers[p.at[root].buffer]
 	b.residents = slices.DeleteFunc(b.residents, func(v ir.ValueID) bool { return v == root })
@@ -114,10 +114,10 @@ func (p *planner) clone(from int) int {
 	return to
 }
 
-// own makes root's buffer writable at a node: what is still needed of the buffer's content is copied away first. It
-// returns where the node writes root; all windows on root that the node writes must be taken there. apart says that
-// the node also reads root (as the patch of an update) and must see the old content; else a read of root by
-// the node is an alias of what it writes, as it is in PyTorch.
+// own makes root's buffer writable at a node: content of the buffer that is still needed is copied away first. It
+// returns where the node writes root, and all windows on root that the node writes must lie there. apart says that the
+// node also reads root, as the patch of an update, and must see the old content. Otherwise a read of root by the node
+// is an alias of what it writes, as in PyTorch.
 func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error) {
 	from := p.at[root]
 	if from.buffer < 0 {
@@ -143,14 +143,14 @@ func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error
 			p.put(v, at)
 		}
 	}
-	// What is left is not needed any more, and its content ends here.
+	// The other residents are not needed any more: their content ends here.
 	for _, v := range slices.Clone(p.buffers[from.buffer].residents) {
 		p.evict(v)
 	}
 	return from, nil
 }
 
-// shift gives the offset of a window at an offset in a root's own coordinates, or false if no dim can express it.
+// shift returns the offset in a buffer of a window at an offset in a root, or false if no dim can express it.
 func (p *planner) shift(root ir.ValueID, at place, offset ir.Dim, dtype ir.DType) (ir.Dim, bool) {
 	base, offset := p.g.Find(at.offset), p.g.Find(offset)
 	have, want := int64(p.g.Types[root].DType.Size()), int64(dtype.Size())
@@ -167,8 +167,8 @@ func (p *planner) shift(root ir.ValueID, at place, offset ir.Dim, dtype ir.DType
 	return 0, false
 }
 
-// locate gives the window of a value, root or view. A root that lies within a larger buffer at an offset that can't be
-// added to the view's is copied into a buffer of its own first.
+// locate returns the window of a value, root or view. A root is first copied into a buffer of its own if its offset in
+// a larger buffer cannot be added to the view's.
 func (p *planner) locate(v ir.ValueID) (place, error) {
 	root := p.u.root[v]
 	at := p.at[root]
@@ -186,7 +186,7 @@ func (p *planner) locate(v ir.ValueID) (place, error) {
 	return place{buffer: at.buffer, offset: offset}, nil
 }
 
-// settle makes sure that every window on root at a node can be expressed, before the node decides who owns what.
+// settle makes every window on the roots of a node expressible, before the node decides which buffers it may write.
 func (p *planner) settle(node ir.NodeID) error {
 	var err error
 	p.g.Uses(node, func(v *ir.ValueID, _ bool) {
@@ -211,7 +211,7 @@ func (p *planner) copy(dst, src uint32) {
 	p.emit(&pb.Step{Kind: &pb.Step_Copy{Copy: &pb.Copy{Dst: dst, Src: src}}})
 }
 
-// tensor returns the program's number for a window, one number for equal windows.
+// tensor returns the program's number for a window. Equal windows have one number.
 func (p *planner) tensor(at place, t ir.Type) uint32 {
 	g := p.g
 	offset := g.Find(at.offset)
@@ -256,7 +256,7 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	return i
 }
 
-// freeDead frees the buffers that nothing past this node reads.
+// freeDead frees the buffers that no later node reads.
 func (p *planner) freeDead(node ir.NodeID) {
 	slices.Sort(p.touched)
 	for _, i := range slices.Compact(p.touched) {

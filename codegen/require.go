@@ -10,13 +10,13 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Require is that two products of sizes are equal. Its dims are those of package ir with the trace's parameter slots as
-// symbols.
+// Require states that two products of sizes are equal. Its dims are those of package ir with the trace's parameter
+// slots as symbols.
 type Require struct {
 	Left, Right []ir.Dim
 }
 
-// requires are those of a graph.
+// requires returns the requirements of a graph.
 func requires(g *ir.Graph) []Require {
 	out := make([]Require, len(g.Requires))
 	for i, r := range g.Requires {
@@ -26,7 +26,7 @@ func requires(g *ir.Graph) []Require {
 	return out
 }
 
-// Holds says whether the program is for a trace with these parameters.
+// Holds reports whether the program is valid for a trace with these parameters.
 func (c *Compiled) Holds(trace []uint64) bool {
 	for i := range c.Requires {
 		if !c.Requires[i].holds(trace) {
@@ -36,7 +36,7 @@ func (c *Compiled) Holds(trace []uint64) bool {
 	return true
 }
 
-// Broken is the first requirement that does not hold for these parameters, "" if all do.
+// Broken returns the first requirement that does not hold for these parameters, "" if all hold.
 func (c *Compiled) Broken(trace []uint64) string {
 	for i := range c.Requires {
 		if r := &c.Requires[i]; !r.holds(trace) {
@@ -52,7 +52,7 @@ func (r *Require) holds(trace []uint64) bool {
 	return ok && ok2 && left == right
 }
 
-// product is false if a size is not there, or if the product has no 64 bits: no memory has so many elements.
+// product is false if a size is missing, or if the product exceeds 64 bits: no memory has so many elements.
 func product(dims []ir.Dim, trace []uint64) (uint64, bool) {
 	n := uint64(1)
 	for _, d := range dims {

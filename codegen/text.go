@@ -13,9 +13,9 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Text lists a program for people: its parameters, the buffers it takes over, a line per step, and what it hands back.
-// Parameters are p0, p1, …, buffers b0, b1, …; a window is b3:f32[p0,4]{1,p0}+p2 with strides and offset only where
-// they say something.
+// Text lists a program: its parameters, the buffers it takes over, a line per step, and its outputs. Parameters are p0,
+// p1, …, buffers b0, b1, …. A window is b3:f32[p0,4]{1,p0}+p2, with strides and offset only where they are not the
+// default.
 func (c *Compiled) Text() string {
 	var b strings.Builder
 	for i, s := range c.Slots {
@@ -36,7 +36,7 @@ func (c *Compiled) Text() string {
 	return b.String()
 }
 
-// StepText is one step's line.
+// StepText returns the line of one step.
 func (c *Compiled) StepText(s *pb.Step) string {
 	switch k := s.Kind.(type) {
 	case *pb.Step_Call:
@@ -87,7 +87,7 @@ func (c *Compiled) StepText(s *pb.Step) string {
 	return "?"
 }
 
-// instanceText is one launch of a kernel: what it writes, what it reads, its numbers and its index space.
+// instanceText describes one instance of a kernel: its writes, its reads, its numbers and its index space.
 func (c *Compiled) instanceText(number uint32, at *pb.KernelOp_Instance) string {
 	var writes, reads []string
 	for i, t := range at.Tensors {
@@ -103,7 +103,7 @@ func (c *Compiled) instanceText(number uint32, at *pb.KernelOp_Instance) string 
 	return fmt.Sprintf("%s = (%s) over [%s]", strings.Join(writes, ", "), strings.Join(reads, ", "), dimsText(at.Sizes))
 }
 
-// DimText is a program's dim: a number or its parameter, "p3".
+// DimText returns a program's dim: a number, or a parameter as "p3".
 func DimText(d *pb.Dim) string {
 	if p, ok := d.GetKind().(*pb.Dim_Param); ok {
 		return fmt.Sprintf("p%d", p.Param)

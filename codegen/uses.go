@@ -9,7 +9,7 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// uses says where each root is read. A root is a value with content of its own; views are windows on their root, and a
+// uses has the readers of each root. A root is a value with content of its own. Views are windows on their root, and a
 // use of a view is a use of its root.
 type uses struct {
 	g     *ir.Graph
@@ -68,13 +68,13 @@ func (u *uses) add(v ir.ValueID, at ir.NodeID) {
 	u.at[r] = append(u.at[r], at)
 }
 
-// after says whether a root is read at a node past this one.
+// after reports whether a node past this one reads a root.
 func (u *uses) after(root ir.ValueID, node ir.NodeID) bool {
 	l := u.at[root]
 	return len(l) > 0 && l[len(l)-1] > node
 }
 
-// reads says whether a node reads a root.
+// reads reports whether a node reads a root.
 func (u *uses) reads(root ir.ValueID, node ir.NodeID) bool {
 	l := u.at[root]
 	i := sort.Search(len(l), func(i int) bool { return l[i] >= node })
@@ -88,10 +88,10 @@ type patch struct {
 	offset ir.Dim
 }
 
-// absorb finds the updates that only say what a call has done already. A call that writes windows on root v leaves in
-// v's buffer the content of v with all the windows replaced: the value at the end of a chain of updates that begins
-// with v and uses each window's new content once. Such a chain costs nothing, and does not keep the old v alive. It
-// must be complete, and nobody else may read a value from its middle, whose content no buffer ever has.
+// absorb finds the updates that only state what a call has done. A call that writes windows on root v leaves in v's
+// buffer the content of v with all these windows replaced. That is the value at the end of a chain of updates that
+// begins with v and uses each window's new content once. Such a chain emits nothing and does not keep the old v alive.
+// It must be complete, and no other node may read a value from its middle, because no buffer ever has that content.
 func (u *uses) absorb(call ir.NodeID, updates map[ir.ValueID][]ir.NodeID, reads []int) {
 	g := u.g
 	patches := map[ir.ValueID][]patch{}
@@ -154,7 +154,7 @@ func (u *uses) chain(root ir.ValueID, left []patch, updates map[ir.ValueID][]ir.
 	}
 }
 
-// match finds the patch that an update of root, or of a value that replaces it, applies.
+// match returns the index of the patch that an update applies to root, or to a value that replaces root.
 func (u *uses) match(update ir.NodeID, root ir.ValueID, left []patch) int {
 	g := u.g
 	n := &g.Nodes[update]

@@ -50,7 +50,7 @@ func (p *planner) node(id ir.NodeID) error {
 	return p.copyNode(id)
 }
 
-// skip passes over a node that nobody needs; its operands may end here.
+// skip passes over a node without users. Its operands may end here.
 func (p *planner) skip(id ir.NodeID) {
 	p.g.Uses(id, func(v *ir.ValueID, _ bool) {
 		if at := p.at[p.u.root[*v]]; at.buffer >= 0 {
@@ -60,11 +60,11 @@ func (p *planner) skip(id ir.NodeID) {
 }
 
 // input takes over the buffer of a storage, if the program needs it. All input nodes of a slot are the same content:
-// the first places them all, for a later one may come after a write.
+// the first node places them all, because a later one may come after a write.
 func (p *planner) input(n *ir.Node) {
 	same := p.inputs[n.Slot]
 	if len(same) == 0 {
-		return // unused, or placed
+		return // it is unused, or placed already
 	}
 	delete(p.inputs, n.Slot)
 	b := p.newBuffer()
@@ -76,7 +76,8 @@ func (p *planner) input(n *ir.Node) {
 	}
 }
 
-// pinned says whether the storage of a slot keeps its content: no output replaces it, and somebody may see it.
+// pinned reports whether the storage of a slot must keep its content: no output replaces it, and it may be read after
+// the program.
 func (p *planner) pinned(slot uint32) bool {
 	for _, o := range p.g.Outputs {
 		if o.Slot == slot {
@@ -96,12 +97,13 @@ func (p *planner) empty(n *ir.Node) {
 	p.put(n.First, place{buffer: b, full: true})
 }
 
-// update replaces a window of its base. Three ways: the window already holds the new content, for it was written in
-// place; or it is copied into the base's buffer; or, if the old base is still needed, into a copy of that buffer.
+// update replaces a window of its base, in one of three ways. The window already holds the new content, because it was
+// written in place. Or the content is copied into the base's buffer. Or, if the old base is still needed, it is copied
+// into a clone of that buffer.
 func (p *planner) update(id ir.NodeID) error {
 	n := &p.g.Nodes[id]
 	if p.u.noop[id] {
-		return nil // the call has placed it
+		return nil // the call that absorbed it has placed it
 	}
 	if len(p.u.at[n.First]) == 0 {
 		p.skip(id)
@@ -198,7 +200,8 @@ func (p *planner) resize(id ir.NodeID) error {
 	bytes := p.params.dim(p.g, p.g.Types[n.First].Dims[0])
 	var to int
 	if at := p.at[root]; at.full && p.g.Same(window.offset, ir.Const(0)) && p.g.Types[old].Strides == nil {
-		// The storage from its first byte: its buffer changes size. Bytes past the operand's end are undefined anyway.
+		// The window begins at the storage's first byte: its buffer changes size. Bytes past the operand's end are
+		// undefined.
 		at, err := p.own(root, id, false)
 		if err != nil {
 			return err
@@ -215,7 +218,7 @@ func (p *planner) resize(id ir.NodeID) error {
 	return nil
 }
 
-// call emits an operator. Written operands are written where their root lies; reads of the same root in the same call
+// call emits an operator. Written operands are written where their root lies. Reads of the same root in the same call
 // see the same memory, as they do in PyTorch.
 func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	g, n := p.g, &p.g.Nodes[id]
@@ -259,7 +262,7 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	return nil
 }
 
-// results gives the fresh results of a call buffers, as far as somebody reads them.
+// results gives buffers to the fresh results of a call that have users.
 func (p *planner) results(id ir.NodeID, c *pb.CallOp) {
 	n := &p.g.Nodes[id]
 	fresh := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, id))
@@ -274,8 +277,8 @@ func (p *planner) results(id ir.NodeID, c *pb.CallOp) {
 	}
 }
 
-// afterWrites places what a call has left in the buffers it wrote: the new content of each written operand, and the
-// values of the updates that it absorbed.
+// afterWrites places the new content of each operand that a call has written, and the values of the updates that the
+// call absorbed.
 func (p *planner) afterWrites(id ir.NodeID, targets map[ir.ValueID]place) {
 	if len(targets) == 0 {
 		return
@@ -304,7 +307,7 @@ func (p *planner) afterWrites(id ir.NodeID, targets map[ir.ValueID]place) {
 	})
 }
 
-// arg is an argument as a program has it; targets holds where roots lie that the call writes.
+// arg returns an argument in the form of a program. targets has the places of the roots that the call writes.
 func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	switch a.Kind {
 	case ir.ArgValue:
@@ -336,7 +339,7 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 	return pb.NewArg(pb.Flat{Tag: uint64(a.Kind), Value: uint64(a.V)}), nil // a literal
 }
 
-// number is a Python number, or the element of a 0-dim tensor, that a slot holds.
+// number is a Python number, or the element of a 0-dim tensor, that a parameter slot holds.
 func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*pb.Arg, error) {
 	word := p.params.words(slot, d == ir.C128)
 	if op == ir.OpScalar {
@@ -349,7 +352,7 @@ func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*pb.Arg, error) {
 	return &pb.Arg{Kind: &pb.Arg_Number_{Number: &pb.Arg_Number{Kind: kind, Param: word}}}, nil
 }
 
-// numbers are the kinds of Python numbers by the dtype that they have.
+// numbers has the kinds of Python numbers by their dtype.
 var numbers = func() map[ir.DType]uint32 {
 	kinds := map[ir.DType]uint32{}
 	for _, n := range catalogue.NumberKinds {
