@@ -277,7 +277,7 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 // factor is an operand of an op that computes in d. Numbers that products and quotients of 16-bit floats take keep
 // their precision, and those beyond the largest f16, as a mean's gradient divides by, their value.
 func (c *coder) factor(id ir.NodeID, op ir.Op, index int, args []ir.Arg, d ir.DType) uint64 {
-	half := (op == ir.OpMul || op == ir.OpDiv) && (d == ir.F16 || d == ir.BF16)
+	half := ir.Info(op).WideNumber && (d == ir.F16 || d == ir.BF16)
 	if is := c.g.Types[args[index].V].DType; half && c.g.IsNumber(args[index]) && (is == ir.F64 || is == ir.I64) {
 		return c.operand(id, index, ir.F32)
 	}

@@ -43,49 +43,37 @@ func computeOf(g *ir.Graph, id ir.NodeID) (Compute, obstacle) {
 		args = args[1:3]
 	}
 	d, ok := CommonDType(g, id, args)
-	c := Compute{DType: d, Op: instrOf[op]}
+	info := ir.Info(op)
+	c := Compute{DType: d}
+	if info.Kernel != nil {
+		c.Op = kernel.Op(info.Kernel.Number)
+	}
 	if o := requireArithmetic(g, args); o != clear || !ok || !computes(d) {
 		return c, dtype
 	}
-	switch op {
-	case ir.OpLogicalNot:
+	switch {
+	case info.Logical && len(args) == 1:
 		c.DType = ir.Bool
-	case ir.OpLogicalAnd, ir.OpLogicalOr, ir.OpLogicalXor:
+	case info.Logical:
 		c.Form = FormTruth
 		return c, clear
-	case ir.OpIsNaN:
-		if !d.Is(ir.Floats) {
-			c.Form = FormFalse
+	case op == ir.OpIsNaN && !d.Is(ir.Floats):
+		c.Form = FormFalse
+		return c, clear
+	case op == ir.OpPow && g.IsNumber(args[1]):
+		p, is := constant(g, ir.ValueID(args[1].V))
+		if !is {
+			return c, callPower
+		}
+		if c.Form = FormPower; p == 0 || p == 1 {
 			return c, clear
 		}
-	case ir.OpPow:
-		if g.IsNumber(args[1]) {
-			p, is := constant(g, ir.ValueID(args[1].V))
-			if !is {
-				return c, callPower
-			}
-			if c.Form = FormPower; p == 0 || p == 1 {
-				return c, clear
-			}
-		}
-	case ir.OpSign:
-		if d == ir.Bool {
-			c.Form = FormOperand
-			return c, clear
-		}
-	case ir.OpFloor, ir.OpCeil, ir.OpTrunc, ir.OpRound:
-		if d.Is(ir.Ints) {
-			c.Form = FormOperand
-			return c, clear
-		}
+	case d.Is(info.Identity):
+		c.Form = FormOperand
+		return c, clear
 	}
-	if d == ir.Bool { // PyTorch's arithmetic of truth
-		switch c.Op {
-		case kernel.Add:
-			c.Op = kernel.Or
-		case kernel.Mul:
-			c.Op = kernel.And
-		}
+	if d == ir.Bool && info.OnBool != nil { // PyTorch's arithmetic of truth
+		c.Op = kernel.Op(info.OnBool.Number)
 	}
 	if c.Op == 0 || !c.Op.Takes(kernel.ClassOf(uint8(c.DType))) {
 		return c, dtype
@@ -124,20 +112,4 @@ func CommonDType(g *ir.Graph, id ir.NodeID, operands []ir.Arg) (ir.DType, bool) 
 		d = g.Types[g.Nodes[id].First].DType
 	}
 	return d, true
-}
-
-// instrOf has the ops that are one instruction.
-var instrOf = map[ir.Op]kernel.Op{
-	ir.OpNeg: kernel.Neg, ir.OpAbs: kernel.Abs, ir.OpSqrt: kernel.Sqrt, ir.OpRsqrt: kernel.Rsqrt, ir.OpExp: kernel.Exp,
-	ir.OpLog: kernel.Log, ir.OpSin: kernel.Sin, ir.OpCos: kernel.Cos, ir.OpTanh: kernel.Tanh,
-	ir.OpSigmoid: kernel.Sigmoid, ir.OpRelu: kernel.Relu, ir.OpReciprocal: kernel.Reciprocal, ir.OpFloor: kernel.Floor,
-	ir.OpCeil: kernel.Ceil, ir.OpSign: kernel.Sign, ir.OpErf: kernel.Erf, ir.OpExp2: kernel.Exp2,
-	ir.OpLog2: kernel.Log2, ir.OpLog1p: kernel.Log1p, ir.OpExpm1: kernel.Expm1, ir.OpTrunc: kernel.Trunc,
-	ir.OpRound: kernel.Nearest, ir.OpIsNaN: kernel.IsNaN, ir.OpBitNot: kernel.Not, ir.OpLogicalNot: kernel.Not,
-	ir.OpWhere: kernel.Where, ir.OpAdd: kernel.Add, ir.OpSub: kernel.Sub, ir.OpMul: kernel.Mul, ir.OpDiv: kernel.Div,
-	ir.OpPow: kernel.Pow, ir.OpMaximum: kernel.Maximum, ir.OpMinimum: kernel.Minimum, ir.OpEq: kernel.Eq,
-	ir.OpNe: kernel.Ne, ir.OpLt: kernel.Lt, ir.OpLe: kernel.Le, ir.OpGt: kernel.Gt, ir.OpGe: kernel.Ge,
-	ir.OpLogicalAnd: kernel.And, ir.OpLogicalOr: kernel.Or, ir.OpLogicalXor: kernel.Xor, ir.OpBitAnd: kernel.And,
-	ir.OpBitOr: kernel.Or, ir.OpBitXor: kernel.Xor, ir.OpAtan2: kernel.Atan2, ir.OpFmod: kernel.Fmod,
-	ir.OpRemainder: kernel.Remainder, ir.OpFma: kernel.Fma,
 }

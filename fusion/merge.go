@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
 )
@@ -225,11 +226,9 @@ func (f *finder) needed(a, b *cluster) bool {
 func (f *finder) work(c *cluster) int {
 	n := 0
 	for _, id := range c.members {
-		switch f.g.Nodes[id].Op {
-		case ir.OpExp, ir.OpLog, ir.OpSin, ir.OpCos, ir.OpTanh, ir.OpSigmoid, ir.OpErf, ir.OpPow, ir.OpExp2, ir.OpLog2,
-			ir.OpLog1p, ir.OpExpm1, ir.OpAtan2, ir.OpFmod, ir.OpRemainder:
+		if k := ir.Info(f.g.Nodes[id].Op).Kernel; k != nil && k.Cost == catalogue.CostFunction {
 			n += 4
-		default:
+		} else {
 			n++
 		}
 	}

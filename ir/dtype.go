@@ -5,21 +5,6 @@ package ir
 
 import "math"
 
-// Classes is a set of kinds of dtype: bit n is class n+1 of the catalogue.
-type Classes uint8
-
-const (
-	Bools Classes = 1 << iota
-	Ints
-	Floats    // f16, bf16, f32, f64
-	Complexes // c32, c64, c128
-	Floats8   // stored only: no arithmetic
-
-	Reals   = Ints | Floats
-	Numbers = Bools | Ints | Floats | Complexes
-	All     = Numbers | Floats8
-)
-
 // Class is the kind of a valid dtype, 0 for an invalid one.
 func (d DType) Class() Classes {
 	if !d.Valid() {

@@ -77,12 +77,12 @@ func (g *Graph) resultDType(op Op, args []Arg, given DType) (DType, error) {
 	if !common.Is(info.Takes) {
 		return Invalid, fmt.Errorf("%s does not take %s", op, common)
 	}
-	return info.DType.apply(common, given), nil
+	return resultOf(info.DType, common, given), nil
 }
 
-// apply gives the result's dtype from the one in which the operands meet.
-func (r DTypeRule) apply(common, given DType) DType {
-	switch r {
+// resultOf gives the result's dtype from the one in which the operands meet.
+func resultOf(rule DTypeRule, common, given DType) DType {
+	switch rule {
 	case DTypeGiven:
 		return given
 	case DTypeFloat:

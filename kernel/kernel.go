@@ -62,125 +62,43 @@ type Instr struct {
 	A, B, C uint64
 }
 
-// Op is what an instruction does: MYC_K_*.
-type Op uint8
+// rows are those of the catalogue, by number; nil where no instruction has the number.
+var rows = makeRows()
 
-const (
-	Load Op = iota + 1
-	Store
-	Number
-	Const
-	Count
-	Index
-	Cast
-	Round
-	Sum
-	Max
-	Min
-
-	Neg Op = iota + 5
-	Abs
-	Sqrt
-	Rsqrt
-	Exp
-	Log
-	Sin
-	Cos
-	Tanh
-	Sigmoid
-	Relu
-	Reciprocal
-	Floor
-	Ceil
-	Sign
-	Erf
-	Exp2
-	Log2
-	Log1p
-	Expm1
-	Trunc
-	Nearest
-	IsNaN
-	Not
-
-	Add Op = iota + 13
-	Sub
-	Mul
-	Div
-	Pow
-	Maximum
-	Minimum
-	Eq
-	Ne
-	Lt
-	Le
-	Gt
-	Ge
-	And
-	Or
-	Xor
-	Atan2
-	Fmod
-	Remainder
-	Fma
-	Where
-
-	numOps
-)
-
-// classes is a set of them.
-type classes uint8
-
-const (
-	f32   = 1 << F32
-	f64   = 1 << F64
-	i64   = 1 << I64
-	b8    = 1 << B8
-	float = f32 | f64
-	any   = float | i64 | b8
-)
-
-func (s classes) has(c Class) bool { return c >= F32 && c <= B8 && s>>c&1 != 0 }
-
-// row says what an op takes: how many registers, and of which classes.
-type row struct {
-	name    string
-	arity   int
-	takes   classes // its operands, which are of one class
-	makesB8 bool    // whatever it takes
+func makeRows() (rows [numOps]*catalogue.Instr) {
+	for _, i := range catalogue.Instrs() {
+		rows[i.Number] = i
+	}
+	return rows
 }
 
-var rows = [numOps]row{
-	Load: {"load", 0, 0, false}, Store: {"store", 1, any, false}, Number: {"number", 0, 0, false}, Const: {"const", 0, 0, false},
-	Count: {"count", 0, 0, false}, Index: {"index", 0, 0, false}, Cast: {"cast", 1, any, false}, Round: {"round", 1, f32 | i64, false},
-	Sum: {"sum", 1, float | i64, false}, Max: {"max", 1, any, false}, Min: {"min", 1, any, false},
-
-	Neg: {"neg", 1, float | i64, false}, Abs: {"abs", 1, float | i64, false}, Sqrt: {"sqrt", 1, float, false}, Rsqrt: {"rsqrt", 1, float, false},
-	Exp: {"exp", 1, float, false}, Log: {"log", 1, float, false}, Sin: {"sin", 1, float, false}, Cos: {"cos", 1, float, false},
-	Tanh: {"tanh", 1, float, false}, Sigmoid: {"sigmoid", 1, float, false}, Relu: {"relu", 1, float | i64, false},
-	Reciprocal: {"reciprocal", 1, float, false}, Floor: {"floor", 1, float, false}, Ceil: {"ceil", 1, float, false},
-	Sign: {"sign", 1, float | i64, false}, Erf: {"erf", 1, float, false}, Exp2: {"exp2", 1, float, false}, Log2: {"log2", 1, float, false},
-	Log1p: {"log1p", 1, float, false}, Expm1: {"expm1", 1, float, false}, Trunc: {"trunc", 1, float, false}, Nearest: {"nearest", 1, float, false},
-	IsNaN: {"isnan", 1, float, true}, Not: {"not", 1, i64 | b8, false},
-
-	Add: {"add", 2, float | i64, false}, Sub: {"sub", 2, float | i64, false}, Mul: {"mul", 2, float | i64, false}, Div: {"div", 2, float, false},
-	Pow: {"pow", 2, float, false}, Maximum: {"maximum", 2, any, false}, Minimum: {"minimum", 2, any, false},
-	Eq: {"eq", 2, any, true}, Ne: {"ne", 2, any, true}, Lt: {"lt", 2, any, true}, Le: {"le", 2, any, true}, Gt: {"gt", 2, any, true},
-	Ge: {"ge", 2, any, true}, And: {"and", 2, i64 | b8, false}, Or: {"or", 2, i64 | b8, false}, Xor: {"xor", 2, i64 | b8, false},
-	Atan2: {"atan2", 2, float, false}, Fmod: {"fmod", 2, float, false}, Remainder: {"remainder", 2, float, false},
-	Fma:   {"fma", 3, float, false},
-	Where: {"where", 3, any, false},
+// Row is the row of an op in the catalogue; nil if there is no such op.
+func (op Op) Row() *catalogue.Instr {
+	if op >= numOps {
+		return nil
+	}
+	return rows[op]
 }
+
+// Set is the class as a set.
+func (c Class) Set() catalogue.RegisterSet { return 1 << c }
+
+// Reduces says whether an op combines the values of several points.
+func (op Op) Reduces() bool { r := op.Row(); return r != nil && r.Group == catalogue.GroupReduce }
 
 func (op Op) String() string {
-	if op >= numOps || rows[op].name == "" {
+	r := op.Row()
+	if r == nil {
 		return "?"
 	}
-	return rows[op].name
+	return r.Name
 }
 
 // Takes says whether an op computes on operands of a class.
-func (op Op) Takes(c Class) bool { return op < numOps && rows[op].takes.has(c) }
+func (op Op) Takes(c Class) bool {
+	r := op.Row()
+	return r != nil && c >= F32 && c <= B8 && r.Takes&c.Set() != 0
+}
 
 // dtypes are what kernels know of a dtype, by its number. The class is 0 if they don't compute in it.
 var dtypes = func() (rows [catalogue.NumDTypes]struct {

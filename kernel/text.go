@@ -87,7 +87,7 @@ func (n *Instr) text(i int) string {
 	case Round:
 		words = []string{fmt.Sprintf("r%d", n.A), dtypeName(n.B)}
 	default:
-		for _, a := range args[:rows[n.Op].arity] {
+		for _, a := range args[:n.Op.Row().Operands] {
 			words = append(words, fmt.Sprintf("r%d", a))
 		}
 	}

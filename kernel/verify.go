@@ -6,6 +6,8 @@ package kernel
 import (
 	"fmt"
 	"math"
+
+	"github.com/mycelya/mycelya/catalogue"
 )
 
 // Limits of a kernel.
@@ -127,12 +129,12 @@ func (k *Kernel) runs(o Operand) (kept, folded int) {
 func (v *verifier) instr(i int) error {
 	k := v.k
 	n := &k.Code[i]
-	if n.Op == 0 || n.Op >= numOps || rows[n.Op].name == "" {
+	r := n.Op.Row()
+	if r == nil {
 		return fmt.Errorf("there is no op %d", n.Op)
 	}
-	r := rows[n.Op]
 	args := [3]uint64{n.A, n.B, n.C}
-	used := r.arity
+	used := r.Operands
 	switch n.Op {
 	case Store: // its register is the second word
 		return v.store(i)
@@ -149,7 +151,7 @@ func (v *verifier) instr(i int) error {
 	if n.Class < F32 || n.Class > B8 {
 		return fmt.Errorf("class %d", n.Class)
 	}
-	for j := range r.arity {
+	for j := range r.Operands {
 		if args[j] >= uint64(i) || k.Code[args[j]].Op == Store {
 			return fmt.Errorf("register %d is not made before it", args[j])
 		}
@@ -159,7 +161,7 @@ func (v *verifier) instr(i int) error {
 }
 
 // classes checks an instruction that is no store and whose registers are there.
-func (v *verifier) classes(i int, n *Instr, r row) error {
+func (v *verifier) classes(i int, n *Instr, r *catalogue.Instr) error {
 	k := v.k
 	of := func(reg uint64) Class { return k.Code[reg].Class }
 	switch n.Op {
@@ -213,31 +215,30 @@ func (v *verifier) classes(i int, n *Instr, r row) error {
 			return fmt.Errorf("a %s to dtype %d, as %s", of(n.A), n.B, n.Class)
 		}
 		return nil
-	case Sum, Max, Min:
+	}
+	if n.Op.Reduces() {
 		if k.Folded == 0 {
 			return fmt.Errorf("nothing is folded here")
 		}
 		v.level[i] = perRow
 	}
-	from := n.A
-	if n.Op == Where {
+	operands := []uint64{n.A, n.B, n.C}[:r.Operands]
+	if r.Condition {
 		if of(n.A) != B8 {
 			return fmt.Errorf("its condition is %s", of(n.A))
 		}
-		from = n.B
-		if of(n.C) != of(n.B) {
-			return fmt.Errorf("it chooses between %s and %s", of(n.B), of(n.C))
-		}
-	} else if r.arity >= 2 && of(n.A) != of(n.B) {
-		return fmt.Errorf("of %s and %s", of(n.A), of(n.B))
-	} else if r.arity == 3 && of(n.A) != of(n.C) {
-		return fmt.Errorf("of %s and %s", of(n.A), of(n.C))
+		operands = operands[1:]
 	}
-	want := of(from)
-	if !r.takes.has(want) {
+	want := of(operands[0])
+	for _, o := range operands[1:] {
+		if of(o) != want {
+			return fmt.Errorf("of %s and %s", want, of(o))
+		}
+	}
+	if !n.Op.Takes(want) {
 		return fmt.Errorf("of %s", want)
 	}
-	if r.makesB8 {
+	if r.Truth {
 		want = B8
 	}
 	if n.Class != want {

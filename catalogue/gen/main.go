@@ -28,6 +28,7 @@ var outputs = slices.Concat(
 		{"catalogue/operators.json", operatorsJSON},
 		{"csrc/device/record/operators.inc", operatorsInc},
 	},
+	ownOutputs,
 	wordFiles,
 )
 

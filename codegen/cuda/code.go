@@ -4,6 +4,7 @@
 package cuda
 
 import (
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/kernel"
 )
 
@@ -26,21 +27,12 @@ type code struct {
 	index  []int   // dims of frame 0 whose index the code takes; they are walked like operands of stride 1, after the operands
 }
 
-func isFold(op kernel.Op) bool { return op == kernel.Sum || op == kernel.Max || op == kernel.Min }
-
 // registers are those that an instruction uses.
 func registers(n *kernel.Instr) []uint64 {
-	switch {
-	case n.Op == kernel.Store:
+	if n.Op == kernel.Store {
 		return []uint64{n.B}
-	case n.Op <= kernel.Index:
-		return nil
-	case n.Op >= kernel.Fma:
-		return []uint64{n.A, n.B, n.C}
-	case n.Op >= kernel.Add:
-		return []uint64{n.A, n.B}
 	}
-	return []uint64{n.A}
+	return []uint64{n.A, n.B, n.C}[:n.Op.Row().Operands]
 }
 
 func analyse(k *kernel.Kernel) *code {
@@ -70,7 +62,7 @@ func analyse(k *kernel.Kernel) *code {
 			if c.needed[i] {
 				c.index = append(c.index, int(in.A))
 			}
-		case isFold(in.Op):
+		case in.Op.Reduces():
 			c.level[i], c.stage[i] = perRow, c.stage[i]+1
 		case in.Op == kernel.Store:
 			if o := k.Operands[in.A]; k.Folded == 0 || c.along(o) == perPoint {
@@ -83,7 +75,7 @@ func analyse(k *kernel.Kernel) *code {
 		case !c.needed[i]:
 		case in.Op == kernel.Store && c.level[i] == perPoint:
 			c.passes = max(c.passes, c.stage[i]+1)
-		case isFold(in.Op):
+		case in.Op.Reduces():
 			c.passes = max(c.passes, c.stage[i])
 		}
 	}
@@ -143,7 +135,7 @@ func (c *code) roots(i, p int) bool {
 	switch {
 	case !c.needed[i]:
 		return false
-	case isFold(in.Op):
+	case in.Op.Reduces():
 		return c.stage[i] == p+1
 	}
 	return in.Op == kernel.Store && c.level[i] == perPoint && p+1 == c.passes
@@ -151,15 +143,7 @@ func (c *code) roots(i, p int) bool {
 
 // cost is what an instruction takes, in additions; a function is some dozens.
 func cost(op kernel.Op) int {
-	switch {
-	case op <= kernel.Index:
-		return 0
-	case op >= kernel.Exp && op <= kernel.Sigmoid, op >= kernel.Erf && op <= kernel.Expm1, op == kernel.Pow, op >= kernel.Atan2 && op <= kernel.Remainder:
-		return 24
-	case op == kernel.Sqrt, op == kernel.Rsqrt, op == kernel.Reciprocal, op == kernel.Div:
-		return 8
-	}
-	return 1
+	return [...]int{catalogue.CostFree: 0, catalogue.CostSimple: 1, catalogue.CostDivide: 8, catalogue.CostFunction: 24}[op.Row().Cost]
 }
 
 // weight is how much code a point takes.

@@ -23,7 +23,7 @@ func (p *printer) folds() {
 	f := &folder{printer: p, found: make([]bool, p.ways()), order: map[int]int{}}
 	f.makes, f.kept = p.schedule(p.v.Template == Persistent)
 	for i := range p.k.Code {
-		if p.needed[i] && isFold(p.k.Code[i].Op) {
+		if p.needed[i] && p.k.Code[i].Op.Reduces() {
 			f.order[i] = len(f.order)
 		}
 	}
@@ -63,7 +63,7 @@ func (f *folder) wide(i int) string { return register(f.k.Code[i].Class) }
 // eachFold is called for the folds of a pass.
 func (f *folder) eachFold(pass int, do func(i int)) {
 	for i := range f.k.Code {
-		if isFold(f.k.Code[i].Op) && f.roots(i, pass) {
+		if f.k.Code[i].Op.Reduces() && f.roots(i, pass) {
 			do(i)
 		}
 	}
@@ -71,7 +71,7 @@ func (f *folder) eachFold(pass int, do func(i int)) {
 
 // merger is the name of the prelude's struct that folds two values.
 func (f *folder) merger(i int) string {
-	return f.helper(map[kernel.Op]string{kernel.Sum: "fold_sum", kernel.Max: "fold_max", kernel.Min: "fold_min"}[f.k.Code[i].Op])
+	return f.helper("fold_" + f.k.Code[i].Op.String())
 }
 
 // joined is what the threads of a row have folded, together.
@@ -148,7 +148,7 @@ func (f *folder) rows(stage int) {
 	for i := range f.k.Code {
 		n := &f.k.Code[i]
 		switch {
-		case !f.needed[i] || f.level[i] != perRow || f.stage[i] != stage || isFold(n.Op) || n.Op == kernel.Store || n.Op == kernel.Load:
+		case !f.needed[i] || f.level[i] != perRow || f.stage[i] != stage || n.Op.Reduces() || n.Op == kernel.Store || n.Op == kernel.Load:
 		case n.Op == kernel.Index:
 			f.line("const long long r%d = g%d;", i, f.way(i))
 		default:
@@ -265,11 +265,11 @@ func (f *folder) compute(pass int, makes []bool, shape *Pattern, v int) {
 	for i := range f.k.Code {
 		n := &f.k.Code[i]
 		switch {
-		case isFold(n.Op) && f.roots(i, pass):
+		case n.Op.Reduces() && f.roots(i, pass):
 			f.line("if (k < left[u]) f%d = %s::of(f%d, %s);", i, f.merger(i), i, from(n.A))
 		case n.Op == kernel.Store && f.roots(i, pass):
 			f.line("y%d.x[k] = %s;", n.A, f.stored(n.A, from(n.B)))
-		case !makes[i] || isFold(n.Op) || n.Op == kernel.Store:
+		case !makes[i] || n.Op.Reduces() || n.Op == kernel.Store:
 		case n.Op == kernel.Load || n.Op == kernel.Index:
 			f.line("const %s r%d = %s;", register(n.Class), i, f.element(shape, 1, i))
 		default:

@@ -419,7 +419,7 @@ func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blo
 func (c *code) folds() int {
 	n := 0
 	for i := range c.k.Code {
-		if c.needed[i] && isFold(c.k.Code[i].Op) {
+		if c.needed[i] && c.k.Code[i].Op.Reduces() {
 			n++
 		}
 	}

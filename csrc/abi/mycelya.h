@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel_ops.h"
 #include "words.h"
 
 #ifdef __cplusplus
@@ -255,21 +256,9 @@ typedef struct myc_prog myc_prog;
 //   INDEX a:dim of frame 0                                    the point's index, I64
 //   CAST a           as static_cast; to B8: is not 0          ROUND a b:dtype
 //   SUM MAX MIN a    folds; a NaN stays one
-//   all others       what the own op of that name means (ir/optable.go) on operands of one class, which is that of the result but for
+//   all others       what the own op of that name means (catalogue/own.go) on operands of one class, which is that of the result but for
 //                    comparisons and ISNAN, whose result is B8, and WHERE, whose a is B8
 enum { MYC_K_MAX_RANK = 16, MYC_K_MAX_FRAMES = 8, MYC_K_MAX_INSTRS = 4096 };
-enum {
-  MYC_K_LOAD = 1, MYC_K_STORE = 2, MYC_K_NUMBER = 3, MYC_K_CONST = 4, MYC_K_COUNT = 5, MYC_K_INDEX = 6, MYC_K_CAST = 7,
-  MYC_K_ROUND = 8, MYC_K_SUM = 9, MYC_K_MAX = 10, MYC_K_MIN = 11,
-  MYC_K_NEG = 16, MYC_K_ABS = 17, MYC_K_SQRT = 18, MYC_K_RSQRT = 19, MYC_K_EXP = 20, MYC_K_LOG = 21, MYC_K_SIN = 22,
-  MYC_K_COS = 23, MYC_K_TANH = 24, MYC_K_SIGMOID = 25, MYC_K_RELU = 26, MYC_K_RECIPROCAL = 27, MYC_K_FLOOR = 28,
-  MYC_K_CEIL = 29, MYC_K_SIGN = 30, MYC_K_ERF = 31, MYC_K_EXP2 = 32, MYC_K_LOG2 = 33, MYC_K_LOG1P = 34, MYC_K_EXPM1 = 35,
-  MYC_K_TRUNC = 36, MYC_K_NEAREST = 37, MYC_K_ISNAN = 38, MYC_K_NOT = 39,
-  MYC_K_ADD = 48, MYC_K_SUB = 49, MYC_K_MUL = 50, MYC_K_DIV = 51, MYC_K_POW = 52, MYC_K_MAXIMUM = 53, MYC_K_MINIMUM = 54,
-  MYC_K_EQ = 55, MYC_K_NE = 56, MYC_K_LT = 57, MYC_K_LE = 58, MYC_K_GT = 59, MYC_K_GE = 60, MYC_K_AND = 61, MYC_K_OR = 62,
-  MYC_K_XOR = 63, MYC_K_ATAN2 = 64, MYC_K_FMOD = 65, MYC_K_REMAINDER = 66,
-  MYC_K_FMA = 67, MYC_K_WHERE = 68
-};
 
 // One failed step of a run.
 typedef struct {

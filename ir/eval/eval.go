@@ -121,7 +121,7 @@ func elementwise(op ir.Op, args []Arg, dst *Tensor) error {
 		if op == ir.OpWhere && k == 0 {
 			return e
 		}
-		if args[k].Number && t.DType == ir.F64 && (common == ir.F16 || common == ir.BF16) && keepsNumber(op) {
+		if args[k].Number && t.DType == ir.F64 && (common == ir.F16 || common == ir.BF16) && ir.Info(op).WideNumber {
 			return convert(e, t.DType, ir.F32)
 		}
 		return convert(e, t.DType, common)
@@ -185,12 +185,6 @@ func element(op ir.Op, args []Arg, common ir.DType, operand func(k, i int) elem)
 		}, result, nil
 	}
 	return nil, result, fmt.Errorf("no meaning for %s", common)
-}
-
-// keepsNumber says whether the op computes with a number at f32 precision when the tensors are f16 or bf16; the other
-// ops round it to the tensors' dtype first. That is how PyTorch's CPU kernels do it.
-func keepsNumber(op ir.Op) bool {
-	return op == ir.OpMul || op == ir.OpDiv
 }
 
 // commonDType is the dtype in which an elementwise op computes.

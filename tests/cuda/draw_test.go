@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
@@ -129,11 +130,12 @@ func smooth(op kernel.Op) bool {
 // rough are the ops of which libraries differ in the last places, or sums in their order.
 func rough(op kernel.Op) bool {
 	switch op {
-	case kernel.Rsqrt, kernel.Exp, kernel.Log, kernel.Sin, kernel.Cos, kernel.Tanh, kernel.Sigmoid, kernel.Erf, kernel.Exp2, kernel.Log2, kernel.Log1p, kernel.Expm1,
-		kernel.Pow, kernel.Atan2:
+	case kernel.Rsqrt:
 		return true
+	case kernel.Fmod, kernel.Remainder:
+		return false
 	}
-	return false
+	return op.Row().Cost == catalogue.CostFunction
 }
 
 // taint says of the registers of any kernel which are inexact; false: a small error may become a large one.

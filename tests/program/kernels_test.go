@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
@@ -145,11 +146,15 @@ func exact(g *ir.Graph) bool {
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		switch n.Op {
-		case ir.OpSqrt, ir.OpRsqrt, ir.OpExp, ir.OpLog, ir.OpSin, ir.OpCos, ir.OpTanh, ir.OpSigmoid, ir.OpErf, ir.OpExp2, ir.OpLog2, ir.OpLog1p, ir.OpExpm1, ir.OpPow,
-			ir.OpAtan2, ir.OpMean:
+		case ir.OpSqrt, ir.OpRsqrt, ir.OpMean:
 			return false
+		case ir.OpFmod, ir.OpRemainder: // exact though they cost as much as functions
 		case ir.OpSum, ir.OpAmax, ir.OpAmin, ir.OpMaximum, ir.OpMinimum: // of 0 and -0, which of them depends on the order too
 			if g.Types[n.First].DType.Is(ir.Floats | ir.Complexes) {
+				return false
+			}
+		default:
+			if k := ir.Info(n.Op).Kernel; k != nil && k.Cost == catalogue.CostFunction {
 				return false
 			}
 		}

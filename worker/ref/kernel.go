@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/kernel"
@@ -17,19 +18,15 @@ import (
 // registers says in which dtype ir/eval has a class.
 var registers = map[kernel.Class]ir.DType{kernel.F32: ir.F32, kernel.F64: ir.F64, kernel.I64: ir.I64, kernel.B8: ir.Bool}
 
-// meaning is the own op that an instruction on registers is.
-var meaning = map[kernel.Op]ir.Op{
-	kernel.Neg: ir.OpNeg, kernel.Abs: ir.OpAbs, kernel.Sqrt: ir.OpSqrt, kernel.Rsqrt: ir.OpRsqrt, kernel.Exp: ir.OpExp, kernel.Log: ir.OpLog,
-	kernel.Sin: ir.OpSin, kernel.Cos: ir.OpCos, kernel.Tanh: ir.OpTanh, kernel.Sigmoid: ir.OpSigmoid, kernel.Relu: ir.OpRelu,
-	kernel.Reciprocal: ir.OpReciprocal, kernel.Floor: ir.OpFloor, kernel.Ceil: ir.OpCeil, kernel.Sign: ir.OpSign, kernel.Erf: ir.OpErf,
-	kernel.Exp2: ir.OpExp2, kernel.Log2: ir.OpLog2, kernel.Log1p: ir.OpLog1p, kernel.Expm1: ir.OpExpm1, kernel.Trunc: ir.OpTrunc,
-	kernel.Nearest: ir.OpRound, kernel.IsNaN: ir.OpIsNaN, kernel.Not: ir.OpBitNot,
-	kernel.Add: ir.OpAdd, kernel.Sub: ir.OpSub, kernel.Mul: ir.OpMul, kernel.Div: ir.OpDiv, kernel.Pow: ir.OpPow, kernel.Maximum: ir.OpMaximum,
-	kernel.Minimum: ir.OpMinimum, kernel.Eq: ir.OpEq, kernel.Ne: ir.OpNe, kernel.Lt: ir.OpLt, kernel.Le: ir.OpLe, kernel.Gt: ir.OpGt,
-	kernel.Ge: ir.OpGe, kernel.And: ir.OpBitAnd, kernel.Or: ir.OpBitOr, kernel.Xor: ir.OpBitXor, kernel.Atan2: ir.OpAtan2,
-	kernel.Fmod: ir.OpFmod, kernel.Remainder: ir.OpRemainder, kernel.Fma: ir.OpFma, kernel.Where: ir.OpWhere,
-	kernel.Sum: ir.OpSum, kernel.Max: ir.OpAmax, kernel.Min: ir.OpAmin, kernel.Cast: ir.OpCast,
-}
+// meaning is the own op that an instruction computes on registers, by instruction.
+var meaning = func() (ops [1 << 8]ir.Op) {
+	for _, i := range catalogue.Instrs() {
+		if o := i.MeaningOf(); o != nil {
+			ops[i.Number], _ = ir.ByName(o.Name)
+		}
+	}
+	return ops
+}()
 
 // kernel runs a kernel: each instruction over the whole index space, a register being a tensor of all its points, with size 1 along
 // folded dims where it has one value for all of them.

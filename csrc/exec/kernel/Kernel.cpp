@@ -13,6 +13,7 @@
 #include "abi/mycelya.h"
 #include "exec/Dtype.h"
 #include "exec/kernel/Code.h"
+#include "exec/kernel/OpTable.h"
 
 namespace mycelya::exec {
 namespace kernel {
@@ -51,11 +52,6 @@ using kernel::Node;
 // Each takes a pass over the points, and a list of its own of what the pass does.
 constexpr uint32_t kMaxStages = 32;
 constexpr const char* kClassNames[] = {"nothing", "F32", "F64", "I64", "B8"};
-
-uint32_t Operands(uint64_t op) {
-  if (op >= MYC_K_FMA) return 3;
-  return op >= MYC_K_ADD ? 2 : 1;
-}
 
 class Parser {
  public:
@@ -153,22 +149,19 @@ class Parser {
   // The dtype whose values a node has only, so that rounding to it changes nothing but a NaN's bits; else Undefined.
   c10::ScalarType Holds(const Node& n) const {
     const auto of = [&](uint32_t i) { return holds_[n.from[i]]; };
-    const auto both = [&](uint32_t i, uint32_t j) { return of(i) == of(j) ? of(i) : c10::ScalarType::Undefined; };
     switch (n.op) {
       case MYC_K_LOAD:
         return k_.operands[n.operand].dtype;
       case MYC_K_ROUND:
         return static_cast<c10::ScalarType>(n.bits);
-      case MYC_K_RELU:
-        return of(0);
-      case MYC_K_MAXIMUM:
-      case MYC_K_MINIMUM:
-        return both(0, 1);
-      case MYC_K_WHERE:
-        return both(1, 2);
-      default:
-        return c10::ScalarType::Undefined;
     }
+    const kernel::OpRow& row = kernel::RowOf(n.op);
+    if (!row.keeps) return c10::ScalarType::Undefined;
+    const c10::ScalarType last = of(row.operands - 1);
+    for (uint32_t i = row.condition ? 1 : 0; i < row.operands; ++i) {
+      if (of(i) != last) return c10::ScalarType::Undefined;
+    }
+    return last;
   }
 
   // Registers of an instruction's operands, which make its level and stage.
@@ -249,39 +242,39 @@ class Parser {
                           dtype, ".");
         return holds_[n.from[0]] == dtype ? n.from[0] : Add(n);
       }
-      case MYC_K_SUM:
-      case MYC_K_MAX:
-      case MYC_K_MIN:
-        TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_, " of a kernel that folds nothing is a fold.");
-        Take(n, words, 1);
-        CheckClass(n.cls, At(n.from[0]).cls);
-        TORCH_CHECK_VALUE(tiles_.fold(n.op, n.cls) != nullptr, "BUG: a kernel sums values of class ",
-                          kClassNames[n.cls], ".");
-        n.from[0] = Raise(n.from[0], Level::kElement);
-        n.level = Level::kRow;
-        ++n.stage;
-        TORCH_CHECK_VALUE(n.stage <= kMaxStages, "BUG: instruction ", at_,
-                          " of a kernel folds a value that depends on ", kMaxStages, " folds in a row.");
-        code_.picks = code_.picks || n.op != MYC_K_SUM;
-        return Add(n);
       default:
-        return ParseCompute(n, words);
+        return kernel::Reduces(n.op) ? ParseReduction(n, words) : ParseCompute(n, words);
     }
   }
 
+  uint32_t ParseReduction(Node& n, const uint64_t* words) {
+    TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_, " of a kernel that folds nothing is a fold.");
+    Take(n, words, 1);
+    CheckClass(n.cls, At(n.from[0]).cls);
+    TORCH_CHECK_VALUE(tiles_.fold(n.op, n.cls) != nullptr, "BUG: a kernel sums values of class ", kClassNames[n.cls],
+                      ".");
+    n.from[0] = Raise(n.from[0], Level::kElement);
+    n.level = Level::kRow;
+    ++n.stage;
+    TORCH_CHECK_VALUE(n.stage <= kMaxStages, "BUG: instruction ", at_, " of a kernel folds a value that depends on ",
+                      kMaxStages, " folds in a row.");
+    code_.picks = code_.picks || kernel::RowOf(n.op).start != kernel::Start::kZero;
+    return Add(n);
+  }
+
   uint32_t ParseCompute(Node& n, const uint64_t* words) {
-    const uint32_t count = Operands(n.op);
+    const kernel::OpRow& row = kernel::RowOf(n.op);
+    TORCH_CHECK_VALUE(row.group == kernel::Group::kCompute, "BUG: there is no kernel instruction ", n.op, ".");
+    const uint32_t count = row.operands;
     Take(n, words, count);
     n.in = At(n.from[count - 1]).cls;
-    TORCH_CHECK_VALUE(n.op >= MYC_K_NEG && tiles_.compute(n.op, n.in, 0) != nullptr, "BUG: no kernel's instruction ",
-                      n.op, " takes a ", kClassNames[n.in], ".");
+    TORCH_CHECK_VALUE((row.takes >> n.in & 1) != 0, "BUG: no kernel's instruction ", n.op, " takes a ",
+                      kClassNames[n.in], ".");
     for (uint32_t i = 0; i < count; ++i) {
-      const bool condition = n.op == MYC_K_WHERE && i == 0;
-      CheckClass(At(n.from[i]).cls, condition ? static_cast<uint32_t>(MYC_K_B8) : n.in);
+      CheckClass(At(n.from[i]).cls, row.condition && i == 0 ? static_cast<uint32_t>(MYC_K_B8) : n.in);
     }
-    const bool truth = (n.op >= MYC_K_EQ && n.op <= MYC_K_GE) || n.op == MYC_K_ISNAN;
-    CheckClass(n.cls, truth ? static_cast<uint32_t>(MYC_K_B8) : n.in);
-    if (n.op == MYC_K_WHERE) n.from[0] = Raise(n.from[0], n.level);
+    CheckClass(n.cls, row.truth ? static_cast<uint32_t>(MYC_K_B8) : n.in);
+    if (row.condition) n.from[0] = Raise(n.from[0], n.level);
     return Add(n);
   }
 

@@ -6,22 +6,21 @@
 #ifndef MYCELYA_EXEC_KERNEL_PAIRS_H_
 #define MYCELYA_EXEC_KERNEL_PAIRS_H_
 
-#include "abi/mycelya.h"
 #include "exec/kernel/Tile.h"
 
 namespace mycelya::exec::kernel {
 namespace {
 
-template <uint32_t op>
-inline float Apply(float a, float b) {
-  if constexpr (op == MYC_K_ADD) return a + b;
-  if constexpr (op == MYC_K_SUB) return a - b;
-  if constexpr (op == MYC_K_MUL) return a * b;
-  if constexpr (op == kFromOp) return b - a;
-}
+// The second operation with its operands swapped: kFromOp.
+struct From {
+  template <class T>
+  static inline T Do(T a, T b, T) {
+    return b - a;
+  }
+};
 
-// d may be an operand, as in Plain.
-template <uint32_t op, uint32_t then, uint32_t shape>
+// then(op(a, b), c). d may be an operand, as in Plain.
+template <class Op, class Then, uint32_t shape>
 void Pair(void* d, const void* a, const void* b, const void* c, int64_t n) {
   auto* out = static_cast<float*>(d);
   const auto *x = static_cast<const float*>(a), *y = static_cast<const float*>(b), *z = static_cast<const float*>(c);
@@ -29,53 +28,26 @@ void Pair(void* d, const void* a, const void* b, const void* c, int64_t n) {
   const float x0 = *x, y0 = *y, z0 = *z;
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
-    const float v = Apply<op>(shape & kOneA ? x0 : x[i], shape & kOneB ? y0 : y[i]);
-    out[i] = Apply<then>(v, shape & kOneC ? z0 : z[i]);
+    const float v = Op::template Do<float>(shape & kOneA ? x0 : x[i], shape & kOneB ? y0 : y[i], 0);
+    out[i] = Then::template Do<float>(v, shape & kOneC ? z0 : z[i], 0);
   }
 }
 
-template <uint32_t op, uint32_t then>
+template <class Op, class Then>
 Fn PairShaped(uint32_t shape) {
   switch (shape) {
     case 0:
-      return Pair<op, then, 0>;
+      return Pair<Op, Then, 0>;
     case kOneA:
-      return Pair<op, then, kOneA>;
+      return Pair<Op, Then, kOneA>;
     case kOneB:
-      return Pair<op, then, kOneB>;
+      return Pair<Op, Then, kOneB>;
     case kOneC:
-      return Pair<op, then, kOneC>;
+      return Pair<Op, Then, kOneC>;
     case kOneA | kOneC:
-      return Pair<op, then, kOneA | kOneC>;
+      return Pair<Op, Then, kOneA | kOneC>;
     case kOneB | kOneC:
-      return Pair<op, then, kOneB | kOneC>;
-  }
-  return nullptr;
-}
-
-template <uint32_t op>
-Fn PairThen(uint32_t then, uint32_t shape) {
-  switch (then) {
-    case MYC_K_ADD:
-      return PairShaped<op, MYC_K_ADD>(shape);
-    case MYC_K_SUB:
-      return PairShaped<op, MYC_K_SUB>(shape);
-    case MYC_K_MUL:
-      return PairShaped<op, MYC_K_MUL>(shape);
-    case kFromOp:
-      return PairShaped<op, kFromOp>(shape);
-  }
-  return nullptr;
-}
-
-Fn PairOf(uint32_t op, uint32_t then, uint32_t shape) {
-  switch (op) {
-    case MYC_K_ADD:
-      return PairThen<MYC_K_ADD>(then, shape);
-    case MYC_K_SUB:
-      return PairThen<MYC_K_SUB>(then, shape);
-    case MYC_K_MUL:
-      return PairThen<MYC_K_MUL>(then, shape);
+      return Pair<Op, Then, kOneB | kOneC>;
   }
   return nullptr;
 }

@@ -8,42 +8,24 @@
 
 #include "abi/mycelya.h"
 #include "exec/kernel/Code.h"
+#include "exec/kernel/OpTable.h"
 
 namespace mycelya::exec::kernel {
 namespace {
 
 // What an instruction costs per value, in additions.
 uint32_t CostOf(uint32_t op) {
-  switch (op) {
-    case MYC_K_LOAD:
-    case MYC_K_STORE:
-    case MYC_K_INDEX:
-    case kCopyOp:
+  switch (RowOf(op).cost) {
+    case Cost::kFree:  // kCopyOp too, which has no row
       return 0;
-    case MYC_K_DIV:
-    case MYC_K_SQRT:
-    case MYC_K_RSQRT:
-    case MYC_K_RECIPROCAL:
-      return 2;
-    case MYC_K_EXP:
-    case MYC_K_LOG:
-    case MYC_K_SIN:
-    case MYC_K_COS:
-    case MYC_K_TANH:
-    case MYC_K_SIGMOID:
-    case MYC_K_ERF:
-    case MYC_K_EXP2:
-    case MYC_K_LOG2:
-    case MYC_K_LOG1P:
-    case MYC_K_EXPM1:
-    case MYC_K_POW:
-    case MYC_K_ATAN2:
-    case MYC_K_FMOD:
-    case MYC_K_REMAINDER:
-      return 8;
-    default:
+    case Cost::kSimple:
       return 1;
+    case Cost::kDivide:
+      return 2;
+    case Cost::kFunction:
+      return 8;
   }
+  return 0;
 }
 
 uint32_t CostOf(const Node& n) { return CostOf(n.op) + (n.then != 0 ? CostOf(n.then) : 0); }
@@ -52,11 +34,12 @@ uint32_t CostOf(const Node& n) { return CostOf(n.op) + (n.then != 0 ? CostOf(n.t
 constexpr uint32_t kCheap = 3;
 constexpr uint32_t kAnew = std::numeric_limits<uint32_t>::max();  // everything
 
-bool IsFold(const Node& n) { return n.op == MYC_K_SUM || n.op == MYC_K_MAX || n.op == MYC_K_MIN; }
+bool IsFold(const Node& n) { return Reduces(n.op); }
 
 uint64_t FoldStart(uint32_t op, uint32_t cls) {
-  if (op == MYC_K_SUM) return 0;
-  const bool least = op == MYC_K_MAX;
+  const Start start = RowOf(op).start;
+  if (start == Start::kZero) return 0;
+  const bool least = start == Start::kLowest;
   switch (cls) {
     case MYC_K_F32:
       return std::bit_cast<uint32_t>(least ? -std::numeric_limits<float>::infinity()
@@ -183,18 +166,13 @@ class Planner {
       s.of_row = s.of_row || (n.level == Level::kElement && of == Level::kRow);
       shape |= one ? 1u << i : 0;
     }
-    switch (n.op) {
-      case MYC_K_LOAD:
-      case MYC_K_INDEX:
-      case MYC_K_NUMBER:
-      case MYC_K_CONST:
-      case MYC_K_COUNT:
+    switch (RowOf(n.op).group) {
+      case Group::kMemory:
+      case Group::kValue:
         break;
-      case MYC_K_CAST:
-        s.fn = tiles_.cast(n.in, n.cls);
-        break;
-      case MYC_K_ROUND:
-        s.fn = tiles_.round(n.cls, static_cast<c10::ScalarType>(n.bits));
+      case Group::kConvert:
+        s.fn =
+            n.op == MYC_K_CAST ? tiles_.cast(n.in, n.cls) : tiles_.round(n.cls, static_cast<c10::ScalarType>(n.bits));
         break;
       default:
         s.fn = n.then != 0                              ? tiles_.pair(n.op, n.then, shape)
@@ -207,9 +185,7 @@ class Planner {
   FoldStep FoldOf(uint32_t node, bool lanes) {
     const Node& n = c_.nodes[node];
     const uint32_t cls = n.op == MYC_K_SUM && n.cls == MYC_K_F32 ? static_cast<uint32_t>(MYC_K_F64) : n.cls;
-    uint32_t pair = MYC_K_ADD;
-    if (n.op == MYC_K_MAX) pair = MYC_K_MAXIMUM;
-    if (n.op == MYC_K_MIN) pair = MYC_K_MINIMUM;
+    const uint32_t pair = RowOf(n.op).combine;
     FoldStep f;
     f.node = node;
     f.from = n.from[0];

@@ -24,16 +24,6 @@ using at::vec::Vectorized;
 template <class T>
 inline constexpr bool kFloats = std::is_floating_point_v<T>;
 
-// Arithmetic that the compiler vectorises. R is the class of the result.
-struct Same {};  // the result has the operands' class
-#define MYC_OP(name, result, ...)        \
-  struct name {                          \
-    using R = result;                    \
-    template <class T>                   \
-    static inline auto Do(T a, T b, T) { \
-      return __VA_ARGS__;                \
-    }                                    \
-  };
 template <class T>
 struct Unsigned {
   using Type = T;
@@ -45,41 +35,23 @@ struct Unsigned<int64_t> {
 template <class T>
 using U = typename Unsigned<T>::Type;
 
-MYC_OP(Copy, Same, a)
-MYC_OP(Neg, Same, static_cast<T>(-U<T>(a)))
-MYC_OP(Add, Same, static_cast<T>(U<T>(a) + U<T>(b)))
-MYC_OP(Sub, Same, static_cast<T>(U<T>(a) - U<T>(b)))
-MYC_OP(Mul, Same, static_cast<T>(U<T>(a) * U<T>(b)))
-MYC_OP(Div, Same, a / b)
-MYC_OP(Reciprocal, Same, T(1) / a)
-MYC_OP(Relu, Same, a < T(0) ? T(0) : a)
-MYC_OP(Sign, Same, static_cast<T>((a > T(0)) - (a < T(0))))
-MYC_OP(Max, Same, a != a || b != b ? a + b : (a > b ? a : b))
-MYC_OP(Min, Same, a != a || b != b ? a + b : (a < b ? a : b))
-MYC_OP(MaxWhole, Same, a > b ? a : b)
-MYC_OP(MinWhole, Same, a < b ? a : b)
-MYC_OP(And, Same, static_cast<T>(a& b))
-MYC_OP(Or, Same, static_cast<T>(a | b))
-MYC_OP(Xor, Same, static_cast<T>(a ^ b))
-MYC_OP(Not, Same, static_cast<T>(~a))
-MYC_OP(NotByte, Same, static_cast<T>(a ^ 1))
-MYC_OP(Eq, uint8_t, static_cast<uint8_t>(a == b))
-MYC_OP(Ne, uint8_t, static_cast<uint8_t>(a != b))
-MYC_OP(Lt, uint8_t, static_cast<uint8_t>(a < b))
-MYC_OP(Le, uint8_t, static_cast<uint8_t>(a <= b))
-MYC_OP(Gt, uint8_t, static_cast<uint8_t>(a > b))
-MYC_OP(Ge, uint8_t, static_cast<uint8_t>(a >= b))
-MYC_OP(IsNan, uint8_t, static_cast<uint8_t>(a != a))
-#undef MYC_OP
-struct Abs {
-  using R = Same;
-  template <class T>
-  static inline T Do(T a, T, T) {
-    if constexpr (std::is_same_v<T, float>) return __builtin_fabsf(a);
-    if constexpr (std::is_same_v<T, double>) return __builtin_fabs(a);
-    return a < 0 ? static_cast<T>(-U<T>(a)) : a;
-  }
-};
+inline float Magnitude(float a) { return __builtin_fabsf(a); }
+inline double Magnitude(double a) { return __builtin_fabs(a); }
+inline int64_t Magnitude(int64_t a) { return a < 0 ? static_cast<int64_t>(-U<int64_t>(a)) : a; }
+
+struct Same {};  // as R: the result has the operands' class
+
+// An expression on values a and b of type T, in a loop that the compiler vectorises. R is the class of the result.
+#define MYC_LOOP(name, result, ...)                                 \
+  struct name {                                                     \
+    using R = result;                                               \
+    template <class T>                                              \
+    static inline auto Do(T a, T b, T) {                            \
+      using To = std::conditional_t<std::is_same_v<R, Same>, T, R>; \
+      return static_cast<To>(__VA_ARGS__);                          \
+    }                                                               \
+  };
+MYC_LOOP(Copy, Same, a)
 
 // Without `restrict`, for d may be an operand; ivdep says that iterations are independent all the same.
 template <class T, class F, uint32_t shape>
@@ -126,42 +98,19 @@ void Where(void* d, const void* a, const void* b, const void* c, int64_t n) {
   }
 }
 
-// What ATen has as methods of its vectors: its results are those of ATen's kernels.
-#define MYC_VEC(name, ...)                       \
-  struct name {                                  \
-    template <class V>                           \
-    static inline V Do(const V& a, const V& b) { \
-      return __VA_ARGS__;                        \
-    }                                            \
+// An expression on ATen's vectors a, b and c of type V: its results are those of ATen's kernels.
+#define MYC_VEC(name, ...)                                   \
+  struct name {                                              \
+    template <class V>                                       \
+    static inline V Do(const V& a, const V& b, const V& c) { \
+      return __VA_ARGS__;                                    \
+    }                                                        \
   };
-MYC_VEC(VSqrt, a.sqrt())
-MYC_VEC(VRsqrt, V(1) / a.sqrt())
-MYC_VEC(VLog, a.log())
-MYC_VEC(VSin, a.sin())
-MYC_VEC(VCos, a.cos())
-MYC_VEC(VTanh, a.tanh())
-MYC_VEC(VFloor, a.floor())
-MYC_VEC(VCeil, a.ceil())
-MYC_VEC(VExp2, a.exp2())
-MYC_VEC(VLog2, a.log2())
-MYC_VEC(VLog1p, a.log1p())
-MYC_VEC(VExpm1, a.expm1())
-MYC_VEC(VTrunc, a.trunc())
-MYC_VEC(VRound, a.round())
-MYC_VEC(VPow, a.pow(b))
-MYC_VEC(VAtan2, a.atan2(b))
-MYC_VEC(VFmod, a.fmod(b))
-MYC_VEC(VExp, a.exp())
-MYC_VEC(VSigmoid, V(1) / (V(1) + (V(0) - a).exp()))
-MYC_VEC(VErf, a.erf())
-#undef MYC_VEC
-struct VRemainder {
-  template <class V>
-  static inline V Do(const V& a, const V& b) {
-    const V m = a.fmod(b), zero(0);
-    return V::blendv(m, m + b, (m != zero) & ((b < zero) ^ (m < zero)));
-  }
-};
+template <class V>
+inline V RemainderOf(const V& a, const V& b) {
+  const V m = a.fmod(b), zero(0);
+  return V::blendv(m, m + b, (m != zero) & ((b < zero) ^ (m < zero)));
+}
 
 template <class T, class F, uint32_t shape>
 void Vec(void* d, const void* a, const void* b, const void*, int64_t n) {
@@ -174,17 +123,18 @@ void Vec(void* d, const void* a, const void* b, const void*, int64_t n) {
   const V x0(*x), y0(*y);
   int64_t i = 0;
   for (; i + kN <= n; i += kN) {
-    F::Do(shape & kOneA ? x0 : V::loadu(x + i), shape & kOneB ? y0 : V::loadu(y + i)).store(out + i);
+    const V v = shape & kOneA ? x0 : V::loadu(x + i), w = shape & kOneB ? y0 : V::loadu(y + i);
+    F::Do(v, w, w).store(out + i);
   }
   if (i == n) return;
   const int64_t rest = n - i;
-  F::Do(shape & kOneA ? x0 : V::loadu(x + i, rest), shape & kOneB ? y0 : V::loadu(y + i, rest))
-      .store(out + i, static_cast<int>(rest));
+  const V v = shape & kOneA ? x0 : V::loadu(x + i, rest), w = shape & kOneB ? y0 : V::loadu(y + i, rest);
+  F::Do(v, w, w).store(out + i, static_cast<int>(rest));
 }
 
-// a b + c, rounded once where the capability has such an instruction, as in ATen's kernels.
-template <class T, uint32_t shape>
-void Fma(void* d, const void* a, const void* b, const void* c, int64_t n) {
+// The same of three operands.
+template <class T, class F, uint32_t shape>
+void Vec3(void* d, const void* a, const void* b, const void* c, int64_t n) {
   using V = Vectorized<T>;
   constexpr int64_t kN = V::size();
   auto* out = static_cast<T*>(d);
@@ -193,14 +143,14 @@ void Fma(void* d, const void* a, const void* b, const void* c, int64_t n) {
   const V x0(*x), y0(*y), z0(*z);
   int64_t i = 0;
   for (; i + kN <= n; i += kN) {
-    at::vec::fmadd(shape & kOneA ? x0 : V::loadu(x + i), shape & kOneB ? y0 : V::loadu(y + i),
-                   shape & kOneC ? z0 : V::loadu(z + i))
+    F::Do(shape & kOneA ? x0 : V::loadu(x + i), shape & kOneB ? y0 : V::loadu(y + i),
+          shape & kOneC ? z0 : V::loadu(z + i))
         .store(out + i);
   }
   if (i == n) return;
   const int64_t rest = n - i;
-  at::vec::fmadd(shape & kOneA ? x0 : V::loadu(x + i, rest), shape & kOneB ? y0 : V::loadu(y + i, rest),
-                 shape & kOneC ? z0 : V::loadu(z + i, rest))
+  F::Do(shape & kOneA ? x0 : V::loadu(x + i, rest), shape & kOneB ? y0 : V::loadu(y + i, rest),
+        shape & kOneC ? z0 : V::loadu(z + i, rest))
       .store(out + i, static_cast<int>(rest));
 }
 
@@ -300,23 +250,23 @@ Fn WhereOf(uint32_t shape) {
   return nullptr;
 }
 
-template <class T>
-Fn FmaOf(uint32_t shape) {
+template <class T, class F>
+Fn Vec3Of(uint32_t shape) {
   switch (shape) {
     case 0:
-      return Fma<T, 0>;
+      return Vec3<T, F, 0>;
     case kOneA:
-      return Fma<T, kOneA>;
+      return Vec3<T, F, kOneA>;
     case kOneB:
-      return Fma<T, kOneB>;
+      return Vec3<T, F, kOneB>;
     case kOneC:
-      return Fma<T, kOneC>;
+      return Vec3<T, F, kOneC>;
     case kOneA | kOneB:
-      return Fma<T, kOneA | kOneB>;
+      return Vec3<T, F, kOneA | kOneB>;
     case kOneA | kOneC:
-      return Fma<T, kOneA | kOneC>;
+      return Vec3<T, F, kOneA | kOneC>;
     case kOneB | kOneC:
-      return Fma<T, kOneB | kOneC>;
+      return Vec3<T, F, kOneB | kOneC>;
   }
   return nullptr;
 }
@@ -337,125 +287,19 @@ Fn OneMath(uint32_t shape) {
   if constexpr (!std::is_same_v<T, float>) return OneVec<T, F>(shape);
 }
 
-template <class T>
-Fn AnyClass(uint32_t op, uint32_t shape) {
-  switch (op) {
-    case kCopyOp:
-      return Shaped<T, Copy, false>(shape);
-    case MYC_K_EQ:
-      return Shaped<T, Eq, false>(shape);
-    case MYC_K_NE:
-      return Shaped<T, Ne, false>(shape);
-    case MYC_K_LT:
-      return Shaped<T, Lt, false>(shape);
-    case MYC_K_LE:
-      return Shaped<T, Le, false>(shape);
-    case MYC_K_GT:
-      return Shaped<T, Gt, false>(shape);
-    case MYC_K_GE:
-      return Shaped<T, Ge, false>(shape);
-    case MYC_K_ISNAN:
-      return One<T, IsNan>(shape);
-    case MYC_K_WHERE:
-      return WhereOf<T>(shape);
-    case MYC_K_MAXIMUM:
-      return Shaped<T, std::conditional_t<kFloats<T>, Max, MaxWhole>, false>(shape);
-    case MYC_K_MINIMUM:
-      return Shaped<T, std::conditional_t<kFloats<T>, Min, MinWhole>, false>(shape);
+// An op on f32 whose result is rounded to bf16, without a store and a load between the two.
+template <class F>
+struct InBrain {
+  using R = Same;
+  template <class T>
+  static inline T Do(T a, T b, T) {
+    return __builtin_bit_cast(float, Brain::Rounded(F::template Do<T>(a, b, T())));
   }
-  return nullptr;
-}
+};
 
-template <class T>
-Fn Arithmetic(uint32_t op, uint32_t shape) {
-  switch (op) {
-    case MYC_K_NEG:
-      return One<T, Neg>(shape);
-    case MYC_K_ABS:
-      return One<T, Abs>(shape);
-    case MYC_K_RELU:
-      return One<T, Relu>(shape);
-    case MYC_K_SIGN:
-      return One<T, Sign>(shape);
-    case MYC_K_ADD:
-      return Shaped<T, Add, false>(shape);
-    case MYC_K_SUB:
-      return Shaped<T, Sub, false>(shape);
-    case MYC_K_MUL:
-      return Shaped<T, Mul, false>(shape);
-  }
-  return AnyClass<T>(op, shape);
-}
-
-template <class T>
-Fn Floating(uint32_t op, uint32_t shape) {
-  switch (op) {
-    case MYC_K_SQRT:
-      return OneVec<T, VSqrt>(shape);
-    case MYC_K_RSQRT:
-      return OneVec<T, VRsqrt>(shape);
-    case MYC_K_EXP:
-      return OneMath<T, VExp, math::Exp>(shape);
-    case MYC_K_LOG:
-      return OneMath<T, VLog, math::Log>(shape);
-    case MYC_K_SIN:
-      return OneVec<T, VSin>(shape);
-    case MYC_K_COS:
-      return OneVec<T, VCos>(shape);
-    case MYC_K_TANH:
-      return OneMath<T, VTanh, math::Tanh>(shape);
-    case MYC_K_SIGMOID:
-      return OneMath<T, VSigmoid, math::Sigmoid>(shape);
-    case MYC_K_RECIPROCAL:
-      return One<T, Reciprocal>(shape);
-    case MYC_K_FLOOR:
-      return OneVec<T, VFloor>(shape);
-    case MYC_K_CEIL:
-      return OneVec<T, VCeil>(shape);
-    case MYC_K_ERF:
-      return OneMath<T, VErf, math::Erf>(shape);
-    case MYC_K_EXP2:
-      return OneVec<T, VExp2>(shape);
-    case MYC_K_LOG2:
-      return OneVec<T, VLog2>(shape);
-    case MYC_K_LOG1P:
-      return OneVec<T, VLog1p>(shape);
-    case MYC_K_EXPM1:
-      return OneVec<T, VExpm1>(shape);
-    case MYC_K_TRUNC:
-      return OneVec<T, VTrunc>(shape);
-    case MYC_K_NEAREST:
-      return OneVec<T, VRound>(shape);
-    case MYC_K_DIV:
-      return Shaped<T, Div, false>(shape);
-    case MYC_K_POW:
-      return Shaped<T, VPow, true>(shape);
-    case MYC_K_ATAN2:
-      return Shaped<T, VAtan2, true>(shape);
-    case MYC_K_FMOD:
-      return Shaped<T, VFmod, true>(shape);
-    case MYC_K_REMAINDER:
-      return Shaped<T, VRemainder, true>(shape);
-    case MYC_K_FMA:
-      return FmaOf<T>(shape);
-  }
-  return Arithmetic<T>(op, shape);
-}
-
-template <class T>
-Fn Bits(uint32_t op, uint32_t shape) {
-  switch (op) {
-    case MYC_K_AND:
-      return Shaped<T, And, false>(shape);
-    case MYC_K_OR:
-      return Shaped<T, Or, false>(shape);
-    case MYC_K_XOR:
-      return Shaped<T, Xor, false>(shape);
-    case MYC_K_NOT:
-      return One<T, std::conditional_t<sizeof(T) == 1, NotByte, Not>>(shape);
-  }
-  return nullptr;
-}
+#include "exec/kernel/TileOps.inc"
+#undef MYC_LOOP
+#undef MYC_VEC
 
 Fn Compute(uint32_t op, uint32_t cls, uint32_t shape) {
   switch (cls) {
@@ -463,19 +307,13 @@ Fn Compute(uint32_t op, uint32_t cls, uint32_t shape) {
 #if defined(CPU_CAPABILITY_AVX512)
       if (op == MYC_K_DIV && shape == kOneB) return DivideByOne;
 #endif
-      return Floating<float>(op, shape);
+      return op == kCopyOp ? Shaped<float, Copy, false>(shape) : FloatOp<float>(op, shape);
     case MYC_K_F64:
-      return Floating<double>(op, shape);
+      return op == kCopyOp ? Shaped<double, Copy, false>(shape) : FloatOp<double>(op, shape);
     case MYC_K_I64:
-      if (op == MYC_K_FLOOR || op == MYC_K_CEIL || op == MYC_K_TRUNC || op == MYC_K_NEAREST) {
-        return One<int64_t, Copy>(shape);
-      }
-      if (const Fn f = Bits<int64_t>(op, shape)) return f;
-      return Arithmetic<int64_t>(op, shape);
+      return op == kCopyOp ? Shaped<int64_t, Copy, false>(shape) : WholeOp<int64_t>(op, shape);
     case MYC_K_B8:
-      if (op == MYC_K_SIGN) return One<uint8_t, Copy>(shape);
-      if (const Fn f = Bits<uint8_t>(op, shape)) return f;
-      return AnyClass<uint8_t>(op, shape);
+      return op == kCopyOp ? Shaped<uint8_t, Copy, false>(shape) : TruthOp<uint8_t>(op, shape);
   }
   return nullptr;
 }
@@ -520,29 +358,8 @@ Fn Cast(uint32_t from, uint32_t to) {
   return nullptr;
 }
 
-// An op on f32 whose result is rounded to bf16, without a store and a load between the two.
-template <class F>
-struct InBrain {
-  using R = Same;
-  template <class T>
-  static inline T Do(T a, T b, T) {
-    return __builtin_bit_cast(float, Brain::Rounded(F::template Do<T>(a, b, T())));
-  }
-};
-
 Fn Rounded(uint32_t op, c10::ScalarType dtype, uint32_t shape) {
-  if (dtype != c10::ScalarType::BFloat16) return nullptr;
-  switch (op) {
-    case MYC_K_ADD:
-      return Shaped<float, InBrain<Add>, false>(shape);
-    case MYC_K_SUB:
-      return Shaped<float, InBrain<Sub>, false>(shape);
-    case MYC_K_MUL:
-      return Shaped<float, InBrain<Mul>, false>(shape);
-    case MYC_K_DIV:
-      return Shaped<float, InBrain<Div>, false>(shape);
-  }
-  return nullptr;
+  return dtype == c10::ScalarType::BFloat16 ? BrainOp(op, shape) : nullptr;
 }
 
 template <class C>
@@ -723,8 +540,8 @@ void FoldPick(void* d, const void* a, const void*, const void*, int64_t n) {
 template <bool maximum>
 Fn Pick(uint32_t cls) {
   using Vector = std::conditional_t<maximum, VMax, VMin>;
-  using Real = std::conditional_t<maximum, Max, Min>;
-  using Whole = std::conditional_t<maximum, MaxWhole, MinWhole>;
+  using Real = std::conditional_t<maximum, Maximum, Minimum>;
+  using Whole = std::conditional_t<maximum, MaximumWhole, MinimumWhole>;
   switch (cls) {
     case MYC_K_F32:
       return FoldPick<float, Vector, Real>;
@@ -767,8 +584,8 @@ void LanesSum(void* d, const void* a, const void*, const void*, int64_t n) {
 
 template <class T>
 Fn LanesOf(uint32_t op) {
-  if (op == MYC_K_MAX) return LanesPick<T, std::conditional_t<kFloats<T>, Max, MaxWhole>>;
-  if (op == MYC_K_MIN) return LanesPick<T, std::conditional_t<kFloats<T>, Min, MinWhole>>;
+  if (op == MYC_K_MAX) return LanesPick<T, std::conditional_t<kFloats<T>, Maximum, MaximumWhole>>;
+  if (op == MYC_K_MIN) return LanesPick<T, std::conditional_t<kFloats<T>, Minimum, MinimumWhole>>;
   return nullptr;
 }
 
@@ -787,7 +604,7 @@ Fn Lanes(uint32_t op, uint32_t cls) {
   return nullptr;
 }
 
-constexpr Tiles kTiles = {Compute, Rounded, PairOf, Cast, Round, Fold, Lanes, LoadOf, StoreOf, Index};
+constexpr Tiles kTiles = {Compute, Rounded, PairOp, Cast, Round, Fold, Lanes, LoadOf, StoreOf, Index};
 
 }  // namespace
 

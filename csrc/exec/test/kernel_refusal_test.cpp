@@ -52,7 +52,7 @@ TEST(KernelRefusals, Words) {
   {
     Code c({1});
     c.Op(200, MYC_K_F32, c.Op(MYC_K_CONST, MYC_K_F32), 0, 0);
-    refused(c, "BUG: no kernel's instruction 200 takes a F32.");
+    refused(c, "BUG: there is no kernel instruction 200.");
   }
   {
     Code c({1});
