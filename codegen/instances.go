@@ -168,7 +168,7 @@ func sameRun(k *kernel.Kernel, at *pb.KernelOp_Instance, tensor uint32) bool {
 		if first == nil {
 			first = o
 		}
-		if o.Frame != first.Frame || !slices.Equal(o.Along, first.Along) {
+		if o.Space != first.Space || !slices.Equal(o.Along, first.Along) {
 			return false
 		}
 	}

@@ -55,10 +55,10 @@ func lower(group *fusion.Group, loop int, stored []ir.ValueID) (out *lowered, wh
 	}()
 	l := &group.Loops[loop]
 	c := &coder{g: group.Graph, group: group, loop: loop, regs: map[ir.ValueID]uint64{}, loads: map[loadKey]uint64{}}
-	c.out.kernel = &kernel.Kernel{Folded: l.Reduced}
+	c.out.kernel = &kernel.Kernel{Reduced: l.Reduced}
 	c.out.spaces = l.Spaces
 	for _, space := range l.Spaces {
-		c.out.kernel.Frames = append(c.out.kernel.Frames, len(space))
+		c.out.kernel.Spaces = append(c.out.kernel.Spaces, len(space))
 	}
 	for _, id := range l.Members {
 		c.node(id)
@@ -186,7 +186,7 @@ func (c *coder) bind(v ir.ValueID, access kernel.Access, space int, along []int8
 	if len(k.Operands) == kernel.MaxOperands {
 		refuse("a kernel has at most %d operands", kernel.MaxOperands)
 	}
-	k.Operands = append(k.Operands, kernel.Operand{DType: uint8(c.g.Types[v].DType), Access: access, Frame: space, Along: along})
+	k.Operands = append(k.Operands, kernel.Operand{DType: uint8(c.g.Types[v].DType), Access: access, Space: space, Along: along})
 	c.out.operands = append(c.out.operands, v)
 	return uint64(len(k.Operands) - 1)
 }

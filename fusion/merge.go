@@ -33,8 +33,8 @@ func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	switch {
 	case len(a.members)+len(b.members) > maxPrims:
 		return m, "the kernel would be too long"
-	case spaces > kernel.MaxFrames:
-		return m, fmt.Sprintf("a kernel has at most %d index spaces", kernel.MaxFrames)
+	case spaces > kernel.MaxSpaces:
+		return m, fmt.Sprintf("a kernel has at most %d index spaces", kernel.MaxSpaces)
 	case (a.list || b.list) && (a.reduced != nil) != (b.reduced != nil):
 		return m, "the tensors of a list are computed together"
 	case r.flat:

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package kernel is the form of a fused group on its way to a machine: one loop nest, as code that runs at each point of an index
-// space. Sizes and strides are not in it but come with each launch, so one kernel is for all shapes. It knows nothing of graphs,
-// buffers or machines, and never runs anything. Grammar and meaning are those of csrc/abi/mycelya.h.
+// Package kernel is the IR of kernels: one fused loop as code that runs at each point of an index space. Sizes and
+// strides come with each instance, so one kernel serves all shapes. The package knows nothing of graphs, buffers or
+// machines, and never runs anything. Grammar and meaning are those of csrc/abi/mycelya.h.
 package kernel
 
 import (
@@ -12,13 +12,13 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// Kernel is a loop nest. Frame 0 is its index space, of which the last Folded dims are folded by reductions. Other frames have the
-// same points in the same order under other sizes; only a kernel that folds nothing has any.
+// Kernel is a loop. It runs over index space 0, whose last Reduced dims are reduced. Other index spaces have the same
+// points in the same order under other sizes; only a kernel without reductions has them.
 type Kernel struct {
-	Frames   []int // ranks
-	Folded   int
+	Spaces   []int // ranks of the index spaces
+	Reduced  int
 	Operands []Operand
-	Numbers  int // that each instance is given
+	Numbers  int // how many numbers each instance brings
 	Code     []Instr
 }
 
@@ -26,11 +26,11 @@ type Kernel struct {
 type Operand struct {
 	DType  uint8
 	Access Access
-	Frame  int
-	Along  []int8 // by dim of the tensor: the dim of the frame along which it runs, -1 for one of size 1
+	Space  int
+	Along  []int8 // by dim of the tensor: the dim of the index space along which it runs, -1 for a dim of size 1
 }
 
-// Access says what is done with an operand.
+// Access says whether a kernel reads or writes an operand.
 type Access uint8
 
 const (
@@ -55,14 +55,15 @@ func (c Class) String() string {
 	return catalogue.Registers[c-1].Name
 }
 
-// Instr is an instruction; what A, B and C are is the op's to say. It makes the register of its index, but a STORE.
+// Instr is an instruction. Its op says what A, B and C are. Each instruction but a store defines the register of its
+// index.
 type Instr struct {
 	Op      Op
 	Class   Class
 	A, B, C uint64
 }
 
-// rows are those of the catalogue, by number; nil where no instruction has the number.
+// rows are the rows of the catalogue by number; nil where no instruction has the number.
 var rows = makeRows()
 
 func makeRows() (rows [numOps]*catalogue.Instr) {

@@ -27,17 +27,17 @@ func (k *Kernel) String() string {
 		switch {
 		case frame > 0:
 			return fmt.Sprintf("%c%d", 'i'+rune(min(frame, 8))+1, d)
-		case d >= k.Frames[0]-k.Folded:
+		case d >= k.Spaces[0]-k.Reduced:
 			return fmt.Sprintf("j%d", d)
 		}
 		return fmt.Sprintf("i%d", d)
 	}
-	for f, rank := range k.Frames {
+	for f, rank := range k.Spaces {
 		if f > 0 {
 			b.WriteString(" =")
 		}
 		for d := range rank {
-			if f == 0 && k.Folded > 0 && d == rank-k.Folded {
+			if f == 0 && k.Reduced > 0 && d == rank-k.Reduced {
 				b.WriteString(" fold")
 			}
 			b.WriteString(" " + dim(f, d))
@@ -49,7 +49,7 @@ func (k *Kernel) String() string {
 		for j, d := range o.Along {
 			dims[j] = "1"
 			if d >= 0 {
-				dims[j] = dim(o.Frame, int(d))
+				dims[j] = dim(o.Space, int(d))
 			}
 		}
 		access := [...]string{Read: "read", Write: "write", Read | Write: "both"}[o.Access&3]

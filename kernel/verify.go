@@ -13,15 +13,15 @@ import (
 // Limits of a kernel.
 const (
 	MaxRank     = 16
-	MaxFrames   = 8
+	MaxSpaces   = 8
 	MaxInstrs   = 4096
 	MaxOperands = 1024
 	MaxNumbers  = 1024
 )
 
-// Verify says what is wrong with a kernel: after it nothing in the code can name what is not there, and each point of an operand that is
-// written is written once. That indices stay within operands is for sizes to say: each operand's are those of the dims along which it
-// runs, or the kernel doesn't run.
+// Verify returns what is wrong with a kernel. A kernel that it accepts names only what exists, and writes each element
+// of a written operand once. It says nothing of bounds: the executor compares each operand's sizes with those of the
+// dims along which it runs before it runs the kernel.
 func (k *Kernel) Verify() error {
 	if err := k.header(); err != nil {
 		return err
@@ -44,24 +44,27 @@ func (k *Kernel) header() error {
 	for _, c := range []struct {
 		what     string
 		n, limit int
-	}{{"frames", len(k.Frames), MaxFrames}, {"operands", len(k.Operands), MaxOperands}, {"numbers", k.Numbers, MaxNumbers}, {"instructions", len(k.Code), MaxInstrs}} {
+	}{
+		{"index spaces", len(k.Spaces), MaxSpaces}, {"operands", len(k.Operands), MaxOperands},
+		{"numbers", k.Numbers, MaxNumbers}, {"instructions", len(k.Code), MaxInstrs},
+	} {
 		if c.n > c.limit {
 			return fmt.Errorf("kernel: %d %s, at most %d are allowed", c.n, c.what, c.limit)
 		}
 	}
-	if len(k.Frames) == 0 || len(k.Code) == 0 {
-		return fmt.Errorf("kernel: it has no frame or no code")
+	if len(k.Spaces) == 0 || len(k.Code) == 0 {
+		return fmt.Errorf("kernel: it has no index space or no code")
 	}
-	for i, rank := range k.Frames {
+	for i, rank := range k.Spaces {
 		if rank < 0 || rank > MaxRank {
-			return fmt.Errorf("kernel: frame %d has %d dims, at most %d are allowed", i, rank, MaxRank)
+			return fmt.Errorf("kernel: index space %d has %d dims, at most %d are allowed", i, rank, MaxRank)
 		}
 	}
 	switch {
-	case k.Folded < 0 || k.Folded > k.Frames[0]:
-		return fmt.Errorf("kernel: %d dims of %d are folded", k.Folded, k.Frames[0])
-	case k.Folded > 0 && len(k.Frames) > 1:
-		return fmt.Errorf("kernel: it folds, and has %d frames", len(k.Frames))
+	case k.Reduced < 0 || k.Reduced > k.Spaces[0]:
+		return fmt.Errorf("kernel: %d dims of %d are reduced", k.Reduced, k.Spaces[0])
+	case k.Reduced > 0 && len(k.Spaces) > 1:
+		return fmt.Errorf("kernel: it reduces, and has %d index spaces", len(k.Spaces))
 	}
 	for i, o := range k.Operands {
 		if err := k.operand(o); err != nil {
@@ -77,15 +80,15 @@ func (k *Kernel) operand(o Operand) error {
 		return fmt.Errorf("kernels don't compute in dtype %d", o.DType)
 	case o.Access == 0 || o.Access > Read|Write:
 		return fmt.Errorf("access %d", o.Access)
-	case o.Frame < 0 || o.Frame >= len(k.Frames):
-		return fmt.Errorf("frame %d of %d", o.Frame, len(k.Frames))
+	case o.Space < 0 || o.Space >= len(k.Spaces):
+		return fmt.Errorf("index space %d of %d", o.Space, len(k.Spaces))
 	case len(o.Along) > MaxRank:
 		return fmt.Errorf("%d dims", len(o.Along))
 	}
 	var seen [MaxRank]bool
 	for i, d := range o.Along {
-		if d < -1 || int(d) >= k.Frames[o.Frame] {
-			return fmt.Errorf("dim %d runs along dim %d of %d", i, d, k.Frames[o.Frame])
+		if d < -1 || int(d) >= k.Spaces[o.Space] {
+			return fmt.Errorf("dim %d runs along dim %d of %d", i, d, k.Spaces[o.Space])
 		}
 		if d >= 0 && seen[d] {
 			return fmt.Errorf("two dims run along dim %d", d)
@@ -97,12 +100,12 @@ func (k *Kernel) operand(o Operand) error {
 	return nil
 }
 
-// level is along what a register varies.
+// level says how many values a register has.
 type level uint8
 
 const (
-	perKernel level = iota
-	perRow          // one for all that is folded together
+	perKernel level = iota // one
+	perRow                 // one for the points that are reduced together
 	perPoint
 )
 
@@ -112,18 +115,18 @@ type verifier struct {
 	stored []bool
 }
 
-// runs says along which of the dims that are kept, and of those that are folded, an operand runs.
-func (k *Kernel) runs(o Operand) (kept, folded int) {
+// runs counts the kept dims and the reduced dims along which an operand runs.
+func (k *Kernel) runs(o Operand) (kept, reduced int) {
 	for _, d := range o.Along {
 		switch {
 		case d < 0:
-		case int(d) >= k.Frames[o.Frame]-k.Folded:
-			folded++
+		case int(d) >= k.Spaces[o.Space]-k.Reduced:
+			reduced++
 		default:
 			kept++
 		}
 	}
-	return kept, folded
+	return kept, reduced
 }
 
 func (v *verifier) instr(i int) error {
@@ -160,10 +163,32 @@ func (v *verifier) instr(i int) error {
 	return v.classes(i, n, r)
 }
 
-// classes checks an instruction that is no store and whose registers are there.
+// classes checks an instruction other than a store. Its registers exist.
 func (v *verifier) classes(i int, n *Instr, r *catalogue.Instr) error {
+	switch r.Group {
+	case catalogue.GroupMemory, catalogue.GroupValue:
+		return v.leaf(i, n)
+	case catalogue.GroupConvert:
+		from := v.k.Code[n.A].Class
+		if n.Op == Cast {
+			return nil
+		}
+		if n.B >= uint64(len(dtypes)) || !dtypes[n.B].rounds || dtypes[n.B].class != from || n.Class != from {
+			return fmt.Errorf("a %s to dtype %d, as %s", from, n.B, n.Class)
+		}
+		return nil
+	case catalogue.GroupReduce:
+		if v.k.Reduced == 0 {
+			return fmt.Errorf("the kernel reduces no dims")
+		}
+		v.level[i] = perRow
+	}
+	return v.operands(n, r)
+}
+
+// leaf checks an instruction without registers.
+func (v *verifier) leaf(i int, n *Instr) error {
 	k := v.k
-	of := func(reg uint64) Class { return k.Code[reg].Class }
 	switch n.Op {
 	case Load:
 		if n.A >= uint64(len(k.Operands)) {
@@ -177,7 +202,7 @@ func (v *verifier) classes(i int, n *Instr, r *catalogue.Instr) error {
 			return fmt.Errorf("operand %d is loaded as %s, not %s", n.A, c, n.Class)
 		}
 		v.level[i] = perPoint
-		if _, folded := k.runs(o); k.Folded > 0 && folded == 0 {
+		if _, reduced := k.runs(o); k.Reduced > 0 && reduced == 0 {
 			v.level[i] = perRow
 		}
 		return nil
@@ -195,33 +220,26 @@ func (v *verifier) classes(i int, n *Instr, r *catalogue.Instr) error {
 		}
 		return nil
 	case Count:
-		if n.Class == B8 || k.Folded == 0 {
-			return fmt.Errorf("as %s in a kernel that folds %d dims", n.Class, k.Folded)
+		if n.Class == B8 || k.Reduced == 0 {
+			return fmt.Errorf("as %s in a kernel that reduces %d dims", n.Class, k.Reduced)
 		}
 		return nil
 	case Index:
-		if n.Class != I64 || n.A >= uint64(k.Frames[0]) {
-			return fmt.Errorf("dim %d of %d as %s", n.A, k.Frames[0], n.Class)
+		if n.Class != I64 || n.A >= uint64(k.Spaces[0]) {
+			return fmt.Errorf("dim %d of %d as %s", n.A, k.Spaces[0], n.Class)
 		}
 		v.level[i] = perPoint
-		if k.Folded > 0 && int(n.A) < k.Frames[0]-k.Folded {
+		if k.Reduced > 0 && int(n.A) < k.Spaces[0]-k.Reduced {
 			v.level[i] = perRow
 		}
 		return nil
-	case Cast:
-		return nil
-	case Round:
-		if n.B >= uint64(len(dtypes)) || !dtypes[n.B].rounds || dtypes[n.B].class != of(n.A) || n.Class != of(n.A) {
-			return fmt.Errorf("a %s to dtype %d, as %s", of(n.A), n.B, n.Class)
-		}
-		return nil
 	}
-	if n.Op.Reduces() {
-		if k.Folded == 0 {
-			return fmt.Errorf("nothing is folded here")
-		}
-		v.level[i] = perRow
-	}
+	return nil
+}
+
+// operands checks the classes of the registers that an instruction uses, and its own.
+func (v *verifier) operands(n *Instr, r *catalogue.Instr) error {
+	of := func(reg uint64) Class { return v.k.Code[reg].Class }
 	operands := []uint64{n.A, n.B, n.C}[:r.Operands]
 	if r.Condition {
 		if of(n.A) != B8 {
@@ -267,8 +285,8 @@ func (v *verifier) store(i int) error {
 		return fmt.Errorf("operand %d is %s, the register %s, the class %s", n.A, c, k.Code[n.B].Class, n.Class)
 	}
 	v.stored[n.A] = true
-	kept, folded := k.runs(o)
-	if kept < k.Frames[o.Frame]-k.Folded || folded < k.Folded && (folded > 0 || v.level[n.B] == perPoint) {
+	kept, reduced := k.runs(o)
+	if kept < k.Spaces[o.Space]-k.Reduced || reduced < k.Reduced && (reduced > 0 || v.level[n.B] == perPoint) {
 		return fmt.Errorf("points would write one element of operand %d together", n.A)
 	}
 	return nil

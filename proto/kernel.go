@@ -13,12 +13,12 @@ import (
 
 // KernelMessage is a kernel as a program carries it.
 func KernelMessage(k *kernel.Kernel) *Kernel {
-	m := &Kernel{Folded: uint32(k.Folded), Numbers: uint32(k.Numbers)}
-	for _, rank := range k.Frames {
+	m := &Kernel{Folded: uint32(k.Reduced), Numbers: uint32(k.Numbers)}
+	for _, rank := range k.Spaces {
 		m.Frames = append(m.Frames, uint32(rank))
 	}
 	for _, o := range k.Operands {
-		operand := &Kernel_Operand{Dtype: uint32(o.DType), Access: uint32(o.Access), Frame: uint32(o.Frame)}
+		operand := &Kernel_Operand{Dtype: uint32(o.DType), Access: uint32(o.Access), Frame: uint32(o.Space)}
 		for _, d := range o.Along {
 			operand.Along = append(operand.Along, uint32(d+1))
 		}
@@ -48,22 +48,22 @@ func (m *Kernel) Decode() (*kernel.Kernel, error) {
 	if err := small("numbers", m.Numbers, kernel.MaxNumbers); err != nil {
 		return nil, err
 	}
-	if len(m.Frames) > kernel.MaxFrames || len(m.Operands) > kernel.MaxOperands || len(m.Code) > kernel.MaxInstrs {
-		return nil, fmt.Errorf("kernel: %d frames, %d operands, %d instructions, at most %d, %d, %d are allowed", len(m.Frames),
-			len(m.Operands), len(m.Code), kernel.MaxFrames, kernel.MaxOperands, kernel.MaxInstrs)
+	if len(m.Frames) > kernel.MaxSpaces || len(m.Operands) > kernel.MaxOperands || len(m.Code) > kernel.MaxInstrs {
+		return nil, fmt.Errorf("kernel: %d index spaces, %d operands, %d instructions, at most %d, %d, %d are allowed", len(m.Frames),
+			len(m.Operands), len(m.Code), kernel.MaxSpaces, kernel.MaxOperands, kernel.MaxInstrs)
 	}
-	k := &kernel.Kernel{Folded: int(m.Folded), Numbers: int(m.Numbers)}
+	k := &kernel.Kernel{Reduced: int(m.Folded), Numbers: int(m.Numbers)}
 	for _, rank := range m.Frames {
 		if err := small("a frame's rank", rank, kernel.MaxRank); err != nil {
 			return nil, err
 		}
-		k.Frames = append(k.Frames, int(rank))
+		k.Spaces = append(k.Spaces, int(rank))
 	}
 	for i, o := range m.Operands {
-		if o.GetDtype() > 255 || o.GetAccess() > 3 || o.GetFrame() > kernel.MaxFrames || len(o.GetAlong()) > MaxRank {
-			return nil, fmt.Errorf("kernel: operand %d: dtype %d, access %d, frame %d, %d dims", i, o.GetDtype(), o.GetAccess(), o.GetFrame(), len(o.GetAlong()))
+		if o.GetDtype() > 255 || o.GetAccess() > 3 || o.GetFrame() > kernel.MaxSpaces || len(o.GetAlong()) > MaxRank {
+			return nil, fmt.Errorf("kernel: operand %d: dtype %d, access %d, index space %d, %d dims", i, o.GetDtype(), o.GetAccess(), o.GetFrame(), len(o.GetAlong()))
 		}
-		operand := kernel.Operand{DType: uint8(o.GetDtype()), Access: kernel.Access(o.GetAccess()), Frame: int(o.GetFrame())}
+		operand := kernel.Operand{DType: uint8(o.GetDtype()), Access: kernel.Access(o.GetAccess()), Space: int(o.GetFrame())}
 		for _, d := range o.GetAlong() {
 			if err := small("a dim along which an operand runs", d, kernel.MaxRank); err != nil {
 				return nil, err
@@ -172,7 +172,7 @@ func (v *validator) kernel(c *KernelOp) error {
 		return err
 	}
 	sizes := 0
-	for _, rank := range k.Frames {
+	for _, rank := range k.Spaces {
 		sizes += rank
 	}
 	for i, at := range c.GetInstances() {

@@ -75,7 +75,7 @@ func sample() *Program {
 func fusedSample() *Program {
 	number := &Arg{Kind: &Arg_Number_{Number: &Arg_Number{Kind: NumberF64, Param: 2}}}
 	k := &kernel.Kernel{
-		Frames: []int{2}, Folded: 1, Numbers: 1,
+		Spaces: []int{2}, Reduced: 1, Numbers: 1,
 		Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0, 1}}, {DType: 7, Access: kernel.Write, Along: []int8{0, -1}}},
 		Code: []kernel.Instr{
 			{Op: kernel.Load, Class: kernel.F32},

@@ -27,7 +27,7 @@ func (instant) Compile(string, string, []string) ([]byte, string, error) {
 
 // scaled is the program of y = x * number for vectors: parameter 0 is their length, parameter 1 the number.
 func scaled(t *testing.T) *plans {
-	k := &kernel.Kernel{Frames: []int{1}, Numbers: 1, Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0}}, {DType: 7, Access: kernel.Write, Along: []int8{0}}},
+	k := &kernel.Kernel{Spaces: []int{1}, Numbers: 1, Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0}}, {DType: 7, Access: kernel.Write, Along: []int8{0}}},
 		Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: kernel.Number, Class: kernel.F32}, {Op: kernel.Mul, Class: kernel.F32, A: 0, B: 1},
 			{Op: kernel.Store, Class: kernel.F32, A: 1, B: 2}}}
 	n := []*proto.Dim{{Kind: &proto.Dim_Param{Param: 0}}}

@@ -36,7 +36,7 @@ func TestInstances(t *testing.T) {
 	}}}}
 	whole := func(v int64) cuda.Number { return cuda.Number{Integral: true, Whole: v} }
 	real := func(v float64) cuda.Number { return cuda.Number{Real: v} }
-	k := &kernel.Kernel{Frames: []int{3}, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1, 2}}, {DType: 13, Along: []int8{0, 2}}}}
+	k := &kernel.Kernel{Spaces: []int{3}, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1, 2}}, {DType: 13, Along: []int8{0, 2}}}}
 	got, err := bind.Instances(k, p, op, params)
 	require.NoError(t, err)
 	require.Equal(t, []cuda.Instance{{
@@ -56,7 +56,7 @@ func TestFits(t *testing.T) {
 		{Dtype: 8, Sizes: []*proto.Dim{param(7), param(8)}, Strides: []*proto.Dim{param(9), param(9)}},
 	}}
 	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), param(1), param(2)}, Tensors: []uint32{0, 2}}}}
-	k := &kernel.Kernel{Frames: []int{2, 1}, Operands: []kernel.Operand{{DType: 8, Along: []int8{0, 1}}, {DType: 8, Frame: 1, Along: []int8{-1, 0}}}}
+	k := &kernel.Kernel{Spaces: []int{2, 1}, Operands: []kernel.Operand{{DType: 8, Along: []int8{0, 1}}, {DType: 8, Space: 1, Along: []int8{-1, 0}}}}
 	const most = 1<<63 - 1
 	writes := *k
 	writes.Operands = []kernel.Operand{{DType: 8, Access: kernel.Write, Along: []int8{0, 1}}, k.Operands[1]}
@@ -109,7 +109,7 @@ func TestFitsNumbers(t *testing.T) {
 		fits   bool
 	}{{0, 65504, true}, {0, -65505, false}, {0, math.Inf(-1), true}, {0, math.NaN(), true}, {1, 1e300, true}} {
 		op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Tensors: []uint32{c.tensor}, Numbers: []*proto.Arg{number}}}}
-		k := &kernel.Kernel{Frames: []int{0}, Operands: []kernel.Operand{{DType: uint8(p.Tensors[c.tensor].Dtype), Along: []int8{}}}, Numbers: 1,
+		k := &kernel.Kernel{Spaces: []int{0}, Operands: []kernel.Operand{{DType: uint8(p.Tensors[c.tensor].Dtype), Along: []int8{}}}, Numbers: 1,
 			Code: []kernel.Instr{{Op: kernel.Number, Class: kernel.F64, B: uint64(p.Tensors[c.tensor].Dtype)}}}
 		_, err := bind.Instances(k, p, op, []uint64{math.Float64bits(c.number)})
 		require.Equal(t, c.fits, err == nil, "%v: %v", c, err)
@@ -121,7 +121,7 @@ func TestFitsFolds(t *testing.T) {
 	p := &proto.Program{Tensors: []*proto.Tensor{{Dtype: 7, Sizes: []*proto.Dim{param(0), param(1)}, Contiguous: true}}}
 	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), param(1)}, Tensors: []uint32{0}}}}
 	fold := func(op kernel.Op) *kernel.Kernel {
-		return &kernel.Kernel{Frames: []int{2}, Folded: 1, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1}}}, Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: op, Class: kernel.F32}}}
+		return &kernel.Kernel{Spaces: []int{2}, Reduced: 1, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1}}}, Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: op, Class: kernel.F32}}}
 	}
 	for _, c := range []struct {
 		op            kernel.Op

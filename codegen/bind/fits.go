@@ -23,10 +23,10 @@ func times(a, b int64) (int64, bool) {
 // fits says why a kernel must not run on an instance: its sizes are those of a call, which nobody has checked. The
 // rules are those of csrc/exec/kernel/Kernel.cpp.
 func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
-	frames := make([][]int64, len(k.Frames))
+	frames := make([][]int64, len(k.Spaces))
 	rest := in.Sizes
 	points := int64(0)
-	for f, rank := range k.Frames {
+	for f, rank := range k.Spaces {
 		frames[f], rest = rest[:rank], rest[rank:]
 		n, ok := count(frames[f])
 		if !ok {
@@ -44,7 +44,7 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 		for d, along := range o.Along {
 			want := int64(1)
 			if along >= 0 {
-				want = frames[o.Frame][along]
+				want = frames[o.Space][along]
 			}
 			if tensors[i][d] != want {
 				return fmt.Errorf("dim %d of operand %d has size %d, its frame has %d", d, i, tensors[i][d], want)
@@ -65,7 +65,7 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 			return fmt.Errorf("number %d is %v, none of dtype %d", n.A, v, n.B)
 		}
 	}
-	if kept, _ := count(frames[0][:k.Frames[0]-k.Folded]); points == 0 && kept != 0 {
+	if kept, _ := count(frames[0][:k.Spaces[0]-k.Reduced]); points == 0 && kept != 0 {
 		for _, n := range k.Code {
 			if n.Op == kernel.Max || n.Op == kernel.Min {
 				return fmt.Errorf("a maximum or minimum of no elements has no value")

@@ -56,7 +56,7 @@ func analyse(k *kernel.Kernel) *code {
 			c.level[i] = c.along(k.Operands[in.A])
 		case in.Op == kernel.Index:
 			c.level[i] = perPoint
-			if k.Folded > 0 && int(in.A) < k.Frames[0]-k.Folded {
+			if k.Reduced > 0 && int(in.A) < k.Spaces[0]-k.Reduced {
 				c.level[i] = perRow
 			}
 			if c.needed[i] {
@@ -65,7 +65,7 @@ func analyse(k *kernel.Kernel) *code {
 		case in.Op.Reduces():
 			c.level[i], c.stage[i] = perRow, c.stage[i]+1
 		case in.Op == kernel.Store:
-			if o := k.Operands[in.A]; k.Folded == 0 || c.along(o) == perPoint {
+			if o := k.Operands[in.A]; k.Reduced == 0 || c.along(o) == perPoint {
 				c.level[i] = perPoint
 			} else {
 				c.level[i] = perRow
@@ -88,7 +88,7 @@ func (c *code) along(o kernel.Operand) level {
 	for _, d := range o.Along {
 		switch {
 		case d < 0:
-		case int(d) >= c.k.Frames[o.Frame]-c.k.Folded || c.k.Folded == 0:
+		case int(d) >= c.k.Spaces[o.Space]-c.k.Reduced || c.k.Reduced == 0:
 			return perPoint
 		default:
 			l = perRow

@@ -119,7 +119,7 @@ func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 		}
 		p.index = i
 		points := int64(1)
-		for _, size := range instances[i].Sizes[:k.Frames[0]] {
+		for _, size := range instances[i].Sizes[:k.Spaces[0]] {
 			points *= size
 		}
 		j := slices.IndexFunc(groups, func(g group) bool { return g.variant.equal(&p.variant) && g.points+points <= maxTogether })

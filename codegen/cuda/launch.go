@@ -65,7 +65,7 @@ func (c *code) place(at *Instance, d Device) *placed {
 		return nil
 	}
 	p.variant.Wide = !c.small(p.walks)
-	if c.k.Folded > 0 {
+	if c.k.Reduced > 0 {
 		c.placeFold(p, d)
 	} else {
 		c.placeMap(p)
@@ -85,7 +85,7 @@ func (c *code) placeMap(p *placed) {
 	for f, w := range p.walks {
 		here := slices.Clone(used)
 		for i, o := range c.k.Operands {
-			here[i] = here[i] && o.Frame == f
+			here[i] = here[i] && o.Space == f
 		}
 		for i := range c.index {
 			here[len(c.k.Operands)+i] = f == 0
@@ -215,7 +215,7 @@ func (c *code) aligned(p *placed, vectored []*walk, patterns []Pattern, v int64)
 // unroll is how many vectors a thread has at once.
 func (c *code) unroll(v *Variant) int {
 	patterns := v.Walks
-	if c.k.Folded > 0 {
+	if c.k.Reduced > 0 {
 		patterns = v.Walks[1:]
 	}
 	if v.Template == Persistent {
@@ -304,7 +304,7 @@ func btoi(b bool) int {
 
 // runsKept says whether a way runs along dims that are kept.
 func (c *code) runsKept(way int) bool {
-	kept := c.k.Frames[0] - c.k.Folded
+	kept := c.k.Spaces[0] - c.k.Reduced
 	if way >= len(c.k.Operands) {
 		return c.index[way-len(c.k.Operands)] < kept
 	}

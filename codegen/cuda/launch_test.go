@@ -16,7 +16,7 @@ var h100 = Device{SMs: 132}
 
 // softmax is its gradient's fold and map, over the last dim of f32 rows: x - sum(x) * x.
 func softmax(t *testing.T) *kernel.Kernel {
-	k := &kernel.Kernel{Frames: []int{2}, Folded: 1, Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0, 1}}, {DType: 7, Access: kernel.Write, Along: []int8{0, 1}}},
+	k := &kernel.Kernel{Spaces: []int{2}, Reduced: 1, Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0, 1}}, {DType: 7, Access: kernel.Write, Along: []int8{0, 1}}},
 		Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: kernel.Sum, Class: kernel.F32}, {Op: kernel.Mul, Class: kernel.F32, A: 0, B: 1},
 			{Op: kernel.Sub, Class: kernel.F32, A: 0, B: 2}, {Op: kernel.Store, Class: kernel.F32, A: 1, B: 3}}}
 	require.NoError(t, k.Verify())
@@ -25,7 +25,7 @@ func softmax(t *testing.T) *kernel.Kernel {
 
 // add adds n operands of f32 along one dim.
 func add(t *testing.T, n int) *kernel.Kernel {
-	k := &kernel.Kernel{Frames: []int{1}}
+	k := &kernel.Kernel{Spaces: []int{1}}
 	for i := range n {
 		k.Operands = append(k.Operands, kernel.Operand{DType: 7, Access: kernel.Read, Along: []int8{0}})
 		k.Code = append(k.Code, kernel.Instr{Op: kernel.Load, Class: kernel.F32, A: uint64(i)})
@@ -183,7 +183,7 @@ func TestDivisor(t *testing.T) {
 
 // BenchmarkLaunches plans the step of an optimizer on a hundred tensors.
 func BenchmarkLaunches(b *testing.B) {
-	k := &kernel.Kernel{Frames: []int{1}}
+	k := &kernel.Kernel{Spaces: []int{1}}
 	for i := range 4 {
 		k.Operands = append(k.Operands, kernel.Operand{DType: 7, Access: kernel.Read, Along: []int8{0}})
 		k.Code = append(k.Code, kernel.Instr{Op: kernel.Load, Class: kernel.F32, A: uint64(i)})

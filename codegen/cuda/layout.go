@@ -66,7 +66,7 @@ func layout(c *code, v *Variant) *arguments {
 			add(func(p *placed) uint64 { return p.at.Numbers[n.A].Bits(n.Class) }, "unsigned long long c%d", i)
 		}
 	}
-	if c.k.Folded > 0 {
+	if c.k.Reduced > 0 {
 		number(func(p *placed) int64 { return p.walks[0].points }, "rows")
 		number(func(p *placed) int64 { return p.walks[1].points }, "n")
 		if v.Split {

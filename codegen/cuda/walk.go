@@ -18,10 +18,10 @@ func (w *walk) rank() int { return len(w.sizes) }
 func (c *code) strides(at *Instance, frame int) [][]int64 {
 	out := make([][]int64, c.ways())
 	for i := range out {
-		out[i] = make([]int64, c.k.Frames[frame])
+		out[i] = make([]int64, c.k.Spaces[frame])
 	}
 	for i, o := range c.k.Operands {
-		if o.Frame != frame {
+		if o.Space != frame {
 			continue
 		}
 		for d, along := range o.Along {
@@ -92,11 +92,11 @@ func (c *code) walks(at *Instance) []*walk {
 	k := c.k
 	var out []*walk
 	sizes := at.Sizes
-	for f, rank := range k.Frames {
+	for f, rank := range k.Spaces {
 		strides := c.strides(at, f)
 		spans := [][2]int{{0, rank}}
-		if k.Folded > 0 {
-			spans = [][2]int{{0, rank - k.Folded}, {rank - k.Folded, rank}}
+		if k.Reduced > 0 {
+			spans = [][2]int{{0, rank - k.Reduced}, {rank - k.Reduced, rank}}
 		}
 		for _, s := range spans {
 			var dims []int
@@ -111,7 +111,7 @@ func (c *code) walks(at *Instance) []*walk {
 				out = append(out, &walk{strides: make([][]int64, c.ways())})
 				continue
 			}
-			if len(k.Frames) == 1 { // several frames have to be walked in one order
+			if len(k.Spaces) == 1 { // several frames have to be walked in one order
 				c.sort(strides, dims)
 			}
 			out = append(out, c.walk(sizes[:rank], strides, dims))
@@ -135,7 +135,7 @@ func (c *code) small(walks []*walk) bool {
 		for j, w := range walks {
 			for d, s := range w.strides[i] {
 				last := w.sizes[d] - 1
-				if c.k.Folded == 0 || j > 0 {
+				if c.k.Reduced == 0 || j > 0 {
 					last += side
 					if d == 0 {
 						last += beyond / (w.points / w.sizes[0])

@@ -37,15 +37,15 @@ func (d *drawer) kernel() *kernel.Kernel {
 	switch rank := d.pick(5); {
 	case d.chance(0.5):
 		rank = 1 + d.pick(4)
-		k.Frames, k.Folded = []int{rank}, 1+d.pick(rank)
+		k.Spaces, k.Reduced = []int{rank}, 1+d.pick(rank)
 	case d.chance(0.15):
-		k.Frames = []int{rank, d.pick(4), d.pick(4)}[:2+d.pick(2)]
+		k.Spaces = []int{rank, d.pick(4), d.pick(4)}[:2+d.pick(2)]
 	default:
-		k.Frames = []int{rank}
+		k.Spaces = []int{rank}
 	}
 	for range 1 + d.pick(4) {
-		frame := d.pick(len(k.Frames))
-		dims := d.Perm(k.Frames[frame])
+		frame := d.pick(len(k.Spaces))
+		dims := d.Perm(k.Spaces[frame])
 		dims = dims[:len(dims)-d.pick(len(dims)+1)*btoi(d.chance(0.5))]
 		if d.chance(0.5) { // most operands have their dims in order
 			dims = sorted(dims)
@@ -90,7 +90,7 @@ func sorted(dims []int) []int {
 }
 
 func (d *drawer) operand(access kernel.Access, frame int, dims []int) {
-	o := kernel.Operand{DType: oneOf(d, dtypes...), Access: access, Frame: frame, Along: []int8{}}
+	o := kernel.Operand{DType: oneOf(d, dtypes...), Access: access, Space: frame, Along: []int8{}}
 	for _, v := range dims {
 		if d.chance(0.1) {
 			o.Along = append(o.Along, -1)
@@ -184,11 +184,11 @@ func (d *drawer) instr() {
 		}
 		d.emit(kernel.Instr{Op: kernel.Const, Class: c, A: bits}, false)
 	case 1:
-		if k.Frames[0] > 0 {
-			d.emit(kernel.Instr{Op: kernel.Index, Class: kernel.I64, A: uint64(d.pick(k.Frames[0]))}, false)
+		if k.Spaces[0] > 0 {
+			d.emit(kernel.Instr{Op: kernel.Index, Class: kernel.I64, A: uint64(d.pick(k.Spaces[0]))}, false)
 		}
 	case 2:
-		if k.Folded > 0 && c != kernel.B8 {
+		if k.Reduced > 0 && c != kernel.B8 {
 			d.emit(kernel.Instr{Op: kernel.Count, Class: c}, false)
 		}
 	case 3:
@@ -206,7 +206,7 @@ func (d *drawer) instr() {
 		}
 	case 5, 6:
 		op := oneOf(d, kernel.Sum, kernel.Max, kernel.Min)
-		if r, ok := d.register(c, false); ok && k.Folded > 0 && op.Takes(c) {
+		if r, ok := d.register(c, false); ok && k.Reduced > 0 && op.Takes(c) {
 			d.emit(kernel.Instr{Op: op, Class: c, A: r}, d.inexact[r] || op == kernel.Sum && c != kernel.I64)
 		}
 	default:
@@ -270,10 +270,10 @@ func (d *drawer) store() {
 	if r < 0 {
 		return
 	}
-	frame := d.pick(len(k.Frames))
-	dims := k.Frames[frame]
-	if k.Folded > 0 && !levels[r] && d.chance(0.8) {
-		dims -= k.Folded
+	frame := d.pick(len(k.Spaces))
+	dims := k.Spaces[frame]
+	if k.Reduced > 0 && !levels[r] && d.chance(0.8) {
+		dims -= k.Reduced
 	}
 	order := d.Perm(dims)
 	if d.chance(0.6) {
@@ -299,11 +299,11 @@ func levels(k *kernel.Kernel) []bool {
 		switch n.Op {
 		case kernel.Store, kernel.Number, kernel.Const, kernel.Count, kernel.Sum, kernel.Max, kernel.Min:
 		case kernel.Index:
-			out[i] = int(n.A) >= k.Frames[0]-k.Folded
+			out[i] = int(n.A) >= k.Spaces[0]-k.Reduced
 		case kernel.Load:
 			o := k.Operands[n.A]
 			for _, d := range o.Along {
-				out[i] = out[i] || int(d) >= k.Frames[o.Frame]-k.Folded
+				out[i] = out[i] || int(d) >= k.Spaces[o.Space]-k.Reduced
 			}
 		default:
 			out[i] = out[n.A]
@@ -339,12 +339,12 @@ var sizes = []int64{1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 67, 96, 100, 12
 func (d *drawer) bind(k *kernel.Kernel, most int64, buffers *[][]byte) *bound {
 	b := &bound{}
 	points := int64(1)
-	long := k.Folded > 0 && d.chance(0.3) // few rows, which are looped over or split
-	for dim := range k.Frames[0] {
+	long := k.Reduced > 0 && d.chance(0.3) // few rows, which are looped over or split
+	for dim := range k.Spaces[0] {
 		s := oneOf(d, sizes...)
 		if long {
 			s = int64(1 + d.pick(3))
-			if dim == k.Frames[0]-k.Folded {
+			if dim == k.Spaces[0]-k.Reduced {
 				s = oneOf(d, int64(9000), 9001, 12000)
 			}
 		}
@@ -364,7 +364,7 @@ func (d *drawer) bind(k *kernel.Kernel, most int64, buffers *[][]byte) *bound {
 	for _, s := range b.sizes {
 		total *= s
 	}
-	for _, rank := range k.Frames[1:] { // the same points, in other dims
+	for _, rank := range k.Spaces[1:] { // the same points, in other dims
 		dims := make([]int64, rank)
 		left := total
 		for i := range dims {
@@ -385,7 +385,7 @@ func (d *drawer) bind(k *kernel.Kernel, most int64, buffers *[][]byte) *bound {
 		b.sizes = append(b.sizes, dims...)
 	}
 	for i, o := range k.Operands {
-		frame := b.sizes[frameStart(k, o.Frame):][:k.Frames[o.Frame]]
+		frame := b.sizes[frameStart(k, o.Space):][:k.Spaces[o.Space]]
 		t := tensor{sizes: make([]int64, len(o.Along)), strides: make([]int64, len(o.Along))}
 		for j, along := range o.Along {
 			t.sizes[j] = 1
@@ -448,7 +448,7 @@ func (d *drawer) bind(k *kernel.Kernel, most int64, buffers *[][]byte) *bound {
 
 func frameStart(k *kernel.Kernel, frame int) int {
 	at := 0
-	for _, rank := range k.Frames[:frame] {
+	for _, rank := range k.Spaces[:frame] {
 		at += rank
 	}
 	return at
@@ -459,7 +459,7 @@ func (d *drawer) alike(k *kernel.Kernel, i int, b *bound) int {
 	o := k.Operands[i]
 	for j := range i {
 		p := k.Operands[j]
-		same := p.Access == kernel.Read && p.DType == o.DType && p.Frame == o.Frame && len(p.Along) == len(o.Along)
+		same := p.Access == kernel.Read && p.DType == o.DType && p.Space == o.Space && len(p.Along) == len(o.Along)
 		for d := range o.Along {
 			same = same && p.Along[d] == o.Along[d] && (b.tensors[j].strides[d] > 0 || b.tensors[j].sizes[d] == 1)
 		}

@@ -16,7 +16,7 @@ const u8, i64 = 1, 5
 
 // sum is a kernel that adds up dims, of which the last folded are folded.
 func sum(rank, folded int, order ...int8) *kernel.Kernel {
-	k := &kernel.Kernel{Frames: []int{rank}, Folded: folded, Operands: []kernel.Operand{{DType: u8, Access: kernel.Read, Along: order}}}
+	k := &kernel.Kernel{Spaces: []int{rank}, Reduced: folded, Operands: []kernel.Operand{{DType: u8, Access: kernel.Read, Along: order}}}
 	kept := []int8{}
 	for d := range rank - folded {
 		kept = append(kept, int8(d))
@@ -68,12 +68,12 @@ func TestWideIndices(t *testing.T) {
 				data[i] = byte(int64(i)*7 + r*31)
 				own += int64(data[i])
 				byColumn[i] += int64(data[i])
-				if c.k.Folded == 0 {
+				if c.k.Reduced == 0 {
 					sums = append(sums, int64(data[i]))
 				}
 			}
 			total += own
-			if c.k.Folded == 1 && c.template != cuda.Column {
+			if c.k.Reduced == 1 && c.template != cuda.Column {
 				sums = append(sums, own)
 			}
 			j.segments = append(j.segments, segment{arena + uint64(r)*apart, data})
@@ -81,7 +81,7 @@ func TestWideIndices(t *testing.T) {
 		switch {
 		case c.template == cuda.Column:
 			sums = byColumn
-		case c.k.Folded == 2:
+		case c.k.Reduced == 2:
 			sums = []int64{total}
 		case c.template == cuda.Transpose:
 			turned := make([]int64, len(sums))
@@ -95,9 +95,9 @@ func TestWideIndices(t *testing.T) {
 		j.bytes = out - arena + uint64(8*len(sums))
 		kept := []int64{1}
 		switch {
-		case c.k.Folded == 0:
+		case c.k.Reduced == 0:
 			kept = []int64{c.columns, 1}
-		case c.k.Folded == 2:
+		case c.k.Reduced == 2:
 			kept = nil
 		}
 		j.instances = []cuda.Instance{{Sizes: []int64{c.rows, c.columns}, Operands: []cuda.Operand{{Address: arena, Strides: strides}, {Address: out, Strides: kept}}}}

@@ -68,13 +68,13 @@ func points(o kernel.Operand, w *eval.Tensor, sizes []int64) (*eval.Tensor, erro
 
 func (r *runner) instance(k *kernel.Kernel, at *proto.KernelOp_Instance) error {
 	all := r.dims(at.Sizes)
-	frames := make([][]int64, len(k.Frames))
-	for i, rank := range k.Frames {
+	frames := make([][]int64, len(k.Spaces))
+	for i, rank := range k.Spaces {
 		frames[i], all = all[:rank], all[rank:]
 	}
 	kept := slices.Clone(frames[0])
 	var fold []int64
-	for d := k.Frames[0] - k.Folded; d < k.Frames[0]; d++ {
+	for d := k.Spaces[0] - k.Reduced; d < k.Spaces[0]; d++ {
 		kept[d] = 1
 		fold = append(fold, int64(d))
 	}
@@ -90,35 +90,35 @@ func (r *runner) instance(k *kernel.Kernel, at *proto.KernelOp_Instance) error {
 		switch n.Op {
 		case kernel.Load:
 			o := k.Operands[n.A]
-			x, why := points(o, r.tensor(at.Tensors[n.A]/2), frames[o.Frame])
+			x, why := points(o, r.tensor(at.Tensors[n.A]/2), frames[o.Space])
 			if why != nil {
 				return why
 			}
 			x.Sizes = slices.Clone(x.Sizes)
 			for d := range x.Sizes { // one value for all that is folded together
-				if o.Frame == 0 && d >= k.Frames[0]-k.Folded && !slices.Contains(o.Along, int8(d)) {
+				if o.Space == 0 && d >= k.Spaces[0]-k.Reduced && !slices.Contains(o.Along, int8(d)) {
 					x.Sizes[d] = 1
 				}
 			}
 			if regs[i], err = fresh(n.Class, x.Sizes); err == nil {
 				err = eval.Eval(ir.OpCast, []eval.Arg{{Tensor: x}}, regs[i])
 			}
-			if o.Frame > 0 && err == nil { // the same points in the same order
+			if o.Space > 0 && err == nil { // the same points in the same order
 				regs[i].Sizes, regs[i].Strides = frames[0], eval.Contiguous(frames[0])
 			}
 		case kernel.Store:
 			o := k.Operands[n.A]
-			to, why := points(o, r.tensor(at.Tensors[n.A]/2), frames[o.Frame])
+			to, why := points(o, r.tensor(at.Tensors[n.A]/2), frames[o.Space])
 			if why != nil {
 				return why
 			}
 			from := regs[n.B]
 			for d := range to.Sizes {
-				if o.Frame == 0 && !slices.Contains(o.Along, int8(d)) {
+				if o.Space == 0 && !slices.Contains(o.Along, int8(d)) {
 					to.Sizes[d] = 1
 				}
 			}
-			if o.Frame > 0 {
+			if o.Space > 0 {
 				whole, err := fresh(n.Class, frames[0])
 				if err == nil {
 					err = eval.Copy(whole, from)
@@ -126,7 +126,7 @@ func (r *runner) instance(k *kernel.Kernel, at *proto.KernelOp_Instance) error {
 				if err != nil {
 					return err
 				}
-				whole.Sizes, whole.Strides = frames[o.Frame], eval.Contiguous(frames[o.Frame])
+				whole.Sizes, whole.Strides = frames[o.Space], eval.Contiguous(frames[o.Space])
 				from = whole
 			}
 			writes = append(writes, write{to, from})
@@ -199,7 +199,7 @@ func (r *runner) constant(k *kernel.Kernel, n kernel.Instr, at *proto.KernelOp_I
 	switch {
 	case n.Op == kernel.Count:
 		count := int64(1)
-		for _, s := range space[len(space)-k.Folded:] {
+		for _, s := range space[len(space)-k.Reduced:] {
 			count *= s
 		}
 		bits, d = uint64(count), ir.I64
