@@ -18,6 +18,7 @@ import (
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/tests/golden"
+	"github.com/mycelya/mycelya/tests/graphs"
 )
 
 // TestGuards takes the guard of each rule to be true, one at a time, and requires that a case of the rule fails then.
@@ -108,7 +109,7 @@ func sameValues(a, b *ir.Graph) bool {
 			return false
 		}
 		for _, o := range a.Outputs {
-			if !same(a.Types[o.Value].DType, want[o.Slot], got[o.Slot]) {
+			if !graphs.Same(a.Types[o.Value].DType, want[o.Slot], got[o.Slot]) {
 				return false
 			}
 		}

@@ -12,33 +12,17 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/tests/graphs"
 )
-
-const twice = `graph f.py:1 read {
-  %0: f32[2]             = input 0
-  %1: f32[2]             = relu %0
-  %2: f32[2]             = relu %0
-  %3: f32[2]             = add %1 %2
-  output %3 -> s1
-}
-`
-
-const once = `graph f.py:1 read {
-  %0: f32[2]             = input 0
-  %1: f32[2]             = relu %0
-  %2: f32[2]             = add %1 %1
-  output %2 -> s1
-}
-`
 
 func good() *Repro {
 	return &Repro{Program: "f.py:1 read", Mycelya: "0.1.0", Torch: "2.15.0", Passes: []string{"cse", "dce"},
-		Words: "-NegOfNeg,until=dce", Check: 2, Capture: twice, Out: once}
+		Words: "-NegOfNeg,until=dce", Check: 2, Capture: graphs.Twice, Out: graphs.Once}
 }
 
 func TestAFileReadsBackAsItself(t *testing.T) {
-	for _, want := range []*Repro{good(), {Program: "p", Passes: []string{}, Capture: twice, Out: twice},
-		{Program: "p", Passes: []string{"views", "cse"}, Capture: twice, Crash: "panic: no luck"}} {
+	for _, want := range []*Repro{good(), {Program: "p", Passes: []string{}, Capture: graphs.Twice, Out: graphs.Twice},
+		{Program: "p", Passes: []string{"views", "cse"}, Capture: graphs.Twice, Crash: "panic: no luck"}} {
 		data := want.Format()
 		got, err := Parse("r", data)
 		require.NoError(t, err, string(data))
@@ -58,13 +42,13 @@ func TestReplay(t *testing.T) {
 		same bool
 	}{
 		{good(), "the same graph after cse, dce", true},
-		{change(func(r *Repro) { r.Passes, r.Out, r.Check = nil, twice, 1 }), "the same graph without a pass", true},
+		{change(func(r *Repro) { r.Passes, r.Out, r.Check = nil, graphs.Twice, 1 }), "the same graph without a pass", true},
 		{change(func(r *Repro) { r.Passes = []string{"cse"} }),
 			"another graph after cse: line 4 of out.ir is the first that differs\n" +
 				"  was:   %2: f32[2]             = add %1 %1\n  is:    %2: f32[2]             = relu %0", false},
 		{change(func(r *Repro) { r.Out, r.Crash = "", "panic: no luck" }),
 			"no crash any more after cse, dce; it was \"panic: no luck\" in dce", false},
-		{change(func(r *Repro) { r.Capture = strings.Replace(twice, "%3: f32", "%3: f64", 1) }),
+		{change(func(r *Repro) { r.Capture = strings.Replace(graphs.Twice, "%3: f32", "%3: f64", 1) }),
 			"capture crashes, and did not: ir: node 3, \"%3: f64[2]             = add %1 %2\": " +
 				"the result is f32, not f64", false},
 	} {
@@ -75,7 +59,7 @@ func TestReplay(t *testing.T) {
 	}
 	// A crash before the first pass is the only one that a test can make without a broken pass.
 	broken := change(func(r *Repro) {
-		r.Capture, r.Passes = strings.Replace(twice, "%3: f32", "%3: f64", 1), []string{FirstPass}
+		r.Capture, r.Passes = strings.Replace(graphs.Twice, "%3: f32", "%3: f64", 1), []string{FirstPass}
 	})
 	text, _, err := broken.Replay(nil)
 	require.NoError(t, err)
@@ -106,8 +90,8 @@ func TestMistakes(t *testing.T) {
 		{edit("relu %0\n  %2", "relu %2\n  %2"), "r:14:33: expected a value defined above, found %2"}, // a cycle: %2 needs %1
 		{edit("= input 0", "= inptu 0"), "r:13:28: expected an op, found \"inptu\""},
 		{edit("%3: f32[2]", "%3: f64[2]"), "r:12:1: expected a valid graph: ir: node 3, "},
-		{edit(once, once[:60]), "r:22:6: expected a type like f32[n], found the end of the line"},
-		{edit(once, strings.Replace(once, "add", "adt", 1)), "r:23:28: expected an op, found \"adt\""},
+		{edit(graphs.Once, graphs.Once[:60]), "r:22:6: expected a type like f32[n], found the end of the line"},
+		{edit(graphs.Once, strings.Replace(graphs.Once, "add", "adt", 1)), "r:23:28: expected an op, found \"adt\""},
 		{edit("passes: cse dce", "passes: cse fuses"), "r:8:13: expected a pass (views, cse, "},
 		{edit("passes: cse dce", "passes: capture"), "r:8:9: expected a pass (views, cse, "},
 		{edit("-NegOfNeg", "-NegOfNge"), "r:9:8: expected words of MYCELYA_PASSES: passes: no pass \"NegOfNge\""},

@@ -80,9 +80,10 @@ func torch(t *testing.T) worker.Torch {
 			return
 		}
 		root := filepath.Join("..", "..")
-		out, err := exec.Command("g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I", filepath.Join(root, "csrc", "exec"), "-I", filepath.Join(root, "csrc", "abi"),
-			"-isystem", filepath.Join(built.Lib, "..", "include"), "-o", filepath.Join(folder, "libmycelya_exec_emulated.so"),
-			filepath.Join("testdata", "emulated.cpp"), "-L"+built.Lib, "-lc10").CombinedOutput()
+		out, err := exec.Command("g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I", filepath.Join(root, "csrc"),
+			"-isystem", filepath.Join(built.Lib, "..", "include"),
+			"-o", filepath.Join(folder, "libmycelya_exec_emulated.so"), filepath.Join("testdata", "emulated.cpp"),
+			"-L"+built.Lib, "-lc10").CombinedOutput()
 		if err != nil {
 			device.err = fmt.Errorf("the emulated device doesn't compile: %w\n%s", err, out)
 		}

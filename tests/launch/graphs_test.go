@@ -3,6 +3,8 @@
 
 package launch_test
 
+import "fmt"
+
 // more are graphs that need each way to launch a kernel: by its template, dtypes, and where arguments and scratch
 // memory are.
 var more = map[string]string{
@@ -81,32 +83,8 @@ graph model.py:1 sync {
   output %6 -> s1
 }
 `,
-	"long rows": `
-graph model.py:1 sync {
-  dims a=12@0 b=9001@1
-  %0: f32[a,b] = input 0
-  %1: f32[a,b] = mul %0 %0
-  %2: f32[a,1] = sum %1 [1] true
-  %3: f64[] = param 3
-  %4: f32[a,1] = add %2 %3
-  %5: f32[a,1] = rsqrt %4
-  %6: f32[a,b] = mul %0 %5
-  output %6 -> s1
-}
-`,
-	"few long rows": `
-graph model.py:1 sync {
-  dims a=2@0 b=60000@1
-  %0: f32[a,b] = input 0
-  %1: f32[a,b] = mul %0 %0
-  %2: f32[a,1] = sum %1 [1] true
-  %3: f64[] = param 3
-  %4: f32[a,1] = add %2 %3
-  %5: f32[a,1] = rsqrt %4
-  %6: f32[a,b] = mul %0 %5
-  output %6 -> s1
-}
-`,
+	"long rows":     normRows(12, 9001),
+	"few long rows": normRows(2, 60000),
 	"columns": `
 graph model.py:1 sync {
   dims a=3000@0 b=40@1
@@ -155,4 +133,19 @@ graph model.py:1 sync {
   output %3 -> s2
 }
 `,
+}
+
+// normRows divides the rows of an [a, b] tensor by the root of their squares' sum.
+func normRows(a, b int) string {
+	return fmt.Sprintf("\ngraph model.py:1 sync {\n  dims a=%d@0 b=%d@1\n", a, b) + `
+  %0: f32[a,b] = input 0
+  %1: f32[a,b] = mul %0 %0
+  %2: f32[a,1] = sum %1 [1] true
+  %3: f64[] = param 3
+  %4: f32[a,1] = add %2 %3
+  %5: f32[a,1] = rsqrt %4
+  %6: f32[a,b] = mul %0 %5
+  output %6 -> s1
+}
+`
 }

@@ -59,7 +59,7 @@ func sameOutputs(t *rapid.T, g *ir.Graph, c *codegen.Compiled, want, got map[uin
 		if g.Types[o.Value].Strides != nil {
 			continue // what lies between the elements is anybody's
 		}
-		if d := g.Types[o.Value].DType; !alike(d, want[o.Slot], got[o.Slot]) {
+		if d := g.Types[o.Value].DType; !graphs.Same(d, want[o.Slot], got[o.Slot]) {
 			t.Fatalf("storage %d is %x, not %x\n%s\n%s", o.Slot, got[o.Slot], want[o.Slot], g, c.Text())
 		}
 	}
@@ -97,7 +97,7 @@ func TestKernelsThatWrite(t *testing.T) {
 			return fmt.Sprintf("storage %d\n%s\nparams %v\n%s", slot, g, r.params, c.Text())
 		}
 		for _, o := range r.g.Outputs {
-			require.True(t, alike(r.g.Types[o.Value].DType, want[o.Slot], got[o.Slot]), "%s\nis %s, not %s", show(o.Slot), words(got[o.Slot]), words(want[o.Slot]))
+			require.True(t, graphs.Same(r.g.Types[o.Value].DType, want[o.Slot], got[o.Slot]), "%s\nis %s, not %s", show(o.Slot), words(got[o.Slot]), words(want[o.Slot]))
 		}
 		for slot, data := range r.inputs {
 			if _, replaced := want[slot]; !replaced && !r.scratch[slot] {

@@ -14,16 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/passes/repro"
+	"github.com/mycelya/mycelya/tests/graphs"
 )
-
-const twice = `graph f.py:1 read {
-  %0: f32[2]             = input 0
-  %1: f32[2]             = relu %0
-  %2: f32[2]             = relu %0
-  %3: f32[2]             = add %1 %2
-  output %3 -> s1
-}
-`
 
 const merged = `graph f.py:1 read {
   %0: f32[2]             = input 0
@@ -31,14 +23,6 @@ const merged = `graph f.py:1 read {
   %2: f32[2]             = relu %0
   %3: f32[2]             = add %1 %1
   output %3 -> s1
-}
-`
-
-const optimised = `graph f.py:1 read {
-  %0: f32[2]             = input 0
-  %1: f32[2]             = relu %0
-  %2: f32[2]             = add %1 %1
-  output %2 -> s1
 }
 `
 
@@ -63,20 +47,20 @@ func TestOutput(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, twice},
-		{[]string{"-passes="}, twice},
+		{nil, graphs.Twice},
+		{[]string{"-passes="}, graphs.Twice},
 		{[]string{"--passes=cse"}, merged},
-		{[]string{"-passes=cse,dce", "-verify"}, optimised},
+		{[]string{"-passes=cse,dce", "-verify"}, graphs.Once},
 		{[]string{"-passes=all"}, fused},
-		{[]string{"-passes=all", "-print"}, "# as read\n" + twice + "# after cse\n" + merged + "# after dce\n" + optimised +
-			"# after fuse\n" + fused},
+		{[]string{"-passes=all", "-print"}, "# as read\n" + graphs.Twice + "# after cse\n" + merged +
+			"# after dce\n" + graphs.Once + "# after fuse\n" + fused},
 	} {
-		status, out, errs := call(twice, test.args...)
+		status, out, errs := call(graphs.Twice, test.args...)
 		assert.Equal(t, 0, status, test.args)
 		assert.Equal(t, test.want, out, test.args)
 		assert.Empty(t, errs)
 	}
-	_, out, errs := call(twice+twice, "-passes=dce,cse", "-time")
+	_, out, errs := call(graphs.Twice+graphs.Twice, "-passes=dce,cse", "-time")
 	assert.Equal(t, merged+merged, out, "the passes run in the order that is asked for")
 	assert.Regexp(t, `^(dce      .*s\ncse      .*s\n){2}$`, errs)
 }
@@ -127,20 +111,20 @@ func TestExplain(t *testing.T) {
 
 func TestFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.ir")
-	require.NoError(t, os.WriteFile(path, []byte(twice), 0o644))
+	require.NoError(t, os.WriteFile(path, []byte(graphs.Twice), 0o644))
 	status, out, _ := call("", path, path)
 	assert.Equal(t, 0, status)
-	assert.Equal(t, twice+twice, out)
+	assert.Equal(t, graphs.Twice+graphs.Twice, out)
 }
 
 func TestRepro(t *testing.T) {
-	r := repro.Repro{Program: "f.py:1 read", Passes: []string{"cse", "dce"}, Capture: twice, Out: optimised}
+	r := repro.Repro{Program: "f.py:1 read", Passes: []string{"cse", "dce"}, Capture: graphs.Twice, Out: graphs.Once}
 	path := filepath.Join(t.TempDir(), "repro.txtar")
 	write := func() { require.NoError(t, os.WriteFile(path, r.Format(), 0o644)) }
 	write()
 	status, out, errs := call("", "-repro", path, "-print")
 	assert.Equal(t, 0, status)
-	assert.Equal(t, "# as read\n"+twice+"# after cse\n"+merged+"# after dce\n"+optimised+
+	assert.Equal(t, "# as read\n"+graphs.Twice+"# after cse\n"+merged+"# after dce\n"+graphs.Once+
 		path+": the same graph after cse, dce\n", out)
 	assert.Empty(t, errs)
 
@@ -150,7 +134,7 @@ func TestRepro(t *testing.T) {
 	assert.Equal(t, 1, status)
 	assert.Contains(t, out, ": another graph after cse: line 4 of out.ir is the first that differs\n")
 
-	r.Capture = strings.Replace(twice, "relu %0\n  %2", "relu %2\n  %2", 1) // %1 needs %2, which needs %0
+	r.Capture = strings.Replace(graphs.Twice, "relu %0\n  %2", "relu %2\n  %2", 1) // %1 needs %2, which needs %0
 	write()
 	status, out, errs = call("", "-repro", path)
 	assert.Equal(t, 2, status)
@@ -176,9 +160,9 @@ func TestErrors(t *testing.T) {
 	}{
 		{"", []string{path}, 1, "mycopt: " + path + ":2:20: expected a value defined above, found %1\n"},
 		{"graph x y {\n} }", nil, 1, "mycopt: stdin:2:3: expected the end of the line, found \"}\"\n"},
-		{strings.Replace(twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, " +
+		{strings.Replace(graphs.Twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, " +
 			"\"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
-		{twice, []string{"-passes=fused"}, 1, "no pass \"fused\"; the passes are [views cse simplify fold dce order fuse]"},
+		{graphs.Twice, []string{"-passes=fused"}, 1, "no pass \"fused\"; the passes are [views cse simplify fold dce order fuse]"},
 		{"", []string{"nothing.ir"}, 1, "nothing.ir: no such file"},
 		{"", []string{"-fast"}, 2, "usage: mycopt [flags] [file.ir ...]"},
 		{"", []string{"-h"}, 0, "cse      one value for two nodes that compute the same"},

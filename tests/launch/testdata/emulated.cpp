@@ -11,7 +11,7 @@
 
 #include <string>
 
-#include "Device.h"
+#include "exec/backend/Device.h"
 
 namespace {
 
