@@ -15,8 +15,8 @@ import (
 	"github.com/mycelya/mycelya/tests/graphs"
 )
 
-// TestPassesKeepMeaning runs random graphs of own ops before and after the passes, one by one and all together. It compares
-// every byte of the outputs, except the bits of NaNs.
+// TestPassesKeepMeaning runs random graphs of own ops before and after the passes, one by one and all together. It
+// compares every byte of the outputs, except the bits of NaNs.
 func TestPassesKeepMeaning(t *testing.T) {
 	ran, changed := 0, 0
 	rapid.Check(t, func(t *rapid.T) {

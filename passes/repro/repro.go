@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package repro holds the run of the passes on one program in one file, and repeats it. The file has the captured graph,
-// the passes that ran, and their result: a graph or a crash. It never holds values of tensors, host names or times. The
-// package never runs anything but passes.
+// Package repro holds the run of the passes on one program in one file, and repeats it. The file has the captured
+// graph, the passes that ran, and their result: a graph or a crash. It never holds values of tensors, host names or
+// times. The package never runs anything but passes.
 //
 // The file is a txtar archive. A | is a choice, [ ] at most once:
 //

@@ -9,8 +9,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Same says whether two storages hold the same elements. All NaNs are equal: IEEE arithmetic leaves their sign and payload
-// open.
+// Same says whether two storages hold the same elements. All NaNs are equal: IEEE arithmetic leaves their sign and
+// payload open.
 func Same(d ir.DType, a, b []byte) bool {
 	if len(a) != len(b) {
 		return false

@@ -162,7 +162,8 @@ func TestErrors(t *testing.T) {
 		{"graph x y {\n} }", nil, 1, "mycopt: stdin:2:3: expected the end of the line, found \"}\"\n"},
 		{strings.Replace(graphs.Twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin: graph f.py:1: ir: node 3, " +
 			"\"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
-		{graphs.Twice, []string{"-passes=fused"}, 1, "no pass \"fused\"; the passes are [views cse simplify fold dce order fuse]"},
+		{graphs.Twice, []string{"-passes=fused"}, 1,
+			"no pass \"fused\"; the passes are [views cse simplify fold dce order fuse]"},
 		{"", []string{"nothing.ir"}, 1, "nothing.ir: no such file"},
 		{"", []string{"-fast"}, 2, "usage: mycopt [flags] [file.ir ...]"},
 		{"", []string{"-h"}, 0, "cse      one value for two nodes that compute the same"},
