@@ -7,6 +7,7 @@
 #define MYCELYA_DEVICE_SPARSE_SPARSE_H_
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <functional>
@@ -17,8 +18,8 @@ namespace mycelya {
 
 using Dims = std::vector<int64_t>;
 
-// Registers, for operators made of operators, PyTorch's kernel for a key of the CPU. Names that this PyTorch lacks, or
-// has no such kernel for, are passed over.
+// Registers PyTorch's CPU kernels of these operators. The kernels must be made of operators. Names without a kernel for
+// kKey in this PyTorch are skipped.
 template <c10::DispatchKey kKey>
 void run_as_on_cpu(torch::Library& library, at::ArrayRef<const char*> names);
 
@@ -26,27 +27,33 @@ extern template void run_as_on_cpu<c10::DispatchKey::CPU>(torch::Library&, at::A
 extern template void run_as_on_cpu<c10::DispatchKey::SparseCPU>(torch::Library&, at::ArrayRef<const char*>);
 extern template void run_as_on_cpu<c10::DispatchKey::SparseCsrCPU>(torch::Library&, at::ArrayRef<const char*>);
 
-// Raises if the tensors are on several devices; a CPU tensor with no dimension is on any.
+// Raises if the tensors are on several devices; a 0-dim CPU tensor may accompany any device.
 void check_devices(const char* op, std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors);
 void check_out_dtype(c10::ScalarType dtype, const at::Tensor& out);
 
-// The coordinates along some dimensions, rows of indices, as one row-major number for each element.
+// For each element, its indices along `dims` as one row-major number. indices: i64[all dims, nnz] -> i64[nnz]
 at::Tensor number(const at::Tensor& indices, at::IntArrayRef sizes, at::IntArrayRef dims);
 
-// One number for each row of values, to broadcast against them.
+// Views one number per row of values so that it broadcasts against them. [rows] -> [rows, 1, …]
 at::Tensor along(const at::Tensor& flat, const at::Tensor& values);
 
-// The shape of values, with another number of rows.
+// The shape of `values` with another number of rows.
 Dims with_rows(const at::Tensor& values, int64_t rows);
 
-// The sums of the rows of values that have the same place, in their order. As on CUDA, short floats add up in float.
+// Sums the rows of `values` that have the same place, in row order. As on CUDA, f16 and bf16 are added in f32.
 at::Tensor sum_rows(const at::Tensor& values, const at::Tensor& place, int64_t places);
+
+// PyTorch's own implementation of an operator, to redispatch to.
+template <class F>
+auto aten_op(const char* name, const char* overload) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<F>();
+}
 
 struct Match {
   at::Tensor position, found;
 };
 
-// Where each query stands in sorted keys, of which there is at least one; any position where it doesn't.
+// Finds each query in sorted keys (at least one). Where `found` is false, the position is arbitrary but valid.
 Match match(const at::Tensor& keys, const at::Tensor& queries);
 
 }  // namespace mycelya

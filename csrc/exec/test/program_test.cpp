@@ -201,7 +201,7 @@ TEST(Program, CallsMustFitTheProgram) {
   for (const Pairs& outputs : {Pairs{{9, 5}}, Pairs{{2, 5}, {2, 6}}}) {
     errors = s.Run(program, {Bits(2)}, {}, outputs);
     ASSERT_EQ(errors.size(), 1u);
-    EXPECT_NE(errors[0].text.find("a buffer is handed out once."), std::string::npos) << errors[0].text;
+    EXPECT_NE(errors[0].text.find("a buffer is an output once."), std::string::npos) << errors[0].text;
   }
 }
 
