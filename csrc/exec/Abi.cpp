@@ -26,7 +26,7 @@ struct myc_prog {
 
 namespace {
 
-// body(); on an exception fills the error and returns `otherwise`.
+// Returns body(). On an exception, fills the error and returns `otherwise`.
 template <typename R, typename F>
 R Guarded(myc_error* error, R otherwise, F body) noexcept {
   try {
@@ -111,7 +111,7 @@ MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* 
 
 MYC_EXPORT void myc_exec_leave(myc_exec* exec, int32_t cores) { exec->executor.Leave(cores); }
 
-// Code is a device's own; the executor keeps nothing of it, so that any thread may make some beside it.
+// The executor keeps no state of modules, so any thread may load them.
 MYC_EXPORT myc_module* myc_exec_load(myc_exec* exec, const void* image, uint64_t bytes, myc_error* error) {
   return Guarded(error, static_cast<myc_module*>(nullptr),
                  [&] { return static_cast<myc_module*>(exec->executor.device().LoadCode(image, bytes)); });
@@ -196,7 +196,7 @@ MYC_EXPORT void myc_exec_trim() {
   });
 }
 
-// The header gives types only; a signature that drifts from it must not compile.
+// The header has only the types of these functions; a different signature must not compile.
 #define MYC_SAME(name) static_assert(std::is_same_v<decltype(&myc_exec_##name), myc_exec_fn_##name>)
 MYC_SAME(abi_version);
 MYC_SAME(new);

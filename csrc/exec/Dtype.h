@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Our dtype numbers against PyTorch's, and types as text.
+// Converts between MYC_* dtype numbers and PyTorch's dtypes, and prints types.
 #ifndef MYCELYA_EXEC_DTYPE_H_
 #define MYCELYA_EXEC_DTYPE_H_
 
@@ -13,12 +13,12 @@
 
 namespace mycelya::exec {
 
-// MYC_U8 … MYC_U64 to PyTorch's. Throws ValueError on any other number.
+// Throws ValueError if `dtype` is not one of MYC_U8 … MYC_U64.
 c10::ScalarType ToScalarType(uint64_t dtype);
-// The other way; throws NotImplementedError on a dtype without a number of ours.
+// Throws NotImplementedError on a dtype without a MYC_* number.
 uint64_t ToCode(c10::ScalarType type);
 
-// "f32[2,3]", in the spelling of the IR; a dtype without a number of ours is spelled as PyTorch does.
+// "f32[2,3]", as the IR spells it. A dtype without a MYC_* number has PyTorch's name.
 std::string TypeText(c10::ScalarType dtype, c10::IntArrayRef sizes);
 
 // "[2,3]"

@@ -13,7 +13,7 @@ namespace {
 
 Failure From(int32_t kind, const c10::Error& e) { return {kind, e.what_without_backtrace()}; }
 
-// PyTorch's CPU allocator reports exhaustion as a plain error; only its text tells it apart.
+// PyTorch's CPU allocator reports exhaustion as a plain error, so look at the text.
 int32_t KindOfPlain(const c10::Error& e) {
   return std::strstr(e.what_without_backtrace(), "DefaultCPUAllocator: ") != nullptr ? MYC_E_MEMORY : MYC_E_RUNTIME;
 }
@@ -51,7 +51,7 @@ void Fill(myc_error* out, int32_t kind, std::string_view text) noexcept {
   out->kind = kind;
   size_t n = std::min(text.size(), sizeof(out->text) - 1);
   if (n < text.size()) {
-    // 10xxxxxx continues a character: step back until the cut falls before a first byte.
+    // A byte 10xxxxxx continues a UTF-8 character: step back until the cut is before a first byte.
     while (n > 0 && (static_cast<unsigned char>(text[n]) & 0xC0) == 0x80) --n;
   }
   std::memcpy(out->text, text.data(), n);

@@ -518,7 +518,7 @@ func TestStepsThatFail(t *testing.T) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		_, done := c.call(p, 1)
 		if done.Failed > 0 {
-			require.Regexp(t, `^Kernel 0 of step 1 could not be started: The emulation can't start a kernel: status 701\.`, done.Errors[0].Text)
+			require.Regexp(t, `^Kernel 0 of step 1 could not be launched: The emulation can't launch a kernel: status 701\.`, done.Errors[0].Text)
 			require.EqualValues(t, 1, done.Errors[0].Step)
 			break
 		}

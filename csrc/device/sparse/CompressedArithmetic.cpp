@@ -81,9 +81,9 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Te
   return add_matrices(self, other, alpha, out);
 }
 
-// ---- Products, element by element ----
+// ---- Elementwise products ----
 
-// What only one of them has is dropped, which waits for how much is left.
+// Elements that only one operand has are dropped. Waits for the number of elements that remain.
 Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
   check_devices("mul", {out, self, other});
   TORCH_CHECK(out.layout() == at::kSparseCsr, "mul: expected a result of layout SparseCsr, but out is ", out.layout(),
@@ -115,7 +115,8 @@ Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
              x.sizes());
 }
 
-// With a strided matrix PyTorch would take that one's sparse_mask first: nobody has to wait for the same places.
+// PyTorch would first take the sparse_mask of a strided operand, which waits. Indexing it at the places of the sparse
+// operand does not.
 Tensor mul_tensor(const Tensor& self, const Tensor& other) {
   if (self.layout() == at::kStrided && self.dim() == 2 && other.layout() == at::kSparseCsr)
     return mul_tensor(other, self);
@@ -139,7 +140,8 @@ Tensor reduce_rows(const Tensor& values, const Tensor& place, int64_t places) {
   return at::ones({places}, factors.options()).scatter_reduce(0, place, factors, "prod").to(values.scalar_type());
 }
 
-// A CSR matrix with a row or column of results, for those that have an element. Waits for how many they are.
+// The result is a CSR matrix with one row or column. It has an element where a sum or product has at least one term.
+// Waits for their number.
 template <bool kSum>
 Tensor reduce(const Tensor& self, IntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype) {
   constexpr const char* kName = kSum ? "_sparse_csr_sum" : "_sparse_csr_prod";

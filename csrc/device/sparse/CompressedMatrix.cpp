@@ -32,7 +32,7 @@ void check_matrices(const char* op, const Tensor& a, const Tensor& b) {
               a.scalar_type(), " and ", b.scalar_type());
 }
 
-// beta * self + alpha * a @ b, all of it strided but one of a and b, or both.
+// beta * self + alpha * a @ b. `self` is strided; at least one of `a` and `b` is sparse.
 Tensor addmm_strided(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
   const Tensor t = self.expand({a.size(0), b.size(1)});
   if (a.layout() == at::kStrided) {
@@ -48,7 +48,7 @@ Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Sc
   check_devices("addmm", {out, self, a, b});
   check_matrices("addmm", a, b);
   const auto sparse = [](const Tensor& t) { return t.layout() == at::kSparseCsr || t.layout() == at::kSparseCsc; };
-  // As on the CPU, blocks stand in rows on the left and in columns on the right.
+  // As on the CPU, a blocked left operand is BSR and a blocked right operand is BSC.
   const bool rows = (sparse(a) || a.layout() == at::kSparseBsr) && b.layout() == at::kStrided;
   const bool columns = a.layout() == at::kStrided && (sparse(b) || b.layout() == at::kSparseBsc);
   const bool strided =
@@ -92,7 +92,7 @@ Tensor& addmv_out(const Tensor& self, const Tensor& matrix, const Tensor& vector
   return out.copy_(result);
 }
 
-// ---- A matrix product where a sparse matrix has elements ----
+// ---- Sampled matrix products ----
 
 Tensor& sampled_addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
                           Tensor& out) {

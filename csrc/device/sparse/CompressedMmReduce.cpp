@@ -20,8 +20,6 @@ using at::Tensor;
 
 namespace {
 
-// ---- Matrix products that reduce with something else than a sum ----
-
 enum class Reduce : uint8_t { kSum, kMean, kMax, kMin };
 
 Reduce reduction(std::string_view name) {
@@ -46,13 +44,14 @@ void check_mm_reduce(const Tensor& self, const Tensor& other) {
               self.scalar_type());
 }
 
-// How many elements each row has, at least 1, to broadcast against [rows, columns].
+// The number of elements of each row, at least 1. [rows, 1]
 Tensor divisors(const Tensor& self, const Tensor& like) {
   const Tensor begin = members(self).compressed;
   return begin.slice(0, 1).sub(begin.slice(0, 0, -1)).clamp_min(1).to(like.scalar_type()).unsqueeze(1);
 }
 
-// The second result, if a gradient will ask for it: which element each maximum or minimum is the product of.
+// The second result holds, for each maximum or minimum, the element that gave it. It is empty unless a gradient needs
+// it.
 std::tuple<Tensor, Tensor> mm_reduce(const Tensor& self, const Tensor& other, c10::string_view name) {
   check_devices("sparse_mm_reduce", {self, other});
   check_mm_reduce(self, other);
@@ -62,7 +61,7 @@ std::tuple<Tensor, Tensor> mm_reduce(const Tensor& self, const Tensor& other, c1
   const Dims sizes = {self.size(0), other.size(1)};
   Tensor argument = at::empty({0}, m.plain.options());
   if (nnz == 0 || other.size(1) == 0) return {at::zeros(sizes, other.options()), argument};
-  const auto dtype = reduce_dtype(other);  // as on the CPU short floats are reduced in float
+  const auto dtype = reduce_dtype(other);  // as on the CPU, f16 and bf16 are reduced in f32
   const Tensor row = coordinates(self).select(0, 0);
   const Tensor products = other.index_select(0, m.plain).to(dtype).mul(m.values.to(dtype).unsqueeze(1));
   Tensor out = at::zeros(sizes, products.options());
@@ -103,7 +102,7 @@ std::tuple<Tensor, Tensor> mm_reduce_backward(const Tensor& self, const Tensor& 
   if (reduce == Reduce::kSum || reduce == Reduce::kMean) {
     const auto dtype = reduce_dtype(other);
     const Tensor row = coordinates(self).select(0, 0), rows = grad.to(dtype).index_select(0, row);
-    // As on the CPU means are divided in the dtype of the operands.
+    // As on the CPU, means are divided in the dtype of the operands.
     const bool mean = reduce == Reduce::kMean;
     const Tensor count = mean ? divisors(self, other).squeeze(1).index_select(0, row) : Tensor();
     if (wanted[0]) {
@@ -115,8 +114,8 @@ std::tuple<Tensor, Tensor> mm_reduce_backward(const Tensor& self, const Tensor& 
       of_other = at::zeros(other.sizes(), rows.options()).index_add_(0, m.plain, rows.mul(scale.unsqueeze(1)));
     }
   } else {
-    // For each place of the result its element, the element's column, and the place in the other operand; one that has
-    // no element adds zero to the first. As on the CPU short floats are rounded at every step.
+    // For each entry of the result: the element that gave it, and the column of that element. An entry without an
+    // element adds zero to element 0. As on the CPU, f16 and bf16 are rounded after every operation.
     const Tensor some = argument.lt(nnz), element = at::where(some, argument, 0).to(at::kLong).view({-1});
     const Tensor column = m.plain.to(at::kLong).index_select(0, element).view(grad.sizes());
     const Tensor terms = at::where(some, grad, at::zeros({}, grad.options()));

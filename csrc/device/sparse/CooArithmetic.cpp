@@ -26,7 +26,7 @@ namespace {
 
 // ---- Sums ----
 
-// The dense operand may be the result itself.
+// `out` may be `dense`.
 Tensor& add_to_dense(const Tensor& dense, const Tensor& sparse, const Scalar& alpha, Tensor& out) {
   TORCH_CHECK(dense.sizes() == sparse.sizes(), "add: expected 'self' and 'other' to have same size, but self has size ",
               dense.sizes(), " while other has size ", sparse.sizes(),
@@ -36,7 +36,7 @@ Tensor& add_to_dense(const Tensor& dense, const Tensor& sparse, const Scalar& al
   const bool in_place = out.is_same(dense);
   if (!in_place) out.resize_(dense.sizes());
   if (sparse._values().numel() == 0) return in_place ? out : out.copy_(dense);
-  // Rows of a matrix are added, so the sum has to be one.
+  // index_add_ needs the sum as a matrix.
   const bool direct = out.scalar_type() == dtype && out.is_contiguous();
   const Tensor sum = direct ? out : at::empty(dense.sizes(), dense.options().dtype(dtype));
   if (!direct || !in_place) sum.copy_(dense);
@@ -46,7 +46,7 @@ Tensor& add_to_dense(const Tensor& dense, const Tensor& sparse, const Scalar& al
   return direct ? out : out.copy_(sum);
 }
 
-// As on CUDA the elements of both stand one after the other: nobody has to wait for how many are distinct.
+// As on CUDA, the elements of both operands are concatenated, so that the number of distinct elements is not needed.
 Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Tensor& out) {
   check_devices("add", {out, self, other});
   if (!self.is_sparse()) return add_to_dense(self, other, alpha, out);
@@ -74,7 +74,7 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Te
   const Dims sizes = self.sizes().vec();  // out may be self
   put(out, sizes, self.sparse_dim(), at::cat({self._indices(), other._indices()}, 1),
       at::cat({self._values().to(dtype), scaled()}, 0), false);
-  // A gradient that is accumulated again and again must not grow without end.
+  // A gradient that is accumulated many times must not grow without bound.
   if (out._nnz() > out.numel()) {
     const Tensor c = coalesce(out);
     put(out, sizes, c.sparse_dim(), c._indices(), c._values(), true);
@@ -82,9 +82,10 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Te
   return out;
 }
 
-// ---- Products, element by element ----
+// ---- Elementwise products ----
 
-// As on CUDA an element for each of the operand that has fewer, zero where the other has none: nobody waits.
+// As on CUDA, the result has one element per element of the operand that has fewer, with explicit zeros. It does not
+// wait.
 Tensor& mul_sparse(const Tensor& x, const Tensor& y, Tensor& out) {
   const int64_t sparse_dim = x.sparse_dim();
   TORCH_CHECK(
@@ -101,7 +102,7 @@ Tensor& mul_sparse(const Tensor& x, const Tensor& y, Tensor& out) {
     return put(out, sizes, sparse_dim, at::empty({sparse_dim, 0}, x._indices().options()),
                at::empty(shape, x._values().options().dtype(dtype)), true);
   }
-  // The product distributes over sums: only the one that is searched has to be coalesced.
+  // The product distributes over sums, so only the searched operand must be coalesced.
   const bool search_x = x.is_coalesced() == y.is_coalesced() ? x._nnz() >= y._nnz() : x.is_coalesced();
   const Tensor keys = coalesce(search_x ? x : y), from = search_x ? y : x;
   const Match m = match(numbers(keys), numbers(from));
@@ -130,7 +131,8 @@ Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
   return make(mask.sizes(), mask.sparse_dim(), mask._indices().clone(), values_at(self, mask), mask.is_coalesced());
 }
 
-// t's elements where mask has any, else zero; if accumulate, times how many it has.
+// Keeps the elements of `t` at indices of `mask` and sets the others to zero. With `accumulate`, an element is
+// multiplied by the number of mask elements at its index.
 Tensor sparse_mask_projection(const Tensor& t, const Tensor& mask, bool accumulate) {
   check_devices("_sparse_mask_projection", {t, mask});
   TORCH_CHECK(t.is_sparse() && mask.is_sparse() && t.sizes() == mask.sizes() && t.sparse_dim() == mask.sparse_dim(),

@@ -32,7 +32,7 @@ void check_matrices(const char* op, const Tensor& sparse, const Tensor& dense) {
               ", got ", dense.size(0));
 }
 
-// For each element of a sparse matrix, its value times the row of dense that its column names.
+// For each element of a sparse matrix: its value times the row of `dense` that its column selects. [nnz, columns]
 Tensor scaled_rows(const char* op, const Tensor& column, const Tensor& values, const Tensor& dense) {
   TORCH_CHECK(values.scalar_type() == dense.scalar_type(), op,
               ": expected 'mat1' and 'mat2' to have the same dtype, but got ", values.scalar_type(), " and ",
@@ -96,7 +96,7 @@ Tensor bmm(const Tensor& sparse, const Tensor& dense) {
   return bmm_out(sparse, dense, out);
 }
 
-// Only the rows that have an element: one sparse and one dense dimension.
+// The result has one sparse and one dense dim, and holds only rows with an element.
 Tensor& hspmm_out(const Tensor& sparse, const Tensor& dense, Tensor& out) {
   check_devices("hspmm", {out, sparse, dense});
   check_matrices("hspmm", sparse, dense);
@@ -112,7 +112,7 @@ Tensor hspmm(const Tensor& sparse, const Tensor& dense) {
   return hspmm_out(sparse, dense, out);
 }
 
-// Each element (i, k) of a meets each element (k, j) of b.
+// Pairs each element (i, k) of `a` with each element (k, j) of `b`.
 Tensor sparse_matmul(const Tensor& a, const Tensor& b) {
   check_devices("_sparse_sparse_matmul", {a, b});
   for (const Tensor& t : {a, b}) {

@@ -56,7 +56,7 @@ Tensor index_select(const Tensor& self, int64_t dim, const Tensor& index) {
 
 // ---- Sums along dimensions, backward ----
 
-// The gradient of an element is that of the sum it went into.
+// The gradient of an element is the gradient of its sum.
 Tensor sparse_sum_backward(const Tensor& grad, const Tensor& self, IntArrayRef summed) {
   check_devices("_sparse_sum_backward", {grad, self});
   const Tensor input = coalesce(self), values = input._values();
@@ -67,7 +67,7 @@ Tensor sparse_sum_backward(const Tensor& grad, const Tensor& self, IntArrayRef s
   for (int64_t d = 0; d < sparse_dim; d++) {
     if (!gone[d]) kept.push_back(d);
   }
-  Tensor rows;  // of the gradient: one for each element, or one for all
+  Tensor rows;  // of the gradient: one per element, or a single row for all
   if (kept.empty()) {
     TORCH_CHECK(!grad.is_sparse(),
                 "_sparse_sum_backward: expected grad Tensor to be dense since all sparse dims are summed");
@@ -87,7 +87,7 @@ Tensor sparse_sum_backward(const Tensor& grad, const Tensor& self, IntArrayRef s
 
 // ---- Softmax ----
 
-// What is not there counts as minus infinity. The elements of one sum agree in all sparse dimensions but dim.
+// Absent elements count as minus infinity. The elements of one pool agree in all sparse dims except `dim`.
 struct Pools {
   Tensor place;
   int64_t count;

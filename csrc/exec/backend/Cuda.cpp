@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The executor's CUDA part: one class behind one symbol. Operators' kernels are ATen's; this asks about the device,
-// hands out its memory, waits for it, and starts the code of fused kernels.
+// The CUDA device: one class behind one exported function. ATen provides the kernels of operators. This library
+// provides device properties, memory, synchronisation, and launches of fused kernels.
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
@@ -20,12 +20,12 @@
 namespace mycelya::exec {
 namespace {
 
-// Its class moved from ATen to c10; either has the other in its scope or is not there.
+// CUDAEvent and its helpers moved from at::cuda to c10::cuda between versions of PyTorch.
 using namespace at::cuda;
 using namespace c10::cuda;
 
-// Functions of the driver, whose library a process with CUDA has loaded. Modules and functions are pointers there, and
-// these have kept their names and types since CUDA 4; ATen's own table of them is none of its public headers.
+// Functions of the CUDA driver library, which a process with CUDA has loaded. Their names and types have been the same
+// since CUDA 4. ATen's own table of them is not in a public header.
 struct Driver {
   int (*load)(void** module, const void* image);
   int (*unload)(void* module);
@@ -68,7 +68,7 @@ class Cuda final : public Device {
     TORCH_CHECK_VALUE(index < count, "There is no cuda:", static_cast<int>(index), ": this host has ", count,
                       " CUDA devices.");
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-    // The context is made now, so that the first step of a session doesn't pay for it.
+    // Create the context now, so that the first step of a session does not wait for it.
     Synchronize();
   }
 
@@ -86,7 +86,7 @@ class Cuda final : public Device {
     return c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(device().index()).first;
   }
   void RecordEvent(int64_t id) const override {
-    events_.try_emplace(id, cudaEventDefault).first->second.record();  // the current stream's
+    events_.try_emplace(id, cudaEventDefault).first->second.record();  // on the current stream
   }
   void ForgetEvent(int64_t id) const override { events_.erase(id); }
   double Elapsed(int64_t from, int64_t to) const override {
@@ -103,7 +103,7 @@ class Cuda final : public Device {
   int Processors() const override { return Properties()->multiProcessorCount; }
   void* LoadCode(const void* image, size_t bytes) const override {
     const Current current(device());
-    const std::string copy(static_cast<const char*>(image), bytes);  // at an address that suits any reader
+    const std::string copy(static_cast<const char*>(image), bytes);  // a copy has a suitable alignment
     void* module = nullptr;
     Driver::Get().Check(Driver::Get().load(&module, copy.data()), "load a kernel");
     return module;
@@ -123,12 +123,12 @@ class Cuda final : public Device {
     void* stream = c10::cuda::getCurrentCUDAStream(device().index()).stream();
     const int status = Driver::Get().launch(l.entry, l.grid, 1, 1, l.block_x, l.block_y, 1, 0, stream,
                                             const_cast<void**>(l.arguments), nullptr);
-    Driver::Get().Check(status, "start a kernel");
+    Driver::Get().Check(status, "launch a kernel");
   }
 
  private:
-  // The device's context on this thread, which may be one that has never called CUDA: the driver, unlike the runtime,
-  // makes none current by itself.
+  // Makes the device's context current on this thread, which may never have called CUDA. Unlike the runtime, the driver
+  // does not do this by itself.
   class Current {
    public:
     explicit Current(c10::Device device) : guard_(device) { C10_CUDA_CHECK(cudaFree(nullptr)); }

@@ -23,7 +23,7 @@ class Cpu final : public Device {
   Cpu() : Device(c10::Device(c10::DeviceType::CPU)) { CpuMemory(); }
 
   std::string Name() const override {
-    // Only x86 kernels name the processor here; elsewhere the architecture has to do.
+    // Linux names the processor here only on x86; otherwise return the architecture.
     std::ifstream info("/proc/cpuinfo");
     for (std::string line; std::getline(info, line);) {
       const size_t colon = line.find(": ");
@@ -44,14 +44,14 @@ class Cpu final : public Device {
   void ResetPeakMemory() const override { CpuMemory().ResetPeaks(); }
   void ResetMemoryTotals() const override { CpuMemory().ResetTotals(); }
   uint64_t FreeBytes() const override {
-    // What could be had without swapping: more than the free pages, which the kernel keeps few by caching files.
+    // Memory that is available without swapping. It includes file caches, unlike the number of free pages.
     std::ifstream info("/proc/meminfo");
     for (std::string line; std::getline(info, line);) {
       if (line.rfind("MemAvailable:", 0) == 0) return std::stoull(line.substr(13)) * 1024;
     }
     return MemoryBytes();
   }
-  // Steps have run when the next begins, so the host's clock is the device's.
+  // Each step has run before the next begins, so the host's clock is the device's clock.
   void RecordEvent(int64_t id) const override { events_[id] = Clock::now(); }
   void ForgetEvent(int64_t id) const override { events_.erase(id); }
   double Elapsed(int64_t from, int64_t to) const override {
@@ -84,8 +84,8 @@ std::string PluginOf(const std::string& name) { return OwnFolder() + "/" + kPlug
 
 std::unique_ptr<Device> MakePlugged(const std::string& name, int32_t index) {
   const std::string path = PluginOf(name);
-  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: ATen keeps what it registers
-  TORCH_CHECK(plugin != nullptr, "The executor's part for ", name, " could not be loaded: ", dlerror(), ".");
+  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: its registrations with ATen stay
+  TORCH_CHECK(plugin != nullptr, "The executor's library for ", name, " could not be loaded: ", dlerror(), ".");
   auto make = reinterpret_cast<DeviceFactory>(dlsym(plugin, kFactory));
   TORCH_CHECK(make != nullptr, path, " has no symbol ", kFactory, ".");
   return std::unique_ptr<Device>(make(index));

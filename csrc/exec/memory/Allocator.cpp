@@ -26,16 +26,16 @@ using c10::CachingAllocator::StatType;
 constexpr auto kAll = static_cast<size_t>(StatType::AGGREGATE), kSmallPool = static_cast<size_t>(StatType::SMALL_POOL),
                kLargePool = static_cast<size_t>(StatType::LARGE_POOL);
 
-// As PyTorch's own allocator.
+// Bytes; the alignment of PyTorch's own allocator.
 constexpr size_t kAlignment = 64;
 // A huge page on x86-64, and on arm64 with pages of 4 KiB.
 constexpr size_t kHugePage = size_t{2} << 20;
 // A request takes a kept block of its class or of the next two: at most 11/9 of its own.
 constexpr size_t kFit = 3;
-// So much is kept in any case: programs that need little at once don't wait for malloc either.
+// Bytes that may always be kept, so that programs with little memory do not wait for malloc.
 constexpr uint64_t kKeptAnyway = uint64_t{16} << 20;
 
-// The bucket of the class that n belongs to, and the bytes of its blocks: at most 9/8 of n, but 64 at least.
+// The bucket for requests of n bytes. *bytes: the size of its blocks, at most 9/8 of n and at least 64.
 size_t BucketOf(size_t n, size_t* bytes) {
   static constexpr size_t kFirst = std::bit_width(kAlignment - 1);
   n = std::max(n, kAlignment);
@@ -48,7 +48,7 @@ size_t BucketOf(size_t n, size_t* bytes) {
 // Null if the system refuses.
 void* Map(size_t bytes) {
   const bool huge = bytes >= kHugePage;
-  const size_t room = huge ? bytes + kHugePage : bytes;  // to align it in
+  const size_t room = huge ? bytes + kHugePage : bytes;  // leaves space for the alignment
   void* mapped = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   if (!huge) return mapped;
@@ -57,7 +57,7 @@ void* Map(size_t bytes) {
   if (aligned != begin) munmap(begin, aligned - begin);
   if (aligned + bytes != begin + room) munmap(aligned + bytes, begin + room - (aligned + bytes));
 #ifdef MADV_HUGEPAGE
-  madvise(aligned, bytes, MADV_HUGEPAGE);  // a wish: where huge pages are switched off it does nothing
+  madvise(aligned, bytes, MADV_HUGEPAGE);  // no effect if huge pages are switched off
 #endif
   return aligned;
 }
@@ -112,8 +112,8 @@ void* Pool::Allocate(size_t n) {
       return b->data;
     }
   }
-  // It says in PyTorch's words that there is no memory. If it finds some all the same (a process has a number of maps
-  // at most), that is no block, and Free() sees it.
+  // PyTorch's function raises PyTorch's error. It may succeed after all, because the number of mappings of a process is
+  // limited. Free() recognises such memory, because it is not in blocks_.
   try {
     return c10::alloc_cpu(n);
   } catch (const c10::Error&) {
@@ -122,7 +122,7 @@ void* Pool::Allocate(size_t n) {
   }
 }
 
-// The one that came last: the processor's caches know it best.
+// Takes the block that was freed last, because it is the most likely to be in the processor's caches.
 Pool::Block* Pool::TakeKept(size_t bucket) {
   for (size_t i = bucket; i < std::min(bucket + kFit, kBuckets); ++i) {
     Block* b = buckets_[i].newest;
@@ -178,8 +178,7 @@ uint64_t Pool::Kept() const {
   return static_cast<uint64_t>(stats_.reserved_bytes[kAll].current - stats_.active_bytes[kAll].current);
 }
 
-// What is kept is no more than has been needed at once, so that a program whose sizes vary takes twice its peak at
-// most.
+// Keeps at most the peak of the memory in use, so that a program with varying sizes takes at most twice its peak.
 uint64_t Pool::MayKeep() const {
   const auto in_use = static_cast<uint64_t>(stats_.active_bytes[kAll].current);
   return std::min(std::max(needed_, kKeptAnyway), limit_ - std::min(limit_, in_use));
@@ -212,7 +211,7 @@ void Pool::Empty() {
 c10::CachingDeviceAllocator::DeviceStats Pool::Stats() {
   const std::lock_guard lock(mutex_);
   c10::CachingDeviceAllocator::DeviceStats stats = stats_;
-  // A block is in use from its allocation to its end, and never split.
+  // Blocks are never split, so every allocated block is active.
   stats.active = stats.allocation;
   return stats;
 }
@@ -242,7 +241,7 @@ void Give(void* p) {
   cpu_memory.load(std::memory_order_acquire)->Free(p);
 }
 
-// PyTorch's allocator for the CPU: as its own one, but that memory is the pool's.
+// PyTorch's CPU allocator on memory of the pool.
 class CpuAllocator final : public c10::Allocator {
  public:
   explicit CpuAllocator(Pool& pool) : pool_(pool) {}
@@ -271,13 +270,13 @@ uint64_t NumberIn(const std::string& path) {
   return file >> number ? number : UINT64_MAX;  // no file, or "max"
 }
 
-// The machine's memory, or what control groups leave this process of it.
+// Bytes that this process may use: the smaller of the machine's memory and the limits of its control groups.
 uint64_t MemoryOfProcess() {
   const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
   uint64_t least = pages > 0 && size > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(size) : 0;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    // "0::/path" in version 2, "<number>:memory:/path" in version 1. A limit holds for all groups below.
+    // "0::/path" in version 2, "<number>:memory:/path" in version 1. A limit applies to all groups below it.
     const size_t name = line.find(':') + 1, colon = line.find(':', name);
     if (colon == std::string::npos) continue;
     const std::string controller = line.substr(name, colon - name);
@@ -296,14 +295,15 @@ uint64_t MemoryOfProcess() {
 
 Pool& Install() {
 #ifdef __GLIBC__
-  // Operators take temporary memory from malloc. It gives back what lies above 128 KiB at the top of its heap until
-  // larger memory has come and gone, which now never does: ten times 16 KiB then cost 1.8 us each, not 0.2. It may keep
-  // as much as its own rule would at most.
+  // Operators take temporary memory from malloc. By default malloc returns free memory above 128 KiB at the top of its
+  // heap, and raises this threshold when a larger block is freed. Larger blocks now bypass malloc, so set the
+  // thresholds to the largest values that malloc would choose. Without this, ten blocks of 16 KiB cost 1.8 us each
+  // instead of 0.2.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
 #endif
-  // Half of the memory: the client is often a process of the same machine.
-  auto* pool = new Pool(MemoryOfProcess() / 2);  // neither is ever deleted: tensors outlive statics
+  // Half of the memory, because the client often runs on the same machine.
+  auto* pool = new Pool(MemoryOfProcess() / 2);  // never deleted: tensors outlive statics
   cpu_memory.store(pool, std::memory_order_release);
   c10::SetCPUAllocator(new CpuAllocator(*pool), /*priority=*/1);  // PyTorch's own has 0
   return *pool;

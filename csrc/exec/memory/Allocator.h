@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// CPU memory that is kept for reuse. Fresh pages cost more than arithmetic: 64 MiB take 38 ms to write when they are
-// new, 11 ms in huge pages, and 8 ms when they have been written before.
+// Keeps freed CPU memory for reuse, because fresh pages cost more than arithmetic. Writing 64 MiB takes 38 ms in new
+// pages, 11 ms in new huge pages, and 8 ms in pages that were written before.
 #ifndef MYCELYA_EXEC_MEMORY_ALLOCATOR_H_
 #define MYCELYA_EXEC_MEMORY_ALLOCATOR_H_
 
@@ -16,26 +16,26 @@
 
 namespace mycelya::exec {
 
-// Memory of one process, in blocks of size classes: malloc's below kMapped, else mapped for one block alone. A block
-// that is given back is kept for the next request of about its size. Thread-safe.
+// Blocks of memory in size classes. Blocks below kMapped come from malloc; each larger block is a mapping of its own. A
+// freed block is kept for the next request of about its size. Thread-safe.
 class Pool {
  public:
   static constexpr size_t kMapped = size_t{64} << 10, kLargest = size_t{1} << 46;
 
-  // limit: no block is kept that would make the memory in use and kept larger than this.
+  // limit: bytes. No block is kept if memory in use and kept memory together would exceed it.
   explicit Pool(uint64_t limit) : limit_(limit) {}
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   ~Pool() { Empty(); }
 
-  // At least n bytes, n > 0, aligned to 64 bytes, with any content. Throws what PyTorch's own CPU allocator throws.
+  // At least n bytes, n > 0, aligned to 64 bytes, uninitialised. Throws what PyTorch's own CPU allocator throws.
   void* Allocate(size_t n);
   void Free(void* p);
-  // Gives all that is kept back to the system.
+  // Returns all kept blocks to the system.
   void Empty();
 
-  // As of PyTorch's allocators for devices. The small pool is malloc's blocks; "reserved" less "active" is kept; there
-  // were "num_device_alloc" allocations that no kept block fitted.
+  // The statistics of PyTorch's device allocators. The small pool is the blocks from malloc. "reserved" minus "active"
+  // is the kept memory. "num_device_alloc" counts the requests that no kept block could serve.
   c10::CachingDeviceAllocator::DeviceStats Stats();
   void ResetPeaks();
   void ResetTotals();
@@ -48,16 +48,16 @@ class Pool {
   struct Block {
     void* data = nullptr;
     size_t bytes = 0, bucket = 0;
-    Links in_bucket, in_all;  // among those that are kept
+    Links in_bucket, in_all;  // only of kept blocks
   };
-  // Blocks that are kept, in the order in which they came.
+  // Kept blocks in the order in which they were freed.
   template <Links Block::*kLinks>
   struct Chain {
     Block *oldest = nullptr, *newest = nullptr;
     void Append(Block& b);
     void Remove(Block& b);
   };
-  // Eight classes from one power of two to the next.
+  // Eight size classes per power of two.
   static constexpr size_t kBuckets = 41 * 8;
 
   Block* TakeKept(size_t bucket);
@@ -76,9 +76,9 @@ class Pool {
   c10::CachingDeviceAllocator::DeviceStats stats_;
 };
 
-// The pool of this process. The first call makes it PyTorch's allocator for the CPU.
+// The pool of this process. The first call makes it PyTorch's CPU allocator.
 Pool& CpuMemory();
-// Gives memory back to the system that only the pool or malloc holds. Does nothing if there is no pool.
+// Returns memory that the pool and malloc keep to the system. Does nothing if there is no pool.
 void EmptyCpuMemory();
 
 }  // namespace mycelya::exec

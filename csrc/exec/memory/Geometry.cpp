@@ -37,7 +37,7 @@ uint64_t Geometry::Bytes() const {
   }
   TORCH_CHECK_VALUE(valid, "The geometry ", Text(), " has a negative size, stride or offset.");
   for (size_t i = 0; i < sizes.size(); ++i) {
-    // A zero elsewhere doesn't excuse an overflow here: PyTorch multiplies the sizes in any order.
+    // Check for overflow even if another size is zero: PyTorch multiplies the sizes in any order.
     if (sizes[i] != 0) fits = fits && MulInto(numel, static_cast<uint64_t>(sizes[i]));
     if (empty || sizes[i] == 1) continue;
     uint64_t span = static_cast<uint64_t>(sizes[i]) - 1;
@@ -68,7 +68,7 @@ at::Tensor MakeTensor(const c10::Storage& storage, const Geometry& g) {
   at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(cpu ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA),
       caffe2::TypeMeta::fromScalarType(g.dtype));
-  // A 0-byte storage may have no memory at all; an offset into it would be arithmetic on a null pointer.
+  // A 0-byte storage may have no memory; an offset would be arithmetic on a null pointer.
   t.unsafeGetTensorImpl()->set_sizes_and_strides(g.sizes, g.strides, need == 0 ? 0 : g.offset);
   return t;
 }

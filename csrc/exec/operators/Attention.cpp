@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// scaled_dot_product_attention as two operators of the worker's own. Here PyTorch chooses the kernel, as it would for a
-// program on this device, and what that kernel wants to keep for its gradient stays here: the graph of PyTorch's
-// autograd lives as long as the storage of the forward operator's second result.
+// scaled_dot_product_attention as two operators of namespace mycelya. PyTorch chooses the kernel on the worker. The
+// state that the kernel needs for its gradient stays on the worker: the autograd graph lives as long as the storage of
+// the forward operator's second result, the token.
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kFlash = 1, kEfficient = 2, kMath = 4, kCudnn = 8;
 
-// PyTorch's switches for the kernels, set for a call.
+// Sets PyTorch's switches of the attention kernels for one call.
 class Backends {
  public:
   explicit Backends(int64_t wanted) : old_(Enabled()) { Set(wanted); }
@@ -47,43 +47,43 @@ class Backends {
   const int64_t old_;
 };
 
-// What a backward call needs: the result, and the operands that it came from.
+// The state of a backward call.
 struct Graph {
   at::Tensor result;
-  at::Tensor operands[4];  // query, key, value, bias; undefined: no gradient is wanted
+  at::Tensor operands[4];  // query, key, value, bias; undefined if its gradient is not requested
 };
 
-// The executor's tensors can't be kept for a gradient: this one has the same memory, and can.
+// Autograd cannot save tensors made in inference mode. Returns a normal tensor on the same memory.
 at::Tensor Leaf(const at::Tensor& t, bool grad) {
   at::Tensor leaf = at::empty({0}, t.options());
   leaf.set_(t.storage(), t.storage_offset(), t.sizes(), t.strides());
   return leaf.set_requires_grad(grad);
 }
 
-// A word of no meaning whose memory keeps the graph.
+// The token: a word whose storage owns the graph. Its value has no meaning.
 struct Kept {
   at::Tensor word;
   std::unique_ptr<Graph> graph;
 };
-void drop(void* kept) { delete static_cast<Kept*>(kept); }
+void Drop(void* kept) { delete static_cast<Kept*>(kept); }
 
 at::Tensor Token(std::unique_ptr<Graph> graph) {
   const auto device = Executor::Current().device().device();
   at::Tensor word = at::zeros({1}, at::TensorOptions(at::kLong).device(device));
   void* data = word.mutable_data_ptr();
   auto* kept = new Kept{word, std::move(graph)};
-  c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(int64_t), at::DataPtr(data, kept, &drop, device));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(int64_t), at::DataPtr(data, kept, &Drop, device));
   return at::empty({0}, word.options()).set_(std::move(storage), 0, {1}, {1});
 }
 
 const Graph& GraphOf(const at::Tensor& token) {
-  const auto* kept = token.storage().data_ptr().cast_context<Kept>(&drop);
+  const auto* kept = token.storage().data_ptr().cast_context<Kept>(&Drop);
   TORCH_CHECK_VALUE(kept != nullptr && kept->graph != nullptr,
                     "BUG: the forward call of attention kept nothing for its gradient.");
   return *kept->graph;
 }
 
-// grads: a bit for each of query, key, value and bias that wants a gradient.
+// grads: one bit each for query, key, value and bias, set if its gradient is requested.
 std::tuple<at::Tensor, at::Tensor> Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                              const std::optional<at::Tensor>& bias, double dropout, int64_t causal,
                                              std::optional<double> scale, int64_t grads, int64_t backends) {
@@ -110,7 +110,7 @@ std::tuple<at::Tensor, at::Tensor> Attention(const at::Tensor& query, const at::
   return {std::move(result), Token(std::move(graph))};
 }
 
-// wanted: a bit for each gradient that is needed.
+// wanted: one bit for each requested gradient.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionBackward(const at::Tensor& grad,
                                                                              const at::Tensor& token, const at::Tensor&,
                                                                              const at::Tensor&, const at::Tensor&,
@@ -122,7 +122,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionBackward(con
   std::vector<at::Tensor> operands;
   for (int i = 0; i < 4; ++i) {
     if ((wanted >> i & 1) == 0) continue;
-    TORCH_CHECK_VALUE(graph.operands[i].defined(), "BUG: the forward call of attention was not told of this gradient.");
+    TORCH_CHECK_VALUE(graph.operands[i].defined(), "BUG: the forward call of attention did not request gradient ", i,
+                      ".");
     operands.push_back(graph.operands[i]);
   }
   auto found = torch::autograd::grad({graph.result}, operands, {Leaf(grad, false)}, /*retain_graph=*/true);

@@ -39,7 +39,7 @@ Setter Bool(void (at::Context::*set)(bool)) {
   return {1, [set](const Values& v) { (at::globalContext().*set)(Number(v[0]) != 0); }};
 }
 
-// Whether split-k may be used is a second value; an older PyTorch has no such choice.
+// The second value allows split-k; older versions of PyTorch do not have it.
 Setter Reduction(void (at::Context::*set)(bool, bool)) {
   return {2, [set](const Values& v) { (at::globalContext().*set)(Number(v[0]) != 0, Number(v[1]) != 0); }};
 }

@@ -8,9 +8,9 @@
 
 namespace mycelya::exec {
 
-// Sets a global flag of PyTorch's, "name=value". A name is that of the function of torch._C that sets it, without
-// "_set_"; a value is words: numbers, or the strings that that function takes. Throws NotImplementedError where this
-// PyTorch has no such flag, ValueError where the value is none of it.
+// Sets a global flag of PyTorch from "name=value". The name is that of the torch._C function without "_set_". The value
+// is the arguments of that function, separated by spaces. Throws NotImplementedError if this PyTorch lacks the flag,
+// and ValueError if the value is wrong.
 void SetFlag(std::string_view flag);
 
 }  // namespace mycelya::exec

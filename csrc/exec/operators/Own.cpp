@@ -1,10 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Operators of the worker's own, in PyTorch's dispatcher beside aten's, so that programs call them alike. What they do
-// is written in csrc/abi/mycelya.h, but for three that no client records: MYCELYA_CHECK=3 puts two into programs
-// (passes/both.go), kernels with a dropout the third (codegen/fused.go). They run only inside Run(), where there is a
-// current executor.
+// The namespace `mycelya` in PyTorch's dispatcher: operators that programs call like those of aten. csrc/abi/mycelya.h
+// describes them, except for three that no client records. MYCELYA_CHECK=3 adds expect_close and after to programs;
+// kernels with a dropout use dropout_mask. All of them run only inside Run(), which sets the current executor.
 #include <ATen/ops/abs.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
@@ -29,9 +28,9 @@
 namespace mycelya::exec {
 namespace {
 
-at::Tensor Here(const at::Tensor& cpu) { return cpu.to(Executor::Current().device().device()); }
+at::Tensor ToDevice(const at::Tensor& cpu) { return cpu.to(Executor::Current().device().device()); }
 
-// The dispatcher knows only optional generators.
+// Schemas only have optional generators.
 void CheckGiven(const at::Generator& generator) {
   TORCH_CHECK_TYPE(generator.defined(), "BUG: no generator is given.");
 }
@@ -39,7 +38,7 @@ void CheckGiven(const at::Generator& generator) {
 at::Tensor GetRngState(at::Generator generator) {
   CheckGiven(generator);
   std::lock_guard<std::mutex> lock(generator.mutex());
-  return Here(generator.get_state());
+  return ToDevice(generator.get_state());
 }
 
 void SetRngState(at::Generator generator, const at::Tensor& state) {
@@ -54,20 +53,20 @@ void RecordEvent(int64_t id) { Executor::Current().device().RecordEvent(id); }
 void ForgetEvent(int64_t id) { Executor::Current().device().ForgetEvent(id); }
 
 at::Tensor Elapsed(int64_t from, int64_t to) {
-  return Here(at::scalar_tensor(Executor::Current().device().Elapsed(from, to), at::kDouble));
+  return ToDevice(at::scalar_tensor(Executor::Current().device().Elapsed(from, to), at::kDouble));
 }
 
-at::Tensor Two(int64_t first, int64_t second) {
+at::Tensor PairOf(int64_t first, int64_t second) {
   at::Tensor pair = at::empty({2}, at::kLong);
   auto* words = pair.mutable_data_ptr<int64_t>();
   words[0] = first;
   words[1] = second;
-  return Here(pair);
+  return ToDevice(pair);
 }
 
 at::Tensor MemoryInfo() {
   const Device& device = Executor::Current().device();
-  return Two(static_cast<int64_t>(device.FreeBytes()), static_cast<int64_t>(device.MemoryBytes()));
+  return PairOf(static_cast<int64_t>(device.FreeBytes()), static_cast<int64_t>(device.MemoryBytes()));
 }
 
 void EmptyCache() { Executor::Current().device().EmptyCache(); }
@@ -85,7 +84,7 @@ at::Tensor MemoryStats() {
   for (const int64_t value : {stats.num_alloc_retries, stats.num_ooms, stats.num_device_alloc, stats.num_device_free}) {
     *number++ = value;
   }
-  return Here(numbers);
+  return ToDevice(numbers);
 }
 
 void ResetMemoryStats(int64_t what) {
@@ -97,40 +96,40 @@ void ResetMemoryStats(int64_t what) {
 
 at::Tensor Capability() {
   const auto [major, minor] = Executor::Current().device().Capability();
-  return Two(major, minor);
+  return PairOf(major, minor);
 }
 
-// Truth with probability 1 - p, as the mask that PyTorch's dropout on the CPU draws.
+// b8[size], true with probability 1 - p: the mask that PyTorch's CPU dropout draws.
 at::Tensor DropoutMask(at::IntArrayRef size, double p) {
   return at::empty(size, at::TensorOptions(at::kBool).device(Executor::Current().device().device())).bernoulli_(1. - p);
 }
 
-// One element of each of two tensors in the widest dtype of its kind, for a message.
+// Element i of a tensor as text.
 std::string Element(const at::Tensor& t, int64_t i) { return c10::str(t.flatten()[i].item()); }
 
-// Fails if got is not want up to rounding; then first, which each comparison writes, is poisoned for all after it.
-// operands: what want is made of. tolerance: as a part of the largest element.
+// Fails if `got` and `want` differ by more than rounding. Each comparison is declared to write `first`, so a failure
+// poisons all later ones. operands: the operands of `want`. tolerance: relative to the largest element.
 void ExpectClose(at::Tensor& /*first*/, const at::Tensor& got, const at::Tensor& want,
                  c10::ArrayRef<at::Tensor> operands, c10::string_view what, double tolerance) {
   TORCH_CHECK(got.sizes() == want.sizes() && got.scalar_type() == want.scalar_type(), what, " gives ",
               got.scalar_type(), got.sizes(), " as the kernels would compute it, and ", want.scalar_type(),
               want.sizes(), " by itself.");
   if (want.numel() == 0) return;
-  at::Tensor off;  // by element: how far it is from what it may be
+  at::Tensor off;  // per element: the error beyond the tolerance
   if (want.is_floating_point() || want.is_complex()) {
     const auto wide = want.is_complex() ? at::kComplexDouble : at::kDouble;
     const at::Tensor a = got.to(wide), b = want.to(wide);
     const at::Tensor finite = at::isfinite(b);
     const at::Tensor size = at::where(finite, b, at::zeros_like(b)).abs();
-    // A fold of large terms that cancel is as far off as they are large.
+    // Large terms of a reduction may cancel, so the error is relative to the largest operand.
     double large = 0;
     for (const at::Tensor& t : operands) {
       if (t.numel() == 0) continue;
       const at::Tensor value = t.to(at::kDouble).abs();
       large = std::max(large, at::where(at::isfinite(value), value, at::zeros_like(value)).max().item<double>());
     }
-    // Infinities and NaNs have to be the same ones; in an infinity of either sign, rounding may hide one that
-    // overflows.
+    // Infinities and NaNs must be equal, except that an infinity may stand for a finite value that overflows by
+    // rounding.
     const at::Tensor same = at::logical_or(at::eq(a, b), at::logical_and(at::isnan(a), at::isnan(b)));
     const at::Tensor far =
         at::nan_to_num(at::sub(a, b).abs(), /*nan=*/HUGE_VAL).sub(size.add(size.max()).add(large / 64).mul(tolerance));
@@ -146,7 +145,7 @@ void ExpectClose(at::Tensor& /*first*/, const at::Tensor& got, const at::Tensor&
               " elements differ by more than rounding.");
 }
 
-// Writes nothing into self, which fails with first.
+// Does nothing. Declared to write `self` and read `first`, it poisons `self` if `first` is poisoned.
 void After(at::Tensor& /*self*/, const at::Tensor& /*first*/) {}
 
 TORCH_LIBRARY(mycelya, m) {

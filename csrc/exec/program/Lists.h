@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Lists as PyTorch's boxed kernels expect them: a list carries the type of its elements, and unboxing compares it.
+// Lists as PyTorch's boxed kernels expect them. A list carries the type of its elements, and unboxing checks that type.
 #ifndef MYCELYA_EXEC_PROGRAM_LISTS_H_
 #define MYCELYA_EXEC_PROGRAM_LISTS_H_
 
@@ -30,10 +30,10 @@ inline c10::TypePtr ElementType(ListOf of) {
     case ListOf::kString:
       return c10::StringType::get();
   }
-  TORCH_CHECK(false, "BUG: no such list.");
+  TORCH_CHECK(false, "BUG: ", static_cast<int>(of), " is not a kind of list.");
 }
 
-// item(i) gives the IValue of element i; it has been fitted to the element's type.
+// item(i) returns the IValue of element i, which has the type of the list's elements.
 template <typename F>
 c10::IValue MakeList(ListOf of, uint32_t n, F item) {
   c10::impl::GenericList list(ElementType(of));

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Words to Program. The order here is the order of the grammar in csrc/abi/mycelya.h.
+// Parses words to a Program. The functions are in the order of the grammar in csrc/abi/mycelya.h.
 #include "exec/program/Program.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr uint64_t kMaxSteps = 1 << 20;
 constexpr char kSeedOp[] = "mycelya::manual_seed";
 constexpr char kDefaultDtypeOp[] = "mycelya::set_default_dtype";
 
-// Operators that a client has no business to name.
+// Operators of aten that a client must not call.
 struct Refusal {
   const char* op;  // without overload
   const char* why;
@@ -27,8 +27,8 @@ constexpr Refusal kRefused[] = {
     {"aten::_reshape_alias", "it makes a view without checking it against its storage"},
 };
 
-// Views of strided storages in other layouts can't be made here, so those ops fail by their result; only the namespace
-// and the table above have to be looked at.
+// Only the namespace and the table above need a check: an operator that returns a layout other than strided fails when
+// its result is taken.
 void CheckAllowed(const std::string& name) {
   TORCH_CHECK_VALUE(name.rfind("aten::", 0) == 0 || name.rfind("mycelya::", 0) == 0,
                     "A worker runs operators of aten and its own only, not ", name, ".");
@@ -54,9 +54,9 @@ class Parser {
     p_.steps.reserve(nsteps);
     for (uint32_t i = 0; i < nsteps; ++i) ParseStep();
     for (uint32_t i = 0; i < nsteps; ++i) {
-      if (p_.steps[i].kind == StepKind::kFused) i = PlanFused(i);
+      if (p_.steps[i].kind == StepKind::kFused) i = ResolveFused(i);
       TORCH_CHECK_VALUE(p_.steps[i].kind != StepKind::kKernel, "BUG: step ", i,
-                        " is a kernel, but not among those of a fused.");
+                        " is a kernel outside of a fused group.");
     }
     in_.End();
     p_.work.buffers.resize(p_.nbuffers);
@@ -83,7 +83,7 @@ class Parser {
     p_.tensors.push_back(t);
   }
 
-  // by_buffer: the tensors grouped by buffer, so that a freed buffer finds its own.
+  // Groups the tensors by buffer, so that a freed buffer can drop its tensors.
   void IndexTensors() {
     p_.tensors_of.resize(p_.nbuffers);
     for (const TensorRow& t : p_.tensors) ++p_.tensors_of[t.buffer].end;
@@ -168,9 +168,9 @@ class Parser {
     s.args.begin = static_cast<uint32_t>(p_.kernel_ats.size());
     std::vector<uint32_t> reads, spoils;
     for (uint32_t i = 0; i < n; ++i) {
-      // An instance without sizes, operands and numbers takes no words, so their number is bounded by nothing else.
+      // An instance without sizes, operands and numbers has no words, so the words do not bound their number.
       TORCH_CHECK_VALUE(nsizes + kernel.operands.size() + kernel.numbers > 0 || n <= 1, "BUG: ", n,
-                        " instances of a kernel with nothing to tell them apart.");
+                        " instances of a kernel that has no sizes, operands or numbers.");
       KernelAt at;
       at.sizes = static_cast<uint32_t>(p_.dims.size());
       for (uint32_t j = 0; j < nsizes; ++j) p_.dims.push_back(ParseDim("a size of a kernel"));
@@ -217,20 +217,20 @@ class Parser {
     p_.kernel_values.push_back(v);
   }
 
-  // Gathers what the kernels of a fused read and write, and returns the last of the steps that are its.
-  uint32_t PlanFused(uint32_t number) {
+  // Collects the buffers that the kernels of a fused group read and write. Returns the last step of the group.
+  uint32_t ResolveFused(uint32_t number) {
     const uint64_t first = number + 1, plain = first + p_.steps[number].a, end = plain + p_.steps[number].b;
-    TORCH_CHECK_VALUE(end <= p_.steps.size(), "BUG: step ", number, " fuses steps up to ", end, " of ", p_.steps.size(),
-                      ".");
+    TORCH_CHECK_VALUE(end <= p_.steps.size(), "BUG: step ", number, " is a group of the steps up to ", end, " of ",
+                      p_.steps.size(), ".");
     std::vector<uint32_t> reads, spoils, made;
-    bool calls = true;  // nothing but calls so far, so that the other steps can still run if one fails
+    bool calls = true;  // only calls so far: if one of them fails, the plain steps can still run
     for (uint64_t i = first; i < end; ++i) {
       const StepKind kind = p_.steps[i].kind;
       calls = calls && kind == StepKind::kCall;
       const bool own = kind == StepKind::kKernel || kind == StepKind::kAlloc || kind == StepKind::kFree ||
                        (calls && p_.steps[i].reads.begin == p_.steps[i].reads.end);
       TORCH_CHECK_VALUE(i < plain ? own : kind != StepKind::kKernel && kind != StepKind::kFused, "BUG: step ", i,
-                        " can't be where step ", number, " has it.");
+                        " is of a kind that the group of step ", number, " can't hold there.");
       if (i >= plain) continue;
       const Range r = p_.steps[i].reads, s = p_.steps[i].spoils;
       for (uint32_t j = r.begin; j < r.end; ++j) {
@@ -261,7 +261,7 @@ class Parser {
     s.results.end = static_cast<uint32_t>(p_.results.size());
     s.dynamic = (in_.Index("flags", (MYC_R_RNG | MYC_R_EFFECT | MYC_R_DYNAMIC) + 1) & MYC_R_DYNAMIC) != 0;
     if (s.name == kSeedOp) {
-      PlanSeed(s, words);
+      ResolveSeed(s, words);
     } else if (s.name == kDefaultDtypeOp) {
       TORCH_CHECK_TYPE(words.size() == 1 && words[0].tag == MYC_W_DTYPE && s.results.begin == s.results.end,
                        "BUG: ", kDefaultDtypeOp, " takes a dtype and returns nothing.");
@@ -270,11 +270,11 @@ class Parser {
       TORCH_CHECK_VALUE(c10::isFloatingType(ToScalarType(s.a)), "The default dtype must be floating, got ",
                         ToScalarType(s.a), ".");
     } else {
-      PlanCall(s, words);
+      ResolveCall(s, words);
     }
   }
 
-  void PlanSeed(Step& s, const std::vector<Word>& words) const {
+  void ResolveSeed(Step& s, const std::vector<Word>& words) const {
     TORCH_CHECK_TYPE(words.size() == 2 && words[0].tag == MYC_W_GEN && words[1].tag == MYC_W_NUMBER &&
                          words[1].kind == MYC_N_I64 && s.results.begin == s.results.end,
                      "BUG: ", kSeedOp, " takes a generator and an integer and returns nothing.");
@@ -283,7 +283,7 @@ class Parser {
     s.b = static_cast<uint32_t>(words[1].value);
   }
 
-  void PlanCall(Step& s, const std::vector<Word>& words) {
+  void ResolveCall(Step& s, const std::vector<Word>& words) {
     s.kind = StepKind::kCall;
     const size_t dot = s.name.find('.');
     const std::string base = s.name.substr(0, dot);
@@ -292,11 +292,11 @@ class Parser {
         {base, dot == std::string::npos ? std::string() : s.name.substr(dot + 1)});
     TORCH_CHECK_NOT_IMPLEMENTED(s.op.has_value(), "The worker's PyTorch has no operator ", s.name, ".");
     const c10::FunctionSchema& schema = s.op->schema();
-    PlanArgs(s, words, schema);
-    PlanReturns(s, schema);
+    ResolveArgs(s, words, schema);
+    ResolveReturns(s, schema);
   }
 
-  void PlanArgs(Step& s, const std::vector<Word>& words, const c10::FunctionSchema& schema) {
+  void ResolveArgs(Step& s, const std::vector<Word>& words, const c10::FunctionSchema& schema) {
     const std::vector<c10::Argument>& to = schema.arguments();
     TORCH_CHECK_TYPE(words.size() <= to.size(), "BUG: ", s.name, " takes ", to.size(), " arguments, not ", words.size(),
                      ".");
@@ -333,7 +333,7 @@ class Parser {
     return a;
   }
 
-  void PlanReturns(Step& s, const c10::FunctionSchema& schema) const {
+  void ResolveReturns(Step& s, const c10::FunctionSchema& schema) const {
     uint32_t tensors = 0;
     bool lists = false;
     for (const c10::Argument& r : schema.returns()) {
@@ -347,7 +347,8 @@ class Parser {
     }
     uint32_t listed = s.results.end - s.results.begin;
     if (s.dynamic) {
-      TORCH_CHECK_TYPE(listed > 0 && !lists, "BUG: ", s.name, " can't say the shapes of its results.");
+      TORCH_CHECK_TYPE(listed > 0 && !lists, "BUG: ", s.name,
+                       " returns a list of tensors, so it can't return their shapes.");
       --listed;
     }
     TORCH_CHECK_TYPE(lists ? listed >= tensors : listed == tensors, "BUG: ", s.name, " returns ", tensors,

@@ -1,9 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// A program as it is run: the words of csrc/abi/mycelya.h, decoded, with every index checked, operators looked up and
-// each argument fitted to its operator's schema. What is left for Run.cpp can't go out of bounds or meet a value of
-// another type than the operator takes.
+// A decoded program: the words of csrc/abi/mycelya.h with every index checked, operators looked up, and each argument
+// converted to the type in its operator's schema. So a run cannot go out of bounds or pass a value of a wrong type.
 #ifndef MYCELYA_EXEC_PROGRAM_PROGRAM_H_
 #define MYCELYA_EXEC_PROGRAM_PROGRAM_H_
 
@@ -41,7 +40,7 @@ struct TensorRow {
   Dim offset;         // elements
 };
 
-// How one argument's IValue is made at run time.
+// How a run makes the IValue of an argument.
 enum class ArgKind : uint8_t {
   kConstant,   // constant
   kTensor,     // tensors[index]
@@ -51,7 +50,7 @@ enum class ArgKind : uint8_t {
   kBool,       // params[index] != 0
   kComplex,    // params[index], params[index + 1] as double bits
   kNumber,     // constant is a 0-dim CPU tensor; its element is overwritten with params[index …]
-  kGenerator,  // the session's generator params[index]
+  kGenerator,  // generator params[index] of the session
   kList        // items[index, index + count)
 };
 enum class ListOf : uint8_t { kTensor, kOptionalTensor, kInt, kReal, kBool, kScalar, kString };
@@ -83,25 +82,25 @@ struct Step {
   Range results;  // Program::results
   Range written;  // Program::written_tensors, the operands the schema marks as written
   std::vector<ReturnKind> returns;
-  bool dynamic = false;  // the first result says the shapes of the others, which are the operator's
-  // All kinds. Buffers whose poison stops the step; buffers without content if it fails.
+  bool dynamic = false;  // data-dependent shapes: result 0 holds the shapes of the operator's results, which follow it
+  // All kinds. Poison in a buffer of `reads` stops the step. If the step fails, the buffers of `spoils` are poisoned.
   Range reads;   // Program::buffers
   Range spoils;  // Program::buffers
-  // kFused: so many steps follow that are its kernels, and so many (b) to run in their place; kKernel: index and
-  // instances (args); kCopy: dst tensor; kAlloc, kFree, kResize: buffer; kClone: new buffer; kSeed: generator's
-  // parameter; kDefaultDtype: MYC_* dtype
+  // kFused: `a` fused steps follow, then `b` plain steps that have the same effect. kKernel: kernel; its instances are
+  // `args`, a range of Program::kernel_ats. kCopy: dst tensor. kAlloc, kFree, kResize: buffer. kClone: new buffer.
+  // kSeed: parameter with the generator. kDefaultDtype: MYC_* dtype.
   uint32_t a = 0;
-  uint32_t b = 0;  // kCopy: src tensor; kClone: old buffer; kSeed: seed's parameter
+  uint32_t b = 0;  // kFused; kCopy: src tensor; kClone: old buffer; kSeed: parameter with the seed
   Dim bytes;       // kAlloc, kResize
 };
 
-// An operand of a kernel. made: its tensor's buffer is made by the step.
+// An operand of a kernel instance. made: the step allocates the tensor's buffer.
 struct KernelUse {
   uint32_t tensor = 0;
   bool made = false;
 };
 
-// A number that a kernel is given: a literal, or a parameter.
+// A number argument of a kernel instance: a literal or a parameter.
 struct KernelValue {
   enum class From : uint8_t { kLiteral, kReal, kWhole, kElement };
   From from = From::kLiteral;
@@ -110,7 +109,7 @@ struct KernelValue {
   KernelNumber literal;
 };
 
-// Where a kernel runs once.
+// One instance of a kernel.
 struct KernelAt {
   uint32_t sizes = 0;    // into Program::dims
   uint32_t uses = 0;     // into Program::kernel_uses
@@ -120,15 +119,15 @@ struct KernelAt {
 struct Buffer {
   c10::Storage storage;
   PoisonPtr poison;
-  uint64_t input = 0;  // the storage id it was given for; 0 once the buffer is something else
+  uint64_t input = 0;  // the id of the storage that the call bound to the buffer; 0 after the buffer is replaced
 };
 
-// What a run needs only while it runs; kept for its capacity.
+// State of one run. It is kept between runs for its capacity.
 struct Workspace {
   std::vector<Buffer> buffers;
-  std::vector<at::Tensor> tensors;  // made on first use, dropped with their buffer
+  std::vector<at::Tensor> tensors;  // made on first use; dropped when their buffer changes
   torch::jit::Stack stack;
-  // Of the kernel step at hand.
+  // Of the current kernel step.
   std::vector<int64_t> sizes;
   std::vector<KernelOperandAt> operands;
   std::vector<KernelNumber> numbers;
@@ -158,8 +157,8 @@ struct Program {
 // Throws ValueError if the words are not a program, NotImplementedError if this PyTorch lacks an operator.
 std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, c10::Device device);
 
-// Fits a decoded argument to the schema's type; items of lists are appended to program.items. Throws TypeError, with
-// the operator's and the argument's name, when they don't fit.
+// Converts an argument to the type in the schema. Appends the items of lists to program.items. Throws TypeError with
+// the names of the operator and the argument if the types do not match.
 Arg FitArg(const Word& word, const c10::Argument& to, const std::string& op, c10::Device device, Program& program);
 
 }  // namespace mycelya::exec

@@ -1,7 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Arguments against schemas, once per program. Everything that can be decided without parameters becomes a constant.
+// Converts arguments to the types of schemas, once per program. Values that do not depend on parameters become
+// constants.
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
@@ -61,7 +62,7 @@ class Fitter {
         if (w.tag == MYC_W_DTYPE) return Constant(static_cast<int64_t>(ToScalarType(w.value)));
         break;
       case TypeKind::LayoutType:
-        // The other layouts have no storage of the kind that tensors here are views of.
+        // Tensors of other layouts are not views of one storage.
         if (w.tag == MYC_W_LAYOUT && w.value == static_cast<uint64_t>(c10::Layout::Strided))
           return Constant(int64_t{0});
         break;
@@ -81,7 +82,7 @@ class Fitter {
         break;
       default:
         TORCH_CHECK_TYPE(false, "BUG: argument ", to_.name(), " of ", op_, " is a ", type->str(),
-                         ", which no program can carry.");
+                         ", which programs don't support.");
     }
     Refuse(w, *type);
   }
@@ -106,7 +107,7 @@ class Fitter {
 
   bool Written() const { return to_.alias_info() != nullptr && to_.alias_info()->isWrite(); }
 
-  // A 0-dim CPU tensor that lives as long as the program; only its element changes.
+  // A 0-dim CPU tensor that lives as long as the program. Each run overwrites its element.
   Arg Element(const Word& w, c10::ScalarType dtype, bool wrapped) const {
     TORCH_CHECK_TYPE(!Written(), "BUG: argument ", to_.name(), " of ", op_, " is written; it can't be ", NameOf(w),
                      ".");
@@ -138,7 +139,7 @@ class Fitter {
       case MYC_W_TENSOR:
         return Param(ArgKind::kTensor, w);
       case MYC_W_NONE:
-        // An undefined tensor; every method of one throws.
+        // An undefined tensor; its methods throw.
         return Constant(at::Tensor());
       case MYC_W_NUMBER: {
         static constexpr c10::ScalarType kTypes[] = {c10::ScalarType::Undefined, c10::ScalarType::Double,
@@ -175,7 +176,7 @@ class Fitter {
     Refuse(w, *c10::FloatType::get());
   }
 
-  // An IValue holds a Scalar as the primitive it is.
+  // An IValue holds a Scalar as a primitive value.
   Arg FitScalar(const Word& w) const {
     switch (w.tag) {
       case MYC_W_INT:
@@ -220,7 +221,7 @@ class Fitter {
         break;
     }
     TORCH_CHECK_TYPE(false, "BUG: argument ", to_.name(), " of ", op_, " is a list of ", element->str(),
-                     ", which no program can carry.");
+                     ", which programs don't support.");
   }
 
   Arg FitList(const Word& w, const c10::TypePtr& element) {
@@ -231,7 +232,7 @@ class Fitter {
     a.count = static_cast<uint32_t>(w.items.size());
     bool constant = true;
     for (const Word& item : w.items) {
-      // Kernels index their lists' tensors without looking whether they are defined.
+      // Kernels use the tensors of a list without checking that they are defined.
       if (a.list == ListOf::kTensor && item.tag == MYC_W_NONE) Refuse(item, *element);
       program_.items.push_back(Fit(item, element));
       constant = constant && program_.items.back().kind == ArgKind::kConstant;

@@ -38,7 +38,7 @@ std::string Reader::Text(const char* what) {
   TORCH_CHECK_VALUE(bytes <= (n_ - at_) * 8, "BUG: ", what, " of ", bytes, " bytes does not fit into the ", n_ - at_,
                     " words after it.");
   std::string s(bytes, 0);
-  std::memcpy(s.data(), words_ + at_, bytes);  // the words are little endian, as the hosts are
+  std::memcpy(s.data(), words_ + at_, bytes);  // words and hosts are little endian
   at_ += (bytes + 7) / 8;
   return s;
 }
@@ -99,7 +99,8 @@ Word Reader::Argument(uint64_t ntensors, uint64_t nparams, bool in_list) {
       break;
     }
     default:
-      TORCH_CHECK_VALUE(false, "BUG: word ", at_ - 1, " of the program is ", w.tag, ", which starts no argument.");
+      TORCH_CHECK_VALUE(false, "BUG: word ", at_ - 1, " of the program is ", w.tag,
+                        ", which is not the tag of an argument.");
   }
   return w;
 }

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Bounded reading of a program's words, up to arguments that have no type yet.
+// Reads a program's words with bounds checks. Arguments get their types later, from schemas.
 #ifndef MYCELYA_EXEC_PROGRAM_WORDS_H_
 #define MYCELYA_EXEC_PROGRAM_WORDS_H_
 
@@ -11,7 +11,7 @@
 
 namespace mycelya::exec {
 
-// One argument as written. Which of the fields mean something depends on the tag; see "arg" in csrc/abi/mycelya.h.
+// One argument as written. The tag says which fields are used; see "arg" in csrc/abi/mycelya.h.
 struct Word {
   uint64_t tag = 0;    // MYC_W_*
   uint64_t kind = 0;   // MYC_N_* of a NUMBER, dtype of a SCALAR, MYC_L_* of a LIST
@@ -20,24 +20,24 @@ struct Word {
   std::vector<Word> items;
 };
 
-// Counts that the words name without spelling them out, so that a short program can't ask for much memory.
+// Bounds for counts without an item in the words, so that a short program can't allocate much memory.
 inline constexpr uint64_t kMaxParams = 1 << 24;
 inline constexpr uint64_t kMaxBuffers = 1 << 20;
 
 class Reader {
  public:
-  // of: what the words are, for messages.
+  // of: the name of the words in messages.
   Reader(const uint64_t* words, uint64_t n, const char* of = "the program") : words_(words), n_(n), of_(of) {}
 
-  // Each throws ValueError, naming `what` and the position, rather than read past the end or return something larger
-  // than allowed.
+  // Each throws ValueError with `what` and the position if it would read past the end or return a value that is too
+  // large.
   uint64_t Next(const char* what);
   uint32_t Index(const char* what, uint64_t limit);               // < limit
-  uint32_t Count(const char* what, uint64_t words_per_item = 1);  // items that can still follow
-  std::string Text(const char* what);                             // length in bytes, then its words
-  const uint64_t* Span(const char* what, uint64_t n);             // so many words as they are
+  uint32_t Count(const char* what, uint64_t words_per_item = 1);  // at most the items that the remaining words can hold
+  std::string Text(const char* what);                             // a length in bytes, then the bytes in words
+  const uint64_t* Span(const char* what, uint64_t n);             // the next n words
 
-  // Tensor and parameter indices are checked, literals are not: that needs the schema.
+  // Checks tensor and parameter indices. Literals are checked with the schema.
   Word Argument(uint64_t ntensors, uint64_t nparams, bool in_list = false);
 
   void End() const;

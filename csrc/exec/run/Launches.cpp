@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kMaxThreads = 1024;    // of a block
 constexpr uint64_t kMaxGrid = 1u << 31;   // blocks
 constexpr uint64_t kMaxWords = 1u << 16;  // of a struct
-constexpr uint64_t kMaxByValue = 512;     // words that an entry may be given by value
+constexpr uint64_t kMaxByValue = 512;     // words of a struct that is passed by value
 
 }  // namespace
 
@@ -25,7 +25,7 @@ bool Launches::Take(const Program& program, uint32_t step, std::vector<Launch>* 
   const uint32_t first = step + 1, plain = first + program.steps[step].a;
   for (uint32_t i = first; i < plain; ++i) {
     TORCH_CHECK_VALUE(program.steps[i].kind != StepKind::kCall, "BUG: step ", step,
-                      " is launched, but begins with calls.");
+                      " has launches, but its group begins with calls.");
   }
   const uint32_t n = in_.Count("launches", 11);
   out->reserve(n);
@@ -41,7 +41,7 @@ Launch Launches::Parse(const Program& program, uint32_t first, uint32_t plain) {
   Launch l;
   l.step = in_.Index("a kernel's step", plain);
   TORCH_CHECK_VALUE(l.step >= first && program.steps[l.step].kind == StepKind::kKernel, "BUG: step ", l.step,
-                    " is launched, but is no kernel of its group.");
+                    " has a launch, but is not a kernel of its group.");
   const Step& step = program.steps[l.step];
   const size_t noperands = program.kernels[step.a]->operands.size();
   l.entry = in_.Next("an entry");
@@ -57,26 +57,26 @@ Launch Launches::Parse(const Program& program, uint32_t first, uint32_t plain) {
   const uint32_t npointers = in_.Count("operands of a launch");
   l.operands = {in_.Span("operands of a launch", npointers), npointers};
   for (const uint64_t operand : l.operands) {
-    TORCH_CHECK_VALUE(operand < noperands, "BUG: operand ", operand, " of ", noperands, " is launched on.");
+    TORCH_CHECK_VALUE(operand < noperands, "BUG: a launch names operand ", operand, " of ", noperands, ".");
   }
   l.words = in_.Index("words of a struct", (l.table ? kMaxWords : kMaxByValue) + 1);
   TORCH_CHECK_VALUE(
       npointers <= l.words && (l.scratch == 0 || (l.scratch_word >= npointers && l.scratch_word < l.words)),
-      "BUG: a struct of ", l.words, " words has ", npointers, " addresses, and that of scratch memory in word ",
+      "BUG: a struct of ", l.words, " words has ", npointers, " addresses, and the address of scratch memory in word ",
       l.scratch_word, ".");
   l.nstructs = in_.Count("structs", uint64_t{l.words} + 1);
   TORCH_CHECK_VALUE(l.nstructs == 1 || (l.table && l.nstructs > 0), "BUG: a launch has ", l.nstructs, " structs.");
   l.structs = in_.Span("structs", l.nstructs * (uint64_t{l.words} + 1));
   for (uint32_t i = 0; i < l.nstructs; ++i) {
-    TORCH_CHECK_VALUE(l.InstanceOf(i) < step.args.end - step.args.begin, "BUG: instance ", l.InstanceOf(i), " of ",
-                      step.args.end - step.args.begin, " is launched.");
+    TORCH_CHECK_VALUE(l.InstanceOf(i) < step.args.end - step.args.begin, "BUG: a launch names instance ",
+                      l.InstanceOf(i), " of ", step.args.end - step.args.begin, ".");
   }
   const uint32_t nchunks = in_.Count("chunks");
   l.chunks = {in_.Span("chunks", nchunks), nchunks};
   TORCH_CHECK_VALUE(nchunks == (l.table ? l.grid : 0), "BUG: a launch of ", l.grid, " blocks has ", nchunks,
                     " chunks.");
   for (const uint64_t chunk : l.chunks) {
-    TORCH_CHECK_VALUE((chunk & UINT32_MAX) < l.nstructs, "BUG: a block is of struct ", chunk & UINT32_MAX, " of ",
+    TORCH_CHECK_VALUE((chunk & UINT32_MAX) < l.nstructs, "BUG: a block uses struct ", chunk & UINT32_MAX, " of ",
                       l.nstructs, ".");
   }
   return l;

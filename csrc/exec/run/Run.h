@@ -17,16 +17,16 @@ struct Call {
   const uint64_t* inputs;
   uint64_t n_inputs;  // pairs
   const uint64_t* outputs;
-  uint64_t n_outputs;  // pairs; id 0: not wanted
+  uint64_t n_outputs;  // pairs; id 0: the output is not used
   const uint64_t* launches;
   uint64_t n_launches;  // words
   uint64_t id;
 };
 
-// Runs all steps that can run; returns how many failed and describes the first `cap` of them. A call that doesn't fit
-// the program runs nothing and counts as one failure, of step kNoStep; whatever it would have made or written is
-// poisoned. Throws nothing but bad_alloc.
-int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t cap,
+// Runs all steps that can run. Returns the number of failed steps and describes the first `capacity` of them. A call
+// that does not match the program runs nothing, counts as one failure of step kNoStep, and poisons the storages that it
+// would have written. Throws only bad_alloc.
+int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t capacity,
             myc_fused* fused);
 
 }  // namespace mycelya::exec

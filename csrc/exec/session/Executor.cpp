@@ -16,7 +16,7 @@ namespace {
 thread_local Executor* current = nullptr;
 
 c10::Storage NewStorage(c10::Allocator* allocator, uint64_t bytes) {
-  TORCH_CHECK_WITH(OutOfMemoryError, bytes <= INT64_MAX / 2, "Nobody has ", bytes, " bytes of memory.");
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes <= INT64_MAX / 2, "No device has ", bytes, " bytes of memory.");
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator,
                       /*resizable=*/true);
 }

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// One session on one device: the storages it holds, its generators, and transfers.
+// One session on one device: its table of storages, its generators, and its transfers.
 #ifndef MYCELYA_EXEC_SESSION_EXECUTOR_H_
 #define MYCELYA_EXEC_SESSION_EXECUTOR_H_
 
@@ -21,7 +21,7 @@
 
 namespace mycelya::exec {
 
-// Where every call into ATen happens: no autograd keys, no version counters, and the device current.
+// The scope of every call into ATen: inference mode (no autograd, no version counters) on the session's device.
 class Scope {
  public:
   explicit Scope(c10::Device device);
@@ -37,21 +37,21 @@ struct Held {
   PoisonPtr poison;
 };
 
-// A read's bytes; keeps the memory they lie in.
+// Keeps the memory of a read alive.
 struct Reading {
   c10::Storage storage;
 };
 
 class Executor {
  public:
-  // threads 0: PyTorch's default. Seeds the device's default generator as a fresh PyTorch process does: one process
-  // serves one session, so the process's default generator is the session's.
+  // threads 0: PyTorch's default. Seeds the device's default generator as a new PyTorch process does. A process serves
+  // one session, so the process's default generator is the session's.
   Executor(const std::string& device, int32_t threads);
 
   const Device& device() const { return *device_; }
 
-  // Computes on so many threads less than it may: a region of several threads waits for the last of them, and that one
-  // may not get a core for milliseconds while another process works on it.
+  // Leaves so many cores to other processes: uses fewer threads by this number. A parallel region waits for its last
+  // thread, which may wait milliseconds for a core that another process uses.
   void Leave(int32_t cores) const;
 
   // The executor whose program this thread runs.
@@ -69,7 +69,7 @@ class Executor {
   // CPU memory for transfers.
   c10::Storage AllocateHost(uint64_t bytes) const;
 
-  // Id 0 is the default generator; any other is made at first sight.
+  // Id 0 is the default generator. Others are made on first use.
   const at::Generator& GeneratorOf(uint64_t id);
   void Seed(uint64_t id, uint64_t seed);
 
@@ -80,8 +80,8 @@ class Executor {
   void Free(const uint64_t* ids, uint64_t n);
   void Usage(uint64_t* storages, uint64_t* bytes) const;
 
-  // The storage for a program to work on. If a read still holds its memory the program gets a copy, so that what the
-  // reader sees stays what it was.
+  // The storage for a program to use. If a read still holds its memory, the table gets a copy first, so that the
+  // program does not change the bytes of the read.
   c10::Storage Borrow(Held& held);
 
   // Transfers (Transfer.cpp).
@@ -93,12 +93,12 @@ class Executor {
 
  private:
   std::unique_ptr<Device> device_;
-  int threads_;  // that it may use
+  int threads_;  // the largest number it may use
   std::unordered_map<uint64_t, Held> table_;
   std::unordered_map<uint64_t, at::Generator> generators_;
-  // Uploads begun: on the CPU the storage itself, else staging memory.
+  // Uploads in progress: on the CPU the storage itself, otherwise staging memory.
   std::unordered_map<uint64_t, c10::Storage> uploads_;
-  std::unordered_map<const c10::StorageImpl*, uint32_t> lent_;  // to how many readings
+  std::unordered_map<const c10::StorageImpl*, uint32_t> lent_;  // to the number of reads that hold it
 };
 
 }  // namespace mycelya::exec

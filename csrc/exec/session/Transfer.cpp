@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Bytes in and out. On the CPU an upload is written straight into its storage and a read of a contiguous view hands out
-// the storage's own memory; elsewhere both go through the device's host memory.
+// Uploads and reads. On the CPU, an upload is written into its storage and a read of a contiguous view returns the
+// storage's memory. On other devices, both go through host memory of the device.
 #include <ATen/ops/empty.h>
 
 #include "exec/Dtype.h"
@@ -12,7 +12,7 @@
 namespace mycelya::exec {
 namespace {
 
-// What an upload of no bytes is told to write to: null would read as a failure.
+// The address that an upload of 0 bytes gets, because null means failure.
 char no_bytes;
 
 Geometry GeometryOf(const myc_view& view) {
@@ -45,7 +45,7 @@ void Executor::EndUpload(uint64_t id) {
   uploads_.erase(it);
   if (!device_->is_cpu()) {
     c10::Storage target = Allocate(source.nbytes());
-    // The caching host allocator sees the copy and keeps the staging block until the stream has passed it.
+    // The caching host allocator keeps the staging block until the copy is done.
     BytesOf(target).copy_(BytesOf(source), /*non_blocking=*/true);
     source = std::move(target);
   }

@@ -185,17 +185,17 @@ TEST(Fused, LeavesTheErrorsOfACallToTheOperators) {
 
 TEST(Fused, CallsNothingAfterAKernel) {
   Session s;
-  EXPECT_EQ(s.Refusal(Drawing(true).b.Done()), "BUG: step 2 can't be where step 0 has it.");
+  EXPECT_EQ(s.Refusal(Drawing(true).b.Done()), "BUG: step 2 is of a kind that the group of step 0 can't hold there.");
 }
 
 TEST(Fused, IsChecked) {
   Session s;
-  EXPECT_EQ(s.Refusal(Sample(P(0), 2).b.Done()), "BUG: step 0 fuses steps up to 4 of 3.");
+  EXPECT_EQ(s.Refusal(Sample(P(0), 2).b.Done()), "BUG: step 0 is a group of the steps up to 4 of 3.");
   Builder alone;
   const uint64_t n = alone.Param();
   const uint64_t x = alone.Fresh(MYC_F32, {P(n)}), y = alone.Fresh(MYC_F32, {P(n)});
   alone.Launch(alone.Kernel(OneMinus()), {1, 0, x, 0, y, 1});
-  EXPECT_EQ(s.Refusal(alone.Done()), "BUG: step 0 is a kernel, but not among those of a fused.");
+  EXPECT_EQ(s.Refusal(alone.Done()), "BUG: step 0 is a kernel outside of a fused group.");
   Builder other;
   const uint64_t m = other.Param();
   const uint64_t u = other.Fresh(MYC_F64, {P(m)}), v = other.Fresh(MYC_F32, {P(m)});

@@ -96,7 +96,7 @@ TEST(Launches, AreRefused) {
   } cases[] = {
       {0, 7, "a fused step must be below 7"},
       {1, 99, "more launches than the"},
-      {2, 0, "step 0 is launched, but is no kernel of its group"},
+      {2, 0, "step 0 has a launch, but is not a kernel of its group"},
       {2, 2, "a kernel's step must be below 2"},
       {3, 0, "entry 0 is launched"},
       {4, 0, "with 0 blocks"},
@@ -107,11 +107,11 @@ TEST(Launches, AreRefused) {
       {7, 2, "whether arguments are in a table must be below 2"},
       {9, 1, "that of scratch memory in word 1"},
       {9, 3, "that of scratch memory in word 3"},
-      {11, 2, "operand 2 of 2 is launched on"},
+      {11, 2, "names operand 2 of 2"},
       {13, 1, "a struct of 1 words has 2 addresses"},
       {13, 513, "words of a struct must be below 513"},
       {14, 0, "a launch has 0 structs"},
-      {15, 2, "instance 2 of 2 is launched"},
+      {15, 2, "names instance 2 of 2"},
       {19, 1, "a launch of 3 blocks has 1 chunks"},
       {39, 2, "a block is of struct 2 of 2"},
       {38, 1, "a launch of 2 blocks has 1 chunks"},
@@ -126,7 +126,7 @@ TEST(Launches, AreRefused) {
   words.push_back(0);
   EXPECT_NE(Refusal(words).find("BUG: the launches has 1 words too many"), std::string::npos);
   EXPECT_NE(Refusal(Good(), 5).find("words too many"), std::string::npos) << "a group that nobody takes";
-  EXPECT_NE(Refusal(Good(2), 2).find("step 2 is launched, but begins with calls"), std::string::npos);
+  EXPECT_NE(Refusal(Good(2), 2).find("step 2 has launches, but its group begins with calls"), std::string::npos);
   for (size_t n = 1; n < Good().size(); ++n) {
     words = Good();
     words.resize(n);

@@ -137,7 +137,7 @@ TEST(Program, ArgumentsMustFitTheSchema) {
   EXPECT_EQ(RefusedCall(s, "aten::empty_like", {T(0), None(), {MYC_W_LAYOUT, 1}}, 1),
             "BUG: argument layout of aten::empty_like takes Layout, not a layout numbered 1.");
   EXPECT_EQ(RefusedCall(s, "aten::set_.source_Storage", {T(0), T(0)}, 0),
-            "BUG: argument source of aten::set_.source_Storage is a Storage, which no program can carry.");
+            "BUG: argument source of aten::set_.source_Storage is a Storage, which programs don't support.");
 }
 
 TEST(Program, ResultsMustFitTheSchema) {

@@ -70,7 +70,7 @@ class Emulated final : public mycelya::exec::Device {
   void Launch(const CodeLaunch& l) const override {
     using Entry = int (*)(unsigned, unsigned, unsigned, const void* const*);
     const int status = reinterpret_cast<Entry>(l.entry)(l.grid, l.block_x, l.block_y, l.arguments);
-    TORCH_CHECK(status == 0, "The emulation can't start a kernel: status ", status, ".");
+    TORCH_CHECK(status == 0, "The emulation can't launch a kernel: status ", status, ".");
   }
 
  private:
