@@ -105,15 +105,15 @@ TEST(Launches, AreRefused) {
       {5, 1025, "a number of threads must be below 1025"},
       {6, 9, "blocks of 128 x 9 threads"},
       {7, 2, "whether arguments are in a table must be below 2"},
-      {9, 1, "that of scratch memory in word 1"},
-      {9, 3, "that of scratch memory in word 3"},
+      {9, 1, "the address of scratch memory in word 1"},
+      {9, 3, "the address of scratch memory in word 3"},
       {11, 2, "names operand 2 of 2"},
       {13, 1, "a struct of 1 words has 2 addresses"},
       {13, 513, "words of a struct must be below 513"},
       {14, 0, "a launch has 0 structs"},
       {15, 2, "names instance 2 of 2"},
       {19, 1, "a launch of 3 blocks has 1 chunks"},
-      {39, 2, "a block is of struct 2 of 2"},
+      {39, 2, "a block uses struct 2 of 2"},
       {38, 1, "a launch of 2 blocks has 1 chunks"},
   };
   for (const auto& c : cases) {
