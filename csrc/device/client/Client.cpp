@@ -30,7 +30,7 @@ struct CodeName {
   std::vector<int32_t> lines;
 };
 
-std::mutex mutex;  // guards everything below but the two atomics
+std::mutex mutex;  // guards the variables below except the two atomics
 Paths paths;
 Client table;
 std::atomic<bool> loaded{false};
@@ -101,7 +101,7 @@ void load_locked() {
   loaded.store(true, std::memory_order_release);
 }
 
-// A few results have another layout or dtype on CUDA. "" is CUDA where the host has a driver: as the worker decides.
+// A few results have another layout or dtype on CUDA. As on the worker, "" means CUDA if the host has a driver.
 void decide_worker_locked(const std::string& device) {
   const bool cuda =
       device.empty() ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr : device.starts_with("cuda");
@@ -224,14 +224,14 @@ NoGil::~NoGil() {
 }
 
 void wait_for(const Client& c, uint64_t ticket) {
-  // Most callers come without the GIL; one that holds it must not keep other Python threads out.
+  // A caller that holds the GIL must not block other Python threads.
   const bool python = Py_IsInitialized() != 0;
   auto error = std::make_unique<myc_error>();
   int32_t kind;
   bool interrupted = false;
   {
     const NoGil no_gil;
-    // 50 ms: how long Ctrl-C may go unseen; a finished ticket wakes the wait at once.
+    // Ctrl-C is handled within 50 ms. A finished ticket ends the wait immediately.
     while ((kind = c.wait(ticket, 50, error.get())) == MYC_PENDING) {
       if (!python) continue;
       const PyGILState_STATE gil = PyGILState_Ensure();

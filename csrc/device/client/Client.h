@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The Go client library: loaded on first use, so that importing costs no Go runtime, thread or socket.
+// The Go client library. It is loaded on first use, so that an import starts no Go runtime, thread or socket.
 #ifndef MYCELYA_DEVICE_CLIENT_CLIENT_H_
 #define MYCELYA_DEVICE_CLIENT_CLIENT_H_
 
@@ -48,7 +48,7 @@ void set_paths(Paths paths);
 
 bool client_loaded();
 
-// Loads the library if need be. Throws when it is missing or of another version.
+// Loads the library if necessary. Throws if it is missing or has another version.
 const Client& client();
 
 // The same, with device index opened. device: "cpu", "cuda:0" or "" as in myc_config; only looked at by the first call.
@@ -60,20 +60,20 @@ void open_device(c10::DeviceIndex index, const std::string& device);
 void close_device(c10::DeviceIndex index);
 void close_all();
 
-// Makes sure that worker() is right for what is not yet open, without loading anything.
+// Sets worker() for devices that are not open yet, without loading the library.
 void decide_worker();
 
 // Tells Go the name of an op or a code object, now or when the library is loaded.
 void define_op(uint64_t hash, const std::string& name);
 void define_code(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);
 
-// Tells Go that a block of shared memory is gone.
+// Tells the client library that a block of shared memory is closed.
 void forget_block(uint64_t block);
 
 // Descriptors of open sessions; 0 if the library isn't loaded.
 int32_t fork_descriptors(int32_t* out, int32_t capacity);
 
-// Throws the Python exception that error names, unless it is MYC_OK.
+// Throws the Python exception of the error's kind, unless it is MYC_OK.
 void raise(const myc_error& error);
 
 // The text that a function of the client library writes: write(out, capacity, error) returns the length needed, 0 with
@@ -89,7 +89,7 @@ std::string text_of(F&& write) {
   return out;
 }
 
-// Gives the GIL to others, if this thread has it, before it waits for anything of theirs.
+// Releases the GIL for its lifetime, if this thread holds it.
 class NoGil {
  public:
   NoGil();
@@ -101,10 +101,10 @@ class NoGil {
   void* saved_;
 };
 
-// Waits for a ticket, with Python's signals handled meanwhile: Ctrl-C raises KeyboardInterrupt.
+// Waits for a ticket and handles Python's signals: Ctrl-C raises KeyboardInterrupt.
 void wait_for(const Client& c, uint64_t ticket);
 
-// Whether a ticket has ended, without waiting. It is 0 then, and the error says how.
+// Whether a ticket has ended, without waiting. If so, sets the ticket to 0 and the error to its outcome.
 bool has_ended(const Client& c, uint64_t& ticket, myc_error& error);
 
 }  // namespace mycelya

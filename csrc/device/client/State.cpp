@@ -19,8 +19,8 @@ std::atomic<int> count{1};  // bare "mycelya" always exists: its worker starts o
 std::atomic<bool> bad_fork{false};
 thread_local c10::DeviceIndex current = 0;
 
-// Descriptors as they stand just before the fork. The Go runtime does not run in the child, so they are asked for in
-// the parent. A child that kept them open would keep the worker alive after its parent's death.
+// Descriptors open before the fork. The Go runtime does not run in the child, so the parent asks for them. A child that
+// kept them open would keep the worker alive after the parent's death.
 constexpr int kMaxDescriptors = 256;
 int32_t descriptors[kMaxDescriptors];
 int32_t n_descriptors = 0;

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What the process knows of its devices: how many, which is current, whether this is a forked child.
+// Process-wide device state: the number of devices, the current device, and whether this is a forked child.
 #ifndef MYCELYA_DEVICE_CLIENT_STATE_H_
 #define MYCELYA_DEVICE_CLIENT_STATE_H_
 
@@ -17,14 +17,14 @@ constexpr int kMaxDevices = 64;
 c10::DeviceIndex device_count();
 c10::DeviceIndex current_device();                         // of this thread
 c10::DeviceIndex exchange_device(c10::DeviceIndex index);  // checks the index; returns the previous one
-// Raises the number of devices to index + 1 at least.
+// Raises the number of devices to at least index + 1.
 void add_device(c10::DeviceIndex index);
 
-// True in a child forked after the device was used. It may not touch the device.
+// True in a child forked after the device was used. Such a child must not use the device.
 bool in_bad_fork();
 // Throws in such a child.
 void check_not_forked();
-// From now on a fork closes these descriptors in the child and marks it bad.
+// After this call, a fork closes the client library's descriptors in the child and marks the child bad.
 void watch_forks();
 
 }  // namespace mycelya

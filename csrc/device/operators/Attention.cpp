@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// scaled_dot_product_attention asks here which kernel computes it.
+// The choice of kernel of scaled_dot_product_attention, and the operator that leaves the choice to the worker.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@
 namespace mycelya {
 namespace {
 
-// Kernels that a program lets PyTorch choose from, as the worker's operator takes them.
+// The kernels that PyTorch may choose from, as bits of the worker's operator.
 constexpr int64_t kFlash = 1, kEfficient = 2, kMath = 4, kCudnn = 8, kAll = 15;
 
 int64_t enabled() {
@@ -28,21 +28,21 @@ int64_t enabled() {
          (c.userEnabledMathSDP() ? kMath : 0) | (c.userEnabledCuDNNSDP() ? kCudnn : 0);
 }
 
-// Whether fused kernels take keys or values like these.
+// Whether fused kernels accept such keys or values.
 bool fits(const at::Tensor& query, const at::Tensor& t) {
   return query.dim() == 4 && t.dim() == 4 && t.device() == query.device() && t.scalar_type() == query.scalar_type() &&
          t.size(0) == query.size(0) && t.size(1) > 0 && query.size(1) % t.size(1) == 0;
 }
 
-// A worker on the CPU has the CPU's kernels, and its choice looks only at shapes, dtypes and PyTorch's switches. One on
-// CUDA chooses for itself, where it runs mycelya::attention; so does any if a program asks for a backend's own kernel.
+// For a CPU worker, PyTorch's CPU choice is used here: it depends only on shapes, dtypes and PyTorch's switches. A CUDA
+// worker chooses by itself in mycelya::attention. So does a CPU worker if the program enables only OVERRIDEABLE.
 int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool causal,
                          std::optional<double> scale, bool gqa) {
   decide_worker();
   const bool own = enabled() == 0 && at::globalContext().userEnabledOverrideableSDP();
   if (own || worker() == Worker::kCuda) {
-    // Sizes that broadcast are for the matrix products and the softmax that attention is made of.
+    // The math kernel handles sizes that broadcast.
     const bool fused = own || ((enabled() & ~kMath) != 0 && fits(query, key) && fits(query, value));
     return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
   }
@@ -52,7 +52,7 @@ int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const a
                            gqa);
 }
 
-// A fresh [b, h, l, e] whose memory is [b, l, h, e], which is how CUDA's kernels lay out their results.
+// A fresh tensor [b, h, l, e] with memory layout [b, l, h, e], as CUDA's kernels return it.
 at::Tensor heads_inside(at::IntArrayRef sizes, at::ScalarType dtype, c10::DeviceIndex device) {
   OutMeta m;
   m.defined = true;
@@ -69,7 +69,7 @@ OwnArgument given(const std::optional<at::Tensor>& t) {
   return resolve(*t);
 }
 
-// The result, and as "philox_seed" what keeps the worker's own graph for the gradient.
+// Returns the result, and as "philox_seed" the token that keeps the worker's autograd graph alive.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
 attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
           const std::optional<at::Tensor>& bias, double dropout, bool causal, bool /*debug*/,
@@ -126,7 +126,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
       results[i] = make_tensor(m, device);
     }
   }
-  // The worker's graph has the operands' memory: it must not change before this call, so it takes them too.
+  // The worker's graph uses the operands' memory, so the call names them: they must not change before it.
   record_own(device, "mycelya::attention_backward",
              {resolve(grad), token, resolve(query), resolve(key), resolve(value), given(bias), bits}, results, 0);
   return {results[0], results[1], results[2], results[3]};
@@ -141,7 +141,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }  // namespace
 }  // namespace mycelya
 
-// PyTorch asks by this table, which is in its own namespace.
+// PyTorch's dispatch table for the choice is in its own namespace.
 namespace at::native {
 REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &mycelya::fused_sdp_choice)
 }  // namespace at::native

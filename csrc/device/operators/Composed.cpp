@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Operators that are another operator with other arguments: foreach forms whose numbers come in one CPU tensor, and
-// addbmm_, which resizes what it writes, and scalar_tensor, which takes more numbers than the fill that it is made of.
+// Operators made of one other operator: foreach forms with their numbers in a CPU tensor; addbmm_, which resizes its
+// result; and scalar_tensor, which accepts numbers that fill_ refuses.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/native/ForeachUtils.h>
@@ -50,7 +50,7 @@ at::Tensor& addbmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b, 
   return self.copy_(result);
 }
 
-// A 16-bit float that is too large is an infinity, as on the CPU: torch.where(mask, x, -1e9) makes one.
+// As on the CPU, a number too large for f16 or bf16 becomes an infinity: torch.where(mask, x, -1e9) makes one.
 at::Tensor scalar_tensor(const at::Scalar& number, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pin) {
   const auto options = at::TensorOptions().dtype(dtype).layout(layout).device(device).pinned_memory(pin);

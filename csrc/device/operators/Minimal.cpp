@@ -1,8 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The hand-written operators: those without which a tensor cannot exist, views (metadata only, no record), and those
-// that give a value to the CPU.
+// Hand-written operators: construction, views (metadata only, no record), and operators that return a value to the CPU.
 
 #include "device/operators/Minimal.h"
 
@@ -53,18 +52,18 @@ at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, std::optio
   OutMeta m;
   m.defined = true;
   m.dtype = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
-  dtype_code(m.dtype);  // refuses what no worker has
+  dtype_code(m.dtype);  // throws if no worker has the dtype
   TORCH_CHECK(sizes.size() <= MYC_MAX_RANK, "mycelya tensors have at most ", static_cast<int>(MYC_MAX_RANK),
               " dimensions, got ", sizes.size(), ".");
   at::detail::check_size_nonnegative(sizes);
   m.sizes.assign(sizes.begin(), sizes.end());
   m.strides.assign(strides.begin(), strides.end());
-  // Refuses sizes whose bytes overflow.
+  // Throws if the number of bytes overflows.
   at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(m.dtype));
   return make_tensor(m, index_of(device));
 }
 
-// torch.use_deterministic_algorithms: memory that nobody has written is not as it was found.
+// Whether torch.use_deterministic_algorithms asks for fresh memory to be filled.
 bool fills_memory() {
   const auto& context = at::globalContext();
   return C10_UNLIKELY(context.deterministicAlgorithms()) && context.deterministicFillUninitializedMemory();
@@ -88,7 +87,7 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::op
   return t;
 }
 
-// Zeros that forward-mode differentiation multiplies by: most operators look at the key and never at the memory.
+// Zeros for forward-mode differentiation. Most operators check their dispatch key and never read the memory.
 at::Tensor efficient_zeros(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                            std::optional<c10::Device> device, std::optional<bool> pin) {
   at::Tensor t = new_tensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
@@ -130,7 +129,7 @@ at::Tensor view_as_complex(const at::Tensor& self) {
   return at::native::view_as_complex(self);
 }
 
-// Storage bytes that a geometry reaches.
+// Bytes of storage that a geometry needs.
 int64_t reach(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
   return static_cast<int64_t>(at::detail::computeStorageNbytes(sizes, strides, itemsize, offset));
 }
@@ -144,7 +143,7 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
   TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
   auto* impl = self.unsafeGetTensorImpl();
   const bool given = strides.data() != nullptr || sizes.empty();
-  // As PyTorch does: a tensor that has the geometry already keeps it, and its storage is not grown for it.
+  // As in PyTorch: if the tensor already has the geometry, its storage does not grow.
   const bool keep = self.sizes() == sizes && (!given || self.strides() == strides);
   if (keep) {
     const int64_t bytes = reach(self.sizes(), self.strides(), offset, self.itemsize());
@@ -226,13 +225,13 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.strides() == other.strides();
 }
 
-// There is one stream per device, in order: a storage can be freed as soon as its last tensor is gone.
+// A device has one ordered stream, so a storage can be freed as soon as its last tensor is gone.
 void record_stream(at::Tensor&, c10::Stream) {}
 
-// "No": a TransformerEncoder would make a nested tensor.
+// False, because a TransformerEncoder would make a nested tensor.
 bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) { return false; }
 
-// True lets `.to()` swap a parameter's data and keep the object: ties between weights survive.
+// True lets `.to()` replace a parameter's data and keep the object, so that tied weights stay tied.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   const auto dense = [](const at::Tensor& t) {
     return t.layout() == at::kStrided && (t.is_cpu() || t.device().type() == kDevice);
@@ -255,7 +254,7 @@ void resize_bytes(Storage& s, int64_t bytes) {
   s.set_bytes(bytes);
 }
 
-// It asks for no gradient, and autograd's fallback would ask for the view's history.
+// It has no gradient; autograd's fallback would require the view's history.
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", torch::CppFunction::makeFallthrough());
 }

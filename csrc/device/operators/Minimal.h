@@ -7,7 +7,7 @@
 
 namespace mycelya {
 
-// Changes a storage's size, keeping the common prefix of its content.
+// Changes the size of a storage and keeps the common prefix of its content.
 void resize_bytes(Storage& s, int64_t bytes);
 
 }  // namespace mycelya

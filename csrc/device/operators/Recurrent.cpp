@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// LSTM and GRU cells. PyTorch calls its fused cells on every device but the CPU; a CPU worker has none, so they are
-// recorded here as the elementwise operators they stand for. Gates are [batch, 4 hidden] (in, forget, cell, out) and
+// LSTM and GRU cells. PyTorch calls fused cells on every device except the CPU, and a CPU worker has none. So they are
+// recorded as elementwise operators. Gates are [batch, 4 hidden] (in, forget, cell, out) and
 // [batch, 3 hidden] (reset, update, new).
 
 #include <ATen/TensorOperators.h>
@@ -29,11 +29,11 @@ bool given(const OptTensor& t) { return t.has_value() && t->defined(); }
 
 Tensor with_bias(const Tensor& gates, const OptTensor& bias) { return given(bias) ? gates + *bias : gates; }
 
-// Derivatives, from the function's value.
+// Derivatives as functions of the function's value.
 Tensor d_sigmoid(const Tensor& y) { return y * at::rsub(y, 1); }
 Tensor d_tanh(const Tensor& y) { return at::rsub(y * y, 1); }
 
-// The workspace that backward gets: the activated gates.
+// The workspace for backward is the activated gates.
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
                                              const OptTensor& input_bias, const OptTensor& hidden_bias) {
   const auto gates = (with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias)).chunk(4, 1);
@@ -59,7 +59,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptTensor& grad_hy, 
   return {grad_gates, grad_cell * forget, has_bias ? grad_gates.sum(0, /*keepdim=*/false) : Tensor()};
 }
 
-// The workspace: reset, update, new gate, hx, and the hidden part of the new gate.
+// The workspace for backward is reset, update, new gate, hx, and the hidden part of the new gate.
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
                                     const OptTensor& input_bias, const OptTensor& hidden_bias) {
   const auto i = with_bias(input_gates, input_bias).chunk(3, 1);

@@ -27,10 +27,11 @@
 namespace mycelya {
 namespace {
 
-// Storages that died but that the worker still holds, in bytes, before they are worth a message of their own.
+// Dead storages on the worker are freed with the next trace. From this many bytes on, an upload cuts the trace for
+// them.
 constexpr uint64_t kDeadBytes = 64 << 20;
 
-// What an upload ends goes out before it.
+// Cuts the trace before an upload if that frees much memory.
 void cut_before_upload(c10::DeviceIndex device, Origin origin) {
   Recorder& r = recorder(device);
   r.wait_for_room(origin);
@@ -40,10 +41,10 @@ void cut_before_upload(c10::DeviceIndex device, Origin origin) {
   r.upload(origin);
 }
 
-// Uploads that return before their source has been read, per device: begun, and known to be over.
-std::array<std::atomic<uint64_t>, kMaxDevices> begun{}, over{};
+// Uploads per device that return before their source has been read: those begun, and those known to be done.
+std::array<std::atomic<uint64_t>, kMaxDevices> begun{}, done{};
 
-// The bytes become storage s on the worker; s must be undefined. Non-blocking, shared memory is read after the return.
+// Uploads the bytes as storage s, which must be undefined. With non_blocking, shared memory is read after the return.
 void upload(Storage& s, const void* data, size_t bytes, bool non_blocking, Origin origin) {
   const auto device = s.device_index();
   const Client& c = client_for(device);
@@ -65,7 +66,7 @@ bool covers_storage(const at::Tensor& t) {
          static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
 }
 
-// Copies to pinned memory that nobody has waited for, per device, oldest first: they keep their memory.
+// Copies to pinned memory in progress per device, oldest first. They keep their memory alive.
 struct Copies {
   std::mutex mutex;
   std::deque<Download> all;
@@ -76,8 +77,7 @@ Copies& copies(c10::DeviceIndex device) {
   return leaked[device];
 }
 
-// Drops the copies that are over; answers come in the order of the questions. An error is thrown after all have been
-// looked at.
+// Drops the copies that are done, which are the oldest. Throws an error only after all of them have been handled.
 void finish_copies(c10::DeviceIndex device) {
   const NoGil no_gil;
   Copies& c = copies(device);
@@ -95,8 +95,7 @@ void finish_copies(c10::DeviceIndex device) {
   if (failed) std::rethrow_exception(failed);
 }
 
-// Waits for the copies that have yet to write a CPU tensor's storage: what the device is told to read of it comes after
-// them.
+// Waits for the copies that write the storage of `cpu`, before the device reads it.
 void finish_copies_to(const at::Tensor& cpu) {
   if (C10_LIKELY(pending_copies.load(std::memory_order_relaxed) == 0) || !cpu.has_storage()) return;
   const NoGil no_gil;
@@ -107,7 +106,7 @@ void finish_copies_to(const at::Tensor& cpu) {
   }
 }
 
-// As CUDA's: the memory has the values once the device has been waited for.
+// As on CUDA, the memory has the values after a wait for the device.
 void begin_copy(const at::Tensor& src, const at::Tensor& dst) {
   const auto device = src.device().index();
   finish_copies(device);
@@ -130,11 +129,11 @@ void copy_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_block
     return;
   }
   if (src.numel() == 0 && dst.numel() == 0) return;
-  // Something may still read the old content, or has a part of it: go through a storage of its own.
+  // Other tensors may still use the old content, so upload to a storage of its own and copy.
   record_copy(dst, to_device(src, device, non_blocking).expand_as(dst));
 }
 
-// Begins to read t's elements, row-major, to `out`. Returns the ticket. waits: the caller waits for it at once.
+// Begins to read t's elements, row-major, to `out`. Returns the ticket. waits: the caller waits for it immediately.
 uint64_t begin_download(const at::Tensor& t, void* out, bool waits) {
   const auto device = t.device().index();
   const auto& impl = *t.unsafeGetTensorImpl();
@@ -225,12 +224,12 @@ bool is_itself(const at::Tensor& src, const at::Tensor& dst) {
 }  // namespace
 
 at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
-  // A structured function puts what it computed besides into its result: nothing here.
+  // Shape checks run structured functions, which copy their results; there is nothing to copy.
   if (C10_UNLIKELY(only_checking())) return dst;
   check_not_forked();
   const bool from_us = src.device().type() == kDevice, to_us = dst.device().type() == kDevice;
   if (is_itself(src, dst)) return dst;
-  // Converted first, then negated: it decides the sign of zeros.
+  // Convert first, then negate: the order decides the sign of zeros.
   if (src.is_neg() && src.scalar_type() != dst.scalar_type()) {
     return copy_from(src._neg_view().to(dst.scalar_type()).neg(), dst, false), dst;
   }
@@ -238,21 +237,20 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_bloc
     at::assert_no_internal_overlap(dst);
     if (src.device() == dst.device()) at::assert_no_partial_overlap(dst, src);
   }
-  // Written through a conjugate or negative view: the memory gets the conjugate or negative.
+  // A write through a conjugate or negative view stores the conjugate or negative.
   if (dst.is_conj()) return copy_from(src.to(dst.scalar_type()).conj(), dst._conj(), false), dst;
   if (dst.is_neg()) return copy_from(src.to(dst.scalar_type())._neg_view(), dst._neg_view(), false), dst;
   TORCH_CHECK((from_us || src.is_cpu()) && (to_us || dst.is_cpu()), "Cannot copy from ", src.device(), " to ",
               dst.device(), ": go through the CPU, .cpu() then .to().");
   if (from_us && to_us) {
     if (src.device() == dst.device() && src.is_neg() && !src.is_conj()) {
-      // From the one layout to the other, as a copy on the CPU: a complex zero gets another sign in dense memory than
-      // elsewhere.
+      // Negate from one layout to the other, as a CPU copy does: the sign of a complex zero depends on the layouts.
       at::Tensor out = dst;
       at::neg_out(out, src._neg_view().expand_as(dst));
     } else if (src.device() == dst.device()) {
       record_copy(dst, resolve(src).expand_as(dst));
     } else {
-      copy_to_device(to_cpu(src), dst, false);  // two machines
+      copy_to_device(to_cpu(src), dst, false);  // on two machines
     }
   } else if (to_us) {
     copy_to_device(src, dst, non_blocking);
@@ -296,7 +294,7 @@ void synchronize(c10::DeviceIndex device) {
   if (ticket == 0) raise(*error);
   wait_for(c, ticket);
   finish_copies(device);
-  over[device].store(uploads, std::memory_order_relaxed);
+  done[device].store(uploads, std::memory_order_relaxed);
   collect_pinned();
   r.ran(epoch);
 }
@@ -306,11 +304,11 @@ namespace {
 bool idle(c10::DeviceIndex device) {
   Recorder& r = recorder(device);
   std::lock_guard<SpinLock> guard(r.lock);
-  return r.idle() && begun[device].load(std::memory_order_relaxed) == over[device].load(std::memory_order_relaxed);
+  return r.idle() && begun[device].load(std::memory_order_relaxed) == done[device].load(std::memory_order_relaxed);
 }
 
-// A question that is on its way to a device's worker, and what had been submitted before it.
-struct Question {
+// A sync in progress, and the work submitted before it.
+struct PendingSync {
   std::mutex mutex;
   uint64_t ticket = 0;
   uint64_t epoch = 0, uploads = 0;
@@ -319,10 +317,10 @@ struct Question {
 }  // namespace
 
 bool query(c10::DeviceIndex device) {
-  static auto& questions = *new std::array<Question, kMaxDevices>();
+  static auto& syncs = *new std::array<PendingSync, kMaxDevices>();
   if (idle(device) || (!client_loaded() && recorder(device).empty())) return true;
   check_not_forked();
-  Question& q = questions[device];
+  PendingSync& q = syncs[device];
   const std::lock_guard<std::mutex> guard(q.mutex);
   Recorder& r = recorder(device);
   const Client& c = client_for(device);
@@ -338,17 +336,17 @@ bool query(c10::DeviceIndex device) {
     q.ticket = c.sync(device, origin, error.get());
     if (q.ticket == 0) raise(*error);
   }
-  // The same question until it is answered: a loop that asks has to come to an end.
+  // Keep the same sync until it is answered, so that a polling loop terminates.
   if (!has_ended(c, q.ticket, *error)) return false;
   raise(*error);
-  over[device].store(q.uploads, std::memory_order_relaxed);
+  done[device].store(q.uploads, std::memory_order_relaxed);
   collect_pinned();
   r.ran(q.epoch);
   return idle(device);
 }
 
-// The fallbacks of the lazy views put a clone in the place of what a schema does not mark as written: copy_from
-// resolves them itself.
+// The fallbacks of conjugate and negative views clone operands that the schema does not mark as written. copy_from
+// resolves such views itself.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
   m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());

@@ -10,7 +10,7 @@
 namespace at::autocast {
 namespace {
 
-// Its input would have to be float32, where sigmoid and this in one are safe.
+// Autocast may have made its input f16 or bf16; the fused form with logits is safe.
 Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
   TORCH_CHECK(false,
               "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: their gradient "

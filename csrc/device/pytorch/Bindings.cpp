@@ -1,7 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What mycelya_torch calls (mycelya_torch/_device.pyi). No logic. Whatever may wait or lock releases the GIL first.
+// The Python module mycelya_torch._device (mycelya_torch/_device.pyi). It has no logic. Functions that may wait or lock
+// release the GIL first.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -30,7 +31,7 @@ namespace py = pybind11;
 namespace mycelya {
 namespace {
 
-// The C++ counters put in front of those of the client library.
+// The metrics of the client library as JSON, with the C++ counters in front.
 std::string metrics() {
   const Counters& n = counters();
   uint64_t ops = 0, inferred = 0;
@@ -68,7 +69,7 @@ std::string bill() {
   return text_of([](char* to, uint64_t n, myc_error*) { return client().bill(to, n); });
 }
 
-// What a device has compiled and why.
+// The programs that a device has compiled and why.
 std::string explain(int index) {
   const Client& c = client_for(static_cast<c10::DeviceIndex>(index));
   return text_of([&](char* to, uint64_t n, myc_error* error) { return c.explain(index, to, n, error); });
@@ -82,7 +83,7 @@ const at::Tensor& our_tensor(py::handle object) {
   return t;
 }
 
-// The graph of what a tensor's storage will hold; "" if nothing is pending for it.
+// The graph that computes a tensor's storage; "" if nothing is pending for it.
 std::string pending(py::handle tensor) {
   const at::Tensor& t = our_tensor(tensor);
   const py::gil_scoped_release no_gil;
@@ -109,7 +110,7 @@ std::string metadata_hash(py::handle tensor) {
   return text;
 }
 
-// Major and minor number of a CUDA device's compute capability; (0, 0) of a CPU.
+// A CUDA device's compute capability (major, minor); (0, 0) for a CPU.
 std::pair<int64_t, int64_t> capability(int i) {
   const auto index = static_cast<c10::DeviceIndex>(i);
   const at::Tensor numbers = make_vector(at::kLong, 2, index);

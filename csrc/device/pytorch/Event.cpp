@@ -73,7 +73,7 @@ void Event::forget() noexcept {
   try {
     if (ticket_ != 0) client().cancel(ticket_);
     if (id_ != 0) record_own(device_, "mycelya::forget_event", {id_});
-  } catch (...) {  // its session is gone, and the event with it
+  } catch (...) {  // the session has ended, and its events with it
   }
   ticket_ = 0;
   id_ = 0;

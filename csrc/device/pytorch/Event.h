@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// A point in the work of a device. Recording sends what came before and does not wait.
+// A point in the work of a device. Recording an event sends the open trace and does not wait.
 #ifndef MYCELYA_DEVICE_PYTORCH_EVENT_H_
 #define MYCELYA_DEVICE_PYTORCH_EVENT_H_
 
@@ -18,20 +18,20 @@ class Event {
   Event& operator=(const Event&) = delete;
   ~Event();
 
-  // timed: the worker notes its device's time.
+  // timed: the worker records its device's time.
   void record(c10::DeviceIndex device, bool timed);
-  // Whether the device has got there. Both throw what an op before it has failed with.
+  // Whether the device has reached the event. done() and wait() throw the error of an earlier op.
   bool done();
   void wait();
-  // Milliseconds of the device from this one to another; both must be done and timed.
+  // Device time in milliseconds from this event to another. Both must be done and timed.
   double elapsed(Event& to);
 
  private:
   void forget() noexcept;
 
   c10::DeviceIndex device_ = -1;  // where it was recorded
-  int64_t id_ = 0;                // its name on the worker; 0: it isn't timed
-  uint64_t ticket_ = 0;           // of the wait for it; 0: done
+  int64_t id_ = 0;                // its name on the worker; 0: not timed
+  uint64_t ticket_ = 0;           // of its sync; 0: done
 };
 
 }  // namespace mycelya

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// PyTorch's global flags: determinism, TF32, cuDNN's choices and the like. Kernels read them where they run, so a flag
-// that a program sets here is set on every worker too, in the order of the records around it.
+// PyTorch's global flags: determinism, TF32, cuDNN's choices and others. Kernels read them on the worker, so each flag
+// that the program sets is recorded in order and set on every worker.
 
 #ifndef MYCELYA_DEVICE_PYTORCH_FLAGS_H_
 #define MYCELYA_DEVICE_PYTORCH_FLAGS_H_
@@ -16,11 +16,11 @@ namespace mycelya {
 
 extern std::atomic<uint64_t> flags_version;  // grows with each call of set_flag
 
-// Remembers that a flag was set. Names and values are those of mycelya::set_flag (csrc/abi/mycelya.h).
+// Notes that a flag was set. Names and values are those of mycelya::set_flag (csrc/abi/mycelya.h).
 void set_flag(const std::string& name, const std::string& value);
 
-// What was set after `version`, as "name=value", in the order of the last time that each flag was set; `version`
-// becomes the present one.
+// The flags set after `version` as "name=value", ordered by the last time each was set. Sets `version` to the current
+// one.
 std::vector<std::string> flags_since(uint64_t& version);
 
 }  // namespace mycelya

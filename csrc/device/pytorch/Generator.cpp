@@ -68,7 +68,7 @@ class GeneratorImpl final : public c10::GeneratorImpl {
     TORCH_CHECK(here.device() == device(), "RNG state is on ", here.device(), ", its generator on ", device(),
                 ": move it with .cpu().");
     record_own(index, "mycelya::set_rng_state", {GeneratorId{id_}, here});
-    // A copy: the caller may write the tensor. Read only if somebody asks for the seed.
+    // A copy, because the caller may write the tensor. It is read only when the seed is requested.
     seed_state_ = here.clone();
   }
 
@@ -78,7 +78,7 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return to_cpu(state()).getIntrusivePtr(); }
 
-  // Only CUDA's generator counts what it has drawn: its state is the seed and that number.
+  // Only CUDA's generator has an offset: its state is the seed and the offset.
   void set_offset(uint64_t offset) override {
     if (!counts()) {
       TORCH_CHECK(offset == 0, "A generator of a CPU worker has no offset, got ", offset, ".");
@@ -111,7 +111,7 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
   const uint64_t id_;
   mutable uint64_t seed_ = c10::default_rng_seed_val;
-  mutable at::Tensor seed_state_;  // if defined, the seed is in there
+  mutable at::Tensor seed_state_;  // if defined, it holds the seed
 };
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {

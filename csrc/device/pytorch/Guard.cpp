@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Device guard: which device and stream are current, and events. A device has one queue, in order. Streams are names on
-// it: whatever one waits for in another has been submitted before, so waiting is free and never wrong.
+// Device guard: the current device and stream, and events. A device has one ordered queue, and streams are only names
+// for it. Work that a stream waits for has been submitted earlier, so such a wait does nothing.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -21,7 +21,7 @@
 namespace mycelya {
 namespace {
 
-// As many as CUDA has in a pool; then they are given out again.
+// The number of stream ids, as in CUDA's pool; then they repeat.
 constexpr c10::StreamId kPool = 32;
 std::atomic<c10::StreamId> next_stream{0};
 

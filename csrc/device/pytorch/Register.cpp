@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Which operators come to us: those of the op table by name, because a backend fallback is the dispatcher's last choice
-// and would not see most of them; the fallback only refuses. The hand-written ones stand in Minimal.cpp.
+// Registers operators with the dispatcher. Those of the op table are registered by name, because a backend fallback is
+// the dispatcher's last choice and would miss most of them. The fallback only refuses. Hand-written operators register
+// themselves (operators/, sparse/).
 
 #include "device/pytorch/Register.h"
 
@@ -57,7 +58,8 @@ void register_ops() {
 
 namespace {
 
-// Layouts that this device does not have: their operators get a sentence instead of the dispatcher's list of backends.
+// Operators on layouts that this device does not have raise a readable error instead of the dispatcher's list of
+// backends.
 template <const char* kLayout>
 void refuse_layout(const c10::OperatorHandle& handle, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -73,7 +75,7 @@ void fallback(c10::DispatchKey key, torch::CppFunction&& f) {
   leaked->fallback(std::move(f));
 }
 
-// Each walks all operators of PyTorch, milliseconds that an import must not cost.
+// Each fallback visits all operators of PyTorch, which takes milliseconds that an import must not cost.
 void register_fallbacks_once() {
   using K = c10::DispatchKey;
   fallback(K::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse>());

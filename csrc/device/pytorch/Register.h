@@ -12,7 +12,7 @@ namespace mycelya {
 // Registers the recorder for every operator of the op table. Once per process, at load.
 void register_ops();
 
-// Registers what becomes of all other operators: before the first tensor of the device, not at load.
+// Registers the fallbacks of all other operators: before the first tensor of the device, not at load.
 extern std::atomic<bool> fallbacks_registered;
 void register_fallbacks_slow();
 inline void register_fallbacks() {

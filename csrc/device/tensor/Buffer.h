@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// A vector to append to: its memory stays when it is cleared, and an append is a compare and a store.
+// A vector for fast appends: an append is a compare and a store, and clear() keeps the memory.
 #ifndef MYCELYA_DEVICE_TENSOR_BUFFER_H_
 #define MYCELYA_DEVICE_TENSOR_BUFFER_H_
 

@@ -1,15 +1,15 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// A block is one memory file, mapped shared, and divided into slots of one size: many for tensors up to kSlabSlot, one
-// for larger ones. A freed slot is used again; a block without tensors is kept idle, up to kIdleBytes in all. Nothing
-// exists before the first pinned tensor.
+// A block is one memory file, mapped shared and divided into slots of one size: many slots for tensors up to kSlabSlot,
+// one slot for larger ones. Freed slots are reused. Blocks without tensors are kept idle, up to kIdleBytes in total.
+// Nothing is allocated before the first pinned tensor.
 //
-//   free ──► readers == 0 ? ──► slot ──► no tensor left? ──► idle ──► too many? ──► closed, and the workers are told
-//                └─ deferred ─────┘ when counted down
+//   free ──► readers == 0 ? ──► slot ──► no tensor left? ──► idle ──► over kIdleBytes? ──► closed, workers notified
+//                └─ deferred ─────┘ when readers == 0
 //
-// A forked child gets private copies of what it inherits and makes nothing shared; its parent never uses such a block
-// for another tensor, since the child sees it until it writes there.
+// A forked child gets private copies of the blocks and makes none of its own. Its parent does not reuse such a block
+// for another tensor, because the child shares its pages until it writes to them.
 
 #include "device/tensor/Pinned.h"
 
@@ -41,7 +41,7 @@
 namespace mycelya {
 namespace {
 
-constexpr size_t kLargest = size_t{1} << 40;  // of a block; the wire's limit
+constexpr size_t kLargest = size_t{1} << 40;  // bytes of a block; limit of the wire format
 constexpr size_t kSlab = 4 << 20;             // a block of many slots, bytes: 64 tensors of 64 KiB
 constexpr size_t kSlabSlot = 1 << 20;         // the largest slot of such a block
 constexpr size_t kIdleBytes = 256 << 20;      // as much as a few batches of images
@@ -56,9 +56,9 @@ struct Block {
   int fd;
   size_t slot;                 // bytes
   std::vector<uint32_t> room;  // free slots
-  size_t tensors = 0;          // slots in use, also by what is deferred
-  bool shared = false;         // some worker knows it
-  bool retired = false;        // a forked child sees it
+  size_t tensors = 0;          // slots in use, including deferred ones
+  bool shared = false;         // a worker has mapped it
+  bool retired = false;        // a forked child shares its pages
 };
 
 struct Tensor {
@@ -71,8 +71,7 @@ struct Tensor {
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free,
               "the client library counts readers down as a plain word");
 
-// Up to kSlabSlot powers of two, then eight sizes to a doubling: a batch that varies a little finds the last one's
-// block.
+// Powers of two up to kSlabSlot, then eight sizes per doubling, so that batches of similar sizes reuse a block.
 size_t slot_of(size_t bytes) {
   const size_t power = std::bit_ceil(std::max(bytes, kShareFrom));
   if (power <= kSlabSlot) return power;
@@ -82,16 +81,15 @@ size_t slot_of(size_t bytes) {
 
 #ifdef __linux__
 
-// Without the right to execute where the kernel knows of it (6.3): some are set up to allow no other.
+// Asks for a file without execute permission, which some kernels require. Kernels before 6.3 do not know the flag.
 int memory_file() {
   constexpr unsigned kNoExec = 8;  // MFD_NOEXEC_SEAL
   const int fd = memfd_create("mycelya-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExec);
   return fd >= 0 || errno != EINVAL ? fd : memfd_create("mycelya-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
-// Where the kernel accounts memory strictly a page that is missing later would be a SIGBUS, so the file gets its pages
-// now, or an error. Elsewhere pages come as they are written, as those of other memory do: asking for more than there
-// is would end processes.
+// With strict overcommit, a missing page would be a SIGBUS later, so allocate the pages now or fail. Otherwise pages
+// are allocated when they are written, as for other memory: allocating them all could trigger the out-of-memory killer.
 bool reserve(int fd, off_t bytes) {
   static const bool strict = [] {
     char mode = '0';
@@ -102,18 +100,18 @@ bool reserve(int fd, off_t bytes) {
     return !known || mode == '2';
   }();
   if (!strict) return true;
-  int error = EINTR;  // a signal interrupts it
+  int error = EINTR;  // a signal may interrupt it
   for (int i = 0; i < 4 && error == EINTR; ++i) error = posix_fallocate(fd, 0, bytes);
   return error == 0;
 }
 
-// More is refused by ordinary memory, in PyTorch's words.
+// Then the allocation falls back to ordinary memory, which raises PyTorch's error.
 bool more_than_there_is(size_t bytes) {
   const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
   return pages > 0 && size > 0 && bytes / static_cast<size_t>(size) >= static_cast<size_t>(pages);
 }
 
-// A memory file, sealed and mapped; null if there is none to be had.
+// A sealed and mapped memory file; null if the system refuses.
 std::unique_ptr<Block> open_block(uint64_t id, size_t slot) {
   const size_t bytes = slot <= kSlabSlot ? kSlab : slot;
   const int fd = more_than_there_is(bytes) ? -1 : memory_file();
@@ -142,7 +140,7 @@ void close_block(const Block& block) {
   ::close(block.fd);
 }
 
-// What a forked child keeps of a block: its content, as its own, without the descriptor.
+// Gives a forked child a private copy of the block's content, without the descriptor.
 void make_private(const Block& block) {
   if (block.tensors == 0) {
     munmap(block.base, block.bytes);
@@ -204,7 +202,7 @@ class Allocator final : public c10::Allocator {
       collect_locked(deferred_.size());
       gone.swap(gone_);
     }
-    tell(gone);
+    notify(gone);
   }
 
   void before_fork() { mutex_.lock(); }
@@ -229,7 +227,7 @@ class Allocator final : public c10::Allocator {
 
   static void free(void* data);
 
-  // The tensor whose memory holds an address.
+  // The tensor that contains an address.
   Tensors::iterator find(const void* data) {
     const auto address = reinterpret_cast<uintptr_t>(data);
     auto it = tensors_.upper_bound(address);
@@ -246,7 +244,7 @@ class Allocator final : public c10::Allocator {
     return data;
   }
 
-  // Shared memory, or null.
+  // Returns shared memory, or null.
   void* take(size_t bytes) {
     const size_t slot = slot_of(bytes);
     std::vector<uint64_t> gone;
@@ -273,7 +271,7 @@ class Allocator final : public c10::Allocator {
       trim();
       gone.swap(gone_);
     }
-    tell(gone);
+    notify(gone);
     return data;
   }
 
@@ -331,7 +329,7 @@ class Allocator final : public c10::Allocator {
     blocks_.erase(block.id);
   }
 
-  // Whether there is a descriptor for one more block; makes one free if it can.
+  // Whether one more block may be opened. Closes an idle block if that helps.
   bool may_open() {
     const size_t most = max_blocks();
     if (blocks_.size() + opening_ >= most && !idle_.empty()) close_oldest_idle();
@@ -351,8 +349,8 @@ class Allocator final : public c10::Allocator {
     any_deferred_.store(!deferred_.empty(), std::memory_order_relaxed);
   }
 
-  // Without the lock: the client library takes its own.
-  static void tell(const std::vector<uint64_t>& gone) {
+  // Called without the lock, because the client library takes its own.
+  static void notify(const std::vector<uint64_t>& gone) {
     for (const uint64_t block : gone) forget_block(block);
   }
 
@@ -364,11 +362,11 @@ class Allocator final : public c10::Allocator {
   std::map<size_t, std::vector<Block*>> room_;  // by slot size: blocks with a free slot
   std::list<Block*> idle_;                      // without tensors, oldest first
   size_t idle_bytes_ = 0;
-  std::list<Tensors::node_type> deferred_;  // freed while somebody reads them
+  std::list<Tensors::node_type> deferred_;  // freed while they have readers
   std::atomic<bool> any_deferred_{false};
-  std::vector<uint64_t> gone_;  // blocks closed that workers know
+  std::vector<uint64_t> gone_;  // closed blocks that workers have mapped
   uint64_t last_id_ = 0;
-  size_t opening_ = 0;  // blocks that are being made without the lock
+  size_t opening_ = 0;  // blocks being opened without the lock
   bool forked_ = false;
 };
 
@@ -386,7 +384,7 @@ void Allocator::free(void* data) {
     Tensors::node_type node = a.tensors_.extract(address);
     if (node.empty()) return;
     if (node.mapped().block != nullptr) {
-      if (a.forked_) return;  // the parent's
+      if (a.forked_) return;  // the block is the parent's
       if (node.mapped().readers.load(std::memory_order_acquire) != 0) {
         a.deferred_.push_back(std::move(node));
         a.any_deferred_.store(true, std::memory_order_relaxed);
@@ -397,7 +395,7 @@ void Allocator::free(void* data) {
       data = nullptr;
     }
   }
-  tell(gone);
+  notify(gone);
   if (data != nullptr) c10::free_cpu(data);
 }
 

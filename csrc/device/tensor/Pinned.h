@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Pinned memory: memory that a worker on this host reads where it lies. Tensors of kShareFrom bytes or more come from
-// blocks of memory files (memfd); smaller ones, and all where there are no memory files left to be had, are ordinary
-// memory that remembers that it was asked for, and travels as any other.
+// Pinned memory: memory that a worker on this host can map. Tensors of kShareFrom bytes or more lie in blocks of memory
+// files (memfd). Smaller tensors, and all tensors if no memory file is available, are ordinary memory that is reported
+// as pinned and is sent like any other memory.
 #ifndef MYCELYA_DEVICE_TENSOR_PINNED_H_
 #define MYCELYA_DEVICE_TENSOR_PINNED_H_
 
@@ -15,18 +15,18 @@
 
 namespace mycelya {
 
-// An upload of fewer bytes is copied into its message: to name them would cost a message and an answer.
+// Smaller uploads are copied into their message. An upload of shared memory costs an extra message and an answer.
 constexpr size_t kShareFrom = 64 << 10;
 
 c10::Allocator& pinned_allocator();
 
 bool is_pinned(const void* data);
 
-// If [data, data + bytes) is shared memory: fills `out`, counts one more reader, and says true. Until the reader is
-// counted down the memory is not given to another tensor, whoever frees it.
+// If [data, data + bytes) is shared memory: fills `out`, adds a reader and returns true. Freed memory with readers is
+// not reused.
 bool share_pinned(const void* data, size_t bytes, myc_shared* out);
 
-// Takes back what was freed while it was being read and is read no more.
+// Reclaims memory that was freed while it had readers and has none now.
 void collect_pinned();
 
 }  // namespace mycelya

@@ -18,13 +18,13 @@
 namespace mycelya {
 namespace {
 
-// What a thread takes at a time.
+// The sizes of the ranges that a thread takes at once.
 constexpr uint64_t kIds = 1 << 16, kAddresses = uint64_t{1} << 36;
 std::atomic<uint64_t> next_id{1};
 // Above anything the kernel hands out on x86-64 and arm64 with 47-bit user addresses, so a stray access faults.
 std::atomic<uint64_t> next_address{0x7000'0000'0000'0000ull};
 
-// n numbers in a row, of which it returns the first.
+// Takes n consecutive numbers and returns the first.
 C10_ALWAYS_INLINE uint64_t take_numbers(Range& range, uint64_t n, std::atomic<uint64_t>& next, uint64_t at_a_time) {
   if (C10_UNLIKELY(range.end - range.first < n)) {
     const uint64_t size = std::max(n, at_a_time);
@@ -53,7 +53,8 @@ void count_free(c10::DeviceIndex device, int64_t bytes) {
 
 using c10::CachingDeviceAllocator::DeviceStats;
 
-// What the worker's allocator tells goes into stats; waits for the answer. What was freed before is sent first.
+// Adds the statistics of the worker's allocator to `stats`. Sends the open trace first, so that freed storages are
+// counted. Waits for the answer.
 void read_worker_stats(c10::DeviceIndex device, DeviceStats& stats) {
   flush(device);
   const at::Tensor numbers = make_vector(at::kLong, MYC_M_NUMBERS, device);
@@ -71,11 +72,13 @@ void read_worker_stats(c10::DeviceIndex device, DeviceStats& stats) {
   }
 }
 
-// What torch.accelerator asks about memory. Tensors are counted here, the rest is the worker's: nothing is cached here.
+// The memory functions of torch.accelerator. Tensors are counted here; all other numbers are those of the worker's
+// allocator.
 class Allocator final : public c10::DeviceAllocator {
  public:
   bool initialized() override { return true; }
-  // What was freed before it is sent first. It is sent itself: nobody may ask for anything after it for long.
+  // Sends the open trace first, so that freed storages leave the cache. Sends its own record now, because the next cut
+  // may come late.
   void emptyCache(c10::MempoolId_t) override {
     for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
       if (!is_open(device)) continue;
@@ -185,7 +188,7 @@ std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
 }
 
 Memory& memory(c10::DeviceIndex device) {
-  static constinit std::array<Memory, kMaxDevices> all;  // never destroyed, as storages may outlive statics
+  static constinit std::array<Memory, kMaxDevices> all;  // never destroyed, because storages may outlive statics
   return all.at(device);
 }
 

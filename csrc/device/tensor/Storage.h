@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The storage of a mycelya tensor. All state of the device hangs here, none on TensorImpl: `.to()` keeps TensorImpls
-// that the CPU made, and `alias` and `view(dtype)` build plain ones without asking us. No storage holds a byte of data.
+// The storage of a mycelya tensor. It has all device state; TensorImpl has none, because `.to()` keeps TensorImpls of
+// the CPU and `alias` and `view(dtype)` make plain ones. No storage holds tensor data.
 #ifndef MYCELYA_DEVICE_TENSOR_STORAGE_H_
 #define MYCELYA_DEVICE_TENSOR_STORAGE_H_
 
@@ -19,7 +19,7 @@ namespace mycelya {
 
 constexpr auto kDevice = c10::DeviceType::PrivateUse1;
 
-// They are short: no call of memcmp.
+// A loop, because dims are too few for a call of memcmp.
 inline bool same_dims(c10::IntArrayRef a, c10::IntArrayRef b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -36,13 +36,13 @@ struct Geometry {
   c10::SmallVector<int64_t, 5> strides;  // only kept when not contiguous
 
   void set(const c10::TensorImpl& t);
-  void set_sizes(c10::IntArrayRef values) {  // they are few: no call of memcpy
+  void set_sizes(c10::IntArrayRef values) {  // a loop: too few for a call of memcpy
     sizes.resize_for_overwrite(values.size());
     for (size_t i = 0; i < values.size(); ++i) sizes[i] = values[i];
   }
   void set_flat_bytes(int64_t bytes);
   void clear() { dtype = c10::ScalarType::Undefined; }
-  // True if t is exactly this: same dtype, sizes, strides, and offset 0.
+  // Whether t has this dtype, these sizes and strides, and offset 0.
   bool matches(const c10::TensorImpl& t) const;
   bool is_contiguous_as(const c10::TensorImpl& t) const {  // t: contiguous
     return dtype == c10::typeMetaToScalarType(t.dtype()) && t.storage_offset() == 0 && contiguous &&
@@ -58,31 +58,31 @@ class Storage final : public c10::StorageImpl {
   static void operator delete(void* p, Thread& thread) { give(thread.storages, p); }
   static void operator delete(void* p) { give(this_thread.storages, p); }
 
-  const uint64_t id;     // of no other in the process; names the storage on the worker
+  const uint64_t id;     // unique in the process; names the storage on the worker
   bool defined = false;  // the worker has it, or a record of the open trace makes it
   uint64_t epoch = 0;    // trace in which the fields below hold; see Recorder
   uint32_t local = 0;    // its number in that trace
   Geometry geometry;     // its defining geometry in that trace
 
   c10::DeviceIndex device_index() const { return device().index(); }
-  // Changes its size here; the worker is told by a record, or made it so.
+  // Changes the size on the client only. A record must change it on the worker.
   void set_bytes(int64_t bytes);
 };
 
-// Bytes of the storages of a device that are alive, and their most since the last reset. What the worker holds may
-// differ for a moment: it makes storages when it gets to the record, and frees them when it is told.
+// Bytes of the live storages of a device, and their peak since the last reset. The worker's memory may differ for a
+// while: it makes and frees storages later, when it runs the trace.
 struct Memory {
   std::atomic<int64_t> allocated{0}, freed{0}, peak{0};
-  std::atomic<int64_t> forgotten{0};  // of both, by a reset
+  std::atomic<int64_t> forgotten{0};  // subtracted from `allocated` and `freed` in statistics since a reset
   int64_t now() const { return allocated - freed; }
 };
 Memory& memory(c10::DeviceIndex device);
-// The most begins again from what is alive; so do the worker's peaks.
+// Restarts the peak, and the worker's peaks, from the current values.
 void reset_peak_memory(c10::DeviceIndex device);
-// Free and total bytes of the worker's device; waits for the answer.
+// Free and total bytes of the worker's device. Waits for the answer.
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
 
-// Refuses a StorageImpl that somebody made around one of our addresses (at::from_blob): nothing lies there.
+// Throws for a StorageImpl made around one of our addresses (at::from_blob), where there is no memory.
 [[noreturn]] void refuse_foreign_storage();
 
 c10::Allocator* allocator();
@@ -95,13 +95,13 @@ inline Storage* storage_of(const c10::TensorImpl& t) {
   return static_cast<Storage*>(s);
 }
 
-// A range of addresses, never mapped, that no other storage has: ATen's overlap checks and tie detection compare
+// A unique range of addresses that is never mapped. ATen's overlap checks and detection of tied weights compare
 // pointers.
 c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
 
 c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
 
-// Tells PyTorch to make our StorageImpl for the device.
+// Registers Storage as PyTorch's StorageImpl for the device.
 void register_storage();
 
 }  // namespace mycelya

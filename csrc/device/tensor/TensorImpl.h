@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The TensorImpl of our results: PyTorch's, in memory that its thread keeps. It has no state and no behaviour of its
-// own, as PyTorch copies it into plain ones and takes plain ones for it.
+// The TensorImpl of our results: PyTorch's, in memory that its thread keeps for reuse. It has no state or behaviour of
+// its own, because PyTorch copies it into plain TensorImpls.
 #ifndef MYCELYA_DEVICE_TENSOR_TENSORIMPL_H_
 #define MYCELYA_DEVICE_TENSOR_TENSORIMPL_H_
 
@@ -15,7 +15,7 @@ namespace mycelya {
 
 class TensorImpl final : public c10::TensorImpl {
  public:
-  // As set_sizes_and_strides after the constructor. strides: none is negative.
+  // Has the effect of set_sizes_and_strides after the constructor. Strides must not be negative.
   TensorImpl(c10::Storage&& storage, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides)
       : c10::TensorImpl(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                         c10::scalarTypeToTypeMeta(dtype)) {
@@ -30,7 +30,7 @@ class TensorImpl final : public c10::TensorImpl {
       sizes_and_strides_.stride_at_unchecked(i) = strides[i];
     }
     numel_ = elements;
-    // The flags of a new one are those of a contiguous tensor that no channels-last format fits.
+    // A new TensorImpl has the flags of a contiguous tensor that is not channels-last.
     if (C10_UNLIKELY(!contiguous || rank > 3)) refresh_contiguous();
   }
 
@@ -45,10 +45,10 @@ inline at::Tensor new_tensor(c10::Storage&& storage, c10::ScalarType dtype, c10:
       new (thread) TensorImpl(std::move(storage), dtype, sizes, strides)));
 }
 
-// With a fresh, undefined storage.
+// A tensor with a fresh, undefined storage.
 inline at::Tensor new_tensor(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t bytes,
                              c10::DeviceIndex device) {
-  Thread& thread = this_thread;  // looked up once
+  Thread& thread = this_thread;  // one look-up of the thread-local variable
   return new_tensor(make_storage(bytes, device, thread), dtype, sizes, strides, thread);
 }
 

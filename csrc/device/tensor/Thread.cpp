@@ -17,15 +17,14 @@ void drop(Spares& spares) {
   spares.count = 0;
 }
 
-// Frees what a thread has kept, when it ends. What it frees afterwards, in destructors of other variables, it doesn't
-// keep.
+// Frees the kept memory when the thread ends. Objects freed later, by destructors of other variables, are not kept.
 struct Keeper {
   ~Keeper() {
     this_thread.keeps = false;
     drop(this_thread.tensors);
     drop(this_thread.storages);
   }
-  bool used = false;  // by then there is no other
+  bool used = false;  // after its destruction no other Keeper is made
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What a thread has at hand, so that a call asks neither malloc nor the dynamic linker nor another thread's cache line:
-// memory of tensors and storages that it has freed, numbers that it alone gives out, and where its caches are.
+// State of a thread that keeps malloc, the dynamic linker and other threads' cache lines off the hot path: memory of
+// freed tensors and storages, ranges of ids and addresses, and pointers to its caches.
 #ifndef MYCELYA_DEVICE_TENSOR_THREAD_H_
 #define MYCELYA_DEVICE_TENSOR_THREAD_H_
 
@@ -20,7 +20,7 @@ struct Spares {
   uint32_t count;
 };
 
-// Numbers from first up to end that no other thread gives out.
+// Numbers [first, end) reserved for this thread.
 struct Range {
   uint64_t first, end;
 };
@@ -30,17 +30,17 @@ struct Thread {
   Range ids, addresses;
   void *origins, *shapes;  // caches of Origin.cpp and Shape.cpp
   bool settled;            // see keep_backward_in_this_thread
-  bool keeps;              // what it frees
+  bool keeps;              // it keeps freed memory
 };
 
-// All zero at first. One variable, because a look at it is a call of the dynamic linker's. (The model that needs no
-// call takes room that a process has little of: where other libraries have used it up, this one would not load.)
+// Zero-initialised. One variable, because each access calls the dynamic linker. (The initial-exec TLS model needs no
+// call, but uses a small static area: if other libraries have filled it, this library would not load.)
 extern thread_local constinit Thread this_thread;
 
-// More than a thread frees at once seldom comes back.
+// The most freed objects of one kind that a thread keeps.
 constexpr uint32_t kMaxSpares = 512;
 
-// The first that the thread gives, or one too many.
+// Handles the first object that a thread frees, and those beyond kMaxSpares.
 C10_NOINLINE void give_slow(Spares& spares, void* p);
 
 C10_ALWAYS_INLINE void* take(Spares& spares, size_t bytes) {

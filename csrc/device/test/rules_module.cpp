@@ -1,9 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// A Python module that asks the shape rules about a call. The tensors of the call are replaced by ones that have the
-// same metadata, device PrivateUse1 and no memory: a rule that looked at data would crash, one that computed would find
-// no kernel.
+// A Python module that applies the shape rules to a call. It replaces the tensors of the call by tensors with the same
+// metadata, device PrivateUse1 and no memory. A rule that reads data crashes; a rule that computes finds no kernel.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
