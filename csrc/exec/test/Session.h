@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Words for programs, and the executor's C ABI as a C++ object, for tests.
+// For tests: a builder of program words, and the executor's C ABI as a C++ object.
 #ifndef MYCELYA_EXEC_TEST_SESSION_H_
 #define MYCELYA_EXEC_TEST_SESSION_H_
 
@@ -46,7 +46,7 @@ using Words = std::vector<uint64_t>;
 struct D {  // a dim: 7 is a constant, P(2) a parameter
   uint64_t kind = 0;
   uint64_t value = 0;
-  D(int64_t v) : value(static_cast<uint64_t>(v)) {}  // NOLINT: reads as a number
+  D(int64_t v) : value(static_cast<uint64_t>(v)) {}  // NOLINT: implicit, so that a dim is written as a number
   D(uint64_t k, uint64_t v) : kind(k), value(v) {}
 };
 inline D P(uint64_t param) { return {1, param}; }
@@ -85,7 +85,7 @@ inline Words Ints(const std::vector<int64_t>& values) {
   return List(MYC_L_INTS, items);
 }
 
-// Builds the words of a program; buffers and parameters are counted as they are named.
+// Builds the words of a program. Buffers and parameters are counted as they are made.
 class Builder {
  public:
   uint64_t Buffer() { return nbuffers_++; }
@@ -101,7 +101,7 @@ class Builder {
   // A tensor on a buffer of its own.
   uint64_t Fresh(uint64_t dtype, const std::vector<D>& sizes) { return Tensor(Buffer(), dtype, sizes); }
 
-  // results are tensors; kNoTensor for a result that isn't wanted.
+  // results: tensors, or kNoTensor for a result that is not used.
   static constexpr uint64_t kNoTensor = UINT64_MAX;
   void Call(const std::string& op, const std::vector<Words>& args, const std::vector<uint64_t>& results = {},
             uint64_t flags = 0) {
@@ -119,7 +119,7 @@ class Builder {
   void Free(uint64_t buffer) { Step({MYC_S_FREE, buffer}); }
   void Resize(uint64_t buffer, D bytes) { Step({MYC_S_RESIZE, buffer, bytes.kind, bytes.value}); }
 
-  // A kernel as the grammar has it, and steps of such: the next nfused steps, or the nplain ones after them.
+  // A kernel in the words of the grammar, and steps: a fused group is nfused fused steps, then nplain plain steps.
   uint64_t Kernel(const Words& w) {
     kernels_.insert(kernels_.end(), w.begin(), w.end());
     return nkernels_++;
@@ -167,7 +167,7 @@ struct StepError {
   std::string text;
 };
 
-// What a read gives: a tensor, or an error and, if it is a poison, where it comes from.
+// The result of a read: a tensor, or an error and, for poison, the call and step that failed.
 struct Got {
   at::Tensor tensor;
   int32_t kind = MYC_OK;
@@ -194,9 +194,9 @@ class Session {
 
   myc_exec* get() const { return exec_; }
 
-  // Null, with the error, if the program is refused.
+  // Returns null and sets the error if the program is refused.
   myc_prog* Prepare(const Words& words, myc_error* e) {
-    // A copy of exactly this size, so that a sanitizer sees a read past the end.
+    // A copy of exactly this size, so that a sanitizer finds a read past the end.
     std::unique_ptr<uint64_t[]> exact(new uint64_t[words.size()]);
     std::copy(words.begin(), words.end(), exact.get());
     myc_prog* p = myc_exec_prepare(exec_, exact.get(), words.size(), e);
@@ -209,7 +209,7 @@ class Session {
     if (p == nullptr) throw std::runtime_error(e.text);
     return p;
   }
-  // The error of a program that must be refused.
+  // The error text of a program that must be refused.
   std::string Refusal(const Words& words, int32_t* kind = nullptr) {
     myc_error e{};
     if (Prepare(words, &e) != nullptr) return "accepted";
@@ -239,10 +239,10 @@ class Session {
     return Run(Prepare(b), params, inputs, outputs, call);
   }
   int32_t failed() const { return failed_; }
-  // What kernels have computed in the last run.
+  // The counts of fused groups, kernels and calls in the last run.
   const myc_fused& fused() const { return fused_; }
 
-  // The bytes of t's storage become storage id.
+  // Uploads the bytes of t's storage as storage `id`.
   void Upload(uint64_t id, const at::Tensor& t) {
     myc_error e{};
     void* to = myc_exec_upload_begin(exec_, id, t.storage().nbytes(), &e);

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// CPU memory that is kept for reuse: the pool by itself, then as PyTorch's allocator under a session.
+// The pool of CPU memory: by itself, and as PyTorch's allocator under a session.
 #include "exec/memory/Allocator.h"
 
 #include <ATen/ops/empty.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kKi = 1 << 10, kMi = 1 << 20, kGi = 1 << 30;
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
-// Statistics of blocks.
+// Statistics in numbers of blocks.
 struct Blocks {
   explicit Blocks(Pool& pool) {
     const c10::CachingDeviceAllocator::DeviceStats s = pool.Stats();
@@ -84,7 +84,7 @@ TEST(Pool, SmallSizesAreMallocs) {
 
 TEST(Pool, ABlockIsReusedForAboutItsSize) {
   Pool pool(kNoLimit);
-  void* big = pool.Allocate(8 * kMi);  // in use, so that all others may be kept
+  void* big = pool.Allocate(8 * kMi);  // in use, so that the pool may keep the other blocks
   for (const size_t n : {80 * kKi, 100 * kKi, kMi, 5 * kMi + 1}) {
     void* p = pool.Allocate(n);
     std::memset(p, 1, n);
@@ -113,14 +113,14 @@ TEST(Pool, ABlockIsReusedForAboutItsSize) {
 
 TEST(Pool, KeepsNoMoreThanWasNeededAtOnce) {
   Pool pool(kNoLimit);
-  // One is alive at a time, of 16 sizes: no more than the largest is needed.
+  // 16 sizes, one block alive at a time: the peak is the largest block.
   for (size_t i = 0; i < 16; ++i) pool.Free(pool.Allocate(4 * kMi * (i + 1)));
   EXPECT_LE(Blocks(pool).kept, static_cast<int64_t>(64 * kMi));
   EXPECT_EQ(Blocks(pool).count, 1) << "the oldest went first";
   pool.Free(pool.Allocate(64 * kMi));
   EXPECT_EQ(Blocks(pool).mapped, 16);
   EXPECT_LE(pool.Stats().reserved_bytes[0].peak, static_cast<int64_t>(128 * kMi));
-  // What was needed is forgotten with what was kept, and a little is kept in any case.
+  // Empty() also resets the peak. A small amount may always be kept.
   pool.Empty();
   for (size_t i = 0; i < 8; ++i) pool.Free(pool.Allocate(kMi << (i % 4)));
   EXPECT_EQ(Blocks(pool).count, 4);
@@ -140,7 +140,7 @@ TEST(Pool, InUseAndKeptStayBelowTheLimit) {
   EXPECT_EQ(Blocks(pool).kept, static_cast<int64_t>(12 * kMi));
   void* big = pool.Allocate(14 * kMi);
   EXPECT_EQ(Blocks(pool).kept, static_cast<int64_t>(2 * kMi));
-  void* larger = pool.Allocate(20 * kMi);  // the limit is of what is kept, not of what is used
+  void* larger = pool.Allocate(20 * kMi);  // the limit applies to kept memory, not to memory in use
   EXPECT_EQ(Blocks(pool).kept, 0);
   pool.Free(big);
   EXPECT_EQ(Blocks(pool).kept, 0);
@@ -162,7 +162,7 @@ TEST(Pool, SizesThatNobodyHas) {
   EXPECT_EQ(pool.Stats().active_bytes[0].current, 0);
 }
 
-// The address space of this process is limited to what it has and `more` bytes.
+// Limits the address space of this process to `more` bytes beyond the current size.
 class Tight {
  public:
   explicit Tight(size_t more) {
@@ -183,7 +183,7 @@ class Tight {
 TEST(Pool, AFailureGivesBackWhatIsKeptAndTriesAgain) {
   if (!std::ifstream("/proc/self/statm")) GTEST_SKIP() << "no /proc on this system";
   Pool pool(kNoLimit);
-  pool.Free(pool.Allocate(kGi));  // never written: it takes addresses only
+  pool.Free(pool.Allocate(kGi));  // never written, so it takes only addresses
   const Tight tight(256 * kMi);
   EXPECT_THROW(pool.Allocate(Pool::kLargest + 1), c10::Error);
   EXPECT_EQ(Blocks(pool).kept, static_cast<int64_t>(kGi)) << "it would not help";
@@ -216,7 +216,7 @@ TEST(Pool, ThreadsShareIt) {
         if (alive.size() > random() % 8) {
           std::swap(alive[random() % alive.size()], alive.back());
           const auto [p, n] = alive.back();
-          EXPECT_EQ(p[0], n + seed);  // nobody else has written to it
+          EXPECT_EQ(p[0], n + seed);  // no other thread has written to it
           EXPECT_EQ(p[n / 8 - 1], n + seed);
           alive.pop_back();
           pool.Free(p);

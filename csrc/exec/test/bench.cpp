@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What a step costs beyond the kernel: a chain of 100 adds of f32[4,4], run as a program, against the same calls of
-// at::add and of the boxed kernel under InferenceMode in this process. Prints ns per step; a "+" is against boxed.
+// The cost of a step without its kernel: a program of 100 adds of f32[4,4] against the same calls of at::add and of the
+// boxed kernel under InferenceMode. Prints ns per step; "+" is relative to boxed.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/full.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSteps = 100, kRuns = 50, kRepeats = 60;
 
-// The minimum of each, repeats interleaved, so that a noisy neighbour meets all of them.
+// Returns the minimum time of each. Repeats are interleaved, so that noise affects all of them.
 std::vector<double> NsPerStep(const std::vector<std::function<void()>>& variants) {
   std::vector<double> best(variants.size(), 1e30);
   for (int r = 0; r < kRepeats; ++r) {
@@ -34,7 +34,7 @@ std::vector<double> NsPerStep(const std::vector<std::function<void()>>& variants
   return best;
 }
 
-// chained: every result is the next operand; else every step adds the same two tensors.
+// chained: each result is an operand of the next step. Otherwise all steps add the same two tensors.
 Builder Adds(bool chained, bool frees) {
   Builder b;
   uint64_t x = b.Fresh(MYC_F32, {4, 4});

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Operators called through programs give what ATen gives when called directly.
+// Operators called by programs return the same as direct calls of ATen.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
@@ -69,7 +69,7 @@ TEST(Call, ViewsWithOffsetsAndStrides) {
   const uint64_t r = b.Fresh(MYC_F32, {4, 6});
   b.Call("aten::mul.Tensor", {T(transposed), T(row)}, {r});
   EXPECT_RUNS(s.Run(b, {5}, {{in, 1}}, {{1, 2}}));
-  // TensorIterator keeps the operands' order of dims; the result is declared row-major, so it has been copied.
+  // TensorIterator keeps the operands' dim order. The result is declared row-major, so it is copied.
   EXPECT_SAME(s.ReadF32(2, {4, 6}), at::mul(base.t(), 5.0).contiguous());
 }
 
@@ -97,15 +97,15 @@ TEST(Call, ResultInAnotherLayoutIsCopiedIntoTheDeclaredOne) {
   Builder b;
   const uint64_t in = b.Buffer();
   const uint64_t x = b.Tensor(in, MYC_F32, {3, 2});
-  const uint64_t columns = b.Tensor(b.Buffer(), MYC_F32, {3, 2}, {1, 3}, 0);  // the result of a row-major add
-  const uint64_t alias = b.Fresh(MYC_F32, {2, 3});                            // the result of a view
+  const uint64_t columns = b.Tensor(b.Buffer(), MYC_F32, {3, 2}, {1, 3}, 0);  // result of a row-major add
+  const uint64_t alias = b.Fresh(MYC_F32, {2, 3});                            // result of a view
   b.Call("aten::add.Tensor", {T(x), T(x), Int(1)}, {columns});
   b.Call("aten::t", {T(x)}, {alias});
   EXPECT_RUNS(s.Run(b, {}, {{in, 1}}, {{1, 2}, {2, 3}}));
   EXPECT_SAME(s.Read(2, MYC_F32, c10::ScalarType::Float, {3, 2}, {1, 3}), a * 2);
   EXPECT_SAME(s.ReadF32(2, {2, 3}), (a * 2).t().contiguous());
   EXPECT_SAME(s.ReadF32(3, {2, 3}), a.t().contiguous());
-  // The view's result doesn't share its input's memory.
+  // The result of the view has its own memory.
   Builder write;
   const uint64_t y = write.Fresh(MYC_F32, {6});
   write.Call("aten::zero_", {T(y)});
@@ -113,7 +113,7 @@ TEST(Call, ResultInAnotherLayoutIsCopiedIntoTheDeclaredOne) {
   EXPECT_SAME(s.ReadF32(3, {2, 3}), a.t().contiguous());
 }
 
-// Where a storage's bytes lie: a contiguous read hands out the storage's own memory.
+// The address of a storage's memory: a contiguous read returns the storage's own memory.
 const void* Address(Session& s, uint64_t id) {
   const int64_t one = 1;
   const myc_view view{id, MYC_U8, 1, &one, &one, 0};
@@ -127,7 +127,7 @@ const void* Address(Session& s, uint64_t id) {
   return data;
 }
 
-// Remembers the blocks it hands out, to tell an adopted result from a copied one.
+// Records allocated blocks, to tell a result without a copy from a copied one.
 class Watch final : public c10::Allocator {
  public:
   Watch() : base_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/100); }
@@ -186,8 +186,8 @@ TEST(Call, WrappedNumbersPromoteLikePythonNumbers) {
   b.Call("aten::mul.Tensor", {T(x), Number(MYC_N_F64, real)}, {f});
   b.Call("aten::mul.Tensor", {T(x), Number(MYC_N_I64, integer)}, {k});
   b.Call("aten::bitwise_xor.Tensor", {T(x), Number(MYC_N_BOOL, yes)}, {k});
-  // A 0-dim tensor that isn't a wrapped number: f64 against i64, where the default dtype has no say; but dims win
-  // within a category.
+  // A 0-dim tensor that is not a wrapped number: f64 with i64 ignores the default dtype. Within a category, a tensor
+  // with dims decides the dtype.
   b.Call("aten::mul.Tensor", {T(x), Scalar(MYC_F64, real)}, {d});
   b.Call("aten::mul.Tensor", {T(f), Scalar(MYC_F64, real)}, {g});
   b.Call("aten::mul.Tensor", {T(f), Number(MYC_N_C128, complex)}, {z});

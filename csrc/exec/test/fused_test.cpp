@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Kernels as steps of a program, beside the operators that stand in their place.
+// Fused groups: kernels as steps of a program, and the plain steps that replace them.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/any.h>
@@ -58,7 +58,7 @@ Words OneMinus() {
           0};
 }
 
-// A program of that kernel; the operator in its place gives 2 - x, so that it shows which of them ran.
+// A program of that kernel. The plain operator computes 2 - x, so the result shows which one ran.
 struct Sample {
   Builder b;
   uint64_t in = 0, out = 0;
@@ -101,19 +101,19 @@ TEST(Fused, LeavesErrorsToTheOperators) {
   Session s;
   s.Upload(1, Range(6));
   Sample p(P(0));
-  // A window past the end of its storage, and a storage that isn't there.
+  // A view past the end of its storage, and a storage that does not exist.
   for (const uint64_t id : {1, 7}) {
     const auto errors = s.Run(p.b, {9}, {{p.in, id}}, {{p.out, 2}});
     ASSERT_EQ(errors.size(), 1u);
     EXPECT_EQ(errors[0].step, 2u);
     EXPECT_NE(s.ReadF32(2, {1}).kind, MYC_OK);
   }
-  // Poison goes on, silently.
+  // Poison spreads without a further report.
   EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 2}}, {{p.out, 3}}).empty());
   EXPECT_NE(s.ReadF32(3, {1}).kind, MYC_OK);
 }
 
-// z[i] = not mask[i], of a mask that a call draws in front of the kernel; the operator in its place draws a z.
+// z[i] = not mask[i]. A call before the kernel draws the mask. The plain operator draws z instead.
 Words Not() {
   const uint64_t b8 = uint64_t{MYC_K_B8} << 8;
   return {1,

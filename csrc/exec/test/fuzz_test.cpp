@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Damaged programs, parameters and bindings may fail in any way but one: the process must live, and a sanitizer must
-// have nothing to say. MYC_FUZZ sets the number of mutations.
+// Damaged programs, parameters and bindings may fail, but the process must survive and a sanitizer must find nothing.
+// MYC_FUZZ sets the number of mutations.
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -22,7 +22,7 @@ inline constexpr bool kSanitized = false;
 namespace mycelya::exec::test {
 namespace {
 
-// Everything a program can hold, small enough that most mutations still reach the kernels.
+// A program with every kind of step, small enough that most mutations still reach the kernels.
 Words Specimen() {
   Builder b;
   const uint64_t n = b.Param(), k = b.Param(), f = b.Param(), g = b.Param();
@@ -70,8 +70,9 @@ int Mutations() {
 
 class Fuzz : public ::testing::Test {
  protected:
-  // A mutated size may ask for any amount of memory: bound it, so that it is refused instead of swapped. A sanitizer
-  // has its own limit (allocator_may_return_null=1:max_allocation_size_mb=256) and needs the address space.
+  // A mutated size may request any amount of memory. Limit the address space, so that such requests fail instead of
+  // swapping. A sanitizer has its own limit (allocator_may_return_null=1:max_allocation_size_mb=256) and needs the
+  // address space.
   void SetUp() override {
     getrlimit(RLIMIT_AS, &before_);
     const rlimit limited{rlim_t{3} << 30, before_.rlim_max};
@@ -137,7 +138,7 @@ TEST_F(Fuzz, MutatedProgramsAndCallsNeverCrash) {
     s.Drop(p);
   }
   std::printf("%d mutations: %d prepared, %d ran without an error\n", n, prepared, ran);
-  // The mutations must be neither all hopeless nor all harmless.
+  // Some mutations must fail and some must succeed.
   EXPECT_GT(prepared, n / 20);
   EXPECT_GT(ran, n / 100);
   EXPECT_LT(ran, prepared);

@@ -1,8 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The words of launches, of which nothing may be believed that the executor relies on. That they are run is for
-// tests/launch.
+// The words of launches: the executor must check every number that it uses. tests/launch runs launches.
 #include "exec/run/Launches.h"
 
 #include <c10/util/Exception.h>
@@ -88,7 +87,7 @@ TEST(Launches, AreDecoded) {
 TEST(Launches, AreRefused) {
   EXPECT_EQ(Refusal(Good()), "accepted");
   EXPECT_EQ(Refusal({}), "accepted");
-  // By word of Good: a value that it must not have, and a part of the message.
+  // A word of Good, a value that it must not have, and a part of the message.
   const struct {
     size_t at;
     uint64_t value;
@@ -134,7 +133,8 @@ TEST(Launches, AreRefused) {
   }
 }
 
-// Whatever the words are, nothing is read beyond them, and what is accepted names only what is there.
+// Whatever the words are, nothing is read beyond them, and accepted launches name only existing steps, operands and
+// instances.
 TEST(Launches, AnyWords) {
   std::mt19937_64 random(1);
   const Program p = Sample();

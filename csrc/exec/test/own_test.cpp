@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Results whose shapes only the data tells, and the worker's own operators.
+// Results with data-dependent shapes, and the operators of namespace mycelya.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -158,7 +158,7 @@ TEST(Own, FlagsThatAreNoneAreErrorsOfTheirSteps) {
   EXPECT_NE(text("").find("no flag"), std::string::npos);
 }
 
-// A token is known by its memory: words that a client sends can't name a graph.
+// A token is recognised by its storage: no value that a client sends can name a graph.
 TEST(Own, AttentionNeedsTheTokenOfItsForwardCall) {
   Session s;
   Builder b;
@@ -194,7 +194,7 @@ TEST(Literals, ATensorArgumentTakesANumberThatIsTheSameInEveryCall) {
   }
 }
 
-// The error that two values give when they are compared, "" if none; other is what they are made of.
+// The error of comparing two values, "" if none. other: their operand.
 std::string Compared(const at::Tensor& got, const at::Tensor& want, const at::Tensor& other = at::tensor({0.f})) {
   Session s;
   Builder b;
@@ -232,7 +232,7 @@ TEST(Compare, FindsWhatDiffersByMoreThanRounding) {
   fails(Compared(at::tensor({1.f, inf}), at::tensor({1.f, 3e38f})), "is inf");
   fails(Compared(at::tensor({3, 4}, at::kLong), at::tensor({3, 5}, at::kLong)), "element 1 of 2 is 4, and 5");
   fails(Compared(at::tensor({3.f}), at::tensor({3.f, 4.f})), "gives Float[1]");
-  // What cancels: a hundred times what it should be, and yet no more than the rounding of what it is made of.
+  // Cancellation: a hundred times the expected value, but within the rounding of its operands.
   fails(Compared(at::tensor({1e-7f}), at::tensor({1e-9f})), "element 0 of 1");
   EXPECT_EQ(Compared(at::tensor({1e-7f}), at::tensor({1e-9f}), at::tensor({1.f})), "");
 }

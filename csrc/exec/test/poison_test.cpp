@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// A failed step spoils what depends on it, says so once, and leaves the rest alone.
+// A failed step poisons everything that depends on it, is reported once, and does not affect other steps.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -25,7 +25,7 @@ TEST(Poison, FlowsThroughResultsWritesAndStorages) {
   b.Call("aten::neg", {T(x)}, {good});                   // 0
   b.Call("aten::mm", {T(x), T(x)}, {bad});               // 1 fails: [2,3] @ [2,3]
   b.Call("aten::neg", {T(bad)}, {next});                 // 2 skipped
-  b.Call("aten::add_.Tensor", {T(w), T(next), Int(1)});  // 3 skipped, spoils storage 2
+  b.Call("aten::add_.Tensor", {T(w), T(next), Int(1)});  // 3 skipped, poisons storage 2
   b.Clone(b.Buffer(), 3);                                // 4 skipped
   b.Call("aten::abs", {T(good)}, {good});                // 5 runs
   const auto errors = s.Run(b, {}, {{in, 1}, {other, 2}}, {{2, 3}, {3, 4}, {4, 5}, {5, 6}}, 77);
@@ -43,14 +43,14 @@ TEST(Poison, FlowsThroughResultsWritesAndStorages) {
   EXPECT_TRUE(at::equal(s.ReadF32(5, {6}).tensor, Range(6)));
   EXPECT_TRUE(at::equal(s.ReadF32(1, {6}).tensor, Range(6)));
 
-  // Into the next program: silently, and with the first cause.
+  // Poison reaches the next program with its first cause and without a further report.
   Builder later;
   const uint64_t y = later.Fresh(MYC_F32, {2, 2}), z = later.Fresh(MYC_F32, {2, 2});
   later.Call("aten::neg", {T(y)}, {z});
   EXPECT_TRUE(s.Run(later, {}, {{0, 3}}, {{1, 9}}, 78).empty());
   EXPECT_EQ(s.ReadF32(9, {1}).call, 77u);
 
-  // A poisoned storage can be freed, and bound anew.
+  // A poisoned storage can be freed and bound again.
   s.Free({3});
   EXPECT_EQ(s.ReadF32(3, {1}).text, "Storage 3 does not exist on the worker.");
   EXPECT_TRUE(s.Run(later, {}, {{0, 1}}, {{1, 9}}, 79).empty());
@@ -64,7 +64,7 @@ TEST(Poison, EndsWhereABufferIsMadeAnew) {
   const uint64_t x = b.Fresh(MYC_F32, {4}), y = b.Fresh(MYC_F32, {4}), z = b.Fresh(MYC_F32, {4});
   b.Call("aten::mm", {T(x), T(x)}, {y});
   b.Free(1);
-  b.Copy(y, x);  // made anew
+  b.Copy(y, x);  // made again
   b.Call("aten::mm", {T(x), T(x)}, {z});
   b.Call("aten::neg", {T(x)}, {z});
   const auto errors = s.Run(b, {}, {{0, 1}}, {{1, 2}, {2, 3}});

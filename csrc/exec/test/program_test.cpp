@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What prepare refuses, and with which words; and calls that don't fit their program.
+// Programs that prepare refuses, with the error texts, and calls that do not match their program.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(Abi, VersionAndFacts) {
   EXPECT_EQ(text.size(), n);
   EXPECT_EQ(text.rfind("{\"device\":\"cpu\",\"name\":\"", 0), 0u) << text;
   EXPECT_NE(text.find("\"torch\":\"2."), std::string::npos) << text;
-  EXPECT_EQ(myc_exec_info(s.get(), json, 2), n);  // too small: only the length
+  EXPECT_EQ(myc_exec_info(s.get(), json, 2), n);  // too small: returns only the length
   myc_error e{};
   EXPECT_EQ(myc_exec_sync(s.get(), &e), MYC_OK);
 }
@@ -188,7 +188,7 @@ TEST(Program, CallsMustFitTheProgram) {
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(errors[0].text, "BUG: the program has 1 parameters, the call 0.");
   EXPECT_EQ(errors[0].step, UINT32_MAX);
-  // Nothing ran, so what would have been made or written has no content; what would only have been read has.
+  // Nothing ran: outputs and written inputs are poisoned, and inputs that are only read keep their content.
   EXPECT_EQ(s.ReadF32(3, {2}).text, errors[0].text);
   EXPECT_EQ(s.ReadF32(1, {2}).text, errors[0].text);
   EXPECT_TRUE(at::equal(s.ReadF32(2, {2}).tensor, x));

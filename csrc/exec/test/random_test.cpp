@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Random numbers are those of CPU PyTorch, bit for bit.
+// Random numbers have the bits of PyTorch on the CPU.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/equal.h>
@@ -34,7 +34,7 @@ TEST(Random, ManualSeedSetsTheDefaultGenerator) {
   b.Call("mycelya::manual_seed", {Generator(gen), Number(MYC_N_I64, seed)});
   b.Call("aten::rand", {Ints({1000}), None(), None(), None(), None()}, {r});
   b.Call("aten::randn", {Ints({33}), None(), None(), None(), None()}, {n});
-  // The default generator, named by its id instead of left out.
+  // The default generator, named by its id.
   b.Call("aten::rand.generator", {Ints({100}), Generator(gen), None(), None(), None(), None()}, {given});
   myc_prog* p = s.Prepare(b);
   for (const uint64_t value : {uint64_t{42}, uint64_t{0}, ~uint64_t{0}}) {

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Storages: transfers, bounds, and the steps that make, copy, resize and free buffers.
+// Storages: transfers, bounds, and the steps that allocate, copy, resize and free buffers.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -87,76 +87,70 @@ TEST(Transfer, EveryDtype) {
   }
 }
 
+struct RefusedView {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset;
+  int32_t kind;
+  const char* text;
+};
+
+// Views of f32[6] that must be refused.
+std::vector<RefusedView> RefusedViews() {
+  const int64_t big = int64_t{1} << 62;
+  const int32_t index = MYC_E_INDEX, value = MYC_E_VALUE;
+  return {
+      {{7}, {1}, 0, index, "A view f32[7] with strides [1] and offset 0 needs 28 bytes, but its storage has 24."},
+      {{2, 3},
+       {3, 1},
+       1,
+       index,
+       "A view f32[2,3] with strides [3,1] and offset 1 needs 28 bytes, but its storage has 24."},
+      {{1}, {1}, 6, index, "A view f32[1] with strides [1] and offset 6 needs 28 bytes, but its storage has 24."},
+      {{2}, {6}, 0, index, "A view f32[2] with strides [6] and offset 0 needs 28 bytes, but its storage has 24."},
+      {{-1},
+       {1},
+       0,
+       value,
+       "The geometry f32[-1] with strides [1] and offset 0 has a negative size, stride or offset."},
+      {{2},
+       {-1},
+       3,
+       value,
+       "The geometry f32[2] with strides [-1] and offset 3 has a negative size, stride or offset."},
+      {{2},
+       {1},
+       -1,
+       value,
+       "The geometry f32[2] with strides [1] and offset -1 has a negative size, stride or offset."},
+      {{3},
+       {big},
+       0,
+       value,
+       "The geometry f32[3] with strides [4611686018427387904] and offset 0 reaches beyond what 63 bits can count."},
+      {{big, 4},
+       {0, 0},
+       0,
+       value,
+       "The geometry f32[4611686018427387904,4] with strides [0,0] and offset 0 reaches beyond what 63 bits can "
+       "count."},
+      {{0, big, big},
+       {0, 0, 0},
+       0,
+       value,
+       "The geometry f32[0,4611686018427387904,4611686018427387904] with strides [0,0,0] and offset 0 reaches beyond "
+       "what "
+       "63 bits can count."},
+      {{1},
+       {1},
+       big,
+       value,
+       "The geometry f32[1] with strides [1] and offset 4611686018427387904 reaches beyond what 63 bits can count."}};
+}
+
 TEST(Transfer, ViewsOutsideTheirStorageAreRefused) {
   Session s;
   s.Upload(1, Range(6));
-  const int64_t big = int64_t{1} << 62;
-  struct Case {
-    std::vector<int64_t> sizes, strides;
-    int64_t offset;
-    int32_t kind;
-    const char* text;
-  };
-  for (const Case& c : std::vector<Case>{
-           {{7},
-            {1},
-            0,
-            MYC_E_INDEX,
-            "A view f32[7] with strides [1] and offset 0 needs 28 bytes, but its storage has 24."},
-           {{2, 3},
-            {3, 1},
-            1,
-            MYC_E_INDEX,
-            "A view f32[2,3] with strides [3,1] and offset 1 needs 28 bytes, but its storage has 24."},
-           {{1},
-            {1},
-            6,
-            MYC_E_INDEX,
-            "A view f32[1] with strides [1] and offset 6 needs 28 bytes, but its storage has 24."},
-           {{2},
-            {6},
-            0,
-            MYC_E_INDEX,
-            "A view f32[2] with strides [6] and offset 0 needs 28 bytes, but its storage has 24."},
-           {{-1},
-            {1},
-            0,
-            MYC_E_VALUE,
-            "The geometry f32[-1] with strides [1] and offset 0 has a negative size, stride or offset."},
-           {{2},
-            {-1},
-            3,
-            MYC_E_VALUE,
-            "The geometry f32[2] with strides [-1] and offset 3 has a negative size, stride or offset."},
-           {{2},
-            {1},
-            -1,
-            MYC_E_VALUE,
-            "The geometry f32[2] with strides [1] and offset -1 has a negative size, stride or offset."},
-           {{3},
-            {big},
-            0,
-            MYC_E_VALUE,
-            "The geometry f32[3] with strides [4611686018427387904] and offset 0 reaches beyond what 63 bits can "
-            "count."},
-           {{big, 4},
-            {0, 0},
-            0,
-            MYC_E_VALUE,
-            "The geometry f32[4611686018427387904,4] with strides [0,0] and offset 0 reaches beyond what 63 bits can "
-            "count."},
-           {{0, big, big},
-            {0, 0, 0},
-            0,
-            MYC_E_VALUE,
-            "The geometry f32[0,4611686018427387904,4611686018427387904] with strides [0,0,0] and offset 0 reaches "
-            "beyond what 63 bits can count."},
-           {{1},
-            {1},
-            big,
-            MYC_E_VALUE,
-            "The geometry f32[1] with strides [1] and offset 4611686018427387904 reaches beyond what 63 bits can "
-            "count."}}) {
+  for (const RefusedView& c : RefusedViews()) {
     const myc_view view{1, MYC_F32, static_cast<uint32_t>(c.sizes.size()), c.sizes.data(), c.strides.data(), c.offset};
     const void* out = nullptr;
     uint64_t bytes = 0, call = 0;
@@ -184,13 +178,13 @@ TEST(Transfer, UploadsMakeStoragesOnce) {
   EXPECT_EQ(e.kind, MYC_E_MEMORY) << e.text;
   EXPECT_EQ(myc_exec_upload_begin(s.get(), 2, UINT64_MAX, &e), nullptr);
   EXPECT_EQ(e.kind, MYC_E_MEMORY) << e.text;
-  // A begun upload is no storage yet, and free ends it.
+  // An upload in progress is not a storage, and free ends it.
   EXPECT_NE(myc_exec_upload_begin(s.get(), 3, 0, &e), nullptr);
   EXPECT_EQ(s.Usage().first, 1u);
   s.Free({3, 1, 77});
   EXPECT_EQ(myc_exec_upload_end(s.get(), 3, &e), MYC_E_VALUE);
   EXPECT_EQ(s.Usage(), (std::pair<uint64_t, uint64_t>{0, 0}));
-  // An upload of no bytes is one.
+  // An upload of 0 bytes is valid.
   EXPECT_NE(myc_exec_upload_begin(s.get(), 4, 0, &e), nullptr);
   EXPECT_EQ(myc_exec_upload_end(s.get(), 4, &e), MYC_OK);
   EXPECT_EQ(s.Read(4, MYC_F32, at::kFloat, {3, 0}, {1, 1}).kind, MYC_OK);
@@ -264,7 +258,7 @@ TEST(Steps, ResizeKeepsTheCommonPrefixAndTheIdentity) {
   errors = s.Run(p, {static_cast<uint64_t>(-8), 2}, {{in, 2}}, {});
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(errors[0].text, "BUG: a buffer can't have -8 bytes.");
-  // Shrunk below what a tensor of an earlier step used.
+  // Smaller than a tensor of an earlier step needs.
   s.Upload(3, Range(4));
   errors = s.Run(p, {4, 1}, {{in, 3}}, {});
   ASSERT_EQ(errors.size(), 1u);
@@ -286,7 +280,7 @@ TEST(Steps, OutputsRebindAndInputsStay) {
   EXPECT_SAME(s.ReadF32(2, {3}), Range(3));
 }
 
-// Counts the bytes in blocks of its size that are alive.
+// Counts the live blocks of a given size.
 class Watch final : public c10::Allocator {
  public:
   Watch() : base_(c10::GetCPUAllocator()) {
@@ -337,8 +331,9 @@ TEST(Steps, FreeReleasesMemoryAtItsStep) {
       }
       watch.peak = 0;
       EXPECT_RUNS(s.Run(b, {}, {{0, 1}}, {{10, 2}}));
-      EXPECT_EQ(watch.peak, frees ? 3u + 0u : 11u + 1u);  // input, operand, result; or all, and the old storage 2
-      EXPECT_EQ(watch.alive.size(), 2u);                  // what isn't an output is gone
+      EXPECT_EQ(watch.peak,
+                frees ? 3u + 0u : 11u + 1u);  // input, operand, result; or all buffers and the old storage 2
+      EXPECT_EQ(watch.alive.size(), 2u);      // only outputs remain
       EXPECT_SAME(s.ReadF32(2, {1024}), at::full({1024}, 1024.0f));
     }
     s.Free({1, 2});
