@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What sparse COO and sparse compressed tensors share: PyTorch's own kernels under our keys, and sums and searches
-// along indices.
+// Shared by sparse COO and sparse compressed tensors: PyTorch's CPU kernels under our keys, and sums and searches along
+// indices.
 #ifndef MYCELYA_DEVICE_SPARSE_SPARSE_H_
 #define MYCELYA_DEVICE_SPARSE_SPARSE_H_
 

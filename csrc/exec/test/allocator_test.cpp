@@ -151,7 +151,7 @@ TEST(Pool, InUseAndKeptStayBelowTheLimit) {
   EXPECT_EQ(Blocks(pool).kept, static_cast<int64_t>(kMi));
 }
 
-TEST(Pool, SizesThatNobodyHas) {
+TEST(Pool, SizesBeyondAnyMemory) {
   Pool pool(kNoLimit);
   for (const size_t n :
        {size_t{1} << 46, (size_t{1} << 46) + 1, size_t{1} << 62, SIZE_MAX / 2, SIZE_MAX - 1, SIZE_MAX}) {

@@ -124,7 +124,7 @@ TEST(Launches, AreRefused) {
   std::vector<uint64_t> words = Good();
   words.push_back(0);
   EXPECT_NE(Refusal(words).find("BUG: the launches has 1 words too many"), std::string::npos);
-  EXPECT_NE(Refusal(Good(), 5).find("words too many"), std::string::npos) << "a group that nobody takes";
+  EXPECT_NE(Refusal(Good(), 5).find("words too many"), std::string::npos) << "a group that is never taken";
   EXPECT_NE(Refusal(Good(2), 2).find("step 2 has launches, but its group begins with calls"), std::string::npos);
   for (size_t n = 1; n < Good().size(); ++n) {
     words = Good();
