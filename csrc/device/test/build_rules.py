@@ -32,7 +32,7 @@ def compile_one(source: Path, out: Path, flags: list[str]) -> Path:
 
 
 def build(out: Path) -> Path:
-    """Compiles what has changed (ccache keeps the rest) and links the module."""
+    """Compiles the sources (unchanged ones come from ccache) and links the module."""
     out.mkdir(parents=True, exist_ok=True)
     tables = subprocess.run(
         [sys.executable, str(DEVICE / "rules" / "gen_meta.py"), str(out)],

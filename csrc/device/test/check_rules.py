@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Compares the shape rules with what PyTorch's CPU kernels really return.
+"""Compares the shape rules with the results of PyTorch's CPU kernels.
 
-Runs the samples of PyTorch's op database, forward and backward, watches every aten
-call below autograd, and asks the rules about each call of an overload that the op
-table records whole. Prints what they don't cover and where they are wrong.
+Runs the samples of PyTorch's op database, forward and backward. For every aten call
+below autograd of an overload that the op table records whole, applies the rules and
+compares. Prints the calls that no rule covers and the wrong results.
 
 Usage: python check_rules.py [--build DIR] [--samples N] [--only REGEX] [--writes]
 Exits with 1 if a rule is wrong.
@@ -28,11 +28,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 HERE = Path(__file__).resolve().parent
 
-# Row-major if an operand is a conjugate view; those that reach a device are resolved.
+# Row-major for conjugate views; the device resolves such views before the call.
 CONJUGATE_MATTERS = {"linalg_solve_triangular"}
 
-# What PyTorch's CPU calls where a device of ours sees another overload, and the
-# argument that one lacks.
+# Overloads that PyTorch calls on the CPU, the overload that our device gets instead,
+# and the argument that the latter lacks.
 SAME_AS = {
     "convolution": ("convolution_overrideable", None),
     "convolution_backward": ("convolution_backward_overrideable", 3),
@@ -49,13 +49,13 @@ def load_module(build: Path) -> Any:
 
 
 def whole_overloads() -> dict[str, str]:
-    """Overload -> functional overload, of the rows recorded whole."""
-    text = (HERE.parent / "optable.inc").read_text()
+    """Maps each overload that is recorded whole to its functional overload."""
+    text = (HERE.parent / "record" / "optable.inc").read_text()
     return dict(re.findall(r'MYC_WHOLE\("([^"]+)", "([^"]*)"', text))
 
 
 def facts(result: Any) -> list[Any]:
-    """Facts of the tensors of a result, lists flattened."""
+    """The dtype, sizes and strides of the tensors of a result, lists flattened."""
     if isinstance(result, torch.Tensor):
         return [(result.dtype, list(result.shape), list(result.stride()))]
     if isinstance(result, (list, tuple)):
@@ -72,7 +72,7 @@ def describe(value: Any) -> str:
 
 
 class Watch(TorchDispatchMode):
-    """Asks the rules about each call and keeps score."""
+    """Applies the rules to each call and counts the outcomes."""
 
     def __init__(self, module: Any, verbose: bool, writes: bool) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Watch(TorchDispatchMode):
             return result
         truth = facts(result)
         if in_place:
-            # Strides are the tensor's own; the inferred sizes have to fit.
+            # The tensor keeps its strides; the inferred sizes must match.
             ok = len(answer) > 0 and answer[0][1] == truth[0][1]
         else:
             ok = list(map(self.plain, answer)) == list(map(self.plain, truth))
@@ -141,13 +141,13 @@ class Watch(TorchDispatchMode):
         return result
 
     def run_watching_writes(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Runs the call; an argument that changes must be marked as written."""
+        """Runs the call and reports arguments that change without a mark."""
         marked = {
             i
             for i, a in enumerate(func._schema.arguments)
             if a.alias_info is not None and a.alias_info.is_write
         }
-        if not name.endswith("_overrideable"):  # here it is another overload
+        if not name.endswith("_overrideable"):  # the CPU calls another overload
             marked |= set(self.module.unmarked_writes(name, *args, **kwargs))
         before = [
             (i, t, t.clone())
@@ -164,7 +164,7 @@ class Watch(TorchDispatchMode):
 
     @staticmethod
     def differ_in_nothing(answer: Any, truth: Any) -> bool:
-        """Results without elements, whose strides mean nothing."""
+        """Whether results are empty, so that their strides have no meaning."""
         return len(answer) == len(truth) and all(
             a == t
             or (a and t and str(a[0]) == str(t[0]) and a[1] == t[1] and 0 in a[1])
@@ -200,7 +200,7 @@ def spread(t: torch.Tensor) -> torch.Tensor:
     return t.repeat_interleave(2, -1)[..., ::2] if t.dim() > 0 else t
 
 
-# Layouts of memory in which each sample is tried.
+# The memory layouts of each sample.
 LAYOUTS: list[Callable[[torch.Tensor], torch.Tensor] | None] = [
     None,
     channels_last,
@@ -356,7 +356,7 @@ def run_optimizers(watch: Watch) -> int:
 
 
 def report(watch: Watch, refused: int) -> bool:
-    """Prints the score; returns whether all rules were right."""
+    """Prints the counts; returns whether all rules were right."""
     total = sum(watch.calls.values())
     covered = total - sum(watch.uncovered.values())
     print(f"{total} calls of {len(watch.calls)} overloads ({refused} samples refused)")
