@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Elements of all dtypes as memory has them, and tiles of them to and from it, for Tile.cpp, whose rules hold here too.
+// Moves elements of all dtypes between memory and tiles. Part of Tile.cpp, whose rules apply here too.
 #ifndef MYCELYA_EXEC_KERNEL_ELEMENTS_H_
 #define MYCELYA_EXEC_KERNEL_ELEMENTS_H_
 
@@ -13,7 +13,7 @@
 namespace mycelya::exec::kernel {
 namespace {
 
-// Elements in memory: From and To convert one, the rows as many as lie side by side.
+// Formats of elements in memory. From and To convert one element; FromRow and ToRow convert contiguous elements.
 template <class M, class T>
 struct Plainly {
   using Memory = M;
@@ -101,7 +101,7 @@ struct Half {
 #endif
 };
 
-// A row with a large stride beside a row with a small one: walking along the small one uses each cache line once.
+// If one dim has a large stride and the other a small one, an inner loop along the small one uses each cache line once.
 template <class C>
 void Load(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
   auto* d = static_cast<typename C::Class*>(to);
@@ -152,7 +152,7 @@ void Store(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64
   }
 }
 
-// f(type of the elements) for each dtype that a kernel can have.
+// Calls f with the format of a dtype, for each dtype that kernels support.
 template <class F>
 auto ForDtype(c10::ScalarType dtype, const F& f) -> decltype(f(Half())) {
   switch (dtype) {

@@ -49,7 +49,7 @@ using kernel::kNone;
 using kernel::Level;
 using kernel::Node;
 
-// Each takes a pass over the points, and a list of its own of what the pass does.
+// The most reductions in a row. Each needs a pass with its own lists.
 constexpr uint32_t kMaxStages = 32;
 constexpr const char* kClassNames[] = {"nothing", "F32", "F64", "I64", "B8"};
 
@@ -58,13 +58,14 @@ class Parser {
   explicit Parser(Reader& in) : in_(in), tiles_(kernel::TilesOfThisCpu()) {}
 
   std::unique_ptr<const Kernel> operator()() {
-    const uint32_t nframes = in_.Index("the number of a kernel's frames", MYC_K_MAX_FRAMES + 1);
-    TORCH_CHECK_VALUE(nframes > 0, "BUG: a kernel has no frame.");
-    for (uint32_t i = 0; i < nframes; ++i) {
-      k_.frames.push_back(in_.Index("the rank of a kernel's frame", MYC_K_MAX_RANK + 1));
+    const uint32_t nspaces = in_.Index("the number of a kernel's index spaces", MYC_K_MAX_FRAMES + 1);
+    TORCH_CHECK_VALUE(nspaces > 0, "BUG: a kernel has no index space.");
+    for (uint32_t i = 0; i < nspaces; ++i) {
+      k_.spaces.push_back(in_.Index("the rank of a kernel's index space", MYC_K_MAX_RANK + 1));
     }
-    k_.folded = in_.Index("the number of folded dims", k_.frames[0] + 1);
-    TORCH_CHECK_VALUE(nframes == 1 || k_.folded == 0, "BUG: a kernel that folds has ", nframes, " frames.");
+    k_.reduced = in_.Index("the number of reduced dims", k_.spaces[0] + 1);
+    TORCH_CHECK_VALUE(nspaces == 1 || k_.reduced == 0, "BUG: a kernel with reduced dims has ", nspaces,
+                      " index spaces.");
     const uint32_t noperands = in_.Count("operands of a kernel", 4);
     TORCH_CHECK_VALUE(noperands <= MYC_K_MAX_INSTRS, "BUG: a kernel has ", noperands, " operands.");
     for (uint32_t i = 0; i < noperands; ++i) ParseOperand();
@@ -79,7 +80,7 @@ class Parser {
       TORCH_CHECK_VALUE(stored_[i] == ((k_.operands[i].access & MYC_K_WRITE) != 0), "BUG: operand ", i,
                         " of a kernel is to be written, but no instruction stores it.");
     }
-    kernel::PlanCode(k_, &code_);
+    kernel::MakeSchedules(k_, &code_);
     k_.code = std::make_shared<const Kernel::Code>(std::move(code_));
     return std::move(kernel_);
   }
@@ -91,11 +92,11 @@ class Parser {
     TORCH_CHECK_VALUE(kernel::ClassOfDtype(o.dtype) != 0, "BUG: a kernel has an operand of dtype ", o.dtype, ".");
     o.access = in_.Index("the access to a kernel's operand", (MYC_K_READ | MYC_K_WRITE) + 1);
     TORCH_CHECK_VALUE(o.access != 0, "BUG: operand ", k_.operands.size(), " of a kernel is neither read nor written.");
-    o.frame = in_.Index("the frame of a kernel's operand", k_.frames.size());
+    o.space = in_.Index("the index space of a kernel's operand", k_.spaces.size());
     const uint32_t rank = in_.Index("the rank of a kernel's operand", MYC_K_MAX_RANK + 1);
     uint32_t seen = 0;
     for (uint32_t i = 0; i < rank; ++i) {
-      const uint32_t along = in_.Index("the dim along which an operand runs", k_.frames[o.frame] + 1);
+      const uint32_t along = in_.Index("the dim along which an operand runs", k_.spaces[o.space] + 1);
       TORCH_CHECK_VALUE(along == 0 || (seen & 1u << along) == 0, "BUG: operand ", k_.operands.size(),
                         " of a kernel runs twice along dim ", along - 1, ".");
       seen |= 1u << along;
@@ -104,7 +105,7 @@ class Parser {
     k_.operands.push_back(std::move(o));
   }
 
-  // Dims of its frame along which an operand runs, as bits.
+  // The dims along which an operand runs, as bits.
   uint32_t DimsOf(const KernelOperand& o) const {
     uint32_t dims = 0;
     for (const int8_t d : o.along) {
@@ -112,10 +113,10 @@ class Parser {
     }
     return dims;
   }
-  uint32_t KeptDims() const { return (1u << (k_.frames[0] - k_.folded)) - 1; }
+  uint32_t KeptDims() const { return (1u << (k_.spaces[0] - k_.reduced)) - 1; }
   Level LevelOf(uint32_t dims) const {
     if (dims == 0) return Level::kUniform;
-    return k_.folded != 0 && (dims & ~KeptDims()) == 0 ? Level::kRow : Level::kElement;
+    return k_.reduced != 0 && (dims & ~KeptDims()) == 0 ? Level::kRow : Level::kElement;
   }
 
   uint32_t Add(const Node& n) {
@@ -134,7 +135,7 @@ class Parser {
     return registers_[reg];
   }
 
-  // The same value with as many elements as a level has.
+  // Broadcasts a value to a level.
   uint32_t Raise(uint32_t node, Level level) {
     if (At(node).level >= level) return node;
     Node n;
@@ -146,7 +147,7 @@ class Parser {
     return Add(n);
   }
 
-  // The dtype whose values a node has only, so that rounding to it changes nothing but a NaN's bits; else Undefined.
+  // A dtype that can hold every value of the node, so that rounding to it changes at most a NaN's bits; else Undefined.
   c10::ScalarType Holds(const Node& n) const {
     const auto of = [&](uint32_t i) { return holds_[n.from[i]]; };
     switch (n.op) {
@@ -164,7 +165,7 @@ class Parser {
     return last;
   }
 
-  // Registers of an instruction's operands, which make its level and stage.
+  // Sets the operands of an instruction, and from them its level and stage.
   void Take(Node& n, const uint64_t* words, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
       n.from[i] = Use(words[i]);
@@ -213,13 +214,13 @@ class Parser {
         Rest(words, 1);
         return Add(n);
       case MYC_K_COUNT:
-        TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_,
-                          " of a kernel that folds nothing counts folded points.");
+        TORCH_CHECK_VALUE(k_.reduced != 0, "BUG: instruction ", at_,
+                          " counts reduced points, but its kernel has no reduced dims.");
         TORCH_CHECK_VALUE(n.cls != MYC_K_B8, "BUG: a kernel counts points as a B8.");
         Rest(words, 0);
         return Add(n);
       case MYC_K_INDEX: {
-        TORCH_CHECK_VALUE(words[0] < k_.frames[0], "BUG: a kernel has no dim ", words[0], ", only ", k_.frames[0], ".");
+        TORCH_CHECK_VALUE(words[0] < k_.spaces[0], "BUG: a kernel has no dim ", words[0], ", only ", k_.spaces[0], ".");
         CheckClass(n.cls, MYC_K_I64);
         const auto dim = static_cast<uint32_t>(words[0]);
         n.operand = static_cast<uint32_t>(k_.operands.size() + code_.index_dims.size());
@@ -248,16 +249,16 @@ class Parser {
   }
 
   uint32_t ParseReduction(Node& n, const uint64_t* words) {
-    TORCH_CHECK_VALUE(k_.folded != 0, "BUG: instruction ", at_, " of a kernel that folds nothing is a fold.");
+    TORCH_CHECK_VALUE(k_.reduced != 0, "BUG: instruction ", at_, " reduces, but its kernel has no reduced dims.");
     Take(n, words, 1);
     CheckClass(n.cls, At(n.from[0]).cls);
-    TORCH_CHECK_VALUE(tiles_.fold(n.op, n.cls) != nullptr, "BUG: a kernel sums values of class ", kClassNames[n.cls],
-                      ".");
+    TORCH_CHECK_VALUE(tiles_.reduce(n.op, n.cls) != nullptr, "BUG: a kernel can't reduce values of class ",
+                      kClassNames[n.cls], ".");
     n.from[0] = Raise(n.from[0], Level::kElement);
     n.level = Level::kRow;
     ++n.stage;
-    TORCH_CHECK_VALUE(n.stage <= kMaxStages, "BUG: instruction ", at_, " of a kernel folds a value that depends on ",
-                      kMaxStages, " folds in a row.");
+    TORCH_CHECK_VALUE(n.stage <= kMaxStages, "BUG: instruction ", at_, " reduces a value that depends on ", kMaxStages,
+                      " reductions in a row.");
     code_.picks = code_.picks || kernel::RowOf(n.op).start != kernel::Start::kZero;
     return Add(n);
   }
@@ -287,12 +288,12 @@ class Parser {
     CheckUnused(words[2]);
     uint32_t from = Use(words[1]);
     if (At(from).op == MYC_K_ROUND && At(from).bits == static_cast<uint64_t>(o.dtype)) {
-      from = At(from).from[0];  // a store rounds
+      from = At(from).from[0];  // the store rounds
     }
     CheckClass(At(from).cls, kernel::ClassOfDtype(o.dtype));
     CheckClass(n.cls == 0 ? At(from).cls : n.cls, At(from).cls);
-    const uint32_t dims = DimsOf(o), all = (1u << k_.frames[o.frame]) - 1;
-    const bool rows = k_.folded != 0 && dims == KeptDims() && At(from).level != Level::kElement;
+    const uint32_t dims = DimsOf(o), all = (1u << k_.spaces[o.space]) - 1;
+    const bool rows = k_.reduced != 0 && dims == KeptDims() && At(from).level != Level::kElement;
     TORCH_CHECK_VALUE(rows || dims == all, "BUG: operand ", words[0], " of a kernel is stored by instruction ", at_,
                       ", but does not run along all dims.");
     n.level = rows ? Level::kRow : Level::kElement;
@@ -337,7 +338,7 @@ std::unique_ptr<const Kernel> ParseKernel(Reader& in) { return Parser(in)(); }
 
 namespace {
 
-// Whether PyTorch would make a number one of the dtype, where it refuses numbers that are too large.
+// Whether a dtype can hold a number. PyTorch refuses to convert numbers that are too large.
 bool Holds(c10::ScalarType dtype, const KernelNumber& n) {
   const double real = std::abs(n.integral ? static_cast<double>(n.whole) : n.real);
   const auto whole = [&n](auto of) {
@@ -372,15 +373,15 @@ bool Holds(c10::ScalarType dtype, const KernelNumber& n) {
   }
 }
 
-// Whether two points of a tensor may be one element. Which of them is written last is then up to the order, and a
-// kernel has one of its own.
+// Whether two points of a tensor may be the same element. The element's final value would then depend on the loop
+// order.
 bool MayOverlap(const KernelOperandAt& t, size_t rank) {
   for (size_t d = 0; d < rank; ++d) {
     if (t.sizes[d] == 0) return false;
   }
   for (size_t d = 0; d < rank; ++d) {
     if (t.sizes[d] == 1) continue;
-    int64_t below = 0;  // how far dims of smaller strides reach
+    int64_t below = 0;  // the reach of the dims with smaller strides
     for (size_t e = 0; e < rank; ++e) {
       const bool smaller = t.strides[e] < t.strides[d] || (t.strides[e] == t.strides[d] && e < d);
       if (smaller && t.sizes[e] > 1) below += (t.sizes[e] - 1) * t.strides[e];
@@ -397,29 +398,30 @@ bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why) {
     *why = text;
     return false;
   };
-  std::vector<const int64_t*> frames;
+  std::vector<const int64_t*> spaces;
   const int64_t* sizes = at.sizes;
   int64_t points = 0;
-  for (size_t f = 0; f < kernel.frames.size(); ++f) {
+  for (size_t f = 0; f < kernel.spaces.size(); ++f) {
     int64_t n = 1;
     bool empty = false;
-    for (uint32_t d = 0; d < kernel.frames[f]; ++d) {
+    for (uint32_t d = 0; d < kernel.spaces[f]; ++d) {
       if (sizes[d] < 0) return no("a size is negative");
       empty = empty || sizes[d] == 0;
       if (sizes[d] != 0 && !Multiply(n, sizes[d], &n)) return no("it has more points than can be counted");
     }
     if (empty) n = 0;
-    if (f > 0 && n != points) return no("its frames differ in their number of points");
+    if (f > 0 && n != points) return no("its index spaces differ in their number of points");
     points = n;
-    frames.push_back(sizes);
-    sizes += kernel.frames[f];
+    spaces.push_back(sizes);
+    sizes += kernel.spaces[f];
   }
   for (size_t i = 0; i < kernel.operands.size(); ++i) {
     const KernelOperand& o = kernel.operands[i];
     int64_t reach = 1;
     for (size_t d = 0; d < o.along.size(); ++d) {
       const int64_t size = at.operands[i].sizes[d], stride = at.operands[i].strides[d];
-      if (size != (o.along[d] < 0 ? 1 : frames[o.frame][o.along[d]])) return no("an operand's size is not its frame's");
+      if (size != (o.along[d] < 0 ? 1 : spaces[o.space][o.along[d]]))
+        return no("an operand's size is not that of its index space");
       if (stride < 0) return no("a stride is negative");
       int64_t far = 0;
       if (size > 1 && (!Multiply(size - 1, stride, &far) || __builtin_add_overflow(reach, far, &reach))) {
@@ -431,11 +433,11 @@ bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why) {
       return no("it writes an element twice");
   }
   for (const auto& [number, dtype] : kernel.held) {
-    if (!Holds(dtype, at.numbers[number])) return no("a number is none of its dtype");
+    if (!Holds(dtype, at.numbers[number])) return no("a dtype can't hold a number");
   }
   if (points == 0) {
     int64_t kept = 1;
-    for (uint32_t d = 0; d < kernel.frames[0] - kernel.folded; ++d) kept = kept == 0 || at.sizes[d] == 0 ? 0 : 1;
+    for (uint32_t d = 0; d < kernel.spaces[0] - kernel.reduced; ++d) kept = kept == 0 || at.sizes[d] == 0 ? 0 : 1;
     if (kept != 0 && kernel.code->picks) return no("a maximum or minimum of no elements has no value");
   }
   return true;

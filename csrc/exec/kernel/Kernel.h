@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// One loop nest as it is run: the kernel of csrc/abi/mycelya.h, decoded and checked, so that nothing it does can go out
-// of bounds of the operands that it is bound to.
+// A fused loop: the kernel of csrc/abi/mycelya.h, decoded and checked, so that no instance that fits can access memory
+// outside of its operands.
 #ifndef MYCELYA_EXEC_KERNEL_KERNEL_H_
 #define MYCELYA_EXEC_KERNEL_KERNEL_H_
 
@@ -21,28 +21,28 @@ namespace mycelya::exec {
 struct KernelOperand {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   uint32_t access = 0;  // MYC_K_READ | MYC_K_WRITE
-  uint32_t frame = 0;
-  std::vector<int8_t> along;  // by dim of its tensor: the dim of the frame, -1: size 1
+  uint32_t space = 0;
+  std::vector<int8_t> along;  // by dim of its tensor: the dim of the space, or -1 if the size is 1
 };
 
 struct Kernel {
-  std::vector<uint32_t> frames;  // ranks
-  uint32_t folded = 0;           // of the last dims of frame 0
+  std::vector<uint32_t> spaces;  // ranks of the index spaces
+  uint32_t reduced = 0;          // the number of reduced dims, the last dims of space 0
   std::vector<KernelOperand> operands;
   uint32_t numbers = 0;
-  std::vector<std::pair<uint32_t, c10::ScalarType>> held;  // numbers, and what has to have them
-  struct Code;  // what is run at each point; only Kernel.cpp and the tiles know it
+  std::vector<std::pair<uint32_t, c10::ScalarType>> held;  // numbers, and the dtypes that must be able to hold them
+  struct Code;                                             // the tile programs (kernel/Code.h)
   std::shared_ptr<const Code> code;
 };
 
-// A Python number or a 0-dim tensor's element.
+// A Python number or the element of a 0-dim tensor.
 struct KernelNumber {
   bool integral = false;  // also bools
   double real = 0;
   int64_t whole = 0;
 };
 
-// Where a kernel runs once: sizes of all frames, one after the other; for each operand its first element and its
+// One instance of a kernel: the sizes of all spaces, one after the other; for each operand its first element and its
 // tensor's geometry in elements; and the numbers.
 struct KernelOperandAt {
   char* data = nullptr;
@@ -55,16 +55,16 @@ struct KernelInstance {
   const KernelNumber* numbers = nullptr;
 };
 
-// Throws ValueError if the words are no kernel.
+// Throws ValueError if the words are not a kernel.
 std::unique_ptr<const Kernel> ParseKernel(Reader& in);
 
-// Whether the sizes fit: each operand's are those of the dims along which it runs (and 1 where it runs along none), the
-// frames have the same number of points, nothing overflows, and dtypes have the numbers that they must. Else a kernel
-// must not run there. `why` is set then.
+// Whether a kernel can run on an instance: the sizes of each operand are those of the dims along which it runs (1 where
+// it runs along none), the spaces have the same number of points, nothing overflows, and dtypes can hold the numbers
+// that they must. Otherwise sets `why`.
 bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why);
 
-// Runs a kernel on instances that fit, on ATen's threads. Memory that an instance writes may be memory that it reads
-// through an operand that runs in the same way; instances don't overlap.
+// Runs a kernel on instances that fit, on ATen's threads. An instance may write memory that it reads through an operand
+// with the same geometry. Instances must not overlap.
 void RunKernel(const Kernel& kernel, c10::ArrayRef<KernelInstance> instances);
 
 }  // namespace mycelya::exec

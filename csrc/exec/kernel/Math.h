@@ -1,14 +1,15 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// exp, log, tanh, sigmoid and erf of vectors of f32, written out for Tile.cpp, whose rules hold here too: inlined into
-// a loop, where ATen's vectors call a function of Sleef's for each vector. The chain of kernel_bench with a sigmoid and
-// a tanh takes half the time of the same loop on ATen's vectors (AVX-512, one thread).
+// exp, log, tanh, sigmoid and erf of vectors of f32. Part of Tile.cpp, whose rules apply here too. These functions are
+// inlined into loops, while ATen's vectors call a Sleef function per vector. The chain of kernel_bench with a sigmoid
+// and a tanh takes half the time of the same loop on ATen's vectors (AVX-512, one thread).
 //
-// Polynomials are minimax fits (Lawson's iteration on Chebyshev points; coefficients rounded to f32 one by one from the
-// lowest, the rest fitted anew each time); the comment on each says how far it is from its function. Errors of
+// Polynomials are minimax fits (Lawson's iteration on Chebyshev points; coefficients are rounded to f32 one by one from
+// the lowest, and the remaining ones are fitted again). The comment on each polynomial gives its error. Errors of
 // functions are in units in the last place (ulp), against std:: in f64, with fused multiply-add (AVX2, AVX512) and
-// without (DEFAULT): the largest seen on samples of all f32, every 37th, 67th or 131st, so not bounds.
+// without (DEFAULT). They are the largest errors on samples of all f32 (every 37th, 67th or 131st), so they are not
+// bounds.
 #ifndef MYCELYA_EXEC_KERNEL_MATH_H_
 #define MYCELYA_EXEC_KERNEL_MATH_H_
 
@@ -35,7 +36,7 @@ using U32s [[gnu::vector_size(kVectorBytes)]] = uint32_t;
 inline F32s All(float v) { return v - F32s{}; }
 inline I32s Bits(F32s v) { return reinterpret_cast<I32s>(v); }
 inline F32s Real(I32s v) { return reinterpret_cast<F32s>(v); }
-// Of bits, which wrap.
+// Integer operations on bits; they wrap.
 inline I32s Sum(I32s a, I32s b) { return I32s(U32s(a) + U32s(b)); }
 
 // a * b + c.
@@ -57,11 +58,11 @@ inline F32s Poly(F32s x, const float (&c)[n]) {
   return p;
 }
 
-// Added to a number of magnitude below 2^22 this leaves the nearest integer in the low bits; it is even, and shifted
-// out where those become an exponent.
+// Adding this to a number of magnitude below 2^22 leaves the nearest integer in the low bits. The constant itself is
+// even, and is shifted out when the integer becomes an exponent.
 constexpr float kShifter = 0x1.8p23f;
 
-// e^x as 2^n (1 + s + s² u): the parts.
+// e^x as 2^n (1 + s + s² u).
 struct Parts {
   F32s s, u;
   F32s shifted;  // kShifter + n
@@ -77,26 +78,26 @@ inline Parts Reduce(F32s x, const float (&c)[n]) {
   return p;
 }
 
-// 2^-28.2 of e^s.
+// Error 2^-28.2 of e^s.
 constexpr float kExp[] = {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558b4p-5f, 0x1.1239ap-7f, 0x1.6a495ep-10f};
 
 // 1.00 ulp, 0.99 without FMA.
 inline F32s Exp(F32s x) {
-  x = x < -105 ? All(-105) : x;  // a NaN stays
+  x = x < -105 ? All(-105) : x;  // a NaN stays a NaN
   x = x > 90 ? All(90) : x;
   const Parts p = Reduce(x, kExp);
   const F32s e = Fma(p.s * p.s, p.u, p.s) + 1;
 #if defined(CPU_CAPABILITY_AVX512)
   return _mm512_scalef_ps(e, p.shifted - kShifter);
 #else
-  // Twice, for neither the smallest nor the largest power of two is a normal number.
+  // In two factors, because the smallest and largest powers of two are not normal numbers.
   const I32s n = Bits(p.shifted) - Bits(All(kShifter)), half = n >> 1;
   return e * Real((half + 127) << 23) * Real((n - half + 127) << 23);
 #endif
 }
 
-// 1 / (1 + e^y), y = -x, as 0.5 / (2^(n-1) + (0.5 + 2^(n-1) (e^s - 1))), where nothing is infinite; 0 where e^y would
-// be, as ATen's. 2.00 ulp, on AVX512 of all f32 of magnitudes from 1e-6 to 20.
+// 1 / (1 + e^y), y = -x, as 0.5 / (2^(n-1) + (0.5 + 2^(n-1) (e^s - 1))), where no term is infinite. As in ATen, the
+// result is 0 if e^y overflows. 2.00 ulp, on AVX512 for all f32 of magnitudes from 1e-6 to 20.
 inline F32s Sigmoid(F32s x) {
   F32s y = -x;
   y = y > 89 ? All(89) : y;
@@ -107,13 +108,14 @@ inline F32s Sigmoid(F32s x) {
   return x < -0x1.62e42ep6f ? All(0) : half;
 }
 
-// h / (h + 1) of h = (e^2|x| - 1) / 2, whose e^2|x| - 1 is 2^n - 1, exactly, and the rest. The quotient is off by up to
-// 2.4 ulp: below 1/2 it becomes the small part of h - h h / (h + 1). 1.83 ulp, 1.98 without FMA.
+// h / (h + 1) with h = (e^2|x| - 1) / 2, where e^2|x| - 1 is the exact 2^n - 1 plus a remainder. The quotient has an
+// error of up to 2.4 ulp, so below 1/2 the result is h - h h / (h + 1), where the quotient is the small term. 1.83
+// ulp, 1.98 without FMA.
 inline F32s Tanh(F32s x) {
   const I32s sign = Bits(x) & INT32_MIN;
   F32s y = 2 * Real(Bits(x) ^ sign);
   y = y > 20 ? All(20) : y;  // 1 from 2|x| = 18.1 on
-  // 2^-31.1 of e^s - 1.
+  // Error 2^-31.1 of e^s - 1.
   const Parts p = Reduce(y, {0.5f, 0x1.555554p-3f, 0x1.5554f8p-5f, 0x1.1112d6p-7f, 0x1.6d3a5ep-10f, 0x1.9e77e8p-13f});
   const F32s power = Real(Sum(Bits(p.shifted) << 23, Bits(All(0.5))));
   const F32s h = Fma(power, Fma(p.s * p.s, p.u, p.s), power - 0.5f), t = h / (h + 1);
@@ -121,9 +123,10 @@ inline F32s Tanh(F32s x) {
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// erf by 16 intervals of |x|, 17/64 apart: by column a point in the middle, where erf is within 2^-28 of the f32 below
-// it (but for the last three, where it is nearly 1), and the polynomial of the distance from the point; 2^-24.9 of erf.
-// In the first interval it is erf x - x, for an error of the coefficient that counts most would be too large.
+// erf in 16 intervals of |x|, 17/64 apart. Each column has a point in the middle of its interval, the value of erf
+// there, and a polynomial in the distance from the point. At the point, erf is within 2^-28 of the f32 value (except
+// for the last three, where erf is nearly 1). Error 2^-24.9 of erf. In the first interval the polynomial is erf x - x,
+// because the rounding error of the leading coefficient would be too large.
 alignas(64) constexpr float kErf[7][16] = {
     {0, 0x1.1002f4p-2f, 0x1.1000e4p-1f, 0x1.97ffe6p-1f, 0x1.0ffdap0f, 0x1.53fe28p0f, 0x1.97fe6ap0f, 0x1.dbfe1p0f,
      0x1.0fff16p1f, 0x1.32024ap1f, 0x1.53fd86p1f, 0x1.75ff6ep1f, 0x1.97fcep1f, 0x1.ba032p1f, 0x1.dc032p1f,
@@ -152,7 +155,7 @@ inline F32s Erf(F32s x) {
   const I32s sign = Bits(x) & INT32_MIN;
   F32s a = Real(Bits(x) ^ sign);
   a = a > 4 ? All(4) : a;  // 1 from 3.9 on
-  // Of the index only the low four bits count.
+  // Only the low four bits of the index are used.
   const I32s at = Bits(Fma(a, All(64.0f / 17), All(kShifter)));
   const auto entry = [at](int row) { return F32s(_mm512_permutexvar_ps(__m512i(at), _mm512_load_ps(kErf[row]))); };
   const F32s t = a - entry(0);
@@ -165,12 +168,13 @@ inline F32s Erf(F32s x) {
 inline F32s Erf(F32s x) {
   const I32s sign = Bits(x) & INT32_MIN;
   F32s a = Real(Bits(x) ^ sign);
-  // Below 1: 2^-29.4 of erf.
+  // Below 1: error 2^-29.4 of erf.
   const F32s small = Fma(a,
                          Poly(a * a, {0x1.06eba8p-3f, -0x1.81273ep-2f, 0x1.ce2ce6p-4f, -0x1.b7f71ap-6f, 0x1.53f224p-8f,
                                       -0x1.a3515ep-11f, 0x1.4771fcp-14f}),
                          a);
-  // From 1 on: 1 - 2^p, p = log2 erfc: 2^-29.8 of erf; and 2^s to 2^-23.3, of which erfc is at most a fifth of erf.
+  // From 1 on: 1 - 2^p with p = log2 erfc. Error 2^-29.8 of erf. 2^s has an error of 2^-23.3, and erfc is at most a
+  // fifth of erf.
   a = a > 4 ? All(4) : a;  // 1 from 3.9 on
   const F32s p = Poly(a, {-0x1.02526cp-11f, -0x1.a0448cp0f, -0x1.d75f4p-1f, -0x1.30a488p-3f, 0x1.0217cp-5f,
                           -0x1.16b13p-8f, 0x1.19f0d8p-12f});
@@ -190,7 +194,7 @@ inline F32s Log(F32s x) {
   F32s n = __builtin_convertvector(bits >> 23, F32s);
   n = tiny ? n - 25 : n;
   const F32s f = Real((bits & 0x7fffff) + kRoot) - 1;
-  // 2^-27.3 of log(1 + f).
+  // Error 2^-27.3 of log(1 + f).
   const F32s p = Poly(f, {0x1.555554p-2f, -0x1.000232p-2f, 0x1.99a056p-3f, -0x1.546f36p-3f, 0x1.22d006p-3f,
                           -0x1.0d9a7cp-3f, 0x1.05b34ap-3f, -0x1.3924cap-4f});
   F32s r = Fma(f * f, Fma(f, p, All(-0.5f)), n * 0x1.0bfbe8p-15f);

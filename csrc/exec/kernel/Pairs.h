@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Two operations on f32 in one walk over the tiles, for Tile.cpp, whose rules hold here too. Each is rounded as if it
-// were alone; what is saved is that the first one's result is written and read.
+// Two operations on f32 in one loop over the tiles. Part of Tile.cpp, whose rules apply here too. Each operation is
+// rounded as if it were alone; the loop saves the store and load of the first result.
 #ifndef MYCELYA_EXEC_KERNEL_PAIRS_H_
 #define MYCELYA_EXEC_KERNEL_PAIRS_H_
 
@@ -11,7 +11,7 @@
 namespace mycelya::exec::kernel {
 namespace {
 
-// The second operation with its operands swapped: kFromOp.
+// The second operation with swapped operands: kFromOp.
 struct From {
   template <class T>
   static inline T Do(T a, T b, T) {

@@ -1,10 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What a tile program can do, compiled once per CPU capability: CPU_CAPABILITY is DEFAULT, AVX2 or AVX512. Everything
-// here has internal linkage or lies in ATen's namespace of the capability, and nothing of the standard library is
-// called that could be emitted as a shared inline function: the linker would take one capability's for all. It is one
-// table of what an instruction is for a class and a shape, and longer than 600 lines because the instructions are many.
+// The instructions of tile programs, compiled once per CPU capability: CPU_CAPABILITY is DEFAULT, AVX2 or AVX512. All
+// code here has internal linkage or is in ATen's namespace of the capability. It must not call standard-library
+// functions that may be emitted as shared inline functions, because the linker would use one capability's copy for all.
 #include "exec/kernel/Tile.h"
 
 #include <ATen/cpu/vec/vec.h>
@@ -39,9 +38,9 @@ inline float Magnitude(float a) { return __builtin_fabsf(a); }
 inline double Magnitude(double a) { return __builtin_fabs(a); }
 inline int64_t Magnitude(int64_t a) { return a < 0 ? static_cast<int64_t>(-U<int64_t>(a)) : a; }
 
-struct Same {};  // as R: the result has the operands' class
+struct Same {};  // for R: the result has the operands' class
 
-// An expression on values a and b of type T, in a loop that the compiler vectorises. R is the class of the result.
+// A loop over an expression on values of type T, which the compiler vectorises. R is the type of the result.
 #define MYC_LOOP(name, result, ...)                                 \
   struct name {                                                     \
     using R = result;                                               \
@@ -53,7 +52,7 @@ struct Same {};  // as R: the result has the operands' class
   };
 MYC_LOOP(Copy, Same, a)
 
-// Without `restrict`, for d may be an operand; ivdep says that iterations are independent all the same.
+// No `restrict`, because d may be an operand. ivdep says that iterations are independent.
 template <class T, class F, uint32_t shape>
 void Plain(void* d, const void* a, const void* b, const void*, int64_t n) {
   using R = std::conditional_t<std::is_same_v<typename F::R, Same>, T, typename F::R>;
@@ -98,7 +97,7 @@ void Where(void* d, const void* a, const void* b, const void* c, int64_t n) {
   }
 }
 
-// An expression on ATen's vectors a, b and c of type V: its results are those of ATen's kernels.
+// A loop over an expression on ATen's vectors of type V, with the results of ATen's kernels.
 #define MYC_VEC(name, ...)                                   \
   struct name {                                              \
     template <class V>                                       \
@@ -154,7 +153,7 @@ void Vec3(void* d, const void* a, const void* b, const void* c, int64_t n) {
       .store(out + i, static_cast<int>(rest));
 }
 
-// f on f32, the last values of n in a vector of their own.
+// Applies f to f32 values; the last values are in a partial vector.
 template <math::F32s (*f)(math::F32s)>
 void Real(void* d, const void* a, const void*, const void*, int64_t n) {
   constexpr int64_t kN = math::kVectorBytes / sizeof(float);
@@ -186,11 +185,10 @@ void Real(void* d, const void* a, const void*, const void*, int64_t n) {
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// x / y for one y, a third of the time of divisions: a product with the reciprocal, corrected twice. By Markstein's
-// theorem that is the rounded quotient, if nothing in between leaves the range of normal numbers; else the vector is
-// divided.
+// x / y for one y in a third of the time of divisions: a product with the reciprocal, corrected twice. By Markstein's
+// theorem this is the rounded quotient if all intermediate values are normal numbers. Otherwise the vector is divided.
 void DivideByOne(void* d, const void* a, const void* b, const void*, int64_t n) {
-  constexpr uint32_t kLeast = 67u << 23, kSpan = 120u << 23;  // exponents from 2^-60 on
+  constexpr uint32_t kLeast = 67u << 23, kSpan = 120u << 23;  // exponents from 2^-60 upwards
   auto* out = static_cast<float*>(d);
   const auto* x = static_cast<const float*>(a);
   if (n <= 0) return;
@@ -280,14 +278,14 @@ Fn OneVec(uint32_t shape) {
   return shape == 0 ? Vec<T, F, 0> : nullptr;
 }
 
-// What is written out for f32.
+// Functions of f32 from Math.h.
 template <class T, class F, math::F32s (*f)(math::F32s)>
 Fn OneMath(uint32_t shape) {
   if constexpr (std::is_same_v<T, float>) return shape == 0 ? Real<f> : nullptr;
   if constexpr (!std::is_same_v<T, float>) return OneVec<T, F>(shape);
 }
 
-// An op on f32 whose result is rounded to bf16, without a store and a load between the two.
+// An op on f32 with a result rounded to bf16, without a store and a load in between.
 template <class F>
 struct InBrain {
   using R = Same;
@@ -420,191 +418,15 @@ Fn Round(uint32_t cls, c10::ScalarType dtype) {
   });
 }
 
-// The halves of the lanes are folded into one another until one is left.
-template <class T, class F, int64_t lanes>
-inline T Halves(T* v) {
-  if constexpr (lanes == 1) {
-    return v[0];
-  } else {
-#pragma GCC ivdep
-    for (int64_t j = 0; j < lanes / 2; ++j) v[j] = F::template Do<T>(v[j], v[j + lanes / 2], T());
-    return Halves<T, F, lanes / 2>(v);
-  }
-}
+}  // namespace
+}  // namespace mycelya::exec::kernel
 
-template <class T>
-inline T Total(const Vectorized<T>& v) {
-#if defined(CPU_CAPABILITY_AVX512)
-  if constexpr (std::is_same_v<T, float>) return _mm512_reduce_add_ps(v);
-  if constexpr (std::is_same_v<T, double>) return _mm512_reduce_add_pd(v);
-#endif
-  T lanes[Vectorized<T>::size()];
-  v.store(lanes);
-  return Halves<T, Add, Vectorized<T>::size()>(lanes);
-}
+#include "exec/kernel/TileReduce.h"
 
-// Sums in eight vectors, so that no addition waits for the one before it and errors stay small. The result, and what is
-// added from tile to tile, is f64 for floats.
-template <class T>
-void FoldSum(void* d, const void* a, const void*, const void*, int64_t n) {
-  const auto* x = static_cast<const T*>(a);
-  if constexpr (kFloats<T>) {
-    using V = Vectorized<T>;
-    constexpr int64_t kN = V::size(), kVectors = 8;
-    V sum(0), other(0);
-    int64_t i = 0;
-    if (n >= kN * kVectors) {
-      V sums[kVectors];
-      for (V& s : sums) s = V(0);
-      for (; i + kN * kVectors <= n; i += kN * kVectors) {
-        for (int64_t j = 0; j < kVectors; ++j) sums[j] = sums[j] + V::loadu(x + i + j * kN);
-      }
-      for (int64_t step = kVectors / 2; step > 1; step /= 2) {
-        for (int64_t j = 0; j < step; ++j) sums[j] = sums[j] + sums[j + step];
-      }
-      sum = sums[0];
-      other = sums[1];
-    }
-    for (; i + kN * 2 <= n; i += kN * 2) {
-      sum = sum + V::loadu(x + i);
-      other = other + V::loadu(x + i + kN);
-    }
-    if (i + kN <= n) {
-      sum = sum + V::loadu(x + i);
-      i += kN;
-    }
-    if (i < n) other = other + V::loadu(x + i, n - i);
-    *static_cast<double*>(d) += Total(sum + other);
-  } else {
-    uint64_t sum = static_cast<uint64_t>(*static_cast<int64_t*>(d));
-    for (int64_t i = 0; i < n; ++i) sum += static_cast<uint64_t>(x[i]);
-    *static_cast<int64_t*>(d) = static_cast<int64_t>(sum);
-  }
-}
+namespace mycelya::exec::kernel {
+namespace {
 
-struct VMax {
-  template <class V>
-  static inline V Do(const V& a, const V& b) {
-    return at::vec::maximum(a, b);
-  }
-};
-struct VMin {
-  template <class V>
-  static inline V Do(const V& a, const V& b) {
-    return at::vec::minimum(a, b);
-  }
-};
-
-// The most or least of a vector's values.
-template <class T, class F, class G>
-inline T Best(const Vectorized<T>& all) {
-#if defined(CPU_CAPABILITY_AVX512)
-  if constexpr (std::is_same_v<T, float>) {
-    Vectorized<T> v = all;
-    v = F::Do(v, Vectorized<T>(_mm512_shuffle_f32x4(v, v, 0x4e)));
-    v = F::Do(v, Vectorized<T>(_mm512_shuffle_f32x4(v, v, 0xb1)));
-    v = F::Do(v, Vectorized<T>(_mm512_permute_ps(v, 0x4e)));
-    return _mm512_cvtss_f32(F::Do(v, Vectorized<T>(_mm512_permute_ps(v, 0xb1))));
-  }
-#endif
-  T lanes[Vectorized<T>::size()];
-  all.store(lanes);
-  return Halves<T, G, Vectorized<T>::size()>(lanes);
-}
-
-// F of vectors, G of values. A value may be taken twice: the last vector overlaps with the one before it.
-template <class T, class F, class G>
-void FoldPick(void* d, const void* a, const void*, const void*, int64_t n) {
-  using V = Vectorized<T>;
-  constexpr int64_t kN = V::size();
-  const auto* x = static_cast<const T*>(a);
-  auto* out = static_cast<T*>(d);
-  if (n < kN) {
-    for (int64_t i = 0; i < n; ++i) *out = G::template Do<T>(*out, x[i], T());
-    return;
-  }
-  V best = V::loadu(x + n - kN);
-  int64_t i = 0;
-  if (n >= 4 * kN) {
-    V v[4];
-    for (int64_t j = 0; j < 4; ++j) v[j] = V::loadu(x + j * kN);
-    for (i = 4 * kN; i + 4 * kN <= n; i += 4 * kN) {
-      for (int64_t j = 0; j < 4; ++j) v[j] = F::Do(v[j], V::loadu(x + i + j * kN));
-    }
-    best = F::Do(best, F::Do(F::Do(v[0], v[1]), F::Do(v[2], v[3])));
-  }
-  for (; i + kN <= n; i += kN) best = F::Do(best, V::loadu(x + i));
-  *out = G::template Do<T>(*out, Best<T, F, G>(best), T());
-}
-
-template <bool maximum>
-Fn Pick(uint32_t cls) {
-  using Vector = std::conditional_t<maximum, VMax, VMin>;
-  using Real = std::conditional_t<maximum, Maximum, Minimum>;
-  using Whole = std::conditional_t<maximum, MaximumWhole, MinimumWhole>;
-  switch (cls) {
-    case MYC_K_F32:
-      return FoldPick<float, Vector, Real>;
-    case MYC_K_F64:
-      return FoldPick<double, Vector, Real>;
-    case MYC_K_I64:
-      return FoldPick<int64_t, Vector, Whole>;
-    case MYC_K_B8:
-      return FoldPick<uint8_t, Vector, Whole>;
-  }
-  return nullptr;
-}
-
-Fn Fold(uint32_t op, uint32_t cls) {
-  if (op == MYC_K_MAX) return Pick<true>(cls);
-  if (op == MYC_K_MIN) return Pick<false>(cls);
-  if (op != MYC_K_SUM) return nullptr;
-  switch (cls) {
-    case MYC_K_F32:
-      return FoldSum<float>;
-    case MYC_K_F64:
-      return FoldSum<double>;
-    case MYC_K_I64:
-      return FoldSum<int64_t>;
-  }
-  return nullptr;
-}
-
-template <class T, class F>
-void LanesPick(void* d, const void* a, const void* b, const void* c, int64_t n) {
-  Plain<T, F, 0>(d, d, a, c, n);
-}
-
-void LanesSum(void* d, const void* a, const void*, const void*, int64_t n) {
-  auto* sums = static_cast<double*>(d);
-  const auto* x = static_cast<const float*>(a);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<double>(x[i]);
-}
-
-template <class T>
-Fn LanesOf(uint32_t op) {
-  if (op == MYC_K_MAX) return LanesPick<T, std::conditional_t<kFloats<T>, Maximum, MaximumWhole>>;
-  if (op == MYC_K_MIN) return LanesPick<T, std::conditional_t<kFloats<T>, Minimum, MinimumWhole>>;
-  return nullptr;
-}
-
-Fn Lanes(uint32_t op, uint32_t cls) {
-  const bool sum = op == MYC_K_SUM;
-  switch (cls) {
-    case MYC_K_F32:
-      return sum ? LanesSum : LanesOf<float>(op);
-    case MYC_K_F64:
-      return sum ? LanesPick<double, Add> : LanesOf<double>(op);
-    case MYC_K_I64:
-      return sum ? LanesPick<int64_t, Add> : LanesOf<int64_t>(op);
-    case MYC_K_B8:
-      return LanesOf<uint8_t>(op);
-  }
-  return nullptr;
-}
-
-constexpr Tiles kTiles = {Compute, Rounded, PairOp, Cast, Round, Fold, Lanes, LoadOf, StoreOf, Index};
+constexpr Tiles kTiles = {Compute, Rounded, PairOp, Cast, Round, Reduce, ReduceLanes, LoadOf, StoreOf, Index};
 
 }  // namespace
 

@@ -163,7 +163,7 @@ class Parser {
     s.a = in_.Index("a kernel", p_.kernels.size());
     const Kernel& kernel = *p_.kernels[s.a];
     uint32_t nsizes = 0;
-    for (const uint32_t rank : kernel.frames) nsizes += rank;
+    for (const uint32_t rank : kernel.spaces) nsizes += rank;
     const uint32_t n = in_.Count("instances");
     s.args.begin = static_cast<uint32_t>(p_.kernel_ats.size());
     std::vector<uint32_t> reads, spoils;

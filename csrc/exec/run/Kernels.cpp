@@ -84,7 +84,7 @@ bool KernelRunner::Aligned(c10::ArrayRef<Launch> launches) const {
 
 void KernelRunner::AppendSizes(const Kernel& kernel, const KernelAt& at) {
   size_t n = 0;
-  for (const uint32_t rank : kernel.frames) n += rank;
+  for (const uint32_t rank : kernel.spaces) n += rank;
   for (size_t i = 0; i < n; ++i) work_.sizes.push_back(program_.dims[at.sizes + i].At(buffers_.params()));
 }
 

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Words for kernels, and kernels run on tensors, for tests.
+// For tests: a builder of kernel words, and instances on tensors.
 #ifndef MYCELYA_EXEC_TEST_KERNELWORDS_H_
 #define MYCELYA_EXEC_TEST_KERNELWORDS_H_
 
@@ -21,11 +21,11 @@ using KernelWords = std::vector<uint64_t>;
 
 class Code {
  public:
-  explicit Code(KernelWords frames, uint64_t folded = 0) : frames_(std::move(frames)), folded_(folded) {}
+  explicit Code(KernelWords spaces, uint64_t reduced = 0) : spaces_(std::move(spaces)), reduced_(reduced) {}
 
-  // along: dims of the frame, -1 for a dim of size 1.
-  uint64_t Operand(c10::ScalarType dtype, uint64_t access, const std::vector<int>& along, uint64_t frame = 0) {
-    operands_.insert(operands_.end(), {ToCode(dtype), access, frame, along.size()});
+  // along: dims of the index space, -1 for a dim of size 1.
+  uint64_t Operand(c10::ScalarType dtype, uint64_t access, const std::vector<int>& along, uint64_t space = 0) {
+    operands_.insert(operands_.end(), {ToCode(dtype), access, space, along.size()});
     for (const int d : along) operands_.push_back(static_cast<uint64_t>(d + 1));
     return noperands_++;
   }
@@ -36,7 +36,7 @@ class Code {
   }
   uint64_t Load(uint64_t operand, uint64_t cls) { return Op(MYC_K_LOAD, cls, operand); }
   void Store(uint64_t operand, uint64_t reg) { Op(MYC_K_STORE, 0, operand, reg); }
-  // A tensor of the same rank as frame 0, broadcast where its size is 1.
+  // A tensor of the rank of space 0, broadcast where its size is 1.
   uint64_t Of(const at::Tensor& t, uint64_t access, const std::vector<int64_t>& sizes) {
     std::vector<int> along;
     for (int64_t d = 0; d < t.dim(); ++d) {
@@ -47,9 +47,9 @@ class Code {
   }
 
   KernelWords Done() const {
-    KernelWords w = {frames_.size()};
-    w.insert(w.end(), frames_.begin(), frames_.end());
-    w.push_back(folded_);
+    KernelWords w = {spaces_.size()};
+    w.insert(w.end(), spaces_.begin(), spaces_.end());
+    w.push_back(reduced_);
     w.push_back(noperands_);
     w.insert(w.end(), operands_.begin(), operands_.end());
     w.push_back(nnumbers_);
@@ -66,8 +66,8 @@ class Code {
   }
 
  private:
-  KernelWords frames_;
-  uint64_t folded_;
+  KernelWords spaces_;
+  uint64_t reduced_;
   uint64_t noperands_ = 0, nnumbers_ = 0, ninstrs_ = 0;
   KernelWords operands_, instrs_;
 };
@@ -78,7 +78,7 @@ inline uint64_t ClassOf(c10::ScalarType d) {
   return c10::isFloatingType(d) ? MYC_K_F32 : MYC_K_I64;
 }
 
-// One instance, held together.
+// One instance with the memory that it points to.
 struct Instance {
   std::vector<int64_t> sizes;
   std::vector<at::Tensor> tensors;

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Kernels against ATen's operators in the same run, into warm memory. Prints ms and ratios.
-// Arguments: part of the names of what is to be measured, number of threads (2).
+// Kernels against ATen's operators in the same run, with warm memory. Prints ms and ratios. Arguments: a part of the
+// names of the benchmarks to run, the number of threads (2).
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/cpu/vec/vec.h>
@@ -36,7 +36,7 @@
 namespace mycelya::exec::test {
 namespace {
 
-// The minimum of each in ms, repeats interleaved, so that a noisy neighbour meets all of them.
+// The minimum of each in ms. Repeats are interleaved, so that noise affects all of them.
 std::vector<double> Times(const std::vector<std::function<void()>>& variants, int repeats = 15) {
   std::vector<double> best(variants.size(), 1e30);
   for (int r = 0; r < repeats; ++r) {
@@ -50,7 +50,7 @@ std::vector<double> Times(const std::vector<std::function<void()>>& variants, in
   return best;
 }
 
-const char* only = "";  // part of the names of what is measured
+const char* only = "";  // a part of the names of the benchmarks to run
 
 void Print(const char* what, const std::vector<std::function<void()>>& variants, const char* other, int repeats = 15) {
   if (std::strstr(what, only) == nullptr) return;
@@ -60,7 +60,7 @@ void Print(const char* what, const std::vector<std::function<void()>>& variants,
 
 uint64_t Constant(Code& c, double v) { return c.Op(MYC_K_CONST, MYC_K_F32, std::bit_cast<uint64_t>(v)); }
 
-// The chain below written by hand on ATen's vectors, for the capability that this file is compiled for.
+// The chain below, hand-written with ATen's vectors for the capability that this file is compiled for.
 void Fused(const at::Tensor& x, const at::Tensor& out) {
   using V = at::vec::Vectorized<float>;
   const float* a = x.const_data_ptr<float>();
@@ -130,7 +130,7 @@ void Brain(int64_t n) {
   Print("bf16 chain", {[&] { RunOn(*k, {&i}); }, [&] { at::add_out(reference, x, x); }}, "at::add_out");
 }
 
-// Functions of what lies in the caches.
+// Functions on data in the caches.
 void Functions(int64_t n) {
   const at::Tensor x = at::randn({n}), out = at::zeros_like(x);
   at::Tensor reference = at::zeros_like(x);
@@ -170,7 +170,7 @@ void Transposed(int64_t n) {
   Print("a + b.t()", {[&] { RunOn(*k, {&i}); }, [&] { at::add_out(reference, a, b); }}, "at::add_out");
 }
 
-void Folds(int64_t rows, int64_t cols) {
+void Reductions(int64_t rows, int64_t cols) {
   const std::vector<int64_t> sizes = {rows, cols};
   const at::Tensor x = at::randn({rows, cols}), out = at::zeros_like(x);
   at::Tensor reference = at::zeros_like(x);
@@ -232,7 +232,7 @@ void Folds(int64_t rows, int64_t cols) {
   }
 }
 
-// An optimizer's shape: many small tensors, in place.
+// The shape of an optimizer: many small tensors, in place.
 void Many(int count, int64_t n) {
   std::vector<Instance> instances;
   std::vector<at::Tensor> xs, gs;
@@ -272,8 +272,8 @@ int Main(const char* part, int threads) {
   Elementwise(16 << 20);
   Brain(16 << 20);
   Transposed(4096);
-  Folds(4096, 1024);
-  Folds(65536, 10);
+  Reductions(4096, 1024);
+  Reductions(65536, 10);
   Many(200, 64);
   Many(200, 4096);
   return 0;

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Random kernels against an interpreter that takes one point at a time, and random words.
+// Random kernels against an interpreter that computes one point at a time, and damaged words.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ struct Value {
 
 int64_t Draw(Random& r, int64_t below) { return static_cast<int64_t>(r() % static_cast<uint64_t>(below)); }
 
-// Ops whose results are exact in every class, so that the order of nothing matters.
+// Ops with exact results in every class, so that the order of reductions does not matter.
 struct Op {
   uint64_t op;
   int operands;
@@ -101,7 +101,7 @@ Value Compute(uint64_t op, uint64_t cls, Value a, Value b, Value c) {
 struct Instr {
   uint64_t op, cls;
   uint64_t a = 0, b = 0, c = 0;
-  bool row = false;  // one value for each kept point
+  bool row = false;  // one value per kept point
 };
 
 // One random kernel and one instance of it.
@@ -109,10 +109,10 @@ class Case {
  public:
   explicit Case(uint64_t seed) : r_(seed) {
     const int64_t rank = Draw(r_, 4);
-    folded_ = Draw(r_, 2) == 0 ? 0 : Draw(r_, rank + 1);
+    reduced_ = Draw(r_, 2) == 0 ? 0 : Draw(r_, rank + 1);
     for (int64_t d = 0; d < rank; ++d) {
       static constexpr int64_t kSizes[] = {1, 2, 3, 5, 17, 64, 100, 1};
-      sizes_.push_back(Draw(r_, 40) == 0 && d < rank - folded_ ? 0 : kSizes[Draw(r_, 8)]);
+      sizes_.push_back(Draw(r_, 40) == 0 && d < rank - reduced_ ? 0 : kSizes[Draw(r_, 8)]);
     }
     if (rank > 0 && Draw(r_, 4) == 0) sizes_[Draw(r_, rank)] = 300 + Draw(r_, 3000);
     int64_t points = 1;  // the interpreter is slow
@@ -120,7 +120,7 @@ class Case {
       size = std::min(size, std::max<int64_t>(1, 6000 / points));
       points *= std::max<int64_t>(1, size);
     }
-    code_ = std::make_unique<Code>(KernelWords{static_cast<uint64_t>(rank)}, folded_);
+    code_ = std::make_unique<Code>(KernelWords{static_cast<uint64_t>(rank)}, reduced_);
     MakeOperands();
     MakeInstrs();
   }
@@ -130,14 +130,14 @@ class Case {
     Interpret();
     for (size_t i = 0; i < outs_.size(); ++i) {
       ASSERT_TRUE(tensors_[outs_[i]].equal(wanted_[i]))
-          << what << " sizes " << sizes_ << " folded " << folded_ << " operand " << outs_[i];
+          << what << " sizes " << sizes_ << " reduced " << reduced_ << " operand " << outs_[i];
     }
   }
 
  private:
   int64_t Rank() const { return static_cast<int64_t>(sizes_.size()); }
 
-  // A tensor that runs along the dims, in a random layout.
+  // A tensor along the given dims, in a random layout.
   at::Tensor Tensor(const std::vector<int64_t>& dims, T dtype) {
     std::vector<int64_t> order(dims.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
@@ -191,7 +191,7 @@ class Case {
   bool RowOf(uint64_t reg) const { return instrs_[reg].row; }
 
   void MakeInstrs() {
-    const auto kept = static_cast<size_t>(Rank() - folded_);
+    const auto kept = static_cast<size_t>(Rank() - reduced_);
     for (size_t i = 0; i < inputs_; ++i) {
       const bool row = dims_[i].empty() || static_cast<size_t>(dims_[i].back()) < kept;
       Add({MYC_K_LOAD, ClassOf(tensors_[i].scalar_type()), i, 0, 0, row});
@@ -211,15 +211,15 @@ class Case {
       if (what == 0) {
         const uint64_t c = Pick(MYC_K_B8);
         Add({MYC_K_WHERE, cls, c, a, b, RowOf(a) && RowOf(b) && RowOf(c)});
-      } else if (what == 9 && cls == MYC_K_F64) {  // a product with a sign: what is exact stays so
+      } else if (what == 9 && cls == MYC_K_F64) {  // a product with 1 or -1, so that results stay exact
         const uint64_t c = Pick(cls);
         Add({MYC_K_SIGN, cls, a, 0, 0, RowOf(a)});
         Add({MYC_K_FMA, cls, instrs_.size() - 1, b, c, RowOf(a) && RowOf(b) && RowOf(c)});
       } else if (what == 1) {
         Add({MYC_K_LT, MYC_K_B8, a, b, 0, RowOf(a) && RowOf(b)});
-      } else if (what == 2 && cls != MYC_K_F64) {  // reals may be too large for integers, not the other way
+      } else if (what == 2 && cls != MYC_K_F64) {  // a real may be too large for an integer
         Add({MYC_K_CAST, cls == MYC_K_I64 ? MYC_K_B8 : MYC_K_I64 + 0ull, a, 0, 0, RowOf(a)});
-      } else if (what <= 4 && folded_ > 0) {
+      } else if (what <= 4 && reduced_ > 0) {
         const uint64_t ops[] = {MYC_K_SUM, MYC_K_MAX, MYC_K_MIN};
         const uint64_t op = cls == MYC_K_B8 ? ops[1 + Draw(r_, 2)] : ops[Draw(r_, 3)];
         Add({op, cls, a, 0, 0, true});
@@ -234,7 +234,7 @@ class Case {
       const T dtypes[] = {T::Double, T::Long, T::Bool, T::Short};
       const T dtype = dtypes[Draw(r_, 4)];
       const uint64_t reg = Pick(ClassOf(dtype));
-      const bool row = folded_ > 0 && RowOf(reg) && Draw(r_, 3) != 0;
+      const bool row = reduced_ > 0 && RowOf(reg) && Draw(r_, 3) != 0;
       std::vector<int64_t> dims = Dims(row ? static_cast<int64_t>(kept) : Rank());
       std::shuffle(dims.begin(), dims.end(), r_);
       const uint64_t operand = AddOperand(dims, dtype, MYC_K_WRITE);
@@ -278,9 +278,9 @@ class Case {
     }
   }
 
-  // All registers of all folded points of one kept point at a time.
+  // Computes all registers of all reduced points of one kept point at a time.
   void Interpret() {
-    const int64_t kept = Rank() - folded_;
+    const int64_t kept = Rank() - reduced_;
     int64_t rows = 1, points = 1;
     for (int64_t d = 0; d < Rank(); ++d) (d < kept ? rows : points) *= sizes_[d];
     for (int64_t row = 0; row < rows; ++row) {
@@ -296,9 +296,9 @@ class Case {
       }
       for (size_t i = 0; i < instrs_.size(); ++i) {
         const Instr& s = instrs_[i];
-        Value folded = reg.empty() || points == 0 || s.op == MYC_K_SUM
-                           ? Value{}
-                           : reg[s.op < MYC_K_NEG ? std::min<uint64_t>(s.a, i) : 0][0];
+        Value reduced = reg.empty() || points == 0 || s.op == MYC_K_SUM
+                            ? Value{}
+                            : reg[s.op < MYC_K_NEG ? std::min<uint64_t>(s.a, i) : 0][0];
         for (int64_t p = 0; p < points; ++p) {
           switch (s.op) {
             case MYC_K_LOAD:
@@ -324,7 +324,7 @@ class Case {
               const uint64_t pair = s.op == MYC_K_SUM   ? MYC_K_ADD + 0u
                                     : s.op == MYC_K_MAX ? MYC_K_MAXIMUM + 0u
                                                         : MYC_K_MINIMUM + 0u;
-              folded = Compute(pair, s.cls, folded, reg[s.a][p], {});
+              reduced = Compute(pair, s.cls, reduced, reg[s.a][p], {});
               break;
             }
             default: {
@@ -334,13 +334,13 @@ class Case {
           }
         }
         if (s.op == MYC_K_SUM || s.op == MYC_K_MAX || s.op == MYC_K_MIN)
-          std::fill(reg[i].begin(), reg[i].end(), folded);
+          std::fill(reg[i].begin(), reg[i].end(), reduced);
       }
     }
   }
 
   Random r_;
-  int64_t folded_ = 0;
+  int64_t reduced_ = 0;
   std::vector<int64_t> sizes_;
   std::unique_ptr<Code> code_;
   std::vector<at::Tensor> tensors_, wanted_;
@@ -362,7 +362,7 @@ TEST(KernelFuzz, AgainstOnePointAtATime) {
   }
 }
 
-// Words with mistakes are refused with a ValueError or make some kernel; nothing else happens.
+// Damaged words are refused with a ValueError or make some kernel.
 TEST(KernelFuzz, Words) {
   Code c({2}, 1);
   const uint64_t x = c.Operand(T::Float, MYC_K_READ, {0, 1}), y = c.Operand(T::Float, MYC_K_WRITE, {0, 1}),

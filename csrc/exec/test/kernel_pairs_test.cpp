@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Two operations done as one step, against each of them done by ATen.
+// Pairs of operations in one step, against the two operations in ATen.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
@@ -31,7 +31,7 @@ at::Tensor Do(uint64_t op, const at::Tensor& a, const at::Tensor& b) {
   return op == MYC_K_SUB ? at::sub(a, b) : at::mul(a, b);
 }
 
-// To the bit, but for which NaN it is.
+// Compares bits, except for the bits of NaNs.
 void ExpectSame(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
   const at::Tensor x = got.contiguous(), y = want.expand_as(got).contiguous();
   for (int64_t i = 0; i < x.numel(); ++i) {
@@ -43,8 +43,8 @@ void ExpectSame(const at::Tensor& got, const at::Tensor& want, const std::string
 
 size_t Steps(const Kernel& k) { return k.code->along.passes.at(0).steps.size(); }
 
-// Values whose products and sums round, next to ones that overflow, vanish and have signs: a fused multiply-add or a
-// wrong operand would show.
+// Values whose products and sums round, and values that overflow, vanish and have signs. They would reveal a fused
+// multiply-add or a wrong operand.
 at::Tensor Values(int64_t n) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   const at::Tensor specials =
@@ -89,7 +89,7 @@ TEST(KernelPairs, AllOfThem) {
   }
 }
 
-// A result with two uses stays one, and a chain in place may write over what it reads.
+// A result with two uses is not merged, and a chain in place may overwrite its operand.
 TEST(KernelPairs, OfChains) {
   const int64_t n = 40000;
   const at::Tensor x = Values(n), y = at::randn({n});
@@ -113,7 +113,7 @@ TEST(KernelPairs, OfChains) {
   }
 }
 
-// The last operand is a row's value: one for a row where rows are walked, a tile where many are walked at once.
+// The last operand is a row value: one value per row along rows, a tile in lanes.
 TEST(KernelPairs, WithRows) {
   for (const auto& sizes : std::vector<std::vector<int64_t>>{{40, 5}, {200, 64}, {6, 3000}}) {
     const at::Tensor x = at::randn(sizes), y = at::randn(sizes), out = at::zeros(sizes);

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What ParseKernel and Fits refuse.
+// Words that ParseKernel refuses and instances that Fits refuses.
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -28,21 +28,24 @@ std::string Refusal(const KernelWords& w) {
   return "accepted";
 }
 
-TEST(KernelRefusals, Words) {
-  const auto refused = [](const Code& c, const char* text) { EXPECT_EQ(Refusal(c.Done()), text); };
+void ExpectRefused(const Code& c, const char* text) { EXPECT_EQ(Refusal(c.Done()), text); }
+
+TEST(KernelRefusals, OneInstruction) {
   const auto one = [](uint64_t op, uint64_t cls, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0) {
     Code code({1});
     code.Op(op, cls, a, b, c);
     return code;
   };
-  refused(one(MYC_K_NEG, MYC_K_F32, 0), "BUG: register 0 of a kernel is used before it is made, by instruction 0.");
-  refused(one(MYC_K_LOAD, MYC_K_F32, 0), "BUG: a kernel has no operand 0, only 0.");
-  refused(one(MYC_K_CONST, 9), "BUG: 9 is not the class of a register.");
-  refused(one(MYC_K_CONST, MYC_K_B8, 2), "BUG: 2 is not a bool.");
-  refused(one(MYC_K_CONST, MYC_K_F32, 0, 1), "BUG: an unused word of instruction 0 of a kernel is 1.");
-  refused(one(MYC_K_NUMBER, MYC_K_F32, 0), "BUG: a kernel has no number 0, only 0.");
-  refused(one(MYC_K_INDEX, MYC_K_I64, 1), "BUG: a kernel has no dim 1, only 1.");
-  refused(one(MYC_K_COUNT, MYC_K_I64), "BUG: instruction 0 of a kernel that folds nothing counts folded points.");
+  ExpectRefused(one(MYC_K_NEG, MYC_K_F32, 0),
+                "BUG: register 0 of a kernel is used before it is made, by instruction 0.");
+  ExpectRefused(one(MYC_K_LOAD, MYC_K_F32, 0), "BUG: a kernel has no operand 0, only 0.");
+  ExpectRefused(one(MYC_K_CONST, 9), "BUG: 9 is not the class of a register.");
+  ExpectRefused(one(MYC_K_CONST, MYC_K_B8, 2), "BUG: 2 is not a bool.");
+  ExpectRefused(one(MYC_K_CONST, MYC_K_F32, 0, 1), "BUG: an unused word of instruction 0 of a kernel is 1.");
+  ExpectRefused(one(MYC_K_NUMBER, MYC_K_F32, 0), "BUG: a kernel has no number 0, only 0.");
+  ExpectRefused(one(MYC_K_INDEX, MYC_K_I64, 1), "BUG: a kernel has no dim 1, only 1.");
+  ExpectRefused(one(MYC_K_COUNT, MYC_K_I64),
+                "BUG: instruction 0 counts reduced points, but its kernel has no reduced dims.");
   for (const uint64_t op : {MYC_K_DIV, MYC_K_POW, MYC_K_FMOD, MYC_K_REMAINDER, MYC_K_ATAN2}) {
     Code c({1});
     const uint64_t r = c.Op(MYC_K_CONST, MYC_K_I64);
@@ -52,55 +55,58 @@ TEST(KernelRefusals, Words) {
   {
     Code c({1});
     c.Op(200, MYC_K_F32, c.Op(MYC_K_CONST, MYC_K_F32), 0, 0);
-    refused(c, "BUG: there is no kernel instruction 200.");
+    ExpectRefused(c, "BUG: there is no kernel instruction 200.");
   }
   {
     Code c({1});
     c.Op(MYC_K_SUM, MYC_K_F32, c.Op(MYC_K_CONST, MYC_K_F32));
-    refused(c, "BUG: instruction 1 of a kernel that folds nothing is a fold.");
+    ExpectRefused(c, "BUG: instruction 1 reduces, but its kernel has no reduced dims.");
   }
   {
     Code c({1});
     const uint64_t f = c.Op(MYC_K_CONST, MYC_K_F32), i = c.Op(MYC_K_CONST, MYC_K_I64);
     c.Op(MYC_K_ADD, MYC_K_F32, f, i);
-    refused(c, "BUG: instruction 2 of a kernel has a F32 where a I64 belongs.");
+    ExpectRefused(c, "BUG: instruction 2 of a kernel has a F32 where a I64 belongs.");
   }
+}
+
+TEST(KernelRefusals, OperandsAndSpaces) {
   {
     Code c({1});
     c.Operand(T::Float, MYC_K_WRITE, {0});
-    refused(c, "BUG: operand 0 of a kernel is to be written, but no instruction stores it.");
+    ExpectRefused(c, "BUG: operand 0 of a kernel is to be written, but no instruction stores it.");
     const uint64_t r = c.Op(MYC_K_CONST, MYC_K_F32);
     c.Store(0, r);
     EXPECT_EQ(Refusal(c.Done()), "accepted");
     c.Store(0, r);
-    refused(c, "BUG: operand 0 of a kernel is stored twice.");
+    ExpectRefused(c, "BUG: operand 0 of a kernel is stored twice.");
   }
   {
     Code c({2});
     c.Operand(T::Float, MYC_K_WRITE, {1});
     c.Store(0, c.Op(MYC_K_CONST, MYC_K_F32));
-    refused(c, "BUG: operand 0 of a kernel is stored by instruction 1, but does not run along all dims.");
+    ExpectRefused(c, "BUG: operand 0 of a kernel is stored by instruction 1, but does not run along all dims.");
   }
   {
     Code c({2}, 1);
     const uint64_t x = c.Operand(T::Float, MYC_K_READ, {0, 1}), y = c.Operand(T::Float, MYC_K_WRITE, {0});
     c.Store(y, c.Load(x, MYC_K_F32));
-    refused(c, "BUG: operand 1 of a kernel is stored by instruction 1, but does not run along all dims.");
+    ExpectRefused(c, "BUG: operand 1 of a kernel is stored by instruction 1, but does not run along all dims.");
   }
   {
     Code c({1});
     c.Load(c.Operand(T::Float, MYC_K_WRITE, {0}), MYC_K_F32);
-    refused(c, "BUG: operand 0 of a kernel is read by instruction 0, which its access does not allow.");
+    ExpectRefused(c, "BUG: operand 0 of a kernel is read by instruction 0, which its access does not allow.");
   }
   {
     Code c({1});
     c.Load(c.Operand(T::Half, MYC_K_READ, {0}), MYC_K_F64);
-    refused(c, "BUG: instruction 0 of a kernel has a F64 where a F32 belongs.");
+    ExpectRefused(c, "BUG: instruction 0 of a kernel has a F64 where a F32 belongs.");
   }
   {
     Code c({2});
     c.Operand(T::Half, MYC_K_READ, {1, 1});
-    refused(c, "BUG: operand 0 of a kernel runs twice along dim 1.");
+    ExpectRefused(c, "BUG: operand 0 of a kernel runs twice along dim 1.");
   }
   for (const T dtype : {T::ComplexFloat, T::UInt64, T::Float8_e5m2}) {
     Code c({1});
@@ -111,10 +117,10 @@ TEST(KernelRefusals, Words) {
     Code c({1}, 1);
     uint64_t r = c.Op(MYC_K_CONST, MYC_K_F32);
     for (int i = 0; i < 33; ++i) r = c.Op(MYC_K_SUM, MYC_K_F32, r);
-    refused(c, "BUG: instruction 33 of a kernel folds a value that depends on 32 folds in a row.");
+    ExpectRefused(c, "BUG: instruction 33 reduces a value that depends on 32 reductions in a row.");
   }
-  refused(Code({1, 1}, 1), "BUG: a kernel that folds has 2 frames.");
-  refused(Code({}), "BUG: a kernel has no frame.");
+  ExpectRefused(Code({1, 1}, 1), "BUG: a kernel with reduced dims has 2 index spaces.");
+  ExpectRefused(Code({}), "BUG: a kernel has no index space.");
 }
 
 TEST(KernelRefusals, Instances) {
@@ -130,7 +136,7 @@ TEST(KernelRefusals, Instances) {
     return Fits(*k, {sizes.data(), &at, nullptr}, &why) ? "fits" : why;
   };
   EXPECT_EQ(fit({4, 5}, {4, 5}, {5, 1}), "fits");
-  EXPECT_EQ(fit({4, 5}, {4, 4}, {5, 1}), "an operand's size is not its frame's");
+  EXPECT_EQ(fit({4, 5}, {4, 4}, {5, 1}), "an operand's size is not that of its index space");
   EXPECT_EQ(fit({4, -5}, {4, -5}, {5, 1}), "a size is negative");
   EXPECT_EQ(fit({1ll << 40, 1ll << 40}, {1ll << 40, 1ll << 40}, {1, 1}), "it has more points than can be counted");
   EXPECT_EQ(fit({4, 5}, {4, 5}, {1ll << 62, 1}), "an operand is too large");
@@ -150,7 +156,7 @@ TEST(KernelRefusals, Numbers) {
     const char* why = nullptr;
     return Fits(*c.Parse(), i.At(), &why) ? "fits" : std::string(why);
   };
-  const std::string none = "a number is none of its dtype";
+  const std::string none = "a dtype can't hold a number";
   for (const auto& [dtype, most] : std::map<at::ScalarType, double>{
            {at::kHalf, 65504}, {at::kBFloat16, 0x1.fep127}, {at::kFloat, std::numeric_limits<float>::max()}}) {
     EXPECT_EQ(fit(dtype, {false, most, 0}), "fits") << dtype;

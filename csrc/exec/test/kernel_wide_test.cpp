@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Folds that threads share by their folded points.
+// Reductions whose reduced points are shared by threads.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/randint.h>
@@ -27,7 +27,7 @@ class KernelWide : public testing::Test {
   const int before_ = at::get_num_threads();
 };
 
-// What is written over is read anew in the last pass, after the first of its stores.
+// The last pass reads an operand again after the first store to it.
 TEST_F(KernelWide, InPlace) {
   for (const int64_t n : {5000, 20000, 100000}) {
     const at::Tensor x = at::randn({n}), was = x.clone(), out = at::zeros({n});
@@ -43,14 +43,14 @@ TEST_F(KernelWide, InPlace) {
   }
 }
 
-// Parts of all columns, or all rows of a part of them.
+// Threads share rows, or columns.
 TEST_F(KernelWide, Columns) {
   for (const auto& sizes :
        std::vector<std::vector<int64_t>>{{300, 70}, {5000, 100}, {1000, 1024}, {700, 1500}, {9, 4000}}) {
     const at::Tensor x = at::randint(-1000, 1000, sizes, at::kLong), sum = at::zeros({sizes[1]}, at::kLong),
                      most = at::zeros({sizes[1]}, at::kLong);
     const at::Tensor real = x.to(at::kFloat), real_sum = at::zeros({sizes[1]});
-    Code c({2}, 1);  // the frame has the kept dim first
+    Code c({2}, 1);  // the kept dim comes first in the index space
     const uint64_t w = MYC_K_I64, in = c.Operand(at::kLong, MYC_K_READ, {1, 0}), r = c.Load(in, w);
     const uint64_t floats = c.Operand(at::kFloat, MYC_K_READ, {1, 0}), v = c.Load(floats, kF);
     const uint64_t to = c.Operand(at::kLong, MYC_K_WRITE, {0}), to_most = c.Operand(at::kLong, MYC_K_WRITE, {0}),

@@ -1,6 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "exec/kernel/Launch.h"
+#include "exec/kernel/Traversal.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,33 +8,33 @@
 namespace mycelya::exec::kernel {
 namespace {
 
-// Half of a usual first-level cache: the rest is for what is read and written.
+// Bytes. Half of a common first-level cache; the other half is for operands.
 constexpr int64_t kTileMemory = 24 << 10;
 constexpr int64_t kMinTile = 128, kMaxTile = 1024;
 constexpr int64_t kMaxLanes = 1024;
-// Several kept points along, each of which has steps of its own; not where an operand is copied for each of them.
+// The largest tile with several kept points along. Not used if an operand would be copied for each kept point.
 constexpr int64_t kMaxTogether = 4096;
-// Index spaces smaller than this lie in the caches.
+// Smaller index spaces fit into the caches and are not prefetched.
 constexpr int64_t kFetchPoints = 1 << 18;
-// Folds of more points are fetched by the processor alone: what was asked for would be gone when its turn comes.
-constexpr int64_t kFetchFold = 1 << 13;
-// ATen's grain, in points times instructions.
+// Reductions of more points are left to the processor's prefetcher: prefetched lines would be evicted before their use.
+constexpr int64_t kFetchReduced = 1 << 13;
+// ATen's grain size, in points times instructions.
 constexpr double kGrain = 32768;
-// Threads may share out folded points if each of them has so many.
+// Threads may share reduced points if each of them gets at least this many.
 constexpr int64_t kLeastPart = 64;
-// Folds of fewer points are done in lanes: a tile of so few would be all overhead.
-constexpr int64_t kShortFold = 8;
+// Reductions of at most so many points run in lanes, because tiles of so few points are mostly overhead.
+constexpr int64_t kShortReduction = 8;
 
 class Preparer {
  public:
-  Preparer(const Kernel& kernel, const KernelInstance& at, int threads, Launch* out)
-      : k_(kernel), c_(*kernel.code), at_(at), threads_(threads), l_(*out) {}
+  Preparer(const Kernel& kernel, const KernelInstance& at, int threads, Traversal* out)
+      : k_(kernel), c_(*kernel.code), at_(at), threads_(threads), t_(*out) {}
 
   void operator()() {
-    l_.at = &at_;
+    t_.at = &at_;
     nops_ = static_cast<uint32_t>(k_.operands.size() + c_.index_dims.size());
-    if (k_.folded != 0) {
-      Fold();
+    if (k_.reduced != 0) {
+      Reduction();
     } else {
       Map();
     }
@@ -42,28 +42,28 @@ class Preparer {
   }
 
  private:
-  // Strides of all operands along a frame's dims: [operand][dim].
-  std::vector<int64_t> FrameStrides(uint32_t frame) const {
-    const uint32_t rank = k_.frames[frame];
+  // Strides of all operands along the dims of an index space: [operand][dim].
+  std::vector<int64_t> SpaceStrides(uint32_t space) const {
+    const uint32_t rank = k_.spaces[space];
     std::vector<int64_t> strides(static_cast<size_t>(nops_) * rank);
     for (size_t i = 0; i < k_.operands.size(); ++i) {
       const KernelOperand& o = k_.operands[i];
-      if (o.frame != frame) continue;
+      if (o.space != space) continue;
       for (size_t d = 0; d < o.along.size(); ++d) {
         if (o.along[d] >= 0) strides[i * rank + o.along[d]] = at_.operands[i].strides[d];
       }
     }
-    for (size_t i = 0; frame == 0 && i < c_.index_dims.size(); ++i) {
+    for (size_t i = 0; space == 0 && i < c_.index_dims.size(); ++i) {
       strides[(k_.operands.size() + i) * rank + c_.index_dims[i]] = 1;
     }
     return strides;
   }
 
-  // Merges the dims, given in the order in which they are walked.
-  Walk MakeWalk(const int64_t* sizes, const std::vector<int64_t>& strides, uint32_t rank,
-                const std::vector<uint32_t>& dims) const {
-    Walk w;
-    uint32_t lead[MYC_K_MAX_RANK] = {};  // the innermost of the dims merged
+  // Merges the dims, which are given from outer to inner.
+  Space MakeSpace(const int64_t* sizes, const std::vector<int64_t>& strides, uint32_t rank,
+                  const std::vector<uint32_t>& dims) const {
+    Space w;
+    uint32_t lead[MYC_K_MAX_RANK] = {};  // the innermost of the merged dims
     for (const uint32_t d : dims) {
       w.points *= sizes[d];
       if (sizes[d] == 1) continue;
@@ -85,7 +85,7 @@ class Preparer {
     return w;
   }
 
-  // Outer dims have large strides, of the written operands above all.
+  // Sorts dims by descending stride, first by those of the written operands.
   void Sort(const std::vector<int64_t>& strides, uint32_t rank, std::vector<uint32_t>* dims) const {
     const auto outer = [&](uint32_t a, uint32_t b) {
       for (const uint32_t access : {static_cast<uint32_t>(MYC_K_WRITE), 0u}) {
@@ -97,13 +97,13 @@ class Preparer {
       }
       return a < b;
     };
-    // No order in the strict sense, since some operands say nothing: insertion terminates all the same.
+    // Not a strict weak order, because strides of 0 do not decide. Insertion sort terminates nevertheless.
     for (size_t i = 1; i < dims->size(); ++i) {
       for (size_t j = i; j > 0 && outer((*dims)[j], (*dims)[j - 1]); --j) std::swap((*dims)[j], (*dims)[j - 1]);
     }
   }
 
-  // So many values that the tile after this one begins at a cache line, whatever their width.
+  // Rounds up so that the next tile begins at a cache line, whatever the width of a value.
   static int64_t Aligned(int64_t values) { return (values + 63) / 64 * 64; }
 
   static int64_t Clamp(int64_t bytes, int64_t most) {
@@ -111,36 +111,36 @@ class Preparer {
   }
 
   void Map() {
-    l_.order = &c_.along;
-    l_.tile = Clamp(c_.along.tile_bytes, kMaxTile);
+    t_.schedule = &c_.along;
+    t_.tile = Clamp(c_.along.tile_bytes, kMaxTile);
     const int64_t* sizes = at_.sizes;
-    for (uint32_t f = 0; f < k_.frames.size(); ++f) {
-      const uint32_t rank = k_.frames[f];
-      const std::vector<int64_t> strides = FrameStrides(f);
+    for (uint32_t f = 0; f < k_.spaces.size(); ++f) {
+      const uint32_t rank = k_.spaces[f];
+      const std::vector<int64_t> strides = SpaceStrides(f);
       std::vector<uint32_t> dims;
       for (uint32_t d = 0; d < rank; ++d) {
         if (sizes[d] != 1) dims.push_back(d);
       }
-      if (k_.frames.size() == 1) Sort(strides, rank, &dims);
-      l_.walks.push_back(MakeWalk(sizes, strides, rank, dims));
+      if (k_.spaces.size() == 1) Sort(strides, rank, &dims);
+      t_.spaces.push_back(MakeSpace(sizes, strides, rank, dims));
       sizes += rank;
     }
-    const Walk& w = l_.walks[0];
-    l_.way = Way::kLine;
-    l_.units = (w.points + l_.tile - 1) / l_.tile;
-    l_.unit_cost = static_cast<double>(std::min(l_.tile, w.points)) * static_cast<double>(c_.cost);
-    l_.fetches = w.points >= kFetchPoints;
-    if (k_.frames.size() == 1 && w.rank >= 2 && w.points > 0) Block();
+    const Space& w = t_.spaces[0];
+    t_.loop_order = LoopOrder::kLine;
+    t_.units = (w.points + t_.tile - 1) / t_.tile;
+    t_.unit_cost = static_cast<double>(std::min(t_.tile, w.points)) * static_cast<double>(c_.cost);
+    t_.fetches = w.points >= kFetchPoints;
+    if (k_.spaces.size() == 1 && w.rank >= 2 && w.points > 0) Block();
   }
 
-  // How many of `size` go into a part so that there are as few parts as if each were `most`, and they are alike.
+  // The size of equal parts of `size`, with as few parts as parts of size `most` would give.
   static int64_t Part(int64_t size, int64_t most) {
     const int64_t parts = (size + most - 1) / most;
     return std::min(size, ((size + parts - 1) / parts + 15) / 16 * 16);
   }
 
   void Block() {
-    const Walk& w = l_.walks[0];
+    const Space& w = t_.spaces[0];
     const uint32_t inner = w.rank - 1;
     uint32_t row = w.rank - 2;
     bool crossed = false;
@@ -153,109 +153,109 @@ class Preparer {
         crossed = true;
       }
     }
-    int64_t cols = Part(w.sizes[inner], l_.tile), rows = 1;
+    int64_t cols = Part(w.sizes[inner], t_.tile), rows = 1;
     if (crossed) {
-      cols = Part(w.sizes[inner], l_.tile >= 1024 ? 64 : l_.tile >= 256 ? 32 : 16);
+      cols = Part(w.sizes[inner], t_.tile >= 1024 ? 64 : t_.tile >= 256 ? 32 : 16);
     }
-    rows = std::min(w.sizes[row], std::max<int64_t>(1, l_.tile / cols));
+    rows = std::min(w.sizes[row], std::max<int64_t>(1, t_.tile / cols));
     if (rows * cols < 64 && w.points > rows * cols) return;
-    l_.way = Way::kBlock;
-    l_.row_dim = row;
-    l_.col_dim = inner;
-    l_.rows = rows;
-    l_.cols = cols;
-    l_.row_blocks = (w.sizes[row] + rows - 1) / rows;
-    l_.col_blocks = (w.sizes[inner] + cols - 1) / cols;
-    l_.units = w.points / w.sizes[row] / w.sizes[inner] * l_.row_blocks * l_.col_blocks;
-    l_.unit_cost = static_cast<double>(w.points) / static_cast<double>(l_.units) * static_cast<double>(c_.cost);
+    t_.loop_order = LoopOrder::kBlock;
+    t_.row_dim = row;
+    t_.col_dim = inner;
+    t_.rows = rows;
+    t_.cols = cols;
+    t_.row_blocks = (w.sizes[row] + rows - 1) / rows;
+    t_.col_blocks = (w.sizes[inner] + cols - 1) / cols;
+    t_.units = w.points / w.sizes[row] / w.sizes[inner] * t_.row_blocks * t_.col_blocks;
+    t_.unit_cost = static_cast<double>(w.points) / static_cast<double>(t_.units) * static_cast<double>(c_.cost);
   }
 
-  void Fold() {
-    const uint32_t rank = k_.frames[0], kept = rank - k_.folded;
-    const std::vector<int64_t> strides = FrameStrides(0);
-    std::vector<uint32_t> kept_dims, folded_dims;
-    for (uint32_t d = 0; d < rank; ++d) (d < kept ? kept_dims : folded_dims).push_back(d);
-    l_.walks.push_back(MakeWalk(at_.sizes, strides, rank, kept_dims));
-    // The order in which points are folded is free, that of an index's values is not asked for.
-    Sort(strides, rank, &folded_dims);
-    l_.walks.push_back(MakeWalk(at_.sizes, strides, rank, folded_dims));
-    const Walk rows = l_.walks[0], points = l_.walks[1];
+  void Reduction() {
+    const uint32_t rank = k_.spaces[0], kept = rank - k_.reduced;
+    const std::vector<int64_t> strides = SpaceStrides(0);
+    std::vector<uint32_t> kept_dims, reduced_dims;
+    for (uint32_t d = 0; d < rank; ++d) (d < kept ? kept_dims : reduced_dims).push_back(d);
+    t_.spaces.push_back(MakeSpace(at_.sizes, strides, rank, kept_dims));
+    // Points may be reduced in any order.
+    Sort(strides, rank, &reduced_dims);
+    t_.spaces.push_back(MakeSpace(at_.sizes, strides, rank, reduced_dims));
+    const Space rows = t_.spaces[0], points = t_.spaces[1];
     const double total =
         static_cast<double>(rows.points) * static_cast<double>(points.points) * static_cast<double>(c_.cost);
-    Walk both;
+    Space both;
     both.rank = rows.rank + points.rank;
     std::copy_n(rows.sizes, rows.rank, both.sizes);
     std::copy_n(points.sizes, points.rank, both.sizes + rows.rank);
     both.points = rows.points * points.points;
     for (uint32_t i = 0; i < nops_; ++i) {
-      for (const Walk* w : {&rows, &points}) {
+      for (const Space* w : {&rows, &points}) {
         const int64_t* strides = w->strides.data() + static_cast<size_t>(i) * w->rank;
         both.strides.insert(both.strides.end(), strides, strides + w->rank);
       }
     }
     if (Lanes(rows, points)) {
-      l_.way = Way::kLanes;
-      const int64_t bytes = c_.lanes.tile_bytes + c_.row_bytes + c_.fold_bytes;
-      l_.lanes = std::clamp(kTileMemory / bytes / 64 * 64, static_cast<int64_t>(64), kMaxLanes);
-      // Enough tiles for all threads, if they don't get too narrow by that; but parts of all columns are read twice as
-      // fast as all rows of a part of them.
+      t_.loop_order = LoopOrder::kLanes;
+      const int64_t bytes = c_.lanes.tile_bytes + c_.row_bytes + c_.accumulator_bytes;
+      t_.lanes = std::clamp(kTileMemory / bytes / 64 * 64, static_cast<int64_t>(64), kMaxLanes);
+      // Make enough tiles for all threads unless they become too narrow. But if threads can share the reduced points,
+      // keep all columns in a tile: whole rows are read twice as fast as parts of rows.
       const bool parts =
-          rows.points <= l_.lanes && points.points >= kLeastPart * threads_ && c_.lanes.passes.size() == 1;
+          rows.points <= t_.lanes && points.points >= kLeastPart * threads_ && c_.lanes.passes.size() == 1;
       const int64_t share = (rows.points + threads_ - 1) / threads_;
-      if (!parts) l_.lanes = std::min(l_.lanes, std::max<int64_t>(64, (share + 63) / 64 * 64));
-      l_.lanes = std::max<int64_t>(1, std::min(l_.lanes, rows.points));
+      if (!parts) t_.lanes = std::min(t_.lanes, std::max<int64_t>(64, (share + 63) / 64 * 64));
+      t_.lanes = std::max<int64_t>(1, std::min(t_.lanes, rows.points));
       if (rows.rank == 1 && points.rank > 0) {
-        l_.repeats = std::clamp(Clamp(c_.lanes.tile_bytes, kMaxTile) / l_.lanes, static_cast<int64_t>(1),
+        t_.repeats = std::clamp(Clamp(c_.lanes.tile_bytes, kMaxTile) / t_.lanes, static_cast<int64_t>(1),
                                 points.sizes[points.rank - 1]);
       }
-      l_.tile = Aligned(l_.lanes * l_.repeats);
-      l_.units = (rows.points + l_.lanes - 1) / l_.lanes;
-      l_.order = Fewer(c_.lanes, l_.lanes, points.points, kKeptBytes) ? &c_.lanes : &c_.lanes_anew;
+      t_.tile = Aligned(t_.lanes * t_.repeats);
+      t_.units = (rows.points + t_.lanes - 1) / t_.lanes;
+      t_.schedule = Fewer(c_.lanes, t_.lanes, points.points, kKeptBytes) ? &c_.lanes : &c_.lanes_anew;
     } else {
-      l_.way = Way::kAlong;
-      l_.tile = Clamp(c_.along.tile_bytes, kMaxTile);
-      l_.units = rows.points;
+      t_.loop_order = LoopOrder::kAlong;
+      t_.tile = Clamp(c_.along.tile_bytes, kMaxTile);
+      t_.units = rows.points;
       if (rows.rank > 0 && points.rank == 1 && points.points > 0) {
         const int64_t run = rows.sizes[rows.rank - 1];
-        l_.repeats =
+        t_.repeats =
             std::min({Clamp(c_.along.tile_bytes, Shared(rows, points) ? kMaxTile : kMaxTogether) / points.points, run,
                       rows.points / threads_});
-        l_.repeats = std::max<int64_t>(1, l_.repeats);
-        if (l_.repeats > 1) {
-          l_.lanes = l_.repeats;
-          l_.tile = Aligned(l_.repeats * points.points);
-          l_.units = rows.points / run * ((run + l_.repeats - 1) / l_.repeats);
+        t_.repeats = std::max<int64_t>(1, t_.repeats);
+        if (t_.repeats > 1) {
+          t_.lanes = t_.repeats;
+          t_.tile = Aligned(t_.repeats * points.points);
+          t_.units = rows.points / run * ((run + t_.repeats - 1) / t_.repeats);
         }
       }
-      l_.order = Fewer(c_.along, l_.lanes, points.points, kKeptBytes) ? &c_.along : &c_.along_anew;
-      if (Fewer(c_.along_near, l_.lanes, points.points, kNearBytes)) l_.order = &c_.along_near;
-      // The first pass waits for memory, which the others leave idle.
-      l_.fetches =
-          c_.along.passes.size() > 1 && points.points <= kFetchFold && rows.points * points.points >= kFetchPoints;
+      t_.schedule = Fewer(c_.along, t_.lanes, points.points, kKeptBytes) ? &c_.along : &c_.along_anew;
+      if (Fewer(c_.along_near, t_.lanes, points.points, kNearBytes)) t_.schedule = &c_.along_near;
+      // The first pass waits for memory, and the other passes leave the memory bus idle.
+      t_.fetches =
+          c_.along.passes.size() > 1 && points.points <= kFetchReduced && rows.points * points.points >= kFetchPoints;
     }
-    l_.wide = l_.units > 0 && l_.units < ThreadsFor(total, threads_) && points.points > 0;
-    if (l_.wide) {  // what a thread would keep is another's
-      l_.order = l_.way == Way::kLanes ? &c_.lanes_anew : &c_.along_anew;
-      l_.fetches = false;
+    t_.wide = t_.units > 0 && t_.units < ThreadsFor(total, threads_) && points.points > 0;
+    if (t_.wide) {  // a kept value may belong to another thread's points
+      t_.schedule = t_.loop_order == LoopOrder::kLanes ? &c_.lanes_anew : &c_.along_anew;
+      t_.fetches = false;
     }
-    l_.walks.push_back(std::move(both));
-    l_.unit_cost = l_.units == 0 ? 1 : std::max(1.0, total / static_cast<double>(l_.units));
+    t_.spaces.push_back(std::move(both));
+    t_.unit_cost = t_.units == 0 ? 1 : std::max(1.0, total / static_cast<double>(t_.units));
   }
 
-  // Whether all kept points read the same folded points of an operand.
-  bool Shared(const Walk& rows, const Walk& points) const {
+  // Whether some operand is the same for all kept points.
+  bool Shared(const Space& rows, const Space& points) const {
     for (size_t i = 0; i < k_.operands.size(); ++i) {
       if (points.strides[i * points.rank] != 0 && rows.strides[i * rows.rank + rows.rank - 1] == 0) return true;
     }
     return false;
   }
 
-  static bool Fewer(const Order& o, int64_t lanes, int64_t points, int64_t bytes) {
+  static bool Fewer(const Schedule& o, int64_t lanes, int64_t points, int64_t bytes) {
     return o.kept_bytes == 0 || points <= bytes / lanes / o.kept_bytes;
   }
 
-  bool Lanes(const Walk& rows, const Walk& points) const {
-    if (rows.points >= 16 && points.points <= kShortFold) return true;
+  bool Lanes(const Space& rows, const Space& points) const {
+    if (rows.points >= 16 && points.points <= kShortReduction) return true;
     int along = 0, lanes = 0;
     for (size_t i = 0; i < k_.operands.size(); ++i) {
       const int64_t bytes = static_cast<int64_t>(c10::elementSize(k_.operands[i].dtype));
@@ -268,10 +268,10 @@ class Preparer {
     return lanes > along && (rows.points >= 16 || (rows.points > 1 && rows.rank == 1));
   }
 
-  // A step may write straight into memory unless that is memory that a load still reads, or has read for a later step.
+  // A step may write directly to memory unless a later load, or a later user of an earlier load, needs that memory.
   void CheckDirect() {
-    if (l_.order->passes.empty()) return;
-    const Pass& pass = l_.order->passes.back();
+    if (t_.schedule->passes.empty()) return;
+    const Pass& pass = t_.schedule->passes.back();
     for (const StoreStep& s : pass.stores) {
       bool direct = s.made != kNone;
       for (size_t i = 0; direct && i < pass.steps.size(); ++i) {
@@ -279,7 +279,7 @@ class Preparer {
         if (n.op != MYC_K_LOAD || !Meet(s.operand, n.operand)) continue;
         direct = Alike(s.operand, n.operand) && pass.last[i] <= s.made;
       }
-      l_.direct.push_back(direct);
+      t_.direct.push_back(direct);
     }
   }
 
@@ -299,8 +299,8 @@ class Preparer {
   }
   bool Alike(uint32_t a, uint32_t b) const {
     const KernelOperand &x = k_.operands[a], &y = k_.operands[b];
-    if (x.frame != y.frame || x.dtype != y.dtype || at_.operands[a].data != at_.operands[b].data) return false;
-    for (const Walk& w : l_.walks) {
+    if (x.space != y.space || x.dtype != y.dtype || at_.operands[a].data != at_.operands[b].data) return false;
+    for (const Space& w : t_.spaces) {
       for (uint32_t d = 0; d < w.rank; ++d) {
         if (w.strides[a * w.rank + d] != w.strides[b * w.rank + d]) return false;
       }
@@ -312,7 +312,7 @@ class Preparer {
   const Kernel::Code& c_;
   const KernelInstance& at_;
   const int threads_;
-  Launch& l_;
+  Traversal& t_;
   uint32_t nops_ = 0;
 };
 
@@ -322,7 +322,7 @@ int ThreadsFor(double cost, int most) {
   return std::max(1, static_cast<int>(std::min(static_cast<double>(most), cost / kGrain)));
 }
 
-void Prepare(const Kernel& kernel, const KernelInstance& at, int threads, Launch* out) {
+void Prepare(const Kernel& kernel, const KernelInstance& at, int threads, Traversal* out) {
   Preparer(kernel, at, threads, out)();
 }
 

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Where a worker is: its memory, and the parts of walks that its tile has.
-#ifndef MYCELYA_EXEC_KERNEL_SPOT_H_
-#define MYCELYA_EXEC_KERNEL_SPOT_H_
+// A worker's memory, and the region of an index space that a tile covers.
+#ifndef MYCELYA_EXEC_KERNEL_REGION_H_
+#define MYCELYA_EXEC_KERNEL_REGION_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <new>
 #include <vector>
 
-#include "exec/kernel/Launch.h"
+#include "exec/kernel/Traversal.h"
 
 namespace mycelya::exec::kernel {
 
@@ -33,27 +33,27 @@ struct Memory {
   }
 };
 
-// A part of a walk: rectangles of one or two of its dims.
+// A rectangle along one or two dims of a space. at: its first point.
 struct Part {
   int64_t at[MYC_K_MAX_RANK];
   int64_t n0, n1;
 };
-struct Spot {
-  const Walk* walk = nullptr;
-  int d0 = -1, d1 = -1;  // the dims of the rectangles, -1: none
+struct Region {
+  const Space* space = nullptr;
+  int d0 = -1, d1 = -1;  // inner and outer dim of the rectangles; -1: none
   std::vector<Part> parts;
 
   void Decode(int64_t p, int64_t* at) const {
-    for (int d = static_cast<int>(walk->rank) - 1; d > 0; --d) {
-      at[d] = p % walk->sizes[d];
-      p /= walk->sizes[d];
+    for (int d = static_cast<int>(space->rank) - 1; d > 0; --d) {
+      at[d] = p % space->sizes[d];
+      p /= space->sizes[d];
     }
-    if (walk->rank > 0) at[0] = p;
+    if (space->rank > 0) at[0] = p;
   }
 
-  // Points p to p + n.
-  void Line(const Walk* w, int64_t p, int64_t n) {
-    walk = w;
+  // Covers points p to p + n in row-major order.
+  void Line(const Space* w, int64_t p, int64_t n) {
+    space = w;
     if (w->rank <= 1) {
       parts.resize(1);
       parts[0].at[0] = p;
@@ -82,4 +82,4 @@ struct Spot {
 
 }  // namespace mycelya::exec::kernel
 
-#endif  // MYCELYA_EXEC_KERNEL_SPOT_H_
+#endif  // MYCELYA_EXEC_KERNEL_REGION_H_

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Nodes to passes: what is made when, in which memory, and what is kept from pass to pass.
+// Nodes to passes: the order of steps, their tile memory, and the values kept across passes.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -13,10 +13,10 @@
 namespace mycelya::exec::kernel {
 namespace {
 
-// What an instruction costs per value, in additions.
+// The cost of an instruction per value, in additions.
 uint32_t CostOf(uint32_t op) {
   switch (RowOf(op).cost) {
-    case Cost::kFree:  // kCopyOp too, which has no row
+    case Cost::kFree:  // also kCopyOp, which has no row
       return 0;
     case Cost::kSimple:
       return 1;
@@ -30,13 +30,13 @@ uint32_t CostOf(uint32_t op) {
 
 uint32_t CostOf(const Node& n) { return CostOf(n.op) + (n.then != 0 ? CostOf(n.then) : 0); }
 
-// What is made anew in a later pass rather than kept, where what is kept leaves the nearest cache.
+// If kept values exceed the first-level cache, values of at most this cost are computed again instead of kept.
 constexpr uint32_t kCheap = 3;
-constexpr uint32_t kAnew = std::numeric_limits<uint32_t>::max();  // everything
+constexpr uint32_t kAnew = std::numeric_limits<uint32_t>::max();  // keep nothing
 
-bool IsFold(const Node& n) { return Reduces(n.op); }
+bool IsReduction(const Node& n) { return Reduces(n.op); }
 
-uint64_t FoldStart(uint32_t op, uint32_t cls) {
+uint64_t StartOf(uint32_t op, uint32_t cls) {
   const Start start = RowOf(op).start;
   if (start == Start::kZero) return 0;
   const bool least = start == Start::kLowest;
@@ -54,15 +54,15 @@ uint64_t FoldStart(uint32_t op, uint32_t cls) {
   }
 }
 
-class Planner {
+class Scheduler {
  public:
-  Planner(const Kernel& kernel, Kernel::Code* code) : k_(kernel), c_(*code), tiles_(TilesOfThisCpu()) {}
+  Scheduler(const Kernel& kernel, Kernel::Code* code) : k_(kernel), c_(*code), tiles_(TilesOfThisCpu()) {}
 
   void operator()() {
     MarkNeeded();
-    RoundAtOnce();
+    MergeRounds();
     MarkNeeded();
-    Pairs();
+    MergePairs();
     MarkNeeded();
     c_.row_offsets.assign(c_.nodes.size(), 0);
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
@@ -78,20 +78,20 @@ class Planner {
         c_.row_offsets[i] = c_.row_bytes;
         c_.row_bytes += 8;
       }
-      if (IsFold(n)) {
+      if (IsReduction(n)) {
         npasses_ = std::max(npasses_, n.stage);
         c_.cost += 1;
       }
     }
-    c_.along_near = MakeOrder(false, 0);
-    c_.along = MakeOrder(false, kCheap);
-    c_.lanes = MakeOrder(true, kCheap);
-    c_.along_anew = MakeOrder(false, kAnew);
-    c_.lanes_anew = MakeOrder(true, kAnew);
+    c_.along_near = MakeSchedule(false, 0);
+    c_.along = MakeSchedule(false, kCheap);
+    c_.lanes = MakeSchedule(true, kCheap);
+    c_.along_anew = MakeSchedule(false, kAnew);
+    c_.lanes_anew = MakeSchedule(true, kAnew);
   }
 
  private:
-  // By node: how many operands it is.
+  // By node: the number of its uses.
   std::vector<uint32_t> Uses() const {
     std::vector<uint32_t> uses(c_.nodes.size());
     for (size_t i = 0; i < c_.nodes.size(); ++i) {
@@ -102,8 +102,8 @@ class Planner {
     return uses;
   }
 
-  // A rounded result that nobody needs as it is becomes one instruction.
-  void RoundAtOnce() {
+  // Merges an op and a ROUND if the ROUND is the only use of the result.
+  void MergeRounds() {
     const std::vector<uint32_t> uses = Uses();
     for (Node& n : c_.nodes) {
       if (n.op != MYC_K_ROUND || uses[n.from[0]] != 1) continue;
@@ -115,8 +115,8 @@ class Planner {
     }
   }
 
-  // An operation whose result has one use, by another operation, becomes one instruction with it.
-  void Pairs() {
+  // Merges two ops into one pair if the second is the only use of the first.
+  void MergePairs() {
     const std::vector<uint32_t> uses = Uses();
     const auto single = [this](const Node& n) {
       return n.level == Level::kElement && n.cls == MYC_K_F32 && n.in == MYC_K_F32 && n.then == 0 &&
@@ -149,7 +149,7 @@ class Planner {
     }
   }
 
-  // Whether a value of level `of` is a single one for a user of level `user`.
+  // Whether a value of level `of` is one value, not a tile, for a user of level `user`.
   static bool Single(Level of, Level user, bool lanes) {
     return user == Level::kElement && (of == Level::kUniform || (of == Level::kRow && !lanes));
   }
@@ -182,24 +182,24 @@ class Planner {
     return s;
   }
 
-  FoldStep FoldOf(uint32_t node, bool lanes) {
+  ReduceStep ReduceStepOf(uint32_t node, bool lanes) {
     const Node& n = c_.nodes[node];
     const uint32_t cls = n.op == MYC_K_SUM && n.cls == MYC_K_F32 ? static_cast<uint32_t>(MYC_K_F64) : n.cls;
     const uint32_t pair = RowOf(n.op).combine;
-    FoldStep f;
+    ReduceStep f;
     f.node = node;
     f.from = n.from[0];
-    f.fold = lanes ? tiles_.lanes(n.op, n.cls) : tiles_.fold(n.op, n.cls);
+    f.reduce = lanes ? tiles_.reduce_lanes(n.op, n.cls) : tiles_.reduce(n.op, n.cls);
     f.pair = tiles_.compute(pair, n.cls, 0);
     f.bytes = ClassBytes(cls);
     f.merge = tiles_.compute(pair, cls, 0);
     f.finish = tiles_.cast(cls, n.cls);
-    f.start = FoldStart(n.op, n.cls);
+    f.start = StartOf(n.op, n.cls);
     f.fill = tiles_.compute(kCopyOp, cls, kOneA);
     return f;
   }
 
-  // What a node costs, made anew; if that is more than cheap, something more than cheap.
+  // The cost of computing a node again. Exact up to `cheap`; otherwise some larger number.
   uint32_t Remake(uint32_t node, uint32_t cheap) const {
     const Node& n = c_.nodes[node];
     if (n.level != Level::kElement) return 0;
@@ -210,7 +210,7 @@ class Planner {
     return cost;
   }
 
-  // What a pass has to make so that there is `node`.
+  // Marks the nodes that a pass must compute for `node`.
   void Need(uint32_t node, uint32_t cheap, std::vector<bool>& now) {
     const Node& n = c_.nodes[node];
     if (n.level != Level::kElement || now[node]) return;
@@ -224,9 +224,9 @@ class Planner {
     }
   }
 
-  // What costs more than cheap is kept from pass to pass.
-  Order MakeOrder(bool lanes, uint32_t cheap) {
-    Order o;
+  // Keeps values that cost more than `cheap` across passes.
+  Schedule MakeSchedule(bool lanes, uint32_t cheap) {
+    Schedule o;
     made_.assign(c_.nodes.size(), false);
     kept_.assign(c_.nodes.size(), false);
     std::vector<std::vector<bool>> makes(npasses_, std::vector<bool>(c_.nodes.size()));
@@ -242,11 +242,11 @@ class Planner {
       o.kept_offsets.push_back(o.kept_bytes);
       o.kept_bytes += 8;
     }
-    c_.fold_bytes = 0;
+    c_.accumulator_bytes = 0;
     for (uint32_t p = 0; p < npasses_; ++p) o.passes.push_back(MakePass(makes[p], p, lanes, &o));
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
       const Node& n = c_.nodes[i];
-      if (!needed_[i] || n.level != Level::kRow || IsFold(n)) continue;
+      if (!needed_[i] || n.level != Level::kRow || IsReduction(n)) continue;
       if (n.op == MYC_K_STORE) {
         o.end.stores.push_back({n.operand, n.from[0], kNone});
       } else if (n.stage >= npasses_) {
@@ -256,20 +256,20 @@ class Planner {
     return o;
   }
 
-  // Whether node i wants its operand in pass p.
+  // Whether node i is a reduction or store of pass p.
   bool Roots(uint32_t i, uint32_t p) const {
     const Node& n = c_.nodes[i];
-    if (IsFold(n)) return n.stage == p + 1;
+    if (IsReduction(n)) return n.stage == p + 1;
     return n.op == MYC_K_STORE && n.level == Level::kElement && p + 1 == npasses_;
   }
 
-  Pass MakePass(const std::vector<bool>& makes, uint32_t p, bool lanes, Order* o) {
+  Pass MakePass(const std::vector<bool>& makes, uint32_t p, bool lanes, Schedule* o) {
     Pass pass;
     std::vector<uint32_t> step_of(c_.nodes.size(), kNone);
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
       const Node& n = c_.nodes[i];
       if (!needed_[i]) continue;
-      if (n.level == Level::kRow && n.stage == p && !IsFold(n) && n.op != MYC_K_STORE)
+      if (n.level == Level::kRow && n.stage == p && !IsReduction(n) && n.op != MYC_K_STORE)
         pass.rows.push_back(StepOf(i, lanes));
       if (!makes[i]) continue;
       step_of[i] = static_cast<uint32_t>(pass.steps.size());
@@ -286,27 +286,27 @@ class Planner {
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
       if (!needed_[i] || !Roots(i, p)) continue;
       const uint32_t made = step_of[c_.nodes[i].from[0]];
-      if (!IsFold(c_.nodes[i])) {
+      if (!IsReduction(c_.nodes[i])) {
         pass.stores.push_back({c_.nodes[i].operand, c_.nodes[i].from[0], kNone});
         if (made != kNone) pass.last[made] = end;
         continue;
       }
-      pass.folds.push_back(FoldOf(i, lanes));
-      pass.folds.back().after = made;
-      pass.folds.back().at = c_.fold_bytes;
-      c_.fold_bytes += 8;
+      pass.reductions.push_back(ReduceStepOf(i, lanes));
+      pass.reductions.back().after = made;
+      pass.reductions.back().at = c_.accumulator_bytes;
+      c_.accumulator_bytes += 8;
     }
-    // kNone, what an earlier pass has kept, is the largest: such folds are the last.
-    std::stable_sort(pass.folds.begin(), pass.folds.end(),
-                     [](const FoldStep& a, const FoldStep& b) { return a.after < b.after; });
-    Straight(&pass, step_of);
-    Place(&pass, o);
+    // Reductions of kept values have kNone, the largest number, so they come last.
+    std::stable_sort(pass.reductions.begin(), pass.reductions.end(),
+                     [](const ReduceStep& a, const ReduceStep& b) { return a.after < b.after; });
+    FindDirect(&pass, step_of);
+    PlaceTiles(&pass, o);
     return pass;
   }
 
-  // Which steps may write into what a store writes, and which loads must not be left in memory that a store before
-  // theirs might change.
-  void Straight(Pass* pass, const std::vector<uint32_t>& step_of) const {
+  // Finds the steps that may write directly to a store's memory, and the loads that must be copied because an earlier
+  // store might change their memory.
+  void FindDirect(Pass* pass, const std::vector<uint32_t>& step_of) const {
     std::vector<bool> claimed(pass->steps.size());
     for (StoreStep& s : pass->stores) {
       const uint32_t made = step_of[s.from];
@@ -326,11 +326,11 @@ class Planner {
     }
   }
 
-  // Tiles of values that are never needed at the same time share memory, if they are as wide.
-  void Place(Pass* pass, Order* o) const {
+  // Tiles of values of one width share memory if they are never live at the same time.
+  void PlaceTiles(Pass* pass, Schedule* o) const {
     std::vector<uint32_t> free[9];
     uint32_t bytes = 0;
-    std::vector<std::vector<uint32_t>> ends(pass->steps.size() + 2);  // by step: whose tiles are free then
+    std::vector<std::vector<uint32_t>> ends(pass->steps.size() + 2);  // by step: the steps whose tiles are free then
     pass->offsets.assign(pass->steps.size(), kNone);
     for (uint32_t s = 0; s < pass->steps.size(); ++s) {
       for (const uint32_t e : ends[s]) {
@@ -360,6 +360,6 @@ class Planner {
 
 }  // namespace
 
-void PlanCode(const Kernel& kernel, Kernel::Code* code) { Planner(kernel, code)(); }
+void MakeSchedules(const Kernel& kernel, Kernel::Code* code) { Scheduler(kernel, code)(); }
 
 }  // namespace mycelya::exec::kernel

@@ -1,0 +1,527 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// A worker runs units of a kernel on one thread: its memory, and the addresses of values, tiles and operands. Part of
+// Run.cpp, so that its functions are inlined.
+#ifndef MYCELYA_EXEC_KERNEL_WORKER_H_
+#define MYCELYA_EXEC_KERNEL_WORKER_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "abi/mycelya.h"
+#include "exec/kernel/Region.h"
+#include "exec/kernel/Traversal.h"
+
+namespace mycelya::exec::kernel {
+namespace {
+
+class Worker {
+ public:
+  explicit Worker(const Kernel& k)
+      : k_(k),
+        c_(*k.code),
+        tiles_(TilesOfThisCpu()),
+        reg_(c_.nodes.size() + 1),
+        base_(k.operands.size() + c_.index_dims.size()) {
+    regions_.resize(std::max<size_t>(k.spaces.size(), 2));
+    for (const KernelOperand& o : k.operands) {
+      const bool exact =
+          o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
+      moves_.push_back({tiles_.load(o.dtype), tiles_.store(o.dtype), static_cast<int64_t>(c10::elementSize(o.dtype)),
+                        ClassBytes(ClassOfDtype(o.dtype)), exact, 0});
+    }
+  }
+
+  void Bind(const Traversal& traversal) {
+    t_ = &traversal;
+    schedule_ = traversal.schedule;
+    lanes_ = traversal.lanes;
+    const int64_t kept_points = k_.reduced == 0 ? 0 : traversal.spaces[1].points * lanes_;
+    const auto round = [](int64_t n) { return (n + 63) / 64 * 64; };
+    const int64_t uniforms = round(static_cast<int64_t>(c_.nodes.size()) * 8), rows = round(c_.row_bytes * lanes_),
+                  reductions = round(c_.accumulator_bytes * lanes_),
+                  tiles = round(schedule_->tile_bytes * traversal.tile),
+                  pairs = traversal.loop_order == LoopOrder::kLanes && traversal.repeats > 1
+                              ? round(traversal.tile / 2 * 8)
+                              : 0,
+                  kept = round(schedule_->kept_bytes * kept_points);
+    char* p = memory_.Get(static_cast<size_t>(uniforms + rows + reductions + tiles + pairs + kept));
+    kept_points_ = kept_points;
+    uniforms_ = p;
+    rows_ = p += uniforms;
+    accumulators_ = p += rows;
+    tiles_at_ = p += reductions;
+    pairs_ = p += tiles;
+    kept_ = p + pairs;
+    std::fill(base_.begin(), base_.end(), 0);
+    for (size_t i = 0; i < c_.nodes.size(); ++i) {
+      reg_[i] = c_.nodes[i].level == Level::kRow ? rows_ + c_.row_offsets[i] * lanes_ : uniforms_ + i * 8;
+    }
+    reg_.back() = nullptr;
+    for (const Step& s : c_.uniforms) Uniform(s);
+    SetAddresses();
+  }
+
+  // Runs all passes of a unit.
+  void RunUnit(int64_t unit) {
+    if (k_.reduced == 0) {
+      if (schedule_->passes.empty()) return;
+      RunSteps(0, RegionOfMap(unit), 1);
+      NextRound();
+      return;
+    }
+    StartUnit(unit);
+    for (size_t i = 0; i < schedule_->passes.size(); ++i) {
+      const Pass& pass = schedule_->passes[i];
+      Rows(pass);
+      StartReductions(pass);
+      RunPass(i, 0, t_->spaces[1].points);
+      Finish(pass);
+    }
+    End();
+    NextRound();
+  }
+
+  // The stages of a unit of a reduction, also called by RunWide.
+  void StartUnit(int64_t unit) {
+    const Space& kept = t_->spaces[0];
+    if (t_->loop_order == LoopOrder::kLanes) {
+      std::fill(base_.begin(), base_.end(), 0);
+      const int64_t p = unit * lanes_;
+      n_ = std::min(lanes_, kept.points - p);
+      regions_[0].Line(&kept, p, n_);
+      return;
+    }
+    if (t_->repeats > 1) {
+      const int64_t run = kept.sizes[kept.rank - 1], blocks = (run + lanes_ - 1) / lanes_, at = unit % blocks * lanes_;
+      n_ = std::min(lanes_, run - at);
+      regions_[0].Line(&kept, unit / blocks * run + at, n_);
+      return;
+    }
+    n_ = 1;
+    int64_t at[MYC_K_MAX_RANK];
+    regions_[0].space = &kept;
+    regions_[0].Decode(unit, at);
+    const int64_t* strides = kept.strides.data();
+    for (int64_t& base : base_) {
+      base = 0;
+      for (uint32_t d = 0; d < kept.rank; ++d) base += at[d] * *strides++;
+    }
+  }
+  void Rows(const Pass& pass) {
+    for (const Step& s : pass.rows) {
+      if (s.fn == nullptr) {
+        ReadRow(s);
+      } else {
+        Call(s, n_, 1);
+      }
+    }
+  }
+  void StartReductions(const Pass& pass) {
+    for (const ReduceStep& f : pass.reductions) f.fill(AccumulatorOf(f), &f.start, nullptr, nullptr, n_);
+  }
+  void RunPass(size_t pass, int64_t begin, int64_t end) {
+    const Space& points = t_->spaces[1];
+    if (t_->loop_order == LoopOrder::kAlong && t_->repeats > 1) {
+      Rectangle(points.points, n_, t_->spaces[0].rank, t_->spaces[0].rank - 1);
+      Keep(0);
+      RunSteps(pass, points.points, n_);
+      return;
+    }
+    if (t_->loop_order == LoopOrder::kAlong) {
+      for (int64_t p = begin; p < end; p += t_->tile) {
+        const int64_t n = std::min(t_->tile, end - p);
+        regions_[1].Line(&points, p, n);
+        Keep(p);
+        RunSteps(pass, n, 1);
+      }
+      return;
+    }
+    int64_t at[MYC_K_MAX_RANK] = {};
+    regions_[1].space = &points;
+    if (begin < end) regions_[1].Decode(begin, at);
+    int64_t m = 1;
+    for (int64_t p = begin; p < end; p += m) {
+      if (t_->repeats > 1) {
+        const uint32_t last = points.rank - 1;
+        m = std::min({t_->repeats, end - p, points.sizes[last] - at[last]});
+        Rectangle(n_, m, 0, points.rank);
+        std::copy_n(at, points.rank, regions_[1].parts[0].at + 1);
+      } else {
+        for (size_t i = 0; i < base_.size(); ++i) {
+          int64_t offset = 0;
+          for (uint32_t d = 0; d < points.rank; ++d) offset += at[d] * points.strides[i * points.rank + d];
+          base_[i] = offset;
+        }
+      }
+      Keep(p * lanes_);
+      RunSteps(pass, n_, m);
+      for (int d = static_cast<int>(points.rank) - 1; d >= 0; --d) {
+        at[d] += d == static_cast<int>(points.rank) - 1 ? m : 1;
+        if (at[d] < points.sizes[d] || d == 0) break;
+        at[d] = 0;
+      }
+    }
+    std::fill(base_.begin(), base_.end(), 0);
+  }
+  void Merge(const Pass& pass, const Worker& other) {
+    for (const ReduceStep& f : pass.reductions)
+      f.merge(AccumulatorOf(f), AccumulatorOf(f), other.AccumulatorOf(f), nullptr, n_);
+  }
+  void Finish(const Pass& pass) {
+    for (const ReduceStep& f : pass.reductions) f.finish(reg_[f.node], AccumulatorOf(f), nullptr, nullptr, n_);
+  }
+  void End() {
+    Rows(schedule_->end);
+    for (const StoreStep& s : schedule_->end.stores) Write(s.operand, reg_[s.from], regions_[0], OneRow());
+  }
+  void TakeRows(const Worker& other) { std::memcpy(rows_, other.rows_, static_cast<size_t>(c_.row_bytes * lanes_)); }
+
+ private:
+  // How to move an operand's elements between memory and tiles.
+  struct Moves {
+    MoveFn load, store;
+    int64_t bytes, width;  // of an element in memory; of a value in a tile
+    bool exact;            // memory and tile have the same format
+    int64_t two_on;        // bytes between the elements of a unit and of the second next unit; 0: no prefetch
+  };
+  struct Stream {
+    const char *next, *end;
+    int64_t part;  // bytes to prefetch with each step
+  };
+
+  char* AccumulatorOf(const ReduceStep& f) const { return accumulators_ + f.at * lanes_; }
+
+  // Runs a step on m rows of n values.
+  void Call(const Step& s, int64_t n, int64_t m) {
+    if (m == 1 || !s.of_row) return s.fn(reg_[s.node], reg_[s.from[0]], reg_[s.from[1]], reg_[s.from[2]], n * m);
+    const char* from[3];
+    int64_t step[3];
+    for (int i = 0; i < 3; ++i) {
+      from[i] = reg_[s.from[i]];
+      step[i] = from[i] == nullptr ? 0 : StepOf(c_.nodes[s.from[i]], n);
+    }
+    char* to = reg_[s.node];
+    const int64_t width = StepOf(c_.nodes[s.node], n);
+    for (int64_t i = 0; i < m; ++i) {
+      s.fn(to, from[0], from[1], from[2], n);
+      to += width;
+      for (int j = 0; j < 3; ++j) from[j] += step[j];
+    }
+  }
+  // Bytes from a row of a tile to the next row.
+  int64_t StepOf(const Node& n, int64_t values) const {
+    if (n.level == Level::kElement) return values * ClassBytes(n.cls);
+    return n.level == Level::kRow && t_->loop_order == LoopOrder::kAlong ? ClassBytes(n.cls) : 0;
+  }
+  void Reduce(const ReduceStep& f, int64_t n, int64_t m) {
+    char* to = AccumulatorOf(f);
+    const char* from = reg_[f.from];
+    const int64_t width = n * ClassBytes(c_.nodes[f.from].cls);
+    if (t_->loop_order == LoopOrder::kAlong) {
+      for (int64_t i = 0; i < m; ++i) f.reduce(to + i * f.bytes, from + i * width, nullptr, nullptr, n);
+      return;
+    }
+    // Lanes: combine one half of the rows with the other until one row is left.
+    while (m > 1) {
+      const int64_t half = m / 2;
+      if (m % 2 != 0) f.reduce(to, from + (m - 1) * width, nullptr, nullptr, n);
+      f.pair(pairs_, from, from + half * width, nullptr, half * n);
+      from = pairs_;
+      m = half;
+    }
+    f.reduce(to, from, nullptr, nullptr, n);
+  }
+
+  void Uniform(const Step& s) {
+    const Node& n = c_.nodes[s.node];
+    switch (n.op) {
+      case MYC_K_LOAD:
+        moves_[n.operand].load(reg_[s.node], t_->at->operands[n.operand].data, 1, 1, 1, 1);
+        return;
+      case MYC_K_NUMBER: {
+        const KernelNumber& v = t_->at->numbers[n.bits];
+        return v.integral ? Put(s.node, v.whole) : Put(s.node, v.real);
+      }
+      case MYC_K_CONST:
+        return n.cls == MYC_K_F32 || n.cls == MYC_K_F64 ? Put(s.node, std::bit_cast<double>(n.bits))
+                                                        : Put(s.node, static_cast<int64_t>(n.bits));
+      case MYC_K_COUNT:
+        return Put(s.node, t_->spaces[1].points);
+      default:
+        Call(s, 1, 1);
+    }
+  }
+  template <class T>
+  void Put(uint32_t node, T v) {
+    const auto put = [this, node](auto value) { std::memcpy(reg_[node], &value, sizeof value); };
+    switch (c_.nodes[node].cls) {
+      case MYC_K_F32:
+        return put(static_cast<float>(v));
+      case MYC_K_F64:
+        return put(static_cast<double>(v));
+      case MYC_K_I64:
+        return put(Whole(v));
+      default:
+        return put(static_cast<uint8_t>(v != 0));
+    }
+  }
+  static int64_t Whole(int64_t v) { return v; }
+  static int64_t Whole(double v) {  // values out of range convert as on x86
+    return v >= -0x1p63 && v < 0x1p63 ? static_cast<int64_t>(v) : std::numeric_limits<int64_t>::min();
+  }
+
+  // Sets the addresses of the steps' tiles (null for kept values) and the distances for prefetches.
+  void SetAddresses() {
+    slots_.clear();
+    slots_of_.clear();
+    steps_ = 0;
+    for (const Pass& pass : schedule_->passes) {
+      slots_of_.push_back(slots_.size());
+      for (const uint32_t at : pass.offsets) slots_.push_back(at == kNone ? nullptr : tiles_at_ + at * t_->tile);
+      steps_ += static_cast<int64_t>(pass.steps.size());
+    }
+    const Space& w = t_->spaces[0];
+    for (size_t i = 0; t_->fetches && i < moves_.size(); ++i) {
+      int64_t next = t_->loop_order == LoopOrder::kBlock ? t_->rows * t_->cols : t_->tile;
+      if (t_->loop_order == LoopOrder::kAlong)
+        next = w.rank == 0 ? 0 : w.strides[i * w.rank + w.rank - 1] * t_->repeats;
+      moves_[i].two_on = 2 * next * moves_[i].bytes;
+    }
+    if (t_->loop_order == LoopOrder::kAlong) steps_ *= (t_->spaces[1].points + t_->tile - 1) / t_->tile;
+    for (auto& s : streams_) s.clear();
+  }
+  void Keep(int64_t point) {
+    for (size_t i = 0; i < schedule_->kept.size(); ++i) {
+      const uint32_t node = schedule_->kept[i];
+      reg_[node] = kept_ + schedule_->kept_offsets[i] * kept_points_ + point * ClassBytes(c_.nodes[node].cls);
+    }
+  }
+
+  int64_t RegionOfMap(int64_t unit) {
+    if (t_->loop_order == LoopOrder::kLine) {
+      const int64_t p = unit * t_->tile, n = std::min(t_->tile, t_->spaces[0].points - p);
+      for (size_t f = 0; f < t_->spaces.size(); ++f) regions_[f].Line(&t_->spaces[f], p, n);
+      return n;
+    }
+    const Space& w = t_->spaces[0];
+    Region& s = regions_[0];
+    s.space = &w;
+    s.d0 = static_cast<int>(t_->col_dim);
+    s.d1 = static_cast<int>(t_->row_dim);
+    s.parts.resize(1);
+    Part& part = s.parts[0];
+    const int64_t col = unit % t_->col_blocks * t_->cols;
+    unit /= t_->col_blocks;
+    const int64_t row = unit % t_->row_blocks * t_->rows;
+    unit /= t_->row_blocks;
+    for (int d = static_cast<int>(w.rank) - 1; d >= 0; --d) {
+      part.at[d] = 0;
+      if (d == s.d0 || d == s.d1) continue;
+      part.at[d] = unit % w.sizes[d];
+      unit /= w.sizes[d];
+    }
+    part.at[s.d0] = col;
+    part.at[s.d1] = row;
+    part.n0 = std::min(t_->cols, w.sizes[s.d0] - col);
+    part.n1 = std::min(t_->rows, w.sizes[s.d1] - row);
+    return part.n0 * part.n1;
+  }
+
+  // A rectangle of an operand, with its dims merged if possible.
+  struct Area {
+    int64_t offset, n0, s0, n1, s1;
+    bool Dense() const { return n1 == 1 && (s0 == 1 || n0 == 1); }
+  };
+  Area AreaOf(uint32_t operand, const Region& region, const Part& part) const {
+    const Space& w = *region.space;
+    const int64_t* strides = w.strides.data() + static_cast<size_t>(operand) * w.rank;
+    Area r{base_[operand], part.n0, region.d0 < 0 ? 0 : strides[region.d0], part.n1,
+           region.d1 < 0 ? 0 : strides[region.d1]};
+    for (uint32_t d = 0; d < w.rank; ++d) r.offset += part.at[d] * strides[d];
+    if (r.n0 == 1) {
+      r.n0 = r.n1;
+      r.s0 = r.s1;
+      r.n1 = 1;
+    }
+    if (r.n1 != 1 && r.s1 == r.n0 * r.s0) {
+      r.n0 *= r.n1;
+      r.n1 = 1;
+    }
+    return r;
+  }
+
+  bool OneRow() const { return t_->loop_order == LoopOrder::kAlong && t_->repeats == 1; }
+
+  // Sets the tile's region to n1 points along d1 by n0 points along d0 of the space of all dims, from the unit's first
+  // kept point.
+  void Rectangle(int64_t n0, int64_t n1, uint32_t d0, uint32_t d1) {
+    Region& s = regions_[1];
+    s.space = &t_->spaces[2];
+    s.d0 = static_cast<int>(d0);
+    s.d1 = static_cast<int>(d1);
+    s.parts.resize(1);
+    s.parts[0].n0 = n0;
+    s.parts[0].n1 = n1;
+    std::fill_n(s.parts[0].at, s.space->rank, 0);
+    std::copy_n(regions_[0].parts[0].at, t_->spaces[0].rank, s.parts[0].at);
+  }
+
+  const Region& RegionOf(uint32_t operand) const {
+    if (t_->loop_order == LoopOrder::kLanes) return regions_[t_->repeats > 1 ? 1 : 0];
+    if (t_->loop_order == LoopOrder::kAlong) return regions_[1];
+    return operand < k_.operands.size() ? regions_[k_.operands[operand].space] : regions_[0];
+  }
+
+  // Reads a tile into `slot` and returns it, or returns the address in memory if the elements can be used there.
+  char* Read(uint32_t operand, const Region& region, bool may_stay, char* slot) {
+    char* to = slot;
+    if (operand >= k_.operands.size()) {
+      for (const Part& part : region.parts) {
+        const Area r = AreaOf(operand, region, part);
+        tiles_.index(to, &r.offset, r.n0, r.s0, r.n1, r.s1);
+        to += part.n0 * part.n1 * 8;
+      }
+      return slot;
+    }
+    const Moves& m = moves_[operand];
+    char* data = t_->at->operands[operand].data;
+    for (const Part& part : region.parts) {
+      const Area r = AreaOf(operand, region, part);
+      char* from = data + r.offset * m.bytes;
+      if (region.parts.size() == 1 && r.Dense()) {
+        Follow(m, from, r.n0);
+        if (may_stay && m.exact) return from;
+      }
+      m.load(to, from, r.n0, r.s0, r.n1, r.s1);
+      to += part.n0 * part.n1 * m.width;
+    }
+    return slot;
+  }
+
+  void ReadRow(const Step& s) {
+    const Node& n = c_.nodes[s.node];
+    if (!OneRow()) {
+      Read(n.operand, regions_[0], false, reg_[s.node]);
+    } else if (n.operand >= k_.operands.size()) {
+      std::memcpy(reg_[s.node], &base_[n.operand], 8);
+    } else {
+      const Moves& m = moves_[n.operand];
+      m.load(reg_[s.node], t_->at->operands[n.operand].data + base_[n.operand] * m.bytes, 1, 1, 1, 1);
+    }
+  }
+
+  void Write(uint32_t operand, const char* from, const Region& region, bool one) {
+    const Moves& m = moves_[operand];
+    char* data = t_->at->operands[operand].data;
+    if (one) {
+      m.store(data + base_[operand] * m.bytes, from, 1, 1, 1, 1);
+      return;
+    }
+    for (const Part& part : region.parts) {
+      const Area r = AreaOf(operand, region, part);
+      m.store(data + r.offset * m.bytes, from, r.n0, r.s0, r.n1, r.s1);
+      from += part.n0 * part.n1 * m.width;
+    }
+  }
+
+  // The address of a store's tile in memory, or null if it is not dense.
+  char* DirectAt(uint32_t operand) {
+    const Region& region = RegionOf(operand);
+    if (region.parts.size() != 1) return nullptr;
+    const Area r = AreaOf(operand, region, region.parts[0]);
+    if (!r.Dense()) return nullptr;
+    const Moves& m = moves_[operand];
+    char* at = t_->at->operands[operand].data + r.offset * m.bytes;
+    Follow(m, at, r.n0);
+    return at;
+  }
+
+  // While a unit is computed from the caches, each step prefetches a part of the next unit's memory. always_inline,
+  // because compilers drop calls of a function that only prefetches.
+  __attribute__((always_inline)) void FetchAhead() {
+    for (Stream& s : streams_[now_]) {
+      const int64_t part = std::min<int64_t>(s.part, s.end - s.next);
+      for (int64_t at = 0; at < part; at += 64) __builtin_prefetch(s.next + at, 0, 2);
+      s.next += part;
+    }
+  }
+  void Follow(const Moves& m, const char* at, int64_t n) {
+    if (!t_->fetches || m.two_on == 0) return;
+    std::vector<Stream>& found = streams_[1 - now_];
+    const char* next = at + m.two_on;
+    if (!found.empty() && found.back().end == next) {
+      found.back().end += n * m.bytes;
+    } else {
+      found.push_back({next, next + n * m.bytes, 0});
+    }
+  }
+  void NextRound() {
+    streams_[now_].clear();
+    now_ = 1 - now_;
+    for (Stream& s : streams_[now_]) s.part = ((s.end - s.next) / steps_ + 63) / 64 * 64;
+  }
+
+  // Runs a pass on tiles of m rows of n values.
+  void RunSteps(size_t index, int64_t n, int64_t m) {
+    const Pass& pass = schedule_->passes[index];
+    char* const* slots = slots_.data() + slots_of_[index];
+    for (size_t i = 0; i < pass.steps.size(); ++i) {
+      if (slots[i] != nullptr) reg_[pass.steps[i].node] = slots[i];
+    }
+    for (size_t i = 0; i < pass.stores.size(); ++i) {
+      const StoreStep& s = pass.stores[i];
+      if (s.made == kNone || t_->direct[i] == 0) continue;
+      if (char* at = DirectAt(s.operand)) reg_[s.from] = at;
+    }
+    const ReduceStep* reduction = pass.reductions.data();
+    const ReduceStep* const reductions_end = reduction + pass.reductions.size();
+    for (uint32_t i = 0; i < pass.steps.size(); ++i) {
+      const Step& s = pass.steps[i];
+      if (s.fn != nullptr) {
+        Call(s, n, m);
+      } else {
+        char* to = reg_[s.node];
+        const uint32_t operand = c_.nodes[s.node].operand;
+        reg_[s.node] = Read(operand, RegionOf(operand), slots[i] != nullptr && !s.copied, to);
+      }
+      FetchAhead();
+      for (; reduction != reductions_end && reduction->after == i; ++reduction) Reduce(*reduction, n, m);
+    }
+    for (; reduction != reductions_end; ++reduction) Reduce(*reduction, n, m);
+    for (size_t i = 0; i < pass.stores.size(); ++i) {
+      const StoreStep& s = pass.stores[i];
+      const bool done = s.made != kNone && t_->direct[i] != 0 && reg_[s.from] != slots[s.made];
+      if (!done) Write(s.operand, reg_[s.from], RegionOf(s.operand), false);
+    }
+  }
+
+  const Kernel& k_;
+  const Kernel::Code& c_;
+  const Tiles& tiles_;
+  std::vector<Moves> moves_;
+  std::vector<char*> slots_;        // by pass and step
+  std::vector<size_t> slots_of_;    // by pass
+  std::vector<Stream> streams_[2];  // [now_]: prefetched now, found by the unit before; [1 - now_]: found by this unit
+  int now_ = 0;
+  int64_t steps_ = 0;  // steps per unit
+  const Traversal* t_ = nullptr;
+  const Schedule* schedule_ = nullptr;
+  Memory memory_;
+  std::vector<char*> reg_;       // by node: address of its value or tile
+  std::vector<int64_t> base_;    // by operand: offset of the region's origin, in elements
+  std::vector<Region> regions_;  // map: by index space; reduction: kept, reduced
+  int64_t lanes_ = 1, n_ = 1, kept_points_ = 0;
+  char *uniforms_ = nullptr, *rows_ = nullptr, *accumulators_ = nullptr, *tiles_at_ = nullptr, *pairs_ = nullptr,
+       *kept_ = nullptr;
+};
+
+}  // namespace
+}  // namespace mycelya::exec::kernel
+
+#endif  // MYCELYA_EXEC_KERNEL_WORKER_H_
