@@ -218,7 +218,7 @@ class Case {
       } else if (what == 1) {
         Add({MYC_K_LT, MYC_K_B8, a, b, 0, RowOf(a) && RowOf(b)});
       } else if (what == 2 && cls != MYC_K_F64) {  // a real may be too large for an integer
-        Add({MYC_K_CAST, cls == MYC_K_I64 ? MYC_K_B8 : MYC_K_I64 + 0ull, a, 0, 0, RowOf(a)});
+        Add({MYC_K_CAST, cls == MYC_K_I64 ? MYC_K_B8 + 0ull : MYC_K_I64 + 0ull, a, 0, 0, RowOf(a)});
       } else if (what <= 4 && reduced_ > 0) {
         const uint64_t ops[] = {MYC_K_SUM, MYC_K_MAX, MYC_K_MIN};
         const uint64_t op = cls == MYC_K_B8 ? ops[1 + Draw(r_, 2)] : ops[Draw(r_, 3)];
