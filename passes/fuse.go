@@ -10,13 +10,13 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// fuse puts the nodes that kernels had better compute together in a row, as groups. The nodes stay what they are: a
-// group means the same as its nodes, one by one. Which they are, fusion says.
+// fuse puts the nodes that one or several kernels compute together in a row, as groups. Package fusion chooses them. A
+// group means the same as its nodes, one by one.
 //
-// Wrong, and not done: loops of other sizes, a fold of what a fold has made, a value that two users need in two orders,
-// anything with another node that has to run in between, across an effect.
+// It would be wrong, and is not done, across loops of different sizes, for a reduction of a reduction's result, for a
+// value that two users read in two dim orders, around a node that must run between, and across an effect.
 func fuse(g *ir.Graph, r *rules) *ir.Graph {
-	if len(g.Groups) > 0 { // those of another run
+	if len(g.Groups) > 0 { // groups of an earlier run
 		g = g.Ungrouped()
 	}
 	found := fusion.Find(g)
@@ -31,22 +31,21 @@ func fuse(g *ir.Graph, r *rules) *ir.Graph {
 		out.Nodes[i].Group = found.Of[id]
 	}
 	out.Groups, out.Requires = found.Groups, found.Requires
-	for i, d := range found.Equal { // the kernels of a group see no operators but its own
+	for i, d := range found.Equal { // the kernels of a group see only its own operators
 		out.UnifyDims(ir.SymDim(i), d)
 	}
 	out.Canonicalize()
 	return out
 }
 
-// Refusal is two nodes, of which the one makes an operand of the other, that kernels could compute together and don't,
-// or one that no kernel computes.
+// Refusal is why two nodes, one an operand of the other, are in no loop together, or why kernels do not compute a node.
 type Refusal struct {
-	From, To string // the nodes as they are printed; From is "" if it is about one
+	From, To string // the nodes as text; From is "" if it is about one node
 	Origin   ir.Origin
 	Why      string
 }
 
-// String is the refusal in lines of its own.
+// String is the refusal as lines.
 func (r Refusal) String() string {
 	if r.From == "" {
 		return fmt.Sprintf("%s\n    %s", r.To, r.Why)
@@ -54,7 +53,7 @@ func (r Refusal) String() string {
 	return fmt.Sprintf("%s\n%s\n    %s", r.From, r.To, r.Why)
 }
 
-// explain notes why what is not in one group isn't.
+// explain notes why nodes are not in one group.
 func explain(g *ir.Graph, r *rules, found *fusion.Groups) {
 	group := found.Of
 	text := g.NodeStrings()

@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// TestParts: what stands between nodes that no kernel computes has kernels, but not a node by itself.
-// tests/e2e/kernels.py has their results.
+// TestParts: nodes between those that no kernel computes have kernels, but a single node has none. tests/e2e/kernels.py
+// checks their results.
 func TestParts(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string

@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// TestUndrawn: a group with a dropout has a kernel, and none for a device whose dropout draws other numbers, which is
-// said.
+// TestUndrawn: a group with a dropout has a kernel. For a device whose dropout draws other numbers it has none, and the
+// program gives the reason.
 func TestUndrawn(t *testing.T) {
 	g, err := ir.Parse(`
 graph model.py:1 sync {

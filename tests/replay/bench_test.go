@@ -16,7 +16,7 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// BenchmarkCompile is all that a compilation takes: passes, kernels and program, for each graph of the corpus.
+// BenchmarkCompile measures a whole compilation, passes, kernels and program, for each graph of the corpus.
 func BenchmarkCompile(b *testing.B) {
 	paths, err := filepath.Glob("corpus/*.ir")
 	require.NoError(b, err)

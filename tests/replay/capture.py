@@ -1,15 +1,14 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Captures the graphs of the corpus: one step of each model, as capture hands it on.
+"""Captures the graphs of the corpus: one step of each model, as capture returns it.
 
     python tests/replay/capture.py [NAME ...]
 
-Each model runs in a process of its own for some steps; kept is the last graph compiled
-that is not much smaller than the largest, which is the one that a longer run repeats.
-File names in it lose their folders. The corpus changes only when this is run: what
-passes make of it is compared with what they made before (replay_test.go), so that a
-change shows. The graphs of BUDGETS are pieces of programs, as users write them, whose
-numbers of kernels are promised.
+Each model runs in a process of its own for some steps. The graph kept is the last one
+compiled that is not much smaller than the largest: a longer run repeats that graph. File
+names in it lose their folders. Only this program changes the corpus. replay_test.go
+compares how it compiles with how it compiled before. The graphs of BUDGETS are pieces
+of user programs, each with a promised number of kernels.
 """
 
 from __future__ import annotations

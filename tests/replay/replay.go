@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package replay compiles captured graphs and says what became of each: what a change of the compiler does to real
-// programs is a diff of that. It runs nothing.
+// Package replay compiles captured graphs and summarises the results. The diff of two summaries shows what a change of
+// the compiler does to real programs. It runs nothing.
 package replay
 
 import (
@@ -19,21 +19,21 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// Result is what became of a graph.
+// Result summarises the compilation of a graph.
 type Result struct {
 	Name           string
 	Before, After  int           // nodes
-	Calls, Kernels int           // what would be launched node by node, and with the groups
+	Calls, Kernels int           // launches node by node, and with the groups
 	Steps, Buffers int           // of the program
 	Apart, Moved   int64         // bytes, node by node and with the groups
 	Peak           int64         // bytes of its own at once
-	Coded, Unfused int           // groups that have kernels, some for a part of them, and that have none
+	Coded, Unfused int           // groups with kernels, at least for a part, and without
 	Groups         []string      // their templates and operators
-	Took           time.Duration // of passes and codegen, the shortest; 0 if it was not measured
+	Took           time.Duration // the shortest time of passes and codegen; 0 if not measured
 }
 
-// Compile compiles each graph of a folder, in the order of their names; repeats is how often to measure that, 0: not at
-// all.
+// Compile compiles each graph of a folder, in the order of their names. repeats is how often each compilation is timed,
+// 0 for not at all.
 func Compile(folder string, check, repeats int) ([]Result, error) {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.ir"))
 	if err != nil {
@@ -82,7 +82,8 @@ func compile(before *ir.Graph, check, repeats int) (Result, error) {
 	}
 	apart := g.Ungrouped()
 	r := Result{Before: len(before.Nodes), After: len(g.Nodes), Calls: cost.Kernels(apart), Kernels: cost.Kernels(g),
-		Steps: len(c.Program.Steps), Buffers: int(c.Program.Buffers), Apart: cost.Traffic(apart), Moved: cost.Traffic(g), Took: took}
+		Steps: len(c.Program.Steps), Buffers: int(c.Program.Buffers),
+		Apart: cost.Traffic(apart), Moved: cost.Traffic(g), Took: took}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		if n.Group == 0 || n.Op == ir.OpView {
@@ -123,14 +124,16 @@ func compile(before *ir.Graph, check, repeats int) (Result, error) {
 	return r, nil
 }
 
-// Text is a table of all, and then the groups of each, those that are alike in one line.
+// Text is a table of all results, followed by the groups of each graph. Equal groups share a line.
 func Text(all []Result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-14s %6s %6s %6s %8s %6s %8s %9s %9s %8s %6s %8s\n", "graph", "nodes", "after", "calls", "kernels", "steps", "buffers",
+	fmt.Fprintf(&b, "%-14s %6s %6s %6s %8s %6s %8s %9s %9s %8s %6s %8s\n",
+		"graph", "nodes", "after", "calls", "kernels", "steps", "buffers",
 		"MiB apart", "MiB moved", "MiB peak", "coded", "unfused")
 	const mib = 1 << 20
 	for _, r := range all {
-		fmt.Fprintf(&b, "%-14s %6d %6d %6d %8d %6d %8d %9.2f %9.2f %8.2f %6d %8d\n", r.Name, r.Before, r.After, r.Calls, r.Kernels, r.Steps, r.Buffers,
+		fmt.Fprintf(&b, "%-14s %6d %6d %6d %8d %6d %8d %9.2f %9.2f %8.2f %6d %8d\n",
+			r.Name, r.Before, r.After, r.Calls, r.Kernels, r.Steps, r.Buffers,
 			float64(r.Apart)/mib, float64(r.Moved)/mib, float64(r.Peak)/mib, r.Coded, r.Unfused)
 	}
 	for _, r := range all {

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Summary prints what became of the graphs of a folder.
+// Summary prints the results of compiling the graphs of a folder.
 //
 //	go run ./tests/replay/summary [-json] [-repeats=N] tests/replay/corpus
 package main
