@@ -54,15 +54,21 @@ func TestDerived(t *testing.T) {
 		{codegen.Derived{ItemSize: 4, Sizes: []ir.Dim{s(0), 3}}, 4 * 5 * 3, "", "4 * s0 * 3"},
 		{codegen.Derived{ItemSize: 4}, 4, "", "4"},
 		{codegen.Derived{ItemSize: 2, Sizes: []ir.Dim{s(0), 0}}, 0, "", "2 * s0 * 0"},
-		{codegen.Derived{ItemSize: 2, Sizes: []ir.Dim{s(0), s(1)}, Strides: []ir.Dim{1, s(0)}}, 2 * (1 + 4*1 + 6*5), "", "2 * span(s0:1 s1:s0)"},
+		{codegen.Derived{ItemSize: 2, Sizes: []ir.Dim{s(0), s(1)}, Strides: []ir.Dim{1, s(0)}},
+			2 * (1 + 4*1 + 6*5), "", "2 * span(s0:1 s1:s0)"},
 		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(9)}}, 0, "a size needs parameter 9 of 4", "1 * s9"},
 		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(2)}}, 0, "parameter 2 is a size of -1", "1 * s2"},
-		{codegen.Derived{ItemSize: 8, Sizes: []ir.Dim{s(3), s(3)}}, 0, "a buffer of 8 * s3 * s3 would not fit in any memory", "8 * s3 * s3"},
-		{codegen.Derived{ItemSize: 8, Sizes: []ir.Dim{s(3)}, Strides: []ir.Dim{s(3)}}, 0, "a buffer of 8 * span(s3:s3) would not fit in any memory", "8 * span(s3:s3)"},
+		{codegen.Derived{ItemSize: 8, Sizes: []ir.Dim{s(3), s(3)}}, 0,
+			"a buffer of 8 * s3 * s3 would not fit in any memory", "8 * s3 * s3"},
+		{codegen.Derived{ItemSize: 8, Sizes: []ir.Dim{s(3)}, Strides: []ir.Dim{s(3)}}, 0,
+			"a buffer of 8 * span(s3:s3) would not fit in any memory", "8 * span(s3:s3)"},
 		{codegen.Derived{ItemSize: 4, Sizes: []ir.Dim{s(0), 6}, Over: []ir.Dim{3, s(0)}}, 8, "", "4 * s0 * 6 / 3 / s0"},
-		{codegen.Derived{ItemSize: 4, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{2}}, 0, "4 * s0 / 2 is no whole number", "4 * s0 / 2"},
-		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{0}}, 0, "1 * s0 / 0 is no whole number", "1 * s0 / 0"},
-		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{s(9)}}, 0, "a size needs parameter 9 of 4", "1 * s0 / s9"},
+		{codegen.Derived{ItemSize: 4, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{2}}, 0,
+			"4 * s0 / 2 is no whole number", "4 * s0 / 2"},
+		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{0}}, 0,
+			"1 * s0 / 0 is no whole number", "1 * s0 / 0"},
+		{codegen.Derived{ItemSize: 1, Sizes: []ir.Dim{s(0)}, Over: []ir.Dim{s(9)}}, 0,
+			"a size needs parameter 9 of 4", "1 * s0 / s9"},
 	} {
 		got, err := c.d.Bytes([]uint64{5, 7, math.MaxUint64, 1 << 40})
 		require.Equal(t, c.text, c.d.String())
@@ -110,7 +116,8 @@ func TestPeak(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, test.want, got, c.Text())
 	}
-	require.Equal(t, "at most 244 bytes of its own at once, at step 2, beside storages of 80", codegen.Peak{Bytes: 244, Step: 2, Storages: 80}.String())
+	const text = "at most 244 bytes of its own at once, at step 2, beside storages of 80"
+	require.Equal(t, text, codegen.Peak{Bytes: 244, Step: 2, Storages: 80}.String())
 	require.Equal(t, "nothing of its own, beside storages of 80 bytes", codegen.Peak{Step: -1, Storages: 80}.String())
 	_, err = c.Peak([]uint64{1 << 40, 1 << 40})
 	require.ErrorContains(t, err, "would not fit in any memory")
@@ -123,7 +130,8 @@ func TestErrorsNameTheRecord(t *testing.T) {
 	f32 := ir.Type{DType: ir.F32, Dims: []ir.Dim{4}}
 	x := g.Nodes[g.Add(ir.Node{Op: ir.OpInput}, nil, []ir.Type{f32})].First
 	v := g.Nodes[g.Add(ir.Node{Op: ir.OpView}, []ir.Arg{ir.Value(x)}, []ir.Type{f32})].First
-	u := g.Nodes[g.Add(ir.Node{Op: ir.OpUpdate, Origin: ir.Origin{File: "a/train.py", Line: 3}}, []ir.Arg{ir.Value(v), ir.Value(x)}, []ir.Type{f32})].First
+	update := ir.Node{Op: ir.OpUpdate, Origin: ir.Origin{File: "a/train.py", Line: 3}}
+	u := g.Nodes[g.Add(update, []ir.Arg{ir.Value(v), ir.Value(x)}, []ir.Type{f32})].First
 	g.Outputs = append(g.Outputs, ir.Output{Value: u})
 	_, err := codegen.Compile(g, codegen.Options{})
 	require.EqualError(t, err, "codegen: node 2 (update, recorded at train.py:3): its base is a view")

@@ -30,37 +30,49 @@ func TestInstances(t *testing.T) {
 		{Dtype: 13, Sizes: []*proto.Dim{param(0), param(1)}, Strides: []*proto.Dim{constant(1), param(0)}, Offset: param(1)},
 	}}
 	params := []uint64{5, 7, math.Float64bits(1.5), math.MaxUint64, 0xc000, 0xbf80, 0xfffe, 0x8001}
-	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), constant(3), param(1)}, Tensors: []uint32{0, 3}, Numbers: []*proto.Arg{
-		{Kind: &proto.Arg_Int{Int: -3}}, {Kind: &proto.Arg_Float{Float: 0.25}}, {Kind: &proto.Arg_Bool{Bool: true}},
-		given(proto.NumberF64, 2), given(proto.NumberI64, 3), scalar(6, 4), scalar(13, 5), scalar(3, 6), scalar(18, 6), scalar(2, 6), scalar(19, 7), scalar(6, 7), scalar(8, 2),
-	}}}}
+	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{
+		Sizes:   []*proto.Dim{param(0), constant(3), param(1)},
+		Tensors: []uint32{0, 3},
+		Numbers: []*proto.Arg{
+			{Kind: &proto.Arg_Int{Int: -3}}, {Kind: &proto.Arg_Float{Float: 0.25}}, {Kind: &proto.Arg_Bool{Bool: true}},
+			given(proto.NumberF64, 2), given(proto.NumberI64, 3), scalar(6, 4), scalar(13, 5), scalar(3, 6), scalar(18, 6),
+			scalar(2, 6), scalar(19, 7), scalar(6, 7), scalar(8, 2),
+		},
+	}}}
 	whole := func(v int64) cuda.Number { return cuda.Number{Integral: true, Whole: v} }
 	real := func(v float64) cuda.Number { return cuda.Number{Real: v} }
-	k := &kernel.Kernel{Spaces: []int{3}, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1, 2}}, {DType: 13, Along: []int8{0, 2}}}}
+	operands := []kernel.Operand{{DType: 7, Along: []int8{0, 1, 2}}, {DType: 13, Along: []int8{0, 2}}}
+	k := &kernel.Kernel{Spaces: []int{3}, Operands: operands}
 	got, err := bind.Instances(k, p, op, params)
 	require.NoError(t, err)
 	require.Equal(t, []cuda.Instance{{
 		Sizes:    []int64{5, 3, 7},
 		Operands: []cuda.Operand{{Strides: []int64{21, 7, 1}}, {Address: 14, Strides: []int64{1, 5}}},
-		Numbers: []cuda.Number{whole(-3), real(0.25), whole(1), real(1.5), whole(-1), real(-2), real(-1), whole(-2), whole(0xfffe), whole(-2), whole(0x8001),
-			real(-0x1p-24), real(1.5)},
+		Numbers: []cuda.Number{
+			whole(-3), real(0.25), whole(1), real(1.5), whole(-1), real(-2), real(-1), whole(-2), whole(0xfffe), whole(-2),
+			whole(0x8001), real(-0x1p-24), real(1.5),
+		},
 	}}, got)
 }
 
 // TestFits: sizes of a call that a kernel must not run on are refused, whatever they overflow.
 func TestFits(t *testing.T) {
 	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
-	// Parameters: sizes of two frames, i0 i1 and j0, sizes and strides of an operand along each.
+	// Parameters: sizes of two spaces, i0 i1 and j0, sizes and strides of an operand along each.
 	p := &proto.Program{Tensors: []*proto.Tensor{
 		{Dtype: 8, Sizes: []*proto.Dim{param(3), param(4)}, Strides: []*proto.Dim{param(5), param(6)}},
 		{Dtype: 8, Sizes: []*proto.Dim{param(7), param(8)}, Strides: []*proto.Dim{param(9), param(9)}},
 	}}
-	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), param(1), param(2)}, Tensors: []uint32{0, 2}}}}
-	k := &kernel.Kernel{Spaces: []int{2, 1}, Operands: []kernel.Operand{{DType: 8, Along: []int8{0, 1}}, {DType: 8, Space: 1, Along: []int8{-1, 0}}}}
+	at := &proto.KernelOp_Instance{Sizes: []*proto.Dim{param(0), param(1), param(2)}, Tensors: []uint32{0, 2}}
+	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{at}}
+	operands := []kernel.Operand{{DType: 8, Along: []int8{0, 1}}, {DType: 8, Space: 1, Along: []int8{-1, 0}}}
+	k := &kernel.Kernel{Spaces: []int{2, 1}, Operands: operands}
 	const most = 1<<63 - 1
 	writes := *k
 	writes.Operands = []kernel.Operand{{DType: 8, Access: kernel.Write, Along: []int8{0, 1}}, k.Operands[1]}
-	for strides, fits := range map[[2]uint64]bool{{3, 1}: true, {1, 4}: true, {6, 2}: true, {4, 2}: false, {1, 1}: false, {2, 1}: false, {0, 1}: false, {2, 2}: false} {
+	for strides, fits := range map[[2]uint64]bool{
+		{3, 1}: true, {1, 4}: true, {6, 2}: true, {4, 2}: false, {1, 1}: false, {2, 1}: false, {0, 1}: false, {2, 2}: false,
+	} {
 		_, err := bind.Instances(&writes, p, op, []uint64{4, 3, 12, 4, 3, strides[0], strides[1], 1, 12, 1})
 		if fits {
 			require.NoError(t, err, "%v", strides)
@@ -78,12 +90,12 @@ func TestFits(t *testing.T) {
 		{"", []uint64{4, 0, 0, 4, 0, 3, 1, 1, 0, 1}},
 		{"", []uint64{1, 1, 1, 1, 1, most, most, 1, 1, most}},
 		{"", []uint64{2, 1, 2, 2, 1, 1<<60 - 2, 1, 1, 2, 1}},
-		{"frame 1 has 11 points, frame 0 has 12", []uint64{4, 3, 11, 4, 3, 3, 1, 1, 11, 1}},
-		{"dim 1 of operand 0 has size 4, its frame has 3", []uint64{4, 3, 12, 4, 4, 3, 1, 1, 12, 1}},
-		{"dim 0 of operand 1 has size 2, its frame has 1", []uint64{4, 3, 12, 4, 3, 3, 1, 2, 12, 1}},
-		{"frame 0 has sizes", []uint64{1 << 63, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
-		{"frame 0 has sizes", []uint64{1 << 32, 1 << 32, 0, 1 << 32, 1 << 32, 0, 0, 1, 0, 1}},
-		{"frame 0 has sizes", []uint64{1 << 62, 4, 0, 1, 1, 1, 1, 1, 1, 1}},
+		{"space 1 has 11 points, space 0 has 12", []uint64{4, 3, 11, 4, 3, 3, 1, 1, 11, 1}},
+		{"dim 1 of operand 0 has size 4, its space has 3", []uint64{4, 3, 12, 4, 4, 3, 1, 1, 12, 1}},
+		{"dim 0 of operand 1 has size 2, its space has 1", []uint64{4, 3, 12, 4, 3, 3, 1, 2, 12, 1}},
+		{"space 0 has sizes", []uint64{1 << 63, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		{"space 0 has sizes", []uint64{1 << 32, 1 << 32, 0, 1 << 32, 1 << 32, 0, 0, 1, 0, 1}},
+		{"space 0 has sizes", []uint64{1 << 62, 4, 0, 1, 1, 1, 1, 1, 1, 1}},
 		{"it has 68719476737 points", []uint64{1<<36 + 1, 1, 1<<36 + 1, 1<<36 + 1, 1, 0, 0, 1, 1<<36 + 1, 0}},
 		{"operand 0 with sizes", []uint64{2, 1, 2, 2, 1, 1 << 60, 1, 1, 2, 1}},
 		{"operand 0 with sizes", []uint64{2, 1, 2, 2, 1, 1 << 63, 1, 1, 2, 1}},
@@ -98,8 +110,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestFitsFolds: a sum of nothing is 0, a maximum of nothing is none, unless nobody wants it.
-// TestFitsNumbers: of numbers that a 16-bit float hasn't, some operators make infinities, and others are refused.
+// TestFitsNumbers: a number that a 16-bit float cannot hold is refused where PyTorch refuses it.
 func TestFitsNumbers(t *testing.T) {
 	p := &proto.Program{Tensors: []*proto.Tensor{{Dtype: 6, Contiguous: true}, {Dtype: 8, Contiguous: true}}}
 	number := &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: proto.NumberF64, Param: 0}}}
@@ -108,27 +119,39 @@ func TestFitsNumbers(t *testing.T) {
 		number float64
 		fits   bool
 	}{{0, 65504, true}, {0, -65505, false}, {0, math.Inf(-1), true}, {0, math.NaN(), true}, {1, 1e300, true}} {
-		op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Tensors: []uint32{c.tensor}, Numbers: []*proto.Arg{number}}}}
-		k := &kernel.Kernel{Spaces: []int{0}, Operands: []kernel.Operand{{DType: uint8(p.Tensors[c.tensor].Dtype), Along: []int8{}}}, Numbers: 1,
-			Code: []kernel.Instr{{Op: kernel.Number, Class: kernel.F64, B: uint64(p.Tensors[c.tensor].Dtype)}}}
+		at := &proto.KernelOp_Instance{Tensors: []uint32{c.tensor}, Numbers: []*proto.Arg{number}}
+		op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{at}}
+		dtype := uint8(p.Tensors[c.tensor].Dtype)
+		k := &kernel.Kernel{
+			Spaces: []int{0}, Operands: []kernel.Operand{{DType: dtype, Along: []int8{}}}, Numbers: 1,
+			Code: []kernel.Instr{{Op: kernel.Number, Class: kernel.F64, B: uint64(dtype)}},
+		}
 		_, err := bind.Instances(k, p, op, []uint64{math.Float64bits(c.number)})
 		require.Equal(t, c.fits, err == nil, "%v: %v", c, err)
 	}
 }
 
-func TestFitsFolds(t *testing.T) {
+// TestFitsReductions: a sum of no elements is 0. A maximum of no elements is an error, unless it has no results either.
+func TestFitsReductions(t *testing.T) {
 	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
 	p := &proto.Program{Tensors: []*proto.Tensor{{Dtype: 7, Sizes: []*proto.Dim{param(0), param(1)}, Contiguous: true}}}
-	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: []*proto.Dim{param(0), param(1)}, Tensors: []uint32{0}}}}
-	fold := func(op kernel.Op) *kernel.Kernel {
-		return &kernel.Kernel{Spaces: []int{2}, Reduced: 1, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1}}}, Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: op, Class: kernel.F32}}}
+	at := &proto.KernelOp_Instance{Sizes: []*proto.Dim{param(0), param(1)}, Tensors: []uint32{0}}
+	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{at}}
+	reduce := func(op kernel.Op) *kernel.Kernel {
+		return &kernel.Kernel{
+			Spaces: []int{2}, Reduced: 1, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1}}},
+			Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: op, Class: kernel.F32}},
+		}
 	}
 	for _, c := range []struct {
 		op            kernel.Op
 		rows, columns uint64
 		fits          bool
-	}{{kernel.Sum, 3, 0, true}, {kernel.Max, 3, 1, true}, {kernel.Max, 3, 0, false}, {kernel.Min, 3, 0, false}, {kernel.Max, 0, 0, true}} {
-		_, err := bind.Instances(fold(c.op), p, op, []uint64{c.rows, c.columns})
+	}{
+		{kernel.Sum, 3, 0, true}, {kernel.Max, 3, 1, true}, {kernel.Max, 3, 0, false}, {kernel.Min, 3, 0, false},
+		{kernel.Max, 0, 0, true},
+	} {
+		_, err := bind.Instances(reduce(c.op), p, op, []uint64{c.rows, c.columns})
 		require.Equal(t, c.fits, err == nil, "%v: %v", c, err)
 	}
 }

@@ -14,26 +14,26 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// times is a product of numbers that are not negative; false: it has more than 63 bits.
+// times is a product of numbers that are not negative, false if it has more than 63 bits.
 func times(a, b int64) (int64, bool) {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	return int64(low), high == 0 && low <= math.MaxInt64
 }
 
-// fits says why a kernel must not run on an instance: its sizes are those of a call, which nobody has checked. The
-// rules are those of csrc/exec/kernel/Kernel.cpp.
+// fits returns why a kernel must not run on an instance. Its sizes come from a call, unchecked. The rules are those of
+// csrc/exec/kernel/Kernel.cpp.
 func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
-	frames := make([][]int64, len(k.Spaces))
+	spaces := make([][]int64, len(k.Spaces))
 	rest := in.Sizes
 	points := int64(0)
 	for f, rank := range k.Spaces {
-		frames[f], rest = rest[:rank], rest[rank:]
-		n, ok := count(frames[f])
+		spaces[f], rest = rest[:rank], rest[rank:]
+		n, ok := count(spaces[f])
 		if !ok {
-			return fmt.Errorf("frame %d has sizes %v", f, frames[f])
+			return fmt.Errorf("space %d has sizes %v", f, spaces[f])
 		}
 		if f > 0 && n != points {
-			return fmt.Errorf("frame %d has %d points, frame 0 has %d", f, n, points)
+			return fmt.Errorf("space %d has %d points, space 0 has %d", f, n, points)
 		}
 		points = n
 	}
@@ -44,17 +44,18 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 		for d, along := range o.Along {
 			want := int64(1)
 			if along >= 0 {
-				want = frames[o.Space][along]
+				want = spaces[o.Space][along]
 			}
 			if tensors[i][d] != want {
-				return fmt.Errorf("dim %d of operand %d has size %d, its frame has %d", d, i, tensors[i][d], want)
+				return fmt.Errorf("dim %d of operand %d has size %d, its space has %d", d, i, tensors[i][d], want)
 			}
 		}
 		if !bounded(o, &in.Operands[i], tensors[i]) {
 			return fmt.Errorf("operand %d with sizes %v and strides %v is too large", i, tensors[i], in.Operands[i].Strides)
 		}
 		if o.Access&kernel.Write != 0 && mayOverlap(tensors[i], in.Operands[i].Strides) {
-			return fmt.Errorf("operand %d with sizes %v and strides %v would be written an element twice", i, tensors[i], in.Operands[i].Strides)
+			return fmt.Errorf("operand %d with sizes %v and strides %v would be written an element twice",
+				i, tensors[i], in.Operands[i].Strides)
 		}
 	}
 	for _, n := range k.Code {
@@ -65,7 +66,7 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 			return fmt.Errorf("number %d is %v, none of dtype %d", n.A, v, n.B)
 		}
 	}
-	if kept, _ := count(frames[0][:k.Spaces[0]-k.Reduced]); points == 0 && kept != 0 {
+	if kept, _ := count(spaces[0][:k.Spaces[0]-k.Reduced]); points == 0 && kept != 0 {
 		for _, n := range k.Code {
 			if n.Op == kernel.Max || n.Op == kernel.Min {
 				return fmt.Errorf("a maximum or minimum of no elements has no value")

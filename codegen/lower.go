@@ -82,9 +82,10 @@ func (c *coder) emit(n kernel.Instr) uint64 {
 	return uint64(len(c.out.kernel.Code) - 1)
 }
 
-// narrow says whether a register of a dtype is rounded to it, and class what it is.
+// narrow reports whether a register of a dtype must be rounded to it.
 func narrow(d ir.DType) bool { return kernel.Rounds(uint8(d)) }
 
+// class returns the register class of a dtype.
 func class(d ir.DType) kernel.Class {
 	k := kernel.ClassOf(uint8(d))
 	if k == 0 {
@@ -93,7 +94,7 @@ func class(d ir.DType) kernel.Class {
 	return k
 }
 
-// round makes a register one of a dtype of its class.
+// round rounds a register to a dtype of its class.
 func (c *coder) round(r uint64, d ir.DType) uint64 {
 	if !narrow(d) {
 		return r
@@ -101,7 +102,7 @@ func (c *coder) round(r uint64, d ir.DType) uint64 {
 	return c.emit(kernel.Instr{Op: kernel.Round, Class: class(d), A: r, B: uint64(d)})
 }
 
-// convert makes a register of one dtype one of another.
+// convert returns a register of one dtype as one of another.
 func (c *coder) convert(r uint64, from, to ir.DType) uint64 {
 	if from == to {
 		return r
@@ -113,15 +114,25 @@ func (c *coder) convert(r uint64, from, to ir.DType) uint64 {
 			r = c.to32(r)
 		}
 	}
-	exact := a == b && (!narrow(to) || from == ir.U8 && (to == ir.I16 || to == ir.I32) || from == ir.I8 && (to == ir.I16 || to == ir.I32) || from == ir.I16 && to == ir.I32)
-	if exact || a == kernel.B8 { // 0 and 1 are in all
+	if a == kernel.B8 || a == b && (!narrow(to) || widens(from, to)) { // all dtypes have 0 and 1
 		return r
 	}
 	return c.round(r, to)
 }
 
-// to32 makes an integer that a float has become what x86 gives where it converts to 32 bits: the least one, of what
-// doesn't fit.
+// widens reports whether a narrow integer dtype has all numbers of another.
+func widens(from, to ir.DType) bool {
+	switch from {
+	case ir.U8, ir.I8:
+		return to == ir.I16 || to == ir.I32
+	case ir.I16:
+		return to == ir.I32
+	}
+	return false
+}
+
+// to32 gives an integer that was a float the value of an x86 conversion to 32 bits: the least integer if it does not
+// fit.
 func (c *coder) to32(r uint64) uint64 {
 	least := c.emit(kernel.Instr{Op: kernel.Const, Class: kernel.I64, A: uint64(math.MaxUint64 - math.MaxInt32)})
 	most := c.emit(kernel.Instr{Op: kernel.Const, Class: kernel.I64, A: math.MaxInt32})
@@ -131,7 +142,7 @@ func (c *coder) to32(r uint64) uint64 {
 	return c.emit(kernel.Instr{Op: kernel.Where, Class: kernel.I64, A: out, B: least, C: r})
 }
 
-// operand is the register of argument index of a node, in a dtype.
+// operand returns the register of argument index of a node, in a dtype.
 func (c *coder) operand(user ir.NodeID, index int, to ir.DType) uint64 {
 	g := c.g
 	a := g.NodeArgs(user)[index]
@@ -166,7 +177,8 @@ func (c *coder) operand(user ir.NodeID, index int, to ir.DType) uint64 {
 	return c.convert(r, from, to)
 }
 
-// number is the register of one that each instance is given, in a dtype; another one, if valid, must have it.
+// number returns the register of a number that each instance brings, in a dtype. If must is valid, that dtype must hold
+// the number too.
 func (c *coder) number(v ir.ValueID, to, must ir.DType) uint64 {
 	key := loadKey{kind: uint8(ir.ArgValue), space: -1, to: to, must: must, v: int64(v)}
 	r, ok := c.loads[key]
@@ -186,7 +198,8 @@ func (c *coder) bind(v ir.ValueID, access kernel.Access, space int, along []int8
 	if len(k.Operands) == kernel.MaxOperands {
 		refuse("a kernel has at most %d operands", kernel.MaxOperands)
 	}
-	k.Operands = append(k.Operands, kernel.Operand{DType: uint8(c.g.Types[v].DType), Access: access, Space: space, Along: along})
+	o := kernel.Operand{DType: uint8(c.g.Types[v].DType), Access: access, Space: space, Along: along}
+	k.Operands = append(k.Operands, o)
 	c.out.operands = append(c.out.operands, v)
 	return uint64(len(k.Operands) - 1)
 }
@@ -223,7 +236,7 @@ func (c *coder) store(v ir.ValueID) {
 	c.emit(kernel.Instr{Op: kernel.Store, Class: class(c.g.Types[v].DType), A: at, B: c.regs[v]})
 }
 
-// node writes the code of a primitive.
+// node emits the code of a primitive.
 func (c *coder) node(id ir.NodeID) {
 	g := c.g
 	n := &g.Nodes[id]
@@ -239,7 +252,8 @@ func (c *coder) node(id ir.NodeID) {
 		r = c.operand(id, 0, result)
 	case n.Op == ir.OpWhere:
 		d := fusion.ComputeOf(g, id).DType
-		r = c.emit(kernel.Instr{Op: kernel.Where, Class: class(d), A: c.operand(id, 0, ir.Bool), B: c.operand(id, 1, d), C: c.operand(id, 2, d)})
+		cond, x, y := c.operand(id, 0, ir.Bool), c.operand(id, 1, d), c.operand(id, 2, d)
+		r = c.emit(kernel.Instr{Op: kernel.Where, Class: class(d), A: cond, B: x, C: y})
 		r = c.convert(r, d, result)
 	default:
 		r = c.elementwise(id, n.Op, args, result)
@@ -274,8 +288,8 @@ func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DTy
 	return c.convert(c.round(c.emit(in), made), made, result)
 }
 
-// factor is an operand of an op that computes in d. Numbers that products and quotients of 16-bit floats take keep
-// their precision, and those beyond the largest f16, as a mean's gradient divides by, their value.
+// factor returns an operand of an op that computes in d. A number in a product or quotient of 16-bit floats keeps its
+// precision, and its value if it exceeds the largest f16, as the divisor of a mean's gradient may.
 func (c *coder) factor(id ir.NodeID, op ir.Op, index int, args []ir.Arg, d ir.DType) uint64 {
 	half := ir.Info(op).WideNumber && (d == ir.F16 || d == ir.BF16)
 	if is := c.g.Types[args[index].V].DType; half && c.g.IsNumber(args[index]) && (is == ir.F64 || is == ir.I64) {
