@@ -14,14 +14,12 @@ is timed.
 """
 
 import argparse
-import json
 import math
-import os
-import subprocess
 import sys
 import time
 
 import torch
+from child import Child, serve
 from kernels import CASES, mean
 
 CALLS = 10
@@ -64,40 +62,9 @@ def seconds(case: str, device: str, repeats: int, wrap=None) -> float:
     return best
 
 
-class Child:
-    """A process whose device computes on the GPU, with kernels or without."""
-
-    def __init__(self, kernels: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--child"],
-            env={
-                **os.environ,
-                "MYCELYA_KERNELS": kernels,
-                "MYCELYA_MACHINE": "local:cuda:0",
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def seconds(self, case: str, repeats: int) -> float:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps([case, repeats]) + "\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
-
-
-def child() -> None:
-    import mycelya_torch  # noqa: F401
-
-    with torch.no_grad():
-        for line in sys.stdin:
-            case, repeats = json.loads(line)
-            print(seconds(case, "mycelya", repeats), flush=True)
-
-
 def table(args: argparse.Namespace) -> str:
-    on, off = Child("on"), Child("off")
+    where = {"MYCELYA_MACHINE": "local:cuda:0"}
+    on, off = (Child(MYCELYA_KERNELS=kernels, **where) for kernels in ("on", "off"))
     head = ["case", "kernels, µs", "GB/s", "of operators", "of eager"]
     if args.compile:
         head.append("of torch.compile")
@@ -108,7 +75,7 @@ def table(args: argparse.Namespace) -> str:
             continue
         with torch.no_grad():
             eager = seconds(case, "cuda:0", args.repeats)
-            ours, plain = (c.seconds(case, args.repeats) for c in (on, off))
+            ours, plain = (c.ask(case, args.repeats) for c in (on, off))
             row = [f"{ours * 1e6:.1f}", f"{size / ours / 1e9:.0f}"]
             row += [f"{ours / plain:.2f}", f"{ours / eager:.2f}"]
             if args.compile:
@@ -128,7 +95,10 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        return child()
+        import mycelya_torch  # noqa: F401
+
+        with torch.no_grad():
+            return serve(lambda case, repeats: seconds(case, "mycelya", repeats))
     if not torch.cuda.is_available():
         sys.exit("bench/gpu.py needs a GPU that torch can use.")
     print(f"{torch.cuda.get_device_name(0)}, PyTorch {torch.__version__}\n")

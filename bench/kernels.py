@@ -20,17 +20,14 @@ which needs matplotlib.
 """
 
 import argparse
-import json
 import math
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import torch
+from child import Child, serve
 from torch.nn import functional as F
 
 MI = 1 << 20
@@ -156,33 +153,6 @@ def seconds(case: str, device: str, repeats: int, wrap=None) -> float:
     return best
 
 
-class Child:
-    """A process whose device has kernels, or has none."""
-
-    def __init__(self, kernels: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--child"],
-            env={**os.environ, "MYCELYA_KERNELS": kernels},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def seconds(self, case: str, repeats: int) -> float:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps([case, repeats]) + "\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
-
-
-def child() -> None:
-    import mycelya_torch  # noqa: F401
-
-    for line in sys.stdin:
-        case, repeats = json.loads(line)
-        print(seconds(case, "mycelya", repeats), flush=True)
-
-
 def plot(measured: dict[str, dict[str, float]], path: Path) -> None:
     """Bandwidth of each way by case; the line is what this machine's add reaches."""
     import matplotlib
@@ -208,7 +178,7 @@ def plot(measured: dict[str, dict[str, float]], path: Path) -> None:
 
 
 def table(args: argparse.Namespace) -> str:
-    on, off = Child("on"), Child("off")
+    on, off = (Child(MYCELYA_KERNELS=kernels) for kernels in ("on", "off"))
     head = ["case", "kernels, ms", "GB/s", "of add's", "of operators", "of eager"]
     lines = []
     ratios, large = [], []  # large: of a million elements and more
@@ -221,12 +191,12 @@ def table(args: argparse.Namespace) -> str:
         turns: list[dict[str, float]] = []
         with torch.no_grad():
             for _ in range(TURNS):
-                turn = {"kernels": on.seconds(case, args.repeats)}
+                turn = {"kernels": on.ask(case, args.repeats)}
                 if is_large:
                     rate = size / turn["kernels"]
-                    limit = CASES["add"][2] / on.seconds("add", args.repeats)
+                    limit = CASES["add"][2] / on.ask("add", args.repeats)
                     of_add.append(rate / limit)
-                turn["operators"] = off.seconds(case, args.repeats)
+                turn["operators"] = off.ask(case, args.repeats)
                 turn["eager"] = seconds(case, "cpu", args.repeats)
                 if args.compile:
                     compiled = seconds(case, "cpu", args.repeats, torch.compile)
@@ -272,7 +242,9 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        return child()
+        import mycelya_torch  # noqa: F401
+
+        return serve(lambda case, repeats: seconds(case, "mycelya", repeats))
     text = table(args)
     print(text)
     if args.markdown:

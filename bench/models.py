@@ -18,57 +18,22 @@ minutes. --markdown writes the table between the marks in bench/RESULTS.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from child import Child, serve
 from torch import nn
 from torch.nn import functional as F
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "e2e"))
+import zoo  # noqa: E402
+
 Step = Callable[[], object]
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        n, t, c = x.shape
-        q, k, v = (
-            p.view(n, t, self.heads, -1).transpose(1, 2)
-            for p in self.qkv(self.norm1(x)).chunk(3, -1)
-        )
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(n, t, c))
-        return x + self.mlp(self.norm2(x))
-
-
-class CharGPT(nn.Module):
-    """The sizes of examples/chargpt.py."""
-
-    def __init__(self, symbols: int = 65, width: int = 128, context: int = 64) -> None:
-        super().__init__()
-        self.token = nn.Embedding(symbols, width)
-        self.place = nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, 4) for _ in range(4)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, symbols)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.token(tokens) + self.place(places)
-        return self.head(self.norm(self.blocks(x)))
 
 
 def classify(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -96,30 +61,23 @@ def train(
     return step
 
 
+def labelled(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch of this shape, of ten classes."""
+    return torch.randn(shape), torch.randint(0, 10, shape[:1])
+
+
 def digits(device: str, wrap: Callable) -> Step:
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
-        *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
-        *(nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.25), nn.Linear(1024, 10)),
-    )
-    batch = torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,))
-    return train(model, device, wrap, batch)
+    return train(zoo.normed_digits(), device, wrap, labelled(64, 1, 8, 8))
 
 
 def mlp(device: str, wrap: Callable) -> Step:
-    model = nn.Sequential(
-        *(nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.1)),
-        *(nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512)),
-        nn.Linear(512, 10),
-    )
-    batch = torch.randn(128, 784), torch.randint(0, 10, (128,))
-    return train(model, device, wrap, batch)
+    return train(zoo.mlp(784, 512), device, wrap, labelled(128, 784))
 
 
 def chargpt(device: str, wrap: Callable) -> Step:
     text = torch.randint(0, 65, (16, 65))
     return train(
-        CharGPT(),
+        zoo.CharGPT(),
         device,
         wrap,
         (text[:, :-1].contiguous(), text[:, 1:].contiguous()),
@@ -128,34 +86,19 @@ def chargpt(device: str, wrap: Callable) -> Step:
 
 
 def resnet18(device: str, wrap: Callable) -> Step:
-    import torchvision
-
-    batch = torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,))
-    return train(torchvision.models.resnet18(num_classes=10), device, wrap, batch)
+    batch = labelled(8, 3, 64, 64)
+    return train(zoo.of_torchvision("resnet18"), device, wrap, batch)
 
 
 def vit(device: str, wrap: Callable) -> Step:
-    from torchvision.models.vision_transformer import VisionTransformer
-
-    model = VisionTransformer(64, 8, 6, 3, 192, 768, dropout=0.1, num_classes=10)
-    batch = torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,))
-    return train(model, device, wrap, batch)
+    model = zoo.vit(64, 8, 6, 3, 192, 768)
+    return train(model, device, wrap, labelled(8, 3, 64, 64))
 
 
 def bert(device: str, wrap: Callable) -> Step:
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(
-        vocab_size=1000,
-        hidden_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=1024,
-        max_position_embeddings=64,
-    )
     batch = torch.randint(0, 1000, (8, 64)), torch.randint(0, 1000, (8, 64))
     return train(
-        BertForMaskedLM(config),
+        zoo.bert(1000, 256, 4, 4, 1024, 64),
         device,
         wrap,
         batch,
@@ -168,18 +111,7 @@ TOKENS = 32
 
 def llama(device: str, wrap: Callable) -> Step:
     """One step is TOKENS tokens."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=1000,
-        hidden_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        intermediate_size=768,
-        max_position_embeddings=128,
-    )
-    model = LlamaForCausalLM(config).eval().to(device)
+    model = zoo.llama(1000, 256, 4, (8, 4), 768, 128).eval().to(device)
     model.forward = wrap(model.forward)
     prompt = torch.randint(1, 1000, (1, 16)).to(device)
 
@@ -222,8 +154,8 @@ def worker_cpu() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def child(way: str) -> None:
-    """Says for each model that it is asked for seconds, and CPU seconds, of a step."""
+def answer(way: str) -> Callable[[str, float], list[float]]:
+    """The function that a child serves: seconds, and CPU seconds, of a model's step."""
     device = "cpu"
     if way in ("on", "off"):
         import mycelya_torch  # noqa: F401
@@ -232,8 +164,9 @@ def child(way: str) -> None:
     wrap = torch.compile if way == "compile" else lambda f: f
     wait = torch.mycelya.synchronize if device == "mycelya" else lambda: None
     steps: dict[str, Step] = {}
-    for line in sys.stdin:
-        name, seconds = json.loads(line)
+
+    def measure(name: str, seconds: float) -> list[float]:
+        nonlocal steps
         if name not in steps:
             torch.manual_seed(0)
             steps = {name: MODELS[name](device, wrap)}
@@ -248,29 +181,17 @@ def child(way: str) -> None:
         wait()
         took = time.perf_counter() - start
         cpu = time.process_time() - client, worker_cpu() - worker
-        print(json.dumps([x / done for x in (took, *cpu)]), flush=True)
+        return [x / done for x in (took, *cpu)]
 
-
-class Way:
-    def __init__(self, way: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--child", way],
-            env={**os.environ, "MYCELYA_KERNELS": "on" if way == "on" else "off"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def measure(self, name: str, seconds: float) -> list[float]:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps([name, seconds]) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+    return measure
 
 
 def table(args: argparse.Namespace) -> str:
     names = ["eager", "on", "off", *(["compile"] if args.compile else [])]
-    ways = {name: Way(name) for name in names}
+    ways = {
+        name: Child(name, MYCELYA_KERNELS="on" if name == "on" else "off")
+        for name in names
+    }
     head = ["model", "eager, ms", "kernels, ms", "of eager", "operators of eager"]
     head += ["torch.compile of eager"] if args.compile else []
     head += ["CPU: eager, ms", "client, ms", "worker, ms"]
@@ -281,7 +202,7 @@ def table(args: argparse.Namespace) -> str:
         best = {way: [math.inf] * 3 for way in ways}
         for _ in range(args.rounds):
             for way, process in ways.items():
-                best[way] = min(best[way], process.measure(name, args.seconds))
+                best[way] = min(best[way], process.ask(name, args.seconds))
         eager, ours = best["eager"], best["on"]
         ratios.append(ours[0] / eager[0])
         row = [f"{eager[0] * 1e3:.2f}", f"{ours[0] * 1e3:.2f}", f"{ratios[-1]:.2f}"]
@@ -305,7 +226,7 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        return child(args.child)
+        return serve(answer(args.child))
     text = table(args)
     print(text)
     if args.markdown:

@@ -24,8 +24,10 @@ import argparse
 import gc
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import results
@@ -35,6 +37,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import mycelya_torch  # noqa: F401 (registers the device)
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "e2e"))
+import zoo  # noqa: E402
 
 DEVICE = "mycelya"
 WARM_UP = 64
@@ -58,9 +63,7 @@ def training() -> Callable[[int], None]:
 def recipe() -> Callable[[int], None]:
     """Dropout, mixed precision with a scaler, clipping, accumulation, a schedule, and
     a short last batch."""
-    hidden = [nn.Linear(128, 128), nn.ReLU(), nn.Dropout(0.1)]
-    first = [nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1)]
-    net = nn.Sequential(*first, *hidden, nn.Linear(128, 10)).to(DEVICE)
+    net = zoo.dropout_mlp(64, 128, 10).to(DEVICE)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
     scaler = torch.amp.GradScaler(DEVICE)
@@ -121,18 +124,7 @@ def generation() -> Callable[[int], None]:
 
 def generate(steps: int) -> dict[str, float]:
     """Counters per token, and the programs compiled for the first three and after."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=1000,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-    )
-    net = LlamaForCausalLM(config).eval().to(DEVICE)
+    net = zoo.llama(1000, 64, 4, (4, 2), 128, 1024).eval().to(DEVICE)
     prompt = torch.arange(8)[None].to(DEVICE)
     seen: list[dict[str, Any]] = []
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """What the tests share: comparing with the CPU, and running whole processes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -81,6 +82,16 @@ def compare(fn, *tensors, rtol=None, atol=None):
             if theirs.grad is not None:
                 same(mine.grad, theirs.grad, rtol, atol)
     return got
+
+
+@contextlib.contextmanager
+def named(what) -> Iterator[None]:
+    """Adds a note to an error: which of a test's many cases it belongs to."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"with {what}")
+        raise
 
 
 def pairs(ours, cpu) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

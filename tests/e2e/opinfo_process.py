@@ -33,7 +33,7 @@ class Ended(Exception):
     """The child is of no more use: (kind, where it was, why)."""
 
 
-class Child:
+class CaseProcess:
     """A process with a worker of its own, started again when an op ended it."""
 
     def __init__(self, check: str) -> None:

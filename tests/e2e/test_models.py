@@ -7,12 +7,13 @@ are imported by the tests, since importing them takes seconds. A long file,
 because all models share what trains them and what generates.
 """
 
-import contextlib
 import copy
+from functools import partial
 
 import pytest
 import torch
-from helpers import DEVICE, on_cuda
+import zoo
+from helpers import DEVICE, named, on_cuda
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -22,45 +23,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 # ---- What there is ----
 
 
-def of_torchvision(name, **kwargs):
-    def make():
-        import torchvision
-
-        return torchvision.models.get_model(
-            name, weights=None, num_classes=10, **kwargs
-        )
-
-    return make
-
-
-def of_timm(name, **kwargs):
-    def make():
-        import timm
-
-        return timm.create_model(name, num_classes=10, **kwargs)
-
-    return make
-
-
-def small_vit():
-    from torchvision.models import VisionTransformer
-
-    return VisionTransformer(
-        image_size=32,
-        patch_size=8,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=32,
-        mlp_dim=64,
-        dropout=0.1,
-        attention_dropout=0.1,
-        num_classes=10,
-    )
-
-
+of_torchvision = partial(partial, zoo.of_torchvision)
+of_timm = partial(partial, zoo.of_timm)
 VISION = {
     "torchvision resnet18": (of_torchvision("resnet18"), 64),
-    "torchvision vit": (small_vit, 32),
+    "torchvision vit": (
+        partial(zoo.vit, 32, 8, 2, 2, 32, 64, attention_dropout=0.1),
+        32,
+    ),
     "torchvision mobilenet_v3_small": (of_torchvision("mobilenet_v3_small"), 64),
     "torchvision efficientnet_b0": (of_torchvision("efficientnet_b0"), 32),
     "timm resnet18": (of_timm("resnet18"), 64),
@@ -91,90 +61,8 @@ def text_batch(seed):
     return {"input_ids": tokens, "attention_mask": mask}
 
 
-def bert():
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=50,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=32,
-        )
-    )
-
-
-def gpt2():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, n_positions=64)
-    config.bos_token_id = config.eos_token_id = 1
-    return GPT2LMHeadModel(config)
-
-
-def llama(tie=True, **kwargs):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=50,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=64,
-            attention_dropout=0.1,
-            tie_word_embeddings=tie,
-            **kwargs,
-        )
-    )
-
-
-def t5(**kwargs):
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=50,
-            d_model=32,
-            d_kv=16,
-            d_ff=64,
-            num_layers=2,
-            num_heads=2,
-            decoder_start_token_id=0,
-            **kwargs,
-        )
-    )
-
-
-def whisper():
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    return WhisperForConditionalGeneration(
-        WhisperConfig(
-            vocab_size=50,
-            num_mel_bins=8,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-            max_source_positions=16,
-            max_target_positions=32,
-            dropout=0.1,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=1,
-            decoder_start_token_id=2,
-            suppress_tokens=[],
-            begin_suppress_tokens=[],
-        )
-    )
+def llama(**options):
+    return zoo.llama(50, 32, 2, (4, 2), 64, 64, attention_dropout=0.1, **options)
 
 
 def language_batch(seed):
@@ -197,26 +85,17 @@ def whisper_batch(seed):
 
 
 TEXT = {
-    "bert": (bert, language_batch),
-    "gpt2": (gpt2, language_batch),
-    "llama": (llama, language_batch),
-    "llama untied": (lambda: llama(tie=False), language_batch),
-    "t5": (t5, t5_batch),
-    "whisper": (whisper, whisper_batch),
+    "bert": (partial(zoo.bert, 50, 32, 2, 2, 64, 32), language_batch),
+    "gpt2": (zoo.gpt2, language_batch),
+    "llama": (partial(llama, tie_word_embeddings=True), language_batch),
+    "llama untied": (partial(llama, tie_word_embeddings=False), language_batch),
+    "t5": (zoo.t5, t5_batch),
+    "whisper": (zoo.whisper, whisper_batch),
 }
 GENERATING = [name for name in TEXT if name != "bert"]
 
 
 # ---- Training ----
-
-
-@contextlib.contextmanager
-def named(what):
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"with {what}")
-        raise
 
 
 def both(make):
@@ -473,7 +352,7 @@ def test_dropout_is_the_cpus_bit_for_bit(name, monkeypatch):
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing(reentrant):
     """Layers run twice, and dropout drops the same places both times."""
-    here, ours = both(lambda: without_draws(gpt2()))
+    here, ours = both(lambda: without_draws(zoo.gpt2()))
     grads = []
     for model in (here, ours):
         kwargs = {"use_reentrant": reentrant}
@@ -536,7 +415,7 @@ def decided(model):
 
 def untied_t5():
     """With the input's weights at its end too, a T5 says one word again and again."""
-    return t5(tie_word_embeddings=False)
+    return zoo.t5(tie_word_embeddings=False)
 
 
 def generating(name):
@@ -706,7 +585,7 @@ def test_trainer(tmp_path, monkeypatch):
     def run(**kwargs):
         torch.manual_seed(0)
         # Shuffling draws from the CPU's generator, which dropout there draws from too.
-        model = without_draws(gpt2(), always=True)
+        model = without_draws(zoo.gpt2(), always=True)
         arguments = TrainingArguments(
             output_dir=str(tmp_path),
             max_steps=3,

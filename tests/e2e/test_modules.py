@@ -9,7 +9,6 @@ from the same seed, so that what a module draws is the same too. A long
 file, because all its tests share what builds and runs a module.
 """
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -21,7 +20,7 @@ import warnings
 
 import pytest
 import torch
-from helpers import DEVICE, on_cuda, same
+from helpers import DEVICE, named, on_cuda, same
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils import prune
@@ -234,16 +233,6 @@ def weights_like(tensor):
     weights = real.reshape(tensor.shape).to(tensor.dtype)
     there = torch.empty_like(tensor, requires_grad=False)
     return there.copy_(weights)
-
-
-@contextlib.contextmanager
-def named(what):
-    """Says of an error which of a module's many inputs it belongs to."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"with {what}")
-        raise
 
 
 def refusal(call):

@@ -17,7 +17,7 @@ from pathlib import Path
 import opinfo_process
 import pytest
 from opinfo import DTYPES, OPS, Outcome, categories_of, dtypes_of
-from opinfo_process import Child
+from opinfo_process import CaseProcess
 from opinfo_report import bad, pack
 
 # How many samples of an op a category takes at most; a sample makes several cases.
@@ -28,16 +28,16 @@ PARTS = 8  # of the fast test, each with every PARTS-th op
 
 
 @pytest.fixture(scope="module")
-def child() -> Iterator[Child]:
+def child() -> Iterator[CaseProcess]:
     """Checks of graphs are those of a user who asks for them, not each pass's."""
-    child = Child(check="1")
+    child = CaseProcess(check="1")
     yield child
     child.stop()
 
 
 @pytest.fixture(scope="module")
-def checked_child() -> Iterator[Child]:
-    child = Child(check="2")
+def checked_child() -> Iterator[CaseProcess]:
+    child = CaseProcess(check="2")
     yield child
     child.stop()
 
@@ -53,7 +53,7 @@ def told(outcomes: dict[str, Outcome]) -> str:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_sample_or_two_of_each_op(part: int, checked_child: Child) -> None:
+def test_a_sample_or_two_of_each_op(part: int, checked_child: CaseProcess) -> None:
     outcomes = {}
     for name in list(OPS)[part::PARTS]:
         if "float32" in dtypes_of(OPS[name]):
@@ -73,7 +73,7 @@ def every_op() -> Iterator[tuple[str, str]]:
 @pytest.mark.sweep
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name, dtype", list(every_op()))
-def test_op(name: str, dtype: str, child: Child, record_property) -> None:
+def test_op(name: str, dtype: str, child: CaseProcess, record_property) -> None:
     assert dtype in DTYPES
     cap = min(SAMPLES.get(dtype, OTHER_SAMPLES), LARGE.get(name, 1 << 30))
     outcomes = {
@@ -107,7 +107,9 @@ ENDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ENDS)
-def test_an_end_is_told_and_costs_one_op(what: str, child: Child, monkeypatch) -> None:
+def test_an_end_is_told_and_costs_one_op(
+    what: str, child: CaseProcess, monkeypatch
+) -> None:
     field, end = ENDS[what]
     assert child.run("add", "float32", "forward", 2).exact >= 2
     monkeypatch.setattr(opinfo_process, "HANG", 5.0)

@@ -34,7 +34,9 @@ META_KEY_OF_OLD = {"_scaled_grouped_mm_v2", "_scaled_mm_v2"}
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, next(DEVICE.glob(f"*/{name}.py")))
+    spec = importlib.util.spec_from_file_location(
+        name, next(DEVICE.glob(f"*/{name}.py"))
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up

@@ -6,7 +6,6 @@ The reference is the same optimizer on the CPU, as a plain loop over its paramet
 long file, because every form of a step goes through the same few functions.
 """
 
-import contextlib
 import copy
 import functools
 import io
@@ -15,7 +14,7 @@ import re
 
 import pytest
 import torch
-from helpers import DEVICE, on_cuda, same
+from helpers import DEVICE, named, on_cuda, same
 from torch import nn
 from torch.optim import swa_utils
 from torch.optim.optimizer import (
@@ -184,15 +183,6 @@ def same_states(there, here, name):
         assert list(a) == list(b)
         assert a["params"] == b["params"]
         assert float(a["lr"]) == float(b["lr"])
-
-
-@contextlib.contextmanager
-def named(what):
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"with {what}")
-        raise
 
 
 def test_the_database_is_whole():

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import zoo
 from helpers import DEVICE, run, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -43,11 +44,7 @@ def recipe(
 ) -> list[torch.Tensor]:
     """Training with all that changes from step to step; begin(i) before each one."""
     torch.manual_seed(5)
-    net = nn.Sequential(
-        *(nn.Linear(12, 24), nn.ReLU(), nn.Dropout(0.1)),
-        *(nn.Linear(24, 24), nn.ReLU(), nn.Dropout(0.1)),
-        nn.Linear(24, 4),
-    ).to(device)
+    net = zoo.dropout_mlp(12, 24, 4).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     scaler = torch.amp.GradScaler(device.type)
@@ -77,26 +74,11 @@ def test_a_thousand_steps_of_a_recipe():
     same(ours, recipe(torch.device("cpu"), 1000), rtol=1e-3, atol=1e-4)
 
 
-def llama():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(7)
-    config = LlamaConfig(
-        vocab_size=100,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-    )
-    return LlamaForCausalLM(config).eval()
-
-
 @torch.no_grad()
 def generate(device, see=lambda: None) -> torch.Tensor:
     """200 sampled tokens; see() before each one is drawn."""
-    net = llama().to(device)
+    torch.manual_seed(7)
+    net = zoo.llama(100, 32, 2, (4, 2), 48, 512).eval().to(device)
     prompt = torch.arange(5)[None].to(device)
 
     def processor(ids, scores):

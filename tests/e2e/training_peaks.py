@@ -11,42 +11,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
+import zoo
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-
-
-class Block(nn.Module):
-    """A transformer's block and what predicts the next of 96 tokens; x: [n, t]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(96, 64)
-        self.layer = nn.TransformerEncoderLayer(
-            64, 4, 256, dropout=0.0, activation="gelu", batch_first=True
-        )
-        self.head = nn.Linear(64, 96)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.layer(self.embed(x) * 8.0)
-        return self.head(torch.tanh(h) + h).flatten(0, 1)
-
-
-def cnn() -> nn.Module:
-    """The network of examples/digits.py."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU()),
-        *(nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)),
-    )
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(
-        *(nn.Linear(100, 200), nn.Tanh(), nn.Linear(200, 200), nn.GELU()),
-        *(nn.Linear(200, 200), nn.SiLU(), nn.Linear(200, 10)),
-    )
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,10 +32,10 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
 
 # Both take the same way: foreach is PyTorch's own choice for devices, not for the CPU.
 MODELS: dict[str, tuple[Callable, Callable, dict]] = {
-    "cnn": (cnn, digits, {"foreach": True}),
-    "mlp": (mlp, rows, {"foreach": True}),
-    "block": (Block, tokens, {"foreach": True}),
-    "fused": (mlp, rows, {"fused": True}),
+    "cnn": (zoo.digits, digits, {"foreach": True}),
+    "mlp": (zoo.smooth_mlp, rows, {"foreach": True}),
+    "block": (zoo.Encoder, tokens, {"foreach": True}),
+    "fused": (zoo.smooth_mlp, rows, {"fused": True}),
 }
 
 

@@ -25,6 +25,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+import zoo  # noqa: E402
+
 HERE = Path(__file__).resolve().parent
 DEVICE = "mycelya"
 STEPS = 4
@@ -48,13 +51,8 @@ def train(
 
 
 def mlp() -> None:
-    net = nn.Sequential(
-        *(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1)),
-        *(nn.Linear(128, 128), nn.GELU(), nn.LayerNorm(128)),
-        nn.Linear(128, 10),
-    )
     train(
-        net,
+        zoo.mlp(64, 128),
         lambda: (torch.randn(32, 64), torch.randint(0, 10, (32,))),
         lambda m, x, y: F.cross_entropy(m(x), y),
     )
@@ -65,59 +63,25 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def resnet18() -> None:
-    import torchvision
-
-    model = torchvision.models.resnet18(num_classes=10)
+    model = zoo.of_torchvision("resnet18")
     train(model, images, lambda m, x, y: F.cross_entropy(m(x), y))
 
 
 def vit() -> None:
-    from torchvision.models.vision_transformer import VisionTransformer
-
-    model = VisionTransformer(
-        image_size=64,
-        patch_size=16,
-        num_layers=3,
-        num_heads=4,
-        hidden_dim=64,
-        mlp_dim=128,
-        num_classes=10,
-        dropout=0.1,
-    )
+    model = zoo.vit(64, 16, 3, 4, 64, 128)
     train(model, images, lambda m, x, y: F.cross_entropy(m(x), y))
 
 
 def bert() -> None:
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(
-        vocab_size=100,
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=128,
-        max_position_embeddings=64,
-    )
     train(
-        BertForMaskedLM(config),
+        zoo.bert(100, 64, 3, 4, 128, 64),
         lambda: (torch.randint(0, 100, (4, 16)), torch.randint(0, 100, (4, 16))),
         lambda m, x, y: m(input_ids=x, labels=y).loss,
     )
 
 
 def llama() -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=100,
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=64,
-    )
-    return LlamaForCausalLM(config).eval().to(DEVICE)
+    return zoo.llama(100, 64, 3, (4, 2), 128, 64).eval().to(DEVICE)
 
 
 @torch.no_grad()
@@ -135,20 +99,9 @@ def llama_decode() -> None:
     model.generate(tokens, max_new_tokens=8, do_sample=False, pad_token_id=0)
 
 
-class Tagger(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(100, 32)
-        self.lstm = nn.LSTM(32, 32, num_layers=2, batch_first=True)
-        self.out = nn.Linear(32, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.lstm(self.words(x))[0])
-
-
 def lstm() -> None:
     train(
-        Tagger(),
+        zoo.Tagger(),
         lambda: (torch.randint(0, 100, (4, 12)), torch.randint(0, 10, (4, 12))),
         lambda m, x, y: F.cross_entropy(m(x).flatten(0, 1), y.flatten()),
     )
@@ -156,14 +109,7 @@ def lstm() -> None:
 
 def gan() -> None:
     """A step of each player on the other's work."""
-    generator = nn.Sequential(
-        *(nn.ConvTranspose2d(16, 16, 4), nn.BatchNorm2d(16), nn.ReLU()),
-        *(nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Tanh()),
-    ).to(DEVICE)
-    critic = nn.Sequential(
-        *(nn.Conv2d(1, 16, 4, 2, 1), nn.LeakyReLU(0.2)),
-        *(nn.Conv2d(16, 1, 4), nn.Flatten()),
-    ).to(DEVICE)
+    generator, critic = (net.to(DEVICE) for net in zoo.gan())
     players = [
         torch.optim.Adam(net.parameters(), 2e-4, betas=(0.5, 0.999))
         for net in (generator, critic)
@@ -226,25 +172,6 @@ def unused(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-class Block(nn.Module):
-    """A transformer's, pre-norm, with PyTorch's attention."""
-
-    def __init__(self, width: int = 32, heads: int = 4) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, c = x.shape
-        heads = self.qkv(self.norm1(x)).split(c, 2)
-        q, k, v = (z.view(b, t, self.heads, -1).transpose(1, 2) for z in heads)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
 def piece(f: Callable[..., object], *inputs: torch.Tensor) -> Callable[[], None]:
     @torch.no_grad()
     def run() -> None:
@@ -281,7 +208,7 @@ ROW = torch.randn(16)
 BUDGETS: dict[str, Callable[[], None]] = {
     "adam": optimizer(torch.optim.Adam, 100),
     "adamw": optimizer(torch.optim.AdamW, 100),
-    "block": piece(Block(), torch.randn(2, 8, 32)),
+    "block": piece(zoo.Block(), torch.randn(2, 8, 32)),
     "chain": piece(ten_ops, X, X + 1),
     "cross_entropy": piece(
         F.cross_entropy, torch.randn(32, 10), torch.randint(0, 10, (32,))
