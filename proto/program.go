@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"math"
 
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/kernel"
@@ -39,7 +39,7 @@ func DecodeProgram(b []byte) (*Program, error) {
 		return nil, fmt.Errorf("program: %d bytes, at most %d are allowed", len(b), MaxProgramBytes)
 	}
 	p := new(Program)
-	if err := pb.Unmarshal(b, p); err != nil {
+	if err := protobuf.Unmarshal(b, p); err != nil {
 		return nil, fmt.Errorf("program: %w", err)
 	}
 	return p, Validate(p)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 func TestValidateAcceptsSample(t *testing.T) {
@@ -189,7 +189,7 @@ func TestValidateRefusesKernels(t *testing.T) {
 
 func FuzzDecodeProgram(f *testing.F) {
 	for _, p := range []*Program{sample(), fusedSample()} {
-		b, err := pb.Marshal(p)
+		b, err := protobuf.Marshal(p)
 		require.NoError(f, err)
 		f.Add(b)
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -33,7 +33,7 @@ func golden(t *testing.T, name string, got []byte) {
 // The bytes of version 1, of the program and of each message.
 func TestGoldenBytes(t *testing.T) {
 	status := &Status{Kind: ErrIndex, Text: "index 5 is out of range", Call: 9, Step: 2}
-	for name, m := range map[string]pb.Message{
+	for name, m := range map[string]protobuf.Message{
 		"program": sample(),
 		"fused":   fusedSample(),
 		"hello": &Hello{Protocol: 1, Build: "0.1.0", Abi: 1, Device: "cpu", DeviceName: "x", Torch: "2.15.0",
@@ -53,12 +53,12 @@ func TestGoldenBytes(t *testing.T) {
 		"helloblocks": &Hello{Protocol: 1, Build: "0.1.0", Abi: 2, Device: "cpu", Blocks: 256},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, err := pb.MarshalOptions{Deterministic: true}.Marshal(m)
+			b, err := protobuf.MarshalOptions{Deterministic: true}.Marshal(m)
 			require.NoError(t, err)
 			golden(t, name+".binpb", b)
 			back := m.ProtoReflect().New().Interface()
-			require.NoError(t, pb.Unmarshal(b, back))
-			require.True(t, pb.Equal(m, back))
+			require.NoError(t, protobuf.Unmarshal(b, back))
+			require.True(t, protobuf.Equal(m, back))
 		})
 	}
 }

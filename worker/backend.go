@@ -9,33 +9,33 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Backend makes executors: the executor ABI of csrc/abi/mycelya.h, or Go code that keeps to it (worker/ref).
+// Backend makes executors: through the executor ABI of csrc/abi/mycelya.h, or in Go (worker/ref).
 type Backend interface {
-	// New makes the executor of one session. The caller stays on the OS thread that it calls New on.
+	// New makes the executor of one session. The caller must use the executor from the OS thread that called New.
 	New() (Executor, error)
-	// Trim gives memory that is kept for reuse back to the system. Any goroutine may call it, also while executors work.
+	// Trim returns unused cached memory to the system. Any goroutine may call it, also while executors run.
 	Trim()
 }
 
-// Executor holds the storages of one session and runs programs on them. It is used from one OS thread. What it is given
-// has passed proto's rules; ids, sizes and views it checks itself against its storages. Errors are *Error.
+// Executor holds the storages of one session and runs programs on them. It is used from one OS thread. Its arguments
+// have passed proto's rules; the executor checks ids, sizes and views against its storages. Errors are *Error.
 type Executor interface {
 	Info() Info
 	// Prepare makes a program ready; Drop forgets it.
 	Prepare(p *proto.Program) (Prepared, error)
 	Drop(Prepared)
-	// Run runs a program. Inputs and outputs are pairs (buffer, storage id); afterwards the output storages hold the
-	// buffers. A missing or poisoned storage poisons what depends on it; so does a failed step. errs are the first failed
-	// steps, at most MaxErrors, failed is the number of all.
+	// Run runs a program. Inputs and outputs are pairs (buffer, storage id); after the run the output storages hold
+	// the buffers. A missing or poisoned storage poisons the results that depend on it, and so does a failed step.
+	// failed is the number of failed steps, errs are the first of them, at most MaxErrors.
 	Run(p Prepared, params, inputs, outputs []uint64, call uint64) (failed int, errs []StepError)
-	// Leave says how many of the processor's cores others use during the runs that follow.
+	// Leave sets how many of the processor's cores the next runs must leave to other processes.
 	Leave(cores int)
-	// Fused tells what became of the fused groups of the runs since it was last asked, and of their kernels; nil: there is nothing to tell.
+	// Fused returns what happened to fused groups and their kernels since the last call of Fused; nil if nothing did.
 	Fused() *proto.Kernels
-	// UploadBegin gives memory for the bytes of a storage that doesn't exist; after UploadEnd it does.
+	// UploadBegin returns memory for the bytes of a new storage. The storage exists after UploadEnd.
 	UploadBegin(id, bytes uint64) ([]byte, error)
 	UploadEnd(id uint64) error
-	// Read gathers a view in row-major order and calls use with the bytes, which are gone when use returns.
+	// Read gathers a view in row-major order and calls use with the bytes, which are valid until use returns.
 	Read(v *proto.Read, use func([]byte) error) error
 	Free(ids []uint64)
 	// Sync waits for the device.
@@ -44,24 +44,24 @@ type Executor interface {
 	Close()
 }
 
-// Prepared is an executor's own form of a program.
+// Prepared is an executor's form of a program.
 type Prepared any
 
-// Info is what a worker tells of its device.
+// Info describes a worker's device.
 type Info struct {
 	Device      string `json:"device"` // "cpu", "cuda:0"
 	Name        string `json:"name"`
 	Torch       string `json:"torch"` // version; "" without PyTorch
 	MemoryBytes uint64 `json:"memory_bytes"`
-	Arch        string `json:"arch"`       // what machine code of kernels has to be for, "sm_90"; "": the device takes none
-	Processors  int    `json:"processors"` // multiprocessors of a device that takes some
+	Arch        string `json:"arch"`       // target of machine code, "sm_90"; "" if the device takes none
+	Processors  int    `json:"processors"` // multiprocessors of a device that takes machine code
 }
 
-// MaxErrors is how many failed steps of one call are told.
+// MaxErrors is the largest number of failed steps that a Done reports.
 const MaxErrors = 16
 
-// Error is a failure with the kind of exception it becomes. Call and Step say which step poisoned what was asked for; Call
-// is 0 if none did.
+// Error is a failure with the kind of exception that it becomes. Call and Step name the step that poisoned the
+// storage of a read; Call is 0 if none did.
 type Error struct {
 	Kind int32 // proto.Err*
 	Text string
@@ -83,7 +83,7 @@ type StepError struct {
 	Text string
 }
 
-// status is the message of an error; nil is the message of success.
+// status returns the message of an error, nil for success.
 func status(err error) *proto.Status {
 	if err == nil {
 		return nil

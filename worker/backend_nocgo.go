@@ -11,7 +11,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Torch says where PyTorch and the executor are; this build can't load them.
+// Torch says where PyTorch and the executor are. This build cannot load them.
 type Torch struct {
 	Exec    string
 	Lib     string
@@ -23,5 +23,6 @@ type Torch struct {
 
 // Load fails: libtorch is loaded through cgo.
 func (t Torch) Load() (Backend, error) {
-	return nil, Errorf(proto.ErrRuntime, "This worker was built without cgo and can't load PyTorch; build it with CGO_ENABLED=1.")
+	return nil, Errorf(proto.ErrRuntime,
+		"This worker was built without cgo and cannot load PyTorch; build it with CGO_ENABLED=1.")
 }

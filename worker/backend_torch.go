@@ -13,7 +13,7 @@ package worker
 #include <string.h>
 #include "mycelya.h"
 
-// The executor's functions; all are there or the library is refused.
+// The executor's functions. A library that lacks one is refused.
 #define FUNCTIONS(X) \
   X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(upload_begin) X(upload_end) X(read) X(read_done) \
   X(free) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave)
@@ -29,7 +29,7 @@ static const char* api_load(void* lib, api* a) {
   return NULL;
 }
 
-// What one executor's calls share. Go may not put pointers to its memory into a struct that it passes to C.
+// Memory that the calls of one executor share. Go must not put pointers to Go memory into a struct that it passes to C.
 enum { MAX_ERRORS = 16, MAX_RANK = 255 };
 typedef struct {
   api a;
@@ -64,7 +64,7 @@ static int32_t x_run(exec_state* s, myc_prog* p, const uint64_t* params, uint64_
   return s->a.run(s->x, p, params, np, in, ni, out, no, launches, nl, call, s->errors, MAX_ERRORS, &s->fused);
 }
 static void x_leave(exec_state* s, int32_t cores) { s->a.leave(s->x, cores); }
-// These three are for any thread, so they leave nothing in s.
+// Any thread may call these three, so they write nothing into s.
 static myc_module* x_load(exec_state* s, const void* image, uint64_t n, myc_error* e) {
   e->kind = 0;
   return s->a.load(s->x, image, n, e);
@@ -109,7 +109,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// The header's numbers are proto's: a change of one alone doesn't compile.
+// The header's numbers must equal proto's, or this does not compile.
 const (
 	_ = uint(C.MYCELYA_ABI_VERSION-proto.ABIVersion) + uint(proto.ABIVersion-C.MYCELYA_ABI_VERSION)
 	_ = uint(C.MAX_ERRORS-MaxErrors) + uint(MaxErrors-C.MAX_ERRORS)
@@ -133,10 +133,11 @@ type torchBackend struct {
 	api C.api
 
 	once     sync.Once
-	launcher *launcher // nil: the device takes no machine code, or there can be none
+	launcher *launcher // nil if the device takes no machine code, or none can be made
 }
 
-// Load loads libtorch, then the executor library, which finds it loaded. Nothing is ever unloaded: ATen doesn't survive it.
+// Load loads libtorch, then the executor library, which uses it. Nothing is ever unloaded, because ATen does not
+// support it.
 func (t Torch) Load() (Backend, error) {
 	ext := ".so"
 	if goruntime.GOOS == "darwin" {
@@ -145,7 +146,8 @@ func (t Torch) Load() (Backend, error) {
 	for _, name := range []string{"libc10", "libtorch_cpu"} {
 		if _, err := open(filepath.Join(t.Lib, name+ext)); err != nil {
 			return nil, Errorf(proto.ErrRuntime,
-				"PyTorch could not be loaded: %v. Is the torch of this environment whole? Its libraries are expected in %q.", err, t.Lib)
+				"PyTorch could not be loaded: %v. Is the torch of this environment complete? Its libraries are expected in %q.",
+				err, t.Lib)
 		}
 	}
 	cuda := t.wantsCUDA()
@@ -160,12 +162,19 @@ func (t Torch) Load() (Backend, error) {
 	}
 	lib, err := open(t.Exec)
 	if err != nil {
-		return nil, Errorf(proto.ErrRuntime, "The executor library could not be loaded: %v. It may have been built for another version of torch; "+
+		return nil, Errorf(proto.ErrRuntime, "The executor library could not be loaded: %v. "+
+			"It may have been built for another version of torch; "+
 			"reinstall the package: pip install --force-reinstall --no-deps mycelya-torch.", err)
 	}
 	b := &torchBackend{Torch: t}
 	if name := C.api_load(lib, &b.api); name != nil {
-		return nil, Errorf(proto.ErrRuntime, "The executor library %q has no function %s. %s", t.Exec, C.GoString(name), otherBuild)
+		return nil, Errorf(
+			proto.ErrRuntime,
+			"The executor library %q has no function %s. %s",
+			t.Exec,
+			C.GoString(name),
+			otherBuild,
+		)
 	}
 	if v := uint32(C.x_abi(&b.api)); v != proto.ABIVersion {
 		return nil, Errorf(proto.ErrRuntime, "The executor library %q has version %d of the ABI, the worker version %d. %s",
@@ -185,7 +194,8 @@ func (t Torch) Load() (Backend, error) {
 	return b, nil
 }
 
-const otherBuild = "It comes from another build: reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
+const otherBuild = "It comes from another build: " +
+	"reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
 
 func (t Torch) openCUDA(ext string) error {
 	for _, name := range []string{"libc10_cuda", "libtorch_cuda"} {
@@ -201,10 +211,10 @@ func (t Torch) openCUDA(ext string) error {
 	return nil
 }
 
-// warn says why a host with a CUDA driver gets a CPU worker.
+// warn logs why a host with a CUDA driver gets a CPU worker.
 func (t Torch) warn(err error) {
 	if t.Log != nil {
-		t.Log.Warn("CUDA can't be used, the worker runs on the CPU", "error", err)
+		t.Log.Warn("CUDA cannot be used, the worker runs on the CPU", "error", err)
 	}
 }
 
@@ -218,7 +228,7 @@ func (t Torch) wantsCUDA() bool {
 }
 
 func open(path string) (unsafe.Pointer, error) {
-	// dlerror belongs to the thread.
+	// dlerror is per thread.
 	goruntime.LockOSThread()
 	defer goruntime.UnlockOSThread()
 	c := C.CString(path)
@@ -240,7 +250,8 @@ func (b *torchBackend) New() (Executor, error) {
 	return x, nil
 }
 
-// launches starts what makes kernels for the device, if it takes any. An executor that serves no session loads them: it never ends.
+// launches starts the launcher of the device, if it takes machine code. An executor without a session, which never
+// ends, loads the code.
 func (b *torchBackend) launches(info Info) *launcher {
 	if info.Arch == "" {
 		return nil
@@ -281,7 +292,7 @@ type torchExecutor struct {
 	report   report
 }
 
-// torchProgram is a program of the executor's, with the launches of its kernels, if there can be any.
+// torchProgram is a program of the executor, with the launches of its kernels if the device takes machine code.
 type torchProgram struct {
 	prog   *C.myc_prog
 	plans  *plans
@@ -289,13 +300,13 @@ type torchProgram struct {
 	fused  int // groups
 }
 
-// failure is the error that the last call has left.
+// failure returns the error of the last call.
 func (x *torchExecutor) failure() *Error { return failure(&x.s.error) }
 
 func failure(e *C.myc_error) *Error {
 	out := &Error{Kind: int32(e.kind), Text: C.GoString(&e.text[0])}
 	if out.Kind == proto.OK {
-		out.Kind, out.Text = proto.ErrRuntime, "The executor failed without saying why."
+		out.Kind, out.Text = proto.ErrRuntime, "The executor failed without a reason."
 	}
 	return out
 }
@@ -365,7 +376,7 @@ func (x *torchExecutor) Leave(cores int) { C.x_leave(x.s, C.int32_t(cores)) }
 
 func (x *torchExecutor) Fused() *proto.Kernels { return x.report.take(x.launcher) }
 
-// load makes code of a cubin. Any thread may call it.
+// load loads a cubin. Any thread may call it.
 func (x *torchExecutor) load(cubin []byte, entries []string) (any, error) {
 	e := (*C.myc_error)(C.calloc(1, C.sizeof_myc_error))
 	defer C.free(unsafe.Pointer(e))
@@ -403,11 +414,13 @@ func (x *torchExecutor) UploadEnd(id uint64) error {
 
 func (x *torchExecutor) Read(v *proto.Read, use func([]byte) error) error {
 	if len(v.Sizes) > proto.MaxRank || len(v.Strides) != len(v.Sizes) {
-		return Errorf(proto.ErrValue, "A view of %d sizes and %d strides can't be read.", len(v.Sizes), len(v.Strides))
+		return Errorf(proto.ErrValue, "A view of %d sizes and %d strides cannot be read.", len(v.Sizes), len(v.Strides))
 	}
 	s := x.s
 	s.view = C.myc_view{
-		storage: C.uint64_t(v.Storage), dtype: C.uint32_t(v.Dtype), rank: C.uint32_t(len(v.Sizes)), offset: C.int64_t(v.Offset),
+		storage: C.uint64_t(
+			v.Storage,
+		), dtype: C.uint32_t(v.Dtype), rank: C.uint32_t(len(v.Sizes)), offset: C.int64_t(v.Offset),
 	}
 	for i := range v.Sizes {
 		s.sizes[i], s.strides[i] = C.int64_t(v.Sizes[i]), C.int64_t(v.Strides[i])

@@ -12,17 +12,17 @@ import (
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
-// maxBlocks bounds the blocks of shared memory that a session holds at once, and so its mappings, of which a process may have some
-// 65,000 on Linux: 64 sessions have 16,384. It is told in Hello.
+// maxBlocks bounds the blocks of shared memory of a session, and so its mappings. A process on Linux may have about
+// 65,000 mappings; 64 sessions have 16,384. Hello reports the bound.
 const maxBlocks = 256
 
-// block is memory of the client that is mapped here to be read.
+// block is memory of the client, mapped read-only.
 type block struct {
 	b   []byte
-	err *Error // why it could not be mapped; uploads from it fail so
+	err *Error // the reason if it could not be mapped: uploads from it fail with it
 }
 
-// share maps a block. A descriptor that isn't what the protocol says ends the session.
+// share maps a block. A descriptor that breaks the protocol ends the session.
 func (s *session) share(h transport.Header) error {
 	file := s.c.File()
 	if file != nil {
@@ -35,13 +35,13 @@ func (s *session) share(h transport.Header) error {
 	_, twice := s.blocks[m.Block]
 	switch {
 	case !s.takesBlocks:
-		return faultf("Memory can't be shared over this connection.")
+		return faultf("Memory cannot be shared over this connection.")
 	case file == nil:
 		return faultf("Block %d came without a descriptor.", m.Block)
 	case m.Block == 0 || twice:
-		return faultf("Block %d can't be shared: it exists, or is 0.", m.Block)
+		return faultf("Block %d cannot be shared: it exists, or is 0.", m.Block)
 	case m.Bytes == 0 || m.Bytes > transport.MaxBody:
-		return faultf("Block %d can't have %d bytes.", m.Block, m.Bytes)
+		return faultf("Block %d cannot have %d bytes.", m.Block, m.Bytes)
 	case len(s.blocks) >= maxBlocks:
 		return faultf("A client may share %d blocks at once.", maxBlocks)
 	}
@@ -51,7 +51,7 @@ func (s *session) share(h transport.Header) error {
 	var x block
 	var err error
 	if x.b, err = mapMemory(file, m.Bytes); err != nil {
-		x.err = Errorf(proto.ErrMemory, "The worker can't map %d bytes of shared memory: %v.", m.Bytes, err)
+		x.err = Errorf(proto.ErrMemory, "The worker cannot map %d bytes of shared memory: %v.", m.Bytes, err)
 	}
 	if s.blocks == nil {
 		s.blocks = make(map[uint64]block)
@@ -80,7 +80,7 @@ func (x block) unmap() {
 	}
 }
 
-// uploadFrom makes a storage of bytes in a block, and says that they have been read.
+// uploadFrom makes a storage from bytes of a block, and answers when they have been read.
 func (s *session) uploadFrom(h transport.Header) error {
 	var m proto.UploadFrom
 	if err := decode(h, s.c.MetaBytes(), &m); err != nil {
@@ -88,7 +88,7 @@ func (s *session) uploadFrom(h transport.Header) error {
 	}
 	x, ok := s.blocks[m.Block]
 	if m.Storage == 0 || !ok {
-		return faultf("An upload to storage %d from block %d: one of them doesn't exist.", m.Storage, m.Block)
+		return faultf("An upload to storage %d from block %d: one of them does not exist.", m.Storage, m.Block)
 	}
 	if x.err != nil {
 		s.spoil(m.Storage, x.err)
@@ -97,15 +97,17 @@ func (s *session) uploadFrom(h transport.Header) error {
 	if n := uint64(len(x.b)); m.Offset > n || m.Bytes > n-m.Offset {
 		return faultf("An upload of %d bytes at %d from block %d, which has %d.", m.Bytes, m.Offset, m.Block, n)
 	}
-	err := s.fill(m.Storage, m.Bytes, func(dst []byte) error { return copyShared(dst, x.b[m.Offset:m.Offset+m.Bytes]) })
+	src := x.b[m.Offset : m.Offset+m.Bytes]
+	err := s.fill(m.Storage, m.Bytes, func(dst []byte) error { return copyShared(dst, src) })
 	if err != nil {
 		return err
 	}
 	return s.c.Send(transport.Uploaded, h.Seq, &proto.Uploaded{}, nil)
 }
 
-// copyShared copies memory that belongs to another process too. The seal keeps it from being cut off, but a page that nobody has
-// written yet may find no memory: then the kernel sends SIGBUS, which ends the session instead of the worker.
+// copyShared copies memory that another process shares. The seal prevents truncation, but the system may have no
+// memory for a page that was never written. Then the kernel sends SIGBUS, which ends the session instead of the
+// worker.
 func copyShared(dst, src []byte) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer debug.SetPanicOnFault(old)
@@ -114,7 +116,7 @@ func copyShared(dst, src []byte) (err error) {
 			if _, isFault := r.(interface{ Addr() uintptr }); !isFault {
 				panic(r)
 			}
-			err = faultf("The client's shared memory can't be read: %v.", r)
+			err = faultf("The client's shared memory cannot be read: %v.", r)
 		}
 	}()
 	copy(dst, src)
@@ -128,7 +130,7 @@ func (s *session) closeBlocks() {
 	s.blocks = nil
 }
 
-// checkSize holds the size of a descriptor's file against what the client has said.
+// checkSize compares the size of a descriptor's file with the size in Share.
 func checkSize(file *os.File, bytes uint64) error {
 	info, err := file.Stat()
 	switch {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A page that can't be had is the client's fault, and not the end of the worker. Here it is cut off, which the seal forbids.
+// A page that can't be had is the client's fault, and not the end of the worker. Here it is cut off, which the seal
+// forbids.
 func TestCopySharedSurvivesMissingPages(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "x"))
 	require.NoError(t, err)
@@ -25,7 +26,7 @@ func TestCopySharedSurvivesMissingPages(t *testing.T) {
 	dst := make([]byte, n)
 	require.NoError(t, copyShared(dst, b))
 	require.NoError(t, f.Truncate(4096))
-	require.ErrorContains(t, copyShared(dst, b), "The client's shared memory can't be read")
+	require.ErrorContains(t, copyShared(dst, b), "The client's shared memory cannot be read")
 	require.NoError(t, copyShared(dst[:100], b[:100]), "what is there can be read")
 }
 

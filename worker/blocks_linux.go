@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkMemory makes sure that a descriptor is memory that nobody can make shorter. Pages of hugetlbfs, which take seals too, are
-// refused: they run out one by one.
+// checkMemory requires that a descriptor is a memory file that is sealed against shrinking. Files of hugetlbfs can be
+// sealed too, but are refused: the system may run out of their pages at any read.
 func checkMemory(file *os.File, bytes uint64) error {
 	if err := checkSize(file, bytes); err != nil {
 		return err
@@ -26,10 +26,10 @@ func checkMemory(file *os.File, bytes uint64) error {
 	}
 	seals, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return fmt.Errorf("its seals can't be read: %w", err)
+		return fmt.Errorf("its seals cannot be read: %w", err)
 	}
 	if seals&unix.F_SEAL_SHRINK == 0 {
-		return errors.New("it isn't sealed against shrinking")
+		return errors.New("it is not sealed against shrinking")
 	}
 	return nil
 }

@@ -117,33 +117,65 @@ func TestUploadFromABlockWithoutMemory(t *testing.T) {
 	require.EqualValues(t, proto.ErrMemory, st.Kind)
 }
 
-func TestRefusedBlocks(t *testing.T) {
+// refusal is a violation of the rules for blocks, and a part of the error that ends the session.
+type refusal struct {
+	name, want string
+	do         func(c *client)
+}
+
+// refusals checks that each violation ends its session, and no other session.
+func refusals(t *testing.T, all []refusal) {
 	s := serve(t, refBackend, 0)
 	other := s.connect(t)
 	other.share(1, 4, memoryFile(t, f32(1), sealed))
 	other.uploadFrom(1, 1, 0, 4)
+	for _, x := range all {
+		t.Run(x.name, func(t *testing.T) {
+			c := s.connect(t)
+			x.do(c)
+			for {
+				h, err := c.c.Next()
+				require.NoError(t, err)
+				if h.Type == transport.Hello {
+					break
+				}
+			}
+			var hello proto.Hello
+			require.NoError(t, c.c.Meta(&hello))
+			require.Contains(t, hello.Error, x.want)
+		})
+	}
+	other.uploadFrom(2, 1, 0, 4)
+	b, st := other.read(2, 4)
+	require.Nil(t, st)
+	require.Equal(t, f32(1), b, "the other session continues")
+	unmapped := func() bool { return mappings(t) == 1 }
+	require.Eventually(t, unmapped, 5*time.Second, time.Millisecond, "sessions unmap their blocks")
+}
+
+func TestRefusedShares(t *testing.T) {
 	page := content(4096)
 	good := func(c *client) { c.share(1, 4096, memoryFile(t, page, sealed)) }
-	from := func(m *proto.UploadFrom) func(c *client) {
-		return func(c *client) { good(c); c.send(transport.UploadFrom, m, nil) }
-	}
 	file := func(open func(t *testing.T) *os.File) func(c *client) {
 		return func(c *client) { c.share(1, 4096, open(t)) }
 	}
-	for _, x := range []struct {
-		name, want string
-		do         func(c *client)
-	}{
+	refusals(t, []refusal{
 		{"no descriptor", "Block 1 came without a descriptor", func(c *client) {
 			c.send(transport.Share, &proto.Share{Block: 1, Bytes: 4096}, nil)
 		}},
-		{"no seal", "it isn't sealed against shrinking", func(c *client) { c.share(1, 4096, memoryFile(t, page, unix.F_SEAL_GROW)) }},
-		{"larger than it is", "it has 4096 bytes, not 8192", func(c *client) { c.share(1, 8192, memoryFile(t, page, sealed)) }},
+		{"no seal", "it is not sealed against shrinking", func(c *client) {
+			c.share(1, 4096, memoryFile(t, page, unix.F_SEAL_GROW))
+		}},
+		{"larger than it is", "it has 4096 bytes, not 8192", func(c *client) {
+			c.share(1, 8192, memoryFile(t, page, sealed))
+		}},
 		{"smaller than it is", "it has 4096 bytes, not 1", func(c *client) { c.share(1, 1, memoryFile(t, page, sealed)) }},
-		{"no bytes", "Block 1 can't have 0 bytes", func(c *client) { c.share(1, 0, memoryFile(t, nil, sealed)) }},
-		{"too many bytes", "can't have 1099511627777 bytes", func(c *client) { c.share(1, 1<<40+1, memoryFile(t, page, sealed)) }},
-		{"block 0", "Block 0 can't be shared", func(c *client) { c.share(0, 4096, memoryFile(t, page, sealed)) }},
-		{"twice", "Block 1 can't be shared: it exists", func(c *client) { good(c); good(c) }},
+		{"no bytes", "Block 1 cannot have 0 bytes", func(c *client) { c.share(1, 0, memoryFile(t, nil, sealed)) }},
+		{"too many bytes", "cannot have 1099511627777 bytes", func(c *client) {
+			c.share(1, 1<<40+1, memoryFile(t, page, sealed))
+		}},
+		{"block 0", "Block 0 cannot be shared", func(c *client) { c.share(0, 4096, memoryFile(t, page, sealed)) }},
+		{"twice", "Block 1 cannot be shared: it exists", func(c *client) { good(c); good(c) }},
 		{"a file", "Block 1 is refused: it is", file(func(t *testing.T) *os.File {
 			f, err := os.CreateTemp(t.TempDir(), "")
 			require.NoError(t, err)
@@ -164,20 +196,41 @@ func TestRefusedBlocks(t *testing.T) {
 			t.Cleanup(func() { f.Close() })
 			return f
 		})},
-		{"unknown block", "from block 2: one of them doesn't exist", from(&proto.UploadFrom{Storage: 1, Block: 2, Bytes: 1})},
+	})
+}
+
+func TestRefusedUploads(t *testing.T) {
+	page := content(4096)
+	good := func(c *client) { c.share(1, 4096, memoryFile(t, page, sealed)) }
+	from := func(m *proto.UploadFrom) func(c *client) {
+		return func(c *client) { good(c); c.send(transport.UploadFrom, m, nil) }
+	}
+	refusals(t, []refusal{
+		{"unknown block", "from block 2: one of them does not exist",
+			from(&proto.UploadFrom{Storage: 1, Block: 2, Bytes: 1})},
 		{"storage 0", "An upload to storage 0", from(&proto.UploadFrom{Block: 1, Bytes: 1})},
-		{"behind the end", "An upload of 1 bytes at 4096 from block 1, which has 4096", from(&proto.UploadFrom{Storage: 1, Block: 1, Offset: 4096, Bytes: 1})},
-		{"over the end", "An upload of 4096 bytes at 1", from(&proto.UploadFrom{Storage: 1, Block: 1, Offset: 1, Bytes: 4096})},
-		{"offset overflow", "at 18446744073709551615 from", from(&proto.UploadFrom{Storage: 1, Block: 1, Offset: 1<<64 - 1, Bytes: 2})},
-		{"bytes overflow", "An upload of 18446744073709551615 bytes", from(&proto.UploadFrom{Storage: 1, Block: 1, Offset: 1, Bytes: 1<<64 - 1})},
-		{"unshare of nothing", "Block 5 is not shared", func(c *client) { c.send(transport.Unshare, &proto.Unshare{Block: 5}, nil) }},
-		{"use after unshare", "one of them doesn't exist", func(c *client) {
+		{"behind the end", "An upload of 1 bytes at 4096 from block 1, which has 4096",
+			from(&proto.UploadFrom{Storage: 1, Block: 1, Offset: 4096, Bytes: 1})},
+		{"over the end", "An upload of 4096 bytes at 1",
+			from(&proto.UploadFrom{Storage: 1, Block: 1, Offset: 1, Bytes: 4096})},
+		{"offset overflow", "at 18446744073709551615 from",
+			from(&proto.UploadFrom{Storage: 1, Block: 1, Offset: 1<<64 - 1, Bytes: 2})},
+		{"bytes overflow", "An upload of 18446744073709551615 bytes",
+			from(&proto.UploadFrom{Storage: 1, Block: 1, Offset: 1, Bytes: 1<<64 - 1})},
+		{"unshare of nothing", "Block 5 is not shared", func(c *client) {
+			c.send(transport.Unshare, &proto.Unshare{Block: 5}, nil)
+		}},
+		{"use after unshare", "one of them does not exist", func(c *client) {
 			good(c)
 			c.send(transport.Unshare, &proto.Unshare{Block: 1}, nil)
 			c.send(transport.UploadFrom, &proto.UploadFrom{Storage: 1, Block: 1, Bytes: 1}, nil)
 		}},
-		{"a body", "UploadFrom frame has no body", func(c *client) { c.send(transport.UploadFrom, &proto.UploadFrom{}, f32(1)) }},
-		{"an answer", "A client doesn't send Uploaded frames", func(c *client) { c.send(transport.Uploaded, &proto.Uploaded{}, nil) }},
+		{"a body", "UploadFrom frame has no body", func(c *client) {
+			c.send(transport.UploadFrom, &proto.UploadFrom{}, f32(1))
+		}},
+		{"an answer", "A client must not send Uploaded frames", func(c *client) {
+			c.send(transport.Uploaded, &proto.Uploaded{}, nil)
+		}},
 		{"too many blocks", "may share 256 blocks", func(c *client) {
 			f := memoryFile(t, page, sealed)
 			for i := range uint64(257) {
@@ -191,31 +244,11 @@ func TestRefusedBlocks(t *testing.T) {
 				require.NoError(t, c.c.SendFile(transport.Sync, c.seq, &proto.Sync{}, int(f.Fd())))
 			}
 		}},
-	} {
-		t.Run(x.name, func(t *testing.T) {
-			c := s.connect(t)
-			x.do(c)
-			for {
-				h, err := c.c.Next()
-				require.NoError(t, err)
-				if h.Type == transport.Hello {
-					break
-				}
-			}
-			var hello proto.Hello
-			require.NoError(t, c.c.Meta(&hello))
-			require.Contains(t, hello.Error, x.want)
-		})
-	}
-	other.uploadFrom(2, 1, 0, 4)
-	b, st := other.read(2, 4)
-	require.Nil(t, st)
-	require.Equal(t, f32(1), b, "the others go on")
-	require.Eventually(t, func() bool { return mappings(t) == 1 }, 5*time.Second, time.Millisecond, "what the sessions mapped is given back")
+	})
 }
 
-// FuzzBlocks plays a client that shares, forgets and uploads at will: each session ends in order or with a reason, and another one
-// on the same worker goes on.
+// FuzzBlocks plays a client that shares, forgets and uploads at will: each session ends in order or with a reason,
+// and another one on the same worker goes on.
 func FuzzBlocks(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 2, 1, 0, 2, 1, 9, 1, 1, 0})
 	f.Add([]byte{0, 1, 1})
@@ -228,7 +261,13 @@ func FuzzBlocks(f *testing.F) {
 	pipe, w, err := os.Pipe()
 	require.NoError(f, err)
 	f.Cleanup(func() { pipe.Close(); w.Close() })
-	files := []*os.File{memoryFile(f, data, sealed), memoryFile(f, data, 0), memoryFile(f, nil, sealed), pipe, memoryFile(f, data[:100], sealed)}
+	files := []*os.File{
+		memoryFile(f, data, sealed),
+		memoryFile(f, data, 0),
+		memoryFile(f, nil, sealed),
+		pipe,
+		memoryFile(f, data[:100], sealed),
+	}
 	id := uint64(0)
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		c := s.connect(t)
@@ -239,13 +278,16 @@ func FuzzBlocks(f *testing.F) {
 			var err error
 			switch ops[0] % 5 {
 			case 0:
-				err = c.c.SendFile(transport.Share, seq, &proto.Share{Block: a, Bytes: 4096 - b/16}, int(files[b%uint64(len(files))].Fd()))
+				fd := int(files[b%uint64(len(files))].Fd())
+				err = c.c.SendFile(transport.Share, seq, &proto.Share{Block: a, Bytes: 4096 - b/16}, fd)
 			case 1:
 				err = c.c.Send(transport.Unshare, seq, &proto.Unshare{Block: a}, nil)
 			case 2:
-				err = c.c.Send(transport.UploadFrom, seq, &proto.UploadFrom{Storage: seq, Block: a, Offset: b * b, Bytes: 65536 / (b + 1)}, nil)
+				m := &proto.UploadFrom{Storage: seq, Block: a, Offset: b * b, Bytes: 65536 / (b + 1)}
+				err = c.c.Send(transport.UploadFrom, seq, m, nil)
 			case 3: // metadata of another message, and a descriptor with it
-				err = c.c.SendFile(transport.UploadFrom, seq, &proto.Hello{Protocol: uint32(a), Blocks: uint32(b)}, int(files[0].Fd()))
+				m := &proto.Hello{Protocol: uint32(a), Blocks: uint32(b)}
+				err = c.c.SendFile(transport.UploadFrom, seq, m, int(files[0].Fd()))
 			case 4:
 				err = c.c.Send(transport.Share, seq, &proto.Upload{Storage: a, Bytes: b}, nil)
 			}

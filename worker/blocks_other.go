@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// No memory can be sealed here, so none is shared; transport takes no descriptors either.
+// Only Linux can seal memory, so memory is not shared on other systems. transport takes no descriptors there either.
 func checkMemory(*os.File, uint64) error         { return errors.ErrUnsupported }
 func mapMemory(*os.File, uint64) ([]byte, error) { return nil, errors.ErrUnsupported }
 func unmapMemory([]byte)                         {}

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -97,7 +97,12 @@ func (s *serving) dial(t testing.TB) *client {
 }
 
 func goodHello() *proto.Hello {
-	return &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion, Pid: uint64(os.Getpid())}
+	return &proto.Hello{
+		Protocol: transport.Version,
+		Build:    transport.Build,
+		Abi:      proto.ABIVersion,
+		Pid:      uint64(os.Getpid()),
+	}
 }
 
 // connect dials and says hello.
@@ -113,7 +118,7 @@ func (s *serving) connect(t testing.TB) *client {
 }
 
 // send sends with a new sequence number.
-func (c *client) send(typ transport.Type, m pb.Message, body []byte) uint64 {
+func (c *client) send(typ transport.Type, m protobuf.Message, body []byte) uint64 {
 	c.t.Helper()
 	c.seq++
 	require.NoError(c.t, c.c.Send(typ, c.seq, m, body))
@@ -121,7 +126,7 @@ func (c *client) send(typ transport.Type, m pb.Message, body []byte) uint64 {
 }
 
 // expect reads a frame of a type; seq 0 is any.
-func (c *client) expect(typ transport.Type, seq uint64, m pb.Message) transport.Header {
+func (c *client) expect(typ transport.Type, seq uint64, m protobuf.Message) transport.Header {
 	c.t.Helper()
 	h, err := c.c.Next()
 	require.NoError(c.t, err)
@@ -195,7 +200,9 @@ func unary(k byte, op string) *proto.Program {
 		return &proto.Tensor{Buffer: b, Dtype: 7, Contiguous: true, Sizes: []*proto.Dim{{Kind: &proto.Dim_Param{Param: 0}}}}
 	}
 	return &proto.Program{
-		Key: key(k), Params: 1, Buffers: 2, Tensors: []*proto.Tensor{tensor(0), tensor(1)}, Inputs: []uint32{0}, Outputs: []uint32{1},
+		Key: key(
+			k,
+		), Params: 1, Buffers: 2, Tensors: []*proto.Tensor{tensor(0), tensor(1)}, Inputs: []uint32{0}, Outputs: []uint32{1},
 		Steps: []*proto.Step{{Kind: &proto.Step_Call{Call: &proto.CallOp{
 			Op: op, Args: []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: 0}}}, Results: []uint32{2},
 		}}}},

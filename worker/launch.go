@@ -12,7 +12,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/codegen/bind"
 	"github.com/mycelya/mycelya/codegen/cuda"
@@ -21,41 +21,46 @@ import (
 	"github.com/mycelya/mycelya/worker/kernels"
 )
 
-// Kernels says where machine code of kernels comes from, and where it is kept. Only a device that takes such code asks.
+// Kernels configures the compiler and the cache of kernels' machine code. Only a device that takes machine code uses
+// it.
 type Kernels struct {
 	Compiler func() (kernels.Compiler, error) // nil: the NVRTC of torch's packages
-	Folder   string                           // on disk; "": in memory only
-	Disk     int64                            // most bytes in the folder; 0 is DefaultKernelBytes
-	Threads  int                              // that compile at once; 0: half of the cores, four at most
+	Folder   string                           // cubins on disk; "": memory only
+	Disk     int64                            // limit of the folder in bytes; 0 is DefaultKernelBytes
+	Threads  int                              // that compile; 0: half of the cores, at most four
 }
 
 const (
-	// DefaultKernelBytes bounds the folder of cubins. One has 5 to 37 KB, so it takes ten thousand of them.
+	// DefaultKernelBytes bounds the folder of cubins. A cubin has 5 to 37 KB, so there is room for about ten thousand.
 	DefaultKernelBytes = 256 << 20
-	// Cubins that are loaded, besides those that a program at hand needs.
+	// Bytes of loaded cubins that no program of a session uses now.
 	kernelMemory = 256 << 20
-	// maxPlans is how many sizes of a program have their launches kept: batches come in a few sizes, and sequences in some more.
+	// maxPlans is how many plans of a program are kept, one for each set of sizes: batches have a few sizes,
+	// sequences more.
 	maxPlans = 16
 )
 
-// code is a loaded cubin: a word for each of its entries. It stays loaded as long as somebody holds it.
+// code is a loaded cubin: a word for each of its entries. It is unloaded when it is garbage.
 type code struct {
 	entries map[string]uint64
 }
 
-// launcher is what the launches of a device's sessions have in common.
+// launcher is shared by all sessions of a device.
 type launcher struct {
 	cache   *kernels.Cache
 	device  cuda.Device
-	warning atomic.Pointer[string] // the only one, once there is something to say
+	warning atomic.Pointer[string] // the only one; nil while there is none
 }
 
-// newLauncher makes the launcher of a device that takes code; load makes code of a cubin, on any thread.
-func newLauncher(k Kernels, torchLib string, info Info, log *slog.Logger, load func(cubin []byte, entries []string) (any, error)) (*launcher, error) {
+// newLauncher makes the launcher of a device that takes machine code. load loads a cubin; any thread may call it.
+func newLauncher(
+	k Kernels, torchLib string, info Info, log *slog.Logger, load func(cubin []byte, entries []string) (any, error),
+) (*launcher, error) {
 	l := &launcher{device: cuda.Device{SMs: info.Processors}}
 	config := kernels.Config{
-		Compiler: k.Compiler, Load: load, Arch: info.Arch, Options: cuda.Options[:], Folder: k.Folder, Disk: cmp.Or(k.Disk, DefaultKernelBytes),
-		Memory: kernelMemory, Threads: cmp.Or(k.Threads, min(4, max(1, goruntime.NumCPU()/2))),
+		Compiler: k.Compiler, Load: load, Arch: info.Arch, Options: cuda.Options[:],
+		Folder: k.Folder, Disk: cmp.Or(k.Disk, DefaultKernelBytes), Memory: kernelMemory,
+		Threads: cmp.Or(k.Threads, min(4, max(1, goruntime.NumCPU()/2))),
 		Warn: func(text string) {
 			l.warning.Store(&text)
 			if log != nil {
@@ -73,7 +78,7 @@ func newLauncher(k Kernels, torchLib string, info Info, log *slog.Logger, load f
 		}
 	}
 	c, err := kernels.New(config)
-	if err != nil { // of the folder: it costs time only
+	if err != nil { // the folder cannot be used: compiling again costs only time
 		if log != nil {
 			log.Warn("compiled kernels are not kept on disk", "error", err)
 		}
@@ -84,24 +89,25 @@ func newLauncher(k Kernels, torchLib string, info Info, log *slog.Logger, load f
 	return l, err
 }
 
-// plans has the launches of one program's kernels. It is used from the session's thread alone.
+// plans has the launches of one program's kernels. Only the session's thread uses it.
 type plans struct {
 	l       *launcher
 	p       *proto.Program
 	kernels []*kernel.Kernel
 	hashes  [][sha256.Size]byte // of kernels
 	groups  []group
-	shape   []uint32 // the parameters that launches depend on, numbers apart
+	shape   []uint32 // the parameters that launches depend on, without numbers
 	made    map[choice]*kernels.Kernel
-	recent  []*plan // the last used first
-	// Kernels that nobody has wanted before this program, until they are ready.
+	recent  []*plan // the most recently used first
+	// Kernels that this program was the first to request, until they are ready.
 	awaited []*kernels.Kernel
 }
 
-// group is a fused step that kernels may compute. Those that begin with calls are none: the calls draw random numbers as PyTorch's CPU does.
+// group is a fused step that kernels may compute. A fused step that begins with calls is not one: the calls draw random
+// numbers as PyTorch's CPU does.
 type group struct {
 	step    uint32
-	kernels []uint32 // steps
+	kernels []uint32 // indices of its kernel steps
 }
 
 // choice is a kernel of the program in one of its variants.
@@ -110,21 +116,21 @@ type choice struct {
 	variant string
 }
 
-// plan has the launches for some sizes.
+// plan has the launches for one set of sizes.
 type plan struct {
 	shape   []uint64 // values of plans.shape
 	groups  []planned
-	pending int // groups whose kernels are being made; -1: nobody has looked
+	pending int // groups with pending kernels; -1 before the first look
 	words   []uint64
-	numbers []number // of words
+	numbers []number // where words has numbers of the call
 }
 
-// planned is a group with its launches, which are nil once no group is pending any more: they are in the words then.
+// planned is a group with its launches. When no group is pending any more, launches is nil: the words have them.
 type planned struct {
 	step     uint32
-	state    kernels.State // Failed also if the kernels don't fit the sizes
+	state    kernels.State // Failed also if the kernels do not fit the sizes
 	launches []launch
-	code     []*kernels.Kernel // which the words are of
+	code     []*kernels.Kernel // keeps the code of the words loaded
 }
 
 type launch struct {
@@ -134,16 +140,16 @@ type launch struct {
 	at   []*proto.KernelOp_Instance
 }
 
-// number is where a number of a call stands in the words of a plan.
+// number is the position of a number of the call in the words of a plan.
 type number struct {
 	word  int
 	arg   *proto.Arg
 	class kernel.Class
-	value uint64 // of its parameter, as it is in the words
+	value uint64 // of the parameter that the words were made for
 	param uint32
 }
 
-// newPlans gives the plans of a valid program, nil if it has nothing to launch.
+// newPlans returns the plans of a valid program, nil if it has no group.
 func newPlans(l *launcher, p *proto.Program) (*plans, error) {
 	s := &plans{l: l, p: p, made: map[choice]*kernels.Kernel{}}
 	for i := 0; i < len(p.Steps); i++ {
@@ -176,7 +182,7 @@ func newPlans(l *launcher, p *proto.Program) (*plans, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, err := pb.MarshalOptions{Deterministic: true}.Marshal(m)
+		text, err := protobuf.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
 			return nil, err
 		}
@@ -186,8 +192,8 @@ func newPlans(l *launcher, p *proto.Program) (*plans, error) {
 	return s, nil
 }
 
-// launches are the words of a call for the executor (csrc/abi/mycelya.h), which are those of the plan: they hold until the next call.
-// waiting are the groups that aren't launched yet, because their kernels are still being made.
+// launches returns the words of a call for the executor (csrc/abi/mycelya.h). The plan owns them; they are valid
+// until the next call. waiting is the number of groups that are not launched because their kernels are pending.
 func (s *plans) launches(params []uint64) (words []uint64, waiting int) {
 	p := s.find(params)
 	if p.pending != 0 {
@@ -202,7 +208,7 @@ func (s *plans) launches(params []uint64) (words []uint64, waiting int) {
 	return p.words, p.pending
 }
 
-// find gives the plan for the sizes of a call.
+// find returns the plan for the sizes of a call.
 func (s *plans) find(params []uint64) *plan {
 	same := func(p *plan) bool {
 		for i, at := range s.shape {
@@ -228,7 +234,7 @@ func (s *plans) find(params []uint64) *plan {
 	return s.recent[0]
 }
 
-// plan makes the plan for the sizes of a call, and sees to it that its kernels will be ready.
+// plan makes the plan for the sizes of a call, and requests its kernels.
 func (s *plans) plan(params []uint64) *plan {
 	p := &plan{pending: -1}
 	for _, at := range s.shape {
@@ -240,7 +246,7 @@ func (s *plans) plan(params []uint64) *plan {
 			op := s.p.Steps[step].GetKernel()
 			k := s.kernels[op.Kernel]
 			instances, err := bind.Instances(k, s.p, op, params)
-			if err != nil { // the operators in their place say what is wrong, if anything is
+			if err != nil { // the group's operators run instead, and report the error if there is one
 				out.state, out.launches = kernels.Failed, nil
 				break
 			}
@@ -253,13 +259,14 @@ func (s *plans) plan(params []uint64) *plan {
 	return p
 }
 
-// want gives the code of a kernel's variant, which somebody else may want too.
+// want requests a kernel's variant from the cache.
 func (s *plans) want(number uint32, v cuda.Variant) *kernels.Kernel {
 	at := choice{number, v.String()}
 	c, ok := s.made[at]
 	if !ok {
 		k, fresh := s.kernels[number], false
-		c, fresh = s.l.cache.Want(sha256.Sum256(append(s.hashes[number][:], at.variant...)), func() cuda.Source { return cuda.Print(k, v) })
+		id := sha256.Sum256(append(s.hashes[number][:], at.variant...))
+		c, fresh = s.l.cache.Want(id, func() cuda.Source { return cuda.Print(k, v) })
 		s.made[at] = c
 		if fresh {
 			s.awaited = append(s.awaited, c)
@@ -268,7 +275,7 @@ func (s *plans) want(number uint32, v cuda.Variant) *kernels.Kernel {
 	return c
 }
 
-// settle looks which groups have got ready, and makes the words of all that are.
+// settle finds the groups that have become ready, and encodes the words of all ready groups.
 func (p *plan) settle(params []uint64) {
 	pending := 0
 	for i := range p.groups {
@@ -299,7 +306,7 @@ func (p *plan) settle(params []uint64) {
 	}
 }
 
-// look sets the state of a group, which is launched as a whole.
+// look sets the state of a group. A group is launched as a whole.
 func (g *planned) look() {
 	g.state = kernels.Ready
 	for _, l := range g.launches {
@@ -313,7 +320,7 @@ func (g *planned) look() {
 	}
 }
 
-// encode makes the words of all groups that are ready.
+// encode encodes the words of all ready groups.
 func (p *plan) encode(params []uint64) {
 	p.words, p.numbers = p.words[:0], p.numbers[:0]
 	for _, g := range p.groups {
@@ -332,7 +339,8 @@ func (p *plan) launch(l *launch, params []uint64) {
 	if l.Variant.Table {
 		table = 1
 	}
-	p.words = append(p.words, uint64(l.step), l.code.Code().(*code).entries[l.Entry], uint64(l.Grid), uint64(l.Block[0]), uint64(l.Block[1]), table,
+	entry := l.code.Code().(*code).entries[l.Entry]
+	p.words = append(p.words, uint64(l.step), entry, uint64(l.Grid), uint64(l.Block[0]), uint64(l.Block[1]), table,
 		uint64(l.Scratch), uint64(l.ScratchWord), uint64(len(l.Pointers)))
 	for _, operand := range l.Pointers {
 		p.words = append(p.words, uint64(operand))
@@ -357,7 +365,7 @@ func (p *plan) launch(l *launch, params []uint64) {
 	p.words = append(p.words, l.Chunks...)
 }
 
-// ready takes those kernels from the awaited ones that aren't pending any more.
+// ready removes the kernels from awaited that are no longer pending, and returns the ready ones.
 func (s *plans) ready() (out []*kernels.Kernel) {
 	s.awaited = slices.DeleteFunc(s.awaited, func(k *kernels.Kernel) bool {
 		if k.State() == kernels.Ready {
@@ -368,14 +376,14 @@ func (s *plans) ready() (out []*kernels.Kernel) {
 	return out
 }
 
-// report gathers what a session tells of its kernels.
+// report collects what a session's next Done says about kernels.
 type report struct {
 	told   proto.Kernels
 	any    bool
 	warned bool
 }
 
-// ran counts the groups of a run: all of them, and what kernels have computed.
+// ran counts the groups of a run, and the groups, launches and ops that kernels have computed.
 func (r *report) ran(all, waiting, groups, launched, ops int) {
 	if all == 0 {
 		return
@@ -388,7 +396,7 @@ func (r *report) ran(all, waiting, groups, launched, ops int) {
 	r.told.Unfused += uint32(max(0, all-groups-waiting))
 }
 
-// made counts kernels that have got ready.
+// made counts kernels that have become ready.
 func (r *report) made(list []*kernels.Kernel) {
 	for _, k := range list {
 		r.any = true
@@ -401,7 +409,7 @@ func (r *report) made(list []*kernels.Kernel) {
 	}
 }
 
-// take gives what has been gathered, nil if nothing was, and begins again.
+// take returns the report, nil if it is empty, and empties it.
 func (r *report) take(l *launcher) *proto.Kernels {
 	if l != nil && !r.warned {
 		if text := l.warning.Load(); text != nil {
@@ -411,8 +419,8 @@ func (r *report) take(l *launcher) *proto.Kernels {
 	if !r.any {
 		return nil
 	}
-	out := pb.Clone(&r.told).(*proto.Kernels)
-	pb.Reset(&r.told)
+	out := protobuf.Clone(&r.told).(*proto.Kernels)
+	protobuf.Reset(&r.told)
 	r.any = false
 	return out
 }

@@ -27,27 +27,65 @@ func (instant) Compile(string, string, []string) ([]byte, string, error) {
 
 // scaled is the program of y = x * number for vectors: parameter 0 is their length, parameter 1 the number.
 func scaled(t *testing.T) *plans {
-	k := &kernel.Kernel{Spaces: []int{1}, Numbers: 1, Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0}}, {DType: 7, Access: kernel.Write, Along: []int8{0}}},
-		Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: kernel.Number, Class: kernel.F32}, {Op: kernel.Mul, Class: kernel.F32, A: 0, B: 1},
-			{Op: kernel.Store, Class: kernel.F32, A: 1, B: 2}}}
+	k := &kernel.Kernel{
+		Spaces:  []int{1},
+		Numbers: 1,
+		Operands: []kernel.Operand{
+			{DType: 7, Access: kernel.Read, Along: []int8{0}},
+			{DType: 7, Access: kernel.Write, Along: []int8{0}},
+		},
+		Code: []kernel.Instr{
+			{Op: kernel.Load, Class: kernel.F32},
+			{Op: kernel.Number, Class: kernel.F32},
+			{Op: kernel.Mul, Class: kernel.F32, A: 0, B: 1},
+			{Op: kernel.Store, Class: kernel.F32, A: 1, B: 2},
+		},
+	}
 	n := []*proto.Dim{{Kind: &proto.Dim_Param{Param: 0}}}
 	number := &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: proto.NumberF64, Param: 1}}}
-	p := &proto.Program{Key: make([]byte, proto.KeyBytes), Params: 2, Buffers: 2, Inputs: []uint32{0}, Outputs: []uint32{1}, Kernels: []*proto.Kernel{proto.KernelMessage(k)},
+	p := &proto.Program{
+		Key:     make([]byte, proto.KeyBytes),
+		Params:  2,
+		Buffers: 2,
+		Inputs:  []uint32{0},
+		Outputs: []uint32{1},
+		Kernels: []*proto.Kernel{proto.KernelMessage(k)},
 		Tensors: []*proto.Tensor{{Dtype: 7, Sizes: n, Contiguous: true}, {Buffer: 1, Dtype: 7, Sizes: n, Contiguous: true}},
 		Steps: []*proto.Step{
 			{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 1, Plain: 1}}},
-			{Kind: &proto.Step_Kernel{Kernel: &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{Sizes: n, Tensors: []uint32{0, 3}, Numbers: []*proto.Arg{number}}}}}},
-			{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "aten::mul.Tensor", Args: []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: 0}}, number}, Results: []uint32{2}}}},
-		}}
+			{
+				Kind: &proto.Step_Kernel{
+					Kernel: &proto.KernelOp{
+						Instances: []*proto.KernelOp_Instance{{Sizes: n, Tensors: []uint32{0, 3}, Numbers: []*proto.Arg{number}}},
+					},
+				},
+			},
+			{
+				Kind: &proto.Step_Call{
+					Call: &proto.CallOp{
+						Op:      "aten::mul.Tensor",
+						Args:    []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: 0}}, number},
+						Results: []uint32{2},
+					},
+				},
+			},
+		},
+	}
 	require.NoError(t, proto.Validate(p))
 	compiler := Kernels{Compiler: func() (kernels.Compiler, error) { return instant{}, nil }, Threads: 1}
-	l, err := newLauncher(compiler, "", Info{Arch: "sm_90", Processors: 100}, nil, func(cubin []byte, entries []string) (any, error) {
-		c := &code{entries: map[string]uint64{}}
-		for _, e := range entries {
-			c.entries[e] = 77
-		}
-		return c, nil
-	})
+	l, err := newLauncher(
+		compiler,
+		"",
+		Info{Arch: "sm_90", Processors: 100},
+		nil,
+		func(cubin []byte, entries []string) (any, error) {
+			c := &code{entries: map[string]uint64{}}
+			for _, e := range entries {
+				c.entries[e] = 77
+			}
+			return c, nil
+		},
+	)
 	require.NoError(t, err)
 	t.Cleanup(l.cache.Close)
 	s, err := newPlans(l, p)
@@ -66,7 +104,8 @@ func ready(t *testing.T, s *plans, params ...uint64) []uint64 {
 	return words
 }
 
-// TestLaunchWords holds the words of a launch, which csrc/abi/mycelya.h describes, and what changes in them with a call's parameters.
+// TestLaunchWords holds the words of a launch, which csrc/abi/mycelya.h describes, and what changes in them with a
+// call's parameters.
 func TestLaunchWords(t *testing.T) {
 	s := scaled(t)
 	two, half := math.Float64bits(2), math.Float64bits(0.5)
@@ -130,7 +169,8 @@ func TestFusedThatIsNotLaunched(t *testing.T) {
 	require.Equal(t, []group{{step: 4, kernels: []uint32{5}}}, some.groups)
 }
 
-// TestTorchsCompiler: without another compiler it is the NVRTC of torch's packages, and its cubins have the entries that are launched.
+// TestTorchsCompiler: without another compiler it is the NVRTC of torch's packages, and its cubins have the entries
+// that are launched.
 func TestTorchsCompiler(t *testing.T) {
 	found, err := filepath.Glob(filepath.Join("..", ".venv", "lib", "python3*", "site-packages", "torch", "lib"))
 	require.NoError(t, err)
@@ -138,10 +178,16 @@ func TestTorchsCompiler(t *testing.T) {
 		t.Skip("torch has come without NVRTC")
 	}
 	var cubin []byte
-	l, err := newLauncher(Kernels{Folder: t.TempDir()}, found[0], Info{Arch: "sm_90", Processors: 132}, nil, func(data []byte, _ []string) (any, error) {
-		cubin = data
-		return &code{entries: map[string]uint64{"run": 1}}, nil
-	})
+	l, err := newLauncher(
+		Kernels{Folder: t.TempDir()},
+		found[0],
+		Info{Arch: "sm_90", Processors: 132},
+		nil,
+		func(data []byte, _ []string) (any, error) {
+			cubin = data
+			return &code{entries: map[string]uint64{"run": 1}}, nil
+		},
+	)
 	require.NoError(t, err)
 	defer l.cache.Close()
 	s, err := newPlans(l, scaled(t).p)

@@ -52,6 +52,11 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	b, err := io.ReadAll(c)
 	require.NoError(t, err)
 	require.Empty(t, b, "closed without a byte")
-	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), transport.ErrPeer.Error()) }, time.Second, time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return strings.Contains(s.log.String(), transport.ErrPeer.Error()) },
+		time.Second,
+		time.Millisecond,
+	)
 	s.connect(t)
 }

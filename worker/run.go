@@ -7,16 +7,16 @@ import (
 	"fmt"
 	"math"
 
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
-// run runs one call: find the program, map its inputs and outputs, run, free, say how it went.
+// run runs one call: it finds the program, checks inputs and outputs, runs, frees storages, and answers Done.
 func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 	if err := decodeCall(meta, &s.call); err != nil {
-		return true, faultf("A Call frame doesn't decode: %v.", err)
+		return true, faultf("A Call frame does not decode: %v.", err)
 	}
 	p := s.store.get(s.call.Key)
 	if p == nil {
@@ -24,14 +24,14 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 	}
 	c, err := p.whole(seq, &s.call)
 	if err != nil {
-		return true, faultf("A Call frame doesn't decode: %v.", err)
+		return true, faultf("A Call frame does not decode: %v.", err)
 	}
 	if err := s.check(p, c); err != nil {
 		return true, err
 	}
 	done := &proto.Done{}
 	if e := s.spoilt(p, c, seq); e != nil {
-		if p.err != nil { // else whoever caused it has been told
+		if p.err != nil { // otherwise an earlier Done has reported the error
 			done.Failed, done.Errors = 1, []*proto.Status{status(e)}
 		}
 		for _, id := range c.Outputs {
@@ -56,23 +56,23 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 		}
 	}
 	s.free(c.Frees)
-	// A client that waits for the end of a round has no use for the Dones of its parts, and they would wake it.
+	// A client that waits for the end of an iteration does not need the Dones of its parts, which would wake it.
 	if s.call.Busy > 0 {
 		return true, s.c.Hold(transport.Done, seq, done)
 	}
 	return true, s.c.Send(transport.Done, seq, done, nil)
 }
 
-// decodeCall decodes into c, whose lists it uses again: a call of a large step has thousands of parameters.
+// decodeCall decodes into c and reuses its lists: a call of a large step has thousands of parameters.
 func decodeCall(meta []byte, c *proto.Call) error {
 	c.Key, c.Params = c.Key[:0], c.Params[:0]
 	c.Inputs, c.Outputs, c.Frees = c.Inputs[:0], c.Outputs[:0], c.Frees[:0]
 	c.Base, c.Delta, c.Busy = 0, c.Delta[:0], 0
-	return pb.UnmarshalOptions{Merge: true, DiscardUnknown: true}.Unmarshal(meta, c)
+	return protobuf.UnmarshalOptions{Merge: true, DiscardUnknown: true}.Unmarshal(meta, c)
 }
 
-// whole gives a call with all its lists: those of c, or of the program's last call and how c differs from it. They are
-// the last ones of the program then, until its next call.
+// whole returns a call with all its lists: those of c, or those of the program's last call with the differences in c
+// applied. The result becomes the program's last call.
 func (p *program) whole(seq uint64, c *proto.Call) (*proto.Call, error) {
 	switch {
 	case c.Base == 0:
@@ -90,8 +90,8 @@ func (p *program) whole(seq uint64, c *proto.Call) (*proto.Call, error) {
 	return &p.last, nil
 }
 
-// check holds a call against its program and makes the pairs (buffer, storage) of both sides. An output that isn't wanted
-// makes none.
+// check compares a call with its program and makes the pairs (buffer, storage) of inputs and outputs. An output
+// without a storage gets no pair.
 func (s *session) check(p *program, c *proto.Call) error {
 	if len(c.Params) != p.params || len(c.Inputs) != len(p.inputs) || len(c.Outputs) != len(p.outputs) {
 		return faultf("A call has %d parameters, %d inputs and %d outputs; its program has %d, %d and %d.",
@@ -123,12 +123,12 @@ func (s *session) check(p *program, c *proto.Call) error {
 	return nil
 }
 
-// spoilt gives the error because of which a call can't run: of its program, or of an input that only the session knows to
-// be poisoned. All of its outputs are then poisoned with it.
+// spoilt returns the error that keeps a call from running: its program's, or that of an input that the session, not the
+// executor, knows to be poisoned. The error then poisons all outputs.
 func (s *session) spoilt(p *program, c *proto.Call, seq uint64) *Error {
 	if p.err != nil {
 		e := *asError(p.err)
-		e.Call, e.Step = seq, math.MaxUint32 // no step: nothing ran
+		e.Call, e.Step = seq, math.MaxUint32 // no step ran
 		return &e
 	}
 	if len(s.poison) > 0 {

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package worker is the other end: it accepts clients, keeps their storages and programs, and has an executor run the
-// programs. It decodes and validates all that native code then only executes. It never decides what to compute, never reads
-// tensor values, and one client's fault never reaches another.
+// Package worker is the server: it accepts clients, keeps their storages and programs, and has an executor run the
+// programs. It decodes and validates everything before native code gets it. It never decides what to compute and never
+// interprets tensor values, and an error of one client never affects another.
 package worker
 
 import (
@@ -26,15 +26,15 @@ import (
 
 // Server serves clients on a listener. Set the fields, then call Serve once.
 type Server struct {
-	// Load loads the backend. It is called once, when Serve begins: clients connect while it works.
+	// Load loads the backend. Serve calls it once at its start, and clients connect meanwhile.
 	Load func() (Backend, error)
 	Log  *slog.Logger
 	// ProgramBytes bounds the programs of a session; 0 is DefaultProgramBytes.
 	ProgramBytes int64
-	// Idle is how long memory is kept for reuse when no client has work; 0 is DefaultIdle.
+	// Idle is how long cached memory is kept when no client sends frames; 0 is DefaultIdle.
 	Idle time.Duration
 
-	idle     *time.Timer // runs from the end of a frame to the next one of any session
+	idle     *time.Timer // runs from the end of a frame to the next frame of any session
 	load     func() (Backend, error)
 	mu       sync.Mutex
 	closed   bool
@@ -44,11 +44,11 @@ type Server struct {
 }
 
 const (
-	// A client says Hello right after it has connected.
+	// A client sends Hello right after it has connected.
 	helloWait = 10 * time.Second
-	// DefaultIdle is longer than the pauses of a program that computes, and short for somebody who wants the memory.
+	// DefaultIdle is longer than the pauses of a program that computes.
 	DefaultIdle = 10 * time.Second
-	// More clients at once than one user of one machine has.
+	// More than the clients of one user on one machine.
 	maxSessions = 64
 )
 
@@ -110,8 +110,8 @@ func (s *Server) Close() {
 	}
 }
 
-// work and rest enclose what a session does for its client. A pause of the one session may come to its end in the work of another,
-// which then has fresh memory to touch: nothing else is lost.
+// work and rest enclose the work for one frame. The idle time may end during another session's work, which then
+// allocates new memory; nothing else is lost.
 func (s *Server) work() { s.idle.Stop() }
 func (s *Server) rest() { s.idle.Reset(cmp.Or(s.Idle, DefaultIdle)) }
 
@@ -140,8 +140,8 @@ func (s *Server) remove(c *transport.Conn) {
 	delete(s.conns, c)
 }
 
-// client serves one connection on an OS thread of its own, which ends with it: executors keep state per thread, and nobody
-// else is to find it.
+// client serves one connection on its own OS thread, which ends with the connection: executors keep state per thread,
+// which no other goroutine must find.
 func (s *Server) client(c *transport.Conn, takesBlocks bool) {
 	goruntime.LockOSThread()
 	defer s.remove(c)
@@ -151,9 +151,11 @@ func (s *Server) client(c *transport.Conn, takesBlocks bool) {
 	switch {
 	case err == nil:
 		log.Info("session ended")
-	case errors.As(err, &f), errors.Is(err, transport.ErrFrameMagic), errors.Is(err, transport.ErrFrameVersion),
-		errors.Is(err, transport.ErrFrameType), errors.Is(err, transport.ErrFrameReserved), errors.Is(err, transport.ErrFrameLimit),
-		errors.Is(err, transport.ErrFrameBody), errors.Is(err, transport.ErrFrameMeta), errors.Is(err, transport.ErrFrameFile):
+	case errors.As(err, &f),
+		errors.Is(err, transport.ErrFrameMagic), errors.Is(err, transport.ErrFrameVersion),
+		errors.Is(err, transport.ErrFrameType), errors.Is(err, transport.ErrFrameReserved),
+		errors.Is(err, transport.ErrFrameLimit), errors.Is(err, transport.ErrFrameBody),
+		errors.Is(err, transport.ErrFrameMeta), errors.Is(err, transport.ErrFrameFile):
 		log.Error("session ended: the client broke the protocol", "error", err)
 		s.refuse(c, 0, err.Error())
 	default:
@@ -161,7 +163,7 @@ func (s *Server) client(c *transport.Conn, takesBlocks bool) {
 	}
 }
 
-// session greets a client and serves it. A panic ends this session only.
+// session exchanges Hellos with a client and serves it. A panic ends this session only.
 func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -199,7 +201,7 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger)
 		return err
 	}
 	ses := &session{c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, work: s.work, rest: s.rest}
-	defer s.rest() // with what the session has held
+	defer s.rest() // after the session's memory is free
 	defer ses.close()
 	info := x.Info()
 	(*log).Info("session", "device", info.Device, "name", info.Name, "torch", info.Torch)
@@ -223,8 +225,8 @@ func (s *Server) executor() (Executor, error) {
 	return b.New()
 }
 
-// refuse tells a client why it isn't served any more, and takes what the client is still sending, so that it comes to
-// read the reason. It waits little: a client that broke the protocol may do neither.
+// refuse sends a client the reason why its session ends. It then discards what the client is still sending, so that the
+// client reads the reason. It waits for at most a second, because a client that broke the protocol may not read at all.
 func (s *Server) refuse(c *transport.Conn, seq uint64, text string) {
 	hello := own()
 	hello.Error = text
@@ -238,10 +240,15 @@ func (s *Server) refuse(c *transport.Conn, seq uint64, text string) {
 }
 
 func own() *proto.Hello {
-	return &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion, Pid: uint64(os.Getpid())}
+	return &proto.Hello{
+		Protocol: transport.Version,
+		Build:    transport.Build,
+		Abi:      proto.ABIVersion,
+		Pid:      uint64(os.Getpid()),
+	}
 }
 
-// mismatch says in sentences why a client of another make can't be served, or "".
+// mismatch returns sentences that say why a client of another build cannot be served, or "".
 func mismatch(h *proto.Hello) string {
 	const what = "Client and worker come from different installations. " +
 		"Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."

@@ -10,7 +10,7 @@ import (
 	"io"
 	"log/slog"
 
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -25,19 +25,19 @@ type session struct {
 
 	work, rest func() // called before and after each frame
 
-	// Storages that the executor doesn't know to be poisoned: outputs of programs that couldn't be prepared, uploads that
-	// found no memory, and what came of them.
+	// Poisoned storages that the executor does not know: outputs of programs that could not be prepared, uploads
+	// without memory, and results that depend on either.
 	poison map[uint64]*Error
 
-	// Blocks of shared memory, by number; takesBlocks: the connection can carry their descriptors.
+	// Blocks of shared memory, by number. takesBlocks: the connection can carry their descriptors.
 	blocks      map[uint64]block
 	takesBlocks bool
 
-	// Set while a program is missing: the call waits to be sent again, and what came after it waits with it.
+	// Set while a program is missing: the client must send the call again, and later frames wait for it.
 	missing *missing
 
-	// Used again by each frame.
-	busy            uint32 // cores that the executor was told to leave
+	// Reused by each frame.
+	busy            uint32 // the last argument of Executor.Leave
 	call            proto.Call
 	inputs, outputs []uint64
 	seen            map[uint64]struct{}
@@ -55,12 +55,12 @@ type waiting struct {
 }
 
 const (
-	// What may wait for a missing program. A client is at most some hundred calls ahead.
+	// Bounds of the frames that wait for a missing program. A client is at most a few hundred calls ahead.
 	maxWaiting      = 1 << 16
 	maxWaitingBytes = 256 << 20
 )
 
-// fault is a breach of the protocol: the session ends, and the client is told why.
+// fault is a violation of the protocol: the session ends, and a last Hello has the reason.
 type fault struct{ text string }
 
 func (f *fault) Error() string { return f.text }
@@ -86,7 +86,7 @@ func (s *session) serve() error {
 	}
 }
 
-// frame handles one frame, or puts it behind a call that waits for its program.
+// frame handles one frame, or queues it behind a call that waits for its program.
 func (s *session) frame(h transport.Header) error {
 	if h.Payload > 0 && h.Type != transport.Upload {
 		return faultf("A %v frame has no body, this one has %d bytes.", h.Type, h.Payload)
@@ -104,7 +104,7 @@ func (s *session) frame(h transport.Header) error {
 		return s.uploadFrom(h)
 	case transport.Call, transport.Free, transport.Read, transport.Sync:
 	default:
-		return faultf("A client doesn't send %v frames here.", h.Type)
+		return faultf("A client must not send %v frames here.", h.Type)
 	}
 	m := s.missing
 	switch {
@@ -130,7 +130,7 @@ func (s *session) frame(h transport.Header) error {
 	return nil
 }
 
-// resume goes on with what waited, up to the next call whose program is missing.
+// resume handles queued frames up to the next call whose program is missing.
 func (s *session) resume(queue []waiting) error {
 	for i, w := range queue {
 		known, err := s.apply(w.h, w.meta)
@@ -145,7 +145,7 @@ func (s *session) resume(queue []waiting) error {
 	return nil
 }
 
-// apply does what a frame without a body asks for. known is false for a call whose program is missing: nothing ran.
+// apply handles a frame without a body. known is false for a call whose program is missing; then nothing ran.
 func (s *session) apply(h transport.Header, meta []byte) (known bool, err error) {
 	switch h.Type {
 	case transport.Call:
@@ -166,9 +166,9 @@ func (s *session) apply(h transport.Header, meta []byte) (known bool, err error)
 	}
 }
 
-func decode(h transport.Header, meta []byte, m pb.Message) error {
-	if err := pb.Unmarshal(meta, m); err != nil {
-		return faultf("A %v frame doesn't decode: %v.", h.Type, err)
+func decode(h transport.Header, meta []byte, m protobuf.Message) error {
+	if err := protobuf.Unmarshal(meta, m); err != nil {
+		return faultf("A %v frame does not decode: %v.", h.Type, err)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (s *session) program(h transport.Header) error {
 		return faultf("The client sent a program that breaks the rules: %v.", err)
 	}
 	if p.err != nil {
-		s.log.Warn("a program can't be prepared", "key", fmt.Sprintf("%x", p.key), "error", p.err)
+		s.log.Warn("a program cannot be prepared", "key", fmt.Sprintf("%x", p.key), "error", p.err)
 	}
 	s.store.put(p, h.Meta)
 	return nil
@@ -199,7 +199,8 @@ func (s *session) upload(h transport.Header) error {
 	return s.c.Discard()
 }
 
-// fill makes a storage of bytes that read fetches. An error is read's; one of the executor poisons the storage.
+// fill makes a storage and calls read to fill it. fill returns an error of read; an error of the executor poisons the
+// storage instead.
 func (s *session) fill(id, bytes uint64, read func(dst []byte) error) error {
 	dst, err := s.x.UploadBegin(id, bytes)
 	if err == nil && bytes > 0 {
@@ -261,7 +262,7 @@ func asError(err error) *Error {
 	return &Error{Kind: proto.ErrRuntime, Text: err.Error()}
 }
 
-// close ends the session's executor and gives its blocks back.
+// close ends the session's executor and unmaps its blocks.
 func (s *session) close() {
 	defer s.closeBlocks()
 	s.store.close(s.x.Drop)

@@ -68,7 +68,8 @@ func TestManyCallsAreNotWaitedFor(t *testing.T) {
 	require.Equal(t, f32(1, 2), b)
 }
 
-// TestDonesOfARoundComeTogether: those of calls during which the client is busy may wait for the next answer, if one is to come.
+// TestDonesOfARoundComeTogether: those of calls during which the client is busy may wait for the next answer, if one
+// is to come.
 func TestDonesOfARoundComeTogether(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
@@ -304,7 +305,11 @@ func TestEviction(t *testing.T) {
 	const n = 40
 	for k := range byte(n) {
 		c.send(transport.Program, unary(k, "aten::neg"), nil)
-		require.False(t, c.call(callOf(k, 1, 1, 100+uint64(k))).UnknownProgram, "a program is there when it has just been sent")
+		require.False(
+			t,
+			c.call(callOf(k, 1, 1, 100+uint64(k))).UnknownProgram,
+			"a program is there when it has just been sent",
+		)
 	}
 	require.False(t, c.call(callOf(n-1, 1, 1, 200)).UnknownProgram)
 	require.True(t, c.call(callOf(0, 1, 1, 201)).UnknownProgram)
@@ -350,8 +355,8 @@ func TestBreachesEndTheSessionOnly(t *testing.T) {
 		}},
 		{"storage 0", "An upload to storage 0", func(c *client) { c.upload(0, f32(1)) }},
 		{"body", "A Sync frame has no body", func(c *client) { c.send(transport.Sync, &proto.Sync{}, f32(1)) }},
-		{"type", "A client doesn't send Done frames", func(c *client) { c.send(transport.Done, &proto.Done{}, nil) }},
-		{"hello", "A client doesn't send Hello frames", func(c *client) { c.send(transport.Hello, goodHello(), nil) }},
+		{"type", "A client must not send Done frames", func(c *client) { c.send(transport.Done, &proto.Done{}, nil) }},
+		{"hello", "A client must not send Hello frames", func(c *client) { c.send(transport.Hello, goodHello(), nil) }},
 		{"params", "A call has 2 parameters", func(c *client) {
 			c.send(transport.Program, unary(1, "aten::neg"), nil)
 			m := callOf(1, 1, 1, 2)
@@ -371,8 +376,12 @@ func TestBreachesEndTheSessionOnly(t *testing.T) {
 			c.call(callOf(1, 1, 1, 2))
 			c.send(transport.Call, &proto.Call{Key: key(1), Base: c.seq, Delta: []byte{9}}, nil)
 		}},
-		{"garbage", "not a frame of this protocol", func(c *client) { _, _ = c.c.Net().Write([]byte(strings.Repeat("x", 64))) }},
-		{"meta", "A Call frame doesn't decode", func(c *client) { c.send(transport.Call, &proto.Hello{Build: "\xc3\xa9", Protocol: 1}, nil) }},
+		{"garbage", "not a frame of this protocol", func(c *client) {
+			_, _ = c.c.Net().Write([]byte(strings.Repeat("x", 64)))
+		}},
+		{"meta", "A Call frame does not decode", func(c *client) {
+			c.send(transport.Call, &proto.Hello{Build: "\xc3\xa9", Protocol: 1}, nil)
+		}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c := s.connect(t)

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// DefaultProgramBytes bounds the programs of a session. A 2,000-op step takes about 1 MiB here.
+	// DefaultProgramBytes bounds the programs of a session. A step of 2,000 ops takes about 1 MiB.
 	DefaultProgramBytes = 256 << 20
-	// A decoded program, its words and the executor's form of it, against its encoded size.
+	// The memory of a decoded program, its words and its prepared form, divided by its encoded size.
 	costFactor = 8
-	// The newest programs are kept whatever the cache thinks of them: it may refuse a newcomer for its lack of
-	// history, and a program is sent because it is about to be called.
+	// The newest programs are kept even if the cache evicts them: it may reject a new entry without history, and a
+	// program is sent because it is about to be called.
 	newest = 16
 )
 
-// program is one entry of the store: ready to run, or with the reason why it isn't.
+// program is one entry of the store: ready to run, or with the error of its preparation.
 type program struct {
 	key      string
 	params   int
@@ -30,13 +30,13 @@ type program struct {
 	outputs  []uint32
 	prepared Prepared
 	err      error
-	last     proto.Call // its last call, whole but for the key
-	lastSeq  uint64     // that call's number; 0: none yet
-	holders  int        // of the cache and the newest; under store.mu
+	last     proto.Call // its last call, complete except for the key
+	lastSeq  uint64     // that call's sequence number; 0 before the first call
+	holders  int        // references from the cache and from newest; under store.mu
 }
 
-// store keeps a session's programs by key, bounded by cost. It is used from one goroutine; only the cache's own goroutine
-// comes in beside it, and it merely marks what nothing holds any more: the executor isn't to be called from there.
+// store keeps a session's programs by key, bounded by cost. One goroutine uses it. The cache's goroutine calls release,
+// which only lists programs without a reference, because that goroutine must not call the executor.
 type store struct {
 	cache  *ristretto.Cache
 	newest [newest]*program
@@ -71,7 +71,7 @@ func (s *store) release(p *program) {
 	}
 }
 
-// put adds a program of an encoded size, in the place of one with its key.
+// put adds a program, or replaces the one with its key. bytes is the encoded size.
 func (s *store) put(p *program, bytes int) {
 	p.holders = 2
 	old := s.newest[s.next]
@@ -94,7 +94,7 @@ func (s *store) get(key []byte) *program {
 		}
 	}
 	for i := range s.newest {
-		// From the newest on: a key sent twice means the later one.
+		// The newest first: of a key that was sent twice the later program counts.
 		if p := s.newest[(s.next+newest-1-i)%newest]; p != nil && p.key == string(key) {
 			return p
 		}
@@ -102,7 +102,7 @@ func (s *store) get(key []byte) *program {
 	return nil
 }
 
-// reap hands every program that nothing holds to drop.
+// reap calls drop for every program without a reference.
 func (s *store) reap(drop func(Prepared)) {
 	s.mu.Lock()
 	dead := s.dead
@@ -116,7 +116,7 @@ func (s *store) reap(drop func(Prepared)) {
 	}
 }
 
-// close hands all programs to drop.
+// close calls drop for all programs.
 func (s *store) close(drop func(Prepared)) {
 	for i, p := range s.newest {
 		if p != nil {
@@ -129,8 +129,8 @@ func (s *store) close(drop func(Prepared)) {
 	s.reap(drop)
 }
 
-// load decodes and prepares a program. A program that breaks the rules is a fault of the client; one that this executor
-// can't prepare is kept with the reason, which its calls then give.
+// load decodes and prepares a program. It fails if the program breaks the rules. A program that the executor cannot
+// prepare is kept with the error, which poisons the outputs of its calls.
 func load(x Executor, encoded []byte) (*program, error) {
 	p, err := proto.DecodeProgram(encoded)
 	if err != nil {

@@ -96,8 +96,27 @@ func library(t *testing.T, dir, name, source string) string {
 	return path
 }
 
-var functions = []string{"abi_version", "new", "delete", "info", "prepare", "drop", "run", "upload_begin", "upload_end", "read",
-	"read_done", "free", "sync", "usage", "trim", "load", "entry", "unload", "leave"}
+var functions = []string{
+	"abi_version",
+	"new",
+	"delete",
+	"info",
+	"prepare",
+	"drop",
+	"run",
+	"upload_begin",
+	"upload_end",
+	"read",
+	"read_done",
+	"free",
+	"sync",
+	"usage",
+	"trim",
+	"load",
+	"entry",
+	"unload",
+	"leave",
+}
 
 func TestLibrariesThatDontFit(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {
@@ -118,34 +137,40 @@ func TestLibrariesThatDontFit(t *testing.T) {
 	}
 	text := filepath.Join(dir, "text.so")
 	require.NoError(t, os.WriteFile(text, []byte("no library"), 0o644))
+	few := library(t, dir, "few.so", stub(proto.ABIVersion, functions[:5]))
+	old := library(t, dir, "old.so", stub(99, functions))
 	for _, c := range []struct {
 		name  string
 		torch worker.Torch
 		wants []string
 	}{
 		{"no torch", worker.Torch{Lib: empty, Exec: text}, []string{"PyTorch could not be loaded", "libc10.so", empty}},
-		{"no executor", worker.Torch{Lib: torch, Exec: "/no/exec.so", Device: "cpu"}, []string{"The executor library could not be loaded", "/no/exec.so", "pip install"}},
-		{"not a library", worker.Torch{Lib: torch, Exec: text, Device: "cpu"}, []string{"The executor library could not be loaded", text}},
-		{"no CUDA", worker.Torch{Lib: torch, Exec: text, Device: "cuda:0"}, []string{`The device "cuda:0" needs a PyTorch with CUDA`, "no libc10_cuda.so"}},
-		{"function missing", worker.Torch{Lib: torch, Exec: library(t, dir, "few.so", stub(proto.ABIVersion, functions[:5])), Device: "cpu"},
+		{"no executor", worker.Torch{Lib: torch, Exec: "/no/exec.so", Device: "cpu"},
+			[]string{"The executor library could not be loaded", "/no/exec.so", "pip install"}},
+		{"not a library", worker.Torch{Lib: torch, Exec: text, Device: "cpu"},
+			[]string{"The executor library could not be loaded", text}},
+		{"no CUDA", worker.Torch{Lib: torch, Exec: text, Device: "cuda:0"},
+			[]string{`The device "cuda:0" needs a PyTorch with CUDA`, "no libc10_cuda.so"}},
+		{"function missing", worker.Torch{Lib: torch, Exec: few, Device: "cpu"},
 			[]string{"has no function myc_exec_drop", "few.so", "pip install"}},
-		{"other ABI", worker.Torch{Lib: torch, Exec: library(t, dir, "old.so", stub(99, functions)), Device: "cpu"},
-			[]string{fmt.Sprintf("has version 99 of the ABI, the worker version %d", proto.ABIVersion), "old.so", "pip install"}},
+		{"other ABI", worker.Torch{Lib: torch, Exec: old, Device: "cpu"},
+			[]string{"has version 99 of the ABI, the worker version " + fmt.Sprint(proto.ABIVersion), "old.so", "pip install"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := c.torch.Load()
 			for _, w := range c.wants {
 				require.ErrorContains(t, err, w)
 			}
-			// And so the client is told.
+			// The client gets the same text.
 			cl := serve(t, c.torch.Load, 0).dial(t)
 			cl.send(transport.Hello, goodHello(), nil)
 			require.Equal(t, err.Error(), cl.fault())
 		})
 	}
-	// All there, but no executor comes of it: an error without words gets some.
-	b, err := worker.Torch{Lib: torch, Exec: library(t, dir, "dead.so", stub(proto.ABIVersion, functions[:1])+strings.ReplaceAll(stub(0, functions[1:]), "long", "void*")), Device: "cpu"}.Load()
+	// A library with all functions, whose myc_exec_new fails without a text.
+	dead := stub(proto.ABIVersion, functions[:1]) + strings.ReplaceAll(stub(0, functions[1:]), "long", "void*")
+	b, err := worker.Torch{Lib: torch, Exec: library(t, dir, "dead.so", dead), Device: "cpu"}.Load()
 	require.NoError(t, err)
 	_, err = b.New()
-	require.ErrorContains(t, err, "The executor failed without saying why")
+	require.ErrorContains(t, err, "The executor failed without a reason")
 }

@@ -17,18 +17,19 @@ import (
 
 // A body is an Arrow IPC encapsulated message:
 //
-//	0xffffffff  int32 size of metadata  metadata (flatbuffer Message, padded to 8)  the column's bytes  zeros up to a multiple of 8
+//	0xffffffff  int32 size of metadata  metadata (flatbuffer Message, padded to 8)
+//	the column's bytes  zeros up to a multiple of 8
 //
-// Arrow's own writer makes the metadata; the bytes go from the caller's memory to the socket without a copy. Arrow's own reader
-// would copy each buffer and allocate what the peer asks for, so this end reads the few fields it needs itself, with every
-// offset checked, and the column goes from the socket to its destination.
+// Arrow's writer makes the metadata; the bytes go from the caller's memory to the socket without a copy. Arrow's
+// reader copies each buffer and allocates as much as the peer says, so parseBatch reads the few fields that are
+// needed and checks every offset. The column goes from the socket to its destination.
 
 const (
 	continuation = 0xffffffff
-	// Metadata of a one-column batch is 136 bytes here; other writers may add custom metadata.
-	// All of it is looked at in the read buffer, so that nothing is allocated.
+	// Metadata of a one-column batch has 136 bytes; other writers may add custom metadata. It is parsed in the read
+	// buffer, so nothing is allocated.
 	maxBatchMeta = readBuffer
-	// A training loop sends few different lengths; the cache starts over when it has seen more than this.
+	// A training loop sends bodies of few lengths. The cache is emptied when it holds this many.
 	maxCached = 256
 )
 
@@ -42,10 +43,10 @@ var zeros [64]byte
 // padding is the number of zeros after n bytes of a column.
 func padding(n int) int { return -n & 7 }
 
-// batchCache keeps prefixes by length: to build one costs a few µs and some dozens of allocations, to find one neither.
+// batchCache keeps prefixes by length of the body. Building one takes a few µs and dozens of allocations.
 type batchCache struct{ m map[int][]byte }
 
-// prefix returns everything of the encapsulated message of data that comes before data.
+// prefix returns the part of the encapsulated message of data that comes before data.
 func (b *batchCache) prefix(data []byte) ([]byte, error) {
 	if p, ok := b.m[len(data)]; ok {
 		return p, nil
@@ -65,7 +66,8 @@ func buildPrefix(data []byte) ([]byte, error) {
 	var take metaTaker
 	schema := Schema()
 	w := ipc.NewWriterWithPayloadWriter(&take, ipc.WithSchema(schema))
-	d := array.NewData(arrow.PrimitiveTypes.Uint8, len(data), []*memory.Buffer{nil, memory.NewBufferBytes(data)}, nil, 0, 0)
+	buffers := []*memory.Buffer{nil, memory.NewBufferBytes(data)}
+	d := array.NewData(arrow.PrimitiveTypes.Uint8, len(data), buffers, nil, 0, 0)
 	defer d.Release()
 	col := array.NewUint8Data(d)
 	defer col.Release()
@@ -94,7 +96,7 @@ func (m *metaTaker) WritePayload(p ipc.Payload) error {
 	return nil
 }
 
-// body says how many bytes come before the payload, how many it has, and how many come after.
+// body has the numbers of bytes before, in and after the payload.
 type body struct{ before, payload, after uint64 }
 
 // readPrefix reads the metadata of a body of n bytes.
@@ -125,8 +127,8 @@ func readPrefix(r *bufio.Reader, n uint64) (body, error) {
 	return b, err
 }
 
-// parseBatch reads a flatbuffer Message that must be a record batch of one column of fixed width without nulls, whose body
-// has n bytes.
+// parseBatch reads a flatbuffer Message, which must be a record batch of one column of fixed width without nulls. The
+// batch's body must have n bytes.
 func parseBatch(meta []byte, n uint64) (body, error) {
 	bad := func(what string) (body, error) { return body{}, fmt.Errorf("%w: %s", ErrFrameBody, what) }
 	f := flat{b: meta, ok: true}
@@ -146,7 +148,7 @@ func parseBatch(meta []byte, n uint64) (body, error) {
 	buffers, nBuffers := f.vector(f.field(batch, 2))
 	compressed := f.field(batch, 3) != 0
 	if !f.ok {
-		return bad("metadata is not whole")
+		return bad("metadata is incomplete")
 	}
 	switch {
 	case bodyLength != n:
@@ -161,7 +163,7 @@ func parseBatch(meta []byte, n uint64) (body, error) {
 	offset, length := f.i64(buffers+16), f.i64(buffers+24)
 	switch {
 	case !f.ok:
-		return bad("metadata is not whole")
+		return bad("metadata is incomplete")
 	case nulls != 0 || valid != 0:
 		return bad("it has nulls")
 	case rows == 0 || nodeRows != rows:
@@ -174,7 +176,7 @@ func parseBatch(meta []byte, n uint64) (body, error) {
 	return body{before: offset, payload: length, after: n - offset - length}, nil
 }
 
-// flat reads a flatbuffer; anything out of bounds clears ok and reads as 0. Position 0 means absent: no field is there.
+// flat reads a flatbuffer. A read out of bounds clears ok and gives 0. Position 0 is an absent field.
 type flat struct {
 	b  []byte
 	ok bool

@@ -31,7 +31,12 @@ func BenchmarkRoundTrip(b *testing.B) {
 					}
 				}
 			}()
-			call := &proto.Call{Key: make([]byte, proto.KeyBytes), Params: make([]uint64, params), Inputs: []uint64{1}, Outputs: []uint64{2}}
+			call := &proto.Call{
+				Key:     make([]byte, proto.KeyBytes),
+				Params:  make([]uint64, params),
+				Inputs:  []uint64{1},
+				Outputs: []uint64{2},
+			}
 			var done proto.Done
 			b.ReportAllocs()
 			for i := range b.N {

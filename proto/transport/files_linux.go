@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFiles bounds the descriptors that have arrived and that no frame has asked for. One read ends behind a descriptor, so a
-// peer that keeps to the protocol has one of them here, whatever else lies in the read buffer.
+// maxFiles bounds the descriptors that have arrived and that File has not returned. A read ends after a descriptor,
+// so a correct peer has at most one of them here, however many frames the read buffer holds.
 const maxFiles = 2
 
-// fileReader reads a unix socket and keeps the descriptors that come with the bytes, in their order.
+// fileReader reads a unix socket and queues the descriptors that come with the bytes.
 type fileReader struct {
 	c       *net.UnixConn
-	control []byte // room for the descriptors of one read
+	control []byte // buffer for the descriptors of one read
 
 	mu     sync.Mutex
 	files  []*os.File
@@ -47,7 +47,7 @@ func (f *fileReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// keep takes the descriptors of one read; too many are an error, and closed.
+// keep queues the descriptors of one read. If there are too many, it closes them and fails.
 func (f *fileReader) keep(control []byte, flags int) error {
 	var fds []int
 	messages, err := unix.ParseSocketControlMessage(control)
@@ -91,7 +91,8 @@ func (f *fileReader) close() {
 	f.files = nil
 }
 
-// writeFile writes bytes and a descriptor with the first of them. It may write fewer; if none, the descriptor stays here too.
+// writeFile writes bytes, with a descriptor on the first one. It may write fewer bytes; if it writes none, the
+// descriptor was not sent.
 func writeFile(c net.Conn, p []byte, fd int) (int, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

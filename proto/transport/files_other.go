@@ -11,7 +11,7 @@ import (
 	"os"
 )
 
-// fileReader is Linux's alone: the memory that descriptors stand for is too.
+// fileReader works on Linux only, as does the shared memory that descriptors name.
 type fileReader struct{}
 
 func newFileReader(net.Conn) *fileReader           { return nil }

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package transport carries the messages of package proto over a byte stream: frames, limits, bulk bodies that are read
-// straight into their destination, and what both ends say while they find each other. It never interprets a message,
-// never starts a goroutine, and never trusts a length it has read.
+// Package transport carries the messages of package proto over a byte stream. It has the frames and their limits,
+// reads bodies straight into their destination, and has the worker's handshake line and the check of the peer's user.
+// It never interprets a message, never starts a goroutine, and never trusts a length that it has read.
 //
 // # The wire, version 1
 //
@@ -15,13 +15,13 @@
 //	          4  1  version    1
 //	          5  1  type       see Type
 //	          6  2  flags      0
-//	          8  8  sequence   chosen by the client; an answer has that of its question
+//	          8  8  sequence   chosen by the client; an answer has that of its request
 //	         16  8  body       length in bytes, 0 to 1 TiB
 //	         24  4  meta       length in bytes, 0 to 64 MiB
 //	         28  4  reserved   0
 //	meta   = the protobuf message of the type
 //	body   = one Arrow IPC encapsulated message: a record batch of one column of fixed width without nulls.
-//	         Its schema is never sent: it is field "data", uint8, not nullable. What the bytes mean stands in meta.
+//	         Its schema is never sent: it is field "data", uint8, not nullable. meta says what the bytes mean.
 //
 //	type       meta           body   from     answer
 //	Hello      Hello                 both     each side's first frame, the client's first
@@ -42,19 +42,20 @@
 // Flow:
 //
 //  1. The client connects and sends Hello; the worker answers Hello. If its error is set, the worker closes.
-//  2. Frames take effect in the order in which they were sent; answers come in the order of their questions.
-//  3. A Program comes before the first Call of its key. Calls aren't waited for: the client may be many ahead.
-//  4. An Upload makes its storage before anything sent later. An empty upload or an empty reply has no body.
-//  5. Done with unknown_program: the worker had dropped the program. Nothing ran, and the worker keeps every later frame
-//     waiting, programs and all about uploads excepted. The client sends the Program and the same Call again, under the
-//     same sequence number; the worker then goes on with what waited.
-//  6. On one host memory can be shared: if the worker's Hello takes blocks, a client on a unix socket may send Share, with
-//     the descriptor of a memory file (SCM_RIGHTS, on the frame's first byte) that is sealed against shrinking, and then
-//     UploadFrom, which names bytes of the block in the place of a body. The client leaves these bytes as they are until
-//     Uploaded. Unshare ends a block.
-//  7. A worker that must end a session for a fault of the stream sends Hello once more with error set, and closes.
+//  2. Frames take effect in the order in which they were sent; answers come in the order of their requests.
+//  3. A Program comes before the first Call of its key. The client does not wait for a Call: it may be many ahead.
+//  4. An Upload makes its storage before any later frame takes effect. An empty upload or reply has no body.
+//  5. Done with unknown_program: the worker had dropped the program. The call did not run. The worker queues later
+//     frames, except Program and the frames of uploads. The client sends the Program and the same Call again, under the
+//     same sequence number; then the worker takes the queued frames.
+//  6. Client and worker on one host can share memory. If the worker's Hello takes blocks, a client on a unix socket may
+//     send Share with the descriptor of a memory file (SCM_RIGHTS, on the frame's first byte); the file must be sealed
+//     against shrinking. UploadFrom names bytes of the block and has no body. The client must not change these bytes
+//     before Uploaded. Unshare ends a block.
+//  7. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
 //
-// History: 1 is the first version. What a Hello must offer before it may be sent (6) is no new version.
+// History: 1 is the first version. A frame that a peer may send only after the other's Hello has offered it (6) needs
+// no new version.
 package transport
 
 import (
@@ -68,7 +69,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 // Type says what a frame is.
@@ -105,7 +106,7 @@ func (t Type) String() string {
 }
 
 const (
-	// Version of the wire; both ends must have the same.
+	// Version is the version of the wire. Both ends must have the same.
 	Version = 1
 
 	// MaxMeta bounds the metadata of a frame, in bytes: the largest program and the parameters of the largest call.
@@ -116,16 +117,16 @@ const (
 	headerBytes = 32
 	magic       = 0x4c43594d // "MYCL"
 
-	// Metadata up to this size is kept in a buffer for the life of the connection; larger is allocated as it arrives.
+	// A connection keeps a buffer for metadata up to this size. Larger metadata is allocated as it arrives.
 	keepMeta = 1 << 20
-	// One read from the socket takes at most this much before a body's own destination takes over.
+	// The size of the read buffer. The bytes of a body beyond it are read into their destination.
 	readBuffer = 64 << 10
 )
 
-// ErrNoFile says that a descriptor can't be sent here. Nothing has been, and the stream is whole.
-var ErrNoFile = errors.New("transport: a descriptor can't be sent")
+// ErrNoFile means that this connection cannot send descriptors. Nothing was sent, and the stream can be used.
+var ErrNoFile = errors.New("transport: a descriptor cannot be sent")
 
-// What can be wrong with a frame. After any of them the stream is of no more use.
+// Errors of frames. After one of them the stream cannot be used.
 var (
 	ErrFrameMagic     = errors.New("transport: not a frame of this protocol")
 	ErrFrameVersion   = errors.New("transport: wrong version of the wire")
@@ -133,29 +134,29 @@ var (
 	ErrFrameReserved  = errors.New("transport: a reserved field is not 0")
 	ErrFrameLimit     = errors.New("transport: length over the limit")
 	ErrFrameBody      = errors.New("transport: body is not the Arrow message it should be")
-	ErrFrameMeta      = errors.New("transport: metadata doesn't decode")
+	ErrFrameMeta      = errors.New("transport: metadata does not decode")
 	ErrFrameTruncated = errors.New("transport: stream ends inside a frame")
 	ErrFrameUse       = errors.New("transport: wrong use of a connection")
-	ErrFrameFile      = errors.New("transport: more descriptors than frames that have one")
+	ErrFrameFile      = errors.New("transport: more descriptors than frames that carry one")
 )
 
-// Header is what Next tells of a frame.
+// Header describes a frame.
 type Header struct {
 	Type    Type
 	Seq     uint64
 	Meta    int    // bytes of metadata
-	Payload uint64 // bytes of payload in the Arrow body, 0 = none
+	Payload uint64 // bytes of the payload in the Arrow body; 0 without a body
 }
 
-// Conn reads and writes frames. Send may be called from many goroutines; the reading methods from one at a time.
+// Conn reads and writes frames. Several goroutines may send at the same time; one at a time may read.
 type Conn struct {
 	c net.Conn
 
 	send sender
 
-	sleeper atomic.Pointer[sleeper] // if reads wait on their own thread
+	sleeper atomic.Pointer[sleeper] // set if reads wait on their own thread
 	closed  atomic.Bool
-	files   *fileReader // what r reads from, if descriptors are taken
+	files   *fileReader // r reads from it if this end takes descriptors
 	r       *bufio.Reader
 	header  [headerBytes]byte
 	meta    []byte
@@ -165,23 +166,23 @@ type Conn struct {
 
 type sender struct {
 	sync.Mutex
-	err     error // of an earlier write: the stream may have ended inside a frame
+	err     error // of an earlier write, which may have ended inside a frame
 	head    []byte
-	held    []byte      // frames that go with the next one
-	holds   atomic.Bool // there are such
+	held    []byte      // frames to send with the next one
+	holds   atomic.Bool // held is not empty
 	bufs    net.Buffers
 	store   [3][]byte
 	batches batchCache
 }
 
-// New makes a Conn of c and owns it.
+// New returns a Conn that owns c.
 func New(c net.Conn) *Conn {
 	out := &Conn{c: c}
 	out.r = bufio.NewReaderSize((*source)(out), readBuffer)
 	return out
 }
 
-// source is what a Conn reads from.
+// source is the reader below a Conn's buffer.
 type source Conn
 
 func (s *source) Read(p []byte) (int, error) {
@@ -205,12 +206,12 @@ func (s *source) Read(p []byte) (int, error) {
 	return s.c.Read(p)
 }
 
-// Sleep makes reads that have to wait do so in the kernel, on the thread of who reads: one thread less wakes for an answer than if
-// Go waits for all sockets together. It is for an end that has few connections, and for unix sockets; others it leaves as they are.
-// Deadlines don't end such a wait, Close does. It must not come during a read.
+// Sleep makes reads wait in the kernel, on the reader's thread, instead of in Go's poller. An answer then wakes one
+// thread less. Use it at an end with few connections. It changes nothing on a connection that is not a unix socket.
+// Deadlines do not end such a wait; Close does. Sleep must not be called during a read.
 func (c *Conn) Sleep() {
 	if c.sleeper.Store(newSleeper(c.c)); c.closed.Load() {
-		c.wake() // a Close that did not see it
+		c.wake() // Close did not see the sleeper
 	}
 }
 
@@ -220,17 +221,17 @@ func (c *Conn) wake() {
 	}
 }
 
-// Net returns the connection below.
+// Net returns the underlying connection.
 func (c *Conn) Net() net.Conn { return c.c }
 
-// TakeFiles makes this end take descriptors that come with frames, and says whether it can: on Linux's unix sockets. Without it
-// they are closed as they come. It must come before the first Next.
+// TakeFiles makes this end take the descriptors that come with frames, and reports whether it can; only unix sockets on
+// Linux can. Otherwise descriptors are closed as they arrive. TakeFiles must be called before the first Next.
 func (c *Conn) TakeFiles() bool {
 	c.files = newFileReader(c.c)
 	return c.files != nil
 }
 
-// File returns the descriptor that came with the frame that Next returned last, which is the caller's now; nil if none did.
+// File returns the descriptor that came with the frame that Next returned last, or nil. The caller owns it.
 func (c *Conn) File() *os.File {
 	if c.files == nil {
 		return nil
@@ -248,9 +249,9 @@ func (c *Conn) Close() error {
 	return c.c.Close()
 }
 
-// Send writes one frame: header, metadata and body in one system call where the platform can. meta may be nil; an empty
-// body is none. body is only read, and not after the return. Sends of several goroutines never mix.
-func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
+// Send writes one frame, in one system call where the platform can. meta may be nil, body empty. Send does not use body
+// after its return. Frames of several goroutines never mix.
+func (c *Conn) Send(t Type, seq uint64, meta protobuf.Message, body []byte) error {
 	s := &c.send
 	s.Lock()
 	defer s.Unlock()
@@ -266,9 +267,9 @@ func (c *Conn) Send(t Type, seq uint64, meta proto.Message, body []byte) error {
 	return s.err
 }
 
-// Hold is Send of a frame that can wait: it goes with the next one that is sent, or when a Next has to wait. It is for an end that sends
-// and reads from one goroutine.
-func (c *Conn) Hold(t Type, seq uint64, meta proto.Message) error {
+// Hold queues a frame without a body. The frame is sent with the next Send, or when Next has to wait. Use it at an
+// end that sends and reads from one goroutine.
+func (c *Conn) Hold(t Type, seq uint64, meta protobuf.Message) error {
 	s := &c.send
 	s.Lock()
 	defer s.Unlock()
@@ -280,7 +281,7 @@ func (c *Conn) Hold(t Type, seq uint64, meta proto.Message) error {
 	return err
 }
 
-// flush sends what is held.
+// flush sends the held frames.
 func (s *sender) flush(c net.Conn) error {
 	s.Lock()
 	defer s.Unlock()
@@ -291,8 +292,9 @@ func (s *sender) flush(c net.Conn) error {
 	return s.err
 }
 
-// SendFile is Send without a body and with a descriptor, which the peer gets as one of its own. ErrNoFile: nothing was sent.
-func (c *Conn) SendFile(t Type, seq uint64, meta proto.Message, fd int) error {
+// SendFile sends a frame without a body, with a descriptor that the kernel duplicates for the peer. After ErrNoFile the
+// stream is as before.
+func (c *Conn) SendFile(t Type, seq uint64, meta protobuf.Message, fd int) error {
 	s := &c.send
 	s.Lock()
 	defer s.Unlock()
@@ -310,8 +312,8 @@ func (c *Conn) SendFile(t Type, seq uint64, meta proto.Message, fd int) error {
 	return s.err
 }
 
-// frame makes what comes before and after a frame's body. An error leaves the stream as it was.
-func (s *sender) frame(t Type, seq uint64, meta proto.Message, body []byte) (head, pad []byte, err error) {
+// frame encodes the bytes before and after a frame's body. An error leaves the stream as it was.
+func (s *sender) frame(t Type, seq uint64, meta protobuf.Message, body []byte) (head, pad []byte, err error) {
 	if s.err != nil {
 		return nil, nil, s.err
 	}
@@ -320,7 +322,7 @@ func (s *sender) frame(t Type, seq uint64, meta proto.Message, body []byte) (hea
 	}
 	head = append(s.head[:0], make([]byte, headerBytes)...)
 	if meta != nil {
-		if head, err = (proto.MarshalOptions{}).MarshalAppend(head, meta); err != nil {
+		if head, err = (protobuf.MarshalOptions{}).MarshalAppend(head, meta); err != nil {
 			return nil, nil, fmt.Errorf("transport: %v: %w", t, err)
 		}
 	}
@@ -371,8 +373,8 @@ func over(t Type, what string, n, limit uint64) error {
 	return fmt.Errorf("%w: %v has %d bytes of %s, at most %d are allowed", ErrFrameLimit, t, n, what, limit)
 }
 
-// Next reads a frame's header and metadata, after what is left of the last frame's body. At the end of the stream
-// between two frames it returns io.EOF.
+// Next skips the unread part of the last frame's body, and reads the next frame's header and metadata. It returns
+// io.EOF if the stream ends between two frames.
 func (c *Conn) Next() (Header, error) {
 	if c.readErr != nil {
 		return Header{}, c.readErr
@@ -425,7 +427,7 @@ func (c *Conn) next() (Header, error) {
 	return h, nil
 }
 
-// readMeta never holds more than keepMeta bytes beyond what has arrived.
+// readMeta never allocates more than keepMeta bytes beyond the bytes that have arrived.
 func (c *Conn) readMeta(n int) error {
 	if cap(c.meta) > keepMeta {
 		c.meta = nil
@@ -448,14 +450,14 @@ func (c *Conn) readMeta(n int) error {
 }
 
 // Meta decodes the metadata of the frame that Next returned last.
-func (c *Conn) Meta(m proto.Message) error {
-	if err := proto.Unmarshal(c.meta, m); err != nil {
+func (c *Conn) Meta(m protobuf.Message) error {
+	if err := protobuf.Unmarshal(c.meta, m); err != nil {
 		return fmt.Errorf("%w: %w", ErrFrameMeta, err)
 	}
 	return nil
 }
 
-// MetaBytes is the undecoded metadata of the frame that Next returned last; the next Next overwrites it.
+// MetaBytes returns the undecoded metadata of the frame that Next returned last. The next call of Next overwrites it.
 func (c *Conn) MetaBytes() []byte { return c.meta }
 
 // ReadBody reads the payload of the frame that Next returned last into dst, which must have exactly its length.
@@ -478,7 +480,7 @@ func (c *Conn) ReadBody(dst []byte) error {
 	return c.readErr
 }
 
-// Discard drops what is left of the body of the frame that Next returned last.
+// Discard skips the unread part of the body of the frame that Next returned last.
 func (c *Conn) Discard() error {
 	p := c.pending
 	c.pending = body{}
@@ -499,7 +501,7 @@ func skip(r *bufio.Reader, n uint64) error {
 	return nil
 }
 
-// truncated names the end of the stream inside a frame; other errors are the connection's own.
+// truncated turns the end of the stream inside a frame into ErrFrameTruncated, and wraps other errors.
 func truncated(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return ErrFrameTruncated

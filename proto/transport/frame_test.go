@@ -197,7 +197,10 @@ func TestNextRefuses(t *testing.T) {
 		{"header cut", ErrFrameTruncated, func(b []byte) []byte { return b[:20] }},
 		{"meta cut", ErrFrameTruncated, func(b []byte) []byte { return b[:33] }},
 		{"body cut", ErrFrameTruncated, func(b []byte) []byte { return b[:60] }},
-		{"a terabyte that doesn't come", ErrFrameBody, func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], MaxBody); return b }},
+		{"a terabyte that doesn't come", ErrFrameBody, func(b []byte) []byte {
+			binary.LittleEndian.PutUint64(b[16:], MaxBody)
+			return b
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := reader(c.edit(sent(t, Upload, 3, pattern(100))))
@@ -269,8 +272,10 @@ func TestHandshake(t *testing.T) {
 	got, err := ParseHandshake(h.String() + "\n")
 	require.NoError(t, err)
 	require.Equal(t, h, got)
-	for _, bad := range []string{"", "hello", "MYCELYA|1|unix|/s|12", "MYCELYA|x|unix|/s|12|b", "MYCELYA|1|tcp|/s|12|b", "MYCELYA|1|unix||12|b",
-		"MYCELYA|1|unix|/s|-1|b", "OTHER|1|unix|/s|12|b", h.String() + "|"} {
+	for _, bad := range []string{
+		"", "hello", "MYCELYA|1|unix|/s|12", "MYCELYA|x|unix|/s|12|b", "MYCELYA|1|tcp|/s|12|b", "MYCELYA|1|unix||12|b",
+		"MYCELYA|1|unix|/s|-1|b", "OTHER|1|unix|/s|12|b", h.String() + "|",
+	} {
 		_, err := ParseHandshake(bad)
 		require.Error(t, err, bad)
 	}

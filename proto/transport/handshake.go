@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// Build is the version of the package. A client and a worker of different builds don't talk to each other: they are
-// installed together, and a difference means a broken installation.
+// Build is the version of the package. A client and a worker of different builds refuse each other: they are installed
+// together, so a difference means a broken installation.
 const Build = "0.1.0"
 
-// FolderPrefix begins the name of a private folder made for one worker's socket; the worker removes such a folder when it ends.
+// FolderPrefix begins the name of a folder that was made for one worker's socket. The worker removes such a folder
+// when it ends.
 const FolderPrefix = "mycelya-"
 
 const handshakeMark = "MYCELYA"
@@ -29,12 +30,12 @@ type Handshake struct {
 	Build   string
 }
 
-// String is the line without its end.
+// String returns the line without its newline.
 func (h Handshake) String() string {
 	return fmt.Sprintf("%s|%d|%s|%s|%d|%s", handshakeMark, h.Version, h.Network, h.Addr, h.PID, h.Build)
 }
 
-// ParseHandshake is the inverse of String. It checks the form, not whether the versions fit.
+// ParseHandshake is the inverse of String. It checks the form but not the versions.
 func ParseHandshake(line string) (Handshake, error) {
 	f := strings.Split(strings.TrimSuffix(line, "\n"), "|")
 	if len(f) != 6 || f[0] != handshakeMark {

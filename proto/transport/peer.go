@@ -10,11 +10,11 @@ import (
 	"os"
 )
 
-// ErrPeer says that the other end of a unix socket runs as another user.
+// ErrPeer means that the other end of a unix socket runs as another user.
 var ErrPeer = errors.New("transport: the peer is another user")
 
-// CheckPeer says whether the process at the other end of a unix socket runs as this user. Both ends ask before the first byte:
-// on one host this stands where certificates stand between hosts.
+// CheckPeer returns an error unless the process at the other end of a unix socket runs as this user. Both ends call it
+// before the first byte: on one host it replaces certificates.
 func CheckPeer(c net.Conn) error {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleeper waits for bytes of a unix socket in the kernel, on the thread that asks.
+// sleeper waits for bytes of a unix socket in the kernel, on the caller's thread.
 type sleeper struct {
 	raw syscall.RawConn
 	fds [1]unix.PollFd
@@ -28,7 +28,7 @@ func newSleeper(c net.Conn) *sleeper {
 	return &sleeper{raw: raw}
 }
 
-// sleep returns when a read would not wait.
+// sleep returns when a read would not block.
 func (s *sleeper) sleep() error {
 	return s.raw.Read(func(fd uintptr) bool {
 		s.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
@@ -40,7 +40,7 @@ func (s *sleeper) sleep() error {
 	})
 }
 
-// ready says whether a sleep would return at once.
+// ready reports whether sleep would return at once.
 func (s *sleeper) ready() bool {
 	n := 0
 	_ = s.raw.Control(func(fd uintptr) {
@@ -50,7 +50,7 @@ func (s *sleeper) ready() bool {
 	return n > 0
 }
 
-// wake ends a sleep: from now on there is nothing to read.
+// wake ends a sleep by shutting down the socket for reading.
 func (s *sleeper) wake() {
 	_ = s.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) })
 }

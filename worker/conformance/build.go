@@ -11,7 +11,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// builder writes a program in few words.
+// builder builds a program for a test case.
 type builder struct{ p *proto.Program }
 
 func con(v int64) *proto.Dim      { return &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(v)}} }
@@ -57,7 +57,7 @@ func (b *builder) view(buffer uint32, d ir.DType, size, stride []*proto.Dim, off
 	return i
 }
 
-// call adds a call; its result is tensor result-1, or 0 for none.
+// call adds a call. Its result is tensor result-1; result 0 is no result.
 func (b *builder) call(op string, result uint32, args ...*proto.Arg) {
 	c := &proto.CallOp{Op: op, Args: args}
 	if result != 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// testCase is one program, one call of it, and what the storages hold afterwards.
+// testCase is one program, one call of it, and the storages after the call.
 type testCase struct {
 	name    string
 	build   func(b *builder)
@@ -16,14 +16,14 @@ type testCase struct {
 	out     map[uint32]uint64 // buffer to storage
 	params  []uint64
 	uploads map[uint64][]byte
-	want    map[uint64][]byte // whole content by storage
-	poison  map[uint64]uint32 // storages that are poisoned, by which step
+	want    map[uint64][]byte // content by storage
+	poison  map[uint64]uint32 // the step that poisoned a storage, by storage
 	failed  int
 }
 
 var two, three, four = con(2), con(3), con(4)
 
-// cases are small enough to check by eye; every kind of step, argument and lifetime is in one of them.
+// cases are small enough to check by hand. Together they have every kind of step, argument and lifetime.
 var cases = []testCase{
 	{
 		name: "add",
@@ -181,7 +181,11 @@ var cases = []testCase{
 		name: "a result that isn't wanted, an output that isn't wanted",
 		build: func(b *builder) {
 			x, y := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, two)
-			b.step(&proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "aten::neg", Args: []*proto.Arg{ten(x)}, Results: []uint32{0}}}})
+			b.step(
+				&proto.Step{
+					Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "aten::neg", Args: []*proto.Arg{ten(x)}, Results: []uint32{0}}},
+				},
+			)
 			b.call("aten::neg", y+1, ten(x))
 		},
 		in: []uint32{0}, out: map[uint32]uint64{1: 0},
@@ -192,7 +196,7 @@ var cases = []testCase{
 		name: "a failed step poisons what depends on it and nothing else",
 		build: func(b *builder) {
 			x, y, z, w := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, two), b.tensor(2, ir.F32, two), b.tensor(3, ir.F32, two)
-			b.call("aten::add.Tensor", y+1, ten(x), ten(b.tensor(6, ir.F32, three)), num(1)) // sizes that don't broadcast
+			b.call("aten::add.Tensor", y+1, ten(x), ten(b.tensor(6, ir.F32, three)), num(1)) // sizes that do not broadcast
 			b.call("aten::neg", z+1, ten(y))
 			b.call("aten::neg", w+1, ten(x))
 			b.copy(b.tensor(4, ir.F32, two), z)

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package conformance is what every backend of the worker has to do, as programs with known results. It is a library of tests; it
-// never asks how a backend does it, nor how fast.
+// Package conformance is the test suite that every backend of the worker must pass: programs with known results. It
+// never depends on how a backend works, nor on its speed.
 package conformance
 
 import (
@@ -62,7 +62,7 @@ func upload(t *testing.T, x worker.Executor, id uint64, data []byte) {
 	require.NoError(t, x.UploadEnd(id))
 }
 
-// whole is a view of all the bytes of a storage.
+// whole returns a view of all bytes of a storage.
 func whole(id uint64, bytes int) *proto.Read {
 	return &proto.Read{Storage: id, Dtype: uint32(ir.U8), Sizes: []int64{int64(bytes)}, Strides: []int64{1}}
 }
@@ -74,7 +74,7 @@ func read(t *testing.T, x worker.Executor, v *proto.Read) []byte {
 	return out
 }
 
-// readError is the error of reading anything of a storage.
+// readError returns the error of a read of a poisoned storage.
 func readError(t *testing.T, x worker.Executor, id uint64) *worker.Error {
 	t.Helper()
 	err := x.Read(whole(id, 0), func([]byte) error { t.Error("a poisoned storage was read"); return nil })
@@ -86,7 +86,9 @@ func readError(t *testing.T, x worker.Executor, id uint64) *worker.Error {
 }
 
 // prepared finishes a program, validates it as the worker does, and prepares it.
-func prepared(t *testing.T, x worker.Executor, build func(*builder), in []uint32, outs []uint32, params int) worker.Prepared {
+func prepared(
+	t *testing.T, x worker.Executor, build func(*builder), in []uint32, outs []uint32, params int,
+) worker.Prepared {
 	t.Helper()
 	p := &proto.Program{}
 	build(&builder{p})
@@ -151,7 +153,7 @@ func missingInput(t *testing.T, x worker.Executor) {
 	require.EqualValues(t, callID, e.Call)
 }
 
-// An operator that doesn't exist is refused with the program, or fails as a step.
+// unknownOperator: an operator that does not exist fails Prepare, or its step.
 func unknownOperator(t *testing.T, x worker.Executor) {
 	p := &proto.Program{Key: make([]byte, proto.KeyBytes), Buffers: 2, Inputs: []uint32{0}, Outputs: []uint32{1}}
 	b := builder{p: p}
@@ -175,7 +177,7 @@ func unknownOperator(t *testing.T, x worker.Executor) {
 
 func poisonAcross(t *testing.T, x worker.Executor) {
 	upload(t, x, 1, f32(1, 2))
-	bad := prepared(t, x, func(b *builder) { // the result doesn't have the size that the program says
+	bad := prepared(t, x, func(b *builder) { // the result has another size than the program says
 		b.call("aten::neg", b.tensor(1, ir.F32, three)+1, ten(b.tensor(0, ir.F32, two)))
 	}, []uint32{0}, []uint32{1}, 0)
 	failed, _ := x.Run(bad, nil, []uint64{0, 1}, []uint64{1, 5}, callID)
@@ -183,8 +185,8 @@ func poisonAcross(t *testing.T, x worker.Executor) {
 	good := prepared(t, x, neg, []uint32{0}, []uint32{1}, 1)
 	failed, _ = x.Run(good, []uint64{2}, []uint64{0, 5}, []uint64{1, 6}, callID+1)
 	require.Zero(t, failed)
-	require.EqualValues(t, callID, readError(t, x, 6).Call, "the call that failed, not the one that met the poison")
-	// Freed and made again, the storage is well.
+	require.EqualValues(t, callID, readError(t, x, 6).Call, "the call that failed, not the one that read the poison")
+	// A storage that is freed and made again is not poisoned.
 	x.Free([]uint64{5})
 	upload(t, x, 5, f32(3, 4))
 	failed, _ = x.Run(good, []uint64{2}, []uint64{0, 5}, []uint64{1, 6}, callID+2)
@@ -202,7 +204,7 @@ func storages(t *testing.T, x worker.Executor) {
 	require.EqualValues(t, 2, n)
 	require.EqualValues(t, 100, bytes)
 	_, err := x.UploadBegin(1, 4)
-	require.ErrorContains(t, err, "1", "a storage can't be uploaded twice")
+	require.ErrorContains(t, err, "1", "a storage cannot be uploaded twice")
 	x.Free([]uint64{1, 2, 99})
 	n, bytes = x.Usage()
 	require.Zero(t, n)
@@ -237,7 +239,7 @@ func reads(t *testing.T, x worker.Executor) {
 		require.Error(t, err, name)
 	}
 	stop := errors.New("stop")
-	require.ErrorIs(t, x.Read(whole(1, 4), func([]byte) error { return stop }), stop, "use's error comes back")
+	require.ErrorIs(t, x.Read(whole(1, 4), func([]byte) error { return stop }), stop, "Read returns the error of use")
 }
 
 func manySizes(t *testing.T, x worker.Executor) {

@@ -19,7 +19,7 @@ import (
 
 var execLib = flag.String("executor", "", "the executor library to test; default: the one in mycelya_torch/lib")
 
-// Torch finds the built executor and the torch of the environment, or skips the test.
+// Torch returns the built executor and the torch of the environment, or skips the test.
 func Torch(t testing.TB) worker.Torch {
 	t.Helper()
 	_, here, _, _ := goruntime.Caller(0)
@@ -29,7 +29,7 @@ func Torch(t testing.TB) worker.Torch {
 		lib = filepath.Join(root, "mycelya_torch", "lib", "libmycelya_exec.so")
 	}
 	if _, err := os.Stat(lib); err != nil {
-		t.Skipf("the executor isn't built (%v); make builds it", err)
+		t.Skipf("the executor is not built (%v); make builds it", err)
 	}
 	lib, err := filepath.Abs(lib)
 	require.NoError(t, err)
@@ -37,7 +37,8 @@ func Torch(t testing.TB) worker.Torch {
 	if _, err := os.Stat(python); err != nil {
 		python = "python3"
 	}
-	out, err := exec.Command(python, "-c", "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))").Output()
+	const where = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))"
+	out, err := exec.Command(python, "-c", where).Output()
 	if err != nil {
 		t.Skipf("%s has no torch (%v)", python, err)
 	}

@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package kernels makes machine code of printed kernels, in the background, and keeps it: by content, in memory and on disk. It never runs
-// any, never blocks whoever asks, and a kernel that can't be made is one that isn't there: its program runs as its operators.
+// Package kernels compiles printed kernels in the background and caches the machine code by content, in memory and on
+// disk. It never runs a kernel and never blocks its caller. If a kernel cannot be compiled, its program runs as
+// operators.
 package kernels
 
 import (
@@ -18,82 +19,83 @@ import (
 	"github.com/mycelya/mycelya/codegen/cuda"
 )
 
-// Compiler makes a cubin of a source for an architecture; NVRTC is one. Version is a part of what comes out.
+// Compiler compiles a source to a cubin for an architecture; NVRTC is one. A cubin depends on the compiler's version.
 type Compiler interface {
 	Version() string
 	Compile(source, arch string, options []string) (cubin []byte, log string, err error)
 }
 
-// Config is what a cache is made of.
+// Config configures a cache.
 type Config struct {
-	// Compiler opens the compiler, once, when the first kernel is wanted. An error says why there is none: no kernel is ever ready then.
+	// Compiler opens the compiler. It is called once, at the first request. After an error every kernel fails.
 	Compiler func() (Compiler, error)
-	// Load makes what is kept of a cubin whose functions have names; any thread of the cache may call it. Nil: the cubin.
+	// Load loads a cubin with these entries; any thread of the cache may call it. If it is nil, the cubin itself is
+	// kept.
 	Load    func(cubin []byte, entries []string) (code any, err error)
 	Arch    string // "sm_90"
 	Options []string
-	Folder  string // on disk; "": memory only
-	Disk    int64  // most bytes there
-	Memory  int64  // most bytes of cubins that are ready
+	Folder  string // cubins on disk; "": memory only
+	Disk    int64  // limit of the folder in bytes
+	Memory  int64  // limit of the ready cubins in bytes
 	Threads int    // that compile
 	Warn    func(text string)
 }
 
-// State is how far a kernel is.
+// State is the state of a kernel.
 type State uint8
 
 const (
-	Pending State = iota + 1 // it is being made, or read
+	Pending State = iota + 1 // queued, or being read, compiled or loaded
 	Ready
-	Failed // it can't be made, and isn't tried again
+	Failed // not tried again
 )
 
-// ID is what a kernel is in memory: whoever gives the same one wants the same text.
+// ID identifies a kernel in memory: requests with the same ID must print the same text.
 type ID [sha256.Size]byte
 
 type key [sha256.Size]byte
 
 func (k key) String() string { return hex.EncodeToString(k[:]) }
 
-// Kernel is the machine code of a text. What its methods but State and Wait give, holds once it is no longer pending.
+// Kernel is the machine code of a text. Code and Compiled are valid once the kernel is not pending.
 type Kernel struct {
 	id       ID
 	print    func() cuda.Source
 	state    atomic.Uint32
-	done     chan struct{} // closed when it is no longer pending
+	done     chan struct{} // closed when the kernel is not pending
 	code     any
 	bytes    int64
 	compiled time.Duration
-	used     *list.Element // in Cache.recent, if it isn't pending
+	used     *list.Element // in Cache.recent, unless the kernel is pending
 }
 
-// State returns at once.
+// State never waits.
 func (k *Kernel) State() State { return State(k.state.Load()) }
 
-// Wait returns when the kernel is no longer pending.
+// Wait waits until the kernel is not pending.
 func (k *Kernel) Wait() State {
 	<-k.done
 	return k.State()
 }
 
-// Code is what Config.Load made of a kernel that is ready. It stays usable as long as somebody holds it.
+// Code is the result of Config.Load for a ready kernel. It stays valid while it is referenced.
 func (k *Kernel) Code() any { return k.code }
 
-// Compiled is how long the compiler took; 0: the kernel was on disk.
+// Compiled is the time of the compilation, 0 if the cubin was on disk.
 func (k *Kernel) Compiled() time.Duration { return k.compiled }
 
 // Cache holds the kernels of one architecture.
 type Cache struct {
 	config   Config
 	compiler func() (Compiler, error)
-	disk     *disk // nil: none
+	disk     *disk // nil without a folder
 
 	lock    sync.Mutex
 	wake    *sync.Cond
 	kernels map[ID]*Kernel
 	queue   []*Kernel
-	recent  *list.List // of kernels that aren't pending, the last used first
-	bytes   int64      // of them
+	recent  *list.List // kernels that are not pending, the most recently used first
+	bytes   int64      // of the kernels in recent
 	warned  bool
 	closed  bool
 	threads sync.WaitGroup
@@ -101,7 +103,8 @@ type Cache struct {
 
 // New starts a cache's threads.
 func New(config Config) (*Cache, error) {
-	c := &Cache{config: config, compiler: sync.OnceValues(config.Compiler), kernels: map[ID]*Kernel{}, recent: list.New()}
+	c := &Cache{config: config, kernels: map[ID]*Kernel{}, recent: list.New()}
+	c.compiler = sync.OnceValues(config.Compiler)
 	c.wake = sync.NewCond(&c.lock)
 	if config.Folder != "" {
 		d, err := openDisk(config.Folder, config.Disk)
@@ -116,7 +119,7 @@ func New(config Config) (*Cache, error) {
 	return c, nil
 }
 
-// Close ends the threads after what they are at; what is pending stays so.
+// Close ends the threads after their current kernels. Queued kernels stay pending.
 func (c *Cache) Close() {
 	c.lock.Lock()
 	c.closed = true
@@ -125,7 +128,7 @@ func (c *Cache) Close() {
 	c.threads.Wait()
 }
 
-// keyOf is the identity of a cubin: everything that it depends on, each with its length.
+// keyOf hashes everything that a cubin depends on, each part with its length.
 func (c *Cache) keyOf(text, compiler string) key {
 	h := sha256.New()
 	for _, s := range append([]string{text, c.config.Arch, compiler}, c.config.Options...) {
@@ -137,8 +140,8 @@ func (c *Cache) keyOf(text, compiler string) key {
 	return key(h.Sum(nil))
 }
 
-// Want gives a kernel, and sees to it that it will be ready; fresh: nobody had wanted it. It returns at once: print is called by a thread
-// of the cache, if at all.
+// Want requests a kernel and returns at once. fresh: this is the first request for it. A thread of the cache calls
+// print, if the kernel is not in memory.
 func (c *Cache) Want(id ID, print func() cuda.Source) (k *Kernel, fresh bool) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -174,8 +177,8 @@ func (c *Cache) work() {
 	}
 }
 
-// make reads a kernel from disk or compiles it, and loads it; the warning says why there is none. A mistake of ours costs the kernel, not
-// the process.
+// make reads a kernel from disk or compiles it, and loads it. It returns a warning if it fails. A panic fails the
+// kernel, not the process.
 func (c *Cache) make(k *Kernel) (warning string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -184,7 +187,7 @@ func (c *Cache) make(k *Kernel) (warning string) {
 	}()
 	compiler, err := c.compiler()
 	if err != nil {
-		return fmt.Sprintf("Programs run without fused kernels, since there is no compiler for them on this worker: %v.", err)
+		return fmt.Sprintf("Programs run without fused kernels, because this worker has no compiler for them: %v.", err)
 	}
 	source := k.print()
 	key := c.keyOf(source.Text, compiler.Version())
@@ -197,7 +200,7 @@ func (c *Cache) make(k *Kernel) (warning string) {
 	cubin, log, err := compiler.Compile(source.Text, c.config.Arch, c.config.Options)
 	k.compiled = time.Since(began)
 	if err == nil && len(cubin) == 0 {
-		err = fmt.Errorf("the compiler made nothing\n%s", log)
+		err = fmt.Errorf("the compiler made no code\n%s", log)
 	}
 	if err == nil {
 		err = c.load(k, cubin, source.Entries)
@@ -206,7 +209,7 @@ func (c *Cache) make(k *Kernel) (warning string) {
 		where := "A log could not be written."
 		if c.disk != nil {
 			if path, failed := c.disk.log(key, source.Text, err); failed == nil {
-				where = path + " has its source and what was said of it."
+				where = path + " has its source and the error."
 			}
 		}
 		return "A fused kernel could not be made for " + c.config.Arch + ", so its programs run without it. " + where
@@ -217,7 +220,7 @@ func (c *Cache) make(k *Kernel) (warning string) {
 	return ""
 }
 
-// load makes code of a cubin. What was read from disk and can't be loaded is made again, and written over.
+// load loads a cubin. If a cubin from disk cannot be loaded, make compiles it again and overwrites the file.
 func (c *Cache) load(k *Kernel, cubin []byte, entries []string) error {
 	code, err := any(cubin), error(nil)
 	if c.config.Load != nil {
@@ -233,7 +236,7 @@ func (c *Cache) settle(k *Kernel, warning string) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	k.print = nil
-	k.bytes += 256 // for what is around it
+	k.bytes += 256 // for the Kernel itself
 	state := Ready
 	if warning != "" {
 		state = Failed
@@ -247,7 +250,7 @@ func (c *Cache) settle(k *Kernel, warning string) {
 	for c.bytes > c.config.Memory && c.recent.Len() > 1 {
 		old := c.recent.Remove(c.recent.Back()).(*Kernel)
 		c.bytes -= old.bytes
-		delete(c.kernels, old.id) // wanted again, it is read or made again
+		delete(c.kernels, old.id) // the next request reads or compiles it again
 	}
 	k.state.Store(uint32(state))
 	close(k.done)

@@ -63,7 +63,10 @@ func cache(t *testing.T, config kernels.Config) *kernels.Cache {
 func (c *compiler) open() (kernels.Compiler, error) { return c, nil }
 
 func want(c *kernels.Cache, source string) *kernels.Kernel {
-	k, _ := c.Want(sha256.Sum256([]byte(source)), func() cuda.Source { return cuda.Source{Text: source, Entries: []string{"run"}} })
+	k, _ := c.Want(
+		sha256.Sum256([]byte(source)),
+		func() cuda.Source { return cuda.Source{Text: source, Entries: []string{"run"}} },
+	)
 	return k
 }
 
@@ -123,7 +126,8 @@ func TestThreadsAreBounded(t *testing.T) {
 	require.EqualValues(t, 3, made.most.Load())
 }
 
-// TestDiskOutlives: another cache finds what one has made, but not what another compiler, architecture or option would make.
+// TestDiskOutlives: another cache finds what one has made, but not what another compiler, architecture or option
+// would make.
 func TestDiskOutlives(t *testing.T) {
 	folder := t.TempDir()
 	made := &compiler{version: "1"}
@@ -132,7 +136,9 @@ func TestDiskOutlives(t *testing.T) {
 	require.EqualValues(t, 1, made.calls.Load())
 	other := &compiler{version: "2"}
 	for _, config := range []kernels.Config{
-		{Compiler: other.open, Folder: folder}, {Compiler: made.open, Folder: folder, Arch: "sm_80"}, {Compiler: made.open, Folder: folder, Options: []string{"-a"}},
+		{Compiler: other.open, Folder: folder},
+		{Compiler: made.open, Folder: folder, Arch: "sm_80"},
+		{Compiler: made.open, Folder: folder, Options: []string{"-a"}},
 		{Compiler: made.open, Folder: folder, Options: []string{"-", "a"}},
 	} {
 		require.NotEqual(t, want, ready(t, cache(t, config), "a"))
@@ -209,11 +215,19 @@ func TestMemoryIsBounded(t *testing.T) {
 	require.EqualValues(t, 10, made.calls.Load())
 }
 
-// TestFailure: a kernel that can't be compiled is tried once; one warning names the file that has its source and the compiler's words.
+// TestFailure: a kernel that can't be compiled is tried once; one warning names the file that has its source and the
+// compiler's words.
 func TestFailure(t *testing.T) {
 	made := &compiler{}
 	var warnings []string
-	c := cache(t, kernels.Config{Compiler: made.open, Folder: t.TempDir(), Warn: func(text string) { warnings = append(warnings, text) }})
+	c := cache(
+		t,
+		kernels.Config{
+			Compiler: made.open,
+			Folder:   t.TempDir(),
+			Warn:     func(text string) { warnings = append(warnings, text) },
+		},
+	)
 	for range 3 {
 		k := want(c, "wrong")
 		require.Equal(t, kernels.Failed, k.Wait())
@@ -241,20 +255,24 @@ func TestWithoutCompiler(t *testing.T) {
 		require.Equal(t, kernels.Failed, want(c, source).Wait())
 	}
 	require.Len(t, warnings, 1)
-	require.Contains(t, warnings[0], "no compiler for them on this worker: torch has come without NVRTC.")
+	require.Contains(t, warnings[0], "this worker has no compiler for them: torch has come without NVRTC.")
 }
 
 // TestMistakes: a kernel that can't be printed is none, and the threads go on.
 func TestMistakes(t *testing.T) {
 	var warnings []string
-	c := cache(t, kernels.Config{Compiler: (&compiler{}).open, Warn: func(text string) { warnings = append(warnings, text) }})
+	c := cache(
+		t,
+		kernels.Config{Compiler: (&compiler{}).open, Warn: func(text string) { warnings = append(warnings, text) }},
+	)
 	k, _ := c.Want(kernels.ID{1}, func() cuda.Source { panic("BUG: no such op") })
 	require.Equal(t, kernels.Failed, k.Wait())
 	require.Contains(t, warnings[0], "BUG: no such op")
 	ready(t, c, "a")
 }
 
-// TestLoading: what is kept is what was loaded. A file of cubins that can't be loaded is made again, a new cubin that can't be isn't.
+// TestLoading: what is kept is what was loaded. A file of cubins that can't be loaded is made again, a new cubin that
+// can't be isn't.
 func TestLoading(t *testing.T) {
 	folder := t.TempDir()
 	made := &compiler{}
@@ -277,7 +295,7 @@ func TestLoading(t *testing.T) {
 	config.Load = func([]byte, []string) (any, error) { return nil, errors.New("no driver at all") }
 	config.Warn = func(text string) { warning = text }
 	require.Equal(t, kernels.Failed, want(cache(t, config), "a").Wait())
-	require.Contains(t, warning, ".log has its source and what was said of it")
+	require.Contains(t, warning, ".log has its source and the error")
 }
 
 // TestTwoProcesses: caches that share a folder don't disturb each other.

@@ -15,17 +15,18 @@ import (
 	"time"
 )
 
-// A file is the magic, the hash of what follows, and a cubin. The name is the key, which says what the cubin was made of; the hash says
-// whether it is whole. Another form takes another magic: files of an older one are then no cubins, and are written anew.
+// A file is the magic, a hash of the cubin, and the cubin. The file's name is the key, which identifies the cubin's
+// source; the hash detects damage. A new form of the file must have a new magic: files of an older form are then
+// written again.
 const magic = "mycelya cubin 1\n"
 
-// disk is a folder of cubins, which other processes may use at the same time. What goes wrong with it costs time and nothing else.
+// disk is a folder of cubins, which other processes may use at the same time. An error of the disk costs time only.
 type disk struct {
 	folder string
 	most   int64
 
 	lock  sync.Mutex
-	bytes int64 // in the folder, about: others write too
+	bytes int64 // in the folder; an estimate, because other processes write too
 }
 
 func openDisk(folder string, most int64) (*disk, error) {
@@ -39,7 +40,7 @@ func openDisk(folder string, most int64) (*disk, error) {
 
 func (d *disk) path(k key, ending string) string { return filepath.Join(d.folder, k.String()+ending) }
 
-// read gives a cubin that is there and whole, else nil.
+// read returns a cubin, nil if there is none or its file is damaged.
 func (d *disk) read(k key) []byte {
 	path := d.path(k, ".cubin")
 	data, err := os.ReadFile(path)
@@ -48,15 +49,15 @@ func (d *disk) read(k key) []byte {
 	}
 	rest, ok := bytes.CutPrefix(data, []byte(magic))
 	if !ok || len(rest) <= sha256.Size || sha256.Sum256(rest[sha256.Size:]) != [sha256.Size]byte(rest[:sha256.Size]) {
-		_ = os.Remove(path) // it is made again
+		_ = os.Remove(path)
 		return nil
 	}
 	now := time.Now()
-	_ = os.Chtimes(path, now, now) // the oldest go first
+	_ = os.Chtimes(path, now, now) // trim removes the oldest files first
 	return rest[sha256.Size:]
 }
 
-// write keeps a cubin, whole or not at all.
+// write stores a cubin atomically.
 func (d *disk) write(k key, cubin []byte) {
 	sum := sha256.Sum256(cubin)
 	data := slices.Concat([]byte(magic), sum[:], cubin)
@@ -66,7 +67,7 @@ func (d *disk) write(k key, cubin []byte) {
 	d.trim(int64(len(data)))
 }
 
-// log keeps what a compiler said of a source, and returns where.
+// log stores the compiler's error and the source, and returns the path.
 func (d *disk) log(k key, source string, err error) (string, error) {
 	path := d.path(k, ".log")
 	return path, d.replace(path, []byte(err.Error()+"\n"+source))
@@ -90,10 +91,11 @@ func (d *disk) replace(path string, data []byte) error {
 	return err
 }
 
-// abandoned is how old a file must be that nobody has renamed for its writer to be gone.
+// abandoned is the age from which a temporary file has no writer any more.
 const abandoned = time.Hour
 
-// trim counts added bytes, and removes what was used longest ago if there are too many: down to 7/8, so that it doesn't happen each time.
+// trim counts added bytes. Over the limit it removes the least recently used files, down to 7/8 of the limit, so that
+// it does not run at each write.
 func (d *disk) trim(added int64) {
 	d.lock.Lock()
 	defer d.lock.Unlock()

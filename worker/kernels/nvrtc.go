@@ -10,7 +10,7 @@ package kernels
 #include <dlfcn.h>
 #include <stdlib.h>
 
-// NVRTC's own names and types; its header comes with CUDA only.
+// NVRTC's names and types, because only CUDA has its header.
 typedef void* program;
 typedef struct {
   const char* (*error)(int);
@@ -47,7 +47,7 @@ typedef struct {
   size_t cubin_size, log_size;
 } result;
 
-// One compilation; cubin and log are the caller's to free.
+// One compilation. The caller frees cubin and log.
 static result compile(api* a, const char* source, const char* const* options, int n) {
   result r = {0};
   program p;
@@ -77,21 +77,21 @@ import (
 	"unsafe"
 )
 
-// NVRTC is CUDA's compiler, which needs no GPU. Its calls may run at the same time.
+// NVRTC is CUDA's compiler. It needs no GPU, and its methods may be called at the same time.
 type NVRTC struct {
 	api          *C.api
 	major, minor C.int
 }
 
-// Find is libnvrtc of torch's packages, beside the folder of libtorch: site-packages/torch/lib and site-packages/nvidia/*/lib. Empty: there
-// is none.
+// Find returns the path of libnvrtc in torch's packages, site-packages/nvidia/*/lib or site-packages/torch/lib; "" if
+// there is none.
 func Find(torchLib string) string {
 	packages := filepath.Dir(filepath.Dir(torchLib))
 	var found []string
 	for _, pattern := range []string{"nvidia/*/lib/libnvrtc.so.*", "torch/lib/libnvrtc*.so*"} {
-		matches, _ := filepath.Glob(filepath.Join(packages, pattern)) // the pattern is right
+		matches, _ := filepath.Glob(filepath.Join(packages, pattern)) // only a wrong pattern fails
 		slices.Sort(matches)
-		for _, m := range slices.Backward(matches) { // the newest
+		for _, m := range slices.Backward(matches) { // the newest first
 			if !strings.Contains(filepath.Base(m), "builtins") && !strings.Contains(filepath.Base(m), ".alt.") {
 				found = append(found, m)
 			}
@@ -103,7 +103,7 @@ func Find(torchLib string) string {
 	return found[0]
 }
 
-// Open loads the library at a path, for good.
+// Open loads the library at a path. It is never unloaded.
 func Open(path string) (*NVRTC, error) {
 	text := C.CString(path)
 	defer C.free(unsafe.Pointer(text))
@@ -113,18 +113,19 @@ func Open(path string) (*NVRTC, error) {
 	}
 	n := &NVRTC{api: (*C.api)(C.calloc(1, C.sizeof_api))}
 	if missing := C.api_load(lib, n.api); missing != nil {
-		return nil, fmt.Errorf("%s is no NVRTC: it has no %s", path, C.GoString(missing))
+		return nil, fmt.Errorf("%s is not NVRTC: it has no %s", path, C.GoString(missing))
 	}
 	if status := C.version(n.api, &n.major, &n.minor); status != 0 {
-		return nil, fmt.Errorf("NVRTC doesn't say its version: %s", C.GoString(C.error_text(n.api, status)))
+		return nil, fmt.Errorf("NVRTC does not return its version: %s", C.GoString(C.error_text(n.api, status)))
 	}
 	return n, nil
 }
 
-// Version is a part of what a cubin depends on.
+// Version names the version that a cubin depends on.
 func (n *NVRTC) Version() string { return fmt.Sprintf("nvrtc %d.%d", n.major, n.minor) }
 
-// Compile makes a cubin for an architecture, "sm_90". An error has the log in it; without one the log is warnings.
+// Compile compiles a source to a cubin for an architecture, "sm_90". An error contains the log; without an error the
+// log has warnings.
 func (n *NVRTC) Compile(source, arch string, options []string) (cubin []byte, log string, err error) {
 	all := append([]string{"--gpu-architecture=" + arch}, options...)
 	list := (*[1 << 10]*C.char)(C.calloc(C.size_t(len(all)), C.size_t(unsafe.Sizeof((*C.char)(nil)))))
@@ -139,7 +140,7 @@ func (n *NVRTC) Compile(source, arch string, options []string) (cubin []byte, lo
 	defer C.free(unsafe.Pointer(r.cubin))
 	defer C.free(unsafe.Pointer(r.log))
 	if r.log_size > 0 {
-		log = C.GoStringN(r.log, C.int(r.log_size-1)) // without the 0
+		log = C.GoStringN(r.log, C.int(r.log_size-1)) // without the final 0
 	}
 	if r.status != 0 {
 		return nil, log, fmt.Errorf("NVRTC: %s\n%s", C.GoString(C.error_text(n.api, r.status)), log)

@@ -7,18 +7,18 @@ package kernels
 
 import "errors"
 
-// NVRTC needs cgo, and CUDA is on Linux only.
+// NVRTC cannot be used: it needs cgo and Linux.
 type NVRTC struct{}
 
 var errNone = errors.New("this build has no NVRTC: it needs cgo and Linux")
 
-// Find finds none.
+// Find returns "".
 func Find(string) string { return "" }
 
 // Open always fails.
 func Open(string) (*NVRTC, error) { return nil, errNone }
 
-// Version is never asked for.
+// Version is never called.
 func (*NVRTC) Version() string { return "" }
 
 // Compile always fails.

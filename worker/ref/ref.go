@@ -9,7 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
@@ -211,8 +211,8 @@ func (x *executor) Fused() *proto.Kernels {
 	if out.Groups+out.Unfused == 0 {
 		return nil
 	}
-	out = pb.Clone(out).(*proto.Kernels)
-	pb.Reset(&x.fused)
+	out = protobuf.Clone(out).(*proto.Kernels)
+	protobuf.Reset(&x.fused)
 	return out
 }
 

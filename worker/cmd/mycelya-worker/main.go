@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Mycelya-worker serves one user's clients on a unix socket. It prints one handshake line on stdout when it listens, logs
-// to stderr, and ends at SIGTERM or, with --stdin-eof, when its stdin ends. It leaves no socket behind.
+// Mycelya-worker serves one user's clients on a unix socket. It prints one handshake line on stdout when it listens,
+// logs to stderr, and ends at SIGTERM or, with --stdin-eof, when its stdin ends. It removes its socket.
 package main
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
-// leastProcs is for how many threads Go is to have room at once, as in the client: a session's thread that waits in the kernel or computes in C
-// keeps its place until somebody needs it and Go's monitor looks, which may be late.
+// leastProcs is the smallest GOMAXPROCS, as in the client. A session's thread that waits in the kernel or computes in C
+// keeps its slot until another thread needs one and Go's monitor takes it back, which may be late.
 const leastProcs = 8
 
 func main() {
@@ -32,18 +32,23 @@ func main() {
 		t       worker.Torch
 		level   slog.Level
 		socket  = flag.String("socket", "", "path of the unix socket to listen on")
-		backend = flag.String("backend", "torch", "what runs programs: torch, or ref, which needs no PyTorch")
+		backend = flag.String("backend", "torch", "the executor: torch, or ref, which needs no PyTorch")
 		eof     = flag.Bool("stdin-eof", false, "end when stdin ends")
-		idle    = flag.Duration("idle", worker.DefaultIdle, "how long memory is kept for reuse when no client has work")
+		idle    = flag.Duration("idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
 		version = flag.Bool("version", false, "print the build and end")
 	)
 	flag.StringVar(&t.Device, "device", "", `"cpu" or "cuda:<number>"; empty: CUDA if it can be used, else the CPU`)
 	flag.StringVar(&t.Exec, "exec", "", "path of libmycelya_exec")
 	flag.StringVar(&t.Lib, "torch-lib", "", "folder of libtorch_cpu")
 	flag.IntVar(&t.Threads, "threads", 0, "threads of one operator on the CPU; 0: PyTorch's default")
-	flag.StringVar(&t.Kernels.Folder, "kernels", kernelFolder(), "folder that compiled CUDA kernels are kept in; empty: none is kept")
-	flag.Int64Var(&t.Kernels.Disk, "kernels-bytes", worker.DefaultKernelBytes, "most bytes in that folder")
-	flag.IntVar(&t.Kernels.Threads, "kernels-threads", 0, "threads that compile CUDA kernels; 0: half of the cores, four at most")
+	flag.StringVar(&t.Kernels.Folder, "kernels", kernelFolder(), "folder of compiled CUDA kernels; empty: memory only")
+	flag.Int64Var(&t.Kernels.Disk, "kernels-bytes", worker.DefaultKernelBytes, "limit of that folder in bytes")
+	flag.IntVar(
+		&t.Kernels.Threads,
+		"kernels-threads",
+		0,
+		"threads that compile kernels; 0: half of the cores, at most four",
+	)
 	flag.TextVar(&level, "log", slog.LevelWarn, "debug, info, warn or error")
 	flag.Parse()
 	if *version {
@@ -60,7 +65,7 @@ func main() {
 		load = func() (worker.Backend, error) { return ref.Backend{}, nil }
 	}
 	if t.Kernels.Disk <= 0 || t.Kernels.Threads < 0 {
-		fmt.Fprintln(os.Stderr, "mycelya-worker: --kernels-bytes is more than 0, --kernels-threads not less.")
+		fmt.Fprintln(os.Stderr, "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0.")
 		os.Exit(2)
 	}
 	if *socket == "" || flag.NArg() > 0 || *backend != "torch" && *backend != "ref" {
@@ -70,35 +75,36 @@ func main() {
 	}
 	l, err := net.Listen("unix", *socket)
 	if err != nil {
-		log.Error("can't listen", "error", err)
+		log.Error("cannot listen", "error", err)
 		os.Exit(1)
 	}
-	// Nothing is waited for at the end: a program may run for minutes, and whoever asked for it is gone.
+	// Do not wait for running programs: a program may run for minutes, and its client is gone.
 	end := func(code int) {
 		_ = os.Remove(*socket)
 		if dir := filepath.Dir(*socket); strings.HasPrefix(filepath.Base(dir), transport.FolderPrefix) {
-			_ = os.Remove(dir) // the client's private folder; not if anything else is in it
+			_ = os.Remove(dir) // made for this worker; fails if it is not empty
 		}
 		os.Exit(code)
 	}
-	signal.Ignore(syscall.SIGPIPE) // of a log that nobody reads any more: there is still a folder to remove
+	signal.Ignore(syscall.SIGPIPE) // stderr may be closed, and the folder must still be removed
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	go func() { log.Info("ends at a signal", "signal", <-signals); end(0) }()
 	if *eof {
 		go func() { _, _ = io.Copy(io.Discard, os.Stdin); end(0) }()
 	}
-	h := transport.Handshake{Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(), Build: transport.Build}
-	fmt.Println(h)
+	fmt.Println(transport.Handshake{
+		Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(), Build: transport.Build,
+	})
 	server := worker.Server{Load: load, Log: log, Idle: *idle}
 	if err := server.Serve(l); err != nil {
-		log.Error("can't accept", "error", err)
+		log.Error("cannot accept", "error", err)
 		end(1)
 	}
 	end(0)
 }
 
-// kernelFolder is one of the user's caches, "" if the user has none: of a service without a home, say.
+// kernelFolder is a folder in the user's cache, "" if the user has none, as a service without a home.
 func kernelFolder() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
