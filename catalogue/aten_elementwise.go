@@ -137,7 +137,10 @@ var elementwiseRows = []ATen{
 			{"promote", "-> where (gt x 0) g (mul g n)"},
 		}},
 	{Name: "aten::elu_backward", Dims: "*,_,_,_,_,*", Elementwise: true, Out: "aten::elu_backward.grad_input"},
-	{Name: "aten::softplus_backward", Dims: "*,*", Elementwise: true, Out: "aten::softplus_backward.grad_input"},
+	{Name: "aten::softplus_backward", Dims: "*,*", Elementwise: true, Out: "aten::softplus_backward.grad_input",
+		Args: "g x b t", Cases: []Case{
+			{"promote", "y = mul x b; z = exp y; -> where (gt y t) g (div (mul g z) (add z 1))"},
+		}},
 	{Name: "aten::gelu", Dims: "X->X", Elementwise: true, InPlace: "aten::gelu_", Args: "x approximate", Cases: []Case{
 		{"approximate=none", "-> mul (mul x 0.5) (add (erf (mul x 0.7071067811865476)) 1)"},
 		{"approximate=tanh",

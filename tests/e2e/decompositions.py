@@ -150,6 +150,14 @@ CASES: dict[str, Case] = {
         two(lambda x, y: aten.leaky_relu_backward(x, y, 0.1, False)),
         [X, Y],
     ),
+    "aten::softplus_backward": (
+        two(lambda g, x: aten.softplus_backward(g, x, 2.0, 1.0)),
+        [X, Y],
+    ),
+    "aten::softplus_backward special": (
+        two(lambda g, x: aten.softplus_backward(g, x, 1, 20)),
+        [SPECIAL + 1, SPECIAL],
+    ),
     "aten::silu_backward": (two(aten.silu_backward), [X, Y]),
     "aten::gelu_backward": (two(aten.gelu_backward), [X, Y]),
     "aten::gelu_backward tanh": (
