@@ -14,16 +14,16 @@ import (
 type ATen struct {
 	Name string // with its overload: "aten::add.Tensor"
 
-	// Dims says which sizes are equal by the operator's meaning. It has one pattern per argument of the schema, then one
-	// per result; patterns that are left out are free. In a pattern
+	// Dims says which sizes are equal by the operator's meaning. It has one pattern per argument of the schema, then
+	// one per result; patterns that are left out are free. In a pattern
 	//
 	//	n m k …   one dim; the same letter is the same size
 	//	X Y …     any number of dims; the same letter is the same sizes (one per pattern, or +)
 	//	?         one dim, free
 	//	+         any number of dims, free
 	//
-	// Three patterns stand alone: _ is free, * broadcasts to result 0, # is a list of the sizes of result 0. An operand
-	// whose rank does not fit its pattern is left alone: some operators take optional leading dims.
+	// Three patterns stand alone: _ is free, * broadcasts to result 0, # is a list of the sizes of result 0. An
+	// operand whose rank does not fit its pattern is left alone: some operators take optional leading dims.
 	Dims string
 
 	// Elementwise operators compute each element of their one result from one element of each operand.
@@ -55,8 +55,8 @@ type ATen struct {
 //	promote                  no condition: the operands meet in one dtype first
 //
 // Body is statements "name = expr" with ; between them, and at the end "-> expr, …": the results in the schema's
-// order, then the new contents of written operands. An expr is a name, a number, or an op with operands, in parentheses
-// where it is itself an operand:
+// order, then the new contents of written operands. An expr is a name, a number, or an op with operands, in
+// parentheses where it is itself an operand:
 //
 //	add x y …                own elementwise ops; after a ? the value is the other operand where one is absent
 //	sum x dims …             own reductions, which keep the reduced dims as 1; after a _ they drop them
@@ -71,7 +71,8 @@ type ATen struct {
 //	chan w x                 w, one element per channel, as it broadcasts to x: [c] as [c,1,1] for [n,c,h,w]
 //
 // The dims of a reduction are the name of an argument that holds one or several dims, or one of the words all,
-// last:name and lead:name (as many dims as the list has, and the other ones), end (the last dim), chan (all but dim 1).
+// last:name and lead:name (as many dims as the list has, and the other ones), end (the last dim), chan (all but dim
+// 1).
 //
 // A body computes in f32 where the operands are f16 or bf16, and rounds its results once, as ATen does. With promote,
 // all operands are of the dtype in which they meet: f64 beside bf16 is f64.

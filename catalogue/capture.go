@@ -7,8 +7,8 @@ package catalogue
 // table operators.inc read these cells; the recorder resolves them once per operator, not per call.
 type Capture struct {
 	Handling Handling // what the registrations of PyTorch's dispatcher do not tell
-	// Infers names the overload whose shape rule holds for this one, where names and arguments do not tell. If that is
-	// the operator itself, it has a rule of its own that sees all arguments, out= ones too.
+	// Infers names the overload whose shape rule holds for this one, where names and arguments do not tell. If that
+	// is the operator itself, it has a rule of its own that sees all arguments, out= ones too.
 	Infers string
 
 	Facts    Facts
@@ -20,13 +20,13 @@ type Capture struct {
 	OnLazyViews string // the same, where an operand is a conjugate or negative view
 	Check       string // refuses arguments that the shape function lets pass; holds for in-place and out= forms too
 
-	// RunningStats is the argument that holds the running mean, with the running variance after it. The operator writes
-	// both, though its schema does not say so; if IfTraining is not 0, only where that argument is true.
+	// RunningStats is the argument that holds the running mean, with the running variance after it. The operator
+	// writes both, though its schema does not say so; if IfTraining is not 0, only where that argument is true.
 	RunningStats, IfTraining int
 	// SizeArgument is an argument that, if it is given, tells the size of the result of a dynamic operator.
 	SizeArgument int
-	// RecordedAs is the operator that the worker runs, with the classes of its arguments; Rewrites names the C++ function
-	// that makes its arguments from the original's, "" if they are the same.
+	// RecordedAs is the operator that the worker runs, with the classes of its arguments; Rewrites names the C++
+	// function that makes its arguments from the original's, "" if they are the same.
 	RecordedAs, Rewrites, Classes string
 }
 

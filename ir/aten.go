@@ -5,7 +5,7 @@ package ir
 
 import "github.com/mycelya/mycelya/catalogue"
 
-// PyTorch's numbers of what the forms mention.
+// Numbers of PyTorch's layouts and memory formats that the forms name.
 const (
 	layoutStrided    = 0
 	memfmtContiguous = 0
@@ -38,7 +38,7 @@ func FromATen(g *Graph, name string, args []Arg) (Op, []Arg, bool) {
 	}
 	own := m.operands
 	if info.Kind == KindReduce {
-		dims, ok := g.foldDims(own[0], m.dims)
+		dims, ok := g.reductionDims(own[0], m.dims)
 		if !ok {
 			return OpInvalid, nil, false
 		}
@@ -101,9 +101,9 @@ func (m *formMatch) take(word string, a Arg) {
 	}
 }
 
-// foldDims turns the dims of an operator into those of a reduction: literal, not negative, each once. A rank 0 operand
-// with dims is left to the operator, which allows dim 0 there.
-func (g *Graph) foldDims(x, dims Arg) (Arg, bool) {
+// reductionDims turns the dims of an operator into those of a reduction: literal, not negative, each once. It fails
+// for a rank 0 operand with dims: the operator allows dim 0 there.
+func (g *Graph) reductionDims(x, dims Arg) (Arg, bool) {
 	if dims.Kind == ArgNone {
 		return g.AddList(ListInts, nil), true
 	}
@@ -128,8 +128,8 @@ func (g *Graph) foldDims(x, dims Arg) (Arg, bool) {
 	return g.AddList(ListInts, items), true
 }
 
-// ToATen gives the operator and the arguments that compute a node of an own op; name "" if no single operator does: ops
-// that are about memory, and a copy into a layout that no memory format names.
+// ToATen gives the operator and the arguments that compute a node of an own op. The name is "" if no single operator
+// does: for ops about memory, and for a copy into a layout that no memory format names.
 func ToATen(g *Graph, id NodeID) (name string, args []Arg) {
 	n := &g.Nodes[id]
 	if !n.Op.Own() {
@@ -173,7 +173,7 @@ func ToATen(g *Graph, id NodeID) (name string, args []Arg) {
 	return "", nil
 }
 
-// emits says whether a form can be emitted for these own arguments.
+// emits reports whether a form can be emitted for these own arguments.
 func (g *Graph) emits(words []string, own []Arg) bool {
 	for _, w := range words {
 		if len(w) == 2 && w[1] == '#' && !g.IsNumber(own[w[0]-'0']) {

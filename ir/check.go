@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// Verify says what is wrong with a graph, nil if nothing is. A graph that it accepts can be printed, parsed, rewritten
-// and evaluated without a panic. Errors name the statement as it is printed.
+// Verify returns what is wrong with a graph, nil if nothing is. A graph that it accepts can be printed, parsed,
+// rewritten and evaluated without a panic. Errors name the statement as it is printed.
 func Verify(g *Graph) error {
 	c := checker{g: g}
 	if err := c.tables(); err != nil {
@@ -33,8 +33,8 @@ func Verify(g *Graph) error {
 	return nil
 }
 
-// Check compares a node with what its op says: operands, dtypes and sizes. It is the part of Verify about one node, for
-// those who make nodes.
+// Check compares a node with the rules of its op: operands, dtypes and sizes. It is the part of Verify about one
+// node; a caller uses it for a node that it has just made.
 func (g *Graph) Check(id NodeID) error {
 	c := checker{g: g}
 	return c.node(id)
@@ -104,7 +104,8 @@ func (c *checker) tables() error {
 	return nil
 }
 
-// groups checks that the nodes of each group follow one another, and that the groups are numbered in that order.
+// groups checks that the nodes of each group are adjacent, and that the groups are numbered in the order of their
+// nodes.
 func (c *checker) groups() error {
 	g := c.g
 	last, count := uint32(0), uint32(0)
@@ -179,7 +180,7 @@ func (c *checker) node(id NodeID) error {
 	}
 }
 
-// arg checks that an argument refers to what exists, and earlier.
+// arg checks that an argument refers to an earlier value, and to a string or list that exists.
 func (c *checker) arg(id NodeID, a Arg, lists bool) error {
 	g := c.g
 	if a.Write && a.Kind != ArgValue {
@@ -272,7 +273,7 @@ var listItems = func() (kinds [catalogue.NumLists]uint32) {
 	return kinds
 }()
 
-// allows says whether an item of a kind of list may be an argument of this kind.
+// allows reports whether a list of this kind may hold an argument of that kind.
 func allows(list uint8, kind ArgKind) bool { return listItems[list]>>kind&1 != 0 }
 
 func (c *checker) dim(d Dim) error {
@@ -311,7 +312,7 @@ func (c *checker) typ(t Type, undefined bool) error {
 	return nil
 }
 
-// quotient checks a symbol that is one: of earlier sizes, and divided by none that is 0.
+// quotient checks a symbol that is a quotient: it is made of earlier sizes, and no divisor is 0.
 func (c *checker) quotient(i int, q *Quotient) error {
 	if len(q.Of) == 0 || q.Of[0] >= 0 {
 		return fmt.Errorf("a quotient begins with a symbol")
@@ -378,7 +379,8 @@ func (c *checker) memory(n *Node, t Type) error {
 	if g.Immediate(x) {
 		return fmt.Errorf("%%%d is a %s: it has no storage", x, g.Nodes[g.Def[x]].Op)
 	}
-	if n.Op == OpUpdate && g.Root(x) != x { // a resize takes its storage as bytes: u8[old], a view of any storage of another type
+	// A resize reads its storage as bytes, u8[old]: a view of a storage of any other type.
+	if n.Op == OpUpdate && g.Root(x) != x {
 		return fmt.Errorf("%%%d is a view: %s needs a whole storage", x, n.Op)
 	}
 	if n.Op == OpResize {
@@ -407,7 +409,8 @@ func (c *checker) memory(n *Node, t Type) error {
 	return nil
 }
 
-// extent is the number of bytes up to the end of a region, false if a symbol decides it or it has no end in 63 bits.
+// extent is the number of bytes up to the end of a region. It is false if a symbol decides the number or if the
+// number exceeds 63 bits.
 func extent(t Type, offset Dim) (bytes uint64, known bool) {
 	if offset < 0 {
 		return 0, false
@@ -435,7 +438,7 @@ func extent(t Type, offset Dim) (bytes uint64, known bool) {
 	return (last + 1) * uint64(t.DType.Size()), true
 }
 
-// shapeOfArgs checks the arguments of an op with a row: how many, and of what kind.
+// shapeOfArgs checks the number and the kinds of the arguments of an op with a row.
 func (c *checker) shapeOfArgs(id NodeID) error {
 	info := Info(c.g.Nodes[id].Op)
 	args := c.g.NodeArgs(id)

@@ -13,13 +13,13 @@ func (d DType) Class() Classes {
 	return 1 << (dtypes[d].Class - 1)
 }
 
-// Is says whether the dtype is of one of the kinds.
+// Is reports whether the dtype is of one of the kinds.
 func (d DType) Is(c Classes) bool { return d.Class()&c != 0 }
 
-// Signed says whether an integer dtype has a sign.
+// Signed reports whether an integer dtype has a sign.
 func (d DType) Signed() bool { return dtypes[d].Signed }
 
-// Holds says whether an integer dtype, or that of truth, has a number.
+// Holds reports whether an integer dtype, or bool, represents a number.
 func (d DType) Holds(n int64) bool {
 	bits := 8 * d.Size()
 	if d == Bool {
@@ -31,7 +31,7 @@ func (d DType) Holds(n int64) bool {
 	return n >= 0 && (bits == 64 || n>>bits == 0)
 }
 
-// Reaches says whether a number is not beyond the largest of a float dtype. Infinities are not.
+// Reaches reports whether the magnitude of a number is at most the largest of a float dtype, or infinite.
 func (d DType) Reaches(v float64) bool {
 	most := math.MaxFloat64
 	if d.Is(Floats) {
@@ -40,7 +40,7 @@ func (d DType) Reaches(v float64) bool {
 	return !(math.Abs(v) > most) || math.IsInf(v, 0)
 }
 
-// Exactly says whether a 16-bit float has a number as it is; of any other dtype nobody asks.
+// Exactly reports whether a 16-bit float represents a number exactly. For any other dtype it is true.
 func (d DType) Exactly(v float64) bool {
 	bits, least := 0, 0.0
 	switch d {
@@ -77,7 +77,7 @@ func (d DType) pair(c Classes) DType {
 	return other
 }
 
-// Promote is the dtype in which values of both dtypes meet, by ATen's table; false if ATen refuses the pair.
+// Promote is the dtype to which two dtypes promote, by ATen's table; false if ATen refuses the pair.
 func Promote(a, b DType) (DType, bool) {
 	if a == b {
 		return a, a.Valid()
@@ -111,7 +111,7 @@ func Promote(a, b DType) (DType, bool) {
 		if a == F64 || b == F64 {
 			return F64, true
 		}
-		return F32, true // two different ones of f16, bf16, f32
+		return F32, true // two different dtypes of f16, bf16, f32
 	}
 	return max(a, b), true
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package ir says what to compute: SSA over tensors with symbolic sizes, an op table, one text form with printer and
-// parser, and a verifier. It knows nothing of PyTorch's API, of buffers, of wires, and never imports another package of ours.
+// parser, and a verifier. It does not know PyTorch's API, buffers or wires. Of this module it imports only catalogue.
 package ir
 
 import (
@@ -49,7 +49,7 @@ type Origin struct {
 	Line int
 }
 
-// Label is the short form of a place, "train.py:41", one word; "" if it isn't known.
+// Label is the short form of a place in one word, "train.py:41"; "" if the place is not known.
 func (o Origin) Label() string {
 	if o.File == "" {
 		return ""
@@ -58,8 +58,9 @@ func (o Origin) Label() string {
 	return strings.Join(strings.Fields(name), "_") + ":" + strconv.Itoa(o.Line)
 }
 
-// Flags of a node beyond what its op says. The numbers are those of the flags of a record. The results of a node with
-// FlagDynamic, but for the first, which says their shapes, are named as u8[0], and nothing in the graph reads them.
+// Flags of a node that its op does not imply. The numbers are those of the flags of a record. A node with FlagDynamic
+// has data-dependent shapes: its first result holds the shapes of the others, which have the type u8[0] and no
+// reader.
 type Flags uint8
 
 // Node is one operation. Its results are values First … First+N-1.
@@ -68,7 +69,7 @@ type Node struct {
 	Flags  Flags
 	Name   uint32 // OpCall: index into Graph.Strings of the full name "aten::add.Tensor"
 	Slot   uint32 // OpInput: binding slot; OpParam, OpScalar: parameter slot
-	Group  uint32 // 1 + index into Graph.Groups, 0 if it is in none
+	Group  uint32 // 1 + index into Graph.Groups, 0 if the node is in no group
 	Offset Dim    // OpView, OpUpdate: storage offset in elements of the region's dtype
 	ArgLo  uint32 // arguments are Graph.Args[ArgLo:ArgHi]
 	ArgHi  uint32
@@ -78,7 +79,7 @@ type Node struct {
 	Origin Origin
 }
 
-// Template is the loop nest of a kernel.
+// Template is the form of a kernel's loop.
 type Template uint8
 
 const (
@@ -94,14 +95,14 @@ var templates = [NumTemplates]string{TemplateMap: "map", TemplateRows: "rows", T
 
 func (t Template) String() string { return templates[t] }
 
-// Group is nodes that one or more kernels compute together: they follow one another. A group has the meaning of its nodes one by
-// one; which kernels is what the fuse pass counts on, in the order in which they run.
+// Group is nodes that one or more kernels compute together: they follow one another. A group has the meaning of its
+// nodes one by one; Kernels lists the kernels that the fuse pass expects, in the order in which they run.
 type Group struct {
 	Kernels []Template
 }
 
-// Require is a fact about sizes that no op implies and that a pass has relied on: two products are equal. A program is
-// for those calls only of which it holds.
+// Require is a fact about sizes that no op implies and on which a pass relies: two products are equal. A program
+// serves only the calls for which its facts hold.
 type Require struct {
 	Left, Right []Dim
 }
@@ -114,10 +115,11 @@ type Output struct {
 
 // Graph is a program in SSA form.
 //
-// Values are pure. A storage is functionalised: each write to it makes a new value. A call argument with Write set is an
-// operand that PyTorch's op overwrites; the call doesn't change that value, it returns the content after the call
-// as one more result: results are the fresh tensors in the op's order (an undefined one has dtype Invalid), then one per written operand in
-// argument order, of the operand's type. Nodes are in execution order, and an operand's node precedes its use.
+// Values are pure. A storage is functionalised: each write to it makes a new value. A call argument with Write set is
+// an operand that PyTorch's op overwrites. The call does not change that value; it returns the content after the call
+// as one more result. Results are the fresh tensors in the op's order (an undefined one has dtype Invalid), then one
+// per written operand in argument order, of the operand's type. Nodes are in execution order; an operand's node
+// precedes its use.
 //
 // Own ops keep ATen's meaning: operands of an elementwise op broadcast, and its dtype rule is ATen's type promotion
 // with numbers (OpParam) weakest, then 0-dim tensors, then tensors.
@@ -136,7 +138,7 @@ type Graph struct {
 	Requires []Require
 
 	strings map[string]uint32
-	equal   []Dim // by symbol: what stands for it (see Find); a symbol without an entry stands for itself
+	equal   []Dim // by symbol: the dim that represents it (see Find); a symbol without an entry represents itself
 }
 
 // NewGraph returns an empty graph.
@@ -165,7 +167,7 @@ func (g *Graph) AddSymbol(slot uint32, first int64) Dim {
 	return SymDim(len(g.Syms) - 1)
 }
 
-// AddQuotient returns the dim that is the product of some sizes over that of others, by which it can be divided in any call.
+// AddQuotient returns the dim that is the product of some sizes over that of others. It divides evenly in every call.
 func (g *Graph) AddQuotient(of, by []Dim) Dim {
 	of, by = g.Reduce(of, by)
 	of, over := constant(of)
@@ -197,7 +199,7 @@ func (g *Graph) AddQuotient(of, by []Dim) Dim {
 	return SymDim(len(g.Syms) - 1)
 }
 
-// constant takes the constants out of a product, and multiplies them.
+// constant removes the constants from a product, and multiplies them.
 func constant(dims []Dim) (rest []Dim, number int64) {
 	number = 1
 	rest = slices.DeleteFunc(dims, func(d Dim) bool {
@@ -222,7 +224,7 @@ func (g *Graph) List(a Arg) []Arg {
 	return g.ListArgs[lo : lo+n]
 }
 
-// Grow makes room for so many more nodes, values, arguments and symbols.
+// Grow makes room for this many more nodes, values, arguments and symbols.
 func (g *Graph) Grow(nodes, values, args, syms int) {
 	g.Nodes = slices.Grow(g.Nodes, nodes)
 	g.Types, g.Def = slices.Grow(g.Types, values), slices.Grow(g.Def, values)

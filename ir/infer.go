@@ -8,7 +8,7 @@ import "fmt"
 // maxRank is the most dims a tensor has (the trace's limit).
 const maxRank = 255
 
-// IsNumber says whether an argument is a Python number: the value of an OpParam or OpConst node.
+// IsNumber reports whether an argument is a Python number: the value of an OpParam or OpConst node.
 func (g *Graph) IsNumber(a Arg) bool {
 	if a.Kind != ArgValue || int(a.V) >= len(g.Def) {
 		return false
@@ -17,14 +17,14 @@ func (g *Graph) IsNumber(a Arg) bool {
 	return op == OpParam || op == OpConst
 }
 
-// Immediate says whether a value is a number that a program has, or is given with each call: it is nowhere in memory.
+// Immediate reports whether a value is a number that the program holds or receives with each call. It has no memory.
 func (g *Graph) Immediate(v ValueID) bool {
 	op := g.Nodes[g.Def[v]].Op
 	return op == OpParam || op == OpScalar || op == OpConst
 }
 
-// Infer gives the type of an own op's result, in contiguous memory. dtype is used only by ops whose result type says it
-// (cast), or, if it is a float, as the default dtype where integers become floats.
+// Infer gives the type of an own op's result in contiguous memory. dtype is the result's dtype for ops that do not
+// imply one (cast). If it is a float, it is also the default dtype to which integers become floats.
 func (g *Graph) Infer(op Op, args []Arg, dtype DType) (Type, error) {
 	if !op.Own() {
 		panic(fmt.Sprintf("BUG: no rule gives the result of %s", op))
@@ -37,7 +37,7 @@ func (g *Graph) Infer(op Op, args []Arg, dtype DType) (Type, error) {
 	return Type{DType: d, Dims: dims}, err
 }
 
-// resultDType applies the op's dtype rule. given is the result's dtype as far as it is known, else Invalid.
+// resultDType applies the op's dtype rule. given is the result's dtype if it is known, else Invalid.
 func (g *Graph) resultDType(op Op, args []Arg, given DType) (DType, error) {
 	info := Info(op)
 	operands := args[:info.Arity()]
@@ -104,8 +104,8 @@ func resultOf(rule DTypeRule, common, given DType) DType {
 	return common
 }
 
-// promote is ATen's result type: tensors decide over 0-dim tensors, those over numbers, unless the weaker is of a
-// higher kind; a number's own width never counts.
+// promote is ATen's result type. Tensors take precedence over 0-dim tensors, and these over numbers, unless the
+// weaker operand is of a higher kind. The width of a number never counts.
 func (g *Graph) promote(operands []Arg) (DType, error) {
 	types := make([]PromoteOperand, len(operands))
 	for i, a := range operands {
@@ -115,7 +115,7 @@ func (g *Graph) promote(operands []Arg) (DType, error) {
 	return ResultType(types...)
 }
 
-// PromoteOperand is what type promotion looks at in an operand.
+// PromoteOperand is what type promotion reads of an operand.
 type PromoteOperand struct {
 	DType  DType
 	Rank   int
@@ -161,7 +161,7 @@ func ResultType(operands ...PromoteOperand) (DType, error) {
 			if !weak.Is(Complexes) {
 				return strong
 			}
-			if strong == BF16 && err == nil { // to which complex dtype depends on PyTorch's version
+			if strong == BF16 && err == nil { // the complex dtype depends on PyTorch's version
 				err = fmt.Errorf("%s and a complex number have no common dtype", strong)
 			}
 			return strong.Complex()
@@ -176,7 +176,7 @@ func ResultType(operands ...PromoteOperand) (DType, error) {
 	return d, err
 }
 
-// resultDims applies the op's shape rule. Dims that must be equal and are not known to be are an error.
+// resultDims applies the op's shape rule. It fails if dims that must be equal are not known to be equal.
 func (g *Graph) resultDims(op Op, args []Arg) ([]Dim, error) {
 	info := Info(op)
 	switch info.Shape {
@@ -190,8 +190,8 @@ func (g *Graph) resultDims(op Op, args []Arg) ([]Dim, error) {
 	panic(fmt.Sprintf("BUG: %s has no shape rule to apply", op))
 }
 
-// Broadcast gives the sizes to which operands expand. Only a constant 1 expands: a symbol is never 0 or 1, for the
-// trace has those as constants.
+// Broadcast gives the sizes to which operands expand. Only a constant 1 expands: a symbol is never 0 or 1, because
+// the trace has these as constants.
 func (g *Graph) Broadcast(operands []Arg) ([]Dim, error) {
 	rank := 0
 	for _, a := range operands {
@@ -217,7 +217,7 @@ func (g *Graph) Broadcast(operands []Arg) ([]Dim, error) {
 	return out, nil
 }
 
-// reduceDims folds the dims of a reduction's operand.
+// reduceDims gives the dims of a reduction's result.
 func (g *Graph) reduceDims(args []Arg) ([]Dim, error) {
 	dims, list, keep := g.Types[args[0].V].Dims, g.List(args[1]), args[2].V != 0
 	var fold [maxRank]bool

@@ -72,7 +72,7 @@ func TestResultType(t *testing.T) {
 	}
 }
 
-// TestUnify adds nodes one by one to the graph of each case, as capture does, and compares what the sizes are then.
+// TestUnify adds nodes one by one to the graph of each case, as capture does, and compares the sizes.
 func TestHolds(t *testing.T) {
 	for d, ends := range map[ir.DType][2]int64{ir.Bool: {0, 1}, ir.U8: {0, 255}, ir.I8: {-128, 127}, ir.I16: {-1 << 15, 1<<15 - 1}, ir.U16: {0, 1<<16 - 1},
 		ir.I32: {math.MinInt32, math.MaxInt32}, ir.U32: {0, math.MaxUint32}} {
@@ -116,7 +116,7 @@ func TestSymbolNames(t *testing.T) {
 		dims = append(dims, g.AddSymbol(uint32(i), 7))
 		g.Syms[i].Name = name
 	}
-	g.AddSymbol(99, 7) // in no type
+	g.AddSymbol(99, 7) // no type has it
 	g.Add(ir.Node{Op: ir.OpInput, Record: -1}, nil, []ir.Type{{DType: ir.F32, Dims: dims}})
 	for range 30 {
 		dims = append(dims, g.AddSymbol(uint32(len(dims)), 7))

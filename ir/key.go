@@ -5,8 +5,8 @@ package ir
 
 import "encoding/binary"
 
-// Key is a text that two nodes of a graph share exactly if they are the same op on the same operands with the same
-// attributes and result types; to[v] stands for operand v (to nil: v itself). Origins and names of symbols do not count.
+// Key is a text that two nodes share exactly if they are the same op on the same operands with the same attributes
+// and result types. to[v] replaces operand v (to nil: no replacement). Origins and names of symbols do not count.
 func (g *Graph) Key(id NodeID, to []ValueID) string { return string(g.AppendKey(nil, id, to)) }
 
 // AppendKey appends a node's key to b.
@@ -71,7 +71,7 @@ func (k *keyWriter) arg(a Arg) {
 		k.num(int64(v))
 	case ArgDim:
 		k.num(int64(k.g.Find(Dim(a.V))))
-	case ArgStr: // two indices may hold one string only if someone bypassed Intern; then the nodes just stay apart
+	case ArgStr: // two indices hold one string only if a caller bypassed Intern; the nodes then have two keys
 		k.num(a.V)
 	case ArgList:
 		items := k.g.List(a)

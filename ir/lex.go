@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The lexical half of the parser: all of it works on the rest of one line, p.text[p.pos:].
+// This is the lexical half of the parser. Its functions read the remaining text of one line, p.text[p.pos:].
 
 func isWordByte(c byte) bool {
 	return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')

@@ -5,8 +5,9 @@ package ir
 
 import "github.com/mycelya/mycelya/catalogue"
 
-// overForms names, for each operator that overwrites an operand, the operator whose result it writes. Where two operators
-// share an in-place one, as full_like and fill.Scalar share fill_, it is the form with the in-place operator's name.
+// overForms names, for each operator that overwrites an operand, the operator whose result it writes. Where two
+// operators share an in-place one, as full_like and fill.Scalar share fill_, it is the form with the in-place
+// operator's name.
 var overForms = func() map[string]*catalogue.ATen {
 	m := map[string]*catalogue.ATen{}
 	rows := catalogue.ATenRows()
@@ -22,8 +23,8 @@ var overForms = func() map[string]*catalogue.ATen {
 	return m
 }()
 
-// Elementwise says whether a node computes each element of its result from one of each operand, in a way that has an operator which
-// overwrites an operand, or could have one.
+// Elementwise reports whether a node computes each element of its one result from one element of each operand. Such a
+// node may have an operator that overwrites an operand.
 func (g *Graph) Elementwise(id NodeID) bool {
 	n := &g.Nodes[id]
 	if n.Op == OpCall {
@@ -33,8 +34,8 @@ func (g *Graph) Elementwise(id NodeID) bool {
 	return kind == KindElementwise || kind == KindFill
 }
 
-// ToATenOver gives the operator and the arguments that compute an elementwise node and write the result, which must be of its type,
-// over argument i; name "" if no operator does. The argument that is written is marked.
+// ToATenOver gives the operator and the arguments that compute an elementwise node and write the result over argument
+// i, which has the result's type. The name is "" if no operator does. The argument that is written is marked.
 func ToATenOver(g *Graph, id NodeID, i int) (name string, args []Arg) {
 	to := g.NodeArgs(id)[i]
 	if to.Kind != ArgValue || g.Immediate(ValueID(to.V)) || !g.Elementwise(id) {
@@ -42,7 +43,7 @@ func ToATenOver(g *Graph, id NodeID, i int) (name string, args []Arg) {
 	}
 	to.Write = true
 	var form string
-	self := 0 // which argument is the operator's first one
+	self := 0 // the argument that is the operator's first one
 	if g.Nodes[id].Op == OpCall {
 		form, args = g.CallName(id), append([]Arg(nil), g.NodeArgs(id)...)
 	} else {
@@ -66,8 +67,8 @@ func ToATenOver(g *Graph, id NodeID, i int) (name string, args []Arg) {
 	return "", nil
 }
 
-// FormOver gives the operator that another computes over one of its arguments: the first or, out, an additional last one. It is
-// "" for operators that are in no such pair.
+// FormOver gives the operator whose result another one writes over an argument: over the first argument or, if out,
+// over an additional last one. It is "" for operators that overwrite no operand.
 func FormOver(name string) (form string, out bool) {
 	r := overForms[name]
 	if r == nil {

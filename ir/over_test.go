@@ -13,7 +13,8 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// TestOvers compares each row with the schemas: the arguments of the form, the first one written, or one more at the end.
+// TestOvers compares each row with the schemas: the arguments of the form, the first one written, or one more at the
+// end.
 func TestOvers(t *testing.T) {
 	schemas := readSchemas(t)
 	schema := func(name string) []string {

@@ -120,7 +120,7 @@ func (p *parser) graph() *Graph {
 	p.g.Reason = p.plain("the reason of the cut")
 	p.token("{")
 	p.end()
-	group := uint32(0) // that the statement is in
+	group := uint32(0) // the group of the statement
 	for {
 		if !p.nextLine() {
 			p.expected("}")
@@ -452,7 +452,7 @@ func (p *parser) arg(lists bool) Arg {
 
 func floatArg(v float64) Arg { return Arg{Kind: ArgFloat, V: int64(math.Float64bits(v))} }
 
-// tagged reads what follows "layout:", "device:", "memfmt:", "gen:", "dim:" or "nan:".
+// tagged reads the text that follows "layout:", "device:", "memfmt:", "gen:", "dim:" or "nan:".
 func (p *parser) tagged(name string, pos int) Arg {
 	switch kind := ArgKind(max(0, slices.Index(prefixes[:], name))); {
 	case kind == ArgLayout || kind == ArgDevice || kind == ArgMemFmt:

@@ -14,7 +14,7 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// Widths of the columns of the text form: binders, and the whole statement before its origin.
+// These are the widths of the columns of the text form: binders, and the whole statement before its origin.
 const (
 	binderWidth = 22
 	lineWidth   = 56
@@ -28,7 +28,7 @@ var listNames = func() (names [catalogue.NumLists]string) {
 	return names
 }()
 
-// prefixes are what stands before a colon in the text of an argument, by kind; "" if nothing does.
+// prefixes are the words before a colon in the text of an argument, by kind; "" if there is none.
 var prefixes = func() (names [catalogue.NumTags]string) {
 	for _, a := range catalogue.ArgKinds {
 		if a.Prefix != catalogue.None {
@@ -51,8 +51,8 @@ var reserved = func() map[string]bool {
 	return m
 }()
 
-// String is the text form (grammar.txt). The text of a graph that the verifier accepts parses back into one with the
-// same text; of any other graph it is for reading only.
+// String is the text form (grammar.txt). The text of a graph that the verifier accepts parses back into a graph with
+// the same text. The text of any other graph is only for reading.
 func (g *Graph) String() string {
 	p := g.printer()
 	p.graph()
@@ -66,7 +66,7 @@ func (g *Graph) NodeString(id NodeID) string {
 	return p.b.String()
 }
 
-// NodeStrings is NodeString for many nodes of a graph that doesn't change meanwhile: it looks for the names of sizes once.
+// NodeStrings is NodeString for many nodes of a graph that does not change between them: it names the sizes once.
 func (g *Graph) NodeStrings() func(NodeID) string {
 	p := g.printer()
 	return func(id NodeID) string {
@@ -164,7 +164,7 @@ func (p *printer) endGroup(group uint32) {
 	}
 }
 
-// product is one side of a requirement; that of no dims is 1.
+// product is one side of a requirement; the product of no dims is 1.
 func (p *printer) product(dims []Dim) string {
 	if len(dims) == 0 {
 		return "1"
@@ -348,7 +348,7 @@ func listKind(items []Arg) uint8 {
 	return kind
 }
 
-// floatString is exact for every bit pattern and always differs from an integer.
+// floatString is exact for every bit pattern, and never reads as an integer.
 func floatString(v float64) string {
 	switch {
 	case math.Float64bits(v) == quietNaN:
@@ -378,7 +378,7 @@ func isIdent(s string) bool {
 	return s != ""
 }
 
-// isDotted says whether s is one or more words of letters, digits and _ joined by dots.
+// isDotted reports whether s is one or more words of letters, digits and _ joined by dots.
 func isDotted(s string) bool {
 	for _, w := range strings.Split(s, ".") {
 		if !isIdent("_"+w) || w == "" {

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Find gives the dim that stands for all that are known to be equal to d: a constant if one is among them, else the
-// earliest symbol.
+// Find gives the dim that represents all dims known to be equal to d: a constant if there is one, else the earliest
+// symbol.
 func (g *Graph) Find(d Dim) Dim {
 	for {
 		i, ok := d.Sym()
@@ -21,7 +21,7 @@ func (g *Graph) Find(d Dim) Dim {
 	}
 }
 
-// First is the value of a dim when it was first seen.
+// First is the value that a dim had when the graph was captured.
 func (g *Graph) First(d Dim) int64 {
 	d = g.Find(d)
 	if i, ok := d.Sym(); ok {
@@ -30,8 +30,8 @@ func (g *Graph) First(d Dim) int64 {
 	return int64(d)
 }
 
-// UnifyDims notes that two dims are equal by an op's meaning. False means that they cannot be, and nothing is noted: two
-// constants, or a symbol and a constant below 2, which a trace never makes a symbol.
+// UnifyDims notes that two dims are equal by an op's meaning. It returns false and notes nothing if they cannot be
+// equal: two constants, or a symbol and a constant below 2, which a trace never makes a symbol.
 func (g *Graph) UnifyDims(a, b Dim) bool {
 	root, other := g.Find(a), g.Find(b)
 	if root == other {
@@ -47,7 +47,7 @@ func (g *Graph) UnifyDims(a, b Dim) bool {
 	for i := len(g.equal); i < len(g.Syms); i++ {
 		g.equal = append(g.equal, SymDim(i))
 	}
-	for _, d := range [...]Dim{other, a, b} { // the last two only shorten later ways
+	for _, d := range [...]Dim{other, a, b} { // the last two only shorten later searches
 		if i, ok := d.Sym(); ok && d != root {
 			g.equal[i] = root
 		}
@@ -55,18 +55,18 @@ func (g *Graph) UnifyDims(a, b Dim) bool {
 	return true
 }
 
-// Same says whether two dims are known to be equal.
+// Same reports whether two dims are known to be equal.
 func (g *Graph) Same(a, b Dim) bool { return g.Find(a) == g.Find(b) }
 
-// SameDims says whether two lists of dims are known to be equal.
+// SameDims reports whether two lists of dims are known to be equal.
 func (g *Graph) SameDims(a, b []Dim) bool { return slices.EqualFunc(a, b, g.Same) }
 
-// SameType says whether two types are known to be equal.
+// SameType reports whether two types are known to be equal.
 func (g *Graph) SameType(a, b Type) bool {
 	return a.DType == b.DType && g.SameDims(a.Dims, b.Dims) && (a.Strides == nil) == (b.Strides == nil) && g.SameDims(a.Strides, b.Strides)
 }
 
-// Canonicalize puts in place of each dim the one that stands for it.
+// Canonicalize replaces each dim by the dim that represents it.
 func (g *Graph) Canonicalize() {
 	list := func(dims []Dim) []Dim {
 		for i, d := range dims {
@@ -105,8 +105,8 @@ func (g *Graph) Canonicalize() {
 	}
 }
 
-// Reduce gives two products that are equal exactly if the given ones are, without ones, without what both have, and without quotients.
-// No size that is left out is 0.
+// Reduce gives two products that are equal exactly if the given ones are. They have no factor 1, no common factor and
+// no quotient. No factor that Reduce removes is 0.
 func (g *Graph) Reduce(a, b []Dim) (x, y []Dim) {
 	over, under := g.Factors(a)
 	right, left := g.Factors(b)
@@ -121,7 +121,7 @@ func (g *Graph) Reduce(a, b []Dim) (x, y []Dim) {
 	return x, under
 }
 
-// Quotient is what a dim is, if it is one, else nil.
+// Quotient is the quotient that a dim is, nil if it is none.
 func (g *Graph) Quotient(d Dim) *Quotient {
 	if i, ok := g.Find(d).Sym(); ok {
 		return g.Syms[i].Quotient
@@ -129,10 +129,10 @@ func (g *Graph) Quotient(d Dim) *Quotient {
 	return nil
 }
 
-// Factors writes a product as one of sizes that are no quotients, over another.
+// Factors writes a product of sizes as one product over another, neither with quotients.
 func (g *Graph) Factors(dims []Dim) (over, under []Dim) { return g.flat(dims, nil, nil) }
 
-// flat appends the sizes of a product to x, and those by which quotients among them are divided to y.
+// flat appends the sizes of a product to x, and the divisors of the quotients among them to y.
 func (g *Graph) flat(dims, x, y []Dim) (over, under []Dim) {
 	for _, d := range dims {
 		d = g.Find(d)
@@ -146,7 +146,7 @@ func (g *Graph) flat(dims, x, y []Dim) (over, under []Dim) {
 	return x, y
 }
 
-// firstProduct is a product of sizes when it was first seen.
+// firstProduct is the value that a product of sizes had when the graph was captured.
 func (g *Graph) firstProduct(dims []Dim) int64 {
 	n := int64(1)
 	for _, d := range dims {
@@ -155,7 +155,7 @@ func (g *Graph) firstProduct(dims []Dim) int64 {
 	return n
 }
 
-// NameSymbols gives each symbol in use a name that later changes of the graph leave alone.
+// NameSymbols gives each symbol in use a name that later changes of the graph keep.
 func (g *Graph) NameSymbols() {
 	names, _ := g.symbolNames()
 	for i, name := range names {
@@ -177,13 +177,13 @@ func dimString(names []string, d Dim) string {
 	case !ok:
 		return strconv.FormatInt(int64(d), 10)
 	case i >= len(names) || names[i] == "":
-		return fmt.Sprintf("?%d", i) // no symbol of the graph: only in graphs that the verifier refuses
+		return fmt.Sprintf("?%d", i) // the graph has no such symbol; the verifier refuses it
 	}
 	return names[i]
 }
 
-// symbolNames gives the name of each symbol that stands for those in use, "" for the others, and the order in which
-// they are first seen. A symbol keeps its own name if it is the first to have it.
+// symbolNames gives the names of the symbols that represent those in use, "" for all others, and the order in which
+// they first occur. A symbol keeps its own name if it is the first to have it.
 func (g *Graph) symbolNames() (names []string, order []int) {
 	names = make([]string, len(g.Syms))
 	seen := make([]bool, len(g.Syms))

@@ -65,7 +65,7 @@ func TestTextRoundTrip(t *testing.T) {
 	assert.Equal(t, sample, g.Clone().String())
 }
 
-// TestLooseText accepts what a person writes: other numbers, other spaces, comments.
+// TestLooseText: the parser accepts text that a person writes, with other numbers, other spaces and comments.
 func TestLooseText(t *testing.T) {
 	graphs, err := ir.ParseAll("# two graphs\r\ngraph \"\" read{\n %7:f32[ 2 , 3 ]=input 0 # not an origin\n\n%3 : f32[3,2] { 1 , 3 } = view %7 offset=0\n}\ngraph \"a b\" \"\" {\n}\n")
 	require.NoError(t, err)

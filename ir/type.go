@@ -14,7 +14,7 @@ var dtypes = func() (rows [NumDTypes]catalogue.DType) {
 	return rows
 }()
 
-// Valid says whether there is a dtype of this number.
+// Valid reports whether there is a dtype of this number.
 func (d DType) Valid() bool { return d > Invalid && d < NumDTypes }
 
 func (d DType) String() string { return dtypes[d].Name }
@@ -52,7 +52,8 @@ type Type struct {
 	Strides []Dim
 }
 
-// Repeats says whether a geometry has one element in several places, by a stride of 0. PyTorch refuses to write such a tensor.
+// Repeats reports whether a geometry has one element in several places, by a stride of 0. PyTorch refuses to write
+// such a tensor.
 func (g *Graph) Repeats(t Type) bool {
 	for i, s := range t.Strides {
 		if g.Same(s, Const(0)) && !g.Same(t.Dims[i], Const(1)) {
@@ -62,15 +63,15 @@ func (g *Graph) Repeats(t Type) bool {
 	return false
 }
 
-// Symbol is a size that is only known at run time.
+// Symbol is a size that is known only at run time.
 type Symbol struct {
 	Name     string    // as printed: "n", "d7"
-	Slot     uint32    // parameter word that holds it, if it is no quotient
+	Slot     uint32    // the parameter word that holds it, unless it is a quotient
 	First    int64     // the value first seen; a comment, never relied on
-	Quotient *Quotient // nil: it is a parameter. Graphs share it, and nothing changes it
+	Quotient *Quotient // nil: the symbol is a parameter. Graphs share quotients, and nothing changes them
 }
 
-// Quotient is one product of earlier sizes over another. It has no rest in any call that the graph is for.
+// Quotient is one product of earlier sizes over another. It divides evenly in every call that the graph serves.
 type Quotient struct {
 	Of, By []Dim // Of begins with a symbol; none of By is 0
 }

@@ -40,8 +40,8 @@ var dimsByName = func() map[string]*callDims {
 	return m
 }()
 
-// InferCall unifies the sizes that are equal by the meaning of a node, an own op's or a call's, after it has been added
-// with its result types. It never fails: what contradicts is left for the verifier or the operator itself to refuse.
+// InferCall unifies the sizes that are equal by the meaning of a node's op or operator, after the node has been added
+// with its result types. It never fails: the verifier or the operator itself refuses contradictions.
 func (g *Graph) InferCall(id NodeID) {
 	n := &g.Nodes[id]
 	results := g.Types[n.First : n.First+ValueID(n.N)]
@@ -90,7 +90,8 @@ func (g *Graph) InferCall(id NodeID) {
 	g.unifyPatterns(dims, args, results[:fresh])
 }
 
-// FunctionalName is the operator of which an in-place one is the variant: aten::add_.Tensor is that of aten::add.Tensor.
+// FunctionalName is the functional form of an in-place operator: aten::add.Tensor for aten::add_.Tensor. It is false
+// for an operator that is not in place.
 func FunctionalName(name string) (string, bool) {
 	base, overload, dotted := strings.Cut(name, ".")
 	f, ok := strings.CutSuffix(base, "_")
@@ -117,7 +118,7 @@ func (g *Graph) unifyOwn(op Op, args []Arg, result []Dim) {
 	}
 }
 
-// unifyLists unifies dims in pairs if there are equally many.
+// unifyLists unifies the dims of two lists of equal length in pairs.
 func (g *Graph) unifyLists(a, b []Dim) {
 	if len(a) != len(b) {
 		return
@@ -127,7 +128,7 @@ func (g *Graph) unifyLists(a, b []Dim) {
 	}
 }
 
-// unifyBroadcast unifies the dims of an operand with the last ones of what it broadcasts to; those that are 1 expand.
+// unifyBroadcast unifies the dims of an operand with the last dims of what it broadcasts to. Dims of 1 expand.
 func (g *Graph) unifyBroadcast(dims, to []Dim) {
 	if len(dims) > len(to) {
 		return
@@ -139,7 +140,8 @@ func (g *Graph) unifyBroadcast(dims, to []Dim) {
 	}
 }
 
-// unifyForeach treats operators over lists of tensors: the i-th of each list broadcast to the i-th of the first.
+// unifyForeach unifies the sizes of an operator over lists: the i-th tensor of each list broadcasts to the i-th
+// tensor of the first list.
 func (g *Graph) unifyForeach(args []Arg, fresh []Type) {
 	first := g.List(args[0])
 	to := func(i int, dims []Dim) {
@@ -165,7 +167,8 @@ func (g *Graph) unifyForeach(args []Arg, fresh []Type) {
 	}
 }
 
-// unifyCat treats cat(tensors, dim): all dims but one are the same. Tensors of another rank are the empty ones it skips.
+// unifyCat unifies the sizes of cat(tensors, dim): all dims but one are equal. A tensor of another rank is empty, and
+// cat skips it.
 func (g *Graph) unifyCat(args []Arg, result []Dim) {
 	if len(args) < 2 || args[1].Kind != ArgInt {
 		return
@@ -224,21 +227,22 @@ func (g *Graph) unifyPatterns(dims *callDims, args []Arg, results []Type) {
 	}
 }
 
-// unifyPattern matches one operand or result with its pattern, and unifies with what its letters are bound to.
+// unifyPattern matches one operand or result with its pattern, and unifies its dims with those that the letters stand
+// for.
 func (g *Graph) unifyPattern(p string, dims []Dim, bound map[byte][]Dim) {
 	if p == "_" {
 		return
 	}
-	rest := len(dims) - len(p) // dims that the group takes, less one
+	extra := len(dims) - len(p) // how many dims the group takes, less one
 	group := strings.ContainsAny(p, "+ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-	if (!group && rest != 0) || rest < -1 {
+	if (!group && extra != 0) || extra < -1 {
 		return
 	}
 	for i := range len(p) {
 		n := 1
 		c := p[i]
 		if c == '+' || (c >= 'A' && c <= 'Z') {
-			n = rest + 1
+			n = extra + 1
 		}
 		here := dims[:n]
 		dims = dims[n:]

@@ -5,7 +5,7 @@ package ir
 
 import "slices"
 
-// safeArgs is NodeArgs for graphs that may be broken.
+// safeArgs is NodeArgs for graphs that may be invalid.
 func (g *Graph) safeArgs(id NodeID) []Arg {
 	n := &g.Nodes[id]
 	if n.ArgLo > n.ArgHi || int(n.ArgHi) > len(g.Args) {
@@ -14,7 +14,7 @@ func (g *Graph) safeArgs(id NodeID) []Arg {
 	return g.NodeArgs(id)
 }
 
-// safeList is List for any argument of a graph that may be broken.
+// safeList is List for any argument of a graph that may be invalid.
 func (g *Graph) safeList(a Arg) []Arg {
 	lo, n := a.V>>32, a.V&0xffffffff
 	if a.Kind != ArgList || lo < 0 || lo+n > int64(len(g.ListArgs)) {
@@ -23,7 +23,7 @@ func (g *Graph) safeList(a Arg) []Arg {
 	return g.List(a)
 }
 
-// EachArg calls f with each argument of a node, the items of lists in place of the lists, in order.
+// EachArg calls f with each argument of a node in order, and with the items of a list instead of the list.
 func (g *Graph) EachArg(id NodeID, f func(Arg)) {
 	for _, a := range g.NodeArgs(id) {
 		if a.Kind != ArgList {
@@ -56,7 +56,8 @@ func (g *Graph) Operands(id NodeID) []ValueID {
 	return out
 }
 
-// Writes returns the written operands of a node in argument order. The last len(Writes) results are their new contents.
+// Writes returns the written operands of a node in argument order. The last len(Writes) results are their new
+// contents.
 func (g *Graph) Writes(id NodeID) []ValueID {
 	var out []ValueID
 	g.EachArg(id, func(a Arg) {
@@ -70,7 +71,7 @@ func (g *Graph) Writes(id NodeID) []ValueID {
 // NumFresh is the number of results of a node that are not new contents of written operands.
 func (g *Graph) NumFresh(id NodeID) int { return int(g.Nodes[id].N) - len(g.Writes(id)) }
 
-// UseCounts returns by value how often it is an operand or an output.
+// UseCounts returns, by value, how often the value is an operand or an output.
 func (g *Graph) UseCounts() []int32 {
 	counts := make([]int32, len(g.Types))
 	g.eachOperand(func(_ NodeID, v ValueID) { counts[v]++ })
@@ -80,7 +81,7 @@ func (g *Graph) UseCounts() []int32 {
 	return counts
 }
 
-// Users returns by value the nodes of which it is an operand, in order, each once.
+// Users returns, by value, the nodes that have the value as an operand, in order and each once.
 func (g *Graph) Users() [][]NodeID {
 	users := make([][]NodeID, len(g.Types))
 	counts := make([]int32, len(g.Types))
@@ -114,7 +115,7 @@ func (g *Graph) eachOperand(f func(id NodeID, v ValueID)) {
 	}
 }
 
-// Root is the value whose storage a value's elements lie in: the value itself unless it is a view.
+// Root is the value whose storage holds a value's elements: the value itself unless it is a view.
 func (g *Graph) Root(v ValueID) ValueID {
 	for {
 		n := &g.Nodes[g.Def[v]]
@@ -125,7 +126,7 @@ func (g *Graph) Root(v ValueID) ValueID {
 	}
 }
 
-// Replace puts value with in place of old in every operand and output. The caller keeps definitions before uses.
+// Replace replaces the value old by with in every operand and output. The caller keeps definitions before uses.
 func (g *Graph) Replace(old, with ValueID) {
 	swap := func(args []Arg) {
 		for i := range args {
@@ -143,18 +144,18 @@ func (g *Graph) Replace(old, with ValueID) {
 	}
 }
 
-// copier makes a graph of the nodes of another.
+// copier makes a graph from the nodes of another graph.
 type copier struct {
 	g, out *Graph
-	via    []ValueID // what an operand is taken for in the old graph; nil: itself
-	to     []ValueID // and in the new one
-	names  []uint32  // by string of the old graph: one more than its index in the new one, 0 before it is there
+	via    []ValueID // the old value that replaces an operand; nil: no replacement
+	to     []ValueID // by old value: the new value
+	names  []uint32  // by string of the old graph: 1 + its index in the new graph, 0 while it is not there
 	args   []Arg
 }
 
 const missing = ^ValueID(0)
 
-// newCopier copies into a graph with room for more nodes than there are.
+// newCopier copies into a new graph with room for more nodes than the old one has.
 func newCopier(g *Graph, via []ValueID, more int) *copier {
 	c := &copier{g: g, via: via, to: make([]ValueID, len(g.Types)), names: make([]uint32, len(g.Strings)), out: &Graph{
 		Name: g.Name, Reason: g.Reason,
@@ -178,7 +179,7 @@ func (c *copier) value(v ValueID) ValueID {
 	return c.to[v]
 }
 
-// name is the index that a string of the old graph has in the new one.
+// name is the index of a string of the old graph in the new graph.
 func (c *copier) name(old uint32) uint32 {
 	if c.names[old] == 0 {
 		c.names[old] = c.out.Intern(c.g.Strings[old]) + 1
@@ -203,7 +204,7 @@ func (c *copier) arg(a Arg) Arg {
 	return a
 }
 
-// node gives a node as it is in the new graph, and its arguments, which are valid until the next call.
+// node gives a node as the new graph has it, and its arguments, which are valid until the next call.
 func (c *copier) node(id NodeID) (Node, []Arg) {
 	n := c.g.Nodes[id]
 	c.args = c.args[:0]
@@ -216,7 +217,7 @@ func (c *copier) node(id NodeID) (Node, []Arg) {
 	return n, c.args
 }
 
-// add appends what node gave, changed or not.
+// add appends the node that node gave, changed or not.
 func (c *copier) add(id NodeID, n Node, args []Arg) {
 	old := &c.g.Nodes[id]
 	for i := range old.N {
@@ -235,7 +236,7 @@ func (c *copier) finish() *Graph {
 	return c.out
 }
 
-// Bare returns a graph of the same name, sizes and facts about them, and nothing else.
+// Bare returns a graph with the same name, sizes and facts about sizes, but without nodes.
 func (g *Graph) Bare() *Graph {
 	out := NewGraph(g.Name, g.Reason)
 	out.Syms = append(out.Syms, g.Syms...)
@@ -244,7 +245,7 @@ func (g *Graph) Bare() *Graph {
 	return out
 }
 
-// countGroups numbers the groups in the order of their nodes, and forgets those that have none left.
+// countGroups numbers the groups in the order of their nodes, and drops groups without nodes.
 func (g *Graph) countGroups() {
 	if len(g.Groups) == 0 {
 		return
@@ -265,9 +266,9 @@ func (g *Graph) countGroups() {
 	}
 }
 
-// Rewrite returns a new graph of these nodes in this order, with to[v] in place of each operand and output v (to nil: v
-// itself), renumbered, and without arguments and strings that nothing refers to any more; symbols stay. g is left as it
-// is. The node of each operand must come before its use.
+// Rewrite returns a new graph of these nodes in this order, with to[v] instead of each operand and output v (to nil:
+// v itself). The new graph is renumbered and has no unused arguments and strings; symbols stay. g does not change.
+// The node of each operand must precede its use.
 func (g *Graph) Rewrite(order []NodeID, to []ValueID) *Graph {
 	c := newCopier(g, to, 0)
 	for _, id := range order {
@@ -277,15 +278,16 @@ func (g *Graph) Rewrite(order []NodeID, to []ValueID) *Graph {
 	return c.finish()
 }
 
-// Rebuild returns a new graph of what edit makes of each node, in order; symbols stay, and g is left as it is. edit is
-// given the graph so far, the old node, and the node with its arguments as they would be added. It returns the arguments, having
-// changed the node or not, or the value of the new graph that the node's single result is: then nothing is added.
+// Rebuild returns a new graph of the nodes that edit returns, in order; symbols stay, and g does not change. edit
+// gets the graph so far, the old node, and the node with its arguments as they would be added. It returns the
+// arguments, and may have changed the node. Or it returns a value of the new graph that replaces the node's single
+// result: then no node is added.
 func (g *Graph) Rebuild(edit func(out *Graph, old, node *Node, args []Arg, results []Type) ([]Arg, ValueID, bool)) *Graph {
 	c := newCopier(g, nil, len(g.Nodes)/8)
 	for i := range g.Nodes {
 		id, old := NodeID(i), &g.Nodes[i]
 		node, args := c.node(id)
-		if old.Op == OpView { // its offset is in its root, which its operand may not be a view of any more
+		if old.Op == OpView { // the offset counts from the root, of which the new operand may be no view
 			if root := c.value(g.Root(old.First)); c.out.Root(ValueID(args[0].V)) != c.out.Root(root) {
 				args[0] = Value(root)
 			}
@@ -300,7 +302,7 @@ func (g *Graph) Rebuild(edit func(out *Graph, old, node *Node, args []Arg, resul
 	return c.finish()
 }
 
-// Clone returns a copy that shares nothing which either graph may change.
+// Clone returns a copy that shares no changeable memory with the graph.
 func (g *Graph) Clone() *Graph {
 	order := make([]NodeID, len(g.Nodes))
 	for i := range order {

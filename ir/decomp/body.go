@@ -223,8 +223,8 @@ func (w *writer) whole(a ir.Arg) ir.Arg {
 	return ir.Arg{Kind: ir.ArgInt, V: int64(v)}
 }
 
-// holds says whether the dtype of the result may have a number: PyTorch makes it one of that first, or refuses it. Of numbers that
-// each call has anew only the dtype is known; see Must for the rest.
+// holds says whether the dtype of the result may have a number: PyTorch makes it one of that first, or refuses it. Of
+// numbers that each call has anew only the dtype is known; see Must for the rest.
 func (w *writer) holds(v ir.ValueID) bool {
 	of, n := w.out.Types[v].DType, &w.out.Nodes[w.out.Def[v]]
 	if w.result.Is(ir.Ints|ir.Bools) && of == ir.F64 {

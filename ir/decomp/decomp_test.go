@@ -18,7 +18,8 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestGolden writes the graph of each case out. Its meaning is compared with PyTorch's in tests/e2e/decompositions.py.
+// TestGolden writes the graph of each case out. Its meaning is compared with PyTorch's in
+// tests/e2e/decompositions.py.
 func TestGolden(t *testing.T) {
 	golden.Run(t, "testdata", func(t *testing.T, c *golden.Case) {
 		g, err := ir.Parse(c.File("in.ir"))

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package decomp says what composite operators of PyTorch are made of, as a table of rows over own ops, and writes them out
-// in a graph. It decides nothing: whether an operator had better stay whole is the business of the fuse pass. It never looks at
-// the value of a size.
+// Package decomp says what composite operators of PyTorch are made of, as a table of rows over own ops, and writes
+// them out in a graph. It decides nothing: whether an operator had better stay whole is the business of the fuse
+// pass. It never looks at the value of a size.
 package decomp
 
 import (
@@ -27,7 +27,8 @@ type Expansion struct {
 // None is no value.
 const None = ^ir.ValueID(0)
 
-// Expand writes out the calls of a verified graph, which it leaves as it is; those of keep stay whole, for the reason given.
+// Expand writes out the calls of a verified graph, which it leaves as it is; those of keep stay whole, for the reason
+// given.
 func Expand(g *ir.Graph, keep map[ir.NodeID]string) *Expansion {
 	w := &writer{g: g, keep: keep, e: &Expansion{Graph: g.Bare(), To: make([]ir.ValueID, len(g.Types)), Whole: make([]string, len(g.Nodes)), List: make([]bool, len(g.Nodes))}}
 	w.out = w.e.Graph
@@ -161,9 +162,9 @@ func (w *writer) call(id ir.NodeID) string {
 	return w.operator([]string{name}, args, results)
 }
 
-// sharesMemory says whether a call has two windows on a storage of which it writes one. What it reads then depends on the order in
-// which it goes through its elements, as long as nobody has shown that the windows are apart; in own ops it would read all first.
-// The same window twice is fine: each element is read before it is written.
+// sharesMemory says whether a call has two windows on a storage of which it writes one. What it reads then depends on
+// the order in which it goes through its elements, as long as nobody has shown that the windows are apart; in own ops
+// it would read all first. The same window twice is fine: each element is read before it is written.
 func sharesMemory(g *ir.Graph, id ir.NodeID) bool {
 	writes := g.Writes(id)
 	for i, w := range writes {
@@ -184,7 +185,8 @@ func sharesMemory(g *ir.Graph, id ir.NodeID) bool {
 	return false
 }
 
-// entangled says whether an item has a storage that another one writes. In own ops all would read what was there before.
+// entangled says whether an item has a storage that another one writes. In own ops all would read what was there
+// before.
 func entangled(g *ir.Graph, items []item) bool {
 	writer := map[ir.ValueID]int{} // by root, which item writes it
 	for i, it := range items {
@@ -207,7 +209,8 @@ func entangled(g *ir.Graph, items []item) bool {
 	return false
 }
 
-// sameWindow says whether two values, of which at least one is a view, have the same elements of a storage in the same order.
+// sameWindow says whether two values, of which at least one is a view, have the same elements of a storage in the
+// same order.
 func sameWindow(g *ir.Graph, v, w ir.ValueID) bool {
 	offset := func(v ir.ValueID) ir.Dim {
 		if n := &g.Nodes[g.Def[v]]; n.Op == ir.OpView {
@@ -271,7 +274,8 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 	return why
 }
 
-// item is the operator on one tensor that an operator on lists stands for: the names that it may have, its arguments and results.
+// item is the operator on one tensor that an operator on lists stands for: the names that it may have, its arguments
+// and results.
 type item struct {
 	names   []string
 	args    []ir.Arg

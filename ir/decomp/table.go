@@ -5,8 +5,8 @@ package decomp
 
 import "github.com/mycelya/mycelya/catalogue"
 
-// Draw is the operator that draws the mask of a dropout: its sizes, and the probability of false. A kernel computes with
-// what it made.
+// Draw is the operator that draws the mask of a dropout: its sizes, and the probability of false. A kernel computes
+// with what it made.
 const Draw = "mycelya::dropout_mask"
 
 // operator is what the catalogue says about an operator, its cases read.
@@ -15,7 +15,8 @@ type operator struct {
 	rules []*rule // in the order of the cases
 }
 
-// operators has the operators that Expand writes out, or has a reason to leave whole. Nothing changes it after it is made.
+// operators has the operators that Expand writes out, or has a reason to leave whole. Nothing changes it after it is
+// made.
 var operators = func() map[string]*operator {
 	m := map[string]*operator{}
 	rows := catalogue.ATenRows()
