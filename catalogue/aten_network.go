@@ -52,7 +52,7 @@ var networkRows = []ATen{
 					"-> add? (mul? (flat (mul d (unsq r)) x) (chan w x)) (chan b x), m, r"},
 		}},
 	{Name: "aten::native_group_norm_backward", Dims: "ncX,ncX,_,_,c->ncX,c,c",
-		Whole: "it folds along groups, and along channels: more kernels than it is alone"},
+		Whole: "it reduces along groups and along channels, in more kernels than PyTorch needs"},
 	{Name: "aten::native_dropout", Dims: "X->X,X", Args: "x p train", Cases: []Case{
 		{"train=true",
 			"m = draw p x; q = sub 1 (fill (f64 x) p); " +

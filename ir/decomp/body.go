@@ -12,14 +12,14 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// term is what a name of a row stands for: a value, or an argument that is none.
+// term is the meaning of a name in a case: a value, or an argument that is not a value.
 type term struct {
 	v   ir.ValueID
-	is  bool   // there is a value
-	arg ir.Arg // of the call, if it is an argument
+	is  bool   // the term is a value
+	arg ir.Arg // the argument of the call, if the name is one
 }
 
-// bind gives the names of a row the arguments of a call, if the row is for them.
+// bind binds the names of a rule to the arguments of a call. It returns false if the rule does not fit them.
 func (w *writer) bind(r *rule, args []ir.Arg) bool {
 	for i := range r.when {
 		if c := &r.when[i]; w.is(args[c.arg], c) == c.not {
@@ -27,12 +27,17 @@ func (w *writer) bind(r *rule, args []ir.Arg) bool {
 		}
 	}
 	for _, a := range args[:r.args] {
-		if r.exact && a.Kind == ir.ArgFloat && !w.result.Exactly(math.Float64frombits(uint64(a.V))) || r.exact && a.Kind == ir.ArgInt && !w.result.Exactly(float64(a.V)) {
+		switch {
+		case !r.exact:
+		case a.Kind == ir.ArgFloat && !w.result.Exactly(math.Float64frombits(uint64(a.V))):
+			return false
+		case a.Kind == ir.ArgInt && !w.result.Exactly(float64(a.V)):
 			return false
 		}
 	}
 	for _, a := range r.alike {
-		if x, y := args[a[0]], args[a[1]]; x.Kind != ir.ArgValue || y.Kind != ir.ArgValue || w.g.Types[x.V].DType != w.g.Types[y.V].DType {
+		x, y := args[a[0]], args[a[1]]
+		if x.Kind != ir.ArgValue || y.Kind != ir.ArgValue || w.g.Types[x.V].DType != w.g.Types[y.V].DType {
 			return false
 		}
 	}
@@ -51,7 +56,7 @@ func (w *writer) bind(r *rule, args []ir.Arg) bool {
 	return of.Is(r.classes) && w.result.Is(r.classes)
 }
 
-// is says whether an argument is the literal of a condition.
+// is reports whether an argument is the literal of a condition.
 func (w *writer) is(a ir.Arg, c *condition) bool {
 	switch a.Kind {
 	case ir.ArgNone:
@@ -68,7 +73,7 @@ func (w *writer) is(a ir.Arg, c *condition) bool {
 	return false
 }
 
-// promoted is the dtype in which the operands of a call meet, wide enough to compute in.
+// promoted is the dtype in which the operands of a call meet, widened for arithmetic.
 func (w *writer) promoted(args []ir.Arg) ir.DType {
 	var operands []ir.PromoteOperand
 	for _, a := range args {
@@ -92,7 +97,7 @@ func wide(d ir.DType) ir.DType {
 	return d
 }
 
-// run writes a row out and returns its results.
+// run writes the body of a rule out and returns its results.
 func (w *writer) run(r *rule) ([]term, string) {
 	for i := range r.body {
 		s := &r.body[i]
@@ -114,7 +119,7 @@ func (w *writer) run(r *rule) ([]term, string) {
 		}
 		return values, ""
 	}
-	panic("BUG: the row of " + r.operator + " has no results") // read sees to it
+	panic("BUG: a case of " + r.operator + " has no results") // read checks it
 }
 
 func (w *writer) eval(e *expr) (term, string) {
@@ -182,7 +187,7 @@ func (w *writer) own(e *expr, operands []term) (term, string) {
 	return term{v: v, is: true}, err
 }
 
-// named is the term of a name, an argument as what the row computes with.
+// named is the term of a name. An argument is converted to the dtype in which the body computes.
 func (w *writer) named(name int) (term, string) {
 	t := w.names[name]
 	if t.is || t.arg.Kind == ir.ArgNone {
@@ -208,13 +213,13 @@ func (w *writer) named(name int) (term, string) {
 		return t, "an argument is neither a tensor nor a number"
 	}
 	if w.out.IsNumber(ir.Value(t.v)) && !w.holds(t.v) {
-		return t, fmt.Sprintf("%s may not have its number", w.result)
+		return t, fmt.Sprintf("its number does not fit %s", w.result)
 	}
 	w.names[name] = t
 	return t, ""
 }
 
-// whole is a literal, as an integer if it is one and the result's dtype has no others.
+// whole is a literal. It becomes an integer if its value is one and the result is of integers or bools.
 func (w *writer) whole(a ir.Arg) ir.Arg {
 	v := math.Float64frombits(uint64(a.V))
 	if a.Kind != ir.ArgFloat || !w.result.Is(ir.Ints|ir.Bools) || v != math.Trunc(v) || math.Abs(v) >= 1<<63 {
@@ -223,8 +228,8 @@ func (w *writer) whole(a ir.Arg) ir.Arg {
 	return ir.Arg{Kind: ir.ArgInt, V: int64(v)}
 }
 
-// holds says whether the dtype of the result may have a number: PyTorch makes it one of that first, or refuses it. Of
-// numbers that each call has anew only the dtype is known; see Must for the rest.
+// holds reports whether a number fits the dtype of the result: PyTorch converts it to that dtype first, or refuses it. Of a
+// parameter only the dtype is known here; Must covers its value.
 func (w *writer) holds(v ir.ValueID) bool {
 	of, n := w.out.Types[v].DType, &w.out.Nodes[w.out.Def[v]]
 	if w.result.Is(ir.Ints|ir.Bools) && of == ir.F64 {
@@ -252,7 +257,7 @@ func (w *writer) constant(a ir.Arg) ir.ValueID {
 	return w.out.Nodes[id].First
 }
 
-// emit adds an own op; dtype is the result's where the op doesn't say it.
+// emit adds an own op. dtype is the result's dtype where the op does not imply one.
 func (w *writer) emit(op ir.Op, args []ir.Arg, dtype ir.DType) (ir.ValueID, string) {
 	t, err := w.out.Infer(op, args, dtype)
 	if err != nil {
@@ -261,9 +266,11 @@ func (w *writer) emit(op ir.Op, args []ir.Arg, dtype ir.DType) (ir.ValueID, stri
 	if !t.DType.Valid() {
 		return None, fmt.Sprintf("%s has a result of no dtype", op)
 	}
-	// Memory of the layout that its first operand of those sizes has, as PyTorch would take.
+	// The result has the layout of its first operand of the same sizes, as in PyTorch.
 	for _, a := range args[:ir.Info(op).Arity()] {
-		if x := w.out.Types[a.V]; ir.Info(op).Kind == ir.KindElementwise && w.out.SameDims(x.Dims, t.Dims) && w.e.Of[w.out.Def[a.V]] == w.id {
+		x := w.out.Types[a.V]
+		own := ir.Info(op).Kind == ir.KindElementwise && w.e.Of[w.out.Def[a.V]] == w.id
+		if own && w.out.SameDims(x.Dims, t.Dims) {
 			t.Strides = x.Strides
 			break
 		}
@@ -294,43 +301,43 @@ func (w *writer) like(how form, x, y term) (term, string) {
 	return w.cast(x, t.DType)
 }
 
-// reduce folds the dims that a row names.
+// reduce writes a reduction over the dims that a case names.
 func (w *writer) reduce(e *expr, x term) (term, string) {
 	rank := len(w.out.Types[x.v].Dims)
 	named := w.names[e.dims.name].arg
-	var fold []int64
+	var over []int64
 	switch e.dims.which {
 	case dimsAll:
 	case dimsEnd:
-		fold = append(fold, int64(rank-1))
+		over = append(over, int64(rank-1))
 	case dimsChannels:
 		for i := range rank {
 			if i != 1 {
-				fold = append(fold, int64(i))
+				over = append(over, int64(i))
 			}
 		}
 	case dimsLast, dimsLead:
 		count := len(w.g.List(named))
 		for i := range rank {
 			if (i >= rank-count) == (e.dims.which == dimsLast) {
-				fold = append(fold, int64(i))
+				over = append(over, int64(i))
 			}
 		}
 	case dimsNamed:
 		if named.Kind != ir.ArgInt {
-			return term{}, "its dims are no literals"
+			return term{}, "its dims are not literals"
 		}
 		d := named.V
 		if d < 0 {
 			d += int64(rank)
 		}
-		fold = append(fold, d)
+		over = append(over, d)
 	}
-	if rank == 0 || len(fold) == 0 && e.dims.which != dimsAll {
-		return term{}, "it folds nothing"
+	if rank == 0 || len(over) == 0 && e.dims.which != dimsAll {
+		return term{}, "it reduces no dims"
 	}
-	items := make([]ir.Arg, len(fold))
-	for i, d := range fold {
+	items := make([]ir.Arg, len(over))
+	for i, d := range over {
 		items[i] = ir.Arg{Kind: ir.ArgInt, V: d}
 	}
 	flag := ir.Arg{Kind: ir.ArgBool}
@@ -342,20 +349,20 @@ func (w *writer) reduce(e *expr, x term) (term, string) {
 	return term{v: v, is: true}, err
 }
 
-// groups is a value of some samples of channels as the groups of the channels of each: [n,c,…] as [n,g,…].
+// groups views samples of channels as groups of channels: [n,c,…] as [n,g,…].
 func (w *writer) groups(x term, count ir.Arg) (term, string) {
 	t := w.out.Types[x.v]
 	dims := t.Dims
 	switch {
 	case count.Kind != ir.ArgInt || count.V < 1 || len(dims) < 2 || slices.Contains(dims, ir.Const(0)):
-		return term{}, "its groups are no groups of channels"
+		return term{}, "its groups do not divide the channels"
 	case t.Strides != nil:
-		return term{}, "a group of channels is no row of its memory"
+		return term{}, "a group of channels is not contiguous in memory"
 	}
 	return w.view(x, []ir.Dim{dims[0], ir.Const(count.V), w.out.AddQuotient(dims[1:], []ir.Dim{ir.Const(count.V)})})
 }
 
-// view is a value in other sizes: they differ in dims of 1 only, or its memory is row-major.
+// view is a value in other sizes. They differ only in dims of 1, or the memory is row-major.
 func (w *writer) view(x term, dims []ir.Dim) (term, string) {
 	t := w.out.Types[x.v]
 	if t.Strides == nil && !slices.Contains(t.Dims, ir.Const(0)) {
@@ -392,7 +399,7 @@ func (w *writer) view(x term, dims []ir.Dim) (term, string) {
 	return w.window(x, dims, strides), ""
 }
 
-// window is a view that begins where a value does.
+// window is a view with the offset of a value.
 func (w *writer) window(x term, dims, strides []ir.Dim) term {
 	n := ir.Node{Op: ir.OpView}
 	root := x.v
@@ -403,7 +410,7 @@ func (w *writer) window(x term, dims, strides []ir.Dim) term {
 	return term{v: w.out.Nodes[id].First, is: true}
 }
 
-// gather is x at an index along a dim, read for each element of index.
+// gather reads x along a dim at the places that index holds.
 func (w *writer) gather(x term, d int64, index term) (term, string) {
 	if int64(len(w.out.Types[x.v].Dims)) <= d {
 		return term{}, "it has too few dims"
@@ -414,15 +421,15 @@ func (w *writer) gather(x term, d int64, index term) (term, string) {
 	return term{v: w.out.Nodes[id].First, is: true}, ""
 }
 
-// draw is a mask of the sizes of y.
+// draw draws a mask with the sizes of y.
 func (w *writer) draw(p, y term) (term, string) {
 	dims := w.out.Types[y.v].Dims
 	if slices.Contains(dims, ir.Const(0)) {
 		return term{}, "there is nothing to draw"
 	}
-	// Numbers are drawn in the order of memory.
+	// PyTorch draws numbers in memory order.
 	if n := &w.g.Nodes[w.id]; w.g.Types[n.First+ir.ValueID(n.N)-1].Strides != nil {
-		return term{}, "what it draws lies in another order than that of its dims"
+		return term{}, "the memory order of its mask is not the order of its dims"
 	}
 	sizes := make([]ir.Arg, len(dims))
 	for i, d := range dims {

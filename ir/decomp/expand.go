@@ -1,9 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package decomp says what composite operators of PyTorch are made of, as a table of rows over own ops, and writes
-// them out in a graph. It decides nothing: whether an operator had better stay whole is the business of the fuse
-// pass. It never looks at the value of a size.
+// Package decomp writes composite operators of PyTorch out in own ops, by the cases of the catalogue. The fuse pass
+// decides which operators stay whole. The package never reads the value of a size.
 package decomp
 
 import (
@@ -14,25 +13,28 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Expansion is a graph whose calls have been written out in own ops, as far as the table has rows for them.
+// Expansion is a graph whose calls are written out in own ops, as far as the catalogue has cases for them.
 type Expansion struct {
 	Graph *ir.Graph
-	Of    []ir.NodeID  // by node of Graph: which node of the given graph it is of
-	Must  []ir.DType   // by node of Graph: which dtype must have the numbers that it takes, Invalid for any
-	To    []ir.ValueID // by value of the given graph: the value of Graph, None for those nobody uses
-	Whole []string     // by node of the given graph: why a call is one still, "" for all other nodes
-	List  []bool       // by node of the given graph: it has been written out, one tensor of its lists after the other
+	Of    []ir.NodeID  // by node of Graph: the node of the given graph that it belongs to
+	Must  []ir.DType   // by node of Graph: the dtype that its numbers must fit, Invalid for any
+	To    []ir.ValueID // by value of the given graph: the value of Graph, None for unused values
+	Whole []string     // by node of the given graph: why a call stays a call, "" for all other nodes
+	List  []bool       // by node of the given graph: it is an operator on lists that is written out, tensor by tensor
 }
 
 // None is no value.
 const None = ^ir.ValueID(0)
 
-// Expand writes out the calls of a verified graph, which it leaves as it is; those of keep stay whole, for the reason
-// given.
+// Expand writes out the calls of a verified graph, which does not change. The calls in keep stay whole, for the
+// reason that keep gives.
 func Expand(g *ir.Graph, keep map[ir.NodeID]string) *Expansion {
-	w := &writer{g: g, keep: keep, e: &Expansion{Graph: g.Bare(), To: make([]ir.ValueID, len(g.Types)), Whole: make([]string, len(g.Nodes)), List: make([]bool, len(g.Nodes))}}
+	w := &writer{g: g, keep: keep, e: &Expansion{
+		Graph: g.Bare(), To: make([]ir.ValueID, len(g.Types)),
+		Whole: make([]string, len(g.Nodes)), List: make([]bool, len(g.Nodes)),
+	}}
 	w.out = w.e.Graph
-	w.out.Strings = slices.Clone(g.Strings) // each has the index that it has in g
+	w.out.Strings = slices.Clone(g.Strings) // with the indices that they have in g
 	w.out.Grow(2*len(g.Nodes), 2*len(g.Types), 2*len(g.Args), 0)
 	w.e.Of, w.e.Must = make([]ir.NodeID, 0, 2*len(g.Nodes)), make([]ir.DType, 0, 2*len(g.Nodes))
 	for v := range w.e.To {
@@ -55,11 +57,11 @@ type writer struct {
 	e    *Expansion
 	out  *ir.Graph
 	args []ir.Arg // see mapped
-	// Of the node that is being written:
+	// The next fields are about the node that is being written.
 	id     ir.NodeID
-	result ir.DType // of the first result that there is; Invalid: it is copied
-	names  []term   // by number, of the rule
-	meet   ir.DType // in which operands meet, Invalid: each is what it is
+	result ir.DType // the dtype of its first defined result; Invalid: the node is copied
+	names  []term   // by number of the rule's names
+	meet   ir.DType // the dtype in which operands meet; Invalid: each operand keeps its dtype
 }
 
 // node writes a node out, or copies it.
@@ -75,11 +77,11 @@ func (w *writer) node(id ir.NodeID) {
 	w.copy(id)
 }
 
-// attempt undoes what write has added if it says that it can't be.
+// attempt undoes the additions of write if write returns a reason for failure.
 func (w *writer) attempt(write func() string) (why string) {
 	before, of := *w.out, len(w.e.Of)
 	if why = write(); why != "" {
-		before.Strings = w.out.Strings // the index of them knows those too
+		before.Strings = w.out.Strings // their index has the new strings too
 		*w.out = before
 		w.e.Of, w.e.Must = w.e.Of[:of], w.e.Must[:of]
 	}
@@ -96,7 +98,7 @@ func (w *writer) copy(id ir.NodeID) {
 	}
 }
 
-// mapped are arguments of the given graph as those of the new one, valid until the next call.
+// mapped returns arguments of the given graph as arguments of the new one. They are valid until the next call.
 func (w *writer) mapped(args []ir.Arg) []ir.Arg {
 	w.args = w.args[:0]
 	for _, a := range args {
@@ -119,7 +121,7 @@ func (w *writer) arg(a ir.Arg) ir.Arg {
 	return a
 }
 
-// add adds a node of the one that is being written.
+// add adds a node to the new graph, for the node that is being written.
 func (w *writer) add(n ir.Node, args []ir.Arg, results []ir.Type) ir.NodeID {
 	old := &w.g.Nodes[w.id]
 	n.Record, n.Origin = old.Record, old.Origin
@@ -127,7 +129,7 @@ func (w *writer) add(n ir.Node, args []ir.Arg, results []ir.Type) ir.NodeID {
 	return w.out.Add(n, args, results)
 }
 
-// call writes a call out; if it can't, it says why.
+// call writes a call out, or returns the reason why it stays whole.
 func (w *writer) call(id ir.NodeID) string {
 	g, n := w.g, &w.g.Nodes[id]
 	name, args := g.CallName(id), g.NodeArgs(id)
@@ -139,16 +141,16 @@ func (w *writer) call(id ir.NodeID) string {
 	case known.Whole != "":
 		return known.Whole
 	case known.Point != catalogue.NoPoint:
-		return "it is a call in a kernel too"
+		return "it stays a call inside a kernel"
 	case n.Flags&^ir.FlagRNG != 0 || n.Flags != 0 && known.rules == nil:
-		return "it has effects, draws numbers, or has shapes that only the data tells"
+		return "it has effects, draws random numbers, or has data-dependent shapes"
 	}
 	if sharesMemory(g, id) {
 		return "it may read memory after it has written it"
 	}
 	if items, ok := foreach(g, id); ok {
 		if entangled(g, items) {
-			return "a tensor of its lists reads what it writes to another"
+			return "it reads a tensor of its lists after it has written another in the same memory"
 		}
 		return w.items(id, items)
 	}
@@ -162,9 +164,9 @@ func (w *writer) call(id ir.NodeID) string {
 	return w.operator([]string{name}, args, results)
 }
 
-// sharesMemory says whether a call has two windows on a storage of which it writes one. What it reads then depends on
-// the order in which it goes through its elements, as long as nobody has shown that the windows are apart; in own ops
-// it would read all first. The same window twice is fine: each element is read before it is written.
+// sharesMemory reports whether a call has two windows on one storage and writes one of them. Its values then depend
+// on the order in which it visits the elements, unless the windows are disjoint; own ops would read all elements
+// first. The same window twice is fine: the call reads each element before it writes it.
 func sharesMemory(g *ir.Graph, id ir.NodeID) bool {
 	writes := g.Writes(id)
 	for i, w := range writes {
@@ -185,8 +187,7 @@ func sharesMemory(g *ir.Graph, id ir.NodeID) bool {
 	return false
 }
 
-// entangled says whether an item has a storage that another one writes. In own ops all would read what was there
-// before.
+// entangled reports whether an item reads a storage that another item writes. Own ops would read the old content.
 func entangled(g *ir.Graph, items []item) bool {
 	writer := map[ir.ValueID]int{} // by root, which item writes it
 	for i, it := range items {
@@ -209,8 +210,8 @@ func entangled(g *ir.Graph, items []item) bool {
 	return false
 }
 
-// sameWindow says whether two values, of which at least one is a view, have the same elements of a storage in the
-// same order.
+// sameWindow reports whether two values, at least one of them a view, have the same elements of a storage in the same
+// order.
 func sameWindow(g *ir.Graph, v, w ir.ValueID) bool {
 	offset := func(v ir.ValueID) ir.Dim {
 		if n := &g.Nodes[g.Def[v]]; n.Op == ir.OpView {
@@ -235,7 +236,7 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 			break
 		}
 	}
-	const nothing = "nothing says what it is made of"
+	const nothing = "it has no decomposition"
 	why := nothing
 	for _, name := range names {
 		if len(results) == 1 {
@@ -268,21 +269,21 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 			}
 		}
 		if len(rules) > 0 && why == nothing {
-			why = "no row of its table is for these arguments"
+			why = "no case of its decomposition fits these arguments"
 		}
 	}
 	return why
 }
 
-// item is the operator on one tensor that an operator on lists stands for: the names that it may have, its arguments
-// and results.
+// item is the operator that an operator on lists applies to one tensor: its possible names, its arguments and
+// results.
 type item struct {
 	names   []string
 	args    []ir.Arg
 	results []ir.ValueID
 }
 
-// foreach lists what an operator on lists does to each tensor, if it is one.
+// foreach lists the items of an operator on lists. It is false for other operators.
 func foreach(g *ir.Graph, id ir.NodeID) ([]item, bool) {
 	n := &g.Nodes[id]
 	base, ok := strings.CutPrefix(g.CallName(id), catalogue.ForeachPrefix)
@@ -329,7 +330,8 @@ func (w *writer) items(id ir.NodeID, items []item) string {
 	return ""
 }
 
-// give makes values the results of the node: of their dtype, sizes and layout, in memory of their own.
+// give makes values the results of the node. They get the results' dtypes, sizes and layouts, and memory of their
+// own.
 func (w *writer) give(values []term, results []ir.ValueID) string {
 	g := w.g
 	for i, r := range results {
@@ -337,7 +339,7 @@ func (w *writer) give(values []term, results []ir.ValueID) string {
 		switch {
 		case !want.DType.Valid():
 			continue
-		case i < len(values) && !values[i].is && slices.Contains(want.Dims, ir.Const(0)): // what a case has no use for
+		case i < len(values) && !values[i].is && slices.Contains(want.Dims, ir.Const(0)): // a result that the case leaves empty
 			w.e.To[r] = w.out.Nodes[w.add(ir.Node{Op: ir.OpEmpty}, nil, []ir.Type{want})].First
 			continue
 		case i >= len(values) || !values[i].is:

@@ -14,16 +14,16 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// form is what an expression is.
+// form is the kind of an expression.
 type form uint8
 
 const (
-	formName   form = iota // the term of a name
+	formName   form = iota // a name
 	formNumber             // a literal
 	formNone
 	formOwn    // an own elementwise op
 	formReduce // an own reduction
-	formTo     // in a dtype
+	formTo     // a cast to a named dtype
 	formCast
 	formAs
 	formFlat
@@ -34,28 +34,30 @@ const (
 	formDraw
 )
 
-// forms are the words that are no own ops.
-var forms = map[string]form{"f32": formTo, "f64": formTo, "cast": formCast, "as": formAs, "flat": formFlat, "unsq": formUnsqueeze,
-	"chan": formChannels, "gather": formGather, "groups": formGroups, "draw": formDraw}
+// forms are the words of expressions that are not own ops.
+var forms = map[string]form{
+	"f32": formTo, "f64": formTo, "cast": formCast, "as": formAs, "flat": formFlat, "unsq": formUnsqueeze,
+	"chan": formChannels, "gather": formGather, "groups": formGroups, "draw": formDraw,
+}
 
-// expr is an expression, its words looked up.
+// expr is a parsed expression.
 type expr struct {
 	form     form
 	args     []expr
 	name     int      // formName: the number of the name; formGroups: of the argument
 	number   ir.Arg   // formNumber
 	op       ir.Op    // formOwn, formReduce
-	optional bool     // formOwn: the other operand where one is absent
-	keep     bool     // formReduce: folded dims stay as 1
+	optional bool     // formOwn: the value is the other operand where one is absent
+	keep     bool     // formReduce: reduced dims stay as 1
 	dims     dims     // formReduce
 	dtype    ir.DType // formTo
 	dim      int64    // formGather
 }
 
-// dims are those that a reduction folds.
+// dims are the dims of a reduction.
 type dims struct {
 	which rangeOfDims
-	name  int // of the argument that holds them, or as many as they are
+	name  int // the argument that holds them, or that has as many items
 }
 
 type rangeOfDims uint8
@@ -65,30 +67,30 @@ const (
 	dimsAll                  // all there are
 	dimsChannels             // all but dim 1
 	dimsLast                 // as many as the argument has
-	dimsLead                 // the others
+	dimsLead                 // all other dims
 	dimsEnd                  // the last one
 )
 
-// statement gives a name to the value of an expression, or says what the results are.
+// statement names the value of an expression, or lists the results.
 type statement struct {
 	name  int // -1: results
 	exprs []expr
 }
 
-// rule is a row that has been read. Its names have numbers: those of the arguments, then those of the statements.
+// rule is a parsed case. Its names are numbered: the arguments first, then the statements.
 type rule struct {
 	operator string // its name
 	args     int    // how many arguments
 	names    []string
 	promote  bool
 	exact    bool
-	classes  ir.Classes // of dtypes that it is for
+	classes  ir.Classes // the dtypes that the case is for
 	when     []condition
-	alike    [][2]int // arguments that have the same dtype
+	alike    [][2]int // pairs of arguments that must have the same dtype
 	body     []statement
 }
 
-// condition is what an argument has to be as a literal, or not to be.
+// condition is a literal that an argument must be, or must not be.
 type condition struct {
 	arg    int
 	text   string
@@ -96,7 +98,7 @@ type condition struct {
 	not    bool
 }
 
-// read reads a case. One that doesn't parse is a mistake of the catalogue.
+// read parses a case. A case that does not parse is a mistake of the catalogue.
 func read(row *catalogue.ATen, c catalogue.Case) *rule {
 	r := &rule{operator: row.Name, names: strings.Fields(row.Args), classes: ir.Floats}
 	r.args = len(r.names)
@@ -138,8 +140,8 @@ func read(row *catalogue.ATen, c catalogue.Case) *rule {
 			continue
 		}
 		name, e, ok := strings.Cut(part, "=")
-		r.must(ok, part, "is no statement")
-		value := r.expression(e) // before there is the name
+		r.must(ok, part, "is not a statement")
+		value := r.expression(e) // the expression must not use the new name
 		r.body = append(r.body, statement{len(r.names), []expr{value}})
 		r.names = append(r.names, strings.TrimSpace(name))
 	}
@@ -149,25 +151,25 @@ func read(row *catalogue.ATen, c catalogue.Case) *rule {
 
 func (r *rule) must(ok bool, text, what string) {
 	if !ok {
-		panic(fmt.Sprintf("BUG: %q in the row of %s %s", text, r.operator, what))
+		panic(fmt.Sprintf("BUG: %q in a case of %s %s", text, r.operator, what))
 	}
 }
 
-// known is the number of a name: of the last one that is called so.
+// known is the number of a name. A later name hides an earlier one.
 func (r *rule) known(name string) int {
 	for i, n := range slices.Backward(r.names) {
 		if n == name {
 			return i
 		}
 	}
-	r.must(false, name, "is no name")
+	r.must(false, name, "is not a name")
 	return -1
 }
 
 func (r *rule) expression(text string) expr {
 	words := strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ").Replace(text))
 	e, rest := r.readOp(words)
-	r.must(len(rest) == 0, text, "goes on after its end")
+	r.must(len(rest) == 0, text, "continues after its end")
 	return e
 }
 
@@ -178,21 +180,21 @@ func (r *rule) readOp(words []string) (expr, []string) {
 	if len(rest) == 0 || rest[0] == ")" {
 		return r.atom(head), rest
 	}
-	e, plain := r.head(head) // plain: how many of its words are no expressions, and what the first of them is
+	e, plain := r.head(head) // plain: the form whose second word is not an expression
 	for i := 0; len(rest) > 0 && rest[0] != ")"; i++ {
 		switch {
 		case i == 1 && plain == formReduce:
 			e.dims, rest = r.dims(rest[0]), rest[1:]
 		case i == 1 && plain == formGather:
 			d, err := strconv.ParseInt(rest[0], 10, 64)
-			r.must(err == nil, rest[0], "is no dim")
+			r.must(err == nil, rest[0], "is not a dim")
 			e.dim, rest = d, rest[1:]
 		case i == 1 && plain == formGroups:
 			e.name, rest = r.known(rest[0]), rest[1:]
 		case rest[0] == "(":
 			var a expr
 			a, rest = r.readOp(rest[1:])
-			r.must(len(rest) > 0, head, "has a parenthesis that is not closed")
+			r.must(len(rest) > 0, head, "has an open parenthesis")
 			e.args, rest = append(e.args, a), rest[1:]
 		default:
 			e.args, rest = append(e.args, r.atom(rest[0])), rest[1:]
@@ -201,7 +203,7 @@ func (r *rule) readOp(words []string) (expr, []string) {
 	return e, rest
 }
 
-// head reads the word that says what an expression with operands is.
+// head reads the first word of an expression with operands.
 func (r *rule) head(word string) (e expr, plain form) {
 	if f, ok := forms[word]; ok {
 		e.form = f
@@ -211,7 +213,7 @@ func (r *rule) head(word string) (e expr, plain form) {
 		return e, f
 	}
 	op, ok := ir.ByName(strings.TrimRight(word, "?_"))
-	r.must(ok && op.Own(), word, "is no own op")
+	r.must(ok && op.Own(), word, "is not an own op")
 	e.op = op
 	if ir.Info(op).Kind == ir.KindReduce {
 		e.form, e.keep = formReduce, !strings.HasSuffix(word, "_")

@@ -9,7 +9,7 @@ import "github.com/mycelya/mycelya/catalogue"
 // with what it made.
 const Draw = "mycelya::dropout_mask"
 
-// operator is what the catalogue says about an operator, its cases read.
+// operator is the catalogue's row of an operator, with its cases parsed.
 type operator struct {
 	*catalogue.ATen
 	rules []*rule // in the order of the cases
@@ -37,7 +37,7 @@ var operators = func() map[string]*operator {
 // unknown stands for all other operators.
 var unknown = &operator{ATen: &catalogue.ATen{}}
 
-// find is what is known about an operator.
+// find is the entry of an operator. It is never nil.
 func find(name string) *operator {
 	if o := operators[name]; o != nil {
 		return o

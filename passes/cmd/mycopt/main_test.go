@@ -102,7 +102,7 @@ func TestExplain(t *testing.T) {
 	status, _, errs := call(apart, "-passes=fuse", "-explain")
 	assert.Equal(t, 0, status)
 	assert.Equal(t, `%1: f32[2,2]           = aten.mm %0 %0
-    no kernel computes aten::mm: nothing says what it is made of
+    no kernel computes aten::mm: it has no decomposition
 %2: f32[2]             = sum %0 [1] false
 %3: f32[]              = sum %2 ints[] false
     it reduces the result of a reduction
