@@ -13,9 +13,10 @@ import (
 
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/runtime/core"
 )
 
-// account is what is told of one program.
+// account is what explain tells of one program.
 type account struct {
 	number int // from 1, in the order of compilation
 	place  string
@@ -26,7 +27,7 @@ type account struct {
 	why    string // why no program that was there fitted: whole sentences
 	calls  atomic.Uint64
 
-	planned string   // the memory that it takes: a sentence
+	memory  string   // that a call takes: a sentence
 	of      *variant // nil: it could not be compiled
 	names   []string // of its records
 	origins []uint32 // of the trace that it was compiled for
@@ -55,7 +56,7 @@ const (
 	maxKnownWords = 4 << 20 // 32 MiB
 )
 
-// upcoming is the number of the program that is noted next. Only the sender asks.
+// upcoming is the number of the program that is noted next.
 func (h *history) upcoming() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,30 +118,30 @@ func common[T comparable](a, b []T) int {
 	return head + tail
 }
 
-// note remembers that a trace was compiled, or why it could not be. c: what capture made of it, nil if nothing.
-func (s *session) note(a *account, took time.Duration, t *Trace, c *Captured, e *entry, collision bool, failed error) {
+// note remembers that a trace was compiled, or why it could not be. captured is nil if capture failed.
+func (c *compiler) note(a *account, took time.Duration, t *Trace, captured *Captured, e *entry, collision bool, failed error) {
 	a.took = took
 	var ops []string
-	if c != nil {
-		a.place, a.ops = c.Graph.Name, len(c.Ops)
+	if captured != nil {
+		a.place, a.ops = captured.Graph.Name, len(captured.Ops)
 	}
 	if failed != nil {
 		a.why = failed.Error()
 	} else {
-		a.why = s.whyCompiled(t, c.Ops, e, collision)
+		a.why = c.whyCompiled(t, captured.Ops, e, collision)
 		if e == nil {
-			ops = c.Ops
+			ops = captured.Ops
 		}
 	}
 	a.failed = failed != nil
-	s.history.note(a, t, ops)
+	c.history.note(a, t, ops)
 }
 
-// whyCompiled says why a trace needed a program of its own. ops: of its records; e: what was known of its skeleton, nil if nothing;
-// collision: another skeleton has its hash. Only the sender asks.
-func (s *session) whyCompiled(t *Trace, ops []string, e *entry, collision bool) string {
+// whyCompiled says why a trace needed a program of its own. ops are the ops of its records, e is the entry of its skeleton
+// or nil; collision says that another skeleton has its hash.
+func (c *compiler) whyCompiled(t *Trace, ops []string, e *entry, collision bool) string {
 	switch {
-	case s.settings.Fresh:
+	case c.settings.Fresh:
 		return "MYCELYA_REPLAY is off."
 	case e != nil:
 		last := e.variants[len(e.variants)-1]
@@ -150,20 +151,20 @@ func (s *session) whyCompiled(t *Trace, ops []string, e *entry, collision bool) 
 		for i, need := range e.needs(t) {
 			if need && !last.wanted[i] {
 				return fmt.Sprintf("The ops are those of #%d, which does not keep what is still held here: %s.",
-					last.account.number, s.frontend.Maker(t, i))
+					last.account.number, c.frontend.Maker(t, i))
 			}
 		}
 		return fmt.Sprintf("The ops are those of #%d, which keeps other results.", last.account.number)
 	case collision:
 		return "Another program has the same hash by chance."
-	case len(s.history.known) == 0:
+	case len(c.history.known) == 0:
 		return "It is the first one."
 	}
-	k := s.history.nearest(ops, t.Skeleton)
+	k := c.history.nearest(ops, t.Skeleton)
 	if k == nil {
 		return "No program before it is like it."
 	}
-	d, err := s.compare(t, k.trace)
+	d, err := c.compare(t, k.trace)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("It could not be compared with #%d: %v.", k.number, err)
@@ -180,14 +181,14 @@ func (s *session) whyCompiled(t *Trace, ops []string, e *entry, collision bool) 
 		d.Record+1, len(ops), k.number, d.What, d.Here, k.number, d.There)
 }
 
-// compare keeps a mistake of ours out of the program that is only explained.
-func (s *session) compare(here, there *Trace) (_ *Difference, err error) {
+// compare is the frontend's Compare. A mistake of ours in it must not cost the program, which is only explained.
+func (c *compiler) compare(here, there *Trace) (_ *Difference, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = bug(r)
 		}
 	}()
-	return s.frontend.Compare(here, there)
+	return c.frontend.Compare(here, there)
 }
 
 // text is all that is remembered.
@@ -208,8 +209,8 @@ func (h *history) text(index int) string {
 			fmt.Fprintf(&b, "%s, compiled in %.1f ms, called %s", count(uint64(a.ops), "op"), float64(a.took.Microseconds())/1e3, count(a.calls.Load(), "time"))
 		}
 		fmt.Fprintf(&b, "\n  Cut because %s.\n  %s\n", catalogue.CutOf(a.reason).Why, strings.ReplaceAll(a.why, "\n", "\n  "))
-		if a.planned != "" {
-			fmt.Fprintf(&b, "  %s\n", a.planned)
+		if a.memory != "" {
+			fmt.Fprintf(&b, "  %s\n", a.memory)
 		}
 	}
 	return b.String()
@@ -222,22 +223,28 @@ func count(n uint64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// explainWait is how long explain waits for traces that are on their way to be looked at.
+// explainWait is how long explain waits for submitted traces to be compiled.
 const explainWait = 2 * time.Second
 
 // explainPrograms says which programs there are and why.
 func (s *session) explainPrograms() string {
 	s.mu.Lock()
-	started := s.started
+	started := s.core.Started()
 	s.mu.Unlock()
-	seen := make(chan struct{})
-	if started && s.enqueue(nil, always, func() { s.replan(); close(seen) }) == nil {
+	if started {
+		t := s.ticket(nil)
+		t.told = func(err error) {
+			if err == nil { // so this is the sender
+				s.compiler.measure()
+			}
+		}
+		_ = s.submit(core.Mark{Ticket: t})
 		select {
-		case <-seen:
-		case <-time.After(explainWait): // what there is so far
+		case <-t.done:
+		case <-time.After(explainWait): // explain what there is so far
 		}
 	}
-	return s.history.text(s.index)
+	return s.compiler.history.text(s.index)
 }
 
 // pendingGraph is the optimised graph of what a storage will hold once a trace has run.
@@ -248,7 +255,7 @@ func (s *session) pendingGraph(t *Trace, storage uint64) (string, error) {
 	}
 	wanted := make([]bool, len(t.Bindings))
 	wanted[local] = true
-	c, err := s.frontend.Build(t, wanted)
+	c, err := s.compiler.frontend.Build(t, wanted)
 	if err != nil {
 		return "", err
 	}

@@ -4,9 +4,12 @@
 package runtime
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/mycelya/mycelya/runtime/core"
 )
 
 // Inbox is where threads that aren't Go's leave what they want of a device, without a call into Go, and where its sender sleeps. All
@@ -57,56 +60,56 @@ type Credits struct {
 	Hurry   atomic.Int64 // not 0: who waits may look for the answer for a while before sleeping
 }
 
-// opened is the sender's part of what a letter asks; nil if there is none. The lock is held.
-func (s *session) opened(l *Letter) func() {
+// open is the submission that a letter asks for. With an error the submission is a read that can't be made.
+func (s *session) open(l *Letter) (core.Event, error) {
 	if l.Trace != nil {
-		return s.job(l.Trace, l.Release)
+		return core.TraceClosed{Trace: s.closed(l.Trace, l.Release)}, nil
 	}
-	t := newTicket(s.metrics, s.metrics.bill.at(l.At), l.Dst)
-	s.left.add(l.Ticket, t)
-	t.told = func(err error) { s.left.drop(l.Ticket); l.Answer(err) }
+	t := s.ticket(s.metrics.bill.at(l.At))
+	s.asked.add(l.Ticket, t)
+	t.told = func(err error) { s.asked.drop(l.Ticket); l.Answer(err) }
 	switch l.Ask {
 	case AskRead:
-		return s.readJob(t, l.View)
+		return t.read(l.View, l.Dst)
 	case AskSync:
-		return s.syncJob(t)
+		return core.Sync{Ticket: t}, nil
 	case AskRoom:
-		s.roomLocked(t)
+		return core.Room{Ticket: t}, nil
 	}
-	return nil
+	panic(fmt.Sprintf("BUG: there is no question %d", l.Ask))
 }
 
-// left holds the tickets of questions that were left in an inbox, by C's number, until they are answered.
-type left struct {
+// asked holds the tickets of questions that were left in an inbox, by C's number, until they are answered.
+type asked struct {
 	mu      sync.Mutex
 	tickets map[uint64]*Ticket
 }
 
-func (l *left) add(number uint64, t *Ticket) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.tickets == nil {
-		l.tickets = map[uint64]*Ticket{}
+func (a *asked) add(number uint64, t *Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.tickets == nil {
+		a.tickets = map[uint64]*Ticket{}
 	}
-	l.tickets[number] = t
+	a.tickets[number] = t
 }
 
-func (l *left) drop(number uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.tickets, number)
+func (a *asked) drop(number uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.tickets, number)
 }
 
-func (l *left) get(number uint64) *Ticket {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.tickets[number]
+func (a *asked) get(number uint64) *Ticket {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.tickets[number]
 }
 
-// cancelLeft ends the ticket of a question that was left in the inbox; after it nobody writes the memory of its read.
-func (s *session) cancelLeft(number uint64) {
+// cancelAsked ends the ticket of a question that was left in the inbox. After it nothing writes the memory of its read.
+func (s *session) cancelAsked(number uint64) {
 	s.collect()
-	if t := s.left.get(number); t != nil {
+	if t := s.asked.get(number); t != nil {
 		t.Cancel()
 	}
 }

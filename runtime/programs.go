@@ -34,7 +34,6 @@ type variant struct {
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
 	first    []uint64     // the parameters with which it was compiled, if hits are checked
-	sent     bool         // on this connection
 	weight   *cost.Weight // where it is asked for: see busy
 	account  *account
 	// The last call that was sent, and its number; nil: none yet.
@@ -164,6 +163,9 @@ func (e *entry) union(t *Trace) []bool {
 	}
 	return out
 }
+
+// number is the variant's number, which the cache never gives twice.
+func (v *variant) number() uint32 { return binary.LittleEndian.Uint32(v.key[16:]) }
 
 // newKey makes the key of a new variant of a trace.
 func (p *programs) newKey(t *Trace) (key [pb.KeyBytes]byte) {

@@ -196,7 +196,7 @@ func (r *Runtime) Cancel(ticket uint64) {
 // CancelLeft ends the ticket of a question that was left in a device's inbox; after it nobody writes the memory of its read.
 func (r *Runtime) CancelLeft(index int32, ticket uint64) {
 	if s, err := r.session(index); err == nil { // otherwise the end of the session has ended it
-		s.cancelLeft(ticket)
+		s.cancelAsked(ticket)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
 )
 
@@ -66,7 +67,7 @@ func TestAMessageIsCountedBeforeItsAnswer(t *testing.T) {
 
 func TestCreditsRunOutAndComeBack(t *testing.T) {
 	r, w := start(t)
-	for i := range uint64(maxCalls - 1) {
+	for i := range uint64(core.MaxCalls - 1) {
 		require.NoError(t, r.Flush(0, relu(1, 10+i), func() {}))
 	}
 	require.ErrorIs(t, r.Flush(0, relu(1, 5), func() {}), ErrPending)
@@ -95,7 +96,7 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 func TestUploadsWaitForRoom(t *testing.T) {
 	r, w := start(t)
 	piece := make([]byte, copyUploads)
-	for i := range uint64(maxUploadBytes / copyUploads) {
+	for i := range uint64(core.MaxUploadBytes / copyUploads) {
 		require.NoError(t, r.Upload(0, 1+i, piece, Place{}))
 	}
 	done := make(chan error)
@@ -364,28 +365,6 @@ func BenchmarkFlushHit(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(inCall.Nanoseconds())/1e3/float64(b.N), "µs/call")
-}
-
-func TestFastWorkersMayFallFurtherBehind(t *testing.T) {
-	var p pace
-	require.Equal(t, maxCalls, p.ahead()) // nothing is known
-	now := time.Now()
-	for _, c := range []struct {
-		interval time.Duration
-		ahead    int
-	}{{time.Second, maxCalls}, {4 * time.Millisecond, 125}, {time.Microsecond, mostCalls}} {
-		p = pace{last: now, interval: c.interval}
-		require.Equal(t, c.ahead, p.ahead(), c.interval)
-	}
-	p = pace{}
-	p.done()
-	require.Equal(t, maxCalls, p.ahead())
-	p.done()
-	require.Greater(t, p.interval, time.Duration(0))
-	require.Less(t, p.interval, aheadTime)
-	p.last = now.Add(-time.Hour) // a break does not make it slow
-	p.done()
-	require.Less(t, p.interval, aheadTime/8)
 }
 
 // TestLightRoundsLeaveTheClientACore: of the worker's, where they are on one processor and the client reads what a round has made.

@@ -8,6 +8,7 @@ import (
 
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/core"
 )
 
 // Shared says where the bytes of an upload lie in a block of shared memory.
@@ -21,105 +22,36 @@ type Shared struct {
 	Release func()
 }
 
-// sharing is what a session shares with its worker.
-type sharing struct {
-	blocks map[uint64]struct{} // of the sender alone: those that the worker has
-	// With the session's lock.
-	reading map[uint64]func() // by sequence number: ends an upload that the worker has not answered
-}
-
-// uploadShared makes storage id with the bytes that from names, which are data here too, and returns before they are read. A worker
-// that takes no blocks gets them as any others.
+// uploadShared makes storage id with the bytes that from names, which are data here too, and returns before they are
+// read. A worker that accepts no blocks is sent the bytes.
 func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) error {
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
-	room := func() bool {
-		if s.uploads > 0 && s.uploads+n > maxUploadBytes {
-			return false
-		}
-		s.uploads += n
-		return true
-	}
-	end := func() {
-		from.Release()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.uploads -= n
-		s.changed.Broadcast()
-	}
-	err := s.enqueue(by, room, func() { s.sendShared(id, data, from, end, by) })
-	if err != nil {
-		from.Release()
-	}
-	return err
+	u, t := &upload{storage: id, data: data, by: by, shared: &from, free: from.Release}, s.ticket(by)
+	_ = s.submit(core.Upload{Upload: u, Ticket: t, Bytes: n, From: core.Shared, Block: from.Block})
+	return t.stall()
 }
 
-func (s *session) sendShared(id uint64, data []byte, from Shared, end func(), by *charge) {
-	if !s.alive() || !s.share(from, by) {
-		s.sendUpload(id, data, by)
-		end()
-		return
+// maxBlocks is how many blocks of shared memory can be shared with a worker. Descriptors go through unix sockets only.
+func maxBlocks(conn *transport.Conn, hello *pb.Hello) int {
+	if _, local := conn.Net().(*net.UnixConn); !local {
+		return 0
 	}
-	s.seq++
-	s.mu.Lock()
-	gone := s.gone != nil
-	if !gone {
-		s.shared.reading[s.seq] = end
-	}
-	s.mu.Unlock()
-	if gone {
-		end()
-		return
-	}
-	n := uint64(len(data))
-	s.metrics.uploadShared.Add(n)
-	m := &pb.UploadFrom{Storage: id, Block: from.Block, Offset: from.Offset, Bytes: n}
-	_, _ = s.write(by, transport.UploadFrom, s.seq, m, nil) // an error has ended the upload with the session
+	return int(hello.Blocks)
 }
 
-// share makes sure that the worker has a block, and says whether it does.
-func (s *session) share(from Shared, by *charge) bool {
-	if _, ok := s.shared.blocks[from.Block]; ok {
-		return true
-	}
-	if _, local := s.conn.Net().(*net.UnixConn); !local || len(s.shared.blocks) >= int(s.hello.Blocks) {
-		return false
-	}
-	s.seq++
-	m := &pb.Share{Block: from.Block, Bytes: from.Size}
-	if err := s.conn.SendFile(transport.Share, s.seq, m, from.FD); err != nil {
-		s.log.Debug("memory is not shared", "error", err) // what broke the connection breaks the upload that follows
+// share sends the worker the descriptor of a block. It says whether the worker has the block now.
+func (s *session) share(seq uint64, u *upload) bool {
+	m := &pb.Share{Block: u.shared.Block, Bytes: u.shared.Size}
+	if err := s.conn.SendFile(transport.Share, seq, m, u.shared.FD); err != nil {
+		s.log.Debug("memory is not shared", "error", err) // if the connection is broken, the upload that follows fails
 		return false
 	}
 	n := frameBytes(m, nil)
-	s.metrics.sent(n, by)
-	s.settings.Dump.Frame(s.index, true, transport.Share, s.seq, n)
-	s.shared.blocks[from.Block] = struct{}{}
+	s.metrics.sent(n, u.by)
+	s.settings.Dump.Frame(s.index, true, transport.Share, seq, n)
 	return true
 }
 
 // forget tells the worker that a block is gone. All uploads from it have ended.
-func (s *session) forget(block uint64) {
-	s.mu.Lock()
-	started := s.started
-	s.mu.Unlock()
-	if !started {
-		return
-	}
-	_ = s.enqueue(nil, always, func() { // a session that has ended has nothing to forget
-		if _, ok := s.shared.blocks[block]; ok && s.alive() {
-			delete(s.shared.blocks, block)
-			s.seq++
-			_, _ = s.write(nil, transport.Unshare, s.seq, &pb.Unshare{Block: block}, nil)
-		}
-	})
-}
-
-// takeReading removes and returns the end of a shared upload; nil if its session has ended or there is none.
-func (s *session) takeReading(seq uint64) func() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	end := s.shared.reading[seq]
-	delete(s.shared.reading, seq)
-	return end
-}
+func (s *session) forget(block uint64) { _ = s.submit(core.Forget{Block: block}) }

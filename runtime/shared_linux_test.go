@@ -15,6 +15,7 @@ import (
 
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
 )
 
@@ -196,7 +197,7 @@ func TestBlocksComeFreeWhenTheWorkerDies(t *testing.T) {
 func TestSharedUploadsWaitForRoom(t *testing.T) {
 	r, w := startSharing(t, 2)
 	b := newBlock(t, 7)
-	b.data = make([]byte, maxUploadBytes+10)
+	b.data = make([]byte, core.MaxUploadBytes+10)
 	upload := func(storage uint64, n int) error {
 		b.reading.Add(1)
 		return r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096, Release: func() { b.reading.Add(-1) }}, Place{})
@@ -241,5 +242,5 @@ func TestForgetStartsNoWorker(t *testing.T) {
 	require.NoError(t, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	require.False(t, s.started)
+	require.False(t, s.core.Started())
 }

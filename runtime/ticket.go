@@ -5,85 +5,76 @@ package runtime
 
 import (
 	"errors"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/mycelya/mycelya/runtime/core"
 )
 
 // ErrPending says that a ticket's answer has not come yet.
 var ErrPending = errors.New("pending")
 
-// Ticket stands for an answer that is on its way.
+// Ticket stands for an answer that is on its way. The core says when the ticket ends, and when its memory is written.
 type Ticket struct {
+	session *session
 	done    chan struct{} // closed when err is final
-	metrics *metrics
-	by      *charge     // who asked
-	told    func(error) // is called once with the answer; nil: nobody is to be told
-
-	mu      sync.Mutex
 	err     error
-	ended   bool
-	stalled bool
-	dst     []byte        // where a read goes; nil once nobody may write it
-	filling chan struct{} // closed when the receiver is through with dst; nil while it isn't at it
-	abandon func()        // ends the connection under a receiver that fills dst
+	by      *charge     // whom its bytes and waits are charged to
+	told    func(error) // called once with the answer, before done is closed; may be nil
+	stalled atomic.Bool // a wait was counted
+
+	// Of a read.
+	view View
+	dst  []byte
 }
 
-func newTicket(m *metrics, by *charge, dst []byte) *Ticket {
-	return &Ticket{done: make(chan struct{}), metrics: m, by: by, dst: dst}
+func (s *session) ticket(by *charge) *Ticket {
+	return &Ticket{session: s, done: make(chan struct{}), by: by}
 }
 
-// end makes err the answer, unless there is one. dst is not written any more after it, except by a fill that
-// has begun, which then ends the ticket itself.
+// end makes err the answer. It is called once.
 func (t *Ticket) end(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ended || t.filling != nil {
-		return
-	}
-	t.ended, t.err, t.dst = true, err, nil
-	close(t.done)
+	t.err = err
 	if t.told != nil {
 		t.told(err)
 	}
+	close(t.done)
 }
 
-// fill lets read write dst and makes its error the answer. False: nobody waits for the bytes any more, or they
-// are not of the length that was asked for.
-func (t *Ticket) fill(n uint64, abandon func(), read func(dst []byte) error) (bool, error) {
-	t.mu.Lock()
-	if t.ended || uint64(len(t.dst)) != n {
-		t.mu.Unlock()
-		return false, nil
+// over says whether the ticket has ended.
+func (t *Ticket) over() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
 	}
-	dst := t.dst
-	t.filling, t.abandon = make(chan struct{}), abandon
-	t.mu.Unlock()
-	err := read(dst)
-	t.mu.Lock()
-	close(t.filling)
-	t.filling = nil
-	t.mu.Unlock()
-	return true, err
+}
+
+// stall waits for the end and counts the wait.
+func (t *Ticket) stall() error {
+	if !t.over() {
+		start := time.Now()
+		t.session.metrics.stall(t.by)
+		<-t.done
+		t.session.metrics.stalled(start, t.by)
+	}
+	return t.err
 }
 
 // Wait waits at most timeout for the answer; ErrPending: it has not come.
 func (t *Ticket) Wait(timeout time.Duration) error {
-	select {
-	case <-t.done:
+	if t.over() {
 		return t.err
-	default:
 	}
 	if timeout <= 0 { // only a question
 		return ErrPending
 	}
-	t.mu.Lock()
-	if !t.stalled {
-		t.stalled = true
-		t.metrics.stall(t.by)
+	if !t.stalled.Swap(true) {
+		t.session.metrics.stall(t.by)
 	}
-	t.mu.Unlock()
 	start := time.Now()
-	defer t.metrics.stalled(start, t.by)
+	defer t.session.metrics.stalled(start, t.by)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
@@ -94,22 +85,22 @@ func (t *Ticket) Wait(timeout time.Duration) error {
 	}
 }
 
-// cancelPatience is how long a cancel waits for bytes that are arriving. A local worker fills a GiB in less; past it the
-// worker has stopped in the middle of its answer, and only the end of the connection makes dst safe.
+// cancelPatience is how long a cancel waits for bytes that are arriving. A local worker sends a GiB in less time. After it
+// the worker has stopped in the middle of its answer, and only the end of the connection makes the memory safe.
 const cancelPatience = 5 * time.Second
 
-// Cancel ends the ticket. After it has returned nobody writes the memory that the read was given.
+// Cancel ends the ticket. After it has returned nothing writes the memory that the read was given.
 func (t *Ticket) Cancel() {
-	t.mu.Lock()
-	filling, abandon := t.filling, t.abandon
-	t.mu.Unlock()
-	if filling != nil {
-		select {
-		case <-filling:
-		case <-time.After(cancelPatience):
-			abandon()
-			<-filling
-		}
+	t.session.do(core.Cancel{Ticket: t})
+	if t.over() {
+		return
 	}
-	t.end(errors.New("canceled"))
+	timer := time.NewTimer(cancelPatience)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+	case <-timer.C:
+		t.session.disconnect()
+		<-t.done
+	}
 }

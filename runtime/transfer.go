@@ -4,105 +4,79 @@
 package runtime
 
 import (
-	pb "github.com/mycelya/mycelya/proto"
-	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/core"
 )
 
+// copyUploads is the size up to which the bytes of an upload are copied. More bytes are sent from the caller's memory while
+// the call waits.
+const copyUploads = 32 << 20
+
+// upload is a new storage and its bytes.
+type upload struct {
+	storage uint64
+	data    []byte
+	by      *charge
+	shared  *Shared // nil: the bytes are not in shared memory
+	free    func()  // gives data back; may be nil
+}
+
+func (u *upload) release() {
+	if u.free != nil {
+		u.free()
+	}
+}
+
 // upload makes storage id with these bytes. Up to copyUploads bytes are copied, and the call returns at once unless too
-// much is waiting already; more are sent from data itself before the call returns.
+// many bytes wait already; more are sent from data itself before the call returns.
 func (s *session) upload(id uint64, data []byte, by *charge) error {
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
+	u, t := &upload{storage: id, data: data, by: by}, s.ticket(by)
+	ev := core.Upload{Upload: u, Ticket: t, Bytes: n, From: core.Borrowed}
 	if n > copyUploads {
-		sent := make(chan struct{})
-		if err := s.enqueue(by, always, func() { defer close(sent); s.sendUpload(id, data, by) }); err != nil {
-			return err
-		}
-		<-sent // always comes: when the session ends its connection closes under the send
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.gone != nil {
-			return s.gone
-		}
-		return nil
+		_ = s.submit(ev)
+		<-t.done // comes also when the session ends: its connection closes under the send
+		return t.err
 	}
-	room := func() bool {
-		if s.uploads+n > maxUploadBytes {
-			return false
-		}
-		s.uploads += n
-		return true
-	}
-	held, release := copyOut(data)
-	err := s.enqueue(by, room, func() {
-		s.sendUpload(id, held, by)
-		release()
-		s.mu.Lock()
-		s.uploads -= n
-		s.changed.Broadcast()
-		s.mu.Unlock()
-	})
-	if err != nil {
-		release()
-	}
-	return err
-}
-
-func (s *session) sendUpload(id uint64, data []byte, by *charge) {
-	if s.alive() {
-		s.seq++
-		_, _ = s.write(by, transport.Upload, s.seq, &pb.Upload{Storage: id, Bytes: uint64(len(data))}, data)
-	}
+	u.data, u.free = copyOut(data)
+	ev.From = core.Copied
+	_ = s.submit(ev)
+	return t.stall()
 }
 
 // read begins a read of a view into dst.
 func (s *session) read(v View, dst []byte, by *charge) (*Ticket, error) {
-	t := newTicket(s.metrics, by, dst)
-	return t, s.enqueue(by, always, s.readJob(t, v))
+	t := s.ticket(by)
+	ev, err := t.read(v, dst)
+	if err != nil {
+		return nil, err
+	}
+	return s.begin(t, ev)
 }
 
-// readJob is the sender's part of a read.
-func (s *session) readJob(t *Ticket, v View) func() {
-	return func() {
-		s.reads = 0
-		if _, err := v.Bytes(); err != nil {
-			t.end(err)
-			return
-		}
-		if why := s.poisoned[v.Storage]; why != nil {
-			s.failures.report(why)
-			t.end(why)
-			return
-		}
-		s.ask(t, transport.Read, &pb.Read{Storage: v.Storage, Dtype: uint32(v.DType), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset})
-	}
+// read makes t the ticket of a read.
+func (t *Ticket) read(v View, dst []byte) (core.Read, error) {
+	t.view, t.dst = v, dst
+	_, err := v.Bytes()
+	return core.Read{Ticket: t, Storage: v.Storage, Bytes: uint64(len(dst))}, err
 }
 
 // sync begins a wait for all that was submitted.
 func (s *session) sync(by *charge) (*Ticket, error) {
-	t := newTicket(s.metrics, by, nil)
-	return t, s.enqueue(by, always, s.syncJob(t))
+	t := s.ticket(by)
+	return s.begin(t, core.Sync{Ticket: t})
 }
 
-// syncJob is the sender's part of a sync.
-func (s *session) syncJob(t *Ticket) func() {
-	return func() { s.ask(t, transport.Sync, &pb.Sync{}) }
+// room begins a wait until fewer traces are under way than the credits allow.
+func (s *session) room(by *charge) (*Ticket, error) {
+	t := s.ticket(by)
+	return s.begin(t, core.Room{Ticket: t})
 }
 
-// ask sends a question whose answer ends a ticket.
-func (s *session) ask(t *Ticket, what transport.Type, m message) {
-	s.seq++
-	s.mu.Lock()
-	gone := s.gone
-	if gone == nil {
-		s.tickets[s.seq] = t
+// begin submits a question. It fails if the session has ended.
+func (s *session) begin(t *Ticket, ev core.Event) (*Ticket, error) {
+	if gone := s.submit(ev); gone != nil {
+		return nil, gone
 	}
-	s.mu.Unlock()
-	if gone != nil {
-		t.end(gone)
-		return
-	}
-	s.metrics.roundTrips.Add(1)
-	t.by.roundTrips.Add(1)
-	_, _ = s.write(t.by, what, s.seq, m, nil) // an error has ended all tickets
+	return t, nil
 }

@@ -10,7 +10,6 @@ package runtime
 import (
 	"fmt"
 	"math/bits"
-	"time"
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime/provider"
@@ -75,14 +74,3 @@ func (v *View) Bytes() (uint64, error) {
 	}
 	return n, nil
 }
-
-// Limits of how far a client runs ahead of its worker.
-const (
-	maxCalls       = 64       // traces flushed and not done; past it the caller is asked to wait
-	mostCalls      = 256      // the same where all of them take less than aheadTime
-	maxUploadBytes = 1 << 30  // copied and not sent, or shared and not read
-	copyUploads    = 32 << 20 // a larger upload is sent from the caller's memory while the call waits
-	maxErrors      = 4096     // kept for later reads
-
-	aheadTime = 500 * time.Millisecond
-)

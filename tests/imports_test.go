@@ -49,6 +49,7 @@ var matrix = map[string][]string{
 	"runtime":                       {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen/...", "kernel", "proto/...", "runtime/..."},
 	"runtime/compare":               {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
 	"runtime/dump":                  {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "proto/..."},
+	"runtime/core":                  {"proto/..."}, // the session without clocks, sockets and goroutines
 	"runtime/provider":              {"catalogue", "proto/transport", "runtime/provider/..."},
 	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},              // the table, with each provider's folder
 	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."}, // the suite that each provider must pass

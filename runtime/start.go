@@ -14,11 +14,12 @@ import (
 
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"google.golang.org/protobuf/proto"
 )
 
-type message = proto.Message
+type protoMessage = proto.Message
 
 const (
 	frameHeader = 32 // bytes
@@ -33,8 +34,63 @@ const (
 )
 
 // frameBytes is the size of a frame but for a body's Arrow header.
-func frameBytes(m message, body []byte) uint64 {
+func frameBytes(m protoMessage, body []byte) uint64 {
 	return uint64(frameHeader + proto.Size(m) + len(body))
+}
+
+// start starts the worker and exchanges Hellos.
+func (s *session) start() {
+	began := time.Now()
+	var instance provider.Instance
+	var err error
+	onAllCores(func() { instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device}) })
+	if err != nil {
+		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not start its worker: %v", s.index, err)})
+		return
+	}
+	s.mu.Lock()
+	s.instance = instance
+	s.mu.Unlock()
+	conn, hello, err := greet(s.ctx, instance)
+	if err != nil {
+		s.lost(err)
+		return
+	}
+	s.compiler.worker(hello)
+	if !s.connected(conn, hello) {
+		conn.Close()
+		return
+	}
+	s.log.Debug("worker started", "pid", hello.Pid, "device", hello.Device, "torch", hello.Torch, "took", time.Since(began))
+	conn.Sleep()
+	go s.receive(conn)
+}
+
+// connected makes conn the session's connection. False: the session has ended.
+func (s *session) connected(conn *transport.Conn, hello *pb.Hello) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.core.Gone() != nil {
+		return false
+	}
+	s.conn, s.hello = conn, hello
+	s.core.Step(time.Since(s.began), core.WorkerStarted{MaxBlocks: maxBlocks(conn, hello)}, nil) // without actions
+	return true
+}
+
+// info returns the worker's Hello, and starts the worker if it isn't running.
+func (s *session) info() (*pb.Hello, error) {
+	s.mu.Lock()
+	hello := s.hello
+	s.mu.Unlock()
+	if hello == nil {
+		t := s.ticket(nil)
+		_ = s.submit(core.Mark{Ticket: t})
+		<-t.done
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hello, s.core.Gone()
 }
 
 // greet opens the control connection and exchanges Hellos.
@@ -94,12 +150,12 @@ func (r refused) Error() string { return string(r) }
 
 // lost ends the session because of a broken start or connection; the text has what is known of the worker's end, and no guesses.
 func (s *session) lost(err error) {
-	if !s.alive() {
+	s.mu.Lock()
+	gone, instance, hello := s.core.Gone(), s.instance, s.hello
+	s.mu.Unlock()
+	if gone != nil {
 		return
 	}
-	s.mu.Lock()
-	instance, hello := s.instance, s.hello
-	s.mu.Unlock()
 	var why refused
 	if hello == nil && errors.As(err, &why) {
 		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not start its worker: %s", s.index, string(why))})

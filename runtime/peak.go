@@ -11,10 +11,10 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// planned says what a call of a program takes: its peak, and the op that reaches it; "" if that can't be said. It walks the program,
-// so only compiling, explain and errors ask.
-func (s *session) planned(c *codegen.Compiled, params []uint64, ops []string, origins []uint32) string {
-	peak, err := c.Peak(params)
+// peak says what memory a call of a program takes, and which op reaches the peak; "" if that is not known. It walks the
+// program, so only compile, explain and errors of memory call it.
+func (c *compiler) peak(program *codegen.Compiled, params []uint64, ops []string, origins []uint32) string {
+	peak, err := program.Peak(params)
 	switch {
 	case err != nil:
 		return ""
@@ -22,23 +22,23 @@ func (s *session) planned(c *codegen.Compiled, params []uint64, ops []string, or
 		return fmt.Sprintf("It takes no memory of its own, beside storages of %s.", size(peak.Storages))
 	}
 	what := "a copy"
-	if call, ok := c.Program.Steps[peak.Step].Kind.(*pb.Step_Call); ok {
+	if call, ok := program.Program.Steps[peak.Step].Kind.(*pb.Step_Call); ok {
 		what = call.Call.Op
 	}
-	record := int(c.StepRecord[peak.Step])
+	record := int(program.StepRecord[peak.Step])
 	if record >= 0 && record < len(ops) {
 		what = ops[record]
 	}
 	if record >= 0 && 2*record+1 < len(origins) {
-		if o := s.frontend.Origin(origins[2*record], origins[2*record+1]); o.File != "" {
+		if o := c.frontend.Origin(origins[2*record], origins[2*record+1]); o.File != "" {
 			what += fmt.Sprintf(" at %s:%d", o.File, o.Line)
 		}
 	}
 	return fmt.Sprintf("It takes at most %s of its own at once, in step %d of %d, %s, beside storages of %s.",
-		size(peak.Bytes), peak.Step, len(c.Program.Steps), what, size(peak.Storages))
+		size(peak.Bytes), peak.Step, len(program.Program.Steps), what, size(peak.Storages))
 }
 
-// size is a number of bytes for people.
+// size is a number of bytes as text.
 func size(n uint64) string {
 	if n < 1000 {
 		return count(n, "byte")
@@ -52,17 +52,18 @@ func size(n uint64) string {
 	panic("BUG: there is a last unit")
 }
 
-// replan says of the programs that are explained what their last calls took: another batch has other sizes. Only the sender does.
-func (s *session) replan() {
-	h := &s.history
+// measure brings the peaks of the explained programs up to date with their last calls, whose sizes may differ. Only the
+// sender calls it.
+func (c *compiler) measure() {
+	h := &c.history
 	h.mu.Lock()
 	accounts := slices.Clone(h.accounts)
 	h.mu.Unlock()
 	for _, a := range accounts {
 		if v := a.of; v != nil && v.last != nil {
-			planned := s.planned(v.compiled, v.last.Params, a.names, a.origins)
+			memory := c.peak(v.compiled, v.last.Params, a.names, a.origins)
 			h.mu.Lock()
-			a.planned = planned
+			a.memory = memory
 			h.mu.Unlock()
 		}
 	}

@@ -1,0 +1,225 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/cost"
+	"github.com/mycelya/mycelya/passes"
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/runtime/compare"
+	"github.com/mycelya/mycelya/runtime/dump"
+	"google.golang.org/protobuf/proto"
+)
+
+// compiler finds or makes the programs of a session's traces. Except for explain and history, only the sender uses it.
+type compiler struct {
+	index    int // of the device
+	settings *Settings
+	frontend Frontend
+	metrics  *metrics
+	log      *slog.Logger
+	programs *programs
+	history  history
+
+	// Facts about the worker.
+	device string // "cpu", "cuda:0"
+	torch  string // its version of PyTorch
+	near   bool   // the worker can share memory with the client
+}
+
+func newCompiler(index int, settings *Settings, frontend Frontend, m *metrics, log *slog.Logger) (*compiler, error) {
+	programs, err := newPrograms()
+	if err != nil {
+		return nil, err
+	}
+	return &compiler{index: index, settings: settings, frontend: frontend, metrics: m, log: log, programs: programs}, nil
+}
+
+func (c *compiler) close() { c.programs.close() }
+
+// worker says which worker the programs are for.
+func (c *compiler) worker(h *pb.Hello) {
+	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0
+}
+
+// kernels says whether the worker computes fused groups: a CPU unless MYCELYA_KERNELS is off, another device if it is on.
+func (c *compiler) kernels() bool {
+	return c.settings.Kernels || !c.settings.NoKernels && c.device == "cpu"
+}
+
+// shares says whether client and worker compute on the processor of one host, kernels too.
+func (c *compiler) shares() bool { return c.near && c.device == "cpu" && c.kernels() }
+
+// find returns what is known of a trace's skeleton, a variant that fits the trace, and the first entry under its key. Each
+// is nil if there is none.
+func (c *compiler) find(t *Trace) (e *entry, v *variant, first *entry) {
+	if c.settings.Fresh {
+		return nil, nil, nil
+	}
+	if e, first = c.programs.find(t); e != nil {
+		v = e.fits(t)
+	}
+	return e, v, first
+}
+
+// hit notes that a variant fits a trace.
+func (c *compiler) hit(t *Trace, v *variant) error {
+	c.metrics.programHits.Add(1)
+	c.showCut(t, v.account.number, false)
+	if c.settings.Check >= 2 {
+		return c.recheck(t, v)
+	}
+	return nil
+}
+
+// called counts a call of a variant.
+func (c *compiler) called(v *variant) {
+	v.account.calls.Add(1)
+	c.history.calls.Add(1)
+}
+
+// compile makes a program for a trace that no variant fits: of a new skeleton (e is nil), or of a known one with more
+// outputs. changed says, as far as that is known when an error occurs, which storages the trace should have made or written.
+func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *variant, changed []bool, err error) {
+	began := time.Now()
+	v := &variant{key: c.programs.newKey(t.Trace), account: &account{number: c.history.upcoming(), reason: t.Reason}}
+	c.showCut(t.Trace, v.account.number, true)
+	shown := c.show(t.Trace, v)
+	captured, err := c.build(t.Trace, e, v, shown)
+	took := time.Since(began)
+	c.metrics.compiled(took, t.by)
+	if err == nil {
+		a := v.account
+		a.of, a.names, a.origins = v, captured.Ops, slices.Clone(t.Origins)
+		if params, err := v.compiled.Params(t.Params); err == nil {
+			a.memory = c.peak(v.compiled, params, a.names, a.origins)
+		}
+	}
+	c.note(v.account, took, t.Trace, captured, e, first != nil, err)
+	shown.End(v.account.ops, v.account.why, took)
+	if captured != nil {
+		changed = captured.Changed
+	}
+	if err != nil {
+		return nil, nil, changed, err
+	}
+	c.log.Debug("compiled", "graph", captured.Graph.Name, "reason", captured.Graph.Reason, "records", len(captured.Ops),
+		"steps", len(v.compiled.Program.Steps), "took", took)
+	return c.keep(t.Trace, captured, v, e, first), v, changed, nil
+}
+
+// keep adds a new variant to the cache, and returns its entry.
+func (c *compiler) keep(t *Trace, captured *Captured, v *variant, e, first *entry) *entry {
+	if c.device == "cpu" { // another worker compiles the kernels, and reports how many
+		c.metrics.kernelsCompiled.Add(uint64(c.programs.newKernels(v.compiled.Program)))
+	}
+	if e != nil && e.otherSizes(t) {
+		c.metrics.sizeMisses.Add(1)
+	}
+	if e == nil {
+		if first != nil {
+			c.metrics.hashCollisions.Add(1)
+		}
+		e = &entry{skeleton: slices.Clone(t.Skeleton), inputs: captured.Inputs, changed: captured.Changed, ops: captured.Ops, next: first}
+		first = e
+	}
+	e.variants = append(e.variants, v)
+	c.programs.store(t, first)
+	return e
+}
+
+// recheck compiles a trace that a variant fits: the two calls must be equal.
+func (c *compiler) recheck(t *Trace, v *variant) error {
+	_, fresh, err := c.lower(t, v, nil)
+	if err != nil {
+		return err
+	}
+	want, err := fresh.Params(t.Params)
+	if err != nil {
+		return err
+	}
+	got, err := v.compiled.Params(t.Params)
+	switch {
+	case err != nil:
+		return err
+	case !proto.Equal(fresh.Program, v.compiled.Program):
+		return fmt.Errorf("program #%d was found for it, but it compiles to another one", v.account.number)
+	case !slices.Equal(got, want), !slices.Equal(fresh.Inputs, v.compiled.Inputs), !slices.Equal(fresh.Outputs, v.compiled.Outputs):
+		return fmt.Errorf("program #%d was found for it, but is called in another way", v.account.number)
+	}
+	return nil
+}
+
+// build makes the program of a variant, which a dump may show. With an error too it returns what capture knows of the trace.
+func (c *compiler) build(t *Trace, e *entry, v *variant, shown *dump.Program) (captured *Captured, err error) {
+	v.wanted = make([]bool, len(t.Alive))
+	for i, a := range t.Alive {
+		v.wanted[i] = a != 0
+	}
+	if e != nil {
+		v.wanted = e.union(t)
+	}
+	if c.settings.Check >= 2 {
+		v.first = slices.Clone(t.Params)
+	}
+	captured, v.compiled, err = c.lower(t, v, shown)
+	return captured, err
+}
+
+// lower takes a trace through capture, passes and codegen; shown, unless it is nil, sees it. The sizes first seen are those
+// with which the variant was made: what the variant requires depends on them.
+func (c *compiler) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *codegen.Compiled, error) {
+	captured, err := c.frontend.Build(t, v.wanted)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range captured.Graph.Syms {
+		if sym := &captured.Graph.Syms[i]; v.first != nil {
+			sym.First = int64(v.first[sym.Slot])
+		}
+	}
+	g, err := passes.Run(captured.Graph, c.settings.passes(shown))
+	if err != nil {
+		return captured, nil, err
+	}
+	if c.shares() {
+		v.weight = cost.WeightOf(g)
+	}
+	if c.settings.Check >= 3 {
+		g = compare.Graph(captured.Graph, g)
+		err = ir.Verify(g)
+	}
+	var compiled *codegen.Compiled
+	if err == nil {
+		compiled, err = codegen.Compile(g, options(captured, c.kernels(), c.device))
+	}
+	if err == nil {
+		compiled.Program.Key = v.key[:]
+		err = acceptable(compiled.Program) // an error here is the trace's; at the worker it would end the session
+	}
+	if err != nil {
+		shown.Failed(err)
+		return captured, nil, err
+	}
+	shown.Plan(g, compiled)
+	return captured, compiled, nil
+}
+
+// acceptable says whether a worker will accept a program.
+func acceptable(p *pb.Program) error {
+	const small = 1 << 15 // so few steps and windows never reach the limit of bytes; do not spend time on their size
+	if len(p.Steps)+len(p.Tensors) > small {
+		if n := proto.Size(p); n > pb.MaxProgramBytes {
+			return fmt.Errorf("the program has %d bytes, at most %d are allowed", n, pb.MaxProgramBytes)
+		}
+	}
+	return pb.Validate(p)
+}

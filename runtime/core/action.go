@@ -1,0 +1,75 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import "github.com/mycelya/mycelya/proto/transport"
+
+// Action is something that the loop must do. The types of this file are all actions.
+type Action interface{ action() }
+
+type (
+	// Start begins the sender, which starts the worker and then asks for Next.
+	Start struct{}
+
+	// Wake says that the sender, which may have found no submission, now finds one.
+	Wake struct{}
+
+	// Exit ends the sender.
+	Exit struct{}
+
+	// Prepare finds or compiles the program of a trace, which Prepared reports. SinceRead counts the traces with a program
+	// since the last read.
+	Prepare struct {
+		Trace     Ref
+		SinceRead int
+	}
+
+	// Send sends a frame.
+	Send struct {
+		Type     transport.Type
+		Seq      uint64
+		Ref      Ref      // the call, the upload, the ticket, or the trace of a Free
+		Storages []uint64 // of Free; not changed afterwards
+		Block    uint64   // of Unshare
+		Again    bool     // of Program and Call: the worker has forgotten the program
+	}
+
+	// Fill writes the body of the answer that was stepped last to the ticket's memory. Filled follows.
+	Fill struct{ Ticket Ref }
+
+	// Complete ends a ticket. There is exactly one for each.
+	Complete struct {
+		Ticket Ref
+		Err    error
+	}
+
+	// Release says that the arrays of a trace, or the bytes of an upload, are not used any more. There is exactly one for
+	// each.
+	Release struct{ Ref Ref }
+
+	// Credit says that one trace is not under way any more.
+	Credit struct{}
+
+	// Allow says how many traces may be under way from now on.
+	Allow struct{ Traces int }
+
+	// Disconnect closes the connection because the worker broke the protocol. WorkerLost follows.
+	Disconnect struct{ Err error }
+
+	// End closes the connection and the ways of submission: the session has ended, with this error.
+	End struct{ Err error }
+)
+
+func (Start) action()      {}
+func (Wake) action()       {}
+func (Exit) action()       {}
+func (Prepare) action()    {}
+func (Send) action()       {}
+func (Fill) action()       {}
+func (Complete) action()   {}
+func (Release) action()    {}
+func (Credit) action()     {}
+func (Allow) action()      {}
+func (Disconnect) action() {}
+func (End) action()        {}

@@ -1,0 +1,101 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import (
+	"fmt"
+	"time"
+
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// answer takes a frame of the worker.
+func (s *State) answer(now time.Duration, ev *Answer, out []Action) []Action {
+	if s.why != nil {
+		return out // what the answer was for has ended with the session
+	}
+	switch m := ev.Message.(type) {
+	case *pb.Done:
+		return s.done(now, ev.Seq, m, out)
+	case *pb.ReadReply:
+		return s.readReply(ev, m, out)
+	case *pb.SyncReply:
+		return s.syncReply(ev.Seq, m, out)
+	case *pb.Uploaded:
+		u, ok := s.reading[ev.Seq]
+		if !ok {
+			return append(out, Disconnect{fmt.Errorf("the worker answered upload %d, which was not waiting", ev.Seq)})
+		}
+		delete(s.reading, ev.Seq)
+		return s.uploaded(u, out)
+	}
+	return append(out, Disconnect{fmt.Errorf("the worker sent a %T, which only clients send", ev.Message)})
+}
+
+// done ends a call. A worker that has forgotten the call's program waits for the program and the call, and keeps all
+// later frames back.
+func (s *State) done(now time.Duration, seq uint64, m *pb.Done, out []Action) []Action {
+	call, ok := s.calls[seq]
+	if !ok {
+		return append(out, Disconnect{fmt.Errorf("the worker answered call %d, which was not waiting", seq)})
+	}
+	if m.UnknownProgram {
+		return append(out, Send{Type: transport.Program, Seq: seq, Ref: call, Again: true},
+			Send{Type: transport.Call, Seq: seq, Ref: call, Again: true})
+	}
+	delete(s.calls, seq)
+	if m.Failed > 0 {
+		for _, st := range m.Errors {
+			s.poison.addStep(stepID{seq, st.Step}, s.explain(call, st))
+		}
+		if int(m.Failed) > len(m.Errors) {
+			s.poison.keep(seq, call)
+		}
+	}
+	if before := s.credits.allowed; s.credits.done(now) != before {
+		out = append(out, Allow{s.credits.allowed})
+	}
+	return s.admitRooms(append(out, Credit{}))
+}
+
+func (s *State) readReply(ev *Answer, m *pb.ReadReply, out []Action) []Action {
+	t := s.asked[ev.Seq]
+	delete(s.asked, ev.Seq)
+	switch {
+	case t == nil || s.tickets[t.ref] != t: // canceled
+		return out
+	case m.Status.GetKind() != 0:
+		return s.complete(t.ref, s.poison.of(m.Status, s.explain), out)
+	case ev.Bytes != t.bytes:
+		return s.complete(t.ref, fmt.Errorf("BUG: the worker answered a read with %d bytes, which are not the %d that were "+
+			"asked for. Please report this.", ev.Bytes, t.bytes), out)
+	}
+	t.filling = true
+	return append(out, Fill{t.ref})
+}
+
+func (s *State) filled(ev Filled, out []Action) []Action {
+	t := s.tickets[ev.Ticket]
+	switch {
+	case t == nil || !t.filling:
+		return out
+	case ev.OK:
+		return s.complete(ev.Ticket, nil, out)
+	}
+	return s.complete(ev.Ticket, s.why, out)
+}
+
+// syncReply completes a sync, with the oldest error that no read has raised.
+func (s *State) syncReply(seq uint64, m *pb.SyncReply, out []Action) []Action {
+	t := s.asked[seq]
+	delete(s.asked, seq)
+	switch {
+	case t == nil || s.tickets[t.ref] != t: // canceled: the error stays for the next sync
+		return out
+	case m.Status.GetKind() != 0:
+		return s.complete(t.ref, s.poison.of(m.Status, s.explain), out)
+	}
+	return s.complete(t.ref, s.poison.oldest(), out)
+}

@@ -1,0 +1,142 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// started is a core whose worker runs.
+func started(t testing.TB, blocks int) *State {
+	s := New(explainInTest)
+	require.Equal(t, []Action{Start{}}, s.Step(0, Mark{"first"}, nil))
+	require.Empty(t, s.Step(0, Next{}, nil), "nothing is sent before the worker runs")
+	require.Empty(t, s.Step(0, WorkerStarted{MaxBlocks: blocks}, nil))
+	require.Equal(t, []Action{Complete{"first", nil}}, s.Step(0, Next{}, nil))
+	return s
+}
+
+func TestFastWorkersMayFallFurtherBehind(t *testing.T) {
+	var p pace
+	require.Equal(t, MaxCalls, p.ahead(), "nothing is known")
+	now := time.Hour
+	for _, c := range []struct {
+		interval time.Duration
+		ahead    int
+	}{{time.Second, MaxCalls}, {4 * time.Millisecond, 125}, {time.Microsecond, mostCalls}} {
+		p = pace{began: true, last: now, interval: c.interval}
+		require.Equal(t, c.ahead, p.ahead(), c.interval)
+	}
+	p = pace{}
+	p.done(now)
+	require.Equal(t, MaxCalls, p.ahead())
+	p.done(now + time.Microsecond)
+	require.Equal(t, time.Microsecond, p.interval)
+	p.done(now + time.Hour) // a pause does not make the worker slow
+	require.Less(t, p.interval, aheadTime/8)
+}
+
+// TestABlockThatCannotBeShared: the bytes are sent instead, once, and the next upload tries again.
+func TestABlockThatCannotBeShared(t *testing.T) {
+	s := started(t, 1)
+	for i := range 2 {
+		u := Upload{Upload: i, Ticket: 10 + i, Bytes: 5, From: Shared, Block: 7}
+		require.Equal(t, []Action{Wake{}, Complete{10 + i, nil}}, s.Step(0, u, nil))
+		seq := uint64(2 * i)
+		require.Equal(t, []Action{Send{Type: transport.Share, Seq: seq + 1, Ref: i}}, s.Step(0, Next{}, nil))
+		require.Equal(t, []Action{Send{Type: transport.Upload, Seq: seq + 2, Ref: i}}, s.Step(0, Sent{seq + 1, false}, nil))
+		require.Equal(t, []Action{Release{i}}, s.Step(0, Sent{seq + 2, true}, nil))
+	}
+}
+
+// TestCancelWhileBytesArrive: the ticket ends when the loop has written the bytes.
+func TestCancelWhileBytesArrive(t *testing.T) {
+	s := started(t, 0)
+	s.Step(0, Read{"read", 1, 4}, nil)
+	require.Equal(t, []Action{Send{Type: transport.Read, Seq: 1, Ref: "read"}}, s.Step(0, Next{}, nil))
+	require.Equal(t, "read", s.Waiting(1))
+	require.Equal(t, []Action{Fill{"read"}}, s.Step(0, &Answer{Seq: 1, Bytes: 4, Message: new(pb.ReadReply)}, nil))
+	require.Empty(t, s.Step(0, Cancel{"read"}, nil))
+	lost := errors.New("lost")
+	require.Equal(t, []Action{End{lost}}, s.Step(0, WorkerLost{lost}, nil), "the read is still being filled")
+	require.Equal(t, []Action{Complete{"read", lost}}, s.Step(0, Filled{"read", false}, nil))
+	require.Empty(t, s.Step(0, Filled{"read", false}, nil))
+}
+
+// TestAnswersThatNothingWaitsFor break the protocol, except for answers to canceled questions.
+func TestAnswersThatNothingWaitsFor(t *testing.T) {
+	for want, m := range map[string]*Answer{
+		"the worker answered call 9, which was not waiting":      {Seq: 9, Message: new(pb.Done)},
+		"the worker answered upload 9, which was not waiting":    {Seq: 9, Message: new(pb.Uploaded)},
+		"the worker sent a *proto.Read, which only clients send": {Seq: 9, Message: new(pb.Read)},
+	} {
+		actions := started(t, 0).Step(0, m, nil)
+		require.Len(t, actions, 1)
+		require.EqualError(t, actions[0].(Disconnect).Err, want)
+	}
+	s := started(t, 0)
+	require.Empty(t, s.Step(0, &Answer{Seq: 9, Message: new(pb.SyncReply)}, nil))
+	require.Empty(t, s.Step(0, &Answer{Seq: 9, Message: new(pb.ReadReply)}, nil))
+	s.Step(0, Close{errors.New("closed")}, nil)
+	require.Empty(t, s.Step(0, &Answer{Seq: 9, Message: new(pb.Done)}, nil), "the session has ended")
+}
+
+// TestAHitAllocatesLittle: a trace with a known program, from its cut to its Done.
+func TestAHitAllocatesLittle(t *testing.T) {
+	s := started(t, 0)
+	trace, call := new(int), new(int)
+	report := &Prepared{Inputs: []bool{true}, Storages: []uint64{1}, Alive: []uint8{1}, Changed: []bool{true}}
+	answer := &Answer{Message: new(pb.Done)}
+	actions := make([]Action, 0, 8)
+	hit := func() {
+		s.Step(0, TraceClosed{trace}, actions)
+		s.Step(0, Next{}, actions)
+		report.Trace, report.Call = trace, call
+		s.Step(0, report, actions)
+		answer.Seq = s.seq
+		s.Step(0, answer, actions)
+	}
+	hit()
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, hit), 4.0, "the event, Prepare, Send and Release")
+}
+
+func BenchmarkHit(b *testing.B) {
+	s := started(b, 0)
+	trace, call := new(int), new(int)
+	report := &Prepared{Inputs: []bool{true}, Storages: []uint64{1}, Alive: []uint8{1}, Changed: []bool{true}}
+	answer := &Answer{Message: new(pb.Done)}
+	actions := make([]Action, 0, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Step(0, TraceClosed{trace}, actions)
+		s.Step(0, Next{}, actions)
+		report.Trace, report.Call = trace, call
+		s.Step(0, report, actions)
+		answer.Seq = s.seq
+		s.Step(0, answer, actions)
+	}
+}
+
+func TestQueueKeepsItsOrder(t *testing.T) {
+	var q queue
+	next, popped := uint64(0), uint64(0)
+	for round := range 1000 {
+		for range round % 7 {
+			q.push(Forget{next})
+			next++
+		}
+		for range min(round%5, int(next-popped)) {
+			require.Equal(t, Forget{popped}, q.pop())
+			popped++
+		}
+	}
+	require.Equal(t, int(next-popped), len(q.items)-q.first)
+}

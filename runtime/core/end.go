@@ -1,0 +1,58 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import (
+	"maps"
+	"slices"
+)
+
+// lost ends the session. Everything that waits completes with err, in the order in which it was submitted, except for what
+// other goroutines of the loop use: the sender's current submission, and the read that is being filled.
+func (s *State) lost(err error, out []Action) []Action {
+	if s.why != nil {
+		return out
+	}
+	s.phase, s.why = gone, err
+	out = append(out, End{err})
+	for _, seq := range slices.Sorted(maps.Keys(s.reading)) {
+		out = append(out, Release{s.reading[seq].Upload})
+	}
+	for _, seq := range slices.Sorted(maps.Keys(s.asked)) {
+		if t := s.asked[seq]; s.tickets[t.ref] == t {
+			out = s.complete(t.ref, err, out)
+		}
+	}
+	for !s.queue.empty() {
+		out = s.drop(s.queue.pop(), out)
+	}
+	for _, u := range s.credits.uploads {
+		out = s.drop(u, out)
+	}
+	for _, ref := range s.credits.rooms {
+		out = s.complete(ref, err, out)
+	}
+	clear(s.reading)
+	clear(s.asked)
+	clear(s.calls)
+	s.credits = credits{allowed: s.credits.allowed}
+	return out
+}
+
+// drop ends a submission that was not sent.
+func (s *State) drop(ev Event, out []Action) []Action {
+	switch ev := ev.(type) {
+	case TraceClosed:
+		return append(out, Release{ev.Trace})
+	case Upload:
+		return s.complete(ev.Ticket, s.why, append(out, Release{ev.Upload}))
+	case Read:
+		return s.complete(ev.Ticket, s.why, out)
+	case Sync:
+		return s.complete(ev.Ticket, s.why, out)
+	case Mark:
+		return s.complete(ev.Ticket, s.why, out)
+	}
+	return out // a block needs no Unshare
+}

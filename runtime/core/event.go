@@ -1,0 +1,131 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import "google.golang.org/protobuf/proto"
+
+// Event is something that has happened. The types of this file are all events; the large ones are pointers, which the core
+// does not keep.
+type Event interface{ event() }
+
+// Submissions of the session's callers. The worker sees their frames in the order of the events.
+type (
+	// TraceClosed submits a trace. Its arrays are used until the Release.
+	TraceClosed struct{ Trace Ref }
+
+	// Upload submits the bytes of a new storage. The ticket is complete when the caller may go on.
+	Upload struct {
+		Upload, Ticket Ref
+		Bytes          uint64
+		From           Source
+		Block          uint64 // of Shared bytes: the number of their block
+	}
+
+	// Read asks for elements of a storage, which have so many bytes.
+	Read struct {
+		Ticket  Ref
+		Storage uint64
+		Bytes   uint64
+	}
+
+	// Sync asks for the end of all that was submitted before it.
+	Sync struct{ Ticket Ref }
+
+	// Mark completes its ticket when all that was submitted before it was sent. The ticket is completed by the Step of
+	// a Next, so on the sender, or with an error.
+	Mark struct{ Ticket Ref }
+
+	// Forget says that a block of shared memory is gone. All uploads from it have ended.
+	Forget struct{ Block uint64 }
+)
+
+// Source says where the bytes of an upload are.
+type Source uint8
+
+const (
+	Copied   Source = iota // in memory of the session: the caller goes on as soon as there is room
+	Borrowed               // in the caller's memory: the caller goes on when they are sent
+	Shared                 // in a block of shared memory, until the worker has read them
+)
+
+// Events of waits.
+type (
+	// Room asks for fewer traces under way than the credits allow.
+	Room struct{ Ticket Ref }
+
+	// Cancel ends a ticket, except while the loop writes the bytes of its read: then Filled ends it.
+	Cancel struct{ Ticket Ref }
+)
+
+// Events of the sender, the goroutine that sends the frames of submissions.
+type (
+	// Next asks for the next submission. Without actions there is none.
+	Next struct{}
+
+	// Prepared is what has become of the trace of a Prepare.
+	Prepared struct {
+		Trace   Ref
+		Err     error  // the trace has no program; the ops' results are lost
+		Call    Ref    // of the program; nil: there is nothing to run
+		Program uint32 // the number of the call's program
+
+		// Facts about the trace, indexed by local number. They are read during Step only. Inputs is nil if the trace was not
+		// compiled, or has no ops; Changed is nil if it is not known.
+		Storages []uint64
+		Alive    []uint8
+		Inputs   []bool // the storage existed before the trace
+		Changed  []bool // the trace makes or writes the storage
+
+		Frees  []uint64 // storages that no tensor holds any more
+		Unused []uint64 // without a Call: Frees, and inputs that no tensor holds after the trace
+	}
+
+	// Sent says how the Send of an Upload or of a Share ended. Other frames have no Sent.
+	Sent struct {
+		Seq uint64
+		OK  bool
+	}
+)
+
+// Events of the worker and its connection.
+type (
+	// WorkerStarted says that frames can be sent, and how many blocks of shared memory the worker accepts.
+	WorkerStarted struct{ MaxBlocks int }
+
+	// WorkerLost ends the session: the worker could not start, or the worker or the connection has ended.
+	WorkerLost struct{ Err error }
+
+	// Close ends the session because its owner closes it.
+	Close struct{ Err error }
+
+	// Answer is a frame of the worker, whose body has so many bytes.
+	Answer struct {
+		Seq     uint64
+		Bytes   uint64
+		Message proto.Message
+	}
+
+	// Filled says how a Fill ended. If it failed, WorkerLost comes first.
+	Filled struct {
+		Ticket Ref
+		OK     bool
+	}
+)
+
+func (TraceClosed) event()   {}
+func (Upload) event()        {}
+func (Read) event()          {}
+func (Sync) event()          {}
+func (Mark) event()          {}
+func (Forget) event()        {}
+func (Room) event()          {}
+func (Cancel) event()        {}
+func (Next) event()          {}
+func (*Prepared) event()     {}
+func (Sent) event()          {}
+func (WorkerStarted) event() {}
+func (WorkerLost) event()    {}
+func (Close) event()         {}
+func (*Answer) event()       {}
+func (Filled) event()        {}

@@ -1,0 +1,197 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import (
+	"slices"
+
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// next takes submissions from the queue until one has actions.
+func (s *State) next(out []Action) []Action {
+	if s.current != nil {
+		panic("BUG: the sender asked for the next submission before it was through with the last")
+	}
+	if s.phase == closing {
+		return append(out, Exit{})
+	}
+	for n := len(out); s.phase == running && !s.queue.empty() && len(out) == n; {
+		out = s.take(s.queue.pop(), out)
+	}
+	return out
+}
+
+// take begins one submission.
+func (s *State) take(event Event, out []Action) []Action {
+	switch ev := event.(type) {
+	case TraceClosed:
+		s.current = event
+		return append(out, Prepare{ev.Trace, s.sinceRead})
+	case Upload:
+		s.current = event
+		return s.sendUpload(ev, out)
+	case Read:
+		return s.sendRead(ev, out)
+	case Sync:
+		return s.sendQuestion(ev.Ticket, transport.Sync, out)
+	case Mark:
+		return s.complete(ev.Ticket, nil, out)
+	case Forget:
+		if _, known := s.blocks[ev.Block]; known {
+			delete(s.blocks, ev.Block)
+			out = append(out, Send{Type: transport.Unshare, Seq: s.nextSeq(), Block: ev.Block})
+		}
+	}
+	return out
+}
+
+func (s *State) nextSeq() uint64 {
+	s.seq++
+	return s.seq
+}
+
+// prepared sends the call of a trace, unless the trace has none, or reads what a trace without a program should have made.
+func (s *State) prepared(ev *Prepared, out []Action) []Action {
+	if current, ok := s.current.(TraceClosed); !ok || current.Trace != ev.Trace {
+		return out // a second report of the trace
+	}
+	s.current = nil
+	if s.why == nil {
+		out = s.dispatch(ev, out)
+	}
+	return append(out, Release{ev.Trace})
+}
+
+func (s *State) dispatch(ev *Prepared, out []Action) []Action {
+	if err := s.poison.inherited(ev); err != nil {
+		return s.spoil(ev, err, out)
+	}
+	if ev.Err != nil {
+		s.poison.add(ev.Err)
+		return s.spoil(ev, ev.Err, out)
+	}
+	if ev.Inputs != nil {
+		s.sinceRead++
+	}
+	if ev.Call == nil {
+		return s.takeBack(s.free(ev.Trace, ev.Unused, out))
+	}
+	s.poison.free(ev.Frees)
+	seq := s.nextSeq()
+	s.calls[seq] = ev.Call
+	if _, known := s.programs[ev.Program]; !known {
+		s.programs[ev.Program] = struct{}{}
+		out = append(out, Send{Type: transport.Program, Seq: seq, Ref: ev.Call})
+	}
+	return append(out, Send{Type: transport.Call, Seq: seq, Ref: ev.Call})
+}
+
+// spoil poisons what a trace without a call should have made or written, and frees what no tensor holds.
+func (s *State) spoil(ev *Prepared, err error, out []Action) []Action {
+	dead := slices.Clone(ev.Frees)
+	for i, id := range ev.Storages {
+		switch {
+		case ev.Alive[i] == 0:
+			dead = append(dead, id) // if the worker never had the storage, freeing it does nothing
+		case ev.Changed == nil || ev.Changed[i]:
+			s.poison.storages[id] = err
+		}
+	}
+	return s.takeBack(s.free(ev.Trace, dead, out))
+}
+
+// free tells the worker that no tensor holds these storages any more, since a trace.
+func (s *State) free(trace Ref, ids []uint64, out []Action) []Action {
+	s.poison.free(ids)
+	if len(ids) == 0 {
+		return out
+	}
+	return append(out, Send{Type: transport.Free, Seq: s.nextSeq(), Ref: trace, Storages: slices.Clone(ids)})
+}
+
+// takeBack returns the credit of a trace that has no Done.
+func (s *State) takeBack(out []Action) []Action {
+	s.credits.underWay--
+	return s.admitRooms(append(out, Credit{}))
+}
+
+func (s *State) sendRead(ev Read, out []Action) []Action {
+	s.sinceRead = 0
+	if err := s.poison.storages[ev.Storage]; err != nil && s.tickets[ev.Ticket] != nil {
+		s.poison.report(err)
+		return s.complete(ev.Ticket, err, out)
+	}
+	return s.sendQuestion(ev.Ticket, transport.Read, out)
+}
+
+// sendQuestion asks the worker, unless the ticket was canceled.
+func (s *State) sendQuestion(ref Ref, what transport.Type, out []Action) []Action {
+	t := s.tickets[ref]
+	if t == nil {
+		return out
+	}
+	seq := s.nextSeq()
+	s.asked[seq] = t
+	return append(out, Send{Type: what, Seq: seq, Ref: ref})
+}
+
+// sendUpload sends the bytes of an upload, or where they are in shared memory.
+func (s *State) sendUpload(u Upload, out []Action) []Action {
+	if u.From != Shared {
+		return s.sendBytes(u, out)
+	}
+	if _, known := s.blocks[u.Block]; known {
+		return s.sendPlace(u, out)
+	}
+	if len(s.blocks) >= s.maxBlocks {
+		return s.sendBytes(u, out)
+	}
+	s.sharing = true
+	return append(out, Send{Type: transport.Share, Seq: s.nextSeq(), Ref: u.Upload})
+}
+
+func (s *State) sendBytes(u Upload, out []Action) []Action {
+	return append(out, Send{Type: transport.Upload, Seq: s.nextSeq(), Ref: u.Upload})
+}
+
+// sendPlace tells the worker where in a block the bytes are. The worker answers when it has read them.
+func (s *State) sendPlace(u Upload, out []Action) []Action {
+	s.current = nil
+	seq := s.nextSeq()
+	s.reading[seq] = u
+	return append(out, Send{Type: transport.UploadFrom, Seq: seq, Ref: u.Upload})
+}
+
+// sent goes on with the upload whose bytes, or whose block, were sent.
+func (s *State) sent(ev Sent, out []Action) []Action {
+	u, ok := s.current.(Upload)
+	if !ok {
+		return out
+	}
+	shared := s.sharing
+	s.sharing = false
+	switch {
+	case !shared || s.why != nil:
+		s.current = nil
+		return s.uploaded(u, out)
+	case !ev.OK:
+		return s.sendBytes(u, out)
+	}
+	s.blocks[u.Block] = struct{}{}
+	return s.sendPlace(u, out)
+}
+
+// uploaded ends an upload whose bytes are not used any more.
+func (s *State) uploaded(u Upload, out []Action) []Action {
+	out = append(out, Release{u.Upload})
+	switch {
+	case u.From == Borrowed:
+		return s.complete(u.Ticket, s.why, out)
+	case s.why != nil:
+		return out
+	}
+	s.credits.bytes -= u.Bytes
+	return s.admitUploads(out)
+}

@@ -1,0 +1,676 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// ref names a trace, a call, an upload or a ticket of a simulation.
+type ref struct {
+	kind string
+	n    int
+}
+
+// simTrace is a trace: it reads in, writes in[0] if inPlace, and makes out.
+type simTrace struct {
+	in, out []uint64
+	inPlace bool
+}
+
+// simulation drives a core with random events: callers, a sender, a receiver and a worker in one goroutine, with a time
+// that the test makes. It checks each action against what must hold.
+type simulation struct {
+	testing.TB
+	*rand.Rand
+	state *State
+	now   time.Duration
+	log   []logged
+
+	n        int // refs so far
+	storages []uint64
+	traces   map[Ref]*simTrace
+	calls    map[Ref]Ref // call to trace
+	uploads  map[Ref]Upload
+	tickets  map[Ref]Event // that are not complete
+	order    []Ref         // submissions, oldest first, that no action has begun
+	released map[Ref]bool
+	lastSeq  uint64
+	underWay int
+	allowed  int
+	bytes    uint64
+	gone     error
+	exited   bool
+
+	// The sender.
+	starts  int
+	prepare Ref
+	sending Send // an Upload or a Share without a Sent
+	filling Ref
+
+	// The worker.
+	frames    []Send // that the worker has not handled, oldest first
+	forgotten bool   // the first frame is a Call whose program the worker has asked for
+	blocks    map[uint64]bool
+	reading   []Send // uploads from shared memory without an answer
+
+	// What reads and syncs must raise.
+	clientErrors, workerErrors map[uint64]string // by storage
+	causes                     map[uint64]*pb.Status
+	unseen                     []string // errors that nothing has raised, oldest first
+	expected                   map[Ref]string
+}
+
+type logged struct {
+	now     time.Duration
+	event   Event
+	actions []Action
+}
+
+func explainInTest(call Ref, st *pb.Status) error {
+	return fmt.Errorf("%s of step %d of %v", st.Text, st.Step, call)
+}
+
+func newSimulation(t testing.TB, seed uint64) *simulation {
+	return &simulation{TB: t, Rand: rand.New(rand.NewPCG(seed, 22)), state: New(explainInTest), allowed: MaxCalls,
+		traces: map[Ref]*simTrace{}, calls: map[Ref]Ref{}, uploads: map[Ref]Upload{}, tickets: map[Ref]Event{},
+		released: map[Ref]bool{}, blocks: map[uint64]bool{}, clientErrors: map[uint64]string{}, workerErrors: map[uint64]string{},
+		causes: map[uint64]*pb.Status{}, expected: map[Ref]string{}}
+}
+
+func (s *simulation) ref(kind string) Ref {
+	s.n++
+	return ref{kind, s.n}
+}
+
+// step gives the core an event, and checks and performs the actions.
+func (s *simulation) step(event Event) []Action {
+	s.Helper()
+	s.now += time.Duration(s.IntN(2_000_000))
+	actions := s.state.Step(s.now, event, nil)
+	s.log = append(s.log, logged{s.now, event, actions})
+	for _, a := range actions {
+		s.perform(event, a)
+	}
+	limit := uint64(MaxUploadBytes)
+	for ref, u := range s.uploads {
+		if u.From == Shared && !s.released[ref] {
+			limit = max(limit, u.Bytes) // one upload is always accepted
+		}
+	}
+	require.LessOrEqual(s, s.bytes, limit, "bytes of uploads under way")
+	return actions
+}
+
+func (s *simulation) perform(event Event, action Action) {
+	s.Helper()
+	switch a := action.(type) {
+	case Start:
+		s.starts++
+		require.Equal(s, 1, s.starts)
+	case Wake:
+	case Exit:
+		s.exited = true
+	case Prepare:
+		s.begun(a.Trace)
+		s.prepare = a.Trace
+	case Send:
+		s.send(a)
+	case Fill:
+		require.Contains(s, s.tickets, a.Ticket, "the memory of a ticket that has ended is written")
+		s.filling = a.Ticket
+	case Complete:
+		s.complete(event, a)
+	case Release:
+		require.False(s, s.released[a.Ref], "%v is released twice", a.Ref)
+		s.released[a.Ref] = true
+		require.NotEqual(s, s.prepare, a.Ref, "the sender uses it")
+		if u, ok := s.uploads[a.Ref]; ok && u.From != Borrowed {
+			s.bytes -= u.Bytes
+			if s.tickets[u.Ticket] != nil {
+				s.bytes += u.Bytes // it was never admitted
+			}
+		}
+	case Credit:
+		s.underWay--
+	case Allow:
+		require.GreaterOrEqual(s, a.Traces, MaxCalls)
+		s.allowed = a.Traces
+	case End:
+		require.NoError(s, s.gone, "the session ends twice")
+		s.gone = a.Err
+	case Disconnect:
+		s.step(WorkerLost{a.Err})
+	default:
+		s.Fatalf("an unknown action: %T", action)
+	}
+}
+
+// begun notes that an action begins a submission: the oldest that has not begun, without the questions that were canceled
+// or answered by the core.
+func (s *simulation) begun(ref Ref) {
+	s.Helper()
+	i := slices.Index(s.order, ref)
+	require.GreaterOrEqual(s, i, 0, "%v begins again", ref)
+	for _, skipped := range s.order[:i] {
+		_, waits := s.tickets[skipped]
+		require.False(s, waits, "%v begins before %v", ref, skipped)
+		require.Nil(s, s.traces[skipped], "%v begins before %v", ref, skipped)
+		require.NotContains(s, s.uploads, skipped, "%v begins before %v", ref, skipped)
+	}
+	s.order = s.order[i+1:]
+}
+
+func (s *simulation) send(a Send) {
+	s.Helper()
+	require.NoError(s, s.gone, "a frame after the end")
+	if a.Again {
+		require.True(s, s.forgotten)
+		if a.Type == transport.Call {
+			s.forgotten = false
+		}
+		return
+	}
+	switch {
+	case a.Type == transport.Call && len(s.frames) > 0 && s.frames[len(s.frames)-1].Type == transport.Program:
+		require.Equal(s, s.lastSeq, a.Seq, "a program and its call have one number")
+	default:
+		require.Equal(s, s.lastSeq+1, a.Seq, "the order of the frames")
+	}
+	s.lastSeq = a.Seq
+	s.checkBlock(a)
+	switch a.Type {
+	case transport.Read, transport.Sync:
+		s.begun(a.Ref)
+	case transport.Upload, transport.Share, transport.UploadFrom:
+		if slices.Contains(s.order, a.Ref) {
+			s.begun(a.Ref)
+		}
+		if a.Type != transport.UploadFrom {
+			s.sending = a
+		}
+	}
+	s.frames = append(s.frames, a)
+}
+
+// checkBlock follows which blocks the worker has.
+func (s *simulation) checkBlock(a Send) {
+	s.Helper()
+	switch block := s.uploads[a.Ref].Block; a.Type {
+	case transport.Share:
+		require.False(s, s.blocks[block], "block %d is shared twice", block)
+	case transport.UploadFrom:
+		require.True(s, s.blocks[block], "the worker does not have block %d", block)
+	case transport.Unshare:
+		require.True(s, s.blocks[a.Block], "the worker does not have block %d", a.Block)
+		delete(s.blocks, a.Block)
+	}
+}
+
+func (s *simulation) complete(event Event, a Complete) {
+	s.Helper()
+	asked, ok := s.tickets[a.Ticket]
+	require.True(s, ok, "%v completes twice", a.Ticket)
+	require.NotEqual(s, s.filling, a.Ticket, "a ticket ends while its memory is written")
+	delete(s.tickets, a.Ticket)
+	if a.Err != nil && (a.Err == s.gone || a.Err == ErrCanceled) {
+		return
+	}
+	switch asked := asked.(type) {
+	case Room:
+		require.NoError(s, a.Err)
+		require.Less(s, s.underWay, s.allowed, "there is no room")
+	case Upload:
+		require.NoError(s, a.Err)
+		if asked.From != Borrowed {
+			s.bytes += asked.Bytes
+			s.order = append(s.order, asked.Upload)
+		}
+	case Mark:
+		require.NoError(s, a.Err)
+		require.IsType(s, Next{}, event, "a mark is reached by the sender")
+		s.begun(a.Ticket)
+	case Read:
+		want, known := s.expected[a.Ticket]
+		if !known {
+			want = s.clientErrors[asked.Storage] // answered without the worker
+			require.NotEmpty(s, want)
+			s.begun(a.Ticket)
+		}
+		require.Equal(s, want, text(a.Err))
+		s.seen(want)
+	case Sync:
+		want := ""
+		if len(s.unseen) > 0 {
+			want, s.unseen = s.unseen[0], s.unseen[1:]
+		}
+		require.Equal(s, want, text(a.Err), "a sync raises the oldest error that nothing has raised")
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (s *simulation) seen(err string) {
+	if i := slices.Index(s.unseen, err); i >= 0 {
+		s.unseen = slices.Delete(s.unseen, i, i+1)
+	}
+}
+
+// anEvent takes one random event that may happen now.
+func (s *simulation) anEvent() {
+	switch s.IntN(16) {
+	case 0, 1, 2:
+		s.submitTrace()
+	case 3:
+		s.submitUpload()
+	case 4:
+		s.submitQuestion()
+	case 5:
+		s.cancelSomething()
+	case 6, 7, 8, 9, 10:
+		s.senderGoesOn()
+	default:
+		s.workerGoesOn()
+	}
+}
+
+func (s *simulation) submitTrace() {
+	if s.underWay >= s.allowed && s.IntN(10) > 0 { // most callers wait
+		t := s.ref("room")
+		s.tickets[t] = Room{t}
+		s.step(s.tickets[t])
+		return
+	}
+	r, t := s.ref("trace"), &simTrace{inPlace: s.IntN(4) == 0}
+	for range s.IntN(3) {
+		if len(s.storages) > 0 {
+			t.in = append(t.in, s.storages[s.IntN(len(s.storages))])
+		}
+	}
+	slices.Sort(t.in)
+	t.in = slices.Compact(t.in)
+	for range 1 + s.IntN(2) {
+		t.out = append(t.out, s.storage())
+	}
+	s.traces[r] = t
+	if s.gone == nil {
+		s.underWay++
+		s.order = append(s.order, r)
+	}
+	s.step(TraceClosed{r})
+}
+
+func (s *simulation) storage() uint64 {
+	s.n++
+	s.storages = append(s.storages, uint64(s.n))
+	return uint64(s.n)
+}
+
+func (s *simulation) submitUpload() {
+	s.storage()
+	u := Upload{Upload: s.ref("upload"), Ticket: s.ref("ticket"), From: Source(s.IntN(3)), Bytes: uint64(s.IntN(MaxUploadBytes / 4))}
+	if u.From == Shared {
+		u.Block = uint64(1 + s.IntN(4))
+		u.Bytes *= uint64(1 + s.IntN(6)) // also more than the limit
+	}
+	s.uploads[u.Upload], s.tickets[u.Ticket] = u, u
+	if u.From == Borrowed && s.gone == nil {
+		s.order = append(s.order, u.Upload)
+	}
+	s.step(u)
+}
+
+func (s *simulation) submitQuestion() {
+	t := s.ref("ticket")
+	switch s.IntN(5) {
+	case 0, 1:
+		if len(s.storages) == 0 {
+			return
+		}
+		s.tickets[t] = Read{t, s.storages[s.IntN(len(s.storages))], uint64(s.IntN(100))}
+	case 2:
+		s.tickets[t] = Sync{t}
+	case 3:
+		s.tickets[t] = Mark{t}
+	default:
+		s.step(Forget{uint64(1 + s.IntN(4))})
+		return
+	}
+	if s.gone == nil {
+		s.order = append(s.order, t)
+	}
+	s.step(s.tickets[t])
+}
+
+// cancelSomething cancels a question: a ticket of an upload is its caller's, who waits for it.
+func (s *simulation) cancelSomething() {
+	var all []Ref
+	for t, asked := range s.tickets {
+		if _, upload := asked.(Upload); !upload {
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b Ref) int { return a.(ref).n - b.(ref).n })
+	if len(all) > 0 {
+		s.step(Cancel{all[s.IntN(len(all))]})
+	}
+}
+
+// senderGoesOn is one step of the sender.
+func (s *simulation) senderGoesOn() {
+	switch {
+	case s.starts == 0 || s.exited:
+	case s.state.phase == starting:
+		s.step(WorkerStarted{MaxBlocks: s.IntN(3)})
+	case s.prepare != nil:
+		s.prepared()
+	case s.sending.Ref != nil:
+		sent := Sent{s.sending.Seq, s.IntN(4) > 0}
+		if s.sending.Type == transport.Share && sent.OK {
+			s.blocks[s.uploads[s.sending.Ref].Block] = true
+		}
+		s.sending = Send{}
+		s.step(sent)
+	default:
+		s.step(Next{})
+	}
+}
+
+// prepared reports what has become of a trace.
+func (s *simulation) prepared() {
+	r := s.prepare
+	s.prepare = nil
+	t := s.traces[r]
+	ev := &Prepared{Trace: r, Storages: slices.Concat(t.in, t.out), Program: uint32(s.IntN(20))}
+	for i, id := range ev.Storages {
+		in := i < len(t.in)
+		ev.Inputs = append(ev.Inputs, in)
+		ev.Changed = append(ev.Changed, !in || i == 0 && t.inPlace)
+		ev.Alive = append(ev.Alive, uint8(min(1, s.IntN(8))))
+		if ev.Alive[i] == 0 {
+			s.forget(id)
+			ev.Unused = append(ev.Unused, id)
+		}
+	}
+	if n := len(s.storages); n > 0 && s.IntN(4) == 0 { // a tensor of another trace has died
+		id := s.storages[s.IntN(n)]
+		if !slices.Contains(ev.Storages, id) {
+			s.forget(id)
+			ev.Frees, ev.Unused = append(ev.Frees, id), append(ev.Unused, id)
+		}
+	}
+	inherited := ""
+	for _, id := range t.in {
+		if inherited == "" {
+			inherited = s.clientErrors[id]
+		}
+	}
+	switch s.IntN(12) {
+	case 0:
+		ev.Err = fmt.Errorf("%v does not compile", r)
+		if s.IntN(2) == 0 {
+			ev.Inputs, inherited = nil, "" // not known
+		}
+	case 1:
+		ev.Call = nil // nothing to run
+	default:
+		ev.Call = s.ref("call")
+		s.calls[ev.Call] = r
+	}
+	if s.gone == nil {
+		s.poisonClient(ev, inherited)
+	}
+	s.step(ev)
+}
+
+// poisonClient says what reads must raise after a trace without a call.
+func (s *simulation) poisonClient(ev *Prepared, inherited string) {
+	for _, id := range ev.Frees {
+		delete(s.clientErrors, id)
+	}
+	err := inherited
+	if err == "" && ev.Err != nil {
+		err = ev.Err.Error()
+		s.unseen = append(s.unseen, err)
+	}
+	for i, id := range ev.Storages {
+		if ev.Alive[i] == 0 {
+			delete(s.clientErrors, id)
+			if err == "" && ev.Call != nil {
+				ev.Frees = append(ev.Frees, id)
+			}
+		} else if err != "" && ev.Changed[i] {
+			s.clientErrors[id] = err
+		}
+	}
+}
+
+// forget takes a storage from those that later submissions use.
+func (s *simulation) forget(id uint64) {
+	if i := slices.Index(s.storages, id); i >= 0 {
+		s.storages = slices.Delete(s.storages, i, i+1)
+	}
+}
+
+// workerGoesOn is one step of the worker or the receiver.
+func (s *simulation) workerGoesOn() {
+	switch {
+	case s.gone != nil && s.filling == nil:
+	case s.filling != nil:
+		t := s.filling
+		s.filling = nil
+		s.step(Filled{t, s.gone == nil})
+	case len(s.reading) > 0 && s.IntN(3) == 0:
+		m := s.reading[0]
+		s.reading = s.reading[1:]
+		s.step(&Answer{Seq: m.Seq, Message: new(pb.Uploaded)})
+	case len(s.frames) > 0:
+		s.handle(s.frames[0])
+	}
+}
+
+// handle is the worker's part of a frame.
+func (s *simulation) handle(f Send) {
+	switch f.Type {
+	case transport.Call:
+		if s.IntN(20) == 0 {
+			s.forgotten = true
+			s.step(&Answer{Seq: f.Seq, Message: &pb.Done{UnknownProgram: true}})
+			require.False(s, s.forgotten, "the program and the call were not sent again")
+		}
+		s.frames = s.frames[1:]
+		s.run(f)
+		return
+	case transport.Read:
+		s.frames = s.frames[1:]
+		asked, waits := s.tickets[f.Ref].(Read)
+		m, n := &pb.ReadReply{}, asked.Bytes
+		if waits {
+			s.expected[f.Ref] = s.workerErrors[asked.Storage]
+			if m.Status = s.causes[asked.Storage]; m.Status != nil {
+				n = 0
+			}
+		}
+		s.step(&Answer{Seq: f.Seq, Bytes: n, Message: m})
+		return
+	case transport.UploadFrom:
+		s.reading = append(s.reading, f)
+	}
+	s.frames = s.frames[1:]
+	if f.Type == transport.Sync {
+		s.step(&Answer{Seq: f.Seq, Message: new(pb.SyncReply)})
+	}
+}
+
+// run is the worker's part of a call, which may fail and which does not run with poisoned inputs.
+func (s *simulation) run(f Send) {
+	t := s.traces[s.calls[f.Ref]]
+	m := new(pb.Done)
+	changed := slices.Clone(t.out)
+	if t.inPlace && len(t.in) > 0 {
+		changed = append(changed, t.in[0])
+	}
+	var cause *pb.Status
+	for _, id := range t.in {
+		if cause == nil {
+			cause = s.causes[id]
+		}
+	}
+	if cause == nil && s.IntN(10) == 0 {
+		cause = &pb.Status{Kind: 1, Text: "failure", Call: f.Seq, Step: uint32(s.IntN(3))}
+		m.Failed = 1
+		listed := s.IntN(4) > 0
+		if listed {
+			m.Errors = []*pb.Status{cause}
+			s.unseen = append(s.unseen, text(explainInTest(f.Ref, cause)))
+		}
+	}
+	for _, id := range changed {
+		if cause != nil && s.causes[id] == nil {
+			call := f.Ref
+			if cause.Call != f.Seq {
+				call = nil
+			}
+			s.causes[id] = cause
+			s.workerErrors[id] = s.errorOf(cause, call)
+		}
+	}
+	s.step(&Answer{Seq: f.Seq, Message: m})
+}
+
+// errorOf is the text of the error with this cause, which has its text from the first storage that it poisoned.
+func (s *simulation) errorOf(cause *pb.Status, call Ref) string {
+	if call != nil {
+		return text(explainInTest(call, cause))
+	}
+	for id, c := range s.causes {
+		if c == cause && s.workerErrors[id] != "" {
+			return s.workerErrors[id]
+		}
+	}
+	s.Fatal("a cause without an error")
+	return ""
+}
+
+// finish ends the session, and checks that nothing is left.
+func (s *simulation) finish() {
+	s.step(Close{errors.New("closed")})
+	for range 10 {
+		s.senderGoesOn()
+		s.workerGoesOn()
+	}
+	require.Equal(s, s.starts == 1, s.exited, "the sender exits")
+	require.Empty(s, s.tickets, "tickets that wait for ever")
+	for ref := range s.traces {
+		require.True(s, s.released[ref], "%v is not released", ref)
+	}
+	for ref := range s.uploads {
+		require.True(s, s.released[ref], "%v is not released", ref)
+	}
+	require.Empty(s, s.state.tickets)
+	require.True(s, s.state.queue.empty())
+}
+
+// replay steps the log again: a fresh core must return the same actions.
+func (s *simulation) replay() {
+	again := New(explainInTest)
+	for i, l := range s.log {
+		got := again.Step(l.now, l.event, nil)
+		require.Equal(s, describe(l.actions), describe(got), "event %d: %#v", i, l.event)
+	}
+}
+
+// describe is actions as text, with the texts of errors.
+func describe(actions []Action) string {
+	var b strings.Builder
+	for _, a := range actions {
+		fmt.Fprintf(&b, "%T %+v\n", a, a)
+	}
+	return b.String()
+}
+
+// TestSimulation runs sessions of random events until their end.
+func TestSimulation(t *testing.T) {
+	seen := map[string]int{}
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			s := newSimulation(t, seed)
+			for range 100 + s.IntN(1500) {
+				s.anEvent()
+			}
+			if seed%3 == 0 {
+				s.drain()
+			}
+			if seed%2 == 0 {
+				s.step(WorkerLost{errors.New("lost")})
+				for range s.IntN(200) {
+					s.anEvent()
+				}
+			}
+			s.finish()
+			s.replay()
+			for _, l := range s.log {
+				for _, a := range l.actions {
+					name := fmt.Sprintf("%T", a)
+					if send, ok := a.(Send); ok {
+						name += fmt.Sprint(" ", send.Type, " again ", send.Again)
+					}
+					seen[name]++
+				}
+			}
+		})
+	}
+	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Complete", "Release", "Credit", "Allow", "End",
+		"Send Program again false", "Send Program again true", "Send Call again true", "Send Free again false",
+		"Send Share again false", "Send Unshare again false", "Send UploadFrom again false", "Send Upload again false"} {
+		require.Positive(t, seen["core."+want], "no simulation has seen %s: %v", want, seen)
+	}
+}
+
+// drain lets the sender and the worker finish, and checks that syncs raise each error that nothing has raised, once.
+func (s *simulation) drain() {
+	if s.starts == 0 {
+		return
+	}
+	idle := func() bool {
+		return s.state.phase == running && s.prepare == nil && s.sending.Ref == nil && s.filling == nil &&
+			s.state.queue.empty() && len(s.frames) == 0 && len(s.reading) == 0
+	}
+	for n := 0; !idle(); n++ {
+		require.Less(s, n, 100_000, "the session does not come to rest")
+		s.senderGoesOn()
+		s.workerGoesOn()
+	}
+	for range len(s.unseen) + 1 {
+		t := s.ref("ticket")
+		s.tickets[t], s.order = Sync{t}, append(s.order, t)
+		s.step(s.tickets[t])
+		for s.tickets[t] != nil {
+			s.senderGoesOn()
+			s.workerGoesOn()
+		}
+	}
+	require.Empty(s, s.unseen, "errors that no sync has raised")
+	require.Len(s, s.state.poison.storages, len(s.clientErrors), "storages that no tensor holds")
+	require.Zero(s, s.underWay)
+	require.Zero(s, s.state.credits.underWay)
+	require.Zero(s, s.state.credits.bytes)
+	require.Empty(s, s.tickets)
+}

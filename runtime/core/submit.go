@@ -1,0 +1,100 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+// queue holds submissions, oldest first. It allocates only when more of them wait than ever before.
+type queue struct {
+	items []Event
+	first int
+}
+
+func (q *queue) empty() bool { return q.first == len(q.items) }
+
+func (q *queue) push(ev Event) {
+	if q.empty() {
+		q.items, q.first = q.items[:0], 0
+	}
+	if q.first > 0 && len(q.items) == cap(q.items) {
+		n := copy(q.items, q.items[q.first:])
+		clear(q.items[n:])
+		q.items, q.first = q.items[:n], 0
+	}
+	q.items = append(q.items, ev)
+}
+
+func (q *queue) pop() Event {
+	ev := q.items[q.first]
+	q.items[q.first] = nil
+	q.first++
+	return ev
+}
+
+// submit puts a submission into the queue. The first one starts the worker.
+func (s *State) submit(ev Event, out []Action) []Action {
+	first := s.queue.empty()
+	s.queue.push(ev)
+	switch {
+	case s.phase == idle:
+		s.phase, s.started = starting, true
+		return append(out, Start{})
+	case first:
+		return append(out, Wake{})
+	}
+	return out
+}
+
+func (s *State) traceClosed(trace Ref, ev Event, out []Action) []Action {
+	if s.why != nil {
+		return append(out, Release{trace})
+	}
+	s.credits.underWay++
+	return s.submit(ev, out)
+}
+
+// ask submits a question, whose answer completes the ticket.
+func (s *State) ask(ref Ref, bytes uint64, ev Event, out []Action) []Action {
+	s.tickets[ref] = &ticket{ref: ref, bytes: bytes}
+	if s.why != nil {
+		return s.complete(ref, s.why, out)
+	}
+	return s.submit(ev, out)
+}
+
+func (s *State) upload(ev Upload, out []Action) []Action {
+	s.tickets[ev.Ticket] = &ticket{ref: ev.Ticket}
+	switch {
+	case s.why != nil:
+		return s.complete(ev.Ticket, s.why, append(out, Release{ev.Upload}))
+	case ev.From == Borrowed:
+		return s.submit(ev, out)
+	}
+	s.credits.uploads = append(s.credits.uploads, ev)
+	return s.admitUploads(out)
+}
+
+// room completes its ticket when fewer traces are under way than the credits allow.
+func (s *State) room(ev Room, out []Action) []Action {
+	s.tickets[ev.Ticket] = &ticket{ref: ev.Ticket}
+	if s.why != nil {
+		return s.complete(ev.Ticket, s.why, out)
+	}
+	s.credits.rooms = append(s.credits.rooms, ev.Ticket)
+	return s.admitRooms(out)
+}
+
+func (s *State) cancel(ev Cancel, out []Action) []Action {
+	if t := s.tickets[ev.Ticket]; t == nil || t.filling {
+		return out
+	}
+	return s.complete(ev.Ticket, ErrCanceled, out)
+}
+
+// complete ends a ticket, unless the ticket has ended.
+func (s *State) complete(ref Ref, err error, out []Action) []Action {
+	if s.tickets[ref] == nil {
+		return out
+	}
+	delete(s.tickets, ref)
+	return append(out, Complete{ref, err})
+}

@@ -1,0 +1,104 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"fmt"
+
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/core"
+)
+
+// sendFrame performs core.Send.
+func (s *session) sendFrame(a core.Send) {
+	switch a.Type {
+	case transport.Program:
+		s.sendProgram(a, a.Ref.(*call))
+	case transport.Call:
+		s.sendCall(a, a.Ref.(*call))
+	case transport.Free:
+		s.write(a, a.Ref.(*closedTrace).by, &pb.FreeStorages{Storages: a.Storages}, nil)
+	case transport.Unshare:
+		s.write(a, nil, &pb.Unshare{Block: a.Block}, nil)
+	case transport.Read:
+		t := a.Ref.(*Ticket)
+		v := &t.view
+		s.sendQuestion(a, t, &pb.Read{Storage: v.Storage, Dtype: uint32(v.DType), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset})
+	case transport.Sync:
+		s.sendQuestion(a, a.Ref.(*Ticket), &pb.Sync{})
+	case transport.Upload, transport.Share, transport.UploadFrom:
+		s.sendUpload(a, a.Ref.(*upload))
+	default:
+		panic(fmt.Sprintf("BUG: the core sends a %v", a.Type))
+	}
+}
+
+// sendProgram sends a program that the worker does not have.
+func (s *session) sendProgram(a core.Send, c *call) {
+	if a.Again {
+		s.metrics.programsResent.Add(1)
+	}
+	s.metrics.programBytes.Add(s.write(a, c.by, c.variant.compiled.Program, nil))
+}
+
+// sendCall sends all of a call, or how it differs from the last call of the program. A worker that has forgotten the
+// program is sent all of it.
+func (s *session) sendCall(a core.Send, c *call) {
+	m := c.meta
+	if !a.Again {
+		s.compiler.called(c.variant)
+		m = c.variant.differing(a.Seq, m)
+	}
+	s.write(a, c.by, m, nil)
+}
+
+// differing is the message of a call, which becomes the variant's last.
+func (v *variant) differing(seq uint64, m *pb.Call) *pb.Call {
+	send := m
+	if v.last != nil {
+		if delta, ok := pb.AppendDelta(nil, v.last, m); ok {
+			send = &pb.Call{Key: m.Key, Base: v.lastSeq, Delta: delta, Busy: m.Busy}
+		}
+	}
+	v.last, v.lastSeq = m, seq
+	return send
+}
+
+func (s *session) sendQuestion(a core.Send, t *Ticket, m protoMessage) {
+	s.metrics.roundTrips.Add(1)
+	t.by.roundTrips.Add(1)
+	s.write(a, t.by, m, nil)
+}
+
+// sendUpload sends the bytes of an upload, their block, or where they are in their block.
+func (s *session) sendUpload(a core.Send, u *upload) {
+	n := uint64(len(u.data))
+	if a.Type == transport.UploadFrom {
+		s.metrics.uploadShared.Add(n)
+		s.write(a, u.by, &pb.UploadFrom{Storage: u.storage, Block: u.shared.Block, Offset: u.shared.Offset, Bytes: n}, nil)
+		return
+	}
+	sent := core.Sent{Seq: a.Seq}
+	defer func() { s.do(sent) }() // also if the send panics: the upload's owner waits for it
+	if a.Type == transport.Share {
+		sent.OK = s.share(a.Seq, u)
+		return
+	}
+	s.write(a, u.by, &pb.Upload{Storage: u.storage, Bytes: n}, u.data)
+	sent.OK = true
+}
+
+// write sends a frame, and counts and returns its bytes. If that fails the session has ended, and it returns 0.
+func (s *session) write(a core.Send, by *charge, meta protoMessage, body []byte) uint64 {
+	n := frameBytes(meta, body)
+	// Count before the send: whoever has the answer must find the frame counted.
+	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
+	s.metrics.sent(n, by)
+	if err := s.conn.Send(a.Type, a.Seq, meta, body); err != nil {
+		s.lost(fmt.Errorf("sending %v: %w", a.Type, err))
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,244 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/runtime/provider"
+)
+
+// session is the loop around one device's core: it has the goroutines, the connection and the memory that the core does
+// without. Callers, the sender and the receiver turn what happens into events; each performs the actions of its events.
+// The sender starts the worker, prepares traces and sends all frames of submissions; the receiver takes the answers.
+//
+// A session ends once: by close, or because its worker or the connection is gone. From then on every ticket has failed and
+// every submission ends without work.
+type session struct {
+	index    int
+	paths    Paths
+	settings *Settings
+	metrics  *metrics
+	log      *slog.Logger
+	provider provider.Provider
+	inbox    Inbox
+	credits  *Credits
+	ctx      context.Context // ends with the session
+	cancel   context.CancelFunc
+	began    time.Time
+
+	// Used by the sender only.
+	compiler *compiler
+	report   core.Prepared
+	ended    chan struct{} // closed when the sender exits
+
+	answered core.Answer // used by the receiver only
+	asked    asked
+
+	mu       sync.Mutex // guards what follows
+	core     *core.State
+	instance provider.Instance
+	conn     *transport.Conn
+	hello    *pb.Hello
+}
+
+func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider, inbox Inbox) (*session, error) {
+	log := settings.Log.With("device", index)
+	c, err := newCompiler(index, settings, frontend, m, log)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &session{index: index, paths: paths, settings: settings, metrics: m, log: log, provider: p, inbox: inbox,
+		credits: inbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
+		core: core.New(c.explain)}
+	s.credits.OnWay.Store(0)
+	s.credits.Allowed.Store(core.MaxCalls)
+	return s, nil
+}
+
+// step gives the core one event, and returns the actions after those of out.
+func (s *session) step(ev core.Event, out []core.Action) []core.Action {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.Step(time.Since(s.began), ev, out)
+}
+
+// do gives the core one event and performs the actions.
+func (s *session) do(ev core.Event) { s.performAll(s.step(ev, nil)) }
+
+// submit is do for a submission, which comes after all requests in the inbox. It returns why the session has ended, nil if
+// it has not.
+func (s *session) submit(ev core.Event) error {
+	var few [4]core.Action
+	actions, gone := s.stepAfterInbox(ev, few[:0])
+	s.performAll(actions)
+	return gone
+}
+
+func (s *session) stepAfterInbox(ev core.Event, out []core.Action) ([]core.Action, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.Step(time.Since(s.began), ev, s.takeInbox(out)), s.core.Gone()
+}
+
+// takeInbox submits the requests in the inbox. The caller holds the lock.
+func (s *session) takeInbox(out []core.Action) []core.Action {
+	for l := s.inbox.Take(); l != nil; l = s.inbox.Take() {
+		ev, err := s.open(l)
+		if err != nil {
+			out = append(out, core.Complete{Ticket: ev.(core.Read).Ticket, Err: err})
+			continue
+		}
+		out = s.core.Step(time.Since(s.began), ev, out)
+	}
+	return out
+}
+
+// collect submits the requests in the inbox, and counts the waits that the inbox has counted.
+func (s *session) collect() {
+	s.inbox.Stalls(func(at Place, waits uint64, took time.Duration) {
+		s.metrics.waited(waits, took, s.metrics.bill.at(at))
+	})
+	s.mu.Lock()
+	actions := s.takeInbox(nil)
+	s.mu.Unlock()
+	s.performAll(actions)
+}
+
+func (s *session) performAll(actions []core.Action) {
+	for _, a := range actions {
+		s.perform(a)
+	}
+}
+
+// perform does what the core asks, on any goroutine.
+func (s *session) perform(action core.Action) {
+	switch a := action.(type) {
+	case core.Start:
+		go s.send()
+	case core.Wake:
+		s.inbox.Ring()
+	case core.Send:
+		s.sendFrame(a)
+	case core.Complete:
+		a.Ticket.(*Ticket).end(a.Err)
+	case core.Release:
+		a.Ref.(interface{ release() }).release()
+	case core.Credit:
+		s.credits.OnWay.Add(-1)
+	case core.Allow:
+		s.credits.Allowed.Store(int64(a.Traces))
+	case core.End:
+		s.end(a.Err)
+	default:
+		panic(fmt.Sprintf("BUG: nothing performs %T here", action))
+	}
+}
+
+// send is the sender.
+func (s *session) send() {
+	defer close(s.ended)
+	s.mu.Lock()
+	s.inbox.Open(s.core.Gone() == nil)
+	s.mu.Unlock()
+	s.start()
+	var actions []core.Action
+	for {
+		actions = s.next(actions[:0])
+		if len(actions) == 0 {
+			s.inbox.Wait()
+			stepAside(&s.credits.Core)
+			continue
+		}
+		for _, a := range actions {
+			if _, exit := a.(core.Exit); exit {
+				return
+			}
+			s.performSending(a)
+		}
+		clear(actions)
+	}
+}
+
+// next submits the requests in the inbox and asks for the next submission.
+func (s *session) next(out []core.Action) []core.Action {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.Step(time.Since(s.began), core.Next{}, s.takeInbox(out))
+}
+
+// performSending is perform on the sender. A mistake of ours ends the session, and not the process.
+func (s *session) performSending(action core.Action) {
+	defer s.guard()
+	switch a := action.(type) {
+	case core.Wake: // the sender is awake
+	case core.Prepare:
+		s.prepare(a)
+	default:
+		s.perform(action)
+	}
+}
+
+// guard ends the session if its caller panics.
+func (s *session) guard() {
+	if r := recover(); r != nil {
+		s.lose(bug(r))
+	}
+}
+
+// lose ends the session for a reason that the user is to see. Only the first call counts.
+func (s *session) lose(why *Error) { s.do(core.WorkerLost{Err: why}) }
+
+// end performs core.End.
+func (s *session) end(why error) {
+	s.inbox.Open(false)
+	s.credits.OnWay.Store(0)
+	s.cancel()
+	s.disconnect()
+	s.log.Debug("session ended", "why", why)
+}
+
+// disconnect closes the connection, under whatever reads or writes it.
+func (s *session) disconnect() {
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+}
+
+// gone is why the session has ended; nil: it has not.
+func (s *session) gone() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.Gone()
+}
+
+// close ends the session and its worker, and returns when both have ended.
+func (s *session) close() {
+	s.do(core.Close{Err: &Error{KindRuntime, fmt.Sprintf("mycelya:%d has been closed.", s.index)}})
+	s.mu.Lock()
+	started := s.core.Started()
+	s.mu.Unlock()
+	if started {
+		s.inbox.Ring()
+		<-s.ended
+	}
+	s.compiler.close()
+	s.mu.Lock()
+	instance := s.instance
+	s.mu.Unlock()
+	if instance != nil {
+		stop(instance)
+	}
+}
