@@ -58,7 +58,7 @@ func open(t testing.TB, environment ...string) *device {
 	names := capture.NewTable()
 	r := runtime.New(names, func(runtime.Paths) (provider.Provider, error) {
 		return local.Provider{Paths: local.Spec{Worker: workerBin, Backend: "ref"}}, nil
-	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
+	}, func(int32) runtime.Mailbox { return runtime.NewMailbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{Device: "cpu"}, environment))
 	t.Cleanup(func() { r.Close(0) })
 	return &device{t, r, names}
@@ -309,7 +309,7 @@ func TestAKilledWorker(t *testing.T) {
 func TestAMissingWorker(t *testing.T) {
 	r := runtime.New(capture.NewTable(), func(runtime.Paths) (provider.Provider, error) {
 		return local.Provider{Paths: local.Spec{Worker: "/nowhere/mycelya-worker", Backend: "ref"}}, nil
-	}, func(int32) runtime.Inbox { return runtime.NewInbox() })
+	}, func(int32) runtime.Mailbox { return runtime.NewMailbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{}, nil))
 	defer r.Close(0)
 	_, err := r.DeviceInfo(0)

@@ -108,10 +108,10 @@ func relu(in, out uint64) *Trace {
 
 // start opens device 0 on a fake worker.
 func start(t testing.TB, environment ...string) (*Runtime, *fakeWorker) {
-	return startWith(t, NewInbox(), environment...)
+	return startWith(t, NewMailbox(), environment...)
 }
 
-func startWith(t testing.TB, inbox Inbox, environment ...string) (*Runtime, *fakeWorker) {
+func startWith(t testing.TB, mailbox Mailbox, environment ...string) (*Runtime, *fakeWorker) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
 	defer l.Close()
@@ -121,7 +121,7 @@ func startWith(t testing.TB, inbox Inbox, environment ...string) (*Runtime, *fak
 	w.server, err = l.Accept()
 	require.NoError(t, err)
 	w.conn = transport.New(w.server)
-	r := New(reluFrontend{}, func(Paths) (provider.Provider, error) { return w, nil }, func(int32) Inbox { return inbox })
+	r := New(reluFrontend{}, func(Paths) (provider.Provider, error) { return w, nil }, func(int32) Mailbox { return mailbox })
 	require.NoError(t, r.Open(0, Paths{}, environment))
 	t.Cleanup(func() { w.die(); r.Close(0) })
 	return r, w

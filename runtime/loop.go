@@ -29,7 +29,7 @@ type session struct {
 	metrics  *metrics
 	log      *slog.Logger
 	provider provider.Provider
-	inbox    Inbox
+	mailbox  Mailbox
 	credits  *Credits
 	ctx      context.Context // ends with the session
 	cancel   context.CancelFunc
@@ -50,15 +50,15 @@ type session struct {
 	hello    *pb.Hello
 }
 
-func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider, inbox Inbox) (*session, error) {
+func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider, mailbox Mailbox) (*session, error) {
 	log := settings.Log.With("device", index)
 	c, err := newCompiler(index, settings, frontend, m, log)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &session{index: index, paths: paths, settings: settings, metrics: m, log: log, provider: p, inbox: inbox,
-		credits: inbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
+	s := &session{index: index, paths: paths, settings: settings, metrics: m, log: log, provider: p, mailbox: mailbox,
+		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
 		core: core.New(c.explain)}
 	s.credits.OnWay.Store(0)
 	s.credits.Allowed.Store(core.MaxCalls)
@@ -75,25 +75,25 @@ func (s *session) step(ev core.Event, out []core.Action) []core.Action {
 // do gives the core one event and performs the actions.
 func (s *session) do(ev core.Event) { s.performAll(s.step(ev, nil)) }
 
-// submit is do for a submission, which comes after all requests in the inbox. It returns why the session has ended, nil if
+// submit is do for a submission, which comes after all requests in the mailbox. It returns why the session has ended, nil if
 // it has not.
 func (s *session) submit(ev core.Event) error {
 	var few [4]core.Action
-	actions, gone := s.stepAfterInbox(ev, few[:0])
+	actions, gone := s.stepAfterMailbox(ev, few[:0])
 	s.performAll(actions)
 	return gone
 }
 
-func (s *session) stepAfterInbox(ev core.Event, out []core.Action) ([]core.Action, error) {
+func (s *session) stepAfterMailbox(ev core.Event, out []core.Action) ([]core.Action, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Step(time.Since(s.began), ev, s.takeInbox(out)), s.core.Gone()
+	return s.core.Step(time.Since(s.began), ev, s.takeMailbox(out)), s.core.Gone()
 }
 
-// takeInbox submits the requests in the inbox. The caller holds the lock.
-func (s *session) takeInbox(out []core.Action) []core.Action {
-	for l := s.inbox.Take(); l != nil; l = s.inbox.Take() {
-		ev, err := s.open(l)
+// takeMailbox submits the requests in the mailbox. The caller holds the lock.
+func (s *session) takeMailbox(out []core.Action) []core.Action {
+	for item := s.mailbox.Take(); item != nil; item = s.mailbox.Take() {
+		ev, err := s.open(item)
 		if err != nil {
 			out = append(out, core.Complete{Ticket: ev.(core.Read).Ticket, Err: err})
 			continue
@@ -103,13 +103,13 @@ func (s *session) takeInbox(out []core.Action) []core.Action {
 	return out
 }
 
-// collect submits the requests in the inbox, and counts the waits that the inbox has counted.
+// collect submits the requests in the mailbox, and counts the waits that the mailbox has counted.
 func (s *session) collect() {
-	s.inbox.Stalls(func(at Place, waits uint64, took time.Duration) {
+	s.mailbox.Stalls(func(at Place, waits uint64, took time.Duration) {
 		s.metrics.waited(waits, took, s.metrics.bill.at(at))
 	})
 	s.mu.Lock()
-	actions := s.takeInbox(nil)
+	actions := s.takeMailbox(nil)
 	s.mu.Unlock()
 	s.performAll(actions)
 }
@@ -126,7 +126,7 @@ func (s *session) perform(action core.Action) {
 	case core.Start:
 		go s.send()
 	case core.Wake:
-		s.inbox.Ring()
+		s.mailbox.Wake()
 	case core.Send:
 		s.sendFrame(a)
 	case core.Complete:
@@ -148,14 +148,14 @@ func (s *session) perform(action core.Action) {
 func (s *session) send() {
 	defer close(s.ended)
 	s.mu.Lock()
-	s.inbox.Open(s.core.Gone() == nil)
+	s.mailbox.Open(s.core.Gone() == nil)
 	s.mu.Unlock()
 	s.start()
 	var actions []core.Action
 	for {
 		actions = s.next(actions[:0])
 		if len(actions) == 0 {
-			s.inbox.Wait()
+			s.mailbox.Wait()
 			stepAside(&s.credits.Core)
 			continue
 		}
@@ -169,11 +169,11 @@ func (s *session) send() {
 	}
 }
 
-// next submits the requests in the inbox and asks for the next submission.
+// next submits the requests in the mailbox and asks for the next submission.
 func (s *session) next(out []core.Action) []core.Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Step(time.Since(s.began), core.Next{}, s.takeInbox(out))
+	return s.core.Step(time.Since(s.began), core.Next{}, s.takeMailbox(out))
 }
 
 // performSending is perform on the sender. A mistake of ours ends the session, and not the process.
@@ -200,7 +200,7 @@ func (s *session) lose(why *Error) { s.do(core.WorkerLost{Err: why}) }
 
 // end performs core.End.
 func (s *session) end(why error) {
-	s.inbox.Open(false)
+	s.mailbox.Open(false)
 	s.credits.OnWay.Store(0)
 	s.cancel()
 	s.disconnect()
@@ -231,7 +231,7 @@ func (s *session) close() {
 	started := s.core.Started()
 	s.mu.Unlock()
 	if started {
-		s.inbox.Ring()
+		s.mailbox.Wake()
 		<-s.ended
 	}
 	s.compiler.close()

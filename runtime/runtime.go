@@ -20,7 +20,7 @@ import (
 type Runtime struct {
 	frontend Frontend
 	provide  func(Paths) (provider.Provider, error)
-	inbox    func(index int32) Inbox
+	mailbox  func(index int32) Mailbox
 	metrics  metrics
 
 	mu       sync.Mutex
@@ -30,10 +30,10 @@ type Runtime struct {
 	next     uint64
 }
 
-// New returns a runtime without devices; provide gives the provider of a device's worker, inbox its
-// inbox. An error of provide is a ValueError in Python, or a NotImplementedError if it is errors.ErrUnsupported.
-func New(frontend Frontend, provide func(Paths) (provider.Provider, error), inbox func(index int32) Inbox) *Runtime {
-	return &Runtime{frontend: frontend, provide: provide, inbox: inbox, sessions: map[int32]*session{}, tickets: map[uint64]*Ticket{}}
+// New returns a runtime without devices; provide gives the provider of a device's worker, mailbox its
+// mailbox. An error of provide is a ValueError in Python, or a NotImplementedError if it is errors.ErrUnsupported.
+func New(frontend Frontend, provide func(Paths) (provider.Provider, error), mailbox func(index int32) Mailbox) *Runtime {
+	return &Runtime{frontend: frontend, provide: provide, mailbox: mailbox, sessions: map[int32]*session{}, tickets: map[uint64]*Ticket{}}
 }
 
 // Open makes a device usable; its worker starts at the first call that needs it.
@@ -57,7 +57,7 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 	case err != nil:
 		return &Error{KindValue, err.Error()}
 	}
-	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, p, r.inbox(index))
+	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, p, r.mailbox(index))
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (r *Runtime) Cancel(ticket uint64) {
 	}
 }
 
-// CancelLeft ends the ticket of a question that was left in a device's inbox; after it nobody writes the memory of its read.
+// CancelLeft ends the ticket of a question that was left in a device's mailbox; after it nobody writes the memory of its read.
 func (r *Runtime) CancelLeft(index int32, ticket uint64) {
 	if s, err := r.session(index); err == nil { // otherwise the end of the session has ended it
 		s.cancelAsked(ticket)
@@ -225,7 +225,7 @@ func (r *Runtime) Metrics() []byte {
 	return r.metrics.JSON()
 }
 
-// collect counts what lies in inboxes.
+// collect counts what lies in mailboxes.
 func (r *Runtime) collect() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

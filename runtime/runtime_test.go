@@ -382,7 +382,7 @@ func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 		{"operators", "cpu", 1, []string{"MYCELYA_KERNELS=off"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			box := NewInbox()
+			box := NewMailbox()
 			r, w := startWith(t, box, c.environment...)
 			w.hello.Device, w.hello.Blocks = c.device, c.blocks
 			first := true

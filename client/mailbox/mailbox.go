@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package mailbox hands traces and requests from recorder threads to a device's sender, and answers back. Recorder
-// threads use the C functions of mailbox.h; the sender uses the runtime.Inbox that New returns. The package never
+// threads use the C functions of mailbox.h; the sender uses the runtime.Mailbox that New returns. The package never
 // interprets a trace and never makes an answer.
 package mailbox
 
@@ -38,11 +38,11 @@ var pipes struct {
 }
 
 // New returns the mailbox of a device. A device without one, because its index is too large or no file descriptor is
-// left, gets a runtime.Inbox that stays empty.
-func New(index int32) runtime.Inbox {
+// left, gets a runtime.Mailbox that stays empty.
+func New(index int32) runtime.Mailbox {
 	c := C.mailbox_of(C.int32_t(index))
 	if c == nil {
-		return runtime.NewInbox()
+		return runtime.NewMailbox()
 	}
 	pipes.Lock()
 	defer pipes.Unlock()
@@ -50,7 +50,7 @@ func New(index int32) runtime.Inbox {
 	if !ok {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return runtime.NewInbox()
+			return runtime.NewMailbox()
 		}
 		if pipes.ends == nil {
 			pipes.ends = map[int32][2]*os.File{}
@@ -70,29 +70,29 @@ func (b mailbox) Open(open bool) {
 	C.mailbox_open(b.c, yes)
 }
 
-func (b mailbox) Take() *runtime.Letter {
+func (b mailbox) Take() *runtime.Item {
 	var item C.mailbox_item
 	if C.mailbox_take(b.c, &item) == 0 {
 		return nil
 	}
 	if item.kind == C.ITEM_TRACE {
 		p := unsafe.Pointer(&item.trace)
-		return &runtime.Letter{Trace: cabi.Trace(p), Release: cabi.Release(p)}
+		return &runtime.Item{Trace: cabi.Trace(p), Release: cabi.Release(p)}
 	}
 	ticket := item.ticket
-	out := &runtime.Letter{Ticket: uint64(ticket), At: cabi.Place(unsafe.Pointer(&item.at)),
+	out := &runtime.Item{Ticket: uint64(ticket), At: cabi.Place(unsafe.Pointer(&item.at)),
 		Answer: func(err error) { answer(ticket, err) }}
 	switch item.kind {
 	case C.ITEM_READ:
-		out.Ask, out.View = runtime.AskRead, cabi.View(unsafe.Pointer(&item.view))
+		out.Request, out.View = runtime.RequestRead, cabi.View(unsafe.Pointer(&item.view))
 		C.free(unsafe.Pointer(item.view.sizes))
 		if bytes, err := out.View.Bytes(); err == nil {
 			out.Dst = cabi.Slice[byte](item.dst, bytes)
 		}
 	case C.ITEM_SYNC:
-		out.Ask = runtime.AskSync
+		out.Request = runtime.RequestSync
 	case C.ITEM_ROOM:
-		out.Ask = runtime.AskRoom
+		out.Request = runtime.RequestRoom
 	}
 	return out
 }
@@ -120,7 +120,7 @@ func (b mailbox) Wait() {
 	}
 }
 
-func (b mailbox) Ring() { C.mailbox_wake(b.c) }
+func (b mailbox) Wake() { C.mailbox_wake(b.c) }
 
 func (b mailbox) Credits() *runtime.Credits {
 	return (*runtime.Credits)(unsafe.Pointer(C.mailbox_credits_of(b.c)))

@@ -23,7 +23,7 @@ import (
 // C mailboxes live as long as the process, so each test has one of its own.
 var lastIndex atomic.Int32
 
-func open(t testing.TB) (int32, runtime.Inbox) {
+func open(t testing.TB) (int32, runtime.Mailbox) {
 	index := lastIndex.Add(1)
 	b := mailbox.New(index)
 	b.Open(true)
@@ -55,7 +55,7 @@ func TestItemsArriveInOrder(t *testing.T) {
 	second := b.Take()
 	require.Nil(t, second.Trace)
 	require.Equal(t, read, second.Ticket)
-	require.Equal(t, runtime.AskRead, second.Ask)
+	require.Equal(t, runtime.RequestRead, second.Request)
 	require.Equal(t, trace.Place{1, 2}, second.At)
 	require.EqualValues(t, 5, second.View.Storage)
 	require.Equal(t, []int64{3}, second.View.Sizes)
@@ -65,12 +65,12 @@ func TestItemsArriveInOrder(t *testing.T) {
 
 	for _, want := range []struct {
 		ticket uint64
-		ask    runtime.Ask
+		ask    runtime.Request
 		at     trace.Place
-	}{{sync, runtime.AskSync, trace.Place{3, 4}}, {room, runtime.AskRoom, trace.Place{5, 6}}} {
+	}{{sync, runtime.RequestSync, trace.Place{3, 4}}, {room, runtime.RequestRoom, trace.Place{5, 6}}} {
 		l := b.Take()
 		require.Equal(t, want.ticket, l.Ticket)
-		require.Equal(t, want.ask, l.Ask)
+		require.Equal(t, want.ask, l.Request)
 		require.Equal(t, want.at, l.At)
 		l.Answer(nil)
 		kind, _ := recorder.Wait(want.ticket, patience)
@@ -109,7 +109,7 @@ func TestAClosedMailboxTakesNothing(t *testing.T) {
 	require.Equal(t, kept, b.Take().Ticket, "items that were there stay")
 	require.Nil(t, b.Take())
 	require.Zero(t, recorder.Sync(mailboxes, trace.Place{}), "an index without a mailbox")
-	require.Equal(t, runtime.NewInbox().Take(), mailbox.New(mailboxes).Take())
+	require.Equal(t, runtime.NewMailbox().Take(), mailbox.New(mailboxes).Take())
 }
 
 const mailboxes = 64 // MAILBOXES
@@ -164,7 +164,7 @@ func TestCredits(t *testing.T) {
 
 func TestAPostWakesTheSender(t *testing.T) {
 	index, b := open(t)
-	woken := make(chan *runtime.Letter)
+	woken := make(chan *runtime.Item)
 	go func() {
 		b.Wait()
 		woken <- b.Take()
@@ -176,7 +176,7 @@ func TestAPostWakesTheSender(t *testing.T) {
 	recorder.Post(index, 10)
 	b.Wait() // returns: there is an item
 	b.Take()
-	b.Ring()
+	b.Wake()
 	b.Wait() // returns: no Wait has seen the Ring
 	go func() {
 		b.Wait()
@@ -187,7 +187,7 @@ func TestAPostWakesTheSender(t *testing.T) {
 		t.Fatal("Wait returned without an item or a Ring")
 	case <-time.After(20 * time.Millisecond):
 	}
-	b.Ring()
+	b.Wake()
 	<-woken
 }
 

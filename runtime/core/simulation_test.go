@@ -609,10 +609,10 @@ func describe(actions []Action) string {
 // TestSimulation runs sessions of random events until their end.
 func TestSimulation(t *testing.T) {
 	seen := map[string]int{}
-	for seed := range uint64(300) {
+	for seed := range uint64(120) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			s := newSimulation(t, seed)
-			for range 100 + s.IntN(1500) {
+			for range 100 + s.IntN(1000) {
 				s.anEvent()
 			}
 			if seed%3 == 0 {

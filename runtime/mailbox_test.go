@@ -15,27 +15,27 @@ import (
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
-// mailbox is an inbox whose letters a test writes.
-type mailbox struct {
-	Inbox
+// testMailbox is a mailbox whose items a test puts there.
+type testMailbox struct {
+	Mailbox
 	mu      sync.Mutex
-	letters []*Letter
+	items   []*Item
 	waits   uint64
 	tickets uint64
 }
 
-func (b *mailbox) Take() *Letter {
+func (b *testMailbox) Take() *Item {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.letters) == 0 {
+	if len(b.items) == 0 {
 		return nil
 	}
-	l := b.letters[0]
-	b.letters = b.letters[1:]
+	l := b.items[0]
+	b.items = b.items[1:]
 	return l
 }
 
-func (b *mailbox) Stalls(each func(Place, uint64, time.Duration)) {
+func (b *testMailbox) Stalls(each func(Place, uint64, time.Duration)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waits > 0 {
@@ -44,21 +44,21 @@ func (b *mailbox) Stalls(each func(Place, uint64, time.Duration)) {
 	b.waits = 0
 }
 
-// ask leaves a question; what it is answered comes by the channel.
-func (b *mailbox) ask(l Letter) (uint64, chan error) {
+// ask leaves a request. The answer comes by the channel.
+func (b *testMailbox) ask(l Item) (uint64, chan error) {
 	answer := make(chan error, 2)
 	l.Answer = func(err error) { answer <- err }
 	b.mu.Lock()
 	b.tickets++
 	l.Ticket = b.tickets
-	b.letters = append(b.letters, &l)
+	b.items = append(b.items, &l)
 	b.mu.Unlock()
-	b.Ring()
+	b.Wake()
 	return l.Ticket, answer
 }
 
-func TestLettersAreAnswered(t *testing.T) {
-	box := &mailbox{Inbox: NewInbox()}
+func TestRequestsAreAnswered(t *testing.T) {
+	box := &testMailbox{Mailbox: NewMailbox()}
 	r, w := startWith(t, box)
 	first, err := r.Sync(0, Place{})
 	require.NoError(t, err)
@@ -67,10 +67,10 @@ func TestLettersAreAnswered(t *testing.T) {
 	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
 	require.NoError(t, wait(t, r, first))
 
-	_, answer := box.ask(Letter{Ask: AskRoom})
+	_, answer := box.ask(Item{Request: RequestRoom})
 	require.NoError(t, <-answer)
 
-	_, answer = box.ask(Letter{Ask: AskSync})
+	_, answer = box.ask(Item{Request: RequestSync})
 	h = w.next(transport.Sync, new(pb.Sync))
 	require.Empty(t, answer)
 	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
@@ -78,7 +78,7 @@ func TestLettersAreAnswered(t *testing.T) {
 
 	view := View{Storage: 5, DType: ir.I64, Sizes: []int64{1}, Strides: []int64{1}}
 	dst := make([]byte, 8)
-	_, answer = box.ask(Letter{Ask: AskRead, View: view, Dst: dst})
+	_, answer = box.ask(Item{Request: RequestRead, View: view, Dst: dst})
 	var m pb.Read
 	h = w.next(transport.Read, &m)
 	require.EqualValues(t, 5, m.Storage)
@@ -87,15 +87,15 @@ func TestLettersAreAnswered(t *testing.T) {
 	require.NoError(t, <-answer)
 	require.Equal(t, "eight by", string(dst))
 
-	_, answer = box.ask(Letter{Ask: AskRead, View: View{Storage: 5, DType: ir.I64, Sizes: []int64{-1}, Strides: []int64{1}}})
+	_, answer = box.ask(Item{Request: RequestRead, View: View{Storage: 5, DType: ir.I64, Sizes: []int64{-1}, Strides: []int64{1}}})
 	require.ErrorContains(t, <-answer, "BUG: a read of")
 
-	canceled, answer := box.ask(Letter{Ask: AskRead, View: view, Dst: dst})
+	canceled, answer := box.ask(Item{Request: RequestRead, View: view, Dst: dst})
 	h = w.next(transport.Read, &m)
 	r.CancelLeft(0, canceled)
 	require.EqualError(t, <-answer, "canceled")
 	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{}, []byte("too late"))
-	_, lost := box.ask(Letter{Ask: AskSync})
+	_, lost := box.ask(Item{Request: RequestSync})
 	w.next(transport.Sync, new(pb.Sync))
 	require.Equal(t, "eight by", string(dst))
 	require.Empty(t, answer)
@@ -103,24 +103,24 @@ func TestLettersAreAnswered(t *testing.T) {
 
 	w.die()
 	require.ErrorContains(t, <-lost, "mycelya:0 is lost")
-	_, answer = box.ask(Letter{Ask: AskRoom})
+	_, answer = box.ask(Item{Request: RequestRoom})
 	require.ErrorContains(t, <-answer, "mycelya:0 is lost")
-	_, answer = box.ask(Letter{Ask: AskRead, View: view, Dst: dst})
+	_, answer = box.ask(Item{Request: RequestRead, View: view, Dst: dst})
 	require.ErrorContains(t, <-answer, "mycelya:0 is lost")
 	r.CancelLeft(7, 1) // there is no such device
 }
 
-// TestALetterIsCanceledBeforeItIsOpened: nobody writes the memory of a read after its end, whoever takes the letter.
-func TestALetterIsCanceledBeforeItIsOpened(t *testing.T) {
-	box := &mailbox{Inbox: NewInbox()}
+// TestARequestIsCanceledBeforeItIsTaken: nothing writes the memory of a read after its end, whatever takes the request.
+func TestARequestIsCanceledBeforeItIsTaken(t *testing.T) {
+	box := &testMailbox{Mailbox: NewMailbox()}
 	r, _ := startWith(t, box) // nothing has started the sender
-	ticket, answer := box.ask(Letter{Ask: AskRead, View: View{Storage: 5, DType: ir.I64}, Dst: make([]byte, 8)})
+	ticket, answer := box.ask(Item{Request: RequestRead, View: View{Storage: 5, DType: ir.I64}, Dst: make([]byte, 8)})
 	r.CancelLeft(0, ticket)
 	require.EqualError(t, <-answer, "canceled")
 }
 
-func TestStallsOfLettersAreCounted(t *testing.T) {
-	box := &mailbox{Inbox: NewInbox(), waits: 3}
+func TestStallsOfRequestsAreCounted(t *testing.T) {
+	box := &testMailbox{Mailbox: NewMailbox(), waits: 3}
 	r, _ := startWith(t, box)
 	m := metricsOf(t, r)
 	require.EqualValues(t, 3, m["stalls"])
