@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stepAside takes the thread off the core of the thread that records, if it finds itself there. It is for who has just slept. Where a
-// thread has run last Linux puts it first, and with few cores it looks for no other: a sender that wakes on the recording thread's core
-// waits there until that sleeps, for milliseconds, while the next core sleeps.
+// stepAside takes the thread off the core of the thread that records, if it finds itself there. It is for who has just
+// slept. Where a thread has run last Linux puts it first, and with few cores it looks for no other: a sender that wakes
+// on the recording thread's core waits there until that sleeps, for milliseconds, while the next core sleeps.
 func stepAside(core *atomic.Int64) {
 	at := here()
 	if at == 0 || at != core.Load() {

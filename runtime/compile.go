@@ -50,7 +50,8 @@ func (c *compiler) worker(h *pb.Hello) {
 	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0
 }
 
-// kernels says whether the worker computes fused groups: a CPU unless MYCELYA_KERNELS is off, another device if it is on.
+// kernels says whether the worker computes fused groups: a CPU unless MYCELYA_KERNELS is off, another device if it is
+// on.
 func (c *compiler) kernels() bool {
 	return c.settings.Kernels || !c.settings.NoKernels && c.device == "cpu"
 }
@@ -58,8 +59,8 @@ func (c *compiler) kernels() bool {
 // shares says whether client and worker compute on the processor of one host, kernels too.
 func (c *compiler) shares() bool { return c.near && c.device == "cpu" && c.kernels() }
 
-// find returns what is known of a trace's skeleton, a variant that fits the trace, and the first entry under its key. Each
-// is nil if there is none.
+// find returns what is known of a trace's skeleton, a variant that fits the trace, and the first entry under its key.
+// Each is nil if there is none.
 func (c *compiler) find(t *Trace) (e *entry, v *variant, first *entry) {
 	if c.settings.Fresh {
 		return nil, nil, nil
@@ -87,7 +88,8 @@ func (c *compiler) called(v *variant) {
 }
 
 // compile makes a program for a trace that no variant fits: of a new skeleton (e is nil), or of a known one with more
-// outputs. changed says, as far as that is known when an error occurs, which storages the trace should have made or written.
+// outputs. changed says, as far as that is known when an error occurs, which storages the trace should have made or
+// written.
 func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *variant, changed []bool, err error) {
 	began := time.Now()
 	v := &variant{key: c.programs.newKey(t.Trace), account: &account{number: c.history.upcoming(), reason: t.Reason}}
@@ -128,7 +130,8 @@ func (c *compiler) keep(t *Trace, captured *Captured, v *variant, e, first *entr
 		if first != nil {
 			c.metrics.hashCollisions.Add(1)
 		}
-		e = &entry{skeleton: slices.Clone(t.Skeleton), inputs: captured.Inputs, changed: captured.Changed, ops: captured.Ops, next: first}
+		e = &entry{skeleton: slices.Clone(t.Skeleton), inputs: captured.Inputs, changed: captured.Changed,
+			ops: captured.Ops, next: first}
 		first = e
 	}
 	e.variants = append(e.variants, v)
@@ -152,13 +155,15 @@ func (c *compiler) recheck(t *Trace, v *variant) error {
 		return err
 	case !proto.Equal(fresh.Program, v.compiled.Program):
 		return fmt.Errorf("program #%d was found for it, but it compiles to another one", v.account.number)
-	case !slices.Equal(got, want), !slices.Equal(fresh.Inputs, v.compiled.Inputs), !slices.Equal(fresh.Outputs, v.compiled.Outputs):
+	case !slices.Equal(got, want), !slices.Equal(fresh.Inputs, v.compiled.Inputs),
+		!slices.Equal(fresh.Outputs, v.compiled.Outputs):
 		return fmt.Errorf("program #%d was found for it, but is called in another way", v.account.number)
 	}
 	return nil
 }
 
-// build makes the program of a variant, which a dump may show. With an error too it returns what capture knows of the trace.
+// build makes the program of a variant, which a dump may show. With an error too it returns what capture knows of the
+// trace.
 func (c *compiler) build(t *Trace, e *entry, v *variant, shown *dump.Program) (captured *Captured, err error) {
 	v.wanted = make([]bool, len(t.Alive))
 	for i, a := range t.Alive {
@@ -174,8 +179,8 @@ func (c *compiler) build(t *Trace, e *entry, v *variant, shown *dump.Program) (c
 	return captured, err
 }
 
-// lower takes a trace through capture, passes and codegen; shown, unless it is nil, sees it. The sizes first seen are those
-// with which the variant was made: what the variant requires depends on them.
+// lower takes a trace through capture, passes and codegen; shown, unless it is nil, sees it. The sizes first seen are
+// those with which the variant was made: what the variant requires depends on them.
 func (c *compiler) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *codegen.Compiled, error) {
 	captured, err := c.frontend.Build(t, v.wanted)
 	if err != nil {

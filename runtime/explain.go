@@ -76,8 +76,9 @@ func (h *history) note(a *account, t *Trace, ops []string) {
 	if ops == nil {
 		return
 	}
-	h.known = append(h.known, known{a.number, ops, &Trace{Skeleton: slices.Clone(t.Skeleton), Params: slices.Clone(t.Params),
-		Bindings: slices.Clone(t.Bindings), Alive: slices.Clone(t.Alive), Origins: slices.Clone(t.Origins)}})
+	h.known = append(h.known, known{a.number, ops, &Trace{Skeleton: slices.Clone(t.Skeleton),
+		Params: slices.Clone(t.Params), Bindings: slices.Clone(t.Bindings), Alive: slices.Clone(t.Alive),
+		Origins: slices.Clone(t.Origins)}})
 	words := 0
 	for i := len(h.known) - 1; i >= 0; i-- {
 		k := h.known[i].trace
@@ -89,8 +90,8 @@ func (h *history) note(a *account, t *Trace, ops []string) {
 	}
 }
 
-// nearest is the known skeleton that has the most ops in common with these before the first and after the last that differ, the
-// one with most words in common of several; nil if none has a tenth.
+// nearest is the known skeleton that has the most ops in common with these before the first and after the last that
+// differ, the one with most words in common of several; nil if none has a tenth.
 func (h *history) nearest(ops []string, skeleton []uint64) *known {
 	var best *known
 	var most, mostWords int
@@ -119,7 +120,8 @@ func common[T comparable](a, b []T) int {
 }
 
 // note remembers that a trace was compiled, or why it could not be. captured is nil if capture failed.
-func (c *compiler) note(a *account, took time.Duration, t *Trace, captured *Captured, e *entry, collision bool, failed error) {
+func (c *compiler) note(a *account, took time.Duration, t *Trace, captured *Captured, e *entry,
+	collision bool, failed error) {
 	a.took = took
 	var ops []string
 	if captured != nil {
@@ -137,8 +139,8 @@ func (c *compiler) note(a *account, took time.Duration, t *Trace, captured *Capt
 	c.history.note(a, t, ops)
 }
 
-// whyCompiled says why a trace needed a program of its own. ops are the ops of its records, e is the entry of its skeleton
-// or nil; collision says that another skeleton has its hash.
+// whyCompiled says why a trace needed a program of its own. ops are the ops of its records, e is the entry of its
+// skeleton or nil; collision says that another skeleton has its hash.
 func (c *compiler) whyCompiled(t *Trace, ops []string, e *entry, collision bool) string {
 	switch {
 	case c.settings.Fresh:
@@ -146,7 +148,8 @@ func (c *compiler) whyCompiled(t *Trace, ops []string, e *entry, collision bool)
 	case e != nil:
 		last := e.variants[len(e.variants)-1]
 		if broken := last.compiled.Broken(t.Params); broken != "" {
-			return fmt.Sprintf("The ops are those of #%d, which is for sizes of which %s, by their slots.", last.account.number, broken)
+			return fmt.Sprintf("The ops are those of #%d, which is for sizes of which %s, by their slots.",
+				last.account.number, broken)
 		}
 		for i, need := range e.needs(t) {
 			if need && !last.wanted[i] {
@@ -196,8 +199,8 @@ func (h *history) text(index int) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "mycelya:%d has compiled %s in %.1f ms and called them %s.\n", index, count(uint64(h.compiled), "program"),
-		float64(h.took.Microseconds())/1e3, count(h.calls.Load(), "time"))
+	fmt.Fprintf(&b, "mycelya:%d has compiled %s in %.1f ms and called them %s.\n", index,
+		count(uint64(h.compiled), "program"), float64(h.took.Microseconds())/1e3, count(h.calls.Load(), "time"))
 	if n := h.compiled - len(h.accounts); n > 0 {
 		fmt.Fprintf(&b, "The last %d:\n", len(h.accounts))
 	}
@@ -206,7 +209,8 @@ func (h *history) text(index int) string {
 		if a.failed {
 			b.WriteString("it could not be compiled")
 		} else {
-			fmt.Fprintf(&b, "%s, compiled in %.1f ms, called %s", count(uint64(a.ops), "op"), float64(a.took.Microseconds())/1e3, count(a.calls.Load(), "time"))
+			fmt.Fprintf(&b, "%s, compiled in %.1f ms, called %s", count(uint64(a.ops), "op"),
+				float64(a.took.Microseconds())/1e3, count(a.calls.Load(), "time"))
 		}
 		fmt.Fprintf(&b, "\n  Cut because %s.\n  %s\n", catalogue.CutOf(a.reason).Why, strings.ReplaceAll(a.why, "\n", "\n  "))
 		if a.memory != "" {

@@ -29,8 +29,8 @@ func (c *call) inOrder(errors []*pb.Status) {
 	slices.SortStableFunc(errors, func(a, b *pb.Status) int { return cmp.Compare(record(a), record(b)) })
 }
 
-// explain is core.Explain: the error of a failed step has the worker's text, the op with its operands, and the line that
-// recorded the op.
+// explain is core.Explain: the error of a failed step has the worker's text, the op with its operands, and the line
+// that recorded the op.
 func (c *compiler) explain(ref core.Ref, st *pb.Status) error {
 	text := strings.TrimRight(st.Text, "\n")
 	of, ok := ref.(*call)

@@ -33,10 +33,13 @@ type fakeWorker struct {
 }
 
 func (w *fakeWorker) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
-func (w *fakeWorker) Handle() provider.Handle                                         { return provider.Handle{Provider: "fake", ID: "1"} }
-func (w *fakeWorker) Dial(context.Context) (net.Conn, error)                          { return w.client, nil }
-func (w *fakeWorker) FDs() []int                                                      { return nil }
-func (w *fakeWorker) Stop(context.Context, time.Duration) error                       { w.die(); return nil }
+func (w *fakeWorker) Handle() provider.Handle {
+	return provider.Handle{Provider: "fake", ID: "1"}
+}
+
+func (w *fakeWorker) Dial(context.Context) (net.Conn, error)    { return w.client, nil }
+func (w *fakeWorker) FDs() []int                                { return nil }
+func (w *fakeWorker) Stop(context.Context, time.Duration) error { w.die(); return nil }
 
 func (w *fakeWorker) Wait(ctx context.Context) (provider.Exit, error) {
 	select {
@@ -102,8 +105,8 @@ func (reluFrontend) Build(t *Trace, wanted []bool) (*Captured, error) {
 }
 
 func relu(in, out uint64) *Trace {
-	return &Trace{Key: [2]uint64{1, 2}, Skeleton: []uint64{7}, Params: []uint64{4}, Bindings: []uint64{in, out}, Alive: []uint8{1, 1},
-		Origins: []uint32{1, 12}, Reason: 1}
+	return &Trace{Key: [2]uint64{1, 2}, Skeleton: []uint64{7}, Params: []uint64{4}, Bindings: []uint64{in, out},
+		Alive: []uint8{1, 1}, Origins: []uint32{1, 12}, Reason: 1}
 }
 
 // start opens device 0 on a fake worker.
@@ -115,13 +118,15 @@ func startWith(t testing.TB, mailbox Mailbox, environment ...string) (*Runtime, 
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
 	defer l.Close()
-	w := &fakeWorker{TB: t, ended: make(chan struct{}), hello: &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: pb.ABIVersion, Pid: 1}}
+	w := &fakeWorker{TB: t, ended: make(chan struct{}),
+		hello: &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: pb.ABIVersion, Pid: 1}}
 	w.client, err = net.Dial("unix", l.Addr().String())
 	require.NoError(t, err)
 	w.server, err = l.Accept()
 	require.NoError(t, err)
 	w.conn = transport.New(w.server)
-	r := New(reluFrontend{}, func(Paths) (provider.Provider, error) { return w, nil }, func(int32) Mailbox { return mailbox })
+	r := New(reluFrontend{}, func(Paths) (provider.Provider, error) { return w, nil },
+		func(int32) Mailbox { return mailbox })
 	require.NoError(t, r.Open(0, Paths{}, environment))
 	t.Cleanup(func() { w.die(); r.Close(0) })
 	return r, w

@@ -31,8 +31,8 @@ type call struct {
 	by      *charge
 }
 
-// flush submits a closed trace and returns before anything is compiled or sent; release is called once, when the arrays are
-// no longer used. ErrPending: it was taken, but more traces are under way than the credits allow.
+// flush submits a closed trace and returns before anything is compiled or sent; release is called once, when the arrays
+// are no longer used. ErrPending: it was taken, but more traces are under way than the credits allow.
 func (s *session) flush(t *Trace, release func()) error {
 	behind := s.credits.OnWay.Add(1) >= s.credits.Allowed.Load()
 	gone := s.submit(core.TraceClosed{Trace: s.closed(t, release)})
@@ -55,7 +55,8 @@ func (s *session) closed(t *Trace, release func()) *closedTrace {
 	return &closedTrace{t, by, release}
 }
 
-// prepare is what happens at a cut, on the sender. A mistake of ours ends the session; the trace is released all the same.
+// prepare is what happens at a cut, on the sender. A mistake of ours ends the session; the trace is released all the
+// same.
 func (s *session) prepare(a core.Prepare) {
 	t := a.Trace.(*closedTrace)
 	s.report = core.Prepared{Trace: t}
@@ -113,8 +114,8 @@ func (s *session) uncompiled(t *closedTrace, err error) *Error {
 	if o.File != "" {
 		where = fmt.Sprintf(" before %s:%d", o.File, o.Line)
 	}
-	return &Error{KindRuntime, fmt.Sprintf("BUG: mycelya could not compile the %d ops recorded%s: %v.\nTheir results are lost; please report this.",
-		len(t.Origins)/2, where, err)}
+	return &Error{KindRuntime, fmt.Sprintf("BUG: mycelya could not compile the %d ops recorded%s: %v.\n"+
+		"Their results are lost; please report this.", len(t.Origins)/2, where, err)}
 }
 
 // bind makes the call of a program for one trace.
@@ -123,7 +124,8 @@ func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &pb.Call{Key: v.key[:], Params: params, Inputs: make([]uint64, len(v.compiled.Inputs)), Outputs: make([]uint64, len(v.compiled.Outputs))}
+	m := &pb.Call{Key: v.key[:], Params: params, Inputs: make([]uint64, len(v.compiled.Inputs)),
+		Outputs: make([]uint64, len(v.compiled.Outputs))}
 	for i, slot := range v.compiled.Inputs {
 		m.Inputs[i] = t.Bindings[slot]
 	}
@@ -141,10 +143,11 @@ func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
 	return m, nil
 }
 
-// busy is how many of the worker's cores the client uses while a program runs. It is 1, for the recording thread, if client
-// and worker share a processor, the loop reads what each of its rounds has made, and the rounds are light. Then client and
-// worker run at the same time, and the worker's idle threads would take the client's core. Never decide from measured time:
-// the thread count changes the reduction order and so the bits. Single operators use all cores, as in PyTorch.
+// busy is how many of the worker's cores the client uses while a program runs. It is 1, for the recording thread, if
+// client and worker share a processor, the loop reads what each of its rounds has made, and the rounds are light. Then
+// client and worker run at the same time, and the worker's idle threads would take the client's core. Never decide from
+// measured time: the thread count changes the reduction order and so the bits. Single operators use all cores, as in
+// PyTorch.
 func (s *session) busy(v *variant, t *Trace, sinceRead int) uint32 {
 	out := uint32(0)
 	if sinceRead < lately && v.weight != nil && v.light(t) {

@@ -25,7 +25,8 @@ func (s *session) sendFrame(a core.Send) {
 	case transport.Read:
 		t := a.Ref.(*Ticket)
 		v := &t.view
-		s.sendQuestion(a, t, &pb.Read{Storage: v.Storage, Dtype: uint32(v.DType), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset})
+		s.sendQuestion(a, t, &pb.Read{Storage: v.Storage, Dtype: uint32(v.DType),
+			Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset})
 	case transport.Sync:
 		s.sendQuestion(a, a.Ref.(*Ticket), &pb.Sync{})
 	case transport.Upload, transport.Share, transport.UploadFrom:

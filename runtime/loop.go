@@ -20,8 +20,8 @@ import (
 // without. Callers, the sender and the receiver turn what happens into events; each performs the actions of its events.
 // The sender starts the worker, prepares traces and sends all frames of submissions; the receiver takes the answers.
 //
-// A session ends once: by close, or because its worker or the connection is gone. From then on every ticket has failed and
-// every submission ends without work.
+// A session ends once: by close, or because its worker or the connection is gone. From then on every ticket has failed
+// and every submission ends without work.
 type session struct {
 	index    int
 	paths    Paths
@@ -50,7 +50,8 @@ type session struct {
 	hello    *pb.Hello
 }
 
-func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics, p provider.Provider, mailbox Mailbox) (*session, error) {
+func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
+	p provider.Provider, mailbox Mailbox) (*session, error) {
 	log := settings.Log.With("device", index)
 	c, err := newCompiler(index, settings, frontend, m, log)
 	if err != nil {
@@ -75,8 +76,8 @@ func (s *session) step(ev core.Event, out []core.Action) []core.Action {
 // do gives the core one event and performs the actions.
 func (s *session) do(ev core.Event) { s.performAll(s.step(ev, nil)) }
 
-// submit is do for a submission, which comes after all requests in the mailbox. It returns why the session has ended, nil if
-// it has not.
+// submit is do for a submission, which comes after all requests in the mailbox. It returns why the session has ended,
+// nil if it has not.
 func (s *session) submit(ev core.Event) error {
 	var few [4]core.Action
 	actions, gone := s.stepAfterMailbox(ev, few[:0])

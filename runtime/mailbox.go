@@ -12,8 +12,8 @@ import (
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
-// Mailbox is where threads that aren't Go's leave traces and requests for a device, without a call into Go, and where the
-// sender sleeps. All methods may be called at the same time; Wait by one goroutine at a time.
+// Mailbox is where threads that aren't Go's leave traces and requests for a device, without a call into Go, and where
+// the sender sleeps. All methods may be called at the same time; Wait by one goroutine at a time.
 type Mailbox interface {
 	// Open says whether items may be left there. Items that are there already stay.
 	Open(open bool)
@@ -52,8 +52,8 @@ const (
 	RequestRoom
 )
 
-// Credits say how far a client may run ahead of its worker. A thread that leaves a trace counts it, and waits if no more
-// are allowed. The core's credits decide; these are a copy that threads which aren't Go's can read.
+// Credits say how far a client may run ahead of its worker. A thread that leaves a trace counts it, and waits if no
+// more are allowed. The core's credits decide; these are a copy that threads which aren't Go's can read.
 type Credits struct {
 	OnWay   atomic.Int64 // traces under way: their Done has not arrived
 	Allowed atomic.Int64
@@ -107,7 +107,8 @@ func (a *asked) get(number uint64) *Ticket {
 	return a.tickets[number]
 }
 
-// cancelAsked ends the ticket of a request that was left in the mailbox. After it nothing writes the memory of its read.
+// cancelAsked ends the ticket of a request that was left in the mailbox. After it nothing writes the memory of its
+// read.
 func (s *session) cancelAsked(number uint64) {
 	s.collect()
 	if t := s.asked.get(number); t != nil {

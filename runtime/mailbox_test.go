@@ -87,7 +87,8 @@ func TestRequestsAreAnswered(t *testing.T) {
 	require.NoError(t, <-answer)
 	require.Equal(t, "eight by", string(dst))
 
-	_, answer = box.ask(Item{Request: RequestRead, View: View{Storage: 5, DType: ir.I64, Sizes: []int64{-1}, Strides: []int64{1}}})
+	_, answer = box.ask(Item{Request: RequestRead,
+		View: View{Storage: 5, DType: ir.I64, Sizes: []int64{-1}, Strides: []int64{1}}})
 	require.ErrorContains(t, <-answer, "BUG: a read of")
 
 	canceled, answer := box.ask(Item{Request: RequestRead, View: view, Dst: dst})

@@ -6,7 +6,8 @@ package runtime
 import "syscall"
 
 // Copies of uploads live outside Go's heap from this size on: a heap gives memory back minutes later, and a client that
-// moves a model to the device must not stay as large as the model. 64 KiB is 16 pages; below, mapping costs more than copying.
+// moves a model to the device must not stay as large as the model. 64 KiB is 16 pages; below, mapping costs more than
+// copying.
 const mapFrom = 64 << 10
 
 // copyOut copies data into memory of its own; release gives it back to the system at once.

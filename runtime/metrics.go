@@ -158,10 +158,10 @@ func (m *metrics) reset() {
 	for i := range m.cuts {
 		m.cuts[i].Store(0)
 	}
-	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions, &m.programsResent, &m.messagesSent,
-		&m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared, &m.bytesReceived, &m.roundTrips, &m.stalls,
-		&m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec, &m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting,
-		&m.groupsUnfused, &m.errors} {
+	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions,
+		&m.programsResent, &m.messagesSent, &m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared,
+		&m.bytesReceived, &m.roundTrips, &m.stalls, &m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec,
+		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.errors} {
 		c.Store(0)
 	}
 	m.bill.reset()

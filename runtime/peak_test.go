@@ -13,8 +13,9 @@ import (
 )
 
 func TestSize(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0 bytes", 1: "1 byte", 999: "999 bytes", 1024: "1.0 KiB", 1536 << 10: "1.5 MiB",
-		1 << 40: "1.0 TiB", 1<<64 - 1: "16.0 EiB"} {
+	for n, want := range map[uint64]string{0: "0 bytes", 1: "1 byte", 999: "999 bytes", 1024: "1.0 KiB",
+		1536 << 10: "1.5 MiB",
+		1 << 40:    "1.0 TiB", 1<<64 - 1: "16.0 EiB"} {
 		require.Equal(t, want, size(n))
 	}
 }
@@ -32,7 +33,8 @@ func TestPlannedPeak(t *testing.T) {
 		require.NoError(t, err)
 		return text
 	}
-	require.Contains(t, explained(), "It takes at most 16 bytes of its own at once, in step 0 of 1, aten::relu at train.py:12, beside storages of 16 bytes.\n")
+	require.Contains(t, explained(), "It takes at most 16 bytes of its own at once, in step 0 of 1, "+
+		"aten::relu at train.py:12, beside storages of 16 bytes.\n")
 
 	larger := relu(1, 3)
 	larger.Params = []uint64{1 << 30}
@@ -44,6 +46,7 @@ func TestPlannedPeak(t *testing.T) {
 	require.NoError(t, err)
 	q := w.next(transport.Sync, new(pb.Sync))
 	w.send(transport.SyncReply, q.Seq, &pb.SyncReply{}, nil)
-	require.EqualError(t, wait(t, r, ticket), "No memory.\n  in aten::relu(f32[1073741824]), recorded at train.py:12\n  of program #1. "+
+	require.EqualError(t, wait(t, r, ticket), "No memory.\n  in aten::relu(f32[1073741824]), recorded at train.py:12\n"+
+		"  of program #1. "+
 		"It takes at most 4.0 GiB of its own at once, in step 0 of 1, aten::relu at train.py:12, beside storages of 4.0 GiB.")
 }

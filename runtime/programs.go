@@ -52,12 +52,13 @@ type programs struct {
 // cacheBytes bounds the skeletons and programs that a session keeps; a step of 2,000 ops takes some 3 MiB.
 const cacheBytes = 512 << 20
 
-// wordBytes is what a program takes for each word of its skeleton: 1.2 KiB an op, by the growth of a client's resident memory over
-// thousands of programs of 20 and of 200 elementwise ops.
+// wordBytes is what a program takes for each word of its skeleton: 1.2 KiB an op, by the growth of a client's resident
+// memory over thousands of programs of 20 and of 200 elementwise ops.
 const wordBytes = 180
 
 func newPrograms() (*programs, error) {
-	c, err := ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: cacheBytes, BufferItems: 64, IgnoreInternalCost: true})
+	c, err := ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: cacheBytes, BufferItems: 64,
+		IgnoreInternalCost: true})
 	if err != nil {
 		return nil, fmt.Errorf("making the program cache: %w", err)
 	}

@@ -32,8 +32,10 @@ type Runtime struct {
 
 // New returns a runtime without devices; provide gives the provider of a device's worker, mailbox its
 // mailbox. An error of provide is a ValueError in Python, or a NotImplementedError if it is errors.ErrUnsupported.
-func New(frontend Frontend, provide func(Paths) (provider.Provider, error), mailbox func(index int32) Mailbox) *Runtime {
-	return &Runtime{frontend: frontend, provide: provide, mailbox: mailbox, sessions: map[int32]*session{}, tickets: map[uint64]*Ticket{}}
+func New(frontend Frontend, provide func(Paths) (provider.Provider, error),
+	mailbox func(index int32) Mailbox) *Runtime {
+	return &Runtime{frontend: frontend, provide: provide, mailbox: mailbox, sessions: map[int32]*session{},
+		tickets: map[uint64]*Ticket{}}
 }
 
 // Open makes a device usable; its worker starts at the first call that needs it.
@@ -116,7 +118,8 @@ func (r *Runtime) Upload(index int32, id uint64, data []byte, at Place) error {
 	return s.upload(id, data, r.metrics.bill.at(at))
 }
 
-// UploadShared makes a storage with data, which lies in shared memory as from says, and returns before it has been read.
+// UploadShared makes a storage with data, which lies in shared memory as from says, and returns before it has been
+// read.
 func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at Place) error {
 	s, err := r.session(index)
 	if err != nil {
@@ -193,7 +196,8 @@ func (r *Runtime) Cancel(ticket uint64) {
 	}
 }
 
-// CancelLeft ends the ticket of a question that was left in a device's mailbox; after it nobody writes the memory of its read.
+// CancelLeft ends the ticket of a question that was left in a device's mailbox; after it nobody writes the memory of
+// its read.
 func (r *Runtime) CancelLeft(index int32, ticket uint64) {
 	if s, err := r.session(index); err == nil { // otherwise the end of the session has ended it
 		s.cancelAsked(ticket)
@@ -216,7 +220,8 @@ func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(map[string]any{"device": h.Device, "name": h.DeviceName, "torch": h.Torch, "pid": h.Pid, "build": h.Build})
+	return json.Marshal(map[string]any{"device": h.Device, "name": h.DeviceName, "torch": h.Torch,
+		"pid": h.Pid, "build": h.Build})
 }
 
 // Metrics returns what was counted since the last reset, as a JSON object.

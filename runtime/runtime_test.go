@@ -49,7 +49,8 @@ func TestAForgottenProgramIsSentAgain(t *testing.T) {
 	require.EqualValues(t, 1, metricsOf(t, r)["programs_resent"])
 }
 
-// TestAMessageIsCountedBeforeItsAnswer: who has got an answer and resets the metrics finds nothing of what was asked for.
+// TestAMessageIsCountedBeforeItsAnswer: who has got an answer and resets the metrics finds nothing of what was asked
+// for.
 func TestAMessageIsCountedBeforeItsAnswer(t *testing.T) {
 	r, w := start(t)
 	for i := range 1000 {
@@ -89,7 +90,8 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 	require.NoError(t, err)
 	w.exit = provider.Exit{Code: 3, Detail: "one\ntwo\n"}
 	w.die()
-	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended in an unknown way. All tensors on it are gone; "+
+	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended in an unknown way. "+
+		"All tensors on it are gone; "+
 		"restart the Python process to use the device again.\nThe end of its log:\n  one\n  two")
 }
 
@@ -221,7 +223,8 @@ func TestManyFailedStepsAreStillExplained(t *testing.T) {
 	ticket, err := r.Read(0, bytesView(4), make([]byte, 4), Place{})
 	require.NoError(t, err)
 	q := w.next(transport.Read, new(pb.Read))
-	w.send(transport.ReadReply, q.Seq, &pb.ReadReply{Status: &pb.Status{Kind: 2, Text: "out of range.\n", Call: h.Seq, Step: 0}}, nil)
+	w.send(transport.ReadReply, q.Seq, &pb.ReadReply{
+		Status: &pb.Status{Kind: 2, Text: "out of range.\n", Call: h.Seq, Step: 0}}, nil)
 	err = wait(t, r, ticket)
 	require.EqualError(t, err, "out of range.\n  in aten::relu(f32[4]), recorded at train.py:12")
 	var e *Error
@@ -265,11 +268,14 @@ func TestAWorkerThatRefuses(t *testing.T) {
 		hello *pb.Hello
 		want  string
 	}{
-		"error": {&pb.Hello{Error: "There is no CUDA device 7."}, "mycelya:0 could not start its worker: There is no CUDA device 7."},
+		"error": {&pb.Hello{Error: "There is no CUDA device 7."},
+			"mycelya:0 could not start its worker: There is no CUDA device 7."},
 		"build": {&pb.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: pb.ABIVersion},
-			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version 1), this package is build %s (wire version 1). Reinstall the package.", transport.Build)},
+			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version 1), "+
+				"this package is build %s (wire version 1). Reinstall the package.", transport.Build)},
 		"abi": {&pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 99},
-			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 99, this package's is %d. Reinstall the package.", pb.ABIVersion)},
+			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 99, this package's is %d. "+
+				"Reinstall the package.", pb.ABIVersion)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, w := start(t)
@@ -291,7 +297,8 @@ func TestAWorkerThatEndsWithALastWord(t *testing.T) {
 	w.send(transport.Hello, 0, &pb.Hello{Error: "The client sent a program that breaks the rules."}, nil)
 	w.exit = provider.Exit{Code: 1, Reason: provider.Crashed}
 	w.die()
-	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended with code 1. It said: The client sent a program that breaks the rules. "+
+	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended with code 1. "+
+		"It said: The client sent a program that breaks the rules. "+
 		"All tensors on it are gone; restart the Python process to use the device again.")
 }
 
@@ -325,14 +332,16 @@ func TestViewBytes(t *testing.T) {
 	n, err := (&View{DType: ir.F64, Sizes: []int64{3, 5}}).Bytes()
 	require.NoError(t, err)
 	require.EqualValues(t, 120, n)
-	for _, v := range []View{{DType: 99}, {DType: ir.F32, Sizes: []int64{-1}}, {DType: ir.F32, Sizes: []int64{1 << 40, 1 << 40}}} {
+	for _, v := range []View{{DType: 99}, {DType: ir.F32, Sizes: []int64{-1}},
+		{DType: ir.F32, Sizes: []int64{1 << 40, 1 << 40}}} {
 		_, err := v.Bytes()
 		require.ErrorContains(t, err, "BUG: a read of")
 	}
 }
 
-// BenchmarkFlushHit is the whole client side of a repeated trace of 100 records, about 700 words and 300 parameters: the
-// caller's part, and per flush all of it (look-up, words compared, parameters gathered, message sent, answer taken).
+// BenchmarkFlushHit is the whole client side of a repeated trace of 100 records, about 700 words and 300 parameters:
+// the caller's part, and per flush all of it (look-up, words compared, parameters gathered, message sent, answer
+// taken).
 func BenchmarkFlushHit(b *testing.B) {
 	r, w := start(b)
 	go func() {
@@ -367,7 +376,8 @@ func BenchmarkFlushHit(b *testing.B) {
 	b.ReportMetric(float64(inCall.Nanoseconds())/1e3/float64(b.N), "µs/call")
 }
 
-// TestLightRoundsLeaveTheClientACore: of the worker's, where they are on one processor and the client reads what a round has made.
+// TestLightRoundsLeaveTheClientACore: of the worker's, where they are on one processor and the client reads what a
+// round has made.
 func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -42,8 +42,8 @@ var variables = []struct {
 	{"MYCELYA_DUMP", setDump}, // last: a dump says what the others were
 }
 
-// ParseSettings reads the environment, as os.Environ gives it. A variable that nobody knows is a warning with the name it
-// probably was meant to be; a value that makes no sense is an error that lists those that do.
+// ParseSettings reads the environment, as os.Environ gives it. A variable that nobody knows is a warning with the name
+// it probably was meant to be; a value that makes no sense is an error that lists those that do.
 func ParseSettings(environment []string) (*Settings, error) {
 	values := map[string]string{}
 	for _, kv := range environment {
@@ -85,7 +85,8 @@ func setCheck(s *Settings, value string) error {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 0 || n > 3 {
 		return fmt.Errorf("MYCELYA_CHECK is %q; it is 0 (nothing, if not set), 1 (verify each graph after each pass), 2 "+
-			"(also read its text back, and shuffle what should not matter) or 3 (also run each program as recorded and as optimised, and compare)", value)
+			"(also read its text back, and shuffle what should not matter) or 3 (also run each program as recorded and "+
+			"as optimised, and compare)", value)
 	}
 	s.Check = n
 	return nil
@@ -108,7 +109,8 @@ func setPasses(s *Settings, value string) (err error) {
 func setKernels(s *Settings, value string) error {
 	s.Kernels, s.NoKernels = value == "on", value == "off"
 	if value != "on" && value != "off" {
-		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels), off (by PyTorch's operators, one after another) or, "+
+		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels), "+
+			"off (by PyTorch's operators, one after another) or, "+
 			"if not set, on for a CPU worker and off for another", value)
 	}
 	return nil
@@ -117,7 +119,8 @@ func setKernels(s *Settings, value string) error {
 func setReplay(s *Settings, value string) error {
 	s.Fresh = value == "off"
 	if value != "on" && value != "off" {
-		return fmt.Errorf("MYCELYA_REPLAY is %q; it is on (if not set) or off (each trace is compiled again, for tests)", value)
+		return fmt.Errorf("MYCELYA_REPLAY is %q; it is on (if not set) or off (each trace is compiled again, for tests)",
+			value)
 	}
 	return nil
 }
@@ -131,8 +134,8 @@ func (s *Settings) passes(watch *dump.Program) passes.Options {
 	return o
 }
 
-// options are codegen's for a trace of which this is known, and a device of the worker. Masks of kernels are drawn as PyTorch's CPU
-// draws those of dropout; CUDA's come in another order, from another number of generator's steps.
+// options are codegen's for a trace of which this is known, and a device of the worker. Masks of kernels are drawn as
+// PyTorch's CPU draws those of dropout; CUDA's come in another order, from another number of generator's steps.
 func options(c *Captured, kernels bool, device string) codegen.Options {
 	scratch := make([]bool, len(c.Changed))
 	for i := range scratch {

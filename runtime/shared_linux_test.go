@@ -40,8 +40,8 @@ func newBlock(t testing.TB, id uint64) *testBlock {
 
 func (b *testBlock) upload(r *Runtime, device int32, storage uint64) error {
 	b.reading.Add(1)
-	return r.UploadShared(device, storage, b.data[1000:3000], Shared{Block: b.id, FD: int(b.file.Fd()), Size: 4096, Offset: 1000,
-		Release: func() { b.reading.Add(-1) }}, Place{})
+	return r.UploadShared(device, storage, b.data[1000:3000], Shared{Block: b.id, FD: int(b.file.Fd()), Size: 4096,
+		Offset: 1000, Release: func() { b.reading.Add(-1) }}, Place{})
 }
 
 func (b *testBlock) soonFree(t testing.TB) {
@@ -200,7 +200,8 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 	b.data = make([]byte, core.MaxUploadBytes+10)
 	upload := func(storage uint64, n int) error {
 		b.reading.Add(1)
-		return r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096, Release: func() { b.reading.Add(-1) }}, Place{})
+		return r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096,
+			Release: func() { b.reading.Add(-1) }}, Place{})
 	}
 	require.NoError(t, upload(1, len(b.data)), "one is always taken")
 	done := make(chan error)

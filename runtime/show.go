@@ -13,13 +13,15 @@ import (
 
 // What a session tells a dump. Without one nothing here does anything.
 
-// showCut tells of a trace that a program computes. Only the sender calls it, so a run tells of its cuts in their order.
+// showCut tells of a trace that a program computes. Only the sender calls it, so a run tells of its cuts in their
+// order.
 func (c *compiler) showCut(t *Trace, program int, isNew bool) {
 	if c.settings.Dump == nil {
 		return
 	}
 	why := catalogue.CutOf(t.Reason)
-	c.settings.Dump.Cut(dump.Cut{Device: c.index, Place: c.cutAt(t), Reason: why.Name, Why: why.Why, Ops: len(t.Origins) / 2, Program: program, New: isNew})
+	c.settings.Dump.Cut(dump.Cut{Device: c.index, Place: c.cutAt(t), Reason: why.Name, Why: why.Why,
+		Ops: len(t.Origins) / 2, Program: program, New: isNew})
 }
 
 // show begins to show a program, nil if it isn't to be shown.
@@ -27,12 +29,12 @@ func (c *compiler) show(t *Trace, v *variant) *dump.Program {
 	if c.settings.Dump == nil {
 		return nil
 	}
-	return c.settings.Dump.Program(dump.Of{Device: c.index, Number: v.account.number, Place: c.cutAt(t), Reason: catalogue.CutOf(t.Reason).Name,
-		Key: v.key[:], Torch: c.torch, Params: t.Params})
+	return c.settings.Dump.Program(dump.Of{Device: c.index, Number: v.account.number, Place: c.cutAt(t),
+		Reason: catalogue.CutOf(t.Reason).Name, Key: v.key[:], Torch: c.torch, Params: t.Params})
 }
 
-// cutAt is where a trace was cut, "train.py:41": the place that asked for it, else that of the last record with a known one. It is what
-// capture calls the graph.
+// cutAt is where a trace was cut, "train.py:41": the place that asked for it, else that of the last record with a known
+// one. It is what capture calls the graph.
 func (c *compiler) cutAt(t *Trace) string {
 	o := c.frontend.Origin(t.ReasonOrigin[0], t.ReasonOrigin[1])
 	for i := len(t.Origins) - 2; i >= 0 && o == (ir.Origin{}); i -= 2 {

@@ -61,7 +61,8 @@ func (s *session) start() {
 		conn.Close()
 		return
 	}
-	s.log.Debug("worker started", "pid", hello.Pid, "device", hello.Device, "torch", hello.Torch, "took", time.Since(began))
+	s.log.Debug("worker started", "pid", hello.Pid, "device", hello.Device, "torch", hello.Torch,
+		"took", time.Since(began))
 	conn.Sleep()
 	go s.receive(conn)
 }
@@ -135,10 +136,11 @@ func exchange(conn *transport.Conn) (*pb.Hello, error) {
 	case theirs.Error != "":
 		return nil, refused(theirs.Error)
 	case theirs.Protocol != transport.Version || theirs.Build != transport.Build:
-		return nil, refused(fmt.Sprintf("The worker is build %s (wire version %d), this package is build %s (wire version %d). Reinstall the package.",
-			theirs.Build, theirs.Protocol, transport.Build, transport.Version))
+		return nil, refused(fmt.Sprintf("The worker is build %s (wire version %d), this package is build %s (wire "+
+			"version %d). Reinstall the package.", theirs.Build, theirs.Protocol, transport.Build, transport.Version))
 	case theirs.Abi != pb.ABIVersion:
-		return nil, refused(fmt.Sprintf("The worker's ABI is %d, this package's is %d. Reinstall the package.", theirs.Abi, pb.ABIVersion))
+		return nil, refused(fmt.Sprintf("The worker's ABI is %d, this package's is %d. Reinstall the package.",
+			theirs.Abi, pb.ABIVersion))
 	}
 	return theirs, nil
 }
@@ -148,7 +150,8 @@ type refused string
 
 func (r refused) Error() string { return string(r) }
 
-// lost ends the session because of a broken start or connection; the text has what is known of the worker's end, and no guesses.
+// lost ends the session because of a broken start or connection; the text has what is known of the worker's end, and no
+// guesses.
 func (s *session) lost(err error) {
 	s.mu.Lock()
 	gone, instance, hello := s.core.Gone(), s.instance, s.hello
@@ -180,8 +183,8 @@ func (s *session) lost(err error) {
 		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not be started: %s%s", s.index, what, logTail(exit))})
 		return
 	}
-	s.lose(&Error{KindLost, fmt.Sprintf("mycelya:%d is lost: %s All tensors on it are gone; restart the Python process to use the device again.%s",
-		s.index, what, logTail(exit))})
+	s.lose(&Error{KindLost, fmt.Sprintf("mycelya:%d is lost: %s All tensors on it are gone; "+
+		"restart the Python process to use the device again.%s", s.index, what, logTail(exit))})
 }
 
 func logTail(e provider.Exit) string {

@@ -85,8 +85,8 @@ func (t *Ticket) Wait(timeout time.Duration) error {
 	}
 }
 
-// cancelPatience is how long a cancel waits for bytes that are arriving. A local worker sends a GiB in less time. After it
-// the worker has stopped in the middle of its answer, and only the end of the connection makes the memory safe.
+// cancelPatience is how long a cancel waits for bytes that are arriving. A local worker sends a GiB in less time. After
+// it the worker has stopped in the middle of its answer, and only the end of the connection makes the memory safe.
 const cancelPatience = 5 * time.Second
 
 // Cancel ends the ticket. After it has returned nothing writes the memory that the read was given.

@@ -7,8 +7,8 @@ import (
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
-// copyUploads is the size up to which the bytes of an upload are copied. More bytes are sent from the caller's memory while
-// the call waits.
+// copyUploads is the size up to which the bytes of an upload are copied. More bytes are sent from the caller's memory
+// while the call waits.
 const copyUploads = 32 << 20
 
 // upload is a new storage and its bytes.

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package runtime is the client's session with a worker: it takes closed traces, uploads and reads in order, finds or
-// compiles the program of each trace, sends messages and hands back what the worker answers. It never looks at the words
-// of a trace that it has a program for, never keeps tensor data beyond what is on its way, and never waits for the worker
-// except where its caller asked it to wait or is too far ahead.
+// compiles the program of each trace, sends messages and hands back what the worker answers. It never looks at the
+// words of a trace that it has a program for, never keeps tensor data beyond what is on its way, and never waits for
+// the worker except where its caller asked it to wait or is too far ahead.
 package runtime
 
 import (

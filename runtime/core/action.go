@@ -18,8 +18,8 @@ type (
 	// Exit ends the sender.
 	Exit struct{}
 
-	// Prepare finds or compiles the program of a trace, which Prepared reports. SinceRead counts the traces with a program
-	// since the last read.
+	// Prepare finds or compiles the program of a trace, which Prepared reports. SinceRead counts the traces with a
+	// program since the last read.
 	Prepare struct {
 		Trace     Ref
 		SinceRead int
@@ -44,8 +44,8 @@ type (
 		Err    error
 	}
 
-	// Release says that the arrays of a trace, or the bytes of an upload, are not used any more. There is exactly one for
-	// each.
+	// Release says that the arrays of a trace, or the bytes of an upload, are not used any more. There is exactly one
+	// for each.
 	Release struct{ Ref Ref }
 
 	// Credit says that one trace is not under way any more.

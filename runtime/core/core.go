@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package core is the client's session as a state machine: Step takes the state and an event, and returns actions. The
-// package has no clock, socket, goroutine or random number, and Step never blocks. The same events give the same actions,
-// so a log of events replays a session exactly.
+// package has no clock, socket, goroutine or random number, and Step never blocks. The same events give the same
+// actions, so a log of events replays a session exactly.
 //
 // The loop (package runtime) turns what happens into events, and performs the actions. Actions of one Step must be
-// performed in their order. Frames that the sender's events ask for are sent by one goroutine, so the order of frames on
-// the connection is the order of the submissions.
+// performed in their order. Frames that the sender's events ask for are sent by one goroutine, so the order of frames
+// on the connection is the order of the submissions.
 package core
 
 import (
@@ -18,8 +18,8 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// Ref is the loop's value for a trace, a call, an upload or a ticket. The core compares refs and returns them in actions;
-// it never looks inside. A ref must be comparable, and must be used for one thing only.
+// Ref is the loop's value for a trace, a call, an upload or a ticket. The core compares refs and returns them in
+// actions; it never looks inside. A ref must be comparable, and must be used for one thing only.
 type Ref any
 
 // Explain returns the error of a status. call is the call whose step has failed; nil: the status explains itself. It

@@ -48,8 +48,8 @@ func (s *State) admitRooms(out []Action) []Action {
 	return out
 }
 
-// admitUploads submits uploads that wait, as far as their bytes fit. Shared bytes of any number fit if there are no others:
-// they take no memory of the session.
+// admitUploads submits uploads that wait, as far as their bytes fit. Shared bytes of any number fit if there are no
+// others: they take no memory of the session.
 func (s *State) admitUploads(out []Action) []Action {
 	c := &s.credits
 	n := 0
@@ -83,8 +83,8 @@ func (p *pace) done(now time.Duration) {
 	p.began, p.last = true, now
 }
 
-// ahead is how many traces may be under way. Steps of a millisecond need more of them than long steps, so that the worker
-// has work while the client or the network pauses.
+// ahead is how many traces may be under way. Steps of a millisecond need more of them than long steps, so that the
+// worker has work while the client or the network pauses.
 func (p *pace) ahead() int {
 	if p.interval <= 0 {
 		return MaxCalls

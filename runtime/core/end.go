@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// lost ends the session. Everything that waits completes with err, in the order in which it was submitted, except for what
-// other goroutines of the loop use: the sender's current submission, and the read that is being filled.
+// lost ends the session. Everything that waits completes with err, in the order in which it was submitted, except for
+// what other goroutines of the loop use: the sender's current submission, and the read that is being filled.
 func (s *State) lost(err error, out []Action) []Action {
 	if s.why != nil {
 		return out

@@ -5,8 +5,8 @@ package core
 
 import "google.golang.org/protobuf/proto"
 
-// Event is something that has happened. The types of this file are all events; the large ones are pointers, which the core
-// does not keep.
+// Event is something that has happened. The types of this file are all events; the large ones are pointers, which the
+// core does not keep.
 type Event interface{ event() }
 
 // Submissions of the session's callers. The worker sees their frames in the order of the events.
@@ -70,8 +70,8 @@ type (
 		Call    Ref    // of the program; nil: there is nothing to run
 		Program uint32 // the number of the call's program
 
-		// Facts about the trace, indexed by local number. They are read during Step only. Inputs is nil if the trace was not
-		// compiled, or has no ops; Changed is nil if it is not known.
+		// Facts about the trace, indexed by local number. They are read during Step only. Inputs is nil if the trace
+		// was not compiled, or has no ops; Changed is nil if it is not known.
 		Storages []uint64
 		Alive    []uint8
 		Inputs   []bool // the storage existed before the trace

@@ -9,8 +9,8 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// poison holds the errors that the user may still have to see, and what depends on them. Each error is raised by the reads
-// of what it has poisoned, and once by a sync if no read has raised it before.
+// poison holds the errors that the user may still have to see, and what depends on them. Each error is raised by the
+// reads of what it has poisoned, and once by a sync if no read has raised it before.
 type poison struct {
 	storages   map[uint64]error // that a trace without a program should have made or written
 	steps      map[stepID]error

@@ -52,7 +52,8 @@ func (s *State) nextSeq() uint64 {
 	return s.seq
 }
 
-// prepared sends the call of a trace, unless the trace has none, or reads what a trace without a program should have made.
+// prepared sends the call of a trace, unless the trace has none, or reads what a trace without a program should have
+// made.
 func (s *State) prepared(ev *Prepared, out []Action) []Action {
 	if current, ok := s.current.(TraceClosed); !ok || current.Trace != ev.Trace {
 		return out // a second report of the trace

@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// numbers lists the numbers of a graph, and what they were in the trace that it was made for: the parameter, its dtype, its value,
-// and where it comes from. Sizes stand in the graph itself.
+// numbers lists the numbers of a graph, and what they were in the trace that it was made for: the parameter, its dtype,
+// its value, and where it comes from. Sizes stand in the graph itself.
 func numbers(g *ir.Graph, params []uint64) string {
 	var b strings.Builder
 	for i := range g.Nodes {

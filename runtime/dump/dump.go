@@ -45,7 +45,8 @@ func New(s *Spec, about About, stderr io.Writer, log *slog.Logger) *Dumper {
 	return &Dumper{spec: *s, about: about, stderr: stderr, log: log, files: map[string]*os.File{}}
 }
 
-// maxCuts bounds the cuts that a run tells of: some 30 MB. A loop that runs for days would fill the disk with the same line.
+// maxCuts bounds the cuts that a run tells of: some 30 MB. A loop that runs for days would fill the disk with the same
+// line.
 const maxCuts = 100_000
 
 // Cut is the end of a trace.

@@ -52,8 +52,8 @@ func (d *Dumper) write(name, text string) {
 	d.warn(err)
 }
 
-// index is index.html: a page that ends in the events so far. The next event is written over the closing tags and followed by them
-// again, so the page is whole at any time and a run costs as much as it has events.
+// index is index.html: a page that ends in the events so far. The next event is written over the closing tags and
+// followed by them again, so the page is whole at any time and a run costs as much as it has events.
 type index struct {
 	end  int64 // of the last event; 0: nothing is written yet
 	tail string
@@ -74,7 +74,8 @@ func (x *index) add(d *Dumper, line string) error {
 	return err
 }
 
-// makeEmpty makes the folder of a program, without what an earlier run may have left there, and leaves all other files alone.
+// makeEmpty makes the folder of a program, without what an earlier run may have left there, and leaves all other files
+// alone.
 func makeEmpty(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

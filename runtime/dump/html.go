@@ -11,8 +11,9 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// html is graph.html: a column for each stage that changed something and one for the plan. A place where a value is named has the
-// number of its family (identity.go) in data-v, an origin its own number in data-o; page/graph.js does the rest.
+// html is graph.html: a column for each stage that changed something and one for the plan. A place where a value is
+// named has the number of its family (identity.go) in data-v, an origin its own number in data-o; page/graph.js does
+// the rest.
 func (p *Program) html() string {
 	w := writer{same: &p.same, origins: map[string]int{}}
 	var unchanged []string

@@ -10,8 +10,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// identity says which values of the stages of one program are the same, though each stage numbers its values anew. No pass is
-// asked. Two values of consecutive stages are the same if
+// identity says which values of the stages of one program are the same, though each stage numbers its values anew. No
+// pass is asked. Two values of consecutive stages are the same if
 //
 //   - their nodes come from the same record of the trace and read alike: the same op, operands, sizes and types; or else all that
 //     but the operands; or else the same op; or else the same types. Each node is taken once, those that read alike first, in order; or
@@ -19,9 +19,9 @@ import (
 //     have the same type. So what cse has merged, what a rule has found to be an older value, and what a store was read back from
 //     are one with what is used in their place.
 //
-// The first holds because a node's record and place in it outlive all passes; the second because a statement that has kept its
-// op, its type and its other words means the same only if the operand does. Where neither holds a value is a new one: a click then
-// lights too little, not the wrong thing.
+// The first holds because a node's record and place in it outlive all passes; the second because a statement that has
+// kept its op, its type and its other words means the same only if the operand does. Where neither holds a value is a
+// new one: a click then lights too little, not the wrong thing.
 type identity struct {
 	parent []int // of each value that was ever seen; itself if it is the first of its family
 	before *outline
@@ -98,9 +98,9 @@ var ways = [...]func(s *statement) string{
 	},
 }
 
-// match finds the statements of the stage before that those of now come from, nil for those that come from none, and gives their
-// results the same ids. Operands come before their uses, so the first two ways are tried together, statement by statement; the
-// others only take what these have left.
+// match finds the statements of the stage before that those of now come from, nil for those that come from none, and
+// gives their results the same ids. Operands come before their uses, so the first two ways are tried together,
+// statement by statement; the others only take what these have left.
 func (t *identity) match(now *outline) []*statement {
 	was := t.before
 	taken := make([]bool, len(was.statements))

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestIdentity: the stages are bodies of a graph of f32[4], "-----" between them. alike and unlike are places "stage.value".
+// TestIdentity: the stages are bodies of a graph of f32[4], "-----" between them. alike and unlike are places
+// "stage.value".
 func TestIdentity(t *testing.T) {
 	for _, test := range []struct {
 		name          string

@@ -35,8 +35,8 @@ func code(c *codegen.Compiled) string {
 	return b.String()
 }
 
-// source is what an H100, which has 132 multiprocessors, would be given of a program's kernels in the sizes first seen, by file: each text
-// once, with its launches.
+// source is what an H100, which has 132 multiprocessors, would be given of a program's kernels in the sizes first seen,
+// by file: each text once, with its launches.
 func source(c *codegen.Compiled, params []uint64) map[string]string {
 	gpu := cuda.Device{SMs: 132}
 	files, seen := map[string]string{}, map[string]bool{}
@@ -67,8 +67,8 @@ func source(c *codegen.Compiled, params []uint64) map[string]string {
 	return files
 }
 
-// kernels lists the groups of a graph: which kernels compute each, what goes in and out, and how many of its values are never
-// written to memory.
+// kernels lists the groups of a graph: which kernels compute each, what goes in and out, and how many of its values are
+// never written to memory.
 func kernels(g *ir.Graph) string {
 	if len(g.Groups) == 0 {
 		return ""

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// line is a line of a graph's text and where values are named in it. It need not be a node: the first and the last line, dims,
-// outputs, and whatever else a graph may say are lines too.
+// line is a line of a graph's text and where values are named in it. It need not be a node: the first and the last
+// line, dims, outputs, and whatever else a graph may say are lines too.
 type line struct {
 	text    string
 	comment int // where the comment begins; the length if there is none

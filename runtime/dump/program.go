@@ -26,8 +26,8 @@ type Of struct {
 	Params         []uint64 // of the trace; only read during the compilation
 }
 
-// Program is one program on its way through the compiler, and an Observer of its passes. A nil one isn't shown. It is used from
-// one goroutine: Begin, After and Crash by the passes, then Plan or Failed, then End.
+// Program is one program on its way through the compiler, and an Observer of its passes. A nil one isn't shown. It is
+// used from one goroutine: Begin, After and Crash by the passes, then Plan or Failed, then End.
 type Program struct {
 	d      *Dumper
 	of     Of

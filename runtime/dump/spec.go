@@ -1,10 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package dump shows what became of each trace: why it was cut, why no known program fitted, its graph at the start and after
-// each pass that changed it, and the plan of its program, on stderr or as files and pages in a folder. It only ever sees what the
-// compiler is done with, changes nothing, never shows a tensor's values (but 0-dim ones, with data) or a host's name, and a folder that
-// can't be written costs a warning, never a program.
+// Package dump shows what became of each trace: why it was cut, why no known program fitted, its graph at the start and
+// after each pass that changed it, and the plan of its program, on stderr or as files and pages in a folder. It only
+// ever sees what the compiler is done with, changes nothing, never shows a tensor's values (but 0-dim ones, with data)
+// or a host's name, and a folder that can't be written costs a warning, never a program.
 package dump
 
 import (
@@ -41,7 +41,8 @@ var words = []struct{ word, means string }{
 	{"max=N", "graphs of only the first N programs"},
 }
 
-// Parse reads the value of MYCELYA_DUMP; nil if it is empty. The error of a word that doesn't exist lists those that do.
+// Parse reads the value of MYCELYA_DUMP; nil if it is empty. The error of a word that doesn't exist lists those that
+// do.
 func Parse(value string) (*Spec, error) {
 	if value == "" {
 		return nil, nil

@@ -1,0 +1,313 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// The events of a simulation: callers, sender, receiver and worker.
+
+// anEvent takes one random event that may happen now.
+func (s *simulation) anEvent() {
+	switch s.IntN(16) {
+	case 0, 1, 2:
+		s.submitTrace()
+	case 3:
+		s.submitUpload()
+	case 4:
+		s.submitQuestion()
+	case 5:
+		s.cancelSomething()
+	case 6, 7, 8, 9, 10:
+		s.senderGoesOn()
+	default:
+		s.workerGoesOn()
+	}
+}
+
+func (s *simulation) submitTrace() {
+	if s.underWay >= s.allowed && s.IntN(10) > 0 { // most callers wait
+		t := s.ref("room")
+		s.tickets[t] = Room{t}
+		s.step(s.tickets[t])
+		return
+	}
+	r, t := s.ref("trace"), &simTrace{inPlace: s.IntN(4) == 0}
+	for range s.IntN(3) {
+		if len(s.storages) > 0 {
+			t.in = append(t.in, s.storages[s.IntN(len(s.storages))])
+		}
+	}
+	slices.Sort(t.in)
+	t.in = slices.Compact(t.in)
+	for range 1 + s.IntN(2) {
+		t.out = append(t.out, s.storage())
+	}
+	s.traces[r] = t
+	if s.gone == nil {
+		s.underWay++
+		s.order = append(s.order, r)
+	}
+	s.step(TraceClosed{r})
+}
+
+func (s *simulation) storage() uint64 {
+	s.n++
+	s.storages = append(s.storages, uint64(s.n))
+	return uint64(s.n)
+}
+
+func (s *simulation) submitUpload() {
+	s.storage()
+	u := Upload{Upload: s.ref("upload"), Ticket: s.ref("ticket"), From: Source(s.IntN(3)),
+		Bytes: uint64(s.IntN(MaxUploadBytes / 4))}
+	if u.From == Shared {
+		u.Block = uint64(1 + s.IntN(4))
+		u.Bytes *= uint64(1 + s.IntN(6)) // also more than the limit
+	}
+	s.uploads[u.Upload], s.tickets[u.Ticket] = u, u
+	if u.From == Borrowed && s.gone == nil {
+		s.order = append(s.order, u.Upload)
+	}
+	s.step(u)
+}
+
+func (s *simulation) submitQuestion() {
+	t := s.ref("ticket")
+	switch s.IntN(5) {
+	case 0, 1:
+		if len(s.storages) == 0 {
+			return
+		}
+		s.tickets[t] = Read{t, s.storages[s.IntN(len(s.storages))], uint64(s.IntN(100))}
+	case 2:
+		s.tickets[t] = Sync{t}
+	case 3:
+		s.tickets[t] = Mark{t}
+	default:
+		s.step(Forget{uint64(1 + s.IntN(4))})
+		return
+	}
+	if s.gone == nil {
+		s.order = append(s.order, t)
+	}
+	s.step(s.tickets[t])
+}
+
+// cancelSomething cancels a question: a ticket of an upload is its caller's, who waits for it.
+func (s *simulation) cancelSomething() {
+	var all []Ref
+	for t, asked := range s.tickets {
+		if _, upload := asked.(Upload); !upload {
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b Ref) int { return a.(ref).n - b.(ref).n })
+	if len(all) > 0 {
+		s.step(Cancel{all[s.IntN(len(all))]})
+	}
+}
+
+// senderGoesOn is one step of the sender.
+func (s *simulation) senderGoesOn() {
+	switch {
+	case s.starts == 0 || s.exited:
+	case s.state.phase == starting:
+		s.step(WorkerStarted{MaxBlocks: s.IntN(3)})
+	case s.prepare != nil:
+		s.prepared()
+	case s.sending.Ref != nil:
+		sent := Sent{s.sending.Seq, s.IntN(4) > 0}
+		if s.sending.Type == transport.Share && sent.OK {
+			s.blocks[s.uploads[s.sending.Ref].Block] = true
+		}
+		s.sending = Send{}
+		s.step(sent)
+	default:
+		s.step(Next{})
+	}
+}
+
+// prepared reports what has become of a trace.
+func (s *simulation) prepared() {
+	r := s.prepare
+	s.prepare = nil
+	t := s.traces[r]
+	ev := &Prepared{Trace: r, Storages: slices.Concat(t.in, t.out), Program: uint32(s.IntN(20))}
+	for i, id := range ev.Storages {
+		in := i < len(t.in)
+		ev.Inputs = append(ev.Inputs, in)
+		ev.Changed = append(ev.Changed, !in || i == 0 && t.inPlace)
+		ev.Alive = append(ev.Alive, uint8(min(1, s.IntN(8))))
+		if ev.Alive[i] == 0 {
+			s.forget(id)
+			ev.Unused = append(ev.Unused, id)
+		}
+	}
+	if n := len(s.storages); n > 0 && s.IntN(4) == 0 { // a tensor of another trace has died
+		id := s.storages[s.IntN(n)]
+		if !slices.Contains(ev.Storages, id) {
+			s.forget(id)
+			ev.Frees, ev.Unused = append(ev.Frees, id), append(ev.Unused, id)
+		}
+	}
+	inherited := ""
+	for _, id := range t.in {
+		if inherited == "" {
+			inherited = s.clientErrors[id]
+		}
+	}
+	switch s.IntN(12) {
+	case 0:
+		ev.Err = fmt.Errorf("%v does not compile", r)
+		if s.IntN(2) == 0 {
+			ev.Inputs, inherited = nil, "" // not known
+		}
+	case 1:
+		ev.Call = nil // nothing to run
+	default:
+		ev.Call = s.ref("call")
+		s.calls[ev.Call] = r
+	}
+	if s.gone == nil {
+		s.poisonClient(ev, inherited)
+	}
+	s.step(ev)
+}
+
+// poisonClient says what reads must raise after a trace without a call.
+func (s *simulation) poisonClient(ev *Prepared, inherited string) {
+	for _, id := range ev.Frees {
+		delete(s.clientErrors, id)
+	}
+	err := inherited
+	if err == "" && ev.Err != nil {
+		err = ev.Err.Error()
+		s.unseen = append(s.unseen, err)
+	}
+	for i, id := range ev.Storages {
+		if ev.Alive[i] == 0 {
+			delete(s.clientErrors, id)
+			if err == "" && ev.Call != nil {
+				ev.Frees = append(ev.Frees, id)
+			}
+		} else if err != "" && ev.Changed[i] {
+			s.clientErrors[id] = err
+		}
+	}
+}
+
+// forget takes a storage from those that later submissions use.
+func (s *simulation) forget(id uint64) {
+	if i := slices.Index(s.storages, id); i >= 0 {
+		s.storages = slices.Delete(s.storages, i, i+1)
+	}
+}
+
+// workerGoesOn is one step of the worker or the receiver.
+func (s *simulation) workerGoesOn() {
+	switch {
+	case s.gone != nil && s.filling == nil:
+	case s.filling != nil:
+		t := s.filling
+		s.filling = nil
+		s.step(Filled{t, s.gone == nil})
+	case len(s.reading) > 0 && s.IntN(3) == 0:
+		m := s.reading[0]
+		s.reading = s.reading[1:]
+		s.step(&Answer{Seq: m.Seq, Message: new(pb.Uploaded)})
+	case len(s.frames) > 0:
+		s.handle(s.frames[0])
+	}
+}
+
+// handle is the worker's part of a frame.
+func (s *simulation) handle(f Send) {
+	switch f.Type {
+	case transport.Call:
+		if s.IntN(20) == 0 {
+			s.forgotten = true
+			s.step(&Answer{Seq: f.Seq, Message: &pb.Done{UnknownProgram: true}})
+			require.False(s, s.forgotten, "the program and the call were not sent again")
+		}
+		s.frames = s.frames[1:]
+		s.run(f)
+		return
+	case transport.Read:
+		s.frames = s.frames[1:]
+		asked, waits := s.tickets[f.Ref].(Read)
+		m, n := &pb.ReadReply{}, asked.Bytes
+		if waits {
+			s.expected[f.Ref] = s.workerErrors[asked.Storage]
+			if m.Status = s.causes[asked.Storage]; m.Status != nil {
+				n = 0
+			}
+		}
+		s.step(&Answer{Seq: f.Seq, Bytes: n, Message: m})
+		return
+	case transport.UploadFrom:
+		s.reading = append(s.reading, f)
+	}
+	s.frames = s.frames[1:]
+	if f.Type == transport.Sync {
+		s.step(&Answer{Seq: f.Seq, Message: new(pb.SyncReply)})
+	}
+}
+
+// run is the worker's part of a call, which may fail and which does not run with poisoned inputs.
+func (s *simulation) run(f Send) {
+	t := s.traces[s.calls[f.Ref]]
+	m := new(pb.Done)
+	changed := slices.Clone(t.out)
+	if t.inPlace && len(t.in) > 0 {
+		changed = append(changed, t.in[0])
+	}
+	var cause *pb.Status
+	for _, id := range t.in {
+		if cause == nil {
+			cause = s.causes[id]
+		}
+	}
+	if cause == nil && s.IntN(10) == 0 {
+		cause = &pb.Status{Kind: 1, Text: "failure", Call: f.Seq, Step: uint32(s.IntN(3))}
+		m.Failed = 1
+		listed := s.IntN(4) > 0
+		if listed {
+			m.Errors = []*pb.Status{cause}
+			s.unseen = append(s.unseen, text(explainInTest(f.Ref, cause)))
+		}
+	}
+	for _, id := range changed {
+		if cause != nil && s.causes[id] == nil {
+			call := f.Ref
+			if cause.Call != f.Seq {
+				call = nil
+			}
+			s.causes[id] = cause
+			s.workerErrors[id] = s.errorOf(cause, call)
+		}
+	}
+	s.step(&Answer{Seq: f.Seq, Message: m})
+}
+
+// errorOf is the text of the error with this cause, which has its text from the first storage that it poisoned.
+func (s *simulation) errorOf(cause *pb.Status, call Ref) string {
+	if call != nil {
+		return text(explainInTest(call, cause))
+	}
+	for id, c := range s.causes {
+		if c == cause && s.workerErrors[id] != "" {
+			return s.workerErrors[id]
+		}
+	}
+	s.Fatal("a cause without an error")
+	return ""
+}
