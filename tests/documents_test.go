@@ -1,0 +1,57 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// listed matches the first cell of a table row that is a path, and a last cell that is one.
+var listed = regexp.MustCompile("(?m)^\\| `([\\w./-]+)` \\||\\| `([\\w./-]+)` \\|$")
+
+// TestContributing fails if CONTRIBUTING.md lists a file or folder that does not exist.
+func TestContributing(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "CONTRIBUTING.md"))
+	require.NoError(t, err)
+	sections := strings.Split(string(text), "\n## ")
+	for _, want := range []string{"an own op", "a kernel instruction", "an ATen operator", "a pass rule", "a pass",
+		"a cut reason", "a provider", "a test"} {
+		assert.Regexp(t, `(?m)\n## (Add|Describe) `+want+"$", string(text))
+	}
+	paths := 0
+	for _, section := range sections[1:] {
+		title, body, _ := strings.Cut(section, "\n")
+		for _, m := range listed.FindAllStringSubmatch(body, -1) {
+			path := m[1] + m[2]
+			paths++
+			_, err := os.Stat(filepath.Join("..", filepath.FromSlash(path)))
+			assert.NoError(t, err, "%q lists %s", title, path)
+		}
+	}
+	assert.Greater(t, paths, 30, "the tables of CONTRIBUTING.md are no longer found")
+}
+
+// TestGlossary fails if GLOSSARY.md defines a term twice, or has no term of a row.
+func TestGlossary(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "GLOSSARY.md"))
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\| ([^|]+) \| [^|]+ \|$`).FindAllStringSubmatch(string(text), -1) {
+		for term := range strings.SplitSeq(m[1], ", ") {
+			if term == "term" {
+				continue
+			}
+			assert.False(t, seen[term], "%s is defined twice", term)
+			seen[term] = true
+		}
+	}
+	assert.Greater(t, len(seen), 40)
+}
