@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// listed matches the first cell of a table row that is a path, and a last cell that is one.
-var listed = regexp.MustCompile("(?m)^\\| `([\\w./-]+)` \\||\\| `([\\w./-]+)` \\|$")
+// listedPath matches the first cell of a table row that is a path, and a last cell that is one.
+var listedPath = regexp.MustCompile("(?m)^\\| `([\\w./-]+)` \\||\\| `([\\w./-]+)` \\|$")
 
 // TestContributing fails if CONTRIBUTING.md lists a file or folder that does not exist.
 func TestContributing(t *testing.T) {
@@ -29,7 +29,7 @@ func TestContributing(t *testing.T) {
 	paths := 0
 	for _, section := range sections[1:] {
 		title, body, _ := strings.Cut(section, "\n")
-		for _, m := range listed.FindAllStringSubmatch(body, -1) {
+		for _, m := range listedPath.FindAllStringSubmatch(body, -1) {
 			path := m[1] + m[2]
 			paths++
 			_, err := os.Stat(filepath.Join("..", filepath.FromSlash(path)))
