@@ -337,7 +337,42 @@ var sizes = []int64{1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 67, 96, 100, 12
 
 // bind draws where a kernel runs, within a number of points.
 func (d *drawer) bind(k *kernel.Kernel, most int64, buffers *[][]byte) *bound {
-	b := &bound{}
+	b := &bound{sizes: d.drawSpace(k, most)}
+	total := int64(1)
+	for _, s := range b.sizes {
+		total *= s
+	}
+	for _, rank := range k.Spaces[1:] {
+		if rank == 0 && total != 1 {
+			return d.bind(k, 1, buffers) // only one point has no dims
+		}
+		b.sizes = append(b.sizes, d.factors(total, rank)...)
+	}
+	for i, o := range k.Operands {
+		t := d.sizesOf(k, o, b)
+		if o.Access == kernel.Write && d.chance(0.4) { // in place of an operand with the same layout
+			if j := d.alike(k, i, b); j >= 0 {
+				b.tensors = append(b.tensors, b.tensors[j])
+				continue
+			}
+		}
+		end := d.layOut(&t, o)
+		t.buffer = len(*buffers)
+		*buffers = append(*buffers, d.content(o.DType, end, slices.Contains(d.inexact, true)))
+		b.tensors = append(b.tensors, t)
+	}
+	for range k.Numbers {
+		if d.chance(0.5) {
+			b.numbers = append(b.numbers, cuda.Number{Integral: true, Whole: int64(d.pick(9)) - 3})
+		} else {
+			b.numbers = append(b.numbers, cuda.Number{Real: float64(d.pick(17))/4 - 1.5})
+		}
+	}
+	return b
+}
+
+// drawSpace draws the sizes of the first index space, within a number of points.
+func (d *drawer) drawSpace(k *kernel.Kernel, most int64) (out []int64) {
 	points := int64(1)
 	long := k.Reduced > 0 && d.chance(0.3) // few rows, which are looped over or split
 	for dim := range k.Spaces[0] {
@@ -357,96 +392,82 @@ func (d *drawer) bind(k *kernel.Kernel, most int64, buffers *[][]byte) *bound {
 		if d.chance(0.02) {
 			s = 0
 		}
-		b.sizes = append(b.sizes, s)
+		out = append(out, s)
 		points = max(1, points*s)
 	}
-	total := int64(1)
-	for _, s := range b.sizes {
-		total *= s
-	}
-	for _, rank := range k.Spaces[1:] { // the same points, in other dims
-		dims := make([]int64, rank)
-		left := total
-		for i := range dims {
-			dims[i] = 1
-			for _, p := range []int64{2, 2, 2, 2, 2, 2, 3, 5, 7, 11, 17} {
-				if left > 0 && left%p == 0 && d.chance(0.6) {
-					dims[i] *= p
-					left /= p
-				}
-			}
-		}
-		if rank == 0 && total != 1 {
-			return d.bind(k, 1, buffers) // only one point has no dims
-		}
-		if rank > 0 {
-			dims[d.pick(rank)] *= left
-		}
-		b.sizes = append(b.sizes, dims...)
-	}
-	for i, o := range k.Operands {
-		frame := b.sizes[frameStart(k, o.Space):][:k.Spaces[o.Space]]
-		t := tensor{sizes: make([]int64, len(o.Along)), strides: make([]int64, len(o.Along))}
-		for j, along := range o.Along {
-			t.sizes[j] = 1
-			if along >= 0 {
-				t.sizes[j] = frame[along]
-			}
-		}
-		if o.Access == kernel.Write && d.chance(0.4) { // in place, where something is read that runs alike
-			if j := d.alike(k, i, b); j >= 0 {
-				b.tensors = append(b.tensors, b.tensors[j])
-				continue
-			}
-		}
-		order := make([]int, len(t.sizes)) // of dims, from the inner one
-		for j := range order {
-			order[j] = len(order) - 1 - j
-		}
-		if d.chance(0.25) {
-			order = d.Perm(len(order))
-		}
-		step := int64(1)
-		if d.chance(0.1) {
-			step = 2
-		}
-		for _, j := range order {
-			t.strides[j] = step
-			if o.Access == kernel.Read && d.chance(0.05) {
-				t.strides[j] = 0
-				continue
-			}
-			step *= max(1, t.sizes[j])
-			if d.chance(0.08) {
-				step += int64(1 + d.pick(3))
-			}
-		}
-		if d.chance(0.3) {
-			t.offset = int64(d.pick(9))
-		}
-		t.buffer = len(*buffers)
-		end := t.offset + 1
-		for j, s := range t.sizes {
-			if s == 0 {
-				end = t.offset
-				break
-			}
-			end += (s - 1) * t.strides[j]
-		}
-		*buffers = append(*buffers, d.content(o.DType, end, slices.Contains(d.inexact, true)))
-		b.tensors = append(b.tensors, t)
-	}
-	for range k.Numbers {
-		if d.chance(0.5) {
-			b.numbers = append(b.numbers, cuda.Number{Integral: true, Whole: int64(d.pick(9)) - 3})
-		} else {
-			b.numbers = append(b.numbers, cuda.Number{Real: float64(d.pick(17))/4 - 1.5})
-		}
-	}
-	return b
+	return out
 }
 
-func frameStart(k *kernel.Kernel, frame int) int {
+// factors draws the sizes of another index space of as many points.
+func (d *drawer) factors(points int64, rank int) []int64 {
+	dims := make([]int64, rank)
+	left := points
+	for i := range dims {
+		dims[i] = 1
+		for _, p := range []int64{2, 2, 2, 2, 2, 2, 3, 5, 7, 11, 17} {
+			if left > 0 && left%p == 0 && d.chance(0.6) {
+				dims[i] *= p
+				left /= p
+			}
+		}
+	}
+	if rank > 0 {
+		dims[d.pick(rank)] *= left
+	}
+	return dims
+}
+
+// sizesOf is the tensor of an operand, without a layout.
+func (d *drawer) sizesOf(k *kernel.Kernel, o kernel.Operand, b *bound) tensor {
+	space := b.sizes[spaceStart(k, o.Space):][:k.Spaces[o.Space]]
+	t := tensor{sizes: make([]int64, len(o.Along)), strides: make([]int64, len(o.Along))}
+	for j, along := range o.Along {
+		t.sizes[j] = 1
+		if along >= 0 {
+			t.sizes[j] = space[along]
+		}
+	}
+	return t
+}
+
+// layOut draws the strides and the offset of a tensor, and returns the number of elements that its buffer needs.
+func (d *drawer) layOut(t *tensor, o kernel.Operand) (end int64) {
+	order := make([]int, len(t.sizes)) // of dims, from the inner one
+	for j := range order {
+		order[j] = len(order) - 1 - j
+	}
+	if d.chance(0.25) {
+		order = d.Perm(len(order))
+	}
+	step := int64(1)
+	if d.chance(0.1) {
+		step = 2
+	}
+	for _, j := range order {
+		t.strides[j] = step
+		if o.Access == kernel.Read && d.chance(0.05) {
+			t.strides[j] = 0
+			continue
+		}
+		step *= max(1, t.sizes[j])
+		if d.chance(0.08) {
+			step += int64(1 + d.pick(3))
+		}
+	}
+	if d.chance(0.3) {
+		t.offset = int64(d.pick(9))
+	}
+	end = t.offset + 1
+	for j, s := range t.sizes {
+		if s == 0 {
+			return t.offset
+		}
+		end += (s - 1) * t.strides[j]
+	}
+	return end
+}
+
+func spaceStart(k *kernel.Kernel, frame int) int {
 	at := 0
 	for _, rank := range k.Spaces[:frame] {
 		at += rank
