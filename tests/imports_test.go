@@ -27,32 +27,33 @@ const module = "github.com/mycelya/mycelya/"
 // counts. "x/..." stands for x and all below it. Data flows one way: an import points to a vocabulary or to the stage
 // that is being driven, never back.
 var matrix = map[string][]string{
-	"catalogue":                     {},
-	"catalogue/gen":                 {"catalogue"},
-	"ir":                            {"catalogue", "ir/..."},
-	"trace":                         {"catalogue", "ir"},
-	"capture":                       {"catalogue", "ir", "trace"},
-	"capture/asm":                   {"catalogue", "ir", "trace", "capture"}, // traces as text, for tests
-	"client":                        {"..."},                                 // a main: it wires, and holds no logic
-	"client/cabi":                   {"catalogue", "ir", "runtime", "trace"},
-	"client/mailbox":                {"catalogue", "client/cabi", "runtime", "trace"},
-	"client/mailbox/recorder":       {"catalogue", "trace"}, // for tests
-	"passes":                        {"catalogue", "ir", "ir/decomp", "fusion"},
-	"passes/cmd":                    {"catalogue", "ir", "passes/..."},
-	"passes/repro":                  {"catalogue", "ir", "passes"},
-	"codegen":                       {"catalogue", "ir", "ir/decomp", "fusion", "kernel", "proto"},
-	"kernel":                        {"catalogue"},
-	"fusion":                        {"catalogue", "ir", "ir/decomp", "kernel"},
-	"codegen/cuda":                  {"catalogue", "kernel"},
-	"codegen/bind":                  {"catalogue", "codegen/cuda", "kernel", "proto"},
-	"proto":                         {"catalogue", "proto/...", "kernel"},
-	"runtime":                       {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen/...", "kernel", "proto/...", "runtime/..."},
+	"catalogue":               {},
+	"catalogue/gen":           {"catalogue"},
+	"ir":                      {"catalogue", "ir/..."},
+	"trace":                   {"catalogue", "ir"},
+	"capture":                 {"catalogue", "ir", "trace"},
+	"capture/asm":             {"catalogue", "ir", "trace", "capture"}, // traces as text, for tests
+	"client":                  {"..."},                                 // a main: it wires, and holds no logic
+	"client/cabi":             {"catalogue", "ir", "runtime", "trace"},
+	"client/mailbox":          {"catalogue", "client/cabi", "runtime", "trace"},
+	"client/mailbox/recorder": {"catalogue", "trace"}, // for tests
+	"passes":                  {"catalogue", "ir", "ir/decomp", "fusion"},
+	"passes/cmd":              {"catalogue", "ir", "passes/..."},
+	"passes/repro":            {"catalogue", "ir", "passes"},
+	"codegen":                 {"catalogue", "ir", "ir/decomp", "fusion", "kernel", "proto"},
+	"kernel":                  {"catalogue"},
+	"fusion":                  {"catalogue", "ir", "ir/decomp", "kernel"},
+	"codegen/cuda":            {"catalogue", "kernel"},
+	"codegen/bind":            {"catalogue", "codegen/cuda", "kernel", "proto"},
+	"proto":                   {"catalogue", "proto/...", "kernel"},
+	"runtime": {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen/...", "kernel", "proto/...",
+		"runtime/..."},
 	"runtime/compare":               {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
 	"runtime/dump":                  {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "proto/..."},
 	"runtime/core":                  {"proto/..."}, // the session without clocks, sockets and goroutines
 	"runtime/provider":              {"catalogue", "proto/transport", "runtime/provider/..."},
-	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},              // the table, with each provider's folder
-	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."}, // the suite that each provider must pass
+	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},
+	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."},
 	"worker":                        {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel"},
 	"worker/cmd":                    {"..."},
 	"worker/ref":                    {"catalogue", "worker", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},

@@ -52,7 +52,8 @@ func collect(t *testing.T) []bindable {
 		out = append(out, launched(t, name, g, c)...)
 	}
 	root := filepath.Join("..", "..")
-	for _, folder := range []string{"tests/replay/corpus", "tests/replay/budgets", "tests/program/testdata", "passes/testdata", "codegen/testdata", "ir/testdata"} {
+	for _, folder := range []string{"tests/replay/corpus", "tests/replay/budgets", "tests/program/testdata",
+		"passes/testdata", "codegen/testdata", "ir/testdata"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err

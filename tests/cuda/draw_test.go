@@ -57,7 +57,8 @@ func (d *drawer) kernel() *kernel.Kernel {
 		d.emit(kernel.Instr{Op: kernel.Load, Class: kernel.ClassOf(k.Operands[i].DType), A: uint64(i)}, false)
 	}
 	for i := range k.Numbers {
-		d.emit(kernel.Instr{Op: kernel.Number, Class: oneOf(d, kernel.F32, kernel.F64, kernel.I64, kernel.B8), A: uint64(i)}, false)
+		d.emit(kernel.Instr{Op: kernel.Number, Class: oneOf(d, kernel.F32, kernel.F64, kernel.I64, kernel.B8),
+			A: uint64(i)}, false)
 	}
 	for range d.pick(14) + 1 {
 		d.instr()
@@ -120,7 +121,8 @@ func (d *drawer) register(c kernel.Class, exact bool) (uint64, bool) {
 // smooth are the ops after which a small error is a small one still.
 func smooth(op kernel.Op) bool {
 	switch op {
-	case kernel.Neg, kernel.Abs, kernel.Relu, kernel.Tanh, kernel.Sigmoid, kernel.Erf, kernel.Add, kernel.Sub, kernel.Maximum, kernel.Minimum, kernel.Sum, kernel.Max, kernel.Min,
+	case kernel.Neg, kernel.Abs, kernel.Relu, kernel.Tanh, kernel.Sigmoid, kernel.Erf, kernel.Add, kernel.Sub,
+		kernel.Maximum, kernel.Minimum, kernel.Sum, kernel.Max, kernel.Min,
 		kernel.Round, kernel.Cast:
 		return true
 	}
@@ -146,8 +148,10 @@ func taint(k *kernel.Kernel) (inexact []bool, steady bool) {
 		switch op := k.Code[i].Op; {
 		case !inexact[from]:
 			return
-		case op == kernel.Floor, op == kernel.Ceil, op == kernel.Trunc, op == kernel.Nearest, op == kernel.Sign, op == kernel.Fmod, op == kernel.Remainder,
-			op >= kernel.Eq && op <= kernel.Ge, op == kernel.Cast && (k.Code[i].Class == kernel.I64 || k.Code[i].Class == kernel.B8):
+		case op == kernel.Floor, op == kernel.Ceil, op == kernel.Trunc, op == kernel.Nearest, op == kernel.Sign,
+			op == kernel.Fmod, op == kernel.Remainder,
+			op >= kernel.Eq && op <= kernel.Ge, op == kernel.Cast &&
+				(k.Code[i].Class == kernel.I64 || k.Code[i].Class == kernel.B8):
 			steady = false
 		}
 		inexact[i] = true
@@ -175,7 +179,8 @@ func (d *drawer) instr() {
 	c := oneOf(d, kernel.F32, kernel.F32, kernel.F32, kernel.F64, kernel.I64, kernel.B8)
 	switch d.pick(12) {
 	case 0:
-		bits := math.Float64bits(oneOf(d, 0.5, -2, 3, math.Inf(1), math.Inf(-1), math.NaN(), math.Copysign(0, -1), 1e-40, 1e300, 0.1))
+		bits := math.Float64bits(oneOf(d, 0.5, -2, 3, math.Inf(1), math.Inf(-1), math.NaN(), math.Copysign(0, -1), 1e-40,
+			1e300, 0.1))
 		switch c {
 		case kernel.I64:
 			bits = oneOf(d, 0, 3, uint64(1)<<63, math.MaxUint64, math.MaxInt64)

@@ -75,7 +75,8 @@ func (e *emulator) add(j *job) []cuda.Launch {
 	}
 	e.word(uint64(len(launches)))
 	for _, l := range launches {
-		e.word(uint64(e.entry(j.k, &l)), uint64(l.Grid), uint64(l.Block[0]), uint64(l.Block[1]), uint64(len(l.Args)*len(l.Args[0])))
+		e.word(uint64(e.entry(j.k, &l)), uint64(l.Grid), uint64(l.Block[0]), uint64(l.Block[1]),
+			uint64(len(l.Args)*len(l.Args[0])))
 		for i, args := range l.Args {
 			args = slices.Clone(args)
 			for w, operand := range l.Pointers {
@@ -106,12 +107,15 @@ func (e *emulator) entry(k *kernel.Kernel, l *cuda.Launch) int {
 		for _, name := range source.Entries {
 			run := fmt.Sprintf("run_%s", name)
 			if l.Variant.Table {
-				fmt.Fprintf(&e.source, "static void %s(const uint64_t* args, const uint64_t* chunks) { %s((const Args*)args, (const unsigned long long*)chunks); }\n", run, name)
+				fmt.Fprintf(&e.source, "static void %s(const uint64_t* args, const uint64_t* chunks) {\n"+
+					"  %s((const Args*)args, (const unsigned long long*)chunks);\n}\n", run, name)
 			} else {
-				fmt.Fprintf(&e.source, "static void %s(const uint64_t* args, const uint64_t*) {\n  Args a;\n  memcpy(&a, args, sizeof a);\n  %s(a);\n}\n", run, name)
+				fmt.Fprintf(&e.source, "static void %s(const uint64_t* args, const uint64_t*) {\n"+
+					"  Args a;\n  memcpy(&a, args, sizeof a);\n  %s(a);\n}\n", run, name)
 			}
 			alone := !strings.Contains(source.Text, "__syncthreads") && !strings.Contains(source.Text, "__shfl")
-			e.entries = append(e.entries, fmt.Sprintf("{%s::%s, sizeof(%s::Args) / 8, %t, %t}", space, run, space, l.Variant.Table, alone))
+			e.entries = append(e.entries, fmt.Sprintf("{%s::%s, sizeof(%s::Args) / 8, %t, %t}", space, run, space,
+				l.Variant.Table, alone))
 		}
 		e.source.WriteString("}\n")
 	}
@@ -128,14 +132,17 @@ func (e *emulator) run(t *testing.T) [][]byte {
 	fmt.Fprintf(&e.source, "static const Entry all[] = {%s};\n", strings.Join(e.entries, ", "))
 	fmt.Fprintf(&e.source, "int main(int, char** argv) { return Run(all, %d, argv[1], argv[2]); }\n", len(e.entries))
 	folder := t.TempDir()
-	source, program, in, out := filepath.Join(folder, "kernels.cpp"), filepath.Join(folder, "kernels"), filepath.Join(folder, "in"), filepath.Join(folder, "out")
+	source, program := filepath.Join(folder, "kernels.cpp"), filepath.Join(folder, "kernels")
+	in, out := filepath.Join(folder, "in"), filepath.Join(folder, "out")
 	require.NoError(t, os.WriteFile(source, e.source.Bytes(), 0o644))
-	require.NoError(t, os.WriteFile(in, append(binary.LittleEndian.AppendUint64(nil, uint64(len(e.jobs))), e.file.Bytes()...), 0o644))
+	require.NoError(t, os.WriteFile(in, append(binary.LittleEndian.AppendUint64(nil, uint64(len(e.jobs))),
+		e.file.Bytes()...), 0o644))
 	testdata, err := filepath.Abs("testdata")
 	require.NoError(t, err)
 	// Contraction would round products and sums once; a vector at a wrong address, an overflow or an index beyond an array
 	// ends the process.
-	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fsanitize=alignment,bounds,shift,signed-integer-overflow",
+	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
+		"-fsanitize=alignment,bounds,shift,signed-integer-overflow",
 		"-fno-sanitize-recover=all", "-I", testdata, "-o", program, source).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	text, err = exec.Command(program, in, out).CombinedOutput()

@@ -38,7 +38,8 @@ func TestSource(t *testing.T) {
 					at := strings.Index(s.Text, "struct Args {")
 					out.WriteString(comments(s.Text[:at]) + s.Text[at:])
 				}
-				fmt.Fprintf(&out, "// launch %s: %d blocks of %d x %d threads, %d words of arguments", l.Entry, l.Grid, l.Block[0], l.Block[1], len(l.Args[0]))
+				fmt.Fprintf(&out, "// launch %s: %d blocks of %d x %d threads, %d words of arguments", l.Entry, l.Grid,
+					l.Block[0], l.Block[1], len(l.Args[0]))
 				if n := len(l.Args); n > 1 {
 					fmt.Fprintf(&out, " for each of %d instances", n)
 				}

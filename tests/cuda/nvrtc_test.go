@@ -30,7 +30,8 @@ var architectures = []string{"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_10
 // nvrtc is that of torch's packages, or skips the test.
 func nvrtc(t *testing.T) *kernels.NVRTC {
 	python := filepath.Join("..", "..", ".venv", "bin", "python")
-	out, err := exec.Command(python, "-c", "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))").Output()
+	const script = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))"
+	out, err := exec.Command(python, "-c", script).Output()
 	if err != nil {
 		t.Skipf("%s has no torch (%v)", python, err)
 	}
@@ -112,7 +113,8 @@ func compileAll(t *testing.T, all []text, archs []string) []compiled {
 	}
 	close(work)
 	group.Wait()
-	t.Logf("%d texts, %d cubins with %s in %v", len(all), len(all)*len(archs), n.Version(), time.Since(start).Round(time.Millisecond))
+	t.Logf("%d texts, %d cubins with %s in %v", len(all), len(all)*len(archs), n.Version(),
+		time.Since(start).Round(time.Millisecond))
 	return out
 }
 
@@ -133,11 +135,13 @@ func TestCacheWithNVRTC(t *testing.T) {
 	folder := t.TempDir()
 	n := nvrtc(t)
 	open := func() (kernels.Compiler, error) { return n, nil }
-	c, err := kernels.New(kernels.Config{Compiler: open, Arch: "sm_80", Options: cuda.Options[:], Folder: folder, Disk: 1 << 20, Memory: 1 << 20, Threads: 2})
+	c, err := kernels.New(kernels.Config{Compiler: open, Arch: "sm_80", Options: cuda.Options[:], Folder: folder,
+		Disk: 1 << 20, Memory: 1 << 20, Threads: 2})
 	require.NoError(t, err)
 	defer c.Close()
 	k := sum(2, 1, 0, 1)
-	l := cuda.Launches(k, []cuda.Instance{{Sizes: []int64{9, 7}, Operands: []cuda.Operand{{Strides: []int64{7, 1}}, {Strides: []int64{1}}}}}, cuda.Device{SMs: 108})
+	l := cuda.Launches(k, []cuda.Instance{{Sizes: []int64{9, 7},
+		Operands: []cuda.Operand{{Strides: []int64{7, 1}}, {Strides: []int64{1}}}}}, cuda.Device{SMs: 108})
 	require.Len(t, l, 1)
 	made, _ := c.Want(kernels.ID{1}, func() cuda.Source { return cuda.Print(k, l[0].Variant) })
 	require.Equal(t, kernels.Ready, made.Wait())
@@ -157,7 +161,8 @@ func TestCacheWithNVRTC(t *testing.T) {
 
 // budgets are the most registers of a thread. 64 leave an SM half of its threads; a block of folds is launched with 512
 // threads, which may have 128 each.
-var budgets = map[cuda.Template]int{cuda.Pointwise: 64, cuda.Transpose: 64, cuda.Column: 64, cuda.Looped: 96, cuda.Persistent: 96}
+var budgets = map[cuda.Template]int{cuda.Pointwise: 64, cuda.Transpose: 64, cuda.Column: 64, cuda.Looped: 96,
+	cuda.Persistent: 96}
 
 // GELU's gradient beside layer norm's has a condition for each of four elements and each of its erf's intervals: one
 // word of them more than there are registers for, and a place to align it.
@@ -207,9 +212,11 @@ func budget(t *testing.T, all []compiled, registers func(t cuda.Template) int, c
 		if slices.ContainsFunc(c.k.Code, func(n kernel.Instr) bool { return n.Op == kernel.Sin || n.Op == kernel.Cos }) {
 			stack += 64
 		}
-		assert.LessOrEqual(t, c.registers, registers(c.variant.Template), "registers of %s of %s: %s\n%s", c.entry, c.name, c.arch, c.source.Text)
+		assert.LessOrEqual(t, c.registers, registers(c.variant.Template), "registers of %s of %s: %s\n%s", c.entry,
+			c.name, c.arch, c.source.Text)
 		assert.LessOrEqual(t, c.stack, stack, "bytes of stack of %s of %s: %s\n%s", c.entry, c.name, c.arch, c.source.Text)
-		assert.LessOrEqual(t, c.shared, 48<<10, "bytes of shared memory of %s of %s: %s\n%s", c.entry, c.name, c.arch, c.source.Text)
+		assert.LessOrEqual(t, c.shared, 48<<10, "bytes of shared memory of %s of %s: %s\n%s", c.entry, c.name, c.arch,
+			c.source.Text)
 	}
 	for _, name := range slices.Sorted(maps.Keys(most)) {
 		t.Logf("%s %+v", name, most[name])

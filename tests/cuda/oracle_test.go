@@ -24,7 +24,8 @@ func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
 		}
 		return out
 	}
-	p := &proto.Program{Key: make([]byte, proto.KeyBytes), Buffers: uint32(buffers), Kernels: []*proto.Kernel{proto.KernelMessage(k)}}
+	p := &proto.Program{Key: make([]byte, proto.KeyBytes), Buffers: uint32(buffers),
+		Kernels: []*proto.Kernel{proto.KernelMessage(k)}}
 	for b := range uint32(buffers) {
 		p.Inputs = append(p.Inputs, b)
 	}
@@ -33,7 +34,8 @@ func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
 		at := &proto.KernelOp_Instance{Sizes: list(b.sizes)}
 		for i, t := range b.tensors {
 			at.Tensors = append(at.Tensors, 2*uint32(len(p.Tensors)))
-			p.Tensors = append(p.Tensors, &proto.Tensor{Buffer: uint32(t.buffer), Dtype: uint32(k.Operands[i].DType), Sizes: list(t.sizes), Strides: list(t.strides), Offset: constant(t.offset)})
+			p.Tensors = append(p.Tensors, &proto.Tensor{Buffer: uint32(t.buffer), Dtype: uint32(k.Operands[i].DType),
+				Sizes: list(t.sizes), Strides: list(t.strides), Offset: constant(t.offset)})
 		}
 		for _, n := range b.numbers {
 			a := &proto.Arg{Kind: &proto.Arg_Float{Float: n.Real}}
@@ -44,7 +46,8 @@ func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
 		}
 		op.Instances = append(op.Instances, at)
 	}
-	p.Steps = []*proto.Step{{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 1}}}, {Kind: &proto.Step_Kernel{Kernel: op}}}
+	p.Steps = []*proto.Step{{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 1}}},
+		{Kind: &proto.Step_Kernel{Kernel: op}}}
 	return p
 }
 
@@ -95,7 +98,8 @@ func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *jo
 		in := cuda.Instance{Sizes: b.sizes, Numbers: b.numbers}
 		var bases []uint64
 		for i, t := range b.tensors {
-			in.Operands = append(in.Operands, cuda.Operand{Address: uint64(t.offset) * uint64(ir.DType(k.Operands[i].DType).Size()), Strides: t.strides})
+			address := uint64(t.offset) * uint64(ir.DType(k.Operands[i].DType).Size())
+			in.Operands = append(in.Operands, cuda.Operand{Address: address, Strides: t.strides})
 			bases = append(bases, at[t.buffer])
 		}
 		j.bases = append(j.bases, bases)

@@ -32,7 +32,8 @@ type tried struct {
 }
 
 // try draws where a kernel runs, and adds that to an emulator; nil: it has no meaning there.
-func try(t *testing.T, e *emulator, d *drawer, k *kernel.Kernel, name string, most int64, instances int, templates map[string]int) *tried {
+func try(t *testing.T, e *emulator, d *drawer, k *kernel.Kernel, name string, most int64, instances int,
+	templates map[string]int) *tried {
 	var buffers [][]byte
 	var at []*bound
 	for range instances {
@@ -44,7 +45,8 @@ func try(t *testing.T, e *emulator, d *drawer, k *kernel.Kernel, name string, mo
 	}
 	j := newJob(k, at, buffers, oneOf(d, 1, 4, 132))
 	for _, l := range e.add(j) {
-		text := fmt.Sprintf("%s vectors %t split %t table %t", l.Variant.Template, l.Variant.Vector > 1, l.Variant.Split, l.Variant.Table)
+		text := fmt.Sprintf("%s vectors %t split %t table %t", l.Variant.Template, l.Variant.Vector > 1, l.Variant.Split,
+			l.Variant.Table)
 		templates[text]++
 	}
 	return &tried{j, want, !slices.Contains(d.inexact, true), at, name}
@@ -72,10 +74,12 @@ func check(t *testing.T, all []*tried, results [][]byte) {
 				dtype := k.Operands[i].DType
 				size := ir.DType(dtype).Size()
 				w, g := x.want[on.buffer], got[on.buffer]
-				exact := x.exact || k.Operands[i].Access == kernel.Read && !slices.ContainsFunc(b.tensors[i+1:], func(o tensor) bool { return o.buffer == on.buffer })
+				exact := x.exact || k.Operands[i].Access == kernel.Read &&
+					!slices.ContainsFunc(b.tensors[i+1:], func(o tensor) bool { return o.buffer == on.buffer })
 				for at := 0; at+size <= len(w); at += size {
 					if !near(dtype, w[at:at+size], g[at:at+size], exact) {
-						t.Fatalf("operand %d, element %d is %x (%g), not %x (%g)\n%s", i, at/size, g[at:at+size], number(dtype, g[at:at+size]), w[at:at+size], number(dtype, w[at:at+size]), show())
+						t.Fatalf("operand %d, element %d is %x (%g), not %x (%g)\n%s", i, at/size, g[at:at+size],
+							number(dtype, g[at:at+size]), w[at:at+size], number(dtype, w[at:at+size]), show())
 					}
 				}
 			}

@@ -16,7 +16,8 @@ const u8, i64 = 1, 5
 
 // sum is a kernel that adds up dims, of which the last folded are folded.
 func sum(rank, folded int, order ...int8) *kernel.Kernel {
-	k := &kernel.Kernel{Spaces: []int{rank}, Reduced: folded, Operands: []kernel.Operand{{DType: u8, Access: kernel.Read, Along: order}}}
+	k := &kernel.Kernel{Spaces: []int{rank}, Reduced: folded,
+		Operands: []kernel.Operand{{DType: u8, Access: kernel.Read, Along: order}}}
 	kept := []int8{}
 	for d := range rank - folded {
 		kept = append(kept, int8(d))

@@ -50,7 +50,8 @@ func draw(t *rapid.T, calls bool) *Program {
 		b.input()
 	}
 	b.number()
-	steps := []func(){b.unary, b.binary, b.binary, b.fma, b.where, b.fill, b.cast, b.copy, b.reduce, b.transpose, b.row, b.updateRow, b.number, b.input, b.again, b.follow, b.follow, b.reload}
+	steps := []func(){b.unary, b.binary, b.binary, b.fma, b.where, b.fill, b.cast, b.copy, b.reduce, b.transpose,
+		b.row, b.updateRow, b.number, b.input, b.again, b.follow, b.follow, b.reload}
 	if calls {
 		steps = append(steps, b.call, b.call, b.write)
 	}
@@ -76,7 +77,9 @@ func (b *builder) size(d ir.Dim) int {
 func (b *builder) add(n ir.Node, args []ir.Arg, types ...ir.Type) ir.ValueID {
 	n.Record = -1
 	if rapid.Bool().Draw(b.T, "origin") {
-		n.Origin = ir.Origin{File: rapid.SampledFrom([]string{"model.py", "a b.py", "ü.py", " \"odd\n#name"}).Draw(b.T, "file"), Line: rapid.IntRange(0, 99).Draw(b.T, "line")}
+		files := []string{"model.py", "a b.py", "ü.py", " \"odd\n#name"}
+		n.Origin.File = rapid.SampledFrom(files).Draw(b.T, "file")
+		n.Origin.Line = rapid.IntRange(0, 99).Draw(b.T, "line")
 	}
 	return b.g.Nodes[b.g.Add(n, args, types)].First
 }
@@ -280,7 +283,8 @@ func (b *builder) follow() {
 		return
 	}
 	n := &b.g.Nodes[b.g.Def[v]]
-	op := rapid.SampledFrom([]ir.Op{n.Op, n.Op, ir.OpNeg, ir.OpAbs, ir.OpLogicalNot, ir.OpFloor, ir.OpCast, ir.OpAdd, ir.OpSub, ir.OpMul,
+	op := rapid.SampledFrom([]ir.Op{n.Op, n.Op, ir.OpNeg, ir.OpAbs, ir.OpLogicalNot, ir.OpFloor, ir.OpCast, ir.OpAdd,
+		ir.OpSub, ir.OpMul,
 		ir.OpDiv, ir.OpMaximum, ir.OpWhere, ir.OpCopy}).Draw(b.T, "follow")
 	x := ir.Value(v)
 	switch {
@@ -354,12 +358,14 @@ func (b *builder) write() {
 	one, two := ir.Value(v), ir.Value(w)
 	one.Write, two.Write = true, true
 	args := []ir.Arg{b.arg(true), b.g.AddList(ir.ListTensors, []ir.Arg{one, ir.Value(w)}), two}
-	b.add(ir.Node{Op: ir.OpCall, Name: b.g.Intern("my::write_")}, args, ir.Type{DType: ir.F32, Dims: []ir.Dim{}}, b.g.Types[v], b.g.Types[w])
+	b.add(ir.Node{Op: ir.OpCall, Name: b.g.Intern("my::write_")}, args, ir.Type{DType: ir.F32, Dims: []ir.Dim{}},
+		b.g.Types[v], b.g.Types[w])
 }
 
 // arg draws an argument of any kind.
 func (b *builder) arg(lists bool) ir.Arg {
-	kinds := []ir.ArgKind{ir.ArgNone, ir.ArgValue, ir.ArgDim, ir.ArgInt, ir.ArgFloat, ir.ArgBool, ir.ArgDType, ir.ArgLayout, ir.ArgDevice, ir.ArgMemFmt, ir.ArgStr, ir.ArgGen}
+	kinds := []ir.ArgKind{ir.ArgNone, ir.ArgValue, ir.ArgDim, ir.ArgInt, ir.ArgFloat, ir.ArgBool, ir.ArgDType,
+		ir.ArgLayout, ir.ArgDevice, ir.ArgMemFmt, ir.ArgStr, ir.ArgGen}
 	if lists {
 		kinds = append(kinds, ir.ArgList, ir.ArgList)
 	}
@@ -379,7 +385,8 @@ func (b *builder) arg(lists bool) ir.Arg {
 	case ir.ArgFloat:
 		a.V = int64(rapid.Uint64().Draw(b.T, "bits"))
 		if rapid.Bool().Draw(b.T, "special") {
-			f := rapid.SampledFrom([]float64{0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), 1, 1e21, 5e-324}).Draw(b.T, "float")
+			f := rapid.SampledFrom([]float64{0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), 1, 1e21,
+				5e-324}).Draw(b.T, "float")
 			a.V = int64(math.Float64bits(f))
 		}
 	case ir.ArgDType:

@@ -104,7 +104,8 @@ func (c *gxx) open() (kernels.Compiler, error) { return c, nil }
 
 func (c *gxx) Version() string { return "g++" }
 
-var entry = regexp.MustCompile(`extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((const __grid_constant__ Args a|const Args\* table)`)
+var entry = regexp.MustCompile(`extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)` +
+	`\((const __grid_constant__ Args a|const Args\* table)`)
 
 // Compile makes a library with a function emulated_<entry> for each entry, which runs the blocks of a launch.
 func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, error) {
@@ -123,7 +124,8 @@ func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, er
 		return nil, "", errors.New("kernel.cu(1): error: it is wrong")
 	}
 	var text bytes.Buffer
-	fmt.Fprintf(&text, "#include \"emulate.h\"\nnamespace printed {\n%s}\n", strings.ReplaceAll(source, `extern "C" `, "static "))
+	fmt.Fprintf(&text, "#include \"emulate.h\"\nnamespace printed {\n%s}\n",
+		strings.ReplaceAll(source, `extern "C" `, "static "))
 	alone := !strings.Contains(source, "__syncthreads") && !strings.Contains(source, "__shfl")
 	status := 0
 	if c.stuck != "" && strings.Contains(source, c.stuck) {
@@ -150,7 +152,8 @@ func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, er
 	_ = library.Close()
 	defer os.Remove(library.Name())
 	// As tests/cuda has it; a vector at a wrong address, or an index beyond an array, is an illegal instruction.
-	run := exec.Command("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fsanitize=alignment,bounds",
+	run := exec.Command("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off",
+		"-fno-strict-aliasing", "-fsanitize=alignment,bounds",
 		"-fsanitize-undefined-trap-on-error", "-I", headers, "-o", library.Name(), "-x", "c++", "-")
 	run.Stdin = &text
 	if out, err := run.CombinedOutput(); err != nil {
@@ -196,12 +199,14 @@ func serve() error {
 	}
 	t.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	wrong := os.Getenv("ATEN_EMULATED_WRONG") // workers get variables of that kind
-	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: wrong}).open, Folder: filepath.Join(folder, "cubins without "+wrong), Threads: 2}
+	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: wrong}).open,
+		Folder: filepath.Join(folder, "cubins without "+wrong), Threads: 2}
 	l, err := net.Listen("unix", *socket)
 	if err != nil {
 		return err
 	}
-	fmt.Println(transport.Handshake{Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(), Build: transport.Build})
+	fmt.Println(transport.Handshake{Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(),
+		Build: transport.Build})
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }()
 	return (&worker.Server{Load: t.Load, Log: t.Log}).Serve(l)
 }
@@ -247,7 +252,8 @@ func (r *running) connect(t *testing.T) *client {
 	c := &client{t: t, c: transport.New(nc)}
 	t.Cleanup(func() { _ = c.c.Close() })
 	var hello proto.Hello
-	c.ask(transport.Hello, &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion}, transport.Hello, &hello)
+	c.ask(transport.Hello, &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion},
+		transport.Hello, &hello)
 	require.Empty(t, hello.Error)
 	return c
 }
@@ -278,7 +284,8 @@ func (c *client) upload(data []byte) uint64 {
 func (c *client) read(id uint64, bytes int64) ([]byte, *proto.Status) {
 	c.t.Helper()
 	var r proto.ReadReply
-	c.ask(transport.Read, &proto.Read{Storage: id, Dtype: 1, Sizes: []int64{bytes}, Strides: []int64{1}}, transport.ReadReply, &r)
+	c.ask(transport.Read, &proto.Read{Storage: id, Dtype: 1, Sizes: []int64{bytes}, Strides: []int64{1}},
+		transport.ReadReply, &r)
 	if r.Status != nil {
 		return nil, r.Status
 	}

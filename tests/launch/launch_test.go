@@ -354,7 +354,8 @@ func TestTiering(t *testing.T) {
 
 // clean is a message as it compares.
 func clean(k *proto.Kernels) *proto.Kernels {
-	return &proto.Kernels{Groups: k.GetGroups(), Launched: k.GetLaunched(), Ops: k.GetOps(), Waiting: k.GetWaiting(), Unfused: k.GetUnfused(),
+	return &proto.Kernels{Groups: k.GetGroups(), Launched: k.GetLaunched(), Ops: k.GetOps(), Waiting: k.GetWaiting(),
+		Unfused:  k.GetUnfused(),
 		Compiled: k.GetCompiled(), Cached: k.GetCached(), Warning: k.GetWarning()}
 }
 
@@ -518,7 +519,8 @@ func TestStepsThatFail(t *testing.T) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		_, done := c.call(p, 1)
 		if done.Failed > 0 {
-			require.Regexp(t, `^Kernel 0 of step 1 could not be launched: The emulation can't launch a kernel: status 701\.`, done.Errors[0].Text)
+			const want = `^Kernel 0 of step 1 could not be launched: The emulation can't launch a kernel: status 701\.`
+			require.Regexp(t, want, done.Errors[0].Text)
 			require.EqualValues(t, 1, done.Errors[0].Step)
 			break
 		}
@@ -533,7 +535,8 @@ func TestStepsThatFail(t *testing.T) {
 	small := c.upload(make([]byte, 3996))
 	for _, in := range [][]uint64{{900, 901}, {small, 900}} {
 		done := &proto.Done{}
-		c.ask(transport.Call, &proto.Call{Key: fine.c.Program.Key, Params: params, Inputs: in, Outputs: []uint64{902}}, transport.Done, done)
+		c.ask(transport.Call, &proto.Call{Key: fine.c.Program.Key, Params: params, Inputs: in, Outputs: []uint64{902}},
+			transport.Done, done)
 		require.NotZero(t, done.Failed)
 		require.Contains(t, fmt.Sprint(done.Errors), map[bool]string{true: "3996", false: "does not exist"}[in[0] == small])
 		require.EqualValues(t, 1, done.Kernels.Unfused)

@@ -32,7 +32,8 @@ func TestPython(t *testing.T) {
 		t.Skip("it takes minutes")
 	}
 	all := map[string]result{}
-	results, words := python(t, "", "layouts", "in place", "folds", "numbers", "small", "norms", "dropouts", "training AdamW foreach=True")
+	results, words := python(t, "", "layouts", "in place", "folds", "numbers", "small", "norms", "dropouts",
+		"training AdamW foreach=True")
 	require.Empty(t, words)
 	for _, r := range results {
 		require.Empty(t, r.Error, r.Case)
@@ -58,7 +59,8 @@ func TestPythonIsWarned(t *testing.T) {
 	require.Empty(t, results[0].Error)
 	require.Positive(t, results[0].GroupsUnfused)
 	require.Equal(t, 1, strings.Count(words, "level=WARN"), words)
-	require.Regexp(t, `A fused kernel could not be made for sm_90, so its programs run without it\. .*/cubins without exp\(/[0-9a-f]{64}\.log has its source`, words)
+	require.Regexp(t, `A fused kernel could not be made for sm_90, so its programs run without it\. `+
+		`.*/cubins without exp\(/[0-9a-f]{64}\.log has its source`, words)
 }
 
 // python runs testdata/run.py with this test as its worker, whose compiler takes no text that has wrong in it, and
@@ -69,7 +71,8 @@ func python(t *testing.T, wrong string, cases ...string) (out []result, words st
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	path := filepath.Join(root, ".venv", "bin", "python")
-	for _, needed := range []string{path, filepath.Join(root, "mycelya_torch", "lib", "libmycelya_device.so"), filepath.Join(root, "mycelya_torch", "lib", "libmycelya_go.so")} {
+	for _, needed := range []string{path, filepath.Join(root, "mycelya_torch", "lib", "libmycelya_device.so"),
+		filepath.Join(root, "mycelya_torch", "lib", "libmycelya_go.so")} {
 		if _, err := os.Stat(needed); err != nil {
 			t.Skipf("the package isn't built (%v); make builds it", err)
 		}
@@ -77,13 +80,15 @@ func python(t *testing.T, wrong string, cases ...string) (out []result, words st
 	self, err := os.Executable()
 	require.NoError(t, err)
 	link := filepath.Join(folder, "worker")
-	for _, l := range [][2]string{{self, link}, {filepath.Join(root, "tests", "cuda", "testdata", "emulate.h"), filepath.Join(folder, "emulate.h")}} {
+	header := filepath.Join(root, "tests", "cuda", "testdata", "emulate.h")
+	for _, l := range [][2]string{{self, link}, {header, filepath.Join(folder, "emulate.h")}} {
 		if err := os.Symlink(l[0], l[1]); !os.IsExist(err) {
 			require.NoError(t, err)
 		}
 	}
 	run := exec.Command(path, append([]string{filepath.Join("testdata", "run.py"), link}, cases...)...)
-	run.Env = append(os.Environ(), "MYCELYA_KERNELS=on", "MYCELYA_MACHINE=local", "PYTHONPATH="+root, "ATEN_EMULATED_WRONG="+wrong)
+	run.Env = append(os.Environ(), "MYCELYA_KERNELS=on", "MYCELYA_MACHINE=local", "PYTHONPATH="+root,
+		"ATEN_EMULATED_WRONG="+wrong)
 	var stderr bytes.Buffer
 	run.Stderr = &stderr
 	text, err := run.Output()
