@@ -165,7 +165,7 @@ var elementwiseRows = []ATen{
 	{Name: "aten::softplus", Dims: "X->X", Elementwise: true, Out: "aten::softplus.out", Args: "x b t", Cases: []Case{
 		{"", "y = mul x b; -> where (gt y t) x (div (log1p (exp y)) b)"},
 	}},
-	{Name: "aten::erfc", Dims: "X->X", Elementwise: true, InPlace: "aten::erfc_"},
+	{Name: "aten::erfc", Elementwise: true, InPlace: "aten::erfc_"},
 	// If a zero meets a bound that is a zero, ATen keeps the first of the two, and maximum the second.
 	{Name: "aten::clamp", Dims: "X->X", Elementwise: true, InPlace: "aten::clamp_", Args: "x lo hi", Cases: []Case{
 		{"ints", "-> minimum? hi (maximum? lo x)"},

@@ -36,6 +36,7 @@ const (
 	OpCeil
 	OpSign
 	OpErf
+	OpErfc
 	OpExp2
 	OpLog2
 	OpLog1p

@@ -44,6 +44,7 @@ const (
 	Nearest    Op = 37
 	IsNaN      Op = 38
 	Not        Op = 39
+	Erfc       Op = 40
 	Add        Op = 48
 	Sub        Op = 49
 	Mul        Op = 50

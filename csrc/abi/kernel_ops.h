@@ -44,6 +44,7 @@ enum {
   MYC_K_NEAREST = 37,
   MYC_K_ISNAN = 38,
   MYC_K_NOT = 39,
+  MYC_K_ERFC = 40,
   MYC_K_ADD = 48,
   MYC_K_SUB = 49,
   MYC_K_MUL = 50,

@@ -37,6 +37,7 @@ F.log_softmax(x, 0); F.layer_norm(x, x.shape); F.rms_norm(x, x.shape); F.softsig
 F.rms_norm(x, x.shape, None, 1e-5); x.zero_(); x.fill_(1); torch.zeros_like(x); x.var()
 torch.ones_like(x); x.abs_(); x.neg_(); x.sqrt_(); x.pow(2); x.pow(3); x.pow(0.5); 2**x
 x.masked_fill(x > 0, True); x.float(); x.bool(); x.byte(); x.bfloat16(); x.cumsum(0)
+x.erfc(); torch._foreach_erfc([x])[0]
 torch._foreach_sqrt([x])[0]; torch._foreach_mul([x], 2.5)[0]; torch._foreach_neg([x])[0]
 torch._foreach_abs([x])[0]; torch._foreach_clamp_min([x], 1)[0]; x.nan_to_num()
 """

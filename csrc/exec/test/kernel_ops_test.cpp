@@ -70,6 +70,7 @@ const Row kRows[] = {
     {MYC_K_CEIL, "aten::ceil", "", 1, 0},
     {MYC_K_SIGN, "aten::sign", "", 1, 0},
     {MYC_K_ERF, "aten::erf", "", 1, 2},
+    {MYC_K_ERFC, "aten::erfc", "", 1, 2},
     {MYC_K_EXP2, "aten::exp2", "", 1, 2},
     {MYC_K_LOG2, "aten::log2", "", 1, 2},
     {MYC_K_LOG1P, "aten::log1p", "", 1, 2},
@@ -159,7 +160,7 @@ TEST(Kernel, Ops) {
       }
     }
   }
-  EXPECT_EQ(tried, 39 * 2 + 19 + 12);
+  EXPECT_EQ(tried, 40 * 2 + 19 + 12);
 }
 
 // The functions of kernel/Math.h are within 2 ulp of the exact value for all exponents. As in ATen, 1 / (1 + e^-x) is 0

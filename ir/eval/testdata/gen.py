@@ -33,8 +33,8 @@ UNARY: dict[str, Any] = {
     "exp": aten.exp, "log": aten.log, "sin": aten.sin, "cos": aten.cos,
     "tanh": aten.tanh, "sigmoid": aten.sigmoid, "relu": aten.relu,
     "reciprocal": aten.reciprocal, "floor": aten.floor, "ceil": aten.ceil,
-    "sign": aten.sign, "erf": aten.erf, "exp2": aten.exp2, "log2": aten.log2,
-    "log1p": aten.log1p, "expm1": aten.expm1, "trunc": aten.trunc,
+    "sign": aten.sign, "erf": aten.erf, "erfc": aten.erfc, "exp2": aten.exp2,
+    "log2": aten.log2, "log1p": aten.log1p, "expm1": aten.expm1, "trunc": aten.trunc,
     "round": aten.round, "isnan": aten.isnan, "logical_not": aten.logical_not,
     "bit_not": aten.bitwise_not,
 }  # fmt: skip
