@@ -15,8 +15,8 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// registers says in which dtype ir/eval has a class.
-var registers = map[kernel.Class]ir.DType{kernel.F32: ir.F32, kernel.F64: ir.F64, kernel.I64: ir.I64, kernel.B8: ir.Bool}
+// registers is the dtype that ir/eval computes a class in.
+var registers = [...]ir.DType{kernel.F32: ir.F32, kernel.F64: ir.F64, kernel.I64: ir.I64, kernel.B8: ir.Bool}
 
 // meaning is the own op that an instruction computes on registers, by instruction.
 var meaning = func() (ops [1 << 8]ir.Op) {
@@ -28,8 +28,7 @@ var meaning = func() (ops [1 << 8]ir.Op) {
 	return ops
 }()
 
-// kernel runs a kernel: each instruction over the whole index space, a register being a tensor of all its points, with size 1 along
-// folded dims where it has one value for all of them.
+// kernel runs a kernel instruction by instruction, each over the whole index space.
 func (r *runner) kernel(op *proto.KernelOp) error {
 	k, err := r.p.Kernels[op.GetKernel()].Decode()
 	if err != nil {
@@ -52,9 +51,11 @@ func (r *runner) kernel(op *proto.KernelOp) error {
 	return nil
 }
 
-// points is the geometry of an operand as the index space sees it: its strides along the dims of its frame.
+// points is an operand with one dim for each dim of its index space, of stride 0 where it does not run along the dim.
 func points(o kernel.Operand, w *eval.Tensor, sizes []int64) (*eval.Tensor, error) {
-	out := &eval.Tensor{DType: w.DType, Sizes: slices.Clone(sizes), Strides: make([]int64, len(sizes)), Offset: w.Offset, Data: w.Data}
+	out := &eval.Tensor{
+		DType: w.DType, Sizes: slices.Clone(sizes), Strides: make([]int64, len(sizes)), Offset: w.Offset, Data: w.Data,
+	}
 	for i, d := range o.Along {
 		switch {
 		case d < 0 && w.Sizes[i] != 1, d >= 0 && w.Sizes[i] != sizes[d]:
@@ -66,126 +67,41 @@ func points(o kernel.Operand, w *eval.Tensor, sizes []int64) (*eval.Tensor, erro
 	return out, nil
 }
 
+// instance is one run of a kernel. A register is a tensor with one dim for each dim of index space 0. Its size is 1
+// along dims that it does not depend on.
+type instance struct {
+	r       *runner
+	k       *kernel.Kernel
+	at      *proto.KernelOp_Instance
+	spaces  [][]int64
+	kept    []int64 // index space 0 with size 1 along reduced dims
+	reduced []int64 // dims of index space 0
+	regs    []*eval.Tensor
+	writes  []write
+}
+
+// write is a store that waits until all loads are done.
+type write struct{ to, from *eval.Tensor }
+
 func (r *runner) instance(k *kernel.Kernel, at *proto.KernelOp_Instance) error {
 	all := r.dims(at.Sizes)
-	frames := make([][]int64, len(k.Spaces))
+	x := &instance{r: r, k: k, at: at, spaces: make([][]int64, len(k.Spaces)), regs: make([]*eval.Tensor, len(k.Code))}
 	for i, rank := range k.Spaces {
-		frames[i], all = all[:rank], all[rank:]
+		x.spaces[i], all = all[:rank], all[rank:]
 	}
-	kept := slices.Clone(frames[0])
-	var fold []int64
+	x.kept = slices.Clone(x.spaces[0])
 	for d := k.Spaces[0] - k.Reduced; d < k.Spaces[0]; d++ {
-		kept[d] = 1
-		fold = append(fold, int64(d))
+		x.kept[d] = 1
+		x.reduced = append(x.reduced, int64(d))
 	}
-	regs := make([]*eval.Tensor, len(k.Code))
-	fresh := func(c kernel.Class, sizes []int64) (*eval.Tensor, error) { return eval.New(registers[c], sizes, nil) }
-	type write struct {
-		to   *eval.Tensor
-		from *eval.Tensor
-	}
-	var writes []write // last, so that no load sees them
 	for i, n := range k.Code {
-		var err error
-		switch n.Op {
-		case kernel.Load:
-			o := k.Operands[n.A]
-			x, why := points(o, r.tensor(at.Tensors[n.A]/2), frames[o.Space])
-			if why != nil {
-				return why
-			}
-			x.Sizes = slices.Clone(x.Sizes)
-			for d := range x.Sizes { // one value for all that is folded together
-				if o.Space == 0 && d >= k.Spaces[0]-k.Reduced && !slices.Contains(o.Along, int8(d)) {
-					x.Sizes[d] = 1
-				}
-			}
-			if regs[i], err = fresh(n.Class, x.Sizes); err == nil {
-				err = eval.Eval(ir.OpCast, []eval.Arg{{Tensor: x}}, regs[i])
-			}
-			if o.Space > 0 && err == nil { // the same points in the same order
-				regs[i].Sizes, regs[i].Strides = frames[0], eval.Contiguous(frames[0])
-			}
-		case kernel.Store:
-			o := k.Operands[n.A]
-			to, why := points(o, r.tensor(at.Tensors[n.A]/2), frames[o.Space])
-			if why != nil {
-				return why
-			}
-			from := regs[n.B]
-			for d := range to.Sizes {
-				if o.Space == 0 && !slices.Contains(o.Along, int8(d)) {
-					to.Sizes[d] = 1
-				}
-			}
-			if o.Space > 0 {
-				whole, err := fresh(n.Class, frames[0])
-				if err == nil {
-					err = eval.Copy(whole, from)
-				}
-				if err != nil {
-					return err
-				}
-				whole.Sizes, whole.Strides = frames[o.Space], eval.Contiguous(frames[o.Space])
-				from = whole
-			}
-			writes = append(writes, write{to, from})
-		case kernel.Number, kernel.Const, kernel.Count:
-			var e *eval.Tensor
-			if e, err = r.constant(k, n, at, frames[0]); err == nil {
-				if regs[i], err = fresh(n.Class, slices.Repeat([]int64{1}, len(kept))); err == nil {
-					err = eval.Copy(regs[i], e)
-				}
-			}
-		case kernel.Index:
-			sizes := slices.Repeat([]int64{1}, len(kept))
-			sizes[n.A] = frames[0][n.A]
-			if regs[i], err = fresh(n.Class, sizes); err == nil {
-				for j := range sizes[n.A] {
-					putInt(regs[i].Data[8*j:], j)
-				}
-			}
-		case kernel.Round:
-			var narrow *eval.Tensor
-			if narrow, err = eval.New(ir.DType(n.B), regs[n.A].Sizes, nil); err == nil {
-				err = eval.Eval(ir.OpCast, []eval.Arg{{Tensor: regs[n.A]}}, narrow)
-			}
-			if err == nil {
-				if regs[i], err = fresh(n.Class, narrow.Sizes); err == nil {
-					err = eval.Eval(ir.OpCast, []eval.Arg{{Tensor: narrow}}, regs[i])
-				}
-			}
-		case kernel.Sum, kernel.Max, kernel.Min:
-			var whole *eval.Tensor // a fold of one value for all of them folds it as often
-			if whole, err = fresh(n.Class, frames[0]); err == nil {
-				err = eval.Copy(whole, regs[n.A])
-			}
-			if err == nil {
-				if regs[i], err = fresh(n.Class, kept); err == nil {
-					err = eval.Eval(meaning[n.Op], []eval.Arg{{Tensor: whole}, {Dims: fold, KeepDim: true}}, regs[i])
-				}
-			}
-		default:
-			args := []eval.Arg{}
-			sizes := slices.Repeat([]int64{1}, len(kept))
-			own := meaning[n.Op]
-			for _, a := range []uint64{n.A, n.B, n.C}[:max(1, ir.Info(own).Arity())] {
-				args = append(args, eval.Arg{Tensor: regs[a]})
-				for d, s := range regs[a].Sizes {
-					if s != 1 {
-						sizes[d] = s
-					}
-				}
-			}
-			if regs[i], err = fresh(n.Class, sizes); err == nil {
-				err = eval.Eval(own, args, regs[i])
-			}
-		}
+		reg, err := x.run(n)
 		if err != nil {
 			return fmt.Errorf("instruction %d: %w", i, err)
 		}
+		x.regs[i] = reg
 	}
-	for _, w := range writes {
+	for _, w := range x.writes {
 		if err := eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: w.from}}, w.to); err != nil {
 			return err
 		}
@@ -193,8 +109,135 @@ func (r *runner) instance(k *kernel.Kernel, at *proto.KernelOp_Instance) error {
 	return nil
 }
 
-// constant is a value that the whole kernel has.
-func (r *runner) constant(k *kernel.Kernel, n kernel.Instr, at *proto.KernelOp_Instance, space []int64) (*eval.Tensor, error) {
+// run returns the register of an instruction, nil for a store.
+func (x *instance) run(n kernel.Instr) (*eval.Tensor, error) {
+	switch n.Op.Row().Group {
+	case catalogue.GroupMemory:
+		switch n.Op {
+		case kernel.Load:
+			return x.load(n)
+		case kernel.Store:
+			return nil, x.store(n)
+		}
+		return x.index(n)
+	case catalogue.GroupValue:
+		value, err := x.r.constant(x.k, n, x.at, x.spaces[0])
+		if err != nil {
+			return nil, err
+		}
+		return copied(n.Class, x.ones(), value)
+	case catalogue.GroupReduce: // a value that does not vary along the reduced dims still counts once for each point
+		whole, err := copied(n.Class, x.spaces[0], x.regs[n.A])
+		if err != nil {
+			return nil, err
+		}
+		return computed(meaning[n.Op], n.Class, x.kept, eval.Arg{Tensor: whole}, eval.Arg{Dims: x.reduced, KeepDim: true})
+	}
+	if n.Op == kernel.Round {
+		narrow, err := eval.New(ir.DType(n.B), x.regs[n.A].Sizes, nil)
+		if err == nil {
+			err = eval.Eval(ir.OpCast, []eval.Arg{{Tensor: x.regs[n.A]}}, narrow)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return computed(ir.OpCast, n.Class, narrow.Sizes, eval.Arg{Tensor: narrow})
+	}
+	args, sizes := []eval.Arg{}, x.ones()
+	for _, a := range []uint64{n.A, n.B, n.C}[:n.Op.Row().Operands] {
+		args = append(args, eval.Arg{Tensor: x.regs[a]})
+		for d, s := range x.regs[a].Sizes {
+			if s != 1 {
+				sizes[d] = s
+			}
+		}
+	}
+	return computed(meaning[n.Op], n.Class, sizes, args...)
+}
+
+// ones are the sizes of a register with one value.
+func (x *instance) ones() []int64 { return slices.Repeat([]int64{1}, len(x.kept)) }
+
+// computed is an own op into a new register.
+func computed(op ir.Op, c kernel.Class, sizes []int64, args ...eval.Arg) (*eval.Tensor, error) {
+	out, err := eval.New(registers[c], sizes, nil)
+	if err == nil {
+		err = eval.Eval(op, args, out)
+	}
+	return out, err
+}
+
+// copied is a new register with the elements of a tensor, broadcast to sizes.
+func copied(c kernel.Class, sizes []int64, from *eval.Tensor) (*eval.Tensor, error) {
+	out, err := eval.New(registers[c], sizes, nil)
+	if err == nil {
+		err = eval.Copy(out, from)
+	}
+	return out, err
+}
+
+// operand is an operand of an instruction in its index space.
+func (x *instance) operand(n kernel.Instr) (kernel.Operand, *eval.Tensor, error) {
+	o := x.k.Operands[n.A]
+	t, err := points(o, x.r.tensor(x.at.Tensors[n.A]/2), x.spaces[o.Space])
+	return o, t, err
+}
+
+func (x *instance) load(n kernel.Instr) (*eval.Tensor, error) {
+	o, t, err := x.operand(n)
+	if err != nil {
+		return nil, err
+	}
+	for d := range t.Sizes { // one value for the points that are reduced together
+		if o.Space == 0 && d >= x.k.Spaces[0]-x.k.Reduced && !slices.Contains(o.Along, int8(d)) {
+			t.Sizes[d] = 1
+		}
+	}
+	reg, err := computed(ir.OpCast, n.Class, t.Sizes, eval.Arg{Tensor: t})
+	if err == nil && o.Space > 0 { // the same points in the same order
+		reg.Sizes, reg.Strides = x.spaces[0], eval.Contiguous(x.spaces[0])
+	}
+	return reg, err
+}
+
+func (x *instance) store(n kernel.Instr) error {
+	o, to, err := x.operand(n)
+	if err != nil {
+		return err
+	}
+	from := x.regs[n.B]
+	for d := range to.Sizes {
+		if o.Space == 0 && !slices.Contains(o.Along, int8(d)) {
+			to.Sizes[d] = 1
+		}
+	}
+	if o.Space > 0 {
+		if from, err = copied(n.Class, x.spaces[0], from); err != nil {
+			return err
+		}
+		from.Sizes, from.Strides = x.spaces[o.Space], eval.Contiguous(x.spaces[o.Space])
+	}
+	x.writes = append(x.writes, write{to, from})
+	return nil
+}
+
+// index is the index of each point along dim n.A.
+func (x *instance) index(n kernel.Instr) (*eval.Tensor, error) {
+	sizes := x.ones()
+	sizes[n.A] = x.spaces[0][n.A]
+	reg, err := eval.New(registers[n.Class], sizes, nil)
+	if err == nil {
+		for i := range sizes[n.A] {
+			putInt(reg.Data[8*i:], i)
+		}
+	}
+	return reg, err
+}
+
+// constant is the one value of a constant, a number of the instance, or the count of points that are reduced together.
+func (r *runner) constant(
+	k *kernel.Kernel, n kernel.Instr, at *proto.KernelOp_Instance, space []int64,
+) (*eval.Tensor, error) {
 	bits, d := n.A, registers[n.Class]
 	switch {
 	case n.Op == kernel.Count:
@@ -206,7 +249,8 @@ func (r *runner) constant(k *kernel.Kernel, n kernel.Instr, at *proto.KernelOp_I
 	case n.Op == kernel.Number:
 		switch a := at.Numbers[n.A].Kind.(type) {
 		case *proto.Arg_Number_:
-			d = map[uint32]ir.DType{proto.NumberF64: ir.F64, proto.NumberI64: ir.I64, proto.NumberBool: ir.Bool}[a.Number.Kind]
+			kinds := map[uint32]ir.DType{proto.NumberF64: ir.F64, proto.NumberI64: ir.I64, proto.NumberBool: ir.Bool}
+			d = kinds[a.Number.Kind]
 			bits = r.params[a.Number.Param]
 		case *proto.Arg_Scalar_:
 			d, bits = ir.DType(a.Scalar.Dtype), r.params[a.Scalar.Param]
