@@ -11,7 +11,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// builder reads the records of one trace in order.
+// builder builds the graph of one trace, record by record.
 type builder struct {
 	t        *trace.Trace
 	d        *decoded
@@ -26,15 +26,15 @@ type builder struct {
 	writes   []written // of the record being read, in argument order
 }
 
-// Build turns a trace into a graph whose outputs are the storages that the trace made or wrote and wanted names; wanted has
-// one entry per local number. A trace that doesn't follow the grammar is an error that says where.
+// Build turns a trace into a graph. Its outputs are the storages that the trace made or wrote and that wanted names.
+// wanted has one entry per local number. If the trace does not follow the grammar, the error says where.
 func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error) {
 	d, err := decode(t)
 	if err != nil {
 		return nil, fmt.Errorf("decoding a trace: %w", err)
 	}
 	if len(wanted) != int(d.locals) {
-		return nil, fmt.Errorf("building a graph: %d storages, %d wishes", d.locals, len(wanted))
+		return nil, fmt.Errorf("building a graph: %d storages, but %d entries say which are wanted", d.locals, len(wanted))
 	}
 	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
 		ops: make([]string, 0, len(d.records))}
@@ -68,14 +68,15 @@ func (b *builder) read(r *record) error {
 	return b.call(r, name)
 }
 
-// empty reads a storage without content: mycelya::empty() -> result.
+// empty reads mycelya::empty() -> result: a storage without content.
 func (b *builder) empty(r *record) error {
 	if r.nargs != 0 || r.nres != 1 || b.d.items[r.results].tag != catalogue.TagTensor {
 		return fmt.Errorf("mycelya::empty has %d arguments and %d results", r.nargs, r.nres)
 	}
 	t := b.geometry(&b.d.items[r.results]).typ
 	id := b.g.Add(ir.Node{Op: ir.OpEmpty, Record: int32(b.record), Origin: b.origin}, nil, []ir.Type{t})
-	b.storages = append(b.storages, storage{value: b.g.Nodes[id].First, define: geometry{typ: t}, whole: true, changed: true})
+	s := storage{value: b.g.Nodes[id].First, define: geometry{typ: t}, whole: true, changed: true}
+	b.storages = append(b.storages, s)
 	return nil
 }
 
@@ -99,7 +100,8 @@ func (b *builder) readResize(r *record) error {
 	return nil
 }
 
-// call reads a record of PyTorch's: an own op where one means exactly the same, else a call by name.
+// call reads the record of an operator of PyTorch. It becomes an own op with exactly the same meaning if there is one,
+// else a call by name.
 func (b *builder) call(r *record, name string) error {
 	b.args, b.writes = b.args[:0], b.writes[:0]
 	i := r.args
@@ -127,7 +129,9 @@ func (b *builder) call(r *record, name string) error {
 
 // add appends the node of a record.
 func (b *builder) add(r *record, name string, types []ir.Type) ir.NodeID {
-	n := ir.Node{Op: ir.OpCall, Name: b.g.Intern(name), Flags: ir.Flags(r.flags), Record: int32(b.record), Origin: b.origin}
+	n := ir.Node{
+		Op: ir.OpCall, Name: b.g.Intern(name), Flags: ir.Flags(r.flags), Record: int32(b.record), Origin: b.origin,
+	}
 	op, own, ok := ir.FromATen(b.g, name, b.args)
 	if !ok || len(types) != 1 || len(b.writes) != 0 || n.Flags != 0 || !types[0].DType.Valid() {
 		id := b.g.Add(n, b.args, types)
@@ -136,7 +140,7 @@ func (b *builder) add(r *record, name string, types []ir.Type) ir.NodeID {
 	}
 	id := b.g.Add(ir.Node{Op: op, Record: n.Record, Origin: n.Origin}, own, types)
 	b.g.InferCall(id)
-	if b.g.Check(id) != nil { // the recorded result is not what the own op gives: then it isn't that op
+	if b.g.Check(id) != nil { // the own op would give another type than the recorded one, so the call is not that op
 		call := &b.g.Nodes[id]
 		call.Op, call.Name = ir.OpCall, n.Name
 		call.ArgLo = uint32(len(b.g.Args))
@@ -147,7 +151,7 @@ func (b *builder) add(r *record, name string, types []ir.Type) ir.NodeID {
 	return id
 }
 
-// results reads the types of a record's fresh tensors, lists flattened, and which of them are defined.
+// results reads the types of a record's fresh tensors, with lists flattened, and which of them are defined.
 func (b *builder) results(r *record) (types []ir.Type, defined []bool) {
 	for i := r.results; i < r.end; i++ {
 		it := &b.d.items[i]
@@ -210,13 +214,13 @@ var numberTypes = func() []ir.DType {
 	return types
 }()
 
-// number makes the value of a number: one per occurrence, as two equal numbers needn't stay equal.
+// number makes the value of a number. Each occurrence has its own: two equal numbers may differ in the next call.
 func (b *builder) number(op ir.Op, dtype ir.DType, slot uint32) ir.Arg {
 	id := b.g.Add(ir.Node{Op: op, Slot: slot, Record: int32(b.record), Origin: b.origin}, nil, []ir.Type{{DType: dtype}})
 	return ir.Value(b.g.Nodes[id].First)
 }
 
-// text reads a string: little endian in its words.
+// text reads a string, which lies in its words in little-endian order.
 func text(t *trace.Trace, it *item) string {
 	s := make([]byte, it.n)
 	for i := range s {

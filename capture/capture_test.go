@@ -74,16 +74,25 @@ func TestErrorsSayWhere(t *testing.T) {
 		harm func(t *trace.Trace)
 		want string
 	}{
-		{"short", func(t *trace.Trace) { t.Skeleton = t.Skeleton[:3] }, "decoding a trace: record 0: word 3: the skeleton ends in the middle of a record"},
-		{"head", func(t *trace.Trace) { t.Skeleton[0] = 99 }, "decoding a trace: record 0: word 0: 0x63 is not the head of a record"},
-		{"dtype", func(t *trace.Trace) { t.Skeleton[2] |= 0xff << 8 }, "decoding a trace: record 0: word 2: unknown dtype 255"},
-		{"local", func(t *trace.Trace) { t.Skeleton[2] |= 7 << 32 }, "decoding a trace: record 0: word 2: storage 7 is new where 0 is the next number"},
-		{"class", func(t *trace.Trace) { t.Skeleton[3] = 3 }, "decoding a trace: record 0: word 3: 0x3 has a dim of unknown class"},
-		{"params", func(t *trace.Trace) { t.Params = t.Params[:1] }, "decoding a trace: record 0: word 4: needs parameter 1 of 1"},
-		{"many params", func(t *trace.Trace) { t.Params = append(t.Params, 1) }, "decoding a trace: the skeleton has 2 parameters, the trace 3"},
-		{"bindings", func(t *trace.Trace) { t.Bindings = nil }, "decoding a trace: the skeleton has 2 storages, the trace binds 0"},
+		{"short", func(t *trace.Trace) { t.Skeleton = t.Skeleton[:3] },
+			"decoding a trace: record 0: word 3: the skeleton ends in the middle of a record"},
+		{"head", func(t *trace.Trace) { t.Skeleton[0] = 99 },
+			"decoding a trace: record 0: word 0: 0x63 is not the head of a record"},
+		{"dtype", func(t *trace.Trace) { t.Skeleton[2] |= 0xff << 8 },
+			"decoding a trace: record 0: word 2: unknown dtype 255"},
+		{"local", func(t *trace.Trace) { t.Skeleton[2] |= 7 << 32 },
+			"decoding a trace: record 0: word 2: storage 7 is new where 0 is the next number"},
+		{"class", func(t *trace.Trace) { t.Skeleton[3] = 3 },
+			"decoding a trace: record 0: word 3: 0x3 has a dim of unknown class"},
+		{"params", func(t *trace.Trace) { t.Params = t.Params[:1] },
+			"decoding a trace: record 0: word 4: needs parameter 1 of 1"},
+		{"many params", func(t *trace.Trace) { t.Params = append(t.Params, 1) },
+			"decoding a trace: the skeleton has 2 parameters, the trace 3"},
+		{"bindings", func(t *trace.Trace) { t.Bindings = nil },
+			"decoding a trace: the skeleton has 2 storages, the trace binds 0"},
 		{"op", func(t *trace.Trace) { t.Skeleton[1] = 5 }, "building a graph: record 0, word 0: op 0x5 has no name"},
-		{"size", func(t *trace.Trace) { t.Params[0] = 1 << 63 }, "building a graph: record 0, word 0: parameter 0 is a size of -9223372036854775808"},
+		{"size", func(t *trace.Trace) { t.Params[0] = 1 << 63 },
+			"building a graph: record 0, word 0: parameter 0 is a size of -9223372036854775808"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bad := *tr

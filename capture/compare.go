@@ -39,7 +39,7 @@ func (names *Table) Compare(here, there *trace.Trace) (*trace.Difference, error)
 	return out, nil
 }
 
-// words are those of the record that is looked at.
+// words returns the words of the current record.
 func (r *reader) words() []uint64 {
 	end := len(r.t.Skeleton)
 	if r.at+1 < len(r.d.records) {
@@ -55,7 +55,7 @@ func (r *reader) line() string {
 	return r.record() + " at " + r.place(r.at)
 }
 
-// contrast says what is not alike in two records that have different words.
+// contrast names the first difference of two records with different words.
 func contrast(a, b *reader) string {
 	x, y := &a.d.records[a.at], &b.d.records[b.at]
 	switch {
@@ -81,7 +81,7 @@ func contrast(a, b *reader) string {
 	return "what it does besides (random numbers, effects)"
 }
 
-// differs says how one argument differs from another, in words that follow "argument 1"; "" if it doesn't.
+// differs says how one argument differs from another, in words that follow "argument 1", or returns "".
 func (r *reader) differs(i uint32, o *reader, j uint32) string {
 	a, b := &r.d.items[i], &o.d.items[j]
 	is := func() string { return fmt.Sprintf(" is %s, not %s", r.item(i), o.item(j)) }
@@ -121,14 +121,16 @@ func (r *reader) tensorDiffers(a *item, o *reader, b *item) string {
 	}
 	for n := range x.sizes {
 		if classOf(x.sizes[n]) != classOf(y.sizes[n]) {
-			return fmt.Sprintf(" has %d, not %d, as its dim %d: whether a dim is 0, 1 or more is part of a program", x.sizes[n], y.sizes[n], n)
+			return fmt.Sprintf(" has %d, not %d, as its dim %d: whether a dim is 0, 1 or more is part of a program",
+				x.sizes[n], y.sizes[n], n)
 		}
 	}
 	switch {
 	case a.has(catalogue.TensorContig) != b.has(catalogue.TensorContig) || len(x.strides) != len(y.strides):
 		return fmt.Sprintf(" is laid out as %s, not as %s", x, y)
 	case a.has(catalogue.TensorOff0) != b.has(catalogue.TensorOff0):
-		return fmt.Sprintf(" begins at element %d, not %d, of its storage: whether that is 0 is part of a program", x.offset, y.offset)
+		return fmt.Sprintf(" begins at element %d, not %d, of its storage: whether that is 0 is part of a program",
+			x.offset, y.offset)
 	}
 	for n := range x.strides {
 		if classOf(x.strides[n]) != classOf(y.strides[n]) {
@@ -141,7 +143,7 @@ func (r *reader) tensorDiffers(a *item, o *reader, b *item) string {
 	return ""
 }
 
-// source says where an operand comes from.
+// source names the origin of an operand.
 func (r *reader) source(it *item) string {
 	if maker := r.makers[it.n]; maker >= 0 {
 		return fmt.Sprintf("from %s at %s", r.op(maker), r.place(maker))
@@ -154,7 +156,7 @@ func (r *reader) source(it *item) string {
 
 func classOf(size uint64) uint64 { return min(size, catalogue.DimOther) }
 
-// Maker says which op of a trace made or wrote a storage last: "the result of aten::mul.Tensor at train.py:7".
+// Maker names the op of a trace that made or wrote a storage last: "the result of aten::mul.Tensor at train.py:7".
 func (names *Table) Maker(t *trace.Trace, local int) string {
 	r, err := read(t, names, len(t.Origins)/2)
 	if err != nil || local >= len(r.makers) || r.makers[local] < 0 {

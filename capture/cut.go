@@ -8,9 +8,10 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// cut ends the graph: each storage that the trace made or wrote and that is wanted holds its value afterwards.
+// cut ends the graph. The outputs are the storages that the trace made or wrote and that are wanted.
 func (b *builder) cut(wanted []bool) *trace.Captured {
-	c := &trace.Captured{Graph: b.g, Ops: b.ops, Inputs: make([]bool, len(b.storages)), Changed: make([]bool, len(b.storages))}
+	n := len(b.storages)
+	c := &trace.Captured{Graph: b.g, Ops: b.ops, Inputs: make([]bool, n), Changed: make([]bool, n)}
 	for i, s := range b.storages {
 		c.Inputs[i], c.Changed[i] = s.input, s.changed
 		if s.changed && wanted[i] {

@@ -11,7 +11,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// record is one decoded record. Its arguments begin at items[args], its results at items[results]; walk them with next.
+// record is one decoded record. Its arguments begin at items[args] and its results at items[results]; next walks them.
 type record struct {
 	op      uint64 // hash of the op's full name
 	word    uint32 // index of its head in the skeleton
@@ -69,8 +69,8 @@ func (d *decoded) next(i uint32) uint32 {
 	return i + 1
 }
 
-// decoder reads a skeleton. Everything is checked before it is used: any words give an error or a decoded trace in which
-// each index is in range.
+// decoder reads a skeleton. It checks everything before use: any words give either an error, or a decoded trace in
+// which each index is in range.
 type decoder struct {
 	t     *trace.Trace
 	pos   int    // next skeleton word
@@ -97,9 +97,9 @@ func decode(t *trace.Trace) (*decoded, error) {
 	case int(d.out.locals) != len(t.Bindings):
 		return nil, fmt.Errorf("the skeleton has %d storages, the trace binds %d", d.out.locals, len(t.Bindings))
 	case len(t.Alive) != len(t.Bindings):
-		return nil, fmt.Errorf("%d storages have %d marks of life", len(t.Bindings), len(t.Alive))
+		return nil, fmt.Errorf("%d storages, but %d entries say which are alive", len(t.Bindings), len(t.Alive))
 	case len(t.Origins) != 2*len(d.out.records):
-		return nil, fmt.Errorf("%d records have %d words of origins", len(d.out.records), len(t.Origins))
+		return nil, fmt.Errorf("%d records, but %d words of origins", len(d.out.records), len(t.Origins))
 	}
 	return &d.out, nil
 }
@@ -248,7 +248,8 @@ func (d *decoder) head(kind *catalogue.ArgKind, it *item) error {
 
 // params is the number of parameters of an argument that is not a tensor.
 func (it *item) params() uint32 {
-	if it.tag == catalogue.TagNumber && it.sub == catalogue.NumberC128 || it.tag == catalogue.TagScalar && ir.DType(it.sub) == ir.C128 {
+	complexNumber := it.tag == catalogue.TagNumber && it.sub == catalogue.NumberC128
+	if complexNumber || it.tag == catalogue.TagScalar && ir.DType(it.sub) == ir.C128 {
 		return 2
 	}
 	return 1
@@ -290,13 +291,20 @@ func (d *decoder) result(inList bool) error {
 	return d.errorf(at, "%#x is not a result", w)
 }
 
+// tensorFlags are all flags of a tensor.
+const tensorFlags = catalogue.TensorFirst | catalogue.TensorSame | catalogue.TensorContig | catalogue.TensorOff0 |
+	catalogue.TensorWhole | catalogue.TensorWrite
+
 func (d *decoder) tensor(w uint64, at int, result bool) error {
-	it := item{tag: catalogue.TagTensor, sub: uint8(w >> 8), rank: uint8(w >> 16), flags: uint8(w >> 24), n: uint32(w >> 32), word: uint32(at)}
+	it := item{
+		tag: catalogue.TagTensor, sub: uint8(w >> 8), rank: uint8(w >> 16), flags: uint8(w >> 24), n: uint32(w >> 32),
+		word: uint32(at),
+	}
 	first := it.has(catalogue.TensorFirst)
 	switch {
 	case !ir.DType(it.sub).Valid():
 		return d.errorf(at, "unknown dtype %d", it.sub)
-	case it.flags&^uint8(catalogue.TensorFirst|catalogue.TensorSame|catalogue.TensorContig|catalogue.TensorOff0|catalogue.TensorWhole|catalogue.TensorWrite) != 0:
+	case it.flags&^tensorFlags != 0:
 		return d.errorf(at, "unknown tensor flags %#x", it.flags)
 	case first && it.n != d.out.locals:
 		return d.errorf(at, "storage %d is new where %d is the next number", it.n, d.out.locals)

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package capture turns a closed trace into a graph: it decodes the words of csrc/abi/mycelya.h, gives each storage an SSA
-// value that writes replace, and lists what must be stored at the cut. It never runs on a program that was seen before,
-// never looks at sizes to decide anything (a graph is right for every size vector of its skeleton), and knows nothing of
-// programs, sessions or wires.
+// Package capture turns a closed trace into a graph. It decodes the words of csrc/abi/mycelya.h, gives each storage an
+// SSA value that writes replace, and lists what the program must store at the cut. It runs only for skeletons without a
+// program. It never decides anything by a size, so a graph is right for every size vector of its skeleton. It knows
+// nothing of programs, sessions or wires.
 package capture

@@ -5,17 +5,18 @@ package capture
 
 import "github.com/mycelya/mycelya/ir"
 
-// written is an operand that a record overwrites: on which storage, and which window of it.
+// written is an operand that a record overwrites: a window of a storage.
 type written struct {
 	local uint32
 	whole bool // the operand is the storage's value itself
 	g     geometry
 }
 
-// write makes after, the content of w's window after the call, part of its storage.
+// write puts the value after, which w's window holds after the call, into the storage's value.
 //
-// Several written operands of one record may lie on one storage and overlap. Each result is the window's content after
-// the whole call, so where windows overlap their results agree, and applying them in operand order gives the storage.
+// Several written operands of one record may lie on one storage and overlap. Each result is its window's content after
+// the whole call. So the results of overlapping windows agree where they overlap, and their updates in operand order
+// give the storage's content.
 func (b *builder) write(w written, after ir.ValueID) {
 	s := &b.storages[w.local]
 	s.changed = true
@@ -28,11 +29,12 @@ func (b *builder) write(w written, after ir.ValueID) {
 	s.value = b.g.Nodes[id].First
 }
 
-// resize replaces a storage by one of another size with the common prefix of its bytes.
+// resize changes the size of a storage and keeps the common prefix of its bytes.
 func (b *builder) resize(it *item, size ir.Dim) {
 	old, _ := b.operand(it)
 	t := ir.Type{DType: ir.U8, Dims: []ir.Dim{size}}
-	id := b.g.Add(ir.Node{Op: ir.OpResize, Record: int32(b.record), Origin: b.origin}, []ir.Arg{ir.Value(old)}, []ir.Type{t})
+	id := b.g.Add(ir.Node{Op: ir.OpResize, Record: int32(b.record), Origin: b.origin},
+		[]ir.Arg{ir.Value(old)}, []ir.Type{t})
 	s := &b.storages[it.n]
 	s.value, s.define, s.whole, s.changed = b.g.Nodes[id].First, geometry{typ: t}, true, true
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// Table holds the names behind the numbers of traces: ops by hash, code objects by number. The recorder defines each once;
-// traces carry only numbers. All methods may be called at the same time.
+// Table holds the names behind the numbers of traces: ops by hash, code objects by number. The recorder defines each
+// name once; traces carry numbers only. Goroutines may call all methods at the same time.
 type Table struct {
 	mu    sync.RWMutex
 	ops   map[uint64]string
 	codes map[uint32]code
 }
 
-// code is a code object: lines[i] is the line of the instruction at byte offset 2*i.
+// code is a code object. lines[i] is the line of the instruction at byte offset 2*i.
 type code struct {
 	file  string
 	lines []int32
@@ -51,7 +51,7 @@ func (t *Table) Op(hash uint64) (string, bool) {
 	return name, ok
 }
 
-// Origin returns the place of an instruction; File is "" when it isn't known.
+// Origin returns the place of an instruction. File is "" if the place is unknown.
 func (t *Table) Origin(number, offset uint32) ir.Origin {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -68,7 +68,7 @@ func (t *Table) Origin(number, offset uint32) ir.Origin {
 	return o
 }
 
-// name is what a trace's graph is called: the place that asked for the cut, else that of the last record with a known one.
+// name is the name of a trace's graph: the place that asked for the cut, else the last known place of a record.
 func (t *Table) name(tr *trace.Trace) string {
 	if s := t.Origin(tr.ReasonOrigin[0], tr.ReasonOrigin[1]).Label(); s != "" {
 		return s

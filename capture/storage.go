@@ -8,27 +8,28 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// storage is what a storage holds while a trace is read: the SSA value of its whole content, which every write replaces.
+// storage is the state of a storage while the builder reads a trace: the SSA value of its whole content. Every write
+// replaces the value.
 //
-// The value's type is a shape that covers the storage exactly, from its first byte. For a storage first seen whole (or made
-// in this trace) that is the defining geometry. An input first seen through a window has no such shape, and its byte
-// count need not be a multiple of any element size for all size vectors: its value is flat bytes, u8[bytes], and
-// each of its operands is a view, the defining geometry too.
+// The value's type is a shape that covers the storage exactly, from its first byte. If the trace made the storage or
+// saw it first as a whole, that shape is the defining geometry. An input first seen through a window has no such shape,
+// and its byte count is not a multiple of an element size for all size vectors. So its value is flat bytes, u8[bytes],
+// and each operand on it is a view, also one with the defining geometry.
 type storage struct {
 	value   ir.ValueID
-	define  geometry // what SAME stands for
+	define  geometry // the geometry of a SAME operand
 	whole   bool     // the defining geometry is the value's own type
 	input   bool     // existed before the trace
 	changed bool     // made or written by the trace
 }
 
-// geometry is a window on a storage: offset in elements of the type's dtype.
+// geometry is a window on a storage. The offset counts elements of the type's dtype.
 type geometry struct {
 	typ    ir.Type
 	offset ir.Dim
 }
 
-// input makes the storage of a FIRST operand, the next in the order of local numbers.
+// input makes the storage of a FIRST operand, which has the next local number.
 func (b *builder) input(it *item, g geometry) {
 	s := storage{define: g, whole: it.has(catalogue.TensorWhole), input: true}
 	t := g.typ

@@ -14,14 +14,15 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// reader walks the records of a trace for people: it knows what each storage looks like and who wrote it last.
+// reader walks the records of a trace and describes them in text. It knows each storage's defining geometry and the
+// record that wrote it last.
 type reader struct {
 	t      *trace.Trace
 	d      *decoded
 	names  *Table
-	at     int      // the record that is looked at
-	shapes []window // by local number, those of this record included: the defining geometry
-	makers []int    // by local number: the record before this one that made or wrote it last, -1 if none has
+	at     int      // number of the current record
+	shapes []window // defining geometry by local number, with the storages of the current record
+	makers []int    // by local number: the last earlier record that made or wrote the storage, or -1
 }
 
 // window is a geometry in numbers.
@@ -50,7 +51,7 @@ func joined(values []uint64) string {
 	return strings.Join(text, ",")
 }
 
-// read makes a reader of a trace that stands before record n.
+// read makes a reader of a trace whose current record is number n.
 func read(t *trace.Trace, names *Table, n int) (*reader, error) {
 	d, err := decode(t)
 	if err != nil {
@@ -64,7 +65,7 @@ func read(t *trace.Trace, names *Table, n int) (*reader, error) {
 	return r, nil
 }
 
-// enter looks at the storages that are new in the record that is looked at.
+// enter adds the storages that the current record sees first.
 func (r *reader) enter() {
 	if r.over() {
 		return
@@ -79,7 +80,7 @@ func (r *reader) enter() {
 
 func (r *reader) over() bool { return r.at >= len(r.d.records) }
 
-// pass goes on to the next record.
+// pass makes the next record the current one.
 func (r *reader) pass() {
 	record := &r.d.records[r.at]
 	for i := record.args; i < record.end; i++ {
@@ -101,7 +102,7 @@ func (r *reader) pass() {
 	r.enter()
 }
 
-// window is what a tensor argument or result looks at.
+// window is the geometry of a tensor argument or result.
 func (r *reader) window(it *item) window {
 	if it.has(catalogue.TensorSame) {
 		return r.shapes[it.n]
@@ -118,7 +119,7 @@ func (r *reader) window(it *item) window {
 	return w
 }
 
-// place is where record n was made: "train.py:41", or "an unknown place".
+// place is the place that made record n: "train.py:41", or "an unknown place".
 func (r *reader) place(n int) string {
 	if s := r.names.Origin(r.t.Origins[2*n], r.t.Origins[2*n+1]).Label(); s != "" {
 		return s
@@ -134,7 +135,7 @@ func (r *reader) op(n int) string {
 	return fmt.Sprintf("op %#x", r.d.records[n].op)
 }
 
-// record is the one that is looked at: "aten::add.Tensor(f32[3,4], f32[4], 1)".
+// record is the text of the current record: "aten::add.Tensor(f32[3,4], f32[4], 1)".
 func (r *reader) record() string {
 	record := &r.d.records[r.at]
 	args := make([]string, record.nargs)
@@ -146,7 +147,7 @@ func (r *reader) record() string {
 	return r.op(r.at) + "(" + strings.Join(args, ", ") + ")"
 }
 
-// item is the argument or result at items[i].
+// item is the text of the argument or result at items[i].
 func (r *reader) item(i uint32) string {
 	const most = 4 // of a list
 	it := &r.d.items[i]

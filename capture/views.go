@@ -10,8 +10,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// symbol is the dim whose value is parameter slot's. No two slots share one: that they hold the same number today says
-// nothing of tomorrow. What an op implies about its operands' dims is for ir.InferCall.
+// symbol makes the dim whose value is a parameter. Each slot has its own symbol: two slots with equal values may differ
+// in the next call. ir.InferCall derives which dims an op makes equal.
 func (b *builder) symbol(slot uint32) ir.Dim {
 	v := int64(b.t.Params[slot])
 	if v < 0 && b.bad == nil {
@@ -20,7 +20,7 @@ func (b *builder) symbol(slot uint32) ir.Dim {
 	return b.g.AddSymbol(slot, v)
 }
 
-// dims reads rank dims: those of class 0 and 1 are constants of the skeleton, the others symbols.
+// dims reads rank dims. Dims of class 0 and 1 are constants of the skeleton, the others symbols.
 func (b *builder) dims(classes []uint64, rank uint8, slot uint32) []ir.Dim {
 	dims := make([]ir.Dim, rank)
 	for i := range dims {
@@ -36,7 +36,7 @@ func (b *builder) dims(classes []uint64, rank uint8, slot uint32) []ir.Dim {
 	return dims
 }
 
-// geometry reads the geometry that a tensor word brings along.
+// geometry reads the geometry that follows a tensor word.
 func (b *builder) geometry(it *item) geometry {
 	rank, slot := it.rank, it.param
 	classes := b.t.Skeleton[it.v:]
@@ -52,8 +52,8 @@ func (b *builder) geometry(it *item) geometry {
 	return g
 }
 
-// operand returns the value of a tensor argument and its window. The value is the storage's own only for the defining
-// geometry of a whole storage; any other window is a view of it, also one with the same numbers.
+// operand returns the value of a tensor argument and its window. A whole storage with the defining geometry gives the
+// storage's own value. Any other window is a view of that value, also a window with equal numbers.
 func (b *builder) operand(it *item) (ir.ValueID, geometry) {
 	var g geometry
 	if it.has(catalogue.TensorSame) {

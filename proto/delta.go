@@ -9,19 +9,19 @@ import (
 	"fmt"
 )
 
-// A loop calls one program with nearly the same parameters and with storages whose numbers all grew by the same step.
-// So a call says how it differs from the one before of its program:
+// A loop calls one program with nearly the same parameters, and with storages whose ids grow by equal steps. So a call
+// may be sent as its difference from the previous call of the same program:
 //
 //	delta = params inputs outputs frees
-//	params          = n (2 gap, 8 bytes little endian | 2 gap + 1)*   the values that changed; gap: unchanged ones before
-//	                                                      it; 2 gap + 1: the new value is that of the change before it
+//	params          = n (2 gap, 8 bytes little endian | 2 gap + 1)*   the changed values; gap: unchanged values before
+//	                                                      it; 2 gap + 1: the new value equals that of the last change
 //	inputs, outputs = n (gap, zigzag difference)*
-//	frees           = n zigzag difference*                all of them, each against the same place before, or 0
+//	frees           = n zigzag difference*                all ids, each against the id at the same place before, or 0
 //
 // where n, gap and differences are varints.
 
-// AppendDelta appends what makes prev into c. It says false, and appends nothing, if they don't have the same numbers
-// of parameters, inputs and outputs.
+// AppendDelta appends the difference that turns prev into c. If the calls differ in their numbers of parameters, inputs
+// or outputs, it returns false and appends nothing.
 func AppendDelta(b []byte, prev, c *Call) ([]byte, bool) {
 	if len(prev.Params) != len(c.Params) || len(prev.Inputs) != len(c.Inputs) || len(prev.Outputs) != len(c.Outputs) {
 		return b, false
@@ -78,8 +78,8 @@ func at(list []uint64, i int) uint64 {
 	return 0
 }
 
-// ApplyDelta makes c, whose lists are those of the call before, into the call that delta describes. After an error c is
-// of no use.
+// ApplyDelta turns c, which holds the lists of the previous call, into the call that delta describes. After an error c
+// is invalid.
 func ApplyDelta(delta []byte, c *Call) error {
 	d := deltaReader{b: delta}
 	value := uint64(0)
@@ -96,7 +96,7 @@ func ApplyDelta(delta []byte, c *Call) error {
 	}
 	d.ids(c.Inputs)
 	d.ids(c.Outputs)
-	frees := d.count(len(d.b)) // a byte each at least
+	frees := d.count(len(d.b)) // each takes at least a byte
 	old := len(c.Frees)
 	for i := 0; i < frees && d.err == nil; i++ {
 		v := uint64(d.varint())
@@ -115,7 +115,7 @@ func ApplyDelta(delta []byte, c *Call) error {
 	return d.err
 }
 
-// deltaReader takes a delta apart. After an error it gives zeros.
+// deltaReader reads the parts of a delta. After an error it returns zeros.
 type deltaReader struct {
 	b   []byte
 	err error
@@ -170,7 +170,7 @@ func (d *deltaReader) count(limit int) int {
 	return int(n)
 }
 
-// skip returns the entry behind a gap from entry i on, or -1 if there is none.
+// skip returns the index of the entry after a gap that begins at entry i, or -1 if there is none.
 func (d *deltaReader) skip(i int, gap uint64, limit int) int {
 	if d.err == nil && gap >= uint64(limit-i) {
 		d.fail()

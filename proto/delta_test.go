@@ -23,7 +23,8 @@ func TestDeltaMakesTheNextCall(t *testing.T) {
 		size := rapid.IntRange(0, 6)
 		params, inputs, outputs := size.Draw(t, "params"), size.Draw(t, "inputs"), size.Draw(t, "outputs")
 		draw := func() *Call {
-			return &Call{Params: list("p", params), Inputs: list("i", inputs), Outputs: list("o", outputs), Frees: list("f", size.Draw(t, "frees"))}
+			return &Call{Params: list("p", params), Inputs: list("i", inputs), Outputs: list("o", outputs),
+				Frees: list("f", size.Draw(t, "frees"))}
 		}
 		prev, next := draw(), draw()
 		if rapid.Bool().Draw(t, "alike") {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	pb "google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/mycelya/mycelya/catalogue"
@@ -57,11 +57,11 @@ func TestFlatRoundTrip(t *testing.T) {
 		require.Equal(t, f, a.Flat(), kind.Word)
 		field := a.ProtoReflect().WhichOneof(a.ProtoReflect().Descriptor().Oneofs().ByName("kind"))
 		require.EqualValues(t, kind.Proto, field.Name())
-		bytes, err := pb.Marshal(a)
+		bytes, err := protobuf.Marshal(a)
 		require.NoError(t, err)
 		back := new(Arg)
-		require.NoError(t, pb.Unmarshal(bytes, back))
-		require.True(t, pb.Equal(a, back), kind.Word)
+		require.NoError(t, protobuf.Unmarshal(bytes, back))
+		require.True(t, protobuf.Equal(a, back), kind.Word)
 	}
 	require.Zero(t, new(Arg).Flat())
 	require.Zero(t, (*Arg)(nil).Flat())

@@ -11,14 +11,14 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// KernelMessage is a kernel as a program carries it.
+// KernelMessage makes the message of a kernel.
 func KernelMessage(k *kernel.Kernel) *Kernel {
-	m := &Kernel{Folded: uint32(k.Reduced), Numbers: uint32(k.Numbers)}
+	m := &Kernel{Reduced: uint32(k.Reduced), Numbers: uint32(k.Numbers)}
 	for _, rank := range k.Spaces {
-		m.Frames = append(m.Frames, uint32(rank))
+		m.Spaces = append(m.Spaces, uint32(rank))
 	}
 	for _, o := range k.Operands {
-		operand := &Kernel_Operand{Dtype: uint32(o.DType), Access: uint32(o.Access), Frame: uint32(o.Space)}
+		operand := &Kernel_Operand{Dtype: uint32(o.DType), Access: uint32(o.Access), Space: uint32(o.Space)}
 		for _, d := range o.Along {
 			operand.Along = append(operand.Along, uint32(d+1))
 		}
@@ -30,40 +30,42 @@ func KernelMessage(k *kernel.Kernel) *Kernel {
 	return m
 }
 
-// Decode is the kernel of a message, verified.
+// Decode makes the kernel of a message and verifies it.
 func (m *Kernel) Decode() (*kernel.Kernel, error) {
 	if m == nil {
 		return nil, fmt.Errorf("kernel: is missing")
 	}
-	// What does not fit the narrower fields of a kernel must not wrap to something that does.
+	// A number that does not fit a narrower field of a kernel must not wrap around to one that does.
 	small := func(what string, v, limit uint32) error {
 		if v > limit {
 			return fmt.Errorf("kernel: %s of %d", what, v)
 		}
 		return nil
 	}
-	if err := small("folded dims", m.Folded, kernel.MaxRank); err != nil {
+	if err := small("reduced dims", m.Reduced, kernel.MaxRank); err != nil {
 		return nil, err
 	}
 	if err := small("numbers", m.Numbers, kernel.MaxNumbers); err != nil {
 		return nil, err
 	}
-	if len(m.Frames) > kernel.MaxSpaces || len(m.Operands) > kernel.MaxOperands || len(m.Code) > kernel.MaxInstrs {
-		return nil, fmt.Errorf("kernel: %d index spaces, %d operands, %d instructions, at most %d, %d, %d are allowed", len(m.Frames),
+	if len(m.Spaces) > kernel.MaxSpaces || len(m.Operands) > kernel.MaxOperands || len(m.Code) > kernel.MaxInstrs {
+		return nil, fmt.Errorf("kernel: %d index spaces, %d operands, %d instructions, at most %d, %d, %d are allowed",
+			len(m.Spaces),
 			len(m.Operands), len(m.Code), kernel.MaxSpaces, kernel.MaxOperands, kernel.MaxInstrs)
 	}
-	k := &kernel.Kernel{Reduced: int(m.Folded), Numbers: int(m.Numbers)}
-	for _, rank := range m.Frames {
-		if err := small("a frame's rank", rank, kernel.MaxRank); err != nil {
+	k := &kernel.Kernel{Reduced: int(m.Reduced), Numbers: int(m.Numbers)}
+	for _, rank := range m.Spaces {
+		if err := small("an index space's rank", rank, kernel.MaxRank); err != nil {
 			return nil, err
 		}
 		k.Spaces = append(k.Spaces, int(rank))
 	}
 	for i, o := range m.Operands {
-		if o.GetDtype() > 255 || o.GetAccess() > 3 || o.GetFrame() > kernel.MaxSpaces || len(o.GetAlong()) > MaxRank {
-			return nil, fmt.Errorf("kernel: operand %d: dtype %d, access %d, index space %d, %d dims", i, o.GetDtype(), o.GetAccess(), o.GetFrame(), len(o.GetAlong()))
+		if o.GetDtype() > 255 || o.GetAccess() > 3 || o.GetSpace() > kernel.MaxSpaces || len(o.GetAlong()) > MaxRank {
+			return nil, fmt.Errorf("kernel: operand %d: dtype %d, access %d, index space %d, %d dims", i, o.GetDtype(),
+				o.GetAccess(), o.GetSpace(), len(o.GetAlong()))
 		}
-		operand := kernel.Operand{DType: uint8(o.GetDtype()), Access: kernel.Access(o.GetAccess()), Space: int(o.GetFrame())}
+		operand := kernel.Operand{DType: uint8(o.GetDtype()), Access: kernel.Access(o.GetAccess()), Space: int(o.GetSpace())}
 		for _, d := range o.GetAlong() {
 			if err := small("a dim along which an operand runs", d, kernel.MaxRank); err != nil {
 				return nil, err
@@ -76,12 +78,14 @@ func (m *Kernel) Decode() (*kernel.Kernel, error) {
 		if n.GetOp() > 255 || n.GetClass() > 255 {
 			return nil, fmt.Errorf("kernel: instruction %d: op %d, class %d", i, n.GetOp(), n.GetClass())
 		}
-		k.Code = append(k.Code, kernel.Instr{Op: kernel.Op(n.GetOp()), Class: kernel.Class(n.GetClass()), A: n.GetA(), B: n.GetB(), C: n.GetC()})
+		k.Code = append(k.Code, kernel.Instr{Op: kernel.Op(n.GetOp()), Class: kernel.Class(n.GetClass()), A: n.GetA(),
+			B: n.GetB(), C: n.GetC()})
 	}
 	return k, k.Verify()
 }
 
-// fused checks the steps that a fused has for it, from step i on, and returns the last of them. Both ways leave the same buffers behind.
+// fused checks the steps that belong to the fused step i, and returns the last one. The kernels and the plain steps
+// must leave the same buffers behind.
 func (v *validator) fused(i int) (int, error) {
 	f := v.p.Steps[i].GetFused()
 	first, steps := i+1, v.p.Steps
@@ -137,7 +141,7 @@ func (v *validator) fused(i int) (int, error) {
 	return end - 1, nil
 }
 
-// hasTensor says whether an argument is a tensor, or a list of some.
+// hasTensor says whether an argument is a tensor or a list with a tensor.
 func hasTensor(args []*Arg) bool {
 	return slices.ContainsFunc(args, func(a *Arg) bool {
 		_, is := a.GetKind().(*Arg_Tensor)
@@ -145,7 +149,7 @@ func hasTensor(args []*Arg) bool {
 	})
 }
 
-// odd are the numbers that are there an odd number of times, in order.
+// odd returns the numbers that occur an odd number of times, in order. A buffer made and freed again has not changed.
 func odd(list []uint32) []uint32 {
 	slices.Sort(list)
 	out := list[:0]
@@ -185,7 +189,8 @@ func (v *validator) kernel(c *KernelOp) error {
 
 func (v *validator) instance(k *kernel.Kernel, at *KernelOp_Instance, sizes int) error {
 	if len(at.GetSizes()) != sizes || len(at.GetTensors()) != len(k.Operands) || len(at.GetNumbers()) != k.Numbers {
-		return fmt.Errorf("%d sizes, %d tensors, %d numbers, not %d, %d, %d", len(at.GetSizes()), len(at.GetTensors()), len(at.GetNumbers()), sizes,
+		return fmt.Errorf("%d sizes, %d tensors, %d numbers, not %d, %d, %d", len(at.GetSizes()), len(at.GetTensors()),
+			len(at.GetNumbers()), sizes,
 			len(k.Operands), k.Numbers)
 	}
 	for i, d := range at.Sizes {
@@ -197,8 +202,8 @@ func (v *validator) instance(k *kernel.Kernel, at *KernelOp_Instance, sizes int)
 		}
 	}
 	for i, a := range at.Numbers {
-		switch a.GetKind().(type) {
-		case *Arg_Number_, *Arg_Scalar_, *Arg_Int, *Arg_Float, *Arg_Bool:
+		switch a.Flat().Tag {
+		case catalogue.TagNumber, catalogue.TagScalar, catalogue.TagInt, catalogue.TagFloat, catalogue.TagBool:
 			if isComplex(a) {
 				return fmt.Errorf("number %d is complex", i)
 			}
@@ -209,7 +214,7 @@ func (v *validator) instance(k *kernel.Kernel, at *KernelOp_Instance, sizes int)
 			return fmt.Errorf("number %d is a %T", i, a.GetKind())
 		}
 	}
-	for pass := range 2 { // what is read has to be there before anything is made
+	for pass := range 2 { // operands that are read must exist before any operand is made
 		for i, t := range at.Tensors {
 			made := t&1 != 0
 			if made != (pass == 1) {
@@ -221,7 +226,8 @@ func (v *validator) instance(k *kernel.Kernel, at *KernelOp_Instance, sizes int)
 			w, o := v.p.Tensors[t/2], k.Operands[i]
 			switch {
 			case w.Dtype != uint32(o.DType) || len(w.Sizes) != len(o.Along):
-				return fmt.Errorf("operand %d is of dtype %d with %d dims, not %d with %d", i, w.Dtype, len(w.Sizes), o.DType, len(o.Along))
+				return fmt.Errorf("operand %d is of dtype %d with %d dims, not %d with %d", i, w.Dtype, len(w.Sizes), o.DType,
+					len(o.Along))
 			case made && o.Access != kernel.Write:
 				return fmt.Errorf("operand %d is read, and made only now", i)
 			}
@@ -247,15 +253,15 @@ func isComplex(a *Arg) bool {
 	return row != nil && row.Class == catalogue.ClassComplex
 }
 
-// kernel writes a kernel for the executor.
+// kernel writes a kernel in the executor's grammar.
 func (w *words) kernel(k *Kernel) {
-	w.put(uint64(len(k.Frames)))
-	for _, rank := range k.Frames {
+	w.put(uint64(len(k.Spaces)))
+	for _, rank := range k.Spaces {
 		w.put(uint64(rank))
 	}
-	w.put(uint64(k.Folded), uint64(len(k.Operands)))
+	w.put(uint64(k.Reduced), uint64(len(k.Operands)))
 	for _, o := range k.Operands {
-		w.put(uint64(o.Dtype), uint64(o.Access), uint64(o.Frame), uint64(len(o.Along)))
+		w.put(uint64(o.Dtype), uint64(o.Access), uint64(o.Space), uint64(len(o.Along)))
 		for _, d := range o.Along {
 			w.put(uint64(d))
 		}

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package proto is what to run and what is said about it: the messages of mycelya.proto, the rules a program must obey,
-// and the word encoding that the executor reads. It never runs anything and never looks at tensor data.
+// Package proto holds the messages of mycelya.proto, the rules that a program must obey, and the encoding of a program
+// that the executor reads. It never runs anything and never reads tensor data.
 package proto
 
 import (
@@ -15,7 +15,8 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// Limits of a program. They stand between a hostile or broken peer and memory: each is far above what a trace can need.
+// Limits of a program. They bound the memory that a hostile or broken peer can claim. Each is far above the needs of a
+// trace.
 const (
 	MaxProgramBytes = 16 << 20 // encoded; a 10,000-op step is about 1 MiB, and decoding costs at most ~50 times this
 	MaxParams       = 1 << 22  // 32 MiB in a Call, half of what a frame's metadata may be
@@ -28,7 +29,7 @@ const (
 	MaxList         = 1 << 16 // a _foreach_ op over every parameter of a large model
 	MaxOpName       = 1 << 10 // bytes
 	MaxString       = 1 << 16 // bytes of a string argument: einsum equations, rounding modes
-	MaxRank         = 255     // the trace has 8 bits for it
+	MaxRank         = 255     // a trace has 8 bits for a rank
 	MaxRef          = 1 << 16 // inputs, outputs
 	KeyBytes        = 20      // 16 of the skeleton's hash, 4 of the variant
 )
@@ -45,9 +46,9 @@ func DecodeProgram(b []byte) (*Program, error) {
 	return p, Validate(p)
 }
 
-// Validate says whether p obeys the rules: every count within its limit, every index in range, every geometry whole, and
-// every buffer used only between its birth (input, result of a call, alloc, copy, clone) and its free. Nothing that
-// Validate accepts can make Words fail.
+// Validate says whether p obeys the rules. Every count is within its limit, every index in range, and every geometry
+// complete. Steps use a buffer only between the step that makes it (or the start, for an input) and the step that frees
+// it. Words encodes every program that Validate accepts.
 func Validate(p *Program) error {
 	v := validator{p: p}
 	if err := v.header(); err != nil {
@@ -71,7 +72,7 @@ func Validate(p *Program) error {
 		case *Step_Fused:
 			i, err = v.fused(i)
 		case *Step_Kernel:
-			err = fmt.Errorf("a kernel that is not among those of a fused")
+			err = fmt.Errorf("a kernel outside the kernels of a fused step")
 		default:
 			err = v.step(p.Steps[i])
 		}
@@ -87,12 +88,12 @@ func Validate(p *Program) error {
 	return nil
 }
 
-// validator walks a program in step order; alive says which buffers exist at the point it has reached.
+// validator walks a program in step order. alive says which buffers exist at the current step.
 type validator struct {
 	p       *Program
 	kernels []*kernel.Kernel
 	alive   []bool
-	changed []uint32 // unless nil: each buffer that has been made or freed since
+	changed []uint32 // unless nil: the buffers that steps have made or freed since it was set
 }
 
 func (v *validator) set(b uint32, alive bool) {
@@ -184,7 +185,7 @@ func (v *validator) param(i, n uint32) error {
 	return nil
 }
 
-// dim allows an absent one: it is 0.
+// dim checks a dim. An absent dim is 0.
 func (v *validator) dim(d *Dim) error {
 	switch k := d.GetKind().(type) {
 	case *Dim_Const:
@@ -239,7 +240,7 @@ func (v *validator) tensor(t *Tensor) error {
 	return nil
 }
 
-// window says whether tensor i may be used here.
+// window checks that tensor i exists at the current step.
 func (v *validator) window(i uint32) error {
 	if int64(i) >= int64(len(v.p.Tensors)) {
 		return fmt.Errorf("tensor %d of %d", i, len(v.p.Tensors))
@@ -406,8 +407,8 @@ func params(kind *catalogue.ArgKind, head uint64) (uint32, error) {
 	return 1, nil
 }
 
-// ValidateCall says whether c fits p: as many parameters, inputs and outputs, no storage twice among the inputs or the
-// outputs, and no input 0.
+// ValidateCall says whether c fits p: equal numbers of parameters, inputs and outputs, no storage twice among the
+// inputs or the outputs, and no input 0.
 func ValidateCall(p *Program, c *Call) error {
 	switch {
 	case len(c.Params) != int(p.Params):

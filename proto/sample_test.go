@@ -76,7 +76,8 @@ func fusedSample() *Program {
 	number := &Arg{Kind: &Arg_Number_{Number: &Arg_Number{Kind: NumberF64, Param: 2}}}
 	k := &kernel.Kernel{
 		Spaces: []int{2}, Reduced: 1, Numbers: 1,
-		Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0, 1}}, {DType: 7, Access: kernel.Write, Along: []int8{0, -1}}},
+		Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0, 1}},
+			{DType: 7, Access: kernel.Write, Along: []int8{0, -1}}},
 		Code: []kernel.Instr{
 			{Op: kernel.Load, Class: kernel.F32},
 			{Op: kernel.Number, Class: kernel.F32},
@@ -97,11 +98,14 @@ func fusedSample() *Program {
 		Kernels: []*Kernel{KernelMessage(k)},
 		Steps: []*Step{
 			{Kind: &Step_Fused{Fused: &Fused{Kernels: 2, Plain: 4}}},
-			{Kind: &Step_Kernel{Kernel: &KernelOp{Instances: []*KernelOp_Instance{{Sizes: []*Dim{par(0), par(1)}, Tensors: []uint32{0, 3}, Numbers: []*Arg{number}}}}}},
+			{Kind: &Step_Kernel{Kernel: &KernelOp{Instances: []*KernelOp_Instance{{Sizes: []*Dim{par(0), par(1)},
+				Tensors: []uint32{0, 3}, Numbers: []*Arg{number}}}}}},
 			{Kind: &Step_Free{Free: &Free{Buffer: 0}}},
-			{Kind: &Step_Call{Call: &CallOp{Op: "aten::add.Tensor", Args: []*Arg{tensorArg(0), number, intArg(1)}, Results: []uint32{3}}}},
+			{Kind: &Step_Call{Call: &CallOp{Op: "aten::add.Tensor", Args: []*Arg{tensorArg(0), number, intArg(1)},
+				Results: []uint32{3}}}},
 			{Kind: &Step_Free{Free: &Free{Buffer: 0}}},
-			{Kind: &Step_Call{Call: &CallOp{Op: "aten::sum.dim_IntList", Args: []*Arg{tensorArg(2), intArg(1)}, Results: []uint32{2}}}},
+			{Kind: &Step_Call{Call: &CallOp{Op: "aten::sum.dim_IntList", Args: []*Arg{tensorArg(2), intArg(1)},
+				Results: []uint32{2}}}},
 			{Kind: &Step_Free{Free: &Free{Buffer: 2}}},
 		},
 		Inputs:  []uint32{0},

@@ -38,7 +38,8 @@ func TestGoldenBytes(t *testing.T) {
 		"fused":   fusedSample(),
 		"hello": &Hello{Protocol: 1, Build: "0.1.0", Abi: 1, Device: "cpu", DeviceName: "x", Torch: "2.15.0",
 			Pid: 77, Error: "No."},
-		"call":        &Call{Key: sample().Key, Params: []uint64{1, math.MaxUint64}, Inputs: []uint64{1}, Outputs: []uint64{0, 300}, Frees: []uint64{4}},
+		"call": &Call{Key: sample().Key, Params: []uint64{1, math.MaxUint64}, Inputs: []uint64{1},
+			Outputs: []uint64{0, 300}, Frees: []uint64{4}},
 		"upload":      &Upload{Storage: 300, Bytes: 1 << 33},
 		"free":        &FreeStorages{Storages: []uint64{1, 2, 300}},
 		"read":        &Read{Storage: 1, Dtype: 7, Sizes: []int64{2, 3}, Strides: []int64{3, 1}, Offset: 5},
@@ -106,149 +107,180 @@ func unwords(w []uint64) (p *Program, err error) {
 			err = fmt.Errorf("words end too early: %v", r)
 		}
 	}()
-	next := func() uint64 { v := w[0]; w = w[1:]; return v }
-	u32 := func() uint32 { return uint32(next()) }
-	dim := func() *Dim {
-		if next() == 1 {
-			return par(u32())
-		}
-		return con(next())
+	r := wordReader(w)
+	p = &Program{Params: r.u32(), Buffers: r.u32()}
+	for n := r.next(); n > 0; n-- {
+		p.Tensors = append(p.Tensors, r.tensor())
 	}
-	str := func() string {
-		n := next()
-		var b []byte
-		for i := uint64(0); i < (n+7)/8; i++ {
-			b = binary.LittleEndian.AppendUint64(b, next())
-		}
-		return string(b[:n])
+	for n := r.next(); n > 0; n-- {
+		p.Kernels = append(p.Kernels, r.kernel())
 	}
-	var arg func() *Arg
-	arg = func() *Arg {
-		switch tag := next(); tag {
-		case 2:
-			return &Arg{Kind: &Arg_None{None: true}}
-		case 3:
-			return tensorArg(u32())
-		case 4:
-			return &Arg{Kind: &Arg_Number_{Number: &Arg_Number{Kind: u32(), Param: u32()}}}
-		case 5:
-			return &Arg{Kind: &Arg_Scalar_{Scalar: &Arg_Scalar{Dtype: u32(), Param: u32()}}}
-		case 6:
-			return &Arg{Kind: &Arg_Size{Size: u32()}}
-		case 7:
-			return intArg(int64(next()))
-		case 8:
-			return &Arg{Kind: &Arg_Float{Float: math.Float64frombits(next())}}
-		case 9:
-			return &Arg{Kind: &Arg_Bool{Bool: next() == 1}}
-		case 10:
-			return &Arg{Kind: &Arg_Dtype{Dtype: u32()}}
-		case 11:
-			return &Arg{Kind: &Arg_Layout{Layout: u32()}}
-		case 12:
-			return &Arg{Kind: &Arg_Device{Device: next() == 0}}
-		case 13:
-			return &Arg{Kind: &Arg_MemoryFormat{MemoryFormat: u32()}}
-		case 14:
-			return &Arg{Kind: &Arg_Str{Str: str()}}
-		case 15:
-			return &Arg{Kind: &Arg_Generator{Generator: u32()}}
-		case 16:
-			l := &Arg_List{Kind: u32()}
-			for n := next(); n > 0; n-- {
-				l.Items = append(l.Items, arg())
-			}
-			return &Arg{Kind: &Arg_List_{List: l}}
-		default:
-			panic(fmt.Sprintf("argument tag %d", tag))
-		}
+	for n := r.next(); n > 0; n-- {
+		p.Steps = append(p.Steps, r.step(p.Kernels))
 	}
-	p = &Program{Params: u32(), Buffers: u32()}
-	for n := next(); n > 0; n-- {
-		t := &Tensor{Buffer: u32(), Dtype: u32()}
-		rank := next()
-		for range rank {
-			t.Sizes = append(t.Sizes, dim())
-		}
-		if t.Contiguous = next() == 1; !t.Contiguous {
-			for range rank {
-				t.Strides = append(t.Strides, dim())
-			}
-		}
-		t.Offset = dim()
-		p.Tensors = append(p.Tensors, t)
-	}
-	for n := next(); n > 0; n-- {
-		k := &Kernel{}
-		for n := next(); n > 0; n-- {
-			k.Frames = append(k.Frames, u32())
-		}
-		k.Folded = u32()
-		for n := next(); n > 0; n-- {
-			o := &Kernel_Operand{Dtype: u32(), Access: u32(), Frame: u32()}
-			for n := next(); n > 0; n-- {
-				o.Along = append(o.Along, u32())
-			}
-			k.Operands = append(k.Operands, o)
-		}
-		k.Numbers = u32()
-		for n := next(); n > 0; n-- {
-			head := next()
-			k.Code = append(k.Code, &Kernel_Instr{Op: uint32(head & 0xff), Class: uint32(head >> 8), A: next(), B: next(), C: next()})
-		}
-		p.Kernels = append(p.Kernels, k)
-	}
-	for n := next(); n > 0; n-- {
-		s := &Step{}
-		switch tag := next(); tag {
-		case 1:
-			c := &CallOp{Op: str()}
-			for n := next(); n > 0; n-- {
-				c.Args = append(c.Args, arg())
-			}
-			for n := next(); n > 0; n-- {
-				c.Results = append(c.Results, u32())
-			}
-			c.Flags = u32()
-			s.Kind = &Step_Call{Call: c}
-		case 2:
-			s.Kind = &Step_Copy{Copy: &Copy{Dst: u32(), Src: u32()}}
-		case 3:
-			s.Kind = &Step_Alloc{Alloc: &Alloc{Buffer: u32(), Bytes: dim()}}
-		case 4:
-			s.Kind = &Step_Clone{Clone: &Clone{To: u32(), From: u32()}}
-		case 5:
-			s.Kind = &Step_Free{Free: &Free{Buffer: u32()}}
-		case 6:
-			s.Kind = &Step_Resize{Resize: &Resize{Buffer: u32(), Bytes: dim()}}
-		case 7:
-			s.Kind = &Step_Fused{Fused: &Fused{Kernels: u32(), Plain: u32()}}
-		case 8:
-			c := &KernelOp{Kernel: u32()}
-			k := p.Kernels[c.Kernel]
-			for n := next(); n > 0; n-- {
-				at := &KernelOp_Instance{}
-				for _, rank := range k.Frames {
-					for range rank {
-						at.Sizes = append(at.Sizes, dim())
-					}
-				}
-				for range k.Operands {
-					at.Tensors = append(at.Tensors, 2*u32()+u32())
-				}
-				for range k.Numbers {
-					at.Numbers = append(at.Numbers, arg())
-				}
-				c.Instances = append(c.Instances, at)
-			}
-			s.Kind = &Step_Kernel{Kernel: c}
-		default:
-			panic(fmt.Sprintf("step tag %d", tag))
-		}
-		p.Steps = append(p.Steps, s)
-	}
-	if len(w) != 0 {
-		return nil, fmt.Errorf("%d words are left over", len(w))
+	if len(r) != 0 {
+		return nil, fmt.Errorf("%d words are left over", len(r))
 	}
 	return p, nil
+}
+
+// wordReader holds the words that have not been read yet. Reading beyond the end panics.
+type wordReader []uint64
+
+func (r *wordReader) next() uint64 {
+	v := (*r)[0]
+	*r = (*r)[1:]
+	return v
+}
+
+func (r *wordReader) u32() uint32 { return uint32(r.next()) }
+
+func (r *wordReader) dim() *Dim {
+	if r.next() == 1 {
+		return par(r.u32())
+	}
+	return con(r.next())
+}
+
+func (r *wordReader) text() string {
+	n := r.next()
+	var b []byte
+	for i := uint64(0); i < (n+7)/8; i++ {
+		b = binary.LittleEndian.AppendUint64(b, r.next())
+	}
+	return string(b[:n])
+}
+
+func (r *wordReader) arg() *Arg {
+	switch tag := r.next(); tag {
+	case 2:
+		return &Arg{Kind: &Arg_None{None: true}}
+	case 3:
+		return tensorArg(r.u32())
+	case 4:
+		return &Arg{Kind: &Arg_Number_{Number: &Arg_Number{Kind: r.u32(), Param: r.u32()}}}
+	case 5:
+		return &Arg{Kind: &Arg_Scalar_{Scalar: &Arg_Scalar{Dtype: r.u32(), Param: r.u32()}}}
+	case 6:
+		return &Arg{Kind: &Arg_Size{Size: r.u32()}}
+	case 7:
+		return intArg(int64(r.next()))
+	case 8:
+		return &Arg{Kind: &Arg_Float{Float: math.Float64frombits(r.next())}}
+	case 9:
+		return &Arg{Kind: &Arg_Bool{Bool: r.next() == 1}}
+	case 10:
+		return &Arg{Kind: &Arg_Dtype{Dtype: r.u32()}}
+	case 11:
+		return &Arg{Kind: &Arg_Layout{Layout: r.u32()}}
+	case 12:
+		return &Arg{Kind: &Arg_Device{Device: r.next() == 0}}
+	case 13:
+		return &Arg{Kind: &Arg_MemoryFormat{MemoryFormat: r.u32()}}
+	case 14:
+		return &Arg{Kind: &Arg_Str{Str: r.text()}}
+	case 15:
+		return &Arg{Kind: &Arg_Generator{Generator: r.u32()}}
+	case 16:
+		l := &Arg_List{Kind: r.u32()}
+		for n := r.next(); n > 0; n-- {
+			l.Items = append(l.Items, r.arg())
+		}
+		return &Arg{Kind: &Arg_List_{List: l}}
+	default:
+		panic(fmt.Sprintf("argument tag %d", tag))
+	}
+}
+
+func (r *wordReader) tensor() *Tensor {
+	t := &Tensor{Buffer: r.u32(), Dtype: r.u32()}
+	rank := r.next()
+	for range rank {
+		t.Sizes = append(t.Sizes, r.dim())
+	}
+	if t.Contiguous = r.next() == 1; !t.Contiguous {
+		for range rank {
+			t.Strides = append(t.Strides, r.dim())
+		}
+	}
+	t.Offset = r.dim()
+	return t
+}
+
+func (r *wordReader) kernel() *Kernel {
+	k := &Kernel{}
+	for n := r.next(); n > 0; n-- {
+		k.Spaces = append(k.Spaces, r.u32())
+	}
+	k.Reduced = r.u32()
+	for n := r.next(); n > 0; n-- {
+		o := &Kernel_Operand{Dtype: r.u32(), Access: r.u32(), Space: r.u32()}
+		for n := r.next(); n > 0; n-- {
+			o.Along = append(o.Along, r.u32())
+		}
+		k.Operands = append(k.Operands, o)
+	}
+	k.Numbers = r.u32()
+	for n := r.next(); n > 0; n-- {
+		head := r.next()
+		k.Code = append(k.Code, &Kernel_Instr{
+			Op: uint32(head & 0xff), Class: uint32(head >> 8), A: r.next(), B: r.next(), C: r.next(),
+		})
+	}
+	return k
+}
+
+func (r *wordReader) step(kernels []*Kernel) *Step {
+	switch tag := r.next(); tag {
+	case 1:
+		return &Step{Kind: &Step_Call{Call: r.call()}}
+	case 2:
+		return &Step{Kind: &Step_Copy{Copy: &Copy{Dst: r.u32(), Src: r.u32()}}}
+	case 3:
+		return &Step{Kind: &Step_Alloc{Alloc: &Alloc{Buffer: r.u32(), Bytes: r.dim()}}}
+	case 4:
+		return &Step{Kind: &Step_Clone{Clone: &Clone{To: r.u32(), From: r.u32()}}}
+	case 5:
+		return &Step{Kind: &Step_Free{Free: &Free{Buffer: r.u32()}}}
+	case 6:
+		return &Step{Kind: &Step_Resize{Resize: &Resize{Buffer: r.u32(), Bytes: r.dim()}}}
+	case 7:
+		return &Step{Kind: &Step_Fused{Fused: &Fused{Kernels: r.u32(), Plain: r.u32()}}}
+	case 8:
+		c := &KernelOp{Kernel: r.u32()}
+		for n := r.next(); n > 0; n-- {
+			c.Instances = append(c.Instances, r.instance(kernels[c.Kernel]))
+		}
+		return &Step{Kind: &Step_Kernel{Kernel: c}}
+	default:
+		panic(fmt.Sprintf("step tag %d", tag))
+	}
+}
+
+func (r *wordReader) call() *CallOp {
+	c := &CallOp{Op: r.text()}
+	for n := r.next(); n > 0; n-- {
+		c.Args = append(c.Args, r.arg())
+	}
+	for n := r.next(); n > 0; n-- {
+		c.Results = append(c.Results, r.u32())
+	}
+	c.Flags = r.u32()
+	return c
+}
+
+func (r *wordReader) instance(k *Kernel) *KernelOp_Instance {
+	at := &KernelOp_Instance{}
+	for _, rank := range k.Spaces {
+		for range rank {
+			at.Sizes = append(at.Sizes, r.dim())
+		}
+	}
+	for range k.Operands {
+		at.Tensors = append(at.Tensors, 2*r.u32()+r.u32())
+	}
+	for range k.Numbers {
+		at.Numbers = append(at.Numbers, r.arg())
+	}
+	return at
 }

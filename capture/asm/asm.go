@@ -1,22 +1,25 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package asm writes traces from text, as the recorder would have: for tests and for looking at cases by hand. It is
-// never linked into what users run.
+// Package asm assembles traces from text, for tests and for looking at cases by hand. Its traces are those that the
+// recorder would write. No artefact that users run links it.
 //
-//	bind 17 18              storage ids of locals 0, 1, …; after these, 1000 + local
-//	dead %0 %4              storages that nobody holds at the cut
+//	bind 17 18              storage ids of locals 0, 1, …; later locals get 1000 + local
+//	dead %0 %4              storages that no tensor holds at the cut
 //	frees 7 8               storages outside the trace that have died
-//	cut read train.py:41    why and where the trace was closed
+//	cut read train.py:41    reason of the cut, and the place that asked for it
 //	aten::mm %0:f32[4,5] %1:f32[5,3] -> %2:f32[4,3]            # train.py:12
 //	aten::add_.Tensor %2:f32[3]{3}+1! num=2.5 1
 //	aten::native_dropout!rng %0 float=0.5 true -> %3:f32[4,5] %4:b8[4,5]
 //
-// A record is the op's full name, !rng or !effect, arguments, and results after "->". A tensor is %local, with dtype, sizes,
-// strides in braces if not contiguous, +offset, =bytes of its storage if it doesn't fill it, ! if written; %local alone is the
-// storage's defining geometry. Other arguments: none, 7 (literal), size=7, num=2.5, num=7, num=true, num=(1+2i),
-// scalar=f32:7, float=2.5, true, dtype=f32, layout=0, device, memfmt=1, str="text", gen=0; lists are tensors(…), opts(…),
-// ints(…), floats(…), bools(…), scalars(…). A Tensor[] return is list(…), an undefined one none.
+// A record is the op's full name, !rng, !effect or !dynamic, arguments, and results after "->".
+//
+// A tensor is %local:dtype[sizes], then strides in braces if it is not contiguous, +offset, =bytes of its storage if it
+// does not fill the storage, and ! if the record writes it. %local alone has the storage's defining geometry.
+//
+// Other arguments are none, 7 (literal), size=7, num=2.5, num=7, num=true, num=(1+2i), scalar=f32:7, float=2.5, true,
+// dtype=f32, layout=0, device, memfmt=1, str="text" and gen=0. Lists are tensors(…), opts(…), ints(…), floats(…),
+// bools(…) and scalars(…). A Tensor[] return is list(…), an undefined return none.
 package asm
 
 import (
@@ -52,16 +55,16 @@ type geometry struct {
 type assembler struct {
 	t       *trace.Trace
 	names   *capture.Table
-	defined []*geometry // by local; nil: no operand can be SAME
+	defined []*geometry // defining geometry by local number; nil if no operand can be SAME
 	codes   map[string]uint32
 	dead    []int
 	bind    []uint64
 }
 
-// codeLines is how many lines of a file have an origin: offset 2*line is that line.
+// codeLines is the number of lines of a file that have an origin. The instruction at offset 2*line is of that line.
 const codeLines = 10_000
 
-// Parse assembles a trace; ops and code objects it mentions are defined in names.
+// Parse assembles a trace. It defines the ops and code objects of the text in names.
 func Parse(text string, names *capture.Table) (*trace.Trace, error) {
 	a := &assembler{t: &trace.Trace{}, names: names, codes: map[string]uint32{}}
 	for i, line := range strings.Split(text, "\n") {
@@ -132,7 +135,7 @@ func (a *assembler) line(line string) error {
 	return a.record(words, strings.TrimSpace(origin))
 }
 
-// split cuts at spaces outside of parentheses and quotes.
+// split cuts a text at spaces that are outside parentheses and quotes.
 func split(s string) (words []string) {
 	depth, quoted, from := 0, false, -1
 	for i, r := range s + " " {
@@ -207,7 +210,7 @@ func (a *assembler) record(words []string, origin string) error {
 	o := a.origin(origin)
 	a.t.Origins = append(a.t.Origins, o[0], o[1])
 	for _, s := range args {
-		if err := a.arg(name, s); err != nil {
+		if err := a.arg(s); err != nil {
 			return fmt.Errorf("%q: %w", s, err)
 		}
 	}
@@ -246,12 +249,12 @@ func (a *assembler) result(s string) error {
 	return a.tensor(s)
 }
 
-func (a *assembler) arg(op, s string) error {
+func (a *assembler) arg(s string) error {
 	if i := strings.IndexByte(s, '('); i > 0 && lists[s[:i]] != 0 {
 		items := split(strings.TrimSuffix(s[i+1:], ")"))
 		a.word(catalogue.TagList | lists[s[:i]]<<8 | uint64(len(items))<<16)
 		for _, item := range items {
-			if err := a.arg(op, item); err != nil {
+			if err := a.arg(item); err != nil {
 				return err
 			}
 		}
@@ -260,18 +263,8 @@ func (a *assembler) arg(op, s string) error {
 	if strings.HasPrefix(s, "%") {
 		return a.tensor(s)
 	}
-	switch s {
-	case "none":
-		a.word(catalogue.TagNone)
-		return nil
-	case "true":
-		a.word(catalogue.TagBool | 1<<8)
-		return nil
-	case "false":
-		a.word(catalogue.TagBool)
-		return nil
-	case "device":
-		a.word(catalogue.TagDevice)
+	if w, ok := words[s]; ok {
+		a.word(w)
 		return nil
 	}
 	key, value, ok := strings.Cut(s, "=")
@@ -281,8 +274,17 @@ func (a *assembler) arg(op, s string) error {
 		a.word(uint64(n))
 		return err
 	}
+	return a.keyed(key, value)
+}
+
+// words are the arguments that one word of the skeleton holds.
+var words = map[string]uint64{
+	"none": catalogue.TagNone, "true": catalogue.TagBool | 1<<8, "false": catalogue.TagBool, "device": catalogue.TagDevice,
+}
+
+// keyed writes the argument key=value.
+func (a *assembler) keyed(key, value string) error {
 	n, intErr := strconv.ParseUint(value, 10, 64)
-	f, floatErr := strconv.ParseFloat(value, 64)
 	switch key {
 	case "size":
 		a.word(catalogue.TagSize)
@@ -299,9 +301,10 @@ func (a *assembler) arg(op, s string) error {
 		a.word(catalogue.TagMemFmt | n<<8)
 		return intErr
 	case "float":
+		f, err := strconv.ParseFloat(value, 64)
 		a.word(catalogue.TagFloat)
 		a.word(math.Float64bits(f))
-		return floatErr
+		return err
 	case "dtype":
 		d, ok := ir.ParseDType(value)
 		if !ok {
@@ -310,30 +313,41 @@ func (a *assembler) arg(op, s string) error {
 		a.word(catalogue.TagDType | uint64(d)<<8)
 		return nil
 	case "scalar":
-		dtype, bits, _ := strings.Cut(value, ":")
-		d, ok := ir.ParseDType(dtype)
-		n, err := strconv.ParseUint(bits, 0, 64)
-		if !ok {
-			return fmt.Errorf("unknown dtype")
-		}
-		a.word(catalogue.TagScalar | uint64(d)<<8)
-		a.param(n)
-		return err
+		return a.scalar(value)
 	case "str":
-		text, err := strconv.Unquote(value)
-		a.word(catalogue.TagStr | uint64(len(text))<<8)
-		for i := 0; i < len(text); i += 8 {
-			var b [8]byte
-			copy(b[:], text[i:])
-			a.word(binary.LittleEndian.Uint64(b[:]))
-		}
-		return err
+		return a.text(value)
 	case "num":
 		return a.number(value)
 	}
 	return fmt.Errorf("unknown argument")
 }
 
+// scalar writes dtype:bits.
+func (a *assembler) scalar(value string) error {
+	dtype, bits, _ := strings.Cut(value, ":")
+	d, ok := ir.ParseDType(dtype)
+	if !ok {
+		return fmt.Errorf("unknown dtype")
+	}
+	n, err := strconv.ParseUint(bits, 0, 64)
+	a.word(catalogue.TagScalar | uint64(d)<<8)
+	a.param(n)
+	return err
+}
+
+// text writes a quoted string, eight bytes to a word.
+func (a *assembler) text(value string) error {
+	text, err := strconv.Unquote(value)
+	a.word(catalogue.TagStr | uint64(len(text))<<8)
+	for i := 0; i < len(text); i += 8 {
+		var b [8]byte
+		copy(b[:], text[i:])
+		a.word(binary.LittleEndian.Uint64(b[:]))
+	}
+	return err
+}
+
+// number writes a Python number: a bool, an integer, a float, or a complex number.
 func (a *assembler) number(value string) error {
 	if value == "true" || value == "false" {
 		a.word(catalogue.TagNumber | catalogue.NumberBool<<8)
@@ -417,7 +431,8 @@ func (a *assembler) tensor(s string) error {
 }
 
 func equal(x, y *geometry) bool {
-	return x.dtype == y.dtype && slices.Equal(x.sizes, y.sizes) && slices.Equal(x.strides, y.strides) && x.offset == y.offset
+	return x.dtype == y.dtype && x.offset == y.offset && slices.Equal(x.sizes, y.sizes) &&
+		slices.Equal(x.strides, y.strides)
 }
 
 // dims writes the classes of sizes or strides, 32 to a word, and the numbers themselves.
