@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package provider says what a place for workers must offer: a running worker, byte streams to it, how it ended, and a way
-// to end it. It knows nothing of tensors, programs or messages: a provider that had to would be a second client.
+// Package provider is the interface of a source of workers: start a worker, open byte streams to it, learn how it
+// ended, and stop it. It never handles tensors, programs or messages: a provider that did would be a second client.
 package provider
 
 import (
@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Spec says what worker is wanted, in terms that every provider understands.
+// Spec describes a worker in terms that every provider understands.
 type Spec struct {
-	Session string // goes into names; "" lets the provider choose
-	Device  string // "cpu", "cuda:0", or "" for CUDA where there is one, else the CPU
-	Threads int    // of the CPU worker; 0 is PyTorch's default
+	Session string // a part of names; "" lets the provider choose
+	Device  string // "cpu", "cuda:0", or "" for CUDA if the host has it, else the CPU
+	Threads int    // of a worker on the CPU; 0 is PyTorch's default
 }
 
 // Paths says where the parts of the package are on this host.
@@ -27,10 +27,10 @@ type Paths struct {
 	TorchLib string // the folder of libtorch_cpu
 }
 
-// Handle names an instance; it holds no secret.
+// Handle names an instance. It holds no secret.
 type Handle struct {
 	Provider string // "local"
-	ID       string // the provider's own name for it: a process number, a sandbox
+	ID       string // the provider's name for the instance: a process number, a sandbox
 	Session  string
 }
 
@@ -38,7 +38,7 @@ func (h Handle) String() string { return h.Provider + ":" + h.ID }
 
 // Provider starts workers.
 type Provider interface {
-	// Start returns when the worker can be dialled. If ctx ends first, nothing is left running.
+	// Start returns when the worker can be dialled. If ctx ends first, Start leaves no worker running.
 	Start(ctx context.Context, s Spec) (Instance, error)
 }
 
@@ -47,21 +47,21 @@ type Instance interface {
 	Handle() Handle
 	// Dial opens another byte stream to the worker.
 	Dial(ctx context.Context) (net.Conn, error)
-	// Wait returns when the worker has ended, or with ctx's error.
+	// Wait returns how the worker ended, or ctx's error.
 	Wait(ctx context.Context) (Exit, error)
-	// Stop ends the worker: it is asked first, and made to after grace. It returns when nothing is left. Idempotent.
+	// Stop asks the worker to end, and kills it after grace. It returns when the worker has ended. Idempotent.
 	Stop(ctx context.Context, grace time.Duration) error
-	// FDs are the descriptors of this process, beyond those of Dial, that a forked child must close.
+	// FDs returns the descriptors of this process that a forked child must close, without those of Dial.
 	FDs() []int
 }
 
-// Reason says why a worker ended.
+// Reason is why a worker ended.
 type Reason uint8
 
 const (
 	Unknown Reason = iota
-	Done           // it was asked to
-	Crashed        // it ended by itself: a signal, or an exit code that is not 0
+	Done           // it was stopped
+	Crashed        // a signal, or an exit code that is not 0
 )
 
 func (r Reason) String() string {
@@ -79,7 +79,7 @@ type Exit struct {
 	Reason Reason
 	Code   int    // exit code, -1 if a signal ended it
 	Signal string // "killed", "segmentation fault", …; "" if none
-	Detail string // the end of what it wrote to its log
+	Detail string // the end of its log
 }
 
 // String is a clause for a sentence about the worker: "was ended by signal killed".
@@ -93,12 +93,12 @@ func (e Exit) String() string {
 	return fmt.Sprintf("ended with code %d", e.Code)
 }
 
-// Error is a failure of Start, Dial or Stop: Kind is one of the sentinels below, Text says in whole sentences what is wrong,
-// where, and what to do.
+// Error is a failure of Start, Dial or Stop. Kind is one of the sentinels below. Text says in whole sentences what
+// failed, where, and what the user can do.
 type Error struct {
 	Kind error
 	Text string
-	Err  error // the cause, if another package found it
+	Err  error // the cause, if another package returned it
 }
 
 func (e *Error) Error() string { return e.Text }
@@ -110,7 +110,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// Errorf makes an Error; a cause among args is kept for errors.Is.
+// Errorf makes an Error. An error among args becomes its cause.
 func Errorf(kind error, format string, args ...any) error {
 	e := &Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
 	for _, a := range args {
@@ -121,13 +121,13 @@ func Errorf(kind error, format string, args ...any) error {
 	return e
 }
 
-// Kinds of errors. Only ErrCapacity and ErrUnavailable may pass if tried again.
+// Kinds of errors. Only after ErrCapacity and ErrUnavailable can a second attempt succeed.
 var (
-	ErrInvalidSpec = errors.New("provider: the worker asked for can't exist")
+	ErrInvalidSpec = errors.New("provider: such a worker cannot exist")
 	ErrNotFound    = errors.New("provider: not found")
 	ErrVersion     = errors.New("provider: the worker is of another version")
 	ErrTimeout     = errors.New("provider: too slow")
-	ErrUnavailable = errors.New("provider: the worker isn't available")
+	ErrUnavailable = errors.New("provider: the worker is not available")
 	ErrCapacity    = errors.New("provider: no capacity")
 	ErrAuth        = errors.New("provider: not allowed")
 )

@@ -5,8 +5,8 @@ package local
 
 import "strings"
 
-// What a worker gets of this process's environment: where things are, the language of messages, and what the numeric
-// libraries read. Tokens and the rest stay here. A name that ends in "*" stands for all that begin so.
+// passed lists the variables that a worker inherits: paths, the language of messages, and the settings of numeric
+// libraries. The worker gets no other variable, so no tokens. A name that ends in "*" is a prefix.
 var passed = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "LC_*", "XDG_CACHE_HOME",
 	"LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH",

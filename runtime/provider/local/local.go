@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package local runs a worker as a child process on this host and talks to it over a unix socket in a private folder. The
-// worker lives as long as the write end of its stdin does, so that however this process ends, the worker ends too. It never
-// runs a worker as another user and never gives it this process's whole environment.
+// Package local runs a worker as a child process on this host, with a unix socket in a private folder. The worker
+// ends when the write end of its stdin is closed, so it ends however this process ends. The package never runs a
+// worker as another user and never passes it the whole environment.
 package local
 
 import (
@@ -40,9 +40,9 @@ type Spec struct {
 const (
 	// A worker prints its handshake before it loads PyTorch, within milliseconds; a cold disk may take seconds.
 	handshakeWait = 30 * time.Second
-	// Given to SIGTERM after the grace of closing stdin; a worker in a long kernel ends at neither before SIGKILL.
+	// Between SIGTERM and SIGKILL. A worker in a long kernel reacts neither to the end of stdin nor to SIGTERM.
 	termWait = 500 * time.Millisecond
-	// How long the pipes are read after the end: something the worker started may hold them open.
+	// How long the pipes are read after the worker has ended: a process that it started may hold them open.
 	drainWait = 200 * time.Millisecond
 
 	reinstall = "Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
@@ -84,20 +84,24 @@ func Start(ctx context.Context, s Spec) (provider.Instance, error) {
 	return in, nil
 }
 
-// check finds what would only fail later and with less to say.
+// check finds errors that would appear later with a worse message.
 func (s *Spec) check() error {
 	if s.Backend == "" {
 		s.Backend = "torch"
 	}
 	if s.Backend != "torch" && s.Backend != "ref" {
-		return provider.Errorf(provider.ErrInvalidSpec, "The backend %q doesn't exist; there are \"torch\" and \"ref\".", s.Backend)
+		return provider.Errorf(
+			provider.ErrInvalidSpec,
+			"The backend %q does not exist; there are \"torch\" and \"ref\".",
+			s.Backend,
+		)
 	}
 	if s.Threads < 0 {
-		return provider.Errorf(provider.ErrInvalidSpec, "A worker can't have %d threads.", s.Threads)
+		return provider.Errorf(provider.ErrInvalidSpec, "A worker cannot have %d threads.", s.Threads)
 	}
 	if !validDevice(s.Device) {
 		return provider.Errorf(provider.ErrInvalidSpec,
-			"The device %q doesn't exist; a worker on this host has \"cpu\" or \"cuda:<number>\".", s.Device)
+			"The device %q does not exist; a worker on this host has \"cpu\" or \"cuda:<number>\".", s.Device)
 	}
 	info, err := os.Stat(s.Worker)
 	switch {
@@ -112,7 +116,7 @@ func (s *Spec) check() error {
 		}
 		if _, err := os.Stat(s.TorchLib); err != nil {
 			return provider.Errorf(provider.ErrNotFound,
-				"PyTorch's library folder %q can't be read: %v. Is torch installed in this environment?", s.TorchLib, reason(err))
+				"PyTorch's library folder %q cannot be read: %v. Is torch installed in this environment?", s.TorchLib, reason(err))
 		}
 	}
 	return nil
@@ -130,10 +134,10 @@ func missing(what, path string, err error) error {
 	if path == "" {
 		return provider.Errorf(provider.ErrNotFound, "The path of the %s is not known. %s", what, reinstall)
 	}
-	return provider.Errorf(provider.ErrNotFound, "The %s %q can't be used: %v. %s", what, path, reason(err), reinstall)
+	return provider.Errorf(provider.ErrNotFound, "The %s %q cannot be used: %v. %s", what, path, reason(err), reinstall)
 }
 
-// reason is an error of the file system without the path, which the sentence around it has already.
+// reason is an error of the file system without the path, which the sentence has already.
 func reason(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -145,7 +149,7 @@ func reason(err error) error {
 // Sockets have names of at most 107 bytes on Linux and 103 on macOS.
 const maxSocketPath = 103
 
-// privateDir makes a folder that only this user can enter, with a path short enough for a socket in it.
+// privateDir makes a folder that only this user can enter, with a path that is short enough for a socket.
 func privateDir() (string, error) {
 	var errs []error
 	for _, base := range []string{os.TempDir(), "/tmp"} {
@@ -163,8 +167,11 @@ func privateDir() (string, error) {
 		_ = os.Remove(dir)
 		errs = append(errs, fmt.Errorf("%s is too long a path for a socket", base))
 	}
-	return "", provider.Errorf(provider.ErrUnavailable,
-		"No folder for the worker's socket could be made: %v. Set TMPDIR to a short path that can be written.", errors.Join(errs...))
+	return "", provider.Errorf(
+		provider.ErrUnavailable,
+		"No folder for the worker's socket could be made: %v. Set TMPDIR to a short path that can be written.",
+		errors.Join(errs...),
+	)
 }
 
 func socketIn(dir string) string { return filepath.Join(dir, "s") }
@@ -189,8 +196,19 @@ type instance struct {
 
 // spawn runs the worker with three pipes.
 func spawn(s Spec, dir string) (*instance, error) {
-	args := []string{"--socket", socketIn(dir), "--stdin-eof", "--backend", s.Backend, "--threads", strconv.Itoa(s.Threads)}
-	for _, a := range [][2]string{{"--device", s.Device}, {"--exec", s.Exec}, {"--torch-lib", s.TorchLib}, {"--log", s.LogLevel}} {
+	args := []string{
+		"--socket",
+		socketIn(dir),
+		"--stdin-eof",
+		"--backend",
+		s.Backend,
+		"--threads",
+		strconv.Itoa(s.Threads),
+	}
+	options := [][2]string{
+		{"--device", s.Device}, {"--exec", s.Exec}, {"--torch-lib", s.TorchLib}, {"--log", s.LogLevel},
+	}
+	for _, a := range options {
 		if a[1] != "" {
 			args = append(args, a[0], a[1])
 		}
@@ -227,7 +245,7 @@ func spawn(s Spec, dir string) (*instance, error) {
 	in.cmd = &exec.Cmd{
 		Path: s.Worker, Args: append([]string{s.Worker}, args...), Env: environment(os.Environ()), Dir: "/",
 		Stdin: pipes[0][0], Stdout: pipes[1][1], Stderr: pipes[2][1],
-		// A session of its own: Ctrl-C and hangups of the client's terminal don't reach it.
+		// In its own session the worker gets no Ctrl-C and no hangup of the client's terminal.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if abs, err := filepath.Abs(s.Worker); err == nil {
@@ -235,14 +253,14 @@ func spawn(s Spec, dir string) (*instance, error) {
 	}
 	if err := in.cmd.Start(); err != nil {
 		in.closePipes()
-		return nil, provider.Errorf(provider.ErrUnavailable, "The worker program %q doesn't start: %v. %s",
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker program %q does not start: %v. %s",
 			s.Worker, reason(err), reinstall)
 	}
 	go in.watch()
 	return in, nil
 }
 
-// descriptor is f's number. File.Fd would make it blocking.
+// descriptor returns f's number. File.Fd would make f blocking.
 func descriptor(f *os.File) int {
 	fd := -1
 	if c, err := f.SyscallConn(); err == nil {
@@ -259,7 +277,7 @@ func (in *instance) closePipes() {
 	}
 }
 
-// watch reads the worker's output until the end and keeps how it ended.
+// watch reads the worker's output until its end, and records how the worker ended.
 func (in *instance) watch() {
 	var readers sync.WaitGroup
 	readers.Go(func() {
@@ -267,7 +285,7 @@ func (in *instance) watch() {
 		line, err := r.ReadString('\n')
 		in.line <- line
 		if err == nil {
-			_, _ = io.Copy(&in.log, r) // whatever a library prints
+			_, _ = io.Copy(&in.log, r) // output of libraries
 		}
 	})
 	readers.Go(func() { _, _ = io.Copy(&in.log, in.stderr) })
@@ -309,10 +327,10 @@ func (in *instance) handshake(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
-		return provider.Errorf(provider.ErrTimeout, "The worker %q said nothing for %v. %s",
+		return provider.Errorf(provider.ErrTimeout, "The worker %q printed no handshake for %v. %s",
 			in.spec.Worker, handshakeWait, in.logTail())
 	}
-	if line == "" { // it closed stdout: it has ended, or is about to
+	if line == "" { // the worker closed stdout, so it has ended or is about to
 		select {
 		case <-in.done:
 			return provider.Errorf(provider.ErrUnavailable, "The worker %q %v before it could be used. %s",
@@ -331,7 +349,7 @@ func (in *instance) handshake(ctx context.Context) error {
 			in.spec.Worker, h.Build, h.Version, transport.Build, transport.Version, reinstall)
 	}
 	if h.Addr != socketIn(in.dir) || h.PID != in.cmd.Process.Pid {
-		return provider.Errorf(provider.ErrVersion, "The worker %q listens on %q as process %d, not where it was told to.",
+		return provider.Errorf(provider.ErrVersion, "The worker %q listens on %q as process %d, not on its --socket.",
 			in.spec.Worker, h.Addr, h.PID)
 	}
 	return nil
@@ -385,7 +403,7 @@ func (in *instance) Wait(ctx context.Context) (provider.Exit, error) {
 	}
 }
 
-// Stop closes stdin, which a worker obeys at once; then SIGTERM, then SIGKILL.
+// Stop closes stdin, at which an idle worker ends at once. Then it sends SIGTERM, and then SIGKILL.
 func (in *instance) Stop(ctx context.Context, grace time.Duration) error {
 	in.stopOnce.Do(func() {
 		close(in.asked)
@@ -400,13 +418,16 @@ func (in *instance) Stop(ctx context.Context, grace time.Duration) error {
 	}
 	_ = in.cmd.Process.Kill()
 	if !in.gone(context.WithoutCancel(ctx), 5*time.Second) {
-		return provider.Errorf(provider.ErrTimeout, "The worker, process %d, doesn't end: it is stuck in the system.",
-			in.cmd.Process.Pid)
+		return provider.Errorf(
+			provider.ErrTimeout,
+			"The worker, process %d, does not end: it is blocked in the operating system.",
+			in.cmd.Process.Pid,
+		)
 	}
 	return nil
 }
 
-// gone waits at most d; a dead ctx shortens the wait.
+// gone waits at most d, or until ctx ends, and reports whether the worker has ended.
 func (in *instance) gone(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	workerPath = filepath.Join(dir, "mycelya-worker")
-	out, err := exec.Command("go", "build", "-o", workerPath, "github.com/mycelya/mycelya/worker/cmd/mycelya-worker").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", workerPath, "github.com/mycelya/mycelya/worker/cmd/mycelya-worker").
+		CombinedOutput()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "building the worker: %v\n%s", err, out)
 		os.Exit(1)
@@ -48,9 +49,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// client starts a worker, says which, and waits to be killed.
+// client starts a worker, prints its process number, and waits to be killed.
 func client(path string) {
-	// Its log has something to say when the connection breaks, and nobody to say it to.
+	// The worker logs when the connection breaks, but its stderr has no reader then.
 	in, err := Start(context.Background(), Spec{Worker: path, Backend: "ref", LogLevel: "debug"})
 	if err == nil {
 		_, err = in.Dial(context.Background())
@@ -65,7 +66,7 @@ func client(path string) {
 
 func refSpec() Spec { return Spec{Worker: workerPath, Backend: "ref"} }
 
-// alive is false for a process that has ended, also if nobody has asked how: an orphan's new parent may take its time.
+// alive reports whether a process runs. A zombie does not: an orphan's new parent may reap it late.
 func alive(pid int) bool {
 	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
 		_, rest, _ := strings.Cut(string(stat), ") ")
@@ -87,12 +88,13 @@ func TestConformance(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	t.Setenv("TMPDIR", tmp)
-	providertest.Run(t, func(*testing.T) provider.Provider { return Provider{Paths: refSpec()} },
-		func(h provider.Handle) {
+	providertest.Suite{
+		Make: func(*testing.T) provider.Provider { return Provider{Paths: refSpec()} },
+		Kill: func(h provider.Handle) {
 			pid, _ := strconv.Atoi(h.ID)
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		},
-		func(t *testing.T) (out []string) {
+		Left: func(t *testing.T) (out []string) {
 			entries, err := os.ReadDir(tmp)
 			require.NoError(t, err)
 			for _, e := range entries {
@@ -106,7 +108,8 @@ func TestConformance(t *testing.T) {
 				}
 			}
 			return out
-		})
+		},
+	}.Run(t)
 }
 
 func started(t *testing.T, s Spec) *instance {
@@ -128,7 +131,7 @@ func TestOwnSession(t *testing.T) {
 	in := started(t, refSpec())
 	pgid, err := syscall.Getpgid(in.cmd.Process.Pid)
 	require.NoError(t, err)
-	require.Equal(t, in.cmd.Process.Pid, pgid, "Ctrl-C in the client's terminal doesn't reach it")
+	require.Equal(t, in.cmd.Process.Pid, pgid, "Ctrl-C in the client's terminal does not reach it")
 }
 
 func TestKilledClientTakesItsWorkerAlong(t *testing.T) {
@@ -169,7 +172,12 @@ func TestKilledWorkerIsACrash(t *testing.T) {
 	c, err := in.Dial(t.Context())
 	require.NoError(t, err)
 	defer c.Close()
-	require.Eventually(t, func() bool { return strings.Contains(in.log.String(), "backend loaded") }, 5*time.Second, time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return strings.Contains(in.log.String(), "backend loaded") },
+		5*time.Second,
+		time.Millisecond,
+	)
 	require.NoError(t, in.cmd.Process.Kill())
 	e, err := in.Wait(t.Context())
 	require.NoError(t, err)
@@ -180,12 +188,12 @@ func TestKilledWorkerIsACrash(t *testing.T) {
 	require.Contains(t, e.Detail, "backend loaded", "the end of its log")
 	_, err = c.Read(make([]byte, 1))
 	require.Error(t, err)
-	require.NoDirExists(t, in.dir, "the client removes what a killed worker can't")
+	require.NoDirExists(t, in.dir, "the client removes the folder of a killed worker")
 	_, err = in.Dial(t.Context())
 	require.ErrorContains(t, err, "The worker was ended by signal killed.")
 }
 
-// A worker that obeys neither the end of stdin nor SIGTERM.
+// deaf is a worker that ignores the end of stdin and SIGTERM.
 const deaf = `trap "" TERM
 echo "MYCELYA|%d|unix|$2|$$|%s"
 while :; do sleep 0.05 </dev/null; done`
@@ -218,27 +226,34 @@ func TestWorkersThatCantBeUsed(t *testing.T) {
 		kind  error
 		wants []string
 	}{
-		{"no path", Spec{Backend: "ref"}, provider.ErrNotFound, []string{"The path of the worker program is not known", "pip install"}},
+		{"no path", Spec{Backend: "ref"}, provider.ErrNotFound,
+			[]string{"The path of the worker program is not known", "pip install"}},
 		{"missing", Spec{Worker: "/no/such/worker", Backend: "ref"}, provider.ErrNotFound,
-			[]string{`The worker program "/no/such/worker" can't be used: no such file or directory.`, "pip install"}},
-		{"folder", Spec{Worker: "/tmp", Backend: "ref"}, provider.ErrInvalidSpec, []string{`"/tmp" is not executable`, "pip install"}},
-		{"not executable", Spec{Worker: plain, Backend: "ref"}, provider.ErrInvalidSpec, []string{"is not executable", plain, "pip install"}},
+			[]string{`The worker program "/no/such/worker" cannot be used: no such file or directory.`, "pip install"}},
+		{"folder", Spec{Worker: "/tmp", Backend: "ref"}, provider.ErrInvalidSpec,
+			[]string{`"/tmp" is not executable`, "pip install"}},
+		{"not executable", Spec{Worker: plain, Backend: "ref"}, provider.ErrInvalidSpec,
+			[]string{"is not executable", plain, "pip install"}},
 		{"no executor", Spec{Worker: workerPath, Exec: "/no/exec.so", TorchLib: "/tmp"}, provider.ErrNotFound,
-			[]string{`The executor library "/no/exec.so" can't be used`, "pip install"}},
+			[]string{`The executor library "/no/exec.so" cannot be used`, "pip install"}},
 		{"no torch", Spec{Worker: workerPath, Exec: workerPath, TorchLib: "/no/torch"}, provider.ErrNotFound,
-			[]string{`PyTorch's library folder "/no/torch" can't be read`, "Is torch installed"}},
-		{"backend", Spec{Worker: workerPath, Backend: "x"}, provider.ErrInvalidSpec, []string{`The backend "x" doesn't exist`}},
+			[]string{`PyTorch's library folder "/no/torch" cannot be read`, "Is torch installed"}},
+		{"backend", Spec{Worker: workerPath, Backend: "x"}, provider.ErrInvalidSpec,
+			[]string{`The backend "x" does not exist`}},
 		{"not a program", Spec{Worker: exeOf(t, "\x7fELF nonsense"), Backend: "ref"}, provider.ErrUnavailable,
-			[]string{"doesn't start", "pip install"}},
+			[]string{"does not start", "pip install"}},
 		{"ends at once", Spec{Worker: script(t, "echo no library >&2; exit 3"), Backend: "ref"}, provider.ErrUnavailable,
 			[]string{"ended with code 3 before it could be used", "no library"}},
 		{"another program", Spec{Worker: script(t, "echo hello; sleep 5"), Backend: "ref"}, provider.ErrVersion,
 			[]string{`is not a mycelya worker: it began with "hello\n"`, "pip install"}},
-		{"another build", Spec{Worker: script(t, `echo "MYCELYA|1|unix|$2|$$|0.0.7"; sleep 5`), Backend: "ref"}, provider.ErrVersion,
+		{"another build", Spec{Worker: script(t, `echo "MYCELYA|1|unix|$2|$$|0.0.7"; sleep 5`), Backend: "ref"},
+			provider.ErrVersion,
 			[]string{"is build 0.0.7 (wire version 1)", "this package is build " + transport.Build, "pip install"}},
-		{"another wire", Spec{Worker: script(t, fmt.Sprintf(`echo "MYCELYA|9|unix|$2|$$|%s"; sleep 5`, transport.Build)), Backend: "ref"},
+		{"another wire",
+			Spec{Worker: script(t, fmt.Sprintf(`echo "MYCELYA|9|unix|$2|$$|%s"; sleep 5`, transport.Build)), Backend: "ref"},
 			provider.ErrVersion, []string{"(wire version 9)", "pip install"}},
-		{"another socket", Spec{Worker: script(t, fmt.Sprintf(`echo "MYCELYA|1|unix|/tmp/x|$$|%s"; sleep 5`, transport.Build)), Backend: "ref"},
+		{"another socket",
+			Spec{Worker: script(t, fmt.Sprintf(`echo "MYCELYA|1|unix|/tmp/x|$$|%s"; sleep 5`, transport.Build)), Backend: "ref"},
 			provider.ErrVersion, []string{`listens on "/tmp/x"`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -272,8 +287,11 @@ func TestLongTempDirFallsBack(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	got := environment([]string{"PATH=/bin", "HOME=/h", "SECRET_TOKEN=x", "OMP_NUM_THREADS=2", "MKL_DEBUG=1", "AWS_SECRET_ACCESS_KEY=x",
-		"CUDA_VISIBLE_DEVICES=1", "TORCH_SHOW_CPP_STACKTRACES=1", "LC_ALL=C", "LANG=C", "LANGX=1", "MYCELYA_DUMP=-", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/x.so"})
+	got := environment(
+		[]string{"PATH=/bin", "HOME=/h", "SECRET_TOKEN=x", "OMP_NUM_THREADS=2", "MKL_DEBUG=1", "AWS_SECRET_ACCESS_KEY=x",
+			"CUDA_VISIBLE_DEVICES=1", "TORCH_SHOW_CPP_STACKTRACES=1",
+			"LC_ALL=C", "LANG=C", "LANGX=1", "MYCELYA_DUMP=-", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/x.so"},
+	)
 	require.Equal(t, []string{"PATH=/bin", "HOME=/h", "OMP_NUM_THREADS=2", "MKL_DEBUG=1", "CUDA_VISIBLE_DEVICES=1",
 		"TORCH_SHOW_CPP_STACKTRACES=1", "LC_ALL=C", "LANG=C", "LD_LIBRARY_PATH=/l"}, got)
 
@@ -294,7 +312,7 @@ func TestFDs(t *testing.T) {
 		require.NoError(t, syscall.Fstat(fd, &st))
 		require.EqualValues(t, syscall.S_IFIFO, st.Mode&syscall.S_IFMT)
 	}
-	// What a forked child's close does not do: the worker lives on in the parent's hands.
+	// A forked child closes its copies of the descriptors; the worker of the parent keeps running.
 	dup, err := syscall.Dup(fds[0])
 	require.NoError(t, err)
 	require.NoError(t, in.stdin.Close())
