@@ -23,9 +23,13 @@ import (
 
 const module = "github.com/mycelya/mycelya/"
 
-// matrix says what the packages of a folder and of those below it may import of ours; the longest folder that fits
-// counts. "x/..." stands for x and all below it. Data flows one way: an import points to a vocabulary or to the stage
-// that is being driven, never back.
+// rooms lists the top folders in an order in which imports point only backwards. Data flows one way: an import points
+// to a vocabulary or to the stage that is being driven, never back.
+var rooms = []string{"catalogue", "ir", "kernel", "trace", "capture", "proto", "fusion", "passes", "codegen", "runtime",
+	"client", "worker", "bench", "tests"}
+
+// matrix says which of our packages a folder and the folders below it may import. The longest folder that fits counts.
+// "x/..." stands for x and all folders below it.
 var matrix = map[string][]string{
 	"catalogue":               {},
 	"catalogue/gen":           {"catalogue"},
@@ -62,7 +66,7 @@ var matrix = map[string][]string{
 	"tests":                         {"..."},
 }
 
-// standardOnly lists the folders that import nothing but the standard library and what the matrix says.
+// standardOnly lists the folders that import only the standard library and the packages of the matrix.
 var standardOnly = []string{"catalogue", "ir", "trace", "fusion", "capture", "passes", "kernel", "codegen/cuda"}
 
 type goPackage struct {
@@ -85,7 +89,7 @@ func ours(t *testing.T) []goPackage {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		if p.Name != "" { // else a folder without Go files
+		if p.Name != "" { // a folder without Go files has none
 			packages = append(packages, p)
 		}
 	}
@@ -109,7 +113,7 @@ func allowed(patterns []string, imported string) bool {
 	})
 }
 
-// wrongImports lists what is wrong with the imports of a package.
+// wrongImports lists the imports of a package that the matrix forbids.
 func wrongImports(pkg string, imports []string, test bool) []string {
 	row := folder(pkg)
 	if row == "" {
@@ -136,7 +140,7 @@ func wrongImports(pkg string, imports []string, test bool) []string {
 	return out
 }
 
-// TestImports holds the import matrix. Tests may also use tests/..., what is below their folder, and what is below ir.
+// TestImports compares all imports with the matrix. Tests may also import tests/..., folders below their own, and ir/....
 func TestImports(t *testing.T) {
 	packages := ours(t)
 	require.Greater(t, len(packages), 4)
@@ -144,6 +148,23 @@ func TestImports(t *testing.T) {
 		pkg := strings.TrimPrefix(p.ImportPath, module)
 		assert.Empty(t, wrongImports(pkg, p.Imports, false))
 		assert.Empty(t, wrongImports(pkg, append(p.TestImports, p.XTestImports...), true), "in tests")
+	}
+}
+
+// TestNoArrowRunsUp: no package imports one of a later room.
+func TestNoArrowRunsUp(t *testing.T) {
+	room := func(pkg string) int {
+		name := strings.Split(strings.TrimPrefix(pkg, module), "/")[0]
+		n := slices.Index(rooms, name)
+		require.GreaterOrEqual(t, n, 0, "%s is in no room", pkg)
+		return n
+	}
+	for _, p := range ours(t) {
+		for _, i := range p.Imports {
+			if strings.HasPrefix(i, module) {
+				assert.LessOrEqual(t, room(i), room(p.ImportPath), "%s imports %s", p.ImportPath, i)
+			}
+		}
 	}
 }
 
@@ -167,7 +188,7 @@ func TestMatrixNamesPackages(t *testing.T) {
 	}
 }
 
-// TestMatrix: the check itself refuses what it must.
+// TestMatrix checks the check itself.
 func TestMatrix(t *testing.T) {
 	for _, test := range []struct {
 		pkg, imported string
@@ -207,8 +228,8 @@ func TestMatrix(t *testing.T) {
 
 var include = regexp.MustCompile(`(?m)^\s*#\s*include\s+["<]([^">]+)[">]`)
 
-// wrongInclude says whether a file of csrc includes a file of a library that it must not know: device and exec never
-// include each other, and neither of them our Go side; abi includes nothing of ours.
+// wrongInclude says whether a file of csrc includes a file of another library: device and exec never include each
+// other, and abi includes neither. All may include abi.
 func wrongInclude(root, file, included string) bool {
 	library := func(p string) string { return strings.Split(filepath.ToSlash(p), "/")[0] }
 	from := library(file)
@@ -229,7 +250,7 @@ func wrongInclude(root, file, included string) bool {
 	return target != "" && target != from && (target != "abi" || from == "abi")
 }
 
-// TestIncludes walks the C++ files.
+// TestIncludes compares all includes of csrc with that rule.
 func TestIncludes(t *testing.T) {
 	root := filepath.Join("..", "csrc")
 	files := 0
@@ -251,7 +272,7 @@ func TestIncludes(t *testing.T) {
 	assert.Positive(t, files)
 }
 
-// TestWrongInclude: the check itself refuses what it must, however the path is written.
+// TestWrongInclude checks the check itself, with each way to write a path.
 func TestWrongInclude(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "csrc")
 	for _, f := range []string{"abi/mycelya.h", "device/Record.h", "device/test/a.cpp", "exec/Run.h", "exec/Run.cpp"} {

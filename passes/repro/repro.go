@@ -63,7 +63,7 @@ const (
 // FirstPass stands for the pass if the captured graph is invalid, so that no pass could run.
 const FirstPass = "capture"
 
-const prose = `The passes that ran on one program, and their result: a graph or a crash. To repeat the run from a checkout:
+const prose = `The passes that ran on one program, and their result: a graph or a crash. To repeat the run:
 
     go run ./passes/cmd/mycopt -repro repro.txtar
 

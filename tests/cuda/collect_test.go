@@ -24,22 +24,21 @@ import (
 	"github.com/mycelya/mycelya/tests/graphs"
 )
 
-// bindable is a kernel of a program with an instance of a step, as it would be launched.
+// bindable is a kernel of a program, with the instances of the step that launches it.
 type bindable struct {
 	graph     string
 	k         *kernel.Kernel
 	instances []cuda.Instance
 }
 
-// collect gives the kernels of all graphs that the tests have: those of the replay corpus, and the goldens of all
-// stages.
+// collect returns the kernels of all graphs of the tests: the replay corpus and the golden files of all stages.
 func collect(t *testing.T) []bindable {
 	var out []bindable
 	graphs := 0
 	take := func(name, text string) {
 		g, err := ir.Parse(text)
 		if err != nil {
-			return // a golden of a graph that is wrong
+			return // a golden file of an invalid graph
 		}
 		if g, err = passes.Run(g, passes.Options{}); err != nil {
 			return
@@ -77,7 +76,7 @@ func collect(t *testing.T) []bindable {
 	return out
 }
 
-// drawn gives the kernels of random graphs, those that tests/program runs too.
+// drawn returns the kernels of random graphs, which tests/program runs too.
 func drawn(t *testing.T, graphsOf int) (out []bindable) {
 	generator := rapid.Custom(graphs.Own)
 	for i := range graphsOf {
@@ -92,7 +91,7 @@ func drawn(t *testing.T, graphsOf int) (out []bindable) {
 	return out
 }
 
-// launched are the kernels of a program in the sizes first seen.
+// launched returns the kernels of a program, with the sizes first seen.
 func launched(t *testing.T, name string, g *ir.Graph, c *codegen.Compiled) (out []bindable) {
 	words, err := c.FirstSeen(g)
 	require.NoError(t, err, name)

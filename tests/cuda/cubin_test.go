@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// resources are what an entry of a cubin takes: of a thread registers, and bytes of stack, in which spilled registers
-// are; of a block bytes of static shared memory.
+// resources are what an entry of a cubin needs: registers and bytes of stack per thread, with spilled registers on the
+// stack, and bytes of static shared memory per block.
 type resources struct{ registers, stack, shared int }
 
 // Attributes of .nv.info sections, as cuobjdump names them, and the forms of their values.
@@ -20,13 +20,13 @@ const (
 	regCount     = 0x2f
 	frameSize    = 0x11
 	minStackSize = 0x12
-	noValue      = 1 // nothing follows but two bytes that mean nothing
+	noValue      = 1 // two bytes without a meaning follow
 	byteValue    = 2 // the two bytes are the value
 	halfValue    = 3
-	sizedValue   = 4 // the two bytes are the size of what follows
+	sizedValue   = 4 // the two bytes are the size of the value, which follows
 )
 
-// readCubin says what the entries of a cubin take.
+// readCubin returns the resources of the entries of a cubin.
 func readCubin(cubin []byte) (map[string]resources, error) {
 	f, err := elf.NewFile(bytes.NewReader(cubin))
 	if err != nil {
@@ -81,7 +81,7 @@ func readCubin(cubin []byte) (map[string]resources, error) {
 			if index == 0 || int(index) > len(symbols) {
 				return nil, fmt.Errorf("attribute %#x is of symbol %d of %d", attribute, index, len(symbols))
 			}
-			name := symbols[index-1].Name // elf leaves symbol 0 out
+			name := symbols[index-1].Name // package elf leaves out symbol 0
 			r, entry := out[name]
 			if !entry {
 				continue

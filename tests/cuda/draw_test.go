@@ -15,21 +15,21 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// drawer draws kernels, and what they run on.
+// drawer draws kernels and their data.
 type drawer struct {
 	*rand.Rand
 	k       *kernel.Kernel
-	inexact []bool // by register: libraries and orders differ in its last places
+	inexact []bool // by register: its last places depend on the library or the reduction order
 }
 
 func (d *drawer) pick(n int) int          { return d.IntN(n) }
 func (d *drawer) chance(p float64) bool   { return d.Float64() < p }
 func oneOf[T any](d *drawer, list ...T) T { return list[d.pick(len(list))] }
 
-// dtypes of operands, those of programs more often.
+// dtypes of operands. The dtypes of real programs come more often.
 var dtypes = []uint8{7, 7, 7, 13, 13, 6, 8, 5, 4, 12, 1, 2, 3, 18, 19}
 
-// kernel draws one of few operands and instructions, and all kinds of each.
+// kernel draws a kernel with few operands and instructions, of all kinds.
 func (d *drawer) kernel() *kernel.Kernel {
 	d.k = &kernel.Kernel{Numbers: d.pick(3)}
 	d.inexact = nil
@@ -107,7 +107,7 @@ func (d *drawer) emit(n kernel.Instr, inexact bool) uint64 {
 	return uint64(len(d.k.Code) - 1)
 }
 
-// register draws one of a class, exact if it has to be.
+// register draws a register of a class. With exact, it draws an exact one.
 func (d *drawer) register(c kernel.Class, exact bool) (uint64, bool) {
 	for range 20 {
 		i := len(d.k.Code) - 1 - d.pick(len(d.k.Code))
@@ -118,7 +118,7 @@ func (d *drawer) register(c kernel.Class, exact bool) (uint64, bool) {
 	return 0, false
 }
 
-// smooth are the ops after which a small error is a small one still.
+// smooth says whether a small error of an operand remains a small error of the result.
 func smooth(op kernel.Op) bool {
 	switch op {
 	case kernel.Neg, kernel.Abs, kernel.Relu, kernel.Tanh, kernel.Sigmoid, kernel.Erf, kernel.Add, kernel.Sub,
@@ -129,7 +129,7 @@ func smooth(op kernel.Op) bool {
 	return false
 }
 
-// rough are the ops of which libraries differ in the last places, or sums in their order.
+// rough says whether the last places of a result depend on the library or on the order of a sum.
 func rough(op kernel.Op) bool {
 	switch op {
 	case kernel.Rsqrt:
@@ -140,7 +140,7 @@ func rough(op kernel.Op) bool {
 	return op.Row().Cost == catalogue.CostFunction
 }
 
-// taint says of the registers of any kernel which are inexact; false: a small error may become a large one.
+// taint returns which registers of a kernel are inexact. It returns false if a small error may become a large one.
 func taint(k *kernel.Kernel) (inexact []bool, steady bool) {
 	steady = true
 	inexact = make([]bool, len(k.Code))
@@ -260,7 +260,7 @@ func (d *drawer) compute(c kernel.Class) {
 	d.emit(n, inexact)
 }
 
-// store writes one of the last registers along all dims, or those that are kept.
+// store writes one of the last registers along all dims, or along the dims that are not reduced.
 func (d *drawer) store() {
 	k := d.k
 	levels := levels(k)
@@ -297,7 +297,7 @@ func (d *drawer) store() {
 	d.emit(kernel.Instr{Op: kernel.Store, Class: c, A: uint64(o), B: from}, d.inexact[r])
 }
 
-// levels says of each register whether it has a value per point, rather than one for all that are folded together.
+// levels says for each register whether it has a value per point, rather than one value per reduction.
 func levels(k *kernel.Kernel) []bool {
 	out := make([]bool, len(k.Code))
 	for i, n := range k.Code {
@@ -323,24 +323,24 @@ func levels(k *kernel.Kernel) []bool {
 	return out
 }
 
-// tensor is an operand of an instance: a buffer and a window of it.
+// tensor is an operand of an instance: a window on a buffer.
 type tensor struct {
 	buffer         int
 	sizes, strides []int64
 	offset         int64
 }
 
-// bound is an instance: sizes of all frames, tensors by operand, numbers.
+// bound is an instance: the sizes of all index spaces, the tensors by operand, and the numbers.
 type bound struct {
 	sizes   []int64
 	tensors []tensor
 	numbers []cuda.Number
 }
 
-// sizes are interesting ones: with vectors and without, of a warp, of a tile, prime.
+// sizes are the sizes to draw from: with and without vectors, of a warp, of a tile, and primes.
 var sizes = []int64{1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 67, 96, 100, 128, 256, 1000, 1024, 4099, 20000}
 
-// bind draws where a kernel runs, within a number of points.
+// bind draws sizes, buffers and numbers for a kernel, with at most so many points.
 func (d *drawer) bind(k *kernel.Kernel, most int64, buffers *[][]byte) *bound {
 	b := &bound{sizes: d.drawSpace(k, most)}
 	total := int64(1)
@@ -480,7 +480,7 @@ func spaceStart(k *kernel.Kernel, frame int) int {
 	return at
 }
 
-// alike is an operand that is read in the way in which operand i is written and whose memory nobody else has, or -1.
+// alike is an operand that is read in the layout of operand i and shares its memory with no other operand, or -1.
 func (d *drawer) alike(k *kernel.Kernel, i int, b *bound) int {
 	o := k.Operands[i]
 	for j := range i {
@@ -499,8 +499,8 @@ func (d *drawer) alike(k *kernel.Kernel, i int, b *bound) int {
 	return -1
 }
 
-// content is elements of a dtype: small ones, and some that are special. Tame ones have sums that don't depend much on
-// the order.
+// content is elements of a dtype: small numbers, and some special ones. Sums of tame elements hardly depend on the
+// order.
 func (d *drawer) content(dtype uint8, n int64, tame bool) []byte {
 	size := int64(ir.DType(dtype).Size())
 	out := make([]byte, 0, n*size)

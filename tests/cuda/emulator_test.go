@@ -20,10 +20,10 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// arena is where the memory of a job begins, in a part of the address space that is free.
+// arena is the address at which the memory of a job begins. This part of the address space is free.
 const arena = 0x200000000000
 
-// segment is memory of a job.
+// segment is a piece of the memory of a job.
 type segment struct {
 	at   uint64
 	data []byte
@@ -33,13 +33,13 @@ type segment struct {
 type job struct {
 	k         *kernel.Kernel
 	instances []cuda.Instance
-	bases     [][]uint64 // by instance and operand, what is added to its address; nil: nothing
+	bases     [][]uint64 // by instance and operand: added to its address; nil: 0
 	sms       int
 	segments  []segment
-	bytes     uint64 // of memory, from arena on
+	bytes     uint64 // the size of the memory, from arena
 }
 
-// emulator gathers jobs whose texts are compiled together.
+// emulator collects jobs, and compiles their texts together.
 type emulator struct {
 	texts   map[string]int // number of its first entry, by text
 	source  bytes.Buffer
@@ -122,7 +122,7 @@ func (e *emulator) entry(k *kernel.Kernel, l *cuda.Launch) int {
 	return first + slices.Index(source.Entries, l.Entry)
 }
 
-// run gives the segments of each job afterwards, one after the other.
+// run runs all jobs and returns the segments of each job, concatenated.
 func (e *emulator) run(t *testing.T) [][]byte {
 	t.Helper()
 	compiler, err := exec.LookPath("g++")
@@ -139,8 +139,8 @@ func (e *emulator) run(t *testing.T) [][]byte {
 		e.file.Bytes()...), 0o644))
 	testdata, err := filepath.Abs("testdata")
 	require.NoError(t, err)
-	// Contraction would round products and sums once; a vector at a wrong address, an overflow or an index beyond an array
-	// ends the process.
+	// Contraction would round a product and a sum once. The sanitizers end the process for a vector at a wrong address,
+	// an overflow, and an index beyond an array.
 	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
 		"-fsanitize=alignment,bounds,shift,signed-integer-overflow",
 		"-fno-sanitize-recover=all", "-I", testdata, "-o", program, source).CombinedOutput()

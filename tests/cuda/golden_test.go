@@ -17,8 +17,8 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestSource shows what graphs become on a GPU of 132 multiprocessors: launches and texts, without what
-// codegen/cuda/prelude.go has.
+// TestSource prints the launches and texts of graphs on a GPU with 132 multiprocessors, without the text of
+// codegen/cuda/prelude.go.
 func TestSource(t *testing.T) {
 	golden.Run(t, "testdata/source", func(t *testing.T, c *golden.Case) {
 		g, err := ir.Parse(c.File("in.ir"))
@@ -53,7 +53,7 @@ func TestSource(t *testing.T) {
 	})
 }
 
-// comments are the lines of a text that are some.
+// comments returns the comment lines of a text.
 func comments(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

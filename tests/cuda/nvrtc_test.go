@@ -24,10 +24,10 @@ import (
 	"github.com/mycelya/mycelya/worker/kernels"
 )
 
-// architectures are those that torch's binaries have code for.
+// architectures are the architectures of torch's binaries.
 var architectures = []string{"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"}
 
-// nvrtc is that of torch's packages, or skips the test.
+// nvrtc loads the NVRTC of torch's packages, or skips the test.
 func nvrtc(t *testing.T) *kernels.NVRTC {
 	python := filepath.Join("..", "..", ".venv", "bin", "python")
 	const script = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))"
@@ -52,7 +52,7 @@ type text struct {
 	source  cuda.Source
 }
 
-// texts prints what kernels are launched as, each text once.
+// texts prints the variants of kernels that are launched, each text once.
 func texts(all []bindable, sms int) (out []text) {
 	seen := map[string]bool{}
 	for _, b := range all {
@@ -67,7 +67,7 @@ func texts(all []bindable, sms int) (out []text) {
 	return out
 }
 
-// compiled is what an entry takes on an architecture.
+// compiled has the resources of an entry on an architecture.
 type compiled struct {
 	text
 	arch, entry string
@@ -118,8 +118,7 @@ func compileAll(t *testing.T, all []text, archs []string) []compiled {
 	return out
 }
 
-// TestTestsKernels compiles the kernels of all graphs that the tests have for all architectures, and holds what they
-// take of a GPU.
+// TestTestsKernels compiles the kernels of all graphs of the tests for all architectures, and limits their resources.
 func TestTestsKernels(t *testing.T) {
 	all := texts(collect(t), 132)
 	require.Greater(t, len(all), 50)
@@ -130,7 +129,7 @@ func TestTestsKernels(t *testing.T) {
 	budget(t, compileAll(t, all, archs), func(t cuda.Template) int { return budgets[t] }, someConditions)
 }
 
-// TestCacheWithNVRTC: a worker's cache has what the compiler makes, and its words of what it can't.
+// TestCacheWithNVRTC: a worker's cache holds cubins, and the log of a kernel that does not compile.
 func TestCacheWithNVRTC(t *testing.T) {
 	folder := t.TempDir()
 	n := nvrtc(t)
@@ -159,20 +158,20 @@ func TestCacheWithNVRTC(t *testing.T) {
 	require.Contains(t, string(words), "error:")
 }
 
-// budgets are the most registers of a thread. 64 leave an SM half of its threads; a block of folds is launched with 512
-// threads, which may have 128 each.
+// budgets are the most registers per thread. With 64 registers, an SM runs half of its threads. A block of reductions
+// has 512 threads, which may have 128 registers each.
 var budgets = map[cuda.Template]int{cuda.Pointwise: 64, cuda.Transpose: 64, cuda.Column: 64, cuda.Looped: 96,
 	cuda.Persistent: 96}
 
-// GELU's gradient beside layer norm's has a condition for each of four elements and each of its erf's intervals: one
-// word of them more than there are registers for, and a place to align it.
+// The gradient of GELU with that of layer norm has a condition for each of four elements and each interval of erf. The
+// conditions need one word more than there are registers for, and padding to align it.
 const someConditions = 8
 
-// What random kernels, of f64 functions and other things that programs hardly have, may take instead. Conditions have
-// seven registers; where sixteen elements each have one to the end, ptxas keeps some on the stack.
+// Limits for random kernels, which have f64 functions and other rare ops. There are seven registers for conditions.
+// Where sixteen elements each have a live condition, ptxas keeps some on the stack.
 const mostRegisters, mostConditions = 128, 16
 
-// TestReadCubin: the reader sees what a kernel is known to take.
+// TestReadCubin: the reader finds the known resources of a kernel.
 func TestReadCubin(t *testing.T) {
 	n := nvrtc(t)
 	for _, arch := range architectures {
@@ -200,8 +199,8 @@ extern "C" __global__ void __launch_bounds__(1024) large(float* a, const int* at
 	}
 }
 
-// budget holds what entries may take. A stack is where registers are spilled to; sin and cos of large numbers have a
-// few words there.
+// budget limits the resources of entries. The stack holds spilled registers, and a few words for sin and cos of large
+// numbers.
 func budget(t *testing.T, all []compiled, registers func(t cuda.Template) int, conditions int) {
 	most := map[string]resources{}
 	for _, c := range all {
@@ -223,7 +222,7 @@ func budget(t *testing.T, all []compiled, registers func(t cuda.Template) int, c
 	}
 }
 
-// TestRandomKernelsCompile compiles random kernels, and those of random graphs, for one architecture each.
+// TestRandomKernelsCompile compiles random kernels and the kernels of random graphs, for one architecture each.
 func TestRandomKernelsCompile(t *testing.T) {
 	all := drawn(t, 150)
 	for i := range 60 {

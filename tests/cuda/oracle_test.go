@@ -15,7 +15,7 @@ import (
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
-// program is one that runs a kernel and nothing else, on buffers that are all there.
+// program is a program with a kernel as its only step, on buffers that are all inputs.
 func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
 	constant := func(v int64) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(v)}} }
 	list := func(all []int64) (out []*proto.Dim) {
@@ -51,7 +51,8 @@ func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
 	return p
 }
 
-// meaning is what a kernel leaves in its buffers, by ir/eval; false if it has none there: a maximum of nothing.
+// meaning returns the buffers after a kernel by ir/eval, and false if the kernel has no meaning, as a maximum of no
+// elements.
 func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [][]byte) ([][]byte, bool) {
 	x, err := ref.Backend{Kernels: true}.New()
 	require.NoError(t, err)
@@ -79,8 +80,8 @@ func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [
 	return out, true
 }
 
-// job lays buffers out in the emulator's memory, with room that nobody may write around each, and binds a kernel to
-// them.
+// job lays out buffers in the emulator's memory and binds a kernel to them. Around each buffer is room that must not be
+// written.
 func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *job {
 	const room = 64
 	j := &job{k: k, sms: sms, bytes: room}
@@ -92,7 +93,8 @@ func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *jo
 			padded[r] = 0xa5
 		}
 		j.segments = append(j.segments, segment{at[i], data}, segment{at[i] + uint64(len(data)), padded})
-		j.bytes = (j.bytes + uint64(len(data)) + 2*room - 1) / room * room // as CUDA's allocator aligns: more than a vector
+		// the alignment of CUDA's allocator: more than a vector
+		j.bytes = (j.bytes + uint64(len(data)) + 2*room - 1) / room * room
 	}
 	for _, b := range instances {
 		in := cuda.Instance{Sizes: b.sizes, Numbers: b.numbers}
@@ -108,7 +110,7 @@ func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *jo
 	return j
 }
 
-// buffersOf are the contents of a job's buffers after a run, and whether the room around them is as it was.
+// buffersOf returns the contents of a job's buffers after a run, and whether the room around them is unchanged.
 func buffersOf(j *job, data []byte) (out [][]byte, untouched bool) {
 	untouched = true
 	for i, s := range j.segments {
@@ -124,8 +126,7 @@ func buffersOf(j *job, data []byte) (out [][]byte, untouched bool) {
 	return out, untouched
 }
 
-// near says whether two elements are the same, but for what libraries and orders of sums differ in if they are not
-// exact.
+// near says whether two elements are equal. Inexact elements may differ as much as libraries and orders of sums do.
 func near(dtype uint8, a, b []byte, exact bool) bool {
 	d := ir.DType(dtype)
 	x, y := number(dtype, a), number(dtype, b)
@@ -143,7 +144,7 @@ func near(dtype uint8, a, b []byte, exact bool) bool {
 	return math.Abs(x-y) <= max(1e-3, tolerance)*max(8, math.Abs(x))
 }
 
-// number is an element of a dtype of floats.
+// number is an element of a floating dtype.
 func number(dtype uint8, b []byte) float64 {
 	switch dtype {
 	case 7:

@@ -22,7 +22,7 @@ var (
 	count = flag.Int("count", 150, "how many random kernels are run")
 )
 
-// tried is a job and what it has to leave.
+// tried is a job and the buffers that it must leave.
 type tried struct {
 	job   *job
 	want  [][]byte
@@ -31,7 +31,7 @@ type tried struct {
 	name  string
 }
 
-// try draws where a kernel runs, and adds that to an emulator; nil: it has no meaning there.
+// try binds a kernel and adds the job to an emulator. It returns nil if the kernel has no meaning on that data.
 func try(t *testing.T, e *emulator, d *drawer, k *kernel.Kernel, name string, most int64, instances int,
 	templates map[string]int) *tried {
 	var buffers [][]byte
@@ -52,7 +52,7 @@ func try(t *testing.T, e *emulator, d *drawer, k *kernel.Kernel, name string, mo
 	return &tried{j, want, !slices.Contains(d.inexact, true), at, name}
 }
 
-// check compares what the emulator has left with what had to be.
+// check compares the buffers of the emulator with the expected buffers.
 func check(t *testing.T, all []*tried, results [][]byte) {
 	t.Helper()
 	for n, x := range all {
@@ -87,8 +87,8 @@ func check(t *testing.T, all []*tried, results [][]byte) {
 	}
 }
 
-// TestRandomKernels runs random kernels, all ops and classes, in shapes of all kinds, as their printed text compiled
-// for this CPU, and compares what they leave with ir/eval: bits, where these don't depend on a library or the order of
+// TestRandomKernels runs random kernels with all ops, classes and kinds of shapes: their printed text, compiled for
+// this CPU. It compares the buffers with ir/eval, bit by bit where the bits do not depend on a library or the order of
 // a sum.
 func TestRandomKernels(t *testing.T) {
 	templates := map[string]int{}
@@ -112,7 +112,7 @@ func TestRandomKernels(t *testing.T) {
 	check(t, all, e.run(t))
 }
 
-// TestTestsKernelsRun runs the kernels of all graphs that the tests have, and of random ones, in shapes of all kinds.
+// TestTestsKernelsRun runs the kernels of all graphs of the tests, and of random graphs, in all kinds of shapes.
 func TestTestsKernelsRun(t *testing.T) {
 	templates, seen := map[string]int{}, map[string]bool{}
 	e := newEmulator()

@@ -14,21 +14,21 @@ import (
 
 const u8, i64 = 1, 5
 
-// sum is a kernel that adds up dims, of which the last folded are folded.
-func sum(rank, folded int, order ...int8) *kernel.Kernel {
-	k := &kernel.Kernel{Spaces: []int{rank}, Reduced: folded,
+// sum is a kernel that sums over the last dims of its operand: as many as reduced says.
+func sum(rank, reduced int, order ...int8) *kernel.Kernel {
+	k := &kernel.Kernel{Spaces: []int{rank}, Reduced: reduced,
 		Operands: []kernel.Operand{{DType: u8, Access: kernel.Read, Along: order}}}
 	kept := []int8{}
-	for d := range rank - folded {
+	for d := range rank - reduced {
 		kept = append(kept, int8(d))
 	}
 	k.Operands = append(k.Operands, kernel.Operand{DType: i64, Access: kernel.Write, Along: kept})
 	k.Code = []kernel.Instr{{Op: kernel.Load, Class: kernel.I64}}
-	if folded > 0 {
+	if reduced > 0 {
 		k.Code = append(k.Code, kernel.Instr{Op: kernel.Sum, Class: kernel.I64})
 	}
-	k.Code = append(k.Code, kernel.Instr{Op: kernel.Store, Class: kernel.I64, A: 1, B: uint64(folded)})
-	if folded > 1 {
+	k.Code = append(k.Code, kernel.Instr{Op: kernel.Store, Class: kernel.I64, A: 1, B: uint64(reduced)})
+	if reduced > 1 {
 		k.Code[2].B = 1
 	}
 	return k

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package graphs makes random graphs for property tests: what the verifier accepts, over all own ops, with everything a
-// run of them needs. It never makes a graph that the trace could not.
+// Package graphs makes random graphs for property tests: graphs that the verifier accepts, over all own ops, with the
+// parameters and inputs of a run. It never makes a graph that no trace gives.
 package graphs
 
 import (
@@ -22,7 +22,7 @@ type Program struct {
 	Inputs map[uint32][]byte
 }
 
-// Own draws a graph of own ops and memory ops, which ir/eval runs.
+// Own draws a graph of own ops and memory ops, which ir/eval can run.
 func Own(t *rapid.T) *Program { return draw(t, false) }
 
 // Any draws a graph that has opaque calls too, with every kind of argument.
@@ -102,7 +102,7 @@ func (b *builder) input() {
 	b.slot++
 }
 
-// element is v, or at times v + 1/2 or NaN, as an element of the dtype.
+// element is v, v + 1/2 or NaN, as an element of the dtype.
 func element(d ir.DType, v int) []byte {
 	le := binary.LittleEndian
 	f := float64(v)
@@ -141,12 +141,12 @@ func (b *builder) number() {
 	b.add(ir.Node{Op: ir.OpParam, Slot: slot}, nil, ir.Type{DType: d, Dims: []ir.Dim{}})
 }
 
-// value draws a value that has been defined.
+// value draws a value of the graph.
 func (b *builder) value() ir.ValueID {
 	return ir.ValueID(rapid.IntRange(0, len(b.g.Types)-1).Draw(b.T, "value"))
 }
 
-// tensor draws a value that is defined and no number, in ten tries.
+// tensor draws a value that is no number. It tries ten times.
 func (b *builder) tensor() (ir.ValueID, bool) {
 	for range 10 {
 		if v := b.value(); b.g.Types[v].DType.Valid() && !b.g.IsNumber(ir.Value(v)) {
@@ -196,7 +196,7 @@ func (b *builder) cast() {
 	b.own(ir.OpCast, rapid.SampledFrom(dtypes).Draw(b.T, "to"), ir.Value(b.value()))
 }
 
-// copy copies into contiguous memory or, of a matrix, into columns.
+// copy copies a value into contiguous memory, or a matrix into columns.
 func (b *builder) copy() {
 	v, ok := b.tensor()
 	if !ok {
@@ -240,7 +240,7 @@ func (b *builder) transpose() {
 	}
 }
 
-// rowOf gives the geometry of one of the first two rows, or of a column, of a matrix.
+// rowOf returns the geometry of one of the first two rows, or of a column, of a matrix.
 func (b *builder) rowOf(v ir.ValueID) (ir.Type, ir.Dim) {
 	t := b.g.Types[v]
 	if rapid.Bool().Draw(b.T, "column") {
@@ -260,7 +260,7 @@ func (b *builder) row() {
 	}
 }
 
-// updateRow writes a row of a matrix with what is in another of its rows, negated where that has a meaning.
+// updateRow writes a row of a matrix with another row of it, negated if the dtype has neg.
 func (b *builder) updateRow() {
 	v, ok := b.matrix()
 	if !ok {
@@ -275,8 +275,7 @@ func (b *builder) updateRow() {
 	b.add(ir.Node{Op: ir.OpUpdate, Offset: offset}, []ir.Arg{ir.Value(v), ir.Value(y)}, b.g.Types[v])
 }
 
-// follow adds an op on what an elementwise op has just made, in all its operands, so that there is something to
-// simplify.
+// follow adds an op whose operands are all the result of the last elementwise op, so that rules have nodes to simplify.
 func (b *builder) follow() {
 	v := ir.ValueID(len(b.g.Types) - 1)
 	if len(b.g.Types) == 0 || !b.g.Types[v].DType.Valid() {
@@ -309,7 +308,7 @@ func (b *builder) follow() {
 	}
 }
 
-// reload reads or writes again the region of an update.
+// reload reads or writes the window of an update again.
 func (b *builder) reload() {
 	id := ir.NodeID(rapid.IntRange(0, len(b.g.Nodes)-1).Draw(b.T, "node"))
 	n := b.g.Nodes[id]
@@ -325,7 +324,7 @@ func (b *builder) reload() {
 	}
 }
 
-// again repeats a node, so that there is something to merge.
+// again repeats a node, so that cse has nodes to merge.
 func (b *builder) again() {
 	id := ir.NodeID(rapid.IntRange(0, len(b.g.Nodes)-1).Draw(b.T, "node"))
 	n := b.g.Nodes[id]
@@ -403,7 +402,7 @@ func (b *builder) arg(lists bool) ir.Arg {
 	return a
 }
 
-// list draws a list of any kind, empty at times.
+// list draws a list of any kind, sometimes empty.
 func (b *builder) list() ir.Arg {
 	sub := uint8(rapid.IntRange(int(ir.ListTensors), int(ir.ListScalars)).Draw(b.T, "list"))
 	var items []ir.Arg
@@ -435,7 +434,7 @@ func (b *builder) list() ir.Arg {
 	return b.g.AddList(sub, items)
 }
 
-// outputs makes some whole storages outputs, one at least if there is one.
+// outputs makes some whole storages outputs, and at least one if there is one.
 func (b *builder) outputs() {
 	for v := range b.g.Types {
 		if b.g.Nodes[b.g.Def[v]].Op == ir.OpView || b.g.Immediate(ir.ValueID(v)) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package launch_test runs programs on a worker whose device takes kernels as machine code, on a host without a GPU:
-// the server, the session, the plans of launches, the cache and the executor are those of a CUDA worker; the compiler
+// the server, the session, the plans of launches, the cache and the executor are those of a CUDA worker. The compiler
 // is g++, and the device emulates CUDA on the CPU.
 package launch_test
 
@@ -35,7 +35,7 @@ import (
 	"github.com/mycelya/mycelya/worker/kernels"
 )
 
-// folder outlives all tests: libraries that are loaded lie in it.
+// folder holds the loaded libraries, and outlives all tests.
 var folder string
 
 // headers is the folder of emulate.h.
@@ -65,7 +65,7 @@ var device struct {
 	err   error
 }
 
-// torch is the executor with the emulated device beside it, which loads it by its name.
+// torch is the executor with the emulated device beside it. The executor loads the device by its name.
 func torch(t *testing.T) worker.Torch {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {
@@ -95,9 +95,9 @@ func torch(t *testing.T) worker.Torch {
 // gxx is a compiler of printed kernels for the emulated device.
 type gxx struct {
 	calls, running, most atomic.Int64
-	gate                 chan struct{} // each call waits until it is closed; nil: none does
-	wrong                string        // a text that has this doesn't compile
-	stuck                string        // a text that has this gives code that can't be started
+	gate                 chan struct{} // each call waits until it is closed; nil: no call waits
+	wrong                string        // a text with this does not compile
+	stuck                string        // a text with this gives code that cannot be launched
 }
 
 func (c *gxx) open() (kernels.Compiler, error) { return c, nil }
@@ -107,7 +107,7 @@ func (c *gxx) Version() string { return "g++" }
 var entry = regexp.MustCompile(`extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)` +
 	`\((const __grid_constant__ Args a|const Args\* table)`)
 
-// Compile makes a library with a function emulated_<entry> for each entry, which runs the blocks of a launch.
+// Compile makes a library. It has a function emulated_<entry> for each entry, which runs the blocks of a launch.
 func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, error) {
 	c.calls.Add(1)
 	n := c.running.Add(1)
@@ -151,7 +151,7 @@ func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, er
 	}
 	_ = library.Close()
 	defer os.Remove(library.Name())
-	// As tests/cuda has it; a vector at a wrong address, or an index beyond an array, is an illegal instruction.
+	// The options of tests/cuda. A vector at a wrong address, or an index beyond an array, is an illegal instruction.
 	run := exec.Command("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off",
 		"-fno-strict-aliasing", "-fsanitize=alignment,bounds",
 		"-fsanitize-undefined-trap-on-error", "-I", headers, "-o", library.Name(), "-x", "c++", "-")
@@ -163,7 +163,7 @@ func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, er
 	return cubin, "", err
 }
 
-// logged is a log that a test can read while a server writes.
+// logged is a log that a test can read while a server writes it.
 type logged struct {
 	lock sync.Mutex
 	text bytes.Buffer
@@ -181,8 +181,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// serve is this program as a worker that a client has started: mycelya-worker with another compiler. What it needs lies
-// beside the link that it was started by.
+// serve runs this program as a worker that a client has started: mycelya-worker with another compiler. The files that
+// it needs lie beside the link by which it was started.
 func serve() error {
 	folder = filepath.Dir(os.Args[0])
 	headers = folder
@@ -198,7 +198,7 @@ func serve() error {
 		return err
 	}
 	t.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	wrong := os.Getenv("ATEN_EMULATED_WRONG") // workers get variables of that kind
+	wrong := os.Getenv("ATEN_EMULATED_WRONG") // workers inherit variables that begin so
 	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: wrong}).open,
 		Folder: filepath.Join(folder, "cubins without "+wrong), Threads: 2}
 	l, err := net.Listen("unix", *socket)
@@ -211,7 +211,7 @@ func serve() error {
 	return (&worker.Server{Load: t.Load, Log: t.Log}).Serve(l)
 }
 
-// running is a worker of the emulated device.
+// running is a worker with the emulated device.
 type running struct {
 	addr string
 	log  *logged
@@ -241,7 +241,7 @@ type client struct {
 	t   *testing.T
 	c   *transport.Conn
 	seq uint64
-	id  uint64 // of the last storage
+	id  uint64 // the last storage
 }
 
 func (r *running) connect(t *testing.T) *client {
@@ -280,7 +280,7 @@ func (c *client) upload(data []byte) uint64 {
 	return c.id
 }
 
-// read gives the bytes of a storage, or why it has none.
+// read returns the bytes of a storage, or the reason why it has none.
 func (c *client) read(id uint64, bytes int64) ([]byte, *proto.Status) {
 	c.t.Helper()
 	var r proto.ReadReply

@@ -5,8 +5,8 @@ package launch_test
 
 import "fmt"
 
-// more are graphs that need each way to launch a kernel: by its template, dtypes, and where arguments and scratch
-// memory are.
+// more are graphs that need each way to launch a kernel: each template, dtype, place of arguments and of scratch
+// memory.
 var more = map[string]string{
 	"broadcast bf16": `
 graph model.py:1 sync {
@@ -109,7 +109,7 @@ graph model.py:1 sync {
   output %7 -> s3
 }
 `,
-	// The sum is more than the largest f16, and so is the number.
+	// The sum and the number are larger than the largest f16.
 	"f16 means": `
 graph model.py:1 sync {
   dims a=130@0 b=1000@1

@@ -30,7 +30,7 @@ import (
 type program struct {
 	g      *ir.Graph
 	c      *codegen.Compiled
-	groups int // that have kernels
+	groups int // number of groups with kernels
 	trace  []uint64
 }
 
@@ -71,7 +71,7 @@ func (p *program) numbers(v float64) {
 	}
 }
 
-// word is a number, or the element of a tensor without dims, as a call has it.
+// word is a number, or the element of a 0-dim tensor, as a word of a call.
 func word(d ir.DType, element bool, v float64) uint64 {
 	switch {
 	case element && d == ir.F32:
@@ -82,7 +82,7 @@ func word(d ir.DType, element bool, v float64) uint64 {
 	return uint64(math.Ceil(v))
 }
 
-// dims are sizes or strides with the sizes of the trace.
+// dims evaluates sizes or strides with the sizes of the trace.
 func (p *program) dims(list []ir.Dim) []int64 {
 	var out []int64
 	for _, d := range list {
@@ -97,7 +97,7 @@ func (p *program) dims(list []ir.Dim) []int64 {
 	return out
 }
 
-// bytes is how many a value takes.
+// bytes is the size of a value.
 func (p *program) bytes(t ir.Type) int64 {
 	sizes, reach, count := p.dims(t.Dims), int64(1), int64(1)
 	for _, n := range sizes {
@@ -112,7 +112,7 @@ func (p *program) bytes(t ir.Type) int64 {
 	return reach * int64(t.DType.Size())
 }
 
-// content is n bytes of numbers of a dtype; those of floats are like weights, those of integers like small indices.
+// content is n bytes of numbers of a dtype: floats like weights, integers like small indices.
 func content(r *rand.Rand, d ir.DType, bytes int64) []byte {
 	out := make([]byte, 0, bytes)
 	for int64(len(out)) < bytes {
@@ -133,7 +133,7 @@ func content(r *rand.Rand, d ir.DType, bytes int64) []byte {
 	return out
 }
 
-// call runs a program on inputs that depend on seed alone, and gives what it made, by slot, or its error.
+// call runs a program on inputs that depend on seed only, and returns its storages by slot, or its error.
 func (c *client) call(p *program, seed uint64) (map[uint32][]byte, *proto.Done) {
 	c.t.Helper()
 	params, err := p.c.Params(p.trace)
@@ -183,7 +183,7 @@ func (c *client) call(p *program, seed uint64) (map[uint32][]byte, *proto.Done) 
 
 func (c *client) program(p *program) { c.send(transport.Program, p.c.Program, nil) }
 
-// warm calls a program until none of its groups waits, and adds up what the worker has told.
+// warm calls a program until none of its groups waits, and adds up the worker's counts.
 func (c *client) warm(p *program) *proto.Kernels {
 	c.t.Helper()
 	told := &proto.Kernels{}
@@ -201,7 +201,7 @@ func (c *client) warm(p *program) *proto.Kernels {
 	}
 }
 
-// same compares what two ways to run a program made: floats up to rounding, as a part of the largest of them.
+// same compares the storages of two runs: floats up to rounding, relative to the largest of them.
 func (p *program) same(t *testing.T, want, got map[uint32][]byte) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -257,7 +257,7 @@ func floats(d ir.DType, data []byte) (out []float64) {
 	return out
 }
 
-// chain is a map with a number, of any size.
+// chain is a map with a number. It has any size.
 const chain = `
 graph model.py:1 sync {
   dims n=1000@0
@@ -292,13 +292,13 @@ func TestResults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.t = t
 			p := compile(t, text)
-			if p.groups == 0 { // some are there for having none
+			if p.groups == 0 { // some graphs are there because they have none
 				return
 			}
 			switch name {
-			case "block.ir": // one of its numbers is the probability with which attention drops
+			case "block.ir": // one number is the dropout probability of attention
 				p.numbers(0)
-			case "masked_softmax.ir": // likewise, of a dropout
+			case "masked_softmax.ir": // one number is a dropout probability
 				p.trace[23] = 0
 			case "f16 means":
 				p.numbers(130000)
@@ -318,8 +318,8 @@ func TestResults(t *testing.T) {
 	t.Logf("%d kernels, %d texts", launched, compiler.calls.Load())
 }
 
-// TestTiering: a call runs operators until its kernels are ready, and the worker tells so. What one session has had
-// made, others have, and so has another worker with the folder.
+// TestTiering: a call runs operators until its kernels are ready, and the worker counts this. Kernels that one session
+// compiled serve other sessions, and other workers with the same folder.
 func TestTiering(t *testing.T) {
 	compiler, cache := &gxx{gate: make(chan struct{})}, t.TempDir()
 	r := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache})
@@ -352,15 +352,15 @@ func TestTiering(t *testing.T) {
 	require.EqualValues(t, 1, compiler.calls.Load())
 }
 
-// clean is a message as it compares.
+// clean is a message without the fields that do not compare.
 func clean(k *proto.Kernels) *proto.Kernels {
 	return &proto.Kernels{Groups: k.GetGroups(), Launched: k.GetLaunched(), Ops: k.GetOps(), Waiting: k.GetWaiting(),
 		Unfused:  k.GetUnfused(),
 		Compiled: k.GetCompiled(), Cached: k.GetCached(), Warning: k.GetWarning()}
 }
 
-// TestParameters: new sizes may need another variant, and then run as operators until there is one; numbers never do.
-// No size has the kernels of another. Memory that doesn't begin where launches have it is left to the operators.
+// TestParameters: new sizes may need another variant, and run as operators until it is ready. New numbers never do. No
+// size runs kernels of another size. Memory whose alignment no launch supports is left to the operators.
 func TestParameters(t *testing.T) {
 	compiler := &gxx{}
 	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)
@@ -369,7 +369,7 @@ func TestParameters(t *testing.T) {
 	c.program(p)
 	operators.program(p)
 	sizes := []uint64{1000, 1, 0, 3, 8, 1002, 4096, 70000, 5}
-	for range 3 { // more than are planned at once
+	for range 3 { // more calls than are planned at once
 		for i := range uint64(8) {
 			sizes = append(sizes, 2000+4*i)
 		}
@@ -379,7 +379,7 @@ func TestParameters(t *testing.T) {
 		p.trace[0] = n
 		p.trace[1] = math.Float64bits(float64(i))
 		c.warm(p)
-		for range 2 { // another number is another word of the same launch
+		for range 2 { // another number is another argument of the same launch
 			want, _ := operators.call(p, 7)
 			got, done := c.call(p, 7)
 			require.EqualValues(t, 1, done.Kernels.Groups, "%d elements", n)
@@ -400,8 +400,8 @@ func TestParameters(t *testing.T) {
 
 func none() (kernels.Compiler, error) { return nil, errors.New("nobody has put it there") }
 
-// TestFailures: without a compiler, or with one that fails, programs run as operators, and the user is told once, with
-// the log's path.
+// TestFailures: without a compiler, or with one that fails, programs run as operators. The user gets one warning, with
+// the path of the log.
 func TestFailures(t *testing.T) {
 	t.Run("text", func(t *testing.T) {
 		compiler, cache := &gxx{wrong: "tanh"}, t.TempDir()
@@ -431,7 +431,7 @@ func TestFailures(t *testing.T) {
 	})
 	t.Run("compiler", func(t *testing.T) {
 		r := start(t, worker.Kernels{Compiler: none})
-		for range 2 { // each session's user is told
+		for range 2 { // the user of each session gets a warning
 			c, p := r.connect(t), compile(t, chain)
 			c.program(p)
 			told := c.warm(p)
@@ -455,7 +455,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestCorruptFile: a cubin that is not whole any more is compiled again.
+// TestCorruptFile: a corrupt cubin is compiled again.
 func TestCorruptFile(t *testing.T) {
 	compiler, cache := &gxx{}, t.TempDir()
 	first := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
@@ -478,7 +478,8 @@ func TestCorruptFile(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// TestManyPrograms: however many sessions want kernels, so many are compiled at once, and nobody waits for them.
+// TestManyPrograms: the number of kernels that compile at once is limited, for any number of sessions, and no call
+// waits for them.
 func TestManyPrograms(t *testing.T) {
 	compiler := &gxx{gate: make(chan struct{})}
 	r := start(t, worker.Kernels{Compiler: compiler.open, Threads: 2})
@@ -507,8 +508,8 @@ func TestManyPrograms(t *testing.T) {
 	require.LessOrEqual(t, compiler.most.Load(), int64(2))
 }
 
-// TestStepsThatFail: a launch that the device refuses poisons what the kernel should have made, with the kernel and the
-// step; what is missing or too small is for the operators to say. The session goes on.
+// TestStepsThatFail: a launch that the device refuses poisons the results of the kernel, and the error names the kernel
+// and the step. The operators report missing or small storages. The session goes on.
 func TestStepsThatFail(t *testing.T) {
 	compiler := &gxx{stuck: "sinf"}
 	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)

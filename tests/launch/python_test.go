@@ -25,8 +25,8 @@ type result struct {
 	Ops           int `json:"fused_ops"`
 }
 
-// TestPython goes all the way from Python to the emulated device, with cases of tests/e2e/kernels.py: as operators, and
-// as kernels when those are ready. The groups that draw random numbers stay operators.
+// TestPython runs cases of tests/e2e/kernels.py from Python to the emulated device: as operators, and as kernels when
+// these are ready. Groups that draw random numbers stay operators.
 func TestPython(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes minutes")
@@ -52,7 +52,7 @@ func TestPython(t *testing.T) {
 	require.Positive(t, all["dropouts"].GroupsUnfused)
 }
 
-// TestPythonIsWarned: that a kernel can't be compiled is a warning to the user, one, and no error.
+// TestPythonIsWarned: a kernel that does not compile gives the user one warning and no error.
 func TestPythonIsWarned(t *testing.T) {
 	results, words := python(t, "exp(", "small")
 	require.Len(t, results, 1)
@@ -63,8 +63,8 @@ func TestPythonIsWarned(t *testing.T) {
 		`.*/cubins without exp\(/[0-9a-f]{64}\.log has its source`, words)
 }
 
-// python runs testdata/run.py with this test as its worker, whose compiler takes no text that has wrong in it, and
-// gives what it prints.
+// python runs testdata/run.py and returns its output. This test is the worker, and its compiler refuses a text that
+// contains wrong.
 func python(t *testing.T, wrong string, cases ...string) (out []result, words string) {
 	t.Helper()
 	torch(t)

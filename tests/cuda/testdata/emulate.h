@@ -1,10 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// As much of CUDA as printed kernels use, on a CPU: so their text is compiled by a C++ compiler and run. Blocks run one
-// after another; the threads of one are fibers, which change only where they wait for each other. In which order they
-// run is drawn anew each time they all have, so that a result which depends on it differs. A barrier or shuffle that
-// not all threads come to ends the process.
+// The part of CUDA that printed kernels use, on a CPU, so that a C++ compiler can compile their text. Blocks run one
+// after another. The threads of a block are fibers, which switch only where they wait for each other. Each round runs
+// them in another random order, so that a result that depends on the order differs. A barrier or shuffle that not all
+// threads reach ends the process.
 #ifndef MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
 #define MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
 
@@ -33,7 +33,7 @@ static Dim threadIdx, blockIdx, blockDim;
 
 namespace emulate {
 
-// Where the fibers of a block are. Each has a number of times that it has waited with its warp, and with its block.
+// The state of a thread of a block, and how many times it has waited with its warp and with its block.
 struct Fiber {
   jmp_buf at;
   ucontext_t start;
@@ -61,7 +61,7 @@ static void Enter() {
   fibers[current].done = true;
   _longjmp(scheduler, 1);
 }
-// Waits until all threads from first to last have waited as often.
+// Waits until all threads from first to last have waited as many times.
 static void Wait(unsigned long Fiber::*waits, size_t first, size_t last) {
   const unsigned long mine = ++(fibers[current].*waits);
   for (int rounds = 0;; ++rounds) {
@@ -154,11 +154,11 @@ static float __uint_as_float(unsigned v) { return Bits<float>(v); }
 static unsigned __float_as_uint(float v) { return Bits<unsigned>(v); }
 static double __longlong_as_double(long long v) { return Bits<double>(v); }
 static unsigned __umulhi(unsigned a, unsigned b) { return uint64_t(a) * b >> 32; }
-// What doesn't fit is the least integer here, as x86 has it and ir/eval; CUDA takes the nearest.
+// A number out of range becomes the least integer, as on x86 and in ir/eval. CUDA takes the nearest integer.
 static long long __double2ll_rz(double v) { return v >= -0x1p63 && v < 0x1p63 ? (long long)v : INT64_MIN; }
 static long long __float2ll_rz(float v) { return __double2ll_rz(v); }
 
-// As the instructions have them: of 0 and -0 the greater is 0.
+// As CUDA's instructions do: 0 is greater than -0.
 #define fmaxf(a, b) Most(a, b)
 #define fmax(a, b) Most(a, b)
 #define fminf(a, b) Least(a, b)
@@ -192,7 +192,7 @@ static unsigned short to_half(float v) {
   return sign | ((unsigned(exponent + 13) << 10) + unsigned(nearbyint(fraction * 2048)));
 }
 
-// A job file: words, and the bytes of memory. The memory begins at an address of the tests' choice.
+// A job file: words, and the bytes of memory. The test chooses the address at which the memory begins.
 static uint64_t Word(FILE* f) {
   uint64_t w;
   if (fread(&w, 8, 1, f) != 1) exit(4);
