@@ -384,7 +384,8 @@ func (c *checker) memory(n *Node, t Type) error {
 		return fmt.Errorf("%%%d is a view: %s needs a whole storage", x, n.Op)
 	}
 	if n.Op == OpResize {
-		if x := g.Types[x]; x.DType != U8 || len(x.Dims) != 1 || t.DType != U8 || len(t.Dims) != 1 || x.Strides != nil || t.Strides != nil {
+		bytes := func(t Type) bool { return t.DType == U8 && len(t.Dims) == 1 && t.Strides == nil }
+		if !bytes(g.Types[x]) || !bytes(t) {
 			return fmt.Errorf("a resize goes from u8[old] to u8[new]")
 		}
 		return nil
@@ -499,7 +500,8 @@ func (c *checker) call(id NodeID) error {
 	for i, w := range writes {
 		v := n.First + ValueID(fresh+i)
 		if !g.SameType(g.Types[v], g.Types[w]) {
-			return fmt.Errorf("%%%d is the new content of %%%d: it is %s, not %s", v, w, g.TypeString(g.Types[w]), g.TypeString(g.Types[v]))
+			want, is := g.TypeString(g.Types[w]), g.TypeString(g.Types[v])
+			return fmt.Errorf("%%%d is the new content of %%%d: it is %s, not %s", v, w, want, is)
 		}
 	}
 	return nil

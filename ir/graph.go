@@ -91,7 +91,9 @@ const (
 	NumTemplates
 )
 
-var templates = [NumTemplates]string{TemplateMap: "map", TemplateRows: "rows", TemplateCols: "cols", TemplateAll: "all", TemplateLists: "lists"}
+var templates = [NumTemplates]string{
+	TemplateMap: "map", TemplateRows: "rows", TemplateCols: "cols", TemplateAll: "all", TemplateLists: "lists",
+}
 
 func (t Template) String() string { return templates[t] }
 

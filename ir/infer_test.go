@@ -74,7 +74,8 @@ func TestResultType(t *testing.T) {
 
 // TestUnify adds nodes one by one to the graph of each case, as capture does, and compares the sizes.
 func TestHolds(t *testing.T) {
-	for d, ends := range map[ir.DType][2]int64{ir.Bool: {0, 1}, ir.U8: {0, 255}, ir.I8: {-128, 127}, ir.I16: {-1 << 15, 1<<15 - 1}, ir.U16: {0, 1<<16 - 1},
+	for d, ends := range map[ir.DType][2]int64{
+		ir.Bool: {0, 1}, ir.U8: {0, 255}, ir.I8: {-128, 127}, ir.I16: {-1 << 15, 1<<15 - 1}, ir.U16: {0, 1<<16 - 1},
 		ir.I32: {math.MinInt32, math.MaxInt32}, ir.U32: {0, math.MaxUint32}} {
 		assert.True(t, d.Holds(ends[0]) && d.Holds(ends[1]), d)
 		assert.False(t, d.Holds(ends[0]-1) || d.Holds(ends[1]+1), d)
@@ -84,8 +85,10 @@ func TestHolds(t *testing.T) {
 }
 
 func TestExactly(t *testing.T) {
-	for v, want := range map[float64][2]bool{0: {true, true}, 0.5: {true, true}, 0.3: {false, false}, 255: {true, true}, 257: {true, false}, 2049: {false, false},
-		65504: {true, false}, 65536: {false, true}, 0x1p-24: {true, true}, 0x1p-25: {false, true}, 0x1.8p-24: {false, true}, 0x1p-133: {false, true},
+	for v, want := range map[float64][2]bool{
+		0: {true, true}, 0.5: {true, true}, 0.3: {false, false}, 255: {true, true}, 257: {true, false}, 2049: {false, false},
+		65504: {true, false}, 65536: {false, true}, 0x1p-24: {true, true},
+		0x1p-25: {false, true}, 0x1.8p-24: {false, true}, 0x1p-133: {false, true},
 		0x1p-134: {false, false}, -0x1.fep127: {false, true}, 0x1p128: {false, false}, math.Inf(-1): {true, true}} {
 		assert.Equal(t, want, [2]bool{ir.F16.Exactly(v), ir.BF16.Exactly(v)}, v)
 	}
@@ -121,7 +124,8 @@ func TestSymbolNames(t *testing.T) {
 	for range 30 {
 		dims = append(dims, g.AddSymbol(uint32(len(dims)), 7))
 	}
-	g.Add(ir.Node{Op: ir.OpInput, Slot: 1, Record: -1}, nil, []ir.Type{{DType: ir.F32, Dims: dims[7:27], Strides: dims[17:37]}})
+	g.Add(ir.Node{Op: ir.OpInput, Slot: 1, Record: -1}, nil,
+		[]ir.Type{{DType: ir.F32, Dims: dims[7:27], Strides: dims[17:37]}})
 	require.NoError(t, ir.Verify(g))
 	text := g.String()
 	assert.Contains(t, text, "f32[n,b,c,d,a,e,f]")

@@ -76,9 +76,11 @@ func readSchemas(t testing.TB) map[string][2][]string {
 func TestForms(t *testing.T) {
 	types := map[string]string{
 		"0": "^(Tensor|Scalar) ", "1": "^(Tensor|Scalar) ", "2": "^Tensor ", "0#": "^Scalar ", "1#": "^Scalar ",
-		"one": "^Scalar (alpha|value)=1", "dims": `^int\[1\]\?? dim`, "keepdim": "^bool keepdim=False", "dtype": `^ScalarType\? dtype`,
+		"one": "^Scalar (alpha|value)=1", "dims": `^int\[1\]\?? dim`, "keepdim": "^bool keepdim=False",
+		"dtype":   `^ScalarType\? dtype`,
 		"asdtype": `^ScalarType\? dtype=None`, "layout": `^Layout\? layout=None`, "device": `^Device\? device=None`,
-		"pin": `^bool\? pin_memory=None`, "nonblock": "^bool non_blocking=False", "preserve": `^MemoryFormat\? `, "memfmt": `^MemoryFormat\? `,
+		"pin": `^bool\? pin_memory=None`, "nonblock": "^bool non_blocking=False", "preserve": `^MemoryFormat\? `,
+		"memfmt": `^MemoryFormat\? `,
 	}
 	schemas := readSchemas(t)
 	for _, r := range opRows {

@@ -134,7 +134,8 @@ func TestToATenOver(t *testing.T) {
 	}
 	written := Value(0)
 	written.Write = true
-	assert.Equal(t, "aten::threshold_backward.grad_input", call(0, "aten::threshold_backward", 1, Value(0), Value(1), Value(2)))
+	assert.Equal(t, "aten::threshold_backward.grad_input",
+		call(0, "aten::threshold_backward", 1, Value(0), Value(1), Value(2)))
 	assert.Equal(t, "aten::add_.Tensor", call(0, "aten::add.Tensor", 1, Value(0), Value(1), Value(2)))
 	assert.Empty(t, call(0, "aten::add.Tensor", 2, written, Value(1), Value(2)))
 	assert.Empty(t, call(FlagRNG, "aten::gelu", 1, Value(0)))

@@ -40,7 +40,8 @@ var prefixes = func() (names [catalogue.NumTags]string) {
 
 // reserved words are not names of symbols.
 var reserved = func() map[string]bool {
-	m := map[string]bool{"none": true, "true": true, "false": true, "inf": true, "nan": true, "offset": true, "output": true,
+	m := map[string]bool{"none": true, "true": true, "false": true, "inf": true, "nan": true,
+		"offset": true, "output": true,
 		"dims": true, "graph": true, "require": true, "fuse": true}
 	for _, s := range slices.Concat(listNames[1:], prefixes[:]) {
 		m[s] = true

@@ -63,7 +63,8 @@ func (g *Graph) SameDims(a, b []Dim) bool { return slices.EqualFunc(a, b, g.Same
 
 // SameType reports whether two types are known to be equal.
 func (g *Graph) SameType(a, b Type) bool {
-	return a.DType == b.DType && g.SameDims(a.Dims, b.Dims) && (a.Strides == nil) == (b.Strides == nil) && g.SameDims(a.Strides, b.Strides)
+	return a.DType == b.DType && g.SameDims(a.Dims, b.Dims) &&
+		(a.Strides == nil) == (b.Strides == nil) && g.SameDims(a.Strides, b.Strides)
 }
 
 // Canonicalize replaces each dim by the dim that represents it.

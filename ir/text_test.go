@@ -67,10 +67,12 @@ func TestTextRoundTrip(t *testing.T) {
 
 // TestLooseText: the parser accepts text that a person writes, with other numbers, other spaces and comments.
 func TestLooseText(t *testing.T) {
-	graphs, err := ir.ParseAll("# two graphs\r\ngraph \"\" read{\n %7:f32[ 2 , 3 ]=input 0 # not an origin\n\n%3 : f32[3,2] { 1 , 3 } = view %7 offset=0\n}\ngraph \"a b\" \"\" {\n}\n")
+	graphs, err := ir.ParseAll("# two graphs\r\ngraph \"\" read{\n %7:f32[ 2 , 3 ]=input 0 # not an origin\n\n" +
+		"%3 : f32[3,2] { 1 , 3 } = view %7 offset=0\n}\ngraph \"a b\" \"\" {\n}\n")
 	require.NoError(t, err)
 	require.Len(t, graphs, 2)
-	assert.Equal(t, "graph \"\" read {\n  %0: f32[2,3]           = input 0\n  %1: f32[3,2]{1,3}      = view %0 offset=0\n}\n", graphs[0].String())
+	want := "graph \"\" read {\n  %0: f32[2,3]           = input 0\n  %1: f32[3,2]{1,3}      = view %0 offset=0\n}\n"
+	assert.Equal(t, want, graphs[0].String())
 	assert.Equal(t, "a b", graphs[1].Name)
 	graphs, err = ir.ParseAll(" \n# nothing\n")
 	assert.NoError(t, err)

@@ -159,7 +159,8 @@ const missing = ^ValueID(0)
 func newCopier(g *Graph, via []ValueID, more int) *copier {
 	c := &copier{g: g, via: via, to: make([]ValueID, len(g.Types)), names: make([]uint32, len(g.Strings)), out: &Graph{
 		Name: g.Name, Reason: g.Reason,
-		Syms: slices.Clone(g.Syms), equal: slices.Clone(g.equal), Groups: slices.Clone(g.Groups), Requires: slices.Clone(g.Requires),
+		Syms: slices.Clone(g.Syms), equal: slices.Clone(g.equal),
+		Groups: slices.Clone(g.Groups), Requires: slices.Clone(g.Requires),
 	}}
 	c.out.Grow(len(g.Nodes)+more, len(g.Types)+more, len(g.Args)+2*more, 0)
 	c.out.ListArgs = make([]Arg, 0, len(g.ListArgs))
@@ -282,7 +283,9 @@ func (g *Graph) Rewrite(order []NodeID, to []ValueID) *Graph {
 // gets the graph so far, the old node, and the node with its arguments as they would be added. It returns the
 // arguments, and may have changed the node. Or it returns a value of the new graph that replaces the node's single
 // result: then no node is added.
-func (g *Graph) Rebuild(edit func(out *Graph, old, node *Node, args []Arg, results []Type) ([]Arg, ValueID, bool)) *Graph {
+func (g *Graph) Rebuild(
+	edit func(out *Graph, old, node *Node, args []Arg, results []Type) ([]Arg, ValueID, bool),
+) *Graph {
 	c := newCopier(g, nil, len(g.Nodes)/8)
 	for i := range g.Nodes {
 		id, old := NodeID(i), &g.Nodes[i]

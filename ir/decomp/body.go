@@ -228,8 +228,8 @@ func (w *writer) whole(a ir.Arg) ir.Arg {
 	return ir.Arg{Kind: ir.ArgInt, V: int64(v)}
 }
 
-// holds reports whether a number fits the dtype of the result: PyTorch converts it to that dtype first, or refuses it. Of a
-// parameter only the dtype is known here; Must covers its value.
+// holds reports whether a number fits the dtype of the result: PyTorch converts it to that dtype first, or refuses it.
+// Of a parameter only the dtype is known here; Must covers its value.
 func (w *writer) holds(v ir.ValueID) bool {
 	of, n := w.out.Types[v].DType, &w.out.Nodes[w.out.Def[v]]
 	if w.result.Is(ir.Ints|ir.Bools) && of == ir.F64 {

@@ -339,7 +339,7 @@ func (w *writer) give(values []term, results []ir.ValueID) string {
 		switch {
 		case !want.DType.Valid():
 			continue
-		case i < len(values) && !values[i].is && slices.Contains(want.Dims, ir.Const(0)): // a result that the case leaves empty
+		case i < len(values) && !values[i].is && slices.Contains(want.Dims, ir.Const(0)): // the case leaves it empty
 			w.e.To[r] = w.out.Nodes[w.add(ir.Node{Op: ir.OpEmpty}, nil, []ir.Type{want})].First
 			continue
 		case i >= len(values) || !values[i].is:
