@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What torch.compile has to know of the device; called when its modules come in."""
+"""Registers the device with torch.compile when its modules are imported."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def know_is_mycelya(module: ModuleType) -> None:
 
 
 def refuse_inductor(module: ModuleType) -> None:
-    """Makes compile_fx refuse a graph that has to do with the device."""
+    """Makes compile_fx refuse a graph with a value on the device."""
     original: Any = module.compile_fx
 
     @functools.wraps(original)

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What nn.TransformerEncoder gives in padded rows.
+"""The values of nn.TransformerEncoder in padded rows.
 
 In evaluation PyTorch packs the rows that are kept into a nested tensor, if the padding
 comes last, and unpacks them with zeros around. This device has no nested tensors; the
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 def _packs(encoder: nn.TransformerEncoder, source: Tensor, mask: Any) -> bool:
-    """PyTorch's own conditions, but for where the padding is."""
+    """PyTorch's conditions, except for the position of the padding."""
     first = encoder.layers[0] if len(encoder.layers) else None
     if not isinstance(first, nn.TransformerEncoderLayer) or first.training:
         return False
@@ -38,7 +38,7 @@ def without_padding(
     """`result` [b, t, d] with zeros, normed, where `padding` [b, t] says padding.
 
     Unchanged if some row's padding is not at its end, or PyTorch would not pack.
-    Whether it is at the end is worked out on the device: nobody waits.
+    The device computes whether it is at the end, so this does not wait.
     """
     if padding is None or not _packs(encoder, source, mask):
         return result

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What the device did and why: the pending graph, the programs, the network's bill."""
+"""Explains the device: the pending graph, the programs, the cost of each line."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from mycelya_torch import _device
 
 
 class BillLine(NamedTuple):
-    """What one line of the program has cost.
+    """The cost of one line of the program.
 
     A program cut at the line, its answer included, is charged to it; so is the time
     in which the line waited for the worker.
     """
 
-    file: str  # "" if it isn't known
+    file: str  # "" if it is not known
     line: int
     cuts: dict[str, int]  # by reason
     programs_compiled: int
-    round_trips: int  # questions whose answer was wanted
+    round_trips: int  # requests that waited for an answer
     bytes_sent: int  # all messages, uploads included
     upload_bytes: int  # of tensors, shared memory included
     bytes_received: int
-    stalls: int  # waits that were not over at once
+    stalls: int  # waits that did not end at once
     stall_seconds: float
 
     @property
@@ -37,7 +37,7 @@ class BillLine(NamedTuple):
 
 
 class NetworkBill(list[BillLine]):
-    """Lines of the program by what they cost: the longest stalls first, then bytes.
+    """Lines of the program by cost: the longest stalls first, then bytes.
 
     As text it is a table.
     """
@@ -79,7 +79,7 @@ def _bytes(n: int) -> str:
 
 
 def network_bill() -> NetworkBill:
-    """What torch.mycelya.network_bill does."""
+    """Implements torch.mycelya.network_bill."""
     lines = json.loads(_device.bill())
     return NetworkBill(BillLine(**line) for line in lines if _cost(line))
 
@@ -89,7 +89,7 @@ def _cost(line: dict[str, object]) -> bool:
 
 
 def explain(tensor: torch.Tensor | None) -> str:
-    """What torch.mycelya.explain does."""
+    """Implements torch.mycelya.explain."""
     if tensor is not None:
         return _pending(tensor)
     if not _device.is_initialized():

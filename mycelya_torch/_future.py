@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Downloads that nobody waits for yet."""
+"""Downloads in the background."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _pools: dict[int, ThreadPoolExecutor] = {}  # by device
 
 
 def cpu_future(tensor: torch.Tensor) -> Future[torch.Tensor]:
-    """What Tensor.cpu_future does; its docstring is in _patch."""
+    """Implements Tensor.cpu_future; its docstring is in _patch."""
     if tensor.device.type != "mycelya":
         done: Future[torch.Tensor] = Future()
         done.set_result(tensor.detach().cpu())
         return done
-    # It is on its way when this returns: what is written from now on comes later.
+    # The read is posted before this returns, so later writes do not change its values.
     download = _device.Download(tensor.detach())
     return _pool(tensor.device.index).submit(download.wait)
 
 
 def _pool(device: int) -> ThreadPoolExecutor:
-    """One thread a device: answers come in the order of the questions."""
+    """One thread per device: answers come in the order of the requests."""
     with _LOCK:
         if device not in _pools:
             _pools[device] = ThreadPoolExecutor(1, thread_name_prefix="mycelya-cpu")

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What to do once some other module is imported, without importing it ourselves."""
+"""Hooks that run when another module is imported, without importing it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def when_imported(name: str, hook: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds nothing itself: wraps the loader that the other finders come up with."""
+    """Finds no module: wraps the loader that the other finders return."""
 
     def find_spec(
         self,
@@ -36,7 +36,8 @@ class _Finder(MetaPathFinder):
         hook = _hooks.pop(fullname, None)
         if hook is None:
             return None
-        spec = importlib.util.find_spec(fullname)  # comes here again, and finds no hook
+        # This re-enters the method, which then finds no hook.
+        spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             _hooks[fullname] = hook
             return None
@@ -53,7 +54,7 @@ class _Loader(Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module shall not be told from one that was imported without us.
+        # The module must look as if it was imported without the hook.
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
         try:

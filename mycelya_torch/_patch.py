@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The few places where PyTorch has no hook for a device that is far away.
+"""Patches of PyTorch where it has no hook for a remote device.
 
 All of this runs within `import torch`: a patch that has more to do than to look at a
 device imports the module that does it when it is first needed.
@@ -72,7 +72,7 @@ def _later(module: str, name: str) -> Callable[..., Any]:
 
 
 def _end_of_step(*_: Any) -> None:
-    """A trace ends with an optimizer's step; within torch.compile there is no trace."""
+    """Ends a trace at an optimizer's step; torch.compile records no trace."""
     if not torch.compiler.is_compiling():
         _device.mark_step()
 
@@ -152,14 +152,14 @@ _FLAGS = """
 
 
 def _patch_flags() -> None:
-    """Flags of PyTorch that are set here are set on the workers too."""
+    """Sets flags of PyTorch on the workers too."""
     ours: dict[Any, Any] = {}
     for name in _FLAGS.split():
         original = getattr(torch._C, f"_set_{name}", None)
         if original is not None:  # an older PyTorch lacks some
             ours[original] = _flag_setter(name, original)
             setattr(torch._C, f"_set_{name}", ours[original])
-    # torch.backends took some of them aside when it was imported.
+    # torch.backends copied some of them when it was imported.
     for path, module in list(sys.modules.items()):
         if path.startswith("torch.backends"):
             for prop in vars(type(module)).values():
@@ -187,7 +187,7 @@ def _flag_setter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _patch_printing() -> None:
-    """One read per tensor, of what is shown; none for a debugger (_print)."""
+    """One read per tensor, of the shown elements; none for a debugger (_print)."""
     module = torch._tensor_str
     to_text, to_repr = module._tensor_str, module._str
 
@@ -296,7 +296,7 @@ def _patch_storages() -> None:
 
 
 def _check_dlpack(name: str) -> None:
-    """What all exports come to. Not their methods: others know these by identity."""
+    """The function below all exports. Other code compares the methods by identity."""
     original = getattr(torch._C, name)
 
     @functools.wraps(original)
@@ -324,7 +324,7 @@ def _patch_sharing() -> None:
 
     ForkingPickler.register(torch.UntypedStorage, reduce_ours)
 
-    # Both DataParallel and data_parallel() begin by asking this.
+    # DataParallel and data_parallel() call this first.
     module = sys.modules["torch.nn.parallel.data_parallel"]
     original = module._get_available_device_type
 

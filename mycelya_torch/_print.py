@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Text of tensors: one download of what is shown, and none for a debugger.
+"""Text of tensors: one download of the shown elements, and none for a debugger.
 
 PyTorch's formatter reads a tensor element by element. Here the elements that it will
 show are gathered on the worker, downloaded at once, and formatted by it on the CPU, so
@@ -20,7 +20,7 @@ from torch._tensor_str import PRINT_OPTS
 
 # ---- What is shown ----
 
-# Elements are moved as they are, by size: not every kernel knows every dtype.
+# Elements are moved as integers of their size: not every kernel supports every dtype.
 _PLAIN = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -36,7 +36,7 @@ def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel() <= threshold or tensor.dim() == 0:
         return tensor.cpu()
     if edge <= 0:
-        # Nothing but the ellipsis is shown, whatever the elements are.
+        # Only the ellipsis is shown, for any elements.
         sizes = _stand_in(tensor.shape, [min(size, 1) for size in tensor.shape])
         return torch.zeros(sizes, dtype=tensor.dtype, device="cpu")
     shown = _corners(tensor.detach(), edge).cpu()
@@ -56,7 +56,7 @@ def _corners(tensor: torch.Tensor, edge: int) -> torch.Tensor:
     for dim, size in enumerate(tensor.shape):
         if size > 2 * edge:
             ends = tensor.narrow(dim, 0, edge), tensor.narrow(dim, size - edge, edge)
-            # What is conjugated or negated when read is so after this.
+            # Conjugate and negative views keep these bits after this.
             lazy = tensor.is_conj() or tensor.is_neg()
             tensor = torch.cat(ends if lazy else [_plain(end) for end in ends], dim)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
@@ -86,12 +86,12 @@ def _stand_in(full: torch.Size, shown: Any) -> list[int]:
 
 _asked = threading.local()  # .str: this thread is in str() of a tensor
 
-# Their trace functions watch which lines run, and stop nowhere.
+# Tools whose trace functions watch lines and never stop.
 _WATCHERS = {"coverage", "hypothesis", "line_profiler", "scalene", "slipcover", "trace"}
 
 
 def debugger_asks() -> bool:
-    """Whether a repr is wanted by a debugger, which shows every variable at each stop.
+    """Whether a debugger asks for the repr; it shows every variable at each stop.
 
     True in `repr` (not in `str`, `print`, `format`, which a program asks for itself,
     unless pydevd calls it directly) while
@@ -143,7 +143,7 @@ def _is_pydevd(frame: FrameType) -> bool:
 
 
 def pending(tensor: torch.Tensor) -> str:
-    """What a debugger sees: all that is known without asking the worker.
+    """The text for a debugger: everything that is known without the worker.
 
     "pending" stands for the elements. `print(tensor)` or `str(tensor)` fetches them.
     """
@@ -157,7 +157,7 @@ def pending(tensor: torch.Tensor) -> str:
 
 
 def as_str(tensor: torch.Tensor, caller: FrameType | None) -> str:
-    """str(tensor), which is a program's own wish unless pydevd is the caller itself."""
+    """str(tensor): the program asks for it, unless the direct caller is pydevd."""
     if caller is not None and _is_pydevd(caller):
         return object.__str__(tensor)
     before = getattr(_asked, "str", False)

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""safetensors knows devices by a list of names, but takes any accelerator's index."""
+"""safetensors has a list of device names, but takes any accelerator's index."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def iter(  # noqa: A001 (stands in for __iter__)
 def repr(  # noqa: A001 (stands in for __repr__)
     original: Callable[..., str], self: UntypedStorage | TypedStorage
 ) -> str:
-    """One download; for a debugger none."""
+    """One download; none for a debugger."""
     from mycelya_torch import _print
 
     if _print.debugger_asks():
@@ -56,21 +56,21 @@ def byteswap(
 
 
 def write_file(original: Callable[..., None], self: UntypedStorage, *args: Any) -> None:
-    """What torch.save without zip, and so pickle, does with a storage."""
+    """Implements torch.save without zip, and so pickle, for a storage."""
     original(self.cpu(), *args)
 
 
 def set_from_file(
     original: Callable[..., Any], self: UntypedStorage, *args: Any
 ) -> UntypedStorage:
-    """What torch.load, and so unpickling, does with such a file."""
+    """Implements torch.load, and so unpickling, for such a file."""
     here = UntypedStorage(self.nbytes())
     original(here, *args)
     return self.copy_(here)
 
 
 def is_shared(original: Callable[..., bool], self: UntypedStorage) -> bool:
-    """False: no other process can have it."""
+    """False: another process cannot use the storage."""
     return False
 
 

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The module `torch.mycelya`: what torch.cuda is for "cuda", for "mycelya"."""
+"""The module `torch.mycelya`, the counterpart of torch.cuda for "mycelya"."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def is_initialized() -> bool:
     return _device.is_initialized()
 
 
-# Gradient checkpointing looks at this before it keeps the generators' states. There is
-# nothing to initialise before that can be asked for.
+# Gradient checkpointing reads this before it saves the generators' states, which need
+# no initialisation.
 _initialized = True
 
 
@@ -75,7 +75,7 @@ def _is_in_bad_fork() -> bool:
 
 
 class DeviceProperties(NamedTuple):
-    """What the worker says of itself: its device's name, and its torch's version."""
+    """The name of the worker's device, and the version of its torch."""
 
     name: str
     device: str
@@ -83,7 +83,7 @@ class DeviceProperties(NamedTuple):
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
-    """Starts the worker if it isn't running, and asks it."""
+    """Asks the worker; starts it if it is not running."""
     info = json.loads(_device.device_info(_index(device)))
     return DeviceProperties(info["name"], info["device"], info["torch"])
 
@@ -207,9 +207,9 @@ def initial_seed() -> int:
 def get_rng_state(device: Device = None) -> torch.Tensor:
     """The state of a device's generator, a uint8 tensor of one dimension.
 
-    It is a tensor on the device, taken between the draws before and after this call,
-    so that nobody waits: gradient checkpointing asks for it in every layer. `.cpu()`
-    gives the bytes; `Generator.get_state()` gives them at once, as on CUDA.
+    It is a tensor on the device with the state between the draws before and after this
+    call, so the call does not wait: gradient checkpointing asks in every layer.
+    `.cpu()` gives the bytes; `Generator.get_state()` gives them at once, as on CUDA.
     """
     return _device.get_rng_state(_index(device))
 

@@ -30,7 +30,7 @@ def set_logging_level(level: int | str) -> None:
 
 
 def get_logging_level() -> int:
-    """The level that holds for the logger "mycelya"."""
+    """The effective level of the logger "mycelya"."""
     return _ROOT.getEffectiveLevel()
 
 

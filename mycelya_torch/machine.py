@@ -47,14 +47,14 @@ def _gpu(value: str | GPUType) -> GPUType | None:
 
 
 class RemoteMachine:
-    """A machine with a worker, standing behind one device index.
+    """A machine with a worker, behind one device index.
 
     Args:
         provider: "local" (also under the name "mock"). "modal", "ssh" and
             "kubernetes" are known names that this version does not serve.
         gpu_type: a `GPUType` or its name. The local machine uses what the host has,
             and takes only "".
-        name: what it is called in messages; by default its `device_id`.
+        name: its name in messages; by default its `device_id`.
         start: start the worker now; otherwise at `start()`.
         device: provider option of "local": "cpu", "cuda:0", … or "" for the best.
 
@@ -100,7 +100,7 @@ class RemoteMachine:
         return self._index if self._index in _MACHINES else None
 
     def start(self) -> RemoteMachine:
-        """Starts the worker and gives it a device index; nothing if it runs."""
+        """Starts the worker and gives it a device index; does nothing if it runs."""
         with _LOCK:
             if self._index in _MACHINES:
                 return self
@@ -117,7 +117,7 @@ class RemoteMachine:
         return self
 
     def stop(self) -> None:
-        """Ends the worker. Its tensors are lost; the index is not given to others."""
+        """Ends the worker. Its tensors are lost; no other machine gets its index."""
         with _LOCK:
             if self._index is not None and self._index in _MACHINES:
                 del _MACHINES[self._index]
@@ -164,7 +164,7 @@ class RemoteMachine:
 
 
 def _free_index() -> int:
-    """The lowest index that no machine had and that a bare "mycelya" doesn't use."""
+    """The lowest index that no machine had and that a bare "mycelya" does not use."""
     if not _USED and _device.is_initialized():
         _USED.add(0)  # tensors of the machine that started by itself live there
     index = 0
