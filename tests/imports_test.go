@@ -140,7 +140,8 @@ func wrongImports(pkg string, imports []string, test bool) []string {
 	return out
 }
 
-// TestImports compares all imports with the matrix. Tests may also import tests/..., folders below their own, and ir/....
+// TestImports compares all imports with the matrix. Tests may also import tests/..., folders below their own, and
+// ir/....
 func TestImports(t *testing.T) {
 	packages := ours(t)
 	require.Greater(t, len(packages), 4)

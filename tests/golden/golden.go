@@ -33,6 +33,9 @@ import (
 
 var update = flag.Bool("update", false, "write the outputs of the golden cases instead of comparing them")
 
+// Updating says whether the tests run with -update.
+func Updating() bool { return *update }
+
 // Case is one txtar file.
 type Case struct {
 	Name string // of the file without its ending
