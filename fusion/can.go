@@ -17,11 +17,12 @@ import (
 type obstacle uint8
 
 const (
-	clear    obstacle = iota // kernels compute it
+	computed obstacle = iota // kernels compute it
 	idle                     // it computes nothing: an input, a number, a view
 	drawn                    // a call in front of the kernels makes a mask of random numbers
 	planned                  // a loop can hold it, but kernel IR has no instruction for it yet
 	device                   // it draws random numbers, and the worker's own operators draw others
+	memory                   // it makes, resizes or updates a storage
 	operator                 // an operator that nothing is known of, or that stays whole
 	dtype                    // kernels, or PyTorch, do not compute it in its dtype
 	rank                     // more dims than kernel IR allows
@@ -31,7 +32,7 @@ const (
 )
 
 // loops reports whether a loop can hold the node.
-func (o obstacle) loops() bool { return o == clear || o == planned }
+func (o obstacle) loops() bool { return o == computed || o == planned }
 
 // text is the reason for people.
 func (f *finder) text(id ir.NodeID, o obstacle) string {
@@ -93,6 +94,8 @@ func obstacleTo(g *ir.Graph, id ir.NodeID, reads catalogue.Point, o Options) obs
 		}
 	case n.Op == ir.OpView || ir.Info(n.Op).Kind == ir.KindLeaf:
 		return idle
+	case ir.Info(n.Op).Kind == ir.KindMemory:
+		return memory
 	case !n.Op.Own():
 		return operator
 	}
@@ -144,7 +147,7 @@ func obstacleToOwn(g *ir.Graph, id ir.NodeID) obstacle {
 	case n.Op == ir.OpAmax || n.Op == ir.OpAmin:
 		return requireArithmetic(g, args[:1])
 	case kind == ir.KindReduce || n.Op == ir.OpCast || n.Op == ir.OpCopy:
-		return clear
+		return computed
 	}
 	_, o := computeOf(g, id)
 	return o
@@ -163,5 +166,5 @@ func requireArithmetic(g *ir.Graph, args []ir.Arg) obstacle {
 			return dtype
 		}
 	}
-	return clear
+	return computed
 }

@@ -31,7 +31,7 @@ type Compute struct {
 // ComputeOf is how a kernel computes an elementwise own op that a loop holds.
 func ComputeOf(g *ir.Graph, id ir.NodeID) Compute {
 	c, o := computeOf(g, id)
-	if o != clear {
+	if o != computed {
 		panic("BUG: a loop holds what no kernel computes")
 	}
 	return c
@@ -48,7 +48,7 @@ func computeOf(g *ir.Graph, id ir.NodeID) (Compute, obstacle) {
 	if info.Kernel != nil {
 		c.Op = kernel.Op(info.Kernel.Number)
 	}
-	if o := requireArithmetic(g, args); o != clear || !ok || !computes(d) {
+	if o := requireArithmetic(g, args); o != computed || !ok || !computes(d) {
 		return c, dtype
 	}
 	switch {
@@ -56,21 +56,21 @@ func computeOf(g *ir.Graph, id ir.NodeID) (Compute, obstacle) {
 		c.DType = ir.Bool
 	case info.Logical:
 		c.Form = FormTruth
-		return c, clear
+		return c, computed
 	case op == ir.OpIsNaN && !d.Is(ir.Floats):
 		c.Form = FormFalse
-		return c, clear
+		return c, computed
 	case op == ir.OpPow && g.IsNumber(args[1]):
 		p, is := constant(g, ir.ValueID(args[1].V))
 		if !is {
 			return c, callPower
 		}
 		if c.Form = FormPower; p == 0 || p == 1 {
-			return c, clear
+			return c, computed
 		}
 	case d.Is(info.Identity):
 		c.Form = FormOperand
-		return c, clear
+		return c, computed
 	}
 	if d == ir.Bool && info.OnBool != nil { // PyTorch's arithmetic of truth
 		c.Op = kernel.Op(info.OnBool.Number)
@@ -78,7 +78,7 @@ func computeOf(g *ir.Graph, id ir.NodeID) (Compute, obstacle) {
 	if c.Op == 0 || !c.Op.Takes(kernel.ClassOf(uint8(c.DType))) {
 		return c, dtype
 	}
-	return c, clear
+	return c, computed
 }
 
 // constant is the number of an OpConst node.

@@ -203,7 +203,7 @@ func (s *splitter) parts(group *Group, of []ir.NodeID) *Group {
 	alone := map[ir.NodeID]bool{}
 	why := ""
 	for i, o := range f.obstacles {
-		if o == clear || o == drawn || o == idle || f.counts[i] {
+		if o == computed || o == drawn || o == idle || f.counts[i] {
 			continue
 		}
 		alone[of[f.of[i]]] = true

@@ -39,9 +39,9 @@ func (x *Groups) Alone(id ir.NodeID) string {
 	i, _ := slices.BinarySearch(f.of, id)
 	for ; i < len(f.of) && f.of[i] == id; i++ {
 		switch o := f.obstacles[i]; o {
-		case clear:
+		case computed:
 			composite = composite || x.graph.Nodes[id].Op == ir.OpCall
-		case idle, drawn:
+		case idle, drawn, memory:
 		default:
 			return f.text(ir.NodeID(i), o)
 		}
