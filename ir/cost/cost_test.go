@@ -24,7 +24,8 @@ func TestWeight(t *testing.T) {
 	near := func(want, got float64) { require.InEpsilon(t, want, got, 1e-9) }
 	near(4.0*(6*50+50*7)/15+6*50*7/25.0, of(mm, 0, 6, 50, 7))
 	near(4.0*(600*50+50*7)/15+600*50*7/25.0, of(mm, 0, 600, 50, 7))
-	near(4.0*(6*50+50*7+7)/15+6*50*7/25.0, of(operands+"  %2: f32[c] = input 2\n  %3: f32[a,c] = aten.addmm %2 %0 %1 1 1\n", 0, 6, 50, 7))
+	const addmm = operands + "  %2: f32[c] = input 2\n  %3: f32[a,c] = aten.addmm %2 %0 %1 1 1\n"
+	near(4.0*(6*50+50*7+7)/15+6*50*7/25.0, of(addmm, 0, 6, 50, 7))
 	near(4.0*6*50/15, of(operands+"  %2: f32[a,b] = add %0 %0\n", 0, 6, 50, 7))
 	near(8.0*6*50/15, of(operands+"  %2: f32[a,b] = add %0 %0\n  output %2 -> s1\n", 0, 6, 50, 7))
 	require.Zero(t, of(operands+"  %2: f32[a,b] = add %0 %0\n", 0, 0, 50, 7))

@@ -5,9 +5,9 @@ package cost
 
 import "github.com/mycelya/mycelya/ir"
 
-// Traffic is the number of bytes that a graph reads and writes, with the sizes first seen. A unit is a group, or a node outside groups.
-// Each unit reads once what other units have made, and writes what others need. Views move nothing; a write to a part of a storage
-// moves that part.
+// Traffic is the number of bytes that a graph reads and writes, with the sizes first seen. A unit is a group, or a node
+// outside groups. Each unit reads once what other units have made, and writes what others need. Views move nothing; a
+// write to a part of a storage moves that part.
 func Traffic(g *ir.Graph) int64 {
 	var total int64
 	eachMoved(g, func(t ir.Type, times int64) { total += times * bytesOf(g, t) })
@@ -72,8 +72,8 @@ func bytesOf(g *ir.Graph, t ir.Type) int64 {
 	return n
 }
 
-// Kernels counts the launches of a graph: the kernels of its groups, and one for each other node that computes. Views, allocations and
-// updates, which are done in place, launch nothing.
+// Kernels counts the launches of a graph: the kernels of its groups, and one for each other node that computes. Views,
+// allocations and updates, which are done in place, launch nothing.
 func Kernels(g *ir.Graph) int {
 	n := 0
 	for _, group := range g.Groups {

@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package cost estimates from a graph alone what running it takes: the bytes that it moves, its kernel launches, the time on one CPU
-// core. Estimates use the sizes first seen or stay symbolic. The package never changes a graph and never measures.
+// Package cost estimates from a graph alone what running it takes: the bytes that it moves, its kernel launches, the
+// time on one CPU core. Estimates use the sizes first seen or stay symbolic. The package never changes a graph and
+// never measures.
 package cost
 
 import (
@@ -31,9 +32,10 @@ const (
 	coreProducts = 25
 )
 
-// WeightOf adds the time for the bytes of Traffic and for the multiply-adds of operators outside groups. A product of m x k and k x n
-// matrices takes m k n multiply-adds: the square root of the product of its three sizes. Each operator is taken for such a product
-// of its three largest tensors. That is exact for mm, within a small factor for batches and convolutions, and too much for others.
+// WeightOf adds the time for the bytes of Traffic and for the multiply-adds of operators outside groups. A product of m
+// x k and k x n matrices takes m k n multiply-adds: the square root of the product of its three sizes. Each operator is
+// taken for such a product of its three largest tensors. That is exact for mm, within a small factor for batches and
+// convolutions, and too much for others.
 func WeightOf(g *ir.Graph) *Weight {
 	w := &weigher{g: g, at: map[string]int{}}
 	eachMoved(g, func(t ir.Type, times int64) {

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package compare builds the graph of MYCELYA_CHECK=3: it runs a program as recorded and as optimised, and fails where they differ.
-// It never runs anything itself.
+// Package compare builds the graph of MYCELYA_CHECK=3: it runs a program as recorded and as optimised, and fails where
+// they differ. It never runs anything itself.
 package compare
 
 import (
@@ -12,12 +12,13 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-// Graph computes what was recorded as it was recorded, and in addition what the passes made of it. before is what passes.Run was given,
-// after what it returned. The additional part has each group in own ops, as its kernels compute it, and each node that a pass has
-// changed. Each such node gets operands as recorded, so that a difference is found at the node that causes it. Nodes with flags run
-// once. Values that depend on uninitialised memory are not compared.
+// Graph computes what was recorded as it was recorded, and in addition what the passes made of it. before is what
+// passes.Run was given, after what it returned. The additional part has each group in own ops, as its kernels compute
+// it, and each node that a pass has changed. Each such node gets operands as recorded, so that a difference is found at
+// the node that causes it. Nodes with flags run once. Values that depend on uninitialised memory are not compared.
 //
-// Where a value differs by more than rounding, an operator of the worker fails with the place of the node. All outputs depend on it.
+// Where a value differs by more than rounding, an operator of the worker fails with the place of the node. All outputs
+// depend on it.
 func Graph(before, after *ir.Graph) *ir.Graph {
 	whole := map[ir.NodeID]string{}
 	for id := range after.Nodes {
@@ -173,8 +174,8 @@ func (b *builder) call(name string, args ...ir.Arg) ir.ValueID {
 	return b.out.Nodes[b.out.Add(n, args, []ir.Type{b.out.Types[args[0].V]})].First
 }
 
-// sources are recorded values from which a value of the expansion is computed. Their magnitude bounds the error of a result in which
-// they cancel.
+// sources are recorded values from which a value of the expansion is computed. Their magnitude bounds the error of a
+// result in which they cancel.
 func (b *builder) sources(e ir.ValueID) []ir.Arg {
 	const enough = 16
 	var out []ir.Arg
@@ -217,8 +218,8 @@ func (b *builder) compare(e, got, want ir.ValueID) {
 		ir.Arg{Kind: ir.ArgFloat, V: int64(math.Float64bits(rounding(b.out.Types[want].DType)))})
 }
 
-// rounding is the difference allowed between two ways to compute a value, relative to its largest element: some hundred times the
-// dtype's own rounding. A reduction adds up one error per term, and an exponential enlarges errors.
+// rounding is the difference allowed between two ways to compute a value, relative to its largest element: some hundred
+// times the dtype's own rounding. A reduction adds up one error per term, and an exponential enlarges errors.
 func rounding(d ir.DType) float64 {
 	switch d.Real() {
 	case ir.F64:

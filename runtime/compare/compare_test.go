@@ -25,8 +25,8 @@ func parse(t *testing.T, text string, records ...int32) *ir.Graph {
 	return g
 }
 
-// TestGraph: a group is computed as recorded and in own ops, from recorded operands, and compared node by node. What draws runs once. A
-// value that depends on uninitialised memory is not compared.
+// TestGraph: a group is computed as recorded and in own ops, from recorded operands, and compared node by node. What
+// draws runs once. A value that depends on uninitialised memory is not compared.
 func TestGraph(t *testing.T) {
 	before := parse(t, `graph model.py:1 sync {
   dims a=4@0
@@ -83,7 +83,8 @@ func TestGraph(t *testing.T) {
 		"neg %1", "exp %16", "const 1", "add %17 %18", "div %1 %19",
 		"mycelya.expect_close %15! %20 %2 [%1] \"aten::silu\" 0.0001",
 		"const 1", "cast %2", "fill %23 %13", "sub %22 %24", // of the mask that was recorded
-		"mul %2 %5", "const 0", "eq %25 %27", "const 0", "const 1", "div %30 %25", "where %28 %29 %31", "cast %32", "mul %26 %33",
+		"mul %2 %5", "const 0", "eq %25 %27", "const 0", "const 1", "div %30 %25", "where %28 %29 %31", "cast %32",
+		"mul %26 %33",
 		"mycelya.expect_close %21! %34 %4 [%2] \"aten::native_dropout\" 0.0001",
 		"empty", "relu %36", "neg %8",
 		"mycelya.after %4! %35", "mycelya.after %6! %35", "mycelya.after %9! %35",
