@@ -70,7 +70,7 @@ gen: venv
 	scripts/gen.sh
 
 golden: build
-	go test $$(git grep -l 'tests/golden"' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's,^,./,') -update
+	go test $$(git grep -lE 'tests/golden"|flag.Bool..update' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's,^,./,') -update
 
 build: venv
 	$(PY) scripts/build.py
