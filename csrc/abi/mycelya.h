@@ -6,12 +6,12 @@
 //   2. the client library: functions that client (Go, c-shared) exports and csrc/device loads with dlopen;
 //   3. the executor: functions that csrc/exec exports and worker (Go) loads with dlopen.
 //
-// words.h has the numbers: tags, kinds, flags, dtypes, errors, reasons. Any change to these two files raises
+// words.h and kernel_ops.h have the numbers; catalogue/gen writes them. Any change of the ABI raises
 // MYCELYA_ABI_VERSION (catalogue.ABIVersion).
 //
-// A pointer argument is only read or written during the call unless its comment says otherwise.
-#ifndef MYCELYA_ABI_H_
-#define MYCELYA_ABI_H_
+// A function uses the memory behind a pointer argument only during the call, unless its comment says otherwise.
+#ifndef MYCELYA_ABI_MYCELYA_H_
+#define MYCELYA_ABI_MYCELYA_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,16 +28,16 @@ extern "C" {
 // ---------------------------------------------------------------------------------------------------------------
 
 // A trace is three streams of 64-bit words, all in record order:
-//   skeleton    what was done; hashed into the key. Everything a pass may rely on is here.
+//   skeleton    the operators and their data flow, hashed into the key. Passes rely on the skeleton only.
 //   parameters  sizes, strides, offsets and numbers, one word each (a complex number: two). Never hashed.
 //   bindings    the storage id of each local storage number, in order of first sight. Never hashed.
 //
-// Grammar of the skeleton. The low 8 bits of a word are its tag; fields are named with their bit ranges.
+// Grammar of the skeleton. The low 8 bits of a word are its tag; other fields have their bit ranges behind their names.
 //
 //   trace  = { record }
 //   record = head ophash { arg } { result }
 //   head   = MYC_W_RECORD  flags:8..15 (MYC_R_*)  nargs:16..31  nresults:32..47
-//   ophash = FNV-1a 64 of the op's full name "aten::add.Tensor" ("aten::mm" when the overload is empty); see myc_define_op
+//   ophash = FNV-1a 64 of the op's full name "aten::add.Tensor" ("aten::mm" if the overload is empty)
 //   arg    = one of
 //     MYC_W_NONE                                          an absent optional
 //     tensor                                              see below
@@ -50,53 +50,56 @@ extern "C" {
 //     MYC_W_FLOAT   then one word                         a literal double
 //     MYC_W_BOOL    value:8..15
 //     MYC_W_DTYPE   dtype:8..15
-//     MYC_W_LAYOUT | MYC_W_DEVICE | MYC_W_MEMFMT  value:8..15   layout: PyTorch's number; device: always 0, "this device";
-//                                                         memory format: PyTorch's number
+//     MYC_W_LAYOUT | MYC_W_DEVICE | MYC_W_MEMFMT  value:8..15
+//                                                         layout, memory format: PyTorch's number; device: 0, "this
+//                                                         device"
 //     MYC_W_STR     bytes:8..39 then ceil(bytes/8) words, zero padded
 //     MYC_W_GEN                                           a generator: 1 parameter, its id (0 = the device's default)
 //     MYC_W_LIST    kind:8..15 (MYC_L_*)  n:16..47        then n args
 //   tensor = MYC_W_TENSOR  dtype:8..15  rank:16..23  flags:24..31 (MYC_T_*)  local:32..63
-//            then, unless MYC_T_SAME, a geometry: dim classes, 2 bits per dim from bit 0 (MYC_D_*), 32 dims to a word and
-//            at least one word, and when MYC_T_CONTIG is not set stride classes likewise.  (rank <= MYC_MAX_RANK)
+//            then, unless MYC_T_SAME, a geometry: the classes of the dims (MYC_D_*), 2 bits per dim from bit 0, 32 dims
+//            to a word and at least one word; then, unless MYC_T_CONTIG, the classes of the strides in the same form.
+//            rank <= MYC_MAX_RANK.
 //            Parameters of a geometry, in order: rank sizes; rank strides unless CONTIG; the storage offset in elements
-//            unless OFF0; when FIRST and not WHOLE the storage's size in bytes.
+//            unless OFF0; the storage's size in bytes if FIRST and not WHOLE.
 //   result = MYC_W_NONE                                   an undefined tensor
-//          | tensor                                       a new storage (FIRST and WHOLE set, local is new) with geometry
+//          | tensor                                       a new storage (FIRST, WHOLE, a new local), with geometry
 //          | MYC_W_LIST n:16..47 then n results           a Tensor[] return
 //
-// A record's results are its returns that are new tensors; returns that alias a written argument are not listed, nor are
-// returns that are not tensors. Local numbers count storages from 0 in order of first sight: a FIRST arg is an input of
-// the trace, a FIRST result is made by it. SAME: the geometry and dtype are those with which the storage was first seen
-// in this trace (or last redefined by mycelya::resize_storage).
+// A record's results are those of its returns that are new tensors. Returns that alias a written argument are not
+// listed, nor are returns that are not tensors. Local numbers count storages from 0 in order of first sight. A FIRST
+// argument is an input of the trace; the trace makes a FIRST result. SAME: the tensor has the geometry and dtype with
+// which the trace first saw the storage, or that mycelya::resize_storage last gave it.
 //
 // Records that are not PyTorch ops:
-//   mycelya::empty() -> result                            an uninitialised storage seen for the first time
-//   mycelya::resize_storage(tensor!)  -> nothing          arg 0: the storage, MYC_T_WRITE, as u8[old bytes] (dtype U8);
-//                           arg 1: SIZE or INT, the new size in bytes. Content: the common prefix. The storage's
-//                           defining geometry becomes u8[new bytes].
+//   mycelya::empty() -> result                            an uninitialised storage, at its first sight
+//   mycelya::resize_storage(tensor!, size)                tensor: the storage as u8[old bytes], MYC_T_WRITE;
+//                           size: SIZE or INT, the new bytes. Keeps the common prefix. The storage's defining geometry
+//                           becomes u8[new bytes].
 //   mycelya::manual_seed(GEN, NUMBER seed)                MYC_R_EFFECT
 //   mycelya::get_rng_state(GEN) -> u8[n]                  MYC_R_EFFECT
 //   mycelya::set_rng_state(GEN, tensor u8[n])             MYC_R_EFFECT
-//   mycelya::record_event(NUMBER id)                      MYC_R_EFFECT; the device's time when it gets here
+//   mycelya::record_event(NUMBER id)                      MYC_R_EFFECT; takes the device's time when it runs
 //   mycelya::elapsed(NUMBER id, NUMBER id) -> f64[]       MYC_R_EFFECT; milliseconds from one event to another
 //   mycelya::forget_event(NUMBER id)                      MYC_R_EFFECT
 //   mycelya::memory_info() -> i64[2]                      MYC_R_EFFECT; free and total bytes of the device
-//   mycelya::memory_stats() -> i64[MYC_M_NUMBERS]         MYC_R_EFFECT; of the worker's allocator for the device, by the
-//                           names of torch.cuda.memory_stats: for each of allocation, segment, active, inactive_split,
-//                           reserved_bytes, active_bytes, inactive_split_bytes, for each of all, small_pool, large_pool:
-//                           current, peak, allocated, freed; then num_alloc_retries, num_ooms, num_device_alloc,
-//                           num_device_free
-//   mycelya::reset_memory_stats(NUMBER MYC_M_*)           MYC_R_EFFECT; peaks begin again from what there is, totals from 0
-//   mycelya::empty_cache()                                MYC_R_EFFECT; memory that is kept for reuse goes back to the system
+//   mycelya::memory_stats() -> i64[MYC_M_NUMBERS]         MYC_R_EFFECT; statistics of the worker's allocator for the
+//                           device, in the order of torch.cuda.memory_stats: for each of allocation, segment, active,
+//                           inactive_split, reserved_bytes, active_bytes, inactive_split_bytes, and for each of all,
+//                           small_pool, large_pool: current, peak, allocated, freed; then num_alloc_retries, num_ooms,
+//                           num_device_alloc, num_device_free
+//   mycelya::reset_memory_stats(NUMBER MYC_M_*)           MYC_R_EFFECT; sets peaks to current values, or totals to 0
+//   mycelya::empty_cache()                                MYC_R_EFFECT; returns memory kept for reuse to the system
 //   mycelya::capability() -> i64[2]                       MYC_R_EFFECT; CUDA's compute capability, or 0 and 0
-//   mycelya::set_flag(STR "name=value")                   MYC_R_EFFECT; a global flag of PyTorch's, see exec/operators/Flags.cpp
-//   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; before the first op that was called under another
-//                           default dtype than the one the worker has (f32 at the start)
+//   mycelya::set_flag(STR "name=value")                   MYC_R_EFFECT; a global flag of PyTorch, listed in
+//                           exec/operators/Flags.cpp
+//   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; precedes the first op that the program called
+//                           under a default dtype other than the worker's (f32 at the start)
 //
-// MYC_R_DYNAMIC: the shapes of a record's results are only known to the worker. Its first listed result is i64[n] and is
-// not the op's: per fresh result, in order, MYC_SHAPE_WORDS words: dtype, rank, then MYC_SHAPE_RANK sizes and as many
-// strides (elements), unused ones 0. Each fresh result follows as u8[0]; its storage gets the bytes that the op made, at
-// offset 0. The trace ends with this record.
+// MYC_R_DYNAMIC: only the worker knows the shapes of the record's results. The first listed result is i64[n] and not a
+// return of the op. It holds MYC_SHAPE_WORDS words for each fresh result, in order: dtype, rank, MYC_SHAPE_RANK sizes
+// and MYC_SHAPE_RANK strides (elements); unused words are 0. The fresh results follow as u8[0]. The storage of each
+// gets the bytes that the op made, from offset 0. The trace ends with this record.
 enum { MYC_M_PEAKS = 1, MYC_M_TOTALS = 2, MYC_M_NUMBERS = 7 * 3 * 4 + 4 };
 enum { MYC_SHAPE_RANK = 32, MYC_SHAPE_WORDS = 2 + 2 * MYC_SHAPE_RANK };
 enum { MYC_MAX_RANK = 255 };
@@ -105,13 +108,14 @@ enum { MYC_MAX_RANK = 255 };
 // 2. The client library (client)
 // ---------------------------------------------------------------------------------------------------------------
 
-// Filled by a failing call. kind (MYC_E_*) says which Python exception to raise; text is whole sentences, UTF-8, 0-terminated.
+// A failing call fills it. kind (MYC_E_*) is the Python exception to raise. text holds whole sentences: UTF-8,
+// 0-terminated.
 typedef struct {
   int32_t kind;
   char text[8188];
 } myc_error;
 
-// Where things are; all UTF-8 paths. device is "cpu", "cuda:0" or "" (CUDA if the host has it, else CPU).
+// UTF-8 paths, and a device: "cpu", "cuda:0" or "" (CUDA if the host has it, else the CPU).
 typedef struct {
   const char* worker;     // the mycelya-worker binary
   const char* exec;       // libmycelya_exec
@@ -119,19 +123,24 @@ typedef struct {
   const char* device;
 } myc_config;
 
-// One trace. A call that takes it for good, myc_fn_flush, uses its arrays until it has set *in_use to 0, which it does once, also
-// if it fails; the others use them during the call.
+// One trace. myc_fn_flush uses the arrays until it sets *in_use to 0, which it does exactly once, also if it fails.
+// Other functions use them during the call.
 typedef struct {
-  uint64_t key[2];            // rolling hash of the skeleton
-  const uint64_t* skeleton; uint64_t n_skeleton;   // words
-  const uint64_t* params;   uint64_t n_params;     // words
-  const uint64_t* bindings; uint64_t n_bindings;   // storage ids, one per local number
-  const uint8_t* alive;       // n_bindings bytes: 1 if some tensor still holds the storage
-  const uint64_t* frees;    uint64_t n_frees;      // ids of storages not in this trace that have died since the last one
-  const uint32_t* origins;  uint64_t n_records;    // two words per record: code number (0 = unknown), instruction offset in bytes
+  uint64_t key[2];  // rolling hash of the skeleton
+  const uint64_t* skeleton;
+  uint64_t n_skeleton;  // words
+  const uint64_t* params;
+  uint64_t n_params;  // words
+  const uint64_t* bindings;
+  uint64_t n_bindings;    // storage ids, one per local number
+  const uint8_t* alive;   // n_bindings bytes: 1 if a tensor still holds the storage
+  const uint64_t* frees;  // ids of storages outside the trace that have died since the last trace
+  uint64_t n_frees;
+  const uint32_t* origins;  // two words per record: code number (0 = unknown), instruction offset in bytes
+  uint64_t n_records;
   uint32_t reason;            // MYC_CUT_*
-  uint32_t reason_origin[2];  // where the cut was asked for
-  uint32_t* in_use;           // 1; atomic. 0 of a trace that is still open
+  uint32_t reason_origin[2];  // the place that asked for the cut
+  uint32_t* in_use;           // atomic: 1 while the arrays are in use; null for a trace that is still open
 } myc_trace;
 
 // A strided view of a storage, sizes and strides in elements.
@@ -144,16 +153,16 @@ typedef struct {
   int64_t offset;
 } myc_view;
 
-// Where bytes lie in shared memory.
+// A range of bytes in shared memory.
 typedef struct {
-  uint64_t block;     // number of the block, from 1, never that of another
-  uint64_t size;      // of the block, bytes
-  uint64_t offset;    // of the bytes in it
-  int32_t fd;         // of the block's memory file, which is sealed against shrinking; open until the upload is over
-  uint32_t* readers;  // uploads of these bytes that are under way; atomic
+  uint64_t block;     // number of the block, from 1, never reused
+  uint64_t size;      // bytes of the block
+  uint64_t offset;    // of the range in the block
+  int32_t fd;         // the block's memory file, sealed against shrinking; open until the upload has ended
+  uint32_t* readers;  // atomic: uploads that still read the range
 } myc_shared;
 
-// Where in the user's program something was asked for, as in myc_trace.origins.
+// A place in the user's program, as in myc_trace.origins.
 typedef struct {
   uint32_t code;    // 0 = unknown
   uint32_t offset;  // of the instruction, bytes
@@ -163,171 +172,190 @@ typedef struct {
 typedef uint32_t (*myc_fn_abi_version)(void);
 // Names an op: name "aten::add.Tensor", hash as in the trace. Idempotent.
 typedef void (*myc_fn_define_op)(uint64_t hash, const char* name);
-// Names a code object: lines[i] is the line of the instruction at byte offset 2*i.
-typedef void (*myc_fn_define_code)(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);
-// Makes device index usable; the worker starts at the first call that needs it. Fails if index is open.
+// Names a code object. lines[i] is the line of the instruction at byte offset 2*i.
+typedef void (*myc_fn_define_code)(uint32_t code, const char* file, const char* function, const int32_t* lines,
+                                   uint64_t n);
+// Opens a device. The worker starts with the first call that needs it. Fails if the device is open.
 typedef int32_t (*myc_fn_open)(int32_t index, const myc_config*, myc_error*);
 // Ends the session of a device and its worker; MYC_OK if there was none.
 typedef int32_t (*myc_fn_close)(int32_t index, myc_error*);
-// Hands over a closed trace; returns at once. MYC_PENDING: it was taken, but the worker is further behind than the credits
-// allow: take a ticket from myc_room and wait for it before recording more.
+// Takes a closed trace and returns at once. MYC_PENDING: the trace was taken, but the worker is further behind than the
+// credits allow. Then the caller takes a ticket from myc_room, and waits for it before it records more.
 typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
-// Begins a wait until the worker has caught up with the credits. Ticket as for myc_read.
+// Begins a wait until credits are left. Returns a ticket as myc_read does.
 typedef uint64_t (*myc_fn_room)(int32_t index, myc_origin, myc_error*);
-// Makes storage `id` on the worker with these bytes (it must not exist there). The bytes are copied or sent before the call returns.
+// Makes storage `id`, which must not exist, on the worker. The call copies or sends the bytes before it returns.
 typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_origin, myc_error*);
-// The same with bytes that lie in shared memory: they are read later, and stay as they are until *readers, in which the caller has
-// counted this upload, has been counted down by 1. That happens once, also if the call fails.
-typedef int32_t (*myc_fn_upload_shared)(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared*, myc_origin,
-                                        myc_error*);
-// A block that uploads came from is gone: its memory is given back when the workers know it. No upload from it is under way.
+// The same with bytes in shared memory, which are read later. The caller has added this upload to *readers and must not
+// change the bytes until the library has subtracted 1 from it, which it does exactly once, also if the call fails.
+typedef int32_t (*myc_fn_upload_shared)(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared*,
+                                        myc_origin, myc_error*);
+// Ends the use of a block. No upload may still read it. The library frees the block's memory once the workers know.
 typedef void (*myc_fn_forget)(uint64_t block);
-// Begins a read of the view's elements, in row-major order, into dst (numel * itemsize bytes, valid until the wait ends).
-// Returns a ticket > 0, or 0 with the error set.
+// Begins a read of the view's elements, in row-major order, into dst (numel * itemsize bytes, valid until the wait
+// ends). Returns a ticket > 0, or 0 with the error set.
 typedef uint64_t (*myc_fn_read)(int32_t index, const myc_view*, void* dst, myc_origin, myc_error*);
-// Begins a wait for everything submitted so far. Ticket as above.
+// Begins a wait for all calls submitted so far. Returns a ticket as myc_read does.
 typedef uint64_t (*myc_fn_sync)(int32_t index, myc_origin, myc_error*);
-// Waits at most timeout_ms. MYC_PENDING: not ready, call again or cancel. Anything else ends the ticket.
+// Waits at most timeout_ms. MYC_PENDING: not ready; call again, or cancel. Any other answer ends the ticket.
 typedef int32_t (*myc_fn_wait)(uint64_t ticket, int32_t timeout_ms, myc_error*);
-// Ends a ticket without waiting; after the return dst is not written any more.
+// Ends a ticket without waiting. After the return, nothing writes dst.
 typedef void (*myc_fn_cancel)(uint64_t ticket);
-// Writes the metrics of all devices as a JSON object, 0-terminated; returns the length needed.
+// Writes the metrics of all devices as a JSON object, 0-terminated. Returns the length needed.
 typedef uint64_t (*myc_fn_metrics)(char* out, uint64_t capacity);
 typedef void (*myc_fn_reset_metrics)(void);
-// Writes what each place of the user's program has cost since the last reset_metrics, as a JSON array; see runtime/bill.go.
+// Writes the costs of each place of the user's program since the last reset_metrics, as a JSON array: see
+// runtime/bill.go.
 typedef uint64_t (*myc_fn_bill)(char* out, uint64_t capacity);
-// Writes which programs a device has compiled and why, one paragraph each. Length or 0.
+// Writes which programs a device has compiled, and why, in one paragraph for each. Returns the length, or 0.
 typedef uint64_t (*myc_fn_explain)(int32_t index, char* out, uint64_t capacity, myc_error*);
-// Writes the graph of what `storage` will hold once the open trace, which is left as it is, has run. Length or 0.
-typedef uint64_t (*myc_fn_pending)(int32_t index, const myc_trace*, uint64_t storage, char* out, uint64_t capacity, myc_error*);
-// Writes facts of the worker as JSON ({"device":"cpu","name":…,"pid":…,"torch":…}); starts it if it isn't running. Length or 0.
+// Writes the graph whose result the open trace will leave in `storage`. The trace stays as it is. Returns the length,
+// or 0.
+typedef uint64_t (*myc_fn_pending)(int32_t index, const myc_trace*, uint64_t storage, char* out, uint64_t capacity,
+                                   myc_error*);
+// Writes facts of the worker as JSON ({"device":"cpu","name":…,"pid":…,"torch":…}), and starts the worker if it does
+// not run. Returns the length, or 0.
 typedef uint64_t (*myc_fn_device_info)(int32_t index, char* out, uint64_t capacity, myc_error*);
-// The descriptors a forked child must close; returns how many there are.
+// Writes the file descriptors that a forked child must close. Returns their number.
 typedef int32_t (*myc_fn_fork_fds)(int32_t* out, int32_t capacity);
 
 // ---------------------------------------------------------------------------------------------------------------
 // 3. The executor (csrc/exec)
 // ---------------------------------------------------------------------------------------------------------------
 
-// One executor = one session on one device. Not thread-safe: the worker calls it from one thread at a time.
+// One executor is one session on one device. It is not thread-safe: the worker calls it from one thread at a time.
 typedef struct myc_exec myc_exec;
 typedef struct myc_prog myc_prog;
 
-// A program for the executor: 64-bit words, all validated by the Go worker against proto/program.go's rules first. The
-// executor checks them again where memory safety depends on it. Grammar ("n:" = a count word before the items):
+// A program for the executor: 64-bit words. The Go worker validates them first (proto/program.go). The executor checks
+// again what memory safety depends on. A count stands before its items. Grammar:
 //   program = nparams nbuffers ntensors { tensor } nkernels { kernel } nsteps { step }
 //   tensor  = buffer dtype rank  rank*dim(sizes)  contig(0|1)  [rank*dim(strides)]  dim(offset)
 //   dim     = two words: kind (0 constant, 1 parameter index), value
 //   step    = MYC_S_CALL   op_len op_bytes(ceil/8 words) nargs { arg } nresults { result } flags(MYC_R_*)
-//           | MYC_S_COPY   tensor(dst) tensor(src)            dst's buffer is made now, as large as dst's geometry needs, when
-//                                                             it does not exist yet
+//           | MYC_S_COPY   tensor(dst) tensor(src)            makes dst's buffer, if it does not exist yet, as large
+//                                                             as dst's geometry needs
 //           | MYC_S_ALLOC  buffer dim(bytes)                  uninitialised
-//           | MYC_S_CLONE  buffer(new) buffer(old)            a copy of all the bytes
+//           | MYC_S_CLONE  buffer(new) buffer(old)            a copy of all bytes
 //           | MYC_S_FREE   buffer
 //           | MYC_S_RESIZE buffer dim(bytes)                  in place; keeps the common prefix
-//           | MYC_S_FUSED  nfused nplain                      the nfused steps after it, or the nplain steps after those: they
-//                                                             leave the same behind. The executor may choose either. The nfused
-//                                                             are calls without tensors, then KERNEL, ALLOC and FREE
+//           | MYC_S_FUSED  nfused nplain                      the next nfused steps, or instead the nplain steps after
+//                                                             those. Both leave the same buffers and contents; the
+//                                                             executor chooses. The nfused steps are calls without
+//                                                             tensors, then KERNEL, ALLOC and FREE
 //           | MYC_S_KERNEL kernel ninstances { instance }     only among the nfused steps of a MYC_S_FUSED
-//   instance = { dim }(sizes of all frames, one after the other) { tensor made(0|1) }(per operand) { arg }(per number)
-//                                                             made: the tensor's buffer is made now, as large as the tensor
-//   result  = 0 (not wanted, or undefined) | tensor+1         the op's next fresh tensor return; must match the tensor's geometry
+//   instance = { dim }(sizes of all index spaces, one after the other) { tensor made(0|1) }(per operand)
+//              { arg }(per number)                            made: the step makes the tensor's buffer, as large as the
+//                                                             tensor
+//   result  = 0 (not wanted, or undefined) | tensor+1         the op's next fresh tensor; must match the geometry
 //   arg     = MYC_W_NONE | MYC_W_TENSOR index | MYC_W_NUMBER kind param | MYC_W_SCALAR dtype param | MYC_W_SIZE param |
 //             MYC_W_INT v | MYC_W_FLOAT bits | MYC_W_BOOL v | MYC_W_DTYPE v | MYC_W_LAYOUT v | MYC_W_DEVICE 0 |
 //             MYC_W_MEMFMT v | MYC_W_STR len bytes | MYC_W_GEN param | MYC_W_LIST kind n { arg }      (one word each)
 // Steps have the numbers 0, 1, … in order.
 //
-// A kernel is one loop nest: code that runs at each point of an index space, whose sizes come with each instance.
-//   kernel   = nframes { rank } nfolded noperands { operand } nnumbers ninstrs { instr }
-//   operand  = dtype access(MYC_K_READ | MYC_K_WRITE) frame rank { along }   per dim of its tensor: 1 + the dim of the frame
-//                                                             along which it runs, no two the same; 0: it has size 1
+// A kernel is one loop: code that runs at each point of an index space, whose sizes come with each instance.
+//   kernel   = nspaces { rank } nreduced noperands { operand } nnumbers ninstrs { instr }
+//   operand  = dtype access(MYC_K_READ | MYC_K_WRITE) space rank { along }
+//                                                             per dim of the tensor: 1 + the dim of the index space
+//                                                             along which it runs, no two the same; 0: its size is 1
 //   instr    = head a b c                                     head: op:0..7 (MYC_K_*) class:8..15; unused words are 0
-// Frame 0 is the index space. Its last nfolded dims are folded by reductions; without any, nothing may be. Other frames have the
-// same number of points in all in the same order (row-major), and only kernels that fold nothing have any.
+// The loop runs over index space 0, whose last nreduced dims are reduced; without them no instruction reduces. The
+// other index spaces have the same number of points in the same (row-major) order. Only kernels without reduced dims
+// have them.
 //
-// Each instruction makes the register of its number, but a STORE; it uses registers of smaller numbers. A register holds one of four
-// classes. It has one value per point or, if no operand that it was made from runs along a folded dim, one for each
-// point of the other dims: a REDUCE makes such a one of any. Floats of 16 bits are F32 that a ROUND has rounded, integers are I64
-// that a ROUND has wrapped, and a byte that is loaded as B8 is 0 or 1.
-//   LOAD a:operand   STORE a:operand b:register     an operand that is written runs along all dims, but one that is given a
-//                                                             value for each point of the others runs along all of those, or all
-//   NUMBER a:index b:dtype that must have it, 0 for any     an instance that has another number there doesn't fit
-//   CONST a:bits (double, int64, 0 or 1)                      COUNT: the points that are folded together, as a float or I64
-//   INDEX a:dim of frame 0                                    the point's index, I64
-//   CAST a           as static_cast; to B8: is not 0          ROUND a b:dtype
-//   SUM MAX MIN a    folds; a NaN stays one
-//   all others       what the own op of that name means (catalogue/own.go) on operands of one class, which is that of the result but for
-//                    comparisons and ISNAN, whose result is B8, and WHERE, whose a is B8
+// Each instruction but a STORE defines the register of its number and uses registers of smaller numbers. A register has
+// one of four classes. It has one value per point. If none of its operands runs along a reduced dim, it has one value
+// for each point of the other dims; a reduction makes such a register of any register. Floats of 16 bits are F32
+// registers that a ROUND has rounded. Integers are I64 registers that a ROUND has wrapped. A byte loaded as B8 is 0
+// or 1.
+//   LOAD a:operand                             reads an element
+//   STORE a:operand b:register                 the operand runs along all dims, unless the register has one value for
+//                                              each point of the dims that are not reduced: then along those, or all
+//   NUMBER a:index b:dtype                     an instance fits if the dtype represents its number; 0: any fits
+//   CONST a:bits                               a double, an int64, or 0 or 1
+//   COUNT                                      the number of points that are reduced together, as a float or I64
+//   INDEX a:dim of index space 0               the point's index, I64
+//   CAST a                                     as static_cast; to B8: a != 0
+//   ROUND a b:dtype                            rounds or wraps to the dtype
+//   SUM MAX MIN a                              reduce; a NaN stays NaN
+//   all others                                 have the meaning of the own op of that name (catalogue/own.go).
+//                                              Operands have the class of the result. Exceptions: comparisons and
+//                                              ISNAN give B8, and a of WHERE is B8
 enum { MYC_K_MAX_RANK = 16, MYC_K_MAX_FRAMES = 8, MYC_K_MAX_INSTRS = 4096 };
 
 // One failed step of a run.
 typedef struct {
-  uint32_t step;  // UINT32_MAX: not of a step, but of the call (it doesn't fit the program; an output was never made)
+  uint32_t step;  // UINT32_MAX: the call itself failed: it does not fit the program, or no step made an output
   myc_error error;
 } myc_step_error;
 
-// What the kernels of a run have computed.
+// Counts of the fused groups of a run that ran as kernels.
 typedef struct {
   uint32_t groups;   // MYC_S_FUSED
-  uint32_t kernels;  // MYC_S_KERNEL of those
-  uint32_t calls;    // MYC_S_CALL in whose place
+  uint32_t kernels;  // their MYC_S_KERNEL
+  uint32_t calls;    // the MYC_S_CALL that the kernels replaced
 } myc_fused;
 
-// A device that takes machine code runs the kernels of a call whose launches it is given, and of no other groups; a device that takes
-// none needs none. Launches are words of the worker's own, planned for the parameters of the call (codegen/cuda). The executor puts in
-// addresses, and checks what it needs for that: steps, instances, operands, numbers of words.
+// A device that takes machine code runs a call's kernels only for the groups whose launches the call brings. Other
+// devices need no launches. Launches are words that the worker plans for the parameters of the call (codegen/cuda). The
+// executor puts addresses into them, and checks what it needs for that: steps, instances, operands, numbers of words.
 //   launches = { group }
-//   group    = step nlaunches { launch }            step: of a MYC_S_FUSED, each greater than the last, none of whose nfused is a call
+//   group    = step nlaunches { launch }            step: a MYC_S_FUSED, greater than the last, without a call among
+//                                                   its nfused steps
 //   launch   = step entry grid block_x block_y table(0|1) scratch scratch_word npointers { operand } nwords nstructs
 //              { instance word*nwords } nchunks { chunk }
-//                                                   step: of a MYC_S_KERNEL of it, none less than the last
-// Structs begin with npointers words that the address of the operand's buffer is added to, which has to be a multiple of 16, or the
-// group runs as its operators. scratch: bytes of memory that the launches of a step share, whose address is added to word
-// scratch_word of each struct; 0: none. Without table there is one struct, the entry's only argument, by value; with it the structs lie in
-// the device's memory one after the other, and the entry is given their address and that of the chunks.
+//                                                   step: a MYC_S_KERNEL of the group, not less than the last
+// A struct begins with npointers words. The executor adds the address of each operand's buffer to its word. If a sum is
+// not a multiple of 16, the group runs as its operators. scratch: bytes that the launches of a step share, or 0; their
+// address is added to word scratch_word of each struct. Without table there is one struct, the entry's only argument,
+// by value. With table the structs lie one after the other in the device's memory, and the entry gets their address and
+// that of the chunks.
 
 // Each function has the type myc_exec_fn_<name> and is exported under the name myc_exec_<name>.
 typedef uint32_t (*myc_exec_fn_abi_version)(void);
 // device "cpu" or "cuda:i". threads 0: PyTorch's default.
 typedef myc_exec* (*myc_exec_fn_new)(const char* device, int32_t threads, myc_error*);
 typedef void (*myc_exec_fn_delete)(myc_exec*);
-// JSON facts: {"device":"cpu","name":"…","torch":"2.15.0","memory_bytes":…,"arch":"sm_90","processors":132}. arch: what machine code of
-// kernels has to be for, "" if the device takes none; processors: multiprocessors of such a device.
+// Facts as JSON: {"device":"cpu","name":"…","torch":"2.15.0","memory_bytes":…,"arch":"sm_90","processors":132}. arch:
+// the target of machine code, "" if the device takes none; processors: the device's multiprocessors.
 typedef uint64_t (*myc_exec_fn_info)(myc_exec*, char* out, uint64_t capacity);
 typedef myc_prog* (*myc_exec_fn_prepare)(myc_exec*, const uint64_t* words, uint64_t n, myc_error*);
 typedef void (*myc_exec_fn_drop)(myc_exec*, myc_prog*);
-// Runs a program. inputs: pairs (buffer, storage id); outputs: pairs (buffer, storage id): afterwards the storage id
-// holds the buffer. A storage that is missing or poisoned poisons what depends on it. A failed step poisons its results
-// and what it writes; the rest runs. Returns the number of failed steps, the first `cap` of them in errs.
-typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params, const uint64_t* inputs,
-                                   uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs, const uint64_t* launches,
-                                   uint64_t n_launches, uint64_t call_id, myc_step_error* errs, int32_t cap, myc_fused*);
-// So many of the processor's cores are in use by others during the runs that follow.
+// Runs a program. inputs and outputs are pairs (buffer, storage id); after the run, each output's storage holds the
+// buffer. A missing or poisoned storage poisons all values that depend on it. A failed step poisons its results and the
+// operands that it writes; other steps run. Returns the number of failed steps, and the first `cap` of them in errs.
+typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params,
+                                   const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs,
+                                   uint64_t n_outputs, const uint64_t* launches, uint64_t n_launches, uint64_t call_id,
+                                   myc_step_error* errs, int32_t cap, myc_fused*);
+// Says how many cores of the processor others use during the following runs.
 typedef void (*myc_exec_fn_leave)(myc_exec*, int32_t cores);
-// Machine code of kernels on the executor's device. Any thread may call these three at any time, also beside other calls of the
-// executor. An entry is a word of launches, 0 with the error set if the module has none of that name. Unload waits for the device;
-// nothing may launch the module's entries any more.
+// Machine code of kernels on the executor's device. Any thread may call these three functions at any time, also during
+// other calls of the executor. An entry is a word of launches; 0, with the error set, if the module has no such name.
+// Unload waits for the device. After it, no call may launch the module's entries.
 typedef struct myc_module myc_module;
 typedef myc_module* (*myc_exec_fn_load)(myc_exec*, const void* image, uint64_t bytes, myc_error*);
 typedef uint64_t (*myc_exec_fn_entry)(myc_exec*, myc_module*, const char* name, myc_error*);
 typedef void (*myc_exec_fn_unload)(myc_exec*, myc_module*);
-// Memory of `bytes` to fill, then upload_end makes it storage id. On CUDA it is pinned staging memory.
+// Returns memory of `bytes` that the caller fills; upload_end then makes storage `id` of it. On CUDA it is pinned
+// staging memory.
 typedef void* (*myc_exec_fn_upload_begin)(myc_exec*, uint64_t id, uint64_t bytes, myc_error*);
 typedef int32_t (*myc_exec_fn_upload_end)(myc_exec*, uint64_t id, myc_error*);
-// Gathers the view row-major into CPU memory: *out stays valid until read_done(*handle). Checks the view against the
-// storage. A poisoned storage: the poison's kind and text, *poison_call and *poison_step say which step.
+// Gathers the view's elements in row-major order into CPU memory. *out stays valid until read_done(*handle). Checks the
+// view against the storage. For a poisoned storage the error has the poison's kind and text, and *poison_call and
+// *poison_step name the failed step.
 typedef int32_t (*myc_exec_fn_read)(myc_exec*, const myc_view*, const void** out, uint64_t* bytes, void** handle,
                                     uint64_t* poison_call, uint32_t* poison_step, myc_error*);
 typedef void (*myc_exec_fn_read_done)(myc_exec*, void* handle);
 typedef void (*myc_exec_fn_free)(myc_exec*, const uint64_t* ids, uint64_t n);
 // Waits for the device.
 typedef int32_t (*myc_exec_fn_sync)(myc_exec*, myc_error*);
-// Storages held, and their bytes.
+// Returns the number of storages, and their bytes.
 typedef void (*myc_exec_fn_usage)(myc_exec*, uint64_t* storages, uint64_t* bytes);
-// Gives CPU memory of the whole process that is kept for reuse back to the system. Any thread may call it at any time.
+// Returns CPU memory that the process keeps for reuse to the system. Any thread may call it at any time.
 typedef void (*myc_exec_fn_trim)(void);
 
 #ifdef __cplusplus
 }
 #endif
-#endif  // MYCELYA_ABI_H_
+#endif  // MYCELYA_ABI_MYCELYA_H_
