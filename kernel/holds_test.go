@@ -13,7 +13,8 @@ import (
 )
 
 func TestHolds(t *testing.T) {
-	for dtype, ends := range map[uint8][2]int64{1: {0, 255}, 2: {-128, 127}, 3: {-1 << 15, 1<<15 - 1}, 4: {math.MinInt32, math.MaxInt32}, 12: {0, 1},
+	for dtype, ends := range map[uint8][2]int64{
+		1: {0, 255}, 2: {-128, 127}, 3: {-1 << 15, 1<<15 - 1}, 4: {math.MinInt32, math.MaxInt32}, 12: {0, 1},
 		18: {0, 1<<16 - 1}, 19: {0, math.MaxUint32}, 6: {-65504, 65504}} {
 		assert.True(t, kernel.Holds(dtype, true, 0, ends[0]) && kernel.Holds(dtype, true, 0, ends[1]), dtype)
 		assert.False(t, kernel.Holds(dtype, true, 0, ends[0]-1) || kernel.Holds(dtype, true, 0, ends[1]+1), dtype)

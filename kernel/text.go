@@ -23,10 +23,10 @@ import (
 func (k *Kernel) String() string {
 	var b strings.Builder
 	b.WriteString("kernel")
-	dim := func(frame, d int) string {
+	dim := func(space, d int) string {
 		switch {
-		case frame > 0:
-			return fmt.Sprintf("%c%d", 'i'+rune(min(frame, 8))+1, d)
+		case space > 0:
+			return fmt.Sprintf("%c%d", 'i'+rune(min(space, 8))+1, d)
 		case d >= k.Spaces[0]-k.Reduced:
 			return fmt.Sprintf("j%d", d)
 		}

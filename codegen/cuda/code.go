@@ -24,7 +24,7 @@ type code struct {
 	stage  []int   // how many folds in a row it depends on
 	needed []bool  // a store depends on it
 	passes int     // over the points
-	index  []int   // dims of frame 0 whose index the code takes; they are walked like operands of stride 1, after the operands
+	index  []int   // dims of space 0 whose index the code takes; walked as operands of stride 1, after the operands
 }
 
 // registers are those that an instruction uses.
@@ -129,7 +129,8 @@ func (c *code) used() []bool {
 	return used
 }
 
-// roots says whether pass p has to make the operand of instruction i: of folds whose operand is known then, and in the last pass of stores.
+// roots says whether pass p has to make the operand of instruction i: of folds whose operand is known then, and in the
+// last pass of stores.
 func (c *code) roots(i, p int) bool {
 	in := &c.k.Code[i]
 	switch {
@@ -143,7 +144,8 @@ func (c *code) roots(i, p int) bool {
 
 // cost is what an instruction takes, in additions; a function is some dozens.
 func cost(op kernel.Op) int {
-	return [...]int{catalogue.CostFree: 0, catalogue.CostSimple: 1, catalogue.CostDivide: 8, catalogue.CostFunction: 24}[op.Row().Cost]
+	weights := [...]int{catalogue.CostSimple: 1, catalogue.CostDivide: 8, catalogue.CostFunction: 24}
+	return weights[op.Row().Cost]
 }
 
 // weight is how much code a point takes.
@@ -160,7 +162,8 @@ func (c *code) weight() int {
 // cheap is what is made anew in a later pass rather than kept in registers.
 const cheap = 3
 
-// schedule says by pass which values of points it makes, and which of them a later pass finds. With keep false none is kept.
+// schedule says by pass which values of points it makes, and which of them a later pass finds. With keep false none is
+// kept.
 func (c *code) schedule(keep bool) (makes [][]bool, kept []bool) {
 	n := len(c.k.Code)
 	made := make([]bool, n)

@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package cuda prints kernels as CUDA C++ that includes nothing, and says how to launch them. What is printed depends on a kernel
-// and a Variant only, never on sizes, strides, addresses or a device; those are words of a launch. It compiles and runs nothing.
+// Package cuda prints kernels as CUDA C++ that includes nothing, and plans their launches. The text depends on a kernel
+// and a Variant only, never on sizes, strides, addresses or a device: those are words of a launch. The package never
+// compiles or runs anything.
 package cuda
 
 import (
@@ -13,16 +14,18 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// Options are what NVRTC is given beside the architecture; they are part of what a text means. Products and sums must not become one
-// rounding: each op of the form is rounded by itself, as ATen's kernels, of one op each, do. The others are NVRTC's defaults.
-var Options = [...]string{"--std=c++17", "--diag-suppress=177", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"}
+// Options are NVRTC's options beside the architecture; they are part of the meaning of a text. Without --fmad=false a
+// product and a sum would be rounded once; ATen's kernels round each op. The other options are NVRTC's defaults.
+var Options = [...]string{
+	"--std=c++17", "--diag-suppress=177", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
+}
 
 // Device is what a launch has to know of a GPU.
 type Device struct {
 	SMs int // streaming multiprocessors
 }
 
-// Instance is where a kernel runs once: sizes of all frames one after the other, and what its operands and numbers are.
+// Instance is where a kernel runs once: the sizes of all index spaces one after the other, and what its operands and numbers are.
 type Instance struct {
 	Sizes    []int64
 	Operands []Operand
@@ -77,33 +80,39 @@ type Launch struct {
 	Entry   string
 	Grid    uint32    // blocks
 	Block   [2]uint32 // threads
-	// Args are the words of struct Args, by instance. Without Variant.Table there is one, the entry's only parameter, by value; else they lie in
-	// memory one after the other, and the entry is given their address and that of Chunks, a word per block.
+	// Args are the words of struct Args, by instance. Without Variant.Table there is one, the entry's only parameter, by
+	// value; else they lie in memory one after the other, and the entry is given their address and that of Chunks, a word
+	// per block.
 	Args   [][]uint64
 	Chunks []uint64
-	// Instances are those of the structs, and Pointers the operands whose addresses are the first words of each, in order: who knows only where
-	// in a buffer an operand begins when it plans adds the buffer's address there. That must be a multiple of 16, or the plan is wrong.
+	// Instances are the instances of the structs. Pointers are the operands whose addresses are the first words of each
+	// struct, in order. A caller that plans with offsets in buffers adds the buffers' addresses there before the launch.
+	// These addresses must be multiples of 16, or the plan is wrong.
 	Instances []int
 	Pointers  []int
-	// Numbers are the words of each struct that are a number of its instance: who has other numbers later, and nothing else, puts them there.
+	// Numbers are the words of each struct that hold a number of its instance. A later call with other numbers only
+	// replaces these words.
 	Numbers []NumberWord
-	// Scratch is how many bytes of memory the launches of a variant share, beside operands; 0: none. Its address has to be added to the word
-	// ScratchWord of each struct.
+	// Scratch is how many bytes of memory the launches of a variant share beside operands. Unless it is 0, the caller
+	// adds the memory's address to the word ScratchWord of each struct.
 	Scratch     int64
 	ScratchWord int
 }
 
-// maxParameters is what an entry may be given by value: CUDA's limit before 12.1, and before compute capability 7.0 still.
+// maxParameters is the most bytes of parameters by value: CUDA's limit before 12.1, and always before compute
+// capability 7.0.
 const maxParameters = 4096
 
-// MaxPoints is the most points of an instance: whatever its shape, its blocks are fewer than the 2^31 that a launch may have.
+// MaxPoints is the most points of an instance: whatever its shape, its blocks are fewer than the 2^31 that a launch may
+// have.
 const MaxPoints = 1 << 36
 
 // maxTogether is the most points of instances that share a launch, which has a word for each block of them.
 const maxTogether = 1 << 28
 
-// Launches are the starts, in order, that run a kernel on instances. Sizes have to fit: each operand's are those of the dims along which
-// it runs, the frames have as many points, MaxPoints at most, nothing overflows. Instances must not depend on one another.
+// Launches are the launches, in order, that run a kernel on instances. Sizes must fit: an operand has the sizes of the
+// dims along which it runs, all index spaces have equally many points, at most MaxPoints, and no product overflows.
+// Instances must not depend on one another.
 func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 	type group struct {
 		variant Variant
@@ -122,7 +131,9 @@ func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 		for _, size := range instances[i].Sizes[:k.Spaces[0]] {
 			points *= size
 		}
-		j := slices.IndexFunc(groups, func(g group) bool { return g.variant.equal(&p.variant) && g.points+points <= maxTogether })
+		j := slices.IndexFunc(groups, func(g group) bool {
+			return g.variant.equal(&p.variant) && g.points+points <= maxTogether
+		})
 		if j < 0 {
 			j = len(groups)
 			groups = append(groups, group{variant: p.variant})

@@ -26,7 +26,8 @@ func expression(n *kernel.Instr, in kernel.Class, args []string, helper func(str
 	case kernel.Cast:
 		return cast(n.Class, in, args[0])
 	case kernel.Round:
-		return helper("load_of") + "<" + register(n.Class) + ">(" + helper("store_of") + "<" + memory(uint8(n.B)) + ">(" + args[0] + "))"
+		stored := helper("store_of") + "<" + memory(uint8(n.B)) + ">(" + args[0] + ")"
+		return helper("load_of") + "<" + register(n.Class) + ">(" + stored + ")"
 	}
 	return expand(n.Op.Row().CUDA.Of(in.Set()), in, args, helper)
 }
@@ -36,7 +37,7 @@ func cast(to, from kernel.Class, a string) string {
 	switch {
 	case to == kernel.B8:
 		return a + " != 0"
-	case to == kernel.I64 && from == kernel.F32: // C++ leaves the result undefined where it does not fit; the instruction does not
+	case to == kernel.I64 && from == kernel.F32: // C++ leaves results that do not fit undefined; the instruction does not
 		return "__float2ll_rz(" + a + ")"
 	case to == kernel.I64 && from == kernel.F64:
 		return "__double2ll_rz(" + a + ")"

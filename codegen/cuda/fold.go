@@ -10,7 +10,8 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// folder writes the entries of a fold: passes over a row's points, between which threads put together what each has folded.
+// folder writes the entries of a fold: passes over a row's points, between which threads put together what each has
+// folded.
 type folder struct {
 	*printer
 	makes [][]bool // by pass
@@ -96,7 +97,8 @@ func (f *folder) collect(i int) {
 	n := &f.k.Code[i]
 	f.line("%s f%d = %s;", f.wide(i), i, identity(n.Op, n.Class))
 	f.line("for (long long t = lane; t < a.parts; t += lanes) {")
-	f.line("f%d = %s::of(f%d, *(const %s*)((const unsigned char*)a.scratch + 8 * (%s)));", i, f.merger(i), i, f.wide(i), f.slot(i, "t"))
+	f.line("f%d = %s::of(f%d, *(const %s*)((const unsigned char*)a.scratch + 8 * (%s)));",
+		i, f.merger(i), i, f.wide(i), f.slot(i, "t"))
 	f.line("}")
 	f.line("const %s r%d = %s;", f.wide(i), i, f.joined(i))
 }
@@ -134,7 +136,9 @@ func (f *folder) open(entry string) {
 		f.line("const %s begin = 0, end = (%s)a.n;", f.index, f.index)
 	}
 	f.uniforms()
-	f.place(0, "row", func(int) bool { return true }, func(i int, offset string) { f.line("const %s g%d = %s;", f.index, i, offset) })
+	f.place(0, "row", func(int) bool { return true }, func(i int, offset string) {
+		f.line("const %s g%d = %s;", f.index, i, offset)
+	})
 	for i := range f.k.Code {
 		n := &f.k.Code[i]
 		if f.needed[i] && n.Op == kernel.Load && f.level[i] == perRow {
@@ -148,7 +152,8 @@ func (f *folder) rows(stage int) {
 	for i := range f.k.Code {
 		n := &f.k.Code[i]
 		switch {
-		case !f.needed[i] || f.level[i] != perRow || f.stage[i] != stage || n.Op.Reduces() || n.Op == kernel.Store || n.Op == kernel.Load:
+		case !f.needed[i] || f.level[i] != perRow || f.stage[i] != stage || n.Op.Reduces() || n.Op == kernel.Store,
+			n.Op == kernel.Load:
 		case n.Op == kernel.Index:
 			f.line("const long long r%d = g%d;", i, f.way(i))
 		default:
@@ -174,7 +179,8 @@ func (f *folder) end() {
 	f.line("}")
 }
 
-// pass goes over the points of a row: a thread takes vectors that lie as far apart as all threads of the row take at once.
+// pass goes over the points of a row: a thread takes vectors that lie as far apart as all threads of the row take at
+// once.
 func (f *folder) pass(pass int) {
 	v, u := f.v.Vector, f.unroll
 	shape := &f.v.Walks[1]
@@ -228,7 +234,8 @@ func (f *folder) pass(pass int) {
 	f.each("u", u)
 	f.line("const %s j = base + u * (%s)lanes * %d;", f.index, f.index, v)
 	f.line("left[u] = in ? end - j : 0;")
-	f.place(1, "j", func(way int) bool { return slices.Contains(reads, way) || slices.Contains(places, way) }, func(way int, offset string) {
+	used := func(way int) bool { return slices.Contains(reads, way) || slices.Contains(places, way) }
+	f.place(1, "j", used, func(way int, offset string) {
 		if slices.Contains(places, way) {
 			f.line("o%d[u] = g%d + %s;", way, way, offset)
 		}

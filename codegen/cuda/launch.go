@@ -10,19 +10,22 @@ import (
 )
 
 const (
-	// mapThreads is the most threads of a map's block: eight warps, of which an SM takes eight blocks of 32 registers or four of 64.
+	// mapThreads is the most threads of a map's block: eight warps, of which an SM takes eight blocks of 32 registers or
+	// four of 64.
 	mapThreads = 256
-	// foldThreads is the most threads of a fold's block: sixteen warps, each of which may have 128 registers. 1,024 could have 64 only.
+	// foldThreads is the most threads of a fold's block: sixteen warps, each of which may have 128 registers. 1,024 could
+	// have 64 only.
 	foldThreads = 512
-	// inFlight is how many bytes a thread asks for before it waits. An SM of an H100 has to have about 3.35 TB/s * 600 ns / 132 = 15 KiB
-	// under way; half of its 2,048 threads have 64.
+	// inFlight is how many bytes a thread asks for before it waits. An SM of an H100 has to have about 3.35 TB/s * 600 ns
+	// / 132 = 15 KiB under way; half of its 2,048 threads have 64.
 	inFlight = 64
 	// mostInFlight keeps what has been asked for in 32 registers.
 	mostInFlight = 128
-	// mostElements is how many elements of a way a thread has at once. On B200 and GB300 four reach a third to two thirds of the bandwidth,
-	// sixteen all of it (pytorch/pytorch#193774).
+	// mostElements is how many elements of a way a thread has at once. On B200 and GB300 four reach a third to two thirds
+	// of the bandwidth, sixteen all of it (pytorch/pytorch#193774).
 	mostElements = 16
-	// mostRegisters is how many of a thread's, of which there should be 64, are for elements that it has asked for and for where they are.
+	// mostRegisters is how many of a thread's, of which there should be 64, are for elements that it has asked for and for
+	// where they are.
 	mostRegisters = 40
 	// mostCode keeps what is unrolled within the instruction cache, 128 KiB, and compiles fast.
 	mostCode = 2048
@@ -116,7 +119,8 @@ func (c *code) cross(w *walk, used []bool) bool {
 	if best < 0 {
 		return false
 	}
-	turned := &walk{points: w.points, sizes: append(append(slices.Clone(w.sizes[:best]), w.sizes[best+1:r-1]...), w.sizes[best], w.sizes[r-1])}
+	sizes := append(slices.Clone(w.sizes[:best]), w.sizes[best+1:r-1]...)
+	turned := &walk{points: w.points, sizes: append(sizes, w.sizes[best], w.sizes[r-1])}
 	for _, s := range w.strides {
 		turned.strides = append(turned.strides, append(append(slices.Clone(s[:best]), s[best+1:r-1]...), s[best], s[r-1]))
 	}
@@ -128,7 +132,8 @@ func (c *code) cross(w *walk, used []bool) bool {
 	return true
 }
 
-// tile is the side of the squares in which a map of this pattern is turned: rows of 64 bytes at least, two sectors of memory.
+// tile is the side of the squares in which a map of this pattern is turned: rows of 64 bytes at least, two sectors of
+// memory.
 func (c *code) tile(p *Pattern) int64 {
 	for i := range c.k.Operands {
 		if p.Ways[i] != "-" && sizeOf(c.k.Operands[i].DType) > 2 {
@@ -138,7 +143,8 @@ func (c *code) tile(p *Pattern) int64 {
 	return 64
 }
 
-// pitch is the length of a square's row in shared memory: one word of four bytes more, so that a column is in as many banks as it has rows.
+// pitch is the length of a square's row in shared memory: one word of four bytes more, so that a column is in as many
+// banks as it has rows.
 func pitch(tile, size int64) int64 { return tile + max(1, 4/size) }
 
 func (c *code) turnedBytes(p *Pattern) int64 {
@@ -165,8 +171,8 @@ func (c *code) streams(patterns []Pattern) int64 {
 	return bytes
 }
 
-// vector is how many elements one access takes: 16 bytes of the widest operand, or less if that isn't aligned everywhere, takes too many
-// registers or too much code.
+// vector is how many elements one access takes: 16 bytes of the widest operand, or less if that isn't aligned
+// everywhere, takes too many registers or too much code.
 func (c *code) vector(p *placed, vectored []*walk, patterns []Pattern) int {
 	widest := int64(0)
 	for i, o := range c.k.Operands {
@@ -180,7 +186,8 @@ func (c *code) vector(p *placed, vectored []*walk, patterns []Pattern) int {
 		return 1
 	}
 	v := 16 / widest
-	for v > 1 && (!c.aligned(p, vectored, patterns, v) || v*c.streams(patterns) > mostInFlight || v*int64(c.weight()) > mostCode) {
+	for v > 1 && (!c.aligned(p, vectored, patterns, v) || v*c.streams(patterns) > mostInFlight ||
+		v*int64(c.weight()) > mostCode) {
 		v /= 2
 	}
 	return int(v)
@@ -228,13 +235,15 @@ func (c *code) unroll(v *Variant) int {
 		}
 	}
 	u := 1
-	for int64(u)*bytes < inFlight && u*2*v.Vector <= mostElements && u*2*v.Vector*c.weight() <= mostCode && 2*int64(u)*(bytes/4+ways) <= mostRegisters {
+	for int64(u)*bytes < inFlight && u*2*v.Vector <= mostElements && u*2*v.Vector*c.weight() <= mostCode &&
+		2*int64(u)*(bytes/4+ways) <= mostRegisters {
 		u *= 2
 	}
 	return u
 }
 
-// persistent is how many points of a row a thread keeps: 48 registers of values at most, fewer where addresses of many operands take some.
+// persistent is how many points of a row a thread keeps: 48 registers of values at most, fewer where addresses of many
+// operands take some.
 func (c *code) persistent() int {
 	e := mostElements
 	for e > 1 && (e*c.keptWords() > 48-max(0, 4*(c.ways()-4)) || e*c.weight() > mostCode) {
@@ -355,7 +364,8 @@ func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
 	}
 	var out []Launch
 	for _, entry := range c.entries(&v) {
-		launch := Launch{Variant: v, Entry: entry, Block: threads, Args: args, Instances: instances, Pointers: l.pointers, Numbers: l.numbers,
+		launch := Launch{
+			Variant: v, Entry: entry, Block: threads, Args: args, Instances: instances, Pointers: l.pointers, Numbers: l.numbers,
 			Scratch: scratch, ScratchWord: l.scratch}
 		for i, p := range at {
 			n := blocks[i]

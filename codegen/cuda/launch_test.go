@@ -16,8 +16,11 @@ var h100 = Device{SMs: 132}
 
 // softmax is its gradient's fold and map, over the last dim of f32 rows: x - sum(x) * x.
 func softmax(t *testing.T) *kernel.Kernel {
-	k := &kernel.Kernel{Spaces: []int{2}, Reduced: 1, Operands: []kernel.Operand{{DType: 7, Access: kernel.Read, Along: []int8{0, 1}}, {DType: 7, Access: kernel.Write, Along: []int8{0, 1}}},
-		Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: kernel.Sum, Class: kernel.F32}, {Op: kernel.Mul, Class: kernel.F32, A: 0, B: 1},
+	k := &kernel.Kernel{Spaces: []int{2}, Reduced: 1,
+		Operands: []kernel.Operand{
+			{DType: 7, Access: kernel.Read, Along: []int8{0, 1}}, {DType: 7, Access: kernel.Write, Along: []int8{0, 1}}},
+		Code: []kernel.Instr{{Op: kernel.Load, Class: kernel.F32}, {Op: kernel.Sum, Class: kernel.F32},
+			{Op: kernel.Mul, Class: kernel.F32, A: 0, B: 1},
 			{Op: kernel.Sub, Class: kernel.F32, A: 0, B: 2}, {Op: kernel.Store, Class: kernel.F32, A: 1, B: 3}}}
 	require.NoError(t, k.Verify())
 	return k
@@ -55,8 +58,8 @@ func at(k *kernel.Kernel, sizes ...int64) Instance {
 	return in
 }
 
-// TestShapesShareTexts: a row of any length that fits into registers is one text, and one of any that doesn't is another; so for rows that can be
-// taken in vectors, and rows that can't.
+// TestShapesShareTexts: a row of any length that fits into registers is one text, and one of any that doesn't is
+// another; so for rows that can be taken in vectors, and rows that can't.
 func TestShapesShareTexts(t *testing.T) {
 	k := softmax(t)
 	texts := map[string]bool{}
@@ -67,14 +70,16 @@ func TestShapesShareTexts(t *testing.T) {
 			}
 		}
 	}
-	// persistent and looped, looped and split, vectors of 4, 2 and 1; two instances in a table or one; rows of one point have no dim.
+	// persistent and looped, looped and split, vectors of 4, 2 and 1; two instances in a table or one; rows of one point
+	// have no dim.
 	require.LessOrEqual(t, len(texts), 20)
 }
 
 // TestDeterministic: equal kernels and instances are launched alike, from equal texts.
 func TestDeterministic(t *testing.T) {
 	for range 20 {
-		a, b := Launches(softmax(t), []Instance{at(softmax(t), 3, 100000)}, h100), Launches(softmax(t), []Instance{at(softmax(t), 3, 100000)}, h100)
+		launch := func() []Launch { return Launches(softmax(t), []Instance{at(softmax(t), 3, 100000)}, h100) }
+		a, b := launch(), launch()
 		require.Equal(t, a, b)
 		require.Equal(t, Print(softmax(t), a[0].Variant), Print(softmax(t), b[0].Variant))
 	}
@@ -111,7 +116,8 @@ func TestParametersFit(t *testing.T) {
 	require.Len(t, l.Chunks, int(l.Grid))
 }
 
-// TestInstances: those that have the same text are one launch, whose blocks know which instance they have; empty ones have none.
+// TestInstances: those that have the same text are one launch, whose blocks know which instance they have; empty ones
+// have none.
 func TestInstances(t *testing.T) {
 	k := add(t, 2)
 	list := Launches(k, []Instance{at(k, 5000), at(k, 0), at(k, 40000), at(k, 1)}, h100)
@@ -126,8 +132,8 @@ func TestInstances(t *testing.T) {
 	require.Equal(t, map[uint64]uint64{0: (5000 + each - 1) / each, 1: (40000 + each - 1) / each}, blocks)
 }
 
-// TestManyPoints: blocks can be counted whatever the shape, offsets that 64 bits hardly hold are not taken for small ones, and instances of many
-// blocks are not put into one table.
+// TestManyPoints: blocks can be counted whatever the shape, offsets that 64 bits hardly hold are not taken for small
+// ones, and instances of many blocks are not put into one table.
 func TestManyPoints(t *testing.T) {
 	k := softmax(t)
 	for bits := range 37 {

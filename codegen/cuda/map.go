@@ -92,23 +92,92 @@ func (p *printer) points(element func(i int) string, store func(operand uint64, 
 	}
 }
 
-// transpose: a block has a square of the last two dims. What runs along the last but one is read and written that way, by rows, and turned
-// in shared memory; the rest by columns. Neighbouring threads take neighbouring elements either way.
+// transpose prints a map whose operands run along different dims. A block has a square of the last two dims. Operands
+// that run along the last but one are read and written along it, and turned in shared memory; the others along the last
+// dim. Neighbouring threads access neighbouring elements either way.
 func (p *printer) transpose() {
 	shape := &p.v.Walks[0]
 	tile := p.tile(shape)
-	step := mapThreads / tile
-	steps := int(tile / step)
-	r := shape.Rank
-	used := p.used()
+	t := &turner{printer: p, shape: shape, tile: tile, step: mapThreads / tile, steps: int(tile / (mapThreads / tile)), used: p.used()}
 	p.begin(p.entries[0], mapThreads)
 	for i := range p.k.Operands {
-		if used[i] && shape.crossed(i) {
+		if t.crossed(i) {
 			p.line("__shared__ %s t%d[%d];", p.dtype(i), i, tile*pitch(tile, sizeOf(p.k.Operands[i].DType)))
 		}
 	}
 	p.uniforms()
-	p.line("const unsigned columns = ((unsigned)a.n0_%d + %d) / %d, rows = ((unsigned)a.n0_%d + %d) / %d;", r-1, tile-1, tile, r-2, tile-1, tile)
+	t.square()
+	for i := range p.k.Operands {
+		if t.used[i] && !shape.crossed(i) && p.reads(i) {
+			p.line("vector<1, %s> x%d[%d];", p.dtype(i), i, t.steps)
+		}
+	}
+	t.rows(true)
+	for i := range p.k.Operands {
+		if t.used[i] && p.reads(i) && !shape.crossed(i) {
+			p.line("x%d[s] = load<1>(a.a%d + %s, in);", i, i, t.at(i))
+		}
+	}
+	p.line("}")
+	if t.any(p.reads) {
+		t.rows(false)
+		for i := range p.k.Operands {
+			if t.crossed(i) && p.reads(i) {
+				p.line("t%d[(y + s * %d) * %d + x] = load<1>(a.a%d + %s, in).x[0];", i, t.step, t.pitch(i), i, t.at(i))
+			}
+		}
+		p.line("}")
+		p.line("__syncthreads();")
+	}
+	t.points()
+	if t.any(p.writes) {
+		p.line("__syncthreads();")
+		t.rows(false)
+		for i := range p.k.Operands {
+			if t.crossed(i) && p.writes(i) {
+				p.line("if (in) a.a%d[%s] = t%d[(y + s * %d) * %d + x];", i, t.at(i), i, t.step, t.pitch(i))
+			}
+		}
+		p.line("}")
+	}
+	p.line("}")
+}
+
+// turner is a printer of transpose's entry.
+type turner struct {
+	*printer
+	shape      *Pattern
+	tile, step int64 // the square's side, and how many of its rows the threads of a block take at once
+	steps      int
+	used       []bool
+}
+
+// crossed says whether an operand is turned in shared memory.
+func (t *turner) crossed(i int) bool { return t.used[i] && t.shape.crossed(i) }
+
+// any says whether an operand that is turned has a property.
+func (t *turner) any(has func(i int) bool) bool {
+	for i := range t.k.Operands {
+		if t.crossed(i) && has(i) {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *turner) pitch(way int) int64 { return pitch(t.tile, sizeOf(t.k.Operands[way].DType)) }
+
+// at is the offset of point i, j.
+func (t *turner) at(way int) string {
+	r := t.shape.Rank
+	return fmt.Sprintf("g%d", way) + t.term(t.shape, way, r-1, "i") + t.term(t.shape, way, r-2, "j")
+}
+
+// square prints where the square of a block lies.
+func (t *turner) square() {
+	p, r, tile := t.printer, t.shape.Rank, t.tile
+	p.line("const unsigned columns = ((unsigned)a.n0_%d + %d) / %d, rows = ((unsigned)a.n0_%d + %d) / %d;",
+		r-1, tile-1, tile, r-2, tile-1, tile)
 	p.line("const %s i0 = block %% columns * %d, j0 = block / columns %% rows * %d;", p.index, tile, tile)
 	p.line("const %s na = (%s)a.n0_%d, nb = (%s)a.n0_%d;", p.index, p.index, r-1, p.index, r-2)
 	if r > 2 {
@@ -118,7 +187,7 @@ func (p *printer) transpose() {
 		p.line("const %s b%d = rest %% (%s)a.n0_%d;", p.index, d, p.index, d)
 		p.line("rest /= (%s)a.n0_%d;", p.index, d)
 	}
-	for i, letters := range shape.Ways {
+	for i, letters := range t.shape.Ways {
 		if letters == "-" {
 			continue
 		}
@@ -131,80 +200,41 @@ func (p *printer) transpose() {
 		p.line("const %s g%d = %s;", p.index, i, sum)
 	}
 	p.line("const int x = threadIdx.x %% %d, y = threadIdx.x / %d;", tile, tile)
-	at := func(way int) string { // of point i, j
-		return fmt.Sprintf("g%d", way) + p.term(shape, way, r-1, "i") + p.term(shape, way, r-2, "j")
+}
+
+// rows begins a loop over the points that a thread has along the last dim, or along the last but one.
+func (t *turner) rows(last bool) {
+	t.each("s", t.steps)
+	if last {
+		t.line("const %s i = i0 + x, j = j0 + y + s * %d;", t.index, t.step)
+	} else {
+		t.line("const %s i = i0 + y + s * %d, j = j0 + x;", t.index, t.step)
 	}
-	turned := func(way int) int64 { return pitch(tile, sizeOf(p.k.Operands[way].DType)) }
-	// rows begins a loop over the points that a thread has along the dim that is last, or last but one.
-	rows := func(last bool) {
-		p.each("s", steps)
-		if last {
-			p.line("const %s i = i0 + x, j = j0 + y + s * %d;", p.index, step)
-		} else {
-			p.line("const %s i = i0 + y + s * %d, j = j0 + x;", p.index, step)
-		}
-		p.line("const int in = i < na && j < nb;")
-	}
-	crossedReads, crossedWrites := false, false
-	for i := range p.k.Operands {
-		if !used[i] {
-			continue
-		}
-		if shape.crossed(i) {
-			crossedReads = crossedReads || p.reads(i)
-			crossedWrites = crossedWrites || p.writes(i)
-		} else if p.reads(i) {
-			p.line("vector<1, %s> x%d[%d];", p.dtype(i), i, steps)
-		}
-	}
-	rows(true)
-	for i := range p.k.Operands {
-		if used[i] && p.reads(i) && !shape.crossed(i) {
-			p.line("x%d[s] = load<1>(a.a%d + %s, in);", i, i, at(i))
-		}
-	}
-	p.line("}")
-	if crossedReads {
-		rows(false)
-		for i := range p.k.Operands {
-			if used[i] && p.reads(i) && shape.crossed(i) {
-				p.line("t%d[(y + s * %d) * %d + x] = load<1>(a.a%d + %s, in).x[0];", i, step, turned(i), i, at(i))
-			}
-		}
-		p.line("}")
-		p.line("__syncthreads();")
-	}
-	square := func(way int) string { return fmt.Sprintf("t%d[x * %d + y + s * %d]", way, turned(way), step) }
-	rows(true)
-	p.points(func(i int) string {
-		way := p.way(i)
+	t.line("const int in = i < na && j < nb;")
+}
+
+// points prints the code of each point.
+func (t *turner) points() {
+	square := func(way int) string { return fmt.Sprintf("t%d[x * %d + y + s * %d]", way, t.pitch(way), t.step) }
+	t.rows(true)
+	t.printer.points(func(i int) string {
+		way := t.way(i)
 		switch {
-		case way >= len(p.k.Operands):
-			return at(way)
-		case shape.crossed(way):
-			return p.loaded(i, square(way))
+		case way >= len(t.k.Operands):
+			return t.at(way)
+		case t.shape.crossed(way):
+			return t.loaded(i, square(way))
 		}
-		return p.loaded(i, fmt.Sprintf("x%d[s].x[0]", way))
+		return t.loaded(i, fmt.Sprintf("x%d[s].x[0]", way))
 	}, func(operand uint64, value string) {
 		way := int(operand)
-		if shape.crossed(way) {
-			p.line("%s = %s;", square(way), value)
+		if t.shape.crossed(way) {
+			t.line("%s = %s;", square(way), value)
 		} else {
-			p.line("if (in) a.a%d[%s] = %s;", way, at(way), value)
+			t.line("if (in) a.a%d[%s] = %s;", way, t.at(way), value)
 		}
 	})
-	p.line("}")
-	if crossedWrites {
-		p.line("__syncthreads();")
-		rows(false)
-		for i := range p.k.Operands {
-			if used[i] && p.writes(i) && shape.crossed(i) {
-				p.line("if (in) a.a%d[%s] = t%d[(y + s * %d) * %d + x];", i, at(i), i, step, turned(i))
-			}
-		}
-		p.line("}")
-	}
-	p.line("}")
+	t.line("}")
 }
 
 // term is what a dim adds to the offset of a way.

@@ -12,10 +12,12 @@ type function struct {
 	text  string
 }
 
-// prelude is all of it, in the order in which it is printed; a text has what it needs. Names that CUDA's own have are avoided.
+// prelude holds all functions in the order in which they are printed. A text has the functions that it needs. Names
+// of CUDA's own functions are avoided.
 //
-// What is in PTX is in CUDA only; tests that run a text on a CPU have it otherwise. Floats of 16 bits are converted by instructions where there
-// are some, as ATen does: f16 everywhere, bf16 from compute capability 8.0 on. Rounding is to even; a NaN stays one, its bits may change.
+// PTX is compiled by NVRTC only; tests that run a text on a CPU bring their own functions. Instructions convert 16-bit
+// floats where they exist, as in ATen: f16 everywhere, bf16 from compute capability 8.0 on. They round to even; a NaN
+// stays a NaN, but its bits may change.
 var prelude = []function{
 	{"types", nil, `struct half { unsigned short bits; };
 struct brain { unsigned short bits; };
@@ -63,7 +65,7 @@ __device__ brain store_of<brain, float>(float r) { return {to_brain(r)}; }
 template <>
 __device__ truth store_of<truth, bool>(bool r) { return {r}; }
 `},
-	// An access of up to 16 bytes is one instruction, for which the address is aligned; at the end it is cut into elements.
+	// An access of up to 16 aligned bytes is one instruction. At the end of the data it is one access per element.
 	{"vector", nil, `template <int V, class M>
 struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector { M x[V]; };
 template <int V, class M, class I>
@@ -140,11 +142,24 @@ static __device__ bool minimum(bool a, bool b) { return a & b; }
 `},
 	{"sum", nil, `static __device__ float sum(float a, float b) { return a + b; }
 static __device__ double sum(double a, double b) { return a + b; }
-static __device__ long long sum(long long a, long long b) { return (long long)((unsigned long long)a + (unsigned long long)b); }
+static __device__ long long sum(long long a, long long b) ` +
+		`{ return (long long)((unsigned long long)a + (unsigned long long)b); }
 `},
-	{"fold_sum", []string{"sum"}, "struct fold_sum {\n  template <class T>\n  static __device__ T of(T a, T b) { return sum(a, b); }\n};\n"},
-	{"fold_max", []string{"maximum"}, "struct fold_max {\n  template <class T>\n  static __device__ T of(T a, T b) { return maximum(a, b); }\n};\n"},
-	{"fold_min", []string{"minimum"}, "struct fold_min {\n  template <class T>\n  static __device__ T of(T a, T b) { return minimum(a, b); }\n};\n"},
+	{"fold_sum", []string{"sum"}, `struct fold_sum {
+  template <class T>
+  static __device__ T of(T a, T b) { return sum(a, b); }
+};
+`},
+	{"fold_max", []string{"maximum"}, `struct fold_max {
+  template <class T>
+  static __device__ T of(T a, T b) { return maximum(a, b); }
+};
+`},
+	{"fold_min", []string{"minimum"}, `struct fold_min {
+  template <class T>
+  static __device__ T of(T a, T b) { return minimum(a, b); }
+};
+`},
 	// One value from those of all threads of a row, the same bits in each: always the same tree.
 	{"across", nil, `template <class F, class T>
 static __device__ T across(T v, void* shared) {

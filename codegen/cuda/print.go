@@ -113,7 +113,8 @@ func (p *printer) begin(entry string, threads int) {
 		p.line("const unsigned block = blockIdx.x;")
 		return
 	}
-	p.line(`extern "C" __global__ void __launch_bounds__(%d) %s(const Args* table, const unsigned long long* chunks) {`, threads, entry)
+	p.line(`extern "C" __global__ void __launch_bounds__(%d) %s(const Args* table, const unsigned long long* chunks) {`,
+		threads, entry)
 	p.line("const unsigned long long chunk = chunks[blockIdx.x];")
 	p.line("const Args a = table[(unsigned)chunk];")
 	p.line("const unsigned block = (unsigned)(chunk >> 32);")
@@ -256,7 +257,8 @@ func (p *printer) access(shape *Pattern, w, way int, at string) {
 	case shape.inner(way) == '1' || p.v.Vector == 1:
 		p.line("%s = load<%d>(a.a%d + %s, left[u]);", name, p.v.Vector, way, at)
 	default:
-		p.line("%s = gather<%d>(a.a%d + %s, (%s)a.s%d_%d_%d, left[u]);", name, p.v.Vector, way, at, p.index, way, w, shape.Rank-1)
+		p.line("%s = gather<%d>(a.a%d + %s, (%s)a.s%d_%d_%d, left[u]);",
+			name, p.v.Vector, way, at, p.index, way, w, shape.Rank-1)
 	}
 }
 
@@ -294,5 +296,6 @@ func (p *printer) put(shape *Pattern, w, way int) {
 		p.line("store<%d>(a.a%d + o%d[u], y%d, left[u]);", p.v.Vector, way, way, way)
 		return
 	}
-	p.line("scatter<%d>(a.a%d + o%d[u], y%d, (%s)a.s%d_%d_%d, left[u]);", p.v.Vector, way, way, way, p.index, way, w, shape.Rank-1)
+	p.line("scatter<%d>(a.a%d + o%d[u], y%d, (%s)a.s%d_%d_%d, left[u]);",
+		p.v.Vector, way, way, way, p.index, way, w, shape.Rank-1)
 }

@@ -17,15 +17,17 @@ const (
 	Transpose                      // a block has a square of two dims, which it turns in shared memory
 	Persistent                     // a group of threads has a row, and all of it in registers
 	Looped                         // a block has a row, and reads it in each pass
-	Column                         // a thread has a row, together with those of other warps; neighbours have neighbouring rows
+	Column                         // a thread has a row with threads of other warps; neighbours have neighbouring rows
 )
 
-var templateNames = [...]string{Pointwise: "pointwise", Transpose: "transpose", Persistent: "persistent", Looped: "looped", Column: "column"}
+var templateNames = [...]string{
+	Pointwise: "pointwise", Transpose: "transpose", Persistent: "persistent", Looped: "looped", Column: "column",
+}
 
 func (t Template) String() string { return templateNames[t] }
 
-// Variant is what of an instance is in the text: it is chosen at launch, from a few, so that a new shape hardly ever needs a new text.
-// Fields are exported to be shown and compared; Launches alone makes one.
+// Variant is the part of an instance that is in the text. There are few variants, so a new shape rarely needs a new
+// text. Fields are exported to be shown and compared; only Launches makes a Variant.
 type Variant struct {
 	Template Template
 	Vector   int  // elements in one access, of ways that have stride 1
@@ -35,16 +37,18 @@ type Variant struct {
 	Walks    []Pattern
 }
 
-// Pattern is a walk, after the dims that could be were merged: by way, a letter per dim. '0': it doesn't run along it, '1': its stride is
-// 1, 's': its stride is an argument. "-": it isn't walked. Only the last two dims, which decide on accesses, have '1'.
+// Pattern is a walk, after the dims that could be were merged: by way, a letter per dim. '0': it doesn't run along it,
+// '1': its stride is 1, 's': its stride is an argument. "-": it isn't walked. Only the last two dims, which decide on
+// accesses, have '1'.
 type Pattern struct {
 	Rank int
 	Ways []string
 }
 
 func (v *Variant) equal(w *Variant) bool {
-	return v.Template == w.Template && v.Vector == w.Vector && v.Wide == w.Wide && v.Table == w.Table && v.Split == w.Split &&
-		slices.EqualFunc(v.Walks, w.Walks, func(a, b Pattern) bool { return a.Rank == b.Rank && slices.Equal(a.Ways, b.Ways) })
+	same := func(a, b Pattern) bool { return a.Rank == b.Rank && slices.Equal(a.Ways, b.Ways) }
+	return v.Template == w.Template && v.Vector == w.Vector && v.Wide == w.Wide && v.Table == w.Table &&
+		v.Split == w.Split && slices.EqualFunc(v.Walks, w.Walks, same)
 }
 
 // String is a variant's identity, on a line.

@@ -14,14 +14,14 @@ type walk struct {
 
 func (w *walk) rank() int { return len(w.sizes) }
 
-// strides are those of all ways along a frame's dims.
-func (c *code) strides(at *Instance, frame int) [][]int64 {
+// strides are those of all ways along an index space's dims.
+func (c *code) strides(at *Instance, space int) [][]int64 {
 	out := make([][]int64, c.ways())
 	for i := range out {
-		out[i] = make([]int64, c.k.Spaces[frame])
+		out[i] = make([]int64, c.k.Spaces[space])
 	}
 	for i, o := range c.k.Operands {
-		if o.Space != frame {
+		if o.Space != space {
 			continue
 		}
 		for d, along := range o.Along {
@@ -31,7 +31,7 @@ func (c *code) strides(at *Instance, frame int) [][]int64 {
 		}
 	}
 	for i, d := range c.index {
-		if frame == 0 {
+		if space == 0 {
 			out[len(c.k.Operands)+i][d] = 1
 		}
 	}
@@ -67,7 +67,8 @@ func (c *code) walk(sizes []int64, strides [][]int64, dims []int) *walk {
 	return w
 }
 
-// sort puts dims with large strides first, those of what is written above all: so neighbouring threads write neighbours.
+// sort puts dims with large strides first, those of what is written above all: so neighbouring threads write
+// neighbours.
 func (c *code) sort(strides [][]int64, dims []int) {
 	outer := func(a, b int) bool {
 		for _, write := range []bool{true, false} {
@@ -87,7 +88,7 @@ func (c *code) sort(strides [][]int64, dims []int) {
 	}
 }
 
-// walks are those of an instance: of a map by frame, of a fold over the points that are kept and those that are folded.
+// walks are those of an instance: of a map one per index space; of a reduction one over the kept points and one over the reduced points.
 func (c *code) walks(at *Instance) []*walk {
 	k := c.k
 	var out []*walk
@@ -111,7 +112,7 @@ func (c *code) walks(at *Instance) []*walk {
 				out = append(out, &walk{strides: make([][]int64, c.ways())})
 				continue
 			}
-			if len(k.Spaces) == 1 { // several frames have to be walked in one order
+			if len(k.Spaces) == 1 { // several index spaces have to be walked in one order
 				c.sort(strides, dims)
 			}
 			out = append(out, c.walk(sizes[:rank], strides, dims))
@@ -121,8 +122,9 @@ func (c *code) walks(at *Instance) []*walk {
 	return out
 }
 
-// small says whether 32 bits hold all points and offsets of a way, those too at which nothing lies: the last block counts on beyond the end,
-// by less than 2^16 points or, where it has a square, by less than its side along each dim. Rows of a fold end where they end.
+// small says whether 32 bits hold all points and offsets of a way, those too at which nothing lies: the last block
+// counts on beyond the end, by less than 2^16 points or, where it has a square, by less than its side along each dim.
+// Rows of a fold end where they end.
 func (c *code) small(walks []*walk) bool {
 	const most, beyond, side = 1<<31 - 1<<16, 1 << 16, 64
 	for _, w := range walks {

@@ -13,8 +13,8 @@ import (
 
 var errNegativePower = errors.New("integers to negative integer powers are not allowed")
 
-// fused is a b + c, rounded once to d. Beside f64, products are exact in f64, and a sum that is rounded there to the odd one of its
-// neighbours is rounded to d as if it had not been rounded before.
+// fused is a b + c, rounded once to d. Beside f64, products are exact in f64, and a sum that is rounded there to the
+// odd one of its neighbours is rounded to d as if it had not been rounded before.
 func fused(a, b, c float64, d ir.DType) float64 {
 	if d == ir.F64 {
 		return math.FMA(a, b, c)

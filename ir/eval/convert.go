@@ -132,7 +132,8 @@ func toFloat(e elem, from ir.DType) float64 {
 	return float64(e.i)
 }
 
-// toInt truncates. What does not fit has no meaning in C++; here it is what x86 gives, which converts to 32 or 64 bits at once.
+// toInt truncates. What does not fit has no meaning in C++; here it is what x86 gives, which converts to 32 or 64 bits
+// at once.
 func toInt(v float64, to ir.DType) int64 {
 	switch {
 	case (to == ir.I32 || to == ir.I16 || to == ir.I8) && !(v > math.MinInt32-1 && v < math.MaxInt32+1):

@@ -17,9 +17,9 @@ type Arg struct {
 	KeepDim bool
 }
 
-// Eval computes an own op into the elements of dst, whose sizes are the result's. The op computes in the dtype that type
-// promotion gives; dst's dtype, if it is another, is converted to last, as an in-place operator does. dst may share
-// memory with operands.
+// Eval computes an own op into the elements of dst, whose sizes are the result's. The op computes in the dtype that
+// type promotion gives; dst's dtype, if it is another, is converted to last, as an in-place operator does. dst may
+// share memory with operands.
 func Eval(op ir.Op, args []Arg, dst *Tensor) error {
 	if err := eval(op, args, dst); err != nil {
 		return fmt.Errorf("eval: %s: %w", op, err)
@@ -142,7 +142,9 @@ func elementwise(op ir.Op, args []Arg, dst *Tensor) error {
 }
 
 // element gives the function that computes element i, and the dtype of what it gives.
-func element(op ir.Op, args []Arg, common ir.DType, operand func(k, i int) elem) (func(i int) (elem, error), ir.DType, error) {
+func element(
+	op ir.Op, args []Arg, common ir.DType, operand func(k, i int) elem,
+) (func(i int) (elem, error), ir.DType, error) {
 	result := common
 	switch r := ir.Info(op).DType; {
 	case r == ir.DTypeBool:

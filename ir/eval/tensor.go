@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package eval gives each own op of ir its meaning in plain loops over bytes: the reference that every other execution is
-// compared with. It never runs fast, and never calls an operator that has no own op.
+// Package eval gives each own op of ir its meaning in plain loops over bytes: the reference that every other execution
+// is compared with. It never runs fast, and never calls an operator that has no own op.
 package eval
 
 import (

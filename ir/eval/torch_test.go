@@ -73,8 +73,9 @@ func exact(op ir.Op, d ir.DType) bool {
 		return true
 	}
 	switch op {
-	case ir.OpNeg, ir.OpAbs, ir.OpSqrt, ir.OpRelu, ir.OpReciprocal, ir.OpFloor, ir.OpCeil, ir.OpSign, ir.OpTrunc, ir.OpRound,
-		ir.OpCast, ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpDiv, ir.OpFmod, ir.OpRemainder, ir.OpFma, ir.OpWhere, ir.OpFill, ir.OpCopy:
+	case ir.OpNeg, ir.OpAbs, ir.OpSqrt, ir.OpRelu, ir.OpReciprocal, ir.OpFloor, ir.OpCeil, ir.OpSign, ir.OpTrunc,
+		ir.OpRound, ir.OpCast, ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpDiv, ir.OpFmod, ir.OpRemainder,
+		ir.OpFma, ir.OpWhere, ir.OpFill, ir.OpCopy:
 		return d.Is(ir.Floats)
 	}
 	return false
@@ -243,7 +244,9 @@ func bitsAt(b []byte) float64 {
 }
 
 // epsilon is the spacing of the dtype's numbers at 1.
-var epsilon = map[ir.DType]float64{ir.F16: 0x1p-10, ir.BF16: 0x1p-7, ir.F32: 0x1p-23, ir.F64: 0x1p-52, ir.C64: 0x1p-23, ir.C128: 0x1p-52}
+var epsilon = map[ir.DType]float64{
+	ir.F16: 0x1p-10, ir.BF16: 0x1p-7, ir.F32: 0x1p-23, ir.F64: 0x1p-52, ir.C64: 0x1p-23, ir.C128: 0x1p-52,
+}
 
 func close(op ir.Op, d ir.DType, want, got complex128) bool {
 	if d.Is(ir.Complexes) {

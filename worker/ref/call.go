@@ -14,8 +14,8 @@ import (
 	"github.com/mycelya/mycelya/worker"
 )
 
-// written is the tensor that an operator overwrites, if its name says so: the first of an operator whose name ends in "_", the
-// last of an out= form of an own op.
+// written is the tensor that an operator overwrites, if its name says so: the first of an operator whose name ends in
+// "_", the last of an out= form of an own op.
 func written(op string, operands []uint32) (uint32, bool) {
 	base, _, _ := strings.Cut(op, ".")
 	_, out := ir.FormOver(op)
@@ -46,8 +46,8 @@ func operands(c *proto.CallOp) (out []uint32) {
 	return out
 }
 
-// touched lists the tensors that a call makes or writes. Of an operator unknown here nobody says what it writes: without a
-// result that is wanted it must be an operand, and any may be it.
+// touched lists the tensors that a call makes or writes. Of an operator unknown here nobody says what it writes:
+// without a result that is wanted it must be an operand, and any may be it.
 func (r *runner) touched(c *proto.CallOp) (out []uint32) {
 	for _, t := range c.Results {
 		if t != 0 {
@@ -147,7 +147,8 @@ func castTo(args []ir.Arg) ir.DType {
 	return ir.Invalid
 }
 
-// target is where an operator puts its result: the operand that it overwrites, or new memory whose geometry must be the result's.
+// target is where an operator puts its result: the operand that it overwrites, or new memory whose geometry must be the
+// result's.
 func (r *runner) target(c *proto.CallOp, want ir.Type) (*eval.Tensor, error) {
 	sizes := make([]int64, len(want.Dims))
 	for i, d := range want.Dims {
@@ -156,7 +157,8 @@ func (r *runner) target(c *proto.CallOp, want ir.Type) (*eval.Tensor, error) {
 	if over, ok := written(c.Op, operands(c)); ok {
 		t := r.tensor(over)
 		if !slices.Equal(t.Sizes, sizes) {
-			return nil, worker.Errorf(proto.ErrRuntime, "%s gives sizes %v, the operand that it writes has %v.", c.Op, sizes, t.Sizes)
+			return nil, worker.Errorf(proto.ErrRuntime, "%s gives sizes %v, the operand that it writes has %v.",
+				c.Op, sizes, t.Sizes)
 		}
 		return t, nil
 	}
@@ -181,8 +183,8 @@ func (r *runner) target(c *proto.CallOp, want ir.Type) (*eval.Tensor, error) {
 	return w, nil
 }
 
-// arg gives an argument as the op table looks at it. Tensors and numbers become values of g; all sizes are known here, and so
-// they are constants.
+// arg gives an argument as the op table looks at it. Tensors and numbers become values of g; all sizes are known here,
+// and so they are constants.
 func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, bool) {
 	value := func(n ir.Node, t *eval.Tensor, number bool) ir.Arg {
 		typ := ir.Type{DType: t.DType, Dims: make([]ir.Dim, len(t.Sizes)), Strides: make([]ir.Dim, len(t.Strides))}

@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package ref is a backend over ir/eval alone: the oracle for other backends, and a test worker where there is no PyTorch. It
-// runs the operators that are forms of own ops and little else, one element after another; it never tries to be fast.
+// Package ref is a backend over ir/eval alone: the oracle for other backends, and a test worker where there is no
+// PyTorch. It runs the operators that are forms of own ops and little else, one element after another; it never tries
+// to be fast.
 package ref
 
 import (
