@@ -12,26 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stepAside takes the thread off the core of the thread that records, if it finds itself there. It is for who has just
-// slept. Where a thread has run last Linux puts it first, and with few cores it looks for no other: a sender that wakes
-// on the recording thread's core waits there until that sleeps, for milliseconds, while the next core sleeps.
+// stepAside moves the thread off the CPU core of the recording thread, if it runs there. Threads that have just woken
+// call it. Linux wakes a thread on the core where it ran last, and with few cores looks for no other: a sender that
+// wakes on the recording thread's core waits there for milliseconds, while the next core is idle.
 func stepAside(core *atomic.Int64) {
 	at := here()
 	if at == 0 || at != core.Load() {
 		return
 	}
-	process := os.Getpid() // and its first thread, whose cores are the user's to choose
+	process := os.Getpid() // also its first thread, whose cores the user chooses
 	var cores unix.CPUSet
 	if unix.Gettid() == process || unix.SchedGetaffinity(process, &cores) != nil {
 		return
 	}
 	cores.Clear(int(at - 1))
 	if cores.Count() > 0 {
-		_ = unix.SchedSetaffinity(0, &cores) // if it fails all stays as it is
+		_ = unix.SchedSetaffinity(0, &cores) // if it fails, the thread stays where it is
 	}
 }
 
-// onAllCores calls f on a thread that has stepped aside of nothing, for what f starts keeps to the cores of its thread.
+// onAllCores calls f on a thread that may use all cores of the process: what f starts inherits the cores of its
+// thread.
 func onAllCores(f func()) {
 	goruntime.LockOSThread()
 	defer goruntime.UnlockOSThread()
@@ -42,7 +43,7 @@ func onAllCores(f func()) {
 	f()
 }
 
-// here is the core that the thread runs on, from 1 on; 0: not known.
+// here is the core that the thread runs on, from 1 on; 0 if it is not known.
 func here() int64 {
 	var core uint32
 	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&core)), 0, 0); errno != 0 {

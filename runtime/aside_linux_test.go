@@ -16,26 +16,26 @@ import (
 
 func init() { goruntime.LockOSThread() } // so that no test runs on the process's first thread
 
-// coresOf is what a thread may run on; 0: this one.
+// coresOf is the set of cores that a thread may run on; thread 0 is the calling thread.
 func coresOf(t *testing.T, thread int) unix.CPUSet {
 	var out unix.CPUSet
 	require.NoError(t, unix.SchedGetaffinity(thread, &out))
 	return out
 }
 
-func TestAThreadLeavesTheCoreOfWhoRecords(t *testing.T) {
+func TestAThreadLeavesTheCoreOfTheRecordingThread(t *testing.T) {
 	goruntime.LockOSThread() // never unlocked: the thread, whose cores are changed, ends here
 	process := os.Getpid()
 	all := coresOf(t, process)
 	if all.Count() < 2 {
-		t.Skip("owner: runtime. The process has one core: there is nowhere to step")
+		t.Skip("owner: runtime. The process has one core: no other core to move to")
 	}
 	require.NoError(t, unix.SchedSetaffinity(0, &all))
 	var core atomic.Int64
 	stepAside(&core)
-	require.Equal(t, all, coresOf(t, 0), "nobody has recorded yet")
+	require.Equal(t, all, coresOf(t, 0), "no thread has recorded yet")
 
-	for range 2 { // the second time the recording thread has come to where this one is
+	for range 2 { // in the second round the recording thread has moved to this thread's core
 		want := all
 		for i := 0; i < 1000 && coresOf(t, 0) != want || want == all; i++ { // until the thread hasn't moved in between
 			at := here()

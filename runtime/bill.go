@@ -15,7 +15,7 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// charge is what one place has cost since the last reset. A nil charge is that of no place in particular.
+// charge is what one place has cost since the last reset. A nil charge stands for no place in particular.
 type charge struct {
 	cuts       [catalogue.NumCuts]atomic.Uint64
 	compiled   atomic.Uint64 // programs
@@ -23,7 +23,7 @@ type charge struct {
 	sent       atomic.Uint64 // bytes, uploads included
 	uploaded   atomic.Uint64 // bytes of tensors, in shared memory or not
 	received   atomic.Uint64 // bytes
-	stalls     atomic.Uint64 // waits that were not over at once
+	stalls     atomic.Uint64 // waits that did not end at once
 	stalled    atomic.Int64  // nanoseconds
 }
 
@@ -47,7 +47,7 @@ func (b *bill) at(p Place) *charge {
 	return c
 }
 
-// reset sets all charges to 0. They stay: what is on its way is charged to them when it comes.
+// reset sets all charges to 0, and keeps them: frames under way are charged to them when they arrive.
 func (b *bill) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,12 +67,12 @@ func (c *charge) counters() []*atomic.Uint64 {
 	return all
 }
 
-// empty says whether nothing has been charged.
+// empty reports whether nothing has been charged.
 func (c *charge) empty() bool {
 	return !slices.ContainsFunc(c.counters(), func(n *atomic.Uint64) bool { return n.Load() != 0 })
 }
 
-// line is one entry of the bill: all that a line of the program has cost.
+// line is one entry of the bill: the cost of one line of the program.
 type line struct {
 	File         string            `json:"file"` // "" if it isn't known
 	Line         int               `json:"line"`
@@ -86,7 +86,7 @@ type line struct {
 	StallSeconds float64           `json:"stall_seconds"`
 }
 
-// JSON is the bill as an array, the lines with the longest stalls first, then those with the most bytes.
+// JSON is the bill as an array: lines with the longest stalls first, then lines with the most bytes.
 func (b *bill) JSON(origin func(code, offset uint32) ir.Origin) []byte {
 	b.mu.Lock()
 	places := make(map[Place]*charge, len(b.by))

@@ -24,16 +24,16 @@ type account struct {
 	ops    int
 	failed bool
 	took   time.Duration
-	why    string // why no program that was there fitted: whole sentences
+	why    string // why no existing program fitted: whole sentences
 	calls  atomic.Uint64
 
 	memory  string   // that a call takes: a sentence
 	of      *variant // nil: it could not be compiled
-	names   []string // of its records
+	names   []string // of its records' ops
 	origins []uint32 // of the trace that it was compiled for
 }
 
-// history is what a session remembers for explain, bounded.
+// history is what a session keeps for explain. Its size is bounded.
 type history struct {
 	mu       sync.Mutex
 	compiled int
@@ -43,7 +43,7 @@ type history struct {
 	known    []known    // the last skeletons
 }
 
-// known is a skeleton that others are compared with.
+// known is a skeleton that later skeletons are compared with.
 type known struct {
 	number int // of its program
 	ops    []string
@@ -63,7 +63,7 @@ func (h *history) upcoming() int {
 	return h.compiled + 1
 }
 
-// note adds a program and, if ops is not nil, its trace to those that others are compared with.
+// note adds a program. If ops is not nil, its trace joins those that later traces are compared with.
 func (h *history) note(a *account, t *Trace, ops []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,8 +90,8 @@ func (h *history) note(a *account, t *Trace, ops []string) {
 	}
 }
 
-// nearest is the known skeleton that has the most ops in common with these before the first and after the last that
-// differ, the one with most words in common of several; nil if none has a tenth.
+// nearest is the known skeleton that shares the most leading and trailing ops with these ops, and among equals the
+// most words. It is nil if none shares a tenth of the ops.
 func (h *history) nearest(ops []string, skeleton []uint64) *known {
 	var best *known
 	var most, mostWords int
@@ -105,7 +105,7 @@ func (h *history) nearest(ops []string, skeleton []uint64) *known {
 	return best
 }
 
-// common is the length of what two slices share at their beginning and at their end.
+// common is the number of leading and trailing elements that two slices share.
 func common[T comparable](a, b []T) int {
 	n := min(len(a), len(b))
 	head := 0
@@ -194,7 +194,7 @@ func (c *compiler) compare(here, there *Trace) (_ *Difference, err error) {
 	return c.frontend.Compare(here, there)
 }
 
-// text is all that is remembered.
+// text is the text of explain.
 func (h *history) text(index int) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,12 +5,12 @@ package runtime
 
 import "syscall"
 
-// Copies of uploads live outside Go's heap from this size on: a heap gives memory back minutes later, and a client that
-// moves a model to the device must not stay as large as the model. 64 KiB is 16 pages; below, mapping costs more than
-// copying.
+// Copies of uploads live outside Go's heap from this size on. Go returns heap memory minutes later, and a client that
+// moves a model to the device must not stay as large as the model. 64 KiB is 16 pages; below that, mapping costs more
+// than copying.
 const mapFrom = 64 << 10
 
-// copyOut copies data into memory of its own; release gives it back to the system at once.
+// copyOut copies data to memory of its own; release returns it to the system at once.
 func copyOut(data []byte) (out []byte, release func()) {
 	if len(data) >= mapFrom {
 		out, err := syscall.Mmap(-1, 0, len(data), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)

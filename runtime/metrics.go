@@ -63,7 +63,7 @@ func (m *metrics) received(bytes uint64, by *charge) {
 	m.payer(by).received.Add(bytes)
 }
 
-// payer is by, or nobody in particular.
+// payer is by, or the charge of no place in particular.
 func (m *metrics) payer(by *charge) *charge {
 	if by == nil {
 		return m.bill.at(Place{})
@@ -76,7 +76,7 @@ func (m *metrics) uploaded(bytes uint64, by *charge) {
 	by.uploaded.Add(bytes)
 }
 
-// kernels counts what a worker tells of fused groups and of their machine code.
+// kernels counts what a worker reports about fused groups and their machine code.
 func (m *metrics) kernels(k *pb.Kernels) {
 	if k == nil {
 		return
@@ -97,13 +97,13 @@ func (m *metrics) compiled(took time.Duration, by *charge) {
 	by.compiled.Add(1)
 }
 
-// stall counts a wait for the worker that was not over at once.
+// stall counts a wait for the worker that did not end at once.
 func (m *metrics) stall(by *charge) { m.waited(1, 0, by) }
 
 // stalled notes that a caller has waited since start for the worker.
 func (m *metrics) stalled(start time.Time, by *charge) { m.waited(0, time.Since(start), by) }
 
-// waited counts waits for the worker that were not over at once, and how long they took.
+// waited counts waits for the worker that did not end at once, and their time.
 func (m *metrics) waited(waits uint64, took time.Duration, by *charge) {
 	m.stalls.Add(waits)
 	by.stalls.Add(waits)
@@ -111,7 +111,7 @@ func (m *metrics) waited(waits uint64, took time.Duration, by *charge) {
 	by.stalled.Add(int64(took))
 }
 
-// JSON is the metrics as an object. Counters of what this version doesn't do are there and 0.
+// JSON is the metrics as an object. Counters of features that this version does not have are 0.
 func (m *metrics) JSON() []byte {
 	cuts := map[string]uint64{}
 	for i := range m.cuts {

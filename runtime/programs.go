@@ -17,7 +17,7 @@ import (
 	pb "github.com/mycelya/mycelya/proto"
 )
 
-// entry is what a session knows of one skeleton: its words, and the programs compiled of it.
+// entry is what a session knows about one skeleton: its words, and the programs compiled from it.
 type entry struct {
 	skeleton []uint64
 	inputs   []bool // by local number: existed before the trace
@@ -27,8 +27,8 @@ type entry struct {
 	next     *entry // another skeleton with the same hash
 }
 
-// variant is a program for one choice of outputs. Which storages are still held at a cut is not part of the key: a
-// variant fits if its outputs include them, and one call simply doesn't want the others.
+// variant is a program for one choice of outputs. The key does not say which storages are still held at a cut: a
+// variant fits if its outputs include them, and a call leaves out the others.
 type variant struct {
 	key      [pb.KeyBytes]byte
 	wanted   []bool // by local number
@@ -52,8 +52,8 @@ type programs struct {
 // cacheBytes bounds the skeletons and programs that a session keeps; a step of 2,000 ops takes some 3 MiB.
 const cacheBytes = 512 << 20
 
-// wordBytes is what a program takes for each word of its skeleton: 1.2 KiB an op, by the growth of a client's resident
-// memory over thousands of programs of 20 and of 200 elementwise ops.
+// wordBytes is the memory of a program per word of its skeleton: 1.2 KiB per op, measured as the growth of a client's
+// resident memory over thousands of programs of 20 and of 200 elementwise ops.
 const wordBytes = 180
 
 func newPrograms() (*programs, error) {
@@ -93,8 +93,8 @@ func cacheKey(key [2]uint64) string {
 	return string(b[:])
 }
 
-// find returns the entry of a trace's skeleton, nil if there is none, and the first entry under its key. A hash is only
-// a hint: the words are compared each time, which costs less than copying them did.
+// find returns the entry of a trace's skeleton, nil if there is none, and the first entry under its key. The hash is
+// only a hint: the words are compared each time, which costs less than copying them.
 func (p *programs) find(t *Trace) (e, first *entry) {
 	v, ok := p.cache.Get(cacheKey(t.Key))
 	if !ok {
@@ -109,7 +109,7 @@ func (p *programs) find(t *Trace) (e, first *entry) {
 	return nil, first
 }
 
-// store puts an entry in front of those with its key, or counts the growth of one that is there.
+// store puts an entry before the others with its key, or counts the growth of an entry that is there.
 func (p *programs) store(t *Trace, first *entry) {
 	cost := int64(0)
 	for e := first; e != nil; e = e.next {
@@ -119,7 +119,8 @@ func (p *programs) store(t *Trace, first *entry) {
 	p.cache.Wait()
 }
 
-// needs says by local number which storages must hold the trace's results afterwards: changed and still held.
+// needs says, indexed by local number, which storages must hold the trace's results afterwards: changed and still
+// held.
 func (e *entry) needs(t *Trace) []bool {
 	out := make([]bool, len(e.changed))
 	for i, c := range e.changed {
@@ -138,7 +139,7 @@ func (e *entry) fits(t *Trace) *variant {
 	return nil
 }
 
-// gives says whether the outputs of a variant include all that a trace needs.
+// gives reports whether the outputs of a variant include all that a trace needs.
 func (e *entry) gives(v *variant, t *Trace) bool {
 	for i, c := range e.changed {
 		if c && t.Alive[i] != 0 && !v.wanted[i] {
@@ -148,13 +149,13 @@ func (e *entry) gives(v *variant, t *Trace) bool {
 	return true
 }
 
-// otherSizes says whether a variant would fit a trace but for the sizes that it relies on.
+// otherSizes reports whether a variant would fit a trace except for the sizes that the variant requires.
 func (e *entry) otherSizes(t *Trace) bool {
 	return slices.ContainsFunc(e.variants, func(v *variant) bool { return e.gives(v, t) && !v.compiled.Holds(t.Params) })
 }
 
-// union is what a new variant should have as outputs, so that it fits wherever an older one did: a loop whose liveness
-// differs from step to step soon has one variant for all of them.
+// union is the outputs of a new variant. It fits wherever an older variant fits, so a loop whose liveness differs from
+// step to step soon has one variant for all steps.
 func (e *entry) union(t *Trace) []bool {
 	out := e.needs(t)
 	for _, v := range e.variants {

@@ -88,8 +88,8 @@ func (r *Runtime) session(index int32) (*session, error) {
 	return s, nil
 }
 
-// Flush hands over a closed trace. Its arrays are used until release is called, which happens once, also if this fails.
-// ErrPending: it was taken, but the worker is further behind than the credits allow.
+// Flush submits a closed trace. Its arrays are used until release is called, which happens once, also if Flush fails.
+// ErrPending: it was taken, but more traces are under way than the credits allow.
 func (r *Runtime) Flush(index int32, t *Trace, release func()) error {
 	s, err := r.session(index)
 	if err != nil {
@@ -118,8 +118,8 @@ func (r *Runtime) Upload(index int32, id uint64, data []byte, at Place) error {
 	return s.upload(id, data, r.metrics.bill.at(at))
 }
 
-// UploadShared makes a storage with data, which lies in shared memory as from says, and returns before it has been
-// read.
+// UploadShared makes a storage with data, which lies in shared memory as from says, and returns before the worker has
+// read it.
 func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at Place) error {
 	s, err := r.session(index)
 	if err != nil {
@@ -129,7 +129,7 @@ func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared,
 	return s.uploadShared(id, data, from, r.metrics.bill.at(at))
 }
 
-// Forget says that a block is gone: its memory is given back when the workers have forgotten it too.
+// Forget says that a block is gone: its memory is returned when the workers have forgotten it too.
 func (r *Runtime) Forget(block uint64) {
 	r.mu.Lock()
 	sessions := slices.Collect(maps.Values(r.sessions))
@@ -185,7 +185,7 @@ func (r *Runtime) Wait(ticket uint64, timeout time.Duration) error {
 	return err
 }
 
-// Cancel ends a ticket; after it nobody writes the memory of its read.
+// Cancel ends a ticket. After it nothing writes the memory of its read.
 func (r *Runtime) Cancel(ticket uint64) {
 	r.mu.Lock()
 	t := r.tickets[ticket]
@@ -196,7 +196,7 @@ func (r *Runtime) Cancel(ticket uint64) {
 	}
 }
 
-// CancelLeft ends the ticket of a question that was left in a device's mailbox; after it nobody writes the memory of
+// CancelLeft ends the ticket of a request that was left in a device's mailbox. After it nothing writes the memory of
 // its read.
 func (r *Runtime) CancelLeft(index int32, ticket uint64) {
 	if s, err := r.session(index); err == nil { // otherwise the end of the session has ended it
@@ -230,7 +230,7 @@ func (r *Runtime) Metrics() []byte {
 	return r.metrics.JSON()
 }
 
-// collect counts what lies in mailboxes.
+// collect submits the items in mailboxes.
 func (r *Runtime) collect() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -254,7 +254,7 @@ func (r *Runtime) Explain(index int32) (string, error) {
 	return s.explainPrograms(), nil
 }
 
-// Pending is the graph of what a storage will hold once a trace, which is still open, has run.
+// Pending is the graph of the content of a storage after a trace, which is still open, has run.
 func (r *Runtime) Pending(index int32, t *Trace, storage uint64) (string, error) {
 	s, err := r.session(index)
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/mycelya/mycelya/runtime/dump"
 )
 
-// Settings are what the environment says. They are read once, when the first device is opened.
+// Settings are the MYCELYA_ variables of the environment. They are read once, when the first device is opened.
 type Settings struct {
 	Dump  *dump.Dumper
 	Check int
 	Fresh bool // each trace is compiled again: nothing is replayed
-	// Groups have kernels, or have none, wherever the worker computes; neither: on a CPU they do.
+	// MYCELYA_KERNELS is on, or off. If neither is set, a CPU worker computes groups with kernels.
 	Kernels, NoKernels bool
 	Spec               *passes.Spec
-	words              string // that Spec was made of
+	words              string // the text that Spec was parsed from
 	Log                *slog.Logger
 }
 
@@ -42,8 +42,8 @@ var variables = []struct {
 	{"MYCELYA_DUMP", setDump}, // last: a dump says what the others were
 }
 
-// ParseSettings reads the environment, as os.Environ gives it. A variable that nobody knows is a warning with the name
-// it probably was meant to be; a value that makes no sense is an error that lists those that do.
+// ParseSettings reads the environment, in the form of os.Environ. An unknown variable is a warning with the nearest
+// known name; an invalid value is an error that lists the valid ones.
 func ParseSettings(environment []string) (*Settings, error) {
 	values := map[string]string{}
 	for _, kv := range environment {
@@ -134,8 +134,8 @@ func (s *Settings) passes(watch *dump.Program) passes.Options {
 	return o
 }
 
-// options are codegen's for a trace of which this is known, and a device of the worker. Masks of kernels are drawn as
-// PyTorch's CPU draws those of dropout; CUDA's come in another order, from another number of generator's steps.
+// options are codegen's options for a captured trace and a device. Kernels draw dropout masks in the order of
+// PyTorch's CPU generator; CUDA's generator draws in another order and from another number of steps.
 func options(c *Captured, kernels bool, device string) codegen.Options {
 	scratch := make([]bool, len(c.Changed))
 	for i := range scratch {
@@ -155,7 +155,7 @@ func nearest(name string) string {
 	return best
 }
 
-// distance is Levenshtein's: how many letters to insert, drop or change.
+// distance is the Levenshtein distance: how many characters to insert, delete or replace.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

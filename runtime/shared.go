@@ -17,8 +17,8 @@ type Shared struct {
 	FD     int    // of the block's memory file
 	Size   uint64 // of the block
 	Offset uint64 // of the bytes
-	// Release is called once, when nobody reads the bytes any more or the upload has failed. Until then the block is
-	// there and its bytes are as they are.
+	// Release is called once, when nothing reads the bytes any more, or the upload has failed. Until then the block must
+	// exist, and its bytes must not change.
 	Release func()
 }
 

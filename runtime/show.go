@@ -11,10 +11,9 @@ import (
 	"github.com/mycelya/mycelya/runtime/dump"
 )
 
-// What a session tells a dump. Without one nothing here does anything.
+// What a session reports to a dump. Without a dump nothing here does anything.
 
-// showCut tells of a trace that a program computes. Only the sender calls it, so a run tells of its cuts in their
-// order.
+// showCut reports a trace that a program computes. Only the sender calls it, so cuts are reported in their order.
 func (c *compiler) showCut(t *Trace, program int, isNew bool) {
 	if c.settings.Dump == nil {
 		return
@@ -24,7 +23,7 @@ func (c *compiler) showCut(t *Trace, program int, isNew bool) {
 		Ops: len(t.Origins) / 2, Program: program, New: isNew})
 }
 
-// show begins to show a program, nil if it isn't to be shown.
+// show begins to show a program; nil if the program is not shown.
 func (c *compiler) show(t *Trace, v *variant) *dump.Program {
 	if c.settings.Dump == nil {
 		return nil
@@ -33,8 +32,8 @@ func (c *compiler) show(t *Trace, v *variant) *dump.Program {
 		Reason: catalogue.CutOf(t.Reason).Name, Key: v.key[:], Torch: c.torch, Params: t.Params})
 }
 
-// cutAt is where a trace was cut, "train.py:41": the place that asked for it, else that of the last record with a known
-// one. It is what capture calls the graph.
+// cutAt is where a trace was cut, such as "train.py:41": the place that asked for the cut, or the last record with a
+// known place. Capture names the graph after it.
 func (c *compiler) cutAt(t *Trace) string {
 	o := c.frontend.Origin(t.ReasonOrigin[0], t.ReasonOrigin[1])
 	for i := len(t.Origins) - 2; i >= 0 && o == (ir.Origin{}); i -= 2 {

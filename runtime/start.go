@@ -27,7 +27,7 @@ const (
 	// A worker answers Hello once it has loaded PyTorch: a second from a warm disk, and cold disks and CUDA
 	// contexts may take much longer.
 	helloWait = 3 * time.Minute
-	// After its connection has ended a worker has this long to end too, so that the error can say how.
+	// After its connection has ended, a worker has this long to end too, so that the error can say how it ended.
 	exitWait = 2 * time.Second
 	// A worker that was told to stop has this long to finish what it runs.
 	stopGrace = 500 * time.Millisecond

@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// numbers lists the numbers of a graph, and what they were in the trace that it was made for: the parameter, its dtype,
-// its value, and where it comes from. Sizes stand in the graph itself.
+// numbers lists the parameters of a graph with the values of the trace that the graph was made for: number, dtype,
+// value, origin. The graph itself has the sizes.
 func numbers(g *ir.Graph, params []uint64) string {
 	var b strings.Builder
 	for i := range g.Nodes {
@@ -33,7 +33,7 @@ func numbers(g *ir.Graph, params []uint64) string {
 	return b.String()
 }
 
-// number is the value of a parameter; its bits, for dtypes that Go has no numbers of.
+// number is the value of a parameter as text, or its bits for dtypes that Go has no type for.
 func number(d ir.DType, words []uint64) string {
 	if d == ir.C128 && len(words) > 1 {
 		return fmt.Sprintf("(%s, %s)", number(ir.F64, words), number(ir.F64, words[1:]))

@@ -15,14 +15,14 @@ import (
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
-// About is what a dump says of the process.
+// About is what a dump says about the process.
 type About struct {
 	Mycelya string // version
 	Passes  string // MYCELYA_PASSES
 	Check   int    // MYCELYA_CHECK
 }
 
-// Dumper writes what its Spec asks for. A nil one writes nothing. All methods may be called at the same time.
+// Dumper writes what its Spec asks for. A nil Dumper writes nothing. All methods may be called at the same time.
 type Dumper struct {
 	spec   Spec
 	about  About
@@ -37,7 +37,7 @@ type Dumper struct {
 	warned bool
 }
 
-// New returns the dumper of a spec, nil if that is nil.
+// New returns the dumper of a spec; nil for a nil spec.
 func New(s *Spec, about About, stderr io.Writer, log *slog.Logger) *Dumper {
 	if s == nil {
 		return nil
@@ -45,8 +45,7 @@ func New(s *Spec, about About, stderr io.Writer, log *slog.Logger) *Dumper {
 	return &Dumper{spec: *s, about: about, stderr: stderr, log: log, files: map[string]*os.File{}}
 }
 
-// maxCuts bounds the cuts that a run tells of: some 30 MB. A loop that runs for days would fill the disk with the same
-// line.
+// maxCuts bounds the cuts that a run lists, to about 30 MB. Otherwise a loop that runs for days would fill the disk.
 const maxCuts = 100_000
 
 // Cut is the end of a trace.
@@ -54,13 +53,13 @@ type Cut struct {
 	Device  int
 	Place   string // "train.py:41"
 	Reason  string // its name, "read"
-	Why     string // how a sentence after "because" goes on
+	Why     string // the clause after "because"
 	Ops     int
-	Program int // that computes the trace
+	Program int // the program that computes the trace
 	New     bool
 }
 
-// Cut tells of a cut. If its program is new, the program's Begin comes next.
+// Cut reports a cut. If its program is new, the program's Begin comes next.
 func (d *Dumper) Cut(c Cut) {
 	if d == nil || !strings.Contains(c.Place, d.spec.Only) {
 		return
@@ -79,10 +78,11 @@ func (d *Dumper) Cut(c Cut) {
 	if c.New {
 		kind = ", a new one"
 	}
-	d.why(fmt.Sprintf("cut %d%s at %s because %s: %s, program #%d%s\n", d.cuts, of(c.Device), c.Place, c.Why, count(c.Ops, "op"), c.Program, kind))
+	d.why(fmt.Sprintf("cut %d%s at %s because %s: %s, program #%d%s\n", d.cuts, of(c.Device), c.Place, c.Why,
+		count(c.Ops, "op"), c.Program, kind))
 }
 
-// of names a device other than the first.
+// of names a device, unless it is the first.
 func of(device int) string {
 	if device == 0 {
 		return ""
@@ -90,12 +90,13 @@ func of(device int) string {
 	return fmt.Sprintf(" of mycelya:%d", device)
 }
 
-// Frame tells of a frame that was sent or has come.
+// Frame reports a frame that was sent or received.
 func (d *Dumper) Frame(device int, sent bool, t transport.Type, seq, bytes uint64) {
 	if d == nil || !d.spec.Wire {
 		return
 	}
-	line := fmt.Sprintf("%-8s %-10s %6d  %s%s\n", map[bool]string{true: "sent", false: "received"}[sent], t, seq, count(int(bytes), "byte"), of(device))
+	line := fmt.Sprintf("%-8s %-10s %6d  %s%s\n", map[bool]string{true: "sent", false: "received"}[sent], t, seq,
+		count(int(bytes), "byte"), of(device))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.spec.To == "-" {
@@ -105,7 +106,7 @@ func (d *Dumper) Frame(device int, sent bool, t transport.Type, seq, bytes uint6
 	d.write("wire.txt", line)
 }
 
-// why writes lines of why.txt. The lock is held.
+// why writes lines of why.txt. The caller holds the lock.
 func (d *Dumper) why(lines string) {
 	switch {
 	case d.spec.To != "-":
@@ -115,13 +116,13 @@ func (d *Dumper) why(lines string) {
 	}
 }
 
-// print writes to stderr. The lock is held.
+// print writes to stderr. The caller holds the lock.
 func (d *Dumper) print(text string) {
 	_, err := io.WriteString(d.stderr, text)
 	d.warn(err)
 }
 
-// warn tells of the first failure. The lock is held.
+// warn reports the first failure. The caller holds the lock.
 func (d *Dumper) warn(err error) {
 	if err != nil && !d.warned {
 		d.warned = true
@@ -129,7 +130,7 @@ func (d *Dumper) warn(err error) {
 	}
 }
 
-// event adds an event to the run's record. The lock is held.
+// event adds an event to the run's events.jsonl. The caller holds the lock.
 func (d *Dumper) event(e any) {
 	if d.spec.To == "-" {
 		return

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// What the pages are made of. They are put together as text: a page needs nothing but itself.
+// The parts of the pages. A page is put together as text and refers to no other file.
 //
 //go:embed page
 var pages embed.FS
@@ -25,10 +25,11 @@ func page(name, script string, texts ...string) string {
 		}
 		return string(data)
 	}
-	return strings.NewReplacer(append(texts, "{{style}}", read("page.css"), "{{script}}", read(script))...).Replace(read(name))
+	texts = append(texts, "{{style}}", read("page.css"), "{{script}}", read(script))
+	return strings.NewReplacer(texts...).Replace(read(name))
 }
 
-// open opens a file of the run, empty the first time. The lock is held.
+// open opens a file of the run; the file is empty the first time. The caller holds the lock.
 func (d *Dumper) open(name string) (*os.File, error) {
 	if f := d.files[name]; f != nil {
 		return f, nil
@@ -43,7 +44,7 @@ func (d *Dumper) open(name string) (*os.File, error) {
 	return f, err
 }
 
-// write appends to a file of the run. What it wrote is there however the process ends. The lock is held.
+// write appends to a file of the run. The text is in the file however the process ends. The caller holds the lock.
 func (d *Dumper) write(name, text string) {
 	f, err := d.open(name)
 	if err == nil {
@@ -52,14 +53,14 @@ func (d *Dumper) write(name, text string) {
 	d.warn(err)
 }
 
-// index is index.html: a page that ends in the events so far. The next event is written over the closing tags and
-// followed by them again, so the page is whole at any time and a run costs as much as it has events.
+// index is index.html: a page that ends in the events so far. The next event overwrites the closing tags and is
+// followed by them again, so the page is complete at any time, and its cost is linear in the number of events.
 type index struct {
 	end  int64 // of the last event; 0: nothing is written yet
 	tail string
 }
 
-// add adds a line. The dumper's lock is held.
+// add adds an event. The caller holds the dumper's lock.
 func (x *index) add(d *Dumper, line string) error {
 	f, err := d.open("index.html")
 	if err != nil {
@@ -67,15 +68,16 @@ func (x *index) add(d *Dumper, line string) error {
 	}
 	head := ""
 	if x.end == 0 {
-		head, x.tail, _ = strings.Cut(page("index.html", "index.js", "{{title}}", html.EscapeString("mycelya "+d.about.Mycelya)), "{{events}}\n")
+		head, x.tail, _ = strings.Cut(page("index.html", "index.js", "{{title}}",
+			html.EscapeString("mycelya "+d.about.Mycelya)), "{{events}}\n")
 	}
 	_, err = f.WriteAt([]byte(head+line+x.tail), x.end)
 	x.end += int64(len(head) + len(line))
 	return err
 }
 
-// makeEmpty makes the folder of a program, without what an earlier run may have left there, and leaves all other files
-// alone.
+// makeEmpty makes the folder of a program, deletes the files of an earlier run's program there, and leaves all other
+// files.
 func makeEmpty(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -92,7 +94,7 @@ func makeEmpty(dir string) error {
 	return err
 }
 
-// fileName keeps what every file system takes.
+// fileName keeps the characters that every file system accepts.
 func fileName(name string) string {
 	const most = 120 // bytes, of the 255 that there are
 	if len(name) > most {

@@ -11,9 +11,9 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// html is graph.html: a column for each stage that changed something and one for the plan. A place where a value is
-// named has the number of its family (identity.go) in data-v, an origin its own number in data-o; page/graph.js does
-// the rest.
+// html is graph.html: a column for each stage that changed something, and one for the plan. Each mention of a value
+// has the number of the value's family (identity.go) in data-v, each origin its own number in data-o. page/graph.js
+// highlights them.
 func (p *Program) html() string {
 	w := writer{same: &p.same, origins: map[string]int{}}
 	var unchanged []string
@@ -35,7 +35,8 @@ func (p *Program) html() string {
 		about += "; unchanged by " + strings.Join(unchanged, ", ")
 	}
 	title := fmt.Sprintf("#%d%s %s", p.of.Number, of(p.of.Device), p.of.Place)
-	return page("graph.html", "graph.js", "{{title}}", html.EscapeString(title), "{{about}}", html.EscapeString(about), "{{columns}}", w.b.String())
+	return page("graph.html", "graph.js", "{{title}}", html.EscapeString(title), "{{about}}", html.EscapeString(about),
+		"{{columns}}", w.b.String())
 }
 
 // writer makes the columns of a page.
@@ -89,11 +90,12 @@ func (w *writer) text(name, text, about string) {
 
 func (w *writer) begin(name, about string) {
 	w.columns++
-	w.f("<section class=\"column\" aria-labelledby=\"c%d\">\n<h2 id=\"c%d\"><button type=\"button\" aria-expanded=\"true\">%s</button></h2>\n<p>%s</p>\n",
+	w.f("<section class=\"column\" aria-labelledby=\"c%d\">\n<h2 id=\"c%d\">"+
+		"<button type=\"button\" aria-expanded=\"true\">%s</button></h2>\n<p>%s</p>\n",
 		w.columns, w.columns, html.EscapeString(name), html.EscapeString(about))
 }
 
-// chunk is how many lines the browser lays out together, or not at all while they are out of sight.
+// chunk is how many lines the browser lays out together; it skips chunks that are out of sight.
 const chunk = 100
 
 func (w *writer) lines(n int, line func(i int)) {

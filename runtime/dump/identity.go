@@ -10,25 +10,26 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// identity says which values of the stages of one program are the same, though each stage numbers its values anew. No
-// pass is asked. Two values of consecutive stages are the same if
+// identity finds which values of the stages of one program are the same value, although each stage numbers its values
+// anew. It uses the graphs only, not the passes. Two values of consecutive stages are the same if
 //
-//   - their nodes come from the same record of the trace and read alike: the same op, operands, sizes and types; or else all that
-//     but the operands; or else the same op; or else the same types. Each node is taken once, those that read alike first, in order; or
-//   - one stands where the other stood: every statement that has stayed has the one as the operand where it had the other, and they
-//     have the same type. So what cse has merged, what a rule has found to be an older value, and what a store was read back from
-//     are one with what is used in their place.
+//   - their nodes come from the same record of the trace and have the same op, operands, sizes and types; or, if none
+//     such is left, the same except for the operands; or only the same op; or only the same types. Each node is matched
+//     once, the best matches first, in order; or
+//   - one replaces the other: each statement that stays, and had the other as an operand, has the one there, and both
+//     have the same type. So values that cse merged, that a rule replaced by an older value, or that a store was read
+//     back from, are the same value as their replacement.
 //
-// The first holds because a node's record and place in it outlive all passes; the second because a statement that has
-// kept its op, its type and its other words means the same only if the operand does. Where neither holds a value is a
-// new one: a click then lights too little, not the wrong thing.
+// The first rule holds because a node keeps its record, and its place in the record, through all passes. The second
+// rule holds because a statement that keeps its op, its type and its other words keeps its meaning only if the operand
+// does. Where neither holds, a value is new: a click then highlights too few places, never wrong ones.
 type identity struct {
 	parent []int // of each value that was ever seen; itself if it is the first of its family
 	before *outline
 	ids    [][]int // of each stage: of each value by its number
 }
 
-// outline is what is kept of a stage to compare the next with.
+// outline is what is kept of a stage, to compare the next stage with it.
 type outline struct {
 	statements []statement
 	ids        []int    // by value
@@ -80,7 +81,7 @@ func (t *identity) add(lines []line, g *ir.Graph) {
 	t.ids = append(t.ids, now.ids)
 }
 
-// ways to compare statements, the best first. A statement without a record is only compared by all its words.
+// ways to compare statements, the best first. A statement without a record is compared by all its words only.
 var ways = [...]func(s *statement) string{
 	func(s *statement) string { return fmt.Sprintf("%d %s %v", s.record, s.head, s.ids) },
 	func(s *statement) string { return fmt.Sprintf("%d %s", s.record, s.head) },
@@ -98,9 +99,9 @@ var ways = [...]func(s *statement) string{
 	},
 }
 
-// match finds the statements of the stage before that those of now come from, nil for those that come from none, and
+// match finds, for each statement of this stage, the statement of the stage before that it comes from, or nil, and
 // gives their results the same ids. Operands come before their uses, so the first two ways are tried together,
-// statement by statement; the others only take what these have left.
+// statement by statement. The other ways match the statements that are left.
 func (t *identity) match(now *outline) []*statement {
 	was := t.before
 	taken := make([]bool, len(was.statements))
@@ -131,7 +132,7 @@ func (t *identity) match(now *outline) []*statement {
 	return from
 }
 
-// merge makes one of each value and what stands in its place now.
+// merge unites each value with the value that now replaces it.
 func (t *identity) merge(now *outline, from []*statement) {
 	stands := map[int]int{} // in the place of a value: another, or itself if a statement has kept it or they don't agree
 	for i, old := range from {
@@ -155,7 +156,7 @@ func (t *identity) merge(now *outline, from []*statement) {
 	}
 }
 
-// next is the first of a pool that is not taken, -1 if there is none.
+// next is the first of a pool that is not matched; -1 if there is none.
 func next(pool map[string][]int, key string, taken []bool) int {
 	list := pool[key]
 	for len(list) > 0 && taken[list[0]] {
@@ -176,7 +177,7 @@ func (s *statement) name(o *outline) {
 	}
 }
 
-// family is the value that stands for all that are the same as this.
+// family is the id that represents all values that are the same as this one.
 func (t *identity) family(id int) int {
 	for t.parent[id] != id {
 		t.parent[id] = t.parent[t.parent[id]]

@@ -35,8 +35,8 @@ func code(c *codegen.Compiled) string {
 	return b.String()
 }
 
-// source is what an H100, which has 132 multiprocessors, would be given of a program's kernels in the sizes first seen,
-// by file: each text once, with its launches.
+// source is the CUDA text of a program's kernels for an H100, which has 132 multiprocessors, in the sizes first seen,
+// by file. Each text appears once, with its launches.
 func source(c *codegen.Compiled, params []uint64) map[string]string {
 	gpu := cuda.Device{SMs: 132}
 	files, seen := map[string]string{}, map[string]bool{}
@@ -61,14 +61,15 @@ func source(c *codegen.Compiled, params []uint64) map[string]string {
 				seen[text] = true
 				files[name] += text
 			}
-			files[name] += fmt.Sprintf("// step %d launches %s: %d blocks of %d x %d threads\n", i, l.Entry, l.Grid, l.Block[0], l.Block[1])
+			files[name] += fmt.Sprintf("// step %d launches %s: %d blocks of %d x %d threads\n", i, l.Entry, l.Grid,
+				l.Block[0], l.Block[1])
 		}
 	}
 	return files
 }
 
-// kernels lists the groups of a graph: which kernels compute each, what goes in and out, and how many of its values are
-// never written to memory.
+// kernels lists the groups of a graph: the kernels that compute each, what they read and write, and how many values
+// are never written to memory.
 func kernels(g *ir.Graph) string {
 	if len(g.Groups) == 0 {
 		return ""
@@ -116,7 +117,8 @@ func kernels(g *ir.Graph) string {
 				}
 			}
 		}
-		fmt.Fprintf(&b, "  reads  %s\n  writes %s\n  inside %s\n", strings.Join(reads, " "), strings.Join(writes, " "), count(inside, "value"))
+		fmt.Fprintf(&b, "  reads  %s\n  writes %s\n  inside %s\n", strings.Join(reads, " "),
+			strings.Join(writes, " "), count(inside, "value"))
 		for _, line := range nodes {
 			fmt.Fprintf(&b, "    %s\n", line)
 		}

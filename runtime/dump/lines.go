@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// line is a line of a graph's text and where values are named in it. It need not be a node: the first and the last
-// line, dims, outputs, and whatever else a graph may say are lines too.
+// line is one line of a graph's text, with the places where it names values. It may be a node, the first or last line,
+// dims, or an output.
 type line struct {
 	text    string
 	comment int // where the comment begins; the length if there is none
@@ -23,7 +23,7 @@ type span struct {
 	binder         bool
 }
 
-// split takes a text apart.
+// split parses the lines of a text.
 func split(text string) []line {
 	var out []line
 	for s := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {

@@ -17,7 +17,7 @@ import (
 	"github.com/mycelya/mycelya/passes/repro"
 )
 
-// Of says which program it is.
+// Of names a program.
 type Of struct {
 	Device, Number int // as explain() numbers them
 	Place, Reason  string
@@ -26,27 +26,27 @@ type Of struct {
 	Params         []uint64 // of the trace; only read during the compilation
 }
 
-// Program is one program on its way through the compiler, and an Observer of its passes. A nil one isn't shown. It is
-// used from one goroutine: Begin, After and Crash by the passes, then Plan or Failed, then End.
+// Program shows one program on its way through the compiler; it is the Observer of its passes. A nil Program shows
+// nothing. One goroutine uses it: the passes call Begin, After and Crash, then comes Plan or Failed, then End.
 type Program struct {
 	d      *Dumper
 	of     Of
 	event  compileEvent
-	shown  bool   // its graphs are
+	shown  bool   // its graphs are shown
 	dir    string // "" on stderr
-	made   bool   // it is there, and empty but for what this run wrote
+	made   bool   // dir exists, with files of this run only
 	repro  repro.Repro
 	last   string // text of the last graph
 	stages []stage
 	same   identity
 	rules  strings.Builder
-	apart  strings.Builder // what is not computed together, and why
+	apart  strings.Builder // which nodes are not computed together, and why
 	plan   string
-	groups string            // that kernels compute
-	source map[string]string // of them, for a GPU, by file
+	groups string            // the groups that kernels compute
+	source map[string]string // CUDA text by file
 	data   string            // numbers
 	ok     bool              // there is a plan
-	err    string            // why not
+	err    string            // why there is no plan
 }
 
 // stage is a graph as it is shown.
@@ -59,14 +59,15 @@ type stage struct {
 	rules  []passes.Firing
 }
 
-// Program begins a program, nil if it isn't to be shown.
+// Program begins a program; nil if it is not shown.
 func (d *Dumper) Program(of Of) *Program {
 	if d == nil || !strings.Contains(of.Place, d.spec.Only) {
 		return nil
 	}
-	p := &Program{d: d, of: of, event: compileEvent{Event: "compile", Device: of.Device, Program: of.Number, Place: of.Place, Reason: of.Reason,
-		Key: fmt.Sprintf("%x", of.Key)}}
-	p.repro = repro.Repro{Program: of.Place + " " + of.Reason, Mycelya: d.about.Mycelya, Torch: of.Torch, Words: d.about.Passes, Check: d.about.Check}
+	p := &Program{d: d, of: of, event: compileEvent{Event: "compile", Device: of.Device, Program: of.Number,
+		Place: of.Place, Reason: of.Reason, Key: fmt.Sprintf("%x", of.Key)}}
+	p.repro = repro.Repro{Program: of.Place + " " + of.Reason, Mycelya: d.about.Mycelya, Torch: of.Torch,
+		Words: d.about.Passes, Check: d.about.Check}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if p.shown = d.spec.Max == 0 || d.shown < d.spec.Max; p.shown {
@@ -103,7 +104,7 @@ func (p *Program) After(pass string, changed bool, fired []passes.Firing, g *ir.
 	p.d.event(e)
 }
 
-// Refused notes what a pass has decided against.
+// Refused notes a rewrite that a pass has refused.
 func (p *Program) Refused(_ string, all []passes.Refusal) {
 	for _, r := range all {
 		fmt.Fprintf(&p.apart, "%s\n%s\n\n", place(r.Origin), r)
@@ -118,7 +119,7 @@ func place(o ir.Origin) string {
 	return fmt.Sprintf("%s:%d", o.File, o.Line)
 }
 
-// stage shows a graph, unless it is as the one before, and returns its text.
+// stage shows a graph, unless it equals the one before, and returns its text.
 func (p *Program) stage(name string, g *ir.Graph, fired []passes.Firing) string {
 	if !p.shown {
 		return ""
@@ -142,7 +143,7 @@ func (p *Program) stage(name string, g *ir.Graph, fired []passes.Firing) string 
 	return text
 }
 
-// Crash ends a program that a pass has crashed on; g is what the pass was given.
+// Crash ends a program in which a pass has crashed; g is the graph that the pass was given.
 func (p *Program) Crash(pass string, g *ir.Graph, err error) {
 	text := printed(g)
 	if p.repro.Capture == "" {
@@ -156,7 +157,7 @@ func (p *Program) Crash(pass string, g *ir.Graph, err error) {
 	p.Failed(fmt.Errorf("pass %s: %w", pass, err))
 }
 
-// printed is the text of a graph that may be broken in any way.
+// printed is the text of a graph that may be invalid.
 func printed(g *ir.Graph) (text string) {
 	defer func() {
 		if why := recover(); why != nil {
@@ -166,10 +167,10 @@ func printed(g *ir.Graph) (text string) {
 	return g.String()
 }
 
-// addresses are what differs each time in the stack of a panic.
+// addresses match the parts of a panic's stack that differ in each run.
 var addresses = regexp.MustCompile(`goroutine \d+|0x[0-9a-f]+\??`)
 
-// Failed ends a program that the compiler gave up on.
+// Failed ends a program that could not be compiled.
 func (p *Program) Failed(err error) {
 	if p == nil {
 		return
@@ -183,13 +184,14 @@ func (p *Program) Failed(err error) {
 	}
 }
 
-// Plan shows the program that the last graph became.
+// Plan shows the program that was made from the last graph.
 func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 	if p == nil {
 		return
 	}
 	e := &p.event
-	e.Nodes, e.Steps, e.Buffers, e.Params = len(g.Nodes), len(c.Program.Steps), int(c.Program.Buffers), int(c.Program.Params)
+	e.Nodes, e.Steps = len(g.Nodes), len(c.Program.Steps)
+	e.Buffers, e.Params = int(c.Program.Buffers), int(c.Program.Params)
 	e.Inputs, e.Outputs = len(c.Inputs), len(c.Outputs)
 	p.plan, p.ok = c.Text(), true
 	params, err := c.FirstSeen(g)
@@ -231,7 +233,7 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 	}
 }
 
-// End writes what is known at the end: ops of the trace, and why no known program fitted it, or why this one failed.
+// End writes what is known at the end: the number of ops, and why no known program fitted, or why this one failed.
 func (p *Program) End(ops int, why string, took time.Duration) {
 	if p == nil {
 		return
@@ -252,11 +254,13 @@ func (p *Program) End(ops int, why string, took time.Duration) {
 	p.d.why(fmt.Sprintf("  #%d: %s\n", p.of.Number, strings.ReplaceAll(said, "\n", "\n  ")))
 	p.d.event(e)
 	if p.ok {
-		said = strings.Join([]string{count(e.Ops, "op"), count(e.Nodes, "node"), count(e.Steps, "step"), count(e.Buffers, "buffer"),
+		said = strings.Join([]string{count(e.Ops, "op"), count(e.Nodes, "node"), count(e.Steps, "step"),
+			count(e.Buffers, "buffer"),
 			count(e.Params, "parameter"), count(e.Inputs, "input"), count(e.Outputs, "output")}, ", ")
 	}
 	if p.d.spec.To != "-" {
-		p.d.write("summary.txt", fmt.Sprintf("%03d%s  %-24s %-7s key %s  %s\n", e.Program, of(e.Device), e.Place, e.Reason, e.Key, said))
+		p.d.write("summary.txt", fmt.Sprintf("%03d%s  %-24s %-7s key %s  %s\n", e.Program, of(e.Device), e.Place,
+			e.Reason, e.Key, said))
 	}
 }
 

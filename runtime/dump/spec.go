@@ -1,10 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package dump shows what became of each trace: why it was cut, why no known program fitted, its graph at the start and
-// after each pass that changed it, and the plan of its program, on stderr or as files and pages in a folder. It only
-// ever sees what the compiler is done with, changes nothing, never shows a tensor's values (but 0-dim ones, with data)
-// or a host's name, and a folder that can't be written costs a warning, never a program.
+// Package dump shows what became of each trace: why it was cut, why no known program fitted, its graph at the start
+// and after each pass that changed it, and the plan of its program, on stderr or as files and pages in a folder. It
+// only reads what the compiler has finished, and changes nothing. It never shows a host's name or a tensor's values,
+// except the numbers that the word data asks for. A folder that can't be written costs a warning, never a program.
 package dump
 
 import (
@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// Spec is the value of MYCELYA_DUMP: where to, then words.
+// Spec is the parsed value of MYCELYA_DUMP: a destination, then words.
 type Spec struct {
-	To      string // "-" is stderr, else a folder
+	To      string // "-" is stderr; otherwise a folder
 	Why     bool   // on stderr: each cut, and why each program had to be compiled
 	Passes  bool   // on stderr: the graph after each pass that changed it, not only the last
 	All     bool   // passes that changed nothing too
@@ -41,8 +41,7 @@ var words = []struct{ word, means string }{
 	{"max=N", "graphs of only the first N programs"},
 }
 
-// Parse reads the value of MYCELYA_DUMP; nil if it is empty. The error of a word that doesn't exist lists those that
-// do.
+// Parse parses the value of MYCELYA_DUMP; nil if it is empty. An unknown word is an error that lists the words.
 func Parse(value string) (*Spec, error) {
 	if value == "" {
 		return nil, nil
@@ -86,7 +85,8 @@ func Parse(value string) (*Spec, error) {
 	}
 	for _, w := range words { // MYCELYA_DUMP=plan would quietly make a folder of that name
 		if s.To == w.word {
-			return nil, usage(fmt.Sprintf("MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word %q (./%s is a folder)", s.To, s.To))
+			return nil, usage(fmt.Sprintf("MYCELYA_DUMP begins with - for stderr, or with a folder, not with the word "+
+				"%q (./%s is a folder)", s.To, s.To))
 		}
 	}
 	return s, nil
