@@ -92,7 +92,7 @@ def use_worker(worker: str) -> None:
     from mycelya_torch import _device, _load
 
     paths = (_load.CLIENT, worker, _load.EXEC, _load.torch_lib())
-    _device.init(*map(str, paths), mycelya_torch._default_device)
+    _device.init(*map(str, paths), *mycelya_torch._default_machine)
 
 
 def example(name: str, *arguments: str) -> dict[str, Any]:

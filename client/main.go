@@ -86,7 +86,8 @@ func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t
 				Exec:     C.GoString(config.exec),
 				TorchLib: C.GoString(config.torch_lib),
 			},
-			Device: C.GoString(config.device),
+			Provider: C.GoString(config.provider),
+			Device:   C.GoString(config.device),
 		}, os.Environ())
 	})
 }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         get_all_machines,
     )
 
-_, _default_device = _env.default_machine()
+_default_machine = _env.default_machine()
 _load.check_name_is_free()
 _load.load()
 
@@ -38,7 +38,7 @@ _device.init(
     str(_load.WORKER),
     str(_load.EXEC),
     str(_load.torch_lib()),
-    _default_device,
+    *_default_machine,
 )
 # An op's origin is the innermost Python frame outside these.
 _device.set_internal_folders(f"{_load.torch_lib().parent}/", f"{_load.PACKAGE}/")

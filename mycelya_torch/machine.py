@@ -105,7 +105,7 @@ class RemoteMachine:
             if self._index in _MACHINES:
                 return self
             index = _free_index() if self._index is None else self._index
-            _device.open(index, self._device)
+            _device.open(index, self.provider.value, self._device)
             try:
                 _device.device_info(index)  # starts the worker, so errors come here
             except BaseException:

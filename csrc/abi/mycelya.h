@@ -115,11 +115,13 @@ typedef struct {
   char text[8188];
 } myc_error;
 
-// UTF-8 paths, and a device: "cpu", "cuda:0" or "" (CUDA if the host has it, else the CPU).
+// Where things are (UTF-8 paths), and which worker to start. provider is a name of runtime/provider/providers, or ""
+// for the default one; device is "cpu", "cuda:0" or "" (CUDA if the worker's host has it, else CPU).
 typedef struct {
   const char* worker;     // the mycelya-worker binary
   const char* exec;       // libmycelya_exec
   const char* torch_lib;  // folder with libtorch_cpu
+  const char* provider;
   const char* device;
 } myc_config;
 

@@ -108,13 +108,14 @@ void decide_worker_locked(const std::string& device) {
   set_worker(cuda ? Worker::kCuda : Worker::kCpu);
 }
 
-void open_locked(c10::DeviceIndex index, const std::string& device) {
+void open_locked(c10::DeviceIndex index, const Machine& machine) {
   load_locked();
   if (opened[index].load(std::memory_order_relaxed)) return;
-  const myc_config config{paths.worker.c_str(), paths.exec.c_str(), paths.torch_lib.c_str(), device.c_str()};
+  const myc_config config{paths.worker.c_str(), paths.exec.c_str(), paths.torch_lib.c_str(), machine.provider.c_str(),
+                          machine.device.c_str()};
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) raise(*error);
-  decide_worker_locked(device);
+  decide_worker_locked(machine.device);
   opened[index].store(true, std::memory_order_release);
 }
 
@@ -129,7 +130,7 @@ void decide_worker() {
   static std::atomic<bool> decided{false};
   if (client_loaded() || decided.load(std::memory_order_acquire)) return;
   std::lock_guard<std::mutex> guard(mutex);
-  decide_worker_locked(paths.device);
+  decide_worker_locked(paths.machine.device);
   decided.store(true, std::memory_order_release);
 }
 
@@ -149,16 +150,16 @@ const Client& client_for(c10::DeviceIndex index) {
   check_not_forked();
   if (C10_UNLIKELY(!opened[index].load(std::memory_order_acquire))) {
     std::lock_guard<std::mutex> guard(mutex);
-    open_locked(index, paths.device);
+    open_locked(index, paths.machine);
   }
   return table;
 }
 
-void open_device(c10::DeviceIndex index, const std::string& device) {
+void open_device(c10::DeviceIndex index, const Machine& machine) {
   add_device(index);
   check_not_forked();
   std::lock_guard<std::mutex> guard(mutex);
-  open_locked(index, device);
+  open_locked(index, machine);
 }
 
 void close_device(c10::DeviceIndex index) {

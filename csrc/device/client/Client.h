@@ -40,9 +40,16 @@ struct Client {
   myc_fn_fork_fds fork_fds;
 };
 
-// Where the four artefacts are; kept until the library is loaded.
+// Which worker to start: the fields of myc_config with these names.
+struct Machine {
+  std::string provider, device;
+};
+
+// Where the four artefacts are, and the machine of a device that is opened without one; kept until the library is
+// loaded.
 struct Paths {
-  std::string library, worker, exec, torch_lib, device;
+  std::string library, worker, exec, torch_lib;
+  Machine machine;
 };
 void set_paths(Paths paths);
 
@@ -51,11 +58,12 @@ bool client_loaded();
 // Loads the library if necessary. Throws if it is missing or has another version.
 const Client& client();
 
-// The same, with device index opened. device: "cpu", "cuda:0" or "" as in myc_config; only looked at by the first call.
+// The same, with device index opened.
 const Client& client_for(c10::DeviceIndex index);
 // Whether there is a session that this process may use.
 bool is_open(c10::DeviceIndex index);
-void open_device(c10::DeviceIndex index, const std::string& device);
+// Opens a device; does nothing if it is open.
+void open_device(c10::DeviceIndex index, const Machine& machine);
 // Ends the session of one device, or of all; fine if there is none.
 void close_device(c10::DeviceIndex index);
 void close_all();

@@ -147,12 +147,15 @@ PYBIND11_MODULE(_device, m) {
 
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   m.def("init", [](const std::string& library, const std::string& worker, const std::string& exec,
-                   const std::string& torch_lib, const std::string& device) {
-    set_paths({library, worker, exec, torch_lib, device});
+                   const std::string& torch_lib, const std::string& provider, const std::string& device) {
+    set_paths({library, worker, exec, torch_lib, {provider, device}});
   });
   m.def("set_internal_folders", &set_internal_folders);
   m.def(
-      "open", [](int index, const std::string& device) { open_device(static_cast<c10::DeviceIndex>(index), device); },
+      "open",
+      [](int index, const std::string& provider, const std::string& device) {
+        open_device(static_cast<c10::DeviceIndex>(index), {provider, device});
+      },
       no_gil);
   m.def(
       "close", [](int index) { close_device(static_cast<c10::DeviceIndex>(index)); }, no_gil);
