@@ -14,42 +14,27 @@ namespace {
 struct Row {
   c10::ScalarType type = c10::ScalarType::Undefined;
   const char* name = nullptr;
+  uint32_t register_class = 0;
 };
 
-constexpr std::array<Row, MYC_DTYPES> MakeRows() {
-  using T = c10::ScalarType;
-  std::array<Row, MYC_DTYPES> r{};
-  r[MYC_U8] = {T::Byte, "u8"};
-  r[MYC_I8] = {T::Char, "i8"};
-  r[MYC_I16] = {T::Short, "i16"};
-  r[MYC_I32] = {T::Int, "i32"};
-  r[MYC_I64] = {T::Long, "i64"};
-  r[MYC_F16] = {T::Half, "f16"};
-  r[MYC_F32] = {T::Float, "f32"};
-  r[MYC_F64] = {T::Double, "f64"};
-  r[MYC_C32] = {T::ComplexHalf, "c32"};
-  r[MYC_C64] = {T::ComplexFloat, "c64"};
-  r[MYC_C128] = {T::ComplexDouble, "c128"};
-  r[MYC_BOOL] = {T::Bool, "b8"};
-  r[MYC_BF16] = {T::BFloat16, "bf16"};
-  r[MYC_F8E5M2] = {T::Float8_e5m2, "f8e5m2"};
-  r[MYC_F8E4M3FN] = {T::Float8_e4m3fn, "f8e4m3fn"};
-  r[MYC_F8E5M2FNUZ] = {T::Float8_e5m2fnuz, "f8e5m2fnuz"};
-  r[MYC_F8E4M3FNUZ] = {T::Float8_e4m3fnuz, "f8e4m3fnuz"};
-  r[MYC_U16] = {T::UInt16, "u16"};
-  r[MYC_U32] = {T::UInt32, "u32"};
-  r[MYC_U64] = {T::UInt64, "u64"};
-  return r;
-}
-constexpr std::array<Row, MYC_DTYPES> kRows = MakeRows();
+// The rows of the catalogue, by number; row 0 is empty.
+constexpr std::array<Row, MYC_DTYPES> kRows = [] {
+  std::array<Row, MYC_DTYPES> rows{};
+#define MYC_ROW(number, name, type, register_class, rounds) \
+  rows[number] = {c10::ScalarType::type, name, register_class};
+  MYC_DTYPE_TABLE(MYC_ROW)
+#undef MYC_ROW
+  return rows;
+}();
 
-constexpr bool AllFilled() {
-  for (size_t i = 1; i < kRows.size(); ++i) {
-    if (kRows[i].name == nullptr) return false;
-  }
-  return true;
-}
-static_assert(AllFilled(), "a dtype of the ABI has no row");
+// Our numbers by PyTorch's; 0 for a dtype that we have no number of.
+constexpr std::array<uint8_t, static_cast<size_t>(c10::ScalarType::NumOptions)> kNumbers = [] {
+  std::array<uint8_t, static_cast<size_t>(c10::ScalarType::NumOptions)> numbers{};
+  for (uint8_t i = 1; i < MYC_DTYPES; ++i) numbers[static_cast<size_t>(kRows[i].type)] = i;
+  return numbers;
+}();
+
+const Row& RowOf(c10::ScalarType type) { return kRows[kNumbers[static_cast<size_t>(type)]]; }
 
 }  // namespace
 
@@ -59,11 +44,12 @@ c10::ScalarType ToScalarType(uint64_t dtype) {
 }
 
 uint64_t ToCode(c10::ScalarType type) {
-  for (size_t i = 1; i < kRows.size(); ++i) {
-    if (kRows[i].type == type) return i;
-  }
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "A tensor of dtype ", type, " can't be sent.");
+  const uint64_t number = kNumbers[static_cast<size_t>(type)];
+  TORCH_CHECK_NOT_IMPLEMENTED(number != 0, "A tensor of dtype ", type, " can't be sent.");
+  return number;
 }
+
+uint32_t RegisterClass(c10::ScalarType type) { return RowOf(type).register_class; }
 
 std::string ListText(c10::IntArrayRef values) {
   std::string s = "[";
@@ -75,10 +61,8 @@ std::string ListText(c10::IntArrayRef values) {
 }
 
 std::string TypeText(c10::ScalarType dtype, c10::IntArrayRef sizes) {
-  for (const Row& row : kRows) {
-    if (row.name != nullptr && row.type == dtype) return row.name + ListText(sizes);
-  }
-  return c10::toString(dtype) + ListText(sizes);
+  const char* name = RowOf(dtype).name;
+  return (name != nullptr ? name : c10::toString(dtype)) + ListText(sizes);
 }
 
 }  // namespace mycelya::exec

@@ -18,6 +18,9 @@ c10::ScalarType ToScalarType(uint64_t dtype);
 // Throws NotImplementedError on a dtype without a MYC_* number.
 uint64_t ToCode(c10::ScalarType type);
 
+// The class of kernel registers (MYC_K_*) that hold the dtype; 0 if kernels refuse the dtype.
+uint32_t RegisterClass(c10::ScalarType type);
+
 // "f32[2,3]", as the IR spells it. A dtype without a MYC_* number has PyTorch's name.
 std::string TypeText(c10::ScalarType dtype, c10::IntArrayRef sizes);
 

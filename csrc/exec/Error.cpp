@@ -23,25 +23,23 @@ int32_t KindOfPlain(const c10::Error& e) {
 Failure CurrentFailure() {
   try {
     throw;
-  } catch (const c10::IndexError& e) {
-    return From(MYC_E_INDEX, e);
-  } catch (const c10::ValueError& e) {
-    return From(MYC_E_VALUE, e);
-  } catch (const c10::TypeError& e) {
-    return From(MYC_E_TYPE, e);
-  } catch (const c10::NotImplementedError& e) {
-    return From(MYC_E_NOT_IMPLEMENTED, e);
-  } catch (const c10::OutOfMemoryError& e) {
-    return From(MYC_E_MEMORY, e);
-  } catch (const c10::LinAlgError& e) {
-    return From(MYC_E_LINALG, e);
-  } catch (const c10::Error& e) {
+  }
+#define MYC_CATCH(kind, type)  \
+  catch (const c10::type& e) { \
+    return From(kind, e);      \
+  }
+  MYC_ERROR_TABLE(MYC_CATCH)
+#undef MYC_CATCH
+  catch (const c10::Error& e) {
     return From(KindOfPlain(e), e);
-  } catch (const std::bad_alloc&) {
+  }
+  catch (const std::bad_alloc&) {
     return {MYC_E_MEMORY, "The executor is out of CPU memory."};
-  } catch (const std::exception& e) {
+  }
+  catch (const std::exception& e) {
     return {MYC_E_RUNTIME, e.what()};
-  } catch (...) {
+  }
+  catch (...) {
     return {MYC_E_RUNTIME, "An operator threw something that is not a C++ exception class."};
   }
 }

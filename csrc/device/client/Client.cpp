@@ -202,18 +202,11 @@ void raise(const myc_error& error) {
   switch (error.kind) {
     case MYC_OK:
       return;
-    case MYC_E_INDEX:
-      TORCH_CHECK_INDEX(false, text);
-    case MYC_E_VALUE:
-      TORCH_CHECK_VALUE(false, text);
-    case MYC_E_TYPE:
-      TORCH_CHECK_TYPE(false, text);
-    case MYC_E_NOT_IMPLEMENTED:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, text);
-    case MYC_E_MEMORY:
-      TORCH_CHECK_WITH(OutOfMemoryError, false, text);
-    case MYC_E_LINALG:
-      TORCH_CHECK_LINALG(false, text);
+#define MYC_RAISE(kind, type) \
+  case kind:                  \
+    TORCH_CHECK_WITH(type, false, text);
+      MYC_ERROR_TABLE(MYC_RAISE)
+#undef MYC_RAISE
     default:
       TORCH_CHECK(false, text);
   }

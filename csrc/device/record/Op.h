@@ -11,29 +11,35 @@
 #include <string>
 #include <vector>
 
+#include "abi/mycelya.h"
 #include "device/rules/Rules.h"
 
 namespace mycelya {
 
+// Begins the numbers of Kind that are lists.
+inline constexpr uint8_t kLists = 32;
+
+// The schema's type of an argument: the tag that a value of it has in a trace, or kLists and the kind of the list. The
+// literals that a number becomes have tags of their own: see RecordWords.cpp.
 enum class Kind : uint8_t {
-  kTensor,
-  kTensors,     // Tensor[]
-  kOptTensors,  // Tensor?[]
-  kInt,
-  kFloat,
-  kBool,
-  kScalar,
-  kInts,
-  kFloats,
-  kBools,
-  kScalars,
-  kString,
-  kDType,
-  kLayout,
-  kDevice,
-  kMemoryFormat,
-  kGenerator,
-  kOther  // the op cannot be recorded when such an argument is given
+  kOther = 0,  // the op cannot be recorded when such an argument is given
+  kTensor = MYC_W_TENSOR,
+  kScalar = MYC_W_NUMBER,
+  kInt = MYC_W_INT,
+  kFloat = MYC_W_FLOAT,
+  kBool = MYC_W_BOOL,
+  kDType = MYC_W_DTYPE,
+  kLayout = MYC_W_LAYOUT,
+  kDevice = MYC_W_DEVICE,
+  kMemoryFormat = MYC_W_MEMFMT,
+  kString = MYC_W_STR,
+  kGenerator = MYC_W_GEN,
+  kTensors = kLists + MYC_L_TENSORS,
+  kOptTensors = kLists + MYC_L_OPT_TENSORS,
+  kInts = kLists + MYC_L_INTS,
+  kFloats = kLists + MYC_L_FLOATS,
+  kBools = kLists + MYC_L_BOOLS,
+  kScalars = kLists + MYC_L_SCALARS
 };
 
 struct Argument {

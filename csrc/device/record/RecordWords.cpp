@@ -118,8 +118,9 @@ void tensor(Recorder& r, const c10::IValue& value, bool write) {
   }
 }
 
-void list_head(Recorder& r, uint32_t kind, size_t n) {
-  r.word(MYC_W_LIST | kind << 8 | static_cast<uint64_t>(n) << 16);
+void list_head(Recorder& r, Kind kind, size_t n) {
+  const auto list = static_cast<uint32_t>(kind) - kLists;
+  r.word(MYC_W_LIST | list << 8 | static_cast<uint64_t>(n) << 16);
 }
 
 }  // namespace
@@ -136,7 +137,7 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) 
     case Kind::kTensors:
     case Kind::kOptTensors: {
       const auto list = v.toListRef();
-      list_head(r, a.kind == Kind::kTensors ? MYC_L_TENSORS : MYC_L_OPT_TENSORS, list.size());
+      list_head(r, a.kind, list.size());
       for (const auto& e : list) tensor(r, e, write);
       break;
     }
@@ -154,25 +155,25 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) 
       break;
     case Kind::kInts: {
       const auto list = v.toListRef();
-      list_head(r, MYC_L_INTS, list.size());
+      list_head(r, a.kind, list.size());
       for (const auto& e : list) integer(r, a.number_class, e.toInt());
       break;
     }
     case Kind::kFloats: {
       const auto list = v.toListRef();
-      list_head(r, MYC_L_FLOATS, list.size());
+      list_head(r, a.kind, list.size());
       for (const auto& e : list) floating(r, a.number_class, e.toDouble());
       break;
     }
     case Kind::kBools: {
       const auto list = v.toListRef();
-      list_head(r, MYC_L_BOOLS, list.size());
+      list_head(r, a.kind, list.size());
       for (const auto& e : list) r.tag(MYC_W_BOOL, e.toBool());
       break;
     }
     case Kind::kScalars: {
       const auto list = v.toListRef();
-      list_head(r, MYC_L_SCALARS, list.size());
+      list_head(r, a.kind, list.size());
       for (const auto& e : list) scalar_argument(r, 'v', e.toScalar());
       break;
     }
@@ -184,13 +185,11 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) 
       r.tag(MYC_W_DTYPE, dtype_code(v.toScalarType()));
       break;
     case Kind::kLayout:
-      r.tag(MYC_W_LAYOUT, static_cast<uint64_t>(v.toInt()));
+    case Kind::kMemoryFormat:
+      r.tag(static_cast<uint32_t>(a.kind), static_cast<uint64_t>(v.toInt()));
       break;
     case Kind::kDevice:
       r.tag(MYC_W_DEVICE);
-      break;
-    case Kind::kMemoryFormat:
-      r.tag(MYC_W_MEMFMT, static_cast<uint64_t>(v.toInt()));
       break;
     case Kind::kGenerator:
       r.tag(MYC_W_GEN);

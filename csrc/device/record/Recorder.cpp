@@ -59,27 +59,9 @@ Counters& counters() {
 namespace {
 
 // By number.
-constexpr c10::ScalarType kTypes[] = {c10::ScalarType::Undefined,
-                                      c10::ScalarType::Byte,
-                                      c10::ScalarType::Char,
-                                      c10::ScalarType::Short,
-                                      c10::ScalarType::Int,
-                                      c10::ScalarType::Long,
-                                      c10::ScalarType::Half,
-                                      c10::ScalarType::Float,
-                                      c10::ScalarType::Double,
-                                      c10::ScalarType::ComplexHalf,
-                                      c10::ScalarType::ComplexFloat,
-                                      c10::ScalarType::ComplexDouble,
-                                      c10::ScalarType::Bool,
-                                      c10::ScalarType::BFloat16,
-                                      c10::ScalarType::Float8_e5m2,
-                                      c10::ScalarType::Float8_e4m3fn,
-                                      c10::ScalarType::Float8_e5m2fnuz,
-                                      c10::ScalarType::Float8_e4m3fnuz,
-                                      c10::ScalarType::UInt16,
-                                      c10::ScalarType::UInt32,
-                                      c10::ScalarType::UInt64};
+#define MYC_TYPE(number, name, type, register_class, rounds) c10::ScalarType::type,
+constexpr c10::ScalarType kTypes[] = {c10::ScalarType::Undefined, MYC_DTYPE_TABLE(MYC_TYPE)};
+#undef MYC_TYPE
 static_assert(std::size(kTypes) == MYC_DTYPES);
 
 }  // namespace

@@ -103,7 +103,6 @@ struct Kernel::Code {
 namespace kernel {
 
 inline uint32_t ClassBytes(uint32_t cls) { return cls == 1 ? 4 : cls == 4 ? 1 : 8; }  // MYC_K_F32, MYC_K_B8
-uint32_t ClassOfDtype(c10::ScalarType dtype);  // 0: kernels don't support the dtype
 
 // Computes the schedules and everything else that follows from the nodes.
 void MakeSchedules(const Kernel& kernel, Kernel::Code* code);

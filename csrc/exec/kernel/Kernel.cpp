@@ -16,33 +16,6 @@
 #include "exec/kernel/OpTable.h"
 
 namespace mycelya::exec {
-namespace kernel {
-
-uint32_t ClassOfDtype(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Float:
-    case c10::ScalarType::Half:
-    case c10::ScalarType::BFloat16:
-      return MYC_K_F32;
-    case c10::ScalarType::Double:
-      return MYC_K_F64;
-    case c10::ScalarType::Bool:
-      return MYC_K_B8;
-    case c10::ScalarType::Byte:
-    case c10::ScalarType::Char:
-    case c10::ScalarType::Short:
-    case c10::ScalarType::Int:
-    case c10::ScalarType::Long:
-    case c10::ScalarType::UInt16:
-    case c10::ScalarType::UInt32:
-      return MYC_K_I64;
-    default:
-      return 0;
-  }
-}
-
-}  // namespace kernel
-
 namespace {
 
 using kernel::kNone;
@@ -89,7 +62,7 @@ class Parser {
   void ParseOperand() {
     KernelOperand o;
     o.dtype = ToScalarType(in_.Next("the dtype of a kernel's operand"));
-    TORCH_CHECK_VALUE(kernel::ClassOfDtype(o.dtype) != 0, "BUG: a kernel has an operand of dtype ", o.dtype, ".");
+    TORCH_CHECK_VALUE(RegisterClass(o.dtype) != 0, "BUG: a kernel has an operand of dtype ", o.dtype, ".");
     o.access = in_.Index("the access to a kernel's operand", (MYC_K_READ | MYC_K_WRITE) + 1);
     TORCH_CHECK_VALUE(o.access != 0, "BUG: operand ", k_.operands.size(), " of a kernel is neither read nor written.");
     o.space = in_.Index("the index space of a kernel's operand", k_.spaces.size());
@@ -192,7 +165,7 @@ class Parser {
     switch (n.op) {
       case MYC_K_LOAD: {
         const KernelOperand& o = Operand(words[0], MYC_K_READ, "read");
-        CheckClass(n.cls, kernel::ClassOfDtype(o.dtype));
+        CheckClass(n.cls, RegisterClass(o.dtype));
         n.operand = static_cast<uint32_t>(words[0]);
         n.level = LevelOf(DimsOf(o));
         Rest(words, 1);
@@ -203,7 +176,7 @@ class Parser {
         n.bits = words[0];
         if (words[1] != 0) {
           const c10::ScalarType dtype = ToScalarType(words[1]);
-          TORCH_CHECK_VALUE(kernel::ClassOfDtype(dtype) != 0, "BUG: a kernel's number is to be one of ", dtype, ".");
+          TORCH_CHECK_VALUE(RegisterClass(dtype) != 0, "BUG: a kernel's number is to be one of ", dtype, ".");
           k_.held.emplace_back(static_cast<uint32_t>(words[0]), dtype);
         }
         Rest(words, 2);
@@ -290,7 +263,7 @@ class Parser {
     if (At(from).op == MYC_K_ROUND && At(from).bits == static_cast<uint64_t>(o.dtype)) {
       from = At(from).from[0];  // the store rounds
     }
-    CheckClass(At(from).cls, kernel::ClassOfDtype(o.dtype));
+    CheckClass(At(from).cls, RegisterClass(o.dtype));
     CheckClass(n.cls == 0 ? At(from).cls : n.cls, At(from).cls);
     const uint32_t dims = DimsOf(o), all = (1u << k_.spaces[o.space]) - 1;
     const bool rows = k_.reduced != 0 && dims == KeptDims() && At(from).level != Level::kElement;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "abi/mycelya.h"
+#include "exec/Dtype.h"
 #include "exec/kernel/Region.h"
 #include "exec/kernel/Traversal.h"
 
@@ -33,7 +34,7 @@ class Worker {
       const bool exact =
           o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
       moves_.push_back({tiles_.load(o.dtype), tiles_.store(o.dtype), static_cast<int64_t>(c10::elementSize(o.dtype)),
-                        ClassBytes(ClassOfDtype(o.dtype)), exact, 0});
+                        ClassBytes(RegisterClass(o.dtype)), exact, 0});
     }
   }
 

@@ -199,7 +199,7 @@ class Parser {
   }
 
   void ParseValue() {
-    const Word w = in_.Argument(p_.tensors.size(), p_.nparams);
+    const Word w = ParseArgument();
     KernelValue v;
     v.param = static_cast<uint32_t>(w.value);
     if (w.tag == MYC_W_FLOAT) {
@@ -253,37 +253,50 @@ class Parser {
 
   void ParseCall(Step& s) {
     s.name = in_.Text("an operator's name");
-    std::vector<Word> words(in_.Count("arguments"));
-    for (Word& w : words) w = in_.Argument(p_.tensors.size(), p_.nparams);
-    const uint32_t nresults = in_.Count("results");
-    s.results.begin = static_cast<uint32_t>(p_.results.size());
-    for (uint32_t i = 0; i < nresults; ++i) p_.results.push_back(in_.Index("a result", p_.tensors.size() + 1));
-    s.results.end = static_cast<uint32_t>(p_.results.size());
-    s.dynamic = (in_.Index("flags", (MYC_R_RNG | MYC_R_EFFECT | MYC_R_DYNAMIC) + 1) & MYC_R_DYNAMIC) != 0;
+    const uint32_t nargs = in_.Count("arguments");
     if (s.name == kSeedOp) {
-      ResolveSeed(s, words);
+      ResolveSeed(s, nargs);
     } else if (s.name == kDefaultDtypeOp) {
-      TORCH_CHECK_TYPE(words.size() == 1 && words[0].tag == MYC_W_DTYPE && s.results.begin == s.results.end,
-                       "BUG: ", kDefaultDtypeOp, " takes a dtype and returns nothing.");
-      s.kind = StepKind::kDefaultDtype;
-      s.a = static_cast<uint32_t>(words[0].value);
-      TORCH_CHECK_VALUE(c10::isFloatingType(ToScalarType(s.a)), "The default dtype must be floating, got ",
-                        ToScalarType(s.a), ".");
+      ResolveDefaultDtype(s, nargs);
     } else {
-      ResolveCall(s, words);
+      ResolveCall(s, nargs);
     }
   }
 
-  void ResolveSeed(Step& s, const std::vector<Word>& words) const {
-    TORCH_CHECK_TYPE(words.size() == 2 && words[0].tag == MYC_W_GEN && words[1].tag == MYC_W_NUMBER &&
-                         words[1].kind == MYC_N_I64 && s.results.begin == s.results.end,
-                     "BUG: ", kSeedOp, " takes a generator and an integer and returns nothing.");
-    s.kind = StepKind::kSeed;
-    s.a = static_cast<uint32_t>(words[0].value);
-    s.b = static_cast<uint32_t>(words[1].value);
+  void ParseResults(Step& s) {
+    const uint32_t n = in_.Count("results");
+    s.results.begin = static_cast<uint32_t>(p_.results.size());
+    for (uint32_t i = 0; i < n; ++i) p_.results.push_back(in_.Index("a result", p_.tensors.size() + 1));
+    s.results.end = static_cast<uint32_t>(p_.results.size());
+    s.dynamic = (in_.Index("flags", (MYC_R_RNG | MYC_R_EFFECT | MYC_R_DYNAMIC) + 1) & MYC_R_DYNAMIC) != 0;
   }
 
-  void ResolveCall(Step& s, const std::vector<Word>& words) {
+  Word ParseArgument() { return in_.Argument(p_.tensors.size(), p_.nparams); }
+
+  void ResolveSeed(Step& s, uint32_t nargs) {
+    bool fits = nargs == 2;
+    const Word generator = fits ? ParseArgument() : Word(), seed = fits ? ParseArgument() : Word();
+    fits = fits && generator.tag == MYC_W_GEN && seed.tag == MYC_W_NUMBER && seed.kind == MYC_N_I64;
+    if (fits) ParseResults(s);
+    TORCH_CHECK_TYPE(fits && s.results.begin == s.results.end, "BUG: ", kSeedOp,
+                     " takes a generator and an integer and returns nothing.");
+    s.kind = StepKind::kSeed;
+    s.a = static_cast<uint32_t>(generator.value);
+    s.b = static_cast<uint32_t>(seed.value);
+  }
+
+  void ResolveDefaultDtype(Step& s, uint32_t nargs) {
+    const Word dtype = nargs == 1 ? ParseArgument() : Word();
+    if (dtype.tag == MYC_W_DTYPE) ParseResults(s);
+    TORCH_CHECK_TYPE(dtype.tag == MYC_W_DTYPE && s.results.begin == s.results.end, "BUG: ", kDefaultDtypeOp,
+                     " takes a dtype and returns nothing.");
+    s.kind = StepKind::kDefaultDtype;
+    s.a = static_cast<uint32_t>(dtype.value);
+    TORCH_CHECK_VALUE(c10::isFloatingType(ToScalarType(s.a)), "The default dtype must be floating, got ",
+                      ToScalarType(s.a), ".");
+  }
+
+  void ResolveCall(Step& s, uint32_t nargs) {
     s.kind = StepKind::kCall;
     const size_t dot = s.name.find('.');
     const std::string base = s.name.substr(0, dot);
@@ -292,19 +305,24 @@ class Parser {
         {base, dot == std::string::npos ? std::string() : s.name.substr(dot + 1)});
     TORCH_CHECK_NOT_IMPLEMENTED(s.op.has_value(), "The worker's PyTorch has no operator ", s.name, ".");
     const c10::FunctionSchema& schema = s.op->schema();
-    ResolveArgs(s, words, schema);
+    std::vector<uint32_t> spoils = ResolveArgs(s, nargs, schema);
+    ParseResults(s);
+    for (uint32_t i = s.results.begin; i < s.results.end; ++i) {
+      if (p_.results[i] != 0) spoils.push_back(BufferOf(p_.results[i] - 1));
+    }
+    s.spoils = AddBuffers(spoils);
     ResolveReturns(s, schema);
   }
 
-  void ResolveArgs(Step& s, const std::vector<Word>& words, const c10::FunctionSchema& schema) {
+  // Returns the buffers that the call writes.
+  std::vector<uint32_t> ResolveArgs(Step& s, uint32_t nargs, const c10::FunctionSchema& schema) {
     const std::vector<c10::Argument>& to = schema.arguments();
-    TORCH_CHECK_TYPE(words.size() <= to.size(), "BUG: ", s.name, " takes ", to.size(), " arguments, not ", words.size(),
-                     ".");
+    TORCH_CHECK_TYPE(nargs <= to.size(), "BUG: ", s.name, " takes ", to.size(), " arguments, not ", nargs, ".");
     s.args.begin = static_cast<uint32_t>(p_.args.size());
     std::vector<uint32_t> reads, spoils;
     s.written.begin = static_cast<uint32_t>(p_.written_tensors.size());
     for (size_t i = 0; i < to.size(); ++i) {
-      p_.args.push_back(i < words.size() ? FitArg(words[i], to[i], s.name, device_, p_) : DefaultOf(to[i], s.name));
+      p_.args.push_back(i < nargs ? FitArg(in_, to[i], s.name, device_, p_) : DefaultOf(to[i], s.name));
       const bool written = to[i].alias_info() != nullptr && to[i].alias_info()->isWrite();
       const Arg& arg = p_.args.back();
       const uint32_t n = arg.kind == ArgKind::kList ? arg.count : 1;
@@ -319,11 +337,8 @@ class Parser {
     }
     s.args.end = static_cast<uint32_t>(p_.args.size());
     s.written.end = static_cast<uint32_t>(p_.written_tensors.size());
-    for (uint32_t i = s.results.begin; i < s.results.end; ++i) {
-      if (p_.results[i] != 0) spoils.push_back(BufferOf(p_.results[i] - 1));
-    }
     s.reads = AddBuffers(reads);
-    s.spoils = AddBuffers(spoils);
+    return spoils;
   }
 
   static Arg DefaultOf(const c10::Argument& to, const std::string& op) {

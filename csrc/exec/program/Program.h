@@ -53,7 +53,16 @@ enum class ArgKind : uint8_t {
   kGenerator,  // generator params[index] of the session
   kList        // items[index, index + count)
 };
-enum class ListOf : uint8_t { kTensor, kOptionalTensor, kInt, kReal, kBool, kScalar, kString };
+// What a schema's list holds. No program carries strings: such a list is the schema's default.
+enum class ListOf : uint8_t {
+  kTensor = MYC_L_TENSORS,
+  kOptionalTensor = MYC_L_OPT_TENSORS,
+  kInt = MYC_L_INTS,
+  kReal = MYC_L_FLOATS,
+  kBool = MYC_L_BOOLS,
+  kScalar = MYC_L_SCALARS,
+  kString
+};
 
 struct Arg {
   ArgKind kind = ArgKind::kConstant;
@@ -157,9 +166,9 @@ struct Program {
 // Throws ValueError if the words are not a program, NotImplementedError if this PyTorch lacks an operator.
 std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, c10::Device device);
 
-// Converts an argument to the type in the schema. Appends the items of lists to program.items. Throws TypeError with
-// the names of the operator and the argument if the types do not match.
-Arg FitArg(const Word& word, const c10::Argument& to, const std::string& op, c10::Device device, Program& program);
+// Reads an argument and converts it to the type in the schema. Appends the items of lists to program.items. Throws
+// TypeError with the names of the operator and the argument if the types do not match.
+Arg FitArg(Reader& in, const c10::Argument& to, const std::string& op, c10::Device device, Program& program);
 
 }  // namespace mycelya::exec
 

@@ -21,19 +21,15 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-const char* NameOf(const Word& w) {
-  static constexpr const char* kNames[] = {
-      "?",        "?",           "none",   "a tensor", "a number", "a 0-dim tensor", "a size",
-      "an int",   "a float",     "a bool", "a dtype",  "a layout", "a device",       "a memory format",
-      "a string", "a generator", "a list"};
-  static_assert(std::size(kNames) == MYC_W_LIST + 1);
-  return w.tag <= MYC_W_LIST ? kNames[w.tag] : "?";
-}
-
 class Fitter {
  public:
-  Fitter(const c10::Argument& to, const std::string& op, c10::Device device, Program& program)
-      : to_(to), op_(op), device_(device), program_(program) {}
+  Fitter(Reader& in, const c10::Argument& to, const std::string& op, c10::Device device, Program& program)
+      : in_(in), to_(to), op_(op), device_(device), program_(program) {}
+
+  Arg Fit(const c10::TypePtr& type) { return Fit(Next(), type); }
+
+ private:
+  Word Next() { return in_.Argument(program_.tensors.size(), program_.nparams); }
 
   Arg Fit(const Word& w, const c10::TypePtr& type) {
     switch (type->kind()) {
@@ -87,7 +83,6 @@ class Fitter {
     Refuse(w, *type);
   }
 
- private:
   [[noreturn]] void Refuse(const Word& w, const c10::Type& type) const {
     TORCH_CHECK_TYPE(false, "BUG: argument ", to_.name(), " of ", op_, " takes ", type.str(), ", not ", NameOf(w),
                      w.tag == MYC_W_LAYOUT || w.tag == MYC_W_MEMFMT ? " numbered " + std::to_string(w.value) : "", ".");
@@ -141,12 +136,8 @@ class Fitter {
       case MYC_W_NONE:
         // An undefined tensor; its methods throw.
         return Constant(at::Tensor());
-      case MYC_W_NUMBER: {
-        static constexpr c10::ScalarType kTypes[] = {c10::ScalarType::Undefined, c10::ScalarType::Double,
-                                                     c10::ScalarType::Long, c10::ScalarType::Bool,
-                                                     c10::ScalarType::ComplexDouble};
-        return Element(w, kTypes[w.kind], /*wrapped=*/true);
-      }
+      case MYC_W_NUMBER:
+        return Element(w, ToScalarType(NumberDtype(w.kind)), /*wrapped=*/true);
       case MYC_W_SCALAR:
         return Element(w, ToScalarType(w.kind), /*wrapped=*/false);
       case MYC_W_INT:
@@ -229,9 +220,11 @@ class Fitter {
     a.kind = ArgKind::kList;
     a.list = ListKind(element);
     a.index = static_cast<uint32_t>(program_.items.size());
-    a.count = static_cast<uint32_t>(w.items.size());
+    a.count = static_cast<uint32_t>(w.value);
     bool constant = true;
-    for (const Word& item : w.items) {
+    for (uint32_t i = 0; i < a.count; ++i) {
+      const Word item = Next();
+      TORCH_CHECK_VALUE(item.tag != MYC_W_LIST, "BUG: argument ", to_.name(), " of ", op_, " is a list in a list.");
       // Kernels use the tensors of a list without checking that they are defined.
       if (a.list == ListOf::kTensor && item.tag == MYC_W_NONE) Refuse(item, *element);
       program_.items.push_back(Fit(item, element));
@@ -243,6 +236,7 @@ class Fitter {
     return whole;
   }
 
+  Reader& in_;
   const c10::Argument& to_;
   const std::string& op_;
   c10::Device device_;
@@ -251,8 +245,8 @@ class Fitter {
 
 }  // namespace
 
-Arg FitArg(const Word& word, const c10::Argument& to, const std::string& op, c10::Device device, Program& program) {
-  return Fitter(to, op, device, program).Fit(word, to.real_type());
+Arg FitArg(Reader& in, const c10::Argument& to, const std::string& op, c10::Device device, Program& program) {
+  return Fitter(in, to, op, device, program).Fit(to.real_type());
 }
 
 }  // namespace mycelya::exec

@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <cstring>
 
 #include "abi/mycelya.h"
@@ -11,8 +12,58 @@
 
 namespace mycelya::exec {
 
-uint64_t NumberWords(uint64_t kind) { return kind == MYC_N_C128 ? 2 : 1; }
-uint64_t ScalarWords(uint64_t dtype) { return dtype == MYC_C128 ? 2 : 1; }
+namespace {
+
+struct Row {
+  const char* name = "?";
+  uint32_t head = 0;
+  uint32_t payload = 0;  // 0: no argument has this tag
+};
+
+// The rows of the catalogue, by tag.
+constexpr std::array<Row, MYC_W_LIST + 1> kRows = [] {
+  std::array<Row, MYC_W_LIST + 1> rows{};
+#define MYC_ROW(tag, name, head, payload) rows[tag] = {name, head, payload};
+  MYC_ARGUMENT_TABLE(MYC_ROW)
+#undef MYC_ROW
+  return rows;
+}();
+
+struct Number {
+  uint64_t dtype = 0;
+  uint64_t params = 0;
+};
+
+// The rows of the catalogue, by MYC_N_*.
+constexpr std::array<Number, MYC_N_C128 + 1> kNumbers = [] {
+  std::array<Number, MYC_N_C128 + 1> rows{};
+#define MYC_ROW(kind, dtype, params) rows[kind] = {dtype, params};
+  MYC_NUMBER_TABLE(MYC_ROW)
+#undef MYC_ROW
+  return rows;
+}();
+
+// The number of parameters that hold an argument. The head has been checked.
+uint64_t Params(const Row& row, uint64_t head) {
+  if (row.head == MYC_HEAD_NUMBER) return kNumbers[head].params;
+  return row.head == MYC_HEAD_DTYPE && head == MYC_C128 ? 2 : 1;
+}
+
+void CheckHead(const Row& row, uint64_t head) {
+  if (row.head == MYC_HEAD_NUMBER) {
+    TORCH_CHECK_VALUE(head >= MYC_N_F64 && head <= MYC_N_C128, "BUG: ", head, " is not a kind of number.");
+  } else if (row.head == MYC_HEAD_DTYPE) {
+    ToScalarType(head);
+  } else {
+    TORCH_CHECK_VALUE(head >= MYC_L_TENSORS && head <= MYC_L_SCALARS, "BUG: ", head, " is not a kind of list.");
+  }
+}
+
+}  // namespace
+
+const char* NameOf(const Word& word) { return word.tag < kRows.size() ? kRows[word.tag].name : "?"; }
+
+uint64_t NumberDtype(uint64_t kind) { return kNumbers[kind].dtype; }
 
 uint64_t Reader::Next(const char* what) {
   TORCH_CHECK_VALUE(at_ < n_, "BUG: ", of_, " ends after ", n_, " words, before ", what, ".");
@@ -50,57 +101,34 @@ const uint64_t* Reader::Span(const char* what, uint64_t n) {
   return words_ + at_ - n;
 }
 
-Word Reader::Argument(uint64_t ntensors, uint64_t nparams, bool in_list) {
+Word Reader::Argument(uint64_t ntensors, uint64_t nparams) {
   Word w;
   w.tag = Next("an argument");
-  switch (w.tag) {
-    case MYC_W_NONE:
-      break;
-    case MYC_W_TENSOR:
+  TORCH_CHECK_VALUE(w.tag < kRows.size() && kRows[w.tag].payload != 0, "BUG: word ", at_ - 1, " of the program is ",
+                    w.tag, ", which is not the tag of an argument.");
+  const Row& row = kRows[w.tag];
+  if (row.head != MYC_HEAD_NOTHING) CheckHead(row, w.kind = Next("the kind of an argument"));
+  switch (row.payload) {
+    case MYC_PAYLOAD_TENSOR:
       w.value = Index("a tensor index", ntensors);
       break;
-    case MYC_W_NUMBER:
-      w.kind = Next("the kind of a number");
-      TORCH_CHECK_VALUE(w.kind >= MYC_N_F64 && w.kind <= MYC_N_C128, "BUG: ", w.kind, " is not a kind of number.");
+    case MYC_PAYLOAD_PARAM:
       w.value = Index("a parameter index", nparams);
-      TORCH_CHECK_VALUE(w.value + NumberWords(w.kind) <= nparams, "BUG: a complex number's second half is parameter ",
-                        w.value + 1, " of ", nparams, ".");
+      TORCH_CHECK_VALUE(w.value + Params(row, w.kind) <= nparams, "BUG: the second half of ", row.name,
+                        " is parameter ", w.value + 1, " of ", nparams, ".");
       break;
-    case MYC_W_SCALAR:
-      w.kind = Next("the dtype of a scalar");
-      ToScalarType(w.kind);
-      w.value = Index("a parameter index", nparams);
-      TORCH_CHECK_VALUE(w.value + ScalarWords(w.kind) <= nparams, "BUG: a complex scalar's second half is parameter ",
-                        w.value + 1, " of ", nparams, ".");
-      break;
-    case MYC_W_SIZE:
-    case MYC_W_GEN:
-      w.value = Index("a parameter index", nparams);
-      break;
-    case MYC_W_INT:
-    case MYC_W_FLOAT:
-    case MYC_W_BOOL:
-    case MYC_W_DTYPE:
-    case MYC_W_LAYOUT:
-    case MYC_W_DEVICE:
-    case MYC_W_MEMFMT:
+    case MYC_PAYLOAD_WORD:
+    case MYC_PAYLOAD_HEAD:
       w.value = Next("a literal");
       break;
-    case MYC_W_STR:
+    case MYC_PAYLOAD_TEXT:
       w.text = Text("a string");
       break;
-    case MYC_W_LIST: {
-      TORCH_CHECK_VALUE(!in_list, "BUG: a list holds a list at word ", at_ - 1, " of the program.");
-      w.kind = Next("the kind of a list");
-      TORCH_CHECK_VALUE(w.kind >= MYC_L_TENSORS && w.kind <= MYC_L_SCALARS, "BUG: ", w.kind, " is not a kind of list.");
-      const uint32_t n = Count("items of a list");
-      w.items.reserve(n);
-      for (uint32_t i = 0; i < n; ++i) w.items.push_back(Argument(ntensors, nparams, true));
+    case MYC_PAYLOAD_ITEMS:
+      w.value = Count("items of a list");
       break;
-    }
     default:
-      TORCH_CHECK_VALUE(false, "BUG: word ", at_ - 1, " of the program is ", w.tag,
-                        ", which is not the tag of an argument.");
+      break;
   }
   return w;
 }

@@ -7,17 +7,16 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace mycelya::exec {
 
-// One argument as written. The tag says which fields are used; see "arg" in csrc/abi/mycelya.h.
+// One argument as written. The row of its tag in csrc/abi/words.h says which fields are used. The items of a list follow
+// in the words; the caller reads them.
 struct Word {
   uint64_t tag = 0;    // MYC_W_*
-  uint64_t kind = 0;   // MYC_N_* of a NUMBER, dtype of a SCALAR, MYC_L_* of a LIST
-  uint64_t value = 0;  // tensor or parameter index, or the literal's bits
+  uint64_t kind = 0;   // the head: MYC_N_*, a dtype, or MYC_L_*
+  uint64_t value = 0;  // tensor or parameter index, bits of a literal, or number of items
   std::string text;
-  std::vector<Word> items;
 };
 
 // Bounds for counts without an item in the words, so that a short program can't allocate much memory.
@@ -38,7 +37,7 @@ class Reader {
   const uint64_t* Span(const char* what, uint64_t n);             // the next n words
 
   // Checks tensor and parameter indices. Literals are checked with the schema.
-  Word Argument(uint64_t ntensors, uint64_t nparams, bool in_list = false);
+  Word Argument(uint64_t ntensors, uint64_t nparams);
 
   void End() const;
   bool ended() const { return at_ == n_; }
@@ -51,9 +50,11 @@ class Reader {
   uint64_t at_ = 0;
 };
 
-// How many parameters hold a number of this kind (MYC_N_*), or a 0-dim tensor's element of this dtype.
-uint64_t NumberWords(uint64_t kind);
-uint64_t ScalarWords(uint64_t dtype);
+// The name of an argument in messages, "a tensor".
+const char* NameOf(const Word& word);
+
+// The dtype of a Python number by its kind (MYC_N_*).
+uint64_t NumberDtype(uint64_t kind);
 
 }  // namespace mycelya::exec
 
