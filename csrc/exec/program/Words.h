@@ -10,8 +10,8 @@
 
 namespace mycelya::exec {
 
-// One argument as written. The row of its tag in csrc/abi/words.h says which fields are used. The items of a list follow
-// in the words; the caller reads them.
+// One argument as written. The row of its tag in csrc/abi/words.h says which fields are used. The items of a list
+// follow in the words; the caller reads them.
 struct Word {
   uint64_t tag = 0;    // MYC_W_*
   uint64_t kind = 0;   // the head: MYC_N_*, a dtype, or MYC_L_*

@@ -127,11 +127,11 @@ TEST(Program, ArgumentsMustFitTheSchema) {
   EXPECT_EQ(RefusedCall(s, "aten::cat", {List(MYC_L_OPT_TENSORS, {T(0), None()}), Int(0)}, 1),
             "BUG: argument tensors of aten::cat takes Tensor, not none.");
   EXPECT_EQ(RefusedCall(s, "aten::cat", {List(MYC_L_TENSORS, {List(MYC_L_TENSORS, {})}), Int(0)}, 1),
-            "BUG: a list holds a list at word 21 of the program.");
+            "BUG: argument tensors of aten::cat is a list in a list.");
   EXPECT_EQ(RefusedCall(s, "aten::neg_", {Number(MYC_N_F64, 0)}, 0),
             "BUG: argument self of aten::neg_ is written; it can't be a number.");
   EXPECT_EQ(RefusedCall(s, "aten::neg", {Number(MYC_N_C128, 1)}, 1),
-            "BUG: a complex number's second half is parameter 2 of 2.");
+            "BUG: the second half of a number is parameter 2 of 2.");
   EXPECT_EQ(RefusedCall(s, "aten::clone", {T(0), {MYC_W_MEMFMT, 9}}, 1),
             "BUG: argument memory_format of aten::clone takes MemoryFormat, not a memory format numbered 9.");
   EXPECT_EQ(RefusedCall(s, "aten::empty_like", {T(0), None(), {MYC_W_LAYOUT, 1}}, 1),
