@@ -26,7 +26,7 @@ type output struct {
 var outputs = slices.Concat(
 	[]output{
 		{"catalogue/operators.json", operatorsJSON},
-		{"csrc/device/record/operators.inc", operatorsInc},
+		{"csrc/device/rules/operators.inc", operatorsInc},
 	},
 	ownOutputs,
 	wordFiles,

@@ -23,12 +23,7 @@ namespace {
 
 torch::CppFunction kernel(const std::string& name) {
   if (auto twin = unboxed(name)) return std::move(*twin);
-  if (name.starts_with("linalg_lu_solve") || name.starts_with("_linalg_solve_ex")) {
-    return torch::CppFunction::makeFromBoxedFunction<&record_solve>();
-  }
-  if (name.starts_with("linalg_solve_triangular")) {
-    return torch::CppFunction::makeFromBoxedFunction<&record_solve_triangular>();
-  }
+  if (const auto kernel = special_of(name).kernel) return kernel();
   return torch::CppFunction::makeFromBoxedFunction<&record>();
 }
 

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "device/client/Client.h"
 #include "device/record/Recorder.h"
@@ -140,19 +139,6 @@ const Op* make_op(const c10::OperatorHandle& handle) {
 
 }  // namespace
 
-namespace {
-
-Shortcut shortcut_of(const std::string& name) {
-  static const std::unordered_set<std::string> kElementwise = {
-      "add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor",
-      "div.Tensor", "div_.Tensor", "relu",       "relu_",       "neg",        "threshold_backward"};
-  if (name == "mm") return Shortcut::kProduct;
-  if (name == "addmm") return Shortcut::kBiasedProduct;
-  return kElementwise.count(name) != 0 ? Shortcut::kElementwise : Shortcut::kNone;
-}
-
-}  // namespace
-
 Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     : handle(h), full_name(std::move(full)), hash(name_hash(full_name)), recorded(this) {
   constexpr std::string_view kAten = "aten::";
@@ -205,29 +191,24 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     returns.push_back(entry);
     fresh_returns += entry.alias < 0;
   }
-  bumps_versions = !writes.empty() && name.rfind("_foreach_", 0) == 0;
-  writes_unmarked = name.find("batch_norm") != std::string::npos;
-  takes_cpu_indices = name.rfind("index.", 0) == 0 || name.rfind("index_put", 0) == 0 ||
-                      name.rfind("_index_put", 0) == 0 || name.rfind("_unsafe_index", 0) == 0;
-  keeps_shape = writes_out && (name.rfind("arange.", 0) == 0 || name.rfind("range.", 0) == 0 ||
-                               name.rfind("linspace.", 0) == 0 || name.rfind("logspace.", 0) == 0);
-  shortcut = shortcut_of(name);
-  fills_with_tensor = name == "fill_.Tensor";
-  adds_rows = name == "index_add_" || name == "index_reduce_";
-  fills = name == "fill_.Scalar" || name.rfind("masked_fill", 0) == 0 || name.rfind("index_fill", 0) == 0;
   if (!functional.empty()) {
     const auto dot = functional.find('.');
     functional_handle = c10::Dispatcher::singleton().findSchema(
         {"aten::" + functional.substr(0, dot), dot == std::string::npos ? "" : functional.substr(dot + 1)});
   }
-  if (aten && given == nullptr) rewrite = find_rewrite(name);
-  if (rewrite != nullptr) {
-    const std::string target = rewrite->op;
+  if (aten && given == nullptr) {
+    columns = columns_of(name);
+    special = special_of(name);
+    if (special.check == nullptr) special.check = special_of(functional).check;
+    if (writes.empty()) columns.facts &= ~kBumpsVersions;
+  }
+  if (columns.recorded_as != nullptr) {
+    const std::string target = columns.recorded_as;
     const auto dot = target.find('.');
     recorded =
         new Op(c10::Dispatcher::singleton().findSchemaOrThrow(
                    target.substr(0, dot).c_str(), dot == std::string::npos ? "" : target.substr(dot + 1).c_str()),
-               target, rewrite->classes);
+               target, columns.classes);
   }
   if (recorded == this && refusal.empty()) define_op(hash, full_name);
 }

@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "abi/mycelya.h"
-#include "device/rules/Rules.h"
+#include "device/operators/Special.h"
+#include "device/rules/RulesColumns.h"
 
 namespace mycelya {
 
@@ -54,14 +55,6 @@ struct Return {
   bool list;
 };
 
-// Why a call of an op may be simple enough for RecordShort.cpp.
-enum class Shortcut : uint8_t {
-  kNone,
-  kElementwise,    // it takes tensors and numbers alone
-  kProduct,        // mm
-  kBiasedProduct,  // addmm
-};
-
 struct Op {
   // classes: of its arguments, as in the op table; null: from its row.
   Op(const c10::OperatorHandle& handle, std::string name, const char* classes = nullptr);
@@ -73,25 +66,18 @@ struct Op {
   uint32_t flags = 0;     // MYC_R_*
   std::vector<Argument> args;
   std::vector<Return> returns;
-  uint32_t fresh_returns = 0;   // of returns
-  std::vector<int> writes;      // written arguments
-  bool writes_out = false;      // they are out= arguments: may be resized
-  bool bumps_versions = false;  // a foreach op: PyTorch above us does not
-  bool takes_cpu_indices = false;
-  bool takes_other = false;        // an argument of Kind::kOther
-  bool takes_codes = false;        // a generator or a dtype, which may be none of ours
-  bool keeps_shape = false;        // its out= tensor keeps its shape if it has as many elements as the result
-  bool fills_with_tensor = false;  // fill_.Tensor
-  bool adds_rows = false;          // index_add_ and index_reduce_
-  bool fills = false;              // with a number that has to fit the dtype of argument 0
-  Shortcut shortcut = Shortcut::kNone;
-  bool dynamic = false;          // the shapes of its results depend on data: only the worker knows them
-  bool writes_unmarked = false;  // may write arguments that its schema does not mark: see unmarked_writes
-  std::string functional;        // overload whose inference applies, "" if none
+  uint32_t fresh_returns = 0;  // of returns
+  std::vector<int> writes;     // written arguments
+  bool writes_out = false;     // they are out= arguments: may be resized
+  bool takes_other = false;    // an argument of Kind::kOther
+  bool takes_codes = false;    // a generator or a dtype, which may be none of ours
+  bool dynamic = false;        // the shapes of its results depend on data: only the worker knows them
+  std::string functional;      // overload whose inference applies, "" if none
   std::optional<c10::OperatorHandle> functional_handle;
-  std::string refusal;  // why it cannot be recorded, "" if it can
-  const Rewrite* rewrite = nullptr;
-  const Op* recorded = nullptr;  // the op whose name and schema go into the trace: this, or the rewrite's
+  Columns columns;               // what the catalogue knows about it
+  Special special;               // the functions that its row names
+  std::string refusal;           // why it cannot be recorded, "" if it can
+  const Op* recorded = nullptr;  // the op whose name and schema go into the trace: this, or recorded_as
 };
 
 // Looks up by schema address; one pointer compare when met before.

@@ -123,7 +123,7 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, Operand
       dtype_code(t.scalar_type());  // refuses what cannot be written
       return;
     }
-    if (t.is_cpu() && op.takes_cpu_indices && op.args[i].kind == Kind::kOptTensors) {
+    if (t.is_cpu() && op.columns.has(kTakesCPUIndices) && op.args[i].kind == Kind::kOptTensors) {
       operands.cpu_indices = true;
       return;
     }
@@ -135,52 +135,6 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, Operand
   return static_cast<c10::DeviceIndex>(device);
 }
 
-// Rows of self's own storage, added to others without the dims of size 1: the CPU's kernel tells a row that it adds to
-// itself from one that overlaps by strides, those of size 1 among them, which a contiguous tensor's row has not on a
-// worker. self dim index source …
-bool add_own_rows(const Op& op, at::ArrayRef<c10::IValue> args) {
-  const at::Tensor& self = args[0].toTensor();
-  const at::Tensor& source = args[3].toTensor();
-  if (!source.is_alias_of(self) || source.dim() != self.dim()) return false;
-  const int64_t dim = at::maybe_wrap_dim(args[1].toInt(), self.dim());
-  c10::SmallVector<int64_t, 8> sizes[2], strides[2];
-  int64_t at = 0;
-  for (int64_t d = 0; d < self.dim(); ++d) {
-    if (d != dim && self.size(d) != source.size(d)) return false;  // an error
-    if (d != dim && self.size(d) == 1) continue;
-    if (d == dim) at = static_cast<int64_t>(sizes[0].size());
-    for (const int i : {0, 1}) {
-      sizes[i].push_back(i == 0 ? self.size(d) : source.size(d));
-      strides[i].push_back(i == 0 ? self.stride(d) : source.stride(d));
-    }
-  }
-  if (static_cast<int64_t>(sizes[0].size()) == self.dim()) return false;
-  at::AutoDispatchBelowADInplaceOrView guard;
-  const at::Tensor rows = self.as_strided(sizes[0], strides[0]), added = source.as_strided(sizes[1], strides[1]);
-  if (op.name == "index_add_") {
-    rows.index_add_(at, args[2].toTensor(), added, args[4].toScalar());
-  } else {
-    rows.index_reduce_(at, args[2].toTensor(), added, args[4].toStringView(), args[5].toBool());
-  }
-  return true;
-}
-
-// A number that the tensor's dtype cannot hold is an error at the call, as on every device.
-void check_fill(at::ArrayRef<c10::IValue> args) {
-  if (!args.back().isScalar()) return;
-  const c10::Scalar value = args.back().toScalar();
-  switch (args[0].toTensor().scalar_type()) {
-#define MYC_FITS(type, name) \
-  case at::ScalarType::name: \
-    value.to<type>();        \
-    break;
-    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_EXCEPT_COMPLEX_HALF_F8NZ(MYC_FITS)
-#undef MYC_FITS
-    default:
-      break;
-  }
-}
-
 // out= tensors take the inferred shape, as on every device; the warning is PyTorch's.
 void resize_outputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& metas) {
   size_t next = 0;
@@ -190,7 +144,7 @@ void resize_outputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas
     const OutMeta& m = metas[next++];
     if (!m.defined || out.sizes() == at::IntArrayRef(m.sizes)) continue;
     // Ranges fill whatever has as many elements as they.
-    if (op.keeps_shape && out.numel() == c10::multiply_integers(m.sizes)) continue;
+    if (op.columns.has(kKeepsShape) && out.numel() == c10::multiply_integers(m.sizes)) continue;
     at::native::resize_output(out, m.sizes);
     out.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
   }
@@ -289,7 +243,7 @@ void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
   }
   torch::jit::Stack stack(args.begin(), args.begin() + static_cast<std::ptrdiff_t>(first));
   op.functional_handle->callBoxed(stack);
-  const bool solver = op.name == "linalg_lstsq.out";
+  const bool solver = op.columns.has(kCopiesIntoOut);
   for (size_t i = 0; i < n_outs; ++i) {
     const at::Tensor& out = args[first + i].toTensor();
     const at::Tensor result = std::move(stack[i]).toTensor();
@@ -321,16 +275,16 @@ void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceInd
   }
 
   c10::SmallVector<int, 4> unmarked;
-  if (op.writes_unmarked) unmarked_writes(op.name, args, unmarked);
-  if (op.rewrite != nullptr) {
+  unmarked_writes(op.columns, args, unmarked);
+  if (op.recorded != &op) {
     std::vector<c10::IValue> rewritten(args.begin(), args.end());
-    if (op.rewrite->args != nullptr) op.rewrite->args(rewritten);
+    if (op.special.rewrites != nullptr) op.special.rewrites(rewritten);
     emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin, true, true);
   } else {
     emit(op, op, args, unmarked, fresh, device, origin, undefined, true);
   }
 
-  if (op.bumps_versions) {
+  if (op.columns.has(kBumpsVersions)) {
     for (const int w : op.writes) {
       if (!args[w].isTensorList()) continue;
       // Refuses inference tensors outside of inference mode.
@@ -341,7 +295,8 @@ void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceInd
 
 // Whether this call of a dynamic op says the shape itself.
 bool has_static_shape(const Op& op, at::ArrayRef<c10::IValue> args) {
-  return op.name == "repeat_interleave.Tensor" && !args[1].isNone();
+  const int size = op.columns.size_argument;
+  return size > 0 && !args[size].isNone();
 }
 
 // Takes the arguments off the stack and puts the returns there.
@@ -407,7 +362,7 @@ void refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
 void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const Op& op = op_for(handle);
   if (C10_UNLIKELY(!op.refusal.empty())) refuse(handle, stack);
-  if (op.shortcut != Shortcut::kNone && record_short(op, stack)) return;
+  if (op.columns.shortcut != Shortcut::kNone && record_short(op, stack)) return;
   check_not_forked();
   keep_backward_in_this_thread();
   const Origin origin = record_origin();  // may take the GIL: before any lock
@@ -419,26 +374,18 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const c10::DeviceIndex device = device_of(op, args, operands);
   if (op.takes_codes) check_writable(op, args, device);
   if (C10_UNLIKELY(operands.lazy_views)) {
-    if (conjugate_product(op, stack)) return;
+    if (op.special.on_lazy_views != nullptr && op.special.on_lazy_views(stack)) return;
     WrittenViews written;
     resolve_views(op, slots, written);
     if (!written.empty()) return record_through(op, stack, written);
   }
-  if (op.fills) check_fill(args);
-  if (C10_UNLIKELY(op.fills_with_tensor) && args[1].toTensor().is_cpu()) {
-    args[0].toTensor().fill_(args[1].toTensor().item());  // a number
-    torch::jit::drop(*stack, 1);
-    return;
-  }
-  if (C10_UNLIKELY(op.adds_rows) && add_own_rows(op, args)) {
+  if (op.columns.has(kFillsWithNumber)) check_fill(args);
+  if (C10_UNLIKELY(op.special.instead != nullptr) && op.special.instead(args)) {
     torch::jit::drop(*stack, n - 1);
     return;
   }
-  if (op.takes_cpu_indices) {
-    if (fill_under_mask(op, args)) {
-      torch::jit::drop(*stack, n - 1);
-      return;
-    }
+  const bool indexed = op.columns.has(kTakesCPUIndices);
+  if (indexed) {
     expand_masks(op, slots);
     if (operands.cpu_indices) upload_indices(op, slots, device);
   }
@@ -454,13 +401,16 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     return;
   }
   // Operands that were made here on the way may be undefined too.
-  const bool undefined = operands.undefined || operands.lazy_views || op.takes_cpu_indices;
+  const bool undefined = operands.undefined || operands.lazy_views || indexed;
   infer_and_emit(op, args, device, origin, undefined, fresh);
   put_results(op, stack, fresh);
 }
 
 bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh) {
-  if (C10_UNLIKELY(!op.refusal.empty() || op.dynamic || op.takes_cpu_indices || op.fills_with_tensor)) return false;
+  if (C10_UNLIKELY(!op.refusal.empty() || op.dynamic || op.columns.has(kTakesCPUIndices) ||
+                   op.special.instead != nullptr)) {
+    return false;
+  }
   check_not_forked();
   keep_backward_in_this_thread();
   const Origin origin = record_origin();  // may take the GIL: before any lock
@@ -468,7 +418,7 @@ bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector
   const c10::DeviceIndex device = device_of(op, args, operands);
   if (C10_UNLIKELY(operands.lazy_views)) return false;
   if (op.takes_codes) check_writable(op, args, device);
-  if (op.fills) check_fill(args);
+  if (op.columns.has(kFillsWithNumber)) check_fill(args);
   infer_and_emit(op, args, device, origin, operands.undefined, fresh);
   return true;
 }

@@ -41,10 +41,6 @@ struct ShortCall {
 // write. False: nothing is done.
 bool record_short(const Op& op, const ShortCall& call, at::Tensor& result);
 
-// The same for solvers whose result shows how LAPACK was called: in its conjugate bit, or in its strides.
-void record_solve(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
-void record_solve_triangular(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
-
 // Raises NotImplementedError naming the op, why, and what to do.
 void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 

@@ -41,16 +41,6 @@ void scalar_argument(Recorder& r, char number_class, const c10::Scalar& s);
 // The same as record_short in Record.h for a call on the stack.
 bool record_short(const Op& op, torch::jit::Stack* stack);
 
-// ---- RecordIndex.cpp ----
-
-// Where self is written one value under a mask, no index is needed, so nobody has to wait for how many there are: then
-// it is done here. args: self indices values accumulate …
-bool fill_under_mask(const Op& op, at::ArrayRef<c10::IValue> args);
-// Masks become the indices of what they select, as they do on every device.
-void expand_masks(const Op& op, std::span<c10::IValue> args);
-// CPU index tensors are legal on CUDA: they become uploads.
-void upload_indices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex device);
-
 // ---- RecordViews.cpp ----
 
 // Some operators reach us with a conjugate or negative view as it is (clone, matrix products): the worker has no such
@@ -61,8 +51,6 @@ using WrittenViews = c10::SmallVector<std::pair<size_t, at::Tensor>, 2>;  // whe
 
 // A view that is written is written through: written gets it and where it stands.
 void resolve_views(const Op& op, std::span<c10::IValue> args, WrittenViews& written);
-// dot and vdot of conjugate views are each other, or lazily conjugate, as on every device.
-bool conjugate_product(const Op& op, torch::jit::Stack* stack);
 // The arguments are resolved copies of the lazy views in written: the op writes the copies, and these the views.
 void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& written);
 

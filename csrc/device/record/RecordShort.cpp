@@ -84,8 +84,8 @@ bool fits_bias(const Operand& operand, const Operand& factor, const std::array<i
 
 bool record_short(const Op& op, const ShortCall& call, at::Tensor& result) {
   std::array<int64_t, 2> sizes;
-  const Operand& leading = call.operands[op.shortcut == Shortcut::kBiasedProduct ? 1 : 0];
-  switch (op.shortcut) {
+  const Operand& leading = call.operands[op.columns.shortcut == Shortcut::kBiasedProduct ? 1 : 0];
+  switch (op.columns.shortcut) {
     case Shortcut::kNone:
       return false;
     case Shortcut::kElementwise:
@@ -112,7 +112,7 @@ bool record_short(const Op& op, const ShortCall& call, at::Tensor& result) {
   if (!writes) {
     const c10::ScalarType dtype = c10::typeMetaToScalarType(first.dtype());
     const auto bytes = static_cast<int64_t>(first.itemsize());
-    result = op.shortcut == Shortcut::kElementwise
+    result = op.columns.shortcut == Shortcut::kElementwise
                  ? new_tensor(dtype, first.sizes(), first.strides(), bytes * first.numel(), device)
                  : new_tensor(dtype, sizes, {sizes[1], 1}, bytes * sizes[0] * sizes[1], device);
   }

@@ -71,7 +71,7 @@ struct Twin<Operator, R(A...)> {
     static const Op& op =
         op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
     if constexpr ((is_operand<A> && ...)) {
-      if (op.shortcut != Shortcut::kNone) {
+      if (op.columns.shortcut != Shortcut::kNone) {
         ShortCall call;
         (call.put(arguments), ...);
         at::Tensor result;

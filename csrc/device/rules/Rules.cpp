@@ -146,8 +146,7 @@ bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& 
     }
     dtype = rules::common_type(operands);
   }
-  const bool meet =
-      op.hasTag(at::Tag::pointwise) || functional_name == "mse_loss" || functional_name == "smooth_l1_loss";
+  const bool meet = op.hasTag(at::Tag::pointwise) || columns_of(functional_name).has(kMeetsDTypes);
   const auto copied = [&](const c10::IValue& arg) { return loose(arg) && arg.toTensor().scalar_type() != dtype; };
   if (!meet || std::none_of(args.begin(), args.end(), copied)) return true;
   stack.assign(args.begin(), args.end());
@@ -183,46 +182,6 @@ void infer_by_meta_key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> 
   op.callBoxed(&stack);
   out.clear();
   rules::add_values(out, stack);
-}
-
-namespace {
-
-// convolution_backward wants to know the sizes of the bias, which its gradient's channels give.
-void convolution_backward_args(std::vector<c10::IValue>& args) {
-  // grad_output input weight | stride padding dilation transposed output_padding groups output_mask
-  const auto mask = args.back().toBoolList();
-  c10::IValue bias_sizes;
-  if (mask.get(2)) bias_sizes = std::vector<int64_t>{args[0].toTensor().size(1)};
-  args.insert(args.begin() + 3, std::move(bias_sizes));
-}
-
-constexpr Rewrite kConvolution{"aten::convolution", nullptr, "---lll-ll"};
-constexpr Rewrite kConvolutionBackward{"aten::convolution_backward", &convolution_backward_args, "---slll-ll-"};
-
-// Running mean and variance stand next to each other at `first`.
-void running_stats(at::ArrayRef<c10::IValue> args, int first, c10::SmallVector<int, 4>& out) {
-  for (int i = first; i < first + 2; ++i) {
-    if (args[i].isTensor() && args[i].toTensor().defined()) out.push_back(i);
-  }
-}
-
-}  // namespace
-
-const Rewrite* find_rewrite(std::string_view name) {
-  if (name == "convolution_overrideable") return &kConvolution;
-  if (name == "convolution_backward_overrideable") return &kConvolutionBackward;
-  return nullptr;
-}
-
-void unmarked_writes(std::string_view name, at::ArrayRef<c10::IValue> args, c10::SmallVector<int, 4>& out) {
-  if (name.size() < 17 || name.find("batch_norm") == std::string_view::npos) return;
-  if (name == "native_batch_norm" || name == "native_batch_norm.out") {
-    if (args[5].toBool()) running_stats(args, 3, out);
-  } else if (name == "batch_norm_update_stats") {
-    running_stats(args, 1, out);
-  } else if (name == "batch_norm_gather_stats" || name == "batch_norm_gather_stats_with_counts") {
-    running_stats(args, 3, out);
-  }
 }
 
 }  // namespace mycelya

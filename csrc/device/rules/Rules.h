@@ -17,6 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include "device/rules/RulesColumns.h"
+
 namespace mycelya {
 
 // One fresh result. Sizes and strides in elements.
@@ -50,17 +52,14 @@ bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef
 // The last resort: runs the op on meta tensors. Python, 0.1 to 1 ms, and 1.4 s for the first in a process.
 void infer_by_meta_key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args, OutMetas& out);
 
-// An op that is recorded under another name, because the worker has no kernel for the one that reaches us.
-struct Rewrite {
-  const char* op;                           // "aten::convolution_backward"
-  void (*args)(std::vector<c10::IValue>&);  // makes its arguments of the original's; null: they are the same
-  const char* classes;                      // classes of the new arguments, as in optable.inc
-};
-const Rewrite* find_rewrite(std::string_view name);
-
-// Appends the indices of the arguments that this call writes although its schema doesn't mark them (running
+// Appends the indices of the arguments that this call writes although the schema does not mark them (running
 // statistics of batch norms).
-void unmarked_writes(std::string_view name, at::ArrayRef<c10::IValue> args, c10::SmallVector<int, 4>& out);
+inline void unmarked_writes(const Columns& columns, at::ArrayRef<c10::IValue> args, c10::SmallVector<int, 4>& out) {
+  if (columns.running_stats == 0 || (columns.if_training != 0 && !args[columns.if_training].toBool())) return;
+  for (int i = columns.running_stats; i < columns.running_stats + 2; ++i) {
+    if (args[i].isTensor() && args[i].toTensor().defined()) out.push_back(i);
+  }
+}
 
 }  // namespace mycelya
 

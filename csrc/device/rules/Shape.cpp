@@ -10,8 +10,6 @@
 #include <c10/util/strides.h>
 
 #include <memory>
-#include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "device/record/Recorder.h"
@@ -229,44 +227,26 @@ void check_written(const at::Tensor& self, const OutMeta& m) {
               " can't be cast to the desired output type ", self.scalar_type());
 }
 
-// Writes that PyTorch lets go to several elements in one place: all of them get the same, or nobody ever checked.
-bool may_overlap(const std::string& name) {
-  static const std::unordered_set<std::string_view> names = {"fill_.Scalar",
-                                                             "fill_.Tensor",
-                                                             "zero_",
-                                                             "tril_",
-                                                             "triu_",
-                                                             "masked_fill_.Scalar",
-                                                             "masked_fill_.Tensor",
-                                                             "index_put_",
-                                                             "_index_put_impl_",
-                                                             "index_fill_.int_Scalar",
-                                                             "index_fill_.int_Tensor",
-                                                             "_foreach_zero_"};
-  return names.count(name) != 0;
-}
-
 // Every tensor argument against the written one, as TensorIterator does on every device.
 void check_overlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& self, size_t self_index) {
-  if (op.name == "fill_.Tensor") {  // a copy of a clone; a number of the CPU's is a number
+  if (op.columns.has(kCopiesValue)) {  // a value on the CPU is a number
     if (args[1].toTensor().device() == self.device()) at::assert_no_internal_overlap(self);
     return;
   }
-  if (op.name == "conj_physical_" && !self.is_complex()) return;  // nothing to write
-  if (!may_overlap(op.name)) {
+  if (op.columns.has(kSkipsReal) && !self.is_complex()) return;
+  if (!op.columns.has(kMayOverlap)) {
     at::assert_no_internal_overlap(self);
   } else if (op.args.size() > 2 && at::has_internal_overlap(self) == at::MemOverlap::Yes) {
     TORCH_WARN("Use of ", op.name, " on expanded tensors is deprecated. Please clone() the tensor before performing ",
                "this operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
   }
-  const bool indexed = op.takes_cpu_indices || op.name == "index_add_" || op.name == "index_reduce_" ||
-                       op.name.rfind("index_fill_.", 0) == 0;
+  const bool forbidden = op.columns.has(kForbidsOverlap);
   for (size_t i = 0; i < args.size(); ++i) {
     if (i == self_index) continue;
     if (op.writes_out && op.args[i].kind == Kind::kTensors && args[i].isTensorList()) {
       for (const auto& e : args[i].toListRef()) at::assert_no_overlap(self, e.toTensor());
     }
-    if (indexed && op.args[i].kind == Kind::kOptTensors) {
+    if (forbidden && op.args[i].kind == Kind::kOptTensors) {
       for (const auto& e : args[i].toListRef()) {
         if (e.isTensor() && e.toTensor().defined()) at::assert_no_overlap(self, e.toTensor());
       }
@@ -274,7 +254,7 @@ void check_overlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tenso
     if (op.args[i].kind != Kind::kTensor || !args[i].isTensor()) continue;
     const auto& t = args[i].toTensor();
     if (!t.defined() || t.device() != self.device()) continue;
-    indexed ? at::assert_no_overlap(self, t) : at::assert_no_partial_overlap(self, t);
+    forbidden ? at::assert_no_overlap(self, t) : at::assert_no_partial_overlap(self, t);
   }
 }
 
@@ -294,7 +274,7 @@ bool check_by_meta(const Op& op, at::ArrayRef<c10::IValue> args) {
     const Checking checking;
     if (!run_meta(op.name, op.handle, args)) return false;
   }
-  if (may_overlap(op.name)) return true;
+  if (op.columns.has(kMayOverlap)) return true;
   for (const int w : op.writes) {
     if (args[w].isTensor()) at::assert_no_internal_overlap(args[w].toTensor());
   }
@@ -325,46 +305,29 @@ void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out)
     } else if (v.isList()) {
       size_t at = 0;
       for (const auto& e : v.toListRef()) {
-        if (op.name == "_foreach_copy_") check_copied(e.toTensor(), args[1].toListRef()[at++].toTensor());
+        if (op.columns.has(kCopiesLists)) check_copied(e.toTensor(), args[1].toListRef()[at++].toTensor());
         if (e.isNone()) continue;
         if (inferred && next < metas.size()) check_written(e.toTensor(), metas[next++]);
-        if (!may_overlap(op.name)) at::assert_no_internal_overlap(e.toTensor());
+        if (!op.columns.has(kMayOverlap)) at::assert_no_internal_overlap(e.toTensor());
       }
     }
   }
 }
 
-// A reduction without a dtype of its own sums in that of its result.
-bool takes_dtype_of_result(const Op& op) { return op.name == "nansum.out"; }
-
-bool keeps_dtype(const Op& op, at::ArrayRef<c10::IValue> args) {
-  return (op.name == "abs.out" && !args[0].toTensor().is_complex()) || op.name == "conj_physical.out";
+// Whether an out= tensor that is resized becomes contiguous, though the functional form's result is laid out for the
+// Fourier transform or for LAPACK.
+bool resizes_plainly(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& result) {
+  if (op.columns.has(kRealOfComplex)) return args[0].toTensor().is_complex() && !result.is_complex();
+  return op.columns.has(kResizesPlainly) && (result.numel() != 0 || op.columns.has(kResizesEmpty));
 }
 
-// The result's dtype is that of its draws whatever is asked.
-bool takes_any_dtype(const Op& op) { return op.name == "bernoulli.out"; }
-
-// Its out= tensor, if it is resized, becomes contiguous, though the functional form's result is laid out for the
-// Fourier transform, or for LAPACK and nobody cared for the old elements.
-bool resizes_plainly(const Op& op, at::ArrayRef<c10::IValue> args) {
-  if (op.name == "linalg_solve_triangular.out") return false;
-  // Computed aside and copied, if its result isn't complex too.
-  if (op.name == "abs.out") return args[0].toTensor().is_complex() && !args[1].toTensor().is_complex();
-  for (const char* prefix : {"_fft_", "linalg_", "geqrf", "ormqr", "cholesky_inverse"}) {
-    if (op.name.rfind(prefix, 0) == 0) return true;
-  }
-  return false;
-}
-
-// normal with one tensor never resizes: it draws into what it is given and then works with the tensor in place.
-bool draws_in_place(const Op& op, at::ArrayRef<c10::IValue> args) {
-  if (op.name != "normal.Tensor_float_out" && op.name != "normal.float_Tensor_out") return false;
+// An operator that draws into its out= tensor never resizes it: it draws, and then works with the tensor in place.
+void check_drawn(const Op& op, at::ArrayRef<c10::IValue> args) {
   const auto& result = args[op.writes[0]].toTensor();
-  const auto& given = args[op.name == "normal.Tensor_float_out" ? 0 : 1].toTensor();
+  const auto& given = args[op.args[0].kind == Kind::kTensor ? 0 : 1].toTensor();
   const auto sizes = at::infer_size(result.sizes(), given.sizes());
   TORCH_CHECK(result.sizes() == at::IntArrayRef(sizes), "output with shape ", result.sizes(),
               " doesn't match the broadcast shape ", sizes);
-  return true;
 }
 
 void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
@@ -383,14 +346,14 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   for (const int w : op.writes) {
     if (!args[w].isTensor()) continue;
     const auto& result = args[w].toTensor();
-    if (!may_overlap(op.name) && !op.keeps_shape) at::assert_no_internal_overlap(result);
-    if (op.name.rfind("normal.", 0) == 0) {
+    if (!op.columns.has(kMayOverlap) && !op.columns.has(kKeepsShape)) at::assert_no_internal_overlap(result);
+    if (op.columns.has(kFloatOut)) {
       TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(result.scalar_type()) || result.is_complex(), op.full_name,
                                   " is not implemented for ", result.scalar_type());
     }
   }
   std::vector<c10::IValue> own;
-  if (takes_dtype_of_result(op)) {
+  if (op.columns.has(kTakesDTypeOfOut)) {
     own = args.vec();
     for (size_t i = 0; i < own.size(); ++i) {
       if (op.args[i].kind == Kind::kDType && own[i].isNone()) own[i] = args[op.writes[0]].toTensor().scalar_type();
@@ -404,7 +367,8 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   } else {
     infer_fresh(op, op.name, op.handle, args, out);
   }
-  if (draws_in_place(op, args)) {
+  if (op.columns.has(kDrawsInPlace)) {
+    check_drawn(op, args);
     out.clear();
     return;
   }
@@ -413,43 +377,18 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
     if (!args[w].isTensor() || next >= out.size()) continue;
     const auto& result = args[w].toTensor();
     OutMeta& m = out[next++];
-    if (!m.defined || takes_any_dtype(op)) continue;
-    const bool empty = result.numel() == 0 && op.name.rfind("_fft_", 0) != 0;
-    if ((!empty || op.name == "abs.out") && resizes_plainly(op, args)) {
+    if (!m.defined || op.columns.has(kAnyDTypeOut)) continue;
+    if (resizes_plainly(op, args, result)) {
       const auto contiguous = c10::contiguous_strides(m.sizes);
       m.strides.assign(contiguous.begin(), contiguous.end());
     }
-    if (op.name == "stack.out") {
-      TORCH_CHECK_TYPE(c10::canCast(m.dtype, result.scalar_type()),
-                       "torch.cat(): input types can't be cast to the desired output type ", result.scalar_type());
-    }
     TORCH_CHECK(c10::canCast(m.dtype, result.scalar_type()), "result type ", m.dtype,
                 " can't be cast to the desired output type ", result.scalar_type());
-    const bool pointwise = keeps_dtype(op, args);
+    const bool aside = op.columns.has(kRealOfComplex) && args[0].toTensor().is_complex();
+    const bool pointwise = op.columns.has(kKeepsDType) && !aside;
     TORCH_CHECK(!pointwise || m.dtype == result.scalar_type(), "Found dtype ", result.scalar_type(), " but expected ",
                 m.dtype);
     if (pointwise || result.sizes() == at::IntArrayRef(m.sizes)) check_overlap(op, args, result, w);
-  }
-}
-
-// What kernels of matrix products refuse though shape functions let it go, in the CPU kernels' words.
-void check_product(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
-  const std::string& name = op.functional.empty() ? op.name : op.functional;
-  if (name == "mm" || name == "bmm") {
-    const auto a = args[0].toTensor().dtype(), b = args[1].toTensor().dtype();
-    TORCH_CHECK(a == b, "expected m1 and m2 to have the same dtype, but got: ", a, " != ", b);
-  } else if (name == "addmm" || name == "addbmm") {
-    const at::Tensor &self = args[0].toTensor(), &a = args[1].toTensor(), &b = args[2].toTensor();
-    TORCH_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", self.scalar_type(),
-                " and ", b.scalar_type());
-    TORCH_CHECK(a.dtype() == b.dtype(), "mat1 and mat2 must have the same dtype, but got ", a.scalar_type(), " and ",
-                b.scalar_type());
-    if (results.empty()) return;  // in place: of the result's shape
-    const at::IntArrayRef sizes(results[0].sizes);
-    TORCH_CHECK(self.dim() <= static_cast<int64_t>(sizes.size()), "expand(torch.", self.toString(), "{", self.sizes(),
-                "}, size=", sizes, "): the number of sizes provided (", sizes.size(),
-                ") must be greater or equal to the number of ", "dimensions in the tensor (", self.dim(), ")");
-    at::inferExpandGeometry_dimvector(self.sizes(), self.strides(), sizes);
   }
 }
 
@@ -511,7 +450,7 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
   } else {
     infer_in_place(op, args, entry->metas);
   }
-  check_product(op, args, entry->metas);
+  if (op.special.check != nullptr) op.special.check(args, entry->metas);
   check_sizes(op, args, entry->metas);
   counters().shape_misses.fetch_add(1, std::memory_order_relaxed);
   if (cache.used >= kSlots * 3 / 4) {

@@ -121,7 +121,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     const auto op = find(name);
     auto stack = torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
     c10::SmallVector<int, 4> indices;
-    mycelya::unmarked_writes(name, stack, indices);
+    mycelya::unmarked_writes(mycelya::columns_of(name), stack, indices);
     return std::vector<int>(indices.begin(), indices.end());
   });
 }

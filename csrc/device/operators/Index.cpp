@@ -1,7 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Masks and CPU tensors among indices.
+// Masks and CPU tensors among indices, and rows that are added to their own storage.
+#include <ATen/WrapDimUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
 #include <ATen/ops/empty.h>
@@ -9,6 +11,7 @@
 
 #include <algorithm>
 
+#include "device/operators/Special.h"
 #include "device/operators/Transfer.h"
 #include "device/record/RecordInternal.h"
 
@@ -29,10 +32,36 @@ c10::List<std::optional<at::Tensor>> index_list(const c10::IValue& v) {
   return list;
 }
 
+// If self and source share memory, calls f with both and the dim, without their dims of size 1. PyTorch's CPU kernel
+// detects an exact self-add by comparing strides, including those of size-1 dims. The worker does not preserve those.
+template <class F>
+bool with_own_rows(Arguments args, F&& f) {
+  const at::Tensor& self = args[0].toTensor();
+  const at::Tensor& source = args[3].toTensor();
+  if (!source.is_alias_of(self) || source.dim() != self.dim()) return false;
+  const int64_t dim = at::maybe_wrap_dim(args[1].toInt(), self.dim());
+  c10::SmallVector<int64_t, 8> sizes[2], strides[2];
+  int64_t at = 0;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (d != dim && self.size(d) != source.size(d)) return false;  // an error
+    if (d != dim && self.size(d) == 1) continue;
+    if (d == dim) at = static_cast<int64_t>(sizes[0].size());
+    for (const int i : {0, 1}) {
+      sizes[i].push_back(i == 0 ? self.size(d) : source.size(d));
+      strides[i].push_back(i == 0 ? self.stride(d) : source.stride(d));
+    }
+  }
+  if (static_cast<int64_t>(sizes[0].size()) == self.dim()) return false;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  const at::Tensor rows = self.as_strided(sizes[0], strides[0]), added = source.as_strided(sizes[1], strides[1]);
+  f(rows, at, added);
+  return true;
+}
+
 }  // namespace
 
-bool fill_under_mask(const Op& op, at::ArrayRef<c10::IValue> args) {
-  if ((op.name != "index_put_" && op.name != "_index_put_impl_") || args[3].toBool()) return false;
+bool fill_under_mask(Arguments args) {
+  if (args[3].toBool()) return false;
   const at::Tensor &self = args[0].toTensor(), &value = args[2].toTensor();
   const bool here = ours(value) && value.dim() == 0;
   if (!here && (!value.is_cpu() || value.numel() != 1)) return false;
@@ -74,6 +103,18 @@ void upload_indices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex 
     }
     args[i] = std::move(list);
   }
+}
+
+bool index_add_own_rows(Arguments args) {
+  return with_own_rows(args, [&](const at::Tensor& rows, int64_t dim, const at::Tensor& added) {
+    rows.index_add_(dim, args[2].toTensor(), added, args[4].toScalar());
+  });
+}
+
+bool index_reduce_own_rows(Arguments args) {
+  return with_own_rows(args, [&](const at::Tensor& rows, int64_t dim, const at::Tensor& added) {
+    rows.index_reduce_(dim, args[2].toTensor(), added, args[4].toStringView(), args[5].toBool());
+  });
 }
 
 }  // namespace mycelya

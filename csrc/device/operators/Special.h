@@ -1,0 +1,86 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Functions for operators that need more than inference and a record. The catalogue's rows name them
+// (catalogue/capture.go).
+#ifndef MYCELYA_DEVICE_OPERATORS_SPECIAL_H_
+#define MYCELYA_DEVICE_OPERATORS_SPECIAL_H_
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "device/rules/Rules.h"
+
+namespace torch {
+class CppFunction;
+}
+
+namespace mycelya {
+
+struct Op;
+using Arguments = at::ArrayRef<c10::IValue>;
+
+// The functions of one operator; null where it has none.
+struct Special {
+  // Makes the boxed kernel that is registered instead of record().
+  torch::CppFunction (*kernel)() = nullptr;
+  // Does a call in other operators. Its result is then argument 0. False: nothing is done.
+  bool (*instead)(Arguments args) = nullptr;
+  // Does a call with conjugate or negative views, and puts the result on the stack. False: nothing is done.
+  bool (*on_lazy_views)(torch::jit::Stack* stack) = nullptr;
+  // Refuses what shape functions let pass. results is empty for an in-place form.
+  void (*check)(Arguments args, const OutMetas& results) = nullptr;
+  // Makes the arguments of the operator that is recorded from the original's.
+  void (*rewrites)(std::vector<c10::IValue>& args) = nullptr;
+};
+
+// The functions of an overload by its name without "aten::".
+Special special_of(std::string_view name);
+
+// ---- Fill.cpp ----
+
+// fill_ with a number on the CPU is fill_ with that number. args: self value
+bool fill_with_tensor(Arguments args);
+// A number that the dtype of self does not hold is an error at the call, as on every device. args: self … value
+void check_fill(Arguments args);
+
+// ---- Index.cpp ----
+
+// Writes one value under a mask, which needs no indices, so that nobody waits for how many there are.
+// args: self indices values accumulate …
+bool fill_under_mask(Arguments args);
+// Masks become the indices of what they select, as on every device.
+void expand_masks(const Op& op, std::span<c10::IValue> args);
+// CPU index tensors are legal on CUDA: they become uploads.
+void upload_indices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex device);
+// Add rows of the storage that self is in, without the dims of size 1. args: self dim index source …
+bool index_add_own_rows(Arguments args);
+bool index_reduce_own_rows(Arguments args);
+
+// ---- Products.cpp ----
+
+// dot and vdot of conjugate views are each other, or lazily conjugate, as on every device.
+bool dot_of_conjugates(torch::jit::Stack* stack);
+bool vdot_of_conjugates(torch::jit::Stack* stack);
+// Refuse what the CPU kernels of matrix products refuse, in their words. args: a b, or self a b
+void check_product(Arguments args, const OutMetas& results);
+void check_biased_product(Arguments args, const OutMetas& results);
+
+// ---- Solve.cpp ----
+
+// Solvers whose result shows how LAPACK was called: in its conjugate bit, or in its strides.
+void record_solve(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+void record_solve_triangular(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
+// ---- Convolution.cpp ----
+
+// convolution_backward needs the sizes of the bias, which the channels of its gradient give.
+void convolution_backward_args(std::vector<c10::IValue>& args);
+
+}  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_OPERATORS_SPECIAL_H_
