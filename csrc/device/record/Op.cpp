@@ -103,7 +103,7 @@ Kind kind_of(const c10::TypePtr& type) {
   }
 }
 
-// For an op without a row, or arguments beyond it.
+// The class of an argument of an op without a row, or of an argument that the row does not cover.
 char default_class(Kind kind, const c10::TypePtr& type) {
   switch (kind) {
     case Kind::kFloat:
@@ -120,8 +120,8 @@ char default_class(Kind kind, const c10::TypePtr& type) {
 }
 
 std::mutex mutex;  // guards growth of the map below
-// Open addressing by schema address, never shrinks: readers need no lock. 8192 slots for the about 3,100 aten
-// overloads.
+// Open addressing by schema address. The table never shrinks, so readers need no lock. It has 8192 slots for about
+// 3,100 aten overloads.
 constexpr size_t kSlots = 8192;
 struct Slot {
   std::atomic<const void*> key{nullptr};
@@ -159,7 +159,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
   }
   if (given != nullptr) {
     classes = given;
-    refusal.clear();  // PyTorch does not bring it to us, but the worker has it
+    refusal.clear();  // PyTorch never dispatches it to this device, but the worker has it
   }
   const size_t n_classes = std::string_view(classes).size();
   for (size_t i = 0; i < schema.arguments().size(); ++i) {

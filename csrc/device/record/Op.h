@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What the recorder knows of an operator, worked out once from its schema and its row of the op table.
+// What the recorder knows about an operator. It is derived once, from the schema, the op table and the catalogue.
 #ifndef MYCELYA_DEVICE_RECORD_OP_H_
 #define MYCELYA_DEVICE_RECORD_OP_H_
 
@@ -45,7 +45,7 @@ enum class Kind : uint8_t {
 
 struct Argument {
   Kind kind;
-  // What a number is: 'l' literal (hashed), 's' size, 'v' value, 'b' literal if 0 or 1, else value.
+  // The class of a number: 'l' literal (hashed), 's' size, 'v' value, 'b' literal if 0 or 1, else value.
   char number_class;
   bool write;
 };
@@ -56,7 +56,7 @@ struct Return {
 };
 
 struct Op {
-  // classes: of its arguments, as in the op table; null: from its row.
+  // classes: the classes of its arguments, as in the op table; null: those of its row.
   Op(const c10::OperatorHandle& handle, std::string name, const char* classes = nullptr);
 
   c10::OperatorHandle handle;
@@ -68,11 +68,11 @@ struct Op {
   std::vector<Return> returns;
   uint32_t fresh_returns = 0;  // of returns
   std::vector<int> writes;     // written arguments
-  bool writes_out = false;     // they are out= arguments: may be resized
+  bool writes_out = false;     // they are out= arguments, which may be resized
   bool takes_other = false;    // an argument of Kind::kOther
-  bool takes_codes = false;    // a generator or a dtype, which may be none of ours
-  bool dynamic = false;        // the shapes of its results depend on data: only the worker knows them
-  std::string functional;      // overload whose inference applies, "" if none
+  bool takes_codes = false;    // a generator or a dtype, which a record may not be able to hold
+  bool dynamic = false;        // its shapes are data-dependent: only the worker knows them
+  std::string functional;      // the overload whose inference applies, "" if none
   std::optional<c10::OperatorHandle> functional_handle;
   Columns columns;               // what the catalogue knows about it
   Special special;               // the functions that its row names
@@ -80,7 +80,7 @@ struct Op {
   const Op* recorded = nullptr;  // the op whose name and schema go into the trace: this, or recorded_as
 };
 
-// Looks up by schema address; one pointer compare when met before.
+// Looks an operator up by its schema's address: one pointer comparison for a known one.
 const Op& op_for(const c10::OperatorHandle& handle);
 
 // Names (without "aten::") that are recorded whole, and those that are refused.

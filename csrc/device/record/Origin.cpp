@@ -59,7 +59,7 @@ Code intern(PyCodeObject* code) {
     fresh = inserted;
   }
   if (fresh) {
-    // Kept for ever: were it freed, its address could come to mean another function.
+    // Never freed: another function could get its address.
     Py_INCREF(code);
     if (!internal) define_code(result.number, file, function, lines.data(), lines.size());
   }
@@ -68,14 +68,14 @@ Code intern(PyCodeObject* code) {
   return result;
 }
 
-// Code objects this thread has met. Direct-mapped: a miss costs a look-up in the shared map.
+// Code objects that this thread has met. The table is direct-mapped: a miss costs a look-up in the shared map.
 struct Cached {
   PyCodeObject* code = nullptr;
   Code value{};
 };
 
-// Forward origin of each autograd node, by its sequence number. Old ones are overwritten: a graph of more than 65,536
-// live nodes shows the backward line for its oldest.
+// Forward origin of each autograd node, by its sequence number. New nodes overwrite old ones: a graph of more than
+// 65,536 live nodes shows the backward line for its oldest nodes.
 constexpr uint64_t kRemembered = 1 << 16;
 struct Remembered {
   uint64_t sequence = ~uint64_t{0};
@@ -139,8 +139,8 @@ Origin record_origin() {
   const Origin origin = origin_of_frame(thread);
   if (node == nullptr && c10::AutogradState::get_tls_state().get_grad_mode()) {
     if (remembered.empty()) remembered.resize(kRemembered);
-    // Autograd has just made the node of this op, if the op has one. An op without one must not take another's place:
-    // the first record after a node is its own.
+    // Autograd has just made the node of this op, if the op has one. An op without a node must not overwrite another
+    // op's entry: the first record after a node belongs to that node.
     const uint64_t made = at::sequence_number::peek() - 1;
     Remembered& r = remembered[made % kRemembered];
     if (r.sequence != made) r = {made, origin};

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Where in the user's program an op comes from: the innermost Python frame outside torch and this package, read from
-// this thread's own state without the GIL.
+// The place in the user's program that an op comes from: the innermost Python frame outside of torch and this package.
+// It is read from this thread's own state without the GIL.
 #ifndef MYCELYA_DEVICE_RECORD_ORIGIN_H_
 #define MYCELYA_DEVICE_RECORD_ORIGIN_H_
 
@@ -14,13 +14,13 @@ namespace mycelya {
 
 using Origin = myc_origin;
 
-// Takes the GIL the first time it meets a code object: never call it with a lock held.
+// Takes the GIL at the first sight of a code object: never call it with a lock held.
 Origin current_origin();
 
 // In backward: the forward line whose autograd node runs now; otherwise current_origin(), remembered for that purpose.
 Origin record_origin();
 
-// Folders (with a trailing slash) whose frames are passed over.
+// Folders, with a trailing slash, whose Python frames are skipped.
 void set_internal_folders(std::string torch, std::string package);
 
 }  // namespace mycelya

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Reads the interpreter's frames of this thread. The layout is CPython's own and changes with its version: everything
-// that knows it stands here. No reference is taken, so nothing here needs the GIL; frames of this thread can't change
-// meanwhile.
+// Reads the interpreter's Python frames of this thread. Their layout is internal to CPython and changes with its
+// version; only this file depends on it. The functions take no references, so they do not need the GIL, and the Python
+// frames of the running thread cannot change meanwhile.
 #ifndef MYCELYA_DEVICE_RECORD_PYTHONFRAME_H_
 #define MYCELYA_DEVICE_RECORD_PYTHONFRAME_H_
 

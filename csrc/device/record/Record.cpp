@@ -28,7 +28,7 @@
 namespace mycelya {
 namespace {
 
-// Calls f with each defined tensor of the arguments, as a reference into its IValue's list where it is in one.
+// Calls f with each defined tensor of the arguments. A tensor in a list is a reference into the IValue's list.
 template <class F>
 void each_tensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
   for (size_t i = 0; i < args.size(); ++i) {
@@ -51,7 +51,7 @@ void each_tensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
 
 const std::string& argument_name(const Op& op, size_t i) { return op.handle.schema().arguments()[i].name(); }
 
-// The device that a factory is told to use.
+// The device argument of a factory.
 int named_device(const Op& op, at::ArrayRef<c10::IValue> args) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind != Kind::kDevice || args[i].isNone()) continue;
@@ -61,7 +61,7 @@ int named_device(const Op& op, at::ArrayRef<c10::IValue> args) {
   return current_device();
 }
 
-// Whatever cannot be written is refused before a word of the record is.
+// Refuses arguments that a record cannot hold, before the first word of the record is written.
 void check_writable(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i].isNone()) continue;
@@ -70,7 +70,7 @@ void check_writable(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceInd
   }
 }
 
-// A generator brings the call here, whatever the tensors are.
+// A generator of this device dispatches the call to us even if all tensors are on the CPU.
 void refuse_generator(const Op& op, at::ArrayRef<c10::IValue> args) {
   bool cpu = false, generator = false;
   each_tensor(op, args,
@@ -79,10 +79,10 @@ void refuse_generator(const Op& op, at::ArrayRef<c10::IValue> args) {
   TORCH_CHECK(!(cpu && generator), "Expected a 'cpu' device type for generator but found 'mycelya'");
 }
 
-// What there is among the operands of a call.
+// Properties of the operands of a call.
 struct Operands {
   bool cpu_indices = false, lazy_views = false;
-  bool undefined = false;  // storages that nothing has written yet
+  bool undefined = false;  // storages that no op has written yet
 };
 
 // The device of a call. Two devices, or a CPU tensor where CUDA would refuse it, are errors.
@@ -120,7 +120,7 @@ c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, Operand
   each_tensor(op, args, [&](size_t i, const at::Tensor& t) {
     if (ours(t)) return;
     if (t.is_cpu() && t.dim() == 0 && !op.args[i].write) {
-      dtype_code(t.scalar_type());  // refuses what cannot be written
+      dtype_code(t.scalar_type());  // refuses a dtype that a record cannot hold
       return;
     }
     if (t.is_cpu() && op.columns.has(kTakesCPUIndices) && op.args[i].kind == Kind::kOptTensors) {
@@ -143,7 +143,7 @@ void resize_outputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas
     const auto& out = args[w].toTensor();
     const OutMeta& m = metas[next++];
     if (!m.defined || out.sizes() == at::IntArrayRef(m.sizes)) continue;
-    // Ranges fill whatever has as many elements as they.
+    // Ranges fill an out= tensor of any shape with as many elements.
     if (op.columns.has(kKeepsShape) && out.numel() == c10::multiply_integers(m.sizes)) continue;
     at::native::resize_output(out, m.sizes);
     out.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
@@ -159,9 +159,9 @@ int64_t bytes_of(const OutMeta& m) {
   return (last + 1) * static_cast<int64_t>(c10::elementSize(m.dtype));
 }
 
-// Writes one record. `fresh` are the results in order, undefined ones included. undefined: an operand may be a storage
-// that nothing has written yet. shapes, if defined: the op is dynamic, and this is where the worker writes the shapes
-// of its results; the trace ends here.
+// Writes one record. `fresh` are the results in order, including undefined ones. undefined: an operand may be a storage
+// that no op has written yet. shapes: if it is defined, the op is dynamic, and the worker writes the shapes of its
+// results there; the trace ends with this record.
 void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
           at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, bool undefined = true,
           bool inferred = false, const at::Tensor& shapes = {}) {
@@ -202,8 +202,8 @@ void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
   dynamic ? r.cut(MYC_CUT_SHAPE, origin) : r.end();
 }
 
-// The tensor of which the worker says dtype, rank, sizes, strides; its bytes are those of a storage that was empty
-// here.
+// The tensor with the dtype, rank, sizes and strides that the worker has sent. It uses the placeholder's storage, which
+// was empty until now.
 at::Tensor with_shape(const at::Tensor& placeholder, const int64_t* word) {
   if (word[0] == 0) return {};
   const auto rank = static_cast<size_t>(word[1]);
@@ -215,7 +215,7 @@ at::Tensor with_shape(const at::Tensor& placeholder, const int64_t* word) {
   return new_tensor(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
 }
 
-// Runs an op whose results have shapes that data decides, and waits for these.
+// Runs an op with data-dependent shapes, and waits for the shapes.
 c10::SmallVector<at::Tensor, 4> run_dynamic(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device,
                                             Origin origin) {
   const size_t n =
@@ -230,9 +230,9 @@ c10::SmallVector<at::Tensor, 4> run_dynamic(const Op& op, at::ArrayRef<c10::IVal
   return fresh;
 }
 
-// The out= form: the results of the functional form, put where they are wanted.
+// The out= form of such an op: runs the functional form, and copies its results.
 void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
-  const size_t n_outs = op.returns.size();  // they come last
+  const size_t n_outs = op.returns.size();  // out= arguments come last
   const size_t first = args.size() - n_outs;
   for (size_t i = first; i < args.size(); ++i) {
     at::assert_no_internal_overlap(args[i].toTensor());
@@ -262,12 +262,12 @@ void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
   }
 }
 
-// What all ways of a call end in.
+// Infers the results, makes them, and writes the record: the end of every path.
 void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device, Origin origin,
                     bool undefined, c10::SmallVector<at::Tensor, 4>& fresh) {
   const OutMetas& metas = infer(op, args);
   if (op.writes_out) {
-    // A copy: resizing may infer on this thread and move the cache.
+    // A copy, because resizing may infer on this thread and move the cache.
     const OutMetas own = metas;
     resize_outputs(op, args, own);
   } else {
@@ -287,13 +287,13 @@ void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceInd
   if (op.columns.has(kBumpsVersions)) {
     for (const int w : op.writes) {
       if (!args[w].isTensorList()) continue;
-      // Refuses inference tensors outside of inference mode.
+      // bump_version refuses inference tensors outside of inference mode.
       for (const auto& e : args[w].toListRef()) e.toTensor().unsafeGetTensorImpl()->bump_version();
     }
   }
 }
 
-// Whether this call of a dynamic op says the shape itself.
+// Whether an argument of this call of a dynamic op gives the size of its result.
 bool has_static_shape(const Op& op, at::ArrayRef<c10::IValue> args) {
   const int size = op.columns.size_argument;
   return size > 0 && !args[size].isNone();
@@ -400,7 +400,7 @@ void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     put_results(op, stack, fresh);
     return;
   }
-  // Operands that were made here on the way may be undefined too.
+  // Operands that this function has made may be undefined too.
   const bool undefined = operands.undefined || operands.lazy_views || indexed;
   infer_and_emit(op, args, device, origin, undefined, fresh);
   put_results(op, stack, fresh);

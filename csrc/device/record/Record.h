@@ -20,24 +20,24 @@ struct Op;
 // Infers, records, and puts the results on the stack.
 void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
-// The same for a call that wants nothing but that; fresh gets its new results. False: nothing is done, and the call is
-// record()'s.
+// The same for a call that needs no special case; fresh gets its new results. False: nothing is done, and the caller
+// must call record().
 bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh);
 
-// The arguments of a call that may go the short way; see Shortcut in Op.h.
+// The arguments of a call that may take the short path; see Shortcut.
 struct ShortCall {
   static constexpr size_t kMost = 5;
   struct Operand {
-    const at::Tensor* tensor;  // or
-    const c10::Scalar* number;
+    const at::Tensor* tensor;   // either this
+    const c10::Scalar* number;  // or this
   };
   Operand operands[kMost];
   size_t n = 0;
 
   void put(const at::Tensor& t) { operands[n++] = {&t, nullptr}; }
-  void put(const c10::Scalar& s) { operands[n++] = {nullptr, &s}; }  // where a tensor may stand, or a number
+  void put(const c10::Scalar& s) { operands[n++] = {nullptr, &s}; }  // the number may be in place of a tensor
 };
-// Does all that record_plain does for a call that is simple enough; result gets the new result of an op that doesn't
+// Does all that record_plain does, for a call that is simple enough. result gets the new result of an op that does not
 // write. False: nothing is done.
 bool record_short(const Op& op, const ShortCall& call, at::Tensor& result);
 
@@ -48,14 +48,14 @@ void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 at::Tensor make_tensor(const OutMeta& meta, c10::DeviceIndex device);
 at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device);
 
-// The elements of a conjugate or negative view in memory of their own; t itself if it is neither.
+// Copies a conjugate or negative view into memory of its own; t itself if it is neither.
 at::Tensor resolve(const at::Tensor& t);
 
 // Records "aten::copy_"(dst, src) between tensors of one device.
 void record_copy(const at::Tensor& dst, const at::Tensor& src);
 
-// Records one of the worker's own operators (csrc/abi/mycelya.h). name: all of it, as "mycelya::elapsed". Results are
-// fresh tensors of make_tensor, or undefined.
+// Records one of the worker's own operators (csrc/abi/mycelya.h). name is the full name, as "mycelya::elapsed".
+// Results are fresh tensors of make_tensor, or undefined.
 struct GeneratorId {
   uint64_t id;
 };

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What Record.cpp, which has the way of a call, shares with the files that have its parts.
+// Functions that Record.cpp, which has the path of a call, shares with the files of its parts.
 #ifndef MYCELYA_DEVICE_RECORD_RECORDINTERNAL_H_
 #define MYCELYA_DEVICE_RECORD_RECORDINTERNAL_H_
 
@@ -21,8 +21,9 @@ inline bool ours(const at::Tensor& t) { return t.defined() && t.device().type() 
 
 // ---- Record.cpp ----
 
-// Backward then runs in the thread that calls it: with that thread's Python frames, in its order, and without 30 us of
-// hand-over. Only for Python's threads, once each: a user may turn it on again.
+// Turns autograd's own threads off for this thread. Backward then runs in the thread that calls it: with that thread's
+// Python frames, in its order, and without 30 us of hand-over. It does so once per Python thread: a user may turn them
+// on again.
 void keep_backward_in_this_thread_slow();
 inline void keep_backward_in_this_thread() {
   if (C10_UNLIKELY(!this_thread.settled)) keep_backward_in_this_thread_slow();
@@ -30,7 +31,7 @@ inline void keep_backward_in_this_thread() {
 
 // ---- RecordWords.cpp ----
 
-// An argument as words of the trace.
+// Writes an argument as words of the trace.
 void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write);
 // The element of a 0-dim CPU tensor.
 void number_argument(Recorder& r, const at::Tensor& t);
@@ -43,15 +44,15 @@ bool record_short(const Op& op, torch::jit::Stack* stack);
 
 // ---- RecordViews.cpp ----
 
-// Some operators reach us with a conjugate or negative view as it is (clone, matrix products): the worker has no such
+// Some operators (clone, matrix products) reach us with a conjugate or negative view as it is. The worker has no such
 // bits, only elements.
 inline bool is_lazy_view(const at::Tensor& t) { return ours(t) && (t.is_conj() || t.is_neg()); }
 
-using WrittenViews = c10::SmallVector<std::pair<size_t, at::Tensor>, 2>;  // where they stand, and which they are
+using WrittenViews = c10::SmallVector<std::pair<size_t, at::Tensor>, 2>;  // their indices, and the views
 
-// A view that is written is written through: written gets it and where it stands.
+// Replaces lazy views by resolved copies. written gets the index and the view of each argument that the op writes.
 void resolve_views(const Op& op, std::span<c10::IValue> args, WrittenViews& written);
-// The arguments are resolved copies of the lazy views in written: the op writes the copies, and these the views.
+// The arguments are resolved copies of the lazy views in written: the op writes the copies, which then go to the views.
 void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& written);
 
 }  // namespace mycelya

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The short way of the calls that most programs make most: elementwise on contiguous float tensors of one shape, and
-// matrix products of floats.
+// The short path of the most frequent calls: elementwise ops on contiguous float tensors of one shape, and matrix
+// products of floats.
 #include <ATen/core/Tensor.h>
 
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 constexpr c10::DispatchKeySet kLazyViews({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
                                           c10::DispatchKey::ZeroTensor});
 
-// Ours, of floats, no lazy view, written before.
+// Whether a tensor is of this device and of floats, is no lazy view, and has a defined storage.
 bool fits(const c10::TensorImpl& t) {
   const c10::DispatchKeySet keys = t.key_set();
   if (!keys.has(c10::DispatchKey::PrivateUse1) || keys.has_any(kLazyViews)) return false;
@@ -26,7 +26,7 @@ bool fits(const c10::TensorImpl& t) {
          storage_of(t)->defined;
 }
 
-// The same for another operand, of the first one's dtype and on its device.
+// The same for a further operand, which must have the dtype and the device of the first one.
 bool fits_beside(const c10::TensorImpl& t, const c10::TensorImpl& first) {
   if (&t == &first) return true;
   if (t.key_set() != first.key_set() || t.dtype() != first.dtype()) return false;
@@ -42,8 +42,8 @@ using Operand = ShortCall::Operand;
 
 const c10::TensorImpl& impl(const Operand& operand) { return *operand.tensor->unsafeGetTensorImpl(); }
 
-// All tensors but numbers are contiguous and of one shape; dims of size 1 could have any stride, so there are none.
-// None lies in the memory of one that is written.
+// All tensors but numbers are contiguous and of one shape. No dim has size 1, because its stride would be arbitrary. No
+// other operand shares the storage of a written one.
 bool fits_elementwise(const Op& op, const ShortCall& call) {
   const c10::TensorImpl& first = impl(call.operands[0]);
   if (!fits(first) || !first.is_contiguous()) return false;
@@ -63,7 +63,7 @@ bool fits_elementwise(const Op& op, const ShortCall& call) {
   return true;
 }
 
-// a [n, k] b [k, m]: sizes become those of the product.
+// a [n, k] b [k, m]. Sets sizes to those of the product.
 bool fits_product(const Operand& one, const Operand& other, std::array<int64_t, 2>& sizes) {
   const c10::TensorImpl &a = impl(one), &b = impl(other);
   if (!fits(a) || !fits_beside(b, a) || a.dim() != 2 || b.dim() != 2) return false;
@@ -72,7 +72,7 @@ bool fits_product(const Operand& one, const Operand& other, std::array<int64_t, 
   return k == b.sizes()[0] && k > 0 && sizes[0] > 0 && sizes[1] > 0;
 }
 
-// Of that shape, or a row of it.
+// Whether a bias has these sizes, or is a row of them.
 bool fits_bias(const Operand& operand, const Operand& factor, const std::array<int64_t, 2>& sizes) {
   const c10::TensorImpl& t = impl(operand);
   const c10::IntArrayRef own = t.sizes();
@@ -159,7 +159,7 @@ bool record_short(const Op& op, torch::jit::Stack* stack) {
     torch::jit::drop(*stack, n);
     stack->emplace_back(std::move(result));
   } else {
-    torch::jit::drop(*stack, n - 1);  // the first one is written
+    torch::jit::drop(*stack, n - 1);  // the result is the first argument
   }
   return true;
 }

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Conjugate and negative views, which the worker doesn't have.
+// Conjugate and negative views. The worker does not have their bits.
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_conj.h>
 #include <ATen/ops/_neg_view.h>
@@ -46,7 +46,7 @@ void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& 
 }
 
 at::Tensor resolve(const at::Tensor& t) {
-  // Into memory laid out as a clone's would be.
+  // The result has the layout of a clone.
   if (t.is_conj()) {
     const at::Tensor plain = resolve(t._conj());
     at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);

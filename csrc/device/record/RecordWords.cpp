@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Arguments as words: which of their numbers are literals of the skeleton, and which parameters.
+// Writes arguments as words. A number is a literal of the skeleton or a parameter.
 #include <ATen/core/Generator.h>
 
 #include "device/pytorch/Generator.h"
@@ -89,7 +89,7 @@ void number_argument(Recorder& r, const at::Tensor& t) {
         r.param(bits);
         return;
       default:
-        break;  // a number made with another default dtype: an ordinary 0-dim tensor does as well
+        break;  // a number made with another default dtype is recorded as a 0-dim tensor
     }
   }
   r.tag(MYC_W_SCALAR, dtype_code(t.scalar_type()));
@@ -196,7 +196,7 @@ void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write) 
       r.param(generator_id(v.toGenerator(), r.device()));
       break;
     case Kind::kOther:
-      r.tag(MYC_W_NONE);  // device_of has refused a given one
+      r.tag(MYC_W_NONE);  // device_of has refused an argument that is given
       break;
   }
 }

@@ -15,8 +15,8 @@
 namespace mycelya {
 namespace {
 
-// A trace that no cut ends: long enough that its cost per record is lost in the rest, short enough to compile in
-// milliseconds and to let the worker start early.
+// The most records of a trace that nothing else cuts. The fixed cost of a trace is then small per record; a trace still
+// compiles in milliseconds, and the worker starts early.
 constexpr uint64_t kMaxRecords = RepeatDetector::kLong;
 
 // Of up to 32 values.
@@ -109,7 +109,7 @@ void Recorder::end() {
   if (C10_LIKELY(!round && !part && records_ < kMaxRecords)) return;
   const Origin origin{open_.origins[open_.origins.size() - 2], open_.origins[open_.origins.size() - 1]};
   if (records_ >= kMaxRecords) return cut(MYC_CUT_SIZE, origin);
-  // What dies between the rounds is not to be an output of this one: the next record ends it.
+  // A storage that dies between two rounds must not be an output of this one, so the next record ends the trace.
   mark(round ? MYC_CUT_REPEAT : MYC_CUT_EARLY, origin);
 }
 
@@ -295,11 +295,11 @@ void Recorder::read(const Storage& s, Origin origin, bool waits) {
   if (s.epoch == epoch_) {
     cut(MYC_CUT_READ, origin, waits);
   } else if (mark_ != MYC_CUT_NONE) {
-    cut(mark_, mark_origin_);  // it would be, at the next record: the worker needn't wait for that
+    cut(mark_, mark_origin_);  // the next record would cut the trace here; the worker need not wait for that record
   }
 }
 
-// Without reason; the arrays stay where they are.
+// Empties the streams; the arrays keep their memory.
 myc_trace Recorder::trace_of(const Streams& streams) const {
   myc_trace trace{};
   trace.key[0] = h0_;
@@ -318,9 +318,9 @@ myc_trace Recorder::trace_of(const Streams& streams) const {
   return trace;
 }
 
-// Takes the open streams, and leaves empty ones.
+// Takes the open streams, and replaces them by empty ones.
 Streams& Recorder::close() {
-  constexpr size_t kSpare = 4;  // sets that are kept though nobody uses them
+  constexpr size_t kSpare = 4;  // unused sets that are kept
   std::unique_ptr<Streams> free;
   for (size_t i = closed_.size(); i-- > 0;) {
     if (std::atomic_ref(closed_[i]->in_use).load(std::memory_order_acquire) != 0) continue;
@@ -379,7 +379,7 @@ void Recorder::cut(uint32_t reason, Origin origin, bool waits) {
   trace.reason_origin[1] = origin.offset;
   auto error = std::make_unique_for_overwrite<myc_error>();  // 8 KiB
   const int32_t status = c.flush(device_, &trace, error.get());
-  // Whatever came of it, this trace is over: what it made would never exist otherwise, and say so at each use.
+  // The trace ends in any case. Otherwise its results would never exist, and each use would report that.
   reset();
   if (status == MYC_PENDING) {
     behind_.store(true, std::memory_order_relaxed);

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The open trace of one device: three streams of words and the rolling hash of the first (grammar: csrc/abi/mycelya.h).
-// Any thread may record; the lock is held for one record at a time.
+// The open trace of one device: three streams of words, and the rolling hash of the first stream. csrc/abi/mycelya.h
+// has the grammar. Any thread may record; the lock is held for one record at a time.
 #ifndef MYCELYA_DEVICE_RECORD_RECORDER_H_
 #define MYCELYA_DEVICE_RECORD_RECORDER_H_
 
@@ -29,7 +29,7 @@
 
 namespace mycelya {
 
-// Yields: two Python threads that hand the GIL back and forth would otherwise burn their time slices here.
+// Yields, because two Python threads that exchange the GIL would otherwise spend their time slices here.
 class SpinLock {
  public:
   void lock() {
@@ -43,7 +43,7 @@ class SpinLock {
   std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
 };
 
-// Of all devices.
+// Counters of all devices.
 struct Counters {
   std::atomic<uint64_t> views{0}, shape_misses{0}, meta_key_calls{0};
 };
@@ -59,7 +59,7 @@ inline uint32_t dtype_code(c10::ScalarType t) {
   return code;
 }
 bool has_dtype(c10::ScalarType t);
-// The other way, for a number that dtype_code gave.
+// The dtype of a number that dtype_code gave.
 c10::ScalarType dtype_of_code(uint32_t code);
 
 // FNV-1a, the id of an op by its full name.
@@ -114,13 +114,13 @@ class Recorder {
          static_cast<uint64_t>(MYC_T_CONTIG | MYC_T_OFF0 | MYC_T_SAME | (write ? MYC_T_WRITE : 0)) << 24 |
          static_cast<uint64_t>(s.local) << 32);
   }
-  // A fresh result: marks its storage defined.
+  // A fresh result. Marks its storage as defined.
   void result(const c10::TensorImpl& t);
 
-  // Records mycelya::empty for a storage that nothing has written yet.
+  // Records mycelya::empty for a storage that no op has written yet.
   void define_storage(const c10::TensorImpl& t, Origin origin);
-  // Records what the next record's result depends on beside its operands, if the worker has it otherwise: the default
-  // dtype, which decides what division of integers and the like give, and the flags, which kernels read.
+  // Records the state that the next record's result depends on besides its operands, if the worker's state differs: the
+  // default dtype, which is that of a quotient of integers, and the flags, which kernels read.
   void prepare(Origin origin) {
     const c10::ScalarType dtype = c10::typeMetaToScalarType(c10::get_default_dtype());
     if (C10_UNLIKELY(dtype != default_dtype_)) set_default_dtype(dtype, origin);
@@ -129,32 +129,32 @@ class Recorder {
   // Records the change of a defined storage's size; the caller then sets it.
   void resize_storage(Storage& s, int64_t new_bytes, Origin origin);
 
-  // Closes the trace and hands it over, if there is anything in it. waits: by a read that is waited for.
+  // Closes the trace and sends it, unless it is empty. waits: a read causes it, and the caller waits for the read.
   void cut(uint32_t reason, Origin origin, bool waits = false);
-  // Waits, if the worker has fallen too far behind, until it has caught up; Ctrl-C ends the wait. Without `lock`.
+  // Waits while the worker is too far behind; Ctrl-C ends the wait. Called without `lock`.
   void wait_for_room(Origin origin) {
     if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) wait_for_room_slow(origin);
   }
-  // The graph of what a storage will hold, as text; "" when the open trace has nothing to do with it. Without `lock`.
+  // The graph that computes a storage, as text; "" if the open trace does not use the storage. Called without `lock`.
   std::string pending(const Storage& s);
   // The next record begins a new trace: an optimizer step has ended.
   void mark_step(Origin origin) { mark(MYC_CUT_STEP, origin); }
   bool empty() const { return records_ == 0; }
-  // Notes that an upload comes from here. Where one came from before, with ops between, a loop has come round: that
-  // ends the trace, as a marked step does. Uploads from other places belong to the round, wherever they come in it.
+  // Notes an upload from this place. A second upload from the same place, with ops in between, begins a new round of a
+  // loop: it ends the trace, as a marked step does. Uploads from other places are part of the round.
   void upload(Origin origin);
-  // Notes that a storage is read from here. That ends the trace if it has to do with the storage; what is older has
-  // been handed over already, and waiting for it is not waiting for the trace. waits: until the bytes are there.
+  // Notes that a storage is read at this place. That ends the trace if it uses the storage. Older traces have been sent
+  // already, and waiting for them does not need this one. waits: the caller waits for the bytes.
   void read(const Storage& s, Origin origin, bool waits);
-  // All that was recorded before trace `epoch` has run. Without `lock`.
+  // Whether all records before trace `epoch` have run. Called without `lock`.
   void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
-  // Whether there is nothing that could still run.
+  // Whether no record is waiting to run.
   bool idle() const { return records_ == 0 && ran_.load(std::memory_order_relaxed) == epoch_; }
   uint64_t epoch() const { return epoch_; }
 
   c10::DeviceIndex device() const { return device_; }
 
-  // Counts an op. inferred: its results' shapes were. Reading needs no `lock`.
+  // Counts an op. inferred: the shapes of its results were inferred. Reading needs no `lock`.
   void count(bool inferred) {
     ops_.store(ops_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     inferred_.store(inferred_.load(std::memory_order_relaxed) + inferred, std::memory_order_relaxed);
@@ -163,9 +163,9 @@ class Recorder {
   uint64_t ops() const { return ops_.load(std::memory_order_relaxed); }
   uint64_t inferred() const { return inferred_.load(std::memory_order_relaxed); }
 
-  // From any thread, without `lock`.
+  // Called from any thread, without `lock`.
   void died(const Storage& s);
-  // Bytes that the worker could free but hasn't been told of. Without `lock`.
+  // Bytes that the worker could free but does not know of yet. Called without `lock`.
   uint64_t dead_bytes();
 
  private:
@@ -175,7 +175,7 @@ class Recorder {
   void set_default_dtype(c10::ScalarType dtype, Origin origin);
   void set_flags(Origin origin);
   uint32_t bind(Storage& s);
-  // Tells the detector of an operand's storage.
+  // Passes an operand's storage to the loop detector.
   void follow(const Storage& s) {
     if (earlier_[s.local] != 0) storages_ = (storages_ ^ s.id) * 0x9E3779B97F4A7C15ull;
   }
@@ -189,8 +189,8 @@ class Recorder {
 
   const c10::DeviceIndex device_;
   Streams open_;
-  std::vector<std::unique_ptr<Streams>> closed_;  // handed over; those that are no longer in use become the open one
-  Buffer<uint8_t> earlier_;                       // per local number: from before the trace
+  std::vector<std::unique_ptr<Streams>> closed_;  // sent; one that is no longer in use is reused as the open one
+  Buffer<uint8_t> earlier_;                       // per local number: the storage is older than the trace
   uint64_t h0_ = 1, h1_ = 2;
   uint64_t epoch_ = 1;
   uint64_t records_ = 0;
@@ -198,9 +198,9 @@ class Recorder {
   Origin mark_origin_{};
   struct Upload {
     Origin origin;
-    uint64_t records;  // of the trace before it
+    uint64_t records;  // of the trace, before the upload
   };
-  std::vector<Upload> uploads_;  // during this trace, one of each place
+  std::vector<Upload> uploads_;  // of this trace, one per place
   RepeatDetector repeat_;
   Turns turns_;
   uint64_t op_ = 0, storages_ = 0;  // of the open record, for the detector
@@ -216,11 +216,11 @@ class Recorder {
   };
   SpinLock death_lock_;  // separate: a storage may die while `lock` is held
   std::vector<Death> deaths_;
-  std::vector<Death> dead_;  // those of the cut that is being made
+  std::vector<Death> dead_;  // those of the current cut
   uint64_t dead_bytes_ = 0;
 };
 
-// Made when it is asked for. Never destroyed: storages may die after the destructors of statics have run.
+// Made at the first call. Never destroyed: storages may die after the destructors of statics have run.
 extern std::array<std::atomic<Recorder*>, kMaxDevices> recorders;
 Recorder& make_recorder(c10::DeviceIndex device);
 inline Recorder& recorder(c10::DeviceIndex device) {

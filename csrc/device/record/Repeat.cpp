@@ -8,7 +8,7 @@
 namespace mycelya {
 namespace {
 
-// The records of as many rounds as a trace should have.
+// The number of records of a trace: a whole number of rounds.
 size_t whole_rounds(size_t period) { return (RepeatDetector::kMin + period - 1) / period * period; }
 
 }  // namespace
@@ -23,7 +23,7 @@ bool RepeatDetector::record(uint64_t op, uint64_t with_storages) {
   return ends_round();
 }
 
-// Of a known loop the operators are enough: what were storages from before the trace may now be made in it.
+// For a known loop the operators suffice: storages from before the trace may now be made in it.
 bool RepeatDetector::follows_pattern() {
   if (pattern_.empty()) return false;
   if (ops_.back() == pattern_[(ops_.size() - 1) % pattern_.size()]) return true;
@@ -52,8 +52,9 @@ bool RepeatDetector::ends_round() {
   if (between_marks_ < kLong && since_mark_ <= 2 * between_marks_) return false;
   const size_t n = ops_.size();
   if (boundary_ == 0) {
-    // The second round begins with the first record whose operator is that of a period before. The first round's
-    // operands may all be from before the trace, the second's not: so the operators decide.
+    // The second round begins with the first record that has the operator of the record one period before. Only
+    // operators are compared: the operands of the first round may all be from before the trace, those of the second
+    // not.
     size_t begin = n - run_;
     while (begin > period_ && ops_[begin - 1] == ops_[begin - 1 - period_]) --begin;
     const size_t least = std::max(n, kMin);
@@ -67,7 +68,7 @@ bool RepeatDetector::ends_round() {
 void RepeatDetector::cut(bool marked) {
   if (marked) {
     if (since_mark_ != 0) between_marks_ = since_mark_;
-    since_mark_ = 0;  // a loop that was being followed goes on, if its next record says so
+    since_mark_ = 0;  // the loop continues if its next record fits
   }
   ops_.clear();
   keys_.clear();

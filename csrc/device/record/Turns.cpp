@@ -17,16 +17,16 @@ Turns::Place* Turns::known(Origin where) {
   return at == places_.end() ? nullptr : &*at;
 }
 
-// A round of records_ has ended where it began.
+// A round of records_ records has ended at the place where it began.
 void Turns::learn(Origin where) {
   Place* p = known(where);
   if (p == nullptr) {
     if (records_ < kMin || places_.size() == kPlaces) return;
     p = &places_.emplace_back(Place{.where = where});
   } else if (records_ <= 2 * p->end && 2 * records_ >= p->end) {
-    return;  // other parts would be other programs
+    return;  // parts of another length would be other programs
   }
-  // Rounds of any length are not cut where the next one would be, so they are not cut at all.
+  // Rounds of varying length would be cut at varying places, so they are not cut.
   p->end = records_;
   p->parts = p->part = 0;
   if (p->changes == kChanges || records_ < kMin) return;

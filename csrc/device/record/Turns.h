@@ -10,12 +10,12 @@
 
 namespace mycelya {
 
-// Finds loops that wait for each of their rounds, as the generation of text does for each token. There client and
-// worker would take turns: one records while the other has nothing to do. Cut into parts, a round begins to run while
-// it is still being recorded.
+// Finds loops that wait for each round, as the generation of text waits for each token. Client and worker would take
+// turns: one records while the other idles. A round that is cut into parts begins to run while it is still being
+// recorded.
 //
-// A round is what lies between two reads that are waited for at the same place of the program, with no other cut
-// between. What is known of a place stays, so that the parts are the same programs for as long as the loop's operators
+// A round is the records between two reads that wait at the same place of the program, with no other cut in between.
+// The lengths of a place's parts stay the same, so that the parts are the same programs as long as the loop's operators
 // are the same.
 class Turns {
  public:
@@ -23,15 +23,15 @@ class Turns {
   bool record() { return ++records_ == next_; }
   // A part has ended.
   void part();
-  // The trace has ended otherwise; waits: by a read at `where` that is waited for.
+  // The trace has ended in another way. waits: by a read at `where` that waits.
   void cut(bool waits, Origin where);
 
  private:
   static constexpr uint64_t kMin = 160;     // a round of fewer records is not worth two messages
   static constexpr uint64_t kMinPart = 64;  // about ten times what a message costs
   static constexpr uint64_t kMaxParts = 3;
-  // Each part has so much of the records of the one before: the worker begins soon, and is given the next part before
-  // it has run the last one, as it takes about as long to run what it takes to record.
+  // The length of a part, relative to the previous one. The worker begins soon, and gets the next part before it has
+  // run the last one, because running takes about as long as recording.
   static constexpr double kGrow = 1.3;
   static constexpr size_t kPlaces = 64;
   static constexpr int kChanges = 3;
@@ -39,14 +39,14 @@ class Turns {
   struct Place {
     Origin where;
     uint64_t part = 0, parts = 0;  // records of the first part; how many there are
-    uint64_t end = 0;              // records of a round when that was found
+    uint64_t end = 0;              // records of a round when the parts were chosen
     int changes = 0;
   };
   Place* known(Origin where);
   void learn(Origin where);
 
   std::vector<Place> places_;
-  Origin from_{};         // where the round began, if by a read
+  Origin from_{};         // where the round began, if a read began it
   uint64_t records_ = 0;  // of the round
   uint64_t part_ = 0, parts_ = 0;
   uint64_t next_ = 0;  // records of the round when a part should end; 0: never

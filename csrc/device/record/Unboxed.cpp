@@ -33,7 +33,7 @@ namespace {
 
 using Borrow = c10::MaybeOwnedTraits<at::Tensor>;
 
-// Without a reference of its own to a tensor.
+// An IValue that holds no reference of its own to the tensor.
 c10::IValue borrow(const at::Tensor& t) { return Borrow::createBorrow(t); }
 c10::IValue borrow(const std::optional<at::Tensor>& t) { return t.has_value() ? borrow(*t) : c10::IValue(); }
 template <class T>
@@ -41,7 +41,7 @@ c10::IValue borrow(const T& value) {
   return value;
 }
 
-// The arguments of a call for as long as it lasts.
+// The arguments of a call, for the duration of the call.
 template <size_t kArguments>
 struct Borrowed {
   ~Borrowed() {
@@ -102,7 +102,7 @@ struct Twin<Operator, R(A...)> {
   }
 };
 
-// An operator with a number instead of its second tensor. It is that of a tensor, which PyTorch would make on the CPU.
+// An operator with a number as its second operand. PyTorch would make a CPU tensor of it and call the tensor overload.
 template <class Operator, class... A>
 at::Tensor with_number(const at::Tensor& self, const at::Scalar& other, A... more) {
   static const Op& op = op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Twins of record() for the hottest operators, with their C++ signatures. PyTorch boxes a call for record(), which
-// takes a second reference to each tensor; where Python has the first, taking the second and giving it back take the
-// GIL. Not worth it for lists of tensors: Python's own copy of the list is their second reference.
+// Twins of record() for the most frequent operators, with their C++ signatures. PyTorch boxes a call for record(),
+// which takes a second reference to each tensor. If Python has the first reference, taking and dropping the second
+// needs the GIL. Operators on lists have no twins: Python's own copy of the list is a second reference already.
 #ifndef MYCELYA_DEVICE_RECORD_UNBOXED_H_
 #define MYCELYA_DEVICE_RECORD_UNBOXED_H_
 

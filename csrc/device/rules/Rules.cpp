@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The table of rules, and the two ways round it: PyTorch's structured shape functions and the Meta key.
+// The table of rules, and the two alternatives to a rule: PyTorch's structured shape functions and the Meta key.
 
 #include "device/rules/Rules.h"
 
@@ -60,7 +60,7 @@ void add_values(OutMetas& out, at::ArrayRef<c10::IValue> values) {
   }
 }
 
-// CPU tensors stay: 0-dim ones take part in type promotion and device checks as they do for real.
+// CPU tensors stay: 0-dim ones take part in type promotion and device checks as in the real call.
 c10::IValue to_meta(const c10::IValue& value) {
   if (value.isTensor()) {
     const Tensor& t = value.toTensor();
@@ -126,7 +126,7 @@ bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& 
                    OutMetas& out) {
   const MetaRow* row = find_meta(functional_name);
   if (row == nullptr) return false;
-  // Below autograd: what a shape function does to its operands' views is nobody's history.
+  // Below autograd, because views that a shape function makes must not enter a history.
   at::AutoDispatchBelowADInplaceOrView guard;
   torch::jit::Stack stack(args.begin(), args.end());
   const auto run = [&] {
@@ -137,7 +137,7 @@ bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& 
   run();
   const auto loose = [](const c10::IValue& arg) { return arg.isTensor() && rules::loose(arg.toTensor()); };
   if (rules::on_cuda() || std::none_of(args.begin(), args.end(), loose)) return true;
-  // Known only now: the dtype in which the operands have met, the result's or, of comparisons, their common one.
+  // The dtype in which the operands meet is known only now: that of the result or, for comparisons, the common one.
   at::ScalarType dtype = out[0].dtype;
   if (dtype == at::kBool) {
     std::vector<at::Tensor> operands;
@@ -167,8 +167,8 @@ bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef
   try {
     row->fn.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   } catch (const c10::NotImplementedError& error) {
-    // Where the strides of an out= tensor don't suit the kernel it gets a proxy, whose content is copied at the end,
-    // when everything has been checked: here the proxy is a meta tensor.
+    // If the strides of an out= tensor do not suit the kernel, the kernel gets a proxy, whose content is copied at the
+    // end. All checks have passed by then. Here the proxy is a meta tensor.
     if (error.msg().find("Cannot copy out of meta tensor") == std::string::npos) throw;
   }
   return true;

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Shape rules: which tensors a call returns, without running it. A rule looks at metadata only (sizes, strides, dtype,
-// device, numbers), never at data, and gives what PyTorch's CPU kernel gives, strides included, because users see
+// Shape rules: which tensors a call returns, without running it. A rule reads only metadata (sizes, strides, dtype,
+// device, numbers), never data, and gives what PyTorch's CPU kernel gives, strides included, because users see
 // strides. The few results whose dtype or layout differs between PyTorch's CPU and CUDA kernels follow set_worker().
 #ifndef MYCELYA_DEVICE_RULES_RULES_H_
 #define MYCELYA_DEVICE_RULES_RULES_H_
@@ -29,7 +29,7 @@ struct OutMeta {
 };
 using OutMetas = c10::SmallVector<OutMeta, 4>;  // fresh results in schema order, lists flattened
 
-// Where programs run. Decides the results named in RulesInternal.h's on_cuda(). Default: kCpu.
+// The device on which programs run. It affects the results that on_cuda() of RulesInternal.h is for. Default: kCpu.
 enum class Worker : uint8_t { kCpu, kCuda };
 void set_worker(Worker worker);
 Worker worker();
@@ -38,18 +38,18 @@ Worker worker();
 // where the op table names that overload itself. Returns false if there is no own rule. Throws PyTorch's errors.
 bool infer_by_rule(std::string_view functional_name, at::ArrayRef<c10::IValue> args, OutMetas& out);
 
-// The same by PyTorch's structured shape function, of the generated table. The tensors go in as they are.
+// The same by PyTorch's structured shape function, from the generated table. It gets the tensors as they are.
 bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args,
                    OutMetas& out);
 
 // Whether an overload has an own rule.
 bool has_rule(std::string_view functional_name);
 
-// Calls PyTorch's structured function of an in-place or out= overload, which checks what is to be written and resizes
-// an out= tensor. False if there is none.
+// Calls PyTorch's structured function of an in-place or out= overload, which checks the written tensors and resizes an
+// out= tensor. False if there is none.
 bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args);
 
-// The last resort: runs the op on meta tensors. Python, 0.1 to 1 ms, and 1.4 s for the first in a process.
+// The last resort: runs the op on meta tensors in Python. It takes 0.1 to 1 ms, and 1.4 s for the first in a process.
 void infer_by_meta_key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args, OutMetas& out);
 
 // Appends the indices of the arguments that this call writes although the schema does not mark them (running

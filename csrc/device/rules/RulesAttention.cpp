@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Fused attention: the op behind scaled_dot_product_attention, and those that torch.nn uses in evaluation.
+// Fused attention: the op of scaled_dot_product_attention, and the ops that torch.nn uses in evaluation.
 
 #include <ATen/OpMathType.h>
 #include <ATen/WrapDimUtils.h>

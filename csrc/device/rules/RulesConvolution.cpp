@@ -1,16 +1,15 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Convolutions as they reach a device: the operands' shapes have been checked, one-dimensional ones made
-// two-dimensional.
+// Convolutions as they reach a device: the shapes are checked, and one-dimensional operands are two-dimensional now.
 
 #include "device/rules/RulesInternal.h"
 
 namespace mycelya::rules {
 namespace {
 
-// Whether the CPU convolves volumes with oneDNN, which has channels-last, or with its own loops, which don't. Its
-// choice for small float32 ones goes by size.
+// Whether the CPU convolves volumes with oneDNN, which supports channels-last, or with its own loops, which do not. For
+// small float32 volumes it chooses by size.
 bool volume_in_one_dnn(Args args, const Tensor& input, const Tensor& weight, size_t first) {
   const auto stride = ints(args, first), output_padding = ints(args, first + 4);
   const bool transposed = args[first + 3].toBool();

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Tensors made of numbers. Arguments after the numbers: dtype? layout? device? pin_memory?, or out.
+// Tensors made from numbers. Arguments after the numbers: dtype? layout? device? pin_memory?, or out.
 
 #include <c10/core/DefaultDtype.h>
 #include <torch/version.h>
@@ -20,7 +20,7 @@ using c10::Scalar;
 int64_t arange_length(const Scalar& start, const Scalar& end, const Scalar& step, ScalarType dtype) {
   double length = 0;
   TORCH_CHECK(step.to<double>() != 0, "step must be nonzero");
-  // Before 2.15 the numbers of a range of integers were integers first.
+  // Before 2.15 the numbers of a range of integers were converted to integers first.
   constexpr bool kIntegersFirst = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 15;
   const bool whole = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
   if (c10::isIntegralType(dtype, /*includeBool=*/false) && (whole || kIntegersFirst)) {
@@ -66,7 +66,7 @@ void arange_out(Args args, OutMetas& out) {
   add_arange(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), tensor(args, 3).scalar_type());
 }
 
-// Both ends belong to it.
+// A range contains both ends.
 void add_range(OutMetas& out, const Scalar& start, const Scalar& end, const Scalar& step,
                std::optional<ScalarType> dtype) {
   const bool whole = integral(start) && integral(end) && integral(step);
@@ -134,7 +134,7 @@ void eye_m_out(Args args, OutMetas& out) {
 // Elements of a row × col matrix on and below the diagonal `offset`.
 int64_t tril_size(int64_t row, int64_t col, int64_t offset) {
   int64_t n = 0;
-  // Rows before `first` have none, rows from `full` on have all.
+  // Rows before `first` have no such element, rows from `full` on have only such elements.
   const int64_t first = std::max<int64_t>(0, -offset), full = std::max<int64_t>(first, col - offset);
   if (first < row) {
     const int64_t last = std::min(row, full);  // rows [first, last) have offset + i + 1 elements

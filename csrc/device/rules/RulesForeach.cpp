@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// _foreach_*: result i is that of the plain op on the i-th tensors. Most lists are parameters of one dtype and dense,
-// and come out as they went in; whatever differs goes through the plain op's own inference.
+// _foreach_*: result i is that of the plain op on the i-th tensors. Most lists are dense parameters of one dtype, and
+// their results have the same geometry. All other lists use the inference of the plain op.
 
 #include <ATen/native/TypeProperties.h>
 
@@ -29,12 +29,12 @@ List list_of(Args args, size_t i) {
   return list;
 }
 
-// Same dtype, sizes and strides, dense: an elementwise result with that dtype looks like either.
+// Whether two tensors are dense with equal dtype, sizes and strides. An elementwise result of that dtype equals them.
 bool alike(const Tensor& a, const Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() && dense(a);
 }
 
-// A number of this type leaves a tensor's dtype alone.
+// Whether a number of this type does not change a tensor's dtype.
 bool keeps(const Tensor& t, const c10::Scalar& s) {
   const auto type = t.scalar_type();
   if (c10::isFloatingType(type)) return !s.isComplex();

@@ -67,8 +67,8 @@ void index(Args args, OutMetas& out) {
   structured("index.Tensor", {meta_like(tensor(args, 0)), indices}, out);
 }
 
-// self dim index source …: whether there is no index. The structured shape functions of index_add and index_reduce
-// look at the first slice, which isn't there then.
+// self dim index source …: whether the index is empty. The structured shape functions of index_add and index_reduce
+// read the first slice, which does not exist then.
 bool adds_nothing(Args args, const char* name, OutMetas& out) {
   const Tensor self = tensor(args, 0), index = tensor(args, 2), source = tensor(args, 3);
   if (index.numel() != 0 || index.dim() > 1) return false;
@@ -80,7 +80,7 @@ bool adds_nothing(Args args, const char* name, OutMetas& out) {
   return true;
 }
 
-// Their structured shape functions slice the result, which has no device yet: all on device meta.
+// Their structured shape functions slice the result, which has no device yet. So all operands are on device meta.
 void index_add(Args args, OutMetas& out) {
   // self dim index source alpha
   if (adds_nothing(args, "index_add_()", out)) return;
@@ -171,7 +171,7 @@ void embedding_bag(Args args, OutMetas& out) {
                     : add_contiguous(out, {0}, indices.scalar_type());
     return;
   }
-  // The CPU's fast sum needs no map from indices to bags.
+  // The CPU's fast path for sums needs no map from indices to bags.
   const bool narrow = weight.scalar_type() == ScalarType::Float || weight.scalar_type() == ScalarType::Half ||
                       weight.scalar_type() == ScalarType::BFloat16;
   const Tensor scale = tensor(args, 6);

@@ -95,7 +95,7 @@ Tensor meta_like(const Tensor& t) {
 }
 
 Tensor wrapped(const c10::Scalar& number) {
-  // Only its dtype and its being a number are looked at.
+  // Only its dtype and whether it is a number count.
   ScalarType dtype = ScalarType::Long;
   if (number.isFloatingPoint()) dtype = ScalarType::Double;
   if (number.isComplex()) dtype = ScalarType::ComplexDouble;
@@ -107,8 +107,8 @@ Tensor wrapped(const c10::Scalar& number) {
 
 namespace {
 
-// TensorIterator that gives its results metadata only. Its virtual function had a further parameter before PyTorch
-// dropped dimension names; the parameter list is therefore read off the base class.
+// A TensorIterator that gives its results metadata only. Its virtual function had one more parameter before PyTorch
+// removed dimension names, so the parameter list is taken from the base class.
 template <class Signature>
 class ShapeIteratorOf;
 template <class... Names>

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// What the rule files share: reading arguments, writing results, and TensorIterator without memory.
+// Functions that the rule files share: reading arguments, writing results, and TensorIterator without memory.
 #ifndef MYCELYA_DEVICE_RULES_RULESINTERNAL_H_
 #define MYCELYA_DEVICE_RULES_RULESINTERNAL_H_
 
@@ -46,7 +46,7 @@ RuleRows random_rules();
 RuleRows reduce_rules();
 RuleRows spectral_rules();
 
-// True if programs run on CUDA, for results that differ from the CPU's.
+// True if programs run on CUDA, where some results differ from the CPU's.
 bool on_cuda();
 
 // --- Arguments. An absent tensor reads as an undefined one.
@@ -73,7 +73,7 @@ void add_undefined(OutMetas& out);
 void add_meta(OutMetas& out, const at::TensorBase& t);
 
 bool has_rule(std::string_view functional_name);
-// Appends what the rule, or else the structured shape function, of an overload infers.
+// Appends the results that the rule or else the structured shape function of an overload infers.
 void infer(std::string_view functional_name, Args args, OutMetas& out);
 // The same, by the structured shape function alone.
 void structured(std::string_view functional_name, Args args, OutMetas& out);
@@ -86,24 +86,24 @@ Tensor wrapped(const c10::Scalar& number);
 // --- Elementwise results: TensorIterator's own code decides sizes, strides and dtype.
 // How the dtype of the results follows from that of the operands.
 enum class Promote {
-  kNone,   // operands have one dtype, as has the result
+  kNone,   // operands and result have one dtype
   kAny,    // operands may have any dtypes; the result's is given
   kTypes,  // type promotion
   kFloat,  // type promotion, integers to the default float
 };
-// The dtype in which operands meet. On the CPU TensorIterator computes of copies where operands aren't of it; copies
-// are dense, which shows in the results' strides.
+// The dtype in which operands meet. On the CPU, TensorIterator copies operands of another dtype. Copies are dense,
+// which shows in the strides of the results.
 ScalarType common_type(at::ArrayRef<Tensor> operands);
-// Whether a copy of it has other strides.
+// Whether a copy of the tensor has other strides.
 bool loose(const Tensor& t);
-// A stand-in for an operand of what computes in a dtype: for a copy of it, if it isn't of that dtype.
+// A stand-in for an operand of a computation in a dtype: for its copy, if it has another dtype.
 Tensor copied(const Tensor& t, ScalarType dtype);
 // n results of the broadcast shape. dtype: given for kAny, else nullopt.
 void elementwise(OutMetas& out, std::initializer_list<Tensor> operands, Promote promote,
                  std::optional<ScalarType> dtype = std::nullopt, int n = 1);
 
 // --- Small facts.
-ScalarType real_type(ScalarType dtype);  // of a complex one, else itself
+ScalarType real_type(ScalarType dtype);  // the dtype of a complex dtype's parts, else the dtype itself
 int64_t wrap(int64_t dim, int64_t rank);
 
 }  // namespace mycelya::rules

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Ops that move elements about: copies, flips, repetitions, stacks.
+// Ops that move elements: copies, flips, repetitions, stacks.
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorUtils.h>
@@ -165,7 +165,7 @@ void masked_scatter_backward(Args args, OutMetas& out) {
 // grad input_sizes dim size step
 void unfold_backward(Args args, OutMetas& out) { add_contiguous(out, ints(args, 1), tensor(args, 0).scalar_type()); }
 
-// The copy that an in-place op then writes.
+// A copy, which an in-place op then writes.
 void like(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }
 
 // values [t, …] offsets max_lengths padding -> [b, max_lengths…, …]

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Normalisations. Statistics of 16-bit inputs: the CPU keeps them in the parameters' dtype, CUDA in float.
+// Normalisations. The CPU keeps statistics of 16-bit inputs in the parameters' dtype, CUDA keeps them in float.
 
 #include <ATen/AccumulateType.h>
 #include <ATen/native/layer_norm.h>
@@ -91,7 +91,7 @@ void add_saved_statistics(OutMetas& out, const Tensor& input, bool training, Sca
   add_contiguous(out, {channels}, dtype);
 }
 
-// Arguments [first, last) that are given have an element for each of the input's channels: kernels don't look.
+// Refuses given arguments of [first, last) without one element per channel of the input. Kernels do not check that.
 void check_channels(Args args, size_t first, size_t last) {
   const Tensor input = tensor(args, 0);
   const int64_t channels = input.size(1);

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Elementwise ops that PyTorch has no structured form of.
+// Elementwise ops without a structured form in PyTorch.
 
 #include <ATen/ExpandUtils.h>
 #include <c10/core/DefaultDtype.h>

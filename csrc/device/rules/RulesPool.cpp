@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Pooling, padding, unfolding and sampling of images that have no structured form. Shapes: [n?, c, (d,) h, w].
+// Pooling, padding, unfolding and sampling of images without a structured form. Shapes: [n?, c, (d,) h, w].
 
 #include <ATen/native/GridSamplerUtils.h>
 #include <ATen/native/Pool.h>
@@ -110,7 +110,7 @@ void reflection_pad2d(Args args, OutMetas& out) {
              on_cuda() ? MemoryFormat::Contiguous : format_of(self));
 }
 
-// Structured, but the CPU's kernels then keep the memory format of their input.
+// They have a structured form, but the CPU's kernels keep the memory format of the input.
 template <int kOp>
 void pad(Args args, OutMetas& out) {
   static constexpr const char* kNames[] = {"reflection_pad3d", "replication_pad2d", "replication_pad3d"};

@@ -16,7 +16,7 @@ namespace {
 
 constexpr ScalarType kLong = ScalarType::Long;
 
-// t's sizes without `dims` (all of them if absent or empty); kept as 1 with keepdim.
+// The sizes of t without `dims`, which are all dims if absent or empty. With keepdim these dims stay as 1.
 DimVector reduced(const Tensor& t, const std::optional<DimVector>& dims, bool keepdim) {
   const auto bits = at::native::make_dim_mask(
       dims ? at::OptionalIntArrayRef(IntArrayRef(*dims)) : at::OptionalIntArrayRef(std::nullopt), t.dim());

@@ -11,8 +11,8 @@
 namespace mycelya::rules {
 namespace {
 
-// MKL's and cuFFT's results have the batch dims outside, in the order of the input's strides, and the transformed ones
-// inside, in the order in which they are transformed.
+// Results of MKL and cuFFT have the batch dims outside, in the order of the input's strides, and the transformed dims
+// inside, in the order of the transforms.
 void add_transformed(OutMetas& out, IntArrayRef sizes, IntArrayRef strides, IntArrayRef dims, ScalarType dtype) {
   const auto rank = static_cast<int64_t>(sizes.size());
   DimVector order(rank);
@@ -30,7 +30,7 @@ void add_transformed(OutMetas& out, IntArrayRef sizes, IntArrayRef strides, IntA
   add(out, sizes, result, dtype);
 }
 
-// The dims to transform, but for the last `kept` ones by falling stride.
+// The dims to transform: by falling stride, except for the last `kept` ones.
 DimVector transform_order(const Tensor& self, const DimVector& dims, int kept) {
   DimVector order;
   for (const int64_t d : dims) order.push_back(wrap(d, self.dim()));

@@ -26,14 +26,14 @@ struct Checking {
   ~Checking() { checking_now = false; }
 };
 
-// The words that decide a shape: op, metadata of operands, attributes, default dtype.
+// The words that determine a shape: op, metadata of operands, attributes, default dtype.
 class Key {
  public:
   C10_ALWAYS_INLINE void put(uint64_t w) { words_.push_back(w); }
   void clear() { words_.clear(); }
   at::ArrayRef<uint64_t> words() const { return {words_.data(), words_.size()}; }
 
-  // Four lanes: a multiplication need not wait for the one before.
+  // Four lanes, so that a multiplication need not wait for the previous one.
   uint64_t hash() const {
     constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ull;
     const uint64_t* word = words_.data();
@@ -62,7 +62,7 @@ struct Entry {
   OutMetas metas;
 };
 
-// Open addressing; thrown away whole when three quarters full. Per thread, so no lock.
+// A table with open addressing, emptied when it is three quarters full. It is per thread and needs no lock.
 constexpr size_t kSlots = 1 << 13;
 struct Cache {
   std::vector<std::unique_ptr<Entry>> slots{kSlots};
@@ -95,7 +95,7 @@ void put_tensor(Key& key, const c10::IValue& value) {
   for (const int64_t v : strides) key.put(static_cast<uint64_t>(v));
 }
 
-// Operands that share a storage with a written one: the overlap check depends on where they lie in it.
+// Adds the offsets of operands that share a storage: the overlap check of a written operand depends on them.
 void put_aliases(Key& key, const Op& op, at::ArrayRef<c10::IValue> args) {
   c10::SmallVector<std::pair<const void*, int64_t>, 16> seen;
   const auto visit = [&](const at::Tensor& t) {
@@ -113,7 +113,7 @@ void put_aliases(Key& key, const Op& op, at::ArrayRef<c10::IValue> args) {
     key.put(0xF1257ull << 32);
   };
   for (size_t i = 0; i < args.size(); ++i) {
-    // Lists are hundreds of parameters long and checked one tensor at a time: looked at only where no list is written.
+    // Lists hold hundreds of parameters, and each tensor of a list is checked alone. Only single tensors count here.
     if (op.args[i].kind == Kind::kTensor && args[i].isTensor()) visit(args[i].toTensor());
   }
 }
@@ -196,7 +196,7 @@ void put(Key& key, const Argument& a, const c10::IValue& v) {
       key.put(s.size());
       break;
     }
-    case Kind::kFloat:  // decides no shape; a rule that looks at one lists its class as 'l'
+    case Kind::kFloat:  // determines no shape, unless its class is 'l'
       if (a.number_class == 'l') {
         const double d = v.toDouble();
         uint64_t bits;
@@ -227,7 +227,7 @@ void check_written(const at::Tensor& self, const OutMeta& m) {
               " can't be cast to the desired output type ", self.scalar_type());
 }
 
-// Every tensor argument against the written one, as TensorIterator does on every device.
+// Checks each tensor argument against the written one, as TensorIterator does on every device.
 void check_overlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& self, size_t self_index) {
   if (op.columns.has(kCopiesValue)) {  // a value on the CPU is a number
     if (args[1].toTensor().device() == self.device()) at::assert_no_internal_overlap(self);
@@ -266,8 +266,8 @@ void infer_fresh(const Op& op, const std::string& name, const c10::OperatorHandl
   infer_by_meta_key(handle, args, out);
 }
 
-// PyTorch's own checks of what an in-place or out= form is given to write; the latter is resized, too. False: it has
-// none that can be asked.
+// Runs PyTorch's own checks of the written arguments of an in-place or out= form, and resizes an out= tensor. False:
+// there is no function for that.
 bool check_by_meta(const Op& op, at::ArrayRef<c10::IValue> args) {
   if (has_rule(op.functional)) return false;
   {
@@ -281,8 +281,8 @@ bool check_by_meta(const Op& op, at::ArrayRef<c10::IValue> args) {
   return true;
 }
 
-// In-place: the functional form's results have to fit the written arguments. Nothing to infer for those (fills) that
-// have no functional form.
+// For an in-place op, the functional form's results must fit the written arguments. Ops without a functional form
+// (fills) need no inference.
 void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   const bool fresh_returns =
       std::any_of(op.returns.begin(), op.returns.end(), [](const Return& r) { return r.alias < 0; });
@@ -361,7 +361,7 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
     args = own;
   }
   if (op.functional_handle) {
-    // out= arguments come last. A factory has no functional form without them: its rule looks at the other arguments.
+    // out= arguments come last. A factory has no functional form without them; its rule skips them.
     const size_t n = op.functional == op.name ? args.size() : args.size() - op.writes.size();
     infer_fresh(op, op.functional, *op.functional_handle, args.slice(0, n), out);
   } else {
@@ -392,7 +392,7 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   }
 }
 
-// What a record has room for.
+// Refuses tensors that a record cannot hold.
 void check_sizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
   const auto check = [&](int64_t rank) {
     TORCH_CHECK(rank <= MYC_MAX_RANK, op.full_name, " on mycelya takes and makes tensors of at most ",
@@ -441,7 +441,7 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
       return e->metas;
     }
   }
-  // Inference may come back here (the Meta key runs Python): keep the key out of its way.
+  // Inference may call this function again, because the Meta key runs Python. So the key is copied.
   auto entry = std::make_unique<Entry>(Entry{hash, words.vec(), {}});
   if (op.writes.empty()) {
     infer_fresh(op, op.name, op.handle, args, entry->metas);

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Shapes of results, in the order: cache, own rules, structured at::meta functions, Meta key (counted; it is Python and
-// costs 0.1-1 ms, its first call 1.4 s).
+// Shapes of results, from the first of these that has them: cache, own rules, structured at::meta functions, Meta key.
+// The Meta key is Python: a call takes 0.1 to 1 ms, the first 1.4 s. Its calls are counted.
 #ifndef MYCELYA_DEVICE_RULES_SHAPE_H_
 #define MYCELYA_DEVICE_RULES_SHAPE_H_
 
@@ -16,7 +16,7 @@ namespace mycelya {
 // written arguments. Valid until this thread's next call. Throws PyTorch's errors for bad arguments.
 const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args);
 
-// Whether this thread is inside PyTorch's check of an in-place or out= call: nothing is to be recorded.
+// Whether this thread is inside PyTorch's check of an in-place or out= call. Nothing must be recorded then.
 bool only_checking();
 
 }  // namespace mycelya
