@@ -175,7 +175,7 @@ def test_a_bad_setting_is_one_warning(installed, tmp_path):
         import torch
         try:
             import mycelya_torch
-        except NotImplementedError as error:
+        except ValueError as error:
             print(error)
     """
     env = {**installed, "MYCELYA_MACHINE": "moon:base"}
