@@ -78,7 +78,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def table_release() -> tuple[int, ...]:
-    version = re.search(r"from torch (\S+);", TABLE.read_text())
+    version = re.search(r"from torch ([\d.]+)\. DO NOT EDIT", TABLE.read_text())
     assert version is not None
     return release(version[1])
 
