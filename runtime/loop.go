@@ -218,13 +218,6 @@ func (s *session) disconnect() {
 	}
 }
 
-// gone is why the session has ended; nil: it has not.
-func (s *session) gone() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.core.Gone()
-}
-
 // close ends the session and its worker, and returns when both have ended.
 func (s *session) close() {
 	s.do(core.Close{Err: &Error{KindRuntime, fmt.Sprintf("mycelya:%d has been closed.", s.index)}})

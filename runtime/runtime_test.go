@@ -185,7 +185,7 @@ func TestReadsAnswerAndCancel(t *testing.T) {
 	require.NoError(t, err)
 	h = w.next(transport.Read, new(pb.Read))
 	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 3}, []byte{9, 9, 9})
-	require.ErrorContains(t, wait(t, r, ticket), "the worker answered a read with 3 bytes")
+	require.ErrorContains(t, wait(t, r, ticket), "the worker answered a read of 4 bytes with 3 bytes")
 	require.Equal(t, []byte{1, 2, 3, 4}, dst)
 }
 

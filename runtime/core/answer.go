@@ -4,6 +4,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -69,8 +70,9 @@ func (s *State) readReply(ev *Answer, m *pb.ReadReply, out []Action) []Action {
 	case m.Status.GetKind() != 0:
 		return s.complete(t.ref, s.poison.of(m.Status, s.explain), out)
 	case ev.Bytes != t.bytes:
-		return s.complete(t.ref, fmt.Errorf("BUG: the worker answered a read with %d bytes, which are not the %d that were "+
-			"asked for. Please report this.", ev.Bytes, t.bytes), out)
+		text := fmt.Sprintf("BUG: the worker answered a read of %d bytes with %d bytes. Please report this.",
+			t.bytes, ev.Bytes)
+		return s.complete(t.ref, errors.New(text), out)
 	}
 	t.filling = true
 	return append(out, Fill{t.ref})

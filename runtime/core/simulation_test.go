@@ -153,7 +153,7 @@ func (s *simulation) perform(event Event, action Action) {
 		require.NoError(s, s.gone, "the session ends twice")
 		s.gone = a.Err
 	case Disconnect:
-		s.step(WorkerLost{a.Err})
+		s.step(WorkerLost(a))
 	default:
 		s.Fatalf("an unknown action: %T", action)
 	}

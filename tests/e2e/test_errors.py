@@ -272,7 +272,7 @@ def test_a_worker_that_is_none(script, expected, tmp_path):
 
 @pytest.mark.cpu_worker
 def test_a_cuda_index_that_the_host_lacks(tmp_path):
-    text = errors_with(4, "cuda:63", tmp_path)
+    text = errors_with(5, "cuda:63", tmp_path)
     assert "CUDA" in text or "NVIDIA driver" in text
 
 

@@ -5,10 +5,10 @@
     python tests/replay/capture.py [NAME ...]
 
 Each model runs in a process of its own for some steps. The graph kept is the last one
-compiled that is not much smaller than the largest: a longer run repeats that graph. File
-names in it lose their folders. Only this program changes the corpus. replay_test.go
-compares how it compiles with how it compiled before. The graphs of BUDGETS are pieces
-of user programs, each with a promised number of kernels.
+compiled that is not much smaller than the largest: a longer run repeats that graph.
+File names in it lose their folders. Only this program changes the corpus.
+replay_test.go compares how it compiles with how it compiled before. The graphs of
+BUDGETS are pieces of user programs, each with a promised number of kernels.
 """
 
 from __future__ import annotations
