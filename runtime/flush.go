@@ -15,6 +15,7 @@ import (
 // closedTrace is a trace that waits for its program, or is being given one.
 type closedTrace struct {
 	*Trace
+	event     core.TraceClosed
 	by        *charge
 	releaseIt func()
 }
@@ -35,7 +36,7 @@ type call struct {
 // are no longer used. ErrPending: it was taken, but more traces are under way than the credits allow.
 func (s *session) flush(t *Trace, release func()) error {
 	behind := s.credits.OnWay.Add(1) >= s.credits.Allowed.Load()
-	gone := s.submit(core.TraceClosed{Trace: s.closed(t, release)})
+	gone := s.submit(&s.closed(t, release).event)
 	switch {
 	case gone != nil:
 		s.credits.OnWay.Add(-1)
@@ -52,24 +53,16 @@ func (s *session) closed(t *Trace, release func()) *closedTrace {
 	if len(t.Origins) > 0 {
 		s.metrics.cut(t.Reason, by)
 	}
-	return &closedTrace{t, by, release}
+	c := &closedTrace{Trace: t, by: by, releaseIt: release}
+	c.event.Trace = c
+	return c
 }
 
 // prepare is what happens at a cut, on the sender. A mistake of ours ends the session; the trace is released all the
 // same.
 func (s *session) prepare(a core.Prepare) {
-	t := a.Trace.(*closedTrace)
-	s.report = core.Prepared{Trace: t}
-	s.translate(t, a.SinceRead)
-	var few [4]core.Action
-	for _, next := range s.step(&s.report, few[:0]) { // inherit errors, number, send
-		s.performSending(next)
-	}
-}
-
-// translate makes the call of a trace: look up, or capture, passes and codegen; bind.
-func (s *session) translate(t *closedTrace, sinceRead int) {
-	r := &s.report
+	t, r := a.Trace.(*closedTrace), &s.report
+	*r = core.Prepared{Trace: t}
 	defer func() {
 		if p := recover(); p != nil {
 			s.lose(bug(p))
@@ -100,7 +93,7 @@ func (s *session) translate(t *closedTrace, sinceRead int) {
 	case len(v.compiled.Program.Steps) == 0 && len(m.Outputs) == 0:
 		r.Unused = m.Frees
 	default:
-		m.Busy = s.busy(v, t.Trace, sinceRead)
+		m.Busy = s.busy(v, t.Trace, a.SinceRead)
 		r.Program = v.number()
 		r.Call = &call{meta: m, variant: v, entry: e, origins: slices.Clone(t.Origins), by: t.by}
 	}

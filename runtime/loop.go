@@ -37,7 +37,7 @@ type session struct {
 
 	// Used by the sender only.
 	compiler *compiler
-	report   core.Prepared
+	report   core.Prepared // of the trace that was prepared last, until the core has it
 	ended    chan struct{} // closed when the sender exits
 
 	answered core.Answer // used by the receiver only
@@ -70,7 +70,7 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 func (s *session) step(ev core.Event, out []core.Action) []core.Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Step(time.Since(s.began), ev, out)
+	return s.core.Step(ev, out)
 }
 
 // do gives the core one event and performs the actions.
@@ -88,7 +88,7 @@ func (s *session) submit(ev core.Event) error {
 func (s *session) stepAfterMailbox(ev core.Event, out []core.Action) ([]core.Action, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Step(time.Since(s.began), ev, s.takeMailbox(out)), s.core.Gone()
+	return s.core.Step(ev, s.takeMailbox(out)), s.core.Gone()
 }
 
 // takeMailbox submits the requests in the mailbox. The caller holds the lock.
@@ -99,7 +99,7 @@ func (s *session) takeMailbox(out []core.Action) []core.Action {
 			out = append(out, core.Complete{Ticket: ev.(core.Read).Ticket, Err: err})
 			continue
 		}
-		out = s.core.Step(time.Since(s.began), ev, out)
+		out = s.core.Step(ev, out)
 	}
 	return out
 }
@@ -170,11 +170,15 @@ func (s *session) send() {
 	}
 }
 
-// next submits the requests in the mailbox and asks for the next submission.
+// next reports the trace that was prepared last, submits the requests in the mailbox, and asks for the next submission.
 func (s *session) next(out []core.Action) []core.Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Step(time.Since(s.began), core.Next{}, s.takeMailbox(out))
+	if s.report.Trace != nil {
+		out = s.core.Step(&s.report, out)
+		s.report = core.Prepared{}
+	}
+	return s.core.Step(core.Next{}, s.takeMailbox(out))
 }
 
 // performSending is perform on the sender. A mistake of ours ends the session, and not the process.

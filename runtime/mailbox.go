@@ -64,7 +64,7 @@ type Credits struct {
 // open is the submission that an item stands for. With an error the submission is a read that can't be made.
 func (s *session) open(item *Item) (core.Event, error) {
 	if item.Trace != nil {
-		return core.TraceClosed{Trace: s.closed(item.Trace, item.Release)}, nil
+		return &s.closed(item.Trace, item.Release).event, nil
 	}
 	t := s.ticket(s.metrics.bill.at(item.At))
 	s.asked.add(item.Ticket, t)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -53,7 +54,7 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 			s.account(c, m)
 		}
 	}
-	s.answered = core.Answer{Seq: h.Seq, Bytes: h.Payload, Message: m}
+	s.answered = core.Answer{At: time.Since(s.began), Seq: h.Seq, Bytes: h.Payload, Message: m}
 	actions = s.step(&s.answered, actions)
 	for _, a := range actions {
 		switch a := a.(type) {

@@ -75,7 +75,7 @@ func (s *session) connected(conn *transport.Conn, hello *pb.Hello) bool {
 		return false
 	}
 	s.conn, s.hello = conn, hello
-	s.core.Step(time.Since(s.began), core.WorkerStarted{MaxBlocks: maxBlocks(conn, hello)}, nil) // without actions
+	s.core.Step(core.WorkerStarted{MaxBlocks: maxBlocks(conn, hello)}, nil) // without actions
 	return true
 }
 

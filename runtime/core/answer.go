@@ -6,20 +6,19 @@ package core
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	pb "github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
 // answer takes a frame of the worker.
-func (s *State) answer(now time.Duration, ev *Answer, out []Action) []Action {
+func (s *State) answer(ev *Answer, out []Action) []Action {
 	if s.why != nil {
 		return out // what the answer was for has ended with the session
 	}
 	switch m := ev.Message.(type) {
 	case *pb.Done:
-		return s.done(now, ev.Seq, m, out)
+		return s.done(ev, m, out)
 	case *pb.ReadReply:
 		return s.readReply(ev, m, out)
 	case *pb.SyncReply:
@@ -37,7 +36,8 @@ func (s *State) answer(now time.Duration, ev *Answer, out []Action) []Action {
 
 // done ends a call. A worker that has forgotten the call's program waits for the program and the call, and keeps all
 // later frames back.
-func (s *State) done(now time.Duration, seq uint64, m *pb.Done, out []Action) []Action {
+func (s *State) done(ev *Answer, m *pb.Done, out []Action) []Action {
+	seq := ev.Seq
 	call, ok := s.calls[seq]
 	if !ok {
 		return append(out, Disconnect{fmt.Errorf("the worker answered call %d, which was not waiting", seq)})
@@ -55,7 +55,7 @@ func (s *State) done(now time.Duration, seq uint64, m *pb.Done, out []Action) []
 			s.poison.keep(seq, call)
 		}
 	}
-	if before := s.credits.allowed; s.credits.done(now) != before {
+	if before := s.credits.allowed; s.credits.done(ev.At) != before {
 		out = append(out, Allow{s.credits.allowed})
 	}
 	return s.admitRooms(append(out, Credit{}))

@@ -13,7 +13,6 @@ package core
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	pb "github.com/mycelya/mycelya/proto"
 )
@@ -49,7 +48,7 @@ type State struct {
 
 	seq       uint64 // of the last frame
 	queue     queue  // submissions, oldest first
-	current   Event  // the submission that the sender works on: a TraceClosed or an Upload; nil: none
+	current   Event  // the submission that the sender works on: a *TraceClosed or an Upload; nil: none
 	sharing   bool   // current's frame is the Share of its block
 	sinceRead int    // traces with a program since the last read; from neverRead on if there was none
 
@@ -100,10 +99,10 @@ func (s *State) Waiting(seq uint64) Ref {
 	return nil
 }
 
-// Step takes one event, which happens now (since the session began), and appends the actions that follow to out.
-func (s *State) Step(now time.Duration, event Event, out []Action) []Action {
+// Step takes one event and appends the actions that follow to out.
+func (s *State) Step(event Event, out []Action) []Action {
 	switch ev := event.(type) {
-	case TraceClosed:
+	case *TraceClosed:
 		return s.traceClosed(ev.Trace, event, out)
 	case Upload:
 		return s.upload(ev, out)
@@ -140,7 +139,7 @@ func (s *State) Step(now time.Duration, event Event, out []Action) []Action {
 		s.phase = closing
 		return out
 	case *Answer:
-		return s.answer(now, ev, out)
+		return s.answer(ev, out)
 	case Filled:
 		return s.filled(ev, out)
 	}

@@ -27,7 +27,7 @@ type credits struct {
 	uploads  []Upload // that wait for bytes to become fewer, oldest first
 }
 
-// done counts a call that the worker has done now, and returns how many traces may be under way.
+// done counts a call that the worker has done, and returns how many traces may be under way.
 func (c *credits) done(now time.Duration) int {
 	c.underWay--
 	c.pace.done(now)

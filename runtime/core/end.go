@@ -43,7 +43,7 @@ func (s *State) lost(err error, out []Action) []Action {
 // drop ends a submission that was not sent.
 func (s *State) drop(ev Event, out []Action) []Action {
 	switch ev := ev.(type) {
-	case TraceClosed:
+	case *TraceClosed:
 		return append(out, Release{ev.Trace})
 	case Upload:
 		return s.complete(ev.Ticket, s.why, append(out, Release{ev.Upload}))

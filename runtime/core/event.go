@@ -3,10 +3,14 @@
 
 package core
 
-import "google.golang.org/protobuf/proto"
+import (
+	"time"
 
-// Event is something that has happened. The types of this file are all events; the large ones are pointers, which the
-// core does not keep.
+	protobuf "google.golang.org/protobuf/proto"
+)
+
+// Event is something that has happened. The types of this file are all events. Of those that are pointers, the core
+// keeps TraceClosed until the trace's Release; it reads the others during Step only.
 type Event interface{ event() }
 
 // Submissions of the session's callers. The worker sees their frames in the order of the events.
@@ -99,11 +103,12 @@ type (
 	// Close ends the session because its owner closes it.
 	Close struct{ Err error }
 
-	// Answer is a frame of the worker, whose body has so many bytes.
+	// Answer is a frame of the worker, whose body has so many bytes. It arrived at a time since the session began.
 	Answer struct {
+		At      time.Duration
 		Seq     uint64
 		Bytes   uint64
-		Message proto.Message
+		Message protobuf.Message
 	}
 
 	// Filled says how a Fill ended. If it failed, WorkerLost comes first.
@@ -113,7 +118,7 @@ type (
 	}
 )
 
-func (TraceClosed) event()   {}
+func (*TraceClosed) event()  {}
 func (Upload) event()        {}
 func (Read) event()          {}
 func (Sync) event()          {}

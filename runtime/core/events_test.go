@@ -56,7 +56,7 @@ func (s *simulation) submitTrace() {
 		s.underWay++
 		s.order = append(s.order, r)
 	}
-	s.step(TraceClosed{r})
+	s.step(&TraceClosed{r})
 }
 
 func (s *simulation) storage() uint64 {

@@ -26,7 +26,7 @@ func (s *State) next(out []Action) []Action {
 // take begins one submission.
 func (s *State) take(event Event, out []Action) []Action {
 	switch ev := event.(type) {
-	case TraceClosed:
+	case *TraceClosed:
 		s.current = event
 		return append(out, Prepare{ev.Trace, s.sinceRead})
 	case Upload:
@@ -55,7 +55,7 @@ func (s *State) nextSeq() uint64 {
 // prepared sends the call of a trace, unless the trace has none, or reads what a trace without a program should have
 // made.
 func (s *State) prepared(ev *Prepared, out []Action) []Action {
-	if current, ok := s.current.(TraceClosed); !ok || current.Trace != ev.Trace {
+	if current, ok := s.current.(*TraceClosed); !ok || current.Trace != ev.Trace {
 		return out // a second report of the trace
 	}
 	s.current = nil

@@ -74,7 +74,6 @@ type simulation struct {
 }
 
 type logged struct {
-	now     time.Duration
 	event   Event
 	actions []Action
 }
@@ -100,8 +99,11 @@ func (s *simulation) ref(kind string) Ref {
 func (s *simulation) step(event Event) []Action {
 	s.Helper()
 	s.now += time.Duration(s.IntN(2_000_000))
-	actions := s.state.Step(s.now, event, nil)
-	s.log = append(s.log, logged{s.now, event, actions})
+	if answer, ok := event.(*Answer); ok {
+		answer.At = s.now
+	}
+	actions := s.state.Step(event, nil)
+	s.log = append(s.log, logged{event, actions})
 	for _, a := range actions {
 		s.perform(event, a)
 	}
@@ -297,7 +299,7 @@ func (s *simulation) finish() {
 func (s *simulation) replay() {
 	again := New(explainInTest)
 	for i, l := range s.log {
-		got := again.Step(l.now, l.event, nil)
+		got := again.Step(l.event, nil)
 		require.Equal(s, describe(l.actions), describe(got), "event %d: %#v", i, l.event)
 	}
 }
