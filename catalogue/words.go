@@ -199,6 +199,23 @@ type Flag struct {
 	Meaning string
 }
 
+// Limit is a bound that Go and C++ check.
+type Limit struct {
+	Word string // after MYC_K_
+	Go   string
+	Most int
+	Of   string
+}
+
+// KernelLimits bound the parts of a kernel: MYC_K_MAX_*, kernel.Max*.
+var KernelLimits = []Limit{
+	{"MAX_RANK", "MaxRank", 16, "dims of an index space"},
+	{"MAX_SPACES", "MaxSpaces", 8, "index spaces"},
+	{"MAX_OPERANDS", "MaxOperands", 1024, "operands"},
+	{"MAX_NUMBERS", "MaxNumbers", 1024, "numbers"},
+	{"MAX_INSTRS", "MaxInstrs", 4096, "instructions"},
+}
+
 // RecordFlags are the bits MYC_R_*, of records, nodes and calls alike: catalogue.Record<Go>, ir.Flag<Go>.
 var RecordFlags = []Flag{
 	{"RNG", 1, "RNG", "draws random numbers: never merged, dropped, or reordered against others"},

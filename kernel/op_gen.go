@@ -69,3 +69,12 @@ const (
 
 	numOps = 69
 )
+
+// The most that a kernel may have.
+const (
+	MaxRank     = 16   // dims of an index space
+	MaxSpaces   = 8    // index spaces
+	MaxOperands = 1024 // operands
+	MaxNumbers  = 1024 // numbers
+	MaxInstrs   = 4096 // instructions
+)

@@ -10,15 +10,6 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// Limits of a kernel.
-const (
-	MaxRank     = 16
-	MaxSpaces   = 8
-	MaxInstrs   = 4096
-	MaxOperands = 1024
-	MaxNumbers  = 1024
-)
-
 // Verify returns what is wrong with a kernel. A kernel that it accepts names only what exists, and writes each element
 // of a written operand once. It says nothing of bounds: the executor compares each operand's sizes with those of the
 // dims along which it runs before it runs the kernel.

@@ -71,7 +71,11 @@ func kernelOps() ([]byte, error) {
 		t.line("\t%s Op = %d", i.GoName(), i.Number)
 		last = i.Number
 	}
-	t.line("\n\tnumOps = %d\n)", last+1)
+	t.line("\n\tnumOps = %d\n)\n\n// The most that a kernel may have.\nconst (", last+1)
+	for _, l := range catalogue.KernelLimits {
+		t.line("\t%s = %d // %s", l.Go, l.Most, l.Of)
+	}
+	t.line(")")
 	return format.Source(t.Bytes())
 }
 
@@ -81,6 +85,10 @@ func kernelOpsHeader() ([]byte, error) {
 	t.line("#ifndef MYCELYA_ABI_KERNEL_OPS_H_\n#define MYCELYA_ABI_KERNEL_OPS_H_\n\nenum {")
 	for _, i := range catalogue.Instrs() {
 		t.line("  %s = %d,", i.Macro(), i.Number)
+	}
+	t.line("};\n\n// The most that a kernel may have.\nenum {")
+	for _, l := range catalogue.KernelLimits {
+		t.line("  MYC_K_%s = %d,  // %s", l.Word, l.Most, l.Of)
 	}
 	t.line("};\n\n#endif  // MYCELYA_ABI_KERNEL_OPS_H_")
 	return t.Bytes(), nil

@@ -68,4 +68,13 @@ enum {
   MYC_K_WHERE = 68,
 };
 
+// The most that a kernel may have.
+enum {
+  MYC_K_MAX_RANK = 16,  // dims of an index space
+  MYC_K_MAX_SPACES = 8,  // index spaces
+  MYC_K_MAX_OPERANDS = 1024,  // operands
+  MYC_K_MAX_NUMBERS = 1024,  // numbers
+  MYC_K_MAX_INSTRS = 4096,  // instructions
+};
+
 #endif  // MYCELYA_ABI_KERNEL_OPS_H_

@@ -283,7 +283,6 @@ typedef struct myc_prog myc_prog;
 //   all others                                 have the meaning of the own op of that name (catalogue/own.go).
 //                                              Operands have the class of the result. Exceptions: comparisons and
 //                                              ISNAN give B8, and a of WHERE is B8
-enum { MYC_K_MAX_RANK = 16, MYC_K_MAX_FRAMES = 8, MYC_K_MAX_INSTRS = 4096 };
 
 // One failed step of a run.
 typedef struct {

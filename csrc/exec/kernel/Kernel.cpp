@@ -31,7 +31,7 @@ class Parser {
   explicit Parser(Reader& in) : in_(in), tiles_(kernel::TilesOfThisCpu()) {}
 
   std::unique_ptr<const Kernel> operator()() {
-    const uint32_t nspaces = in_.Index("the number of a kernel's index spaces", MYC_K_MAX_FRAMES + 1);
+    const uint32_t nspaces = in_.Index("the number of a kernel's index spaces", MYC_K_MAX_SPACES + 1);
     TORCH_CHECK_VALUE(nspaces > 0, "BUG: a kernel has no index space.");
     for (uint32_t i = 0; i < nspaces; ++i) {
       k_.spaces.push_back(in_.Index("the rank of a kernel's index space", MYC_K_MAX_RANK + 1));
@@ -40,9 +40,9 @@ class Parser {
     TORCH_CHECK_VALUE(nspaces == 1 || k_.reduced == 0, "BUG: a kernel with reduced dims has ", nspaces,
                       " index spaces.");
     const uint32_t noperands = in_.Count("operands of a kernel", 4);
-    TORCH_CHECK_VALUE(noperands <= MYC_K_MAX_INSTRS, "BUG: a kernel has ", noperands, " operands.");
+    TORCH_CHECK_VALUE(noperands <= MYC_K_MAX_OPERANDS, "BUG: a kernel has ", noperands, " operands.");
     for (uint32_t i = 0; i < noperands; ++i) ParseOperand();
-    k_.numbers = in_.Index("the number of a kernel's numbers", MYC_K_MAX_INSTRS + 1);
+    k_.numbers = in_.Index("the number of a kernel's numbers", MYC_K_MAX_NUMBERS + 1);
     const uint32_t ninstrs = in_.Count("instructions of a kernel", 4);
     TORCH_CHECK_VALUE(ninstrs <= MYC_K_MAX_INSTRS, "BUG: a kernel has ", ninstrs, " instructions.");
     stored_.resize(noperands);
