@@ -41,6 +41,6 @@ def test_values(results):
 
 
 def test_each_case_fuses(results):
-    """MYCELYA_CHECK=3 compares nothing in a program without a fused group."""
+    """A case that does not fuse does not test its decomposition."""
     alone = {r["case"] for r in results if not r["fused"]}
     assert not alone
