@@ -95,7 +95,7 @@ def named(what) -> Iterator[None]:
 
 
 def pairs(ours, cpu) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The pairs of tensors of two pytrees; asserts all but strides and elements.
+    """The pairs of tensors of two pytrees; asserts equal layouts, dtypes and shapes.
 
     For sparse tensors, which have no strides. The caller compares the elements.
     """
@@ -177,7 +177,7 @@ def run(code: str, folder: Path, timeout: float = 120, **env: str):
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs. A zombie does not."""
+    """Whether a process runs; a zombie does not count."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

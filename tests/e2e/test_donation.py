@@ -103,7 +103,7 @@ def test_writing_over_an_operand_gives_the_same_bits(form: str, over: str):
     assert compared >= len(SIZES)
 
 
-def test_the_table_is_read():
+def test_the_catalogue_is_read():
     assert len(ROWS) > 300 and len(PAIRS) > 60
 
 

@@ -56,7 +56,8 @@ def test_operators(name, dtype):
 
     def of(device: torch.device) -> torch.Tensor:
         x, y, z = (t.to(device) for t in operands)
-        return (OPERATORS[name](x, y, z) * 0.5).cpu()  # two operators fuse
+        # A second operator, so that the first one fuses.
+        return (OPERATORS[name](x, y, z) * 0.5).cpu()
 
     torch.mycelya.synchronize()
     launched = torch.mycelya.metrics()["kernels_launched"]
