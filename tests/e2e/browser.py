@@ -22,7 +22,7 @@ MISSING = (
     "runtime/dump's pages need Chromium: apt-get install chromium, as .ci/run does"
 )
 
-# What a key is beyond its name: its code, and what it types.
+# The Windows virtual key code of a key, and the text that it types.
 KEYS = {
     "Enter": (13, "\r"),
     "Escape": (27, ""),
@@ -35,7 +35,7 @@ KEYS = {
 
 
 class Browser:
-    """A process of its own with an empty profile; use it in a with statement."""
+    """A Chromium process with an empty profile; use it in a with statement."""
 
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
@@ -49,7 +49,7 @@ class Browser:
             stderr=quiet,
             start_new_session=True,
         )
-        where = profile / "DevToolsActivePort"  # it is there once the port is open
+        where = profile / "DevToolsActivePort"  # written once the port is open
         deadline = time.monotonic() + 60
         while not where.exists() or len(where.read_text().split()) < 2:
             assert self.process.poll() is None, "Chromium ended"
@@ -71,7 +71,7 @@ class Browser:
         self.process.wait()
 
     def call(self, method: str, session: str | None = None, **params: Any) -> Any:
-        """Calls a method of the protocol; what happens meanwhile is kept in events."""
+        """Calls a method of the protocol; stores the events that arrive meanwhile."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if session is not None:
@@ -89,14 +89,14 @@ class Browser:
         return message
 
     def open(self, path: Path) -> Page:
-        """A new tab with a page, once it has loaded."""
+        """Opens a page in a new tab and waits until it has loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         return Page(self, attached["sessionId"], path)
 
 
 class Page:
-    """One tab, 1600 by 900, and what went on in it."""
+    """One tab of 1600 x 900 pixels, and its events."""
 
     def __init__(self, browser: Browser, session: str, path: Path) -> None:
         self.browser, self.session = browser, session
@@ -117,7 +117,7 @@ class Page:
         return self.browser.call(method, self.session, **params)
 
     def happened(self, *methods: str) -> list[dict[str, Any]]:
-        """The parameters of the events of these kinds so far."""
+        """The parameters of all events so far with one of these methods."""
         events = (e for e in self.browser.events if e.get("sessionId") == self.session)
         return [e["params"] for e in events if e["method"] in methods]
 
@@ -139,7 +139,7 @@ class Page:
             self.call("Input.dispatchKeyEvent", type="keyUp", **what)
 
     def click(self, element: str, at: float = 0.5) -> None:
-        """Clicks on what a JavaScript expression is: at 0 its left, 1 its right end."""
+        """Clicks on the element of a JavaScript expression; at: 0 left end, 1 right."""
         self.eval(f"({element}).scrollIntoView({{block: 'nearest'}})")
         x, y = self.eval(
             f"(() => {{ const r = ({element}).getBoundingClientRect();"
@@ -155,7 +155,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def requests(self) -> list[str]:
-        """What it has asked for, but itself."""
+        """The URLs that the page has requested, without its own and data: URLs."""
         all_of_them = self.happened("Network.requestWillBeSent")
         urls = [params["request"]["url"] for params in all_of_them]
         return [url for url in urls[1:] if not url.startswith("data:")]
@@ -163,5 +163,5 @@ class Page:
     def complaints(self) -> list[Any]:
         """Errors and warnings of the console, and exceptions."""
         consoles = self.happened("Runtime.consoleAPICalled")
-        told = [p for p in consoles if p["type"] in ("error", "warning", "assert")]
-        return told + self.happened("Runtime.exceptionThrown", "Log.entryAdded")
+        logged = [p for p in consoles if p["type"] in ("error", "warning", "assert")]
+        return logged + self.happened("Runtime.exceptionThrown", "Log.entryAdded")

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Every graph that a test makes is verified after each pass and printed and parsed."""
+"""Tiers and fixtures. Each graph is verified after each pass, printed and parsed."""
 
 import os
 import signal
@@ -23,14 +23,14 @@ def pytest_addoption(parser):
 
 def pytest_terminal_summary(terminalreporter, config):
     if config.getoption("--summary"):
-        import opinfo_report  # what it imports takes seconds
+        import opinfo_report  # here, because its own imports take seconds
 
         opinfo_report.summarise(terminalreporter)
 
 
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--summary") and not config.getoption("-m"):
-        # A tier of its own: as long as all others together.
+        # Only on request: the sweep takes as long as all other tests together.
         sweep = [item for item in items if item.get_closest_marker("sweep")]
         config.hook.pytest_deselected(items=sweep)
         items[:] = [item for item in items if item not in set(sweep)]
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def same_start():
-    """Each test begins with the same seeds and leaves no work or process behind."""
+    """Seeds before each test; kills its processes and waits for its work after it."""
     torch.manual_seed(0)
     yield
     while helpers.started:
@@ -59,14 +59,17 @@ def same_start():
 
 @pytest.fixture
 def settled():
-    """The seed, recorded when the device is first used, is no part of a program."""
+    """Uses the device once before the test.
+
+    The first use records the seed, which would be part of the first program.
+    """
     torch.ones(1, device="mycelya").add_(1)
     torch.mycelya.synchronize()
 
 
 @pytest.fixture
 def counters():
-    """Counters from zero: a function that returns torch.mycelya.metrics()."""
+    """Resets the counters; returns the function torch.mycelya.metrics."""
     torch.mycelya.synchronize()
     torch.mycelya.reset_metrics()
     return torch.mycelya.metrics

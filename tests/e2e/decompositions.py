@@ -1,11 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Composite operators beside others that fuse with them, each way on the worker.
+"""Cases for decompositions: composite operators next to operators that fuse with them.
 
-Run by test_decompositions.py, in a process of its own with MYCELYA_CHECK=3: there each
-program also computes its groups in the own ops that operators are made of, and fails
-where these give other values than PyTorch's. The name of a case is that of the
-operator; what follows a space tells cases apart.
+test_decompositions.py runs this script with MYCELYA_CHECK=3. Each program then also
+computes its groups as own ops, and fails if their values differ from PyTorch's. The
+name of a case is the name of the operator; text after a space distinguishes cases.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def loss(reduction: int) -> Callable[..., Any]:
 
 
 def inplace(f: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator that writes its first operand, which is made and used beside it."""
+    """An operator that writes its first operand, between two others that fuse."""
 
     def g(x, *args):
         y = x * 1
@@ -86,8 +85,8 @@ def lists(f: Callable[..., Any]) -> Callable[..., Any]:
     return g
 
 
-def two(f: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator between two others that it can meet."""
+def between(f: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator between two others that fuse with it."""
 
     def g(x, *args):
         return f(x.neg(), *args) * 2
@@ -96,105 +95,105 @@ def two(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CASES: dict[str, Case] = {
-    "aten::add.Tensor": (two(lambda x, y: torch.add(x, y, alpha=3)), [X, Y]),
+    "aten::add.Tensor": (between(lambda x, y: torch.add(x, y, alpha=3)), [X, Y]),
     "aten::add.Tensor of two dtypes": (
-        two(lambda x, y: torch.add(x.double(), y, alpha=1 / 3)),
+        between(lambda x, y: torch.add(x.double(), y, alpha=1 / 3)),
         [X, Y],
     ),
     "aten::add.Tensor of integers": (
-        two(lambda x, y: torch.add(x, y.long() * 7, alpha=0.3)),
+        between(lambda x, y: torch.add(x, y.long() * 7, alpha=0.3)),
         [X, Y],
     ),
-    "aten::add.Scalar": (two(lambda x: aten.add.Scalar(x, 2)), [X]),
-    "aten::sub.Tensor": (two(lambda x, y: torch.sub(x, y, alpha=0.5)), [X, Y]),
-    "aten::sub.Scalar": (two(lambda x: aten.sub.Scalar(x, 2)), [X]),
-    "aten::pow.Tensor_Scalar": (two(lambda x: x**2), [X]),
-    "aten::pow.Tensor_Scalar 3": (two(lambda x: x**3), [X]),
+    "aten::add.Scalar": (between(lambda x: aten.add.Scalar(x, 2)), [X]),
+    "aten::sub.Tensor": (between(lambda x, y: torch.sub(x, y, alpha=0.5)), [X, Y]),
+    "aten::sub.Scalar": (between(lambda x: aten.sub.Scalar(x, 2)), [X]),
+    "aten::pow.Tensor_Scalar": (between(lambda x: x**2), [X]),
+    "aten::pow.Tensor_Scalar 3": (between(lambda x: x**3), [X]),
     "aten::pow.Tensor_Scalar 1.5": (lambda x: x.abs() ** 1.5 + 1, [X]),
-    "aten::square": (two(torch.square), [X]),
-    "aten::clamp": (two(lambda x: x.clamp(-0.5, 0.5)), [X]),
-    "aten::clamp special": (two(lambda x: x.clamp(max=0.5)), [SPECIAL]),
-    "aten::clamp.Tensor": (two(lambda x, y: torch.clamp(x, y - 1, y)), [X, Y]),
-    "aten::clamp_min": (two(lambda x: x.clamp_min(0.25)), [SPECIAL]),
-    "aten::clamp_max": (two(lambda x: x.clamp_max(0.25)), [SPECIAL]),
-    "aten::hardtanh": (two(F.hardtanh), [X]),
-    "aten::masked_fill.Scalar": (two(lambda x, m: x.masked_fill(m, -9)), [X, MASK]),
+    "aten::square": (between(torch.square), [X]),
+    "aten::clamp": (between(lambda x: x.clamp(-0.5, 0.5)), [X]),
+    "aten::clamp special": (between(lambda x: x.clamp(max=0.5)), [SPECIAL]),
+    "aten::clamp.Tensor": (between(lambda x, y: torch.clamp(x, y - 1, y)), [X, Y]),
+    "aten::clamp_min": (between(lambda x: x.clamp_min(0.25)), [SPECIAL]),
+    "aten::clamp_max": (between(lambda x: x.clamp_max(0.25)), [SPECIAL]),
+    "aten::hardtanh": (between(F.hardtanh), [X]),
+    "aten::masked_fill.Scalar": (between(lambda x, m: x.masked_fill(m, -9)), [X, MASK]),
     "aten::masked_fill.Tensor": (
-        two(lambda x, m: x.masked_fill(m, x.new_tensor(4.0))),
+        between(lambda x, m: x.masked_fill(m, x.new_tensor(4.0))),
         [X, MASK],
     ),
     "aten::zero": (inplace(torch.Tensor.zero_), [X]),
     "aten::fill.Scalar": (inplace(lambda x: x.fill_(2.5)), [X]),
-    "aten::full_like": (two(lambda x: torch.full_like(x, 2.5)), [X]),
-    "aten::zeros_like": (two(lambda x: torch.zeros_like(x)), [X]),
-    "aten::ones_like": (two(lambda x: torch.ones_like(x)), [X]),
+    "aten::full_like": (between(lambda x: torch.full_like(x, 2.5)), [X]),
+    "aten::zeros_like": (between(lambda x: torch.zeros_like(x)), [X]),
+    "aten::ones_like": (between(lambda x: torch.ones_like(x)), [X]),
     "aten::copy": (inplace(lambda x, y: x.copy_(y.long())), [X, Y]),
-    "aten::addcmul": (two(lambda x, y, z: x.addcmul(y, z, value=0.3)), [X, Y, Z]),
-    "aten::addcdiv": (two(lambda x, y, z: x.addcdiv(y, z, value=0.3)), [X, Y, POS]),
-    "aten::lerp.Scalar": (two(lambda x, y: x.lerp(y, 0.1)), [X, Y]),
-    "aten::lerp.Scalar far": (two(lambda x, y: x.lerp(y, 1.0)), [X, Y]),
-    "aten::lerp.Tensor": (two(lambda x, y, z: x.lerp(y, z)), [X, Y, Z]),
-    "aten::leaky_relu": (two(F.leaky_relu), [SPECIAL]),
-    "aten::elu": (two(lambda x: F.elu(x, 1.5)), [X]),
-    "aten::softplus": (two(lambda x: F.softplus(x * 20)), [X]),
-    "aten::silu": (two(F.silu), [X]),
-    "aten::gelu": (two(F.gelu), [X]),
-    "aten::gelu tanh": (two(lambda x: F.gelu(x, approximate="tanh")), [X]),
+    "aten::addcmul": (between(lambda x, y, z: x.addcmul(y, z, value=0.3)), [X, Y, Z]),
+    "aten::addcdiv": (between(lambda x, y, z: x.addcdiv(y, z, value=0.3)), [X, Y, POS]),
+    "aten::lerp.Scalar": (between(lambda x, y: x.lerp(y, 0.1)), [X, Y]),
+    "aten::lerp.Scalar far": (between(lambda x, y: x.lerp(y, 1.0)), [X, Y]),
+    "aten::lerp.Tensor": (between(lambda x, y, z: x.lerp(y, z)), [X, Y, Z]),
+    "aten::leaky_relu": (between(F.leaky_relu), [SPECIAL]),
+    "aten::elu": (between(lambda x: F.elu(x, 1.5)), [X]),
+    "aten::softplus": (between(lambda x: F.softplus(x * 20)), [X]),
+    "aten::silu": (between(F.silu), [X]),
+    "aten::gelu": (between(F.gelu), [X]),
+    "aten::gelu tanh": (between(lambda x: F.gelu(x, approximate="tanh")), [X]),
     "aten::threshold_backward": (
-        two(lambda x, y: aten.threshold_backward(x, y, 0)),
+        between(lambda x, y: aten.threshold_backward(x, y, 0)),
         [X, SPECIAL.repeat(1, 3)[:1, :7]],
     ),
-    "aten::sigmoid_backward": (two(aten.sigmoid_backward), [X, Y]),
-    "aten::tanh_backward": (two(aten.tanh_backward), [X, Y]),
+    "aten::sigmoid_backward": (between(aten.sigmoid_backward), [X, Y]),
+    "aten::tanh_backward": (between(aten.tanh_backward), [X, Y]),
     "aten::leaky_relu_backward": (
-        two(lambda x, y: aten.leaky_relu_backward(x, y, 0.1, False)),
+        between(lambda x, y: aten.leaky_relu_backward(x, y, 0.1, False)),
         [X, Y],
     ),
     "aten::softplus_backward": (
-        two(lambda g, x: aten.softplus_backward(g, x, 2.0, 1.0)),
+        between(lambda g, x: aten.softplus_backward(g, x, 2.0, 1.0)),
         [X, Y],
     ),
     "aten::softplus_backward special": (
-        two(lambda g, x: aten.softplus_backward(g, x, 1, 20)),
+        between(lambda g, x: aten.softplus_backward(g, x, 1, 20)),
         [SPECIAL + 1, SPECIAL],
     ),
-    "aten::silu_backward": (two(aten.silu_backward), [X, Y]),
-    "aten::gelu_backward": (two(aten.gelu_backward), [X, Y]),
+    "aten::silu_backward": (between(aten.silu_backward), [X, Y]),
+    "aten::gelu_backward": (between(aten.gelu_backward), [X, Y]),
     "aten::gelu_backward tanh": (
-        two(lambda x, y: aten.gelu_backward(x, y, approximate="tanh")),
+        between(lambda x, y: aten.gelu_backward(x, y, approximate="tanh")),
         [X, Y],
     ),
     "aten::native_dropout": (dropout, [X + 3]),
     "aten::native_dropout all": (lambda x: dropout(x, 1.0), [X]),
     "aten::native_dropout_backward": (
-        two(lambda x, m: aten.native_dropout_backward(x, m, 1.25)),
+        between(lambda x, m: aten.native_dropout_backward(x, m, 1.25)),
         [X, MASK],
     ),
-    "aten::_softmax": (two(lambda x: x.softmax(-1)), [X]),
-    "aten::_softmax columns": (two(lambda x: x.softmax(1)), [IMAGE]),
-    "aten::_softmax special": (two(lambda x: x.softmax(0)), [SPECIAL]),
+    "aten::_softmax": (between(lambda x: x.softmax(-1)), [X]),
+    "aten::_softmax columns": (between(lambda x: x.softmax(1)), [IMAGE]),
+    "aten::_softmax special": (between(lambda x: x.softmax(0)), [SPECIAL]),
     "aten::_softmax masked": (
-        two(lambda x: x.masked_fill(x > -9, float("-inf")).softmax(-1)),
+        between(lambda x: x.masked_fill(x > -9, float("-inf")).softmax(-1)),
         [X],
     ),
-    "aten::_log_softmax": (two(lambda x: x.log_softmax(-1)), [X * 40]),
+    "aten::_log_softmax": (between(lambda x: x.log_softmax(-1)), [X * 40]),
     "aten::_softmax_backward_data": (
-        two(lambda g, y: aten._softmax_backward_data(g, y, 1, y.dtype)),
+        between(lambda g, y: aten._softmax_backward_data(g, y, 1, y.dtype)),
         [X, POS],
     ),
     "aten::_log_softmax_backward_data": (
-        two(lambda g, y: aten._log_softmax_backward_data(g, y, 1, y.dtype)),
+        between(lambda g, y: aten._log_softmax_backward_data(g, y, 1, y.dtype)),
         [X, Y],
     ),
     "aten::_fused_rms_norm": (
-        two(lambda x, w: aten._fused_rms_norm(x, [7], w, 1e-6)[0]),
+        between(lambda x, w: aten._fused_rms_norm(x, [7], w, 1e-6)[0]),
         [X, ROW],
     ),
     "aten::native_layer_norm": (
-        two(lambda x, w, b: F.layer_norm(x, (7,), w, b)),
+        between(lambda x, w, b: F.layer_norm(x, (7,), w, b)),
         [X + 100, ROW, ROW + 1],
     ),
-    "aten::native_layer_norm plain": (two(lambda x: F.layer_norm(x, (5, 7))), [X]),
+    "aten::native_layer_norm plain": (between(lambda x: F.layer_norm(x, (5, 7))), [X]),
     "aten::native_layer_norm_backward": (norm_backward, [Y, X, ROW, ROW]),
     "aten::native_batch_norm": (
         batch_norm(True),
@@ -205,11 +204,11 @@ CASES: dict[str, Case] = {
         [IMAGE, *(made(4, seed=s, positive=True) for s in range(4))],
     ),
     "aten::native_group_norm": (
-        two(lambda x, w, b: F.group_norm(x, 2, w, b)),
+        between(lambda x, w, b: F.group_norm(x, 2, w, b)),
         [IMAGE, *(made(4, seed=s) for s in range(2))],
     ),
     "aten::native_group_norm plain": (
-        two(lambda x: F.group_norm(x, 4)),
+        between(lambda x: F.group_norm(x, 4)),
         [IMAGE + 100],
     ),
     "aten::mse_loss": (lambda x, y: F.mse_loss(x.neg(), y), [X, Y]),
@@ -218,15 +217,15 @@ CASES: dict[str, Case] = {
         [X, Y],
     ),
     "aten::mse_loss none": (
-        two(lambda x, y: F.mse_loss(x, y, reduction="none")),
+        between(lambda x, y: F.mse_loss(x, y, reduction="none")),
         [X, Y],
     ),
     "aten::mse_loss_backward": (
-        two(lambda x, y: aten.mse_loss_backward(x.new_tensor(0.5), x, y, 1)),
+        between(lambda x, y: aten.mse_loss_backward(x.new_tensor(0.5), x, y, 1)),
         [X, Y],
     ),
     "aten::mse_loss_backward sum": (
-        two(lambda x, y: aten.mse_loss_backward(x.new_tensor(0.5), x, y, 2)),
+        between(lambda x, y: aten.mse_loss_backward(x.new_tensor(0.5), x, y, 2)),
         [X, Y],
     ),
     "aten::nll_loss_forward": (loss(1), [X, TARGET]),
@@ -262,7 +261,7 @@ def to(values: list[Any], device: Any, dtype: torch.dtype) -> list[Any]:
 
 
 def nearer(got: torch.Tensor, cpu: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether a result is at least as near as the CPU's to what float64 gives."""
+    """Whether a result is at least as close to the float64 result as the CPU's."""
     if got.shape != cpu.shape or not cpu.is_floating_point() or cpu.numel() == 0:
         return False
     error = (got.double() - exact).abs().max()
@@ -270,7 +269,7 @@ def nearer(got: torch.Tensor, cpu: torch.Tensor, exact: torch.Tensor) -> bool:
 
 
 def run(name: str, dtype: torch.dtype) -> dict[str, Any]:
-    """Whether the case fused, and what is wrong; "" if nothing."""
+    """Runs a case: whether it fused, and the error as text, or ""."""
     f, values = CASES[name]
     fused, error = False, ""
     try:

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What the tests share: comparing with the CPU, and running whole processes."""
+"""Comparisons with the CPU, and scripts that run in a process of their own."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def leaf(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same(ours, cpu, rtol=None, atol=None) -> None:
-    """Asserts two nests of tensors to agree in kind, shape, strides, dtype, values."""
+    """Asserts that two pytrees agree: dtypes, shapes, strides and values of tensors."""
     ours, shape = pytree.tree_flatten(ours)
     cpu, cpu_shape = pytree.tree_flatten(cpu)
     assert shape == cpu_shape
@@ -63,9 +63,9 @@ def same(ours, cpu, rtol=None, atol=None) -> None:
 def compare(fn, *tensors, rtol=None, atol=None):
     """Runs fn on the CPU and on the device and asserts that they agree.
 
-    Compared are the results, what fn left in its operands, and, if an operand
-    requires grad, the gradients of a weighted sum of the results. Returns fn's result
-    on the device.
+    It compares the results, and the operands after the call. If a result requires
+    grad, it also compares the gradients of a weighted sum of the results. Returns
+    fn's result on the device.
     """
     if rtol is None and on_cuda():
         rtol, atol = 1e-3, 1e-4
@@ -86,7 +86,7 @@ def compare(fn, *tensors, rtol=None, atol=None):
 
 @contextlib.contextmanager
 def named(what) -> Iterator[None]:
-    """Adds a note to an error: which of a test's many cases it belongs to."""
+    """Adds a note to an error that names the failing case of a test."""
     try:
         yield
     except Exception as error:
@@ -95,9 +95,9 @@ def named(what) -> Iterator[None]:
 
 
 def pairs(ours, cpu) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The tensors of two nests, held against each other in all but their elements.
+    """The pairs of tensors of two pytrees; asserts equal layouts, dtypes and shapes.
 
-    For sparse tensors, which have no strides: who calls this compares the elements.
+    For sparse tensors, which have no strides. The caller compares the elements.
     """
     ours, shape = pytree.tree_flatten(ours)
     cpu, cpu_shape = pytree.tree_flatten(cpu)
@@ -112,18 +112,18 @@ def pairs(ours, cpu) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A leaf on the device, of any layout."""
+    """A leaf on the device with the tensor's content, of any layout."""
     return tensor.detach().to(DEVICE).requires_grad_(tensor.requires_grad)
 
 
 def differentiable(results) -> list[torch.Tensor]:
-    """The results that have a gradient."""
+    """The results that require grad."""
     leaves = pytree.tree_leaves(results)
     return [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
 
 
 def weighted_sum(results) -> torch.Tensor:
-    """Sum of all results that have a gradient, each element with its own weight."""
+    """The sum of all results that require grad, each element with its own weight."""
     total = 0
     for t in differentiable(results):
         t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
@@ -137,17 +137,17 @@ def weighted_sum(results) -> torch.Tensor:
 # ---- Whole processes ----
 
 
-# Processes that start() made; conftest.py ends what a test leaves running.
+# Processes of start(); conftest.py kills those that a test leaves running.
 started: list[subprocess.Popen] = []
 
 
-def hear_ctrl_c() -> None:
-    """A background job of a shell ignores SIGINT, and its children would too."""
+def restore_sigint() -> None:
+    """A background job of a shell ignores SIGINT, and its children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start(code: str, folder: Path, **env: str) -> subprocess.Popen:
-    """Starts a script of its own, prog.py in folder, in a process group of its own."""
+    """Writes a script to folder/prog.py and starts it in its own process group."""
     script = folder / "prog.py"
     script.write_text(textwrap.dedent(code))
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -158,7 +158,7 @@ def start(code: str, folder: Path, **env: str) -> subprocess.Popen:
         text=True,
         env={**os.environ, "PYTHONPATH": path, **env},
         start_new_session=True,
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=restore_sigint,
     )
     started.append(process)
     return process
@@ -172,12 +172,12 @@ def run(code: str, folder: Path, timeout: float = 120, **env: str):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-        raise AssertionError(f"no end after {timeout} s\n{out}\n{err}") from None
+        raise AssertionError(f"still running after {timeout} s\n{out}\n{err}") from None
     return process.returncode, out, err
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs; one that has ended but was not reaped does not."""
+    """Whether a process runs; a zombie does not count."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

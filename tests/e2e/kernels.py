@@ -1,9 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What kernels compute, beside the CPU. Run by test_kernels.py with MYCELYA_KERNELS=on.
+"""Cases for fused kernels: each runs on the CPU and on the device.
 
-In float64, where rounding can't hide a mistake: each function returns tensors, of the
-same numbers on both devices.
+test_kernels.py runs this script with MYCELYA_KERNELS=on. Each function makes the same
+inputs on both devices and returns tensors, in float64 so that rounding can't hide a
+mistake.
 """
 
 from __future__ import annotations
@@ -103,19 +104,19 @@ def norms(d):
 
 
 def dropouts(d):
-    """The numbers are PyTorch's, and what comes after them too."""
+    """Random numbers equal PyTorch's, also those that are drawn after a dropout."""
     torch.manual_seed(3)
     x = made(6, 10).to(d).requires_grad_()
     y = F.dropout(F.gelu(x), 0.4) + F.dropout(x.t() * 2, 0.1).t()
     y = F.dropout(y[:, 2:], 0.9) + torch.rand(6, 8, dtype=torch.float64, device=d)
-    # In the order of memory, which is not that of these dims.
+    # Numbers are drawn in memory order, which is not the order of these dims.
     z = F.dropout(F.gelu(y.reshape(2, 3, 8).permute(0, 2, 1)) + 1, 0.5)
     (y.square().sum() + z.square().sum()).backward()
     return y.detach(), z.detach(), x.grad, torch.rand(3, dtype=y.dtype, device=d)
 
 
 def parts(d):
-    """Groups in which an operator stands that no kernel computes."""
+    """Groups with an operator inside that no kernel computes."""
     x, y = made(7, 6).to(d), made(7, 6, seed=3).to(d)
     half = torch.cat((-x[:, 3:], x[:, :3]), -1)
     rotated = x * y.cos() + half * y.sin()
@@ -146,7 +147,7 @@ def training(d, optimizer, foreach):
         steps.zero_grad()
         F.cross_entropy(model(x), target).backward()
         steps.step()
-    # The keys' bias has no gradient but rounding, of which Adam makes steps.
+    # The gradient of the keys' bias is 0; Adam makes steps of its rounding errors.
     return [p.detach() for n, p in model.named_parameters() if "in_proj_bias" not in n]
 
 
@@ -189,7 +190,7 @@ CASES: dict[str, Callable] = {
 
 
 def run(name: str) -> str:
-    """What is wrong; "" if nothing."""
+    """Runs a case on both devices; returns the error as text, or ""."""
     try:
         here, there = CASES[name]("cpu"), CASES[name]("mycelya")
         for i, (a, b) in enumerate(zip(there, here, strict=True)):

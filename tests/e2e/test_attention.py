@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""scaled_dot_product_attention: one op each way, every kind of mask."""
+"""scaled_dot_product_attention: one op forward, one backward, all kinds of masks."""
 
 import pytest
 import torch
@@ -68,7 +68,7 @@ def test_grouped_queries(heads):
 
 
 def test_layouts():
-    """Heads inside, packed projections, no batch, one query."""
+    """Packed projections with transposed heads, no batch dim, one query."""
     packed = torch.randn(B, L, 3 * H * E, requires_grad=True)
 
     def attend(x):
@@ -87,7 +87,7 @@ def test_gradient_of_a_mask():
 
 
 @pytest.mark.cpu_worker
-def test_it_is_one_op_each_way(counters):
+def test_forward_and_backward_are_one_op_each(counters):
     q, k, v = (to_device(t) for t in qkv())
     torch.mycelya.synchronize()
     torch.mycelya.reset_metrics()
@@ -98,12 +98,12 @@ def test_it_is_one_op_each_way(counters):
     assert counters()["ops_recorded"] <= 3  # ones_like is an empty and a fill
 
 
-def test_pytorchs_switches_hold():
+def test_sdpa_kernel_selects_the_math_backend():
     with sdpa_kernel(SDPBackend.MATH):
         compare(F.scaled_dot_product_attention, *qkv())
 
 
-def test_shapes_that_do_not_fit_are_refused():
+def test_invalid_arguments_are_refused():
     q, k, v = (to_device(t) for t in qkv())
     with pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(q, k[..., :4], v)
@@ -123,15 +123,15 @@ def test_multi_head_attention_module():
     compare(lambda x: (ours if x.device.type == "mycelya" else cpu)(x, x, x)[0], x)
 
 
-# ---- The worker's own choice of kernel, which is how attention runs on CUDA ----
+# ---- The overrideable backend: the worker chooses the kernel, as on CUDA ----
 
 
-def attend_there(q, k, v, mask=None, **options):
-    """On the device the worker chooses; on the CPU PyTorch does, as ever."""
+def attend_overrideable(q, k, v, mask=None, **options):
+    """The worker chooses the kernel for device tensors, PyTorch for CPU tensors."""
     if q.device.type == "cpu":
         return F.scaled_dot_product_attention(q, k, v, mask, **options)
     with sdpa_kernel(SDPBackend.OVERRIDEABLE):
-        # Its result is laid out as CUDA's: [batch, length, heads, features] in memory.
+        # The result lies in memory as [batch, length, heads, features], as on CUDA.
         out = F.scaled_dot_product_attention(q, k, v, mask, **options)
     assert out.transpose(1, 2).is_contiguous()
     return out.contiguous()
@@ -144,7 +144,7 @@ def test_masks_where_the_worker_chooses(mask, dtype):
     extra = (
         [] if mask is None else [mask if mask.dtype == torch.bool else mask.to(dtype)]
     )
-    compare(attend_there, *qkv(dtype), *extra)
+    compare(attend_overrideable, *qkv(dtype), *extra)
 
 
 @pytest.mark.parametrize(
@@ -159,23 +159,23 @@ def test_masks_where_the_worker_chooses(mask, dtype):
 def test_options_where_the_worker_chooses(options):
     def attend(q, k, v):
         torch.manual_seed(5)
-        return attend_there(q, k, v, **options), torch.rand(3, device=q.device)
+        return attend_overrideable(q, k, v, **options), torch.rand(3, device=q.device)
 
     compare(attend, *qkv())
 
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_grouped_queries_where_the_worker_chooses(heads):
-    # PyTorch passes on to a backend's kernel what it was given.
-    compare(lambda *x: attend_there(*x, enable_gqa=True), *qkv(heads=heads))
+    # PyTorch passes keys and values to this backend with fewer heads than queries.
+    compare(lambda *x: attend_overrideable(*x, enable_gqa=True), *qkv(heads=heads))
 
 
 def test_gradients_where_the_worker_chooses(counters):
     mask = torch.randn(B, H, L, S, requires_grad=True)
-    compare(attend_there, *qkv(), mask)
+    compare(attend_overrideable, *qkv(), mask)
     q, k, v = qkv()
-    compare(attend_there, q.detach(), k, v.detach())  # some of them
-    compare(attend_there, q.detach(), k.detach(), v.detach())  # none
+    compare(attend_overrideable, q.detach(), k, v.detach())  # some require grad
+    compare(attend_overrideable, q.detach(), k.detach(), v.detach())  # none does
 
     q, k, v = (to_device(t) for t in qkv())
     torch.mycelya.synchronize()
@@ -187,13 +187,13 @@ def test_gradients_where_the_worker_chooses(counters):
     torch.mycelya.reset_metrics()
     grads = torch.autograd.grad(out, (q, k, v), ones, retain_graph=True)
     assert counters()["ops_recorded"] == 1
-    again = torch.autograd.grad(out, (q, k, v), ones)  # the graph is still there
+    again = torch.autograd.grad(out, (q, k, v), ones)  # retain_graph kept the graph
     for one, other in zip(grads, again, strict=True):
         assert torch.equal(one.cpu(), other.cpu())
 
 
-def test_its_graph_goes_with_its_tensors():
-    """What the worker keeps for the gradient ends with the client's graph."""
+def test_saved_state_is_freed_with_the_graph():
+    """The worker frees its state for the gradient when the client's graph is freed."""
     q, k, v = (to_device(torch.randn(1, 2, 512, 64)).requires_grad_() for _ in "qkv")
 
     def step():
@@ -209,7 +209,7 @@ def test_its_graph_goes_with_its_tensors():
     assert torch.mycelya.memory_allocated() <= first
 
 
-def test_what_does_not_fit_where_the_worker_chooses():
+def test_invalid_arguments_where_the_worker_chooses():
     q, k, v = (to_device(t) for t in qkv())
     with sdpa_kernel(SDPBackend.OVERRIDEABLE):
         for bad in (

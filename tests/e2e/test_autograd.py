@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Autograd is PyTorch's own, above the device: here is that it finds what it needs."""
+"""PyTorch's own autograd runs above the device: gradients, hooks, checkpointing."""
 
 import copy
 
@@ -80,7 +80,7 @@ def test_hooks_see_tensors_of_the_device():
     assert x.grad.cpu().tolist() == [20.0] * 3
 
 
-def test_own_function():
+def test_custom_function():
     class Cube(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -95,7 +95,7 @@ def test_own_function():
     compare(lambda x: Cube.apply(x * 1), torch.randn(4, requires_grad=True))
 
 
-def test_writes_under_autograd():
+def test_in_place_writes_under_autograd():
     def fn(x):
         y = x * 1
         y[0] = 0.0
@@ -141,7 +141,7 @@ def test_clipping_gradients():
     same(grads(there), grads(here))
 
 
-def test_ties_survive_moving_a_module():
+def test_tied_weights_survive_moving_a_module():
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()

@@ -14,9 +14,9 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 @pytest.fixture
 def installed(tmp_path):
-    """PYTHONPATH of an environment in which this checkout is the installed package.
+    """Environment variables that make this checkout the installed package.
 
-    Its metadata stands first in the path, so that it hides what may be installed.
+    Its metadata comes first in the path, so it hides an installed version.
     """
     site = tmp_path / "site"
     info = site / "mycelya_torch-0.dist-info"
@@ -52,8 +52,8 @@ def test_import_torch_is_enough(installed, tmp_path):
         "import torch; import mycelya_torch_autoload as a; a.autoload()",
     ],
 )
-def test_whatever_is_imported_first(first, installed, tmp_path):
-    """The package imports torch, which loads the entry point: it is there already."""
+def test_any_import_order(first, installed, tmp_path):
+    """If the package imports torch, the entry point finds the package already there."""
     code = f"""
         {first}
         import mycelya_torch, torch
@@ -67,7 +67,7 @@ def test_whatever_is_imported_first(first, installed, tmp_path):
         assert out == "2.0 True\nH100 True\n"
 
 
-def test_it_can_be_turned_off(installed, tmp_path):
+def test_autoload_can_be_turned_off(installed, tmp_path):
     code = """
         import sys, torch
         print("mycelya_torch" in sys.modules, hasattr(torch, "mycelya"))
@@ -81,7 +81,7 @@ def test_it_can_be_turned_off(installed, tmp_path):
 
 
 def test_nothing_runs_before_the_first_use(installed, tmp_path):
-    """No thread, socket, process or Go runtime more than torch alone has."""
+    """The import adds no thread, socket, process or Go runtime to those of torch."""
     code = """
         import os
         import torch
@@ -91,7 +91,7 @@ def test_nothing_runs_before_the_first_use(installed, tmp_path):
             for name in os.listdir("/proc/self/fd"):
                 try:
                     found.append(os.readlink("/proc/self/fd/" + name).partition(":")[0])
-                except FileNotFoundError:  # the listing's own
+                except FileNotFoundError:  # the descriptor of the listing itself
                     pass
             return sorted(found)
 
@@ -101,7 +101,7 @@ def test_nothing_runs_before_the_first_use(installed, tmp_path):
         print(len(threads), "".join(children), kinds().count("socket"), len(kinds()))
         print("libmycelya_go" in maps)
         if hasattr(torch, "mycelya"):
-            # Nor do these use it.
+            # These calls do not start the device either.
             model = torch.nn.Linear(2, 2)
             str(model.state_dict()), torch.mycelya.is_available()
             torch.mycelya.device_count(), torch.mycelya.current_device()
@@ -120,7 +120,7 @@ def test_nothing_runs_before_the_first_use(installed, tmp_path):
 
 
 def broken_package(tmp_path, replace):
-    """A copy of the package without its libraries, one of whose files is replaced."""
+    """A copy of the package without its libraries, with some files replaced."""
     folder = tmp_path / "broken"
     shutil.copytree(
         ROOT / "mycelya_torch",
@@ -170,7 +170,7 @@ def test_a_failure_is_one_warning(failure, strict, installed, tmp_path):
 
 
 def test_a_bad_setting_is_one_warning(installed, tmp_path):
-    """And it is an error for those who import the package themselves."""
+    """`import torch` warns; an explicit `import mycelya_torch` raises an error."""
     code = """
         import torch
         try:
@@ -202,8 +202,8 @@ def test_another_backend_was_first(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_it_adds_to_import_torch(installed, tmp_path):
-    """At most 15 ms. The least of several runs: others use the machine too."""
+def test_autoload_takes_little_time(installed, tmp_path):
+    """At most 15 ms. The minimum of several runs, as other processes add noise."""
     code = """
         import time
         import torch

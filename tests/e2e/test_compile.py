@@ -1,8 +1,8 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""torch.compile on device tensors: its tracing works, its code generator is refused.
+"""torch.compile on device tensors: tracing works, Inductor is refused.
 
-What is compiled must give what it gives without torch.compile, on the CPU.
+A compiled function on the device must equal the plain function on the CPU.
 """
 
 import copy
@@ -23,7 +23,7 @@ def fresh_dynamo():
 
 
 def compiled(function, backend, **options):
-    """The function on the device compiled, on the CPU as it is."""
+    """A function that runs compiled on the device and plain on the CPU."""
     there = torch.compile(function, backend=backend, **options)
 
     def either(*tensors):
@@ -88,13 +88,13 @@ def test_gradients(function, backend):
     compare(compiled(function, backend), x, y)
 
 
-def test_a_gradient_within():
+def test_a_gradient_inside_the_function():
     x = torch.randn(3, requires_grad=True)
     compare(compiled(second_order, "eager"), x, torch.randn(3))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_written_to_operands(backend):
+def test_writes_to_operands(backend):
     def write(x, y):
         x.mul_(y)
         y[0] = 7
@@ -122,8 +122,8 @@ def test_sizes_that_change(backend):
 
 def network():
     return torch.nn.Sequential(
-        # A bias would have no effect, its gradient be what rounding leaves of 0, and
-        # AdamW would make whole steps of that.
+        # No bias: batch norm cancels it, so its exact gradient is 0. AdamW would make
+        # whole steps of the rounding errors.
         torch.nn.Conv2d(3, 4, 3, padding=1, bias=False),
         torch.nn.BatchNorm2d(4),
         torch.nn.ReLU(),
@@ -135,7 +135,7 @@ def network():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_training(backend, optimizer):
-    """A step through torch.compile, and one without, leave the same parameters."""
+    """Training gives the same parameters with torch.compile and without."""
     here = network()
     there = copy.deepcopy(here).to(DEVICE)
     fast = torch.compile(there, backend=backend)
@@ -158,7 +158,7 @@ def test_training(backend, optimizer):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_whole_step_in_one_function(backend):
-    """Forward, backward and optimizer together; the graph breaks where it has to."""
+    """Forward, backward and optimizer in one function; graph breaks are allowed."""
     here = torch.nn.Linear(4, 2)
     there = copy.deepcopy(here).to(DEVICE)
     optimizers = {m: torch.optim.SGD(m.parameters(), lr=0.1) for m in (here, there)}
@@ -247,7 +247,7 @@ def test_streams(backend):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_older_and_newer_tracers():
+def test_other_tracers():
     """torch.jit, torch.fx and torch.export take device tensors and modules."""
     here = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
     there = copy.deepcopy(here).to(DEVICE)
@@ -294,7 +294,7 @@ def test_dynamo_knows_the_device():
     interface.synchronize()
 
 
-# ---- The code generator ----
+# ---- Inductor ----
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_inductor_is_refused(options):
     assert "Leave torch.compile away" in text and 'backend="aot_eager"' in text
 
 
-def test_inductor_is_refused_where_only_the_inside_is_on_the_device():
+def test_inductor_is_refused_if_only_intermediates_are_on_the_device():
     def inside(x):
         return (x + 1).to("mycelya").sum().cpu()
 
@@ -335,20 +335,20 @@ def test_inductor_is_refused_for_a_model():
 
 
 @pytest.mark.slow
-def test_inductor_goes_on_on_the_cpu():
+def test_inductor_still_works_on_the_cpu():
     x, y = torch.randn(3), torch.randn(3)
     same(torch.compile(pointwise)(x, y), pointwise(x, y))
 
 
-# ---- What it costs those who do not use it ----
+# ---- Without torch.compile ----
 
 
 @pytest.mark.parametrize(
     "imports",
     ["import torch, mycelya_torch", "import torch, torch._dynamo, mycelya_torch"],
 )
-def test_dynamo_is_imported_by_nobody_else(imports, tmp_path):
-    """And the device is known to it whichever of the two is imported first."""
+def test_the_package_does_not_import_dynamo(imports, tmp_path):
+    """Dynamo knows the device in either order of imports."""
     code = f"""
         import sys
         {imports}

@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Composite operators are what ir/decomp says that they are made of.
+"""Composite operators are equal to their decompositions, up to rounding.
 
-decompositions.py holds a case for each operator of the table and runs them with
-MYCELYA_CHECK=3, in all dtypes that kernels compute in. TestRowsAreTested of ir/decomp
-finds a row without a case here, by the names in quotes.
+decompositions.py has a case for each operator with a decomposition, in four dtypes. It
+runs with MYCELYA_CHECK=3. TestRowsAreTested in ir/decomp fails if an operator has no
+case; it looks for the operator's name in quotes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_values(results):
     assert len(results) > 250
 
 
-def test_all_meet_others(results):
-    """Else nothing has been compared."""
+def test_each_case_fuses(results):
+    """A case that does not fuse does not test its decomposition."""
     alone = {r["case"] for r in results if not r["fused"]}
     assert not alone

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What the documents show is what the programs that they name really dump."""
+"""Excerpts of dumps in the documents equal what their programs dump today."""
 
 import subprocess
 import sys

@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""A result in its operand's memory has the bits of one in its own, and nobody sees it.
+"""An operator gives the same bits whether or not it overwrites an operand.
 
-The catalogue names the operators that overwrite an operand. Each is run here and
-compared with the operator that makes a result of its own.
+The catalogue names the operators that overwrite an operand. Each is compared with the
+operator that allocates its result.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PAIRS = [
     if column in row
 ]
 
-# No complex ones: compilers vectorise their loops only where memory doesn't overlap,
-# and a quotient then differs in the last bit. So nothing is donated to them.
+# No complex dtypes: compilers vectorise complex loops only where memory doesn't
+# overlap, and round quotients differently there. So complex operands are not donated.
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64,
     torch.int32, torch.int16, torch.uint8, torch.bool,
 ]  # fmt: skip
-# One element, the tail of a vector, more than a vector, more than a thread's share.
+# One element, the tail of a vector, several vectors, more than one thread's share.
 SIZES = [(1,), (7,), (3, 41), (4, 16411)]
 
 
@@ -41,7 +41,7 @@ def operator(name: str):
 
 
 def operand(dtype: torch.dtype, size: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Numbers about 0 and, of floats, what has no order or no size."""
+    """Numbers around 0; for floats also NaN, infinities, -0.0 and 1e30."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(size, generator=g, dtype=torch.float64) * 4
     if dtype.is_floating_point:
@@ -51,7 +51,7 @@ def operand(dtype: torch.dtype, size: tuple[int, ...], seed: int) -> torch.Tenso
         return x.to(dtype)
     if dtype == torch.bool:
         return x > 0
-    return x.abs().add(1).to(dtype)  # no division by zero, no power below it
+    return x.abs().add(1).to(dtype)  # no division by zero, no negative exponent
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
@@ -59,7 +59,7 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def arguments(form: str, dtype: torch.dtype, size: tuple[int, ...]):
-    """Operands for a form: tensors of the dtype, and numbers where it wants them."""
+    """Arguments for an operator: tensors of the dtype, and numbers for scalars."""
     args, named = [], {}
     for i, a in enumerate(operator(form)._schema.arguments):
         if a.name in ("condition", "mask"):
@@ -76,14 +76,14 @@ def arguments(form: str, dtype: torch.dtype, size: tuple[int, ...]):
 
 
 @pytest.mark.parametrize(("form", "over"), PAIRS, ids=[over for _, over in PAIRS])
-def test_over_an_operand_has_the_same_bits(form: str, over: str):
+def test_writing_over_an_operand_gives_the_same_bits(form: str, over: str):
     compared = 0
     for dtype, size in itertools.product(DTYPES, SIZES):
         args, named = arguments(form, dtype, size)
         try:
             want = operator(form)(*args, **named)
         except (RuntimeError, TypeError, NotImplementedError):
-            continue  # not of this dtype
+            continue  # PyTorch does not support this dtype
         *_, last = operator(over)._schema.arguments
         for i, a in enumerate(args):
             if not torch.is_tensor(a):
@@ -103,17 +103,17 @@ def test_over_an_operand_has_the_same_bits(form: str, over: str):
     assert compared >= len(SIZES)
 
 
-def test_the_table_is_read():
+def test_the_catalogue_is_read():
     assert len(ROWS) > 300 and len(PAIRS) > 60
 
 
 @pytest.mark.usefixtures("settled")
-def test_operands_that_end_and_operands_that_stay():
-    """Chains whose middle is free, beside operands that a user still sees."""
+def test_operands_that_end_and_operands_that_are_held():
+    """Chains of values that end, and operands that the user still holds."""
 
     def f(x, y):
-        a = (x.exp() - y) * 2  # in place from the subtraction on
-        b = y - a.sigmoid()  # over the second operand
+        a = (x.exp() - y) * 2  # the subtraction and the product run in place
+        b = y - a.sigmoid()  # overwrites the second operand
         c = torch.where(b > 0, x, b) / (a + 1)
         d = 3.0 - c.clone().t().contiguous()
         return d.maximum(x.t()), x + 0, torch.full_like(c, 2.0)
@@ -122,8 +122,8 @@ def test_operands_that_end_and_operands_that_stay():
 
 
 @pytest.mark.usefixtures("settled")
-def test_what_is_not_of_the_operands_type():
-    """Near misses: dtypes and sizes that differ, the same elements in many places."""
+def test_results_that_fit_in_no_operand():
+    """Near misses: other dtypes and sizes, expanded operands, windows, complex."""
 
     def f(x, n, m):
         row = x.sum(0, keepdim=True)
@@ -144,7 +144,7 @@ def test_what_is_not_of_the_operands_type():
 
 @pytest.mark.usefixtures("settled")
 @pytest.mark.cpu_worker
-def test_an_error_spoils_the_result_and_no_operand():
+def test_an_error_poisons_the_result_and_no_operand():
     x = to_device(torch.ones(3))
     y = x * 2
     bad = y[:2].clone().scatter_(0, torch.tensor([7]).to(DEVICE), 1.0)

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""MYCELYA_DUMP prints what became of a script, in a form that can be parsed."""
+"""MYCELYA_DUMP writes the programs of a script, in a form that can be parsed."""
 
 import json
 import re
@@ -21,7 +21,7 @@ PROGRAM = """
     y[0].add_(1)
     print(y.sum().item())
 """
-# The line of prog.py on which each op stands; helpers.run strips the indentation only.
+# The line of each op in prog.py; helpers.run strips the indentation only.
 LINES = {"mul": 5, "add": 6, "sum": 7}
 
 
@@ -122,7 +122,7 @@ def test_a_repeated_program_is_shown_once(tmp_path):
     assert 1 <= len(graphs(err)) <= 3
 
 
-# Steps of a loop that changes its ways, and an upload that must not be shown.
+# A loop that takes another branch, and uploaded values that a dump must not contain.
 LOOP = """
     import torch, mycelya_torch
 
@@ -142,7 +142,7 @@ WORDS = "why,passes,rules,kernels,plan,wire,all"
 
 
 def read(folder: Path) -> dict[str, str]:
-    """The files of a dump by their names in it, durations as 0."""
+    """The files of a dump by their paths in it, with durations replaced by 0."""
     files = (p for p in folder.rglob("*") if p.is_file())
     texts = {str(p.relative_to(folder)): p.read_text() for p in files}
     seconds = re.compile(r'"seconds":[0-9.e-]+')
@@ -151,7 +151,7 @@ def read(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def loop(tmp_path_factory) -> tuple[str, dict[str, str], Path]:
-    """What LOOP printed, the files of its dump with every word, and the dump."""
+    """LOOP's output, the files of its dump with every word, and the dump's folder."""
     folder = tmp_path_factory.mktemp("loop")
     dump = folder / "dump"
     status, out, err = run(LOOP, folder, MYCELYA_DUMP=f"{dump},{WORDS}")
@@ -173,7 +173,7 @@ def test_every_word_on_an_example(tmp_path):
             assert re.search(r"^# sent +Program +\d+  \d+ bytes$", err, re.M)
 
 
-def test_numbers_are_shown_where_that_is_asked_for(tmp_path):
+def test_numbers_are_shown_on_request(tmp_path):
     code = """
 import mycelya_torch, torch
 x = torch.ones(3, device="mycelya")
@@ -224,12 +224,12 @@ def test_why_has_each_cut_and_each_program(loop):
     assert len(cuts) == sum(by_reason.values()) >= 6
     assert cuts[0][1:3] == ("prog.py:11", "a value was read")
     assert files["why.txt"].count("  #") == len(programs)
-    # The new branch, with its line and that of the record in its place.
+    # The record of the new branch, with its line.
     assert "here:  aten::tanh(f32[2]) at prog.py:9\n" in files["why.txt"]
     assert programs[-1]["why"].startswith("Record ")
 
 
-def test_a_dump_may_be_shown_to_anybody(loop, tmp_path):
+def test_a_dump_has_no_values_and_no_host_name(loop, tmp_path):
     _, files, _ = loop
     _, _, err = run(LOOP, tmp_path, MYCELYA_DUMP=f"-,{WORDS}")
     for name, text in {**files, "stderr": err}.items():
@@ -243,13 +243,13 @@ def test_the_same_run_gives_the_same_files(loop):
     status, _, _ = run(LOOP, dump.parent, MYCELYA_DUMP=f"{again},{WORDS}")
     assert status == 0
     second = read(again)
-    # Frames are in the order in which they came and went.
+    # wire.txt lists frames as they were sent and received; that order varies.
     assert first.keys() == second.keys()
     for name in first.keys() - {"wire.txt"}:
         assert first[name] == second[name], name
 
 
-def test_repros_go_the_same_way_again(loop, mycopt, tmp_path):
+def test_repros_give_the_same_graph_again(loop, mycopt, tmp_path):
     repros = sorted(loop[2].glob("*/repro.txtar"))
     assert len(repros) >= 3
     for path in repros:
@@ -268,7 +268,7 @@ def test_repros_go_the_same_way_again(loop, mycopt, tmp_path):
         assert re.search(r'txtar:\d+:\d+: expected an op, found "inptu"', result.stderr)
 
 
-def test_repros_hold_what_the_environment_said(tmp_path, mycopt):
+def test_repros_hold_the_settings_of_the_environment(tmp_path, mycopt):
     env = {"MYCELYA_PASSES": "-NegOfNeg,until=simplify", "MYCELYA_CHECK": "1"}
     code = PROGRAM.replace("x * 2.5", "-(-x)")
     dump = tmp_path / "dump"
@@ -288,7 +288,7 @@ def test_repros_hold_what_the_environment_said(tmp_path, mycopt):
     assert result.returncode == 0, result
 
 
-def test_a_killed_process_leaves_a_whole_dump(tmp_path):
+def test_a_killed_process_leaves_a_complete_dump(tmp_path):
     code = LOOP.replace("import", "import os,", 1)
     code = code.replace("torch.mycelya.synchronize()", "os.kill(os.getpid(), 9)")
     dump = tmp_path / "dump"

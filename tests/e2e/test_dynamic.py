@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Results whose shape depends on data: asked of the worker, equal to the CPU's."""
+"""Results with a shape that depends on data: the client asks the worker for it."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_nonzero_of_dtypes(dtype):
     compare(torch.nonzero, X.to(dtype) if dtype != torch.uint8 else X.abs().to(dtype))
 
 
-def test_gradients_pass():
+def test_gradients():
     x = X.clone().requires_grad_()
     compare(lambda x: x[x > 0] * 2, x)
     compare(lambda x: x.masked_select(x > 0).exp(), x)
@@ -74,7 +74,7 @@ def test_gradients_pass():
 
 
 def test_results_are_tensors_like_any_other():
-    """They are viewed, written, cat'ed, freed, and live in later programs."""
+    """They can be viewed, written, concatenated, freed and used in later programs."""
 
     def use(x):
         found = x.nonzero()
@@ -151,8 +151,8 @@ def test_a_loop_like_nms():
     compare(keep, torch.cat([corners, corners + torch.rand(30, 2)], 1), torch.rand(30))
 
 
-def test_a_worker_loss_is_said(tmp_path):
-    """A dynamic result waits; an earlier failure it depends on is what it raises."""
+def test_an_earlier_error_is_raised_at_the_call():
+    """The call waits for the shape, so it raises the error of its operand."""
     weight = torch.zeros(2, 2, device=DEVICE)
     bad = F.embedding(torch.tensor([7], device=DEVICE), weight)
     with pytest.raises(IndexError, match="test_dynamic.py"):

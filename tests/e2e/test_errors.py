@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Bad input: each an exception that says what, where and what to do; nothing hangs."""
+"""Bad input raises an error with the op, the line and a remedy; nothing hangs."""
 
 import inspect
 import io
@@ -52,7 +52,7 @@ def test_an_op_that_the_device_refuses(op):
     assert op in text and ".cpu()" in text
 
 
-def test_memory_is_not_given_away():
+def test_memory_is_not_exported():
     x = torch.zeros(3, device=DEVICE)
     for export in (torch.from_dlpack, torch.Tensor.numpy, torch.Tensor.pin_memory):
         with pytest.raises((RuntimeError, TypeError, ValueError), match="mycelya"):
@@ -62,7 +62,7 @@ def test_memory_is_not_given_away():
     assert x.untyped_storage().tolist() == [0] * 12  # a read like any other
 
 
-def test_a_cpu_tensor_among_ours():
+def test_a_cpu_tensor_among_device_tensors():
     x, y = torch.zeros(3, device=DEVICE), torch.zeros(3)
     for fn in (
         lambda: x + y,
@@ -80,7 +80,7 @@ def test_a_cpu_tensor_among_ours():
         assert "mycelya" in str(error.value)
 
 
-def test_cpu_operands_that_cuda_takes_too():
+def test_cpu_operands_that_cuda_accepts_too():
     x = torch.arange(6.0).reshape(2, 3).to(DEVICE)
     index = torch.tensor([1, 0])
     same(x + torch.tensor(1.0), x.cpu() + 1)
@@ -101,7 +101,7 @@ def test_a_wrong_device_index():
         torch.mycelya.synchronize("cpu")
 
 
-# ---- Found by the worker. On CUDA a wrong index ends the process's CUDA ----
+# ---- Errors of the worker. On CUDA a wrong index breaks the CUDA context ----
 
 
 @pytest.mark.cpu_worker
@@ -116,7 +116,7 @@ def test_a_wrong_index_names_op_and_line():
 
 
 @pytest.mark.cpu_worker
-def test_an_error_stays_with_what_depends_on_it():
+def test_an_error_affects_only_what_depends_on_it():
     x = torch.ones(3, device=DEVICE)
     bad, where = x.gather(0, torch.tensor([5]).to(DEVICE)), here()
     worse, good = bad * 2, x * 3
@@ -125,17 +125,17 @@ def test_an_error_stays_with_what_depends_on_it():
         with pytest.raises(RuntimeError, match="gather") as error:
             value.cpu()
         assert where in str(error.value)
-    torch.mycelya.synchronize()  # the error was seen, the session lives
+    torch.mycelya.synchronize()  # the error was raised before, and the session goes on
     assert (x + 1).sum().item() == 6.0
 
 
 @pytest.mark.cpu_worker
-def test_an_error_nobody_reads_is_raised_by_synchronize():
+def test_an_unread_error_is_raised_by_synchronize():
     x = torch.ones(3, device=DEVICE)
     bad = x.gather(0, torch.tensor([5]).to(DEVICE))
     with pytest.raises(RuntimeError, match="gather"):
         torch.mycelya.synchronize()
-    torch.mycelya.synchronize()  # raised once
+    torch.mycelya.synchronize()  # the error is raised only once
     del bad
 
 
@@ -159,7 +159,7 @@ def test_an_error_in_backward_names_the_forward_line():
 
 
 @pytest.mark.cpu_worker
-def test_an_error_spoils_only_what_was_written():
+def test_an_error_poisons_only_what_was_written():
     x, y = torch.zeros(3, device=DEVICE), torch.zeros(3, device=DEVICE)
     x.scatter_(0, torch.tensor([7]).to(DEVICE), 1.0)
     y.add_(1)
@@ -181,7 +181,7 @@ def test_out_of_memory_is_an_error_of_the_op():
 
 # ---- Worker and libraries ----
 
-# A program with other paths; each line of its output is one error.
+# A script with one path or name replaced; each line of its output is one error.
 OTHER_PATHS = """
     import torch, mycelya_torch
     from mycelya_torch import _device, _load
@@ -262,7 +262,7 @@ def test_a_file_that_is_no_library(tmp_path):
         ("echo broken >&2; kill -9 $$", "broken"),
     ],
 )
-def test_a_worker_that_is_none(script, expected, tmp_path):
+def test_an_executable_that_is_no_worker(script, expected, tmp_path):
     path = tmp_path / "worker"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -337,7 +337,7 @@ def test_machines_do_not_mix():
         same((a + b.to(left)).cpu(), torch.full((2,), 2.0))
 
 
-def test_not_our_tensor():
+def test_ids_and_hashes_need_a_device_tensor():
     for fn in (mycelya_torch.get_storage_id, mycelya_torch.get_metadata_hash):
         with pytest.raises(TypeError, match="cpu"):
             fn(torch.zeros(1))

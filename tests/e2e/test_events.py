@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Streams and events: one queue in order, and the device's own time."""
+"""Streams and events: all streams are one ordered queue; events have device time."""
 
 import time
 
@@ -27,7 +27,7 @@ def test_elapsed_time_is_the_devices():
     assert end.elapsed_time(start) == pytest.approx(-start.elapsed_time(end))
 
 
-def test_an_event_is_done_when_what_came_before_is():
+def test_an_event_is_done_after_the_work_before_it():
     event = torch.Event(device=DEVICE)
     assert event.query()  # not recorded: nothing to wait for
     kept = work()
@@ -45,10 +45,10 @@ def test_recording_sends_and_does_not_wait(counters):
     assert counters()["stalls"] == 0
     event.wait()
     torch.mycelya.current_stream().wait_event(event)
-    assert counters()["stalls"] == 0  # order is enough
+    assert counters()["stalls"] == 0  # the order of the queue is enough
 
 
-def test_elapsed_time_wants_timed_and_recorded_events():
+def test_elapsed_time_needs_timed_and_recorded_events():
     timed, plain = torch.mycelya.Event(enable_timing=True), torch.mycelya.Event()
     timed.record(), plain.record()
     timed.synchronize(), plain.synchronize()
@@ -60,7 +60,7 @@ def test_elapsed_time_wants_timed_and_recorded_events():
         torch.mycelya.Event(interprocess=True)
 
 
-def test_an_event_can_be_recorded_again_and_forgotten():
+def test_an_event_can_be_recorded_again_and_dropped():
     event = torch.mycelya.Event(enable_timing=True)
     first = torch.mycelya.Event(enable_timing=True)
     first.record()
@@ -106,7 +106,7 @@ def test_streams_are_current_where_set():
     assert y.tolist() == [2, 2, 2]
 
 
-def test_streams_synchronize_and_tell():
+def test_synchronize_and_query_of_a_stream():
     stream = torch.mycelya.Stream()
     with stream:
         kept = work()

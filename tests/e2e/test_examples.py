@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The examples run, and train on the device as on the CPU."""
+"""The examples run, and training on the device equals training on the CPU."""
 
 import functools
 import os
@@ -46,7 +46,7 @@ def test_hello():
         ("chargpt.py", ("--steps", "20", "--sample", "1")),
     ],
 )
-def test_the_first_losses_are_those_of_the_cpu(name, arguments):
+def test_the_first_losses_equal_those_on_the_cpu(name, arguments):
     here, there = (losses(name, d, *arguments) for d in ("cpu", "mycelya"))
     assert len(here) == len(there) == 20
     assert here[19] < here[0]
@@ -62,7 +62,7 @@ def test_the_first_losses_are_those_of_the_cpu(name, arguments):
         ("chargpt.py", ("--steps", "6", "--sample", "8")),
     ],
 )
-def test_groups_would_compute_the_same(name, arguments):
+def test_fused_groups_equal_their_operators(name, arguments):
     """MYCELYA_CHECK=3 fails where a fused group differs from its operators."""
     example(name, *arguments, MYCELYA_CHECK="3")
 

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""explain() and network_bill(): what was cut and compiled, why, and what it cost."""
+"""explain() gives the reasons of cuts and programs, network_bill() their costs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("settled")]
 
 
 def line(offset: int = 0) -> str:
-    """The place of the caller's line, or of one that many lines after it."""
+    """ "file.py:line" of the caller, or of a line with an offset from it."""
     frame = inspect.currentframe().f_back
     return f"test_explain.py:{frame.f_lineno + offset}"
 
 
 def explained() -> str:
-    """What explain() says of the device of these tests; others may be open too."""
+    """explain() about mycelya:0; other tests may have opened other devices."""
     return torch.mycelya.explain().split("\nmycelya:1 ")[0].strip()
 
 
 def last_program() -> str:
-    """The paragraph of explain() on the program that was compiled last."""
+    """The paragraph of explain() about the program that was compiled last."""
     return explained().split("\n\n")[-1]
 
 
 def bill_of(place: str):
-    """The line of the bill for a place of this file."""
+    """The row of the bill for a line of this file."""
     lines = [x for x in torch.mycelya.network_bill() if x.place.endswith("/" + place)]
     assert len(lines) == 1, (place, str(torch.mycelya.network_bill()))
     return lines[0]
@@ -78,7 +78,7 @@ def test_a_held_result_is_named():
 
 
 def behaviours(device: str):
-    """A loop that changes its ways: results, and the line of what is new each time."""
+    """Runs a loop that changes; yields results, and text that explain() must have."""
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)).to(device)
     seen = []
@@ -108,7 +108,7 @@ def behaviours(device: str):
     yield seen[-1], None  # only another size
 
 
-def test_a_script_that_changes_its_ways():
+def test_each_change_of_a_script_is_explained():
     ours, cpu = behaviours("mycelya"), behaviours("cpu")
     for (a, what), (b, _) in zip(ours, cpu, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)

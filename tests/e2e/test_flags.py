@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""PyTorch's global flags hold on the worker, in the order in which they are set."""
+"""PyTorch's global flags apply on the worker, in the order in which they are set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.fixture(autouse=True)
-def flags_as_before() -> Iterator[None]:
+def restore_flags() -> Iterator[None]:
     mode = torch.get_deterministic_debug_mode()
     precision = torch.get_float32_matmul_precision()
     yield
@@ -28,7 +28,7 @@ def flags_as_before() -> Iterator[None]:
 
 
 def put(x: torch.Tensor) -> torch.Tensor:
-    """An op that PyTorch refuses, wherever it runs, if it has to be deterministic."""
+    """An op that PyTorch refuses on each device under deterministic algorithms."""
     index = torch.tensor([0, 1], device=x.device)
     return x.put(index, torch.ones(2, device=x.device))
 
@@ -62,7 +62,7 @@ def unwritten(device: str | torch.device) -> list[torch.Tensor]:
     return made
 
 
-def test_unwritten_memory_of_deterministic_algorithms():
+def test_deterministic_algorithms_fill_unwritten_memory():
     torch.use_deterministic_algorithms(True)
     for there, here in zip(unwritten(DEVICE), unwritten("cpu"), strict=True):
         torch.testing.assert_close(there.cpu(), here, rtol=0, atol=0, equal_nan=True)
@@ -94,7 +94,7 @@ def test_flags_of_backends():
     for there, here in results:
         same(there, here)
     with torch.backends.cudnn.flags(deterministic=True, allow_tf32=False):
-        same(far[0] + 1, x + 1)  # nothing for a CPU to do, but known to it
+        same(far[0] + 1, x + 1)  # a CPU worker accepts the flags and ignores them
     assert torch.backends.cudnn.deterministic is False
 
 
@@ -117,7 +117,7 @@ except RuntimeError as error:
     assert done.stdout == "True\n", done.stderr
 
 
-def test_what_is_sent_is_what_was_set(monkeypatch):
+def test_each_successful_setting_is_sent(monkeypatch):
     sent = []
     monkeypatch.setattr(_device, "set_flag", lambda *flag: sent.append(flag))
     with pytest.raises((RuntimeError, ValueError, TypeError)):

@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What PyTorch's CPU kernels round once, fused kernels round once: the same bits.
+"""Where PyTorch's CPU kernels round once, fused kernels do too: the same bits.
 
-Products that are added to something, above all: SGD's step is one of them. Not Adam's:
-PyTorch's sqrt is MKL's, which isn't the rounded root everywhere.
+Most cases add a product to a value, as the step of SGD does. The step of Adam is not
+here: PyTorch uses MKL's sqrt, which is not correctly rounded everywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from helpers import DEVICE
 aten = torch.ops.aten
 pytestmark = [
     pytest.mark.fast,
-    pytest.mark.cpu_worker,  # CUDA's formulas of addcdiv and others are others
+    pytest.mark.cpu_worker,  # CUDA has another formula for addcdiv and others
 ]
 
 OPERATORS = {
@@ -47,7 +47,7 @@ def test_operators(name, dtype):
     generator = torch.Generator().manual_seed(0)
     operands = [torch.randn(4003, generator=generator, dtype=dtype) for _ in range(3)]
     if "lerp" not in name and "mse" not in name:
-        for x in operands:  # between those that round, some that are no numbers or huge
+        for x in operands:  # some NaN, infinite, zero, huge and denormal numbers
             some = torch.randint(0, 4003, (40,), generator=generator)
             specials = torch.tensor(
                 [0.0, -0.0, float("inf"), float("nan"), 3e38, 1e-40]
@@ -56,7 +56,8 @@ def test_operators(name, dtype):
 
     def of(device: torch.device) -> torch.Tensor:
         x, y, z = (t.to(device) for t in operands)
-        return (OPERATORS[name](x, y, z) * 0.5).cpu()  # two, so that they fuse
+        # A second operator, so that the first one fuses.
+        return (OPERATORS[name](x, y, z) * 0.5).cpu()
 
     torch.mycelya.synchronize()
     launched = torch.mycelya.metrics()["kernels_launched"]

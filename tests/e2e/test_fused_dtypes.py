@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Operators fused with one before them do with each dtype what they do on the CPU.
+"""Fused operators treat each dtype as the operators do on the CPU.
 
-They give the same values, or raise the same type of error: for dtypes that PyTorch has
-no kernel for, and for numbers that a dtype doesn't have.
+They give the same values or raise the same type of error. This includes dtypes without
+a kernel in PyTorch, and numbers that a dtype can't represent.
 """
 
 import itertools
@@ -82,30 +82,30 @@ def words(text: str) -> list[str]:
 
 
 def before(x: torch.Tensor) -> torch.Tensor:
-    """x, made by an operator that kernels compute."""
+    """x as the result of an operator that kernels compute, so that others fuse."""
     if x.is_floating_point() or x.is_complex():
         return x * 1
     return x ^ (False if x.dtype == torch.bool else 0)
 
 
 def outcome(expression: str, **tensors: Any) -> torch.Tensor | str:
-    """What it gives, on the CPU; or the type of its error."""
+    """The result of the expression, moved to the CPU, or the type of its error."""
     try:
         names = {"torch": torch, "F": F, "aten": torch.ops.aten, **tensors}
         return eval(expression, names).cpu()
     except (NameError, AttributeError, SyntaxError):
-        raise  # a mistake of this file
+        raise  # a mistake in this file
     except Exception as error:
         return type(error).__name__
 
 
 def differ(expression: str, make: Callable[[str], dict[str, Any]]) -> str:
-    """How its outcome here is another than that on the CPU, if it is."""
+    """How the outcome on the device differs from that on the CPU; "" if equal."""
     want = outcome(expression, **make("cpu"))
     got = outcome(expression, **make(str(DEVICE)))
     if isinstance(want, str) or isinstance(got, str):
         same = isinstance(want, str) and isinstance(got, str) and got == want
-        return "" if same else f"{got} and not {want}"
+        return "" if same else f"got {got}, expected {want}"
     try:
         torch.testing.assert_close(got, want, equal_nan=True)
     except AssertionError as error:
@@ -113,7 +113,7 @@ def differ(expression: str, make: Callable[[str], dict[str, Any]]) -> str:
     return ""
 
 
-def of_dtypes() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
+def dtype_cases() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
     base = torch.tensor([0, 1, 2, 3, 5, 7, 1, 4, 60, 3] * 3)
 
     def make(d: torch.dtype, e: torch.dtype) -> Callable[[str], dict[str, Any]]:
@@ -133,7 +133,7 @@ def of_dtypes() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
         yield expression, f"of {d} and {e}", make(d, e)
 
 
-def of_numbers() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
+def number_cases() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
     some = [0, 1, 5, 100, 127, 128, 200, 255, -1, -5, 2**24 + 1, 2**31 - 1]
     cases = [*itertools.product(words(NUMBER), INTEGERS, NUMBERS)]
     cases += itertools.product(words(NUMBER) + words(FLOAT), FLOATS, LARGE)
@@ -151,13 +151,13 @@ def of_numbers() -> Iterator[tuple[str, str, Callable[[str], dict[str, Any]]]]:
         yield expression, f"of {d} and {s!r}", tensors
 
 
-CASES = {"dtypes": of_dtypes, "numbers": of_numbers}
+CASES = {"dtypes": dtype_cases, "numbers": number_cases}
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cases", CASES)
 def test_dtypes(cases):
-    """In a process of its own, which compiles more programs than are kept."""
+    """In a process of its own: it compiles more programs than the cache keeps."""
     command = [sys.executable, __file__, cases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
@@ -168,10 +168,10 @@ if __name__ == "__main__":
 
     warnings.simplefilter("ignore")
     count, found = 0, []
-    for expression, of, make in CASES[sys.argv[1]]():
+    for expression, operands, make in CASES[sys.argv[1]]():
         count += 1
         if how := differ(expression, make):
-            found.append(f"{expression} {of}: {how}")
+            found.append(f"{expression} {operands}: {how}")
     torch.mycelya.synchronize()
     fused = torch.mycelya.metrics()["kernels_launched"]
     print("\n".join(found), count, "cases,", fused, "kernels")

@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Random programs of what kernels compute do the same here as on the CPU.
+"""Random programs of operators that kernels compute give the same as on the CPU.
 
-Maps, folds, transposes, writes in place and through views, and operators that no kernel
-computes, in float64, where rounding can't hide a mistake. A failure prints the shortest
-program that hypothesis could make of it.
+They contain elementwise operators, reductions, transposes, writes in place and through
+views, and operators that no kernel computes. They use float64, so that rounding can't
+hide a mistake. A failure prints the shortest program that Hypothesis has found.
 """
 
 import subprocess
@@ -82,7 +82,7 @@ def check(program: str) -> None:
         "xyz", results(program, str(DEVICE)), results(program, "cpu"), strict=True
     ):
         same = torch.allclose(got, want, rtol=1e-9, atol=1e-10, equal_nan=True)
-        assert same, f"{name} is\n{got}\nand not\n{want}\n\n{program}"
+        assert same, f"{name} is\n{got}\nexpected\n{want}\n\n{program}"
 
 
 def check_many(examples: int, derandomize: bool) -> None:
@@ -97,21 +97,21 @@ def check_many(examples: int, derandomize: bool) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("examples", "drawn"),
-    [(1_000, "fixed"), pytest.param(10_000, "anew", marks=pytest.mark.slow)],
+    [(1_000, "fixed"), pytest.param(10_000, "random", marks=pytest.mark.slow)],
 )
 def test_programs(examples, drawn):
-    """In a process of their own: they fill the cache in which other tests count."""
+    """In a process of its own: it fills the cache, and other tests count hits."""
     command = [sys.executable, __file__, str(examples), drawn]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-6000:]
 
 
-def test_a_map_and_what_another_makes_of_its_operand():
-    """Both read x; the last reads the other's result, too, in another order."""
+def test_a_loop_that_reads_the_result_of_another_transposed():
+    """Both loops read x. The second also reads the first one's result, transposed."""
     check("x = x * z\ny = (x * 0.3).sigmoid() - z\nx = y.t() * 0.5 - x")
 
 
-def test_kernels_compute_them():
+def test_programs_launch_kernels():
     torch.mycelya.synchronize()
     before = torch.mycelya.metrics()["kernels_launched"]
     check("x = (x * 2 + y).exp()\ny = x.t() * 0.5 - y\nz.mul_(0.5).add_(x)")

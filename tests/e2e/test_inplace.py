@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""In-place and out= ops: what they write, what they check, what they count."""
+"""In-place and out= ops: values, checks at the call, and version counters."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_in_place(name, cut):
     compare(fn, torch.randn(3, 4), torch.randn(3, 4), rtol=1e-5, atol=1e-5)
 
 
-def test_old_values_survive_for_those_who_hold_them():
+def test_earlier_results_keep_their_values():
     def fn(x):
         kept = [x * 1]
         for i in range(4):
@@ -62,7 +62,7 @@ def test_old_values_survive_for_those_who_hold_them():
 
 
 def both_raise(fn, kind=RuntimeError):
-    """fn must raise the same kind on both devices; returns both messages."""
+    """Asserts that fn raises `kind` on both devices; returns both messages."""
     messages = []
     for device in ("cpu", DEVICE):
         with pytest.raises(kind) as error:
@@ -113,7 +113,7 @@ def test_out_of_another_size_warns_and_resizes():
     )
 
 
-def test_saved_tensors_know_that_they_were_written():
+def test_writes_to_saved_tensors_are_detected():
     def fn(device):
         x = torch.ones(3, device=device, requires_grad=True)
         y = x.exp()
@@ -134,7 +134,7 @@ def test_saved_tensors_know_that_they_were_written():
         assert "modified by an inplace operation" in message
 
 
-def test_versions_count():
+def test_version_counters():
     def versions(device):
         x = torch.zeros(3, device=device)
         seen = [x._version]
@@ -178,7 +178,7 @@ def test_batch_norm_writes_its_running_statistics():
     same(there(x.to(DEVICE)), here(x), 1e-4, 1e-5)
 
 
-def test_writes_to_one_storage_through_two_names():
+def test_writes_to_one_storage_through_two_tensors():
     x = to_device(torch.zeros(4))
     y = x.detach()
     x.add_(1)
@@ -187,11 +187,11 @@ def test_writes_to_one_storage_through_two_names():
     assert y.cpu().tolist() == [3.0] * 4
 
 
-# ---- Memory that overlaps: who may write it, and who may read it meanwhile ----
+# ---- Overlapping memory: which writes are allowed, and what they give ----
 
 
 def outcome(fn, device):
-    """What a call gives: a tensor's values and strides, or its error."""
+    """The result of a call: a tensor's values and strides, or the error."""
     try:
         t = fn(device)
         return t.cpu().tolist(), t.stride()
@@ -208,7 +208,7 @@ def square(device):
 
 
 def wide(device, dtype=torch.float32):
-    """One element, three times."""
+    """One element, expanded to three."""
     return torch.ones(1, device=device, dtype=dtype).expand(3)
 
 
@@ -221,8 +221,8 @@ def into(fn, out):
     return out
 
 
-# Writes to memory that elements share. Most are refused; fills are not.
-SHARED = {
+# Writes to tensors with elements that share memory. Most are refused; fills are not.
+EXPANDED = {
     "add_": lambda d: wide(d).add_(1),
     "relu_": lambda d: wide(d).relu_(),
     "copy_": lambda d: wide(d).copy_(torch.zeros(3, device=d)),
@@ -248,7 +248,7 @@ SHARED = {
     "foreach": lambda d: into(lambda x: torch._foreach_add_([x], 1), wide(d)),
 }
 
-# Writes that read the memory that they write.
+# Operators that read the memory that they write.
 READ_AND_WRITTEN = {
     "add_ itself": lambda d: (x := line(d)).add_(x),
     "add_ its neighbours": lambda d: (x := line(d))[1:].add_(x[:-1]),
@@ -256,7 +256,7 @@ READ_AND_WRITTEN = {
     "copy_ a neighbour": lambda d: (x := line(d))[1:].copy_(x[:-1]),
     "copy_ its transpose": lambda d: (x := square(d)).copy_(x.mT),
     "copy_ itself": lambda d: (x := square(d)).copy_(x.view(3, 3)),
-    "copy_ itself, shared": lambda d: (x := wide(d))[1:].copy_(x[:-1]),
+    "copy_ itself, expanded": lambda d: (x := wide(d))[1:].copy_(x[:-1]),
     "copy_ a row": lambda d: (x := square(d)).copy_(x[0]),
     "copy_ a negative": lambda d: (x := torch._neg_view(line(d)))[1:].copy_(x[:-1]),
     "setitem": lambda d: into(lambda x: x.__setitem__(0, x[1]), square(d)),
@@ -278,7 +278,7 @@ READ_AND_WRITTEN = {
     ),
     "out": lambda d: torch.mul(x := line(d), 2, out=x),
     "out of its transpose": lambda d: torch.clamp(x := square(d), min=4, out=x.mT),
-    "out that has to turn": lambda d: torch.eq(x := square(d)[:2], 2, out=x.mT),
+    "out with other strides": lambda d: torch.eq(x := square(d)[:2], 2, out=x.mT),
     "abs": lambda d: torch.abs(x := line(d)[:5].neg_(), out=x[1:4]),
     "cat": lambda d: torch.cat([x := line(d), x], out=x),
     "cat elsewhere": lambda d: torch.cat([(x := line(d))[:1], x[1:2]], out=x[4:]),
@@ -288,9 +288,9 @@ READ_AND_WRITTEN = {
 
 
 @pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated")
-@pytest.mark.parametrize("name", SHARED)
-def test_writes_to_shared_memory(name):
-    assert outcome(SHARED[name], DEVICE) == outcome(SHARED[name], "cpu")
+@pytest.mark.parametrize("name", EXPANDED)
+def test_writes_to_expanded_tensors(name):
+    assert outcome(EXPANDED[name], DEVICE) == outcome(EXPANDED[name], "cpu")
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
@@ -300,13 +300,13 @@ def test_writes_that_read_what_they_write(name):
     assert outcome(fn, DEVICE) == outcome(fn, "cpu")
 
 
-def test_a_number_from_the_cpu_fills_shared_memory():
-    """As on CUDA, which takes the element; on the CPU itself this is a copy."""
+def test_a_number_from_the_cpu_fills_an_expanded_tensor():
+    """As on CUDA, where fill_ reads a CPU value as a number; on the CPU it copies."""
     assert wide(DEVICE).fill_(torch.tensor(2.0)).tolist() == [2.0] * 3
 
 
-def test_what_is_written_last_stays():
-    """PyTorch lets a conversion write an element twice, in its own order."""
+def test_a_conversion_that_writes_elements_twice():
+    """PyTorch allows it, and its order of writes decides the values."""
 
     def run(device):
         x = torch.arange(6, dtype=torch.float32, device=device)
@@ -330,9 +330,12 @@ def test_empty_operands_do_not_overlap():
 
 
 @pytest.mark.parametrize("reduce", ["", "prod", "amax"])
-def test_rows_of_its_own(reduce):
-    """Added to themselves and to others: a kernel of PyTorch's looks at the strides of
-    a row, even at those of dims of size 1, for whether it overlaps with another."""
+def test_index_add_and_index_reduce_of_own_rows(reduce):
+    """The source is the same rows of the tensor, or other rows of it.
+
+    PyTorch's CPU kernel detects an exact self-add by comparing strides, including
+    those of size-1 dims.
+    """
 
     def run(device):
         x = torch.empty_strided((3, 2), (4, 1), device=device)
@@ -363,10 +366,10 @@ OUTS = {
     "abs of complex": lambda d: torch.abs(
         torch.ones(2, 3, dtype=torch.complex64, device=d)[:1], out=line(d, 3)
     ),
-    "abs of complex, turned": lambda d: torch.abs(
+    "abs of complex, transposed": lambda d: torch.abs(
         torch.arange(6.0, device=d).to(torch.complex64).view(2, 3).mT, out=line(d, 1)
     ),
-    "arange resizes what was shared": lambda d: torch.arange(4, out=wide(d)),
+    "arange resizes an expanded tensor": lambda d: torch.arange(4, out=wide(d)),
     "arange keeps a shape": lambda d: torch.arange(6, out=line(d).view(2, 3)),
     "arange keeps strides": lambda d: torch.arange(6, out=line(d).view(3, 2).mT),
     "linspace keeps a shape": lambda d: torch.linspace(0, 5, 6, out=line(d)[None]),
@@ -383,7 +386,7 @@ def test_dtypes_and_shapes_of_out(name):
 
 
 def test_numbers_that_do_not_fit_are_refused():
-    """By the CPU at the call; here at the next read at the latest."""
+    """The CPU raises at the call, the device at the next read at the latest."""
     for fn in (
         lambda d: torch.zeros(2, dtype=torch.uint8, device=d).fill_(300).cpu(),
         lambda d: torch.zeros(2, device=d).fill_(1 + 2j).cpu(),
@@ -393,7 +396,7 @@ def test_numbers_that_do_not_fit_are_refused():
         assert ours.startswith(cpu)
 
 
-def test_nothing_is_added_at_no_index():
+def test_index_add_without_indices():
     def fn(x):
         i = torch.empty(0, dtype=torch.int64, device=x.device)
         return x.index_add_(0, i, x[:0].clone()), x.index_add(0, i, x[:0].clone())
