@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""PyTorch chooses the forms of an optimizer that it chooses on CUDA; errors agree too."""
+"""PyTorch chooses the same forms of an optimizer as on CUDA; errors agree too."""
 
 import re
 
