@@ -116,9 +116,7 @@ def test_an_end_is_told_and_costs_one_op(
     worker = worker_of(child.process.pid)
     end(child.process.pid)
     outcome = child.run("add", "float32", "forward", 2)
-    with contextlib.suppress(
-        ProcessLookupError
-    ):  # it may have ended
+    with contextlib.suppress(ProcessLookupError):  # it may have ended
         os.kill(worker, signal.SIGKILL)
     assert len(getattr(outcome, field)) == 1 and not outcome.failures
     assert len(outcome.crashes + outcome.hangs) == 1
