@@ -66,13 +66,13 @@ def both(make):
     return here, copy.deepcopy(here).to(DEVICE)
 
 
-def three(make):
-    """A model on the CPU, a copy on the device, one on the CPU with other last places.
+def both_and_nudged(make):
+    """A model on the CPU, a copy on the device, and a slightly changed copy on the CPU.
 
-    How far training takes the last from the first is how far rounding takes anything:
-    it decides on which side of 0 an input of ReLU is, what is left of a gradient that
-    is 0, of which AdamW makes whole steps, and a norm over few elements makes much of
-    it.
+    Each weight of the changed copy differs by one epsilon. The distance between both
+    CPU models after training measures the effect of rounding. The effect can be large:
+    an input of ReLU changes sign, AdamW makes a full step from a gradient that is 0 but
+    for rounding, or a norm over few elements amplifies an error.
     """
     here, ours = both(make)
     nudged = copy.deepcopy(here)
@@ -84,14 +84,15 @@ def three(make):
     return here, ours, nudged
 
 
-def there(batch):
+def to_device(batch):
     return {name: t.to(DEVICE) for name, t in batch.items()}
 
 
 def agree(ours, cpu, tolerance=1e-3, nudged=None):
-    """No element is off by more than a part of the tensor's largest.
+    """Asserts that no element differs by more than a bound.
 
-    Nor, if that is more, by more than some times what rounding may change.
+    The bound is `tolerance` of the tensor's largest element. If it is larger, eight
+    times the largest difference between `nudged` and `cpu` is the bound.
     """
     ours, cpu = ours.detach().cpu(), cpu.detach()
     assert ours.dtype == cpu.dtype and ours.shape == cpu.shape
@@ -103,7 +104,7 @@ def agree(ours, cpu, tolerance=1e-3, nudged=None):
     bound = tolerance * max(cpu.abs().max().item(), 1e-6)
     if nudged is not None:
         bound = max(bound, 8 * (nudged.detach() - cpu).abs().max().item())
-    assert off <= bound
+    assert off <= bound, f"a difference of {off}, allowed is {bound}"
 
 
 def same_models(ours, cpu, nudged=None):
@@ -122,7 +123,7 @@ def same_losses(losses):
 
 
 def train(model, optimizer, loss_of, batches):
-    """Each batch is one step. Both sides draw the same numbers for dropout."""
+    """Trains one step per batch. The seed makes dropout equal on both devices."""
     torch.manual_seed(11)
     model.train()
     losses = []
@@ -136,7 +137,7 @@ def train(model, optimizer, loss_of, batches):
 
 
 def without_draws(model, always=False):
-    """CUDA draws other numbers than the CPU: no dropout, no dropped paths there."""
+    """Disables dropout and drop paths on CUDA, which draws other random numbers."""
     if on_cuda() or always:
         for module in model.modules():
             rates = ("p", "drop_prob", "dropout", "attention_dropout", "dropout_prob")
@@ -153,7 +154,7 @@ def text_loss(model, batch):
 
 
 def ties(model):
-    """Names that share a parameter, in groups."""
+    """Groups of names that share a parameter."""
     groups = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(parameter), []).append(name)

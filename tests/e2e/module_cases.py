@@ -29,10 +29,10 @@ from torch.utils import _pytree as pytree
 
 
 def other(cls, *cases, **facts):
-    """Facts on a module that the database lacks, as it has them.
+    """A database entry for a module that PyTorch's database lacks.
 
-    A case is (constructor's arguments, its keywords, inputs): a shape is an input of
-    the module's dtype, and a tensor is itself.
+    A case is (constructor's arguments, its keywords, inputs). A tuple among the inputs
+    is the shape of a random tensor in the module's dtype.
     """
 
     def inputs(info, device, dtype, requires_grad, training, **kwargs):
@@ -55,7 +55,7 @@ def other(cls, *cases, **facts):
 
 
 def unpooled(dims):
-    """Where max pooling over 2 in each of the last dimensions found its maxima."""
+    """The indices of max pooling with a window of size 2 in each of the last dims."""
     pool = getattr(F, f"max_pool{dims}d")
     image = make_tensor((2, 3) + (4,) * dims, dtype=torch.float32, device="cpu")
     return pool(image, 2, return_indices=True)[1]
@@ -131,8 +131,9 @@ OTHERS = [
 MODULES = {info.name: info for info in (*module_db, *OTHERS)}
 assert len(MODULES) == len(module_db) + len(OTHERS)
 
-# Too many inputs to run all of them in every test: these run every n-th, an odd number
-# since inputs are products of yes and no. test_the_many_other_inputs has the rest.
+# These modules have too many inputs to run all of them in every test: run every n-th.
+# n is odd, because the inputs are products of options with two values.
+# test_the_many_other_inputs runs the other inputs.
 LARGE = {
     "nn.LinearCrossEntropyLoss": 37,
     "nn.CrossEntropyLoss": 7,
@@ -146,7 +147,7 @@ LARGE = {
     "nn.TransformerEncoder": 5,
     "nn.TransformerEncoderLayer": 5,
 }
-# Modules that compute in another way in eval, though they need not differ in values.
+# Modules that take another code path in eval mode, although the values may be equal.
 EVAL = {"nn.Transformer", "nn.TransformerDecoderLayer"}
 
 
@@ -164,7 +165,7 @@ def inputs_of(info, dtype, training):
         kwargs = given.constructor_input.kwargs
         options = kwargs.get("options")
         if getattr(options, "acc_policy", None) == "auto":
-            # PyTorch's own choice is "accurate" on the CPU and "compact" elsewhere.
+            # "auto" means "accurate" on the CPU and "compact" on other devices.
             kwargs["options"] = dataclasses.replace(options, acc_policy="compact")
     return made
 
@@ -178,7 +179,7 @@ def moved(tensor, device):
 
 
 def map_tensors(fn, nest):
-    """fn of every tensor of a nest; the batch sizes of a packed sequence stay put."""
+    """Applies fn to every tensor of a nest, except a packed sequence's batch sizes."""
 
     def one(leaf):
         if isinstance(leaf, PackedSequence):
@@ -201,7 +202,7 @@ def with_grad(nest):
 
 
 def weights_like(tensor):
-    """A gradient on the tensor's device: each element its own, of the same strides."""
+    """A gradient with the tensor's device and strides, and different elements."""
     real = torch.arange(tensor.numel(), dtype=torch.float64).sin() + 1.5
     weights = real.reshape(tensor.shape).to(tensor.dtype)
     there = torch.empty_like(tensor, requires_grad=False)
@@ -216,22 +217,23 @@ def refusal(call):
         return None, e
 
 
-# A fused group is as far from the exact numbers as PyTorch's operators, but elsewhere:
-# by so much of the largest element of a tensor may the two differ. Either was seen off
-# by 3e-6 in gradients of float32; for 16 bits it is the distance of two numbers.
+# How much results may differ, relative to the largest element of the tensor. A fused
+# group is as exact as PyTorch's operators but rounds differently. In float32 gradients
+# both had errors of 3e-6. For 16 bits the value is one to two epsilons.
 ROOM = {
     torch.float32: 1e-5,
-    torch.complex64: 0,  # what rounding does to PyTorch's own, no more
+    torch.complex64: 0,  # no tolerance beyond the default and `nudged`
     torch.float16: 2e-3,
     torch.bfloat16: 1e-2,
 }
 
 
 def close(ours, cpu, nudged=None):
-    """As helpers.same, with room for another kernel's rounding.
+    """Compares as helpers.same does, with a tolerance for another kernel's rounding.
 
-    Where the room is too small, for what rounding does to PyTorch's own: `nudged()` is
-    what it computes from numbers that differ in their last place.
+    If a tensor exceeds ROOM, its elements may differ by eight times the effect of
+    rounding on PyTorch's own result. `nudged()` returns that result for inputs that
+    differ by one epsilon.
     """
     leaves = [t for t in pytree.tree_leaves(cpu) if isinstance(t, torch.Tensor)]
     double = any(t.dtype in (torch.float64, torch.complex128) for t in leaves)
@@ -269,7 +271,7 @@ def same_state(there, here):
 
 
 def build(info, given, dtype, training):
-    """The module on the CPU, and its like on the device."""
+    """The module on the CPU, and an equal one on the device."""
 
     def make():
         args, kwargs = copy.deepcopy((given.args, given.kwargs))
@@ -280,7 +282,7 @@ def build(info, given, dtype, training):
         return module.train(training)
 
     here = make()
-    # What is not initialized yet cannot be copied.
+    # A lazy module has uninitialized parameters, which cannot be copied.
     there = make() if info.is_lazy else copy.deepcopy(here)
     assert there.to(DEVICE) is there
     return here, there
@@ -291,7 +293,7 @@ def state_tensors(module):
 
 
 def forward(module, args, kwargs):
-    """(result, whether it drew random numbers of the CPU's generator)."""
+    """(result, whether the module drew random numbers from the CPU's generator)."""
     torch.manual_seed(3)
     before = torch.get_rng_state()
     result = module(*args, **kwargs)
@@ -299,7 +301,7 @@ def forward(module, args, kwargs):
 
 
 def nudge(tensor):
-    """Makes each number a near one, a last place up or down."""
+    """Changes each element of a tensor by one epsilon, up or down."""
     if tensor.is_floating_point() or tensor.is_complex():
         generator = torch.Generator().manual_seed(tensor.numel())
         with torch.no_grad():
@@ -310,7 +312,7 @@ def nudge(tensor):
 
 
 def results_nudged(info, given, dtype, training):
-    """What the CPU computes, by name, from inputs and parameters that are near ones."""
+    """The CPU's results, by name, for nudged inputs and parameters."""
     module, _ = build(info, given.constructor_input, dtype, training)
     for parameter in module.parameters():
         nudge(parameter)
@@ -330,7 +332,7 @@ def results_nudged(info, given, dtype, training):
 
 
 def check(info, given, dtype, training):
-    """One input, forward and backward, on both sides."""
+    """Runs one input forward and backward on both devices and compares."""
     here, there = build(info, given.constructor_input, dtype, training)
     cpu = inputs_on("cpu", given.forward_input)
 
@@ -343,7 +345,7 @@ def check(info, given, dtype, training):
 
     ours = inputs_on(DEVICE, given.forward_input)
     if not training and not info.is_lazy:
-        with torch.no_grad():  # modules of attention go another way then
+        with torch.no_grad():  # attention modules have another code path without grad
             expected, refused = refusal(lambda: forward(here, *cpu))
             if refused is None:
                 got, _ = forward(there, *ours)
@@ -388,7 +390,7 @@ def read(nest):
 
 
 def same_kind(ours, cpu):
-    """As same, without values: what CUDA draws is not what the CPU draws."""
+    """Compares dtypes, shapes and strides. CUDA draws other numbers than the CPU."""
     pairs = zip(pytree.tree_leaves(ours), pytree.tree_leaves(cpu), strict=True)
     for a, b in pairs:
         if isinstance(b, torch.Tensor):

@@ -10,7 +10,7 @@ def ramp(*shape, dtype=torch.float32):
     return torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
 
 
-def there(tensor):
+def to_device(tensor):
     return tensor.to(DEVICE)
 
 
@@ -23,7 +23,7 @@ def same_storage(a, b):
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
-def is_there(tensor):
+def on_device(tensor):
     return tensor.device == torch.device("mycelya", 0)
 
 

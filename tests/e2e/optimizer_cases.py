@@ -44,14 +44,15 @@ ALL_FORMS = [(n, form) for n in DENSE for form in forms_of(OPTIMIZERS[n])]
 
 
 def inputs_of(info):
-    """The keyword arguments that PyTorch tries on CUDA, capturable ones included."""
+    """The keyword arguments that PyTorch tests on CUDA, including capturable."""
     return [(i.kwargs, i.desc) for i in info.optim_inputs_func(device="cuda")]
 
 
 def refused(info, kwargs, form):
-    """Whether PyTorch refuses a tensor for lr or betas in this form, here as there.
+    """Whether PyTorch refuses the arguments in this form, on the CPU and the device.
 
-    As "default" it becomes foreach where that is allowed, so it is never refused.
+    It refuses tensors for lr or betas in some forms. The form "default" becomes foreach
+    only where that is allowed, so PyTorch never refuses it.
     """
     try:
         info.optim_cls([nn.Parameter(torch.ones(2, 2))], **kwargs, **flags(form))
@@ -64,13 +65,13 @@ def refused(info, kwargs, form):
 
 
 def plain(info, kwargs):
-    """The same arguments for a loop on the CPU, which cannot be captured."""
+    """The same arguments for a loop on the CPU, which does not allow capturable."""
     kwargs = {k: v for k, v in kwargs.items() if k != "capturable"}
     return {**kwargs, "foreach": False} if "foreach" in info.supported_impls else kwargs
 
 
 class Network(nn.Module):
-    """Matrices, vectors, a number, a filter in channels_last, one without a grad."""
+    """Has matrices, vectors, a scalar, a channels_last filter, an unused parameter."""
 
     def __init__(self, matrices_only=False, dense=False):
         super().__init__()
@@ -94,7 +95,7 @@ class Network(nn.Module):
 
 def network(name):
     torch.manual_seed(7)
-    # LBFGS takes views of gradients, which it refuses for other strides.
+    # LBFGS flattens gradients with view(), which raises for channels_last strides.
     return Network(matrices_only=name == "Muon", dense=name == "LBFGS")
 
 
@@ -104,7 +105,7 @@ def both(name):
 
 
 def train(model, optimizer, steps, seed=5, schedules=(), set_to_none=True):
-    """Steps on batches of a seed; returns the losses."""
+    """Trains on random batches of a seed. Returns the losses."""
     generator = torch.Generator().manual_seed(seed)
     parameter = next(model.parameters())
     device, dtype = parameter.device, parameter.dtype
@@ -128,7 +129,7 @@ def train(model, optimizer, steps, seed=5, schedules=(), set_to_none=True):
 
 
 def tolerance(name):
-    """The forms round in another order; Muon multiplies in bfloat16."""
+    """rtol, atol: the forms round in another order, and Muon multiplies in bfloat16."""
     if name == "Muon":
         return 2e-2, 1e-4
     if name == "LBFGS" or on_cuda():
@@ -148,7 +149,7 @@ def same_models(there, here, name):
 
 
 def same_states(there, here, name):
-    """Asserts two optimizers' state_dicts to agree, whatever device a tensor is on."""
+    """Asserts that two optimizers' state_dicts agree on any device."""
     rtol, atol = tolerance(name)
     ours, cpu = there.state_dict(), here.state_dict()
     assert list(ours["state"]) == list(cpu["state"])
@@ -171,7 +172,7 @@ def same_states(there, here, name):
 
 
 def check_places(name, param, state, kwargs, form):
-    """A moment is where its parameter is; `step` only if a kernel reads it there."""
+    """Moments are on the parameter's device; `step` only if a kernel reads it there."""
     far = kwargs.get("capturable") or form == "fused" or name == "ASGD"
     for key, value in state.items():
         if key == "step" and isinstance(value, torch.Tensor):

@@ -5,7 +5,7 @@
 import pytest
 import torch
 from helpers import DEVICE, run, same
-from object_helpers import there
+from object_helpers import to_device
 
 
 def test_accelerator():
@@ -32,7 +32,7 @@ def test_accelerator():
 
 def test_accelerator_memory():
     accelerator = torch.accelerator
-    keep = there(torch.ones(1 << 18))
+    keep = to_device(torch.ones(1 << 18))
     assert accelerator.memory_allocated() >= 1 << 20
     assert accelerator.max_memory_allocated() >= accelerator.memory_allocated()
     assert accelerator.memory_reserved() >= accelerator.memory_allocated()
@@ -75,7 +75,7 @@ def test_memory_that_the_worker_keeps_for_reuse():
 
     mycelya = torch.mycelya
     x = torch.ones(16 << 20, device=DEVICE)
-    for _ in range(3):  # the next one is made before the last is freed
+    for _ in range(3):  # each result is allocated before the previous one is freed
         y = x * 2
         mycelya.synchronize()
     stats = mycelya.memory_stats()
@@ -89,7 +89,7 @@ def test_memory_that_the_worker_keeps_for_reuse():
     stats = mycelya.memory_stats()
     assert kept(stats) >= 64 << 20
     assert mycelya.max_memory_reserved() >= 192 << 20
-    # Tensors are counted on this side.
+    # Allocated bytes are counted on the client.
     allocated = mycelya.memory_allocated()
     assert stats["allocated_bytes.all.current"] == allocated
     assert f"{allocated / 2**20:.1f}" in mycelya.memory_summary()
@@ -133,7 +133,7 @@ def test_generators():
 
 
 def test_a_fork_cannot_use_the_device(tmp_path):
-    """Whatever object of the parent it touches; the parent goes on."""
+    """Each use of a parent's object raises in the child. The parent still works."""
     code = """
         import os, sys, torch, mycelya_torch
         x = torch.ones(3, device="mycelya")

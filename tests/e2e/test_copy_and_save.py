@@ -11,7 +11,15 @@ from collections import OrderedDict
 import pytest
 import torch
 from helpers import DEVICE, same
-from object_helpers import Sub, copy_to_cpu, is_there, ramp, raw, same_storage, there
+from object_helpers import (
+    Sub,
+    copy_to_cpu,
+    on_device,
+    ramp,
+    raw,
+    same_storage,
+    to_device,
+)
 from torch import nn
 
 import mycelya_torch
@@ -34,7 +42,7 @@ def other():
 
 
 def test_deepcopy_of_tensors():
-    base = there(ramp(2, 3))
+    base = to_device(ramp(2, 3))
     copies = copy.deepcopy([base, base[1], base, base.t()])
     assert copies[0] is copies[2] and same_storage(copies[0], copies[1])
     assert copies[3].stride() == base.t().stride()
@@ -46,13 +54,13 @@ def test_deepcopy_of_tensors():
 
 
 def test_deepcopy_keeps_what_belongs_to_a_tensor():
-    leaf = there(ramp(3)).requires_grad_()
+    leaf = to_device(ramp(3)).requires_grad_()
     leaf.pow(2).sum().backward()
     leaf.note = ["mine"]
     twin = copy.deepcopy(leaf)
     assert twin.requires_grad and twin.note == ["mine"] and twin.note is not leaf.note
     assert twin.grad.tolist() == [0.0, 2.0, 4.0] and not same_storage(twin, leaf)
-    z = torch.complex(there(ramp(2)), there(ramp(2)))
+    z = torch.complex(to_device(ramp(2)), to_device(ramp(2)))
     assert copy.deepcopy(z.conj()).tolist() == z.conj().tolist()
     assert copy.deepcopy(z.conj().imag).tolist() == [-0.0, -1.0]
     with pytest.raises(RuntimeError, match="graph leaves"):
@@ -62,12 +70,12 @@ def test_deepcopy_keeps_what_belongs_to_a_tensor():
 def test_deepcopy_of_a_model_and_its_optimizer():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    model(there(torch.randn(4, 3))).sum().backward()
+    model(to_device(torch.randn(4, 3))).sum().backward()
     optimizer.step()
     twins, twin_optimizer = copy.deepcopy((model, optimizer))
     assert twin_optimizer.param_groups[0]["params"][0] is twins[0].weight
     same(twin_optimizer.state_dict(), copy_to_cpu(optimizer.state_dict()))
-    x = there(torch.randn(4, 3))
+    x = to_device(torch.randn(4, 3))
     for m, o in ((model, optimizer), (twins, twin_optimizer)):
         o.zero_grad()
         m(x).pow(2).sum().backward()
@@ -91,10 +99,10 @@ def test_pickle(protocol):
     def round_trip(value):
         return pickle.loads(pickle.dumps(value, protocol))
 
-    x = there(ramp(2, 3))
+    x = to_device(ramp(2, 3))
     for tensor in (x, x.t(), x[1:, ::2], x.half(), x.bfloat16(), x > 2, x[:0], x[0, 1]):
         back = round_trip(tensor)
-        assert is_there(back) and back.stride() == tensor.stride()
+        assert on_device(back) and back.stride() == tensor.stride()
         assert back.dtype == tensor.dtype and torch.equal(back.cpu(), tensor.cpu())
     z = torch.complex(x, x)
     assert round_trip(z.conj()).is_conj() and round_trip(z.conj().imag).is_neg()
@@ -104,7 +112,7 @@ def test_pickle(protocol):
     assert isinstance(round_trip(x.as_subclass(Sub)), Sub)
     model = nn.Linear(3, 2).to(DEVICE)
     twin = round_trip(model)
-    assert is_there(twin.weight)
+    assert on_device(twin.weight)
     same(twin(x), model(x).cpu())
 
 
@@ -121,7 +129,7 @@ def saved(value, **options):
 @pytest.mark.parametrize("dtype", SAVED_DTYPES, ids=str)
 def test_every_dtype_goes_through_a_file(dtype):
     x = ramp(2, 3, dtype=dtype)
-    for tensor, where in ((x, "mycelya"), (there(x), "cpu"), (there(x), None)):
+    for tensor, where in ((x, "mycelya"), (to_device(x), "cpu"), (to_device(x), None)):
         back = torch.load(saved(tensor), map_location=where)
         assert back.device.type == (where or "mycelya") and back.dtype == dtype
         assert torch.equal(raw(back), raw(x)) and back.stride() == x.stride()
@@ -145,7 +153,7 @@ def test_a_cpu_file_is_loaded_to_the_device(location, zipped):
     state = {"base": base, "view": base[2:5], "w": nn.Parameter(base.clone()), "n": 3}
     file = saved(state, _use_new_zipfile_serialization=zipped)
     loaded = torch.load(file, map_location=LOCATIONS[location], weights_only=zipped)
-    assert all(is_there(t) for t in loaded.values() if isinstance(t, torch.Tensor))
+    assert all(on_device(t) for t in loaded.values() if isinstance(t, torch.Tensor))
     assert same_storage(loaded["base"], loaded["view"]) and loaded["n"] == 3
     loaded["base"].add_(1)
     assert loaded["view"].tolist() == [3.0, 4.0, 5.0]
@@ -157,7 +165,7 @@ def test_a_cpu_file_is_loaded_to_the_device(location, zipped):
     "location", ["cpu", torch.device("cpu"), {"mycelya:0": "cpu"}, lambda s, _: s.cpu()]
 )
 def test_a_device_file_is_loaded_to_the_cpu(location, zipped):
-    base = there(ramp(8))
+    base = to_device(ramp(8))
     file = saved([base, base[2:5]], _use_new_zipfile_serialization=zipped)
     loaded = torch.load(file, map_location=location)
     assert [t.device.type for t in loaded] == ["cpu", "cpu"]
@@ -167,7 +175,7 @@ def test_a_device_file_is_loaded_to_the_cpu(location, zipped):
 def test_a_device_file_finds_its_device(tmp_path, other):
     x = ramp(3)
     path = tmp_path / "file.pt"
-    torch.save({"here": there(x), "other": x.to(other)}, path)
+    torch.save({"here": to_device(x), "other": x.to(other)}, path)
     loaded = torch.load(path)
     assert (loaded["here"].device, loaded["other"].device) == (
         torch.device("mycelya:0"),
@@ -183,7 +191,7 @@ def test_a_device_file_finds_its_device(tmp_path, other):
 
 def test_a_machine_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.mycelya, "device_count", lambda: 1)
-    x = there(ramp(3))
+    x = to_device(ramp(3))
     file = saved(x).getvalue().replace(b"mycelya:0", b"mycelya:9")
     with pytest.raises(RuntimeError, match=r"device 9 but .*device_count\(\) is 1"):
         torch.load(io.BytesIO(file))
@@ -192,7 +200,7 @@ def test_a_machine_that_is_not_there(monkeypatch):
 
 def test_checkpoints_of_a_training():
     def make(device):
-        # Normalized, a bias would have only rounding for a gradient.
+        # Before a batch norm, a bias has a gradient of zero plus rounding errors.
         first = nn.Linear(3, 4, bias=False)
         model = nn.Sequential(first, nn.BatchNorm1d(4), nn.Linear(4, 1)).to(device)
         return model, torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -242,24 +250,24 @@ def test_safetensors(tmp_path):
         "c": ramp(3, dtype=torch.int64),
         "empty": torch.empty(0, 2),
     }
-    save_file({name: there(t) for name, t in tensors.items()}, path)
+    save_file({name: to_device(t) for name, t in tensors.items()}, path)
     loaded = load_file(path)
     same({name: loaded[name] for name in tensors}, tensors)
     for device in ("mycelya", "mycelya:0", torch.device("mycelya"), 0):
         loaded = load_file(path, device=device)
-        assert all(is_there(t) for t in loaded.values())
+        assert all(on_device(t) for t in loaded.values())
         same({name: loaded[name] for name in tensors}, tensors)
     with safe_open(path, framework="pt", device="mycelya:0") as file:
         assert isinstance(file, safe_open) and sorted(file.keys()) == sorted(tensors)
         same(file.get_tensor("a"), tensors["a"])
         part = file.get_slice("a")[:, 1:]
-        assert is_there(part)
+        assert on_device(part)
         same(part, tensors["a"][:, 1:].contiguous())
     with safe_open(path, "pt") as file:
         assert file.get_tensor("a").device.type == "cpu"
     with pytest.raises(SafetensorError):
         load_file(path, device="moon")
-    shared = there(ramp(4))
+    shared = to_device(ramp(4))
     with pytest.raises(RuntimeError, match="share memory"):
         save_file({"one": shared, "two": shared[1:]}, path)
     model = nn.Linear(3, 2).to(DEVICE)
@@ -274,7 +282,7 @@ def test_state_dicts_are_ordinary():
         DEVICE
     )
     state = model.state_dict()
-    assert all(is_there(t) and not t.requires_grad for t in state.values())
+    assert all(on_device(t) and not t.requires_grad for t in state.values())
     assert same_storage(state["a.weight"], model.a.weight)
     assert state["b.num_batches_tracked"].item() == 0
     wrong = nn.Linear(3, 3)

@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from helpers import DEVICE, same
-from object_helpers import is_there, ramp, there
+from object_helpers import on_device, ramp, to_device
 from torch import nn
 
 import mycelya_torch
@@ -51,7 +51,7 @@ FACTORIES = {
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_factories(factory, device):
     made = FACTORIES[factory](device=device)
-    assert is_there(made)
+    assert on_device(made)
     same(made, FACTORIES[factory](device="cpu"))
 
 
@@ -69,9 +69,9 @@ def test_a_default_device():
         assert torch.get_default_device() == torch.device("mycelya", 0)
         assert torch.ones(1, device="cpu").device.type == "cpu"
         assert str(torch.zeros(1)) == "tensor([0.], device='mycelya:0')"
-    assert all(is_there(t) for t in made) and torch.ones(1).device.type == "cpu"
+    assert all(on_device(t) for t in made) and torch.ones(1).device.type == "cpu"
     torch.set_default_device("mycelya")
-    assert is_there(torch.rand(2)) and is_there(nn.Embedding(2, 2).weight)
+    assert on_device(torch.rand(2)) and on_device(nn.Embedding(2, 2).weight)
     assert torch.get_default_device().type == "mycelya"
     assert torch.from_numpy(numpy.ones(2)).device.type == "cpu"  # as on CUDA
     torch.set_default_device(None)
@@ -86,13 +86,13 @@ def test_a_default_device_of_another_machine(other):
         assert torch.ones(2, device="mycelya").device == other
         with torch.mycelya.device_of(torch.ones(1, device="mycelya:0")):
             assert torch.mycelya.current_device() == 0
-    assert is_there(torch.ones(2, device="mycelya"))
+    assert on_device(torch.ones(2, device="mycelya"))
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
 def test_made_like_another_tensor():
-    x = there(ramp(2, 3))
-    assert x.new_tensor([1, 2]).tolist() == [1.0, 2.0] and is_there(x.new_tensor(1))
+    x = to_device(ramp(2, 3))
+    assert x.new_tensor([1, 2]).tolist() == [1.0, 2.0] and on_device(x.new_tensor(1))
     for made, expected in (
         (x.new_zeros(2), torch.zeros(2)),
         (x.new_ones((1, 2), dtype=torch.int32), torch.ones(1, 2, dtype=torch.int32)),
@@ -101,21 +101,23 @@ def test_made_like_another_tensor():
         (torch.ones(2).type_as(x), torch.ones(2)),
         (torch.ones(2, dtype=torch.int64).type_as(x.half()), torch.ones(2).half()),
     ):
-        assert is_there(made)
+        assert on_device(made)
         same(made, expected)
     assert (
-        is_there(x.new_empty(3)) and x.new_empty(3, device="cpu").device.type == "cpu"
+        on_device(x.new_empty(3)) and x.new_empty(3, device="cpu").device.type == "cpu"
     )
-    assert x.new_empty_strided((2, 2), (1, 2)).stride() == (1, 2) and is_there(x.new(2))
+    assert x.new_empty_strided((2, 2), (1, 2)).stride() == (1, 2) and on_device(
+        x.new(2)
+    )
     assert x.type_as(torch.ones(1, dtype=torch.float64)).device.type == "cpu"
     assert torch.tensor([x[0, 1], x[1, 0]]).device.type == "cpu"  # as on CUDA
-    assert is_there(torch.tensor(x.cpu(), device=DEVICE)) and torch.asarray(x) is x
+    assert on_device(torch.tensor(x.cpu(), device=DEVICE)) and torch.asarray(x) is x
 
 
 def test_legacy_types():
     float_tensor = torch.mycelya.FloatTensor
     x = float_tensor([1, 2, 3])
-    assert is_there(x) and x.dtype == torch.float32 and x.tolist() == [1.0, 2.0, 3.0]
+    assert on_device(x) and x.dtype == torch.float32 and x.tolist() == [1.0, 2.0, 3.0]
     assert float_tensor(2, 3).shape == (2, 3) and float_tensor().shape == (0,)
     assert float_tensor(torch.Size([4])).shape == (4,)
     assert float_tensor(x).data_ptr() == x.data_ptr()
@@ -132,7 +134,7 @@ def test_legacy_types():
     for kind in ("torch.mycelya.LongTensor", torch.mycelya.LongTensor):
         for source in (x, x.cpu()):
             moved = source.type(kind)
-            assert is_there(moved) and moved.tolist() == [1, 2, 3]
+            assert on_device(moved) and moved.tolist() == [1, 2, 3]
             assert moved.type() == "torch.mycelya.LongTensor"
     assert x.type("torch.FloatTensor").device.type == "cpu"
     assert x.type(torch.float64).type() == "torch.mycelya.DoubleTensor"
@@ -141,7 +143,7 @@ def test_legacy_types():
         assert kind([1]).type() == f"torch.mycelya.{name}Tensor"
         assert torch.ones(1, dtype=kind.dtype).type(kind).is_mycelya
     with pytest.raises(TypeError):
-        float_tensor(torch.ones(2))  # of another type, as on CUDA
+        float_tensor(torch.ones(2))  # a CPU tensor is of another type, as on CUDA
     with pytest.raises(AttributeError, match="StringTensor"):
         _ = torch.mycelya.StringTensor
     with pytest.raises(TypeError), warnings.catch_warnings():

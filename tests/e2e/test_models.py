@@ -15,14 +15,14 @@ from model_cases import (
     TEXT,
     agree,
     both,
+    both_and_nudged,
     ids,
     language_batch,
     same_losses,
     same_models,
     text_loss,
-    there,
-    three,
     ties,
+    to_device,
     train,
     without_draws,
 )
@@ -49,8 +49,8 @@ VISION = {
     "timm convnext_atto": (of_timm("convnext_atto", drop_path_rate=0.1), 32),
     "timm efficientnet_lite0": (of_timm("efficientnet_lite0", drop_rate=0.2), 32),
 }
-# Its last norms are over four numbers, and there are so many of them that 1e-7 becomes
-# 1e-2, which decides on which side of 0 or 6 an input of ReLU6 is.
+# Its last norms are over four numbers each. Together they amplify an error of 1e-7 to
+# 1e-2, which can move an input of ReLU6 across 0 or 6.
 IN_DOUBLE = {"timm efficientnet_lite0"}
 FAST_VISION = {
     "torchvision resnet18",
@@ -83,7 +83,7 @@ def dtype_of(name):
 
 
 def steps_of(name):
-    """How many are compared: soon an input of a ReLU is on another side of 0."""
+    """The number of steps. In a model with ReLU an input soon changes its sign."""
     return 3 if "vit" in name or "convnext" in name else 1
 
 
@@ -91,7 +91,7 @@ def steps_of(name):
 def test_steps_of_vision(name):
     make, size = VISION[name]
     dtype = dtype_of(name)
-    models = three(lambda: without_draws(make().to(dtype)))
+    models = both_and_nudged(lambda: without_draws(make().to(dtype)))
     here, ours, nudged = models
     losses = []
     for model in models:
@@ -116,7 +116,7 @@ def test_steps_of_vision(name):
 @pytest.mark.slow
 def test_steps_in_channels_last(name):
     make, size = VISION[name]
-    models = three(lambda: without_draws(make()))
+    models = both_and_nudged(lambda: without_draws(make()))
     losses = []
     for model in models:
         model.to(memory_format=torch.channels_last)
@@ -139,7 +139,7 @@ IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(4))
 
 @pytest.mark.slow
 def test_transforms_of_torchvision():
-    """They draw on the CPU and compute where the images are."""
+    """Transforms draw on the CPU and compute on the images' device."""
     from torchvision.transforms import v2
 
     transforms = {
@@ -176,7 +176,7 @@ def test_transforms_of_torchvision():
 @pytest.mark.parametrize("name", TEXT)
 def test_three_steps_of_text(name, attention):
     make, batch_of = TEXT[name]
-    models = three(lambda: without_draws(make()))
+    models = both_and_nudged(lambda: without_draws(make()))
     here, ours, nudged = models
     losses = []
     for model in models:
@@ -185,7 +185,7 @@ def test_three_steps_of_text(name, attention):
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         batches = [batch_of(seed) for seed in range(3)]
         if model is ours:
-            batches = [there(b) for b in batches]
+            batches = [to_device(b) for b in batches]
         losses.append(train(model, optimizer, text_loss, batches))
     same_losses(losses)
     same_models(ours, here, nudged)
@@ -194,12 +194,12 @@ def test_three_steps_of_text(name, attention):
 @pytest.mark.cpu_worker  # CUDA draws other numbers
 @pytest.mark.parametrize("name", TEXT)
 def test_dropout_is_the_cpus_bit_for_bit(name, monkeypatch):
-    """One seed drops the same places, so that outputs differ by rounding at most."""
+    """One seed drops the same elements, so outputs differ only by rounding."""
     make, batch_of = TEXT[name]
     here, ours = both(make)
     batch, dropout = batch_of(0), F.dropout
     kept, logits = [], []
-    for model, given in ((here, batch), (ours, there(batch))):
+    for model, given in ((here, batch), (ours, to_device(batch))):
         seen = []
 
         def watched(x, p=0.5, training=True, inplace=False, seen=seen):
@@ -223,7 +223,7 @@ def test_dropout_is_the_cpus_bit_for_bit(name, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing(reentrant):
-    """Layers run twice, and dropout drops the same places both times."""
+    """Layers run twice, and dropout drops the same elements both times."""
     here, ours = both(lambda: without_draws(zoo.gpt2()))
     grads = []
     for model in (here, ours):
@@ -232,7 +232,7 @@ def test_gradient_checkpointing(reentrant):
         model.train()
         torch.manual_seed(5)
         batch = language_batch(0)
-        model(**(batch if model is here else there(batch))).loss.backward()
+        model(**(batch if model is here else to_device(batch))).loss.backward()
         grads.append({name: p.grad for name, p in model.named_parameters()})
     for name, grad in grads[0].items():
         with named(name):
@@ -253,13 +253,13 @@ class Sentences(torch.utils.data.Dataset):
 
 @pytest.mark.slow
 def test_trainer(tmp_path, monkeypatch):
-    """ACCELERATE_TORCH_DEVICE=mycelya is all that Trainer needs."""
+    """Trainer needs only ACCELERATE_TORCH_DEVICE=mycelya."""
     from accelerate.state import AcceleratorState
     from transformers import Trainer, TrainingArguments
 
     def run(**kwargs):
         torch.manual_seed(0)
-        # Shuffling draws from the CPU's generator, which dropout there draws from too.
+        # On the CPU, shuffling and dropout draw from the same generator.
         model = without_draws(zoo.gpt2(), always=True)
         arguments = TrainingArguments(
             output_dir=str(tmp_path),

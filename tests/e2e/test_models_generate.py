@@ -5,7 +5,7 @@
 import pytest
 import torch
 import zoo
-from model_cases import TEXT, both, sound, text_batch, there
+from model_cases import TEXT, both, sound, text_batch, to_device
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -30,7 +30,7 @@ STRATEGIES = {
 
 
 def tokens_of(model, prompt, **kwargs):
-    """Some strategies draw: the same numbers on both sides."""
+    """Generates 12 tokens. The seed makes random strategies equal on both devices."""
     torch.manual_seed(13)
     with torch.no_grad():
         found = model.generate(**prompt, max_new_tokens=12, pad_token_id=0, **kwargs)
@@ -47,8 +47,8 @@ def generate_cases():
             yield pytest.param(name, strategy, marks=marks)
 
 
-def decided(model):
-    """Fresh weights make all tokens alike; with these it matters what came before."""
+def with_large_weights(model):
+    """Large weights make the next token depend on the previous tokens."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -57,12 +57,13 @@ def decided(model):
 
 
 def untied_t5():
-    """With the input's weights at its end too, a T5 says one word again and again."""
+    """A T5 with tied weights would repeat one token again and again."""
     return zoo.t5(tie_word_embeddings=False)
 
 
 def generating(name):
-    return both(lambda: decided(untied_t5() if name == "t5" else TEXT[name][0]()))
+    make = untied_t5 if name == "t5" else TEXT[name][0]
+    return both(lambda: with_large_weights(make()))
 
 
 @pytest.mark.parametrize(("name", "strategy"), list(generate_cases()))
@@ -70,7 +71,7 @@ def test_generate_gives_the_cpus_tokens(name, strategy):
     here, ours = generating(name)
     prompt = prompt_of(name)
     expected = tokens_of(here, prompt, **STRATEGIES[strategy])
-    got = tokens_of(ours, there(prompt), **STRATEGIES[strategy])
+    got = tokens_of(ours, to_device(prompt), **STRATEGIES[strategy])
     assert got.device.type == "mycelya"
     assert torch.equal(got.cpu(), expected)
     assert len(expected[:, -12:].unique()) > 3
@@ -82,15 +83,15 @@ def test_generate_with_a_static_cache():
     prompt = prompt_of("llama")
     kwargs = {**GREEDY, "cache_implementation": "static", "disable_compile": True}
     expected = tokens_of(here, prompt, **kwargs)
-    assert torch.equal(tokens_of(ours, there(prompt), **kwargs).cpu(), expected)
+    assert torch.equal(tokens_of(ours, to_device(prompt), **kwargs).cpu(), expected)
 
 
 def test_generate_stops_at_its_end_token():
     here, ours = generating("gpt2")
     prompt = prompt_of("gpt2")
     free = tokens_of(here, prompt, **GREEDY, eos_token_id=None)
-    stop = free[0, 9 + 3].item()  # what the first row says fourth
+    stop = free[0, 9 + 3].item()  # the fourth new token of the first row
     expected = tokens_of(here, prompt, **GREEDY, eos_token_id=stop)
-    got = tokens_of(ours, there(prompt), **GREEDY, eos_token_id=stop)
+    got = tokens_of(ours, to_device(prompt), **GREEDY, eos_token_id=stop)
     assert torch.equal(got.cpu(), expected)
     assert (expected[0, 9:] == stop).any()

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from helpers import DEVICE
-from model_cases import TEXT, agree, both, text_loss, there, ties, train
+from model_cases import TEXT, agree, both, text_loss, ties, to_device, train
 from torch import nn
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -31,7 +31,7 @@ def test_tied_weights_stay_tied(name):
     assert one(ours)
     optimizer = torch.optim.AdamW(ours.parameters(), lr=1e-3)
     before = ours.get_input_embeddings().weight.detach().clone()
-    train(ours, optimizer, text_loss, [there(batch_of(0))])
+    train(ours, optimizer, text_loss, [to_device(batch_of(0))])
     assert one(ours) and ties(ours) == ties(here)
     assert not torch.equal(before.cpu(), ours.get_output_embeddings().weight.cpu())
     assert ties(copy.deepcopy(ours)) == ties(here)
@@ -42,7 +42,7 @@ def test_tied_weights_stay_tied(name):
 
 
 def test_ties_of_plain_modules():
-    """Ties of parameters, of buffers, and of views of one storage."""
+    """Shared modules, parameters and buffers move to the device together."""
     shared = nn.Linear(4, 4)
     model = nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 4))
     model[3].weight = shared.weight
@@ -82,7 +82,7 @@ def test_save_and_load_a_pretrained_model(name, tmp_path):
     expected = here(**batch).logits
     for model in loaded:
         assert ties(model) == ties(here)
-        given = batch if model is loaded[0] else there(batch)
+        given = batch if model is loaded[0] else to_device(batch)
         agree(model.eval()(**given).logits, expected, 1e-5)
 
 
@@ -96,7 +96,7 @@ def test_safetensors(tmp_path):
         "c": torch.tensor(2.5, dtype=torch.bfloat16),
         "d": torch.tensor([True, False]),
     }
-    save_file(there(tensors), path)
+    save_file(to_device(tensors), path)
     for device in ("cpu", "mycelya"):
         loaded = load_file(path, device=device)
         assert set(loaded) == set(tensors)

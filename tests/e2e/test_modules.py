@@ -47,7 +47,7 @@ def case_id(value):
 
 
 def run_list():
-    """(name, dtype, mode): what tells something new in the fast tier, then the rest."""
+    """Cases (name, dtype, mode). Modes with their own code path in float32 are fast."""
     for name, info in MODULES.items():
         for dtype in info.dtypes:
             for mode in ("train", "eval"):
@@ -89,7 +89,7 @@ def test_the_many_other_inputs(name, mode):
 
 
 def noncontiguous(tensor):
-    """The same values at every second place, as in PyTorch's own test of strides."""
+    """The same values with a stride of 2, as in PyTorch's own test of strides."""
     if tensor.numel() < 2 or not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
     wide = torch.repeat_interleave(tensor.detach(), 2, dim=-1)[..., ::2]
@@ -104,7 +104,7 @@ def channels_last(tensor):
     return there.requires_grad_(tensor.requires_grad)
 
 
-# The CPU has kernels for them that keep channels_last; CUDA composes views, as we do.
+# The CPU's kernels for these keep channels_last. CUDA and this device compose views.
 SHUFFLES = {"nn.PixelShuffle", "nn.PixelUnshuffle"}
 LAYOUTS = {"noncontiguous": noncontiguous, "channels_last": channels_last}
 
@@ -136,7 +136,7 @@ def test_strides_of_inputs(name, layout):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n, i in MODULES.items() if not i.is_lazy])
 def test_channels_last_parameters(name):
-    """A module in channels_last gives channels_last where the CPU does."""
+    """A module in channels_last returns channels_last where the CPU does."""
     info = MODULES[name]
     for i, given in enumerate(inputs_of(info, torch.float32, True)):
         here, there = build(info, given.constructor_input, torch.float32, True)
@@ -227,13 +227,13 @@ def test_second_derivatives(name):
                     read(twice(there, *ours))
 
 
-# ---- What the inputs of the database do not reach ----
+# ---- Code paths that the database's inputs do not reach ----
 
 
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("padding", [[3, 5, 1], [0, 2, 4]])
 def test_encoder_of_padded_rows(padding, norm):
-    """In eval PyTorch leaves out padded rows that are last, and gives zeros there."""
+    """In eval mode PyTorch skips padded rows at the end and returns zeros there."""
     torch.manual_seed(2)
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
     final = nn.LayerNorm(8) if norm else None
@@ -266,7 +266,7 @@ def error_inputs(info):
 
 @pytest.mark.parametrize(("name", "i"), list(error_cases()))
 def test_error_inputs(name, i):
-    """The same exception type, and a message that PyTorch's own test accepts."""
+    """The device raises the same type, with a message that PyTorch's test accepts."""
     info = MODULES[name]
     case = error_inputs(info)[i]
     given = case.module_error_input
@@ -287,11 +287,13 @@ def test_error_inputs(name, i):
     kind = (IndexError, RuntimeError) if data_dependent else case.error_type
     with pytest.raises(kind) as caught:
         act()
-    # CUDA has no text for an index that is only known to be wrong on the device.
+    # CUDA has no such message for an index that is out of range on the device.
     if not (on_cuda() and data_dependent):
         assert type(caught.value) is case.error_type or data_dependent
         assert re.search(case.error_regex, str(caught.value))
-    assert torch.ones(2, device=DEVICE).sum().item() == 2  # nothing else was poisoned
+    assert (
+        torch.ones(2, device=DEVICE).sum().item() == 2
+    )  # the error poisoned nothing else
 
 
 def test_the_database_is_whole():
@@ -300,8 +302,8 @@ def test_the_database_is_whole():
     assert nn.TransformerEncoder in classes and nn.CTCLoss in classes
 
 
-def test_no_warning_of_ours():
-    """What the CPU does in silence the device does in silence too."""
+def test_the_device_adds_no_warning():
+    """The device does not warn where the CPU does not warn."""
     here = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
     there = copy.deepcopy(here).to(DEVICE)
     x = torch.randn(2, 3, 4)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def prepared(info):
-    """A module on both sides that has run once, with that input on both sides."""
+    """A module on the CPU and the device after one run, and its inputs on both."""
     given = first_input(info)
     here, there = build(info, given.constructor_input, torch.float32, True)
     cpu = inputs_on("cpu", given.forward_input)
@@ -58,7 +58,7 @@ def test_to_and_back(name):
     assert on_device(there)
     dtypes = [[t.dtype for t in state_tensors(m)] for m in (there, here)]
     assert dtypes[0] == dtypes[1]
-    # Some were computed in float32, and are as close as such.
+    # Compare in float32, because some tensors were computed in float32.
     same_state(there.to(torch.float32), here.to(torch.float32))
 
 
@@ -98,13 +98,13 @@ def test_copy_and_pickle(name):
         taken = {id(t) for t in state_tensors(there)}
         assert not taken & {id(t) for t in state_tensors(other)}
         got = step(other, *ours)
-        # Both are the device's and the same step, so bits agree whatever the worker is.
+        # Both ran the same program on the device, so the bits agree.
         bits(got, expected)
         bits(list(other.state_dict().values()), list(there.state_dict().values()))
 
 
 def step(module, args, kwargs):
-    """A forward with nothing else in its step: steps alike have the same bits."""
+    """A forward in a trace of its own: equal traces give the same bits."""
     torch.mycelya.synchronize()
     result, _ = forward(module, args, kwargs)
     torch.mycelya.synchronize()
@@ -125,7 +125,7 @@ WITH_DEVICE = [n for n, info in MODULES.items() if takes(info, "device")]
 @pytest.mark.cpu_worker
 @pytest.mark.parametrize("name", WITH_DEVICE)
 def test_initial_parameters(name):
-    """`device=` and torch.device's context give the CPU's initial values."""
+    """`device=` and a torch.device context give the CPU's initial values."""
     info = MODULES[name]
     given = first_input(info).constructor_input
 

@@ -29,7 +29,7 @@ def both(module):
 
 
 def same_step(here, there, *inputs):
-    """Forward and backward of two modules from one seed."""
+    """Compares forward and backward of two modules from one seed."""
     cpu, ours = [moved(x, "cpu") for x in inputs], [moved(x, DEVICE) for x in inputs]
     expected, got = forward(here, cpu, {})[0], forward(there, ours, {})[0]
     close(got, expected)
@@ -62,7 +62,7 @@ def test_parametrizations(name):
     torch.manual_seed(2)
     layer = nn.Linear(4, 4)
     there = copy.deepcopy(layer).to(DEVICE)
-    torch.manual_seed(5)  # some begin with random vectors
+    torch.manual_seed(5)  # some initialize random vectors
     here = PARAMETRIZATIONS[name](layer)
     torch.manual_seed(5)
     there = PARAMETRIZATIONS[name](there)
@@ -95,7 +95,7 @@ def test_fused_for_inference():
 
 
 def test_sync_batch_norm_of_one_process():
-    """It is for accelerators only, and without a process group it is BatchNorm."""
+    """SyncBatchNorm needs an accelerator. Without process group it is BatchNorm."""
     here = nn.BatchNorm2d(3)
     there = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(here)).to(DEVICE)
     assert isinstance(there, nn.SyncBatchNorm)
@@ -141,7 +141,7 @@ def test_containers():
 
 
 def test_hooks():
-    """Each kind of hook sees the device's tensors, in the CPU's order."""
+    """Each kind of hook gets the device's tensors, in the same order as on the CPU."""
     records = []
     for module in both(nn.Sequential(nn.Linear(3, 4), nn.Tanh())):
         seen = []
@@ -194,7 +194,7 @@ def test_initializers(name):
 
 
 def test_sparse_initializer():
-    """Where its zeros are it draws on the CPU, on every device."""
+    """The CPU draws the positions of the zeros, for every device."""
     tensor = nn.init.sparse_(torch.empty(6, 4, device=DEVICE), sparsity=0.3)
     assert (tensor == 0).sum(0).tolist() == [2] * 4
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 import torch
 from helpers import DEVICE, same
-from object_helpers import Sub, is_there, ramp, same_storage, there
+from object_helpers import Sub, on_device, ramp, same_storage, to_device
 from torch import nn
 
 import mycelya_torch
@@ -47,8 +47,8 @@ def test_ties_are_kept(move):
     assert MOVES[move](model) is model
     assert model.a.weight is model.b.weight is weight is next(model.parameters())
     assert (
-        is_there(weight)
-        and is_there(model.scale)
+        on_device(weight)
+        and on_device(model.scale)
         and len(list(model.parameters())) == 3
     )
     optimizers = [optimizer, torch.optim.SGD(expected.parameters(), lr=0.1)]
@@ -99,7 +99,7 @@ def test_a_gradient_moves_with_its_parameter():
     layer = nn.Linear(2, 1)
     layer(torch.ones(1, 2)).sum().backward()
     layer.to(DEVICE)
-    assert is_there(layer.weight.grad) and layer.weight.grad.tolist() == [[1.0, 1.0]]
+    assert on_device(layer.weight.grad) and layer.weight.grad.tolist() == [[1.0, 1.0]]
     layer.cpu()
     assert layer.weight.grad.device.type == "cpu"
 
@@ -113,24 +113,24 @@ def test_from_meta_to_the_device():
     with pytest.raises(NotImplementedError, match="meta"):
         model.to(DEVICE)
     model.to_empty(device=DEVICE)
-    assert all(is_there(t) for t in model.state_dict().values())
+    assert all(on_device(t) for t in model.state_dict().values())
     for layer in model:
         layer.reset_parameters()
     source = make()
     model.load_state_dict(source.state_dict())
     x = torch.randn(5, 2)
-    same(model(there(x)), source(x), 1e-4, 1e-5)
+    same(model(to_device(x)), source(x), 1e-4, 1e-5)
     with torch.device("meta"):
         assigned = make()
     assigned.load_state_dict(model.state_dict(), assign=True)
     assert same_storage(assigned[0].weight, model[0].weight)
-    assert is_there(nn.utils.skip_init(nn.Linear, 2, 3, device=DEVICE).weight)
+    assert on_device(nn.utils.skip_init(nn.Linear, 2, 3, device=DEVICE).weight)
     for lazy in (
         nn.LazyLinear(3, device=DEVICE),
         nn.LazyLinear(3).to(DEVICE),
         nn.LazyLinear(3).mycelya(),
     ):
-        assert is_there(lazy(there(x))) and lazy.weight.shape == (3, 2)
+        assert on_device(lazy(to_device(x))) and lazy.weight.shape == (3, 2)
 
 
 def test_packed_sequences_move():
@@ -150,7 +150,7 @@ def test_pinned_memory():
     assert pinned.is_pinned() and not x.is_pinned() and pinned[1].is_pinned()
     assert torch.empty(3, pin_memory=True).is_pinned()
     assert torch.zeros_like(x, pin_memory=True).is_pinned()
-    assert not there(x).is_pinned()
+    assert not to_device(x).is_pinned()
     same(pinned, x)
     sent = pinned.to(DEVICE, non_blocking=True)
     pinned.zero_()
@@ -160,7 +160,7 @@ def test_pinned_memory():
     torch.mycelya.synchronize()
     same(host, x)
     assert pinned.untyped_storage().is_pinned()
-    for pin in (there(x).pin_memory, there(x).untyped_storage().pin_memory):
+    for pin in (to_device(x).pin_memory, to_device(x).untyped_storage().pin_memory):
         with pytest.raises(
             (RuntimeError, TypeError), match="only .*CPU .*can be pinned"
         ):
@@ -170,7 +170,7 @@ def test_pinned_memory():
 
 
 def test_cpu_future():
-    x = there(ramp(3))
+    x = to_device(ramp(3))
     future = (x * 2).cpu_future()
     assert isinstance(future, Future)
     y = x + 1
@@ -190,7 +190,7 @@ def test_cpu_future():
 
 @pytest.mark.cpu_worker
 def test_cpu_future_of_a_failed_op():
-    bad = there(ramp(3)).gather(0, there(torch.tensor([5])))
+    bad = to_device(ramp(3)).gather(0, to_device(torch.tensor([5])))
     with pytest.raises(RuntimeError, match="gather"):
         bad.cpu_future().result(60)
 

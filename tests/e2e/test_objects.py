@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 from helpers import DEVICE, same
-from object_helpers import is_there, ramp, raw, same_storage, there
+from object_helpers import on_device, ramp, raw, same_storage, to_device
 from torch import nn
 
 
@@ -22,7 +22,7 @@ from torch import nn
 )
 def test_float8(dtype):
     x = torch.linspace(-4, 4, 9)
-    y = there(x).to(dtype)
+    y = to_device(x).to(dtype)
     assert y.dtype == dtype and y.element_size() == 1
     same(y.float(), x.to(dtype).float())
     assert torch.equal(raw(y.clone()[::2]), raw(x.to(dtype)[::2]))
@@ -32,7 +32,7 @@ def test_float8(dtype):
 
 def test_complex():
     z = torch.complex(ramp(2, 2), -ramp(2, 2))
-    y = there(z)
+    y = to_device(z)
     same([y.conj(), y.real, y.imag, y.conj().imag, y.abs(), y.H], [
         z.conj().resolve_conj(), z.real, z.imag, z.conj().imag, z.abs(),
         z.H.resolve_conj(),
@@ -55,7 +55,7 @@ def test_named_tensors_are_gone_as_on_cuda():
     not hasattr(torch.Tensor, "refine_names"), reason="newer PyTorch has no names"
 )
 def test_named_tensors():
-    x = there(ramp(2, 3)).refine_names("a", "b")
+    x = to_device(ramp(2, 3)).refine_names("a", "b")
     assert x.names == ("a", "b") and x.sum("a").names == ("b",)
     same(x.align_to("b", "a").rename(None), ramp(2, 3).t())
 
@@ -67,7 +67,7 @@ def jagged(device):
 
 def test_jagged_tensors():
     x, y = jagged(DEVICE), jagged("cpu")
-    assert is_there(x) and is_there(x.offsets())
+    assert on_device(x) and on_device(x.offsets())
     weight = torch.randn(5, 4)
     for function in (
         lambda t: t * 2 + 1,
@@ -82,15 +82,15 @@ def test_jagged_tensors():
     same(x.to_padded_tensor(-1.0), y.to_padded_tensor(-1.0))
     same(jagged("cpu").to(DEVICE).values(), y.values())
     same(x.cpu().values(), y.values())
-    values = there(ramp(5, 4)).requires_grad_()
-    offsets = there(torch.tensor([0, 2, 5]))
+    values = to_device(ramp(5, 4)).requires_grad_()
+    offsets = to_device(torch.tensor([0, 2, 5]))
     nested = torch.nested.nested_tensor_from_jagged(values, offsets)
     (nested * nested).values().sum().backward()
     same(values.grad, 2 * ramp(5, 4))
 
 
 class Logged(torch.Tensor):
-    """A subclass that notes what it is used in."""
+    """A subclass that logs the functions that receive it."""
 
     calls: list = []
 
@@ -101,13 +101,13 @@ class Logged(torch.Tensor):
 
 
 def test_torch_function():
-    """All goes through it, also what this package put in the place of a method."""
-    x = there(ramp(3)).as_subclass(Logged)
+    """All functions go through it, also the methods that this package replaces."""
+    x = to_device(ramp(3)).as_subclass(Logged)
     Logged.calls.clear()
     y = (x + 1).to("cpu").to(DEVICE).mycelya()
     future = x.cpu_future()
     assert Logged.calls == ["add", "to", "to", "mycelya", "cpu_future"]
-    assert isinstance(y, Logged) and is_there(y) and y.is_mycelya
+    assert isinstance(y, Logged) and on_device(y) and y.is_mycelya
     assert future.result(60).tolist() == [0.0, 1.0, 2.0]
 
     seen = []
@@ -134,7 +134,7 @@ def test_torch_dispatch():
             self.seen.append(function.__name__)
             return function(*args, **(kwargs or {}))
 
-    x = there(ramp(3))
+    x = to_device(ramp(3))
     with Mode() as mode:
         y = x * 2 + x.sum()
         z = y.cpu()
@@ -143,7 +143,7 @@ def test_torch_dispatch():
 
 
 class Wrapper(torch.Tensor):
-    """A subclass that holds another tensor, and runs ops on it."""
+    """A subclass that wraps another tensor and runs ops on it."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -168,36 +168,36 @@ class Wrapper(torch.Tensor):
 
 
 def test_wrapper_subclasses():
-    x = Wrapper(there(ramp(2, 2)))
+    x = Wrapper(to_device(ramp(2, 2)))
     y = (x @ x).relu().to("cpu")
     assert isinstance(y, Wrapper) and y.device.type == "cpu"
     same(y.inner, ramp(2, 2) @ ramp(2, 2))
-    assert str(x) == f"Wrapper({x.inner})" and is_there(x)
+    assert str(x) == f"Wrapper({x.inner})" and on_device(x)
 
 
 def test_swap_tensors():
-    x, y = there(ramp(3)), torch.ones(2)
+    x, y = to_device(ramp(3)), torch.ones(2)
     torch.utils.swap_tensors(x, y)
-    assert x.device.type == "cpu" and y.tolist() == [0.0, 1.0, 2.0] and is_there(y)
-    p, q = nn.Parameter(there(ramp(2))), nn.Parameter(ramp(3))
+    assert x.device.type == "cpu" and y.tolist() == [0.0, 1.0, 2.0] and on_device(y)
+    p, q = nn.Parameter(to_device(ramp(2))), nn.Parameter(ramp(3))
     torch.utils.swap_tensors(p, q)
-    assert is_there(q) and p.shape == (3,)
+    assert on_device(q) and p.shape == (3,)
 
 
 def test_data_and_set():
     p = nn.Parameter(ramp(2))
-    p.data = there(ramp(3))
-    assert is_there(p) and p.shape == (3,) and p.requires_grad
+    p.data = to_device(ramp(3))
+    assert on_device(p) and p.shape == (3,) and p.requires_grad
     p.sum().backward()
-    assert is_there(p.grad)
-    x = there(ramp(4))
+    assert on_device(p.grad)
+    x = to_device(ramp(4))
     y = torch.empty(0, device=DEVICE).set_(x)
     y.add_(1)
     assert x.tolist() == [1.0, 2.0, 3.0, 4.0] and same_storage(x, y)
 
 
 def test_assert_close():
-    x = there(torch.randn(3))
+    x = to_device(torch.randn(3))
     torch.testing.assert_close(x, x.clone())
     torch.testing.assert_close(x, x.cpu(), check_device=False)
     with pytest.raises(AssertionError, match="'device' do not match"):
@@ -209,7 +209,7 @@ def test_assert_close():
 
 
 def test_identity_and_lifetime():
-    x = there(ramp(3))
+    x = to_device(ramp(3))
     assert hash(x) == id(x) and {x: 1}[x] == 1 and x in [x]
     reference = weakref.ref(x)
     died = []
@@ -227,8 +227,8 @@ def test_identity_and_lifetime():
 
 
 def test_values_as_python_objects(counters):
-    x = there(torch.tensor([[1.5, -2.0], [0.0, 3.0]]))
-    n = there(torch.tensor([0, 2, 1]))
+    x = to_device(torch.tensor([[1.5, -2.0], [0.0, 3.0]]))
+    n = to_device(torch.tensor([0, 2, 1]))
     torch.mycelya.synchronize()
 
     def reads(function):
@@ -251,7 +251,7 @@ def test_values_as_python_objects(counters):
         0,
     )
     rows, n_reads = reads(lambda: list(x))
-    assert n_reads == 0 and [is_there(r) for r in rows] == [True, True]
+    assert n_reads == 0 and [on_device(r) for r in rows] == [True, True]
     assert [r.tolist() for r in reversed(x)] == [[0.0, 3.0], [1.5, -2.0]]
     a, (b, c) = x.unbind(0)[0], x[1]
     assert (a.tolist(), b.item(), c.item()) == ([1.5, -2.0], 0.0, 3.0)

@@ -50,8 +50,8 @@ def check_steps(name, form, kwargs):
     if name != "LBFGS":
         check_some_steps(name, form, kwargs, torch.float32, 3)
         return
-    # Each step is twenty, and each of those makes what was rounded many times larger.
-    # There is no maximum: on the way there 1e-15 becomes 1e3.
+    # A step of LBFGS has up to 20 iterations, and each one amplifies rounding errors.
+    # With `maximize` the loss has no maximum, so an error of 1e-15 becomes 1e3.
     up = kwargs.get("maximize", False)
     few = {**kwargs, "max_iter": 1 if up else 3}
     check_some_steps(name, form, few, torch.float32, 1)
@@ -76,7 +76,7 @@ def check_some_steps(name, form, kwargs, dtype, steps):
 
 @pytest.mark.parametrize(("name", "form"), ALL_FORMS)
 def test_steps(name, form):
-    """The default arguments, and those of the input with the most arguments."""
+    """Runs the first input of the database and the one with the most arguments."""
     info = OPTIMIZERS[name]
     given = [i for i in inputs_of(info) if not refused(info, i[0], form)]
     for kwargs, description in (given[0], max(given, key=lambda i: len(i[0]))):
@@ -117,7 +117,7 @@ def test_steps_without_a_closure(name):
 def test_complex_parameters(name):
     info = OPTIMIZERS[name]
     for form in forms_of(info):
-        if form == "fused":  # PyTorch: floating point only
+        if form == "fused":  # fused kernels support floating point only
             continue
         sides = []
         for device in ("cpu", DEVICE):
@@ -140,7 +140,7 @@ def test_complex_parameters(name):
 
 @pytest.mark.parametrize(("name", "form"), [c for c in ALL_FORMS if c[0] in STEPPED])
 def test_parameters_of_several_dtypes_and_devices(name, form):
-    """One optimizer over float32, float64 and bfloat16, here and there."""
+    """One optimizer has float32, float64 and bfloat16, on the CPU and the device."""
     info = OPTIMIZERS[name]
     dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float32]
 
@@ -167,7 +167,10 @@ def test_parameters_of_several_dtypes_and_devices(name, form):
 
 
 def differentiable_step(info, device, steps, kwargs):
-    """The derivative of the last step's result by the first weights and all grads."""
+    """The result of the last step, and its derivatives.
+
+    The derivatives are with respect to the initial weights and all gradients.
+    """
     torch.manual_seed(3)
     start = torch.randn(4, 3, dtype=torch.float64).to(device).requires_grad_()
     grads = [
@@ -175,7 +178,7 @@ def differentiable_step(info, device, steps, kwargs):
         for _ in range(steps)
     ]
     param = start.clone()
-    # SGD would choose foreach even so, whose derivative is not that of the loop.
+    # SGD would choose foreach, which has another derivative than the loop.
     kwargs = {**kwargs, "foreach": False, "differentiable": True}
     optimizer = info.optim_cls([param], **kwargs)
     for grad in grads:
@@ -201,7 +204,7 @@ def test_differentiable(name, steps):
             try:
                 expected = differentiable_step(info, "cpu", steps, kwargs)
             except RuntimeError as error:
-                # Some write what autograd has saved: version counters see it here too.
+                # Some overwrite saved tensors; version counters detect it.
                 assert "modified by an inplace operation" in str(error)
                 with pytest.raises(RuntimeError, match="modified by an inplace"):
                     differentiable_step(info, DEVICE, steps, kwargs)
@@ -219,7 +222,7 @@ GROUPED = [c for c in ALL_FORMS if OPTIMIZERS[c[0]].supports_param_groups]
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), GROUPED)
 def test_param_groups(name, form):
-    """Groups with their own arguments, one of them added while training."""
+    """Groups with their own arguments. One is added during training."""
     info = OPTIMIZERS[name]
     here, there = both(name)
     optimizers = []
@@ -248,7 +251,7 @@ def test_param_groups(name, form):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), [c for c in GROUPED if c[1] != "default"])
 def test_learning_rate_as_a_tensor(name, form):
-    """A number of the CPU, changed in place; on the device too where CUDA has that."""
+    """lr is a CPU tensor, changed in place, or on the device where CUDA allows that."""
     info = OPTIMIZERS[name]
     kinds = [("cpu", {})]
     if form == "foreach":
@@ -279,7 +282,7 @@ def test_learning_rate_as_a_tensor(name, form):
     "name", [n for n in DENSE if OPTIMIZERS[n].supports_param_groups]
 )
 def test_schedules(name):
-    """Those of the database, ReduceLROnPlateau fed with a loss on the device."""
+    """The database's schedules. ReduceLROnPlateau gets a loss on the device."""
     info = OPTIMIZERS[name]
     for schedule in info.scheduler_inputs:
         here, there = both(name)
@@ -317,7 +320,7 @@ def test_sparse_gradients(name):
     same(there.weight, here.weight, 1e-5, 1e-6)
 
 
-# ---- Beside the step ----
+# ---- Clipping, averaging, hooks ----
 
 
 @pytest.mark.parametrize("foreach", [None, False, True])

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_lists_of_devices():
-    """PyTorch's lists name this device, so that it gets what CUDA gets."""
+    """PyTorch's lists of devices contain this device, as they contain CUDA."""
     for devices in (
         _get_foreach_kernels_supported_devices(),
         _get_fused_kernels_supported_devices(),
@@ -43,7 +43,7 @@ def test_lists_of_devices():
 
 @pytest.mark.parametrize("name", [n for n in STEPPED if n not in ("Adafactor", "Muon")])
 def test_the_default_is_foreach(name, counters):
-    """As on CUDA: lists of parameters, not one parameter after the other."""
+    """As on CUDA, an operator takes lists of parameters, not one parameter."""
     info = OPTIMIZERS[name]
 
     def recorded(kwargs):
@@ -60,7 +60,10 @@ def test_the_default_is_foreach(name, counters):
 
     default, loop = recorded({}), recorded({"foreach": False})
     assert default == recorded({"foreach": True}) != loop
-    if name not in ("ASGD", "Rprop"):  # these have no list op for all that they do
+    if name not in (
+        "ASGD",
+        "Rprop",
+    ):  # these lack list operators for some of their work
         assert default * 2 < loop
 
 
@@ -78,7 +81,7 @@ def test_fused_is_one_op(name, counters):
         before = counters()["ops_recorded"]
         optimizer.step()
     torch.mycelya.synchronize()
-    assert counters()["ops_recorded"] - before <= 2  # and one that counts steps
+    assert counters()["ops_recorded"] - before <= 2  # the other one counts steps
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_fused_is_one_op(name, counters):
 )
 @pytest.mark.parametrize("found", [0.0, 1.0])
 def test_fused_with_a_gradient_scale(name, found):
-    """What torch.amp.GradScaler gives a fused optimizer: a scale, and a veto."""
+    """torch.amp.GradScaler passes a scale and found_inf, which skips the step."""
     info = OPTIMIZERS[name]
     sides = []
     for device in ("cpu", DEVICE):
@@ -110,7 +113,7 @@ def test_fused_with_a_gradient_scale(name, found):
     "name", [n for n in STEPPED if OPTIMIZERS[n].has_capturable_arg]
 )
 def test_capturable_waits_for_nothing(name, counters):
-    """The count of steps is on the device, and no step reads it back."""
+    """The step count is on the device, and no step reads it back."""
     info = OPTIMIZERS[name]
     model = network(name).to(DEVICE)
     optimizer = info.optim_cls(model.parameters(), capturable=True)
@@ -146,8 +149,8 @@ def error_inputs(info):
     return info.optim_error_inputs_func(device="cpu", dtype=torch.float32)
 
 
-def there(params):
-    """The same nest of parameters on the device; equal ones stay equal."""
+def to_device(params):
+    """Copies a nest of parameters. Two uses of one parameter share one copy."""
     memo = {}
 
     def one(value):
@@ -174,7 +177,7 @@ def test_error_inputs(name, i):
     info = OPTIMIZERS[name]
     case = error_inputs(info)[i]
     given = case.optimizer_error_input
-    params = there(given.params)
+    params = to_device(given.params)
     if params is None:
         params = [nn.Parameter(torch.ones(2, 3, device=DEVICE))]
     if issubclass(case.error_type, Warning):
@@ -212,8 +215,8 @@ def test_errors_that_pytorch_tests_on_cuda(name):
     "name", [n for n in STEPPED if OPTIMIZERS[n].has_capturable_arg]
 )
 @pytest.mark.parametrize("foreach", [False, True])
-def test_capturable_wants_its_state_on_the_device(name, foreach):
-    """As on CUDA: a count of steps on the CPU is refused."""
+def test_capturable_requires_its_state_on_the_device(name, foreach):
+    """As on CUDA, a step count on the CPU is refused."""
     param = nn.Parameter(torch.ones(3, device=DEVICE))
     make = OPTIMIZERS[name].optim_cls
     optimizer = make([param], capturable=True, foreach=foreach)

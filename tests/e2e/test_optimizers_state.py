@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def fresh(info, model, kwargs):
-    if info.optim_cls is torch.optim.LBFGS:  # which leaps away at its default rate
+    if info.optim_cls is torch.optim.LBFGS:  # it diverges at its default rate
         kwargs = {"lr": 0.1, "max_iter": 4, **kwargs}
     return info.optim_cls(model.parameters(), **kwargs)
 
@@ -51,9 +51,9 @@ ROUTES = {
 
 @pytest.mark.parametrize(("name", "form"), ALL_FORMS)
 def test_state_dict_continues(name, form):
-    """A new optimizer with the old one's state goes on as the old one does."""
+    """A new optimizer with the state of another one continues like that one."""
     info, kwargs = OPTIMIZERS[name], flags(form)
-    # LBFGS makes much of rounding, and two graphs may round one number differently.
+    # LBFGS amplifies rounding errors, and two graphs may round differently.
     dtype = torch.float64 if name == "LBFGS" else torch.float32
     model = network(name).to(DEVICE, dtype)
     optimizer = fresh(info, model, kwargs)
@@ -83,7 +83,7 @@ def test_state_dict_continues(name, form):
 )
 @pytest.mark.parametrize(("name", "form"), ALL_FORMS)
 def test_state_dict_crosses_devices(name, form, capturable):
-    """CPU to device and device to CPU, then as if it had never moved."""
+    """A state moves from the CPU to the device and back, and training continues."""
     info = OPTIMIZERS[name]
     if capturable and not info.has_capturable_arg:
         return
@@ -94,11 +94,11 @@ def test_state_dict_crosses_devices(name, form, capturable):
     moved = copy.deepcopy(here).to(DEVICE)
     got = fresh(info, moved, {**extra, **flags(form)})
     state = copy.deepcopy(expected.state_dict())
-    for group in state["param_groups"]:  # the state's own flags would win
+    for group in state["param_groups"]:  # the flags of the state take precedence
         group.update({**extra, **flags(form)})
     got.load_state_dict(state)
     for param, entry in got.state.items():
-        if name != "ASGD":  # whose count stays where it is loaded from, if not captured
+        if name != "ASGD":  # its count keeps its device unless capturable
             check_places(name, param, entry, extra, form)
     train(here, expected, 2, seed=6)
     train(moved, got, 2, seed=6)
@@ -119,7 +119,7 @@ def test_state_dict_crosses_devices(name, form, capturable):
             tensors = [v for v in entry.values() if isinstance(v, torch.Tensor)]
             assert all(t.device.type == "cpu" for t in tensors)
     if capturable or form == "fused":
-        # PyTorch leaves `step` where it was, on CUDA too.
+        # PyTorch does not move `step`, on CUDA too.
         for entry in again.state.values():
             for key, value in entry.items():
                 if isinstance(value, torch.Tensor):
@@ -129,14 +129,14 @@ def test_state_dict_crosses_devices(name, form, capturable):
     same(list(back.parameters()), list(here.parameters()), *tolerance(name))
 
 
-# PyTorch's copies of these two fail in step(), on CUDA too: it does not copy LBFGS's
-# list of parameters, and asks a copied Adafactor for a flag that it never had.
+# PyTorch's copies of these two fail in step(), also on CUDA. It does not copy LBFGS's
+# list of parameters, and it reads a flag that a copied Adafactor lacks.
 COPIED = [n for n in DENSE if n not in ("LBFGS", "Adafactor")]
 
 
 @pytest.mark.parametrize("name", COPIED)
 def test_copies_of_an_optimizer(name):
-    """A deep copy, and one through pickle, keep their own parameters and go on."""
+    """A deep copy and a pickled copy have their own parameters and continue."""
     info = OPTIMIZERS[name]
     model = network(name).to(DEVICE)
     optimizer = fresh(info, model, {})

@@ -6,13 +6,13 @@ import numpy
 import pytest
 import torch
 from helpers import DEVICE, same
-from object_helpers import is_there, ramp, there
+from object_helpers import on_device, ramp, to_device
 from torch import nn
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_numpy_is_refused():
-    x = there(ramp(2, 3))
+    x = to_device(ramp(2, 3))
     for convert in (
         lambda: x.numpy(),
         lambda: numpy.array(x),
@@ -33,7 +33,7 @@ def test_numpy_is_refused():
 
 
 def test_dlpack_is_refused():
-    x = there(ramp(3))
+    x = to_device(ramp(3))
     for export in (
         lambda: x.__dlpack__(),
         lambda: x.__dlpack__(max_version=(1, 0)),
@@ -47,10 +47,10 @@ def test_dlpack_is_refused():
     for ask in (x.__dlpack_device__, lambda: torch.from_dlpack(x)):
         with pytest.raises(ValueError, match="mycelya"):
             ask()
-    # Who asks for a copy on the CPU gets one.
+    # An explicit request for a copy on the CPU works.
     assert numpy.from_dlpack(x, device="cpu").tolist() == [0.0, 1.0, 2.0]
     assert torch.from_dlpack(torch.to_dlpack(ramp(3))).tolist() == [0.0, 1.0, 2.0]
-    assert is_there(torch.from_dlpack(ramp(3), device="mycelya"))
+    assert on_device(torch.from_dlpack(ramp(3), device="mycelya"))
     assert torch.from_dlpack(numpy.ones(2)).to(DEVICE).tolist() == [1.0, 1.0]
     if hasattr(torch.utils.dlpack, "ReadOnlyTensorWrapper"):
         wrapper = torch.utils.dlpack.ReadOnlyTensorWrapper
@@ -60,7 +60,7 @@ def test_dlpack_is_refused():
 
 
 def test_other_exports_are_refused():
-    x = there(ramp(3))
+    x = to_device(ramp(3))
     assert not hasattr(x, "__cuda_array_interface__")
     with pytest.raises(AttributeError, match="torch.mycelya.FloatTensor"):
         _ = x.__cuda_array_interface__
@@ -72,7 +72,7 @@ def test_other_exports_are_refused():
 
 
 def test_shared_memory_is_refused():
-    x = there(ramp(3))
+    x = to_device(ramp(3))
     for share in (
         x.share_memory_,
         x.untyped_storage().share_memory_,
@@ -87,7 +87,7 @@ def test_shared_memory_is_refused():
 def test_sending_to_a_process_is_refused():
     queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
     layer = nn.Linear(1, 1).to(DEVICE)
-    for value in (there(ramp(3)), [there(torch.empty(0))], layer, layer.weight):
+    for value in (to_device(ramp(3)), [to_device(torch.empty(0))], layer, layer.weight):
         with pytest.raises(RuntimeError, match=r"Send tensor\.cpu\(\)"):
             queue.put(value)
     queue.put(ramp(3))
@@ -99,7 +99,7 @@ def test_data_parallel_is_refused():
     for use in (
         lambda: nn.DataParallel(layer),
         lambda: nn.DataParallel(layer, device_ids=[0]),
-        lambda: nn.parallel.data_parallel(layer, there(ramp(1, 2))),
+        lambda: nn.parallel.data_parallel(layer, to_device(ramp(1, 2))),
     ):
         with pytest.raises(NotImplementedError, match="Use the module itself"):
             use()
@@ -127,6 +127,6 @@ REFUSED = {
 @pytest.mark.filterwarnings("ignore:.*(prototype|deprecated|beta|invariant).*")
 def test_layouts_are_refused_clearly(what):
     with pytest.raises(NotImplementedError) as error:
-        REFUSED[what](there(ramp(2, 3)))
+        REFUSED[what](to_device(ramp(2, 3)))
     text = str(error.value)
     assert "mycelya" in text and ".cpu()" in text, text

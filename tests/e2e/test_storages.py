@@ -8,17 +8,17 @@ import pickle
 import pytest
 import torch
 from helpers import DEVICE
-from object_helpers import ramp, there
+from object_helpers import ramp, to_device
 
 
 def test_storages():
-    x = there(ramp(2, 3))
+    x = to_device(ramp(2, 3))
     storage = x.untyped_storage()
     assert storage.nbytes() == len(storage) == 24 and storage.device == x.device
     assert storage.is_mycelya and not storage.is_cuda and storage.get_device() == 0
     assert storage.tolist() == x.cpu().untyped_storage().tolist() == list(storage)
     assert storage[6] == 128 and storage[-1] == 64
-    storage[7] = 0  # of 1.0, which becomes 2 ** -126
+    storage[7] = 0  # the last byte of 1.0; the value becomes 2 ** -126
     assert x[0, 1].item() == 2.0**-126
     twin = storage.clone()
     twin.fill_(0)
@@ -44,7 +44,7 @@ def test_storages():
 
 
 def test_a_storage_is_resized():
-    x = there(ramp(4))
+    x = to_device(ramp(4))
     x.untyped_storage().resize_(8)
     assert x.untyped_storage().nbytes() == 8 and x.resize_(2).tolist() == [0.0, 1.0]
     x.untyped_storage().resize_(0)
@@ -55,7 +55,7 @@ def test_a_storage_is_resized():
 
 def test_byteswap():
     x = ramp(3, dtype=torch.int32)
-    y = there(x)
+    y = to_device(x)
     for storage in (x.untyped_storage(), y.untyped_storage()):
         storage.byteswap(torch.int32)
     assert y.tolist() == x.tolist() == [0, 1 << 24, 2 << 24]
@@ -63,7 +63,7 @@ def test_byteswap():
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_typed_storages():
-    x = there(ramp(2, 3))
+    x = to_device(ramp(2, 3))
     storage = x.storage()
     assert storage.tolist() == list(storage) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert storage.type() == "torch.mycelya.FloatStorage" and storage.is_mycelya
@@ -84,8 +84,8 @@ def test_typed_storages():
 
 
 def test_addresses():
-    """No memory of this process, but all that addresses are compared for holds."""
-    x, y = there(ramp(4, 3)), there(ramp(4, 3))
+    """Addresses are not in this process, but comparing them works as usual."""
+    x, y = to_device(ramp(4, 3)), to_device(ramp(4, 3))
     assert (
         x.data_ptr() != y.data_ptr() and x.data_ptr() == x.untyped_storage().data_ptr()
     )
