@@ -99,8 +99,8 @@ def test_copy_and_pickle(name):
         assert not taken & {id(t) for t in state_tensors(other)}
         got = step(other, *ours)
         # Both ran the same program on the device, so the bits agree.
-        bits(got, expected)
-        bits(list(other.state_dict().values()), list(there.state_dict().values()))
+        same_bits(got, expected)
+        same_bits(list(other.state_dict().values()), list(there.state_dict().values()))
 
 
 def step(module, args, kwargs):
@@ -111,7 +111,7 @@ def step(module, args, kwargs):
     return result
 
 
-def bits(ours, others):
+def same_bits(ours, others):
     pairs = zip(pytree.tree_leaves(ours), pytree.tree_leaves(others), strict=True)
     for a, b in pairs:
         if isinstance(b, torch.Tensor):

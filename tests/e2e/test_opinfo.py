@@ -42,7 +42,7 @@ def checked_child() -> Iterator[CaseProcess]:
     child.stop()
 
 
-def told(outcomes: dict[str, Outcome]) -> str:
+def failures_of(outcomes: dict[str, Outcome]) -> str:
     """The cases that did not pass, one per line."""
     return "\n".join(
         f"{kind} {title}: {where}\n    {text}"
@@ -61,7 +61,7 @@ def test_a_sample_or_two_of_each_op(part: int, checked_child: CaseProcess) -> No
                 if category in categories_of(OPS[name], "float32"):
                     outcome = checked_child.run(name, "float32", category, 2)
                     outcomes[f"{name} {category}"] = outcome
-    assert not (failed := told(outcomes)), failed
+    assert not (failed := failures_of(outcomes)), failed
 
 
 def every_op() -> Iterator[tuple[str, str]]:
@@ -81,7 +81,7 @@ def test_op(name: str, dtype: str, child: CaseProcess, record_property) -> None:
         for category in categories_of(OPS[name], dtype)
     }
     record_property("opinfo", pack(name, dtype, outcomes))
-    assert not (failed := told(outcomes)), failed
+    assert not (failed := failures_of(outcomes)), failed
 
 
 # ---- The suite itself ----
@@ -107,7 +107,7 @@ ENDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ENDS)
-def test_an_end_is_told_and_costs_one_op(
+def test_a_crash_or_hang_is_reported_and_costs_one_case(
     what: str, child: CaseProcess, monkeypatch
 ) -> None:
     field, end = ENDS[what]
