@@ -354,7 +354,7 @@ def short_path_calls():
         yield pytest.param(name, number, dtype, id=f"{name}-{number}-{dtype}")
 
 
-@pytest.mark.parametrize(("name", "number", "dtype"), short_path_calls())
+@pytest.mark.parametrize(("name", "number", "dtype"), list(short_path_calls()))
 def test_short_and_general_paths(name, number, dtype):
     """Simple calls take the recorder's short path. Other calls do not."""
 
