@@ -1,11 +1,12 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""One op of PyTorch's op database on the device, against the same op on the CPU.
+"""Runs one op of PyTorch's op database on the device and compares it with the CPU.
 
     python tests/e2e/opinfo.py OP [DTYPE [CATEGORY]]
 
-prints what differs. A category of an op is a list of cases. Cases run in batches, so
-that a batch is one program: the CPU's side, all uploads, the device's side, the reads.
+prints the differences. Each category of an op is a list of cases. Cases run in batches,
+so that a batch becomes one program: it runs all cases on the CPU, uploads all operands,
+runs all cases on the device, and then reads all results.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ CATEGORIES = (
     "shapes",
     "errors",
 )
-# Which shapes an op takes hardly depends on the dtype.
+# The shapes that an op accepts hardly depend on the dtype.
 SHAPES_DTYPES = ("float32", "int64", "complex64")
-# error_inputs don't depend on a dtype.
+# error_inputs do not depend on a dtype.
 ERRORS_DTYPE = "float32"
 BATCH = 64  # cases whose ops become one program
 
 
 def dtypes_of(op: Any) -> list[str]:
-    """Names of the dtypes that the op has on the CPU or on CUDA, in DTYPES' order."""
+    """Names of the dtypes that the op supports on the CPU or on CUDA, as in DTYPES."""
     known = set(op.supported_dtypes("cpu")) | set(op.supported_dtypes("cuda"))
     return [name for name, dtype in DTYPES.items() if dtype in known]
 
@@ -81,16 +82,17 @@ def categories_of(op: Any, dtype_name: str) -> list[str]:
 
 
 def first_dtype(op: Any) -> str:
-    """The dtype under which an op's error inputs are counted."""
+    """The dtype in which an op's error inputs run. They run once for all dtypes."""
     names = dtypes_of(op)
     return ERRORS_DTYPE if ERRORS_DTYPE in names else names[0]
 
 
 def prepare() -> None:
-    """Makes a process fit for running cases.
+    """Prepares a process to run cases.
 
-    Ops that draw numbers are wrapped in the database to keep the generators' states,
-    which is a read of the device on either side. Each case seeds before it runs.
+    The database wraps random ops so that they restore the state of the generators. This
+    reads the device's state even when the op runs on the CPU. It is not needed here,
+    because each case sets the seed before it runs.
     """
     torch.testing._utils.freeze_rng_state = contextlib.nullcontext
     torch.set_num_threads(1)
@@ -99,18 +101,18 @@ def prepare() -> None:
 # ---- Running them ----
 
 
-# The tests of PyTorch's whose tolerances are those of one device against another.
+# The tests of PyTorch that compare one device with another; their tolerances apply.
 TOLERANT = (None, "test_compare_cpu", "test_noncontiguous_samples", "test_out")
 TOLERANT += ("test_variant_consistency_eager",)
 
 
 def tolerance_of(op: Any, dtype: torch.dtype, category: str) -> Tolerance:
-    """torch.testing's own, or wider where the database says so.
+    """The tolerance of torch.testing, or a wider one that the database gives.
 
-    On a CPU worker all but a few results are equal bit for bit; COVERAGE.md lists those
-    that are not.
+    On a CPU worker almost all results are equal bit for bit. COVERAGE.md lists the
+    others.
     """
-    # How often an op that is made of others writes its out= is its own affair.
+    # A composite op may write its out= any number of times.
     found = Tolerance(count_writes=category != "out")
     name = op.formatted_name
     found.metadata_only = op.has_nondeterministic_output
@@ -132,13 +134,13 @@ def tolerance_of(op: Any, dtype: torch.dtype, category: str) -> Tolerance:
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of the cases of a category."""
+    """The outcome of the cases of a category."""
 
     cases: int = 0
     exact: int = 0  # equal bit for bit
     close: list[str] = dataclasses.field(default_factory=list)  # within tolerance
-    refused: int = 0  # raised by the CPU, and by the device as well
-    refusals: list[str] = dataclasses.field(default_factory=list)  # with what
+    refused: int = 0  # the CPU and the device both raised
+    refusals: list[str] = dataclasses.field(default_factory=list)  # their messages
     differing: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     failures: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     crashes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -153,7 +155,7 @@ class Outcome:
 def cases_of(
     op: Any, dtype: torch.dtype, category: str, cap: int
 ) -> tuple[list[Case], list[tuple[str, str]]]:
-    """The cases of a category, and what ended the making of more of them, if it did."""
+    """The cases of a category, and the error that ended their generation, if any."""
     cases: list[Case] = []
     try:
         cases.extend(CASES[category](op, dtype, cap))
@@ -163,11 +165,11 @@ def cases_of(
 
 
 class WorkerDied(Exception):
-    """The worker's process ended; the machine is of no more use."""
+    """The worker's process ended, so the machine cannot be used any more."""
 
 
 class Runner:
-    """Runs the cases of one category; `report` hears of each step before it."""
+    """Runs the cases of one category; calls `report` before each step."""
 
     def __init__(
         self,
@@ -182,7 +184,7 @@ class Runner:
         self.worker = json.loads(_device.device_info(0))["pid"]
 
     def batches(self, cases: list[Case], size: int) -> Iterator[Outcome]:
-        """Runs the cases, `size` of them as one program, and gives what became of them.
+        """Runs the cases in batches of `size` and yields the outcome of each batch.
 
         Raises:
             WorkerDied: an op of the batch ended the worker.
@@ -192,11 +194,12 @@ class Runner:
             self.outcome = Outcome(cases=len(batch))
             unread = self._batch(batch)
             if unread and size > 1:
-                # An op failed of which no result was read: one by one tells which.
+                # An op failed, but no read raised its error. Run the cases one by one
+                # to find the op.
                 yield from self.batches(batch, 1)
                 continue
             if unread and not self.outcome.failures + self.outcome.refusals:
-                self._fail(batch[0].label, "raised after all was read " + unread[0])
+                self._fail(batch[0].label, "raised after the last read " + unread[0])
             yield self.outcome
 
     def _batch(self, cases: list[Case]) -> list[str]:
@@ -227,7 +230,7 @@ class Runner:
         return self._unread()
 
     def _unread(self) -> list[str]:
-        """Errors of ops whose results nobody read, each of which is raised once."""
+        """Errors of ops whose results were not read. Each error is raised once."""
         found = []
         while True:
             try:
@@ -248,17 +251,17 @@ class Runner:
         if device != compare.CPU:
             case.weights.place(copier)
         tree = copier.tree(case.tree)
-        # An op of numbers alone gives a tensor of the CPU on any machine.
+        # If no operand names a device, results are on the default device or the CPU.
         here = copier.placed or case.default
         return Operands(tree, device if here else compare.CPU)
 
     def _placed(self, case: Case) -> Operands | None:
-        """The operands on the device; None, and a failure, if it doesn't take them."""
+        """The operands on the device; None, with a failure, if the copy raised."""
         try:
             return self._place(case, DEVICE)
         except Exception as error:
             self._alive(error)
-            self._fail(case.label, "operands not taken: " + brief(error))
+            self._fail(case.label, "raised at the upload " + brief(error))
             return None
 
     def _run(
@@ -291,12 +294,15 @@ class Runner:
                 self.outcome.close.append(case.label)
         except Difference as difference:
             self._fail(case.label, str(difference))
-        except Exception as error:  # what the worker raised comes with a read
+        except Exception as error:  # a read raises the worker's errors
             self._alive(error)
             self._fail(case.label, "raised at the read " + brief(error))
 
     def _raising(self, case: Case, expected: Any) -> None:
-        """The CPU raised, or CUDA would: the device must, at the latest when read."""
+        """Checks that the device raises, at the latest at a read.
+
+        The CPU raised `expected`, or `expected` is the type that CUDA would raise.
+        """
         known = isinstance(expected, type)
         want = expected if known else type(expected)
         text = f"expected {want.__name__ if known else brief(expected)}"
@@ -304,7 +310,7 @@ class Runner:
         ours = self._placed(case)
         if ours is None:
             return
-        case.weights = Weights()  # for a gradient that the CPU did not come to
+        case.weights = Weights()  # for a gradient that the CPU did not reach
         got, ok = self._run(case, ours, DEVICE)
         try:
             if ok:
@@ -331,7 +337,7 @@ class Runner:
 
 
 def brief(error: BaseException) -> str:
-    """An exception in a line."""
+    """The type and the message of an exception, in one line."""
     text = " ".join(str(error).split()).replace(f"{ROOT}/", "")
     return f"{type(error).__name__}: {text[:300]}"
 

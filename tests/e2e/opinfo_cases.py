@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 
 class Weights:
-    """Cotangents: made where the CPU needs them first, then copied to the device."""
+    """Cotangents. The CPU's run creates them, and the device's run uses copies."""
 
     def __init__(self) -> None:
         self.made: list[torch.Tensor] = []
@@ -50,15 +50,15 @@ def has_grad(op: Any, dtype: torch.dtype) -> bool:
 
 @dataclasses.dataclass
 class Case:
-    """One call, its operands, and what it must give."""
+    """One call, its operands, and the error that it must raise, if any."""
 
     label: str
     tree: Any
     call: Call
-    error: type[Exception] | None = None  # what it must raise; None: what the CPU does
-    mixed: bool = False  # its operands are where they must be
-    stay: tuple[torch.Tensor, ...] = ()  # operands that CUDA wants on the CPU
-    default: bool = False  # it names no device: the side's is the default one
+    error: type[Exception] | None = None  # must be raised; None: do as the CPU does
+    mixed: bool = False  # its operands are placed already, on two devices
+    stay: tuple[torch.Tensor, ...] = ()  # operands that CUDA requires on the CPU
+    default: bool = False  # names no device, so it runs with a default device
     weights: Weights = dataclasses.field(default_factory=Weights)
 
 
@@ -69,7 +69,7 @@ def operands(sample: Any) -> tuple[Any, Any, Any]:
 def case(
     op: Any, index: int, sample: Any, call: Call, what: str = "", tree: Any = None
 ) -> Case:
-    """A case of an op's sample, or of other operands made of it."""
+    """A case of an op's sample, or of `tree`, which holds changed operands."""
     made = Case(label(index, sample, what), tree or operands(sample), call)
     if op.formatted_name in ON_THE_CPU:
         made.stay = tuple(tensors(made.tree[1]))
@@ -78,7 +78,7 @@ def case(
 
 
 def label(index: int, sample: Any, what: str = "") -> str:
-    """Tells which sample, and enough of it to see what is special about it."""
+    """The index of a sample and the beginning of its summary."""
     text = sample.summary().removeprefix("SampleInput(input=")
     text = text.partition(", broadcasts_input=")[0].replace(', device="cpu"', "")
     text = text if len(text) <= 240 else text[:240] + "…"
@@ -86,7 +86,7 @@ def label(index: int, sample: Any, what: str = "") -> str:
 
 
 def spread(samples: list[Any], cap: int) -> list[tuple[int, Any]]:
-    """At most cap (index, sample): one of each signature first, then evenly spread."""
+    """At most cap (index, sample): one of each summary first, then evenly spread."""
     if len(samples) <= cap:
         return list(enumerate(samples))
     first: dict[str, int] = {}
@@ -112,7 +112,7 @@ def samples_of(op: Any, dtype: torch.dtype, requires_grad: bool) -> list[Any]:
 
 
 def apply(fn: Callable[..., Any]) -> Call:
-    """A case's call that only calls fn."""
+    """The call of a case that only calls fn."""
     return lambda tree, weights: fn(tree[0], *tree[1], **tree[2])
 
 
@@ -145,7 +145,7 @@ def differentiable(tree: Any) -> list[torch.Tensor]:
 def gradients(
     fn: Callable[..., Any], process: Callable[[Any], Any], order: int
 ) -> Call:
-    """A case's call: fn, and the gradients of a weighted sum of its results."""
+    """The call of a case: fn, and the gradients of a weighted sum of its results."""
 
     def call(tree: Any, weights: Weights) -> Any:
         leaves = differentiable(tree)
@@ -206,11 +206,11 @@ def inplace_cases(op: Any, dtype: torch.dtype, cap: int) -> Iterator[Case]:
 
 
 def written_copy(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """An in-place op on a copy of its operand, which may be a leaf."""
+    """An in-place op on a copy of its operand, because the operand may be a leaf."""
     return lambda x, *args, **kwargs: fn(x.clone(), *args, **kwargs)
 
 
-# Names of the forms of an out= operand; other_out makes them.
+# Names of the forms of an out= operand. other_out creates them.
 OUTS = (
     "fitting",
     "empty",
@@ -255,7 +255,7 @@ def out_cases(op: Any, dtype: torch.dtype, cap: int) -> Iterator[Case]:
 
 
 def into_cpu(fn: Callable[..., Any], results: list[torch.Tensor]) -> Call:
-    """A case's call that gives an op of the device a result of the CPU to write."""
+    """The call of a case in which out= is on the CPU, whatever the operands' device."""
 
     def call(tree: Any, weights: Weights) -> Any:
         outs = tuple(torch.empty_like(t) for t in results)
@@ -266,17 +266,17 @@ def into_cpu(fn: Callable[..., Any], results: list[torch.Tensor]) -> Call:
 
 
 def evenly_from(items: tuple[str, ...], start: int, n: int) -> list[str]:
-    """n items that follow one another in a ring."""
+    """n consecutive items, cyclically."""
     return [items[(start * n + i) % len(items)] for i in range(n)]
 
 
 def cpu_results(op: Any, sample: Any) -> list[torch.Tensor] | None:
-    """The tensors that the op gives on the CPU; None if it raises or gives others."""
+    """The op's results on the CPU; None if it raises or not all are dense tensors."""
     torch.manual_seed(0)
     tree = Copier(compare.CPU).tree(operands(sample))
     try:
         results = op.get_op()(tree[0], *tree[1], **tree[2])
-    except Exception:  # the forward category compares what was raised
+    except Exception:  # the forward category compares the errors
         return None
     results = [results] if isinstance(results, torch.Tensor) else results
     if not isinstance(results, (tuple, list)) or len(results) == 0:
@@ -314,7 +314,7 @@ NARROWER = {
 
 
 def other_out(t: torch.Tensor, form: str) -> torch.Tensor | None:
-    """An out= operand for a result, filled with what the op must overwrite."""
+    """An out= operand for a result, filled with ones that the op must overwrite."""
     t = t.detach()
     if form == "fitting":
         out = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
@@ -341,7 +341,7 @@ def other_out(t: torch.Tensor, form: str) -> torch.Tensor | None:
 
 
 Form = Callable[[torch.Tensor], torch.Tensor | None]
-# Layouts of operands. The bits are for the op's first operand.
+# Layouts of operands, and whether only the first operand gets the layout.
 LAYOUTS: dict[str, tuple[Form, bool]] = {
     "stepped": (compare.stepped, False),
     "reversed": (compare.reversed_dims, False),
@@ -349,7 +349,7 @@ LAYOUTS: dict[str, tuple[Form, bool]] = {
     "conjugate": (compare.conjugated, True),
     "negative": (compare.negated, True),
 }
-# Forms of operands, and whether the first operand alone gets it or each.
+# Shapes of operands, and whether only the first operand gets the shape.
 SHAPES: dict[str, tuple[Form, bool]] = {
     "no rows": (compare.no_rows, False),
     "no columns": (compare.no_columns, False),
@@ -370,7 +370,7 @@ def noncontiguous_cases(op: Any, dtype: torch.dtype, cap: int) -> Iterator[Case]
 
 
 def shape_cases(op: Any, dtype: torch.dtype, cap: int) -> Iterator[Case]:
-    """The samples in other shapes, which the CPU may or may not take."""
+    """The samples in other shapes, which the CPU may refuse."""
     return formed_cases(op, dtype, cap, "shapes", SHAPES)
 
 
@@ -421,7 +421,7 @@ def other_operands(sample: Any, form: Form, first: bool) -> Any:
 def error_cases(op: Any, dtype: torch.dtype, cap: int) -> Iterator[Case]:
     for index, error in enumerate(op.error_inputs("cpu")):
         yield case(op, index, error.sample_input, apply(op.get_op()))
-    # What only a device raises mixes devices: the database says what it is.
+    # Operands on two devices raise only on a device. The database gives the type.
     for index, error in enumerate(op.error_inputs(str(DEVICE))):
         given = tensors(operands(error.sample_input))
         if len({t.device.type for t in given}) > 1:
@@ -431,7 +431,7 @@ def error_cases(op: Any, dtype: torch.dtype, cap: int) -> Iterator[Case]:
             yield mixed
 
 
-# What makes the cases of a category, from an op, a dtype and how many samples at most.
+# For each category a function of an op, a dtype and a limit of samples: its cases.
 CASES: dict[str, Callable[[Any, torch.dtype, int], Iterator[Case]]] = {
     "forward": forward_cases,
     "reference": reference_cases,

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Copies of an op's operands for either side, and what must agree afterwards."""
+"""Copies an op's operands to the CPU or the device, and compares both runs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ STRIDED = torch.strided
 
 
 class Copier:
-    """Copies tensors to one side, with their strides, offsets and shared storages."""
+    """Copies tensors to one device, with strides, offsets and shared storages."""
 
     def __init__(self, device: torch.device, stay: tuple[torch.Tensor, ...] = ()):
         self.device = device
-        self.stay = {id(t) for t in stay}  # operands that are on the CPU on either side
-        self.placed = False  # something was, so that results are on the device
+        self.stay = {id(t) for t in stay}  # operands that stay on the CPU
+        self.placed = False  # something was placed, so results are on the device
         self._storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._tensors: dict[int, torch.Tensor] = {}
 
     def tree(self, tree: Any) -> Any:
-        """A nest of operands; whatever names the CPU names the side's device."""
+        """Copies a nest of operands. Names of the CPU become names of the device."""
         return pytree.tree_map(self._leaf, tree)
 
     def _leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            # An operand that is given twice is one operand on either side.
+            # Two uses of one tensor become two uses of one copy.
             self.placed = True
             if id(leaf) not in self._tensors:
                 here = Copier(CPU) if id(leaf) in self.stay else self
@@ -52,7 +52,7 @@ class Copier:
 
     def _tensor(self, t: torch.Tensor) -> torch.Tensor:
         if t.device.type != "cpu":
-            return t  # a meta tensor, or one that a test put elsewhere
+            return t  # a meta tensor, or one that the case placed
         with torch.no_grad():
             if t.layout is not STRIDED:
                 copy = t.detach().to(self.device, copy=True)
@@ -83,7 +83,7 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 
 # ---- Layouts ----
-# The same values laid out otherwise. None where the layout says nothing new.
+# The same values in another layout. None if the layout does not apply.
 
 
 def stepped(t: torch.Tensor) -> torch.Tensor | None:
@@ -98,7 +98,7 @@ def stepped(t: torch.Tensor) -> torch.Tensor | None:
 
 
 def reversed_dims(t: torch.Tensor) -> torch.Tensor | None:
-    """The first dimension varies fastest in memory."""
+    """The first dim varies fastest in memory."""
     if t.dim() < 2 or t.numel() < 2:
         return None
     order = list(reversed(range(t.dim())))
@@ -126,31 +126,31 @@ def negated(t: torch.Tensor) -> torch.Tensor | None:
 
 
 # ---- Shapes ----
-# Operands that the database's samples may not have. None where there is no such.
+# Shapes that the database's samples may lack. None if the operand cannot have one.
 
 
 def no_rows(t: torch.Tensor) -> torch.Tensor | None:
-    """The first dimension is of size 0."""
+    """The first dim has size 0."""
     return t[:0].clone() if t.dim() > 0 and t.shape[0] > 0 else None
 
 
 def no_columns(t: torch.Tensor) -> torch.Tensor | None:
-    """The last dimension is of size 0."""
+    """The last dim has size 0."""
     return t[..., :0].clone() if t.dim() > 1 and t.shape[-1] > 0 else None
 
 
 def one_row(t: torch.Tensor) -> torch.Tensor | None:
-    """The first dimension is of size 1, to be broadcast."""
+    """The first dim has size 1, so it broadcasts."""
     return t[:1].clone() if t.dim() > 0 and t.shape[0] > 1 else None
 
 
 def one_number(t: torch.Tensor) -> torch.Tensor | None:
-    """No dimension at all."""
+    """A tensor without dims."""
     return t.reshape(-1)[0].clone() if t.dim() > 0 and t.numel() > 0 else None
 
 
 def expanded(t: torch.Tensor) -> torch.Tensor | None:
-    """All along the last dimension is one element of memory."""
+    """The last dim has stride 0."""
     return t[..., :1].clone().expand_as(t) if t.dim() > 0 and t.shape[-1] > 1 else None
 
 
@@ -158,25 +158,25 @@ def expanded(t: torch.Tensor) -> torch.Tensor | None:
 
 
 class Difference(Exception):
-    """What differs between the two sides, in a line."""
+    """A difference between the two runs, in one line."""
 
 
 @dataclasses.dataclass
 class Tolerance:
-    """How far values may be apart; None: torch.testing's default of the dtype."""
+    """How much values may differ; None: torch.testing's default for the dtype."""
 
     rtol: float | None = None
     atol: float | None = None
-    metadata_only: bool = False  # the op leaves memory as it found it
-    count_writes: bool = True  # by version counters
+    metadata_only: bool = False  # the op leaves memory uninitialized
+    count_writes: bool = True  # compare version counters
 
 
 @dataclasses.dataclass
 class Operands:
-    """One side's operands, and what they were before the op ran."""
+    """The operands of one run, with their versions and devices before the op ran."""
 
     tree: Any
-    device: torch.device  # where results are
+    device: torch.device  # of the results
     versions: list[int] = dataclasses.field(init=False)
     devices: list[torch.device] = dataclasses.field(init=False)
 
@@ -272,7 +272,7 @@ class Comparison:
 def significant_strides(
     a: torch.Tensor, b: torch.Tensor
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The strides of two tensors of one shape, without those that address nothing."""
+    """The strides of two tensors of one shape, in dims of more than one element."""
     if b.numel() == 0:
         return (), ()
     dims = [d for d in range(b.dim()) if b.shape[d] > 1]
@@ -295,7 +295,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _same_sharing(
     ours: list[torch.Tensor], cpu: list[torch.Tensor], operands: int
 ) -> None:
-    """Which tensors are one object, and which share a storage."""
+    """Raises Difference unless the same tensors are one object or share a storage."""
     mine, theirs = _sharing(ours), _sharing(cpu)
 
     def name(i: int) -> str:
@@ -311,7 +311,8 @@ def _same_sharing(
 
 
 def _sharing(all_tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """For each tensor, the first that is the same object, and that shares memory."""
+    """For each tensor, the first that is the same object and the first that shares
+    its storage."""
     objects: dict[int, int] = {}
     storages: dict[int, int] = {}
     found = []

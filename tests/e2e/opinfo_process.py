@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The cases run in a child, so that an op that ends or stops a process costs one op.
+"""Runs cases in a child process, so that a crash or a hang costs only one case.
 
-The child, this file run as a script, reads requests from its stdin and answers on its
-stdout, both in lines of JSON. It says what it is about to do before it does it; the
-parent so knows where a child was that is heard no more.
+The child runs this file as a script. It reads requests from stdin and writes answers to
+stdout, both as lines of JSON. It reports each step before it starts the step. The
+parent therefore knows the step at which the child crashed or hung.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from typing import Any
 from helpers import ROOT
 from opinfo import BATCH, DTYPES, OPS, Outcome, Runner, WorkerDied, cases_of, prepare
 
-HANG = 60.0  # seconds without a word; the slowest case takes some two
+HANG = 60.0  # seconds without an answer; the slowest case takes about two
 START = 120.0  # the same while PyTorch is imported
-GIVE_UP = 5  # cases of one category that may crash or hang before the rest is left out
+GIVE_UP = 5  # crashes and hangs in one category after which its other cases are skipped
 
 
 class Ended(Exception):
-    """The child is of no more use: (kind, where it was, why)."""
+    """The child crashed or hung: (kind, the step, the reason)."""
 
 
 class CaseProcess:
-    """A process with a worker of its own, started again when an op ended it."""
+    """A child process with its own worker. It restarts after an op ended it."""
 
     def __init__(self, check: str) -> None:
         self.check = check  # MYCELYA_CHECK
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self, op: str, dtype: str, category: str, cap: int) -> Outcome:
-        """What became of the cases of one category of one op in one dtype."""
+        """Runs the cases of one category of one op in one dtype."""
         outcome = Outcome()
         size = BATCH
-        batch: Ended | None = None  # what a batch came to
+        batch: Ended | None = None  # how a batch ended the child
         while True:
             request = {"op": op, "dtype": dtype, "category": category, "cap": cap}
             request |= {"skip": outcome.cases, "size": size}
@@ -56,7 +56,7 @@ class CaseProcess:
             except Ended as ended:
                 self.stop()
                 if size > 1:
-                    size, batch = 1, ended  # again from the batch's start, one by one
+                    size, batch = 1, ended  # repeat the batch one by one
                     continue
                 outcome.cases += 1
                 self._note(outcome, ended)
@@ -116,7 +116,7 @@ class CaseProcess:
         end = time.monotonic() + seconds
         while not self.lines:
             if not self.read.select(max(end - time.monotonic(), 0)):
-                raise Ended("hang", where, f"no word for {seconds:.0f} s")
+                raise Ended("hang", where, f"no answer for {seconds:.0f} s")
             data = os.read(self.process.stdout.fileno(), 1 << 16)
             if not data:
                 raise Ended("crash", where, self._why())
@@ -130,7 +130,7 @@ class CaseProcess:
         return f"the process ended with {status}: {log[-300:]}"
 
     def stop(self) -> None:
-        """Ends the child, and the worker with it."""
+        """Ends the child and its worker."""
         if self.process is None:
             return
         try:
@@ -147,7 +147,7 @@ class CaseProcess:
 
 
 def answers() -> Any:
-    """The real stdout, as a file; what ops print goes to stderr."""
+    """The real stdout, as a file. Output of ops goes to stderr instead."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return out

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What `--summary` prints of the op database suite, and writes into COVERAGE.md."""
+"""The report of the op database suite: `--summary` prints it and writes COVERAGE.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT = {
     "complex64": "c64",
     "complex128": "c128",
 }
-# (op, dtype) -> category -> what became of its cases.
+# (op, dtype) -> category -> outcome of its cases.
 Results = dict[tuple[str, str], dict[str, Outcome]]
 
 
@@ -54,7 +54,7 @@ def unpack(reports: Iterable[Any]) -> Results:
 
 
 def status(category: str, outcome: Outcome) -> str:
-    """pass, fail, crash, hang, refused (by the CPU as well), or none (no cases)."""
+    """pass, fail, crash, hang, refused (both sides raised), or none (no cases)."""
     if outcome.crashes:
         return "crash"
     if outcome.hangs:
@@ -69,7 +69,7 @@ def status(category: str, outcome: Outcome) -> str:
 
 
 def bad(outcome: Outcome) -> list[tuple[str, str, str]]:
-    """(kind, which case, what happened) of all that did not pass."""
+    """(kind, case, text) of each case that did not pass."""
     kinds = {"fail": "failures", "crash": "crashes", "hang": "hangs"}
     return [
         (kind, where, text)
@@ -79,7 +79,7 @@ def bad(outcome: Outcome) -> list[tuple[str, str, str]]:
 
 
 class Tally:
-    """Passed of counted; what both sides refuse is not counted."""
+    """Counts passes. Categories that both sides refuse do not count."""
 
     def __init__(self) -> None:
         self.passed = self.counted = 0
@@ -97,7 +97,7 @@ class Tally:
 
 
 def table(results: Results) -> list[list[str]]:
-    """Rows: dtypes and all together. Columns: whole ops, then each category."""
+    """Rows: each dtype, then the total. Columns: whole ops, then each category."""
     rows = [["dtype", "ops", "%", *CATEGORIES]]
     total = collections.defaultdict(Tally)
     for dtype in DTYPES:
@@ -147,13 +147,13 @@ def failures(results: Results) -> Iterator[str]:
 
 
 def steady(text: str) -> str:
-    """A message without what differs from run to run."""
+    """A message without addresses and machine numbers, which differ in each run."""
     text = re.sub(r"0x[0-9a-f]+|\blocal:\d+", "…", text)
     return text if len(text) <= 300 else text[:300] + "…"
 
 
 def lines(results: Results) -> Iterator[str]:
-    """What is printed at the end of a run."""
+    """The lines that are printed at the end of a run."""
     rows = table(results)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
@@ -163,9 +163,9 @@ def lines(results: Results) -> Iterator[str]:
 
 
 def summarise(reporter: Any) -> None:
-    """Prints the tables at the end of a run of pytest, and writes what is complete.
+    """Prints the tables at the end of a pytest run, and writes a complete COVERAGE.md.
 
-    With pytest-xdist this runs in the process that hears of every worker.
+    With pytest-xdist this runs in the controller, which receives all reports.
     """
     reports = [r for rs in reporter.stats.values() for r in rs]
     reports = [r for r in reports if getattr(r, "when", None) == "call"]
@@ -173,7 +173,7 @@ def summarise(reporter: Any) -> None:
     reporter.section("op database")
     for line in lines(results):
         reporter.write_line(line)
-    # A test whose process ended has no report of its own phases.
+    # A test has no properties if its pytest process ended.
     for report in reporter.stats.get("failed", []):
         if "test_op[" in report.nodeid and not report.user_properties:
             reporter.write_line(f"no result: {report.nodeid}")
@@ -188,7 +188,7 @@ def summarise(reporter: Any) -> None:
 
 
 def is_complete(results: Results) -> bool:
-    """Whether every op was run in every dtype that it has."""
+    """Whether every op ran in every dtype that it supports."""
     return all(
         (name, dtype) in results for name, op in OPS.items() for dtype in dtypes_of(op)
     )
@@ -277,7 +277,7 @@ def _cell(outcomes: dict[str, Outcome] | None) -> str:
 
 
 def _close(results: Results) -> Iterator[list[str]]:
-    """Rows of op, and in which dtypes and categories how many cases are not exact."""
+    """Rows of op, and its inexact cases: dtype, category, count."""
     yield ["op", "cases"]
     by_op: dict[str, list[str]] = collections.defaultdict(list)
     for (name, dtype), outcomes in sorted(results.items()):
@@ -290,7 +290,7 @@ def _close(results: Results) -> Iterator[list[str]]:
 
 
 def _refused(results: Results) -> Iterator[list[str]]:
-    """Rows of op, dtypes, categories and the CPU's words."""
+    """Rows of op, dtypes, categories and the CPU's error."""
     yield ["op", "dtypes", "categories", "with"]
     groups: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
     for (name, dtype), outcomes in sorted(results.items()):

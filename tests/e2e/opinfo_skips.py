@@ -1,42 +1,41 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What the op database suite leaves out or compares less of, each with its reason."""
+"""The cases that the op database suite skips or compares in part, with reasons."""
 
 from __future__ import annotations
 
 import re
 
 OUT_OF_BOUNDS = (
-    "CPU PyTorch 2.15 itself writes outside of an out= of four or more dimensions "
-    "that is not contiguous (tril and triu, which the others call)"
+    "CPU PyTorch 2.15 writes out of bounds if out= has four or more dims and is not "
+    "contiguous (in tril and triu, which the others call)"
 )
 
 FLASH = "torch_ops_aten__scaled_dot_product_flash_attention_for_cpu"
 UNCHECKED_STRIDES = (
-    "CPU PyTorch 2.15 itself takes the last dimension for dense, without a check, and "
-    "reads outside of the operands"
+    "CPU PyTorch 2.15 assumes without a check that the last dim is dense, and reads "
+    "out of bounds"
 )
 
-ENDS = "CPU PyTorch 2.15 itself ends the process"
-UNWRITTEN = "CPU PyTorch 2.15 itself gives memory as it was found"
+ENDS = "CPU PyTorch 2.15 ends the process"
+UNWRITTEN = "CPU PyTorch 2.15 returns uninitialized memory"
 UNCHECKED_OFFSETS = (
-    "CPU PyTorch 2.15 itself does not check offsets and lengths against the data, and "
-    "reads outside of it"
+    "CPU PyTorch 2.15 does not check offsets and lengths against the data, and reads "
+    "out of bounds"
 )
 UNCHECKED_DIMS = (
-    "CPU PyTorch 2.15 itself takes an operand without dimensions, and ends with an "
-    "error of its own insides"
+    "CPU PyTorch 2.15 accepts an operand without dims, and fails with an internal error"
 )
 SHARED_STATISTICS = (
-    "what running statistics of which all elements share one place hold afterwards is "
-    "not defined"
+    "all elements of the running statistics share one address, so their values "
+    "afterwards are not defined"
 )
 TIES = (
-    "which of equal elements counts for the index and the gradient is not defined, and "
-    "the CPU takes another where the operand lies otherwise in memory"
+    "it is not defined which of several equal elements gets the index and the "
+    "gradient, and the CPU's choice depends on the layout"
 )
-ILL_CONDITIONED = "the condition of such a matrix is beyond the dtype"
-DEGENERATE = "of a matrix of rank one the result is not defined"
+ILL_CONDITIONED = "the matrix is too ill-conditioned for the dtype"
+DEGENERATE = "the result is not defined for a matrix of rank one"
 
 # (op by OpInfo.formatted_name, category, form). An empty category or form means all.
 SKIPPED: dict[tuple[str, str, str], str] = {
@@ -44,7 +43,7 @@ SKIPPED: dict[tuple[str, str, str], str] = {
     (FLASH, "noncontiguous", "reversed"): UNCHECKED_STRIDES,
     (FLASH, "noncontiguous", "channels last"): UNCHECKED_STRIDES,
     ("lu", "out", "on the CPU"): (
-        "torch.lu copies into out= in Python, and from CUDA it copies to the CPU too"
+        "torch.lu copies into out= in Python, so out= on the CPU works for CUDA too"
     ),
     ("nn_functional_pdist", "shapes", "no rows"): ENDS,
     ("native_batch_norm", "shapes", "no rows"): ENDS,
@@ -61,8 +60,8 @@ SKIPPED: dict[tuple[str, str, str], str] = {
     ("native_batch_norm", "shapes", "one number"): UNCHECKED_DIMS,
     ("_native_batch_norm_legit", "shapes", "one number"): UNCHECKED_DIMS,
     ("repeat_interleave", "shapes", "no rows"): (
-        "an output_size that is not the sum of the repeats is believed on CUDA and on "
-        "this device, and not looked at on the CPU"
+        "CUDA and this device trust an output_size that is not the sum of the "
+        "repeats; the CPU ignores it"
     ),
     ("quantile", "shapes", "expanded"): TIES,
     ("nanquantile", "shapes", "expanded"): TIES,
@@ -72,19 +71,19 @@ SKIPPED: dict[tuple[str, str, str], str] = {
     ("linalg_solve_triangular", "shapes", "expanded"): ILL_CONDITIONED,
     ("linalg_householder_product", "shapes", "expanded"): ILL_CONDITIONED,
     ("index_fill", "shapes", "one number"): (
-        "its indices are out of bounds, which is found at the read, and the gradient "
-        "of so many of one number is refused before"
+        "the indices are out of bounds, which is found at the read, but the gradient "
+        "raises another error before"
     ),
     ("median", "shapes", "expanded"): TIES,
     ("nanmedian", "shapes", "expanded"): TIES,
     ("masked_median", "shapes", "expanded"): TIES,
     ("_native_batch_norm_legit", "out", "strided"): (
-        "where out= is not contiguous the CPU's kernel for short floats rounds in "
-        "between and is less exact"
+        "if out= is not contiguous, the CPU's kernel for 16-bit floats rounds "
+        "intermediate results and is less exact"
     ),
     ("nn_functional_linear_cross_entropy_chunked_none", "noncontiguous", "negative"): (
-        "CPU PyTorch 2.15's own gradients of float16 operands with the negative bit "
-        "are not those of the same operands without it"
+        "CPU PyTorch 2.15 gives float16 operands with the negative bit other gradients "
+        "than the same operands without it"
     ),
     ("tril", "out", "strided"): OUT_OF_BOUNDS,
     ("triu", "out", "strided"): OUT_OF_BOUNDS,
@@ -92,10 +91,10 @@ SKIPPED: dict[tuple[str, str, str], str] = {
     ("linalg_lu", "out", "strided"): OUT_OF_BOUNDS,
 }
 
-GROWN = "what resizing adds is memory as it was found"
+GROWN = "the elements that resizing adds are uninitialized"
 
-# (op, category): results that are memory as it was found, beside those of which the
-# database says so. Metadata is compared, values are not.
+# (op, category) of uninitialized results that the database does not declare. Only
+# their metadata is compared.
 UNINITIALISED: dict[tuple[str, str], str] = {
     ("resize_", "shapes"): GROWN,
     ("resize_as_", "shapes"): GROWN,
@@ -103,29 +102,29 @@ UNINITIALISED: dict[tuple[str, str], str] = {
 
 
 def skip_reason(op: str, category: str, form: str = "") -> str | None:
-    """Why a category of an op, or a form of it, is left out; None if it isn't."""
+    """Why a category of an op, or a form of it, is skipped; None if it is not."""
     for key in ((op, "", ""), (op, category, ""), (op, category, form)):
         if key in SKIPPED:
             return SKIPPED[key]
     return None
 
 
-# Ops whose tensors but the first are on the CPU, whatever the device.
+# Ops whose tensor operands, except the first, are always on the CPU.
 ON_THE_CPU = {
     "tensor_split": "PyTorch raises on CUDA unless the indices are on the CPU"
 }
 
 CPU_ALONE = (
-    "the CPU alone has a kernel of its own; CUDA and this device run PyTorch's "
-    "composite one"
+    "only the CPU has its own kernel; CUDA and this device run PyTorch's composite "
+    "implementation"
 )
 
 LEFT_ALONE = (
-    "of float16 the CPU leaves a statistic that it does not compute as it was given; "
-    "of other dtypes, and here, it has no elements"
+    "for float16 the CPU does not change a statistic that it does not compute; for "
+    "other dtypes, and on this device, that statistic has no elements"
 )
 
-# (op, category): (what the difference begins with, why the device is right).
+# (op, category): (a pattern that matches the difference, why the device is right).
 DIFFERENCES: dict[tuple[str, str], tuple[str, str]] = {
     ("nn_functional_pixel_shuffle", "noncontiguous"): (
         r"result( 0)?: strides",
@@ -158,8 +157,8 @@ DIFFERENCES: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("add", "out"): (
         r"raised RuntimeError: Boolean alpha only supported for Boolean results",
-        "the CPU computes aside, in the dtype of the operands, what out= gets; CUDA "
-        "and this device do not, and the check of alpha sees the dtype of out=",
+        "the CPU computes in the operands' dtype and then copies to out=; CUDA and "
+        "this device do not, so the check of alpha sees the dtype of out=",
     ),
     ("narrow_copy", "errors"): (
         r"raised IndexError.*; expected RuntimeError: Expected dim",
@@ -169,6 +168,6 @@ DIFFERENCES: dict[tuple[str, str], tuple[str, str]] = {
 
 
 def is_known_difference(op: str, category: str, text: str) -> bool:
-    """Whether a failure is one of those in which the device follows CUDA."""
+    """Whether a failure is a known difference, in which the device follows CUDA."""
     known = DIFFERENCES.get((op, category))
     return known is not None and re.match(known[0], text) is not None

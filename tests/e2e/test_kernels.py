@@ -1,8 +1,8 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Fused groups computed by kernels give what PyTorch gives.
+"""Kernels of fused groups compute the same as PyTorch.
 
-kernels.py and decompositions.py hold the cases; each runs in a process of its own.
+kernels.py and decompositions.py hold the cases. Each file runs in its own process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_in_double_precision():
     results, err = run("kernels.py", MYCELYA_DUMP="-,plan")
     assert not wrong(results)
     assert len(results) >= 14
-    # Else nothing has been tested.
+    # Otherwise no kernel was tested.
     assert len(re.findall(r"^ +\d+  kernel \d+ ", err, re.M)) > 50
 
 
@@ -80,7 +80,7 @@ def test_a_clamped_zero_keeps_its_sign(n):
 
 
 def test_a_step_that_fails():
-    """What a kernel reads may be poison; then the operators in its place pass it on."""
+    """If a kernel reads a poisoned value, operators run instead and pass it on."""
     code = """
 import mycelya_torch, torch
 x = torch.ones(3, device="mycelya")
@@ -116,7 +116,7 @@ print(m["kernels_compiled"], m["kernels_launched"], m["fused_ops"])
 
 @pytest.mark.parametrize(("kernels", "want"), [("on", "1 4 16"), ("off", "0 0 0")])
 def test_metrics_count_kernels(kernels, want):
-    """A kernel is for all sizes; each call launches it in place of four operators."""
+    """One kernel fits all sizes. Each call launches it instead of four operators."""
     done = subprocess.run(
         [sys.executable, "-c", COUNTED],
         env={**os.environ, "MYCELYA_KERNELS": kernels},

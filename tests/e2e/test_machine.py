@@ -64,7 +64,7 @@ def test_a_machine_starts_again():
     machine.start()
     assert machine.device().index == index and pid_of(machine) != worker
     assert torch.ones(3).to(machine).sum().item() == 3
-    with pytest.raises(RuntimeError):  # its data went with the first worker
+    with pytest.raises(RuntimeError):  # the first worker held its data
         old.sum().item()
     machine.stop()
 

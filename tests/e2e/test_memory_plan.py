@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What a program takes is known before it is sent; a step takes no more than eager."""
+"""The plan gives a program's peak memory. A training step needs no more than eager."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PEAK = re.compile(
 
 
 def planned(name: str, folder) -> tuple[int, int]:
-    """Bytes of the largest program: its own, and of the storages that it is given."""
+    """Bytes of the last program: its own buffers, and the storages that it reads."""
     code = f"import training_peaks\ntraining_peaks.main({name!r})\n"
     path = str(ROOT / "tests" / "e2e")
     code = f"import sys\nsys.path.insert(0, {path!r})\n{code}"
-    # At level 2 the nodes are shuffled, and the order is a part of the plan.
+    # Level 2 shuffles the nodes, which changes the order and so the plan.
     env = {"MYCELYA_CHECK": "1", "MYCELYA_DUMP": str(folder / "dump")}
     status, _, err = run(code, folder, **env)
     assert status == 0, err
     last = sorted((folder / "dump").glob("*/plan.txt"))[-1]
-    # The step with the optimizer's state in place: the one that was compiled last.
+    # The step that updates existing optimizer state is compiled last.
     own, _, given = map(int, PEAK.search(last.read_text()).groups())
     return own, given
 
@@ -39,7 +39,7 @@ def test_a_training_step_takes_no_more_than_eager(name: str, tmp_path):
     own, given = planned(name, tmp_path)
     eager = training_peaks.eager_peak(name)
     assert own + given <= eager, f"{own} and {given} bytes, eager {eager}"
-    if name != "block":  # there a softmax's gradient decides, which is not elementwise
+    if name != "block":  # its peak is in a softmax's gradient, which is not elementwise
         assert own + given <= 0.95 * eager, f"{own} and {given} bytes, eager {eager}"
 
 
@@ -53,18 +53,18 @@ SCRIPT = """
 """
 
 
-def test_the_plan_tells_what_shares_memory(tmp_path):
+def test_the_plan_lists_the_values_of_a_buffer(tmp_path):
     environment = {"MYCELYA_CHECK": "1", "MYCELYA_DUMP": "-,plan"}
     status, _, err = run(SCRIPT, tmp_path, **environment, MYCELYA_KERNELS="off")
     assert status == 0, err
     *_, memory = err.split("memory: ")
-    # Both live: x, which the user holds, and one buffer for the five results.
+    # Memory holds x, which the user keeps, and one buffer for the five results.
     assert memory.startswith("at most 1000000 bytes of its own at once, at step 0, ")
     assert "mul.Tensor add_.Tensor exp_ sub_.Tensor tanh_\n" in memory
 
 
 @pytest.mark.usefixtures("settled")
-def test_explain_tells_the_peak_of_the_last_call():
+def test_explain_shows_the_peak_of_the_last_call():
     def step(n: int) -> float:
         x = torch.ones(n, device=DEVICE)
         torch.mycelya.synchronize()

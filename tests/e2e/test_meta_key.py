@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Shapes never come from the Meta key here.
+"""The examples, common layers and all optimizers never call the Meta key.
 
-It is Python: its first call in a process takes over a second, each further one 90 µs to
-1 ms. So the examples, common layers and all optimizers must get by without it.
+The Meta key computes shapes in Python. The first call in a process takes more than a
+second, and each further call takes 90 µs to 1 ms.
 """
 
 import pytest

@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Every op of PyTorch's op database gives on the device what it gives on the CPU.
+"""Every op of PyTorch's op database computes the same on the device as on the CPU.
 
-Values, dtypes, strides, sharing of memory, writes, gradients and errors; opinfo.py
-says how. `--summary` prints tables of the whole and writes COVERAGE.md.
+opinfo.py compares values, dtypes, strides, shared memory, writes, gradients and errors.
+`--summary` prints tables of all results and writes COVERAGE.md.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from opinfo import DTYPES, OPS, Outcome, categories_of, dtypes_of
 from opinfo_process import CaseProcess
 from opinfo_report import bad, pack
 
-# How many samples of an op a category takes at most; a sample makes several cases.
+# The most samples per op and category. One sample makes several cases.
 SAMPLES = {"float32": 64, "float64": 16, "complex64": 16, "bfloat16": 16, "int64": 16}
 OTHER_SAMPLES = 8
 LARGE = {"grid_sampler_3d": 4}  # a sample takes a second
-PARTS = 8  # of the fast test, each with every PARTS-th op
+PARTS = 8  # parts of the fast test; each runs every PARTS-th op
 
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[CaseProcess]:
-    """Checks of graphs are those of a user who asks for them, not each pass's."""
+    """A child with MYCELYA_CHECK=1: it verifies graphs but does not print them."""
     child = CaseProcess(check="1")
     yield child
     child.stop()
@@ -42,8 +42,8 @@ def checked_child() -> Iterator[CaseProcess]:
     child.stop()
 
 
-def told(outcomes: dict[str, Outcome]) -> str:
-    """What did not pass, a line each."""
+def failures_of(outcomes: dict[str, Outcome]) -> str:
+    """The cases that did not pass, one per line."""
     return "\n".join(
         f"{kind} {title}: {where}\n    {text}"
         for title, outcome in outcomes.items()
@@ -61,7 +61,7 @@ def test_a_sample_or_two_of_each_op(part: int, checked_child: CaseProcess) -> No
                 if category in categories_of(OPS[name], "float32"):
                     outcome = checked_child.run(name, "float32", category, 2)
                     outcomes[f"{name} {category}"] = outcome
-    assert not (failed := told(outcomes)), failed
+    assert not (failed := failures_of(outcomes)), failed
 
 
 def every_op() -> Iterator[tuple[str, str]]:
@@ -81,16 +81,16 @@ def test_op(name: str, dtype: str, child: CaseProcess, record_property) -> None:
         for category in categories_of(OPS[name], dtype)
     }
     record_property("opinfo", pack(name, dtype, outcomes))
-    assert not (failed := told(outcomes)), failed
+    assert not (failed := failures_of(outcomes)), failed
 
 
 # ---- The suite itself ----
 
 
 def worker_of(pid: int) -> int:
-    """The process that the process has started."""
+    """The pid of the worker that a process has started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    if not children:  # another of its threads did
+    if not children:  # another thread started it
         tasks = Path(f"/proc/{pid}/task").iterdir()
         children = [c for t in tasks for c in (t / "children").read_text().split()]
     (worker,) = children
@@ -107,7 +107,7 @@ ENDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ENDS)
-def test_an_end_is_told_and_costs_one_op(
+def test_a_crash_or_hang_is_reported_and_costs_one_case(
     what: str, child: CaseProcess, monkeypatch
 ) -> None:
     field, end = ENDS[what]
@@ -116,10 +116,10 @@ def test_an_end_is_told_and_costs_one_op(
     worker = worker_of(child.process.pid)
     end(child.process.pid)
     outcome = child.run("add", "float32", "forward", 2)
-    with contextlib.suppress(ProcessLookupError):  # one that is stopped ends no more
+    with contextlib.suppress(ProcessLookupError):  # it may have ended
         os.kill(worker, signal.SIGKILL)
     assert len(getattr(outcome, field)) == 1 and not outcome.failures
     assert len(outcome.crashes + outcome.hangs) == 1
-    assert outcome.exact >= 2  # the cases ran after all, in another process
+    assert outcome.exact >= 2  # the cases ran again in another process
     monkeypatch.undo()
     assert not bad(child.run("mul", "float32", "forward", 2))

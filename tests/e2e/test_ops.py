@@ -343,8 +343,8 @@ SHORT_DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch
 SHORT_NUMBERS = [2, 0.5, True, 1 + 2j]
 
 
-def short_calls():
-    """All that the CPU has kernels for."""
+def short_path_calls():
+    """The combinations that the CPU has kernels for."""
     for name, number, dtype in itertools.product(SHORT, SHORT_NUMBERS, SHORT_DTYPES):
         matrices = name in {"mm", "addmm"}
         if dtype == torch.bool and (matrices or name == "relu"):
@@ -354,9 +354,9 @@ def short_calls():
         yield pytest.param(name, number, dtype, id=f"{name}-{number}-{dtype}")
 
 
-@pytest.mark.parametrize(("name", "number", "dtype"), short_calls())
-def test_short_and_long_ways(name, number, dtype):
-    """Calls that are simple enough go another way than those that are not."""
+@pytest.mark.parametrize(("name", "number", "dtype"), list(short_path_calls()))
+def test_short_and_general_paths(name, number, dtype):
+    """Simple calls take the recorder's short path. Other calls do not."""
 
     def fn(x, y):
         try:
@@ -368,7 +368,7 @@ def test_short_and_long_ways(name, number, dtype):
     compare(fn, x, (torch.randn(3, 4) * 4 + 9).to(dtype))
 
 
-def test_short_ways_refuse_what_they_must():
+def test_the_short_path_raises_pytorchs_errors():
     x, y = torch.randn(2, 3, device=DEVICE), torch.randn(2, 3, device=DEVICE)
     for call, text in {
         (
@@ -380,7 +380,7 @@ def test_short_ways_refuse_what_they_must():
     }.items():
         with pytest.raises(RuntimeError, match=text):
             call()
-    empty = torch.empty(2, 3, device=DEVICE)  # nobody has written it
+    empty = torch.empty(2, 3, device=DEVICE)  # never written
     torch.mycelya.synchronize()
     assert (empty.add_(1) * 0 + 1).cpu().shape == (2, 3)
     assert (torch.empty(2, 3, device=DEVICE) * 0).cpu().shape == (2, 3)
@@ -410,5 +410,5 @@ def test_products_that_do_not_fit_raise_at_the_call(name):
         PRODUCTS[name](x, y)
     with pytest.raises(RuntimeError) as ours:
         PRODUCTS[name](x.to(DEVICE), y.to(DEVICE))
-    if name != "bmm":  # of which CPU and CUDA say it in words of their own
+    if name != "bmm":  # its message differs between CPU and CUDA in PyTorch
         assert str(cpu.value)[:13] == str(ours.value)[:13]

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Holds the committed op table against the dispatcher of the installed torch."""
+"""Compares the committed op table with the dispatcher of the installed torch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch
 DEVICE = Path(__file__).resolve().parents[2] / "csrc" / "device"
 TABLE = DEVICE / "record" / "optable.inc"
 
-# Whole overloads that have neither a rule nor a structured shape function: they go
-# through the Meta key, which is slow. Nothing in torch.nn or torch.optim calls them.
+# Whole overloads without a rule and without a structured shape function. They go
+# through the Meta key, which is slow. torch.nn and torch.optim do not call them.
 META_KEY = set(
     """
     _conv_depthwise2d _philox_key_fold_in _philox_key_fold_in.Tensor _philox_key_split
@@ -29,7 +29,7 @@ META_KEY = set(
     slow_conv_transpose3d
     """.split()
 )
-# Structured only since a later release than 2.11.
+# Structured only in releases after 2.11.
 META_KEY_OF_OLD = {"_scaled_grouped_mm_v2", "_scaled_mm_v2"}
 
 
@@ -39,7 +39,7 @@ def load(name: str) -> ModuleType:
     )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -68,7 +68,7 @@ def committed() -> dict[str, tuple[str, str, str]]:
         rows[name] = ("refuse", reason, "")
     for how, names in re.findall(r'^MYC_LEFT\("(\w+)",([^)]*)\)$', text, re.MULTILINE):
         for name in " ".join(re.findall(r'"([^"]*)"', names)).split():
-            assert name not in rows, f"{name} stands twice in the table"
+            assert name not in rows, f"{name} is in the table twice"
             rows[name] = (how, "", "")
     return rows
 
@@ -100,16 +100,17 @@ def test_committed_table_is_current(generator: ModuleType) -> None:
         0,
     )
     assert not (lines := list(diff)), "\n".join(
-        ["run csrc/device/record/gen_optable.py and read what changed:", *lines[:60]]
+        ["run csrc/device/record/gen_optable.py and review the changes:", *lines[:60]]
     )
 
 
 def test_table_fits_this_torch(
     generator: ModuleType, committed: dict[str, tuple[str, str, str]]
 ) -> None:
-    """What would misbehave at run time with this torch, whatever its version.
+    """No row of the table is wrong for this torch, whatever its version.
 
-    Overloads that this torch lacks are no problem: they are not registered."""
+    Rows for overloads that this torch lacks are valid, because they are not registered.
+    """
     known = generator.facts()
     problems = []
     for name, (how, functional, classes) in committed.items():
@@ -121,18 +122,20 @@ def test_table_fits_this_torch(
         if functional and functional not in known:
             problems.append(f"{name}: inferred as {functional}, which does not exist")
         if f.returns_view() or "inplace_view" in f.tags:
-            problems.append(f"{name}: a view, must not be recorded")
+            problems.append(f"{name}: a view, which must not be recorded")
         if not f.returns_tensors():
             problems.append(f"{name}: returns more than tensors")
         if f.composite == "implicit" and not f.backend:
-            problems.append(f"{name}: PyTorch decomposes it above us")
+            problems.append(
+                f"{name}: PyTorch decomposes it before dispatch to the device"
+            )
     assert not problems, "\n".join(problems)
 
 
 def test_no_overload_is_unknown(
     generator: ModuleType, committed: dict[str, tuple[str, str, str]]
 ) -> None:
-    """The fallback refuses what the table lacks; only old, dropped ones may lack."""
+    """The table has every overload of this torch that the device must handle."""
     if table_release() > HERE:
         pytest.skip("an older torch has overloads that were dropped since")
     missing = {
@@ -198,7 +201,7 @@ def rule_names() -> set[str]:
 def test_shapes_are_known_without_the_meta_key(
     generator: ModuleType, committed: dict[str, tuple[str, str, str]]
 ) -> None:
-    """Every whole overload with something to infer has a rule or a table row."""
+    """Every whole overload that needs shapes has a rule or a structured function."""
     headers = load("gen_meta")
     functions = headers.meta_functions(headers.torch_include())
     structured = {f.name for f in functions}
@@ -212,13 +215,13 @@ def test_shapes_are_known_without_the_meta_key(
         if functional or any(r.alias_info is None for r in known[name].schema.returns)
     }
     allowed = META_KEY | (META_KEY_OF_OLD if table_release() > HERE else set())
-    assert left <= allowed, f"would go through the Meta key: {sorted(left - allowed)}"
+    assert left <= allowed, f"these would use the Meta key: {sorted(left - allowed)}"
 
 
 def test_rules_belong_to_the_table(
     generator: ModuleType, committed: dict[str, tuple[str, str, str]]
 ) -> None:
-    """A rule for an overload that nothing infers by would never run."""
+    """Every rule belongs to an overload whose shapes are inferred. Others never run."""
     recorded = {"whole", "dynamic"}
     used = {f or n for n, (how, f, _) in committed.items() if how in recorded}
-    assert not (idle := rule_names() - used), f"rules that nothing uses: {sorted(idle)}"
+    assert not (idle := rule_names() - used), f"unused rules: {sorted(idle)}"

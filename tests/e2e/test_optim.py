@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Every optimizer gives the CPU's weights, and repeats one program per step."""
+"""Every optimizer computes the CPU's weights and runs one program per step."""
 
 import copy
 import gc
@@ -33,7 +33,7 @@ OPTIMIZERS = {
 
 
 def network(name):
-    """No biases for Muon, which takes matrices only."""
+    """A small network. Muon accepts only matrices, so it gets no biases."""
     bias = not name.startswith("Muon")
     layers = nn.Linear(4, 8, bias=bias), nn.Tanh(), nn.Linear(8, 3, bias=bias)
     return nn.Sequential(*layers)
@@ -88,7 +88,7 @@ def test_a_schedule_compiles_nothing_new(counters):
     gc.collect()
     torch.mycelya.synchronize()
     warm = counters()["program_misses"]
-    gc.disable()  # garbage in cycles keeps results alive: another set of outputs
+    gc.disable()  # freeing results in cycles would change the set of outputs
     train(model, optimizer, 50, schedule)
     gc.enable()
     torch.mycelya.synchronize()

@@ -1,188 +1,40 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Every optimizer of PyTorch's optimizer database, in each form that CUDA has.
+"""Every optimizer of PyTorch takes the same steps as on the CPU.
 
-The reference is the same optimizer on the CPU, as a plain loop over its parameters. A
-long file, because every form of a step goes through the same few functions.
+Each optimizer runs in every form that CUDA has: loop, foreach and fused. The tests also
+cover parameter groups, schedules, sparse gradients and gradient clipping.
 """
 
 import copy
 import functools
-import io
-import pickle
-import re
 
 import pytest
 import torch
-from helpers import DEVICE, named, on_cuda, same
+from helpers import DEVICE, named, same
+from optimizer_cases import (
+    ALL_FORMS,
+    DENSE,
+    OPTIMIZERS,
+    STEPPED,
+    both,
+    check_places,
+    flags,
+    forms_of,
+    inputs_of,
+    network,
+    plain,
+    refused,
+    same_models,
+    same_states,
+    tolerance,
+    train,
+)
 from torch import nn
 from torch.optim import swa_utils
-from torch.optim.optimizer import (
-    _default_to_fused_or_foreach,
-    _device_dtype_check_for_fused,
-    _get_capturable_supported_devices,
-)
-from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
-from torch.utils._foreach_utils import (
-    _get_foreach_kernels_supported_devices,
-    _get_fused_kernels_supported_devices,
-)
+from torch.testing._internal.common_optimizers import optim_db
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-OPTIMIZERS = {info.name: info for info in optim_db}
-DENSE = [n for n, info in OPTIMIZERS.items() if not info.only_supports_sparse_grads]
-STEPPED = [n for n in DENSE if not OPTIMIZERS[n].step_requires_closure]
-
-
-def forms_of(info):
-    """The forms of an optimizer on CUDA; "default" leaves the choice to PyTorch."""
-    forms = ["default"]
-    if "foreach" in info.supported_impls:
-        forms += ["forloop", "foreach"]
-    if "fused" in info.supported_impls:
-        assert "cuda" in info.supports_fused_on
-        forms.append("fused")
-    return forms
-
-
-def flags(form):
-    return {
-        "default": {},
-        "forloop": {"foreach": False},
-        "foreach": {"foreach": True},
-        "fused": {"fused": True},
-    }[form]
-
-
-ALL_FORMS = [(n, form) for n in DENSE for form in forms_of(OPTIMIZERS[n])]
-
-
-def inputs_of(info):
-    """The keyword arguments that PyTorch tries on CUDA, capturable ones included."""
-    return [(i.kwargs, i.desc) for i in info.optim_inputs_func(device="cuda")]
-
-
-def refused(info, kwargs, form):
-    """Whether PyTorch refuses a tensor for lr or betas in this form, here as there.
-
-    As "default" it becomes foreach where that is allowed, so it is never refused.
-    """
-    try:
-        info.optim_cls([nn.Parameter(torch.ones(2, 2))], **kwargs, **flags(form))
-    except ValueError as error:
-        with pytest.raises(ValueError, match=re.escape(str(error))):
-            param = nn.Parameter(torch.ones(2, 2, device=DEVICE))
-            info.optim_cls([param], **kwargs, **flags(form))
-        return True
-    return False
-
-
-def plain(info, kwargs):
-    """The same arguments for a loop on the CPU, which cannot be captured."""
-    kwargs = {k: v for k, v in kwargs.items() if k != "capturable"}
-    return {**kwargs, "foreach": False} if "foreach" in info.supported_impls else kwargs
-
-
-class Network(nn.Module):
-    """Matrices, vectors, a number, a filter in channels_last, one without a grad."""
-
-    def __init__(self, matrices_only=False, dense=False):
-        super().__init__()
-        bias = not matrices_only
-        self.first = nn.Linear(4, 8, bias=bias)
-        self.second = nn.Linear(8, 3, bias=bias)
-        self.unused = nn.Parameter(torch.randn(2, 2))
-        if not matrices_only:
-            self.scale = nn.Parameter(torch.tensor(1.5))
-            self.conv = nn.Conv2d(2, 3, 3)
-            if not dense:
-                self.conv.to(memory_format=torch.channels_last)
-
-    def forward(self, x):
-        y = self.second(self.first(x).tanh())
-        if hasattr(self, "conv"):
-            image = x.reshape(-1, 2, 3, 4)
-            y = y * self.scale + self.conv(image).mean((0, 2, 3))
-        return y
-
-
-def network(name):
-    torch.manual_seed(7)
-    # LBFGS takes views of gradients, which it refuses for other strides.
-    return Network(matrices_only=name == "Muon", dense=name == "LBFGS")
-
-
-def both(name):
-    here = network(name)
-    return here, copy.deepcopy(here).to(DEVICE)
-
-
-def train(model, optimizer, steps, seed=5, schedules=(), set_to_none=True):
-    """Steps on batches of a seed; returns the losses."""
-    generator = torch.Generator().manual_seed(seed)
-    parameter = next(model.parameters())
-    device, dtype = parameter.device, parameter.dtype
-    losses = []
-
-    def closure(x):
-        optimizer.zero_grad(set_to_none)
-        loss = (model(x) - 0.3).pow(2).mean()
-        loss.backward()
-        return loss
-
-    for _ in range(steps):
-        x = torch.randn(6, 4, generator=generator).to(device, dtype)
-        losses.append(optimizer.step(functools.partial(closure, x)))
-        for schedule in schedules:
-            if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                schedule.step(losses[-1])
-            else:
-                schedule.step()
-    return losses
-
-
-def tolerance(name):
-    """The forms round in another order; Muon multiplies in bfloat16."""
-    if name == "Muon":
-        return 2e-2, 1e-4
-    if name == "LBFGS" or on_cuda():
-        return 1e-3, 1e-4
-    return 1e-4, 1e-6
-
-
-def same_models(there, here, name):
-    rtol, atol = tolerance(name)
-    ours, cpu = dict(there.named_parameters()), dict(here.named_parameters())
-    assert list(ours) == list(cpu)
-    for key in cpu:
-        with named(f"parameter {key}"):
-            assert ours[key].device.type == "mycelya"
-            same(ours[key], cpu[key], rtol, atol)
-            assert (ours[key].grad is None) == (cpu[key].grad is None)
-
-
-def same_states(there, here, name):
-    """Asserts two optimizers' state_dicts to agree, whatever device a tensor is on."""
-    rtol, atol = tolerance(name)
-    ours, cpu = there.state_dict(), here.state_dict()
-    assert list(ours["state"]) == list(cpu["state"])
-    for index, expected in cpu["state"].items():
-        got = ours["state"][index]
-        assert list(got) == list(expected)
-        for key, value in expected.items():
-            with named(f"state {key} of parameter {index}"):
-                if isinstance(value, torch.Tensor):
-                    assert got[key].dtype == value.dtype
-                    assert got[key].shape == value.shape
-                    same(got[key].cpu(), value, rtol, atol)
-                elif name != "LBFGS":
-                    assert got[key] == value
-    assert len(ours["param_groups"]) == len(cpu["param_groups"])
-    for a, b in zip(ours["param_groups"], cpu["param_groups"], strict=True):
-        assert list(a) == list(b)
-        assert a["params"] == b["params"]
-        assert float(a["lr"]) == float(b["lr"])
 
 
 def test_the_database_is_whole():
@@ -198,8 +50,8 @@ def check_steps(name, form, kwargs):
     if name != "LBFGS":
         check_some_steps(name, form, kwargs, torch.float32, 3)
         return
-    # Each step is twenty, and each of those makes what was rounded many times larger.
-    # There is no maximum: on the way there 1e-15 becomes 1e3.
+    # A step of LBFGS has up to 20 iterations, and each one amplifies rounding errors.
+    # With `maximize` the loss has no maximum, so an error of 1e-15 becomes 1e3.
     up = kwargs.get("maximize", False)
     few = {**kwargs, "max_iter": 1 if up else 3}
     check_some_steps(name, form, few, torch.float32, 1)
@@ -224,7 +76,7 @@ def check_some_steps(name, form, kwargs, dtype, steps):
 
 @pytest.mark.parametrize(("name", "form"), ALL_FORMS)
 def test_steps(name, form):
-    """The default arguments, and those of the input with the most arguments."""
+    """Runs the first input of the database and the one with the most arguments."""
     info = OPTIMIZERS[name]
     given = [i for i in inputs_of(info) if not refused(info, i[0], form)]
     for kwargs, description in (given[0], max(given, key=lambda i: len(i[0]))):
@@ -243,16 +95,6 @@ def test_steps_with_each_input(name, form):
             with named(f"{description}: {kwargs}"):
                 check_steps(name, form, kwargs)
     assert tried >= 4
-
-
-def check_places(name, param, state, kwargs, form):
-    """A moment is where its parameter is; `step` only if a kernel reads it there."""
-    far = kwargs.get("capturable") or form == "fused" or name == "ASGD"
-    for key, value in state.items():
-        if key == "step" and isinstance(value, torch.Tensor):
-            assert value.device == (param.device if far else torch.device("cpu"))
-        elif isinstance(value, torch.Tensor) and value.ndim > 0:
-            assert value.device == param.device
 
 
 @pytest.mark.parametrize("name", STEPPED)
@@ -275,7 +117,7 @@ def test_steps_without_a_closure(name):
 def test_complex_parameters(name):
     info = OPTIMIZERS[name]
     for form in forms_of(info):
-        if form == "fused":  # PyTorch: floating point only
+        if form == "fused":  # fused kernels support floating point only
             continue
         sides = []
         for device in ("cpu", DEVICE):
@@ -298,7 +140,7 @@ def test_complex_parameters(name):
 
 @pytest.mark.parametrize(("name", "form"), [c for c in ALL_FORMS if c[0] in STEPPED])
 def test_parameters_of_several_dtypes_and_devices(name, form):
-    """One optimizer over float32, float64 and bfloat16, here and there."""
+    """One optimizer has float32, float64 and bfloat16, on the CPU and the device."""
     info = OPTIMIZERS[name]
     dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float32]
 
@@ -325,7 +167,10 @@ def test_parameters_of_several_dtypes_and_devices(name, form):
 
 
 def differentiable_step(info, device, steps, kwargs):
-    """The derivative of the last step's result by the first weights and all grads."""
+    """The result of the last step, and its derivatives.
+
+    The derivatives are with respect to the initial weights and all gradients.
+    """
     torch.manual_seed(3)
     start = torch.randn(4, 3, dtype=torch.float64).to(device).requires_grad_()
     grads = [
@@ -333,7 +178,7 @@ def differentiable_step(info, device, steps, kwargs):
         for _ in range(steps)
     ]
     param = start.clone()
-    # SGD would choose foreach even so, whose derivative is not that of the loop.
+    # SGD would choose foreach, which has another derivative than the loop.
     kwargs = {**kwargs, "foreach": False, "differentiable": True}
     optimizer = info.optim_cls([param], **kwargs)
     for grad in grads:
@@ -359,7 +204,7 @@ def test_differentiable(name, steps):
             try:
                 expected = differentiable_step(info, "cpu", steps, kwargs)
             except RuntimeError as error:
-                # Some write what autograd has saved: version counters see it here too.
+                # Some overwrite saved tensors; version counters detect it.
                 assert "modified by an inplace operation" in str(error)
                 with pytest.raises(RuntimeError, match="modified by an inplace"):
                     differentiable_step(info, DEVICE, steps, kwargs)
@@ -377,7 +222,7 @@ GROUPED = [c for c in ALL_FORMS if OPTIMIZERS[c[0]].supports_param_groups]
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), GROUPED)
 def test_param_groups(name, form):
-    """Groups with their own arguments, one of them added while training."""
+    """Groups with their own arguments. One is added during training."""
     info = OPTIMIZERS[name]
     here, there = both(name)
     optimizers = []
@@ -406,7 +251,7 @@ def test_param_groups(name, form):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), [c for c in GROUPED if c[1] != "default"])
 def test_learning_rate_as_a_tensor(name, form):
-    """A number of the CPU, changed in place; on the device too where CUDA has that."""
+    """lr is a CPU tensor, changed in place, or on the device where CUDA allows that."""
     info = OPTIMIZERS[name]
     kinds = [("cpu", {})]
     if form == "foreach":
@@ -437,7 +282,7 @@ def test_learning_rate_as_a_tensor(name, form):
     "name", [n for n in DENSE if OPTIMIZERS[n].supports_param_groups]
 )
 def test_schedules(name):
-    """Those of the database, ReduceLROnPlateau fed with a loss on the device."""
+    """The database's schedules. ReduceLROnPlateau gets a loss on the device."""
     info = OPTIMIZERS[name]
     for schedule in info.scheduler_inputs:
         here, there = both(name)
@@ -449,248 +294,6 @@ def test_schedules(name):
         same_models(there, here, name)
         rates = [o.param_groups[0]["lr"] for o in optimizers]
         assert rates[1] == pytest.approx(rates[0])
-
-
-# ---- State ----
-
-
-def fresh(info, model, kwargs):
-    if info.optim_cls is torch.optim.LBFGS:  # which leaps away at its default rate
-        kwargs = {"lr": 0.1, "max_iter": 4, **kwargs}
-    return info.optim_cls(model.parameters(), **kwargs)
-
-
-def saved(state, **kwargs):
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, **kwargs)
-
-
-ROUTES = {
-    "as it is": lambda state: state,
-    "deep copy": copy.deepcopy,
-    "saved": saved,
-    "saved, to the CPU": lambda state: saved(state, map_location="cpu"),
-    "pickled": lambda state: pickle.loads(pickle.dumps(state)),
-}
-
-
-@pytest.mark.parametrize(("name", "form"), ALL_FORMS)
-def test_state_dict_continues(name, form):
-    """A new optimizer with the old one's state goes on as the old one does."""
-    info, kwargs = OPTIMIZERS[name], flags(form)
-    # LBFGS makes much of rounding, and two graphs may round one number differently.
-    dtype = torch.float64 if name == "LBFGS" else torch.float32
-    model = network(name).to(DEVICE, dtype)
-    optimizer = fresh(info, model, kwargs)
-    train(model, optimizer, 2)
-    halfway = copy.deepcopy(model)
-    states = {name: route(optimizer.state_dict()) for name, route in ROUTES.items()}
-    for route, state in states.items():
-        with named(route):
-            other = copy.deepcopy(halfway)
-            restored = fresh(info, other, kwargs)
-            restored.load_state_dict(copy.deepcopy(state))
-            if "to the CPU" not in route or name != "ASGD":
-                for param, entry in restored.state.items():
-                    check_places(name, param, entry, {}, form)
-            train(other, restored, 2, seed=6)
-            states[route] = other
-    train(model, optimizer, 2, seed=6)
-    for route, other in states.items():
-        with named(route):
-            rtol, atol = tolerance(name) if name == "Muon" else (1e-6, 1e-7)
-            ours, theirs = list(other.parameters()), list(model.parameters())
-            same([p.cpu() for p in ours], [p.cpu() for p in theirs], rtol, atol)
-
-
-@pytest.mark.parametrize(
-    "capturable", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(("name", "form"), ALL_FORMS)
-def test_state_dict_crosses_devices(name, form, capturable):
-    """CPU to device and device to CPU, then as if it had never moved."""
-    info = OPTIMIZERS[name]
-    if capturable and not info.has_capturable_arg:
-        return
-    extra = {"capturable": True} if capturable else {}
-    here, there = both(name)
-    expected = fresh(info, here, plain(info, {}))
-    train(here, expected, 2)
-    moved = copy.deepcopy(here).to(DEVICE)
-    got = fresh(info, moved, {**extra, **flags(form)})
-    state = copy.deepcopy(expected.state_dict())
-    for group in state["param_groups"]:  # the state's own flags would win
-        group.update({**extra, **flags(form)})
-    got.load_state_dict(state)
-    for param, entry in got.state.items():
-        if name != "ASGD":  # whose count stays where it is loaded from, if not captured
-            check_places(name, param, entry, extra, form)
-    train(here, expected, 2, seed=6)
-    train(moved, got, 2, seed=6)
-    same_models(moved, here, name)
-    same_states(got, expected, name)
-
-    back = copy.deepcopy(moved).to("cpu")
-    again = fresh(info, back, plain(info, {}))
-    state = got.state_dict()
-    for group in state["param_groups"]:
-        group.update(plain(info, {}))
-        for flag in ("fused", "capturable"):
-            if flag in group:
-                group[flag] = False
-    again.load_state_dict(state)
-    for entry in again.state.values():
-        if not capturable and form != "fused":
-            tensors = [v for v in entry.values() if isinstance(v, torch.Tensor)]
-            assert all(t.device.type == "cpu" for t in tensors)
-    if capturable or form == "fused":
-        # PyTorch leaves `step` where it was, on CUDA too.
-        for entry in again.state.values():
-            for key, value in entry.items():
-                if isinstance(value, torch.Tensor):
-                    entry[key] = value.cpu()
-    train(here, expected, 2, seed=8)
-    train(back, again, 2, seed=8)
-    same(list(back.parameters()), list(here.parameters()), *tolerance(name))
-
-
-# PyTorch's copies of these two fail in step(), on CUDA too: it does not copy LBFGS's
-# list of parameters, and asks a copied Adafactor for a flag that it never had.
-COPIED = [n for n in DENSE if n not in ("LBFGS", "Adafactor")]
-
-
-@pytest.mark.parametrize("name", COPIED)
-def test_copies_of_an_optimizer(name):
-    """A deep copy, and one through pickle, keep their own parameters and go on."""
-    info = OPTIMIZERS[name]
-    model = network(name).to(DEVICE)
-    optimizer = fresh(info, model, {})
-    train(model, optimizer, 2)
-    assert repr(optimizer) == repr(fresh(info, network(name), {}))
-    pairs = [
-        copy.deepcopy((model, optimizer)),
-        pickle.loads(pickle.dumps((model, optimizer))),
-    ]
-    train(model, optimizer, 2, seed=6)
-    for other, copied in pairs:
-        assert copied.param_groups[0]["params"][0] is next(other.parameters())
-        train(other, copied, 2, seed=6)
-        ours, theirs = list(other.parameters()), list(model.parameters())
-        same([p.cpu() for p in ours], [p.cpu() for p in theirs])
-
-
-# ---- What PyTorch asks of a device ----
-
-
-def test_lists_of_devices():
-    """PyTorch's lists name this device, so that it gets what CUDA gets."""
-    for devices in (
-        _get_foreach_kernels_supported_devices(),
-        _get_fused_kernels_supported_devices(),
-        _get_capturable_supported_devices(),
-        _get_capturable_supported_devices(supports_xla=False),
-    ):
-        assert {"cuda", "mycelya"} <= set(devices)
-    params = [torch.zeros(2, device=DEVICE)]
-    assert _default_to_fused_or_foreach(params, False) == (False, True)
-    assert _default_to_fused_or_foreach(params, False, use_fused=True) == (True, False)
-    assert _default_to_fused_or_foreach(params, True) == (False, False)
-    _device_dtype_check_for_fused(params[0])
-    with pytest.raises(RuntimeError, match="`fused=True` requires"):
-        _device_dtype_check_for_fused(params[0].long())
-
-
-@pytest.mark.parametrize("name", [n for n in STEPPED if n not in ("Adafactor", "Muon")])
-def test_the_default_is_foreach(name, counters):
-    """As on CUDA: lists of parameters, not one parameter after the other."""
-    info = OPTIMIZERS[name]
-
-    def recorded(kwargs):
-        params = [nn.Parameter(torch.ones(3, device=DEVICE)) for _ in range(20)]
-        optimizer = info.optim_cls(params, **kwargs)
-        for _ in range(2):
-            for p in params:
-                p.grad = torch.ones_like(p)
-            torch.mycelya.synchronize()
-            before = counters()["ops_recorded"]
-            optimizer.step()
-        torch.mycelya.synchronize()
-        return counters()["ops_recorded"] - before
-
-    default, loop = recorded({}), recorded({"foreach": False})
-    assert default == recorded({"foreach": True}) != loop
-    if name not in ("ASGD", "Rprop"):  # these have no list op for all that they do
-        assert default * 2 < loop
-
-
-@pytest.mark.parametrize(
-    "name", [n for n in STEPPED if "fused" in OPTIMIZERS[n].supported_impls]
-)
-def test_fused_is_one_op(name, counters):
-    info = OPTIMIZERS[name]
-    params = [nn.Parameter(torch.ones(3, device=DEVICE)) for _ in range(20)]
-    optimizer = info.optim_cls(params, fused=True, lr=0.1)
-    for _ in range(2):
-        for p in params:
-            p.grad = torch.ones_like(p)
-        torch.mycelya.synchronize()
-        before = counters()["ops_recorded"]
-        optimizer.step()
-    torch.mycelya.synchronize()
-    assert counters()["ops_recorded"] - before <= 2  # and one that counts steps
-
-
-@pytest.mark.parametrize(
-    "name", [n for n in STEPPED if "fused" in OPTIMIZERS[n].supported_impls]
-)
-@pytest.mark.parametrize("found", [0.0, 1.0])
-def test_fused_with_a_gradient_scale(name, found):
-    """What torch.amp.GradScaler gives a fused optimizer: a scale, and a veto."""
-    info = OPTIMIZERS[name]
-    sides = []
-    for device in ("cpu", DEVICE):
-        torch.manual_seed(3)
-        params = [nn.Parameter(torch.randn(3, 4).to(device)) for _ in range(2)]
-        optimizer = info.optim_cls(params, lr=0.1, fused=True)
-        optimizer.grad_scale = torch.tensor(4.0, device=device)
-        optimizer.found_inf = torch.tensor(found, device=device)
-        before = [p.detach().clone() for p in params]
-        for p in params:
-            p.grad = torch.randn(3, 4).to(device)
-        optimizer.step()
-        if found:
-            unchanged = zip(before, params, strict=True)
-            assert all(torch.equal(a.cpu(), b.detach().cpu()) for a, b in unchanged)
-        sides.append([*params, *[p.grad for p in params]])
-    same(sides[1], sides[0], 1e-5, 1e-6)
-
-
-@pytest.mark.parametrize(
-    "name", [n for n in STEPPED if OPTIMIZERS[n].has_capturable_arg]
-)
-def test_capturable_waits_for_nothing(name, counters):
-    """The count of steps is on the device, and no step reads it back."""
-    info = OPTIMIZERS[name]
-    model = network(name).to(DEVICE)
-    optimizer = info.optim_cls(model.parameters(), capturable=True)
-    x = torch.ones(6, 4, device=DEVICE)
-
-    def step():
-        optimizer.zero_grad()
-        model(x).pow(2).mean().backward()
-        optimizer.step()
-
-    for _ in range(3):
-        step()
-    torch.mycelya.synchronize()
-    before = counters()["round_trips"]
-    for _ in range(10):
-        step()
-    assert counters()["round_trips"] == before
-    steps = optimizer.state[model.first.weight]["step"]
-    assert steps.device.type == "mycelya" and steps.item() == 13
 
 
 # ---- Sparse gradients ----
@@ -717,7 +320,7 @@ def test_sparse_gradients(name):
     same(there.weight, here.weight, 1e-5, 1e-6)
 
 
-# ---- Beside the step ----
+# ---- Clipping, averaging, hooks ----
 
 
 @pytest.mark.parametrize("foreach", [None, False, True])
@@ -764,95 +367,3 @@ def test_hooks_of_a_step():
     train(model, optimizer, 2)
     assert seen == ["before", "after"] * 2
     assert optimizer.state_dict()["mine"] == 1
-
-
-# ---- Errors ----
-
-
-def error_cases():
-    for name, info in OPTIMIZERS.items():
-        for i in range(len(error_inputs(info))):
-            yield name, i
-
-
-def error_inputs(info):
-    torch.manual_seed(3)
-    return info.optim_error_inputs_func(device="cpu", dtype=torch.float32)
-
-
-def there(params):
-    """The same nest of parameters on the device; equal ones stay equal."""
-    memo = {}
-
-    def one(value):
-        if isinstance(value, torch.Tensor):
-            if id(value) not in memo:
-                moved = value.detach().to(DEVICE)
-                is_param = isinstance(value, nn.Parameter)
-                memo[id(value)] = nn.Parameter(moved) if is_param else moved
-                if value.grad is not None:
-                    memo[id(value)].grad = value.grad.to(DEVICE)
-            return memo[id(value)]
-        if isinstance(value, dict):
-            return {k: one(v) for k, v in value.items()}
-        if isinstance(value, (list, tuple, set)):
-            return type(value)(one(v) for v in value)
-        return value
-
-    return one(params)
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("name", "i"), list(error_cases()))
-def test_error_inputs(name, i):
-    info = OPTIMIZERS[name]
-    case = error_inputs(info)[i]
-    given = case.optimizer_error_input
-    params = there(given.params)
-    if params is None:
-        params = [nn.Parameter(torch.ones(2, 3, device=DEVICE))]
-    if issubclass(case.error_type, Warning):
-        with pytest.warns(case.error_type, match=case.error_regex):
-            info.optim_cls(params, **given.kwargs)
-        return
-    if case.error_on == OptimizerErrorEnum.CONSTRUCTION_ERROR:
-        with pytest.raises(case.error_type) as caught:
-            info.optim_cls(params, **given.kwargs)
-    else:
-        optimizer = info.optim_cls(params, **given.kwargs)
-        with pytest.raises(case.error_type) as caught:
-            optimizer.step()
-    assert type(caught.value) is case.error_type
-    assert re.search(case.error_regex, str(caught.value))
-
-
-@pytest.mark.parametrize(
-    "name", [n for n in STEPPED if "fused" in OPTIMIZERS[n].supported_impls]
-)
-def test_errors_that_pytorch_tests_on_cuda(name):
-    make, params = OPTIMIZERS[name].optim_cls, [torch.empty((), device=DEVICE)]
-    with pytest.raises(RuntimeError, match="`fused` and `foreach` cannot be `True`"):
-        make(params, foreach=True, fused=True)
-    with pytest.raises(RuntimeError, match="`fused` does not support `differentiable`"):
-        make(params, fused=True, differentiable=True)
-    whole = [torch.zeros(2, dtype=torch.complex64, device=DEVICE, requires_grad=True)]
-    with pytest.raises(RuntimeError, match="`fused=True` requires all the params"):
-        optimizer = make(whole, fused=True)
-        whole[0].grad = torch.ones_like(whole[0])
-        optimizer.step()
-
-
-@pytest.mark.parametrize(
-    "name", [n for n in STEPPED if OPTIMIZERS[n].has_capturable_arg]
-)
-@pytest.mark.parametrize("foreach", [False, True])
-def test_capturable_wants_its_state_on_the_device(name, foreach):
-    """As on CUDA: a count of steps on the CPU is refused."""
-    param = nn.Parameter(torch.ones(3, device=DEVICE))
-    make = OPTIMIZERS[name].optim_cls
-    optimizer = make([param], capturable=True, foreach=foreach)
-    param.grad = torch.ones_like(param)
-    optimizer.step()
-    optimizer.state[param]["step"] = optimizer.state[param]["step"].cpu()
-    with pytest.raises((AssertionError, RuntimeError), match="capturable=True"):
-        optimizer.step()

@@ -1,8 +1,8 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Training steps, and the most bytes that eager PyTorch holds in one.
+"""Training steps, and the peak memory of such a step in eager PyTorch.
 
-As a script it trains the model of this name on the device.
+As a script it trains the model with the given name on the device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(96, (16, 48)), torch.randint(96, (16 * 48,))
 
 
-# Both take the same way: foreach is PyTorch's own choice for devices, not for the CPU.
+# The form of the optimizer is explicit, because PyTorch's default differs by device.
 MODELS: dict[str, tuple[Callable, Callable, dict]] = {
     "cnn": (zoo.digits, digits, {"foreach": True}),
     "mlp": (zoo.smooth_mlp, rows, {"foreach": True}),
@@ -40,7 +40,7 @@ MODELS: dict[str, tuple[Callable, Callable, dict]] = {
 
 
 def steps(name: str, device: str) -> Iterator[Iterable[torch.Tensor]]:
-    """Trains; yields what is alive before the first step, then after each."""
+    """Trains. Yields the live tensors before the first step and after each step."""
     make, batch, how = MODELS[name]
     torch.manual_seed(0)
     model = make().to(device)
@@ -57,9 +57,9 @@ def steps(name: str, device: str) -> Iterator[Iterable[torch.Tensor]]:
 
 
 class Live(TorchDispatchMode):
-    """Counts the bytes of storages that tensors hold, after each operator.
+    """Counts the bytes of all live storages after each operator.
 
-    What an operator takes and gives back is not counted, on either side.
+    Memory that an operator allocates and frees itself is not counted, as in the plan.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Live(TorchDispatchMode):
 
 
 def eager_peak(name: str) -> int:
-    """The peak of the fourth step: by then the optimizer has its state."""
+    """The peak of the fourth step, when the optimizer already has its state."""
     training = steps(name, "cpu")
     for _ in range(3):
         next(training)

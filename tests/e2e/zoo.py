@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Small models with random weights, which the tests, the corpus and bench/ share.
 
-Nothing is downloaded. The libraries are imported on the first use of a model, since
-that takes seconds. `examples/` has its own models: each example is one file.
+Nothing is downloaded. Importing the libraries takes seconds, so it happens at the first
+use of a model. `examples/` has its own models, because each example is one file.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def digits() -> nn.Module:
 
 
 def normed_digits() -> nn.Module:
-    """A wider one with batch norms and dropout: [n, 1, 8, 8] -> [n, 10]."""
+    """A wider network with batch norms and dropout: [n, 1, 8, 8] -> [n, 10]."""
     return nn.Sequential(
         *(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
         *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
@@ -126,7 +126,7 @@ def normed_digits() -> nn.Module:
 
 
 def gan() -> tuple[nn.Module, nn.Module]:
-    """A generator [n, 16, 1, 1] -> [n, 1, 8, 8], and a critic of that -> [n, 1]."""
+    """A generator [n, 16, 1, 1] -> [n, 1, 8, 8], a critic [n, 1, 8, 8] -> [n, 1]."""
     generator = nn.Sequential(
         *(nn.ConvTranspose2d(16, 16, 4), nn.BatchNorm2d(16), nn.ReLU()),
         *(nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Tanh()),
@@ -138,7 +138,7 @@ def gan() -> tuple[nn.Module, nn.Module]:
     return generator, critic
 
 
-# ---- Of libraries ----
+# ---- Models of libraries ----
 
 
 def of_torchvision(name: str, **options: Any) -> nn.Module:
@@ -206,7 +206,7 @@ def llama(
     context: int,
     **options: Any,
 ) -> nn.Module:
-    """heads: of the queries, and of keys and values."""
+    """`heads` is (heads of queries, heads of keys and values)."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
