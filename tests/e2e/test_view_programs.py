@@ -15,7 +15,8 @@ import torch
 from helpers import DEVICE
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from view_programs import Part, Program, Run, as_bytes, difference, make
+from view_programs import make
+from view_programs_run import Part, Program, Run, as_bytes, difference
 
 pytestmark = [
     pytest.mark.cpu_worker,  # bytes are compared with those of the CPU's kernels
