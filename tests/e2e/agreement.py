@@ -1,8 +1,8 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""agree(): one function gives the same results on the CPU and on the device.
+"""agree() asserts that a function gives the same result on the CPU and on the device.
 
-The tests of what PyTorch builds on operators share it: hooks, custom functions,
+The tests of features that PyTorch builds on operators use it: hooks, custom functions,
 checkpoints, torch.func and forward AD. A result is a nest of tensors, strings and
 numbers.
 """
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 
 def agree(fn, rtol=1e-5, atol=1e-6):
-    """fn(device) must return the same on both devices. Returns the device's."""
+    """Asserts that fn(device) returns the same on both. Returns the device's result."""
     torch.manual_seed(0)
     expected = fn(torch.device("cpu"))
     torch.manual_seed(0)
@@ -28,12 +28,12 @@ def agree(fn, rtol=1e-5, atol=1e-6):
 
 
 def some(device, *shape, grad=False, dtype=torch.float32):
-    """Normal numbers, drawn on the CPU."""
+    """Normally distributed numbers, drawn on the CPU."""
     return torch.randn(shape, dtype=dtype).to(device).requires_grad_(grad)
 
 
 def raised(fn, *args, **kwargs):
-    """The error of a call: its type, and its text without the device's name."""
+    """The type and text of a call's error, with the device's name replaced by "cpu"."""
     try:
         fn(*args, **kwargs)
     except Exception as error:

@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Sparse compressed tensors (CSR, CSC, BSR, BSC) for tests, and how they compare.
+"""Sparse compressed tensors (CSR, CSC, BSR, BSC) for tests, and their comparison.
 
-Two of them are the same if their indices and values are. Where the CPU leaves elements
-of a row in another order, or keeps zeros, they are held against each other as dense
-ones.
+Two tensors agree if their indices and values do. For some operators, the CPU orders the
+elements of a row differently or keeps explicit zeros. Their results are compared as
+dense tensors (loose=True).
 """
 
 import pytest
@@ -23,7 +23,7 @@ layouts = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda v: str(v)[-3:])
 
 
 def dense(sizes=(4, 6), dtype=torch.float64, density=0.4, seed=0) -> torch.Tensor:
-    """A CPU tensor of zeros and a few others."""
+    """A CPU tensor in which most elements are zero."""
     generator = torch.Generator().manual_seed(seed)
     some = torch.rand(sizes, generator=generator) < density
     if dtype.is_floating_point or dtype.is_complex:
@@ -41,7 +41,7 @@ def to(layout, tensor: torch.Tensor, block=(2, 3)) -> torch.Tensor:
 
 
 def stacked(n=3) -> torch.Tensor:
-    """A batch of matrices, which must have the same number of elements."""
+    """A batch of equal matrices: all matrices of a batch must have the same nnz."""
     return torch.cat([dense((1, 4, 6))] * n)
 
 
@@ -56,7 +56,7 @@ def parts(t: torch.Tensor) -> list[torch.Tensor]:
 
 
 def same(got, expected, loose=False, **tolerance) -> None:
-    """Asserts that two nests of results agree; loose: as dense tensors."""
+    """Asserts that two nests of results agree. loose: compares dense tensors."""
     for a, b in pairs(got, expected):
         if b.layout in LAYOUTS and not loose:
             assert (a._nnz(), a.dense_dim()) == (b._nnz(), b.dense_dim())
@@ -68,7 +68,7 @@ def same(got, expected, loose=False, **tolerance) -> None:
 
 
 def compare(fn, *tensors, loose=False, **tolerance):
-    """fn on the CPU and on the device: results, operands afterwards, gradients."""
+    """Asserts that fn gives the CPU's results, operands and gradients on the device."""
     cpu = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
     ours = [moved(t) for t in tensors]
     expected, got = fn(*cpu), fn(*ours)
@@ -87,7 +87,7 @@ def compare(fn, *tensors, loose=False, **tolerance):
 
 
 def fails_alike(fn, *tensors, words=True) -> None:
-    """fn raises the same kind of error, and if words in the same ones, on both."""
+    """fn raises the same kind of error on both, and if words the same first line."""
     with pytest.raises(Exception) as cpu:
         fn(*tensors)
     with pytest.raises(type(cpu.value)) as ours:
@@ -97,7 +97,7 @@ def fails_alike(fn, *tensors, words=True) -> None:
 
 
 def alike(fn, *tensors, **how) -> None:
-    """The same on both, or an error on both."""
+    """Asserts that fn agrees on both, or raises the same kind of error on both."""
 
     def both_ways(*operands):
         result = fn(*operands)

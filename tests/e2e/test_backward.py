@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The backward pass: higher derivatives, versions, modes and threads."""
+"""The backward pass: higher derivatives, version counters, modes and threads."""
 
 import threading
 import traceback
@@ -139,7 +139,7 @@ def test_accumulated_gradients_have_the_strides_of_their_leaf():
     agree(fn)
 
 
-def test_a_gradient_is_not_shared_with_what_made_it():
+def test_a_gradient_shares_no_memory_with_its_source():
     def fn(d):
         x = some(d, 3, grad=True)
         g = some(d, 3)
@@ -221,7 +221,7 @@ def test_errors_of_views_written_under_autograd():
     agree(fn)
 
 
-def test_versions_of_what_is_saved():
+def test_versions_of_saved_tensors():
     def fn(d):
         x = some(d, 3, grad=True)
         y = x * 1
@@ -261,7 +261,7 @@ def test_anomaly_mode_names_the_forward_line():
         return error
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # detect_anomaly says that it is slow
+        warnings.simplefilter("ignore")  # detect_anomaly warns that it is slow
         kind, text = agree(fn)
     assert kind == "RuntimeError"
     assert text == "Function 'SqrtBackward0' returned nan values in its 0th output."

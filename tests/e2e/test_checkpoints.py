@@ -16,7 +16,7 @@ from torch.utils import checkpoint as ck
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("preserve", [False, True])
 def test_checkpoints_give_the_gradients_of_a_run_without(reentrant, preserve):
-    """With dropout, where the second forward must draw what the first drew."""
+    """With preserve, the recomputation must draw the dropout mask of the first run."""
 
     def fn(d):
         a, b = nn.Linear(4, 8).to(d), nn.Linear(8, 4).to(d)
@@ -41,13 +41,13 @@ def test_checkpoints_give_the_gradients_of_a_run_without(reentrant, preserve):
             )
         )
         same(saved, on_cpu(plain))
-        # The numbers that CUDA draws are others.
+        # CUDA draws other random numbers.
         return None if preserve and on_cuda() else saved
 
     agree(fn)
 
 
-def test_the_generator_is_where_it_was_after_a_checkpoint():
+def test_a_checkpoint_leaves_the_generator_as_a_run_without_does():
     for device in (torch.device("cpu"), DEVICE):
         x = some(device, 4, grad=True)
         torch.manual_seed(3)
@@ -106,7 +106,7 @@ def test_checkpoints_that_save_some_results():
     agree(fn)
 
 
-def test_a_checkpoint_that_changes_its_mind_is_found_out():
+def test_a_checkpoint_that_recomputes_another_shape_raises():
     def fn(d):
         runs = []
 

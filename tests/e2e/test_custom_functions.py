@@ -32,7 +32,7 @@ class Scale(Function):
 
 
 @pytest.mark.parametrize("mode", ["times", "plus"])
-def test_functions_take_arguments_that_are_no_tensors(mode):
+def test_functions_take_arguments_that_are_not_tensors(mode):
     def fn(d):
         x, w = some(d, 4, grad=True), some(d, 4, grad=True)
         out = Scale.apply(x, 2.5, w, mode, None)
@@ -48,7 +48,7 @@ def test_functions_take_arguments_that_are_no_tensors(mode):
 
 
 class Halve(Function):
-    """Writes its operand."""
+    """Writes its operand in place."""
 
     @staticmethod
     def forward(ctx, x):
@@ -75,7 +75,7 @@ def test_functions_that_write_their_operand():
 
 
 class Largest(Function):
-    """One result has no gradient; those that are not asked for are None."""
+    """One result is not differentiable. Gradients of unused results are None."""
 
     @staticmethod
     def forward(ctx, x):
@@ -109,7 +109,7 @@ def test_functions_with_results_that_have_no_gradient():
 
 
 class Cube(Function):
-    """forward without ctx, forward AD, and a vmap rule that PyTorch makes."""
+    """forward without ctx, forward AD, and a vmap rule that PyTorch generates."""
 
     generate_vmap_rule = True
 
@@ -135,7 +135,7 @@ class Cube(Function):
 
 
 class Outer(Function):
-    """A vmap rule of its own."""
+    """A hand-written vmap rule."""
 
     @staticmethod
     def forward(x, y):

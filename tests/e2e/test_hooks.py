@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Hooks of tensors, nodes, modules and saved tensors run as on the CPU."""
+"""Hooks of tensors, nodes, modules and saved tensors behave as on the CPU."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_tensor_hooks_run_in_order_and_may_replace_the_gradient():
 
 
 def test_hooks_of_leaves_after_accumulation():
-    """An optimizer in the backward pass: step and forget each gradient at once."""
+    """An optimizer in the backward pass updates a parameter and frees its gradient."""
 
     def fn(d):
         model = network(d)
@@ -94,7 +94,7 @@ def test_module_hooks():
     agree(fn)
 
 
-def test_a_hook_that_raises_ends_the_backward_and_leaves_the_device_well():
+def test_an_error_in_a_hook_ends_the_backward_and_the_device_stays_usable():
     def fn(d):
         def hook(g):
             raise KeyError("from the hook")

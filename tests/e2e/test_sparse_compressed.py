@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Sparse compressed tensors: making, converting, copying, printing, errors."""
+"""Sparse compressed tensors: construction, conversions, copies, printing, errors."""
 
 import copy
 import io
@@ -28,7 +28,7 @@ from sparse_compressed import (
 pytestmark = pytest.mark.filterwarnings("ignore:.*(beta|prototype).*")
 
 
-# ---- Making, moving, taking apart ----
+# ---- Construction, conversions, copies ----
 
 
 @layouts
@@ -60,7 +60,7 @@ def test_made_on_the_device(layout, dtype, index):
             assert torch.equal(a, b) and a.dtype == b.dtype
 
 
-def test_made_of_lists():
+def test_made_from_lists():
     def make(device):
         return torch.sparse_csr_tensor(
             [0, 2, 3], [0, 2, 1], [1.0, 2.0, 3.0], device=device
@@ -70,7 +70,7 @@ def test_made_of_lists():
     assert make(DEVICE).shape == (2, 3)
 
 
-def test_empty_ones():
+def test_empty_tensors():
     for make in (
         lambda device: torch.zeros(3, 4, layout=CSR, device=device),
         lambda device: torch.zeros(2, 3, 4, layout=CSC, device=device),
@@ -98,7 +98,7 @@ def test_from_and_to_other_layouts(layout):
         compare(lambda t: t.to_sparse(), to(layout, d))
     compare(lambda t: t.to_sparse(2), sparse(layout))
     compare(lambda t: t.to_dense(), to(layout, stacked(6).reshape(2, 3, 4, 6)))
-    d = stacked()  # as many elements in each of the batch
+    d = stacked()  # the same nnz in each matrix of the batch
     compare(lambda d: to(layout, d), d)
     compare(lambda t: t.to_sparse(), to(layout, d))
     hybrid = dense((4, 6))[..., None] * torch.arange(1.0, 3.0)
@@ -172,7 +172,7 @@ def test_parts_are_aliases(layout):
 def test_copies(layout):
     t, u = sparse(layout), sparse(layout) * 3
     compare(lambda t: t.clone(), t)
-    same(copy.deepcopy(moved(t)), t)  # which the CPU refuses
+    same(copy.deepcopy(moved(t)), t)  # the CPU raises
     compare(lambda t, u: u.copy_(t), t, u)
     compare(lambda t: t.to(torch.float32), t)
     compare(lambda t: t.half().double(), t)
@@ -223,7 +223,7 @@ def test_saved_and_loaded(layout):
         assert torch.equal(on_cpu.to_dense(), t.to_dense())
 
 
-def test_a_module_of_a_compressed_weight():
+def test_a_module_with_a_compressed_weight():
     module = torch.nn.Linear(6, 4, bias=False).double()
     module.weight = torch.nn.Parameter(sparse(CSR))
     x = torch.randn(3, 6, dtype=torch.float64)
@@ -290,7 +290,7 @@ def test_invariants_are_checked_when_asked_for(layout, what):
 
 
 @layouts
-def test_good_ones_pass(layout):
+def test_valid_tensors_pass_the_checks(layout):
     with torch.sparse.check_sparse_tensor_invariants():
         for t in (
             sparse(layout),
@@ -305,7 +305,7 @@ def test_good_ones_pass(layout):
             same(to(layout, moved.to_dense()), t)
 
 
-def test_no_wait_where_nobody_asks(counters):
+def test_no_cut_without_invariant_checks(counters):
     t, d = sparse(), dense((6, 6))
     compressed, plain, values = (p.to(DEVICE) for p in parts(t))
     d = d.to(DEVICE)
@@ -321,7 +321,7 @@ def test_no_wait_where_nobody_asks(counters):
     same(reduced, torch.sparse.mm(t, d, "amax"))
 
 
-# ---- What is refused ----
+# ---- Refused operators ----
 
 REFUSED = {
     "cos": lambda t: t.cos(),
@@ -354,21 +354,21 @@ def test_refused(layout, what):
     with pytest.raises((RuntimeError, TypeError, AttributeError)) as ours:
         REFUSED[what](moved(t))
     if isinstance(cpu.value, NotImplementedError):
-        assert_says_what_to_do(ours.value)
+        assert_suggests_the_cpu(ours.value)
 
 
-def assert_says_what_to_do(error: BaseException) -> None:
+def assert_suggests_the_cpu(error: BaseException) -> None:
     assert isinstance(error, NotImplementedError)
     text = str(error)
     assert "mycelya" in text and "sparse compressed" in text and ".cpu()" in text
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated.*")
-def test_refused_where_the_cpu_has_it():
+def test_refused_although_the_cpu_implements_it():
     t = moved(to(CSR, torch.eye(3)))
     with pytest.raises(NotImplementedError) as error:
         torch.triangular_solve(t.to_dense(), t)
-    assert_says_what_to_do(error.value)
+    assert_suggests_the_cpu(error.value)
 
 
 def test_operands_of_two_devices():

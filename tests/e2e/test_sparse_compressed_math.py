@@ -84,7 +84,7 @@ def test_sums_of_two():
     )
     with pytest.raises(RuntimeError, match="same size"):
         moved(plain[0]) + moved(sparse(CSR, (5, 6)))
-    for layout in (CSC, BSR, BSC):  # which the CPU has not
+    for layout in (CSC, BSR, BSC):  # not implemented on the CPU
         x, y = sparse(layout), sparse(layout, seed=1)
         got = moved(x) + moved(y)
         assert got.layout == layout
@@ -104,9 +104,9 @@ def test_sums_with_dense(layout):
     ):
         if layout in (CSR, CSC):
             compare(fn, t, d)
-        else:  # which the CPU has not
+        else:  # not implemented on the CPU
             same(fn(moved(t), moved(d)), fn(t.to_dense(), d))
-    # alpha is the second operand's, where the CPU gives it to the sparse one.
+    # alpha scales the second operand. The CPU scales the sparse operand instead.
     same(torch.add(moved(t), moved(d), alpha=-2), t.to_dense() - 2 * d)
     if layout in (CSR, CSC):
         alike(lambda t, d: d + t, t.requires_grad_(), d.requires_grad_())
@@ -145,7 +145,7 @@ def test_products():
     compare(lambda a, d: a * d, none, d)
     compare(lambda a, d: a.float() * d, a, d)
     compare(lambda a, b: a * b.to_sparse(), a, b)
-    for layout in (CSC, BSR, BSC):  # of which the CPU keeps zeros
+    for layout in (CSC, BSR, BSC):  # the CPU keeps explicit zeros
         compare(lambda a, b, v=layout: a * to(v, b.to_dense()), a, b, loose=True)
         fails_alike(lambda a, b, v=layout: to(v, a) * b, d, b, words=False)
 
@@ -172,9 +172,9 @@ def test_reductions():
         for x in (sparse(dtype=dtype), to(CSR, gaps.to(dtype)), to(CSR, gaps * 0)):
             for dim in (0, 1, -1, (0, 1)):
                 if dim == (0, 1) and x._nnz() == 0:
-                    continue  # the CPU's has values of no dimension
+                    continue  # the values of the CPU's result have no dims
                 compare(lambda t, d=dim: t.sum(d, keepdim=True), x)
-                if dtype != torch.uint8:  # of which the CPU's products wrap around
+                if dtype != torch.uint8:  # the CPU's products wrap around
                     compare(lambda t, d=dim: torch._sparse_csr_prod(t, d, True), x)
     compare(lambda t: t.sum(0, keepdim=True, dtype=torch.float32), t)
     compare(lambda t: torch._sparse_csr_sum(t, 1, True, dtype=torch.float32), t)
@@ -255,7 +255,7 @@ def test_two_sparse_matrices():
         fails_alike(lambda x, y: x @ y, block, block, words=False)
 
 
-# ---- Matrix products at places, and reduced ----
+# ---- sampled_addmm, and mm with a reduction ----
 
 
 def test_sampled_addmm():

@@ -86,7 +86,7 @@ def test_vmap(name):
 
     def fn(d):
         inputs = [some(d, *shape) for shape in shapes]
-        # The squares' sum after a layer norm would not depend on its input.
+        # After a layer norm, the sum of squares would not depend on the input.
         grad = func.grad(lambda *xs: func.vmap(f, in_dims)(*xs).pow(3).sum())
         return (
             func.vmap(f, in_dims)(*inputs),
@@ -110,7 +110,7 @@ def test_vmap_of_vmap_and_of_nests():
     agree(fn)
 
 
-@pytest.mark.cpu_worker  # the numbers that CUDA draws are others
+@pytest.mark.cpu_worker  # CUDA draws other random numbers
 @pytest.mark.parametrize("randomness", ["same", "different", "error"])
 def test_random_numbers_in_vmap(randomness):
     def fn(d):

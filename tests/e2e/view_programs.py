@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Random programs of views and writes: lines of Python that run on any device.
 
-A program is made from a tape: numbers in rows, a row a step. The numbers choose what a
-step does, to which tensors, and how. They are read against the tensors that the lines
-before have made on the CPU, so most lines are legal; those that are not must raise on
-both devices. Any tape is a program, so whatever a shrinker leaves of one runs too.
+A program is made from a tape, which is a list of rows of numbers. Each row chooses one
+step: what it does, on which tensors, and how. A row is interpreted with the tensors
+that the earlier lines have made on the CPU, so most lines are legal. An illegal line
+must raise on both devices. Every tape gives a program, so a shrinker may remove rows.
 
-Three rules keep programs comparable. Bytes that no line has written are never read:
-each storage that is made or grows is filled by the line after. Nothing reaches past the
-end of its storage: storages shrink only where nobody needs the end. And what is summed
-has sums that float32 holds, so that their order doesn't matter.
+Three rules make programs comparable:
+
+- Undefined bytes are never read. The line after an allocation or a growth writes them.
+- No tensor reaches past the end of its storage. A storage shrinks only to the end of
+  the last tensor on it.
+- Only numbers whose sum is exact in float32 are summed, so the order does not matter.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ MENU = VIEWS + WRITES + RESULTS
 
 
 def make(tape: Sequence[Sequence[int]], larger: bool = False) -> Program:
-    """The program of a tape; with other sizes it is often the same to a compiler."""
+    """Returns a tape's program. larger: with other sizes, often with the same key."""
     rows = list(tape)
     while True:
         draft = Draft(larger)
         for number, row in enumerate(rows):
             try:
                 draft.step(row, MENU if draft.cpu.tensors() else FIRST)
-            except Abandoned:
+            except Abandoned:  # start again without the step
                 del rows[number]
                 break
         else:

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Draft: a program in the making, and the choices that a tape's row makes for it."""
+"""Draft: a program under construction, whose steps choose by the rows of a tape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LIVE = 12
 
 
 class Draft:
-    """A program in the making. The functions in STEPS draw from it."""
+    """A program under construction. Steps draw their choices from the current row."""
 
     def __init__(self, larger: bool) -> None:
         self.larger = larger
@@ -28,10 +28,10 @@ class Draft:
         self.row: Sequence[int] = ()
         self.at = 0
 
-    # What a step draws. 0, to which shrinkers tend, is the simplest choice.
+    # Choices. Shrinkers move numbers toward 0, so 0 is the simplest choice.
 
     def pick(self, n: int) -> int:
-        """A number below n."""
+        """A number from 0 to n - 1."""
         if self.at >= len(self.row):
             return 0
         self.at += 1
@@ -41,7 +41,7 @@ class Draft:
         return options[self.pick(len(options))]
 
     def tensor(self, wanted: Callable[[torch.Tensor], bool] | None = None) -> str:
-        """The name of a tensor, "" if there is none; 0 is the youngest."""
+        """The name of a tensor, or "" if none fits. 0 chooses the newest one."""
         tensors = self.cpu.tensors()
         names = [n for n, t in tensors.items() if wanted is None or wanted(t)]
         return names[-1 - self.pick(len(names))] if names else ""
@@ -56,7 +56,7 @@ class Draft:
         return d if d < n else d - 2 * n
 
     def like(self, x: str) -> str:
-        """Something to write into x: a tensor that broadcasts to it, or a number."""
+        """A source for a write to x: a number, or a tensor, mostly one that fits."""
         shape = self[x].shape
         fits = self.tensor(lambda t: broadcasts(t.shape, shape))
         return self.one(fits, self.number(x), self.tensor(), f"{fits}.t()")
@@ -76,14 +76,14 @@ class Draft:
         return f"v{self.made - 1}"
 
     def mode(self, line: str) -> str:
-        """Sometimes a line runs in a mode of its own."""
+        """The line, sometimes wrapped in a grad mode or in inference mode."""
         mode = self.one(*[""] * 12, "no_grad", "no_grad", "inference_mode")
         mode = mode if mode or self.pick(16) < 15 else "enable_grad"
         if re.match(r"v\d+(, v\d+)? = ", line) and self.reads_inference(line):
-            # Elsewhere, what an op makes of them shows how its kernel is written.
+            # In other modes, the result depends on how the op's kernel is written.
             mode = "inference_mode"
         if mode == "inference_mode" and re.search("requires_grad_|Parameter", line):
-            return line  # a leaf that nobody can differentiate
+            return line  # it would make a leaf that cannot be differentiated
         return f"with torch.{mode}(): {line}" if mode and line[:5] != "with " else line
 
     def reads_inference(self, line: str) -> bool:
@@ -91,7 +91,7 @@ class Draft:
         names = re.findall(r"v\d+", line)
         return any(n in tensors and tensors[n].is_inference() for n in names)
 
-    # What a program becomes.
+    # Adding lines to the program.
 
     def step(self, row: Sequence[int], menu: Menu) -> None:
         self.row, self.at = row, 2
@@ -110,7 +110,7 @@ class Draft:
         before = {s._cdata: s.nbytes() for s in (*storages, *kept)}
         outcome = self.cpu.do(line)
         if isinstance(outcome.error, NotImplementedError):
-            # No kernel for a dtype: a device hears of that when its worker runs it.
+            # No kernel for a dtype. The device reports it only when the worker runs.
             raise Abandoned
         self.program.lines.append(line)
         self.program.outcomes.append(outcome)
@@ -123,7 +123,7 @@ class Draft:
                 if not out:
                     self.do(f"fill({name}, {old})")
                 elif (start := first_byte(self[out[1]])) > old:
-                    self.do(f"fill({name}, {old}, {start})")  # what is before it
+                    self.do(f"fill({name}, {old}, {start})")  # the gap before out
 
 
 def first_byte(t: torch.Tensor) -> int:
@@ -131,7 +131,7 @@ def first_byte(t: torch.Tensor) -> int:
 
 
 class Abandoned(Exception):
-    """A step that can't be in a program, and may have left something behind."""
+    """A step cannot be part of a program. Its lines may have had effects."""
 
 
 def shared(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -144,9 +144,9 @@ def lazy(t: torch.Tensor) -> bool:
 
 
 def copies(source: torch.Tensor, to: torch.Tensor) -> bool:
-    """Whether a copy means the same to all kernels.
+    """Whether all kernels copy source into `to` with the same result.
 
-    Of lazy views that lie within each other, some kernels copy the one first.
+    If both share a storage and one is lazy, some kernels first clone one of them.
     """
     return source is to or not (shared(source, to) and (lazy(source) or lazy(to)))
 
@@ -164,7 +164,7 @@ Menu = list[Step]
 
 
 def step(menu: Menu, weight: int) -> Callable[[Step], Step]:
-    """Adds a function to a menu, weight times. It returns lines, None if it can't."""
+    """Adds a step to a menu, weight times. A step returns None if no tensor fits."""
 
     def add(fn: Step) -> Step:
         menu.extend([fn] * weight)
@@ -177,7 +177,7 @@ DTYPES = ("float32", "float64", "int64", "bool", "complex64", "bfloat16")
 
 
 def ramp(shape: tuple[int, ...], dtype: str, start: int) -> str:
-    """Different numbers, small and exact in each dtype."""
+    """An expression for small numbers that are exact in the dtype."""
     n = prod(shape)
     count = f"torch.arange({start}, {start + n}, device=d)"
     if dtype == "bool":
@@ -190,7 +190,7 @@ def ramp(shape: tuple[int, ...], dtype: str, start: int) -> str:
 
 
 def sums(t: torch.Tensor, power: int = 1) -> bool:
-    """Whether the sum of its elements, or of their squares, is exact in any order."""
+    """Whether a sum of elements, or with power 2 of squares, is exact in any order."""
     if not (t.is_floating_point() or t.is_complex()):
         return True
     t = t.detach().resolve_conj().resolve_neg()
@@ -237,12 +237,12 @@ WINDOWS = (
 
 
 def last(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """How far the last element is from the first."""
+    """The distance from the first element to the last one, in elements."""
     return sum((n - 1) * m for n, m in zip(shape, stride, strict=True) if n)
 
 
 def window(s: Draft, nbytes: int, itemsize: int) -> tuple[list, list, int]:
-    """Sizes, strides and offset of a window on a storage; it may overlap itself."""
+    """Sizes, strides and offset of a window of a storage. It may overlap itself."""
     room = nbytes // itemsize
     fitting = [w for w in WINDOWS if last(*w) < room]
     if s.pick(16) == 15 or not fitting:

@@ -92,7 +92,7 @@ def gradients(s: Draft) -> Lines:
 
 @step(RESULTS, 10)
 def saved(s: Draft) -> Lines:
-    """A result that saves its operands or itself, a write, and the backward pass."""
+    """An op that saves tensors for its gradient, a write, and the backward pass."""
     x = s.tensor(
         lambda t: t.requires_grad and not t.is_complex() and small(t) and sums(t, 2)
     )
@@ -100,7 +100,7 @@ def saved(s: Draft) -> Lines:
         return None
     shape = s[x].shape
     y, z = s.tensor(lambda t: broadcasts(t.shape, shape)), s.new()
-    # A quotient is seldom exact, and the gradient of what broadcasts is a sum.
+    # A quotient is seldom exact, and a broadcast operand's gradient is a sum.
     either = "{x} / {y}" if s[y].shape == shape else "{x} - {y}"
     made = s.one("{x} * {x}", "{x} * {y}", "{x}.relu()", "{x}.square()", either)
     target = s.one(x, z, y, f"{x}[...]", f"{z}.view(-1)[:1]", s.tensor())
@@ -135,5 +135,5 @@ def read(s: Draft) -> Lines:
 
 @step(RESULTS, 7)
 def cut(s: Draft) -> Lines:
-    """Ends the open trace: what comes after sees the storages as inputs."""
+    """Cuts the open trace, so that later lines get the storages as inputs."""
     return ["torch.get_device_module(d).synchronize()"]

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Runs the lines of a program on a device and compares what can be seen of it."""
+"""Runs the lines of a program on a device, and compares the observable results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for device in ("cpu", "mycelya"):
 
 
 def fill(t: torch.Tensor, start: int, end: int | None = None) -> None:
-    """Writes bytes of t's storage that are undefined, for it is new or has grown."""
+    """Writes undefined bytes of t's storage, which is new or has grown."""
     with torch.no_grad():
         whole = torch.empty(0, dtype=torch.uint8, device=t.device)
         whole.set_(t.untyped_storage())[start:end].fill_(1)
@@ -45,7 +45,7 @@ def ends(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
 
 @dataclass
 class Outcome:
-    """What one line did: the error it raised, and how the tensors look after it."""
+    """The effect of one line: the error it raised, and all metadata after it."""
 
     error: BaseException | None
     state: dict[str, tuple]
@@ -57,15 +57,17 @@ class Outcome:
 
 @dataclass
 class Part:
-    """Bytes of a program's tensors, and the floats that they may be read as."""
+    """Bytes of a tensor, gradient or storage, and the float dtypes that view them."""
 
     name: str
     bytes: torch.Tensor
     floats: set[torch.dtype]
 
     def same(self, other: Part) -> bool:
-        """Whether the bytes are those of another, or differ in the bits of NaNs only:
-        which of them an operator makes, PyTorch leaves to the place in the tensor."""
+        """Whether the bytes are equal, or differ only in the bits of NaNs.
+
+        Which NaN a PyTorch operator returns depends on the position in the tensor.
+        """
         if torch.equal(self.bytes, other.bytes):
             return True
         return any(same_numbers(self.bytes, other.bytes, d) for d in self.floats)
@@ -110,12 +112,12 @@ class Run:
         error = None
         try:
             exec(code, self.names)
-        except Exception as e:  # whatever it is, the other device must raise it too
+        except Exception as e:  # any kind: the other device must raise the same
             error = e.with_traceback(None)
         return Outcome(error, self.state())
 
     def state(self) -> dict[str, tuple]:
-        """All that can be known of the tensors without their values."""
+        """The metadata of every tensor."""
         storages: dict[int, str] = {}
         bases: dict[int, str] = {}
         tensors = self.tensors()
@@ -124,9 +126,9 @@ class Run:
         return {n: metadata(n, t, storages, bases) for n, t in tensors.items()}
 
     def content(self) -> list[Part]:
-        """Each tensor, gradient and whole storage, by one read."""
+        """The bytes of each tensor, gradient and whole storage, with one read."""
         parts: list[Part] = []
-        floats: dict[int, set[torch.dtype]] = {}  # of the tensors of a storage
+        floats: dict[int, set[torch.dtype]] = {}  # by storage: of its tensors
         with torch.no_grad():
             for name, t in self.tensors().items():
                 storage = t.untyped_storage()
@@ -154,15 +156,15 @@ class Run:
 
 
 def gradient(t: torch.Tensor) -> torch.Tensor | None:
-    """t.grad without the warning about tensors that have none."""
+    """t.grad, without the warning that a non-leaf has none."""
     try:
         return t.grad if t.is_leaf or t.retains_grad else None
-    except RuntimeError:  # a view whose base was written where it must not be
+    except RuntimeError:  # a view that a write to its base has made invalid
         return None
 
 
 def as_bytes(t: torch.Tensor) -> torch.Tensor:
-    """Bytes tell -0.0 from 0.0."""
+    """The bytes of t: unlike values, they differ for -0.0 and 0.0."""
     t = t.detach().resolve_conj().resolve_neg()
     return t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
@@ -190,8 +192,8 @@ def metadata(
 ) -> tuple:
     """The values of FIELDS, then storage, base and gradient.
 
-    Storages and bases have the name of the first tensor that has them, so that they
-    compare between devices.
+    A storage or base is represented by the name of the first tensor that has it, so
+    that it compares between devices.
     """
     values = []
     for get in FIELDS.values():
@@ -213,7 +215,7 @@ def metadata(
 
 @dataclass
 class Program:
-    """Lines, and what they did on the CPU."""
+    """Lines, and their effects on the CPU."""
 
     lines: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -235,7 +237,7 @@ class Program:
 
 
 def difference(program: Program, run: Run) -> str:
-    """Runs a program that the CPU has run; "" if all that can be seen is the same."""
+    """Runs the program's lines. Returns the first difference from the CPU, or ""."""
     lines = zip(program.lines, program.outcomes, strict=True)
     for number, (line, expected) in enumerate(lines):
         got = run.do(line)
@@ -250,7 +252,7 @@ def difference(program: Program, run: Run) -> str:
     try:
         content = run.content()
         torch.get_device_module(run.names["d"]).synchronize()
-    except Exception as error:  # of a line whose result nobody has asked for
+    except Exception as error:  # of a line that no read has executed before
         return f"at the end\nhere: {type(error).__name__}: {error}"
     for ours, cpu in zip(content, program.content, strict=True):
         if not ours.same(cpu):

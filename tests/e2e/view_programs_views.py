@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Steps that make tensors, and views of them."""
+"""Steps that make tensors, and steps that make views of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tensor(s: Draft) -> Lines:
     kind = s.pick(4) if dtype not in ("int64", "bool") else 0
     if kind == 1:
         return f"{made}.requires_grad_()"
-    if kind > 1:  # a leaf and something that may be written
+    if kind > 1:  # a leaf, and a non-leaf that may be written in place
         leaf = made[: made.index(" ")]
         return [f"{made}.requires_grad_()", f"{s.new()} = {leaf} * 1"]
     return made
@@ -65,7 +65,7 @@ def strided(s: Draft) -> Lines:
 
 @step(VIEWS, 2)
 def uninitialised(s: Draft) -> Lines:
-    """Storages that a write defines: whole, through a view, or by an out= op."""
+    """A new storage that the next line writes: directly, by a view, or by out=."""
     v, shape = s.new(), s.one((4 + s.larger,), (2 + s.larger, 3), (3, 2 + s.larger))
     write = s.one(
         f"{v}.fill_(3)",
@@ -229,9 +229,9 @@ def reinterpreted(s: Draft) -> Lines:
     if how == "view":
         dtype = s.one("int32", "uint8", "int64", "float32", "bfloat16", "int16")
         if t.dtype == torch.bool or dtype == "bool":
-            dtype = "uint8"  # other bytes than 0 and 1 are no bools
+            dtype = "uint8"  # bytes other than 0 and 1 are not valid bools
         return f"{s.new()} = {x}.view(torch.{dtype})"
-    if how == "neg_view" and t.dtype != torch.bool:  # whose values nobody can have
+    if how == "neg_view" and t.dtype != torch.bool:  # bools have no negation
         return f"{s.new()} = torch._neg_view({x})"
     if how == "real":
         return f"{s.new()} = {x}.{s.one(*['real', 'conj()'] * 4, 'imag')}"

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Steps that write tensors, change their metadata, or change their storages."""
+"""Steps that write tensors, or change their metadata or storages in place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def written(s: Draft) -> Lines:
 
 @step(WRITES, 3)
 def overlapping(s: Draft) -> Lines:
-    """Writes that read the storage that they write."""
+    """Writes that also read the storage they write to."""
     x = s.tensor(lambda t: t.dim() > 0 and t.shape[0] > 1 and not lazy(t))
     if not x:
         return None
@@ -110,14 +110,14 @@ def set_item(s: Draft) -> Lines:
                 lambda v: (
                     broadcasts(v.shape, shape)
                     and copies(v, t)
-                    # A number on the CPU is not copied but filled in.
+                    # With a 0-dim CPU source, assignment fills instead of copying.
                     and (v.dim() > 0 or not (v.requires_grad or t.requires_grad))
                     and (v.dim() > 0 or not shared(v, t))
-                    # Bools have no negatives, but a number's truth is that of its.
+                    # Such a fill accepts a negated source for bools, a copy does not.
                     and (v.dim() > 0 or t.dtype != torch.bool or not v.is_neg())
                 )
             )
-        except (IndexError, RuntimeError):  # the line itself will say so
+        except (IndexError, RuntimeError):  # the line will raise the same error
             pass
         return f"{x}[{where}] = {s.one(s.number(x), fits or '1')}"
     if kind == 3:
@@ -131,7 +131,7 @@ def set_item(s: Draft) -> Lines:
 
 @step(WRITES, 6)
 def indexed(s: Draft) -> Lines:
-    """Writes at places that a tensor names, each place once."""
+    """Writes at positions from an index tensor or mask, each position once."""
     x = s.tensor(lambda t: t.dim() > 0)
     if not x:
         return None
@@ -169,7 +169,7 @@ def given_out(s: Draft) -> Lines:
     shape, dtype = s[out].shape, str(s[out].dtype)
     where = s.one(out, out, f"{out}.mT", f"{out}[...]", f"{out}.detach()")
     kind = s.pick(4)
-    if kind:  # an operand may lie where the result goes, if nothing has to be resized
+    if kind:  # operands may share out's storage, as out is not resized
         a = s.tensor(lambda t: t.shape == shape)
         b = s.tensor(lambda t: broadcasts(t.shape, shape))
         b = s.one(s.number(a), b)
@@ -213,7 +213,7 @@ def given_out(s: Draft) -> Lines:
 
 @step(WRITES, 2)
 def foreach(s: Draft) -> Lines:
-    # Kernels differ in what they have written when they find an error.
+    # Kernels differ in what they have already written when they find an error.
     x = s.tensor(lambda t: dense(t) and not t.is_inference())
     if not x:
         return None
@@ -237,7 +237,7 @@ def turned(s: Draft) -> Lines:
     a, b = s.dim(x), s.dim(x)
     grown = s[x].dim() == MAX_DIMS
     swap = s.one("swapaxes_", "swapdims_")
-    if lazy(s[x]):  # swapped as a clone, in inference mode
+    if lazy(s[x]):  # in inference mode, swapaxes_ works on a clone
         swap = "transpose_"
     return s.one(
         f"{x}.t_()",
@@ -261,7 +261,7 @@ def restrided_in_place(s: Draft) -> Lines:
 
 @step(WRITES, 5)
 def sized(s: Draft) -> Lines:
-    x = s.tensor(lambda t: not lazy(t))  # of which a clone is resized
+    x = s.tensor(lambda t: not lazy(t))  # of a lazy view, a clone is resized
     if not x:
         return None
     shape = s.one([2, 2], [1], [8], [3, 4], [], [0], [2, 0, 3], [17])
@@ -271,15 +271,15 @@ def sized(s: Draft) -> Lines:
         f"{x}.resize_({shape})",
         f"{x}.data.resize_({shape})",
         f"{x}.resize_([1, 2, 2, 2], memory_format=torch.channels_last)"
-        if s[x].shape != (1, 2, 2, 2)  # strides would change, the storage would not
+        if s[x].shape != (1, 2, 2, 2)  # else only the strides would change
         else f"{x}.resize_([2, 2, 2, 1])",
     )
 
 
 @step(WRITES, 5)
 def reset(s: Draft) -> Lines:
-    """set_ by nothing, a tensor, a storage, and a window on a storage."""
-    x = s.tensor(lambda t: not lazy(t))  # of which a clone is set
+    """set_ to nothing, a tensor, a storage, or a window of a storage."""
+    x = s.tensor(lambda t: not lazy(t))  # of a lazy view, a clone is set
     if not x:
         return None
     dtype = s[x].dtype
@@ -289,7 +289,8 @@ def reset(s: Draft) -> Lines:
         return f"{x}.set_({y})"
     if how == 2:
         if s[x].dim() == 1 and s[x].stride() != (1,):
-            return None  # keeps its strides if the size fits, and reaches past the end
+            # If the size stays, set_ keeps the strides and reaches past the end.
+            return None
         return f"{x}.set_({y}.untyped_storage())"
     if how == 3:
         return f"{x}.set_()"
@@ -303,7 +304,7 @@ def reset(s: Draft) -> Lines:
 
 @step(WRITES, 2)
 def storage_kept(s: Draft) -> Lines:
-    """A storage lives on without a tensor."""
+    """Keeps a storage without a tensor, and later makes a tensor on it."""
     x = s.tensor()
     name = f"s{s.pick(2)}"
     if name not in s.cpu.names:
@@ -316,7 +317,7 @@ def storage_kept(s: Draft) -> Lines:
 
 @step(WRITES, 2)
 def copied_deeply(s: Draft) -> Lines:
-    """Copies of two tensors share a storage if the tensors do."""
+    """The copies of two tensors share a storage if the tensors do."""
     a, b = s.new(), s.new()
     return f"{a}, {b} = copy.deepcopy([{s.tensor()}, {s.tensor()}])"
 
@@ -332,8 +333,8 @@ def to_and_from_the_cpu(s: Draft) -> Lines:
         return None
     there = ramp(shape, dtype, s.pick(3)).replace(", device=d", "")
     copy = f"{x}.to('cpu', copy=True)"
-    # A number from the CPU fills, as on CUDA; on the CPU itself it is copied, which
-    # memory that several elements share refuses.
+    # The device fills from a 0-dim CPU tensor, as CUDA does. The CPU copies it, and
+    # refuses to copy into elements that share memory.
     number = not shape and not dense(s[x])
     return s.one(
         f"{x}.copy_({there})",
@@ -366,7 +367,7 @@ def storage(s: Draft) -> Lines:
     if kind == 0:
         return f"{bytes}.resize_({nbytes + s.one(8, 16, 0, 4)})"
     if kind == 1 and not any(t.requires_grad for t in s.cpu.tensors().values()):
-        # Only what nobody reaches goes: a tensor past the end reads foreign memory.
+        # Keep the bytes of every tensor: past the end, it would read foreign memory.
         data = s[x].untyped_storage()._cdata
         need = max(
             reach(b)
@@ -382,7 +383,7 @@ def storage(s: Draft) -> Lines:
 
 
 def reach(t: torch.Tensor) -> int:
-    """One past the last byte of its storage that t has."""
+    """The offset of the byte after t's last element, within its storage."""
     if t.numel() == 0:
         return 0
     end = t.storage_offset() + last(t.shape, t.stride()) + 1
