@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Replay: few programs are compiled, and results have the bits of a run without it.
 
-All tests here set MYCELYA_CHECK=2. It compiles the trace of each hit again and raises an
+All tests set MYCELYA_CHECK=2. It compiles the trace of each hit again and raises an
 error if the call differs from the one that is sent. The last tests also compare whole
 processes.
 """
