@@ -202,7 +202,7 @@ def test_backward_in_another_thread():
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
 
 
-# ---- Data loaders, whose processes run while the device is in use ----
+# ---- Data loaders, while the device is in use ----
 
 SAMPLES = torch.arange(48.0).reshape(12, 4)
 LOADERS = {

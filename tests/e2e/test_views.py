@@ -457,7 +457,7 @@ LAYOUTS = {
     ],
 )
 def test_strides_of_results_of_mixed_dtypes(operator):
-    """There PyTorch's CPU computes from copies, whose strides the result takes."""
+    """PyTorch's CPU computes them from converted copies and uses their strides."""
 
     def of(device, dtype, layout):
         elements = torch.arange(64).remainder(3).to(device, dtype)

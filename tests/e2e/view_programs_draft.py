@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Draft: a program under construction, whose steps choose by the rows of a tape."""
+"""Draft: a program under construction. The rows of a tape choose its steps."""
 
 from __future__ import annotations
 
