@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""A wheel holds all that is needed, and works wherever it is unpacked."""
+"""A wheel holds everything that is needed, and works in any folder."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def wheel(tmp_path_factory):
     return path
 
 
-def test_it_holds_the_artefacts(wheel):
+def test_a_wheel_holds_the_artefacts(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         worker = archive.getinfo("mycelya_torch/bin/mycelya-worker")
@@ -54,10 +54,10 @@ def test_it_holds_the_artefacts(wheel):
     assert "Requires-Dist: torch==" in requires
 
 
-def test_it_works_from_anywhere(wheel, tmp_path):
-    """Unpacked anywhere: the package finds its worker and libraries beside itself.
+def test_a_wheel_works_in_any_folder(wheel, tmp_path):
+    """The package finds its worker and libraries next to its own files.
 
-    And `import torch` finds the package, by its metadata.
+    `import torch` finds the package by its metadata.
     """
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
     site = tmp_path / "site"

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The pages of a dump in a browser: lights, keys, colours, size, and no network."""
+"""The pages of a dump in a browser: highlights, keys, colours, size, no requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     browser_module.CHROMIUM is None, reason=browser_module.MISSING
 )
 
-# cse makes one of both exp, NegOfNeg goes past two nodes, dce drops them.
+# cse merges both exp. The rule NegOfNeg bypasses two nodes, and dce removes them.
 PROGRAM = """
     import torch, mycelya_torch
 
@@ -33,7 +33,7 @@ PROGRAM = """
 
 
 def large() -> str:
-    """2,100 ops that don't repeat: a loop's rounds would be programs of their own."""
+    """2,100 ops that do not repeat: the rounds of a loop would be separate traces."""
     draw = random.Random(0)
     lines = ["import torch, mycelya_torch", "x = torch.ones(4, device='mycelya')"]
     for _ in range(350):
@@ -106,23 +106,23 @@ def test_a_column_for_each_stage(page, dump):
         assert text + "\n" == file.read_text()
 
 
-def test_a_click_lights_a_value_in_every_column(page):
+def test_a_click_highlights_a_value_in_every_column(page):
     page.click(line(0, "= sum") + ".querySelector('b')")
     lit = page.eval(LIT)
     assert [len(column) for column in lit[:-1]] == [2] * 5  # defined, and an output
     assert lit[0][0].startswith("%6: f32[]") and lit[4][0].startswith("%3: f32[]")
     assert "in 5 of 6 columns" in page.eval("document.all.status.textContent")
-    # The second exp: merged by cse, so the first, which took its place, is lit too.
+    # cse replaces the second exp by the first one, so the first is highlighted too.
     page.click(line(0, "mul") + ".querySelectorAll('a')[1]")
     lit = page.eval(LIT)
     assert lit[0] == ["%1: f32[a,b]", "%2: f32[a,b]", "%1", "%2", "%1", "%2"]
     assert lit[4] == ["%1: f32[a,b]", "%1", "%1", "%1", "%1"]
-    # A line stands for what it defines.
+    # A click on a line highlights the value that it defines.
     page.click(line(0, "= sum"), at=0)
     assert page.eval(LIT)[4][0].startswith("%3: f32[]")
 
 
-def test_an_origin_lights_its_lines(page):
+def test_a_click_on_an_origin_highlights_its_lines(page):
     page.click(line(0, "= sum") + ".querySelector('i')")
     lines = page.eval(
         "[...document.querySelectorAll('.lit-origin')].map(l => l.textContent)"
@@ -135,8 +135,8 @@ def test_an_origin_lights_its_lines(page):
 FOCUSED = "document.activeElement.textContent"
 
 
-def test_it_can_be_used_by_keys_alone(page):
-    for _ in range(30):  # past the link, the search, the list of keys and a heading
+def test_a_page_can_be_used_with_keys_only(page):
+    for _ in range(30):  # skips the link, the search, the list of keys, a heading
         page.press("Tab")
         if page.eval("document.activeElement.matches('.line')"):
             break
@@ -189,7 +189,7 @@ def test_a_column_folds(page):
     column = "document.querySelectorAll('.column')[1]"
     assert page.eval(f"{column}.offsetWidth") < 60
     page.click(line(0, "= sum"), at=0)
-    page.press("l")  # goes past it
+    page.press("l")  # skips the folded column
     assert page.eval(f"{column}.nextElementSibling.contains(document.activeElement)")
 
 
@@ -242,7 +242,7 @@ def test_two_thousand_ops_open_in_two_seconds(chromium, tmp_path):
     took = []
     for _ in range(3):
         page = chromium.open(path)
-        # Until it is drawn, not only loaded.
+        # The time until the first paint, not only until the load event.
         seconds = (
             "Math.max(performance.getEntriesByType('navigation')[0].loadEventEnd,"
             " ...performance.getEntriesByType('paint').map(p => p.startTime)) / 1e3"
@@ -253,7 +253,7 @@ def test_two_thousand_ops_open_in_two_seconds(chromium, tmp_path):
         assert page.eval("document.querySelectorAll('.line').length") > 8000
         assert page.complaints() == [] and page.requests() == []
     assert statistics.median(took) < 2, took
-    # And it answers: a value, and one that is far down in another column.
+    # A click is fast, and scrolls another column to a value far down.
     start = page.eval("performance.now()")
     page.click(line(0, "= sum"), at=0)
     assert page.eval("performance.now()") - start < 1000

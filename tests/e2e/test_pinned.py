@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Pinned memory: a worker on this host reads it where it lies."""
+"""Pinned memory: a worker on the same host reads it in place."""
 
 import gc
 import json
@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader, Dataset
 from mycelya_torch import _device
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="memory files are Linux's"
+    sys.platform != "linux", reason="only Linux has memory files"
 )
 
 KIB, MIB = 1 << 10, 1 << 20
-SHARED = 64 * KIB  # from here on uploads are shared; Pinned.h
+SHARED = 64 * KIB  # uploads of at least this size are shared; see Pinned.h
 DTYPES = [
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
@@ -31,7 +31,7 @@ DTYPES = [
 
 
 def pattern(n: int, seed: int = 0) -> torch.Tensor:
-    """n bytes that repeat nowhere near."""
+    """n random bytes."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (n,), dtype=torch.uint8, generator=generator)
 
@@ -49,7 +49,7 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def keep_busy() -> torch.Tensor:
-    """Work that the worker is still at long after this has returned."""
+    """Sends work that keeps the worker busy long after this call returns."""
     x = torch.full((1200, 1200), 1e-4, device=DEVICE)
     for _ in range(12):
         x = x @ x
@@ -62,7 +62,7 @@ def worker_pid() -> int:
 
 
 def memory_files(pid: int | str = "self") -> int:
-    """Descriptors of blocks that a process has open."""
+    """The number of descriptors of blocks that a process has open."""
     names = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -73,7 +73,7 @@ def memory_files(pid: int | str = "self") -> int:
 
 
 def mappings(pid: int | str = "self") -> int:
-    """Blocks that a process has mapped."""
+    """The number of blocks that a process has mapped."""
     return Path(f"/proc/{pid}/maps").read_text().count("mycelya-pinned")
 
 
@@ -135,7 +135,7 @@ def test_many_tensors_share_blocks(n):
     count = 3 * 4 * MIB // n
     before = memory_files()
     hosts = [pinned(n, i % 251) for i in range(count)]
-    assert memory_files() - before <= 2 * 3  # 4 MiB each; powers of two
+    assert memory_files() - before <= 2 * 3  # blocks of 4 MiB, slots of powers of two
     for i, there in enumerate([send(host) for host in hosts]):
         assert there.cpu().unique().tolist() == [i % 251]
     spans = sorted((host.data_ptr(), host.data_ptr() + n) for host in hosts)
@@ -176,8 +176,8 @@ def test_conversions():
     same(send(z.pin_memory().imag), z.imag.contiguous())
 
 
-def test_copy_into_what_exists():
-    """In its place among the ops: what came before sees the old content."""
+def test_copy_into_an_existing_tensor():
+    """Copies keep their order among the ops: earlier ops see the old content."""
     there = torch.zeros(SHARED, device=DEVICE)
     before = there + 1
     hosts = [torch.full((SHARED,), float(i)).pin_memory() for i in range(1, 5)]
@@ -195,14 +195,14 @@ def test_copy_into_what_exists():
     assert matrix[:, 0].tolist() == [1, 4, 4]
 
 
-def test_what_is_freed_is_not_used_again_while_it_is_read():
+def test_freed_memory_is_not_reused_while_the_worker_reads_it():
     for n in (SHARED, MIB, 5 * MIB):
         torch.mycelya.synchronize()
         busy = keep_busy()
         there, addresses = [], set()
         for i in range(8):
             host = pinned(n, i)
-            assert host.data_ptr() not in addresses, "used again too early"
+            assert host.data_ptr() not in addresses, "reused too early"
             addresses.add(host.data_ptr())
             there.append(send(host))
             del host
@@ -232,8 +232,8 @@ def test_a_stream_with_an_upload_is_not_idle():
         assert there.cpu().unique().tolist() == [1]
 
 
-def test_nothing_grows():
-    """Over a thousand uploads: descriptors and mappings, of both ends."""
+def test_uploads_leak_no_descriptors_and_mappings():
+    """Counted after a thousand uploads, in the client and in the worker."""
     pid = worker_pid()
 
     def use(i: int) -> None:
@@ -248,18 +248,18 @@ def test_nothing_grows():
         use(i)
     gc.collect()
     torch.mycelya.synchronize()
-    torch.mycelya.synchronize()  # the worker has heard what went at the first
-    # How many are kept depends on how far the worker was behind; 256 MiB is the most,
-    # in blocks of 3 MiB or more, and what other tests still hold.
+    torch.mycelya.synchronize()  # the first one tells the worker which blocks to unmap
+    # The number of kept blocks depends on how far the worker was behind. At most
+    # 256 MiB stay, in blocks of 3 MiB or more, besides the blocks of other tests.
     kept = mappings("self")
     assert kept <= 100
     assert mappings(pid) <= kept + 1
     assert len(os.listdir("/proc/self/fd")) - kept <= files + 8
-    assert memory_files(pid) == 0, "the worker maps, and closes"
+    assert memory_files(pid) == 0, "the worker closes a descriptor after mapping it"
     assert len(os.listdir(f"/proc/{pid}/fd")) <= 40
 
 
-def test_what_is_idle_is_bounded():
+def test_idle_memory_is_bounded():
     hosts = [pinned(40 * MIB, 1) for _ in range(10)]
     for host in hosts:
         send(host)
@@ -275,8 +275,8 @@ def test_what_is_idle_is_bounded():
     for line in large:
         low, high = (int(x, 16) for x in line.split()[0].split("-"))
         total += high - low
-    assert total <= 256 * MIB + 64 * MIB  # and what other tests still hold
-    torch.mycelya.synchronize()  # the worker has heard
+    assert total <= 256 * MIB + 64 * MIB  # 64 MiB for other tests' tensors
+    torch.mycelya.synchronize()  # the worker has unmapped the freed blocks
     assert mappings(worker_pid()) <= mappings("self")
 
 
@@ -333,7 +333,7 @@ def test_loaders_that_fork(persistent, counters):
     assert send(held).cpu().unique().tolist() == [5]
 
 
-def test_a_forked_child_has_memory_of_its_own(tmp_path):
+def test_a_forked_child_has_its_own_memory(tmp_path):
     code = """
         import os, torch, mycelya_torch
 
@@ -348,7 +348,7 @@ def test_a_forked_child_has_memory_of_its_own(tmp_path):
                 try:
                     names.append(os.readlink(f"/proc/self/fd/{n}"))
                 except FileNotFoundError:
-                    pass  # the folder's own
+                    pass  # the descriptor of the folder itself
             return sum("mycelya-pinned" in name for name in names)
 
         a, b, c = pinned(1), pinned(2), pinned(3)
@@ -366,7 +366,7 @@ def test_a_forked_child_has_memory_of_its_own(tmp_path):
                 mine = pinned(8)
                 assert mine.is_pinned()
                 os.write(answer, b"x")
-                os.read(read, 1)  # the parent has written to memory of its own
+                os.read(read, 1)  # the parent has written to its own memory
                 assert a.unique().tolist() == [9] and c.unique().tolist() == [3]
                 del a, b, c, mine
                 assert pinned(1).unique().tolist() == [1]
@@ -409,7 +409,7 @@ def test_a_worker_that_is_killed(tmp_path):
             assert "is lost" in str(error), error
         for _ in range(100):
             pinned(2)
-        print(blocks() <= 33)  # 256 MiB idle, and one
+        print(blocks() <= 33)  # 256 MiB idle, and one in use
         first = pinned(3)
         address = first.data_ptr()
         del first
@@ -421,7 +421,7 @@ def test_a_worker_that_is_killed(tmp_path):
 
 @pytest.mark.slow
 def test_few_descriptors(tmp_path):
-    """No more than a quarter of what the process may have; then ordinary memory."""
+    """Blocks use at most a quarter of the descriptors; further uploads are copied."""
     code = """
         import os, resource, torch, mycelya_torch
 
@@ -441,7 +441,7 @@ def test_few_descriptors(tmp_path):
     assert (status, out) == (0, "True\nTrue\n20 100\n"), err
 
 
-def test_nothing_before_the_first_pinned_tensor(tmp_path):
+def test_no_block_before_the_first_large_pinned_tensor(tmp_path):
     code = """
         import torch, mycelya_torch
 
@@ -458,7 +458,7 @@ def test_nothing_before_the_first_pinned_tensor(tmp_path):
 
 
 def test_too_much_memory():
-    """Nothing takes pages before they are written, and too much is PyTorch's error."""
+    """Pinned memory takes no pages until written. Too much raises PyTorch's error."""
     for n in (1 << 45, 1 << 52):
         with pytest.raises(RuntimeError, match="allocate memory|not enough memory"):
             torch.empty(n, dtype=torch.uint8, pin_memory=True)
@@ -469,7 +469,7 @@ def test_too_much_memory():
 
 
 def test_nonblocking_downloads():
-    """To pinned memory: the values are there once the device has been waited for."""
+    """They go to pinned memory, which has the values after a synchronisation."""
     x = torch.arange(20000.0).to(DEVICE)
     torch.mycelya.synchronize()
     torch.mycelya.reset_metrics()
@@ -480,7 +480,7 @@ def test_nonblocking_downloads():
     for i, t in enumerate(here):
         assert torch.equal(t, torch.arange(20000.0) * i)
     assert torch.mycelya.metrics()["round_trips"] == 6
-    # The values are those of the call; what is written later is not seen.
+    # The values are those at the time of the call, despite later writes.
     y = x.clone()
     before = y.to("cpu", non_blocking=True)
     y.zero_()
@@ -488,7 +488,7 @@ def test_nonblocking_downloads():
     event.record()
     event.synchronize()
     assert torch.equal(before, torch.arange(20000.0))
-    # Memory that nobody holds any more is written before another tensor gets it.
+    # A download into freed memory ends before another tensor gets that memory.
     for _ in range(20):
         x.to("cpu", non_blocking=True)
     fresh = torch.zeros(20000, pin_memory=True)

@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Kernels are as near to the exact numbers as PyTorch's operators, though elsewhere.
+"""Kernels are as accurate as PyTorch's operators, although they round differently.
 
-Exact is what the CPU computes in float64 from the same inputs. An error is the largest
-difference from it as a part of the largest element.
+The reference is what the CPU computes in float64 from the same inputs. An error is the
+largest difference from the reference, relative to the reference's largest element.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 
 pytestmark = [pytest.mark.fast, pytest.mark.cpu_worker]
 
-# One of two arguments x and w; w has the size of x's last dim, and x four channels.
+# Functions of x and w. w has the size of x's last dim, and x has four channels.
 CASES: dict[str, Callable] = {
     "arithmetic": lambda x, w: ((x * w + 2) * x - 0.5) / (w * w + 1),
     "transcendental": lambda x, w: (x * 1.5).sigmoid() + (x * w).tanh() + x.erf(),
@@ -37,7 +37,7 @@ CASES: dict[str, Callable] = {
     "sums": lambda x, w: (x * w).sum(0) * (x * x).sum() / x.numel(),
     "norms": lambda x, w: (x * 2).norm(dim=-1, keepdim=True) * x,
 }
-# A part of the largest element that rounding an exact result may take.
+# The largest error of rounding an exact result, relative to its largest element.
 ROUNDING = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 
 
@@ -51,8 +51,8 @@ def results(f, dtype, device, x, w):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shape", [(3, 4, 5), (8, 4, 301), (2, 4, 2048)])
 @pytest.mark.parametrize("dtype", ROUNDING, ids=lambda d: str(d).removeprefix("torch."))
-def test_as_near_as_pytorch(name, shape, dtype):
-    # What the narrow dtype holds, so that inputs are the same in all of them.
+def test_error_is_near_that_of_pytorch(name, shape, dtype):
+    # Rounded to the narrow dtype, so that the inputs are equal in all dtypes.
     x, w = (torch.randn(s).to(dtype) for s in (shape, shape[-1:]))
     exact = results(CASES[name], torch.float64, "cpu", x, w)
     theirs = results(CASES[name], dtype, "cpu", x, w)

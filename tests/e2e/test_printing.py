@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Printing: CUDA's text but for the name, one read of what is shown; none in debuggers.
+"""Printing gives CUDA's text, with one read, or with none in a debugger.
 
 testdata/printing.txt holds the text of every case. It was made on the CPU: CUDA's text
 is the CPU's with the device as the first suffix. `python tests/e2e/test_printing.py`
-makes it again.
+regenerates it.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from hypothesis import strategies as st
 
 GOLDEN = Path(__file__).parent / "testdata" / "printing.txt"
 MARK = "==== "
-# As far as ordinary print options go: 6 elements at most in each of 5 dimensions.
+# The default print options show at most 6 elements in each of 5 dims.
 MOST_BYTES = 32 << 10
 
 inf, nan = math.inf, math.nan
 
 
 class Sub(torch.Tensor):
-    """A subclass without anything of its own."""
+    """A subclass that overrides nothing."""
 
 
 def ramp(*shape, dtype=torch.float32, scale=1.0):
@@ -51,7 +51,7 @@ def grad(tensor):
     return tensor.requires_grad_()
 
 
-# Each builds a tensor; `to` puts a tensor where it shall be.
+# Each case builds a tensor. `to` moves a tensor to the device under test.
 CASES = {
     "scalar": lambda to: to(torch.tensor(1.5)),
     "scalar int": lambda to: to(torch.tensor(-7)),
@@ -164,7 +164,7 @@ OPTIONS = {
 
 
 def hidden_peak():
-    """An element that would change the format of all, were it looked at."""
+    """A tensor with a hidden element that would change the format if it were read."""
     tensor = waves(2000)
     tensor[1000], tensor[-1] = 1e12, 1e12
     return tensor[:-1]
@@ -182,7 +182,7 @@ class Twice(torch.autograd.Function):
 
 @contextlib.contextmanager
 def suffix(name):
-    """CPU tensors print as tensors of a device do: its name is the first suffix."""
+    """CPU tensors print like a device's tensors: its name is the first suffix."""
     original = tensor_str._add_suffixes
 
     def add(text, suffixes, indent, force_newline):
@@ -269,7 +269,7 @@ def test_print_options_are_left_alone():
     [(8, 7, 6, 9, 10), (6, 6, 6, 6, 6), (10, 100), (1000,), (6, 6, 6, 5)],
     ids=str,
 )
-def test_text_of_large_ones(shape, counters):
+def test_text_of_large_tensors(shape, counters):
     x = waves(*shape).to(DEVICE)
     torch.mycelya.synchronize()
     before = counters()
@@ -345,7 +345,7 @@ def test_a_model_s_repr_reads_nothing(counters):
     assert counters()["round_trips"] == before
 
 
-def test_what_else_turns_a_tensor_into_text(counters):
+def test_other_conversions_to_text(counters):
     x = torch.tensor([1.25, -2.0]).to(DEVICE)
     assert f"{x[0]}" == "1.25" and f"{x[0]:.3f}" == "1.250" and f"{x[1]:>5}" == " -2.0"
     assert f"{x}" == str(x) and format(x) == str(x)
@@ -373,7 +373,7 @@ def test_what_else_turns_a_tensor_into_text(counters):
 
 @pytest.fixture
 def unread(counters):
-    """A tensor that has not been computed, and whether anything has been sent since."""
+    """A tensor that is not computed, and a check that nothing was sent since."""
     x = torch.ones(3, 4, dtype=torch.float16, device=DEVICE) + 1
     before = counters()
 
@@ -415,7 +415,7 @@ def test_under_a_trace_function(unread):
     assert untouched()
 
 
-def test_a_debugged_program_s_own_printing_has_the_values(unread, capsys):
+def test_a_debugged_program_prints_values(unread, capsys):
     x, _ = unread
     with traced(lambda *_: None):
         print(x)
@@ -424,7 +424,7 @@ def test_a_debugged_program_s_own_printing_has_the_values(unread, capsys):
     assert capsys.readouterr().out == text + "\n"
 
 
-def test_coverage_tools_are_no_debuggers():
+def test_coverage_tools_are_not_debuggers():
     x = torch.ones(2, device=DEVICE)
     for module in ("coverage.pytracer", "trace", "hypothesis.internal.scrutineer"):
         code = (lambda *_: None).__code__
@@ -434,7 +434,7 @@ def test_coverage_tools_are_no_debuggers():
 
 
 def test_under_sys_monitoring(unread, monkeypatch):
-    """From Python 3.12 on debuggers need no trace function."""
+    """From Python 3.12 on, a debugger needs no trace function."""
     x, untouched = unread
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is None:
@@ -449,7 +449,7 @@ def test_under_sys_monitoring(unread, monkeypatch):
 
 
 def test_called_by_pydevd(unread, monkeypatch):
-    """As in a Jupyter kernel: pydevd is loaded; only what it asks for stays pending."""
+    """pydevd is loaded in Jupyter kernels. Only texts for pydevd stay pending."""
     x, untouched = unread
     name = "_pydevd_bundle"
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -483,7 +483,7 @@ def test_in_pdb(tmp_path):
 
 
 def test_in_pdb_after_an_exception(tmp_path):
-    """Post mortem there is no trace function; the prompt is among the callers."""
+    """After an exception no trace function is set, but pdb is among the callers."""
     code = """
         import io, pdb, sys
         import torch, mycelya_torch

@@ -9,7 +9,7 @@ import time
 import pytest
 from helpers import gone, is_running, run, start
 
-# Prints the worker's pid, then goes on as `then` says.
+# Prints the worker's pid, then runs `then`.
 PROGRAM = """
     import json, os, signal, sys, time
     import torch, mycelya_torch
@@ -48,7 +48,7 @@ def worker_of(process):
         ("y = (x @ x).sum(); y.backward(); sys.exit(0)", 0),
     ],
 )
-def test_no_worker_stays(then, status, tmp_path):
+def test_no_worker_remains(then, status, tmp_path):
     process = start(program(then), tmp_path)
     worker = worker_of(process)
     process.communicate(timeout=30)
@@ -213,7 +213,7 @@ def test_data_loaders_fork(workers, tmp_path):
     assert (status, out) == (0, "4032.0\n"), err
 
 
-def test_a_spawned_child_has_a_worker_of_its_own(tmp_path):
+def test_a_spawned_child_has_its_own_worker(tmp_path):
     code = """
         import json
         import torch, mycelya_torch
@@ -239,7 +239,7 @@ def test_a_spawned_child_has_a_worker_of_its_own(tmp_path):
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path):
-    """`python program | head -1`: as without us, an exception and no hang."""
+    """`python program | head -1` ends with an exception, as without the device."""
     process = start(program("while True: print(x.sum().item())"), tmp_path)
     worker = worker_of(process)
     process.stdout.close()

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Random shapes, views and writes: what no list of cases would think of."""
+"""Random shapes, views and writes, beyond the cases that a list contains."""
 
 import torch
 from helpers import compare
@@ -25,7 +25,7 @@ shapes = st.lists(st.integers(0, 4), min_size=0, max_size=3)
     name=st.sampled_from(["add", "mul", "sub", "maximum", "div", "eq"]),
 )
 def test_broadcast_of_any_shape(shape, ones, drop, flip, name):
-    """b: a's shape with some dims 1 and some leading ones missing; a maybe permuted."""
+    """b has a's shape, but some dims are 1 and leading dims may be missing."""
     other = [1 if ones >> i & 1 else n for i, n in enumerate(shape)][drop:]
     a = torch.randn(shape[::-1]).permute(list(reversed(range(len(shape)))))
     a = a if flip else a.contiguous()

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Loops that nothing in the program marks: their rounds are traces of one program."""
+"""Loops that nothing in the program marks: their traces share one program."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_inference(counters):
     assert m["cuts"]["repeat"] >= 10 and set(m["cuts"]) == {"repeat"}
     torch.mycelya.synchronize()
     m = counters()
-    # The first trace, the others, and what is left at the end.
+    # One each for the first trace, the repeated ones, and the last one.
     assert m["program_misses"] <= 3
     same(result, rounds(here, x, 300))
 
 
 @torch.no_grad()
-def test_a_body_without_a_network(counters):
+def test_a_loop_of_one_operator(counters):
     x = to_device(torch.ones(3))
     reset()
     for _ in range(1000):
@@ -81,7 +81,7 @@ def test_an_optimizer_by_hand(counters):
 
 @torch.no_grad()
 def test_a_loop_that_changes(counters):
-    """Another body after a while, and rounds of two kinds."""
+    """The body changes after a while, and two kinds of rounds alternate."""
 
     def rounds(net, h):
         for i in range(120):
@@ -96,15 +96,15 @@ def test_a_loop_that_changes(counters):
     same(rounds(there, to_device(x)), rounds(here, x))
 
 
-def test_layers_that_are_alike_are_no_rounds(counters):
-    """Nor is anything else within a step that ends with a mark."""
+def test_equal_layers_are_not_rounds(counters):
+    """Repeated calls within a step that ends with a mark are not rounds either."""
     net = network(40).to(DEVICE)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x = to_device(torch.randn(2, 16))
 
     def step():
         h = x
-        for _ in range(3):  # shared weights, as of a recurrent network
+        for _ in range(3):  # shared weights, as in a recurrent network
             h = net(h)
         h.sum().backward()
         optimizer.step()
@@ -125,7 +125,7 @@ def test_layers_that_are_alike_are_no_rounds(counters):
 
 @torch.no_grad()
 def test_a_loop_that_waits_begins_early(counters):
-    """Its rounds are cut into parts: the worker begins while the rest is recorded."""
+    """Rounds are cut into parts. The worker runs one while the next is recorded."""
     here, there = network(120), network(120).to(DEVICE)
     x = torch.randn(2, 16)
 
@@ -134,17 +134,17 @@ def test_a_loop_that_waits_begins_early(counters):
         for _ in range(n):
             h = net(h)
             found.append(h.sum().item())
-            h = h + found[-1] * 0.01  # what a round makes depends on what was read
+            h = h + found[-1] * 0.01  # the round's result depends on the read
         return h, found
 
     far = to_device(x)
-    reset()  # what made them is no part of the first round
+    reset()  # the upload is not part of the first round
     rounds(there, far, 3)
     reset()
     h, got = rounds(there, far, 8)
     m = counters()
-    assert m["cuts"] == {"read": 8, "early": 14}  # the first round is whole
-    # The round that is whole, and the three parts, are known.
+    assert m["cuts"] == {"read": 8, "early": 14}  # the first round is not cut
+    # The programs of the whole round and of its three parts already exist.
     assert m["program_misses"] == 0 and m["round_trips"] == 8
     expected, values = rounds(here, x, 8)
     same(h, expected, 1e-5, 1e-6)
@@ -153,7 +153,7 @@ def test_a_loop_that_waits_begins_early(counters):
 
 @torch.no_grad()
 def test_rounds_of_any_length(counters):
-    """A few programs more are made for parts, and no more of them later."""
+    """Parts need a few more programs at first, and none later."""
     here, there = network(300), network(300).to(DEVICE)
     x, far = torch.randn(2, 16), to_device(torch.zeros(2, 16))
     far.copy_(x)
@@ -174,8 +174,8 @@ def test_rounds_of_any_length(counters):
     same(torch.tensor(got), torch.tensor(expected), 1e-4, 1e-5)
 
 
-def test_what_is_not_cut_early(counters):
-    """Short rounds, reads at two places, optimizers' steps, reads nobody waits for."""
+def test_rounds_that_are_not_cut_early(counters):
+    """Short rounds, reads at two places, optimizer steps, non-blocking reads."""
     net = network(60).to(DEVICE)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x = to_device(torch.randn(2, 16))

@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Steps that are called by hash: as many programs as promised, and the same bits.
+"""Replay: few programs are compiled, and results have the bits of a run without it.
 
-In these tests, as in all others here, MYCELYA_CHECK=2 compiles the trace of each hit
-again and compares the call with the one that is sent: a replay that would differ from a
-run without replay is an error. Here besides, whole processes are compared.
+All tests set MYCELYA_CHECK=2. It compiles the trace of each hit again and raises an
+error if the call differs from the one that is sent. The last tests also compare whole
+processes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("settled")]
 
 
 def misses() -> int:
-    """Programs that this device has compiled so far; others may be open too."""
+    """The number of programs compiled so far for this device alone."""
     first = _device.explain(DEVICE.index or 0).split("\n")[0]
     return int(re.search(r"has compiled (\d+) program", first)[1])
 
 
-# ---- The promised numbers of programs ----
+# ---- The number of programs ----
 
 
 def recipe(
     device: torch.device, steps: int, begin=lambda i: None
 ) -> list[torch.Tensor]:
-    """Training with all that changes from step to step; begin(i) before each one."""
+    """Trains with all that may vary between steps. Calls begin(i) before each."""
     torch.manual_seed(5)
     net = zoo.dropout_mlp(12, 24, 4).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
@@ -52,7 +52,7 @@ def recipe(
     torch.manual_seed(6)
     for i in range(steps):
         begin(i)
-        batch = slice(i % 7 * 16, i % 7 * 16 + 16)  # the last has 4 rows
+        batch = slice(i % 7 * 16, i % 7 * 16 + 16)  # the seventh has 4 rows
         loss = F.cross_entropy(net(xs[batch].to(device)), ys[batch].to(device)) / 4
         scaler.scale(loss).backward()
         if i % 4 == 3:
@@ -65,10 +65,10 @@ def recipe(
     return [p.detach() for p in net.parameters()]
 
 
-def test_a_thousand_steps_of_a_recipe():
+def test_a_thousand_training_steps():
     before, seen = misses(), []
     ours = recipe(DEVICE, 1000, lambda i: seen.append(misses()))
-    # Two bodies: steps that only add up gradients, and steps of the optimizer.
+    # Two bodies: steps that only accumulate gradients, and steps of the optimizer.
     assert misses() - before <= 3 * 2, torch.mycelya.explain()
     assert misses() == seen[12], torch.mycelya.explain()
     same(ours, recipe(torch.device("cpu"), 1000), rtol=1e-3, atol=1e-4)
@@ -76,7 +76,7 @@ def test_a_thousand_steps_of_a_recipe():
 
 @torch.no_grad()
 def generate(device, see=lambda: None) -> torch.Tensor:
-    """200 sampled tokens; see() before each one is drawn."""
+    """Samples 200 tokens. Calls see() before each one is drawn."""
     torch.manual_seed(7)
     net = zoo.llama(100, 32, 2, (4, 2), 48, 512).eval().to(device)
     prompt = torch.arange(5)[None].to(device)
@@ -112,7 +112,7 @@ def test_generate(counters):
 
 
 def test_a_client_a_thousand_steps_ahead(counters):
-    """It waits for room, on a line that the bill names, and nothing is lost."""
+    """It waits for credit, on a line that the network bill names. No step is lost."""
     weight = torch.linspace(-1, 1, 36).reshape(6, 6)
     w, grad = weight.to(DEVICE), torch.full((6, 6), 0.5).to(DEVICE)
     pid = json.loads(_device.device_info(0))["pid"]
@@ -139,8 +139,8 @@ def test_a_client_a_thousand_steps_ahead(counters):
     same(w, expected)
 
 
-def test_reading_what_is_older_ends_no_trace(counters):
-    """A read waits for what it needs: not for the ops that were recorded since."""
+def test_a_read_of_an_older_value_does_not_cut(counters):
+    """A read waits for the traces that it needs, not for ops recorded since."""
 
     def loop(device):
         x = torch.linspace(-1, 1, 12).reshape(3, 4).to(device)
@@ -178,8 +178,8 @@ def test_reads_see_what_the_open_trace_writes(counters):
     assert counters()["cuts"] == {"flush": 1, "read": 2}
 
 
-def test_a_read_sends_a_step_that_has_ended():
-    """The worker needn't wait for the next record."""
+def test_a_read_cuts_a_finished_step():
+    """The worker need not wait for the next record, which would cut it too."""
     net = nn.Linear(3, 1).to(DEVICE)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     old = torch.ones(2, device=DEVICE) * 3
@@ -206,14 +206,14 @@ NUMBER = st.floats(-4, 4, allow_nan=False).filter(lambda v: abs(v) > 1e-3)
 
 @st.composite
 def programs(draw):
-    """Ops by number, and three choices of sizes and numbers for them."""
+    """A list of op numbers, and three choices of sizes and constants."""
     ops = draw(st.lists(st.integers(0, 13), min_size=1, max_size=8))
     choices = [(draw(DIM), draw(DIM), draw(DIM), draw(NUMBER)) for _ in range(3)]
     return ops, choices
 
 
 def interpret(ops, choice, device):
-    """A program over a matrix [n, m]; each op keeps a matrix of two dims or more."""
+    """Runs the ops on a matrix [n, m]. Each op leaves a matrix for the next one."""
     n, m, k, number = choice
     a = torch.linspace(-1, 1, n * m).reshape(n, m).to(device)
     b = torch.linspace(2, 3, m).to(device)
@@ -260,7 +260,7 @@ def interpret(ops, choice, device):
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(programs())
-def test_sizes_and_numbers_within_a_skeleton(program):
+def test_sizes_and_constants_within_a_skeleton(program):
     ops, choices = program
     for choice in choices:
         ours = interpret(ops, choice, DEVICE)
@@ -317,7 +317,7 @@ def test_the_same_bits_without_replay(tmp_path):
 
 
 def test_keys_are_the_same_in_every_process(tmp_path):
-    """A program can be kept on a disk by its key: nothing in it is of one process."""
+    """A key does not depend on the process, so programs can be stored by key."""
     names = []
     for seed in ("1", "2"):
         folder = tmp_path / seed
@@ -330,7 +330,7 @@ def test_keys_are_the_same_in_every_process(tmp_path):
 
 
 def test_sizes_that_a_program_relies_on():
-    """A reshape of all elements meets a part of them: another program, found again."""
+    """A slice of all elements has another variant than a slice of some. Both hit."""
 
     def last(x: torch.Tensor, n: int) -> torch.Tensor:
         return (x.exp().view(-1)[:n] * 2).relu()

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""One seed gives on a CPU worker, bit for bit, what it gives on the CPU."""
+"""A seed gives the same numbers on a CPU worker as on the CPU, bit for bit."""
 
 import pytest
 import torch
@@ -40,10 +40,10 @@ def test_a_seed_gives_the_same_numbers(name):
     assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
 
 
-def test_draws_keep_their_order_through_unused_and_cut_ones():
+def test_draws_keep_their_order_across_cuts_and_unused_draws():
     def draw(device):
         torch.manual_seed(7)
-        torch.rand(3, device=device)  # nobody reads it, and yet it was drawn
+        torch.rand(3, device=device)  # never read, but it advances the generator
         a = torch.rand(3, device=device)
         torch.mycelya.synchronize()
         b = torch.randn(3, device=device)
@@ -67,7 +67,7 @@ def test_seeds_of_the_module():
     assert torch.equal(torch.rand(4), b)
 
 
-def test_a_generator_of_ones_own():
+def test_an_explicit_generator():
     here = torch.Generator().manual_seed(11)
     there = torch.Generator(device="mycelya").manual_seed(11)
     assert there.device.type == "mycelya" and there.initial_seed() == 11
@@ -82,7 +82,7 @@ def test_a_generator_of_ones_own():
     assert torch.equal(torch.rand(3, device=DEVICE).cpu(), expected)
 
 
-def test_a_generator_that_nobody_seeded():
+def test_an_unseeded_generator():
     here, there = torch.Generator(), torch.Generator(device="mycelya")
     for _ in range(2):
         a = torch.rand(5, generator=here)
@@ -90,7 +90,7 @@ def test_a_generator_that_nobody_seeded():
         assert torch.equal(a, b.cpu())
 
 
-def test_dropout_in_training_has_its_mask_in_backward():
+def test_backward_of_dropout_uses_the_same_mask():
     def grads(device):
         torch.manual_seed(1)
         x = torch.ones(40, device=device, requires_grad=True)

@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Sparse COO tensors, held against the CPU's.
+"""Sparse COO tensors, compared with the CPU's.
 
-Two sparse tensors are the same if their shapes, dtypes and coalesced forms are: a sum
-of two has its elements one after the other here, as on CUDA, and merged on the CPU.
+Two sparse tensors agree if their shapes, dtypes and coalesced forms do. A sum of two
+tensors concatenates their elements here, as on CUDA, while the CPU merges them.
 """
 
 import copy
@@ -30,7 +30,7 @@ def coo(
     grad=False,
     seed=0,
 ) -> torch.Tensor:
-    """A sparse CPU tensor, with duplicates where nnz is near the number of places."""
+    """A sparse CPU tensor. It has duplicates if nnz is near the number of positions."""
     generator = torch.Generator().manual_seed(seed)
     sparse_dim = len(sizes) if sparse_dim is None else sparse_dim
     rows = [torch.randint(n, (nnz,), generator=generator) for n in sizes[:sparse_dim]]
@@ -49,7 +49,7 @@ def coo(
 
 
 def same(got, expected, exact=False, **tolerance) -> None:
-    """Asserts that two nests of results agree; exact: in their elements too."""
+    """Asserts that two nests of results agree. exact: also before coalescing."""
     for a, b in pairs(got, expected):
         if not b.is_sparse:
             torch.testing.assert_close(a.cpu(), b, equal_nan=True, **tolerance)
@@ -67,7 +67,7 @@ def same(got, expected, exact=False, **tolerance) -> None:
 
 
 def compare(fn, *tensors, exact=False, **tolerance):
-    """fn on the CPU and on the device: results, operands afterwards, gradients."""
+    """Asserts that fn gives the CPU's results, operands and gradients on the device."""
     cpu = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
     ours = [moved(t) for t in tensors]
     expected, got = fn(*cpu), fn(*ours)
@@ -86,7 +86,7 @@ def compare(fn, *tensors, exact=False, **tolerance):
 
 
 def fails_alike(fn, *tensors) -> None:
-    """fn raises the same kind of error, in the same words, on both devices."""
+    """Asserts that fn raises the same kind of error on both, with the same text."""
     with pytest.raises(Exception) as cpu:
         fn(*tensors)
     with pytest.raises(type(cpu.value)) as ours:
@@ -94,7 +94,7 @@ def fails_alike(fn, *tensors) -> None:
     assert str(ours.value).splitlines()[0] == str(cpu.value).splitlines()[0]
 
 
-# ---- Making, moving, taking apart ----
+# ---- Construction, conversions, copies ----
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
@@ -121,7 +121,7 @@ def test_made_on_the_device(dtype):
         assert torch.equal(back._values(), values)
 
 
-def test_empty_ones():
+def test_empty_tensors():
     for make in (
         lambda device: torch.sparse_coo_tensor((3, 4), device=device),
         lambda device: torch.zeros(3, 4, layout=torch.sparse_coo, device=device),
@@ -164,7 +164,7 @@ def test_invariants_are_checked_when_asked_for():
 )
 def test_coalesce(sizes, nnz, sparse_dim, dtype):
     t = coo(sizes, nnz, sparse_dim, dtype)
-    # Half adds up in float, as on CUDA; the CPU rounds every sum.
+    # Half values are summed in float here, as on CUDA. The CPU rounds every sum.
     close = {"rtol": 0, "atol": 0.01 if dtype == torch.float16 else 0}
     compare(lambda t: t.coalesce(), t, exact=True, **close)
     compare(lambda t: (t.coalesce().indices(), t.coalesce().values()), t, **close)
@@ -319,8 +319,8 @@ def test_products():
     compare(lambda a, b: b * a, a.detach(), b.detach(), exact=True)
     compare(lambda a, b: a * b, flat_a, b.detach(), exact=True)
     compare(lambda a, b: a * b, a.detach(), flat_b, exact=True)
-    # Two coalesced ones have a kernel of their own on the CPU, which drops what only
-    # one of them has.
+    # For two coalesced tensors, the CPU has a separate kernel. It drops elements that
+    # only one of them has.
     compare(lambda a, b: a.clone().mul_(b).to_dense(), flat_a, flat_b)
     grads = []
     for x, y in (
@@ -551,7 +551,7 @@ def test_optimizers(cls, form):
 
     try:
         expected = train(make, "cpu")
-    except RuntimeError as error:  # a form for dense gradients only
+    except RuntimeError as error:  # these options need dense gradients
         with pytest.raises(type(error)) as ours:
             train(make, DEVICE)
         assert str(ours.value) == str(error)
@@ -559,7 +559,7 @@ def test_optimizers(cls, form):
     same(train(make, DEVICE), expected)
 
 
-def test_no_wait_where_cuda_has_none(counters):
+def test_no_cut_where_cuda_does_not_wait(counters):
     indices, values = torch.tensor([[0, 1, 1], [2, 0, 0]]), torch.randn(3)
     dense = torch.randn(3, 3, device=DEVICE)
     t = torch.sparse_coo_tensor(indices.to(DEVICE), values.to(DEVICE), (2, 3))

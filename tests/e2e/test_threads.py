@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Any thread may record, read and drop tensors; so may one beside other processes."""
+"""Any thread may record, read and free tensors, also while data loaders run."""
 
 import copy
 import threading
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 import mycelya_torch
 
 
-def test_threads_compute_side_by_side():
+def test_threads_compute_concurrently():
     def work(seed):
         generator = torch.Generator().manual_seed(seed)
         here = torch.randn(8, 8, generator=generator)
@@ -60,7 +60,7 @@ def test_a_tensor_passes_from_thread_to_thread():
     assert x.tolist() == [20.0] * 4
 
 
-def test_tensors_die_in_other_threads():
+def test_tensors_are_freed_in_other_threads():
     boxes = [[torch.ones(16, device=DEVICE) * i] for i in range(100)]
     threads = [threading.Thread(target=box.clear) for box in boxes]
     total = sum(box[0] for box in boxes)
@@ -119,8 +119,8 @@ def network(seed):
 
 
 def test_two_threads_train_on_two_devices():
-    """Each with its own current device; neither waits for the other's machine."""
-    torch.mycelya.init()  # the first machine of a process would be "mycelya" itself
+    """Each thread has its own current device."""
+    torch.mycelya.init()  # else the machine would be the bare "mycelya"
     models = [network(seed) for seed in range(2)]
     expected = [train(copy.deepcopy(m), seed) for seed, m in enumerate(models)]
     with mycelya_torch.RemoteMachine("local") as machine:
@@ -141,8 +141,8 @@ def test_two_threads_train_on_two_devices():
 
 
 def test_two_threads_use_one_tensor_of_each_device():
-    """Values go from machine to machine through this process, whoever asks."""
-    torch.mycelya.init()  # the first machine of a process would be "mycelya" itself
+    """In any thread, values go from machine to machine through this process."""
+    torch.mycelya.init()  # else the machine would be the bare "mycelya"
     with mycelya_torch.RemoteMachine("local") as machine:
         here = torch.arange(6.0, device=DEVICE)
         other = torch.arange(6.0, device=machine.device())
@@ -159,7 +159,7 @@ def test_two_threads_use_one_tensor_of_each_device():
                 same(list(results), [torch.arange(6.0) * (i + 1)] * 2)
 
 
-def test_threads_have_streams_of_their_own():
+def test_threads_have_their_own_streams():
     def work(i):
         stream = torch.mycelya.Stream()
         with stream:
@@ -176,7 +176,7 @@ def test_threads_have_streams_of_their_own():
 
 
 def test_threads_write_one_tensor():
-    """In-place ops of several threads are each whole."""
+    """In-place ops of several threads are atomic."""
     x = torch.zeros(1000, device=DEVICE)
     barrier = threading.Barrier(4)
 
@@ -202,7 +202,7 @@ def test_backward_in_another_thread():
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
 
 
-# ---- Loaders, in processes of their own while the device is in use ----
+# ---- Data loaders, while the device is in use ----
 
 SAMPLES = torch.arange(48.0).reshape(12, 4)
 LOADERS = {
@@ -247,7 +247,7 @@ def test_loaders(how):
 
 
 def test_a_dataset_on_the_device():
-    """In this process, it is a dataset like any other."""
+    """Without worker processes, it works like any other dataset."""
     there = TensorDataset(SAMPLES.to(DEVICE), torch.arange(12, device=DEVICE))
     generator = torch.Generator().manual_seed(1)
     seen = []
@@ -269,7 +269,7 @@ def test_a_dataset_on_the_device_cannot_go_to_a_worker():
     assert there[1][0].tolist() == [4.0, 5.0, 6.0, 7.0]
 
 
-def test_a_spawned_process_has_a_worker_of_its_own(tmp_path):
+def test_a_spawned_process_has_its_own_worker(tmp_path):
     code = """
         import torch, mycelya_torch
         import torch.multiprocessing as mp

@@ -1,11 +1,11 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Random programs of views, writes and gradients do the same here as on the CPU.
+"""Random programs of views, writes and gradients behave as on the CPU.
 
-After each line: the same error or none, and the same metadata of every live tensor.
-At the end: the same bytes of every tensor, gradient and storage, but of NaNs: any NaN
-will do. A failure prints the shortest program that hypothesis could make of it, which
-runs as it stands.
+After each line, both devices must have raised the same kind of error, or none, and all
+live tensors must have the same metadata. At the end, every tensor, gradient and storage
+must have the same bytes, except that any two NaNs are equal. A failure prints the
+shortest failing program that hypothesis finds. The printed program can be run directly.
 """
 
 import re
@@ -15,14 +15,15 @@ import torch
 from helpers import DEVICE
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from view_programs import Part, Program, Run, as_bytes, difference, make
+from view_programs import make
+from view_programs_run import Part, Program, Run, as_bytes, difference
 
 pytestmark = [
     pytest.mark.cpu_worker,  # bytes are compared with those of the CPU's kernels
     pytest.mark.filterwarnings("ignore"),
 ]
 
-# A row decides one step. Rows of bytes are drawn at once and shrink one by one.
+# A row decides one step. hypothesis draws a row at once and shrinks each byte.
 tapes = st.lists(st.binary(min_size=16, max_size=16), min_size=2, max_size=16)
 programs = tapes.map(make)
 common = {
@@ -48,8 +49,10 @@ def test_programs(program):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_programs():
-    """Each run draws others. Half are a program of the other half with other sizes:
-    often the same one to the compiler, which then takes what it has compiled."""
+    """Each run draws new programs, from each tape two that differ in sizes.
+
+    The second one often has the key of the first one, and then reuses its program.
+    """
     seen = set()
 
     @settings(max_examples=6_000, **common)
@@ -64,7 +67,7 @@ def test_ten_thousand_programs():
     assert len(seen) >= 10_000
 
 
-def test_bytes_are_compared_but_for_those_of_nans():
+def test_bytes_are_compared_except_those_of_nans():
     def part(*bits: int) -> Part:
         numbers = torch.tensor(bits, dtype=torch.int32).to(torch.int16)
         return Part("v0", as_bytes(numbers), {torch.float32, torch.bfloat16})
@@ -76,11 +79,11 @@ def test_bytes_are_compared_but_for_those_of_nans():
     assert not part(one, nan).same(part(one, nan, zero))
 
 
-# ---- A failure is found, and printed so that it helps ----
+# ---- Failures are found, and printed as programs that run ----
 
 
 def replayed(source: str, device: str) -> tuple[list, dict[str, torch.Tensor]]:
-    """What the function in a printed program returns."""
+    """Runs the function of a printed program on a device."""
     names: dict = {}
     exec(source[: source.index("\nfor device in")], names)
     return names["program"](device, [])
@@ -88,7 +91,7 @@ def replayed(source: str, device: str) -> tuple[list, dict[str, torch.Tensor]]:
 
 @settings(max_examples=50, derandomize=True, phases=[Phase.generate], **common)
 @given(program=programs)
-def test_a_printed_program_runs_as_it_stands(program):
+def test_a_printed_program_runs(program):
     for device in ("cpu", str(DEVICE)):
         seen, tensors = replayed(program.source(), device)
         assert repr(seen) == repr(program.cpu.seen)
@@ -96,7 +99,7 @@ def test_a_printed_program_runs_as_it_stands(program):
 
 
 class Mistaken(Run):
-    """The CPU with a mistake: it does something else for one kind of line."""
+    """The CPU with a deliberate mistake: it replaces one kind of line."""
 
     def __init__(self, pattern: str, replacement: str) -> None:
         super().__init__("cpu")
@@ -140,7 +143,7 @@ def test_mistakes_are_found(name):
     found_by_hypothesis(name, phases=[Phase.generate])
 
 
-def test_what_is_printed_is_short():
+def test_a_printed_program_is_short():
     text = found_by_hypothesis("a view is a copy")
     program = text[text.index("def program") : text.index("return seen")]
     assert program.count(" = ") == 2, program  # the tensor and the view

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Views are windows on a storage: reads through them, writes through them, cuts."""
+"""Views are windows of a storage: reads and writes through them, also across cuts."""
 
 import itertools
 
@@ -168,7 +168,7 @@ def test_resize():
     compare(grow, base())
 
 
-def test_storage_is_shared_and_dies_once():
+def test_views_share_a_storage_and_keep_it():
     import mycelya_torch
 
     x = torch.zeros(4, device=DEVICE)
@@ -202,14 +202,14 @@ def test_many_windows_of_one_storage_in_one_trace():
 
 
 def window(device, sizes, strides, offset, own=(2, 2), own_strides=(2, 1)):
-    """A view that set_ puts elsewhere on its own storage."""
+    """A view that set_ moves to another window of its storage."""
     x = torch.arange(4.0, device=device).as_strided(own, own_strides)
     x.set_(x.untyped_storage(), offset, sizes, strides)
     return x
 
 
 def test_set_grows_a_storage_or_refuses():
-    """It grows, unless nothing but the offset changes: as the CPU and CUDA do."""
+    """As on the CPU and CUDA, it grows unless only the offset changes."""
     for sizes, strides, offset in (
         ((2, 2), (2, 1), 0),
         ((3, 2), (2, 1), 0),
@@ -271,7 +271,7 @@ def test_writes_through_conjugate_and_negative_views(view, write):
 
 
 def test_zeros_keep_their_sign_through_negative_views():
-    """ATen negates complex zeros in dense memory otherwise than elsewhere."""
+    """ATen negates complex zeros differently in dense and in strided memory."""
 
     def fn(x):
         results = []
@@ -369,7 +369,7 @@ def test_strides_of_odd_results():
     compare(fn, torch.arange(12.0).view(3, 4))
 
 
-def test_data_of_a_view_that_autograd_has_given_up():
+def test_data_of_a_view_that_autograd_has_invalidated():
     def fn(x):
         x.requires_grad_()
         with torch.no_grad():
@@ -399,7 +399,7 @@ def test_tensors_of_many_dims(rank):
         assert torch.equal(there.cpu(), here)
 
 
-def test_a_rank_above_every_record():
+def test_a_rank_above_the_limit():
     x = torch.ones(1, device=DEVICE)
     with pytest.raises(RuntimeError, match="aten::neg .* at most 255 dim.* got 256"):
         x.view([1] * 256).neg()
@@ -408,7 +408,7 @@ def test_a_rank_above_every_record():
     assert x.neg().item() == -1
 
 
-def test_a_bool_of_any_byte_is_0_or_1_where_it_is_copied():
+def test_a_copy_of_a_bool_has_byte_0_or_1():
     def fn(x):
         mask = x.view(torch.bool)
         results = (mask.clone(), mask.to(torch.bool, copy=True), ~~mask)
@@ -417,7 +417,7 @@ def test_a_bool_of_any_byte_is_0_or_1_where_it_is_copied():
     compare(fn, torch.tensor([0, 1, 2, 255], dtype=torch.uint8))
 
 
-def test_abs_of_complex_numbers_into_some():
+def test_abs_of_complex_numbers_into_a_complex_out():
     def fn(x):
         out = torch.zeros(2, 3, dtype=x.dtype, device=x.device)
         return torch.abs(x.mT, out=out)
@@ -456,8 +456,8 @@ LAYOUTS = {
         lambda x, y: x * 0.5 - y,
     ],
 )
-def test_strides_where_dtypes_meet(operator):
-    """PyTorch on the CPU computes of copies there, whose strides show in the result."""
+def test_strides_of_results_of_mixed_dtypes(operator):
+    """PyTorch's CPU computes them from converted copies and uses their strides."""
 
     def of(device, dtype, layout):
         elements = torch.arange(64).remainder(3).to(device, dtype)
@@ -468,7 +468,7 @@ def test_strides_where_dtypes_meet(operator):
     for x, y, a, b in itertools.product(LAYOUTS, LAYOUTS, dtypes, dtypes):
         try:
             want = operator(of("cpu", a, x), of("cpu", b, y))
-        except (RuntimeError, TypeError):  # bools have no such operator
+        except (RuntimeError, TypeError):  # not implemented for bools
             continue
         got = operator(of(DEVICE, a, x), of(DEVICE, b, y))
         assert got.dtype == want.dtype
