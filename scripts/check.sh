@@ -29,8 +29,9 @@ formatted() {
     case " $unformatted " in *" $file "*) ;; *) echo "$file" ;; esac
   done
 }
-headers() { # files without the two header lines
-  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.c' '*.cpp' '*.cu' '*.h' '*.inc' '*.proto' '*.sh' '*.html' '*.css' '*.js' Makefile |
+headers() { # files without copyright and licence, which are two lines in code and one or two comments in Markdown
+  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.c' '*.cpp' '*.cu' '*.h' '*.inc' '*.proto' '*.sh' '*.html' \
+    '*.css' '*.js' '*.md' Makefile |
     grep -v '\.pb\.go$' | while read -r file; do
     [ -e "$file" ] || continue
     head -5 "$file" | grep -q 'Copyright (C) 2026 The Mycelya Authors' &&
