@@ -2,7 +2,7 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# What can be said of the sources without running them. Every check runs; the exit status is 1 if any failed.
+# Static checks of the sources. Every check runs; the exit status is 1 if one failed.
 set -u
 cd "$(dirname "$0")/.."
 py=.venv/bin/python
@@ -16,11 +16,12 @@ check() { # check "name" command...
     failed=1
   fi
 }
-empty() { # fails and prints what a command prints, if it prints anything
+empty() { # fails if the command prints anything, and prints it
   out=$("$@") || return 1
   [ -z "$out" ] || { echo "$out"; return 1; }
 }
-# Generated files keep the format of their generator. The files below are not formatted yet; the list only shrinks.
+# Generated files keep the format of their generator. The files in "unformatted" are not formatted yet; the list only
+# shrinks.
 unformatted=''
 formatted() {
   for file in $(git ls-files -co --exclude-standard '*.c' '*.cpp' '*.cu' '*.h' '*.inc'); do
