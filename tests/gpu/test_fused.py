@@ -4,8 +4,8 @@
 
 A group runs as its operators until its kernels are compiled. So a process with
 MYCELYA_KERNELS=on calls each case until no kernel is pending. It compares each result
-with eager CUDA in the same process. Another test runs the cases with MYCELYA_KERNELS
-off.
+with eager CUDA in the same process. Another test runs the cases without kernels, which
+is the default on CUDA.
 """
 
 from __future__ import annotations
