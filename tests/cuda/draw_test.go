@@ -297,7 +297,7 @@ func (d *drawer) store() {
 	d.emit(kernel.Instr{Op: kernel.Store, Class: c, A: uint64(o), B: from}, d.inexact[r])
 }
 
-// levels says for each register whether it has a value per point, rather than one value per reduction.
+// levels returns for each register whether it has a value per point, rather than one value per reduction.
 func levels(k *kernel.Kernel) []bool {
 	out := make([]bool, len(k.Code))
 	for i, n := range k.Code {

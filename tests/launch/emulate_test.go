@@ -65,7 +65,7 @@ var device struct {
 	err   error
 }
 
-// torch is the executor with the emulated device beside it. The executor loads the device by its name.
+// torch returns the executor in a folder with the emulated device, which the executor loads by its name.
 func torch(t *testing.T) worker.Torch {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {

@@ -26,7 +26,7 @@ type Result struct {
 	Calls, Kernels int           // launches node by node, and with the groups
 	Steps, Buffers int           // of the program
 	Apart, Moved   int64         // bytes, node by node and with the groups
-	Peak           int64         // bytes of its own at once
+	Peak           int64         // of the memory that the program allocates, bytes
 	Coded, Unfused int           // groups with kernels for at least a part, and groups without kernels
 	Groups         []string      // their templates and operators
 	Took           time.Duration // the shortest time of passes and codegen; 0 if not measured
