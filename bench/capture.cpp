@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Loops over one op each, called through the dispatcher below autograd's keys: what an op costs in C++, without Python
-// and without PyTorch's own autograd. capture.py builds this, loads it with ctypes and hands it Python's tensors.
+// Loops that call one op each through the dispatcher, below autograd's keys. They measure the cost of an op in C++,
+// without Python and autograd. capture.py builds this file, loads it with ctypes and passes Python's tensors.
 #include <Python.h>
 //
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -35,7 +35,7 @@ using Tensors = std::vector<at::Tensor>;
 
 struct Row {
   const char* name;
-  void (*call)(Tensors&);  // once; the first two are operands, the others the list of a foreach op
+  void (*call)(Tensors&);  // calls the op once; the first two tensors are operands, the others a foreach op's list
 };
 
 const Row kRows[] = {
@@ -50,11 +50,11 @@ const Row kRows[] = {
 
 }  // namespace
 
-// Whether capture_seconds can bring its instructions to callgrind.
+// Whether capture_seconds was built with callgrind's client requests.
 extern "C" __attribute__((visibility("default"))) int capture_has_callgrind() { return HAS_CALLGRIND; }
 
-// Seconds of `calls` calls of a row; tensors: a Python list of at least three. Under callgrind the instructions of the
-// calls become a dump with the row's name. Negative: there is no such row, or the call threw.
+// The time of `calls` calls of a row, in seconds; negative if there is no such row or the call threw. tensors is a
+// Python list of at least three. Under callgrind the instructions of the calls become a dump with the row's name.
 extern "C" __attribute__((visibility("default"))) double capture_seconds(const char* name, PyObject* tensors,
                                                                          int64_t calls) {
   Tensors list;
@@ -64,7 +64,7 @@ extern "C" __attribute__((visibility("default"))) double capture_seconds(const c
   for (const Row& row : kRows) {
     if (std::strcmp(row.name, name) != 0) continue;
     double seconds = -1;
-    Py_BEGIN_ALLOW_THREADS  // as in the functions that Python calls
+    Py_BEGIN_ALLOW_THREADS  // as PyTorch's Python bindings do
         try {
       const at::AutoDispatchBelowADInplaceOrView below;
       CALLGRIND_START_INSTRUMENTATION;

@@ -1,31 +1,31 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What an op costs the client: from Python, from C++, and what it costs others.
+"""The time of the client per op, from Python and from C++, against other captures.
 
-On the device an op is recorded, not run, so this is the price of capture. Everything
-comes from one process with one thread, in turns, as the minimum over the repeats. Each
-repeat ends with a wait outside the clock, so that neither the worker's work nor a full
-queue is measured.
+On the device an op is recorded, not run, so this is the time of capture. One process
+with one thread measures everything in turns; a figure is the minimum over the repeats.
+Each repeat ends with a wait that is not timed, so that neither the worker's work nor a
+full queue is measured.
 
     python bench/capture.py [--repeats N] [--callgrind] [--markdown]
 
-From Python, beside eager CPU, which computes:
+From Python the comparisons are eager CPU, which computes, and:
 
 lazy: PyTorch's own capture, torch._lazy with the TorchScript backend. mark_step and the
-    wait for its device are outside the clock too.
-Meta key: what a remote device costs at least that asks the Meta key for the shape of
-    each result. Timed is the same call on operands on "meta", which are there already,
-    and one torch.empty_strided on "meta" in place of the tensor that such a device
-    makes (none for views and in-place ops). No operand is converted and nothing is
-    recorded or sent. In the training step it is the ops alone, all of them on "meta".
+    wait for its device are not timed.
+Meta key: a lower bound for a remote device that asks the Meta key for the shape of each
+    result. The time is that of the same call on existing operands on "meta", and of one
+    torch.empty_strided on "meta" for the tensor that such a device makes. Views and
+    in-place ops make none. No operand is converted and nothing is recorded or sent. In
+    the training step only the ops are timed, all of them on "meta".
 
 From C++ (capture.cpp): a loop over the op through the dispatcher, below the keys of
 autograd. It is built on demand into build/bench. A loop is so short that no trace ends
-in the clock.
+within it.
 
---callgrind adds how many instructions these calls are, which no busy machine changes.
-It needs valgrind and takes minutes. --markdown writes the tables between the marks in
-bench/RESULTS.md.
+--callgrind adds the number of instructions of these calls, which does not depend on
+other processes. It needs valgrind and takes minutes. --markdown writes the tables
+between the marks in bench/RESULTS.md.
 """
 
 import argparse
@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 import results
 import torch
-from torch.nn import functional as F  # noqa: N812 (everybody's name for it)
+from torch.nn import functional as F  # noqa: N812 (the usual name)
 
 import mycelya_torch  # noqa: F401 (registers the device)
 
@@ -54,16 +54,16 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path(__file__).with_suffix(".cpp")
 MANY = 50  # tensors of a foreach op
 
-# Blocks of rows, and the goals of DESIGN.md §11 for the geometric mean of each: P1, P1
-# for views, P2b. The last block has none.
+# Blocks of rows, and the goal for the geometric mean of each. The last block has none.
 OPS, VIEWS, STEP, ELSE = "ops", "views", "training step", "other ops"
 GOALS = {OPS: 0.75, VIEWS: 1.05, STEP: 0.70}
 
-# Peers are slower by orders of magnitude: one of so many calls is enough of them.
+# Peers are slower by orders of magnitude, so their number of calls is divided by this.
 PEERS = {"lazy": 5, "meta": 20}
 
-# Rows of capture.cpp and their goals in ns: P2. Of t() most is PyTorch's, two calls
-# through the dispatcher before ours; a foreach op is many.
+# Rows of capture.cpp and their goals in ns. t() has none, because most of its time is
+# PyTorch's: two calls through the dispatcher before the device's. A foreach op has
+# none, because it stands for many ops.
 NATIVE = {
     "a + b": 250,
     "a * 1.001": 250,
@@ -81,7 +81,7 @@ Rows = list[tuple[str, str, dict[str, float]]]  # name, block, device -> µs
 
 
 class Case(NamedTuple):
-    """A row: what to call, how often in a repeat, which goal is its."""
+    """A row: what to call, how often in a repeat, and the block that it belongs to."""
 
     call: Call
     calls: int
@@ -136,7 +136,7 @@ def training(
 
 
 def with_result(call: Call) -> Call:
-    """The call on "meta", and the tensor that a device makes for its result."""
+    """The call on "meta", followed by one more tensor like its result."""
 
     def both() -> None:
         t = call()
@@ -146,7 +146,7 @@ def with_result(call: Call) -> Call:
 
 
 def time_of(call: Call, n: int) -> float:
-    """Seconds per call over n calls; one before has warmed the caches up."""
+    """Seconds per call over n calls, after one call that warms up the caches."""
     call()
     start = time.perf_counter()
     for _ in range(n):
@@ -155,7 +155,7 @@ def time_of(call: Call, n: int) -> float:
 
 
 def wait(device: str) -> None:
-    """Until all that was captured has run."""
+    """Waits until all captured ops have run."""
     if device == "mycelya":
         torch.mycelya.synchronize()
     elif device == "lazy":
@@ -170,7 +170,7 @@ def start_lazy() -> None:
 
 
 def measure(repeats: int) -> tuple[Rows, list[str]]:
-    """The rows from Python, and the sentences why a peer lacks a figure."""
+    """The rows from Python, and for each missing figure of a peer the reason."""
     start_lazy()
     devices = ["mycelya", "cpu", *PEERS]
     all_cases = {device: cases(device) for device in devices}
@@ -218,7 +218,7 @@ def line(cells: Cells) -> str:
 def python_table(rows: Rows, notes: list[str]) -> str:
     """From Python: a block per goal, each with its geometric mean, as markdown.
 
-    A mean of a peer is of those rows that it has.
+    The mean of a peer leaves out the rows that the peer cannot run.
     """
     head = ["op, from Python", "mycelya µs", "cpu µs", "ratio", "goal"]
     head += ["lazy µs", "Meta key µs"]
@@ -251,7 +251,7 @@ def library() -> Path | None:
 
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     built = ROOT / "build" / "bench" / f"capture-{python}-torch{torch.__version__}.so"
-    sources = [SOURCE, Path(__file__)]  # which has the options
+    sources = [SOURCE, Path(__file__)]  # this file has the compiler's options
     if built.exists() and all(
         built.stat().st_mtime > source.stat().st_mtime for source in sources
     ):
@@ -261,7 +261,7 @@ def library() -> Path | None:
     command = [compiler, "-std=c++20", "-O2", "-shared", "-fPIC", str(SOURCE)]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     command += [option for path in includes for option in ("-isystem", path)]
-    # Only named: this process has them.
+    # Link only; this process has already loaded the libraries.
     torch_lib = Path(torch.__file__).resolve().parent / "lib"
     command += [f"-L{torch_lib}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     subprocess.run([*command, "-o", str(built)], check=True)
@@ -285,7 +285,7 @@ class Native:
         }
 
     def nanoseconds(self, name: str, device: str) -> float:
-        """Of one call, then waits. A foreach op's are those of one of its tensors."""
+        """The time of one call; of a foreach op, the time per tensor. Waits after."""
         calls = NATIVE_CALLS // (MANY if "foreach" in name else 1)
         seconds = self.library.capture_seconds(
             name.encode(), self.tensors[device], calls
@@ -308,7 +308,7 @@ def native_table(repeats: int, instructions: dict[tuple[str, str], float]) -> st
     lines = [line(head), line(["---", *["---:"] * (len(head) - 1)])]
     for name, goal in NATIVE.items():
         best = {"mycelya": math.inf, "cpu": math.inf}
-        for repeat in range(10 * repeats + 2):  # a repeat is short
+        for repeat in range(10 * repeats + 2):  # these repeats are short
             for device, least in best.items():
                 took = native.nanoseconds(name, device)
                 if repeat >= 2:
@@ -327,7 +327,7 @@ def native_table(repeats: int, instructions: dict[tuple[str, str], float]) -> st
 
 
 def count_here(built: Path) -> None:
-    """What runs under callgrind: each loop four times, of which the last counts."""
+    """Runs each loop four times under callgrind; count() uses the last."""
     native = Native(built)
     for name in NATIVE:
         for device in native.tensors:
@@ -350,8 +350,9 @@ def count() -> dict[tuple[str, str], float]:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(done.stderr)
-        # A dump for each loop and thread; the loop is its busiest thread. Per name come
-        # four of the device and four of the CPU, of which the last ones count.
+        # There is a dump for each loop and thread; the thread with the most
+        # instructions ran the loop. Each name has four dumps of the device and then
+        # four of the CPU; the last of each four counts.
         dumps: dict[int, tuple[str, int]] = {}
         for path in Path(folder).glob("out.*-*"):
             text = path.read_text()
@@ -379,7 +380,7 @@ def main() -> None:
     parser.add_argument("--under-callgrind", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    gc.disable()  # a collection would land in one repeat of one device
+    gc.disable()  # a collection would disturb a single repeat
     if args.under_callgrind:
         return count_here(args.under_callgrind)
     instructions = count() if args.callgrind else {}

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Processes of a benchmark that answer questions, so that ways can take turns."""
+"""Child processes of a benchmark, one for each configuration, that take turns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Child:
-    """This script in a process of its own, with --child and these arguments."""
+    """A process that runs the same script with --child and these arguments."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self.process = subprocess.Popen(
@@ -25,7 +25,7 @@ class Child:
         )
 
     def ask(self, *question: Any) -> Any:
-        """What the child's function returns for these arguments."""
+        """Calls the child's function with these arguments and returns its result."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
@@ -33,6 +33,6 @@ class Child:
 
 
 def serve(answer: Callable[..., Any]) -> None:
-    """In the child: answers questions until the parent ends."""
+    """In the child: calls answer for each question until the parent ends."""
     for line in sys.stdin:
         print(json.dumps(answer(*json.loads(line))), flush=True)

@@ -1,13 +1,13 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What the compiler makes of captured graphs, and how long it takes.
+"""The compiled form of captured graphs, and the time to compile them.
 
 The graphs are those of tests/replay/corpus: one step of each of ten models. "ms" is the
-time of all passes and codegen, the minimum of the repeats, of a graph in memory: what a
-miss costs the client's background thread after capture. "launches" are the operators
-that would be run one by one, "kernels" what is left of them with the groups of the fuse
-pass; a group is one to three kernels. "MiB apart" and "moved" are what they read and
-write, with the sizes first seen.
+minimum over the repeats of the time of all passes and codegen. It is the cost of a miss
+to the client's background thread, after the trace has become a graph. "launches" are
+the operators if each runs alone, "kernels" the steps that remain with the groups of the
+fuse pass; a group is one to three kernels. "MiB apart" and "moved" are the bytes that
+the two read and write, with the sizes of the first call.
 
     python bench/compile.py [--repeats N] [--markdown]
 

@@ -1,12 +1,12 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What fused groups cost on a GPU: kernels, operators, eager CUDA, torch.compile.
+"""The time of fused groups on a GPU: kernels, operators, eager CUDA, torch.compile.
 
-The cases are those of kernels.py. A repeat is ten calls and one wait, so that a GPU
-always has something to do; the figure is a call's part of the fastest. Eager CUDA and
-torch.compile run in this process, the local worker's programs with kernels and without
-in two more, on the same GPU, case by case in turns. Kernels are compiled before a case
-is timed.
+The cases are those of kernels.py. A repeat is ten calls and one wait, so that the GPU
+never idles between calls; the figure is the time of the fastest repeat divided by ten.
+Eager CUDA and torch.compile run in this process. Two child processes run the local
+worker, with kernels and without. All use the same GPU, in turns for each case. Kernels
+are compiled before a case is timed.
 
     python bench/gpu.py [--repeats N] [--only TEXT] [--compile]
 
@@ -24,12 +24,12 @@ from kernels import CASES, mean
 
 CALLS = 10
 WARM = 3
-# How long the kernels of a case may take to get ready, seconds.
-PATIENCE = 300
+# Seconds until the kernels of a case must be compiled.
+COMPILE_LIMIT = 300
 
 
 def wait_for_kernels(f, args: list) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + COMPILE_LIMIT
     while True:
         torch.mycelya.reset_metrics()
         f(*args)
@@ -37,7 +37,7 @@ def wait_for_kernels(f, args: list) -> None:
         if torch.mycelya.metrics()["groups_waiting"] == 0:
             return
         if time.monotonic() > end:
-            sys.exit("The kernels of a case don't get ready.")
+            sys.exit(f"The kernels were not compiled within {COMPILE_LIMIT} s.")
         time.sleep(0.01)
 
 
@@ -55,7 +55,7 @@ def seconds(case: str, device: str, repeats: int, wrap=None) -> float:
         wait()
         start = time.perf_counter()
         for _ in range(CALLS):
-            kept = f(*args)  # noqa: F841 (its memory is taken again by the next)
+            kept = f(*args)  # noqa: F841 (the next call reuses its memory)
         wait()
         if i >= WARM:
             best = min(best, (time.perf_counter() - start) / CALLS)
@@ -83,7 +83,7 @@ def table(args: argparse.Namespace) -> str:
                 row.append(f"{ours / other:.2f}")
         ratios.append(ours / eager)
         text.append(f"| {' | '.join([case, *row])} |")
-    text += ["", f"Geometric mean of eager's time: {mean(ratios):.2f}."]
+    text += ["", f"Geometric mean of the ratios to eager: {mean(ratios):.2f}."]
     return "\n".join(text)
 
 

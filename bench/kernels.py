@@ -1,16 +1,16 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What fused groups cost: kernels, the operators in their place, eager, torch.compile.
+"""The time of fused groups: kernels, single operators, eager PyTorch, torch.compile.
 
-A repeat is one call and a wait for its result; of small cases it is several calls, each
-with arguments of its own, and one wait, which is a round trip to the worker. That and
-one call are the row "waited for". Eager PyTorch and torch.compile run in this process;
-the local worker's programs with kernels and without run in two more. They take turns,
-five times for each case, with the same number of threads, and keep their last results,
-so that memory is as warm as it gets. A time is the minimum over the repeats, for one
-call; a ratio is the median of those of the turns, for the machine is another from
-minute to minute. "of add's" is the bandwidth as a part of that of adding two tensors of
-64 MiB, which takes its turn right after each large case.
+A repeat is one call and a wait for its result. For a small case it is several calls,
+each with its own arguments, and one wait, because a wait is a round trip to the worker.
+The row "waited for" is one call and one wait. Eager PyTorch and torch.compile run in
+this process. Two child processes run the local worker, with kernels and without. All
+use the same number of threads and take turns, five times for each case. Each keeps its
+last results, so that the next call reuses memory. A time is the minimum over the
+repeats, for one call. A ratio is the median over the turns, because the machine's speed
+changes from minute to minute. "of add's" divides the bandwidth by the bandwidth of
+adding two tensors of 64 MiB, which is measured right after each large case.
 
     python bench/kernels.py [--repeats N] [--only TEXT] [--compile] [--markdown]
 
@@ -56,7 +56,7 @@ def chain(length: int) -> Callable[..., object]:
 
 
 def rows(*more: int) -> Callable[[str], list]:
-    """A matrix of 4096 by 1024, and vectors."""
+    """Makes a matrix of 4096 by 1024, and vectors of these lengths."""
     return lambda d: [
         torch.randn(4096, 1024).to(d),
         *(torch.randn(n).to(d) for n in more),
@@ -68,7 +68,7 @@ def points(n: int, dtype: torch.dtype = torch.float32) -> Callable[[str], list]:
 
 
 def adam(d: str) -> list:
-    """200 tensors, as of a model; the step is the function."""
+    """An AdamW of 200 tensors of different sizes, as those of a model."""
     sizes = [1024 * (1 + i % 32) for i in range(200)]
     params = [torch.randn(n).to(d).requires_grad_() for n in sizes]
     for p in params:
@@ -78,7 +78,8 @@ def adam(d: str) -> list:
 
 TURNS = 5
 WAITED = "six ops, 1 Ki, waited for"
-# Name: its arguments, the function, and the bytes that it has to read and write.
+# By name: the function that makes the arguments, the function to time, and the bytes
+# that it must at least read and write.
 CASES: dict[str, Case] = {
     "add": (
         lambda d: [torch.randn(16 * MI).to(d), torch.randn(16 * MI).to(d)],
@@ -146,7 +147,7 @@ def seconds(case: str, device: str, repeats: int, wrap=None) -> float:
     for i in range(repeats + 3):  # the first three warm up
         wait()
         start = time.perf_counter()
-        kept = [f(*a) for a in args]  # noqa: F841 (its memory is taken by the next)
+        kept = [f(*a) for a in args]  # noqa: F841 (the next repeat reuses its memory)
         wait()
         if i >= 3:
             best = min(best, (time.perf_counter() - start) / calls)
@@ -154,7 +155,7 @@ def seconds(case: str, device: str, repeats: int, wrap=None) -> float:
 
 
 def plot(measured: dict[str, dict[str, float]], path: Path) -> None:
-    """Bandwidth of each way by case; the line is what this machine's add reaches."""
+    """Bandwidth by case and configuration; the line is the highest bandwidth of add."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -171,7 +172,7 @@ def plot(measured: dict[str, dict[str, float]], path: Path) -> None:
     limit = max(CASES["add"][2] / t / 1e9 for t in measured["add"].values())
     axes.axvline(limit, color="gray", linewidth=1, linestyle="--", label="add")
     axes.set_yticks([-j - 0.4 + height / 2 for j in range(len(cases))], cases)
-    axes.set_xlabel("GB/s of what has to be read and written")
+    axes.set_xlabel("GB/s, of the bytes that must be read and written")
     axes.legend(loc="lower right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -181,7 +182,7 @@ def table(args: argparse.Namespace) -> str:
     on, off = (Child(MYCELYA_KERNELS=kernels) for kernels in ("on", "off"))
     head = ["case", "kernels, ms", "GB/s", "of add's", "of operators", "of eager"]
     lines = []
-    ratios, large = [], []  # large: of a million elements and more
+    ratios, large = [], []  # large: the cases of a million elements and more
     measured: dict[str, dict[str, float]] = {}
     for case, (_, _, size) in CASES.items():
         if args.only not in case:
@@ -220,9 +221,9 @@ def table(args: argparse.Namespace) -> str:
     text += [f"| {' | '.join(row)} |" for row in lines]
     text += [
         "",
-        "Geometric mean of eager's time, but for `add` and what is waited for: "
-        f"{mean(ratios):.2f}; "
-        f"of at least a million elements: {mean(large):.2f}.",
+        "Geometric mean of the ratios to eager, without `add` and the case that is "
+        f"waited for: {mean(ratios):.2f}; "
+        f"of the cases of at least a million elements: {mean(large):.2f}.",
     ]
     if args.markdown and not args.only:
         plot(measured, Path(__file__).with_suffix(".png"))

@@ -3,10 +3,11 @@
 """Steps per second of whole models: the local worker, eager PyTorch, torch.compile.
 
 Training steps (forward, backward, AdamW) that read nothing back, and tokens of a Llama
-that generate() decodes greedily. Each way has a process of its own with the same number
-of threads; they take turns, and of the rounds of each the fastest counts. The last step
-of a round is waited for. Rounds are short and many, since a machine that others use
-too has fast and slow seconds. CPU time is that of all threads, per step.
+that generate() decodes greedily. Each configuration has its own process, with the same
+number of threads. The processes take turns, and the fastest round of each counts. A
+round ends with a wait for its last step. Rounds are short and many, because the speed
+of a shared machine changes from second to second. CPU time is the sum over all threads,
+per step.
 
     python bench/models.py [--rounds N] [--seconds S] [--only TEXT] [--compile]
                            [--markdown]
@@ -47,7 +48,7 @@ def train(
     batch: tuple[torch.Tensor, ...],
     loss: Callable[..., torch.Tensor] = classify,
 ) -> Step:
-    """A step on a batch that comes from the host each time."""
+    """A training step that uploads its batch from the host."""
     model.to(device)
     run = wrap(model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
@@ -62,7 +63,7 @@ def train(
 
 
 def labelled(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch of this shape, of ten classes."""
+    """A batch of this shape with labels of ten classes."""
     return torch.randn(shape), torch.randint(0, 10, shape[:1])
 
 
@@ -141,7 +142,7 @@ MODELS: dict[str, Callable[[str, Callable], Step]] = {
 
 
 def worker_cpu() -> float:
-    """Seconds that the workers of this process have computed."""
+    """CPU seconds of the workers that this process started."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -155,7 +156,10 @@ def worker_cpu() -> float:
 
 
 def answer(way: str) -> Callable[[str, float], list[float]]:
-    """The function that a child serves: seconds, and CPU seconds, of a model's step."""
+    """The function that a child serves.
+
+    It measures a model's step: seconds, CPU seconds of the client, and of the worker.
+    """
     device = "cpu"
     if way in ("on", "off"):
         import mycelya_torch  # noqa: F401
@@ -170,7 +174,7 @@ def answer(way: str) -> Callable[[str, float], list[float]]:
         if name not in steps:
             torch.manual_seed(0)
             steps = {name: MODELS[name](device, wrap)}
-            for _ in range(8):  # compiles
+            for _ in range(8):  # until all is compiled
                 steps[name]()
         wait()
         done, client, worker = 0, time.process_time(), worker_cpu()
@@ -213,7 +217,7 @@ def table(args: argparse.Namespace) -> str:
     text = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     text += [f"| {' | '.join(row)} |" for row in lines]
     mean = math.exp(sum(math.log(r) for r in ratios) / max(1, len(ratios)))
-    return "\n".join([*text, "", f"Geometric mean of eager's time: {mean:.2f}."])
+    return "\n".join([*text, "", f"Geometric mean of the ratios to eager: {mean:.2f}."])
 
 
 def main() -> None:

@@ -1,19 +1,20 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What a repeated step costs: programs compiled, bytes, messages, waits, memory.
+"""The cost of a repeated step: programs compiled, bytes, messages, waits, memory.
 
-Each loop runs for some steps to warm up, then is counted. Bytes are those beside the
-user's own (uploads and reads). What is left of an unmarked loop at the end is a program
-too. generate() is that of the transformers library, with a Llama of random weights; its
+Each loop runs for some steps to warm up, then its steps are counted. Bytes leave out
+uploads and programs. The last, partial trace of an unmarked loop is a program of its
+own. generate() is that of the transformers library, with a Llama of random weights; its
 warm-up is its first three tokens.
 
-The time to close a step is that of the call that ends a trace of 500 ops, against
-the time eager PyTorch takes for these ops on the CPU; both are medians. After a wait
-the client's other threads sleep, and waking one is most of the time. The time to
-compile is that of a step of training which no program fits, from its words to the
-program as it is sent; a median too. Beside it stands what torch.compile adds to the
-first forward and backward of the same net on the CPU, without its caches. Memory is
-the growth of this process, its client included, while it records ops in a loop.
+The time to close a step is the time of the call that ends a trace of 500 ops, against
+the time of eager PyTorch for these ops on the CPU; both are medians. After a wait the
+client's other threads sleep, and waking one takes most of the time. The time to compile
+is that of a training step that no program fits, from the recorded words to the encoded
+program; it is a median too. For comparison, the next row is the time that torch.compile
+adds to the first forward and backward of the same net on the CPU, without its caches.
+Memory is the growth of this process, including the client in it, while it records ops
+in a loop.
 
     python bench/replay.py [--steps N] [--ops N] [--markdown]
 
@@ -87,7 +88,7 @@ def recipe() -> Callable[[int], None]:
 
 
 def inference() -> Callable[[int], None]:
-    """A network on its own result: nothing marks a round."""
+    """A network on its own result; no read or optimizer marks the end of a step."""
     net = nn.Sequential(*(nn.Linear(32, 32) for _ in range(20))).to(DEVICE)
     state = [torch.randn(4, 32, device=DEVICE)]
 
@@ -123,7 +124,7 @@ def generation() -> Callable[[int], None]:
 
 
 def generate(steps: int) -> dict[str, float]:
-    """Counters per token, and the programs compiled for the first three and after."""
+    """Counters per token, and the programs compiled in the first three and after."""
     net = zoo.llama(1000, 64, 4, (4, 2), 128, 1024).eval().to(DEVICE)
     prompt = torch.arange(8)[None].to(DEVICE)
     seen: list[dict[str, Any]] = []
@@ -164,7 +165,7 @@ LOOPS = {
 
 
 def count(make: Callable[[], Callable[[int], None]], steps: int) -> dict[str, float]:
-    """Counters per step, and the programs compiled before and while counting."""
+    """Counters per step, and the programs compiled in the warm-up and after it."""
     torch.manual_seed(0)
     torch.mycelya.synchronize()
     torch.mycelya.reset_metrics()
@@ -184,14 +185,14 @@ def count(make: Callable[[], Callable[[int], None]], steps: int) -> dict[str, fl
         "while": m["program_misses"],
         "bytes": own / steps,
         "messages": m["messages_sent"] / steps,
-        "trips": (m["round_trips"] - 1) / steps,  # but for the last
+        "trips": (m["round_trips"] - 1) / steps,  # without the last synchronize()
     }
 
 
 def close_of_a_step(repeats: int, alone: bool) -> float:
     """Seconds to close a trace of 500 ops.
 
-    alone: the device is waited for after each; else steps follow each other.
+    alone: wait for the device after each step, so that steps do not overlap.
     """
     start, w = torch.ones(16, device=DEVICE), list(torch.randn(500, 16, device=DEVICE))
     seconds = []
@@ -221,7 +222,7 @@ def eager_step(repeats: int) -> float:
 
 
 def deep_net() -> nn.Module:
-    """32 narrow transformer layers: some 2,000 operators in a step of training."""
+    """32 narrow transformer layers: about 2,000 operators in a training step."""
     layer = {"nhead": 2, "dim_feedforward": 32, "batch_first": True, "dropout": 0.1}
     return nn.Sequential(*(nn.TransformerEncoderLayer(16, **layer) for _ in range(32)))
 
@@ -239,7 +240,7 @@ def torch_compiling() -> float:
 
 
 def compiling(repeats: int) -> tuple[float, float]:
-    """Seconds to compile a step of training that is new each time, and its ops."""
+    """Seconds to compile a training step that is new each time, and its ops."""
     net = deep_net().to(DEVICE)
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
     x = torch.randn(2, 4, 16, device=DEVICE)
@@ -248,11 +249,11 @@ def compiling(repeats: int) -> tuple[float, float]:
         torch.mycelya.synchronize()
         torch.mycelya.reset_metrics()
         y = net(x)
-        for _ in range(i):  # each time another one
+        for _ in range(i):  # makes each step's trace different
             y = y.neg()
         y.square().mean().backward()
         if i == 0:
-            optimizer.step()  # makes its state
+            optimizer.step()  # creates the optimizer's state
         optimizer.zero_grad()
         torch.mycelya.synchronize()
         m = torch.mycelya.metrics()
@@ -262,13 +263,13 @@ def compiling(repeats: int) -> tuple[float, float]:
 
 
 def resident() -> float:
-    """MiB of this process that are in memory."""
+    """The resident set size of this process, MiB."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
 
 
 def growth(ops: int) -> tuple[float, int]:
-    """MiB by which recording ops in a loop makes this process grow, and how many ops.
+    """MiB by which this process grows while it records ops, and the number of ops.
 
     The first tenth, in which queues and caches fill, does not count.
     """
@@ -288,7 +289,7 @@ def growth(ops: int) -> tuple[float, int]:
 
 def tables(steps: int, ops: int) -> str:
     """All tables as markdown."""
-    grown, recorded = growth(ops)  # first: nothing else grows or shrinks then
+    grown, recorded = growth(ops)  # first, while no other memory is freed or reused
     lines = [
         "| loop | compiled in warm-up | compiled after | bytes a step "
         "| messages a step | round trips a step |",
@@ -331,7 +332,7 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    gc.disable()  # a collection would land in one step
+    gc.disable()  # a collection would disturb a single step
     text = tables(args.steps, args.ops)
     print(text)
     if args.markdown:

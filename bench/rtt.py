@@ -1,41 +1,40 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Steps per second of a training whose worker is behind a slow network.
+"""Steps per second of a training loop with its worker behind a slow network.
 
-The trainings are those of examples/digits.py and examples/chargpt.py: each example is
-run for a moment, and then its model, optimizer and data are trained further. Between
-client and worker is bench/slowlink, with a round trip time and a rate each way. The
-loss is logged in four ways:
+The training loops are those of examples/digits.py and examples/chargpt.py. Each example
+runs briefly; then its model, optimizer and data are trained further. bench/slowlink
+stands between client and worker, with a round trip time and a rate limit in each
+direction. The loss is logged in four ways:
 
     future  loss.cpu_future() in every step
     copy    a non-blocking copy to pinned memory in every step
     50      loss.item() in every 50th step
     item    loss.item() in every step
 
-Each link has a process of its own, with a worker of its own. Those of one model and one
-way of logging take turns; figures are medians, ratios those of ratios within a round.
-The worker has one thread, and the last core to itself, as it would have a machine to
-itself; the client and the link share the others.
+Each link has its own client process and its own worker. The links of one model and one
+way of logging take turns. A figure is the median over the rounds; a ratio is the median
+of the ratios within each round. The worker has one thread and the last core for itself,
+as if it ran on another machine. The client and the link share the other cores.
 
-The clock starts in the middle of the training, when nothing has been compiled for a
-while and as much is on its way as may be, and stops without waiting for the worker.
-Counted are the steps whose loss has arrived in that time; with a read that blocks both
-moments are those after a read. "busy" is the worker's processor time as a part of the
-time: what is missing to 1 it has waited. Where the rates of two links differ and it
-does not, the machine was slower, not the link: client and worker are on two cores that
-may be one. "late" is how many steps the client has
-done, at most, since the step of the youngest loss that had arrived: a client that does
-not wait is right only if this does not grow with time. Messages and round trips are
-those of a step.
+A measurement starts in the middle of the training, when no program was compiled for a
+while and the credit is used up. It stops without a wait for the worker. It counts the
+steps with a loss that arrived in that time. With blocking reads it starts and stops
+right after a read. "busy" is the worker's processor time divided by the elapsed time;
+for the remaining time the worker waited. If two links have different rates but equal
+"busy", the machine was slower, not the link, because the two cores may be hyperthreads
+of one. "late" is the largest number of steps between the client's step and the latest
+step with a loss that has arrived. It must not grow with time. Messages and round trips
+are per step.
 
 "of 0 ms" compares with a link of 0 ms without a limit and the same way of logging. The
-bound of a read in every 50th step is T / (T + RTT), T the time of 50 steps at 0 ms.
+bound for a read in every 50th step is T / (T + RTT); T is the time of 50 steps at 0 ms.
 
     python bench/rtt.py [--quick] [--repeats N] [--seconds S] [--models M ...]
                         [--records FILE] [--markdown]
 
---quick measures 0 and 100 ms only, without limits. --records keeps what was measured in
-a file, and measures only what it lacks. --markdown writes the table between the
+--quick measures 0 and 100 ms only, without limits. --records keeps the measurements in
+a file, and measures only what the file lacks. --markdown writes the table between the
 marks in bench/RESULTS.md, and the plot bench/rtt.svg, which needs matplotlib.
 """
 
@@ -61,10 +60,12 @@ MODELS = ("digits", "chargpt")
 RTTS = (0, 1, 10, 50, 100)  # ms
 RATES = {0: "none", 10**9: "1 Gb/s", 10**8: "100 Mb/s"}
 WAYS = ("future", "copy", "50", "item")
-LIMITED = ("future",)  # the ways that are measured with limits too
+LIMITED = ("future",)  # the ways that are also measured with rate limits
 EVERY = 50
-QUIET = 30  # steps without a new program, more than digits has in an epoch
-# Steps until as much is on its way as may be: 64 traces, 256 of fast steps.
+# The warm-up ends after this many steps without a new program. An epoch of digits has
+# fewer steps.
+QUIET = 30
+# Steps until the credit is used up: 64 traces, or 256 of fast steps.
 FILL = {"digits": 300, "chargpt": 100}
 
 
@@ -83,11 +84,11 @@ class Point(NamedTuple):
 Runs = dict[Point, list[dict[str, Any]]]  # by round
 
 
-# ---- One run, in a process of its own ----
+# ---- One run, in its own process ----
 
 
 def use_worker(worker: str) -> None:
-    """Makes the device start another program as its worker; before its first op."""
+    """Makes the device start this program as its worker. Call it before any op."""
     import mycelya_torch
     from mycelya_torch import _device, _load
 
@@ -96,7 +97,7 @@ def use_worker(worker: str) -> None:
 
 
 def example(name: str, *arguments: str) -> dict[str, Any]:
-    """The names that an example has when it has run."""
+    """Runs an example and returns its global names."""
     before = sys.argv
     sys.argv = [name, *arguments]
     try:
@@ -112,7 +113,7 @@ def digits() -> Iterator[Any]:
 
     e = example("digits", "--epochs", "1")
     model, optimizer, loss_of = e["model"], e["optimizer"], e["loss_of"]
-    # Long enough never to end; the example's own is over.
+    # This schedule is too long to end; the example's own has ended.
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=10**7)
     while True:
         for image, label in e["loader"]:
@@ -155,12 +156,15 @@ class Log:
         self.waiting: collections.deque[Any] = collections.deque()
         self.steps, self.arrived, self.late = 0, 0, 0
         self.pinned = torch.zeros(self.KEPT, pin_memory=True) if way == "copy" else None
-        # A step that is a multiple of it ends with a read that blocks; 0: none does.
+        # Every so many steps end with a blocking read; 0: no step does.
         self.waits = {"50": EVERY, "item": 1}.get(way, 0)
         self.add: Callable[[Any], None] = getattr(self, f"_{way}")
 
     def done(self) -> int:
-        """Steps whose loss has arrived; those that a read waits for all have."""
+        """The number of steps with a loss that has arrived.
+
+        After a blocking read, that is every step.
+        """
         if self.waits:
             return self.steps
         while self.waiting and self.waiting[0][0]():
@@ -199,12 +203,14 @@ class Log:
 
 
 def serve(point: Point, worker: str) -> None:
-    """Trains until nothing new is compiled; then measures once for each line of stdin,
-    which says for how many seconds, and answers with a line."""
+    """Trains until nothing new is compiled; then measures once for each line of stdin.
+
+    A line is the number of seconds; the answer is a line of JSON.
+    """
     import torch
 
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:-1] or cores)  # the link, too; not the worker
+    os.sched_setaffinity(0, cores[:-1] or cores)  # the link inherits it
     use_worker(worker)
     torch.set_num_threads(1)
     losses = {"digits": digits, "chargpt": chargpt}[point.model]()
@@ -221,7 +227,7 @@ def serve(point: Point, worker: str) -> None:
 
 
 def worker_time() -> float:
-    """Seconds that the worker has run on a processor."""
+    """CPU seconds of the worker."""
     from mycelya_torch import _device
 
     pid = json.loads(_device.device_info(0))["pid"]
@@ -270,14 +276,14 @@ def measure(
 
 
 def points(models: list[str], quick: bool) -> list[Point]:
-    """What is measured, in the order of a round."""
+    """The points to measure, in the order of a round."""
     everything = itertools.product(models, WAYS, RATES, (0, 100) if quick else RTTS)
     wanted = (Point(*p) for p in everything)
     return [p for p in wanted if p.rate == 0 or (p.way in LIMITED and not quick)]
 
 
 class Run:
-    """A training in a process of its own, which measures when it is told to."""
+    """A training loop in a child process, which measures on request."""
 
     def __init__(self, point: Point, slowlink: Path, folder: Path) -> None:
         from mycelya_torch import _load
@@ -287,7 +293,7 @@ class Run:
         worker = folder / "worker"
         worker.write_text(f'#!/bin/sh\nexec taskset -c {last} "{_load.WORKER}" "$@"\n')
         worker.chmod(0o700)
-        # The client hands on only some of its environment: so a script, not variables.
+        # A script, because the client passes only some variables to the worker.
         script = folder / f"worker-{point.rate}-{point.rtt}"
         script.write_text(
             f'#!/bin/sh\nexec "{slowlink}" --delay {point.rtt * 500}us '
@@ -324,7 +330,7 @@ class Run:
 
 
 def build(folder: str) -> Path:
-    """Builds the link."""
+    """Builds bench/slowlink."""
     out = Path(folder) / "slowlink"
     go = ["go", "build", "-o", str(out), "./bench/slowlink"]
     subprocess.run(go, cwd=ROOT, check=True)
@@ -346,7 +352,7 @@ def measure_group(group: list[Point], repeats: int, seconds: float) -> Runs:
 
 
 def measure_all(todo: list[Point], repeats: int, seconds: float, records: str) -> Runs:
-    """Measures what the records lack."""
+    """Measures the points that the records lack."""
     runs: Runs = {}
     if records and Path(records).exists():
         for line in Path(records).read_text().splitlines():
@@ -354,7 +360,8 @@ def measure_all(todo: list[Point], repeats: int, seconds: float, records: str) -
             runs[Point(*point)] = found
     for _, points_of in itertools.groupby(todo, key=lambda p: (p.model, p.way)):
         group = list(points_of)
-        if all(p in runs for p in group):  # rounds compare points: all or none
+        # Ratios are within a round, so a group is measured as a whole or not at all.
+        if all(p in runs for p in group):
             continue
         found = measure_group(group, repeats, seconds)
         runs |= found
@@ -370,19 +377,19 @@ def median(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def relative(runs: Runs, point: Point) -> float:
-    """A point's rate as a part of that at 0 ms without a limit, of the same round."""
+    """The ratio to the rate at 0 ms without a limit in the same round."""
     pairs = zip(runs[point], runs[point.base()], strict=True)
     return statistics.median(r["rate"] / b["rate"] for r, b in pairs)
 
 
 def bound(runs: Runs, point: Point) -> float:
-    """What part of the rate at 0 ms a read in every 50th step leaves at best."""
+    """The highest possible ratio to the rate at 0 ms with a read in every 50th step."""
     times = [EVERY / b["rate"] for b in runs[point.base()]]
     return statistics.median(t / (t + point.rtt / 1e3) for t in times)
 
 
 def of_bound(runs: Runs, point: Point) -> float:
-    """A point's rate as a part of that of the bound, of the same round."""
+    """The ratio to the bound in the same round."""
     pairs = zip(runs[point], runs[point.base()], strict=True)
     rtt = point.rtt / 1e3
     return statistics.median(
@@ -391,7 +398,7 @@ def of_bound(runs: Runs, point: Point) -> float:
 
 
 def table(runs: Runs, rows: list[Point]) -> str:
-    """A row for each of some points as markdown."""
+    """A markdown table with a row for each of these points."""
     lines = [
         "| model | loss | limit | RTT ms | steps/s | of 0 ms | of the bound | busy "
         "| late | messages | round trips |",
@@ -415,7 +422,7 @@ def plot(runs: Runs, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
-    # The same figures make the same file, with text as text.
+    # A fixed salt makes the file reproducible; "none" keeps text as text.
     matplotlib.rcParams.update({"svg.hashsalt": "rtt", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
@@ -445,7 +452,7 @@ def plot(runs: Runs, path: Path) -> None:
                 ax.plot(x, y, "-", color="0.6", linewidth=4, zorder=0, label="bound")
         ax.set(title=model, xlabel="round trip time, ms", ylim=(0, None))
         ax.grid(alpha=0.3)
-    axes[0][0].set_ylabel("steps per second, of those at 0 ms")
+    axes[0][0].set_ylabel("steps per second, relative to 0 ms")
     lines, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(
         *(lines, labels),

@@ -1,9 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What a start costs: from nothing to the first result, against `import torch` alone.
+"""The time from a process's start to its first result, against `import torch` alone.
 
-Each row is a fresh Python process, from its start to its end, in turns; the figures are
-medians. The device's worker is a process of its own that loads PyTorch too.
+Each row is a fresh Python process, from its start to its end. The rows take turns; the
+figures are medians. The device's worker is a separate process, which also loads
+PyTorch.
 
     python bench/startup.py [--repeats N] [--markdown]
 

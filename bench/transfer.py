@@ -1,11 +1,11 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What an upload costs: GB/s from the CPU to the device, against a copy on the CPU.
+"""The rate of uploads: GB/s from the CPU to the device, against a copy on the CPU.
 
-A repeat is one upload and a wait for the device, so the worker's part counts. The new
-tensor's memory is fresh to the worker, as that of clone() is to PyTorch; copy_ writes
-where the pages are there already. All rows come from one process with one thread, in
-turns, as the minimum over the repeats.
+A repeat is one upload and a wait for the device, so the worker's time counts. The
+worker allocates fresh memory for the new tensor, as PyTorch does for clone(); copy_
+writes into pages that are already mapped. One process with one thread measures all
+rows in turns; a figure is the minimum over the repeats.
 
     python bench/transfer.py [--repeats N] [--mib N] [--markdown]
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    gc.disable()  # a collection would land in one repeat of one row
+    gc.disable()  # a collection would disturb a single repeat
     text = table(args.mib << 20, measure(args.mib << 20, args.repeats))
     print(text)
     if args.markdown:

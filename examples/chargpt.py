@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 (everybody's name for it)
+from torch.nn import functional as F  # noqa: N812 (the usual name)
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", default="mycelya", help="cpu or mycelya")
@@ -63,7 +63,7 @@ alphabet = sorted(set(text))
 ids = torch.tensor([alphabet.index(c) for c in text])
 model = CharGPT(len(alphabet)).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-batches = torch.Generator().manual_seed(1)  # on the CPU: the same on every device
+batches = torch.Generator().manual_seed(1)  # on the CPU, so the same for every device
 
 start = time.perf_counter()
 for step in range(args.steps):

@@ -60,7 +60,7 @@ for _ in range(args.epochs):
         if bar.n % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.4f}")
         bar.update()
-loss.item()  # the last step is done now
+loss.item()  # waits for the last step
 steps_per_s = bar.n / (time.perf_counter() - start)
 bar.close()
 

@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""A PyTorch device whose GPU is somewhere else: `device="mycelya"`.
+"""The PyTorch device "mycelya", which computes in a worker process.
 
-Importing this package registers the device; where the package is installed,
-`import torch` alone imports it. Ops on the device are recorded, compiled to programs,
-and run by a worker that starts on first use.
+Importing this package registers the device. If the package is installed, `import torch`
+imports it. Ops on the device are recorded, compiled to programs, and run by a worker
+that starts on first use.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _patch.install()
 log.reset_logging()
 atexit.register(_device.shutdown)
 
-# Imported when first asked for: this runs within every `import torch`.
+# These are imported on first use, because this file runs within every `import torch`.
 _MACHINE = {"BackendProvider", "GPUType", "RemoteMachine", "get_all_machines"}
 
 

@@ -14,15 +14,15 @@ from mycelya_torch import _device
 from mycelya_torch import device as mycelya
 
 REFUSAL = (
-    'torch.compile(backend="inductor") makes kernels for hardware of this process. The '
-    "mycelya device is a compiler already: it records what runs on it, and compiles "
-    "that for its worker. Leave torch.compile away, or use "
+    'torch.compile(backend="inductor") makes kernels for the hardware of this machine. '
+    "The mycelya device is a compiler already: it records operators and compiles them "
+    "for its worker. Leave torch.compile away, or use "
     'torch.compile(backend="aot_eager").'
 )
 
 
 def register_interface(module: ModuleType) -> None:
-    """Tells torch._dynamo.device_interface how to ask for devices and streams."""
+    """Registers the device's functions in torch._dynamo.device_interface."""
     base: Any = module.DeviceInterface
 
     class MycelyaInterface(base):
@@ -55,7 +55,7 @@ def register_interface(module: ModuleType) -> None:
 
 
 def know_is_mycelya(module: ModuleType) -> None:
-    """Makes Tensor.is_mycelya a constant of a graph, as Tensor.is_cuda is."""
+    """Makes Tensor.is_mycelya a constant in torch.compile's graphs, like is_cuda."""
 
     def is_mycelya(self: Any, tx: Any) -> Any:
         if self.device is None:

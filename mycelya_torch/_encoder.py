@@ -1,10 +1,11 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The values of nn.TransformerEncoder in padded rows.
+"""The results of nn.TransformerEncoder at padded positions.
 
-In evaluation PyTorch packs the rows that are kept into a nested tensor, if the padding
-comes last, and unpacks them with zeros around. This device has no nested tensors; the
-rows that are kept have the same values without, and the others are made zero here.
+In evaluation, and if the padding comes last, PyTorch packs the other positions into a
+nested tensor. It unpacks the result with zeros at the padded positions. This device has
+no nested tensors. The other positions have the same values without them, and this
+module sets the padded positions to the values that PyTorch returns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 
 def _packs(encoder: nn.TransformerEncoder, source: Tensor, mask: Any) -> bool:
-    """PyTorch's conditions, except for the position of the padding."""
+    """Whether PyTorch would pack, apart from the condition on the padding's place."""
     first = encoder.layers[0] if len(encoder.layers) else None
     if not isinstance(first, nn.TransformerEncoderLayer) or first.training:
         return False
@@ -35,10 +36,10 @@ def without_padding(
     mask: Any,
     padding: Any,
 ) -> Tensor:
-    """`result` [b, t, d] with zeros, normed, where `padding` [b, t] says padding.
+    """`result` [b, t, d] with zeros, after encoder.norm, where `padding` [b, t] is set.
 
-    Unchanged if some row's padding is not at its end, or PyTorch would not pack.
-    The device computes whether it is at the end, so this does not wait.
+    `result` is unchanged if PyTorch would not pack, or if the padding of a row is not
+    at its end. The device computes the latter condition, so this does not wait.
     """
     if padding is None or not _packs(encoder, source, mask):
         return result

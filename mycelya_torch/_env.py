@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The environment variable that Python reads; Go reads the others, and checks names."""
+"""Reads MYCELYA_MACHINE. Go reads the other variables and refuses unknown names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mycelya_torch import _providers
 
 
 def default_machine() -> tuple[str, str]:
-    """The provider and the device of MYCELYA_MACHINE; device "" is the best there is.
+    """The provider and the device of MYCELYA_MACHINE; "" is the best device of a host.
 
     The variable has the form provider or provider:device.
 

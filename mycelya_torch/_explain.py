@@ -13,13 +13,13 @@ from mycelya_torch import _device
 
 
 class BillLine(NamedTuple):
-    """The cost of one line of the program.
+    """The cost of one Python line.
 
-    A program cut at the line, its answer included, is charged to it; so is the time
-    in which the line waited for the worker.
+    A line pays for the trace that it cuts, including the answer, and for its own waits
+    for the worker.
     """
 
-    file: str  # "" if it is not known
+    file: str  # "" if unknown
     line: int
     cuts: dict[str, int]  # by reason
     programs_compiled: int
@@ -37,9 +37,9 @@ class BillLine(NamedTuple):
 
 
 class NetworkBill(list[BillLine]):
-    """Lines of the program by cost: the longest stalls first, then bytes.
+    """Python lines by cost: the longest stalls first, then by bytes.
 
-    As text it is a table.
+    str() returns a table.
     """
 
     def __str__(self) -> str:
@@ -103,11 +103,11 @@ def _pending(tensor: torch.Tensor) -> str:
         raise TypeError(f"Expected a tensor on a mycelya device, got {what!r}.")
     if tensor.layout != torch.strided:
         raise TypeError(
-            f"Expected a dense tensor, got one of layout {tensor.layout}: ask for its "
+            f"Expected a dense tensor, got one of layout {tensor.layout}: pass its "
             "parts, such as its values()."
         )
     name = f"storage {_device.storage_id(tensor)} of {tensor.device}"
     graph = _device.pending(tensor)
     if not graph:
-        return f"Nothing is pending for {name}: all that makes it has been sent."
+        return f"Nothing is pending for {name}: all ops that compute it have been sent."
     return f"{name} is pending:\n{graph}"

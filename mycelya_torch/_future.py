@@ -27,7 +27,7 @@ def cpu_future(tensor: torch.Tensor) -> Future[torch.Tensor]:
 
 
 def _pool(device: int) -> ThreadPoolExecutor:
-    """One thread per device: answers come in the order of the requests."""
+    """One thread per device, because answers arrive in the order of the requests."""
     with _LOCK:
         if device not in _pools:
             _pools[device] = ThreadPoolExecutor(1, thread_name_prefix="mycelya-cpu")

@@ -15,7 +15,7 @@ _hooks: dict[str, Callable[[ModuleType], None]] = {}
 
 
 def when_imported(name: str, hook: Callable[[ModuleType], None]) -> None:
-    """Calls hook(module) when module `name` has been imported; now, if it has been."""
+    """Calls hook(module) after the import of module `name`, or now if it is loaded."""
     if (module := sys.modules.get(name)) is not None:
         hook(module)
         return
@@ -25,7 +25,7 @@ def when_imported(name: str, hook: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds no module: wraps the loader that the other finders return."""
+    """Wraps the loader that the other finders return; finds no module itself."""
 
     def find_spec(
         self,
@@ -54,7 +54,7 @@ class _Loader(Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module must look as if it was imported without the hook.
+        # The module must look as if it were imported without the hook.
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
         try:

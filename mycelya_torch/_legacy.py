@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """torch.mycelya.FloatTensor, torch.mycelya.FloatStorage and the other legacy types.
 
-What torch.cuda.FloatTensor is for CUDA: a constructor on the current device, a class
-for isinstance, and a type for Tensor.type(). New code says `dtype=` and `device=`.
+Like torch.cuda.FloatTensor, each is a constructor on the current device, a class for
+isinstance, and a type for Tensor.type(). New code uses `dtype=` and `device=`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _tensor_type(name: str) -> _TensorType:
         "is_cuda": False,
         "is_sparse": False,
     }
-    # Tensor.type() looks the C name of a class up, which is the name given here.
+    # Tensor.type() looks up the class's name in C, which is the name given here.
     return _TensorType(f"torch.mycelya.{name}", (), names)
 
 
@@ -89,7 +89,7 @@ def _storage_type(name: str) -> type:
 
 
 def legacy_type(name: str) -> Any:
-    """The class of that name, made anew; AttributeError if there is none."""
+    """A new class of that name; AttributeError if there is none."""
     if name in _TENSORS:
         return _tensor_type(name)
     if name in _STORAGES:

@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Finds the native artefacts beside this file and loads the device extension.
+"""Finds the native artefacts in this package and loads the device extension.
 
-Only the extension is loaded here. The Go library is loaded by it on first use, and the
-worker is started then, so that importing costs neither a Go runtime nor a process.
+The extension loads the Go library and starts the worker on first use, so an import
+starts neither a Go runtime nor a process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def torch_lib() -> Path:
 
 
 def check_name_is_free() -> None:
-    """PyTorch has room for one device from outside; refuses if it is taken.
+    """Checks that no other package has registered a device; PyTorch allows only one.
 
     Raises:
         RuntimeError: another backend has registered.
@@ -37,7 +37,7 @@ def check_name_is_free() -> None:
     name = torch._C._get_privateuse1_backend_name()
     if name not in ("privateuseone", "mycelya"):
         raise RuntimeError(
-            f"PyTorch has room for one device from another package, and {name!r} has "
+            f"PyTorch allows one device from another package, and {name!r} has "
             "registered already. Use one of the two in a process: uninstall the other, "
             "or start with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import only this one."
         )

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Patches of PyTorch where it has no hook for a remote device.
 
-All of this runs within `import torch`: a patch that has more to do than to look at a
-device imports the module that does it when it is first needed.
+All of this runs within `import torch`. So a patch only checks a tensor's device; it
+imports the module with its code on first use.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def install() -> None:
 
 
 def _wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
-    """Makes owner.name call ours(original, self, …) where self.device is mycelya."""
+    """Makes owner.name call ours(original, self, …) if self.device is mycelya."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -62,7 +62,7 @@ def _wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module of this package that is imported at the first call."""
+    """A function of a module of this package; the first call imports the module."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         owner = importlib.import_module(f"mycelya_torch.{module}")
@@ -78,7 +78,7 @@ def _end_of_step(*_: Any) -> None:
 
 
 def _patch_encoder() -> None:
-    """Padded rows of nn.TransformerEncoder in evaluation (_encoder)."""
+    """Sets the padded positions of nn.TransformerEncoder's results; see _encoder."""
     owner: Any = torch.nn.TransformerEncoder
     original = owner.forward
 
@@ -104,7 +104,7 @@ def _patch_encoder() -> None:
 
 
 def _patch_cross_entropy() -> None:
-    """F.linear_cross_entropy adds up short floats in float32, as on CPU and CUDA."""
+    """Makes F.linear_cross_entropy sum 16-bit floats in float32, as on CPU and CUDA."""
     name = "torch.nn.modules.linear_cross_entropy_options"
     if name not in sys.modules:  # an older PyTorch has no such function
         return
@@ -125,8 +125,11 @@ def _patch_cross_entropy() -> None:
 
 
 def _patch_loading() -> None:
-    """A sparse tensor that asks for a gradient is saved as one of the CPU that does,
-    and must be a leaf again when it is back on the device."""
+    """Makes a loaded sparse tensor a leaf.
+
+    A sparse tensor with requires_grad is saved as a CPU tensor with requires_grad. The
+    copy from that to the device would not be a leaf.
+    """
     original = torch._utils._rebuild_device_tensor_from_cpu_tensor
 
     @functools.wraps(original)
@@ -137,8 +140,8 @@ def _patch_loading() -> None:
     torch._utils._rebuild_device_tensor_from_cpu_tensor = rebuild
 
 
-# Functions torch._C._set_* that set a global flag which kernels read: see
-# csrc/exec/operators/Flags.cpp.
+# Each name here is a function torch._C._set_<name> that sets a global flag, which
+# kernels read; see csrc/exec/operators/Flags.cpp.
 _FLAGS = """
     deterministic_algorithms deterministic_fill_uninitialized_memory
     float32_matmul_precision fp32_precision_setter
@@ -152,14 +155,14 @@ _FLAGS = """
 
 
 def _patch_flags() -> None:
-    """Sets flags of PyTorch on the workers too."""
+    """Makes PyTorch's setters of flags set them on the workers too."""
     ours: dict[Any, Any] = {}
     for name in _FLAGS.split():
         original = getattr(torch._C, f"_set_{name}", None)
-        if original is not None:  # an older PyTorch lacks some
+        if original is not None:  # an older PyTorch lacks some setters
             ours[original] = _flag_setter(name, original)
             setattr(torch._C, f"_set_{name}", ours[original])
-    # torch.backends copied some of them when it was imported.
+    # torch.backends copied some of the setters when it was imported.
     for path, module in list(sys.modules.items()):
         if path.startswith("torch.backends"):
             for prop in vars(type(module)).values():
@@ -175,7 +178,7 @@ def _flag_setter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         if name == "deterministic_algorithms" and len(values) == 1:
             values.append(False)  # warn_only
         elif name.endswith("_reduced_precision_reduction") and len(values) == 1:
-            values += [True] if name.startswith("cublas") else []  # split-k is allowed
+            values += [True] if name.startswith("cublas") else []  # allow split-k
         words = [str(int(v)) if isinstance(v, bool) else str(v) for v in values]
         _device.set_flag(name, " ".join(words))
         return result
@@ -187,7 +190,7 @@ def _flag_setter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _patch_printing() -> None:
-    """One read per tensor, of the shown elements; none for a debugger (_print)."""
+    """Makes printing read only the shown elements, and a debugger none; see _print."""
     module = torch._tensor_str
     to_text, to_repr = module._tensor_str, module._str
 
@@ -219,7 +222,7 @@ def _patch_printing() -> None:
 
 
 def _dispatches(tensor: torch.Tensor) -> bool:
-    """Whether a subclass has ops of its own, so that its elements are not in bytes."""
+    """Whether a subclass handles ops itself, so that its bytes are not its elements."""
     return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
@@ -229,8 +232,8 @@ def _dispatches(tensor: torch.Tensor) -> bool:
 def accept(machine: type[Any]) -> None:
     """Makes Tensor.to and Module.to take a `machine` where they take a device.
 
-    Called when machines are first imported: where nobody has any, PyTorch's own methods
-    stay in place, which others may know by identity.
+    Called when machines are first imported. Without machines PyTorch's own methods stay
+    in place, because other code may compare them by identity.
     """
     for owner in (torch.Tensor, torch.nn.Module):
         _accept(owner, machine)
@@ -238,7 +241,7 @@ def accept(machine: type[Any]) -> None:
 
 
 def _allow_for_lazy_modules(method: Any) -> None:
-    """Parameters that have no shape yet refuse what is not in this list."""
+    """Allows the method on parameters that have no shape yet; they refuse others."""
     shapeless: Any = torch.nn.UninitializedParameter
     shapeless._allowed_methods.append(method)
 
@@ -259,12 +262,12 @@ def _accept(owner: Any, machine: type[Any]) -> None:
 
 
 def _cpu_future(self: torch.Tensor) -> Future[torch.Tensor]:
-    """Begins a copy to the CPU, of the values as they are now, and does not wait.
+    """Starts a copy of the current values to the CPU and does not wait.
 
     Returns:
         A `concurrent.futures.Future` of a CPU tensor with this tensor's shape, dtype
-        and values; it has no gradient. It is done at once if this tensor is on the CPU.
-        An error of the op that computes a value is raised by the future's `result()`.
+        and values, without a gradient. It is done at once if this tensor is on the CPU.
+        If an op that computes the values fails, `result()` raises the error.
     """
     if has_torch_function_unary(self):
         return handle_torch_function(_cpu_future, (self,), self)
@@ -277,7 +280,7 @@ _cpu_future.__module__, _cpu_future.__qualname__ = "torch", "Tensor.cpu_future"
 _cpu_future.__name__ = "cpu_future"
 
 
-# ---- Storages, and what would need an address of this process ----
+# ---- Storages, and functions that need an address in this process ----
 
 
 def _patch_storages() -> None:
@@ -296,7 +299,10 @@ def _patch_storages() -> None:
 
 
 def _check_dlpack(name: str) -> None:
-    """The function below all exports. Other code compares the methods by identity."""
+    """Wraps the C function that all exports call.
+
+    The methods above it stay in place, because other code compares them by identity.
+    """
     original = getattr(torch._C, name)
 
     @functools.wraps(original)
@@ -312,7 +318,7 @@ def _check_dlpack(name: str) -> None:
 
 
 def _patch_sharing() -> None:
-    """Sending to another process, and DataParallel."""
+    """Refuses to send a storage to another process, and DataParallel."""
     from torch.multiprocessing.reductions import reduce_storage
 
     def reduce_ours(storage: torch.UntypedStorage) -> Any:

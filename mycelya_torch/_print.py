@@ -1,10 +1,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Text of tensors: one download of the shown elements, and none for a debugger.
+"""The text of tensors: one download of the shown elements, and none for a debugger.
 
-PyTorch's formatter reads a tensor element by element. Here the elements that it will
-show are gathered on the worker, downloaded at once, and formatted by it on the CPU, so
-that the text is PyTorch's own.
+PyTorch's formatter reads a tensor element by element. This module gathers the shown
+elements on the worker and downloads them at once. PyTorch formats them on the CPU, so
+the text is PyTorch's own.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from torch._tensor_str import PRINT_OPTS
 
 # ---- What is shown ----
 
-# Elements are moved as integers of their size: not every kernel supports every dtype.
+# Elements are copied as integers of the same size, because not every kernel supports
+# every dtype.
 _PLAIN = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor that PyTorch formats to the same text as `tensor`.
 
-    Up to `threshold` elements it is a copy. Beyond, the formatter shows `edgeitems` at
-    each end of a dimension: only these are downloaded, and what is hidden between them
-    is replaced by copies of shown elements, as many as it takes to stay above the
-    threshold. One program, one download.
+    Up to `threshold` elements it is a copy. Beyond that, the formatter shows
+    `edgeitems` elements at each end of a dimension, and only these are downloaded.
+    Copies of shown elements replace the hidden ones between them, so many that the
+    number of elements stays above the threshold. This takes one program and one
+    download.
     """
     threshold, edge = PRINT_OPTS.threshold, PRINT_OPTS.edgeitems
     if tensor.numel() <= threshold or tensor.dim() == 0:
         return tensor.cpu()
     if edge <= 0:
-        # Only the ellipsis is shown, for any elements.
+        # The formatter shows only the ellipsis, so any elements will do.
         sizes = _stand_in(tensor.shape, [min(size, 1) for size in tensor.shape])
         return torch.zeros(sizes, dtype=tensor.dtype, device="cpu")
     shown = _corners(tensor.detach(), edge).cpu()
@@ -56,7 +58,7 @@ def _corners(tensor: torch.Tensor, edge: int) -> torch.Tensor:
     for dim, size in enumerate(tensor.shape):
         if size > 2 * edge:
             ends = tensor.narrow(dim, 0, edge), tensor.narrow(dim, size - edge, edge)
-            # Conjugate and negative views keep these bits after this.
+            # cat accepts conjugate and negative views; view(dtype) refuses them.
             lazy = tensor.is_conj() or tensor.is_neg()
             tensor = torch.cat(ends if lazy else [_plain(end) for end in ends], dim)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
@@ -68,10 +70,10 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _stand_in(full: torch.Size, shown: Any) -> list[int]:
-    """Sizes between `shown` and `full` that are shortened when printed.
+    """Sizes between `shown` and `full` that the formatter also shortens.
 
-    That is, more elements than the threshold, and a dimension that is longer than twice
-    the edge stays so.
+    Their product is above the threshold. A dimension that is longer than twice the edge
+    stays longer than that.
     """
     sizes = [min(low + 1, high) for low, high in zip(shown, full, strict=True)]
     for dim, size in enumerate(full):
@@ -84,26 +86,26 @@ def _stand_in(full: torch.Size, shown: Any) -> list[int]:
 
 # ---- Debuggers ----
 
-_asked = threading.local()  # .str: this thread is in str() of a tensor
+_state = threading.local()  # .in_str: this thread is in str() of a tensor
 
-# Tools whose trace functions watch lines and never stop.
+# Modules of trace functions that only observe, and so are not debuggers.
 _WATCHERS = {"coverage", "hypothesis", "line_profiler", "scalene", "slipcover", "trace"}
 
 
 def debugger_asks() -> bool:
-    """Whether a debugger asks for the repr; it shows every variable at each stop.
+    """Whether a debugger calls repr, as it does for every variable at each stop.
 
-    True in `repr` (not in `str`, `print`, `format`, which a program asks for itself,
-    unless pydevd calls it directly) while
+    It is False in `str`, `print` and `format`, which the program itself calls, unless
+    pydevd calls them directly. In `repr` it is True if
 
     - a trace function is set (`sys.gettrace()`: pdb, pydevd, IDEs), unless it belongs
       to a tool that measures coverage or time; or
     - the debugger's tool id of `sys.monitoring` is in use (Python 3.12 and newer); or
     - pydevd (VS Code, PyCharm) or the prompt of pdb (post mortem, without a trace
-      function) is among the callers. That pydevd is loaded tells nothing: every Jupyter
-      kernel loads it.
+      function) is among the callers. A loaded pydevd is not enough, because every
+      Jupyter kernel loads it.
     """
-    if getattr(_asked, "str", False):
+    if getattr(_state, "in_str", False):
         return False
     tracer = sys.gettrace()
     if tracer is not None and _module_of(tracer) not in _WATCHERS:
@@ -143,7 +145,7 @@ def _is_pydevd(frame: FrameType) -> bool:
 
 
 def pending(tensor: torch.Tensor) -> str:
-    """The text for a debugger: everything that is known without the worker.
+    """The text for a debugger, which needs no answer of the worker.
 
     "pending" stands for the elements. `print(tensor)` or `str(tensor)` fetches them.
     """
@@ -157,12 +159,12 @@ def pending(tensor: torch.Tensor) -> str:
 
 
 def as_str(tensor: torch.Tensor, caller: FrameType | None) -> str:
-    """str(tensor): the program asks for it, unless the direct caller is pydevd."""
+    """str(tensor); a call by the program, unless the direct caller is pydevd."""
     if caller is not None and _is_pydevd(caller):
         return object.__str__(tensor)
-    before = getattr(_asked, "str", False)
-    _asked.str = True
+    before = getattr(_state, "in_str", False)
+    _state.in_str = True
     try:
         return object.__str__(tensor)
     finally:
-        _asked.str = before
+        _state.in_str = before

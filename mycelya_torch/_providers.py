@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Looks providers up, and checks their options, by `_provider_table`."""
+"""Finds providers in `_provider_table` and checks their options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find(name: str | BackendProvider) -> BackendProvider:
 
 
 def served(name: str | BackendProvider) -> BackendProvider:
-    """The same, of a provider that this version serves.
+    """The provider with this name or alias, if this version serves it.
 
     Raises:
         ValueError: unknown name; the message lists the valid names.
@@ -48,7 +48,7 @@ def device_option(provider: BackendProvider, value: str) -> str:
     """A provider's device option; "cuda" is "cuda:0".
 
     Raises:
-        ValueError: not a device of the provider; the message says what is.
+        ValueError: not a device of the provider; the message lists the valid ones.
     """
     row = TABLE[provider]
     if re.fullmatch(row.devices, value) is None:

@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""safetensors has a list of device names, but takes any accelerator's index."""
+"""Patches safetensors, which knows no "mycelya" but accepts an accelerator's index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def patch(module: ModuleType) -> None:
     """Makes module.safe_open take "mycelya", "mycelya:1" and a torch.device."""
     original: Any = module.safe_open
     if isinstance(original, _Meta):
-        return  # taken from safetensors, which has been patched
+        return  # the module imported it from safetensors, which is patched
 
     def new(
         cls: type, filename: Any, framework: str, device: Any = "cpu", **options: Any

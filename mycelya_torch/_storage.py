@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Storages whose bytes are on a worker, where PyTorch would follow their address.
+"""Methods of storages that would read the storage's address in this process.
 
-Each function stands in for a method on mycelya devices; its first parameter is the
-method that it replaces.
+Each function replaces a method for storages on mycelya devices, which have no such
+address. Its first parameter is the original method.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, NoReturn
 import torch
 from torch import TypedStorage, UntypedStorage
 
-_CPU = 1  # DLPack's number of the CPU
+_CPU = 1  # DLPack's number for the CPU
 
 
 def iter(  # noqa: A001 (stands in for __iter__)
     original: Callable[..., Any], self: UntypedStorage | TypedStorage
 ) -> Iterator[Any]:
-    """One download; PyTorch would read element by element."""
+    """Iterates over one download; PyTorch would read element by element."""
     return original(self.cpu())
 
 
 def repr(  # noqa: A001 (stands in for __repr__)
     original: Callable[..., str], self: UntypedStorage | TypedStorage
 ) -> str:
-    """One download; none for a debugger."""
+    """Downloads the storage once, or not at all for a debugger."""
     from mycelya_torch import _print
 
     if _print.debugger_asks():
@@ -56,14 +56,14 @@ def byteswap(
 
 
 def write_file(original: Callable[..., None], self: UntypedStorage, *args: Any) -> None:
-    """Implements torch.save without zip, and so pickle, for a storage."""
+    """Implements torch.save without zip, which pickle uses too."""
     original(self.cpu(), *args)
 
 
 def set_from_file(
     original: Callable[..., Any], self: UntypedStorage, *args: Any
 ) -> UntypedStorage:
-    """Implements torch.load, and so unpickling, for such a file."""
+    """Implements torch.load of a file without zip, which pickle uses too."""
     here = UntypedStorage(self.nbytes())
     original(here, *args)
     return self.copy_(here)
@@ -96,7 +96,7 @@ def dlpack(
     dl_device: tuple[Any, int] | None = None,
     **options: Any,
 ) -> Any:
-    """A capsule of a copy, where the consumer asks for one on the CPU; else refused."""
+    """A capsule of a CPU copy if the consumer requests the CPU, else an error."""
     if dl_device is not None and int(dl_device[0]) == _CPU:
         if options.get("copy") is not False:
             return original(self.cpu(), **{**options, "copy": None})

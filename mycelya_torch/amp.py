@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""torch.mycelya.amp: torch.amp with this device filled in, as torch.cuda.amp is."""
+"""torch.mycelya.amp: torch.amp for this device, as torch.cuda.amp is for CUDA."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
 
 class autocast(torch.amp.autocast):  # noqa: N801 (PyTorch's name)
-    """`torch.autocast("mycelya", …)`: ops run in `dtype` where that is safe."""
+    """`torch.autocast("mycelya", …)`: ops run in `dtype` if that is safe."""
 
     def __init__(
         self,

@@ -32,16 +32,16 @@ def _index(device: Device = None) -> int:
     return current_device() if device.index is None else device.index
 
 
-# ---- What there is ----
+# ---- Devices ----
 
 
 def is_available() -> bool:
-    """True: the local worker runs wherever the package does."""
+    """True, because the local worker runs on every host of this package."""
     return True
 
 
 def device_count() -> int:
-    """Number of device indices; at least 1, the machine behind a bare "mycelya"."""
+    """Number of device indices; at least 1, for the machine of a bare "mycelya"."""
     return _device.device_count()
 
 
@@ -50,8 +50,8 @@ def is_initialized() -> bool:
     return _device.is_initialized()
 
 
-# Gradient checkpointing reads this before it saves the generators' states, which need
-# no initialisation.
+# Gradient checkpointing reads this before it saves the states of the generators. Those
+# need no initialisation.
 _initialized = True
 
 
@@ -61,7 +61,7 @@ def init() -> None:
 
 
 def _lazy_init() -> None:
-    """PyTorch calls this before it touches the device; the device starts by itself."""
+    """PyTorch calls this before it uses the device, which starts on first use."""
     if _device.is_in_bad_fork():
         raise RuntimeError(
             "Cannot use the mycelya device in a forked child of a process that has "
@@ -89,7 +89,7 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
 
 
 def get_device_name(device: Device = None) -> str:
-    """The worker's own name of the device, as "NVIDIA H200" or a CPU's model."""
+    """The name of the worker's device, as "NVIDIA H200" or the model of a CPU."""
     return get_device_properties(device).name
 
 
@@ -97,7 +97,7 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
     """The compute capability of the worker's GPU, as (9, 0); asks the worker.
 
     Raises:
-        RuntimeError: the worker computes on a CPU, which has none.
+        RuntimeError: the worker computes on a CPU, which has no compute capability.
     """
     index = _index(device)
     info = json.loads(_device.device_info(index))
@@ -117,12 +117,12 @@ def is_bf16_supported() -> bool:
     return True
 
 
-# ---- Which one is current ----
+# ---- The current device ----
 
 
 def current_device() -> int:
     """The index that a bare "mycelya" stands for in this thread."""
-    return torch.accelerator.current_device_index()  # which torch.compile knows
+    return torch.accelerator.current_device_index()  # torch.compile can trace this
 
 
 def set_device(device: Device) -> None:
@@ -154,7 +154,7 @@ class device:  # noqa: N801 (PyTorch's name)
 
 
 class device_of(device):  # noqa: N801 (PyTorch's name)
-    """Context manager: a tensor's device is current inside, if it is a mycelya one."""
+    """Context manager: the device of a mycelya tensor is current inside."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.device if obj.device.type == "mycelya" else None)
@@ -164,12 +164,12 @@ class device_of(device):  # noqa: N801 (PyTorch's name)
 
 
 def synchronize(device: Device = None) -> None:
-    """Waits until the worker has done everything asked of it so far."""
+    """Waits until the worker has done all work recorded so far."""
     _device.synchronize(_index(device))
 
 
 def flush(device: Device = None) -> None:
-    """Sends what is recorded and does not wait for it."""
+    """Sends the recorded ops to the worker and does not wait for them."""
     _device.flush(_index(device))
 
 
@@ -188,12 +188,12 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> int:
-    """Seeds the current device with a fresh random number, which it returns."""
+    """Seeds the current device with a new random number and returns the number."""
     return _device.seed(_device.current_device())
 
 
 def seed_all() -> None:
-    """Seeds every device with one fresh random number."""
+    """Seeds every device with the same new random number."""
     fresh = _device.seed(0)
     for index in range(1, _device.device_count()):
         _device.manual_seed(fresh, index)
@@ -207,9 +207,9 @@ def initial_seed() -> int:
 def get_rng_state(device: Device = None) -> torch.Tensor:
     """The state of a device's generator, a uint8 tensor of one dimension.
 
-    It is a tensor on the device with the state between the draws before and after this
-    call, so the call does not wait: gradient checkpointing asks in every layer.
-    `.cpu()` gives the bytes; `Generator.get_state()` gives them at once, as on CUDA.
+    The tensor is on the device and holds the state at this point of the recorded ops.
+    So the call does not wait, which matters to gradient checkpointing: it reads the
+    state in every layer. `Generator.get_state()` returns a CPU tensor, as on CUDA.
     """
     return _device.get_rng_state(_index(device))
 
@@ -219,7 +219,7 @@ def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
 
     Raises:
         TypeError: new_state is not a uint8 tensor of one dimension.
-        RuntimeError: it has not the size of a state of this device.
+        RuntimeError: new_state has not the size of a state of this device.
     """
     _device.set_rng_state(new_state, _index(device))
 
@@ -236,7 +236,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 class _Generators(Sequence[torch.Generator]):
-    """The default generator of each device, made when asked for."""
+    """The default generator of each device, created on first access."""
 
     def __len__(self) -> int:
         return _device.device_count()
@@ -257,8 +257,8 @@ default_generators = _Generators()
 
 # ---- Streams and events ----
 #
-# A device has one queue, in order. Streams are names on it: what one waits for in
-# another was submitted before, so every wait is right and costs nothing.
+# A device has one queue, which runs in order, and all streams share it. Work that a
+# stream waits for was submitted before, so a wait between streams needs no code.
 
 
 class Stream(torch.Stream):
@@ -280,12 +280,12 @@ class Event(metaclass=_EventType):
     """A point in a device's work. Making one gives a `torch.Event` of this device.
 
     Args:
-        enable_timing: the device's time is noted, for `elapsed_time` in milliseconds.
-        blocking: taken for the sake of CUDA's signature.
-        interprocess: must be False: an event is of one process.
+        enable_timing: record the device's time, for `elapsed_time` in milliseconds.
+        blocking: ignored; it exists for compatibility with CUDA's signature.
+        interprocess: must be False, because an event belongs to one process.
     """
 
-    # Not a subclass: PyTorch's elapsed_time takes nothing but its own type.
+    # Not a subclass, because PyTorch's elapsed_time accepts only its own type.
     def __new__(  # type: ignore[misc]
         cls,
         enable_timing: bool = False,
@@ -295,7 +295,7 @@ class Event(metaclass=_EventType):
         if interprocess:
             raise NotImplementedError(
                 "mycelya events cannot be shared between processes: each process has "
-                "its own connection to the worker. Leave interprocess=True out."
+                "its own connection to the worker. Remove interprocess=True."
             )
         return torch.Event(device="mycelya", enable_timing=enable_timing)
 
@@ -306,7 +306,7 @@ def current_stream(device: Device = None) -> torch.Stream:
 
 
 def default_stream(device: Device = None) -> torch.Stream:
-    """The stream that is current where none was set."""
+    """The stream that is current until another one is set."""
     kind = current_stream(device).device_type
     return torch.Stream(stream_id=0, device_index=_index(device), device_type=kind)
 
@@ -326,22 +326,24 @@ def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Bytes of the tensors that are alive on a device, as this process knows them.
+    """Bytes of the live tensors on a device, as counted in this process.
 
-    The worker makes them when it gets to their op and frees them when it is told, so
-    what it holds may differ for a moment.
+    The worker allocates and frees them later, when it runs the program. So the amount
+    on the worker may differ for a moment.
     """
     return _device.memory_allocated(_index(device))
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """The most that `memory_allocated` was since the start or the last reset."""
+    """The maximum of `memory_allocated` since the start or the last reset."""
     return _device.max_memory_allocated(_index(device))
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """Every peak begins again from what there is now: `max_memory_allocated`, and the
-    worker's, when it gets here.
+    """Resets every peak to the current value.
+
+    This process resets `max_memory_allocated` now. The worker resets its own peaks when
+    it reaches this point of the recorded ops.
     """
     _device.reset_peak_memory_stats(_index(device))
 
@@ -354,42 +356,40 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 def memory_stats(device: Device = None) -> dict[str, int]:
     """Counters with the names and meanings of `torch.cuda.memory_stats`.
 
-    "allocated_bytes" and "requested_bytes" are of tensors, as this process knows them.
-    All others are of the worker's allocator, a CPU's too; waits for the answer. What
-    the worker keeps for reuse is "reserved_bytes" less "active_bytes". On a CPU the
-    small pool is what malloc has given, and an allocation in the large pool has reused
-    memory, but for "num_device_alloc" of them.
+    "allocated_bytes" and "requested_bytes" count the tensors of this process. All other
+    counters are those of the worker's allocator, on CUDA or on a CPU; the call waits
+    for them. The worker keeps "reserved_bytes" less "active_bytes" for reuse. On a CPU
+    the small pool is memory from malloc. In the large pool all allocations except
+    "num_device_alloc" have reused memory.
     """
     return torch.accelerator.memory_stats(_index(device))
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Bytes that the worker's allocator has from its system: in use, or kept for reuse;
-    waits for the answer.
-    """
+    """Bytes that the worker's allocator holds, in use or for reuse; waits for it."""
     return torch.accelerator.memory_reserved(_index(device))
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """The most that `memory_reserved` was; waits for the answer."""
+    """The maximum of `memory_reserved`; waits for the answer."""
     return torch.accelerator.max_memory_reserved(_index(device))
 
 
 def reset_accumulated_memory_stats(device: Device = None) -> None:
-    """The totals of `memory_stats` ("allocated", "freed", "num_…") begin at 0 again."""
+    """Resets the totals of `memory_stats` ("allocated", "freed", "num_…") to 0."""
     torch.accelerator.reset_accumulated_memory_stats(_index(device))
 
 
 def empty_cache() -> None:
-    """The worker gives memory that it keeps for reuse back to its system.
+    """Makes the worker free the memory that it keeps for reuse.
 
-    A CPU worker does so by itself after ten seconds without work.
+    A CPU worker also frees it after ten seconds without work.
     """
     torch.accelerator.empty_cache()
 
 
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
-    """A table of `memory_stats` to read, in MiB; abbreviated=True leaves totals out."""
+    """`memory_stats` as a table, in MiB; abbreviated=True leaves totals out."""
     stats = memory_stats(device)
     kinds = ["current", "peak"] if abbreviated else ["current", "peak", "allocated"]
     lines = [f"memory of mycelya:{_index(device)}, MiB"]
@@ -405,25 +405,26 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
 
 def metrics() -> dict[str, Any]:
-    """Counters of all devices since the start or the last reset; names in README."""
+    """Counters of all devices since the start or the last reset; README lists them."""
     return json.loads(_device.metrics())
 
 
 def reset_metrics() -> None:
-    """Sets every counter to zero, those of the bill too."""
+    """Sets every counter to zero, including those of `network_bill`."""
     _device.reset_metrics()
 
 
 def explain(tensor: torch.Tensor | None = None) -> str:
-    """The pending graph of a tensor; without one, the programs and why they are.
+    """The pending graph of a tensor; without a tensor, the compiled programs.
 
-    With a tensor: the optimised graph, in the IR's text form, of what its storage will
-    hold, as far as that has been recorded and not sent. Sends nothing.
+    With a tensor: the optimised graph of the ops that compute its storage and are not
+    sent yet, in the IR's text form. The call sends nothing.
 
-    Without: for each device the last 32 programs it has compiled, with the line and
-    cause of the cut, the number of ops and of calls, and why none of the programs
-    before fitted: the first record that differs from the nearest one, with its line.
-    For each also the most memory that its last call has planned for, and where.
+    Without: the last 32 programs that each device has compiled. For each program: the
+    line and reason of the cut, the number of ops and of calls, and the reason why no
+    earlier program fits. That is the first record that differs from the most similar
+    program, with its line. Also the peak of planned memory in the last call, and its
+    place.
 
     Raises:
         TypeError: not a dense tensor on a mycelya device.
@@ -432,7 +433,7 @@ def explain(tensor: torch.Tensor | None = None) -> str:
 
 
 def network_bill() -> NetworkBill:
-    """What each Python line has cost since the start or the last `reset_metrics()`.
+    """The cost of each Python line since the start or the last `reset_metrics()`.
 
     Returns:
         A list of `BillLine`: file, line, cuts by reason, programs compiled, round
@@ -443,12 +444,12 @@ def network_bill() -> NetworkBill:
 
 
 def _explain() -> Any:
-    from mycelya_torch import _explain as module  # when first asked for
+    from mycelya_torch import _explain as module  # imported on first use
 
     return module
 
 
-# ---- Imported or made when first asked for ----
+# ---- Attributes that are created on first access ----
 
 
 def __getattr__(name: str) -> Any:

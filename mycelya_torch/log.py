@@ -43,12 +43,12 @@ def enable_info_logging() -> None:
 
 
 def disable_logging() -> None:
-    """Drops every record of the tree, whatever its level."""
+    """Drops every record of the tree, of any level."""
     _ROOT.setLevel(logging.CRITICAL + 1)
 
 
 def reset_logging() -> None:
-    """Back to what import set up: MYCELYA_LOG's level, else Python's defaults."""
+    """Restores the state after import: MYCELYA_LOG's level, else Python's defaults."""
     _ROOT.removeHandler(_HANDLER)
     _ROOT.setLevel(logging.NOTSET)
     if level := os.environ.get("MYCELYA_LOG"):

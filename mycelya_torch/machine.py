@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Machines: where a worker runs, and the device index that stands for it."""
+"""Machines: a machine runs a worker and has a device index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mycelya_torch._provider_table import TABLE, BackendProvider
 
 
 class GPUType(enum.Enum):
-    """GPUs that providers offer, by the providers' names."""
+    """GPUs that providers offer, by their names there."""
 
     T4 = "T4"
     L4 = "L4"
@@ -33,7 +33,7 @@ class GPUType(enum.Enum):
 
 _LOCK = threading.Lock()
 _MACHINES: dict[int, RemoteMachine] = {}  # started machines by device index
-_USED: set[int] = set()  # indices that are not given to another machine
+_USED: set[int] = set()  # indices that no further machine gets
 
 
 def _gpu(value: str | GPUType) -> GPUType | None:
@@ -43,11 +43,11 @@ def _gpu(value: str | GPUType) -> GPUType | None:
         return value if isinstance(value, GPUType) else GPUType(value)
     except ValueError:
         valid = ", ".join(repr(g.value) for g in GPUType)
-        raise ValueError(f"{value!r} is not a GPU type; there are {valid}.") from None
+        raise ValueError(f"{value!r} is not a GPU type; use one of {valid}.") from None
 
 
 class RemoteMachine:
-    """A machine with a worker, behind one device index.
+    """A machine that runs a worker and has one device index.
 
     Args:
         provider: "local" (also under the name "mock"). "modal", "ssh" and
@@ -59,7 +59,7 @@ class RemoteMachine:
         device: provider option of "local": "cpu", "cuda:0", … or "" for the best.
 
     Raises:
-        ValueError: unknown provider, GPU type, or device; the message lists the valid.
+        ValueError: unknown provider, GPU type or device; the message lists valid ones.
         NotImplementedError: a provider that this version does not serve.
     """
 
@@ -164,9 +164,9 @@ class RemoteMachine:
 
 
 def _free_index() -> int:
-    """The lowest index that no machine had and that a bare "mycelya" does not use."""
+    """The lowest index that no machine had and a bare "mycelya" does not use."""
     if not _USED and _device.is_initialized():
-        _USED.add(0)  # tensors of the machine that started by itself live there
+        _USED.add(0)  # the machine that started on first use has tensors there
     index = 0
     while index in _USED:
         index += 1

@@ -2,8 +2,8 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# Prints the commit that a change is compared with: the merge base with main; where HEAD is main, and nothing has changed since, the
-# commit before. Fails, and says so, in a clone that doesn't have it.
+# Prints the commit that a change is compared with. It is the merge base with main. If that is HEAD, and no tracked file
+# has changed, it is the commit before HEAD. Fails with a message if the clone lacks that commit.
 set -eu
 cd "$(dirname "$0")/.."
 base=

@@ -2,9 +2,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# Runs the compiler's benchmarks at another commit and here, by turns, and prints how time and allocations differ.
+# Runs the compiler's benchmarks of another commit and of this tree in turns, and prints how time and allocations differ.
 #
-#   scripts/benchstat.sh [COMMIT]     or the one that scripts/base.sh says;  COUNT=N rounds, 6
+#   scripts/benchstat.sh [COMMIT]     default: the commit of scripts/base.sh;  COUNT=N rounds, default 6
 set -eu
 cd "$(dirname "$0")/.."
 benchstat=golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Builds the native artefacts into mycelya_torch/lib and mycelya_torch/bin.
 
-Used by setup.py (pip) and by the Makefile. Each of the two tool chains, cmake with
-ninja and go, builds only what changed. Without a Go tool chain, Go artefacts that are
-already in place are used as they are: they depend on neither torch nor Python, so a
-machine may bring them along and build the C++ only.
+setup.py (pip) and the Makefile use it. Both tool chains, cmake with ninja and go, build
+only what changed. Without a Go tool chain, existing Go artefacts are used as they are.
+They depend on neither torch nor Python, so they may be copied from another machine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-# What imports torch here needs no device, and the installed one may be what is built.
+# Importing torch must not load the device, because this script may be building it.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,16 +31,16 @@ REQUIRED = [
     LIB / "libmycelya_go.so",
     BIN / "mycelya-worker",
 ]
-OPTIONAL = [LIB / "libmycelya_exec_cuda.so"]  # where torch and its CUDA headers allow
+OPTIONAL = [LIB / "libmycelya_exec_cuda.so"]  # needs a CUDA torch and CUDA headers
 
 
 def artefacts() -> list[Path]:
-    """What a wheel holds besides Python, as built."""
+    """The built files that a wheel holds besides Python."""
     return REQUIRED + [path for path in OPTIONAL if path.exists()]
 
 
 def tool(name: str) -> str | None:
-    """A program from this Python's environment, else from PATH."""
+    """The path of a program in this Python's environment, else in PATH."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name)
 
@@ -51,10 +50,10 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
 
 
 def cuda_includes(torch_root: Path) -> list[Path]:
-    """Folders with cuda_runtime_api.h and all it includes; empty if they are not here.
+    """Folders with cuda_runtime_api.h and its includes; empty if they are missing.
 
-    A tool kit has them in one folder. torch's own pip packages have them too, once the
-    package nvidia-cuda-crt is added.
+    A CUDA tool kit has them in one folder. torch's own pip packages have them too, if
+    the package nvidia-cuda-crt is installed.
     """
     kits = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
     candidates = sorted(torch_root.parent.glob("nvidia/cu*/include"))
@@ -68,7 +67,7 @@ def cuda_includes(torch_root: Path) -> list[Path]:
 
 
 def folder() -> Path:
-    """Where cmake builds: one folder for each Python and torch."""
+    """The build folder of cmake, one for each version of Python and torch."""
     import torch
 
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -76,7 +75,7 @@ def folder() -> Path:
 
 
 def build_cpp(jobs: int, tests: bool) -> None:
-    """cmake and ninja, with torch's own include and library folders."""
+    """Runs cmake and ninja with torch's include and library folders."""
     import torch
     from torch.utils import cpp_extension
 
@@ -111,7 +110,7 @@ def build_cpp(jobs: int, tests: bool) -> None:
 
 
 def build_go() -> None:
-    """The c-shared library and the worker; prebuilt ones if there is no go."""
+    """Builds the c-shared library and the worker; without Go it uses existing ones."""
     library, worker = LIB / "libmycelya_go.so", BIN / "mycelya-worker"
     go = shutil.which("go")
     if go is None:
@@ -131,7 +130,7 @@ def build_go() -> None:
 
 
 def build(jobs: int | None = None, tests: bool = False) -> None:
-    """Builds everything that is not up to date; a second build waits for the first."""
+    """Builds everything that is not up to date. Only one build runs at a time."""
     for made in (LIB, BIN, ROOT / "build"):
         made.mkdir(exist_ok=True)
     with (ROOT / "build" / "lock").open("w") as lock:
@@ -145,8 +144,10 @@ def build(jobs: int | None = None, tests: bool = False) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, help="C++ compilers at once; default 2")
-    parser.add_argument("--tests", action="store_true", help="the C++ tests too")
-    parser.add_argument("--print-folder", action="store_true", help="and do nothing")
+    parser.add_argument("--tests", action="store_true", help="build the C++ tests too")
+    parser.add_argument(
+        "--print-folder", action="store_true", help="print the build folder and exit"
+    )
     args = parser.parse_args()
     if args.print_folder:
         print(folder())

@@ -2,7 +2,7 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# What can be said of the sources without running them. Every check runs; the exit status is 1 if any failed.
+# Static checks of the sources. Every check runs; the exit status is 1 if one failed.
 set -u
 cd "$(dirname "$0")/.."
 py=.venv/bin/python
@@ -16,11 +16,12 @@ check() { # check "name" command...
     failed=1
   fi
 }
-empty() { # fails and prints what a command prints, if it prints anything
+empty() { # fails if the command prints anything, and prints it
   out=$("$@") || return 1
   [ -z "$out" ] || { echo "$out"; return 1; }
 }
-# Generated files keep the format of their generator. The files below are not formatted yet; the list only shrinks.
+# Generated files keep the format of their generator. The files in "unformatted" are not formatted yet; the list only
+# shrinks.
 unformatted=''
 formatted() {
   for file in $(git ls-files -co --exclude-standard '*.c' '*.cpp' '*.cu' '*.h' '*.inc'); do
@@ -29,8 +30,9 @@ formatted() {
     case " $unformatted " in *" $file "*) ;; *) echo "$file" ;; esac
   done
 }
-headers() { # files without the two header lines
-  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.c' '*.cpp' '*.cu' '*.h' '*.inc' '*.proto' '*.sh' '*.html' '*.css' '*.js' Makefile |
+headers() { # files without copyright and licence, which are two lines in code and one or two comments in Markdown
+  git ls-files -co --exclude-standard '*.go' '*.py' '*.pyi' '*.c' '*.cpp' '*.cu' '*.h' '*.inc' '*.proto' '*.sh' '*.html' \
+    '*.css' '*.js' '*.md' Makefile |
     grep -v '\.pb\.go$' | while read -r file; do
     [ -e "$file" ] || continue
     head -5 "$file" | grep -q 'Copyright (C) 2026 The Mycelya Authors' &&

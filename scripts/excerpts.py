@@ -1,16 +1,16 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Writes real dumps into the documents, between marks.
+"""Copies dumps of real programs into the documents, between marks.
 
     python scripts/excerpts.py [--check]
 
-A mark names a program of tests/e2e/testdata/excerpts and a file of its first program's
-dump:
+A mark names a program of tests/e2e/testdata/excerpts and a file in the dump of its
+first compiled trace:
 
     <!-- excerpt train.py 00-capture.ir -->
     <!-- /excerpt -->
 
---check changes nothing, and fails if a document is not what it would write.
+--check changes nothing, and fails if a document is stale.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ MARKED = re.compile(
 
 @cache
 def dump(program: str) -> dict[str, str]:
-    """The files of the first program that compiles, by name, without its folders."""
+    """The files of the first compiled trace's dump, by name.
+
+    The folders of Python files are removed from their content.
+    """
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(PROGRAMS / f"{program}.txt", Path(folder, program))
         env = {k: v for k, v in os.environ.items() if not k.startswith("MYCELYA_")}

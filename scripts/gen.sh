@@ -2,7 +2,7 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# Writes the committed generated files again: what derives from the catalogue, the device's op table, the protobuf code.
+# Writes the generated files that are committed: those of the catalogue, the device's op table, the protobuf code.
 set -eu
 cd "$(dirname "$0")/.."
 go run ./catalogue/gen
@@ -11,5 +11,5 @@ mv build/optable.inc csrc/device/record/optable.inc
 if command -v protoc >/dev/null && command -v protoc-gen-go >/dev/null; then
   protoc --go_out=. --go_opt=paths=source_relative proto/mycelya.proto
 else
-  echo "gen: no protoc or protoc-gen-go here; proto/mycelya.pb.go is left as it is"
+  echo "gen: no protoc or protoc-gen-go here; proto/mycelya.pb.go is not generated"
 fi

@@ -2,8 +2,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# The e2e tests and two benchmarks on a CUDA worker. The host needs a GPU, a C++ compiler, cmake, and a Python with a CUDA
-# build of torch, numpy and pytest; neither Go nor the internet: the Go artefacts may come along in mycelya_torch/.
+# Runs the e2e tests and two benchmarks on a CUDA worker. The host needs a GPU, a C++ compiler, cmake, and a Python with a
+# CUDA build of torch, numpy and pytest. It needs neither Go nor the internet if the Go artefacts are copied into
+# mycelya_torch/.
 set -eu
 cd "$(dirname "$0")/.."
 plan="build csrc against this host's torch, then run pytest tests/e2e tests/gpu, bench/capture.py and bench/gpu.py on a CUDA worker"
@@ -14,7 +15,7 @@ fi
 python=${PYTHON:-python3}
 [ -x .venv/bin/python ] && python=.venv/bin/python
 if ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-  echo "make gpu: there is a GPU, but $python has no torch that can use it; install a CUDA build of torch 2.11 to 2.15."
+  echo "make gpu: the host has a GPU, but the torch of $python cannot use it; install a CUDA build of torch 2.11 to 2.15."
   exit 1
 fi
 echo "make gpu: $plan"

@@ -1,9 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Fills a virtual environment with what a checkout needs, then installs the package.
+"""Installs the dependencies of a checkout, builds the package and installs it.
 
-The versions are those of pyproject.toml's extras; what is there already stays. The
-package itself is installed editable, after its native artefacts have been built.
+The versions are those of pyproject.toml's extras; pip keeps versions that fit. The
+package itself is installed editable, after the build of its native artefacts.
 """
 
 import argparse
@@ -28,10 +28,10 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = [f"torch=={args.torch}", f"nvidia-cuda-crt=={args.cuda_crt}"]
-    print(f"install: torch {args.torch} and tools, 5 GB if not there", flush=True)
+    print(f"install: torch {args.torch} and tools, up to 5 GB", flush=True)
     pip("install", "--quiet", *wanted, *(r for rs in extras.values() for r in rs))
     print("install: the package; its C++ takes minutes the first time", flush=True)
-    # pip would build too, but show nothing of it.
+    # pip would also build, but would not show the output.
     subprocess.run([sys.executable, ROOT / "scripts" / "build.py"], check=True)
     pip("install", "--quiet", "--no-build-isolation", "--no-deps", "-e", ".")
 

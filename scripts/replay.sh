@@ -2,10 +2,10 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# Compiles the replay corpus as it is here, with the compiler of another commit and with this one, and prints what differs: nodes,
-# kernels, steps, buffers, bytes moved, peak, groups. A refactor promises an empty diff.
+# Compiles the replay corpus of this tree with the compiler of another commit and with this one. Prints the differences
+# in nodes, kernels, steps, buffers, bytes moved, peak and groups. After a refactor there must be none.
 #
-#   scripts/replay.sh [COMMIT]     or the one that scripts/base.sh says
+#   scripts/replay.sh [COMMIT]     default: the commit of scripts/base.sh
 set -eu
 cd "$(dirname "$0")/.."
 base=${1:-$(scripts/base.sh)}
@@ -20,5 +20,5 @@ fi
 (cd "$folder/base" && go run ./tests/replay/summary "$corpus") >"$folder/before"
 go run ./tests/replay/summary "$corpus" >"$folder/after"
 if diff -U 1 --label "$(git rev-parse --short "$base")" --label here "$folder/before" "$folder/after"; then
-  echo "replay: the corpus compiles to the same as at $(git rev-parse --short "$base")"
+  echo "replay: no difference to $(git rev-parse --short "$base")"
 fi

@@ -39,7 +39,7 @@ func TestContributing(t *testing.T) {
 	assert.Greater(t, paths, 30, "the tables of CONTRIBUTING.md are no longer found")
 }
 
-// TestGlossary fails if GLOSSARY.md defines a term twice, or has no term of a row.
+// TestGlossary fails if GLOSSARY.md defines a term twice, or if its rows are no longer found.
 func TestGlossary(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "GLOSSARY.md"))
 	require.NoError(t, err)

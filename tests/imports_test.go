@@ -23,13 +23,13 @@ import (
 
 const module = "github.com/mycelya/mycelya/"
 
-// rooms lists the top folders in an order in which imports point only backwards. Data flows one way: an import points
-// to a vocabulary or to the stage that is being driven, never back.
-var rooms = []string{"catalogue", "ir", "kernel", "trace", "capture", "proto", "fusion", "passes", "codegen", "runtime",
-	"client", "worker", "bench", "tests"}
+// layers lists the top folders from the lowest layer to the highest. A package imports only its own layer and lower
+// ones.
+var layers = []string{"catalogue", "ir", "kernel", "trace", "capture", "proto", "fusion", "passes", "codegen",
+	"runtime", "client", "worker", "bench", "tests"}
 
-// matrix says which of our packages a folder and the folders below it may import. The longest folder that fits counts.
-// "x/..." stands for x and all folders below it.
+// matrix lists the packages of this module that a folder and its subfolders may import. The longest folder that fits
+// counts. "x/..." stands for x and all folders below it.
 var matrix = map[string][]string{
 	"catalogue":               {},
 	"catalogue/gen":           {"catalogue"},
@@ -37,7 +37,7 @@ var matrix = map[string][]string{
 	"trace":                   {"catalogue", "ir"},
 	"capture":                 {"catalogue", "ir", "trace"},
 	"capture/asm":             {"catalogue", "ir", "trace", "capture"}, // traces as text, for tests
-	"client":                  {"..."},                                 // a main: it wires, and holds no logic
+	"client":                  {"..."},                                 // a main package, which connects the others
 	"client/cabi":             {"catalogue", "ir", "runtime", "trace"},
 	"client/mailbox":          {"catalogue", "client/cabi", "runtime", "trace"},
 	"client/mailbox/recorder": {"catalogue", "trace"}, // for tests
@@ -96,7 +96,7 @@ func ours(t *testing.T) []goPackage {
 	return packages
 }
 
-// folder is the row of the matrix for a package, "" if it has none.
+// folder returns the row of the matrix for a package, "" if there is none.
 func folder(pkg string) string {
 	for f := pkg; f != "."; f = path.Dir(f) {
 		if _, ok := matrix[f]; ok {
@@ -152,24 +152,24 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestNoArrowRunsUp: no package imports one of a later room.
-func TestNoArrowRunsUp(t *testing.T) {
-	room := func(pkg string) int {
+// TestLayers checks that no package imports a package of a higher layer.
+func TestLayers(t *testing.T) {
+	layer := func(pkg string) int {
 		name := strings.Split(strings.TrimPrefix(pkg, module), "/")[0]
-		n := slices.Index(rooms, name)
-		require.GreaterOrEqual(t, n, 0, "%s is in no room", pkg)
+		n := slices.Index(layers, name)
+		require.GreaterOrEqual(t, n, 0, "%s is in no layer", pkg)
 		return n
 	}
 	for _, p := range ours(t) {
 		for _, i := range p.Imports {
 			if strings.HasPrefix(i, module) {
-				assert.LessOrEqual(t, room(i), room(p.ImportPath), "%s imports %s", p.ImportPath, i)
+				assert.LessOrEqual(t, layer(i), layer(p.ImportPath), "%s imports %s", p.ImportPath, i)
 			}
 		}
 	}
 }
 
-// TestMatrixNamesPackages fails for a row, or a permission in a row, that fits no package.
+// TestMatrixNamesPackages fails if a row of the matrix, or an entry of a row, matches no package.
 func TestMatrixNamesPackages(t *testing.T) {
 	var packages []string
 	for _, p := range ours(t) {
@@ -179,7 +179,7 @@ func TestMatrixNamesPackages(t *testing.T) {
 		return slices.ContainsFunc(packages, func(p string) bool { return allowed([]string{pattern}, p) })
 	}
 	for row, patterns := range matrix {
-		assert.True(t, exists(row+"/..."), "the row %s of the import matrix fits no package", row)
+		assert.True(t, exists(row+"/..."), "the row %s of the import matrix matches no package", row)
 		for _, p := range patterns {
 			assert.True(t, exists(p), "the row %s of the import matrix allows %s, which is no package", row, p)
 		}
@@ -189,7 +189,7 @@ func TestMatrixNamesPackages(t *testing.T) {
 	}
 }
 
-// TestMatrix checks the check itself.
+// TestMatrix checks wrongImports.
 func TestMatrix(t *testing.T) {
 	for _, test := range []struct {
 		pkg, imported string
@@ -229,13 +229,13 @@ func TestMatrix(t *testing.T) {
 
 var include = regexp.MustCompile(`(?m)^\s*#\s*include\s+["<]([^">]+)[">]`)
 
-// wrongInclude says whether a file of csrc includes a file of another library: device and exec never include each
-// other, and abi includes neither. All may include abi.
+// wrongInclude reports whether a file of csrc includes a file of another library. device and exec must not include each
+// other, and abi must include neither. All may include abi.
 func wrongInclude(root, file, included string) bool {
 	library := func(p string) string { return strings.Split(filepath.ToSlash(p), "/")[0] }
 	from := library(file)
 	target := ""
-	for _, base := range []string{filepath.Dir(file), ".", ".."} { // next to it, from csrc, from the repository
+	for _, base := range []string{filepath.Dir(file), ".", ".."} { // relative to the file, to csrc, to the repository
 		p := filepath.Join(base, included)
 		if base == ".." {
 			var err error
@@ -251,7 +251,7 @@ func wrongInclude(root, file, included string) bool {
 	return target != "" && target != from && (target != "abi" || from == "abi")
 }
 
-// TestIncludes compares all includes of csrc with that rule.
+// TestIncludes checks all includes of csrc with wrongInclude.
 func TestIncludes(t *testing.T) {
 	root := filepath.Join("..", "csrc")
 	files := 0
@@ -273,7 +273,7 @@ func TestIncludes(t *testing.T) {
 	assert.Positive(t, files)
 }
 
-// TestWrongInclude checks the check itself, with each way to write a path.
+// TestWrongInclude checks wrongInclude, with each way to write a path.
 func TestWrongInclude(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "csrc")
 	for _, f := range []string{"abi/mycelya.h", "device/Record.h", "device/test/a.cpp", "exec/Run.h", "exec/Run.cpp"} {

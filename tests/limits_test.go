@@ -23,7 +23,7 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// The limits of STYLE.md.
+// The limits of CONTRIBUTING.md.
 const (
 	maxFileLines     = 600
 	maxFunctionLines = 80
@@ -36,8 +36,8 @@ type offender struct {
 	got string
 }
 
-// TestLimits fails for each place that breaks a limit and is not in testdata/limits.txt, and for each line of that file
-// that fits no such place. go test ./tests -update removes these lines, and never adds one.
+// TestLimits fails for each place that breaks a limit and is not in testdata/limits.txt. It also fails for each line of
+// that file without such a place. go test ./tests -update removes these lines, and never adds one.
 func TestLimits(t *testing.T) {
 	var found []offender
 	found = append(found, longFiles(sources(t, codeSuffixes...))...)
@@ -203,7 +203,7 @@ func wideMarkdownLines(all []source) (found []offender) {
 	return found
 }
 
-// wideLines is one offender for a file, which lists the lines that are too wide and count.
+// wideLines returns at most one offender for a file. It lists the wide lines for which counts returns true.
 func wideLines(s source, counts func(line string) bool) []offender {
 	var at []string
 	for i, line := range s.lines {

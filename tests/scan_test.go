@@ -19,9 +19,9 @@ type cFunction struct {
 	first, last int
 }
 
-// scanC lists the functions of a C or C++ file. It knows braces, parentheses, comments, literals and directives, and no
-// types: a brace at the level of a namespace or class opens a function if its head has a parameter list and no "=".
-// Lambdas and local classes count as part of the function around them.
+// scanC lists the functions of a C or C++ file. It parses braces, parentheses, comments, literals and directives, but
+// no types. In a namespace or class, a brace opens a function if its head has a parameter list and no "=". Lambdas and
+// local classes count as part of the enclosing function.
 func scanC(text string) ([]cFunction, error) {
 	s := cScanner{text: blankC(text), line: 1}
 	if err := s.declarations(0); err != nil {
@@ -68,7 +68,7 @@ func (s *cScanner) declarations(depth int) error {
 			continue
 		case c == '}':
 			if depth == 0 {
-				return fmt.Errorf("line %d: a brace closes nothing", s.line)
+				return fmt.Errorf("line %d: a closing brace has no opening brace", s.line)
 			}
 			return nil
 		case c == '{':
@@ -188,7 +188,7 @@ func end(text string, from int, mark string) int {
 
 func blankDirectives(text string) string {
 	lines := strings.Split(text, "\n")
-	var other []bool // by open #if: its second branch is being read
+	var other []bool // by open #if: the scanner is in its second branch
 	for i := 0; i < len(lines); i++ {
 		word, directive := strings.CutPrefix(strings.TrimSpace(lines[i]), "#")
 		if !directive {

@@ -20,7 +20,7 @@ type source struct {
 	path  string // from the root of the repository
 	text  string
 	lines []string
-	// generated files carry the standard line; no limit holds for them.
+	// generated files have the standard line of generated code; no limit holds for them.
 	generated bool
 	// table files state in their header why they are long: "Table: reason". Limits on lengths of files and functions do
 	// not hold for them.
@@ -32,7 +32,7 @@ var (
 	tableMark     = regexp.MustCompile(`(?m)^\s*(//|#|/?\*) ?Table: \S`)
 )
 
-// headerLines is the number of lines of a file in which a mark counts.
+// headerLines is the number of lines at the start of a file that may hold a mark.
 const headerLines = 40
 
 // codeSuffixes end the names of files that hold code.
@@ -40,7 +40,7 @@ var codeSuffixes = []string{
 	".go", ".py", ".pyi", ".c", ".cpp", ".h", ".inc", ".cu", ".proto", ".sh", ".js", ".css", ".html",
 }
 
-// sources lists the files that git tracks, or would track, and whose names end in one of these.
+// sources lists the files with one of these suffixes that git tracks or does not ignore.
 func sources(t *testing.T, suffixes ...string) []source {
 	t.Helper()
 	cmd := exec.Command("git", "ls-files", "-co", "--exclude-standard")

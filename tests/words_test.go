@@ -14,16 +14,16 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// listed is the text that the first group of a pattern finds in a file.
+// listed returns the first group of a pattern's match in a file.
 func listed(t *testing.T, path, pattern string) string {
 	text, err := os.ReadFile("../" + path)
 	require.NoError(t, err)
 	found := regexp.MustCompile(pattern).FindSubmatch(text)
-	require.NotNil(t, found, "%s: nothing looks like %s", path, pattern)
+	require.NotNil(t, found, "%s: nothing matches %s", path, pattern)
 	return string(found[1])
 }
 
-// TestDocsListTheCutReasons compares each list of reasons in a doc or a comment with the table.
+// TestDocsListTheCutReasons compares each list of reasons in a document or comment with catalogue.Cuts.
 func TestDocsListTheCutReasons(t *testing.T) {
 	var names []string
 	for _, c := range catalogue.Cuts {

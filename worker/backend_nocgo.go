@@ -11,7 +11,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Torch says where PyTorch and the executor are. This build cannot load them.
+// Torch has the paths of PyTorch and the executor. This build cannot load them.
 type Torch struct {
 	Exec    string
 	Lib     string

@@ -118,7 +118,7 @@ const (
 	_ = uint(C.MYC_E_LINALG-proto.ErrLinalg) + uint(proto.ErrLinalg-C.MYC_E_LINALG)
 )
 
-// Torch says where PyTorch and the executor are, and on which device to run.
+// Torch has the paths of PyTorch and the executor, and the device.
 type Torch struct {
 	Exec    string // libmycelya_exec
 	Lib     string // folder with libtorch_cpu

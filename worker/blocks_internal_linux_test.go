@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A page that can't be had is the client's fault, and not the end of the worker. Here it is cut off, which the seal
-// forbids.
+// TestCopySharedSurvivesMissingPages checks that a missing page is an error of the client and does not end the worker.
+// The test truncates the file, which a seal would forbid.
 func TestCopySharedSurvivesMissingPages(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "x"))
 	require.NoError(t, err)
@@ -27,7 +27,7 @@ func TestCopySharedSurvivesMissingPages(t *testing.T) {
 	require.NoError(t, copyShared(dst, b))
 	require.NoError(t, f.Truncate(4096))
 	require.ErrorContains(t, copyShared(dst, b), "The client's shared memory cannot be read")
-	require.NoError(t, copyShared(dst[:100], b[:100]), "what is there can be read")
+	require.NoError(t, copyShared(dst[:100], b[:100]), "the remaining pages can be read")
 }
 
 func TestMemoryThatCannotBeMapped(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 
 const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// memoryFile is a memory file with this content and these seals.
+// memoryFile returns a memory file with this content and these seals.
 func memoryFile(t testing.TB, content []byte, seals int) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -46,7 +46,7 @@ func (c *client) uploadFrom(id, block, offset, n uint64) {
 		&proto.UploadFrom{Storage: id, Block: block, Offset: offset, Bytes: n}, nil), &proto.Uploaded{})
 }
 
-// mappings counts the memory files of tests that are mapped into this process, which is client and worker.
+// mappings counts the memory files of tests that are mapped into this process. It is both client and worker.
 func mappings(t testing.TB) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/maps")
@@ -82,14 +82,15 @@ func TestUploadFromABlock(t *testing.T) {
 	}
 	c.uploadFrom(2, 7, 0, 1)
 	_, st := c.read(2, 1)
-	require.Contains(t, st.Text, "exists already", "an answer comes even so")
+	require.Contains(t, st.Text, "exists already", "a failed upload is answered too")
 	require.Equal(t, 1, mappings(t))
 	c.send(transport.Unshare, &proto.Unshare{Block: 7}, nil)
 	c.sync()
 	require.Zero(t, mappings(t))
 }
 
-// What waits for a program doesn't hold up the uploads, whose source the client wants back.
+// TestUploadsFromBlocksDoNotWaitForPrograms checks that uploads run while calls wait for a program, because the client
+// needs its block back.
 func TestUploadsFromBlocksDoNotWaitForPrograms(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.share(1, 8, memoryFile(t, f32(1, 2), sealed))
@@ -247,8 +248,8 @@ func TestRefusedUploads(t *testing.T) {
 	})
 }
 
-// FuzzBlocks plays a client that shares, forgets and uploads at will: each session ends in order or with a reason,
-// and another one on the same worker goes on.
+// FuzzBlocks is a client that shares, unshares and uploads at random. Each session must end normally or with an error,
+// and another session on the same worker must continue.
 func FuzzBlocks(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 2, 1, 0, 2, 1, 9, 1, 1, 0})
 	f.Add([]byte{0, 1, 1})

@@ -48,7 +48,7 @@ type serving struct {
 	server *worker.Server
 }
 
-// serve runs a server on a real socket until the test ends; then it must end too.
+// serve runs a server on a real socket until the test ends, and requires that the server ends then.
 func serve(t testing.TB, load func() (worker.Backend, error), programBytes int64) *serving {
 	t.Helper()
 	return start(t, &worker.Server{Load: load, ProgramBytes: programBytes})
@@ -70,7 +70,7 @@ func start(t testing.TB, server *worker.Server) *serving {
 		case err := <-ended:
 			require.NoError(t, err)
 		case <-time.After(10 * time.Second):
-			t.Error("the server doesn't end")
+			t.Error("the server does not end")
 		}
 		_ = os.RemoveAll(dir)
 	})
@@ -79,7 +79,7 @@ func start(t testing.TB, server *worker.Server) *serving {
 
 func refBackend() (worker.Backend, error) { return ref.Backend{}, nil }
 
-// client is a test's end of a session. Its methods fail the test at anything unexpected.
+// client is a test's end of a session. Its methods fail the test if an answer is unexpected.
 type client struct {
 	t   testing.TB
 	c   *transport.Conn
@@ -125,7 +125,7 @@ func (c *client) send(typ transport.Type, m protobuf.Message, body []byte) uint6
 	return c.seq
 }
 
-// expect reads a frame of a type; seq 0 is any.
+// expect reads a frame of a type; seq 0 accepts any sequence number.
 func (c *client) expect(typ transport.Type, seq uint64, m protobuf.Message) transport.Header {
 	c.t.Helper()
 	h, err := c.c.Next()
@@ -143,7 +143,7 @@ func (c *client) upload(id uint64, data []byte) {
 	c.send(transport.Upload, &proto.Upload{Storage: id, Bytes: uint64(len(data))}, data)
 }
 
-// call sends a call and waits for its end.
+// call sends a call and waits for its Done.
 func (c *client) call(m *proto.Call) *proto.Done {
 	c.t.Helper()
 	var d proto.Done
@@ -151,7 +151,7 @@ func (c *client) call(m *proto.Call) *proto.Done {
 	return &d
 }
 
-// read reads n bytes of a storage, or the status of why not.
+// read reads n bytes of a storage, or returns the error.
 func (c *client) read(id uint64, n int) ([]byte, *proto.Status) {
 	c.t.Helper()
 	seq := c.send(transport.Read, &proto.Read{Storage: id, Dtype: 1, Sizes: []int64{int64(n)}, Strides: []int64{1}}, nil)
@@ -181,7 +181,7 @@ func (c *client) fault() string {
 	c.expect(transport.Hello, 0, &h)
 	require.NotEmpty(c.t, h.Error)
 	_, err := c.c.Next()
-	require.Error(c.t, err, "the session is over")
+	require.Error(c.t, err, "the session has ended")
 	return h.Error
 }
 
@@ -194,7 +194,7 @@ func f32(v ...float32) (out []byte) {
 
 func key(n byte) []byte { return bytes.Repeat([]byte{n}, proto.KeyBytes) }
 
-// unary is the program y = op(x) on f32 vectors of a length from parameter 0.
+// unary returns the program y = op(x) on f32 vectors; parameter 0 is their length.
 func unary(k byte, op string) *proto.Program {
 	tensor := func(b uint32) *proto.Tensor {
 		return &proto.Tensor{Buffer: b, Dtype: 7, Contiguous: true, Sizes: []*proto.Dim{{Kind: &proto.Dim_Param{Param: 0}}}}

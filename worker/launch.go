@@ -376,7 +376,7 @@ func (s *plans) ready() (out []*kernels.Kernel) {
 	return out
 }
 
-// report collects what a session's next Done says about kernels.
+// report collects the counts of kernels for a session's next Done.
 type report struct {
 	told   proto.Kernels
 	any    bool

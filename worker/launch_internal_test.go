@@ -25,7 +25,7 @@ func (instant) Compile(string, string, []string) ([]byte, string, error) {
 	return []byte("code"), "", nil
 }
 
-// scaled is the program of y = x * number for vectors: parameter 0 is their length, parameter 1 the number.
+// scaled returns the plans of y = x * number for vectors: parameter 0 is their length, parameter 1 the number.
 func scaled(t *testing.T) *plans {
 	k := &kernel.Kernel{
 		Spaces:  []int{1},
@@ -93,7 +93,7 @@ func scaled(t *testing.T) *plans {
 	return s
 }
 
-// ready gives the words of a call whose kernels are there.
+// ready returns the words of a call after its kernels are ready.
 func ready(t *testing.T, s *plans, params ...uint64) []uint64 {
 	s.launches(params)
 	for _, k := range s.made {
@@ -104,8 +104,8 @@ func ready(t *testing.T, s *plans, params ...uint64) []uint64 {
 	return words
 }
 
-// TestLaunchWords holds the words of a launch, which csrc/abi/mycelya.h describes, and what changes in them with a
-// call's parameters.
+// TestLaunchWords checks the words of a launch, which csrc/abi/mycelya.h describes, and how they depend on a call's
+// parameters.
 func TestLaunchWords(t *testing.T) {
 	s := scaled(t)
 	two, half := math.Float64bits(2), math.Float64bits(0.5)
@@ -118,7 +118,7 @@ func TestLaunchWords(t *testing.T) {
 		0,
 	}, words)
 	require.Len(t, s.ready(), 1)
-	require.Empty(t, s.ready(), "a kernel is told once")
+	require.Empty(t, s.ready(), "a kernel is reported once")
 
 	again, _ := s.launches([]uint64{1000, half})
 	require.Equal(t, uint64(math.Float32bits(0.5)), again[18])
@@ -129,10 +129,10 @@ func TestLaunchWords(t *testing.T) {
 	require.EqualValues(t, 1004, other[19])
 	require.Len(t, s.made, 1)
 	require.Empty(t, ready(t, s, 1<<40, two), "more points than a launch has")
-	require.Equal(t, []uint64{0, 0}, ready(t, s, 0, two), "no points, but a buffer to make")
+	require.Equal(t, []uint64{0, 0}, ready(t, s, 0, two), "no points, but the buffer must be made")
 }
 
-// TestLaunchesAreKept: a call with known sizes allocates nothing, and so many sizes are known.
+// TestLaunchesAreKept checks that a call with cached sizes allocates nothing, and that maxPlans sizes are cached.
 func TestLaunchesAreKept(t *testing.T) {
 	s := scaled(t)
 	for n := range uint64(3 * maxPlans) {
@@ -154,7 +154,8 @@ func TestLaunchesAreKept(t *testing.T) {
 	require.Same(t, first, s.recent[0])
 }
 
-// TestFusedThatIsNotLaunched: a group that begins with a call draws random numbers as a CPU does.
+// TestFusedThatIsNotLaunched checks that a group that begins with a call has no launches, because the call draws random
+// numbers as PyTorch's CPU does.
 func TestFusedThatIsNotLaunched(t *testing.T) {
 	s := scaled(t)
 	draw := &proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "mycelya::dropout_mask"}}}
@@ -169,8 +170,8 @@ func TestFusedThatIsNotLaunched(t *testing.T) {
 	require.Equal(t, []group{{step: 4, kernels: []uint32{5}}}, some.groups)
 }
 
-// TestTorchsCompiler: without another compiler it is the NVRTC of torch's packages, and its cubins have the entries
-// that are launched.
+// TestTorchsCompiler checks that the default compiler is the NVRTC of torch's packages, and that its cubins have the
+// entries of the launches.
 func TestTorchsCompiler(t *testing.T) {
 	found, err := filepath.Glob(filepath.Join("..", ".venv", "lib", "python3*", "site-packages", "torch", "lib"))
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ func dialAs(uid int, addr string) (c net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		goruntime.LockOSThread() // never unlocked: the thread, of which alone the user is changed, ends here
+		goruntime.LockOSThread() // never unlocked, so this thread, the only one with the other user, ends here
 		const keep = ^uintptr(0)
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); e != 0 {
 			err = e
@@ -43,7 +43,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		t.Skip("only root can become another user")
 	}
 	s := serve(t, refBackend, 0)
-	require.NoError(t, os.Chmod(filepath.Dir(s.addr), 0o711)) // what the folder's mode forbids, the worker refuses again
+	require.NoError(t, os.Chmod(filepath.Dir(s.addr), 0o711)) // so that the worker, not the folder's mode, must refuse
 	require.NoError(t, os.Chmod(s.addr, 0o777))
 	c, err := dialAs(nobody, s.addr)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Second)))
 	b, err := io.ReadAll(c)
 	require.NoError(t, err)
-	require.Empty(t, b, "closed without a byte")
+	require.Empty(t, b, "the worker closes without sending a byte")
 	require.Eventually(
 		t,
 		func() bool { return strings.Contains(s.log.String(), transport.ErrPeer.Error()) },

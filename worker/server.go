@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package worker is the server: it accepts clients, keeps their storages and programs, and has an executor run the
-// programs. It decodes and validates everything before native code gets it. It never decides what to compute and never
-// interprets tensor values, and an error of one client never affects another.
+// Package worker is the server. It accepts clients, keeps their storages and programs, and runs the programs on an
+// executor. It decodes and validates all messages before native code gets them. It never decides what to compute and
+// never interprets tensor values. An error of one client never affects another.
 package worker
 
 import (
@@ -110,10 +110,10 @@ func (s *Server) Close() {
 	}
 }
 
-// work and rest enclose the work for one frame. The idle time may end during another session's work, which then
-// allocates new memory; nothing else is lost.
-func (s *Server) work() { s.idle.Stop() }
-func (s *Server) rest() { s.idle.Reset(cmp.Or(s.Idle, DefaultIdle)) }
+// stopIdle and startIdle are called before and after each frame. One session may start the idle time while another one
+// works. If it then ends, the other session must allocate new memory; there is no other effect.
+func (s *Server) stopIdle()  { s.idle.Stop() }
+func (s *Server) startIdle() { s.idle.Reset(cmp.Or(s.Idle, DefaultIdle)) }
 
 func (s *Server) trim() {
 	if b, err := s.load(); err == nil {
@@ -200,8 +200,10 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger)
 		x.Close()
 		return err
 	}
-	ses := &session{c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, work: s.work, rest: s.rest}
-	defer s.rest() // after the session's memory is free
+	ses := &session{
+		c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, stopIdle: s.stopIdle, startIdle: s.startIdle,
+	}
+	defer s.startIdle() // after the session's memory is free
 	defer ses.close()
 	info := x.Info()
 	(*log).Info("session", "device", info.Device, "name", info.Name, "torch", info.Torch)
@@ -248,7 +250,7 @@ func own() *proto.Hello {
 	}
 }
 
-// mismatch returns sentences that say why a client of another build cannot be served, or "".
+// mismatch returns the reason why a client of another build cannot be served, or "".
 func mismatch(h *proto.Hello) string {
 	const what = "Client and worker come from different installations. " +
 		"Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."

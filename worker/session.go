@@ -23,7 +23,7 @@ type session struct {
 	log   *slog.Logger
 	store *store
 
-	work, rest func() // called before and after each frame
+	stopIdle, startIdle func() // called before and after each frame
 
 	// Poisoned storages that the executor does not know: outputs of programs that could not be prepared, uploads
 	// without memory, and results that depend on either.
@@ -74,7 +74,7 @@ func (s *session) serve() error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		s.work()
+		s.stopIdle()
 		if err == nil {
 			err = s.frame(h)
 		}
@@ -82,7 +82,7 @@ func (s *session) serve() error {
 			return err
 		}
 		s.store.reap(s.x.Drop)
-		s.rest()
+		s.startIdle()
 	}
 }
 

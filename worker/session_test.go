@@ -34,7 +34,7 @@ func TestCallReadFree(t *testing.T) {
 	c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{1}}, nil)
 	require.EqualValues(t, 1, c.sync().Storages)
 	c.upload(1, f32(5))
-	call := callOf(1, 1, 1, 0) // the output isn't wanted
+	call := callOf(1, 1, 1, 0) // the output is not used
 	call.Frees = []uint64{1, 2}
 	require.Empty(t, c.call(call).Errors)
 	require.Zero(t, c.sync().Storages)
@@ -68,9 +68,9 @@ func TestManyCallsAreNotWaitedFor(t *testing.T) {
 	require.Equal(t, f32(1, 2), b)
 }
 
-// TestDonesOfARoundComeTogether: those of calls during which the client is busy may wait for the next answer, if one
-// is to come.
-func TestDonesOfARoundComeTogether(t *testing.T) {
+// TestDonesWaitForTheNextAnswer checks the Dones of calls during which the client is busy. They may wait for the next
+// answer, if one will come.
+func TestDonesWaitForTheNextAnswer(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
 	c.send(transport.Program, unary(1, "aten::neg"), nil)
@@ -92,7 +92,7 @@ func TestDonesOfARoundComeTogether(t *testing.T) {
 		require.NoError(t, c.c.ReadBody(got))
 		require.Equal(t, f32(-1, -2), got)
 
-		// What has no answer of its own doesn't keep a Done back.
+		// A frame that has no answer does not delay a Done.
 		m := callOf(1, 2, 1, 2)
 		m.Busy = 1
 		require.NoError(t, c.c.Hold(transport.Call, c.seq+1, m))
@@ -116,13 +116,13 @@ func TestFailedStepPoisons(t *testing.T) {
 	require.Len(t, d.Errors, 1)
 	require.EqualValues(t, proto.ErrRuntime, d.Errors[0].Kind)
 	require.Equal(t, failedCall, d.Errors[0].Call)
-	require.Zero(t, c.call(callOf(2, 2, 2, 3)).Failed, "to meet poison is no failure")
+	require.Zero(t, c.call(callOf(2, 2, 2, 3)).Failed, "a step with a poisoned operand does not count as failed")
 	_, st := c.read(3, 8)
 	require.Equal(t, d.Errors[0].Text, st.Text)
 	require.Equal(t, failedCall, st.Call)
 	b, st := c.read(1, 8)
 	require.Nil(t, st)
-	require.Equal(t, f32(1, 2), b, "what was there before is well")
+	require.Equal(t, f32(1, 2), b, "a storage from before is not poisoned")
 }
 
 func TestErrorsPerCallAreBounded(t *testing.T) {
@@ -172,7 +172,7 @@ func TestProgramThatCantBePrepared(t *testing.T) {
 	c.upload(1, f32(1, 2))
 	c.send(transport.Program, unary(1, "aten::lacking"), nil)
 	c.send(transport.Program, unary(2, "aten::neg"), nil)
-	for range 2 { // each call of it says so
+	for range 2 { // each call reports it
 		d := c.call(callOf(1, 2, 1, 2))
 		require.EqualValues(t, 1, d.Failed)
 		require.EqualValues(t, proto.ErrNotImplemented, d.Errors[0].Kind)
@@ -183,14 +183,14 @@ func TestProgramThatCantBePrepared(t *testing.T) {
 	_, st := c.read(3, 8)
 	require.Equal(t, "There is no operator aten::lacking.", st.Text)
 	require.Equal(t, bad, st.Call)
-	// A storage written anew is well.
+	// A storage that is overwritten is no longer poisoned.
 	require.Zero(t, c.call(callOf(2, 2, 1, 2)).Failed)
 	b, st := c.read(2, 8)
 	require.Nil(t, st)
 	require.Equal(t, f32(-1, -2), b)
 	c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{3}}, nil)
 	_, st = c.read(3, 8)
-	require.Contains(t, st.Text, "doesn't exist", "freed, the poison is gone too")
+	require.Contains(t, st.Text, "doesn't exist", "a free removes the poison too")
 }
 
 func TestUploadWithoutMemory(t *testing.T) {
@@ -201,7 +201,7 @@ func TestUploadWithoutMemory(t *testing.T) {
 	require.EqualValues(t, proto.ErrMemory, st.Kind)
 	b, st := c.read(2, 4)
 	require.Nil(t, st)
-	require.Equal(t, f32(7), b, "the stream goes on after the body that found no place")
+	require.Equal(t, f32(7), b, "the session continues after an upload without memory")
 	c.upload(2, f32(8))
 	_, st = c.read(2, 4)
 	require.Contains(t, st.Text, "exists already")
@@ -212,11 +212,11 @@ func TestUnknownProgramWaits(t *testing.T) {
 	c.upload(1, f32(1, 2))
 	c.send(transport.Program, unary(2, "aten::abs"), nil)
 	missing := c.send(transport.Call, callOf(1, 2, 1, 2), nil)
-	abs := c.send(transport.Call, callOf(2, 2, 2, 3), nil) // needs what the missing one makes
+	abs := c.send(transport.Call, callOf(2, 2, 2, 3), nil) // its input is the output of the call before
 	again := c.send(transport.Call, callOf(1, 2, 3, 4), nil)
 	read := c.send(transport.Read, &proto.Read{Storage: 3, Dtype: 1, Sizes: []int64{8}, Strides: []int64{1}}, nil)
 	c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{1}}, nil)
-	c.upload(9, f32(9)) // doesn't wait
+	c.upload(9, f32(9)) // does not wait
 	var d proto.Done
 	c.expect(transport.Done, missing, &d)
 	require.True(t, d.UnknownProgram)
@@ -234,17 +234,18 @@ func TestUnknownProgramWaits(t *testing.T) {
 	got := make([]byte, 8)
 	require.NoError(t, c.c.ReadBody(got))
 	require.Equal(t, f32(1, 2), got)
-	require.EqualValues(t, 4, c.sync().Storages, "2, 3, 4, 9: the free took effect in its turn")
+	require.EqualValues(t, 4, c.sync().Storages, "2, 3, 4, 9: the free waited for the calls before it")
 }
 
-// differing is the call of program k that next makes of prev, which had number base.
+// differing returns the call next of program k, encoded as its difference from the call prev, which had number base.
 func differing(t *testing.T, k byte, base uint64, prev, next *proto.Call) *proto.Call {
 	delta, ok := proto.AppendDelta(nil, prev, next)
 	require.True(t, ok)
 	return &proto.Call{Key: key(k), Base: base, Delta: delta}
 }
 
-// A call may say how it differs from the last one of its program, also while the program is missing.
+// TestCallsThatDiffer checks calls that are encoded as the difference from the program's last call, also while the
+// program is missing.
 func TestCallsThatDiffer(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
@@ -298,7 +299,8 @@ func TestTwoUnknownPrograms(t *testing.T) {
 	require.Equal(t, f32(4), b)
 }
 
-// With room for one program, old ones go and the newest stay; an evicted one answers that it is unknown.
+// TestEviction checks a store with space for one program. It keeps the newest programs. A call of an evicted program is
+// answered as one of an unknown program.
 func TestEviction(t *testing.T) {
 	c := serve(t, refBackend, 1).connect(t)
 	c.upload(1, f32(1))
@@ -308,7 +310,7 @@ func TestEviction(t *testing.T) {
 		require.False(
 			t,
 			c.call(callOf(k, 1, 1, 100+uint64(k))).UnknownProgram,
-			"a program is there when it has just been sent",
+			"a program that was just sent is not evicted",
 		)
 	}
 	require.False(t, c.call(callOf(n-1, 1, 1, 200)).UnknownProgram)
@@ -425,7 +427,7 @@ func TestPanicEndsTheSessionOnly(t *testing.T) {
 	require.Equal(t, f32(1), b)
 }
 
-// closing notes when an executor is closed.
+// closing sends a signal when an executor is closed.
 type closing struct {
 	worker.Backend
 	closed chan struct{}
@@ -446,7 +448,7 @@ func (c closingExecutor) Close() {
 	c.closed <- struct{}{}
 }
 
-// trimming counts how often memory is given back, and takes a time for a Sync.
+// trimming counts the calls of Trim, and makes a Sync take some time.
 type trimming struct {
 	worker.Backend
 	trims *atomic.Int32
@@ -470,7 +472,7 @@ func (x slowExecutor) Sync() error {
 	return x.Executor.Sync()
 }
 
-func TestMemoryIsGivenBackWhenNobodyHasWork(t *testing.T) {
+func TestIdleServerFreesMemory(t *testing.T) {
 	const idle = 50 * time.Millisecond
 	var trims atomic.Int32
 	s := start(t, &worker.Server{Idle: idle, Load: func() (worker.Backend, error) {
@@ -481,11 +483,11 @@ func TestMemoryIsGivenBackWhenNobodyHasWork(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool { return trims.Load() == n }, 5*time.Second, time.Millisecond)
 		time.Sleep(3 * idle)
-		require.Equal(t, n, trims.Load(), "once for each time of rest")
+		require.Equal(t, n, trims.Load(), "once for each idle time")
 	}
 	c := s.connect(t)
 	c.sync()
-	require.Zero(t, trims.Load(), "a long frame is work")
+	require.Zero(t, trims.Load(), "a long frame is not idle time")
 	reaches(1)
 	c.upload(1, f32(1))
 	reaches(2)
@@ -498,13 +500,12 @@ func TestSessionEndsWithItsConnection(t *testing.T) {
 	s := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return closing{b, closed}, err }, 0)
 	c := s.connect(t)
 	c.upload(1, f32(1))
-	// In the middle of a frame, too.
 	require.NoError(t, c.c.Close())
 	select {
 	case <-closed:
 	case <-time.After(5 * time.Second):
-		t.Fatal("the executor lives on")
+		t.Fatal("the executor was not closed")
 	}
 	fresh := s.connect(t)
-	require.Zero(t, fresh.sync().Storages, "storages die with their session")
+	require.Zero(t, fresh.sync().Storages, "a session's storages end with it")
 }

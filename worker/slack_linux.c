@@ -7,7 +7,7 @@
 
 #include <sys/prctl.h>
 
-// Go's monitor looks after its threads every 20 us as long as one of them is in C, which is where a worker computes.
-// Each look interrupts a core, and a thread that computes or waits for others that do. Threads inherit how late their
-// timers may be: those of the process that begins here, by 2 ms.
-__attribute__((constructor)) static void be_late(void) { prctl(PR_SET_TIMERSLACK, 2000000ul, 0ul, 0ul, 0ul); }
+// While a Go thread is in C code, as a computing worker is, Go's monitor thread wakes up every 20 us. Each time
+// it interrupts a core, and so a thread that computes. A timer slack of 2 ms lets Linux delay these wake-ups. Threads
+// inherit the slack of the thread that creates them, so it is set before main.
+__attribute__((constructor)) static void set_timer_slack(void) { prctl(PR_SET_TIMERSLACK, 2000000ul, 0ul, 0ul, 0ul); }

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each program is dropped once, never while it can be got, and all are by the end.
+// TestStoreDropsOnce checks that each program is dropped once, never while get can return it, and at the latest at the
+// end.
 func TestStoreDropsOnce(t *testing.T) {
 	for _, limit := range []int64{1, 20 * costFactor, 1 << 30} {
 		s, err := newStore(limit)
@@ -28,7 +29,7 @@ func TestStoreDropsOnce(t *testing.T) {
 			require.Equal(t, i, s.get([]byte(key)).prepared)
 			for j := range i {
 				if p := s.get(fmt.Appendf(nil, "%020d", j%150)); p != nil {
-					require.False(t, dropped[p.prepared.(int)], "dropped, but can be got")
+					require.False(t, dropped[p.prepared.(int)], "dropped, but get returns it")
 				}
 			}
 		}

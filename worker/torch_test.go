@@ -56,11 +56,11 @@ func TestTorchSession(t *testing.T) {
 	require.EqualValues(t, 3, r.Storages)
 }
 
-// resident is the memory that this process has pages of.
+// resident returns the resident memory of this process.
 func resident(t *testing.T) int {
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
-		t.Skip("this system doesn't say how much memory a process has")
+		t.Skip("this system does not report a process's memory")
 	}
 	var total, pages int
 	_, err = fmt.Sscan(string(statm), &total, &pages)
@@ -68,7 +68,7 @@ func resident(t *testing.T) int {
 	return pages * os.Getpagesize()
 }
 
-func TestTorchKeepsMemoryUntilNobodyHasWork(t *testing.T) {
+func TestTorchFreesMemoryWhenIdle(t *testing.T) {
 	const n, size, idle = 16, 16 << 20, 500 * time.Millisecond
 	c := start(t, &worker.Server{Load: conformance.Torch(t).Load, Idle: idle}).connect(t)
 	c.sync()
@@ -118,7 +118,7 @@ var functions = []string{
 	"leave",
 }
 
-func TestLibrariesThatDontFit(t *testing.T) {
+func TestIncompatibleLibraries(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skip("no C compiler")
 	}

@@ -14,24 +14,24 @@ import (
 	"github.com/Shopify/toxiproxy/v2/toxics"
 )
 
-// link is a network between two sockets. Its toxics are toxiproxy's; toxiproxy's own proxy is for TCP only.
+// link is a network between two sockets. It uses toxiproxy's toxics, but not its proxy, which is for TCP only.
 //
-// A chunk's delay counts from its arrival, so that many are on their way at once. The rate comes after the delay: the
-// latency toxic would count the time that a chunk waits for its turn as delay, and for chunks in their order the sum is
-// the same. Both toxics are there in a link without delay or limit too: such links cost as much as the others.
+// A chunk's delay counts from its arrival, so that many chunks are in flight at once. The rate limit comes after the
+// delay. In the other order, the latency toxic would subtract the time that a chunk waits for the limit from the delay.
+// A link without delay or limit passes the same two stages, so that all links have the same overhead.
 type link struct {
 	there, back int64 // milliseconds: to the worker, to the client
 	rate        int64 // thousands of bytes per second; 0: no limit
 }
 
 const (
-	// io.Copy reads at most 32 KiB at a time: this holds 256 MiB, or 8,192 small messages, on their way.
+	// Chunks in flight. io.Copy reads at most 32 KiB at a time, so this is 256 MiB, or 8,192 small messages.
 	inFlight = 1 << 13
 	bitsOfKB = 8 * 1000 // toxiproxy's KB
 )
 
-// newLink makes a link of a delay of one way and of bits per second. Toxiproxy counts in whole milliseconds: where there
-// and back are a whole number of them, half of one is moved from the way back to the way there.
+// newLink makes a link with a delay for each direction and a rate in bits per second. Toxiproxy's unit is a whole
+// millisecond. A delay of n.5 ms becomes n+1 ms to the worker and n ms back.
 func newLink(delay time.Duration, rate int64) (link, error) {
 	both := 2 * delay
 	if both < 0 || both%time.Millisecond != 0 {
@@ -44,7 +44,7 @@ func newLink(delay time.Duration, rate int64) (link, error) {
 	return link{there: ms - ms/2, back: ms / 2, rate: rate / bitsOfKB}, nil
 }
 
-// join passes bytes between two sockets until both ways have ended, and closes them.
+// join passes bytes between two sockets until both directions have ended, and closes the sockets.
 func (l link) join(client, worker *net.UnixConn) {
 	var ways sync.WaitGroup
 	ways.Go(func() { l.carry(worker, client, l.there) })
@@ -54,23 +54,23 @@ func (l link) join(client, worker *net.UnixConn) {
 	_ = worker.Close()
 }
 
-// carry is one way: all that comes from src, and then its end, to dst.
+// carry is one direction: it passes all bytes of src, and then its end, to dst.
 func (l link) carry(dst, src *net.UnixConn, delay int64) {
 	arrived := make(chan *stream.StreamChunk, inFlight)
 	late, paced := make(chan *stream.StreamChunk), make(chan *stream.StreamChunk)
 	go (&toxics.LatencyToxic{Latency: delay}).Pipe(toxics.NewToxicStub(arrived, late))
 	var pace toxics.Toxic = &toxics.BandwidthToxic{Rate: l.rate}
-	if l.rate == 0 { // which would hold everything back
+	if l.rate == 0 { // with a rate of 0 the bandwidth toxic would pass no data
 		pace = &toxics.NoopToxic{}
 	}
 	go pace.Pipe(toxics.NewToxicStub(late, paced))
 	go func() {
-		in := stream.NewChanWriter(arrived) // notes the time of arrival
+		in := stream.NewChanWriter(arrived) // it stores the time of arrival
 		_, _ = io.Copy(in, src)
 		_ = in.Close()
 	}()
 	gone := false
-	for chunk := range paced { // to its end, or the toxics would wait for ever
+	for chunk := range paced { // after an error too, or the toxics would wait forever
 		if gone {
 			continue
 		}

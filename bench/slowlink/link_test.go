@@ -15,10 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The lower bounds below are exact. The upper ones say only that something isn't much slower than it should be: the machine
-// may be busy.
+// The lower bounds below are exact. The upper bounds leave a wide margin, because the machine may be busy.
 
-// pair is two ends of a unix connection.
+// pair returns the two ends of a unix connection.
 func pair(t *testing.T) (a, b *net.UnixConn) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
@@ -31,7 +30,7 @@ func pair(t *testing.T) (a, b *net.UnixConn) {
 	return c.(*net.UnixConn), d.(*net.UnixConn)
 }
 
-// ends are the two ends of a link. joined is closed when the link is.
+// ends returns the two ends of a link. joined is closed when the link ends.
 func ends(t *testing.T, delay time.Duration, rate int64) (near, far *net.UnixConn, joined chan struct{}) {
 	l, err := newLink(delay, rate)
 	require.NoError(t, err)
@@ -42,7 +41,7 @@ func ends(t *testing.T, delay time.Duration, rate int64) (near, far *net.UnixCon
 	return near, far, joined
 }
 
-// echo is one end of a link whose other end sends back what it gets.
+// echo returns one end of a link; the other end sends back what it receives.
 func echo(t *testing.T, delay time.Duration, rate int64) *net.UnixConn {
 	near, far, _ := ends(t, delay, rate)
 	go func() { _, _ = io.Copy(far, far); _ = far.CloseWrite() }()
@@ -67,7 +66,7 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// TestMany: what is sent while more is on its way is not later for that.
+// TestMany checks that a message is not delayed by the messages in flight before it.
 func TestMany(t *testing.T) {
 	const delay, messages = 50 * time.Millisecond, 200
 	c := echo(t, delay, 0)
@@ -83,7 +82,7 @@ func TestMany(t *testing.T) {
 	assert.Less(t, time.Since(start), messages*2*delay/3)
 }
 
-// TestDelayIsNoRate: a long way alone doesn't make bulk slow.
+// TestDelayIsNoRate checks that a delay alone does not limit the rate of a large transfer.
 func TestDelayIsNoRate(t *testing.T) {
 	const delay, n = 50 * time.Millisecond, 64 << 20
 	c := echo(t, delay, 0)
@@ -92,7 +91,7 @@ func TestDelayIsNoRate(t *testing.T) {
 	got, err := io.CopyN(io.Discard, c, n)
 	require.NoError(t, err)
 	assert.EqualValues(t, n, got)
-	assert.Less(t, time.Since(start), 10*time.Second) // one chunk of 32 KiB at a time: 200 s
+	assert.Less(t, time.Since(start), 10*time.Second) // with one chunk of 32 KiB per round trip: 200 s
 }
 
 func TestRate(t *testing.T) {
@@ -110,7 +109,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestWhole: what arrives is what was sent, however it was cut, and so is the end.
+// TestWhole checks that the same bytes arrive, independent of the sizes of writes, and that each direction ends alone.
 func TestWhole(t *testing.T) {
 	near, far, joined := ends(t, 3*time.Millisecond, 400_000_000)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -139,10 +138,10 @@ func TestWhole(t *testing.T) {
 	<-joined
 }
 
-// TestGone: a link ends, whatever is on its way, when one end is gone.
+// TestGone checks that a link ends when one end is closed, even with bytes in flight.
 func TestGone(t *testing.T) {
 	near, far, joined := ends(t, 5*time.Millisecond, 0)
-	go func() { // more than sockets and link hold
+	go func() { // writes more than sockets and link hold
 		for b := make([]byte, 1<<20); ; {
 			if _, err := near.Write(b); err != nil {
 				return

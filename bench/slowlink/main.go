@@ -1,15 +1,15 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Slowlink is a mycelya-worker behind a slow network: it starts the real worker, listens where the worker was told to, and
-// passes bytes on both ways with a delay and at a limited rate. To a client it is a worker: the same flags, the same
-// handshake line, the same end.
+// Slowlink simulates a worker behind a slow network. It starts the real worker and listens on the socket that the
+// worker's flags name. It passes bytes in both directions with a delay and at a limited rate. A client uses it as it
+// uses a worker: it has the same flags and handshake line, and ends in the same way.
 //
 //	slowlink --worker PATH [--delay 50ms] [--rate 100000000] -- FLAGS OF THE WORKER
 //
-// The delay is that of one way, the rate is in bits per second; 0 is none and no limit. Descriptors don't pass a network,
-// so a client can't share memory with the worker behind it. It ends when its stdin or its worker does, and leaves neither
-// process nor socket.
+// The delay is for each direction; 0 is no delay. The rate is in bits per second; 0 is no limit. Slowlink passes no
+// file descriptors, so the client shares no memory with the worker. It ends when its stdin or its worker ends, and
+// leaves neither process nor socket.
 package main
 
 import (
@@ -32,21 +32,21 @@ import (
 )
 
 func main() {
-	runtime.GOMAXPROCS(1) // a chunk passes from goroutine to goroutine: that is not to wake other cores
+	runtime.GOMAXPROCS(1) // a chunk passes through several goroutines; one thread avoids waking other cores
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run returns the exit status: the worker's, 1 if the link can't be made, 2 for wrong arguments.
+// run returns the exit status: that of the worker, 1 if slowlink could not start, 2 for wrong arguments.
 func run(args []string, stdin io.Reader, stdout io.Writer, stderr *os.File) int {
 	flags := flag.NewFlagSet("slowlink", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	worker := flags.String("worker", "", "path of the real mycelya-worker")
-	delay := flags.Duration("delay", 0, "of one way; there and back must be whole milliseconds")
-	rate := flags.Int64("rate", 0, "bits per second, each way; 0: no limit")
+	delay := flags.Duration("delay", 0, "delay for each direction; a multiple of half a millisecond")
+	rate := flags.Int64("rate", 0, "bits per second in each direction; 0: no limit")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	socket, theirs := split(flags.Args())
+	socket, others := split(flags.Args())
 	if *worker == "" || socket == "" {
 		fmt.Fprintln(stderr, "slowlink needs --worker and, after --, the worker's flags with --socket.")
 		return 2
@@ -56,14 +56,14 @@ func run(args []string, stdin io.Reader, stdout io.Writer, stderr *os.File) int 
 		fmt.Fprintf(stderr, "slowlink: %v\n", err)
 		return 2
 	}
-	status, err := serve(l, *worker, socket, theirs, stdin, stdout, stderr)
+	status, err := serve(l, *worker, socket, others, stdin, stdout, stderr)
 	if err != nil {
 		fmt.Fprintf(stderr, "slowlink: %v\n", err)
 	}
 	return status
 }
 
-// split takes the socket out of a worker's flags.
+// split removes the socket from a worker's flags.
 func split(flags []string) (socket string, others []string) {
 	for i := 0; i < len(flags); i++ {
 		if name, value, ok := strings.Cut(flags[i], "="); strings.TrimLeft(name, "-") != "socket" {
@@ -77,10 +77,12 @@ func split(flags []string) (socket string, others []string) {
 	return socket, others
 }
 
-// serve runs the worker on a socket beside the one that was asked for, until its end.
-func serve(l link, worker, socket string, flags []string, stdin io.Reader, stdout io.Writer, stderr *os.File) (int, error) {
+// serve runs the worker on another socket in the same folder, until the worker ends.
+func serve(
+	l link, worker, socket string, flags []string, stdin io.Reader, stdout io.Writer, stderr *os.File,
+) (int, error) {
 	dir := filepath.Dir(socket)
-	behind := filepath.Join(dir, "w") // as short as the client's own, since paths of sockets have a limit
+	behind := filepath.Join(dir, "w") // short, because the length of a socket's path is limited
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return 1, err
@@ -92,7 +94,7 @@ func serve(l link, worker, socket string, flags []string, stdin io.Reader, stdou
 			_ = os.Remove(dir)
 		}
 	}()
-	// The write end is nobody else's: however this process ends, the worker does too.
+	// Only this process has the write end. It closes when this process ends, even if killed, and then the worker ends.
 	r, w, err := os.Pipe()
 	if err != nil {
 		return 1, err
@@ -120,7 +122,7 @@ func serve(l link, worker, socket string, flags []string, stdin io.Reader, stdou
 		go accept(listener, behind, l)
 		fmt.Fprintln(stdout, h)
 	} else {
-		fmt.Fprint(stdout, line) // the client knows better what to say of it
+		fmt.Fprint(stdout, line) // the client reports the error
 	}
 	_, _ = io.Copy(stdout, lines)
 	err = cmd.Wait()
@@ -130,7 +132,7 @@ func serve(l link, worker, socket string, flags []string, stdin io.Reader, stdou
 	return 0, err
 }
 
-// accept joins each client to a connection of its own to the worker.
+// accept joins each client to a new connection to the worker.
 func accept(listener net.Listener, behind string, l link) {
 	for {
 		client, err := listener.Accept()

@@ -30,8 +30,9 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	programs = dir
-	const ours = "github.com/mycelya/mycelya/"
-	out, err := exec.Command("go", "build", "-o", dir, ours+"bench/slowlink", ours+"worker/cmd/mycelya-worker").CombinedOutput()
+	const module = "github.com/mycelya/mycelya/"
+	build := exec.Command("go", "build", "-o", dir, module+"bench/slowlink", module+"worker/cmd/mycelya-worker")
+	out, err := build.CombinedOutput()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "building: %v\n%s", err, out)
 		os.Exit(1)
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// started is a slowlink as a client starts it: with a socket in a private folder.
+// started is a slowlink that was started as a client starts it: with a socket in a private folder.
 type started struct {
 	cmd   *exec.Cmd
 	dir   string
@@ -53,7 +54,8 @@ func start(t *testing.T) *started {
 	base := t.TempDir()
 	s := &started{dir: filepath.Join(base, transport.FolderPrefix+"1")}
 	require.NoError(t, os.Mkdir(s.dir, 0o700))
-	s.cmd = exec.Command(filepath.Join(programs, "slowlink"), "--delay", "10ms", "--worker", filepath.Join(programs, "mycelya-worker"),
+	s.cmd = exec.Command(filepath.Join(programs, "slowlink"), "--delay", "10ms",
+		"--worker", filepath.Join(programs, "mycelya-worker"),
 		"--", "--socket", filepath.Join(s.dir, "s"), "--stdin-eof", "--backend", "ref")
 	s.cmd.Stderr = os.Stderr
 	stdin, err := s.cmd.StdinPipe()
@@ -68,7 +70,7 @@ func start(t *testing.T) *started {
 	return s
 }
 
-// greet says Hello to the worker and returns how long its answer took.
+// greet sends Hello to the worker and returns the time until its answer.
 func (s *started) greet(t *testing.T) time.Duration {
 	nc, err := net.Dial("unix", filepath.Join(s.dir, "s"))
 	require.NoError(t, err)
@@ -76,7 +78,8 @@ func (s *started) greet(t *testing.T) time.Duration {
 	c := transport.New(nc)
 	defer c.Close()
 	begin := time.Now()
-	require.NoError(t, c.Send(transport.Hello, 0, &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion}, nil))
+	hello := &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion}
+	require.NoError(t, c.Send(transport.Hello, 0, hello, nil))
 	h, err := c.Next()
 	require.NoError(t, err)
 	took := time.Since(begin)
@@ -84,11 +87,11 @@ func (s *started) greet(t *testing.T) time.Duration {
 	var m proto.Hello
 	require.NoError(t, c.Meta(&m))
 	assert.Empty(t, m.Error)
-	assert.NotEqualValues(t, s.cmd.Process.Pid, m.Pid, "the worker is a process of its own")
+	assert.NotEqualValues(t, s.cmd.Process.Pid, m.Pid, "the worker is another process")
 	return took
 }
 
-// nothingLeft waits for the end of both processes: the worker's socket goes with it, the folder with the last of them.
+// nothingLeft waits until the folder is gone. Both processes have then ended and removed their sockets.
 func (s *started) nothingLeft(t *testing.T) {
 	assert.Eventually(t, func() bool {
 		_, err := os.Stat(s.dir)
@@ -117,7 +120,7 @@ func TestSignal(t *testing.T) {
 	s.nothingLeft(t)
 }
 
-// TestKilled: a slowlink that couldn't clean up leaves no worker. The client removes the folder.
+// TestKilled checks that the worker ends after slowlink was killed. In that case the client removes the folder.
 func TestKilled(t *testing.T) {
 	s := start(t)
 	require.FileExists(t, filepath.Join(s.dir, "w"))
@@ -128,7 +131,7 @@ func TestKilled(t *testing.T) {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-// TestWorkerEnds: a worker that doesn't start is the end of the link too.
+// TestWorkerEnds checks that slowlink ends if the worker does not start.
 func TestWorkerEnds(t *testing.T) {
 	cmd := exec.Command(filepath.Join(programs, "slowlink"), "--worker", filepath.Join(programs, "mycelya-worker"),
 		"--", "--socket", filepath.Join(t.TempDir(), "s"), "--no-such-flag")

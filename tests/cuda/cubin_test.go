@@ -97,7 +97,7 @@ func readCubin(cubin []byte) (map[string]resources, error) {
 	}
 	for name := range out {
 		if !found[name] {
-			return nil, fmt.Errorf("nothing says how many registers %s takes", name)
+			return nil, fmt.Errorf("no attribute has the number of registers of %s", name)
 		}
 	}
 	return out, nil

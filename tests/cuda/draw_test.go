@@ -118,7 +118,7 @@ func (d *drawer) register(c kernel.Class, exact bool) (uint64, bool) {
 	return 0, false
 }
 
-// smooth says whether a small error of an operand remains a small error of the result.
+// smooth reports whether a small error of an operand remains a small error of the result.
 func smooth(op kernel.Op) bool {
 	switch op {
 	case kernel.Neg, kernel.Abs, kernel.Relu, kernel.Tanh, kernel.Sigmoid, kernel.Erf, kernel.Add, kernel.Sub,
@@ -129,7 +129,7 @@ func smooth(op kernel.Op) bool {
 	return false
 }
 
-// rough says whether the last places of a result depend on the library or on the order of a sum.
+// rough reports whether the last places of a result depend on the library or on the order of a sum.
 func rough(op kernel.Op) bool {
 	switch op {
 	case kernel.Rsqrt:
@@ -297,7 +297,7 @@ func (d *drawer) store() {
 	d.emit(kernel.Instr{Op: kernel.Store, Class: c, A: uint64(o), B: from}, d.inexact[r])
 }
 
-// levels says for each register whether it has a value per point, rather than one value per reduction.
+// levels returns for each register whether it has a value per point, rather than one value per reduction.
 func levels(k *kernel.Kernel) []bool {
 	out := make([]bool, len(k.Code))
 	for i, n := range k.Code {
@@ -422,7 +422,7 @@ func (d *drawer) factors(points int64, rank int) []int64 {
 	return dims
 }
 
-// sizesOf is the tensor of an operand, without a layout.
+// sizesOf returns the tensor of an operand, without a layout.
 func (d *drawer) sizesOf(k *kernel.Kernel, o kernel.Operand, b *bound) tensor {
 	space := b.sizes[spaceStart(k, o.Space):][:k.Spaces[o.Space]]
 	t := tensor{sizes: make([]int64, len(o.Along)), strides: make([]int64, len(o.Along))}
@@ -480,7 +480,8 @@ func spaceStart(k *kernel.Kernel, frame int) int {
 	return at
 }
 
-// alike is an operand that is read in the layout of operand i and shares its memory with no other operand, or -1.
+// alike returns an operand before i that is read in the layout of operand i and shares no memory with another operand.
+// It returns -1 if there is none.
 func (d *drawer) alike(k *kernel.Kernel, i int, b *bound) int {
 	o := k.Operands[i]
 	for j := range i {
@@ -499,8 +500,8 @@ func (d *drawer) alike(k *kernel.Kernel, i int, b *bound) int {
 	return -1
 }
 
-// content is elements of a dtype: small numbers, and some special ones. Sums of tame elements hardly depend on the
-// order.
+// content returns elements of a dtype: small numbers, and some special ones. If they are tame, their sums hardly depend
+// on the order.
 func (d *drawer) content(dtype uint8, n int64, tame bool) []byte {
 	size := int64(ir.DType(dtype).Size())
 	out := make([]byte, 0, n*size)

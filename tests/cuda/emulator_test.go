@@ -95,7 +95,7 @@ func (e *emulator) add(j *job) []cuda.Launch {
 	return launches
 }
 
-// entry is the number of a launch's function.
+// entry returns the number of a launch's function.
 func (e *emulator) entry(k *kernel.Kernel, l *cuda.Launch) int {
 	source := cuda.Print(k, l.Variant)
 	first, ok := e.texts[source.Text]
@@ -127,7 +127,7 @@ func (e *emulator) run(t *testing.T) [][]byte {
 	t.Helper()
 	compiler, err := exec.LookPath("g++")
 	if err != nil {
-		t.Skip("there is no g++ to run printed kernels with")
+		t.Skip("running printed kernels needs g++")
 	}
 	fmt.Fprintf(&e.source, "static const Entry all[] = {%s};\n", strings.Join(e.entries, ", "))
 	fmt.Fprintf(&e.source, "int main(int, char** argv) { return Run(all, %d, argv[1], argv[2]); }\n", len(e.entries))

@@ -37,7 +37,7 @@ func nvrtc(t *testing.T) *kernels.NVRTC {
 	}
 	path := kernels.Find(filepath.Join(strings.TrimSpace(string(out)), "lib"))
 	if path == "" {
-		t.Skip("torch has come without NVRTC")
+		t.Skip("this torch has no NVRTC")
 	}
 	n, err := kernels.Open(path)
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func compileAll(t *testing.T, all []text, archs []string) []compiled {
 				defer lock.Unlock()
 				for _, entry := range x.source.Entries {
 					r, ok := found[entry]
-					assert.True(t, ok, "%s isn't in the cubin", entry)
+					assert.True(t, ok, "%s is not in the cubin", entry)
 					out = append(out, compiled{x, arch, entry, r})
 				}
 			}
@@ -118,8 +118,9 @@ func compileAll(t *testing.T, all []text, archs []string) []compiled {
 	return out
 }
 
-// TestTestsKernels compiles the kernels of all graphs of the tests for all architectures, and limits their resources.
-func TestTestsKernels(t *testing.T) {
+// TestKnownKernelsCompile compiles the kernels of all graphs of the tests for all architectures, and limits their
+// resources.
+func TestKnownKernelsCompile(t *testing.T) {
 	all := texts(collect(t), 132)
 	require.Greater(t, len(all), 50)
 	archs := architectures
@@ -129,7 +130,7 @@ func TestTestsKernels(t *testing.T) {
 	budget(t, compileAll(t, all, archs), func(t cuda.Template) int { return budgets[t] }, someConditions)
 }
 
-// TestCacheWithNVRTC: a worker's cache holds cubins, and the log of a kernel that does not compile.
+// TestCacheWithNVRTC checks that a worker's cache stores cubins, and the log of a kernel that does not compile.
 func TestCacheWithNVRTC(t *testing.T) {
 	folder := t.TempDir()
 	n := nvrtc(t)
@@ -163,15 +164,15 @@ func TestCacheWithNVRTC(t *testing.T) {
 var budgets = map[cuda.Template]int{cuda.Pointwise: 64, cuda.Transpose: 64, cuda.Column: 64, cuda.Looped: 96,
 	cuda.Persistent: 96}
 
-// The gradient of GELU with that of layer norm has a condition for each of four elements and each interval of erf. The
-// conditions need one word more than there are registers for, and padding to align it.
+// A fusion of the gradients of GELU and layer norm has a condition for each of four elements and each interval of erf.
+// They need one word more than the registers for conditions have. That word is on the stack, with padding to align it.
 const someConditions = 8
 
-// Limits for random kernels, which have f64 functions and other rare ops. There are seven registers for conditions.
-// Where sixteen elements each have a live condition, ptxas keeps some on the stack.
+// Limits for random kernels, which have f64 functions and other rare ops. A thread has seven registers for conditions.
+// If each of sixteen elements has a live condition, ptxas keeps some on the stack.
 const mostRegisters, mostConditions = 128, 16
 
-// TestReadCubin: the reader finds the known resources of a kernel.
+// TestReadCubin checks that readCubin finds the known resources of a kernel.
 func TestReadCubin(t *testing.T) {
 	n := nvrtc(t)
 	for _, arch := range architectures {
@@ -199,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(1024) large(float* a, const int* at
 	}
 }
 
-// budget limits the resources of entries. The stack holds spilled registers, and a few words for sin and cos of large
+// budget limits the resources of entries. The stack has spilled registers, and a few words for sin and cos of large
 // numbers.
 func budget(t *testing.T, all []compiled, registers func(t cuda.Template) int, conditions int) {
 	most := map[string]resources{}

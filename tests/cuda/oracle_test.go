@@ -15,7 +15,7 @@ import (
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
-// program is a program with a kernel as its only step, on buffers that are all inputs.
+// program returns a program with a kernel as its only step. All its buffers are inputs.
 func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
 	constant := func(v int64) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(v)}} }
 	list := func(all []int64) (out []*proto.Dim) {
@@ -51,8 +51,8 @@ func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
 	return p
 }
 
-// meaning returns the buffers after a kernel by ir/eval, and false if the kernel has no meaning, as a maximum of no
-// elements.
+// meaning returns the buffers after ir/eval has run a kernel. It returns false if the kernel has no meaning, such as a
+// maximum of no elements.
 func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [][]byte) ([][]byte, bool) {
 	x, err := ref.Backend{Kernels: true}.New()
 	require.NoError(t, err)
@@ -80,8 +80,8 @@ func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [
 	return out, true
 }
 
-// job lays out buffers in the emulator's memory and binds a kernel to them. Around each buffer is room that must not be
-// written.
+// newJob lays out buffers in the emulator's memory and binds a kernel to them. The kernel must not write the gaps
+// around the buffers.
 func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *job {
 	const room = 64
 	j := &job{k: k, sms: sms, bytes: room}
@@ -110,7 +110,7 @@ func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *jo
 	return j
 }
 
-// buffersOf returns the contents of a job's buffers after a run, and whether the room around them is unchanged.
+// buffersOf returns the contents of a job's buffers after a run, and whether the gaps around them are unchanged.
 func buffersOf(j *job, data []byte) (out [][]byte, untouched bool) {
 	untouched = true
 	for i, s := range j.segments {
@@ -126,7 +126,8 @@ func buffersOf(j *job, data []byte) (out [][]byte, untouched bool) {
 	return out, untouched
 }
 
-// near says whether two elements are equal. Inexact elements may differ as much as libraries and orders of sums do.
+// near reports whether two elements are equal. Inexact elements may differ by the error of libraries and orders of
+// sums.
 func near(dtype uint8, a, b []byte, exact bool) bool {
 	d := ir.DType(dtype)
 	x, y := number(dtype, a), number(dtype, b)

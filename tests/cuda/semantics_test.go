@@ -19,10 +19,10 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 1, "of random kernels")
-	count = flag.Int("count", 150, "how many random kernels are run")
+	count = flag.Int("count", 150, "number of random kernels")
 )
 
-// tried is a job and the buffers that it must leave.
+// tried is a job with the expected contents of its buffers.
 type tried struct {
 	job   *job
 	want  [][]byte
@@ -87,9 +87,9 @@ func check(t *testing.T, all []*tried, results [][]byte) {
 	}
 }
 
-// TestRandomKernels runs random kernels with all ops, classes and kinds of shapes: their printed text, compiled for
-// this CPU. It compares the buffers with ir/eval, bit by bit where the bits do not depend on a library or the order of
-// a sum.
+// TestRandomKernels runs random kernels with all ops, classes and kinds of shapes. Their printed text is compiled for
+// this CPU. It compares the buffers with ir/eval. The bits must be equal unless they depend on a library or on the
+// order of a sum.
 func TestRandomKernels(t *testing.T) {
 	templates := map[string]int{}
 	e := newEmulator()
@@ -112,8 +112,8 @@ func TestRandomKernels(t *testing.T) {
 	check(t, all, e.run(t))
 }
 
-// TestTestsKernelsRun runs the kernels of all graphs of the tests, and of random graphs, in all kinds of shapes.
-func TestTestsKernelsRun(t *testing.T) {
+// TestKnownKernels runs the kernels of all graphs of the tests, and of random graphs, in all kinds of shapes.
+func TestKnownKernels(t *testing.T) {
 	templates, seen := map[string]int{}, map[string]bool{}
 	e := newEmulator()
 	var all []*tried

@@ -14,7 +14,7 @@ import (
 
 const u8, i64 = 1, 5
 
-// sum is a kernel that sums over the last dims of its operand: as many as reduced says.
+// sum returns a kernel that sums over the last dims of its operand; reduced is their number.
 func sum(rank, reduced int, order ...int8) *kernel.Kernel {
 	k := &kernel.Kernel{Spaces: []int{rank}, Reduced: reduced,
 		Operands: []kernel.Operand{{DType: u8, Access: kernel.Read, Along: order}}}
@@ -43,7 +43,8 @@ type wideCase struct {
 
 const apart = 3 << 30
 
-// TestWideIndices reads beyond the range of 32-bit indices, in each template: rows of a few bytes that lie 3 GiB apart.
+// TestWideIndices reads beyond the range of 32-bit indices, in each template. The rows have a few bytes and lie 3 GiB
+// apart.
 func TestWideIndices(t *testing.T) {
 	e := newEmulator()
 	var want [][]int64
@@ -73,7 +74,7 @@ func TestWideIndices(t *testing.T) {
 	}
 }
 
-// job is the kernel on its data, with the results that it must write.
+// job returns the kernel on its data, with the expected results.
 func (c wideCase) job() (*job, []int64) {
 	rows, columns := c.rows, c.columns
 	if c.template == cuda.Column || c.template == cuda.Transpose {

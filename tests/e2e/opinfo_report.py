@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from opinfo import CATEGORIES, DTYPES, OPS, Outcome, dtypes_of
 from opinfo_skips import DIFFERENCES, ON_THE_CPU, SKIPPED, UNINITIALISED
 
 FILE = Path(__file__).with_name("COVERAGE.md")
+COLUMNS = 120  # of prose; a row of a table is one line
 LETTERS = dict(zip(CATEGORIES, "frgsionze", strict=True))
 SHORT = {
     "float32": "f32",
@@ -210,12 +212,14 @@ def document(results: Results) -> Iterator[str]:
     yield ""
     yield from _markdown(table(results))
     yield ""
-    yield counts(results) + "."
+    yield from textwrap.wrap(counts(results) + ".", COLUMNS)
     yield ""
     yield "## Failures"
     yield ""
     found = list(failures(results))
-    yield from (f"- `{line.replace('`', '')}`" for line in found)
+    for line in found:
+        item = f"- `{line.replace('`', '')}`"
+        yield from textwrap.wrap(item, COLUMNS, subsequent_indent="  ")
     yield "" if found else "None."
     yield ""
     yield "## Left out"
@@ -251,9 +255,12 @@ def document(results: Results) -> Iterator[str]:
     yield "## Ops"
     yield ""
     letters = ", ".join(f"{letter} {c}" for c, letter in LETTERS.items())
-    yield f"A letter is a category that passes: {letters}. A category that fails is"
-    yield "in bold capitals, one that CPU PyTorch refuses in parentheses. An empty"
-    yield "field is a dtype that the op has neither on the CPU nor on CUDA."
+    text = (
+        f"A letter is a category that passes: {letters}. A category that fails is in "
+        "bold capitals, one that CPU PyTorch refuses in parentheses. An empty field is "
+        "a dtype that the op has neither on the CPU nor on CUDA."
+    )
+    yield from textwrap.wrap(text, COLUMNS)
     yield ""
     rows = [["op", *SHORT.values()]]
     for name in OPS:

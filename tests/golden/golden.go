@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package golden runs the cases of a folder: one txtar file per case, every stage of it inside.
+// Package golden runs the cases of a folder. A case is one txtar file, which holds all stages of the case.
 //
 //	pass: cse
 //	expect: cse        or expect-not: cse
@@ -12,11 +12,11 @@
 //	…
 //
 // The text before the first file is the header: lines "key: words", and prose. Files that a test reads are the input of
-// the case. Files that a test checks are its output, and go test -update writes them. A case whose test fails is never
-// written: so a rule that fires against "expect-not:" fails with -update too.
+// the case. Files that a test checks are its output, and go test -update writes them, unless the case fails. So -update
+// cannot accept a rule that fires despite "expect-not:".
 //
-// Orphans are errors: a header or a file that no test reads, a file in the folder that is no case, and a folder without
-// cases. The package knows nothing about the code under test.
+// These are errors: a header or a file that the test does not read, a file in the folder that is not a case, and a
+// folder without cases. The package does not depend on the code under test.
 package golden
 
 import (
@@ -33,12 +33,12 @@ import (
 
 var update = flag.Bool("update", false, "write the outputs of the golden cases instead of comparing them")
 
-// Updating says whether the tests run with -update.
+// Updating reports whether the tests run with -update.
 func Updating() bool { return *update }
 
 // Case is one txtar file.
 type Case struct {
-	Name string // of the file without its ending
+	Name string // of the file, without its suffix
 
 	t       testing.TB
 	archive *txtar.Archive
@@ -94,7 +94,7 @@ func (c *Case) Words(key string) []string {
 	return c.headers[key]
 }
 
-// Has says whether the case holds a file. It does not count as a read.
+// Has reports whether the case has a file. It does not count as a read.
 func (c *Case) Has(name string) bool { return c.file(name) != nil }
 
 func (c *Case) file(name string) *txtar.File {
@@ -116,19 +116,19 @@ func (c *Case) File(name string) string {
 	return string(f.Data)
 }
 
-// Skip says that another test looks at these files, if the case has them.
+// Skip counts these files as read, because another test reads them. The case need not have them.
 func (c *Case) Skip(names ...string) {
 	for _, name := range names {
 		c.used[name] = true
 	}
 }
 
-// Check compares an output with what the case holds.
+// Check compares an output with the file in the case.
 func (c *Case) Check(name, got string) {
 	c.t.Helper()
 	c.used[name] = true
 	if got != "" && !strings.HasSuffix(got, "\n") {
-		got += "\n" // txtar has only whole lines
+		got += "\n" // txtar stores only whole lines
 	}
 	f := c.file(name)
 	switch {
@@ -179,7 +179,7 @@ func firstDifference(a, b string) int {
 	return min(len(al), len(bl)) + 1
 }
 
-// finish reports orphans and writes the updated file.
+// finish reports headers and files that no test has read, and writes the updated file.
 func (c *Case) finish(path string) {
 	for key := range c.headers {
 		if !c.used[key+":"] {
@@ -192,7 +192,7 @@ func (c *Case) finish(path string) {
 			kept = append(kept, f)
 			continue
 		}
-		c.t.Errorf("no test looks at the file %s", f.Name)
+		c.t.Errorf("no test reads the file %s", f.Name)
 	}
 	if c.changed && !c.t.Failed() {
 		c.archive.Files = kept

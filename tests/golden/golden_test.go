@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recorder is a testing.TB that notes failures.
+// recorder is a testing.TB that stores failures.
 type recorder struct {
 	testing.TB
 	failures []string
@@ -101,7 +101,7 @@ func TestExpect(t *testing.T) {
 		assert.Len(t, failures, test.fails, "%v", test.fired)
 	}
 	failures, _ := run(t, "expect: r\nexpect-not: r\n", false, func(c *Case) { c.Expect([]string{"r"}) })
-	assert.NotEmpty(t, failures, "both polarities")
+	assert.NotEmpty(t, failures, "a rule in both headers")
 }
 
 func TestSkip(t *testing.T) {
@@ -113,8 +113,8 @@ func TestSkip(t *testing.T) {
 	assert.Equal(t, sample, after)
 }
 
-// TestUpdateKeepsPolarity: -update does not accept a rule that fires against the header.
-func TestUpdateKeepsPolarity(t *testing.T) {
+// TestUpdateKeepsExpectations checks that -update does not accept a rule that fires despite "expect-not:".
+func TestUpdateKeepsExpectations(t *testing.T) {
 	const text = "expect-not: r\n-- out --\ny\n"
 	failures, after := run(t, text, true, func(c *Case) {
 		c.Expect([]string{"r"})

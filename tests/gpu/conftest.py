@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The worker of these tests computes with CUDA; `make gpu` runs them."""
+"""Tests with a worker that computes with CUDA; `make gpu` runs them."""
 
 import os
 import sys

@@ -1,6 +1,9 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""A CUDA worker against eager CUDA on the same GPU; e2e has all that is not CUDA's."""
+"""Compares a CUDA worker with eager CUDA on the same GPU.
+
+tests/e2e has the tests that do not depend on CUDA.
+"""
 
 import copy
 
@@ -20,7 +23,7 @@ def test_the_worker_computes_with_cuda():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_matrix_products_are_those_of_eager_cuda(dtype):
+def test_matrix_products_equal_eager_cuda(dtype):
     a, b = torch.randn(512, 384).to(dtype), torch.randn(384, 256).to(dtype)
     ours = (a.to(DEVICE) @ b.to(DEVICE)).cpu()
     assert torch.equal(ours, (a.to(CUDA) @ b.to(CUDA)).cpu())
@@ -32,7 +35,7 @@ def test_transfers_of_all_sizes(size):
     assert torch.equal(x.to(DEVICE).cpu(), x)
 
 
-def test_draws_are_those_of_eager_cuda():
+def test_random_numbers_equal_eager_cuda():
     for draw in (
         lambda d: torch.randn(1000, device=d),
         lambda d: torch.rand(77, device=d),
@@ -47,7 +50,7 @@ def test_draws_are_those_of_eager_cuda():
             assert torch.equal(a.cpu(), b.cpu())
 
 
-def test_training_is_that_of_eager_cuda():
+def test_training_equals_eager_cuda():
     net = nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
         *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 10)),
@@ -74,7 +77,7 @@ def test_attention():
     same(ours.cpu(), attend(q, k, v, is_causal=True), 1e-3, 1e-3)
 
 
-def test_an_index_out_of_range_is_an_error_and_no_hang(tmp_path):
+def test_an_index_out_of_range_raises_and_does_not_hang(tmp_path):
     code = """
         import torch, mycelya_torch
 
@@ -90,7 +93,7 @@ def test_an_index_out_of_range_is_an_error_and_no_hang(tmp_path):
     assert out.startswith("RuntimeError:")
 
 
-def test_more_memory_than_there_is_is_an_error_of_the_op():
+def test_an_allocation_that_is_too_large_fails_its_op():
     huge = torch.empty(1 << 42, dtype=torch.uint8, device=DEVICE)
     huge.fill_(1)
     with pytest.raises(RuntimeError, match="emory"):

@@ -1,10 +1,11 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Fused groups on a CUDA worker: kernels, their operators, and eager CUDA agree.
+"""Compares fused groups on a CUDA worker: as kernels, as operators, and eager CUDA.
 
-A group runs as its operators until its kernels are compiled, so each case is called
-until none waits, in a process with MYCELYA_KERNELS=on; the same calls with it off, and
-eager CUDA in the same process, are what it is held against.
+A group runs as its operators until its kernels are compiled. So a process with
+MYCELYA_KERNELS=on calls each case until no kernel is pending. It compares each result
+with eager CUDA in the same process. Another test runs the cases without kernels, which
+is the default on CUDA.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-WAIT = 120  # seconds that the kernels of a case may take to get ready
+WAIT = 120  # seconds until the kernels of a case must be compiled
 
 
 def made(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -85,7 +86,7 @@ def adamw(d, foreach):
 
 
 def dropout(d):
-    """Groups that draw stay operators: a seed gives CUDA's own numbers."""
+    """Groups that draw random numbers stay operators: a seed gives CUDA's numbers."""
     torch.manual_seed(3)
     x = made(512, 256).to(d).requires_grad_()
     y = F.dropout(F.gelu(x), 0.4) + F.dropout(x * 2, 0.1)
@@ -141,8 +142,8 @@ CASES: dict[str, Callable] = {
     "training": training,
 }
 
-# Of float16 and bfloat16 eager CUDA rounds after each op of a chain; so does a kernel,
-# but a sum's order may move its last place. Both ways have the same ops otherwise.
+# Eager CUDA rounds float16 and bfloat16 after each op of a chain, and so does a kernel.
+# But the order of a sum may differ and change its last place.
 TOLERANCES = {
     torch.float64: (1e-12, 1e-12),
     torch.float32: (1e-5, 1e-5),
@@ -159,7 +160,7 @@ def close(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
 
 
 def kernels(case: str) -> dict[str, object]:
-    """Calls a case until no group of it waits, and says what differed."""
+    """Calls a case until no kernel is pending, compares results, returns counters."""
     run, want = CASES[case], CASES[case]("cuda:0")
     metrics = torch.mycelya.metrics
     end = time.monotonic() + WAIT
@@ -178,12 +179,12 @@ def kernels(case: str) -> dict[str, object]:
                 "fused": counted["groups_fused"],
                 "unfused": counted["groups_unfused"],
             }
-        assert time.monotonic() < end, f"{case}: kernels are not ready: {counted}"
+        assert time.monotonic() < end, f"{case}: kernels are still pending: {counted}"
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> dict[str, dict[str, object]]:
-    """All cases in a process with kernels, whose cache is empty at first."""
+    """The results of all cases in a process with kernels and an empty cache."""
     from helpers import run
 
     folder = tmp_path_factory.mktemp("kernels")
@@ -196,7 +197,7 @@ def results(tmp_path_factory) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_kernels_give_what_cuda_gives(results, case):
+def test_kernels_equal_eager_cuda(results, case):
     result = results[case]
     assert not result.get("error"), result["error"]
     if case not in ("dropout",):
@@ -205,8 +206,8 @@ def test_kernels_give_what_cuda_gives(results, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_operators_give_what_cuda_gives(case):
-    """The same without kernels, so that a difference is a kernel's."""
+def test_operators_equal_eager_cuda(case):
+    """The same cases without kernels; shows whether a kernel causes a difference."""
     close([t.cpu() for t in CASES[case]("mycelya")], list(CASES[case]("cuda:0")))
 
 
@@ -234,7 +235,7 @@ torch.testing.assert_close(first, last)
 
 
 def test_tiers(tmp_path):
-    """Operators first, kernels when they are compiled; another process finds them."""
+    """Operators run until kernels are compiled; another process loads these kernels."""
     from helpers import run
 
     env = {"MYCELYA_KERNELS": "on", "XDG_CACHE_HOME": str(tmp_path)}

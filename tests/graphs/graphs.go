@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package graphs makes random graphs for property tests: graphs that the verifier accepts, over all own ops, with the
-// parameters and inputs of a run. It never makes a graph that no trace gives.
+// Package graphs makes random graphs for property tests, with the parameters and inputs of a run. The graphs use all
+// own ops. The verifier accepts each graph, and a trace could have it.
 package graphs
 
 import (
@@ -22,10 +22,10 @@ type Program struct {
 	Inputs map[uint32][]byte
 }
 
-// Own draws a graph of own ops and memory ops, which ir/eval can run.
+// Own draws a graph of own ops and memory ops. ir/eval can run it.
 func Own(t *rapid.T) *Program { return draw(t, false) }
 
-// Any draws a graph that has opaque calls too, with every kind of argument.
+// Any draws a graph that also has opaque calls, with every kind of argument.
 func Any(t *rapid.T) *ir.Graph { return draw(t, true).Graph }
 
 var dtypes = []ir.DType{ir.F32, ir.F32, ir.F64, ir.F16, ir.BF16, ir.I64, ir.I32, ir.U8, ir.Bool, ir.C64}
@@ -34,7 +34,7 @@ type builder struct {
 	*rapid.T
 	p     *Program
 	g     *ir.Graph
-	sizes []ir.Dim // to choose from
+	sizes []ir.Dim // possible sizes of a dim
 	slot  uint32   // next input slot
 }
 
@@ -146,7 +146,7 @@ func (b *builder) value() ir.ValueID {
 	return ir.ValueID(rapid.IntRange(0, len(b.g.Types)-1).Draw(b.T, "value"))
 }
 
-// tensor draws a value that is no number. It tries ten times.
+// tensor draws a value that is not a number. It fails after ten attempts.
 func (b *builder) tensor() (ir.ValueID, bool) {
 	for range 10 {
 		if v := b.value(); b.g.Types[v].DType.Valid() && !b.g.IsNumber(ir.Value(v)) {
@@ -156,7 +156,7 @@ func (b *builder) tensor() (ir.ValueID, bool) {
 	return 0, false
 }
 
-// own adds an own op if it takes these arguments.
+// own adds an own op if it accepts these arguments.
 func (b *builder) own(op ir.Op, d ir.DType, args ...ir.Arg) {
 	for _, a := range args {
 		if a.Kind == ir.ArgValue && !b.g.Types[a.V].DType.Valid() {
@@ -217,7 +217,7 @@ func (b *builder) reduce() {
 	}
 	var dims []ir.Arg
 	for i := range b.g.Types[v].Dims {
-		if rapid.Bool().Draw(b.T, "fold") {
+		if rapid.Bool().Draw(b.T, "reduce") {
 			dims = append(dims, ir.Arg{Kind: ir.ArgInt, V: int64(i)})
 		}
 	}
@@ -260,7 +260,7 @@ func (b *builder) row() {
 	}
 }
 
-// updateRow writes a row of a matrix with another row of it, negated if the dtype has neg.
+// updateRow overwrites a row of a matrix with a copy of a row of the same matrix, negated if the dtype has neg.
 func (b *builder) updateRow() {
 	v, ok := b.matrix()
 	if !ok {
@@ -275,7 +275,7 @@ func (b *builder) updateRow() {
 	b.add(ir.Node{Op: ir.OpUpdate, Offset: offset}, []ir.Arg{ir.Value(v), ir.Value(y)}, b.g.Types[v])
 }
 
-// follow adds an op whose operands are all the result of the last elementwise op, so that rules have nodes to simplify.
+// follow adds an op on the last value, so that rules have nodes to simplify.
 func (b *builder) follow() {
 	v := ir.ValueID(len(b.g.Types) - 1)
 	if len(b.g.Types) == 0 || !b.g.Types[v].DType.Valid() {
@@ -434,7 +434,7 @@ func (b *builder) list() ir.Arg {
 	return b.g.AddList(sub, items)
 }
 
-// outputs makes some whole storages outputs, and at least one if there is one.
+// outputs makes some storages outputs, and at least one if there is a storage.
 func (b *builder) outputs() {
 	for v := range b.g.Types {
 		if b.g.Nodes[b.g.Def[v]].Op == ir.OpView || b.g.Immediate(ir.ValueID(v)) {

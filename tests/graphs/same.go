@@ -9,8 +9,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Same says whether two storages hold the same elements. All NaNs are equal: IEEE arithmetic leaves their sign and
-// payload open.
+// Same reports whether two storages hold the same elements. All NaNs are equal, because IEEE arithmetic does not define
+// their sign and payload.
 func Same(d ir.DType, a, b []byte) bool {
 	if len(a) != len(b) {
 		return false
@@ -42,7 +42,8 @@ func mantissa(d ir.DType) int {
 	return 0
 }
 
-// isNaN says whether these are the bits of a NaN, lowest byte first: an exponent of ones, and a mantissa that is not 0.
+// isNaN reports whether these bytes, lowest first, are a NaN: all bits of the exponent are 1, and the mantissa is not
+// 0.
 func isNaN(d ir.DType, bits []byte) bool {
 	if !d.Is(ir.Floats) {
 		return false

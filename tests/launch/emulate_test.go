@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package launch_test runs programs on a worker whose device takes kernels as machine code, on a host without a GPU:
-// the server, the session, the plans of launches, the cache and the executor are those of a CUDA worker. The compiler
-// is g++, and the device emulates CUDA on the CPU.
+// Package launch_test runs programs on a worker with a device that takes machine code, on a host without a GPU. The
+// server, the session, the plans of launches, the cache and the executor are those of a CUDA worker. The compiler is
+// g++, and the device emulates CUDA on the CPU.
 package launch_test
 
 import (
@@ -65,11 +65,11 @@ var device struct {
 	err   error
 }
 
-// torch is the executor with the emulated device beside it. The executor loads the device by its name.
+// torch returns the executor in a folder with the emulated device, which the executor loads by its name.
 func torch(t *testing.T) worker.Torch {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {
-		t.Skip("there is no g++ to run printed kernels with")
+		t.Skip("running printed kernels needs g++")
 	}
 	built := conformance.Torch(t)
 	device.Do(func() {
@@ -85,7 +85,7 @@ func torch(t *testing.T) worker.Torch {
 			"-o", filepath.Join(folder, "libmycelya_exec_emulated.so"), filepath.Join("testdata", "emulated.cpp"),
 			"-L"+built.Lib, "-lc10").CombinedOutput()
 		if err != nil {
-			device.err = fmt.Errorf("the emulated device doesn't compile: %w\n%s", err, out)
+			device.err = fmt.Errorf("the emulated device does not compile: %w\n%s", err, out)
 		}
 	})
 	require.NoError(t, device.err)
@@ -96,8 +96,8 @@ func torch(t *testing.T) worker.Torch {
 type gxx struct {
 	calls, running, most atomic.Int64
 	gate                 chan struct{} // each call waits until it is closed; nil: no call waits
-	wrong                string        // a text with this does not compile
-	stuck                string        // a text with this gives code that cannot be launched
+	wrong                string        // a text that contains this does not compile
+	stuck                string        // code of a text that contains this cannot be launched
 }
 
 func (c *gxx) open() (kernels.Compiler, error) { return c, nil }
@@ -121,7 +121,7 @@ func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, er
 		return nil, "", fmt.Errorf("compiled for %q with %v", arch, options)
 	}
 	if c.wrong != "" && strings.Contains(source, c.wrong) {
-		return nil, "", errors.New("kernel.cu(1): error: it is wrong")
+		return nil, "", errors.New("kernel.cu(1): error: the text is wrong")
 	}
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "#include \"emulate.h\"\nnamespace printed {\n%s}\n",
@@ -181,8 +181,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// serve runs this program as a worker that a client has started: mycelya-worker with another compiler. The files that
-// it needs lie beside the link by which it was started.
+// serve runs this test program as a worker that a client has started: mycelya-worker with another compiler. Its other
+// files are in the folder of the link that started it.
 func serve() error {
 	folder = filepath.Dir(os.Args[0])
 	headers = folder
@@ -198,7 +198,7 @@ func serve() error {
 		return err
 	}
 	t.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	wrong := os.Getenv("ATEN_EMULATED_WRONG") // workers inherit variables that begin so
+	wrong := os.Getenv("ATEN_EMULATED_WRONG") // workers inherit variables with the prefix ATEN_
 	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: wrong}).open,
 		Folder: filepath.Join(folder, "cubins without "+wrong), Threads: 2}
 	l, err := net.Listen("unix", *socket)
@@ -280,7 +280,7 @@ func (c *client) upload(data []byte) uint64 {
 	return c.id
 }
 
-// read returns the bytes of a storage, or the reason why it has none.
+// read returns the bytes of a storage, or the error.
 func (c *client) read(id uint64, bytes int64) ([]byte, *proto.Status) {
 	c.t.Helper()
 	var r proto.ReadReply

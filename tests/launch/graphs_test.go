@@ -5,8 +5,8 @@ package launch_test
 
 import "fmt"
 
-// more are graphs that need each way to launch a kernel: each template, dtype, place of arguments and of scratch
-// memory.
+// more are graphs that need each way to launch a kernel: each template, each dtype, each place of arguments and of
+// scratch memory.
 var more = map[string]string{
 	"broadcast bf16": `
 graph model.py:1 sync {
@@ -135,7 +135,7 @@ graph model.py:1 sync {
 `,
 }
 
-// normRows divides the rows of an [a, b] tensor by the root of their squares' sum.
+// normRows divides each row of an [a, b] tensor by the root of the sum of its squares.
 func normRows(a, b int) string {
 	return fmt.Sprintf("\ngraph model.py:1 sync {\n  dims a=%d@0 b=%d@1\n", a, b) + `
   %0: f32[a,b] = input 0

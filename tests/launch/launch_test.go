@@ -62,7 +62,7 @@ func compile(t *testing.T, text string) *program {
 	return p
 }
 
-// numbers sets all numbers of a program to about one.
+// numbers sets all numbers of a program to v, or to a value near v.
 func (p *program) numbers(v float64) {
 	for i := range p.g.Nodes {
 		if n := &p.g.Nodes[i]; n.Op == ir.OpParam || n.Op == ir.OpScalar {
@@ -71,7 +71,7 @@ func (p *program) numbers(v float64) {
 	}
 }
 
-// word is a number, or the element of a 0-dim tensor, as a word of a call.
+// word returns a number, or the element of a 0-dim tensor, as a word of a call.
 func word(d ir.DType, element bool, v float64) uint64 {
 	switch {
 	case element && d == ir.F32:
@@ -97,7 +97,7 @@ func (p *program) dims(list []ir.Dim) []int64 {
 	return out
 }
 
-// bytes is the size of a value.
+// bytes returns the size of a value.
 func (p *program) bytes(t ir.Type) int64 {
 	sizes, reach, count := p.dims(t.Dims), int64(1), int64(1)
 	for _, n := range sizes {
@@ -112,7 +112,7 @@ func (p *program) bytes(t ir.Type) int64 {
 	return reach * int64(t.DType.Size())
 }
 
-// content is n bytes of numbers of a dtype: floats like weights, integers like small indices.
+// content returns that many bytes of a dtype: floats like weights, integers like small indices.
 func content(r *rand.Rand, d ir.DType, bytes int64) []byte {
 	out := make([]byte, 0, bytes)
 	for int64(len(out)) < bytes {
@@ -183,7 +183,7 @@ func (c *client) call(p *program, seed uint64) (map[uint32][]byte, *proto.Done) 
 
 func (c *client) program(p *program) { c.send(transport.Program, p.c.Program, nil) }
 
-// warm calls a program until none of its groups waits, and adds up the worker's counts.
+// warm calls a program until none of its kernels is pending, and adds up the worker's counts.
 func (c *client) warm(p *program) *proto.Kernels {
 	c.t.Helper()
 	told := &proto.Kernels{}
@@ -257,7 +257,7 @@ func floats(d ir.DType, data []byte) (out []float64) {
 	return out
 }
 
-// chain is a map with a number. It has any size.
+// chain is an elementwise graph with a number, for vectors of any size.
 const chain = `
 graph model.py:1 sync {
   dims n=1000@0
@@ -292,7 +292,7 @@ func TestResults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.t = t
 			p := compile(t, text)
-			if p.groups == 0 { // some graphs are there because they have none
+			if p.groups == 0 { // some graphs test that there is no group
 				return
 			}
 			switch name {
@@ -318,8 +318,8 @@ func TestResults(t *testing.T) {
 	t.Logf("%d kernels, %d texts", launched, compiler.calls.Load())
 }
 
-// TestTiering: a call runs operators until its kernels are ready, and the worker counts this. Kernels that one session
-// compiled serve other sessions, and other workers with the same folder.
+// TestTiering checks that a call runs operators until its kernels are ready, and that the worker counts this. Other
+// sessions, and other workers with the same folder, use the kernels that one session compiled.
 func TestTiering(t *testing.T) {
 	compiler, cache := &gxx{gate: make(chan struct{})}, t.TempDir()
 	r := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache})
@@ -352,15 +352,16 @@ func TestTiering(t *testing.T) {
 	require.EqualValues(t, 1, compiler.calls.Load())
 }
 
-// clean is a message without the fields that do not compare.
+// clean returns a message without its times, which differ between runs.
 func clean(k *proto.Kernels) *proto.Kernels {
 	return &proto.Kernels{Groups: k.GetGroups(), Launched: k.GetLaunched(), Ops: k.GetOps(), Waiting: k.GetWaiting(),
 		Unfused:  k.GetUnfused(),
 		Compiled: k.GetCompiled(), Cached: k.GetCached(), Warning: k.GetWarning()}
 }
 
-// TestParameters: new sizes may need another variant, and run as operators until it is ready. New numbers never do. No
-// size runs kernels of another size. Memory whose alignment no launch supports is left to the operators.
+// TestParameters checks calls with other parameters. New sizes may need another variant; until it is ready, the call
+// runs operators. New numbers never need one. No size runs kernels of another size. If no launch supports the alignment
+// of memory, operators run.
 func TestParameters(t *testing.T) {
 	compiler := &gxx{}
 	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)
@@ -388,7 +389,7 @@ func TestParameters(t *testing.T) {
 		}
 	}
 	texts = compiler.calls.Load() - texts
-	require.LessOrEqual(t, texts, int64(3), "a size is no part of a text")
+	require.LessOrEqual(t, texts, int64(3), "a text does not depend on a size")
 
 	p.trace[0], p.trace[1] = 1001, math.Float64bits(0.25) // 4,004 bytes, see testdata/emulated.cpp
 	c.warm(p)
@@ -398,10 +399,10 @@ func TestParameters(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-func none() (kernels.Compiler, error) { return nil, errors.New("nobody has put it there") }
+func none() (kernels.Compiler, error) { return nil, errors.New("this test has no compiler") }
 
-// TestFailures: without a compiler, or with one that fails, programs run as operators. The user gets one warning, with
-// the path of the log.
+// TestFailures checks that programs run as operators if there is no compiler, or if it fails. The user gets one
+// warning, with the path of the log.
 func TestFailures(t *testing.T) {
 	t.Run("text", func(t *testing.T) {
 		compiler, cache := &gxx{wrong: "tanh"}, t.TempDir()
@@ -422,12 +423,12 @@ func TestFailures(t *testing.T) {
 		require.Contains(t, r.log.String(), logs[0])
 		text, err := os.ReadFile(logs[0])
 		require.NoError(t, err)
-		require.Contains(t, string(text), "error: it is wrong")
+		require.Contains(t, string(text), "error: the text is wrong")
 		require.Contains(t, string(text), "tanhf")
 		c.warm(fine)
 		_, done = c.call(fine, 1)
 		require.Equal(t, &proto.Kernels{Groups: 1, Launched: 1, Ops: 3}, clean(done.Kernels))
-		require.EqualValues(t, 2, compiler.calls.Load(), "a text that doesn't compile is tried again")
+		require.EqualValues(t, 2, compiler.calls.Load(), "a text that does not compile is compiled again")
 	})
 	t.Run("compiler", func(t *testing.T) {
 		r := start(t, worker.Kernels{Compiler: none})
@@ -437,11 +438,11 @@ func TestFailures(t *testing.T) {
 			told := c.warm(p)
 			_, done := c.call(p, 1)
 			told.Warning += done.Kernels.Warning
-			require.Equal(t, 1, strings.Count(told.Warning, "nobody has put it there"), told.Warning)
+			require.Equal(t, 1, strings.Count(told.Warning, "this test has no compiler"), told.Warning)
 			_, done = c.call(p, 1)
 			require.Equal(t, &proto.Kernels{Unfused: 1}, clean(done.Kernels))
 		}
-		require.Equal(t, 1, strings.Count(r.log.String(), "nobody has put it there"))
+		require.Equal(t, 1, strings.Count(r.log.String(), "this test has no compiler"))
 	})
 	t.Run("folder", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
@@ -455,7 +456,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestCorruptFile: a corrupt cubin is compiled again.
+// TestCorruptFile checks that a kernel with a corrupt cubin is compiled again.
 func TestCorruptFile(t *testing.T) {
 	compiler, cache := &gxx{}, t.TempDir()
 	first := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
@@ -478,8 +479,8 @@ func TestCorruptFile(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// TestManyPrograms: the number of kernels that compile at once is limited, for any number of sessions, and no call
-// waits for them.
+// TestManyPrograms checks that the number of kernels that compile at once is limited, for any number of sessions, and
+// that no call waits for them.
 func TestManyPrograms(t *testing.T) {
 	compiler := &gxx{gate: make(chan struct{})}
 	r := start(t, worker.Kernels{Compiler: compiler.open, Threads: 2})
@@ -508,8 +509,8 @@ func TestManyPrograms(t *testing.T) {
 	require.LessOrEqual(t, compiler.most.Load(), int64(2))
 }
 
-// TestStepsThatFail: a launch that the device refuses poisons the results of the kernel, and the error names the kernel
-// and the step. The operators report missing or small storages. The session goes on.
+// TestStepsThatFail checks that a launch that the device refuses poisons the kernel's results, and that the error names
+// the kernel and the step. For missing or small storages, the operators report the error. The session continues.
 func TestStepsThatFail(t *testing.T) {
 	compiler := &gxx{stuck: "sinf"}
 	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)

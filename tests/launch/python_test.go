@@ -25,8 +25,8 @@ type result struct {
 	Ops           int `json:"fused_ops"`
 }
 
-// TestPython runs cases of tests/e2e/kernels.py from Python to the emulated device: as operators, and as kernels when
-// these are ready. Groups that draw random numbers stay operators.
+// TestPython runs cases of tests/e2e/kernels.py in Python on the emulated device: as operators, and later as kernels.
+// Groups that draw random numbers stay operators.
 func TestPython(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes minutes")
@@ -52,7 +52,7 @@ func TestPython(t *testing.T) {
 	require.Positive(t, all["dropouts"].GroupsUnfused)
 }
 
-// TestPythonIsWarned: a kernel that does not compile gives the user one warning and no error.
+// TestPythonIsWarned checks that the user gets one warning, and no error, if a kernel does not compile.
 func TestPythonIsWarned(t *testing.T) {
 	results, words := python(t, "exp(", "small")
 	require.Len(t, results, 1)
@@ -63,8 +63,8 @@ func TestPythonIsWarned(t *testing.T) {
 		`.*/cubins without exp\(/[0-9a-f]{64}\.log has its source`, words)
 }
 
-// python runs testdata/run.py and returns its output. This test is the worker, and its compiler refuses a text that
-// contains wrong.
+// python runs testdata/run.py and returns its output. The worker is this test program. Its compiler refuses a text that
+// contains the string wrong.
 func python(t *testing.T, wrong string, cases ...string) (out []result, words string) {
 	t.Helper()
 	torch(t)
@@ -74,7 +74,7 @@ func python(t *testing.T, wrong string, cases ...string) (out []result, words st
 	for _, needed := range []string{path, filepath.Join(root, "mycelya_torch", "lib", "libmycelya_device.so"),
 		filepath.Join(root, "mycelya_torch", "lib", "libmycelya_go.so")} {
 		if _, err := os.Stat(needed); err != nil {
-			t.Skipf("the package isn't built (%v); make builds it", err)
+			t.Skipf("the package is not built (%v); make builds it", err)
 		}
 	}
 	self, err := os.Executable()

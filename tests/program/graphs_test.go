@@ -43,7 +43,7 @@ func contiguous(d ir.DType, sizes []int64) window {
 	return window{dtype: d, sizes: sizes, strides: eval.Contiguous(sizes)}
 }
 
-// value is an SSA value and its numbers; bytes is the size of the storage of a root.
+// value is an SSA value with its geometry in numbers; bytes is the size of a root's storage.
 type value struct {
 	id    ir.ValueID
 	root  ir.ValueID
@@ -132,7 +132,7 @@ func (r *random) pick(ok func(value) bool) (value, bool) {
 	if len(fit) == 0 {
 		return value{}, false
 	}
-	// Often a recent one: mistakes are in long histories.
+	// Prefer recent values, because errors often need a long history.
 	if rapid.Bool().Draw(r.t, "recent") {
 		fit = fit[max(0, len(fit)-3):]
 	}
@@ -194,7 +194,7 @@ func equalSizes(a, b window) bool {
 	return true
 }
 
-// like returns a value of the same sizes and dtype, usually another one.
+// like returns a value of the same sizes and dtype, usually not v itself.
 func (r *random) like(v value, ok func(value) bool) value {
 	o, found := r.pick(func(o value) bool { return o.w.dtype == v.w.dtype && equalSizes(o.w, v.w) && ok(o) })
 	if !found {
@@ -203,8 +203,8 @@ func (r *random) like(v value, ok func(value) bool) value {
 	return o
 }
 
-// chain makes a row of own ops, each of the result before it and often of values that end there: such an op is computed
-// over its operand.
+// chain makes a sequence of own ops. Each op takes the result of the op before, and often values with no later use;
+// such an op is computed over its operand.
 func (r *random) chain() {
 	for range rapid.IntRange(2, 4).Draw(r.t, "links") {
 		r.ownOf(r.values[len(r.values)-1])
@@ -262,7 +262,7 @@ func (r *random) inplace() {
 	args := []ir.Arg{write}
 	switch name {
 	case "aten::mul_.Tensor", "aten::add_.Tensor":
-		// Itself, or memory of another root: PyTorch refuses operands that overlap in part.
+		// v itself, or memory of another root, because PyTorch refuses operands that overlap in part.
 		o := r.like(v, func(o value) bool { return o.root != v.root || o.id == v.id })
 		if o.root == v.root && o.id != v.id {
 			return
@@ -331,7 +331,7 @@ func (r *random) resize() {
 	r.root(r.add(ir.Node{Op: ir.OpResize}, []ir.Arg{ir.Value(id)}, r.typ(w, true)), w)
 }
 
-// draw makes a graph. Some outputs replace inputs, some are new storages, and several may hold one value.
+// draw makes a graph. Some outputs replace inputs, some are new storages, and several outputs may have the same value.
 func draw(t *rapid.T) *random {
 	r := &random{t: t, g: ir.NewGraph("random", "none"), inputs: map[uint32][]byte{}}
 	for range rapid.IntRange(1, 3).Draw(t, "inputs") {

@@ -13,12 +13,12 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// TestParts: nodes between those that no kernel computes have kernels, but a single node has none. tests/e2e/kernels.py
-// checks their results.
+// TestParts checks groups with nodes that no kernel computes. The other nodes still have kernels, but a single node
+// between them has none. tests/e2e/kernels.py checks their results.
 func TestParts(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
-		groups int // that have become kernels
+		groups int // with kernels
 		want   codegen.Unfused
 	}{
 		"around": {`

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package program_test compares programs with graphs. For any graph that a pass may make, the program run on the
-// reference backend leaves in every storage what ir/eval says, frees its buffers, and does not change what it may not
-// write.
+// Package program_test compares programs with graphs. It runs the program of any graph that a pass may make on the
+// reference backend. The program must leave the bytes of ir/eval in every storage, free its buffers, and change no
+// other storage.
 package program_test
 
 import (
@@ -131,7 +131,7 @@ func check(t require.TestingT, r *random, g *ir.Graph) *codegen.Compiled {
 	again, err := codegen.Compile(g, codegen.Options{Scratch: r.scratch})
 	require.NoError(t, err)
 	require.Equal(t, c.Text(), again.Text())
-	from := map[uint32]uint32{} // buffer -> slot of the storage it is
+	from := map[uint32]uint32{} // buffer -> slot of its storage
 	for i, b := range c.Program.Inputs {
 		from[b] = c.Inputs[i]
 	}
@@ -153,7 +153,7 @@ func check(t require.TestingT, r *random, g *ir.Graph) *codegen.Compiled {
 		}
 	}
 	for _, b := range leaks(c) {
-		// Only what the outputs were copied from, which ends with the program.
+		// Only a buffer that was copied into an output may live until the end of the program.
 		require.True(t, copiedLast(c, b), "buffer %d leaks\n%s", b, c.Text())
 	}
 	return c
@@ -218,8 +218,8 @@ func TestAnyGraph(t *testing.T) {
 		a, b := donations(r.g, c)
 		self, out = self+a, out+b
 	})
-	require.Greater(t, self, 10, "hardly an op is computed in place")
-	require.Greater(t, out, 2, "hardly an op is computed over another operand than its first")
+	require.Greater(t, self, 10, "too few ops are computed in place")
+	require.Greater(t, out, 2, "too few ops are computed over an operand other than the first")
 }
 
 func TestAnyGraphAfterPasses(t *testing.T) {
@@ -262,7 +262,7 @@ func TestOrderTakesNoMoreMemory(t *testing.T) {
 	require.Greater(t, moved, 5)
 }
 
-// TestOrderTakesLessMemory: a mask that is made at the start and used at the end does not exist in between.
+// TestOrderTakesLessMemory checks that a mask that is only used at the end is made there, not at the start.
 func TestOrderTakesLessMemory(t *testing.T) {
 	g, err := ir.Parse(`graph b.py:3 none {
   dims n=64@0

@@ -17,7 +17,7 @@ import (
 )
 
 // TestPassesKeepMeaningInLibtorch runs random graphs over all own ops and dtypes in libtorch, before and after the
-// passes, and compares every byte: passes may change which of PyTorch's kernels run, but not their results. All NaNs
+// passes, and compares every byte. Passes may choose other kernels of PyTorch, but must not change results. All NaNs
 // are equal.
 func TestPassesKeepMeaningInLibtorch(t *testing.T) {
 	torch, err := conformance.Torch(t).Load()
@@ -31,14 +31,14 @@ func TestPassesKeepMeaningInLibtorch(t *testing.T) {
 			c, err := codegen.Compile(g, codegen.Options{Scratch: make([]bool, 64)})
 			require.NoError(t, err, g.String())
 			if !c.Holds(p.Params) {
-				t.Skip("a pass requires equal sizes") // these differ from those first seen
+				t.Skip("a pass requires equal sizes") // the sizes of this run break that
 			}
 			out, _ := runOn(t, torch, c, p.Params, p.Inputs)
 			return out
 		}
 		want, got := results(p.Graph), results(after)
 		if len(want) == 0 {
-			return // it fails: an integer division by zero, for example, which a pass may drop
+			return // the graph fails, for example by an integer division by zero; a pass may remove that node
 		}
 		ran++
 		for _, o := range p.Graph.Outputs {
@@ -50,5 +50,5 @@ func TestPassesKeepMeaningInLibtorch(t *testing.T) {
 			}
 		}
 	})
-	require.Greater(t, ran, 20, "few graphs ran")
+	require.Greater(t, ran, 20, "too few graphs ran")
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// TestUndrawn: a group with a dropout has a kernel. For a device whose dropout draws other numbers it has none, and the
-// program gives the reason.
+// TestUndrawn checks that a group with a dropout has a kernel. With Undrawn, for devices with another random generator,
+// it has none, and the program gives the reason.
 func TestUndrawn(t *testing.T) {
 	g, err := ir.Parse(`
 graph model.py:1 sync {

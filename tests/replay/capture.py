@@ -4,11 +4,11 @@
 
     python tests/replay/capture.py [NAME ...]
 
-Each model runs in a process of its own for some steps. The graph kept is the last one
-compiled that is not much smaller than the largest: a longer run repeats that graph.
+Each model runs in its own process for some steps. The program keeps the last compiled
+graph that has at least half the lines of the largest; a longer run repeats that graph.
 File names in it lose their folders. Only this program changes the corpus.
-replay_test.go compares how it compiles with how it compiled before. The graphs of
-BUDGETS are pieces of user programs, each with a promised number of kernels.
+replay_test.go compares the compiled corpus with summary.txt. The graphs of BUDGETS are
+pieces of user programs, each with a maximum number of kernels.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def lstm() -> None:
 
 
 def gan() -> None:
-    """A step of each player on the other's work."""
+    """A training step of the discriminator and one of the generator."""
     generator, critic = (net.to(DEVICE) for net in zoo.gan())
-    players = [
+    optimizers = [
         torch.optim.Adam(net.parameters(), 2e-4, betas=(0.5, 0.999))
         for net in (generator, critic)
     ]
@@ -118,16 +118,16 @@ def gan() -> None:
     for _ in range(STEPS):
         real = torch.randn(8, 1, 8, 8).to(DEVICE)
         fake = generator(torch.randn(8, 16, 1, 1, device=DEVICE))
-        players[1].zero_grad()
+        optimizers[1].zero_grad()
         judged = F.binary_cross_entropy_with_logits(critic(real), one)
         judged = judged + F.binary_cross_entropy_with_logits(
             critic(fake.detach()), zero
         )
         judged.backward()
-        players[1].step()
-        players[0].zero_grad()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
         F.binary_cross_entropy_with_logits(critic(fake), one).backward()
-        players[0].step()
+        optimizers[0].step()
     torch.mycelya.synchronize()
 
 
@@ -139,7 +139,7 @@ def example(name: str, *arguments: str) -> Callable[[], None]:
     return run
 
 
-# Pieces with a promised number of kernels. Each is called on the device, without grad.
+# Pieces with a maximum number of kernels. Each is called on the device, without grad.
 
 
 def rotated(x: torch.Tensor) -> torch.Tensor:
@@ -186,7 +186,7 @@ def piece(f: Callable[..., object], *inputs: torch.Tensor) -> Callable[[], None]
 
 
 def optimizer(kind: type[torch.optim.Optimizer], tensors: int) -> Callable[[], None]:
-    """Steps over tensors of many sizes, with all else of a step left out."""
+    """Optimizer steps on tensors of many sizes, without forward and backward."""
 
     def run() -> None:
         sizes = [
@@ -245,7 +245,7 @@ MODELS: dict[str, Callable[[], None]] = {
 
 
 def steady(folder: Path) -> str:
-    """The last graph compiled that has half the lines of the largest."""
+    """The last compiled graph with at least half the lines of the largest."""
     graphs = [path.read_text() for path in sorted(folder.glob("*/00-capture.ir"))]
     most = max(text.count("\n") for text in graphs)
     return [text for text in graphs if text.count("\n") >= most / 2][-1]

@@ -26,14 +26,13 @@ type Result struct {
 	Calls, Kernels int           // launches node by node, and with the groups
 	Steps, Buffers int           // of the program
 	Apart, Moved   int64         // bytes, node by node and with the groups
-	Peak           int64         // bytes of its own at once
-	Coded, Unfused int           // groups with kernels, at least for a part, and without
+	Peak           int64         // of the memory that the program allocates, bytes
+	Coded, Unfused int           // groups with kernels for at least a part, and groups without kernels
 	Groups         []string      // their templates and operators
 	Took           time.Duration // the shortest time of passes and codegen; 0 if not measured
 }
 
-// Compile compiles each graph of a folder, in the order of their names. repeats is how often each compilation is timed,
-// 0 for not at all.
+// Compile compiles each graph of a folder, in the order of their names. Each compilation is timed repeats times.
 func Compile(folder string, check, repeats int) ([]Result, error) {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.ir"))
 	if err != nil {
@@ -58,7 +57,7 @@ func Compile(folder string, check, repeats int) ([]Result, error) {
 		out = append(out, r)
 	}
 	if out == nil {
-		return nil, fmt.Errorf("%s holds no graph", folder)
+		return nil, fmt.Errorf("%s has no graph", folder)
 	}
 	return out, nil
 }

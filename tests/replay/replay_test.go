@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "write summary.txt")
 
-// TestSummary: the corpus compiles to what summary.txt says. The diff of that file shows what a change of the compiler
-// does.
+// TestSummary compares the compiled corpus with summary.txt. The diff of that file shows the effect of a change of the
+// compiler.
 func TestSummary(t *testing.T) {
 	all, err := Compile("corpus", 1, 0)
 	require.NoError(t, err)
@@ -33,18 +33,19 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// budgets are promised numbers of launches. An operator of PyTorch, as a matrix product or attention, counts too.
+// budgets are the maximum numbers of launches. An operator of PyTorch, such as a matrix product or attention, counts
+// too.
 var budgets = map[string]int{
 	"adam": 2, "adamw": 2,
-	"block": 5 + 6, // four products, attention, and the rest
+	"block": 5 + 6, // four products and attention, and six kernels
 	"chain": 1, "cross_entropy": 2, "layer_norm": 1, "masked_softmax": 1, "rms_norm": 1, "rotary": 1, "shuffled": 1,
 	"swiglu": 1,
 	"unused": 0,
 }
 
-// TestBudgets: pieces of programs take no more kernels than promised.
+// TestBudgets checks that pieces of programs take no more kernels than their budget.
 func TestBudgets(t *testing.T) {
-	for check := 1; check <= 2; check++ { // 2: in another order
+	for check := 1; check <= 2; check++ { // 2: with the nodes in another order
 		all, err := Compile("budgets", check, 0)
 		require.NoError(t, err)
 		for _, r := range all {

@@ -22,7 +22,7 @@ func TestTorch(t *testing.T) {
 	conformance.RunAll(t, b)
 }
 
-// The dtypes of proto, which imports nothing of ours, are those of ir.
+// TestDTypes checks that the dtypes of proto, which does not import ir, are those of ir.
 func TestDTypes(t *testing.T) {
 	for d := range ir.NumDTypes + 10 {
 		want := 0

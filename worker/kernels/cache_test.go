@@ -21,12 +21,12 @@ import (
 	"github.com/mycelya/mycelya/worker/kernels"
 )
 
-// compiler makes cubins of a given size of sources that aren't "wrong".
+// compiler makes cubins of a given size from any source except "wrong".
 type compiler struct {
 	version string
 	size    int
 	calls   atomic.Int64
-	gate    chan struct{} // each call takes one; nil: none has to
+	gate    chan struct{} // each call receives from it; nil: no call does
 
 	running, most atomic.Int64 // at once
 }
@@ -82,7 +82,7 @@ func cubins(t *testing.T, folder string) []string {
 	return list
 }
 
-// TestWantNeverWaits: a kernel is pending until it is made, and made once however many want it.
+// TestWantNeverWaits checks that a kernel is pending until it is compiled, and compiled once for many callers.
 func TestWantNeverWaits(t *testing.T) {
 	made := &compiler{gate: make(chan struct{})}
 	c := cache(t, kernels.Config{Compiler: made.open, Threads: 2})
@@ -108,7 +108,7 @@ func TestWantNeverWaits(t *testing.T) {
 	require.EqualValues(t, 1, made.calls.Load())
 }
 
-// TestThreadsAreBounded: however many kernels are wanted, so many are compiled at once.
+// TestThreadsAreBounded checks that at most Threads kernels are compiled at once.
 func TestThreadsAreBounded(t *testing.T) {
 	made := &compiler{gate: make(chan struct{})}
 	c := cache(t, kernels.Config{Compiler: made.open, Threads: 3})
@@ -126,8 +126,8 @@ func TestThreadsAreBounded(t *testing.T) {
 	require.EqualValues(t, 3, made.most.Load())
 }
 
-// TestDiskOutlives: another cache finds what one has made, but not what another compiler, architecture or option
-// would make.
+// TestDiskOutlives checks that another cache loads the cubins from disk, but not those of another compiler,
+// architecture or option.
 func TestDiskOutlives(t *testing.T) {
 	folder := t.TempDir()
 	made := &compiler{version: "1"}
@@ -146,7 +146,7 @@ func TestDiskOutlives(t *testing.T) {
 	require.Len(t, cubins(t, folder), 5)
 }
 
-// TestCorruptFiles: whatever has become of a file, the kernel is made again and the file is whole again.
+// TestCorruptFiles checks that a kernel with a corrupt file is compiled and written again.
 func TestCorruptFiles(t *testing.T) {
 	folder := t.TempDir()
 	made := &compiler{}
@@ -166,14 +166,14 @@ func TestCorruptFiles(t *testing.T) {
 	} {
 		require.NoError(t, os.WriteFile(path, change(append([]byte{}, whole...)), 0o600))
 		require.Equal(t, want, ready(t, cache(t, kernels.Config{Compiler: made.open, Folder: folder}), "a"))
-		require.EqualValues(t, i+2, made.calls.Load(), "change %d was not seen", i)
+		require.EqualValues(t, i+2, made.calls.Load(), "change %d was not detected", i)
 		now, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, whole, now)
 	}
 }
 
-// TestDiskIsBounded: what was used longest ago goes, and what writers have left behind.
+// TestDiskIsBounded checks that the least recently used files are removed, and temporary files that writers left.
 func TestDiskIsBounded(t *testing.T) {
 	folder := t.TempDir()
 	left := filepath.Join(folder, "new-1")
@@ -200,7 +200,7 @@ func TestDiskIsBounded(t *testing.T) {
 	require.GreaterOrEqual(t, len(cubins(t, folder)), 7)
 }
 
-// TestMemoryIsBounded: what has gone from memory is read from disk.
+// TestMemoryIsBounded checks that a kernel that was evicted from memory is read from disk.
 func TestMemoryIsBounded(t *testing.T) {
 	made := &compiler{size: 1000}
 	c := cache(t, kernels.Config{Compiler: made.open, Folder: t.TempDir(), Memory: 1 << 12, Disk: 1 << 20})
@@ -215,8 +215,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	require.EqualValues(t, 10, made.calls.Load())
 }
 
-// TestFailure: a kernel that can't be compiled is tried once; one warning names the file that has its source and the
-// compiler's words.
+// TestFailure checks that a kernel that does not compile is compiled once. One warning names the file with its source
+// and the compiler's output.
 func TestFailure(t *testing.T) {
 	made := &compiler{}
 	var warnings []string
@@ -246,7 +246,7 @@ func TestFailure(t *testing.T) {
 	t.Fatal(warnings[0])
 }
 
-// TestWithoutCompiler: without NVRTC nothing is made, and that is said once.
+// TestWithoutCompiler checks that there are no kernels and one warning without NVRTC.
 func TestWithoutCompiler(t *testing.T) {
 	var warnings []string
 	none := func() (kernels.Compiler, error) { return nil, errors.New("torch has come without NVRTC") }
@@ -258,7 +258,7 @@ func TestWithoutCompiler(t *testing.T) {
 	require.Contains(t, warnings[0], "this worker has no compiler for them: torch has come without NVRTC.")
 }
 
-// TestMistakes: a kernel that can't be printed is none, and the threads go on.
+// TestMistakes checks that a kernel fails if printing it panics, and that the threads continue.
 func TestMistakes(t *testing.T) {
 	var warnings []string
 	c := cache(
@@ -271,8 +271,8 @@ func TestMistakes(t *testing.T) {
 	ready(t, c, "a")
 }
 
-// TestLoading: what is kept is what was loaded. A file of cubins that can't be loaded is made again, a new cubin that
-// can't be isn't.
+// TestLoading checks that the cache keeps the loaded code. If a cubin from disk cannot be loaded, the kernel is
+// compiled again. If a new cubin cannot be loaded, it is not.
 func TestLoading(t *testing.T) {
 	folder := t.TempDir()
 	made := &compiler{}
@@ -298,7 +298,7 @@ func TestLoading(t *testing.T) {
 	require.Contains(t, warning, ".log has its source and the error")
 }
 
-// TestTwoProcesses: caches that share a folder don't disturb each other.
+// TestTwoProcesses checks that several caches can share a folder.
 func TestTwoProcesses(t *testing.T) {
 	folder := t.TempDir()
 	var group sync.WaitGroup

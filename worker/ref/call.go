@@ -14,8 +14,8 @@ import (
 	"github.com/mycelya/mycelya/worker"
 )
 
-// written is the tensor that an operator overwrites, if its name says so: the first of an operator whose name ends in
-// "_", the last of an out= form of an own op.
+// written returns the tensor that an operator overwrites, by the operator's name. If the name ends in "_", it is the
+// first operand. If it is an out= form of an own op, it is the last one.
 func written(op string, operands []uint32) (uint32, bool) {
 	base, _, _ := strings.Cut(op, ".")
 	_, out := ir.FormOver(op)
@@ -29,7 +29,7 @@ func written(op string, operands []uint32) (uint32, bool) {
 	return 0, false
 }
 
-// operands lists the tensors of a call, those in lists included.
+// operands lists the tensors of a call, including those in lists.
 func operands(c *proto.CallOp) (out []uint32) {
 	for _, a := range c.Args {
 		switch k := a.Kind.(type) {
@@ -46,8 +46,8 @@ func operands(c *proto.CallOp) (out []uint32) {
 	return out
 }
 
-// touched lists the tensors that a call makes or writes. Of an operator unknown here nobody says what it writes:
-// without a result that is wanted it must be an operand, and any may be it.
+// touched lists the tensors that a call makes or writes. The operands that an unknown operator writes are not known. If
+// it also has no results, it must write an operand, so all operands are listed.
 func (r *runner) touched(c *proto.CallOp) (out []uint32) {
 	for _, t := range c.Results {
 		if t != 0 {
@@ -84,7 +84,7 @@ func (r *runner) call(c *proto.CallOp) error {
 func (r *runner) operator(c *proto.CallOp) error {
 	unknown := worker.Errorf(proto.ErrNotImplemented, "The reference worker doesn't know %s with these arguments.", c.Op)
 	switch c.Op {
-	// Nothing here draws numbers, own ops carry their dtypes, and there is one way to compute each.
+	// These have no effect: no operator here draws random numbers or depends on the default dtype or on flags.
 	case "mycelya::manual_seed", "mycelya::set_default_dtype", "mycelya::set_flag":
 		return nil
 	case "aten::copy_":
@@ -137,7 +137,7 @@ func (r *runner) operator(c *proto.CallOp) error {
 	return eval.Eval(op, evalArgs(g, op, own, values), dst)
 }
 
-// castTo is the dtype that _to_copy names.
+// castTo returns the dtype argument of _to_copy.
 func castTo(args []ir.Arg) ir.DType {
 	for _, a := range args {
 		if a.Kind == ir.ArgDType {
@@ -147,8 +147,8 @@ func castTo(args []ir.Arg) ir.DType {
 	return ir.Invalid
 }
 
-// target is where an operator puts its result: the operand that it overwrites, or new memory whose geometry must be the
-// result's.
+// target returns the tensor for an operator's result. It is the operand that the operator overwrites, or new memory.
+// The program's tensor for the new memory must have the result's geometry.
 func (r *runner) target(c *proto.CallOp, want ir.Type) (*eval.Tensor, error) {
 	sizes := make([]int64, len(want.Dims))
 	for i, d := range want.Dims {
@@ -183,8 +183,8 @@ func (r *runner) target(c *proto.CallOp, want ir.Type) (*eval.Tensor, error) {
 	return w, nil
 }
 
-// arg gives an argument as the op table looks at it. Tensors and numbers become values of g; all sizes are known here,
-// and so they are constants.
+// arg converts an argument to the form of the op table. Tensors and numbers become values of g. All sizes are known, so
+// they are constants.
 func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, bool) {
 	value := func(n ir.Node, t *eval.Tensor, number bool) ir.Arg {
 		typ := ir.Type{DType: t.DType, Dims: make([]ir.Dim, len(t.Sizes)), Strides: make([]ir.Dim, len(t.Strides))}
@@ -207,7 +207,7 @@ func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, boo
 	case catalogue.TagSize:
 		return ir.Arg{Kind: ir.ArgInt, V: int64(r.params[f.Value])}, true
 	case catalogue.TagFloat, catalogue.TagStr, catalogue.TagGen:
-		return ir.Arg{}, false // no form of an own op has one
+		return ir.Arg{}, false // no form of an own op has such an argument
 	case catalogue.TagList:
 		items := make([]ir.Arg, len(f.Items))
 		for i, item := range f.Items {
@@ -218,12 +218,12 @@ func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, boo
 			items[i] = v
 		}
 		return g.AddList(uint8(f.Head), items), true
-	default:
-		return ir.Arg{Kind: ir.ArgKind(f.Tag), V: int64(f.Value)}, true // a literal, or none
+	default: // a literal, or None
+		return ir.Arg{Kind: ir.ArgKind(f.Tag), V: int64(f.Value)}, true
 	}
 }
 
-// evalArgs turns the arguments of an own op into what ir/eval takes.
+// evalArgs converts the arguments of an own op to those of ir/eval.
 func evalArgs(g *ir.Graph, op ir.Op, own []ir.Arg, values []eval.Arg) []eval.Arg {
 	info := ir.Info(op)
 	var out []eval.Arg

@@ -15,10 +15,10 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// registers is the dtype that ir/eval computes a class in.
+// registers has the dtype in which ir/eval computes, by register class.
 var registers = [...]ir.DType{kernel.F32: ir.F32, kernel.F64: ir.F64, kernel.I64: ir.I64, kernel.B8: ir.Bool}
 
-// meaning is the own op that an instruction computes on registers, by instruction.
+// meaning has the own op that an instruction computes on registers, by instruction.
 var meaning = func() (ops [1 << 8]ir.Op) {
 	for _, i := range catalogue.Instrs() {
 		if o := i.MeaningOf(); o != nil {
@@ -51,7 +51,8 @@ func (r *runner) kernel(op *proto.KernelOp) error {
 	return nil
 }
 
-// points is an operand with one dim for each dim of its index space, of stride 0 where it does not run along the dim.
+// points returns an operand with one dim for each dim of its index space. The stride is 0 for dims that the operand
+// lacks.
 func points(o kernel.Operand, w *eval.Tensor, sizes []int64) (*eval.Tensor, error) {
 	out := &eval.Tensor{
 		DType: w.DType, Sizes: slices.Clone(sizes), Strides: make([]int64, len(sizes)), Offset: w.Offset, Data: w.Data,
@@ -126,7 +127,7 @@ func (x *instance) run(n kernel.Instr) (*eval.Tensor, error) {
 			return nil, err
 		}
 		return copied(n.Class, x.ones(), value)
-	case catalogue.GroupReduce: // a value that does not vary along the reduced dims still counts once for each point
+	case catalogue.GroupReduce: // a value that is constant along the reduced dims counts once for each point
 		whole, err := copied(n.Class, x.spaces[0], x.regs[n.A])
 		if err != nil {
 			return nil, err
@@ -155,10 +156,10 @@ func (x *instance) run(n kernel.Instr) (*eval.Tensor, error) {
 	return computed(meaning[n.Op], n.Class, sizes, args...)
 }
 
-// ones are the sizes of a register with one value.
+// ones returns the sizes of a register with one value.
 func (x *instance) ones() []int64 { return slices.Repeat([]int64{1}, len(x.kept)) }
 
-// computed is an own op into a new register.
+// computed returns a new register with the result of an own op.
 func computed(op ir.Op, c kernel.Class, sizes []int64, args ...eval.Arg) (*eval.Tensor, error) {
 	out, err := eval.New(registers[c], sizes, nil)
 	if err == nil {
@@ -167,7 +168,7 @@ func computed(op ir.Op, c kernel.Class, sizes []int64, args ...eval.Arg) (*eval.
 	return out, err
 }
 
-// copied is a new register with the elements of a tensor, broadcast to sizes.
+// copied returns a new register with the elements of a tensor, broadcast to sizes.
 func copied(c kernel.Class, sizes []int64, from *eval.Tensor) (*eval.Tensor, error) {
 	out, err := eval.New(registers[c], sizes, nil)
 	if err == nil {
@@ -176,7 +177,7 @@ func copied(c kernel.Class, sizes []int64, from *eval.Tensor) (*eval.Tensor, err
 	return out, err
 }
 
-// operand is an operand of an instruction in its index space.
+// operand returns the operand of an instruction in its index space.
 func (x *instance) operand(n kernel.Instr) (kernel.Operand, *eval.Tensor, error) {
 	o := x.k.Operands[n.A]
 	t, err := points(o, x.r.tensor(x.at.Tensors[n.A]/2), x.spaces[o.Space])
@@ -188,13 +189,13 @@ func (x *instance) load(n kernel.Instr) (*eval.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	for d := range t.Sizes { // one value for the points that are reduced together
+	for d := range t.Sizes { // one value for all points of a reduction
 		if o.Space == 0 && d >= x.k.Spaces[0]-x.k.Reduced && !slices.Contains(o.Along, int8(d)) {
 			t.Sizes[d] = 1
 		}
 	}
 	reg, err := computed(ir.OpCast, n.Class, t.Sizes, eval.Arg{Tensor: t})
-	if err == nil && o.Space > 0 { // the same points in the same order
+	if err == nil && o.Space > 0 { // index space 0 has the same points in the same order
 		reg.Sizes, reg.Strides = x.spaces[0], eval.Contiguous(x.spaces[0])
 	}
 	return reg, err
@@ -221,7 +222,7 @@ func (x *instance) store(n kernel.Instr) error {
 	return nil
 }
 
-// index is the index of each point along dim n.A.
+// index returns a register with the index of each point along dim n.A.
 func (x *instance) index(n kernel.Instr) (*eval.Tensor, error) {
 	sizes := x.ones()
 	sizes[n.A] = x.spaces[0][n.A]
@@ -234,7 +235,7 @@ func (x *instance) index(n kernel.Instr) (*eval.Tensor, error) {
 	return reg, err
 }
 
-// constant is the one value of a constant, a number of the instance, or the count of points that are reduced together.
+// constant returns the value of a constant, of a number of the instance, or the number of points of a reduction.
 func (r *runner) constant(
 	k *kernel.Kernel, n kernel.Instr, at *proto.KernelOp_Instance, space []int64,
 ) (*eval.Tensor, error) {

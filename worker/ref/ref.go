@@ -1,9 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package ref is a backend over ir/eval alone: the oracle for other backends, and a test worker where there is no
-// PyTorch. It runs the operators that are forms of own ops and little else, one element after another; it never tries
-// to be fast.
+// Package ref is a backend on ir/eval alone. It is the oracle for other backends, and a test worker for hosts without
+// PyTorch. It runs the operators that are forms of own ops and little else, one element after another, so it is slow.
 package ref
 
 import (
@@ -21,7 +20,7 @@ import (
 
 // Backend is the reference backend.
 type Backend struct {
-	// Kernels says whether it runs kernels, in place of the operators that they stand for.
+	// Kernels selects kernels instead of the operators that they replace.
 	Kernels bool
 }
 
@@ -30,24 +29,24 @@ func (b Backend) New() (worker.Executor, error) {
 	return &executor{kernels: b.Kernels, storages: map[uint64]*storage{}}, nil
 }
 
-// Trim implements worker.Backend: it keeps nothing.
+// Trim implements worker.Backend. The backend caches no memory.
 func (b Backend) Trim() {}
 
 // storage is the memory of a storage id or of a buffer; buffers of inputs are the storages themselves.
 type storage struct {
 	data    []byte
 	poison  *worker.Error
-	missing uint64 // the id under which there is no storage
+	missing uint64 // the id, if no storage has it
 }
 
 type executor struct {
 	kernels  bool
 	storages map[uint64]*storage
 	pending  map[uint64][]byte // uploads that have begun
-	fused    proto.Kernels     // not told yet
+	fused    proto.Kernels     // counts since the last call of Fused
 }
 
-// maxBytes bounds one storage: this backend is for tests.
+// maxBytes bounds one storage, because this backend is for tests.
 const maxBytes = 1 << 33
 
 func (x *executor) Info() worker.Info {
@@ -112,7 +111,7 @@ func (x *executor) Read(v *proto.Read, use func([]byte) error) error {
 		return eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: src}}, out)
 	})
 	if err != nil {
-		return worker.Errorf(proto.ErrValue, "Storage %d can't be read so: %v.", v.Storage, err)
+		return worker.Errorf(proto.ErrValue, "This view of storage %d cannot be read: %v.", v.Storage, err)
 	}
 	return use(out.Data)
 }
@@ -130,7 +129,7 @@ func (x *executor) Usage() (storages, bytes uint64) {
 	return uint64(len(x.storages)), bytes
 }
 
-// guard turns a panic of ir/eval into an error: what it is given comes from a client.
+// guard turns a panic of ir/eval into an error, because a client chooses the arguments.
 func guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -153,7 +152,7 @@ func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call
 	}
 	failed := 0
 	var errs []worker.StepError
-	skip, to := 0, 0 // steps from one to before the other are passed over
+	skip, to := 0, 0 // the steps [skip, to) are not run
 	for i, s := range r.p.Steps {
 		if skip <= i && i < to {
 			continue
@@ -204,9 +203,10 @@ func count[T any](steps []*proto.Step, of func(*proto.Step) *T) (n uint32) {
 	return n
 }
 
-// Fused implements worker.Executor.
+// Leave implements worker.Executor.
 func (x *executor) Leave(int) {}
 
+// Fused implements worker.Executor.
 func (x *executor) Fused() *proto.Kernels {
 	out := &x.fused
 	if out.Groups+out.Unfused == 0 {
@@ -239,7 +239,7 @@ func (r *runner) dims(ds []*proto.Dim) []int64 {
 	return out
 }
 
-// window is tensor i of the program without its memory.
+// window returns tensor i of the program, without memory.
 func (r *runner) window(i uint32) *eval.Tensor {
 	t := r.p.Tensors[i]
 	w := &eval.Tensor{DType: ir.DType(t.Dtype), Sizes: r.dims(t.Sizes), Offset: r.dim(t.Offset)}
@@ -253,16 +253,16 @@ func (r *runner) window(i uint32) *eval.Tensor {
 
 func (r *runner) buffer(tensor uint32) *storage { return r.buffers[r.p.Tensors[tensor].Buffer] }
 
-// tensor is tensor i on its memory.
+// tensor returns tensor i of the program, with its memory.
 func (r *runner) tensor(i uint32) *eval.Tensor {
 	w := r.window(i)
 	w.Data = r.buffer(i).data
 	return w
 }
 
-// made is memory that is just large enough for a window.
+// made returns the smallest memory for a window.
 func made(w *eval.Tensor) (*storage, error) {
-	// eval.New begins at 0; the elements before the offset come on top.
+	// eval.New assumes an offset of 0; the bytes before the offset are added.
 	end, err := eval.New(w.DType, w.Sizes, w.Strides)
 	if err != nil {
 		return nil, err
@@ -304,7 +304,7 @@ func (r *runner) uses(s *proto.Step) (out []uint32) {
 	return out
 }
 
-// poisoned says whether some of what steps read is not there, or poison.
+// poisoned reports whether a buffer that the steps use is missing or poisoned.
 func (r *runner) poisoned(steps []*proto.Step) bool {
 	for _, s := range steps {
 		for _, b := range r.uses(s) {
@@ -316,7 +316,7 @@ func (r *runner) poisoned(steps []*proto.Step) bool {
 	return false
 }
 
-// step runs one step. A step that only meets poison hands it on and isn't a failure.
+// step runs one step. A step with a poisoned operand poisons its results, but does not count as failed.
 func (r *runner) step(s *proto.Step) error {
 	for _, b := range r.uses(s) {
 		if st := r.buffers[b]; st != nil && st.missing != 0 && st.poison == nil {
@@ -369,7 +369,7 @@ func (r *runner) copy(dst, src uint32) error {
 	return guard(func() error { return eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: r.tensor(src)}}, r.tensor(dst)) })
 }
 
-// spoil poisons what a failed step would have made or written.
+// spoil poisons the buffers that a failed step would have made or written.
 func (r *runner) spoil(s *proto.Step, e *worker.Error) {
 	poison := func(b uint32) {
 		if r.buffers[b] == nil {
@@ -401,7 +401,7 @@ func (r *runner) spoil(s *proto.Step, e *worker.Error) {
 	}
 }
 
-// element is the little-endian bytes of a number or scalar held by parameters.
+// element returns the little-endian bytes of a number or scalar in the parameters.
 func (r *runner) element(d ir.DType, slot uint32) []byte {
 	var b [16]byte
 	for i := range (d.Size() + 7) / 8 {

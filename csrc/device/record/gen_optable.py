@@ -1,20 +1,21 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Writes optable.inc: what the device does with each aten overload.
+"""Writes optable.inc: the handling of each aten overload on the device.
 
-The table is the answer to one question per overload, "who runs it?":
+The handling of an overload is one of:
 
-  whole         we record it as it is (one boxed kernel, registered by name)
-  dynamic       whole, but data decides the shapes of its results: we ask the worker
-  hand          a kernel of its own is registered elsewhere in csrc/device
-  view          PyTorch's kernel, which ends in our as_strided, view, ...
+  whole         recorded as it is (one boxed kernel, registered by name)
+  dynamic       the same, but its shapes depend on data, so the client asks the worker
+  hand          a handwritten kernel, registered elsewhere in csrc/device
+  view          PyTorch's kernel, which calls the device's as_strided, view, ...
   inplace_view  PyTorch's kernel, which changes only the tensor's own metadata
   decompose     PyTorch's composite kernel, which calls other overloads
-  refuse        an error that says why
+  refuse        an error with a reason
 
-The dispatcher's registrations tell which overload has a kernel for CPU, CUDA or one of
-the Composite aliases; the catalogue tells the rest, through catalogue/operators.json.
-Run it with the newest torch supported, built with CUDA, after catalogue/gen:
+The dispatcher's registrations show which overloads have a kernel for CPU, CUDA or one
+of the Composite aliases. All other facts are in the catalogue, and come from
+catalogue/operators.json. Run it after catalogue/gen with the newest supported torch,
+built with CUDA:
 
   python csrc/device/record/gen_optable.py > csrc/device/record/optable.inc
 """
@@ -38,7 +39,7 @@ CATALOGUE = json.loads(
 
 
 def handled(how: str) -> frozenset[str]:
-    """The overloads whose row of the catalogue says who runs them."""
+    """The overloads with this handling in their row of the catalogue."""
     return frozenset(
         row["name"] for row in CATALOGUE["operators"] if row.get("handling") == how
     )
@@ -73,12 +74,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the dispatcher knows of one overload."""
+    """The facts about one overload in the dispatcher."""
 
     name: str
     schema: torch._C.FunctionSchema
     backend: bool  # a kernel for CPU or CUDA
-    other_backend: bool  # only a kernel for a layout or device we never have
+    other_backend: bool  # only kernels for a layout or device that the client lacks
     composite: str  # "implicit", "explicit", "nonfunctional" or ""
     tags: frozenset[str]
 
@@ -146,7 +147,7 @@ def handling(f: Facts) -> tuple[str, str]:
     if "inplace_view" in f.tags:
         return "inplace_view", ""
     if f.composite == "implicit" and f.name not in WHOLE:
-        # Their kernels call other overloads, whose refusal is the better message.
+        # The kernel calls other overloads. If one is refused, its message is better.
         return ("view" if f.returns_view() else "decompose"), ""
     reason = refusal(f.name)
     if reason is not None and not (f.composite and "generated" in f.tags):
@@ -171,7 +172,7 @@ def handling(f: Facts) -> tuple[str, str]:
 
 
 def argument_class(op: str, argument: torch._C.Argument) -> str:
-    """One letter for one argument; '-' where there is nothing to choose."""
+    """One letter for one argument; '-' if its type leaves no choice."""
     kind = str(argument.real_type.str()).rstrip("[]?")  # type: ignore[attr-defined]
     default = {"SymInt": "s", "int": "l", "float": "v", "Scalar": "v"}.get(kind)
     if default is None:
@@ -191,7 +192,7 @@ def signature(schema: torch._C.FunctionSchema) -> tuple[tuple[str, str], ...]:
 
 
 def functional_of(f: Facts, known: dict[str, Facts]) -> str:
-    """The functional overload that has the inference of this one, or ""."""
+    """The functional overload with the same inference as this one, or ""."""
     if f.name in INFERS:
         return INFERS[f.name]
     writes = any(a.alias_info and a.alias_info.is_write for a in f.schema.arguments)
@@ -219,7 +220,7 @@ def by_base(names: frozenset[str]) -> dict[str, list[str]]:
 
 
 def rows() -> list[Row]:
-    """The whole table for the installed torch, sorted by name."""
+    """All rows for the installed torch, sorted by name."""
     known = facts()
     table = []
     for name in sorted(known):

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Writes MetaTable*.cpp: the structured at::meta functions, boxed and by name.
 
-A structured overload comes with a C++ function that derives the sizes, strides and
-dtype of its results from its arguments' metadata alone; its in-place and out= forms
-check what they are given to write, and the latter resize it. They are found here by
-reading the headers of the torch that the device is built against:
+A structured overload has a C++ function that derives the sizes, strides and dtype of
+its results from its arguments' metadata alone. The functions of its in-place and out=
+forms check the tensor that they write, and out= forms resize it. This program finds
+them in the headers of the torch that the device is built against:
 
   <op>_meta.h           names the structured overloads (structured_<op>_<overload>)
   <op>_ops.h            has their names and C++ signatures
@@ -120,14 +120,14 @@ def argument_type(declared: str) -> str:
 
 
 def without_symbols(type_name: str) -> str:
-    """The type that the int64_t form of a function has for a symbolic one."""
+    """The type in a function's int64_t form for a type in its symbolic form."""
     return type_name.replace("c10::SymIntArrayRef", "at::IntArrayRef").replace(
         "c10::SymInt", "int64_t"
     )
 
 
 def canonical(type_name: str) -> str:
-    """Spellings differ between headers and versions in spaces and qualifiers."""
+    """A type without the spaces and qualifiers that differ between headers."""
     squeezed = re.sub(r"\s+", "", type_name)
     return squeezed.replace("::std::", "std::").replace(
         "c10::optional", "std::optional"

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Compares the shape rules with the results of PyTorch's CPU kernels.
 
-Runs the samples of PyTorch's op database, forward and backward. For every aten call
-below autograd of an overload that the op table records whole, applies the rules and
-compares. Prints the calls that no rule covers and the wrong results.
+Runs the samples of PyTorch's op database, forward and backward. Watches the aten calls
+below autograd. If the op table records an overload whole, it applies the rules to the
+call and compares. Prints the calls that no rule covers and the wrong results.
 
 Usage: python check_rules.py [--build DIR] [--samples N] [--only REGEX] [--writes]
 Exits with 1 if a rule is wrong.
@@ -28,10 +28,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 HERE = Path(__file__).resolve().parent
 
-# Row-major for conjugate views; the device resolves such views before the call.
+# The CPU's results are row-major for conjugate views. The device resolves such views
+# before the call.
 CONJUGATE_MATTERS = {"linalg_solve_triangular"}
 
-# Overloads that PyTorch calls on the CPU, the overload that our device gets instead,
+# By overload that PyTorch calls on the CPU: the overload that it calls on the device,
 # and the argument that the latter lacks.
 SAME_AS = {
     "convolution": ("convolution_overrideable", None),
@@ -128,7 +129,7 @@ class Watch(TorchDispatchMode):
             return result
         truth = facts(result)
         if in_place:
-            # The tensor keeps its strides; the inferred sizes must match.
+            # The tensor keeps its strides, so only the inferred sizes must match.
             ok = len(answer) > 0 and answer[0][1] == truth[0][1]
         else:
             ok = list(map(self.plain, answer)) == list(map(self.plain, truth))
@@ -141,7 +142,7 @@ class Watch(TorchDispatchMode):
         return result
 
     def run_watching_writes(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Runs the call and reports arguments that change without a mark."""
+        """Runs the call and reports writes that neither schema nor rules declare."""
         marked = {
             i
             for i, a in enumerate(func._schema.arguments)
@@ -154,7 +155,7 @@ class Watch(TorchDispatchMode):
             for i, a in enumerate(args)
             if i not in marked
             for t in tensors_in(a)
-            if not t.is_conj() and not t.is_neg()  # their clones are resolved
+            if not t.is_conj() and not t.is_neg()  # clone() would resolve them
         ]
         result = func(*args, **kwargs)
         for i, t, copy_of_t in before:
@@ -164,7 +165,7 @@ class Watch(TorchDispatchMode):
 
     @staticmethod
     def differ_in_nothing(answer: Any, truth: Any) -> bool:
-        """Whether results are empty, so that their strides have no meaning."""
+        """Whether the results are equal, apart from the strides of empty tensors."""
         return len(answer) == len(truth) and all(
             a == t
             or (a and t and str(a[0]) == str(t[0]) and a[1] == t[1] and 0 in a[1])
@@ -196,7 +197,7 @@ def transposed(t: torch.Tensor) -> torch.Tensor:
 
 
 def spread(t: torch.Tensor) -> torch.Tensor:
-    """Every second element of a larger tensor."""
+    """The same values as every second element of a larger tensor."""
     return t.repeat_interleave(2, -1)[..., ::2] if t.dim() > 0 else t
 
 

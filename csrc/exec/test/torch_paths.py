@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Prints where torch's and CUDA's headers and libraries are, as CMake settings."""
+"""Prints the folders of torch's and CUDA's headers and libraries as CMake settings."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ from torch.utils import cpp_extension
 
 
 def cuda_includes() -> list[str]:
-    """Folders of NVIDIA's pip packages beside torch that hold the runtime's headers."""
+    """Folders with the CUDA runtime's headers in NVIDIA's pip packages."""
     packages = pathlib.Path(torch.__file__).parent.parent
     return [str(p.parent) for p in packages.glob("nvidia/*/include/cuda_runtime_api.h")]
 

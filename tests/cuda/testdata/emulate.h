@@ -1,10 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The part of CUDA that printed kernels use, on a CPU, so that a C++ compiler can compile their text. Blocks run one
-// after another. The threads of a block are fibers, which switch only where they wait for each other. Each round runs
-// them in another random order, so that a result that depends on the order differs. A barrier or shuffle that not all
-// threads reach ends the process.
+// Emulates the part of CUDA that printed kernels use on a CPU, so that a C++ compiler can compile their text. Blocks
+// run one after another. The threads of a block are fibers, which switch only at waits. Each round runs the fibers in
+// another random order, to detect results that depend on the order. The process ends if not all threads reach a barrier
+// or shuffle.
 #ifndef MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
 #define MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
 

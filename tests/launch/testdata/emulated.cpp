@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// A device for the executor that computes on the CPU, but takes kernels as machine code, as CUDA does: code is a shared
-// library that has a function for each entry, which runs all blocks of a launch. Everything before that function is the
-// executor's own: what it puts into arguments, in which memory, and when.
+// A device for the executor that computes on the CPU, but takes machine code for kernels, as CUDA does. The code is a
+// shared library with a function for each entry, which runs all blocks of a launch. The executor's code for arguments,
+// memory and order of launches is the same as for CUDA.
 #include <c10/core/CPUAllocator.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ namespace {
 
 using mycelya::exec::CodeLaunch;
 
-// What no allocator of a GPU gives: memory of one size begins at an address that is no multiple of 16.
+// Memory of one size begins at an address that is not a multiple of 16. No allocator of a GPU returns such an address.
 struct Crooked final : c10::Allocator {
   static constexpr size_t kSize = 4004;
 
@@ -50,7 +50,7 @@ class Emulated final : public mycelya::exec::Device {
   std::string Arch() const override { return "sm_90"; }
   int Processors() const override { return 4; }
   void* LoadCode(const void* image, size_t bytes) const override {
-    char path[] = "/tmp/emulated-XXXXXX";  // each has another: a loader takes libraries of one name to be one
+    char path[] = "/tmp/emulated-XXXXXX";  // a unique name: dlopen loads a name only once
     const int file = mkstemp(path);
     TORCH_CHECK(file >= 0 && write(file, image, bytes) == static_cast<ssize_t>(bytes), "The emulation can't write ",
                 path, ".");

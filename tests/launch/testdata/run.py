@@ -1,10 +1,11 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Runs cases of tests/e2e/kernels.py on the emulated device until none of them waits.
+"""Runs cases of tests/e2e/kernels.py on the emulated device.
 
     python run.py <worker> <case> ...
 
-Prints a JSON object for each: what was wrong, of any of its runs, and the last metrics.
+Runs each case until no kernel is pending. Prints a JSON object for each case, with the
+first error of its runs and the last metrics.
 """
 
 import importlib.util
@@ -17,8 +18,8 @@ from pathlib import Path
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import torch  # noqa: E402
 
-# The package tells its library of the worker when it is imported, so that has to be
-# another one before.
+# The package passes the worker's path to its library at import, so the path must be
+# replaced before.
 spec = importlib.util.find_spec("mycelya_torch")
 assert spec is not None and spec.loader is not None
 package = importlib.util.module_from_spec(spec)

@@ -17,7 +17,7 @@ import (
 
 func main() {
 	asJSON := flag.Bool("json", false, "print a JSON array, with the times")
-	repeats := flag.Int("repeats", 0, "measure the time of each graph that many times")
+	repeats := flag.Int("repeats", 0, "how many times to measure the time of each graph")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: summary [-json] [-repeats=N] FOLDER")
