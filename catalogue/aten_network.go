@@ -63,7 +63,7 @@ var networkRows = []ATen{
 	{Name: "aten::convolution_overrideable", Dims: "n?+,_,o->no+",
 		Capture: Capture{Handling: Whole, RecordedAs: "aten::convolution", Classes: "---lll-ll"}},
 	{Name: "aten::convolution_backward_overrideable", Dims: "no+,nX,Y->nX,Y,o",
-		Capture: Capture{Handling: Whole, RecordedAs: "aten::convolution_backward", Rewrites: "convolution_backward_args",
+		Capture: Capture{Handling: Whole, RecordedAs: "aten::convolution_backward", Rewrites: "ConvolutionBackwardArgs",
 			Classes: "---slll-ll-"}},
 	{Name: "aten::max_pool2d_with_indices", Dims: "X??->Xhw,Xhw"},
 	{Name: "aten::max_pool2d_with_indices_backward", Dims: "Xhw,Xij,_,_,_,_,_,Xhw->Xij"},

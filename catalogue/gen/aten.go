@@ -113,7 +113,7 @@ func columns(r catalogue.Capture) (c cells) {
 
 // functions are the cells of a row in the order of struct Special.
 func functions(r catalogue.Capture) (c cells) {
-	c.add(r.Kernel != "", "kernel", "&boxed<&"+r.Kernel+">")
+	c.add(r.Kernel != "", "kernel", "&Boxed<&"+r.Kernel+">")
 	c.add(r.Instead != "", "instead", "&"+r.Instead)
 	c.add(r.OnLazyViews != "", "on_lazy_views", "&"+r.OnLazyViews)
 	c.add(r.Check != "", "check", "&"+r.Check)

@@ -40,7 +40,7 @@ std::vector<std::pair<uint64_t, std::string>> early_ops;
 std::vector<CodeName> early_codes;
 
 template <class F>
-void find(void* library, const char* name, F& out) {
+void Find(void* library, const char* name, F& out) {
   out = reinterpret_cast<F>(dlsym(library, name));
   TORCH_CHECK(out != nullptr, "The Mycelya client library ", paths.library, " lacks ", name,
               ": it is of another version than this package. Reinstall mycelya-torch.");
@@ -48,7 +48,7 @@ void find(void* library, const char* name, F& out) {
 
 // Go's monitor looks after its threads every 20 us while one of them may be in C, and interrupts a core each time.
 // Threads inherit how late their timers may be; those that begin here are Go's.
-void* open_library() {
+void* OpenLibrary() {
 #ifdef __linux__
   const int slack = prctl(PR_GET_TIMERSLACK, 0ul, 0ul, 0ul, 0ul);
   prctl(PR_SET_TIMERSLACK, 2000000ul, 0ul, 0ul, 0ul);  // ns
@@ -60,144 +60,144 @@ void* open_library() {
   return library;
 }
 
-void load_locked() {
+void LoadLocked() {
   if (loaded.load(std::memory_order_relaxed)) return;
-  check_not_forked();
+  CheckNotForked();
   TORCH_CHECK(!paths.library.empty(), "BUG: the mycelya device was used before mycelya_torch named its libraries.");
-  void* library = open_library();
+  void* library = OpenLibrary();
   TORCH_CHECK(library != nullptr, "Cannot load the Mycelya client library ", paths.library, ": ", dlerror(),
               ". Reinstall mycelya-torch.");
-  find(library, "myc_abi_version", table.abi_version);
+  Find(library, "myc_abi_version", table.abi_version);
   const uint32_t version = table.abi_version();
   TORCH_CHECK(version == MYCELYA_ABI_VERSION, "The Mycelya client library ", paths.library, " has ABI version ",
               version, ", this package needs ", MYCELYA_ABI_VERSION, ". Reinstall mycelya-torch.");
-  find(library, "myc_define_op", table.define_op);
-  find(library, "myc_define_code", table.define_code);
-  find(library, "myc_open", table.open);
-  find(library, "myc_close", table.close);
-  find(library, "myc_flush", table.flush);
-  find(library, "myc_room", table.room);
-  find(library, "myc_upload", table.upload);
-  find(library, "myc_upload_shared", table.upload_shared);
-  find(library, "myc_forget", table.forget);
-  find(library, "myc_read", table.read);
-  find(library, "myc_sync", table.sync);
-  find(library, "myc_wait", table.wait);
-  find(library, "myc_cancel", table.cancel);
-  find(library, "myc_metrics", table.metrics);
-  find(library, "myc_reset_metrics", table.reset_metrics);
-  find(library, "myc_bill", table.bill);
-  find(library, "myc_explain", table.explain);
-  find(library, "myc_pending", table.pending);
-  find(library, "myc_device_info", table.device_info);
-  find(library, "myc_fork_fds", table.fork_fds);
+  Find(library, "myc_define_op", table.define_op);
+  Find(library, "myc_define_code", table.define_code);
+  Find(library, "myc_open", table.open);
+  Find(library, "myc_close", table.close);
+  Find(library, "myc_flush", table.flush);
+  Find(library, "myc_room", table.room);
+  Find(library, "myc_upload", table.upload);
+  Find(library, "myc_upload_shared", table.upload_shared);
+  Find(library, "myc_forget", table.forget);
+  Find(library, "myc_read", table.read);
+  Find(library, "myc_sync", table.sync);
+  Find(library, "myc_wait", table.wait);
+  Find(library, "myc_cancel", table.cancel);
+  Find(library, "myc_metrics", table.metrics);
+  Find(library, "myc_reset_metrics", table.reset_metrics);
+  Find(library, "myc_bill", table.bill);
+  Find(library, "myc_explain", table.explain);
+  Find(library, "myc_pending", table.pending);
+  Find(library, "myc_device_info", table.device_info);
+  Find(library, "myc_fork_fds", table.fork_fds);
   for (const auto& [hash, name] : early_ops) table.define_op(hash, name.c_str());
   for (const auto& c : early_codes) {
     table.define_code(c.code, c.file.c_str(), c.function.c_str(), c.lines.data(), c.lines.size());
   }
   early_ops.clear();
   early_codes.clear();
-  watch_forks();
+  WatchForks();
   loaded.store(true, std::memory_order_release);
 }
 
 // A few results have another layout or dtype on CUDA. As on the worker, "" means CUDA if the host has a driver.
-void decide_worker_locked(const std::string& device) {
+void DecideWorkerLocked(const std::string& device) {
   const bool cuda =
       device.empty() ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr : device.starts_with("cuda");
-  set_worker(cuda ? Worker::kCuda : Worker::kCpu);
+  SetWorker(cuda ? Worker::kCuda : Worker::kCpu);
 }
 
-void open_locked(c10::DeviceIndex index, const Machine& machine) {
-  load_locked();
+void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
+  LoadLocked();
   if (opened[index].load(std::memory_order_relaxed)) return;
   const myc_config config{paths.worker.c_str(), paths.exec.c_str(), paths.torch_lib.c_str(), machine.provider.c_str(),
                           machine.device.c_str()};
   auto error = std::make_unique<myc_error>();
-  if (table.open(index, &config, error.get()) != MYC_OK) raise(*error);
-  decide_worker_locked(machine.device);
+  if (table.open(index, &config, error.get()) != MYC_OK) Raise(*error);
+  DecideWorkerLocked(machine.device);
   opened[index].store(true, std::memory_order_release);
 }
 
 }  // namespace
 
-void set_paths(Paths p) {
+void SetPaths(Paths p) {
   std::lock_guard<std::mutex> guard(mutex);
   paths = std::move(p);
 }
 
-void decide_worker() {
+void DecideWorker() {
   static std::atomic<bool> decided{false};
-  if (client_loaded() || decided.load(std::memory_order_acquire)) return;
+  if (ClientLoaded() || decided.load(std::memory_order_acquire)) return;
   std::lock_guard<std::mutex> guard(mutex);
-  decide_worker_locked(paths.machine.device);
+  DecideWorkerLocked(paths.machine.device);
   decided.store(true, std::memory_order_release);
 }
 
-bool client_loaded() { return loaded.load(std::memory_order_acquire); }
+bool ClientLoaded() { return loaded.load(std::memory_order_acquire); }
 
-const Client& client() {
-  if (C10_UNLIKELY(!client_loaded())) {
+const Client& GetClient() {
+  if (C10_UNLIKELY(!ClientLoaded())) {
     std::lock_guard<std::mutex> guard(mutex);
-    load_locked();
+    LoadLocked();
   }
   return table;
 }
 
-bool is_open(c10::DeviceIndex index) { return !in_bad_fork() && opened[index].load(std::memory_order_acquire); }
+bool IsOpen(c10::DeviceIndex index) { return !InBadFork() && opened[index].load(std::memory_order_acquire); }
 
-const Client& client_for(c10::DeviceIndex index) {
-  check_not_forked();
+const Client& ClientFor(c10::DeviceIndex index) {
+  CheckNotForked();
   if (C10_UNLIKELY(!opened[index].load(std::memory_order_acquire))) {
     std::lock_guard<std::mutex> guard(mutex);
-    open_locked(index, paths.machine);
+    OpenLocked(index, paths.machine);
   }
   return table;
 }
 
-void open_device(c10::DeviceIndex index, const Machine& machine) {
-  add_device(index);
-  check_not_forked();
+void OpenDevice(c10::DeviceIndex index, const Machine& machine) {
+  AddDevice(index);
+  CheckNotForked();
   std::lock_guard<std::mutex> guard(mutex);
-  open_locked(index, machine);
+  OpenLocked(index, machine);
 }
 
-void close_device(c10::DeviceIndex index) {
-  if (!client_loaded() || in_bad_fork()) return;
+void CloseDevice(c10::DeviceIndex index) {
+  if (!ClientLoaded() || InBadFork()) return;
   if (!opened[index].exchange(false)) return;
   auto error = std::make_unique<myc_error>();
-  if (table.close(index, error.get()) != MYC_OK) raise(*error);
+  if (table.close(index, error.get()) != MYC_OK) Raise(*error);
 }
 
-void close_all() {
-  for (int i = 0; i < kMaxDevices; ++i) close_device(static_cast<c10::DeviceIndex>(i));
+void CloseAll() {
+  for (int i = 0; i < kMaxDevices; ++i) CloseDevice(static_cast<c10::DeviceIndex>(i));
 }
 
-void define_op(uint64_t hash, const std::string& name) {
+void DefineOp(uint64_t hash, const std::string& name) {
   std::lock_guard<std::mutex> guard(mutex);
-  if (client_loaded()) {
+  if (ClientLoaded()) {
     table.define_op(hash, name.c_str());
   } else {
     early_ops.emplace_back(hash, name);
   }
 }
 
-void define_code(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n) {
+void DefineCode(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n) {
   std::lock_guard<std::mutex> guard(mutex);
-  if (client_loaded()) {
+  if (ClientLoaded()) {
     table.define_code(code, file, function, lines, n);
   } else {
     early_codes.push_back({code, file, function, {lines, lines + n}});
   }
 }
 
-void forget_block(uint64_t block) {
-  if (client_loaded() && !in_bad_fork()) table.forget(block);
+void ForgetBlock(uint64_t block) {
+  if (ClientLoaded() && !InBadFork()) table.forget(block);
 }
 
-int32_t fork_descriptors(int32_t* out, int32_t capacity) { return client_loaded() ? table.fork_fds(out, capacity) : 0; }
+int32_t ForkDescriptors(int32_t* out, int32_t capacity) { return ClientLoaded() ? table.fork_fds(out, capacity) : 0; }
 
-void raise(const myc_error& error) {
+void Raise(const myc_error& error) {
   const std::string text(error.text);
   switch (error.kind) {
     case MYC_OK:
@@ -217,7 +217,7 @@ NoGil::~NoGil() {
   if (saved_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
 }
 
-void wait_for(const Client& c, uint64_t ticket) {
+void WaitFor(const Client& c, uint64_t ticket) {
   // A caller that holds the GIL must not block other Python threads.
   const bool python = Py_IsInitialized() != 0;
   auto error = std::make_unique<myc_error>();
@@ -241,11 +241,11 @@ void wait_for(const Client& c, uint64_t ticket) {
   }
   if (kind != MYC_OK) {
     error->kind = kind;
-    raise(*error);
+    Raise(*error);
   }
 }
 
-bool has_ended(const Client& c, uint64_t& ticket, myc_error& error) {
+bool HasEnded(const Client& c, uint64_t& ticket, myc_error& error) {
   error.kind = c.wait(ticket, 0, &error);
   if (error.kind == MYC_PENDING) return false;
   ticket = 0;

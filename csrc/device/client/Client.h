@@ -51,48 +51,48 @@ struct Paths {
   std::string library, worker, exec, torch_lib;
   Machine machine;
 };
-void set_paths(Paths paths);
+void SetPaths(Paths paths);
 
-bool client_loaded();
+bool ClientLoaded();
 
 // Loads the library if necessary. Throws if it is missing or has another version.
-const Client& client();
+const Client& GetClient();
 
 // The same, with device index opened.
-const Client& client_for(c10::DeviceIndex index);
+const Client& ClientFor(c10::DeviceIndex index);
 // Whether there is a session that this process may use.
-bool is_open(c10::DeviceIndex index);
+bool IsOpen(c10::DeviceIndex index);
 // Opens a device; does nothing if it is open.
-void open_device(c10::DeviceIndex index, const Machine& machine);
+void OpenDevice(c10::DeviceIndex index, const Machine& machine);
 // Ends the session of one device, or of all; fine if there is none.
-void close_device(c10::DeviceIndex index);
-void close_all();
+void CloseDevice(c10::DeviceIndex index);
+void CloseAll();
 
-// Sets worker() for devices that are not open yet, without loading the library.
-void decide_worker();
+// Sets GetWorker() for devices that are not open yet, without loading the library.
+void DecideWorker();
 
 // Tells Go the name of an op or a code object, now or when the library is loaded.
-void define_op(uint64_t hash, const std::string& name);
-void define_code(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);
+void DefineOp(uint64_t hash, const std::string& name);
+void DefineCode(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);
 
 // Tells the client library that a block of shared memory is closed.
-void forget_block(uint64_t block);
+void ForgetBlock(uint64_t block);
 
 // Descriptors of open sessions; 0 if the library isn't loaded.
-int32_t fork_descriptors(int32_t* out, int32_t capacity);
+int32_t ForkDescriptors(int32_t* out, int32_t capacity);
 
 // Throws the Python exception of the error's kind, unless it is MYC_OK.
-void raise(const myc_error& error);
+void Raise(const myc_error& error);
 
 // The text that a function of the client library writes: write(out, capacity, error) returns the length needed, 0 with
 // the error set.
 template <class F>
-std::string text_of(F&& write) {
+std::string TextOf(F&& write) {
   std::string out(1 << 12, '\0');
   auto error = std::make_unique<myc_error>();
   uint64_t need;
   while ((need = write(out.data(), out.size(), error.get())) >= out.size()) out.resize(need + 1);
-  if (need == 0) raise(*error);
+  if (need == 0) Raise(*error);
   out.resize(need);
   return out;
 }
@@ -110,10 +110,10 @@ class NoGil {
 };
 
 // Waits for a ticket and handles Python's signals: Ctrl-C raises KeyboardInterrupt.
-void wait_for(const Client& c, uint64_t ticket);
+void WaitFor(const Client& c, uint64_t ticket);
 
 // Whether a ticket has ended, without waiting. If so, sets the ticket to 0 and the error to its outcome.
-bool has_ended(const Client& c, uint64_t& ticket, myc_error& error);
+bool HasEnded(const Client& c, uint64_t& ticket, myc_error& error);
 
 }  // namespace mycelya
 

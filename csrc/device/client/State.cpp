@@ -25,29 +25,29 @@ constexpr int kMaxDescriptors = 256;
 int32_t descriptors[kMaxDescriptors];
 int32_t n_descriptors = 0;
 
-void before_fork() { n_descriptors = fork_descriptors(descriptors, kMaxDescriptors); }
+void BeforeFork() { n_descriptors = ForkDescriptors(descriptors, kMaxDescriptors); }
 
-void in_child() {
+void InChild() {
   bad_fork.store(true, std::memory_order_relaxed);
   for (int32_t i = 0; i < n_descriptors; ++i) ::close(descriptors[i]);
 }
 
 }  // namespace
 
-c10::DeviceIndex device_count() { return static_cast<c10::DeviceIndex>(count.load(std::memory_order_relaxed)); }
+c10::DeviceIndex DeviceCount() { return static_cast<c10::DeviceIndex>(count.load(std::memory_order_relaxed)); }
 
-c10::DeviceIndex current_device() { return current; }
+c10::DeviceIndex CurrentDevice() { return current; }
 
-c10::DeviceIndex exchange_device(c10::DeviceIndex index) {
-  TORCH_CHECK(index >= 0 && index < device_count(), "mycelya:", static_cast<int>(index), " does not exist: there ",
-              device_count() == 1 ? "is 1 device" : "are " + std::to_string(device_count()) + " devices",
+c10::DeviceIndex ExchangeDevice(c10::DeviceIndex index) {
+  TORCH_CHECK(index >= 0 && index < DeviceCount(), "mycelya:", static_cast<int>(index), " does not exist: there ",
+              DeviceCount() == 1 ? "is 1 device" : "are " + std::to_string(DeviceCount()) + " devices",
               ", numbered from 0. A RemoteMachine adds one.");
   const auto old = current;
   current = index;
   return old;
 }
 
-void add_device(c10::DeviceIndex index) {
+void AddDevice(c10::DeviceIndex index) {
   TORCH_CHECK(index >= 0 && index < kMaxDevices, "There can be at most ", kMaxDevices, " mycelya devices, got index ",
               static_cast<int>(index), ".");
   int seen = count.load();
@@ -55,18 +55,18 @@ void add_device(c10::DeviceIndex index) {
   }
 }
 
-bool in_bad_fork() { return bad_fork.load(std::memory_order_relaxed); }
+bool InBadFork() { return bad_fork.load(std::memory_order_relaxed); }
 
-void check_not_forked() {
+void CheckNotForked() {
   TORCH_CHECK(
-      !in_bad_fork(),
+      !InBadFork(),
       "Cannot use a mycelya device in a forked child process: the connection to the worker belongs to the parent. "
       "Use the 'spawn' start method, or keep tensors in this process on the CPU.");
 }
 
-void watch_forks() {
+void WatchForks() {
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(&before_fork, nullptr, &in_child); });
+  std::call_once(once, [] { pthread_atfork(&BeforeFork, nullptr, &InChild); });
 }
 
 }  // namespace mycelya

@@ -14,18 +14,18 @@ namespace mycelya {
 
 constexpr int kMaxDevices = 64;
 
-c10::DeviceIndex device_count();
-c10::DeviceIndex current_device();                         // of this thread
-c10::DeviceIndex exchange_device(c10::DeviceIndex index);  // checks the index; returns the previous one
+c10::DeviceIndex DeviceCount();
+c10::DeviceIndex CurrentDevice();                         // of this thread
+c10::DeviceIndex ExchangeDevice(c10::DeviceIndex index);  // checks the index; returns the previous one
 // Raises the number of devices to at least index + 1.
-void add_device(c10::DeviceIndex index);
+void AddDevice(c10::DeviceIndex index);
 
 // True in a child forked after the device was used. Such a child must not use the device.
-bool in_bad_fork();
+bool InBadFork();
 // Throws in such a child.
-void check_not_forked();
+void CheckNotForked();
 // After this call, a fork closes the client library's descriptors in the child and marks the child bad.
-void watch_forks();
+void WatchForks();
 
 }  // namespace mycelya
 

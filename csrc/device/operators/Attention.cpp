@@ -22,38 +22,38 @@ namespace {
 // The kernels that PyTorch may choose from, as bits of the worker's operator.
 constexpr int64_t kFlash = 1, kEfficient = 2, kMath = 4, kCudnn = 8, kAll = 15;
 
-int64_t enabled() {
+int64_t Enabled() {
   const auto& c = at::globalContext();
   return (c.userEnabledFlashSDP() ? kFlash : 0) | (c.userEnabledMemEfficientSDP() ? kEfficient : 0) |
          (c.userEnabledMathSDP() ? kMath : 0) | (c.userEnabledCuDNNSDP() ? kCudnn : 0);
 }
 
 // Whether fused kernels accept such keys or values.
-bool fits(const at::Tensor& query, const at::Tensor& t) {
+bool Fits(const at::Tensor& query, const at::Tensor& t) {
   return query.dim() == 4 && t.dim() == 4 && t.device() == query.device() && t.scalar_type() == query.scalar_type() &&
          t.size(0) == query.size(0) && t.size(1) > 0 && query.size(1) % t.size(1) == 0;
 }
 
 // For a CPU worker, PyTorch's CPU choice is used here: it depends only on shapes, dtypes and PyTorch's switches. A CUDA
 // worker chooses by itself in mycelya::attention. So does a CPU worker if the program enables only OVERRIDEABLE.
-int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         const std::optional<at::Tensor>& mask, double dropout, bool causal,
-                         std::optional<double> scale, bool gqa) {
-  decide_worker();
-  const bool own = enabled() == 0 && at::globalContext().userEnabledOverrideableSDP();
-  if (own || worker() == Worker::kCuda) {
+int64_t FusedSdpChoice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                       const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
+                       bool gqa) {
+  DecideWorker();
+  const bool own = Enabled() == 0 && at::globalContext().userEnabledOverrideableSDP();
+  if (own || GetWorker() == Worker::kCuda) {
     // The math kernel handles sizes that broadcast.
-    const bool fused = own || ((enabled() & ~kMath) != 0 && fits(query, key) && fits(query, value));
+    const bool fused = own || ((Enabled() & ~kMath) != 0 && Fits(query, key) && Fits(query, value));
     return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
   }
   static const auto choice =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sdp_choice", "").typed<decltype(fused_sdp_choice)>();
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sdp_choice", "").typed<decltype(FusedSdpChoice)>();
   return choice.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), query, key, value, mask, dropout, causal, scale,
                            gqa);
 }
 
 // A fresh tensor [b, h, l, e] with memory layout [b, l, h, e], as CUDA's kernels return it.
-at::Tensor heads_inside(at::IntArrayRef sizes, at::ScalarType dtype, c10::DeviceIndex device) {
+at::Tensor HeadsInside(at::IntArrayRef sizes, at::ScalarType dtype, c10::DeviceIndex device) {
   OutMeta m;
   m.defined = true;
   m.dtype = dtype;
@@ -61,20 +61,20 @@ at::Tensor heads_inside(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device
   const int64_t h = sizes[1], l = sizes[2], e = sizes[3];
   const std::initializer_list<int64_t> strides = {l * h * e, e, h * e, 1};
   m.strides.assign(strides.begin(), strides.end());
-  return make_tensor(m, device);
+  return MakeTensor(m, device);
 }
 
-OwnArgument given(const std::optional<at::Tensor>& t) {
+OwnArgument Given(const std::optional<at::Tensor>& t) {
   if (!t || !t->defined()) return std::monostate();
-  return resolve(*t);
+  return Resolve(*t);
 }
 
 // Returns the result, and as "philox_seed" the token that keeps the worker's autograd graph alive.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
-attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
           const std::optional<at::Tensor>& bias, double dropout, bool causal, bool /*debug*/,
           std::optional<double> scale) {
-  TORCH_CHECK(fits(query, key) && fits(query, value) && key.size(1) == value.size(1) && key.size(2) == value.size(2) &&
+  TORCH_CHECK(Fits(query, key) && Fits(query, value) && key.size(1) == value.size(1) && key.size(2) == value.size(2) &&
                   key.size(3) == query.size(3),
               "scaled_dot_product_attention on mycelya: expected query [batch, heads, length, features], key [batch, "
               "groups, keys, features] and value [batch, groups, keys, values] of one dtype on one device, got ",
@@ -91,17 +91,17 @@ attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
   }
   const auto device = query.device().index();
   const at::Tensor result =
-      heads_inside({query.size(0), query.size(1), query.size(2), value.size(3)}, query.scalar_type(), device);
-  const at::Tensor token = make_vector(at::kLong, 1, device);
-  const int64_t backends = enabled() == 0 ? kAll : enabled();
-  record_own(device, "mycelya::attention",
-             {resolve(query), resolve(key), resolve(value), given(bias), dropout, static_cast<int64_t>(causal),
-              scale ? OwnArgument(*scale) : OwnArgument(), grads, backends},
-             {result, token}, dropout > 0 ? MYC_R_RNG : 0);
+      HeadsInside({query.size(0), query.size(1), query.size(2), value.size(3)}, query.scalar_type(), device);
+  const at::Tensor token = MakeVector(at::kLong, 1, device);
+  const int64_t backends = Enabled() == 0 ? kAll : Enabled();
+  RecordOwn(device, "mycelya::attention",
+            {Resolve(query), Resolve(key), Resolve(value), Given(bias), dropout, static_cast<int64_t>(causal),
+             scale ? OwnArgument(*scale) : OwnArgument(), grads, backends},
+            {result, token}, dropout > 0 ? MYC_R_RNG : 0);
   return {result, {}, {}, {}, query.size(2), key.size(2), token, {}, {}};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionBackward(
     const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const at::Tensor& bias, std::array<bool, 4> wanted, const at::Tensor&, const at::Tensor&, const at::Tensor&,
     const at::Tensor&, c10::SymInt, c10::SymInt, double, bool, const at::Tensor& token, const at::Tensor&,
@@ -115,7 +115,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     bits |= int64_t{1} << i;
     const at::Tensor& t = *operands[i];
     if (i < 3) {
-      results[i] = heads_inside(t.sizes(), t.scalar_type(), device);
+      results[i] = HeadsInside(t.sizes(), t.scalar_type(), device);
     } else {
       OutMeta m;
       m.defined = true;
@@ -123,19 +123,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
       m.sizes.assign(t.sizes().begin(), t.sizes().end());
       const auto strides = c10::contiguous_strides(t.sizes());
       m.strides.assign(strides.begin(), strides.end());
-      results[i] = make_tensor(m, device);
+      results[i] = MakeTensor(m, device);
     }
   }
   // The worker's graph uses the operands' memory, so the call names them: they must not change before it.
-  record_own(device, "mycelya::attention_backward",
-             {resolve(grad), token, resolve(query), resolve(key), resolve(value), given(bias), bits}, results, 0);
+  RecordOwn(device, "mycelya::attention_backward",
+            {Resolve(grad), token, Resolve(query), Resolve(key), Resolve(value), Given(bias), bits}, results, 0);
   return {results[0], results[1], results[2], results[3]};
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_fused_sdp_choice", &fused_sdp_choice);
-  m.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
-  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
+  m.impl("_fused_sdp_choice", &FusedSdpChoice);
+  m.impl("_scaled_dot_product_fused_attention_overrideable", &Attention);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward);
 }
 
 }  // namespace
@@ -143,5 +143,5 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 // PyTorch's dispatch table for the choice is in its own namespace.
 namespace at::native {
-REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &mycelya::fused_sdp_choice)
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &mycelya::FusedSdpChoice)
 }  // namespace at::native

@@ -21,28 +21,28 @@ namespace {
 
 using at::TensorList;
 
-std::vector<at::Scalar> numbers(const at::Tensor& scalars, TensorList self) {
+std::vector<at::Scalar> Numbers(const at::Tensor& scalars, TensorList self) {
   return at::native::convert_tensor_to_scalar_list(scalars, static_cast<int64_t>(self.size()));
 }
 
-std::vector<at::Tensor> addcdiv(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
-  return at::_foreach_addcdiv(self, a, b, numbers(scalars, self));
+std::vector<at::Tensor> Addcdiv(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
+  return at::_foreach_addcdiv(self, a, b, Numbers(scalars, self));
 }
 
-void addcdiv_(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
-  at::_foreach_addcdiv_(self, a, b, numbers(scalars, self));
+void AddcdivInPlace(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
+  at::_foreach_addcdiv_(self, a, b, Numbers(scalars, self));
 }
 
-std::vector<at::Tensor> addcmul(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
-  return at::_foreach_addcmul(self, a, b, numbers(scalars, self));
+std::vector<at::Tensor> Addcmul(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
+  return at::_foreach_addcmul(self, a, b, Numbers(scalars, self));
 }
 
-void addcmul_(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
-  at::_foreach_addcmul_(self, a, b, numbers(scalars, self));
+void AddcmulInPlace(TensorList self, TensorList a, TensorList b, const at::Tensor& scalars) {
+  at::_foreach_addcmul_(self, a, b, Numbers(scalars, self));
 }
 
-at::Tensor& addbmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
-                    const at::Scalar& alpha) {
+at::Tensor& AddbmmInPlace(at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
+                          const at::Scalar& alpha) {
   const at::Tensor result = at::addbmm(self, a, b, beta, alpha);
   TORCH_CHECK(result.scalar_type() == self.scalar_type(), "addbmm_: expected self to have dtype ", result.scalar_type(),
               ", got ", self.scalar_type());
@@ -51,8 +51,8 @@ at::Tensor& addbmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b, 
 }
 
 // As on the CPU, a number too large for f16 or bf16 becomes an infinity: torch.where(mask, x, -1e9) makes one.
-at::Tensor scalar_tensor(const at::Scalar& number, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pin) {
+at::Tensor ScalarTensor(const at::Scalar& number, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                        std::optional<at::Device> device, std::optional<bool> pin) {
   const auto options = at::TensorOptions().dtype(dtype).layout(layout).device(device).pinned_memory(pin);
   const auto type = c10::typeMetaToScalarType(options.dtype());
   at::Scalar held = number;
@@ -65,12 +65,12 @@ at::Tensor scalar_tensor(const at::Scalar& number, std::optional<at::ScalarType>
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("addbmm_", &addbmm_);
-  m.impl("_foreach_addcdiv.Tensor", &addcdiv);
-  m.impl("_foreach_addcdiv_.Tensor", &addcdiv_);
-  m.impl("_foreach_addcmul.Tensor", &addcmul);
-  m.impl("_foreach_addcmul_.Tensor", &addcmul_);
-  m.impl("scalar_tensor", &scalar_tensor);
+  m.impl("addbmm_", &AddbmmInPlace);
+  m.impl("_foreach_addcdiv.Tensor", &Addcdiv);
+  m.impl("_foreach_addcdiv_.Tensor", &AddcdivInPlace);
+  m.impl("_foreach_addcmul.Tensor", &Addcmul);
+  m.impl("_foreach_addcmul_.Tensor", &AddcmulInPlace);
+  m.impl("scalar_tensor", &ScalarTensor);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace mycelya {
 
-void convolution_backward_args(std::vector<c10::IValue>& args) {
+void ConvolutionBackwardArgs(std::vector<c10::IValue>& args) {
   // grad_output input weight | stride padding dilation transposed output_padding groups output_mask
   const auto mask = args.back().toBoolList();
   c10::IValue bias_sizes;

@@ -7,13 +7,13 @@
 
 namespace mycelya {
 
-bool fill_with_tensor(Arguments args) {
+bool FillWithTensor(Arguments args) {
   if (!args[1].toTensor().is_cpu()) return false;
   args[0].toTensor().fill_(args[1].toTensor().item());
   return true;
 }
 
-void check_fill(Arguments args) {
+void CheckFill(Arguments args) {
   if (!args.back().isScalar()) return;
   const c10::Scalar value = args.back().toScalar();
   switch (args[0].toTensor().scalar_type()) {

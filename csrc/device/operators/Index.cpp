@@ -18,13 +18,13 @@
 namespace mycelya {
 namespace {
 
-bool is_mask(const c10::IValue& v) {
+bool IsMask(const c10::IValue& v) {
   if (!v.isTensor() || !v.toTensor().defined()) return false;
   const auto type = v.toTensor().scalar_type();
   return type == at::kBool || type == at::kByte;
 }
 
-c10::List<std::optional<at::Tensor>> index_list(const c10::IValue& v) {
+c10::List<std::optional<at::Tensor>> IndexList(const c10::IValue& v) {
   c10::List<std::optional<at::Tensor>> list;
   for (const auto& e : v.toListRef()) {
     list.push_back(e.isTensor() && e.toTensor().defined() ? std::optional(e.toTensor()) : std::nullopt);
@@ -35,7 +35,7 @@ c10::List<std::optional<at::Tensor>> index_list(const c10::IValue& v) {
 // If self and source share memory, calls f with both and the dim, without their dims of size 1. PyTorch's CPU kernel
 // detects an exact self-add by comparing strides, including those of size-1 dims. The worker does not preserve those.
 template <class F>
-bool with_own_rows(Arguments args, F&& f) {
+bool WithOwnRows(Arguments args, F&& f) {
   const at::Tensor& self = args[0].toTensor();
   const at::Tensor& source = args[3].toTensor();
   if (!source.is_alias_of(self) || source.dim() != self.dim()) return false;
@@ -60,36 +60,36 @@ bool with_own_rows(Arguments args, F&& f) {
 
 }  // namespace
 
-bool fill_under_mask(Arguments args) {
+bool FillUnderMask(Arguments args) {
   if (args[3].toBool()) return false;
   const at::Tensor &self = args[0].toTensor(), &value = args[2].toTensor();
-  const bool here = ours(value) && value.dim() == 0;
+  const bool here = Ours(value) && value.dim() == 0;
   if (!here && (!value.is_cpu() || value.numel() != 1)) return false;
   TORCH_CHECK_INDEX(self.scalar_type() == value.scalar_type(),
                     "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
                     " for the destination and ", value.scalar_type(), " for the source.");
   // Looks at the indices only, if the value is one number on the CPU.
   const auto [can, mask] =
-      at::native::canDispatchToMaskedFill(self, index_list(args[1]), here ? at::empty({1}, at::kCPU) : value);
-  if (!can || !ours(mask)) return false;
+      at::native::canDispatchToMaskedFill(self, IndexList(args[1]), here ? at::empty({1}, at::kCPU) : value);
+  if (!can || !Ours(mask)) return false;
   here ? at::Tensor(self).masked_fill_(mask, value) : at::Tensor(self).masked_fill_(mask, value.item());
   return true;
 }
 
-void expand_masks(const Op& op, std::span<c10::IValue> args) {
+void ExpandMasks(const Op& op, std::span<c10::IValue> args) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind != Kind::kOptTensors) continue;
     const auto list = args[i].toListRef();
-    if (std::none_of(list.begin(), list.end(), is_mask)) continue;
+    if (std::none_of(list.begin(), list.end(), IsMask)) continue;
     c10::List<std::optional<at::Tensor>> expanded;
-    for (auto& t : at::native::expandTensors(args[0].toTensor(), at::IOptTensorListRef(index_list(args[i])))) {
+    for (auto& t : at::native::expandTensors(args[0].toTensor(), at::IOptTensorListRef(IndexList(args[i])))) {
       expanded.push_back(t.defined() ? std::optional(std::move(t)) : std::nullopt);
     }
     args[i] = std::move(expanded);
   }
 }
 
-void upload_indices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex device) {
+void UploadIndices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex device) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind != Kind::kOptTensors) continue;
     c10::List<std::optional<at::Tensor>> list;
@@ -99,20 +99,20 @@ void upload_indices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex 
         continue;
       }
       const auto& t = e.toTensor();
-      list.push_back(t.defined() && t.is_cpu() ? to_device(t, device) : t);
+      list.push_back(t.defined() && t.is_cpu() ? ToDevice(t, device) : t);
     }
     args[i] = std::move(list);
   }
 }
 
-bool index_add_own_rows(Arguments args) {
-  return with_own_rows(args, [&](const at::Tensor& rows, int64_t dim, const at::Tensor& added) {
+bool IndexAddOwnRows(Arguments args) {
+  return WithOwnRows(args, [&](const at::Tensor& rows, int64_t dim, const at::Tensor& added) {
     rows.index_add_(dim, args[2].toTensor(), added, args[4].toScalar());
   });
 }
 
-bool index_reduce_own_rows(Arguments args) {
-  return with_own_rows(args, [&](const at::Tensor& rows, int64_t dim, const at::Tensor& added) {
+bool IndexReduceOwnRows(Arguments args) {
+  return WithOwnRows(args, [&](const at::Tensor& rows, int64_t dim, const at::Tensor& added) {
     rows.index_reduce_(dim, args[2].toTensor(), added, args[4].toStringView(), args[5].toBool());
   });
 }

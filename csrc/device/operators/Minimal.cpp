@@ -32,27 +32,26 @@
 namespace mycelya {
 namespace {
 
-void count_view() { counters().views.fetch_add(1, std::memory_order_relaxed); }
+void CountView() { GetCounters().views.fetch_add(1, std::memory_order_relaxed); }
 
-c10::DeviceIndex index_of(std::optional<c10::Device> device) {
-  check_not_forked();
-  if (!device || !device->has_index()) return current_device();
-  TORCH_CHECK(device->index() < device_count(), "mycelya:", static_cast<int>(device->index()),
-              " does not exist: there ",
-              device_count() == 1 ? "is 1 device" : "are " + std::to_string(device_count()) + " devices",
+c10::DeviceIndex IndexOf(std::optional<c10::Device> device) {
+  CheckNotForked();
+  if (!device || !device->has_index()) return CurrentDevice();
+  TORCH_CHECK(device->index() < DeviceCount(), "mycelya:", static_cast<int>(device->index()), " does not exist: there ",
+              DeviceCount() == 1 ? "is 1 device" : "are " + std::to_string(DeviceCount()) + " devices",
               ", numbered from 0. A RemoteMachine adds one.");
   return device->index();
 }
 
-at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
-                      std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
+at::Tensor NewTensor(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
+                     std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
   TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(at::kStrided) == at::kStrided, "mycelya has no tensors of layout ",
                               *layout, ": use strided ones.");
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned, not tensors of mycelya.");
   OutMeta m;
   m.defined = true;
   m.dtype = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
-  dtype_code(m.dtype);  // throws if no worker has the dtype
+  DtypeCode(m.dtype);  // throws if no worker has the dtype
   TORCH_CHECK(sizes.size() <= MYC_MAX_RANK, "mycelya tensors have at most ", static_cast<int>(MYC_MAX_RANK),
               " dimensions, got ", sizes.size(), ".");
   at::detail::check_size_nonnegative(sizes);
@@ -60,37 +59,37 @@ at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, std::optio
   m.strides.assign(strides.begin(), strides.end());
   // Throws if the number of bytes overflows.
   at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(m.dtype));
-  return make_tensor(m, index_of(device));
+  return MakeTensor(m, IndexOf(device));
 }
 
 // Whether torch.use_deterministic_algorithms asks for fresh memory to be filled.
-bool fills_memory() {
+bool FillsMemory() {
   const auto& context = at::globalContext();
   return C10_UNLIKELY(context.deterministicAlgorithms()) && context.deterministicFillUninitializedMemory();
 }
 
-at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+at::Tensor Empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                  std::optional<c10::Device> device, std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
   at::detail::check_size_nonnegative(sizes);
-  at::Tensor t = new_tensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
+  at::Tensor t = NewTensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
   if (format && *format != at::MemoryFormat::Contiguous) t.unsafeGetTensorImpl()->empty_tensor_restride(*format);
-  if (fills_memory()) at::native::fill_empty_deterministic_(t);
+  if (FillsMemory()) at::native::fill_empty_deterministic_(t);
   return t;
 }
 
-at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
+at::Tensor EmptyStrided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
+                        std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
   TORCH_CHECK(sizes.size() == strides.size(), "dimensionality of sizes (", sizes.size(),
               ") must match dimensionality of strides (", strides.size(), ")");
-  at::Tensor t = new_tensor(sizes, strides, dtype, layout, device, pin);
-  if (fills_memory()) at::native::fill_empty_deterministic_(t);
+  at::Tensor t = NewTensor(sizes, strides, dtype, layout, device, pin);
+  if (FillsMemory()) at::native::fill_empty_deterministic_(t);
   return t;
 }
 
 // Zeros for forward-mode differentiation. Most operators check their dispatch key and never read the memory.
-at::Tensor efficient_zeros(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                           std::optional<c10::Device> device, std::optional<bool> pin) {
-  at::Tensor t = new_tensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
+at::Tensor EfficientZeros(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                          std::optional<c10::Device> device, std::optional<bool> pin) {
+  at::Tensor t = NewTensor(sizes, c10::contiguous_strides(sizes), dtype, layout, device, pin);
   auto zeros = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(t.storage()), c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor}),
       t.dtype());
@@ -98,44 +97,44 @@ at::Tensor efficient_zeros(at::IntArrayRef sizes, std::optional<at::ScalarType> 
   return zeros;
 }
 
-at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides,
-                      std::optional<int64_t> offset) {
-  count_view();
+at::Tensor AsStrided(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides,
+                     std::optional<int64_t> offset) {
+  CountView();
   return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
 }
 
-at::Tensor view(const at::Tensor& self, at::IntArrayRef sizes) {
-  count_view();
+at::Tensor View(const at::Tensor& self, at::IntArrayRef sizes) {
+  CountView();
   return at::native::view(self, sizes);
 }
 
-at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  count_view();
+at::Tensor ReshapeAlias(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  CountView();
   return at::native::_reshape_alias(self, sizes, strides);
 }
 
-at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
-  count_view();
+at::Tensor Unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
+  CountView();
   return at::native::unfold(self, dim, size, step);
 }
 
-at::Tensor view_as_real(const at::Tensor& self) {
-  count_view();
+at::Tensor ViewAsReal(const at::Tensor& self) {
+  CountView();
   return at::native::view_as_real(self);
 }
 
-at::Tensor view_as_complex(const at::Tensor& self) {
-  count_view();
+at::Tensor ViewAsComplex(const at::Tensor& self) {
+  CountView();
   return at::native::view_as_complex(self);
 }
 
 // Bytes of storage that a geometry needs.
-int64_t reach(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
+int64_t Reach(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
   return static_cast<int64_t>(at::detail::computeStorageNbytes(sizes, strides, itemsize, offset));
 }
 
-at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef sizes,
-                        at::IntArrayRef strides) {
+at::Tensor& SetStorage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef sizes,
+                       at::IntArrayRef strides) {
   TORCH_CHECK(source.device_type() == kDevice && source.device() == self.device(),
               "Attempted to set the storage of a tensor on device \"", self.device(),
               "\" to a storage on different device \"", source.device(),
@@ -146,7 +145,7 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
   // As in PyTorch: if the tensor already has the geometry, its storage does not grow.
   const bool keep = self.sizes() == sizes && (!given || self.strides() == strides);
   if (keep) {
-    const int64_t bytes = reach(self.sizes(), self.strides(), offset, self.itemsize());
+    const int64_t bytes = Reach(self.sizes(), self.strides(), offset, self.itemsize());
     TORCH_CHECK(!given || self.numel() == 0 || bytes <= static_cast<int64_t>(source.nbytes()), "setStorage: sizes ",
                 sizes, ", strides ", self.strides(), ", storage offset ", offset, ", and itemsize ", self.itemsize(),
                 " requiring a storage size of ", bytes, " are out of bounds for storage of size ", source.nbytes());
@@ -160,27 +159,27 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
   } else {
     impl->set_sizes_and_strides(sizes, strides, offset);
   }
-  const int64_t need = reach(self.sizes(), self.strides(), offset, self.itemsize());
-  Storage& s = *storage_of(*impl);
-  if (self.numel() != 0 && need > static_cast<int64_t>(s.nbytes())) resize_bytes(s, need);
+  const int64_t need = Reach(self.sizes(), self.strides(), offset, self.itemsize());
+  Storage& s = *StorageOf(*impl);
+  if (self.numel() != 0 && need > static_cast<int64_t>(s.nbytes())) ResizeBytes(s, need);
   return self;
 }
 
-at::Tensor& set_whole_storage(at::Tensor& self, at::Storage source) {
+at::Tensor& SetWholeStorage(at::Tensor& self, at::Storage source) {
   const int64_t n = static_cast<int64_t>(source.nbytes() / self.itemsize());
-  return set_storage(self, std::move(source), 0, n, at::IntArrayRef());
+  return SetStorage(self, std::move(source), 0, n, at::IntArrayRef());
 }
 
-at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
+at::Tensor& SetTensor(at::Tensor& self, const at::Tensor& source) {
   if (self.unsafeGetTensorImpl() == source.unsafeGetTensorImpl()) return self;
-  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+  return SetStorage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
-at::Tensor& set_nothing(at::Tensor& self) {
-  return set_storage(self, make_storage(0, self.device().index()), 0, int64_t{0}, at::IntArrayRef());
+at::Tensor& SetNothing(at::Tensor& self) {
+  return SetStorage(self, MakeStorage(0, self.device().index()), 0, int64_t{0}, at::IntArrayRef());
 }
 
-const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+const at::Tensor& Resize(const at::Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
   auto* impl = self.unsafeGetTensorImpl();
   at::detail::check_size_nonnegative(sizes);
   if (impl->sizes() == sizes && !format) return self;
@@ -189,28 +188,28 @@ const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes, std::opt
     TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format ", *format);
     impl->empty_tensor_restride(*format);
   }
-  const int64_t need = reach(impl->sizes(), impl->strides(), impl->storage_offset(), impl->itemsize());
-  Storage& s = *storage_of(*impl);
+  const int64_t need = Reach(impl->sizes(), impl->strides(), impl->storage_offset(), impl->itemsize());
+  Storage& s = *StorageOf(*impl);
   const int64_t old = static_cast<int64_t>(s.nbytes());
   if (impl->numel() != 0 && need > old) {
-    resize_bytes(s, need);
-    if (fills_memory()) at::native::fill_resize_deterministic_(self, old);
+    ResizeBytes(s, need);
+    if (FillsMemory()) at::native::fill_resize_deterministic_(self, old);
   }
   return self;
 }
 
-at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+at::Tensor CopyFromAndResize(const at::Tensor& self, const at::Tensor& dst) {
   dst.resize_(self.sizes());
-  return copy_from(self, dst, false);
+  return CopyFrom(self, dst, false);
 }
 
-at::Scalar local_scalar_dense(const at::Tensor& self) {
-  check_not_forked();
+at::Scalar LocalScalarDense(const at::Tensor& self) {
+  CheckNotForked();
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
-  return at::_local_scalar_dense(to_cpu(self));
+  return at::_local_scalar_dense(ToCpu(self));
 }
 
-bool equal(const at::Tensor& self, const at::Tensor& other) {
+bool Equal(const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(),
               " and ", other.device());
   if (self.sizes() != other.sizes()) return false;
@@ -218,7 +217,7 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return at::all(at::eq(self, other)).item().toBool();
 }
 
-bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
+bool IsSetTo(const at::Tensor& self, const at::Tensor& other) {
   return self.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
              other.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() &&
          self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() &&
@@ -226,13 +225,13 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
 }
 
 // A device has one ordered stream, so a storage can be freed as soon as its last tensor is gone.
-void record_stream(at::Tensor&, c10::Stream) {}
+void RecordStream(at::Tensor&, c10::Stream) {}
 
 // False, because a TransformerEncoder would make a nested tensor.
-bool nested_tensor_from_mask_left_aligned(const at::Tensor&, const at::Tensor&) { return false; }
+bool NestedTensorFromMaskLeftAligned(const at::Tensor&, const at::Tensor&) { return false; }
 
 // True lets `.to()` replace a parameter's data and keep the object, so that tied weights stay tied.
-bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from) {
   const auto dense = [](const at::Tensor& t) {
     return t.layout() == at::kStrided && (t.is_cpu() || t.device().type() == kDevice);
   };
@@ -241,17 +240,17 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 
 }  // namespace
 
-void resize_bytes(Storage& s, int64_t bytes) {
-  check_not_forked();
+void ResizeBytes(Storage& s, int64_t bytes) {
+  CheckNotForked();
   if (static_cast<int64_t>(s.nbytes()) == bytes) return;
   TORCH_CHECK(s.resizable(), "Trying to resize storage that is not resizable");
   if (s.defined) {
-    const Origin origin = record_origin();
-    Recorder& r = recorder(s.device_index());
+    const Origin origin = RecordOrigin();
+    Recorder& r = RecorderOf(s.device_index());
     std::lock_guard<SpinLock> guard(r.lock);
-    r.resize_storage(s, bytes, origin);
+    r.ResizeStorage(s, bytes, origin);
   }
-  s.set_bytes(bytes);
+  s.SetBytes(bytes);
 }
 
 // It has no gradient; autograd's fallback would require the view's history.
@@ -266,28 +265,28 @@ TORCH_LIBRARY_IMPL(aten, Negative, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("empty.memory_format", &empty);
-  m.impl("empty_strided", &empty_strided);
-  m.impl("_efficientzerotensor", &efficient_zeros);
-  m.impl("as_strided", &as_strided);
-  m.impl("view", &view);
-  m.impl("_reshape_alias", &reshape_alias);
-  m.impl("unfold", &unfold);
-  m.impl("view_as_real", &view_as_real);
-  m.impl("view_as_complex", &view_as_complex);
-  m.impl("set_", &set_nothing);
-  m.impl("set_.source_Storage", &set_whole_storage);
-  m.impl("set_.source_Storage_storage_offset", &set_storage);
-  m.impl("set_.source_Tensor", &set_tensor);
-  m.impl("resize_", &resize);
-  m.impl("_copy_from", &copy_from);
-  m.impl("_copy_from_and_resize", &copy_from_and_resize);
-  m.impl("_local_scalar_dense", &local_scalar_dense);
-  m.impl("equal", &equal);
-  m.impl("is_set_to", &is_set_to);
-  m.impl("record_stream", &record_stream);
-  m.impl("_nested_tensor_from_mask_left_aligned", &nested_tensor_from_mask_left_aligned);
-  m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
+  m.impl("empty.memory_format", &Empty);
+  m.impl("empty_strided", &EmptyStrided);
+  m.impl("_efficientzerotensor", &EfficientZeros);
+  m.impl("as_strided", &AsStrided);
+  m.impl("view", &View);
+  m.impl("_reshape_alias", &ReshapeAlias);
+  m.impl("unfold", &Unfold);
+  m.impl("view_as_real", &ViewAsReal);
+  m.impl("view_as_complex", &ViewAsComplex);
+  m.impl("set_", &SetNothing);
+  m.impl("set_.source_Storage", &SetWholeStorage);
+  m.impl("set_.source_Storage_storage_offset", &SetStorage);
+  m.impl("set_.source_Tensor", &SetTensor);
+  m.impl("resize_", &Resize);
+  m.impl("_copy_from", &CopyFrom);
+  m.impl("_copy_from_and_resize", &CopyFromAndResize);
+  m.impl("_local_scalar_dense", &LocalScalarDense);
+  m.impl("equal", &Equal);
+  m.impl("is_set_to", &IsSetTo);
+  m.impl("record_stream", &RecordStream);
+  m.impl("_nested_tensor_from_mask_left_aligned", &NestedTensorFromMaskLeftAligned);
+  m.impl("_has_compatible_shallow_copy_type", &HasCompatibleShallowCopyType);
 }
 
 }  // namespace mycelya

@@ -8,7 +8,7 @@
 namespace mycelya {
 
 // Changes the size of a storage and keeps the common prefix of its content.
-void resize_bytes(Storage& s, int64_t bytes);
+void ResizeBytes(Storage& s, int64_t bytes);
 
 }  // namespace mycelya
 

@@ -12,12 +12,12 @@ namespace mycelya {
 namespace {
 
 // Whether a product is of conjugate views and of no negative ones.
-bool conjugate(const at::Tensor& a, const at::Tensor& b) {
+bool Conjugate(const at::Tensor& a, const at::Tensor& b) {
   return !a.is_neg() && !b.is_neg() && (a.is_conj() || b.is_conj());
 }
 
 // Replaces the two operands on the stack by their product.
-bool put(torch::jit::Stack* stack, at::Tensor product) {
+bool Put(torch::jit::Stack* stack, at::Tensor product) {
   torch::jit::drop(*stack, 2);
   stack->push_back(std::move(product));
   return true;
@@ -25,28 +25,28 @@ bool put(torch::jit::Stack* stack, at::Tensor product) {
 
 }  // namespace
 
-bool dot_of_conjugates(torch::jit::Stack* stack) {
+bool DotOfConjugates(torch::jit::Stack* stack) {
   const at::Tensor a = (*stack)[stack->size() - 2].toTensor(), b = stack->back().toTensor();
-  if (!conjugate(a, b)) return false;
-  return put(stack, a.is_conj() && b.is_conj() ? at::dot(a.conj(), b.conj()).conj()
+  if (!Conjugate(a, b)) return false;
+  return Put(stack, a.is_conj() && b.is_conj() ? at::dot(a.conj(), b.conj()).conj()
                     : a.is_conj()              ? at::vdot(a.conj(), b)
                                                : at::vdot(b.conj(), a));
 }
 
-bool vdot_of_conjugates(torch::jit::Stack* stack) {
+bool VdotOfConjugates(torch::jit::Stack* stack) {
   const at::Tensor a = (*stack)[stack->size() - 2].toTensor(), b = stack->back().toTensor();
-  if (!conjugate(a, b)) return false;
-  return put(stack, a.is_conj() && b.is_conj() ? at::vdot(b.conj(), a.conj())
+  if (!Conjugate(a, b)) return false;
+  return Put(stack, a.is_conj() && b.is_conj() ? at::vdot(b.conj(), a.conj())
                     : a.is_conj()              ? at::dot(a.conj(), b)
                                                : at::dot(a, b.conj()).conj());
 }
 
-void check_product(Arguments args, const OutMetas&) {
+void CheckProduct(Arguments args, const OutMetas&) {
   const auto a = args[0].toTensor().dtype(), b = args[1].toTensor().dtype();
   TORCH_CHECK(a == b, "expected m1 and m2 to have the same dtype, but got: ", a, " != ", b);
 }
 
-void check_biased_product(Arguments args, const OutMetas& results) {
+void CheckBiasedProduct(Arguments args, const OutMetas& results) {
   const at::Tensor &self = args[0].toTensor(), &a = args[1].toTensor(), &b = args[2].toTensor();
   TORCH_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", self.scalar_type(),
               " and ", b.scalar_type());

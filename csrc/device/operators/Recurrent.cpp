@@ -25,57 +25,57 @@ namespace {
 using at::Tensor;
 using OptTensor = std::optional<Tensor>;
 
-bool given(const OptTensor& t) { return t.has_value() && t->defined(); }
+bool Given(const OptTensor& t) { return t.has_value() && t->defined(); }
 
-Tensor with_bias(const Tensor& gates, const OptTensor& bias) { return given(bias) ? gates + *bias : gates; }
+Tensor WithBias(const Tensor& gates, const OptTensor& bias) { return Given(bias) ? gates + *bias : gates; }
 
 // Derivatives as functions of the function's value.
-Tensor d_sigmoid(const Tensor& y) { return y * at::rsub(y, 1); }
-Tensor d_tanh(const Tensor& y) { return at::rsub(y * y, 1); }
+Tensor DSigmoid(const Tensor& y) { return y * at::rsub(y, 1); }
+Tensor DTanh(const Tensor& y) { return at::rsub(y * y, 1); }
 
 // The workspace for backward is the activated gates.
-std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
-                                             const OptTensor& input_bias, const OptTensor& hidden_bias) {
-  const auto gates = (with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias)).chunk(4, 1);
+std::tuple<Tensor, Tensor, Tensor> LstmCell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
+                                            const OptTensor& input_bias, const OptTensor& hidden_bias) {
+  const auto gates = (WithBias(input_gates, input_bias) + WithBias(hidden_gates, hidden_bias)).chunk(4, 1);
   const Tensor in = at::sigmoid(gates[0]), forget = at::sigmoid(gates[1]), cell = at::tanh(gates[2]),
                out = at::sigmoid(gates[3]);
   const Tensor cy = forget * cx + in * cell;
   return {out * at::tanh(cy), cy, at::cat({in, forget, cell, out}, 1)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptTensor& grad_hy, const OptTensor& grad_cy,
-                                                      const Tensor& cx, const Tensor& cy, const Tensor& workspace,
-                                                      bool has_bias) {
-  if (!given(grad_hy) && !given(grad_cy)) return {};
+std::tuple<Tensor, Tensor, Tensor> LstmCellBackward(const OptTensor& grad_hy, const OptTensor& grad_cy,
+                                                    const Tensor& cx, const Tensor& cy, const Tensor& workspace,
+                                                    bool has_bias) {
+  if (!Given(grad_hy) && !Given(grad_cy)) return {};
   const auto gates = workspace.chunk(4, 1);
   const Tensor &in = gates[0], &forget = gates[1], &cell = gates[2], &out = gates[3];
   const Tensor tanh_cy = at::tanh(cy);
-  const Tensor hy = given(grad_hy) ? *grad_hy : at::zeros_like(cy);
-  Tensor grad_cell = hy * out * d_tanh(tanh_cy);
-  if (given(grad_cy)) grad_cell = grad_cell + *grad_cy;
-  const Tensor grad_gates = at::cat({grad_cell * cell * d_sigmoid(in), grad_cell * cx * d_sigmoid(forget),
-                                     grad_cell * in * d_tanh(cell), hy * tanh_cy * d_sigmoid(out)},
+  const Tensor hy = Given(grad_hy) ? *grad_hy : at::zeros_like(cy);
+  Tensor grad_cell = hy * out * DTanh(tanh_cy);
+  if (Given(grad_cy)) grad_cell = grad_cell + *grad_cy;
+  const Tensor grad_gates = at::cat({grad_cell * cell * DSigmoid(in), grad_cell * cx * DSigmoid(forget),
+                                     grad_cell * in * DTanh(cell), hy * tanh_cy * DSigmoid(out)},
                                     1);
   return {grad_gates, grad_cell * forget, has_bias ? grad_gates.sum(0, /*keepdim=*/false) : Tensor()};
 }
 
 // The workspace for backward is reset, update, new gate, hx, and the hidden part of the new gate.
-std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
-                                    const OptTensor& input_bias, const OptTensor& hidden_bias) {
-  const auto i = with_bias(input_gates, input_bias).chunk(3, 1);
-  const auto h = with_bias(hidden_gates, hidden_bias).chunk(3, 1);
+std::tuple<Tensor, Tensor> GruCell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
+                                   const OptTensor& input_bias, const OptTensor& hidden_bias) {
+  const auto i = WithBias(input_gates, input_bias).chunk(3, 1);
+  const auto h = WithBias(hidden_gates, hidden_bias).chunk(3, 1);
   const Tensor reset = at::sigmoid(i[0] + h[0]), update = at::sigmoid(i[1] + h[1]);
   const Tensor fresh = at::tanh(i[2] + reset * h[2]);
   return {fresh + update * (hx - fresh), at::cat({reset, update, fresh, hx, h[2]}, 1)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy, const Tensor& workspace,
-                                                                     bool has_bias) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> GruCellBackward(const Tensor& grad_hy, const Tensor& workspace,
+                                                                   bool has_bias) {
   const auto parts = workspace.chunk(5, 1);
   const Tensor &reset = parts[0], &update = parts[1], &fresh = parts[2], &hx = parts[3], &hidden = parts[4];
-  const Tensor grad_update = grad_hy * (hx - fresh) * d_sigmoid(update);
-  const Tensor grad_new = grad_hy * at::rsub(update, 1) * d_tanh(fresh);
-  const Tensor grad_reset = grad_new * hidden * d_sigmoid(reset);
+  const Tensor grad_update = grad_hy * (hx - fresh) * DSigmoid(update);
+  const Tensor grad_new = grad_hy * at::rsub(update, 1) * DTanh(fresh);
+  const Tensor grad_reset = grad_new * hidden * DSigmoid(reset);
   const Tensor grad_input = at::cat({grad_reset, grad_update, grad_new}, 1);
   const Tensor grad_hidden = at::cat({grad_reset, grad_update, grad_new * reset}, 1);
   return {grad_input, grad_hidden, grad_hy * update, has_bias ? grad_input.sum(0, /*keepdim=*/false) : Tensor(),
@@ -83,10 +83,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_thnn_fused_lstm_cell", &lstm_cell);
-  m.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
-  m.impl("_thnn_fused_gru_cell", &gru_cell);
-  m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
+  m.impl("_thnn_fused_lstm_cell", &LstmCell);
+  m.impl("_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward);
+  m.impl("_thnn_fused_gru_cell", &GruCell);
+  m.impl("_thnn_fused_gru_cell_backward", &GruCellBackward);
 }
 
 }  // namespace

@@ -11,13 +11,13 @@ namespace mycelya {
 namespace {
 
 template <void (*kernel)(const c10::OperatorHandle&, torch::jit::Stack*)>
-torch::CppFunction boxed() {
+torch::CppFunction Boxed() {
   return torch::CppFunction::makeFromBoxedFunction<kernel>();
 }
 
 }  // namespace
 
-Special special_of(std::string_view name) {
+Special SpecialOf(std::string_view name) {
   static const auto& rows = *new std::unordered_map<std::string_view, Special>{
 #define MYC_SPECIAL(name, ...) {name, Special{__VA_ARGS__}},
 #include "device/rules/operators.inc"

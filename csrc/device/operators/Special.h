@@ -26,7 +26,7 @@ using Arguments = at::ArrayRef<c10::IValue>;
 
 // The functions of one operator; null where it has none.
 struct Special {
-  // Makes the boxed kernel that is registered instead of record().
+  // Makes the boxed kernel that is registered instead of Record().
   torch::CppFunction (*kernel)() = nullptr;
   // Does a call in other operators. Its result is then argument 0. False: nothing is done.
   bool (*instead)(Arguments args) = nullptr;
@@ -39,47 +39,47 @@ struct Special {
 };
 
 // The functions of an overload by its name without "aten::".
-Special special_of(std::string_view name);
+Special SpecialOf(std::string_view name);
 
 // ---- Fill.cpp ----
 
 // fill_ with a number on the CPU is fill_ with that number. args: self value
-bool fill_with_tensor(Arguments args);
+bool FillWithTensor(Arguments args);
 // A number that the dtype of self does not hold is an error at the call, as on every device. args: self … value
-void check_fill(Arguments args);
+void CheckFill(Arguments args);
 
 // ---- Index.cpp ----
 
 // Writes one value under a mask, which needs no indices, so that nobody waits for how many there are.
 // args: self indices values accumulate …
-bool fill_under_mask(Arguments args);
+bool FillUnderMask(Arguments args);
 // Masks become the indices of what they select, as on every device.
-void expand_masks(const Op& op, std::span<c10::IValue> args);
+void ExpandMasks(const Op& op, std::span<c10::IValue> args);
 // CPU index tensors are legal on CUDA: they become uploads.
-void upload_indices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex device);
+void UploadIndices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex device);
 // Add rows of the storage that self is in, without the dims of size 1. args: self dim index source …
-bool index_add_own_rows(Arguments args);
-bool index_reduce_own_rows(Arguments args);
+bool IndexAddOwnRows(Arguments args);
+bool IndexReduceOwnRows(Arguments args);
 
 // ---- Products.cpp ----
 
 // dot and vdot of conjugate views are each other, or lazily conjugate, as on every device.
-bool dot_of_conjugates(torch::jit::Stack* stack);
-bool vdot_of_conjugates(torch::jit::Stack* stack);
+bool DotOfConjugates(torch::jit::Stack* stack);
+bool VdotOfConjugates(torch::jit::Stack* stack);
 // Refuse what the CPU kernels of matrix products refuse, in their words. args: a b, or self a b
-void check_product(Arguments args, const OutMetas& results);
-void check_biased_product(Arguments args, const OutMetas& results);
+void CheckProduct(Arguments args, const OutMetas& results);
+void CheckBiasedProduct(Arguments args, const OutMetas& results);
 
 // ---- Solve.cpp ----
 
 // Solvers whose result shows how LAPACK was called: in its conjugate bit, or in its strides.
-void record_solve(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
-void record_solve_triangular(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+void RecordSolve(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+void RecordSolveTriangular(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
 // ---- Convolution.cpp ----
 
 // convolution_backward needs the sizes of the bias, which the channels of its gradient give.
-void convolution_backward_args(std::vector<c10::IValue>& args);
+void ConvolutionBackwardArgs(std::vector<c10::IValue>& args);
 
 }  // namespace mycelya
 

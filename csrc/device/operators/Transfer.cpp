@@ -32,36 +32,36 @@ namespace {
 constexpr uint64_t kDeadBytes = 64 << 20;
 
 // Cuts the trace before an upload if that frees much memory.
-void cut_before_upload(c10::DeviceIndex device, Origin origin) {
-  Recorder& r = recorder(device);
-  r.wait_for_room(origin);
+void CutBeforeUpload(c10::DeviceIndex device, Origin origin) {
+  Recorder& r = RecorderOf(device);
+  r.WaitForRoom(origin);
   const bool many_dead = r.dead_bytes() >= kDeadBytes;
   std::lock_guard<SpinLock> guard(r.lock);
-  if (many_dead) r.cut(MYC_CUT_UPLOAD, origin);
-  r.upload(origin);
+  if (many_dead) r.Cut(MYC_CUT_UPLOAD, origin);
+  r.MarkUpload(origin);
 }
 
 // Uploads per device that return before their source has been read: those begun, and those known to be done.
 std::array<std::atomic<uint64_t>, kMaxDevices> begun{}, done{};
 
 // Uploads the bytes as storage s, which must be undefined. With non_blocking, shared memory is read after the return.
-void upload(Storage& s, const void* data, size_t bytes, bool non_blocking, Origin origin) {
+void Upload(Storage& s, const void* data, size_t bytes, bool non_blocking, Origin origin) {
   const auto device = s.device_index();
-  const Client& c = client_for(device);
+  const Client& c = ClientFor(device);
   auto error = std::make_unique<myc_error>();
   myc_shared from;
   int32_t kind = MYC_OK;
-  if (non_blocking && bytes >= kShareFrom && share_pinned(data, bytes, &from)) {
+  if (non_blocking && bytes >= kShareFrom && SharePinned(data, bytes, &from)) {
     begun[device].fetch_add(1, std::memory_order_relaxed);
     kind = c.upload_shared(device, s.id, data, bytes, &from, origin, error.get());
   } else {
     kind = c.upload(device, s.id, data, bytes, origin, error.get());
   }
-  if (kind != MYC_OK) raise(*error);
+  if (kind != MYC_OK) Raise(*error);
   s.defined = true;
 }
 
-bool covers_storage(const at::Tensor& t) {
+bool CoversStorage(const at::Tensor& t) {
   return t.is_contiguous() && t.storage_offset() == 0 &&
          static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
 }
@@ -72,20 +72,20 @@ struct Copies {
   std::deque<Download> all;
 };
 std::atomic<int64_t> pending_copies{0};
-Copies& copies(c10::DeviceIndex device) {
+Copies& CopiesOf(c10::DeviceIndex device) {
   static auto& leaked = *new std::array<Copies, kMaxDevices>();
   return leaked[device];
 }
 
 // Drops the copies that are done, which are the oldest. Throws an error only after all of them have been handled.
-void finish_copies(c10::DeviceIndex device) {
+void FinishCopies(c10::DeviceIndex device) {
   const NoGil no_gil;
-  Copies& c = copies(device);
+  Copies& c = CopiesOf(device);
   const std::lock_guard<std::mutex> guard(c.mutex);
   std::exception_ptr failed;
-  while (!c.all.empty() && c.all.front().done()) {
+  while (!c.all.empty() && c.all.front().Done()) {
     try {
-      c.all.front().wait();
+      c.all.front().Wait();
     } catch (...) {
       failed = std::current_exception();
     }
@@ -96,126 +96,126 @@ void finish_copies(c10::DeviceIndex device) {
 }
 
 // Waits for the copies that write the storage of `cpu`, before the device reads it.
-void finish_copies_to(const at::Tensor& cpu) {
+void FinishCopiesTo(const at::Tensor& cpu) {
   if (C10_LIKELY(pending_copies.load(std::memory_order_relaxed) == 0) || !cpu.has_storage()) return;
   const NoGil no_gil;
-  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
-    Copies& c = copies(device);
+  for (c10::DeviceIndex device = 0; device < DeviceCount(); ++device) {
+    Copies& c = CopiesOf(device);
     const std::lock_guard<std::mutex> guard(c.mutex);
-    for (Download& d : c.all) d.wait_if_into(cpu);
+    for (Download& d : c.all) d.WaitIfInto(cpu);
   }
 }
 
 // As on CUDA, the memory has the values after a wait for the device.
-void begin_copy(const at::Tensor& src, const at::Tensor& dst) {
+void BeginCopy(const at::Tensor& src, const at::Tensor& dst) {
   const auto device = src.device().index();
-  finish_copies(device);
+  FinishCopies(device);
   const NoGil no_gil;
-  Copies& c = copies(device);
+  Copies& c = CopiesOf(device);
   const std::lock_guard<std::mutex> guard(c.mutex);
   c.all.emplace_back(src, dst);
   pending_copies.fetch_add(1, std::memory_order_relaxed);
 }
 
-void copy_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+void CopyToDevice(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   const auto device = dst.device().index();
-  Storage& s = *storage_of(*dst.unsafeGetTensorImpl());
-  finish_copies_to(src);
-  if (!s.defined && covers_storage(dst) && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
+  Storage& s = *StorageOf(*dst.unsafeGetTensorImpl());
+  FinishCopiesTo(src);
+  if (!s.defined && CoversStorage(dst) && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
     const at::Tensor dense = src.contiguous().resolve_conj().resolve_neg();
-    const Origin origin = record_origin();
-    cut_before_upload(device, origin);
-    upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
+    const Origin origin = RecordOrigin();
+    CutBeforeUpload(device, origin);
+    Upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
     return;
   }
   if (src.numel() == 0 && dst.numel() == 0) return;
   // Other tensors may still use the old content, so upload to a storage of its own and copy.
-  record_copy(dst, to_device(src, device, non_blocking).expand_as(dst));
+  RecordCopy(dst, ToDevice(src, device, non_blocking).expand_as(dst));
 }
 
 // Begins to read t's elements, row-major, to `out`. Returns the ticket. waits: the caller waits for it immediately.
-uint64_t begin_download(const at::Tensor& t, void* out, bool waits) {
+uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
   const auto device = t.device().index();
   const auto& impl = *t.unsafeGetTensorImpl();
-  Recorder& r = recorder(device);
-  const Origin origin = record_origin();
+  Recorder& r = RecorderOf(device);
+  const Origin origin = RecordOrigin();
   {
     std::lock_guard<SpinLock> guard(r.lock);
-    if (!storage_of(impl)->defined) r.define_storage(impl, origin);
-    r.read(*storage_of(impl), origin, waits);
+    if (!StorageOf(impl)->defined) r.DefineStorage(impl, origin);
+    r.Read(*StorageOf(impl), origin, waits);
   }
-  const Client& c = client_for(device);
-  const myc_view view{storage_of(impl)->id, dtype_code(t.scalar_type()), static_cast<uint32_t>(t.dim()),
-                      t.sizes().data(),     t.strides().data(),          t.storage_offset()};
+  const Client& c = ClientFor(device);
+  const myc_view view{StorageOf(impl)->id, DtypeCode(t.scalar_type()), static_cast<uint32_t>(t.dim()),
+                      t.sizes().data(),    t.strides().data(),         t.storage_offset()};
   auto error = std::make_unique<myc_error>();
   const uint64_t ticket = c.read(device, &view, out, origin, error.get());
-  if (ticket == 0) raise(*error);
+  if (ticket == 0) Raise(*error);
   return ticket;
 }
 
-void download(const at::Tensor& t, void* out) {
-  const uint64_t ticket = begin_download(t, out, true);
-  wait_for(client(), ticket);
+void DownloadInto(const at::Tensor& t, void* out) {
+  const uint64_t ticket = BeginDownload(t, out, true);
+  WaitFor(GetClient(), ticket);
 }
 
 }  // namespace
 
 Download::Download(const at::Tensor& lazy, at::Tensor out) {
-  const at::Tensor tensor = resolve(lazy);
+  const at::Tensor tensor = Resolve(lazy);
   out_ = out.defined() ? std::move(out) : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
-  if (out_.numel() != 0) ticket_ = begin_download(tensor, out_.mutable_data_ptr(), false);
+  if (out_.numel() != 0) ticket_ = BeginDownload(tensor, out_.mutable_data_ptr(), false);
 }
 
 Download::~Download() {
-  if (ticket_ != 0 && !in_bad_fork()) client().cancel(ticket_);
+  if (ticket_ != 0 && !InBadFork()) GetClient().cancel(ticket_);
 }
 
-bool Download::done() {
+bool Download::Done() {
   if (ticket_ == 0) return true;
   auto error = std::make_unique<myc_error>();
-  if (!has_ended(client(), ticket_, *error)) return false;
+  if (!HasEnded(GetClient(), ticket_, *error)) return false;
   if (error->kind != MYC_OK) failed_ = std::move(error);
   return true;
 }
 
-void Download::wait_if_into(const at::Tensor& cpu) {
-  if (!out_.storage().is_alias_of(cpu.storage()) || done()) return;
-  wait_for(client(), std::exchange(ticket_, 0));
+void Download::WaitIfInto(const at::Tensor& cpu) {
+  if (!out_.storage().is_alias_of(cpu.storage()) || Done()) return;
+  WaitFor(GetClient(), std::exchange(ticket_, 0));
 }
 
-at::Tensor Download::wait() {
-  if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) wait_for(client(), ticket);
-  if (failed_ != nullptr) raise(*failed_);
+at::Tensor Download::Wait() {
+  if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) WaitFor(GetClient(), ticket);
+  if (failed_ != nullptr) Raise(*failed_);
   return out_;
 }
 
-at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blocking) {
-  finish_copies_to(cpu);
+at::Tensor ToDevice(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blocking) {
+  FinishCopiesTo(cpu);
   const at::Tensor dense = cpu.contiguous().resolve_conj().resolve_neg();
   OutMeta m;
   m.defined = true;
   m.dtype = dense.scalar_type();
-  dtype_code(m.dtype);  // refuses what no worker has
+  DtypeCode(m.dtype);  // refuses what no worker has
   m.sizes.assign(dense.sizes().begin(), dense.sizes().end());
   m.strides.assign(dense.strides().begin(), dense.strides().end());
-  at::Tensor t = make_tensor(m, device);
-  Storage& s = *storage_of(*t.unsafeGetTensorImpl());
-  const Origin origin = record_origin();
-  cut_before_upload(device, origin);
-  if (s.nbytes() != 0) upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
+  at::Tensor t = MakeTensor(m, device);
+  Storage& s = *StorageOf(*t.unsafeGetTensorImpl());
+  const Origin origin = RecordOrigin();
+  CutBeforeUpload(device, origin);
+  if (s.nbytes() != 0) Upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
   return t;
 }
 
-at::Tensor to_cpu(const at::Tensor& lazy) {
-  const at::Tensor tensor = resolve(lazy);
+at::Tensor ToCpu(const at::Tensor& lazy) {
+  const at::Tensor tensor = Resolve(lazy);
   at::Tensor out = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
-  if (out.numel() != 0) download(tensor, out.mutable_data_ptr());
+  if (out.numel() != 0) DownloadInto(tensor, out.mutable_data_ptr());
   return out;
 }
 
 namespace {
 
-bool is_itself(const at::Tensor& src, const at::Tensor& dst) {
+bool IsItself(const at::Tensor& src, const at::Tensor& dst) {
   return src.is_alias_of(dst) && src.storage_offset() == dst.storage_offset() && src.sizes() == dst.sizes() &&
          src.strides() == dst.strides() && src.scalar_type() == dst.scalar_type() && src.is_conj() == dst.is_conj() &&
          src.is_neg() == dst.is_neg();
@@ -223,23 +223,23 @@ bool is_itself(const at::Tensor& src, const at::Tensor& dst) {
 
 }  // namespace
 
-at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   // Shape checks run structured functions, which copy their results; there is nothing to copy.
-  if (C10_UNLIKELY(only_checking())) return dst;
-  check_not_forked();
+  if (C10_UNLIKELY(OnlyChecking())) return dst;
+  CheckNotForked();
   const bool from_us = src.device().type() == kDevice, to_us = dst.device().type() == kDevice;
-  if (is_itself(src, dst)) return dst;
+  if (IsItself(src, dst)) return dst;
   // Convert first, then negate: the order decides the sign of zeros.
   if (src.is_neg() && src.scalar_type() != dst.scalar_type()) {
-    return copy_from(src._neg_view().to(dst.scalar_type()).neg(), dst, false), dst;
+    return CopyFrom(src._neg_view().to(dst.scalar_type()).neg(), dst, false), dst;
   }
   if (to_us) {
     at::assert_no_internal_overlap(dst);
     if (src.device() == dst.device()) at::assert_no_partial_overlap(dst, src);
   }
   // A write through a conjugate or negative view stores the conjugate or negative.
-  if (dst.is_conj()) return copy_from(src.to(dst.scalar_type()).conj(), dst._conj(), false), dst;
-  if (dst.is_neg()) return copy_from(src.to(dst.scalar_type())._neg_view(), dst._neg_view(), false), dst;
+  if (dst.is_conj()) return CopyFrom(src.to(dst.scalar_type()).conj(), dst._conj(), false), dst;
+  if (dst.is_neg()) return CopyFrom(src.to(dst.scalar_type())._neg_view(), dst._neg_view(), false), dst;
   TORCH_CHECK((from_us || src.is_cpu()) && (to_us || dst.is_cpu()), "Cannot copy from ", src.device(), " to ",
               dst.device(), ": go through the CPU, .cpu() then .to().");
   if (from_us && to_us) {
@@ -248,63 +248,63 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_bloc
       at::Tensor out = dst;
       at::neg_out(out, src._neg_view().expand_as(dst));
     } else if (src.device() == dst.device()) {
-      record_copy(dst, resolve(src).expand_as(dst));
+      RecordCopy(dst, Resolve(src).expand_as(dst));
     } else {
-      copy_to_device(to_cpu(src), dst, false);  // on two machines
+      CopyToDevice(ToCpu(src), dst, false);  // on two machines
     }
   } else if (to_us) {
-    copy_to_device(src, dst, non_blocking);
+    CopyToDevice(src, dst, non_blocking);
   } else if (dst.is_contiguous() && src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes()) {
     if (dst.numel() == 0) return dst;
-    if (non_blocking && is_pinned(dst.const_data_ptr())) {
-      begin_copy(src, dst);
+    if (non_blocking && IsPinned(dst.const_data_ptr())) {
+      BeginCopy(src, dst);
     } else {
-      download(resolve(src), dst.mutable_data_ptr());
+      DownloadInto(Resolve(src), dst.mutable_data_ptr());
     }
   } else {
-    dst.copy_(to_cpu(src));
+    dst.copy_(ToCpu(src));
   }
   return dst;
 }
 
-void flush(c10::DeviceIndex device) {
-  if (!client_loaded() && recorder(device).empty()) return;
-  check_not_forked();
-  Recorder& r = recorder(device);
-  const Origin origin = record_origin();
+void Flush(c10::DeviceIndex device) {
+  if (!ClientLoaded() && RecorderOf(device).empty()) return;
+  CheckNotForked();
+  Recorder& r = RecorderOf(device);
+  const Origin origin = RecordOrigin();
   std::lock_guard<SpinLock> guard(r.lock);
-  r.cut(MYC_CUT_FLUSH, origin);
+  r.Cut(MYC_CUT_FLUSH, origin);
 }
 
-void synchronize(c10::DeviceIndex device) {
-  check_not_forked();
-  Recorder& r = recorder(device);
-  const Origin origin = record_origin();
+void Synchronize(c10::DeviceIndex device) {
+  CheckNotForked();
+  Recorder& r = RecorderOf(device);
+  const Origin origin = RecordOrigin();
   uint64_t epoch = 0;
   {
     std::lock_guard<SpinLock> guard(r.lock);
-    r.cut(MYC_CUT_SYNC, origin);
+    r.Cut(MYC_CUT_SYNC, origin);
     epoch = r.epoch();
   }
-  if (!client_loaded()) return;  // nothing was ever sent
-  const Client& c = client_for(device);
+  if (!ClientLoaded()) return;  // nothing was ever sent
+  const Client& c = ClientFor(device);
   const uint64_t uploads = begun[device].load(std::memory_order_relaxed);
   auto error = std::make_unique<myc_error>();
   const uint64_t ticket = c.sync(device, origin, error.get());
-  if (ticket == 0) raise(*error);
-  wait_for(c, ticket);
-  finish_copies(device);
+  if (ticket == 0) Raise(*error);
+  WaitFor(c, ticket);
+  FinishCopies(device);
   done[device].store(uploads, std::memory_order_relaxed);
-  collect_pinned();
-  r.ran(epoch);
+  CollectPinned();
+  r.Ran(epoch);
 }
 
 namespace {
 
-bool idle(c10::DeviceIndex device) {
-  Recorder& r = recorder(device);
+bool Idle(c10::DeviceIndex device) {
+  Recorder& r = RecorderOf(device);
   std::lock_guard<SpinLock> guard(r.lock);
-  return r.idle() && begun[device].load(std::memory_order_relaxed) == done[device].load(std::memory_order_relaxed);
+  return r.Idle() && begun[device].load(std::memory_order_relaxed) == done[device].load(std::memory_order_relaxed);
 }
 
 // A sync in progress, and the work submitted before it.
@@ -316,33 +316,33 @@ struct PendingSync {
 
 }  // namespace
 
-bool query(c10::DeviceIndex device) {
+bool Query(c10::DeviceIndex device) {
   static auto& syncs = *new std::array<PendingSync, kMaxDevices>();
-  if (idle(device) || (!client_loaded() && recorder(device).empty())) return true;
-  check_not_forked();
+  if (Idle(device) || (!ClientLoaded() && RecorderOf(device).empty())) return true;
+  CheckNotForked();
   PendingSync& q = syncs[device];
   const std::lock_guard<std::mutex> guard(q.mutex);
-  Recorder& r = recorder(device);
-  const Client& c = client_for(device);
+  Recorder& r = RecorderOf(device);
+  const Client& c = ClientFor(device);
   auto error = std::make_unique<myc_error>();
   if (q.ticket == 0) {
-    const Origin origin = record_origin();
+    const Origin origin = RecordOrigin();
     {
       std::lock_guard<SpinLock> recording(r.lock);
-      r.cut(MYC_CUT_EVENT, origin);
+      r.Cut(MYC_CUT_EVENT, origin);
       q.epoch = r.epoch();
     }
     q.uploads = begun[device].load(std::memory_order_relaxed);
     q.ticket = c.sync(device, origin, error.get());
-    if (q.ticket == 0) raise(*error);
+    if (q.ticket == 0) Raise(*error);
   }
   // Keep the same sync until it is answered, so that a polling loop terminates.
-  if (!has_ended(c, q.ticket, *error)) return false;
-  raise(*error);
+  if (!HasEnded(c, q.ticket, *error)) return false;
+  Raise(*error);
   done[device].store(q.uploads, std::memory_order_relaxed);
-  collect_pinned();
-  r.ran(q.epoch);
-  return idle(device);
+  CollectPinned();
+  r.Ran(q.epoch);
+  return Idle(device);
 }
 
 // The fallbacks of conjugate and negative views clone operands that the schema does not mark as written. copy_from

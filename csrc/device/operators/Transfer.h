@@ -15,10 +15,10 @@ namespace mycelya {
 
 // A contiguous device tensor with the elements of a CPU tensor. The CPU tensor may be changed after the return, except
 // with non_blocking from pinned memory: then only after a wait for the device.
-at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blocking = false);
+at::Tensor ToDevice(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blocking = false);
 
 // Cuts the trace, then reads the tensor's elements into a new contiguous CPU tensor. Waits.
-at::Tensor to_cpu(const at::Tensor& tensor);
+at::Tensor ToCpu(const at::Tensor& tensor);
 
 // An asynchronous read of the values at the time of construction.
 class Download {
@@ -29,12 +29,12 @@ class Download {
   Download& operator=(const Download&) = delete;
   ~Download();  // the memory is not written afterwards
 
-  // Whether wait() would return at once.
-  bool done();
+  // Whether Wait() would return at once.
+  bool Done();
   // The filled CPU tensor. Throws the error of the op that computes it. Call it once.
-  at::Tensor wait();
-  // Waits if the read writes the storage of `cpu`, and throws as wait() does.
-  void wait_if_into(const at::Tensor& cpu);
+  at::Tensor Wait();
+  // Waits if the read writes the storage of `cpu`, and throws as Wait() does.
+  void WaitIfInto(const at::Tensor& cpu);
 
  private:
   at::Tensor out_;
@@ -43,13 +43,13 @@ class Download {
 };
 
 // aten::_copy_from: copies src's elements to dst, converted and broadcast. One of them may be on the CPU.
-at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
+at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
 
 // flush sends the open trace; synchronize also waits for everything that was sent.
-void flush(c10::DeviceIndex device);
-void synchronize(c10::DeviceIndex device);
-// Whether a synchronize() would have nothing to wait for. Sends the open trace and does not wait.
-bool query(c10::DeviceIndex device);
+void Flush(c10::DeviceIndex device);
+void Synchronize(c10::DeviceIndex device);
+// Whether a Synchronize() would have nothing to wait for. Sends the open trace and does not wait.
+bool Query(c10::DeviceIndex device);
 
 }  // namespace mycelya
 

@@ -11,7 +11,7 @@ namespace at::autocast {
 namespace {
 
 // Autocast may have made its input f16 or bf16; the fused form with logits is safe.
-Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
+Tensor RefuseBinaryCrossEntropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
   TORCH_CHECK(false,
               "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: their gradient "
               "overflows in half precision. Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which take "
@@ -30,7 +30,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   AT_FORALL_FP32_SET_OPT_DTYPE(MYC_FP32_DTYPE)
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
   AT_FORALL_PROMOTE(MYC_PROMOTE)
-  m.impl("binary_cross_entropy", &refuse_binary_cross_entropy);
+  m.impl("binary_cross_entropy", &RefuseBinaryCrossEntropy);
 }
 
 }  // namespace at::autocast

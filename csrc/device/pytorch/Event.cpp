@@ -19,66 +19,66 @@ std::atomic<int64_t> next_id{1};
 
 }  // namespace
 
-void Event::record(c10::DeviceIndex device, bool timed) {
-  check_not_forked();
-  forget();
+void Event::Record(c10::DeviceIndex device, bool timed) {
+  CheckNotForked();
+  Forget();
   device_ = device;
   if (timed) {
     id_ = next_id.fetch_add(1);
-    record_own(device, "mycelya::record_event", {id_});
+    RecordOwn(device, "mycelya::record_event", {id_});
   }
-  Recorder& r = recorder(device);
-  const Origin origin = record_origin();
+  Recorder& r = RecorderOf(device);
+  const Origin origin = RecordOrigin();
   {
     std::lock_guard<SpinLock> guard(r.lock);
-    r.cut(MYC_CUT_EVENT, origin);
+    r.Cut(MYC_CUT_EVENT, origin);
   }
-  if (!client_loaded()) return;  // nothing was ever sent
+  if (!ClientLoaded()) return;  // nothing was ever sent
   auto error = std::make_unique<myc_error>();
-  ticket_ = client_for(device).sync(device, origin, error.get());
-  if (ticket_ == 0) raise(*error);
+  ticket_ = ClientFor(device).sync(device, origin, error.get());
+  if (ticket_ == 0) Raise(*error);
 }
 
-bool Event::done() {
+bool Event::Done() {
   if (ticket_ == 0) return true;
   auto error = std::make_unique<myc_error>();
-  if (!has_ended(client(), ticket_, *error)) return false;
-  raise(*error);
+  if (!HasEnded(GetClient(), ticket_, *error)) return false;
+  Raise(*error);
   return true;
 }
 
-void Event::wait() {
+void Event::Wait() {
   if (ticket_ == 0) return;
   const uint64_t ticket = ticket_;
   ticket_ = 0;
-  wait_for(client(), ticket);
+  WaitFor(GetClient(), ticket);
 }
 
-double Event::elapsed(Event& to) {
+double Event::Elapsed(Event& to) {
   TORCH_CHECK(id_ != 0 && to.id_ != 0, "Both events must be created with enable_timing=True and recorded.");
   TORCH_CHECK(device_ == to.device_, "The events were recorded on two devices, mycelya:", static_cast<int>(device_),
               " and mycelya:", static_cast<int>(to.device_), ", whose clocks differ.");
-  TORCH_CHECK(done() && to.done(),
+  TORCH_CHECK(Done() && to.Done(),
               "Both events must be completed before calculating elapsed time: synchronize() them.");
   OutMeta m;
   m.defined = true;
   m.dtype = at::kDouble;
-  const at::Tensor time = make_tensor(m, device_);
-  record_own(device_, "mycelya::elapsed", {id_, to.id_}, time);
-  return to_cpu(time).item<double>();
+  const at::Tensor time = MakeTensor(m, device_);
+  RecordOwn(device_, "mycelya::elapsed", {id_, to.id_}, time);
+  return ToCpu(time).item<double>();
 }
 
-void Event::forget() noexcept {
-  if (device_ < 0 || in_bad_fork()) return;
+void Event::Forget() noexcept {
+  if (device_ < 0 || InBadFork()) return;
   try {
-    if (ticket_ != 0) client().cancel(ticket_);
-    if (id_ != 0) record_own(device_, "mycelya::forget_event", {id_});
+    if (ticket_ != 0) GetClient().cancel(ticket_);
+    if (id_ != 0) RecordOwn(device_, "mycelya::forget_event", {id_});
   } catch (...) {  // the session has ended, and its events with it
   }
   ticket_ = 0;
   id_ = 0;
 }
 
-Event::~Event() { forget(); }
+Event::~Event() { Forget(); }
 
 }  // namespace mycelya

@@ -19,15 +19,15 @@ class Event {
   ~Event();
 
   // timed: the worker records its device's time.
-  void record(c10::DeviceIndex device, bool timed);
-  // Whether the device has reached the event. done() and wait() throw the error of an earlier op.
-  bool done();
-  void wait();
+  void Record(c10::DeviceIndex device, bool timed);
+  // Whether the device has reached the event. Done() and Wait() throw the error of an earlier op.
+  bool Done();
+  void Wait();
   // Device time in milliseconds from this event to another. Both must be done and timed.
-  double elapsed(Event& to);
+  double Elapsed(Event& to);
 
  private:
-  void forget() noexcept;
+  void Forget() noexcept;
 
   c10::DeviceIndex device_ = -1;  // where it was recorded
   int64_t id_ = 0;                // its name on the worker; 0: not timed

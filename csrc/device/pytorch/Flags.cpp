@@ -17,7 +17,7 @@ struct Flag {
 std::mutex mutex;
 
 // In the order of their versions. Leaked, because threads may outlive static objects.
-std::vector<Flag>& flags() {
+std::vector<Flag>& AllFlags() {
   static auto* all = new std::vector<Flag>();
   return *all;
 }
@@ -26,18 +26,18 @@ std::vector<Flag>& flags() {
 
 std::atomic<uint64_t> flags_version{0};
 
-void set_flag(const std::string& name, const std::string& value) {
+void SetFlag(const std::string& name, const std::string& value) {
   std::lock_guard<std::mutex> guard(mutex);
-  auto& all = flags();
+  auto& all = AllFlags();
   all.erase(std::remove_if(all.begin(), all.end(), [&](const Flag& f) { return f.name == name; }), all.end());
   all.push_back({name, value, flags_version.load(std::memory_order_relaxed) + 1});
   flags_version.fetch_add(1, std::memory_order_release);
 }
 
-std::vector<std::string> flags_since(uint64_t& version) {
+std::vector<std::string> FlagsSince(uint64_t& version) {
   std::lock_guard<std::mutex> guard(mutex);
   std::vector<std::string> found;
-  for (const Flag& f : flags()) {
+  for (const Flag& f : AllFlags()) {
     if (f.version > version) found.push_back(f.name + "=" + f.value);
   }
   version = flags_version.load(std::memory_order_relaxed);

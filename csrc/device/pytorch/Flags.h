@@ -17,11 +17,11 @@ namespace mycelya {
 extern std::atomic<uint64_t> flags_version;  // grows with each call of set_flag
 
 // Notes that a flag was set. Names and values are those of mycelya::set_flag (csrc/abi/mycelya.h).
-void set_flag(const std::string& name, const std::string& value);
+void SetFlag(const std::string& name, const std::string& value);
 
 // The flags set after `version` as "name=value", ordered by the last time each was set. Sets `version` to the current
 // one.
-std::vector<std::string> flags_since(uint64_t& version);
+std::vector<std::string> FlagsSince(uint64_t& version);
 
 }  // namespace mycelya
 

@@ -33,14 +33,14 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   uint64_t id() const { return id_; }
 
   void set_current_seed(uint64_t seed) override {
-    record_own(device().index(), "mycelya::manual_seed", {GeneratorId{id_}, static_cast<int64_t>(seed)});
+    RecordOwn(device().index(), "mycelya::manual_seed", {GeneratorId{id_}, static_cast<int64_t>(seed)});
     seed_ = seed;
     seed_state_.reset();
   }
   uint64_t current_seed() const override {
     if (seed_state_.defined()) {
       // Both of PyTorch's layouts begin with the seed.
-      seed_ = to_cpu(seed_state_.narrow(0, 0, 8)).view(at::kLong).item<int64_t>();
+      seed_ = ToCpu(seed_state_.narrow(0, 0, 8)).view(at::kLong).item<int64_t>();
       seed_state_.reset();
     }
     return seed_;
@@ -51,10 +51,10 @@ class GeneratorImpl final : public c10::GeneratorImpl {
     return fresh;
   }
 
-  at::Tensor state() const {
+  at::Tensor State() const {
     const auto index = device().index();
-    at::Tensor bytes = make_vector(at::kByte, state_bytes(), index);
-    record_own(index, "mycelya::get_rng_state", {GeneratorId{id_}}, bytes);
+    at::Tensor bytes = MakeVector(at::kByte, state_bytes(), index);
+    RecordOwn(index, "mycelya::get_rng_state", {GeneratorId{id_}}, bytes);
     return bytes;
   }
   void set_state(const at::Tensor& state) {
@@ -64,10 +64,10 @@ class GeneratorImpl final : public c10::GeneratorImpl {
                      state.sizes(), ".");
     TORCH_CHECK(state.numel() == state_bytes(), "RNG state is wrong size: a generator of this device has ",
                 state_bytes(), " bytes, got ", state.numel(), ".");
-    const at::Tensor here = state.is_cpu() ? to_device(state, index) : state.contiguous();
+    const at::Tensor here = state.is_cpu() ? ToDevice(state, index) : state.contiguous();
     TORCH_CHECK(here.device() == device(), "RNG state is on ", here.device(), ", its generator on ", device(),
                 ": move it with .cpu().");
-    record_own(index, "mycelya::set_rng_state", {GeneratorId{id_}, here});
+    RecordOwn(index, "mycelya::set_rng_state", {GeneratorId{id_}, here});
     // A copy, because the caller may write the tensor. It is read only when the seed is requested.
     seed_state_ = here.clone();
   }
@@ -76,11 +76,11 @@ class GeneratorImpl final : public c10::GeneratorImpl {
     set_state(at::Tensor::wrap_tensor_impl(
         c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(&new_state))));
   }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return to_cpu(state()).getIntrusivePtr(); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return ToCpu(State()).getIntrusivePtr(); }
 
   // Only CUDA's generator has an offset: its state is the seed and the offset.
   void set_offset(uint64_t offset) override {
-    if (!counts()) {
+    if (!Counts()) {
       TORCH_CHECK(offset == 0, "A generator of a CPU worker has no offset, got ", offset, ".");
       return;
     }
@@ -91,20 +91,20 @@ class GeneratorImpl final : public c10::GeneratorImpl {
     set_state(bytes);
   }
   uint64_t get_offset() const override {
-    if (!counts()) return 0;
-    return to_cpu(state().narrow(0, 8, 8)).view(at::kLong).item<int64_t>();
+    if (!Counts()) return 0;
+    return ToCpu(State().narrow(0, 8, 8)).view(at::kLong).item<int64_t>();
   }
 
  private:
   static int64_t state_bytes() {
-    decide_worker();
+    DecideWorker();
     static const int64_t cpu = at::detail::createCPUGenerator().get_state().numel();
-    return worker() == Worker::kCuda ? 16 : cpu;
+    return GetWorker() == Worker::kCuda ? 16 : cpu;
   }
 
-  static bool counts() {
-    decide_worker();
-    return worker() == Worker::kCuda;
+  static bool Counts() {
+    DecideWorker();
+    return GetWorker() == Worker::kCuda;
   }
 
   GeneratorImpl* clone_impl() const override;
@@ -116,11 +116,11 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {
   auto* copy = new GeneratorImpl(device().index(), next_id.fetch_add(1));
-  copy->set_state(state());
+  copy->set_state(State());
   return copy;
 }
 
-GeneratorImpl& impl_of(const at::Generator& g) {
+GeneratorImpl& ImplOf(const at::Generator& g) {
   TORCH_CHECK(g.defined() && g.device().type() == kDevice, "Expected a 'mycelya' device type for generator but found '",
               g.defined() ? g.device().str() : std::string("none"), "'");
   return *static_cast<GeneratorImpl*>(g.unsafeGetGeneratorImpl());
@@ -128,10 +128,10 @@ GeneratorImpl& impl_of(const at::Generator& g) {
 
 }  // namespace
 
-const at::Generator& default_generator(c10::DeviceIndex device) {
+const at::Generator& DefaultGenerator(c10::DeviceIndex device) {
   static auto& all = *new std::array<at::Generator, kMaxDevices>();
   static auto& mutex = *new std::mutex();
-  if (device < 0) device = current_device();
+  if (device < 0) device = CurrentDevice();
   TORCH_CHECK(device < kMaxDevices, "mycelya:", static_cast<int>(device), " does not exist.");
   const std::lock_guard<std::mutex> guard(mutex);
   auto& g = all[device];
@@ -139,19 +139,19 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   return g;
 }
 
-at::Generator new_generator(c10::DeviceIndex device) {
-  return at::make_generator<GeneratorImpl>(device < 0 ? current_device() : device, next_id.fetch_add(1));
+at::Generator NewGenerator(c10::DeviceIndex device) {
+  return at::make_generator<GeneratorImpl>(device < 0 ? CurrentDevice() : device, next_id.fetch_add(1));
 }
 
-uint64_t generator_id(const at::Generator& g, c10::DeviceIndex device) {
-  const GeneratorImpl& impl = impl_of(g);
+uint64_t GetGeneratorId(const at::Generator& g, c10::DeviceIndex device) {
+  const GeneratorImpl& impl = ImplOf(g);
   TORCH_CHECK(g.device().index() == device, "Expected a generator of mycelya:", static_cast<int>(device),
               " but found one of ", g.device(), ".");
   return impl.id();
 }
 
-at::Tensor get_rng_state(const at::Generator& g) { return impl_of(g).state(); }
+at::Tensor GetRngState(const at::Generator& g) { return ImplOf(g).State(); }
 
-void set_rng_state(const at::Generator& g, const at::Tensor& state) { impl_of(g).set_state(state); }
+void SetRngState(const at::Generator& g, const at::Tensor& state) { ImplOf(g).set_state(state); }
 
 }  // namespace mycelya

@@ -11,15 +11,15 @@ namespace mycelya {
 
 // The state as u8[n] on the device, ordered with the draws around it, without a wait. n is the size of the state of
 // PyTorch's CPU or CUDA generator, by the worker's device.
-at::Tensor get_rng_state(const at::Generator& g);
+at::Tensor GetRngState(const at::Generator& g);
 // state: such bytes, on the device or on the CPU.
-void set_rng_state(const at::Generator& g, const at::Tensor& state);
+void SetRngState(const at::Generator& g, const at::Tensor& state);
 
-const at::Generator& default_generator(c10::DeviceIndex device);
-at::Generator new_generator(c10::DeviceIndex device);
+const at::Generator& DefaultGenerator(c10::DeviceIndex device);
+at::Generator NewGenerator(c10::DeviceIndex device);
 
 // The id of the generator in records; 0 is the device's default. Throws for a generator of another device.
-uint64_t generator_id(const at::Generator& g, c10::DeviceIndex device);
+uint64_t GetGeneratorId(const at::Generator& g, c10::DeviceIndex device);
 
 }  // namespace mycelya
 

@@ -25,71 +25,71 @@ namespace {
 constexpr c10::StreamId kPool = 32;
 std::atomic<c10::StreamId> next_stream{0};
 
-c10::StreamId& current_stream(c10::DeviceIndex device) {
+c10::StreamId& CurrentStream(c10::DeviceIndex device) {
   static thread_local std::array<c10::StreamId, kMaxDevices> ids{};
   return ids.at(device);
 }
 
-c10::Stream stream(c10::Device d, c10::StreamId id) {
-  if (!d.has_index()) d.set_index(current_device());
+c10::Stream MakeStream(c10::Device d, c10::StreamId id) {
+  if (!d.has_index()) d.set_index(CurrentDevice());
   return c10::Stream(c10::Stream::UNSAFE, d, id);
 }
 
-Event* event_of(void* event) { return static_cast<Event*>(event); }
+Event* EventOf(void* event) { return static_cast<Event*>(event); }
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kDevice; }
-  c10::Device exchangeDevice(c10::Device d) const override { return {kDevice, exchange_device(d.index())}; }
-  c10::Device getDevice() const override { return {kDevice, current_device()}; }
-  void setDevice(c10::Device d) const override { exchange_device(d.index()); }
+  c10::Device exchangeDevice(c10::Device d) const override { return {kDevice, ExchangeDevice(d.index())}; }
+  c10::Device getDevice() const override { return {kDevice, CurrentDevice()}; }
+  void setDevice(c10::Device d) const override { ExchangeDevice(d.index()); }
   void uncheckedSetDevice(c10::Device d) const noexcept override {
-    if (d.index() >= 0 && d.index() < device_count()) exchange_device(d.index());
+    if (d.index() >= 0 && d.index() < DeviceCount()) ExchangeDevice(d.index());
   }
-  c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
+  c10::DeviceIndex deviceCount() const noexcept override { return DeviceCount(); }
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     c10::DeviceCapability all;
     c10::DeviceCapability ours = all;
     ours.capability_data.capability_bits = 0;
     all.forEachSupportedScalarType([&](c10::ScalarType t) {
-      if (has_dtype(t)) ours.capability_data.capability_bits |= uint64_t{1} << static_cast<int>(t);
+      if (HasDtype(t)) ours.capability_data.capability_bits |= uint64_t{1} << static_cast<int>(t);
     });
     return ours;
   }
-  void synchronizeDevice(const c10::DeviceIndex index) const override { synchronize(index); }
+  void synchronizeDevice(const c10::DeviceIndex index) const override { Synchronize(index); }
 
   c10::Stream getStream(c10::Device d) const override {
-    return stream(d, current_stream(d.has_index() ? d.index() : current_device()));
+    return MakeStream(d, CurrentStream(d.has_index() ? d.index() : CurrentDevice()));
   }
-  c10::Stream getDefaultStream(c10::Device d) const override { return stream(d, 0); }
-  c10::Stream getNewStream(c10::Device d, int) const override { return stream(d, next_stream++ % kPool + 1); }
+  c10::Stream getDefaultStream(c10::Device d) const override { return MakeStream(d, 0); }
+  c10::Stream getNewStream(c10::Device d, int) const override { return MakeStream(d, next_stream++ % kPool + 1); }
   c10::Stream getStreamFromGlobalPool(c10::Device d, bool) const override { return getNewStream(d, 0); }
   c10::Stream exchangeStream(c10::Stream s) const override {
-    c10::StreamId& current = current_stream(s.device_index());
-    const c10::Stream old = stream(s.device(), current);
+    c10::StreamId& current = CurrentStream(s.device_index());
+    const c10::Stream old = MakeStream(s.device(), current);
     current = s.id();
     return old;
   }
-  bool queryStream(const c10::Stream& s) const override { return query(s.device_index()); }
-  void synchronizeStream(const c10::Stream& s) const override { synchronize(s.device_index()); }
+  bool queryStream(const c10::Stream& s) const override { return Query(s.device_index()); }
+  void synchronizeStream(const c10::Stream& s) const override { Synchronize(s.device_index()); }
 
   void record(void** event, const c10::Stream& s, const c10::DeviceIndex index,
               const c10::EventFlag flag) const override {
     TORCH_CHECK(index < 0 || index == s.device_index(), "Event device index ", static_cast<int>(index),
                 " does not match recording stream's device index ", static_cast<int>(s.device_index()), ".");
     if (*event == nullptr) *event = new Event();
-    event_of(*event)->record(s.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT);
+    EventOf(*event)->Record(s.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT);
   }
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void* event) const override { return event == nullptr || event_of(event)->done(); }
+  bool queryEvent(void* event) const override { return event == nullptr || EventOf(event)->Done(); }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) event_of(event)->wait();
+    if (event != nullptr) EventOf(event)->Wait();
   }
   double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
     TORCH_CHECK(from != nullptr && to != nullptr, "Both events must be recorded before calculating elapsed time.");
-    return event_of(from)->elapsed(*event_of(to));
+    return EventOf(from)->Elapsed(*EventOf(to));
   }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete event_of(event); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete EventOf(event); }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);

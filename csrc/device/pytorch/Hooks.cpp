@@ -20,25 +20,25 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   void init() const override {}
-  c10::DeviceIndex deviceCount() const override { return device_count(); }
-  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
-  void setCurrentDevice(c10::DeviceIndex i) const override { exchange_device(i); }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex i) const override { return exchange_device(i); }
+  c10::DeviceIndex deviceCount() const override { return DeviceCount(); }
+  c10::DeviceIndex getCurrentDevice() const override { return CurrentDevice(); }
+  void setCurrentDevice(c10::DeviceIndex i) const override { ExchangeDevice(i); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex i) const override { return ExchangeDevice(i); }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex i) const override {
-    return i < 0 ? current_device() : exchange_device(i);
+    return i < 0 ? CurrentDevice() : ExchangeDevice(i);
   }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex i) const override { return default_generator(i); }
-  at::Generator getNewGenerator(c10::DeviceIndex i) const override { return new_generator(i); }
-  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
-  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex i) const override { return DefaultGenerator(i); }
+  at::Generator getNewGenerator(c10::DeviceIndex i) const override { return NewGenerator(i); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &PinnedAllocator(); }
+  bool isPinnedPtr(const void* data) const override { return IsPinned(data); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-    resize_bytes(*static_cast<Storage*>(storage.unsafeGetStorageImpl()), static_cast<int64_t>(bytes));
+    ResizeBytes(*static_cast<Storage*>(storage.unsafeGetStorageImpl()), static_cast<int64_t>(bytes));
   }
 };
 
 }  // namespace
 
-void register_hooks() {
+void RegisterHooks() {
   static auto* leaked = new Hooks();
   at::RegisterPrivateUse1HooksInterface(leaked);
 }

@@ -6,7 +6,7 @@
 namespace mycelya {
 
 // Tells PyTorch's generic code about the device: counts, generators, storage resizing.
-void register_hooks();
+void RegisterHooks();
 
 }  // namespace mycelya
 

@@ -21,15 +21,15 @@ std::atomic<bool> fallbacks_registered{false};
 
 namespace {
 
-torch::CppFunction kernel(const std::string& name) {
-  if (auto twin = unboxed(name)) return std::move(*twin);
-  if (const auto kernel = special_of(name).kernel) return kernel();
-  return torch::CppFunction::makeFromBoxedFunction<&record>();
+torch::CppFunction Kernel(const std::string& name) {
+  if (auto twin = Unboxed(name)) return std::move(*twin);
+  if (const auto kernel = SpecialOf(name).kernel) return kernel();
+  return torch::CppFunction::makeFromBoxedFunction<&Record>();
 }
 
 }  // namespace
 
-void register_ops() {
+void RegisterOps() {
   // Leaked: deregistering at exit would race with threads that still run.
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
@@ -43,11 +43,11 @@ void register_ops() {
                  dot == std::string_view::npos ? std::string() : std::string(n.substr(dot + 1))})
         .has_value();
   };
-  for (const char* name : whole_ops()) {
-    if (known(name)) library->impl(name, kernel(name));
+  for (const char* name : WholeOps()) {
+    if (known(name)) library->impl(name, Kernel(name));
   }
-  for (const char* name : refused_ops()) {
-    if (known(name)) library->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());
+  for (const char* name : RefusedOps()) {
+    if (known(name)) library->impl(name, torch::CppFunction::makeFromBoxedFunction<&Refuse>());
   }
 }
 
@@ -56,7 +56,7 @@ namespace {
 // Operators on layouts that this device does not have raise a readable error instead of the dispatcher's list of
 // backends.
 template <const char* kLayout>
-void refuse_layout(const c10::OperatorHandle& handle, torch::jit::Stack*) {
+void RefuseLayout(const c10::OperatorHandle& handle, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, handle.schema().name(), " cannot run on mycelya: ", kLayout,
       " tensors are not supported. Use strided ones, or run it on the CPU: move its inputs with "
@@ -65,28 +65,28 @@ void refuse_layout(const c10::OperatorHandle& handle, torch::jit::Stack*) {
 constexpr char kSparse[] = "sparse", kCompressed[] = "sparse compressed", kQuantized[] = "quantized",
                kNested[] = "nested";
 
-void fallback(c10::DispatchKey key, torch::CppFunction&& f) {
+void Fallback(c10::DispatchKey key, torch::CppFunction&& f) {
   auto* leaked = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
   leaked->fallback(std::move(f));
 }
 
 // Each fallback visits all operators of PyTorch, which takes milliseconds that an import must not cost.
-void register_fallbacks_once() {
+void RegisterFallbacksOnce() {
   using K = c10::DispatchKey;
-  fallback(K::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse>());
-  fallback(K::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_layout<kSparse>>());
-  fallback(K::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_layout<kCompressed>>());
-  fallback(K::QuantizedPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_layout<kQuantized>>());
-  fallback(K::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_layout<kNested>>());
-  fallback(K::AutocastPrivateUse1, torch::CppFunction::makeFallthrough());
+  Fallback(K::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&Refuse>());
+  Fallback(K::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kSparse>>());
+  Fallback(K::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>());
+  Fallback(K::QuantizedPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kQuantized>>());
+  Fallback(K::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kNested>>());
+  Fallback(K::AutocastPrivateUse1, torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace
 
-void register_fallbacks_slow() {
+void RegisterFallbacksSlow() {
   static std::once_flag once;
   std::call_once(once, [] {
-    register_fallbacks_once();
+    RegisterFallbacksOnce();
     fallbacks_registered.store(true, std::memory_order_release);
   });
 }

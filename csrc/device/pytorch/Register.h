@@ -10,13 +10,13 @@
 namespace mycelya {
 
 // Registers the recorder for every operator of the op table. Once per process, at load.
-void register_ops();
+void RegisterOps();
 
 // Registers the fallbacks of all other operators: before the first tensor of the device, not at load.
 extern std::atomic<bool> fallbacks_registered;
-void register_fallbacks_slow();
-inline void register_fallbacks() {
-  if (C10_UNLIKELY(!fallbacks_registered.load(std::memory_order_acquire))) register_fallbacks_slow();
+void RegisterFallbacksSlow();
+inline void RegisterFallbacks() {
+  if (C10_UNLIKELY(!fallbacks_registered.load(std::memory_order_acquire))) RegisterFallbacksSlow();
 }
 
 }  // namespace mycelya

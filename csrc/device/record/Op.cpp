@@ -45,12 +45,12 @@ struct Table {
   }
 };
 
-const Table& table() {
+const Table& GetTable() {
   static const auto& leaked = *new Table();
   return leaked;
 }
 
-Kind kind_of(const c10::TypePtr& type) {
+Kind KindOf(const c10::TypePtr& type) {
   using T = c10::TypeKind;
   switch (type->kind()) {
     case T::TensorType:
@@ -79,11 +79,11 @@ Kind kind_of(const c10::TypePtr& type) {
     case T::GeneratorType:
       return Kind::kGenerator;
     case T::OptionalType:
-      return kind_of(type->castRaw<c10::OptionalType>()->getElementType());
+      return KindOf(type->castRaw<c10::OptionalType>()->getElementType());
     case T::ListType: {
       const auto element = type->castRaw<c10::ListType>()->getElementType();
       if (element->kind() == T::OptionalType) return Kind::kOptTensors;
-      switch (kind_of(element)) {
+      switch (KindOf(element)) {
         case Kind::kTensor:
           return Kind::kTensors;
         case Kind::kInt:
@@ -104,7 +104,7 @@ Kind kind_of(const c10::TypePtr& type) {
 }
 
 // The class of an argument of an op without a row, or of an argument that the row does not cover.
-char default_class(Kind kind, const c10::TypePtr& type) {
+char DefaultClass(Kind kind, const c10::TypePtr& type) {
   switch (kind) {
     case Kind::kFloat:
     case Kind::kFloats:
@@ -130,7 +130,7 @@ struct Slot {
 auto& slots = *new std::array<Slot, kSlots>();
 size_t used = 0;
 
-const Op* make_op(const c10::OperatorHandle& handle) {
+const Op* MakeOp(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
   std::string name = schema.name();
   if (!schema.overload_name().empty()) name += "." + schema.overload_name();
@@ -140,15 +140,15 @@ const Op* make_op(const c10::OperatorHandle& handle) {
 }  // namespace
 
 Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
-    : handle(h), full_name(std::move(full)), hash(name_hash(full_name)), recorded(this) {
+    : handle(h), full_name(std::move(full)), hash(NameHash(full_name)), recorded(this) {
   constexpr std::string_view kAten = "aten::";
   const bool aten = std::string_view(full_name).substr(0, kAten.size()) == kAten;
   name = aten ? full_name.substr(kAten.size()) : full_name;
   const auto& schema = handle.schema();
   const char* classes = "";
   if (aten) {
-    const auto row = table().rows.find(name);
-    if (row != table().rows.end()) {
+    const auto row = GetTable().rows.find(name);
+    if (row != GetTable().rows.end()) {
       functional = row->second.functional;
       classes = row->second.classes;
       dynamic = row->second.dynamic;
@@ -164,9 +164,9 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
   const size_t n_classes = std::string_view(classes).size();
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& a = schema.arguments()[i];
-    const Kind kind = kind_of(a.real_type());
+    const Kind kind = KindOf(a.real_type());
     const bool write = a.alias_info() != nullptr && a.alias_info()->isWrite();
-    args.push_back({kind, i < n_classes && classes[i] != '-' ? classes[i] : default_class(kind, a.real_type()), write});
+    args.push_back({kind, i < n_classes && classes[i] != '-' ? classes[i] : DefaultClass(kind, a.real_type()), write});
     if (kind == Kind::kGenerator) flags |= MYC_R_RNG;
     takes_other |= kind == Kind::kOther;
     takes_codes |= kind == Kind::kGenerator || kind == Kind::kDType;
@@ -197,9 +197,9 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
         {"aten::" + functional.substr(0, dot), dot == std::string::npos ? "" : functional.substr(dot + 1)});
   }
   if (aten && given == nullptr) {
-    columns = columns_of(name);
-    special = special_of(name);
-    if (special.check == nullptr) special.check = special_of(functional).check;
+    columns = ColumnsOf(name);
+    special = SpecialOf(name);
+    if (special.check == nullptr) special.check = SpecialOf(functional).check;
     if (writes.empty()) columns.facts &= ~kBumpsVersions;
   }
   if (columns.recorded_as != nullptr) {
@@ -210,10 +210,10 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
                    target.substr(0, dot).c_str(), dot == std::string::npos ? "" : target.substr(dot + 1).c_str()),
                target, columns.classes);
   }
-  if (recorded == this && refusal.empty()) define_op(hash, full_name);
+  if (recorded == this && refusal.empty()) DefineOp(hash, full_name);
 }
 
-const Op& op_for(const c10::OperatorHandle& handle) {
+const Op& OpFor(const c10::OperatorHandle& handle) {
   const void* key = &handle.schema();
   size_t i = (reinterpret_cast<uintptr_t>(key) * 0x9E3779B97F4A7C15ull) >> 51;
   for (;; i = (i + 1) & (kSlots - 1)) {
@@ -221,7 +221,7 @@ const Op& op_for(const c10::OperatorHandle& handle) {
     if (C10_LIKELY(seen == key)) return *slots[i].op;
     if (seen == nullptr) break;
   }
-  const Op* fresh = make_op(handle);  // without the mutex: it may look up another op
+  const Op* fresh = MakeOp(handle);  // without the mutex: it may look up another op
   std::lock_guard<std::mutex> guard(mutex);
   for (;; i = (i + 1) & (kSlots - 1)) {
     const void* seen = slots[i].key.load(std::memory_order_relaxed);
@@ -237,7 +237,7 @@ const Op& op_for(const c10::OperatorHandle& handle) {
   return *fresh;
 }
 
-const std::vector<const char*>& whole_ops() { return table().whole; }
-const std::vector<const char*>& refused_ops() { return table().refused; }
+const std::vector<const char*>& WholeOps() { return GetTable().whole; }
+const std::vector<const char*>& RefusedOps() { return GetTable().refused; }
 
 }  // namespace mycelya

@@ -81,11 +81,11 @@ struct Op {
 };
 
 // Looks an operator up by its schema's address: one pointer comparison for a known one.
-const Op& op_for(const c10::OperatorHandle& handle);
+const Op& OpFor(const c10::OperatorHandle& handle);
 
 // Names (without "aten::") that are recorded whole, and those that are refused.
-const std::vector<const char*>& whole_ops();
-const std::vector<const char*>& refused_ops();
+const std::vector<const char*>& WholeOps();
+const std::vector<const char*>& RefusedOps();
 
 }  // namespace mycelya
 

@@ -29,11 +29,11 @@ std::mutex mutex;  // guards codes
 auto& codes = *new std::unordered_map<PyCodeObject*, Code>();
 std::string torch_folder, package_folder;
 
-bool starts_with(const char* text, const std::string& prefix) {
+bool StartsWith(const char* text, const std::string& prefix) {
   return !prefix.empty() && std::string_view(text).substr(0, prefix.size()) == prefix;
 }
 
-Code intern(PyCodeObject* code) {
+Code Intern(PyCodeObject* code) {
   const PyGILState_STATE gil = PyGILState_Ensure();
   // The thread may be unwinding an exception: keep it out of the calls below.
   PyObject *type, *value, *trace;
@@ -43,10 +43,10 @@ Code intern(PyCodeObject* code) {
   const char* function = PyUnicode_AsUTF8(code->co_name);
   if (function == nullptr) function = "?";
   const bool internal =
-      starts_with(file, torch_folder) || starts_with(file, package_folder) || starts_with(file, "<frozen");
+      StartsWith(file, torch_folder) || StartsWith(file, package_folder) || StartsWith(file, "<frozen");
   std::vector<int32_t> lines;
   if (!internal) {
-    const uint32_t n = size_of(code) / 2;
+    const uint32_t n = SizeOf(code) / 2;
     lines.resize(n);
     for (uint32_t i = 0; i < n; ++i) lines[i] = PyCode_Addr2Line(code, static_cast<int>(2 * i));
   }
@@ -61,7 +61,7 @@ Code intern(PyCodeObject* code) {
   if (fresh) {
     // Never freed: another function could get its address.
     Py_INCREF(code);
-    if (!internal) define_code(result.number, file, function, lines.data(), lines.size());
+    if (!internal) DefineCode(result.number, file, function, lines.data(), lines.size());
   }
   PyErr_Restore(type, value, trace);
   PyGILState_Release(gil);
@@ -87,18 +87,18 @@ struct Here {
   std::vector<Remembered> remembered;
 };
 
-C10_NOINLINE Here& make_here() {
+C10_NOINLINE Here& MakeHere() {
   static thread_local Here here;
   this_thread.origins = &here;
   return here;
 }
 
-Here& here() {
+Here& GetHere() {
   void* known = this_thread.origins;
-  return C10_LIKELY(known != nullptr) ? *static_cast<Here*>(known) : make_here();
+  return C10_LIKELY(known != nullptr) ? *static_cast<Here*>(known) : MakeHere();
 }
 
-Code look_up(Here& here, PyCodeObject* code) {
+Code LookUp(Here& here, PyCodeObject* code) {
   Cached& c = here.cache[(reinterpret_cast<uintptr_t>(code) >> 4) & 255];
   if (c.code == code) return c.value;
   {
@@ -109,26 +109,26 @@ Code look_up(Here& here, PyCodeObject* code) {
       return c.value;
     }
   }
-  c = {code, intern(code)};
+  c = {code, Intern(code)};
   return c.value;
 }
 
-Origin origin_of_frame(Here& here) {
-  for (Frame* f = innermost_frame(); f != nullptr; f = caller_of(f)) {
-    PyCodeObject* code = code_of(f);
+Origin OriginOfFrame(Here& here) {
+  for (Frame* f = InnermostFrame(); f != nullptr; f = CallerOf(f)) {
+    PyCodeObject* code = CodeOf(f);
     if (code == nullptr) continue;
-    const Code c = look_up(here, code);
-    if (!c.internal) return {c.number, offset_of(f, code)};
+    const Code c = LookUp(here, code);
+    if (!c.internal) return {c.number, OffsetOf(f, code)};
   }
   return {};
 }
 
 }  // namespace
 
-Origin current_origin() { return origin_of_frame(here()); }
+Origin CurrentOrigin() { return OriginOfFrame(GetHere()); }
 
-Origin record_origin() {
-  Here& thread = here();
+Origin RecordOrigin() {
+  Here& thread = GetHere();
   auto& remembered = thread.remembered;
   // Nodes are numbered per thread, and backward runs in the thread that called it.
   const auto node = torch::autograd::get_current_node();
@@ -136,7 +136,7 @@ Origin record_origin() {
     const Remembered& r = remembered[node->sequence_nr() % kRemembered];
     if (r.sequence == node->sequence_nr()) return r.origin;
   }
-  const Origin origin = origin_of_frame(thread);
+  const Origin origin = OriginOfFrame(thread);
   if (node == nullptr && c10::AutogradState::get_tls_state().get_grad_mode()) {
     if (remembered.empty()) remembered.resize(kRemembered);
     // Autograd has just made the node of this op, if the op has one. An op without a node must not overwrite another
@@ -148,7 +148,7 @@ Origin record_origin() {
   return origin;
 }
 
-void set_internal_folders(std::string torch, std::string package) {
+void SetInternalFolders(std::string torch, std::string package) {
   torch_folder = std::move(torch);
   package_folder = std::move(package);
 }

@@ -15,13 +15,13 @@ namespace mycelya {
 using Origin = myc_origin;
 
 // Takes the GIL at the first sight of a code object: never call it with a lock held.
-Origin current_origin();
+Origin CurrentOrigin();
 
-// In backward: the forward line whose autograd node runs now; otherwise current_origin(), remembered for that purpose.
-Origin record_origin();
+// In backward: the forward line whose autograd node runs now; otherwise CurrentOrigin(), remembered for that purpose.
+Origin RecordOrigin();
 
 // Folders, with a trailing slash, whose Python frames are skipped.
-void set_internal_folders(std::string torch, std::string package);
+void SetInternalFolders(std::string torch, std::string package);
 
 }  // namespace mycelya
 

@@ -21,7 +21,7 @@ namespace mycelya {
 
 using Frame = _PyInterpreterFrame;
 
-inline Frame* innermost_frame() {
+inline Frame* InnermostFrame() {
   PyThreadState* state = PyGILState_GetThisThreadState();
   if (state == nullptr) return nullptr;
 #if PY_VERSION_HEX >= 0x030D0000
@@ -31,10 +31,10 @@ inline Frame* innermost_frame() {
 #endif
 }
 
-inline Frame* caller_of(Frame* frame) { return frame->previous; }
+inline Frame* CallerOf(Frame* frame) { return frame->previous; }
 
 // The code object of a Python function's frame; nullptr for the interpreter's own entry frames.
-inline PyCodeObject* code_of(Frame* frame) {
+inline PyCodeObject* CodeOf(Frame* frame) {
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject* code = frame->f_executable;
   return code != nullptr && PyCode_Check(code) ? reinterpret_cast<PyCodeObject*>(code) : nullptr;
@@ -46,7 +46,7 @@ inline PyCodeObject* code_of(Frame* frame) {
 }
 
 // Byte offset of the running instruction.
-inline uint32_t offset_of(Frame* frame, PyCodeObject* code) {
+inline uint32_t OffsetOf(Frame* frame, PyCodeObject* code) {
 #if PY_VERSION_HEX >= 0x030D0000
   auto* at = reinterpret_cast<char*>(frame->instr_ptr);
 #else
@@ -57,7 +57,7 @@ inline uint32_t offset_of(Frame* frame, PyCodeObject* code) {
 }
 
 // Number of bytes of a code object's instructions.
-inline uint32_t size_of(PyCodeObject* code) {
+inline uint32_t SizeOf(PyCodeObject* code) {
   return static_cast<uint32_t>(Py_SIZE(code) * static_cast<Py_ssize_t>(sizeof(_Py_CODEUNIT)));
 }
 

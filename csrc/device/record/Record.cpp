@@ -30,7 +30,7 @@ namespace {
 
 // Calls f with each defined tensor of the arguments. A tensor in a list is a reference into the IValue's list.
 template <class F>
-void each_tensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
+void EachTensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
   for (size_t i = 0; i < args.size(); ++i) {
     switch (op.args[i].kind) {
       case Kind::kTensor:
@@ -49,32 +49,31 @@ void each_tensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
   }
 }
 
-const std::string& argument_name(const Op& op, size_t i) { return op.handle.schema().arguments()[i].name(); }
+const std::string& ArgumentName(const Op& op, size_t i) { return op.handle.schema().arguments()[i].name(); }
 
 // The device argument of a factory.
-int named_device(const Op& op, at::ArrayRef<c10::IValue> args) {
+int NamedDevice(const Op& op, at::ArrayRef<c10::IValue> args) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind != Kind::kDevice || args[i].isNone()) continue;
     const c10::Device device = args[i].toDevice();
     if (device.type() == kDevice && device.has_index()) return device.index();
   }
-  return current_device();
+  return CurrentDevice();
 }
 
 // Refuses arguments that a record cannot hold, before the first word of the record is written.
-void check_writable(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device) {
+void CheckWritable(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i].isNone()) continue;
-    if (op.args[i].kind == Kind::kGenerator) generator_id(args[i].toGenerator(), device);
-    if (op.args[i].kind == Kind::kDType) dtype_code(args[i].toScalarType());
+    if (op.args[i].kind == Kind::kGenerator) GetGeneratorId(args[i].toGenerator(), device);
+    if (op.args[i].kind == Kind::kDType) DtypeCode(args[i].toScalarType());
   }
 }
 
 // A generator of this device dispatches the call to us even if all tensors are on the CPU.
-void refuse_generator(const Op& op, at::ArrayRef<c10::IValue> args) {
+void RefuseGenerator(const Op& op, at::ArrayRef<c10::IValue> args) {
   bool cpu = false, generator = false;
-  each_tensor(op, args,
-              [&](size_t i, const at::Tensor& t) { cpu |= t.is_cpu() && (t.dim() != 0 || op.args[i].write); });
+  EachTensor(op, args, [&](size_t i, const at::Tensor& t) { cpu |= t.is_cpu() && (t.dim() != 0 || op.args[i].write); });
   for (size_t i = 0; i < args.size(); ++i) generator |= op.args[i].kind == Kind::kGenerator && !args[i].isNone();
   TORCH_CHECK(!(cpu && generator), "Expected a 'cpu' device type for generator but found 'mycelya'");
 }
@@ -86,57 +85,56 @@ struct Operands {
 };
 
 // The device of a call. Two devices, or a CPU tensor where CUDA would refuse it, are errors.
-c10::DeviceIndex device_of(const Op& op, at::ArrayRef<c10::IValue> args, Operands& operands) {
+c10::DeviceIndex DeviceOf(const Op& op, at::ArrayRef<c10::IValue> args, Operands& operands) {
   int device = -1;
   bool others = false;
   for (size_t i = 0; op.takes_other && i < args.size(); ++i) {
     if (op.args[i].kind == Kind::kOther && !args[i].isNone()) {
       TORCH_CHECK_NOT_IMPLEMENTED(false, op.full_name, " cannot run on mycelya with its argument '",
-                                  argument_name(op, i),
+                                  ArgumentName(op, i),
                                   "' given: leave it out, or run this op on the CPU: move its inputs with .cpu() and "
                                   "the result back with .to(\"mycelya\").");
     }
   }
-  each_tensor(op, args, [&](size_t i, const at::Tensor& t) {
-    if (ours(t)) {
+  EachTensor(op, args, [&](size_t i, const at::Tensor& t) {
+    if (Ours(t)) {
       const int index = t.device().index();
       TORCH_CHECK(device < 0 || device == index,
                   "Expected all tensors to be on the same device, but found at least two devices, mycelya:", device,
-                  " and mycelya:", index, "! (when checking argument for argument ", argument_name(op, i),
-                  " in method ", op.full_name,
-                  "). They are on different machines: copy one with .to(\"mycelya:", device, "\").");
+                  " and mycelya:", index, "! (when checking argument for argument ", ArgumentName(op, i), " in method ",
+                  op.full_name, "). They are on different machines: copy one with .to(\"mycelya:", device, "\").");
       device = index;
       operands.lazy_views |= t.is_conj() || t.is_neg();
-      operands.undefined |= !storage_of(*t.unsafeGetTensorImpl())->defined;
+      operands.undefined |= !StorageOf(*t.unsafeGetTensorImpl())->defined;
     } else {
       others = true;
     }
   });
   if (device < 0) {
-    refuse_generator(op, args);
-    device = named_device(op, args);
+    RefuseGenerator(op, args);
+    device = NamedDevice(op, args);
   }
   if (C10_LIKELY(!others)) return static_cast<c10::DeviceIndex>(device);
-  each_tensor(op, args, [&](size_t i, const at::Tensor& t) {
-    if (ours(t)) return;
+  EachTensor(op, args, [&](size_t i, const at::Tensor& t) {
+    if (Ours(t)) return;
     if (t.is_cpu() && t.dim() == 0 && !op.args[i].write) {
-      dtype_code(t.scalar_type());  // refuses a dtype that a record cannot hold
+      DtypeCode(t.scalar_type());  // refuses a dtype that a record cannot hold
       return;
     }
-    if (t.is_cpu() && op.columns.has(kTakesCPUIndices) && op.args[i].kind == Kind::kOptTensors) {
+    if (t.is_cpu() && op.columns.Has(kTakesCPUIndices) && op.args[i].kind == Kind::kOptTensors) {
       operands.cpu_indices = true;
       return;
     }
     TORCH_CHECK(false,
                 "Expected all tensors to be on the same device, but found at least two devices, mycelya:", device,
-                " and ", t.device(), "! (when checking argument for argument ", argument_name(op, i), " in method ",
+                " and ", t.device(), "! (when checking argument for argument ", ArgumentName(op, i), " in method ",
                 op.full_name, "). Move it with .to(\"mycelya:", device, "\").");
   });
   return static_cast<c10::DeviceIndex>(device);
 }
 
 // out= tensors take the inferred shape, as on every device; the warning is PyTorch's.
-void resize_outputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& metas) {
+void ResizeOutputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& metas) {
   size_t next = 0;
   for (const int w : op.writes) {
     if (!args[w].isTensor() || next >= metas.size()) continue;
@@ -144,13 +142,13 @@ void resize_outputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas
     const OutMeta& m = metas[next++];
     if (!m.defined || out.sizes() == at::IntArrayRef(m.sizes)) continue;
     // Ranges fill an out= tensor of any shape with as many elements.
-    if (op.columns.has(kKeepsShape) && out.numel() == c10::multiply_integers(m.sizes)) continue;
+    if (op.columns.Has(kKeepsShape) && out.numel() == c10::multiply_integers(m.sizes)) continue;
     at::native::resize_output(out, m.sizes);
     out.unsafeGetTensorImpl()->set_sizes_and_strides(m.sizes, m.strides);
   }
 }
 
-int64_t bytes_of(const OutMeta& m) {
+int64_t BytesOf(const OutMeta& m) {
   int64_t last = 0;
   for (size_t i = 0; i < m.sizes.size(); ++i) {
     if (m.sizes[i] == 0) return 0;
@@ -162,88 +160,88 @@ int64_t bytes_of(const OutMeta& m) {
 // Writes one record. `fresh` are the results in order, including undefined ones. undefined: an operand may be a storage
 // that no op has written yet. shapes: if it is defined, the op is dynamic, and the worker writes the shapes of its
 // results there; the trace ends with this record.
-void emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
+void Emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
           at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, bool undefined = true,
           bool inferred = false, const at::Tensor& shapes = {}) {
-  Recorder& r = recorder(device);
-  r.wait_for_room(origin);
+  Recorder& r = RecorderOf(device);
+  r.WaitForRoom(origin);
   std::lock_guard<SpinLock> guard(r.lock);
-  r.prepare(origin);
-  r.count(inferred);
+  r.Prepare(origin);
+  r.Count(inferred);
   if (undefined) {
-    each_tensor(recorded, args, [&](size_t, const at::Tensor& t) {
-      if (ours(t) && !storage_of(*t.unsafeGetTensorImpl())->defined) {
-        r.define_storage(*t.unsafeGetTensorImpl(), origin);
+    EachTensor(recorded, args, [&](size_t, const at::Tensor& t) {
+      if (Ours(t) && !StorageOf(*t.unsafeGetTensorImpl())->defined) {
+        r.DefineStorage(*t.unsafeGetTensorImpl(), origin);
       }
     });
   }
   const bool dynamic = shapes.defined();
-  r.begin(recorded.hash, op.flags | (dynamic ? MYC_R_DYNAMIC : 0), static_cast<uint32_t>(args.size()),
+  r.Begin(recorded.hash, op.flags | (dynamic ? MYC_R_DYNAMIC : 0), static_cast<uint32_t>(args.size()),
           op.fresh_returns + dynamic, origin);
   for (size_t i = 0; i < args.size(); ++i) {
     const bool write =
         recorded.args[i].write || std::find(unmarked.begin(), unmarked.end(), static_cast<int>(i)) != unmarked.end();
-    argument(r, recorded.args[i], args[i], write);
+    RecordArgument(r, recorded.args[i], args[i], write);
   }
-  if (dynamic) r.result(*shapes.unsafeGetTensorImpl());
+  if (dynamic) r.Result(*shapes.unsafeGetTensorImpl());
   size_t next = 0;
   for (const auto& entry : op.returns) {
     if (entry.alias >= 0) continue;
     const size_t n = entry.list ? fresh.size() - next : 1;  // a list is the only fresh return of its op
-    if (entry.list) r.word(MYC_W_LIST | static_cast<uint64_t>(n) << 16);
+    if (entry.list) r.Word(MYC_W_LIST | static_cast<uint64_t>(n) << 16);
     for (size_t i = 0; i < n; ++i, ++next) {
       if (next < fresh.size() && fresh[next].defined()) {
-        r.result(*fresh[next].unsafeGetTensorImpl());
+        r.Result(*fresh[next].unsafeGetTensorImpl());
       } else {
-        r.tag(MYC_W_NONE);
+        r.Tag(MYC_W_NONE);
       }
     }
   }
-  dynamic ? r.cut(MYC_CUT_SHAPE, origin) : r.end();
+  dynamic ? r.Cut(MYC_CUT_SHAPE, origin) : r.End();
 }
 
 // The tensor with the dtype, rank, sizes and strides that the worker has sent. It uses the placeholder's storage, which
 // was empty until now.
-at::Tensor with_shape(const at::Tensor& placeholder, const int64_t* word) {
+at::Tensor WithShape(const at::Tensor& placeholder, const int64_t* word) {
   if (word[0] == 0) return {};
   const auto rank = static_cast<size_t>(word[1]);
   OutMeta m;
-  m.dtype = dtype_of_code(static_cast<uint32_t>(word[0]));
+  m.dtype = DtypeOfCode(static_cast<uint32_t>(word[0]));
   m.sizes.assign(word + 2, word + 2 + rank);
   m.strides.assign(word + 2 + MYC_SHAPE_RANK, word + 2 + MYC_SHAPE_RANK + rank);
-  storage_of(*placeholder.unsafeGetTensorImpl())->set_bytes(bytes_of(m));
-  return new_tensor(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
+  StorageOf(*placeholder.unsafeGetTensorImpl())->SetBytes(BytesOf(m));
+  return NewTensor(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
 }
 
 // Runs an op with data-dependent shapes, and waits for the shapes.
-c10::SmallVector<at::Tensor, 4> run_dynamic(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device,
-                                            Origin origin) {
+c10::SmallVector<at::Tensor, 4> RunDynamic(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device,
+                                           Origin origin) {
   const size_t n =
       std::count_if(op.returns.begin(), op.returns.end(), [](const Return& entry) { return entry.alias < 0; });
-  const at::Tensor shapes = make_vector(at::kLong, static_cast<int64_t>(n) * MYC_SHAPE_WORDS, device);
+  const at::Tensor shapes = MakeVector(at::kLong, static_cast<int64_t>(n) * MYC_SHAPE_WORDS, device);
   c10::SmallVector<at::Tensor, 4> fresh;
-  for (size_t i = 0; i < n; ++i) fresh.push_back(make_vector(at::kByte, 0, device));
-  emit(op, op, args, {}, fresh, device, origin, true, false, shapes);
-  const at::Tensor words = to_cpu(shapes);
+  for (size_t i = 0; i < n; ++i) fresh.push_back(MakeVector(at::kByte, 0, device));
+  Emit(op, op, args, {}, fresh, device, origin, true, false, shapes);
+  const at::Tensor words = ToCpu(shapes);
   const auto* word = words.const_data_ptr<int64_t>();
-  for (size_t i = 0; i < n; ++i) fresh[i] = with_shape(fresh[i], word + i * MYC_SHAPE_WORDS);
+  for (size_t i = 0; i < n; ++i) fresh[i] = WithShape(fresh[i], word + i * MYC_SHAPE_WORDS);
   return fresh;
 }
 
 // The out= form of such an op: runs the functional form, and copies its results.
-void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
+void RunDynamicOut(const Op& op, std::span<c10::IValue> args) {
   const size_t n_outs = op.returns.size();  // out= arguments come last
   const size_t first = args.size() - n_outs;
   for (size_t i = first; i < args.size(); ++i) {
     at::assert_no_internal_overlap(args[i].toTensor());
     for (size_t j = 0; j < first; ++j) {
       if (op.args[j].kind != Kind::kTensor || !args[j].isTensor() || op.args[j].write) continue;
-      if (ours(args[j].toTensor())) at::assert_no_overlap(args[i].toTensor(), args[j].toTensor());
+      if (Ours(args[j].toTensor())) at::assert_no_overlap(args[i].toTensor(), args[j].toTensor());
     }
   }
   torch::jit::Stack stack(args.begin(), args.begin() + static_cast<std::ptrdiff_t>(first));
   op.functional_handle->callBoxed(stack);
-  const bool solver = op.columns.has(kCopiesIntoOut);
+  const bool solver = op.columns.Has(kCopiesIntoOut);
   for (size_t i = 0; i < n_outs; ++i) {
     const at::Tensor& out = args[first + i].toTensor();
     const at::Tensor result = std::move(stack[i]).toTensor();
@@ -255,36 +253,36 @@ void run_dynamic_out(const Op& op, std::span<c10::IValue> args) {
     if (at::native::resize_output(out, result.sizes()) && (!solver || empty)) {
       out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
       const int64_t bytes = static_cast<int64_t>(result.storage().nbytes());
-      Storage& s = *storage_of(*out.unsafeGetTensorImpl());
-      if (bytes > static_cast<int64_t>(s.nbytes())) resize_bytes(s, bytes);
+      Storage& s = *StorageOf(*out.unsafeGetTensorImpl());
+      if (bytes > static_cast<int64_t>(s.nbytes())) ResizeBytes(s, bytes);
     }
     at::Tensor(out).copy_(result);
   }
 }
 
 // Infers the results, makes them, and writes the record: the end of every path.
-void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device, Origin origin,
-                    bool undefined, c10::SmallVector<at::Tensor, 4>& fresh) {
-  const OutMetas& metas = infer(op, args);
+void InferAndEmit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device, Origin origin, bool undefined,
+                  c10::SmallVector<at::Tensor, 4>& fresh) {
+  const OutMetas& metas = Infer(op, args);
   if (op.writes_out) {
     // A copy, because resizing may infer on this thread and move the cache.
     const OutMetas own = metas;
-    resize_outputs(op, args, own);
+    ResizeOutputs(op, args, own);
   } else {
-    for (const auto& m : metas) fresh.push_back(m.defined ? make_tensor(m, device) : at::Tensor());
+    for (const auto& m : metas) fresh.push_back(m.defined ? MakeTensor(m, device) : at::Tensor());
   }
 
   c10::SmallVector<int, 4> unmarked;
-  unmarked_writes(op.columns, args, unmarked);
+  UnmarkedWrites(op.columns, args, unmarked);
   if (op.recorded != &op) {
     std::vector<c10::IValue> rewritten(args.begin(), args.end());
     if (op.special.rewrites != nullptr) op.special.rewrites(rewritten);
-    emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin, true, true);
+    Emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin, true, true);
   } else {
-    emit(op, op, args, unmarked, fresh, device, origin, undefined, true);
+    Emit(op, op, args, unmarked, fresh, device, origin, undefined, true);
   }
 
-  if (op.columns.has(kBumpsVersions)) {
+  if (op.columns.Has(kBumpsVersions)) {
     for (const int w : op.writes) {
       if (!args[w].isTensorList()) continue;
       // bump_version refuses inference tensors outside of inference mode.
@@ -294,13 +292,13 @@ void infer_and_emit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceInd
 }
 
 // Whether an argument of this call of a dynamic op gives the size of its result.
-bool has_static_shape(const Op& op, at::ArrayRef<c10::IValue> args) {
+bool HasStaticShape(const Op& op, at::ArrayRef<c10::IValue> args) {
   const int size = op.columns.size_argument;
   return size > 0 && !args[size].isNone();
 }
 
 // Takes the arguments off the stack and puts the returns there.
-void put_results(const Op& op, torch::jit::Stack* stack, c10::SmallVector<at::Tensor, 4>& fresh) {
+void PutResults(const Op& op, torch::jit::Stack* stack, c10::SmallVector<at::Tensor, 4>& fresh) {
   const size_t n = op.args.size();
   const std::span<c10::IValue> args(stack->data() + stack->size() - n, n);
   if (op.returns.size() == 1 && !op.returns[0].list && n > 0) {
@@ -331,148 +329,148 @@ void put_results(const Op& op, torch::jit::Stack* stack, c10::SmallVector<at::Te
 
 }  // namespace
 
-void keep_backward_in_this_thread_slow() {
+void KeepBackwardInThisThreadSlow() {
   this_thread.settled = true;
   if (PyGILState_GetThisThreadState() != nullptr) {
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   }
 }
 
-at::Tensor make_tensor(const OutMeta& m, c10::DeviceIndex device) {
-  return new_tensor(m.dtype, m.sizes, m.strides, bytes_of(m), device);
+at::Tensor MakeTensor(const OutMeta& m, c10::DeviceIndex device) {
+  return NewTensor(m.dtype, m.sizes, m.strides, BytesOf(m), device);
 }
 
-at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device) {
+at::Tensor MakeVector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device) {
   OutMeta m;
   m.defined = true;
   m.dtype = dtype;
   m.sizes.assign(1, size);
   m.strides.assign(1, 1);
-  return make_tensor(m, device);
+  return MakeTensor(m, device);
 }
 
-void refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
-  const Op& op = op_for(handle);
+void Refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
+  const Op& op = OpFor(handle);
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, op.full_name,
       " cannot run on mycelya: ", op.refusal.empty() ? "it is not in this version's op table" : op.refusal.c_str(),
       ". Run it on the CPU: move its inputs with .cpu() and the result back with .to(\"mycelya\").");
 }
 
-void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
-  const Op& op = op_for(handle);
-  if (C10_UNLIKELY(!op.refusal.empty())) refuse(handle, stack);
-  if (op.columns.shortcut != Shortcut::kNone && record_short(op, stack)) return;
-  check_not_forked();
-  keep_backward_in_this_thread();
-  const Origin origin = record_origin();  // may take the GIL: before any lock
+void Record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  const Op& op = OpFor(handle);
+  if (C10_UNLIKELY(!op.refusal.empty())) Refuse(handle, stack);
+  if (op.columns.shortcut != Shortcut::kNone && RecordShort(op, stack)) return;
+  CheckNotForked();
+  KeepBackwardInThisThread();
+  const Origin origin = RecordOrigin();  // may take the GIL: before any lock
   const size_t n = op.args.size();
   const std::span<c10::IValue> slots(stack->data() + stack->size() - n, n);
   const at::ArrayRef<c10::IValue> args(slots.data(), n);
 
   Operands operands;
-  const c10::DeviceIndex device = device_of(op, args, operands);
-  if (op.takes_codes) check_writable(op, args, device);
+  const c10::DeviceIndex device = DeviceOf(op, args, operands);
+  if (op.takes_codes) CheckWritable(op, args, device);
   if (C10_UNLIKELY(operands.lazy_views)) {
     if (op.special.on_lazy_views != nullptr && op.special.on_lazy_views(stack)) return;
     WrittenViews written;
-    resolve_views(op, slots, written);
-    if (!written.empty()) return record_through(op, stack, written);
+    ResolveViews(op, slots, written);
+    if (!written.empty()) return RecordThrough(op, stack, written);
   }
-  if (op.columns.has(kFillsWithNumber)) check_fill(args);
+  if (op.columns.Has(kFillsWithNumber)) CheckFill(args);
   if (C10_UNLIKELY(op.special.instead != nullptr) && op.special.instead(args)) {
     torch::jit::drop(*stack, n - 1);
     return;
   }
-  const bool indexed = op.columns.has(kTakesCPUIndices);
+  const bool indexed = op.columns.Has(kTakesCPUIndices);
   if (indexed) {
-    expand_masks(op, slots);
-    if (operands.cpu_indices) upload_indices(op, slots, device);
+    ExpandMasks(op, slots);
+    if (operands.cpu_indices) UploadIndices(op, slots, device);
   }
 
   c10::SmallVector<at::Tensor, 4> fresh;
-  if (C10_UNLIKELY(op.dynamic && !has_static_shape(op, args))) {
+  if (C10_UNLIKELY(op.dynamic && !HasStaticShape(op, args))) {
     if (op.writes_out) {
-      run_dynamic_out(op, slots);
+      RunDynamicOut(op, slots);
     } else {
-      fresh = run_dynamic(op, args, device, origin);
+      fresh = RunDynamic(op, args, device, origin);
     }
-    put_results(op, stack, fresh);
+    PutResults(op, stack, fresh);
     return;
   }
   // Operands that this function has made may be undefined too.
   const bool undefined = operands.undefined || operands.lazy_views || indexed;
-  infer_and_emit(op, args, device, origin, undefined, fresh);
-  put_results(op, stack, fresh);
+  InferAndEmit(op, args, device, origin, undefined, fresh);
+  PutResults(op, stack, fresh);
 }
 
-bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh) {
-  if (C10_UNLIKELY(!op.refusal.empty() || op.dynamic || op.columns.has(kTakesCPUIndices) ||
+bool RecordPlain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh) {
+  if (C10_UNLIKELY(!op.refusal.empty() || op.dynamic || op.columns.Has(kTakesCPUIndices) ||
                    op.special.instead != nullptr)) {
     return false;
   }
-  check_not_forked();
-  keep_backward_in_this_thread();
-  const Origin origin = record_origin();  // may take the GIL: before any lock
+  CheckNotForked();
+  KeepBackwardInThisThread();
+  const Origin origin = RecordOrigin();  // may take the GIL: before any lock
   Operands operands;
-  const c10::DeviceIndex device = device_of(op, args, operands);
+  const c10::DeviceIndex device = DeviceOf(op, args, operands);
   if (C10_UNLIKELY(operands.lazy_views)) return false;
-  if (op.takes_codes) check_writable(op, args, device);
-  if (op.columns.has(kFillsWithNumber)) check_fill(args);
-  infer_and_emit(op, args, device, origin, operands.undefined, fresh);
+  if (op.takes_codes) CheckWritable(op, args, device);
+  if (op.columns.Has(kFillsWithNumber)) CheckFill(args);
+  InferAndEmit(op, args, device, origin, operands.undefined, fresh);
   return true;
 }
 
-void record_copy(const at::Tensor& dst, const at::Tensor& src) {
+void RecordCopy(const at::Tensor& dst, const at::Tensor& src) {
   static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
-  static const Op& op = op_for(handle);
-  check_not_forked();
+  static const Op& op = OpFor(handle);
+  CheckNotForked();
   const c10::IValue args[] = {dst, src, false};
-  emit(op, op, args, {}, {}, dst.device().index(), record_origin());
+  Emit(op, op, args, {}, {}, dst.device().index(), RecordOrigin());
 }
 
-void record_own(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
-                at::ArrayRef<at::Tensor> results, uint32_t flags) {
-  check_not_forked();
-  const uint64_t hash = name_hash(name);
-  define_op(hash, name);
-  const Origin origin = record_origin();
-  Recorder& r = recorder(device);
-  r.wait_for_room(origin);
+void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
+               at::ArrayRef<at::Tensor> results, uint32_t flags) {
+  CheckNotForked();
+  const uint64_t hash = NameHash(name);
+  DefineOp(hash, name);
+  const Origin origin = RecordOrigin();
+  Recorder& r = RecorderOf(device);
+  r.WaitForRoom(origin);
   std::lock_guard<SpinLock> guard(r.lock);
-  r.prepare(origin);
-  r.count(false);
+  r.Prepare(origin);
+  r.Count(false);
   for (const OwnArgument& a : args) {
     const auto* t = std::get_if<at::Tensor>(&a);
-    if (t != nullptr && !storage_of(*t->unsafeGetTensorImpl())->defined) {
-      r.define_storage(*t->unsafeGetTensorImpl(), origin);
+    if (t != nullptr && !StorageOf(*t->unsafeGetTensorImpl())->defined) {
+      r.DefineStorage(*t->unsafeGetTensorImpl(), origin);
     }
   }
-  r.begin(hash, flags, static_cast<uint32_t>(args.size()), static_cast<uint32_t>(results.size()), origin);
+  r.Begin(hash, flags, static_cast<uint32_t>(args.size()), static_cast<uint32_t>(results.size()), origin);
   for (const OwnArgument& a : args) {
     if (const auto* g = std::get_if<GeneratorId>(&a)) {
-      r.tag(MYC_W_GEN);
-      r.param(g->id);
+      r.Tag(MYC_W_GEN);
+      r.Param(g->id);
     } else if (const auto* v = std::get_if<int64_t>(&a)) {
-      r.tag(MYC_W_NUMBER, MYC_N_I64);
-      r.param(static_cast<uint64_t>(*v));
+      r.Tag(MYC_W_NUMBER, MYC_N_I64);
+      r.Param(static_cast<uint64_t>(*v));
     } else if (const auto* x = std::get_if<double>(&a)) {
-      r.tag(MYC_W_NUMBER, MYC_N_F64);
-      r.param(*x);
+      r.Tag(MYC_W_NUMBER, MYC_N_F64);
+      r.Param(*x);
     } else if (const auto* t = std::get_if<at::Tensor>(&a)) {
-      r.operand(*t->unsafeGetTensorImpl(), false);
+      r.Operand(*t->unsafeGetTensorImpl(), false);
     } else {
-      r.tag(MYC_W_NONE);
+      r.Tag(MYC_W_NONE);
     }
   }
   for (const at::Tensor& result : results) {
     if (result.defined()) {
-      r.result(*result.unsafeGetTensorImpl());
+      r.Result(*result.unsafeGetTensorImpl());
     } else {
-      r.tag(MYC_W_NONE);
+      r.Tag(MYC_W_NONE);
     }
   }
-  r.end();
+  r.End();
 }
 
 }  // namespace mycelya

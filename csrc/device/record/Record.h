@@ -18,11 +18,11 @@ namespace mycelya {
 struct Op;
 
 // Infers, records, and puts the results on the stack.
-void record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+void Record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
 // The same for a call that needs no special case; fresh gets its new results. False: nothing is done, and the caller
-// must call record().
-bool record_plain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh);
+// must call Record().
+bool RecordPlain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<at::Tensor, 4>& fresh);
 
 // The arguments of a call that may take the short path; see Shortcut.
 struct ShortCall {
@@ -34,25 +34,25 @@ struct ShortCall {
   Operand operands[kMost];
   size_t n = 0;
 
-  void put(const at::Tensor& t) { operands[n++] = {&t, nullptr}; }
-  void put(const c10::Scalar& s) { operands[n++] = {nullptr, &s}; }  // the number may be in place of a tensor
+  void Put(const at::Tensor& t) { operands[n++] = {&t, nullptr}; }
+  void Put(const c10::Scalar& s) { operands[n++] = {nullptr, &s}; }  // the number may be in place of a tensor
 };
 // Does all that record_plain does, for a call that is simple enough. result gets the new result of an op that does not
 // write. False: nothing is done.
-bool record_short(const Op& op, const ShortCall& call, at::Tensor& result);
+bool RecordShort(const Op& op, const ShortCall& call, at::Tensor& result);
 
 // Raises NotImplementedError naming the op, why, and what to do.
-void refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+void Refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
 // A tensor on a device with fresh, undefined storage.
-at::Tensor make_tensor(const OutMeta& meta, c10::DeviceIndex device);
-at::Tensor make_vector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device);
+at::Tensor MakeTensor(const OutMeta& meta, c10::DeviceIndex device);
+at::Tensor MakeVector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device);
 
 // Copies a conjugate or negative view into memory of its own; t itself if it is neither.
-at::Tensor resolve(const at::Tensor& t);
+at::Tensor Resolve(const at::Tensor& t);
 
 // Records "aten::copy_"(dst, src) between tensors of one device.
-void record_copy(const at::Tensor& dst, const at::Tensor& src);
+void RecordCopy(const at::Tensor& dst, const at::Tensor& src);
 
 // Records one of the worker's own operators (csrc/abi/mycelya.h). name is the full name, as "mycelya::elapsed".
 // Results are fresh tensors of make_tensor, or undefined.
@@ -60,8 +60,8 @@ struct GeneratorId {
   uint64_t id;
 };
 using OwnArgument = std::variant<std::monostate, GeneratorId, int64_t, double, at::Tensor>;
-void record_own(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
-                at::ArrayRef<at::Tensor> results = {}, uint32_t flags = MYC_R_EFFECT);
+void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
+               at::ArrayRef<at::Tensor> results = {}, uint32_t flags = MYC_R_EFFECT);
 
 }  // namespace mycelya
 

@@ -17,43 +17,43 @@
 
 namespace mycelya {
 
-inline bool ours(const at::Tensor& t) { return t.defined() && t.device().type() == kDevice; }
+inline bool Ours(const at::Tensor& t) { return t.defined() && t.device().type() == kDevice; }
 
 // ---- Record.cpp ----
 
 // Turns autograd's own threads off for this thread. Backward then runs in the thread that calls it: with that thread's
 // Python frames, in its order, and without 30 us of hand-over. It does so once per Python thread: a user may turn them
 // on again.
-void keep_backward_in_this_thread_slow();
-inline void keep_backward_in_this_thread() {
-  if (C10_UNLIKELY(!this_thread.settled)) keep_backward_in_this_thread_slow();
+void KeepBackwardInThisThreadSlow();
+inline void KeepBackwardInThisThread() {
+  if (C10_UNLIKELY(!this_thread.settled)) KeepBackwardInThisThreadSlow();
 }
 
 // ---- RecordWords.cpp ----
 
 // Writes an argument as words of the trace.
-void argument(Recorder& r, const Argument& a, const c10::IValue& v, bool write);
+void RecordArgument(Recorder& r, const Argument& a, const c10::IValue& v, bool write);
 // The element of a 0-dim CPU tensor.
-void number_argument(Recorder& r, const at::Tensor& t);
-void scalar_argument(Recorder& r, char number_class, const c10::Scalar& s);
+void NumberArgument(Recorder& r, const at::Tensor& t);
+void ScalarArgument(Recorder& r, char number_class, const c10::Scalar& s);
 
 // ---- RecordShort.cpp ----
 
 // The same as record_short in Record.h for a call on the stack.
-bool record_short(const Op& op, torch::jit::Stack* stack);
+bool RecordShort(const Op& op, torch::jit::Stack* stack);
 
 // ---- RecordViews.cpp ----
 
 // Some operators (clone, matrix products) reach us with a conjugate or negative view as it is. The worker has no such
 // bits, only elements.
-inline bool is_lazy_view(const at::Tensor& t) { return ours(t) && (t.is_conj() || t.is_neg()); }
+inline bool IsLazyView(const at::Tensor& t) { return Ours(t) && (t.is_conj() || t.is_neg()); }
 
 using WrittenViews = c10::SmallVector<std::pair<size_t, at::Tensor>, 2>;  // their indices, and the views
 
 // Replaces lazy views by resolved copies. written gets the index and the view of each argument that the op writes.
-void resolve_views(const Op& op, std::span<c10::IValue> args, WrittenViews& written);
+void ResolveViews(const Op& op, std::span<c10::IValue> args, WrittenViews& written);
 // The arguments are resolved copies of the lazy views in written: the op writes the copies, which then go to the views.
-void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& written);
+void RecordThrough(const Op& op, torch::jit::Stack* stack, const WrittenViews& written);
 
 }  // namespace mycelya
 

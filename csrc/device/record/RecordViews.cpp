@@ -14,29 +14,29 @@
 
 namespace mycelya {
 
-void resolve_views(const Op& op, std::span<c10::IValue> args, WrittenViews& written) {
+void ResolveViews(const Op& op, std::span<c10::IValue> args, WrittenViews& written) {
   for (size_t i = 0; i < args.size(); ++i) {
-    if (op.args[i].kind == Kind::kTensor && args[i].isTensor() && is_lazy_view(args[i].toTensor())) {
+    if (op.args[i].kind == Kind::kTensor && args[i].isTensor() && IsLazyView(args[i].toTensor())) {
       if (op.args[i].write) written.emplace_back(i, args[i].toTensor());
-      args[i] = resolve(args[i].toTensor());
+      args[i] = Resolve(args[i].toTensor());
     } else if (op.args[i].kind == Kind::kTensors && !op.args[i].write && args[i].isTensorList()) {
       c10::List<at::Tensor> list;
       for (const auto& e : args[i].toListRef())
-        list.push_back(is_lazy_view(e.toTensor()) ? resolve(e.toTensor()) : e.toTensor());
+        list.push_back(IsLazyView(e.toTensor()) ? Resolve(e.toTensor()) : e.toTensor());
       args[i] = std::move(list);
     }
   }
 }
 
-void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& written) {
+void RecordThrough(const Op& op, torch::jit::Stack* stack, const WrittenViews& written) {
   const size_t n = op.args.size();
   c10::SmallVector<at::Tensor, 2> copies;
   for (const auto& [i, view] : written) copies.push_back((*stack)[stack->size() - n + i].toTensor());
-  record(op.handle, stack);
+  Record(op.handle, stack);
   for (size_t k = 0; k < written.size(); ++k) {
     const at::Tensor& view = written[k].second;
     if (op.writes_out && view.sizes() != copies[k].sizes()) at::native::resize_output(view, copies[k].sizes());
-    copy_from(copies[k], view, false);
+    CopyFrom(copies[k], view, false);
     for (size_t r = 0; r < op.returns.size(); ++r) {
       if (op.returns[r].alias == static_cast<int>(written[k].first)) {
         (*stack)[stack->size() - op.returns.size() + r] = view;
@@ -45,10 +45,10 @@ void record_through(const Op& op, torch::jit::Stack* stack, const WrittenViews& 
   }
 }
 
-at::Tensor resolve(const at::Tensor& t) {
+at::Tensor Resolve(const at::Tensor& t) {
   // The result has the layout of a clone.
   if (t.is_conj()) {
-    const at::Tensor plain = resolve(t._conj());
+    const at::Tensor plain = Resolve(t._conj());
     at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
     return at::conj_physical_out(out, plain);
   }

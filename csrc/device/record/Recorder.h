@@ -47,23 +47,23 @@ class SpinLock {
 struct Counters {
   std::atomic<uint64_t> views{0}, shape_misses{0}, meta_key_calls{0};
 };
-Counters& counters();
+Counters& GetCounters();
 
 // Our dtype number (MYC_*); throws for a dtype that no worker has.
 using DtypeCodes = std::array<uint8_t, static_cast<size_t>(c10::ScalarType::NumOptions)>;
 extern const DtypeCodes dtype_codes;  // 0 for a dtype that no worker has
-[[noreturn]] void refuse_dtype(c10::ScalarType t);
-inline uint32_t dtype_code(c10::ScalarType t) {
+[[noreturn]] void RefuseDtype(c10::ScalarType t);
+inline uint32_t DtypeCode(c10::ScalarType t) {
   const uint32_t code = dtype_codes[static_cast<size_t>(t)];
-  if (C10_UNLIKELY(code == 0)) refuse_dtype(t);
+  if (C10_UNLIKELY(code == 0)) RefuseDtype(t);
   return code;
 }
-bool has_dtype(c10::ScalarType t);
+bool HasDtype(c10::ScalarType t);
 // The dtype of a number that dtype_code gave.
-c10::ScalarType dtype_of_code(uint32_t code);
+c10::ScalarType DtypeOfCode(uint32_t code);
 
 // FNV-1a, the id of an op by its full name.
-uint64_t name_hash(const std::string& name);
+uint64_t NameHash(const std::string& name);
 
 // The arrays of a trace.
 struct Streams {
@@ -80,10 +80,10 @@ class Recorder {
   SpinLock lock;  // taken by the caller for everything below
 
   // One record: begin, then args in order, then results in order, then end.
-  void begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t n_results, Origin origin);
-  void end();
+  void Begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t n_results, Origin origin);
+  void End();
 
-  C10_ALWAYS_INLINE void word(uint64_t w) {
+  C10_ALWAYS_INLINE void Word(uint64_t w) {
     open_.skeleton.push_back(w);
     // Two independent multiply-xor lanes; 128 bits together.
     h0_ = (h0_ ^ w) * 0x9E3779B97F4A7C15ull;
@@ -91,101 +91,101 @@ class Recorder {
     h1_ += w;
     h1_ = ((h1_ << 23) | (h1_ >> 41)) * 0xC2B2AE3D27D4EB4Full;
   }
-  void tag(uint32_t t, uint64_t payload = 0) { word(t | payload << 8); }
-  void param(uint64_t v) { open_.params.push_back(v); }
-  void param(double v) {
+  void Tag(uint32_t t, uint64_t payload = 0) { Word(t | payload << 8); }
+  void Param(uint64_t v) { open_.params.push_back(v); }
+  void Param(double v) {
     uint64_t bits;
     std::memcpy(&bits, &v, 8);
     open_.params.push_back(bits);
   }
 
   // A string.
-  void text(std::string_view s);
+  void Text(std::string_view s);
 
   // An operand; its storage must be defined (see define_storage).
-  void operand(const c10::TensorImpl& t, bool write);
+  void Operand(const c10::TensorImpl& t, bool write);
   // The same for one that is contiguous and whose storage the trace has probably seen so.
-  void contiguous_operand(const c10::TensorImpl& t, bool write) {
-    Storage& s = *storage_of(t);
-    if (C10_UNLIKELY(s.epoch != epoch_ || !s.geometry.is_contiguous_as(t))) return operand(t, write);
-    follow(s);
-    word(MYC_W_TENSOR | static_cast<uint64_t>(dtype_code(s.geometry.dtype)) << 8 |
+  void ContiguousOperand(const c10::TensorImpl& t, bool write) {
+    Storage& s = *StorageOf(t);
+    if (C10_UNLIKELY(s.epoch != epoch_ || !s.geometry.IsContiguousAs(t))) return Operand(t, write);
+    Follow(s);
+    Word(MYC_W_TENSOR | static_cast<uint64_t>(DtypeCode(s.geometry.dtype)) << 8 |
          static_cast<uint64_t>(s.geometry.sizes.size()) << 16 |
          static_cast<uint64_t>(MYC_T_CONTIG | MYC_T_OFF0 | MYC_T_SAME | (write ? MYC_T_WRITE : 0)) << 24 |
          static_cast<uint64_t>(s.local) << 32);
   }
   // A fresh result. Marks its storage as defined.
-  void result(const c10::TensorImpl& t);
+  void Result(const c10::TensorImpl& t);
 
   // Records mycelya::empty for a storage that no op has written yet.
-  void define_storage(const c10::TensorImpl& t, Origin origin);
+  void DefineStorage(const c10::TensorImpl& t, Origin origin);
   // Records the state that the next record's result depends on besides its operands, if the worker's state differs: the
   // default dtype, which is that of a quotient of integers, and the flags, which kernels read.
-  void prepare(Origin origin) {
+  void Prepare(Origin origin) {
     const c10::ScalarType dtype = c10::typeMetaToScalarType(c10::get_default_dtype());
-    if (C10_UNLIKELY(dtype != default_dtype_)) set_default_dtype(dtype, origin);
-    if (C10_UNLIKELY(flags_version.load(std::memory_order_acquire) != flags_version_)) set_flags(origin);
+    if (C10_UNLIKELY(dtype != default_dtype_)) SetDefaultDtype(dtype, origin);
+    if (C10_UNLIKELY(flags_version.load(std::memory_order_acquire) != flags_version_)) SetFlags(origin);
   }
   // Records the change of a defined storage's size; the caller then sets it.
-  void resize_storage(Storage& s, int64_t new_bytes, Origin origin);
+  void ResizeStorage(Storage& s, int64_t new_bytes, Origin origin);
 
   // Closes the trace and sends it, unless it is empty. waits: a read causes it, and the caller waits for the read.
-  void cut(uint32_t reason, Origin origin, bool waits = false);
+  void Cut(uint32_t reason, Origin origin, bool waits = false);
   // Waits while the worker is too far behind; Ctrl-C ends the wait. Called without `lock`.
-  void wait_for_room(Origin origin) {
-    if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) wait_for_room_slow(origin);
+  void WaitForRoom(Origin origin) {
+    if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) WaitForRoomSlow(origin);
   }
   // The graph that computes a storage, as text; "" if the open trace does not use the storage. Called without `lock`.
-  std::string pending(const Storage& s);
+  std::string Pending(const Storage& s);
   // The next record begins a new trace: an optimizer step has ended.
-  void mark_step(Origin origin) { mark(MYC_CUT_STEP, origin); }
+  void MarkStep(Origin origin) { Mark(MYC_CUT_STEP, origin); }
   bool empty() const { return records_ == 0; }
   // Notes an upload from this place. A second upload from the same place, with ops in between, begins a new round of a
   // loop: it ends the trace, as a marked step does. Uploads from other places are part of the round.
-  void upload(Origin origin);
+  void MarkUpload(Origin origin);
   // Notes that a storage is read at this place. That ends the trace if it uses the storage. Older traces have been sent
   // already, and waiting for them does not need this one. waits: the caller waits for the bytes.
-  void read(const Storage& s, Origin origin, bool waits);
+  void Read(const Storage& s, Origin origin, bool waits);
   // Whether all records before trace `epoch` have run. Called without `lock`.
-  void ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
+  void Ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
   // Whether no record is waiting to run.
-  bool idle() const { return records_ == 0 && ran_.load(std::memory_order_relaxed) == epoch_; }
+  bool Idle() const { return records_ == 0 && ran_.load(std::memory_order_relaxed) == epoch_; }
   uint64_t epoch() const { return epoch_; }
 
   c10::DeviceIndex device() const { return device_; }
 
   // Counts an op. inferred: the shapes of its results were inferred. Reading needs no `lock`.
-  void count(bool inferred) {
+  void Count(bool inferred) {
     ops_.store(ops_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     inferred_.store(inferred_.load(std::memory_order_relaxed) + inferred, std::memory_order_relaxed);
   }
-  void reset_counts() { ops_ = inferred_ = 0; }
+  void ResetCounts() { ops_ = inferred_ = 0; }
   uint64_t ops() const { return ops_.load(std::memory_order_relaxed); }
   uint64_t inferred() const { return inferred_.load(std::memory_order_relaxed); }
 
   // Called from any thread, without `lock`.
-  void died(const Storage& s);
+  void Died(const Storage& s);
   // Bytes that the worker could free but does not know of yet. Called without `lock`.
   uint64_t dead_bytes();
 
  private:
-  void wait_for_room_slow(Origin origin);
-  myc_trace trace_of(const Streams& streams) const;
-  Streams& close();
-  void set_default_dtype(c10::ScalarType dtype, Origin origin);
-  void set_flags(Origin origin);
-  uint32_t bind(Storage& s);
+  void WaitForRoomSlow(Origin origin);
+  myc_trace TraceOf(const Streams& streams) const;
+  Streams& Close();
+  void SetDefaultDtype(c10::ScalarType dtype, Origin origin);
+  void SetFlags(Origin origin);
+  uint32_t Bind(Storage& s);
   // Passes an operand's storage to the loop detector.
-  void follow(const Storage& s) {
+  void Follow(const Storage& s) {
     if (earlier_[s.local] != 0) storages_ = (storages_ ^ s.id) * 0x9E3779B97F4A7C15ull;
   }
-  void dims(c10::IntArrayRef values);
-  void geometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
-  void mark(uint32_t reason, Origin origin) {
+  void PutDims(c10::IntArrayRef values);
+  void PutGeometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes);
+  void Mark(uint32_t reason, Origin origin) {
     mark_ = records_ != 0 ? reason : static_cast<uint32_t>(MYC_CUT_NONE);
     mark_origin_ = origin;
   }
-  void reset();
+  void Reset();
 
   const c10::DeviceIndex device_;
   Streams open_;
@@ -222,14 +222,14 @@ class Recorder {
 
 // Made at the first call. Never destroyed: storages may die after the destructors of statics have run.
 extern std::array<std::atomic<Recorder*>, kMaxDevices> recorders;
-Recorder& make_recorder(c10::DeviceIndex device);
-inline Recorder& recorder(c10::DeviceIndex device) {
+Recorder& MakeRecorder(c10::DeviceIndex device);
+inline Recorder& RecorderOf(c10::DeviceIndex device) {
   Recorder* r = recorders[static_cast<size_t>(device)].load(std::memory_order_acquire);
-  return C10_LIKELY(r != nullptr) ? *r : make_recorder(device);
+  return C10_LIKELY(r != nullptr) ? *r : MakeRecorder(device);
 }
 
 // Called by a defined storage's destructor.
-void note_death(const Storage& s);
+void NoteDeath(const Storage& s);
 
 }  // namespace mycelya
 

@@ -9,29 +9,29 @@ namespace mycelya {
 namespace {
 
 // The number of records of a trace: a whole number of rounds.
-size_t whole_rounds(size_t period) { return (RepeatDetector::kMin + period - 1) / period * period; }
+size_t WholeRounds(size_t period) { return (RepeatDetector::kMin + period - 1) / period * period; }
 
 }  // namespace
 
-bool RepeatDetector::record(uint64_t op, uint64_t with_storages) {
+bool RepeatDetector::Record(uint64_t op, uint64_t with_storages) {
   ops_.push_back(op);
   keys_.push_back(with_storages);
   ++since_mark_;
-  const bool expected = follows_pattern();
-  look_for_period();
-  if (expected) return ops_.size() == whole_rounds(pattern_.size());
-  return ends_round();
+  const bool expected = FollowsPattern();
+  LookForPeriod();
+  if (expected) return ops_.size() == WholeRounds(pattern_.size());
+  return EndsRound();
 }
 
 // For a known loop the operators suffice: storages from before the trace may now be made in it.
-bool RepeatDetector::follows_pattern() {
+bool RepeatDetector::FollowsPattern() {
   if (pattern_.empty()) return false;
   if (ops_.back() == pattern_[(ops_.size() - 1) % pattern_.size()]) return true;
   pattern_.clear();
   return false;
 }
 
-void RepeatDetector::look_for_period() {
+void RepeatDetector::LookForPeriod() {
   const size_t i = keys_.size() - 1;
   const uint64_t key = keys_[i];
   uint32_t& latest = latest_[key >> 54];
@@ -46,7 +46,7 @@ void RepeatDetector::look_for_period() {
   latest = static_cast<uint32_t>(i + 1);
 }
 
-bool RepeatDetector::ends_round() {
+bool RepeatDetector::EndsRound() {
   // A few records come twice in a row in any program.
   if (period_ == 0 || run_ < std::max(period_, kMin / 2)) return false;
   if (between_marks_ < kLong && since_mark_ <= 2 * between_marks_) return false;
@@ -65,7 +65,7 @@ bool RepeatDetector::ends_round() {
   return true;
 }
 
-void RepeatDetector::cut(bool marked) {
+void RepeatDetector::Cut(bool marked) {
   if (marked) {
     if (since_mark_ != 0) between_marks_ = since_mark_;
     since_mark_ = 0;  // the loop continues if its next record fits

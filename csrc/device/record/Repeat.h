@@ -26,15 +26,15 @@ class RepeatDetector {
 
   // One more record: its operator, and a key of the operator with the operands from before the trace. True: the trace
   // should end with this record.
-  bool record(uint64_t op, uint64_t with_storages);
+  bool Record(uint64_t op, uint64_t with_storages);
 
   // The trace has ended. marked: an action of the program ended it, such as a read or an optimizer's step.
-  void cut(bool marked);
+  void Cut(bool marked);
 
  private:
-  bool follows_pattern();
-  void look_for_period();
-  bool ends_round();
+  bool FollowsPattern();
+  void LookForPeriod();
+  bool EndsRound();
 
   static constexpr size_t kSlots = 1024;
 

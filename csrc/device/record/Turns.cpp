@@ -8,18 +8,18 @@
 namespace mycelya {
 namespace {
 
-bool same(Origin a, Origin b) { return a.code == b.code && a.offset == b.offset; }
+bool Same(Origin a, Origin b) { return a.code == b.code && a.offset == b.offset; }
 
 }  // namespace
 
-Turns::Place* Turns::known(Origin where) {
-  const auto at = std::find_if(places_.begin(), places_.end(), [&](const Place& p) { return same(p.where, where); });
+Turns::Place* Turns::Known(Origin where) {
+  const auto at = std::find_if(places_.begin(), places_.end(), [&](const Place& p) { return Same(p.where, where); });
   return at == places_.end() ? nullptr : &*at;
 }
 
 // A round of records_ records has ended at the place where it began.
-void Turns::learn(Origin where) {
-  Place* p = known(where);
+void Turns::Learn(Origin where) {
+  Place* p = Known(where);
   if (p == nullptr) {
     if (records_ < kMin || places_.size() == kPlaces) return;
     p = &places_.emplace_back(Place{.where = where});
@@ -37,15 +37,15 @@ void Turns::learn(Origin where) {
   p->part = static_cast<uint64_t>(static_cast<double>(records_) / all);
 }
 
-void Turns::part() {
+void Turns::Part() {
   part_ = static_cast<uint64_t>(static_cast<double>(part_) * kGrow);
   next_ = --parts_ > 1 ? next_ + part_ : 0;
 }
 
-void Turns::cut(bool waits, Origin where) {
-  if (waits && where.code != 0 && same(from_, where)) learn(where);
+void Turns::Cut(bool waits, Origin where) {
+  if (waits && where.code != 0 && Same(from_, where)) Learn(where);
   from_ = waits ? where : Origin{};
-  const Place* p = from_.code != 0 ? known(where) : nullptr;
+  const Place* p = from_.code != 0 ? Known(where) : nullptr;
   part_ = p != nullptr ? p->part : 0;
   parts_ = p != nullptr ? p->parts : 0;
   records_ = 0;

@@ -20,11 +20,11 @@ namespace mycelya {
 class Turns {
  public:
   // One more record. True: a part should end with it.
-  bool record() { return ++records_ == next_; }
+  bool Record() { return ++records_ == next_; }
   // A part has ended.
-  void part();
+  void Part();
   // The trace has ended in another way. waits: by a read at `where` that waits.
-  void cut(bool waits, Origin where);
+  void Cut(bool waits, Origin where);
 
  private:
   static constexpr uint64_t kMin = 160;     // a round of fewer records is not worth two messages
@@ -42,8 +42,8 @@ class Turns {
     uint64_t end = 0;              // records of a round when the parts were chosen
     int changes = 0;
   };
-  Place* known(Origin where);
-  void learn(Origin where);
+  Place* Known(Origin where);
+  void Learn(Origin where);
 
   std::vector<Place> places_;
   Origin from_{};         // where the round began, if a read began it

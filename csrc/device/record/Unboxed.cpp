@@ -34,10 +34,10 @@ namespace {
 using Borrow = c10::MaybeOwnedTraits<at::Tensor>;
 
 // An IValue that holds no reference of its own to the tensor.
-c10::IValue borrow(const at::Tensor& t) { return Borrow::createBorrow(t); }
-c10::IValue borrow(const std::optional<at::Tensor>& t) { return t.has_value() ? borrow(*t) : c10::IValue(); }
+c10::IValue ToBorrowed(const at::Tensor& t) { return Borrow::createBorrow(t); }
+c10::IValue ToBorrowed(const std::optional<at::Tensor>& t) { return t.has_value() ? ToBorrowed(*t) : c10::IValue(); }
 template <class T>
-c10::IValue borrow(const T& value) {
+c10::IValue ToBorrowed(const T& value) {
   return value;
 }
 
@@ -59,7 +59,7 @@ constexpr bool is_operand =
 using Fresh = c10::SmallVector<at::Tensor, 4>;
 
 template <class R, size_t... k>
-R tuple_of(Fresh& fresh, std::index_sequence<k...>) {
+R TupleOf(Fresh& fresh, std::index_sequence<k...>) {
   return {std::move(fresh[k])...};
 }
 
@@ -67,15 +67,15 @@ template <class Operator, class Schema = typename Operator::schema>
 struct Twin;
 template <class Operator, class R, class... A>
 struct Twin<Operator, R(A...)> {
-  static R call(A... arguments) {
+  static R Call(A... arguments) {
     static const Op& op =
-        op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
+        OpFor(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
     if constexpr ((is_operand<A> && ...)) {
       if (op.columns.shortcut != Shortcut::kNone) {
         ShortCall call;
-        (call.put(arguments), ...);
+        (call.Put(arguments), ...);
         at::Tensor result;
-        if (C10_LIKELY(record_short(op, call, result))) {
+        if (C10_LIKELY(RecordShort(op, call, result))) {
           if constexpr (std::is_same_v<R, at::Tensor&>) {
             return std::get<0>(std::tie(arguments...));
           } else {
@@ -85,10 +85,10 @@ struct Twin<Operator, R(A...)> {
       }
     }
     Fresh fresh;
-    const Borrowed<sizeof...(A)> borrowed{{borrow(arguments)...}};
-    if (C10_UNLIKELY(!record_plain(op, borrowed.values, fresh))) {
+    const Borrowed<sizeof...(A)> borrowed{{ToBorrowed(arguments)...}};
+    if (C10_UNLIKELY(!RecordPlain(op, borrowed.values, fresh))) {
       torch::jit::Stack stack(borrowed.values.begin(), borrowed.values.end());
-      record(op.handle, &stack);
+      Record(op.handle, &stack);
       fresh.clear();
       for (c10::IValue& value : stack) fresh.push_back(std::move(value).toTensor());
     }
@@ -97,56 +97,56 @@ struct Twin<Operator, R(A...)> {
     } else if constexpr (std::is_same_v<R, at::Tensor>) {
       return std::move(fresh[0]);
     } else {
-      return tuple_of<R>(fresh, std::make_index_sequence<std::tuple_size_v<R>>());
+      return TupleOf<R>(fresh, std::make_index_sequence<std::tuple_size_v<R>>());
     }
   }
 };
 
 // An operator with a number as its second operand. PyTorch would make a CPU tensor of it and call the tensor overload.
 template <class Operator, class... A>
-at::Tensor with_number(const at::Tensor& self, const at::Scalar& other, A... more) {
-  static const Op& op = op_for(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
+at::Tensor WithNumber(const at::Tensor& self, const at::Scalar& other, A... more) {
+  static const Op& op = OpFor(c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name));
   ShortCall call;
-  call.put(self);
-  call.put(other);
-  (call.put(more), ...);
+  call.Put(self);
+  call.Put(other);
+  (call.Put(more), ...);
   at::Tensor result;
-  if (C10_LIKELY(record_short(op, call, result))) return result;
+  if (C10_LIKELY(RecordShort(op, call, result))) return result;
   return Operator::call(self, at::native::wrapped_scalar_tensor(other), more...);
 }
 
 template <class Operator>
-torch::CppFunction make() {
-  return torch::CppFunction(&Twin<Operator>::call);
+torch::CppFunction Make() {
+  return torch::CppFunction(&Twin<Operator>::Call);
 }
 
 using Makers = std::unordered_map<std::string, torch::CppFunction (*)()>;
 
 template <class... Operators>
-Makers makers() {
+Makers GetMakers() {
   Makers all;
   const auto add = [&](std::string name, const std::string& overload, auto maker) {
     name = name.substr(std::string_view("aten::").size());
     all.emplace(overload.empty() ? name : name + "." + overload, maker);
   };
-  (add(Operators::name, Operators::overload_name, &make<Operators>), ...);
+  (add(Operators::name, Operators::overload_name, &Make<Operators>), ...);
   return all;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("add.Scalar", &with_number<at::_ops::add_Tensor, const at::Scalar&>);
-  m.impl("sub.Scalar", &with_number<at::_ops::sub_Tensor, const at::Scalar&>);
-  m.impl("mul.Scalar", &with_number<at::_ops::mul_Tensor>);
-  m.impl("div.Scalar", &with_number<at::_ops::div_Tensor>);
+  m.impl("add.Scalar", &WithNumber<at::_ops::add_Tensor, const at::Scalar&>);
+  m.impl("sub.Scalar", &WithNumber<at::_ops::sub_Tensor, const at::Scalar&>);
+  m.impl("mul.Scalar", &WithNumber<at::_ops::mul_Tensor>);
+  m.impl("div.Scalar", &WithNumber<at::_ops::div_Tensor>);
 }
 
-std::optional<torch::CppFunction> unboxed(const std::string& name) {
+std::optional<torch::CppFunction> Unboxed(const std::string& name) {
   using namespace at::_ops;
   static const Makers all =
-      makers<add_Tensor, add__Tensor, sub_Tensor, mul_Tensor, mul__Tensor, div_Tensor, mm, bmm, addmm, relu, gelu,
-             threshold_backward, sum, sum_dim_IntList, _softmax, _softmax_backward_data, native_layer_norm>();
+      GetMakers<add_Tensor, add__Tensor, sub_Tensor, mul_Tensor, mul__Tensor, div_Tensor, mm, bmm, addmm, relu, gelu,
+                threshold_backward, sum, sum_dim_IntList, _softmax, _softmax_backward_data, native_layer_norm>();
   const auto found = all.find(name);
   if (found == all.end()) return std::nullopt;
   return found->second();

@@ -18,7 +18,7 @@ struct MetaRow {
 };
 
 // The row of an overload, or null. The table is built at the first call.
-const MetaRow* find_meta(std::string_view name);
+const MetaRow* FindMeta(std::string_view name);
 
 }  // namespace mycelya
 

@@ -28,11 +28,11 @@ std::atomic<Worker> g_worker{Worker::kCpu};
 
 using RuleTable = std::unordered_map<std::string_view, Rule>;
 
-RuleTable make_table() {
+RuleTable MakeTable() {
   RuleTable table;
-  for (RuleRows (*rows)() : {attention_rules, convolution_rules, factory_rules, foreach_rules, index_rules,
-                             layout_rules, linalg_rules, loss_rules, norm_rules, pointwise_rules, pool_rules,
-                             quantize_rules, random_rules, reduce_rules, spectral_rules}) {
+  for (RuleRows (*rows)() :
+       {AttentionRules, ConvolutionRules, FactoryRules, ForeachRules, IndexRules, LayoutRules, LinalgRules, LossRules,
+        NormRules, PointwiseRules, PoolRules, QuantizeRules, RandomRules, ReduceRules, SpectralRules}) {
     for (const RuleRow& row : rows()) {
       const bool fresh = table.emplace(row.name, row.rule).second;
       TORCH_INTERNAL_ASSERT(fresh, "BUG: two shape rules for aten::", row.name);
@@ -41,40 +41,40 @@ RuleTable make_table() {
   return table;
 }
 
-Rule find_rule(std::string_view name) {
-  static const auto* const table = new RuleTable(make_table());
+Rule FindRule(std::string_view name) {
+  static const auto* const table = new RuleTable(MakeTable());
   auto found = table->find(name);
   return found == table->end() ? nullptr : found->second;
 }
 
 // The tensors of a boxed result, in order.
-void add_values(OutMetas& out, at::ArrayRef<c10::IValue> values) {
+void AddValues(OutMetas& out, at::ArrayRef<c10::IValue> values) {
   for (const c10::IValue& value : values) {
     if (value.isNone()) {
-      add_undefined(out);
+      AddUndefined(out);
     } else if (value.isTensor()) {
-      add_meta(out, value.toTensor());
+      AddMeta(out, value.toTensor());
     } else if (value.isTensorList()) {
-      for (const Tensor& t : value.toTensorVector()) add_meta(out, t);
+      for (const Tensor& t : value.toTensorVector()) AddMeta(out, t);
     }
   }
 }
 
 // CPU tensors stay: 0-dim ones take part in type promotion and device checks as in the real call.
-c10::IValue to_meta(const c10::IValue& value) {
+c10::IValue ToMeta(const c10::IValue& value) {
   if (value.isTensor()) {
     const Tensor& t = value.toTensor();
-    return t.defined() && !t.is_cpu() ? c10::IValue(meta_like(t)) : value;
+    return t.defined() && !t.is_cpu() ? c10::IValue(MetaLike(t)) : value;
   }
   if (value.isTensorList()) {
     c10::List<Tensor> list;
-    for (const Tensor& t : value.toTensorVector()) list.push_back(t.defined() && !t.is_cpu() ? meta_like(t) : t);
+    for (const Tensor& t : value.toTensorVector()) list.push_back(t.defined() && !t.is_cpu() ? MetaLike(t) : t);
     return list;
   }
   if (value.isList() && value.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
     c10::List<std::optional<Tensor>> list;
     for (const c10::IValue& item : value.toListRef()) {
-      list.push_back(item.isNone() ? std::optional<Tensor>() : std::optional<Tensor>(to_meta(item).toTensor()));
+      list.push_back(item.isNone() ? std::optional<Tensor>() : std::optional<Tensor>(ToMeta(item).toTensor()));
     }
     return list;
   }
@@ -85,46 +85,46 @@ c10::IValue to_meta(const c10::IValue& value) {
 
 }  // namespace
 
-bool on_cuda() { return g_worker.load(std::memory_order_relaxed) == Worker::kCuda; }
+bool OnCuda() { return g_worker.load(std::memory_order_relaxed) == Worker::kCuda; }
 
-bool has_rule(std::string_view functional_name) { return find_rule(functional_name) != nullptr; }
+bool HasRule(std::string_view functional_name) { return FindRule(functional_name) != nullptr; }
 
-void structured(std::string_view functional_name, Args args, OutMetas& out) {
+void Structured(std::string_view functional_name, Args args, OutMetas& out) {
   const std::string_view base = functional_name.substr(0, functional_name.find('.'));
   const std::string_view overload = functional_name.substr(std::min(base.size() + 1, functional_name.size()));
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + std::string(base)).c_str(),
                                                                  std::string(overload).c_str());
   OutMetas own;
-  const bool found = infer_by_meta(functional_name, op, args, own);
+  const bool found = InferByMeta(functional_name, op, args, own);
   TORCH_INTERNAL_ASSERT(found, "BUG: aten::", functional_name, " has no structured shape function");
   out.append(own.begin(), own.end());
 }
 
-void infer(std::string_view functional_name, Args args, OutMetas& out) {
-  if (const Rule rule = find_rule(functional_name)) {
+void Infer(std::string_view functional_name, Args args, OutMetas& out) {
+  if (const Rule rule = FindRule(functional_name)) {
     rule(args, out);
   } else {
-    structured(functional_name, args, out);
+    Structured(functional_name, args, out);
   }
 }
 
 }  // namespace rules
 
-void set_worker(Worker worker) { rules::g_worker.store(worker, std::memory_order_relaxed); }
+void SetWorker(Worker worker) { rules::g_worker.store(worker, std::memory_order_relaxed); }
 
-Worker worker() { return rules::g_worker.load(std::memory_order_relaxed); }
+Worker GetWorker() { return rules::g_worker.load(std::memory_order_relaxed); }
 
-bool infer_by_rule(std::string_view functional_name, at::ArrayRef<c10::IValue> args, OutMetas& out) {
-  const rules::Rule rule = rules::find_rule(functional_name);
+bool InferByRule(std::string_view functional_name, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  const rules::Rule rule = rules::FindRule(functional_name);
   if (rule == nullptr) return false;
   out.clear();
   rule(args, out);
   return true;
 }
 
-bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args,
-                   OutMetas& out) {
-  const MetaRow* row = find_meta(functional_name);
+bool InferByMeta(std::string_view functional_name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args,
+                 OutMetas& out) {
+  const MetaRow* row = FindMeta(functional_name);
   if (row == nullptr) return false;
   // Below autograd, because views that a shape function makes must not enter a history.
   at::AutoDispatchBelowADInplaceOrView guard;
@@ -132,11 +132,11 @@ bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& 
   const auto run = [&] {
     row->fn.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
     out.clear();
-    rules::add_values(out, stack);
+    rules::AddValues(out, stack);
   };
   run();
-  const auto loose = [](const c10::IValue& arg) { return arg.isTensor() && rules::loose(arg.toTensor()); };
-  if (rules::on_cuda() || std::none_of(args.begin(), args.end(), loose)) return true;
+  const auto loose = [](const c10::IValue& arg) { return arg.isTensor() && rules::Loose(arg.toTensor()); };
+  if (rules::OnCuda() || std::none_of(args.begin(), args.end(), loose)) return true;
   // The dtype in which the operands meet is known only now: that of the result or, for comparisons, the common one.
   at::ScalarType dtype = out[0].dtype;
   if (dtype == at::kBool) {
@@ -144,23 +144,23 @@ bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& 
     for (const c10::IValue& arg : args) {
       if (arg.isTensor() && arg.toTensor().defined()) operands.push_back(arg.toTensor());
     }
-    dtype = rules::common_type(operands);
+    dtype = rules::CommonType(operands);
   }
-  const bool meet = op.hasTag(at::Tag::pointwise) || columns_of(functional_name).has(kMeetsDTypes);
+  const bool meet = op.hasTag(at::Tag::pointwise) || ColumnsOf(functional_name).Has(kMeetsDTypes);
   const auto copied = [&](const c10::IValue& arg) { return loose(arg) && arg.toTensor().scalar_type() != dtype; };
   if (!meet || std::none_of(args.begin(), args.end(), copied)) return true;
   stack.assign(args.begin(), args.end());
   for (c10::IValue& arg : stack) {
-    if (arg.isTensor() && arg.toTensor().defined()) arg = rules::copied(arg.toTensor(), dtype);
+    if (arg.isTensor() && arg.toTensor().defined()) arg = rules::Copied(arg.toTensor(), dtype);
   }
   run();
   return true;
 }
 
-bool has_rule(std::string_view functional_name) { return rules::has_rule(functional_name); }
+bool HasRule(std::string_view functional_name) { return rules::HasRule(functional_name); }
 
-bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args) {
-  const MetaRow* row = find_meta(name);
+bool RunMeta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args) {
+  const MetaRow* row = FindMeta(name);
   if (row == nullptr) return false;
   at::AutoDispatchBelowADInplaceOrView guard;
   torch::jit::Stack stack(args.begin(), args.end());
@@ -174,14 +174,14 @@ bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef
   return true;
 }
 
-void infer_by_meta_key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+void InferByMetaKey(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   at::AutoDispatchBelowADInplaceOrView guard;
   torch::jit::Stack stack;
   stack.reserve(args.size());
-  for (const c10::IValue& arg : args) stack.push_back(rules::to_meta(arg));
+  for (const c10::IValue& arg : args) stack.push_back(rules::ToMeta(arg));
   op.callBoxed(&stack);
   out.clear();
-  rules::add_values(out, stack);
+  rules::AddValues(out, stack);
 }
 
 }  // namespace mycelya

@@ -3,7 +3,7 @@
 //
 // Shape rules: which tensors a call returns, without running it. A rule reads only metadata (sizes, strides, dtype,
 // device, numbers), never data, and gives what PyTorch's CPU kernel gives, strides included, because users see
-// strides. The few results whose dtype or layout differs between PyTorch's CPU and CUDA kernels follow set_worker().
+// strides. The few results whose dtype or layout differs between PyTorch's CPU and CUDA kernels follow SetWorker().
 #ifndef MYCELYA_DEVICE_RULES_RULES_H_
 #define MYCELYA_DEVICE_RULES_RULES_H_
 
@@ -29,32 +29,32 @@ struct OutMeta {
 };
 using OutMetas = c10::SmallVector<OutMeta, 4>;  // fresh results in schema order, lists flattened
 
-// The device on which programs run. It affects the results that on_cuda() of RulesInternal.h is for. Default: kCpu.
+// The device on which programs run. It affects the results that OnCuda() of RulesInternal.h is for. Default: kCpu.
 enum class Worker : uint8_t { kCpu, kCuda };
-void set_worker(Worker worker);
-Worker worker();
+void SetWorker(Worker worker);
+Worker GetWorker();
 
 // Infers the results of a functional overload ("add.Tensor") from its arguments; of an in-place or out= overload only
 // where the op table names that overload itself. Returns false if there is no own rule. Throws PyTorch's errors.
-bool infer_by_rule(std::string_view functional_name, at::ArrayRef<c10::IValue> args, OutMetas& out);
+bool InferByRule(std::string_view functional_name, at::ArrayRef<c10::IValue> args, OutMetas& out);
 
 // The same by PyTorch's structured shape function, from the generated table. It gets the tensors as they are.
-bool infer_by_meta(std::string_view functional_name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args,
-                   OutMetas& out);
+bool InferByMeta(std::string_view functional_name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args,
+                 OutMetas& out);
 
 // Whether an overload has an own rule.
-bool has_rule(std::string_view functional_name);
+bool HasRule(std::string_view functional_name);
 
 // Calls PyTorch's structured function of an in-place or out= overload, which checks the written tensors and resizes an
 // out= tensor. False if there is none.
-bool run_meta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args);
+bool RunMeta(std::string_view name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args);
 
 // The last resort: runs the op on meta tensors in Python. It takes 0.1 to 1 ms, and 1.4 s for the first in a process.
-void infer_by_meta_key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args, OutMetas& out);
+void InferByMetaKey(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args, OutMetas& out);
 
 // Appends the indices of the arguments that this call writes although the schema does not mark them (running
 // statistics of batch norms).
-inline void unmarked_writes(const Columns& columns, at::ArrayRef<c10::IValue> args, c10::SmallVector<int, 4>& out) {
+inline void UnmarkedWrites(const Columns& columns, at::ArrayRef<c10::IValue> args, c10::SmallVector<int, 4>& out) {
   if (columns.running_stats == 0 || (columns.if_training != 0 && !args[columns.if_training].toBool())) return;
   for (int i = columns.running_stats; i < columns.running_stats + 2; ++i) {
     if (args[i].isTensor() && args[i].toTensor().defined()) out.push_back(i);

@@ -7,7 +7,7 @@
 
 namespace mycelya {
 
-Columns columns_of(std::string_view name) {
+Columns ColumnsOf(std::string_view name) {
   static const auto& rows = *new std::unordered_map<std::string_view, Columns>{
 #define MYC_OPERATOR(name, ...) {name, Columns{__VA_ARGS__}},
 #include "device/rules/operators.inc"

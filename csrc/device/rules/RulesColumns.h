@@ -33,11 +33,11 @@ struct Columns {
   const char* recorded_as = nullptr;  // the operator that the worker runs, "aten::convolution"; null: this one
   const char* classes = nullptr;      // the classes of its arguments, as in optable.inc
 
-  bool has(Fact fact) const { return (facts & fact) != 0; }
+  bool Has(Fact fact) const { return (facts & fact) != 0; }
 };
 
 // The columns of an overload by its name without "aten::", as "add.Tensor".
-Columns columns_of(std::string_view name);
+Columns ColumnsOf(std::string_view name);
 
 }  // namespace mycelya
 

@@ -10,8 +10,8 @@ namespace {
 
 // Whether the CPU convolves volumes with oneDNN, which supports channels-last, or with its own loops, which do not. For
 // small float32 volumes it chooses by size.
-bool volume_in_one_dnn(Args args, const Tensor& input, const Tensor& weight, size_t first) {
-  const auto stride = ints(args, first), output_padding = ints(args, first + 4);
+bool VolumeInOneDnn(Args args, const Tensor& input, const Tensor& weight, size_t first) {
+  const auto stride = IntsAt(args, first), output_padding = IntsAt(args, first + 4);
   const bool transposed = args[first + 3].toBool();
   for (size_t i = 0; transposed && i < output_padding.size(); ++i) {
     if (output_padding[i] >= stride[stride.size() == 1 ? 0 : i]) return false;
@@ -24,20 +24,21 @@ bool volume_in_one_dnn(Args args, const Tensor& input, const Tensor& weight, siz
 }
 
 // Channels-last if an operand asks for it. `first`: index of the stride argument.
-MemoryFormat convolution_format(Args args, const Tensor& input, const Tensor& weight, size_t first) {
+MemoryFormat ConvolutionFormat(Args args, const Tensor& input, const Tensor& weight, size_t first) {
   const bool volume = input.dim() == 5;
   const auto wanted = volume ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
   const bool asked = input.suggest_memory_format() == wanted || weight.suggest_memory_format() == wanted;
   if (!asked) return MemoryFormat::Contiguous;
   const bool available =
-      on_cuda() ? input.scalar_type() != ScalarType::Double : !volume || volume_in_one_dnn(args, input, weight, first);
+      OnCuda() ? input.scalar_type() != ScalarType::Double : !volume || VolumeInOneDnn(args, input, weight, first);
   return available ? wanted : MemoryFormat::Contiguous;
 }
 
 // input [n, c, *] weight bias? stride padding dilation transposed output_padding groups
-void convolution(Args args, OutMetas& out) {
-  const Tensor input = tensor(args, 0), weight = tensor(args, 1);
-  const auto stride = ints(args, 3), padding = ints(args, 4), dilation = ints(args, 5), output_padding = ints(args, 7);
+void Convolution(Args args, OutMetas& out) {
+  const Tensor input = TensorAt(args, 0), weight = TensorAt(args, 1);
+  const auto stride = IntsAt(args, 3), padding = IntsAt(args, 4), dilation = IntsAt(args, 5),
+             output_padding = IntsAt(args, 7);
   const bool transposed = args[6].toBool();
   const auto at = [](const DimVector& v, size_t i) { return v.size() == 1 ? v[0] : v[i]; };
   DimVector sizes{input.size(0), transposed ? weight.size(1) * args[8].toInt() : weight.size(0)};
@@ -50,25 +51,25 @@ void convolution(Args args, OutMetas& out) {
       sizes.push_back((input.size(d) + 2 * at(padding, i) - reach - 1) / at(stride, i) + 1);
     }
   }
-  add_format(out, sizes, input.scalar_type(), convolution_format(args, input, weight, 3));
+  AddFormat(out, sizes, input.scalar_type(), ConvolutionFormat(args, input, weight, 3));
 }
 
 // grad input weight stride padding dilation transposed output_padding groups mask
-void convolution_backward(Args args, OutMetas& out) {
-  const Tensor grad = tensor(args, 0), input = tensor(args, 1), weight = tensor(args, 2);
-  const auto format = convolution_format(args, input, weight, 3);
-  mask(args, 9, 0) ? add_format(out, input.sizes(), input.scalar_type(), format) : add_undefined(out);
-  mask(args, 9, 1) ? add_format(out, weight.sizes(), weight.scalar_type(), format) : add_undefined(out);
-  mask(args, 9, 2) ? add_contiguous(out, {grad.size(1)}, weight.scalar_type()) : add_undefined(out);
+void ConvolutionBackward(Args args, OutMetas& out) {
+  const Tensor grad = TensorAt(args, 0), input = TensorAt(args, 1), weight = TensorAt(args, 2);
+  const auto format = ConvolutionFormat(args, input, weight, 3);
+  MaskAt(args, 9, 0) ? AddFormat(out, input.sizes(), input.scalar_type(), format) : AddUndefined(out);
+  MaskAt(args, 9, 1) ? AddFormat(out, weight.sizes(), weight.scalar_type(), format) : AddUndefined(out);
+  MaskAt(args, 9, 2) ? AddContiguous(out, {grad.size(1)}, weight.scalar_type()) : AddUndefined(out);
 }
 
 constexpr RuleRow kRows[] = {
-    {"convolution_backward_overrideable", convolution_backward},
-    {"convolution_overrideable", convolution},
+    {"convolution_backward_overrideable", ConvolutionBackward},
+    {"convolution_overrideable", Convolution},
 };
 
 }  // namespace
 
-RuleRows convolution_rules() { return kRows; }
+RuleRows ConvolutionRules() { return kRows; }
 
 }  // namespace mycelya::rules

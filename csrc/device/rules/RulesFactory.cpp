@@ -17,7 +17,7 @@ namespace {
 using c10::Scalar;
 
 // (end - start) / step, rounded up, as at::arange does it: in int64 for an integral dtype, else in double.
-int64_t arange_length(const Scalar& start, const Scalar& end, const Scalar& step, ScalarType dtype) {
+int64_t ArangeLength(const Scalar& start, const Scalar& end, const Scalar& step, ScalarType dtype) {
   double length = 0;
   TORCH_CHECK(step.to<double>() != 0, "step must be nonzero");
   // Before 2.15 the numbers of a range of integers were converted to integers first.
@@ -41,56 +41,54 @@ int64_t arange_length(const Scalar& start, const Scalar& end, const Scalar& step
   return static_cast<int64_t>(length);
 }
 
-bool integral(const Scalar& s) { return s.isIntegral(/*includeBool=*/true); }
+bool Integral(const Scalar& s) { return s.isIntegral(/*includeBool=*/true); }
 
-ScalarType default_type() { return c10::get_default_dtype_as_scalartype(); }
+ScalarType DefaultType() { return c10::get_default_dtype_as_scalartype(); }
 
-void add_arange(OutMetas& out, const Scalar& start, const Scalar& end, const Scalar& step,
-                std::optional<ScalarType> dtype) {
-  const bool whole = integral(start) && integral(end) && integral(step);
-  const ScalarType type = dtype.value_or(whole ? ScalarType::Long : default_type());
-  add_contiguous(out, {arange_length(start, end, step, type)}, type);
+void AddArange(OutMetas& out, const Scalar& start, const Scalar& end, const Scalar& step,
+               std::optional<ScalarType> dtype) {
+  const bool whole = Integral(start) && Integral(end) && Integral(step);
+  const ScalarType type = dtype.value_or(whole ? ScalarType::Long : DefaultType());
+  AddContiguous(out, {ArangeLength(start, end, step, type)}, type);
 }
 
-void arange(Args args, OutMetas& out) { add_arange(out, 0, args[0].toScalar(), 1, maybe_dtype(args, 1)); }
+void Arange(Args args, OutMetas& out) { AddArange(out, 0, args[0].toScalar(), 1, MaybeDtype(args, 1)); }
 
-void arange_start(Args args, OutMetas& out) {
-  add_arange(out, args[0].toScalar(), args[1].toScalar(), 1, maybe_dtype(args, 2));
+void ArangeStart(Args args, OutMetas& out) {
+  AddArange(out, args[0].toScalar(), args[1].toScalar(), 1, MaybeDtype(args, 2));
 }
 
-void arange_start_step(Args args, OutMetas& out) {
-  add_arange(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), maybe_dtype(args, 3));
+void ArangeStartStep(Args args, OutMetas& out) {
+  AddArange(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), MaybeDtype(args, 3));
 }
 
-void arange_out(Args args, OutMetas& out) {
-  add_arange(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), tensor(args, 3).scalar_type());
+void ArangeOut(Args args, OutMetas& out) {
+  AddArange(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), TensorAt(args, 3).scalar_type());
 }
 
 // A range contains both ends.
-void add_range(OutMetas& out, const Scalar& start, const Scalar& end, const Scalar& step,
-               std::optional<ScalarType> dtype) {
-  const bool whole = integral(start) && integral(end) && integral(step);
-  const ScalarType type = dtype.value_or(whole ? ScalarType::Long : default_type());
+void AddRange(OutMetas& out, const Scalar& start, const Scalar& end, const Scalar& step,
+              std::optional<ScalarType> dtype) {
+  const bool whole = Integral(start) && Integral(end) && Integral(step);
+  const ScalarType type = dtype.value_or(whole ? ScalarType::Long : DefaultType());
   const double a = start.to<double>(), b = end.to<double>(), s = step.to<double>();
   TORCH_CHECK(s != 0, "step must be nonzero");
   TORCH_CHECK(std::isfinite(a) && std::isfinite(b), "unsupported range: ", a, " -> ", b);
   TORCH_CHECK((s > 0 && b >= a) || (s < 0 && b <= a), "upper bound and lower bound inconsistent with step sign");
-  add_contiguous(out, {static_cast<int64_t>((b - a) / s + 1)}, type);
+  AddContiguous(out, {static_cast<int64_t>((b - a) / s + 1)}, type);
 }
 
-void range(Args args, OutMetas& out) {
-  add_range(out, args[0].toScalar(), args[1].toScalar(), 1, maybe_dtype(args, 2));
+void Range(Args args, OutMetas& out) { AddRange(out, args[0].toScalar(), args[1].toScalar(), 1, MaybeDtype(args, 2)); }
+
+void RangeStep(Args args, OutMetas& out) {
+  AddRange(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), MaybeDtype(args, 3));
 }
 
-void range_step(Args args, OutMetas& out) {
-  add_range(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), maybe_dtype(args, 3));
+void RangeOut(Args args, OutMetas& out) {
+  AddRange(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), TensorAt(args, 3).scalar_type());
 }
 
-void range_out(Args args, OutMetas& out) {
-  add_range(out, args[0].toScalar(), args[1].toScalar(), args[2].toScalar(), tensor(args, 3).scalar_type());
-}
-
-int64_t steps(Args args) {
+int64_t Steps(Args args) {
   const int64_t n = args[2].toInt();
   TORCH_CHECK(n >= 0, "number of steps must be non-negative");
   return n;
@@ -98,41 +96,41 @@ int64_t steps(Args args) {
 
 // start end steps …; the dtype is argument `at`
 template <size_t at>
-void spaced(Args args, OutMetas& out) {
+void Spaced(Args args, OutMetas& out) {
   const bool complex = args[0].toScalar().isComplex() || args[1].toScalar().isComplex();
-  const ScalarType usual = complex ? c10::toComplexType(default_type()) : default_type();
-  add_contiguous(out, {steps(args)}, maybe_dtype(args, at).value_or(usual));
+  const ScalarType usual = complex ? c10::toComplexType(DefaultType()) : DefaultType();
+  AddContiguous(out, {Steps(args)}, MaybeDtype(args, at).value_or(usual));
 }
 
 template <size_t at>
-void spaced_out(Args args, OutMetas& out) {
-  add_contiguous(out, {steps(args)}, tensor(args, at).scalar_type());
+void SpacedOut(Args args, OutMetas& out) {
+  AddContiguous(out, {Steps(args)}, TensorAt(args, at).scalar_type());
 }
 
-void add_eye(OutMetas& out, int64_t n, int64_t m, ScalarType dtype) {
+void AddEye(OutMetas& out, int64_t n, int64_t m, ScalarType dtype) {
   TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
   TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
-  add_contiguous(out, {n, m}, dtype);
+  AddContiguous(out, {n, m}, dtype);
 }
 
-void eye(Args args, OutMetas& out) {
-  add_eye(out, args[0].toInt(), args[0].toInt(), maybe_dtype(args, 1).value_or(default_type()));
+void Eye(Args args, OutMetas& out) {
+  AddEye(out, args[0].toInt(), args[0].toInt(), MaybeDtype(args, 1).value_or(DefaultType()));
 }
 
-void eye_m(Args args, OutMetas& out) {
-  add_eye(out, args[0].toInt(), args[1].toInt(), maybe_dtype(args, 2).value_or(default_type()));
+void EyeM(Args args, OutMetas& out) {
+  AddEye(out, args[0].toInt(), args[1].toInt(), MaybeDtype(args, 2).value_or(DefaultType()));
 }
 
-void eye_out(Args args, OutMetas& out) {
-  add_eye(out, args[0].toInt(), args[0].toInt(), tensor(args, 1).scalar_type());
+void EyeOut(Args args, OutMetas& out) {
+  AddEye(out, args[0].toInt(), args[0].toInt(), TensorAt(args, 1).scalar_type());
 }
 
-void eye_m_out(Args args, OutMetas& out) {
-  add_eye(out, args[0].toInt(), args[1].toInt(), tensor(args, 2).scalar_type());
+void EyeMOut(Args args, OutMetas& out) {
+  AddEye(out, args[0].toInt(), args[1].toInt(), TensorAt(args, 2).scalar_type());
 }
 
 // Elements of a row × col matrix on and below the diagonal `offset`.
-int64_t tril_size(int64_t row, int64_t col, int64_t offset) {
+int64_t TrilSize(int64_t row, int64_t col, int64_t offset) {
   int64_t n = 0;
   // Rows before `first` have no such element, rows from `full` on have only such elements.
   const int64_t first = std::max<int64_t>(0, -offset), full = std::max<int64_t>(first, col - offset);
@@ -146,36 +144,36 @@ int64_t tril_size(int64_t row, int64_t col, int64_t offset) {
 
 // row col offset dtype?
 template <bool kUpper>
-void triangle_indices(Args args, OutMetas& out) {
+void TriangleIndices(Args args, OutMetas& out) {
   const int64_t row = args[0].toInt(), col = args[1].toInt(), offset = args[2].toInt();
   TORCH_CHECK(row >= 0, "row must be non-negative, got", row);
   TORCH_CHECK(col >= 0, "col must be non-negative, got", col);
-  const int64_t n = kUpper ? row * col - tril_size(row, col, offset - 1) : tril_size(row, col, offset);
-  add_contiguous(out, {2, n}, maybe_dtype(args, 3).value_or(ScalarType::Long));
+  const int64_t n = kUpper ? row * col - TrilSize(row, col, offset - 1) : TrilSize(row, col, offset);
+  AddContiguous(out, {2, n}, MaybeDtype(args, 3).value_or(ScalarType::Long));
 }
 
 constexpr RuleRow kRows[] = {
-    {"arange", arange},
-    {"arange.start", arange_start},
-    {"arange.start_out", arange_out},
-    {"arange.start_step", arange_start_step},
-    {"eye", eye},
-    {"eye.m", eye_m},
-    {"eye.m_out", eye_m_out},
-    {"eye.out", eye_out},
-    {"linspace", spaced<3>},
-    {"linspace.out", spaced_out<3>},
-    {"logspace", spaced<4>},
-    {"logspace.out", spaced_out<4>},
-    {"range", range},
-    {"range.out", range_out},
-    {"range.step", range_step},
-    {"tril_indices", triangle_indices<false>},
-    {"triu_indices", triangle_indices<true>},
+    {"arange", Arange},
+    {"arange.start", ArangeStart},
+    {"arange.start_out", ArangeOut},
+    {"arange.start_step", ArangeStartStep},
+    {"eye", Eye},
+    {"eye.m", EyeM},
+    {"eye.m_out", EyeMOut},
+    {"eye.out", EyeOut},
+    {"linspace", Spaced<3>},
+    {"linspace.out", SpacedOut<3>},
+    {"logspace", Spaced<4>},
+    {"logspace.out", SpacedOut<4>},
+    {"range", Range},
+    {"range.out", RangeOut},
+    {"range.step", RangeStep},
+    {"tril_indices", TriangleIndices<false>},
+    {"triu_indices", TriangleIndices<true>},
 };
 
 }  // namespace
 
-RuleRows factory_rules() { return kRows; }
+RuleRows FactoryRules() { return kRows; }
 
 }  // namespace mycelya::rules

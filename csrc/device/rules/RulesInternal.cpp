@@ -14,11 +14,11 @@
 
 namespace mycelya::rules {
 
-Tensor tensor(Args args, size_t i) { return args[i].isTensor() ? args[i].toTensor() : Tensor(); }
+Tensor TensorAt(Args args, size_t i) { return args[i].isTensor() ? args[i].toTensor() : Tensor(); }
 
-bool has(Args args, size_t i) { return args[i].isTensor() && args[i].toTensor().defined(); }
+bool Has(Args args, size_t i) { return args[i].isTensor() && args[i].toTensor().defined(); }
 
-DimVector ints(Args args, size_t i) {
+DimVector IntsAt(Args args, size_t i) {
   if (args[i].isInt()) return {args[i].toInt()};
   if (args[i].isIntList()) return args[i].toDimVector();
   DimVector values;
@@ -26,21 +26,21 @@ DimVector ints(Args args, size_t i) {
   return values;
 }
 
-std::optional<DimVector> maybe_ints(Args args, size_t i) {
+std::optional<DimVector> MaybeInts(Args args, size_t i) {
   if (args[i].isNone()) return std::nullopt;
-  return ints(args, i);
+  return IntsAt(args, i);
 }
 
-std::optional<ScalarType> maybe_dtype(Args args, size_t i) {
+std::optional<ScalarType> MaybeDtype(Args args, size_t i) {
   if (args[i].isNone()) return std::nullopt;
   return args[i].toScalarType();
 }
 
-bool mask(Args args, size_t i, size_t bit) { return args[i].toBoolList().get(bit); }
+bool MaskAt(Args args, size_t i, size_t bit) { return args[i].toBoolList().get(bit); }
 
-std::vector<Tensor> tensors(Args args, size_t i) { return args[i].toTensorVector(); }
+std::vector<Tensor> TensorsAt(Args args, size_t i) { return args[i].toTensorVector(); }
 
-void add(OutMetas& out, IntArrayRef sizes, IntArrayRef strides, ScalarType dtype) {
+void Add(OutMetas& out, IntArrayRef sizes, IntArrayRef strides, ScalarType dtype) {
   OutMeta& m = out.emplace_back();
   m.defined = true;
   m.dtype = dtype;
@@ -48,53 +48,53 @@ void add(OutMetas& out, IntArrayRef sizes, IntArrayRef strides, ScalarType dtype
   m.strides.assign(strides.begin(), strides.end());
 }
 
-void add_contiguous(OutMetas& out, IntArrayRef sizes, ScalarType dtype) {
-  add(out, sizes, c10::contiguous_strides(sizes), dtype);
+void AddContiguous(OutMetas& out, IntArrayRef sizes, ScalarType dtype) {
+  Add(out, sizes, c10::contiguous_strides(sizes), dtype);
 }
 
-void add_format(OutMetas& out, IntArrayRef sizes, ScalarType dtype, MemoryFormat format) {
+void AddFormat(OutMetas& out, IntArrayRef sizes, ScalarType dtype, MemoryFormat format) {
   if (format == MemoryFormat::ChannelsLast && sizes.size() == 4) {
-    add(out, sizes, c10::get_channels_last_strides_2d(sizes), dtype);
+    Add(out, sizes, c10::get_channels_last_strides_2d(sizes), dtype);
   } else if (format == MemoryFormat::ChannelsLast3d && sizes.size() == 5) {
-    add(out, sizes, c10::get_channels_last_strides_3d(sizes), dtype);
+    Add(out, sizes, c10::get_channels_last_strides_3d(sizes), dtype);
   } else {
-    add_contiguous(out, sizes, dtype);
+    AddContiguous(out, sizes, dtype);
   }
 }
 
-void add_like(OutMetas& out, const Tensor& t, std::optional<ScalarType> dtype) {
+void AddLike(OutMetas& out, const Tensor& t, std::optional<ScalarType> dtype) {
   const ScalarType type = dtype.value_or(t.scalar_type());
   if (t.is_non_overlapping_and_dense()) {
-    add(out, t.sizes(), t.strides(), type);
+    Add(out, t.sizes(), t.strides(), type);
   } else {
-    add(out, t.sizes(), at::infer_dense_strides(t.sizes(), t.strides()), type);
+    Add(out, t.sizes(), at::infer_dense_strides(t.sizes(), t.strides()), type);
   }
 }
 
-void add_like_contiguous(OutMetas& out, const Tensor& t, std::optional<ScalarType> dtype) {
-  add_contiguous(out, t.sizes(), dtype.value_or(t.scalar_type()));
+void AddLikeContiguous(OutMetas& out, const Tensor& t, std::optional<ScalarType> dtype) {
+  AddContiguous(out, t.sizes(), dtype.value_or(t.scalar_type()));
 }
 
-void add_like_suggested(OutMetas& out, const Tensor& t, std::optional<ScalarType> dtype) {
-  add_format(out, t.sizes(), dtype.value_or(t.scalar_type()), t.suggest_memory_format());
+void AddLikeSuggested(OutMetas& out, const Tensor& t, std::optional<ScalarType> dtype) {
+  AddFormat(out, t.sizes(), dtype.value_or(t.scalar_type()), t.suggest_memory_format());
 }
 
-void add_undefined(OutMetas& out) { out.emplace_back(); }
+void AddUndefined(OutMetas& out) { out.emplace_back(); }
 
-void add_meta(OutMetas& out, const at::TensorBase& t) {
+void AddMeta(OutMetas& out, const at::TensorBase& t) {
   if (t.defined()) {
-    add(out, t.sizes(), t.strides(), t.scalar_type());
+    Add(out, t.sizes(), t.strides(), t.scalar_type());
   } else {
-    add_undefined(out);
+    AddUndefined(out);
   }
 }
 
-Tensor meta_like(const Tensor& t) {
+Tensor MetaLike(const Tensor& t) {
   if (!t.defined()) return t;
   return Tensor(at::detail::empty_strided_meta(t.sizes(), t.strides(), t.scalar_type()));
 }
 
-Tensor wrapped(const c10::Scalar& number) {
+Tensor Wrapped(const c10::Scalar& number) {
   // Only its dtype and whether it is a number count.
   ScalarType dtype = ScalarType::Long;
   if (number.isFloatingPoint()) dtype = ScalarType::Double;
@@ -127,7 +127,7 @@ class ShapeIteratorOf<void (at::TensorIteratorBase::*)(int64_t, IntArrayRef, Int
     at::TensorIteratorBase::set_output_raw_strided(i, sizes, strides, options, names...);
   }
 
-  const Tensor& result(int i) const { return results_[i]; }
+  const Tensor& Result(int i) const { return results_[i]; }
 
  private:
   c10::SmallVector<Tensor, 2> results_;
@@ -136,27 +136,27 @@ using ShapeIterator = ShapeIteratorOf<decltype(&at::TensorIteratorBase::set_outp
 
 }  // namespace
 
-ScalarType common_type(at::ArrayRef<Tensor> operands) {
+ScalarType CommonType(at::ArrayRef<Tensor> operands) {
   at::native::ResultTypeState state = {};
   for (const Tensor& t : operands) state = at::native::update_result_type_state(t, state);
   return at::native::result_type(state);
 }
 
-bool loose(const Tensor& t) { return t.defined() && !t.is_non_overlapping_and_dense(); }
+bool Loose(const Tensor& t) { return t.defined() && !t.is_non_overlapping_and_dense(); }
 
-Tensor copied(const Tensor& t, ScalarType dtype) {
+Tensor Copied(const Tensor& t, ScalarType dtype) {
   if (t.is_cpu()) return t;
-  if (t.scalar_type() == dtype || !loose(t)) return meta_like(t);
+  if (t.scalar_type() == dtype || !Loose(t)) return MetaLike(t);
   const auto strides = at::infer_dense_strides(t.sizes(), t.strides());
   return Tensor(at::detail::empty_strided_meta(t.sizes(), strides, t.scalar_type()));
 }
 
-void elementwise(OutMetas& out, std::initializer_list<Tensor> operands, Promote promote,
+void Elementwise(OutMetas& out, std::initializer_list<Tensor> operands, Promote promote,
                  std::optional<ScalarType> dtype, int n) {
   std::optional<ScalarType> meet;  // if operands may be copied into it
-  if ((promote == Promote::kTypes || promote == Promote::kFloat) && !on_cuda() &&
-      std::any_of(operands.begin(), operands.end(), loose)) {
-    meet = common_type(operands);
+  if ((promote == Promote::kTypes || promote == Promote::kFloat) && !OnCuda() &&
+      std::any_of(operands.begin(), operands.end(), Loose)) {
+    meet = CommonType(operands);
     if (promote == Promote::kFloat && c10::isIntegralType(*meet, /*includeBool=*/true)) {
       meet = c10::get_default_dtype_as_scalartype();
     }
@@ -177,17 +177,17 @@ void elementwise(OutMetas& out, std::initializer_list<Tensor> operands, Promote 
       break;
   }
   for (int i = 0; i < n; ++i) config.add_owned_output(at::TensorBase());
-  for (const Tensor& t : operands) config.add_owned_const_input(meet ? copied(t, *meet) : t);
+  for (const Tensor& t : operands) config.add_owned_const_input(meet ? Copied(t, *meet) : t);
   ShapeIterator iterator(n);
   iterator.build(config);
   for (int i = 0; i < n; ++i) {
-    add_meta(out, iterator.result(i));
+    AddMeta(out, iterator.Result(i));
     if (dtype) out.back().dtype = *dtype;
   }
 }
 
-ScalarType real_type(ScalarType dtype) { return c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype; }
+ScalarType RealType(ScalarType dtype) { return c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype; }
 
-int64_t wrap(int64_t dim, int64_t rank) { return at::maybe_wrap_dim(dim, rank); }
+int64_t Wrap(int64_t dim, int64_t rank) { return at::maybe_wrap_dim(dim, rank); }
 
 }  // namespace mycelya::rules

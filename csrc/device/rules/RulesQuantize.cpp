@@ -8,35 +8,35 @@
 namespace mycelya::rules {
 namespace {
 
-void like(Args args, OutMetas& out) { add_like(out, tensor(args, 0)); }
+void Like(Args args, OutMetas& out) { AddLike(out, TensorAt(args, 0)); }
 
 // -> rounded, which elements were in range
-void with_mask(Args args, OutMetas& out) {
-  const Tensor self = tensor(args, 0);
-  add_like(out, self);
-  add_like(out, self, ScalarType::Bool);
+void WithMask(Args args, OutMetas& out) {
+  const Tensor self = TensorAt(args, 0);
+  AddLike(out, self);
+  AddLike(out, self, ScalarType::Bool);
 }
 
 // grad self scale zero_point … -> grads of self, scale, zero_point
-void learnable_backward(Args args, OutMetas& out) {
-  add_like(out, tensor(args, 1));
-  add_like_contiguous(out, tensor(args, 2));
-  add_like_contiguous(out, tensor(args, 3), tensor(args, 2).scalar_type());
+void LearnableBackward(Args args, OutMetas& out) {
+  AddLike(out, TensorAt(args, 1));
+  AddLikeContiguous(out, TensorAt(args, 2));
+  AddLikeContiguous(out, TensorAt(args, 3), TensorAt(args, 2).scalar_type());
 }
 
 constexpr RuleRow kRows[] = {
-    {"_fake_quantize_learnable_per_channel_affine", like},
-    {"_fake_quantize_learnable_per_channel_affine_backward", learnable_backward},
-    {"_fake_quantize_learnable_per_tensor_affine", like},
-    {"_fake_quantize_learnable_per_tensor_affine_backward", learnable_backward},
-    {"_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", with_mask},
-    {"_fused_moving_avg_obs_fq_helper", with_mask},
-    {"fake_quantize_per_channel_affine_cachemask", with_mask},
-    {"fake_quantize_per_tensor_affine_cachemask", with_mask},
+    {"_fake_quantize_learnable_per_channel_affine", Like},
+    {"_fake_quantize_learnable_per_channel_affine_backward", LearnableBackward},
+    {"_fake_quantize_learnable_per_tensor_affine", Like},
+    {"_fake_quantize_learnable_per_tensor_affine_backward", LearnableBackward},
+    {"_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", WithMask},
+    {"_fused_moving_avg_obs_fq_helper", WithMask},
+    {"fake_quantize_per_channel_affine_cachemask", WithMask},
+    {"fake_quantize_per_tensor_affine_cachemask", WithMask},
 };
 
 }  // namespace
 
-RuleRows quantize_rules() { return kRows; }
+RuleRows QuantizeRules() { return kRows; }
 
 }  // namespace mycelya::rules

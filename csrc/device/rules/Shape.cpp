@@ -29,9 +29,9 @@ struct Checking {
 // The words that determine a shape: op, metadata of operands, attributes, default dtype.
 class Key {
  public:
-  C10_ALWAYS_INLINE void put(uint64_t w) { words_.push_back(w); }
+  C10_ALWAYS_INLINE void Put(uint64_t w) { words_.push_back(w); }
   void clear() { words_.clear(); }
-  at::ArrayRef<uint64_t> words() const { return {words_.data(), words_.size()}; }
+  at::ArrayRef<uint64_t> Words() const { return {words_.data(), words_.size()}; }
 
   // Four lanes, so that a multiplication need not wait for the previous one.
   uint64_t hash() const {
@@ -70,33 +70,33 @@ struct Cache {
   Key key;  // of the call
 };
 
-C10_NOINLINE Cache& make_cache() {
+C10_NOINLINE Cache& MakeCache() {
   static thread_local Cache cache;
   this_thread.shapes = &cache;
   return cache;
 }
 
-Cache& cache_here() {
+Cache& CacheHere() {
   void* known = this_thread.shapes;
-  return C10_LIKELY(known != nullptr) ? *static_cast<Cache*>(known) : make_cache();
+  return C10_LIKELY(known != nullptr) ? *static_cast<Cache*>(known) : MakeCache();
 }
 
 // value: a tensor or None.
-void put_tensor(Key& key, const c10::IValue& value) {
+void PutTensor(Key& key, const c10::IValue& value) {
   if (value.isNone() || !value.toTensor().defined()) {
-    key.put(0);
+    key.Put(0);
     return;
   }
   const auto& t = *value.toTensor().unsafeGetTensorImpl();
   const c10::IntArrayRef sizes = t.sizes(), strides = t.strides();
-  key.put(1 | static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())) << 8 | uint64_t{sizes.size()} << 16 |
+  key.Put(1 | static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())) << 8 | uint64_t{sizes.size()} << 16 |
           static_cast<uint64_t>(t.is_wrapped_number()) << 24 | static_cast<uint64_t>(t.is_cpu()) << 25);
-  for (const int64_t v : sizes) key.put(static_cast<uint64_t>(v));
-  for (const int64_t v : strides) key.put(static_cast<uint64_t>(v));
+  for (const int64_t v : sizes) key.Put(static_cast<uint64_t>(v));
+  for (const int64_t v : strides) key.Put(static_cast<uint64_t>(v));
 }
 
 // Adds the offsets of operands that share a storage: the overlap check of a written operand depends on them.
-void put_aliases(Key& key, const Op& op, at::ArrayRef<c10::IValue> args) {
+void PutAliases(Key& key, const Op& op, at::ArrayRef<c10::IValue> args) {
   c10::SmallVector<std::pair<const void*, int64_t>, 16> seen;
   const auto visit = [&](const at::Tensor& t) {
     if (!t.defined() || t.device().type() != kDevice) return;
@@ -104,13 +104,13 @@ void put_aliases(Key& key, const Op& op, at::ArrayRef<c10::IValue> args) {
     const int64_t offset = t.storage_offset() * static_cast<int64_t>(t.itemsize());
     for (size_t i = 0; i < seen.size(); ++i) {
       if (seen[i].first == storage) {
-        key.put(0xA11A5ull << 32 | i);
-        key.put(static_cast<uint64_t>(offset - seen[i].second));
+        key.Put(0xA11A5ull << 32 | i);
+        key.Put(static_cast<uint64_t>(offset - seen[i].second));
         return;
       }
     }
     seen.emplace_back(storage, offset);
-    key.put(0xF1257ull << 32);
+    key.Put(0xF1257ull << 32);
   };
   for (size_t i = 0; i < args.size(); ++i) {
     // Lists hold hundreds of parameters, and each tensor of a list is checked alone. Only single tensors count here.
@@ -118,82 +118,82 @@ void put_aliases(Key& key, const Op& op, at::ArrayRef<c10::IValue> args) {
   }
 }
 
-void put_scalar(Key& key, const c10::Scalar& s, bool with_value) {
-  key.put(0x5ca1a << 8 | static_cast<uint64_t>(s.type()));
+void PutScalar(Key& key, const c10::Scalar& s, bool with_value) {
+  key.Put(0x5ca1a << 8 | static_cast<uint64_t>(s.type()));
   if (!with_value) return;
   if (s.isFloatingPoint()) {
     const double v = s.toDouble();
     uint64_t bits;
     std::memcpy(&bits, &v, 8);
-    key.put(bits);
+    key.Put(bits);
   } else if (s.isComplex()) {
-    key.put(0);
+    key.Put(0);
   } else {
-    key.put(static_cast<uint64_t>(s.toLong()));
+    key.Put(static_cast<uint64_t>(s.toLong()));
   }
 }
 
-void put(Key& key, const Argument& a, const c10::IValue& v) {
+void Put(Key& key, const Argument& a, const c10::IValue& v) {
   if (v.isNone()) {
-    key.put(0x404e);
+    key.Put(0x404e);
     return;
   }
   switch (a.kind) {
     case Kind::kTensor:
-      put_tensor(key, v);
+      PutTensor(key, v);
       break;
     case Kind::kTensors:
     case Kind::kOptTensors: {
       const auto list = v.toListRef();
-      key.put(list.size());
-      for (const auto& e : list) put_tensor(key, e);
+      key.Put(list.size());
+      for (const auto& e : list) PutTensor(key, e);
       break;
     }
     case Kind::kInt:
     case Kind::kDType:
     case Kind::kLayout:
     case Kind::kMemoryFormat:
-      key.put(static_cast<uint64_t>(v.toInt()));
+      key.Put(static_cast<uint64_t>(v.toInt()));
       break;
     case Kind::kBool:
-      key.put(v.toBool());
+      key.Put(v.toBool());
       break;
     case Kind::kScalar:
-      put_scalar(key, v.toScalar(), a.number_class == 's' || a.number_class == 'l');
+      PutScalar(key, v.toScalar(), a.number_class == 's' || a.number_class == 'l');
       break;
     case Kind::kScalars: {
       const auto list = v.toListRef();
-      key.put(list.size());
-      for (const auto& e : list) put_scalar(key, e.toScalar(), false);
+      key.Put(list.size());
+      for (const auto& e : list) PutScalar(key, e.toScalar(), false);
       break;
     }
     case Kind::kInts: {
       const auto list = v.toListRef();
-      key.put(list.size());
-      for (const auto& e : list) key.put(static_cast<uint64_t>(e.toInt()));
+      key.Put(list.size());
+      for (const auto& e : list) key.Put(static_cast<uint64_t>(e.toInt()));
       break;
     }
     case Kind::kBools: {
       const auto list = v.toListRef();
-      key.put(list.size());
-      for (const auto& e : list) key.put(e.toBool());
+      key.Put(list.size());
+      for (const auto& e : list) key.Put(e.toBool());
       break;
     }
     case Kind::kFloats: {
       const auto list = v.toListRef();
-      key.put(list.size());
+      key.Put(list.size());
       for (const auto& e : list) {
         const double d = e.toDouble();
         uint64_t bits;
         std::memcpy(&bits, &d, 8);
-        key.put(bits);
+        key.Put(bits);
       }
       break;
     }
     case Kind::kString: {
       const auto& s = v.toStringRef();
-      key.put(name_hash(s));
-      key.put(s.size());
+      key.Put(NameHash(s));
+      key.Put(s.size());
       break;
     }
     case Kind::kFloat:  // determines no shape, unless its class is 'l'
@@ -201,26 +201,26 @@ void put(Key& key, const Argument& a, const c10::IValue& v) {
         const double d = v.toDouble();
         uint64_t bits;
         std::memcpy(&bits, &d, 8);
-        key.put(bits);
+        key.Put(bits);
       } else {
-        key.put(1);
+        key.Put(1);
       }
       break;
     case Kind::kDevice:
     case Kind::kGenerator:
     case Kind::kOther:
-      key.put(1);
+      key.Put(1);
       break;
   }
 }
 
-void check_copied(const at::Tensor& self, const at::Tensor& from) {
+void CheckCopied(const at::Tensor& self, const at::Tensor& from) {
   TORCH_CHECK(at::is_expandable_to(from.sizes(), self.sizes()), "The size of tensor a ", self.sizes(),
               " must match the size of tensor b ", from.sizes(), " to be copied.");
   if (from.device() == self.device()) at::assert_no_partial_overlap(self, from);
 }
 
-void check_written(const at::Tensor& self, const OutMeta& m) {
+void CheckWritten(const at::Tensor& self, const OutMeta& m) {
   TORCH_CHECK(at::IntArrayRef(m.sizes) == self.sizes(), "output with shape ", self.sizes(),
               " doesn't match the broadcast shape ", at::IntArrayRef(m.sizes));
   TORCH_CHECK(c10::canCast(m.dtype, self.scalar_type()), "result type ", m.dtype,
@@ -228,19 +228,19 @@ void check_written(const at::Tensor& self, const OutMeta& m) {
 }
 
 // Checks each tensor argument against the written one, as TensorIterator does on every device.
-void check_overlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& self, size_t self_index) {
-  if (op.columns.has(kCopiesValue)) {  // a value on the CPU is a number
+void CheckOverlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& self, size_t self_index) {
+  if (op.columns.Has(kCopiesValue)) {  // a value on the CPU is a number
     if (args[1].toTensor().device() == self.device()) at::assert_no_internal_overlap(self);
     return;
   }
-  if (op.columns.has(kSkipsReal) && !self.is_complex()) return;
-  if (!op.columns.has(kMayOverlap)) {
+  if (op.columns.Has(kSkipsReal) && !self.is_complex()) return;
+  if (!op.columns.Has(kMayOverlap)) {
     at::assert_no_internal_overlap(self);
   } else if (op.args.size() > 2 && at::has_internal_overlap(self) == at::MemOverlap::Yes) {
     TORCH_WARN("Use of ", op.name, " on expanded tensors is deprecated. Please clone() the tensor before performing ",
                "this operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
   }
-  const bool forbidden = op.columns.has(kForbidsOverlap);
+  const bool forbidden = op.columns.Has(kForbidsOverlap);
   for (size_t i = 0; i < args.size(); ++i) {
     if (i == self_index) continue;
     if (op.writes_out && op.args[i].kind == Kind::kTensors && args[i].isTensorList()) {
@@ -258,23 +258,23 @@ void check_overlap(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tenso
   }
 }
 
-void infer_fresh(const Op& op, const std::string& name, const c10::OperatorHandle& handle,
-                 at::ArrayRef<c10::IValue> args, OutMetas& out) {
-  if (infer_by_rule(name, args, out)) return;
-  if (infer_by_meta(name, handle, args, out)) return;
-  counters().meta_key_calls.fetch_add(1, std::memory_order_relaxed);
-  infer_by_meta_key(handle, args, out);
+void InferFresh(const Op& op, const std::string& name, const c10::OperatorHandle& handle,
+                at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  if (InferByRule(name, args, out)) return;
+  if (InferByMeta(name, handle, args, out)) return;
+  GetCounters().meta_key_calls.fetch_add(1, std::memory_order_relaxed);
+  InferByMetaKey(handle, args, out);
 }
 
 // Runs PyTorch's own checks of the written arguments of an in-place or out= form, and resizes an out= tensor. False:
 // there is no function for that.
-bool check_by_meta(const Op& op, at::ArrayRef<c10::IValue> args) {
-  if (has_rule(op.functional)) return false;
+bool CheckByMeta(const Op& op, at::ArrayRef<c10::IValue> args) {
+  if (HasRule(op.functional)) return false;
   {
     const Checking checking;
-    if (!run_meta(op.name, op.handle, args)) return false;
+    if (!RunMeta(op.name, op.handle, args)) return false;
   }
-  if (op.columns.has(kMayOverlap)) return true;
+  if (op.columns.Has(kMayOverlap)) return true;
   for (const int w : op.writes) {
     if (args[w].isTensor()) at::assert_no_internal_overlap(args[w].toTensor());
   }
@@ -283,32 +283,32 @@ bool check_by_meta(const Op& op, at::ArrayRef<c10::IValue> args) {
 
 // For an in-place op, the functional form's results must fit the written arguments. Ops without a functional form
 // (fills) need no inference.
-void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+void InferInPlace(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   const bool fresh_returns =
       std::any_of(op.returns.begin(), op.returns.end(), [](const Return& r) { return r.alias < 0; });
   OutMetas metas;
   bool inferred = false;
-  if (check_by_meta(op, args)) return;
+  if (CheckByMeta(op, args)) return;
   if (op.functional_handle) {
-    infer_fresh(op, op.functional, *op.functional_handle, args, metas);
+    InferFresh(op, op.functional, *op.functional_handle, args, metas);
     inferred = true;
   } else if (fresh_returns) {
-    infer_fresh(op, op.name, op.handle, args, out);
+    InferFresh(op, op.name, op.handle, args, out);
   }
   size_t next = 0;
   for (const int w : op.writes) {
     const auto& v = args[w];
     if (v.isTensor()) {
       const auto& self = v.toTensor();
-      if (inferred && next < metas.size()) check_written(self, metas[next++]);
-      check_overlap(op, args, self, w);
+      if (inferred && next < metas.size()) CheckWritten(self, metas[next++]);
+      CheckOverlap(op, args, self, w);
     } else if (v.isList()) {
       size_t at = 0;
       for (const auto& e : v.toListRef()) {
-        if (op.columns.has(kCopiesLists)) check_copied(e.toTensor(), args[1].toListRef()[at++].toTensor());
+        if (op.columns.Has(kCopiesLists)) CheckCopied(e.toTensor(), args[1].toListRef()[at++].toTensor());
         if (e.isNone()) continue;
-        if (inferred && next < metas.size()) check_written(e.toTensor(), metas[next++]);
-        if (!op.columns.has(kMayOverlap)) at::assert_no_internal_overlap(e.toTensor());
+        if (inferred && next < metas.size()) CheckWritten(e.toTensor(), metas[next++]);
+        if (!op.columns.Has(kMayOverlap)) at::assert_no_internal_overlap(e.toTensor());
       }
     }
   }
@@ -316,13 +316,13 @@ void infer_in_place(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out)
 
 // Whether an out= tensor that is resized becomes contiguous, though the functional form's result is laid out for the
 // Fourier transform or for LAPACK.
-bool resizes_plainly(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& result) {
-  if (op.columns.has(kRealOfComplex)) return args[0].toTensor().is_complex() && !result.is_complex();
-  return op.columns.has(kResizesPlainly) && (result.numel() != 0 || op.columns.has(kResizesEmpty));
+bool ResizesPlainly(const Op& op, at::ArrayRef<c10::IValue> args, const at::Tensor& result) {
+  if (op.columns.Has(kRealOfComplex)) return args[0].toTensor().is_complex() && !result.is_complex();
+  return op.columns.Has(kResizesPlainly) && (result.numel() != 0 || op.columns.Has(kResizesEmpty));
 }
 
 // An operator that draws into its out= tensor never resizes it: it draws, and then works with the tensor in place.
-void check_drawn(const Op& op, at::ArrayRef<c10::IValue> args) {
+void CheckDrawn(const Op& op, at::ArrayRef<c10::IValue> args) {
   const auto& result = args[op.writes[0]].toTensor();
   const auto& given = args[op.args[0].kind == Kind::kTensor ? 0 : 1].toTensor();
   const auto sizes = at::infer_size(result.sizes(), given.sizes());
@@ -330,8 +330,8 @@ void check_drawn(const Op& op, at::ArrayRef<c10::IValue> args) {
               " doesn't match the broadcast shape ", sizes);
 }
 
-void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
-  if (check_by_meta(op, args)) {
+void InferOut(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
+  if (CheckByMeta(op, args)) {
     for (const int w : op.writes) {
       OutMeta m;
       const auto& t = args[w].toTensor();
@@ -346,14 +346,14 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   for (const int w : op.writes) {
     if (!args[w].isTensor()) continue;
     const auto& result = args[w].toTensor();
-    if (!op.columns.has(kMayOverlap) && !op.columns.has(kKeepsShape)) at::assert_no_internal_overlap(result);
-    if (op.columns.has(kFloatOut)) {
+    if (!op.columns.Has(kMayOverlap) && !op.columns.Has(kKeepsShape)) at::assert_no_internal_overlap(result);
+    if (op.columns.Has(kFloatOut)) {
       TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(result.scalar_type()) || result.is_complex(), op.full_name,
                                   " is not implemented for ", result.scalar_type());
     }
   }
   std::vector<c10::IValue> own;
-  if (op.columns.has(kTakesDTypeOfOut)) {
+  if (op.columns.Has(kTakesDTypeOfOut)) {
     own = args.vec();
     for (size_t i = 0; i < own.size(); ++i) {
       if (op.args[i].kind == Kind::kDType && own[i].isNone()) own[i] = args[op.writes[0]].toTensor().scalar_type();
@@ -363,12 +363,12 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   if (op.functional_handle) {
     // out= arguments come last. A factory has no functional form without them; its rule skips them.
     const size_t n = op.functional == op.name ? args.size() : args.size() - op.writes.size();
-    infer_fresh(op, op.functional, *op.functional_handle, args.slice(0, n), out);
+    InferFresh(op, op.functional, *op.functional_handle, args.slice(0, n), out);
   } else {
-    infer_fresh(op, op.name, op.handle, args, out);
+    InferFresh(op, op.name, op.handle, args, out);
   }
-  if (op.columns.has(kDrawsInPlace)) {
-    check_drawn(op, args);
+  if (op.columns.Has(kDrawsInPlace)) {
+    CheckDrawn(op, args);
     out.clear();
     return;
   }
@@ -377,23 +377,23 @@ void infer_out(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
     if (!args[w].isTensor() || next >= out.size()) continue;
     const auto& result = args[w].toTensor();
     OutMeta& m = out[next++];
-    if (!m.defined || op.columns.has(kAnyDTypeOut)) continue;
-    if (resizes_plainly(op, args, result)) {
+    if (!m.defined || op.columns.Has(kAnyDTypeOut)) continue;
+    if (ResizesPlainly(op, args, result)) {
       const auto contiguous = c10::contiguous_strides(m.sizes);
       m.strides.assign(contiguous.begin(), contiguous.end());
     }
     TORCH_CHECK(c10::canCast(m.dtype, result.scalar_type()), "result type ", m.dtype,
                 " can't be cast to the desired output type ", result.scalar_type());
-    const bool aside = op.columns.has(kRealOfComplex) && args[0].toTensor().is_complex();
-    const bool pointwise = op.columns.has(kKeepsDType) && !aside;
+    const bool aside = op.columns.Has(kRealOfComplex) && args[0].toTensor().is_complex();
+    const bool pointwise = op.columns.Has(kKeepsDType) && !aside;
     TORCH_CHECK(!pointwise || m.dtype == result.scalar_type(), "Found dtype ", result.scalar_type(), " but expected ",
                 m.dtype);
-    if (pointwise || result.sizes() == at::IntArrayRef(m.sizes)) check_overlap(op, args, result, w);
+    if (pointwise || result.sizes() == at::IntArrayRef(m.sizes)) CheckOverlap(op, args, result, w);
   }
 }
 
 // Refuses tensors that a record cannot hold.
-void check_sizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
+void CheckSizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& results) {
   const auto check = [&](int64_t rank) {
     TORCH_CHECK(rank <= MYC_MAX_RANK, op.full_name, " on mycelya takes and makes tensors of at most ",
                 static_cast<int>(MYC_MAX_RANK), " dimensions, got ", rank, ".");
@@ -420,19 +420,19 @@ void check_sizes(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas& r
 
 }  // namespace
 
-bool only_checking() { return checking_now; }
+bool OnlyChecking() { return checking_now; }
 
-const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
-  Cache& cache = cache_here();
+const OutMetas& Infer(const Op& op, at::ArrayRef<c10::IValue> args) {
+  Cache& cache = CacheHere();
   Key& key = cache.key;
   key.clear();
-  key.put(reinterpret_cast<uintptr_t>(&op));
-  key.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())));
-  for (size_t i = 0; i < args.size(); ++i) put(key, op.args[i], args[i]);
-  if (!op.writes.empty()) put_aliases(key, op, args);
+  key.Put(reinterpret_cast<uintptr_t>(&op));
+  key.Put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())));
+  for (size_t i = 0; i < args.size(); ++i) Put(key, op.args[i], args[i]);
+  if (!op.writes.empty()) PutAliases(key, op, args);
 
   const uint64_t hash = key.hash();
-  const at::ArrayRef<uint64_t> words = key.words();
+  const at::ArrayRef<uint64_t> words = key.Words();
   size_t slot = hash >> 51;
   for (;; slot = (slot + 1) & (kSlots - 1)) {
     const Entry* e = cache.slots[slot].get();
@@ -444,15 +444,15 @@ const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args) {
   // Inference may call this function again, because the Meta key runs Python. So the key is copied.
   auto entry = std::make_unique<Entry>(Entry{hash, words.vec(), {}});
   if (op.writes.empty()) {
-    infer_fresh(op, op.name, op.handle, args, entry->metas);
+    InferFresh(op, op.name, op.handle, args, entry->metas);
   } else if (op.writes_out) {
-    infer_out(op, args, entry->metas);
+    InferOut(op, args, entry->metas);
   } else {
-    infer_in_place(op, args, entry->metas);
+    InferInPlace(op, args, entry->metas);
   }
   if (op.special.check != nullptr) op.special.check(args, entry->metas);
-  check_sizes(op, args, entry->metas);
-  counters().shape_misses.fetch_add(1, std::memory_order_relaxed);
+  CheckSizes(op, args, entry->metas);
+  GetCounters().shape_misses.fetch_add(1, std::memory_order_relaxed);
   if (cache.used >= kSlots * 3 / 4) {
     for (auto& s : cache.slots) s.reset();
     cache.used = 0;

@@ -14,10 +14,10 @@ namespace mycelya {
 
 // The fresh results of a call; for in-place and out= calls those of the functional form, already checked against the
 // written arguments. Valid until this thread's next call. Throws PyTorch's errors for bad arguments.
-const OutMetas& infer(const Op& op, at::ArrayRef<c10::IValue> args);
+const OutMetas& Infer(const Op& op, at::ArrayRef<c10::IValue> args);
 
 // Whether this thread is inside PyTorch's check of an in-place or out= call. Nothing must be recorded then.
-bool only_checking();
+bool OnlyChecking();
 
 }  // namespace mycelya
 

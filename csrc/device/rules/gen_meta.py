@@ -42,12 +42,12 @@ PART = (
 namespace mycelya {{
 namespace {{
 template <class F>
-c10::KernelFunction boxed(F* f) {{
+c10::KernelFunction Boxed(F* f) {{
   return c10::KernelFunction::makeFromUnboxedRuntimeFunction<false>(f);
 }}
 }}  // namespace
 
-void append_meta_rows_{part}(std::vector<MetaRow>& rows) {{
+void AppendMetaRows{part}(std::vector<MetaRow>& rows) {{
 {rows}
 }}
 }}  // namespace mycelya
@@ -64,7 +64,7 @@ INDEX = (
 
 namespace mycelya {{
 {declarations}
-const MetaRow* find_meta(std::string_view name) {{
+const MetaRow* FindMeta(std::string_view name) {{
   static const auto* const table = [] {{
     static std::vector<MetaRow> rows;
     rows.reserve({count});
@@ -95,7 +95,7 @@ class MetaFunction:
     def row(self) -> str:
         pointer = f"{self.returns} (*)({', '.join(self.arguments)})"
         function = f"static_cast<{pointer}>(&at::meta::{self.cpp})"
-        return f'  rows.push_back({{"{self.name}", boxed({function})}});'
+        return f'  rows.push_back({{"{self.name}", Boxed({function})}});'
 
 
 def split_arguments(text: str) -> list[str]:
@@ -197,7 +197,7 @@ def render(functions: list[MetaFunction], parts: int) -> dict[str, str]:
         files[f"MetaTable{part}.cpp"] = PART.format(
             includes=includes, part=part, rows="\n".join(f.row() for f in chunk)
         )
-    names = [f"append_meta_rows_{part}" for part in range(parts)]
+    names = [f"AppendMetaRows{part}" for part in range(parts)]
     files["MetaTable.cpp"] = INDEX.format(
         count=len(functions),
         declarations="".join(f"void {n}(std::vector<MetaRow>& rows);\n" for n in names),

@@ -32,40 +32,40 @@ using at::Layout;
 using at::Scalar;
 using at::Tensor;
 
-Members members(const Tensor& t) {
+Members MembersOf(const Tensor& t) {
   const auto* impl = at::sparse_csr::get_sparse_csr_impl(t);
   return {impl->compressed_indices(), impl->plain_indices(), impl->values()};
 }
 
-Tensor make(const Members& m, IntArrayRef sizes, Layout layout) {
+Tensor Make(const Members& m, IntArrayRef sizes, Layout layout) {
   return at::_sparse_compressed_tensor_unsafe(m.compressed, m.plain, m.values, sizes,
                                               m.values.options().layout(layout));
 }
 
-Tensor& put(Tensor& out, const Members& m, IntArrayRef sizes) {
-  const Tensor result = make(m, sizes, out.layout());
+Tensor& Put(Tensor& out, const Members& m, IntArrayRef sizes) {
+  const Tensor result = Make(m, sizes, out.layout());
   out.resize_as_sparse_(result);
   return out.copy_(result);
 }
 
-Tensor coordinates(const Tensor& t) {
-  const Members m = members(t);
+Tensor Coordinates(const Tensor& t) {
+  const Members m = MembersOf(t);
   return at::_convert_indices_from_csr_to_coo(m.compressed, m.plain, /*out_int32=*/false,
-                                              /*transpose=*/!by_rows(t.layout()));
+                                              /*transpose=*/!ByRows(t.layout()));
 }
 
-bool is_plain(const Tensor& t) {
+bool IsPlain(const Tensor& t) {
   return (t.layout() == at::kSparseCsr || t.layout() == at::kSparseCsc) && t.dim() == 2 && t.dense_dim() == 0;
 }
 
-Tensor values_at(const Tensor& dense, const Tensor& mask) {
-  return dense.reshape({-1}).index_select(0, number(coordinates(mask), mask.sizes(), {0, 1}));
+Tensor ValuesAt(const Tensor& dense, const Tensor& mask) {
+  return dense.reshape({-1}).index_select(0, Number(Coordinates(mask), mask.sizes(), {0, 1}));
 }
 
-Dims grid(const Tensor& t) {
-  const Members m = members(t);
+Dims Grid(const Tensor& t) {
+  const Members m = MembersOf(t);
   const int64_t batch = m.compressed.dim() - 1;
-  const bool blocks = in_blocks(t.layout());
+  const bool blocks = InBlocks(t.layout());
   return {t.size(batch) / (blocks ? m.values.size(batch + 1) : 1),
           t.size(batch + 1) / (blocks ? m.values.size(batch + 2) : 1)};
 }
@@ -97,8 +97,8 @@ constexpr const char* kComposed[] = {
 // ---- Invariants ----
 
 // The only function that reads indices. It computes five conditions and waits once for all of them.
-void validate_indices(bool by_row, const Tensor& compressed, const Tensor& plain, int64_t compressed_size,
-                      int64_t plain_size, int64_t nnz) {
+void ValidateIndices(bool by_row, const Tensor& compressed, const Tensor& plain, int64_t compressed_size,
+                     int64_t plain_size, int64_t nnz) {
   TORCH_CHECK(compressed_size == compressed.size(-1) - 1, "_validate_compressed_sparse_indices: ", compressed.size(-1),
               " compressed indices can't be those of ", compressed_size, " rows or columns");
   TORCH_CHECK(nnz == plain.size(-1), "_validate_compressed_sparse_indices: got ", plain.size(-1), " plain indices for ",
@@ -132,17 +132,17 @@ void validate_indices(bool by_row, const Tensor& compressed, const Tensor& plain
 // ---- From one layout to another ----
 
 // CSR to CSC, BSR to BSC, or back.
-Tensor flipped(const Tensor& t) {
-  const Members m = members(t);
+Tensor Flipped(const Tensor& t) {
+  const Members m = MembersOf(t);
   const int64_t batch = m.compressed.dim() - 1;
-  const Dims batches = t.sizes().slice(0, batch).vec(), sparse = grid(t);
-  const bool rows = by_rows(t.layout());
+  const Dims batches = t.sizes().slice(0, batch).vec(), sparse = Grid(t);
+  const bool rows = ByRows(t.layout());
   Dims sizes = batches, dims(batch + 1);
   sizes.insert(sizes.end(), sparse.begin(), sparse.end());
   for (int64_t d = 0; d < batch; d++) dims[d] = d;
   dims[batch] = rows ? batch + 1 : batch;
   const int64_t old_dim = rows ? batch : batch + 1, n = sizes[dims[batch]];
-  const Tensor places = coordinates(t), compressed = number(places, sizes, dims);
+  const Tensor places = Coordinates(t), compressed = Number(places, sizes, dims);
   const Tensor order = std::get<1>(compressed.mul(sizes[old_dim]).add(places.select(0, old_dim)).sort());
   const int64_t matrices = c10::multiply_integers(batches);
   const auto with = [&](int64_t last) {
@@ -158,78 +158,77 @@ Tensor flipped(const Tensor& t) {
   const auto index = m.plain.scalar_type();
   const Tensor plain = places.select(0, old_dim).index_select(0, order).view(m.plain.sizes());
   const Tensor values = m.values.flatten(0, batch).index_select(0, order).view(m.values.sizes());
-  return make({begin.to(index), plain.to(index), values}, t.sizes(),
+  return Make({begin.to(index), plain.to(index), values}, t.sizes(),
               at::sparse_csr::flip_compressed_layout(t.layout()));
 }
 
 // Groups elements into blocks; a block exists if any of its elements does. Waits for the number of blocks.
-Tensor blocks_of(const Tensor& t, IntArrayRef block) {
-  const Members m = members(t);
-  const bool rows = by_rows(t.layout());
-  const Tensor places = coordinates(t), row = places.select(0, 0), column = places.select(0, 1);
+Tensor BlocksOf(const Tensor& t, IntArrayRef block) {
+  const Members m = MembersOf(t);
+  const bool rows = ByRows(t.layout());
+  const Tensor places = Coordinates(t), row = places.select(0, 0), column = places.select(0, 1);
   const Tensor block_row = row.floor_divide(block[0]), block_column = column.floor_divide(block[1]);
   const int64_t plain_size = rows ? t.size(1) / block[1] : t.size(0) / block[0];
   const int64_t compressed_size = rows ? t.size(0) / block[0] : t.size(1) / block[1];
   const auto [key, place] = at::_unique(
       rows ? block_row.mul(plain_size).add(block_column) : block_column.mul(plain_size).add(block_row), true, true);
   const int64_t n = key.size(0);
-  Dims shape = with_rows(m.values, n * block[0] * block[1]);
+  Dims shape = WithRows(m.values, n * block[0] * block[1]);
   const Tensor element = place.mul(block[0]).add(row.remainder(block[0])).mul(block[1]).add(column.remainder(block[1]));
   const Tensor values = at::zeros(shape, m.values.options()).index_copy_(0, element, m.values);
   shape.erase(shape.begin());
   shape.insert(shape.begin(), {n, block[0], block[1]});
   const auto index = m.plain.scalar_type();
   const int64_t divisor = std::max<int64_t>(plain_size, 1);
-  return make({at::_convert_indices_from_coo_to_csr(key.floor_divide(divisor), compressed_size).to(index),
+  return Make({at::_convert_indices_from_coo_to_csr(key.floor_divide(divisor), compressed_size).to(index),
                key.remainder(divisor).to(index), values.view(shape)},
               t.sizes(), rows ? at::kSparseBsr : at::kSparseBsc);
 }
 
 // PyTorch's kernel refuses the conversions that are not implemented here.
 template <Layout kTo>
-Tensor to_plain(const Tensor& self, std::optional<int64_t> dense_dim) {
+Tensor ToPlain(const Tensor& self, std::optional<int64_t> dense_dim) {
   constexpr bool kRows = kTo == at::kSparseCsr;
-  if (self.layout() == (kRows ? at::kSparseCsc : at::kSparseCsr) && !dense_dim) return flipped(self);
-  static const auto op = aten_op<decltype(to_plain<kTo>)>(kRows ? "aten::_to_sparse_csr" : "aten::_to_sparse_csc", "");
+  if (self.layout() == (kRows ? at::kSparseCsc : at::kSparseCsr) && !dense_dim) return Flipped(self);
+  static const auto op = AtenOp<decltype(ToPlain<kTo>)>(kRows ? "aten::_to_sparse_csr" : "aten::_to_sparse_csc", "");
   return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::SparseCsrCPU), self, dense_dim);
 }
 
 template <Layout kTo>
-Tensor to_blocks(const Tensor& self, IntArrayRef block, std::optional<int64_t> dense_dim) {
+Tensor ToBlocks(const Tensor& self, IntArrayRef block, std::optional<int64_t> dense_dim) {
   constexpr bool kRows = kTo == at::kSparseBsr;
   const bool two = block.size() == 2 && block[0] > 0 && block[1] > 0 && !dense_dim;
   if (two && self.layout() == (kRows ? at::kSparseBsc : at::kSparseBsr)) {
-    if (at::sparse_csr::getBlockSize(self) == block) return flipped(self);
-  } else if (two && !in_blocks(self.layout()) && members(self).compressed.dim() == 1 && self.size(0) % block[0] == 0 &&
+    if (at::sparse_csr::getBlockSize(self) == block) return Flipped(self);
+  } else if (two && !InBlocks(self.layout()) && MembersOf(self).compressed.dim() == 1 && self.size(0) % block[0] == 0 &&
              self.size(1) % block[1] == 0) {
-    return blocks_of(by_rows(self.layout()) == kRows ? self : flipped(self), block);
+    return BlocksOf(ByRows(self.layout()) == kRows ? self : Flipped(self), block);
   }
-  static const auto op = aten_op<decltype(to_blocks<kTo>)>(kRows ? "aten::_to_sparse_bsr" : "aten::_to_sparse_bsc", "");
+  static const auto op = AtenOp<decltype(ToBlocks<kTo>)>(kRows ? "aten::_to_sparse_bsr" : "aten::_to_sparse_bsc", "");
   return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::SparseCsrCPU), self, block, dense_dim);
 }
 
 // PyTorch's shallow copy of a compressed tensor would leave its three tensors on the old device, so it is never used.
-bool has_compatible_shallow_copy_type(const Tensor&, const Tensor&) { return false; }
+bool HasCompatibleShallowCopyType(const Tensor&, const Tensor&) { return false; }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  run_as_on_cpu<c10::DispatchKey::SparseCsrCPU>(m, kComposed);
-  m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
-  m.impl("_to_sparse_csr", &to_plain<at::kSparseCsr>);
-  m.impl("_to_sparse_csc", &to_plain<at::kSparseCsc>);
-  m.impl("_to_sparse_bsr", &to_blocks<at::kSparseBsr>);
-  m.impl("_to_sparse_bsc", &to_blocks<at::kSparseBsc>);
+  RunAsOnCpu<c10::DispatchKey::SparseCsrCPU>(m, kComposed);
+  m.impl("_has_compatible_shallow_copy_type", &HasCompatibleShallowCopyType);
+  m.impl("_to_sparse_csr", &ToPlain<at::kSparseCsr>);
+  m.impl("_to_sparse_csc", &ToPlain<at::kSparseCsc>);
+  m.impl("_to_sparse_bsr", &ToBlocks<at::kSparseBsr>);
+  m.impl("_to_sparse_bsc", &ToBlocks<at::kSparseBsc>);
 }
 
 // COO to compressed sorts the elements, and waits for their number.
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  run_as_on_cpu<c10::DispatchKey::SparseCPU>(m,
-                                             {"_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"});
+  RunAsOnCpu<c10::DispatchKey::SparseCPU>(m, {"_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"});
 }
 
 // Dense to compressed is nonzero, which waits, and index.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  run_as_on_cpu<c10::DispatchKey::CPU>(m, {"_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"});
-  m.impl("_validate_compressed_sparse_indices", &validate_indices);
+  RunAsOnCpu<c10::DispatchKey::CPU>(m, {"_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"});
+  m.impl("_validate_compressed_sparse_indices", &ValidateIndices);
 }
 
 }  // namespace

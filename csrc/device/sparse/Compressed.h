@@ -15,33 +15,33 @@ struct Members {
   at::Tensor compressed, plain, values;
 };
 
-Members members(const at::Tensor& t);
+Members MembersOf(const at::Tensor& t);
 
-inline bool by_rows(at::Layout layout) { return layout == at::kSparseCsr || layout == at::kSparseBsr; }
-inline bool in_blocks(at::Layout layout) { return layout == at::kSparseBsr || layout == at::kSparseBsc; }
+inline bool ByRows(at::Layout layout) { return layout == at::kSparseCsr || layout == at::kSparseBsr; }
+inline bool InBlocks(at::Layout layout) { return layout == at::kSparseBsr || layout == at::kSparseBsc; }
 
-at::Tensor make(const Members& m, at::IntArrayRef sizes, at::Layout layout);
+at::Tensor Make(const Members& m, at::IntArrayRef sizes, at::Layout layout);
 
 // Gives an out= operand a new shape and content, converted to its dtypes.
-at::Tensor& put(at::Tensor& out, const Members& m, at::IntArrayRef sizes);
+at::Tensor& Put(at::Tensor& out, const Members& m, at::IntArrayRef sizes);
 
 // The coordinates of the elements or blocks: batch dims, row, column. [batch + 2, elements]
-at::Tensor coordinates(const at::Tensor& t);
+at::Tensor Coordinates(const at::Tensor& t);
 
 // Whether the tensor is a CSR or CSC matrix without batch dims and dense dims.
-bool is_plain(const at::Tensor& t);
+bool IsPlain(const at::Tensor& t);
 
 // The elements of a strided matrix at the places of a sparse one.
-at::Tensor values_at(const at::Tensor& dense, const at::Tensor& mask);
+at::Tensor ValuesAt(const at::Tensor& dense, const at::Tensor& mask);
 
 // The sizes of the two sparse dims, in elements or blocks.
-Dims grid(const at::Tensor& t);
+Dims Grid(const at::Tensor& t);
 
 // self + alpha * other for two matrices of one layout. Waits for the number of distinct places.
-at::Tensor& add_matrices(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha, at::Tensor& out);
+at::Tensor& AddMatrices(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha, at::Tensor& out);
 
 // As on the CPU, f16 and bf16 are reduced in f32.
-inline at::ScalarType reduce_dtype(const at::Tensor& t) {
+inline at::ScalarType ReduceDtype(const at::Tensor& t) {
   return at::isReducedFloatingType(t.scalar_type()) ? at::kFloat : t.scalar_type();
 }
 

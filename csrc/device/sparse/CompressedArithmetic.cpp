@@ -32,40 +32,40 @@ using at::sparse_csr::is_sparse_compressed;
 
 // ---- Sums ----
 
-Tensor& add_matrices(const Tensor& self, const Tensor& other, const Scalar& alpha, Tensor& out) {
+Tensor& AddMatrices(const Tensor& self, const Tensor& other, const Scalar& alpha, Tensor& out) {
   TORCH_CHECK(self.sizes() == other.sizes(), "add: expected 'self' and 'other' to have same size, but ", self.sizes(),
               " != ", other.sizes());
-  const Members a = members(self), b = members(other);
+  const Members a = MembersOf(self), b = MembersOf(other);
   TORCH_CHECK(self.layout() == other.layout() && out.layout() == self.layout() && a.compressed.dim() == 1 &&
                   a.values.sizes().slice(1) == b.values.sizes().slice(1),
               "add: expected two sparse compressed matrices of one layout and block size, but got ", self.layout(),
               " and ", other.layout(), ". Convert one of them, or both .to_sparse().");
   const auto dtype = at::result_type(self, other);
-  check_out_dtype(dtype, out);
+  CheckOutDtype(dtype, out);
   Tensor addend = b.values.to(dtype);
   if (!alpha.equal(1)) addend = addend.mul(alpha);
   if (self.is_same(other)) {
-    return put(out, {a.compressed.clone(), a.plain.clone(), a.values.to(dtype).add(addend)}, self.sizes());
+    return Put(out, {a.compressed.clone(), a.plain.clone(), a.values.to(dtype).add(addend)}, self.sizes());
   }
-  const bool rows = by_rows(self.layout());
-  const Dims sizes = grid(self);
+  const bool rows = ByRows(self.layout());
+  const Dims sizes = Grid(self);
   const Dims order = rows ? Dims{0, 1} : Dims{1, 0};
   const auto [sorted, from] =
-      at::cat({number(coordinates(self), sizes, order), number(coordinates(other), sizes, order)})
+      at::cat({Number(Coordinates(self), sizes, order), Number(Coordinates(other), sizes, order)})
           .sort(/*stable=*/true, 0, false);
   const auto [key, place, counts] = at::unique_consecutive(sorted, true);
   const Tensor values = at::cat({a.values.to(dtype), addend}).index_select(0, from);
   const int64_t plain_size = std::max<int64_t>(sizes[order[1]], 1);
-  return put(out,
+  return Put(out,
              {at::_convert_indices_from_coo_to_csr(key.floor_divide(plain_size), sizes[order[0]]),
-              key.remainder(plain_size), sum_rows(values, place, key.size(0))},
+              key.remainder(plain_size), SumRows(values, place, key.size(0))},
              self.sizes());
 }
 
 namespace {
 
-Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Tensor& out) {
-  check_devices("add", {out, self, other});
+Tensor& AddOut(const Tensor& self, const Tensor& other, const Scalar& alpha, Tensor& out) {
+  CheckDevices("add", {out, self, other});
   if (self.layout() == at::kStrided) {
     if (is_sparse_compressed(other)) return at::add_out(out, self, other.to_sparse(), alpha);
   } else if (other.layout() == at::kStrided) {
@@ -78,22 +78,22 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Te
   TORCH_CHECK(is_sparse_compressed(self) && is_sparse_compressed(other) && is_sparse_compressed(out),
               "add: expected tensors of one sparse compressed layout, but got ", self.layout(), " and ", other.layout(),
               ". Convert one of them, or both .to_sparse().");
-  return add_matrices(self, other, alpha, out);
+  return AddMatrices(self, other, alpha, out);
 }
 
 // ---- Elementwise products ----
 
 // Elements that only one operand has are dropped. Waits for the number of elements that remain.
-Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
-  check_devices("mul", {out, self, other});
+Tensor& MulOut(const Tensor& self, const Tensor& other, Tensor& out) {
+  CheckDevices("mul", {out, self, other});
   TORCH_CHECK(out.layout() == at::kSparseCsr, "mul: expected a result of layout SparseCsr, but out is ", out.layout(),
               ". Convert the operands with .to_sparse_csr() or .to_sparse().");
-  check_out_dtype(at::result_type(self, other), out);
+  CheckOutDtype(at::result_type(self, other), out);
   for (const auto& [sparse, dense] : {std::tie(self, other), std::tie(other, self)}) {
     if (dense.layout() != at::kStrided || sparse.layout() != at::kSparseCsr) continue;
-    if (!is_plain(sparse) || dense.sizes() != sparse.sizes()) return mul_out(sparse, dense.sparse_mask(sparse), out);
-    const Members m = members(sparse);
-    return put(out, {m.compressed.clone(), m.plain.clone(), m.values.mul(values_at(dense, sparse))}, sparse.sizes());
+    if (!IsPlain(sparse) || dense.sizes() != sparse.sizes()) return MulOut(sparse, dense.sparse_mask(sparse), out);
+    const Members m = MembersOf(sparse);
+    return Put(out, {m.compressed.clone(), m.plain.clone(), m.values.mul(ValuesAt(dense, sparse))}, sparse.sizes());
   }
   TORCH_CHECK(self.layout() != at::kStrided && other.layout() != at::kStrided, "mul: the product of ", self.layout(),
               " and ", other.layout(), " is not supported");
@@ -104,12 +104,12 @@ Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
   TORCH_CHECK(x.sparse_dim() == 2 && y.sparse_dim() == 2, "mul: expected matrices, but got ", x.dim(), " dimensions");
   Tensor element = at::empty({0}, x._indices().options()), at_y = element;
   if (x._nnz() != 0 && y._nnz() != 0) {
-    const Match m = match(number(y._indices(), y.sizes(), {0, 1}), number(x._indices(), x.sizes(), {0, 1}));
+    const Match m = FindMatch(Number(y._indices(), y.sizes(), {0, 1}), Number(x._indices(), x.sizes(), {0, 1}));
     element = m.found.nonzero().squeeze(1);
     at_y = m.position.index_select(0, element);
   }
   const Tensor indices = x._indices().index_select(1, element);
-  return put(out,
+  return Put(out,
              {at::_convert_indices_from_coo_to_csr(indices.select(0, 0), x.size(0)), indices.select(0, 1).contiguous(),
               x._values().index_select(0, element).mul(y._values().index_select(0, at_y))},
              x.sizes());
@@ -117,38 +117,38 @@ Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
 
 // PyTorch would first take the sparse_mask of a strided operand, which waits. Indexing it at the places of the sparse
 // operand does not.
-Tensor mul_tensor(const Tensor& self, const Tensor& other) {
+Tensor MulTensor(const Tensor& self, const Tensor& other) {
   if (self.layout() == at::kStrided && self.dim() == 2 && other.layout() == at::kSparseCsr)
-    return mul_tensor(other, self);
+    return MulTensor(other, self);
   if (other.layout() == at::kStrided && other.sizes() == self.sizes() && self.layout() == at::kSparseCsr &&
-      is_plain(self)) {
-    check_devices("mul", {self, other});
-    const Members m = members(self);
-    return make({m.compressed.clone(), m.plain.clone(), m.values.mul(values_at(other, self))}, self.sizes(),
+      IsPlain(self)) {
+    CheckDevices("mul", {self, other});
+    const Members m = MembersOf(self);
+    return Make({m.compressed.clone(), m.plain.clone(), m.values.mul(ValuesAt(other, self))}, self.sizes(),
                 self.layout());
   }
-  static const auto op = aten_op<decltype(mul_tensor)>("aten::mul", "Tensor");
+  static const auto op = AtenOp<decltype(MulTensor)>("aten::mul", "Tensor");
   return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::SparseCsrCPU), self, other);
 }
 
 // ---- Sums and products along dimensions ----
 
 template <bool kSum>
-Tensor reduce_rows(const Tensor& values, const Tensor& place, int64_t places) {
-  if constexpr (kSum) return sum_rows(values, place, places);
-  const Tensor factors = values.to(reduce_dtype(values));
+Tensor ReduceRows(const Tensor& values, const Tensor& place, int64_t places) {
+  if constexpr (kSum) return SumRows(values, place, places);
+  const Tensor factors = values.to(ReduceDtype(values));
   return at::ones({places}, factors.options()).scatter_reduce(0, place, factors, "prod").to(values.scalar_type());
 }
 
 // The result is a CSR matrix with one row or column. It has an element where a sum or product has at least one term.
 // Waits for their number.
 template <bool kSum>
-Tensor reduce(const Tensor& self, IntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype) {
+Tensor Reduce(const Tensor& self, IntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype) {
   constexpr const char* kName = kSum ? "_sparse_csr_sum" : "_sparse_csr_prod";
-  TORCH_CHECK(self.layout() == at::kSparseCsr && is_plain(self), kName, ": expected a SparseCsr matrix, but got ",
+  TORCH_CHECK(self.layout() == at::kSparseCsr && IsPlain(self), kName, ": expected a SparseCsr matrix, but got ",
               self.layout(), " of size ", self.sizes());
   TORCH_CHECK(keepdim, kName, ": only keepdim=True is supported, a SparseCsr tensor being a matrix");
-  const Members m = members(self);
+  const Members m = MembersOf(self);
   const auto from = dtype.value_or(self.scalar_type());
   const auto to = at::isIntegralType(from, /*includeBool=*/true) ? at::kLong : from;
   const Tensor values = m.values.to(from).to(to);
@@ -159,28 +159,28 @@ Tensor reduce(const Tensor& self, IntArrayRef dim, bool keepdim, std::optional<a
   if (along_dim[0] && along_dim[1]) {
     const int64_t nnz = std::min<int64_t>(1, values.size(0));
     const Tensor total = kSum ? values.sum() : values.prod();
-    return make({from_zero(at::full({1}, nnz, options)), at::zeros({nnz}, options), total.expand({nnz}).contiguous()},
+    return Make({from_zero(at::full({1}, nnz, options)), at::zeros({nnz}, options), total.expand({nnz}).contiguous()},
                 {1, std::min<int64_t>(1, self.size(1))}, self.layout());
   }
   if (along_dim[0]) {
     const auto [columns, place] = at::_unique(m.plain, true, true);
     const int64_t n = columns.size(0);
-    return make({from_zero(at::full({1}, n, options)), columns, reduce_rows<kSum>(values, place, n)}, {1, self.size(1)},
+    return Make({from_zero(at::full({1}, n, options)), columns, ReduceRows<kSum>(values, place, n)}, {1, self.size(1)},
                 self.layout());
   }
   const Tensor some = m.compressed.slice(0, 1).ne(m.compressed.slice(0, 0, -1)), ends = some.cumsum(0);
   const int64_t n = some.nonzero().size(0);
-  const Tensor place = ends.index_select(0, coordinates(self).select(0, 0)).sub(1);
-  return make({from_zero(ends), at::zeros({n}, options), reduce_rows<kSum>(values, place, n)}, {self.size(0), 1},
+  const Tensor place = ends.index_select(0, Coordinates(self).select(0, 0)).sub(1);
+  return Make({from_zero(ends), at::zeros({n}, options), ReduceRows<kSum>(values, place, n)}, {self.size(0), 1},
               self.layout());
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  m.impl("add.out", &add_out);
-  m.impl("mul.Tensor", &mul_tensor);
-  m.impl("mul.out", &mul_out);
-  m.impl("_sparse_csr_sum.dim_dtype", &reduce<true>);
-  m.impl("_sparse_csr_prod.dim_dtype", &reduce<false>);
+  m.impl("add.out", &AddOut);
+  m.impl("mul.Tensor", &MulTensor);
+  m.impl("mul.out", &MulOut);
+  m.impl("_sparse_csr_sum.dim_dtype", &Reduce<true>);
+  m.impl("_sparse_csr_prod.dim_dtype", &Reduce<false>);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ namespace {
 
 // ---- Matrix products ----
 
-void check_matrices(const char* op, const Tensor& a, const Tensor& b) {
+void CheckMatrices(const char* op, const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2, op, ": expected two matrices, but got ", a.dim(), " and ", b.dim(),
               " dimensions");
   TORCH_CHECK(a.size(1) == b.size(0), op, ": mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x", a.size(1),
@@ -33,7 +33,7 @@ void check_matrices(const char* op, const Tensor& a, const Tensor& b) {
 }
 
 // beta * self + alpha * a @ b. `self` is strided; at least one of `a` and `b` is sparse.
-Tensor addmm_strided(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+Tensor AddmmStrided(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
   const Tensor t = self.expand({a.size(0), b.size(1)});
   if (a.layout() == at::kStrided) {
     return at::addmm(t.t(), b.to_sparse().t(), a.t(), beta, alpha).t();
@@ -43,10 +43,10 @@ Tensor addmm_strided(const Tensor& self, const Tensor& a, const Tensor& b, const
   return (beta.equal(0) ? at::zeros(t.sizes(), t.options()) : t.mul(beta)).add(product, alpha);
 }
 
-Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
-                  Tensor& out) {
-  check_devices("addmm", {out, self, a, b});
-  check_matrices("addmm", a, b);
+Tensor& AddmmOut(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+                 Tensor& out) {
+  CheckDevices("addmm", {out, self, a, b});
+  CheckMatrices("addmm", a, b);
   const auto sparse = [](const Tensor& t) { return t.layout() == at::kSparseCsr || t.layout() == at::kSparseCsc; };
   // As on the CPU, a blocked left operand is BSR and a blocked right operand is BSC.
   const bool rows = (sparse(a) || a.layout() == at::kSparseBsr) && b.layout() == at::kStrided;
@@ -61,7 +61,7 @@ Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Sc
                 t.layout() == at::kStrided ? 0 : t.dense_dim(), "D values");
   }
   if (strided) {
-    const Tensor result = addmm_strided(self, a, b, beta, alpha);
+    const Tensor result = AddmmStrided(self, a, b, beta, alpha);
     TORCH_CHECK(!out.is_same(self) || out.sizes() == result.sizes(), "addmm: expected an input of size ",
                 result.sizes(), ", got ", self.sizes());
     out.resize_(result.sizes());
@@ -70,34 +70,34 @@ Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Sc
   TORCH_CHECK(self.size(0) == a.size(0) && self.size(1) == b.size(1), "addmm: expected an input of size (", a.size(0),
               ", ", b.size(1), "), got ", self.sizes());
   const Tensor product = at::_sparse_sparse_matmul(a.to_sparse(), b.to_sparse()).to_sparse_csr();
-  const Members m = members(product);
+  const Members m = MembersOf(product);
   const Tensor scaled = alpha.equal(1) ? m.values : m.values.mul(alpha);
-  if (beta.equal(0) || self._nnz() == 0) return put(out, {m.compressed, m.plain, scaled}, product.sizes());
-  const Members s = members(self);
-  return add_matrices(make({s.compressed, s.plain, s.values.mul(beta)}, self.sizes(), self.layout()),
-                      make({m.compressed, m.plain, scaled}, product.sizes(), product.layout()), 1, out);
+  if (beta.equal(0) || self._nnz() == 0) return Put(out, {m.compressed, m.plain, scaled}, product.sizes());
+  const Members s = MembersOf(self);
+  return AddMatrices(Make({s.compressed, s.plain, s.values.mul(beta)}, self.sizes(), self.layout()),
+                     Make({m.compressed, m.plain, scaled}, product.sizes(), product.layout()), 1, out);
 }
 
-Tensor& addmv_out(const Tensor& self, const Tensor& matrix, const Tensor& vector, const Scalar& beta,
-                  const Scalar& alpha, Tensor& out) {
-  check_devices("addmv", {out, self, matrix, vector});
+Tensor& AddmvOut(const Tensor& self, const Tensor& matrix, const Tensor& vector, const Scalar& beta,
+                 const Scalar& alpha, Tensor& out) {
+  CheckDevices("addmv", {out, self, matrix, vector});
   TORCH_CHECK(matrix.layout() != at::kSparseBsc, "addmv: a matrix of layout SparseBsc is not supported");
   TORCH_CHECK(matrix.dim() == 2 && vector.dim() == 1, "addmv: expected a matrix and a vector, but got ", matrix.dim(),
               " and ", vector.dim(), " dimensions");
   const Tensor column = vector.unsqueeze(1);
-  check_matrices("addmv", matrix, column);
+  CheckMatrices("addmv", matrix, column);
   const Tensor result =
-      addmm_strided(self.expand({matrix.size(0)}).unsqueeze(1), matrix, column, beta, alpha).squeeze(1);
+      AddmmStrided(self.expand({matrix.size(0)}).unsqueeze(1), matrix, column, beta, alpha).squeeze(1);
   out.resize_(result.sizes());
   return out.copy_(result);
 }
 
 // ---- Sampled matrix products ----
 
-Tensor& sampled_addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
-                          Tensor& out) {
+Tensor& SampledAddmmOut(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+                        Tensor& out) {
   constexpr const char* kName = "sampled_addmm";
-  check_devices(kName, {out, self, a, b});
+  CheckDevices(kName, {out, self, a, b});
   TORCH_CHECK(a.layout() == at::kStrided && b.layout() == at::kStrided, kName,
               ": expected mat1 and mat2 to be strided, but got ", a.layout(), " and ", b.layout());
   TORCH_CHECK(self.layout() == at::kSparseCsr && out.layout() == at::kSparseCsr, kName,
@@ -128,30 +128,30 @@ Tensor& sampled_addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, 
     at::sparse_csr::get_sparse_csr_impl(out)->resize_(self._nnz(), sizes);
     out.copy_(self);
   }
-  Tensor values = members(out).values;
+  Tensor values = MembersOf(out).values;
   values.mul_(beta);
   if (values.numel() == 0 || k == 0) return out;
   Dims rows(batch.size() + 1), columns(batch.size() + 1);
   for (size_t d = 0; d < batch.size(); d++) rows[d] = columns[d] = static_cast<int64_t>(d);
   rows.back() = static_cast<int64_t>(batch.size());
   columns.back() = rows.back() + 1;
-  const Tensor places = coordinates(out);
-  const Tensor left = a.reshape({-1, k}).index_select(0, number(places, out.sizes(), rows));
-  const Tensor right = b.mT().reshape({-1, k}).index_select(0, number(places, out.sizes(), columns));
+  const Tensor places = Coordinates(out);
+  const Tensor left = a.reshape({-1, k}).index_select(0, Number(places, out.sizes(), rows));
+  const Tensor right = b.mT().reshape({-1, k}).index_select(0, Number(places, out.sizes(), columns));
   values.add_(left.mul(right).sum(-1).view(values.sizes()), alpha);
   return out;
 }
 
-Tensor sampled_addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+Tensor SampledAddmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
   Tensor out = at::empty({0, 0}, self.options());
-  return sampled_addmm_out(self, a, b, beta, alpha, out);
+  return SampledAddmmOut(self, a, b, beta, alpha, out);
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  m.impl("addmm.out", &addmm_out);
-  m.impl("addmv.out", &addmv_out);
-  m.impl("sparse_sampled_addmm", &sampled_addmm);
-  m.impl("sparse_sampled_addmm.out", &sampled_addmm_out);
+  m.impl("addmm.out", &AddmmOut);
+  m.impl("addmv.out", &AddmvOut);
+  m.impl("sparse_sampled_addmm", &SampledAddmm);
+  m.impl("sparse_sampled_addmm.out", &SampledAddmmOut);
 }
 
 }  // namespace

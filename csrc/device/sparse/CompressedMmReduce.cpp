@@ -22,7 +22,7 @@ namespace {
 
 enum class Reduce : uint8_t { kSum, kMean, kMax, kMin };
 
-Reduce reduction(std::string_view name) {
+Reduce Reduction(std::string_view name) {
   if (name == "sum") return Reduce::kSum;
   if (name == "mean") return Reduce::kMean;
   if (name == "amax" || name == "max") return Reduce::kMax;
@@ -30,9 +30,9 @@ Reduce reduction(std::string_view name) {
   TORCH_CHECK(false, "sparse_mm_reduce: expected sum, mean, amax or amin, but got ", name);
 }
 
-void check_mm_reduce(const Tensor& self, const Tensor& other) {
+void CheckMmReduce(const Tensor& self, const Tensor& other) {
   constexpr const char* kName = "sparse_mm_reduce";
-  TORCH_CHECK(self.layout() == at::kSparseCsr && is_plain(self), kName, ": expected a SparseCsr matrix, but got ",
+  TORCH_CHECK(self.layout() == at::kSparseCsr && IsPlain(self), kName, ": expected a SparseCsr matrix, but got ",
               self.layout(), " of size ", self.sizes());
   TORCH_CHECK(other.layout() == at::kStrided, kName, ": expected a strided matrix to multiply, but got ",
               other.layout());
@@ -45,29 +45,29 @@ void check_mm_reduce(const Tensor& self, const Tensor& other) {
 }
 
 // The number of elements of each row, at least 1. [rows, 1]
-Tensor divisors(const Tensor& self, const Tensor& like) {
-  const Tensor begin = members(self).compressed;
+Tensor Divisors(const Tensor& self, const Tensor& like) {
+  const Tensor begin = MembersOf(self).compressed;
   return begin.slice(0, 1).sub(begin.slice(0, 0, -1)).clamp_min(1).to(like.scalar_type()).unsqueeze(1);
 }
 
 // The second result holds, for each maximum or minimum, the element that gave it. It is empty unless a gradient needs
 // it.
-std::tuple<Tensor, Tensor> mm_reduce(const Tensor& self, const Tensor& other, c10::string_view name) {
-  check_devices("sparse_mm_reduce", {self, other});
-  check_mm_reduce(self, other);
-  const Reduce reduce = reduction({name.data(), name.size()});
-  const Members m = members(self);
+std::tuple<Tensor, Tensor> MmReduce(const Tensor& self, const Tensor& other, c10::string_view name) {
+  CheckDevices("sparse_mm_reduce", {self, other});
+  CheckMmReduce(self, other);
+  const Reduce reduce = Reduction({name.data(), name.size()});
+  const Members m = MembersOf(self);
   const int64_t nnz = m.plain.size(0);
   const Dims sizes = {self.size(0), other.size(1)};
   Tensor argument = at::empty({0}, m.plain.options());
   if (nnz == 0 || other.size(1) == 0) return {at::zeros(sizes, other.options()), argument};
-  const auto dtype = reduce_dtype(other);  // as on the CPU, f16 and bf16 are reduced in f32
-  const Tensor row = coordinates(self).select(0, 0);
+  const auto dtype = ReduceDtype(other);  // as on the CPU, f16 and bf16 are reduced in f32
+  const Tensor row = Coordinates(self).select(0, 0);
   const Tensor products = other.index_select(0, m.plain).to(dtype).mul(m.values.to(dtype).unsqueeze(1));
   Tensor out = at::zeros(sizes, products.options());
   if (reduce == Reduce::kSum || reduce == Reduce::kMean) {
     out = out.index_add_(0, row, products).to(other.scalar_type());
-    return {reduce == Reduce::kMean ? out.div(divisors(self, out)) : out, argument};
+    return {reduce == Reduce::kMean ? out.div(Divisors(self, out)) : out, argument};
   }
   const Tensor rows = row.unsqueeze(1).expand(products.sizes());
   out = out.scatter_reduce(0, rows, products, reduce == Reduce::kMax ? "amax" : "amin", /*include_self=*/false);
@@ -82,16 +82,15 @@ std::tuple<Tensor, Tensor> mm_reduce(const Tensor& self, const Tensor& other, c1
   return {out.to(other.scalar_type()), argument};
 }
 
-std::tuple<Tensor, Tensor> mm_reduce_backward(const Tensor& self, const Tensor& grad, const Tensor& other,
-                                              c10::string_view name, const Tensor& argument,
-                                              std::array<bool, 2> wanted) {
-  check_devices("sparse_mm_reduce", {self, grad, other});
-  check_mm_reduce(self, other);
-  const Reduce reduce = reduction({name.data(), name.size()});
-  const Members m = members(self);
+std::tuple<Tensor, Tensor> MmReduceBackward(const Tensor& self, const Tensor& grad, const Tensor& other,
+                                            c10::string_view name, const Tensor& argument, std::array<bool, 2> wanted) {
+  CheckDevices("sparse_mm_reduce", {self, grad, other});
+  CheckMmReduce(self, other);
+  const Reduce reduce = Reduction({name.data(), name.size()});
+  const Members m = MembersOf(self);
   const int64_t nnz = m.plain.size(0);
   const auto like_self = [&](const Tensor& values) {
-    return make({m.compressed.clone(), m.plain.clone(), values.to(self.scalar_type())}, self.sizes(), self.layout());
+    return Make({m.compressed.clone(), m.plain.clone(), values.to(self.scalar_type())}, self.sizes(), self.layout());
   };
   Tensor of_self, of_other;
   if (nnz == 0 || grad.numel() == 0) {
@@ -100,11 +99,11 @@ std::tuple<Tensor, Tensor> mm_reduce_backward(const Tensor& self, const Tensor& 
     return {of_self, of_other};
   }
   if (reduce == Reduce::kSum || reduce == Reduce::kMean) {
-    const auto dtype = reduce_dtype(other);
-    const Tensor row = coordinates(self).select(0, 0), rows = grad.to(dtype).index_select(0, row);
+    const auto dtype = ReduceDtype(other);
+    const Tensor row = Coordinates(self).select(0, 0), rows = grad.to(dtype).index_select(0, row);
     // As on the CPU, means are divided in the dtype of the operands.
     const bool mean = reduce == Reduce::kMean;
-    const Tensor count = mean ? divisors(self, other).squeeze(1).index_select(0, row) : Tensor();
+    const Tensor count = mean ? Divisors(self, other).squeeze(1).index_select(0, row) : Tensor();
     if (wanted[0]) {
       const Tensor sums = rows.mul(other.to(dtype).index_select(0, m.plain)).sum(1).to(other.scalar_type());
       of_self = like_self(mean ? sums.div(count) : sums);
@@ -135,8 +134,8 @@ std::tuple<Tensor, Tensor> mm_reduce_backward(const Tensor& self, const Tensor& 
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  m.impl("_sparse_mm_reduce_impl", &mm_reduce);
-  m.impl("_sparse_mm_reduce_impl_backward", &mm_reduce_backward);
+  m.impl("_sparse_mm_reduce_impl", &MmReduce);
+  m.impl("_sparse_mm_reduce_impl_backward", &MmReduceBackward);
 }
 
 }  // namespace

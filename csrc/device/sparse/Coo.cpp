@@ -27,13 +27,13 @@ namespace mycelya::coo {
 using at::IntArrayRef;
 using at::Tensor;
 
-Tensor numbers(const Tensor& sparse) {
+Tensor Numbers(const Tensor& sparse) {
   Dims dims(sparse.sparse_dim());
   for (size_t d = 0; d < dims.size(); d++) dims[d] = static_cast<int64_t>(d);
-  return number(sparse._indices(), sparse.sizes(), dims);
+  return Number(sparse._indices(), sparse.sizes(), dims);
 }
 
-Tensor unflatten(const Tensor& flat, IntArrayRef sizes) {
+Tensor Unflatten(const Tensor& flat, IntArrayRef sizes) {
   if (sizes.empty()) return at::empty({0, flat.size(0)}, flat.options());
   std::vector<Tensor> rows(sizes.size());
   Tensor rest = flat;
@@ -45,13 +45,13 @@ Tensor unflatten(const Tensor& flat, IntArrayRef sizes) {
   return at::stack(rows, 0);
 }
 
-Tensor or_zero(const Tensor& found, const Tensor& rows) {
-  return at::where(along(found, rows), rows, at::zeros({}, rows.options()));
+Tensor OrZero(const Tensor& found, const Tensor& rows) {
+  return at::where(Along(found, rows), rows, at::zeros({}, rows.options()));
 }
 
-Tensor take(const Tensor& values, const Match& m) { return or_zero(m.found, values.index_select(0, m.position)); }
+Tensor Take(const Tensor& values, const Match& m) { return OrZero(m.found, values.index_select(0, m.position)); }
 
-Pairs join(const Tensor& left, const Tensor& right) {
+Pairs Join(const Tensor& left, const Tensor& right) {
   const Tensor queries = left.contiguous(), keys = right.contiguous();
   const Tensor begin = at::searchsorted(keys, queries);
   const Tensor count = at::searchsorted(keys, queries, false, /*right=*/true).sub(begin);
@@ -60,13 +60,13 @@ Pairs join(const Tensor& left, const Tensor& right) {
   return {l, begin.index_select(0, l).add(nth)};
 }
 
-Tensor make(IntArrayRef sizes, int64_t sparse_dim, const Tensor& indices, const Tensor& values, bool coalesced) {
+Tensor Make(IntArrayRef sizes, int64_t sparse_dim, const Tensor& indices, const Tensor& values, bool coalesced) {
   return at::_sparse_coo_tensor_with_dims_and_tensors(sparse_dim, static_cast<int64_t>(sizes.size()) - sparse_dim,
                                                       sizes, indices, values, values.options().layout(at::kSparse),
                                                       coalesced);
 }
 
-Tensor& put(Tensor& out, IntArrayRef sizes, int64_t sparse_dim, const Tensor& indices, const Tensor& values,
+Tensor& Put(Tensor& out, IntArrayRef sizes, int64_t sparse_dim, const Tensor& indices, const Tensor& values,
             bool coalesced) {
   auto* impl = at::sparse::get_sparse_impl(out);
   impl->raw_resize_(sparse_dim, static_cast<int64_t>(sizes.size()) - sparse_dim, sizes);
@@ -75,21 +75,21 @@ Tensor& put(Tensor& out, IntArrayRef sizes, int64_t sparse_dim, const Tensor& in
   return out;
 }
 
-Tensor coalesce(const Tensor& self) {
+Tensor Coalesce(const Tensor& self) {
   if (self.is_coalesced()) return self;
   if (self._nnz() < 2) return self.clone()._coalesced_(true);
   const int64_t sparse_dim = self.sparse_dim();
   // This is the order in which the CPU adds the elements of one place.
-  const auto [sorted, order] = numbers(self).sort(0);
+  const auto [sorted, order] = Numbers(self).sort(0);
   const auto [flat, place, counts] = at::unique_consecutive(sorted, true);
-  return make(self.sizes(), sparse_dim, unflatten(flat, self.sizes().slice(0, sparse_dim)),
-              sum_rows(self._values().index_select(0, order), place, flat.size(0)), true);
+  return Make(self.sizes(), sparse_dim, Unflatten(flat, self.sizes().slice(0, sparse_dim)),
+              SumRows(self._values().index_select(0, order), place, flat.size(0)), true);
 }
 
-Tensor values_at(const Tensor& t, const Tensor& mask) {
-  if (t._nnz() == 0) return at::zeros(with_rows(t._values(), mask._nnz()), t._values().options());
-  const Tensor c = coalesce(t);
-  return take(c._values(), match(numbers(c), numbers(mask)));
+Tensor ValuesAt(const Tensor& t, const Tensor& mask) {
+  if (t._nnz() == 0) return at::zeros(WithRows(t._values(), mask._nnz()), t._values().options());
+  const Tensor c = Coalesce(t);
+  return Take(c._values(), FindMatch(Numbers(c), Numbers(mask)));
 }
 
 namespace {
@@ -125,13 +125,13 @@ constexpr const char* kComposed[] = {
     "threshold_backward.grad_input", "trunc", "trunc_", "trunc.out"};
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  run_as_on_cpu<c10::DispatchKey::SparseCPU>(m, kComposed);
-  m.impl("_coalesce", &coalesce);
+  RunAsOnCpu<c10::DispatchKey::SparseCPU>(m, kComposed);
+  m.impl("_coalesce", &Coalesce);
 }
 
 // Dense to sparse is nonzero, which waits, and index. The gradient of an embedding bag's weight may be sparse.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  run_as_on_cpu<c10::DispatchKey::CPU>(m, {"_to_sparse", "_to_sparse.sparse_dim", "_embedding_bag_backward"});
+  RunAsOnCpu<c10::DispatchKey::CPU>(m, {"_to_sparse", "_to_sparse.sparse_dim", "_embedding_bag_backward"});
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace {
 
 // ---- Matrix products ----
 
-void check_matrices(const char* op, const Tensor& sparse, const Tensor& dense) {
+void CheckMatrices(const char* op, const Tensor& sparse, const Tensor& dense) {
   TORCH_CHECK(dense.dim() == 2, op, ": 2D tensor expected, got ", dense.dim(), "D tensor");
   const int64_t sparse_dim = sparse.is_sparse() ? sparse.sparse_dim() : 0;
   TORCH_CHECK(sparse_dim == 2, op, ": expected first two dims to be sparse (indices has size 2 at first dim), but got ",
@@ -33,17 +33,17 @@ void check_matrices(const char* op, const Tensor& sparse, const Tensor& dense) {
 }
 
 // For each element of a sparse matrix: its value times the row of `dense` that its column selects. [nnz, columns]
-Tensor scaled_rows(const char* op, const Tensor& column, const Tensor& values, const Tensor& dense) {
+Tensor ScaledRows(const char* op, const Tensor& column, const Tensor& values, const Tensor& dense) {
   TORCH_CHECK(values.scalar_type() == dense.scalar_type(), op,
               ": expected 'mat1' and 'mat2' to have the same dtype, but got ", values.scalar_type(), " and ",
               dense.scalar_type(), ".");
   return dense.index_select(0, column).mul(values.unsqueeze(1));
 }
 
-Tensor& addmm_out(const Tensor& self, const Tensor& sparse, const Tensor& dense, const Scalar& beta,
-                  const Scalar& alpha, Tensor& out) {
-  check_devices("addmm", {out, self, sparse, dense});
-  check_matrices("addmm", sparse, dense);
+Tensor& AddmmOut(const Tensor& self, const Tensor& sparse, const Tensor& dense, const Scalar& beta, const Scalar& alpha,
+                 Tensor& out) {
+  CheckDevices("addmm", {out, self, sparse, dense});
+  CheckMatrices("addmm", sparse, dense);
   const Tensor t = self.expand({sparse.size(0), dense.size(1)});
   const bool in_place = out.is_same(self);
   if (in_place) {
@@ -58,21 +58,21 @@ Tensor& addmm_out(const Tensor& self, const Tensor& sparse, const Tensor& dense,
     if (!beta.equal(1)) out.mul_(beta);
   }
   const Tensor indices = sparse._indices();
-  return out.index_add_(0, indices.select(0, 0), scaled_rows("addmm", indices.select(0, 1), sparse._values(), dense),
+  return out.index_add_(0, indices.select(0, 0), ScaledRows("addmm", indices.select(0, 1), sparse._values(), dense),
                         alpha);
 }
 
-Tensor addmm(const Tensor& self, const Tensor& sparse, const Tensor& dense, const Scalar& beta, const Scalar& alpha) {
+Tensor Addmm(const Tensor& self, const Tensor& sparse, const Tensor& dense, const Scalar& beta, const Scalar& alpha) {
   Tensor out = at::empty({0}, self.options());
-  return addmm_out(self, sparse, dense, beta, alpha, out);
+  return AddmmOut(self, sparse, dense, beta, alpha, out);
 }
 
-Tensor& addmm_(Tensor& self, const Tensor& sparse, const Tensor& dense, const Scalar& beta, const Scalar& alpha) {
-  return addmm_out(self, sparse, dense, beta, alpha, self);
+Tensor& AddmmInPlace(Tensor& self, const Tensor& sparse, const Tensor& dense, const Scalar& beta, const Scalar& alpha) {
+  return AddmmOut(self, sparse, dense, beta, alpha, self);
 }
 
-Tensor& bmm_out(const Tensor& sparse, const Tensor& dense, Tensor& out) {
-  check_devices("bmm", {out, sparse, dense});
+Tensor& BmmOut(const Tensor& sparse, const Tensor& dense, Tensor& out) {
+  CheckDevices("bmm", {out, sparse, dense});
   TORCH_CHECK(sparse.is_sparse() && dense.layout() == at::kStrided,
               "bmm_sparse: expected 'self' to be sparse and 'mat2' to be dense");
   TORCH_CHECK(sparse.dense_dim() == 0, "bmm_sparse: Tensor 'self' must have 0 dense dims, but has ",
@@ -86,35 +86,34 @@ Tensor& bmm_out(const Tensor& sparse, const Tensor& dense, Tensor& out) {
   out.resize_({b, m, n});
   const Tensor indices = sparse._indices(), sum = at::zeros({b * m, n}, out.options());
   sum.index_add_(
-      0, number(indices, sparse.sizes(), {0, 1}),
-      scaled_rows("bmm", number(indices, sparse.sizes(), {0, 2}), sparse._values(), dense.reshape({b * k, n})));
+      0, Number(indices, sparse.sizes(), {0, 1}),
+      ScaledRows("bmm", Number(indices, sparse.sizes(), {0, 2}), sparse._values(), dense.reshape({b * k, n})));
   return out.copy_(sum.view({b, m, n}));
 }
 
-Tensor bmm(const Tensor& sparse, const Tensor& dense) {
+Tensor Bmm(const Tensor& sparse, const Tensor& dense) {
   Tensor out = at::empty({0}, dense.options());
-  return bmm_out(sparse, dense, out);
+  return BmmOut(sparse, dense, out);
 }
 
 // The result has one sparse and one dense dim, and holds only rows with an element.
-Tensor& hspmm_out(const Tensor& sparse, const Tensor& dense, Tensor& out) {
-  check_devices("hspmm", {out, sparse, dense});
-  check_matrices("hspmm", sparse, dense);
+Tensor& HspmmOut(const Tensor& sparse, const Tensor& dense, Tensor& out) {
+  CheckDevices("hspmm", {out, sparse, dense});
+  CheckMatrices("hspmm", sparse, dense);
   const Tensor indices = sparse._indices();
   const auto [rows, place, counts] = at::_unique2(indices.select(0, 0), true, true);
-  const Tensor products = scaled_rows("hspmm", indices.select(0, 1), sparse._values(), dense);
-  return put(out, {sparse.size(0), dense.size(1)}, 1, rows.unsqueeze(0), sum_rows(products, place, rows.size(0)),
-             false);
+  const Tensor products = ScaledRows("hspmm", indices.select(0, 1), sparse._values(), dense);
+  return Put(out, {sparse.size(0), dense.size(1)}, 1, rows.unsqueeze(0), SumRows(products, place, rows.size(0)), false);
 }
 
-Tensor hspmm(const Tensor& sparse, const Tensor& dense) {
+Tensor Hspmm(const Tensor& sparse, const Tensor& dense) {
   Tensor out = at::empty({0}, sparse.options());
-  return hspmm_out(sparse, dense, out);
+  return HspmmOut(sparse, dense, out);
 }
 
 // Pairs each element (i, k) of `a` with each element (k, j) of `b`.
-Tensor sparse_matmul(const Tensor& a, const Tensor& b) {
-  check_devices("_sparse_sparse_matmul", {a, b});
+Tensor SparseMatmul(const Tensor& a, const Tensor& b) {
+  CheckDevices("_sparse_sparse_matmul", {a, b});
   for (const Tensor& t : {a, b}) {
     TORCH_CHECK(t.is_sparse() && t.dim() == 2, "torch.sparse.mm: expected two sparse matrices");
     TORCH_CHECK(t.dense_dim() == 0, "torch.sparse.mm: scalar values expected, got ", t.dense_dim(), "D values");
@@ -123,24 +122,24 @@ Tensor sparse_matmul(const Tensor& a, const Tensor& b) {
               "x", a.size(1), " and ", b.size(0), "x", b.size(1), ")");
   TORCH_CHECK(a.scalar_type() == b.scalar_type(), "mat1 dtype ", a.scalar_type(), " does not match mat2 dtype ",
               b.scalar_type());
-  const Tensor x = coalesce(a), y = coalesce(b);
+  const Tensor x = Coalesce(a), y = Coalesce(b);
   const Tensor of_x = x._indices(), of_y = y._indices();
-  const Pairs pairs = join(of_x.select(0, 1), of_y.select(0, 0));
+  const Pairs pairs = Join(of_x.select(0, 1), of_y.select(0, 0));
   const Tensor indices =
       at::stack({of_x.select(0, 0).index_select(0, pairs.left), of_y.select(0, 1).index_select(0, pairs.right)}, 0);
   const Tensor values = x._values().index_select(0, pairs.left).mul(y._values().index_select(0, pairs.right));
-  return coalesce(make({a.size(0), b.size(1)}, 2, indices, values, false));
+  return Coalesce(Make({a.size(0), b.size(1)}, 2, indices, values, false));
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  m.impl("addmm", &addmm);
-  m.impl("addmm_", &addmm_);
-  m.impl("addmm.out", &addmm_out);
-  m.impl("bmm", &bmm);
-  m.impl("bmm.out", &bmm_out);
-  m.impl("hspmm", &hspmm);
-  m.impl("hspmm.out", &hspmm_out);
-  m.impl("_sparse_sparse_matmul", &sparse_matmul);
+  m.impl("addmm", &Addmm);
+  m.impl("addmm_", &AddmmInPlace);
+  m.impl("addmm.out", &AddmmOut);
+  m.impl("bmm", &Bmm);
+  m.impl("bmm.out", &BmmOut);
+  m.impl("hspmm", &Hspmm);
+  m.impl("hspmm.out", &HspmmOut);
+  m.impl("_sparse_sparse_matmul", &SparseMatmul);
 }
 
 }  // namespace

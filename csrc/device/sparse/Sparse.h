@@ -21,31 +21,31 @@ using Dims = std::vector<int64_t>;
 // Registers PyTorch's CPU kernels of these operators. The kernels must be made of operators. Names without a kernel for
 // kKey in this PyTorch are skipped.
 template <c10::DispatchKey kKey>
-void run_as_on_cpu(torch::Library& library, at::ArrayRef<const char*> names);
+void RunAsOnCpu(torch::Library& library, at::ArrayRef<const char*> names);
 
-extern template void run_as_on_cpu<c10::DispatchKey::CPU>(torch::Library&, at::ArrayRef<const char*>);
-extern template void run_as_on_cpu<c10::DispatchKey::SparseCPU>(torch::Library&, at::ArrayRef<const char*>);
-extern template void run_as_on_cpu<c10::DispatchKey::SparseCsrCPU>(torch::Library&, at::ArrayRef<const char*>);
+extern template void RunAsOnCpu<c10::DispatchKey::CPU>(torch::Library&, at::ArrayRef<const char*>);
+extern template void RunAsOnCpu<c10::DispatchKey::SparseCPU>(torch::Library&, at::ArrayRef<const char*>);
+extern template void RunAsOnCpu<c10::DispatchKey::SparseCsrCPU>(torch::Library&, at::ArrayRef<const char*>);
 
 // Raises if the tensors are on several devices; a 0-dim CPU tensor may accompany any device.
-void check_devices(const char* op, std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors);
-void check_out_dtype(c10::ScalarType dtype, const at::Tensor& out);
+void CheckDevices(const char* op, std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors);
+void CheckOutDtype(c10::ScalarType dtype, const at::Tensor& out);
 
 // For each element, its indices along `dims` as one row-major number. indices: i64[all dims, nnz] -> i64[nnz]
-at::Tensor number(const at::Tensor& indices, at::IntArrayRef sizes, at::IntArrayRef dims);
+at::Tensor Number(const at::Tensor& indices, at::IntArrayRef sizes, at::IntArrayRef dims);
 
 // Views one number per row of values so that it broadcasts against them. [rows] -> [rows, 1, …]
-at::Tensor along(const at::Tensor& flat, const at::Tensor& values);
+at::Tensor Along(const at::Tensor& flat, const at::Tensor& values);
 
 // The shape of `values` with another number of rows.
-Dims with_rows(const at::Tensor& values, int64_t rows);
+Dims WithRows(const at::Tensor& values, int64_t rows);
 
 // Sums the rows of `values` that have the same place, in row order. As on CUDA, f16 and bf16 are added in f32.
-at::Tensor sum_rows(const at::Tensor& values, const at::Tensor& place, int64_t places);
+at::Tensor SumRows(const at::Tensor& values, const at::Tensor& place, int64_t places);
 
 // PyTorch's own implementation of an operator, to redispatch to.
 template <class F>
-auto aten_op(const char* name, const char* overload) {
+auto AtenOp(const char* name, const char* overload) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<F>();
 }
 
@@ -54,7 +54,7 @@ struct Match {
 };
 
 // Finds each query in sorted keys (at least one). Where `found` is false, the position is arbitrary but valid.
-Match match(const at::Tensor& keys, const at::Tensor& queries);
+Match FindMatch(const at::Tensor& keys, const at::Tensor& queries);
 
 }  // namespace mycelya
 

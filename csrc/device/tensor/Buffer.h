@@ -25,7 +25,7 @@ class Buffer {
   }
 
   C10_ALWAYS_INLINE void push_back(T value) {
-    if (C10_UNLIKELY(next_ == end_)) grow();
+    if (C10_UNLIKELY(next_ == end_)) Grow();
     *next_++ = value;
   }
   void clear() { next_ = memory_.get(); }
@@ -34,7 +34,7 @@ class Buffer {
   T& operator[](size_t i) { return memory_[i]; }
 
  private:
-  C10_NOINLINE void grow() {
+  C10_NOINLINE void Grow() {
     const size_t old = size(), room = std::max<size_t>(256, 2 * old);
     auto bigger = std::make_unique_for_overwrite<T[]>(room);
     std::copy_n(memory_.get(), old, bigger.get());

@@ -72,7 +72,7 @@ static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<u
               "the client library counts readers down as a plain word");
 
 // Powers of two up to kSlabSlot, then eight sizes per doubling, so that batches of similar sizes reuse a block.
-size_t slot_of(size_t bytes) {
+size_t SlotOf(size_t bytes) {
   const size_t power = std::bit_ceil(std::max(bytes, kShareFrom));
   if (power <= kSlabSlot) return power;
   const size_t step = power / 16;
@@ -82,7 +82,7 @@ size_t slot_of(size_t bytes) {
 #ifdef __linux__
 
 // Asks for a file without execute permission, which some kernels require. Kernels before 6.3 do not know the flag.
-int memory_file() {
+int MemoryFile() {
   constexpr unsigned kNoExec = 8;  // MFD_NOEXEC_SEAL
   const int fd = memfd_create("mycelya-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExec);
   return fd >= 0 || errno != EINVAL ? fd : memfd_create("mycelya-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -90,7 +90,7 @@ int memory_file() {
 
 // With strict overcommit, a missing page would be a SIGBUS later, so allocate the pages now or fail. Otherwise pages
 // are allocated when they are written, as for other memory: allocating them all could trigger the out-of-memory killer.
-bool reserve(int fd, off_t bytes) {
+bool Reserve(int fd, off_t bytes) {
   static const bool strict = [] {
     char mode = '0';
     const int file = ::open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
@@ -106,19 +106,19 @@ bool reserve(int fd, off_t bytes) {
 }
 
 // Then the allocation falls back to ordinary memory, which raises PyTorch's error.
-bool more_than_there_is(size_t bytes) {
+bool MoreThanThereIs(size_t bytes) {
   const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
   return pages > 0 && size > 0 && bytes / static_cast<size_t>(size) >= static_cast<size_t>(pages);
 }
 
 // A sealed and mapped memory file; null if the system refuses.
-std::unique_ptr<Block> open_block(uint64_t id, size_t slot) {
+std::unique_ptr<Block> OpenBlock(uint64_t id, size_t slot) {
   const size_t bytes = slot <= kSlabSlot ? kSlab : slot;
-  const int fd = more_than_there_is(bytes) ? -1 : memory_file();
+  const int fd = MoreThanThereIs(bytes) ? -1 : MemoryFile();
   if (fd < 0) return nullptr;
   void* base = MAP_FAILED;
   if (ftruncate(fd, static_cast<off_t>(bytes)) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0 &&
-      reserve(fd, static_cast<off_t>(bytes))) {
+      Reserve(fd, static_cast<off_t>(bytes))) {
     base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
   if (base == MAP_FAILED) {
@@ -135,13 +135,13 @@ std::unique_ptr<Block> open_block(uint64_t id, size_t slot) {
   return block;
 }
 
-void close_block(const Block& block) {
+void CloseBlock(const Block& block) {
   munmap(block.base, block.bytes);
   ::close(block.fd);
 }
 
 // Gives a forked child a private copy of the block's content, without the descriptor.
-void make_private(const Block& block) {
+void MakePrivate(const Block& block) {
   if (block.tensors == 0) {
     munmap(block.base, block.bytes);
   } else {
@@ -150,7 +150,7 @@ void make_private(const Block& block) {
   ::close(block.fd);
 }
 
-size_t max_blocks() {
+size_t MaxBlocks() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMaxBlocks;
   return std::min(kMaxBlocks, static_cast<size_t>(limit.rlim_cur) / kDescriptorShare);
@@ -158,31 +158,31 @@ size_t max_blocks() {
 
 #else
 
-std::unique_ptr<Block> open_block(uint64_t, size_t) { return nullptr; }
-void close_block(const Block&) {}
-void make_private(const Block&) {}
-size_t max_blocks() { return 0; }
+std::unique_ptr<Block> OpenBlock(uint64_t, size_t) { return nullptr; }
+void CloseBlock(const Block&) {}
+void MakePrivate(const Block&) {}
+size_t MaxBlocks() { return 0; }
 
 #endif
 
 class Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = bytes >= kShareFrom && bytes <= kLargest ? take(bytes) : nullptr;
-    if (data == nullptr) data = ordinary(bytes);
-    return {data, data, &free, c10::Device(c10::DeviceType::CPU)};
+    void* data = bytes >= kShareFrom && bytes <= kLargest ? Take(bytes) : nullptr;
+    if (data == nullptr) data = Ordinary(bytes);
+    return {data, data, &Free, c10::Device(c10::DeviceType::CPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &free; }
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 
-  bool has(const void* data) {
+  bool Has(const void* data) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    return find(data) != tensors_.end();
+    return Find(data) != tensors_.end();
   }
 
-  bool share(const void* data, size_t bytes, myc_shared* out) {
+  bool Share(const void* data, size_t bytes, myc_shared* out) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    const auto it = find(data);
+    const auto it = Find(data);
     if (it == tensors_.end() || it->second.block == nullptr || forked_) return false;
     const size_t at = reinterpret_cast<uintptr_t>(data) - it->first;
     if (bytes > it->second.bytes - at) return false;
@@ -194,29 +194,29 @@ class Allocator final : public c10::Allocator {
     return true;
   }
 
-  void collect() {
+  void Collect() {
     if (!any_deferred_.load(std::memory_order_relaxed)) return;
     std::vector<uint64_t> gone;
     {
       const std::lock_guard<std::mutex> guard(mutex_);
-      collect_locked(deferred_.size());
+      CollectLocked(deferred_.size());
       gone.swap(gone_);
     }
-    notify(gone);
+    Notify(gone);
   }
 
-  void before_fork() { mutex_.lock(); }
-  void in_parent() {
+  void BeforeFork() { mutex_.lock(); }
+  void InParent() {
     for (auto& [id, block] : blocks_) {
       if (block->tensors == 0) continue;
       block->retired = true;
-      without_room(*block);
+      WithoutRoom(*block);
     }
     mutex_.unlock();
   }
-  void in_child() {
+  void InChild() {
     if (!forked_) {
-      for (auto& [id, block] : blocks_) make_private(*block);
+      for (auto& [id, block] : blocks_) MakePrivate(*block);
     }
     forked_ = true;
     mutex_.unlock();
@@ -225,10 +225,10 @@ class Allocator final : public c10::Allocator {
  private:
   using Tensors = std::map<uintptr_t, Tensor>;
 
-  static void free(void* data);
+  static void Free(void* data);
 
   // The tensor that contains an address.
-  Tensors::iterator find(const void* data) {
+  Tensors::iterator Find(const void* data) {
     const auto address = reinterpret_cast<uintptr_t>(data);
     auto it = tensors_.upper_bound(address);
     if (it == tensors_.begin()) return tensors_.end();
@@ -236,7 +236,7 @@ class Allocator final : public c10::Allocator {
     return address < it->first + it->second.bytes ? it : tensors_.end();
   }
 
-  void* ordinary(size_t bytes) {
+  void* Ordinary(size_t bytes) {
     void* data = c10::alloc_cpu(bytes);
     if (data == nullptr) return data;  // no bytes
     const std::lock_guard<std::mutex> guard(mutex_);
@@ -245,103 +245,103 @@ class Allocator final : public c10::Allocator {
   }
 
   // Returns shared memory, or null.
-  void* take(size_t bytes) {
-    const size_t slot = slot_of(bytes);
+  void* Take(size_t bytes) {
+    const size_t slot = SlotOf(bytes);
     std::vector<uint64_t> gone;
     void* data = nullptr;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       if (forked_) return nullptr;
-      collect_locked(kCollected);
-      if (room_[slot].empty() && may_open()) {
+      CollectLocked(kCollected);
+      if (room_[slot].empty() && MayOpen()) {
         const uint64_t id = ++last_id_;
         ++opening_;
         lock.unlock();
-        watch_forks_once();
-        std::unique_ptr<Block> made = open_block(id, slot);  // may take a second for a GiB
+        WatchForksOnce();
+        std::unique_ptr<Block> made = OpenBlock(id, slot);  // may take a second for a GiB
         lock.lock();
         --opening_;
         if (made != nullptr) {
           room_[slot].push_back(made.get());
-          make_idle(*made);
+          MakeIdle(*made);
           blocks_.emplace(id, std::move(made));
         }
       }
-      if (!room_[slot].empty()) data = from(*room_[slot].back(), bytes);
-      trim();
+      if (!room_[slot].empty()) data = From(*room_[slot].back(), bytes);
+      Trim();
       gone.swap(gone_);
     }
-    notify(gone);
+    Notify(gone);
     return data;
   }
 
-  void* from(Block& block, size_t bytes) {
-    if (block.tensors++ == 0) no_longer_idle(block);
+  void* From(Block& block, size_t bytes) {
+    if (block.tensors++ == 0) NoLongerIdle(block);
     char* data = block.base + block.room.back() * block.slot;
     block.room.pop_back();
-    if (block.room.empty()) without_room(block);
+    if (block.room.empty()) WithoutRoom(block);
     tensors_.try_emplace(reinterpret_cast<uintptr_t>(data), bytes, &block);
     return data;
   }
 
-  void give_back(uintptr_t address, const Tensor& tensor) {
+  void GiveBack(uintptr_t address, const Tensor& tensor) {
     Block& block = *tensor.block;
     --block.tensors;
     if (block.retired) {
-      if (block.tensors == 0) close(block);
+      if (block.tensors == 0) Close(block);
       return;
     }
     block.room.push_back(static_cast<uint32_t>((address - reinterpret_cast<uintptr_t>(block.base)) / block.slot));
     if (block.room.size() == 1) room_[block.slot].push_back(&block);
-    if (block.tensors == 0) make_idle(block);
-    trim();
+    if (block.tensors == 0) MakeIdle(block);
+    Trim();
   }
 
-  void make_idle(Block& block) {
+  void MakeIdle(Block& block) {
     idle_.push_back(&block);
     idle_bytes_ += block.bytes;
   }
 
-  void no_longer_idle(Block& block) {
+  void NoLongerIdle(Block& block) {
     idle_.remove(&block);
     idle_bytes_ -= block.bytes;
   }
 
-  void without_room(Block& block) {
+  void WithoutRoom(Block& block) {
     auto& with = room_[block.slot];
     with.erase(std::remove(with.begin(), with.end(), &block), with.end());
   }
 
-  void close_oldest_idle() {
+  void CloseOldestIdle() {
     Block& block = *idle_.front();
-    no_longer_idle(block);
-    without_room(block);
-    close(block);
+    NoLongerIdle(block);
+    WithoutRoom(block);
+    Close(block);
   }
 
-  void trim() {
-    while (idle_bytes_ > kIdleBytes) close_oldest_idle();
+  void Trim() {
+    while (idle_bytes_ > kIdleBytes) CloseOldestIdle();
   }
 
-  void close(Block& block) {
+  void Close(Block& block) {
     if (block.shared) gone_.push_back(block.id);
-    close_block(block);
+    CloseBlock(block);
     blocks_.erase(block.id);
   }
 
   // Whether one more block may be opened. Closes an idle block if that helps.
-  bool may_open() {
-    const size_t most = max_blocks();
-    if (blocks_.size() + opening_ >= most && !idle_.empty()) close_oldest_idle();
+  bool MayOpen() {
+    const size_t most = MaxBlocks();
+    if (blocks_.size() + opening_ >= most && !idle_.empty()) CloseOldestIdle();
     return blocks_.size() + opening_ < most;
   }
 
-  void collect_locked(size_t most) {
+  void CollectLocked(size_t most) {
     for (size_t i = std::min(most, deferred_.size()); i > 0; --i) {
       Tensors::node_type node = std::move(deferred_.front());
       deferred_.pop_front();
       if (node.mapped().readers.load(std::memory_order_acquire) == 0) {
-        give_back(node.key(), node.mapped());
+        GiveBack(node.key(), node.mapped());
       } else {
         deferred_.push_back(std::move(node));
       }
@@ -350,11 +350,11 @@ class Allocator final : public c10::Allocator {
   }
 
   // Called without the lock, because the client library takes its own.
-  static void notify(const std::vector<uint64_t>& gone) {
-    for (const uint64_t block : gone) forget_block(block);
+  static void Notify(const std::vector<uint64_t>& gone) {
+    for (const uint64_t block : gone) ForgetBlock(block);
   }
 
-  static void watch_forks_once();
+  static void WatchForksOnce();
 
   std::mutex mutex_;
   Tensors tensors_;
@@ -370,14 +370,14 @@ class Allocator final : public c10::Allocator {
   bool forked_ = false;
 };
 
-Allocator& pinned() {
+Allocator& GetPinned() {
   static auto& leaked = *new Allocator();
   return leaked;
 }
 
-void Allocator::free(void* data) {
+void Allocator::Free(void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  Allocator& a = pinned();
+  Allocator& a = GetPinned();
   std::vector<uint64_t> gone;
   {
     const std::lock_guard<std::mutex> guard(a.mutex_);
@@ -389,31 +389,31 @@ void Allocator::free(void* data) {
         a.deferred_.push_back(std::move(node));
         a.any_deferred_.store(true, std::memory_order_relaxed);
       } else {
-        a.give_back(address, node.mapped());
+        a.GiveBack(address, node.mapped());
       }
       gone.swap(a.gone_);
       data = nullptr;
     }
   }
-  notify(gone);
+  Notify(gone);
   if (data != nullptr) c10::free_cpu(data);
 }
 
-void Allocator::watch_forks_once() {
+void Allocator::WatchForksOnce() {
   static std::once_flag once;
   std::call_once(once, [] {
-    pthread_atfork([] { pinned().before_fork(); }, [] { pinned().in_parent(); }, [] { pinned().in_child(); });
+    pthread_atfork([] { GetPinned().BeforeFork(); }, [] { GetPinned().InParent(); }, [] { GetPinned().InChild(); });
   });
 }
 
 }  // namespace
 
-c10::Allocator& pinned_allocator() { return pinned(); }
+c10::Allocator& PinnedAllocator() { return GetPinned(); }
 
-bool is_pinned(const void* data) { return pinned().has(data); }
+bool IsPinned(const void* data) { return GetPinned().Has(data); }
 
-bool share_pinned(const void* data, size_t bytes, myc_shared* out) { return pinned().share(data, bytes, out); }
+bool SharePinned(const void* data, size_t bytes, myc_shared* out) { return GetPinned().Share(data, bytes, out); }
 
-void collect_pinned() { pinned().collect(); }
+void CollectPinned() { GetPinned().Collect(); }
 
 }  // namespace mycelya

@@ -18,16 +18,16 @@ namespace mycelya {
 // Smaller uploads are copied into their message. An upload of shared memory costs an extra message and an answer.
 constexpr size_t kShareFrom = 64 << 10;
 
-c10::Allocator& pinned_allocator();
+c10::Allocator& PinnedAllocator();
 
-bool is_pinned(const void* data);
+bool IsPinned(const void* data);
 
 // If [data, data + bytes) is shared memory: fills `out`, adds a reader and returns true. Freed memory with readers is
 // not reused.
-bool share_pinned(const void* data, size_t bytes, myc_shared* out);
+bool SharePinned(const void* data, size_t bytes, myc_shared* out);
 
 // Reclaims memory that was freed while it had readers and has none now.
-void collect_pinned();
+void CollectPinned();
 
 }  // namespace mycelya
 

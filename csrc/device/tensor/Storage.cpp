@@ -25,7 +25,7 @@ std::atomic<uint64_t> next_id{1};
 std::atomic<uint64_t> next_address{0x7000'0000'0000'0000ull};
 
 // Takes n consecutive numbers and returns the first.
-C10_ALWAYS_INLINE uint64_t take_numbers(Range& range, uint64_t n, std::atomic<uint64_t>& next, uint64_t at_a_time) {
+C10_ALWAYS_INLINE uint64_t TakeNumbers(Range& range, uint64_t n, std::atomic<uint64_t>& next, uint64_t at_a_time) {
   if (C10_UNLIKELY(range.end - range.first < n)) {
     const uint64_t size = std::max(n, at_a_time);
     range.first = next.fetch_add(size, std::memory_order_relaxed);
@@ -36,10 +36,10 @@ C10_ALWAYS_INLINE uint64_t take_numbers(Range& range, uint64_t n, std::atomic<ui
   return first;
 }
 
-void keep(void*) {}
+void Keep(void*) {}
 
-void count_allocation(c10::DeviceIndex device, int64_t bytes) {
-  Memory& m = memory(device);
+void CountAllocation(c10::DeviceIndex device, int64_t bytes) {
+  Memory& m = MemoryOf(device);
   const int64_t allocated = m.allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   const int64_t now = allocated - m.freed.load(std::memory_order_relaxed);
   int64_t peak = m.peak.load(std::memory_order_relaxed);
@@ -47,19 +47,19 @@ void count_allocation(c10::DeviceIndex device, int64_t bytes) {
   }
 }
 
-void count_free(c10::DeviceIndex device, int64_t bytes) {
-  memory(device).freed.fetch_add(bytes, std::memory_order_relaxed);
+void CountFree(c10::DeviceIndex device, int64_t bytes) {
+  MemoryOf(device).freed.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 using c10::CachingDeviceAllocator::DeviceStats;
 
 // Adds the statistics of the worker's allocator to `stats`. Sends the open trace first, so that freed storages are
 // counted. Waits for the answer.
-void read_worker_stats(c10::DeviceIndex device, DeviceStats& stats) {
-  flush(device);
-  const at::Tensor numbers = make_vector(at::kLong, MYC_M_NUMBERS, device);
-  record_own(device, "mycelya::memory_stats", {}, numbers);
-  const at::Tensor here = to_cpu(numbers);
+void ReadWorkerStats(c10::DeviceIndex device, DeviceStats& stats) {
+  Flush(device);
+  const at::Tensor numbers = MakeVector(at::kLong, MYC_M_NUMBERS, device);
+  RecordOwn(device, "mycelya::memory_stats", {}, numbers);
+  const at::Tensor here = ToCpu(numbers);
   const auto* next = here.const_data_ptr<int64_t>();
   for (auto* pools : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.reserved_bytes,
                       &stats.active_bytes, &stats.inactive_split_bytes}) {
@@ -80,48 +80,48 @@ class Allocator final : public c10::DeviceAllocator {
   // Sends the open trace first, so that freed storages leave the cache. Sends its own record now, because the next cut
   // may come late.
   void emptyCache(c10::MempoolId_t) override {
-    for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
-      if (!is_open(device)) continue;
-      flush(device);
-      record_own(device, "mycelya::empty_cache", {});
-      flush(device);
+    for (c10::DeviceIndex device = 0; device < DeviceCount(); ++device) {
+      if (!IsOpen(device)) continue;
+      Flush(device);
+      RecordOwn(device, "mycelya::empty_cache", {});
+      Flush(device);
     }
   }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const Memory& m = memory(device);
+    const Memory& m = MemoryOf(device);
     DeviceStats stats;
     for (auto* stat : {&stats.allocated_bytes[0], &stats.requested_bytes[0]}) {
-      stat->current = m.now();
+      stat->current = m.Now();
       stat->peak = m.peak;
       stat->allocated = m.allocated - m.forgotten;
       stat->freed = m.freed - m.forgotten;
     }
-    if (is_open(device)) read_worker_stats(device, stats);
+    if (IsOpen(device)) ReadWorkerStats(device, stats);
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
-    memory(device).forgotten = memory(device).freed.load();
-    if (is_open(device)) record_own(device, "mycelya::reset_memory_stats", {int64_t{MYC_M_TOTALS}});
+    MemoryOf(device).forgotten = MemoryOf(device).freed.load();
+    if (IsOpen(device)) RecordOwn(device, "mycelya::reset_memory_stats", {int64_t{MYC_M_TOTALS}});
   }
-  void resetPeakStats(c10::DeviceIndex device) override { reset_peak_memory(device); }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return memory_info(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { ResetPeakMemory(device); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return MemoryInfo(device); }
 
-  c10::DataPtr allocate(size_t bytes) override { return fake_memory(bytes, current_device()); }
-  c10::DeleterFnPtr raw_deleter() const override { return &keep; }
+  c10::DataPtr allocate(size_t bytes) override { return FakeMemory(bytes, CurrentDevice()); }
+  c10::DeleterFnPtr raw_deleter() const override { return &Keep; }
   void copy_data(void*, const void*, std::size_t) const override {
     TORCH_CHECK(false, "The bytes of a mycelya storage are on its worker; copy tensors, not storages.");
   }
 };
 
-c10::intrusive_ptr<c10::StorageImpl> create(c10::StorageImpl::use_byte_size_t, c10::SymInt bytes, c10::DataPtr data,
+c10::intrusive_ptr<c10::StorageImpl> Create(c10::StorageImpl::use_byte_size_t, c10::SymInt bytes, c10::DataPtr data,
                                             c10::Allocator*, bool resizable) {
   TORCH_CHECK(
-      data.get() == nullptr || data.get_deleter() == &keep,
+      data.get() == nullptr || data.get_deleter() == &Keep,
       "A mycelya tensor cannot be made around an address: the bytes of a mycelya tensor are on its worker. Copy "
       "it with .cpu() first.");
   if (data.get() == nullptr) {
-    data = fake_memory(bytes.expect_int(), data.device().has_index() ? data.device().index() : current_device());
+    data = FakeMemory(bytes.expect_int(), data.device().has_index() ? data.device().index() : CurrentDevice());
   }
   return c10::intrusive_ptr<c10::StorageImpl>::unsafe_steal_from_new(
       new (this_thread) Storage(std::move(bytes), std::move(data), resizable, this_thread));
@@ -129,10 +129,10 @@ c10::intrusive_ptr<c10::StorageImpl> create(c10::StorageImpl::use_byte_size_t, c
 
 }  // namespace
 
-void Geometry::set(const c10::TensorImpl& t) {
+void Geometry::Set(const c10::TensorImpl& t) {
   dtype = c10::typeMetaToScalarType(t.dtype());
   contiguous = t.is_contiguous();
-  set_sizes(t.sizes());
+  SetSizes(t.sizes());
   if (contiguous) {
     strides.clear();
   } else {
@@ -140,84 +140,84 @@ void Geometry::set(const c10::TensorImpl& t) {
   }
 }
 
-void Geometry::set_flat_bytes(int64_t bytes) {
+void Geometry::SetFlatBytes(int64_t bytes) {
   dtype = c10::ScalarType::Byte;
   contiguous = true;
   sizes.assign(1, bytes);
   strides.clear();
 }
 
-bool Geometry::matches(const c10::TensorImpl& t) const {
+bool Geometry::Matches(const c10::TensorImpl& t) const {
   if (dtype != c10::typeMetaToScalarType(t.dtype()) || t.storage_offset() != 0 || contiguous != t.is_contiguous()) {
     return false;
   }
-  return same_dims(t.sizes(), sizes) && (contiguous || same_dims(t.strides(), strides));
+  return SameDims(t.sizes(), sizes) && (contiguous || SameDims(t.strides(), strides));
 }
 
 Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& thread)
-    : c10::StorageImpl(use_byte_size_t{}, std::move(bytes), std::move(data), &*mycelya::allocator(), resizable),
-      id(take_numbers(thread.ids, 1, next_id, kIds)) {
-  register_fallbacks();
-  count_allocation(device_index(), static_cast<int64_t>(nbytes()));
+    : c10::StorageImpl(use_byte_size_t{}, std::move(bytes), std::move(data), &*mycelya::GetAllocator(), resizable),
+      id(TakeNumbers(thread.ids, 1, next_id, kIds)) {
+  RegisterFallbacks();
+  CountAllocation(device_index(), static_cast<int64_t>(nbytes()));
 }
 
 Storage::~Storage() {
-  count_free(device_index(), static_cast<int64_t>(nbytes()));
-  if (defined) note_death(*this);
+  CountFree(device_index(), static_cast<int64_t>(nbytes()));
+  if (defined) NoteDeath(*this);
 }
 
-void Storage::set_bytes(int64_t bytes) {
-  count_free(device_index(), static_cast<int64_t>(nbytes()));
-  count_allocation(device_index(), bytes);
-  set_data_ptr_noswap(fake_memory(bytes, device_index()));
+void Storage::SetBytes(int64_t bytes) {
+  CountFree(device_index(), static_cast<int64_t>(nbytes()));
+  CountAllocation(device_index(), bytes);
+  set_data_ptr_noswap(FakeMemory(bytes, device_index()));
   set_nbytes(bytes);
 }
 
-void refuse_foreign_storage() {
+void RefuseForeignStorage() {
   TORCH_CHECK(false,
               "This mycelya tensor was made around an address, but the bytes of a mycelya tensor are on its worker: "
               "copy it with .cpu() first.");
 }
 
-std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
-  const at::Tensor info = make_vector(at::kLong, 2, device);
-  record_own(device, "mycelya::memory_info", {}, info);
-  const at::Tensor here = to_cpu(info);
+std::pair<size_t, size_t> MemoryInfo(c10::DeviceIndex device) {
+  const at::Tensor info = MakeVector(at::kLong, 2, device);
+  RecordOwn(device, "mycelya::memory_info", {}, info);
+  const at::Tensor here = ToCpu(info);
   const auto* words = here.const_data_ptr<int64_t>();
   return {words[0], words[1]};
 }
 
-Memory& memory(c10::DeviceIndex device) {
+Memory& MemoryOf(c10::DeviceIndex device) {
   static constinit std::array<Memory, kMaxDevices> all;  // never destroyed, because storages may outlive statics
   return all.at(device);
 }
 
-void reset_peak_memory(c10::DeviceIndex device) {
-  memory(device).peak = memory(device).now();
-  if (is_open(device)) record_own(device, "mycelya::reset_memory_stats", {int64_t{MYC_M_PEAKS}});
+void ResetPeakMemory(c10::DeviceIndex device) {
+  MemoryOf(device).peak = MemoryOf(device).Now();
+  if (IsOpen(device)) RecordOwn(device, "mycelya::reset_memory_stats", {int64_t{MYC_M_PEAKS}});
 }
 
-c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device, Thread& thread) {
-  if (bytes == 0) return {nullptr, nullptr, &keep, c10::Device(kDevice, device)};
+c10::DataPtr FakeMemory(size_t bytes, c10::DeviceIndex device, Thread& thread) {
+  if (bytes == 0) return {nullptr, nullptr, &Keep, c10::Device(kDevice, device)};
   // Rounded up to 512 bytes, CUDA's allocation granularity, and never 0, so that addresses differ.
   const uint64_t span = (bytes + 512) & ~uint64_t{511};
-  void* address = reinterpret_cast<void*>(take_numbers(thread.addresses, span, next_address, kAddresses));
-  return {address, nullptr, &keep, c10::Device(kDevice, device)};
+  void* address = reinterpret_cast<void*>(TakeNumbers(thread.addresses, span, next_address, kAddresses));
+  return {address, nullptr, &Keep, c10::Device(kDevice, device)};
 }
 
-c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device, Thread& thread) {
+c10::Storage MakeStorage(int64_t bytes, c10::DeviceIndex device, Thread& thread) {
   return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::unsafe_steal_from_new(
-      new (thread) Storage(c10::SymInt(bytes), fake_memory(bytes, device, thread), true, thread)));
+      new (thread) Storage(c10::SymInt(bytes), FakeMemory(bytes, device, thread), true, thread)));
 }
 
-c10::Allocator* allocator() {
+c10::Allocator* GetAllocator() {
   static auto* leaked = new Allocator();
   return leaked;
 }
 
-void register_storage() {
-  c10::SetAllocator(kDevice, allocator());
-  c10::SetStorageImplCreate(kDevice, &create);
+void RegisterStorage() {
+  c10::SetAllocator(kDevice, GetAllocator());
+  c10::SetStorageImplCreate(kDevice, &Create);
 }
 
 }  // namespace mycelya

@@ -20,7 +20,7 @@ namespace mycelya {
 constexpr auto kDevice = c10::DeviceType::PrivateUse1;
 
 // A loop, because dims are too few for a call of memcmp.
-inline bool same_dims(c10::IntArrayRef a, c10::IntArrayRef b) {
+inline bool SameDims(c10::IntArrayRef a, c10::IntArrayRef b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i] != b[i]) return false;
@@ -35,18 +35,18 @@ struct Geometry {
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;  // only kept when not contiguous
 
-  void set(const c10::TensorImpl& t);
-  void set_sizes(c10::IntArrayRef values) {  // a loop: too few for a call of memcpy
+  void Set(const c10::TensorImpl& t);
+  void SetSizes(c10::IntArrayRef values) {  // a loop: too few for a call of memcpy
     sizes.resize_for_overwrite(values.size());
     for (size_t i = 0; i < values.size(); ++i) sizes[i] = values[i];
   }
-  void set_flat_bytes(int64_t bytes);
+  void SetFlatBytes(int64_t bytes);
   void clear() { dtype = c10::ScalarType::Undefined; }
   // Whether t has this dtype, these sizes and strides, and offset 0.
-  bool matches(const c10::TensorImpl& t) const;
-  bool is_contiguous_as(const c10::TensorImpl& t) const {  // t: contiguous
+  bool Matches(const c10::TensorImpl& t) const;
+  bool IsContiguousAs(const c10::TensorImpl& t) const {  // t: contiguous
     return dtype == c10::typeMetaToScalarType(t.dtype()) && t.storage_offset() == 0 && contiguous &&
-           same_dims(t.sizes(), sizes);
+           SameDims(t.sizes(), sizes);
   }
 };
 
@@ -54,9 +54,9 @@ class Storage final : public c10::StorageImpl {
  public:
   Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& thread);
   ~Storage() override;
-  static void* operator new(size_t bytes, Thread& thread) { return take(thread.storages, bytes); }
-  static void operator delete(void* p, Thread& thread) { give(thread.storages, p); }
-  static void operator delete(void* p) { give(this_thread.storages, p); }
+  static void* operator new(size_t bytes, Thread& thread) { return Take(thread.storages, bytes); }
+  static void operator delete(void* p, Thread& thread) { Give(thread.storages, p); }
+  static void operator delete(void* p) { Give(this_thread.storages, p); }
 
   const uint64_t id;     // unique in the process; names the storage on the worker
   bool defined = false;  // the worker has it, or a record of the open trace makes it
@@ -66,7 +66,7 @@ class Storage final : public c10::StorageImpl {
 
   c10::DeviceIndex device_index() const { return device().index(); }
   // Changes the size on the client only. A record must change it on the worker.
-  void set_bytes(int64_t bytes);
+  void SetBytes(int64_t bytes);
 };
 
 // Bytes of the live storages of a device, and their peak since the last reset. The worker's memory may differ for a
@@ -74,35 +74,35 @@ class Storage final : public c10::StorageImpl {
 struct Memory {
   std::atomic<int64_t> allocated{0}, freed{0}, peak{0};
   std::atomic<int64_t> forgotten{0};  // subtracted from `allocated` and `freed` in statistics since a reset
-  int64_t now() const { return allocated - freed; }
+  int64_t Now() const { return allocated - freed; }
 };
-Memory& memory(c10::DeviceIndex device);
+Memory& MemoryOf(c10::DeviceIndex device);
 // Restarts the peak, and the worker's peaks, from the current values.
-void reset_peak_memory(c10::DeviceIndex device);
+void ResetPeakMemory(c10::DeviceIndex device);
 // Free and total bytes of the worker's device. Waits for the answer.
-std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
+std::pair<size_t, size_t> MemoryInfo(c10::DeviceIndex device);
 
 // Throws for a StorageImpl made around one of our addresses (at::from_blob), where there is no memory.
-[[noreturn]] void refuse_foreign_storage();
+[[noreturn]] void RefuseForeignStorage();
 
-c10::Allocator* allocator();
+c10::Allocator* GetAllocator();
 
 // The storage of a mycelya tensor; t must be one.
-inline Storage* storage_of(const c10::TensorImpl& t) {
+inline Storage* StorageOf(const c10::TensorImpl& t) {
   c10::StorageImpl* s = t.unsafe_storage().unsafeGetStorageImpl();
-  static c10::Allocator* const ours = allocator();
-  if (C10_UNLIKELY(s->allocator() != ours)) refuse_foreign_storage();
+  static c10::Allocator* const ours = GetAllocator();
+  if (C10_UNLIKELY(s->allocator() != ours)) RefuseForeignStorage();
   return static_cast<Storage*>(s);
 }
 
 // A unique range of addresses that is never mapped. ATen's overlap checks and detection of tied weights compare
 // pointers.
-c10::DataPtr fake_memory(size_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
+c10::DataPtr FakeMemory(size_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
 
-c10::Storage make_storage(int64_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
+c10::Storage MakeStorage(int64_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);
 
 // Registers Storage as PyTorch's StorageImpl for the device.
-void register_storage();
+void RegisterStorage();
 
 }  // namespace mycelya
 

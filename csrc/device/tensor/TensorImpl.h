@@ -34,22 +34,22 @@ class TensorImpl final : public c10::TensorImpl {
     if (C10_UNLIKELY(!contiguous || rank > 3)) refresh_contiguous();
   }
 
-  static void* operator new(size_t bytes, Thread& thread) { return take(thread.tensors, bytes); }
-  static void operator delete(void* p, Thread& thread) { give(thread.tensors, p); }
-  static void operator delete(void* p) { give(this_thread.tensors, p); }
+  static void* operator new(size_t bytes, Thread& thread) { return Take(thread.tensors, bytes); }
+  static void operator delete(void* p, Thread& thread) { Give(thread.tensors, p); }
+  static void operator delete(void* p) { Give(this_thread.tensors, p); }
 };
 
-inline at::Tensor new_tensor(c10::Storage&& storage, c10::ScalarType dtype, c10::IntArrayRef sizes,
-                             c10::IntArrayRef strides, Thread& thread = this_thread) {
+inline at::Tensor NewTensor(c10::Storage&& storage, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                            c10::IntArrayRef strides, Thread& thread = this_thread) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::unsafe_steal_from_new(
       new (thread) TensorImpl(std::move(storage), dtype, sizes, strides)));
 }
 
 // A tensor with a fresh, undefined storage.
-inline at::Tensor new_tensor(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t bytes,
-                             c10::DeviceIndex device) {
+inline at::Tensor NewTensor(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t bytes,
+                            c10::DeviceIndex device) {
   Thread& thread = this_thread;  // one look-up of the thread-local variable
-  return new_tensor(make_storage(bytes, device, thread), dtype, sizes, strides, thread);
+  return NewTensor(MakeStorage(bytes, device, thread), dtype, sizes, strides, thread);
 }
 
 }  // namespace mycelya

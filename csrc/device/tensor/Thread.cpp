@@ -8,7 +8,7 @@
 namespace mycelya {
 namespace {
 
-void drop(Spares& spares) {
+void Drop(Spares& spares) {
   while (spares.first != nullptr) {
     void* p = spares.first;
     spares.first = *static_cast<void**>(p);
@@ -21,8 +21,8 @@ void drop(Spares& spares) {
 struct Keeper {
   ~Keeper() {
     this_thread.keeps = false;
-    drop(this_thread.tensors);
-    drop(this_thread.storages);
+    Drop(this_thread.tensors);
+    Drop(this_thread.storages);
   }
   bool used = false;  // after its destruction no other Keeper is made
 };
@@ -31,11 +31,11 @@ struct Keeper {
 
 thread_local constinit Thread this_thread{};
 
-void give_slow(Spares& spares, void* p) {
+void GiveSlow(Spares& spares, void* p) {
   static thread_local Keeper keeper;
   if (keeper.used) return ::operator delete(p);
   keeper.used = this_thread.keeps = true;
-  give(spares, p);
+  Give(spares, p);
 }
 
 }  // namespace mycelya

@@ -41,9 +41,9 @@ extern thread_local constinit Thread this_thread;
 constexpr uint32_t kMaxSpares = 512;
 
 // Handles the first object that a thread frees, and those beyond kMaxSpares.
-C10_NOINLINE void give_slow(Spares& spares, void* p);
+C10_NOINLINE void GiveSlow(Spares& spares, void* p);
 
-C10_ALWAYS_INLINE void* take(Spares& spares, size_t bytes) {
+C10_ALWAYS_INLINE void* Take(Spares& spares, size_t bytes) {
   void* p = spares.first;
   if (C10_UNLIKELY(p == nullptr)) return ::operator new(bytes);
   spares.first = *static_cast<void**>(p);
@@ -51,8 +51,8 @@ C10_ALWAYS_INLINE void* take(Spares& spares, size_t bytes) {
   return p;
 }
 
-C10_ALWAYS_INLINE void give(Spares& spares, void* p) {
-  if (C10_UNLIKELY(spares.count >= kMaxSpares || !this_thread.keeps)) return give_slow(spares, p);
+C10_ALWAYS_INLINE void Give(Spares& spares, void* p) {
+  if (C10_UNLIKELY(spares.count >= kMaxSpares || !this_thread.keeps)) return GiveSlow(spares, p);
   *static_cast<void**>(p) = spares.first;
   spares.first = p;
   ++spares.count;

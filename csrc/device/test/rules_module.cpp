@@ -92,9 +92,9 @@ py::tuple infer(const std::string& name, const std::string& schema_name, const p
   std::string source;
   {
     py::gil_scoped_release release;
-    if (mycelya::infer_by_rule(name, stack, metas)) {
+    if (mycelya::InferByRule(name, stack, metas)) {
       source = "rule";
-    } else if (mycelya::infer_by_meta(name, find(name), stack, metas)) {
+    } else if (mycelya::InferByMeta(name, find(name), stack, metas)) {
       source = "meta";
     }
   }
@@ -115,13 +115,13 @@ py::tuple infer(const std::string& name, const std::string& schema_name, const p
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("infer", &infer);
   m.def("source", [](const std::string& name) {
-    return mycelya::rules::has_rule(name) ? "rule" : mycelya::find_meta(name) != nullptr ? "meta" : "";
+    return mycelya::rules::HasRule(name) ? "rule" : mycelya::FindMeta(name) != nullptr ? "meta" : "";
   });
   m.def("unmarked_writes", [](const std::string& name, const py::args& args, const py::kwargs& kwargs) {
     const auto op = find(name);
     auto stack = torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
     c10::SmallVector<int, 4> indices;
-    mycelya::unmarked_writes(mycelya::columns_of(name), stack, indices);
+    mycelya::UnmarkedWrites(mycelya::ColumnsOf(name), stack, indices);
     return std::vector<int>(indices.begin(), indices.end());
   });
 }
