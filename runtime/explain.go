@@ -148,7 +148,7 @@ func (c *compiler) whyCompiled(t *Trace, ops []string, e *entry, collision bool)
 	case e != nil:
 		last := e.variants[len(e.variants)-1]
 		if broken := last.compiled.Broken(t.Params); broken != "" {
-			return fmt.Sprintf("The ops are those of #%d, which is for sizes of which %s, by their slots.",
+			return fmt.Sprintf("The ops are those of #%d, but that program requires %s, where s<n> is the size in slot n.",
 				last.account.number, broken)
 		}
 		for i, need := range e.needs(t) {

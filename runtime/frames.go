@@ -94,7 +94,7 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 // write sends a frame, and counts and returns its bytes. If that fails the session has ended, and it returns 0.
 func (s *session) write(a core.Send, by *charge, meta protoMessage, body []byte) uint64 {
 	n := frameBytes(meta, body)
-	// Count before the send: whoever has the answer must find the frame counted.
+	// Count before the send: when the answer arrives, its receiver must find the frame counted.
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.sent(n, by)
 	if err := s.conn.Send(a.Type, a.Seq, meta, body); err != nil {

@@ -125,7 +125,7 @@ func TestUploadsWaitForRoom(t *testing.T) {
 		}
 	}()
 	time.Sleep(20 * time.Millisecond)
-	w.die() // nobody waits for ever
+	w.die() // without this the test would wait for ever
 	require.ErrorContains(t, <-done, "mycelya:0 is lost")
 }
 

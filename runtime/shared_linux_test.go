@@ -124,7 +124,7 @@ func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 	for _, l := range lines {
 		sent += l.Sent
 	}
-	require.EqualValues(t, metricsOf(t, r)["bytes_sent"], sent, "nobody's bytes are on the bill, too")
+	require.EqualValues(t, metricsOf(t, r)["bytes_sent"], sent, "the bill includes bytes that no line of the program caused")
 	r.ResetMetrics()
 	require.Equal(t, "[]", string(r.Bill()))
 }
@@ -219,7 +219,7 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 	w.next(transport.UploadFrom, new(pb.UploadFrom))
 	go func() { done <- upload(3, len(b.data)) }()
 	time.Sleep(20 * time.Millisecond)
-	w.die() // nobody waits for ever
+	w.die() // without this the test would wait for ever
 	require.ErrorContains(t, <-done, "mycelya:0 is lost")
 	b.soonFree(t)
 }

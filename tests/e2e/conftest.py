@@ -7,8 +7,15 @@ import signal
 
 os.environ.setdefault("MYCELYA_CHECK", "2")
 
-import helpers  # noqa: E402
 import pytest  # noqa: E402
+
+# Modules that assert for tests: a failure then shows both sides.
+pytest.register_assert_rewrite(
+    "browser", "helpers", "model_cases", "module_cases", "optimizer_cases"
+)
+pytest.register_assert_rewrite("sparse_compressed")
+
+import helpers  # noqa: E402
 import torch  # noqa: E402
 
 import mycelya_torch  # noqa: E402, F401 (registers the device)

@@ -50,7 +50,7 @@ void CheckFill(Arguments args);
 
 // ---- Index.cpp ----
 
-// Writes one value under a mask, which needs no indices, so that nobody waits for how many there are.
+// Writes one value under a mask. That needs no indices, so the client does not wait for their number.
 // args: self indices values accumulate …
 bool FillUnderMask(Arguments args);
 // Masks become the indices of what they select, as on every device.

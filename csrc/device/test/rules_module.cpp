@@ -31,20 +31,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
-Tensor view_of(const Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
+Tensor ViewOf(const Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
   Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(t.storage()), t.key_set(),
                                                          t.dtype());
   view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return view;
 }
 
-Tensor as_strided(const Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<int64_t> offset) {
-  return view_of(t, sizes, strides, offset.value_or(t.storage_offset()));
+Tensor AsStrided(const Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<int64_t> offset) {
+  return ViewOf(t, sizes, strides, offset.value_or(t.storage_offset()));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("as_strided", &as_strided); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("as_strided", &AsStrided); }
 
-Tensor without_memory(const Tensor& t) {
+Tensor WithoutMemory(const Tensor& t) {
   // Numbers stay on the CPU, as on a real device.
   if (!t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number()) return t;
   void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 46);
@@ -56,17 +56,17 @@ Tensor without_memory(const Tensor& t) {
   return result;
 }
 
-c10::IValue without_memory(const c10::IValue& v) {
-  if (v.isTensor()) return without_memory(v.toTensor());
+c10::IValue WithoutMemory(const c10::IValue& v) {
+  if (v.isTensor()) return WithoutMemory(v.toTensor());
   if (v.isTensorList()) {
     c10::List<Tensor> list;
-    for (const Tensor& t : v.toTensorVector()) list.push_back(without_memory(t));
+    for (const Tensor& t : v.toTensorVector()) list.push_back(WithoutMemory(t));
     return list;
   }
   if (v.isList() && v.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
     c10::List<std::optional<Tensor>> list;
     for (const c10::IValue& item : v.toListRef()) {
-      list.push_back(item.isNone() ? std::optional<Tensor>() : std::optional<Tensor>(without_memory(item.toTensor())));
+      list.push_back(item.isNone() ? std::optional<Tensor>() : std::optional<Tensor>(WithoutMemory(item.toTensor())));
     }
     return list;
   }
@@ -75,26 +75,26 @@ c10::IValue without_memory(const c10::IValue& v) {
   return v;
 }
 
-c10::OperatorHandle find(const std::string& name) {
+c10::OperatorHandle Find(const std::string& name) {
   const auto dot = name.find('.');
   return c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(),
                                                         dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
 }
 
 // (source, results): source "rule", "meta" or ""; a result is (dtype, sizes, strides) or None.
-py::tuple infer(const std::string& name, const std::string& schema_name, const py::args& args,
+py::tuple Infer(const std::string& name, const std::string& schema_name, const py::args& args,
                 const py::kwargs& kwargs) {
   const auto op = find(schema_name);
   torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
   auto stack = torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
-  for (c10::IValue& v : stack) v = without_memory(v);
+  for (c10::IValue& v : stack) v = WithoutMemory(v);
   mycelya::OutMetas metas;
   std::string source;
   {
     py::gil_scoped_release release;
     if (mycelya::InferByRule(name, stack, metas)) {
       source = "rule";
-    } else if (mycelya::InferByMeta(name, find(name), stack, metas)) {
+    } else if (mycelya::InferByMeta(name, Find(name), stack, metas)) {
       source = "meta";
     }
   }
@@ -113,7 +113,7 @@ py::tuple infer(const std::string& name, const std::string& schema_name, const p
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.def("infer", &infer);
+  m.def("infer", &Infer);
   m.def("source", [](const std::string& name) {
     return mycelya::rules::HasRule(name) ? "rule" : mycelya::FindMeta(name) != nullptr ? "meta" : "";
   });
