@@ -84,9 +84,9 @@ type Template uint8
 
 const (
 	TemplateMap   Template = iota + 1 // one element of each result from each point
-	TemplateRows                      // folds the last dims of its points; what it reads again of a row, it has at hand
-	TemplateCols                      // folds other dims than the last
-	TemplateAll                       // folds all dims
+	TemplateRows                      // reduces the last dims; a row that is read again is in cache or registers
+	TemplateCols                      // reduces other dims than the last
+	TemplateAll                       // reduces all dims
 	TemplateLists                     // one map over the tensors of lists
 	NumTemplates
 )

@@ -25,7 +25,8 @@ type Device struct {
 	SMs int // streaming multiprocessors
 }
 
-// Instance is where a kernel runs once: the sizes of all index spaces one after the other, and what its operands and numbers are.
+// Instance is where a kernel runs once: the sizes of all index spaces one after the other, and what its operands and
+// numbers are.
 type Instance struct {
 	Sizes    []int64
 	Operands []Operand

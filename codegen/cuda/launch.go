@@ -13,9 +13,9 @@ const (
 	// mapThreads is the most threads of a map's block: eight warps, of which an SM takes eight blocks of 32 registers or
 	// four of 64.
 	mapThreads = 256
-	// foldThreads is the most threads of a fold's block: sixteen warps, each of which may have 128 registers. 1,024 could
+	// reduceThreads is the most threads of a fold's block: sixteen warps, each of which may have 128 registers. 1,024 could
 	// have 64 only.
-	foldThreads = 512
+	reduceThreads = 512
 	// inFlight is how many bytes a thread asks for before it waits. An SM of an H100 has to have about 3.35 TB/s * 600 ns
 	// / 132 = 15 KiB under way; half of its 2,048 threads have 64.
 	inFlight = 64
@@ -31,8 +31,8 @@ const (
 	mostCode = 2048
 	// columns is a warp: the rows that a block of Column has.
 	columns = 32
-	// wavesOfFolds is how many blocks of a fold an SM should have, of 512 threads each: two have inFlight.
-	wavesOfFolds = 2
+	// reduceBlocks is how many blocks of a fold an SM should have, of 512 threads each: two have inFlight.
+	reduceBlocks = 2
 	// mostParts of a row are put together by one block.
 	mostParts = 512
 	// sharedBytes is what a block may have without asking, on every architecture.
@@ -69,7 +69,7 @@ func (c *code) place(at *Instance, d Device) *placed {
 	}
 	p.variant.Wide = !c.small(p.walks)
 	if c.k.Reduced > 0 {
-		c.placeFold(p, d)
+		c.placeReduction(p, d)
 	} else {
 		c.placeMap(p)
 	}
@@ -252,7 +252,7 @@ func (c *code) persistent() int {
 	return e
 }
 
-func (c *code) placeFold(p *placed, d Device) {
+func (c *code) placeReduction(p *placed, d Device) {
 	v := &p.variant
 	rows, points := p.walks[0], p.walks[1]
 	used := c.used()
@@ -276,7 +276,7 @@ func (c *code) placeFold(p *placed, d Device) {
 	default:
 		v.Vector = c.vector(p, p.walks[1:], v.Walks[1:])
 		v.Template = Looped
-		if e := int64(c.persistent()); points.points <= foldThreads*e {
+		if e := int64(c.persistent()); points.points <= reduceThreads*e {
 			v.Template = Persistent
 			v.Vector = int(min(int64(v.Vector), e))
 			p.lanes = int(powerOfTwo(ceil(points.points, e)))
@@ -286,14 +286,14 @@ func (c *code) placeFold(p *placed, d Device) {
 	step := int64(c.unroll(v) * v.Vector) // of a thread
 	var blocks int64
 	if v.Template == Column {
-		p.lanes = int(min(foldThreads/columns, powerOfTwo(ceil(points.points, step))))
+		p.lanes = int(min(reduceThreads/columns, powerOfTwo(ceil(points.points, step))))
 		blocks = ceil(rows.points, columns)
 	} else {
-		p.lanes = foldThreads
+		p.lanes = reduceThreads
 		blocks = rows.points
 	}
 	p.part = points.points
-	if want := wavesOfFolds * int64(max(1, d.SMs)); blocks < want/2 {
+	if want := reduceBlocks * int64(max(1, d.SMs)); blocks < want/2 {
 		least := int64(p.lanes) * step
 		parts := min(ceil(want, blocks), points.points/least, mostParts)
 		if parts > 1 {
@@ -353,7 +353,7 @@ func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
 	if v.Split {
 		for _, p := range at {
 			p.scratch = scratch
-			scratch += int64(c.folds()) * 8 * p.walks[0].points * p.parts
+			scratch += int64(c.reductions()) * 8 * p.walks[0].points * p.parts
 		}
 	}
 	var args [][]uint64
@@ -426,7 +426,7 @@ func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blo
 }
 
 // folds is how many folds the code has.
-func (c *code) folds() int {
+func (c *code) reductions() int {
 	n := 0
 	for i := range c.k.Code {
 		if c.needed[i] && c.k.Code[i].Op.Reduces() {

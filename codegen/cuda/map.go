@@ -98,7 +98,8 @@ func (p *printer) points(element func(i int) string, store func(operand uint64, 
 func (p *printer) transpose() {
 	shape := &p.v.Walks[0]
 	tile := p.tile(shape)
-	t := &turner{printer: p, shape: shape, tile: tile, step: mapThreads / tile, steps: int(tile / (mapThreads / tile)), used: p.used()}
+	step := mapThreads / tile
+	t := &turner{printer: p, shape: shape, tile: tile, step: step, steps: int(tile / step), used: p.used()}
 	p.begin(p.entries[0], mapThreads)
 	for i := range p.k.Operands {
 		if t.crossed(i) {

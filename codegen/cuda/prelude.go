@@ -145,26 +145,26 @@ static __device__ double sum(double a, double b) { return a + b; }
 static __device__ long long sum(long long a, long long b) ` +
 		`{ return (long long)((unsigned long long)a + (unsigned long long)b); }
 `},
-	{"fold_sum", []string{"sum"}, `struct fold_sum {
+	{"reduce_sum", []string{"sum"}, `struct reduce_sum {
   template <class T>
   static __device__ T of(T a, T b) { return sum(a, b); }
 };
 `},
-	{"fold_max", []string{"maximum"}, `struct fold_max {
+	{"reduce_max", []string{"maximum"}, `struct reduce_max {
   template <class T>
   static __device__ T of(T a, T b) { return maximum(a, b); }
 };
 `},
-	{"fold_min", []string{"minimum"}, `struct fold_min {
+	{"reduce_min", []string{"minimum"}, `struct reduce_min {
   template <class T>
   static __device__ T of(T a, T b) { return minimum(a, b); }
 };
 `},
 	// One value from those of all threads of a row, the same bits in each: always the same tree.
-	{"across", nil, `template <class F, class T>
+	{"across", nil, `template <class R, class T>
 static __device__ T across(T v, void* shared) {
   const int lanes = blockDim.x;
-  for (int o = (lanes < 32 ? lanes : 32) / 2; o > 0; o /= 2) v = F::of(v, (T)__shfl_xor_sync(~0u, v, o));
+  for (int o = (lanes < 32 ? lanes : 32) / 2; o > 0; o /= 2) v = R::of(v, (T)__shfl_xor_sync(~0u, v, o));
   if (lanes <= 32) return __shfl_sync(~0u, v, 0, lanes);
   T* warps = (T*)shared;
   const int first = threadIdx.y * lanes / 32;
@@ -172,18 +172,18 @@ static __device__ T across(T v, void* shared) {
   if (threadIdx.x % 32 == 0) warps[first + threadIdx.x / 32] = v;
   __syncthreads();
   v = warps[first];
-  for (int w = 1; w < lanes / 32; ++w) v = F::of(v, warps[first + w]);
+  for (int w = 1; w < lanes / 32; ++w) v = R::of(v, warps[first + w]);
   return v;
 }
 `},
-	{"down", nil, `template <class F, class T>
+	{"down", nil, `template <class R, class T>
 static __device__ T down(T v, void* shared) {
   T* all = (T*)shared;
   __syncthreads();
   all[threadIdx.y * 32 + threadIdx.x] = v;
   __syncthreads();
   v = all[threadIdx.x];
-  for (int y = 1; y < blockDim.y; ++y) v = F::of(v, all[y * 32 + threadIdx.x]);
+  for (int y = 1; y < blockDim.y; ++y) v = R::of(v, all[y * 32 + threadIdx.x]);
   return v;
 }
 `},

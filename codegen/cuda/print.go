@@ -36,7 +36,7 @@ func Print(k *kernel.Kernel, v Variant) Source {
 	case Transpose:
 		p.transpose()
 	default:
-		p.folds()
+		p.reduction()
 	}
 	var b strings.Builder
 	for _, line := range strings.Split(strings.TrimSuffix(k.String(), "\n"), "\n") {

@@ -88,7 +88,8 @@ func (c *code) sort(strides [][]int64, dims []int) {
 	}
 }
 
-// walks are those of an instance: of a map one per index space; of a reduction one over the kept points and one over the reduced points.
+// walks are those of an instance: of a map one per index space; of a reduction one over the kept points and one over
+// the reduced points.
 func (c *code) walks(at *Instance) []*walk {
 	k := c.k
 	var out []*walk
