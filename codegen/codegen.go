@@ -12,7 +12,7 @@ import (
 
 	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // Options has what the graph does not tell.
@@ -30,7 +30,7 @@ type Options struct {
 
 // Compiled is a program, and how to fill in a call of it.
 type Compiled struct {
-	Program    *pb.Program
+	Program    *proto.Program
 	Slots      []uint32  // trace parameter slot of each of the program's first parameters
 	Derived    []Derived // the parameters after those, computed from trace parameters
 	Inputs     []uint32  // binding slot of each program input

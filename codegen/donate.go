@@ -5,7 +5,7 @@ package codegen
 
 import (
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // donate computes an elementwise node over an operand that ends here, if there is one: the operand's buffer becomes the
@@ -47,14 +47,14 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 		if name == "" {
 			continue
 		}
-		c := &pb.CallOp{Op: name, Args: make([]*pb.Arg, len(over))}
+		c := &proto.CallOp{Op: name, Args: make([]*proto.Arg, len(over))}
 		for j, a := range over {
 			var err error
 			if c.Args[j], err = p.arg(a, nil); err != nil {
 				return false, err
 			}
 		}
-		p.emit(&pb.Step{Kind: &pb.Step_Call{Call: c}})
+		p.emit(&proto.Step{Kind: &proto.Step_Call{Call: c}})
 		p.take(v, n.First)
 		return true, nil
 	}

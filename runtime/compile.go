@@ -13,10 +13,11 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/cost"
 	"github.com/mycelya/mycelya/passes"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/compare"
 	"github.com/mycelya/mycelya/runtime/dump"
-	"google.golang.org/protobuf/proto"
+	"github.com/mycelya/mycelya/trace"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 // compiler finds or makes the programs of a session's traces. Except for explain and history, only the sender uses it.
@@ -46,7 +47,7 @@ func newCompiler(index int, settings *Settings, frontend Frontend, m *metrics, l
 func (c *compiler) close() { c.programs.close() }
 
 // worker says which worker the programs are for.
-func (c *compiler) worker(h *pb.Hello) {
+func (c *compiler) worker(h *proto.Hello) {
 	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0
 }
 
@@ -61,7 +62,7 @@ func (c *compiler) shares() bool { return c.near && c.device == "cpu" && c.kerne
 
 // find returns what is known of a trace's skeleton, a variant that fits the trace, and the first entry under its key.
 // Each is nil if there is none.
-func (c *compiler) find(t *Trace) (e *entry, v *variant, first *entry) {
+func (c *compiler) find(t *trace.Trace) (e *entry, v *variant, first *entry) {
 	if c.settings.Fresh {
 		return nil, nil, nil
 	}
@@ -72,7 +73,7 @@ func (c *compiler) find(t *Trace) (e *entry, v *variant, first *entry) {
 }
 
 // hit notes that a variant fits a trace.
-func (c *compiler) hit(t *Trace, v *variant) error {
+func (c *compiler) hit(t *trace.Trace, v *variant) error {
 	c.metrics.programHits.Add(1)
 	c.showCut(t, v.account.number, false)
 	if c.settings.Check >= 2 {
@@ -119,7 +120,7 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 }
 
 // keep adds a new variant to the cache, and returns its entry.
-func (c *compiler) keep(t *Trace, captured *Captured, v *variant, e, first *entry) *entry {
+func (c *compiler) keep(t *trace.Trace, captured *trace.Captured, v *variant, e, first *entry) *entry {
 	if c.device == "cpu" { // another worker compiles the kernels, and reports how many
 		c.metrics.kernelsCompiled.Add(uint64(c.programs.newKernels(v.compiled.Program)))
 	}
@@ -140,7 +141,7 @@ func (c *compiler) keep(t *Trace, captured *Captured, v *variant, e, first *entr
 }
 
 // recheck compiles a trace that a variant fits: the two calls must be equal.
-func (c *compiler) recheck(t *Trace, v *variant) error {
+func (c *compiler) recheck(t *trace.Trace, v *variant) error {
 	_, fresh, err := c.lower(t, v, nil)
 	if err != nil {
 		return err
@@ -153,7 +154,7 @@ func (c *compiler) recheck(t *Trace, v *variant) error {
 	switch {
 	case err != nil:
 		return err
-	case !proto.Equal(fresh.Program, v.compiled.Program):
+	case !protobuf.Equal(fresh.Program, v.compiled.Program):
 		return fmt.Errorf("program #%d was found for it, but it compiles to another one", v.account.number)
 	case !slices.Equal(got, want), !slices.Equal(fresh.Inputs, v.compiled.Inputs),
 		!slices.Equal(fresh.Outputs, v.compiled.Outputs):
@@ -164,7 +165,7 @@ func (c *compiler) recheck(t *Trace, v *variant) error {
 
 // build makes the program of a variant, which a dump may show. With an error too it returns what capture knows of the
 // trace.
-func (c *compiler) build(t *Trace, e *entry, v *variant, shown *dump.Program) (captured *Captured, err error) {
+func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Program) (captured *trace.Captured, err error) {
 	v.wanted = make([]bool, len(t.Alive))
 	for i, a := range t.Alive {
 		v.wanted[i] = a != 0
@@ -181,7 +182,7 @@ func (c *compiler) build(t *Trace, e *entry, v *variant, shown *dump.Program) (c
 
 // lower takes a trace through capture, passes and codegen; shown, unless it is nil, sees it. The sizes first seen are
 // those with which the variant was made: what the variant requires depends on them.
-func (c *compiler) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *codegen.Compiled, error) {
+func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trace.Captured, *codegen.Compiled, error) {
 	captured, err := c.frontend.Build(t, v.wanted)
 	if err != nil {
 		return nil, nil, err
@@ -219,12 +220,12 @@ func (c *compiler) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, 
 }
 
 // acceptable says whether a worker will accept a program.
-func acceptable(p *pb.Program) error {
+func acceptable(p *proto.Program) error {
 	const small = 1 << 15 // so few steps and windows never reach the limit of bytes; do not spend time on their size
 	if len(p.Steps)+len(p.Tensors) > small {
-		if n := proto.Size(p); n > pb.MaxProgramBytes {
-			return fmt.Errorf("the program has %d bytes, at most %d are allowed", n, pb.MaxProgramBytes)
+		if n := protobuf.Size(p); n > proto.MaxProgramBytes {
+			return fmt.Errorf("the program has %d bytes, at most %d are allowed", n, proto.MaxProgramBytes)
 		}
 	}
-	return pb.Validate(p)
+	return proto.Validate(p)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // account is what explain tells of one program.
@@ -47,7 +48,7 @@ type history struct {
 type known struct {
 	number int // of its program
 	ops    []string
-	trace  *Trace
+	trace  *trace.Trace
 }
 
 const (
@@ -64,7 +65,7 @@ func (h *history) upcoming() int {
 }
 
 // note adds a program. If ops is not nil, its trace joins those that later traces are compared with.
-func (h *history) note(a *account, t *Trace, ops []string) {
+func (h *history) note(a *account, t *trace.Trace, ops []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.compiled++
@@ -76,7 +77,7 @@ func (h *history) note(a *account, t *Trace, ops []string) {
 	if ops == nil {
 		return
 	}
-	h.known = append(h.known, known{a.number, ops, &Trace{Skeleton: slices.Clone(t.Skeleton),
+	h.known = append(h.known, known{a.number, ops, &trace.Trace{Skeleton: slices.Clone(t.Skeleton),
 		Params: slices.Clone(t.Params), Bindings: slices.Clone(t.Bindings), Alive: slices.Clone(t.Alive),
 		Origins: slices.Clone(t.Origins)}})
 	words := 0
@@ -120,7 +121,7 @@ func common[T comparable](a, b []T) int {
 }
 
 // note remembers that a trace was compiled, or why it could not be. captured is nil if capture failed.
-func (c *compiler) note(a *account, took time.Duration, t *Trace, captured *Captured, e *entry,
+func (c *compiler) note(a *account, took time.Duration, t *trace.Trace, captured *trace.Captured, e *entry,
 	collision bool, failed error) {
 	a.took = took
 	var ops []string
@@ -141,7 +142,7 @@ func (c *compiler) note(a *account, took time.Duration, t *Trace, captured *Capt
 
 // whyCompiled says why a trace needed a program of its own. ops are the ops of its records, e is the entry of its
 // skeleton or nil; collision says that another skeleton has its hash.
-func (c *compiler) whyCompiled(t *Trace, ops []string, e *entry, collision bool) string {
+func (c *compiler) whyCompiled(t *trace.Trace, ops []string, e *entry, collision bool) string {
 	switch {
 	case c.settings.Fresh:
 		return "MYCELYA_REPLAY is off."
@@ -185,7 +186,7 @@ func (c *compiler) whyCompiled(t *Trace, ops []string, e *entry, collision bool)
 }
 
 // compare is the frontend's Compare. A mistake of ours in it must not cost the program, which is only explained.
-func (c *compiler) compare(here, there *Trace) (_ *Difference, err error) {
+func (c *compiler) compare(here, there *trace.Trace) (_ *trace.Difference, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = bug(r)
@@ -252,7 +253,7 @@ func (s *session) explainPrograms() string {
 }
 
 // pendingGraph is the optimised graph of what a storage will hold once a trace has run.
-func (s *session) pendingGraph(t *Trace, storage uint64) (string, error) {
+func (s *session) pendingGraph(t *trace.Trace, storage uint64) (string, error) {
 	local := slices.Index(t.Bindings, storage)
 	if local < 0 {
 		return "", &Error{KindRuntime, fmt.Sprintf("BUG: storage %d is not in the trace that it is pending in.", storage)}

@@ -10,10 +10,11 @@ import (
 	"sync"
 	"time"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // session is the loop around one device's core: it has the goroutines, the connection and the memory that the core does
@@ -47,7 +48,7 @@ type session struct {
 	core     *core.State
 	instance provider.Instance
 	conn     *transport.Conn
-	hello    *pb.Hello
+	hello    *proto.Hello
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
@@ -106,7 +107,7 @@ func (s *session) takeMailbox(out []core.Action) []core.Action {
 
 // collect submits the requests in the mailbox, and counts the waits that the mailbox has counted.
 func (s *session) collect() {
-	s.mailbox.Stalls(func(at Place, waits uint64, took time.Duration) {
+	s.mailbox.Stalls(func(at trace.Place, waits uint64, took time.Duration) {
 		s.metrics.waited(waits, took, s.metrics.bill.at(at))
 	})
 	s.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // Mailbox is where threads that aren't Go's leave traces and requests for a device, without a call into Go, and where
@@ -20,7 +21,7 @@ type Mailbox interface {
 	// Take removes the oldest item; nil: there is none.
 	Take() *Item
 	// Stalls reports the waits for answers since the last call, by place.
-	Stalls(each func(at Place, waits uint64, took time.Duration))
+	Stalls(each func(at trace.Place, waits uint64, took time.Duration))
 	// Wait returns when there is an item, or after a Wake that no Wait has seen.
 	Wait()
 	Wake()
@@ -30,13 +31,13 @@ type Mailbox interface {
 // Item is a closed trace, or a request.
 type Item struct {
 	// Of a trace; its arrays are used until Release is called.
-	Trace   *Trace
+	Trace   *trace.Trace
 	Release func()
 
 	// Of a request. Answer is called once.
 	Request Request
 	Ticket  uint64
-	At      Place
+	At      trace.Place
 	View    View   // of a read
 	Dst     []byte // its elements; nil if the view can't be read
 	Answer  func(error)
@@ -125,11 +126,11 @@ type emptyMailbox struct {
 // NewMailbox returns a mailbox that stays empty: all submissions come by calls.
 func NewMailbox() Mailbox { return &emptyMailbox{wake: make(chan struct{}, 1)} }
 
-func (b *emptyMailbox) Open(bool)                                 {}
-func (b *emptyMailbox) Take() *Item                               { return nil }
-func (b *emptyMailbox) Stalls(func(Place, uint64, time.Duration)) {}
-func (b *emptyMailbox) Wait()                                     { <-b.wake }
-func (b *emptyMailbox) Credits() *Credits                         { return &b.credits }
+func (b *emptyMailbox) Open(bool)                                       {}
+func (b *emptyMailbox) Take() *Item                                     { return nil }
+func (b *emptyMailbox) Stalls(func(trace.Place, uint64, time.Duration)) {}
+func (b *emptyMailbox) Wait()                                           { <-b.wake }
+func (b *emptyMailbox) Credits() *Credits                               { return &b.credits }
 
 func (b *emptyMailbox) Wake() {
 	select {

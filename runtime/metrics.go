@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/catalogue"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // metrics counts what all sessions did since the last reset.
@@ -66,7 +67,7 @@ func (m *metrics) received(bytes uint64, by *charge) {
 // payer is by, or the charge of no place in particular.
 func (m *metrics) payer(by *charge) *charge {
 	if by == nil {
-		return m.bill.at(Place{})
+		return m.bill.at(trace.Place{})
 	}
 	return by
 }
@@ -77,7 +78,7 @@ func (m *metrics) uploaded(bytes uint64, by *charge) {
 }
 
 // kernels counts what a worker reports about fused groups and their machine code.
-func (m *metrics) kernels(k *pb.Kernels) {
+func (m *metrics) kernels(k *proto.Kernels) {
 	if k == nil {
 		return
 	}

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 
-	pb "github.com/mycelya/mycelya/proto"
+	protobuf "google.golang.org/protobuf/proto"
+
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 )
@@ -46,9 +48,9 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 		return actions, err
 	}
 	switch m := m.(type) {
-	case *pb.Hello:
+	case *proto.Hello:
 		return actions, refused(m.Error) // the last frame of a worker that ends the session
-	case *pb.Done:
+	case *proto.Done:
 		if c, ok := waiting.(*call); ok && !m.UnknownProgram {
 			s.account(c, m)
 		}
@@ -81,24 +83,24 @@ func payer(waiting core.Ref) *charge {
 }
 
 // message is an empty message of an answer's type.
-func message(t transport.Type) (protoMessage, error) {
+func message(t transport.Type) (protobuf.Message, error) {
 	switch t {
 	case transport.Done:
-		return new(pb.Done), nil
+		return new(proto.Done), nil
 	case transport.ReadReply:
-		return new(pb.ReadReply), nil
+		return new(proto.ReadReply), nil
 	case transport.SyncReply:
-		return new(pb.SyncReply), nil
+		return new(proto.SyncReply), nil
 	case transport.Uploaded:
-		return new(pb.Uploaded), nil
+		return new(proto.Uploaded), nil
 	case transport.Hello:
-		return new(pb.Hello), nil
+		return new(proto.Hello), nil
 	}
 	return nil, fmt.Errorf("the worker sent a %v, which only clients send", t)
 }
 
 // account counts what a worker reports about a call, before anything that waits for the call goes on.
-func (s *session) account(c *call, m *pb.Done) {
+func (s *session) account(c *call, m *proto.Done) {
 	s.metrics.kernels(m.Kernels)
 	if text := m.Kernels.GetWarning(); text != "" {
 		s.log.Warn(text)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // Runtime holds the sessions of a process, one per device index, and the tickets of all of them. All methods may be
@@ -90,7 +91,7 @@ func (r *Runtime) session(index int32) (*session, error) {
 
 // Flush submits a closed trace. Its arrays are used until release is called, which happens once, also if Flush fails.
 // ErrPending: it was taken, but more traces are under way than the credits allow.
-func (r *Runtime) Flush(index int32, t *Trace, release func()) error {
+func (r *Runtime) Flush(index int32, t *trace.Trace, release func()) error {
 	s, err := r.session(index)
 	if err != nil {
 		release()
@@ -100,7 +101,7 @@ func (r *Runtime) Flush(index int32, t *Trace, release func()) error {
 }
 
 // Room begins a wait until the worker has caught up with the credits and returns its ticket.
-func (r *Runtime) Room(index int32, at Place) (uint64, error) {
+func (r *Runtime) Room(index int32, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
@@ -110,7 +111,7 @@ func (r *Runtime) Room(index int32, at Place) (uint64, error) {
 }
 
 // Upload makes a storage with these bytes, which are copied or sent before the return.
-func (r *Runtime) Upload(index int32, id uint64, data []byte, at Place) error {
+func (r *Runtime) Upload(index int32, id uint64, data []byte, at trace.Place) error {
 	s, err := r.session(index)
 	if err != nil {
 		return err
@@ -120,7 +121,7 @@ func (r *Runtime) Upload(index int32, id uint64, data []byte, at Place) error {
 
 // UploadShared makes a storage with data, which lies in shared memory as from says, and returns before the worker has
 // read it.
-func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at Place) error {
+func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at trace.Place) error {
 	s, err := r.session(index)
 	if err != nil {
 		from.Release()
@@ -140,7 +141,7 @@ func (r *Runtime) Forget(block uint64) {
 }
 
 // Read begins a read of a view's elements into dst and returns its ticket.
-func (r *Runtime) Read(index int32, v View, dst []byte, at Place) (uint64, error) {
+func (r *Runtime) Read(index int32, v View, dst []byte, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
@@ -150,7 +151,7 @@ func (r *Runtime) Read(index int32, v View, dst []byte, at Place) (uint64, error
 }
 
 // Sync begins a wait for everything submitted so far and returns its ticket.
-func (r *Runtime) Sync(index int32, at Place) (uint64, error) {
+func (r *Runtime) Sync(index int32, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
@@ -255,7 +256,7 @@ func (r *Runtime) Explain(index int32) (string, error) {
 }
 
 // Pending is the graph of the content of a storage after a trace, which is still open, has run.
-func (r *Runtime) Pending(index int32, t *Trace, storage uint64) (string, error) {
+func (r *Runtime) Pending(index int32, t *trace.Trace, storage uint64) (string, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return "", err

@@ -14,6 +14,7 @@ import (
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/dump"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // Settings are the MYCELYA_ variables of the environment. They are read once, when the first device is opened.
@@ -136,7 +137,7 @@ func (s *Settings) passes(watch *dump.Program) passes.Options {
 
 // options are codegen's options for a captured trace and a device. Kernels draw dropout masks in the order of
 // PyTorch's CPU generator; CUDA's generator draws in another order and from another number of steps.
-func options(c *Captured, kernels bool, device string) codegen.Options {
+func options(c *trace.Captured, kernels bool, device string) codegen.Options {
 	scratch := make([]bool, len(c.Changed))
 	for i := range scratch {
 		scratch[i] = c.Changed[i] && c.Inputs[i]

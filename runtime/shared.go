@@ -6,7 +6,7 @@ package runtime
 import (
 	"net"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 )
@@ -33,7 +33,7 @@ func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) 
 }
 
 // maxBlocks is how many blocks of shared memory can be shared with a worker. Descriptors go through unix sockets only.
-func maxBlocks(conn *transport.Conn, hello *pb.Hello) int {
+func maxBlocks(conn *transport.Conn, hello *proto.Hello) int {
 	if _, local := conn.Net().(*net.UnixConn); !local {
 		return 0
 	}
@@ -42,7 +42,7 @@ func maxBlocks(conn *transport.Conn, hello *pb.Hello) int {
 
 // share sends the worker the descriptor of a block. It says whether the worker has the block now.
 func (s *session) share(seq uint64, u *upload) bool {
-	m := &pb.Share{Block: u.shared.Block, Bytes: u.shared.Size}
+	m := &proto.Share{Block: u.shared.Block, Bytes: u.shared.Size}
 	if err := s.conn.SendFile(transport.Share, seq, m, u.shared.FD); err != nil {
 		s.log.Debug("memory is not shared", "error", err) // if the connection is broken, the upload that follows fails
 		return false

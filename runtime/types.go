@@ -24,23 +24,18 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// The types of package trace that the exported functions take.
-type (
-	Trace      = trace.Trace
-	Captured   = trace.Captured
-	Difference = trace.Difference
-	Place      = trace.Place
-)
+// Trace is the type of package trace that Flush takes.
+type Trace = trace.Trace
 
 // Frontend turns traces into graphs, and their origins into places. Its methods may be called at the same time.
 type Frontend interface {
 	// Build gives the graph whose outputs are the changed storages that wanted names.
-	Build(t *Trace, wanted []bool) (*Captured, error)
+	Build(t *trace.Trace, wanted []bool) (*trace.Captured, error)
 	Origin(code, offset uint32) ir.Origin
 	// Compare finds the first record in which a trace differs from another; nil if there is none.
-	Compare(here, there *Trace) (*Difference, error)
+	Compare(here, there *trace.Trace) (*trace.Difference, error)
 	// Maker says which op of a trace made or wrote a storage last.
-	Maker(t *Trace, local int) string
+	Maker(t *trace.Trace, local int) string
 }
 
 // Paths says where things are, and which provider and device the worker uses; see myc_config.

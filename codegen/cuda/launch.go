@@ -13,8 +13,8 @@ const (
 	// mapThreads is the most threads of a map's block: eight warps, of which an SM takes eight blocks of 32 registers or
 	// four of 64.
 	mapThreads = 256
-	// reduceThreads is the most threads of a fold's block: sixteen warps, each of which may have 128 registers. 1,024 could
-	// have 64 only.
+	// reduceThreads is the most threads of a fold's block: sixteen warps, each of which may have 128 registers. 1,024
+	// could have 64 only.
 	reduceThreads = 512
 	// inFlight is how many bytes a thread asks for before it waits. An SM of an H100 has to have about 3.35 TB/s * 600 ns
 	// / 132 = 15 KiB under way; half of its 2,048 threads have 64.

@@ -3,7 +3,7 @@
 
 package core
 
-import "google.golang.org/protobuf/proto"
+import protobuf "google.golang.org/protobuf/proto"
 
 // Event is something that has happened. The types of this file are all events; the large ones are pointers, which the
 // core does not keep.
@@ -103,7 +103,7 @@ type (
 	Answer struct {
 		Seq     uint64
 		Bytes   uint64
-		Message proto.Message
+		Message protobuf.Message
 	}
 
 	// Filled says how a Fill ended. If it failed, WorkerLost comes first.
