@@ -42,6 +42,8 @@ type ATen struct {
 
 	Uninitialised bool // the content of the result is undefined
 	Overwrites    bool // the operator replaces all that it writes and reads none of it
+	Fills         Fill // each element of operand 0 becomes one number
+	Power         bool // the result is operand 0 to the power of argument 1
 
 	Capture Capture // what the recorder does with the operator
 }
@@ -93,6 +95,15 @@ const (
 	Gathered                  // it reads operand 0 at the places that an index operand holds
 	Concatenated              // it puts its operands side by side along one dim
 	PerRow                    // an operand with one dim less has one element per row of the result
+)
+
+// Fill says which number an operator writes to each element of its operand.
+type Fill uint8
+
+const (
+	NoFill     Fill = iota
+	FillZero        // 0
+	FillNumber      // argument 1, which is a number
 )
 
 // Lists says whether an operator computes the i-th result from the i-th tensor of each of its lists.

@@ -38,6 +38,7 @@ func TestATenRows(t *testing.T) {
 			assert.Contains(t, c.Body, "->", r.Name)
 		}
 		assert.False(t, r.Whole != "" && r.Point != NoPoint, "%s stays whole for one reason", r.Name)
+		assert.True(t, r.Fills == NoFill || r.Overwrites, "%s fills its operand, so it overwrites it", r.Name)
 		testCapture(t, r.Name, r.Capture)
 	}
 }

@@ -165,7 +165,8 @@ func (c *compiler) recheck(t *trace.Trace, v *variant) error {
 
 // build makes the program of a variant, which a dump may show. With an error too it returns what capture knows of the
 // trace.
-func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Program) (captured *trace.Captured, err error) {
+func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Program,
+) (captured *trace.Captured, err error) {
 	v.wanted = make([]bool, len(t.Alive))
 	for i, a := range t.Alive {
 		v.wanted[i] = a != 0

@@ -102,7 +102,9 @@ func (reluFrontend) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error
 	if wanted[1] {
 		g.Outputs = append(g.Outputs, ir.Output{Value: out, Slot: 1})
 	}
-	return &trace.Captured{Graph: g, Inputs: []bool{true, false}, Changed: []bool{false, true}, Ops: []string{"aten::relu"}}, nil
+	return &trace.Captured{
+		Graph: g, Inputs: []bool{true, false}, Changed: []bool{false, true}, Ops: []string{"aten::relu"},
+	}, nil
 }
 
 func relu(in, out uint64) *trace.Trace {
