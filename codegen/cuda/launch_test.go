@@ -14,7 +14,7 @@ import (
 
 var h100 = Device{SMs: 132}
 
-// softmax is its gradient's fold and map, over the last dim of f32 rows: x - sum(x) * x.
+// softmax is the reduction and the map of its gradient, over the last dim of f32 rows: x - sum(x) * x.
 func softmax(t *testing.T) *kernel.Kernel {
 	k := &kernel.Kernel{Spaces: []int{2}, Reduced: 1,
 		Operands: []kernel.Operand{

@@ -5,19 +5,19 @@ package cuda
 
 import "strings"
 
-// function is a piece of what a text may begin with.
+// function is a piece of the prelude.
 type function struct {
 	name  string
 	needs []string
 	text  string
 }
 
-// prelude holds all functions in the order in which they are printed. A text has the functions that it needs. Names
-// of CUDA's own functions are avoided.
+// prelude holds all functions in the order in which they are printed. A text has only the functions that it needs. No
+// function has the name of one of CUDA's own.
 //
-// PTX is compiled by NVRTC only; tests that run a text on a CPU bring their own functions. Instructions convert 16-bit
-// floats where they exist, as in ATen: f16 everywhere, bf16 from compute capability 8.0 on. They round to even; a NaN
-// stays a NaN, but its bits may change.
+// Only NVRTC compiles PTX; tests that run a text on a CPU bring their own functions. Like ATen, the functions use
+// instructions to convert 16-bit floats: f16 on all devices, bf16 from compute capability 8.0 on. Conversions round to
+// even; a NaN stays a NaN, but its bits may change.
 var prelude = []function{
 	{"types", nil, `struct half { unsigned short bits; };
 struct brain { unsigned short bits; };
@@ -65,7 +65,7 @@ __device__ brain store_of<brain, float>(float r) { return {to_brain(r)}; }
 template <>
 __device__ truth store_of<truth, bool>(bool r) { return {r}; }
 `},
-	// An access of up to 16 aligned bytes is one instruction. At the end of the data it is one access per element.
+	// A vector of up to 16 aligned bytes is one access. At the end of the data there is one access per element.
 	{"vector", nil, `template <int V, class M>
 struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector { M x[V]; };
 template <int V, class M, class I>
@@ -106,7 +106,7 @@ static __device__ void scatter(M* to, const vector<V, M>& from, I stride, I left
   }
 }
 `},
-	// Division by a number that is known at launch; a division of 32 bits takes some twenty instructions.
+	// Division by a number that is known at launch. A 32-bit division by any other number takes some twenty instructions.
 	{"over", nil, `static __device__ int over(int n, unsigned long long by) {
   return (__umulhi((unsigned)n, (unsigned)by) + (unsigned)n) >> (unsigned)(by >> 32);
 }
@@ -129,7 +129,7 @@ static __device__ double remainder_of(double a, double b) {
   return m != 0 && (b < 0) != (m < 0) ? m + b : m;
 }
 `},
-	// Of floats a NaN wins, as in ATen; of 0 and -0 the greater is 0, as the instruction has it.
+	// If one operand is a NaN, the result is a NaN, as in ATen. The maximum of 0 and -0 is 0, as the instruction defines it.
 	{"maximum", nil, `static __device__ float maximum(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
 static __device__ double maximum(double a, double b) { return a != a || b != b ? a + b : fmax(a, b); }
 static __device__ long long maximum(long long a, long long b) { return a > b ? a : b; }
@@ -160,7 +160,7 @@ static __device__ long long sum(long long a, long long b) ` +
   static __device__ T of(T a, T b) { return minimum(a, b); }
 };
 `},
-	// One value from those of all threads of a row, the same bits in each: always the same tree.
+	// Combines the values of all threads of a row. Each thread gets the same bits, because the tree is always the same.
 	{"across", nil, `template <class R, class T>
 static __device__ T across(T v, void* shared) {
   const int lanes = blockDim.x;
@@ -189,7 +189,7 @@ static __device__ T down(T v, void* shared) {
 `},
 }
 
-// preludeOf is what a text needs of it.
+// preludeOf returns the text of these functions and of the functions that they need.
 func preludeOf(names map[string]bool) string {
 	var mark func(name string)
 	marked := map[string]bool{}

@@ -10,13 +10,13 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// reducer writes the entries of a fold: passes over a row's points, between which threads put together what each has
-// folded.
+// reducer prints the entries of a reduction. An entry makes passes over a row's points. At the end of each pass, the
+// threads of a row combine their partial results.
 type reducer struct {
 	*printer
 	makes [][]bool // by pass
-	kept  []bool   // in registers, from the pass that makes them
-	found []bool   // vectors that are there from an earlier pass, by way
+	kept  []bool   // values that stay in registers after the pass that computes them
+	found []bool   // by way: an earlier pass has loaded its vectors
 	order map[int]int
 }
 
@@ -58,10 +58,10 @@ func (p *printer) reduction() {
 	}
 }
 
-// wide is the type in which a fold is made, that of its class: as on ATen's CUDA, where floats are summed in f32.
+// wide is the type of an accumulator, the type of its register class. ATen's CUDA kernels too sum floats in f32.
 func (r *reducer) wide(i int) string { return register(r.k.Code[i].Class) }
 
-// eachReduction is called for the folds of a pass.
+// eachReduction calls do for each reduction of a pass.
 func (r *reducer) eachReduction(pass int, do func(i int)) {
 	for i := range r.k.Code {
 		if r.k.Code[i].Op.Reduces() && r.roots(i, pass) {
@@ -70,12 +70,12 @@ func (r *reducer) eachReduction(pass int, do func(i int)) {
 	}
 }
 
-// combiner is the name of the prelude's struct that folds two values.
+// combiner returns the name of the prelude's struct that combines two values.
 func (r *reducer) combiner(i int) string {
 	return r.helper("reduce_" + r.k.Code[i].Op.String())
 }
 
-// joined is what the threads of a row have folded, together.
+// joined returns the expression that combines the accumulators of all threads of a row.
 func (r *reducer) joined(i int) string {
 	way := "across"
 	if r.v.Template == Column {
@@ -84,7 +84,8 @@ func (r *reducer) joined(i int) string {
 	return fmt.Sprintf("%s<%s>(acc%d, shared)", r.helper(way), r.combiner(i), i)
 }
 
-// slot is where a part's result lies, in units of 8 bytes: so that the threads that read them read neighbours.
+// slot is the place of a part's result in scratch memory, in units of 8 bytes. Neighbouring threads read neighbouring
+// slots.
 func (r *reducer) slot(i int, part string) string {
 	if r.v.Template == Column {
 		return fmt.Sprintf("(%d * a.parts + %s) * a.rows + row", r.order[i], part)
@@ -92,7 +93,7 @@ func (r *reducer) slot(i int, part string) string {
 	return fmt.Sprintf("(%d * a.rows + row) * a.parts + %s", r.order[i], part)
 }
 
-// collect makes the register of a fold from the parts that an earlier launch has left.
+// collect combines the partial results of an earlier launch into the register of a reduction.
 func (r *reducer) collect(i int) {
 	n := &r.k.Code[i]
 	r.line("%s acc%d = %s;", r.wide(i), i, identity(n.Op, n.Class))
@@ -103,7 +104,7 @@ func (r *reducer) collect(i int) {
 	r.line("const %s r%d = %s;", r.wide(i), i, r.joined(i))
 }
 
-// open begins an entry: which row a thread has, and what that reads before anything is written.
+// open begins an entry: it finds the row of a thread, and loads the values of the row before anything is written.
 func (r *reducer) open(entry string) {
 	r.begin(entry, reduceThreads)
 	if len(r.order) > 0 {
@@ -147,7 +148,7 @@ func (r *reducer) open(entry string) {
 	}
 }
 
-// rows makes the registers of rows that the folds so far allow, and those before not yet.
+// rows computes the registers of rows of one stage: those that need this many reductions in a chain.
 func (r *reducer) rows(stage int) {
 	for i := range r.k.Code {
 		n := &r.k.Code[i]
@@ -162,7 +163,7 @@ func (r *reducer) rows(stage int) {
 	}
 }
 
-// end makes what depends on all folds, and writes what rows have.
+// end computes the registers that depend on all reductions, and stores the values of rows.
 func (r *reducer) end() {
 	stages := r.passes
 	for i := range r.stage {
@@ -179,8 +180,8 @@ func (r *reducer) end() {
 	r.line("}")
 }
 
-// pass goes over the points of a row: a thread takes vectors that lie as far apart as all threads of the row take at
-// once.
+// pass prints the loop over the points of a row. In each step the threads of a row process neighbouring vectors, one
+// each.
 func (r *reducer) pass(pass int) {
 	v, u := r.v.Vector, r.unroll
 	shape := &r.v.Walks[1]
@@ -260,7 +261,7 @@ func (r *reducer) pass(pass int) {
 	r.line("}")
 }
 
-// compute makes the values of a point. What is beyond the end is computed too, of zeros, and not folded.
+// compute prints the values of a point. Points beyond the end are computed from zeros, and left out of the reductions.
 func (r *reducer) compute(pass int, makes []bool, shape *Pattern, v int) {
 	from := func(reg uint64) string {
 		if r.level[reg] == perPoint && !makes[reg] {
