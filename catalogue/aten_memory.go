@@ -6,7 +6,7 @@ package catalogue
 // memoryRows make, fill, index and move tensors, or reduce them.
 var memoryRows = []ATen{
 	{Name: "aten::_to_copy", Dims: "X->X", Elementwise: true}, // another dtype needs another buffer
-	// fill_ takes none of the arguments that say what full_like makes.
+	// fill_ has none of the arguments of full_like that choose the new tensor's dtype, layout and memory format.
 	{Name: "aten::full_like", Dims: "X->X", Elementwise: true, InPlace: "aten::fill_.Scalar",
 		Args: "x n t l d p f", Cases: []Case{
 			{"ints truth", "-> fill x n"},

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestATenRows walks every row: it says something, its cells agree with each other, and PyTorch has the operators
+// TestATenRows walks every row: the row is not empty, its cells agree with each other, and PyTorch has the operators
 // that it names. ir/testdata/gen.py writes the schemas, and fails for a name that PyTorch doesn't have.
 func TestATenRows(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "ir", "testdata", "schemas.txt"))

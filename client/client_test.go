@@ -270,7 +270,7 @@ func (d *device) pid() int {
 	return info.PID
 }
 
-// stopped says whether each thread of a process has stopped: a signal takes effect some time after it was sent.
+// stopped reports whether each thread of a process has stopped: a signal takes effect some time after it was sent.
 func stopped(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, file := range threads {
@@ -440,7 +440,8 @@ func hundred(d *device, n int) *trace.Trace {
 	return t
 }
 
-// BenchmarkFlushHit is what the caller of a flush waits for: the copy of a 100-record trace into the queue.
+// BenchmarkFlushHit measures the time for which the caller of a flush waits: the copy of a 100-record trace into the
+// queue.
 func BenchmarkFlushHit(b *testing.B) {
 	d := open(b)
 	d.upload(1, 1, 2)

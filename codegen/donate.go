@@ -33,7 +33,7 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 			continue
 		}
 		if n.Op == ir.OpCopy {
-			// A copy decides what bytes other than 0 and 1 become in a b8.
+			// A copy of a b8 is kept: it normalises bytes other than 0 and 1.
 			if p.g.Types[v].DType == ir.Bool {
 				continue
 			}
@@ -94,7 +94,7 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 }
 
 // covers reports whether a value is all of its root: the root itself, or its elements in the same order under other
-// sizes, as far as the symbols tell.
+// sizes. It compares symbols only.
 func (p *planner) covers(v ir.ValueID) bool {
 	root := p.u.root[v]
 	if v == root {

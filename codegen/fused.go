@@ -43,7 +43,7 @@ func (p *planner) fuse(f *fusion.Group) error {
 	return err
 }
 
-// emitGroup emits a group or a part of one. has reports whether anything of it has kernels, why tells why something has
+// emitGroup emits a group or a part of one. has reports whether any part has kernels; why is the reason why a part has
 // none.
 func (p *planner) emitGroup(f *fusion.Group) (has bool, why refused, err error) {
 	if f.Parts != nil {

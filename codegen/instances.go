@@ -15,7 +15,7 @@ import (
 type use struct {
 	tensor      uint32
 	buffer      int
-	write, made bool // made: it reads what a kernel of the group has left
+	write, made bool // made: it reads a buffer that a kernel of the group has written
 }
 
 // bind binds a loop's kernel to windows. made has the buffers that the group makes, and whether a kernel has made them;

@@ -26,7 +26,7 @@ type coder struct {
 	group *fusion.Group
 	loop  int
 	out   lowered
-	regs  map[ir.ValueID]uint64 // of values that the loop makes
+	regs  map[ir.ValueID]uint64 // registers of values that the loop computes
 	loads map[loadKey]uint64    // registers of operands that it reads, and of numbers
 }
 
@@ -42,7 +42,7 @@ type loadKey struct {
 // refused is why a group has no kernels. It then runs as its operators.
 type refused string
 
-// lower makes the kernel of a loop. stored are the values that others read.
+// lower makes the kernel of a loop. stored are the values that the kernel writes to memory.
 func lower(group *fusion.Group, loop int, stored []ir.ValueID) (out *lowered, why refused) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -362,7 +362,7 @@ func (c *coder) reduce(id ir.NodeID, op ir.Op, result ir.DType) uint64 {
 	return c.convert(r, wide, result)
 }
 
-// combine emits a reduction. One whose dims all have size 1 is its operand, but for a sum of one -0, which is 0.
+// combine emits a reduction. A reduction over dims of size 1 only is its operand, except that a sum of one -0 is 0.
 func (c *coder) combine(id ir.NodeID, n kernel.Instr) uint64 {
 	switch {
 	case c.group.Reduces(id):

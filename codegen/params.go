@@ -12,8 +12,9 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Derived is a number that is no single parameter: the bytes of a geometry with symbolic sizes, or a size that is a
-// quotient of others, as bytes of a row. Its dims are those of package ir with the trace's parameter slots as symbols.
+// Derived is a number that is not a parameter of the trace: the bytes of a geometry with symbolic sizes, or a size that
+// is a quotient of others, as bytes of a row. Its dims are those of package ir with the trace's parameter slots as
+// symbols.
 type Derived struct {
 	ItemSize int // bytes
 	Sizes    []ir.Dim
@@ -36,7 +37,7 @@ func (d *Derived) Bytes(trace []uint64) (uint64, error) {
 		return trace[slot], nil
 	}
 	n := uint64(1)
-	over := uint64(0) // not 0 once the product has overflowed
+	over := uint64(0) // not 0 after the product has overflowed
 	empty := false
 	for i, x := range d.Sizes {
 		size, err := value(x)

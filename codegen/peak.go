@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Peak is the most memory that a call of a program holds, in bytes, without what an operator takes and frees within its
-// step.
+// Peak is the most memory that a call of a program holds, in bytes. Memory that an operator allocates and frees within
+// its step does not count.
 type Peak struct {
 	Bytes    uint64 // of buffers that the program makes: the most at one time
 	Step     int    // the first step with so many; -1 if the program makes no buffer
@@ -22,7 +22,7 @@ type Peak struct {
 }
 
 // Peak returns the peak of a call with these parameters, which are those of Params. It walks all steps, so it must not
-// be called on the way of a call.
+// be called while a call is sent.
 func (c *Compiled) Peak(params []uint64) (Peak, error) {
 	w, err := c.walk(params)
 	return w.peak, err
@@ -192,7 +192,7 @@ func (w *walker) see(b uint32, op string) {
 	}
 }
 
-// writtenBy is the argument that an operator overwrites, -1 if its name does not say so.
+// writtenBy is the index of the argument that an operator overwrites by its name, or -1.
 func writtenBy(c *proto.CallOp) int {
 	base, _, _ := strings.Cut(c.Op, ".")
 	switch _, out := ir.FormOver(c.Op); {

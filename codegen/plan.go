@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// place is where a root lies: in a buffer, from an offset in elements of the root's dtype. full says that the root
-// fills the buffer, so that a storage can take the buffer.
+// place is the memory of a root: a buffer and an offset in elements of the root's dtype. If full, the root fills the
+// buffer, so a storage can take the buffer.
 type place struct {
 	buffer int // -1: nowhere
 	offset ir.Dim
@@ -115,7 +115,7 @@ func (p *planner) clone(from int) int {
 }
 
 // own makes root's buffer writable at a node: content of the buffer that is still needed is copied away first. It
-// returns where the node writes root, and all windows on root that the node writes must lie there. apart says that the
+// returns the place where the node writes root; all windows on root that the node writes must lie there. If apart, the
 // node also reads root, as the patch of an update, and must see the old content. Otherwise a read of root by the node
 // is an alias of what it writes, as in PyTorch.
 func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error) {

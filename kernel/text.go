@@ -12,7 +12,7 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// String lists a kernel for people: its index space, its operands with the dims along which they run, and the code.
+// String lists a kernel as text: its index space, its operands with the dims along which they run, and the code.
 //
 //	kernel i0 i1 reduce j2
 //	  a0 read  f32[i0,j2]

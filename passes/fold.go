@@ -26,7 +26,7 @@ func foldRules() []Rule {
 	return all
 }
 
-// row is what the catalogue says about the operator of a call. It is never nil.
+// row returns the catalogue's row of a call's operator. It is never nil.
 func (c *candidate) row() *catalogue.ATen {
 	if r := catalogue.FindATen(c.g.Strings[c.node.Name]); r != nil {
 		return r
@@ -64,7 +64,7 @@ func callFillsEmpty(c *candidate) bool {
 	return literalDType(number) != 0 || number.Kind == ir.ArgValue && c.g.IsNumber(number)
 }
 
-// filledWith is the number of callFillsEmpty.
+// filledWith returns the number that the call of callFillsEmpty writes.
 func (c *candidate) filledWith() ir.Arg {
 	if c.row().Fills == catalogue.FillZero {
 		return ir.Arg{Kind: ir.ArgInt}
@@ -142,7 +142,8 @@ func numberIsExact(c *candidate) bool {
 	return false
 }
 
-// resultWithout says whether an operand other than operand i, and no fill, has this dtype and the sizes of the result.
+// resultWithout reports whether an operand other than operand i, and no fill, has this dtype and the sizes of the
+// result.
 func (c *candidate) resultWithout(i int, d ir.DType) bool {
 	for j := firstTensor(c.node.Op); j < ir.Info(c.node.Op).Arity(); j++ {
 		v := c.value(j)
@@ -175,7 +176,7 @@ func exponentIs(want float64) func(*candidate) bool {
 	}
 }
 
-// isNumber says whether an argument is a literal with this value.
+// isNumber reports whether an argument is a literal with this value.
 func isNumber(a ir.Arg, want float64) bool {
 	switch a.Kind {
 	case ir.ArgInt:

@@ -58,7 +58,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// withoutGuard says what a rule without its guard breaks.
+// withoutGuard returns what a rule without its guard breaks.
 func withoutGuard(g *ir.Graph, only []string, rule string) string {
 	w := new(watcher)
 	out, err := passes.Run(g, passes.Unguarded(passes.Options{Check: 1, Only: only, Observer: w}, rule))

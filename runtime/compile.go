@@ -51,13 +51,13 @@ func (c *compiler) worker(h *proto.Hello) {
 	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0
 }
 
-// kernels says whether the worker computes fused groups: a CPU unless MYCELYA_KERNELS is off, another device if it is
-// on.
+// kernels reports whether the worker computes fused groups: a CPU unless MYCELYA_KERNELS is off, another device if it
+// is on.
 func (c *compiler) kernels() bool {
 	return c.settings.Kernels || !c.settings.NoKernels && c.device == "cpu"
 }
 
-// shares says whether client and worker compute on the processor of one host, kernels too.
+// shares reports whether client and worker compute on the processor of one host, kernels too.
 func (c *compiler) shares() bool { return c.near && c.device == "cpu" && c.kernels() }
 
 // find returns what is known of a trace's skeleton, a variant that fits the trace, and the first entry under its key.
@@ -220,7 +220,7 @@ func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trac
 	return captured, compiled, nil
 }
 
-// acceptable says whether a worker will accept a program.
+// acceptable reports whether a worker will accept a program.
 func acceptable(p *proto.Program) error {
 	const small = 1 << 15 // so few steps and windows never reach the limit of bytes; do not spend time on their size
 	if len(p.Steps)+len(p.Tensors) > small {

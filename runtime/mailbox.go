@@ -16,7 +16,7 @@ import (
 // Mailbox is where threads that aren't Go's leave traces and requests for a device, without a call into Go, and where
 // the sender sleeps. All methods may be called at the same time; Wait by one goroutine at a time.
 type Mailbox interface {
-	// Open says whether items may be left there. Items that are there already stay.
+	// Open reports whether items may be left there. Items that are there already stay.
 	Open(open bool)
 	// Take removes the oldest item; nil: there is none.
 	Take() *Item

@@ -121,7 +121,7 @@ func (s *session) fill(conn *transport.Conn, t *Ticket) error {
 	return err
 }
 
-// streamEnded says whether an error only means that the stream is over.
+// streamEnded reports whether an error only means that the stream is over.
 func streamEnded(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, transport.ErrFrameTruncated)
 }

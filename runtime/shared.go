@@ -40,7 +40,7 @@ func maxBlocks(conn *transport.Conn, hello *proto.Hello) int {
 	return int(hello.Blocks)
 }
 
-// share sends the worker the descriptor of a block. It says whether the worker has the block now.
+// share sends the worker the descriptor of a block. It reports whether the worker has the block now.
 func (s *session) share(seq uint64, u *upload) bool {
 	m := &proto.Share{Block: u.shared.Block, Bytes: u.shared.Size}
 	if err := s.conn.SendFile(transport.Share, seq, m, u.shared.FD); err != nil {

@@ -41,7 +41,7 @@ func (t *Ticket) end(err error) {
 	close(t.done)
 }
 
-// over says whether the ticket has ended.
+// over reports whether the ticket has ended.
 func (t *Ticket) over() bool {
 	select {
 	case <-t.done:

@@ -88,7 +88,7 @@ func TestRunMemory(t *testing.T) {
 	assert.Equal(t, in, out[0], "the input stays")
 }
 
-// TestRunSizes: one graph, other sizes.
+// TestRunSizes runs one graph with several sizes.
 func TestRunSizes(t *testing.T) {
 	const text = `graph g r {
   dims n=2@0

@@ -72,7 +72,7 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 )
 
-// Type says what a frame is.
+// Type is the type of a frame.
 type Type uint8
 
 const (
