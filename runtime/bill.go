@@ -16,7 +16,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// charge is what one place has cost since the last reset. A nil charge stands for no place in particular.
+// charge is the cost of one place since the last reset. A nil charge stands for no place in particular.
 type charge struct {
 	cuts       [catalogue.NumCuts]atomic.Uint64
 	compiled   atomic.Uint64 // programs

@@ -46,22 +46,22 @@ func newCompiler(index int, settings *Settings, frontend Frontend, m *metrics, l
 
 func (c *compiler) close() { c.programs.close() }
 
-// worker says which worker the programs are for.
+// worker sets the worker that the programs are for.
 func (c *compiler) worker(h *proto.Hello) {
 	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0
 }
 
-// kernels reports whether the worker computes fused groups: a CPU unless MYCELYA_KERNELS is off, another device if it
-// is on.
+// kernels reports whether the worker computes groups with kernels: on a CPU unless MYCELYA_KERNELS is off, on another
+// device only if it is on.
 func (c *compiler) kernels() bool {
 	return c.settings.Kernels || !c.settings.NoKernels && c.device == "cpu"
 }
 
-// shares reports whether client and worker compute on the processor of one host, kernels too.
+// shares reports whether client and worker share the processor of one host, and the worker runs kernels on it.
 func (c *compiler) shares() bool { return c.near && c.device == "cpu" && c.kernels() }
 
-// find returns what is known of a trace's skeleton, a variant that fits the trace, and the first entry under its key.
-// Each is nil if there is none.
+// find returns the entry of a trace's skeleton, a variant that fits the trace, and the first entry under its key. Each
+// is nil if there is none.
 func (c *compiler) find(t *trace.Trace) (e *entry, v *variant, first *entry) {
 	if c.settings.Fresh {
 		return nil, nil, nil
@@ -89,8 +89,8 @@ func (c *compiler) called(v *variant) {
 }
 
 // compile makes a program for a trace that no variant fits: of a new skeleton (e is nil), or of a known one with more
-// outputs. changed says, as far as that is known when an error occurs, which storages the trace should have made or
-// written.
+// outputs. changed marks the storages that the trace makes or writes. After an error it is set only if capture has
+// succeeded.
 func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *variant, changed []bool, err error) {
 	began := time.Now()
 	v := &variant{key: c.programs.newKey(t.Trace), account: &account{number: c.history.upcoming(), reason: t.Reason}}
@@ -163,8 +163,7 @@ func (c *compiler) recheck(t *trace.Trace, v *variant) error {
 	return nil
 }
 
-// build makes the program of a variant, which a dump may show. With an error too it returns what capture knows of the
-// trace.
+// build makes the program of a variant, which a dump may show. It returns the result of capture with an error, too.
 func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Program,
 ) (captured *trace.Captured, err error) {
 	v.wanted = make([]bool, len(t.Alive))
@@ -181,8 +180,8 @@ func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Progr
 	return captured, err
 }
 
-// lower takes a trace through capture, passes and codegen; shown, unless it is nil, sees it. The sizes first seen are
-// those with which the variant was made: what the variant requires depends on them.
+// lower takes a trace through capture, passes and codegen, and shows the stages in shown unless it is nil. The sizes
+// first seen are those with which the variant was made: what the variant requires depends on them.
 func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trace.Captured, *codegen.Compiled, error) {
 	captured, err := c.frontend.Build(t, v.wanted)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// account is what explain tells of one program.
+// account is the part of explain about one program.
 type account struct {
 	number int // from 1, in the order of compilation
 	place  string
@@ -57,14 +57,14 @@ const (
 	maxKnownWords = 4 << 20 // 32 MiB
 )
 
-// upcoming is the number of the program that is noted next.
+// upcoming is the number of the next program.
 func (h *history) upcoming() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.compiled + 1
 }
 
-// note adds a program. If ops is not nil, its trace joins those that later traces are compared with.
+// note adds a program. If ops is not nil, later traces are compared with its trace, too.
 func (h *history) note(a *account, t *trace.Trace, ops []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +120,7 @@ func common[T comparable](a, b []T) int {
 	return head + tail
 }
 
-// note remembers that a trace was compiled, or why it could not be. captured is nil if capture failed.
+// note records that a trace was compiled, or why it could not be. captured is nil if capture failed.
 func (c *compiler) note(a *account, took time.Duration, t *trace.Trace, captured *trace.Captured, e *entry,
 	collision bool, failed error) {
 	a.took = took
@@ -140,8 +140,8 @@ func (c *compiler) note(a *account, took time.Duration, t *trace.Trace, captured
 	c.history.note(a, t, ops)
 }
 
-// whyCompiled says why a trace needed a program of its own. ops are the ops of its records, e is the entry of its
-// skeleton or nil; collision says that another skeleton has its hash.
+// whyCompiled returns the reason why a trace needed a new program. ops are the ops of its records, e is the entry of
+// its skeleton or nil. With collision, another skeleton has the same hash.
 func (c *compiler) whyCompiled(t *trace.Trace, ops []string, e *entry, collision bool) string {
 	switch {
 	case c.settings.Fresh:
@@ -185,7 +185,7 @@ func (c *compiler) whyCompiled(t *trace.Trace, ops []string, e *entry, collision
 		d.Record+1, len(ops), k.number, d.What, d.Here, k.number, d.There)
 }
 
-// compare is the frontend's Compare. A mistake of ours in it must not cost the program, which is only explained.
+// compare is the frontend's Compare. A bug in it must not end the program, since the result is only an explanation.
 func (c *compiler) compare(here, there *trace.Trace) (_ *trace.Difference, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -231,7 +231,7 @@ func count(n uint64, what string) string {
 // explainWait is how long explain waits for submitted traces to be compiled.
 const explainWait = 2 * time.Second
 
-// explainPrograms says which programs there are and why.
+// explainPrograms lists the programs with the reasons why each was compiled.
 func (s *session) explainPrograms() string {
 	s.mu.Lock()
 	started := s.core.Started()
@@ -252,7 +252,7 @@ func (s *session) explainPrograms() string {
 	return s.compiler.history.text(s.index)
 }
 
-// pendingGraph is the optimised graph of what a storage will hold once a trace has run.
+// pendingGraph is the optimised graph of the content that a storage will have after a trace has run.
 func (s *session) pendingGraph(t *trace.Trace, storage uint64) (string, error) {
 	local := slices.Index(t.Bindings, storage)
 	if local < 0 {

@@ -99,7 +99,7 @@ func operands(c *codegen.Compiled, args []*proto.Arg, params []uint64) string {
 	return strings.Join(out, ", ")
 }
 
-// bug is the error of a broken assumption of ours.
+// bug is the error for a broken assumption of this library.
 func bug(what any) *Error {
 	return &Error{KindRuntime, fmt.Sprintf("BUG: %v. Please report this.\n%s", what, debug.Stack())}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// fakeWorker is the other end of a session, played by a test frame by frame.
+// fakeWorker is the other end of a session; a test sends and receives each of its frames.
 type fakeWorker struct {
 	testing.TB
 	conn   *transport.Conn

@@ -46,8 +46,8 @@ func (s *session) sendProgram(a core.Send, c *call) {
 	s.metrics.programBytes.Add(s.write(a, c.by, c.variant.compiled.Program, nil))
 }
 
-// sendCall sends all of a call, or how it differs from the last call of the program. A worker that has forgotten the
-// program is sent all of it.
+// sendCall sends a whole call, or its difference from the last call of the program. A worker that has forgotten the
+// program gets the whole call.
 func (s *session) sendCall(a core.Send, c *call) {
 	m := c.meta
 	if !a.Again {
@@ -75,7 +75,7 @@ func (s *session) sendQuestion(a core.Send, t *Ticket, m protobuf.Message) {
 	s.write(a, t.by, m, nil)
 }
 
-// sendUpload sends the bytes of an upload, their block, or where they are in their block.
+// sendUpload sends the bytes of an upload, or their place in a block of shared memory, or the block itself.
 func (s *session) sendUpload(a core.Send, u *upload) {
 	n := uint64(len(u.data))
 	if a.Type == transport.UploadFrom {
@@ -96,7 +96,7 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 // write sends a frame, and counts and returns its bytes. If that fails the session has ended, and it returns 0.
 func (s *session) write(a core.Send, by *charge, meta protobuf.Message, body []byte) uint64 {
 	n := frameBytes(meta, body)
-	// Count before the send: whoever has the answer must find the frame counted.
+	// Count before the send: a caller that has the answer must find the frame counted.
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.sent(n, by)
 	if err := s.conn.Send(a.Type, a.Seq, meta, body); err != nil {

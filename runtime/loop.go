@@ -17,9 +17,10 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// session is the loop around one device's core: it has the goroutines, the connection and the memory that the core does
-// without. Callers, the sender and the receiver turn what happens into events; each performs the actions of its events.
-// The sender starts the worker, prepares traces and sends all frames of submissions; the receiver takes the answers.
+// session is the loop around one device's core: it has the goroutines, the connection and the memory, which the core
+// does not have. Callers, the sender and the receiver step the core with events, and each performs the actions of its
+// events. The sender starts the worker, prepares traces and sends all frames of submissions; the receiver takes the
+// answers.
 //
 // A session ends once: by close, or because its worker or the connection is gone. From then on every ticket has failed
 // and every submission ends without work.
@@ -122,7 +123,7 @@ func (s *session) performAll(actions []core.Action) {
 	}
 }
 
-// perform does what the core asks, on any goroutine.
+// perform performs an action of the core, on any goroutine.
 func (s *session) perform(action core.Action) {
 	switch a := action.(type) {
 	case core.Start:
@@ -171,14 +172,14 @@ func (s *session) send() {
 	}
 }
 
-// next submits the requests in the mailbox and asks for the next submission.
+// next submits the requests in the mailbox and starts the next submission.
 func (s *session) next(out []core.Action) []core.Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.core.Step(time.Since(s.began), core.Next{}, s.takeMailbox(out))
 }
 
-// performSending is perform on the sender. A mistake of ours ends the session, and not the process.
+// performSending is perform on the sender. A panic ends the session, not the process.
 func (s *session) performSending(action core.Action) {
 	defer s.guard()
 	switch a := action.(type) {
@@ -197,7 +198,7 @@ func (s *session) guard() {
 	}
 }
 
-// lose ends the session for a reason that the user is to see. Only the first call counts.
+// lose ends the session with an error for the user. Only the first call counts.
 func (s *session) lose(why *Error) { s.do(core.WorkerLost{Err: why}) }
 
 // end performs core.End.
@@ -209,7 +210,7 @@ func (s *session) end(why error) {
 	s.log.Debug("session ended", "why", why)
 }
 
-// disconnect closes the connection, under whatever reads or writes it.
+// disconnect closes the connection, also during a read or a write.
 func (s *session) disconnect() {
 	s.mu.Lock()
 	conn := s.conn

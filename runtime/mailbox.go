@@ -13,10 +13,10 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// Mailbox is where threads that aren't Go's leave traces and requests for a device, without a call into Go, and where
-// the sender sleeps. All methods may be called at the same time; Wait by one goroutine at a time.
+// Mailbox is a queue in which threads that aren't Go's leave traces and requests for a device, without a call into Go.
+// The sender sleeps in its Wait. All methods may be called at the same time; Wait by one goroutine at a time.
 type Mailbox interface {
-	// Open reports whether items may be left there. Items that are there already stay.
+	// Open allows or forbids to leave items. Items that are already in the mailbox stay.
 	Open(open bool)
 	// Take removes the oldest item; nil: there is none.
 	Take() *Item
@@ -53,7 +53,7 @@ const (
 	RequestRoom
 )
 
-// Credits say how far a client may run ahead of its worker. A thread that leaves a trace counts it, and waits if no
+// Credits limit how far a client may run ahead of its worker. A thread that leaves a trace counts it, and waits if no
 // more are allowed. The core's credits decide; these are a copy that threads which aren't Go's can read.
 type Credits struct {
 	OnWay   atomic.Int64 // traces under way: their Done has not arrived

@@ -112,7 +112,8 @@ func TestRequestsAreAnswered(t *testing.T) {
 	r.CancelLeft(7, 1) // there is no such device
 }
 
-// TestARequestIsCanceledBeforeItIsTaken: nothing writes the memory of a read after its end, whatever takes the request.
+// TestARequestIsCanceledBeforeItIsTaken: nothing writes the memory of a read after its end, even if the request is
+// taken later.
 func TestARequestIsCanceledBeforeItIsTaken(t *testing.T) {
 	box := &testMailbox{Mailbox: NewMailbox()}
 	r, _ := startWith(t, box) // nothing has started the sender

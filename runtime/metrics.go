@@ -13,7 +13,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// metrics counts what all sessions did since the last reset.
+// metrics has the counters of all sessions since the last reset.
 type metrics struct {
 	cuts            [catalogue.NumCuts]atomic.Uint64
 	programHits     atomic.Uint64
@@ -64,7 +64,7 @@ func (m *metrics) received(bytes uint64, by *charge) {
 	m.payer(by).received.Add(bytes)
 }
 
-// payer is by, or the charge of no place in particular.
+// payer returns by, or if by is nil the charge of no place in particular.
 func (m *metrics) payer(by *charge) *charge {
 	if by == nil {
 		return m.bill.at(trace.Place{})

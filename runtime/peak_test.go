@@ -21,7 +21,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestPlannedPeak: what a program takes is told by explain, with the sizes of its last call, and by an error of memory.
+// TestPlannedPeak: explain reports a program's peak for the sizes of its last call, and so does the error of a call
+// that runs out of memory.
 func TestPlannedPeak(t *testing.T) {
 	r, w := start(t)
 	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))

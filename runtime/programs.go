@@ -18,7 +18,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// entry is what a session knows about one skeleton: its words, and the programs compiled from it.
+// entry holds the words of one skeleton, and the programs compiled from it.
 type entry struct {
 	skeleton []uint64
 	inputs   []bool // by local number: existed before the trace
@@ -120,8 +120,7 @@ func (p *programs) store(t *trace.Trace, first *entry) {
 	p.cache.Wait()
 }
 
-// needs says, indexed by local number, which storages must hold the trace's results afterwards: changed and still
-// held.
+// needs reports, by local number, which storages must hold results of the trace: those that are changed and still held.
 func (e *entry) needs(t *trace.Trace) []bool {
 	out := make([]bool, len(e.changed))
 	for i, c := range e.changed {
@@ -167,7 +166,7 @@ func (e *entry) union(t *trace.Trace) []bool {
 	return out
 }
 
-// number is the variant's number, which the cache never gives twice.
+// number is the variant's number; no other variant of the cache has it.
 func (v *variant) number() uint32 { return binary.LittleEndian.Uint32(v.key[16:]) }
 
 // newKey makes the key of a new variant of a trace.

@@ -71,7 +71,7 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 	return actions, err
 }
 
-// payer is the place that an answer to a call or a ticket is charged to; nil: none in particular.
+// payer is the charge for an answer to a call or a ticket; nil: no place in particular.
 func payer(waiting core.Ref) *charge {
 	switch w := waiting.(type) {
 	case *call:
@@ -99,7 +99,7 @@ func message(t transport.Type) (protobuf.Message, error) {
 	return nil, fmt.Errorf("the worker sent a %v, which only clients send", t)
 }
 
-// account counts what a worker reports about a call, before anything that waits for the call goes on.
+// account adds a worker's report about a call to the metrics, before any waiter of the call continues.
 func (s *session) account(c *call, m *proto.Done) {
 	s.metrics.kernels(m.Kernels)
 	if text := m.Kernels.GetWarning(); text != "" {
@@ -111,17 +111,17 @@ func (s *session) account(c *call, m *proto.Done) {
 	}
 }
 
-// fill reads the bytes of an answer from the connection to where the ticket's owner wants them.
+// fill reads the bytes of an answer from the connection into the memory of the ticket's read.
 func (s *session) fill(conn *transport.Conn, t *Ticket) error {
 	err := conn.ReadBody(t.dst)
 	if err != nil {
-		s.lost(err) // first, so that the ticket can say why
+		s.lost(err) // first, so that the ticket's error has the reason
 	}
 	s.do(core.Filled{Ticket: t, OK: err == nil})
 	return err
 }
 
-// streamEnded reports whether an error only means that the stream is over.
+// streamEnded reports whether an error only means that the stream has ended.
 func streamEnded(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, transport.ErrFrameTruncated)
 }

@@ -119,8 +119,8 @@ func (r *Runtime) Upload(index int32, id uint64, data []byte, at trace.Place) er
 	return s.upload(id, data, r.metrics.bill.at(at))
 }
 
-// UploadShared makes a storage with data, which lies in shared memory as from says, and returns before the worker has
-// read it.
+// UploadShared makes a storage with data, which from locates in shared memory. It returns before the worker has read
+// the data.
 func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at trace.Place) error {
 	s, err := r.session(index)
 	if err != nil {
@@ -130,7 +130,8 @@ func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared,
 	return s.uploadShared(id, data, from, r.metrics.bill.at(at))
 }
 
-// Forget says that a block is gone: its memory is returned when the workers have forgotten it too.
+// Forget ends the use of a block, whose owner has freed it. The system gets its memory back when the workers have
+// forgotten it, too.
 func (r *Runtime) Forget(block uint64) {
 	r.mu.Lock()
 	sessions := slices.Collect(maps.Values(r.sessions))
@@ -225,7 +226,7 @@ func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
 		"pid": h.Pid, "build": h.Build})
 }
 
-// Metrics returns what was counted since the last reset, as a JSON object.
+// Metrics returns the counters since the last reset, as a JSON object.
 func (r *Runtime) Metrics() []byte {
 	r.collect()
 	return r.metrics.JSON()
@@ -240,13 +241,13 @@ func (r *Runtime) collect() {
 	}
 }
 
-// Bill returns what each line of the user's program has cost since the last reset, as a JSON array of lines.
+// Bill returns the costs of each line of the user's program since the last reset, as a JSON array of lines.
 func (r *Runtime) Bill() []byte {
 	r.collect()
 	return r.metrics.bill.JSON(r.frontend.Origin)
 }
 
-// Explain says which programs a device has compiled and why.
+// Explain lists the programs that a device has compiled, with the reasons.
 func (r *Runtime) Explain(index int32) (string, error) {
 	s, err := r.session(index)
 	if err != nil {

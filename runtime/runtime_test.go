@@ -50,8 +50,7 @@ func TestAForgottenProgramIsSentAgain(t *testing.T) {
 	require.EqualValues(t, 1, metricsOf(t, r)["programs_resent"])
 }
 
-// TestAMessageIsCountedBeforeItsAnswer: who has got an answer and resets the metrics finds nothing of what was asked
-// for.
+// TestAMessageIsCountedBeforeItsAnswer: a reset of the metrics after an answer also resets the counts of the request.
 func TestAMessageIsCountedBeforeItsAnswer(t *testing.T) {
 	r, w := start(t)
 	for i := range 1000 {
@@ -126,7 +125,7 @@ func TestUploadsWaitForRoom(t *testing.T) {
 		}
 	}()
 	time.Sleep(20 * time.Millisecond)
-	w.die() // nobody waits for ever
+	w.die() // no caller waits for ever
 	require.ErrorContains(t, <-done, "mycelya:0 is lost")
 }
 
@@ -377,8 +376,8 @@ func BenchmarkFlushHit(b *testing.B) {
 	b.ReportMetric(float64(inCall.Nanoseconds())/1e3/float64(b.N), "µs/call")
 }
 
-// TestLightRoundsLeaveTheClientACore: of the worker's, where they are on one processor and the client reads what a
-// round has made.
+// TestLightRoundsLeaveTheClientACore: on a shared processor, a light call soon after a read tells the worker to leave
+// one core to the client.
 func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 	for _, c := range []struct {
 		name        string

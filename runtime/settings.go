@@ -29,7 +29,7 @@ type Settings struct {
 	Log                *slog.Logger
 }
 
-// variables are all that begin with MYCELYA_; each has a sentence in the documentation.
+// variables lists all variables that begin with MYCELYA_; each has a sentence in the documentation.
 var variables = []struct {
 	name string
 	set  func(s *Settings, value string) error
@@ -40,7 +40,7 @@ var variables = []struct {
 	{"MYCELYA_PASSES", setPasses},
 	{"MYCELYA_KERNELS", setKernels},
 	{"MYCELYA_REPLAY", setReplay},
-	{"MYCELYA_DUMP", setDump}, // last: a dump says what the others were
+	{"MYCELYA_DUMP", setDump}, // last: a dump shows the others
 }
 
 // ParseSettings reads the environment, in the form of os.Environ. An unknown variable is a warning with the nearest

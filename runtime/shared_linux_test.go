@@ -161,7 +161,7 @@ func (w *fakeWorker) body(b *testBlock, storage uint64) {
 	require.Equal(w, b.data[1000:3000], got)
 }
 
-// A descriptor that can't be sent costs nothing but the copy.
+// If a descriptor can't be sent, the upload sends a copy of the bytes.
 func TestADescriptorThatCannotBeSent(t *testing.T) {
 	r, w := startSharing(t, 2)
 	b := newBlock(t, 7)
@@ -194,7 +194,7 @@ func TestBlocksComeFreeWhenTheWorkerDies(t *testing.T) {
 	r.Forget(7)
 }
 
-// Bytes that lie where the caller has them take room like copies do, or nothing would hold back a loop of uploads.
+// Bytes in shared memory count against the credits like copies. Otherwise no limit would hold for a loop of uploads.
 func TestSharedUploadsWaitForRoom(t *testing.T) {
 	r, w := startSharing(t, 2)
 	b := newBlock(t, 7)
@@ -220,7 +220,7 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 	w.next(transport.UploadFrom, new(proto.UploadFrom))
 	go func() { done <- upload(3, len(b.data)) }()
 	time.Sleep(20 * time.Millisecond)
-	w.die() // nobody waits for ever
+	w.die() // no caller waits for ever
 	require.ErrorContains(t, <-done, "mycelya:0 is lost")
 	b.soonFree(t)
 }

@@ -31,7 +31,7 @@ const (
 	stopGrace = 500 * time.Millisecond
 )
 
-// frameBytes is the size of a frame but for a body's Arrow header.
+// frameBytes is the size of a frame without the Arrow header of its body.
 func frameBytes(m protobuf.Message, body []byte) uint64 {
 	return uint64(frameHeader + protobuf.Size(m) + len(body))
 }
@@ -143,13 +143,13 @@ func exchange(conn *transport.Conn) (*proto.Hello, error) {
 	return theirs, nil
 }
 
-// refused is a worker's own account of why it can't serve.
+// refused is a worker's reason why it can't serve, in its own words.
 type refused string
 
 func (r refused) Error() string { return string(r) }
 
-// lost ends the session because of a broken start or connection; the text has what is known of the worker's end, and no
-// guesses.
+// lost ends the session because of a failed start or a broken connection. The text has the known facts about the
+// worker's end, and no guesses.
 func (s *session) lost(err error) {
 	s.mu.Lock()
 	gone, instance, hello := s.core.Gone(), s.instance, s.hello

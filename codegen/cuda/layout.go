@@ -32,7 +32,8 @@ func (a *arguments) words(p *placed) []uint64 {
 	return out
 }
 
-// divisor returns the word by which `over` divides: for a dividend m < 2^31, m / n is (high 32 bits of m*low + m) >> shift.
+// divisor returns the word by which `over` divides. For a dividend m < 2^31, m / n is (high 32 bits of m*low + m) >>
+// shift.
 func divisor(n int64) uint64 {
 	shift := bits.Len64(uint64(n - 1))
 	low := (uint64(1)<<32*(uint64(1)<<shift-uint64(n)))/uint64(n) + 1

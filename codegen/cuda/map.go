@@ -204,7 +204,8 @@ func (t *transposer) square() {
 	p.line("const int x = threadIdx.x %% %d, y = threadIdx.x / %d;", tile, tile)
 }
 
-// rows begins the loop over the points of a thread; neighbouring threads are neighbours along the last dim, or along the last but one.
+// rows begins the loop over the points of a thread. Neighbouring threads are neighbours along the last dim, or along
+// the last but one.
 func (t *transposer) rows(last bool) {
 	t.each("s", t.steps)
 	if last {

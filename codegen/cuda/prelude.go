@@ -129,7 +129,8 @@ static __device__ double remainder_of(double a, double b) {
   return m != 0 && (b < 0) != (m < 0) ? m + b : m;
 }
 `},
-	// If one operand is a NaN, the result is a NaN, as in ATen. The maximum of 0 and -0 is 0, as the instruction defines it.
+	// If one operand is a NaN, the result is a NaN, as in ATen. The maximum of 0 and -0 is 0, as the instruction defines
+	// it.
 	{"maximum", nil, `static __device__ float maximum(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
 static __device__ double maximum(double a, double b) { return a != a || b != b ? a + b : fmax(a, b); }
 static __device__ long long maximum(long long a, long long b) { return a > b ? a : b; }

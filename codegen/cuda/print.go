@@ -179,7 +179,8 @@ func (p *printer) uniforms() {
 	}
 }
 
-// place prints the index arithmetic of a walk at a point, and calls set with the offset of each way of the walk that wants accepts.
+// place prints the index arithmetic of a walk at a point, and calls set with the offset of each way of the walk that
+// wants accepts.
 func (p *printer) place(w int, point string, wants func(way int) bool, set func(way int, offset string)) {
 	shape := &p.v.Walks[w]
 	var terms []string // by dim: the index along it
@@ -235,7 +236,8 @@ func (p *printer) place(w int, point string, wants func(way int) bool, set func(
 // dtype is the memory type of an operand.
 func (p *printer) dtype(way int) string { return memory(p.k.Operands[way].DType) }
 
-// reads and writes report whether the code loads or stores an operand at points. Several LOADs of an operand are one load.
+// reads and writes report whether the code loads or stores an operand at points. Several LOADs of an operand are one
+// load.
 func (p *printer) reads(way int) bool  { return p.takes(kernel.Load, way) }
 func (p *printer) writes(way int) bool { return p.takes(kernel.Store, way) }
 

@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestTheREADMEHasTheWords as the error lists them.
+// TestTheREADMEHasTheWords: the README lists the same words as the error.
 func TestTheREADMEHasTheWords(t *testing.T) {
 	data, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestTheREADMEHasTheWords(t *testing.T) {
 	require.Equal(t, want.String(), rows+"\n")
 }
 
-// TestKernels: what goes in and out of a group, and what stays inside.
+// TestKernels: the list shows the values that a group reads and writes, and the number of values that stay inside.
 func TestKernels(t *testing.T) {
 	g, err := ir.Parse(`graph a.py:9 read {
   %0: f32[4] = input 0

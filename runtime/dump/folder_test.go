@@ -74,7 +74,7 @@ cut 2 of mycelya:1 at x/a.py:1 because a value was read: 5 ops, program #2, a ne
 		`\n  here:  \u003cb\u003e \"\u0026\"","error":"","folder":"","seconds":0}`)
 }
 
-// TestTwoRunsWriteTheSame but for durations.
+// TestTwoRunsWriteTheSame, except for durations.
 func TestTwoRunsWriteTheSame(t *testing.T) {
 	write := func() map[string]string {
 		dir := t.TempDir()
@@ -97,7 +97,7 @@ func TestTwoRunsWriteTheSame(t *testing.T) {
 	}
 }
 
-// TestASecondRunLeavesNothingOfTheFirst in the files and folders that they have in common.
+// TestASecondRunLeavesNothingOfTheFirst in the files and folders that both write.
 func TestASecondRunLeavesNothingOfTheFirst(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "001-a.py:9-01")
@@ -172,7 +172,8 @@ func TestATraceThatCouldNotBeCaptured(t *testing.T) {
 	require.Contains(t, files["events.jsonl"], `"folder":""`)
 }
 
-// TestLongRuns: cuts are told of up to a bound, and what one costs does not depend on how many there were.
+// TestLongRuns: the number of listed cuts has a limit, and the cost of a cut does not depend on the number of earlier
+// ones.
 func TestLongRuns(t *testing.T) {
 	dir := t.TempDir()
 	d := New(&Spec{To: dir}, About{}, os.Stderr, slog.Default())
