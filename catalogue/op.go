@@ -64,7 +64,7 @@ const (
 type DTypeRule uint8
 
 const (
-	DTypeGiven    DTypeRule = iota + 1 // any: the result type says
+	DTypeGiven    DTypeRule = iota + 1 // any dtype: the result type has it
 	DTypeNumber                        // f64, i64, b8 or c128
 	DTypeFirst                         // operand 0's
 	DTypePromoted                      // promoted
@@ -78,7 +78,7 @@ const (
 type ShapeRule uint8
 
 const (
-	ShapeGiven     ShapeRule = iota + 1 // any: the result type says
+	ShapeGiven     ShapeRule = iota + 1 // any sizes: the result type has them
 	ShapeScalar                         // rank 0
 	ShapeFirst                          // operand 0's
 	ShapeBroadcast                      // the operands' broadcast
@@ -121,7 +121,7 @@ type Instr struct {
 	Group     Group
 	Operands  int         // registers that it uses
 	Takes     RegisterSet // classes of its operands, which are all of one class
-	Condition bool        // the first operand is B8, whatever the others are
+	Condition bool        // the first operand is B8, for any class of the others
 	Truth     bool        // the result is B8; else it has the operands' class
 	Keeps     bool        // the result is one of the operands or 0: it has a dtype's values only if they have
 	Cost      Cost

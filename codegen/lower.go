@@ -20,7 +20,7 @@ type lowered struct {
 	numbers  []ir.ValueID
 }
 
-// coder writes the code of one loop. Ops compute as ir/eval says, each rounded to its dtype.
+// coder writes the code of one loop. Ops compute as in ir/eval, each rounded to its dtype.
 type coder struct {
 	g     *ir.Graph // of primitives
 	group *fusion.Group
@@ -30,9 +30,9 @@ type coder struct {
 	loads map[loadKey]uint64    // registers of operands that it reads, and of numbers
 }
 
-// loadKey says what a register holds: a number of a dtype, a constant, or an operand read at a place.
+// loadKey identifies the content of a register: a number of a dtype, a constant, or an operand read at a place.
 type loadKey struct {
-	kind     uint8 // ir.ArgValue for an operand or a number, else that of the constant
+	kind     uint8 // ir.ArgValue for an operand or a number, else the kind of the constant
 	space    int8  // of an operand
 	to, must ir.DType
 	v        int64

@@ -143,7 +143,7 @@ func constrain(d *dag, g *ir.Graph) {
 	}
 }
 
-// run merges clusters: that of each primitive with those that make its operands, the last operand first.
+// run merges the cluster of each primitive with the clusters that make its operands, the last operand first.
 func (f *finder) run() {
 	for i := range f.g.Nodes {
 		id := ir.NodeID(i)

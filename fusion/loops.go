@@ -200,7 +200,7 @@ func (l *Group) Sees(user ir.NodeID, index int) (space int, along []int8) {
 	return int(s), l.ordered(l.In(user), s, l.seen[int(l.Graph.Nodes[user].ArgLo)+index])
 }
 
-// ordered has dims of a cluster's space as those of its loop.
+// ordered maps dims of a cluster's space to dims of its loop.
 func (l *Group) ordered(loop int, space int8, along []int8) []int8 {
 	order := l.Loops[loop].order[space]
 	out := make([]int8, len(along))

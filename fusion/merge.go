@@ -23,7 +23,7 @@ type merge struct {
 	twoOrders          bool   // see cluster
 }
 
-// fit returns how cluster a, whose values b uses, becomes one loop with b, or why it does not.
+// fit returns the merge of cluster a with cluster b, which uses values of a, or the reason why they do not merge.
 func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	m = merge{flat: r.flat, from: r.from, to: r.to, into: true, orderFrom: r.orderFrom, orderTo: r.orderTo}
 	spaces := len(a.spaces) + len(b.spaces)

@@ -66,7 +66,7 @@ func (f *finder) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, st
 	return out, ""
 }
 
-// relate returns how the cluster that makes root lies in that of a user, by an operand that is root or a view of it.
+// relate maps the cluster that makes root to the cluster of a user, by an operand that is root or a view of it.
 func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID, index int) (relation, string) {
 	g := f.g
 	p := f.places[root]

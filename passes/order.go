@@ -12,8 +12,8 @@ import (
 // later computes a value shortly before it is needed, if no operand has to be kept for that. A node moves down to the
 // first use of its results, but not past the last other use of an operand, nor past a write to an operand.
 //
-// It is valid because values are pure and operands stay before their uses. It never takes more memory, whatever the
-// sizes are: at each step, the values are those of before, less the results that are now made later. Some nodes stay:
+// It is valid because values are pure and operands stay before their uses. It never takes more memory, for any sizes:
+// at each step the same values exist as before, less the results that are now made later. Some nodes stay:
 //   - a node at which an operand ends: the operand would be kept longer, and it may be larger than the result for some
 //     sizes;
 //   - a reader of an operand that is written next: it would need a copy of the old content;

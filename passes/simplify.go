@@ -176,7 +176,7 @@ func sameAt(i, j int) func(*candidate) bool {
 // operandIs matches an operand that one of these ops makes. It binds x to the operand.
 //
 // Again is valid for ops with f(f(x)) = f(x). RoundOfIntegral is valid because an integral number stays as it is. The
-// near miss is relu (abs x): only a rule about signs could know that it is abs x.
+// near miss is relu (abs x): only a rule about signs could find that it equals abs x.
 func operandIs(ops ...ir.Op) func(*candidate) bool {
 	return func(c *candidate) bool {
 		c.x = c.value(0)

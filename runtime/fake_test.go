@@ -79,7 +79,7 @@ func (w *fakeWorker) greet() {
 	w.send(transport.Hello, 0, w.hello, nil)
 }
 
-// reluFrontend knows one trace: %1 = relu %0, with a size in parameter 0. A word of 13 in its skeleton is a mistake.
+// reluFrontend builds one trace: %1 = relu %0, with a size in parameter 0. A word of 13 in its skeleton is a mistake.
 type reluFrontend struct{}
 
 func (reluFrontend) Compare(_, _ *trace.Trace) (*trace.Difference, error) { return nil, nil }

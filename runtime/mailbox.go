@@ -46,7 +46,7 @@ type Item struct {
 // Request is the kind of a request.
 type Request uint8
 
-// The requests are those of Runtime's methods of these names.
+// Each request is the one of Runtime's method with its name.
 const (
 	RequestRead Request = 1 + iota
 	RequestSync
@@ -81,7 +81,7 @@ func (s *session) open(item *Item) (core.Event, error) {
 	panic(fmt.Sprintf("BUG: there is no request %d", item.Request))
 }
 
-// asked holds the tickets of requests that were left in a mailbox, by C's number, until they are answered.
+// asked holds the tickets of requests from the mailbox, by C's number, until they are answered.
 type asked struct {
 	mu      sync.Mutex
 	tickets map[uint64]*Ticket

@@ -35,7 +35,7 @@ type variant struct {
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
 	first    []uint64     // the parameters with which it was compiled, if hits are checked
-	weight   *cost.Weight // where it is asked for: see busy
+	weight   *cost.Weight // set if client and worker share a processor: see busy
 	account  *account
 	// The last call that was sent, and its number; nil: none yet.
 	last    *proto.Call
@@ -129,7 +129,7 @@ func (e *entry) needs(t *trace.Trace) []bool {
 	return out
 }
 
-// fits returns the first variant whose outputs include all that the trace needs, and that is for its sizes.
+// fits returns the first variant that is valid for the trace's sizes and has all outputs that the trace needs.
 func (e *entry) fits(t *trace.Trace) *variant {
 	for _, v := range e.variants {
 		if e.gives(v, t) && v.compiled.Holds(t.Params) {
