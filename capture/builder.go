@@ -26,8 +26,8 @@ type builder struct {
 	writes   []written // of the record being read, in argument order
 }
 
-// Build turns a trace into a graph. Its outputs are the storages that the trace made or wrote and that wanted names.
-// wanted has one entry per local number. If the trace does not follow the grammar, the error says where.
+// Build turns a trace into a graph. Its outputs are the storages that the trace made or wrote and that are set in
+// wanted. wanted has one entry per local number. If the trace does not follow the grammar, the error names the place.
 func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error) {
 	d, err := decode(t)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// wanted is what a first compile asks for: all that is held.
+// wanted selects the storages that a first compile needs: all that a tensor still holds.
 func wanted(t *trace.Trace) []bool {
 	out := make([]bool, len(t.Alive))
 	for i, a := range t.Alive {
@@ -114,7 +114,7 @@ func words(data []byte) []uint64 {
 	return out
 }
 
-// FuzzBuild holds that no words make Build panic, and that what it accepts is a graph that the verifier accepts too.
+// FuzzBuild checks that no words make Build panic, and that the verifier accepts each graph that it builds.
 func FuzzBuild(f *testing.F) {
 	files, err := filepath.Glob("testdata/build/*.txtar")
 	require.NoError(f, err)

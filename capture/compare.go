@@ -81,7 +81,7 @@ func contrast(a, b *reader) string {
 	return "what it does besides (random numbers, effects)"
 }
 
-// differs says how one argument differs from another, in words that follow "argument 1", or returns "".
+// differs describes how one argument differs from another, in words that follow "argument 1", or returns "".
 func (r *reader) differs(i uint32, o *reader, j uint32) string {
 	a, b := &r.d.items[i], &o.d.items[j]
 	is := func() string { return fmt.Sprintf(" is %s, not %s", r.item(i), o.item(j)) }

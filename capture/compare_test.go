@@ -101,7 +101,7 @@ func TestMaker(t *testing.T) {
 	require.Equal(t, "a tensor", names.Maker(tr, 9))
 }
 
-// FuzzCompare compares traces of any words: an error or a difference, never a panic.
+// FuzzCompare compares traces of any words. The result is an error or a difference, and there is never a panic.
 func FuzzCompare(f *testing.F) {
 	names := capture.NewTable()
 	tr, err := asm.Parse("aten::exp %0:f32[4,1]{1,4}+2 -> %1:f32[4,1]\n"+

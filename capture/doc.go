@@ -3,6 +3,6 @@
 
 // Package capture turns a closed trace into a graph. It decodes the words of csrc/abi/mycelya.h, gives each storage an
 // SSA value that writes replace, and lists what the program must store at the cut. It runs only for skeletons without a
-// program. It never decides anything by a size, so a graph is right for every size vector of its skeleton. It knows
-// nothing of programs, sessions or wires.
+// program. No decision depends on a size, so a graph is right for every size vector of its skeleton. The package does
+// not depend on programs, sessions or the wire.
 package capture

@@ -24,7 +24,7 @@ type code struct {
 	lines []int32
 }
 
-// NewTable returns a table that knows no names.
+// NewTable returns a table without names.
 func NewTable() *Table {
 	return &Table{ops: map[uint64]string{}, codes: map[uint32]code{}}
 }
@@ -68,7 +68,7 @@ func (t *Table) Origin(number, offset uint32) ir.Origin {
 	return o
 }
 
-// name is the name of a trace's graph: the place that asked for the cut, else the last known place of a record.
+// name is the name of a trace's graph: the place that caused the cut, else the last known place of a record.
 func (t *Table) name(tr *trace.Trace) string {
 	if s := t.Origin(tr.ReasonOrigin[0], tr.ReasonOrigin[1]).Label(); s != "" {
 		return s

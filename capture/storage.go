@@ -12,9 +12,9 @@ import (
 // replaces the value.
 //
 // The value's type is a shape that covers the storage exactly, from its first byte. If the trace made the storage or
-// saw it first as a whole, that shape is the defining geometry. An input first seen through a window has no such shape,
-// and its byte count is not a multiple of an element size for all size vectors. So its value is flat bytes, u8[bytes],
-// and each operand on it is a view, also one with the defining geometry.
+// saw it first as a whole, that shape is the defining geometry. If the first operand on an input is a window, the input
+// has no such shape, and its byte count is not a multiple of an element size for all size vectors. So its value is flat
+// bytes, u8[bytes], and each operand on it is a view, also one with the defining geometry.
 type storage struct {
 	value   ir.ValueID
 	define  geometry // the geometry of a SAME operand

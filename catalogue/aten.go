@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// ATen is the row of one operator of PyTorch: all that the compiler and the recorder know about it. A zero cell means
-// that nothing is known, and then nothing is assumed.
+// ATen is the row of one operator of PyTorch: all facts about it that the compiler and the recorder use. A zero cell
+// means that the fact is unknown, and then nothing is assumed.
 type ATen struct {
 	Name string // with its overload: "aten::add.Tensor"
 
-	// Dims says which sizes are equal by the operator's meaning. It has one pattern per argument of the schema, then
-	// one per result; patterns that are left out are free. In a pattern
+	// Dims states which sizes are equal by the operator's meaning. It has one pattern per argument of the schema, then one
+	// per result; patterns that are left out are free. In a pattern
 	//
 	//	n m k …   one dim; the same letter is the same size
 	//	X Y …     any number of dims; the same letter is the same sizes (one per pattern, or +)
@@ -35,18 +35,20 @@ type ATen struct {
 	InPlace, Out string
 
 	Args  string // the names of the leading arguments, for Cases
-	Cases []Case // what the operator is made of; the first case that fits a call holds
+	Cases []Case // the decompositions; the first case that fits a call holds
 	Whole string // why the operator stays a call though a kernel could compute it
 	Point Point  // how an operator that stays a call in a kernel reads its operands
 	Alpha int    // the argument that scales operand 1; operators over lists may leave it out, and then it is 1
 
 	Uninitialised bool // the content of the result is undefined
 	Overwrites    bool // the operator replaces all that it writes and reads none of it
+	Fills         Fill // each element of operand 0 becomes one number
+	Power         bool // the result is operand 0 to the power of argument 1
 
 	Capture Capture // what the recorder does with the operator
 }
 
-// Case is one way to write an operator in own ops. When says in words what must hold of the arguments:
+// Case is one decomposition of an operator into own ops. When has the conditions on the arguments, as words:
 //
 //	name=value, name!=value  the argument is this literal, or is not; none is an absent argument
 //	ints, truth              the case also holds for integers, and for bools; a case without them is for floats only
@@ -84,7 +86,7 @@ type Case struct {
 	When, Body string
 }
 
-// Point says how an operator that stays a call in a kernel finds the elements of its operands.
+// Point is the way in which an operator that stays a call in a kernel finds the elements of its operands.
 type Point uint8
 
 const (
@@ -95,7 +97,16 @@ const (
 	PerRow                    // an operand with one dim less has one element per row of the result
 )
 
-// Lists says whether an operator computes the i-th result from the i-th tensor of each of its lists.
+// Fill is the number that an operator writes to each element of its operand.
+type Fill uint8
+
+const (
+	NoFill     Fill = iota
+	FillZero        // 0
+	FillNumber      // argument 1, which is a number
+)
+
+// Lists reports whether an operator computes the i-th result from the i-th tensor of each of its lists.
 func Lists(name string) bool {
 	return strings.HasPrefix(name, ForeachPrefix) || strings.HasPrefix(name, "aten::_fused_")
 }

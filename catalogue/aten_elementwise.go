@@ -55,11 +55,12 @@ var elementwiseRows = []ATen{
 	{Name: "aten::div.Tensor", Elementwise: true, InPlace: "aten::div_.Tensor", Out: "aten::div.out",
 		Capture: Capture{Shortcut: ShortElementwise}},
 	{Name: "aten::div.Scalar", Elementwise: true, InPlace: "aten::div_.Scalar"},
-	{Name: "aten::pow.Tensor_Scalar", Elementwise: true, InPlace: "aten::pow_.Scalar", Args: "x n", Cases: []Case{
-		{"n=2 ints truth", "-> mul x x"},
-		{"n=3 ints truth", "-> mul (mul x x) x"},
-		{"exact ints truth", "-> pow x n"},
-	}},
+	{Name: "aten::pow.Tensor_Scalar", Elementwise: true, Power: true,
+		InPlace: "aten::pow_.Scalar", Args: "x n", Cases: []Case{
+			{"n=2 ints truth", "-> mul x x"},
+			{"n=3 ints truth", "-> mul (mul x x) x"},
+			{"exact ints truth", "-> pow x n"},
+		}},
 	{Name: "aten::pow.Scalar", Elementwise: true, Out: "aten::pow.Scalar_out"},
 	{Name: "aten::pow.Tensor_Tensor", Elementwise: true, InPlace: "aten::pow_.Tensor",
 		Out: "aten::pow.Tensor_Tensor_out"},

@@ -6,7 +6,7 @@ package catalogue
 // memoryRows make, fill, index and move tensors, or reduce them.
 var memoryRows = []ATen{
 	{Name: "aten::_to_copy", Dims: "X->X", Elementwise: true}, // another dtype needs another buffer
-	// fill_ takes none of the arguments that say what full_like makes.
+	// fill_ has none of the arguments of full_like that choose the new tensor's dtype, layout and memory format.
 	{Name: "aten::full_like", Dims: "X->X", Elementwise: true, InPlace: "aten::fill_.Scalar",
 		Args: "x n t l d p f", Cases: []Case{
 			{"ints truth", "-> fill x n"},
@@ -67,7 +67,7 @@ var memoryRows = []ATen{
 	{Name: "aten::linspace.out", Capture: Capture{Infers: "aten::linspace.out", Facts: KeepsShape}},
 	{Name: "aten::logspace.out", Capture: Capture{Infers: "aten::logspace.out", Facts: KeepsShape}},
 	{Name: "aten::range.out", Capture: Capture{Infers: "aten::range.out", Facts: KeepsShape}},
-	{Name: "aten::fill_.Scalar", Overwrites: true,
+	{Name: "aten::fill_.Scalar", Overwrites: true, Fills: FillNumber,
 		Capture: Capture{Infers: "aten::fill.Scalar", Facts: FillsWithNumber | MayOverlap}},
 	{Name: "aten::index_fill.int_Scalar", Capture: Capture{Handling: Whole, Facts: FillsWithNumber}},
 	{Name: "aten::index_fill.int_Tensor", Capture: Capture{Handling: Whole, Facts: FillsWithNumber}},
@@ -75,7 +75,7 @@ var memoryRows = []ATen{
 	{Name: "aten::masked_fill_.Tensor", Capture: Capture{Facts: FillsWithNumber | MayOverlap}},
 	{Name: "aten::fill_.Tensor", Overwrites: true,
 		Capture: Capture{Infers: "aten::fill.Tensor", Facts: MayOverlap | CopiesValue, Instead: "FillWithTensor"}},
-	{Name: "aten::zero_", Overwrites: true, Capture: Capture{Facts: MayOverlap}},
+	{Name: "aten::zero_", Overwrites: true, Fills: FillZero, Capture: Capture{Facts: MayOverlap}},
 	{Name: "aten::tril_", Capture: Capture{Facts: MayOverlap}},
 	{Name: "aten::triu_", Capture: Capture{Facts: MayOverlap}},
 	{Name: "aten::nansum.out", Capture: Capture{Facts: TakesDTypeOfOut}},

@@ -6,8 +6,9 @@ package catalogue
 // ForeachPrefix begins the names of operators over lists that apply the operator of the same name to each tensor.
 const ForeachPrefix = "aten::_foreach_"
 
-// Refusal says why the recorder refuses operators. Patterns are shell patterns, between spaces, of names without
-// "aten::"; the first that fits an operator holds. Reason completes the sentence "aten::<name> cannot run: …".
+// Refusal has the reason why the recorder refuses operators. Patterns are shell patterns of names without "aten::",
+// separated by spaces; the first that fits an operator holds. Reason completes the sentence "aten::<name> cannot run:
+// …".
 type Refusal struct {
 	Reason, Patterns string
 }
@@ -41,9 +42,9 @@ func Refusals() []Refusal {
 	}
 }
 
-// ArgumentClass says how the recorder writes numbers: l literal (part of the skeleton), s size and v value (both
-// parameters), b literal if it is 0 or 1, else value. Arguments are "operator.argument", where the base name of an
-// operator stands for its overloads and its in-place form, and * for all operators.
+// ArgumentClass is the form in which the recorder writes a number: l literal (part of the skeleton), s size and v value
+// (both parameters), b literal if it is 0 or 1, else value. Arguments are "operator.argument", where the base name of
+// an operator stands for its overloads and its in-place form, and * for all operators.
 type ArgumentClass struct {
 	Class, Arguments string
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestATenRows walks every row: it says something, its cells agree with each other, and PyTorch has the operators
+// TestATenRows walks every row: the row is not empty, its cells agree with each other, and PyTorch has the operators
 // that it names. ir/testdata/gen.py writes the schemas, and fails for a name that PyTorch doesn't have.
 func TestATenRows(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "ir", "testdata", "schemas.txt"))
@@ -38,6 +38,7 @@ func TestATenRows(t *testing.T) {
 			assert.Contains(t, c.Body, "->", r.Name)
 		}
 		assert.False(t, r.Whole != "" && r.Point != NoPoint, "%s stays whole for one reason", r.Name)
+		assert.True(t, r.Fills == NoFill || r.Overwrites, "%s fills its operand, so it overwrites it", r.Name)
 		testCapture(t, r.Name, r.Capture)
 	}
 }

@@ -3,12 +3,12 @@
 
 package catalogue
 
-// Capture is what the recorder knows about an operator beside its schema. The generator of the op table and the C++
-// table operators.inc read these cells; the recorder resolves them once per operator, not per call.
+// Capture holds the facts about an operator that the recorder needs beside its schema. The generator of the op table
+// and the C++ table operators.inc read these cells; the recorder resolves them once per operator, not per call.
 type Capture struct {
-	Handling Handling // what the registrations of PyTorch's dispatcher do not tell
-	// Infers names the overload whose shape rule holds for this one, where names and arguments do not tell. If that
-	// is the operator itself, it has a rule of its own that sees all arguments, out= ones too.
+	Handling Handling // set where the registrations of PyTorch's dispatcher do not decide it
+	// Infers names the overload whose shape rule also holds for this one, if names and arguments do not determine the
+	// overload. If that is the operator itself, it has a rule of its own that sees all arguments, out= ones too.
 	Infers string
 
 	Facts    Facts
@@ -23,14 +23,15 @@ type Capture struct {
 	// RunningStats is the argument that holds the running mean, with the running variance after it. The operator
 	// writes both, though its schema does not say so; if IfTraining is not 0, only where that argument is true.
 	RunningStats, IfTraining int
-	// SizeArgument is an argument that, if it is given, tells the size of the result of a dynamic operator.
+	// SizeArgument is an argument that, if it is given, is the size of the result of a dynamic operator.
 	SizeArgument int
 	// RecordedAs is the operator that the worker runs, with the classes of its arguments; Rewrites names the C++
 	// function that makes its arguments from the original's, "" if they are the same.
 	RecordedAs, Rewrites, Classes string
 }
 
-// Handling says who runs an operator. The zero value leaves the answer to the registrations and the patterns.
+// Handling is the way in which an operator is recorded. The zero value leaves the decision to the registrations and the
+// patterns.
 type Handling uint8
 
 const (
@@ -40,7 +41,7 @@ const (
 	Decompose                     // PyTorch's composite kernel calls other operators
 )
 
-// Shortcut says why a call may be simple enough for the recorder's short path.
+// Shortcut is the reason why a call may be simple enough for the recorder's short path.
 type Shortcut uint8
 
 const (
@@ -50,7 +51,7 @@ const (
 	ShortBiasedProduct          // the same, with a bias
 )
 
-// Facts is a set of facts that the recorder and the inference of shapes ask for.
+// Facts is a set of facts that the recorder and the inference of shapes read.
 type Facts uint32
 
 const (
@@ -65,7 +66,7 @@ const (
 	KeepsDType                        // an out= tensor must have the dtype of the result
 	AnyDTypeOut                       // an out= tensor may have any dtype
 	TakesDTypeOfOut                   // without a dtype argument it computes in the dtype of its out= tensor
-	RealOfComplex                     // of a complex operand it makes a real result aside, and copies it
+	RealOfComplex                     // for a complex operand it computes a real temporary, and copies it
 	ResizesPlainly                    // an out= tensor that is resized becomes contiguous, unless it was empty
 	ResizesEmpty                      // the same for one that was empty
 	CopiesIntoOut                     // the solver casts its results to the dtypes of its out= tensors
@@ -96,7 +97,7 @@ func (f Facts) Names() (names []string) {
 // AllFacts is the set of all facts.
 const AllFacts Facts = 1<<numFacts - 1
 
-// Family is what holds for all operators whose names begin alike.
+// Family has the facts of all operators whose names have a common prefix.
 type Family struct {
 	Prefix string
 	Facts  Facts

@@ -84,7 +84,7 @@ func powComplex(x, y complex128) complex128 {
 	return cmplx.Rect(pow(r, real(y))*math.Exp(-imag(y)*phase), turn)
 }
 
-// whole makes a reference that cannot fail.
+// whole turns a function that cannot fail into a reference.
 func whole(f func(x, y int64) int64) func(x, y int64, d Integer) (int64, error) {
 	return func(x, y int64, _ Integer) (int64, error) { return f(x, y), nil }
 }
@@ -154,7 +154,7 @@ func remainderInt(x, y int64, d Integer) (int64, error) {
 	return m, err
 }
 
-// powInt is x to the power y; of negative powers, which no integer has, PyTorch's kernel makes 0 or a power of ±1.
+// powInt is x to the power y. For a negative y, PyTorch's kernel returns 0, or a power of ±1 if x is ±1.
 func powInt(x, y int64, d Integer) (int64, error) {
 	if y < 0 && d.Signed {
 		switch {

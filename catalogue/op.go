@@ -31,7 +31,7 @@ type Own struct {
 	Meaning    Meaning // the reference, for ir/eval
 }
 
-// Kind groups ops by what a pass or a printer of programs must do with them.
+// Kind is a group of ops that passes and codegen handle in the same way.
 type Kind uint8
 
 const (
@@ -59,12 +59,12 @@ const (
 	All     = Numbers | Floats8
 )
 
-// DTypeRule says what dtype the result of an op has. "Promoted" is ATen's type promotion over all operands, the
-// condition of where left out.
+// DTypeRule is the rule for the dtype of an op's result. "Promoted" is ATen's type promotion over all operands, except
+// the condition of where.
 type DTypeRule uint8
 
 const (
-	DTypeGiven    DTypeRule = iota + 1 // any: the result type says
+	DTypeGiven    DTypeRule = iota + 1 // any dtype: the result type has it
 	DTypeNumber                        // f64, i64, b8 or c128
 	DTypeFirst                         // operand 0's
 	DTypePromoted                      // promoted
@@ -74,11 +74,11 @@ const (
 	DTypeSum                           // operand 0's; bool and ints give i64
 )
 
-// ShapeRule says what sizes the result of an op has.
+// ShapeRule is the rule for the sizes of an op's result.
 type ShapeRule uint8
 
 const (
-	ShapeGiven     ShapeRule = iota + 1 // any: the result type says
+	ShapeGiven     ShapeRule = iota + 1 // any sizes: the result type has them
 	ShapeScalar                         // rank 0
 	ShapeFirst                          // operand 0's
 	ShapeBroadcast                      // the operands' broadcast
@@ -86,7 +86,7 @@ const (
 	ShapeBytes                          // rank 1, u8: any number of bytes
 )
 
-// Purity says when two nodes with equal operands are one.
+// Purity is the condition under which two nodes with equal operands may be merged.
 type Purity uint8
 
 const (
@@ -121,7 +121,7 @@ type Instr struct {
 	Group     Group
 	Operands  int         // registers that it uses
 	Takes     RegisterSet // classes of its operands, which are all of one class
-	Condition bool        // the first operand is B8, whatever the others are
+	Condition bool        // the first operand is B8, for any class of the others
 	Truth     bool        // the result is B8; else it has the operands' class
 	Keeps     bool        // the result is one of the operands or 0: it has a dtype's values only if they have
 	Cost      Cost
@@ -131,7 +131,7 @@ type Instr struct {
 	CPU       CPU
 }
 
-// Group says what the words of an instruction are, and how it is computed.
+// Group determines the words of an instruction, and how it is computed.
 type Group uint8
 
 const (
@@ -157,7 +157,7 @@ const (
 	AnyRegs    = NumberRegs | RegB8
 )
 
-// Cost is what an instruction takes for one element. Each planner has its own weights for the four levels.
+// Cost is the cost of an instruction for one element. Each planner has its own weights for the four levels.
 type Cost uint8
 
 const (
@@ -167,7 +167,7 @@ const (
 	CostFunction                 // as an exponential
 )
 
-// Identity is a value that changes no other one when they are combined.
+// Identity is the neutral value of a reduction: combining it with another value gives that other value.
 type Identity uint8
 
 const (
@@ -184,7 +184,7 @@ type Text struct {
 	Float, Whole, Truth string
 }
 
-// CPU says how the CPU executor computes an instruction (csrc/exec/kernel/Tile.cpp).
+// CPU is the code with which the CPU executor computes an instruction (csrc/exec/kernel/Tile.cpp).
 type CPU struct {
 	Loop  Text   // a loop over values
 	Vec   string // of floats: an expression on a, b, c of at::vec::Vectorized<T>, V, with the results of ATen's kernels
@@ -213,7 +213,7 @@ type Meaning struct {
 	Logic    func(x, y bool) bool // of the operands' truth
 }
 
-// Ordering is how two values compare.
+// Ordering is the result of a comparison of two values.
 type Ordering int
 
 const (

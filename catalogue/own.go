@@ -11,10 +11,10 @@ import (
 // This file is the table of ops and kernel instructions; op.go explains the columns. A new own op is one row here.
 // The table may be longer than 600 lines.
 
-// one is the usual single form with operands in order.
+// one makes the list of a single form.
 func one(name, args string) []Form { return []Form{{name, args}} }
 
-// overloads is the usual pair of overloads; aten lacks neither.
+// overloads makes the forms of the overloads Tensor and Scalar, for operators that have both.
 func overloads(name string) []Form {
 	return []Form{{name + ".Scalar", "0 1#"}, {name + ".Tensor", "0 1"}}
 }
@@ -60,7 +60,7 @@ func arithmetic(name string, number uint8, operator string) *Instr {
 		CUDA: cuda, CPU: CPU{Loop: cpu, Brain: true, Pairs: true}}
 }
 
-// pick is an instruction that gives the greater or the lesser of two values; a NaN wins.
+// pick is an instruction that gives the greater or the lesser of two values, or a NaN if one of them is a NaN.
 func pick(name string, number uint8, order string) *Instr {
 	return &Instr{Name: name, Number: number, Group: GroupCompute, Operands: 2, Takes: AnyRegs, Keeps: true,
 		Cost: CostSimple, CUDA: Text{Float: "@" + name + "($a, $b)"},
@@ -101,7 +101,7 @@ var (
 	xorInstr = bits("xor", 63, "^")
 )
 
-// kernelOnly are the instructions that no op has.
+// kernelOnly are the instructions that belong to no op.
 var kernelOnly = []Instr{
 	{Name: "load", Number: 1, Group: GroupMemory, Cost: CostFree},
 	{Name: "store", Number: 2, Group: GroupMemory, Operands: 1, Takes: AnyRegs, Cost: CostFree},

@@ -29,7 +29,7 @@ func TestOwnOps(t *testing.T) {
 	}
 }
 
-// hasMeaning says whether the row has references for its number of operands. The meanings of these few ops depend on
+// hasMeaning reports whether the row has references for its number of operands. The meanings of these few ops depend on
 // more than their operands' values; ir/eval has them.
 func (o *Own) hasMeaning() bool {
 	m := &o.Meaning

@@ -89,11 +89,11 @@ var Registers = []Register{
 	{"B8", 4, "b8", "bool"},
 }
 
-// Head says what bits 8 to 15 of an argument's word in a trace hold. In a program for the executor the same number is a
-// word of its own.
+// Head is the content of bits 8 to 15 of an argument's word in a trace. In a program for the executor the same number
+// is a separate word.
 type Head uint8
 
-// What the head of an argument holds.
+// The contents of an argument's head.
 const (
 	HeadNothing Head = iota + 1
 	HeadNumber       // a number kind
@@ -105,10 +105,10 @@ const (
 	HeadLength       // a length in bytes, 32 bits
 )
 
-// Payload says what follows the head of an argument.
+// Payload is the content that follows the head of an argument.
 type Payload uint8
 
-// What follows the head of an argument.
+// The payloads of an argument.
 const (
 	PayloadNothing Payload = iota + 1
 	PayloadTensor          // trace: a geometry; program: an index of a tensor
@@ -119,7 +119,7 @@ const (
 	PayloadItems           // the items of a list
 )
 
-// ArgKind is what one argument of a call is, in the trace, in the graph, in the program and in the executor.
+// ArgKind is the kind of an argument of a call, in the trace, in the graph, in the program and in the executor.
 type ArgKind struct {
 	Word    string // MYC_W_<Word>
 	Number  uint8
@@ -154,7 +154,7 @@ var ArgKinds = []ArgKind{
 // RecordTag is MYC_W_RECORD: the tag of the head of a record.
 const RecordTag = 1
 
-// NumberKind is what a Python number is.
+// NumberKind is the kind of a Python number.
 type NumberKind struct {
 	Word   string // MYC_N_<Word>
 	Number uint8
@@ -171,7 +171,7 @@ var NumberKinds = []NumberKind{
 	{"C128", 4, "C128", "c128", 2},
 }
 
-// ListKind is what the items of a list are.
+// ListKind is the kind of a list's items.
 type ListKind struct {
 	Word   string // MYC_L_<Word>
 	Number uint8
@@ -258,7 +258,7 @@ var KernelAccess = []Flag{
 	{"WRITE", 2, "Write", "the kernel writes the operand"},
 }
 
-// ErrorKind says which Python exception an error becomes.
+// ErrorKind is the Python exception that an error becomes.
 type ErrorKind struct {
 	Word   string // MYC_E_<Word>
 	Number int
@@ -322,7 +322,7 @@ func ArgKindOf(number uint64) *ArgKind {
 	return nil
 }
 
-// HasHead says whether an argument of a program has its head as a word of its own, between the tag and the payload.
+// HasHead reports whether an argument of a program has its head as a word of its own, between the tag and the payload.
 func (a *ArgKind) HasHead() bool {
 	return a.Payload != PayloadHead && (a.Head == HeadNumber || a.Head == HeadDType || a.Head == HeadList)
 }

@@ -82,7 +82,7 @@ func (d *device) upload(id uint64, values ...float32) {
 	for _, v := range values {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 	}
-	require.NoError(d, d.Upload(0, id, b, runtime.Place{}))
+	require.NoError(d, d.Upload(0, id, b, trace.Place{}))
 }
 
 func (d *device) wait(ticket uint64, err error) error {
@@ -101,7 +101,7 @@ func (d *device) read(id uint64, n int64) ([]float32, error) {
 	d.Helper()
 	dst := make([]byte, 4*n)
 	v := runtime.View{Storage: id, DType: ir.F32, Sizes: []int64{n}, Strides: []int64{1}}
-	err := d.wait(d.Read(0, v, dst, runtime.Place{}))
+	err := d.wait(d.Read(0, v, dst, trace.Place{}))
 	out := make([]float32, n)
 	for i := range out {
 		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(dst[4*i:]))
@@ -118,7 +118,7 @@ func (d *device) want(id uint64, values ...float32) {
 
 func (d *device) sync() error {
 	d.Helper()
-	return d.wait(d.Sync(0, runtime.Place{}))
+	return d.wait(d.Sync(0, trace.Place{}))
 }
 
 func (d *device) metric(name string) float64 {
@@ -270,7 +270,7 @@ func (d *device) pid() int {
 	return info.PID
 }
 
-// stopped says whether each thread of a process has stopped: a signal takes effect some time after it was sent.
+// stopped reports whether each thread of a process has stopped: a signal takes effect some time after it was sent.
 func stopped(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, file := range threads {
@@ -288,7 +288,7 @@ func TestAKilledWorker(t *testing.T) {
 	require.NoError(t, d.sync())
 	require.NoError(t, syscall.Kill(d.pid(), syscall.SIGSTOP))
 	require.Eventually(t, func() bool { return stopped(d.pid()) }, 5*time.Second, time.Millisecond)
-	ticket, err := d.Sync(0, runtime.Place{})
+	ticket, err := d.Sync(0, trace.Place{})
 	require.NoError(t, err)
 	require.ErrorIs(t, d.Wait(ticket, 10*time.Millisecond), runtime.ErrPending)
 	pid := d.pid()
@@ -297,9 +297,9 @@ func TestAKilledWorker(t *testing.T) {
 		"All tensors on it are gone; restart the Python process to use the device again.", pid)
 	require.EqualError(t, d.wait(ticket, nil), want)
 	require.EqualError(t, d.Flush(0, d.trace("bind 1 2\naten::neg %0:f32[2] -> %1:f32[2]"), func() {}), want)
-	require.EqualError(t, d.Upload(0, 9, []byte{1}, runtime.Place{}), want)
-	require.EqualError(t, d.Upload(0, 9, make([]byte, 64<<20), runtime.Place{}), want)
-	_, err = d.Sync(0, runtime.Place{})
+	require.EqualError(t, d.Upload(0, 9, []byte{1}, trace.Place{}), want)
+	require.EqualError(t, d.Upload(0, 9, make([]byte, 64<<20), trace.Place{}), want)
+	_, err = d.Sync(0, trace.Place{})
 	require.EqualError(t, err, want)
 	var e *runtime.Error
 	require.ErrorAs(t, err, &e)
@@ -321,12 +321,12 @@ func TestCloseEndsTheWorker(t *testing.T) {
 	d := open(t)
 	pid := d.pid()
 	require.NotEmpty(t, d.FDs())
-	ticket, err := d.Sync(0, runtime.Place{})
+	ticket, err := d.Sync(0, trace.Place{})
 	require.NoError(t, err)
 	d.Close(0)
 	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, 2*time.Second, 10*time.Millisecond)
 	_ = d.wait(ticket, nil) // it ends, either way
-	_, err = d.Sync(0, runtime.Place{})
+	_, err = d.Sync(0, trace.Place{})
 	require.EqualError(t, err, "mycelya:0 is not open.")
 	require.Empty(t, d.FDs())
 	require.NoError(t, d.Open(0, runtime.Paths{}, nil)) // and again
@@ -339,14 +339,14 @@ func TestLargeUpload(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i * 7)
 	}
-	require.NoError(t, d.Upload(0, 1, data, runtime.Place{}))
+	require.NoError(t, d.Upload(0, 1, data, trace.Place{}))
 	back := make([]byte, len(data))
 	v := runtime.View{Storage: 1, DType: ir.U8, Sizes: []int64{int64(len(data))}, Strides: []int64{1}}
-	require.NoError(t, d.wait(d.Read(0, v, back, runtime.Place{})))
+	require.NoError(t, d.wait(d.Read(0, v, back, trace.Place{})))
 	require.True(t, string(data) == string(back))
-	require.NoError(t, d.Upload(0, 2, nil, runtime.Place{}))
+	require.NoError(t, d.Upload(0, 2, nil, trace.Place{}))
 	empty := runtime.View{Storage: 2, DType: ir.U8, Sizes: []int64{0}, Strides: []int64{1}}
-	require.NoError(t, d.wait(d.Read(0, empty, nil, runtime.Place{})))
+	require.NoError(t, d.wait(d.Read(0, empty, nil, trace.Place{})))
 }
 
 // rss is the resident memory of this process in bytes.
@@ -367,11 +367,11 @@ func TestUploadsLeaveNoMemoryBehind(t *testing.T) {
 	for i := range data {
 		data[i] = 1
 	}
-	require.NoError(t, d.Upload(0, 1, data, runtime.Place{}))
+	require.NoError(t, d.Upload(0, 1, data, trace.Place{}))
 	require.NoError(t, d.sync())
 	before := rss(t)
 	for i := range uint64(64) { // 1 GiB in pieces
-		require.NoError(t, d.Upload(0, 10+i, data, runtime.Place{}))
+		require.NoError(t, d.Upload(0, 10+i, data, trace.Place{}))
 		d.flush(fmt.Sprintf("frees %d", 10+i))
 	}
 	require.NoError(t, d.sync())
@@ -440,7 +440,8 @@ func hundred(d *device, n int) *trace.Trace {
 	return t
 }
 
-// BenchmarkFlushHit is what the caller of a flush waits for: the copy of a 100-record trace into the queue.
+// BenchmarkFlushHit measures the time for which the caller of a flush waits: the copy of a 100-record trace into the
+// queue.
 func BenchmarkFlushHit(b *testing.B) {
 	d := open(b)
 	d.upload(1, 1, 2)
@@ -455,7 +456,7 @@ func BenchmarkFlushHit(b *testing.B) {
 		err := d.Flush(0, tr, func() {})
 		spent += time.Since(start)
 		if err == runtime.ErrPending {
-			require.NoError(b, d.wait(d.Room(0, runtime.Place{})))
+			require.NoError(b, d.wait(d.Room(0, trace.Place{})))
 		} else {
 			require.NoError(b, err)
 		}
@@ -474,7 +475,7 @@ func BenchmarkMiss(b *testing.B) {
 	for i := range b.N {
 		tr.Key[0] = uint64(i)
 		if err := d.Flush(0, tr, func() {}); err == runtime.ErrPending {
-			require.NoError(b, d.wait(d.Room(0, runtime.Place{})))
+			require.NoError(b, d.wait(d.Room(0, trace.Place{})))
 		}
 	}
 	require.NoError(b, d.sync())

@@ -40,8 +40,8 @@ var (
 
 func main() {}
 
-// init sets what Go's runtime may use in the user's process, unless the environment says so. The garbage collector
-// waits until the heap is five times what survived: compiling makes MiBs of garbage, and little survives.
+// init sets the limits of Go's runtime in the user's process, unless the environment sets them. The garbage collector
+// waits until the heap is five times as large as its live part: compiling makes MiBs of garbage, and little survives.
 func init() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -97,8 +97,8 @@ func myc_close(index C.int32_t, out *C.myc_error) C.int32_t {
 	return call(out, func() error { client.Close(int32(index)); return nil })
 }
 
-// mycFlushByCall is myc_flush where the mailbox is closed (bindings.c); the other functions with names in ByCall are
-// the same of their names.
+// mycFlushByCall is myc_flush for a closed mailbox (bindings.c). The other functions named ...ByCall are the same for
+// other calls.
 //
 //export mycFlushByCall
 func mycFlushByCall(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t {

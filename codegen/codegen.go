@@ -3,8 +3,8 @@
 
 // Package codegen turns a graph into a program. It gives values buffers, writes operands in place where the old content
 // is dead, frees each buffer right after its last use, binds the loops of fused groups to memory, and collects the
-// parameter words that the program needs. It never changes the meaning of a graph, never looks at the value of a size,
-// and knows nothing of storages, connections or devices. The same graph always gives the same program.
+// parameter words that the program needs. It never changes the meaning of a graph, and never reads the value of a size.
+// It does not depend on storages, connections or devices. The same graph always gives the same program.
 package codegen
 
 import (
@@ -12,31 +12,31 @@ import (
 
 	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
-// Options has what the graph does not tell.
+// Options holds the facts that a graph does not contain.
 type Options struct {
 	// Scratch has an entry per binding slot: the content of the storage after the program does not matter unless an
 	// output names it. A storage that the trace writes is scratch: it is an output, or it is not read again. All other
 	// inputs keep their content. Nil: none.
 	Scratch []bool
-	// Kernels: groups get kernels in addition to their operators.
+	// Kernels makes kernels for groups, in addition to their operators.
 	Kernels bool
-	// Undrawn: a group that draws random numbers gets no kernels, because the worker's own operators draw other numbers
-	// than the masks of kernels.
+	// Undrawn makes no kernels for a group that draws random numbers: the worker's own operators draw other numbers than
+	// the masks of kernels.
 	Undrawn bool
 }
 
-// Compiled is a program, and how to fill in a call of it.
+// Compiled is a program, with the data that is needed to fill in a call.
 type Compiled struct {
-	Program    *pb.Program
+	Program    *proto.Program
 	Slots      []uint32  // trace parameter slot of each of the program's first parameters
 	Derived    []Derived // the parameters after those, computed from trace parameters
 	Inputs     []uint32  // binding slot of each program input
 	Outputs    []uint32  // binding slot of each program output
 	StepRecord []int32   // trace record of each step, -1 if none
-	Requires   []Require // what the sizes of a trace must fulfil
+	Requires   []Require // equalities that the sizes of a trace must fulfil
 	Unfused    []Unfused // groups that run as operators, at least in part
 }
 

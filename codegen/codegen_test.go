@@ -16,8 +16,8 @@ import (
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
-// TestPlan compiles the graph of each case; "scratch: 0 2" names scratch slots. A case with a file memory is about
-// that, too.
+// TestPlan compiles the graph of each case; "scratch: 0 2" names scratch slots. A case with a file "memory" also checks
+// MemoryText.
 func TestPlan(t *testing.T) {
 	golden.Run(t, "testdata/plan", func(t *testing.T, c *golden.Case) {
 		g, err := ir.Parse(c.File("ir"))
@@ -90,7 +90,7 @@ func TestParams(t *testing.T) {
 	require.EqualError(t, err, "the program needs parameter 3 of 3")
 }
 
-// TestPeak: what a call takes depends on its sizes, the program on none.
+// TestPeak checks that the peak depends on the sizes of a call, although the program does not.
 func TestPeak(t *testing.T) {
 	g, err := ir.Parse(`graph b.py:3 none {
   dims a=4@0 b=5@1

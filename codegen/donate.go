@@ -5,7 +5,7 @@ package codegen
 
 import (
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // donate computes an elementwise node over an operand that ends here, if there is one: the operand's buffer becomes the
@@ -33,7 +33,7 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 			continue
 		}
 		if n.Op == ir.OpCopy {
-			// A copy decides what bytes other than 0 and 1 become in a b8.
+			// A copy of a b8 is kept: it normalises bytes other than 0 and 1.
 			if p.g.Types[v].DType == ir.Bool {
 				continue
 			}
@@ -47,14 +47,14 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 		if name == "" {
 			continue
 		}
-		c := &pb.CallOp{Op: name, Args: make([]*pb.Arg, len(over))}
+		c := &proto.CallOp{Op: name, Args: make([]*proto.Arg, len(over))}
 		for j, a := range over {
 			var err error
 			if c.Args[j], err = p.arg(a, nil); err != nil {
 				return false, err
 			}
 		}
-		p.emit(&pb.Step{Kind: &pb.Step_Call{Call: c}})
+		p.emit(&proto.Step{Kind: &proto.Step_Call{Call: c}})
 		p.take(v, n.First)
 		return true, nil
 	}
@@ -94,7 +94,7 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 }
 
 // covers reports whether a value is all of its root: the root itself, or its elements in the same order under other
-// sizes, as far as the symbols tell.
+// sizes. It compares symbols only.
 func (p *planner) covers(v ir.ValueID) bool {
 	root := p.u.root[v]
 	if v == root {

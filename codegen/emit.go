@@ -8,7 +8,7 @@ import (
 
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // node emits the steps of one node.
@@ -93,7 +93,7 @@ func (p *planner) empty(n *ir.Node) {
 	}
 	b := p.newBuffer()
 	bytes := p.params.bytes(p.g, p.g.Types[n.First])
-	p.emit(&pb.Step{Kind: &pb.Step_Alloc{Alloc: &pb.Alloc{Buffer: uint32(b), Bytes: bytes}}})
+	p.emit(&proto.Step{Kind: &proto.Step_Alloc{Alloc: &proto.Alloc{Buffer: uint32(b), Bytes: bytes}}})
 	p.put(n.First, place{buffer: b, full: true})
 }
 
@@ -162,8 +162,8 @@ func (p *planner) patch(to place, with ir.ValueID) error {
 	if err != nil {
 		return err
 	}
-	args := []*pb.Arg{p.args[dst], number, {Kind: &pb.Arg_Bool{}}}
-	p.emit(&pb.Step{Kind: &pb.Step_Call{Call: &pb.CallOp{Op: "aten::copy_", Args: args, Results: nil}}})
+	args := []*proto.Arg{p.args[dst], number, {Kind: &proto.Arg_Bool{}}}
+	p.emit(&proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "aten::copy_", Args: args, Results: nil}}})
 	return nil
 }
 
@@ -213,7 +213,7 @@ func (p *planner) resize(id ir.NodeID) error {
 		bytes := ir.Type{DType: ir.U8, Dims: p.g.Types[old].Dims}
 		p.copy(p.tensor(place{buffer: to}, bytes), p.tensor(window, p.g.Types[old]))
 	}
-	p.emit(&pb.Step{Kind: &pb.Step_Resize{Resize: &pb.Resize{Buffer: uint32(to), Bytes: bytes}}})
+	p.emit(&proto.Step{Kind: &proto.Step_Resize{Resize: &proto.Resize{Buffer: uint32(to), Bytes: bytes}}})
 	p.put(n.First, place{buffer: to, full: true})
 	return nil
 }
@@ -250,20 +250,20 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	if err != nil {
 		return err
 	}
-	c := &pb.CallOp{Op: name, Args: make([]*pb.Arg, len(args)), Flags: uint32(n.Flags)}
+	c := &proto.CallOp{Op: name, Args: make([]*proto.Arg, len(args)), Flags: uint32(n.Flags)}
 	for i, a := range args {
 		if c.Args[i], err = p.arg(a, targets); err != nil {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
 	p.results(id, c)
-	p.emit(&pb.Step{Kind: &pb.Step_Call{Call: c}})
+	p.emit(&proto.Step{Kind: &proto.Step_Call{Call: c}})
 	p.afterWrites(id, targets)
 	return nil
 }
 
 // results gives buffers to the fresh results of a call that have users.
-func (p *planner) results(id ir.NodeID, c *pb.CallOp) {
+func (p *planner) results(id ir.NodeID, c *proto.CallOp) {
 	n := &p.g.Nodes[id]
 	fresh := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, id))
 	for v := n.First; v < fresh; v++ {
@@ -308,7 +308,7 @@ func (p *planner) afterWrites(id ir.NodeID, targets map[ir.ValueID]place) {
 }
 
 // arg returns an argument in the form of a program. targets has the places of the roots that the call writes.
-func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
+func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*proto.Arg, error) {
 	switch a.Kind {
 	case ir.ArgValue:
 		return p.valueArg(ir.ValueID(a.V), targets)
@@ -318,15 +318,15 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 			if p.g.Syms[s].Quotient != nil {
 				return nil, fmt.Errorf("an operator is given a size that no parameter holds")
 			}
-			return &pb.Arg{Kind: &pb.Arg_Size{Size: p.params.word(p.g.Syms[s].Slot)}}, nil
+			return &proto.Arg{Kind: &proto.Arg_Size{Size: p.params.word(p.g.Syms[s].Slot)}}, nil
 		}
-		return &pb.Arg{Kind: &pb.Arg_Int{Int: int64(d)}}, nil
+		return &proto.Arg{Kind: &proto.Arg_Int{Int: int64(d)}}, nil
 	case ir.ArgStr:
-		return &pb.Arg{Kind: &pb.Arg_Str{Str: p.g.Strings[a.V]}}, nil
+		return &proto.Arg{Kind: &proto.Arg_Str{Str: p.g.Strings[a.V]}}, nil
 	case ir.ArgGen:
-		return &pb.Arg{Kind: &pb.Arg_Generator{Generator: p.params.word(uint32(a.V))}}, nil
+		return &proto.Arg{Kind: &proto.Arg_Generator{Generator: p.params.word(uint32(a.V))}}, nil
 	case ir.ArgList:
-		list := &pb.Arg_List{Kind: uint32(a.Sub)}
+		list := &proto.Arg_List{Kind: uint32(a.Sub)}
 		for i, item := range p.g.List(a) {
 			x, err := p.arg(item, targets)
 			if err != nil {
@@ -334,22 +334,22 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*pb.Arg, error) {
 			}
 			list.Items = append(list.Items, x)
 		}
-		return &pb.Arg{Kind: &pb.Arg_List_{List: list}}, nil
+		return &proto.Arg{Kind: &proto.Arg_List_{List: list}}, nil
 	}
-	return pb.NewArg(pb.Flat{Tag: uint64(a.Kind), Value: uint64(a.V)}), nil // a literal
+	return proto.NewArg(proto.Flat{Tag: uint64(a.Kind), Value: uint64(a.V)}), nil // a literal
 }
 
 // number is a Python number, or the element of a 0-dim tensor, that a parameter slot holds.
-func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*pb.Arg, error) {
+func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*proto.Arg, error) {
 	word := p.params.words(slot, d == ir.C128)
 	if op == ir.OpScalar {
-		return &pb.Arg{Kind: &pb.Arg_Scalar_{Scalar: &pb.Arg_Scalar{Dtype: uint32(d), Param: word}}}, nil
+		return &proto.Arg{Kind: &proto.Arg_Scalar_{Scalar: &proto.Arg_Scalar{Dtype: uint32(d), Param: word}}}, nil
 	}
 	kind, ok := numbers[d]
 	if !ok {
 		return nil, fmt.Errorf("a Python number of dtype %s", d)
 	}
-	return &pb.Arg{Kind: &pb.Arg_Number_{Number: &pb.Arg_Number{Kind: kind, Param: word}}}, nil
+	return &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: kind, Param: word}}}, nil
 }
 
 // numbers has the kinds of Python numbers by their dtype.
@@ -362,7 +362,7 @@ var numbers = func() map[ir.DType]uint32 {
 	return kinds
 }()
 
-func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*pb.Arg, error) {
+func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*proto.Arg, error) {
 	n, t := &p.g.Nodes[p.g.Def[v]], p.g.Types[v]
 	switch n.Op {
 	case ir.OpConst:

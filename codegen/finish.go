@@ -9,8 +9,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// outputs decides which buffer each output storage takes. A buffer goes to one storage, and that of an input only to
-// the storage that it came from. All other outputs get a copy.
+// outputs decides which buffer each output storage takes. A buffer goes to one storage, and the buffer of an input only
+// to the storage that it came from. All other outputs get a copy.
 func (p *planner) outputs() error {
 	p.record = -1
 	taken := make([]bool, len(p.buffers), len(p.buffers)+len(p.g.Outputs))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // A group is emitted as its operators, and in front of them as kernels that leave the same buffers and contents behind.
@@ -43,7 +43,7 @@ func (p *planner) fuse(f *fusion.Group) error {
 	return err
 }
 
-// emitGroup emits a group or a part of one. has reports whether anything of it has kernels, why tells why something has
+// emitGroup emits a group or a part of one. has reports whether any part has kernels; why is the reason why a part has
 // none.
 func (p *planner) emitGroup(f *fusion.Group) (has bool, why refused, err error) {
 	if f.Parts != nil {
@@ -117,8 +117,8 @@ func (f *group) kernels(first, buffers int) refused {
 		}
 	}
 	for _, k := range p.together(coded) {
-		op := &pb.KernelOp{Kernel: p.kernel(k.kernel), Instances: k.instances}
-		steps = append(steps, &pb.Step{Kind: &pb.Step_Kernel{Kernel: op}})
+		op := &proto.KernelOp{Kernel: p.kernel(k.kernel), Instances: k.instances}
+		steps = append(steps, &proto.Step{Kind: &proto.Step_Kernel{Kernel: op}})
 	}
 	for _, buffer := range f.made {
 		steps = append(steps, free(buffer))
@@ -147,18 +147,18 @@ func (f *group) code(made map[int]bool) ([]coded, refused) {
 		if why != "" {
 			return nil, why
 		}
-		out = append(out, coded{low.kernel, []*pb.KernelOp_Instance{at}})
+		out = append(out, coded{low.kernel, []*proto.KernelOp_Instance{at}})
 	}
 	return out, ""
 }
 
 // insert puts the steps of the kernels in front of the plain ones, which begin at step first.
-func (f *group) insert(first int, steps, plain []*pb.Step) {
+func (f *group) insert(first int, steps, plain []*proto.Step) {
 	p := f.p
 	record := p.g.Nodes[f.Nodes[len(f.Nodes)-1]].Record
-	fused := &pb.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}
+	fused := &proto.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}
 	records := slices.Clone(p.out.StepRecord[first:])
-	all := append(p.out.Program.Steps[:first], &pb.Step{Kind: &pb.Step_Fused{Fused: fused}})
+	all := append(p.out.Program.Steps[:first], &proto.Step{Kind: &proto.Step_Fused{Fused: fused}})
 	p.out.Program.Steps = append(append(all, steps...), plain...)
 	p.out.StepRecord = p.out.StepRecord[:first]
 	for range len(steps) + 1 {
@@ -167,32 +167,32 @@ func (f *group) insert(first int, steps, plain []*pb.Step) {
 	p.out.StepRecord = append(p.out.StepRecord, records...)
 }
 
-func free(buffer int) *pb.Step {
-	return &pb.Step{Kind: &pb.Step_Free{Free: &pb.Free{Buffer: uint32(buffer)}}}
+func free(buffer int) *proto.Step {
+	return &proto.Step{Kind: &proto.Step_Free{Free: &proto.Free{Buffer: uint32(buffer)}}}
 }
 
 // effect returns the buffers that the operators make and leave, none of which a kernel has made yet, and the older ones
 // that they free.
-func (f *group) effect(plain []*pb.Step, buffers int) (made map[int]bool, freed []int, why refused) {
+func (f *group) effect(plain []*proto.Step, buffers int) (made map[int]bool, freed []int, why refused) {
 	made = map[int]bool{}
 	for _, s := range plain {
 		switch k := s.Kind.(type) {
-		case *pb.Step_Call:
+		case *proto.Step_Call:
 			for _, r := range k.Call.Results {
 				if r != 0 {
 					made[int(f.p.out.Program.Tensors[r-1].Buffer)] = false
 				}
 			}
-		case *pb.Step_Alloc:
+		case *proto.Step_Alloc:
 			made[int(k.Alloc.Buffer)] = false
-		case *pb.Step_Free:
+		case *proto.Step_Free:
 			b := int(k.Free.Buffer)
 			if _, ok := made[b]; ok {
 				delete(made, b)
 			} else {
 				freed = append(freed, b)
 			}
-		case *pb.Step_Copy:
+		case *proto.Step_Copy:
 			if b := int(f.p.out.Program.Tensors[k.Copy.Dst].Buffer); b >= buffers {
 				made[b] = false
 			}
@@ -204,9 +204,9 @@ func (f *group) effect(plain []*pb.Step, buffers int) (made map[int]bool, freed 
 }
 
 // draw emits the calls that make masks.
-func (f *group) draw(made map[int]bool) ([]*pb.Step, refused) {
+func (f *group) draw(made map[int]bool) ([]*proto.Step, refused) {
 	p, g := f.p, f.Graph
-	var out []*pb.Step
+	var out []*proto.Step
 	for _, id := range f.Draws {
 		v := g.Nodes[id].First
 		if len(f.leaves[v]) > 1 {
@@ -221,7 +221,7 @@ func (f *group) draw(made map[int]bool) ([]*pb.Step, refused) {
 		} else if b, ok := f.temps[v]; !ok || b != w.buffer {
 			return nil, "it leaves a mask in memory that is there already"
 		}
-		call := &pb.CallOp{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: uint32(ir.FlagRNG)}
+		call := &proto.CallOp{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: uint32(ir.FlagRNG)}
 		for _, a := range g.NodeArgs(id) {
 			arg, err := f.argument(a)
 			if err != nil {
@@ -229,13 +229,13 @@ func (f *group) draw(made map[int]bool) ([]*pb.Step, refused) {
 			}
 			call.Args = append(call.Args, arg)
 		}
-		out = append(out, &pb.Step{Kind: &pb.Step_Call{Call: call}})
+		out = append(out, &proto.Step{Kind: &proto.Step_Call{Call: call}})
 	}
 	return out, ""
 }
 
 // argument is a size, a number, or a list of those, of the group's graph.
-func (f *group) argument(a ir.Arg) (*pb.Arg, error) {
+func (f *group) argument(a ir.Arg) (*proto.Arg, error) {
 	g := f.Graph
 	switch a.Kind {
 	case ir.ArgDim:
@@ -249,7 +249,7 @@ func (f *group) argument(a ir.Arg) (*pb.Arg, error) {
 		}
 		return nil, fmt.Errorf("BUG: the probability of a mask is computed")
 	case ir.ArgList:
-		list := &pb.Arg_List{Kind: uint32(a.Sub)}
+		list := &proto.Arg_List{Kind: uint32(a.Sub)}
 		for _, item := range g.List(a) {
 			arg, err := f.argument(item)
 			if err != nil {
@@ -257,7 +257,7 @@ func (f *group) argument(a ir.Arg) (*pb.Arg, error) {
 			}
 			list.Items = append(list.Items, arg)
 		}
-		return &pb.Arg{Kind: &pb.Arg_List_{List: list}}, nil
+		return &proto.Arg{Kind: &proto.Arg_List_{List: list}}, nil
 	}
 	return f.p.arg(a, nil)
 }

@@ -8,21 +8,21 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // use is an operand of a kernel in memory.
 type use struct {
 	tensor      uint32
 	buffer      int
-	write, made bool // made: it reads what a kernel of the group has left
+	write, made bool // made: it reads a buffer that a kernel of the group has written
 }
 
 // bind binds a loop's kernel to windows. made has the buffers that the group makes, and whether a kernel has made them;
 // written the buffers that kernels have written.
-func (f *group) bind(low *lowered, made, written map[int]bool) (*pb.KernelOp_Instance, refused) {
+func (f *group) bind(low *lowered, made, written map[int]bool) (*proto.KernelOp_Instance, refused) {
 	p, g := f.p, f.Graph
-	at := &pb.KernelOp_Instance{}
+	at := &proto.KernelOp_Instance{}
 	for _, space := range low.spaces {
 		for _, d := range space {
 			at.Sizes = append(at.Sizes, p.params.dim(p.g, g.Find(d)))
@@ -86,7 +86,7 @@ func (f *group) operand(v ir.ValueID, read bool, made map[int]bool) (u use, tens
 }
 
 // conflicts returns why a kernel cannot use this memory, "" if it can.
-func conflicts(k *kernel.Kernel, at *pb.KernelOp_Instance, uses []use, written map[int]bool) refused {
+func conflicts(k *kernel.Kernel, at *proto.KernelOp_Instance, uses []use, written map[int]bool) refused {
 	for i, u := range uses {
 		if !u.write && !u.made && written[u.buffer] {
 			return "a kernel would read what another has overwritten"
@@ -106,7 +106,7 @@ func conflicts(k *kernel.Kernel, at *pb.KernelOp_Instance, uses []use, written m
 // coded is a kernel with the instances that run at the same time.
 type coded struct {
 	kernel    *kernel.Kernel
-	instances []*pb.KernelOp_Instance
+	instances []*proto.KernelOp_Instance
 }
 
 // together joins equal kernels into one with several instances, where no other kernel has to run in between. The
@@ -152,13 +152,13 @@ func (p *planner) kernel(k *kernel.Kernel) uint32 {
 	if !ok {
 		i = len(p.out.Program.Kernels)
 		p.kernels[text] = i
-		p.out.Program.Kernels = append(p.out.Program.Kernels, pb.KernelMessage(k))
+		p.out.Program.Kernels = append(p.out.Program.Kernels, proto.KernelMessage(k))
 	}
 	return uint32(i)
 }
 
 // sameRun reports whether all operands on a window run along the same dims.
-func sameRun(k *kernel.Kernel, at *pb.KernelOp_Instance, tensor uint32) bool {
+func sameRun(k *kernel.Kernel, at *proto.KernelOp_Instance, tensor uint32) bool {
 	var first *kernel.Operand
 	for i, t := range at.Tensors {
 		if t/2 != tensor {

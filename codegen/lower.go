@@ -20,19 +20,19 @@ type lowered struct {
 	numbers  []ir.ValueID
 }
 
-// coder writes the code of one loop. Ops compute as ir/eval says, each rounded to its dtype.
+// coder writes the code of one loop. Ops compute as in ir/eval, each rounded to its dtype.
 type coder struct {
 	g     *ir.Graph // of primitives
 	group *fusion.Group
 	loop  int
 	out   lowered
-	regs  map[ir.ValueID]uint64 // of values that the loop makes
+	regs  map[ir.ValueID]uint64 // registers of values that the loop computes
 	loads map[loadKey]uint64    // registers of operands that it reads, and of numbers
 }
 
-// loadKey says what a register holds: a number of a dtype, a constant, or an operand read at a place.
+// loadKey identifies the content of a register: a number of a dtype, a constant, or an operand read at a place.
 type loadKey struct {
-	kind     uint8 // ir.ArgValue for an operand or a number, else that of the constant
+	kind     uint8 // ir.ArgValue for an operand or a number, else the kind of the constant
 	space    int8  // of an operand
 	to, must ir.DType
 	v        int64
@@ -42,7 +42,7 @@ type loadKey struct {
 // refused is why a group has no kernels. It then runs as its operators.
 type refused string
 
-// lower makes the kernel of a loop. stored are the values that others read.
+// lower makes the kernel of a loop. stored are the values that the kernel writes to memory.
 func lower(group *fusion.Group, loop int, stored []ir.ValueID) (out *lowered, why refused) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -362,7 +362,7 @@ func (c *coder) reduce(id ir.NodeID, op ir.Op, result ir.DType) uint64 {
 	return c.convert(r, wide, result)
 }
 
-// combine emits a reduction. One whose dims all have size 1 is its operand, but for a sum of one -0, which is 0.
+// combine emits a reduction. A reduction over dims of size 1 only is its operand, except that a sum of one -0 is 0.
 func (c *coder) combine(id ir.NodeID, n kernel.Instr) uint64 {
 	switch {
 	case c.group.Reduces(id):

@@ -9,11 +9,12 @@ import (
 	"strings"
 
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
-// Derived is a number that is no single parameter: the bytes of a geometry with symbolic sizes, or a size that is a
-// quotient of others, as bytes of a row. Its dims are those of package ir with the trace's parameter slots as symbols.
+// Derived is a number that is not a parameter of the trace: the bytes of a geometry with symbolic sizes, or a size that
+// is a quotient of others, as bytes of a row. Its dims are those of package ir with the trace's parameter slots as
+// symbols.
 type Derived struct {
 	ItemSize int // bytes
 	Sizes    []ir.Dim
@@ -36,7 +37,7 @@ func (d *Derived) Bytes(trace []uint64) (uint64, error) {
 		return trace[slot], nil
 	}
 	n := uint64(1)
-	over := uint64(0) // not 0 once the product has overflowed
+	over := uint64(0) // not 0 after the product has overflowed
 	empty := false
 	for i, x := range d.Sizes {
 		size, err := value(x)
@@ -116,8 +117,8 @@ func slotString(d ir.Dim) string {
 // params numbers the parameter words that a program uses, in order of first use.
 type params struct {
 	slots   []uint32
-	index   map[uint64]uint32  // slot << 1 | 1 if it is the first of two
-	known   map[ir.Dim]*pb.Dim // by dim of the graph; a program has each in many places
+	index   map[uint64]uint32     // slot << 1 | 1 if it is the first of two
+	known   map[ir.Dim]*proto.Dim // by dim of the graph; a program has each in many places
 	derived []Derived
 	uses    []*uint32 // of derived[i], numbered once all slots are known
 }
@@ -144,7 +145,7 @@ func (p *params) words(slot uint32, two bool) uint32 {
 }
 
 // dim returns a size, stride or offset of the graph in the form of a program.
-func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
+func (p *params) dim(g *ir.Graph, d ir.Dim) *proto.Dim {
 	d = g.Find(d)
 	out, ok := p.known[d]
 	if !ok {
@@ -152,14 +153,14 @@ func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
 			out = p.derive(1, g, []ir.Dim{d}, nil)
 		} else if ok {
 			both := &struct { // one allocation for both: a program has thousands
-				dim  pb.Dim
-				kind pb.Dim_Param
+				dim  proto.Dim
+				kind proto.Dim_Param
 			}{}
 			both.kind.Param = p.word(g.Syms[i].Slot)
 			out = &both.dim
 			out.Kind = &both.kind
 		} else {
-			out = &pb.Dim{Kind: &pb.Dim_Const{Const: uint64(d)}}
+			out = &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(d)}}
 		}
 		p.known[d] = out
 	}
@@ -167,7 +168,7 @@ func (p *params) dim(g *ir.Graph, d ir.Dim) *pb.Dim {
 }
 
 // bytes returns the number of bytes that a geometry covers.
-func (p *params) bytes(g *ir.Graph, t ir.Type) *pb.Dim {
+func (p *params) bytes(g *ir.Graph, t ir.Type) *proto.Dim {
 	if t.DType.Size() == 1 && len(t.Dims) == 1 && t.Strides == nil {
 		return p.dim(g, t.Dims[0])
 	}
@@ -175,7 +176,7 @@ func (p *params) bytes(g *ir.Graph, t ir.Type) *pb.Dim {
 }
 
 // derive returns a derived parameter, or a constant.
-func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *pb.Dim {
+func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *proto.Dim {
 	d := Derived{ItemSize: itemSize, Strides: slotsOf(g, strides)}
 	if strides == nil {
 		over, under := g.Factors(sizes)
@@ -184,23 +185,23 @@ func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *pb.
 		d.Sizes = slotsOf(g, sizes)
 	}
 	if n, err := d.Bytes(nil); err == nil { // no symbols
-		return &pb.Dim{Kind: &pb.Dim_Const{Const: n}}
+		return &proto.Dim{Kind: &proto.Dim_Const{Const: n}}
 	}
-	use := &pb.Dim_Param{Param: uint32(len(p.derived))}
+	use := &proto.Dim_Param{Param: uint32(len(p.derived))}
 	p.derived = append(p.derived, d)
 	p.uses = append(p.uses, &use.Param)
-	return &pb.Dim{Kind: use}
+	return &proto.Dim{Kind: use}
 }
 
 // count returns a product of sizes as a number.
-func (p *params) count(g *ir.Graph, dims []ir.Dim) *pb.Arg {
+func (p *params) count(g *ir.Graph, dims []ir.Dim) *proto.Arg {
 	switch d := p.derive(1, g, dims, nil).Kind.(type) {
-	case *pb.Dim_Param:
-		n := &pb.Arg_Number{Kind: pb.NumberI64, Param: d.Param}
+	case *proto.Dim_Param:
+		n := &proto.Arg_Number{Kind: proto.NumberI64, Param: d.Param}
 		p.uses[len(p.uses)-1] = &n.Param
-		return &pb.Arg{Kind: &pb.Arg_Number_{Number: n}}
-	case *pb.Dim_Const:
-		return &pb.Arg{Kind: &pb.Arg_Int{Int: int64(d.Const)}}
+		return &proto.Arg{Kind: &proto.Arg_Number_{Number: n}}
+	case *proto.Dim_Const:
+		return &proto.Arg{Kind: &proto.Arg_Int{Int: int64(d.Const)}}
 	}
 	panic("BUG: a dim is a parameter or a constant")
 }

@@ -10,11 +10,11 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
-// Peak is the most memory that a call of a program holds, in bytes, without what an operator takes and frees within its
-// step.
+// Peak is the most memory that a call of a program holds, in bytes. Memory that an operator allocates and frees within
+// its step does not count.
 type Peak struct {
 	Bytes    uint64 // of buffers that the program makes: the most at one time
 	Step     int    // the first step with so many; -1 if the program makes no buffer
@@ -22,7 +22,7 @@ type Peak struct {
 }
 
 // Peak returns the peak of a call with these parameters, which are those of Params. It walks all steps, so it must not
-// be called on the way of a call.
+// be called while a call is sent.
 func (c *Compiled) Peak(params []uint64) (Peak, error) {
 	w, err := c.walk(params)
 	return w.peak, err
@@ -38,7 +38,7 @@ type lifetime struct {
 
 // walker walks a program with the sizes of its buffers.
 type walker struct {
-	p       *pb.Program
+	p       *proto.Program
 	params  []uint64
 	window  []uint64 // by tensor: the bytes up to its last element
 	buffers []lifetime
@@ -95,29 +95,29 @@ func (c *Compiled) walk(params []uint64) (*walker, error) {
 }
 
 // take walks one step. The results of a call exist together with its operands: frees are steps of their own.
-func (w *walker) take(s *pb.Step) error {
+func (w *walker) take(s *proto.Step) error {
 	switch k := s.Kind.(type) {
-	case *pb.Step_Call:
+	case *proto.Step_Call:
 		w.call(k.Call)
-	case *pb.Step_Copy:
+	case *proto.Step_Copy:
 		to := w.p.Tensors[k.Copy.Dst].Buffer
 		if b := &w.buffers[to]; b.first < 0 && !b.given {
 			w.birth(to, w.window[k.Copy.Dst])
 		}
 		w.see(to, "copy")
 		w.see(w.p.Tensors[k.Copy.Src].Buffer, "")
-	case *pb.Step_Alloc:
+	case *proto.Step_Alloc:
 		n, err := dimBytes(k.Alloc.Bytes, w.params)
 		if err != nil {
 			return err
 		}
 		w.birth(k.Alloc.Buffer, n)
 		w.see(k.Alloc.Buffer, "alloc")
-	case *pb.Step_Clone:
+	case *proto.Step_Clone:
 		w.see(k.Clone.From, "")
 		w.birth(k.Clone.To, w.buffers[k.Clone.From].bytes)
 		w.see(k.Clone.To, "clone")
-	case *pb.Step_Resize:
+	case *proto.Step_Resize:
 		n, err := dimBytes(k.Resize.Bytes, w.params)
 		if err != nil {
 			return err
@@ -129,7 +129,7 @@ func (w *walker) take(s *pb.Step) error {
 		}
 		b.bytes, b.made = n, true
 		w.see(k.Resize.Buffer, "resize")
-	case *pb.Step_Kernel:
+	case *proto.Step_Kernel:
 		for _, at := range k.Kernel.Instances {
 			for i, t := range at.Tensors {
 				b := w.p.Tensors[t/2].Buffer
@@ -143,14 +143,14 @@ func (w *walker) take(s *pb.Step) error {
 				w.see(b, op)
 			}
 		}
-	case *pb.Step_Free:
+	case *proto.Step_Free:
 		w.see(k.Free.Buffer, "")
 		w.live -= w.buffers[k.Free.Buffer].bytes
 	}
 	return nil
 }
 
-func (w *walker) call(c *pb.CallOp) {
+func (w *walker) call(c *proto.CallOp) {
 	name, written := strings.TrimPrefix(c.Op, "aten::"), writtenBy(c)
 	for i, a := range c.Args {
 		eachTensor(a, func(t uint32) {
@@ -192,8 +192,8 @@ func (w *walker) see(b uint32, op string) {
 	}
 }
 
-// writtenBy is the argument that an operator overwrites, -1 if its name does not say so.
-func writtenBy(c *pb.CallOp) int {
+// writtenBy is the index of the argument that an operator overwrites by its name, or -1.
+func writtenBy(c *proto.CallOp) int {
 	base, _, _ := strings.Cut(c.Op, ".")
 	switch _, out := ir.FormOver(c.Op); {
 	case out:
@@ -205,11 +205,11 @@ func writtenBy(c *pb.CallOp) int {
 }
 
 // eachTensor calls f with the tensors of an argument.
-func eachTensor(a *pb.Arg, f func(uint32)) {
+func eachTensor(a *proto.Arg, f func(uint32)) {
 	switch k := a.Kind.(type) {
-	case *pb.Arg_Tensor:
+	case *proto.Arg_Tensor:
 		f(k.Tensor)
-	case *pb.Arg_List_:
+	case *proto.Arg_List_:
 		for _, item := range k.List.Items {
 			eachTensor(item, f)
 		}
@@ -217,7 +217,7 @@ func eachTensor(a *pb.Arg, f func(uint32)) {
 }
 
 // windowEnd is the number of bytes up to the last element of a window.
-func windowEnd(t *pb.Tensor, params []uint64) (uint64, error) {
+func windowEnd(t *proto.Tensor, params []uint64) (uint64, error) {
 	d := Derived{ItemSize: ir.DType(t.Dtype).Size()}
 	for _, x := range t.Sizes {
 		d.Sizes = append(d.Sizes, dimOf(x))
@@ -245,14 +245,14 @@ func windowEnd(t *pb.Tensor, params []uint64) (uint64, error) {
 }
 
 // dimOf is a program's dim with its parameters as symbols.
-func dimOf(d *pb.Dim) ir.Dim {
-	if p, ok := d.GetKind().(*pb.Dim_Param); ok {
+func dimOf(d *proto.Dim) ir.Dim {
+	if p, ok := d.GetKind().(*proto.Dim_Param); ok {
 		return ir.SymDim(int(p.Param))
 	}
 	return ir.Const(int64(d.GetConst()))
 }
 
-func dimBytes(d *pb.Dim, params []uint64) (uint64, error) {
+func dimBytes(d *proto.Dim, params []uint64) (uint64, error) {
 	n := Derived{ItemSize: 1, Sizes: []ir.Dim{dimOf(d)}}
 	return n.Bytes(params)
 }

@@ -10,11 +10,11 @@ import (
 	"strings"
 
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
-// place is where a root lies: in a buffer, from an offset in elements of the root's dtype. full says that the root
-// fills the buffer, so that a storage can take the buffer.
+// place is the memory of a root: a buffer and an offset in elements of the root's dtype. If full, the root fills the
+// buffer, so a storage can take the buffer.
 type place struct {
 	buffer int // -1: nowhere
 	offset ir.Dim
@@ -45,7 +45,7 @@ type planner struct {
 	touched []int                   // buffers that the current node read, wrote or made
 	tensors map[string]uint32       // by the window's key
 	key     []byte                  // a buffer for one key
-	args    []*pb.Arg               // by number of a window; equal arguments are one message
+	args    []*proto.Arg            // by number of a window; equal arguments are one message
 	kernels map[string]int          // by text: the kernel's number
 	record  int32                   // of the current node
 }
@@ -58,9 +58,9 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 	p := &planner{
 		g: g, u: findUses(g), o: o,
 		out: &Compiled{
-			Program: &pb.Program{Steps: make([]*pb.Step, 0, steps)}, StepRecord: make([]int32, 0, steps),
+			Program: &proto.Program{Steps: make([]*proto.Step, 0, steps)}, StepRecord: make([]int32, 0, steps),
 		},
-		params:  params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*pb.Dim, len(g.Syms))},
+		params:  params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*proto.Dim, len(g.Syms))},
 		at:      make([]place, len(g.Types)),
 		inputs:  map[uint32][]ir.ValueID{},
 		tensors: make(map[string]uint32, len(g.Nodes)),
@@ -99,7 +99,7 @@ func (p *planner) evict(root ir.ValueID) {
 	p.at[root] = nowhere
 }
 
-func (p *planner) emit(s *pb.Step) {
+func (p *planner) emit(s *proto.Step) {
 	p.out.Program.Steps = append(p.out.Program.Steps, s)
 	p.out.StepRecord = append(p.out.StepRecord, p.record)
 }
@@ -110,12 +110,12 @@ func (p *planner) clone(from int) int {
 		p.tensor(p.at[v], p.g.Types[v])
 	}
 	to := p.newBuffer()
-	p.emit(&pb.Step{Kind: &pb.Step_Clone{Clone: &pb.Clone{To: uint32(to), From: uint32(from)}}})
+	p.emit(&proto.Step{Kind: &proto.Step_Clone{Clone: &proto.Clone{To: uint32(to), From: uint32(from)}}})
 	return to
 }
 
 // own makes root's buffer writable at a node: content of the buffer that is still needed is copied away first. It
-// returns where the node writes root, and all windows on root that the node writes must lie there. apart says that the
+// returns the place where the node writes root; all windows on root that the node writes must lie there. If apart, the
 // node also reads root, as the patch of an update, and must see the old content. Otherwise a read of root by the node
 // is an alias of what it writes, as in PyTorch.
 func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error) {
@@ -208,7 +208,7 @@ func (p *planner) materialise(root ir.ValueID) place {
 }
 
 func (p *planner) copy(dst, src uint32) {
-	p.emit(&pb.Step{Kind: &pb.Step_Copy{Copy: &pb.Copy{Dst: dst, Src: src}}})
+	p.emit(&proto.Step{Kind: &proto.Step_Copy{Copy: &proto.Copy{Dst: dst, Src: src}}})
 }
 
 // tensor returns the program's number for a window. Equal windows have one number.
@@ -230,14 +230,15 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 		return i
 	}
 	i := uint32(len(p.out.Program.Tensors))
-	dims := func(list []ir.Dim) []*pb.Dim {
-		out := make([]*pb.Dim, len(list))
+	dims := func(list []ir.Dim) []*proto.Dim {
+		out := make([]*proto.Dim, len(list))
 		for i, d := range list {
 			out[i] = p.params.dim(g, d)
 		}
 		return out
 	}
-	w := &pb.Tensor{Buffer: uint32(at.buffer), Dtype: uint32(t.DType), Sizes: dims(t.Dims), Contiguous: t.Strides == nil}
+	w := &proto.Tensor{Buffer: uint32(at.buffer), Dtype: uint32(t.DType), Sizes: dims(t.Dims)}
+	w.Contiguous = t.Strides == nil
 	if t.Strides != nil {
 		w.Strides = dims(t.Strides)
 	}
@@ -247,8 +248,8 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	p.tensors[string(key)] = i
 	p.out.Program.Tensors = append(p.out.Program.Tensors, w)
 	arg := &struct {
-		arg  pb.Arg
-		kind pb.Arg_Tensor
+		arg  proto.Arg
+		kind proto.Arg_Tensor
 	}{}
 	arg.kind.Tensor = i
 	arg.arg.Kind = &arg.kind
@@ -269,7 +270,7 @@ func (p *planner) freeDead(node ir.NodeID) {
 			p.at[v] = nowhere
 		}
 		b.residents = nil
-		p.emit(&pb.Step{Kind: &pb.Step_Free{Free: &pb.Free{Buffer: uint32(i)}}})
+		p.emit(&proto.Step{Kind: &proto.Step_Free{Free: &proto.Free{Buffer: uint32(i)}}})
 	}
 	p.touched = p.touched[:0]
 }

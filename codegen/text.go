@@ -10,7 +10,7 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // Text lists a program: its parameters, the buffers it takes over, a line per step, and its outputs. Parameters are p0,
@@ -37,9 +37,9 @@ func (c *Compiled) Text() string {
 }
 
 // StepText returns the line of one step.
-func (c *Compiled) StepText(s *pb.Step) string {
+func (c *Compiled) StepText(s *proto.Step) string {
 	switch k := s.Kind.(type) {
-	case *pb.Step_Call:
+	case *proto.Step_Call:
 		var results, args []string
 		for _, r := range k.Call.Results {
 			if r == 0 {
@@ -65,30 +65,30 @@ func (c *Compiled) StepText(s *pb.Step) string {
 			line += " !dynamic"
 		}
 		return line
-	case *pb.Step_Copy:
+	case *proto.Step_Copy:
 		return "copy " + c.window(k.Copy.Dst) + " = " + c.window(k.Copy.Src)
-	case *pb.Step_Alloc:
+	case *proto.Step_Alloc:
 		return fmt.Sprintf("alloc b%d, %s bytes", k.Alloc.Buffer, DimText(k.Alloc.Bytes))
-	case *pb.Step_Clone:
+	case *proto.Step_Clone:
 		return fmt.Sprintf("clone b%d = b%d", k.Clone.To, k.Clone.From)
-	case *pb.Step_Free:
+	case *proto.Step_Free:
 		return fmt.Sprintf("free b%d", k.Free.Buffer)
-	case *pb.Step_Fused:
+	case *proto.Step_Fused:
 		return fmt.Sprintf("fused: the next %d steps, or the %d after them", k.Fused.Kernels, k.Fused.Plain)
-	case *pb.Step_Kernel:
+	case *proto.Step_Kernel:
 		var at []string
 		for _, one := range k.Kernel.Instances {
 			at = append(at, c.instanceText(k.Kernel.Kernel, one))
 		}
 		return fmt.Sprintf("kernel %d %s", k.Kernel.Kernel, strings.Join(at, "; "))
-	case *pb.Step_Resize:
+	case *proto.Step_Resize:
 		return fmt.Sprintf("resize b%d, %s bytes", k.Resize.Buffer, DimText(k.Resize.Bytes))
 	}
 	return "?"
 }
 
 // instanceText describes one instance of a kernel: its writes, its reads, its numbers and its index space.
-func (c *Compiled) instanceText(number uint32, at *pb.KernelOp_Instance) string {
+func (c *Compiled) instanceText(number uint32, at *proto.KernelOp_Instance) string {
 	var writes, reads []string
 	for i, t := range at.Tensors {
 		if c.Program.Kernels[number].Operands[i].Access&uint32(kernel.Write) != 0 {
@@ -104,14 +104,14 @@ func (c *Compiled) instanceText(number uint32, at *pb.KernelOp_Instance) string 
 }
 
 // DimText returns a program's dim: a number, or a parameter as "p3".
-func DimText(d *pb.Dim) string {
-	if p, ok := d.GetKind().(*pb.Dim_Param); ok {
+func DimText(d *proto.Dim) string {
+	if p, ok := d.GetKind().(*proto.Dim_Param); ok {
 		return fmt.Sprintf("p%d", p.Param)
 	}
 	return fmt.Sprint(d.GetConst())
 }
 
-func dimsText(dims []*pb.Dim) string {
+func dimsText(dims []*proto.Dim) string {
 	s := make([]string, len(dims))
 	for i, d := range dims {
 		s[i] = DimText(d)
@@ -131,37 +131,37 @@ func (c *Compiled) window(i uint32) string {
 	return s
 }
 
-func (c *Compiled) argText(a *pb.Arg) string {
+func (c *Compiled) argText(a *proto.Arg) string {
 	switch k := a.Kind.(type) {
-	case *pb.Arg_None:
+	case *proto.Arg_None:
 		return "none"
-	case *pb.Arg_Tensor:
+	case *proto.Arg_Tensor:
 		return c.window(k.Tensor)
-	case *pb.Arg_Number_:
+	case *proto.Arg_Number_:
 		return fmt.Sprintf("number p%d", k.Number.Param)
-	case *pb.Arg_Scalar_:
+	case *proto.Arg_Scalar_:
 		return fmt.Sprintf("scalar %s p%d", ir.DType(k.Scalar.Dtype), k.Scalar.Param)
-	case *pb.Arg_Size:
+	case *proto.Arg_Size:
 		return fmt.Sprintf("p%d", k.Size)
-	case *pb.Arg_Int:
+	case *proto.Arg_Int:
 		return fmt.Sprint(k.Int)
-	case *pb.Arg_Float:
+	case *proto.Arg_Float:
 		return fmt.Sprintf("%g", k.Float)
-	case *pb.Arg_Bool:
+	case *proto.Arg_Bool:
 		return fmt.Sprint(k.Bool)
-	case *pb.Arg_Dtype:
+	case *proto.Arg_Dtype:
 		return ir.DType(k.Dtype).String()
-	case *pb.Arg_Layout:
+	case *proto.Arg_Layout:
 		return fmt.Sprintf("layout %d", k.Layout)
-	case *pb.Arg_Device:
+	case *proto.Arg_Device:
 		return "device"
-	case *pb.Arg_MemoryFormat:
+	case *proto.Arg_MemoryFormat:
 		return fmt.Sprintf("format %d", k.MemoryFormat)
-	case *pb.Arg_Str:
+	case *proto.Arg_Str:
 		return fmt.Sprintf("%q", k.Str)
-	case *pb.Arg_Generator:
+	case *proto.Arg_Generator:
 		return fmt.Sprintf("generator p%d", k.Generator)
-	case *pb.Arg_List_:
+	case *proto.Arg_List_:
 		s := make([]string, len(k.List.Items))
 		for i, item := range k.List.Items {
 			s[i] = c.argText(item)

@@ -23,7 +23,7 @@ const (
 	planned                  // a loop can hold it, but kernel IR has no instruction for it yet
 	device                   // it draws random numbers, and the worker's own operators draw others
 	memory                   // it makes, resizes or updates a storage
-	operator                 // an operator that nothing is known of, or that stays whole
+	operator                 // an operator without a row or a decomposition, or one that stays whole
 	dtype                    // kernels, or PyTorch, do not compute it in its dtype
 	rank                     // more dims than kernel IR allows
 	tensorFill
@@ -34,7 +34,7 @@ const (
 // loops reports whether a loop can hold the node.
 func (o obstacle) loops() bool { return o == computed || o == planned }
 
-// text is the reason for people.
+// text is the reason as a text for users.
 func (f *finder) text(id ir.NodeID, o obstacle) string {
 	g := f.g
 	n := &g.Nodes[id]
@@ -121,7 +121,7 @@ func obstacleTo(g *ir.Graph, id ir.NodeID, reads catalogue.Point, o Options) obs
 	return obstacleToOwn(g, id)
 }
 
-// obstacleToDraw is that of a mask of random numbers, which a call in front of the kernels makes.
+// obstacleToDraw is the obstacle of a mask of random numbers, which a call in front of the kernels makes.
 func obstacleToDraw(g *ir.Graph, id ir.NodeID, o Options) obstacle {
 	if o.NoDraws {
 		return device
@@ -134,7 +134,7 @@ func obstacleToDraw(g *ir.Graph, id ir.NodeID, o Options) obstacle {
 	return drawn
 }
 
-// obstacleToOwn is that of an own op whose operands and results are of dtypes that kernels compute in.
+// obstacleToOwn is the obstacle of an own op with operands and results of dtypes that kernels compute in.
 func obstacleToOwn(g *ir.Graph, id ir.NodeID) obstacle {
 	n := &g.Nodes[id]
 	args := g.NodeArgs(id)
@@ -156,7 +156,7 @@ func obstacleToOwn(g *ir.Graph, id ir.NodeID) obstacle {
 // computes reports whether kernels have registers for a dtype.
 func computes(d ir.DType) bool { return kernel.ClassOf(uint8(d)) != 0 }
 
-// storageOnly reports whether PyTorch has little more than copies of a dtype.
+// storageOnly reports whether PyTorch supports little more than copies for a dtype.
 func storageOnly(d ir.DType) bool { return d == ir.U16 || d == ir.U32 || d == ir.U64 }
 
 // requireArithmetic refuses storage-only dtypes: PyTorch's operator raises the error.

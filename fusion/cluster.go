@@ -30,8 +30,8 @@ type cluster struct {
 	twoOrders bool
 }
 
-// place says where a value runs: in which space of its cluster, and along which of its dims each dim of the value runs;
-// -1 for a dim of size 1.
+// place is the space of its cluster in which a value runs. By dim of the value, it has the dim of the space along which
+// that dim runs, or -1 for size 1.
 type place struct {
 	space int8
 	along []int8
@@ -70,7 +70,7 @@ type finder struct {
 	room      room
 }
 
-// required is what a merge takes to be equal, for a node of the given graph.
+// required is an equality of sizes on which a merge relies, for a node of the given graph.
 type required struct {
 	of ir.NodeID
 	ir.Require

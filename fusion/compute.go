@@ -18,7 +18,7 @@ const (
 	FormTruth               // one instruction on the truth of operands in the common dtype
 	FormOperand             // the first operand, in the common dtype
 	FormFalse               // no element is true
-	FormPower               // FormInstr, unless lowering knows a faster form for the constant exponent
+	FormPower               // FormInstr, unless lowering has a faster form for the constant exponent
 )
 
 // Compute is how a kernel computes an elementwise own op.

@@ -62,8 +62,8 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 	return f
 }
 
-// itemOrder is a topological order of an expansion in which consecutive operators on lists do all to one tensor before
-// they begin with the next. Nodes that can merge then stand close together.
+// itemOrder is a topological order of an expansion. In it, consecutive operators on lists process one tensor completely
+// before the next. Nodes that can merge then stand close together.
 func itemOrder(e *decomp.Expansion) []int32 {
 	g := e.Graph
 	order := make([]int32, 0, len(g.Nodes))
@@ -143,7 +143,7 @@ func constrain(d *dag, g *ir.Graph) {
 	}
 }
 
-// run merges clusters: that of each primitive with those that make its operands, the last operand first.
+// run merges the cluster of each primitive with the clusters that make its operands, the last operand first.
 func (f *finder) run() {
 	for i := range f.g.Nodes {
 		id := ir.NodeID(i)
@@ -266,8 +266,8 @@ func (f *finder) siblings() {
 	}
 }
 
-// alike puts updates of many tensors, which a loop in the user's program has made one by one, into one group. They are
-// maps of one kind that write in place, so doing them together takes no memory.
+// alike puts updates of many tensors, which a loop in the user's program has recorded one by one, into one group. They
+// are maps of one kind that write in place, so one kernel for all of them takes no additional memory.
 func (f *finder) alike(g *ir.Graph) {
 	in := map[int]int{} // clusters in a vertex of the whole graph
 	for i, is := range f.fusable {
@@ -310,7 +310,7 @@ func (f *finder) inPlace(g *ir.Graph, c *cluster) bool {
 }
 
 // pair merges the clusters of two readers of a value if both run over all of it and over nothing else. If one makes an
-// operand of the other, try has already said why they stay apart: that operand may be read in another dim order than
+// operand of the other, try has already noted why they stay apart: that operand may be read in another dim order than
 // the value.
 func (f *finder) pair(x, y ir.NodeID, v ir.ValueID) {
 	a, b := f.prims.find(int(x)), f.prims.find(int(y))

@@ -54,7 +54,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestLoops: a softmax and what is before it are one loop over rows, whose reduced dim is the last one.
+// TestLoops: a softmax and the add before it are one loop over rows. Its reduced dim is the last one.
 func TestLoops(t *testing.T) {
 	g, err := ir.Parse(`graph a sync {
   dims n=64@0 m=8@1

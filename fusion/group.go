@@ -10,9 +10,10 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-// Options says what the graph does not.
+// Options holds the facts that a graph does not contain.
 type Options struct {
-	// NoDraws: the worker's own operators draw random numbers other than those of kernels, so no kernel may use any.
+	// NoDraws keeps random numbers out of kernels, because the worker's own operators draw other numbers than the masks of
+	// kernels.
 	NoDraws bool
 }
 

@@ -31,8 +31,8 @@ type Refused struct {
 	Why      string
 }
 
-// Alone is why no kernel computes a node, or an operator, with others. It is empty for a node that computes nothing,
-// and for an own op that kernels compute: Refused tells about its neighbours.
+// Alone is the reason why no kernel computes a node, or an operator, together with others. It is empty for a node that
+// computes nothing, and for an own op that kernels compute: Refused has the reasons for its neighbours.
 func (x *Groups) Alone(id ir.NodeID) string {
 	f := x.finder
 	composite := false
@@ -257,7 +257,7 @@ func (f *finder) required(g *ir.Graph, group []uint32) []ir.Require {
 	return out
 }
 
-// requireKey is a key that two requirements share exactly if they say the same of the same sizes.
+// requireKey is a key that two requirements share exactly if they equate the same products of the same sizes.
 func requireKey(g *ir.Graph, r ir.Require) string {
 	b := make([]byte, 0, 64)
 	for _, side := range [...][]ir.Dim{r.Left, r.Right} {

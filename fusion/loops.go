@@ -28,7 +28,7 @@ func (l *Group) split() {
 	}
 }
 
-// stated reports whether a graph requires all sizes to be equal that the loops take to be.
+// stated reports whether a graph requires every equality of sizes on which the loops rely.
 func (f *finder) stated(g *ir.Graph) bool {
 	known := map[string]bool{}
 	for _, r := range g.Requires {
@@ -187,20 +187,20 @@ func (l *Group) Reduces(id ir.NodeID) bool {
 	return false
 }
 
-// Place says where a value that a loop makes runs: in which of its spaces, and along which dims of that; -1 for a dim
-// of size 1.
+// Place returns the space of its loop in which a value runs, and by dim of the value the dim of the space, or -1 for
+// size 1.
 func (l *Group) Place(v ir.ValueID) (space int, along []int8) {
 	p := l.finder.places[v]
 	return int(p.space), l.ordered(l.In(l.Graph.Def[v]), p.space, p.along)
 }
 
-// Sees says the same of argument index of a member of a loop, which the loop does not have in a register.
+// Sees returns the same for argument index of a member of a loop, if the loop does not have the argument in a register.
 func (l *Group) Sees(user ir.NodeID, index int) (space int, along []int8) {
 	s := l.finder.points[user].space
 	return int(s), l.ordered(l.In(user), s, l.seen[int(l.Graph.Nodes[user].ArgLo)+index])
 }
 
-// ordered has dims of a cluster's space as those of its loop.
+// ordered maps dims of a cluster's space to dims of its loop.
 func (l *Group) ordered(loop int, space int8, along []int8) []int8 {
 	order := l.Loops[loop].order[space]
 	out := make([]int8, len(along))

@@ -23,7 +23,7 @@ type merge struct {
 	twoOrders          bool   // see cluster
 }
 
-// fit returns how cluster a, whose values b uses, becomes one loop with b, or why it does not.
+// fit returns the merge of cluster a with cluster b, which uses values of a, or the reason why they do not merge.
 func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	m = merge{flat: r.flat, from: r.from, to: r.to, into: true, orderFrom: r.orderFrom, orderTo: r.orderTo}
 	spaces := len(a.spaces) + len(b.spaces)
@@ -70,7 +70,7 @@ func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	return m, why
 }
 
-// fitReshaped is for clusters between which lies a reshape.
+// fitReshaped is for clusters with a reshape between them.
 func fitReshaped(a, b *cluster, r relation, m *merge) string {
 	if a.reduced != nil || b.reduced != nil || a.parts || b.parts {
 		return reshaped
@@ -80,8 +80,8 @@ func fitReshaped(a, b *cluster, r relation, m *merge) string {
 	return ""
 }
 
-// fitSame is for clusters with the same points. Dims that no operand relates are related in order: a row's number and
-// its elements, for one.
+// fitSame is for clusters with the same points. Dims that no operand relates are related in order, for example those of
+// one number per row and of the row's elements.
 func (f *finder) fitSame(a, b *cluster, r relation, m *merge, freeA, freeB []int8) string {
 	spaceA, spaceB := a.spaces[r.from], b.spaces[r.to]
 	for i, d := range freeA {

@@ -11,8 +11,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// relation is how the space of one cluster lies in that of another: for each dim of the first the dim of the second, or
-// -1 if no operand tells.
+// relation maps the space of one cluster to that of another: for each dim of the first the dim of the second, or -1 if
+// no operand relates it.
 type relation struct {
 	from, to int8 // the spaces
 	along    []int8
@@ -66,7 +66,7 @@ func (f *finder) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, st
 	return out, ""
 }
 
-// relate returns how the cluster that makes root lies in that of a user, by an operand that is root or a view of it.
+// relate maps the cluster that makes root to the cluster of a user, by an operand that is root or a view of it.
 func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID, index int) (relation, string) {
 	g := f.g
 	p := f.places[root]
@@ -179,7 +179,7 @@ func (f *finder) relateAll(from, to int) (relation, string) {
 	return r, why
 }
 
-// join adds what another operand tells.
+// join adds the relation of another operand.
 func (r *relation) join(g *ir.Graph, o relation) string {
 	if r.from != o.from || r.to != o.to || r.flat != o.flat || r.parts != o.parts {
 		return twoOrders
@@ -200,7 +200,7 @@ func (r *relation) join(g *ir.Graph, o relation) string {
 	return ""
 }
 
-// free lists the dims of either space of which the relation tells nothing. n is the rank of the second.
+// free lists the dims of either space that the relation does not map. n is the rank of the second.
 func (r *relation) free(n int) (from, to []int8) {
 	used := make([]bool, n)
 	for i, a := range r.along {

@@ -14,7 +14,7 @@ const (
 
 // FromATen decides whether a call of the operator with these arguments is exactly an own op, and returns that op's
 // arguments. A number that is only a parameter is not known to be 1: add.Tensor with such an alpha stays a call. The
-// caller still compares the own op's result type with the one it knows (see Graph.Check).
+// caller still compares the own op's result type with the recorded one (see Graph.Check).
 func FromATen(g *Graph, name string, args []Arg) (Op, []Arg, bool) {
 	f, ok := ops.byATen[name]
 	if !ok {
@@ -183,10 +183,10 @@ func (g *Graph) emits(words []string, own []Arg) bool {
 	return words[len(words)-1] != "all"
 }
 
-// unknownOperator is the row of an operator about which the catalogue says nothing.
+// unknownOperator is the row of an operator that the catalogue lacks.
 var unknownOperator = &catalogue.ATen{}
 
-// Row is what the catalogue says about the operator of a call. It is never nil.
+// Row returns the catalogue's row of a call's operator. It is never nil.
 func (g *Graph) Row(id NodeID) *catalogue.ATen {
 	if r := catalogue.FindATen(g.CallName(id)); r != nil {
 		return r

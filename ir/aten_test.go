@@ -52,7 +52,7 @@ func TestFromATen(t *testing.T) {
 		"aten.add.Tensor %0 %1 1 1":                                  "",
 		"aten.add.Scalar %0 %1 1":                                    "",
 		"aten.add.Tensor %0! %1 1":                                   "",
-		"aten.sub.Tensor %4 %4 1":                                    "", // refused by PyTorch: the call says so
+		"aten.sub.Tensor %4 %4 1":                                    "", // refused by PyTorch: the call gives the error
 		"aten.rsub.Scalar %0 %2 1":                                   "sub %2 %0",
 		"aten.rsub.Tensor %0 %1 1":                                   "sub %1 %0",
 		"aten.mul.Tensor %2 %0":                                      "mul %2 %0",

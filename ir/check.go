@@ -45,7 +45,7 @@ type checker struct {
 	symbols map[uint32]int // parameter slot -> symbol that it holds
 }
 
-// tables checks what belongs to no node.
+// tables checks the parts of the graph that belong to no node.
 func (c *checker) tables() error {
 	g := c.g
 	if len(g.Def) != len(g.Types) {

@@ -32,7 +32,7 @@ var badStatements = map[string]string{
 	"%10: f32[n] = sum %3 1 false":          "sum takes a list of dims and a bool",
 	"%10: f32[n] = sum %3 [2] false":        "dim 2 is not one of a rank 2 operand",
 	"%10: f32[n] = sum %3 [-1] false":       "dim -1 is not one of a rank 2 operand",
-	"%10: f32[n] = sum %3 [1, 1] false":     "dim 1 is folded twice",
+	"%10: f32[n] = sum %3 [1, 1] false":     "dim 1 is reduced twice",
 	"%10: f32[n] = sum %3 [0] false":        "the result is f32[m], not f32[n]",
 	"%10: f32[n,1] = sum %3 [1] false":      "the result is f32[n], not f32[n,1]",
 	"%10: i64[n] = mean %4 ints[] false":    "mean does not take i64",
@@ -117,7 +117,7 @@ func mustParse(t *testing.T, text string) *Graph {
 	return g
 }
 
-// TestVerifyBroken: what no text can hold. Printing such a graph never panics.
+// TestVerifyBroken: graphs that no text can represent. Printing such a graph never panics.
 func TestVerifyBroken(t *testing.T) {
 	const text = `graph g r {
   dims n=4@0
@@ -201,7 +201,7 @@ func quotient(of, by []Dim) func(g *Graph) {
 	return func(g *Graph) { g.Syms = append(g.Syms, Symbol{Quotient: &Quotient{of, by}}) }
 }
 
-// TestQuotient: a size that is a quotient is what it says in print, in products and in the verifier.
+// TestQuotient: the printer, products and the verifier handle a size that is a quotient.
 func TestQuotient(t *testing.T) {
 	g := mustParse(t, "graph g r {\n  dims n=2@0 c=6@1 h=4@2 k=12@c*h/2\n  %0: f32[n,c,h] = input 0\n"+
 		"  %1: f32[n,2,k] = view %0 offset=0\n  %2: f32[n,2,k] = neg %1\n  output %2 -> s1\n}\n")

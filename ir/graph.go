@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package ir says what to compute: SSA over tensors with symbolic sizes, an op table, one text form with printer and
-// parser, and a verifier. It does not know PyTorch's API, buffers or wires. Of this module it imports only catalogue.
+// Package ir is the intermediate representation: SSA over tensors with symbolic sizes, an op table, one text form with
+// printer and parser, and a verifier. It does not depend on PyTorch's API, on buffers or on the wire. It imports only
+// catalogue from this module.
 package ir
 
 import (
@@ -19,7 +20,7 @@ type (
 	NodeID  uint32
 )
 
-// ArgKind says what an Arg is. The numbers are those of the tags of a trace. Arg.V holds:
+// ArgKind is the kind of an Arg. The numbers are those of the tags of a trace. Arg.V holds:
 //
 //	ArgNone                        nothing: an absent optional
 //	ArgValue                       the ValueID of a tensor or a number
@@ -84,9 +85,9 @@ type Template uint8
 
 const (
 	TemplateMap   Template = iota + 1 // one element of each result from each point
-	TemplateRows                      // folds the last dims of its points; what it reads again of a row, it has at hand
-	TemplateCols                      // folds other dims than the last
-	TemplateAll                       // folds all dims
+	TemplateRows                      // reduces the last dims; a row that is read again is in cache or registers
+	TemplateCols                      // reduces other dims than the last
+	TemplateAll                       // reduces all dims
 	TemplateLists                     // one map over the tensors of lists
 	NumTemplates
 )
@@ -97,8 +98,8 @@ var templates = [NumTemplates]string{
 
 func (t Template) String() string { return templates[t] }
 
-// Group is nodes that one or more kernels compute together: they follow one another. A group has the meaning of its
-// nodes one by one; Kernels lists the kernels that the fuse pass expects, in the order in which they run.
+// Group is a set of adjacent nodes that one or more kernels compute together. A group has the meaning of its nodes one
+// by one; Kernels lists the kernels that the fuse pass expects, in the order in which they run.
 type Group struct {
 	Kernels []Template
 }
@@ -109,7 +110,7 @@ type Require struct {
 	Left, Right []Dim
 }
 
-// Output says that after the program the storage bound to Slot holds Value.
+// Output states that after the program the storage bound to Slot holds Value.
 type Output struct {
 	Value ValueID
 	Slot  uint32

@@ -220,20 +220,20 @@ func (g *Graph) Broadcast(operands []Arg) ([]Dim, error) {
 // reduceDims gives the dims of a reduction's result.
 func (g *Graph) reduceDims(args []Arg) ([]Dim, error) {
 	dims, list, keep := g.Types[args[0].V].Dims, g.List(args[1]), args[2].V != 0
-	var fold [maxRank]bool
+	var reduced [maxRank]bool
 	for _, d := range list {
 		if d.Kind != ArgInt || d.V < 0 || d.V >= int64(len(dims)) {
 			return nil, fmt.Errorf("dim %d is not one of a rank %d operand", d.V, len(dims))
 		}
-		if fold[d.V] {
-			return nil, fmt.Errorf("dim %d is folded twice", d.V)
+		if reduced[d.V] {
+			return nil, fmt.Errorf("dim %d is reduced twice", d.V)
 		}
-		fold[d.V] = true
+		reduced[d.V] = true
 	}
 	out := []Dim{}
 	for i, d := range dims {
 		switch {
-		case len(list) > 0 && !fold[i]:
+		case len(list) > 0 && !reduced[i]:
 			out = append(out, d)
 		case keep:
 			out = append(out, Const(1))

@@ -59,7 +59,7 @@ const (
 	ByFlags = catalogue.ByFlags
 )
 
-// OpInfo is the row of an op: what the catalogue says, and what is derived from it.
+// OpInfo is the row of an op: the catalogue's cells, and cells derived from them.
 type OpInfo struct {
 	catalogue.Own
 	Op    Op
@@ -119,7 +119,7 @@ func (op Op) String() string {
 	return opRows[op-1].Name
 }
 
-// Own says whether the op is one of our own compute ops, with a meaning in ir/eval.
+// Own reports whether the op is one of our own compute ops, with a meaning in ir/eval.
 func (op Op) Own() bool { return op >= opOwn && op < NumOps }
 
 // ByName finds an op by its name in the text form.
@@ -128,7 +128,7 @@ func ByName(name string) (Op, bool) {
 	return op, ok
 }
 
-// ByATen finds the own op of which the operator is a form. Its arguments decide whether the op applies: see FromATen.
+// ByATen finds the own op that has this operator as a form. Its arguments decide whether the op applies: see FromATen.
 func ByATen(fullname string) (Op, bool) {
 	f, ok := ops.byATen[fullname]
 	return f.op, ok

@@ -16,7 +16,7 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// TestOpTable walks every row: what the cells say fits together.
+// TestOpTable checks that the cells of each row agree with each other.
 func TestOpTable(t *testing.T) {
 	require.Len(t, opRows, int(NumOps)-1)
 	forms := map[string]bool{}

@@ -106,7 +106,7 @@ func (g *Graph) Canonicalize() {
 	}
 }
 
-// Reduce gives two products that are equal exactly if the given ones are. They have no factor 1, no common factor and
+// Reduce returns two products that are equal exactly if the given ones are. They have no factor 1, no common factor and
 // no quotient. No factor that Reduce removes is 0.
 func (g *Graph) Reduce(a, b []Dim) (x, y []Dim) {
 	over, under := g.Factors(a)

@@ -189,7 +189,7 @@ func (g *Graph) unifyCat(args []Arg, result []Dim) {
 	}
 }
 
-// unifyPatterns unifies the sizes of operands and results as the operator's patterns say.
+// unifyPatterns unifies the sizes of operands and results by the operator's patterns.
 func (g *Graph) unifyPatterns(dims *callDims, args []Arg, results []Type) {
 	if dims.broadcast {
 		for _, a := range args {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package kernel is the IR of kernels: one fused loop as code that runs at each point of an index space. Sizes and
-// strides come with each instance, so one kernel serves all shapes. The package knows nothing of graphs, buffers or
-// machines, and never runs anything. Grammar and meaning are those of csrc/abi/mycelya.h.
+// strides come with each instance, so one kernel serves all shapes. The package does not depend on graphs, buffers or
+// devices, and never runs anything. csrc/abi/mycelya.h defines grammar and meaning.
 package kernel
 
 import (
@@ -22,7 +22,7 @@ type Kernel struct {
 	Code     []Instr
 }
 
-// Operand is what the code reads or writes: a tensor of a dtype (MYC_*).
+// Operand is a tensor of a dtype (MYC_*) that the code reads or writes.
 type Operand struct {
 	DType  uint8
 	Access Access
@@ -30,7 +30,7 @@ type Operand struct {
 	Along  []int8 // by dim of the tensor: the dim of the index space along which it runs, -1 for a dim of size 1
 }
 
-// Access says whether a kernel reads or writes an operand.
+// Access is the set of ways in which a kernel accesses an operand: it reads, writes, or both.
 type Access uint8
 
 const (
@@ -38,7 +38,7 @@ const (
 	Write Access = catalogue.KernelWrite
 )
 
-// Class is what a register holds.
+// Class is the type of a register's value.
 type Class uint8
 
 const (
@@ -84,7 +84,7 @@ func (op Op) Row() *catalogue.Instr {
 // Set is the class as a set.
 func (c Class) Set() catalogue.RegisterSet { return 1 << c }
 
-// Reduces says whether an op combines the values of several points.
+// Reduces reports whether an op combines the values of several points.
 func (op Op) Reduces() bool { r := op.Row(); return r != nil && r.Group == catalogue.GroupReduce }
 
 func (op Op) String() string {
@@ -95,13 +95,13 @@ func (op Op) String() string {
 	return r.Name
 }
 
-// Takes says whether an op computes on operands of a class.
+// Takes reports whether an op computes on operands of a class.
 func (op Op) Takes(c Class) bool {
 	r := op.Row()
 	return r != nil && c >= F32 && c <= B8 && r.Takes&c.Set() != 0
 }
 
-// dtypes are what kernels know of a dtype, by its number. The class is 0 if they don't compute in it.
+// dtypes has the properties of a dtype in kernels, by its number. The class is 0 if kernels don't compute in it.
 var dtypes = func() (rows [catalogue.NumDTypes]struct {
 	class  Class
 	rounds bool
@@ -120,11 +120,11 @@ func ClassOf(dtype uint8) Class {
 	return dtypes[dtype].class
 }
 
-// Rounds says whether a register that holds the dtype needs a ROUND after arithmetic.
+// Rounds reports whether a register that holds the dtype needs a ROUND after arithmetic.
 func Rounds(dtype uint8) bool { return int(dtype) < len(dtypes) && dtypes[dtype].rounds }
 
-// Holds says whether a dtype represents a number: a float, or an integer (whole). PyTorch refuses finite numbers beyond
-// the largest of a float dtype, so those are not represented.
+// Holds reports whether a dtype represents a number: a float, or an integer (whole). PyTorch refuses finite numbers
+// beyond the largest of a float dtype, so those are not represented.
 func Holds(dtype uint8, integral bool, real float64, whole int64) bool {
 	row := catalogue.DTypeOf(uint64(dtype))
 	switch {

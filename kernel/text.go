@@ -12,9 +12,9 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// String lists a kernel for people: its index space, its operands with the dims along which they run, and the code.
+// String lists a kernel as text: its index space, its operands with the dims along which they run, and the code.
 //
-//	kernel i0 i1 fold j2
+//	kernel i0 i1 reduce j2
 //	  a0 read  f32[i0,j2]
 //	  a1 write f32[i0]
 //	  r0 f32 = load a0
@@ -38,7 +38,7 @@ func (k *Kernel) String() string {
 		}
 		for d := range rank {
 			if f == 0 && k.Reduced > 0 && d == rank-k.Reduced {
-				b.WriteString(" fold")
+				b.WriteString(" reduce")
 			}
 			b.WriteString(" " + dim(f, d))
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 )
 
-// Verify returns what is wrong with a kernel. A kernel that it accepts names only what exists, and writes each element
-// of a written operand once. It says nothing of bounds: the executor compares each operand's sizes with those of the
-// dims along which it runs before it runs the kernel.
+// Verify returns what is wrong with a kernel. A kernel that it accepts refers only to existing registers, operands and
+// dims, and writes each element of a written operand once. It does not check bounds: before the executor runs a kernel,
+// it compares each operand's sizes with those of the dims along which the operand runs.
 func (k *Kernel) Verify() error {
 	if err := k.header(); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (k *Kernel) operand(o Operand) error {
 	return nil
 }
 
-// level says how many values a register has.
+// level is the number of values of a register.
 type level uint8
 
 const (

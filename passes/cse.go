@@ -51,7 +51,7 @@ func cse(g *ir.Graph, r *rules) *ir.Graph {
 	return g.Rewrite(allNodes(g), to)
 }
 
-// writtenRoots says for each value whether a call writes it, or a window on it.
+// writtenRoots reports for each value whether a call writes it, or a window on it.
 func writtenRoots(g *ir.Graph) []bool {
 	written := make([]bool, len(g.Types))
 	for id := range g.Nodes {
@@ -70,7 +70,7 @@ func allNodes(g *ir.Graph) []ir.NodeID {
 	return order
 }
 
-// mergeable says whether a node with equal operands has equal results.
+// mergeable reports whether a node with equal operands has equal results.
 func mergeable(g *ir.Graph, id ir.NodeID) bool {
 	n := &g.Nodes[id]
 	switch ir.Info(n.Op).Pure {

@@ -6,6 +6,7 @@ package passes
 import (
 	"math"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 )
 
@@ -25,12 +26,12 @@ func foldRules() []Rule {
 	return all
 }
 
-// call is the name of a call, "" for other nodes.
-func (c *candidate) call() string {
-	if c.node.Op != ir.OpCall {
-		return ""
+// row returns the catalogue's row of a call's operator. It is never nil.
+func (c *candidate) row() *catalogue.ATen {
+	if r := catalogue.FindATen(c.g.Strings[c.node.Name]); r != nil {
+		return r
 	}
-	return c.g.Strings[c.node.Name]
+	return &catalogue.ATen{}
 }
 
 // literalDType is the dtype of a literal, 0 for other arguments.
@@ -55,17 +56,17 @@ func (c *candidate) literal(a ir.Arg) ir.ValueID {
 
 // callFillsEmpty matches a call that fills an uninitialised storage with a number.
 func callFillsEmpty(c *candidate) bool {
-	name := c.call()
-	if name != "aten::fill_.Scalar" && name != "aten::zero_" || c.made(c.value(0), ir.OpEmpty) == nil {
+	if len(c.args) == 0 || c.args[0].Kind != ir.ArgValue || c.made(c.value(0), ir.OpEmpty) == nil ||
+		c.row().Fills == catalogue.NoFill {
 		return false
 	}
 	number := c.filledWith()
 	return literalDType(number) != 0 || number.Kind == ir.ArgValue && c.g.IsNumber(number)
 }
 
-// filledWith is the number of callFillsEmpty.
+// filledWith returns the number that the call of callFillsEmpty writes.
 func (c *candidate) filledWith() ir.Arg {
-	if len(c.args) == 1 { // zero_
+	if c.row().Fills == catalogue.FillZero {
 		return ir.Arg{Kind: ir.ArgInt}
 	}
 	return c.args[1]
@@ -141,7 +142,8 @@ func numberIsExact(c *candidate) bool {
 	return false
 }
 
-// resultWithout says whether an operand other than operand i, and no fill, has this dtype and the sizes of the result.
+// resultWithout reports whether an operand other than operand i, and no fill, has this dtype and the sizes of the
+// result.
 func (c *candidate) resultWithout(i int, d ir.DType) bool {
 	for j := firstTensor(c.node.Op); j < ir.Info(c.node.Op).Arity(); j++ {
 		v := c.value(j)
@@ -166,18 +168,23 @@ func takeNumber(c *candidate) {
 // the cube among them, and an exponent that is a parameter.
 func exponentIs(want float64) func(*candidate) bool {
 	return func(c *candidate) bool {
-		if c.call() != "aten::pow.Tensor_Scalar" {
+		if len(c.args) != 2 || !isNumber(c.args[1], want) || !c.row().Power {
 			return false
 		}
 		c.x = c.value(0)
-		switch a := c.args[1]; a.Kind {
-		case ir.ArgInt:
-			return float64(a.V) == want
-		case ir.ArgFloat:
-			return math.Float64frombits(uint64(a.V)) == want
-		}
-		return false
+		return true
 	}
+}
+
+// isNumber reports whether an argument is a literal with this value.
+func isNumber(a ir.Arg, want float64) bool {
+	switch a.Kind {
+	case ir.ArgInt:
+		return float64(a.V) == want
+	case ir.ArgFloat:
+		return math.Float64frombits(uint64(a.V)) == want
+	}
+	return false
 }
 
 // floatPower is the guard of PowOfTwo. PyTorch computes a square as a product, in every floating dtype. The near miss

@@ -10,8 +10,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// fuse puts the nodes that one or several kernels compute together in a row, as groups. Package fusion chooses them. A
-// group means the same as its nodes, one by one.
+// fuse makes groups: it makes the nodes adjacent that kernels compute together. Package fusion chooses them. A group
+// means the same as its nodes, one by one.
 //
 // It would be wrong, and is not done, across loops of different sizes, for a reduction of a reduction's result, for a
 // value that two users read in two dim orders, around a node that must run between, and across an effect.

@@ -22,7 +22,7 @@ import (
 )
 
 // TestGuards takes the guard of each rule to be true, one at a time, and requires that a case of the rule fails then.
-// The header "unguarded:" of a case that expects a rule not to fire says what the rule would break without its guard:
+// The header "unguarded:" of a case that expects a rule not to fire is what the rule would break without its guard:
 //
 //	type      the verifier refuses the graph, or an output has another type
 //	value     an output has another value in ir/eval
@@ -58,7 +58,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// withoutGuard says what a rule without its guard breaks.
+// withoutGuard returns what a rule without its guard breaks.
 func withoutGuard(g *ir.Graph, only []string, rule string) string {
 	w := new(watcher)
 	out, err := passes.Run(g, passes.Unguarded(passes.Options{Check: 1, Only: only, Observer: w}, rule))

@@ -12,10 +12,10 @@ import (
 // later computes a value shortly before it is needed, if no operand has to be kept for that. A node moves down to the
 // first use of its results, but not past the last other use of an operand, nor past a write to an operand.
 //
-// It is valid because values are pure and operands stay before their uses. It never takes more memory, whatever the
-// sizes are: at each step, the values are those of before, less the results that are now made later. Some nodes stay:
-//   - a node at which an operand ends: the operand would be kept longer, and only sizes tell whether it is larger than
-//     the result;
+// It is valid because values are pure and operands stay before their uses. It never takes more memory, for any sizes:
+// at each step the same values exist as before, less the results that are now made later. Some nodes stay:
+//   - a node at which an operand ends: the operand would be kept longer, and it may be larger than the result for some
+//     sizes;
 //   - a reader of an operand that is written next: it would need a copy of the old content;
 //   - nodes with flags and nodes that write. No node goes past an effect, which may set what the node computes with.
 //
@@ -90,13 +90,13 @@ func newMover(g *ir.Graph) *mover {
 	return m
 }
 
-// isFree says whether a node takes neither time nor memory. It goes wherever its first use goes.
+// isFree reports whether a node takes neither time nor memory. It moves with its first use.
 func isFree(g *ir.Graph, id ir.NodeID) bool {
 	kind := ir.Info(g.Nodes[id].Op).Kind
 	return kind == ir.KindLeaf || g.Nodes[id].Op == ir.OpView
 }
 
-// moves says whether a node may go to a later place: it is pure, and none of its operands ends at it.
+// moves reports whether a node may go to a later place: it is pure, and none of its operands ends at it.
 func (m *mover) moves(id ir.NodeID) bool {
 	n := &m.g.Nodes[id]
 	if n.Flags != 0 || n.Op == ir.OpUpdate || n.Op == ir.OpResize || len(m.g.Writes(id)) > 0 {

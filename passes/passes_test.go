@@ -122,15 +122,19 @@ func snake(name string) string {
 	return b.String()
 }
 
-// watcher notes the rules that fired, and the passes without rules that changed the graph.
+// watcher notes the rules that fired, and the passes without rules that changed the graph. A pass that makes the groups
+// again with which a case begins has not changed the graph.
 type watcher struct {
+	text    string // of the graph before the next pass
 	fired   []string
 	refused strings.Builder
 }
 
-func (w *watcher) Begin(*ir.Graph) {}
-func (w *watcher) After(pass string, changed bool, fired []passes.Firing, _ *ir.Graph, _ time.Duration) {
-	if changed && len(fired) == 0 {
+func (w *watcher) Begin(g *ir.Graph) { w.text = g.String() }
+func (w *watcher) After(pass string, changed bool, fired []passes.Firing, g *ir.Graph, _ time.Duration) {
+	before := w.text
+	w.text = g.String()
+	if changed && len(fired) == 0 && (len(g.Groups) == 0 || w.text != before) {
 		w.fired = append(w.fired, pass)
 	}
 	for _, f := range fired {

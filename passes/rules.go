@@ -63,9 +63,9 @@ type candidate struct {
 	found bool
 }
 
-// rewrite gives each node of a graph to the rules of its op until none applies. Nodes come in order, so a rule sees
-// operands that have been through the rules. A result that a call writes in place stays: two contents are two buffers
-// as soon as one of them is written.
+// rewrite applies the rules of its op to each node of a graph until none applies. Nodes come in order, so a rule sees
+// rewritten operands. A result that a call writes in place stays: two contents are two buffers as soon as one of them
+// is written.
 func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 	if len(r.byOp) == 0 {
 		return g
@@ -101,7 +101,7 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 	return g.Rebuild(edit)
 }
 
-// any says whether a rule applies to a graph. Mostly none does, and then no graph has to be built.
+// any reports whether a rule applies to a graph. Mostly none does, and then no graph has to be built.
 func (r *rules) any(g *ir.Graph, written []bool, uses []int32) bool {
 	c := candidate{g: g, written: written, storages: uses}
 	for id := range g.Nodes {
@@ -123,7 +123,7 @@ func (r *rules) any(g *ir.Graph, written []bool, uses []int32) bool {
 	return false
 }
 
-// mayApply says whether rules are tried on a result that a call writes in place, or does not.
+// mayApply reports whether rules are tried on a result that a call writes in place, or does not.
 func (r *rules) mayApply(overwritten bool) bool { return !overwritten || r.unguarded != "" }
 
 func (r *rules) applies(rule *Rule, c *candidate) bool {
@@ -188,7 +188,7 @@ func firstOperand(c *candidate) bool {
 // twin is the guard of becomeX.
 func twin(c *candidate) bool { return c.isTwin(c.x) }
 
-// isTwin says whether an older value may stand for the result: it has the same type, layout included, and no call
+// isTwin reports whether an older value may stand for the result: it has the same type, layout included, and no call
 // writes it. A view stands for views only. A b8 that may hold bytes other than 0 and 1 stands for the results of memory
 // ops only, since all other ops return 0 and 1.
 func (c *candidate) isTwin(v ir.ValueID) bool {
@@ -201,13 +201,13 @@ func (c *candidate) isTwin(v ir.ValueID) bool {
 	return ir.Info(c.node.Op).Kind == ir.KindMemory || !c.anyByte(v)
 }
 
-// anyByte says whether a value is a b8 that may hold bytes other than 0 and 1, as a view of a u8 does.
+// anyByte reports whether a value is a b8 that may hold bytes other than 0 and 1, as a view of a u8 does.
 func (c *candidate) anyByte(v ir.ValueID) bool {
 	return c.typeOf(v).DType == ir.Bool && ir.Info(c.g.Nodes[c.g.Def[v]].Op).Kind != ir.KindElementwise
 }
 
-// readable says whether no call writes the first n operands of a node. A later read of an operand that is written would
-// need a copy of the old content.
+// readable reports whether no call writes the first n operands of a node. A later read of an operand that is written
+// would need a copy of the old content.
 func (c *candidate) readable(node *ir.Node, n int) bool {
 	for i := range n {
 		if c.written[c.g.Root(c.operandOf(node, i))] {

@@ -42,7 +42,7 @@ type Options struct {
 	unguarded string // the rule whose guard is taken to be true, set by tests only
 }
 
-// Error says which pass failed. Graph is the graph that the pass was given.
+// Error names the pass that failed. Graph is the graph that the pass was given.
 type Error struct {
 	Pass  string
 	Graph *ir.Graph

@@ -160,7 +160,7 @@ func TestPipeline(t *testing.T) {
 	assert.ErrorContains(t, checkPipeline([]Pass{a}, nil), `rule "R" of a is incomplete`)
 }
 
-// TestShuffle moves what may move and keeps flagged nodes in order.
+// TestShuffle: shuffle moves nodes, but keeps operands before uses and nodes with flags in order.
 func TestShuffle(t *testing.T) {
 	g := parse(t, `graph f.py:1 read {
   %0: f32[4] = input 0

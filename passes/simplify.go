@@ -78,7 +78,7 @@ func castInner(c *candidate) {
 	c.become(ir.OpCast, c.x)
 }
 
-// holds says whether a dtype has every value of another, NaN, infinities and -0 included.
+// holds reports whether a dtype has every value of another, NaN, infinities and -0 included.
 func holds(wide, narrow ir.DType) bool {
 	if wide == narrow {
 		return true
@@ -152,7 +152,7 @@ func exactNegs(c *candidate) bool { return c.exactNeg(c.x) && c.exactNeg(c.y) }
 
 func dropNegs(c *candidate) { c.become(c.node.Op, c.negated(c.x), c.negated(c.y)) }
 
-// exactNeg says whether a neg is computed in the dtype of the result, on an operand that no call writes.
+// exactNeg reports whether a neg is computed in the dtype of the result, on an operand that no call writes.
 func (c *candidate) exactNeg(v ir.ValueID) bool {
 	d := c.t.DType
 	return c.typeOf(c.negated(v)).DType == d && c.typeOf(v).DType == d && !d.Is(ir.Complexes) &&
@@ -176,7 +176,7 @@ func sameAt(i, j int) func(*candidate) bool {
 // operandIs matches an operand that one of these ops makes. It binds x to the operand.
 //
 // Again is valid for ops with f(f(x)) = f(x). RoundOfIntegral is valid because an integral number stays as it is. The
-// near miss is relu (abs x): only a rule about signs could know that it is abs x.
+// near miss is relu (abs x): only a rule about signs could find that it equals abs x.
 func operandIs(ops ...ir.Op) func(*candidate) bool {
 	return func(c *candidate) bool {
 		c.x = c.value(0)

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// Spec says which passes run. One Spec serves a whole process, because a bisection counts over all graphs. It may be
-// used by several goroutines.
+// Spec selects the passes that run. One Spec serves a whole process, because a bisection counts over all graphs. It may
+// be used by several goroutines.
 type Spec struct {
 	none  bool
 	off   map[string]bool

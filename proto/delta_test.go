@@ -88,7 +88,8 @@ func TestDeltaRefusesWhatIsNone(t *testing.T) {
 	}
 }
 
-// FuzzApplyDelta holds that no bytes panic or change a length but that of the frees, which a byte each pays for.
+// FuzzApplyDelta: no bytes cause a panic or change a length, except that of the frees, of which each takes at least a
+// byte.
 func FuzzApplyDelta(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0})
 	f.Add([]byte{2, 0, 9, 9, 9, 9, 9, 9, 9, 9, 1, 0, 0, 0})

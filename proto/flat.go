@@ -11,7 +11,7 @@ import (
 )
 
 // Flat is an argument without its oneof, by the words of the catalogue: its tag, and the head and the payload that the
-// row of the tag names. Code that does not care about the kind of an argument reads this form.
+// row of the tag names. Code that does not depend on the kind of an argument reads this form.
 type Flat struct {
 	Tag   uint64 // catalogue.Tag*, or 0 if the message holds no kind that is known
 	Head  uint64 // kind of a number or a list, or dtype of a scalar

@@ -141,7 +141,7 @@ func (v *validator) fused(i int) (int, error) {
 	return end - 1, nil
 }
 
-// hasTensor says whether an argument is a tensor or a list with a tensor.
+// hasTensor reports whether an argument is a tensor or a list with a tensor.
 func hasTensor(args []*Arg) bool {
 	return slices.ContainsFunc(args, func(a *Arg) bool {
 		_, is := a.GetKind().(*Arg_Tensor)

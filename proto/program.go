@@ -46,7 +46,7 @@ func DecodeProgram(b []byte) (*Program, error) {
 	return p, Validate(p)
 }
 
-// Validate says whether p obeys the rules. Every count is within its limit, every index in range, and every geometry
+// Validate reports whether p obeys the rules. Every count is within its limit, every index in range, and every geometry
 // complete. Steps use a buffer only between the step that makes it (or the start, for an input) and the step that frees
 // it. Words encodes every program that Validate accepts.
 func Validate(p *Program) error {
@@ -88,7 +88,7 @@ func Validate(p *Program) error {
 	return nil
 }
 
-// validator walks a program in step order. alive says which buffers exist at the current step.
+// validator walks a program in step order. alive has the buffers that exist at the current step.
 type validator struct {
 	p       *Program
 	kernels []*kernel.Kernel
@@ -407,7 +407,7 @@ func params(kind *catalogue.ArgKind, head uint64) (uint32, error) {
 	return 1, nil
 }
 
-// ValidateCall says whether c fits p: equal numbers of parameters, inputs and outputs, no storage twice among the
+// ValidateCall reports whether c fits p: equal numbers of parameters, inputs and outputs, no storage twice among the
 // inputs or the outputs, and no input 0.
 func ValidateCall(p *Program, c *Call) error {
 	switch {

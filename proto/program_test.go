@@ -15,7 +15,7 @@ func TestValidateAcceptsSample(t *testing.T) {
 	require.NoError(t, Validate(sample()))
 }
 
-// refusal breaks one rule of the sample program and says what the error must contain.
+// refusal breaks one rule of the sample program, with a text that the error must contain.
 type refusal struct {
 	name, want string
 	edit       func(p *Program)
@@ -146,7 +146,6 @@ func TestValidateCall(t *testing.T) {
 	require.ErrorContains(t, ValidateCall(p, c), "input 1 is storage 7")
 }
 
-// Whatever the bytes: no panic, and an accepted program survives its encoding to words.
 // Each case breaks one rule of a program with a kernel.
 func TestValidateRefusesKernels(t *testing.T) {
 	require.NoError(t, Validate(fusedSample()))
@@ -214,6 +213,7 @@ func TestValidateRefusesKernels(t *testing.T) {
 	}
 }
 
+// FuzzDecodeProgram: no bytes cause a panic, and Words encodes each accepted program.
 func FuzzDecodeProgram(f *testing.F) {
 	for _, p := range []*Program{sample(), fusedSample()} {
 		b, err := protobuf.Marshal(p)

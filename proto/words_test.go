@@ -30,7 +30,7 @@ func golden(t *testing.T, name string, got []byte) {
 	require.Equal(t, want, got, "version 1 of the wire is fixed: a changed encoding is a new version")
 }
 
-// The bytes of version 1, of the program and of each message.
+// TestGoldenBytes compares the bytes of a program and of each message with those of version 1.
 func TestGoldenBytes(t *testing.T) {
 	status := &Status{Kind: ErrIndex, Text: "index 5 is out of range", Call: 9, Step: 2}
 	for name, m := range map[string]protobuf.Message{
@@ -80,7 +80,7 @@ func TestWordsRoundTrip(t *testing.T) {
 	}
 }
 
-// requireSameRun compares what the executor sees of two programs.
+// requireSameRun compares the parts of two programs that the executor reads.
 func requireSameRun(t *testing.T, want, got *Program) {
 	t.Helper()
 	require.Equal(t, Words(want), Words(got))

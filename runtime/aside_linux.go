@@ -13,8 +13,8 @@ import (
 )
 
 // stepAside moves the thread off the CPU core of the recording thread, if it runs there. Threads that have just woken
-// call it. Linux wakes a thread on the core where it ran last, and with few cores looks for no other: a sender that
-// wakes on the recording thread's core waits there for milliseconds, while the next core is idle.
+// call it. Linux wakes a thread on the core where it ran last, and with few cores does not look for another one: a
+// sender that wakes on the recording thread's core waits there for milliseconds, while the next core is idle.
 func stepAside(core *atomic.Int64) {
 	at := here()
 	if at == 0 || at != core.Load() {

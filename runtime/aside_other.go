@@ -7,7 +7,7 @@ package runtime
 
 import "sync/atomic"
 
-// stepAside does nothing where the system does not say which core a thread runs on.
+// stepAside does nothing on systems that do not report the core of a thread.
 func stepAside(*atomic.Int64) {}
 
 func onAllCores(f func()) { f() }

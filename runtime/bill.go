@@ -13,9 +13,10 @@ import (
 
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/trace"
 )
 
-// charge is what one place has cost since the last reset. A nil charge stands for no place in particular.
+// charge is the cost of one place since the last reset. A nil charge stands for no place in particular.
 type charge struct {
 	cuts       [catalogue.NumCuts]atomic.Uint64
 	compiled   atomic.Uint64 // programs
@@ -30,16 +31,16 @@ type charge struct {
 // bill holds the charges by place.
 type bill struct {
 	mu sync.Mutex
-	by map[Place]*charge
+	by map[trace.Place]*charge
 }
 
-func (b *bill) at(p Place) *charge {
+func (b *bill) at(p trace.Place) *charge {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := b.by[p]
 	if c == nil {
 		if b.by == nil {
-			b.by = map[Place]*charge{}
+			b.by = map[trace.Place]*charge{}
 		}
 		c = new(charge)
 		b.by[p] = c
@@ -89,7 +90,7 @@ type line struct {
 // JSON is the bill as an array: lines with the longest stalls first, then lines with the most bytes.
 func (b *bill) JSON(origin func(code, offset uint32) ir.Origin) []byte {
 	b.mu.Lock()
-	places := make(map[Place]*charge, len(b.by))
+	places := make(map[trace.Place]*charge, len(b.by))
 	for p, c := range b.by {
 		if !c.empty() {
 			places[p] = c

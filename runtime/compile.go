@@ -13,10 +13,11 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/cost"
 	"github.com/mycelya/mycelya/passes"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/compare"
 	"github.com/mycelya/mycelya/runtime/dump"
-	"google.golang.org/protobuf/proto"
+	"github.com/mycelya/mycelya/trace"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 // compiler finds or makes the programs of a session's traces. Except for explain and history, only the sender uses it.
@@ -45,23 +46,23 @@ func newCompiler(index int, settings *Settings, frontend Frontend, m *metrics, l
 
 func (c *compiler) close() { c.programs.close() }
 
-// worker says which worker the programs are for.
-func (c *compiler) worker(h *pb.Hello) {
+// worker sets the worker that the programs are for.
+func (c *compiler) worker(h *proto.Hello) {
 	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0
 }
 
-// kernels says whether the worker computes fused groups: a CPU unless MYCELYA_KERNELS is off, another device if it is
-// on.
+// kernels reports whether the worker computes groups with kernels: on a CPU unless MYCELYA_KERNELS is off, on another
+// device only if it is on.
 func (c *compiler) kernels() bool {
 	return c.settings.Kernels || !c.settings.NoKernels && c.device == "cpu"
 }
 
-// shares says whether client and worker compute on the processor of one host, kernels too.
+// shares reports whether client and worker share the processor of one host, and the worker runs kernels on it.
 func (c *compiler) shares() bool { return c.near && c.device == "cpu" && c.kernels() }
 
-// find returns what is known of a trace's skeleton, a variant that fits the trace, and the first entry under its key.
-// Each is nil if there is none.
-func (c *compiler) find(t *Trace) (e *entry, v *variant, first *entry) {
+// find returns the entry of a trace's skeleton, a variant that fits the trace, and the first entry under its key. Each
+// is nil if there is none.
+func (c *compiler) find(t *trace.Trace) (e *entry, v *variant, first *entry) {
 	if c.settings.Fresh {
 		return nil, nil, nil
 	}
@@ -72,7 +73,7 @@ func (c *compiler) find(t *Trace) (e *entry, v *variant, first *entry) {
 }
 
 // hit notes that a variant fits a trace.
-func (c *compiler) hit(t *Trace, v *variant) error {
+func (c *compiler) hit(t *trace.Trace, v *variant) error {
 	c.metrics.programHits.Add(1)
 	c.showCut(t, v.account.number, false)
 	if c.settings.Check >= 2 {
@@ -88,8 +89,8 @@ func (c *compiler) called(v *variant) {
 }
 
 // compile makes a program for a trace that no variant fits: of a new skeleton (e is nil), or of a known one with more
-// outputs. changed says, as far as that is known when an error occurs, which storages the trace should have made or
-// written.
+// outputs. changed marks the storages that the trace makes or writes. After an error it is set only if capture has
+// succeeded.
 func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *variant, changed []bool, err error) {
 	began := time.Now()
 	v := &variant{key: c.programs.newKey(t.Trace), account: &account{number: c.history.upcoming(), reason: t.Reason}}
@@ -119,7 +120,7 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 }
 
 // keep adds a new variant to the cache, and returns its entry.
-func (c *compiler) keep(t *Trace, captured *Captured, v *variant, e, first *entry) *entry {
+func (c *compiler) keep(t *trace.Trace, captured *trace.Captured, v *variant, e, first *entry) *entry {
 	if c.device == "cpu" { // another worker compiles the kernels, and reports how many
 		c.metrics.kernelsCompiled.Add(uint64(c.programs.newKernels(v.compiled.Program)))
 	}
@@ -140,7 +141,7 @@ func (c *compiler) keep(t *Trace, captured *Captured, v *variant, e, first *entr
 }
 
 // recheck compiles a trace that a variant fits: the two calls must be equal.
-func (c *compiler) recheck(t *Trace, v *variant) error {
+func (c *compiler) recheck(t *trace.Trace, v *variant) error {
 	_, fresh, err := c.lower(t, v, nil)
 	if err != nil {
 		return err
@@ -153,7 +154,7 @@ func (c *compiler) recheck(t *Trace, v *variant) error {
 	switch {
 	case err != nil:
 		return err
-	case !proto.Equal(fresh.Program, v.compiled.Program):
+	case !protobuf.Equal(fresh.Program, v.compiled.Program):
 		return fmt.Errorf("program #%d was found for it, but it compiles to another one", v.account.number)
 	case !slices.Equal(got, want), !slices.Equal(fresh.Inputs, v.compiled.Inputs),
 		!slices.Equal(fresh.Outputs, v.compiled.Outputs):
@@ -162,9 +163,9 @@ func (c *compiler) recheck(t *Trace, v *variant) error {
 	return nil
 }
 
-// build makes the program of a variant, which a dump may show. With an error too it returns what capture knows of the
-// trace.
-func (c *compiler) build(t *Trace, e *entry, v *variant, shown *dump.Program) (captured *Captured, err error) {
+// build makes the program of a variant, which a dump may show. It returns the result of capture with an error, too.
+func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Program,
+) (captured *trace.Captured, err error) {
 	v.wanted = make([]bool, len(t.Alive))
 	for i, a := range t.Alive {
 		v.wanted[i] = a != 0
@@ -179,9 +180,9 @@ func (c *compiler) build(t *Trace, e *entry, v *variant, shown *dump.Program) (c
 	return captured, err
 }
 
-// lower takes a trace through capture, passes and codegen; shown, unless it is nil, sees it. The sizes first seen are
-// those with which the variant was made: what the variant requires depends on them.
-func (c *compiler) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, *codegen.Compiled, error) {
+// lower takes a trace through capture, passes and codegen, and shows the stages in shown unless it is nil. The sizes
+// first seen are those with which the variant was made: what the variant requires depends on them.
+func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trace.Captured, *codegen.Compiled, error) {
 	captured, err := c.frontend.Build(t, v.wanted)
 	if err != nil {
 		return nil, nil, err
@@ -218,13 +219,13 @@ func (c *compiler) lower(t *Trace, v *variant, shown *dump.Program) (*Captured, 
 	return captured, compiled, nil
 }
 
-// acceptable says whether a worker will accept a program.
-func acceptable(p *pb.Program) error {
+// acceptable reports whether a worker will accept a program.
+func acceptable(p *proto.Program) error {
 	const small = 1 << 15 // so few steps and windows never reach the limit of bytes; do not spend time on their size
 	if len(p.Steps)+len(p.Tensors) > small {
-		if n := proto.Size(p); n > pb.MaxProgramBytes {
-			return fmt.Errorf("the program has %d bytes, at most %d are allowed", n, pb.MaxProgramBytes)
+		if n := protobuf.Size(p); n > proto.MaxProgramBytes {
+			return fmt.Errorf("the program has %d bytes, at most %d are allowed", n, proto.MaxProgramBytes)
 		}
 	}
-	return pb.Validate(p)
+	return proto.Validate(p)
 }

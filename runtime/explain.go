@@ -14,9 +14,10 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/trace"
 )
 
-// account is what explain tells of one program.
+// account is the part of explain about one program.
 type account struct {
 	number int // from 1, in the order of compilation
 	place  string
@@ -47,7 +48,7 @@ type history struct {
 type known struct {
 	number int // of its program
 	ops    []string
-	trace  *Trace
+	trace  *trace.Trace
 }
 
 const (
@@ -56,15 +57,15 @@ const (
 	maxKnownWords = 4 << 20 // 32 MiB
 )
 
-// upcoming is the number of the program that is noted next.
+// upcoming is the number of the next program.
 func (h *history) upcoming() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.compiled + 1
 }
 
-// note adds a program. If ops is not nil, its trace joins those that later traces are compared with.
-func (h *history) note(a *account, t *Trace, ops []string) {
+// note adds a program. If ops is not nil, later traces are compared with its trace, too.
+func (h *history) note(a *account, t *trace.Trace, ops []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.compiled++
@@ -76,7 +77,7 @@ func (h *history) note(a *account, t *Trace, ops []string) {
 	if ops == nil {
 		return
 	}
-	h.known = append(h.known, known{a.number, ops, &Trace{Skeleton: slices.Clone(t.Skeleton),
+	h.known = append(h.known, known{a.number, ops, &trace.Trace{Skeleton: slices.Clone(t.Skeleton),
 		Params: slices.Clone(t.Params), Bindings: slices.Clone(t.Bindings), Alive: slices.Clone(t.Alive),
 		Origins: slices.Clone(t.Origins)}})
 	words := 0
@@ -119,8 +120,8 @@ func common[T comparable](a, b []T) int {
 	return head + tail
 }
 
-// note remembers that a trace was compiled, or why it could not be. captured is nil if capture failed.
-func (c *compiler) note(a *account, took time.Duration, t *Trace, captured *Captured, e *entry,
+// note records that a trace was compiled, or why it could not be. captured is nil if capture failed.
+func (c *compiler) note(a *account, took time.Duration, t *trace.Trace, captured *trace.Captured, e *entry,
 	collision bool, failed error) {
 	a.took = took
 	var ops []string
@@ -139,9 +140,9 @@ func (c *compiler) note(a *account, took time.Duration, t *Trace, captured *Capt
 	c.history.note(a, t, ops)
 }
 
-// whyCompiled says why a trace needed a program of its own. ops are the ops of its records, e is the entry of its
-// skeleton or nil; collision says that another skeleton has its hash.
-func (c *compiler) whyCompiled(t *Trace, ops []string, e *entry, collision bool) string {
+// whyCompiled returns the reason why a trace needed a new program. ops are the ops of its records, e is the entry of
+// its skeleton or nil. With collision, another skeleton has the same hash.
+func (c *compiler) whyCompiled(t *trace.Trace, ops []string, e *entry, collision bool) string {
 	switch {
 	case c.settings.Fresh:
 		return "MYCELYA_REPLAY is off."
@@ -184,8 +185,8 @@ func (c *compiler) whyCompiled(t *Trace, ops []string, e *entry, collision bool)
 		d.Record+1, len(ops), k.number, d.What, d.Here, k.number, d.There)
 }
 
-// compare is the frontend's Compare. A mistake of ours in it must not cost the program, which is only explained.
-func (c *compiler) compare(here, there *Trace) (_ *Difference, err error) {
+// compare is the frontend's Compare. A bug in it must not end the program, since the result is only an explanation.
+func (c *compiler) compare(here, there *trace.Trace) (_ *trace.Difference, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = bug(r)
@@ -230,7 +231,7 @@ func count(n uint64, what string) string {
 // explainWait is how long explain waits for submitted traces to be compiled.
 const explainWait = 2 * time.Second
 
-// explainPrograms says which programs there are and why.
+// explainPrograms lists the programs with the reasons why each was compiled.
 func (s *session) explainPrograms() string {
 	s.mu.Lock()
 	started := s.core.Started()
@@ -251,8 +252,8 @@ func (s *session) explainPrograms() string {
 	return s.compiler.history.text(s.index)
 }
 
-// pendingGraph is the optimised graph of what a storage will hold once a trace has run.
-func (s *session) pendingGraph(t *Trace, storage uint64) (string, error) {
+// pendingGraph is the optimised graph of the content that a storage will have after a trace has run.
+func (s *session) pendingGraph(t *trace.Trace, storage uint64) (string, error) {
 	local := slices.Index(t.Bindings, storage)
 	if local < 0 {
 		return "", &Error{KindRuntime, fmt.Sprintf("BUG: storage %d is not in the trace that it is pending in.", storage)}

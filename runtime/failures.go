@@ -13,25 +13,25 @@ import (
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
 // inOrder puts the errors of steps in the order in which their ops were recorded, which need not be that of the steps.
-func (c *call) inOrder(errors []*pb.Status) {
+func (c *call) inOrder(errors []*proto.Status) {
 	records := c.variant.compiled.StepRecord
-	record := func(st *pb.Status) int32 {
+	record := func(st *proto.Status) int32 {
 		if int(st.Step) < len(records) && records[st.Step] >= 0 {
 			return records[st.Step]
 		}
 		return math.MaxInt32 // of the call as a whole
 	}
-	slices.SortStableFunc(errors, func(a, b *pb.Status) int { return cmp.Compare(record(a), record(b)) })
+	slices.SortStableFunc(errors, func(a, b *proto.Status) int { return cmp.Compare(record(a), record(b)) })
 }
 
 // explain is core.Explain: the error of a failed step has the worker's text, the op with its operands, and the line
 // that recorded the op.
-func (c *compiler) explain(ref core.Ref, st *pb.Status) error {
+func (c *compiler) explain(ref core.Ref, st *proto.Status) error {
 	text := strings.TrimRight(st.Text, "\n")
 	of, ok := ref.(*call)
 	if !ok {
@@ -43,7 +43,7 @@ func (c *compiler) explain(ref core.Ref, st *pb.Status) error {
 	}
 	record := int(compiled.StepRecord[st.Step])
 	name := "a copy"
-	step, isCall := compiled.Program.Steps[st.Step].Kind.(*pb.Step_Call)
+	step, isCall := compiled.Program.Steps[st.Step].Kind.(*proto.Step_Call)
 	switch {
 	case record >= 0 && record < len(of.entry.ops):
 		name = of.entry.ops[record]
@@ -69,20 +69,20 @@ func (c *compiler) explain(ref core.Ref, st *pb.Status) error {
 }
 
 // operands lists the tensors of a call with their sizes: "f32[64,784], f32[100,10]".
-func operands(c *codegen.Compiled, args []*pb.Arg, params []uint64) string {
+func operands(c *codegen.Compiled, args []*proto.Arg, params []uint64) string {
 	const most = 8
 	var out []string
-	var list func(args []*pb.Arg)
-	list = func(args []*pb.Arg) {
+	var list func(args []*proto.Arg)
+	list = func(args []*proto.Arg) {
 		for _, a := range args {
 			switch k := a.Kind.(type) {
-			case *pb.Arg_List_:
+			case *proto.Arg_List_:
 				list(k.List.Items)
-			case *pb.Arg_Tensor:
+			case *proto.Arg_Tensor:
 				t := c.Program.Tensors[k.Tensor]
 				sizes := make([]string, len(t.Sizes))
 				for i, d := range t.Sizes {
-					if p, ok := d.Kind.(*pb.Dim_Param); ok {
+					if p, ok := d.Kind.(*proto.Dim_Param); ok {
 						sizes[i] = fmt.Sprint(params[p.Param])
 					} else {
 						sizes[i] = fmt.Sprint(d.GetConst())
@@ -99,7 +99,7 @@ func operands(c *codegen.Compiled, args []*pb.Arg, params []uint64) string {
 	return strings.Join(out, ", ")
 }
 
-// bug is the error of a broken assumption of ours.
+// bug is the error for a broken assumption of this library.
 func bug(what any) *Error {
 	return &Error{KindRuntime, fmt.Sprintf("BUG: %v. Please report this.\n%s", what, debug.Stack())}
 }

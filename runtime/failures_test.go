@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/codegen"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
-// TestErrorsAreInTheOrderOfTheRecords, however the steps were ordered; what belongs to no record comes last.
+// TestErrorsAreInTheOrderOfTheRecords, for any order of the steps. Errors without a record come last.
 func TestErrorsAreInTheOrderOfTheRecords(t *testing.T) {
 	c := &call{variant: &variant{compiled: &codegen.Compiled{StepRecord: []int32{5, -1, 2}}}}
-	errors := []*pb.Status{{Step: 0}, {Step: 1}, {Step: 2}, {Step: 99}}
+	errors := []*proto.Status{{Step: 0}, {Step: 1}, {Step: 2}, {Step: 99}}
 	c.inOrder(errors)
 	var got []uint32
 	for _, e := range errors {

@@ -12,15 +12,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/trace"
 )
 
-// fakeWorker is the other end of a session, played by a test frame by frame.
+// fakeWorker is the other end of a session; a test sends and receives each of its frames.
 type fakeWorker struct {
 	testing.TB
 	conn   *transport.Conn
@@ -29,7 +30,7 @@ type fakeWorker struct {
 	exit   provider.Exit
 	ended  chan struct{}
 	once   sync.Once
-	hello  *pb.Hello
+	hello  *proto.Hello
 }
 
 func (w *fakeWorker) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
@@ -57,7 +58,7 @@ func (w *fakeWorker) die() {
 }
 
 // next takes a frame of the client.
-func (w *fakeWorker) next(want transport.Type, m proto.Message) transport.Header {
+func (w *fakeWorker) next(want transport.Type, m protobuf.Message) transport.Header {
 	w.Helper()
 	h, err := w.conn.Next()
 	require.NoError(w, err)
@@ -66,7 +67,7 @@ func (w *fakeWorker) next(want transport.Type, m proto.Message) transport.Header
 	return h
 }
 
-func (w *fakeWorker) send(t transport.Type, seq uint64, m proto.Message, body []byte) {
+func (w *fakeWorker) send(t transport.Type, seq uint64, m protobuf.Message, body []byte) {
 	w.Helper()
 	require.NoError(w, w.conn.Send(t, seq, m, body))
 }
@@ -74,15 +75,15 @@ func (w *fakeWorker) send(t transport.Type, seq uint64, m proto.Message, body []
 // greet answers the client's Hello.
 func (w *fakeWorker) greet() {
 	w.Helper()
-	w.next(transport.Hello, new(pb.Hello))
+	w.next(transport.Hello, new(proto.Hello))
 	w.send(transport.Hello, 0, w.hello, nil)
 }
 
-// reluFrontend knows one trace: %1 = relu %0, with a size in parameter 0. A word of 13 in its skeleton is a mistake.
+// reluFrontend builds one trace: %1 = relu %0, with a size in parameter 0. A word of 13 in its skeleton is a mistake.
 type reluFrontend struct{}
 
-func (reluFrontend) Compare(_, _ *Trace) (*Difference, error) { return nil, nil }
-func (reluFrontend) Maker(*Trace, int) string                 { return "a tensor" }
+func (reluFrontend) Compare(_, _ *trace.Trace) (*trace.Difference, error) { return nil, nil }
+func (reluFrontend) Maker(*trace.Trace, int) string                       { return "a tensor" }
 func (reluFrontend) Origin(code, offset uint32) ir.Origin {
 	if code == 0 {
 		return ir.Origin{}
@@ -90,7 +91,7 @@ func (reluFrontend) Origin(code, offset uint32) ir.Origin {
 	return ir.Origin{File: "train.py", Line: int(offset)}
 }
 
-func (reluFrontend) Build(t *Trace, wanted []bool) (*Captured, error) {
+func (reluFrontend) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error) {
 	if t.Skeleton[0] == 13 {
 		panic("unlucky")
 	}
@@ -101,11 +102,13 @@ func (reluFrontend) Build(t *Trace, wanted []bool) (*Captured, error) {
 	if wanted[1] {
 		g.Outputs = append(g.Outputs, ir.Output{Value: out, Slot: 1})
 	}
-	return &Captured{Graph: g, Inputs: []bool{true, false}, Changed: []bool{false, true}, Ops: []string{"aten::relu"}}, nil
+	return &trace.Captured{
+		Graph: g, Inputs: []bool{true, false}, Changed: []bool{false, true}, Ops: []string{"aten::relu"},
+	}, nil
 }
 
-func relu(in, out uint64) *Trace {
-	return &Trace{Key: [2]uint64{1, 2}, Skeleton: []uint64{7}, Params: []uint64{4}, Bindings: []uint64{in, out},
+func relu(in, out uint64) *trace.Trace {
+	return &trace.Trace{Key: [2]uint64{1, 2}, Skeleton: []uint64{7}, Params: []uint64{4}, Bindings: []uint64{in, out},
 		Alive: []uint8{1, 1}, Origins: []uint32{1, 12}, Reason: 1}
 }
 
@@ -119,7 +122,7 @@ func startWith(t testing.TB, mailbox Mailbox, environment ...string) (*Runtime, 
 	require.NoError(t, err)
 	defer l.Close()
 	w := &fakeWorker{TB: t, ended: make(chan struct{}),
-		hello: &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: pb.ABIVersion, Pid: 1}}
+		hello: &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion, Pid: 1}}
 	w.client, err = net.Dial("unix", l.Addr().String())
 	require.NoError(t, err)
 	w.server, err = l.Accept()

@@ -6,7 +6,9 @@ package runtime
 import (
 	"fmt"
 
-	pb "github.com/mycelya/mycelya/proto"
+	protobuf "google.golang.org/protobuf/proto"
+
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 )
@@ -19,16 +21,16 @@ func (s *session) sendFrame(a core.Send) {
 	case transport.Call:
 		s.sendCall(a, a.Ref.(*call))
 	case transport.Free:
-		s.write(a, a.Ref.(*closedTrace).by, &pb.FreeStorages{Storages: a.Storages}, nil)
+		s.write(a, a.Ref.(*closedTrace).by, &proto.FreeStorages{Storages: a.Storages}, nil)
 	case transport.Unshare:
-		s.write(a, nil, &pb.Unshare{Block: a.Block}, nil)
+		s.write(a, nil, &proto.Unshare{Block: a.Block}, nil)
 	case transport.Read:
 		t := a.Ref.(*Ticket)
 		v := &t.view
-		s.sendQuestion(a, t, &pb.Read{Storage: v.Storage, Dtype: uint32(v.DType),
+		s.sendQuestion(a, t, &proto.Read{Storage: v.Storage, Dtype: uint32(v.DType),
 			Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset})
 	case transport.Sync:
-		s.sendQuestion(a, a.Ref.(*Ticket), &pb.Sync{})
+		s.sendQuestion(a, a.Ref.(*Ticket), &proto.Sync{})
 	case transport.Upload, transport.Share, transport.UploadFrom:
 		s.sendUpload(a, a.Ref.(*upload))
 	default:
@@ -44,8 +46,8 @@ func (s *session) sendProgram(a core.Send, c *call) {
 	s.metrics.programBytes.Add(s.write(a, c.by, c.variant.compiled.Program, nil))
 }
 
-// sendCall sends all of a call, or how it differs from the last call of the program. A worker that has forgotten the
-// program is sent all of it.
+// sendCall sends a whole call, or its difference from the last call of the program. A worker that has forgotten the
+// program gets the whole call.
 func (s *session) sendCall(a core.Send, c *call) {
 	m := c.meta
 	if !a.Again {
@@ -56,29 +58,29 @@ func (s *session) sendCall(a core.Send, c *call) {
 }
 
 // differing is the message of a call, which becomes the variant's last.
-func (v *variant) differing(seq uint64, m *pb.Call) *pb.Call {
+func (v *variant) differing(seq uint64, m *proto.Call) *proto.Call {
 	send := m
 	if v.last != nil {
-		if delta, ok := pb.AppendDelta(nil, v.last, m); ok {
-			send = &pb.Call{Key: m.Key, Base: v.lastSeq, Delta: delta, Busy: m.Busy}
+		if delta, ok := proto.AppendDelta(nil, v.last, m); ok {
+			send = &proto.Call{Key: m.Key, Base: v.lastSeq, Delta: delta, Busy: m.Busy}
 		}
 	}
 	v.last, v.lastSeq = m, seq
 	return send
 }
 
-func (s *session) sendQuestion(a core.Send, t *Ticket, m protoMessage) {
+func (s *session) sendQuestion(a core.Send, t *Ticket, m protobuf.Message) {
 	s.metrics.roundTrips.Add(1)
 	t.by.roundTrips.Add(1)
 	s.write(a, t.by, m, nil)
 }
 
-// sendUpload sends the bytes of an upload, their block, or where they are in their block.
+// sendUpload sends the bytes of an upload, or their place in a block of shared memory, or the block itself.
 func (s *session) sendUpload(a core.Send, u *upload) {
 	n := uint64(len(u.data))
 	if a.Type == transport.UploadFrom {
 		s.metrics.uploadShared.Add(n)
-		s.write(a, u.by, &pb.UploadFrom{Storage: u.storage, Block: u.shared.Block, Offset: u.shared.Offset, Bytes: n}, nil)
+		s.write(a, u.by, &proto.UploadFrom{Storage: u.storage, Block: u.shared.Block, Offset: u.shared.Offset, Bytes: n}, nil)
 		return
 	}
 	sent := core.Sent{Seq: a.Seq}
@@ -87,12 +89,12 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 		sent.OK = s.share(a.Seq, u)
 		return
 	}
-	s.write(a, u.by, &pb.Upload{Storage: u.storage, Bytes: n}, u.data)
+	s.write(a, u.by, &proto.Upload{Storage: u.storage, Bytes: n}, u.data)
 	sent.OK = true
 }
 
 // write sends a frame, and counts and returns its bytes. If that fails the session has ended, and it returns 0.
-func (s *session) write(a core.Send, by *charge, meta protoMessage, body []byte) uint64 {
+func (s *session) write(a core.Send, by *charge, meta protobuf.Message, body []byte) uint64 {
 	n := frameBytes(meta, body)
 	// Count before the send: when the answer arrives, its receiver must find the frame counted.
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)

@@ -5,7 +5,7 @@
 
 package runtime
 
-// Kind says which Python exception an error becomes.
+// Kind is the Python exception that an error becomes.
 type Kind int32
 
 // Kinds of errors, MYC_E_*, and the Python exceptions that they become.

@@ -10,15 +10,17 @@ import (
 	"sync"
 	"time"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/trace"
 )
 
-// session is the loop around one device's core: it has the goroutines, the connection and the memory that the core does
-// without. Callers, the sender and the receiver turn what happens into events; each performs the actions of its events.
-// The sender starts the worker, prepares traces and sends all frames of submissions; the receiver takes the answers.
+// session is the loop around one device's core: it has the goroutines, the connection and the memory, which the core
+// does not have. Callers, the sender and the receiver step the core with events, and each performs the actions of its
+// events. The sender starts the worker, prepares traces and sends all frames of submissions; the receiver takes the
+// answers.
 //
 // A session ends once: by close, or because its worker or the connection is gone. From then on every ticket has failed
 // and every submission ends without work.
@@ -47,7 +49,7 @@ type session struct {
 	core     *core.State
 	instance provider.Instance
 	conn     *transport.Conn
-	hello    *pb.Hello
+	hello    *proto.Hello
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
@@ -106,7 +108,7 @@ func (s *session) takeMailbox(out []core.Action) []core.Action {
 
 // collect submits the requests in the mailbox, and counts the waits that the mailbox has counted.
 func (s *session) collect() {
-	s.mailbox.Stalls(func(at Place, waits uint64, took time.Duration) {
+	s.mailbox.Stalls(func(at trace.Place, waits uint64, took time.Duration) {
 		s.metrics.waited(waits, took, s.metrics.bill.at(at))
 	})
 	s.mu.Lock()
@@ -121,7 +123,7 @@ func (s *session) performAll(actions []core.Action) {
 	}
 }
 
-// perform does what the core asks, on any goroutine.
+// perform performs an action of the core, on any goroutine.
 func (s *session) perform(action core.Action) {
 	switch a := action.(type) {
 	case core.Start:
@@ -181,7 +183,7 @@ func (s *session) next(out []core.Action) []core.Action {
 	return s.core.Step(core.Next{}, s.takeMailbox(out))
 }
 
-// performSending is perform on the sender. A mistake of ours ends the session, and not the process.
+// performSending is perform on the sender. A panic ends the session, not the process.
 func (s *session) performSending(action core.Action) {
 	defer s.guard()
 	switch a := action.(type) {
@@ -200,7 +202,7 @@ func (s *session) guard() {
 	}
 }
 
-// lose ends the session for a reason that the user is to see. Only the first call counts.
+// lose ends the session with an error for the user. Only the first call counts.
 func (s *session) lose(why *Error) { s.do(core.WorkerLost{Err: why}) }
 
 // end performs core.End.
@@ -212,7 +214,7 @@ func (s *session) end(why error) {
 	s.log.Debug("session ended", "why", why)
 }
 
-// disconnect closes the connection, under whatever reads or writes it.
+// disconnect closes the connection, also during a read or a write.
 func (s *session) disconnect() {
 	s.mu.Lock()
 	conn := s.conn

@@ -10,17 +10,18 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/trace"
 )
 
-// Mailbox is where threads that aren't Go's leave traces and requests for a device, without a call into Go, and where
-// the sender sleeps. All methods may be called at the same time; Wait by one goroutine at a time.
+// Mailbox is a queue in which threads that aren't Go's leave traces and requests for a device, without a call into Go.
+// The sender sleeps in its Wait. All methods may be called at the same time; Wait by one goroutine at a time.
 type Mailbox interface {
-	// Open says whether items may be left there. Items that are there already stay.
+	// Open allows or forbids to leave items. Items that are already in the mailbox stay.
 	Open(open bool)
 	// Take removes the oldest item; nil: there is none.
 	Take() *Item
 	// Stalls reports the waits for answers since the last call, by place.
-	Stalls(each func(at Place, waits uint64, took time.Duration))
+	Stalls(each func(at trace.Place, waits uint64, took time.Duration))
 	// Wait returns when there is an item, or after a Wake that no Wait has seen.
 	Wait()
 	Wake()
@@ -30,13 +31,13 @@ type Mailbox interface {
 // Item is a closed trace, or a request.
 type Item struct {
 	// Of a trace; its arrays are used until Release is called.
-	Trace   *Trace
+	Trace   *trace.Trace
 	Release func()
 
 	// Of a request. Answer is called once.
 	Request Request
 	Ticket  uint64
-	At      Place
+	At      trace.Place
 	View    View   // of a read
 	Dst     []byte // its elements; nil if the view can't be read
 	Answer  func(error)
@@ -45,14 +46,14 @@ type Item struct {
 // Request is the kind of a request.
 type Request uint8
 
-// The requests are those of Runtime's methods of these names.
+// Each request is the one of Runtime's method with its name.
 const (
 	RequestRead Request = 1 + iota
 	RequestSync
 	RequestRoom
 )
 
-// Credits say how far a client may run ahead of its worker. A thread that leaves a trace counts it, and waits if no
+// Credits limit how far a client may run ahead of its worker. A thread that leaves a trace counts it, and waits if no
 // more are allowed. The core's credits decide; these are a copy that threads which aren't Go's can read.
 type Credits struct {
 	OnWay   atomic.Int64 // traces under way: their Done has not arrived
@@ -80,7 +81,7 @@ func (s *session) open(item *Item) (core.Event, error) {
 	panic(fmt.Sprintf("BUG: there is no request %d", item.Request))
 }
 
-// asked holds the tickets of requests that were left in a mailbox, by C's number, until they are answered.
+// asked holds the tickets of requests from the mailbox, by C's number, until they are answered.
 type asked struct {
 	mu      sync.Mutex
 	tickets map[uint64]*Ticket
@@ -125,11 +126,11 @@ type emptyMailbox struct {
 // NewMailbox returns a mailbox that stays empty: all submissions come by calls.
 func NewMailbox() Mailbox { return &emptyMailbox{wake: make(chan struct{}, 1)} }
 
-func (b *emptyMailbox) Open(bool)                                 {}
-func (b *emptyMailbox) Take() *Item                               { return nil }
-func (b *emptyMailbox) Stalls(func(Place, uint64, time.Duration)) {}
-func (b *emptyMailbox) Wait()                                     { <-b.wake }
-func (b *emptyMailbox) Credits() *Credits                         { return &b.credits }
+func (b *emptyMailbox) Open(bool)                                       {}
+func (b *emptyMailbox) Take() *Item                                     { return nil }
+func (b *emptyMailbox) Stalls(func(trace.Place, uint64, time.Duration)) {}
+func (b *emptyMailbox) Wait()                                           { <-b.wake }
+func (b *emptyMailbox) Credits() *Credits                               { return &b.credits }
 
 func (b *emptyMailbox) Wake() {
 	select {

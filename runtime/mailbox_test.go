@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // testMailbox is a mailbox whose items a test puts there.
@@ -35,11 +36,11 @@ func (b *testMailbox) Take() *Item {
 	return l
 }
 
-func (b *testMailbox) Stalls(each func(Place, uint64, time.Duration)) {
+func (b *testMailbox) Stalls(each func(trace.Place, uint64, time.Duration)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waits > 0 {
-		each(Place{1, 12}, b.waits, time.Duration(b.waits)*time.Second)
+		each(trace.Place{1, 12}, b.waits, time.Duration(b.waits)*time.Second)
 	}
 	b.waits = 0
 }
@@ -60,30 +61,30 @@ func (b *testMailbox) ask(l Item) (uint64, chan error) {
 func TestRequestsAreAnswered(t *testing.T) {
 	box := &testMailbox{Mailbox: NewMailbox()}
 	r, w := startWith(t, box)
-	first, err := r.Sync(0, Place{})
+	first, err := r.Sync(0, trace.Place{})
 	require.NoError(t, err)
 	w.greet()
-	h := w.next(transport.Sync, new(pb.Sync))
-	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+	h := w.next(transport.Sync, new(proto.Sync))
+	w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
 	require.NoError(t, wait(t, r, first))
 
 	_, answer := box.ask(Item{Request: RequestRoom})
 	require.NoError(t, <-answer)
 
 	_, answer = box.ask(Item{Request: RequestSync})
-	h = w.next(transport.Sync, new(pb.Sync))
+	h = w.next(transport.Sync, new(proto.Sync))
 	require.Empty(t, answer)
-	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+	w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
 	require.NoError(t, <-answer)
 
 	view := View{Storage: 5, DType: ir.I64, Sizes: []int64{1}, Strides: []int64{1}}
 	dst := make([]byte, 8)
 	_, answer = box.ask(Item{Request: RequestRead, View: view, Dst: dst})
-	var m pb.Read
+	var m proto.Read
 	h = w.next(transport.Read, &m)
 	require.EqualValues(t, 5, m.Storage)
 	require.Empty(t, answer)
-	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{}, []byte("eight by"))
+	w.send(transport.ReadReply, h.Seq, &proto.ReadReply{}, []byte("eight by"))
 	require.NoError(t, <-answer)
 	require.Equal(t, "eight by", string(dst))
 
@@ -95,9 +96,9 @@ func TestRequestsAreAnswered(t *testing.T) {
 	h = w.next(transport.Read, &m)
 	r.CancelLeft(0, canceled)
 	require.EqualError(t, <-answer, "canceled")
-	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{}, []byte("too late"))
+	w.send(transport.ReadReply, h.Seq, &proto.ReadReply{}, []byte("too late"))
 	_, lost := box.ask(Item{Request: RequestSync})
-	w.next(transport.Sync, new(pb.Sync))
+	w.next(transport.Sync, new(proto.Sync))
 	require.Equal(t, "eight by", string(dst))
 	require.Empty(t, answer)
 	r.CancelLeft(0, canceled) // it is over
@@ -111,7 +112,8 @@ func TestRequestsAreAnswered(t *testing.T) {
 	r.CancelLeft(7, 1) // there is no such device
 }
 
-// TestARequestIsCanceledBeforeItIsTaken: nothing writes the memory of a read after its end, whatever takes the request.
+// TestARequestIsCanceledBeforeItIsTaken: nothing writes the memory of a read after its end, even if the request is
+// taken later.
 func TestARequestIsCanceledBeforeItIsTaken(t *testing.T) {
 	box := &testMailbox{Mailbox: NewMailbox()}
 	r, _ := startWith(t, box) // nothing has started the sender

@@ -5,9 +5,9 @@ package runtime
 
 import "syscall"
 
-// Copies of uploads live outside Go's heap from this size on. Go returns heap memory minutes later, and a client that
-// moves a model to the device must not stay as large as the model. 64 KiB is 16 pages; below that, mapping costs more
-// than copying.
+// From this size on, copies of uploads are outside Go's heap. Go returns heap memory only after minutes, and a client
+// that moves a model to the device must not stay as large as the model. 64 KiB is 16 pages; below that, mapping costs
+// more than copying.
 const mapFrom = 64 << 10
 
 // copyOut copies data to memory of its own; release returns it to the system at once.

@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/catalogue"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/trace"
 )
 
-// metrics counts what all sessions did since the last reset.
+// metrics has the counters of all sessions since the last reset.
 type metrics struct {
 	cuts            [catalogue.NumCuts]atomic.Uint64
 	programHits     atomic.Uint64
@@ -63,10 +64,10 @@ func (m *metrics) received(bytes uint64, by *charge) {
 	m.payer(by).received.Add(bytes)
 }
 
-// payer is by, or the charge of no place in particular.
+// payer returns by, or if by is nil the charge of no place in particular.
 func (m *metrics) payer(by *charge) *charge {
 	if by == nil {
-		return m.bill.at(Place{})
+		return m.bill.at(trace.Place{})
 	}
 	return by
 }
@@ -77,7 +78,7 @@ func (m *metrics) uploaded(bytes uint64, by *charge) {
 }
 
 // kernels counts what a worker reports about fused groups and their machine code.
-func (m *metrics) kernels(k *pb.Kernels) {
+func (m *metrics) kernels(k *proto.Kernels) {
 	if k == nil {
 		return
 	}

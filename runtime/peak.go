@@ -8,11 +8,11 @@ import (
 	"slices"
 
 	"github.com/mycelya/mycelya/codegen"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
-// peak says what memory a call of a program takes, and which op reaches the peak; "" if that is not known. It walks the
-// program, so only compile, explain and errors of memory call it.
+// peak describes the memory that a call of a program takes, and the op that reaches the peak. It returns "" if the peak
+// is not known. It walks the program, so only compile, explain and errors of memory call it.
 func (c *compiler) peak(program *codegen.Compiled, params []uint64, ops []string, origins []uint32) string {
 	peak, err := program.Peak(params)
 	switch {
@@ -22,7 +22,7 @@ func (c *compiler) peak(program *codegen.Compiled, params []uint64, ops []string
 		return fmt.Sprintf("It takes no memory of its own, beside storages of %s.", size(peak.Storages))
 	}
 	what := "a copy"
-	if call, ok := program.Program.Steps[peak.Step].Kind.(*pb.Step_Call); ok {
+	if call, ok := program.Program.Steps[peak.Step].Kind.(*proto.Step_Call); ok {
 		what = call.Call.Op
 	}
 	record := int(program.StepRecord[peak.Step])

@@ -8,8 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/trace"
 )
 
 func TestSize(t *testing.T) {
@@ -20,14 +21,15 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestPlannedPeak: what a program takes is told by explain, with the sizes of its last call, and by an error of memory.
+// TestPlannedPeak: explain reports a program's peak for the sizes of its last call, and so does the error of a call
+// that runs out of memory.
 func TestPlannedPeak(t *testing.T) {
 	r, w := start(t)
 	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
 	w.greet()
-	w.next(transport.Program, new(pb.Program))
-	h := w.next(transport.Call, new(pb.Call))
-	w.send(transport.Done, h.Seq, &pb.Done{}, nil)
+	w.next(transport.Program, new(proto.Program))
+	h := w.next(transport.Call, new(proto.Call))
+	w.send(transport.Done, h.Seq, &proto.Done{}, nil)
 	explained := func() string {
 		text, err := r.Explain(0)
 		require.NoError(t, err)
@@ -39,13 +41,14 @@ func TestPlannedPeak(t *testing.T) {
 	larger := relu(1, 3)
 	larger.Params = []uint64{1 << 30}
 	require.NoError(t, r.Flush(0, larger, func() {}))
-	h = w.next(transport.Call, new(pb.Call))
+	h = w.next(transport.Call, new(proto.Call))
 	require.Contains(t, explained(), "It takes at most 4.0 GiB of its own at once")
-	w.send(transport.Done, h.Seq, &pb.Done{Failed: 1, Errors: []*pb.Status{{Kind: pb.ErrMemory, Text: "No memory."}}}, nil)
-	ticket, err := r.Sync(0, Place{})
+	failed := &proto.Done{Failed: 1, Errors: []*proto.Status{{Kind: proto.ErrMemory, Text: "No memory."}}}
+	w.send(transport.Done, h.Seq, failed, nil)
+	ticket, err := r.Sync(0, trace.Place{})
 	require.NoError(t, err)
-	q := w.next(transport.Sync, new(pb.Sync))
-	w.send(transport.SyncReply, q.Seq, &pb.SyncReply{}, nil)
+	q := w.next(transport.Sync, new(proto.Sync))
+	w.send(transport.SyncReply, q.Seq, &proto.SyncReply{}, nil)
 	require.EqualError(t, wait(t, r, ticket), "No memory.\n  in aten::relu(f32[1073741824]), recorded at train.py:12\n"+
 		"  of program #1. "+
 		"It takes at most 4.0 GiB of its own at once, in step 0 of 1, aten::relu at train.py:12, beside storages of 4.0 GiB.")

@@ -10,14 +10,15 @@ import (
 	"slices"
 
 	"github.com/dgraph-io/ristretto"
-	"google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir/cost"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/trace"
 )
 
-// entry is what a session knows about one skeleton: its words, and the programs compiled from it.
+// entry holds the words of one skeleton, and the programs compiled from it.
 type entry struct {
 	skeleton []uint64
 	inputs   []bool // by local number: existed before the trace
@@ -30,14 +31,14 @@ type entry struct {
 // variant is a program for one choice of outputs. The key does not say which storages are still held at a cut: a
 // variant fits if its outputs include them, and a call leaves out the others.
 type variant struct {
-	key      [pb.KeyBytes]byte
+	key      [proto.KeyBytes]byte
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
 	first    []uint64     // the parameters with which it was compiled, if hits are checked
-	weight   *cost.Weight // where it is asked for: see busy
+	weight   *cost.Weight // set if client and worker share a processor: see busy
 	account  *account
 	// The last call that was sent, and its number; nil: none yet.
-	last    *pb.Call
+	last    *proto.Call
 	lastSeq uint64
 }
 
@@ -68,10 +69,10 @@ func newPrograms() (*programs, error) {
 func (p *programs) close() { p.cache.Close() }
 
 // newKernels counts the kernels of a program that no program before it had.
-func (p *programs) newKernels(program *pb.Program) int {
+func (p *programs) newKernels(program *proto.Program) int {
 	n := 0
 	for _, k := range program.Kernels {
-		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(k)
+		b, err := protobuf.MarshalOptions{Deterministic: true}.Marshal(k)
 		if err != nil {
 			panic("BUG: a kernel doesn't encode: " + err.Error())
 		}
@@ -95,7 +96,7 @@ func cacheKey(key [2]uint64) string {
 
 // find returns the entry of a trace's skeleton, nil if there is none, and the first entry under its key. The hash is
 // only a hint: the words are compared each time, which costs less than copying them.
-func (p *programs) find(t *Trace) (e, first *entry) {
+func (p *programs) find(t *trace.Trace) (e, first *entry) {
 	v, ok := p.cache.Get(cacheKey(t.Key))
 	if !ok {
 		return nil, nil
@@ -110,7 +111,7 @@ func (p *programs) find(t *Trace) (e, first *entry) {
 }
 
 // store puts an entry before the others with its key, or counts the growth of an entry that is there.
-func (p *programs) store(t *Trace, first *entry) {
+func (p *programs) store(t *trace.Trace, first *entry) {
 	cost := int64(0)
 	for e := first; e != nil; e = e.next {
 		cost += int64(len(e.skeleton)+16) * int64(8+wordBytes*len(e.variants))
@@ -119,9 +120,8 @@ func (p *programs) store(t *Trace, first *entry) {
 	p.cache.Wait()
 }
 
-// needs says, indexed by local number, which storages must hold the trace's results afterwards: changed and still
-// held.
-func (e *entry) needs(t *Trace) []bool {
+// needs reports, by local number, which storages must hold results of the trace: those that are changed and still held.
+func (e *entry) needs(t *trace.Trace) []bool {
 	out := make([]bool, len(e.changed))
 	for i, c := range e.changed {
 		out[i] = c && t.Alive[i] != 0
@@ -129,8 +129,8 @@ func (e *entry) needs(t *Trace) []bool {
 	return out
 }
 
-// fits returns the first variant whose outputs include all that the trace needs, and that is for its sizes.
-func (e *entry) fits(t *Trace) *variant {
+// fits returns the first variant that is valid for the trace's sizes and has all outputs that the trace needs.
+func (e *entry) fits(t *trace.Trace) *variant {
 	for _, v := range e.variants {
 		if e.gives(v, t) && v.compiled.Holds(t.Params) {
 			return v
@@ -140,7 +140,7 @@ func (e *entry) fits(t *Trace) *variant {
 }
 
 // gives reports whether the outputs of a variant include all that a trace needs.
-func (e *entry) gives(v *variant, t *Trace) bool {
+func (e *entry) gives(v *variant, t *trace.Trace) bool {
 	for i, c := range e.changed {
 		if c && t.Alive[i] != 0 && !v.wanted[i] {
 			return false
@@ -150,13 +150,13 @@ func (e *entry) gives(v *variant, t *Trace) bool {
 }
 
 // otherSizes reports whether a variant would fit a trace except for the sizes that the variant requires.
-func (e *entry) otherSizes(t *Trace) bool {
+func (e *entry) otherSizes(t *trace.Trace) bool {
 	return slices.ContainsFunc(e.variants, func(v *variant) bool { return e.gives(v, t) && !v.compiled.Holds(t.Params) })
 }
 
 // union is the outputs of a new variant. It fits wherever an older variant fits, so a loop whose liveness differs from
 // step to step soon has one variant for all steps.
-func (e *entry) union(t *Trace) []bool {
+func (e *entry) union(t *trace.Trace) []bool {
 	out := e.needs(t)
 	for _, v := range e.variants {
 		for i, w := range v.wanted {
@@ -166,11 +166,11 @@ func (e *entry) union(t *Trace) []bool {
 	return out
 }
 
-// number is the variant's number, which the cache never gives twice.
+// number is the variant's number; no other variant of the cache has it.
 func (v *variant) number() uint32 { return binary.LittleEndian.Uint32(v.key[16:]) }
 
 // newKey makes the key of a new variant of a trace.
-func (p *programs) newKey(t *Trace) (key [pb.KeyBytes]byte) {
+func (p *programs) newKey(t *trace.Trace) (key [proto.KeyBytes]byte) {
 	binary.LittleEndian.PutUint64(key[:], t.Key[0])
 	binary.LittleEndian.PutUint64(key[8:], t.Key[1])
 	binary.LittleEndian.PutUint32(key[16:], p.next)

@@ -9,7 +9,9 @@ import (
 	"io"
 	"time"
 
-	pb "github.com/mycelya/mycelya/proto"
+	protobuf "google.golang.org/protobuf/proto"
+
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 )
@@ -47,9 +49,9 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 		return actions, err
 	}
 	switch m := m.(type) {
-	case *pb.Hello:
+	case *proto.Hello:
 		return actions, refused(m.Error) // the last frame of a worker that ends the session
-	case *pb.Done:
+	case *proto.Done:
 		if c, ok := waiting.(*call); ok && !m.UnknownProgram {
 			s.account(c, m)
 		}
@@ -70,7 +72,7 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 	return actions, err
 }
 
-// payer is the place that an answer to a call or a ticket is charged to; nil: none in particular.
+// payer is the charge for an answer to a call or a ticket; nil: no place in particular.
 func payer(waiting core.Ref) *charge {
 	switch w := waiting.(type) {
 	case *call:
@@ -82,24 +84,24 @@ func payer(waiting core.Ref) *charge {
 }
 
 // message is an empty message of an answer's type.
-func message(t transport.Type) (protoMessage, error) {
+func message(t transport.Type) (protobuf.Message, error) {
 	switch t {
 	case transport.Done:
-		return new(pb.Done), nil
+		return new(proto.Done), nil
 	case transport.ReadReply:
-		return new(pb.ReadReply), nil
+		return new(proto.ReadReply), nil
 	case transport.SyncReply:
-		return new(pb.SyncReply), nil
+		return new(proto.SyncReply), nil
 	case transport.Uploaded:
-		return new(pb.Uploaded), nil
+		return new(proto.Uploaded), nil
 	case transport.Hello:
-		return new(pb.Hello), nil
+		return new(proto.Hello), nil
 	}
 	return nil, fmt.Errorf("the worker sent a %v, which only clients send", t)
 }
 
-// account counts what a worker reports about a call, before anything that waits for the call goes on.
-func (s *session) account(c *call, m *pb.Done) {
+// account adds a worker's report about a call to the metrics, before any waiter of the call continues.
+func (s *session) account(c *call, m *proto.Done) {
 	s.metrics.kernels(m.Kernels)
 	if text := m.Kernels.GetWarning(); text != "" {
 		s.log.Warn(text)
@@ -110,17 +112,17 @@ func (s *session) account(c *call, m *pb.Done) {
 	}
 }
 
-// fill reads the bytes of an answer from the connection to where the ticket's owner wants them.
+// fill reads the bytes of an answer from the connection into the memory of the ticket's read.
 func (s *session) fill(conn *transport.Conn, t *Ticket) error {
 	err := conn.ReadBody(t.dst)
 	if err != nil {
-		s.lost(err) // first, so that the ticket can say why
+		s.lost(err) // first, so that the ticket's error has the reason
 	}
 	s.do(core.Filled{Ticket: t, OK: err == nil})
 	return err
 }
 
-// streamEnded says whether an error only means that the stream is over.
+// streamEnded reports whether an error only means that the stream has ended.
 func streamEnded(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, transport.ErrFrameTruncated)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // Runtime holds the sessions of a process, one per device index, and the tickets of all of them. All methods may be
@@ -90,7 +91,7 @@ func (r *Runtime) session(index int32) (*session, error) {
 
 // Flush submits a closed trace. Its arrays are used until release is called, which happens once, also if Flush fails.
 // ErrPending: it was taken, but more traces are under way than the credits allow.
-func (r *Runtime) Flush(index int32, t *Trace, release func()) error {
+func (r *Runtime) Flush(index int32, t *trace.Trace, release func()) error {
 	s, err := r.session(index)
 	if err != nil {
 		release()
@@ -100,7 +101,7 @@ func (r *Runtime) Flush(index int32, t *Trace, release func()) error {
 }
 
 // Room begins a wait until the worker has caught up with the credits and returns its ticket.
-func (r *Runtime) Room(index int32, at Place) (uint64, error) {
+func (r *Runtime) Room(index int32, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
@@ -110,7 +111,7 @@ func (r *Runtime) Room(index int32, at Place) (uint64, error) {
 }
 
 // Upload makes a storage with these bytes, which are copied or sent before the return.
-func (r *Runtime) Upload(index int32, id uint64, data []byte, at Place) error {
+func (r *Runtime) Upload(index int32, id uint64, data []byte, at trace.Place) error {
 	s, err := r.session(index)
 	if err != nil {
 		return err
@@ -118,9 +119,9 @@ func (r *Runtime) Upload(index int32, id uint64, data []byte, at Place) error {
 	return s.upload(id, data, r.metrics.bill.at(at))
 }
 
-// UploadShared makes a storage with data, which lies in shared memory as from says, and returns before the worker has
-// read it.
-func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at Place) error {
+// UploadShared makes a storage with data, which from locates in shared memory. It returns before the worker has read
+// the data.
+func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at trace.Place) error {
 	s, err := r.session(index)
 	if err != nil {
 		from.Release()
@@ -129,7 +130,8 @@ func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared,
 	return s.uploadShared(id, data, from, r.metrics.bill.at(at))
 }
 
-// Forget says that a block is gone: its memory is returned when the workers have forgotten it too.
+// Forget ends the use of a block, whose owner has freed it. The system gets its memory back when the workers have
+// forgotten it, too.
 func (r *Runtime) Forget(block uint64) {
 	r.mu.Lock()
 	sessions := slices.Collect(maps.Values(r.sessions))
@@ -140,7 +142,7 @@ func (r *Runtime) Forget(block uint64) {
 }
 
 // Read begins a read of a view's elements into dst and returns its ticket.
-func (r *Runtime) Read(index int32, v View, dst []byte, at Place) (uint64, error) {
+func (r *Runtime) Read(index int32, v View, dst []byte, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
@@ -150,7 +152,7 @@ func (r *Runtime) Read(index int32, v View, dst []byte, at Place) (uint64, error
 }
 
 // Sync begins a wait for everything submitted so far and returns its ticket.
-func (r *Runtime) Sync(index int32, at Place) (uint64, error) {
+func (r *Runtime) Sync(index int32, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return 0, err
@@ -224,7 +226,7 @@ func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
 		"pid": h.Pid, "build": h.Build})
 }
 
-// Metrics returns what was counted since the last reset, as a JSON object.
+// Metrics returns the counters since the last reset, as a JSON object.
 func (r *Runtime) Metrics() []byte {
 	r.collect()
 	return r.metrics.JSON()
@@ -239,13 +241,13 @@ func (r *Runtime) collect() {
 	}
 }
 
-// Bill returns what each line of the user's program has cost since the last reset, as a JSON array of lines.
+// Bill returns the costs of each line of the user's program since the last reset, as a JSON array of lines.
 func (r *Runtime) Bill() []byte {
 	r.collect()
 	return r.metrics.bill.JSON(r.frontend.Origin)
 }
 
-// Explain says which programs a device has compiled and why.
+// Explain lists the programs that a device has compiled, with the reasons.
 func (r *Runtime) Explain(index int32) (string, error) {
 	s, err := r.session(index)
 	if err != nil {
@@ -255,7 +257,7 @@ func (r *Runtime) Explain(index int32) (string, error) {
 }
 
 // Pending is the graph of the content of a storage after a trace, which is still open, has run.
-func (r *Runtime) Pending(index int32, t *Trace, storage uint64) (string, error) {
+func (r *Runtime) Pending(index int32, t *trace.Trace, storage uint64) (string, error) {
 	s, err := r.session(index)
 	if err != nil {
 		return "", err

@@ -15,10 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/ir"
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/trace"
 )
 
 func metricsOf(t testing.TB, r *Runtime) map[string]any {
@@ -32,15 +33,15 @@ func TestAForgottenProgramIsSentAgain(t *testing.T) {
 	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
 	require.NoError(t, r.Flush(0, relu(2, 3), func() {}))
 	w.greet()
-	var p pb.Program
+	var p proto.Program
 	w.next(transport.Program, &p)
-	first := w.next(transport.Call, new(pb.Call))
-	w.next(transport.Call, new(pb.Call)) // waits behind it
-	w.send(transport.Done, first.Seq, &pb.Done{UnknownProgram: true}, nil)
-	var again pb.Program
+	first := w.next(transport.Call, new(proto.Call))
+	w.next(transport.Call, new(proto.Call)) // waits behind it
+	w.send(transport.Done, first.Seq, &proto.Done{UnknownProgram: true}, nil)
+	var again proto.Program
 	w.next(transport.Program, &again)
 	require.Equal(t, p.Key, again.Key)
-	var call pb.Call
+	var call proto.Call
 	h := w.next(transport.Call, &call)
 	require.Equal(t, first.Seq, h.Seq)
 	require.Equal(t, []uint64{1}, call.Inputs)
@@ -49,19 +50,18 @@ func TestAForgottenProgramIsSentAgain(t *testing.T) {
 	require.EqualValues(t, 1, metricsOf(t, r)["programs_resent"])
 }
 
-// TestAMessageIsCountedBeforeItsAnswer: who has got an answer and resets the metrics finds nothing of what was asked
-// for.
+// TestAMessageIsCountedBeforeItsAnswer: a reset of the metrics after an answer also resets the counts of the request.
 func TestAMessageIsCountedBeforeItsAnswer(t *testing.T) {
 	r, w := start(t)
 	for i := range 1000 {
-		ticket, err := r.Sync(0, Place{})
+		ticket, err := r.Sync(0, trace.Place{})
 		require.NoError(t, err)
 		if i == 0 {
 			w.greet()
 		}
-		h := w.next(transport.Sync, new(pb.Sync))
+		h := w.next(transport.Sync, new(proto.Sync))
 		require.EqualValues(t, i+1, metricsOf(t, r)["messages_sent"])
-		w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+		w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
 		require.NoError(t, wait(t, r, ticket))
 	}
 }
@@ -72,21 +72,21 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 		require.NoError(t, r.Flush(0, relu(1, 10+i), func() {}))
 	}
 	require.ErrorIs(t, r.Flush(0, relu(1, 5), func() {}), ErrPending)
-	ticket, err := r.Room(0, Place{})
+	ticket, err := r.Room(0, trace.Place{})
 	require.NoError(t, err)
 	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
 	w.greet()
-	w.next(transport.Program, new(pb.Program))
-	h := w.next(transport.Call, new(pb.Call))
+	w.next(transport.Program, new(proto.Program))
+	h := w.next(transport.Call, new(proto.Call))
 	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
-	w.send(transport.Done, h.Seq, &pb.Done{}, nil)
+	w.send(transport.Done, h.Seq, &proto.Done{}, nil)
 	require.NoError(t, wait(t, r, ticket))
-	ticket, err = r.Room(0, Place{}) // there is room
+	ticket, err = r.Room(0, trace.Place{}) // there is room
 	require.NoError(t, err)
 	require.NoError(t, r.Wait(ticket, 0))
 
 	require.ErrorIs(t, r.Flush(0, relu(1, 6), func() {}), ErrPending)
-	ticket, err = r.Room(0, Place{})
+	ticket, err = r.Room(0, trace.Place{})
 	require.NoError(t, err)
 	w.exit = provider.Exit{Code: 3, Detail: "one\ntwo\n"}
 	w.die()
@@ -99,10 +99,10 @@ func TestUploadsWaitForRoom(t *testing.T) {
 	r, w := start(t)
 	piece := make([]byte, copyUploads)
 	for i := range uint64(core.MaxUploadBytes / copyUploads) {
-		require.NoError(t, r.Upload(0, 1+i, piece, Place{}))
+		require.NoError(t, r.Upload(0, 1+i, piece, trace.Place{}))
 	}
 	done := make(chan error)
-	go func() { done <- r.Upload(0, 99, piece, Place{}) }()
+	go func() { done <- r.Upload(0, 99, piece, trace.Place{}) }()
 	select {
 	case err := <-done:
 		t.Fatalf("an upload over the limit returned %v", err)
@@ -110,7 +110,7 @@ func TestUploadsWaitForRoom(t *testing.T) {
 	}
 	w.greet()
 	for i := range uint64(4) {
-		var m pb.Upload
+		var m proto.Upload
 		w.next(transport.Upload, &m)
 		require.Equal(t, 1+i, m.Storage)
 		require.NoError(t, w.conn.Discard())
@@ -118,7 +118,7 @@ func TestUploadsWaitForRoom(t *testing.T) {
 	require.NoError(t, <-done)
 	go func() {
 		for range 100 {
-			if err := r.Upload(0, 100, piece, Place{}); err != nil {
+			if err := r.Upload(0, 100, piece, trace.Place{}); err != nil {
 				done <- err
 				return
 			}
@@ -134,9 +134,9 @@ func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	data := make([]byte, copyUploads+1)
 	data[copyUploads] = 9
 	done := make(chan error)
-	go func() { done <- r.Upload(0, 5, data, Place{}) }()
+	go func() { done <- r.Upload(0, 5, data, trace.Place{}) }()
 	w.greet()
-	h := w.next(transport.Upload, new(pb.Upload))
+	h := w.next(transport.Upload, new(proto.Upload))
 	select {
 	case <-done:
 		t.Fatal("the call returned while its memory was in use")
@@ -146,8 +146,8 @@ func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	require.NoError(t, w.conn.ReadBody(got))
 	require.NoError(t, <-done)
 	require.True(t, bytes.Equal(data, got))
-	go func() { done <- r.Upload(0, 6, data, Place{}) }()
-	w.next(transport.Upload, new(pb.Upload))
+	go func() { done <- r.Upload(0, 6, data, trace.Place{}) }()
+	w.next(transport.Upload, new(proto.Upload))
 	w.die()
 	require.ErrorContains(t, <-done, "mycelya:0 is lost")
 }
@@ -159,32 +159,32 @@ func bytesView(n int64) View {
 func TestReadsAnswerAndCancel(t *testing.T) {
 	r, w := start(t)
 	dst := make([]byte, 4)
-	ticket, err := r.Read(0, bytesView(4), dst, Place{})
+	ticket, err := r.Read(0, bytesView(4), dst, trace.Place{})
 	require.NoError(t, err)
 	w.greet()
-	h := w.next(transport.Read, new(pb.Read))
+	h := w.next(transport.Read, new(proto.Read))
 	require.ErrorIs(t, r.Wait(ticket, time.Millisecond), ErrPending)
-	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 4}, []byte{1, 2, 3, 4})
+	w.send(transport.ReadReply, h.Seq, &proto.ReadReply{Bytes: 4}, []byte{1, 2, 3, 4})
 	require.NoError(t, wait(t, r, ticket))
 	require.Equal(t, []byte{1, 2, 3, 4}, dst)
 	require.ErrorContains(t, r.Wait(ticket, 0), "BUG: ticket")
 
-	ticket, err = r.Read(0, bytesView(4), dst, Place{})
+	ticket, err = r.Read(0, bytesView(4), dst, trace.Place{})
 	require.NoError(t, err)
-	h = w.next(transport.Read, new(pb.Read))
+	h = w.next(transport.Read, new(proto.Read))
 	r.Cancel(ticket)
-	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 4}, []byte{9, 9, 9, 9})
-	ticket, err = r.Sync(0, Place{})
+	w.send(transport.ReadReply, h.Seq, &proto.ReadReply{Bytes: 4}, []byte{9, 9, 9, 9})
+	ticket, err = r.Sync(0, trace.Place{})
 	require.NoError(t, err)
-	h = w.next(transport.Sync, new(pb.Sync))
-	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+	h = w.next(transport.Sync, new(proto.Sync))
+	w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
 	require.NoError(t, wait(t, r, ticket))
 	require.Equal(t, []byte{1, 2, 3, 4}, dst, "a cancelled read was written")
 
-	ticket, err = r.Read(0, bytesView(4), dst, Place{})
+	ticket, err = r.Read(0, bytesView(4), dst, trace.Place{})
 	require.NoError(t, err)
-	h = w.next(transport.Read, new(pb.Read))
-	w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 3}, []byte{9, 9, 9})
+	h = w.next(transport.Read, new(proto.Read))
+	w.send(transport.ReadReply, h.Seq, &proto.ReadReply{Bytes: 3}, []byte{9, 9, 9})
 	require.ErrorContains(t, wait(t, r, ticket), "the worker answered a read of 4 bytes with 3 bytes")
 	require.Equal(t, []byte{1, 2, 3, 4}, dst)
 }
@@ -193,21 +193,21 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 	r, w := start(t)
 	const n = 8 << 20 // more than a socket holds
 	dst := make([]byte, n)
-	ticket, err := r.Read(0, bytesView(n), dst, Place{})
+	ticket, err := r.Read(0, bytesView(n), dst, trace.Place{})
 	require.NoError(t, err)
 	w.greet()
-	h := w.next(transport.Read, new(pb.Read))
+	h := w.next(transport.Read, new(proto.Read))
 	arriving := make(chan error)
 	body := bytes.Repeat([]byte{5}, n)
-	go func() { arriving <- w.conn.Send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: n}, body) }()
+	go func() { arriving <- w.conn.Send(transport.ReadReply, h.Seq, &proto.ReadReply{Bytes: n}, body) }()
 	time.Sleep(time.Millisecond)
 	r.Cancel(ticket)
 	after := bytes.Clone(dst)
 	require.NoError(t, <-arriving)
-	ticket, err = r.Sync(0, Place{})
+	ticket, err = r.Sync(0, trace.Place{})
 	require.NoError(t, err)
-	h = w.next(transport.Sync, new(pb.Sync))
-	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+	h = w.next(transport.Sync, new(proto.Sync))
+	w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
 	require.NoError(t, wait(t, r, ticket))
 	require.True(t, bytes.Equal(after, dst), "dst was written after the cancel")
 }
@@ -216,24 +216,24 @@ func TestManyFailedStepsAreStillExplained(t *testing.T) {
 	r, w := start(t)
 	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
 	w.greet()
-	w.next(transport.Program, new(pb.Program))
-	h := w.next(transport.Call, new(pb.Call))
+	w.next(transport.Program, new(proto.Program))
+	h := w.next(transport.Call, new(proto.Call))
 	// The step that the read asks for isn't among those listed.
-	w.send(transport.Done, h.Seq, &pb.Done{Failed: 2, Errors: []*pb.Status{{Kind: 1, Text: "first", Step: 99}}}, nil)
-	ticket, err := r.Read(0, bytesView(4), make([]byte, 4), Place{})
+	w.send(transport.Done, h.Seq, &proto.Done{Failed: 2, Errors: []*proto.Status{{Kind: 1, Text: "first", Step: 99}}}, nil)
+	ticket, err := r.Read(0, bytesView(4), make([]byte, 4), trace.Place{})
 	require.NoError(t, err)
-	q := w.next(transport.Read, new(pb.Read))
-	w.send(transport.ReadReply, q.Seq, &pb.ReadReply{
-		Status: &pb.Status{Kind: 2, Text: "out of range.\n", Call: h.Seq, Step: 0}}, nil)
+	q := w.next(transport.Read, new(proto.Read))
+	w.send(transport.ReadReply, q.Seq, &proto.ReadReply{
+		Status: &proto.Status{Kind: 2, Text: "out of range.\n", Call: h.Seq, Step: 0}}, nil)
 	err = wait(t, r, ticket)
 	require.EqualError(t, err, "out of range.\n  in aten::relu(f32[4]), recorded at train.py:12")
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, KindIndex, e.Kind)
-	ticket, err = r.Sync(0, Place{})
+	ticket, err = r.Sync(0, trace.Place{})
 	require.NoError(t, err)
-	q = w.next(transport.Sync, new(pb.Sync))
-	w.send(transport.SyncReply, q.Seq, &pb.SyncReply{}, nil)
+	q = w.next(transport.Sync, new(proto.Sync))
+	w.send(transport.SyncReply, q.Seq, &proto.SyncReply{}, nil)
 	require.EqualError(t, wait(t, r, ticket), "first")
 }
 
@@ -245,9 +245,9 @@ func TestOneHashTwoSkeletons(t *testing.T) {
 	require.NoError(t, r.Flush(0, other, func() {}))
 	require.NoError(t, r.Flush(0, relu(1, 4), func() {}))
 	w.greet()
-	var p1, p2 pb.Program
+	var p1, p2 proto.Program
 	w.next(transport.Program, &p1)
-	var c pb.Call
+	var c proto.Call
 	w.next(transport.Call, &c)
 	w.next(transport.Program, &p2)
 	require.NotEqual(t, p1.Key, p2.Key)
@@ -265,22 +265,22 @@ func TestOneHashTwoSkeletons(t *testing.T) {
 
 func TestAWorkerThatRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
-		hello *pb.Hello
+		hello *proto.Hello
 		want  string
 	}{
-		"error": {&pb.Hello{Error: "There is no CUDA device 7."},
+		"error": {&proto.Hello{Error: "There is no CUDA device 7."},
 			"mycelya:0 could not start its worker: There is no CUDA device 7."},
-		"build": {&pb.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: pb.ABIVersion},
+		"build": {&proto.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: proto.ABIVersion},
 			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version 1), "+
 				"this package is build %s (wire version 1). Reinstall the package.", transport.Build)},
-		"abi": {&pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 99},
+		"abi": {&proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 99},
 			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 99, this package's is %d. "+
-				"Reinstall the package.", pb.ABIVersion)},
+				"Reinstall the package.", proto.ABIVersion)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, w := start(t)
 			w.hello = c.hello
-			ticket, err := r.Sync(0, Place{})
+			ticket, err := r.Sync(0, trace.Place{})
 			require.NoError(t, err)
 			w.greet()
 			require.EqualError(t, wait(t, r, ticket), c.want)
@@ -290,11 +290,11 @@ func TestAWorkerThatRefuses(t *testing.T) {
 
 func TestAWorkerThatEndsWithALastWord(t *testing.T) {
 	r, w := start(t)
-	ticket, err := r.Sync(0, Place{})
+	ticket, err := r.Sync(0, trace.Place{})
 	require.NoError(t, err)
 	w.greet()
-	w.next(transport.Sync, new(pb.Sync))
-	w.send(transport.Hello, 0, &pb.Hello{Error: "The client sent a program that breaks the rules."}, nil)
+	w.next(transport.Sync, new(proto.Sync))
+	w.send(transport.Hello, 0, &proto.Hello{Error: "The client sent a program that breaks the rules."}, nil)
 	w.exit = provider.Exit{Code: 1, Reason: provider.Crashed}
 	w.die()
 	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended with code 1. "+
@@ -307,14 +307,14 @@ func TestOurOwnMistakesEndInErrors(t *testing.T) {
 	bad := relu(1, 2)
 	bad.Skeleton = []uint64{13}
 	require.NoError(t, r.Flush(0, bad, func() {}))
-	ticket, err := r.Sync(0, Place{})
+	ticket, err := r.Sync(0, trace.Place{})
 	if err == nil {
 		w.greet()
 		err = wait(t, r, ticket)
 	}
 	require.ErrorContains(t, err, "BUG: unlucky. Please report this.")
 	require.ErrorContains(t, r.Open(0, Paths{}, nil), "mycelya:0 is open already.")
-	_, err = r.Sync(3, Place{})
+	_, err = r.Sync(3, trace.Place{})
 	require.EqualError(t, err, "mycelya:3 is not open.")
 }
 
@@ -351,7 +351,7 @@ func BenchmarkFlushHit(b *testing.B) {
 			if err != nil {
 				return
 			}
-			if h.Type == transport.Call && w.conn.Send(transport.Done, h.Seq, &pb.Done{}, nil) != nil {
+			if h.Type == transport.Call && w.conn.Send(transport.Done, h.Seq, &proto.Done{}, nil) != nil {
 				return
 			}
 		}
@@ -368,7 +368,7 @@ func BenchmarkFlushHit(b *testing.B) {
 		err := r.Flush(0, t, func() {})
 		inCall += time.Since(began)
 		if err == ErrPending {
-			ticket, err := r.Room(0, Place{})
+			ticket, err := r.Room(0, trace.Place{})
 			require.NoError(b, err)
 			require.NoError(b, wait(b, r, ticket))
 		}
@@ -376,8 +376,8 @@ func BenchmarkFlushHit(b *testing.B) {
 	b.ReportMetric(float64(inCall.Nanoseconds())/1e3/float64(b.N), "µs/call")
 }
 
-// TestLightRoundsLeaveTheClientACore: of the worker's, where they are on one processor and the client reads what a
-// round has made.
+// TestLightRoundsLeaveTheClientACore: on a shared processor, a light call soon after a read tells the worker to leave
+// one core to the client.
 func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -403,22 +403,22 @@ func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 				if first {
 					first = false
 					w.greet()
-					w.next(transport.Program, new(pb.Program))
+					w.next(transport.Program, new(proto.Program))
 				}
-				var m pb.Call
+				var m proto.Call
 				h := w.next(transport.Call, &m)
 				if goruntime.NumCPU() > 1 {
 					require.EqualValues(t, m.Busy, box.Credits().Hurry.Load())
 				}
-				w.send(transport.Done, h.Seq, &pb.Done{}, nil)
+				w.send(transport.Done, h.Seq, &proto.Done{}, nil)
 				return m.Busy
 			}
 			require.Zero(t, busy(4), "before the first read")
 			for range 2 {
-				ticket, err := r.Read(0, bytesView(4), make([]byte, 4), Place{})
+				ticket, err := r.Read(0, bytesView(4), make([]byte, 4), trace.Place{})
 				require.NoError(t, err)
-				h := w.next(transport.Read, new(pb.Read))
-				w.send(transport.ReadReply, h.Seq, &pb.ReadReply{Bytes: 4}, []byte{1, 2, 3, 4})
+				h := w.next(transport.Read, new(proto.Read))
+				w.send(transport.ReadReply, h.Seq, &proto.ReadReply{Bytes: 4}, []byte{1, 2, 3, 4})
 				require.NoError(t, wait(t, r, ticket))
 				require.Equal(t, c.want, busy(4))
 				require.Zero(t, busy(1<<22), "the same program, but heavy")

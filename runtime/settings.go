@@ -14,6 +14,7 @@ import (
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/dump"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // Settings are the MYCELYA_ variables of the environment. They are read once, when the first device is opened.
@@ -28,7 +29,7 @@ type Settings struct {
 	Log                *slog.Logger
 }
 
-// variables are all that begin with MYCELYA_; each has a sentence in the documentation.
+// variables lists all variables that begin with MYCELYA_; each has a sentence in the documentation.
 var variables = []struct {
 	name string
 	set  func(s *Settings, value string) error
@@ -39,7 +40,7 @@ var variables = []struct {
 	{"MYCELYA_PASSES", setPasses},
 	{"MYCELYA_KERNELS", setKernels},
 	{"MYCELYA_REPLAY", setReplay},
-	{"MYCELYA_DUMP", setDump}, // last: a dump says what the others were
+	{"MYCELYA_DUMP", setDump}, // last: a dump shows the others
 }
 
 // ParseSettings reads the environment, in the form of os.Environ. An unknown variable is a warning with the nearest
@@ -136,7 +137,7 @@ func (s *Settings) passes(watch *dump.Program) passes.Options {
 
 // options are codegen's options for a captured trace and a device. Kernels draw dropout masks in the order of
 // PyTorch's CPU generator; CUDA's generator draws in another order and from another number of steps.
-func options(c *Captured, kernels bool, device string) codegen.Options {
+func options(c *trace.Captured, kernels bool, device string) codegen.Options {
 	scratch := make([]bool, len(c.Changed))
 	for i := range scratch {
 		scratch[i] = c.Changed[i] && c.Inputs[i]

@@ -6,12 +6,12 @@ package runtime
 import (
 	"net"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
-// Shared says where the bytes of an upload lie in a block of shared memory.
+// Shared is the place of an upload's bytes in a block of shared memory.
 type Shared struct {
 	Block  uint64 // its number, never that of another block
 	FD     int    // of the block's memory file
@@ -22,8 +22,8 @@ type Shared struct {
 	Release func()
 }
 
-// uploadShared makes storage id with the bytes that from names, which are data here too, and returns before they are
-// read. A worker that accepts no blocks is sent the bytes.
+// uploadShared makes storage id with the bytes that from locates; data has the same bytes. It returns before they are
+// read. If the worker accepts no blocks, it sends the bytes.
 func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) error {
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
@@ -32,17 +32,18 @@ func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) 
 	return t.stall()
 }
 
-// maxBlocks is how many blocks of shared memory can be shared with a worker. Descriptors go through unix sockets only.
-func maxBlocks(conn *transport.Conn, hello *pb.Hello) int {
+// maxBlocks is the number of blocks of shared memory that can be shared with a worker. Descriptors go through unix
+// sockets only.
+func maxBlocks(conn *transport.Conn, hello *proto.Hello) int {
 	if _, local := conn.Net().(*net.UnixConn); !local {
 		return 0
 	}
 	return int(hello.Blocks)
 }
 
-// share sends the worker the descriptor of a block. It says whether the worker has the block now.
+// share sends the worker the descriptor of a block. It reports whether the worker has the block now.
 func (s *session) share(seq uint64, u *upload) bool {
-	m := &pb.Share{Block: u.shared.Block, Bytes: u.shared.Size}
+	m := &proto.Share{Block: u.shared.Block, Bytes: u.shared.Size}
 	if err := s.conn.SendFile(transport.Share, seq, m, u.shared.FD); err != nil {
 		s.log.Debug("memory is not shared", "error", err) // if the connection is broken, the upload that follows fails
 		return false
@@ -53,5 +54,5 @@ func (s *session) share(seq uint64, u *upload) bool {
 	return true
 }
 
-// forget tells the worker that a block is gone. All uploads from it have ended.
+// forget ends the use of a block by the worker. All uploads from it have ended.
 func (s *session) forget(block uint64) { _ = s.submit(core.Forget{Block: block}) }

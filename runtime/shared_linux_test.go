@@ -13,10 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // testBlock is a block of 4096 bytes and how many uploads from it are not over.
@@ -41,7 +42,7 @@ func newBlock(t testing.TB, id uint64) *testBlock {
 func (b *testBlock) upload(r *Runtime, device int32, storage uint64) error {
 	b.reading.Add(1)
 	return r.UploadShared(device, storage, b.data[1000:3000], Shared{Block: b.id, FD: int(b.file.Fd()), Size: 4096,
-		Offset: 1000, Release: func() { b.reading.Add(-1) }}, Place{})
+		Offset: 1000, Release: func() { b.reading.Add(-1) }}, trace.Place{})
 }
 
 func (b *testBlock) soonFree(t testing.TB) {
@@ -60,7 +61,7 @@ func startSharing(t testing.TB, blocks uint32) (*Runtime, *fakeWorker) {
 // shared takes a Share of a block.
 func (w *fakeWorker) shared(b *testBlock) {
 	w.Helper()
-	var m pb.Share
+	var m proto.Share
 	w.next(transport.Share, &m)
 	require.Equal(w, b.id, m.Block)
 	require.EqualValues(w, 4096, m.Bytes)
@@ -76,7 +77,7 @@ func (w *fakeWorker) shared(b *testBlock) {
 // uploadFrom takes an upload from a block.
 func (w *fakeWorker) uploadFrom(b *testBlock, storage uint64) transport.Header {
 	w.Helper()
-	var m pb.UploadFrom
+	var m proto.UploadFrom
 	h := w.next(transport.UploadFrom, &m)
 	require.Equal(w, []uint64{storage, b.id, 1000, 2000}, []uint64{m.Storage, m.Block, m.Offset, m.Bytes})
 	return h
@@ -90,16 +91,16 @@ func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 	require.NoError(t, r.Flush(0, relu(5, 6), func() {}))
 	require.NoError(t, b.upload(r, 0, 8))
 	w.greet()
-	w.next(transport.Program, new(pb.Program))
-	w.next(transport.Call, new(pb.Call))
+	w.next(transport.Program, new(proto.Program))
+	w.next(transport.Call, new(proto.Call))
 	w.shared(b)
 	first := w.uploadFrom(b, 5)
-	w.next(transport.Call, new(pb.Call))
+	w.next(transport.Call, new(proto.Call))
 	second := w.uploadFrom(b, 8) // the block is known
 	require.EqualValues(t, 2, b.reading.Load())
-	w.send(transport.Uploaded, first.Seq, &pb.Uploaded{}, nil)
+	w.send(transport.Uploaded, first.Seq, &proto.Uploaded{}, nil)
 	require.Eventually(t, func() bool { return b.reading.Load() == 1 }, 5*time.Second, time.Millisecond)
-	w.send(transport.Uploaded, second.Seq, &pb.Uploaded{}, nil)
+	w.send(transport.Uploaded, second.Seq, &proto.Uploaded{}, nil)
 	b.soonFree(t)
 	m := metricsOf(t, r)
 	require.EqualValues(t, 4000, m["upload_bytes"])
@@ -108,14 +109,14 @@ func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 
 	r.Forget(99) // never shared
 	r.Forget(7)
-	var gone pb.Unshare
+	var gone proto.Unshare
 	w.next(transport.Unshare, &gone)
 	require.EqualValues(t, 7, gone.Block)
 	r.Forget(7)
 	require.NoError(t, b.upload(r, 0, 9))
 	w.shared(b)
 	h := w.uploadFrom(b, 9)
-	w.send(transport.Uploaded, h.Seq, &pb.Uploaded{}, nil)
+	w.send(transport.Uploaded, h.Seq, &proto.Uploaded{}, nil)
 	b.soonFree(t)
 
 	var lines []line
@@ -138,7 +139,7 @@ func TestAWorkerThatTakesNoBlocksGetsBytes(t *testing.T) {
 		w.greet()
 		if blocks > 0 {
 			w.shared(b)
-			w.send(transport.Uploaded, w.uploadFrom(b, 5).Seq, &pb.Uploaded{}, nil)
+			w.send(transport.Uploaded, w.uploadFrom(b, 5).Seq, &proto.Uploaded{}, nil)
 		} else {
 			w.body(b, 5)
 		}
@@ -152,7 +153,7 @@ func TestAWorkerThatTakesNoBlocksGetsBytes(t *testing.T) {
 // body takes an upload with bytes.
 func (w *fakeWorker) body(b *testBlock, storage uint64) {
 	w.Helper()
-	var m pb.Upload
+	var m proto.Upload
 	h := w.next(transport.Upload, &m)
 	require.Equal(w, storage, m.Storage)
 	got := make([]byte, h.Payload)
@@ -160,14 +161,14 @@ func (w *fakeWorker) body(b *testBlock, storage uint64) {
 	require.Equal(w, b.data[1000:3000], got)
 }
 
-// A descriptor that can't be sent costs nothing but the copy.
+// If a descriptor can't be sent, the upload sends a copy of the bytes.
 func TestADescriptorThatCannotBeSent(t *testing.T) {
 	r, w := startSharing(t, 2)
 	b := newBlock(t, 7)
 	require.NoError(t, b.file.Close())
 	b.reading.Add(1)
 	require.NoError(t, r.UploadShared(0, 5, b.data[1000:3000], Shared{Block: 7, FD: 1 << 20, Size: 4096, Offset: 1000,
-		Release: func() { b.reading.Add(-1) }}, Place{}))
+		Release: func() { b.reading.Add(-1) }}, trace.Place{}))
 	w.greet()
 	w.body(b, 5)
 	b.soonFree(t)
@@ -181,7 +182,7 @@ func TestBlocksComeFreeWhenTheWorkerDies(t *testing.T) {
 	}
 	w.greet()
 	w.shared(b)
-	w.send(transport.Uploaded, w.uploadFrom(b, 1).Seq, &pb.Uploaded{}, nil)
+	w.send(transport.Uploaded, w.uploadFrom(b, 1).Seq, &proto.Uploaded{}, nil)
 	w.uploadFrom(b, 2)
 	w.exit = provider.Exit{Code: 3}
 	w.die()
@@ -193,7 +194,7 @@ func TestBlocksComeFreeWhenTheWorkerDies(t *testing.T) {
 	r.Forget(7)
 }
 
-// Bytes that lie where the caller has them take room like copies do, or nothing would hold back a loop of uploads.
+// Bytes in shared memory count against the credits like copies. Otherwise no limit would hold for a loop of uploads.
 func TestSharedUploadsWaitForRoom(t *testing.T) {
 	r, w := startSharing(t, 2)
 	b := newBlock(t, 7)
@@ -201,22 +202,22 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 	upload := func(storage uint64, n int) error {
 		b.reading.Add(1)
 		return r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096,
-			Release: func() { b.reading.Add(-1) }}, Place{})
+			Release: func() { b.reading.Add(-1) }}, trace.Place{})
 	}
 	require.NoError(t, upload(1, len(b.data)), "one is always taken")
 	done := make(chan error)
 	go func() { done <- upload(2, 10) }()
 	w.greet()
 	w.shared(b)
-	h := w.next(transport.UploadFrom, new(pb.UploadFrom))
+	h := w.next(transport.UploadFrom, new(proto.UploadFrom))
 	select {
 	case err := <-done:
 		t.Fatalf("an upload over the limit returned %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	w.send(transport.Uploaded, h.Seq, &pb.Uploaded{}, nil)
+	w.send(transport.Uploaded, h.Seq, &proto.Uploaded{}, nil)
 	require.NoError(t, <-done)
-	w.next(transport.UploadFrom, new(pb.UploadFrom))
+	w.next(transport.UploadFrom, new(proto.UploadFrom))
 	go func() { done <- upload(3, len(b.data)) }()
 	time.Sleep(20 * time.Millisecond)
 	w.die() // without this the test would wait for ever
@@ -226,11 +227,11 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 
 func TestAnAnswerToNoUploadEndsTheSession(t *testing.T) {
 	r, w := startSharing(t, 2)
-	ticket, err := r.Sync(0, Place{})
+	ticket, err := r.Sync(0, trace.Place{})
 	require.NoError(t, err)
 	w.greet()
-	w.next(transport.Sync, new(pb.Sync))
-	w.send(transport.Uploaded, 77, &pb.Uploaded{}, nil)
+	w.next(transport.Sync, new(proto.Sync))
+	w.send(transport.Uploaded, 77, &proto.Uploaded{}, nil)
 	time.Sleep(10 * time.Millisecond)
 	w.die()
 	require.ErrorContains(t, wait(t, r, ticket), "mycelya:0 is lost")

@@ -9,12 +9,13 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime/dump"
+	"github.com/mycelya/mycelya/trace"
 )
 
-// What a session reports to a dump. Without a dump nothing here does anything.
+// Reports of a session to a dump. Without a dump these functions do nothing.
 
 // showCut reports a trace that a program computes. Only the sender calls it, so cuts are reported in their order.
-func (c *compiler) showCut(t *Trace, program int, isNew bool) {
+func (c *compiler) showCut(t *trace.Trace, program int, isNew bool) {
 	if c.settings.Dump == nil {
 		return
 	}
@@ -24,7 +25,7 @@ func (c *compiler) showCut(t *Trace, program int, isNew bool) {
 }
 
 // show begins to show a program; nil if the program is not shown.
-func (c *compiler) show(t *Trace, v *variant) *dump.Program {
+func (c *compiler) show(t *trace.Trace, v *variant) *dump.Program {
 	if c.settings.Dump == nil {
 		return nil
 	}
@@ -32,9 +33,9 @@ func (c *compiler) show(t *Trace, v *variant) *dump.Program {
 		Reason: catalogue.CutOf(t.Reason).Name, Key: v.key[:], Torch: c.torch, Params: t.Params})
 }
 
-// cutAt is where a trace was cut, such as "train.py:41": the place that asked for the cut, or the last record with a
-// known place. Capture names the graph after it.
-func (c *compiler) cutAt(t *Trace) string {
+// cutAt is where a trace was cut, such as "train.py:41": the place that caused the cut, or the last record with a known
+// place. Capture names the graph after it.
+func (c *compiler) cutAt(t *trace.Trace) string {
 	o := c.frontend.Origin(t.ReasonOrigin[0], t.ReasonOrigin[1])
 	for i := len(t.Origins) - 2; i >= 0 && o == (ir.Origin{}); i -= 2 {
 		o = c.frontend.Origin(t.Origins[i], t.Origins[i+1])

@@ -10,8 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // TestADumpIsToldOfEachCutAndProgram, with the numbers that explain() gives.
@@ -21,20 +22,20 @@ func TestADumpIsToldOfEachCutAndProgram(t *testing.T) {
 	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
 	require.NoError(t, r.Flush(0, relu(2, 3), func() {}))
 	more := relu(3, 4)
-	more.Key, more.Skeleton, more.ReasonOrigin, more.Reason = [2]uint64{3, 4}, []uint64{8}, Place{1, 20}, 2
+	more.Key, more.Skeleton, more.ReasonOrigin, more.Reason = [2]uint64{3, 4}, []uint64{8}, trace.Place{1, 20}, 2
 	require.NoError(t, r.Flush(0, more, func() {}))
 	w.greet()
-	w.next(transport.Program, new(pb.Program))
+	w.next(transport.Program, new(proto.Program))
 	for range 2 {
-		h := w.next(transport.Call, new(pb.Call))
-		w.send(transport.Done, h.Seq, &pb.Done{}, nil)
+		h := w.next(transport.Call, new(proto.Call))
+		w.send(transport.Done, h.Seq, &proto.Done{}, nil)
 	}
-	w.next(transport.Program, new(pb.Program))
-	w.next(transport.Call, new(pb.Call))
-	ticket, err := r.Sync(0, Place{})
+	w.next(transport.Program, new(proto.Program))
+	w.next(transport.Call, new(proto.Call))
+	ticket, err := r.Sync(0, trace.Place{})
 	require.NoError(t, err)
-	h := w.next(transport.Sync, new(pb.Sync))
-	w.send(transport.SyncReply, h.Seq, &pb.SyncReply{}, nil)
+	h := w.next(transport.Sync, new(proto.Sync))
+	w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
 	require.NoError(t, wait(t, r, ticket))
 	text, err := r.Explain(0)
 	require.NoError(t, err)

@@ -12,14 +12,12 @@ import (
 	"syscall"
 	"time"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
-	"google.golang.org/protobuf/proto"
+	protobuf "google.golang.org/protobuf/proto"
 )
-
-type protoMessage = proto.Message
 
 const (
 	frameHeader = 32 // bytes
@@ -33,9 +31,9 @@ const (
 	stopGrace = 500 * time.Millisecond
 )
 
-// frameBytes is the size of a frame but for a body's Arrow header.
-func frameBytes(m protoMessage, body []byte) uint64 {
-	return uint64(frameHeader + proto.Size(m) + len(body))
+// frameBytes is the size of a frame without the Arrow header of its body.
+func frameBytes(m protobuf.Message, body []byte) uint64 {
+	return uint64(frameHeader + protobuf.Size(m) + len(body))
 }
 
 // start starts the worker and exchanges Hellos.
@@ -68,7 +66,7 @@ func (s *session) start() {
 }
 
 // connected makes conn the session's connection. False: the session has ended.
-func (s *session) connected(conn *transport.Conn, hello *pb.Hello) bool {
+func (s *session) connected(conn *transport.Conn, hello *proto.Hello) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.core.Gone() != nil {
@@ -80,7 +78,7 @@ func (s *session) connected(conn *transport.Conn, hello *pb.Hello) bool {
 }
 
 // info returns the worker's Hello, and starts the worker if it isn't running.
-func (s *session) info() (*pb.Hello, error) {
+func (s *session) info() (*proto.Hello, error) {
 	s.mu.Lock()
 	hello := s.hello
 	s.mu.Unlock()
@@ -95,7 +93,7 @@ func (s *session) info() (*pb.Hello, error) {
 }
 
 // greet opens the control connection and exchanges Hellos.
-func greet(ctx context.Context, instance provider.Instance) (*transport.Conn, *pb.Hello, error) {
+func greet(ctx context.Context, instance provider.Instance) (*transport.Conn, *proto.Hello, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloWait)
 	defer cancel()
 	c, err := instance.Dial(ctx)
@@ -116,8 +114,8 @@ func greet(ctx context.Context, instance provider.Instance) (*transport.Conn, *p
 	return conn, hello, nil
 }
 
-func exchange(conn *transport.Conn) (*pb.Hello, error) {
-	ours := &pb.Hello{Protocol: transport.Version, Build: transport.Build, Abi: pb.ABIVersion}
+func exchange(conn *transport.Conn) (*proto.Hello, error) {
+	ours := &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion}
 	if err := conn.Send(transport.Hello, 0, ours, nil); err != nil {
 		return nil, err
 	}
@@ -125,7 +123,7 @@ func exchange(conn *transport.Conn) (*pb.Hello, error) {
 	if err != nil {
 		return nil, err
 	}
-	theirs := new(pb.Hello)
+	theirs := new(proto.Hello)
 	if h.Type != transport.Hello {
 		return nil, fmt.Errorf("the worker began with a %v", h.Type)
 	}
@@ -138,20 +136,20 @@ func exchange(conn *transport.Conn) (*pb.Hello, error) {
 	case theirs.Protocol != transport.Version || theirs.Build != transport.Build:
 		return nil, refused(fmt.Sprintf("The worker is build %s (wire version %d), this package is build %s (wire "+
 			"version %d). Reinstall the package.", theirs.Build, theirs.Protocol, transport.Build, transport.Version))
-	case theirs.Abi != pb.ABIVersion:
+	case theirs.Abi != proto.ABIVersion:
 		return nil, refused(fmt.Sprintf("The worker's ABI is %d, this package's is %d. Reinstall the package.",
-			theirs.Abi, pb.ABIVersion))
+			theirs.Abi, proto.ABIVersion))
 	}
 	return theirs, nil
 }
 
-// refused is a worker's own account of why it can't serve.
+// refused is a worker's reason why it can't serve, in its own words.
 type refused string
 
 func (r refused) Error() string { return string(r) }
 
-// lost ends the session because of a broken start or connection; the text has what is known of the worker's end, and no
-// guesses.
+// lost ends the session because of a failed start or a broken connection. The text has the known facts about the
+// worker's end, and no guesses.
 func (s *session) lost(err error) {
 	s.mu.Lock()
 	gone, instance, hello := s.core.Gone(), s.instance, s.hello

@@ -11,15 +11,15 @@ import (
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
-// ErrPending says that a ticket's answer has not come yet.
+// ErrPending means that a ticket's answer has not come yet.
 var ErrPending = errors.New("pending")
 
-// Ticket stands for an answer that is on its way. The core says when the ticket ends, and when its memory is written.
+// Ticket stands for a pending answer. The core decides when the ticket ends, and when its memory is written.
 type Ticket struct {
 	session *session
 	done    chan struct{} // closed when err is final
 	err     error
-	by      *charge     // whom its bytes and waits are charged to
+	by      *charge     // for its bytes and waits
 	told    func(error) // called once with the answer, before done is closed; may be nil
 	stalled atomic.Bool // a wait was counted
 
@@ -41,7 +41,7 @@ func (t *Ticket) end(err error) {
 	close(t.done)
 }
 
-// over says whether the ticket has ended.
+// over reports whether the ticket has ended.
 func (t *Ticket) over() bool {
 	select {
 	case <-t.done:
@@ -67,7 +67,7 @@ func (t *Ticket) Wait(timeout time.Duration) error {
 	if t.over() {
 		return t.err
 	}
-	if timeout <= 0 { // only a question
+	if timeout <= 0 { // only a test
 		return ErrPending
 	}
 	if !t.stalled.Swap(true) {

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Package runtime is the client's session with a worker: it takes closed traces, uploads and reads in order, finds or
-// compiles the program of each trace, sends messages and hands back what the worker answers. It never looks at the
-// words of a trace that it has a program for, never keeps tensor data beyond what is on its way, and never waits for
-// the worker except where its caller asked it to wait or is too far ahead.
+// compiles the program of each trace, sends messages, and returns the worker's answers. It decodes a trace only if it
+// has no program for it. It keeps tensor data only until they are sent. It waits for the worker only if its caller
+// asked it to wait, or is too far ahead.
 package runtime
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// Error is a failure that the user is to see: whole sentences.
+// Error is a failure that is shown to the user, in whole sentences.
 type Error struct {
 	Kind Kind
 	Text string
@@ -24,26 +24,21 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// The types of package trace that the exported functions take.
-type (
-	Trace      = trace.Trace
-	Captured   = trace.Captured
-	Difference = trace.Difference
-	Place      = trace.Place
-)
+// Trace is the type of package trace that Flush takes.
+type Trace = trace.Trace
 
 // Frontend turns traces into graphs, and their origins into places. Its methods may be called at the same time.
 type Frontend interface {
-	// Build gives the graph whose outputs are the changed storages that wanted names.
-	Build(t *Trace, wanted []bool) (*Captured, error)
+	// Build makes a graph. Its outputs are the changed storages that are set in wanted.
+	Build(t *trace.Trace, wanted []bool) (*trace.Captured, error)
 	Origin(code, offset uint32) ir.Origin
 	// Compare finds the first record in which a trace differs from another; nil if there is none.
-	Compare(here, there *Trace) (*Difference, error)
-	// Maker says which op of a trace made or wrote a storage last.
-	Maker(t *Trace, local int) string
+	Compare(here, there *trace.Trace) (*trace.Difference, error)
+	// Maker returns the op of a trace that made or wrote a storage last.
+	Maker(t *trace.Trace, local int) string
 }
 
-// Paths says where things are, and which provider and device the worker uses; see myc_config.
+// Paths has the paths of the package's parts, and the provider and the device of the worker; see myc_config.
 type Paths struct {
 	provider.Paths
 	Provider string
@@ -59,7 +54,7 @@ type View struct {
 	Offset  int64
 }
 
-// Bytes is the number of bytes of a view's elements, without what lies between them.
+// Bytes is the number of bytes of a view's elements, without gaps between them.
 func (v *View) Bytes() (uint64, error) {
 	n := uint64(1)
 	if !v.DType.Valid() {

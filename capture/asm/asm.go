@@ -7,7 +7,7 @@
 //	bind 17 18              storage ids of locals 0, 1, …; later locals get 1000 + local
 //	dead %0 %4              storages that no tensor holds at the cut
 //	frees 7 8               storages outside the trace that have died
-//	cut read train.py:41    reason of the cut, and the place that asked for it
+//	cut read train.py:41    reason of the cut, and the place that caused it
 //	aten::mm %0:f32[4,5] %1:f32[5,3] -> %2:f32[4,3]            # train.py:12
 //	aten::add_.Tensor %2:f32[3]{3}+1! num=2.5 1
 //	aten::native_dropout!rng %0 float=0.5 true -> %3:f32[4,5] %4:b8[4,5]

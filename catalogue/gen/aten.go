@@ -15,7 +15,8 @@ import (
 // short is the name of an ATen operator as PyTorch's dispatcher tables have it.
 func short(name string) string { return strings.TrimPrefix(name, "aten::") }
 
-// operator is what Python reads about an ATen operator: the generator of the op table, and tests. Names lack "aten::".
+// operator has the facts about an ATen operator that Python reads: the generator of the op table, and tests. Names lack
+// "aten::".
 type operator struct {
 	Name       string `json:"name"`
 	InPlace    string `json:"in_place,omitempty"`
@@ -121,7 +122,7 @@ func functions(r catalogue.Capture) (c cells) {
 	return c
 }
 
-// operatorsInc is what the recorder reads.
+// operatorsInc writes the table that the recorder reads.
 func operatorsInc() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString(operatorsHead)

@@ -4,7 +4,7 @@
 // Command gen writes the files that derive from the catalogue: Go constants, C headers and C++ tables.
 //
 //	go run ./catalogue/gen          writes them
-//	go run ./catalogue/gen -check   compares them with what is committed, and fails if one differs
+//	go run ./catalogue/gen -check   compares them with the committed files, and fails if one differs
 package main
 
 import (

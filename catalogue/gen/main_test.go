@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCurrent fails if a committed generated file differs from what the catalogue gives.
+// TestCurrent fails if a committed generated file differs from the file that the catalogue gives.
 func TestCurrent(t *testing.T) {
 	require.NoError(t, run(filepath.Join("..", ".."), true))
 }

@@ -305,6 +305,6 @@ func protoNumbers() ([]byte, error) {
 
 func runtimeKinds() ([]byte, error) {
 	return goFile("runtime",
-		"\n// Kind says which Python exception an error becomes.\ntype Kind int32\n",
+		"\n// Kind is the Python exception that an error becomes.\ntype Kind int32\n",
 		goConstants("Kinds of errors, MYC_E_*, and the Python exceptions that they become.", "Kind", errorKinds("Kind")))
 }

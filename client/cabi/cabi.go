@@ -23,7 +23,8 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// Slice is an array of n elements at p as a slice. Nothing owns the memory; the caller must know how long it lives.
+// Slice returns an array of n elements at p as a slice. The slice does not own the memory; the caller must know its
+// lifetime.
 func Slice[T any](p unsafe.Pointer, n uint64) []T {
 	if p == nil || n == 0 {
 		return nil
@@ -31,7 +32,7 @@ func Slice[T any](p unsafe.Pointer, n uint64) []T {
 	return unsafe.Slice((*T)(p), int(n))
 }
 
-// Trace reads a myc_trace. The slices are C memory, which Release hands back.
+// Trace reads a myc_trace. The slices are C memory, which Release returns to the recorder.
 func Trace(p unsafe.Pointer) *trace.Trace {
 	t := (*C.myc_trace)(p)
 	words := func(p *C.uint64_t, n C.uint64_t) []uint64 { return Slice[uint64](unsafe.Pointer(p), uint64(n)) }

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package bind puts the numbers of a call into a program's kernels: where each is launched. It has no addresses: a
-// buffer begins at 0, which stands for one that is aligned as CUDA's allocator aligns, to 512 bytes.
+// Package bind puts the sizes, strides, offsets and numbers of a call into the instances of a program's kernels. It has
+// no addresses: every buffer begins at 0, and the caller adds addresses, which CUDA's allocator aligns to 512 bytes.
 package bind
 
 import (
@@ -14,8 +14,9 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Instances are those of a step of a valid program, whose kernel is k, with a call's parameters. An error says that the
-// kernel must not run on them. That operands lie within their buffers is for who has those to see.
+// Instances returns the instances of a kernel step of a valid program, for the parameters of a call. k is the step's
+// kernel. An error means that the kernel must not run on them. The caller, which has the buffers, checks that the
+// operands lie within them.
 func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []uint64) ([]cuda.Instance, error) {
 	out := make([]cuda.Instance, 0, len(op.GetInstances()))
 	for i, at := range op.GetInstances() {
@@ -37,8 +38,9 @@ func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []
 	return out, nil
 }
 
-// Shape adds the parameters to a list that decide where a step's kernel is launched, in any order and more than once:
-// all that Instances takes but numbers. NumberParam is the parameter of a number, false if it is a literal.
+// Shape appends the parameters on which the launches of a step's kernel depend: all parameters that Instances reads,
+// except numbers. It may append a parameter more than once, in any order. NumberParam returns the parameter of a
+// number, or false for a literal.
 func Shape(list []uint32, p *proto.Program, op *proto.KernelOp) []uint32 {
 	take := func(dims ...*proto.Dim) {
 		for _, d := range dims {
@@ -98,7 +100,7 @@ func operand(t *proto.Tensor, sizes []int64, params []uint64) cuda.Operand {
 	return o
 }
 
-// Number is a number of a kernel's instance.
+// Number returns a number of a kernel's instance.
 func Number(a *proto.Arg, params []uint64) cuda.Number {
 	whole := func(v int64) cuda.Number { return cuda.Number{Integral: true, Whole: v} }
 	switch k := a.GetKind().(type) {
@@ -123,7 +125,7 @@ func Number(a *proto.Arg, params []uint64) cuda.Number {
 	panic(fmt.Sprintf("BUG: %T is no number of a kernel", a.GetKind()))
 }
 
-// element is a tensor's only one, by the bits that it has in memory.
+// element returns the element of a 0-dim tensor from the bits that it has in memory.
 func element(dtype uint32, word uint64) cuda.Number {
 	switch dtype {
 	case 6:
@@ -147,7 +149,7 @@ func element(dtype uint32, word uint64) cuda.Number {
 	return cuda.Number{Integral: true, Whole: v}
 }
 
-// half is the value of binary16 bits.
+// half returns the value of binary16 bits.
 func half(b uint16) float64 {
 	sign, exponent, fraction := 1-2*float64(b>>15), int(b>>10&31), float64(b&1023)
 	switch {

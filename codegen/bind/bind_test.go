@@ -55,7 +55,7 @@ func TestInstances(t *testing.T) {
 	}}, got)
 }
 
-// TestFits: sizes of a call that a kernel must not run on are refused, whatever they overflow.
+// TestFits: an instance with sizes on which a kernel must not run is refused, even if products of them overflow.
 func TestFits(t *testing.T) {
 	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
 	// Parameters: sizes of two spaces, i0 i1 and j0, sizes and strides of an operand along each.

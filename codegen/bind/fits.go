@@ -14,7 +14,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// times is a product of numbers that are not negative, false if it has more than 63 bits.
+// times returns a product of numbers that are not negative, or false if it needs more than 63 bits.
 func times(a, b int64) (int64, bool) {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	return int64(low), high == 0 && low <= math.MaxInt64
@@ -76,7 +76,8 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 	return nil
 }
 
-// count is the number of points of sizes; false: one is negative, or they are too many even without those that are 0.
+// count returns the number of points of sizes. It returns false if a size is negative, or if the product of the sizes
+// that are not 0 is too large.
 func count(sizes []int64) (int64, bool) {
 	n, empty := int64(1), false
 	for _, s := range sizes {
@@ -97,7 +98,8 @@ func count(sizes []int64) (int64, bool) {
 	return n, true
 }
 
-// mayOverlap says whether two points of a bounded tensor may be one element: threads write it in no order.
+// mayOverlap reports whether two points of a bounded tensor may be the same element. Threads would write it in no fixed
+// order.
 func mayOverlap(sizes, strides []int64) bool {
 	if slices.Contains(sizes, 0) {
 		return false
@@ -119,7 +121,7 @@ func mayOverlap(sizes, strides []int64) bool {
 	return false
 }
 
-// bounded says whether bytes of an operand can be counted.
+// bounded reports whether the byte count of an operand fits in an int64.
 func bounded(o kernel.Operand, at *cuda.Operand, sizes []int64) bool {
 	reach := int64(1)
 	for d, s := range at.Strides {

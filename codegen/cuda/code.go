@@ -13,21 +13,21 @@ type level uint8
 
 const (
 	uniform level = iota // one
-	perRow               // one for all points that are folded together
+	perRow               // one for all points that are reduced together
 	perPoint
 )
 
-// code is a kernel and what follows from it alone.
+// code is a kernel with the facts that follow from it alone, for all instances.
 type code struct {
 	k      *kernel.Kernel
 	level  []level // by instruction
-	stage  []int   // how many folds in a row it depends on
-	needed []bool  // a store depends on it
+	stage  []int   // by instruction: the longest chain of reductions that it depends on
+	needed []bool  // by instruction: a store depends on it
 	passes int     // over the points
-	index  []int   // dims of space 0 whose index the code takes; walked as operands of stride 1, after the operands
+	index  []int   // dims of space 0 whose index the code uses; walked like operands of stride 1, after the operands
 }
 
-// registers are those that an instruction uses.
+// registers lists the registers that an instruction reads.
 func registers(n *kernel.Instr) []uint64 {
 	if n.Op == kernel.Store {
 		return []uint64{n.B}
@@ -82,7 +82,7 @@ func analyse(k *kernel.Kernel) *code {
 	return c
 }
 
-// along says along what an operand runs.
+// along returns the level of an operand's elements.
 func (c *code) along(o kernel.Operand) level {
 	l := uniform
 	for _, d := range o.Along {
@@ -97,10 +97,10 @@ func (c *code) along(o kernel.Operand) level {
 	return l
 }
 
-// ways are the operands, and after them the indices, as what is walked.
+// ways counts what a walk visits: the operands, then the indices. A way is the number of one of them.
 func (c *code) ways() int { return len(c.k.Operands) + len(c.index) }
 
-// way is the one of a LOAD, STORE or INDEX.
+// way returns the way of a LOAD, STORE or INDEX.
 func (c *code) way(i int) int {
 	in := &c.k.Code[i]
 	if in.Op != kernel.Index {
@@ -115,7 +115,7 @@ func (c *code) way(i int) int {
 	return at
 }
 
-// used says which ways the code takes at each point.
+// used reports, by way, whether the code accesses it at each point.
 func (c *code) used() []bool {
 	used := make([]bool, c.ways())
 	for i := range c.k.Code {
@@ -129,8 +129,8 @@ func (c *code) used() []bool {
 	return used
 }
 
-// roots says whether pass p has to make the operand of instruction i: of folds whose operand is known then, and in the
-// last pass of stores.
+// roots reports whether pass p has to compute the operand of instruction i. Pass p computes the operands of the
+// reductions of stage p+1, and the last pass those of stores.
 func (c *code) roots(i, p int) bool {
 	in := &c.k.Code[i]
 	switch {
@@ -142,13 +142,13 @@ func (c *code) roots(i, p int) bool {
 	return in.Op == kernel.Store && c.level[i] == perPoint && p+1 == c.passes
 }
 
-// cost is what an instruction takes, in additions; a function is some dozens.
+// cost is the cost of an instruction in additions.
 func cost(op kernel.Op) int {
 	weights := [...]int{catalogue.CostSimple: 1, catalogue.CostDivide: 8, catalogue.CostFunction: 24}
 	return weights[op.Row().Cost]
 }
 
-// weight is how much code a point takes.
+// weight estimates the code for one point.
 func (c *code) weight() int {
 	w := 1
 	for i := range c.k.Code {
@@ -159,11 +159,11 @@ func (c *code) weight() int {
 	return w
 }
 
-// cheap is what is made anew in a later pass rather than kept in registers.
+// cheap is the largest cost of a value that a later pass computes again instead of keeping it in registers.
 const cheap = 3
 
-// schedule says by pass which values of points it makes, and which of them a later pass finds. With keep false none is
-// kept.
+// schedule returns, by pass, which values of points the pass computes, and which values later passes find in registers.
+// With keep false no value is kept.
 func (c *code) schedule(keep bool) (makes [][]bool, kept []bool) {
 	n := len(c.k.Code)
 	made := make([]bool, n)
@@ -214,7 +214,7 @@ func (c *code) schedule(keep bool) (makes [][]bool, kept []bool) {
 	return makes, kept
 }
 
-// keptWords is how many 32-bit registers the values take that a pass keeps for a later one, per point.
+// keptWords is the number of 32-bit registers, per point, for values that a pass keeps for a later one.
 func (c *code) keptWords() int {
 	_, kept := c.schedule(true)
 	words := 0

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package cuda prints kernels as CUDA C++ that includes nothing, and plans their launches. The text depends on a kernel
-// and a Variant only, never on sizes, strides, addresses or a device: those are words of a launch. The package never
-// compiles or runs anything.
+// Package cuda prints kernels as CUDA C++ without #include, and plans their launches. The text depends only on a kernel
+// and a Variant. Sizes, strides, addresses and the device are words of a launch. The package never compiles or runs
+// anything.
 package cuda
 
 import (
@@ -14,18 +14,19 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// Options are NVRTC's options beside the architecture; they are part of the meaning of a text. Without --fmad=false a
-// product and a sum would be rounded once; ATen's kernels round each op. The other options are NVRTC's defaults.
+// Options are NVRTC's options beside the architecture; they are part of the meaning of a text. ATen's kernels round
+// each op; without --fmad=false a product and a sum would be rounded only once. The other options are NVRTC's defaults.
 var Options = [...]string{
 	"--std=c++17", "--diag-suppress=177", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
 }
 
-// Device is what a launch has to know of a GPU.
+// Device holds the properties of a GPU that a launch depends on.
 type Device struct {
 	SMs int // streaming multiprocessors
 }
 
-// Instance is where a kernel runs once: the sizes of all index spaces one after the other, and what its operands and numbers are.
+// Instance is one run of a kernel: the sizes of all index spaces, one space after the other, the operands and the
+// numbers.
 type Instance struct {
 	Sizes    []int64
 	Operands []Operand
@@ -45,13 +46,13 @@ type Number struct {
 	Whole    int64
 }
 
-// NumberWord is a word of struct Args that is a number, as a register of a class.
+// NumberWord is a word of struct Args that holds a number in the bits of a register class.
 type NumberWord struct {
 	Word, Number int
 	Class        kernel.Class
 }
 
-// Bits are those of a number as a register of a class.
+// Bits returns a number as the bits of a register class.
 func (n Number) Bits(c kernel.Class) uint64 {
 	switch {
 	case c == kernel.F32 && n.Integral:
@@ -71,18 +72,19 @@ func (n Number) Bits(c kernel.Class) uint64 {
 	case n.Real >= -0x1p63 && n.Real < 0x1p63:
 		return uint64(int64(n.Real))
 	}
-	return 1 << 63 // what doesn't fit, as csrc/exec has it
+	return 1 << 63 // the result for numbers that don't fit, as in csrc/exec
 }
 
-// Launch is one start of an entry of a variant's text.
+// Launch is one execution of an entry of a variant's text.
 type Launch struct {
 	Variant Variant
 	Entry   string
 	Grid    uint32    // blocks
 	Block   [2]uint32 // threads
-	// Args are the words of struct Args, by instance. Without Variant.Table there is one, the entry's only parameter, by
-	// value; else they lie in memory one after the other, and the entry is given their address and that of Chunks, a word
-	// per block.
+	// Args are the words of struct Args, by instance. Without Variant.Table there is one struct, and it is the entry's
+	// only parameter, by value. With it, the structs lie in memory one after the other. The entry then has two parameters,
+	// the address of the structs and the address of Chunks, which has one word per block: the instance, and the number of
+	// the block within it.
 	Args   [][]uint64
 	Chunks []uint64
 	// Instances are the instances of the structs. Pointers are the operands whose addresses are the first words of each
@@ -90,29 +92,29 @@ type Launch struct {
 	// These addresses must be multiples of 16, or the plan is wrong.
 	Instances []int
 	Pointers  []int
-	// Numbers are the words of each struct that hold a number of its instance. A later call with other numbers only
-	// replaces these words.
+	// Numbers are the words of each struct that hold a number of its instance. A later call with other numbers replaces
+	// only these words.
 	Numbers []NumberWord
-	// Scratch is how many bytes of memory the launches of a variant share beside operands. Unless it is 0, the caller
-	// adds the memory's address to the word ScratchWord of each struct.
+	// Scratch is the size in bytes of the memory that the launches of a variant share beside operands. Unless it is 0, the
+	// caller adds the memory's address to the word ScratchWord of each struct.
 	Scratch     int64
 	ScratchWord int
 }
 
-// maxParameters is the most bytes of parameters by value: CUDA's limit before 12.1, and always before compute
-// capability 7.0.
+// maxParameters is the limit of parameters by value, in bytes: CUDA's limit before version 12.1, and in every version
+// before compute capability 7.0.
 const maxParameters = 4096
 
-// MaxPoints is the most points of an instance: whatever its shape, its blocks are fewer than the 2^31 that a launch may
-// have.
+// MaxPoints limits the points of an instance. Then its blocks are fewer than 2^31, the limit of a launch, for every
+// shape.
 const MaxPoints = 1 << 36
 
-// maxTogether is the most points of instances that share a launch, which has a word for each block of them.
+// maxTogether limits the points of the instances that share a launch: Chunks has one word for each of their blocks.
 const maxTogether = 1 << 28
 
-// Launches are the launches, in order, that run a kernel on instances. Sizes must fit: an operand has the sizes of the
-// dims along which it runs, all index spaces have equally many points, at most MaxPoints, and no product overflows.
-// Instances must not depend on one another.
+// Launches returns the launches, in order, that run a kernel on instances. Sizes must fit: an operand has the sizes of
+// the dims along which it runs, all index spaces have the same number of points, at most MaxPoints, and no product
+// overflows. Instances must not depend on one another.
 func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 	type group struct {
 		variant Variant
@@ -148,7 +150,7 @@ func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 	return out
 }
 
-// sizeOf is how many bytes an element of a dtype (MYC_*) takes.
+// sizeOf is the size in bytes of an element of a dtype (MYC_*).
 func sizeOf(dtype uint8) int64 {
 	switch dtype {
 	case 1, 2, 12:

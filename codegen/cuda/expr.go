@@ -13,14 +13,15 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// register is the type of a class.
+// register returns the C++ type of a register class.
 func register(c kernel.Class) string { return catalogue.Registers[c-1].Memory }
 
-// memory is the type of an element. Floats of 16 bits are types of their own, so that none is taken for an integer.
+// memory returns the C++ type of an element. 16-bit floats have struct types, so that C++ never treats one as an
+// integer.
 func memory(dtype uint8) string { return catalogue.DTypeOf(uint64(dtype)).Memory }
 
-// expression is what an instruction computes from its registers. helper is called with the name of each function of the
-// prelude that it needs, and returns the name to print.
+// expression returns the C++ expression of an instruction on its registers. It calls helper with the name of each
+// function of the prelude that it needs; helper returns the name to print.
 func expression(n *kernel.Instr, in kernel.Class, args []string, helper func(string) string) string {
 	switch n.Op {
 	case kernel.Cast:
@@ -45,7 +46,7 @@ func cast(to, from kernel.Class, a string) string {
 	return "(" + register(to) + ")" + a
 }
 
-// expand puts registers, the suffix of f32 functions and functions of the prelude into an expression of the catalogue.
+// expand fills in an expression of the catalogue: registers, the suffix of f32 functions, and functions of the prelude.
 func expand(text string, in kernel.Class, args []string, helper func(string) string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
@@ -69,7 +70,8 @@ func expand(text string, in kernel.Class, args []string, helper func(string) str
 	return b.String()
 }
 
-// constant is a number as text: the shortest that is read as these bits, or the bits of what has no text.
+// constant returns a number as C++ text: the shortest decimal text with these bits, or the bits of a NaN or an
+// infinity.
 func constant(c kernel.Class, bits uint64) string {
 	v := math.Float64frombits(bits)
 	odd := math.IsNaN(v) || math.IsInf(v, 0)
@@ -91,7 +93,7 @@ func constant(c kernel.Class, bits uint64) string {
 	return fmt.Sprintf("(long long)0x%xull", bits)
 }
 
-// literal makes a number one of floating point.
+// literal makes the text of a number a floating-point literal.
 func literal(s string) string {
 	if !strings.ContainsAny(s, ".e") {
 		s += ".0"
@@ -99,7 +101,7 @@ func literal(s string) string {
 	return s
 }
 
-// identity is the value that a reduction begins with.
+// identity returns the value with which a reduction begins.
 func identity(op kernel.Op, c kernel.Class) string {
 	inf, whole := math.Inf(1), uint64(math.MaxInt64)
 	start := op.Row().Start

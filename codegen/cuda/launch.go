@@ -10,45 +10,45 @@ import (
 )
 
 const (
-	// mapThreads is the most threads of a map's block: eight warps, of which an SM takes eight blocks of 32 registers or
-	// four of 64.
+	// mapThreads is the largest block of a map: eight warps. An SM holds eight such blocks with 32 registers a thread, or
+	// four with 64.
 	mapThreads = 256
-	// foldThreads is the most threads of a fold's block: sixteen warps, each of which may have 128 registers. 1,024 could
-	// have 64 only.
-	foldThreads = 512
-	// inFlight is how many bytes a thread asks for before it waits. An SM of an H100 has to have about 3.35 TB/s * 600 ns
-	// / 132 = 15 KiB under way; half of its 2,048 threads have 64.
+	// reduceThreads is the largest block of a reduction: sixteen warps with up to 128 registers a thread. With 1,024
+	// threads it would be 64 registers.
+	reduceThreads = 512
+	// inFlight is the number of bytes that a thread loads before it waits. An SM of an H100 needs about 3.35 TB/s * 600 ns
+	// / 132 = 15 KiB of loads in flight, and half of its 2,048 threads have 64 KiB.
 	inFlight = 64
-	// mostInFlight keeps what has been asked for in 32 registers.
+	// mostInFlight keeps the loads of a thread within 32 registers.
 	mostInFlight = 128
-	// mostElements is how many elements of a way a thread has at once. On B200 and GB300 four reach a third to two thirds
-	// of the bandwidth, sixteen all of it (pytorch/pytorch#193774).
+	// mostElements limits the elements of one way that a thread processes at once. On B200 and GB300 four elements reach a
+	// third to two thirds of the bandwidth, and sixteen reach all of it (pytorch/pytorch#193774).
 	mostElements = 16
-	// mostRegisters is how many of a thread's, of which there should be 64, are for elements that it has asked for and for
-	// where they are.
+	// mostRegisters limits the registers for loaded elements and their addresses. A thread should have 64 registers in
+	// all.
 	mostRegisters = 40
-	// mostCode keeps what is unrolled within the instruction cache, 128 KiB, and compiles fast.
+	// mostCode keeps unrolled code within the instruction cache of 128 KiB, and the compile time short.
 	mostCode = 2048
-	// columns is a warp: the rows that a block of Column has.
+	// columns is the number of rows of a block of Column: one warp.
 	columns = 32
-	// wavesOfFolds is how many blocks of a fold an SM should have, of 512 threads each: two have inFlight.
-	wavesOfFolds = 2
-	// mostParts of a row are put together by one block.
+	// reduceBlocks is the number of blocks of a reduction, of 512 threads each, that an SM should have.
+	reduceBlocks = 2
+	// mostParts limits the parts of a split row. Each block of the next launch combines all of them.
 	mostParts = 512
-	// sharedBytes is what a block may have without asking, on every architecture.
+	// sharedBytes is the static shared memory that a block may have on every architecture.
 	sharedBytes = 48 << 10
 )
 
 // placed is an instance with its variant.
 type placed struct {
 	variant Variant
-	index   int // of the instance
+	index   int // number of the instance
 	at      *Instance
 	walks   []*walk
 	lanes   int   // threads of a row
-	parts   int64 // of a row, each a block's
-	part    int64 // points of one
-	scratch int64 // where its part of the launch's scratch begins
+	parts   int64 // parts of a row; each is the work of one block
+	part    int64 // points of one part
+	scratch int64 // offset in the launch's scratch memory
 }
 
 func powerOfTwo(n int64) int64 {
@@ -61,7 +61,7 @@ func powerOfTwo(n int64) int64 {
 
 func ceil(a, b int64) int64 { return (a + b - 1) / b }
 
-// place chooses the variant of an instance; nil: it has no points.
+// place chooses the variant of an instance. It returns nil for an instance without points.
 func (c *code) place(at *Instance, d Device) *placed {
 	p := &placed{at: at, walks: c.walks(at), lanes: 1, parts: 1}
 	if p.walks[0].points == 0 {
@@ -69,7 +69,7 @@ func (c *code) place(at *Instance, d Device) *placed {
 	}
 	p.variant.Wide = !c.small(p.walks)
 	if c.k.Reduced > 0 {
-		c.placeFold(p, d)
+		c.placeReduction(p, d)
 	} else {
 		c.placeMap(p)
 	}
@@ -98,7 +98,8 @@ func (c *code) placeMap(p *placed) {
 	v.Vector = c.vector(p, p.walks, v.Walks)
 }
 
-// cross says whether a map is one of transposed operands, and puts the dim along which those run last but one.
+// cross reports whether a map should use Transpose. If so, it moves the dim along which most bytes are contiguous to
+// the last place but one.
 func (c *code) cross(w *walk, used []bool) bool {
 	r := w.rank()
 	if r < 2 || w.sizes[r-1] < 8 {
@@ -125,14 +126,14 @@ func (c *code) cross(w *walk, used []bool) bool {
 		turned.strides = append(turned.strides, append(append(slices.Clone(s[:best]), s[best+1:r-1]...), s[best], s[r-1]))
 	}
 	shape := pattern(turned, used)
-	if tile := c.tile(&shape); c.turnedBytes(&shape) > sharedBytes || tile*tile/mapThreads*int64(c.weight()) > mostCode {
+	if tile := c.tile(&shape); c.tileBytes(&shape) > sharedBytes || tile*tile/mapThreads*int64(c.weight()) > mostCode {
 		return false
 	}
 	*w = *turned
 	return true
 }
 
-// tile is the side of the squares in which a map of this pattern is turned: rows of 64 bytes at least, two sectors of
+// tile is the side of the squares that a map of this pattern transposes. A row has at least 64 bytes, two sectors of
 // memory.
 func (c *code) tile(p *Pattern) int64 {
 	for i := range c.k.Operands {
@@ -143,11 +144,11 @@ func (c *code) tile(p *Pattern) int64 {
 	return 64
 }
 
-// pitch is the length of a square's row in shared memory: one word of four bytes more, so that a column is in as many
-// banks as it has rows.
+// pitch is the length of a square's row in shared memory. A row is padded by one word of four bytes, so that the
+// elements of a column are in different banks.
 func pitch(tile, size int64) int64 { return tile + max(1, 4/size) }
 
-func (c *code) turnedBytes(p *Pattern) int64 {
+func (c *code) tileBytes(p *Pattern) int64 {
 	bytes, tile := int64(0), c.tile(p)
 	for i := range c.k.Operands {
 		if p.crossed(i) {
@@ -158,7 +159,8 @@ func (c *code) turnedBytes(p *Pattern) int64 {
 	return bytes
 }
 
-// streams is how many bytes of a point a map or a pass of a fold reads from memory that others don't read.
+// streams is the number of bytes per point that a map, or a pass of a reduction, reads and that no neighbouring point
+// reads.
 func (c *code) streams(patterns []Pattern) int64 {
 	bytes := int64(0)
 	for i, o := range c.k.Operands {
@@ -171,8 +173,8 @@ func (c *code) streams(patterns []Pattern) int64 {
 	return bytes
 }
 
-// vector is how many elements one access takes: 16 bytes of the widest operand, or less if that isn't aligned
-// everywhere, takes too many registers or too much code.
+// vector is the number of elements of one access: 16 bytes of the widest operand, or fewer if an access is not aligned,
+// or if it takes too many registers or too much code.
 func (c *code) vector(p *placed, vectored []*walk, patterns []Pattern) int {
 	widest := int64(0)
 	for i, o := range c.k.Operands {
@@ -219,7 +221,7 @@ func (c *code) aligned(p *placed, vectored []*walk, patterns []Pattern, v int64)
 	return true
 }
 
-// unroll is how many vectors a thread has at once.
+// unroll is the number of vectors that a thread processes at once.
 func (c *code) unroll(v *Variant) int {
 	patterns := v.Walks
 	if c.k.Reduced > 0 {
@@ -242,8 +244,8 @@ func (c *code) unroll(v *Variant) int {
 	return u
 }
 
-// persistent is how many points of a row a thread keeps: 48 registers of values at most, fewer where addresses of many
-// operands take some.
+// persistent is the number of points of a row that a thread keeps. Their values take at most 48 registers, fewer if the
+// addresses of many operands take some.
 func (c *code) persistent() int {
 	e := mostElements
 	for e > 1 && (e*c.keptWords() > 48-max(0, 4*(c.ways()-4)) || e*c.weight() > mostCode) {
@@ -252,12 +254,12 @@ func (c *code) persistent() int {
 	return e
 }
 
-func (c *code) placeFold(p *placed, d Device) {
+func (c *code) placeReduction(p *placed, d Device) {
 	v := &p.variant
 	rows, points := p.walks[0], p.walks[1]
 	used := c.used()
 	kept := Pattern{Rank: rows.rank(), Ways: make([]string, c.ways())}
-	for i := range kept.Ways { // strides of rows are arguments, whatever they are: they are taken once
+	for i := range kept.Ways { // every stride of rows is an argument, 1 too: a thread uses it only once
 		if i < len(c.k.Operands) && !c.touched(i) {
 			kept.Ways[i] = "-"
 			continue
@@ -276,24 +278,24 @@ func (c *code) placeFold(p *placed, d Device) {
 	default:
 		v.Vector = c.vector(p, p.walks[1:], v.Walks[1:])
 		v.Template = Looped
-		if e := int64(c.persistent()); points.points <= foldThreads*e {
+		if e := int64(c.persistent()); points.points <= reduceThreads*e {
 			v.Template = Persistent
 			v.Vector = int(min(int64(v.Vector), e))
 			p.lanes = int(powerOfTwo(ceil(points.points, e)))
 			return
 		}
 	}
-	step := int64(c.unroll(v) * v.Vector) // of a thread
+	step := int64(c.unroll(v) * v.Vector) // points of a thread at once
 	var blocks int64
 	if v.Template == Column {
-		p.lanes = int(min(foldThreads/columns, powerOfTwo(ceil(points.points, step))))
+		p.lanes = int(min(reduceThreads/columns, powerOfTwo(ceil(points.points, step))))
 		blocks = ceil(rows.points, columns)
 	} else {
-		p.lanes = foldThreads
+		p.lanes = reduceThreads
 		blocks = rows.points
 	}
 	p.part = points.points
-	if want := wavesOfFolds * int64(max(1, d.SMs)); blocks < want/2 {
+	if want := reduceBlocks * int64(max(1, d.SMs)); blocks < want/2 {
 		least := int64(p.lanes) * step
 		parts := min(ceil(want, blocks), points.points/least, mostParts)
 		if parts > 1 {
@@ -311,7 +313,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// runsKept says whether a way runs along dims that are kept.
+// runsKept reports whether a way runs along dims that are not reduced.
 func (c *code) runsKept(way int) bool {
 	kept := c.k.Spaces[0] - c.k.Reduced
 	if way >= len(c.k.Operands) {
@@ -320,7 +322,7 @@ func (c *code) runsKept(way int) bool {
 	return slices.ContainsFunc(c.k.Operands[way].Along, func(d int8) bool { return d >= 0 && int(d) < kept })
 }
 
-// columns says whether more bytes lie side by side along the rows than along the points that are folded.
+// columns reports whether more bytes are contiguous from row to row than from point to point within a row.
 func (c *code) columns(rows, points *walk, used []bool) bool {
 	if rows.points < 16 || rows.rank() == 0 || points.rank() == 0 {
 		return false
@@ -341,7 +343,7 @@ func (c *code) columns(rows, points *walk, used []bool) bool {
 	return across > along
 }
 
-// launch starts all instances of a variant at once.
+// launch returns the launches of a variant, each for all of its instances.
 func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
 	for _, p := range at {
 		p.variant = v
@@ -353,7 +355,7 @@ func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
 	if v.Split {
 		for _, p := range at {
 			p.scratch = scratch
-			scratch += int64(c.folds()) * 8 * p.walks[0].points * p.parts
+			scratch += int64(c.reductions()) * 8 * p.walks[0].points * p.parts
 		}
 	}
 	var args [][]uint64
@@ -384,7 +386,7 @@ func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
 	return out
 }
 
-// shape is the threads of a block, and how many blocks each instance takes, not counting the parts of rows.
+// shape returns the threads of a block, and the number of blocks of each instance, not counting the parts of rows.
 func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blocks []int64) {
 	lanes := int64(1)
 	for _, p := range at {
@@ -399,7 +401,7 @@ func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blo
 		}
 		each = int64(v.Vector * c.unroll(v))
 		x := int64(mapThreads)
-		for x > 32 && ceil(points, x*each) < int64(d.SMs) { // smaller blocks, so that all SMs have one
+		for x > 32 && ceil(points, x*each) < int64(d.SMs) { // smaller blocks, so that each SM has one
 			x /= 2
 		}
 		each *= x
@@ -425,8 +427,8 @@ func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blo
 	return threads, blocks
 }
 
-// folds is how many folds the code has.
-func (c *code) folds() int {
+// reductions counts the reductions of the code.
+func (c *code) reductions() int {
 	n := 0
 	for i := range c.k.Code {
 		if c.needed[i] && c.k.Code[i].Op.Reduces() {

@@ -14,7 +14,7 @@ import (
 
 var h100 = Device{SMs: 132}
 
-// softmax is its gradient's fold and map, over the last dim of f32 rows: x - sum(x) * x.
+// softmax is the reduction and the map of its gradient, over the last dim of f32 rows: x - sum(x) * x.
 func softmax(t *testing.T) *kernel.Kernel {
 	k := &kernel.Kernel{Spaces: []int{2}, Reduced: 1,
 		Operands: []kernel.Operand{
@@ -58,8 +58,8 @@ func at(k *kernel.Kernel, sizes ...int64) Instance {
 	return in
 }
 
-// TestShapesShareTexts: a row of any length that fits into registers is one text, and one of any that doesn't is
-// another; so for rows that can be taken in vectors, and rows that can't.
+// TestShapesShareTexts: thousands of shapes need few texts. A text depends on the template and the vector width, not on
+// the row length.
 func TestShapesShareTexts(t *testing.T) {
 	k := softmax(t)
 	texts := map[string]bool{}
@@ -75,7 +75,7 @@ func TestShapesShareTexts(t *testing.T) {
 	require.LessOrEqual(t, len(texts), 20)
 }
 
-// TestDeterministic: equal kernels and instances are launched alike, from equal texts.
+// TestDeterministic: equal kernels and instances give equal launches and equal texts.
 func TestDeterministic(t *testing.T) {
 	for range 20 {
 		launch := func() []Launch { return Launches(softmax(t), []Instance{at(softmax(t), 3, 100000)}, h100) }
@@ -85,7 +85,7 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// TestInFlight: a thread asks for 64 bytes at least, whatever it reads, or has sixteen elements.
+// TestInFlight: a thread loads at least 64 bytes or sixteen elements at once, for every dtype.
 func TestInFlight(t *testing.T) {
 	for n := 1; n <= 6; n++ {
 		k := add(t, n)
@@ -108,7 +108,7 @@ func TestSmallMapsSpread(t *testing.T) {
 	require.EqualValues(t, 32, Launches(k, []Instance{at(k, 100)}, h100)[0].Block[0])
 }
 
-// TestParametersFit: what is more than 4 KiB goes through memory.
+// TestParametersFit: more than 4 KiB of arguments go through memory.
 func TestParametersFit(t *testing.T) {
 	require.False(t, Launches(add(t, 400), []Instance{at(add(t, 400), 100)}, h100)[0].Variant.Table)
 	l := Launches(add(t, 600), []Instance{at(add(t, 600), 100)}, h100)[0]
@@ -116,8 +116,8 @@ func TestParametersFit(t *testing.T) {
 	require.Len(t, l.Chunks, int(l.Grid))
 }
 
-// TestInstances: those that have the same text are one launch, whose blocks know which instance they have; empty ones
-// have none.
+// TestInstances: instances with the same text share one launch, and each of its blocks has one instance. Empty
+// instances have no blocks.
 func TestInstances(t *testing.T) {
 	k := add(t, 2)
 	list := Launches(k, []Instance{at(k, 5000), at(k, 0), at(k, 40000), at(k, 1)}, h100)
@@ -132,8 +132,8 @@ func TestInstances(t *testing.T) {
 	require.Equal(t, map[uint64]uint64{0: (5000 + each - 1) / each, 1: (40000 + each - 1) / each}, blocks)
 }
 
-// TestManyPoints: blocks can be counted whatever the shape, offsets that 64 bits hardly hold are not taken for small
-// ones, and instances of many blocks are not put into one table.
+// TestManyPoints: a launch has fewer than 2^31 blocks for every shape, offsets that nearly overflow 64 bits count as
+// wide, and instances with many blocks do not share one launch.
 func TestManyPoints(t *testing.T) {
 	k := softmax(t)
 	for bits := range 37 {
@@ -148,7 +148,7 @@ func TestManyPoints(t *testing.T) {
 	}
 	in := at(add(t, 1), 1<<27)
 	require.Len(t, Launches(add(t, 1), []Instance{in, in, in, in, in}, h100), 3)
-	for stride, wide := range map[int64]bool{30000: false, 40000: true} { // 2^16 points beyond the end are counted
+	for stride, wide := range map[int64]bool{30000: false, 40000: true} { // 2^16 points beyond the end count, too
 		strided := Instance{Sizes: []int64{3}, Operands: []Operand{{Strides: []int64{stride}}, {Strides: []int64{1}}}}
 		require.Equal(t, wide, Launches(add(t, 1), []Instance{strided}, h100)[0].Variant.Wide)
 	}
@@ -156,7 +156,7 @@ func TestManyPoints(t *testing.T) {
 	require.True(t, Launches(add(t, 1), []Instance{far}, h100)[0].Variant.Wide)
 }
 
-// TestAlignment: a vector is as wide as the worst of its operands allows.
+// TestAlignment: the least aligned operand decides the vector width.
 func TestAlignment(t *testing.T) {
 	k := softmax(t)
 	for _, c := range []struct {

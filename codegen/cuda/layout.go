@@ -10,7 +10,7 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// field is a word of struct Args: how it is declared, and what it is for an instance.
+// field is a word of struct Args: its declaration, and its value for an instance.
 type field struct {
 	declared string
 	value    func(p *placed) uint64
@@ -32,7 +32,8 @@ func (a *arguments) words(p *placed) []uint64 {
 	return out
 }
 
-// divisor is a number as `over` divides by it: for n < 2^31, (high 32 bits of n*low + n) >> shift.
+// divisor returns the word by which `over` divides. For a dividend m < 2^31, m / n is (high 32 bits of m*low + m) >>
+// shift.
 func divisor(n int64) uint64 {
 	shift := bits.Len64(uint64(n - 1))
 	low := (uint64(1)<<32*(uint64(1)<<shift-uint64(n)))/uint64(n) + 1
@@ -79,13 +80,13 @@ func layout(c *code, v *Variant) *arguments {
 		number(func(p *placed) int64 { return p.walks[0].points }, "n")
 	}
 	for w, shape := range v.Walks {
-		first := 1 // what is left of an index needs no division
+		first := 1 // the outermost dim needs no division
 		if v.Template == Transpose {
 			first = 0
 		}
 		for d := first; d < shape.Rank; d++ {
 			number(func(p *placed) int64 { return p.walks[w].sizes[d] }, "n%d_%d", w, d)
-			if !v.Wide && v.Template != Transpose { // whose blocks divide, not its threads
+			if !v.Wide && v.Template != Transpose { // Transpose divides once per block, not in each thread
 				add(func(p *placed) uint64 { return divisor(p.walks[w].sizes[d]) }, "unsigned long long m%d_%d", w, d)
 			}
 		}
@@ -103,7 +104,7 @@ func layout(c *code, v *Variant) *arguments {
 	return a
 }
 
-// touched says whether the code takes an operand at all.
+// touched reports whether the code loads or stores an operand.
 func (c *code) touched(operand int) bool {
 	for i, n := range c.k.Code {
 		if c.needed[i] && (n.Op == kernel.Load || n.Op == kernel.Store) && int(n.A) == operand {

@@ -9,7 +9,7 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// home is the walk along which a way runs.
+// home returns the walk that visits a way.
 func (p *printer) home(way int) int {
 	for w := range p.v.Walks {
 		if p.v.Walks[w].Ways[way] != "-" {
@@ -19,7 +19,7 @@ func (p *printer) home(way int) int {
 	panic(fmt.Sprintf("BUG: operand %d runs nowhere", way))
 }
 
-// pointwise: all that a thread reads is asked for before the first value is needed.
+// pointwise prints a map. A thread issues all its loads before it uses the first value.
 func (p *printer) pointwise() {
 	v, u := p.v.Vector, p.unroll
 	p.begin(p.entries[0], mapThreads)
@@ -76,7 +76,7 @@ func (p *printer) pointwise() {
 	p.line("}")
 }
 
-// points computes all values of a map's point; element is what a LOAD or INDEX gives.
+// points prints the code of a map's point; element gives the text of a LOAD or INDEX.
 func (p *printer) points(element func(i int) string, store func(operand uint64, value string)) {
 	for i := range p.k.Code {
 		n := &p.k.Code[i]
@@ -92,13 +92,15 @@ func (p *printer) points(element func(i int) string, store func(operand uint64, 
 	}
 }
 
-// transpose prints a map whose operands run along different dims. A block has a square of the last two dims. Operands
-// that run along the last but one are read and written along it, and turned in shared memory; the others along the last
-// dim. Neighbouring threads access neighbouring elements either way.
+// transpose prints a map whose operands are contiguous along different dims. A block processes a square of the last two
+// dims. Operands that are contiguous along the last dim but one are crossed: they are read and written along that dim,
+// and transposed in shared memory. The other operands are accessed along the last dim. So neighbouring threads always
+// access neighbouring elements.
 func (p *printer) transpose() {
 	shape := &p.v.Walks[0]
 	tile := p.tile(shape)
-	t := &turner{printer: p, shape: shape, tile: tile, step: mapThreads / tile, steps: int(tile / (mapThreads / tile)), used: p.used()}
+	step := mapThreads / tile
+	t := &transposer{printer: p, shape: shape, tile: tile, step: step, steps: int(tile / step), used: p.used()}
 	p.begin(p.entries[0], mapThreads)
 	for i := range p.k.Operands {
 		if t.crossed(i) {
@@ -143,20 +145,20 @@ func (p *printer) transpose() {
 	p.line("}")
 }
 
-// turner is a printer of transpose's entry.
-type turner struct {
+// transposer prints the entry of Transpose.
+type transposer struct {
 	*printer
 	shape      *Pattern
-	tile, step int64 // the square's side, and how many of its rows the threads of a block take at once
+	tile, step int64 // the square's side, and the number of its rows that a block processes at once
 	steps      int
 	used       []bool
 }
 
-// crossed says whether an operand is turned in shared memory.
-func (t *turner) crossed(i int) bool { return t.used[i] && t.shape.crossed(i) }
+// crossed reports whether an operand is transposed in shared memory.
+func (t *transposer) crossed(i int) bool { return t.used[i] && t.shape.crossed(i) }
 
-// any says whether an operand that is turned has a property.
-func (t *turner) any(has func(i int) bool) bool {
+// any reports whether a crossed operand has a property.
+func (t *transposer) any(has func(i int) bool) bool {
 	for i := range t.k.Operands {
 		if t.crossed(i) && has(i) {
 			return true
@@ -165,16 +167,16 @@ func (t *turner) any(has func(i int) bool) bool {
 	return false
 }
 
-func (t *turner) pitch(way int) int64 { return pitch(t.tile, sizeOf(t.k.Operands[way].DType)) }
+func (t *transposer) pitch(way int) int64 { return pitch(t.tile, sizeOf(t.k.Operands[way].DType)) }
 
 // at is the offset of point i, j.
-func (t *turner) at(way int) string {
+func (t *transposer) at(way int) string {
 	r := t.shape.Rank
 	return fmt.Sprintf("g%d", way) + t.term(t.shape, way, r-1, "i") + t.term(t.shape, way, r-2, "j")
 }
 
-// square prints where the square of a block lies.
-func (t *turner) square() {
+// square prints the place of a block's square.
+func (t *transposer) square() {
 	p, r, tile := t.printer, t.shape.Rank, t.tile
 	p.line("const unsigned columns = ((unsigned)a.n0_%d + %d) / %d, rows = ((unsigned)a.n0_%d + %d) / %d;",
 		r-1, tile-1, tile, r-2, tile-1, tile)
@@ -202,8 +204,9 @@ func (t *turner) square() {
 	p.line("const int x = threadIdx.x %% %d, y = threadIdx.x / %d;", tile, tile)
 }
 
-// rows begins a loop over the points that a thread has along the last dim, or along the last but one.
-func (t *turner) rows(last bool) {
+// rows begins the loop over the points of a thread. Neighbouring threads are neighbours along the last dim, or along
+// the last but one.
+func (t *transposer) rows(last bool) {
 	t.each("s", t.steps)
 	if last {
 		t.line("const %s i = i0 + x, j = j0 + y + s * %d;", t.index, t.step)
@@ -214,7 +217,7 @@ func (t *turner) rows(last bool) {
 }
 
 // points prints the code of each point.
-func (t *turner) points() {
+func (t *transposer) points() {
 	square := func(way int) string { return fmt.Sprintf("t%d[x * %d + y + s * %d]", way, t.pitch(way), t.step) }
 	t.rows(true)
 	t.printer.points(func(i int) string {
@@ -237,7 +240,7 @@ func (t *turner) points() {
 	t.line("}")
 }
 
-// term is what a dim adds to the offset of a way.
+// term returns the contribution of a dim to the offset of a way.
 func (p *printer) term(shape *Pattern, way, d int, variable string) string {
 	switch shape.Ways[way][d] {
 	case '1':

@@ -5,19 +5,19 @@ package cuda
 
 import "strings"
 
-// function is a piece of what a text may begin with.
+// function is a piece of the prelude.
 type function struct {
 	name  string
 	needs []string
 	text  string
 }
 
-// prelude holds all functions in the order in which they are printed. A text has the functions that it needs. Names
-// of CUDA's own functions are avoided.
+// prelude holds all functions in the order in which they are printed. A text has only the functions that it needs. No
+// function has the name of one of CUDA's own.
 //
-// PTX is compiled by NVRTC only; tests that run a text on a CPU bring their own functions. Instructions convert 16-bit
-// floats where they exist, as in ATen: f16 everywhere, bf16 from compute capability 8.0 on. They round to even; a NaN
-// stays a NaN, but its bits may change.
+// Only NVRTC compiles PTX; tests that run a text on a CPU bring their own functions. Like ATen, the functions use
+// instructions to convert 16-bit floats: f16 on all devices, bf16 from compute capability 8.0 on. Conversions round to
+// even; a NaN stays a NaN, but its bits may change.
 var prelude = []function{
 	{"types", nil, `struct half { unsigned short bits; };
 struct brain { unsigned short bits; };
@@ -65,7 +65,7 @@ __device__ brain store_of<brain, float>(float r) { return {to_brain(r)}; }
 template <>
 __device__ truth store_of<truth, bool>(bool r) { return {r}; }
 `},
-	// An access of up to 16 aligned bytes is one instruction. At the end of the data it is one access per element.
+	// A vector of up to 16 aligned bytes is one access. At the end of the data there is one access per element.
 	{"vector", nil, `template <int V, class M>
 struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector { M x[V]; };
 template <int V, class M, class I>
@@ -106,7 +106,7 @@ static __device__ void scatter(M* to, const vector<V, M>& from, I stride, I left
   }
 }
 `},
-	// Division by a number that is known at launch; a division of 32 bits takes some twenty instructions.
+	// Division by a number that is known at launch. A 32-bit division by any other number takes some twenty instructions.
 	{"over", nil, `static __device__ int over(int n, unsigned long long by) {
   return (__umulhi((unsigned)n, (unsigned)by) + (unsigned)n) >> (unsigned)(by >> 32);
 }
@@ -129,7 +129,8 @@ static __device__ double remainder_of(double a, double b) {
   return m != 0 && (b < 0) != (m < 0) ? m + b : m;
 }
 `},
-	// Of floats a NaN wins, as in ATen; of 0 and -0 the greater is 0, as the instruction has it.
+	// If one operand is a NaN, the result is a NaN, as in ATen. The maximum of 0 and -0 is 0, as the instruction defines
+	// it.
 	{"maximum", nil, `static __device__ float maximum(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
 static __device__ double maximum(double a, double b) { return a != a || b != b ? a + b : fmax(a, b); }
 static __device__ long long maximum(long long a, long long b) { return a > b ? a : b; }
@@ -145,26 +146,26 @@ static __device__ double sum(double a, double b) { return a + b; }
 static __device__ long long sum(long long a, long long b) ` +
 		`{ return (long long)((unsigned long long)a + (unsigned long long)b); }
 `},
-	{"fold_sum", []string{"sum"}, `struct fold_sum {
+	{"reduce_sum", []string{"sum"}, `struct reduce_sum {
   template <class T>
   static __device__ T of(T a, T b) { return sum(a, b); }
 };
 `},
-	{"fold_max", []string{"maximum"}, `struct fold_max {
+	{"reduce_max", []string{"maximum"}, `struct reduce_max {
   template <class T>
   static __device__ T of(T a, T b) { return maximum(a, b); }
 };
 `},
-	{"fold_min", []string{"minimum"}, `struct fold_min {
+	{"reduce_min", []string{"minimum"}, `struct reduce_min {
   template <class T>
   static __device__ T of(T a, T b) { return minimum(a, b); }
 };
 `},
-	// One value from those of all threads of a row, the same bits in each: always the same tree.
-	{"across", nil, `template <class F, class T>
+	// Combines the values of all threads of a row. Each thread gets the same bits, because the tree is always the same.
+	{"across", nil, `template <class R, class T>
 static __device__ T across(T v, void* shared) {
   const int lanes = blockDim.x;
-  for (int o = (lanes < 32 ? lanes : 32) / 2; o > 0; o /= 2) v = F::of(v, (T)__shfl_xor_sync(~0u, v, o));
+  for (int o = (lanes < 32 ? lanes : 32) / 2; o > 0; o /= 2) v = R::of(v, (T)__shfl_xor_sync(~0u, v, o));
   if (lanes <= 32) return __shfl_sync(~0u, v, 0, lanes);
   T* warps = (T*)shared;
   const int first = threadIdx.y * lanes / 32;
@@ -172,24 +173,24 @@ static __device__ T across(T v, void* shared) {
   if (threadIdx.x % 32 == 0) warps[first + threadIdx.x / 32] = v;
   __syncthreads();
   v = warps[first];
-  for (int w = 1; w < lanes / 32; ++w) v = F::of(v, warps[first + w]);
+  for (int w = 1; w < lanes / 32; ++w) v = R::of(v, warps[first + w]);
   return v;
 }
 `},
-	{"down", nil, `template <class F, class T>
+	{"down", nil, `template <class R, class T>
 static __device__ T down(T v, void* shared) {
   T* all = (T*)shared;
   __syncthreads();
   all[threadIdx.y * 32 + threadIdx.x] = v;
   __syncthreads();
   v = all[threadIdx.x];
-  for (int y = 1; y < blockDim.y; ++y) v = F::of(v, all[y * 32 + threadIdx.x]);
+  for (int y = 1; y < blockDim.y; ++y) v = R::of(v, all[y * 32 + threadIdx.x]);
   return v;
 }
 `},
 }
 
-// preludeOf is what a text needs of it.
+// preludeOf returns the text of these functions and of the functions that they need.
 func preludeOf(names map[string]bool) string {
 	var mark func(name string)
 	marked := map[string]bool{}

@@ -10,16 +10,16 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
-// Source is CUDA C++, and its entries in the order in which they are launched.
+// Source is a CUDA C++ text, and its entries in the order in which they are launched.
 type Source struct {
 	Text    string
 	Entries []string
 }
 
-// endEntry is what puts the parts of split rows together in the end.
+// endEntry is the entry that combines the parts of split rows after the last pass.
 const endEntry = "end"
 
-// Print is the text of a variant that Launches has chosen. Equal arguments give equal texts.
+// Print returns the text of a variant that Launches has chosen. Equal arguments give equal texts.
 func Print(k *kernel.Kernel, v Variant) Source {
 	c := analyse(k)
 	p := &printer{code: c, v: &v, entries: c.entries(&v), helpers: map[string]bool{"vector": true}, unroll: 1}
@@ -36,7 +36,7 @@ func Print(k *kernel.Kernel, v Variant) Source {
 	case Transpose:
 		p.transpose()
 	default:
-		p.folds()
+		p.reduction()
 	}
 	var b strings.Builder
 	for _, line := range strings.Split(strings.TrimSuffix(k.String(), "\n"), "\n") {
@@ -100,13 +100,13 @@ func (p *printer) helper(name string) string {
 	return name
 }
 
-// each begins a loop that is unrolled: what is indexed by its variable stays in registers.
+// each begins an unrolled loop, so that arrays indexed by its variable stay in registers.
 func (p *printer) each(variable string, n int) {
 	p.line("#pragma unroll")
 	p.line("for (int %s = 0; %s < %d; ++%s) {", variable, variable, n, variable)
 }
 
-// begin opens an entry, to the number of its block within its instance.
+// begin opens an entry and prints the number of the block within its instance.
 func (p *printer) begin(entry string, threads int) {
 	if !p.v.Table {
 		p.line(`extern "C" __global__ void __launch_bounds__(%d) %s(const __grid_constant__ Args a) {`, threads, entry)
@@ -120,7 +120,7 @@ func (p *printer) begin(entry string, threads int) {
 	p.line("const unsigned block = (unsigned)(chunk >> 32);")
 }
 
-// define makes the register of an instruction.
+// define prints the definition of an instruction's register.
 func (p *printer) define(i int, from func(reg uint64) string) {
 	n := &p.k.Code[i]
 	p.line("const %s r%d = %s;", register(n.Class), i, p.value(i, from))
@@ -128,7 +128,7 @@ func (p *printer) define(i int, from func(reg uint64) string) {
 
 func plain(reg uint64) string { return fmt.Sprintf("r%d", reg) }
 
-// value is what an instruction makes; from gives the text of a register that it uses.
+// value returns the expression of an instruction; from gives the text of a register that it reads.
 func (p *printer) value(i int, from func(reg uint64) string) string {
 	n := &p.k.Code[i]
 	switch n.Op {
@@ -155,17 +155,17 @@ func (p *printer) value(i int, from func(reg uint64) string) string {
 	return expression(n, p.k.Code[used[len(used)-1]].Class, args, p.helper)
 }
 
-// loaded is an element as a register.
+// loaded returns an element converted to the register of LOAD i.
 func (p *printer) loaded(i int, element string) string {
 	return fmt.Sprintf("%s<%s>(%s)", p.helper("load_of"), register(p.k.Code[i].Class), element)
 }
 
-// stored is a register as an element of an operand.
+// stored returns a register converted to an element of an operand.
 func (p *printer) stored(operand uint64, value string) string {
 	return fmt.Sprintf("%s<%s>(%s)", p.helper("store_of"), memory(p.k.Operands[operand].DType), value)
 }
 
-// uniforms makes the registers that have one value.
+// uniforms prints the registers that have one value.
 func (p *printer) uniforms() {
 	for i := range p.k.Code {
 		n := &p.k.Code[i]
@@ -179,10 +179,11 @@ func (p *printer) uniforms() {
 	}
 }
 
-// place says where the ways of a walk are at a point; set is given the offset of each that isn't everywhere at 0.
+// place prints the index arithmetic of a walk at a point, and calls set with the offset of each way of the walk that
+// wants accepts.
 func (p *printer) place(w int, point string, wants func(way int) bool, set func(way int, offset string)) {
 	shape := &p.v.Walks[w]
-	var terms []string // by dim, whether anything runs along it
+	var terms []string // by dim: the index along it
 	runs := make([]bool, shape.Rank)
 	for i, letters := range shape.Ways {
 		for d := range shape.Rank {
@@ -232,10 +233,11 @@ func (p *printer) place(w int, point string, wants func(way int) bool, set func(
 	}
 }
 
-// dtype is the memory type of a way that is an operand.
+// dtype is the memory type of an operand.
 func (p *printer) dtype(way int) string { return memory(p.k.Operands[way].DType) }
 
-// reads and writes say how often the code takes an operand at points. It is loaded once, however many LOADs there are.
+// reads and writes report whether the code loads or stores an operand at points. Several LOADs of an operand are one
+// load.
 func (p *printer) reads(way int) bool  { return p.takes(kernel.Load, way) }
 func (p *printer) writes(way int) bool { return p.takes(kernel.Store, way) }
 
@@ -248,7 +250,7 @@ func (p *printer) takes(op kernel.Op, way int) bool {
 	return false
 }
 
-// access reads a vector of a way into x<way>[u], at `at`.
+// access prints the load of a way's vector at offset `at` into x<way>[u].
 func (p *printer) access(shape *Pattern, w, way int, at string) {
 	name := fmt.Sprintf("x%d[u]", way)
 	switch {
@@ -262,7 +264,7 @@ func (p *printer) access(shape *Pattern, w, way int, at string) {
 	}
 }
 
-// declare makes the vectors x<way> of a way that is read.
+// declare prints the vectors x<way> of an operand that is read.
 func (p *printer) declare(shape *Pattern, way int) {
 	v := p.v.Vector
 	if shape.inner(way) == '0' {
@@ -271,7 +273,7 @@ func (p *printer) declare(shape *Pattern, way int) {
 	p.line("vector<%d, %s> x%d[%d];", v, p.dtype(way), way, p.unroll)
 }
 
-// element is the text of what LOAD or INDEX i gives at element k of vector u.
+// element returns the text of LOAD or INDEX i for element k of vector u.
 func (p *printer) element(shape *Pattern, w, i int) string {
 	way := p.way(i)
 	n := &p.k.Code[i]
@@ -290,7 +292,7 @@ func (p *printer) element(shape *Pattern, w, i int) string {
 	return p.loaded(i, fmt.Sprintf("x%d[u].x[k]", way))
 }
 
-// put writes vector y<way> of a way.
+// put prints the store of vector y<way>.
 func (p *printer) put(shape *Pattern, w, way int) {
 	if p.v.Vector == 1 || shape.inner(way) == '1' {
 		p.line("store<%d>(a.a%d + o%d[u], y%d, left[u]);", p.v.Vector, way, way, way)

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// Template is how an index space is laid out over threads.
+// Template is a way to distribute an index space over threads.
 type Template uint8
 
 const (
-	Pointwise  Template = iota + 1 // a thread has a few vectors of points
-	Transpose                      // a block has a square of two dims, which it turns in shared memory
-	Persistent                     // a group of threads has a row, and all of it in registers
-	Looped                         // a block has a row, and reads it in each pass
-	Column                         // a thread has a row with threads of other warps; neighbours have neighbouring rows
+	Pointwise  Template = iota + 1 // a thread computes a few vectors of points
+	Transpose                      // a block computes a square of two dims, and transposes operands in shared memory
+	Persistent                     // a group of threads reduces a row that it keeps in registers
+	Looped                         // a block reduces a row, and reads it again in each pass
+	Column                         // threads of several warps share a row; neighbouring threads have neighbouring rows
 )
 
 var templateNames = [...]string{
@@ -26,20 +26,20 @@ var templateNames = [...]string{
 
 func (t Template) String() string { return templateNames[t] }
 
-// Variant is the part of an instance that is in the text. There are few variants, so a new shape rarely needs a new
-// text. Fields are exported to be shown and compared; only Launches makes a Variant.
+// Variant is the part of an instance on which the text depends. There are few variants, so a new shape rarely needs a
+// new text. Fields are exported to be shown and compared; only Launches makes a Variant.
 type Variant struct {
 	Template Template
-	Vector   int  // elements in one access, of ways that have stride 1
+	Vector   int  // elements of one access along stride 1
 	Wide     bool // 64-bit indices
-	Table    bool // structs of arguments lie in memory, one per instance
-	Split    bool // rows are cut, and a pass is a launch of its own
+	Table    bool // the structs of arguments lie in memory, one per instance
+	Split    bool // rows are split into parts, and each pass is one launch
 	Walks    []Pattern
 }
 
-// Pattern is a walk, after the dims that could be were merged: by way, a letter per dim. '0': it doesn't run along it,
-// '1': its stride is 1, 's': its stride is an argument. "-": it isn't walked. Only the last two dims, which decide on
-// accesses, have '1'.
+// Pattern is the form of a walk after dims were merged. Each way has a letter per dim: '0' for stride 0, '1' for stride
+// 1, 's' for a stride that is an argument. A way that the walk does not visit is "-". Only the last two dims have '1',
+// because only they decide on accesses.
 type Pattern struct {
 	Rank int
 	Ways []string
@@ -51,7 +51,7 @@ func (v *Variant) equal(w *Variant) bool {
 		v.Split == w.Split && slices.EqualFunc(v.Walks, w.Walks, same)
 }
 
-// String is a variant's identity, on a line.
+// String is a variant's identity in one line.
 func (v *Variant) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s vector %d", v.Template, v.Vector)
@@ -73,7 +73,7 @@ func (v *Variant) String() string {
 	return b.String()
 }
 
-// pattern is that of a walk whose ways, as far as they are used, differ in what is in the text.
+// pattern returns the pattern of a walk, with "-" for ways that are not used.
 func pattern(w *walk, used []bool) Pattern {
 	p := Pattern{Rank: w.rank(), Ways: make([]string, len(used))}
 	for i, is := range used {
@@ -97,7 +97,7 @@ func pattern(w *walk, used []bool) Pattern {
 	return p
 }
 
-// inner is the letter of a way's last dim, '0' if there is none.
+// inner returns the letter of a way's last dim, or '0' if there is none.
 func (p *Pattern) inner(way int) byte {
 	if s := p.Ways[way]; p.Rank > 0 && s != "-" {
 		return s[p.Rank-1]
@@ -105,7 +105,7 @@ func (p *Pattern) inner(way int) byte {
 	return '0'
 }
 
-// crossed says whether a way of a transposed map runs along the last dim but one.
+// crossed reports whether a way of a Transpose map is contiguous along the last dim but one.
 func (p *Pattern) crossed(way int) bool {
 	s := p.Ways[way]
 	return s != "-" && s[p.Rank-2] == '1' && s[p.Rank-1] == 's'

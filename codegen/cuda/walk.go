@@ -5,7 +5,7 @@ package cuda
 
 import "github.com/mycelya/mycelya/kernel"
 
-// walk is an index space, row-major, and each way through it: the strides of what doesn't run in it are 0.
+// walk is a row-major index space with the strides of each way in it. A way that does not run in it has strides 0.
 type walk struct {
 	sizes   []int64
 	strides [][]int64 // by way and dim
@@ -14,7 +14,7 @@ type walk struct {
 
 func (w *walk) rank() int { return len(w.sizes) }
 
-// strides are those of all ways along an index space's dims.
+// strides returns the strides of all ways along the dims of an index space.
 func (c *code) strides(at *Instance, space int) [][]int64 {
 	out := make([][]int64, c.ways())
 	for i := range out {
@@ -38,10 +38,10 @@ func (c *code) strides(at *Instance, space int) [][]int64 {
 	return out
 }
 
-// walk merges dims, given in the order in which they are walked, where every way allows it.
+// walk makes a walk over dims in this order, and merges neighbouring dims where the strides of every way allow it.
 func (c *code) walk(sizes []int64, strides [][]int64, dims []int) *walk {
 	w := &walk{strides: make([][]int64, c.ways()), points: 1}
-	var lead []int // the innermost of the dims merged
+	var lead []int // by merged dim: the innermost of its dims
 	for _, d := range dims {
 		w.points *= sizes[d]
 		if sizes[d] == 1 {
@@ -67,8 +67,8 @@ func (c *code) walk(sizes []int64, strides [][]int64, dims []int) *walk {
 	return w
 }
 
-// sort puts dims with large strides first, those of what is written above all: so neighbouring threads write
-// neighbours.
+// sort puts dims with large strides first. Strides of written operands come before those of read ones, so that
+// neighbouring threads write neighbouring elements.
 func (c *code) sort(strides [][]int64, dims []int) {
 	outer := func(a, b int) bool {
 		for _, write := range []bool{true, false} {
@@ -80,7 +80,7 @@ func (c *code) sort(strides [][]int64, dims []int) {
 		}
 		return a < b
 	}
-	// No order in the strict sense, since some operands say nothing of some dims: insertion ends all the same.
+	// outer is not a strict order, since operands have no stride along some dims. Insertion sort ends all the same.
 	for i := 1; i < len(dims); i++ {
 		for j := i; j > 0 && outer(dims[j], dims[j-1]); j-- {
 			dims[j], dims[j-1] = dims[j-1], dims[j]
@@ -88,7 +88,8 @@ func (c *code) sort(strides [][]int64, dims []int) {
 	}
 }
 
-// walks are those of an instance: of a map one per index space; of a reduction one over the kept points and one over the reduced points.
+// walks returns the walks of an instance. A map has one per index space. A reduction has one over the rows and one over
+// the points of a row.
 func (c *code) walks(at *Instance) []*walk {
 	k := c.k
 	var out []*walk
@@ -112,7 +113,7 @@ func (c *code) walks(at *Instance) []*walk {
 				out = append(out, &walk{strides: make([][]int64, c.ways())})
 				continue
 			}
-			if len(k.Spaces) == 1 { // several index spaces have to be walked in one order
+			if len(k.Spaces) == 1 { // all of several index spaces must be walked in the same order
 				c.sort(strides, dims)
 			}
 			out = append(out, c.walk(sizes[:rank], strides, dims))
@@ -122,9 +123,9 @@ func (c *code) walks(at *Instance) []*walk {
 	return out
 }
 
-// small says whether 32 bits hold all points and offsets of a way, those too at which nothing lies: the last block
-// counts on beyond the end, by less than 2^16 points or, where it has a square, by less than its side along each dim.
-// Rows of a fold end where they end.
+// small reports whether 32 bits hold all point numbers and offsets. The last block also computes some beyond the end:
+// fewer than 2^16 points or, if a block has a square, less than the square's side along each dim. Rows of a reduction
+// have no points beyond the end.
 func (c *code) small(walks []*walk) bool {
 	const most, beyond, side = 1<<31 - 1<<16, 1 << 16, 64
 	for _, w := range walks {

@@ -286,7 +286,7 @@ func (w *writer) cast(x term, d ir.DType) (term, string) {
 	return term{v: v, is: true}, err
 }
 
-// like is x in the sizes (flat) or the dtype (as, cast) of y.
+// like returns x in the sizes (flat) or the dtype (as, cast) of y.
 func (w *writer) like(how form, x, y term) (term, string) {
 	t := w.out.Types[y.v]
 	switch {

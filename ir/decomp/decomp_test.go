@@ -41,7 +41,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// TestKeep: what shall stay whole stays.
+// TestKeep: a call in keep stays whole, for the reason given.
 func TestKeep(t *testing.T) {
 	g, err := ir.Parse("graph a b {\n  %0: f32[2] = input 0\n  %1: f32[2] = aten.silu %0\n  output %1 -> s1\n}\n")
 	require.NoError(t, err)

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package decomp writes composite operators of PyTorch out in own ops, by the cases of the catalogue. The fuse pass
+// Package decomp expands composite operators of PyTorch into own ops, by the cases of the catalogue. The fuse pass
 // decides which operators stay whole. The package never reads the value of a size.
 package decomp
 

@@ -5,8 +5,8 @@ package decomp
 
 import "github.com/mycelya/mycelya/catalogue"
 
-// Draw is the operator that draws the mask of a dropout: its sizes, and the probability of false. A kernel computes
-// with what it made.
+// Draw is the operator that draws the mask of a dropout. Its arguments are the sizes and the probability of false. A
+// kernel reads the mask.
 const Draw = "mycelya::dropout_mask"
 
 // operator is the catalogue's row of an operator, with its cases parsed.

@@ -13,8 +13,8 @@ import (
 
 var errNegativePower = errors.New("integers to negative integer powers are not allowed")
 
-// fused is a b + c, rounded once to d. Beside f64, products are exact in f64, and a sum that is rounded there to the
-// odd one of its neighbours is rounded to d as if it had not been rounded before.
+// fused is a*b + c, rounded once to d. For dtypes other than f64, the product is exact in f64. The sum is rounded to
+// odd in f64, so that the second rounding, to d, gives the same result as a single rounding.
 func fused(a, b, c float64, d ir.DType) float64 {
 	if d == ir.F64 {
 		return math.FMA(a, b, c)
@@ -22,7 +22,7 @@ func fused(a, b, c float64, d ir.DType) float64 {
 	product := a * b
 	sum := product + c
 	rest := sum - product
-	rest = (product - (sum - rest)) + (c - rest) // what the rounding has left
+	rest = (product - (sum - rest)) + (c - rest) // the rounding error
 	if rest != 0 && math.Abs(rest) <= math.MaxFloat64 && math.Float64bits(sum)&1 == 0 {
 		return math.Nextafter(sum, math.Inf(int(math.Copysign(1, rest))))
 	}
@@ -78,8 +78,8 @@ func compare(a, b elem, d ir.DType) catalogue.Ordering {
 	return catalogue.Unordered
 }
 
-// powNumber is x to the power of a Python number. PyTorch computes some powers in other ways than the rest, which shows
-// at infinities, at -0 and in the last bits; nil stands for the general way.
+// powNumber is x to the power of a Python number. PyTorch computes some powers by other formulas, with other results at
+// infinities, at -0 and in the last bits. nil stands for the general formula.
 func powNumber(d ir.DType, power elem, from ir.DType) func(x elem) elem {
 	if from.Is(ir.Complexes) {
 		return nil
@@ -90,7 +90,7 @@ func powNumber(d ir.DType, power elem, from ir.DType) func(x elem) elem {
 		return func(elem) elem { return elem{i: 1, f: 1, c: 1} }
 	case p == 1:
 		return func(x elem) elem { return x }
-	case !d.Is(ir.Floats) || d == ir.F16: // f16 has the general way only
+	case !d.Is(ir.Floats) || d == ir.F16: // f16 has the general formula only
 		return nil
 	}
 	float := func(f func(x float64) float64) func(elem) elem {

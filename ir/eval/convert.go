@@ -132,8 +132,8 @@ func toFloat(e elem, from ir.DType) float64 {
 	return float64(e.i)
 }
 
-// toInt truncates. What does not fit has no meaning in C++; here it is what x86 gives, which converts to 32 or 64 bits
-// at once.
+// toInt truncates. C++ does not define the result for a value that does not fit; here it is the result of x86's
+// conversion to 32 or 64 bits.
 func toInt(v float64, to ir.DType) int64 {
 	switch {
 	case (to == ir.I32 || to == ir.I16 || to == ir.I8) && !(v > math.MinInt32-1 && v < math.MaxInt32+1):
@@ -192,8 +192,8 @@ func checkedConvert(e elem, from, to ir.DType) (elem, error) {
 	return out, nil
 }
 
-// intRange is what a number may be to fill an integer tensor: an unsigned one takes negative numbers as far as their
-// size fits, and wraps them.
+// intRange is the range of numbers that may fill an integer tensor. An unsigned tensor accepts a negative number if its
+// magnitude fits, and wraps it.
 func intRange(d ir.DType) (lo, hi float64) {
 	width := 8 * d.Size()
 	if d.Signed() {

@@ -9,19 +9,19 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// reduce folds the dims of x (none: all) into one element each, in row-major order of what is left. dst already has the
-// result's sizes. Floats accumulate in f64.
+// reduce combines the elements of x along dims; no dims means all. It visits the kept dims in row-major order. dst
+// already has the result's sizes. Floats accumulate in f64.
 func reduce(op ir.Op, x *Tensor, dims []int64, dst *Tensor) error {
-	var fold [32]bool
+	var reduced [32]bool
 	for _, d := range dims {
 		if d < 0 || d >= int64(len(x.Sizes)) {
 			return fmt.Errorf("dim %d is not one of a rank %d operand", d, len(x.Sizes))
 		}
-		fold[d] = true
+		reduced[d] = true
 	}
 	var keptSizes, keptStrides, sizes, strides []int64
 	for i, n := range x.Sizes {
-		if len(dims) == 0 || fold[i] {
+		if len(dims) == 0 || reduced[i] {
 			sizes, strides = append(sizes, n), append(strides, x.Strides[i])
 		} else {
 			keptSizes, keptStrides = append(keptSizes, n), append(keptStrides, x.Strides[i])
@@ -29,7 +29,7 @@ func reduce(op ir.Op, x *Tensor, dims []int64, dst *Tensor) error {
 	}
 	count := product(sizes)
 	if product(keptSizes) != dst.Numel() {
-		return fmt.Errorf("sizes %v folded over %v do not give %v", x.Sizes, dims, dst.Sizes)
+		return fmt.Errorf("sizes %v reduced over %v do not give %v", x.Sizes, dims, dst.Sizes)
 	}
 	if count == 0 && (op == ir.OpAmax || op == ir.OpAmin) {
 		return fmt.Errorf("%s of no elements", op)
@@ -44,7 +44,7 @@ func reduce(op ir.Op, x *Tensor, dims []int64, dst *Tensor) error {
 	default:
 		wide = ir.I64
 	}
-	step := foldFunc(op, wide)
+	step := combineFunc(op, wide)
 	if step == nil {
 		return fmt.Errorf("%s of %s has no meaning", op, x.DType)
 	}
@@ -70,8 +70,8 @@ func reduce(op ir.Op, x *Tensor, dims []int64, dst *Tensor) error {
 	return dst.put(results, wide)
 }
 
-// foldFunc combines an accumulated element with the next one.
-func foldFunc(op ir.Op, d ir.DType) func(a, b elem) elem {
+// combineFunc combines an accumulated element with the next one.
+func combineFunc(op ir.Op, d ir.DType) func(a, b elem) elem {
 	if op == ir.OpSum || op == ir.OpMean {
 		return func(a, b elem) elem { return elem{i: a.i + b.i, f: a.f + b.f, c: a.c + b.c} }
 	}

@@ -222,5 +222,5 @@ func (t *Tensor) store(pos int64, e elem) {
 	}
 }
 
-// arithmetic says whether elements of the dtype can be loaded: the formats that are only stored cannot.
+// arithmetic reports whether elements of the dtype can be loaded: the formats that are only stored cannot.
 func arithmetic(d ir.DType) bool { return d.Is(ir.Numbers) && d != ir.C32 }

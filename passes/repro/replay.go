@@ -12,7 +12,7 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// Replay runs the passes again. The text describes the result in a sentence, and same says whether the file has the
+// Replay runs the passes again. The text describes the result in a sentence, and same reports whether the file has the
 // same result. The observer sees only the passes that the file names. It may be nil.
 func (r *Repro) Replay(observer passes.Observer) (text string, same bool, err error) {
 	g, err := ir.Parse(r.Capture)

@@ -77,7 +77,7 @@ func TestReplay(t *testing.T) {
 	assert.Contains(t, text, "another crash, in capture: ir: node 3")
 }
 
-// TestMistakes: each is given with its place in the file, whatever file of the archive it is in.
+// TestMistakes: each mistake is reported with its line and column, for every file of the archive.
 func TestMistakes(t *testing.T) {
 	text := string(good().Format())
 	lines := strings.Split(text, "\n")

@@ -20,8 +20,8 @@ import (
 //	0xffffffff  int32 size of metadata  metadata (flatbuffer Message, padded to 8)
 //	the column's bytes  zeros up to a multiple of 8
 //
-// Arrow's writer makes the metadata; the bytes go from the caller's memory to the socket without a copy. Arrow's
-// reader copies each buffer and allocates as much as the peer says, so parseBatch reads the few fields that are
+// Arrow's writer makes the metadata; the bytes go from the caller's memory to the socket without a copy. Arrow's reader
+// copies each buffer and trusts the peer's lengths when it allocates, so parseBatch reads the few fields that are
 // needed and checks every offset. The column goes from the socket to its destination.
 
 const (

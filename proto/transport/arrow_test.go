@@ -80,7 +80,7 @@ func TestParseBatch(t *testing.T) {
 	require.NoError(t, w.Close())
 	refuse("not a record batch", schema.meta, 0)
 
-	// Cut short anywhere or with any byte changed: an answer within bounds or an error, never a panic.
+	// With truncated or changed bytes, the result is within bounds or an error, and there is never a panic.
 	for i := range meta {
 		_, err := parseBatch(meta[:i], uint64(len(content)))
 		require.Error(t, err)
@@ -110,7 +110,8 @@ func TestPrefixCacheIsBounded(t *testing.T) {
 	require.Zero(t, one, "a known length costs nothing")
 }
 
-// Whatever arrives: no panic, no more bytes than were sent, and an error or the end at last.
+// FuzzNext: for any bytes there is no panic, Next returns no more bytes than were sent, and it ends with an error or
+// io.EOF.
 func FuzzNext(f *testing.F) {
 	f.Add(sent(f, Upload, 3, pattern(100)))
 	f.Add(append(sent(f, Call, 1, nil), sent(f, ReadReply, 2, pattern(7))...))

@@ -11,7 +11,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// Read these as ratios of one run: the machine's own speed varies more than the code does.
+// Compare only results of the same run: the speed of the machine varies more than that of the code.
 //
 //	go test -run xxx -bench . -benchtime 20x ./proto/transport
 

@@ -44,7 +44,7 @@ func sendFile(c *Conn, seq uint64, f *os.File) error {
 	return c.SendFile(Share, seq, &proto.Share{Block: seq, Bytes: 1}, int(f.Fd()))
 }
 
-// Descriptors come with their own frames, whatever lies in between and however much is in the read buffer.
+// A descriptor comes with its own frame, with any other frames in between and any amount of data in the read buffer.
 func TestFilesComeWithTheirFrames(t *testing.T) {
 	a, b := unixPair(t)
 	require.True(t, b.TakeFiles())

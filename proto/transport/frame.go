@@ -21,7 +21,7 @@
 //	         28  4  reserved   0
 //	meta   = the protobuf message of the type
 //	body   = one Arrow IPC encapsulated message: a record batch of one column of fixed width without nulls.
-//	         Its schema is never sent: it is field "data", uint8, not nullable. meta says what the bytes mean.
+//	         Its schema is never sent: it is field "data", uint8, not nullable. meta gives the meaning of the bytes.
 //
 //	type       meta           body   from     answer
 //	Hello      Hello                 both     each side's first frame, the client's first
@@ -72,7 +72,7 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 )
 
-// Type says what a frame is.
+// Type is the type of a frame.
 type Type uint8
 
 const (

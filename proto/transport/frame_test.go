@@ -299,7 +299,8 @@ func TestCloseWakesNext(t *testing.T) {
 	require.True(t, strings.HasPrefix(Type(77).String(), "type 77"))
 }
 
-// TestSleep: reads that wait on their own thread get what others get, and end with a Close from elsewhere.
+// TestSleep: reads that wait on their own thread get the same frames as other reads, and Close on another goroutine
+// ends them.
 func TestSleep(t *testing.T) {
 	a, b := unixPair(t)
 	b.TakeFiles()
@@ -337,7 +338,7 @@ func TestSleepOfAClosedConnection(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
-// TestSleepIsForUnixSockets: others read as before.
+// TestSleepIsForUnixSockets: Sleep does not change the reads of other connections.
 func TestSleepIsForUnixSockets(t *testing.T) {
 	p, q := net.Pipe()
 	a, b := New(p), New(q)

@@ -12,10 +12,11 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-// Graph computes what was recorded as it was recorded, and in addition what the passes made of it. before is what
-// passes.Run was given, after what it returned. The additional part has each group in own ops, as its kernels compute
-// it, and each node that a pass has changed. Each such node gets operands as recorded, so that a difference is found at
-// the node that causes it. Nodes with flags run once. Values that depend on uninitialised memory are not compared.
+// Graph computes a program as it was recorded, and in addition as the passes left it. before is the graph that
+// passes.Run was given, after the graph that it returned. The additional part has each group in own ops, as its kernels
+// compute it, and each node that a pass has changed. Each such node gets operands as recorded, so that a difference is
+// found at the node that causes it. Nodes with flags run once. Values that depend on uninitialised memory are not
+// compared.
 //
 // Where a value differs by more than rounding, an operator of the worker fails with the place of the node. All outputs
 // depend on it.
@@ -218,8 +219,8 @@ func (b *builder) compare(e, got, want ir.ValueID) {
 		ir.Arg{Kind: ir.ArgFloat, V: int64(math.Float64bits(rounding(b.out.Types[want].DType)))})
 }
 
-// rounding is the difference allowed between two ways to compute a value, relative to its largest element: some hundred
-// times the dtype's own rounding. A reduction adds up one error per term, and an exponential enlarges errors.
+// rounding is the allowed difference between two ways to compute a value, relative to its largest element: about a
+// hundred times the dtype's own rounding. A reduction adds up one error per term, and an exponential enlarges errors.
 func rounding(d ir.DType) float64 {
 	switch d.Real() {
 	case ir.F64:

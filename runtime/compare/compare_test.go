@@ -25,8 +25,8 @@ func parse(t *testing.T, text string, records ...int32) *ir.Graph {
 	return g
 }
 
-// TestGraph: a group is computed as recorded and in own ops, from recorded operands, and compared node by node. What
-// draws runs once. A value that depends on uninitialised memory is not compared.
+// TestGraph: a group is computed as recorded and in own ops, from recorded operands, and compared node by node. A node
+// that draws random numbers runs once. A value that depends on uninitialised memory is not compared.
 func TestGraph(t *testing.T) {
 	before := parse(t, `graph model.py:1 sync {
   dims a=4@0

@@ -15,14 +15,15 @@ import (
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
-// About is what a dump says about the process.
+// About has the facts about the process that a dump shows.
 type About struct {
 	Mycelya string // version
 	Passes  string // MYCELYA_PASSES
 	Check   int    // MYCELYA_CHECK
 }
 
-// Dumper writes what its Spec asks for. A nil Dumper writes nothing. All methods may be called at the same time.
+// Dumper writes the output that its Spec selects. A nil Dumper writes nothing. All methods may be called at the same
+// time.
 type Dumper struct {
 	spec   Spec
 	about  About

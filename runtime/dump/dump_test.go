@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestTheREADMEHasTheWords as the error lists them.
+// TestTheREADMEHasTheWords: the README lists the same words as the error.
 func TestTheREADMEHasTheWords(t *testing.T) {
 	data, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestTheREADMEHasTheWords(t *testing.T) {
 	require.Equal(t, want.String(), rows+"\n")
 }
 
-// TestKernels: what goes in and out of a group, and what stays inside.
+// TestKernels: the list shows the values that a group reads and writes, and the number of values that stay inside.
 func TestKernels(t *testing.T) {
 	g, err := ir.Parse(`graph a.py:9 read {
   %0: f32[4] = input 0
@@ -148,6 +148,10 @@ func TestNumbers(t *testing.T) {
 `)
 	require.NoError(t, err)
 	minus := func(n uint64) uint64 { return -n }
+	words := []uint64{
+		math.Float64bits(0.001), minus(3), 1, math.Float64bits(1), math.Float64bits(-2),
+		uint64(math.Float32bits(0.1)), uint64(math.Float32bits(1.5)) >> 16, 0xfd, 200, 0x3c00,
+	}
 	require.Equal(t, `param 0     number        f64   0.001                    # a.py:1
 param 1     number        i64   -3                       # ?
 param 2     number        b8    true                     # ?
@@ -158,8 +162,7 @@ param 7     0-dim tensor  i8    -3                       # ?
 param 8     0-dim tensor  u8    200                      # ?
 param 9     0-dim tensor  f16   bits 3c00                # ?
 param 10    number        i64   ?                        # ?
-`, numbers(g, []uint64{math.Float64bits(0.001), minus(3), 1, math.Float64bits(1), math.Float64bits(-2), uint64(math.Float32bits(0.1)),
-		uint64(math.Float32bits(1.5)) >> 16, 0xfd, 200, 0x3c00}))
+`, numbers(g, words))
 }
 
 // sample is a graph that cse, simplify and dce change.
@@ -191,7 +194,9 @@ func key(b ...byte) Of {
 
 // compile takes a graph through the passes and codegen as a session does.
 func compile(t testing.TB, d *Dumper, of Of, text string) {
-	d.Cut(Cut{Device: of.Device, Place: of.Place, Reason: of.Reason, Why: "a value was read", Ops: 5, Program: of.Number, New: true})
+	d.Cut(Cut{
+		Device: of.Device, Place: of.Place, Reason: of.Reason, Why: "a value was read", Ops: 5, Program: of.Number, New: true,
+	})
 	p := d.Program(of)
 	opt := passes.Options{Check: 2, Only: []string{"views", "cse", "simplify", "dce"}}
 	if p != nil {
@@ -243,7 +248,8 @@ func TestStderr(t *testing.T) {
 	graphs, err = ir.ParseAll(out.String()) // whatever is between them is a comment
 	require.NoError(t, err)
 	require.Len(t, graphs, 5)
-	require.Contains(t, out.String(), "# cut 1 at a.py:9 because a value was read: 5 ops, program #1, a new one\n# program 1, key 01, after capture\n")
+	require.Contains(t, out.String(),
+		"# cut 1 at a.py:9 because a value was read: 5 ops, program #1, a new one\n# program 1, key 01, after capture\n")
 	require.Contains(t, out.String(), "#   #1: Record 1 of 5 is the first that differs.\n#     here:  <b> \"&\"\n")
 
 	out.Reset()
@@ -254,7 +260,8 @@ func TestStderr(t *testing.T) {
 	d = New(&Spec{To: "-", Wire: true}, About{}, &out, slog.Default())
 	d.Frame(0, true, transport.Call, 7, 120)
 	d.Frame(1, false, transport.Done, 7, 1)
-	require.Equal(t, "# sent     Call            7  120 bytes\n# received Done            7  1 byte of mycelya:1\n", out.String())
+	require.Equal(t,
+		"# sent     Call            7  120 bytes\n# received Done            7  1 byte of mycelya:1\n", out.String())
 	New(&Spec{To: "-"}, About{}, nil, slog.Default()).Frame(0, true, transport.Call, 7, 120)
 }
 

@@ -44,7 +44,8 @@ func (d *Dumper) open(name string) (*os.File, error) {
 	return f, err
 }
 
-// write appends to a file of the run. The text is in the file however the process ends. The caller holds the lock.
+// write appends to a file of the run. The text stays in the file even if the process crashes later. The caller holds
+// the lock.
 func (d *Dumper) write(name, text string) {
 	f, err := d.open(name)
 	if err == nil {
@@ -53,8 +54,8 @@ func (d *Dumper) write(name, text string) {
 	d.warn(err)
 }
 
-// index is index.html: a page that ends in the events so far. The next event overwrites the closing tags and is
-// followed by them again, so the page is complete at any time, and its cost is linear in the number of events.
+// index is index.html: a page that ends with the events so far and the closing tags. Each event overwrites the closing
+// tags and writes them again after it. So the page is always complete, and its cost is linear in the number of events.
 type index struct {
 	end  int64 // of the last event; 0: nothing is written yet
 	tail string
@@ -96,7 +97,7 @@ func makeEmpty(dir string) error {
 
 // fileName keeps the characters that every file system accepts.
 func fileName(name string) string {
-	const most = 120 // bytes, of the 255 that there are
+	const most = 120 // bytes; a name may have 255
 	if len(name) > most {
 		name = strings.ToValidUTF8(name[len(name)-most:], "_")
 	}

@@ -23,7 +23,8 @@ import (
 
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
-	d := New(&Spec{To: dir, Wire: true, Max: 1}, About{Mycelya: "0.1.0", Passes: "-cse", Check: 2}, os.Stderr, slog.Default())
+	about := About{Mycelya: "0.1.0", Passes: "-cse", Check: 2}
+	d := New(&Spec{To: dir, Wire: true, Max: 1}, about, os.Stderr, slog.Default())
 	of := key(1, 2, 3, 4, 5)
 	of.Place = "x/a.py:1"
 	compile(t, d, of, sample)
@@ -38,8 +39,9 @@ func TestFolder(t *testing.T) {
 		folder + "04-dce.ir", folder + "graph.html", folder + "plan.txt", folder + "repro.txtar", folder + "rules.txt",
 		"events.jsonl", "index.html", "summary.txt", "why.txt", "wire.txt"}, slices.DeleteFunc(names(files), moved))
 	require.Equal(t, "03-simplify   NegOfNeg         a.py:5\n", files[folder+"rules.txt"])
-	require.Equal(t, "001  x/a.py:1                 read    key 0102030405  5 ops, 3 nodes, 2 steps, 2 buffers, 1 parameter, 1 input, 1 output\n"+
-		"002 of mycelya:1  x/a.py:1                 read    key 0102030405  5 ops, 3 nodes, 2 steps, 2 buffers, 1 parameter, 1 input, 1 output\n", files["summary.txt"])
+	rest := "  x/a.py:1                 read    key 0102030405" +
+		"  5 ops, 3 nodes, 2 steps, 2 buffers, 1 parameter, 1 input, 1 output\n"
+	require.Equal(t, "001"+rest+"002 of mycelya:1"+rest, files["summary.txt"])
 	require.Equal(t, `cut 1 at x/a.py:1 because a value was read: 5 ops, program #1, a new one
   #1: Record 1 of 5 is the first that differs.
     here:  <b> "&"
@@ -66,11 +68,13 @@ cut 2 of mycelya:1 at x/a.py:1 because a value was read: 5 ops, program #2, a ne
 		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
 		kinds = append(kinds, e["event"].(string))
 	}
-	require.Equal(t, []string{"run", "cut", "pass", "pass", "pass", "pass", "compile", "cut", "pass", "pass", "pass", "pass", "compile"}, kinds)
-	require.Contains(t, files["events.jsonl"], `"why":"Record 1 of 5 is the first that differs.\n  here:  \u003cb\u003e \"\u0026\"","error":"","folder":"","seconds":0}`)
+	program := []string{"cut", "pass", "pass", "pass", "pass", "compile"}
+	require.Equal(t, slices.Concat([]string{"run"}, program, program), kinds)
+	require.Contains(t, files["events.jsonl"], `"why":"Record 1 of 5 is the first that differs.`+
+		`\n  here:  \u003cb\u003e \"\u0026\"","error":"","folder":"","seconds":0}`)
 }
 
-// TestTwoRunsWriteTheSame but for durations.
+// TestTwoRunsWriteTheSame, except for durations.
 func TestTwoRunsWriteTheSame(t *testing.T) {
 	write := func() map[string]string {
 		dir := t.TempDir()
@@ -93,7 +97,7 @@ func TestTwoRunsWriteTheSame(t *testing.T) {
 	}
 }
 
-// TestASecondRunLeavesNothingOfTheFirst in the files and folders that they have in common.
+// TestASecondRunLeavesNothingOfTheFirst in the files and folders that both write.
 func TestASecondRunLeavesNothingOfTheFirst(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "001-a.py:9-01")
@@ -125,8 +129,8 @@ func TestCrash(t *testing.T) {
 	p.End(5, "passes: cse: "+panicked.Error(), 0)
 	files := tree(t, dir)
 	folder := "001-a.py:9-01/"
-	require.Equal(t, []string{folder + "00-capture.ir", folder + "crash.ir", folder + "error.txt", folder + "graph.html", folder + "repro.txtar",
-		"events.jsonl", "index.html", "summary.txt", "why.txt"}, names(files))
+	require.Equal(t, []string{folder + "00-capture.ir", folder + "crash.ir", folder + "error.txt",
+		folder + "graph.html", folder + "repro.txtar", "events.jsonl", "index.html", "summary.txt", "why.txt"}, names(files))
 	require.Equal(t, g.String(), files[folder+"crash.ir"])
 	require.Equal(t, "pass cse: panic: no luck\n… [running]:\nmain.f(…, {…, …})\n\ta.go:3 +…\n", files[folder+"error.txt"])
 	require.Equal(t, "  #1: could not be compiled: passes: cse: panic: no luck\n", files["why.txt"])
@@ -145,7 +149,8 @@ func TestCrash(t *testing.T) {
 func TestACrashBeforeTheFirstPass(t *testing.T) {
 	dir := t.TempDir()
 	p := New(&Spec{To: dir}, About{Check: 1}, os.Stderr, slog.Default()).Program(key(1))
-	_, err := passes.Run(parsed(t, strings.Replace(sample, "%5: f32", "%5: f64", 1)), passes.Options{Check: 1, Observer: p})
+	g := parsed(t, strings.Replace(sample, "%5: f32", "%5: f64", 1))
+	_, err := passes.Run(g, passes.Options{Check: 1, Observer: p})
 	require.Error(t, err)
 	p.End(5, err.Error(), 0)
 	files := tree(t, dir)
@@ -167,7 +172,8 @@ func TestATraceThatCouldNotBeCaptured(t *testing.T) {
 	require.Contains(t, files["events.jsonl"], `"folder":""`)
 }
 
-// TestLongRuns: cuts are told of up to a bound, and what one costs does not depend on how many there were.
+// TestLongRuns: the number of listed cuts has a limit, and the cost of a cut does not depend on the number of earlier
+// ones.
 func TestLongRuns(t *testing.T) {
 	dir := t.TempDir()
 	d := New(&Spec{To: dir}, About{}, os.Stderr, slog.Default())
@@ -189,7 +195,8 @@ func TestLongRuns(t *testing.T) {
 		d.Cut(cut)
 	}
 	require.Equal(t, before, size("events.jsonl"))
-	require.Equal(t, 1, strings.Count(tree(t, dir)["why.txt"], "… later cuts are not listed: there are more than 100000.\n"))
+	last := "… later cuts are not listed: there are more than 100000.\n"
+	require.Equal(t, 1, strings.Count(tree(t, dir)["why.txt"], last))
 }
 
 func TestAFolderThatCannotBeWrittenOnlyWarns(t *testing.T) {

@@ -95,7 +95,7 @@ func (w *writer) begin(name, about string) {
 		w.columns, w.columns, html.EscapeString(name), html.EscapeString(about))
 }
 
-// chunk is how many lines the browser lays out together; it skips chunks that are out of sight.
+// chunk is the number of lines that the browser lays out together; it skips chunks that are not visible.
 const chunk = 100
 
 func (w *writer) lines(n int, line func(i int)) {

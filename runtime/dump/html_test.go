@@ -17,7 +17,7 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// chain is a graph of so many ops, each second of which cse finds to be computed already.
+// chain is a graph with this number of ops. cse merges every second op with an earlier one.
 func chain(ops int) string {
 	var b strings.Builder
 	b.WriteString("graph big.py:1 read {\n  dims n=4@0\n  %0: f32[n] = input 0 # big.py:1\n")
@@ -65,7 +65,7 @@ func TestThePageHasTheTextOfTheStages(t *testing.T) {
 	require.Contains(t, page, `<i data-o="3"># odd &lt;/script&gt;&#34; &lt;b&gt;.py:4</i>`)
 }
 
-// TestNothingLeavesAPage: it needs no other file, and no name can end its script or begin a tag.
+// TestNothingLeavesAPage: a page needs no other file, and no name can end its script or begin a tag.
 func TestNothingLeavesAPage(t *testing.T) {
 	dir := t.TempDir()
 	d := New(&Spec{To: dir}, About{Mycelya: "</script><img src=x>"}, os.Stderr, slog.Default())

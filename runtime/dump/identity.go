@@ -16,9 +16,9 @@ import (
 //   - their nodes come from the same record of the trace and have the same op, operands, sizes and types; or, if none
 //     such is left, the same except for the operands; or only the same op; or only the same types. Each node is matched
 //     once, the best matches first, in order; or
-//   - one replaces the other: each statement that stays, and had the other as an operand, has the one there, and both
-//     have the same type. So values that cse merged, that a rule replaced by an older value, or that a store was read
-//     back from, are the same value as their replacement.
+//   - one replaces the other: in each statement that stays, the one has taken the place of the other as an operand, and
+//     both have the same type. So a value that cse merged, that a rule replaced by an older value, or that was read
+//     back from a store, is the same value as its replacement.
 //
 // The first rule holds because a node keeps its record, and its place in the record, through all passes. The second
 // rule holds because a statement that keeps its op, its type and its other words keeps its meaning only if the operand
@@ -29,7 +29,7 @@ type identity struct {
 	ids    [][]int // of each stage: of each value by its number
 }
 
-// outline is what is kept of a stage, to compare the next stage with it.
+// outline is the part of a stage that is kept, to compare the next stage with it.
 type outline struct {
 	statements []statement
 	ids        []int    // by value
@@ -134,7 +134,8 @@ func (t *identity) match(now *outline) []*statement {
 
 // merge unites each value with the value that now replaces it.
 func (t *identity) merge(now *outline, from []*statement) {
-	stands := map[int]int{} // in the place of a value: another, or itself if a statement has kept it or they don't agree
+	// By value: the value that took its place, or the value itself if a statement has kept it or statements disagree.
+	stands := map[int]int{}
 	for i, old := range from {
 		s := &now.statements[i]
 		if old == nil || old.head != s.head {
@@ -151,7 +152,7 @@ func (t *identity) merge(now *outline, from []*statement) {
 	}
 	for a, b := range stands {
 		if ra, rb := t.family(a), t.family(b); ra != rb {
-			t.parent[max(ra, rb)] = min(ra, rb) // the first of a family stands for it, whatever the order
+			t.parent[max(ra, rb)] = min(ra, rb) // the first of a family represents it, in any order of merges
 		}
 	}
 }
@@ -169,7 +170,7 @@ func next(pool map[string][]int, key string, taken []bool) int {
 	return list[0]
 }
 
-// name fills in what the operands are.
+// name fills in the ids of the operands.
 func (s *statement) name(o *outline) {
 	s.ids = s.ids[:0]
 	for _, v := range s.operands {
@@ -186,7 +187,7 @@ func (t *identity) family(id int) int {
 	return id
 }
 
-// statement is what a line says of values; it notes their types. False: nothing.
+// statement reads a line as a statement about values, and notes their types. It returns false for other lines.
 func (l *line) statement(g *ir.Graph, types []string) (statement, bool) {
 	s := statement{record: -1}
 	var head strings.Builder

@@ -11,15 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestIdentity: the stages are bodies of a graph of f32[4], "-----" between them. alike and unlike are places
-// "stage.value".
-func TestIdentity(t *testing.T) {
-	for _, test := range []struct {
-		name          string
-		stages        string
-		alike, unlike [][2]string
-	}{
-		{"what cse merges is one with its survivor", `
+// identityCases have stages, each the body of a graph of f32[4], with "-----" between them. A place is "stage.value":
+// the places of a pair in alike hold one value, and those of a pair in unlike hold two.
+var identityCases = []struct {
+	name          string
+	stages        string
+	alike, unlike [][2]string
+}{
+	{"cse merges two values into the one that stays", `
   %0: f32[4] = input 0 # a.py:1
   %1: f32[4] = relu %0 # a.py:2
   %2: f32[4] = relu %0 # a.py:3
@@ -36,8 +35,9 @@ func TestIdentity(t *testing.T) {
   %1: f32[4] = relu %0 # a.py:2
   %2: f32[4] = add %1 %1 # a.py:4
   output %2 -> s1
-`, [][2]string{{"0.1", "2.1"}, {"0.2", "2.1"}, {"0.2", "1.1"}, {"0.3", "2.2"}, {"0.0", "2.0"}}, [][2]string{{"0.0", "0.1"}, {"0.3", "2.1"}}},
-		{"what a rule finds to be an older value is that one", `
+`, [][2]string{{"0.1", "2.1"}, {"0.2", "2.1"}, {"0.2", "1.1"}, {"0.3", "2.2"}, {"0.0", "2.0"}},
+		[][2]string{{"0.0", "0.1"}, {"0.3", "2.1"}}},
+	{"a rule replaces a value by an older one", `
   %0: f32[4] = input 0 # a.py:1
   %1: f32[4] = neg %0 # a.py:2
   %2: f32[4] = neg %1 # a.py:3
@@ -46,7 +46,7 @@ func TestIdentity(t *testing.T) {
   %0: f32[4] = input 0 # a.py:1
   output %0 -> s1
 `, [][2]string{{"0.0", "1.0"}, {"0.2", "1.0"}}, [][2]string{{"0.1", "1.0"}}},
-		{"an op that became another is still its record's", `
+	{"a rule replaces the op of a record by another op", `
   %0: f32[4] = input 0 # a.py:1
   %1: f32[4] = neg %0 # a.py:2
   %2: f32[4] = sub %0 %1 # a.py:3
@@ -56,7 +56,7 @@ func TestIdentity(t *testing.T) {
   %1: f32[4] = add %0 %0 # a.py:3
   output %1 -> s1
 `, [][2]string{{"0.2", "1.1"}}, [][2]string{{"0.1", "1.1"}, {"0.0", "0.1"}}},
-		{"a view of a view is not what it is a view of", `
+	{"a view of a view becomes a view of the base", `
   %0: f32[8] = input 0 # a.py:1
   %1: f32[4] = view %0 offset=0 # a.py:2
   %2: f32[2] = view %1 offset=0 # a.py:3
@@ -66,7 +66,7 @@ func TestIdentity(t *testing.T) {
   %1: f32[2] = view %0 offset=0 # a.py:3
   output %1 -> s1
 `, [][2]string{{"0.2", "1.1"}}, [][2]string{{"0.1", "1.0"}, {"0.0", "0.1"}}},
-		{"a value that one use of two has kept is not another", `
+	{"only one of two uses gets another operand", `
   %0: f32[4] = input 0 # a.py:1
   %1: f32[4] = relu %0 # a.py:2
   %2: f32[4] = exp %1 # a.py:3
@@ -81,7 +81,7 @@ func TestIdentity(t *testing.T) {
   output %2 -> s1
   output %3 -> s2
 `, nil, [][2]string{{"0.0", "0.1"}}},
-		{"what is written may be any buffer", `
+	{"an operator writes another buffer than before", `
   %0: f32[4] = empty # a.py:1
   %1: f32[4] = input 0 # a.py:2
   %2: f32[4] = aten.fill_.Scalar %0! 1.0 # a.py:3
@@ -91,7 +91,7 @@ func TestIdentity(t *testing.T) {
   %1: f32[4] = aten.fill_.Scalar %0! 1.0 # a.py:3
   output %1 -> s1
 `, [][2]string{{"0.2", "1.1"}, {"0.1", "1.0"}}, [][2]string{{"0.0", "0.1"}}},
-		{"order does not matter, nor do two nodes of one record that read alike", `
+	{"the order changes, and two nodes of one record have the same text", `
   %0: f32[4] = input 0 # a.py:1
   %1: f32[4] = input 1 # a.py:1
   %2: f32[4] = mul %0 %0 # a.py:2
@@ -106,7 +106,10 @@ func TestIdentity(t *testing.T) {
   %4: f32[4] = mul %3 %1 # a.py:2
   output %4 -> s1
 `, [][2]string{{"0.2", "1.3"}, {"0.3", "1.1"}, {"0.4", "1.4"}}, [][2]string{{"0.2", "0.3"}}},
-	} {
+}
+
+func TestIdentity(t *testing.T) {
+	for _, test := range identityCases {
 		var same identity
 		for body := range strings.SplitSeq(test.stages, "-----\n") {
 			g := parsed(t, "graph g read {\n"+body+"}\n")
@@ -122,9 +125,14 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestLinesThatAreNoNodes: the text may have blocks around nodes, or anything else.
-func TestLinesThatAreNoNodes(t *testing.T) {
-	g := parsed(t, "graph g read {\n  %0: f32[4] = input 0 # a.py:1\n  %1: f32[4] = relu %0 # a.py:2\n  output %1 -> s1\n}\n")
+// TestLinesThatAreNotNodes: the text may have blocks around nodes, and lines that are no IR at all.
+func TestLinesThatAreNotNodes(t *testing.T) {
+	g := parsed(t, `graph g read {
+  %0: f32[4] = input 0 # a.py:1
+  %1: f32[4] = relu %0 # a.py:2
+  output %1 -> s1
+}
+`)
 	plain := g.String()
 	grouped := strings.Replace(plain, "  %1:", "  fuse row {\n    %1:", 1)
 	grouped = strings.Replace(grouped, "  output", "  }\n  output", 1)
@@ -141,7 +149,8 @@ func TestParseLine(t *testing.T) {
 		spans   []string
 		comment string
 	}{
-		{"  %3: f32[a,b]{1,a}, %14: none = aten.sort %2! [%1, none] \"%9 # \\\" %8\" 1 # %4", []string{"[%3: f32[a,b]{1,a}]", "[%14: none]", "%2", "%1"}, "# %4"},
+		{"  %3: f32[a,b]{1,a}, %14: none = aten.sort %2! [%1, none] \"%9 # \\\" %8\" 1 # %4",
+			[]string{"[%3: f32[a,b]{1,a}]", "[%14: none]", "%2", "%1"}, "# %4"},
 		{"  output %6 -> s12", []string{"%6"}, ""},
 		{"    %6: f32[] = param 1", []string{"[%6: f32[]]"}, ""},
 		{"  fuse row {", nil, ""},

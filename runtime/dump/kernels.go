@@ -15,7 +15,7 @@ import (
 	"github.com/mycelya/mycelya/ir/cost"
 )
 
-// code lists the kernels of a program, and the groups that have none or not for all of it.
+// code lists the kernels of a program, and the groups that have no kernels, or kernels only for a part.
 func code(c *codegen.Compiled) string {
 	var b strings.Builder
 	for _, u := range c.Unfused {

@@ -17,7 +17,7 @@ import (
 	"github.com/mycelya/mycelya/passes/repro"
 )
 
-// Of names a program.
+// Of identifies a program.
 type Of struct {
 	Device, Number int // as explain() numbers them
 	Place, Reason  string
@@ -26,7 +26,7 @@ type Of struct {
 	Params         []uint64 // of the trace; only read during the compilation
 }
 
-// Program shows one program on its way through the compiler; it is the Observer of its passes. A nil Program shows
+// Program shows the stages of one program in the compiler; it is the Observer of its passes. A nil Program shows
 // nothing. One goroutine uses it: the passes call Begin, After and Crash, then comes Plan or Failed, then End.
 type Program struct {
 	d      *Dumper

@@ -1,10 +1,11 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package dump shows what became of each trace: why it was cut, why no known program fitted, its graph at the start
+// Package dump shows the compilation of each trace: why it was cut, why no known program fitted, its graph at the start
 // and after each pass that changed it, and the plan of its program, on stderr or as files and pages in a folder. It
-// only reads what the compiler has finished, and changes nothing. It never shows a host's name or a tensor's values,
-// except the numbers that the word data asks for. A folder that can't be written costs a warning, never a program.
+// only reads finished results of the compiler, and changes nothing. It never shows a host's name or a tensor's values,
+// except the numbers that the word data selects. A folder that can't be written causes a warning, and no program fails
+// because of it.
 package dump
 
 import (

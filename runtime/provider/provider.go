@@ -20,7 +20,7 @@ type Spec struct {
 	Threads int    // of a worker on the CPU; 0 is PyTorch's default
 }
 
-// Paths says where the parts of the package are on this host.
+// Paths has the paths of the package's parts on this host.
 type Paths struct {
 	Worker   string // the mycelya-worker program
 	Exec     string // libmycelya_exec

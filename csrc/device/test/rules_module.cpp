@@ -84,7 +84,7 @@ c10::OperatorHandle Find(const std::string& name) {
 // (source, results): source "rule", "meta" or ""; a result is (dtype, sizes, strides) or None.
 py::tuple Infer(const std::string& name, const std::string& schema_name, const py::args& args,
                 const py::kwargs& kwargs) {
-  const auto op = find(schema_name);
+  const auto op = Find(schema_name);
   torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
   auto stack = torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
   for (c10::IValue& v : stack) v = WithoutMemory(v);
@@ -118,7 +118,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return mycelya::rules::HasRule(name) ? "rule" : mycelya::FindMeta(name) != nullptr ? "meta" : "";
   });
   m.def("unmarked_writes", [](const std::string& name, const py::args& args, const py::kwargs& kwargs) {
-    const auto op = find(name);
+    const auto op = Find(name);
     auto stack = torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
     c10::SmallVector<int, 4> indices;
     mycelya::UnmarkedWrites(mycelya::ColumnsOf(name), stack, indices);

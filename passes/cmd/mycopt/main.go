@@ -8,7 +8,7 @@
 //	mycopt -repro=repro.txtar [-print] [-rules] [-time]
 //
 // Without files it reads standard input. With -repro it runs the passes of a dumped program again (passes/repro), and
-// says whether they give the same graph or the same crash. Mistakes are reported as file:line:column.
+// reports whether they give the same graph or the same crash. Mistakes are reported as file:line:column.
 package main
 
 import (

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// The page of one program. A value's number (data-v) and an origin's (data-o) are the same in all columns, so lighting one up is a
-// query. There is one listener for each kind of event: lines and values have none, however many there are.
+// The page of one program. A value's number (data-v) and an origin's (data-o) are the same in all columns, so lighting
+// one up is a query. There is one listener for each kind of event: lines and values have none, however many there are.
 (() => {
   "use strict";
 
@@ -40,7 +40,7 @@
     }
   }
 
-  // light marks all that a query finds, and its lines, and shows the first of each column but the one that was asked in.
+  // light marks all that a query finds, and its lines, and shows the first of each column but the one with the query.
   function light(query, lineMark, what, from) {
     unmark(...marks);
     let places = 0;
