@@ -99,10 +99,14 @@ func (g *Graph) printer() *printer {
 
 func (p *printer) f(format string, args ...any) { fmt.Fprintf(&p.b, format, args...) }
 
+func (p *printer) text(s string) { p.b.WriteString(s) }
+
+func (p *printer) number(n int64) { p.b.Write(strconv.AppendInt(nil, n, 10)) }
+
 func (p *printer) graph() {
 	p.f("graph %s %s {\n", quoteUnlessPlain(p.g.Name), quoteUnlessPlain(p.g.Reason))
 	if len(p.order) > 0 {
-		p.f("  dims")
+		p.text("  dims")
 		for _, i := range p.order {
 			s := &p.g.Syms[i]
 			p.f(" %s=%d@", p.names[i], s.First)
@@ -110,12 +114,12 @@ func (p *printer) graph() {
 			case q == nil:
 				p.f("%d", s.Slot)
 			case len(q.By) == 0:
-				p.f("%s", p.product(q.Of))
+				p.text(p.product(q.Of))
 			default:
 				p.f("%s/%s", p.product(q.Of), p.product(q.By))
 			}
 		}
-		p.f("\n")
+		p.text("\n")
 	}
 	for _, r := range p.g.Requires {
 		p.f("  require %s = %s\n", p.product(r.Left), p.product(r.Right))
@@ -128,40 +132,40 @@ func (p *printer) graph() {
 			group = k
 		}
 		start := p.b.Len()
-		p.f("  ")
+		p.text("  ")
 		if group != 0 {
-			p.f("  ")
+			p.text("  ")
 		}
 		p.node(NodeID(id))
 		if o := p.g.Nodes[id].Origin; o.File != "" {
 			p.pad(start, lineWidth)
 			p.f("  # %s:%d", quoteFile(o.File), o.Line)
 		}
-		p.f("\n")
+		p.text("\n")
 	}
 	p.endGroup(group)
 	for _, o := range p.g.Outputs {
 		p.f("  output %%%d -> s%d\n", o.Value, o.Slot)
 	}
-	p.f("}\n")
+	p.text("}\n")
 }
 
 func (p *printer) beginGroup(group uint32) {
 	if group == 0 {
 		return
 	}
-	p.f("  fuse")
+	p.text("  fuse")
 	if int(group) <= len(p.g.Groups) {
 		for _, t := range p.g.Groups[group-1].Kernels {
 			p.f(" %s", templates[min(t, NumTemplates-1)])
 		}
 	}
-	p.f(" {\n")
+	p.text(" {\n")
 }
 
 func (p *printer) endGroup(group uint32) {
 	if group != 0 {
-		p.f("  }\n")
+		p.text("  }\n")
 	}
 }
 
@@ -185,42 +189,44 @@ func (p *printer) node(id NodeID) {
 	start := p.b.Len()
 	for i := range n.N {
 		if i > 0 {
-			p.f(", ")
+			p.text(", ")
 		}
 		v := n.First + ValueID(i)
-		p.f("%%%d: ", v)
+		p.text("%")
+		p.number(int64(v))
+		p.text(": ")
 		if int(v) < len(p.g.Types) {
 			p.typ(p.g.Types[v])
 		}
 	}
 	if n.N > 0 {
 		p.pad(start, binderWidth)
-		p.f(" = ")
+		p.text(" = ")
 	}
 	if n.Op == OpCall {
-		p.f("%s", p.callName(n.Name))
+		p.text(p.callName(n.Name))
 	} else {
-		p.f("%s", n.Op)
+		p.text(n.Op.String())
 	}
 	switch n.Op {
 	case OpInput, OpParam, OpScalar:
 		p.f(" %d", n.Slot)
 	}
 	for _, a := range p.g.safeArgs(id) {
-		p.f(" ")
+		p.text(" ")
 		p.arg(a)
 	}
 	if n.Op == OpView || n.Op == OpUpdate {
 		p.f(" offset=%s", dimString(p.names, p.g.Find(n.Offset)))
 	}
 	if n.Flags&FlagRNG != 0 {
-		p.f(" !rng")
+		p.text(" !rng")
 	}
 	if n.Flags&FlagEffect != 0 {
-		p.f(" !effect")
+		p.text(" !effect")
 	}
 	if n.Flags&FlagDynamic != 0 {
-		p.f(" !dynamic")
+		p.text(" !dynamic")
 	}
 }
 
@@ -237,15 +243,17 @@ func (p *printer) callName(i uint32) string {
 
 func (p *printer) typ(t Type) {
 	if t.DType == Invalid {
-		p.f("none")
+		p.text("none")
 		return
 	}
 	if t.DType.Valid() {
-		p.f("%s", t.DType)
+		p.text(t.DType.String())
 	} else {
-		p.f("?")
+		p.text("?")
 	}
-	p.f("[%s]", p.dims(t.Dims))
+	p.text("[")
+	p.text(p.dims(t.Dims))
+	p.text("]")
 	if t.Strides != nil {
 		p.f("{%s}", p.dims(t.Strides))
 	}
@@ -262,61 +270,62 @@ func (p *printer) dims(dims []Dim) string {
 func (p *printer) arg(a Arg) {
 	switch a.Kind {
 	case ArgNone:
-		p.f("none")
+		p.text("none")
 	case ArgValue:
-		p.f("%%%d", a.V)
+		p.text("%")
+		p.number(a.V)
 		if a.Write {
-			p.f("!")
+			p.text("!")
 		}
 	case ArgDim:
 		if d := p.g.Find(Dim(a.V)); d >= 0 {
 			p.f("%s:%d", prefixes[ArgDim], d) // unlike a literal integer, it may take any value without changing the key
 		} else {
-			p.f("%s", dimString(p.names, d))
+			p.text(dimString(p.names, d))
 		}
 	case ArgInt:
-		p.f("%d", a.V)
+		p.number(a.V)
 	case ArgFloat:
-		p.f("%s", floatString(math.Float64frombits(uint64(a.V))))
+		p.text(floatString(math.Float64frombits(uint64(a.V))))
 	case ArgBool:
 		p.f("%t", a.V != 0)
 	case ArgDType:
 		if d := DType(a.V); d.Valid() && int64(d) == a.V {
-			p.f("%s", d)
+			p.text(d.String())
 		} else {
-			p.f("?")
+			p.text("?")
 		}
 	case ArgLayout, ArgDevice, ArgMemFmt, ArgGen:
 		p.f("%s:%d", prefixes[a.Kind], a.V)
 	case ArgStr:
 		if a.V < 0 || a.V >= int64(len(p.g.Strings)) {
-			p.f("?")
+			p.text("?")
 			return
 		}
-		p.f("%s", strconv.Quote(p.g.Strings[a.V]))
+		p.text(strconv.Quote(p.g.Strings[a.V]))
 	case ArgList:
 		items := p.g.safeList(a)
 		if listKind(items) != a.Sub {
 			if a.Sub == 0 || int(a.Sub) >= len(listNames) {
-				p.f("?")
+				p.text("?")
 			} else {
-				p.f("%s", listNames[a.Sub])
+				p.text(listNames[a.Sub])
 			}
 		}
-		p.f("[")
+		p.text("[")
 		for i, item := range items {
 			if i > 0 {
-				p.f(", ")
+				p.text(", ")
 			}
 			if item.Kind == ArgList {
-				p.f("?")
+				p.text("?")
 				continue
 			}
 			p.arg(item)
 		}
-		p.f("]")
+		p.text("]")
 	default:
-		p.f("?")
+		p.text("?")
 	}
 }
 

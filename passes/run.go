@@ -64,11 +64,12 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 		}
 		return nil, &Error{pass, given, err}
 	}
-	if err := check(g, opt.Check); err != nil {
+	checks := checker{level: opt.Check}
+	if err := checks.accept(g); err != nil {
 		return fail("capture", g, err)
 	}
 	if opt.Observer != nil || opt.Check > 0 { // without them, no name is printed
-		g, err = guarded(Pass{Name: "capture", run: without(prepare)}, nil, g, opt.Check)
+		g, err = checks.guarded(Pass{Name: "capture", run: without(prepare)}, nil, g)
 		if err != nil {
 			return fail("capture", g, err)
 		}
@@ -84,10 +85,10 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 		r := newRules(p, opt)
 		explainer, _ := opt.Observer.(Explainer)
 		r.explain = explainer != nil
-		out, err := guarded(p, r, g, opt.Check)
+		out, err := checks.guarded(p, r, g)
 		took := time.Since(start)
 		if err == nil {
-			err = check(out, opt.Check)
+			err = checks.accept(out)
 		}
 		if err != nil {
 			return fail(p.Name, g, err)
@@ -128,43 +129,55 @@ func prepare(g *ir.Graph) *ir.Graph {
 	return g
 }
 
+// checker checks the graphs of one run. Printing takes most of its time, so it keeps the text of the last graph.
+type checker struct {
+	level int
+	graph *ir.Graph
+	text  string // of graph, at level 2
+}
+
+// current makes g the graph that the next pass is given.
+func (c *checker) current(g *ir.Graph) {
+	if c.level >= 2 && c.graph != g {
+		c.graph, c.text = g, g.String()
+	}
+}
+
 // guarded turns a panic of a pass into an error. At level 2 it also finds a pass that changes the graph it was given.
 // After an error it returns that graph.
-func guarded(p Pass, r *rules, g *ir.Graph, level int) (out *ir.Graph, err error) {
+func (c *checker) guarded(p Pass, r *rules, g *ir.Graph) (out *ir.Graph, err error) {
 	defer func() {
 		if why := recover(); why != nil {
 			out, err = g, fmt.Errorf("panic: %v\n%s", why, debug.Stack())
 		}
 	}()
-	if level < 2 {
-		return p.run(g, r), nil
-	}
-	before := g.String()
+	c.current(g)
 	out = p.run(g, r)
-	if g.String() != before {
+	if c.level >= 2 && g.String() != c.text {
 		return g, fmt.Errorf("it changed the graph it was given")
 	}
 	return out, nil
 }
 
-// check verifies a graph and, at level 2, that its text parses back into the same text.
-func check(g *ir.Graph, level int) error {
-	if level < 1 {
+// accept verifies a graph and, at level 2, that its text parses back into the same text. A graph that a pass has
+// returned unchanged needs no second parse.
+func (c *checker) accept(g *ir.Graph) error {
+	if c.level < 1 {
 		return nil
 	}
-	if err := ir.Verify(g); err != nil || level < 2 {
+	if err := ir.Verify(g); err != nil || c.level < 2 || c.graph == g {
 		return err
 	}
-	text := g.String()
-	parsed, err := ir.Parse(text)
+	c.current(g)
+	parsed, err := ir.Parse(c.text)
 	if err != nil {
-		return fmt.Errorf("the text does not parse: %w\n%s", err, text)
+		return fmt.Errorf("the text does not parse: %w\n%s", err, c.text)
 	}
 	if err := ir.Verify(parsed); err != nil {
-		return fmt.Errorf("the parsed text does not verify: %w\n%s", err, text)
+		return fmt.Errorf("the parsed text does not verify: %w\n%s", err, c.text)
 	}
-	if again := parsed.String(); again != text {
-		return fmt.Errorf("the text changes when it is parsed:\n%s\nbecomes\n%s", text, again)
+	if again := parsed.String(); again != c.text {
+		return fmt.Errorf("the text changes when it is parsed:\n%s\nbecomes\n%s", c.text, again)
 	}
 	return nil
 }

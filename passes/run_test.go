@@ -78,12 +78,12 @@ func TestCheckFindsBrokenGraph(t *testing.T) {
 
 func TestGuarded(t *testing.T) {
 	g := parse(t, text)
-	out, err := guarded(Pass{run: without(func(*ir.Graph) *ir.Graph { panic("oh") })}, nil, g, 0)
+	out, err := (&checker{}).guarded(Pass{run: without(func(*ir.Graph) *ir.Graph { panic("oh") })}, nil, g)
 	require.ErrorContains(t, err, "panic: oh")
 	assert.Same(t, g, out)
 
 	spoil := func(g *ir.Graph) *ir.Graph { g.Nodes[0].Slot = 9; return g }
-	_, err = guarded(Pass{run: without(spoil)}, nil, g, 2)
+	_, err = (&checker{level: 2}).guarded(Pass{run: without(spoil)}, nil, g)
 	require.ErrorContains(t, err, "changed the graph it was given")
 }
 
