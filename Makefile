@@ -37,7 +37,7 @@ test-cpp: build
 
 # tests/e2e runs the examples and looks into the wheel too.
 test-python: build
-	$(PY) -m pytest tests/e2e $(PYTEST)
+	$(PY) -m pytest tests/e2e -n 2 --dist worksteal $(PYTEST)
 
 # The whole op database, every dtype, and the tables of tests/e2e/COVERAGE.md.
 sweep: build

@@ -125,7 +125,7 @@ func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 	for _, l := range lines {
 		sent += l.Sent
 	}
-	require.EqualValues(t, metricsOf(t, r)["bytes_sent"], sent, "the bill includes bytes that no line of the program caused")
+	require.EqualValues(t, metricsOf(t, r)["bytes_sent"], sent, "the bill has all bytes")
 	r.ResetMetrics()
 	require.Equal(t, "[]", string(r.Bill()))
 }

@@ -6,6 +6,8 @@ import os
 import signal
 
 os.environ.setdefault("MYCELYA_CHECK", "2")
+# Threads of libgomp that wait for work sleep: tests run side by side on few cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest  # noqa: E402
 
