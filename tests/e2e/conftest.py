@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Tiers and fixtures. Each graph is verified after each pass, printed and parsed."""
 
+import gc
 import os
 import signal
 
@@ -51,6 +52,14 @@ def pytest_collection_modifyitems(config, items):
         if on_cuda and "cpu_worker" in marks:
             reason = "needs a worker that computes on the CPU"
             item.add_marker(pytest.mark.skip(reason=reason))
+    # Long tests first, so that parallel processes end at about the same time.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish():
+    """What exists after collection stays: no later garbage collection visits it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
