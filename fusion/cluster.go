@@ -19,15 +19,17 @@ import (
 // all points, in the same order under other sizes: a reshape is an index computed from another.
 type cluster struct {
 	spaces  [][]ir.Dim
-	orders  [][]int8 // by space, which may be missing or nil: the dim order of memory, as its members reshape it
-	reduced []bool   // by dim of the space; nil: it does not reduce
+	reduced []bool // by dim of the space; nil: it does not reduce
 	members []ir.NodeID
 	draws   bool // random numbers
 	parts   bool // it has values that are a part of the space, as the operands of cat are
 	list    bool // it is of one tensor of a list
+
 	// Reshapes read one of its spaces in two dim orders. A kernel has one order for each, so the cluster has no kernel.
 	// It is not split: its group runs as its operators.
 	twoOrders bool
+	// By space: the dim order of memory, as the members reshape it. Few clusters have one.
+	orders map[int8][]int8
 }
 
 // place is the space of its cluster in which a value runs. By dim of the value, it has the dim of the space along which

@@ -311,15 +311,12 @@ func (c *cluster) take(other *cluster, at, one int8, m merge) []int8 {
 
 // order is the dim order of a space, nil if nothing has set it.
 func (c *cluster) order(space int8) []int8 {
-	if int(space) < len(c.orders) {
-		return c.orders[space]
-	}
-	return nil
+	return c.orders[space]
 }
 
 func (c *cluster) setOrder(space int8, order []int8) {
-	for len(c.orders) <= int(space) {
-		c.orders = append(c.orders, nil)
+	if c.orders == nil {
+		c.orders = map[int8][]int8{}
 	}
 	c.orders[space] = order
 }
