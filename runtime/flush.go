@@ -8,13 +8,14 @@ import (
 	goruntime "runtime"
 	"slices"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // closedTrace is a trace that waits for its program, or is being given one.
 type closedTrace struct {
-	*Trace
+	*trace.Trace
 	event     core.TraceClosed
 	by        *charge
 	releaseIt func()
@@ -25,7 +26,7 @@ func (t *closedTrace) release() { t.releaseIt() }
 
 // call is a Call whose Done has not come, and what is needed to send it again or to explain its errors.
 type call struct {
-	meta    *pb.Call
+	meta    *proto.Call
 	variant *variant
 	entry   *entry
 	origins []uint32 // of the trace
@@ -34,7 +35,7 @@ type call struct {
 
 // flush submits a closed trace and returns before anything is compiled or sent; release is called once, when the arrays
 // are no longer used. ErrPending: it was taken, but more traces are under way than the credits allow.
-func (s *session) flush(t *Trace, release func()) error {
+func (s *session) flush(t *trace.Trace, release func()) error {
 	behind := s.credits.OnWay.Add(1) >= s.credits.Allowed.Load()
 	gone := s.submit(&s.closed(t, release).event)
 	switch {
@@ -48,7 +49,7 @@ func (s *session) flush(t *Trace, release func()) error {
 }
 
 // closed counts a cut.
-func (s *session) closed(t *Trace, release func()) *closedTrace {
+func (s *session) closed(t *trace.Trace, release func()) *closedTrace {
 	by := s.metrics.bill.at(t.ReasonOrigin)
 	if len(t.Origins) > 0 {
 		s.metrics.cut(t.Reason, by)
@@ -83,7 +84,7 @@ func (s *session) prepare(a core.Prepare) {
 	if e != nil {
 		r.Inputs, r.Changed = e.inputs, e.changed
 	}
-	var m *pb.Call
+	var m *proto.Call
 	if err == nil {
 		m, err = bind(e, v, t.Trace)
 	}
@@ -112,12 +113,12 @@ func (s *session) uncompiled(t *closedTrace, err error) *Error {
 }
 
 // bind makes the call of a program for one trace.
-func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
+func bind(e *entry, v *variant, t *trace.Trace) (*proto.Call, error) {
 	params, err := v.compiled.Params(t.Params)
 	if err != nil {
 		return nil, err
 	}
-	m := &pb.Call{Key: v.key[:], Params: params, Inputs: make([]uint64, len(v.compiled.Inputs)),
+	m := &proto.Call{Key: v.key[:], Params: params, Inputs: make([]uint64, len(v.compiled.Inputs)),
 		Outputs: make([]uint64, len(v.compiled.Outputs))}
 	for i, slot := range v.compiled.Inputs {
 		m.Inputs[i] = t.Bindings[slot]
@@ -141,7 +142,7 @@ func bind(e *entry, v *variant, t *Trace) (*pb.Call, error) {
 // client and worker run at the same time, and the worker's idle threads would take the client's core. Never decide from
 // measured time: the thread count changes the reduction order and so the bits. Single operators use all cores, as in
 // PyTorch.
-func (s *session) busy(v *variant, t *Trace, sinceRead int) uint32 {
+func (s *session) busy(v *variant, t *trace.Trace, sinceRead int) uint32 {
 	out := uint32(0)
 	if sinceRead < lately && v.weight != nil && v.light(t) {
 		out = 1
@@ -156,7 +157,7 @@ func (s *session) busy(v *variant, t *Trace, sinceRead int) uint32 {
 const lately = 8
 
 // light says whether a call takes a core not much longer than recording it took.
-func (v *variant) light(t *Trace) bool {
+func (v *variant) light(t *trace.Trace) bool {
 	return v.weight.Nanoseconds(t.Params) < float64(len(t.Origins)/2)*recording
 }
 

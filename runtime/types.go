@@ -24,9 +24,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// Trace is the type of package trace that Flush takes.
-type Trace = trace.Trace
-
 // Frontend turns traces into graphs, and their origins into places. Its methods may be called at the same time.
 type Frontend interface {
 	// Build makes a graph. Its outputs are the changed storages that are set in wanted.

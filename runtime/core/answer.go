@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -17,13 +17,13 @@ func (s *State) answer(ev *Answer, out []Action) []Action {
 		return out // what the answer was for has ended with the session
 	}
 	switch m := ev.Message.(type) {
-	case *pb.Done:
+	case *proto.Done:
 		return s.done(ev, m, out)
-	case *pb.ReadReply:
+	case *proto.ReadReply:
 		return s.readReply(ev, m, out)
-	case *pb.SyncReply:
+	case *proto.SyncReply:
 		return s.syncReply(ev.Seq, m, out)
-	case *pb.Uploaded:
+	case *proto.Uploaded:
 		u, ok := s.reading[ev.Seq]
 		if !ok {
 			return append(out, Disconnect{fmt.Errorf("the worker answered upload %d, which was not waiting", ev.Seq)})
@@ -36,7 +36,7 @@ func (s *State) answer(ev *Answer, out []Action) []Action {
 
 // done ends a call. A worker that has forgotten the call's program waits for the program and the call, and keeps all
 // later frames back.
-func (s *State) done(ev *Answer, m *pb.Done, out []Action) []Action {
+func (s *State) done(ev *Answer, m *proto.Done, out []Action) []Action {
 	seq := ev.Seq
 	call, ok := s.calls[seq]
 	if !ok {
@@ -61,7 +61,7 @@ func (s *State) done(ev *Answer, m *pb.Done, out []Action) []Action {
 	return s.admitRooms(append(out, Credit{}))
 }
 
-func (s *State) readReply(ev *Answer, m *pb.ReadReply, out []Action) []Action {
+func (s *State) readReply(ev *Answer, m *proto.ReadReply, out []Action) []Action {
 	t := s.asked[ev.Seq]
 	delete(s.asked, ev.Seq)
 	switch {
@@ -90,7 +90,7 @@ func (s *State) filled(ev Filled, out []Action) []Action {
 }
 
 // syncReply completes a sync, with the oldest error that no read has raised.
-func (s *State) syncReply(seq uint64, m *pb.SyncReply, out []Action) []Action {
+func (s *State) syncReply(seq uint64, m *proto.SyncReply, out []Action) []Action {
 	t := s.asked[seq]
 	delete(s.asked, seq)
 	switch {

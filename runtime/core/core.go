@@ -14,7 +14,7 @@ import (
 	"errors"
 	"fmt"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // Ref is the loop's value for a trace, a call, an upload or a ticket. The core compares refs and returns them in
@@ -23,7 +23,7 @@ type Ref any
 
 // Explain returns the error of a status. call is the call whose step has failed; nil: the status explains itself. It
 // must not block, and must depend on its arguments only.
-type Explain func(call Ref, status *pb.Status) error
+type Explain func(call Ref, status *proto.Status) error
 
 // ErrCanceled is the answer to a ticket that was canceled.
 var ErrCanceled = errors.New("canceled")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -63,7 +63,7 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 	s.Step(Read{"read", 1, 4}, nil)
 	require.Equal(t, []Action{Send{Type: transport.Read, Seq: 1, Ref: "read"}}, s.Step(Next{}, nil))
 	require.Equal(t, "read", s.Waiting(1))
-	require.Equal(t, []Action{Fill{"read"}}, s.Step(&Answer{Seq: 1, Bytes: 4, Message: new(pb.ReadReply)}, nil))
+	require.Equal(t, []Action{Fill{"read"}}, s.Step(&Answer{Seq: 1, Bytes: 4, Message: new(proto.ReadReply)}, nil))
 	require.Empty(t, s.Step(Cancel{"read"}, nil))
 	lost := errors.New("lost")
 	require.Equal(t, []Action{End{lost}}, s.Step(WorkerLost{lost}, nil), "the read is still being filled")
@@ -74,19 +74,19 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 // TestAnswersThatNothingWaitsFor break the protocol, except for answers to canceled questions.
 func TestAnswersThatNothingWaitsFor(t *testing.T) {
 	for want, m := range map[string]*Answer{
-		"the worker answered call 9, which was not waiting":      {Seq: 9, Message: new(pb.Done)},
-		"the worker answered upload 9, which was not waiting":    {Seq: 9, Message: new(pb.Uploaded)},
-		"the worker sent a *proto.Read, which only clients send": {Seq: 9, Message: new(pb.Read)},
+		"the worker answered call 9, which was not waiting":      {Seq: 9, Message: new(proto.Done)},
+		"the worker answered upload 9, which was not waiting":    {Seq: 9, Message: new(proto.Uploaded)},
+		"the worker sent a *proto.Read, which only clients send": {Seq: 9, Message: new(proto.Read)},
 	} {
 		actions := started(t, 0).Step(m, nil)
 		require.Len(t, actions, 1)
 		require.EqualError(t, actions[0].(Disconnect).Err, want)
 	}
 	s := started(t, 0)
-	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(pb.SyncReply)}, nil))
-	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(pb.ReadReply)}, nil))
+	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(proto.SyncReply)}, nil))
+	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(proto.ReadReply)}, nil))
 	s.Step(Close{errors.New("closed")}, nil)
-	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(pb.Done)}, nil), "the session has ended")
+	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(proto.Done)}, nil), "the session has ended")
 }
 
 // TestAHitAllocatesLittle: a trace with a known program, from its cut to its Done.
@@ -95,7 +95,7 @@ func TestAHitAllocatesLittle(t *testing.T) {
 	trace, call := new(int), new(int)
 	closed := &TraceClosed{trace}
 	report := &Prepared{Inputs: []bool{true}, Storages: []uint64{1}, Alive: []uint8{1}, Changed: []bool{true}}
-	answer := &Answer{Message: new(pb.Done)}
+	answer := &Answer{Message: new(proto.Done)}
 	actions := make([]Action, 0, 8)
 	hit := func() {
 		s.Step(closed, actions)
@@ -114,7 +114,7 @@ func BenchmarkHit(b *testing.B) {
 	trace, call := new(int), new(int)
 	closed := &TraceClosed{trace}
 	report := &Prepared{Inputs: []bool{true}, Storages: []uint64{1}, Alive: []uint8{1}, Changed: []bool{true}}
-	answer := &Answer{Message: new(pb.Done)}
+	answer := &Answer{Message: new(proto.Done)}
 	actions := make([]Action, 0, 8)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -223,7 +223,7 @@ func (s *simulation) workerGoesOn() {
 	case len(s.reading) > 0 && s.IntN(3) == 0:
 		m := s.reading[0]
 		s.reading = s.reading[1:]
-		s.step(&Answer{Seq: m.Seq, Message: new(pb.Uploaded)})
+		s.step(&Answer{Seq: m.Seq, Message: new(proto.Uploaded)})
 	case len(s.frames) > 0:
 		s.handle(s.frames[0])
 	}
@@ -235,7 +235,7 @@ func (s *simulation) handle(f Send) {
 	case transport.Call:
 		if s.IntN(20) == 0 {
 			s.forgotten = true
-			s.step(&Answer{Seq: f.Seq, Message: &pb.Done{UnknownProgram: true}})
+			s.step(&Answer{Seq: f.Seq, Message: &proto.Done{UnknownProgram: true}})
 			require.False(s, s.forgotten, "the program and the call were not sent again")
 		}
 		s.frames = s.frames[1:]
@@ -244,7 +244,7 @@ func (s *simulation) handle(f Send) {
 	case transport.Read:
 		s.frames = s.frames[1:]
 		asked, waits := s.tickets[f.Ref].(Read)
-		m, n := &pb.ReadReply{}, asked.Bytes
+		m, n := &proto.ReadReply{}, asked.Bytes
 		if waits {
 			s.expected[f.Ref] = s.workerErrors[asked.Storage]
 			if m.Status = s.causes[asked.Storage]; m.Status != nil {
@@ -258,30 +258,30 @@ func (s *simulation) handle(f Send) {
 	}
 	s.frames = s.frames[1:]
 	if f.Type == transport.Sync {
-		s.step(&Answer{Seq: f.Seq, Message: new(pb.SyncReply)})
+		s.step(&Answer{Seq: f.Seq, Message: new(proto.SyncReply)})
 	}
 }
 
 // run is the worker's part of a call, which may fail and which does not run with poisoned inputs.
 func (s *simulation) run(f Send) {
 	t := s.traces[s.calls[f.Ref]]
-	m := new(pb.Done)
+	m := new(proto.Done)
 	changed := slices.Clone(t.out)
 	if t.inPlace && len(t.in) > 0 {
 		changed = append(changed, t.in[0])
 	}
-	var cause *pb.Status
+	var cause *proto.Status
 	for _, id := range t.in {
 		if cause == nil {
 			cause = s.causes[id]
 		}
 	}
 	if cause == nil && s.IntN(10) == 0 {
-		cause = &pb.Status{Kind: 1, Text: "failure", Call: f.Seq, Step: uint32(s.IntN(3))}
+		cause = &proto.Status{Kind: 1, Text: "failure", Call: f.Seq, Step: uint32(s.IntN(3))}
 		m.Failed = 1
 		listed := s.IntN(4) > 0
 		if listed {
-			m.Errors = []*pb.Status{cause}
+			m.Errors = []*proto.Status{cause}
 			s.unseen = append(s.unseen, text(explainInTest(f.Ref, cause)))
 		}
 	}
@@ -299,7 +299,7 @@ func (s *simulation) run(f Send) {
 }
 
 // errorOf is the text of the error with this cause, which has its text from the first storage that it poisoned.
-func (s *simulation) errorOf(cause *pb.Status, call Ref) string {
+func (s *simulation) errorOf(cause *proto.Status, call Ref) string {
 	if call != nil {
 		return text(explainInTest(call, cause))
 	}

@@ -6,7 +6,7 @@ package core
 import (
 	"slices"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 )
 
 // poison holds the errors that the user may still have to see, and what depends on them. Each error is raised by the
@@ -88,7 +88,7 @@ func (p *poison) keep(seq uint64, call Ref) {
 }
 
 // of is the error of an answer: the error of the step that poisoned what was asked for, or the answer's own.
-func (p *poison) of(st *pb.Status, explain Explain) error {
+func (p *poison) of(st *proto.Status, explain Explain) error {
 	if st.Call == 0 {
 		return explain(nil, st)
 	}

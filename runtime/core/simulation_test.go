@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	pb "github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -68,7 +68,7 @@ type simulation struct {
 
 	// What reads and syncs must raise.
 	clientErrors, workerErrors map[uint64]string // by storage
-	causes                     map[uint64]*pb.Status
+	causes                     map[uint64]*proto.Status
 	unseen                     []string // errors that nothing has raised, oldest first
 	expected                   map[Ref]string
 }
@@ -78,7 +78,7 @@ type logged struct {
 	actions []Action
 }
 
-func explainInTest(call Ref, st *pb.Status) error {
+func explainInTest(call Ref, st *proto.Status) error {
 	return fmt.Errorf("%s of step %d of %v", st.Text, st.Step, call)
 }
 
@@ -87,7 +87,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		traces: map[Ref]*simTrace{}, calls: map[Ref]Ref{}, uploads: map[Ref]Upload{}, tickets: map[Ref]Event{},
 		released: map[Ref]bool{}, blocks: map[uint64]bool{},
 		clientErrors: map[uint64]string{}, workerErrors: map[uint64]string{},
-		causes: map[uint64]*pb.Status{}, expected: map[Ref]string{}}
+		causes: map[uint64]*proto.Status{}, expected: map[Ref]string{}}
 }
 
 func (s *simulation) ref(kind string) Ref {
