@@ -69,6 +69,7 @@ type finder struct {
 	reads     []catalogue.Point    // by node of g: how a call reads its operands
 	requires  []required
 	refused   []refusal
+	unguarded string // a reason that does not count, set by tests only
 	room      room
 }
 

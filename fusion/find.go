@@ -170,19 +170,22 @@ func (f *finder) try(user ir.NodeID, operand ir.ValueID) {
 	if a == b {
 		return
 	}
-	refuse := func(why string) { f.refused = append(f.refused, refusal{def, user, why}) }
-	if f.segment[def] != f.segment[user] {
-		refuse("an effect lies between them")
+	refused := func(why string) bool {
+		if why == "" || why == f.unguarded {
+			return false
+		}
+		f.refused = append(f.refused, refusal{def, user, why})
+		return true
+	}
+	if f.segment[def] != f.segment[user] && refused("an effect lies between them") {
 		return
 	}
 	r, why := f.relateAll(a, b)
-	if why != "" {
-		refuse(why)
+	if refused(why) {
 		return
 	}
 	m, why := f.fit(f.clusters[a], f.clusters[b], r)
-	if why != "" {
-		refuse(why)
+	if refused(why) {
 		return
 	}
 	limit := int32(far)
@@ -190,16 +193,14 @@ func (f *finder) try(user ir.NodeID, operand ir.ValueID) {
 		limit = farLists
 	}
 	for _, view := range f.between(a, b) { // a view would else stand between the clusters
-		if why = f.absorb(def, view, limit); why != "" {
-			refuse(why)
+		if refused(f.absorb(def, view, limit)) {
 			return
 		}
 	}
 	if why = f.prims.check(a, b, limit); why == "" {
 		why = f.whole.check(int(f.of[def]), int(f.of[user]), limit)
 	}
-	if why != "" {
-		refuse(why)
+	if refused(why) {
 		return
 	}
 	for _, q := range r.requires {

@@ -58,12 +58,16 @@ func (x *Groups) Alone(id ir.NodeID) string {
 // clusters merge where every value that goes from one to the other can stay in a register or in the current row. A
 // merge saves a write, a read and a launch, so every merge pays and no size decides. A composite operator stays whole
 // if its primitives merge with no others, or if it would need more loops than it merges with.
-func Find(g *ir.Graph) *Groups {
+func Find(g *ir.Graph) *Groups { return find(g, "") }
+
+// find is Find. Two clusters merge although this reason forbids it, if it is not empty; only tests do that.
+func find(g *ir.Graph, unguarded string) *Groups {
 	keep := map[ir.NodeID]string{}
 	var f *finder
 	equal := make([]ir.Dim, len(g.Syms))
 	for range 3 {
 		f = newFinder(decomp.Expand(g, keep), g, Options{})
+		f.unguarded = unguarded
 		for i := range equal { // before run unifies sizes that are only required to be equal
 			equal[i] = f.g.Find(ir.SymDim(i))
 		}

@@ -30,7 +30,7 @@ import (
 //	torch     no value in ir/eval, but one in PyTorch, as the case explains
 //	pattern   nothing: the pattern does not match, and the rule does not fire
 //
-// A pass without rules counts as one rule, and its cases have no such header. The guards of fuse are in package fusion.
+// A pass without rules counts as one rule, and its cases have no such header. Package fusion tests the guards of fuse.
 func TestGuards(t *testing.T) {
 	for _, p := range passes.Pipeline() {
 		if p.Name == "fuse" {
