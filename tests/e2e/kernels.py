@@ -56,7 +56,7 @@ def in_place(d):
     return x, y, z, old
 
 
-def folds(d):
+def reductions(d):
     x = made(5, 3, 7, 4).to(d)
     y = x * 2 + 1
     return (
@@ -174,7 +174,7 @@ CASES: dict[str, Callable] = {
     "reshapes": reshapes,
     "layouts": layouts,
     "in place": in_place,
-    "folds": folds,
+    "reductions": reductions,
     "numbers": numbers,
     "small": small,
     "norms": norms,

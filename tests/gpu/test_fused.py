@@ -58,7 +58,7 @@ def norms(d, dtype, columns):
     return y.detach(), z.detach(), x.grad, w.grad
 
 
-def folds(d, dtype):
+def reductions(d, dtype):
     x = made(1000, 96, dtype=dtype).to(d)
     wide = made(3, 100_000, dtype=dtype).to(d)
     return (
@@ -134,7 +134,10 @@ CASES: dict[str, Callable] = {
         for t in (torch.float32, *HALVES)
         for n in (64, 1000, 10_000)
     },
-    **{f"folds {t}": lambda d, t=t: folds(d, t) for t in (torch.float32, *HALVES)},
+    **{
+        f"reductions {t}": lambda d, t=t: reductions(d, t)
+        for t in (torch.float32, *HALVES)
+    },
     "nothing": nothing,
     "AdamW": lambda d: adamw(d, False),
     "AdamW foreach": lambda d: adamw(d, True),

@@ -32,7 +32,7 @@ func TestPython(t *testing.T) {
 		t.Skip("it takes minutes")
 	}
 	all := map[string]result{}
-	results, words := python(t, "", "layouts", "in place", "folds", "numbers", "small", "norms", "dropouts",
+	results, words := python(t, "", "layouts", "in place", "reductions", "numbers", "small", "norms", "dropouts",
 		"training AdamW foreach=True")
 	require.Empty(t, words)
 	for _, r := range results {
