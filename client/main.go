@@ -80,6 +80,9 @@ func myc_define_code(code C.uint32_t, file, _ *C.char, lines *C.int32_t, n C.uin
 //export myc_open
 func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t {
 	return call(out, func() error {
+		if err := takeEnvironment(); err != nil {
+			return err
+		}
 		return client.Open(int32(index), runtime.Paths{
 			Paths: provider.Paths{
 				Worker:   C.GoString(config.worker),

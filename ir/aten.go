@@ -187,8 +187,11 @@ func (g *Graph) emits(words []string, own []Arg) bool {
 var unknownOperator = &catalogue.ATen{}
 
 // Row returns the catalogue's row of a call's operator. It is never nil.
-func (g *Graph) Row(id NodeID) *catalogue.ATen {
-	if r := catalogue.FindATen(g.CallName(id)); r != nil {
+func (g *Graph) Row(id NodeID) *catalogue.ATen { return g.RowOf(&g.Nodes[id]) }
+
+// RowOf is Row for a node that need not be in the graph yet; its name is one of the graph's strings.
+func (g *Graph) RowOf(n *Node) *catalogue.ATen {
+	if r := catalogue.FindATen(g.Strings[n.Name]); r != nil {
 		return r
 	}
 	return unknownOperator

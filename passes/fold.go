@@ -26,14 +26,6 @@ func foldRules() []Rule {
 	return all
 }
 
-// row returns the catalogue's row of a call's operator. It is never nil.
-func (c *candidate) row() *catalogue.ATen {
-	if r := catalogue.FindATen(c.g.Strings[c.node.Name]); r != nil {
-		return r
-	}
-	return &catalogue.ATen{}
-}
-
 // literalDType is the dtype of a literal, 0 for other arguments.
 func literalDType(a ir.Arg) ir.DType {
 	switch a.Kind {
@@ -57,7 +49,7 @@ func (c *candidate) literal(a ir.Arg) ir.ValueID {
 // callFillsEmpty matches a call that fills an uninitialised storage with a number.
 func callFillsEmpty(c *candidate) bool {
 	if len(c.args) == 0 || c.args[0].Kind != ir.ArgValue || c.made(c.value(0), ir.OpEmpty) == nil ||
-		c.row().Fills == catalogue.NoFill {
+		c.g.RowOf(&c.node).Fills == catalogue.NoFill {
 		return false
 	}
 	number := c.filledWith()
@@ -66,7 +58,7 @@ func callFillsEmpty(c *candidate) bool {
 
 // filledWith returns the number that the call of callFillsEmpty writes.
 func (c *candidate) filledWith() ir.Arg {
-	if c.row().Fills == catalogue.FillZero {
+	if c.g.RowOf(&c.node).Fills == catalogue.FillZero {
 		return ir.Arg{Kind: ir.ArgInt}
 	}
 	return c.args[1]
@@ -168,7 +160,7 @@ func takeNumber(c *candidate) {
 // the cube among them, and an exponent that is a parameter.
 func exponentIs(want float64) func(*candidate) bool {
 	return func(c *candidate) bool {
-		if len(c.args) != 2 || !isNumber(c.args[1], want) || !c.row().Power {
+		if len(c.args) != 2 || !isNumber(c.args[1], want) || !c.g.RowOf(&c.node).Power {
 			return false
 		}
 		c.x = c.value(0)

@@ -122,8 +122,8 @@ func snake(name string) string {
 	return b.String()
 }
 
-// watcher notes the rules that fired, and the passes without rules that changed the graph. A pass that makes the groups
-// again with which a case begins has not changed the graph.
+// watcher notes the rules that fired, and the passes without rules that changed the graph. If a case begins
+// with groups and a pass finds the same groups, the text of the graph stays, and the pass does not count.
 type watcher struct {
 	text    string // of the graph before the next pass
 	fired   []string

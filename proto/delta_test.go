@@ -88,8 +88,8 @@ func TestDeltaRefusesWhatIsNone(t *testing.T) {
 	}
 }
 
-// FuzzApplyDelta: no bytes cause a panic or change a length, except that of the frees, of which each takes at least a
-// byte.
+// FuzzApplyDelta: no bytes cause a panic. No list changes its length but the list of frees, and that is no longer than
+// the delta: each of its entries takes at least a byte.
 func FuzzApplyDelta(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0})
 	f.Add([]byte{2, 0, 9, 9, 9, 9, 9, 9, 9, 9, 1, 0, 0, 0})

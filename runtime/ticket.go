@@ -11,7 +11,7 @@ import (
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
-// ErrPending means that a ticket's answer has not come yet.
+// ErrPending means that a ticket's answer has not arrived.
 var ErrPending = errors.New("pending")
 
 // Ticket stands for a pending answer. The core decides when the ticket ends, and when its memory is written.

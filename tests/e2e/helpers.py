@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import preloaded
 import torch
 from torch.utils import _pytree as pytree
 
@@ -138,7 +139,7 @@ def weighted_sum(results) -> torch.Tensor:
 
 
 # Processes of start(); conftest.py kills those that a test leaves running.
-started: list[subprocess.Popen] = []
+started: list[subprocess.Popen | preloaded.Process] = []
 
 
 def restore_sigint() -> None:
@@ -146,27 +147,53 @@ def restore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start(code: str, folder: Path, **env: str) -> subprocess.Popen:
-    """Writes a script to folder/prog.py and starts it in its own process group."""
+def start(
+    code: str, folder: Path, fresh: bool = False, **env: str
+) -> subprocess.Popen | preloaded.Process:
+    """Writes a script to folder/prog.py and starts it in its own process group.
+
+    The process is forked from one that has imported torch, unless `fresh` asks for a
+    new one or `env` has variables that are not ours, which torch may read.
+    """
     script = folder / "prog.py"
     script.write_text(textwrap.dedent(code))
+    return start_file(script, fresh=fresh, **env)
+
+
+def start_file(
+    script: Path, *arguments: str, fresh: bool = False, **env: str
+) -> subprocess.Popen | preloaded.Process:
+    """Starts a script with arguments, as `start` does."""
+    command = [str(script), *arguments]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, "-u", str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, **env},
-        start_new_session=True,
-        preexec_fn=restore_sigint,
-    )
+    whole = {**os.environ, "PYTHONPATH": path, **env}
+    if not fresh and all(name.startswith("MYCELYA_") for name in env):
+        process = preloaded.start(command, whole)
+    else:
+        process = subprocess.Popen(
+            [sys.executable, "-u", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=whole,
+            start_new_session=True,
+            preexec_fn=restore_sigint,
+        )
     started.append(process)
     return process
 
 
-def run(code: str, folder: Path, timeout: float = 120, **env: str):
-    """Runs a script; returns (exit status, stdout, stderr)."""
-    process = start(code, folder, **env)
+def run(
+    code: str, folder: Path, timeout: float = 120, **options
+) -> tuple[int, str, str]:
+    """Runs a script with options of `start`; returns (exit status, stdout, stderr)."""
+    return finish(start(code, folder, **options), timeout)
+
+
+def finish(
+    process: subprocess.Popen | preloaded.Process, timeout: float
+) -> tuple[int, str, str]:
+    """Waits for a process; returns (exit status, stdout, stderr)."""
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

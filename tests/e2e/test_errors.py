@@ -93,10 +93,11 @@ def test_cpu_operands_that_cuda_accepts_too():
 
 
 def test_a_wrong_device_index():
-    with pytest.raises(RuntimeError, match="mycelya:7"):
-        torch.zeros(1, device="mycelya:7")
-    with pytest.raises(RuntimeError, match="mycelya:7"):
-        torch.mycelya.set_device(7)
+    index = torch.mycelya.device_count()  # other tests may have opened devices
+    with pytest.raises(RuntimeError, match=f"mycelya:{index}"):
+        torch.zeros(1, device=f"mycelya:{index}")
+    with pytest.raises(RuntimeError, match=f"mycelya:{index}"):
+        torch.mycelya.set_device(index)
     with pytest.raises(ValueError, match="cpu"):
         torch.mycelya.synchronize("cpu")
 
@@ -349,6 +350,19 @@ def test_an_unknown_variable_is_a_warning(tmp_path):
     code = "import torch, mycelya_torch; torch.ones(1, device='mycelya').cpu()"
     status, _, err = run(code, tmp_path, MYCELYA_DUMPS="-")
     assert status == 0 and "MYCELYA_DUMPS" in err and "meant=MYCELYA_DUMP\n" in err
+
+
+def test_variables_may_be_set_before_the_first_use(tmp_path):
+    """Python's os.environ changes C's environment, which is not Go's."""
+    code = """
+        import os, torch
+        os.environ["MYCELYA_DUMPS"] = "-"
+        del os.environ["MYCELYA_REPLAYS"]
+        torch.ones(1, device="mycelya").cpu()
+    """
+    status, _, err = run(code, tmp_path, fresh=True, MYCELYA_REPLAYS="off")
+    assert status == 0
+    assert "MYCELYA_DUMPS" in err and "MYCELYA_REPLAYS" not in err
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,8 @@ def given_out(s: Draft) -> Lines:
 
 @step(WRITES, 2)
 def foreach(s: Draft) -> Lines:
-    # Kernels differ in what they have already written when they find an error.
+    # A kernel may write some elements before it finds an error. Which ones it writes
+    # differs from kernel to kernel.
     x = s.tensor(lambda t: dense(t) and not t.is_inference())
     if not x:
         return None
