@@ -203,6 +203,13 @@ def finish(
     return process.returncode, out, err
 
 
+def run_file(script: Path, *arguments: str, timeout: float = 300, **options):
+    """Runs a script that must succeed; returns (stdout, stderr)."""
+    status, out, err = finish(start_file(script, *arguments, **options), timeout)
+    assert status == 0, out[-6000:] + err[-6000:]
+    return out, err
+
+
 def is_running(pid: int) -> bool:
     """Whether a process runs; a zombie does not count."""
     try:

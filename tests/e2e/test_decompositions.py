@@ -10,12 +10,10 @@ case; it looks for the operator's name in quotes.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import run_file
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.fast
@@ -23,13 +21,8 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, object]]:
-    env = {**os.environ, "MYCELYA_CHECK": "3"}
-    script = str(HERE / "decompositions.py")
-    done = subprocess.run(
-        [sys.executable, script], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    out, _ = run_file(HERE / "decompositions.py", MYCELYA_CHECK="3")
+    return [json.loads(line) for line in out.splitlines()]
 
 
 def test_values(results):

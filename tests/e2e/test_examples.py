@@ -3,27 +3,16 @@
 """The examples run, and training on the device equals training on the CPU."""
 
 import functools
-import os
 import re
-import subprocess
-import sys
 
 import pytest
-from helpers import ROOT, on_cuda
+from helpers import ROOT, on_cuda, run_file
 
 pytest.importorskip("sklearn", reason="digits.py reads scikit-learn's data set")
 
 
 def example(name, *arguments, **environment):
-    result = subprocess.run(
-        [sys.executable, ROOT / "examples" / name, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    return run_file(ROOT / "examples" / name, *arguments, **environment)[0]
 
 
 @functools.cache

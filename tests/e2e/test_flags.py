@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
-from helpers import DEVICE, same, to_device
+from helpers import DEVICE, run, same, to_device
 from torch.nn import functional as F
 
 from mycelya_torch import _device
@@ -99,7 +97,7 @@ def test_flags_of_backends():
 
 
 @pytest.mark.cpu_worker
-def test_flags_set_before_the_device_is_used():
+def test_flags_set_before_the_device_is_used(tmp_path):
     script = """
 import torch
 torch.use_deterministic_algorithms(True)
@@ -111,10 +109,8 @@ try:
 except RuntimeError as error:
     print("deterministic" in str(error))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == "True\n", done.stderr
+    status, out, err = run(script, tmp_path)
+    assert (status, out) == (0, "True\n"), err
 
 
 def test_each_successful_setting_is_sent(monkeypatch):

@@ -7,15 +7,15 @@ a kernel in PyTorch, and numbers that a dtype can't represent.
 """
 
 import itertools
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import DEVICE
+from helpers import DEVICE, run_file
 from torch.nn import functional as F
 
 pytestmark = [pytest.mark.cpu_worker]  # CUDA has kernels for other dtypes
@@ -158,9 +158,7 @@ CASES = {"dtypes": dtype_cases, "numbers": number_cases}
 @pytest.mark.parametrize("cases", CASES)
 def test_dtypes(cases):
     """In a process of its own: it compiles more programs than the cache keeps."""
-    command = [sys.executable, __file__, cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
+    run_file(Path(__file__), cases, timeout=600)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ views, and operators that no kernel computes. They use float64, so that rounding
 hide a mistake. A failure prints the shortest program that Hypothesis has found.
 """
 
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEVICE
+from helpers import DEVICE, run_file
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -101,9 +101,7 @@ def check_many(examples: int, derandomize: bool) -> None:
 )
 def test_programs(examples, drawn):
     """In a process of its own: it fills the cache, and other tests count hits."""
-    command = [sys.executable, __file__, str(examples), drawn]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr[-6000:]
+    run_file(Path(__file__), str(examples), drawn, timeout=1200)
 
 
 def test_a_loop_that_reads_the_result_of_another_transposed():

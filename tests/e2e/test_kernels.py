@@ -8,14 +8,13 @@ kernels.py and decompositions.py hold the cases. Each file runs in its own proce
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import helpers
 import pytest
 import torch
+from helpers import run_file
 
 HERE = Path(__file__).parent
 pytestmark = [
@@ -25,15 +24,8 @@ pytestmark = [
 
 
 def run(script: str, **env: str) -> tuple[list[dict[str, str]], str]:
-    done = subprocess.run(
-        [sys.executable, str(HERE / script)],
-        env={**os.environ, "MYCELYA_KERNELS": "on", **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+    out, err = run_file(HERE / script, MYCELYA_KERNELS="on", **env)
+    return [json.loads(line) for line in out.splitlines()], err
 
 
 def wrong(results: list[dict[str, str]]) -> str:
@@ -79,7 +71,7 @@ def test_a_clamped_zero_keeps_its_sign(n):
             assert torch.equal(ours.signbit(), cpu.signbit()), (i, dtype)
 
 
-def test_a_step_that_fails():
+def test_a_step_that_fails(tmp_path):
     """If a kernel reads a poisoned value, operators run instead and pass it on."""
     code = """
 import mycelya_torch, torch
@@ -94,10 +86,8 @@ except Exception as e:
     print("range" in str(e))
 print(((x + 1).exp() * 2).sum().item() > 44)
 """
-    env = {**os.environ, "MYCELYA_KERNELS": "on"}
-    command = [sys.executable, "-c", code]
-    out = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    assert out.stdout.split() == ["True", "True", "True"], out.stderr
+    status, out, err = helpers.run(code, tmp_path, MYCELYA_KERNELS="on")
+    assert (status, out.split()) == (0, ["True", "True", "True"]), err
 
 
 COUNTED = """
@@ -115,13 +105,7 @@ print(m["kernels_compiled"], m["kernels_launched"], m["fused_ops"])
 
 
 @pytest.mark.parametrize(("kernels", "want"), [("on", "1 4 16"), ("off", "0 0 0")])
-def test_metrics_count_kernels(kernels, want):
+def test_metrics_count_kernels(kernels, want, tmp_path):
     """One kernel fits all sizes. Each call launches it instead of four operators."""
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED],
-        env={**os.environ, "MYCELYA_KERNELS": kernels},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.strip() == want, done.stderr
+    status, out, err = helpers.run(COUNTED, tmp_path, MYCELYA_KERNELS=kernels)
+    assert (status, out.strip()) == (0, want), err
