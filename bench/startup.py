@@ -58,7 +58,7 @@ print(time.process_time() - begin)
 
 
 def entry_point(repeats: int) -> float:
-    """The least CPU time in seconds that registering the device adds to `import torch`."""
+    """The least CPU time in seconds of registering the device after `import torch`."""
     env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     command = [sys.executable, "-c", ENTRY]
     return min(
