@@ -52,7 +52,8 @@ def forked(fd: int) -> types.CodeType:
     os.environ.update(request["env"])
     os.chdir(request["folder"])
     script, *_ = sys.argv = request["command"]
-    sys.path[0] = os.path.dirname(script)
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [os.path.dirname(script), *filter(None, entries)]
     main = sys.modules["__main__"]
     del main.preloaded
     main.__file__ = script
@@ -183,5 +184,8 @@ def start(command: list[str], env: dict[str, str]) -> Process:
     socket.send_fds(server(), [json.dumps(request).encode()], fds)
     for fd in fds:
         os.close(fd)
-    (pid,) = NUMBER.unpack(os.read(status[0], NUMBER.size))
+    first = os.read(status[0], NUMBER.size)
+    if not first:
+        raise RuntimeError("The server has ended; its output says why.")
+    (pid,) = NUMBER.unpack(first)
     return Process(pid, out[0], err[0], status[0])

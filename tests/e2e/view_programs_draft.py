@@ -146,9 +146,22 @@ def lazy(t: torch.Tensor) -> bool:
 def copies(source: torch.Tensor, to: torch.Tensor) -> bool:
     """Whether all kernels copy source into `to` with the same result.
 
-    If both share a storage and one is lazy, some kernels first clone one of them.
+    If both share a storage and one is lazy, some kernels first clone one of them. If
+    dtypes and negative or conjugate bits differ, CPU kernels copy and then negate or
+    conjugate in place, which turns an element twice that has two indices.
     """
-    return source is to or not (shared(source, to) and (lazy(source) or lazy(to)))
+    if source is to:
+        return True
+    bits = [(t.is_conj(), t.is_neg()) for t in (source, to)]
+    if source.dtype != to.dtype and bits[0] != bits[1] and overlaps(to):
+        return False
+    return not (shared(source, to) and (lazy(source) or lazy(to)))
+
+
+def overlaps(t: torch.Tensor) -> bool:
+    """Whether two indices of a tensor are the same element in memory."""
+    elements = torch.arange(t.untyped_storage().nbytes() + 1)
+    return elements.as_strided(t.shape, t.stride()).unique().numel() < t.numel()
 
 
 def broadcasts(shape: torch.Size, to: torch.Size) -> bool:

@@ -332,6 +332,8 @@ def to_and_from_the_cpu(s: Draft) -> Lines:
     shape = tuple(shape[s.pick(2) :])
     if dtype not in DTYPES:
         return None
+    if not copies(torch.zeros(shape, dtype=getattr(torch, dtype)), s[x]):
+        return None
     there = ramp(shape, dtype, s.pick(3)).replace(", device=d", "")
     copy = f"{x}.to('cpu', copy=True)"
     # The device fills from a 0-dim CPU tensor, as CUDA does. The CPU copies it, and
