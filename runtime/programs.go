@@ -34,9 +34,12 @@ type variant struct {
 	key      [proto.KeyBytes]byte
 	wanted   []bool // by local number
 	compiled *codegen.Compiled
-	first    []uint64     // the parameters with which it was compiled, if hits are checked
-	weight   *cost.Weight // set if client and worker share a processor: see busy
-	account  *account
+	first    []uint64 // the parameters with which it was compiled, if hits are checked
+	// Whether a hit was checked, and the parameters of the last check: see recheck.
+	checked     bool
+	checkedWith []uint64
+	weight      *cost.Weight // set if client and worker share a processor: see busy
+	account     *account
 	// The last call that was sent, and its number; nil: none yet.
 	last    *proto.Call
 	lastSeq uint64
