@@ -19,6 +19,8 @@ namespace mycelya::exec::test {
 
 using KernelWords = std::vector<uint64_t>;
 
+constexpr uint64_t kF = MYC_K_F32;
+
 class Code {
  public:
   explicit Code(KernelWords spaces, uint64_t reduced = 0) : spaces_(std::move(spaces)), reduced_(reduced) {}

@@ -6,6 +6,7 @@
 #define MYCELYA_EXEC_TEST_SESSION_H_
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -166,6 +167,18 @@ struct StepError {
   int32_t kind;
   std::string text;
 };
+
+inline std::string Errors(const std::vector<StepError>& errors) {
+  std::string s;
+  for (const StepError& e : errors) s += std::to_string(e.step) + ": " + e.text + "\n";
+  return s;
+}
+
+// gtest and ATen/ops/equal.h must be included where these are used.
+#define EXPECT_RUNS(...) EXPECT_EQ(Errors(__VA_ARGS__), "")
+#define EXPECT_SAME(got, want) EXPECT_TRUE(at::equal((got).tensor, (want))) << (got).text
+
+inline at::Tensor Range(int64_t n) { return at::arange(n, c10::ScalarType::Float); }
 
 // The result of a read: a tensor, or an error and, for poison, the call and step that failed.
 struct Got {

@@ -28,14 +28,6 @@ at::Tensor F32(std::vector<int64_t> sizes, float scale = 1) {
   return at::arange(n, c10::ScalarType::Float).mul_(scale).view(sizes);
 }
 
-std::string Errors(const std::vector<StepError>& errors) {
-  std::string s;
-  for (const StepError& e : errors) s += std::to_string(e.step) + ": " + e.text + "\n";
-  return s;
-}
-#define EXPECT_RUNS(...) EXPECT_EQ(Errors(__VA_ARGS__), "")
-#define EXPECT_SAME(got, want) EXPECT_TRUE(at::equal((got).tensor, (want))) << (got).text
-
 TEST(Call, AddAndMmWithSizesAsParameters) {
   Session s;
   Builder b;
@@ -128,10 +120,10 @@ const void* Address(Session& s, uint64_t id) {
 }
 
 // Records allocated blocks, to tell a result without a copy from a copied one.
-class Watch final : public c10::Allocator {
+class CountBlocks final : public c10::Allocator {
  public:
-  Watch() : base_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/100); }
-  ~Watch() override { c10::SetCPUAllocator(base_, /*priority=*/100); }
+  CountBlocks() : base_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/100); }
+  ~CountBlocks() override { c10::SetCPUAllocator(base_, /*priority=*/100); }
   c10::DataPtr allocate(size_t n) override {
     if (n == kBytes) ++blocks;
     return base_->allocate(n);
@@ -153,7 +145,7 @@ TEST(Call, FreshResultIsAdoptedAndOthersAreCopied) {
   adopt.Call("aten::full", args, {adopt.Fresh(MYC_F32, {100, 10})});
   copy.Call("aten::full", args, {copy.Tensor(copy.Buffer(), MYC_F32, {100, 10}, {1, 100}, 0)});
   myc_prog *adopts = s.Prepare(adopt), *copies = s.Prepare(copy);
-  Watch watch;
+  CountBlocks watch;
   EXPECT_RUNS(s.Run(adopts, {}, {}, {{0, 1}}));
   EXPECT_EQ(watch.blocks, 1);
   EXPECT_RUNS(s.Run(copies, {}, {}, {{0, 2}}));

@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/any.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/item.h>
 #include <gtest/gtest.h>
@@ -14,8 +13,6 @@
 
 namespace mycelya::exec::test {
 namespace {
-
-at::Tensor Range(int64_t n) { return at::arange(n, c10::ScalarType::Float); }
 
 // y[i] = 1 - x[i]
 Words OneMinus() {

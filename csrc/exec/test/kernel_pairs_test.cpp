@@ -23,8 +23,7 @@
 namespace mycelya::exec::test {
 namespace {
 
-constexpr uint64_t kF = MYC_K_F32;
-constexpr uint64_t kOps[] = {MYC_K_ADD, MYC_K_SUB, MYC_K_MUL};
+constexpr uint64_t kPairOps[] = {MYC_K_ADD, MYC_K_SUB, MYC_K_MUL};
 
 at::Tensor Do(uint64_t op, const at::Tensor& a, const at::Tensor& b) {
   if (op == MYC_K_ADD) return at::add(a, b);
@@ -32,7 +31,7 @@ at::Tensor Do(uint64_t op, const at::Tensor& a, const at::Tensor& b) {
 }
 
 // Compares bits, except for the bits of NaNs.
-void ExpectSame(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
+void ExpectSameFloats(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
   const at::Tensor x = got.contiguous(), y = want.expand_as(got).contiguous();
   for (int64_t i = 0; i < x.numel(); ++i) {
     const float a = x.const_data_ptr<float>()[i], b = y.const_data_ptr<float>()[i];
@@ -64,8 +63,8 @@ TEST(KernelPairs, AllOfThem) {
       if ((one_a && one_b) || (n == 1 && ones != 0)) continue;
       const at::Tensor a = one_a ? x.slice(0, 2, 3) : x, b = one_b ? y.slice(0, 1, 2) : y,
                        c = one_c ? z.slice(0, 3, 4) : z;
-      for (const uint64_t first : kOps) {
-        for (const uint64_t then : kOps) {
+      for (const uint64_t first : kPairOps) {
+        for (const uint64_t then : kPairOps) {
           for (const bool right : {false, true}) {
             const at::Tensor out = at::zeros({n});
             Code code({1});
@@ -79,9 +78,9 @@ TEST(KernelPairs, AllOfThem) {
             const Instance at({n}, {a, b, c, out});
             RunOn(*kernel, {&at});
             const at::Tensor want = Do(first, a, b);
-            ExpectSame(out, right ? Do(then, c, want) : Do(then, want, c),
-                       std::to_string(first) + " then " + std::to_string(then) + " of " + std::to_string(n) + " ones " +
-                           std::to_string(ones) + (right ? " right" : " left"));
+            ExpectSameFloats(out, right ? Do(then, c, want) : Do(then, want, c),
+                             std::to_string(first) + " then " + std::to_string(then) + " of " + std::to_string(n) +
+                                 " ones " + std::to_string(ones) + (right ? " right" : " left"));
           }
         }
       }
@@ -108,8 +107,8 @@ TEST(KernelPairs, OfChains) {
     const Instance at({n}, {in, y, other});
     RunOn(*kernel, {&at});
     const at::Tensor sum = x - x * y + y;
-    ExpectSame(in, y - sum * x, "in place");
-    ExpectSame(other, used_twice ? sum : x, "the other");
+    ExpectSameFloats(in, y - sum * x, "in place");
+    ExpectSameFloats(other, used_twice ? sum : x, "the other");
   }
 }
 
@@ -125,7 +124,7 @@ TEST(KernelPairs, WithRows) {
     code.Store(to, code.Op(MYC_K_SUB, kF, most, code.Op(MYC_K_ADD, kF, v, r)));
     RunOn(code, Instance(sizes, {x, y, out}));
     const at::Tensor rows = x.amax(1, true);
-    ExpectSame(out, rows - ((x - rows) * y + x), "rows of " + std::to_string(sizes[1]));
+    ExpectSameFloats(out, rows - ((x - rows) * y + x), "rows of " + std::to_string(sizes[1]));
   }
 }
 

@@ -16,8 +16,6 @@
 namespace mycelya::exec::test {
 namespace {
 
-constexpr uint64_t kF = MYC_K_F32;
-
 class KernelWide : public testing::Test {
  protected:
   void SetUp() override { at::set_num_threads(4); }

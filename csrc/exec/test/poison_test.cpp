@@ -3,7 +3,6 @@
 //
 // A failed step poisons everything that depends on it, is reported once, and does not affect other steps.
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +10,6 @@
 
 namespace mycelya::exec::test {
 namespace {
-
-at::Tensor Range(int64_t n) { return at::arange(n, c10::ScalarType::Float); }
 
 TEST(Poison, FlowsThroughResultsWritesAndStorages) {
   Session s;

@@ -4,7 +4,6 @@
 // Storages: transfers, bounds, and the steps that allocate, copy, resize and free buffers.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -18,16 +17,6 @@
 
 namespace mycelya::exec::test {
 namespace {
-
-at::Tensor Range(int64_t n) { return at::arange(n, c10::ScalarType::Float); }
-
-std::string Errors(const std::vector<StepError>& errors) {
-  std::string s;
-  for (const StepError& e : errors) s += std::to_string(e.step) + ": " + e.text + "\n";
-  return s;
-}
-#define EXPECT_RUNS(...) EXPECT_EQ(Errors(__VA_ARGS__), "")
-#define EXPECT_SAME(got, want) EXPECT_TRUE(at::equal((got).tensor, (want))) << (got).text
 
 TEST(Threads, AreLeftToOthers) {
   Session s;
@@ -281,13 +270,13 @@ TEST(Steps, OutputsRebindAndInputsStay) {
 }
 
 // Counts the live blocks of a given size.
-class Watch final : public c10::Allocator {
+class WatchBlocks final : public c10::Allocator {
  public:
-  Watch() : base_(c10::GetCPUAllocator()) {
+  WatchBlocks() : base_(c10::GetCPUAllocator()) {
     current = this;
     c10::SetCPUAllocator(this, /*priority=*/100);
   }
-  ~Watch() override {
+  ~WatchBlocks() override {
     c10::SetCPUAllocator(base_, /*priority=*/100);
     current = nullptr;
   }
@@ -309,12 +298,12 @@ class Watch final : public c10::Allocator {
     current->alive.erase(block);
     ::operator delete(block);
   }
-  static inline Watch* current = nullptr;
+  static inline WatchBlocks* current = nullptr;
   c10::Allocator* base_;
 };
 
 TEST(Steps, FreeReleasesMemoryAtItsStep) {
-  Watch watch;
+  WatchBlocks watch;
   {
     Session s;
     s.Upload(1, at::full({1024}, 1.0f));
