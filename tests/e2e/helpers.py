@@ -28,6 +28,16 @@ def on_cuda() -> bool:
     return json.loads(_device.device_info(0))["device"].startswith("cuda")
 
 
+def seed(number: int) -> None:
+    """Seeds the CPU and the device as torch.manual_seed does.
+
+    That function also queues calls for other accelerators, each with a stack trace,
+    even if there are none. This takes longer than a small test.
+    """
+    torch.default_generator.manual_seed(number)
+    torch.mycelya.manual_seed_all(number)
+
+
 def to_device(tensor: torch.Tensor) -> torch.Tensor:
     """A leaf on the device with the tensor's content, strides and requires_grad."""
     there = torch.empty_strided(

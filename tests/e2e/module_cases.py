@@ -13,7 +13,7 @@ import inspect
 
 import pytest
 import torch
-from helpers import DEVICE, named, on_cuda, same
+from helpers import DEVICE, named, on_cuda, same, seed
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils.rnn import PackedSequence
@@ -152,7 +152,7 @@ EVAL = {"nn.Transformer", "nn.TransformerDecoderLayer"}
 
 
 def inputs_of(info, dtype, training):
-    torch.manual_seed(1)
+    seed(1)
     made = info.module_inputs_func(
         info,
         device="cpu",
@@ -275,7 +275,7 @@ def build(info, given, dtype, training):
 
     def make():
         args, kwargs = copy.deepcopy((given.args, given.kwargs))
-        torch.manual_seed(2)
+        seed(2)
         module = info.module_cls(*args, **kwargs)
         if any(t.is_floating_point() or t.is_complex() for t in state_tensors(module)):
             module = module.to(dtype)
@@ -294,7 +294,7 @@ def state_tensors(module):
 
 def forward(module, args, kwargs):
     """(result, whether the module drew random numbers from the CPU's generator)."""
-    torch.manual_seed(3)
+    seed(3)
     before = torch.get_rng_state()
     result = module(*args, **kwargs)
     return result, not torch.equal(before, torch.get_rng_state())

@@ -21,7 +21,7 @@ from typing import Any
 
 import opinfo_compare as compare
 import torch
-from helpers import DEVICE, ROOT, is_running
+from helpers import DEVICE, ROOT, is_running, seed
 from opinfo_cases import CASES, Case, Weights, has_grad, inplace_variants
 from opinfo_compare import Comparison, Copier, Difference, Operands, Tolerance, tensors
 from opinfo_skips import UNINITIALISED, is_known_difference, skip_reason
@@ -267,7 +267,7 @@ class Runner:
     def _run(
         self, case: Case, placed: Operands, device: torch.device
     ) -> tuple[Any, bool]:
-        torch.manual_seed(zlib.crc32(case.label.encode()))
+        seed(zlib.crc32(case.label.encode()))
         try:
             with device if case.default else contextlib.nullcontext():
                 return case.call(placed.tree, case.weights), True

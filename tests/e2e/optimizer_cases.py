@@ -11,7 +11,7 @@ import re
 
 import pytest
 import torch
-from helpers import DEVICE, named, on_cuda, same
+from helpers import DEVICE, named, on_cuda, same, seed
 from torch import nn
 from torch.testing._internal.common_optimizers import optim_db
 
@@ -94,7 +94,7 @@ class Network(nn.Module):
 
 
 def network(name):
-    torch.manual_seed(7)
+    seed(7)
     # LBFGS flattens gradients with view(), which raises for channels_last strides.
     return Network(matrices_only=name == "Muon", dense=name == "LBFGS")
 

@@ -11,7 +11,7 @@ import functools
 
 import pytest
 import torch
-from helpers import DEVICE, named, same
+from helpers import DEVICE, named, same, seed
 from optimizer_cases import (
     ALL_FORMS,
     DENSE,
@@ -121,7 +121,7 @@ def test_complex_parameters(name):
             continue
         sides = []
         for device in ("cpu", DEVICE):
-            torch.manual_seed(3)
+            seed(3)
             start = torch.randn(3, 4, dtype=torch.complex64)
             param = nn.Parameter(start.to(device))
             if device == "cpu":
@@ -145,7 +145,7 @@ def test_parameters_of_several_dtypes_and_devices(name, form):
     dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float32]
 
     def run(devices, kwargs):
-        torch.manual_seed(3)
+        seed(3)
         starts = [torch.randn(3, 4, dtype=torch.float64) for _ in dtypes]
         params = [
             nn.Parameter(s.to(dtype).to(device))
@@ -171,7 +171,7 @@ def differentiable_step(info, device, steps, kwargs):
 
     The derivatives are with respect to the initial weights and all gradients.
     """
-    torch.manual_seed(3)
+    seed(3)
     start = torch.randn(4, 3, dtype=torch.float64).to(device).requires_grad_()
     grads = [
         torch.randn(4, 3, dtype=torch.float64).to(device).requires_grad_()
@@ -306,7 +306,7 @@ SPARSE = [n for n, i in OPTIMIZERS.items() if i.supports_sparse or n == "SparseA
 def test_sparse_gradients(name):
     info = OPTIMIZERS[name]
     kwargs = dict(info.metadata_for_sparse[0])
-    torch.manual_seed(3)
+    seed(3)
     here = nn.Embedding(10, 4, sparse=True)
     there = copy.deepcopy(here).to(DEVICE)
     for model in (here, there):
@@ -349,8 +349,8 @@ def test_averaged_model(kind):
         }[kind]()
         average = swa_utils.AveragedModel(model, multi_avg_fn=multi_avg_fn)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for seed in range(3):
-            train(model, optimizer, 1, seed)
+        for step in range(3):
+            train(model, optimizer, 1, step)
             average.update_parameters(model)
         averages.append(average)
     same(list(averages[1].parameters()), list(averages[0].parameters()), 1e-5, 1e-6)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from helpers import DEVICE, same
+from helpers import DEVICE, same, seed
 from optimizer_cases import OPTIMIZERS, STEPPED, network
 from torch import nn
 from torch.optim.optimizer import (
@@ -83,7 +83,7 @@ def test_fused_with_a_gradient_scale(name, found):
     info = OPTIMIZERS[name]
     sides = []
     for device in ("cpu", DEVICE):
-        torch.manual_seed(3)
+        seed(3)
         params = [nn.Parameter(torch.randn(3, 4).to(device)) for _ in range(2)]
         optimizer = info.optim_cls(params, lr=0.1, fused=True)
         optimizer.grad_scale = torch.tensor(4.0, device=device)
@@ -135,7 +135,7 @@ def error_cases():
 
 
 def error_inputs(info):
-    torch.manual_seed(3)
+    seed(3)
     return info.optim_error_inputs_func(device="cpu", dtype=torch.float32)
 
 
