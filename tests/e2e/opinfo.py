@@ -14,19 +14,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import random
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import opinfo_compare as compare
 import torch
 from helpers import DEVICE, ROOT, is_running, seed
 from opinfo_cases import CASES, Case, Weights, has_grad, inplace_variants
 from opinfo_compare import Comparison, Copier, Difference, Operands, Tolerance, tensors
 from opinfo_skips import UNINITIALISED, is_known_difference, skip_reason
+from torch.testing._internal import common_utils
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo import core
 
 from mycelya_torch import _device
 
@@ -87,14 +91,27 @@ def first_dtype(op: Any) -> str:
     return ERRORS_DTYPE if ERRORS_DTYPE in names else names[0]
 
 
+def seed_all(number: int = common_utils.SEED) -> None:
+    """Seeds the generators that the database uses."""
+    seed(number)
+    random.seed(number)
+    np.random.seed(number)
+
+
 def prepare() -> None:
     """Prepares a process to run cases.
 
     The database wraps random ops so that they restore the state of the generators. This
     reads the device's state even when the op runs on the CPU. It is not needed here,
     because each case sets the seed before it runs.
+
+    The database walks the stack for a unittest.TestCase and sets the seeds with
+    torch.manual_seed before it makes a sample. There is no such class here, and both
+    take longer than the sample.
     """
     torch.testing._utils.freeze_rng_state = contextlib.nullcontext
+    core.extract_test_fn = common_utils.extract_test_fn = lambda: None
+    common_utils.set_rng_seed = seed_all
     torch.set_num_threads(1)
 
 

@@ -5,7 +5,7 @@
 The import takes most of a short script's time. The server imports torch but not the
 device: each process registers the device itself, from its own environment.
 
-The client sends a request as JSON, with three descriptors: standard output, standard
+The client sends a request as JSON, with four descriptors: standard input, output and
 error, and a pipe. The server writes the process ID and, at its end, the wait status
 into the pipe.
 """
@@ -14,6 +14,7 @@ import atexit
 import concurrent.futures
 import functools
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -27,7 +28,6 @@ from pathlib import Path
 
 import torch
 
-SERVER = "import preloaded, sys; exec(preloaded.forked(int(sys.argv[1])))"
 NUMBER = struct.Struct("i")
 MOST_BYTES = 1 << 20  # of a request
 
@@ -35,17 +35,20 @@ MOST_BYTES = 1 << 20  # of a request
 # ---- The server ----
 
 
-def forked(fd: int) -> types.CodeType:
-    """Serves requests on the socket fd; returns in each forked process with its code.
+def forked(connection: str, *modules: str) -> tuple[types.CodeType, dict]:
+    """Imports modules, and serves requests on a socket, given by its descriptor.
 
-    The server itself exits when the client closes the connection.
+    Returns in each forked process with the code to run and its namespace. The server
+    itself exits when the client closes the connection.
     """
+    for module in modules:
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    request, fds = serve(socket.socket(fileno=fd))
+    request, fds = serve(socket.socket(fileno=int(connection)))
     os.setsid()
-    os.dup2(fds[0], 1)
-    os.dup2(fds[1], 2)
+    for standard in range(3):
+        os.dup2(fds[standard], standard)
     for fd in fds:
         os.close(fd)
     os.environ.clear()
@@ -54,11 +57,10 @@ def forked(fd: int) -> types.CodeType:
     script, *_ = sys.argv = request["command"]
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:1] = [os.path.dirname(script), *filter(None, entries)]
-    main = sys.modules["__main__"]
-    del main.preloaded
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
     torch._import_device_backends()
-    return compile(Path(script).read_bytes(), script, "exec")
+    return compile(Path(script).read_bytes(), script, "exec"), main.__dict__
 
 
 def serve(connection: socket.socket) -> tuple[dict, list[int]]:
@@ -76,7 +78,7 @@ def serve(connection: socket.socket) -> tuple[dict, list[int]]:
                 os.read(ended, 4096)
                 report_ended(pipes)
                 continue
-            data, fds, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
+            data, fds, _, _ = socket.recv_fds(connection, MOST_BYTES, 4)
             if not data:
                 sys.exit()
             pid = os.fork()
@@ -88,10 +90,10 @@ def serve(connection: socket.socket) -> tuple[dict, list[int]]:
                 ready.close()
                 connection.close()
                 return json.loads(data), fds
-            os.write(fds[2], NUMBER.pack(pid))
-            os.close(fds[0])
-            os.close(fds[1])
-            pipes[pid] = fds[2]
+            *standard, pipes[pid] = fds
+            os.write(pipes[pid], NUMBER.pack(pid))
+            for fd in standard:
+                os.close(fd)
 
 
 def report_ended(pipes: dict[int, int]) -> None:
@@ -112,10 +114,12 @@ def report_ended(pipes: dict[int, int]) -> None:
 class Process:
     """A process of the server, with the methods of subprocess.Popen that tests use."""
 
-    def __init__(self, pid: int, out: int, err: int, status: int):
+    def __init__(self, pid: int, pipes: dict[str, int], status: int):
         self.pid = pid
         self.returncode: int | None = None
-        self.stdout, self.stderr = os.fdopen(out), os.fdopen(err)
+        self.stdin = os.fdopen(pipes["stdin"], "w") if "stdin" in pipes else None
+        self.stdout = os.fdopen(pipes["stdout"])
+        self.stderr = os.fdopen(pipes["stderr"]) if "stderr" in pipes else None
         self._status = os.fdopen(status, "rb")
         self._threads = concurrent.futures.ThreadPoolExecutor(3)
         self._texts = None
@@ -137,18 +141,17 @@ class Process:
         except subprocess.TimeoutExpired:
             return None
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+    def communicate(self, timeout: float | None = None) -> list[str]:
         """Waits for the end of the process and of its output; returns the output."""
         if self._texts is None:
-            files = self.stdout, self.stderr
+            files = [f for f in (self.stdout, self.stderr) if f is not None]
             self._texts = [self._threads.submit(f.read) for f in files]
         _, late = concurrent.futures.wait(self._texts, timeout)
         if late:
             raise subprocess.TimeoutExpired([self.pid], timeout)
         self.wait(timeout)
         self._threads.shutdown()
-        out, err = (text.result() for text in self._texts)
-        return out, err
+        return [text.result() for text in self._texts]
 
     def send_signal(self, number: int) -> None:
         """Sends a signal unless the process has ended."""
@@ -160,13 +163,12 @@ class Process:
 
 
 @functools.cache
-def server() -> socket.socket:
+def server(*modules: str) -> socket.socket:
     """The connection to this process's server, started at the first call."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     subprocess.Popen(
-        [sys.executable, "-u", "-c", SERVER, str(there.fileno())],
+        [sys.executable, "-u", __file__, str(there.fileno()), *modules],
         pass_fds=[there.fileno()],
-        cwd=os.path.dirname(__file__),  # where SERVER finds this module
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -176,16 +178,40 @@ def server() -> socket.socket:
     return here
 
 
-def start(command: list[str], env: dict[str, str]) -> Process:
-    """Starts a Python script with arguments in a session of its own."""
+def start(
+    command: list[str],
+    env: dict[str, str],
+    modules: tuple[str, ...] = (),
+    stdin: bool = False,
+    stderr: int | None = None,
+) -> Process:
+    """Starts a Python script with arguments in a session of its own.
+
+    The server has imported `modules`. Standard input is empty unless `stdin` asks for
+    a pipe; `stderr` is a descriptor to use instead of a pipe.
+    """
     request = {"command": command, "env": env, "folder": os.getcwd()}
-    out, err, status = os.pipe(), os.pipe(), os.pipe()
-    fds = [pair[1] for pair in (out, err, status)]
-    socket.send_fds(server(), [json.dumps(request).encode()], fds)
+    ours: dict[str, int] = {}
+    ours["stdout"], out = os.pipe()
+    ours["status"], status = os.pipe()
+    if stdin:
+        read, ours["stdin"] = os.pipe()
+    else:
+        read = os.open(os.devnull, os.O_RDONLY)
+    if stderr is None:
+        ours["stderr"], err = os.pipe()
+    else:
+        err = os.dup(stderr)
+    fds = [read, out, err, status]
+    socket.send_fds(server(*modules), [json.dumps(request).encode()], fds)
     for fd in fds:
         os.close(fd)
-    first = os.read(status[0], NUMBER.size)
+    first = os.read(ours["status"], NUMBER.size)
     if not first:
         raise RuntimeError("The server has ended; its output says why.")
     (pid,) = NUMBER.unpack(first)
-    return Process(pid, out[0], err[0], status[0])
+    return Process(pid, ours, ours.pop("status"))
+
+
+if __name__ == "__main__":
+    exec(*forked(*sys.argv[1:]))
