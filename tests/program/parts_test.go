@@ -13,8 +13,8 @@ import (
 	"github.com/mycelya/mycelya/passes"
 )
 
-// TestParts checks groups with nodes that no kernel computes. The other nodes still have kernels, but a single node
-// between them has none. tests/e2e/kernels.py checks their results.
+// TestParts checks groups with nodes that no kernel computes. The other nodes still have kernels, except for a single
+// node, and for copies that take the buffer of their operand. tests/e2e/kernels.py checks their results.
 func TestParts(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
@@ -50,6 +50,16 @@ graph model.py:1 sync {
   %1: f32[n,m] = exp %0
   %2: f32[n,m] = aten.tril %1 1
   %3: f32[n,m] = neg %2
+  output %3 -> s1
+}`, 0, codegen.Unfused{Why: "no kernel computes aten::tril yet"}},
+		"nothing to compute": {`
+graph model.py:1 sync {
+  dims n=64@0 m=8@1
+  %0: f32[n,m] = input 0
+  %1: f32[n,m] = aten.tril %0 1
+  %2: f32[n,m] = copy %1
+  %3: f32[n,m] = copy %2
+  %4: f32[n,m] = aten.neg_ %2!
   output %3 -> s1
 }`, 0, codegen.Unfused{Why: "no kernel computes aten::tril yet"}},
 	} {

@@ -54,9 +54,9 @@ class Parser {
     p_.steps.reserve(nsteps);
     for (uint32_t i = 0; i < nsteps; ++i) ParseStep();
     for (uint32_t i = 0; i < nsteps; ++i) {
-      if (p_.steps[i].kind == StepKind::kFused) i = ResolveFused(i);
-      TORCH_CHECK_VALUE(p_.steps[i].kind != StepKind::kKernel, "BUG: step ", i,
-                        " is a kernel outside of a fused group.");
+      const StepKind kind = p_.steps[i].kind;
+      TORCH_CHECK_VALUE(kind != StepKind::kKernel, "BUG: step ", i, " is a kernel outside of a fused group.");
+      if (kind == StepKind::kFused) i = ResolveFused(i);
     }
     in_.End();
     p_.work.buffers.resize(p_.nbuffers);

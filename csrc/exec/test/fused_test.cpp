@@ -94,6 +94,17 @@ TEST(Fused, RunsTheOperatorsWhereSizesDoNotFit) {
   }
 }
 
+TEST(Fused, MayHaveNoOperators) {
+  Builder b;
+  const uint64_t n = b.Param(), in = b.Buffer(), x = b.Tensor(in, MYC_F32, {P(n)}), kernel = b.Kernel(OneMinus());
+  b.Fused(1, 0);
+  b.Launch(kernel, {P(n).kind, P(n).value, x, 0, x, 0});
+  Session s;
+  s.Upload(1, Range(6));
+  EXPECT_TRUE(s.Run(b, {6}, {{in, 1}}, {}).empty());
+  EXPECT_TRUE(at::equal(s.ReadF32(1, {6}).tensor, 1 - Range(6)));
+}
+
 TEST(Fused, LeavesErrorsToTheOperators) {
   Session s;
   s.Upload(1, Range(6));
