@@ -308,7 +308,7 @@ def tables(steps: int, ops: int) -> str:
     for alone, name in (False, "steps in a row"), (True, "a wait after each step"):
         closing = close_of_a_step(200, alone)
         lines.append(f"| {name} | {closing * 1e6:.1f} | {closing / eager:.3f} |")
-    seconds, size = compiling(12)
+    seconds, size = compiling(40)
     inductor = torch_compiling()
     lines += [
         "",

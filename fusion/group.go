@@ -85,6 +85,8 @@ type splitter struct {
 	options Options
 	out     *Fused
 	last    []ir.NodeID // by root: the last node that reads it, len(Nodes) for an output
+
+	requires map[string]bool // by requireKey: what g requires
 }
 
 func (s *splitter) lastUses() {
@@ -108,7 +110,7 @@ func (s *splitter) group(nodes []ir.NodeID) *Group {
 	s.g.Syms = append(s.g.Syms, e.Graph.Syms[len(s.g.Syms):]...)
 	f := newFinder(e, sub, s.options)
 	f.run()
-	if !f.stated(s.g) {
+	if !s.stated(f) {
 		return &Group{Nodes: nodes, Why: "its loops take sizes to be equal that the program doesn't require"}
 	}
 	group := &Group{Nodes: nodes, Graph: e.Graph, Must: e.Must, finder: f}

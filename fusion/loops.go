@@ -28,14 +28,16 @@ func (l *Group) split() {
 	}
 }
 
-// stated reports whether a graph requires every equality of sizes on which the loops rely.
-func (f *finder) stated(g *ir.Graph) bool {
-	known := map[string]bool{}
-	for _, r := range g.Requires {
-		known[requireKey(g, r)] = true
+// stated reports whether the graph requires every equality of sizes on which the loops rely.
+func (s *splitter) stated(f *finder) bool {
+	if s.requires == nil {
+		s.requires = map[string]bool{}
+		for _, r := range s.g.Requires {
+			s.requires[requireKey(s.g, r)] = true
+		}
 	}
 	for _, q := range f.requires {
-		if !known[requireKey(g, q.Require)] {
+		if !s.requires[requireKey(s.g, q.Require)] {
 			return false
 		}
 	}

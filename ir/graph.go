@@ -142,6 +142,7 @@ type Graph struct {
 
 	strings map[string]uint32
 	equal   []Dim // by symbol: the dim that represents it (see Find); a symbol without an entry represents itself
+	shared  *shared
 }
 
 // NewGraph returns an empty graph.

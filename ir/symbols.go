@@ -44,6 +44,7 @@ func (g *Graph) UnifyDims(a, b Dim) bool {
 	if other >= 0 || root == 0 || root == 1 {
 		return false
 	}
+	g.own()
 	for i := len(g.equal); i < len(g.Syms); i++ {
 		g.equal = append(g.equal, SymDim(i))
 	}
@@ -88,11 +89,15 @@ func (g *Graph) Canonicalize() {
 	for i := range g.Nodes {
 		g.Nodes[i].Offset = g.Find(g.Nodes[i].Offset)
 	}
-	for i := range g.Requires {
+	var done shared // without a new equality, what is shared stays canonical
+	if g.shared != nil {
+		done = *g.shared
+	}
+	for i := done.requires; i < len(g.Requires); i++ {
 		r := &g.Requires[i]
 		r.Left, r.Right = list(r.Left), list(r.Right)
 	}
-	for i := range g.Syms {
+	for i := done.syms; i < len(g.Syms); i++ {
 		if q := g.Syms[i].Quotient; q != nil {
 			g.Syms[i].Quotient = &Quotient{list(q.Of), list(q.By)}
 		}
@@ -159,6 +164,7 @@ func (g *Graph) firstProduct(dims []Dim) int64 {
 // NameSymbols gives each symbol in use a name that later changes of the graph keep.
 func (g *Graph) NameSymbols() {
 	names, _ := g.symbolNames()
+	g.own()
 	for i, name := range names {
 		if name != "" {
 			g.Syms[i].Name = name

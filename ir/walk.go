@@ -237,13 +237,25 @@ func (c *copier) finish() *Graph {
 	return c.out
 }
 
-// Bare returns a graph with the same name, sizes and facts about sizes, but without nodes.
+// Bare returns a graph with the same name, sizes and facts about sizes, but without nodes. g must be canonical, and must
+// learn nothing about its sizes while the result is in use. What the result learns does not change g.
 func (g *Graph) Bare() *Graph {
 	out := NewGraph(g.Name, g.Reason)
-	out.Syms = append(out.Syms, g.Syms...)
-	out.equal = append(out.equal, g.equal...)
-	out.Requires = append(out.Requires, g.Requires...)
+	out.Syms, out.Requires, out.equal = slices.Clip(g.Syms), slices.Clip(g.Requires), slices.Clip(g.equal)
+	out.shared = &shared{len(g.Syms), len(g.Requires)}
 	return out
+}
+
+// shared says what a graph shares with the one that it was made of by Bare: all known equalities, and the first symbols
+// and requirements. A graph with thousands of sizes is made into hundreds of small graphs, one for each group.
+type shared struct{ syms, requires int }
+
+// own makes a copy of what a graph shares with another.
+func (g *Graph) own() {
+	if g.shared != nil {
+		g.Syms, g.Requires, g.equal = slices.Clone(g.Syms), slices.Clone(g.Requires), slices.Clone(g.equal)
+		g.shared = nil
+	}
 }
 
 // countGroups numbers the groups in the order of their nodes, and drops groups without nodes.

@@ -75,3 +75,31 @@ func TestRewrite(t *testing.T) {
 	assert.Panics(t, func() { g.Rewrite([]ir.NodeID{0, 3}, nil) }, "an operand's node is missing")
 	assert.Panics(t, func() { g.Rewrite([]ir.NodeID{1, 0, 2, 3, 4}, nil) }, "a use comes first")
 }
+
+// TestBare checks that neither of two graphs that share what a third knows about sizes changes it or the other.
+func TestBare(t *testing.T) {
+	given, err := ir.Parse(`
+graph model.py:1 sync {
+  dims a=6@0 b=6@1 c=6@2 d=12@3 e=12@4
+  require a = c
+  %0: f32[a,b,c,d,e] = input 0
+  output %0 -> s1
+}`)
+	require.NoError(t, err)
+	b, c, d, e := ir.SymDim(1), ir.SymDim(2), ir.SymDim(3), ir.SymDim(4)
+	require.True(t, given.UnifyDims(d, e))
+	given.Canonicalize()
+	before := given.String()
+	one, other := given.Bare(), given.Bare()
+	require.True(t, one.Same(d, e))
+	require.True(t, one.UnifyDims(b, c))
+	one.Canonicalize()
+	require.Equal(t, []ir.Dim{b}, one.Requires[0].Right)
+	quotient := other.AddQuotient([]ir.Dim{d}, []ir.Dim{c})
+	other.Canonicalize()
+	require.Equal(t, ir.SymDim(5), quotient)
+	require.Len(t, one.Syms, 5)
+	require.False(t, other.Same(b, c))
+	require.False(t, given.Same(b, c))
+	require.Equal(t, before, given.String())
+}
