@@ -237,8 +237,8 @@ func (c *copier) finish() *Graph {
 	return c.out
 }
 
-// Bare returns a graph with the same name, sizes and facts about sizes, but without nodes. g must be canonical, and must
-// learn nothing about its sizes while the result is in use. What the result learns does not change g.
+// Bare returns a graph with the same name, sizes and facts about sizes, but without nodes. g must be canonical, and
+// must learn nothing about its sizes while the result is in use. What the result learns does not change g.
 func (g *Graph) Bare() *Graph {
 	out := NewGraph(g.Name, g.Reason)
 	out.Syms, out.Requires, out.equal = slices.Clip(g.Syms), slices.Clip(g.Requires), slices.Clip(g.equal)
