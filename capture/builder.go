@@ -75,8 +75,7 @@ func (b *builder) empty(r *record) error {
 	}
 	t := b.geometry(&b.d.items[r.results]).typ
 	id := b.g.Add(ir.Node{Op: ir.OpEmpty, Record: int32(b.record), Origin: b.origin}, nil, []ir.Type{t})
-	s := storage{value: b.g.Nodes[id].First, define: geometry{typ: t}, whole: true, changed: true}
-	b.storages = append(b.storages, s)
+	b.made(b.g.Nodes[id].First)
 	return nil
 }
 
@@ -116,7 +115,7 @@ func (b *builder) call(r *record, name string) error {
 	v := b.g.Nodes[b.add(r, name, types)].First
 	for _, made := range defined {
 		if made {
-			b.storages = append(b.storages, storage{value: v, define: geometry{typ: b.g.Types[v]}, whole: true, changed: true})
+			b.made(v)
 		}
 		v++
 	}

@@ -19,7 +19,7 @@ type written struct {
 // give the storage's content.
 func (b *builder) write(w written, after ir.ValueID) {
 	s := &b.storages[w.local]
-	s.changed = true
+	b.change(s)
 	if w.whole {
 		s.value = after
 		return
@@ -36,5 +36,6 @@ func (b *builder) resize(it *item, size ir.Dim) {
 	id := b.g.Add(ir.Node{Op: ir.OpResize, Record: int32(b.record), Origin: b.origin},
 		[]ir.Arg{ir.Value(old)}, []ir.Type{t})
 	s := &b.storages[it.n]
-	s.value, s.define, s.whole, s.changed = b.g.Nodes[id].First, geometry{typ: t}, true, true
+	s.value, s.define, s.whole = b.g.Nodes[id].First, geometry{typ: t}, true
+	b.change(s)
 }

@@ -21,6 +21,22 @@ type storage struct {
 	whole   bool     // the defining geometry is the value's own type
 	input   bool     // existed before the trace
 	changed bool     // made or written by the trace
+	written ir.Span
+}
+
+// change notes that the current record makes or writes a storage.
+func (b *builder) change(s *storage) {
+	if !s.changed {
+		s.written.First = int32(b.record)
+	}
+	s.changed, s.written.Last = true, int32(b.record)
+}
+
+// made adds the storage that the current record makes.
+func (b *builder) made(v ir.ValueID) {
+	s := storage{value: v, define: geometry{typ: b.g.Types[v]}, whole: true}
+	b.change(&s)
+	b.storages = append(b.storages, s)
 }
 
 // geometry is a window on a storage. The offset counts elements of the type's dtype.

@@ -116,6 +116,9 @@ type Output struct {
 	Slot  uint32
 }
 
+// Span is a range of records of a trace, by their numbers.
+type Span struct{ First, Last int32 }
+
 // Graph is a program in SSA form.
 //
 // Values are pure. A storage is functionalised: each write to it makes a new value. A call argument with Write set is

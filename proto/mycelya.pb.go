@@ -1175,15 +1175,18 @@ func (*Step_Fused) isStep_Kind() {}
 func (*Step_Kernel) isStep_Kind() {}
 
 type Program struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`        // 16 bytes of the skeleton's hash, then 4 of the variant
-	Params        uint32                 `protobuf:"varint,2,opt,name=params,proto3" json:"params,omitempty"` // number of parameter words of a call
-	Buffers       uint32                 `protobuf:"varint,3,opt,name=buffers,proto3" json:"buffers,omitempty"`
-	Tensors       []*Tensor              `protobuf:"bytes,4,rep,name=tensors,proto3" json:"tensors,omitempty"`
-	Steps         []*Step                `protobuf:"bytes,5,rep,name=steps,proto3" json:"steps,omitempty"`
-	Inputs        []uint32               `protobuf:"varint,6,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`   // buffers that exist at the start, one per Call.inputs
-	Outputs       []uint32               `protobuf:"varint,7,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // buffers that become storages at the end, one per Call.outputs; no buffer twice
-	Kernels       []*Kernel              `protobuf:"bytes,8,rep,name=kernels,proto3" json:"kernels,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Key     []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`        // 16 bytes of the skeleton's hash, then 4 of the variant
+	Params  uint32                 `protobuf:"varint,2,opt,name=params,proto3" json:"params,omitempty"` // number of parameter words of a call
+	Buffers uint32                 `protobuf:"varint,3,opt,name=buffers,proto3" json:"buffers,omitempty"`
+	Tensors []*Tensor              `protobuf:"bytes,4,rep,name=tensors,proto3" json:"tensors,omitempty"`
+	Steps   []*Step                `protobuf:"bytes,5,rep,name=steps,proto3" json:"steps,omitempty"`
+	Inputs  []uint32               `protobuf:"varint,6,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`   // buffers that exist at the start, one per Call.inputs
+	Outputs []uint32               `protobuf:"varint,7,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // buffers that become storages at the end, one per Call.outputs; no buffer twice
+	Kernels []*Kernel              `protobuf:"bytes,8,rep,name=kernels,proto3" json:"kernels,omitempty"`
+	// What a failure leaves behind: see the executor's run in csrc/abi/mycelya.h. Both lists may be absent.
+	Records       []uint32 `protobuf:"varint,9,rep,packed,name=records,proto3" json:"records,omitempty"`  // by step: 1 + the number of the recorded op that it belongs to; 0 = none
+	Written       []uint32 `protobuf:"varint,10,rep,packed,name=written,proto3" json:"written,omitempty"` // by output, two each: 1 + the first and the last op that makes or writes the storage
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1270,6 +1273,20 @@ func (x *Program) GetOutputs() []uint32 {
 func (x *Program) GetKernels() []*Kernel {
 	if x != nil {
 		return x.Kernels
+	}
+	return nil
+}
+
+func (x *Program) GetRecords() []uint32 {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *Program) GetWritten() []uint32 {
+	if x != nil {
+		return x.Written
 	}
 	return nil
 }
@@ -2717,7 +2734,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x06resize\x18\x06 \x01(\v2\x12.mycelya.v1.ResizeH\x00R\x06resize\x12)\n" +
 	"\x05fused\x18\a \x01(\v2\x11.mycelya.v1.FusedH\x00R\x05fused\x12.\n" +
 	"\x06kernel\x18\b \x01(\v2\x14.mycelya.v1.KernelOpH\x00R\x06kernelB\x06\n" +
-	"\x04kind\"\x83\x02\n" +
+	"\x04kind\"\xb7\x02\n" +
 	"\aProgram\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x01(\rR\x06params\x12\x18\n" +
@@ -2726,7 +2743,10 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x05steps\x18\x05 \x03(\v2\x10.mycelya.v1.StepR\x05steps\x12\x16\n" +
 	"\x06inputs\x18\x06 \x03(\rR\x06inputs\x12\x18\n" +
 	"\aoutputs\x18\a \x03(\rR\aoutputs\x12,\n" +
-	"\akernels\x18\b \x03(\v2\x12.mycelya.v1.KernelR\akernels\"\xda\x01\n" +
+	"\akernels\x18\b \x03(\v2\x12.mycelya.v1.KernelR\akernels\x12\x18\n" +
+	"\arecords\x18\t \x03(\rR\arecords\x12\x18\n" +
+	"\awritten\x18\n" +
+	" \x03(\rR\awritten\"\xda\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +

@@ -85,6 +85,23 @@ func Validate(p *Program) error {
 			return fmt.Errorf("program: output %d: buffer %d doesn't exist at the end", i, b)
 		}
 	}
+	return v.records()
+}
+
+// records checks what the program says about failures.
+func (v *validator) records() error {
+	p := v.p
+	if len(p.Records) != 0 && len(p.Records) != len(p.Steps) {
+		return fmt.Errorf("program: records of %d steps, it has %d", len(p.Records), len(p.Steps))
+	}
+	if len(p.Written) != 0 && len(p.Written) != 2*len(p.Outputs) {
+		return fmt.Errorf("program: %d records that write its %d outputs, want two each", len(p.Written), len(p.Outputs))
+	}
+	for i := 0; i < len(p.Written); i += 2 {
+		if first, last := p.Written[i], p.Written[i+1]; first == 0 || last < first {
+			return fmt.Errorf("program: output %d is written by records %d to %d", i/2, first, last)
+		}
+	}
 	return nil
 }
 

@@ -29,8 +29,16 @@ func Words(p *Program) []uint64 {
 		w.kernel(k)
 	}
 	w.put(uint64(len(p.Steps)))
-	for _, s := range p.Steps {
+	for i, s := range p.Steps {
+		at := len(w)
 		w.step(s)
+		if p.Records != nil {
+			w[at] |= uint64(p.Records[i]) << 32
+		}
+	}
+	w.put(uint64(len(p.Written) / 2))
+	for i := 0; i < len(p.Written); i += 2 {
+		w.put(uint64(p.Outputs[i/2]), uint64(p.Written[i]), uint64(p.Written[i+1]))
 	}
 	return w
 }

@@ -116,7 +116,12 @@ func unwords(w []uint64) (p *Program, err error) {
 		p.Kernels = append(p.Kernels, r.kernel())
 	}
 	for n := r.next(); n > 0; n-- {
+		p.Records = append(p.Records, uint32(r[0]>>32))
+		r[0] &= math.MaxUint32
 		p.Steps = append(p.Steps, r.step(p.Kernels))
+	}
+	for n := r.next(); n > 0; n-- {
+		p.Outputs, p.Written = append(p.Outputs, r.u32()), append(p.Written, r.u32(), r.u32())
 	}
 	if len(r) != 0 {
 		return nil, fmt.Errorf("%d words are left over", len(r))

@@ -25,8 +25,9 @@ type Executor interface {
 	Prepare(p *proto.Program) (Prepared, error)
 	Drop(Prepared)
 	// Run runs a program. Inputs and outputs are pairs (buffer, storage id); after the run the output storages hold
-	// the buffers. A missing or poisoned storage poisons the results that depend on it, and so does a failed step.
-	// failed is the number of failed steps, errs are the first of them, at most MaxErrors.
+	// the buffers. A step that needs a missing or poisoned storage fails. After a failure the storages are as if the
+	// recorded ops had run one by one up to the failed one; what is new since then is poisoned. failed is the number of
+	// failed steps, errs are the first of them, at most MaxErrors.
 	Run(p Prepared, params, inputs, outputs []uint64, call uint64) (failed int, errs []StepError)
 	// Leave sets how many of the processor's cores the next runs must leave to other processes.
 	Leave(cores int)
@@ -38,6 +39,8 @@ type Executor interface {
 	// Read gathers a view in row-major order and calls use with the bytes, which are valid until use returns.
 	Read(v *proto.Read, use func([]byte) error) error
 	Free(ids []uint64)
+	// Poison makes poisoned storages of those ids that have none.
+	Poison(ids []uint64, e *Error)
 	// Sync waits for the device.
 	Sync() error
 	Usage() (storages, bytes uint64)
@@ -76,11 +79,10 @@ func Errorf(kind int32, format string, args ...any) *Error {
 	return &Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
 }
 
-// StepError is one failed step of a run.
+// StepError is one failed step of a run. The cause is the step itself, or the one that has poisoned what the step needs.
 type StepError struct {
-	Step uint32
-	Kind int32
-	Text string
+	Step  uint32
+	Cause Error
 }
 
 // status returns the message of an error, nil for success.

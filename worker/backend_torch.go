@@ -16,7 +16,7 @@ package worker
 // The executor's functions. A library that lacks one is refused.
 #define FUNCTIONS(X) \
   X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(upload_begin) X(upload_end) X(read) X(read_done) \
-  X(free) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave)
+  X(free) X(poison) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave)
 #define FIELD(f) myc_exec_fn_##f f;
 typedef struct { FUNCTIONS(FIELD) } api;
 
@@ -88,6 +88,13 @@ static int32_t x_read(exec_state* s) {
 }
 static void x_read_done(exec_state* s) { s->a.read_done(s->x, s->handle); }
 static void x_free(exec_state* s, const uint64_t* ids, uint64_t n) { s->a.free(s->x, ids, n); }
+static void x_poison(exec_state* s, const uint64_t* ids, uint64_t n, uint64_t call, uint32_t step, int32_t kind,
+                     const char* text) {
+  s->error.kind = kind;
+  strncpy(s->error.text, text, sizeof s->error.text - 1);
+  s->error.text[sizeof s->error.text - 1] = 0;
+  s->a.poison(s->x, ids, n, call, step, &s->error);
+}
 static int32_t x_sync(exec_state* s) { return s->a.sync(s->x, &s->error); }
 static void x_trim(api* a) { a->trim(); }
 static void x_usage(exec_state* s, uint64_t* storages, uint64_t* bytes) { s->a.usage(s->x, storages, bytes); }
@@ -367,7 +374,8 @@ func (x *torchExecutor) Run(p Prepared, params, inputs, outputs []uint64, call u
 	errs := make([]StepError, min(failed, MaxErrors))
 	for i := range errs {
 		e := &x.s.errors[i]
-		errs[i] = StepError{Step: uint32(e.step), Kind: int32(e.error.kind), Text: C.GoString(&e.error.text[0])}
+		errs[i] = StepError{Step: uint32(e.step), Cause: Error{Kind: int32(e.error.kind), Text: C.GoString(&e.error.text[0]),
+			Call: uint64(e.cause_call), Step: uint32(e.cause_step)}}
 	}
 	return failed, errs
 }
@@ -437,6 +445,13 @@ func (x *torchExecutor) Read(v *proto.Read, use func([]byte) error) error {
 func (x *torchExecutor) Free(ids []uint64) {
 	w, n := words(ids)
 	C.x_free(x.s, w, n)
+}
+
+func (x *torchExecutor) Poison(ids []uint64, e *Error) {
+	text := C.CString(e.Text)
+	defer C.free(unsafe.Pointer(text))
+	w, n := words(ids)
+	C.x_poison(x.s, w, n, C.uint64_t(e.Call), C.uint32_t(e.Step), C.int32_t(e.Kind), text)
 }
 
 func (x *torchExecutor) Sync() error {

@@ -91,7 +91,7 @@ func (s *session) uploadFrom(h transport.Header) error {
 		return faultf("An upload to storage %d from block %d: one of them does not exist.", m.Storage, m.Block)
 	}
 	if x.err != nil {
-		s.spoil(m.Storage, x.err)
+		s.x.Poison([]uint64{m.Storage}, x.err)
 		return s.c.Send(transport.Uploaded, h.Seq, &proto.Uploaded{}, nil)
 	}
 	if n := uint64(len(x.b)); m.Offset > n || m.Bytes > n-m.Offset {

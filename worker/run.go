@@ -6,6 +6,7 @@ package worker
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	protobuf "google.golang.org/protobuf/proto"
 
@@ -30,15 +31,11 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 		return true, err
 	}
 	done := &proto.Done{}
-	if e := s.spoilt(p, c, seq); e != nil {
-		if p.err != nil { // otherwise an earlier Done has reported the error
-			done.Failed, done.Errors = 1, []*proto.Status{status(e)}
-		}
-		for _, id := range c.Outputs {
-			if id != 0 {
-				s.spoil(id, e)
-			}
-		}
+	if p.err != nil {
+		e := *asError(p.err)
+		e.Call, e.Step = seq, math.MaxUint32 // no step ran
+		done.Failed, done.Errors = 1, []*proto.Status{status(&e)}
+		s.x.Poison(made(c), &e)
 	} else {
 		if s.call.Busy != s.busy {
 			s.busy = s.call.Busy
@@ -47,12 +44,7 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 		failed, errs := s.x.Run(p.prepared, c.Params, s.inputs, s.outputs, seq)
 		done.Failed, done.Kernels = uint32(failed), s.x.Fused()
 		for _, e := range errs[:min(len(errs), MaxErrors)] {
-			done.Errors = append(done.Errors, &proto.Status{Kind: e.Kind, Text: e.Text, Call: seq, Step: e.Step})
-		}
-		if len(s.poison) > 0 {
-			for _, id := range c.Outputs {
-				delete(s.poison, id)
-			}
+			done.Errors = append(done.Errors, status(&e.Cause))
 		}
 	}
 	s.free(c.Frees)
@@ -123,20 +115,7 @@ func (s *session) check(p *program, c *proto.Call) error {
 	return nil
 }
 
-// spoilt returns the error that keeps a call from running: its program's, or that of an input that the session, not the
-// executor, knows to be poisoned. The error then poisons all outputs.
-func (s *session) spoilt(p *program, c *proto.Call, seq uint64) *Error {
-	if p.err != nil {
-		e := *asError(p.err)
-		e.Call, e.Step = seq, math.MaxUint32 // no step ran
-		return &e
-	}
-	if len(s.poison) > 0 {
-		for _, id := range c.Inputs {
-			if e := s.poison[id]; e != nil {
-				return e
-			}
-		}
-	}
-	return nil
+// made lists the storages that hold the outputs of a call.
+func made(c *proto.Call) []uint64 {
+	return slices.DeleteFunc(slices.Clone(c.Outputs), func(id uint64) bool { return id == 0 })
 }

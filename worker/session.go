@@ -25,10 +25,6 @@ type session struct {
 
 	stopIdle, startIdle func() // called before and after each frame
 
-	// Poisoned storages that the executor does not know: outputs of programs that could not be prepared, uploads
-	// without memory, and results that depend on either.
-	poison map[uint64]*Error
-
 	// Blocks of shared memory, by number. takesBlocks: the connection can carry their descriptors.
 	blocks      map[uint64]block
 	takesBlocks bool
@@ -212,20 +208,14 @@ func (s *session) fill(id, bytes uint64, read func(dst []byte) error) error {
 		err = s.x.UploadEnd(id)
 	}
 	if err != nil {
-		s.spoil(id, asError(err))
-		return nil
+		s.x.Poison([]uint64{id}, asError(err))
 	}
-	delete(s.poison, id)
 	return nil
 }
 
 func (s *session) free(ids []uint64) {
-	if len(ids) == 0 {
-		return
-	}
-	s.x.Free(ids)
-	for _, id := range ids {
-		delete(s.poison, id)
+	if len(ids) > 0 {
+		s.x.Free(ids)
 	}
 }
 
@@ -233,9 +223,6 @@ func (s *session) read(h transport.Header, meta []byte) error {
 	var m proto.Read
 	if err := decode(h, meta, &m); err != nil {
 		return err
-	}
-	if e := s.poison[m.Storage]; e != nil {
-		return s.c.Send(transport.ReadReply, h.Seq, &proto.ReadReply{Status: status(e)}, nil)
 	}
 	var sendErr error
 	err := s.x.Read(&m, func(b []byte) error {
@@ -246,13 +233,6 @@ func (s *session) read(h transport.Header, meta []byte) error {
 		return s.c.Send(transport.ReadReply, h.Seq, &proto.ReadReply{Status: status(err)}, nil)
 	}
 	return sendErr
-}
-
-func (s *session) spoil(id uint64, e *Error) {
-	if s.poison == nil {
-		s.poison = make(map[uint64]*Error)
-	}
-	s.poison[id] = e
 }
 
 func asError(err error) *Error {

@@ -231,7 +231,7 @@ typedef struct myc_prog myc_prog;
 
 // A program for the executor: 64-bit words. The Go worker validates them first (proto/program.go). The executor checks
 // again what memory safety depends on. A count stands before its items. Grammar:
-//   program = nparams nbuffers ntensors { tensor } nkernels { kernel } nsteps { step }
+//   program = nparams nbuffers ntensors { tensor } nkernels { kernel } nsteps { step } nwritten { written }
 //   tensor  = buffer dtype rank  rank*dim(sizes)  contig(0|1)  [rank*dim(strides)]  dim(offset)
 //   dim     = two words: kind (0 constant, 1 parameter index), value
 //   step    = MYC_S_CALL   op_len op_bytes(ceil/8 words) nargs { arg } nresults { result } flags(MYC_R_*)
@@ -253,7 +253,9 @@ typedef struct myc_prog myc_prog;
 //   arg     = MYC_W_NONE | MYC_W_TENSOR index | MYC_W_NUMBER kind param | MYC_W_SCALAR dtype param | MYC_W_SIZE param |
 //             MYC_W_INT v | MYC_W_FLOAT bits | MYC_W_BOOL v | MYC_W_DTYPE v | MYC_W_LAYOUT v | MYC_W_DEVICE 0 |
 //             MYC_W_MEMFMT v | MYC_W_STR len bytes | MYC_W_GEN param | MYC_W_LIST kind n { arg }      (one word each)
-// Steps have the numbers 0, 1, … in order.
+//   written = buffer first last                             the records that make or write an output's storage
+// Steps have the numbers 0, 1, … in order. The upper half of a step's first word is the record of the step, 0 if it has
+// none. Records are the numbers of the ops that the user called, from 1 on, in their order. Steps may be in another one.
 //
 // A kernel is one loop: code that runs at each point of an index space, whose sizes come with each instance.
 //   kernel   = nspaces { rank } nreduced noperands { operand } nnumbers ninstrs { instr }
@@ -287,6 +289,8 @@ typedef struct myc_prog myc_prog;
 // One failed step of a run.
 typedef struct {
   uint32_t step;  // UINT32_MAX: the call itself failed: it does not fit the program, or no step made an output
+  uint32_t cause_step;  // the first cause: another call's step if the step needs what that one has poisoned
+  uint64_t cause_call;
   myc_error error;
 } myc_step_error;
 
@@ -323,8 +327,11 @@ typedef uint64_t (*myc_exec_fn_info)(myc_exec*, char* out, uint64_t capacity);
 typedef myc_prog* (*myc_exec_fn_prepare)(myc_exec*, const uint64_t* words, uint64_t n, myc_error*);
 typedef void (*myc_exec_fn_drop)(myc_exec*, myc_prog*);
 // Runs a program. inputs and outputs are pairs (buffer, storage id); after the run, each output's storage holds the
-// buffer. A missing or poisoned storage poisons all values that depend on it. A failed step poisons its results and the
-// operands that it writes; other steps run. Returns the number of failed steps, and the first `cap` of them in errs.
+// buffer. After a failure the storages are as if the ops had run one by one up to the failed one: only steps of earlier
+// records run. A storage that existed before keeps or gets the content that it had at the failed record. It is poisoned
+// if that content is not there any more. A new storage is poisoned unless all writes to it come before that record. A
+// step fails if it needs a missing or poisoned storage. Returns the number of failed steps, and the first `cap` of them
+// in errs.
 typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params,
                                    const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs,
                                    uint64_t n_outputs, const uint64_t* launches, uint64_t n_launches, uint64_t call_id,
@@ -349,6 +356,9 @@ typedef int32_t (*myc_exec_fn_read)(myc_exec*, const myc_view*, const void** out
                                     uint64_t* poison_call, uint32_t* poison_step, myc_error*);
 typedef void (*myc_exec_fn_read_done)(myc_exec*, void* handle);
 typedef void (*myc_exec_fn_free)(myc_exec*, const uint64_t* ids, uint64_t n);
+// Poisons those of the storages that do not exist. call and step name the step that has failed; call 0: none has.
+typedef void (*myc_exec_fn_poison)(myc_exec*, const uint64_t* ids, uint64_t n, uint64_t call, uint32_t step,
+                                   const myc_error*);
 // Waits for the device.
 typedef int32_t (*myc_exec_fn_sync)(myc_exec*, myc_error*);
 // Returns the number of storages, and their bytes.

@@ -105,7 +105,7 @@ MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* 
     return Run(exec->executor, *prog->program, call, errs, cap, fused);
   });
   if (failed >= 0) return failed;
-  if (cap > 0) errs[0] = {kNoStep, error};
+  if (cap > 0) errs[0] = {kNoStep, kNoStep, call_id, error};
   return 1;
 }
 
@@ -177,6 +177,15 @@ MYC_EXPORT void myc_exec_free(myc_exec* exec, const uint64_t* ids, uint64_t n) {
   });
 }
 
+MYC_EXPORT void myc_exec_poison(myc_exec* exec, const uint64_t* ids, uint64_t n, uint64_t call, uint32_t step,
+                                const myc_error* error) {
+  Guarded(nullptr, 0, [&] {
+    const auto poison = std::make_shared<const Poison>(Poison{call, step, {error->kind, error->text}});
+    for (uint64_t i = 0; i < n; ++i) exec->executor.PoisonNew(ids[i], poison);
+    return 0;
+  });
+}
+
 MYC_EXPORT int32_t myc_exec_sync(myc_exec* exec, myc_error* error) {
   const bool ok = Guarded(error, false, [&] {
     exec->executor.device().Synchronize();
@@ -213,6 +222,7 @@ MYC_SAME(upload_end);
 MYC_SAME(read);
 MYC_SAME(read_done);
 MYC_SAME(free);
+MYC_SAME(poison);
 MYC_SAME(sync);
 MYC_SAME(usage);
 MYC_SAME(trim);

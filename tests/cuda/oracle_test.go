@@ -69,7 +69,7 @@ func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [
 		inputs = append(inputs, uint64(i), uint64(i+1))
 	}
 	if failed, errs := x.Run(prepared, nil, inputs, nil, 1); failed > 0 {
-		require.Contains(t, errs[0].Text, "of no elements", "%s", k)
+		require.Contains(t, errs[0].Cause.Text, "of no elements", "%s", k)
 		return nil, false
 	}
 	out := make([][]byte, len(buffers))

@@ -193,7 +193,7 @@ var cases = []testCase{
 		want:    map[uint64][]byte{1: f32(1, 2)},
 	},
 	{
-		name: "a failed step poisons what depends on it and nothing else",
+		name: "after a failed step only earlier ops run",
 		build: func(b *builder) {
 			x, y, z, w := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, two), b.tensor(2, ir.F32, two), b.tensor(3, ir.F32, two)
 			b.call("aten::add.Tensor", y+1, ten(x), ten(b.tensor(6, ir.F32, three)), num(1)) // sizes that do not broadcast
@@ -201,22 +201,58 @@ var cases = []testCase{
 			b.call("aten::neg", w+1, ten(x))
 			b.copy(b.tensor(4, ir.F32, two), z)
 			b.clone(5, 4)
+			b.call("aten::neg", b.tensor(7, ir.F32, two)+1, ten(x))
+			b.p.Records = []uint32{2, 3, 1, 4, 5, 6}
+			b.p.Written = []uint32{3, 3, 1, 1, 5, 5, 6, 6}
 		},
-		in: []uint32{0, 6}, out: map[uint32]uint64{2: 7, 3: 8, 5: 9},
+		in: []uint32{0, 6}, out: map[uint32]uint64{2: 7, 3: 8, 5: 9, 7: 10},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3)},
 		want:    map[uint64][]byte{1: f32(1, 2), 8: f32(-1, -2)},
-		poison:  map[uint64]uint32{7: 0, 9: 0}, failed: 1,
+		poison:  map[uint64]uint32{7: 0, 9: 0, 10: 0}, failed: 1,
 	},
 	{
-		name: "a failed write poisons the storage",
+		name: "a storage that a failed op, or a later one, should have written keeps its content",
 		build: func(b *builder) {
-			x, y := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, three)
+			x, y, z := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, three), b.tensor(2, ir.F32, two)
 			b.call("aten::add_.Tensor", 0, ten(x), ten(y), num(1))
+			b.call("aten::neg_", 0, ten(z))
+			b.p.Written = []uint32{1, 1, 2, 2}
 		},
-		in: []uint32{0, 1}, out: map[uint32]uint64{0: 1},
-		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3)},
+		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
+		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
+		want:    map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
+		failed:  1,
+	},
+	{
+		name: "a storage that an earlier op writes has the content that the op gave it",
+		build: func(b *builder) {
+			x, y, z := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, three), b.tensor(2, ir.F32, two)
+			b.call("aten::neg_", 0, ten(z))
+			b.call("aten::add.Tensor", b.tensor(3, ir.F32, two)+1, ten(x), ten(y), num(1))
+			b.call("aten::neg_", 0, ten(x))
+			b.p.Records = []uint32{1, 2, 1}
+			b.p.Written = []uint32{1, 1, 1, 1}
+		},
+		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
+		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
+		want:    map[uint64][]byte{1: f32(-1, -2), 2: f32(1, 2, 3), 3: f32(-5, -6)},
+		failed:  1,
+	},
+	{
+		name: "a storage is poisoned if its content before the failed op is overwritten",
+		build: func(b *builder) {
+			x, y, z := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, three), b.tensor(2, ir.F32, two)
+			b.call("aten::neg_", 0, ten(x)) // the first of the two writes to x
+			b.call("aten::neg_", 0, ten(z)) // of a later op
+			b.call("aten::add.Tensor", b.tensor(3, ir.F32, two)+1, ten(x), ten(y), num(1))
+			b.call("aten::neg_", 0, ten(x))
+			b.p.Records = []uint32{1, 4, 2, 3}
+			b.p.Written = []uint32{1, 3, 4, 4}
+		},
+		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
+		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
 		want:    map[uint64][]byte{2: f32(1, 2, 3)},
-		poison:  map[uint64]uint32{1: 0}, failed: 1,
+		poison:  map[uint64]uint32{1: 2, 3: 2}, failed: 1,
 	},
 	{
 		name: "a result of another size than the program says is a failed step",
@@ -244,9 +280,10 @@ var cases = []testCase{
 			x := b.view(0, ir.F32, []*proto.Dim{par(0)}, sizes(1), nil)
 			b.call("aten::neg", b.tensor(1, ir.F32, two)+1, ten(x))
 			b.alloc(2, par(0))
+			b.p.Records = []uint32{2, 1} // the first cause is the second step
 		},
 		in: []uint32{0}, out: map[uint32]uint64{1: 9, 2: 8}, params: []uint64{^uint64(0)},
 		uploads: map[uint64][]byte{1: f32(1, 2, 3)},
-		poison:  map[uint64]uint32{9: 0, 8: 1}, failed: 2,
+		poison:  map[uint64]uint32{9: 1, 8: 1}, failed: 2,
 	},
 }

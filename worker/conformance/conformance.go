@@ -85,7 +85,8 @@ func readError(t *testing.T, x worker.Executor, id uint64) *worker.Error {
 	return e
 }
 
-// prepared finishes a program, validates it as the worker does, and prepares it.
+// prepared finishes a program, validates it as the worker does, and prepares it. Each step gets a record of its own,
+// with its number plus one, unless the program has records.
 func prepared(
 	t *testing.T, x worker.Executor, build func(*builder), in []uint32, outs []uint32, params int,
 ) worker.Prepared {
@@ -95,6 +96,9 @@ func prepared(
 	p.Key = make([]byte, proto.KeyBytes)
 	p.Params = uint32(params)
 	p.Inputs, p.Outputs = in, outs
+	for i := len(p.Records); i < len(p.Steps); i++ {
+		p.Records = append(p.Records, uint32(i+1))
+	}
 	require.NoError(t, proto.Validate(p))
 	prep, err := x.Prepare(p)
 	require.NoError(t, err)
@@ -121,8 +125,8 @@ func (c *testCase) run(t *testing.T, x worker.Executor) {
 	require.Equal(t, c.failed, failed, "%v", errs)
 	require.Len(t, errs, failed)
 	for _, e := range errs {
-		require.NotEmpty(t, e.Text)
-		require.NotZero(t, e.Kind)
+		require.NotEmpty(t, e.Cause.Text)
+		require.NotZero(t, e.Cause.Kind)
 	}
 	for id, want := range c.want {
 		require.Equal(t, want, append([]byte{}, read(t, x, whole(id, len(want)))...), "storage %d", id)
@@ -133,7 +137,7 @@ func (c *testCase) run(t *testing.T, x worker.Executor) {
 		require.Equal(t, step, e.Step)
 		i := slices.IndexFunc(errs, func(e worker.StepError) bool { return e.Step == step })
 		require.GreaterOrEqual(t, i, 0)
-		require.Equal(t, errs[i].Kind, e.Kind)
+		require.Equal(t, errs[i].Cause.Kind, e.Kind)
 	}
 	require.NoError(t, x.Sync())
 }
@@ -147,7 +151,7 @@ func missingInput(t *testing.T, x worker.Executor) {
 	prep := prepared(t, x, neg, []uint32{0}, []uint32{1}, 1)
 	failed, errs := x.Run(prep, []uint64{2}, []uint64{0, 123}, []uint64{1, 9}, callID)
 	require.Equal(t, 1, failed, "the step that needs it fails: %v", errs)
-	require.Contains(t, errs[0].Text, "123")
+	require.Contains(t, errs[0].Cause.Text, "123")
 	e := readError(t, x, 9)
 	require.Contains(t, e.Text, "123")
 	require.EqualValues(t, callID, e.Call)
@@ -170,8 +174,8 @@ func unknownOperator(t *testing.T, x worker.Executor) {
 	upload(t, x, 1, f32(1, 2))
 	failed, errs := x.Run(prep, nil, []uint64{0, 1}, []uint64{1, 5}, callID)
 	require.Equal(t, 1, failed)
-	require.EqualValues(t, proto.ErrNotImplemented, errs[0].Kind)
-	require.Contains(t, errs[0].Text, "aten::no_such_operator")
+	require.EqualValues(t, proto.ErrNotImplemented, errs[0].Cause.Kind)
+	require.Contains(t, errs[0].Cause.Text, "aten::no_such_operator")
 	x.Drop(prep)
 }
 
@@ -183,9 +187,10 @@ func poisonAcross(t *testing.T, x worker.Executor) {
 	failed, _ := x.Run(bad, nil, []uint64{0, 1}, []uint64{1, 5}, callID)
 	require.Equal(t, 1, failed)
 	good := prepared(t, x, neg, []uint32{0}, []uint32{1}, 1)
-	failed, _ = x.Run(good, []uint64{2}, []uint64{0, 5}, []uint64{1, 6}, callID+1)
-	require.Zero(t, failed)
-	require.EqualValues(t, callID, readError(t, x, 6).Call, "the call that failed, not the one that read the poison")
+	failed, errs := x.Run(good, []uint64{2}, []uint64{0, 5}, []uint64{1, 6}, callID+1)
+	require.Equal(t, 1, failed)
+	require.EqualValues(t, callID, errs[0].Cause.Call, "the call that failed, not the one that needs the poison")
+	require.Equal(t, readError(t, x, 6), readError(t, x, 5))
 	// A storage that is freed and made again is not poisoned.
 	x.Free([]uint64{5})
 	upload(t, x, 5, f32(3, 4))

@@ -13,7 +13,6 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
-	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker"
 )
@@ -122,6 +121,15 @@ func (x *executor) Free(ids []uint64) {
 	}
 }
 
+// Poison implements worker.Executor.
+func (x *executor) Poison(ids []uint64, e *worker.Error) {
+	for _, id := range ids {
+		if x.storages[id] == nil {
+			x.storages[id] = &storage{poison: e}
+		}
+	}
+}
+
 func (x *executor) Usage() (storages, bytes uint64) {
 	for _, st := range x.storages {
 		bytes += uint64(len(st.data))
@@ -141,17 +149,15 @@ func guard(f func() error) (err error) {
 
 // Run implements worker.Executor.
 func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call uint64) (int, []worker.StepError) {
-	r := runner{p: p.(*proto.Program), params: params}
+	r := runner{p: p.(*proto.Program), params: params, callID: call, wrote: map[uint32]bool{}}
 	r.buffers = make([]*storage, r.p.Buffers)
 	for i := 0; i < len(inputs); i += 2 {
-		st := x.storages[inputs[i+1]]
-		if st == nil {
-			st = &storage{missing: inputs[i+1]} // the first step that needs it fails
+		b := &storage{missing: inputs[i+1]} // the first step that needs it fails
+		if st := x.storages[inputs[i+1]]; st != nil {
+			b = &storage{data: st.data, poison: st.poison} // what the run finds out is not about st
 		}
-		r.buffers[inputs[i]] = st
+		r.buffers[inputs[i]] = b
 	}
-	failed := 0
-	var errs []worker.StepError
 	skip, to := 0, 0 // the steps [skip, to) are not run
 	for i, s := range r.p.Steps {
 		if skip <= i && i < to {
@@ -160,7 +166,8 @@ func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call
 		if f := s.GetFused(); f != nil {
 			plain := i + 1 + int(f.GetKernels())
 			skip, to = i+1, plain
-			if x.kernels && f.GetKernels() > 0 && r.p.Steps[i+1].GetCall() == nil && !r.poisoned(r.p.Steps[i+1:plain]) {
+			if x.kernels && f.GetKernels() > 0 && r.p.Steps[i+1].GetCall() == nil && r.cause == nil &&
+				!r.poisoned(r.p.Steps[i+1:plain]) {
 				skip, to = plain, plain+int(f.GetPlain())
 				x.fused.Groups++
 				x.fused.Launched += count(r.p.Steps[i+1:plain], (*proto.Step).GetKernel)
@@ -170,28 +177,10 @@ func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call
 			}
 			continue
 		}
-		err := r.step(s)
-		if err == nil {
-			continue
-		}
-		failed++
-		e := worker.Error{Kind: proto.ErrRuntime, Text: err.Error(), Call: call, Step: uint32(i)}
-		if own, ok := err.(*worker.Error); ok {
-			e.Kind = own.Kind
-		}
-		r.spoil(s, &e)
-		if len(errs) < worker.MaxErrors {
-			errs = append(errs, worker.StepError{Step: e.Step, Kind: e.Kind, Text: e.Text})
-		}
+		r.runStep(i, s)
 	}
-	for i := 0; i < len(outputs); i += 2 {
-		st := r.buffers[outputs[i]]
-		if st.missing != 0 && st.poison == nil {
-			st.poison = worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)
-		}
-		x.storages[outputs[i+1]] = st
-	}
-	return failed, errs
+	r.bind(x, inputs, outputs)
+	return r.failed, r.errs
 }
 
 func count[T any](steps []*proto.Step, of func(*proto.Step) *T) (n uint32) {
@@ -222,6 +211,15 @@ type runner struct {
 	p       *proto.Program
 	params  []uint64
 	buffers []*storage
+	callID  uint64
+
+	// See failure.go.
+	failed int
+	errs   []worker.StepError
+	cause  *worker.Error // the first in the order of the ops; nil: nothing has failed
+	record uint32        // of the cause's op
+	step   int           // that failed first
+	wrote  map[uint32]bool
 }
 
 func (r *runner) dim(d *proto.Dim) int64 {
@@ -316,8 +314,8 @@ func (r *runner) poisoned(steps []*proto.Step) bool {
 	return false
 }
 
-// step runs one step. A step with a poisoned operand poisons its results, but does not count as failed.
-func (r *runner) step(s *proto.Step) error {
+// do runs one step, whose operands are not poisoned.
+func (r *runner) do(s *proto.Step) error {
 	for _, b := range r.uses(s) {
 		if st := r.buffers[b]; st != nil && st.missing != 0 && st.poison == nil {
 			return worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)
@@ -336,7 +334,7 @@ func (r *runner) step(s *proto.Step) error {
 		return err
 	case *proto.Step_Clone:
 		from := r.buffers[k.Clone.GetFrom()]
-		r.buffers[k.Clone.GetTo()] = &storage{data: append([]byte(nil), from.data...), poison: from.poison}
+		r.buffers[k.Clone.GetTo()] = &storage{data: append([]byte(nil), from.data...)}
 	case *proto.Step_Free:
 		r.buffers[k.Free.GetBuffer()] = nil
 	case *proto.Step_Resize:
@@ -360,45 +358,7 @@ func (r *runner) copy(dst, src uint32) error {
 		}
 		r.buffers[r.p.Tensors[dst].Buffer] = st
 	}
-	if p := r.buffer(src).poison; p != nil {
-		r.buffer(dst).poison = p
-	}
-	if r.buffer(dst).poison != nil {
-		return nil
-	}
 	return guard(func() error { return eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: r.tensor(src)}}, r.tensor(dst)) })
-}
-
-// spoil poisons the buffers that a failed step would have made or written.
-func (r *runner) spoil(s *proto.Step, e *worker.Error) {
-	poison := func(b uint32) {
-		if r.buffers[b] == nil {
-			r.buffers[b] = &storage{}
-		}
-		r.buffers[b].poison = e
-	}
-	switch k := s.Kind.(type) {
-	case *proto.Step_Call:
-		for _, t := range r.touched(k.Call) {
-			poison(r.p.Tensors[t].Buffer)
-		}
-	case *proto.Step_Copy:
-		poison(r.p.Tensors[k.Copy.GetDst()].Buffer)
-	case *proto.Step_Kernel:
-		for _, at := range k.Kernel.GetInstances() {
-			for i, t := range at.GetTensors() {
-				if r.p.Kernels[k.Kernel.GetKernel()].Operands[i].Access&uint32(kernel.Write) != 0 {
-					poison(r.p.Tensors[t/2].Buffer)
-				}
-			}
-		}
-	case *proto.Step_Alloc:
-		poison(k.Alloc.GetBuffer())
-	case *proto.Step_Clone:
-		poison(k.Clone.GetTo())
-	case *proto.Step_Resize:
-		poison(k.Resize.GetBuffer())
-	}
 }
 
 // element returns the little-endian bytes of a number or scalar in the parameters.

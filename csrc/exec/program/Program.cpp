@@ -16,6 +16,7 @@ namespace {
 constexpr uint64_t kMaxSteps = 1 << 20;
 constexpr char kSeedOp[] = "mycelya::manual_seed";
 constexpr char kDefaultDtypeOp[] = "mycelya::set_default_dtype";
+constexpr char kFlagOp[] = "mycelya::set_flag";
 
 // Operators of aten that a client must not call.
 struct Refusal {
@@ -58,6 +59,7 @@ class Parser {
       TORCH_CHECK_VALUE(kind != StepKind::kKernel, "BUG: step ", i, " is a kernel outside of a fused group.");
       if (kind == StepKind::kFused) i = ResolveFused(i);
     }
+    ParseWritten();
     in_.End();
     p_.work.buffers.resize(p_.nbuffers);
     p_.work.tensors.resize(p_.tensors.size());
@@ -109,7 +111,9 @@ class Parser {
 
   void ParseStep() {
     Step s;
-    switch (const uint64_t kind = in_.Next("a step")) {
+    const uint64_t head = in_.Next("a step"), kind = head & UINT32_MAX;
+    s.record = static_cast<uint32_t>(head >> 32);
+    switch (kind) {
       case MYC_S_CALL:
         ParseCall(s);
         break;
@@ -155,7 +159,18 @@ class Parser {
       default:
         TORCH_CHECK_VALUE(false, "BUG: word ", in_.at() - 1, " of the program is ", kind, ", which starts no step.");
     }
+    s.settles = s.kind == StepKind::kFree || s.kind == StepKind::kDefaultDtype || s.name == kFlagOp;
     p_.steps.push_back(std::move(s));
+  }
+
+  void ParseWritten() {
+    p_.written.resize(p_.nbuffers);
+    const uint32_t n = in_.Count("written outputs", 3);
+    for (uint32_t i = 0; i < n; ++i) {
+      Written& w = p_.written[Buffer()];
+      w.first = in_.Index("a record", UINT32_MAX);
+      w.last = in_.Index("a record", UINT32_MAX);
+    }
   }
 
   void ParseKernelStep(Step& s) {

@@ -92,7 +92,10 @@ struct Step {
   Range written;  // Program::written_tensors, the operands the schema marks as written
   std::vector<ReturnKind> returns;
   bool dynamic = false;  // data-dependent shapes: result 0 holds the shapes of the operator's results, which follow it
-  // All kinds. Poison in a buffer of `reads` stops the step. If the step fails, the buffers of `spoils` are poisoned.
+  bool settles = false;  // it frees a buffer or sets a flag: it also runs after a failure
+  uint32_t record = 0;   // of the op that the step belongs to, from 1 on; 0: of none
+  // All kinds. Poison in a buffer of `reads` fails the step. If the step does not run, the buffers of `spoils` are
+  // poisoned.
   Range reads;   // Program::buffers
   Range spoils;  // Program::buffers
   // kFused: `a` fused steps follow, then `b` plain steps that have the same effect. kKernel: kernel; its instances are
@@ -131,6 +134,12 @@ struct Buffer {
   uint64_t input = 0;  // the id of the storage that the call bound to the buffer; 0 after the buffer is replaced
 };
 
+// The records that make or write an output's storage.
+struct Written {
+  uint32_t first = 0;
+  uint32_t last = UINT32_MAX;
+};
+
 // State of one run. It is kept between runs for its capacity.
 struct Workspace {
   std::vector<Buffer> buffers;
@@ -158,6 +167,7 @@ struct Program {
   std::vector<uint32_t> results;  // 0 or tensor + 1
   std::vector<uint32_t> written_tensors;
   std::vector<uint32_t> buffers;
+  std::vector<Written> written;   // by buffer
   std::vector<Range> tensors_of;  // by buffer: Program::by_buffer
   std::vector<uint32_t> by_buffer;
   Workspace work;

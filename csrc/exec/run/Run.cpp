@@ -42,22 +42,17 @@ class Runner {
     }
     BindInputs();
     for (uint32_t i = 0; i < p_.steps.size(); ++i) {
-      const Step& step = p_.steps[i];
-      if (step.kind == StepKind::kFused) {
+      if (p_.steps[i].kind == StepKind::kFused) {
         i = ExecuteFused(i);
-        continue;
-      }
-      if (PoisonPtr poison = FindPoison(step)) {
-        Spoil(step, poison);
-        continue;
-      }
-      try {
-        Execute(step);
-      } catch (...) {
-        Fail(i, step);
+      } else {
+        ExecuteAlone(i);
       }
     }
-    BindOutputs();
+    if (cause_) {
+      BindAfterFailure();
+    } else {
+      BindOutputs();
+    }
     try {
       launches_.End();
     } catch (...) {
@@ -89,19 +84,11 @@ class Runner {
     }
   }
 
-  // Poisons the outputs of a call that cannot run, and the inputs that it would have written.
+  // Poisons the new storages of a call that cannot run.
   void RefuseCall() {
     const PoisonPtr poison = Report(kNoStep, CurrentFailure());
     for (uint64_t i = 0; i < call_.n_outputs; ++i) {
-      if (call_.outputs[2 * i + 1] != 0) executor_.BindPoison(call_.outputs[2 * i + 1], poison);
-    }
-    std::vector<bool> spoiled(p_.nbuffers);
-    for (const Step& s : p_.steps) {
-      for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) spoiled[p_.buffers[i]] = true;
-    }
-    for (uint64_t i = 0; i < call_.n_inputs; ++i) {
-      const uint64_t buffer = call_.inputs[2 * i], id = call_.inputs[2 * i + 1];
-      if (buffer < p_.nbuffers && spoiled[buffer] && executor_.Find(id) != nullptr) executor_.BindPoison(id, poison);
+      if (call_.outputs[2 * i + 1] != 0) executor_.PoisonNew(call_.outputs[2 * i + 1], poison);
     }
   }
 
@@ -143,12 +130,19 @@ class Runner {
   // ---- Failures ----
 
   PoisonPtr Report(uint32_t step, Failure failure) {
+    auto poison = std::make_shared<const Poison>(Poison{call_.id, step, std::move(failure)});
+    Describe(step, *poison);
+    return poison;
+  }
+
+  void Describe(uint32_t step, const Poison& cause) {
     if (failed_ < capacity_) {
       errors_[failed_].step = step;
-      Fill(&errors_[failed_].error, failure);
+      errors_[failed_].cause_call = cause.call;
+      errors_[failed_].cause_step = cause.step;
+      Fill(&errors_[failed_].error, cause.failure);
     }
     ++failed_;
-    return std::make_shared<const Poison>(Poison{call_.id, step, std::move(failure)});
   }
 
   PoisonPtr FindPoison(const Step& s) const {
@@ -159,23 +153,30 @@ class Runner {
     return nullptr;
   }
 
+  // The buffers that a step should have made or written have no content in this run.
   void Spoil(const Step& s, const PoisonPtr& poison) {
-    for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) SetPoison(p_.buffers[i], poison);
+    for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) {
+      buffers_.DropTensors(p_.buffers[i]);
+      Buffer& b = buffers_.At(p_.buffers[i]);
+      b.storage = c10::Storage();
+      b.poison = poison;
+    }
   }
 
-  void SetPoison(uint32_t buffer, const PoisonPtr& poison) {
-    buffers_.DropTensors(buffer);
-    Buffer& b = buffers_.At(buffer);
-    b.storage = c10::Storage();
-    b.poison = poison;
-    // The step writes an input in place, so the storage is lost even if no output names it.
-    if (b.input != 0 && executor_.Find(b.input) != nullptr) executor_.BindPoison(b.input, poison);
+  // A step has failed. The first cause is the failure whose op comes first.
+  void Stop(uint32_t number, const Step& s, const PoisonPtr& poison) {
+    if (!cause_) stopped_at_ = number;
+    if (!cause_ || s.record < failed_record_) {
+      cause_ = poison;
+      failed_record_ = s.record;
+    }
+    Spoil(s, poison);
   }
 
   void Fail(uint32_t number, const Step& s) {
     p_.work.stack.clear();
     const PoisonPtr poison = Report(number, CurrentFailure());
-    Spoil(s, poison);
+    Stop(number, s, poison);
     // Poison inputs that do not exist, so that each of them is reported once.
     for (uint32_t i = s.reads.begin; i < s.reads.end; ++i) {
       Buffer& b = buffers_.At(p_.buffers[i]);
@@ -183,7 +184,87 @@ class Runner {
     }
   }
 
+  // A step needs a poisoned buffer. Poison of an earlier call is a failure of this step.
+  void Inherit(uint32_t number, const Step& s, const PoisonPtr& poison) {
+    if (poison->call == call_.id) return Spoil(s, poison);
+    Describe(number, *poison);
+    Stop(number, s, poison);
+  }
+
+  // After a failure, only the steps of earlier ops run, and those without an effect on tensors.
+  bool Runs(const Step& s) const {
+    return !cause_ || s.settles || (s.record != 0 && s.record < failed_record_);
+  }
+
+  // Marks the buffers that the run may have overwritten.
+  std::vector<bool> Overwritten() const {
+    std::vector<bool> out(p_.nbuffers);
+    const auto mark = [&](const Step& s) {
+      for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) out[p_.buffers[i]] = true;
+    };
+    for (uint32_t i = 0; i < stopped_at_; ++i) {
+      const Step& s = p_.steps[i];
+      // Kernels and the plain steps in their place write the same storages.
+      if (s.kind == StepKind::kFused && stopped_at_ > i + s.a) i += s.a;
+      mark(p_.steps[i]);
+    }
+    if (p_.steps[stopped_at_].kind == StepKind::kKernel) mark(p_.steps[stopped_at_]);
+    for (const uint32_t i : late_) mark(p_.steps[i]);
+    return out;
+  }
+
+  // Says whether the step that has failed would have written a buffer.
+  bool Fails(int64_t buffer) const {
+    const Range r = p_.steps[stopped_at_].spoils;
+    return std::find(p_.buffers.begin() + r.begin, p_.buffers.begin() + r.end, buffer) != p_.buffers.begin() + r.end;
+  }
+
+  // The input buffer of a storage, or -1.
+  int64_t InputOf(uint64_t id) const {
+    for (uint64_t i = 0; i < call_.n_inputs; ++i) {
+      if (call_.inputs[2 * i + 1] == id) return static_cast<int64_t>(call_.inputs[2 * i]);
+    }
+    return -1;
+  }
+
+  // Leaves each output's storage as the ops before the failed one have left it.
+  void BindAfterFailure() {
+    const std::vector<bool> overwritten = Overwritten();
+    for (uint64_t i = 0; i < call_.n_outputs; ++i) {
+      const auto buffer = static_cast<uint32_t>(call_.outputs[2 * i]);
+      const uint64_t id = call_.outputs[2 * i + 1];
+      if (id == 0) continue;
+      const Buffer& b = buffers_.At(buffer);
+      const Written& written = p_.written[buffer];
+      const Held* held = executor_.Find(id);
+      if (held != nullptr && held->poison) continue;
+      if (written.last < failed_record_) {  // all writes come before the failure
+        if (b.storage) {
+          executor_.Bind(id, b.storage);
+        } else {
+          executor_.BindPoison(id, b.poison ? b.poison : cause_);
+        }
+        continue;
+      }
+      const int64_t input = held == nullptr ? -1 : InputOf(id);
+      const bool spoilt = input >= 0 && (overwritten[input] || (failed_record_ != written.first && Fails(input)));
+      if (held == nullptr || failed_record_ > written.first || spoilt) executor_.BindPoison(id, cause_);
+    }
+  }
+
   // ---- Steps ----
+
+  void ExecuteAlone(uint32_t number) {
+    const Step& s = p_.steps[number];
+    if (!Runs(s)) return Spoil(s, cause_);
+    if (const PoisonPtr poison = FindPoison(s)) return Inherit(number, s, poison);
+    try {
+      Execute(s);
+      if (cause_) late_.push_back(number);
+    } catch (...) {
+      Fail(number, s);
+    }
+  }
 
   void Execute(const Step& s) {
     switch (s.kind) {
@@ -262,7 +343,8 @@ class Runner {
       Fail(number, fused);
       return end - 1;
     }
-    if (FindPoison(fused) || !kernels_.Fit(first, plain) || (code && !kernels_.Aligned(group_))) return plain - 1;
+    if (cause_ || FindPoison(fused) || !kernels_.Fit(first, plain)) return plain - 1;
+    if (code && !kernels_.Aligned(group_)) return plain - 1;
     size_t at = 0;  // in group_
     for (uint32_t i = first; i < plain; ++i) {
       const Step& s = p_.steps[i];
@@ -275,13 +357,24 @@ class Runner {
           Execute(s);
         }
       } catch (...) {
-        if (s.kind == StepKind::kCall) return plain - 1;
+        if (s.kind != StepKind::kKernel && NoneRan(first, i)) return plain - 1;
         Fail(i, fused);
         return end - 1;
       }
     }
     CountFused(first, plain, end);
     return end - 1;
+  }
+
+  // Frees what the first steps of a group have allocated, unless a kernel is among them.
+  bool NoneRan(uint32_t first, uint32_t end) {
+    for (uint32_t i = first; i < end; ++i) {
+      if (p_.steps[i].kind == StepKind::kKernel) return false;
+    }
+    for (uint32_t i = first; i < end; ++i) {
+      if (p_.steps[i].kind == StepKind::kAlloc) buffers_.SetStorage(p_.steps[i].a, c10::Storage());
+    }
+    return true;
   }
 
   void CountFused(uint32_t first, uint32_t plain, uint32_t end) {
@@ -299,6 +392,11 @@ class Runner {
   int32_t capacity_;
   int32_t failed_ = 0;
   myc_fused& fused_;
+  // After a failure.
+  PoisonPtr cause_;              // the first one in the order of the ops
+  uint32_t failed_record_ = 0;   // of its op
+  uint32_t stopped_at_ = 0;      // the step that failed first
+  std::vector<uint32_t> late_;   // the steps that have run since then
   Launches launches_;
   std::vector<Launch> group_;  // launches of the current fused group
   RunBuffers buffers_;

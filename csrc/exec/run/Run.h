@@ -23,9 +23,9 @@ struct Call {
   uint64_t id;
 };
 
-// Runs all steps that can run. Returns the number of failed steps and describes the first `capacity` of them. A call
-// that does not match the program runs nothing, counts as one failure of step kNoStep, and poisons the storages that it
-// would have written. Throws only bad_alloc.
+// Runs the steps up to a failure, and after it those of earlier ops. Returns the number of failed steps and describes
+// the first `capacity` of them. A call that does not match the program runs nothing, counts as one failure of step
+// kNoStep, and poisons the storages that it would have made. Throws only bad_alloc.
 int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t capacity,
             myc_fused* fused);
 

@@ -77,6 +77,10 @@ void Executor::Bind(uint64_t id, c10::Storage storage) { table_[id] = {std::move
 
 void Executor::BindPoison(uint64_t id, PoisonPtr poison) { table_[id] = {c10::Storage(), std::move(poison)}; }
 
+void Executor::PoisonNew(uint64_t id, PoisonPtr poison) {
+  if (Find(id) == nullptr) BindPoison(id, std::move(poison));
+}
+
 void Executor::Free(const uint64_t* ids, uint64_t n) {
   for (uint64_t i = 0; i < n; ++i) {
     table_.erase(ids[i]);

@@ -77,6 +77,7 @@ class Executor {
   Held* Find(uint64_t id);
   void Bind(uint64_t id, c10::Storage storage);
   void BindPoison(uint64_t id, PoisonPtr poison);
+  void PoisonNew(uint64_t id, PoisonPtr poison);  // unless there is such a storage
   void Free(const uint64_t* ids, uint64_t n);
   void Usage(uint64_t* storages, uint64_t* bytes) const;
 

@@ -34,6 +34,7 @@ int32_t myc_exec_upload_end(myc_exec*, uint64_t, myc_error*);
 int32_t myc_exec_read(myc_exec*, const myc_view*, const void**, uint64_t*, void**, uint64_t*, uint32_t*, myc_error*);
 void myc_exec_read_done(myc_exec*, void*);
 void myc_exec_free(myc_exec*, const uint64_t*, uint64_t);
+void myc_exec_poison(myc_exec*, const uint64_t*, uint64_t, uint64_t, uint32_t, const myc_error*);
 int32_t myc_exec_sync(myc_exec*, myc_error*);
 void myc_exec_usage(myc_exec*, uint64_t*, uint64_t*);
 void myc_exec_leave(myc_exec*, int32_t);
@@ -86,7 +87,8 @@ inline Words Ints(const std::vector<int64_t>& values) {
   return List(MYC_L_INTS, items);
 }
 
-// Builds the words of a program. Buffers and parameters are counted as they are made.
+// Builds the words of a program. Buffers and parameters are counted as they are made. Each step has a record of its own
+// with its number plus one, unless Record sets another one.
 class Builder {
  public:
   uint64_t Buffer() { return nbuffers_++; }
@@ -138,7 +140,16 @@ class Builder {
     w.insert(w.end(), kernels_.begin(), kernels_.end());
     w.push_back(nsteps_);
     w.insert(w.end(), steps_.begin(), steps_.end());
+    w.push_back(written_.size() / 3);
+    w.insert(w.end(), written_.begin(), written_.end());
     return w;
+  }
+
+  // The record of the next steps.
+  void Record(uint64_t record) { record_ = record; }
+  // The records that make or write an output.
+  void Written(uint64_t buffer, uint64_t first, uint64_t last) {
+    written_.insert(written_.end(), {buffer, first, last});
   }
 
  private:
@@ -152,20 +163,24 @@ class Builder {
     tensors_.insert(tensors_.end(), {offset.kind, offset.value});
     return ntensors_++;
   }
-  void Step(const Words& w) {
+  void Step(Words w) {
     ++nsteps_;
+    w[0] |= (record_ != 0 ? record_ : nsteps_) << 32;
     Append(w);
   }
   void Append(const Words& w) { steps_.insert(steps_.end(), w.begin(), w.end()); }
 
   uint64_t nparams_ = 0, nbuffers_ = 0, ntensors_ = 0, nkernels_ = 0, nsteps_ = 0;
-  Words tensors_, kernels_, steps_;
+  uint64_t record_ = 0;
+  Words tensors_, kernels_, steps_, written_;
 };
 
 struct StepError {
   uint32_t step;
   int32_t kind;
   std::string text;
+  uint64_t cause_call;
+  uint32_t cause_step;
 };
 
 inline std::string Errors(const std::vector<StepError>& errors) {
@@ -243,7 +258,8 @@ class Session {
                            nullptr, 0, call, errs.get(), kCap, &fused_);
     std::vector<StepError> result;
     for (int32_t i = 0; i < std::min(failed_, kCap); ++i) {
-      result.push_back({errs[i].step, errs[i].error.kind, errs[i].error.text});
+      const myc_step_error& e = errs[i];
+      result.push_back({e.step, e.error.kind, e.error.text, e.cause_call, e.cause_step});
     }
     return result;
   }
@@ -288,6 +304,11 @@ class Session {
     return Read(id, MYC_F32, c10::ScalarType::Float, sizes, strides);
   }
 
+  void Poison(const Words& ids, const std::string& text) {
+    myc_error e{MYC_E_RUNTIME, {}};
+    text.copy(e.text, sizeof e.text - 1);
+    myc_exec_poison(exec_, ids.data(), ids.size(), 0, 0, &e);
+  }
   void Free(const Words& ids) { myc_exec_free(exec_, ids.data(), ids.size()); }
   void Leave(int32_t cores) { myc_exec_leave(exec_, cores); }
   std::pair<uint64_t, uint64_t> Usage() const {
