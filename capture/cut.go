@@ -11,12 +11,14 @@ import (
 // cut ends the graph. The outputs are the storages that the trace made or wrote and that are wanted.
 func (b *builder) cut(wanted []bool) *trace.Captured {
 	n := len(b.storages)
-	c := &trace.Captured{Graph: b.g, Ops: b.ops, Inputs: make([]bool, n), Changed: make([]bool, n),
-		Written: make([]ir.Span, n)}
+	c := &trace.Captured{Graph: b.g, Ops: b.ops, Inputs: make([]bool, n), Changed: make([]bool, n)}
 	for i, s := range b.storages {
-		c.Inputs[i], c.Changed[i], c.Written[i] = s.input, s.changed, s.written
+		c.Inputs[i], c.Changed[i] = s.input, s.changed
 		if s.changed && wanted[i] {
 			b.g.Outputs = append(b.g.Outputs, ir.Output{Value: s.value, Slot: uint32(i)})
+			for _, v := range s.written {
+				b.g.Versions = append(b.g.Versions, ir.Version{Slot: uint32(i), Record: v.record, Value: v.value})
+			}
 		}
 	}
 	return c

@@ -19,14 +19,13 @@ type written struct {
 // give the storage's content.
 func (b *builder) write(w written, after ir.ValueID) {
 	s := &b.storages[w.local]
-	b.change(s)
 	if w.whole {
-		s.value = after
+		b.change(s, after)
 		return
 	}
 	id := b.g.Add(ir.Node{Op: ir.OpUpdate, Offset: w.g.offset, Record: int32(b.record), Origin: b.origin},
 		[]ir.Arg{ir.Value(s.value), ir.Value(after)}, []ir.Type{b.g.Types[s.value]})
-	s.value = b.g.Nodes[id].First
+	b.change(s, b.g.Nodes[id].First)
 }
 
 // resize changes the size of a storage and keeps the common prefix of its bytes.
@@ -36,6 +35,6 @@ func (b *builder) resize(it *item, size ir.Dim) {
 	id := b.g.Add(ir.Node{Op: ir.OpResize, Record: int32(b.record), Origin: b.origin},
 		[]ir.Arg{ir.Value(old)}, []ir.Type{t})
 	s := &b.storages[it.n]
-	s.value, s.define, s.whole = b.g.Nodes[id].First, geometry{typ: t}, true
-	b.change(s)
+	s.define, s.whole = geometry{typ: t}, true
+	b.change(s, b.g.Nodes[id].First)
 }

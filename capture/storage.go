@@ -21,21 +21,29 @@ type storage struct {
 	whole   bool     // the defining geometry is the value's own type
 	input   bool     // existed before the trace
 	changed bool     // made or written by the trace
-	written ir.Span
+	written []version
 }
 
-// change notes that the current record makes or writes a storage.
-func (b *builder) change(s *storage) {
-	if !s.changed {
-		s.written.First = int32(b.record)
+// version is the value of a storage after a record that made or wrote the storage.
+type version struct {
+	record int32
+	value  ir.ValueID
+}
+
+// change gives a storage the value that the current record makes or writes.
+func (b *builder) change(s *storage, v ir.ValueID) {
+	s.value, s.changed = v, true
+	if n := len(s.written); n > 0 && s.written[n-1].record == int32(b.record) {
+		s.written[n-1].value = v
+		return
 	}
-	s.changed, s.written.Last = true, int32(b.record)
+	s.written = append(s.written, version{int32(b.record), v})
 }
 
 // made adds the storage that the current record makes.
 func (b *builder) made(v ir.ValueID) {
-	s := storage{value: v, define: geometry{typ: b.g.Types[v]}, whole: true}
-	b.change(&s)
+	s := storage{define: geometry{typ: b.g.Types[v]}, whole: true}
+	b.change(&s, v)
 	b.storages = append(b.storages, s)
 }
 

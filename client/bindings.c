@@ -7,6 +7,7 @@
 
 // main.go
 extern int32_t mycFlushByCall(int32_t index, myc_trace* trace, myc_error* error);
+extern int32_t mycFailureByCall(int32_t index, uint64_t* lost, myc_error* error);
 extern uint64_t mycReadByCall(int32_t index, myc_view* view, void* dst, myc_origin at, myc_error* error);
 extern uint64_t mycSyncByCall(int32_t index, myc_origin at, myc_error* error);
 extern uint64_t mycRoomByCall(int32_t index, myc_origin at, myc_error* error);
@@ -19,6 +20,12 @@ int32_t myc_flush(int32_t index, const myc_trace* trace, myc_error* error) {
   int32_t behind = 0;
   if (b == NULL || !mailbox_post_trace(b, trace, &behind)) return mycFlushByCall(index, (myc_trace*)trace, error);
   return behind ? MYC_PENDING : MYC_OK;
+}
+
+int32_t myc_failure(int32_t index, uint64_t* lost, myc_error* error) {
+  mailbox* b = mailbox_of(index);
+  if (b == NULL || !mailbox_failing(b)) return MYC_OK;
+  return lost == NULL ? MYC_E_RUNTIME : mycFailureByCall(index, lost, error);
 }
 
 uint64_t myc_read(int32_t index, const myc_view* view, void* dst, myc_origin at, myc_error* error) {

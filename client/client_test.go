@@ -229,18 +229,29 @@ func TestErrorsNameTheLine(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, runtime.KindNotImplemented, e.Kind)
 	}
-	d.want(4, -1, -2)
-	require.NoError(t, d.sync()) // seen already
+	d.flush("bind 1\naten::neg_ %0:f32[2]!") // nothing has an effect before the error is raised
+	lost, err := d.Raise(0)
+	require.EqualError(t, err, want)
+	require.EqualValues(t, 2, lost)
+	d.want(1, 1, 2)
+	require.NoError(t, d.sync())
+	for _, id := range []uint64{2, 3, 4} {
+		_, err := d.read(id, 2)
+		require.EqualError(t, err, want, "storage %d was not made", id)
+	}
 
-	d.flush("bind 3 5\naten::neg %0:f32[2] -> %1:f32[2]") // poison travels on
-	_, err := d.read(5, 2)
+	d.flush("bind 3 5\naten::neg %0:f32[2] -> %1:f32[2]") // what needs it fails with the first cause
+	_, err = d.read(5, 2)
+	require.EqualError(t, err, want)
+	_, err = d.Raise(0)
 	require.EqualError(t, err, want)
 
 	d.flush("bind 1 6\naten::frobnicate %0:f32[2] -> %1:f32[2]  # model.py:20")
-	err = d.sync()
+	require.ErrorContains(t, d.sync(), "recorded at model.py:20")
+	_, err = d.Raise(0)
 	require.ErrorContains(t, err, "recorded at model.py:20")
 	require.NoError(t, d.sync()) // once
-	require.EqualValues(t, 2, d.metric("errors"))
+	require.EqualValues(t, 3, d.metric("errors"))
 }
 
 func TestATraceThatDoesNotCompileLosesOnlyItsResults(t *testing.T) {
@@ -253,10 +264,14 @@ func TestATraceThatDoesNotCompileLosesOnlyItsResults(t *testing.T) {
 	require.EqualError(t, err, "BUG: mycelya could not compile the 1 ops recorded before a.py:3: "+
 		"decoding a trace: record 0: word 2: unknown dtype 255.\n"+
 		"Their results are lost; please report this.")
+	_, err = d.Raise(0)
+	require.ErrorContains(t, err, "could not compile")
+	require.NoError(t, d.sync())
 	d.flush("bind 2 3\naten::neg %0:f32[2] -> %1:f32[2]")
 	_, err = d.read(3, 2)
 	require.ErrorContains(t, err, "could not compile")
-	require.NoError(t, d.sync())
+	_, err = d.Raise(0)
+	require.ErrorContains(t, err, "could not compile")
 	d.upload(4, 5, 6)
 	d.flush("bind 4 5\naten::neg %0:f32[2] -> %1:f32[2]")
 	d.want(5, -5, -6)

@@ -117,6 +117,15 @@ func mycFlushByCall(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t
 	})
 }
 
+//export mycFailureByCall
+func mycFailureByCall(index C.int32_t, lost *C.uint64_t, out *C.myc_error) C.int32_t {
+	return call(out, func() error {
+		id, err := client.Raise(int32(index))
+		*lost = C.uint64_t(id)
+		return err
+	})
+}
+
 //export mycRoomByCall
 func mycRoomByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
 	return ticket(out, func() (uint64, error) { return client.Room(int32(index), place(at)) })

@@ -21,9 +21,6 @@ type Options struct {
 	// output names it. A storage that the trace writes is scratch: it is an output, or it is not read again. All other
 	// inputs keep their content. Nil: none.
 	Scratch []bool
-	// Written has, by binding slot, the trace records that make or write a changed storage. Nil: it is not known what a
-	// failure in the middle of the program leaves behind.
-	Written []ir.Span
 	// Kernels makes kernels for groups, in addition to their operators.
 	Kernels bool
 	// Undrawn makes no kernels for a group that draws random numbers: the worker's own operators draw other numbers than

@@ -70,7 +70,8 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 	root := p.u.root[v]
 	at := p.at[root]
 	b := &p.buffers[at.buffer]
-	if !at.full || b.pinned || !p.g.SameType(p.g.Types[v], p.g.Types[result]) || p.g.Repeats(p.g.Types[v]) {
+	if !at.full || b.pinned || !p.mayOverwrite(at.buffer, node) ||
+		!p.g.SameType(p.g.Types[v], p.g.Types[result]) || p.g.Repeats(p.g.Types[v]) {
 		return false
 	}
 	for _, w := range b.residents {

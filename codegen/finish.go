@@ -71,21 +71,6 @@ func (p *planner) finish() *Compiled {
 	c.Requires = requires(p.g)
 	c.Program.Params = uint32(len(c.Slots) + len(c.Derived))
 	c.Program.Buffers = uint32(len(p.buffers))
-	if p.o.Written != nil {
-		p.failure()
-	}
+	p.failure()
 	return c
-}
-
-// failure says what a failure in the middle of the program leaves behind. The worker counts records from 1.
-func (p *planner) failure() {
-	c := p.out
-	c.Program.Records = make([]uint32, len(c.StepRecord))
-	for i, record := range c.StepRecord {
-		c.Program.Records[i] = uint32(record + 1)
-	}
-	for _, slot := range c.Outputs {
-		at := p.o.Written[slot]
-		c.Program.Written = append(c.Program.Written, uint32(at.First+1), uint32(at.Last+1))
-	}
 }

@@ -48,6 +48,11 @@ type planner struct {
 	args    []*proto.Arg            // by number of a window; equal arguments are one message
 	kernels map[string]int          // by text: the kernel's number
 	record  int32                   // of the current node
+
+	versions versions             // of the graph
+	version  map[ir.ValueID][]int // by value: its versions
+	first    map[uint32]int32     // by slot of an output: the first record that writes the storage
+	earliest []int32              // by node: the smallest record of the later nodes
 }
 
 func newPlanner(given *ir.Graph, o Options) *planner {
@@ -70,6 +75,7 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 	for i := range p.at {
 		p.at[i] = nowhere
 	}
+	p.follow()
 	for i := range g.Nodes {
 		if n := &g.Nodes[i]; n.Op == ir.OpInput && len(p.u.at[n.First]) > 0 {
 			p.inputs[n.Slot] = append(p.inputs[n.Slot], n.First)
@@ -90,6 +96,7 @@ func (p *planner) put(root ir.ValueID, at place) {
 	p.at[root] = at
 	p.buffers[at.buffer].residents = append(p.buffers[at.buffer].residents, root)
 	p.touched = append(p.touched, at.buffer)
+	p.hold(root, at)
 }
 
 // evict removes a root from its buffer.
@@ -130,7 +137,7 @@ func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error
 			keep = append(keep, v)
 		}
 	}
-	if p.buffers[from.buffer].pinned {
+	if p.buffers[from.buffer].pinned || !p.mayOverwrite(from.buffer, node) {
 		from.buffer = p.clone(from.buffer)
 		return from, nil
 	}
@@ -259,6 +266,11 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 
 // freeDead frees the buffers that no later node reads.
 func (p *planner) freeDead(node ir.NodeID) {
+	for _, root := range p.u.kept[node] {
+		if at := p.at[root]; at.buffer >= 0 {
+			p.touched = append(p.touched, at.buffer)
+		}
+	}
 	slices.Sort(p.touched)
 	for _, i := range slices.Compact(p.touched) {
 		b := &p.buffers[i]

@@ -4,6 +4,7 @@
 package codegen
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/mycelya/mycelya/ir"
@@ -13,10 +14,11 @@ import (
 // use of a view is a use of its root.
 type uses struct {
 	g     *ir.Graph
-	root  []ir.ValueID             // by value
-	at    [][]ir.NodeID            // by root: the nodes that read it, ascending; len(Nodes) is the end of the program
-	final map[written][]ir.ValueID // see absorb
-	noop  []bool                   // by node: an update that absorb made part of a call
+	root  []ir.ValueID               // by value
+	at    [][]ir.NodeID              // by root: the nodes that read it, ascending; len(Nodes) is the end of the program
+	final map[written][]ir.ValueID   // see absorb
+	noop  []bool                     // by node: an update that absorb made part of a call
+	kept  map[ir.NodeID][]ir.ValueID // by node that may fail: the roots that are kept until it has run
 }
 
 // written is a root that a call writes.
@@ -27,7 +29,7 @@ type written struct {
 
 func findUses(g *ir.Graph) *uses {
 	u := &uses{g: g, root: make([]ir.ValueID, len(g.Types)), at: make([][]ir.NodeID, len(g.Types)),
-		final: map[written][]ir.ValueID{}, noop: make([]bool, len(g.Nodes))}
+		final: map[written][]ir.ValueID{}, noop: make([]bool, len(g.Nodes)), kept: map[ir.NodeID][]ir.ValueID{}}
 	for v := range u.root {
 		u.root[v] = ir.ValueID(v)
 	}
@@ -57,10 +59,24 @@ func findUses(g *ir.Graph) *uses {
 			g.Uses(ir.NodeID(id), func(v *ir.ValueID, _ bool) { u.add(*v, ir.NodeID(id)) })
 		}
 	}
+	for _, k := range g.Kept() {
+		u.keep(k)
+	}
 	for _, o := range g.Outputs {
 		u.add(o.Value, ir.NodeID(len(g.Nodes)))
 	}
 	return u
+}
+
+// keep makes the last node that may fail while a storage has a content a reader of that content.
+func (u *uses) keep(k ir.Kept) {
+	if r := u.root[k.Value]; k.Until > u.g.Def[r] {
+		i, found := slices.BinarySearch(u.at[r], k.Until)
+		if !found {
+			u.at[r] = slices.Insert(u.at[r], i, k.Until)
+			u.kept[k.Until] = append(u.kept[k.Until], r)
+		}
+	}
 }
 
 func (u *uses) add(v ir.ValueID, at ir.NodeID) {

@@ -98,6 +98,10 @@ func (s *splitter) lastUses() {
 			}
 		}
 	}
+	for _, k := range s.g.Kept() {
+		r := s.g.Root(k.Value)
+		s.last[r] = max(s.last[r], k.Until)
+	}
 	for _, o := range s.g.Outputs {
 		s.last[s.g.Root(o.Value)] = ir.NodeID(len(s.g.Nodes))
 	}

@@ -116,8 +116,16 @@ type Output struct {
 	Slot  uint32
 }
 
-// Span is a range of records of a trace, by their numbers.
-type Span struct{ First, Last int32 }
+// NoValue is the value of a Version that no node makes any more.
+const NoValue = ^ValueID(0)
+
+// Version states that an output's storage holds Value from one record on, up to the next version of the slot. A failure
+// between the two leaves the storage so.
+type Version struct {
+	Slot   uint32
+	Record int32 // that makes or writes the storage
+	Value  ValueID
+}
 
 // Graph is a program in SSA form.
 //
@@ -140,6 +148,7 @@ type Graph struct {
 	Types    []Type   // by ValueID
 	Def      []NodeID // by ValueID
 	Outputs  []Output
+	Versions []Version // by slot and record, those of a slot side by side; not part of the text
 	Groups   []Group
 	Requires []Require
 

@@ -142,6 +142,11 @@ func (g *Graph) Replace(old, with ValueID) {
 			g.Outputs[i].Value = with
 		}
 	}
+	for i := range g.Versions {
+		if g.Versions[i].Value == old {
+			g.Versions[i].Value = with
+		}
+	}
 }
 
 // copier makes a graph from the nodes of another graph.
@@ -153,8 +158,6 @@ type copier struct {
 	args   []Arg
 }
 
-const missing = ^ValueID(0)
-
 // newCopier copies into a new graph with room for more nodes than the old one has.
 func newCopier(g *Graph, via []ValueID, more int) *copier {
 	c := &copier{g: g, via: via, to: make([]ValueID, len(g.Types)), names: make([]uint32, len(g.Strings)), out: &Graph{
@@ -165,7 +168,7 @@ func newCopier(g *Graph, via []ValueID, more int) *copier {
 	c.out.Grow(len(g.Nodes)+more, len(g.Types)+more, len(g.Args)+2*more, 0)
 	c.out.ListArgs = make([]Arg, 0, len(g.ListArgs))
 	for i := range c.to {
-		c.to[i] = missing
+		c.to[i] = NoValue
 	}
 	return c
 }
@@ -174,7 +177,7 @@ func (c *copier) value(v ValueID) ValueID {
 	if c.via != nil {
 		v = c.via[v]
 	}
-	if c.to[v] == missing {
+	if c.to[v] == NoValue {
 		panic("BUG: an operand's node is dropped or comes after its use: " + c.g.NodeString(c.g.Def[v]))
 	}
 	return c.to[v]
@@ -232,9 +235,28 @@ func (c *copier) finish() *Graph {
 	for i, o := range c.g.Outputs {
 		c.out.Outputs[i] = Output{Value: c.value(o.Value), Slot: o.Slot}
 	}
+	c.versions()
 	c.out.countGroups()
 	c.out.Canonicalize()
 	return c.out
+}
+
+// versions takes over the versions of storages.
+func (c *copier) versions() {
+	if len(c.g.Versions) == 0 {
+		return
+	}
+	c.out.Versions = slices.Clone(c.g.Versions)
+	for i := range c.out.Versions {
+		v := &c.out.Versions[i].Value
+		if *v == NoValue {
+			continue
+		}
+		if c.via != nil {
+			*v = c.via[*v]
+		}
+		*v = c.to[*v]
+	}
 }
 
 // Bare returns a graph with the same name, sizes and facts about sizes, but without nodes. g must be canonical, and

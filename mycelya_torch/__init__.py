@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,31 @@ torch._register_device_module("mycelya", sys.modules["mycelya_torch.device"])
 torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 _patch.install()
 log.reset_logging()
-atexit.register(_device.shutdown)
+
+
+def _end() -> None:
+    """Ends the workers. An error that nothing has raised is printed: exit code 1.
+
+    Work that nothing has waited for may still fail, so the process waits for it, unless
+    an exception has ended the program.
+    """
+    text = ""
+    try:
+        text = _device.last_error(getattr(sys, "last_value", None) is None)
+    finally:
+        _device.shutdown()
+    if text:
+        print(
+            "An operation on a mycelya device failed, and nothing has read its result "
+            f"since:\n{text}",
+            file=sys.stderr,
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+atexit.register(_end)
 
 # These are imported on first use, because this file runs within every `import torch`.
 _MACHINE = {"BackendProvider", "GPUType", "RemoteMachine", "get_all_machines"}

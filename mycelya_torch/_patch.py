@@ -16,7 +16,10 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from mycelya_torch import _device
@@ -37,6 +40,7 @@ def install() -> None:
     _patch_flags()
     torch.Tensor.cpu_future = _cpu_future  # type: ignore[attr-defined]
     _allow_for_lazy_modules(torch.Tensor.mycelya)  # type: ignore[attr-defined]
+    register_optimizer_step_pre_hook(_start_of_step)
     register_optimizer_step_post_hook(_end_of_step)
     for name, function in {
         "torch._dynamo.device_interface": "register_interface",
@@ -69,6 +73,14 @@ def _later(module: str, name: str) -> Callable[..., Any]:
         return getattr(owner, name)(*args, **kwargs)
 
     return call
+
+
+def _start_of_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Notes a step that a failure may undo; see _undo."""
+    if _device.is_initialized() and not torch.compiler.is_compiling():
+        from mycelya_torch import _undo
+
+        _undo.before_step(optimizer)
 
 
 def _end_of_step(*_: Any) -> None:

@@ -17,7 +17,11 @@ import (
 //   - a node at which an operand ends: the operand would be kept longer, and it may be larger than the result for some
 //     sizes;
 //   - a reader of an operand that is written next: it would need a copy of the old content;
-//   - nodes with flags and nodes that write. No node goes past an effect, which may set what the node computes with.
+//   - nodes with flags, nodes that may fail, and nodes that write.
+//
+// No node goes past an effect, which may set what the node computes with. No node goes past a node that may fail, or
+// past a write to a storage from before the program: after a failure, the storages must be as the records before the
+// failing one have left them.
 //
 // A node that only an output uses goes to the end.
 func later(g *ir.Graph, r *rules) *ir.Graph {
@@ -45,12 +49,13 @@ type mover struct {
 	root  []ir.ValueID  // by value: the root of its storage; all inputs of one slot have one root
 	users [][]ir.NodeID // by root: the nodes that read it or a view of it, in order, without views
 	end   []bool        // by root: it is an output
+	input []bool        // by value: it is a storage from before, or the next content of one
 	done  []bool        // by node: it is in order
 	order []ir.NodeID
 
-	effect ir.NodeID   // the last effect; all nodes before it are done
-	seen   []bool      // by node: it is done, or in need
-	need   []ir.NodeID // the nodes that before emits
+	last ir.NodeID   // all nodes before it are done, because it is a node that none goes past
+	seen []bool      // by node: it is done, or in need
+	need []ir.NodeID // the nodes that before emits
 
 	unguarded bool // see Options.unguarded: nodes at which an operand ends move too
 }
@@ -59,7 +64,8 @@ func newMover(g *ir.Graph) *mover {
 	values, nodes := len(g.Types), len(g.Nodes)
 	m := &mover{
 		g: g, root: make([]ir.ValueID, values), users: make([][]ir.NodeID, values), end: make([]bool, values),
-		done: make([]bool, nodes), seen: make([]bool, nodes), order: make([]ir.NodeID, 0, nodes),
+		input: make([]bool, values), done: make([]bool, nodes), seen: make([]bool, nodes),
+		order: make([]ir.NodeID, 0, nodes),
 	}
 	inputs := map[uint32]ir.ValueID{}
 	for i := range g.Nodes {
@@ -76,6 +82,7 @@ func newMover(g *ir.Graph) *mover {
 				m.root[n.First] = first
 			}
 			inputs[n.Slot] = m.root[n.First]
+			m.input[m.root[n.First]] = true
 		}
 		for _, v := range g.Operands(ir.NodeID(i)) {
 			r := m.root[v]
@@ -86,8 +93,25 @@ func newMover(g *ir.Graph) *mover {
 	}
 	for _, o := range g.Outputs {
 		m.end[m.root[o.Value]] = true
+		if _, old := inputs[o.Slot]; old {
+			m.input[o.Value] = true
+		}
 	}
 	return m
+}
+
+// stops reports whether no earlier node may go past a node.
+func (m *mover) stops(id ir.NodeID) bool {
+	n := &m.g.Nodes[id]
+	if n.Flags&ir.FlagEffect != 0 || m.g.MayFail(id) {
+		return true
+	}
+	for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+		if m.input[v] {
+			return true
+		}
+	}
+	return slices.ContainsFunc(m.g.Writes(id), func(v ir.ValueID) bool { return m.input[m.root[v]] })
 }
 
 // isFree reports whether a node takes neither time nor memory. It moves with its first use.
@@ -99,7 +123,7 @@ func isFree(g *ir.Graph, id ir.NodeID) bool {
 // moves reports whether a node may go to a later place: it is pure, and none of its operands ends at it.
 func (m *mover) moves(id ir.NodeID) bool {
 	n := &m.g.Nodes[id]
-	if n.Flags != 0 || n.Op == ir.OpUpdate || n.Op == ir.OpResize || len(m.g.Writes(id)) > 0 {
+	if n.Flags != 0 || n.Op == ir.OpUpdate || n.Op == ir.OpResize || len(m.g.Writes(id)) > 0 || m.g.MayFail(id) {
 		return false
 	}
 	for _, v := range m.g.Operands(id) {
@@ -121,14 +145,14 @@ func (m *mover) emit(id ir.NodeID) {
 }
 
 // before emits the nodes that must come before a node that stays, in their order: its operands, the readers of an
-// operand that ends or is written here, and all earlier nodes if this one is an effect.
+// operand that ends or is written here, and all earlier nodes if none may go past this one.
 func (m *mover) before(id ir.NodeID) {
 	m.need = m.need[:0]
 	m.seen[id] = true
 	m.operands(id)
-	if m.g.Nodes[id].Flags&ir.FlagEffect != 0 {
-		for ; m.effect < id; m.effect++ {
-			m.add(m.effect)
+	if m.stops(id) {
+		for ; m.last < id; m.last++ {
+			m.add(m.last)
 		}
 	}
 	m.g.EachArg(id, func(a ir.Arg) {

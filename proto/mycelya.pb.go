@@ -1185,8 +1185,11 @@ type Program struct {
 	Outputs []uint32               `protobuf:"varint,7,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // buffers that become storages at the end, one per Call.outputs; no buffer twice
 	Kernels []*Kernel              `protobuf:"bytes,8,rep,name=kernels,proto3" json:"kernels,omitempty"`
 	// What a failure leaves behind: see the executor's run in csrc/abi/mycelya.h. Both lists may be absent.
-	Records       []uint32 `protobuf:"varint,9,rep,packed,name=records,proto3" json:"records,omitempty"`  // by step: 1 + the number of the recorded op that it belongs to; 0 = none
-	Written       []uint32 `protobuf:"varint,10,rep,packed,name=written,proto3" json:"written,omitempty"` // by output, two each: 1 + the first and the last op that makes or writes the storage
+	Records []uint32 `protobuf:"varint,9,rep,packed,name=records,proto3" json:"records,omitempty"` // by step: 1 + the number of the recorded op that it belongs to; 0 = none
+	// Where each version of an output's storage lies, four numbers each, by output and op: the index of the output;
+	// 1 + the number of the op that makes or writes the storage; 1 + the buffer, 0 = the content is lost; 1 + the number
+	// of the op whose step leaves it in the buffer, 0 = none. A version may lie in two places.
+	Versions      []uint32 `protobuf:"varint,10,rep,packed,name=versions,proto3" json:"versions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1284,9 +1287,9 @@ func (x *Program) GetRecords() []uint32 {
 	return nil
 }
 
-func (x *Program) GetWritten() []uint32 {
+func (x *Program) GetVersions() []uint32 {
 	if x != nil {
-		return x.Written
+		return x.Versions
 	}
 	return nil
 }
@@ -1406,7 +1409,7 @@ type Call struct {
 	Params        []uint64               `protobuf:"fixed64,2,rep,packed,name=params,proto3" json:"params,omitempty"`
 	Inputs        []uint64               `protobuf:"varint,3,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`   // storage ids
 	Outputs       []uint64               `protobuf:"varint,4,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // storage ids; 0 = not wanted
-	Frees         []uint64               `protobuf:"varint,5,rep,packed,name=frees,proto3" json:"frees,omitempty"`     // storages that die after this call
+	Frees         []uint64               `protobuf:"varint,5,rep,packed,name=frees,proto3" json:"frees,omitempty"`     // storages that no tensor holds after this call
 	Base          uint64                 `protobuf:"varint,6,opt,name=base,proto3" json:"base,omitempty"`              // not 0: sequence number of the program's previous call; delta then has all lists
 	Delta         []byte                 `protobuf:"bytes,7,opt,name=delta,proto3" json:"delta,omitempty"`             // difference from that call: see delta.go
 	Busy          uint32                 `protobuf:"varint,8,opt,name=busy,proto3" json:"busy,omitempty"`              // cores of the worker's host that the client uses during the call
@@ -2030,10 +2033,11 @@ func (x *SyncReply) GetBytes() uint64 {
 // Sent for each Call, in order; the sequence number is the Call's.
 type Done struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Errors         []*Status              `protobuf:"bytes,1,rep,name=errors,proto3" json:"errors,omitempty"`                                        // failed steps, at most 16
+	Errors         []*Status              `protobuf:"bytes,1,rep,name=errors,proto3" json:"errors,omitempty"`                                        // failed steps, at most 16; the first is the one whose op was recorded first
 	Failed         uint32                 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`                                       // all of them
 	UnknownProgram bool                   `protobuf:"varint,3,opt,name=unknown_program,json=unknownProgram,proto3" json:"unknown_program,omitempty"` // nothing ran: send the program and the call again
 	Kernels        *Kernels               `protobuf:"bytes,4,opt,name=kernels,proto3" json:"kernels,omitempty"`                                      // absent if all its fields would be 0
+	Skipped        bool                   `protobuf:"varint,5,opt,name=skipped,proto3" json:"skipped,omitempty"`                                     // nothing ran, because an earlier call has failed
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2096,6 +2100,103 @@ func (x *Done) GetKernels() *Kernels {
 	return nil
 }
 
+func (x *Done) GetSkipped() bool {
+	if x != nil {
+		return x.Skipped
+	}
+	return false
+}
+
+// The client has no program for some ops: like a call that fails at its first step.
+type Fail struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Status        *Status                `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	Storages      []uint64               `protobuf:"varint,2,rep,packed,name=storages,proto3" json:"storages,omitempty"` // that the ops should have made or written; those that exist keep their content
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fail) Reset() {
+	*x = Fail{}
+	mi := &file_proto_mycelya_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fail) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fail) ProtoMessage() {}
+
+func (x *Fail) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fail.ProtoReflect.Descriptor instead.
+func (*Fail) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Fail) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Fail) GetStorages() []uint64 {
+	if x != nil {
+		return x.Storages
+	}
+	return nil
+}
+
+// The client's user has seen the error of a failure. Later calls run again.
+type Resume struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resume) Reset() {
+	*x = Resume{}
+	mi := &file_proto_mycelya_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resume) ProtoMessage() {}
+
+func (x *Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resume.ProtoReflect.Descriptor instead.
+func (*Resume) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
+}
+
 // Counts of a call's fused groups, and of the kernels that the worker has compiled since the last Done with Kernels.
 type Kernels struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
@@ -2114,7 +2215,7 @@ type Kernels struct {
 
 func (x *Kernels) Reset() {
 	*x = Kernels{}
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2227,7 @@ func (x *Kernels) String() string {
 func (*Kernels) ProtoMessage() {}
 
 func (x *Kernels) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2240,7 @@ func (x *Kernels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kernels.ProtoReflect.Descriptor instead.
 func (*Kernels) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Kernels) GetGroups() uint32 {
@@ -2217,7 +2318,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2330,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2343,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Status) GetKind() int32 {
@@ -2283,7 +2384,7 @@ type Arg_Number struct {
 
 func (x *Arg_Number) Reset() {
 	*x = Arg_Number{}
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +2396,7 @@ func (x *Arg_Number) String() string {
 func (*Arg_Number) ProtoMessage() {}
 
 func (x *Arg_Number) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2436,7 @@ type Arg_Scalar struct {
 
 func (x *Arg_Scalar) Reset() {
 	*x = Arg_Scalar{}
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2448,7 @@ func (x *Arg_Scalar) String() string {
 func (*Arg_Scalar) ProtoMessage() {}
 
 func (x *Arg_Scalar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2387,7 +2488,7 @@ type Arg_List struct {
 
 func (x *Arg_List) Reset() {
 	*x = Arg_List{}
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2399,7 +2500,7 @@ func (x *Arg_List) String() string {
 func (*Arg_List) ProtoMessage() {}
 
 func (x *Arg_List) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2441,7 +2542,7 @@ type Kernel_Operand struct {
 
 func (x *Kernel_Operand) Reset() {
 	*x = Kernel_Operand{}
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2554,7 @@ func (x *Kernel_Operand) String() string {
 func (*Kernel_Operand) ProtoMessage() {}
 
 func (x *Kernel_Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2611,7 @@ type Kernel_Instr struct {
 
 func (x *Kernel_Instr) Reset() {
 	*x = Kernel_Instr{}
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2623,7 @@ func (x *Kernel_Instr) String() string {
 func (*Kernel_Instr) ProtoMessage() {}
 
 func (x *Kernel_Instr) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2685,7 @@ type KernelOp_Instance struct {
 
 func (x *KernelOp_Instance) Reset() {
 	*x = KernelOp_Instance{}
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2697,7 @@ func (x *KernelOp_Instance) String() string {
 func (*KernelOp_Instance) ProtoMessage() {}
 
 func (x *KernelOp_Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2835,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x06resize\x18\x06 \x01(\v2\x12.mycelya.v1.ResizeH\x00R\x06resize\x12)\n" +
 	"\x05fused\x18\a \x01(\v2\x11.mycelya.v1.FusedH\x00R\x05fused\x12.\n" +
 	"\x06kernel\x18\b \x01(\v2\x14.mycelya.v1.KernelOpH\x00R\x06kernelB\x06\n" +
-	"\x04kind\"\xb7\x02\n" +
+	"\x04kind\"\xb9\x02\n" +
 	"\aProgram\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x01(\rR\x06params\x12\x18\n" +
@@ -2744,9 +2845,9 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x06inputs\x18\x06 \x03(\rR\x06inputs\x12\x18\n" +
 	"\aoutputs\x18\a \x03(\rR\aoutputs\x12,\n" +
 	"\akernels\x18\b \x03(\v2\x12.mycelya.v1.KernelR\akernels\x12\x18\n" +
-	"\arecords\x18\t \x03(\rR\arecords\x12\x18\n" +
-	"\awritten\x18\n" +
-	" \x03(\rR\awritten\"\xda\x01\n" +
+	"\arecords\x18\t \x03(\rR\arecords\x12\x1a\n" +
+	"\bversions\x18\n" +
+	" \x03(\rR\bversions\"\xda\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +
@@ -2798,12 +2899,17 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\tSyncReply\x12*\n" +
 	"\x06status\x18\x01 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12\x1a\n" +
 	"\bstorages\x18\x02 \x01(\x04R\bstorages\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xa2\x01\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xbc\x01\n" +
 	"\x04Done\x12*\n" +
 	"\x06errors\x18\x01 \x03(\v2\x12.mycelya.v1.StatusR\x06errors\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\rR\x06failed\x12'\n" +
 	"\x0funknown_program\x18\x03 \x01(\bR\x0eunknownProgram\x12-\n" +
-	"\akernels\x18\x04 \x01(\v2\x13.mycelya.v1.KernelsR\akernels\"\x82\x02\n" +
+	"\akernels\x18\x04 \x01(\v2\x13.mycelya.v1.KernelsR\akernels\x12\x18\n" +
+	"\askipped\x18\x05 \x01(\bR\askipped\"N\n" +
+	"\x04Fail\x12*\n" +
+	"\x06status\x18\x01 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12\x1a\n" +
+	"\bstorages\x18\x02 \x03(\x04R\bstorages\"\b\n" +
+	"\x06Resume\"\x82\x02\n" +
 	"\aKernels\x12\x16\n" +
 	"\x06groups\x18\x01 \x01(\rR\x06groups\x12\x1a\n" +
 	"\blaunched\x18\x02 \x01(\rR\blaunched\x12\x10\n" +
@@ -2832,7 +2938,7 @@ func file_proto_mycelya_proto_rawDescGZIP() []byte {
 	return file_proto_mycelya_proto_rawDescData
 }
 
-var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_proto_mycelya_proto_goTypes = []any{
 	(*Dim)(nil),               // 0: mycelya.v1.Dim
 	(*Tensor)(nil),            // 1: mycelya.v1.Tensor
@@ -2861,28 +2967,30 @@ var file_proto_mycelya_proto_goTypes = []any{
 	(*Sync)(nil),              // 24: mycelya.v1.Sync
 	(*SyncReply)(nil),         // 25: mycelya.v1.SyncReply
 	(*Done)(nil),              // 26: mycelya.v1.Done
-	(*Kernels)(nil),           // 27: mycelya.v1.Kernels
-	(*Status)(nil),            // 28: mycelya.v1.Status
-	(*Arg_Number)(nil),        // 29: mycelya.v1.Arg.Number
-	(*Arg_Scalar)(nil),        // 30: mycelya.v1.Arg.Scalar
-	(*Arg_List)(nil),          // 31: mycelya.v1.Arg.List
-	(*Kernel_Operand)(nil),    // 32: mycelya.v1.Kernel.Operand
-	(*Kernel_Instr)(nil),      // 33: mycelya.v1.Kernel.Instr
-	(*KernelOp_Instance)(nil), // 34: mycelya.v1.KernelOp.Instance
+	(*Fail)(nil),              // 27: mycelya.v1.Fail
+	(*Resume)(nil),            // 28: mycelya.v1.Resume
+	(*Kernels)(nil),           // 29: mycelya.v1.Kernels
+	(*Status)(nil),            // 30: mycelya.v1.Status
+	(*Arg_Number)(nil),        // 31: mycelya.v1.Arg.Number
+	(*Arg_Scalar)(nil),        // 32: mycelya.v1.Arg.Scalar
+	(*Arg_List)(nil),          // 33: mycelya.v1.Arg.List
+	(*Kernel_Operand)(nil),    // 34: mycelya.v1.Kernel.Operand
+	(*Kernel_Instr)(nil),      // 35: mycelya.v1.Kernel.Instr
+	(*KernelOp_Instance)(nil), // 36: mycelya.v1.KernelOp.Instance
 }
 var file_proto_mycelya_proto_depIdxs = []int32{
 	0,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
 	0,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
 	0,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
-	29, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
-	30, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
-	31, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
+	31, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
+	32, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
+	33, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
 	2,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
 	0,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
 	0,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
-	32, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
-	33, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
-	34, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
+	34, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
+	35, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
+	36, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
 	3,  // 12: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
 	4,  // 13: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
 	5,  // 14: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
@@ -2894,18 +3002,19 @@ var file_proto_mycelya_proto_depIdxs = []int32{
 	1,  // 20: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
 	12, // 21: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
 	9,  // 22: mycelya.v1.Program.kernels:type_name -> mycelya.v1.Kernel
-	28, // 23: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
-	28, // 24: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
-	28, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
-	27, // 26: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
-	2,  // 27: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
-	0,  // 28: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
-	2,  // 29: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	30, // 23: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
+	30, // 24: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
+	30, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
+	29, // 26: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
+	30, // 27: mycelya.v1.Fail.status:type_name -> mycelya.v1.Status
+	2,  // 28: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
+	0,  // 29: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
+	2,  // 30: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_proto_mycelya_proto_init() }
@@ -2950,7 +3059,7 @@ func file_proto_mycelya_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_mycelya_proto_rawDesc), len(file_proto_mycelya_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

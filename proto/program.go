@@ -88,19 +88,27 @@ func Validate(p *Program) error {
 	return v.records()
 }
 
+// VersionWords is how many numbers of Program.Versions describe one version.
+const VersionWords = 4
+
 // records checks what the program says about failures.
 func (v *validator) records() error {
 	p := v.p
 	if len(p.Records) != 0 && len(p.Records) != len(p.Steps) {
 		return fmt.Errorf("program: records of %d steps, it has %d", len(p.Records), len(p.Steps))
 	}
-	if len(p.Written) != 0 && len(p.Written) != 2*len(p.Outputs) {
-		return fmt.Errorf("program: %d records that write its %d outputs, want two each", len(p.Written), len(p.Outputs))
+	if len(p.Versions)%VersionWords != 0 {
+		return fmt.Errorf("program: %d numbers about versions, want %d each", len(p.Versions), VersionWords)
 	}
-	for i := 0; i < len(p.Written); i += 2 {
-		if first, last := p.Written[i], p.Written[i+1]; first == 0 || last < first {
-			return fmt.Errorf("program: output %d is written by records %d to %d", i/2, first, last)
+	output, record := uint32(0), uint32(0)
+	for v := p.Versions; len(v) > 0; v = v[VersionWords:] {
+		switch {
+		case v[0] >= uint32(len(p.Outputs)) || v[2] > p.Buffers:
+			return fmt.Errorf("program: a version of output %d of %d in buffer %d of %d", v[0], len(p.Outputs), v[2], p.Buffers)
+		case v[1] == 0 || v[0] < output || v[0] == output && v[1] < record:
+			return fmt.Errorf("program: version %d of output %d is out of order", v[1], v[0])
 		}
+		output, record = v[0], v[1]
 	}
 	return nil
 }

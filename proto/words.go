@@ -36,9 +36,9 @@ func Words(p *Program) []uint64 {
 			w[at] |= uint64(p.Records[i]) << 32
 		}
 	}
-	w.put(uint64(len(p.Written) / 2))
-	for i := 0; i < len(p.Written); i += 2 {
-		w.put(uint64(p.Outputs[i/2]), uint64(p.Written[i]), uint64(p.Written[i+1]))
+	w.put(uint64(len(p.Versions) / VersionWords))
+	for v := p.Versions; len(v) > 0; v = v[VersionWords:] {
+		w.put(uint64(p.Outputs[v[0]]), uint64(v[1]), uint64(v[2]), uint64(v[3]))
 	}
 	return w
 }

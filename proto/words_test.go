@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,7 +122,11 @@ func unwords(w []uint64) (p *Program, err error) {
 		p.Steps = append(p.Steps, r.step(p.Kernels))
 	}
 	for n := r.next(); n > 0; n-- {
-		p.Outputs, p.Written = append(p.Outputs, r.u32()), append(p.Written, r.u32(), r.u32())
+		output := r.u32()
+		if !slices.Contains(p.Outputs, output) {
+			p.Outputs = append(p.Outputs, output)
+		}
+		p.Versions = append(p.Versions, uint32(slices.Index(p.Outputs, output)), r.u32(), r.u32(), r.u32())
 	}
 	if len(r) != 0 {
 		return nil, fmt.Errorf("%d words are left over", len(r))

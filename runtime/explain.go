@@ -256,7 +256,8 @@ func (s *session) explainPrograms() string {
 func (s *session) pendingGraph(t *trace.Trace, storage uint64) (string, error) {
 	local := slices.Index(t.Bindings, storage)
 	if local < 0 {
-		return "", &Error{KindRuntime, fmt.Sprintf("BUG: storage %d is not in the trace that it is pending in.", storage)}
+		text := fmt.Sprintf("BUG: storage %d is not in the trace that it is pending in.", storage)
+		return "", &Error{Kind: KindRuntime, Text: text}
 	}
 	wanted := make([]bool, len(t.Bindings))
 	wanted[local] = true

@@ -4,9 +4,8 @@
 package runtime
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
-	"math"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -17,29 +16,17 @@ import (
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
-// inOrder puts the errors of steps in the order in which their ops were recorded, which need not be that of the steps.
-func (c *call) inOrder(errors []*proto.Status) {
-	records := c.variant.compiled.StepRecord
-	record := func(st *proto.Status) int32 {
-		if int(st.Step) < len(records) && records[st.Step] >= 0 {
-			return records[st.Step]
-		}
-		return math.MaxInt32 // of the call as a whole
-	}
-	slices.SortStableFunc(errors, func(a, b *proto.Status) int { return cmp.Compare(record(a), record(b)) })
-}
-
 // explain is core.Explain: the error of a failed step has the worker's text, the op with its operands, and the line
 // that recorded the op.
 func (c *compiler) explain(ref core.Ref, st *proto.Status) error {
 	text := strings.TrimRight(st.Text, "\n")
 	of, ok := ref.(*call)
 	if !ok {
-		return &Error{Kind(st.Kind), st.Text}
+		return &Error{Kind: Kind(st.Kind), Text: st.Text}
 	}
 	compiled := of.variant.compiled
 	if int(st.Step) >= len(compiled.StepRecord) {
-		return &Error{Kind(st.Kind), text}
+		return &Error{Kind: Kind(st.Kind), Text: text, Lost: of.lost(-1)}
 	}
 	record := int(compiled.StepRecord[st.Step])
 	name := "a copy"
@@ -65,7 +52,37 @@ func (c *compiler) explain(ref core.Ref, st *proto.Status) error {
 			text += "\n  of program #" + fmt.Sprint(of.variant.account.number) + ". " + peak
 		}
 	}
-	return &Error{Kind(st.Kind), text}
+	return &Error{Kind(st.Kind), text, of.lost(record)}
+}
+
+// lost is the smallest id of the storages that a call does not make because a record has failed.
+func (c *call) lost(failed int) uint64 {
+	first := map[uint32]uint32{} // by output: 1 + the first record that makes or writes the storage
+	for v := c.variant.compiled.Program.Versions; len(v) > 0; v = v[proto.VersionWords:] {
+		if _, found := first[v[0]]; !found {
+			first[v[0]] = v[1]
+		}
+	}
+	out := uint64(0)
+	for i, id := range c.meta.Outputs {
+		made, known := first[uint32(i)]
+		if id != 0 && (!known || int(made) > failed) && !slices.Contains(c.meta.Inputs, id) && (out == 0 || id < out) {
+			out = id
+		}
+	}
+	if out == 0 { // storages of later calls
+		out = max(slices.Max(append(c.meta.Outputs, 0)), slices.Max(append(c.meta.Inputs, 0))) + 1
+	}
+	return out
+}
+
+// asError is an error as the user sees it.
+func asError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &Error{Kind: KindRuntime, Text: err.Error()}
 }
 
 // operands lists the tensors of a call with their sizes: "f32[64,784], f32[100,10]".
@@ -101,5 +118,5 @@ func operands(c *codegen.Compiled, args []*proto.Arg, params []uint64) string {
 
 // bug is the error for a broken assumption of this library.
 func bug(what any) *Error {
-	return &Error{KindRuntime, fmt.Sprintf("BUG: %v. Please report this.\n%s", what, debug.Stack())}
+	return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: %v. Please report this.\n%s", what, debug.Stack())}
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/mycelya/mycelya/proto"
 )
 
-// TestErrorsAreInTheOrderOfTheRecords, for any order of the steps. Errors without a record come last.
-func TestErrorsAreInTheOrderOfTheRecords(t *testing.T) {
-	c := &call{variant: &variant{compiled: &codegen.Compiled{StepRecord: []int32{5, -1, 2}}}}
-	errors := []*proto.Status{{Step: 0}, {Step: 1}, {Step: 2}, {Step: 99}}
-	c.inOrder(errors)
-	var got []uint32
-	for _, e := range errors {
-		got = append(got, e.Step)
+// TestLost: storages that the failed record or a later one should have made are lost, and all that came after them.
+func TestLost(t *testing.T) {
+	c := &call{
+		variant: &variant{compiled: &codegen.Compiled{Program: &proto.Program{Versions: []uint32{
+			0, 3, 1, 3, 1, 5, 2, 5, 2, 2, 3, 2, 2, 6, 3, 6, 3, 6, 4, 6, // outputs 0 to 3, which records 2, 4, 1 and 5 make
+		}}}},
+		meta: &proto.Call{Inputs: []uint64{4, 7}, Outputs: []uint64{8, 9, 10, 7}},
 	}
-	require.Equal(t, []uint32{2, 0, 1, 99}, got)
+	for failed, want := range map[int]uint64{-1: 8, 2: 8, 3: 9, 4: 9, 5: 11} {
+		require.Equal(t, want, c.lost(failed), "record %d fails", failed)
+	}
 }

@@ -108,7 +108,7 @@ func (s *session) uncompiled(t *closedTrace, err error) *Error {
 	if o.File != "" {
 		where = fmt.Sprintf(" before %s:%d", o.File, o.Line)
 	}
-	return &Error{KindRuntime, fmt.Sprintf("BUG: mycelya could not compile the %d ops recorded%s: %v.\n"+
+	return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: mycelya could not compile the %d ops recorded%s: %v.\n"+
 		"Their results are lost; please report this.", len(t.Origins)/2, where, err)}
 }
 
@@ -138,17 +138,24 @@ func bind(e *entry, v *variant, t *trace.Trace) (*proto.Call, error) {
 }
 
 // busy is how many of the worker's cores the client uses while a program runs. It is 1, for the recording thread, if
-// client and worker share a processor, the loop reads what each of its rounds has made, and the rounds are light. Then
-// client and worker run at the same time, and the worker's idle threads would take the client's core. Never decide from
-// measured time: the thread count changes the reduction order and so the bits. Single operators use all cores, as in
-// PyTorch.
+// client and worker share a processor and the program is so light that recording the next one takes longer. Then the
+// worker's idle threads would take the client's core. Never decide from measured time or from reads: the thread count
+// changes the reduction order and so the bits. Heavy programs use all cores, as in PyTorch.
+//
+// If the loop also reads what each of its rounds has made, its thread may look for the answer before it sleeps.
 func (s *session) busy(v *variant, t *trace.Trace, sinceRead int) uint32 {
-	out := uint32(0)
-	if sinceRead < lately && v.weight != nil && v.light(t) {
-		out = 1
+	out, hurry := uint32(0), int64(0)
+	if v.weight != nil {
+		time := v.weight.Nanoseconds(t.Params)
+		if time < float64(len(t.Origins)/2)*recording {
+			out = 1
+		}
+		if sinceRead < lately && time < float64(len(t.Origins)/2)*reading {
+			hurry = 1
+		}
 	}
 	if goruntime.NumCPU() > 1 { // otherwise a client that looks for the answer takes the worker's core
-		s.credits.Hurry.Store(int64(out))
+		s.credits.Hurry.Store(hurry)
 	}
 	return out
 }
@@ -156,10 +163,9 @@ func (s *session) busy(v *variant, t *trace.Trace, sinceRead int) uint32 {
 // lately is how many traces there are at most between two reads of such a loop.
 const lately = 8
 
-// light says whether a call takes a core not much longer than recording it took.
-func (v *variant) light(t *trace.Trace) bool {
-	return v.weight.Nanoseconds(t.Params) < float64(len(t.Origins)/2)*recording
-}
-
-// recording is about three times what recording an op takes, with the Python code around it, in nanoseconds.
-const recording = 30_000
+const (
+	// recording is about what recording an op takes, with the Python code around it, in nanoseconds.
+	recording = 10_000
+	// reading is how long a round may take per op, in nanoseconds, so that its reader does not sleep.
+	reading = 3 * recording
+)

@@ -22,6 +22,12 @@ func (s *session) sendFrame(a core.Send) {
 		s.sendCall(a, a.Ref.(*call))
 	case transport.Free:
 		s.write(a, a.Ref.(*closedTrace).by, &proto.FreeStorages{Storages: a.Storages}, nil)
+	case transport.Fail:
+		e := asError(a.Err)
+		s.write(a, a.Ref.(*closedTrace).by, &proto.Fail{Status: &proto.Status{Kind: int32(e.Kind), Text: e.Text},
+			Storages: a.Storages}, nil)
+	case transport.Resume:
+		s.write(a, nil, &proto.Resume{}, nil)
 	case transport.Unshare:
 		s.write(a, nil, &proto.Unshare{Block: a.Block}, nil)
 	case transport.Read:

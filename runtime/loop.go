@@ -117,6 +117,18 @@ func (s *session) collect() {
 	s.performAll(actions)
 }
 
+// raise returns the error that no caller has raised, after all requests in the mailbox; nil if there is none. The
+// caller raises it. What was submitted before has no effect.
+func (s *session) raise() error {
+	s.mu.Lock()
+	actions := s.takeMailbox(nil)
+	err := s.core.Failure()
+	actions = s.core.Step(core.Raise{}, actions)
+	s.mu.Unlock()
+	s.performAll(actions)
+	return err
+}
+
 func (s *session) performAll(actions []core.Action) {
 	for _, a := range actions {
 		s.perform(a)
@@ -140,6 +152,12 @@ func (s *session) perform(action core.Action) {
 		s.credits.OnWay.Add(-1)
 	case core.Allow:
 		s.credits.Allowed.Store(int64(a.Traces))
+	case core.Failing:
+		failing := int64(0)
+		if a.Yes {
+			failing = 1
+		}
+		s.credits.Failing.Store(failing)
 	case core.End:
 		s.end(a.Err)
 	default:
@@ -226,7 +244,7 @@ func (s *session) disconnect() {
 
 // close ends the session and its worker, and returns when both have ended.
 func (s *session) close() {
-	s.do(core.Close{Err: &Error{KindRuntime, fmt.Sprintf("mycelya:%d has been closed.", s.index)}})
+	s.do(core.Close{Err: &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d has been closed.", s.index)}})
 	s.mu.Lock()
 	started := s.core.Started()
 	s.mu.Unlock()

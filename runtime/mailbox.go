@@ -60,6 +60,7 @@ type Credits struct {
 	Allowed atomic.Int64
 	Core    atomic.Int64 // the CPU core on which the last item was left, from 1 on; 0: not known
 	Hurry   atomic.Int64 // not 0: a thread that waits may look for the answer for a while before it sleeps
+	Failing atomic.Int64 // not 0: there is an error that no thread has raised
 }
 
 // open is the submission that an item stands for. With an error the submission is a read that can't be made.

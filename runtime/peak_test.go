@@ -43,7 +43,7 @@ func TestPlannedPeak(t *testing.T) {
 	require.NoError(t, r.Flush(0, larger, func() {}))
 	h = w.next(transport.Call, new(proto.Call))
 	require.Contains(t, explained(), "It takes at most 4.0 GiB of its own at once")
-	failed := &proto.Done{Failed: 1, Errors: []*proto.Status{{Kind: proto.ErrMemory, Text: "No memory."}}}
+	failed := &proto.Done{Failed: 1, Errors: []*proto.Status{{Kind: proto.ErrMemory, Text: "No memory.", Call: h.Seq}}}
 	w.send(transport.Done, h.Seq, failed, nil)
 	ticket, err := r.Sync(0, trace.Place{})
 	require.NoError(t, err)

@@ -108,7 +108,6 @@ func (s *session) account(c *call, m *proto.Done) {
 	}
 	if m.Failed > 0 {
 		s.metrics.errors.Add(uint64(m.Failed))
-		c.inOrder(m.Errors)
 	}
 }
 

@@ -44,21 +44,21 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.sessions[index] != nil {
-		return &Error{KindRuntime, fmt.Sprintf("mycelya:%d is open already.", index)}
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d is open already.", index)}
 	}
 	if r.settings == nil {
 		settings, err := ParseSettings(environment)
 		if err != nil {
-			return &Error{KindValue, err.Error()}
+			return &Error{Kind: KindValue, Text: err.Error()}
 		}
 		r.settings = settings
 	}
 	p, err := r.provide(paths)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
-		return &Error{KindNotImplemented, err.Error()}
+		return &Error{Kind: KindNotImplemented, Text: err.Error()}
 	case err != nil:
-		return &Error{KindValue, err.Error()}
+		return &Error{Kind: KindValue, Text: err.Error()}
 	}
 	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, p, r.mailbox(index))
 	if err != nil {
@@ -84,7 +84,7 @@ func (r *Runtime) session(index int32) (*session, error) {
 	defer r.mu.Unlock()
 	s := r.sessions[index]
 	if s == nil {
-		return nil, &Error{KindRuntime, fmt.Sprintf("mycelya:%d is not open.", index)}
+		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d is not open.", index)}
 	}
 	return s, nil
 }
@@ -108,6 +108,19 @@ func (r *Runtime) Room(index int32, at trace.Place) (uint64, error) {
 	}
 	t, err := s.room(r.metrics.bill.at(at))
 	return r.add(t, err)
+}
+
+// Raise returns the error of a failure that no caller has raised, and the smallest id of the storages that were not
+// made because of it. The caller raises the error, and from then on the device goes on.
+func (r *Runtime) Raise(index int32) (lost uint64, err error) {
+	s, err := r.session(index)
+	if err != nil {
+		return 0, err
+	}
+	if err = s.raise(); err != nil {
+		lost = asError(err).Lost
+	}
+	return lost, err
 }
 
 // Upload makes a storage with these bytes, which are copied or sent before the return.
@@ -178,7 +191,7 @@ func (r *Runtime) Wait(ticket uint64, timeout time.Duration) error {
 	t := r.tickets[ticket]
 	r.mu.Unlock()
 	if t == nil {
-		return &Error{KindRuntime, fmt.Sprintf("BUG: ticket %d does not exist.", ticket)}
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: ticket %d does not exist.", ticket)}
 	}
 	err := t.Wait(timeout)
 	if !errors.Is(err, ErrPending) {

@@ -212,29 +212,46 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 	require.True(t, bytes.Equal(after, dst), "dst was written after the cancel")
 }
 
-func TestManyFailedStepsAreStillExplained(t *testing.T) {
+// TestAFailureIsRaisedOnce: waits fail until a caller raises the error. Then the worker is told.
+func TestAFailureIsRaisedOnce(t *testing.T) {
 	r, w := start(t)
 	require.NoError(t, r.Flush(0, relu(1, 2), func() {}))
 	w.greet()
 	w.next(transport.Program, new(proto.Program))
 	h := w.next(transport.Call, new(proto.Call))
-	// The step that the read asks for isn't among those listed.
-	w.send(transport.Done, h.Seq, &proto.Done{Failed: 2, Errors: []*proto.Status{{Kind: 1, Text: "first", Step: 99}}}, nil)
+	lost, err := r.Raise(0)
+	require.NoError(t, err, "nothing has failed")
+	require.Zero(t, lost)
+	cause := &proto.Status{Kind: 2, Text: "out of range.\n", Call: h.Seq, Step: 0}
+	w.send(transport.Done, h.Seq, &proto.Done{Failed: 2, Errors: []*proto.Status{cause, {Kind: 1, Text: "later"}}}, nil)
+	const want = "out of range.\n  in aten::relu(f32[4]), recorded at train.py:12"
+	sync := func() error {
+		ticket, err := r.Sync(0, trace.Place{})
+		require.NoError(t, err)
+		q := w.next(transport.Sync, new(proto.Sync))
+		w.send(transport.SyncReply, q.Seq, &proto.SyncReply{}, nil)
+		return wait(t, r, ticket)
+	}
+	for range 2 {
+		err := sync()
+		require.EqualError(t, err, want)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, KindIndex, e.Kind)
+	}
+	lost, err = r.Raise(0)
+	require.EqualError(t, err, want)
+	require.EqualValues(t, 2, lost, "the first storage that was not made")
+	w.next(transport.Resume, new(proto.Resume))
+	require.NoError(t, sync())
+	_, err = r.Raise(0)
+	require.NoError(t, err, "it was raised")
+
 	ticket, err := r.Read(0, bytesView(4), make([]byte, 4), trace.Place{})
 	require.NoError(t, err)
 	q := w.next(transport.Read, new(proto.Read))
-	w.send(transport.ReadReply, q.Seq, &proto.ReadReply{
-		Status: &proto.Status{Kind: 2, Text: "out of range.\n", Call: h.Seq, Step: 0}}, nil)
-	err = wait(t, r, ticket)
-	require.EqualError(t, err, "out of range.\n  in aten::relu(f32[4]), recorded at train.py:12")
-	var e *Error
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, KindIndex, e.Kind)
-	ticket, err = r.Sync(0, trace.Place{})
-	require.NoError(t, err)
-	q = w.next(transport.Sync, new(proto.Sync))
-	w.send(transport.SyncReply, q.Seq, &proto.SyncReply{}, nil)
-	require.EqualError(t, wait(t, r, ticket), "first")
+	w.send(transport.ReadReply, q.Seq, &proto.ReadReply{Status: cause}, nil)
+	require.EqualError(t, wait(t, r, ticket), want, "what it has poisoned raises it")
 }
 
 func TestOneHashTwoSkeletons(t *testing.T) {
@@ -376,9 +393,9 @@ func BenchmarkFlushHit(b *testing.B) {
 	b.ReportMetric(float64(inCall.Nanoseconds())/1e3/float64(b.N), "µs/call")
 }
 
-// TestLightRoundsLeaveTheClientACore: on a shared processor, a light call soon after a read tells the worker to leave
-// one core to the client.
-func TestLightRoundsLeaveTheClientACore(t *testing.T) {
+// TestLightProgramsLeaveTheClientACore: on a shared processor, a light call tells the worker to leave one core to the
+// client. Reads decide only whether the client's thread looks for the answer.
+func TestLightProgramsLeaveTheClientACore(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		device      string
@@ -396,7 +413,7 @@ func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 			r, w := startWith(t, box, c.environment...)
 			w.hello.Device, w.hello.Blocks = c.device, c.blocks
 			first := true
-			busy := func(size uint64) uint32 { // of a call with such sizes
+			busy := func(size uint64, hurry uint32) uint32 { // of a call with such sizes
 				tr := relu(1, 2)
 				tr.Params[0] = size
 				require.NoError(t, r.Flush(0, tr, func() {}))
@@ -408,24 +425,24 @@ func TestLightRoundsLeaveTheClientACore(t *testing.T) {
 				var m proto.Call
 				h := w.next(transport.Call, &m)
 				if goruntime.NumCPU() > 1 {
-					require.EqualValues(t, m.Busy, box.Credits().Hurry.Load())
+					require.EqualValues(t, hurry, box.Credits().Hurry.Load())
 				}
 				w.send(transport.Done, h.Seq, &proto.Done{}, nil)
 				return m.Busy
 			}
-			require.Zero(t, busy(4), "before the first read")
+			require.Equal(t, c.want, busy(4, 0), "before the first read")
 			for range 2 {
 				ticket, err := r.Read(0, bytesView(4), make([]byte, 4), trace.Place{})
 				require.NoError(t, err)
 				h := w.next(transport.Read, new(proto.Read))
 				w.send(transport.ReadReply, h.Seq, &proto.ReadReply{Bytes: 4}, []byte{1, 2, 3, 4})
 				require.NoError(t, wait(t, r, ticket))
-				require.Equal(t, c.want, busy(4))
-				require.Zero(t, busy(1<<22), "the same program, but heavy")
+				require.Equal(t, c.want, busy(4, c.want))
+				require.Zero(t, busy(1<<22, 0), "the same program, but heavy")
 				for i := 2; i < lately; i++ {
-					require.Equal(t, c.want, busy(4), "call %d after a read", i)
+					require.Equal(t, c.want, busy(4, c.want), "call %d after a read", i)
 				}
-				require.Zero(t, busy(4), "long after a read")
+				require.Equal(t, c.want, busy(4, 0), "long after a read")
 			}
 		})
 	}

@@ -43,7 +43,7 @@ func (s *session) start() {
 	var err error
 	onAllCores(func() { instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device}) })
 	if err != nil {
-		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not start its worker: %v", s.index, err)})
+		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d could not start its worker: %v", s.index, err)})
 		return
 	}
 	s.mu.Lock()
@@ -159,7 +159,8 @@ func (s *session) lost(err error) {
 	}
 	var why refused
 	if hello == nil && errors.As(err, &why) {
-		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not start its worker: %s", s.index, string(why))})
+		s.lose(&Error{Kind: KindRuntime,
+			Text: fmt.Sprintf("mycelya:%d could not start its worker: %s", s.index, string(why))})
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
@@ -178,10 +179,11 @@ func (s *session) lost(err error) {
 		what += " It said: " + string(why)
 	}
 	if hello == nil {
-		s.lose(&Error{KindRuntime, fmt.Sprintf("mycelya:%d could not be started: %s%s", s.index, what, logTail(exit))})
+		s.lose(&Error{Kind: KindRuntime,
+			Text: fmt.Sprintf("mycelya:%d could not be started: %s%s", s.index, what, logTail(exit))})
 		return
 	}
-	s.lose(&Error{KindLost, fmt.Sprintf("mycelya:%d is lost: %s All tensors on it are gone; "+
+	s.lose(&Error{Kind: KindLost, Text: fmt.Sprintf("mycelya:%d is lost: %s All tensors on it are gone; "+
 		"restart the Python process to use the device again.%s", s.index, what, logTail(exit))})
 }
 

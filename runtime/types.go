@@ -20,6 +20,7 @@ import (
 type Error struct {
 	Kind Kind
 	Text string
+	Lost uint64 // the smallest id of the storages that were not made because of the failure; 0: not known
 }
 
 func (e *Error) Error() string { return e.Text }
@@ -55,12 +56,12 @@ type View struct {
 func (v *View) Bytes() (uint64, error) {
 	n := uint64(1)
 	if !v.DType.Valid() {
-		return 0, &Error{KindRuntime, fmt.Sprintf("BUG: a read of dtype %d, which does not exist.", v.DType)}
+		return 0, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: a read of dtype %d, which does not exist.", v.DType)}
 	}
 	for _, size := range append([]int64{int64(v.DType.Size())}, v.Sizes...) {
 		hi, lo := bits.Mul64(n, uint64(size))
 		if size < 0 || hi != 0 || lo > 1<<48 && lo != 0 {
-			return 0, &Error{KindRuntime, fmt.Sprintf("BUG: a read of %v elements of %s.", v.Sizes, v.DType)}
+			return 0, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: a read of %v elements of %s.", v.Sizes, v.DType)}
 		}
 		n = lo
 	}

@@ -28,7 +28,6 @@ type Captured struct {
 	Graph   *ir.Graph
 	Inputs  []bool   // indexed by local number: the storage existed before the trace
 	Changed []bool   // indexed by local number: the trace made or wrote the storage
-	Written []ir.Span // indexed by local number: the records that made or wrote the storage; valid if Changed
 	Ops     []string // indexed by record: the full name of its op
 }
 

@@ -25,10 +25,13 @@ type Executor interface {
 	Prepare(p *proto.Program) (Prepared, error)
 	Drop(Prepared)
 	// Run runs a program. Inputs and outputs are pairs (buffer, storage id); after the run the output storages hold
-	// the buffers. A step that needs a missing or poisoned storage fails. After a failure the storages are as if the
-	// recorded ops had run one by one up to the failed one; what is new since then is poisoned. failed is the number of
-	// failed steps, errs are the first of them, at most MaxErrors.
-	Run(p Prepared, params, inputs, outputs []uint64, call uint64) (failed int, errs []StepError)
+	// the buffers. The storages of frees end once the inputs are bound. A step that needs a missing or poisoned storage
+	// fails. After a failure the storages are as if the recorded ops had run one by one up to the failed one; what is new
+	// since then is poisoned. failed is the number of failed steps. errs are at most MaxErrors of them; the first is the
+	// one whose op was recorded first.
+	Run(p Prepared, params, inputs, outputs, frees []uint64, call uint64) (failed int, errs []StepError)
+	// Settle runs only the steps of a program that set flags or the default dtype.
+	Settle(p Prepared, params []uint64)
 	// Leave sets how many of the processor's cores the next runs must leave to other processes.
 	Leave(cores int)
 	// Fused returns what happened to fused groups and their kernels since the last call of Fused; nil if nothing did.
@@ -79,7 +82,8 @@ func Errorf(kind int32, format string, args ...any) *Error {
 	return &Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
 }
 
-// StepError is one failed step of a run. The cause is the step itself, or the one that has poisoned what the step needs.
+// StepError is one failed step of a run. The cause is the step itself, or the one that has poisoned what the step
+// needs.
 type StepError struct {
 	Step  uint32
 	Cause Error

@@ -15,8 +15,8 @@ package worker
 
 // The executor's functions. A library that lacks one is refused.
 #define FUNCTIONS(X) \
-  X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(upload_begin) X(upload_end) X(read) X(read_done) \
-  X(free) X(poison) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave)
+  X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(settle) X(upload_begin) X(upload_end) X(read) \
+  X(read_done) X(free) X(poison) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave)
 #define FIELD(f) myc_exec_fn_##f f;
 typedef struct { FUNCTIONS(FIELD) } api;
 
@@ -60,8 +60,13 @@ static myc_prog* x_prepare(exec_state* s, const uint64_t* words, uint64_t n) {
 }
 static void x_drop(exec_state* s, myc_prog* p) { s->a.drop(s->x, p); }
 static int32_t x_run(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np, const uint64_t* in, uint64_t ni,
-                     const uint64_t* out, uint64_t no, const uint64_t* launches, uint64_t nl, uint64_t call) {
-  return s->a.run(s->x, p, params, np, in, ni, out, no, launches, nl, call, s->errors, MAX_ERRORS, &s->fused);
+                     const uint64_t* out, uint64_t no, const uint64_t* frees, uint64_t nf, const uint64_t* launches,
+                     uint64_t nl, uint64_t call) {
+  return s->a.run(s->x, p, params, np, in, ni, out, no, frees, nf, launches, nl, call, s->errors, MAX_ERRORS,
+                  &s->fused);
+}
+static void x_settle(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np) {
+  s->a.settle(s->x, p, params, np);
 }
 static void x_leave(exec_state* s, int32_t cores) { s->a.leave(s->x, cores); }
 // Any thread may call these three, so they write nothing into s.
@@ -353,7 +358,7 @@ func (x *torchExecutor) Prepare(p *proto.Program) (Prepared, error) {
 
 func (x *torchExecutor) Drop(p Prepared) { C.x_drop(x.s, p.(*torchProgram).prog) }
 
-func (x *torchExecutor) Run(p Prepared, params, inputs, outputs []uint64, call uint64) (int, []StepError) {
+func (x *torchExecutor) Run(p Prepared, params, inputs, outputs, frees []uint64, call uint64) (int, []StepError) {
 	prepared := p.(*torchProgram)
 	var launches []uint64
 	waiting := 0
@@ -364,8 +369,9 @@ func (x *torchExecutor) Run(p Prepared, params, inputs, outputs []uint64, call u
 	pw, np := words(params)
 	iw, ni := words(inputs)
 	ow, no := words(outputs)
+	fw, nf := words(frees)
 	lw, nl := words(launches)
-	failed := int(C.x_run(x.s, prepared.prog, pw, np, iw, ni/2, ow, no/2, lw, nl, C.uint64_t(call)))
+	failed := int(C.x_run(x.s, prepared.prog, pw, np, iw, ni/2, ow, no/2, fw, nf, lw, nl, C.uint64_t(call)))
 	f := &x.s.fused
 	x.report.ran(prepared.fused, waiting, int(f.groups), int(f.kernels), int(f.calls))
 	if failed == 0 {
@@ -378,6 +384,11 @@ func (x *torchExecutor) Run(p Prepared, params, inputs, outputs []uint64, call u
 			Call: uint64(e.cause_call), Step: uint32(e.cause_step)}}
 	}
 	return failed, errs
+}
+
+func (x *torchExecutor) Settle(p Prepared, params []uint64) {
+	pw, np := words(params)
+	C.x_settle(x.s, p.(*torchProgram).prog, pw, np)
 }
 
 func (x *torchExecutor) Leave(cores int) { C.x_leave(x.s, C.int32_t(cores)) }

@@ -31,25 +31,32 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 		return true, err
 	}
 	done := &proto.Done{}
-	if p.err != nil {
+	switch {
+	case s.halt != nil:
+		s.skip(p, c)
+		done.Skipped = true
+	case p.err != nil:
 		e := *asError(p.err)
 		e.Call, e.Step = seq, math.MaxUint32 // no step ran
 		done.Failed, done.Errors = 1, []*proto.Status{status(&e)}
-		s.x.Poison(made(c), &e)
-	} else {
+		s.fail(&e)
+		s.skip(p, c)
+	default:
 		if s.call.Busy != s.busy {
 			s.busy = s.call.Busy
 			s.x.Leave(int(min(s.busy, math.MaxInt16)))
 		}
-		failed, errs := s.x.Run(p.prepared, c.Params, s.inputs, s.outputs, seq)
+		failed, errs := s.x.Run(p.prepared, c.Params, s.inputs, s.outputs, c.Frees, seq)
 		done.Failed, done.Kernels = uint32(failed), s.x.Fused()
 		for _, e := range errs[:min(len(errs), MaxErrors)] {
 			done.Errors = append(done.Errors, status(&e.Cause))
 		}
+		if failed > 0 {
+			s.fail(&errs[0].Cause)
+		}
 	}
-	s.free(c.Frees)
 	// A client that waits for the end of an iteration does not need the Dones of its parts, which would wake it.
-	if s.call.Busy > 0 {
+	if s.call.Busy > 0 && done.Failed == 0 {
 		return true, s.c.Hold(transport.Done, seq, done)
 	}
 	return true, s.c.Send(transport.Done, seq, done, nil)
@@ -115,7 +122,33 @@ func (s *session) check(p *program, c *proto.Call) error {
 	return nil
 }
 
-// made lists the storages that hold the outputs of a call.
-func made(c *proto.Call) []uint64 {
-	return slices.DeleteFunc(slices.Clone(c.Outputs), func(id uint64) bool { return id == 0 })
+// fail stops calls from running until the client resumes. The first failure counts.
+func (s *session) fail(cause *Error) {
+	if s.halt == nil {
+		s.halt = cause
+	}
 }
+
+// skip is what a call does that does not run because of a failure: it frees, and it sets flags. The storages that it
+// should have made are poisoned; those that exist keep their content.
+func (s *session) skip(p *program, c *proto.Call) {
+	if p.settles && p.err == nil {
+		s.x.Settle(p.prepared, c.Params)
+	}
+	s.x.Poison(slices.DeleteFunc(slices.Clone(c.Outputs), func(id uint64) bool { return id == 0 }), s.halt)
+	s.free(c.Frees)
+}
+
+// failed takes a Fail: the client has no program for some ops.
+func (s *session) failed(h transport.Header, meta []byte) error {
+	var m proto.Fail
+	if err := decode(h, meta, &m); err != nil {
+		return err
+	}
+	s.fail(&Error{Kind: m.Status.GetKind(), Text: m.Status.GetText()})
+	s.x.Poison(m.Storages, s.halt)
+	return nil
+}
+
+// resume takes a Resume: the client's user has seen the failure.
+func (s *session) resume() { s.halt = nil }

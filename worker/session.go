@@ -29,6 +29,8 @@ type session struct {
 	blocks      map[uint64]block
 	takesBlocks bool
 
+	halt *Error // what has failed; not nil: calls do not run
+
 	// Set while a program is missing: the client must send the call again, and later frames wait for it.
 	missing *missing
 
@@ -98,7 +100,7 @@ func (s *session) frame(h transport.Header) error {
 		return s.unshare(h)
 	case transport.UploadFrom:
 		return s.uploadFrom(h)
-	case transport.Call, transport.Free, transport.Read, transport.Sync:
+	case transport.Call, transport.Free, transport.Read, transport.Sync, transport.Fail, transport.Resume:
 	default:
 		return faultf("A client must not send %v frames here.", h.Type)
 	}
@@ -116,7 +118,7 @@ func (s *session) frame(h transport.Header) error {
 			return err
 		}
 		s.missing = nil
-		return s.resume(m.queue)
+		return s.takeQueued(m.queue)
 	}
 	m.bytes += h.Meta
 	if len(m.queue) == maxWaiting || m.bytes > maxWaitingBytes {
@@ -126,8 +128,8 @@ func (s *session) frame(h transport.Header) error {
 	return nil
 }
 
-// resume handles queued frames up to the next call whose program is missing.
-func (s *session) resume(queue []waiting) error {
+// takeQueued handles queued frames up to the next call whose program is missing.
+func (s *session) takeQueued(queue []waiting) error {
 	for i, w := range queue {
 		known, err := s.apply(w.h, w.meta)
 		if err != nil {
@@ -155,6 +157,11 @@ func (s *session) apply(h transport.Header, meta []byte) (known bool, err error)
 		return true, nil
 	case transport.Read:
 		return true, s.read(h, meta)
+	case transport.Fail:
+		return true, s.failed(h, meta)
+	case transport.Resume:
+		s.resume()
+		return true, nil
 	default:
 		st := status(s.x.Sync())
 		n, bytes := s.x.Usage()
@@ -208,6 +215,9 @@ func (s *session) fill(id, bytes uint64, read func(dst []byte) error) error {
 		err = s.x.UploadEnd(id)
 	}
 	if err != nil {
+		if e := asError(err); e.Kind == proto.ErrValue {
+			return faultf("An upload to storage %d: %s", id, e.Text)
+		}
 		s.x.Poison([]uint64{id}, asError(err))
 	}
 	return nil

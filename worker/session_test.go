@@ -116,13 +116,59 @@ func TestFailedStepPoisons(t *testing.T) {
 	require.Len(t, d.Errors, 1)
 	require.EqualValues(t, proto.ErrRuntime, d.Errors[0].Kind)
 	require.Equal(t, failedCall, d.Errors[0].Call)
-	require.Zero(t, c.call(callOf(2, 2, 2, 3)).Failed, "a step with a poisoned operand does not count as failed")
+	d = c.call(callOf(2, 2, 1, 3))
+	require.True(t, d.Skipped)
+	require.Zero(t, d.Failed)
 	_, st := c.read(3, 8)
-	require.Equal(t, d.Errors[0].Text, st.Text)
+	require.NotNil(t, st, "a skipped call makes no storage")
 	require.Equal(t, failedCall, st.Call)
 	b, st := c.read(1, 8)
 	require.Nil(t, st)
 	require.Equal(t, f32(1, 2), b, "a storage from before is not poisoned")
+	c.send(transport.Resume, &proto.Resume{}, nil)
+	d = c.call(callOf(2, 2, 1, 4))
+	require.False(t, d.Skipped)
+	b, st = c.read(4, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(-1, -2), b, "the session goes on")
+	d = c.call(callOf(2, 2, 3, 5))
+	require.EqualValues(t, 1, d.Failed, "what needs a poisoned storage fails")
+	require.Equal(t, failedCall, d.Errors[0].Call, "with the first cause")
+}
+
+// TestFail: a failure that the client has found has the effect of a call that fails.
+func TestFail(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Fail,
+		&proto.Fail{Status: &proto.Status{Kind: proto.ErrRuntime, Text: "No program."}, Storages: []uint64{1, 2}}, nil)
+	require.True(t, c.call(callOf(1, 2, 1, 3)).Skipped)
+	for _, id := range []uint64{2, 3} {
+		_, st := c.read(id, 8)
+		require.Equal(t, "No program.", st.GetText())
+	}
+	b, st := c.read(1, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(1, 2), b)
+	c.send(transport.Resume, &proto.Resume{}, nil)
+	require.False(t, c.call(callOf(1, 2, 1, 4)).Skipped)
+}
+
+// TestFreesComeBeforeTheRun, but not before the call has its inputs.
+func TestFreesComeBeforeTheRun(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(1, f32(1, 2))
+	c.upload(2, f32(3, 4))
+	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	m := callOf(1, 2, 1, 2) // makes a storage with the id of one that it frees
+	m.Frees = []uint64{1, 2}
+	require.Zero(t, c.call(m).Failed)
+	b, st := c.read(2, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(-1, -2), b)
+	_, st = c.read(1, 8)
+	require.Contains(t, st.GetText(), "doesn't exist")
 }
 
 func TestErrorsPerCallAreBounded(t *testing.T) {
@@ -132,14 +178,16 @@ func TestErrorsPerCallAreBounded(t *testing.T) {
 	p.Tensors[1].Sizes[0] = &proto.Dim{Kind: &proto.Dim_Const{Const: 7}}
 	step := p.Steps[0]
 	free := &proto.Step{Kind: &proto.Step_Free{Free: &proto.Free{Buffer: 1}}}
-	for range 39 {
+	p.Records = []uint32{80}
+	for i := range uint32(39) { // each step is of an earlier op than those before
 		p.Steps = append(p.Steps, free, step)
+		p.Records = append(p.Records, 79-2*i, 78-2*i)
 	}
 	c.send(transport.Program, p, nil)
 	d := c.call(callOf(1, 2, 1, 2))
 	require.EqualValues(t, 40, d.Failed)
 	require.Len(t, d.Errors, worker.MaxErrors)
-	require.EqualValues(t, 2, d.Errors[1].Step)
+	require.EqualValues(t, 78, d.Errors[0].Step, "the first is the one whose op was recorded first")
 }
 
 // unpreparable refuses programs with a certain operator, as csrc/exec does with operators that its PyTorch lacks, and
@@ -177,20 +225,18 @@ func TestProgramThatCantBePrepared(t *testing.T) {
 		require.EqualValues(t, 1, d.Failed)
 		require.EqualValues(t, proto.ErrNotImplemented, d.Errors[0].Kind)
 		require.Equal(t, c.seq, d.Errors[0].Call)
+		bad := c.seq
+		require.True(t, c.call(callOf(2, 2, 1, 3)).Skipped)
+		for _, id := range []uint64{2, 3} {
+			_, st := c.read(id, 8)
+			require.Equal(t, "There is no operator aten::lacking.", st.GetText())
+			require.Equal(t, bad, st.Call)
+		}
+		c.send(transport.Resume, &proto.Resume{}, nil)
+		c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{2, 3}}, nil)
+		_, st := c.read(3, 8)
+		require.Contains(t, st.GetText(), "doesn't exist", "a free removes the poison too")
 	}
-	bad := c.seq
-	require.Zero(t, c.call(callOf(2, 2, 2, 3)).Failed)
-	_, st := c.read(3, 8)
-	require.Equal(t, "There is no operator aten::lacking.", st.Text)
-	require.Equal(t, bad, st.Call)
-	// A storage that is overwritten is no longer poisoned.
-	require.Zero(t, c.call(callOf(2, 2, 1, 2)).Failed)
-	b, st := c.read(2, 8)
-	require.Nil(t, st)
-	require.Equal(t, f32(-1, -2), b)
-	c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{3}}, nil)
-	_, st = c.read(3, 8)
-	require.Contains(t, st.Text, "doesn't exist", "a free removes the poison too")
 }
 
 func TestUploadWithoutMemory(t *testing.T) {
@@ -202,9 +248,14 @@ func TestUploadWithoutMemory(t *testing.T) {
 	b, st := c.read(2, 4)
 	require.Nil(t, st)
 	require.Equal(t, f32(7), b, "the session continues after an upload without memory")
+}
+
+// TestUploadToAStorageThatExists breaks the protocol: the storage would lose its content.
+func TestUploadToAStorageThatExists(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	c.upload(2, f32(7))
 	c.upload(2, f32(8))
-	_, st = c.read(2, 4)
-	require.Contains(t, st.Text, "exists already")
+	require.Contains(t, c.fault(), "exists already")
 }
 
 func TestUnknownProgramWaits(t *testing.T) {

@@ -5,6 +5,7 @@ package worker
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/dgraph-io/ristretto"
@@ -29,6 +30,7 @@ type program struct {
 	inputs   []uint32
 	outputs  []uint32
 	prepared Prepared
+	settles  bool // it has steps that set flags or the default dtype
 	err      error
 	last     proto.Call // its last call, complete except for the key
 	lastSeq  uint64     // that call's sequence number; 0 before the first call
@@ -137,6 +139,14 @@ func load(x Executor, encoded []byte) (*program, error) {
 		return nil, err
 	}
 	out := &program{key: string(p.Key), params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs}
+	out.settles = slices.ContainsFunc(p.Steps, Settles)
 	out.prepared, out.err = x.Prepare(p)
 	return out, nil
+}
+
+// Settles reports whether a step sets a flag or the default dtype. Such steps run after a failure, too: the recorder
+// does not repeat them.
+func Settles(s *proto.Step) bool {
+	op := s.GetCall().GetOp()
+	return op == "mycelya::set_default_dtype" || op == "mycelya::set_flag"
 }

@@ -104,7 +104,7 @@ var functions = []string{
 	"prepare",
 	"drop",
 	"run",
-	"upload_begin",
+	"settle", "upload_begin",
 	"upload_end",
 	"read",
 	"read_done",

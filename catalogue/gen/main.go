@@ -27,6 +27,7 @@ var outputs = slices.Concat(
 	[]output{
 		{"catalogue/operators.json", operatorsJSON},
 		{"csrc/device/rules/operators.inc", operatorsInc},
+		{"csrc/exec/program/running_stats.inc", runningStatsInc},
 	},
 	ownOutputs,
 	wordFiles,

@@ -32,6 +32,8 @@ mailbox* mailbox_of(int32_t index) { return index >= 0 && index < MAILBOXES ? &m
 
 mailbox_credits* mailbox_credits_of(mailbox* b) { return &b->credits; }
 
+int32_t mailbox_failing(mailbox* b) { return __atomic_load_n(&b->credits.failing, __ATOMIC_SEQ_CST) != 0; }
+
 void mailbox_set_wake_fd(mailbox* b, int32_t fd) {
   pthread_mutex_lock(&b->lock);
   b->wake_fd = fd;

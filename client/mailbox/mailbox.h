@@ -34,6 +34,9 @@ uint64_t mailbox_post_read(int32_t index, const myc_view*, void* dst, myc_origin
 uint64_t mailbox_post_sync(int32_t index, myc_origin);
 uint64_t mailbox_post_room(int32_t index, myc_origin);
 
+// Whether there is an error that no thread has raised.
+int32_t mailbox_failing(mailbox*);
+
 int32_t mailbox_is_ticket(uint64_t);  // whether it is the number of a mailbox's ticket; Go's tickets have other numbers
 
 enum { MAILBOX_ENDED = -1 };  // the ticket has ended
@@ -66,7 +69,7 @@ typedef struct {
 
 // The counters of runtime.Credits; atomic.
 typedef struct {
-  int64_t on_way, allowed, core, hurry;
+  int64_t on_way, allowed, core, hurry, failing;
 } mailbox_credits;
 
 mailbox_credits* mailbox_credits_of(mailbox*);

@@ -184,6 +184,11 @@ typedef int32_t (*myc_fn_close)(int32_t index, myc_error*);
 // Takes a closed trace and returns at once. MYC_PENDING: the trace was taken, but the worker is further behind than the
 // credits allow. Then the caller takes a ticket from myc_room, and waits for it before it records more.
 typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
+// Takes the error of a failure that no caller has raised; MYC_OK if there is none. The caller raises it: traces that
+// were flushed before have no effect on storages from before the failure, and later ones run again. *lost: the smallest
+// id of the storages that were not made because of the failure; 0: not known. A null `lost` takes nothing: the answer
+// only says whether there is such an error.
+typedef int32_t (*myc_fn_failure)(int32_t index, uint64_t* lost, myc_error*);
 // Begins a wait until credits are left. Returns a ticket as myc_read does.
 typedef uint64_t (*myc_fn_room)(int32_t index, myc_origin, myc_error*);
 // Makes storage `id`, which must not exist, on the worker. The call copies or sends the bytes before it returns.
@@ -231,7 +236,7 @@ typedef struct myc_prog myc_prog;
 
 // A program for the executor: 64-bit words. The Go worker validates them first (proto/program.go). The executor checks
 // again what memory safety depends on. A count stands before its items. Grammar:
-//   program = nparams nbuffers ntensors { tensor } nkernels { kernel } nsteps { step } nwritten { written }
+//   program = nparams nbuffers ntensors { tensor } nkernels { kernel } nsteps { step } nversions { version }
 //   tensor  = buffer dtype rank  rank*dim(sizes)  contig(0|1)  [rank*dim(strides)]  dim(offset)
 //   dim     = two words: kind (0 constant, 1 parameter index), value
 //   step    = MYC_S_CALL   op_len op_bytes(ceil/8 words) nargs { arg } nresults { result } flags(MYC_R_*)
@@ -253,7 +258,10 @@ typedef struct myc_prog myc_prog;
 //   arg     = MYC_W_NONE | MYC_W_TENSOR index | MYC_W_NUMBER kind param | MYC_W_SCALAR dtype param | MYC_W_SIZE param |
 //             MYC_W_INT v | MYC_W_FLOAT bits | MYC_W_BOOL v | MYC_W_DTYPE v | MYC_W_LAYOUT v | MYC_W_DEVICE 0 |
 //             MYC_W_MEMFMT v | MYC_W_STR len bytes | MYC_W_GEN param | MYC_W_LIST kind n { arg }      (one word each)
-//   written = buffer first last                             the records that make or write an output's storage
+//   version = output record buffer writer                   by output and record. From this record on, the storage of
+//                           the output (named by its buffer) has the content that the step of record `writer` leaves in
+//                           buffer - 1. buffer 0: the content is lost. writer 0: an input's content. A version may lie
+//                           in two buffers.
 // Steps have the numbers 0, 1, … in order. The upper half of a step's first word is the record of the step, 0 if it has
 // none. Records are the numbers of the ops that the user called, from 1 on, in their order. Steps may be in another one.
 //
@@ -327,15 +335,18 @@ typedef uint64_t (*myc_exec_fn_info)(myc_exec*, char* out, uint64_t capacity);
 typedef myc_prog* (*myc_exec_fn_prepare)(myc_exec*, const uint64_t* words, uint64_t n, myc_error*);
 typedef void (*myc_exec_fn_drop)(myc_exec*, myc_prog*);
 // Runs a program. inputs and outputs are pairs (buffer, storage id); after the run, each output's storage holds the
-// buffer. After a failure the storages are as if the ops had run one by one up to the failed one: only steps of earlier
-// records run. A storage that existed before keeps or gets the content that it had at the failed record. It is poisoned
-// if that content is not there any more. A new storage is poisoned unless all writes to it come before that record. A
+// buffer. The storages of `frees` end once the inputs are bound. After a failure the storages are as if the ops had run
+// one by one up to the failed one: only steps of earlier records run, and each output's storage has the last version
+// from before the failed record. It is poisoned if that version is not there any more, and if it is new and has none. A
 // step fails if it needs a missing or poisoned storage. Returns the number of failed steps, and the first `cap` of them
 // in errs.
 typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params,
                                    const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs,
-                                   uint64_t n_outputs, const uint64_t* launches, uint64_t n_launches, uint64_t call_id,
+                                   uint64_t n_outputs, const uint64_t* frees, uint64_t n_frees,
+                                   const uint64_t* launches, uint64_t n_launches, uint64_t call_id,
                                    myc_step_error* errs, int32_t cap, myc_fused*);
+// Runs only the steps of a program that set flags or the default dtype.
+typedef void (*myc_exec_fn_settle)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params);
 // Says how many cores of the processor others use during the following runs.
 typedef void (*myc_exec_fn_leave)(myc_exec*, int32_t cores);
 // Machine code of kernels on the executor's device. Any thread may call these three functions at any time, also during

@@ -95,9 +95,9 @@ MYC_EXPORT void myc_exec_drop(myc_exec*, myc_prog* prog) { delete prog; }
 
 MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* params, uint64_t n_params,
                                 const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs,
-                                const uint64_t* launches, uint64_t n_launches, uint64_t call_id, myc_step_error* errs,
-                                int32_t cap, myc_fused* fused) {
-  const Call call{params, n_params, inputs, n_inputs, outputs, n_outputs, launches, n_launches, call_id};
+                                const uint64_t* frees, uint64_t n_frees, const uint64_t* launches, uint64_t n_launches,
+                                uint64_t call_id, myc_step_error* errs, int32_t cap, myc_fused* fused) {
+  const Call call{params, n_params, inputs, n_inputs, outputs, n_outputs, frees, n_frees, launches, n_launches, call_id};
   *fused = {};
   myc_error error;
   const int32_t failed = Guarded(&error, int32_t{-1}, [&] {
@@ -107,6 +107,14 @@ MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* 
   if (failed >= 0) return failed;
   if (cap > 0) errs[0] = {kNoStep, kNoStep, call_id, error};
   return 1;
+}
+
+MYC_EXPORT void myc_exec_settle(myc_exec* exec, myc_prog* prog, const uint64_t* params, uint64_t n_params) {
+  Guarded(nullptr, 0, [&] {
+    Scope scope(exec->executor.device().device());
+    Settle(exec->executor, *prog->program, params, n_params);
+    return 0;
+  });
 }
 
 MYC_EXPORT void myc_exec_leave(myc_exec* exec, int32_t cores) { exec->executor.Leave(cores); }
@@ -217,6 +225,7 @@ MYC_SAME(run);
 MYC_SAME(load);
 MYC_SAME(entry);
 MYC_SAME(unload);
+MYC_SAME(settle);
 MYC_SAME(upload_begin);
 MYC_SAME(upload_end);
 MYC_SAME(read);

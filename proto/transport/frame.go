@@ -38,6 +38,8 @@
 //	Unshare    Unshare               client
 //	UploadFrom UploadFrom            client   Uploaded
 //	Uploaded   Uploaded              worker
+//	Fail       Fail                  client
+//	Resume     Resume                client
 //
 // Flow:
 //
@@ -52,7 +54,9 @@
 //     send Share with the descriptor of a memory file (SCM_RIGHTS, on the frame's first byte); the file must be sealed
 //     against shrinking. UploadFrom names bytes of the block and has no body. The client must not change these bytes
 //     before Uploaded. Unshare ends a block.
-//  7. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
+//  7. After a Call that fails, or a Fail, calls do not run and are answered with skipped, until a Resume. So
+//     nothing that the client sent before its user had seen the error changes a storage from before.
+//  8. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
 //
 // History: 1 is the first version. A frame that a peer may send only after the other's Hello has offered it (6) needs
 // no new version.
@@ -90,12 +94,14 @@ const (
 	Unshare
 	UploadFrom
 	Uploaded
+	Fail
+	Resume
 	numTypes
 )
 
 var typeNames = [numTypes]string{
 	"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done",
-	"Share", "Unshare", "UploadFrom", "Uploaded",
+	"Share", "Unshare", "UploadFrom", "Uploaded", "Fail", "Resume",
 }
 
 func (t Type) String() string {

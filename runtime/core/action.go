@@ -30,8 +30,9 @@ type (
 		Type     transport.Type
 		Seq      uint64
 		Ref      Ref      // the call, the upload, the ticket, or the trace of a Free
-		Storages []uint64 // of Free; not changed afterwards
+		Storages []uint64 // of Free and Fail; not changed afterwards
 		Block    uint64   // of Unshare
+		Err      error    // of Fail
 		Again    bool     // of Program and Call: the worker has forgotten the program
 	}
 
@@ -54,6 +55,9 @@ type (
 	// Allow says how many traces may be under way from now on.
 	Allow struct{ Traces int }
 
+	// Failing says whether there is an error that no caller has raised.
+	Failing struct{ Yes bool }
+
 	// Disconnect closes the connection because the worker broke the protocol. WorkerLost follows.
 	Disconnect struct{ Err error }
 
@@ -71,5 +75,6 @@ func (Complete) action()   {}
 func (Release) action()    {}
 func (Credit) action()     {}
 func (Allow) action()      {}
+func (Failing) action()    {}
 func (Disconnect) action() {}
 func (End) action()        {}

@@ -47,13 +47,8 @@ func (s *State) done(ev *Answer, m *proto.Done, out []Action) []Action {
 			Send{Type: transport.Call, Seq: seq, Ref: call, Again: true})
 	}
 	delete(s.calls, seq)
-	if m.Failed > 0 {
-		for _, st := range m.Errors {
-			s.poison.addStep(stepID{seq, st.Step}, s.explain(call, st))
-		}
-		if int(m.Failed) > len(m.Errors) {
-			s.poison.keep(seq, call)
-		}
+	if m.Failed > 0 && len(m.Errors) > 0 {
+		out = s.fail(seq, s.steps.first(seq, call, m.Errors[0], s.explain), out)
 	}
 	if before := s.credits.allowed; s.credits.done(ev.At) != before {
 		out = append(out, Allow{s.credits.allowed})
@@ -67,8 +62,10 @@ func (s *State) readReply(ev *Answer, m *proto.ReadReply, out []Action) []Action
 	switch {
 	case t == nil || s.tickets[t.ref] != t: // canceled
 		return out
+	case s.failure.err != nil:
+		return s.complete(t.ref, s.failure.err, out)
 	case m.Status.GetKind() != 0:
-		return s.complete(t.ref, s.poison.of(m.Status, s.explain), out)
+		return s.complete(t.ref, s.steps.of(m.Status, s.explain), out)
 	case ev.Bytes != t.bytes:
 		text := fmt.Sprintf("BUG: the worker answered a read of %d bytes with %d bytes. Please report this.",
 			t.bytes, ev.Bytes)
@@ -89,15 +86,16 @@ func (s *State) filled(ev Filled, out []Action) []Action {
 	return s.complete(ev.Ticket, s.why, out)
 }
 
-// syncReply completes a sync, with the oldest error that no read has raised.
 func (s *State) syncReply(seq uint64, m *proto.SyncReply, out []Action) []Action {
 	t := s.asked[seq]
 	delete(s.asked, seq)
 	switch {
-	case t == nil || s.tickets[t.ref] != t: // canceled: the error stays for the next sync
+	case t == nil || s.tickets[t.ref] != t: // canceled
 		return out
+	case s.failure.err != nil:
+		return s.complete(t.ref, s.failure.err, out)
 	case m.Status.GetKind() != 0:
-		return s.complete(t.ref, s.poison.of(m.Status, s.explain), out)
+		return s.complete(t.ref, s.steps.of(m.Status, s.explain), out)
 	}
-	return s.complete(t.ref, s.poison.oldest(), out)
+	return s.complete(t.ref, nil, out)
 }

@@ -62,7 +62,8 @@ type State struct {
 	reading   map[uint64]Upload // by sequence number: uploads that the worker reads from shared memory
 
 	credits credits
-	poison  poison
+	failure failure
+	steps   failedSteps
 }
 
 // neverRead is more than the traces of a session.
@@ -78,7 +79,7 @@ type ticket struct {
 // New returns the state of a session without a worker.
 func New(explain Explain) *State {
 	return &State{explain: explain, programs: map[uint32]struct{}{}, calls: map[uint64]Ref{}, tickets: map[Ref]*ticket{},
-		asked: map[uint64]*ticket{}, blocks: map[uint64]struct{}{}, reading: map[uint64]Upload{}, poison: newPoison(),
+		asked: map[uint64]*ticket{}, blocks: map[uint64]struct{}{}, reading: map[uint64]Upload{}, steps: newFailedSteps(),
 		credits: credits{allowed: MaxCalls}, sinceRead: neverRead}
 }
 
@@ -114,6 +115,8 @@ func (s *State) Step(event Event, out []Action) []Action {
 		return s.ask(ev.Ticket, 0, event, out)
 	case Room:
 		return s.room(ev, out)
+	case Raise:
+		return s.raise(out)
 	case Forget:
 		if s.phase == idle || s.why != nil {
 			return out

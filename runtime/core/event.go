@@ -40,6 +40,9 @@ type (
 	// a Next, so on the sender, or with an error.
 	Mark struct{ Ticket Ref }
 
+	// Raise says that a caller raises the error of Failure. All that was submitted before it has no effect.
+	Raise struct{}
+
 	// Forget says that a block of shared memory is gone. All uploads from it have ended.
 	Forget struct{ Block uint64 }
 )
@@ -123,6 +126,8 @@ func (Upload) event()        {}
 func (Read) event()          {}
 func (Sync) event()          {}
 func (Mark) event()          {}
+func (Raise) event()         {}
+func (resume) event()        {}
 func (Forget) event()        {}
 func (Room) event()          {}
 func (Cancel) event()        {}

@@ -17,7 +17,9 @@ import (
 
 // anEvent takes one random event that may happen now.
 func (s *simulation) anEvent() {
-	switch s.IntN(16) {
+	switch s.IntN(17) {
+	case 16:
+		s.raise()
 	case 0, 1, 2:
 		s.submitTrace()
 	case 3:
@@ -159,17 +161,11 @@ func (s *simulation) prepared() {
 			ev.Frees, ev.Unused = append(ev.Frees, id), append(ev.Unused, id)
 		}
 	}
-	inherited := ""
-	for _, id := range t.in {
-		if inherited == "" {
-			inherited = s.clientErrors[id]
-		}
-	}
 	switch s.IntN(12) {
 	case 0:
 		ev.Err = fmt.Errorf("%v does not compile", r)
 		if s.IntN(2) == 0 {
-			ev.Inputs, inherited = nil, "" // not known
+			ev.Inputs = nil // not known
 		}
 	case 1:
 		ev.Call = nil // nothing to run
@@ -177,32 +173,7 @@ func (s *simulation) prepared() {
 		ev.Call = s.ref("call")
 		s.calls[ev.Call] = r
 	}
-	if s.gone == nil {
-		s.poisonClient(ev, inherited)
-	}
 	s.step(ev)
-}
-
-// poisonClient says what reads must raise after a trace without a call.
-func (s *simulation) poisonClient(ev *Prepared, inherited string) {
-	for _, id := range ev.Frees {
-		delete(s.clientErrors, id)
-	}
-	err := inherited
-	if err == "" && ev.Err != nil {
-		err = ev.Err.Error()
-		s.unseen = append(s.unseen, err)
-	}
-	for i, id := range ev.Storages {
-		if ev.Alive[i] == 0 {
-			delete(s.clientErrors, id)
-			if err == "" && ev.Call != nil {
-				ev.Frees = append(ev.Frees, id)
-			}
-		} else if err != "" && ev.Changed[i] {
-			s.clientErrors[id] = err
-		}
-	}
 }
 
 // forget takes a storage from those that later submissions use.
@@ -243,16 +214,25 @@ func (s *simulation) handle(f Send) {
 		return
 	case transport.Read:
 		s.frames = s.frames[1:]
-		asked, waits := s.tickets[f.Ref].(Read)
-		m, n := &proto.ReadReply{}, asked.Bytes
-		if waits {
-			s.expected[f.Ref] = s.workerErrors[asked.Storage]
-			if m.Status = s.causes[asked.Storage]; m.Status != nil {
+		if asked, waits := s.tickets[f.Ref].(Read); waits {
+			m, n := &proto.ReadReply{Status: s.poison[asked.Storage]}, asked.Bytes
+			s.expected[f.Ref] = s.failing
+			if m.Status != nil {
 				n = 0
+				if s.failing == "" {
+					s.expected[f.Ref] = s.textOf(m.Status)
+				}
 			}
+			s.step(&Answer{Seq: f.Seq, Bytes: n, Message: m})
 		}
-		s.step(&Answer{Seq: f.Seq, Bytes: n, Message: m})
 		return
+	case transport.Fail:
+		s.halt(&proto.Status{Kind: 1, Text: f.Err.Error()})
+		for _, id := range f.Storages {
+			s.lose(id)
+		}
+	case transport.Resume:
+		s.halted = nil
 	case transport.UploadFrom:
 		s.reading = append(s.reading, f)
 	}
@@ -262,52 +242,57 @@ func (s *simulation) handle(f Send) {
 	}
 }
 
-// run is the worker's part of a call, which may fail and which does not run with poisoned inputs.
+// halt is the worker's reaction to a failure.
+func (s *simulation) halt(cause *proto.Status) {
+	if s.halted == nil {
+		s.halted = cause
+	}
+}
+
+// lose poisons a storage that the worker does not make because of a failure.
+func (s *simulation) lose(id uint64) {
+	if s.poison[id] == nil && !s.exists[id] {
+		s.poison[id] = s.halted
+	}
+}
+
+// run is the worker's part of a call. It may fail, it fails if an input is poisoned, and it is skipped after a failure.
 func (s *simulation) run(f Send) {
 	t := s.traces[s.calls[f.Ref]]
 	m := new(proto.Done)
-	changed := slices.Clone(t.out)
-	if t.inPlace && len(t.in) > 0 {
-		changed = append(changed, t.in[0])
-	}
-	var cause *proto.Status
-	for _, id := range t.in {
-		if cause == nil {
-			cause = s.causes[id]
-		}
-	}
-	if cause == nil && s.IntN(10) == 0 {
-		cause = &proto.Status{Kind: 1, Text: "failure", Call: f.Seq, Step: uint32(s.IntN(3))}
-		m.Failed = 1
-		listed := s.IntN(4) > 0
-		if listed {
-			m.Errors = []*proto.Status{cause}
-			s.unseen = append(s.unseen, text(explainInTest(f.Ref, cause)))
-		}
-	}
-	for _, id := range changed {
-		if cause != nil && s.causes[id] == nil {
-			call := f.Ref
-			if cause.Call != f.Seq {
-				call = nil
+	if s.halted == nil {
+		cause := (*proto.Status)(nil)
+		for _, id := range t.in {
+			if cause == nil {
+				cause = s.poison[id]
 			}
-			s.causes[id] = cause
-			s.workerErrors[id] = s.errorOf(cause, call)
+		}
+		if cause == nil && s.IntN(10) == 0 {
+			cause = &proto.Status{Kind: 1, Text: "failure", Call: f.Seq, Step: uint32(s.IntN(3))}
+			s.texts[stepID{cause.Call, cause.Step}] = text(explainInTest(f.Ref, cause))
+		}
+		if cause != nil {
+			m.Failed, m.Errors = 1, []*proto.Status{cause}
+			s.halt(cause)
+			s.fails(f.Seq, s.textOf(cause))
+		}
+	} else {
+		m.Skipped = true
+	}
+	for _, id := range t.out {
+		if s.halted != nil {
+			s.lose(id)
+		} else {
+			s.exists[id] = true
 		}
 	}
 	s.step(&Answer{Seq: f.Seq, Message: m})
 }
 
-// errorOf is the text of the error with this cause, which has its text from the first storage that it poisoned.
-func (s *simulation) errorOf(cause *proto.Status, call Ref) string {
-	if call != nil {
-		return text(explainInTest(call, cause))
+// textOf is the text of the error of a status.
+func (s *simulation) textOf(st *proto.Status) string {
+	if st.Call == 0 {
+		return text(explainInTest(nil, st))
 	}
-	for id, c := range s.causes {
-		if c == cause && s.workerErrors[id] != "" {
-			return s.workerErrors[id]
-		}
-	}
-	s.Fatal("a cause without an error")
-	return ""
+	return s.texts[stepID{st.Call, st.Step}]
 }

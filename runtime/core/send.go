@@ -38,6 +38,8 @@ func (s *State) take(event Event, out []Action) []Action {
 		return s.sendQuestion(ev.Ticket, transport.Sync, out)
 	case Mark:
 		return s.complete(ev.Ticket, nil, out)
+	case resume:
+		return s.sendResume(out)
 	case Forget:
 		if _, known := s.blocks[ev.Block]; known {
 			delete(s.blocks, ev.Block)
@@ -66,12 +68,8 @@ func (s *State) prepared(ev *Prepared, out []Action) []Action {
 }
 
 func (s *State) dispatch(ev *Prepared, out []Action) []Action {
-	if err := s.poison.inherited(ev); err != nil {
-		return s.spoil(ev, err, out)
-	}
 	if ev.Err != nil {
-		s.poison.add(ev.Err)
-		return s.spoil(ev, ev.Err, out)
+		return s.failTrace(ev, out)
 	}
 	if ev.Inputs != nil {
 		s.sinceRead++
@@ -79,7 +77,6 @@ func (s *State) dispatch(ev *Prepared, out []Action) []Action {
 	if ev.Call == nil {
 		return s.takeBack(s.free(ev.Trace, ev.Unused, out))
 	}
-	s.poison.free(ev.Frees)
 	seq := s.nextSeq()
 	s.calls[seq] = ev.Call
 	if _, known := s.programs[ev.Program]; !known {
@@ -89,23 +86,8 @@ func (s *State) dispatch(ev *Prepared, out []Action) []Action {
 	return append(out, Send{Type: transport.Call, Seq: seq, Ref: ev.Call})
 }
 
-// spoil poisons what a trace without a call should have made or written, and frees what no tensor holds.
-func (s *State) spoil(ev *Prepared, err error, out []Action) []Action {
-	dead := slices.Clone(ev.Frees)
-	for i, id := range ev.Storages {
-		switch {
-		case ev.Alive[i] == 0:
-			dead = append(dead, id) // if the worker never had the storage, freeing it does nothing
-		case ev.Changed == nil || ev.Changed[i]:
-			s.poison.storages[id] = err
-		}
-	}
-	return s.takeBack(s.free(ev.Trace, dead, out))
-}
-
 // free tells the worker that no tensor holds these storages any more, since a trace.
 func (s *State) free(trace Ref, ids []uint64, out []Action) []Action {
-	s.poison.free(ids)
 	if len(ids) == 0 {
 		return out
 	}
@@ -120,10 +102,6 @@ func (s *State) takeBack(out []Action) []Action {
 
 func (s *State) sendRead(ev Read, out []Action) []Action {
 	s.sinceRead = 0
-	if err := s.poison.storages[ev.Storage]; err != nil && s.tickets[ev.Ticket] != nil {
-		s.poison.report(err)
-		return s.complete(ev.Ticket, err, out)
-	}
 	return s.sendQuestion(ev.Ticket, transport.Read, out)
 }
 

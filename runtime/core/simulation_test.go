@@ -6,6 +6,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -66,11 +67,17 @@ type simulation struct {
 	blocks    map[uint64]bool
 	reading   []Send // uploads from shared memory without an answer
 
+	halted *proto.Status            // the worker runs no calls because of this failure
+	poison map[uint64]*proto.Status // by storage
+	exists map[uint64]bool          // storages that calls have made
+
 	// What reads and syncs must raise.
-	clientErrors, workerErrors map[uint64]string // by storage
-	causes                     map[uint64]*proto.Status
-	unseen                     []string // errors that nothing has raised, oldest first
-	expected                   map[Ref]string
+	failing  string            // the error that nothing has raised
+	first    uint64            // the number of the call or Fail that failed with it
+	resumes  int               // that were not sent
+	covered  uint64            // failures of smaller numbers have been raised
+	texts    map[stepID]string // of steps that have failed
+	expected map[Ref]string
 }
 
 type logged struct {
@@ -86,8 +93,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	return &simulation{TB: t, Rand: rand.New(rand.NewPCG(seed, 22)), state: New(explainInTest), allowed: MaxCalls,
 		traces: map[Ref]*simTrace{}, calls: map[Ref]Ref{}, uploads: map[Ref]Upload{}, tickets: map[Ref]Event{},
 		released: map[Ref]bool{}, blocks: map[uint64]bool{},
-		clientErrors: map[uint64]string{}, workerErrors: map[uint64]string{},
-		causes: map[uint64]*proto.Status{}, expected: map[Ref]string{}}
+		poison: map[uint64]*proto.Status{}, exists: map[uint64]bool{}, texts: map[stepID]string{}, expected: map[Ref]string{}}
 }
 
 func (s *simulation) ref(kind string) Ref {
@@ -148,6 +154,8 @@ func (s *simulation) perform(event Event, action Action) {
 		}
 	case Credit:
 		s.underWay--
+	case Failing:
+		require.Equal(s, a.Yes, s.state.Failure() != nil)
 	case Allow:
 		require.GreaterOrEqual(s, a.Traces, MaxCalls)
 		s.allowed = a.Traces
@@ -197,6 +205,12 @@ func (s *simulation) send(a Send) {
 	switch a.Type {
 	case transport.Read, transport.Sync:
 		s.begun(a.Ref)
+	case transport.Resume:
+		if s.resumes--; s.resumes == 0 {
+			s.covered = a.Seq
+		}
+	case transport.Fail:
+		s.fails(a.Seq, a.Err.Error())
 	case transport.Upload, transport.Share, transport.UploadFrom:
 		if slices.Contains(s.order, a.Ref) {
 			s.begun(a.Ref)
@@ -246,20 +260,9 @@ func (s *simulation) complete(event Event, a Complete) {
 		require.IsType(s, Next{}, event, "a mark is reached by the sender")
 		s.begun(a.Ticket)
 	case Read:
-		want, known := s.expected[a.Ticket]
-		if !known {
-			want = s.clientErrors[asked.Storage] // answered without the worker
-			require.NotEmpty(s, want)
-			s.begun(a.Ticket)
-		}
-		require.Equal(s, want, text(a.Err))
-		s.seen(want)
+		require.Equal(s, s.expected[a.Ticket], text(a.Err))
 	case Sync:
-		want := ""
-		if len(s.unseen) > 0 {
-			want, s.unseen = s.unseen[0], s.unseen[1:]
-		}
-		require.Equal(s, want, text(a.Err), "a sync raises the oldest error that nothing has raised")
+		require.Equal(s, s.failing, text(a.Err), "a sync raises the error that nothing has raised")
 	}
 }
 
@@ -270,10 +273,23 @@ func text(err error) string {
 	return err.Error()
 }
 
-func (s *simulation) seen(err string) {
-	if i := slices.Index(s.unseen, err); i >= 0 {
-		s.unseen = slices.Delete(s.unseen, i, i+1)
+// fails notes what the client knows of a failure. The first one counts, unless an error was raised since then.
+func (s *simulation) fails(seq uint64, err string) {
+	if seq < s.covered || s.failing != "" && s.first < seq {
+		return
 	}
+	s.failing, s.first = err, seq
+}
+
+// raise raises the error that nothing has raised.
+func (s *simulation) raise() {
+	require.Equal(s, s.failing, text(s.state.Failure()))
+	if s.failing != "" {
+		s.covered = math.MaxUint64 // until the Resume is sent
+		s.resumes++
+	}
+	s.failing = ""
+	s.step(Raise{})
 }
 
 // finish ends the session, and checks that nothing is left.
@@ -345,14 +361,14 @@ func TestSimulation(t *testing.T) {
 		})
 	}
 	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Complete", "Release", "Credit",
-		"Allow", "End",
+		"Allow", "End", "Failing", "Send Fail again false", "Send Resume again false",
 		"Send Program again false", "Send Program again true", "Send Call again true", "Send Free again false",
 		"Send Share again false", "Send Unshare again false", "Send UploadFrom again false", "Send Upload again false"} {
 		require.Positive(t, seen["core."+want], "no simulation has seen %s: %v", want, seen)
 	}
 }
 
-// drain lets the sender and the worker finish, and checks that syncs raise each error that nothing has raised, once.
+// drain lets the sender and the worker finish. After the last error was raised, the worker runs calls again.
 func (s *simulation) drain() {
 	if s.starts == 0 {
 		return
@@ -361,22 +377,15 @@ func (s *simulation) drain() {
 		return s.state.phase == running && s.prepare == nil && s.sending.Ref == nil && s.filling == nil &&
 			s.state.queue.empty() && len(s.frames) == 0 && len(s.reading) == 0
 	}
-	for n := 0; !idle(); n++ {
+	for n := 0; !idle() || s.failing != ""; n++ {
 		require.Less(s, n, 100_000, "the session does not come to rest")
 		s.senderGoesOn()
 		s.workerGoesOn()
-	}
-	for range len(s.unseen) + 1 {
-		t := s.ref("ticket")
-		s.tickets[t], s.order = Sync{t}, append(s.order, t)
-		s.step(s.tickets[t])
-		for s.tickets[t] != nil {
-			s.senderGoesOn()
-			s.workerGoesOn()
+		if idle() {
+			s.raise()
 		}
 	}
-	require.Empty(s, s.unseen, "errors that no sync has raised")
-	require.Len(s, s.state.poison.storages, len(s.clientErrors), "storages that no tensor holds")
+	require.Nil(s, s.halted, "the worker does not run calls, and nobody knows")
 	require.Zero(s, s.underWay)
 	require.Zero(s, s.state.credits.underWay)
 	require.Zero(s, s.state.credits.bytes)

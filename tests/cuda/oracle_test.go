@@ -68,7 +68,7 @@ func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [
 		require.NoError(t, x.UploadEnd(uint64(i+1)))
 		inputs = append(inputs, uint64(i), uint64(i+1))
 	}
-	if failed, errs := x.Run(prepared, nil, inputs, nil, 1); failed > 0 {
+	if failed, errs := x.Run(prepared, nil, inputs, nil, nil, 1); failed > 0 {
 		require.Contains(t, errs[0].Cause.Text, "of no elements", "%s", k)
 		return nil, false
 	}

@@ -529,6 +529,7 @@ func TestStepsThatFail(t *testing.T) {
 		require.EqualValues(t, 1, done.Kernels.Waiting)
 		require.True(t, time.Now().Before(end))
 	}
+	c.send(transport.Resume, &proto.Resume{}, nil)
 	_, done := c.call(fine, 1)
 	require.EqualValues(t, 1, done.Kernels.Groups)
 
@@ -542,5 +543,6 @@ func TestStepsThatFail(t *testing.T) {
 		require.NotZero(t, done.Failed)
 		require.Contains(t, fmt.Sprint(done.Errors), map[bool]string{true: "3996", false: "does not exist"}[in[0] == small])
 		require.EqualValues(t, 1, done.Kernels.Unfused)
+		c.send(transport.Resume, &proto.Resume{}, nil)
 	}
 }

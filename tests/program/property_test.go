@@ -65,7 +65,7 @@ func runOn(
 		call.Outputs = append(call.Outputs, id(slot))
 	}
 	require.NoError(t, proto.ValidateCall(c.Program, call))
-	failed, errs := x.Run(p, words, ins, outs, 1)
+	failed, errs := x.Run(p, words, ins, outs, nil, 1)
 	require.Equal(t, failed > 0, len(errs) > 0)
 	out := map[uint32][]byte{}
 	if failed > 0 {

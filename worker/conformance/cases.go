@@ -203,7 +203,7 @@ var cases = []testCase{
 			b.clone(5, 4)
 			b.call("aten::neg", b.tensor(7, ir.F32, two)+1, ten(x))
 			b.p.Records = []uint32{2, 3, 1, 4, 5, 6}
-			b.p.Written = []uint32{3, 3, 1, 1, 5, 5, 6, 6}
+			b.p.Versions = []uint32{0, 3, 3, 3, 1, 1, 4, 1, 2, 5, 6, 5, 3, 6, 8, 6}
 		},
 		in: []uint32{0, 6}, out: map[uint32]uint64{2: 7, 3: 8, 5: 9, 7: 10},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3)},
@@ -216,7 +216,7 @@ var cases = []testCase{
 			x, y, z := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, three), b.tensor(2, ir.F32, two)
 			b.call("aten::add_.Tensor", 0, ten(x), ten(y), num(1))
 			b.call("aten::neg_", 0, ten(z))
-			b.p.Written = []uint32{1, 1, 2, 2}
+			b.p.Versions = []uint32{0, 1, 1, 1, 1, 2, 3, 2}
 		},
 		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
@@ -231,7 +231,7 @@ var cases = []testCase{
 			b.call("aten::add.Tensor", b.tensor(3, ir.F32, two)+1, ten(x), ten(y), num(1))
 			b.call("aten::neg_", 0, ten(x))
 			b.p.Records = []uint32{1, 2, 1}
-			b.p.Written = []uint32{1, 1, 1, 1}
+			b.p.Versions = []uint32{0, 1, 1, 1, 1, 1, 3, 1}
 		},
 		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
@@ -239,7 +239,7 @@ var cases = []testCase{
 		failed:  1,
 	},
 	{
-		name: "a storage is poisoned if its content before the failed op is overwritten",
+		name: "a storage has the last version from before the failed op, or is poisoned if that is overwritten",
 		build: func(b *builder) {
 			x, y, z := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, three), b.tensor(2, ir.F32, two)
 			b.call("aten::neg_", 0, ten(x)) // the first of the two writes to x
@@ -247,12 +247,12 @@ var cases = []testCase{
 			b.call("aten::add.Tensor", b.tensor(3, ir.F32, two)+1, ten(x), ten(y), num(1))
 			b.call("aten::neg_", 0, ten(x))
 			b.p.Records = []uint32{1, 4, 2, 3}
-			b.p.Written = []uint32{1, 3, 4, 4}
+			b.p.Versions = []uint32{0, 1, 1, 1, 0, 3, 1, 3, 1, 4, 3, 4}
 		},
 		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
-		want:    map[uint64][]byte{2: f32(1, 2, 3)},
-		poison:  map[uint64]uint32{1: 2, 3: 2}, failed: 1,
+		want:    map[uint64][]byte{1: f32(-1, -2), 2: f32(1, 2, 3)},
+		poison:  map[uint64]uint32{3: 2}, failed: 1,
 	},
 	{
 		name: "a result of another size than the program says is a failed step",

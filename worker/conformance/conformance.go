@@ -121,7 +121,7 @@ func (c *testCase) run(t *testing.T, x worker.Executor) {
 		}
 	}
 	prep := prepared(t, x, c.build, c.in, outs, len(c.params))
-	failed, errs := x.Run(prep, c.params, inputs, outputs, callID)
+	failed, errs := x.Run(prep, c.params, inputs, outputs, nil, callID)
 	require.Equal(t, c.failed, failed, "%v", errs)
 	require.Len(t, errs, failed)
 	for _, e := range errs {
@@ -149,7 +149,7 @@ func neg(b *builder) {
 
 func missingInput(t *testing.T, x worker.Executor) {
 	prep := prepared(t, x, neg, []uint32{0}, []uint32{1}, 1)
-	failed, errs := x.Run(prep, []uint64{2}, []uint64{0, 123}, []uint64{1, 9}, callID)
+	failed, errs := x.Run(prep, []uint64{2}, []uint64{0, 123}, []uint64{1, 9}, nil, callID)
 	require.Equal(t, 1, failed, "the step that needs it fails: %v", errs)
 	require.Contains(t, errs[0].Cause.Text, "123")
 	e := readError(t, x, 9)
@@ -172,7 +172,7 @@ func unknownOperator(t *testing.T, x worker.Executor) {
 		return
 	}
 	upload(t, x, 1, f32(1, 2))
-	failed, errs := x.Run(prep, nil, []uint64{0, 1}, []uint64{1, 5}, callID)
+	failed, errs := x.Run(prep, nil, []uint64{0, 1}, []uint64{1, 5}, nil, callID)
 	require.Equal(t, 1, failed)
 	require.EqualValues(t, proto.ErrNotImplemented, errs[0].Cause.Kind)
 	require.Contains(t, errs[0].Cause.Text, "aten::no_such_operator")
@@ -184,17 +184,17 @@ func poisonAcross(t *testing.T, x worker.Executor) {
 	bad := prepared(t, x, func(b *builder) { // the result has another size than the program says
 		b.call("aten::neg", b.tensor(1, ir.F32, three)+1, ten(b.tensor(0, ir.F32, two)))
 	}, []uint32{0}, []uint32{1}, 0)
-	failed, _ := x.Run(bad, nil, []uint64{0, 1}, []uint64{1, 5}, callID)
+	failed, _ := x.Run(bad, nil, []uint64{0, 1}, []uint64{1, 5}, nil, callID)
 	require.Equal(t, 1, failed)
 	good := prepared(t, x, neg, []uint32{0}, []uint32{1}, 1)
-	failed, errs := x.Run(good, []uint64{2}, []uint64{0, 5}, []uint64{1, 6}, callID+1)
+	failed, errs := x.Run(good, []uint64{2}, []uint64{0, 5}, []uint64{1, 6}, nil, callID+1)
 	require.Equal(t, 1, failed)
 	require.EqualValues(t, callID, errs[0].Cause.Call, "the call that failed, not the one that needs the poison")
 	require.Equal(t, readError(t, x, 6), readError(t, x, 5))
 	// A storage that is freed and made again is not poisoned.
 	x.Free([]uint64{5})
 	upload(t, x, 5, f32(3, 4))
-	failed, _ = x.Run(good, []uint64{2}, []uint64{0, 5}, []uint64{1, 6}, callID+2)
+	failed, _ = x.Run(good, []uint64{2}, []uint64{0, 5}, []uint64{1, 6}, nil, callID+2)
 	require.Zero(t, failed)
 	require.Equal(t, f32(-3, -4), read(t, x, whole(6, 8)))
 }
@@ -256,7 +256,7 @@ func manySizes(t *testing.T, x worker.Executor) {
 			in[i], want[i] = float32(i+1), -float32(i+1)
 		}
 		upload(t, x, id, f32(in...))
-		failed, errs := x.Run(prep, []uint64{uint64(n)}, []uint64{0, id}, []uint64{1, id + 1}, uint64(n+1))
+		failed, errs := x.Run(prep, []uint64{uint64(n)}, []uint64{0, id}, []uint64{1, id + 1}, nil, uint64(n+1))
 		require.Zero(t, failed, "%v", errs)
 		require.Equal(t, append([]byte{}, f32(want...)...), append([]byte{}, read(t, x, whole(id+1, 4*n))...))
 	}

@@ -13,7 +13,7 @@ import (
 
 // runStep runs one step. After a failure only the steps of earlier ops run, and those that set flags or free.
 func (r *runner) runStep(i int, s *proto.Step) {
-	if r.cause != nil && !settles(s) && (r.recordOf(i) == 0 || r.recordOf(i) >= r.record) {
+	if r.cause != nil && !worker.Settles(s) && (r.recordOf(i) == 0 || r.recordOf(i) >= r.record) {
 		r.spoil(s, r.cause)
 		return
 	}
@@ -27,7 +27,9 @@ func (r *runner) runStep(i int, s *proto.Step) {
 	err := r.do(s)
 	if err == nil {
 		for _, b := range r.changes(s) {
-			r.wrote[b] = true
+			if r.writer[b] = r.recordOf(i); r.writer[b] == 0 {
+				r.writer[b] = unknownWriter
+			}
 		}
 		return
 	}
@@ -39,10 +41,8 @@ func (r *runner) runStep(i int, s *proto.Step) {
 	r.spoil(s, &e)
 }
 
-func settles(s *proto.Step) bool {
-	op := s.GetCall().GetOp()
-	return s.GetFree() != nil || op == "mycelya::set_default_dtype" || op == "mycelya::set_flag"
-}
+// unknownWriter is the record of a step that has none.
+const unknownWriter = ^uint32(0)
 
 func (r *runner) recordOf(step int) uint32 {
 	if len(r.p.Records) == 0 {
@@ -57,11 +57,13 @@ func (r *runner) fail(step int, e worker.Error) {
 	if len(r.errs) < worker.MaxErrors {
 		r.errs = append(r.errs, worker.StepError{Step: uint32(step), Cause: e})
 	}
-	if r.cause == nil {
-		r.step = step
-	}
 	if record := r.recordOf(step); r.cause == nil || record < r.record {
 		r.cause, r.record = &e, record
+		if n := len(r.errs); r.failed == n {
+			r.errs[0], r.errs[n-1] = r.errs[n-1], r.errs[0]
+		} else {
+			r.errs[0] = worker.StepError{Step: uint32(step), Cause: e}
+		}
 	}
 }
 
@@ -102,45 +104,74 @@ func (r *runner) changes(s *proto.Step) (out []uint32) {
 	return out
 }
 
-// spoil says that the buffers have no content that a step should have made or written.
+// spoil says that the buffers do not have the content that a step should have made or written.
 func (r *runner) spoil(s *proto.Step, e *worker.Error) {
 	for _, b := range r.changes(s) {
-		r.buffers[b] = &storage{poison: e}
+		if r.buffers[b] == nil {
+			r.buffers[b] = &storage{missing: noStorage}
+		}
+		r.buffers[b].poison = e
 	}
 }
 
+// noStorage is the id of the storage of a buffer that no step has made.
+const noStorage = ^uint64(0)
+
 // bind gives the outputs to their storages.
 func (r *runner) bind(x *executor, inputs, outputs []uint64) {
-	buffer := map[uint64]uint32{} // by storage
+	buffer := map[uint64]uint64{} // by storage
 	for i := 0; i < len(inputs); i += 2 {
-		buffer[inputs[i+1]] = uint32(inputs[i])
+		buffer[inputs[i+1]] = inputs[i]
 	}
 	for i := 0; i < len(outputs); i += 2 {
-		id, st := outputs[i+1], r.buffers[outputs[i]]
+		id := outputs[i+1]
 		old := x.storages[id]
-		switch first, last := r.written(uint32(outputs[i])); {
-		case r.cause == nil || last < r.record && (old == nil || old.poison == nil):
+		if r.cause == nil {
+			st := r.buffers[outputs[i]]
 			if st.missing != 0 {
 				st = &storage{poison: worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)}
 			}
 			x.storages[id] = st
-		case old == nil:
+			continue
+		}
+		if old != nil && old.poison != nil {
+			continue
+		}
+		record, places := r.version(uint32(outputs[i]))
+		switch {
+		case record == 0 && old == nil:
 			x.storages[id] = &storage{poison: r.cause}
-		case old.poison != nil:
-		default:
-			in, is := buffer[id]
-			failing := slices.Contains(r.changes(r.p.Steps[r.step]), in) && r.record != first
-			if r.record > first || is && (r.wrote[in] || failing) {
+		case record == 0:
+			if in, is := buffer[id]; is && r.writer[uint32(in)] != 0 {
 				x.storages[id] = &storage{poison: r.cause}
+			}
+		default:
+			x.storages[id] = &storage{poison: r.cause}
+			for _, at := range places {
+				if b := r.buffers[at.buffer]; b != nil && b.missing == 0 && r.writer[at.buffer] == at.writer {
+					x.storages[id] = &storage{data: slices.Clone(b.data)}
+				}
 			}
 		}
 	}
 }
 
-// written are the records that make or write the storage of an output.
-func (r *runner) written(output uint32) (first, last uint32) {
-	if i := slices.Index(r.p.Outputs, output); len(r.p.Written) > 0 && i >= 0 {
-		return r.p.Written[2*i], r.p.Written[2*i+1]
+// at is a buffer that holds a version, if its last writer is the step of that record.
+type at struct{ buffer, writer uint32 }
+
+// version is the last version of an output before the failure: its record, 0 for none, and where it may lie.
+func (r *runner) version(output uint32) (record uint32, places []at) {
+	index := slices.Index(r.p.Outputs, output)
+	for v := r.p.Versions; len(v) > 0; v = v[proto.VersionWords:] {
+		if int(v[0]) != index || v[1] >= r.record {
+			continue
+		}
+		if v[1] != record {
+			record, places = v[1], nil
+		}
+		if v[2] != 0 {
+			places = append(places, at{v[2] - 1, v[3]})
+		}
 	}
-	return 0, ^uint32(0)
+	return record, places
 }

@@ -121,6 +121,9 @@ func (x *executor) Free(ids []uint64) {
 	}
 }
 
+// Settle implements worker.Executor. No flag changes what this executor computes.
+func (x *executor) Settle(worker.Prepared, []uint64) {}
+
 // Poison implements worker.Executor.
 func (x *executor) Poison(ids []uint64, e *worker.Error) {
 	for _, id := range ids {
@@ -148,8 +151,10 @@ func guard(f func() error) (err error) {
 }
 
 // Run implements worker.Executor.
-func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call uint64) (int, []worker.StepError) {
-	r := runner{p: p.(*proto.Program), params: params, callID: call, wrote: map[uint32]bool{}}
+func (x *executor) Run(
+	p worker.Prepared, params, inputs, outputs, frees []uint64, call uint64,
+) (int, []worker.StepError) {
+	r := runner{p: p.(*proto.Program), params: params, callID: call, writer: map[uint32]uint32{}}
 	r.buffers = make([]*storage, r.p.Buffers)
 	for i := 0; i < len(inputs); i += 2 {
 		b := &storage{missing: inputs[i+1]} // the first step that needs it fails
@@ -158,6 +163,7 @@ func (x *executor) Run(p worker.Prepared, params, inputs, outputs []uint64, call
 		}
 		r.buffers[inputs[i]] = b
 	}
+	x.Free(frees)
 	skip, to := 0, 0 // the steps [skip, to) are not run
 	for i, s := range r.p.Steps {
 		if skip <= i && i < to {
@@ -216,10 +222,9 @@ type runner struct {
 	// See failure.go.
 	failed int
 	errs   []worker.StepError
-	cause  *worker.Error // the first in the order of the ops; nil: nothing has failed
-	record uint32        // of the cause's op
-	step   int           // that failed first
-	wrote  map[uint32]bool
+	cause  *worker.Error     // the first in the order of the ops; nil: nothing has failed
+	record uint32            // of the cause's op
+	writer map[uint32]uint32 // by buffer: the record of the last step that has written it
 }
 
 func (r *runner) dim(d *proto.Dim) int64 {

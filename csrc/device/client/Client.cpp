@@ -76,6 +76,7 @@ void LoadLocked() {
   Find(library, "myc_open", table.open);
   Find(library, "myc_close", table.close);
   Find(library, "myc_flush", table.flush);
+  Find(library, "myc_failure", table.failure);
   Find(library, "myc_room", table.room);
   Find(library, "myc_upload", table.upload);
   Find(library, "myc_upload_shared", table.upload_shared);

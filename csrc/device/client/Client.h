@@ -23,6 +23,7 @@ struct Client {
   myc_fn_open open;
   myc_fn_close close;
   myc_fn_flush flush;
+  myc_fn_failure failure;
   myc_fn_room room;
   myc_fn_upload upload;
   myc_fn_upload_shared upload_shared;

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "device/client/Client.h"
+#include "device/record/Failure.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
 #include "device/rules/Shape.h"
@@ -154,13 +155,12 @@ uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
 }
 
 void DownloadInto(const at::Tensor& t, void* out) {
-  const uint64_t ticket = BeginDownload(t, out, true);
-  WaitFor(GetClient(), ticket);
+  Await(t.device().index(), BeginDownload(t, out, true));
 }
 
 }  // namespace
 
-Download::Download(const at::Tensor& lazy, at::Tensor out) {
+Download::Download(const at::Tensor& lazy, at::Tensor out) : device_(lazy.device().index()) {
   const at::Tensor tensor = Resolve(lazy);
   out_ = out.defined() ? std::move(out) : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
   if (out_.numel() != 0) ticket_ = BeginDownload(tensor, out_.mutable_data_ptr(), false);
@@ -180,12 +180,12 @@ bool Download::Done() {
 
 void Download::WaitIfInto(const at::Tensor& cpu) {
   if (!out_.storage().is_alias_of(cpu.storage()) || Done()) return;
-  WaitFor(GetClient(), std::exchange(ticket_, 0));
+  Await(device_, std::exchange(ticket_, 0));
 }
 
 at::Tensor Download::Wait() {
-  if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) WaitFor(GetClient(), ticket);
-  if (failed_ != nullptr) Raise(*failed_);
+  if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) Await(device_, ticket);
+  if (failed_ != nullptr) RaiseFor(device_, *failed_);
   return out_;
 }
 
@@ -292,7 +292,7 @@ void Synchronize(c10::DeviceIndex device) {
   auto error = std::make_unique<myc_error>();
   const uint64_t ticket = c.sync(device, origin, error.get());
   if (ticket == 0) Raise(*error);
-  WaitFor(c, ticket);
+  Await(device, ticket);
   FinishCopies(device);
   done[device].store(uploads, std::memory_order_relaxed);
   CollectPinned();
@@ -338,7 +338,7 @@ bool Query(c10::DeviceIndex device) {
   }
   // Keep the same sync until it is answered, so that a polling loop terminates.
   if (!HasEnded(c, q.ticket, *error)) return false;
-  Raise(*error);
+  RaiseFor(device, *error);
   done[device].store(q.uploads, std::memory_order_relaxed);
   CollectPinned();
   r.Ran(q.epoch);

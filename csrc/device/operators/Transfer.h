@@ -37,6 +37,7 @@ class Download {
   void WaitIfInto(const at::Tensor& cpu);
 
  private:
+  c10::DeviceIndex device_;
   at::Tensor out_;
   uint64_t ticket_ = 0;  // 0: done
   std::unique_ptr<myc_error> failed_;

@@ -21,6 +21,7 @@
 #include "device/pytorch/Generator.h"
 #include "device/pytorch/Hooks.h"
 #include "device/pytorch/Register.h"
+#include "device/record/Failure.h"
 #include "device/record/Origin.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
@@ -129,6 +130,31 @@ void MarkStep() {
   }
 }
 
+// Waits for the open devices if `wait`. Returns the text of the first error that nothing has raised, or "".
+std::string LastError(bool wait) {
+  if (!ClientLoaded() || InBadFork()) return "";
+  for (c10::DeviceIndex i = 0; i < DeviceCount(); ++i) {
+    if (!IsOpen(i)) continue;
+    try {
+      if (wait) {
+        Synchronize(i);
+      } else {
+        RecorderOf(i).RaiseFailure();
+      }
+    } catch (const c10::Error& e) {
+      return e.what_without_backtrace();
+    }
+  }
+  return "";
+}
+
+// The failures that Python must undo: (device, first id, end id) each.
+py::list RaisedList() {
+  py::list out;
+  for (const Raised& r : TakeRaised()) out.append(py::make_tuple(static_cast<int>(r.device), r.first, r.end));
+  return out;
+}
+
 void Shutdown() {
   if (!ClientLoaded() || InBadFork()) return;
   CloseAll();
@@ -159,6 +185,7 @@ PYBIND11_MODULE(_device, m) {
       no_gil);
   m.def(
       "close", [](int index) { CloseDevice(static_cast<c10::DeviceIndex>(index)); }, no_gil);
+  m.def("last_error", &LastError, no_gil);
   m.def("shutdown", &Shutdown, no_gil);
   m.def("device_count", [] { return static_cast<int>(DeviceCount()); });
   m.def("current_device", [] { return static_cast<int>(CurrentDevice()); });
@@ -205,6 +232,8 @@ PYBIND11_MODULE(_device, m) {
     return py::reinterpret_steal<py::object>(
         THPGenerator_initDefaultGenerator(DefaultGenerator(static_cast<c10::DeviceIndex>(i))));
   });
+  m.def("next_storage_id", &NextStorageId);
+  m.def("take_raised", &RaisedList);
   m.def("storage_id", [](py::handle t) { return StorageId(t); });
   m.def("metadata_hash", [](py::handle t) { return MetadataHash(t); });
   m.def("device_info", &DeviceInfo, no_gil);

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "device/client/Client.h"
+#include "device/record/Failure.h"
 #include "device/operators/Transfer.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
@@ -43,7 +44,7 @@ bool Event::Done() {
   if (ticket_ == 0) return true;
   auto error = std::make_unique<myc_error>();
   if (!HasEnded(GetClient(), ticket_, *error)) return false;
-  Raise(*error);
+  RaiseFor(device_, *error);
   return true;
 }
 
@@ -51,7 +52,7 @@ void Event::Wait() {
   if (ticket_ == 0) return;
   const uint64_t ticket = ticket_;
   ticket_ = 0;
-  WaitFor(GetClient(), ticket);
+  Await(device_, ticket);
 }
 
 double Event::Elapsed(Event& to) {

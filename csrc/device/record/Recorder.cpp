@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "device/client/Client.h"
+#include "device/record/Failure.h"
 
 namespace mycelya {
 namespace {
@@ -350,6 +351,11 @@ std::string Recorder::Pending(const Storage& s) {
 }
 
 void Recorder::Cut(uint32_t reason, Origin origin, bool waits) {
+  if (Send(reason, origin, waits)) RaiseFailure();
+}
+
+// Returns false if there is nothing to send.
+bool Recorder::Send(uint32_t reason, Origin origin, bool waits) {
   {
     std::lock_guard<SpinLock> guard(death_lock_);
     dead_.swap(deaths_);
@@ -361,7 +367,7 @@ void Recorder::Cut(uint32_t reason, Origin origin, bool waits) {
     repeat_.Cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT && reason != MYC_CUT_EARLY);
     reason == MYC_CUT_EARLY ? turns_.Part() : turns_.Cut(waits && !step, origin);
   }
-  if (records_ == 0 && dead_.empty()) return;
+  if (records_ == 0 && dead_.empty()) return false;
   for (const Death& d : dead_) {
     if (d.epoch == epoch_) {
       open_.alive[d.local] = 0;
@@ -369,7 +375,7 @@ void Recorder::Cut(uint32_t reason, Origin origin, bool waits) {
       open_.frees.push_back(d.id);
     }
   }
-  if (records_ == 0 && open_.frees.size() == 0) return;
+  if (records_ == 0 && open_.frees.size() == 0) return false;
   const Client& c = ClientFor(device_);
   Streams& closed = Close();
   myc_trace trace = TraceOf(closed);
@@ -387,6 +393,30 @@ void Recorder::Cut(uint32_t reason, Origin origin, bool waits) {
     error->kind = status;
     Raise(*error);
   }
+  return true;
+}
+
+void Recorder::RaiseFailure() {
+  const Client& c = ClientFor(device_);
+  if (c.failure(device_, nullptr, nullptr) == MYC_OK) return;
+  auto error = std::make_unique<myc_error>();
+  uint64_t lost = 0;
+  error->kind = c.failure(device_, &lost, error.get());
+  if (error->kind == MYC_OK) return;  // another thread has taken it
+  NoteRaised(device_, lost);
+  Raise(*error);
+}
+
+void Recorder::TakeFailure() {
+  if (!IsOpen(device_)) return;
+  const Client& c = ClientFor(device_);
+  if (c.failure(device_, nullptr, nullptr) == MYC_OK) return;
+  {
+    std::lock_guard<SpinLock> guard(lock);
+    Send(MYC_CUT_FLUSH, {}, false);
+  }
+  uint64_t lost = 0;
+  if (c.failure(device_, &lost, nullptr) != MYC_OK) NoteRaised(device_, lost);
 }
 
 void Recorder::WaitForRoomSlow(Origin origin) {
@@ -394,7 +424,7 @@ void Recorder::WaitForRoomSlow(Origin origin) {
   auto error = std::make_unique<myc_error>();
   const uint64_t ticket = c.room(device_, origin, error.get());
   if (ticket == 0) Raise(*error);
-  WaitFor(c, ticket);
+  Await(device_, ticket);
   behind_.store(false, std::memory_order_relaxed);
 }
 

@@ -130,7 +130,13 @@ class Recorder {
   void ResizeStorage(Storage& s, int64_t new_bytes, Origin origin);
 
   // Closes the trace and sends it, unless it is empty. waits: a read causes it, and the caller waits for the read.
+  // Raises the error of a failure that nothing has raised.
   void Cut(uint32_t reason, Origin origin, bool waits = false);
+  // Takes the failure that nothing has raised, if there is one, and raises its error.
+  void RaiseFailure();
+  // The caller raises the error of the device's failure, if there is one: what was recorded so far has no effect. Called
+  // without `lock`.
+  void TakeFailure();
   // Waits while the worker is too far behind; Ctrl-C ends the wait. Called without `lock`.
   void WaitForRoom(Origin origin) {
     if (C10_UNLIKELY(behind_.load(std::memory_order_relaxed))) WaitForRoomSlow(origin);
@@ -170,6 +176,7 @@ class Recorder {
 
  private:
   void WaitForRoomSlow(Origin origin);
+  bool Send(uint32_t reason, Origin origin, bool waits);
   myc_trace TraceOf(const Streams& streams) const;
   Streams& Close();
   void SetDefaultDtype(c10::ScalarType dtype, Origin origin);

@@ -161,6 +161,11 @@ Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& t
   CountAllocation(device_index(), static_cast<int64_t>(nbytes()));
 }
 
+uint64_t NextStorageId() {
+  const Range& ids = this_thread.ids;
+  return ids.first != ids.end ? ids.first : next_id.load(std::memory_order_relaxed);
+}
+
 Storage::~Storage() {
   CountFree(device_index(), static_cast<int64_t>(nbytes()));
   if (defined) NoteDeath(*this);

@@ -95,6 +95,9 @@ inline Storage* StorageOf(const c10::TensorImpl& t) {
   return static_cast<Storage*>(s);
 }
 
+// The id of the next storage that this thread makes.
+uint64_t NextStorageId();
+
 // A unique range of addresses that is never mapped. ATen's overlap checks and detection of tied weights compare
 // pointers.
 c10::DataPtr FakeMemory(size_t bytes, c10::DeviceIndex device, Thread& thread = this_thread);

@@ -18,6 +18,16 @@ constexpr char kSeedOp[] = "mycelya::manual_seed";
 constexpr char kDefaultDtypeOp[] = "mycelya::set_default_dtype";
 constexpr char kFlagOp[] = "mycelya::set_flag";
 
+// An operator that writes running statistics, although its schema does not say so: the argument with the mean, which
+// the variance follows, and the argument that says whether it does, or -1.
+struct RunningStats {
+  const char* op;
+  int mean, training;
+};
+constexpr RunningStats kRunningStats[] = {
+#include "exec/program/running_stats.inc"
+};
+
 // Operators of aten that a client must not call.
 struct Refusal {
   const char* op;  // without overload
@@ -59,7 +69,7 @@ class Parser {
       TORCH_CHECK_VALUE(kind != StepKind::kKernel, "BUG: step ", i, " is a kernel outside of a fused group.");
       if (kind == StepKind::kFused) i = ResolveFused(i);
     }
-    ParseWritten();
+    ParseVersions();
     in_.End();
     p_.work.buffers.resize(p_.nbuffers);
     p_.work.tensors.resize(p_.tensors.size());
@@ -159,17 +169,24 @@ class Parser {
       default:
         TORCH_CHECK_VALUE(false, "BUG: word ", in_.at() - 1, " of the program is ", kind, ", which starts no step.");
     }
-    s.settles = s.kind == StepKind::kFree || s.kind == StepKind::kDefaultDtype || s.name == kFlagOp;
+    s.settles = s.kind == StepKind::kDefaultDtype || s.name == kFlagOp;
     p_.steps.push_back(std::move(s));
   }
 
-  void ParseWritten() {
-    p_.written.resize(p_.nbuffers);
-    const uint32_t n = in_.Count("written outputs", 3);
+  void ParseVersions() {
+    p_.versions_of.resize(p_.nbuffers);
+    const uint32_t n = in_.Count("versions", 4);
     for (uint32_t i = 0; i < n; ++i) {
-      Written& w = p_.written[Buffer()];
-      w.first = in_.Index("a record", UINT32_MAX);
-      w.last = in_.Index("a record", UINT32_MAX);
+      Range& of = p_.versions_of[Buffer()];
+      TORCH_CHECK_VALUE(of.end == of.begin || of.end == i, "BUG: version ", i, " stands apart from those of its output.");
+      if (of.end == of.begin) of.begin = i;
+      of.end = i + 1;
+      Version v;
+      v.record = in_.Index("a record", UINT32_MAX);
+      const uint32_t buffer = in_.Index("a buffer", uint64_t{p_.nbuffers} + 1);
+      v.buffer = buffer == 0 ? kNoBuffer : buffer - 1;
+      v.writer = in_.Index("a record", UINT32_MAX);
+      p_.versions.push_back(v);
     }
   }
 
@@ -350,10 +367,21 @@ class Parser {
         p_.written_tensors.push_back(item.index);
       }
     }
+    for (const RunningStats& r : kRunningStats) {
+      if (s.name == r.op) AddRunningStats(s, r, spoils);
+    }
     s.args.end = static_cast<uint32_t>(p_.args.size());
     s.written.end = static_cast<uint32_t>(p_.written_tensors.size());
     s.reads = AddBuffers(reads);
     return spoils;
+  }
+
+  void AddRunningStats(const Step& s, const RunningStats& r, std::vector<uint32_t>& spoils) const {
+    const Arg* args = p_.args.data() + s.args.begin;
+    if (r.training >= 0 && args[r.training].kind == ArgKind::kConstant && !args[r.training].constant.toBool()) return;
+    for (int i = r.mean; i < r.mean + 2; ++i) {
+      if (args[i].kind == ArgKind::kTensor) spoils.push_back(BufferOf(args[i].index));
+    }
   }
 
   static Arg DefaultOf(const c10::Argument& to, const std::string& op) {

@@ -92,7 +92,7 @@ struct Step {
   Range written;  // Program::written_tensors, the operands the schema marks as written
   std::vector<ReturnKind> returns;
   bool dynamic = false;  // data-dependent shapes: result 0 holds the shapes of the operator's results, which follow it
-  bool settles = false;  // it frees a buffer or sets a flag: it also runs after a failure
+  bool settles = false;  // it sets a flag: it also runs after a failure, and in a call that is skipped
   uint32_t record = 0;   // of the op that the step belongs to, from 1 on; 0: of none
   // All kinds. Poison in a buffer of `reads` fails the step. If the step does not run, the buffers of `spoils` are
   // poisoned.
@@ -134,11 +134,13 @@ struct Buffer {
   uint64_t input = 0;  // the id of the storage that the call bound to the buffer; 0 after the buffer is replaced
 };
 
-// The records that make or write an output's storage.
-struct Written {
-  uint32_t first = 0;
-  uint32_t last = UINT32_MAX;
+// A version of an output's storage: from one record on, up to that of the next version, the storage has this content.
+struct Version {
+  uint32_t record = 0;
+  uint32_t buffer = 0;  // kNoBuffer: the content is lost
+  uint32_t writer = 0;  // the record of the last step that has written the buffer; 0: none has
 };
+inline constexpr uint32_t kNoBuffer = UINT32_MAX;
 
 // State of one run. It is kept between runs for its capacity.
 struct Workspace {
@@ -167,7 +169,8 @@ struct Program {
   std::vector<uint32_t> results;  // 0 or tensor + 1
   std::vector<uint32_t> written_tensors;
   std::vector<uint32_t> buffers;
-  std::vector<Written> written;   // by buffer
+  std::vector<Version> versions;  // by output, and for each by record
+  std::vector<Range> versions_of;  // by the output's buffer: versions
   std::vector<Range> tensors_of;  // by buffer: Program::by_buffer
   std::vector<uint32_t> by_buffer;
   Workspace work;

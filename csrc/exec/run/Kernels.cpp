@@ -114,6 +114,30 @@ KernelNumber KernelRunner::NumberOf(const KernelValue& v) const {
 
 // ---- Tile programs ----
 
+bool KernelRunner::Allocate(uint32_t begin, uint32_t end) {
+  std::vector<uint32_t> made;
+  try {
+    for (uint32_t i = begin; i < end; ++i) {
+      const Step& s = program_.steps[i];
+      if (s.kind != StepKind::kKernel) continue;
+      for (uint32_t j = s.args.begin; j < s.args.end; ++j) {
+        const KernelAt& at = program_.kernel_ats[j];
+        for (size_t k = 0; k < program_.kernels[s.a]->operands.size(); ++k) {
+          const KernelUse& use = program_.kernel_uses[at.uses + k];
+          if (!use.made) continue;
+          const TensorRow& row = program_.tensors[use.tensor];
+          buffers_.AllocateFor(row);
+          made.push_back(row.buffer);
+        }
+      }
+    }
+  } catch (...) {
+    for (const uint32_t buffer : made) buffers_.SetStorage(buffer, c10::Storage());
+    return false;
+  }
+  return true;
+}
+
 void KernelRunner::Run(const Step& s) {
   const Kernel& kernel = *program_.kernels[s.a];
   work_.sizes.clear();
@@ -125,7 +149,6 @@ void KernelRunner::Run(const Step& s) {
     AppendSizes(kernel, at);
     for (size_t j = 0; j < kernel.operands.size(); ++j) {
       const KernelUse& use = program_.kernel_uses[at.uses + j];
-      if (use.made) buffers_.AllocateFor(program_.tensors[use.tensor]);
       const at::Tensor& t = buffers_.TensorOf(use.tensor);
       work_.operands.push_back({static_cast<char*>(t.mutable_data_ptr()), t.sizes().data(), t.strides().data()});
     }
@@ -158,18 +181,16 @@ uint64_t KernelRunner::AddressOf(uint32_t buffer) const {
   return reinterpret_cast<uint64_t>(buffers_.At(buffer).storage.mutable_data());
 }
 
-void KernelRunner::AllocateOutputs(const Kernel& kernel, const KernelAt& at) {
+void KernelRunner::CheckOperands(const Kernel& kernel, const KernelAt& at) {
   for (size_t j = 0; j < kernel.operands.size(); ++j) {
-    const KernelUse& use = program_.kernel_uses[at.uses + j];
-    if (use.made) buffers_.AllocateFor(program_.tensors[use.tensor]);
-    buffers_.TensorOf(use.tensor);  // checks that the tensor lies within its storage
+    buffers_.TensorOf(program_.kernel_uses[at.uses + j].tensor);  // checks that the tensor lies within its storage
   }
 }
 
 void KernelRunner::LaunchCode(uint32_t number, c10::ArrayRef<Launch> launches) {
   const Step& s = program_.steps[number];
   for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
-    AllocateOutputs(*program_.kernels[s.a], program_.kernel_ats[i]);
+    CheckOperands(*program_.kernels[s.a], program_.kernel_ats[i]);
   }
   uint64_t scratch_bytes = 0, table_words = 0;
   for (const Launch& l : launches) {

@@ -27,6 +27,10 @@ class KernelRunner {
   // Whether the buffers that exist begin at addresses that the launches can use. Call Fit first.
   bool Aligned(c10::ArrayRef<Launch> launches) const;
 
+  // Allocates what the kernels among these steps make, before any of them runs: a kernel that lacked memory would leave
+  // some storages written and others not. False: there is not enough memory, and nothing is allocated.
+  bool Allocate(uint32_t begin, uint32_t end);
+
   // Runs the instances of a kernel step as tile programs.
   void Run(const Step& step);
   // Runs a kernel step as machine code; the launches are those of this step.
@@ -39,7 +43,7 @@ class KernelRunner {
   void AppendSizes(const Kernel& kernel, const KernelAt& at);
   void AppendNumbers(const Kernel& kernel, const KernelAt& at);
   KernelNumber NumberOf(const KernelValue& value) const;
-  void AllocateOutputs(const Kernel& kernel, const KernelAt& at);
+  void CheckOperands(const Kernel& kernel, const KernelAt& at);
 
   uint32_t BufferOf(const Launch& launch, uint32_t index, size_t operand) const;
   uint64_t AddressOf(uint32_t buffer) const;

@@ -41,6 +41,7 @@ class Runner {
       return failed_;
     }
     BindInputs();
+    executor_.Free(call_.frees, call_.n_frees);
     for (uint32_t i = 0; i < p_.steps.size(); ++i) {
       if (p_.steps[i].kind == StepKind::kFused) {
         i = ExecuteFused(i);
@@ -87,6 +88,7 @@ class Runner {
   // Poisons the new storages of a call that cannot run.
   void RefuseCall() {
     const PoisonPtr poison = Report(kNoStep, CurrentFailure());
+    executor_.Free(call_.frees, call_.n_frees);
     for (uint64_t i = 0; i < call_.n_outputs; ++i) {
       if (call_.outputs[2 * i + 1] != 0) executor_.PoisonNew(call_.outputs[2 * i + 1], poison);
     }
@@ -136,13 +138,25 @@ class Runner {
   }
 
   void Describe(uint32_t step, const Poison& cause) {
-    if (failed_ < capacity_) {
-      errors_[failed_].step = step;
-      errors_[failed_].cause_call = cause.call;
-      errors_[failed_].cause_step = cause.step;
-      Fill(&errors_[failed_].error, cause.failure);
-    }
+    if (failed_ < capacity_) Put(failed_, step, cause);
     ++failed_;
+  }
+
+  // Makes the failure that was described last the first of errors_.
+  void PutFirst(uint32_t step, const Poison& cause) {
+    if (capacity_ == 0) return;
+    if (failed_ <= capacity_) {
+      std::swap(errors_[0], errors_[failed_ - 1]);
+    } else {
+      Put(0, step, cause);
+    }
+  }
+
+  void Put(int32_t at, uint32_t step, const Poison& cause) {
+    errors_[at].step = step;
+    errors_[at].cause_call = cause.call;
+    errors_[at].cause_step = cause.step;
+    Fill(&errors_[at].error, cause.failure);
   }
 
   PoisonPtr FindPoison(const Step& s) const {
@@ -153,14 +167,9 @@ class Runner {
     return nullptr;
   }
 
-  // The buffers that a step should have made or written have no content in this run.
+  // What a step should have made or written is not there, or is not what the step would have left.
   void Spoil(const Step& s, const PoisonPtr& poison) {
-    for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) {
-      buffers_.DropTensors(p_.buffers[i]);
-      Buffer& b = buffers_.At(p_.buffers[i]);
-      b.storage = c10::Storage();
-      b.poison = poison;
-    }
+    for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) buffers_.At(p_.buffers[i]).poison = poison;
   }
 
   // A step has failed. The first cause is the failure whose op comes first.
@@ -169,6 +178,7 @@ class Runner {
     if (!cause_ || s.record < failed_record_) {
       cause_ = poison;
       failed_record_ = s.record;
+      PutFirst(number, *poison);
     }
     Spoil(s, poison);
   }
@@ -196,60 +206,70 @@ class Runner {
     return !cause_ || s.settles || (s.record != 0 && s.record < failed_record_);
   }
 
-  // Marks the buffers that the run may have overwritten.
-  std::vector<bool> Overwritten() const {
-    std::vector<bool> out(p_.nbuffers);
-    const auto mark = [&](const Step& s) {
-      for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) out[p_.buffers[i]] = true;
+  // By buffer: the record of the last step that has written it; 0: none has, kUnknown: it is not known.
+  std::vector<uint32_t> Writers() const {
+    std::vector<uint32_t> out(p_.nbuffers);
+    const auto mark = [&](const Step& s, uint32_t record) {
+      for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) out[p_.buffers[i]] = record == 0 ? kUnknown : record;
     };
     for (uint32_t i = 0; i < stopped_at_; ++i) {
       const Step& s = p_.steps[i];
-      // Kernels and the plain steps in their place write the same storages.
-      if (s.kind == StepKind::kFused && stopped_at_ > i + s.a) i += s.a;
-      mark(p_.steps[i]);
+      // Kernels leave the same buffers as the plain steps in their place, which have the records.
+      if (s.kind == StepKind::kFused && stopped_at_ > i + s.a) {
+        i += s.a;
+      } else {
+        mark(s, s.kind == StepKind::kFused ? kUnknown : s.record);
+      }
     }
-    if (p_.steps[stopped_at_].kind == StepKind::kKernel) mark(p_.steps[stopped_at_]);
-    for (const uint32_t i : late_) mark(p_.steps[i]);
+    if (p_.steps[stopped_at_].kind == StepKind::kKernel) mark(p_.steps[stopped_at_], kUnknown);
+    for (const uint32_t i : late_) mark(p_.steps[i], p_.steps[i].record);
     return out;
   }
 
-  // Says whether the step that has failed would have written a buffer.
-  bool Fails(int64_t buffer) const {
-    const Range r = p_.steps[stopped_at_].spoils;
-    return std::find(p_.buffers.begin() + r.begin, p_.buffers.begin() + r.end, buffer) != p_.buffers.begin() + r.end;
-  }
-
-  // The input buffer of a storage, or -1.
-  int64_t InputOf(uint64_t id) const {
-    for (uint64_t i = 0; i < call_.n_inputs; ++i) {
-      if (call_.inputs[2 * i + 1] == id) return static_cast<int64_t>(call_.inputs[2 * i]);
-    }
-    return -1;
-  }
-
-  // Leaves each output's storage as the ops before the failed one have left it.
+  // Leaves the storage of each output as the ops before the failed one have left it.
   void BindAfterFailure() {
-    const std::vector<bool> overwritten = Overwritten();
+    const std::vector<uint32_t> writers = Writers();
+    std::vector<bool> bound(p_.nbuffers);
     for (uint64_t i = 0; i < call_.n_outputs; ++i) {
       const auto buffer = static_cast<uint32_t>(call_.outputs[2 * i]);
       const uint64_t id = call_.outputs[2 * i + 1];
-      if (id == 0) continue;
-      const Buffer& b = buffers_.At(buffer);
-      const Written& written = p_.written[buffer];
-      const Held* held = executor_.Find(id);
-      if (held != nullptr && held->poison) continue;
-      if (written.last < failed_record_) {  // all writes come before the failure
-        if (b.storage) {
-          executor_.Bind(id, b.storage);
-        } else {
-          executor_.BindPoison(id, b.poison ? b.poison : cause_);
-        }
-        continue;
-      }
-      const int64_t input = held == nullptr ? -1 : InputOf(id);
-      const bool spoilt = input >= 0 && (overwritten[input] || (failed_record_ != written.first && Fails(input)));
-      if (held == nullptr || failed_record_ > written.first || spoilt) executor_.BindPoison(id, cause_);
+      if (id != 0) BindVersion(id, p_.versions_of[buffer], writers, bound);
     }
+  }
+
+  void BindVersion(uint64_t id, Range versions, const std::vector<uint32_t>& writers, std::vector<bool>& bound) {
+    const Held* held = executor_.Find(id);
+    if (held != nullptr && held->poison) return;
+    uint32_t record = 0;
+    for (uint32_t i = versions.begin; i < versions.end && p_.versions[i].record < failed_record_; ++i) {
+      record = p_.versions[i].record;
+    }
+    if (record == 0) {  // no op before the failed one writes it
+      if (held == nullptr || IsOverwritten(id, writers)) executor_.BindPoison(id, cause_);
+      return;
+    }
+    for (uint32_t i = versions.begin; i < versions.end; ++i) {
+      const Version& v = p_.versions[i];
+      if (v.record != record || v.buffer == kNoBuffer || writers[v.buffer] != v.writer) continue;
+      const Buffer& b = buffers_.At(v.buffer);
+      if (!b.storage) continue;
+      const bool shared = bound[v.buffer] || (b.input != 0 && b.input != id);
+      bound[v.buffer] = true;
+      try {
+        return executor_.Bind(id, shared ? CloneOf(b.storage) : b.storage);
+      } catch (...) {  // no memory for the copy
+        break;
+      }
+    }
+    executor_.BindPoison(id, cause_);
+  }
+
+  // Says whether the run has overwritten the content that a storage had before.
+  bool IsOverwritten(uint64_t id, const std::vector<uint32_t>& writers) const {
+    for (uint64_t i = 0; i < call_.n_inputs; ++i) {
+      if (call_.inputs[2 * i + 1] == id) return writers[call_.inputs[2 * i]] != 0;
+    }
+    return false;
   }
 
   // ---- Steps ----
@@ -305,11 +325,12 @@ class Runner {
     buffers_.TensorOf(s.a).copy_(buffers_.TensorOf(s.b));
   }
 
-  void Clone(const Step& s) {
-    const c10::Storage& old = buffers_.StorageOf(s.b);
+  void Clone(const Step& s) { buffers_.SetStorage(s.a, CloneOf(buffers_.StorageOf(s.b))); }
+
+  c10::Storage CloneOf(const c10::Storage& old) const {
     c10::Storage copy = executor_.Allocate(old.nbytes());
     BytesOf(copy).copy_(BytesOf(old));
-    buffers_.SetStorage(s.a, std::move(copy));
+    return copy;
   }
 
   // Keeps the identity of the storage: its id, and other buffers that share the storage, see the new size.
@@ -345,6 +366,7 @@ class Runner {
     }
     if (cause_ || FindPoison(fused) || !kernels_.Fit(first, plain)) return plain - 1;
     if (code && !kernels_.Aligned(group_)) return plain - 1;
+    if (!kernels_.Allocate(first, plain)) return plain - 1;
     size_t at = 0;  // in group_
     for (uint32_t i = first; i < plain; ++i) {
       const Step& s = p_.steps[i];
@@ -385,6 +407,8 @@ class Runner {
     }
   }
 
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+
   Executor& executor_;
   Program& p_;
   const Call& call_;
@@ -405,6 +429,22 @@ class Runner {
 };
 
 }  // namespace
+
+void Settle(Executor& executor, Program& program, const uint64_t* params, uint64_t n_params) {
+  TORCH_CHECK_VALUE(n_params == program.nparams, "BUG: the program has ", program.nparams, " parameters, the call ",
+                    n_params, ".");
+  const Executor::Running running(executor);
+  RunBuffers buffers(executor, program, params);
+  OperatorRunner operators(buffers);
+  for (const Step& s : program.steps) {
+    if (!s.settles) continue;
+    if (s.kind == StepKind::kDefaultDtype) {
+      c10::set_default_dtype(c10::scalarTypeToTypeMeta(ToScalarType(s.a)));
+    } else {
+      operators.Run(s);
+    }
+  }
+}
 
 int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t capacity,
             myc_fused* fused) {

@@ -18,6 +18,8 @@ struct Call {
   uint64_t n_inputs;  // pairs
   const uint64_t* outputs;
   uint64_t n_outputs;  // pairs; id 0: the output is not used
+  const uint64_t* frees;  // storages that end once the inputs are bound
+  uint64_t n_frees;
   const uint64_t* launches;
   uint64_t n_launches;  // words
   uint64_t id;
@@ -28,6 +30,9 @@ struct Call {
 // kNoStep, and poisons the storages that it would have made. Throws only bad_alloc.
 int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_error* errors, int32_t capacity,
             myc_fused* fused);
+
+// Runs only the steps of a program that set flags: those of a call that is skipped because an earlier one has failed.
+void Settle(Executor& executor, Program& program, const uint64_t* params, uint64_t n_params);
 
 }  // namespace mycelya::exec
 

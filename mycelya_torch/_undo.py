@@ -1,0 +1,163 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Undoes what a program has kept of work that had no effect because of a failure.
+
+The worker fails at an op while Python has gone on: it has run the backward pass and the
+optimizer's step. When the error is raised, none of that has an effect on the device.
+Python's own state should be the same as if Python had stopped at the failing line, too:
+gradients that were not computed are None, and optimizers and gradient scalers have the
+state of before.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.amp.grad_scaler import GradScaler, _refresh_per_optimizer_state
+from torch.optim import Optimizer
+
+from mycelya_torch import _device
+
+# A client is at most a few thousand programs ahead of its worker.
+_AHEAD = 4096
+
+
+class _Step(NamedTuple):
+    """What is known of an optimizer's step at its start."""
+
+    start: int  # the id of the next storage
+    parameters: tuple[int, ...]  # the ids of the parameters with a gradient
+    numbers: list[tuple[Any, str, Any]]  # see _other_numbers
+
+
+# The last steps of each optimizer.
+_steps: WeakKeyDictionary[Optimizer, deque[_Step]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def before_step(optimizer: Optimizer) -> None:
+    """Notes the start of a step."""
+    parameters = tuple(
+        id(p)
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p.grad is not None
+    )
+    with _lock:
+        steps = _steps.get(optimizer)
+        if steps is None:
+            steps = _steps[optimizer] = deque(maxlen=_AHEAD)
+        if steps and steps[-1].parameters == parameters:
+            parameters = steps[-1].parameters  # one tuple for all steps
+        start = _device.next_storage_id()
+        steps.append(_Step(start, parameters, list(_other_numbers(optimizer))))
+
+
+def _other_numbers(optimizer: Optimizer) -> Iterator[tuple[Any, str, Any]]:
+    """The CPU numbers of an optimizer's state that no count of steps gives."""
+    names: tuple[str, ...] | None = None
+    for parameter, state in optimizer.state.items():
+        if names is None:  # an optimizer has the same names for all parameters
+            names = tuple(
+                name for name, v in state.items() if name != "step" and _is_number(v)
+            )
+        if not names:
+            return
+        for name in names:
+            value = state[name]
+            number = value.item() if isinstance(value, torch.Tensor) else value
+            yield parameter, name, number
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.device.type == "cpu" and value.dim() == 0
+    return isinstance(value, (int, float))
+
+
+class _Failure:
+    """The storages that were not made because of a failure."""
+
+    def __init__(self, device: int, first: int, end: int) -> None:
+        self.device, self.first, self.end = device, first, end
+
+    def lost(self, value: Any) -> bool:
+        """Whether a value is a tensor, or holds one, that was not computed."""
+        if isinstance(value, torch.Tensor):
+            return (
+                value.device.type == "mycelya"
+                and value.device.index == self.device
+                and value.layout == torch.strided
+                and self.first <= _device.storage_id(value) < self.end
+            )
+        if isinstance(value, (list, tuple)):
+            return any(self.lost(item) for item in value)
+        return False
+
+
+def undo() -> None:
+    """Undoes what the failures have left behind whose errors were raised by now."""
+    for raised in _device.take_raised():
+        failure = _Failure(*raised)
+        everything = gc.get_objects()
+        for item in everything:
+            if issubclass(type(item), Optimizer):
+                _undo_steps(item, failure)
+            elif issubclass(type(item), GradScaler):
+                _undo_scaler(item, failure)
+        for item in everything:
+            if issubclass(type(item), torch.Tensor) and item.is_leaf:
+                if item.grad is not None and failure.lost(item.grad):
+                    item.grad = None
+
+
+def _undo_steps(optimizer: Optimizer, failure: _Failure) -> None:
+    with _lock:
+        steps = _steps.get(optimizer, deque())
+        undone = Counter[int]()  # steps by parameter
+        before: list[tuple[Any, str, Any]] = []
+        while steps and steps[-1].start >= failure.first:
+            undone.update(steps[-1].parameters)
+            before = steps.pop().numbers
+    for parameter, state in list(optimizer.state.items()):
+        if undone[id(parameter)] > 0:
+            _take_steps_back(state, undone[id(parameter)])
+        if any(failure.lost(value) for value in state.values()):
+            for name in [n for n, value in state.items() if failure.lost(value)]:
+                del state[name]
+            if not any(isinstance(v, torch.Tensor) and v.dim() for v in state.values()):
+                del optimizer.state[parameter]
+    for parameter, name, number in before:
+        state = optimizer.state.get(parameter, {})
+        if isinstance(state.get(name), torch.Tensor):
+            with torch.no_grad():
+                state[name].fill_(number)
+        elif name in state:
+            state[name] = number
+
+
+def _take_steps_back(state: dict[str, Any], steps: int) -> None:
+    """Sets the count of steps back where it is a number of this process."""
+    count = state.get("step")
+    if isinstance(count, torch.Tensor):
+        if count.device.type == "cpu":
+            with torch.no_grad():
+                count.sub_(steps)
+    elif isinstance(count, int):
+        state["step"] = count - steps
+
+
+def _undo_scaler(scaler: GradScaler, failure: _Failure) -> None:
+    if not scaler.is_enabled():
+        return
+    for key, state in list(scaler._per_optimizer_states.items()):
+        if any(failure.lost(v) for v in state["found_inf_per_device"].values()):
+            scaler._per_optimizer_states[key] = _refresh_per_optimizer_state()
+    if failure.lost(scaler._scale):
+        scaler._scale = scaler._growth_tracker = None
