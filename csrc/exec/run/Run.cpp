@@ -201,9 +201,11 @@ class Runner {
     Stop(number, s, poison);
   }
 
-  // After a failure, only the steps of earlier ops run, and those without an effect on tensors.
+  // After a failure, only the steps of earlier ops run, and those that set flags. Nothing is freed: a storage may need the
+  // content.
   bool Runs(const Step& s) const {
-    return !cause_ || s.settles || (s.record != 0 && s.record < failed_record_);
+    if (!cause_ || s.settles) return true;
+    return s.kind != StepKind::kFree && s.record != 0 && s.record < failed_record_;
   }
 
   // By buffer: the record of the last step that has written it; 0: none has, kUnknown: it is not known.
@@ -364,7 +366,7 @@ class Runner {
       Fail(number, fused);
       return end - 1;
     }
-    if (cause_ || FindPoison(fused) || !kernels_.Fit(first, plain)) return plain - 1;
+    if (!AllRun(plain, end) || FindPoison(fused) || !kernels_.Fit(first, plain)) return plain - 1;
     if (code && !kernels_.Aligned(group_)) return plain - 1;
     if (!kernels_.Allocate(first, plain)) return plain - 1;
     size_t at = 0;  // in group_
@@ -385,7 +387,18 @@ class Runner {
       }
     }
     CountFused(first, plain, end);
+    for (uint32_t i = plain; cause_ && i < end; ++i) late_.push_back(i);
     return end - 1;
+  }
+
+  // Whether all these steps run. After a failure a group whose ops all come before it runs as kernels, as it would have
+  // done without the failure: kernels may round otherwise than operators.
+  bool AllRun(uint32_t begin, uint32_t end) const {
+    for (uint32_t i = begin; cause_ && i < end; ++i) {
+      const Step& s = p_.steps[i];
+      if (!Runs(s) && s.kind != StepKind::kFree) return false;
+    }
+    return true;
   }
 
   // Frees what the first steps of a group have allocated, unless a kernel is among them.
