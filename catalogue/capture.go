@@ -74,6 +74,7 @@ const (
 	DrawsInPlace                      // an out= tensor is never resized: the operator draws into it
 	MeetsDTypes                       // its operands meet in one dtype, as those of pointwise operators do
 	BumpsVersions                     // it writes lists of tensors whose versions PyTorch leaves to the device
+	Asserts                           // it may fail by the values, and is kept for that: its record is an effect
 	numFacts        = iota
 )
 
@@ -82,6 +83,7 @@ var factNames = [numFacts]string{
 	"TakesCPUIndices", "FillsWithNumber", "MayOverlap", "ForbidsOverlap", "CopiesValue", "CopiesLists", "SkipsReal",
 	"KeepsShape", "KeepsDType", "AnyDTypeOut", "TakesDTypeOfOut", "RealOfComplex", "ResizesPlainly", "ResizesEmpty",
 	"CopiesIntoOut", "FloatOut", "DrawsInPlace", "MeetsDTypes", "BumpsVersions",
+	"Asserts",
 }
 
 // Names are the names of the facts in the set.

@@ -41,8 +41,11 @@ _device.init(
     str(_load.torch_lib()),
     *_default_machine,
 )
-# An op's origin is the innermost Python frame outside these.
-_device.set_internal_folders(f"{_load.torch_lib().parent}/", f"{_load.PACKAGE}/")
+# An op's origin is the innermost Python frame outside these. Code objects name files by
+# the path of their import, which may go through symbolic links.
+_device.set_internal_folders(
+    *(f"{os.path.dirname(file)}/" for file in (torch.__file__, __file__))
+)
 torch.utils.rename_privateuse1_backend("mycelya")
 
 from mycelya_torch import _patch, device, log  # noqa: E402

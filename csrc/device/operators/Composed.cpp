@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Operators made of one other operator: foreach forms with their numbers in a CPU tensor; addbmm_, which resizes its
-// result; and scalar_tensor, which accepts numbers that fill_ refuses.
+// result; scalar_tensor, which accepts numbers that fill_ refuses; and the functional form of assertions.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/native/ForeachUtils.h>
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
 #include <ATen/ops/addbmm.h>
@@ -64,6 +65,18 @@ at::Tensor ScalarTensor(const at::Scalar& number, std::optional<at::ScalarType> 
   return at::empty({}, options).fill_(held);
 }
 
+// The token only orders assertions in a functional graph. The record is an effect, and so in order without it.
+at::Tensor FunctionalAssert(const at::Tensor& condition, c10::string_view text, const at::Tensor& token) {
+  at::_assert_async(condition, text);
+  return token.clone();
+}
+
+at::Tensor MakeToken(std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                     std::optional<at::Device> device, std::optional<bool> pin,
+                     std::optional<at::MemoryFormat> format) {
+  return at::empty({}, dtype, layout, device, pin, format);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("addbmm_", &AddbmmInPlace);
   m.impl("_foreach_addcdiv.Tensor", &Addcdiv);
@@ -71,6 +84,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_foreach_addcmul.Tensor", &Addcmul);
   m.impl("_foreach_addcmul_.Tensor", &AddcmulInPlace);
   m.impl("scalar_tensor", &ScalarTensor);
+  m.impl("_functional_assert_async.msg", &FunctionalAssert);
+  m.impl("_make_dep_token", &MakeToken);
 }
 
 }  // namespace

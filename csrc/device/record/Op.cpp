@@ -202,6 +202,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     if (special.check == nullptr) special.check = SpecialOf(functional).check;
     if (writes.empty()) columns.facts &= ~kBumpsVersions;
   }
+  if (columns.Has(kAsserts)) flags |= MYC_R_EFFECT;
   if (columns.recorded_as != nullptr) {
     const std::string target = columns.recorded_as;
     const auto dot = target.find('.');
