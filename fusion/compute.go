@@ -51,6 +51,9 @@ func computeOf(g *ir.Graph, id ir.NodeID) (Compute, obstacle) {
 	if o := requireArithmetic(g, args); o != computed || !ok || !computes(d) {
 		return c, dtype
 	}
+	if (op == ir.OpMul || op == ir.OpDiv) && (d == ir.F16 || d == ir.BF16) && rounds(g, args[1], d) {
+		return c, dtype
+	}
 	switch {
 	case info.Logical && len(args) == 1:
 		c.DType = ir.Bool
@@ -79,6 +82,13 @@ func computeOf(g *ir.Graph, id ir.NodeID) (Compute, obstacle) {
 		return c, dtype
 	}
 	return c, computed
+}
+
+// rounds reports whether an operand is a 0-dim tensor that a kernel would round to a 16-bit dtype. ATen multiplies and
+// divides by such a tensor in f32, without rounding it first, so its operator does.
+func rounds(g *ir.Graph, a ir.Arg, d ir.DType) bool {
+	t := g.Types[a.V]
+	return len(t.Dims) == 0 && t.DType != d && t.DType.Is(ir.Floats) && !g.IsNumber(a)
 }
 
 // constant is the number of an OpConst node.

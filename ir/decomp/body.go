@@ -73,7 +73,7 @@ func (w *writer) is(a ir.Arg, c *condition) bool {
 	return false
 }
 
-// promoted is the dtype in which the operands of a call meet, widened for arithmetic.
+// promoted is the dtype in which the operands of a call meet.
 func (w *writer) promoted(args []ir.Arg) ir.DType {
 	var operands []ir.PromoteOperand
 	for _, a := range args {
@@ -86,7 +86,7 @@ func (w *writer) promoted(args []ir.Arg) ir.DType {
 	if err != nil {
 		return ir.Invalid
 	}
-	return wide(d)
+	return d
 }
 
 // wide is the dtype in which ATen computes elements of a dtype.
@@ -198,9 +198,14 @@ func (w *writer) named(name int) (term, string) {
 		t.v, t.is = w.e.To[t.arg.V], true
 		to := wide(w.out.Types[t.v].DType)
 		if w.meet.Valid() {
-			to = w.meet
+			to = wide(w.meet)
 		}
 		if !w.out.IsNumber(ir.Value(t.v)) {
+			met, err := w.met(t)
+			if err != "" {
+				return t, err
+			}
+			t = met
 			cast, err := w.cast(t, to)
 			if err != "" {
 				return t, err
@@ -217,6 +222,15 @@ func (w *writer) named(name int) (term, string) {
 	}
 	w.names[name] = t
 	return t, ""
+}
+
+// met converts a tensor to the 16-bit dtype in which operands meet, as ATen does before it computes in f32. That rounds
+// 0-dim tensors of other dtypes.
+func (w *writer) met(t term) (term, string) {
+	if w.meet == wide(w.meet) {
+		return t, ""
+	}
+	return w.cast(t, w.meet)
 }
 
 // whole is a literal. It becomes an integer if its value is one and the result is of integers or bools.

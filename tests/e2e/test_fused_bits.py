@@ -100,3 +100,35 @@ def test_steps_of_sgd(options, foreach):
 
     for got, want in zip(train(DEVICE), train(torch.device("cpu")), strict=True):
         assert torch.equal(got, want)
+
+
+WITH_ONE = {
+    "add": lambda x, s: torch.add(x, s, alpha=3),
+    "sub": lambda x, s: torch.sub(x, s, alpha=-2.5),
+    "added to": lambda x, s: torch.add(s, x, alpha=3),
+    "add_": lambda x, s: x.clone().add_(s, alpha=3),
+    "mul": lambda x, s: x * s,
+    "mul by x": lambda x, s: s * x,
+    "div": lambda x, s: x / s,
+    "div by x": lambda x, s: s / x,
+}
+
+
+@pytest.mark.parametrize("other", [torch.float32, torch.float64, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", WITH_ONE)
+def test_a_0_dim_tensor_of_another_dtype(name, dtype, other):
+    """ATen rounds it to the other operand's dtype in sums, and not as a factor."""
+    x = torch.randn(4000).to(dtype)
+    s = (
+        (torch.randn(()) * 1000).to(other)
+        if other == torch.int64
+        else (torch.randn((), dtype=other))
+    )
+
+    def program(x, s):
+        return WITH_ONE[name](x.neg(), s).abs()
+
+    for one in (s, s.to(DEVICE)):
+        got = program(x.to(DEVICE), one).cpu()
+        assert torch.equal(got, program(x, s)), (got != program(x, s)).sum()
