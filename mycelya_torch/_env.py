@@ -1,12 +1,26 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Reads MYCELYA_MACHINE. Go reads the other variables and refuses unknown names."""
+"""Reads MYCELYA_MACHINE and MYCELYA_LOG. Go reads the other variables."""
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 
 from mycelya_torch import _providers
+
+# The words of MYCELYA_LOG; Go reads it too, with the same words (runtime/settings.go).
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "verbose": logging.DEBUG,
+    "trace": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.ERROR,
+}
 
 
 def default_machine() -> tuple[str, str]:
@@ -15,15 +29,35 @@ def default_machine() -> tuple[str, str]:
     The variable has the form provider or provider:device.
 
     Raises:
-        ValueError: unknown provider; the message lists the valid names.
+        ValueError: unknown provider or device; the message lists the valid ones.
         NotImplementedError: a provider that this version does not serve.
     """
     value = os.environ.get("MYCELYA_MACHINE") or _providers.DEFAULT
     name, _, device = value.partition(":")
     try:
-        return _providers.served(name).value, device
+        provider = _providers.served(name)
+        return provider.value, _providers.device_option(provider, device)
     except (NotImplementedError, ValueError) as error:
         raise type(error)(
             f"MYCELYA_MACHINE={value!r}: {error} Set it to 'local', 'local:cpu' "
             "or 'local:cuda:0', or unset it."
         ) from None
+
+
+def log_level() -> int | None:
+    """The level of MYCELYA_LOG, None if it is not set.
+
+    An unknown word is a warning: what is only about messages must not stop a program.
+    """
+    value = os.environ.get("MYCELYA_LOG", "").strip()
+    if not value:
+        return None
+    level = _LEVELS.get(value.lower())
+    if level is None:
+        warnings.warn(
+            f"MYCELYA_LOG={value!r} is not a level and has no effect; the levels are "
+            "debug (or verbose), info, warn and error.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return level

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import logging
-import os
+
+from mycelya_torch import _env
 
 _ROOT = logging.getLogger("mycelya")
 _HANDLER = logging.StreamHandler()
@@ -51,5 +52,6 @@ def reset_logging() -> None:
     """Restores the state after import: MYCELYA_LOG's level, else Python's defaults."""
     _ROOT.removeHandler(_HANDLER)
     _ROOT.setLevel(logging.NOTSET)
-    if level := os.environ.get("MYCELYA_LOG"):
+    level = _env.log_level()
+    if level is not None:
         set_logging_level(level)

@@ -110,7 +110,8 @@ func TestSpec(t *testing.T) {
 	for word, want := range map[string]string{
 		"of": `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
 		"-dec": `no pass "dec"; the passes are views, cse, simplify, fold, dce, order, fuse; ` +
-			`-NAME also leaves out a rule: ViewOfView, `,
+			`-NAME also leaves out a rule, as -`,
+		"-negofneq":      `leaves out a rule, as -NegOfNeg`,
 		"until=NegOfNeg": `no pass "NegOfNeg"`,
 		"-":              `no pass ""`,
 		"until=":         `no pass ""`,

@@ -46,22 +46,34 @@ func ParseSpec(text string) (*Spec, error) {
 			n, count, _ := strings.Cut(n, ":")
 			limit, err := strconv.ParseInt(count, 10, 64)
 			if err != nil || limit < 0 {
-				return nil, fmt.Errorf("passes: %q needs a count, as in bisect=%s:10", word, n)
+				return nil, fmt.Errorf("%q needs a count, as in bisect=%s:10", word, n)
 			}
 			s.bisect, s.limit, name = n, limit, n
 		} else if word == "off" {
 			s.none = true
 		} else if word != "" {
-			return nil, fmt.Errorf("passes: unknown word %q; the words are %s", word, specHelp)
+			return nil, fmt.Errorf("unknown word %q; the words are %s, with the passes %s", word, specHelp,
+				strings.Join(names(), ", "))
 		}
 		_, ok := find(name)
 		ok = ok || s.off[name] && slices.Contains(ruleNames(), name)
 		if name != "" && !ok || name == "" && strings.ContainsAny(word, "-=") {
-			return nil, fmt.Errorf("passes: no pass %q; the passes are %s; -NAME also leaves out a rule: %s",
-				name, strings.Join(names(), ", "), strings.Join(ruleNames(), ", "))
+			return nil, fmt.Errorf("no pass %q; the passes are %s; -NAME also leaves out a rule, as -%s",
+				name, strings.Join(names(), ", "), likeliest(name))
 		}
 	}
 	return s, nil
+}
+
+// likeliest is the rule whose name shares the most leading letters with name, in either case.
+func likeliest(name string) string {
+	common := func(rule string) (n int) {
+		for n < min(len(rule), len(name)) && strings.EqualFold(rule[n:n+1], name[n:n+1]) {
+			n++
+		}
+		return n
+	}
+	return slices.MaxFunc(ruleNames(), func(a, b string) int { return common(a) - common(b) })
 }
 
 // selects lists the passes that run on the next graph.

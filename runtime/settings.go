@@ -73,10 +73,18 @@ func logger(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("logger", "mycelya")
 }
 
+// levels are the words of MYCELYA_LOG; mycelya_torch/_env.py has the same ones.
+var levels = map[string]slog.Level{
+	"debug": slog.LevelDebug, "verbose": slog.LevelDebug, "trace": slog.LevelDebug, "info": slog.LevelInfo,
+	"warn": slog.LevelWarn, "warning": slog.LevelWarn, "error": slog.LevelError, "critical": slog.LevelError,
+}
+
+// setLog sets the level. An unknown word changes nothing: what is only about messages must not stop a program.
 func setLog(s *Settings, value string) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(value)); err != nil {
-		return fmt.Errorf("MYCELYA_LOG is %q; it is debug, info, warn (if not set) or error", value)
+	level, known := levels[strings.ToLower(strings.TrimSpace(value))]
+	if !known {
+		s.Log.Warn("unknown level", "MYCELYA_LOG", value, "levels", "debug (or verbose), info, warn (if not set), error")
+		return nil
 	}
 	s.Log = logger(level)
 	return nil

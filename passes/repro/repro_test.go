@@ -94,7 +94,7 @@ func TestMistakes(t *testing.T) {
 		{edit(graphs.Once, strings.Replace(graphs.Once, "add", "adt", 1)), "r:23:28: expected an op, found \"adt\""},
 		{edit("passes: cse dce", "passes: cse fuses"), "r:8:13: expected a pass (views, cse, "},
 		{edit("passes: cse dce", "passes: capture"), "r:8:9: expected a pass (views, cse, "},
-		{edit("-NegOfNeg", "-NegOfNge"), "r:9:8: expected words of MYCELYA_PASSES: passes: no pass \"NegOfNge\""},
+		{edit("-NegOfNeg", "-NegOfNge"), "r:9:8: expected words of MYCELYA_PASSES: no pass \"NegOfNge\""},
 		{edit("check: 2", "check: two"), "r:10:8: expected a level like 2, found \"two\""},
 		{edit("check: 2", "chekc: 2"), "r:10:1: expected program, mycelya, torch, passes, words or check, found \"chekc\""},
 		{edit("check: 2", "torch: 2"), "r:10:1: expected torch: once, found it again"},

@@ -137,6 +137,22 @@ func missing(what, path string, err error) error {
 	return provider.Errorf(provider.ErrNotFound, "The %s %q cannot be used: %v. %s", what, path, reason(err), reinstall)
 }
 
+// advice says what to do about an error that has to do with a limit, and otherwise what other says.
+func advice(err error, other string) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return "This process has as many files open as it may. Close some, or raise the limit: ulimit -n 65536, " +
+			"or resource.setrlimit(resource.RLIMIT_NOFILE, …) in Python."
+	case errors.Is(err, syscall.ENFILE):
+		return "The host has as many files open as it may. End other programs, or raise fs.file-max."
+	case errors.Is(err, syscall.EAGAIN):
+		return "The user has as many processes as allowed. End some, or raise the limit: ulimit -u."
+	case errors.Is(err, syscall.ENOMEM):
+		return "The host has too little memory for another process. End other programs."
+	}
+	return other
+}
+
 // reason is an error of the file system without the path, which the sentence has already.
 func reason(err error) error {
 	var p *fs.PathError
@@ -225,7 +241,8 @@ func spawn(s Spec, dir string) (*instance, error) {
 		r, w, err := os.Pipe()
 		if err != nil {
 			in.closePipes()
-			return nil, provider.Errorf(provider.ErrUnavailable, "The worker's pipes: %v.", err)
+			return nil, provider.Errorf(provider.ErrUnavailable, "The worker's pipes cannot be made: %v. %s", reason(err),
+				advice(err, ""))
 		}
 		pipes[i] = [2]*os.File{r, w}
 		mine := r
@@ -254,7 +271,7 @@ func spawn(s Spec, dir string) (*instance, error) {
 	if err := in.cmd.Start(); err != nil {
 		in.closePipes()
 		return nil, provider.Errorf(provider.ErrUnavailable, "The worker program %q does not start: %v. %s",
-			s.Worker, reason(err), reinstall)
+			s.Worker, reason(err), advice(err, reinstall))
 	}
 	go in.watch()
 	return in, nil
@@ -380,7 +397,7 @@ func (in *instance) Dial(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socketIn(in.dir))
 	if err != nil {
-		return nil, provider.Errorf(provider.ErrUnavailable, "The worker's socket: %v.", err)
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker's socket: %v. %s", err, advice(err, ""))
 	}
 	if err := transport.CheckPeer(c); err != nil {
 		_ = c.Close()
