@@ -280,6 +280,7 @@ def _cpu_future(self: torch.Tensor) -> Future[torch.Tensor]:
         A `concurrent.futures.Future` of a CPU tensor with this tensor's shape, dtype
         and values, without a gradient. It is done at once if this tensor is on the CPU.
         If an op that computes the values fails, `result()` raises the error.
+        In a coroutine, await `asyncio.wrap_future(tensor.cpu_future())`.
     """
     if has_torch_function_unary(self):
         return handle_torch_function(_cpu_future, (self,), self)
@@ -337,7 +338,7 @@ def _patch_sharing() -> None:
         if storage.device.type == "mycelya":
             from mycelya_torch import _storage
 
-            _storage.refuse_sending(storage)
+            return _storage.refuse_sending(storage)
         return reduce_storage(storage)
 
     ForkingPickler.register(torch.UntypedStorage, reduce_ours)

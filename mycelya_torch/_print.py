@@ -92,11 +92,16 @@ _state = threading.local()  # .in_str: this thread is in str() of a tensor
 _WATCHERS = {"coverage", "hypothesis", "line_profiler", "scalene", "slipcover", "trace"}
 
 
+# Functions of pdb that show what the user types at its prompt: p, pp, expressions.
+_TYPED = {"do_p", "do_pp", "default", "displayhook", "do_args", "do_retval"}
+
+
 def debugger_asks() -> bool:
     """Whether a debugger calls repr, as it does for every variable at each stop.
 
     It is False in `str`, `print` and `format`, which the program itself calls, unless
-    pydevd calls them directly. In `repr` it is True if
+    pydevd calls them directly. It is False where the user asks at the prompt of pdb,
+    with `p x` or with an expression. In other calls of `repr` it is True if
 
     - a trace function is set (`sys.gettrace()`: pdb, pydevd, IDEs), unless it belongs
       to a tool that measures coverage or time; or
@@ -105,7 +110,7 @@ def debugger_asks() -> bool:
       function) is among the callers. A loaded pydevd is not enough, because every
       Jupyter kernel loads it.
     """
-    if getattr(_state, "in_str", False):
+    if getattr(_state, "in_str", False) or _typed_in_pdb():
         return False
     tracer = sys.gettrace()
     if tracer is not None and _module_of(tracer) not in _WATCHERS:
@@ -114,6 +119,15 @@ def debugger_asks() -> bool:
     if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID):
         return True
     return _called_by_debugger()
+
+
+def _typed_in_pdb() -> bool:
+    frame: FrameType | None = sys._getframe() if "pdb" in sys.modules else None
+    while frame is not None:
+        if frame.f_code.co_name in _TYPED and _module(frame) == "pdb":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _module_of(tracer: Any) -> str:
@@ -147,7 +161,8 @@ def _is_pydevd(frame: FrameType) -> bool:
 def pending(tensor: torch.Tensor) -> str:
     """The text for a debugger, which needs no answer of the worker.
 
-    "pending" stands for the elements. `print(tensor)` or `str(tensor)` fetches them.
+    "pending" stands for the elements. `p tensor` in pdb, `print(tensor)` or
+    `str(tensor)` fetches them.
     """
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     name = "tensor" if plain else type(tensor).__name__

@@ -8,6 +8,7 @@ address. Its first parameter is the original method.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -81,12 +82,29 @@ def share_memory(original: Callable[..., Any], self: UntypedStorage) -> NoReturn
     )
 
 
-def refuse_sending(storage: UntypedStorage) -> NoReturn:
-    raise RuntimeError(
+def refuse_sending(storage: UntypedStorage) -> tuple[Any, ...]:
+    """Raises the error, or sends it where nobody could catch it here.
+
+    A queue pickles in a thread of its own, which would only print the error, and the
+    receiver would wait for ever. So does the queue of a DataLoader's workers. There the
+    result is a pickled call that raises the error in the receiver.
+
+    Raises:
+        RuntimeError: always, in other threads.
+    """
+    text = (
         f"A tensor on {storage.device} cannot be sent to another process, which is "
         "only available on CPU: its worker belongs to this process. Send tensor.cpu(), "
-        "and move it to the device there."
+        "and move it to the device there. In a DataLoader with num_workers, let the "
+        "dataset return CPU tensors, and move the batches."
     )
+    if threading.current_thread().name == "QueueFeederThread":
+        return _raise, (text,)
+    _raise(text)
+
+
+def _raise(text: str) -> NoReturn:
+    raise RuntimeError(text)
 
 
 def dlpack(
