@@ -23,7 +23,8 @@ func Refusals() []Refusal {
 			"quantize_per_* dequantize* q_scale q_zero_point q_per_channel_* qscheme int_repr _empty_affine_quantized " +
 				"_empty_per_channel_affine_quantized _make_per_*_quantized_tensor quantized_* empty_quantized " +
 				"_flash_attention_forward.quantized _scaled_dot_product_flash_attention.quantized"},
-		{"nested tensors are not supported", "*nested* to_padded_tensor matmul_backward"},
+		{"nested tensors of the strided layout are not supported; make a jagged one with layout=torch.jagged",
+			"*nested* to_padded_tensor matmul_backward"},
 		{"it belongs to the backend of another device",
 			"*cudnn* *miopen* *mkldnn* *mps* _use_cudnn_ctc_loss* _nnpack_spatial_convolution max_pool2d_backward " +
 				"linear_backward _fused_dropout _masked_scale _fused_rms_norm_backward _triton_*"},

@@ -76,13 +76,33 @@ func (d *device) flush(text string) {
 	require.NoError(d, d.Flush(0, d.trace(text), func() {}))
 }
 
+func (d *device) put(id uint64, data []byte) error {
+	return d.ended(d.Upload(0, id, data, trace.Place{}))
+}
+
+// ended waits for what may have left a ticket.
+func (d *device) ended(ticket uint64, err error) error {
+	for err == runtime.ErrPending {
+		err = d.Wait(ticket, time.Second)
+	}
+	return err
+}
+
+// info returns facts of the worker, which it starts.
+func (d *device) info() ([]byte, error) {
+	if err := d.ended(d.Start(0)); err != nil {
+		return nil, err
+	}
+	return d.DeviceInfo(0)
+}
+
 func (d *device) upload(id uint64, values ...float32) {
 	d.Helper()
 	b := make([]byte, 0, 4*len(values))
 	for _, v := range values {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 	}
-	require.NoError(d, d.Upload(0, id, b, trace.Place{}))
+	require.NoError(d, d.put(id, b))
 }
 
 func (d *device) wait(ticket uint64, err error) error {
@@ -144,7 +164,7 @@ aten::neg %0:f32[2]{1}+1 -> %3:f32[2]               # train.py:3
 	d.want(4, 42, -93)
 	_, err := d.read(3, 3)
 	require.ErrorContains(t, err, "Storage 3 doesn't exist") // died before the cut: it never existed there
-	info, err := d.DeviceInfo(0)
+	info, err := d.info()
 	require.NoError(t, err)
 	require.Contains(t, string(info), `"device":"cpu"`)
 }
@@ -278,7 +298,7 @@ func TestATraceThatDoesNotCompileLosesOnlyItsResults(t *testing.T) {
 }
 
 func (d *device) pid() int {
-	b, err := d.DeviceInfo(0)
+	b, err := d.info()
 	require.NoError(d, err)
 	var info struct{ PID int }
 	require.NoError(d, json.Unmarshal(b, &info))
@@ -312,8 +332,8 @@ func TestAKilledWorker(t *testing.T) {
 		"All tensors on it are gone; restart the Python process to use the device again.", pid)
 	require.EqualError(t, d.wait(ticket, nil), want)
 	require.EqualError(t, d.Flush(0, d.trace("bind 1 2\naten::neg %0:f32[2] -> %1:f32[2]"), func() {}), want)
-	require.EqualError(t, d.Upload(0, 9, []byte{1}, trace.Place{}), want)
-	require.EqualError(t, d.Upload(0, 9, make([]byte, 64<<20), trace.Place{}), want)
+	require.EqualError(t, d.put(9, []byte{1}), want)
+	require.EqualError(t, d.put(9, make([]byte, 64<<20)), want)
 	_, err = d.Sync(0, trace.Place{})
 	require.EqualError(t, err, want)
 	var e *runtime.Error
@@ -327,7 +347,8 @@ func TestAMissingWorker(t *testing.T) {
 	}, func(int32) runtime.Mailbox { return runtime.NewMailbox() })
 	require.NoError(t, r.Open(0, runtime.Paths{}, nil))
 	defer r.Close(0)
-	_, err := r.DeviceInfo(0)
+	d := &device{t, r, nil}
+	_, err := d.info()
 	require.ErrorContains(t, err, "mycelya:0 could not start its worker: ")
 	require.ErrorContains(t, err, "/nowhere/mycelya-worker")
 }
@@ -354,12 +375,12 @@ func TestLargeUpload(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i * 7)
 	}
-	require.NoError(t, d.Upload(0, 1, data, trace.Place{}))
+	require.NoError(t, d.put(1, data))
 	back := make([]byte, len(data))
 	v := runtime.View{Storage: 1, DType: ir.U8, Sizes: []int64{int64(len(data))}, Strides: []int64{1}}
 	require.NoError(t, d.wait(d.Read(0, v, back, trace.Place{})))
 	require.True(t, string(data) == string(back))
-	require.NoError(t, d.Upload(0, 2, nil, trace.Place{}))
+	require.NoError(t, d.put(2, nil))
 	empty := runtime.View{Storage: 2, DType: ir.U8, Sizes: []int64{0}, Strides: []int64{1}}
 	require.NoError(t, d.wait(d.Read(0, empty, nil, trace.Place{})))
 }
@@ -382,11 +403,11 @@ func TestUploadsLeaveNoMemoryBehind(t *testing.T) {
 	for i := range data {
 		data[i] = 1
 	}
-	require.NoError(t, d.Upload(0, 1, data, trace.Place{}))
+	require.NoError(t, d.put(1, data))
 	require.NoError(t, d.sync())
 	before := rss(t)
 	for i := range uint64(64) { // 1 GiB in pieces
-		require.NoError(t, d.Upload(0, 10+i, data, trace.Place{}))
+		require.NoError(t, d.put(10+i, data))
 		d.flush(fmt.Sprintf("frees %d", 10+i))
 	}
 	require.NoError(t, d.sync())
@@ -418,7 +439,6 @@ func TestSettings(t *testing.T) {
 	for env, want := range map[string]string{
 		"MYCELYA_DUMP=-,pases":  `MYCELYA_DUMP has no word "pases"`,
 		"MYCELYA_CHECK=9":       `MYCELYA_CHECK is "9"; it is 0`,
-		"MYCELYA_LOG=loud":      `MYCELYA_LOG is "loud"; it is debug, info, warn`,
 		"MYCELYA_REPLAY=no":     `MYCELYA_REPLAY is "no"`,
 		"MYCELYA_KERNELS=yes":   `MYCELYA_KERNELS is "yes"`,
 		"MYCELYA_PASSES=-fuzzy": `MYCELYA_PASSES is "-fuzzy"`,

@@ -133,16 +133,16 @@ func mycRoomByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_
 
 //export myc_upload
 func myc_upload(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, at C.myc_origin,
-	out *C.myc_error) C.int32_t {
-	return call(out, func() error {
+	pending *C.uint64_t, out *C.myc_error) C.int32_t {
+	return begin(pending, out, func() (uint64, error) {
 		return client.Upload(int32(index), uint64(id), cabi.Slice[byte](data, uint64(bytes)), place(at))
 	})
 }
 
 //export myc_upload_shared
 func myc_upload_shared(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, in *C.myc_shared,
-	at C.myc_origin, out *C.myc_error) C.int32_t {
-	return call(out, func() error {
+	at C.myc_origin, pending *C.uint64_t, out *C.myc_error) C.int32_t {
+	return begin(pending, out, func() (uint64, error) {
 		readers := (*uint32)(unsafe.Pointer(in.readers))
 		return client.UploadShared(int32(index), uint64(id), cabi.Slice[byte](data, uint64(bytes)), runtime.Shared{
 			Block: uint64(in.block), FD: int(in.fd), Size: uint64(in.size), Offset: uint64(in.offset),
@@ -171,6 +171,20 @@ func mycReadByCall(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, at C.myc_
 //export mycSyncByCall
 func mycSyncByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
 	return ticket(out, func() (uint64, error) { return client.Sync(int32(index), place(at)) })
+}
+
+//export myc_start
+func myc_start(index C.int32_t, pending *C.uint64_t, out *C.myc_error) C.int32_t {
+	return begin(pending, out, func() (uint64, error) { return client.Start(int32(index)) })
+}
+
+// begin runs a function that may leave a ticket to wait for.
+func begin(pending *C.uint64_t, out *C.myc_error, f func() (uint64, error)) C.int32_t {
+	return call(out, func() error {
+		ticket, err := f()
+		*pending = C.uint64_t(ticket)
+		return err
+	})
 }
 
 func place(o C.myc_origin) trace.Place { return cabi.Place(unsafe.Pointer(&o)) }

@@ -23,7 +23,15 @@ def cpu_future(tensor: torch.Tensor) -> Future[torch.Tensor]:
         return done
     # The read is posted before this returns, so later writes do not change its values.
     download = _device.Download(tensor.detach())
-    return _pool(tensor.device.index).submit(download.wait)
+    try:
+        return _pool(tensor.device.index).submit(download.wait)
+    except RuntimeError:  # the interpreter ends, and pools take no more work
+        late: Future[torch.Tensor] = Future()
+        try:
+            late.set_result(download.wait())
+        except BaseException as error:
+            late.set_exception(error)
+        return late
 
 
 def _pool(device: int) -> ThreadPoolExecutor:

@@ -123,24 +123,33 @@ func (r *Runtime) Raise(index int32) (lost uint64, err error) {
 	return lost, err
 }
 
-// Upload makes a storage with these bytes, which are copied or sent before the return.
-func (r *Runtime) Upload(index int32, id uint64, data []byte, at trace.Place) error {
+// Upload makes a storage with these bytes. ErrPending: it is not over, and uses the bytes until the ticket has ended.
+func (r *Runtime) Upload(index int32, id uint64, data []byte, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return s.upload(id, data, r.metrics.bill.at(at))
+	return r.pending(s.upload(id, data, r.metrics.bill.at(at)))
 }
 
-// UploadShared makes a storage with data, which from locates in shared memory. It returns before the worker has read
-// the data.
-func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at trace.Place) error {
+// UploadShared makes a storage with data, which from locates in shared memory. It is over before the worker has read
+// the data. ErrPending: it waits for room, until the ticket has ended.
+func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {
 		from.Release()
-		return err
+		return 0, err
 	}
-	return s.uploadShared(id, data, from, r.metrics.bill.at(at))
+	return r.pending(s.uploadShared(id, data, from, r.metrics.bill.at(at)))
+}
+
+// Start starts a device's worker if it does not run. ErrPending: it runs, or has failed to, when the ticket has ended.
+func (r *Runtime) Start(index int32) (uint64, error) {
+	s, err := r.session(index)
+	if err != nil {
+		return 0, err
+	}
+	return r.pending(s.run())
 }
 
 // Forget ends the use of a block, whose owner has freed it. The system gets its memory back when the workers have
@@ -172,6 +181,15 @@ func (r *Runtime) Sync(index int32, at trace.Place) (uint64, error) {
 	}
 	t, err := s.sync(r.metrics.bill.at(at))
 	return r.add(t, err)
+}
+
+// pending returns the outcome of a ticket that has ended, and otherwise its number and ErrPending.
+func (r *Runtime) pending(t *Ticket) (uint64, error) {
+	if t.over() {
+		return 0, t.err
+	}
+	ticket, _ := r.add(t, nil)
+	return ticket, ErrPending
 }
 
 func (r *Runtime) add(t *Ticket, err error) (uint64, error) {
@@ -225,7 +243,7 @@ func (r *Runtime) drop(ticket uint64) {
 	delete(r.tickets, ticket)
 }
 
-// DeviceInfo returns facts of a device's worker as JSON, and starts the worker if it isn't running.
+// DeviceInfo returns facts of a device's worker as JSON. The worker has been started: see Start.
 func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
 	s, err := r.session(index)
 	if err != nil {

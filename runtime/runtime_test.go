@@ -95,14 +95,28 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 		"restart the Python process to use the device again.\nThe end of its log:\n  one\n  two")
 }
 
+// ended waits for what may have left a ticket.
+func ended(r *Runtime) func(ticket uint64, err error) error {
+	return func(ticket uint64, err error) error {
+		for err == ErrPending {
+			err = r.Wait(ticket, time.Second)
+		}
+		return err
+	}
+}
+
+func upload0(r *Runtime, id uint64, data []byte) error {
+	return ended(r)(r.Upload(0, id, data, trace.Place{}))
+}
+
 func TestUploadsWaitForRoom(t *testing.T) {
 	r, w := start(t)
 	piece := make([]byte, copyUploads)
 	for i := range uint64(core.MaxUploadBytes / copyUploads) {
-		require.NoError(t, r.Upload(0, 1+i, piece, trace.Place{}))
+		require.NoError(t, upload0(r, 1+i, piece))
 	}
 	done := make(chan error)
-	go func() { done <- r.Upload(0, 99, piece, trace.Place{}) }()
+	go func() { done <- upload0(r, 99, piece) }()
 	select {
 	case err := <-done:
 		t.Fatalf("an upload over the limit returned %v", err)
@@ -118,7 +132,7 @@ func TestUploadsWaitForRoom(t *testing.T) {
 	require.NoError(t, <-done)
 	go func() {
 		for range 100 {
-			if err := r.Upload(0, 100, piece, trace.Place{}); err != nil {
+			if err := upload0(r, 100, piece); err != nil {
 				done <- err
 				return
 			}
@@ -134,7 +148,7 @@ func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	data := make([]byte, copyUploads+1)
 	data[copyUploads] = 9
 	done := make(chan error)
-	go func() { done <- r.Upload(0, 5, data, trace.Place{}) }()
+	go func() { done <- upload0(r, 5, data) }()
 	w.greet()
 	h := w.next(transport.Upload, new(proto.Upload))
 	select {
@@ -146,7 +160,7 @@ func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	require.NoError(t, w.conn.ReadBody(got))
 	require.NoError(t, <-done)
 	require.True(t, bytes.Equal(data, got))
-	go func() { done <- r.Upload(0, 6, data, trace.Place{}) }()
+	go func() { done <- upload0(r, 6, data) }()
 	w.next(transport.Upload, new(proto.Upload))
 	w.die()
 	require.ErrorContains(t, <-done, "mycelya:0 is lost")
@@ -376,8 +390,7 @@ func BenchmarkFlushHit(b *testing.B) {
 	t := relu(1, 2)
 	t.Skeleton, t.Params, t.Origins = make([]uint64, 700), make([]uint64, 300), make([]uint32, 200)
 	t.Skeleton[0], t.Params[0] = 7, 4
-	_, err := r.DeviceInfo(0)
-	require.NoError(b, err)
+	require.NoError(b, ended(r)(r.Start(0)))
 	var inCall time.Duration
 	b.ResetTimer()
 	for range b.N {

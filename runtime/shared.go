@@ -22,14 +22,14 @@ type Shared struct {
 	Release func()
 }
 
-// uploadShared makes storage id with the bytes that from locates; data has the same bytes. It returns before they are
-// read. If the worker accepts no blocks, it sends the bytes.
-func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) error {
+// uploadShared makes storage id with the bytes that from locates; data has the same bytes. The ticket ends before they
+// are read. If the worker accepts no blocks, it sends the bytes.
+func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) *Ticket {
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
 	u, t := &upload{storage: id, data: data, by: by, shared: &from, free: from.Release}, s.ticket(by)
 	_ = s.submit(core.Upload{Upload: u, Ticket: t, Bytes: n, From: core.Shared, Block: from.Block})
-	return t.stall()
+	return t
 }
 
 // maxBlocks is the number of blocks of shared memory that can be shared with a worker. Descriptors go through unix

@@ -41,8 +41,8 @@ func newBlock(t testing.TB, id uint64) *testBlock {
 
 func (b *testBlock) upload(r *Runtime, device int32, storage uint64) error {
 	b.reading.Add(1)
-	return r.UploadShared(device, storage, b.data[1000:3000], Shared{Block: b.id, FD: int(b.file.Fd()), Size: 4096,
-		Offset: 1000, Release: func() { b.reading.Add(-1) }}, trace.Place{})
+	return ended(r)(r.UploadShared(device, storage, b.data[1000:3000], Shared{Block: b.id, FD: int(b.file.Fd()),
+		Size: 4096, Offset: 1000, Release: func() { b.reading.Add(-1) }}, trace.Place{}))
 }
 
 func (b *testBlock) soonFree(t testing.TB) {
@@ -167,8 +167,8 @@ func TestADescriptorThatCannotBeSent(t *testing.T) {
 	b := newBlock(t, 7)
 	require.NoError(t, b.file.Close())
 	b.reading.Add(1)
-	require.NoError(t, r.UploadShared(0, 5, b.data[1000:3000], Shared{Block: 7, FD: 1 << 20, Size: 4096, Offset: 1000,
-		Release: func() { b.reading.Add(-1) }}, trace.Place{}))
+	require.NoError(t, ended(r)(r.UploadShared(0, 5, b.data[1000:3000], Shared{Block: 7, FD: 1 << 20, Size: 4096,
+		Offset: 1000, Release: func() { b.reading.Add(-1) }}, trace.Place{})))
 	w.greet()
 	w.body(b, 5)
 	b.soonFree(t)
@@ -201,8 +201,8 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 	b.data = make([]byte, core.MaxUploadBytes+10)
 	upload := func(storage uint64, n int) error {
 		b.reading.Add(1)
-		return r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096,
-			Release: func() { b.reading.Add(-1) }}, trace.Place{})
+		return ended(r)(r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096,
+			Release: func() { b.reading.Add(-1) }}, trace.Place{}))
 	}
 	require.NoError(t, upload(1, len(b.data)), "one is always taken")
 	done := make(chan error)

@@ -77,18 +77,28 @@ func (s *session) connected(conn *transport.Conn, hello *proto.Hello) bool {
 	return true
 }
 
-// info returns the worker's Hello, and starts the worker if it isn't running.
-func (s *session) info() (*proto.Hello, error) {
+// run starts the worker if it does not run. The ticket ends when the worker runs, or has failed to start.
+func (s *session) run() *Ticket {
+	t := s.ticket(nil)
+	t.sends = true // no wait for a result
 	s.mu.Lock()
 	hello := s.hello
 	s.mu.Unlock()
-	if hello == nil {
-		t := s.ticket(nil)
-		_ = s.submit(core.Mark{Ticket: t})
-		<-t.done
+	if hello != nil {
+		t.end(nil)
+		return t
 	}
+	_ = s.submit(core.Mark{Ticket: t})
+	return t
+}
+
+// info returns the worker's Hello.
+func (s *session) info() (*proto.Hello, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.hello == nil && s.core.Gone() == nil {
+		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: the worker of mycelya:%d was not started.", s.index)}
+	}
 	return s.hello, s.core.Gone()
 }
 

@@ -22,6 +22,7 @@ type Ticket struct {
 	by      *charge     // for its bytes and waits
 	told    func(error) // called once with the answer, before done is closed; may be nil
 	stalled atomic.Bool // a wait was counted
+	sends   bool        // its waits are for bytes that are being sent, not for the worker
 
 	// Of a read.
 	view View
@@ -51,17 +52,6 @@ func (t *Ticket) over() bool {
 	}
 }
 
-// stall waits for the end and counts the wait.
-func (t *Ticket) stall() error {
-	if !t.over() {
-		start := time.Now()
-		t.session.metrics.stall(t.by)
-		<-t.done
-		t.session.metrics.stalled(start, t.by)
-	}
-	return t.err
-}
-
 // Wait waits at most timeout for the answer; ErrPending: it has not come.
 func (t *Ticket) Wait(timeout time.Duration) error {
 	if t.over() {
@@ -70,11 +60,12 @@ func (t *Ticket) Wait(timeout time.Duration) error {
 	if timeout <= 0 { // only a test
 		return ErrPending
 	}
-	if !t.stalled.Swap(true) {
-		t.session.metrics.stall(t.by)
+	if !t.sends {
+		if !t.stalled.Swap(true) {
+			t.session.metrics.stall(t.by)
+		}
+		defer t.session.metrics.stalled(time.Now(), t.by)
 	}
-	start := time.Now()
-	defer t.session.metrics.stalled(start, t.by)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {

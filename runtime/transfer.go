@@ -26,22 +26,21 @@ func (u *upload) release() {
 	}
 }
 
-// upload makes storage id with these bytes. Up to copyUploads bytes are copied, and the call returns at once unless too
-// many bytes wait already; more are sent from data itself before the call returns.
-func (s *session) upload(id uint64, data []byte, by *charge) error {
+// upload makes storage id with these bytes. Up to copyUploads bytes are copied, and the ticket has ended unless too
+// many bytes wait already; more are sent from data itself, until the ticket has ended.
+func (s *session) upload(id uint64, data []byte, by *charge) *Ticket {
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
 	u, t := &upload{storage: id, data: data, by: by}, s.ticket(by)
 	ev := core.Upload{Upload: u, Ticket: t, Bytes: n, From: core.Borrowed}
 	if n > copyUploads {
-		_ = s.submit(ev)
-		<-t.done // comes also when the session ends: its connection closes under the send
-		return t.err
+		t.sends = true
+	} else {
+		u.data, u.free = copyOut(data)
+		ev.From = core.Copied
 	}
-	u.data, u.free = copyOut(data)
-	ev.From = core.Copied
-	_ = s.submit(ev)
-	return t.stall()
+	_ = s.submit(ev) // if the session has ended, so has the ticket
+	return t
 }
 
 // read begins a read of a view into dst.

@@ -15,7 +15,11 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 	"unsafe"
 
 	"github.com/mycelya/mycelya/ir"
@@ -87,7 +91,7 @@ func Kind(err error) (int32, string) {
 	if errors.As(err, &e) {
 		kind = e.Kind
 	}
-	return int32(kind), err.Error()
+	return int32(kind), Printable(err.Error()) // parts of it may come from a worker, which is not trusted
 }
 
 // Answer writes an error into a myc_error, cut to its size, and returns its kind. A nil pointer takes the kind only.
@@ -98,6 +102,26 @@ func Answer(err error, p unsafe.Pointer) int32 {
 		Write(text, unsafe.Pointer(&out.text[0]), uint64(len(out.text)))
 	}
 	return kind
+}
+
+// Printable returns text with its control characters as Go escapes, "\x1b", but for newlines and tabs: a text from
+// elsewhere must not move a terminal's cursor, or change what it shows. Bytes that are not UTF-8 become "\ufffd".
+func Printable(text string) string {
+	bad := func(r rune) bool {
+		return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
+	}
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, bad) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if bad(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 // Write copies text and a final 0 to p, cut to capacity bytes, and returns the length that the text has without the 0.

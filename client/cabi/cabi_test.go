@@ -67,3 +67,15 @@ func TestSliceOfNothing(t *testing.T) {
 	require.Nil(t, Slice[uint64](unsafe.Pointer(&word), 0))
 	require.Equal(t, []uint64{7}, Slice[uint64](unsafe.Pointer(&word), 1))
 }
+
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain, \u00e9\n\tmore": "plain, \u00e9\n\tmore",
+		"\x1b[31mred\r\x07":     `\x1b[31mred\r\a`,
+		"a\x00b\u009b2Jc\u202e": `a\x00b\u009b2Jc\u202e`,
+		"cut \xff":              "cut \ufffd",
+		"":                      "",
+	} {
+		require.Equal(t, want, Printable(text))
+	}
+}

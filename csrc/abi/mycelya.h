@@ -191,12 +191,14 @@ typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
 typedef int32_t (*myc_fn_failure)(int32_t index, uint64_t* lost, myc_error*);
 // Begins a wait until credits are left. Returns a ticket as myc_read does.
 typedef uint64_t (*myc_fn_room)(int32_t index, myc_origin, myc_error*);
-// Makes storage `id`, which must not exist, on the worker. The call copies or sends the bytes before it returns.
-typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_origin, myc_error*);
+// Makes storage `id`, which must not exist, on the worker. MYC_OK: the bytes were copied or sent. MYC_PENDING: *ticket
+// is to be waited for with myc_wait; the library uses the bytes until the wait has ended, and also after a myc_cancel.
+typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_origin,
+                                 uint64_t* ticket, myc_error*);
 // The same with bytes in shared memory, which are read later. The caller has added this upload to *readers and must not
 // change the bytes until the library has subtracted 1 from it, which it does exactly once, also if the call fails.
 typedef int32_t (*myc_fn_upload_shared)(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared*,
-                                        myc_origin, myc_error*);
+                                        myc_origin, uint64_t* ticket, myc_error*);
 // Ends the use of a block. No upload may still read it. The library frees the block's memory once the workers know.
 typedef void (*myc_fn_forget)(uint64_t block);
 // Begins a read of the view's elements, in row-major order, into dst (numel * itemsize bytes, valid until the wait
@@ -220,8 +222,10 @@ typedef uint64_t (*myc_fn_explain)(int32_t index, char* out, uint64_t capacity, 
 // or 0.
 typedef uint64_t (*myc_fn_pending)(int32_t index, const myc_trace*, uint64_t storage, char* out, uint64_t capacity,
                                    myc_error*);
-// Writes facts of the worker as JSON ({"device":"cpu","name":…,"pid":…,"torch":…}), and starts the worker if it does
-// not run. Returns the length, or 0.
+// Starts the worker if it does not run. MYC_PENDING: *ticket is to be waited for.
+typedef int32_t (*myc_fn_start)(int32_t index, uint64_t* ticket, myc_error*);
+// Writes facts of a worker that myc_start has started, as JSON ({"device":"cpu","name":…,"pid":…,"torch":…}). Returns
+// the length, or 0.
 typedef uint64_t (*myc_fn_device_info)(int32_t index, char* out, uint64_t capacity, myc_error*);
 // Writes the file descriptors that a forked child must close. Returns their number.
 typedef int32_t (*myc_fn_fork_fds)(int32_t* out, int32_t capacity);

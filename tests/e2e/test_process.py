@@ -96,6 +96,134 @@ except KeyboardInterrupt:
     assert gone(worker, within=5)
 
 
+STOPPED = """
+import threading
+from signal import SIGCONT, SIGINT, SIGSTOP
+from mycelya_torch import RemoteMachine
+
+pid = json.loads(_device.device_info(0))["pid"]
+x.sum().item()
+
+def interrupt_after(seconds):
+    threading.Timer(seconds, os.kill, (os.getpid(), SIGINT)).start()
+
+def interrupted(wait):
+    # Whether Ctrl-C ends the wait, and other threads run meanwhile.
+    ticks = []
+    stop = threading.Event()
+    def tick():
+        while not stop.wait(0.02):
+            ticks.append(1)
+    threading.Thread(target=tick, daemon=True).start()
+    interrupt_after(0.5)
+    begin = time.monotonic()
+    try:
+        wait()
+    except KeyboardInterrupt:
+        return time.monotonic() - begin < 2 and len(ticks) > 5
+    finally:
+        stop.set()
+    return False
+"""
+
+
+def test_ctrl_c_ends_an_upload_to_a_stopped_worker(tmp_path):
+    """The connection stays in order: the interrupted upload is sent to its end."""
+    code = (
+        STOPPED
+        + """
+os.kill(pid, SIGSTOP)
+big = torch.ones(16 << 20)
+there = torch.empty(16 << 20, device="mycelya")
+print(interrupted(lambda: big.to("mycelya")))
+print(interrupted(lambda: there.copy_(big)))
+print(interrupted(lambda: (x + 1).sum().item()))
+print(interrupted(torch.mycelya.synchronize))
+del big
+os.kill(pid, SIGCONT)
+print(there.sum().item() == 16 << 20, (x + 1).sum().item())
+print(torch.arange(16 << 20).to("mycelya")[-1].item() == (16 << 20) - 1)
+"""
+    )
+    status, out, err = run(program(code), tmp_path)
+    assert status == 0, err
+    words = out.split()[1:]
+    assert words == ["True"] * 5 + ["8192.0", "True"], out
+
+
+def test_ctrl_c_ends_the_start_of_a_machine(tmp_path):
+    """A worker that never says hello: a program that sleeps."""
+    slow = tmp_path / "worker"
+    slow.write_text("#!/bin/sh\nexec sleep 300\n")
+    slow.chmod(0o755)
+    code = (
+        STOPPED
+        + f"""
+from mycelya_torch import _load
+_device.init(str(_load.CLIENT), {str(slow)!r}, str(_load.EXEC), str(_load.torch_lib()),
+    "local", "cpu")
+print(interrupted(lambda: RemoteMachine("local", device="cpu")))
+print((x + 1).sum().item())
+"""
+    )
+    status, out, err = run(program(code), tmp_path)
+    assert status == 0, err
+    assert out.split()[1:] == ["True", "8192.0"]
+
+
+DAEMONS = {
+    "reads": "(x @ x).sum().item()",
+    "records": "y = (y @ x).tanh()",
+    "uploads": "torch.ones(1000).to('mycelya') + 1",
+    "futures": "(x + 1).cpu_future().result()",
+    "long waits": "y = [y := (y @ x).tanh() for _ in range(50)][-1]; y.sum().item()",
+}
+
+
+@pytest.mark.parametrize("use", DAEMONS)
+def test_the_interpreter_ends_while_daemons_use_the_device(use, tmp_path):
+    """They print nothing and do not abort, and the worker ends."""
+    code = f"""
+import threading
+def work():
+    y = x
+    while True:
+        {DAEMONS[use]}
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+print(time.monotonic())
+"""
+    process = start(program("x = x.detach()" + code), tmp_path)
+    worker = worker_of(process)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert time.monotonic() - float(out) < 5
+    assert gone(worker, within=5)
+
+
+def test_after_the_end_nothing_starts(tmp_path):
+    """A handler that runs after ours gets an error, and no new worker."""
+    code = """
+        import atexit
+
+        def late():
+            try:
+                torch.ones(2, device="mycelya") + 1
+            except RuntimeError as error:
+                print(error)
+            print(len(torch.ones(2)))
+
+        atexit.register(late)
+        import torch
+        import mycelya_torch
+        assert torch.ones(2, device="mycelya").sum().item() == 2
+    """
+    status, out, err = run(code, tmp_path, fresh=True)
+    assert (status, err) == (0, "")
+    assert "the interpreter ends" in out and out.endswith("\n2\n")
+
+
 def test_the_terminal_s_interrupt_does_not_reach_the_worker(tmp_path):
     process = start(program("x.sum().item(); time.sleep(60)"), tmp_path)
     worker = worker_of(process)
@@ -172,6 +300,47 @@ def test_a_forked_child_may_not_use_the_device(tmp_path):
     assert out == "fork,fork,fork,fork,fork,True,4.0\nok\n"
 
 
+def test_a_fork_beside_several_machines(tmp_path):
+    """The child uses none of them and holds no worker; the parent goes on."""
+    code = """
+        import json, os, sys, torch, mycelya_torch
+        from mycelya_torch import RemoteMachine, _device
+
+        machines = [RemoteMachine("local", device="cpu") for _ in range(3)]
+        tensors = [torch.ones(3).to(m.device()) for m in machines]
+        torch.mycelya.synchronize()
+        pids = [json.loads(_device.device_info(i))["pid"] for i in range(3)]
+        read, write = os.pipe()
+        if os.fork() == 0:
+            words = []
+            for x in tensors:
+                try:
+                    x.add_(1)
+                    words.append("no error")
+                except RuntimeError as error:
+                    words.append("fork" if "fork" in str(error) else str(error))
+            try:
+                RemoteMachine("local", device="cpu")
+            except RuntimeError as error:
+                words.append("fork" if "fork" in str(error) else str(error))
+            del tensors, x
+            fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+            links = [os.readlink(fd) for fd in fds if os.path.islink(fd)]
+            words.append(str(sum("socket" in link for link in links)))
+            os.write(write, ",".join(words).encode())
+            sys.exit(0)
+        os.close(write)
+        print(os.fdopen(read).read())
+        os.wait()
+        print([(x + 1).sum().item() for x in tensors], len(set(pids)))
+        for m in machines:
+            m.stop()
+    """
+    status, out, err = run(code, tmp_path, timeout=60, fresh=True)
+    assert status == 0, err
+    assert out == "fork,fork,fork,fork,0\n[6.0, 6.0, 6.0] 3\n"
+
+
 def test_a_forked_child_does_not_hold_the_worker(tmp_path):
     code = """
         import json, os, time, torch, mycelya_torch
@@ -211,6 +380,37 @@ def test_data_loaders_fork(workers, tmp_path):
     """
     status, out, err = run(code, tmp_path, timeout=60)
     assert (status, out) == (0, "4032.0\n"), err
+
+
+LOADER = """
+    import torch, mycelya_torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Data(Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, i):
+            return torch.full((2,), float(i), device="mycelya")
+
+    if __name__ == "__main__":
+        {before}
+        loader = DataLoader(Data(), 4, num_workers=1, multiprocessing_context={how!r})
+        try:
+            for batch in loader:
+                print(batch)
+        except RuntimeError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_data_loaders_refuse_device_tensors_of_workers(how, tmp_path):
+    """The loop gets the error; without it the loop would wait for ever."""
+    code = LOADER.format(how=how, before="torch.ones(1, device='mycelya').item()")
+    status, out, err = run(code, tmp_path, timeout=90)
+    assert status == 0, err
+    wanted = "let the dataset return CPU tensors" if how == "spawn" else "forked child"
+    assert wanted in out, out + err
 
 
 def test_a_spawned_child_has_its_own_worker(tmp_path):

@@ -130,3 +130,25 @@ def test_layouts_are_refused_clearly(what):
         REFUSED[what](to_device(ramp(2, 3)))
     text = str(error.value)
     assert "mycelya" in text and ".cpu()" in text, text
+
+
+def test_nested_tensors_are_jagged():
+    """The strided layout is refused, and the advice works."""
+    parts = [ramp(2, 3), ramp(4, 3)]
+    there = [to_device(part) for part in parts]
+    for refused in (
+        lambda: torch.nested.nested_tensor(there),
+        lambda: torch.nested.as_nested_tensor(there),
+        lambda: torch.nested.nested_tensor(parts).to(DEVICE),
+    ):
+        with pytest.raises(NotImplementedError, match="layout=torch.jagged"):
+            refused()
+    for jagged in (
+        torch.nested.nested_tensor(parts, layout=torch.jagged, device=DEVICE),
+        torch.nested.nested_tensor(there, layout=torch.jagged),
+        torch.nested.as_nested_tensor(there, layout=torch.jagged),
+        torch.nested.nested_tensor(parts, layout=torch.jagged).to(DEVICE),
+    ):
+        assert on_device(jagged)
+        for ours, cpu in zip((jagged + 1).unbind(), parts, strict=True):
+            same(ours, cpu + 1)

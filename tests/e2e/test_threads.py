@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Any thread may record, read and free tensors, also while data loaders run."""
 
+import asyncio
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -290,3 +291,49 @@ def test_a_spawned_process_has_its_own_worker(tmp_path):
     status, out, err = run(code, tmp_path)
     assert status == 0, err
     assert out == "[0.0, 2.0, 4.0, 6.0] [2.0, 2.0, 2.0, 2.0]\n0\n"
+
+
+def test_threads_make_and_drop_downloads(tmp_path):
+    """pybind11's table of objects is changed with the GIL only."""
+    code = """
+        import sys, threading, time
+        import torch, mycelya_torch
+        from mycelya_torch import _device
+
+        sys.setswitchinterval(1e-6)
+        x = torch.ones(0, device="mycelya")
+        end = time.monotonic() + 1.5
+        def many():
+            while time.monotonic() < end:
+                kept = [_device.Download(x) for _ in range(200)]
+        threads = [threading.Thread(target=many) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print("ok")
+    """
+    status, out, err = run(code, tmp_path)
+    assert (status, out) == (0, "ok\n"), err
+
+
+def test_futures_in_asyncio():
+    """asyncio.wrap_future makes a future that a coroutine awaits or cancels."""
+    x = torch.arange(4.0).to(DEVICE)
+
+    async def step(i):
+        return await asyncio.wrap_future((x + i).cpu_future())
+
+    async def main():
+        values = await asyncio.gather(*(step(i) for i in range(20)))
+        late = asyncio.wrap_future((x @ x).cpu_future())
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        bad = x.gather(0, torch.tensor([9]).to(DEVICE))
+        with pytest.raises(RuntimeError, match="gather"):
+            await asyncio.wrap_future(bad.cpu_future())
+        return values
+
+    values = asyncio.run(main())
+    assert [v.tolist() for v in values] == [[i, i + 1, i + 2, i + 3] for i in range(20)]

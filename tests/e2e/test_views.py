@@ -110,6 +110,30 @@ def test_overlapping_copy_is_refused_as_on_the_cpu():
             torch.add(x[:-1], 1, out=x[1:])
 
 
+def test_a_copy_of_an_element_onto_itself():
+    """Indexing with None makes views of one element with several strides."""
+    for device in ("cpu", DEVICE):
+        x = torch.tensor(3.0, device=device)
+        x[None] = x
+        x[None, None] = x
+        x[...] = x
+        assert x.item() == 3.0
+
+
+def test_strides_of_powers_with_another_dtype():
+    """The base becomes a dense copy before PyTorch derives the result's strides."""
+    for shape in [(3, 2), (2, 1, 5), (4, 1), (1, 1), (5, 4, 3)]:
+        for dtype in (torch.bool, torch.int32, torch.float32):
+            for exponent in (2, 3, 2.0, 0.5):
+                x = torch.ones(shape, dtype=dtype)
+                for index in [(..., slice(None, None, 3)), (slice(None, None, 2),)]:
+                    cpu, ours = x[index], x.to(DEVICE)[index]
+                    wanted = cpu.pow(exponent)
+                    got = ours.pow(exponent)
+                    assert (got.stride(), got.dtype) == (wanted.stride(), wanted.dtype)
+                    assert ours.square().stride() == cpu.square().stride()
+
+
 def test_as_strided_windows_that_overlap_themselves():
     compare(lambda x: x.as_strided((5, 4), (1, 1)) * 2, base())
     compare(lambda x: x.as_strided((4, 4), (0, 1)).sum(0), base())

@@ -13,6 +13,8 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -62,11 +64,15 @@ void* OpenLibrary() {
 
 void LoadLocked() {
   if (loaded.load(std::memory_order_relaxed)) return;
-  CheckNotForked();
+  CheckUsable();
   TORCH_CHECK(!paths.library.empty(), "BUG: the mycelya device was used before mycelya_torch named its libraries.");
   void* library = OpenLibrary();
-  TORCH_CHECK(library != nullptr, "Cannot load the Mycelya client library ", paths.library, ": ", dlerror(),
-              ". Reinstall mycelya-torch.");
+  if (library == nullptr) {
+    const std::string why = dlerror();
+    const bool files = why.find(std::strerror(EMFILE)) != std::string::npos;
+    TORCH_CHECK(false, "Cannot load the Mycelya client library ", paths.library, ": ", why,
+                files ? ". Close files, or raise the limit: ulimit -n." : ". Reinstall mycelya-torch.");
+  }
   Find(library, "myc_abi_version", table.abi_version);
   const uint32_t version = table.abi_version();
   TORCH_CHECK(version == MYCELYA_ABI_VERSION, "The Mycelya client library ", paths.library, " has ABI version ",
@@ -90,6 +96,7 @@ void LoadLocked() {
   Find(library, "myc_bill", table.bill);
   Find(library, "myc_explain", table.explain);
   Find(library, "myc_pending", table.pending);
+  Find(library, "myc_start", table.start);
   Find(library, "myc_device_info", table.device_info);
   Find(library, "myc_fork_fds", table.fork_fds);
   for (const auto& [hash, name] : early_ops) table.define_op(hash, name.c_str());
@@ -148,7 +155,7 @@ const Client& GetClient() {
 bool IsOpen(c10::DeviceIndex index) { return !InBadFork() && opened[index].load(std::memory_order_acquire); }
 
 const Client& ClientFor(c10::DeviceIndex index) {
-  CheckNotForked();
+  CheckUsable();
   if (C10_UNLIKELY(!opened[index].load(std::memory_order_acquire))) {
     std::lock_guard<std::mutex> guard(mutex);
     OpenLocked(index, paths.machine);
@@ -158,7 +165,7 @@ const Client& ClientFor(c10::DeviceIndex index) {
 
 void OpenDevice(c10::DeviceIndex index, const Machine& machine) {
   AddDevice(index);
-  CheckNotForked();
+  CheckUsable();
   std::lock_guard<std::mutex> guard(mutex);
   OpenLocked(index, machine);
 }
@@ -199,6 +206,7 @@ void ForgetBlock(uint64_t block) {
 int32_t ForkDescriptors(int32_t* out, int32_t capacity) { return ClientLoaded() ? table.fork_fds(out, capacity) : 0; }
 
 void Raise(const myc_error& error) {
+  if (error.kind != MYC_OK && OutlivesUse()) SleepUntilTheEnd();
   const std::string text(error.text);
   switch (error.kind) {
     case MYC_OK:
@@ -213,37 +221,56 @@ void Raise(const myc_error& error) {
   }
 }
 
+namespace {
+
+bool InterpreterEnds() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+}  // namespace
+
 NoGil::NoGil() : saved_(Py_IsInitialized() != 0 && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
 NoGil::~NoGil() {
-  if (saved_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
+  if (saved_ == nullptr) return;
+  while (OutlivesUse() && InterpreterEnds()) SleepUntilTheEnd();
+  PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
+}
+
+bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
+  // A caller that holds the GIL must not block other Python threads.
+  const bool python = Py_IsInitialized() != 0;
+  const NoGil no_gil;
+  // Ctrl-C is handled within 50 ms. A finished ticket ends the wait immediately.
+  while ((error.kind = c.wait(ticket, 50, &error)) == MYC_PENDING) {
+    if (!python || OutlivesUse()) continue;
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    const bool interrupted = PyErr_CheckSignals() != 0;
+    PyGILState_Release(gil);
+    if (interrupted) return false;
+  }
+  if (OutlivesUse()) SleepUntilTheEnd();
+  return true;
+}
+
+void RaiseInterrupt() {
+  const pybind11::gil_scoped_acquire gil;
+  throw pybind11::error_already_set();
 }
 
 void WaitFor(const Client& c, uint64_t ticket) {
-  // A caller that holds the GIL must not block other Python threads.
-  const bool python = Py_IsInitialized() != 0;
   auto error = std::make_unique<myc_error>();
-  int32_t kind;
-  bool interrupted = false;
-  {
-    const NoGil no_gil;
-    // Ctrl-C is handled within 50 ms. A finished ticket ends the wait immediately.
-    while ((kind = c.wait(ticket, 50, error.get())) == MYC_PENDING) {
-      if (!python) continue;
-      const PyGILState_STATE gil = PyGILState_Ensure();
-      interrupted = PyErr_CheckSignals() != 0;
-      PyGILState_Release(gil);
-      if (interrupted) break;
+  if (!WaitInterruptibly(c, ticket, *error)) {
+    {
+      const NoGil no_gil;
+      c.cancel(ticket);
     }
-    if (interrupted) c.cancel(ticket);
+    RaiseInterrupt();
   }
-  if (interrupted) {
-    const pybind11::gil_scoped_acquire gil;
-    throw pybind11::error_already_set();
-  }
-  if (kind != MYC_OK) {
-    error->kind = kind;
-    Raise(*error);
-  }
+  Raise(*error);
 }
 
 bool HasEnded(const Client& c, uint64_t& ticket, myc_error& error) {

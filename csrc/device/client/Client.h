@@ -37,6 +37,7 @@ struct Client {
   myc_fn_bill bill;
   myc_fn_explain explain;
   myc_fn_pending pending;
+  myc_fn_start start;
   myc_fn_device_info device_info;
   myc_fn_fork_fds fork_fds;
 };
@@ -110,7 +111,12 @@ class NoGil {
   void* saved_;
 };
 
-// Waits for a ticket and handles Python's signals: Ctrl-C raises KeyboardInterrupt.
+// Waits for a ticket, without the GIL. Returns false if a Python signal handler has raised: Ctrl-C. Then the ticket has
+// not ended, and the caller calls RaiseInterrupt(). Otherwise the error is the ticket's outcome.
+bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error);
+[[noreturn]] void RaiseInterrupt();
+
+// Waits for a ticket and throws its error. Ctrl-C ends the ticket and raises KeyboardInterrupt.
 void WaitFor(const Client& c, uint64_t ticket);
 
 // Whether a ticket has ended, without waiting. If so, sets the ticket to 0 and the error to its outcome.

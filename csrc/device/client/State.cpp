@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "device/client/Client.h"
 
@@ -16,7 +18,9 @@ namespace mycelya {
 namespace {
 
 std::atomic<int> count{1};  // bare "mycelya" always exists: its worker starts on first use
-std::atomic<bool> bad_fork{false};
+enum class Use : uint8_t { kAllowed, kForked, kEnded };
+std::atomic<Use> use{Use::kAllowed};
+std::thread::id ending_thread;  // set before use is kEnded
 thread_local c10::DeviceIndex current = 0;
 
 // Descriptors open before the fork. The Go runtime does not run in the child, so the parent asks for them. A child that
@@ -28,7 +32,7 @@ int32_t n_descriptors = 0;
 void BeforeFork() { n_descriptors = ForkDescriptors(descriptors, kMaxDescriptors); }
 
 void InChild() {
-  bad_fork.store(true, std::memory_order_relaxed);
+  use.store(Use::kForked, std::memory_order_relaxed);
   for (int32_t i = 0; i < n_descriptors; ++i) ::close(descriptors[i]);
 }
 
@@ -55,13 +59,41 @@ void AddDevice(c10::DeviceIndex index) {
   }
 }
 
-bool InBadFork() { return bad_fork.load(std::memory_order_relaxed); }
+bool InBadFork() { return use.load(std::memory_order_relaxed) == Use::kForked; }
 
-void CheckNotForked() {
+void EndUse() {
+  if (InBadFork()) return;
+  ending_thread = std::this_thread::get_id();
+  use.store(Use::kEnded, std::memory_order_release);
+}
+
+bool OutlivesUse() {
+  return C10_UNLIKELY(use.load(std::memory_order_acquire) == Use::kEnded) &&
+         std::this_thread::get_id() != ending_thread;
+}
+
+void SleepUntilTheEnd() {
+  const NoGil no_gil;
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+}
+
+namespace {
+
+[[noreturn]] void RefuseUse() {
   TORCH_CHECK(
       !InBadFork(),
       "Cannot use a mycelya device in a forked child process: the connection to the worker belongs to the parent. "
       "Use the 'spawn' start method, or keep tensors in this process on the CPU.");
+  if (OutlivesUse()) SleepUntilTheEnd();
+  TORCH_CHECK(false,
+              "Cannot use a mycelya device any more: the interpreter ends, and the worker with it. Read results before "
+              "the end of the program, or in an atexit handler that is registered after 'import mycelya_torch'.");
+}
+
+}  // namespace
+
+void CheckUsable() {
+  if (C10_UNLIKELY(use.load(std::memory_order_relaxed) != Use::kAllowed)) RefuseUse();
 }
 
 void WatchForks() {

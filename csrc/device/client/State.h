@@ -22,8 +22,17 @@ void AddDevice(c10::DeviceIndex index);
 
 // True in a child forked after the device was used. Such a child must not use the device.
 bool InBadFork();
-// Throws in such a child.
-void CheckNotForked();
+// Forbids the use of devices from now on, because the interpreter ends. Called by the thread that ends it.
+void EndUse();
+// Whether the interpreter ends, and this is another thread: a daemon's.
+bool OutlivesUse();
+// Lets such a thread sleep. It would print an error, or abort: while the interpreter ends, CPython ends a thread that
+// takes the GIL by unwinding its stack, which PyTorch's destructors do not allow. The end of the process ends the
+// sleep. It is limited, since another thread may join this one.
+void SleepUntilTheEnd();
+
+// Throws in a forked child, and where the interpreter ends.
+void CheckUsable();
 // After this call, a fork closes the client library's descriptors in the child and marks the child bad.
 void WatchForks();
 

@@ -35,7 +35,7 @@ namespace {
 void CountView() { GetCounters().views.fetch_add(1, std::memory_order_relaxed); }
 
 c10::DeviceIndex IndexOf(std::optional<c10::Device> device) {
-  CheckNotForked();
+  CheckUsable();
   if (!device || !device->has_index()) return CurrentDevice();
   TORCH_CHECK(device->index() < DeviceCount(), "mycelya:", static_cast<int>(device->index()), " does not exist: there ",
               DeviceCount() == 1 ? "is 1 device" : "are " + std::to_string(DeviceCount()) + " devices",
@@ -204,7 +204,7 @@ at::Tensor CopyFromAndResize(const at::Tensor& self, const at::Tensor& dst) {
 }
 
 at::Scalar LocalScalarDense(const at::Tensor& self) {
-  CheckNotForked();
+  CheckUsable();
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
   return at::_local_scalar_dense(ToCpu(self));
 }
@@ -241,7 +241,7 @@ bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from
 }  // namespace
 
 void ResizeBytes(Storage& s, int64_t bytes) {
-  CheckNotForked();
+  CheckUsable();
   if (static_cast<int64_t>(s.nbytes()) == bytes) return;
   TORCH_CHECK(s.resizable(), "Trying to resize storage that is not resizable");
   if (s.defined) {

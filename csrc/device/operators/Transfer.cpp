@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "device/client/Client.h"
 #include "device/record/Failure.h"
@@ -45,20 +46,57 @@ void CutBeforeUpload(c10::DeviceIndex device, Origin origin) {
 // Uploads per device that return before their source has been read: those begun, and those known to be done.
 std::array<std::atomic<uint64_t>, kMaxDevices> begun{}, done{};
 
-// Uploads the bytes as storage s, which must be undefined. With non_blocking, shared memory is read after the return.
-void Upload(Storage& s, const void* data, size_t bytes, bool non_blocking, Origin origin) {
+// Uploads whose waits Ctrl-C has ended. Their bytes are still being sent, so their memory stays.
+struct Interrupted {
+  std::mutex mutex;
+  std::vector<std::pair<uint64_t, at::Tensor>> all;  // tickets, and what they read
+};
+std::atomic<bool> any_interrupted{false};
+Interrupted& InterruptedUploads() {
+  static auto& leaked = *new Interrupted();
+  return leaked;
+}
+
+// Drops the memory of interrupted uploads that are over. Their errors belong to storages that no tensor has.
+void DropInterrupted(const Client& c) {
+  if (C10_LIKELY(!any_interrupted.load(std::memory_order_relaxed))) return;
+  auto error = std::make_unique<myc_error>();
+  Interrupted& uploads = InterruptedUploads();
+  const std::lock_guard<std::mutex> guard(uploads.mutex);
+  std::erase_if(uploads.all, [&](auto& upload) { return HasEnded(c, upload.first, *error); });
+  any_interrupted.store(!uploads.all.empty(), std::memory_order_relaxed);
+}
+
+// Uploads a contiguous CPU tensor as storage s, which must be undefined. With non_blocking, shared memory is read after
+// the return.
+void Upload(Storage& s, const at::Tensor& dense, bool non_blocking, Origin origin) {
+  const void* data = dense.const_data_ptr();
+  const size_t bytes = s.nbytes();
   const auto device = s.device_index();
   const Client& c = ClientFor(device);
+  DropInterrupted(c);
   auto error = std::make_unique<myc_error>();
   myc_shared from;
-  int32_t kind = MYC_OK;
+  uint64_t ticket = 0;
   if (non_blocking && bytes >= kShareFrom && SharePinned(data, bytes, &from)) {
     begun[device].fetch_add(1, std::memory_order_relaxed);
-    kind = c.upload_shared(device, s.id, data, bytes, &from, origin, error.get());
+    error->kind = c.upload_shared(device, s.id, data, bytes, &from, origin, &ticket, error.get());
   } else {
-    kind = c.upload(device, s.id, data, bytes, origin, error.get());
+    error->kind = c.upload(device, s.id, data, bytes, origin, &ticket, error.get());
   }
-  if (kind != MYC_OK) Raise(*error);
+  if (error->kind == MYC_PENDING) {
+    s.defined = true;  // also if the wait is interrupted: the worker gets the storage in any case
+    if (!WaitInterruptibly(c, ticket, *error)) {
+      Interrupted& uploads = InterruptedUploads();
+      {
+        const std::lock_guard<std::mutex> guard(uploads.mutex);
+        uploads.all.emplace_back(ticket, dense);
+        any_interrupted.store(true, std::memory_order_relaxed);
+      }
+      RaiseInterrupt();
+    }
+  }
+  Raise(*error);
   s.defined = true;
 }
 
@@ -126,7 +164,7 @@ void CopyToDevice(const at::Tensor& src, const at::Tensor& dst, bool non_blockin
     const at::Tensor dense = src.contiguous().resolve_conj().resolve_neg();
     const Origin origin = RecordOrigin();
     CutBeforeUpload(device, origin);
-    Upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
+    Upload(s, dense, non_blocking, origin);
     return;
   }
   if (src.numel() == 0 && dst.numel() == 0) return;
@@ -154,9 +192,7 @@ uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
   return ticket;
 }
 
-void DownloadInto(const at::Tensor& t, void* out) {
-  Await(t.device().index(), BeginDownload(t, out, true));
-}
+void DownloadInto(const at::Tensor& t, void* out) { Await(t.device().index(), BeginDownload(t, out, true)); }
 
 }  // namespace
 
@@ -167,7 +203,9 @@ Download::Download(const at::Tensor& lazy, at::Tensor out) : device_(lazy.device
 }
 
 Download::~Download() {
-  if (ticket_ != 0 && !InBadFork()) GetClient().cancel(ticket_);
+  if (ticket_ == 0 || InBadFork()) return;
+  const NoGil no_gil;  // bytes of the answer may be on their way
+  GetClient().cancel(ticket_);
 }
 
 bool Download::Done() {
@@ -202,7 +240,7 @@ at::Tensor ToDevice(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blo
   Storage& s = *StorageOf(*t.unsafeGetTensorImpl());
   const Origin origin = RecordOrigin();
   CutBeforeUpload(device, origin);
-  if (s.nbytes() != 0) Upload(s, dense.const_data_ptr(), s.nbytes(), non_blocking, origin);
+  if (s.nbytes() != 0) Upload(s, dense, non_blocking, origin);
   return t;
 }
 
@@ -215,10 +253,13 @@ at::Tensor ToCpu(const at::Tensor& lazy) {
 
 namespace {
 
+// The stride of a dim of size 1 places no element.
 bool IsItself(const at::Tensor& src, const at::Tensor& dst) {
-  return src.is_alias_of(dst) && src.storage_offset() == dst.storage_offset() && src.sizes() == dst.sizes() &&
-         src.strides() == dst.strides() && src.scalar_type() == dst.scalar_type() && src.is_conj() == dst.is_conj() &&
-         src.is_neg() == dst.is_neg();
+  if (!src.is_alias_of(dst) || src.storage_offset() != dst.storage_offset() || src.sizes() != dst.sizes()) return false;
+  for (int64_t d = 0; d < src.dim(); ++d) {
+    if (src.size(d) != 1 && src.stride(d) != dst.stride(d)) return false;
+  }
+  return src.scalar_type() == dst.scalar_type() && src.is_conj() == dst.is_conj() && src.is_neg() == dst.is_neg();
 }
 
 }  // namespace
@@ -226,7 +267,7 @@ bool IsItself(const at::Tensor& src, const at::Tensor& dst) {
 at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   // Shape checks run structured functions, which copy their results; there is nothing to copy.
   if (C10_UNLIKELY(OnlyChecking())) return dst;
-  CheckNotForked();
+  CheckUsable();
   const bool from_us = src.device().type() == kDevice, to_us = dst.device().type() == kDevice;
   if (IsItself(src, dst)) return dst;
   // Convert first, then negate: the order decides the sign of zeros.
@@ -269,7 +310,7 @@ at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_block
 
 void Flush(c10::DeviceIndex device) {
   if (!ClientLoaded() && RecorderOf(device).empty()) return;
-  CheckNotForked();
+  CheckUsable();
   Recorder& r = RecorderOf(device);
   const Origin origin = RecordOrigin();
   std::lock_guard<SpinLock> guard(r.lock);
@@ -277,7 +318,7 @@ void Flush(c10::DeviceIndex device) {
 }
 
 void Synchronize(c10::DeviceIndex device) {
-  CheckNotForked();
+  CheckUsable();
   Recorder& r = RecorderOf(device);
   const Origin origin = RecordOrigin();
   uint64_t epoch = 0;
@@ -319,7 +360,7 @@ struct PendingSync {
 bool Query(c10::DeviceIndex device) {
   static auto& syncs = *new std::array<PendingSync, kMaxDevices>();
   if (Idle(device) || (!ClientLoaded() && RecorderOf(device).empty())) return true;
-  CheckNotForked();
+  CheckUsable();
   PendingSync& q = syncs[device];
   const std::lock_guard<std::mutex> guard(q.mutex);
   Recorder& r = RecorderOf(device);

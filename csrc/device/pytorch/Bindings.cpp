@@ -13,6 +13,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "device/client/Client.h"
 #include "device/client/State.h"
@@ -24,6 +26,7 @@
 #include "device/record/Failure.h"
 #include "device/record/Origin.h"
 #include "device/record/Record.h"
+#include "device/record/RecordInternal.h"
 #include "device/record/Recorder.h"
 #include "device/tensor/Storage.h"
 
@@ -62,6 +65,10 @@ void ResetMetrics() {
 
 std::string DeviceInfo(int index) {
   const Client& c = ClientFor(static_cast<c10::DeviceIndex>(index));
+  uint64_t ticket = 0;
+  auto error = std::make_unique<myc_error>();
+  error->kind = c.start(index, &ticket, error.get());
+  error->kind == MYC_PENDING ? WaitFor(c, ticket) : Raise(*error);
   return TextOf([&](char* to, uint64_t n, myc_error* error) { return c.device_info(index, to, n, error); });
 }
 
@@ -121,6 +128,20 @@ std::pair<int64_t, int64_t> Capability(int i) {
   return {words[0], words[1]};
 }
 
+// Sizes and strides of a result as a worker's words describe it; a test gives it words that no worker sends.
+std::pair<std::vector<int64_t>, std::vector<int64_t>> ShapeOf(const std::vector<int64_t>& words) {
+  TORCH_CHECK(words.size() == MYC_SHAPE_WORDS, "expected ", static_cast<int>(MYC_SHAPE_WORDS), " words, got ",
+              words.size());
+  const OutMeta m = ShapeOfWords("an op", words.data());
+  return {{m.sizes.begin(), m.sizes.end()}, {m.strides.begin(), m.strides.end()}};
+}
+
+// Only the constructor runs without the GIL: pybind11 then changes its table of objects, which needs the GIL.
+std::unique_ptr<Download> MakeDownload(const at::Tensor& t) {
+  const py::gil_scoped_release no_gil;
+  return std::make_unique<Download>(t);
+}
+
 void MarkStep() {
   const Origin origin = CurrentOrigin();
   for (c10::DeviceIndex i = 0; i < DeviceCount(); ++i) {
@@ -156,6 +177,7 @@ py::list RaisedList() {
 }
 
 void Shutdown() {
+  EndUse();
   if (!ClientLoaded() || InBadFork()) return;
   CloseAll();
 }
@@ -195,9 +217,7 @@ PYBIND11_MODULE(_device, m) {
       "synchronize", [](int i) { Synchronize(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def(
       "flush", [](int i) { Flush(static_cast<c10::DeviceIndex>(i)); }, no_gil);
-  py::class_<Download>(m, "Download")
-      .def(py::init([](const at::Tensor& t) { return std::make_unique<Download>(t); }), no_gil)
-      .def("wait", &Download::Wait, no_gil);
+  py::class_<Download>(m, "Download").def(py::init(&MakeDownload)).def("wait", &Download::Wait, no_gil);
   m.def("mark_step", &MarkStep, no_gil);
   m.def("set_flag", &SetFlag);
   m.def("metrics", &Metrics, no_gil);
@@ -237,6 +257,7 @@ PYBIND11_MODULE(_device, m) {
   m.def("storage_id", [](py::handle t) { return StorageId(t); });
   m.def("metadata_hash", [](py::handle t) { return MetadataHash(t); });
   m.def("device_info", &DeviceInfo, no_gil);
+  m.def("shape_of", &ShapeOf);
   m.def("is_in_bad_fork", &InBadFork);
   m.def("is_initialized", &ClientLoaded);
 }

@@ -21,7 +21,7 @@ std::atomic<int64_t> next_id{1};
 }  // namespace
 
 void Event::Record(c10::DeviceIndex device, bool timed) {
-  CheckNotForked();
+  CheckUsable();
   Forget();
   device_ = device;
   if (timed) {

@@ -55,15 +55,18 @@ namespace {
 
 // Operators on layouts that this device does not have raise a readable error instead of the dispatcher's list of
 // backends.
-template <const char* kLayout>
+template <const char* kReason>
 void RefuseLayout(const c10::OperatorHandle& handle, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, handle.schema().name(), " cannot run on mycelya: ", kLayout,
-      " tensors are not supported. Use strided ones, or run it on the CPU: move its inputs with "
-      ".cpu() and the result back with .to(\"mycelya\").");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, handle.schema().name(), " cannot run on mycelya: ", kReason,
+                              ", or run it on the CPU: move its inputs with .cpu() and the result back with "
+                              ".to(\"mycelya\").");
 }
-constexpr char kSparse[] = "sparse", kCompressed[] = "sparse compressed", kQuantized[] = "quantized",
-               kNested[] = "nested";
+constexpr char kSparse[] = "sparse tensors are not supported. Use strided ones";
+constexpr char kCompressed[] = "sparse compressed tensors are not supported. Use strided ones";
+constexpr char kQuantized[] = "quantized tensors are not supported. Use strided ones";
+constexpr char kNested[] =
+    "nested tensors of the strided layout are not supported. Make a jagged one, "
+    "torch.nested.nested_tensor(tensors, layout=torch.jagged)";
 
 void Fallback(c10::DispatchKey key, torch::CppFunction&& f) {
   auto* leaked = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);

@@ -202,13 +202,9 @@ void Emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
 
 // The tensor with the dtype, rank, sizes and strides that the worker has sent. It uses the placeholder's storage, which
 // was empty until now.
-at::Tensor WithShape(const at::Tensor& placeholder, const int64_t* word) {
+at::Tensor WithShape(const Op& op, const at::Tensor& placeholder, const int64_t* word) {
   if (word[0] == 0) return {};
-  const auto rank = static_cast<size_t>(word[1]);
-  OutMeta m;
-  m.dtype = DtypeOfCode(static_cast<uint32_t>(word[0]));
-  m.sizes.assign(word + 2, word + 2 + rank);
-  m.strides.assign(word + 2 + MYC_SHAPE_RANK, word + 2 + MYC_SHAPE_RANK + rank);
+  const OutMeta m = ShapeOfWords(op.full_name, word);
   StorageOf(*placeholder.unsafeGetTensorImpl())->SetBytes(BytesOf(m));
   return NewTensor(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
 }
@@ -224,7 +220,7 @@ c10::SmallVector<at::Tensor, 4> RunDynamic(const Op& op, at::ArrayRef<c10::IValu
   Emit(op, op, args, {}, fresh, device, origin, true, false, shapes);
   const at::Tensor words = ToCpu(shapes);
   const auto* word = words.const_data_ptr<int64_t>();
-  for (size_t i = 0; i < n; ++i) fresh[i] = WithShape(fresh[i], word + i * MYC_SHAPE_WORDS);
+  for (size_t i = 0; i < n; ++i) fresh[i] = WithShape(op, fresh[i], word + i * MYC_SHAPE_WORDS);
   return fresh;
 }
 
@@ -361,7 +357,7 @@ void Record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const Op& op = OpFor(handle);
   if (C10_UNLIKELY(!op.refusal.empty())) Refuse(handle, stack);
   if (op.columns.shortcut != Shortcut::kNone && RecordShort(op, stack)) return;
-  CheckNotForked();
+  CheckUsable();
   KeepBackwardInThisThread();
   const Origin origin = RecordOrigin();  // may take the GIL: before any lock
   const size_t n = op.args.size();
@@ -409,7 +405,7 @@ bool RecordPlain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<
                    op.special.instead != nullptr)) {
     return false;
   }
-  CheckNotForked();
+  CheckUsable();
   KeepBackwardInThisThread();
   const Origin origin = RecordOrigin();  // may take the GIL: before any lock
   Operands operands;
@@ -424,14 +420,14 @@ bool RecordPlain(const Op& op, at::ArrayRef<c10::IValue> args, c10::SmallVector<
 void RecordCopy(const at::Tensor& dst, const at::Tensor& src) {
   static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   static const Op& op = OpFor(handle);
-  CheckNotForked();
+  CheckUsable();
   const c10::IValue args[] = {dst, src, false};
   Emit(op, op, args, {}, {}, dst.device().index(), RecordOrigin());
 }
 
 void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
                at::ArrayRef<at::Tensor> results, uint32_t flags) {
-  CheckNotForked();
+  CheckUsable();
   const uint64_t hash = NameHash(name);
   DefineOp(hash, name);
   const Origin origin = RecordOrigin();

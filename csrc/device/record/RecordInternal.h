@@ -37,6 +37,10 @@ void RecordArgument(Recorder& r, const Argument& a, const c10::IValue& v, bool w
 void NumberArgument(Recorder& r, const at::Tensor& t);
 void ScalarArgument(Recorder& r, char number_class, const c10::Scalar& s);
 
+// A result's dtype, sizes and strides from the MYC_SHAPE_WORDS words that a worker has sent (abi/mycelya.h). The words
+// are not trusted: what no tensor of a worker can have is an error that names the op.
+OutMeta ShapeOfWords(const std::string& op, const int64_t* word);
+
 // ---- RecordShort.cpp ----
 
 // The same as record_short in Record.h for a call on the stack.

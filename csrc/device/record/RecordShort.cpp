@@ -103,7 +103,7 @@ bool RecordShort(const Op& op, const ShortCall& call, at::Tensor& result) {
     if (number != nullptr && (number->isComplex() || number->isBoolean())) return false;
   }
 
-  CheckNotForked();
+  CheckUsable();
   KeepBackwardInThisThread();
   const Origin origin = RecordOrigin();  // may take the GIL: before any lock
   const c10::TensorImpl& first = Impl(leading);

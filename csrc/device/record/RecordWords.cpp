@@ -201,4 +201,35 @@ void RecordArgument(Recorder& r, const Argument& a, const c10::IValue& v, bool w
   }
 }
 
+OutMeta ShapeOfWords(const std::string& op, const int64_t* word) {
+  const auto refuse = [&](const char* what, int64_t value) {
+    TORCH_CHECK(
+        false, "The worker answered ", op, " with a result of ", what, " ", value,
+        ", which no tensor has. The worker is broken or not a mycelya worker: its results are not to be trusted.");
+  };
+  if (word[0] <= 0 || word[0] >= MYC_DTYPES) refuse("dtype", word[0]);
+  if (word[1] < 0 || word[1] > MYC_SHAPE_RANK) refuse("rank", word[1]);
+  OutMeta m;
+  m.defined = true;
+  m.dtype = DtypeOfCode(static_cast<uint32_t>(word[0]));
+  const int64_t *sizes = word + 2, *strides = sizes + MYC_SHAPE_RANK;
+  m.sizes.assign(sizes, sizes + word[1]);
+  m.strides.assign(strides, strides + word[1]);
+  constexpr int64_t kMost = int64_t{1} << 62;  // bytes; no sum below overflows
+  int64_t numel = 1, reach = static_cast<int64_t>(c10::elementSize(m.dtype));
+  for (size_t i = 0; i < m.sizes.size(); ++i) {
+    if (m.sizes[i] < 0) refuse("size", m.sizes[i]);
+    if (m.strides[i] < 0) refuse("stride", m.strides[i]);
+    int64_t step = 0;
+    if (__builtin_mul_overflow(numel, m.sizes[i], &numel)) refuse("size", m.sizes[i]);
+    if (m.sizes[i] > 1 && (__builtin_mul_overflow(m.sizes[i] - 1, m.strides[i], &step) ||
+                           __builtin_mul_overflow(step, static_cast<int64_t>(c10::elementSize(m.dtype)), &step) ||
+                           __builtin_add_overflow(reach, step, &reach) || reach > kMost)) {
+      refuse("stride", m.strides[i]);
+    }
+  }
+  if (numel > kMost / static_cast<int64_t>(c10::elementSize(m.dtype))) refuse("elements:", numel);
+  return m;
+}
+
 }  // namespace mycelya

@@ -62,7 +62,9 @@ void Power(Args args, OutMetas& out) {
   TORCH_CHECK(!(c10::isIntegralType(base.scalar_type(), /*includeBool=*/true) && exponent.isIntegral(true) &&
                 exponent.toLong() < 0),
               "Integers to negative integer powers are not allowed.");
-  Elementwise(out, {base}, Promote::kAny, at::result_type(base, exponent));
+  // Every device copies the base into the dtype of the result before it computes.
+  const c10::ScalarType type = at::result_type(base, exponent);
+  Elementwise(out, {Copied(base, type)}, Promote::kAny, type);
 }
 
 void ScalarBinary(Args args, OutMetas& out) {
