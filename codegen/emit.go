@@ -79,12 +79,8 @@ func (p *planner) input(n *ir.Node) {
 // pinned reports whether the storage of a slot must keep its content: no output replaces it, and it may be read after
 // the program.
 func (p *planner) pinned(slot uint32) bool {
-	for _, o := range p.g.Outputs {
-		if o.Slot == slot {
-			return false
-		}
-	}
-	return int(slot) >= len(p.o.Scratch) || !p.o.Scratch[slot]
+	_, replaced := p.replaced[slot]
+	return !replaced && (int(slot) >= len(p.o.Scratch) || !p.o.Scratch[slot])
 }
 
 func (p *planner) empty(n *ir.Node) {

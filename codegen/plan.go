@@ -34,20 +34,21 @@ type buffer struct {
 
 // planner walks a graph in order and emits steps.
 type planner struct {
-	g       *ir.Graph
-	u       *uses
-	o       Options
-	out     *Compiled
-	params  params
-	at      []place // by root
-	buffers []buffer
-	inputs  map[uint32][]ir.ValueID // by slot: the values of its input nodes that are used and not yet placed
-	touched []int                   // buffers that the current node read, wrote or made
-	tensors map[string]uint32       // by the window's key
-	key     []byte                  // a buffer for one key
-	args    []*proto.Arg            // by number of a window; equal arguments are one message
-	kernels map[string]int          // by text: the kernel's number
-	record  int32                   // of the current node
+	g        *ir.Graph
+	u        *uses
+	o        Options
+	out      *Compiled
+	params   params
+	at       []place // by root
+	buffers  []buffer
+	inputs   map[uint32][]ir.ValueID // by slot: the values of its input nodes that are used and not yet placed
+	replaced map[uint32]struct{}     // the slots that an output replaces
+	touched  []int                   // buffers that the current node read, wrote or made
+	tensors  map[string]uint32       // by the window's key
+	key      []byte                  // a buffer for one key
+	args     []*proto.Arg            // by number of a window; equal arguments are one message
+	kernels  map[string]int          // by text: the kernel's number
+	record   int32                   // of the current node
 
 	versions versions             // of the graph
 	version  map[ir.ValueID][]int // by value: its versions
@@ -65,17 +66,21 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 		out: &Compiled{
 			Program: &proto.Program{Steps: make([]*proto.Step, 0, steps)}, StepRecord: make([]int32, 0, steps),
 		},
-		params:  params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*proto.Dim, len(g.Syms))},
-		at:      make([]place, len(g.Types)),
-		inputs:  map[uint32][]ir.ValueID{},
-		tensors: make(map[string]uint32, len(g.Nodes)),
-		kernels: map[string]int{},
-		record:  -1,
+		params:   params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*proto.Dim, len(g.Syms))},
+		at:       make([]place, len(g.Types)),
+		inputs:   map[uint32][]ir.ValueID{},
+		replaced: make(map[uint32]struct{}, len(g.Outputs)),
+		tensors:  make(map[string]uint32, len(g.Nodes)),
+		kernels:  map[string]int{},
+		record:   -1,
 	}
 	for i := range p.at {
 		p.at[i] = nowhere
 	}
 	p.follow()
+	for _, o := range g.Outputs {
+		p.replaced[o.Slot] = struct{}{}
+	}
 	for i := range g.Nodes {
 		if n := &g.Nodes[i]; n.Op == ir.OpInput && len(p.u.at[n.First]) > 0 {
 			p.inputs[n.Slot] = append(p.inputs[n.Slot], n.First)

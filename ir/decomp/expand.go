@@ -7,7 +7,6 @@ package decomp
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
@@ -57,6 +56,8 @@ type writer struct {
 	e    *Expansion
 	out  *ir.Graph
 	args []ir.Arg // see mapped
+	// By root, one more than the operand that sharesMemory has found to be written; 0 elsewhere.
+	wrote []ir.ValueID
 	// The next fields are about the node that is being written.
 	id     ir.NodeID
 	result ir.DType // the dtype of its first defined result; Invalid: the node is copied
@@ -145,7 +146,7 @@ func (w *writer) call(id ir.NodeID) string {
 	case n.Flags&^ir.FlagRNG != 0 || n.Flags != 0 && known.rules == nil:
 		return "it has effects, draws random numbers, or has data-dependent shapes"
 	}
-	if sharesMemory(g, id) {
+	if w.sharesMemory(id) {
 		return "it may read memory after it has written it"
 	}
 	if items, ok := foreach(g, id); ok {
@@ -167,24 +168,35 @@ func (w *writer) call(id ir.NodeID) string {
 // sharesMemory reports whether a call has two windows on one storage and writes one of them. Its values then depend
 // on the order in which it visits the elements, unless the windows are disjoint; own ops would read all elements
 // first. The same window twice is fine: the call reads each element before it writes it.
-func sharesMemory(g *ir.Graph, id ir.NodeID) bool {
-	writes := g.Writes(id)
-	for i, w := range writes {
-		if g.Repeats(g.Types[w]) {
-			return true
-		}
-		for _, v := range g.Operands(id) {
-			if v != w && g.Root(v) == g.Root(w) && !sameWindow(g, v, w) {
-				return true
-			}
-		}
-		for _, other := range writes[:i] {
-			if g.Root(other) == g.Root(w) {
-				return true
-			}
-		}
+func (w *writer) sharesMemory(id ir.NodeID) bool {
+	g := w.g
+	if w.wrote == nil {
+		w.wrote = make([]ir.ValueID, len(g.Types))
 	}
-	return false
+	shares := false
+	g.EachArg(id, func(a ir.Arg) {
+		if a.Kind != ir.ArgValue || !a.Write {
+			return
+		}
+		v := ir.ValueID(a.V)
+		root := g.Root(v)
+		shares = shares || w.wrote[root] != 0 || g.Repeats(g.Types[v])
+		w.wrote[root] = v + 1
+	})
+	g.EachArg(id, func(a ir.Arg) {
+		if a.Kind != ir.ArgValue || shares {
+			return
+		}
+		v := ir.ValueID(a.V)
+		written := w.wrote[g.Root(v)]
+		shares = written != 0 && written != v+1 && !sameWindow(g, v, written-1)
+	})
+	g.EachArg(id, func(a ir.Arg) {
+		if a.Kind == ir.ArgValue && a.Write {
+			w.wrote[g.Root(ir.ValueID(a.V))] = 0
+		}
+	})
+	return shares
 }
 
 // entangled reports whether an item reads a storage that another item writes. Own ops would read the old content.
@@ -273,46 +285,6 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 		}
 	}
 	return why
-}
-
-// item is the operator that an operator on lists applies to one tensor: its possible names, its arguments and
-// results.
-type item struct {
-	names   []string
-	args    []ir.Arg
-	results []ir.ValueID
-}
-
-// foreach lists the items of an operator on lists. It is false for other operators.
-func foreach(g *ir.Graph, id ir.NodeID) ([]item, bool) {
-	n := &g.Nodes[id]
-	base, ok := strings.CutPrefix(g.CallName(id), catalogue.ForeachPrefix)
-	args := g.NodeArgs(id)
-	if !ok || len(args) == 0 || args[0].Kind != ir.ArgList {
-		return nil, false
-	}
-	base, _, _ = strings.Cut(base, ".")
-	base = "aten::" + strings.TrimSuffix(base, "_")
-	count := len(g.List(args[0]))
-	if count == 0 || int(n.N)%count != 0 {
-		return nil, false
-	}
-	items := make([]item, count)
-	names := []string{base + ".Tensor", base + ".Scalar", base, base + ".Tensor_Scalar"}
-	for i := range items {
-		it := item{names: names, args: make([]ir.Arg, 0, len(args)+1)}
-		for _, a := range args {
-			if list := a.Kind == ir.ArgList; list && len(g.List(a)) == count {
-				a = g.List(a)[i]
-			}
-			it.args = append(it.args, a)
-		}
-		for v := i; v < int(n.N); v += count {
-			it.results = append(it.results, n.First+ir.ValueID(v))
-		}
-		items[i] = it
-	}
-	return items, true
 }
 
 // items writes out an operator on lists, one tensor after the other.
