@@ -29,9 +29,10 @@ type group struct {
 	*fusion.Group
 	reads  map[ir.ValueID]place        // by value of the graph that the group reads: where its operators find it
 	leaves map[ir.ValueID][]ir.ValueID // see fusion.Group.Leaves; without values whose content ends within the group
-	next   map[ir.ValueID]int          // by value of the group's graph: the index of its next place in leaves
-	temps  map[ir.ValueID]int          // by value of the group's graph that a later kernel reads: its buffer
+	next   map[inRow]int               // by value of the group's graph: the index of its next place in leaves
+	temps  map[inRow]int               // by value of the group's graph that a later kernel reads: its buffer
 	made   []int                       // all of temps
+	row    *row                        // the row that is being bound, nil for one that the group's graph has
 }
 
 // fuse emits a group.
@@ -60,8 +61,8 @@ func (p *planner) emitGroup(f *fusion.Group) (has bool, why refused, err error) 
 		return false, refused(f.Why), p.emitNodes(f.Nodes)
 	}
 	b := &group{
-		p: p, Group: f, reads: map[ir.ValueID]place{}, leaves: map[ir.ValueID][]ir.ValueID{},
-		next: map[ir.ValueID]int{}, temps: map[ir.ValueID]int{},
+		p: p, Group: f, reads: make(map[ir.ValueID]place, len(f.Reads)), leaves: map[ir.ValueID][]ir.ValueID{},
+		next: map[inRow]int{}, temps: map[inRow]int{},
 	}
 	for _, v := range f.Reads {
 		at, err := p.locate(v)
@@ -99,6 +100,9 @@ func (f *group) kernels(first, buffers int) refused {
 	if why != "" {
 		return why
 	}
+	if f.differ() {
+		return differs
+	}
 	for v, left := range f.Leaves {
 		for _, own := range left {
 			if p.at[own].buffer >= 0 { // else the operators have overwritten or freed it
@@ -120,7 +124,7 @@ func (f *group) kernels(first, buffers int) refused {
 		}
 	}
 	for _, k := range p.together(coded) {
-		op := &proto.KernelOp{Kernel: p.kernel(k.kernel), Instances: k.instances}
+		op := &proto.KernelOp{Kernel: p.kernel(k.kernel, k.text), Instances: k.instances}
 		steps = append(steps, &proto.Step{Kind: &proto.Step_Kernel{Kernel: op}})
 	}
 	for _, buffer := range f.made {
@@ -150,7 +154,19 @@ func (f *group) code(made map[int]bool) ([]coded, refused) {
 		if why != "" {
 			return nil, why
 		}
-		out = append(out, coded{low.kernel, []*proto.KernelOp_Instance{at}})
+		text := low.kernel.String()
+		out = append(out, coded{low.kernel, text, []*proto.KernelOp_Instance{at}})
+		if c := f.Class(i); c != nil {
+			for k := range c.Rows() {
+				f.row = &row{c, k}
+				at, why := f.bind(low, made, written)
+				if why != "" {
+					return nil, why
+				}
+				out = append(out, coded{low.kernel, text, []*proto.KernelOp_Instance{at}})
+			}
+			f.row = nil
+		}
 	}
 	return out, ""
 }
@@ -221,7 +237,7 @@ func (f *group) draw(made map[int]bool) ([]*proto.Step, refused) {
 		}
 		if done, isNew := made[w.buffer]; isNew && !done {
 			made[w.buffer] = true
-		} else if b, ok := f.temps[v]; !ok || b != w.buffer {
+		} else if b, ok := f.temps[f.of(v)]; !ok || b != w.buffer {
 			return nil, "it leaves a mask in memory that is there already"
 		}
 		call := &proto.CallOp{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: uint32(ir.FlagRNG)}

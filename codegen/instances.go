@@ -25,7 +25,7 @@ func (f *group) bind(low *lowered, made, written map[int]bool) (*proto.KernelOp_
 	at := &proto.KernelOp_Instance{}
 	for _, space := range low.spaces {
 		for _, d := range space {
-			at.Sizes = append(at.Sizes, p.params.dim(p.g, g.Find(d)))
+			at.Sizes = append(at.Sizes, p.params.dim(p.g, f.dim(g.Find(d))))
 		}
 	}
 	uses := make([]use, 0, len(low.operands))
@@ -47,10 +47,10 @@ func (f *group) bind(low *lowered, made, written map[int]bool) (*proto.KernelOp_
 	}
 	for _, v := range low.numbers {
 		if dims, counts := f.Count(v); counts {
-			at.Numbers = append(at.Numbers, p.params.count(p.g, dims))
+			at.Numbers = append(at.Numbers, p.params.count(p.g, f.dims(dims)))
 			continue
 		}
-		n := &g.Nodes[g.Def[v]]
+		n := f.number(v)
 		a, err := p.number(n.Op, n.Slot, g.Types[v].DType)
 		if err != nil {
 			return nil, refused(err.Error())
@@ -79,7 +79,7 @@ func (f *group) operand(v ir.ValueID, read bool, made map[int]bool) (u use, tens
 	if done, isNew := made[w.buffer]; isNew && !done {
 		made[w.buffer] = true
 		tensor++
-	} else if b, ok := f.temps[v]; ok && b == w.buffer {
+	} else if b, ok := f.temps[f.of(v)]; ok && b == w.buffer {
 		tensor++
 	}
 	return u, tensor, ""
@@ -106,6 +106,7 @@ func conflicts(k *kernel.Kernel, at *proto.KernelOp_Instance, uses []use, writte
 // coded is a kernel with the instances that run at the same time.
 type coded struct {
 	kernel    *kernel.Kernel
+	text      string // of kernel
 	instances []*proto.KernelOp_Instance
 }
 
@@ -113,41 +114,38 @@ type coded struct {
 // tensors of a list are such instances.
 func (p *planner) together(list []coded) []coded {
 	var out []coded
-	last := map[string]int{}                            // by kernel: one more than the index of its last step
-	read, written := map[uint32]int{}, map[uint32]int{} // by buffer, likewise
+	last := map[string]int{}                                                  // by kernel: one more than the index of its last step
+	read, written := make([]int, len(p.buffers)), make([]int, len(p.buffers)) // by buffer, likewise
 	for _, l := range list {
-		text := l.kernel.String()
 		after := 0
-		each := func(f func(buffer uint32, write bool)) {
-			for i, t := range l.instances[0].Tensors {
-				f(p.out.Program.Tensors[t/2].Buffer, l.kernel.Operands[i].Access&kernel.Write != 0)
-			}
-		}
-		each(func(b uint32, write bool) {
-			if after = max(after, written[b]); write {
+		for i, t := range l.instances[0].Tensors {
+			b := p.out.Program.Tensors[t/2].Buffer
+			after = max(after, written[b])
+			if l.kernel.Operands[i].Access&kernel.Write != 0 {
 				after = max(after, read[b])
 			}
-		})
-		at := last[text]
+		}
+		at := last[l.text]
 		if at > after {
 			out[at-1].instances = append(out[at-1].instances, l.instances...)
 		} else {
 			out = append(out, l)
 			at = len(out)
-			last[text] = at
+			last[l.text] = at
 		}
-		each(func(b uint32, write bool) {
-			if read[b] = max(read[b], at); write {
+		for i, t := range l.instances[0].Tensors {
+			b := p.out.Program.Tensors[t/2].Buffer
+			read[b] = max(read[b], at)
+			if l.kernel.Operands[i].Access&kernel.Write != 0 {
 				written[b] = max(written[b], at)
 			}
-		})
+		}
 	}
 	return out
 }
 
 // kernel returns the number of a kernel in the program. Equal kernels have one number.
-func (p *planner) kernel(k *kernel.Kernel) uint32 {
-	text := k.String()
+func (p *planner) kernel(k *kernel.Kernel, text string) uint32 {
 	i, ok := p.kernels[text]
 	if !ok {
 		i = len(p.out.Program.Kernels)
@@ -181,6 +179,10 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 	root := g.Root(v)
 	t := g.Types[v]
 	if own, ok := f.Source[root]; ok {
+		own, why := f.own(own)
+		if why != "" {
+			return nowhere, t, why
+		}
 		at := f.reads[own]
 		if v == root {
 			return at, f.p.g.Types[own], ""
@@ -188,14 +190,19 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 		if g.Nodes[g.Def[v]].Offset != ir.Const(0) { // a row of ir/decomp changes only sizes of 1
 			return nowhere, t, "it reads a view at an offset"
 		}
-		return at, t, ""
+		return at, f.typ(t), ""
 	}
-	offset := g.Nodes[g.Def[v]].Offset
-	if b, ok := f.temps[root]; ok {
+	t = f.typ(t)
+	offset := f.dim(g.Find(g.Nodes[g.Def[v]].Offset))
+	if b, ok := f.temps[f.of(root)]; ok {
 		return place{buffer: b, offset: offset}, t, ""
 	}
 	if left := f.leaves[root]; len(left) > 0 {
-		at, err := f.p.locate(left[0])
+		own, why := f.own(left[0])
+		if why != "" {
+			return nowhere, t, why
+		}
+		at, err := f.p.locate(own)
 		if err != nil {
 			return nowhere, t, refused(err.Error())
 		}
@@ -205,7 +212,7 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 		if v != root {
 			at.offset = offset
 		} else {
-			t = f.p.g.Types[left[0]]
+			t = f.p.g.Types[own]
 		}
 		return at, t, ""
 	}
@@ -215,16 +222,24 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 // target is where a kernel leaves a value of the group's graph: the one place where the operators leave it, or a buffer
 // of its own.
 func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
-	t := f.Graph.Types[v]
+	t := f.typ(f.Graph.Types[v])
 	left := f.leaves[v]
 	if len(left) == 0 {
-		f.temps[v] = len(f.p.buffers)
-		f.made = append(f.made, f.temps[v])
+		b := len(f.p.buffers)
+		f.temps[f.of(v)] = b
+		f.made = append(f.made, b)
 		f.p.buffers = append(f.p.buffers, buffer{slot: -1, freed: true}) // the kernels' steps make and free it
-		return place{buffer: f.temps[v]}, t, ""
+		return place{buffer: b}, t, ""
 	}
-	own := left[f.next[v]]
-	f.next[v]++
+	own := left[0]
+	if len(left) > 1 {
+		own = left[f.next[f.of(v)]]
+		f.next[f.of(v)]++
+	}
+	own, why := f.own(own)
+	if why != "" {
+		return nowhere, t, why
+	}
 	w, err := f.p.locate(own)
 	if err != nil {
 		return nowhere, t, refused(err.Error())

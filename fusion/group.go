@@ -32,17 +32,19 @@ type Group struct {
 
 	// The rest is empty where operators compute the nodes: if Why is not empty, and in a part of one node.
 
-	Graph  *ir.Graph                   // of the primitives; an input is a value that the group reads
-	Loops  []Loop                      // in the order in which they can run
-	Reads  []ir.ValueID                // values of the given graph in memory, in the order of the inputs
-	Draws  []ir.NodeID                 // of Graph: calls that make masks of random numbers before the loops
-	Must   []ir.DType                  // by node of Graph: the dtype that must hold its numbers, see decomp.Expansion
-	Source map[ir.ValueID]ir.ValueID   // by input of Graph: the value of the given graph
-	Leaves map[ir.ValueID][]ir.ValueID // by value of Graph: the values of the given graph that others may read
-	finder *finder
-	in     []int32                 // by node of Graph: its loop, -1 for none
-	seen   [][]int8                // by index in Graph.Args: along which dims of its loop's space an operand runs
-	counts map[ir.ValueID][]ir.Dim // by value of Graph that only counts elements: the dims whose product it is
+	Graph   *ir.Graph                   // of the primitives; an input is a value that the group reads
+	Loops   []Loop                      // in the order in which they can run
+	Reads   []ir.ValueID                // values of the given graph in memory, in the order of the inputs
+	classes []*Class                    // by loop: the rows that it stands for, nil if it stands for itself only
+	numbers map[ir.ValueID]ir.ValueID   // by number of Graph of a first row: the number of the given graph
+	Draws   []ir.NodeID                 // of Graph: calls that make masks of random numbers before the loops
+	Must    []ir.DType                  // by node of Graph: the dtype that must hold its numbers, see decomp.Expansion
+	Source  map[ir.ValueID]ir.ValueID   // by input of Graph: the value of the given graph
+	Leaves  map[ir.ValueID][]ir.ValueID // by value of Graph: the values of the given graph that others may read
+	finder  *finder
+	in      []int32                 // by node of Graph: its loop, -1 for none
+	seen    [][]int8                // by index in Graph.Args: along which dims of its loop's space an operand runs
+	counts  map[ir.ValueID][]ir.Dim // by value of Graph that only counts elements: the dims whose product it is
 }
 
 // Loop is one loop over all points of an index space. Its dims are in the order of the kernel: those that are reduced
@@ -84,7 +86,8 @@ type splitter struct {
 	g       *ir.Graph
 	options Options
 	out     *Fused
-	last    []ir.NodeID // by root: the last node that reads it, len(Nodes) for an output
+	last    []ir.NodeID  // by root: the last node that reads it, len(Nodes) for an output
+	to      []ir.ValueID // see extracted; None between two groups
 
 	requires map[string]bool // by requireKey: what g requires
 }
@@ -109,77 +112,95 @@ func (s *splitter) lastUses() {
 
 // group finds the loops of nodes that stand in a row, or of its parts.
 func (s *splitter) group(nodes []ir.NodeID) *Group {
-	sub, of := s.extract(nodes)
-	e := decomp.Expand(sub, nil)
+	x := s.extract(nodes)
+	e := decomp.Expand(x.graph, nil)
 	s.g.Syms = append(s.g.Syms, e.Graph.Syms[len(s.g.Syms):]...)
-	f := newFinder(e, sub, s.options)
+	f := newFinder(e, x.graph, s.options)
 	f.run()
 	if !s.stated(f) {
+		x.end()
 		return &Group{Nodes: nodes, Why: "its loops take sizes to be equal that the program doesn't require"}
 	}
 	group := &Group{Nodes: nodes, Graph: e.Graph, Must: e.Must, finder: f}
 	group.split()
-	if out := s.parts(group, of); out != nil {
+	why := x.classes(group)
+	x.end()
+	if out := s.parts(group, x.of); out != nil {
 		return out
 	}
-	if why := group.complete(); why != "" {
+	if why == "" {
+		why = group.complete()
+	}
+	if why != "" {
 		return &Group{Nodes: nodes, Why: why}
 	}
 	return group
 }
 
-// extract makes a graph of nodes in a row, with what they read as inputs; of has the node by node of that graph.
-func (s *splitter) extract(nodes []ir.NodeID) (sub *ir.Graph, of []ir.NodeID) {
+// extract makes a graph of nodes in a row, with what they read as inputs, and without the rows that are left out.
+func (s *splitter) extract(nodes []ir.NodeID) *extracted {
 	g := s.g
 	first, last := nodes[0], nodes[len(nodes)-1]
-	x := &extractor{g: g, sub: g.Bare(), to: map[ir.ValueID]ir.ValueID{}}
-	x.sub.Strings = slices.Clone(g.Strings)
+	if s.to == nil {
+		s.to = make([]ir.ValueID, len(g.Types))
+		for v := range s.to {
+			s.to[v] = decomp.None
+		}
+	}
 	in := func(v ir.ValueID) bool { return g.Def[v] >= first && g.Def[v] <= last }
 	outside := func(v ir.ValueID) bool { return !in(v) || g.Nodes[g.Def[v]].Op == ir.OpView && !in(g.Root(v)) }
+	x := &extracted{g: g, graph: g.Bare(), to: s.to, rows: &table{g: g, first: first, last: last, outside: outside}}
+	x.rows.leaves = func(v ir.ValueID) byte {
+		if in(v) && s.last[v] > last {
+			return 1
+		}
+		return 0
+	}
+	x.rows.build()
+	x.graph.Strings = slices.Clone(g.Strings)
 	for _, id := range nodes {
-		n := g.Nodes[id]
+		n := &g.Nodes[id]
 		if n.Op == ir.OpView && !in(g.Root(n.First)) {
 			continue // the view is an input
 		}
-		for _, v := range g.Operands(id) {
-			if outside(v) {
+		x.rows.each(id, func(a ir.Arg, left bool) {
+			if v := ir.ValueID(a.V); a.Kind == ir.ArgValue && !left && outside(v) {
 				x.read(v)
 			}
-		}
-		n.Group = 0
-		made := x.sub.Add(n, x.args(g.NodeArgs(id)), g.Types[n.First:n.First+ir.ValueID(n.N)])
-		for len(of) <= int(made) {
-			of = append(of, id)
-		}
-		for i := range ir.ValueID(n.N) {
-			x.to[n.First+i] = x.sub.Nodes[made].First + i
+		})
+		made := x.rows.add(x.graph, id, x.to)
+		x.made = append(x.made, x.rows.results(id, x.rows.stays(id))...)
+		for len(x.of) <= int(made) {
+			x.of = append(x.of, id)
 		}
 	}
 	for _, id := range nodes {
-		n := &g.Nodes[id]
-		if n.Op == ir.OpView {
+		if g.Nodes[id].Op == ir.OpView {
 			continue
 		}
 		// A written operand's new content is needed: the operand's storage may be read through other values.
-		fresh := n.First + ir.ValueID(g.NumFresh(id))
-		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+		fresh := g.Nodes[id].First + ir.ValueID(g.NumFresh(id))
+		for _, v := range x.rows.results(id, x.rows.stays(id)) {
 			if v >= fresh || s.last[v] > last {
-				x.sub.Outputs = append(x.sub.Outputs, ir.Output{Value: x.to[v], Slot: uint32(v)})
+				x.graph.Outputs = append(x.graph.Outputs, ir.Output{Value: x.to[v], Slot: uint32(v)})
 			}
 		}
 	}
-	return x.sub, of
+	return x
 }
 
-// extractor copies nodes of a graph.
-type extractor struct {
-	g, sub *ir.Graph
-	to     map[ir.ValueID]ir.ValueID
+// extracted is a graph of some nodes of another graph.
+type extracted struct {
+	g, graph *ir.Graph
+	of       []ir.NodeID  // by node of graph: the node of g
+	to       []ir.ValueID // by value of g: the value of graph
+	made     []ir.ValueID // the values of g that are in to
+	rows     *table
 }
 
 // read makes a value from elsewhere an input, or a number once more.
-func (x *extractor) read(v ir.ValueID) {
-	if _, done := x.to[v]; done {
+func (x *extracted) read(v ir.ValueID) {
+	if x.to[v] != decomp.None {
 		return
 	}
 	node, args := ir.Node{Op: ir.OpInput, Slot: uint32(v)}, []ir.Arg(nil)
@@ -187,20 +208,66 @@ func (x *extractor) read(v ir.ValueID) {
 		n := &x.g.Nodes[x.g.Def[v]]
 		node, args = ir.Node{Op: n.Op, Slot: n.Slot}, x.g.NodeArgs(x.g.Def[v])
 	}
-	x.to[v] = x.sub.Nodes[x.sub.Add(node, args, x.g.Types[v:v+1])].First
+	x.to[v] = x.graph.Nodes[x.graph.Add(node, args, x.g.Types[v:v+1])].First
+	x.made = append(x.made, v)
 }
 
-func (x *extractor) args(given []ir.Arg) []ir.Arg {
-	args := slices.Clone(given)
-	for i, a := range args {
-		switch a.Kind {
-		case ir.ArgValue:
-			args[i].V = int64(x.to[ir.ValueID(a.V)])
-		case ir.ArgList:
-			args[i] = x.sub.AddList(a.Sub, x.args(x.g.List(a)))
+// end makes room for the next graph.
+func (x *extracted) end() {
+	for _, v := range x.made {
+		x.to[v] = decomp.None
+	}
+}
+
+// classes finds the class of each loop of a first row, and what the numbers of first rows are in g.
+func (x *extracted) classes(l *Group) (why string) {
+	if len(x.rows.classes) == 0 {
+		return ""
+	}
+	e := l.finder.expansion
+	l.classes, l.numbers = make([]*Class, len(l.Loops)), map[ir.ValueID]ir.ValueID{}
+	for i := range l.Loops {
+		for k, id := range l.Loops[i].Members {
+			var c *Class
+			if of := x.of[e.Of[id]]; x.rows.count[of-x.rows.first] > 0 {
+				c = x.rows.of[x.rows.stays(of)[e.Item[id]]]
+			}
+			if k > 0 && c != l.classes[i] {
+				return "it computes different tensors of lists in one loop"
+			}
+			l.classes[i] = c
 		}
 	}
-	return args
+	for _, c := range x.rows.classes {
+		for _, v := range c.rows[0].values {
+			if x.g.Immediate(v) {
+				l.numbers[e.To[x.to[v]]] = v
+			}
+		}
+		for i := range c.Rows() {
+			for _, v := range c.rows[kept+i].values {
+				if !x.g.Immediate(v) && (x.g.Def[v] < x.rows.first || x.g.Def[v] > x.rows.last || x.rows.outside(v)) {
+					l.Reads = append(l.Reads, v)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// Class is the rows, left out of Graph, that a loop computes too, besides the one that it has. It is nil if there are
+// none.
+func (l *Group) Class(loop int) *Class {
+	if l.classes == nil {
+		return nil
+	}
+	return l.classes[loop]
+}
+
+// Number is the number of the given graph that a number of Graph is, if the number differs from row to row.
+func (l *Group) Number(v ir.ValueID) (ir.ValueID, bool) {
+	own, ok := l.numbers[v]
+	return own, ok
 }
 
 // parts splits a group around the nodes that no kernel computes, each of which is a part of its own; nil if kernels

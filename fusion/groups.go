@@ -20,8 +20,9 @@ type Groups struct {
 	Requires []ir.Require // those of the graph and of its groups
 	Equal    []ir.Dim     // by symbol: the size that it equals by the meaning of primitives
 	Refused  []Refused
-	graph    *ir.Graph
+	graph    *ir.Graph // without the rows that are left out
 	finder   *finder
+	short    []int32 // by node: one more than its number in graph, 0 if it is left out; nil: graph is the whole graph
 }
 
 // Refused is two nodes, one an operand of the other, that no single loop computes, and why. They may still be in one
@@ -34,6 +35,12 @@ type Refused struct {
 // Alone is the reason why no kernel computes a node, or an operator, together with others. It is empty for a node that
 // computes nothing, and for an own op that kernels compute: Refused has the reasons for its neighbours.
 func (x *Groups) Alone(id ir.NodeID) string {
+	if x.short != nil {
+		if x.short[id] == 0 {
+			return "" // an input or a number
+		}
+		id = ir.NodeID(x.short[id] - 1)
+	}
 	f := x.finder
 	composite := false
 	i, _ := slices.BinarySearch(f.of, id)
@@ -57,11 +64,19 @@ func (x *Groups) Alone(id ir.NodeID) string {
 // It works on the primitives of composite operators (ir/decomp). Each primitive is a cluster of its own at first. Two
 // clusters merge where every value that goes from one to the other can stay in a register or in the current row. A
 // merge saves a write, a read and a launch, so every merge pays and no size decides. A composite operator stays whole
-// if its primitives merge with no others, or if it would need more loops than it merges with.
+// if its primitives merge with no others, or if it would need more loops than it merges with. Of the rows of operators
+// on lists that are computed alike, it sees two (rows.go).
 func Find(g *ir.Graph) *Groups { return find(g, "") }
 
 // find is Find. Two clusters merge although this reason forbids it, if it is not empty; only tests do that.
 func find(g *ir.Graph, unguarded string) *Groups {
+	if s := shorten(g); s != nil {
+		return s.whole(findAll(s.graph, unguarded))
+	}
+	return findAll(g, unguarded)
+}
+
+func findAll(g *ir.Graph, unguarded string) *Groups {
 	keep := map[ir.NodeID]string{}
 	var f *finder
 	equal := make([]ir.Dim, len(g.Syms))

@@ -16,6 +16,7 @@ import (
 type Expansion struct {
 	Graph *ir.Graph
 	Of    []ir.NodeID  // by node of Graph: the node of the given graph that it belongs to
+	Item  []int32      // by node of Graph: the tensor of an operator on lists that it belongs to, 0 for other nodes
 	Must  []ir.DType   // by node of Graph: the dtype that its numbers must fit, Invalid for any
 	To    []ir.ValueID // by value of the given graph: the value of Graph, None for unused values
 	Whole []string     // by node of the given graph: why a call stays a call, "" for all other nodes
@@ -36,6 +37,7 @@ func Expand(g *ir.Graph, keep map[ir.NodeID]string) *Expansion {
 	w.out.Strings = slices.Clone(g.Strings) // with the indices that they have in g
 	w.out.Grow(2*len(g.Nodes), 2*len(g.Types), 2*len(g.Args), 0)
 	w.e.Of, w.e.Must = make([]ir.NodeID, 0, 2*len(g.Nodes)), make([]ir.DType, 0, 2*len(g.Nodes))
+	w.e.Item = make([]int32, 0, 2*len(g.Nodes))
 	for v := range w.e.To {
 		w.e.To[v] = None
 	}
@@ -60,6 +62,7 @@ type writer struct {
 	wrote []ir.ValueID
 	// The next fields are about the node that is being written.
 	id     ir.NodeID
+	at     int32    // the tensor of its lists
 	result ir.DType // the dtype of its first defined result; Invalid: the node is copied
 	names  []term   // by number of the rule's names
 	meet   ir.DType // the dtype in which operands meet; Invalid: each operand keeps its dtype
@@ -67,7 +70,7 @@ type writer struct {
 
 // node writes a node out, or copies it.
 func (w *writer) node(id ir.NodeID) {
-	w.id = id
+	w.id, w.at = id, 0
 	if w.g.Nodes[id].Op == ir.OpCall {
 		why := w.attempt(func() string { return w.call(id) })
 		if why == "" {
@@ -84,7 +87,7 @@ func (w *writer) attempt(write func() string) (why string) {
 	if why = write(); why != "" {
 		before.Strings = w.out.Strings // their index has the new strings too
 		*w.out = before
-		w.e.Of, w.e.Must = w.e.Of[:of], w.e.Must[:of]
+		w.e.Of, w.e.Item, w.e.Must = w.e.Of[:of], w.e.Item[:of], w.e.Must[:of]
 	}
 	return why
 }
@@ -92,7 +95,7 @@ func (w *writer) attempt(write func() string) (why string) {
 func (w *writer) copy(id ir.NodeID) {
 	n := w.g.Nodes[id]
 	n.Group = 0
-	w.result = ir.Invalid
+	w.result, w.at = ir.Invalid, 0
 	new := w.add(n, w.mapped(w.g.NodeArgs(id)), w.g.Types[n.First:n.First+ir.ValueID(n.N)])
 	for i := range ir.ValueID(n.N) {
 		w.e.To[n.First+i] = w.out.Nodes[new].First + i
@@ -126,7 +129,7 @@ func (w *writer) arg(a ir.Arg) ir.Arg {
 func (w *writer) add(n ir.Node, args []ir.Arg, results []ir.Type) ir.NodeID {
 	old := &w.g.Nodes[w.id]
 	n.Record, n.Origin = old.Record, old.Origin
-	w.e.Of, w.e.Must = append(w.e.Of, w.id), append(w.e.Must, w.result)
+	w.e.Of, w.e.Item, w.e.Must = append(w.e.Of, w.id), append(w.e.Item, w.at), append(w.e.Must, w.result)
 	return w.out.Add(n, args, results)
 }
 
@@ -289,7 +292,8 @@ func (w *writer) operator(names []string, args []ir.Arg, results []ir.ValueID) s
 
 // items writes out an operator on lists, one tensor after the other.
 func (w *writer) items(id ir.NodeID, items []item) string {
-	for _, it := range items {
+	for i, it := range items {
+		w.at = int32(i)
 		args := it.args
 		if alpha := find(it.names[0]).Alpha; alpha > 0 && len(args) == alpha {
 			args = append(args, ir.Arg{Kind: ir.ArgInt, V: 1})
