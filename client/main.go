@@ -55,8 +55,9 @@ func init() {
 	}
 }
 
-// memoryLimit is twice the most that a session's programs take. It is a goal, not a bound: the live heap may be larger.
-const memoryLimit = 1 << 30
+// memoryLimit is twice the most that a session's programs take. It is a goal, not a bound: the live heap of several
+// sessions may be larger.
+const memoryLimit = 512 << 20
 
 // leastProcs is the smallest GOMAXPROCS. A thread that has called from C keeps its slot until another thread needs one
 // and Go's monitor takes it back, which may be late: csrc/device/client/Client.cpp.

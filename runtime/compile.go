@@ -37,7 +37,7 @@ type compiler struct {
 }
 
 func newCompiler(index int, settings *Settings, frontend Frontend, m *metrics, log *slog.Logger) (*compiler, error) {
-	programs, err := newPrograms()
+	programs, err := newPrograms(cacheBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +135,7 @@ func (c *compiler) keep(t *trace.Trace, captured *trace.Captured, v *variant, e,
 			ops: captured.Ops, next: first}
 		first = e
 	}
+	v.bytes = v.measure()
 	e.variants = append(e.variants, v)
 	c.programs.store(t, first)
 	return e

@@ -38,6 +38,7 @@ type variant struct {
 	// Whether a hit was checked, and the parameters of the last check: see recheck.
 	checked     bool
 	checkedWith []uint64
+	bytes       int64        // see measure
 	weight      *cost.Weight // set if client and worker share a processor: see busy
 	account     *account
 	// The last call that was sent, and its number; nil: none yet.
@@ -53,15 +54,12 @@ type programs struct {
 	kernels map[[16]byte]struct{}
 }
 
-// cacheBytes bounds the skeletons and programs that a session keeps; a step of 2,000 ops takes some 3 MiB.
-const cacheBytes = 512 << 20
+// cacheBytes bounds the memory of the skeletons and programs that a session keeps, as size.go measures it. It is half of
+// the client's memoryLimit: the other half is for garbage. A step of 2,000 ops takes about 1 MiB.
+const cacheBytes = 256 << 20
 
-// wordBytes is the memory of a program per word of its skeleton: 1.2 KiB per op, measured as the growth of a client's
-// resident memory over thousands of programs of 20 and of 200 elementwise ops.
-const wordBytes = 180
-
-func newPrograms() (*programs, error) {
-	c, err := ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: cacheBytes, BufferItems: 64,
+func newPrograms(bytes int64) (*programs, error) {
+	c, err := ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: bytes, BufferItems: 64,
 		IgnoreInternalCost: true})
 	if err != nil {
 		return nil, fmt.Errorf("making the program cache: %w", err)
@@ -117,7 +115,7 @@ func (p *programs) find(t *trace.Trace) (e, first *entry) {
 func (p *programs) store(t *trace.Trace, first *entry) {
 	cost := int64(0)
 	for e := first; e != nil; e = e.next {
-		cost += int64(len(e.skeleton)+16) * int64(8+wordBytes*len(e.variants))
+		cost += e.bytes()
 	}
 	p.cache.Set(cacheKey(t.Key), first, cost)
 	p.cache.Wait()
