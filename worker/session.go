@@ -184,7 +184,7 @@ func (s *session) program(h transport.Header) error {
 	if p.err != nil {
 		s.log.Warn("a program cannot be prepared", "key", fmt.Sprintf("%x", p.key), "error", p.err)
 	}
-	s.store.put(p, h.Meta)
+	s.store.put(p)
 	return nil
 }
 

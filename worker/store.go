@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	// DefaultProgramBytes bounds the programs of a session. A step of 2,000 ops takes about 1 MiB.
+	// DefaultProgramBytes bounds the memory of a session's programs. A step of 2,000 ops takes about 1 MiB.
 	DefaultProgramBytes = 256 << 20
-	// The memory of a decoded program, its words and its prepared form, divided by its encoded size.
-	costFactor = 8
 	// The newest programs are kept even if the cache evicts them: it may reject a new entry without history, and a
 	// program is sent because it is about to be called.
 	newest = 16
+	// The memory of an entry of the store without its last call and the lists of its buffers.
+	kept = 1024
 )
 
 // program is one entry of the store: ready to run, or with the error of its preparation.
 type program struct {
 	key      string
 	params   int
+	bytes    int64 // of memory
 	inputs   []uint32
 	outputs  []uint32
 	prepared Prepared
@@ -73,8 +74,8 @@ func (s *store) release(p *program) {
 	}
 }
 
-// put adds a program, or replaces the one with its key. bytes is the encoded size.
-func (s *store) put(p *program, bytes int) {
+// put adds a program, or replaces the one with its key.
+func (s *store) put(p *program) {
 	p.holders = 2
 	old := s.newest[s.next]
 	s.newest[s.next] = p
@@ -82,7 +83,7 @@ func (s *store) put(p *program, bytes int) {
 	if old != nil {
 		s.release(old)
 	}
-	if !s.cache.Set(p.key, p, int64(bytes)*costFactor) {
+	if !s.cache.Set(p.key, p, p.bytes) {
 		s.release(p)
 	}
 	s.cache.Wait()
@@ -140,6 +141,7 @@ func load(x Executor, encoded []byte) (*program, error) {
 	}
 	out := &program{key: string(p.Key), params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs}
 	out.settles = slices.ContainsFunc(p.Steps, Settles)
+	out.bytes = preparedBytes(p) + runBytes(p) + kept + int64(8*p.Params) + int64(12*(len(p.Inputs)+len(p.Outputs)))
 	out.prepared, out.err = x.Prepare(p)
 	return out, nil
 }

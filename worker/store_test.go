@@ -13,7 +13,7 @@ import (
 // TestStoreDropsOnce checks that each program is dropped once, never while get can return it, and at the latest at the
 // end.
 func TestStoreDropsOnce(t *testing.T) {
-	for _, limit := range []int64{1, 20 * costFactor, 1 << 30} {
+	for _, limit := range []int64{1, 160, 1 << 30} {
 		s, err := newStore(limit)
 		require.NoError(t, err)
 		dropped := map[int]bool{}
@@ -24,7 +24,7 @@ func TestStoreDropsOnce(t *testing.T) {
 		const n = 200
 		for i := range n {
 			key := fmt.Sprintf("%020d", i%150) // the last 50 replace earlier ones
-			s.put(&program{key: key, prepared: i}, 1)
+			s.put(&program{key: key, prepared: i, bytes: 8})
 			s.reap(drop)
 			require.Equal(t, i, s.get([]byte(key)).prepared)
 			for j := range i {
