@@ -98,5 +98,5 @@ const (
 	NumDTypes = 21
 	NumTags   = 17
 	NumLists  = 7
-	NumCuts   = 12
+	NumCuts   = 13
 )

@@ -304,6 +304,7 @@ var Cuts = []Cut{
 	{"EVENT", 9, "event", "an event was recorded"},
 	{"REPEAT", 10, "repeat", "a round of a loop ended"},
 	{"EARLY", 11, "early", "a loop waits for each of its rounds, and the worker began with this one"},
+	{"LIST", 12, "list", "an operator on a long list of tensors began"},
 }
 
 // CutOf is the row of a reason by its number. A number that no row has is the reason "none".

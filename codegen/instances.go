@@ -111,11 +111,11 @@ type coded struct {
 }
 
 // together joins equal kernels into one with several instances, where no other kernel has to run in between. The
-// tensors of a list are such instances.
+// tensors of a list are such instances. read and written have, by buffer, one more than the last step that does so.
 func (p *planner) together(list []coded) []coded {
 	var out []coded
-	last := map[string]int{}                                                  // by kernel: one more than the index of its last step
-	read, written := make([]int, len(p.buffers)), make([]int, len(p.buffers)) // by buffer, likewise
+	last := map[string]int{} // by kernel: one more than the index of its last step
+	read, written := make([]int, len(p.buffers)), make([]int, len(p.buffers))
 	for _, l := range list {
 		after := 0
 		for i, t := range l.instances[0].Tensors {

@@ -226,7 +226,8 @@ enum {
   MYC_CUT_EVENT = 9,    // an event was recorded
   MYC_CUT_REPEAT = 10,  // a round of a loop ended
   MYC_CUT_EARLY = 11,   // a loop waits for each of its rounds, and the worker began with this one
-  MYC_CUTS = 12
+  MYC_CUT_LIST = 12,    // an operator on a long list of tensors began
+  MYC_CUTS = 13
 };
 
 #endif  // MYCELYA_ABI_WORDS_H_

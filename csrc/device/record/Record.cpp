@@ -148,6 +148,10 @@ void ResizeOutputs(const Op& op, at::ArrayRef<c10::IValue> args, const OutMetas&
   }
 }
 
+// A list of so many tensors is worth a program of its own: fewer tensors compile in a few milliseconds together with
+// the ops before them.
+constexpr size_t kLongList = 256;
+
 int64_t BytesOf(const OutMeta& m) {
   int64_t last = 0;
   for (size_t i = 0; i < m.sizes.size(); ++i) {
@@ -166,6 +170,9 @@ void Emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
   Recorder& r = RecorderOf(device);
   r.WaitForRoom(origin);
   std::lock_guard<SpinLock> guard(r.lock);
+  if (C10_UNLIKELY(recorded.columns.Has(kBumpsVersions)) && args[0].toListRef().size() >= kLongList) {
+    r.BeginList(origin);
+  }
   r.Prepare(origin);
   r.Count(inferred);
   if (undefined) {

@@ -274,6 +274,7 @@ uint64_t Recorder::dead_bytes() {
 void Recorder::Reset() {
   earlier_.clear();
   uploads_.clear();
+  list_ = false;
   h0_ = 1;
   h1_ = 2;
   records_ = 0;
@@ -290,6 +291,12 @@ void Recorder::MarkUpload(Origin origin) {
     Cut(MYC_CUT_UPLOAD, origin);
     uploads_.push_back({origin, 0});
   }
+}
+
+void Recorder::BeginList(Origin origin) {
+  if (mark_ != MYC_CUT_NONE) Cut(mark_, mark_origin_);
+  if (!list_ && records_ != 0) Cut(MYC_CUT_LIST, origin);
+  list_ = true;
 }
 
 void Recorder::Read(const Storage& s, Origin origin, bool waits) {
@@ -364,7 +371,8 @@ bool Recorder::Send(uint32_t reason, Origin origin, bool waits) {
   }
   const bool step = std::exchange(mark_, MYC_CUT_NONE) == MYC_CUT_STEP;
   if (records_ != 0) {
-    repeat_.Cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT && reason != MYC_CUT_EARLY);
+    repeat_.Cut(reason != MYC_CUT_SIZE && reason != MYC_CUT_REPEAT && reason != MYC_CUT_EARLY &&
+                reason != MYC_CUT_LIST);
     reason == MYC_CUT_EARLY ? turns_.Part() : turns_.Cut(waits && !step, origin);
   }
   if (records_ == 0 && dead_.empty()) return false;

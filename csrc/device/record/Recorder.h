@@ -149,6 +149,10 @@ class Recorder {
   // Notes an upload from this place. A second upload from the same place, with ops in between, begins a new round of a
   // loop: it ends the trace, as a marked step does. Uploads from other places are part of the round.
   void MarkUpload(Origin origin);
+  // The next record writes a long list of tensors. It begins a trace, unless this trace has such a record. Its tensors
+  // are then inputs, so the first step of an optimizer, which makes the state, has the same program as later steps. And
+  // the compiler handles tensors that differ only in sizes together.
+  void BeginList(Origin origin);
   // Notes that a storage is read at this place. That ends the trace if it uses the storage. Older traces have been sent
   // already, and waiting for them does not need this one. waits: the caller waits for the bytes.
   void Read(const Storage& s, Origin origin, bool waits);
@@ -207,6 +211,7 @@ class Recorder {
     Origin origin;
     uint64_t records;  // of the trace, before the upload
   };
+  bool list_ = false;            // this trace writes a long list
   std::vector<Upload> uploads_;  // of this trace, one per place
   RepeatDetector repeat_;
   Turns turns_;
