@@ -221,20 +221,20 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	if err := p.settle(id); err != nil {
 		return err
 	}
-	var targets map[ir.ValueID]place // of the roots that the call writes
+	targets := p.targets[:0] // the places of the roots that the call writes; empty: it writes none
 	var order []ir.ValueID
 	var err error
 	g.Uses(id, func(v *ir.ValueID, write bool) {
 		root := p.u.root[*v]
-		if _, ok := targets[root]; ok || !write || err != nil {
+		if !write || err != nil || len(targets) > 0 && targets[root] != unwritten {
 			return
 		}
 		if p.g.Immediate(*v) {
 			err = fmt.Errorf("it writes a number")
 			return
 		}
-		if order = append(order, root); targets == nil {
-			targets = map[ir.ValueID]place{}
+		if order = append(order, root); len(targets) == 0 {
+			targets = p.noTargets()
 		}
 		targets[root] = nowhere
 	})
@@ -255,7 +255,24 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	p.results(id, c)
 	p.emit(&proto.Step{Kind: &proto.Step_Call{Call: c}})
 	p.afterWrites(id, targets)
+	for _, root := range order {
+		targets[root] = unwritten
+	}
 	return nil
+}
+
+// unwritten is the place of a root that the current call does not write.
+var unwritten = place{buffer: -2}
+
+// noTargets returns places by value, all of them unwritten.
+func (p *planner) noTargets() []place {
+	if p.targets == nil {
+		p.targets = make([]place, len(p.g.Types))
+		for v := range p.targets {
+			p.targets[v] = unwritten
+		}
+	}
+	return p.targets
 }
 
 // results gives buffers to the fresh results of a call that have users.
@@ -275,20 +292,20 @@ func (p *planner) results(id ir.NodeID, c *proto.CallOp) {
 
 // afterWrites places the new content of each operand that a call has written, and the values of the updates that the
 // call absorbed.
-func (p *planner) afterWrites(id ir.NodeID, targets map[ir.ValueID]place) {
+func (p *planner) afterWrites(id ir.NodeID, targets []place) {
 	if len(targets) == 0 {
 		return
 	}
 	n := &p.g.Nodes[id]
 	after := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, id))
-	done := map[ir.ValueID]bool{}
+	done := map[ir.ValueID]bool{} // the roots that have updates
 	p.g.Uses(id, func(v *ir.ValueID, write bool) {
 		if !write {
 			return
 		}
 		root := p.u.root[*v]
 		at := targets[root]
-		if !done[root] {
+		if *v != root && !done[root] {
 			done[root] = true
 			for _, end := range p.u.final[written{id, root}] {
 				p.put(end, at)
@@ -304,7 +321,7 @@ func (p *planner) afterWrites(id ir.NodeID, targets map[ir.ValueID]place) {
 }
 
 // arg returns an argument in the form of a program. targets has the places of the roots that the call writes.
-func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*proto.Arg, error) {
+func (p *planner) arg(a ir.Arg, targets []place) (*proto.Arg, error) {
 	switch a.Kind {
 	case ir.ArgValue:
 		return p.valueArg(ir.ValueID(a.V), targets)
@@ -322,7 +339,7 @@ func (p *planner) arg(a ir.Arg, targets map[ir.ValueID]place) (*proto.Arg, error
 	case ir.ArgGen:
 		return &proto.Arg{Kind: &proto.Arg_Generator{Generator: p.params.word(uint32(a.V))}}, nil
 	case ir.ArgList:
-		list := &proto.Arg_List{Kind: uint32(a.Sub)}
+		list := &proto.Arg_List{Kind: uint32(a.Sub), Items: make([]*proto.Arg, 0, len(p.g.List(a)))}
 		for i, item := range p.g.List(a) {
 			x, err := p.arg(item, targets)
 			if err != nil {
@@ -345,7 +362,22 @@ func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*proto.Arg, error) 
 	if !ok {
 		return nil, fmt.Errorf("a Python number of dtype %s", d)
 	}
-	return &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: kind, Param: word}}}, nil
+	for int(word) >= len(p.numbers) {
+		p.numbers = append(p.numbers, nil)
+	}
+	if a := p.numbers[word]; a != nil && a.GetNumber().Kind == kind {
+		return a, nil
+	}
+	all := &struct { // one allocation for the three
+		arg    proto.Arg
+		kind   proto.Arg_Number_
+		number proto.Arg_Number
+	}{}
+	all.number.Kind, all.number.Param = kind, word
+	all.kind.Number = &all.number
+	all.arg.Kind = &all.kind
+	p.numbers[word] = &all.arg
+	return &all.arg, nil
 }
 
 // numbers has the kinds of Python numbers by their dtype.
@@ -358,7 +390,7 @@ var numbers = func() map[ir.DType]uint32 {
 	return kinds
 }()
 
-func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*proto.Arg, error) {
+func (p *planner) valueArg(v ir.ValueID, targets []place) (*proto.Arg, error) {
 	n, t := &p.g.Nodes[p.g.Def[v]], p.g.Types[v]
 	switch n.Op {
 	case ir.OpConst:
@@ -367,8 +399,11 @@ func (p *planner) valueArg(v ir.ValueID, targets map[ir.ValueID]place) (*proto.A
 		return p.number(n.Op, n.Slot, t.DType)
 	}
 	root := p.u.root[v]
-	at, ok := targets[root]
-	if !ok {
+	at := unwritten
+	if len(targets) > 0 {
+		at = targets[root]
+	}
+	if at == unwritten {
 		var err error
 		if at, err = p.locate(v); err != nil {
 			return nil, err

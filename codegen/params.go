@@ -117,8 +117,9 @@ func slotString(d ir.Dim) string {
 // params numbers the parameter words that a program uses, in order of first use.
 type params struct {
 	slots   []uint32
-	index   map[uint64]uint32     // slot << 1 | 1 if it is the first of two
-	known   map[ir.Dim]*proto.Dim // by dim of the graph; a program has each in many places
+	index   []uint32              // by slot << 1 | 1 if it is the first of two: one more than its number, 0 for none
+	symbols []*proto.Dim          // by symbol of the graph; a program has each in many places
+	known   map[ir.Dim]*proto.Dim // by constant
 	derived []Derived
 	uses    []*uint32 // of derived[i], numbered once all slots are known
 }
@@ -132,39 +133,50 @@ func (p *params) words(slot uint32, two bool) uint32 {
 	if two {
 		key |= 1
 	}
-	i, ok := p.index[key]
-	if !ok {
-		i = uint32(len(p.slots))
+	if key >= uint64(len(p.index)) {
+		p.index = append(p.index, make([]uint32, key+1-uint64(len(p.index)))...)
+	}
+	i := p.index[key]
+	if i == 0 {
+		i = uint32(len(p.slots)) + 1
 		p.index[key] = i
 		p.slots = append(p.slots, slot)
 		if two {
 			p.slots = append(p.slots, slot+1)
 		}
 	}
-	return i
+	return i - 1
 }
 
 // dim returns a size, stride or offset of the graph in the form of a program.
 func (p *params) dim(g *ir.Graph, d ir.Dim) *proto.Dim {
 	d = g.Find(d)
-	out, ok := p.known[d]
-	if !ok {
-		if i, ok := d.Sym(); ok && g.Syms[i].Quotient != nil {
-			out = p.derive(1, g, []ir.Dim{d}, nil)
-		} else if ok {
+	i, symbol := d.Sym()
+	if !symbol {
+		out := p.known[d]
+		if out == nil {
+			out = &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(d)}}
+			p.known[d] = out
+		}
+		return out
+	}
+	if i >= len(p.symbols) {
+		p.symbols = append(p.symbols, make([]*proto.Dim, len(g.Syms)-len(p.symbols))...)
+	}
+	if p.symbols[i] == nil {
+		if g.Syms[i].Quotient != nil {
+			p.symbols[i] = p.derive(1, g, []ir.Dim{d}, nil)
+		} else {
 			both := &struct { // one allocation for both: a program has thousands
 				dim  proto.Dim
 				kind proto.Dim_Param
 			}{}
 			both.kind.Param = p.word(g.Syms[i].Slot)
-			out = &both.dim
-			out.Kind = &both.kind
-		} else {
-			out = &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(d)}}
+			both.dim.Kind = &both.kind
+			p.symbols[i] = &both.dim
 		}
-		p.known[d] = out
 	}
-	return out
+	return p.symbols[i]
 }
 
 // bytes returns the number of bytes that a geometry covers.

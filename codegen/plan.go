@@ -46,6 +46,8 @@ type planner struct {
 	touched  []int                   // buffers that the current node read, wrote or made
 	tensors  map[string]uint32       // by the window's key
 	key      []byte                  // a buffer for one key
+	targets  []place                 // see call
+	numbers  []*proto.Arg            // by parameter: the number that it holds; equal numbers are one message
 	args     []*proto.Arg            // by number of a window; equal arguments are one message
 	kernels  map[string]int          // by text: the kernel's number
 	record   int32                   // of the current node
@@ -60,13 +62,18 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 	own := *given
 	own.Syms = slices.Clip(own.Syms) // the kernels of groups add quotients of sizes
 	g := &own
-	steps := 2 * len(g.Nodes) // at most, usually
+	steps := 0 // at most, usually
+	for i := range g.Nodes {
+		if ir.Info(g.Nodes[i].Op).Kind != ir.KindLeaf && g.Nodes[i].Op != ir.OpView {
+			steps += 2
+		}
+	}
 	p := &planner{
 		g: g, u: findUses(g), o: o,
 		out: &Compiled{
 			Program: &proto.Program{Steps: make([]*proto.Step, 0, steps)}, StepRecord: make([]int32, 0, steps),
 		},
-		params:   params{index: make(map[uint64]uint32, len(g.Syms)), known: make(map[ir.Dim]*proto.Dim, len(g.Syms))},
+		params:   params{known: map[ir.Dim]*proto.Dim{}},
 		at:       make([]place, len(g.Types)),
 		inputs:   map[uint32][]ir.ValueID{},
 		replaced: make(map[uint32]struct{}, len(g.Outputs)),

@@ -54,6 +54,7 @@ func findUses(g *ir.Graph) *uses {
 			u.absorb(ir.NodeID(id), updates, reads)
 		}
 	}
+	u.room()
 	for id := range g.Nodes {
 		if g.Nodes[id].Op != ir.OpView && !u.noop[id] {
 			g.Uses(ir.NodeID(id), func(v *ir.ValueID, _ bool) { u.add(*v, ir.NodeID(id)) })
@@ -76,6 +77,28 @@ func (u *uses) keep(k ir.Kept) {
 			u.at[r] = slices.Insert(u.at[r], i, k.Until)
 			u.kept[k.Until] = append(u.kept[k.Until], r)
 		}
+	}
+}
+
+// room makes room for the readers of each root.
+func (u *uses) room() {
+	g := u.g
+	counts, total := make([]int32, len(g.Types)), 0
+	count := func(v ir.ValueID) {
+		counts[u.root[v]]++
+		total++
+	}
+	for id := range g.Nodes {
+		if g.Nodes[id].Op != ir.OpView && !u.noop[id] {
+			g.Uses(ir.NodeID(id), func(v *ir.ValueID, _ bool) { count(*v) })
+		}
+	}
+	for _, o := range g.Outputs {
+		count(o.Value)
+	}
+	all := make([]ir.NodeID, total)
+	for v, n := range counts {
+		u.at[v], all = all[:0:n], all[n:]
 	}
 }
 
@@ -110,6 +133,9 @@ type patch struct {
 // It must be complete, and no other node may read a value from its middle, because no buffer ever has that content.
 func (u *uses) absorb(call ir.NodeID, updates map[ir.ValueID][]ir.NodeID, reads []int) {
 	g := u.g
+	if !slices.ContainsFunc(g.Writes(call), func(v ir.ValueID) bool { return u.root[v] != v }) {
+		return // no window is written
+	}
 	patches := map[ir.ValueID][]patch{}
 	var roots []ir.ValueID
 	whole := map[ir.ValueID]bool{}
