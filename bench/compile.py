@@ -9,17 +9,30 @@ the operators if each runs alone, "kernels" the steps that remain with the group
 fuse pass; a group is one to three kernels. "MiB apart" and "moved" are the bytes that
 the two read and write, with the sizes of the first call.
 
+The second table is AdamW.step() (the default, with foreach) over small parameters, in
+a process of its own for each row, in turns with eager PyTorch on one thread. "compile"
+is the time of all programs that the first step needs. "client" is the growth of the
+process's resident memory by the first two steps, and "eager KiB" that of eager
+PyTorch: the state of the optimizer in Python. "step" is the minimum time of a repeated
+step with its wait. All are for one parameter.
+
     python bench/compile.py [--repeats N] [--markdown]
 
 --markdown writes the table between the marks in bench/RESULTS.md. Needs Go.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import results
+import torch
+from child import Child, serve
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,12 +62,91 @@ def table(graphs: list[dict]) -> str:
     return "\n".join(lines)
 
 
+SIZES = (500, 2000, 5000, 20000)
+
+
+def resident() -> int:
+    """The resident memory of this process, in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(x.split()[1]) for x in lines if x.startswith("VmRSS"))
+
+
+def answer_lists(device: str, count: int):
+    """Makes the optimizer. Returns the function that the parent's questions call."""
+    torch.set_num_threads(1)
+
+    def made(i: int) -> torch.Tensor:
+        sizes = (4 + i % 7, 3 + i % 5) if i % 3 else (5 + i % 11,)
+        return torch.ones(sizes, device=device)
+
+    def wait() -> None:
+        if device == "mycelya":
+            torch.mycelya.synchronize()
+
+    parameters = [torch.nn.Parameter(made(i)) for i in range(count)]
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=True)
+    wait()
+
+    def step() -> float:
+        start = time.perf_counter()
+        optimizer.step()
+        wait()
+        return time.perf_counter() - start
+
+    def first() -> dict:
+        if device == "mycelya":
+            torch.mycelya.reset_metrics()
+        memory = resident()
+        for _ in range(2):
+            step()
+        m = torch.mycelya.metrics() if device == "mycelya" else {}
+        return {
+            "kib": resident() - memory,
+            "compile": m.get("compile_seconds", 0.0),
+            "programs": m.get("program_misses", 0),
+        }
+
+    def answer(question: str) -> float | dict:
+        return first() if question == "first" else step()
+
+    return answer
+
+
+def lists(repeats: int) -> str:
+    """The table of optimizer steps, as markdown."""
+    lines = [
+        "| parameters | programs | compile µs | client KiB | eager KiB "
+        "| step µs | eager µs |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for n in SIZES:
+        children = [Child(device, str(n)) for device in ("mycelya", "cpu")]
+        ours, eager = (child.ask("first") for child in children)
+        best = [float("inf")] * 2
+        for _ in range(repeats):
+            for i, child in enumerate(children):
+                best[i] = min(best[i], child.ask("step"))
+        for child in children:
+            child.process.stdin.close()
+            child.process.wait()
+        lines.append(
+            f"| {n} | {ours['programs']} | {1e6 * ours['compile'] / n:.1f} "
+            f"| {ours['kib'] / n:.1f} | {eager['kib'] / n:.1f} "
+            f"| {1e6 * best[0] / n:.1f} | {1e6 * best[1] / n:.1f} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        return serve(answer_lists(sys.argv[2], int(sys.argv[3])))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
-    text = table(measure(args.repeats))
+    text = table(measure(args.repeats)) + "\n\n" + lists(args.repeats)
     print(text)
     if args.markdown:
         results.write("compile.py", f"minimum of {args.repeats} runs", text)

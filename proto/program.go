@@ -30,7 +30,7 @@ const (
 	MaxOpName       = 1 << 10 // bytes
 	MaxString       = 1 << 16 // bytes of a string argument: einsum equations, rounding modes
 	MaxRank         = 255     // a trace has 8 bits for a rank
-	MaxRef          = 1 << 16 // inputs, outputs
+	MaxRef          = 1 << 18 // inputs, outputs: a step of AdamW has four inputs for each parameter
 	KeyBytes        = 20      // 16 of the skeleton's hash, 4 of the variant
 )
 

@@ -38,7 +38,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"key", "key of 3 bytes", func(p *Program) { p.Key = p.Key[:3] }},
 		{"params", "4194305 parameters", func(p *Program) { p.Params = MaxParams + 1 }},
 		{"buffers", "4294967295 buffers", func(p *Program) { p.Buffers = 1<<32 - 1 }},
-		{"inputs", "65537 inputs", func(p *Program) { p.Inputs = make([]uint32, MaxRef+1) }},
+		{"inputs", "262145 inputs", func(p *Program) { p.Inputs = make([]uint32, MaxRef+1) }},
 		{"input range", "input 0: buffer 5 of 5", func(p *Program) { p.Inputs[0] = 5 }},
 		{"input twice", "input 1: buffer 0 is made while it exists", func(p *Program) { p.Inputs = []uint32{0, 0} }},
 		{"output range", "output 0: buffer 9 of 5", func(p *Program) { p.Outputs[0] = 9 }},

@@ -6,6 +6,8 @@ package runtime
 import (
 	"fmt"
 	"log/slog"
+	"runtime/debug"
+	gometrics "runtime/metrics"
 	"slices"
 	"time"
 
@@ -97,6 +99,7 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 	c.showCut(t.Trace, v.account.number, true)
 	shown := c.show(t.Trace, v)
 	captured, err := c.build(t.Trace, e, v, shown)
+	trim()
 	took := time.Since(began)
 	c.metrics.compiled(took, t.by)
 	if err == nil {
@@ -117,6 +120,17 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 	c.log.Debug("compiled", "graph", captured.Graph.Name, "reason", captured.Graph.Reason, "records", len(captured.Ops),
 		"steps", len(v.compiled.Program.Steps), "took", took)
 	return c.keep(t.Trace, captured, v, e, first), v, changed, nil
+}
+
+// trim returns garbage to the system if compiling has left much more than there is live memory. The collection then
+// costs less than the compilations that made the garbage.
+func trim() {
+	const much = 32 << 20
+	read := []gometrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	gometrics.Read(read)
+	if objects, live := read[0].Value.Uint64(), read[1].Value.Uint64(); objects > 2*live+much {
+		debug.FreeOSMemory()
+	}
 }
 
 // keep adds a new variant to the cache, and returns its entry.
