@@ -5,7 +5,6 @@ package codegen
 
 import (
 	"math"
-	"slices"
 
 	"github.com/mycelya/mycelya/ir"
 )
@@ -86,9 +85,13 @@ func (p *planner) failure() {
 	for i, record := range c.StepRecord {
 		c.Program.Records[i] = uint32(record + 1)
 	}
+	outputs := make(map[uint32]int, len(c.Outputs)) // by slot
+	for i, slot := range c.Outputs {
+		outputs[slot] = i
+	}
 	for i, v := range p.g.Versions {
-		output := slices.Index(c.Outputs, v.Slot)
-		if output < 0 {
+		output, found := outputs[v.Slot]
+		if !found {
 			continue // the storage holds its content already
 		}
 		first, at := p.versions.first[i], p.versions.current[i]

@@ -67,15 +67,17 @@ func (v *variant) measure() int64 {
 func programBytes(c *codegen.Compiled) int64 {
 	p := c.Program
 	n := object(unsafe.Sizeof(*p)) + slice(p.Tensors) + slice(p.Steps) + slice(p.Kernels) + slice(p.Inputs) +
-		slice(p.Outputs) + slice(p.Records) + slice(p.Written)
-	// Equal dims are one message, and so are equal windows as arguments.
+		slice(p.Outputs) + slice(p.Records) + slice(p.Versions)
+	// Equal dims are one message, and so are equal windows and equal numbers as arguments. A parameter is a dim or a
+	// number.
 	n += int64(p.Params) * oneof[proto.Dim, proto.Dim_Param]()
+	numbers := make(numbers, p.Params)
 	n += int64(len(p.Tensors)) * (object(unsafe.Sizeof(proto.Tensor{})) + oneof[proto.Arg, proto.Arg_Tensor]())
 	for _, t := range p.Tensors {
 		n += slice(t.Sizes) + slice(t.Strides)
 	}
 	for _, s := range p.Steps {
-		n += object(unsafe.Sizeof(*s)) + stepBytes(s)
+		n += object(unsafe.Sizeof(*s)) + numbers.step(s)
 	}
 	for _, k := range p.Kernels {
 		n += kernelBytes(k)
@@ -83,19 +85,22 @@ func programBytes(c *codegen.Compiled) int64 {
 	return n
 }
 
-func stepBytes(s *proto.Step) (n int64) {
+// numbers are the parameters whose message as a number is counted.
+type numbers []bool
+
+func (c numbers) step(s *proto.Step) (n int64) {
 	switch k := s.Kind.(type) {
 	case *proto.Step_Call:
 		n = oneof[proto.CallOp, proto.Step_Call]() + slice(k.Call.Args) + slice(k.Call.Results)
 		for _, a := range k.Call.Args {
-			n += argBytes(a)
+			n += c.arg(a)
 		}
 	case *proto.Step_Kernel:
 		n = oneof[proto.KernelOp, proto.Step_Kernel]() + slice(k.Kernel.Instances)
 		for _, at := range k.Kernel.Instances {
 			n += object(unsafe.Sizeof(*at)) + slice(at.Sizes) + slice(at.Tensors) + slice(at.Numbers)
 			for _, a := range at.Numbers {
-				n += argBytes(a)
+				n += c.arg(a)
 			}
 		}
 	default: // of about the same size
@@ -104,16 +109,21 @@ func stepBytes(s *proto.Step) (n int64) {
 	return n
 }
 
-func argBytes(a *proto.Arg) int64 {
+func (c numbers) arg(a *proto.Arg) int64 {
 	switch k := a.Kind.(type) {
 	case *proto.Arg_Tensor:
 		return 0 // shared
 	case *proto.Arg_Number_:
-		return object(unsafe.Sizeof(*a)) + oneof[proto.Arg_Number, proto.Arg_Number_]()
+		if c[k.Number.Param] {
+			return 0
+		}
+		c[k.Number.Param] = true
+		number := unsafe.Sizeof(*a) + unsafe.Sizeof(*k) + unsafe.Sizeof(*k.Number)
+		return object(number) - oneof[proto.Dim, proto.Dim_Param]()
 	case *proto.Arg_List_:
 		n := object(unsafe.Sizeof(*a)) + oneof[proto.Arg_List, proto.Arg_List_]() + slice(k.List.Items)
 		for _, item := range k.List.Items {
-			n += argBytes(item)
+			n += c.arg(item)
 		}
 		return n
 	}

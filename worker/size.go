@@ -31,7 +31,7 @@ func runBytes(p *proto.Program) int64 {
 
 // preparedBytes is the memory that a program takes when it is prepared.
 func preparedBytes(p *proto.Program) int64 {
-	n := sizeProgram + len(p.Tensors)*sizeTensor + len(p.Steps)*sizeStep
+	n := sizeProgram + len(p.Tensors)*sizeTensor + len(p.Steps)*sizeStep + 4*len(p.Versions)
 	for _, t := range p.Tensors {
 		n += (len(t.Sizes) + len(t.Strides)) * sizeDim
 	}
