@@ -29,8 +29,8 @@ func runBytes(p *proto.Program) int64 {
 	return int64(len(p.Tensors)*sizeTensorAt + int(p.Buffers)*sizeBuffer)
 }
 
-// preparedBytes is the memory that a program takes when it is prepared.
-func preparedBytes(p *proto.Program) int64 {
+// PreparedBytes is the memory that a program takes when it is prepared.
+func PreparedBytes(p *proto.Program) int64 {
 	n := sizeProgram + len(p.Tensors)*sizeTensor + len(p.Steps)*sizeStep + 4*len(p.Versions)
 	for _, t := range p.Tensors {
 		n += (len(t.Sizes) + len(t.Strides)) * sizeDim

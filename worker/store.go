@@ -141,7 +141,7 @@ func load(x Executor, encoded []byte) (*program, error) {
 	}
 	out := &program{key: string(p.Key), params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs}
 	out.settles = slices.ContainsFunc(p.Steps, Settles)
-	out.bytes = preparedBytes(p) + runBytes(p) + kept + int64(8*p.Params) + int64(12*(len(p.Inputs)+len(p.Outputs)))
+	out.bytes = PreparedBytes(p) + runBytes(p) + kept + int64(8*p.Params) + int64(12*(len(p.Inputs)+len(p.Outputs)))
 	out.prepared, out.err = x.Prepare(p)
 	return out, nil
 }

@@ -1,9 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package worker_test
+package program_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,6 +19,18 @@ import (
 	"github.com/mycelya/mycelya/worker/conformance"
 )
 
+// resident returns the resident memory of this process.
+func resident(t *testing.T) int {
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip("this system does not report a process's memory")
+	}
+	var total, pages int
+	_, err = fmt.Sscan(string(statm), &total, &pages)
+	require.NoError(t, err)
+	return pages * os.Getpagesize()
+}
+
 // TestSizeOfPreparedPrograms compares the measured memory of prepared programs with the growth of the process.
 func TestSizeOfPreparedPrograms(t *testing.T) {
 	b, err := conformance.Torch(t).Load()
@@ -27,7 +40,7 @@ func TestSizeOfPreparedPrograms(t *testing.T) {
 	defer x.Close()
 	var all []worker.Prepared // dropped at the end: a later program would take the memory
 	for _, name := range []string{"budgets/adamw", "corpus/bert", "corpus/lstm", "corpus/resnet18", "corpus/mlp"} {
-		text, err := os.ReadFile(filepath.Join("..", "tests", "replay", name+".ir"))
+		text, err := os.ReadFile(filepath.Join("..", "replay", name+".ir"))
 		require.NoError(t, err)
 		g, err := ir.Parse(string(text))
 		require.NoError(t, err)
