@@ -132,5 +132,26 @@ func indexATen() map[string]*ATen {
 // ATenRows are the rows of all operators in the order of the tables. The caller must not change them.
 func ATenRows() []ATen { return atenRows }
 
+// Emitted are the operators of PyTorch that a program may call though no record names them, in order: the forms of own
+// ops, the operators that overwrite an operand, and those that the compiler and the recorder write by name.
+func Emitted() []string {
+	names := []string{"aten::copy_", "aten::gather", "aten::zero_"}
+	for _, op := range OwnOps {
+		for _, f := range op.ATen {
+			names = append(names, f.Name)
+		}
+	}
+	for i := range atenRows {
+		r := &atenRows[i]
+		for _, name := range []string{r.InPlace, r.Out, r.Capture.RecordedAs} {
+			if name != "" {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // FindATen is the row of an operator, nil if nothing is known about it.
 func FindATen(name string) *ATen { return atenByName[name] }

@@ -2,12 +2,15 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# Writes the generated files that are committed: those of the catalogue, the device's op table, the protobuf code.
+# Writes the generated files that are committed: those of the catalogue, the device's op table, the
+# worker's list of operators, the protobuf code.
 set -eu
 cd "$(dirname "$0")/.."
 go run ./catalogue/gen
 .venv/bin/python csrc/device/record/gen_optable.py >build/optable.inc
 mv build/optable.inc csrc/device/record/optable.inc
+.venv/bin/python csrc/device/record/gen_optable.py --allowed >build/Allowed.inc
+mv build/Allowed.inc csrc/exec/program/Allowed.inc
 if command -v protoc >/dev/null && command -v protoc-gen-go >/dev/null; then
   protoc --go_out=. --go_opt=paths=source_relative proto/mycelya.proto
 else

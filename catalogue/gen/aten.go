@@ -70,7 +70,12 @@ func operatorsJSON() ([]byte, error) {
 	}
 	err = list("argument_classes", len(classes), func(i int) any {
 		return [2]string{classes[i].Class, classes[i].Arguments}
-	}, "")
+	}, ",")
+	if err != nil {
+		return nil, err
+	}
+	emitted := catalogue.Emitted()
+	err = list("emitted", len(emitted), func(i int) any { return short(emitted[i]) }, "")
 	b.WriteString("}\n")
 	return []byte(b.String()), err
 }

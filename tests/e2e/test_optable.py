@@ -16,6 +16,7 @@ import torch
 
 DEVICE = Path(__file__).resolve().parents[2] / "csrc" / "device"
 TABLE = DEVICE / "record" / "optable.inc"
+ALLOWED = DEVICE.parent / "exec" / "program" / "Allowed.inc"
 
 # Whole overloads without a rule and without a structured shape function. They go
 # through the Meta key, which is slow. torch.nn and torch.optim do not call them.
@@ -89,19 +90,69 @@ HERE = release(torch.__version__)
 def test_committed_table_is_current(generator: ModuleType) -> None:
     if table_release() != HERE or torch.version.cuda is None:
         pytest.skip("the table was generated from another torch, or one with CUDA")
-    fresh = generator.render(generator.rows())
-    diff = difflib.unified_diff(
-        TABLE.read_text().splitlines(),
-        fresh.splitlines(),
-        "committed",
-        "fresh",
-        "",
-        "",
-        0,
+    table = generator.rows()
+    for path, fresh in [
+        (TABLE, generator.render(table)),
+        (ALLOWED, generator.render_allowed(table)),
+    ]:
+        diff = difflib.unified_diff(
+            path.read_text().splitlines(),
+            fresh.splitlines(),
+            "committed",
+            "fresh",
+            "",
+            "",
+            0,
+        )
+        assert not (lines := list(diff)), "\n".join(
+            ["run scripts/gen.sh and review the changes:", *lines[:60]]
+        )
+
+
+def allowed() -> list[str]:
+    """The operators that a worker runs, as committed."""
+    return re.findall(r'^"([^"]+)",$', ALLOWED.read_text(), re.MULTILINE)
+
+
+def test_workers_run_what_is_recorded(
+    generator: ModuleType, committed: dict[str, tuple[str, str, str]]
+) -> None:
+    """Each recordable operator is allowed. The others are refused with a reason.
+
+    What else is allowed is what the compiler emits.
+    """
+    names = allowed()
+    assert names == sorted(set(names)), "the list must be in order, for a binary search"
+    recorded = {n for n, row in committed.items() if row[0] in ("whole", "dynamic")}
+    assert recorded <= set(names)
+    emitted = set(generator.CATALOGUE["emitted"])
+    assert set(names) == recorded | emitted
+    for name, (how, reason, _) in committed.items():
+        assert how != "refuse" or reason, f"{name} is refused without a reason"
+        assert how != "refuse" or name not in names, f"{name} is refused and allowed"
+
+
+def test_workers_run_no_operator_on_files_pointers_or_packed_objects() -> None:
+    """No allowed operator takes or gives what is not a plain strided tensor."""
+    forbidden = re.compile(
+        r"from_file|data_ptr|record_stream|set_data|storage|^set_|pin_memory|_cuda_|"
+        r"mkldnn|mkl_|xnnpack|quantized|fbgemm|sparse|nested|alias|view|as_strided|"
+        r"resize|_use_|lstm|gru|rnn_|_sobol|nnpack|_remove_batch_dim|jit|print|item"
     )
-    assert not (lines := list(diff)), "\n".join(
-        ["run csrc/device/record/gen_optable.py and review the changes:", *lines[:60]]
-    )
+    assert not (found := [n for n in allowed() if forbidden.search(n)]), found
+    known = {}
+    for schema in torch._C._jit_get_all_schemas():
+        name = (schema.name + "." + schema.overload_name).rstrip(".")
+        known[name.removeprefix("aten::")] = schema
+    kinds = {
+        re.sub(r"Optional\[(.*)\]", r"\1", str(a.type))
+        for name in allowed()
+        if name in known
+        for a in known[name].arguments
+    }
+    plain = {"Tensor", "number", "int", "float", "bool", "str", "Device", "Generator"}
+    lists = {f"List[{kind}]" for kind in (*plain, "Optional[Tensor]")}
+    assert kinds <= plain | lists, kinds - plain - lists
 
 
 def test_table_fits_this_torch(

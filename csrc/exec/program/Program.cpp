@@ -9,6 +9,7 @@
 
 #include "abi/mycelya.h"
 #include "exec/Dtype.h"
+#include "exec/program/Allowed.h"
 
 namespace mycelya::exec {
 namespace {
@@ -27,26 +28,6 @@ struct RunningStats {
 constexpr RunningStats kRunningStats[] = {
 #include "exec/program/running_stats.inc"
 };
-
-// Operators of aten that a client must not call.
-struct Refusal {
-  const char* op;  // without overload
-  const char* why;
-};
-constexpr Refusal kRefused[] = {
-    {"aten::from_file", "it reads the worker's files"},
-    {"aten::_reshape_alias", "it makes a view without checking it against its storage"},
-};
-
-// Only the namespace and the table above need a check: an operator that returns a layout other than strided fails when
-// its result is taken.
-void CheckAllowed(const std::string& name) {
-  TORCH_CHECK_VALUE(name.rfind("aten::", 0) == 0 || name.rfind("mycelya::", 0) == 0,
-                    "A worker runs operators of aten and its own only, not ", name, ".");
-  for (const Refusal& r : kRefused) {
-    TORCH_CHECK_VALUE(name != r.op, "A worker doesn't run ", name, ": ", r.why, ".");
-  }
-}
 
 class Parser {
  public:
@@ -330,12 +311,8 @@ class Parser {
 
   void ResolveCall(Step& s, uint32_t nargs) {
     s.kind = StepKind::kCall;
-    const size_t dot = s.name.find('.');
-    const std::string base = s.name.substr(0, dot);
-    CheckAllowed(base);
-    s.op = c10::Dispatcher::singleton().findSchema(
-        {base, dot == std::string::npos ? std::string() : s.name.substr(dot + 1)});
-    TORCH_CHECK_NOT_IMPLEMENTED(s.op.has_value(), "The worker's PyTorch has no operator ", s.name, ".");
+    s.op = FindAllowed(s.name);
+    s.guard = GuardOf(s.name, device_.type());
     const c10::FunctionSchema& schema = s.op->schema();
     std::vector<uint32_t> spoils = ResolveArgs(s, nargs, schema);
     ParseResults(s);
@@ -355,6 +332,8 @@ class Parser {
     s.written.begin = static_cast<uint32_t>(p_.written_tensors.size());
     for (size_t i = 0; i < to.size(); ++i) {
       p_.args.push_back(i < nargs ? FitArg(in_, to[i], s.name, device_, p_) : DefaultOf(to[i], s.name));
+      // Operators skip checks of their operands if this argument is true.
+      if (to[i].name() == "unsafe") p_.args.back() = Constant(false);
       const bool written = to[i].alias_info() != nullptr && to[i].alias_info()->isWrite();
       const Arg& arg = p_.args.back();
       const uint32_t n = arg.kind == ArgKind::kList ? arg.count : 1;
@@ -384,11 +363,15 @@ class Parser {
     }
   }
 
+  static Arg Constant(c10::IValue value) {
+    Arg a;
+    a.constant = std::move(value);
+    return a;
+  }
+
   static Arg DefaultOf(const c10::Argument& to, const std::string& op) {
     TORCH_CHECK_TYPE(to.default_value().has_value(), "BUG: ", op, " is not given its argument ", to.name(), ".");
-    Arg a;
-    a.constant = *to.default_value();
-    return a;
+    return Constant(*to.default_value());
   }
 
   void ResolveReturns(Step& s, const c10::FunctionSchema& schema) const {

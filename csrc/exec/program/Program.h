@@ -19,6 +19,7 @@
 #include "exec/Error.h"
 #include "exec/kernel/Kernel.h"
 #include "exec/memory/Geometry.h"
+#include "exec/operators/Guards.h"
 #include "exec/program/Words.h"
 
 namespace mycelya::exec {
@@ -86,6 +87,7 @@ struct Step {
   StepKind kind = StepKind::kFree;
   // kCall
   std::optional<c10::OperatorHandle> op;
+  const Guard* guard = nullptr;  // checks the arguments of the call; null: nothing to check
   std::string name;
   Range args;     // Program::args
   Range results;  // Program::results

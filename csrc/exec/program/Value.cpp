@@ -133,9 +133,6 @@ class Fitter {
     switch (w.tag) {
       case MYC_W_TENSOR:
         return Param(ArgKind::kTensor, w);
-      case MYC_W_NONE:
-        // An undefined tensor; its methods throw.
-        return Constant(at::Tensor());
       case MYC_W_NUMBER:
         return Element(w, ToScalarType(NumberDtype(w.kind)), /*wrapped=*/true);
       case MYC_W_SCALAR:

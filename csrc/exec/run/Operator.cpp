@@ -18,6 +18,7 @@ void OperatorRunner::Run(const Step& s) {
   torch::jit::Stack& stack = work_.stack;
   stack.clear();
   for (uint32_t i = s.args.begin; i < s.args.end; ++i) stack.push_back(Value(program_.args[i]));
+  if (C10_UNLIKELY(s.guard != nullptr)) CheckOperands(*s.guard, s.name, stack);
   s.op->callBoxed(stack);
   for (uint32_t i = s.written.begin; i < s.written.end; ++i) {
     CheckKept(s, program_.written_tensors[i]);

@@ -34,7 +34,7 @@ Words Specimen() {
   const uint64_t mm = b.Fresh(MYC_F32, {P(n), P(n)}), sum = b.Fresh(MYC_F64, {P(n)});
   const uint64_t cat = b.Fresh(MYC_F32, {6, P(k)}), picked = b.Fresh(MYC_F32, {1, P(k)});
   const uint64_t norm = b.Fresh(MYC_F32, {P(n), P(k)}), noise = b.Fresh(MYC_F32, {P(n), P(k)});
-  const uint64_t part = b.Fresh(MYC_F32, {2}), rest = b.Fresh(MYC_F32, {2});
+  const uint64_t part = b.Fresh(MYC_F32, {P(k)}), rest = b.Fresh(MYC_F32, {P(k)});
   const uint64_t twin = b.Buffer(), made = b.Buffer();
   const uint64_t t = b.Tensor(twin, MYC_F32, {P(n), P(k)});
   b.Call("mycelya::manual_seed", {Generator(g), Number(MYC_N_I64, n)});
@@ -50,10 +50,9 @@ Words Specimen() {
   b.Call("aten::_foreach_mul_.ScalarList",
          {List(MYC_L_TENSORS, {T(t), T(cat)}), List(MYC_L_SCALARS, {Float(2), Number(MYC_N_F64, f)})});
   b.Call("aten::uniform_", {T(t), Float(0), Float(1), Generator(g)});
-  b.Call("aten::empty.memory_format",
-         {List(MYC_L_INTS, {Size(n), Size(k)}), Dtype(MYC_F32), Layout(), Device(), Bool(false), None()}, {noise});
+  b.Call("aten::full_like", {T(t), Float(1), Dtype(MYC_F32), Layout(), Device(), Bool(false), None()}, {noise});
   b.Call("aten::gelu", {T(t), Str("tanh")}, {noise});
-  b.Call("aten::unsafe_split.Tensor", {T(row), Int(2), Int(0)}, {part, rest});
+  b.Call("aten::_foreach_neg", {List(MYC_L_TENSORS, {T(row), T(row)})}, {part, rest});
   b.Alloc(made, P(n));
   b.Resize(made, 64);
   b.Copy(t, x);

@@ -116,15 +116,15 @@ TEST(Poison, KindsAreThoseOfPythonsExceptions) {
   Builder b;
   const uint64_t n = b.Param();
   const uint64_t x = b.Fresh(MYC_F32, {4}), r = b.Fresh(MYC_F32, {4});
-  b.Call("aten::softmax.int", {T(x), Int(5)}, {r});
+  b.Call("aten::_softmax", {T(x), Int(5), Bool(false)}, {r});
   b.Call("aten::repeat", {T(x), List(MYC_L_INTS, {Size(n)})}, {r});
   b.Call("aten::special_i0e_", {}, {});
   EXPECT_NE(s.Refusal(b.Done()), "accepted");  // no such operator
   Builder c;
   const uint64_t m = c.Param(), y = c.Fresh(MYC_F32, {4}), q = c.Fresh(MYC_F32, {4});
-  c.Call("aten::softmax.int", {T(y), Int(5)}, {q});
-  c.Call("aten::empty.memory_format", {List(MYC_L_INTS, {Size(m)})}, {q});
-  c.Call("aten::_thnn_fused_lstm_cell", {T(y), T(y), T(y)}, {q, Builder::kNoTensor, Builder::kNoTensor});  // CUDA only
+  c.Call("aten::_softmax", {T(y), Int(5), Bool(false)}, {q});
+  c.Call("aten::repeat", {T(y), List(MYC_L_INTS, {Size(m)})}, {q});
+  c.Call("aten::batch_norm_stats", {T(y), Float(1)}, {q, Builder::kNoTensor});  // CUDA only
   const auto errors = s.Run(c, {uint64_t{1} << 46}, {{0, 1}}, {});
   ASSERT_EQ(errors.size(), 3u);
   EXPECT_EQ(errors[0].kind, MYC_E_INDEX) << errors[0].text;

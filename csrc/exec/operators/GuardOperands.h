@@ -1,0 +1,90 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// What guards need to read arguments and to raise errors. Positions are those of the schema.
+#ifndef MYCELYA_EXEC_OPERATORS_GUARDOPERANDS_H_
+#define MYCELYA_EXEC_OPERATORS_GUARDOPERANDS_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <string>
+#include <vector>
+
+namespace mycelya::exec {
+
+class Operands {
+ public:
+  Operands(const std::string& name, const torch::jit::Stack& stack) : name_(name), stack_(stack) {}
+
+  const std::string& name() const { return name_; }
+  bool Given(size_t i) const {
+    return i < stack_.size() && !stack_[i].isNone() && (!stack_[i].isTensor() || stack_[i].toTensor().defined());
+  }
+  bool IsTensor(size_t i) const { return stack_[i].isTensor(); }
+  const at::Tensor& Tensor(size_t i) const { return stack_[i].toTensor(); }
+  std::vector<at::Tensor> Tensors(size_t i) const { return stack_[i].toTensorVector(); }
+  // The tensors of a list of optional tensors; absent ones are undefined.
+  std::vector<at::Tensor> OptionalTensors(size_t i) const;
+  int64_t Int(size_t i) const { return stack_[i].toInt(); }
+  bool Bool(size_t i) const { return stack_[i].toBool(); }
+  at::Scalar Number(size_t i) const { return stack_[i].toScalar(); }
+  std::vector<int64_t> Ints(size_t i) const { return stack_[i].toIntVector(); }
+  std::string Text(size_t i) const { return stack_[i].toStringRef(); }
+
+  // A list of integers, or an integer tensor on the CPU, as its elements.
+  std::vector<int64_t> Numbers(size_t i) const;
+  // Dim d of tensor i, which may count from the end.
+  int64_t Size(size_t i, int64_t d) const;
+
+  // Throws ValueError: "aten::x: <text>".
+  template <typename... Text>
+  void Require(bool holds, const Text&... text) const {
+    if (C10_UNLIKELY(!holds)) Fail(c10::str(text...));
+  }
+  // Requires sizes of a tensor, and that the argument is given.
+  void RequireSizes(size_t i, const char* what, at::IntArrayRef sizes) const;
+  void RequireRank(size_t i, const char* what, int64_t at_least, int64_t at_most) const;
+  void RequireSameDtype(std::initializer_list<size_t> operands) const;
+  // Requires low <= each element < high. A dtype other than int32 and int64 is an error. On CUDA the bounds are reduced
+  // on the device, and the call waits for them. `ignored`, if it is not null, is an element that is never out of range.
+  void RequireRange(const at::Tensor& t, const char* what, int64_t low, int64_t high,
+                    const int64_t* ignored = nullptr) const;
+
+ private:
+  [[noreturn]] void Fail(const std::string& text) const;
+
+  const std::string& name_;
+  const torch::jit::Stack& stack_;
+};
+
+// Checks of one operator, in GuardShapes.cpp and GuardPools.cpp.
+using GuardCheck = void (*)(const Operands&);
+
+void CheckBatchNormBackward(const Operands& o);
+void CheckBufferOfCholeskySolve(const Operands& o);
+void CheckCooToCsr(const Operands& o);
+void CheckCsrToCoo(const Operands& o);
+void CheckCtcLoss(const Operands& o);
+void CheckCtcLossBackward(const Operands& o);
+void CheckEmbeddingBackward(const Operands& o);
+void CheckEmbeddingBagBackward(const Operands& o);
+void CheckFft(const Operands& o);
+void CheckFftToReal(const Operands& o);
+void CheckForeachCopy(const Operands& o);
+void CheckMaxPool2dBackward(const Operands& o);
+void CheckMaxPool3dBackward(const Operands& o);
+void CheckRange(const Operands& o);
+void CheckReflectionPad1dBackward(const Operands& o);
+void CheckReflectionPad2dBackward(const Operands& o);
+void CheckReflectionPad3dBackward(const Operands& o);
+void CheckSegmentReduce(const Operands& o);
+void CheckSegmentReduceBackward(const Operands& o);
+void CheckSmoothL1Backward(const Operands& o);
+void CheckTransformBiasRescaleQkv(const Operands& o);
+void CheckWeightNorm(const Operands& o);
+void CheckWeightNormBackward(const Operands& o);
+
+}  // namespace mycelya::exec
+
+#endif  // MYCELYA_EXEC_OPERATORS_GUARDOPERANDS_H_

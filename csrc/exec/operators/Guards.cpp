@@ -1,0 +1,217 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The table of guards, and the checks of index values.
+#include "exec/operators/Guards.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "exec/operators/GuardOperands.h"
+
+namespace mycelya::exec {
+
+// One operand whose elements are indices.
+struct IndexRule {
+  // What the indices count: the size of a dim, all elements, or the size of a dim that an argument names.
+  enum class Of : uint8_t { kNone, kDim, kElements, kDimArgument };
+  uint8_t index = 0;        // the argument with the indices
+  Of of = Of::kNone;        //
+  uint8_t counted = 0;      // the tensor whose size bounds them
+  int8_t dim = 0;           // kDim: the dim, from the end if negative; kDimArgument: the argument that names it
+  bool negative = false;    // indices may count from the end
+  int8_t ignored = -1;      // an argument with an index that is not used
+  bool everywhere = false;  // ATen's kernels for CPUs do not check them either
+};
+
+struct Guard {
+  std::string_view op;  // without namespace, overload and the _ of in-place forms
+  GuardCheck check = nullptr;
+  IndexRule rule;
+};
+
+namespace {
+
+using Of = IndexRule::Of;
+
+// In order. Operators of which only `rule` is set, and not everywhere, check indices themselves on a CPU.
+constexpr Guard kGuards[] = {
+    {"_cholesky_solve_helper", &CheckBufferOfCholeskySolve, {}},
+    {"_convert_indices_from_coo_to_csr", &CheckCooToCsr, {}},
+    {"_convert_indices_from_csr_to_coo", &CheckCsrToCoo, {}},
+    {"_ctc_loss", &CheckCtcLoss, {}},
+    {"_ctc_loss_backward", &CheckCtcLossBackward, {}},
+    {"_embedding_bag", nullptr, {1, Of::kDim, 0, 0}},
+    {"_embedding_bag_dense_backward", &CheckEmbeddingBagBackward, {}},
+    {"_embedding_bag_forward_only", nullptr, {1, Of::kDim, 0, 0}},
+    {"_embedding_bag_per_sample_weights_backward", nullptr, {2, Of::kDim, 1, 0}},
+    {"_fft_c2c", &CheckFft, {}},
+    {"_fft_c2r", &CheckFftToReal, {}},
+    {"_fft_r2c", &CheckFft, {}},
+    {"_foreach_copy", &CheckForeachCopy, {}},
+    {"_segment_reduce_backward", &CheckSegmentReduceBackward, {}},
+    {"_transform_bias_rescale_qkv", &CheckTransformBiasRescaleQkv, {}},
+    {"_weight_norm_interface", &CheckWeightNorm, {}},
+    {"_weight_norm_interface_backward", &CheckWeightNormBackward, {}},
+    {"adaptive_max_pool2d_backward", &CheckMaxPool2dBackward, {}},
+    {"adaptive_max_pool3d_backward", &CheckMaxPool3dBackward, {}},
+    {"embedding", nullptr, {1, Of::kDim, 0, 0}},
+    {"embedding_dense_backward", &CheckEmbeddingBackward, {}},
+    {"embedding_renorm", nullptr, {1, Of::kDim, 0, 0}},
+    {"fractional_max_pool2d_backward", &CheckMaxPool2dBackward, {}},
+    {"fractional_max_pool3d_backward", &CheckMaxPool3dBackward, {}},
+    {"gather", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"index_add", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"index_copy", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"index_fill", nullptr, {2, Of::kDimArgument, 0, 1, true}},
+    {"index_reduce", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"index_select", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"max_pool2d_with_indices_backward", &CheckMaxPool2dBackward, {}},
+    {"max_pool3d_with_indices_backward", &CheckMaxPool3dBackward, {}},
+    {"multi_margin_loss", nullptr, {1, Of::kDim, 0, -1}},
+    {"multi_margin_loss_backward", nullptr, {2, Of::kDim, 1, -1}},
+    {"native_batch_norm_backward", &CheckBatchNormBackward, {}},
+    {"nll_loss2d_backward", nullptr, {2, Of::kDim, 1, 1, false, 5}},
+    {"nll_loss2d_forward", nullptr, {1, Of::kDim, 0, 1, false, 4}},
+    {"nll_loss_backward", nullptr, {2, Of::kDim, 1, -1, false, 5}},
+    {"nll_loss_forward", nullptr, {1, Of::kDim, 0, -1, false, 4}},
+    {"put", nullptr, {1, Of::kElements, 0, 0, true}},
+    {"range", &CheckRange, {}},
+    {"reflection_pad1d_backward", &CheckReflectionPad1dBackward, {}},
+    {"reflection_pad2d_backward", &CheckReflectionPad2dBackward, {}},
+    {"reflection_pad3d_backward", &CheckReflectionPad3dBackward, {}},
+    {"scatter", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"scatter_add", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"scatter_reduce", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"segment_reduce", &CheckSegmentReduce, {}},
+    {"smooth_l1_loss_backward", &CheckSmoothL1Backward, {}},
+    {"take", nullptr, {1, Of::kElements, 0, 0, true}},
+};
+
+constexpr bool Ordered() {
+  for (size_t i = 1; i < std::size(kGuards); ++i) {
+    if (kGuards[i - 1].op >= kGuards[i].op) return false;
+  }
+  return true;
+}
+static_assert(Ordered(), "GuardOf searches in order");
+
+// The name without namespace, overload and the _ of in-place forms.
+std::string_view Base(std::string_view name) {
+  const size_t colons = name.find("::");
+  if (colons != std::string_view::npos) name.remove_prefix(colons + 2);
+  name = name.substr(0, name.find('.'));
+  if (name.size() > 1 && name.back() == '_') name.remove_suffix(1);
+  return name;
+}
+
+void CheckIndices(const Operands& o, const IndexRule& rule) {
+  if (!o.Given(rule.index) || !o.Given(rule.counted)) return;
+  const at::Tensor& counted = o.Tensor(rule.counted);
+  int64_t size = counted.numel();
+  if (rule.of != Of::kElements) {
+    int64_t dim = rule.of == Of::kDim ? rule.dim : o.Int(rule.dim);
+    if (counted.dim() == 0) {
+      size = 1;
+    } else {
+      if (dim < 0) dim += counted.dim();
+      if (dim < 0 || dim >= counted.dim()) return;  // ATen says so
+      size = counted.size(dim);
+    }
+  }
+  const bool ignores = rule.ignored >= 0 && o.Given(rule.ignored);
+  const int64_t ignored = ignores ? o.Int(rule.ignored) : 0;
+  o.RequireRange(o.Tensor(rule.index), "index", rule.negative ? -size : 0, size, ignores ? &ignored : nullptr);
+}
+
+}  // namespace
+
+const Guard* GuardOf(const std::string& name, c10::DeviceType device) {
+  const std::string_view base = Base(name);
+  const Guard* const end = std::end(kGuards);
+  const Guard* g = std::lower_bound(std::begin(kGuards), end, base,
+                                    [](const Guard& a, std::string_view b) { return a.op < b; });
+  if (g == end || g->op != base) return nullptr;
+  return g->check != nullptr || g->rule.everywhere || device != c10::DeviceType::CPU ? g : nullptr;
+}
+
+void CheckOperands(const Guard& guard, const std::string& name, const torch::jit::Stack& arguments) {
+  const Operands o(name, arguments);
+  if (guard.check != nullptr) guard.check(o);
+  if (guard.rule.of != Of::kNone) CheckIndices(o, guard.rule);
+}
+
+// ---- Operands ----
+
+void Operands::Fail(const std::string& text) const { TORCH_CHECK_VALUE(false, name_, ": ", text); }
+
+std::vector<at::Tensor> Operands::OptionalTensors(size_t i) const {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& v : stack_[i].toListRef()) tensors.push_back(v.isNone() ? at::Tensor() : v.toTensor());
+  return tensors;
+}
+
+std::vector<int64_t> Operands::Numbers(size_t i) const {
+  if (!IsTensor(i)) return Ints(i);
+  Require(Given(i) && c10::isIntegralType(Tensor(i).scalar_type(), /*includeBool=*/false),
+          "lengths must be integers.");
+  const at::Tensor t = Tensor(i).to(c10::Device(c10::DeviceType::CPU), c10::ScalarType::Long).contiguous();
+  const auto* data = t.const_data_ptr<int64_t>();
+  return {data, data + t.numel()};
+}
+
+int64_t Operands::Size(size_t i, int64_t d) const {
+  const at::Tensor& t = Tensor(i);
+  Require(d < t.dim() && d >= -t.dim(), "an operand of sizes ", t.sizes(), " has no dim ", d, ".");
+  return t.size(d);
+}
+
+void Operands::RequireSizes(size_t i, const char* what, at::IntArrayRef sizes) const {
+  Require(Given(i), what, " is missing.");
+  Require(Tensor(i).sizes() == sizes, what, " has sizes ", Tensor(i).sizes(), ", not ", sizes, ".");
+}
+
+void Operands::RequireRank(size_t i, const char* what, int64_t at_least, int64_t at_most) const {
+  Require(Given(i), what, " is missing.");
+  const int64_t rank = Tensor(i).dim();
+  Require(rank >= at_least && rank <= at_most, what, " has ", rank, " dims, not ", at_least,
+          at_most == at_least ? "" : " or more", ".");
+}
+
+void Operands::RequireSameDtype(std::initializer_list<size_t> operands) const {
+  const at::Tensor* first = nullptr;
+  for (const size_t i : operands) {
+    if (!Given(i)) continue;
+    const at::Tensor& t = Tensor(i);
+    if (first == nullptr) first = &t;
+    Require(t.scalar_type() == first->scalar_type(), "operands have dtypes ", first->scalar_type(), " and ",
+            t.scalar_type(), "; they must be the same.");
+  }
+}
+
+void Operands::RequireRange(const at::Tensor& t, const char* what, int64_t low, int64_t high,
+                            const int64_t* ignored) const {
+  Require(t.scalar_type() == c10::ScalarType::Long || t.scalar_type() == c10::ScalarType::Int, what,
+          " has dtype ", t.scalar_type(), "; it must be int32 or int64.");
+  if (t.numel() == 0) return;
+  at::Tensor used = t;
+  // An ignored element counts as `low`, which is in range unless the range is empty.
+  if (ignored != nullptr && (*ignored < low || *ignored >= high)) used = t.masked_fill(t == *ignored, low);
+  const auto [least, greatest] = at::aminmax(used);
+  // One transfer, so that CUDA waits once.
+  const at::Tensor both =
+      at::stack({least, greatest}).to(c10::Device(c10::DeviceType::CPU), c10::ScalarType::Long);
+  const auto* bounds = both.const_data_ptr<int64_t>();
+  if (high <= low && ignored != nullptr && bounds[0] == low && bounds[1] == low) return;  // all are ignored
+  const int64_t wrong = bounds[0] < low ? bounds[0] : bounds[1];
+  TORCH_CHECK_INDEX(bounds[0] >= low && bounds[1] < high, name_, ": ", what, " ", wrong,
+                    " is out of range; the smallest allowed is ", low, " and the largest is ", high - 1, ".");
+}
+
+}  // namespace mycelya::exec
