@@ -48,9 +48,7 @@ CASES: dict[str, Case] = {
     "embedding_bag good": lambda to: F.embedding_bag(
         to(ints(0, 3)), to(x(4, 2)), to(ints(0)), mode="mean"
     ),
-    "embedding_renorm": lambda to: F.embedding(
-        to(ints(9)), to(x(4, 2)), max_norm=1.0
-    ),
+    "embedding_renorm": lambda to: F.embedding(to(ints(9)), to(x(4, 2)), max_norm=1.0),
     "one_hot": lambda to: F.one_hot(to(ints(0, 5)), 3),
     "one_hot negative": lambda to: F.one_hot(to(ints(-1)), 3),
     "index": lambda to: to(x(4))[to(ints(4))],
@@ -67,9 +65,7 @@ CASES: dict[str, Case] = {
     "index_add": lambda to: to(x(4)).index_add_(0, to(ints(4)), to(x(1))),
     "index_copy": lambda to: to(x(4)).index_copy_(0, to(ints(-1)), to(x(1))),
     "index_fill": lambda to: to(x(4)).index_fill_(0, to(ints(4)), 1.0),
-    "index_reduce": lambda to: to(x(4)).index_reduce_(
-        0, to(ints(4)), to(x(1)), "prod"
-    ),
+    "index_reduce": lambda to: to(x(4)).index_reduce_(0, to(ints(4)), to(x(1)), "prod"),
     "gather": lambda to: to(x(4)).gather(0, to(ints(4))),
     "gather negative": lambda to: to(x(4)).gather(0, to(ints(-1))),
     "gather good": lambda to: to(x(4)).gather(0, to(ints(3, 0))),
@@ -189,11 +185,11 @@ UNDEFINED: dict[str, Case] = {
     "_segment_reduce_backward": lambda to: aten._segment_reduce_backward(
         to(x(2)), to(x(2)), to(x(4)), "max", lengths=to(ints(3, 1 << 20)), axis=0
     ),
-    "_convert_indices_from_coo_to_csr": lambda to: torch._convert_indices_from_coo_to_csr(
-        to(ints(0, 1 << 30)), 4
+    "_convert_indices_from_coo_to_csr": lambda to: (
+        torch._convert_indices_from_coo_to_csr(to(ints(0, 1 << 30)), 4)
     ),
-    "_convert_indices_from_csr_to_coo": lambda to: torch._convert_indices_from_csr_to_coo(
-        to(ints(0, 1 << 30)), to(ints(0, 1))
+    "_convert_indices_from_csr_to_coo": lambda to: (
+        torch._convert_indices_from_csr_to_coo(to(ints(0, 1 << 30)), to(ints(0, 1)))
     ),
 }
 
@@ -251,7 +247,9 @@ def test_a_wild_target_in_a_training_step_leaves_the_session_usable() -> None:
         logits = model(there(x(4, 1, 3))).log_softmax(-1)
         return F.ctc_loss(logits, there(ints(1, target)), (4,), (2,))
 
-    with pytest.raises((IndexError, RuntimeError, ValueError), match=r"target 99 is out"):
+    with pytest.raises(
+        (IndexError, RuntimeError, ValueError), match=r"target 99 is out"
+    ):
         loss(99).backward()
         torch.mycelya.synchronize()
     model.zero_grad(set_to_none=True)

@@ -21,7 +21,10 @@ class Operands {
   bool Given(size_t i) const {
     return i < stack_.size() && !stack_[i].isNone() && (!stack_[i].isTensor() || stack_[i].toTensor().defined());
   }
+  size_t size() const { return stack_.size(); }
   bool IsTensor(size_t i) const { return stack_[i].isTensor(); }
+  // Whether it is a list of tensors.
+  bool IsList(size_t i) const { return i < stack_.size() && stack_[i].isTensorList(); }
   const at::Tensor& Tensor(size_t i) const { return stack_[i].toTensor(); }
   std::vector<at::Tensor> Tensors(size_t i) const { return stack_[i].toTensorVector(); }
   // The tensors of a list of optional tensors; absent ones are undefined.
@@ -45,6 +48,8 @@ class Operands {
   // Requires sizes of a tensor, and that the argument is given.
   void RequireSizes(size_t i, const char* what, at::IntArrayRef sizes) const;
   void RequireRank(size_t i, const char* what, int64_t at_least, int64_t at_most) const;
+  // Requires that neighbours along the last dim do not decrease.
+  void RequireOrdered(const at::Tensor& t, const char* what) const;
   void RequireSameDtype(std::initializer_list<size_t> operands) const;
   // Requires low <= each element < high. A dtype other than int32 and int64 is an error. On CUDA the bounds are reduced
   // on the device, and the call waits for them. `ignored`, if it is not null, is an element that is never out of range.
@@ -58,30 +63,50 @@ class Operands {
   const torch::jit::Stack& stack_;
 };
 
-// Checks of one operator, in GuardShapes.cpp and GuardPools.cpp.
+// Checks of one operator, in GuardShapes.cpp, GuardPools.cpp and GuardLists.cpp.
 using GuardCheck = void (*)(const Operands&);
 
+void CheckAdaptiveAvgPool2dBackward(const Operands& o);
+void CheckAdaptiveAvgPool3dBackward(const Operands& o);
+void CheckAdaptivePool(const Operands& o);
+void CheckAttentionBackward(const Operands& o);
 void CheckBatchNormBackward(const Operands& o);
+void CheckBinomial(const Operands& o);
 void CheckBufferOfCholeskySolve(const Operands& o);
 void CheckCooToCsr(const Operands& o);
 void CheckCsrToCoo(const Operands& o);
 void CheckCtcLoss(const Operands& o);
 void CheckCtcLossBackward(const Operands& o);
+void CheckCumulation(const Operands& o);
+void CheckDistanceBackward(const Operands& o);
+void CheckEigenvalues(const Operands& o);
 void CheckEmbeddingBackward(const Operands& o);
+void CheckEmbeddingBag(const Operands& o);
 void CheckEmbeddingBagBackward(const Operands& o);
 void CheckFft(const Operands& o);
 void CheckFftToReal(const Operands& o);
 void CheckForeachCopy(const Operands& o);
+void CheckFusedOptimizer(const Operands& o);
+void CheckIndexList(const Operands& o);
+void CheckLogCumSum(const Operands& o);
 void CheckMaxPool2dBackward(const Operands& o);
 void CheckMaxPool3dBackward(const Operands& o);
+void CheckMultilabelMargin(const Operands& o);
+void CheckPadding(const Operands& o);
+void CheckPairDistanceBackward(const Operands& o);
+void CheckPolynomial(const Operands& o);
 void CheckRange(const Operands& o);
 void CheckReflectionPad1dBackward(const Operands& o);
 void CheckReflectionPad2dBackward(const Operands& o);
 void CheckReflectionPad3dBackward(const Operands& o);
 void CheckSegmentReduce(const Operands& o);
 void CheckSegmentReduceBackward(const Operands& o);
+void CheckSlowConvBackward(const Operands& o);
 void CheckSmoothL1Backward(const Operands& o);
+void CheckSoftmaxBackward(const Operands& o);
 void CheckTransformBiasRescaleQkv(const Operands& o);
+void CheckUnfoldBackward(const Operands& o);
+void CheckUnpool(const Operands& o);
 void CheckWeightNorm(const Operands& o);
 void CheckWeightNormBackward(const Operands& o);
 

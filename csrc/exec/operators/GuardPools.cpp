@@ -27,6 +27,9 @@ void CheckPool(const Operands& o, int64_t n) {
   for (int64_t d = self.dim() - n; d < self.dim(); ++d) elements *= self.size(d);
   o.Require(o.Tensor(indices).scalar_type() == c10::ScalarType::Long, "indices have dtype ",
             o.Tensor(indices).scalar_type(), "; they must be int64.");
+  // Some kernels read indices as if they were contiguous.
+  o.Require(o.Tensor(indices).is_non_overlapping_and_dense(), "indices of sizes ", o.Tensor(indices).sizes(),
+            " and strides ", o.Tensor(indices).strides(), " are not dense.");
   o.RequireRange(o.Tensor(indices), "index", 0, elements);
 }
 
@@ -49,13 +52,131 @@ void CheckReflection(const Operands& o, int64_t n) {
   o.RequireSameDtype({0, 1});
 }
 
+// grad_output [..,out], input [..,in] with n last dims.
+void CheckAveragePool(const Operands& o, int64_t n) {
+  o.RequireRank(1, "self", n + 1, n + 2);
+  o.RequireRank(0, "grad_output", n + 1, n + 2);
+  const at::IntArrayRef grad = o.Tensor(0).sizes(), self = o.Tensor(1).sizes();
+  o.Require(grad.size() == self.size() && grad.slice(0, grad.size() - n) == self.slice(0, self.size() - n),
+            "grad_output of sizes ", grad, " does not fit to self of sizes ", self, ".");
+  o.Require((o.Tensor(0).numel() == 0) == (o.Tensor(1).numel() == 0), "grad_output has sizes ", grad,
+            " and self has sizes ", self, "; only one of them is empty.");
+  o.RequireSameDtype({0, 1});
+}
+
 }  // namespace
 
+// adaptive_max_pool2d, adaptive_max_pool3d and _adaptive_avg_pool2d, _adaptive_avg_pool3d(self, output_size): the
+// kernels take a step for each result, and for each row of results even if the rows are empty.
+void CheckAdaptivePool(const Operands& o) {
+  constexpr int64_t kMaxSize = 1 << 20;
+  for (const int64_t size : o.Ints(1)) {
+    o.Require(size >= 0 && size <= kMaxSize, "output_size has ", size, "; the range is 0 to ", kMaxSize, ".");
+  }
+}
+
+void CheckAdaptiveAvgPool2dBackward(const Operands& o) { CheckAveragePool(o, 2); }
+void CheckAdaptiveAvgPool3dBackward(const Operands& o) { CheckAveragePool(o, 3); }
 void CheckMaxPool2dBackward(const Operands& o) { CheckPool(o, 2); }
 void CheckMaxPool3dBackward(const Operands& o) { CheckPool(o, 3); }
 void CheckReflectionPad1dBackward(const Operands& o) { CheckReflection(o, 1); }
 void CheckReflectionPad2dBackward(const Operands& o) { CheckReflection(o, 2); }
 void CheckReflectionPad3dBackward(const Operands& o) { CheckReflection(o, 3); }
+
+// _slow_conv2d_backward(grad_output, self, weight, kernel_size, stride, padding, output_mask)
+void CheckSlowConvBackward(const Operands& o) {
+  o.RequireRank(1, "self", 3, 4);
+  o.RequireRank(2, "weight", 4, 4);
+  const at::Tensor& self = o.Tensor(1);
+  const std::vector<int64_t> kernel = o.Ints(3), stride = o.Ints(4), padding = o.Ints(5);
+  o.Require(kernel.size() == 2 && stride.size() == 2 && padding.size() == 2, "kernel_size, stride and padding have ",
+            kernel.size(), ", ", stride.size(), " and ", padding.size(), " numbers, not 2.");
+  std::vector<int64_t> sizes = self.sizes().vec();
+  o.RequireSizes(2, "weight", {o.Size(2, 0), self.size(-3), kernel[0], kernel[1]});
+  for (size_t i = 0; i < 2; ++i) {
+    int64_t& size = sizes[sizes.size() - 2 + i];
+    o.Require(kernel[i] > 0 && stride[i] > 0 && padding[i] >= 0 && padding[i] < kMaxElements &&
+                  size + 2 * padding[i] >= kernel[i],
+              "a dim of size ", size, " has no result with kernel_size ", kernel[i], ", stride ", stride[i],
+              " and padding ", padding[i], ".");
+    size = (size + 2 * padding[i] - kernel[i]) / stride[i] + 1;
+  }
+  sizes[sizes.size() - 3] = o.Size(2, 0);
+  o.RequireSizes(0, "grad_output", sizes);
+  o.RequireSameDtype({0, 1, 2});
+}
+
+// unfold_backward(grad_in, input_sizes, dim, size, step)
+void CheckUnfoldBackward(const Operands& o) {
+  std::vector<int64_t> sizes = o.Ints(1);
+  const auto rank = static_cast<int64_t>(sizes.size());
+  const int64_t dim = o.Int(2) < 0 ? o.Int(2) + rank : o.Int(2), size = o.Int(3), step = o.Int(4);
+  o.Require(dim >= 0 && dim < rank, "dim ", o.Int(2), " is out of range for ", rank, " dims.");
+  o.Require(size > 0 && step > 0 && size <= sizes[dim], "windows of ", size, " in steps of ", step,
+            " do not fit into a dim of ", sizes[dim], ".");
+  sizes[dim] = (sizes[dim] - size) / step + 1;
+  sizes.push_back(size);
+  o.RequireSizes(0, "grad_in", sizes);
+}
+
+// max_unpool2d(self, indices, output_size), max_unpool3d(self, indices, output_size, stride, padding)
+void CheckUnpool(const Operands& o) {
+  int64_t elements = 1;
+  for (const int64_t size : o.Ints(2)) {
+    o.Require(size >= 0 && size < kMaxElements && elements < kMaxElements, "output_size ", size, " is out of range.");
+    elements *= size;
+  }
+  if (o.Given(1)) o.RequireRange(o.Tensor(1), "index", 0, elements);
+}
+
+// index(self, indices), index_put(self, indices, values, ...): the i-th index tensor counts along one dim, a mask along
+// as many dims as it has.
+void CheckIndexList(const Operands& o) {
+  const at::Tensor& self = o.Tensor(0);
+  int64_t dim = 0;
+  for (const at::Tensor& t : o.OptionalTensors(1)) {
+    if (t.defined() && (t.scalar_type() == c10::ScalarType::Bool || t.scalar_type() == c10::ScalarType::Byte)) {
+      dim += t.dim();
+      continue;
+    }
+    if (t.defined() && dim < self.dim()) o.RequireRange(t, "index", -self.size(dim), self.size(dim));
+    ++dim;
+  }
+}
+
+// multilabel_margin_loss_forward(self, target, reduction), and its backward(grad_output, self, target, ...). -1 ends a
+// row.
+void CheckMultilabelMargin(const Operands& o) {
+  const size_t self = o.name().find("backward") == std::string::npos ? 0 : 1;
+  if (o.Tensor(self).dim() > 0) o.RequireRange(o.Tensor(self + 1), "target", -1, o.Size(self, -1));
+}
+
+// reflection_pad<n>d and replication_pad<n>d(self, padding), and replication_pad<n>d_backward(grad_output, self,
+// padding)
+void CheckPadding(const Operands& o) {
+  const int64_t n = o.name()[o.name().find("_pad") + 4] - '0';
+  const size_t self = o.name().find("backward") == std::string::npos ? 0 : 1;
+  o.RequireRank(self, "self", n + 1, n + 2);
+  const std::vector<int64_t> padding = o.Ints(self + 1);
+  o.Require(padding.size() == static_cast<size_t>(2 * n), "padding has ", padding.size(), " numbers, not ", 2 * n, ".");
+  for (const int64_t pad : padding) {
+    o.Require(pad > -kMaxElements && pad < kMaxElements, "padding ", pad, " is out of range.");
+  }
+}
+
+// _embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset)
+void CheckEmbeddingBag(const Operands& o) {
+  o.RequireRank(0, "weight", 2, 2);
+  o.RequireRank(1, "indices", 1, 1);
+  o.RequireRank(2, "offsets", 1, 1);
+  o.Require(o.Int(4) >= 0 && o.Int(4) <= 2, "mode ", o.Int(4), " is none of 0, 1 and 2.");
+  const at::Tensor& offsets = o.Tensor(2);
+  o.RequireRange(offsets, "offset", 0, o.Tensor(1).numel() + 1);
+  o.RequireOrdered(offsets, "offsets");
+  if (!o.Given(6)) return;
+  o.RequireSizes(6, "per_sample_weights", o.Tensor(1).sizes());
+  o.RequireSameDtype({0, 6});
+}
 
 // embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)
 void CheckEmbeddingBackward(const Operands& o) {

@@ -5,8 +5,7 @@
 // which the comment above each function repeats.
 #include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/any.h>
-#include <ATen/ops/lt.h>
+#include <ATen/ops/isfinite.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,14 +22,6 @@ bool Floating(const at::Tensor& t) { return c10::isFloatingType(t.scalar_type())
 // Sizes of the leading dims, without the last `n`.
 std::vector<int64_t> Leading(const at::Tensor& t, int64_t n) {
   return {t.sizes().begin(), t.sizes().end() - std::min(n, t.dim())};
-}
-
-// Requires that neighbours along the last dim do not decrease.
-void RequireOrdered(const Operands& o, const at::Tensor& t, const char* what) {
-  const int64_t n = t.size(-1);
-  if (n < 2) return;
-  const bool falls = t.narrow(-1, 1, n - 1).lt(t.narrow(-1, 0, n - 1)).any().item<bool>();
-  o.Require(!falls, what, " must not decrease.");
 }
 
 // Requires one length for each item of the batch, and each length in [0, most].
@@ -132,19 +123,26 @@ void CheckFftToReal(const Operands& o) {
   o.Require(have >= last / 2 + 1, "a dim has ", have, " elements; a result of ", last, " needs ", last / 2 + 1, ".");
 }
 
-// range(start, end, step)
+// range(start, end, step, dtype) and its form with out
 void CheckRange(const Operands& o) {
   const double start = o.Number(0).to<double>(), end = o.Number(1).to<double>();
-  const bool stepped = o.Given(2) && !o.IsTensor(2);
-  const double step = stepped && o.name().find("range.step") != std::string::npos ? o.Number(2).to<double>() : 1;
+  const bool out = o.name().find("range.out") != std::string::npos && o.IsTensor(3);
+  const bool stepped = out || o.name().find("range.step") != std::string::npos;
+  const double step = stepped ? o.Number(2).to<double>() : 1;
   o.Require(std::isfinite(start) && std::isfinite(end) && std::isfinite(step) && step != 0, "from ", start, " to ", end,
             " in steps of ", step, " is not a range.");
+  // Integers are counted in whole steps.
+  const size_t dtype = stepped ? 3 : 2;
+  const bool whole = out ? c10::isIntegralType(o.Tensor(3).scalar_type(), /*includeBool=*/true)
+                         : o.Given(dtype) && c10::isIntegralType(static_cast<c10::ScalarType>(o.Int(dtype)), true);
+  o.Require(!whole || std::abs(step) >= 1, "a step of ", step, " is 0 as an integer.");
   const double count = (end - start) / step;
   o.Require(count >= 0, "a step of ", step, " does not lead from ", start, " to ", end, ".");
   o.Require(count < static_cast<double>(kMaxElements), "a range of ", count, " elements is too large.");
 }
 
-// native_batch_norm_backward(grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, ...)
+// native_batch_norm_backward and batch_norm_backward(grad_out, input, weight, running_mean, running_var, save_mean,
+// save_invstd, train, ...)
 void CheckBatchNormBackward(const Operands& o) {
   o.RequireRank(1, "input", 2, 64);
   o.RequireSizes(0, "grad_out", o.Tensor(1).sizes());
@@ -209,7 +207,7 @@ void CheckCooToCsr(const Operands& o) {
   o.RequireRank(0, "self", 1, 1);
   o.Require(o.Int(1) >= 0 && o.Int(1) < kMaxElements, "size ", o.Int(1), " is out of range.");
   o.RequireRange(o.Tensor(0), "index", 0, o.Int(1));
-  RequireOrdered(o, o.Tensor(0), "indices");
+  o.RequireOrdered(o.Tensor(0), "indices");
 }
 
 // _convert_indices_from_csr_to_coo(crow_indices, col_indices)
@@ -223,16 +221,66 @@ void CheckCsrToCoo(const Operands& o) {
             col.sizes(), " do not fit together.");
   const int64_t nnz = col.size(-1);
   o.RequireRange(crow, "crow_indices", 0, nnz + 1);
-  RequireOrdered(o, crow, "crow_indices");
+  o.RequireOrdered(crow, "crow_indices");
   if (crow.numel() == 0) return;
   o.RequireRange(crow.select(-1, 0), "the first of crow_indices", 0, 1);
   o.RequireRange(crow.select(-1, -1), "the last of crow_indices", nnz, nnz + 1);
 }
 
-// _foreach_copy(self, src)
-void CheckForeachCopy(const Operands& o) {
-  const size_t to = o.Tensors(0).size(), from = o.Tensors(1).size();
-  o.Require(to == from && to > 0, "the lists have ", to, " and ", from, " tensors.");
+// _linalg_eigvals(self): the solver reads outside of a matrix that has a NaN.
+void CheckEigenvalues(const Operands& o) {
+  o.Require(at::isfinite(o.Tensor(0)).all().item<bool>(), "the matrix has an element that is not finite.");
+}
+
+// _cdist_backward(grad, x1 [..,p,m], x2 [..,r,m], p, cdist [..,p,r])
+void CheckDistanceBackward(const Operands& o) {
+  o.RequireRank(1, "x1", 2, 64);
+  o.RequireRank(2, "x2", 2, 64);
+  o.Require(o.Size(1, -1) == o.Size(2, -1) && o.Tensor(1).dim() == o.Tensor(2).dim(), "x1 and x2 have sizes ",
+            o.Tensor(1).sizes(), " and ", o.Tensor(2).sizes(), ".");
+  o.RequireRank(0, "grad", 2, 64);
+  o.Require(o.Size(0, -2) == o.Size(1, -2) && o.Size(0, -1) == o.Size(2, -2), "grad has sizes ", o.Tensor(0).sizes(),
+            " for x1 of sizes ", o.Tensor(1).sizes(), " and x2 of sizes ", o.Tensor(2).sizes(), ".");
+  o.RequireSizes(4, "cdist", o.Tensor(0).sizes());
+  o.RequireSameDtype({0, 1, 2, 4});
+}
+
+// _pdist_backward(grad [n(n-1)/2], self [n,m], p, pdist [n(n-1)/2])
+void CheckPairDistanceBackward(const Operands& o) {
+  o.RequireRank(1, "self", 2, 2);
+  const int64_t n = o.Size(1, 0);
+  o.Require(n < (int64_t{1} << 31), "self has ", n, " rows.");
+  const int64_t pairs = n * (n - 1) / 2;
+  o.RequireSizes(0, "grad", {pairs});
+  o.RequireSizes(3, "pdist", {pairs});
+  o.RequireSameDtype({0, 1, 3});
+}
+
+// _scaled_dot_product_flash_attention_for_cpu_backward(grad_out, query, key, value, out, logsumexp, dropout_p,
+// is_causal, attn_mask, scale) with [n,heads,q,e], [n,heads,k,e] and logsumexp [n,heads,q] or [n,q,heads]
+void CheckAttentionBackward(const Operands& o) {
+  o.RequireRank(1, "query", 4, 4);
+  const at::Tensor& query = o.Tensor(1);
+  const int64_t n = query.size(0), heads = query.size(1), width = query.size(3);
+  o.RequireRank(2, "key", 4, 4);
+  for (const size_t i : {2, 3}) {
+    o.RequireSizes(i, i == 2 ? "key" : "value", {n, o.Size(2, 1), o.Size(2, 2), width});
+  }
+  o.Require(query.numel() > 0 && o.Tensor(2).numel() > 0 && heads % o.Size(2, 1) == 0, "query and key have sizes ",
+            query.sizes(), " and ", o.Tensor(2).sizes(), ".");
+  o.RequireSizes(0, "grad_out", query.sizes());
+  o.RequireSizes(4, "out", query.sizes());
+  o.RequireSameDtype({0, 1, 2, 3, 4});
+  o.RequireRank(5, "logsumexp", 3, 3);
+  o.Require(o.Tensor(5).size(0) == n && o.Tensor(5).numel() == n * heads * query.size(2), "logsumexp has sizes ",
+            o.Tensor(5).sizes(), " for query of sizes ", query.sizes(), ".");
+}
+
+// _softmax_backward_data(grad_output, output, dim, input_dtype), _masked_softmax_backward(grad_output, output, mask,
+// dim)
+void CheckSoftmaxBackward(const Operands& o) {
+  o.RequireRank(1, "output", 0, 64);
+  o.RequireSizes(0, "grad_output", o.Tensor(1).sizes());
 }
 
 // smooth_l1_loss_backward(grad_output, self, target, reduction, beta)
@@ -257,7 +305,7 @@ void CheckSegments(const Operands& o, size_t data, size_t lengths, size_t offset
   o.RequireRange(t, of == lengths ? "length" : "offset", 0, size + 1);
   if (of == offsets) {
     o.Require(t.size(-1) >= 1, "offsets are empty.");
-    RequireOrdered(o, t, "offsets");
+    o.RequireOrdered(t, "offsets");
   } else if (t.numel() > 0) {
     const at::Tensor sums = t.sum(-1);
     o.RequireRange(sums, "the sum of lengths", size, size + 1);

@@ -34,6 +34,7 @@ struct Guard {
   std::string_view op;  // without namespace, overload and the _ of in-place forms
   GuardCheck check = nullptr;
   IndexRule rule;
+  bool unneeded_on_cpu = false;  // ATen's kernels for CPUs do what `check` does
 };
 
 namespace {
@@ -42,40 +43,74 @@ using Of = IndexRule::Of;
 
 // In order. Operators of which only `rule` is set, and not everywhere, check indices themselves on a CPU.
 constexpr Guard kGuards[] = {
+    {"_adaptive_avg_pool2d", &CheckAdaptivePool, {}},
+    {"_adaptive_avg_pool2d_backward", &CheckAdaptiveAvgPool2dBackward, {}},
+    {"_adaptive_avg_pool3d", &CheckAdaptivePool, {}},
+    {"_adaptive_avg_pool3d_backward", &CheckAdaptiveAvgPool3dBackward, {}},
+    {"_cdist_backward", &CheckDistanceBackward, {}},
     {"_cholesky_solve_helper", &CheckBufferOfCholeskySolve, {}},
     {"_convert_indices_from_coo_to_csr", &CheckCooToCsr, {}},
     {"_convert_indices_from_csr_to_coo", &CheckCsrToCoo, {}},
     {"_ctc_loss", &CheckCtcLoss, {}},
     {"_ctc_loss_backward", &CheckCtcLossBackward, {}},
-    {"_embedding_bag", nullptr, {1, Of::kDim, 0, 0}},
+    {"_cummax_helper", &CheckCumulation, {}},
+    {"_cummin_helper", &CheckCumulation, {}},
+    {"_embedding_bag", &CheckEmbeddingBag, {1, Of::kDim, 0, 0}},
     {"_embedding_bag_dense_backward", &CheckEmbeddingBagBackward, {}},
-    {"_embedding_bag_forward_only", nullptr, {1, Of::kDim, 0, 0}},
+    {"_embedding_bag_forward_only", &CheckEmbeddingBag, {1, Of::kDim, 0, 0}},
     {"_embedding_bag_per_sample_weights_backward", nullptr, {2, Of::kDim, 1, 0}},
     {"_fft_c2c", &CheckFft, {}},
     {"_fft_c2r", &CheckFftToReal, {}},
     {"_fft_r2c", &CheckFft, {}},
     {"_foreach_copy", &CheckForeachCopy, {}},
+    {"_fused_adagrad", &CheckFusedOptimizer, {}},
+    {"_fused_adam", &CheckFusedOptimizer, {}},
+    {"_fused_adamw", &CheckFusedOptimizer, {}},
+    {"_fused_sgd", &CheckFusedOptimizer, {}},
+    {"_index_put_impl", &CheckIndexList, {}, true},
+    {"_linalg_eigvals", &CheckEigenvalues, {}},
+    {"_log_softmax_backward_data", &CheckSoftmaxBackward, {}},
+    {"_logcumsumexp", &CheckLogCumSum, {}},
+    {"_masked_softmax_backward", &CheckSoftmaxBackward, {}},
+    {"_pdist_backward", &CheckPairDistanceBackward, {}},
+    {"_scaled_dot_product_flash_attention_for_cpu_backward", &CheckAttentionBackward, {}},
     {"_segment_reduce_backward", &CheckSegmentReduceBackward, {}},
+    {"_slow_conv2d_backward", &CheckSlowConvBackward, {}},
+    {"_softmax_backward_data", &CheckSoftmaxBackward, {}},
     {"_transform_bias_rescale_qkv", &CheckTransformBiasRescaleQkv, {}},
     {"_weight_norm_interface", &CheckWeightNorm, {}},
     {"_weight_norm_interface_backward", &CheckWeightNormBackward, {}},
+    {"adaptive_avg_pool2d", &CheckAdaptivePool, {}},
+    {"adaptive_avg_pool3d", &CheckAdaptivePool, {}},
+    {"adaptive_avg_pool3d_backward", &CheckAdaptiveAvgPool3dBackward, {}},
+    {"adaptive_max_pool2d", &CheckAdaptivePool, {}},
     {"adaptive_max_pool2d_backward", &CheckMaxPool2dBackward, {}},
+    {"adaptive_max_pool3d", &CheckAdaptivePool, {}},
     {"adaptive_max_pool3d_backward", &CheckMaxPool3dBackward, {}},
+    {"batch_norm_backward", &CheckBatchNormBackward, {}},
+    {"binomial", &CheckBinomial, {}},
     {"embedding", nullptr, {1, Of::kDim, 0, 0}},
     {"embedding_dense_backward", &CheckEmbeddingBackward, {}},
     {"embedding_renorm", nullptr, {1, Of::kDim, 0, 0}},
     {"fractional_max_pool2d_backward", &CheckMaxPool2dBackward, {}},
     {"fractional_max_pool3d_backward", &CheckMaxPool3dBackward, {}},
     {"gather", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"index", &CheckIndexList, {}, true},
     {"index_add", nullptr, {2, Of::kDimArgument, 0, 1}},
     {"index_copy", nullptr, {2, Of::kDimArgument, 0, 1}},
     {"index_fill", nullptr, {2, Of::kDimArgument, 0, 1, true}},
+    {"index_put", &CheckIndexList, {}, true},
     {"index_reduce", nullptr, {2, Of::kDimArgument, 0, 1}},
     {"index_select", nullptr, {2, Of::kDimArgument, 0, 1}},
+    {"linalg_eigvals", &CheckEigenvalues, {}},
     {"max_pool2d_with_indices_backward", &CheckMaxPool2dBackward, {}},
     {"max_pool3d_with_indices_backward", &CheckMaxPool3dBackward, {}},
+    {"max_unpool2d", &CheckUnpool, {}, true},
+    {"max_unpool3d", &CheckUnpool, {}, true},
     {"multi_margin_loss", nullptr, {1, Of::kDim, 0, -1}},
     {"multi_margin_loss_backward", nullptr, {2, Of::kDim, 1, -1}},
+    {"multilabel_margin_loss_backward", &CheckMultilabelMargin, {}, true},
+    {"multilabel_margin_loss_forward", &CheckMultilabelMargin, {}, true},
     {"native_batch_norm_backward", &CheckBatchNormBackward, {}},
     {"nll_loss2d_backward", nullptr, {2, Of::kDim, 1, 1, false, 5}},
     {"nll_loss2d_forward", nullptr, {1, Of::kDim, 0, 1, false, 4}},
@@ -83,15 +118,37 @@ constexpr Guard kGuards[] = {
     {"nll_loss_forward", nullptr, {1, Of::kDim, 0, -1, false, 4}},
     {"put", nullptr, {1, Of::kElements, 0, 0, true}},
     {"range", &CheckRange, {}},
+    {"reflection_pad1d", &CheckPadding, {}},
     {"reflection_pad1d_backward", &CheckReflectionPad1dBackward, {}},
+    {"reflection_pad2d", &CheckPadding, {}},
     {"reflection_pad2d_backward", &CheckReflectionPad2dBackward, {}},
+    {"reflection_pad3d", &CheckPadding, {}},
     {"reflection_pad3d_backward", &CheckReflectionPad3dBackward, {}},
+    {"replication_pad1d", &CheckPadding, {}},
+    {"replication_pad1d_backward", &CheckPadding, {}},
+    {"replication_pad2d", &CheckPadding, {}},
+    {"replication_pad2d_backward", &CheckPadding, {}},
+    {"replication_pad3d", &CheckPadding, {}},
+    {"replication_pad3d_backward", &CheckPadding, {}},
     {"scatter", nullptr, {2, Of::kDimArgument, 0, 1}},
     {"scatter_add", nullptr, {2, Of::kDimArgument, 0, 1}},
     {"scatter_reduce", nullptr, {2, Of::kDimArgument, 0, 1}},
     {"segment_reduce", &CheckSegmentReduce, {}},
     {"smooth_l1_loss_backward", &CheckSmoothL1Backward, {}},
+    {"special_chebyshev_polynomial_t", &CheckPolynomial, {}},
+    {"special_chebyshev_polynomial_u", &CheckPolynomial, {}},
+    {"special_chebyshev_polynomial_v", &CheckPolynomial, {}},
+    {"special_chebyshev_polynomial_w", &CheckPolynomial, {}},
+    {"special_hermite_polynomial_h", &CheckPolynomial, {}},
+    {"special_hermite_polynomial_he", &CheckPolynomial, {}},
+    {"special_laguerre_polynomial_l", &CheckPolynomial, {}},
+    {"special_legendre_polynomial_p", &CheckPolynomial, {}},
+    {"special_shifted_chebyshev_polynomial_t", &CheckPolynomial, {}},
+    {"special_shifted_chebyshev_polynomial_u", &CheckPolynomial, {}},
+    {"special_shifted_chebyshev_polynomial_v", &CheckPolynomial, {}},
+    {"special_shifted_chebyshev_polynomial_w", &CheckPolynomial, {}},
     {"take", nullptr, {1, Of::kElements, 0, 0, true}},
+    {"unfold_backward", &CheckUnfoldBackward, {}},
 };
 
 constexpr bool Ordered() {
@@ -135,16 +192,25 @@ void CheckIndices(const Operands& o, const IndexRule& rule) {
 const Guard* GuardOf(const std::string& name, c10::DeviceType device) {
   const std::string_view base = Base(name);
   const Guard* const end = std::end(kGuards);
-  const Guard* g = std::lower_bound(std::begin(kGuards), end, base,
-                                    [](const Guard& a, std::string_view b) { return a.op < b; });
+  const Guard* g =
+      std::lower_bound(std::begin(kGuards), end, base, [](const Guard& a, std::string_view b) { return a.op < b; });
   if (g == end || g->op != base) return nullptr;
-  return g->check != nullptr || g->rule.everywhere || device != c10::DeviceType::CPU ? g : nullptr;
+  const bool on_cpu = (g->check != nullptr && !g->unneeded_on_cpu) || g->rule.everywhere;
+  return on_cpu || device != c10::DeviceType::CPU ? g : nullptr;
 }
 
 void CheckOperands(const Guard& guard, const std::string& name, const torch::jit::Stack& arguments) {
   const Operands o(name, arguments);
   if (guard.check != nullptr) guard.check(o);
   if (guard.rule.of != Of::kNone) CheckIndices(o, guard.rule);
+}
+
+void CheckOut(const std::string& name, const at::Tensor& out) {
+  if (C10_LIKELY(out.is_non_overlapping_and_dense())) return;
+  int64_t places = out.numel() == 0 ? 0 : 1;
+  for (int64_t d = 0; d < out.dim(); ++d) places += (out.size(d) - 1) * out.stride(d);
+  TORCH_CHECK_VALUE(out.numel() == 0 || out.numel() <= places, name, ": an out= tensor of sizes ", out.sizes(),
+                    " and strides ", out.strides(), " has several elements at one place.");
 }
 
 // ---- Operands ----
@@ -159,8 +225,7 @@ std::vector<at::Tensor> Operands::OptionalTensors(size_t i) const {
 
 std::vector<int64_t> Operands::Numbers(size_t i) const {
   if (!IsTensor(i)) return Ints(i);
-  Require(Given(i) && c10::isIntegralType(Tensor(i).scalar_type(), /*includeBool=*/false),
-          "lengths must be integers.");
+  Require(Given(i) && c10::isIntegralType(Tensor(i).scalar_type(), /*includeBool=*/false), "lengths must be integers.");
   const at::Tensor t = Tensor(i).to(c10::Device(c10::DeviceType::CPU), c10::ScalarType::Long).contiguous();
   const auto* data = t.const_data_ptr<int64_t>();
   return {data, data + t.numel()};
@@ -184,6 +249,12 @@ void Operands::RequireRank(size_t i, const char* what, int64_t at_least, int64_t
           at_most == at_least ? "" : " or more", ".");
 }
 
+void Operands::RequireOrdered(const at::Tensor& t, const char* what) const {
+  const int64_t n = t.size(-1);
+  if (n < 2) return;
+  Require(!t.narrow(-1, 1, n - 1).lt(t.narrow(-1, 0, n - 1)).any().item<bool>(), what, " must not decrease.");
+}
+
 void Operands::RequireSameDtype(std::initializer_list<size_t> operands) const {
   const at::Tensor* first = nullptr;
   for (const size_t i : operands) {
@@ -197,16 +268,15 @@ void Operands::RequireSameDtype(std::initializer_list<size_t> operands) const {
 
 void Operands::RequireRange(const at::Tensor& t, const char* what, int64_t low, int64_t high,
                             const int64_t* ignored) const {
-  Require(t.scalar_type() == c10::ScalarType::Long || t.scalar_type() == c10::ScalarType::Int, what,
-          " has dtype ", t.scalar_type(), "; it must be int32 or int64.");
+  Require(t.scalar_type() == c10::ScalarType::Long || t.scalar_type() == c10::ScalarType::Int, what, " has dtype ",
+          t.scalar_type(), "; it must be int32 or int64.");
   if (t.numel() == 0) return;
   at::Tensor used = t;
   // An ignored element counts as `low`, which is in range unless the range is empty.
   if (ignored != nullptr && (*ignored < low || *ignored >= high)) used = t.masked_fill(t == *ignored, low);
   const auto [least, greatest] = at::aminmax(used);
   // One transfer, so that CUDA waits once.
-  const at::Tensor both =
-      at::stack({least, greatest}).to(c10::Device(c10::DeviceType::CPU), c10::ScalarType::Long);
+  const at::Tensor both = at::stack({least, greatest}).to(c10::Device(c10::DeviceType::CPU), c10::ScalarType::Long);
   const auto* bounds = both.const_data_ptr<int64_t>();
   if (high <= low && ignored != nullptr && bounds[0] == low && bounds[1] == low) return;  // all are ignored
   const int64_t wrong = bounds[0] < low ? bounds[0] : bounds[1];

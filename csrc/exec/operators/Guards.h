@@ -7,6 +7,7 @@
 #ifndef MYCELYA_EXEC_OPERATORS_GUARDS_H_
 #define MYCELYA_EXEC_OPERATORS_GUARDS_H_
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
 #include <string>
@@ -21,6 +22,9 @@ const Guard* GuardOf(const std::string& name, c10::DeviceType device);
 
 // Throws ValueError or IndexError if the operator must not run on these arguments.
 void CheckOperands(const Guard& guard, const std::string& name, const torch::jit::Stack& arguments);
+
+// Throws ValueError if an out= operand has several elements at one place: kernels write it as if it were dense.
+void CheckOut(const std::string& name, const at::Tensor& out);
 
 }  // namespace mycelya::exec
 

@@ -33,7 +33,8 @@ c10::OperatorHandle FindAllowed(const std::string& name) {
   const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(
       {name.substr(0, dot), dot == std::string::npos ? std::string() : name.substr(dot + 1)});
   TORCH_CHECK_NOT_IMPLEMENTED(op.has_value(), "The worker's PyTorch has no operator ", name, ".");
-  TORCH_CHECK_VALUE(Allowed(text), "A worker doesn't run ", name, ": programs call only operators that are in the list ",
+  TORCH_CHECK_VALUE(Allowed(text), "A worker doesn't run ", name,
+                    ": programs call only operators that are in the list ",
                     "that is generated from what the client records.");
   return *op;
 }

@@ -93,6 +93,7 @@ struct Step {
   Range results;  // Program::results
   Range written;  // Program::written_tensors, the operands the schema marks as written
   std::vector<ReturnKind> returns;
+  bool writes_out = false;  // the written operands are out= arguments
   bool dynamic = false;  // data-dependent shapes: result 0 holds the shapes of the operator's results, which follow it
   bool settles = false;  // it sets a flag: it also runs after a failure, and in a call that is skipped
   uint32_t record = 0;   // of the op that the step belongs to, from 1 on; 0: of none

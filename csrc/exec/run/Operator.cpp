@@ -18,6 +18,9 @@ void OperatorRunner::Run(const Step& s) {
   torch::jit::Stack& stack = work_.stack;
   stack.clear();
   for (uint32_t i = s.args.begin; i < s.args.end; ++i) stack.push_back(Value(program_.args[i]));
+  for (uint32_t i = s.written.begin; s.writes_out && i < s.written.end; ++i) {
+    CheckOut(s.name, buffers_.TensorOf(program_.written_tensors[i]));
+  }
   if (C10_UNLIKELY(s.guard != nullptr)) CheckOperands(*s.guard, s.name, stack);
   s.op->callBoxed(stack);
   for (uint32_t i = s.written.begin; i < s.written.end; ++i) {

@@ -48,17 +48,15 @@ constexpr std::string_view kAllowed[] = {
 
 // The state that parent and child share.
 struct Shared {
-  volatile uint64_t at;       // number of the program that runs
-  volatile double slowest;    // of the finished programs since the parent looked, in seconds
+  volatile uint64_t at;     // number of the program that runs
+  volatile double slowest;  // of the finished programs since the parent looked, in seconds
   volatile uint64_t refused, failed, ran, leaks;
-  char call[4096];            // of the program that runs
+  char call[4096];  // of the program that runs
   char slow_call[4096];
   char leak_call[4096];
 };
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Made {
   uint64_t tensor;
@@ -129,8 +127,15 @@ class Maker {
     return Chance(80) ? static_cast<int64_t>(Below(5)) : static_cast<int64_t>(Below(40)) - 20;
   }
   double Real() {
-    static constexpr double kReals[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
-                                        -std::numeric_limits<double>::infinity(), 1e300, -1e300, 1e-320, 0, -0.0, 1e18};
+    static constexpr double kReals[] = {std::numeric_limits<double>::quiet_NaN(),
+                                        std::numeric_limits<double>::infinity(),
+                                        -std::numeric_limits<double>::infinity(),
+                                        1e300,
+                                        -1e300,
+                                        1e-320,
+                                        0,
+                                        -0.0,
+                                        1e18};
     if (Chance(25)) return kReals[Below(std::size(kReals))];
     return static_cast<double>(Below(2000)) / 400 - 1;
   }
@@ -170,7 +175,10 @@ class Maker {
       std::swap(strides[0], strides.back());
     }
     if (Chance(1) && !sizes.empty()) {
-      sizes[0] = int64_t{1} << (16 + Below(8));
+      // More elements than the storage holds, but not so many that each operator is slow.
+      int64_t others = 1;
+      for (size_t i = 1; i < sizes.size(); ++i) others *= std::max<int64_t>(sizes[i], 1);
+      sizes[0] = std::max<int64_t>(1, (int64_t{1} << (10 + Below(11))) / others);
       strides[0] = 0;
     }
     const int64_t offset = Chance(85) ? 0 : static_cast<int64_t>(Below(4));
@@ -214,9 +222,9 @@ class Maker {
         return Value(c10::FloatType::get(), name);
       }
       case TypeKind::StringType: {
-        static const char* const kWords[] = {"sum",  "mean",  "prod",  "amax", "amin",     "max",     "min",  "none",
-                                             "tanh", "floor", "trunc", "U",    "L",        "reduced", "left", "right",
-                                             "add",  "",      "gels",  "x",    "multiply", "r",       "complete"};
+        static const char* const kWords[] = {
+            "sum", "mean",    "prod", "amax",  "amin", "max", "min",  "none", "tanh",     "floor", "trunc",   "U",
+            "L",   "reduced", "left", "right", "add",  "",    "gels", "x",    "multiply", "r",     "complete"};
         const std::string w = kWords[Below(std::size(kWords))];
         return Note("'" + w + "'", Str(w));
       }
@@ -407,7 +415,10 @@ std::string OperatorOf(const char* call) {
 
 void Note(Findings& all, const char* call, const std::string& how, uint64_t number) {
   Finding& f = all[how.substr(0, 5) + " " + OperatorOf(call)];
-  if (f.count++ == 0) f = {1, how, call, number};
+  if (f.count++ > 0) return;
+  f = {1, how, call, number};
+  std::printf("program %lu: %s: %.600s\n", number, how.c_str(), call);
+  std::fflush(stdout);
 }
 
 // Waits for the child. Returns the number of the first program that has not run.
@@ -461,8 +472,8 @@ Operators Select(bool all, const std::string& only) {
 }
 
 int Main(uint64_t count, uint64_t seed, uint64_t first, const Operators& ops) {
-  auto* shared = static_cast<Shared*>(
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* shared =
+      static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (shared == MAP_FAILED || ops.empty()) {
     std::fprintf(stderr, "no shared memory, or no operator has this name\n");
     return 2;
@@ -483,7 +494,7 @@ int Main(uint64_t count, uint64_t seed, uint64_t first, const Operators& ops) {
   bool bad = false;
   for (const auto& [key, f] : found) {
     bad = bad || key.rfind("slow", 0) != 0;
-    std::printf("%-24s %4lu times, first in program %lu: %.600s\n", f.how.c_str(), f.count, f.number, f.call.c_str());
+    std::printf("%6lu  %-30s %s\n", f.count, f.how.c_str(), OperatorOf(f.call.c_str()).c_str());
   }
   return bad ? 1 : 0;
 }
@@ -509,11 +520,16 @@ int main(int argc, char** argv) {
       continue;
     }
     const char* const value = i + 1 < argc ? argv[++i] : "";
-    if (flag == "--count") count = std::strtoull(value, nullptr, 10);
-    else if (flag == "--seed") seed = std::strtoull(value, nullptr, 10);
-    else if (flag == "--first") first = std::strtoull(value, nullptr, 10);
-    else if (flag == "--only") only = value;
-    else return std::fprintf(stderr, "unknown flag %s\n", flag.c_str()), 2;
+    if (flag == "--count")
+      count = std::strtoull(value, nullptr, 10);
+    else if (flag == "--seed")
+      seed = std::strtoull(value, nullptr, 10);
+    else if (flag == "--first")
+      first = std::strtoull(value, nullptr, 10);
+    else if (flag == "--only")
+      only = value;
+    else
+      return std::fprintf(stderr, "unknown flag %s\n", flag.c_str()), 2;
   }
   return mycelya::exec::test::Main(count, seed, first, mycelya::exec::test::Select(all, only));
 }

@@ -1,0 +1,93 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// Guards of operators on lists of tensors, of those that write operands of given sizes, and of random numbers.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/isfinite.h>
+
+#include "exec/operators/GuardOperands.h"
+
+namespace mycelya::exec {
+
+// _foreach_copy(self, src)
+void CheckForeachCopy(const Operands& o) {
+  const size_t to = o.Tensors(0).size(), from = o.Tensors(1).size();
+  o.Require(to == from && to > 0, "the lists have ", to, " and ", from, " tensors.");
+}
+
+// _fused_adam_(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, ...), _fused_adamw_, _fused_sgd_(self,
+// grads, momentum_buffer_list, ...), _fused_adagrad_(self, grads, state_sums, state_steps, ...). The kernels read and
+// write as many elements of each list's tensor as the parameter has, and one element of each step. Lists may be empty
+// where an option needs none.
+void CheckFusedOptimizer(const Operands& o) {
+  const std::vector<at::Tensor> params = o.Tensors(0);
+  for (size_t i = 1; o.IsList(i); ++i) {
+    const std::vector<at::Tensor> list = o.Tensors(i);
+    const bool steps = o.IsList(i) && !o.IsList(i + 1) && o.name().find("_sgd") == std::string::npos;
+    const bool optional = i > 1 && !steps;
+    o.Require(list.size() == params.size() || (optional && list.empty()), "list ", i, " has ", list.size(),
+              " tensors for ", params.size(), " parameters.");
+    for (size_t j = 0; j < list.size(); ++j) {
+      const at::Tensor& t = list[j];
+      if (steps) {
+        o.Require(t.numel() == 1 && t.scalar_type() == c10::ScalarType::Float, "a step has sizes ", t.sizes(),
+                  " and dtype ", t.scalar_type(), "; it must be one float32.");
+        continue;
+      }
+      o.Require(t.sizes() == params[j].sizes() && t.scalar_type() == params[j].scalar_type(), "list ", i,
+                " has a tensor of sizes ", t.sizes(), " and dtype ", t.scalar_type(), " for a parameter of sizes ",
+                params[j].sizes(), " and dtype ", params[j].scalar_type(), ".");
+      o.Require(t.is_non_overlapping_and_dense(), "a tensor of list ", i, " has strides ", t.strides(),
+                "; it must be dense.");
+    }
+  }
+  for (const at::Tensor& p : params) {
+    o.Require(p.is_non_overlapping_and_dense() && c10::isFloatingType(p.scalar_type()), "a parameter has dtype ",
+              p.scalar_type(), " and strides ", p.strides(), "; it must be dense and of floats.");
+  }
+  for (size_t i = 1; i < o.size(); ++i) {  // lr, grad_scale and found_inf
+    if (!o.Given(i) || !o.IsTensor(i)) continue;
+    o.Require(o.Tensor(i).numel() == 1 && c10::isFloatingType(o.Tensor(i).scalar_type()), "argument ", i, " has sizes ",
+              o.Tensor(i).sizes(), " and dtype ", o.Tensor(i).scalar_type(), "; it must be one float.");
+  }
+}
+
+// _cummax_helper(self, values, indices, dim): values and indices are written.
+void CheckCumulation(const Operands& o) {
+  o.Require(o.Tensor(0).numel() > 0, "self has no elements.");
+  o.RequireSizes(1, "values", o.Tensor(0).sizes());
+  o.RequireSizes(2, "indices", o.Tensor(0).sizes());
+  o.RequireSameDtype({0, 1});
+  o.Require(o.Tensor(2).scalar_type() == c10::ScalarType::Long, "indices have dtype ", o.Tensor(2).scalar_type(),
+            "; they must be int64.");
+  const int64_t rank = std::max<int64_t>(o.Tensor(0).dim(), 1);
+  o.Require(o.Int(3) >= -rank && o.Int(3) < rank, "dim ", o.Int(3), " is out of range for ", rank, " dims.");
+  for (const size_t i : {1, 2}) {
+    o.Require(o.Tensor(i).is_non_overlapping_and_dense(), "a result has strides ", o.Tensor(i).strides(),
+              "; it must be dense.");
+  }
+}
+
+// _logcumsumexp(self, dim) and its form with out
+void CheckLogCumSum(const Operands& o) {
+  if (o.size() < 3) return;
+  o.RequireSizes(2, "out", o.Tensor(0).sizes());
+  o.RequireSameDtype({0, 2});
+}
+
+// binomial(count, prob): the sampling ends only for a finite count.
+void CheckBinomial(const Operands& o) {
+  const at::Tensor& count = o.Tensor(0);
+  o.Require(c10::isFloatingType(count.scalar_type()), "count has dtype ", count.scalar_type(), "; it must be floats.");
+  o.Require(at::isfinite(count).all().item<bool>(), "count has an element that is not finite.");
+}
+
+// special_*_polynomial_*(x, n): the kernels take n steps for each element.
+void CheckPolynomial(const Operands& o) {
+  constexpr int64_t kMaxDegree = 1 << 20;
+  const at::Tensor& n = o.Tensor(1);
+  if (n.is_complex()) return;  // ATen says so
+  o.Require(!n.gt(kMaxDegree).any().item<bool>(), "a polynomial has a degree above ", kMaxDegree, ".");
+}
+
+}  // namespace mycelya::exec
