@@ -70,6 +70,7 @@ void CheckAdaptiveAvgPool2dBackward(const Operands& o);
 void CheckAdaptiveAvgPool3dBackward(const Operands& o);
 void CheckAdaptivePool(const Operands& o);
 void CheckAttentionBackward(const Operands& o);
+void CheckBatchNorm(const Operands& o);
 void CheckBatchNormBackward(const Operands& o);
 void CheckBinomial(const Operands& o);
 void CheckBufferOfCholeskySolve(const Operands& o);

@@ -141,6 +141,16 @@ void CheckRange(const Operands& o) {
   o.Require(count < static_cast<double>(kMaxElements), "a range of ", count, " elements is too large.");
 }
 
+// native_batch_norm, _native_batch_norm_legit and _batch_norm_with_update(input, weight, bias, running_mean, running_var,
+// ...); the form no_stats lacks the last two.
+void CheckBatchNorm(const Operands& o) {
+  o.RequireRank(0, "input", 2, 64);
+  const char* const names[] = {"weight", "bias", "running_mean", "running_var"};
+  for (size_t i = 1; i <= 4; ++i) {
+    if (o.IsTensor(i) && o.Given(i)) o.RequireSizes(i, names[i - 1], {o.Size(0, 1)});
+  }
+}
+
 // native_batch_norm_backward and batch_norm_backward(grad_out, input, weight, running_mean, running_var, save_mean,
 // save_invstd, train, ...)
 void CheckBatchNormBackward(const Operands& o) {
