@@ -75,6 +75,29 @@ void CheckLogCumSum(const Operands& o) {
   o.RequireSameDtype({0, 2});
 }
 
+// _fused_moving_avg_obs_fq_helper(self, observer_on, fake_quant_on, running_min, running_max, scale, zero_point,
+// averaging_const, quant_min, quant_max, ch_axis, per_row_fake_quant, ...)
+void CheckMovingAverageObserver(const Operands& o) {
+  o.Require(o.Tensor(1).numel() == 1 && o.Tensor(2).numel() == 1, "observer_on and fake_quant_on are not one number.");
+  const int64_t axis = o.Int(10);
+  o.Require(!o.Bool(11) || (axis >= 0 && axis < o.Tensor(0).dim()), "ch_axis ", axis, " is out of range for ",
+            o.Tensor(0).dim(), " dims.");
+  const int64_t channels = o.Bool(11) ? o.Size(0, axis) : 1;
+  for (const size_t i : {3, 4, 5, 6}) {
+    o.Require(o.Tensor(i).numel() == channels && o.Tensor(i).is_non_overlapping_and_dense(), "argument ", i,
+              " has sizes ", o.Tensor(i).sizes(), "; it needs ", channels, " elements.");
+  }
+  o.Require(o.Tensor(0).numel() > 0, "self has no elements.");
+}
+
+// grid_sampler_2d, grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners), and their backward,
+// which has grad_output first: with another mode the kernel writes nothing to its result.
+void CheckGridSampler(const Operands& o) {
+  const size_t mode = o.name().find("backward") == std::string::npos ? 2 : 3;
+  o.Require(o.Int(mode) >= 0 && o.Int(mode) <= 2 && o.Int(mode + 1) >= 0 && o.Int(mode + 1) <= 2, "interpolation_mode ",
+            o.Int(mode), " or padding_mode ", o.Int(mode + 1), " is none of 0, 1 and 2.");
+}
+
 // binomial(count, prob): the sampling ends only for a finite count.
 void CheckBinomial(const Operands& o) {
   const at::Tensor& count = o.Tensor(0);

@@ -4,6 +4,7 @@
 // Guards of operators on sequences, transforms, norms, sparse indices and lists. Numbers are positions in the schema,
 // which the comment above each function repeats.
 #include <ATen/Dispatch.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
 
@@ -141,7 +142,8 @@ void CheckRange(const Operands& o) {
   o.Require(count < static_cast<double>(kMaxElements), "a range of ", count, " elements is too large.");
 }
 
-// native_batch_norm, _native_batch_norm_legit and _batch_norm_with_update(input, weight, bias, running_mean, running_var,
+// native_batch_norm, _native_batch_norm_legit and _batch_norm_with_update(input, weight, bias, running_mean,
+// running_var,
 // ...); the form no_stats lacks the last two.
 void CheckBatchNorm(const Operands& o) {
   o.RequireRank(0, "input", 2, 64);
@@ -246,11 +248,12 @@ void CheckEigenvalues(const Operands& o) {
 void CheckDistanceBackward(const Operands& o) {
   o.RequireRank(1, "x1", 2, 64);
   o.RequireRank(2, "x2", 2, 64);
-  o.Require(o.Size(1, -1) == o.Size(2, -1) && o.Tensor(1).dim() == o.Tensor(2).dim(), "x1 and x2 have sizes ",
-            o.Tensor(1).sizes(), " and ", o.Tensor(2).sizes(), ".");
-  o.RequireRank(0, "grad", 2, 64);
-  o.Require(o.Size(0, -2) == o.Size(1, -2) && o.Size(0, -1) == o.Size(2, -2), "grad has sizes ", o.Tensor(0).sizes(),
-            " for x1 of sizes ", o.Tensor(1).sizes(), " and x2 of sizes ", o.Tensor(2).sizes(), ".");
+  o.Require(o.Size(1, -1) == o.Size(2, -1), "x1 and x2 have sizes ", o.Tensor(1).sizes(), " and ", o.Tensor(2).sizes(),
+            ".");
+  std::vector<int64_t> sizes = at::infer_size(Leading(o.Tensor(1), 2), Leading(o.Tensor(2), 2));
+  sizes.push_back(o.Size(1, -2));
+  sizes.push_back(o.Size(2, -2));
+  o.RequireSizes(0, "grad", sizes);
   o.RequireSizes(4, "cdist", o.Tensor(0).sizes());
   o.RequireSameDtype({0, 1, 2, 4});
 }

@@ -28,7 +28,8 @@ uint64_t myc_exec_info(myc_exec*, char*, uint64_t);
 myc_prog* myc_exec_prepare(myc_exec*, const uint64_t*, uint64_t, myc_error*);
 void myc_exec_drop(myc_exec*, myc_prog*);
 int32_t myc_exec_run(myc_exec*, myc_prog*, const uint64_t*, uint64_t, const uint64_t*, uint64_t, const uint64_t*,
-                     uint64_t, const uint64_t*, uint64_t, uint64_t, myc_step_error*, int32_t, myc_fused*);
+                     uint64_t, const uint64_t*, uint64_t, const uint64_t*, uint64_t, uint64_t, myc_step_error*, int32_t,
+                     myc_fused*);
 void* myc_exec_upload_begin(myc_exec*, uint64_t, uint64_t, myc_error*);
 int32_t myc_exec_upload_end(myc_exec*, uint64_t, myc_error*);
 int32_t myc_exec_read(myc_exec*, const myc_view*, const void**, uint64_t*, void**, uint64_t*, uint32_t*, myc_error*);
@@ -255,7 +256,7 @@ class Session {
     std::unique_ptr<myc_step_error[]> errs(new myc_step_error[kCap]);
     const Words in = Flat(inputs), out = Flat(outputs);
     failed_ = myc_exec_run(exec_, p, params.data(), params.size(), in.data(), inputs.size(), out.data(), outputs.size(),
-                           nullptr, 0, call, errs.get(), kCap, &fused_);
+                           nullptr, 0, nullptr, 0, call, errs.get(), kCap, &fused_);
     std::vector<StepError> result;
     for (int32_t i = 0; i < std::min(failed_, kCap); ++i) {
       const myc_step_error& e = errs[i];
