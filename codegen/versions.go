@@ -19,8 +19,8 @@ type version struct {
 	writer int32 // the record of the step that leaves it there; -1: none, it is the content of an input
 }
 
-// versions has the first and the current place of each version: a content that is still needed is copied away before its
-// buffer is overwritten.
+// versions has the first and the current place of each version: a content that is still needed is copied away before
+// its buffer is overwritten.
 type versions struct{ first, current []version }
 
 // follow prepares what is known about versions.

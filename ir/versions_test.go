@@ -56,7 +56,12 @@ func TestMayFail(t *testing.T) {
 		g := written(t, op)
 		require.Equal(t, want, g.MayFail(3), op)
 	}
-	g, err := Parse("graph g none {\n  %0: i64[] = input 0\n  %1: i64[] = aten.remainder.Tensor %0 %0\n  output %1 -> s1\n}\n")
+	g, err := Parse(`graph g none {
+  %0: i64[] = input 0
+  %1: i64[] = aten.remainder.Tensor %0 %0
+  output %1 -> s1
+}
+`)
 	require.NoError(t, err)
 	require.True(t, g.MayFail(1), "of integers")
 }

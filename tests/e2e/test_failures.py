@@ -169,9 +169,7 @@ def test_with_amp(bad, reads):
 @pytest.mark.parametrize("form", [{"foreach": False}, {"fused": True}])
 def test_forms_of_adam(form):
     for bad in (0, 4):
-        check(
-            lambda net: torch.optim.AdamW(net.parameters(), **form), bad, reads=False
-        )
+        check(lambda net: torch.optim.AdamW(net.parameters(), **form), bad, reads=False)
 
 
 @pytest.mark.parametrize("reads", [False, True])

@@ -134,8 +134,8 @@ class Recorder {
   void Cut(uint32_t reason, Origin origin, bool waits = false);
   // Takes the failure that nothing has raised, if there is one, and raises its error.
   void RaiseFailure();
-  // The caller raises the error of the device's failure, if there is one: what was recorded so far has no effect. Called
-  // without `lock`.
+  // The caller raises the error of the device's failure, if there is one: what was recorded so far has no effect.
+  // Called without `lock`.
   void TakeFailure();
   // Waits while the worker is too far behind; Ctrl-C ends the wait. Called without `lock`.
   void WaitForRoom(Origin origin) {

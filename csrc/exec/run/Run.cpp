@@ -201,8 +201,8 @@ class Runner {
     Stop(number, s, poison);
   }
 
-  // After a failure, only the steps of earlier ops run, and those that set flags. Nothing is freed: a storage may need the
-  // content.
+  // After a failure, only the steps of earlier ops run, and those that set flags. Nothing is freed: a storage may need
+  // the content.
   bool Runs(const Step& s) const {
     if (!cause_ || s.settles) return true;
     return s.kind != StepKind::kFree && s.record != 0 && s.record < failed_record_;
@@ -430,10 +430,10 @@ class Runner {
   int32_t failed_ = 0;
   myc_fused& fused_;
   // After a failure.
-  PoisonPtr cause_;              // the first one in the order of the ops
-  uint32_t failed_record_ = 0;   // of its op
-  uint32_t stopped_at_ = 0;      // the step that failed first
-  std::vector<uint32_t> late_;   // the steps that have run since then
+  PoisonPtr cause_;             // the first one in the order of the ops
+  uint32_t failed_record_ = 0;  // of its op
+  uint32_t stopped_at_ = 0;     // the step that failed first
+  std::vector<uint32_t> late_;  // the steps that have run since then
   Launches launches_;
   std::vector<Launch> group_;  // launches of the current fused group
   RunBuffers buffers_;
