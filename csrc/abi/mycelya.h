@@ -267,7 +267,8 @@ typedef struct myc_prog myc_prog;
 //                           buffer - 1. buffer 0: the content is lost. writer 0: an input's content. A version may lie
 //                           in two buffers.
 // Steps have the numbers 0, 1, … in order. The upper half of a step's first word is the record of the step, 0 if it has
-// none. Records are the numbers of the ops that the user called, from 1 on, in their order. Steps may be in another one.
+// none. Records are the numbers of the ops that the user called, from 1 on, in their order. Steps may be in another
+// one.
 //
 // A kernel is one loop: code that runs at each point of an index space, whose sizes come with each instance.
 //   kernel   = nspaces { rank } nreduced noperands { operand } nnumbers ninstrs { instr }
@@ -300,7 +301,7 @@ typedef struct myc_prog myc_prog;
 
 // One failed step of a run.
 typedef struct {
-  uint32_t step;  // UINT32_MAX: the call itself failed: it does not fit the program, or no step made an output
+  uint32_t step;        // UINT32_MAX: the call itself failed: it does not fit the program, or no step made an output
   uint32_t cause_step;  // the first cause: another call's step if the step needs what that one has poisoned
   uint64_t cause_call;
   myc_error error;

@@ -97,7 +97,8 @@ MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* 
                                 const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs,
                                 const uint64_t* frees, uint64_t n_frees, const uint64_t* launches, uint64_t n_launches,
                                 uint64_t call_id, myc_step_error* errs, int32_t cap, myc_fused* fused) {
-  const Call call{params, n_params, inputs, n_inputs, outputs, n_outputs, frees, n_frees, launches, n_launches, call_id};
+  const Call call{params, n_params, inputs,   n_inputs,   outputs, n_outputs,
+                  frees,  n_frees,  launches, n_launches, call_id};
   *fused = {};
   myc_error error;
   const int32_t failed = Guarded(&error, int32_t{-1}, [&] {

@@ -8,8 +8,8 @@
 #include <mutex>
 
 #include "device/client/Client.h"
-#include "device/record/Failure.h"
 #include "device/operators/Transfer.h"
+#include "device/record/Failure.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
 

@@ -159,7 +159,8 @@ class Parser {
     const uint32_t n = in_.Count("versions", 4);
     for (uint32_t i = 0; i < n; ++i) {
       Range& of = p_.versions_of[Buffer()];
-      TORCH_CHECK_VALUE(of.end == of.begin || of.end == i, "BUG: version ", i, " stands apart from those of its output.");
+      TORCH_CHECK_VALUE(of.end == of.begin || of.end == i, "BUG: version ", i,
+                        " stands apart from those of its output.");
       if (of.end == of.begin) of.begin = i;
       of.end = i + 1;
       Version v;

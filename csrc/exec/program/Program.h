@@ -172,9 +172,9 @@ struct Program {
   std::vector<uint32_t> results;  // 0 or tensor + 1
   std::vector<uint32_t> written_tensors;
   std::vector<uint32_t> buffers;
-  std::vector<Version> versions;  // by output, and for each by record
+  std::vector<Version> versions;   // by output, and for each by record
   std::vector<Range> versions_of;  // by the output's buffer: versions
-  std::vector<Range> tensors_of;  // by buffer: Program::by_buffer
+  std::vector<Range> tensors_of;   // by buffer: Program::by_buffer
   std::vector<uint32_t> by_buffer;
   Workspace work;
 };

@@ -17,7 +17,7 @@ struct Call {
   const uint64_t* inputs;
   uint64_t n_inputs;  // pairs
   const uint64_t* outputs;
-  uint64_t n_outputs;  // pairs; id 0: the output is not used
+  uint64_t n_outputs;     // pairs; id 0: the output is not used
   const uint64_t* frees;  // storages that end once the inputs are bound
   uint64_t n_frees;
   const uint64_t* launches;
