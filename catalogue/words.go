@@ -13,7 +13,7 @@ import (
 // wire. In a column of names "-" means that the row has none; an empty cell fails the test.
 
 // ABIVersion is MYCELYA_ABI_VERSION. Both ends compare it when a library is loaded. A change of csrc/abi raises it.
-const ABIVersion = 14
+const ABIVersion = 15
 
 // None is the cell of a row that has no such name.
 const None = "-"
@@ -275,8 +275,9 @@ var ErrorKinds = []ErrorKind{
 	{"TYPE", 4, "Type", "TypeError", "TypeError"},
 	{"NOT_IMPLEMENTED", 5, "NotImplemented", "NotImplementedError", "NotImplementedError"},
 	{"MEMORY", 6, "Memory", "OutOfMemoryError", "torch.OutOfMemoryError"},
-	{"LOST", 7, "Lost", "Error", "RuntimeError"}, // the worker or its connection is gone
+	{"LOST", 7, "Lost", "Error", "mycelya_torch.errors.DeviceLostError"}, // the worker or its connection is gone
 	{"LINALG", 8, "Linalg", "LinAlgError", "torch.linalg.LinAlgError"},
+	{"STOPPED", 9, "Stopped", "Error", "mycelya_torch.errors.MachineStoppedError"}, // its owner has stopped the machine
 }
 
 // Pending is MYC_PENDING: no error, but not ready yet.

@@ -328,9 +328,12 @@ func TestAKilledWorker(t *testing.T) {
 	require.ErrorIs(t, d.Wait(ticket, 10*time.Millisecond), runtime.ErrPending)
 	pid := d.pid()
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	want := fmt.Sprintf("mycelya:0 is lost: its worker (local:%d) was ended by signal killed. "+
-		"All tensors on it are gone; restart the Python process to use the device again.", pid)
-	require.EqualError(t, d.wait(ticket, nil), want)
+	err = d.wait(ticket, nil)
+	require.ErrorContains(t, err, fmt.Sprintf("mycelya:0 is lost: the process of its session (%d, of worker local:", pid))
+	require.ErrorContains(t, err, ") was ended by signal killed, before its first call. All tensors on it are gone. "+
+		"Call torch.mycelya.restart(0) to use the device again.")
+	want := err.Error()
+	require.Contains(t, want, d.Ended(0))
 	require.EqualError(t, d.Flush(0, d.trace("bind 1 2\naten::neg %0:f32[2] -> %1:f32[2]"), func() {}), want)
 	require.EqualError(t, d.put(9, []byte{1}), want)
 	require.EqualError(t, d.put(9, make([]byte, 64<<20)), want)

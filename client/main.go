@@ -99,6 +99,7 @@ func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t
 			},
 			Provider: C.GoString(config.provider),
 			Device:   C.GoString(config.device),
+			Machine:  C.GoString(config.machine),
 		}, os.Environ())
 	})
 }
@@ -106,6 +107,11 @@ func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t
 //export myc_close
 func myc_close(index C.int32_t, out *C.myc_error) C.int32_t {
 	return call(out, func() error { client.Close(int32(index)); return nil })
+}
+
+//export myc_ended
+func myc_ended(index C.int32_t, out *C.char, capacity C.uint64_t) C.uint64_t {
+	return C.uint64_t(cabi.Write(client.Ended(int32(index)), unsafe.Pointer(out), uint64(capacity)))
 }
 
 // mycFlushByCall is myc_flush for a closed mailbox (bindings.c). The other functions named ...ByCall are the same for

@@ -6,7 +6,7 @@
 package proto
 
 // ABIVersion is MYCELYA_ABI_VERSION.
-const ABIVersion = 14
+const ABIVersion = 15
 
 // Kinds of Python numbers in Arg.Number.
 const (
@@ -35,6 +35,7 @@ const (
 	ErrType           = 4 // TypeError
 	ErrNotImplemented = 5 // NotImplementedError
 	ErrMemory         = 6 // torch.OutOfMemoryError
-	ErrLost           = 7 // RuntimeError
+	ErrLost           = 7 // mycelya_torch.errors.DeviceLostError
 	ErrLinalg         = 8 // torch.linalg.LinAlgError
+	ErrStopped        = 9 // mycelya_torch.errors.MachineStoppedError
 )

@@ -1403,6 +1403,151 @@ func (x *Hello) GetBlocks() uint32 {
 	return 0
 }
 
+// Asks how the process of a session has ended. It is the only frame of its connection.
+type Ended struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pid           uint64                 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"` // Hello.pid; 0 = the process that ended last
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ended) Reset() {
+	*x = Ended{}
+	mi := &file_proto_mycelya_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ended) ProtoMessage() {}
+
+func (x *Ended) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ended.ProtoReflect.Descriptor instead.
+func (*Ended) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Ended) GetPid() uint64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+type EndedReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ended         bool                   `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"` // false: no such process has ended, and the rest is empty
+	Pid           uint64                 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
+	Code          int32                  `protobuf:"varint,3,opt,name=code,proto3" json:"code,omitempty"`                                    // exit code; -1 if a signal ended it
+	Signal        string                 `protobuf:"bytes,4,opt,name=signal,proto3" json:"signal,omitempty"`                                 // "segmentation fault"; empty if none did
+	Call          uint64                 `protobuf:"varint,5,opt,name=call,proto3" json:"call,omitempty"`                                    // sequence number of the last call that it began; 0 = none
+	Step          uint64                 `protobuf:"varint,6,opt,name=step,proto3" json:"step,omitempty"`                                    // 1 + the number of the call's step that it ran; 0 = it ran none
+	OutOfMemory   bool                   `protobuf:"varint,7,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"` // the system has killed a process of its group for lack of memory since it started
+	Log           string                 `protobuf:"bytes,8,opt,name=log,proto3" json:"log,omitempty"`                                       // last lines that libraries have written
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndedReply) Reset() {
+	*x = EndedReply{}
+	mi := &file_proto_mycelya_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndedReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndedReply) ProtoMessage() {}
+
+func (x *EndedReply) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndedReply.ProtoReflect.Descriptor instead.
+func (*EndedReply) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *EndedReply) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *EndedReply) GetPid() uint64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *EndedReply) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *EndedReply) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *EndedReply) GetCall() uint64 {
+	if x != nil {
+		return x.Call
+	}
+	return 0
+}
+
+func (x *EndedReply) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *EndedReply) GetOutOfMemory() bool {
+	if x != nil {
+		return x.OutOfMemory
+	}
+	return false
+}
+
+func (x *EndedReply) GetLog() string {
+	if x != nil {
+		return x.Log
+	}
+	return ""
+}
+
 type Call struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1419,7 +1564,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_proto_mycelya_proto_msgTypes[15]
+	mi := &file_proto_mycelya_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1576,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[15]
+	mi := &file_proto_mycelya_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1589,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{15}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Call) GetKey() []byte {
@@ -1514,7 +1659,7 @@ type Upload struct {
 
 func (x *Upload) Reset() {
 	*x = Upload{}
-	mi := &file_proto_mycelya_proto_msgTypes[16]
+	mi := &file_proto_mycelya_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1671,7 @@ func (x *Upload) String() string {
 func (*Upload) ProtoMessage() {}
 
 func (x *Upload) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[16]
+	mi := &file_proto_mycelya_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1684,7 @@ func (x *Upload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Upload.ProtoReflect.Descriptor instead.
 func (*Upload) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{16}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Upload) GetStorage() uint64 {
@@ -1567,7 +1712,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_proto_mycelya_proto_msgTypes[17]
+	mi := &file_proto_mycelya_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1724,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[17]
+	mi := &file_proto_mycelya_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1737,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{17}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Share) GetBlock() uint64 {
@@ -1619,7 +1764,7 @@ type Unshare struct {
 
 func (x *Unshare) Reset() {
 	*x = Unshare{}
-	mi := &file_proto_mycelya_proto_msgTypes[18]
+	mi := &file_proto_mycelya_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +1776,7 @@ func (x *Unshare) String() string {
 func (*Unshare) ProtoMessage() {}
 
 func (x *Unshare) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[18]
+	mi := &file_proto_mycelya_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +1789,7 @@ func (x *Unshare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unshare.ProtoReflect.Descriptor instead.
 func (*Unshare) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{18}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Unshare) GetBlock() uint64 {
@@ -1668,7 +1813,7 @@ type UploadFrom struct {
 
 func (x *UploadFrom) Reset() {
 	*x = UploadFrom{}
-	mi := &file_proto_mycelya_proto_msgTypes[19]
+	mi := &file_proto_mycelya_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1825,7 @@ func (x *UploadFrom) String() string {
 func (*UploadFrom) ProtoMessage() {}
 
 func (x *UploadFrom) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[19]
+	mi := &file_proto_mycelya_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1838,7 @@ func (x *UploadFrom) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadFrom.ProtoReflect.Descriptor instead.
 func (*UploadFrom) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{19}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UploadFrom) GetStorage() uint64 {
@@ -1732,7 +1877,7 @@ type Uploaded struct {
 
 func (x *Uploaded) Reset() {
 	*x = Uploaded{}
-	mi := &file_proto_mycelya_proto_msgTypes[20]
+	mi := &file_proto_mycelya_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1889,7 @@ func (x *Uploaded) String() string {
 func (*Uploaded) ProtoMessage() {}
 
 func (x *Uploaded) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[20]
+	mi := &file_proto_mycelya_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1902,7 @@ func (x *Uploaded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Uploaded.ProtoReflect.Descriptor instead.
 func (*Uploaded) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{20}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{22}
 }
 
 type FreeStorages struct {
@@ -1769,7 +1914,7 @@ type FreeStorages struct {
 
 func (x *FreeStorages) Reset() {
 	*x = FreeStorages{}
-	mi := &file_proto_mycelya_proto_msgTypes[21]
+	mi := &file_proto_mycelya_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1926,7 @@ func (x *FreeStorages) String() string {
 func (*FreeStorages) ProtoMessage() {}
 
 func (x *FreeStorages) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[21]
+	mi := &file_proto_mycelya_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1939,7 @@ func (x *FreeStorages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeStorages.ProtoReflect.Descriptor instead.
 func (*FreeStorages) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{21}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FreeStorages) GetStorages() []uint64 {
@@ -1818,7 +1963,7 @@ type Read struct {
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_proto_mycelya_proto_msgTypes[22]
+	mi := &file_proto_mycelya_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +1975,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[22]
+	mi := &file_proto_mycelya_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +1988,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{22}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Read) GetStorage() uint64 {
@@ -1891,7 +2036,7 @@ type ReadReply struct {
 
 func (x *ReadReply) Reset() {
 	*x = ReadReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +2048,7 @@ func (x *ReadReply) String() string {
 func (*ReadReply) ProtoMessage() {}
 
 func (x *ReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +2061,7 @@ func (x *ReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReply.ProtoReflect.Descriptor instead.
 func (*ReadReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadReply) GetBytes() uint64 {
@@ -1942,7 +2087,7 @@ type Sync struct {
 
 func (x *Sync) Reset() {
 	*x = Sync{}
-	mi := &file_proto_mycelya_proto_msgTypes[24]
+	mi := &file_proto_mycelya_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2099,7 @@ func (x *Sync) String() string {
 func (*Sync) ProtoMessage() {}
 
 func (x *Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[24]
+	mi := &file_proto_mycelya_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2112,7 @@ func (x *Sync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sync.ProtoReflect.Descriptor instead.
 func (*Sync) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{26}
 }
 
 type SyncReply struct {
@@ -1981,7 +2126,7 @@ type SyncReply struct {
 
 func (x *SyncReply) Reset() {
 	*x = SyncReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[25]
+	mi := &file_proto_mycelya_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2138,7 @@ func (x *SyncReply) String() string {
 func (*SyncReply) ProtoMessage() {}
 
 func (x *SyncReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[25]
+	mi := &file_proto_mycelya_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2151,7 @@ func (x *SyncReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncReply.ProtoReflect.Descriptor instead.
 func (*SyncReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{25}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SyncReply) GetStatus() *Status {
@@ -2044,7 +2189,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_proto_mycelya_proto_msgTypes[26]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2201,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[26]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2214,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{26}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Done) GetErrors() []*Status {
@@ -2118,7 +2263,7 @@ type Fail struct {
 
 func (x *Fail) Reset() {
 	*x = Fail{}
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2275,7 @@ func (x *Fail) String() string {
 func (*Fail) ProtoMessage() {}
 
 func (x *Fail) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2288,7 @@ func (x *Fail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fail.ProtoReflect.Descriptor instead.
 func (*Fail) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Fail) GetStatus() *Status {
@@ -2169,7 +2314,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2326,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2339,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{30}
 }
 
 // Counts of a call's fused groups, and of the kernels that the worker has compiled since the last Done with Kernels.
@@ -2215,7 +2360,7 @@ type Kernels struct {
 
 func (x *Kernels) Reset() {
 	*x = Kernels{}
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2372,7 @@ func (x *Kernels) String() string {
 func (*Kernels) ProtoMessage() {}
 
 func (x *Kernels) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2385,7 @@ func (x *Kernels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kernels.ProtoReflect.Descriptor instead.
 func (*Kernels) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{29}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Kernels) GetGroups() uint32 {
@@ -2318,7 +2463,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2330,7 +2475,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2343,7 +2488,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{30}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Status) GetKind() int32 {
@@ -2384,7 +2529,7 @@ type Arg_Number struct {
 
 func (x *Arg_Number) Reset() {
 	*x = Arg_Number{}
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2541,7 @@ func (x *Arg_Number) String() string {
 func (*Arg_Number) ProtoMessage() {}
 
 func (x *Arg_Number) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +2581,7 @@ type Arg_Scalar struct {
 
 func (x *Arg_Scalar) Reset() {
 	*x = Arg_Scalar{}
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2593,7 @@ func (x *Arg_Scalar) String() string {
 func (*Arg_Scalar) ProtoMessage() {}
 
 func (x *Arg_Scalar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2488,7 +2633,7 @@ type Arg_List struct {
 
 func (x *Arg_List) Reset() {
 	*x = Arg_List{}
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2645,7 @@ func (x *Arg_List) String() string {
 func (*Arg_List) ProtoMessage() {}
 
 func (x *Arg_List) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +2687,7 @@ type Kernel_Operand struct {
 
 func (x *Kernel_Operand) Reset() {
 	*x = Kernel_Operand{}
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2554,7 +2699,7 @@ func (x *Kernel_Operand) String() string {
 func (*Kernel_Operand) ProtoMessage() {}
 
 func (x *Kernel_Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2611,7 +2756,7 @@ type Kernel_Instr struct {
 
 func (x *Kernel_Instr) Reset() {
 	*x = Kernel_Instr{}
-	mi := &file_proto_mycelya_proto_msgTypes[35]
+	mi := &file_proto_mycelya_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2623,7 +2768,7 @@ func (x *Kernel_Instr) String() string {
 func (*Kernel_Instr) ProtoMessage() {}
 
 func (x *Kernel_Instr) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[35]
+	mi := &file_proto_mycelya_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2830,7 @@ type KernelOp_Instance struct {
 
 func (x *KernelOp_Instance) Reset() {
 	*x = KernelOp_Instance{}
-	mi := &file_proto_mycelya_proto_msgTypes[36]
+	mi := &file_proto_mycelya_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2697,7 +2842,7 @@ func (x *KernelOp_Instance) String() string {
 func (*KernelOp_Instance) ProtoMessage() {}
 
 func (x *KernelOp_Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[36]
+	mi := &file_proto_mycelya_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,7 +3003,19 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x05torch\x18\x06 \x01(\tR\x05torch\x12\x10\n" +
 	"\x03pid\x18\a \x01(\x04R\x03pid\x12\x14\n" +
 	"\x05error\x18\b \x01(\tR\x05error\x12\x16\n" +
-	"\x06blocks\x18\t \x01(\rR\x06blocks\"\xb6\x01\n" +
+	"\x06blocks\x18\t \x01(\rR\x06blocks\"\x19\n" +
+	"\x05Ended\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x04R\x03pid\"\xbe\x01\n" +
+	"\n" +
+	"EndedReply\x12\x14\n" +
+	"\x05ended\x18\x01 \x01(\bR\x05ended\x12\x10\n" +
+	"\x03pid\x18\x02 \x01(\x04R\x03pid\x12\x12\n" +
+	"\x04code\x18\x03 \x01(\x05R\x04code\x12\x16\n" +
+	"\x06signal\x18\x04 \x01(\tR\x06signal\x12\x12\n" +
+	"\x04call\x18\x05 \x01(\x04R\x04call\x12\x12\n" +
+	"\x04step\x18\x06 \x01(\x04R\x04step\x12\"\n" +
+	"\rout_of_memory\x18\a \x01(\bR\voutOfMemory\x12\x10\n" +
+	"\x03log\x18\b \x01(\tR\x03log\"\xb6\x01\n" +
 	"\x04Call\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x03(\x06R\x06params\x12\x16\n" +
@@ -2938,7 +3095,7 @@ func file_proto_mycelya_proto_rawDescGZIP() []byte {
 	return file_proto_mycelya_proto_rawDescData
 }
 
-var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_proto_mycelya_proto_goTypes = []any{
 	(*Dim)(nil),               // 0: mycelya.v1.Dim
 	(*Tensor)(nil),            // 1: mycelya.v1.Tensor
@@ -2955,42 +3112,44 @@ var file_proto_mycelya_proto_goTypes = []any{
 	(*Step)(nil),              // 12: mycelya.v1.Step
 	(*Program)(nil),           // 13: mycelya.v1.Program
 	(*Hello)(nil),             // 14: mycelya.v1.Hello
-	(*Call)(nil),              // 15: mycelya.v1.Call
-	(*Upload)(nil),            // 16: mycelya.v1.Upload
-	(*Share)(nil),             // 17: mycelya.v1.Share
-	(*Unshare)(nil),           // 18: mycelya.v1.Unshare
-	(*UploadFrom)(nil),        // 19: mycelya.v1.UploadFrom
-	(*Uploaded)(nil),          // 20: mycelya.v1.Uploaded
-	(*FreeStorages)(nil),      // 21: mycelya.v1.FreeStorages
-	(*Read)(nil),              // 22: mycelya.v1.Read
-	(*ReadReply)(nil),         // 23: mycelya.v1.ReadReply
-	(*Sync)(nil),              // 24: mycelya.v1.Sync
-	(*SyncReply)(nil),         // 25: mycelya.v1.SyncReply
-	(*Done)(nil),              // 26: mycelya.v1.Done
-	(*Fail)(nil),              // 27: mycelya.v1.Fail
-	(*Resume)(nil),            // 28: mycelya.v1.Resume
-	(*Kernels)(nil),           // 29: mycelya.v1.Kernels
-	(*Status)(nil),            // 30: mycelya.v1.Status
-	(*Arg_Number)(nil),        // 31: mycelya.v1.Arg.Number
-	(*Arg_Scalar)(nil),        // 32: mycelya.v1.Arg.Scalar
-	(*Arg_List)(nil),          // 33: mycelya.v1.Arg.List
-	(*Kernel_Operand)(nil),    // 34: mycelya.v1.Kernel.Operand
-	(*Kernel_Instr)(nil),      // 35: mycelya.v1.Kernel.Instr
-	(*KernelOp_Instance)(nil), // 36: mycelya.v1.KernelOp.Instance
+	(*Ended)(nil),             // 15: mycelya.v1.Ended
+	(*EndedReply)(nil),        // 16: mycelya.v1.EndedReply
+	(*Call)(nil),              // 17: mycelya.v1.Call
+	(*Upload)(nil),            // 18: mycelya.v1.Upload
+	(*Share)(nil),             // 19: mycelya.v1.Share
+	(*Unshare)(nil),           // 20: mycelya.v1.Unshare
+	(*UploadFrom)(nil),        // 21: mycelya.v1.UploadFrom
+	(*Uploaded)(nil),          // 22: mycelya.v1.Uploaded
+	(*FreeStorages)(nil),      // 23: mycelya.v1.FreeStorages
+	(*Read)(nil),              // 24: mycelya.v1.Read
+	(*ReadReply)(nil),         // 25: mycelya.v1.ReadReply
+	(*Sync)(nil),              // 26: mycelya.v1.Sync
+	(*SyncReply)(nil),         // 27: mycelya.v1.SyncReply
+	(*Done)(nil),              // 28: mycelya.v1.Done
+	(*Fail)(nil),              // 29: mycelya.v1.Fail
+	(*Resume)(nil),            // 30: mycelya.v1.Resume
+	(*Kernels)(nil),           // 31: mycelya.v1.Kernels
+	(*Status)(nil),            // 32: mycelya.v1.Status
+	(*Arg_Number)(nil),        // 33: mycelya.v1.Arg.Number
+	(*Arg_Scalar)(nil),        // 34: mycelya.v1.Arg.Scalar
+	(*Arg_List)(nil),          // 35: mycelya.v1.Arg.List
+	(*Kernel_Operand)(nil),    // 36: mycelya.v1.Kernel.Operand
+	(*Kernel_Instr)(nil),      // 37: mycelya.v1.Kernel.Instr
+	(*KernelOp_Instance)(nil), // 38: mycelya.v1.KernelOp.Instance
 }
 var file_proto_mycelya_proto_depIdxs = []int32{
 	0,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
 	0,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
 	0,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
-	31, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
-	32, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
-	33, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
+	33, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
+	34, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
+	35, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
 	2,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
 	0,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
 	0,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
-	34, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
-	35, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
-	36, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
+	36, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
+	37, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
+	38, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
 	3,  // 12: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
 	4,  // 13: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
 	5,  // 14: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
@@ -3002,11 +3161,11 @@ var file_proto_mycelya_proto_depIdxs = []int32{
 	1,  // 20: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
 	12, // 21: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
 	9,  // 22: mycelya.v1.Program.kernels:type_name -> mycelya.v1.Kernel
-	30, // 23: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
-	30, // 24: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
-	30, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
-	29, // 26: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
-	30, // 27: mycelya.v1.Fail.status:type_name -> mycelya.v1.Status
+	32, // 23: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
+	32, // 24: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
+	32, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
+	31, // 26: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
+	32, // 27: mycelya.v1.Fail.status:type_name -> mycelya.v1.Status
 	2,  // 28: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
 	0,  // 29: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
 	2,  // 30: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
@@ -3059,7 +3218,7 @@ func file_proto_mycelya_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_mycelya_proto_rawDesc), len(file_proto_mycelya_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

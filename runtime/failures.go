@@ -28,31 +28,14 @@ func (c *compiler) explain(ref core.Ref, st *proto.Status) error {
 	if int(st.Step) >= len(compiled.StepRecord) {
 		return &Error{Kind: Kind(st.Kind), Text: text, Lost: of.lost(-1)}
 	}
-	record := int(compiled.StepRecord[st.Step])
-	name := "a copy"
-	step, isCall := compiled.Program.Steps[st.Step].Kind.(*proto.Step_Call)
-	switch {
-	case record >= 0 && record < len(of.entry.ops):
-		name = of.entry.ops[record]
-	case isCall:
-		name = step.Call.Op
-	}
-	if isCall {
-		name += "(" + operands(compiled, step.Call.Args, of.meta.Params) + ")"
-	}
-	where := "at an unknown place"
-	if record >= 0 && 2*record+1 < len(of.origins) {
-		if o := c.frontend.Origin(of.origins[2*record], of.origins[2*record+1]); o.File != "" {
-			where = fmt.Sprintf("at %s:%d", o.File, o.Line)
-		}
-	}
+	name, where := c.locate(of, st.Step)
 	text = fmt.Sprintf("%s\n  in %s, recorded %s", text, name, where)
 	if Kind(st.Kind) == KindMemory {
 		if peak := c.peak(compiled, of.meta.Params, of.entry.ops, of.origins); peak != "" {
 			text += "\n  of program #" + fmt.Sprint(of.variant.account.number) + ". " + peak
 		}
 	}
-	return &Error{Kind(st.Kind), text, of.lost(record)}
+	return &Error{Kind(st.Kind), text, of.lost(int(compiled.StepRecord[st.Step]))}
 }
 
 // lost is the smallest id of the storages that a call does not make because a record has failed.
@@ -83,6 +66,32 @@ func asError(err error) *Error {
 		return e
 	}
 	return &Error{Kind: KindRuntime, Text: err.Error()}
+}
+
+// locate returns the op of a step with its operands, and the place that recorded it.
+func (c *compiler) locate(of *call, number uint32) (name, where string) {
+	compiled := of.variant.compiled
+	record := int(compiled.StepRecord[number])
+	name = "a copy"
+	step, isCall := compiled.Program.Steps[number].Kind.(*proto.Step_Call)
+	switch {
+	case record >= 0 && record < len(of.entry.ops):
+		name = of.entry.ops[record]
+	case isCall:
+		name = step.Call.Op
+	case compiled.Program.Steps[number].GetKernel() != nil:
+		name = "a kernel"
+	}
+	if isCall {
+		name += "(" + operands(compiled, step.Call.Args, of.meta.Params) + ")"
+	}
+	where = "at an unknown place"
+	if record >= 0 && 2*record+1 < len(of.origins) {
+		if o := c.frontend.Origin(of.origins[2*record], of.origins[2*record+1]); o.File != "" {
+			where = fmt.Sprintf("at %s:%d", o.File, o.Line)
+		}
+	}
+	return name, where
 }
 
 // operands lists the tensors of a call with their sizes: "f32[64,784], f32[100,10]".

@@ -16,6 +16,7 @@ const (
 	KindType           Kind = 4 // TypeError
 	KindNotImplemented Kind = 5 // NotImplementedError
 	KindMemory         Kind = 6 // torch.OutOfMemoryError
-	KindLost           Kind = 7 // RuntimeError
+	KindLost           Kind = 7 // mycelya_torch.errors.DeviceLostError
 	KindLinalg         Kind = 8 // torch.linalg.LinAlgError
+	KindStopped        Kind = 9 // mycelya_torch.errors.MachineStoppedError
 )

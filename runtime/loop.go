@@ -50,6 +50,7 @@ type session struct {
 	instance provider.Instance
 	conn     *transport.Conn
 	hello    *proto.Hello
+	ending   string // why the session is lost, as a sentence; "" if it is not
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
@@ -244,7 +245,7 @@ func (s *session) disconnect() {
 
 // close ends the session and its worker, and returns when both have ended.
 func (s *session) close() {
-	s.do(core.Close{Err: &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d has been closed.", s.index)}})
+	s.do(core.Close{Err: &Error{Kind: KindStopped, Text: s.device() + " has been stopped. Its tensors are lost."}})
 	s.mu.Lock()
 	started := s.core.Started()
 	s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	protobuf "google.golang.org/protobuf/proto"
@@ -123,5 +124,6 @@ func (s *session) fill(conn *transport.Conn, t *Ticket) error {
 
 // streamEnded reports whether an error only means that the stream has ended.
 func streamEnded(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, transport.ErrFrameTruncated)
+	return errors.Is(err, io.EOF) || errors.Is(err, transport.ErrFrameTruncated) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }

@@ -79,6 +79,20 @@ func (r *Runtime) Close(index int32) {
 	}
 }
 
+// Ended returns why a device's session has ended by itself, as a sentence; "" if it runs, or is closed.
+func (r *Runtime) Ended(index int32) string {
+	s, err := r.session(index)
+	if err != nil {
+		return ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending == "" && s.core.Gone() != nil {
+		return s.core.Gone().Error()
+	}
+	return s.ending
+}
+
 func (r *Runtime) session(index int32) (*session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -91,8 +91,8 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 	w.exit = provider.Exit{Code: 3, Detail: "one\ntwo\n"}
 	w.die()
 	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended in an unknown way. "+
-		"All tensors on it are gone; "+
-		"restart the Python process to use the device again.\nThe end of its log:\n  one\n  two")
+		"All tensors on it are gone. "+
+		"Call torch.mycelya.restart(0) to use the device again.\nThe end of its log:\n  one\n  two")
 }
 
 // ended waits for what may have left a ticket.
@@ -330,7 +330,7 @@ func TestAWorkerThatEndsWithALastWord(t *testing.T) {
 	w.die()
 	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended with code 1. "+
 		"It said: The client sent a program that breaks the rules. "+
-		"All tensors on it are gone; restart the Python process to use the device again.")
+		"All tensors on it are gone. Call torch.mycelya.restart(0) to use the device again.")
 }
 
 func TestOurOwnMistakesEndInErrors(t *testing.T) {

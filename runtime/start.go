@@ -5,10 +5,8 @@ package runtime
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"syscall"
 	"time"
 
@@ -25,8 +23,6 @@ const (
 	// A worker answers Hello once it has loaded PyTorch: a second from a warm disk, and cold disks and CUDA
 	// contexts may take much longer.
 	helloWait = 3 * time.Minute
-	// After its connection has ended, a worker has this long to end too, so that the error can say how it ended.
-	exitWait = 2 * time.Second
 	// A worker that was told to stop has this long to finish what it runs.
 	stopGrace = 500 * time.Millisecond
 )
@@ -43,7 +39,7 @@ func (s *session) start() {
 	var err error
 	onAllCores(func() { instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device}) })
 	if err != nil {
-		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d could not start its worker: %v", s.index, err)})
+		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %v", s.device(), err)})
 		return
 	}
 	s.mu.Lock()
@@ -157,57 +153,6 @@ func exchange(conn *transport.Conn) (*proto.Hello, error) {
 type refused string
 
 func (r refused) Error() string { return string(r) }
-
-// lost ends the session because of a failed start or a broken connection. The text has the known facts about the
-// worker's end, and no guesses.
-func (s *session) lost(err error) {
-	s.mu.Lock()
-	gone, instance, hello := s.core.Gone(), s.instance, s.hello
-	s.mu.Unlock()
-	if gone != nil {
-		return
-	}
-	var why refused
-	if hello == nil && errors.As(err, &why) {
-		s.lose(&Error{Kind: KindRuntime,
-			Text: fmt.Sprintf("mycelya:%d could not start its worker: %s", s.index, string(why))})
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
-	defer cancel()
-	exit, waitErr := instance.Wait(ctx)
-	what := fmt.Sprintf("its worker (%s) ", instance.Handle())
-	switch {
-	case waitErr == nil:
-		what += exit.String() + "."
-	case streamEnded(err):
-		what += "closed the connection."
-	default:
-		what += fmt.Sprintf("can't be reached any more: %v.", err)
-	}
-	if errors.As(err, &why) {
-		what += " It said: " + string(why)
-	}
-	if hello == nil {
-		s.lose(&Error{Kind: KindRuntime,
-			Text: fmt.Sprintf("mycelya:%d could not be started: %s%s", s.index, what, logTail(exit))})
-		return
-	}
-	s.lose(&Error{Kind: KindLost, Text: fmt.Sprintf("mycelya:%d is lost: %s All tensors on it are gone; "+
-		"restart the Python process to use the device again.%s", s.index, what, logTail(exit))})
-}
-
-func logTail(e provider.Exit) string {
-	const most = 12 // lines
-	lines := strings.Split(strings.TrimSpace(e.Detail), "\n")
-	if len(lines) == 1 && lines[0] == "" {
-		return ""
-	}
-	if len(lines) > most {
-		lines = lines[len(lines)-most:]
-	}
-	return "\nThe end of its log:\n  " + strings.Join(lines, "\n  ")
-}
 
 func stop(instance provider.Instance) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

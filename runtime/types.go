@@ -41,6 +41,7 @@ type Paths struct {
 	provider.Paths
 	Provider string
 	Device   string
+	Machine  string // its name in messages; "" for that of a bare "mycelya"
 }
 
 // View is a strided window on a storage, sizes and strides in elements.

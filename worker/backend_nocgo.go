@@ -19,6 +19,8 @@ type Torch struct {
 	Threads int
 	Log     *slog.Logger
 	Kernels Kernels
+	// Progress is where executors note what they run; nil: nowhere. A process with several sessions has none.
+	Progress *Progress
 }
 
 // Load fails: libtorch is loaded through cgo.

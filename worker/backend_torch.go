@@ -16,7 +16,7 @@ package worker
 // The executor's functions. A library that lacks one is refused.
 #define FUNCTIONS(X) \
   X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(settle) X(upload_begin) X(upload_end) X(read) \
-  X(read_done) X(free) X(poison) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave)
+  X(read_done) X(free) X(poison) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave) X(watch)
 #define FIELD(f) myc_exec_fn_##f f;
 typedef struct { FUNCTIONS(FIELD) } api;
 
@@ -68,6 +68,7 @@ static int32_t x_run(exec_state* s, myc_prog* p, const uint64_t* params, uint64_
 static void x_settle(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np) {
   s->a.settle(s->x, p, params, np);
 }
+static void x_watch(exec_state* s, void* place) { s->a.watch(s->x, place); }
 static void x_leave(exec_state* s, int32_t cores) { s->a.leave(s->x, cores); }
 // Any thread may call these three, so they write nothing into s.
 static myc_module* x_load(exec_state* s, const void* image, uint64_t n, myc_error* e) {
@@ -138,6 +139,8 @@ type Torch struct {
 	Threads int    // 0: PyTorch's default
 	Log     *slog.Logger
 	Kernels Kernels
+	// Progress is where executors note what they run; nil: nowhere. A process with several sessions has none.
+	Progress *Progress
 }
 
 type torchBackend struct {
@@ -256,6 +259,9 @@ func (b *torchBackend) New() (Executor, error) {
 	x, err := b.make(b.Device)
 	if err != nil {
 		return nil, err
+	}
+	if b.Progress != nil {
+		C.x_watch(x.s, unsafe.Pointer(b.Progress.place))
 	}
 	b.once.Do(func() { b.launcher = b.launches(x.Info()) })
 	x.launcher = b.launcher

@@ -33,6 +33,9 @@ type Server struct {
 	ProgramBytes int64
 	// Idle is how long cached memory is kept when no client sends frames; 0 is DefaultIdle.
 	Idle time.Duration
+	// Ready is called when the executor of a session exists, before the session's first program; it may be nil. An error
+	// ends the session.
+	Ready func() error
 
 	idle     *time.Timer // runs from the end of a frame to the next frame of any session
 	load     func() (Backend, error)
@@ -54,24 +57,9 @@ const (
 
 // Serve accepts clients until Close. It owns l.
 func (s *Server) Serve(l net.Listener) error {
-	s.mu.Lock()
-	s.listener, s.conns = l, make(map[*transport.Conn]struct{})
-	s.load = sync.OnceValues(func() (b Backend, err error) {
-		start := time.Now()
-		if b, err = s.Load(); err != nil {
-			s.Log.Error("the backend can't be loaded", "error", err)
-		} else {
-			s.Log.Info("backend loaded", "took", time.Since(start))
-		}
-		return b, err
-	})
-	s.idle = time.AfterFunc(math.MaxInt64, s.trim)
-	closed := s.closed
-	s.mu.Unlock()
-	if closed {
+	if s.begin(l) {
 		return l.Close()
 	}
-	go func() { _, _ = s.load() }()
 	for {
 		nc, err := l.Accept()
 		if err != nil {
@@ -87,14 +75,53 @@ func (s *Server) Serve(l net.Listener) error {
 			_ = nc.Close()
 			continue
 		}
-		c := transport.New(nc)
-		takes := c.TakeFiles()
-		if !s.add(c) {
-			_ = c.Close()
-			continue
-		}
-		s.sessions.Go(func() { s.client(c, takes) })
+		s.accept(nc)
 	}
+}
+
+// ServeOne serves the connection that accept returns, and returns when its session has ended. The backend loads during
+// accept.
+func (s *Server) ServeOne(accept func() (net.Conn, error)) error {
+	s.begin(nil)
+	c, err := accept()
+	if err != nil {
+		return err
+	}
+	s.accept(c)
+	s.sessions.Wait()
+	return nil
+}
+
+// begin begins to load the backend, and reports whether Close was called already.
+func (s *Server) begin(l net.Listener) (closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listener, s.conns = l, make(map[*transport.Conn]struct{})
+	s.load = sync.OnceValues(func() (b Backend, err error) {
+		start := time.Now()
+		if b, err = s.Load(); err != nil {
+			s.Log.Error("the backend can't be loaded", "error", err)
+		} else {
+			s.Log.Info("backend loaded", "took", time.Since(start))
+		}
+		return b, err
+	})
+	s.idle = time.AfterFunc(math.MaxInt64, s.trim)
+	if !s.closed {
+		go func() { _, _ = s.load() }()
+	}
+	return s.closed
+}
+
+// accept starts the session of a connection.
+func (s *Server) accept(nc net.Conn) {
+	c := transport.New(nc)
+	takes := c.TakeFiles()
+	if !s.add(c) {
+		_ = c.Close()
+		return
+	}
+	s.sessions.Go(func() { s.client(c, takes) })
 }
 
 // Close ends Serve and every session.
@@ -157,7 +184,7 @@ func (s *Server) client(c *transport.Conn, takesBlocks bool) {
 		errors.Is(err, transport.ErrFrameLimit), errors.Is(err, transport.ErrFrameBody),
 		errors.Is(err, transport.ErrFrameMeta), errors.Is(err, transport.ErrFrameFile):
 		log.Error("session ended: the client broke the protocol", "error", err)
-		s.refuse(c, 0, err.Error())
+		refuse(c, 0, err.Error())
 	default:
 		log.Warn("session ended", "error", err)
 	}
@@ -187,13 +214,20 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger)
 	*log = (*log).With("client", hello.Pid)
 	if text := mismatch(&hello); text != "" {
 		(*log).Error("client refused", "reason", text)
-		s.refuse(c, h.Seq, text)
+		refuse(c, h.Seq, text)
 		return nil
 	}
 	x, err := s.executor()
 	if err != nil {
-		s.refuse(c, h.Seq, err.Error())
+		refuse(c, h.Seq, err.Error())
 		return nil
+	}
+	if s.Ready != nil {
+		if err := s.Ready(); err != nil {
+			x.Close()
+			refuse(c, h.Seq, err.Error())
+			return nil
+		}
 	}
 	store, err := newStore(cmp.Or(s.ProgramBytes, DefaultProgramBytes))
 	if err != nil {
@@ -229,7 +263,7 @@ func (s *Server) executor() (Executor, error) {
 
 // refuse sends a client the reason why its session ends. It then discards what the client is still sending, so that the
 // client reads the reason. It waits for at most a second, because a client that broke the protocol may not read at all.
-func (s *Server) refuse(c *transport.Conn, seq uint64, text string) {
+func refuse(c *transport.Conn, seq uint64, text string) {
 	hello := own()
 	hello.Error = text
 	_ = c.Net().SetDeadline(time.Now().Add(time.Second))

@@ -123,6 +123,7 @@ typedef struct {
   const char* torch_lib;  // folder with libtorch_cpu
   const char* provider;
   const char* device;
+  const char* machine;  // the machine's name in messages, or "" for that of a bare "mycelya"
 } myc_config;
 
 // One trace. myc_fn_flush uses the arrays until it sets *in_use to 0, which it does exactly once, also if it fails.
@@ -181,6 +182,9 @@ typedef void (*myc_fn_define_code)(uint32_t code, const char* file, const char* 
 typedef int32_t (*myc_fn_open)(int32_t index, const myc_config*, myc_error*);
 // Ends the session of a device and its worker; MYC_OK if there was none.
 typedef int32_t (*myc_fn_close)(int32_t index, myc_error*);
+// Writes why the session of a device has ended by itself, as a sentence about its worker. Returns the length that the
+// text has, 0 if the session has not ended or does not exist.
+typedef uint64_t (*myc_fn_ended)(int32_t index, char* out, uint64_t capacity);
 // Takes a closed trace and returns at once. MYC_PENDING: the trace was taken, but the worker is further behind than the
 // credits allow. Then the caller takes a ticket from myc_room, and waits for it before it records more.
 typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
@@ -381,6 +385,9 @@ typedef int32_t (*myc_exec_fn_sync)(myc_exec*, myc_error*);
 typedef void (*myc_exec_fn_usage)(myc_exec*, uint64_t* storages, uint64_t* bytes);
 // Returns CPU memory that the process keeps for reuse to the system. Any thread may call it at any time.
 typedef void (*myc_exec_fn_trim)(void);
+// From now on the executor notes what it runs in place[0] and place[1], which another process may read after a crash:
+// the id of the last call, and 1 + the number of the step that runs, 0 between calls. The caller keeps the memory.
+typedef void (*myc_exec_fn_watch)(myc_exec*, uint64_t* place);
 
 #ifdef __cplusplus
 }

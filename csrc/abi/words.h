@@ -7,7 +7,7 @@
 #define MYCELYA_ABI_WORDS_H_
 
 // Both ends compare this number when a library is loaded.
-#define MYCELYA_ABI_VERSION 14
+#define MYCELYA_ABI_VERSION 15
 
 // Dtypes: their numbers on the wire and in all tables. 0 is invalid.
 enum {
@@ -198,8 +198,9 @@ enum {
   MYC_E_TYPE = 4,             // TypeError
   MYC_E_NOT_IMPLEMENTED = 5,  // NotImplementedError
   MYC_E_MEMORY = 6,           // torch.OutOfMemoryError
-  MYC_E_LOST = 7,             // RuntimeError
+  MYC_E_LOST = 7,             // mycelya_torch.errors.DeviceLostError
   MYC_E_LINALG = 8,           // torch.linalg.LinAlgError
+  MYC_E_STOPPED = 9,          // mycelya_torch.errors.MachineStoppedError
   MYC_PENDING = 100           // no error: not ready yet
 };
 

@@ -214,6 +214,8 @@ MYC_EXPORT void myc_exec_trim() {
   });
 }
 
+MYC_EXPORT void myc_exec_watch(myc_exec* exec, uint64_t* place) { exec->executor.progress.place = place; }
+
 // The header has only the types of these functions; a different signature must not compile.
 #define MYC_SAME(name) static_assert(std::is_same_v<decltype(&myc_exec_##name), myc_exec_fn_##name>)
 MYC_SAME(abi_version);
@@ -236,3 +238,4 @@ MYC_SAME(poison);
 MYC_SAME(sync);
 MYC_SAME(usage);
 MYC_SAME(trim);
+MYC_SAME(watch);

@@ -40,6 +40,8 @@
 //	Uploaded   Uploaded              worker
 //	Fail       Fail                  client
 //	Resume     Resume                client
+//	Ended      Ended                 client EndedReply  the only frame of its connection
+//	EndedReply EndedReply            worker
 //
 // Flow:
 //
@@ -56,7 +58,9 @@
 //     before Uploaded. Unshare ends a block.
 //  7. After a Call that fails, or a Fail, calls do not run and are answered with skipped, until a Resume. So
 //     nothing that the client sent before its user had seen the error changes a storage from before.
-//  8. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
+//  8. Each session has a process of its own on the worker. When it is lost, the client may open another connection and
+//     send Ended as its first frame; the worker answers how the process ended, and closes.
+//  9. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
 //
 // History: 1 is the first version. A frame that a peer may send only after the other's Hello has offered it (6) needs
 // no new version.
@@ -96,12 +100,14 @@ const (
 	Uploaded
 	Fail
 	Resume
+	Ended
+	EndedReply
 	numTypes
 )
 
 var typeNames = [numTypes]string{
 	"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done",
-	"Share", "Unshare", "UploadFrom", "Uploaded", "Fail", "Resume",
+	"Share", "Unshare", "UploadFrom", "Uploaded", "Fail", "Resume", "Ended", "EndedReply",
 }
 
 func (t Type) String() string {

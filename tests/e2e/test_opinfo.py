@@ -87,14 +87,16 @@ def test_op(name: str, dtype: str, child: CaseProcess, record_property) -> None:
 # ---- The suite itself ----
 
 
+def child_of(pid: int) -> int:
+    """The pid of the only child of a process."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    (child,) = [c for t in tasks for c in (t / "children").read_text().split()]
+    return int(child)
+
+
 def worker_of(pid: int) -> int:
-    """The pid of the worker that a process has started."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    if not children:  # another thread started it
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [c for t in tasks for c in (t / "children").read_text().split()]
-    (worker,) = children
-    return int(worker)
+    """The pid of the session process of the worker that a process has started."""
+    return child_of(child_of(pid))
 
 
 ENDS = {

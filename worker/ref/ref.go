@@ -21,11 +21,13 @@ import (
 type Backend struct {
 	// Kernels selects kernels instead of the operators that they replace.
 	Kernels bool
+	// Progress is where executors note what they run; nil: nowhere.
+	Progress *worker.Progress
 }
 
 // New implements worker.Backend.
 func (b Backend) New() (worker.Executor, error) {
-	return &executor{kernels: b.Kernels, storages: map[uint64]*storage{}}, nil
+	return &executor{kernels: b.Kernels, progress: b.Progress, storages: map[uint64]*storage{}}, nil
 }
 
 // Trim implements worker.Backend. The backend caches no memory.
@@ -40,6 +42,7 @@ type storage struct {
 
 type executor struct {
 	kernels  bool
+	progress *worker.Progress
 	storages map[uint64]*storage
 	pending  map[uint64][]byte // uploads that have begun
 	fused    proto.Kernels     // counts since the last call of Fused
@@ -183,8 +186,10 @@ func (x *executor) Run(
 			}
 			continue
 		}
+		x.progress.Note(call, uint32(i))
 		r.runStep(i, s)
 	}
+	x.progress.Idle()
 	r.bind(x, inputs, outputs)
 	return r.failed, r.errs
 }

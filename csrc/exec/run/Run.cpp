@@ -40,6 +40,7 @@ class Runner {
       RefuseCall();
       return failed_;
     }
+    executor_.progress.Call(call_.id);
     BindInputs();
     executor_.Free(call_.frees, call_.n_frees);
     for (uint32_t i = 0; i < p_.steps.size(); ++i) {
@@ -49,6 +50,7 @@ class Runner {
         ExecuteAlone(i);
       }
     }
+    executor_.progress.Idle();
     if (cause_) {
       BindAfterFailure();
     } else {
@@ -280,6 +282,7 @@ class Runner {
     const Step& s = p_.steps[number];
     if (!Runs(s)) return Spoil(s, cause_);
     if (const PoisonPtr poison = FindPoison(s)) return Inherit(number, s, poison);
+    executor_.progress.Step(number);
     try {
       Execute(s);
       if (cause_) late_.push_back(number);
@@ -372,6 +375,7 @@ class Runner {
     size_t at = 0;  // in group_
     for (uint32_t i = first; i < plain; ++i) {
       const Step& s = p_.steps[i];
+      executor_.progress.Step(i);
       try {
         if (code && s.kind == StepKind::kKernel) {
           const size_t begin = at;

@@ -42,6 +42,20 @@ struct Reading {
   c10::Storage storage;
 };
 
+// What the executor runs, in memory that outlives the process if it is shared. Relaxed stores: another process reads
+// them after this one has ended.
+struct Progress {
+  Progress() = default;
+  Progress(const Progress&) = delete;
+
+  uint64_t own[2] = {};
+  uint64_t* place = own;
+
+  void Call(uint64_t call) const { __atomic_store_n(&place[0], call, __ATOMIC_RELAXED); }
+  void Step(uint64_t step) const { __atomic_store_n(&place[1], step + 1, __ATOMIC_RELAXED); }
+  void Idle() const { __atomic_store_n(&place[1], 0, __ATOMIC_RELAXED); }
+};
+
 class Executor {
  public:
   // threads 0: PyTorch's default. Seeds the device's default generator as a new PyTorch process does. A process serves
@@ -49,6 +63,8 @@ class Executor {
   Executor(const std::string& device, int32_t threads);
 
   const Device& device() const { return *device_; }
+
+  Progress progress;
 
   // Leaves so many cores to other processes: uses fewer threads by this number. A parallel region waits for its last
   // thread, which may wait milliseconds for a core that another process uses.

@@ -2,21 +2,25 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Mycelya-worker serves one user's clients on a unix socket. It prints one handshake line on stdout when it listens,
-// logs to stderr, and ends at SIGTERM or, with --stdin-eof, when its stdin ends. It removes its socket.
+// logs to stderr, and ends at SIGTERM or, with --stdin-eof, when its stdin ends. It removes its socket. It starts
+// itself again, with --session, for each client; only that process loads PyTorch.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
@@ -36,7 +40,11 @@ func main() {
 		eof     = flag.Bool("stdin-eof", false, "end when stdin ends")
 		idle    = flag.Duration("idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
 		version = flag.Bool("version", false, "print the build and end")
+		session = flag.Bool("session", false, "serve one client that another process of this program passes on")
+		limits  worker.Limits
 	)
+	flag.Uint64Var(&limits.Memory, "memory", 0, "private memory that each session may take, in bytes; 0: no limit")
+	flag.Uint64Var(&limits.CPUSeconds, "cpu-seconds", 0, "processor time that each session may take; 0: no limit")
 	flag.StringVar(&t.Device, "device", "", `"cpu" or "cuda:<number>"; empty: CUDA if it can be used, else the CPU`)
 	flag.StringVar(&t.Exec, "exec", "", "path of libmycelya_exec")
 	flag.StringVar(&t.Lib, "torch-lib", "", "folder of libtorch_cpu")
@@ -60,10 +68,6 @@ func main() {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	t.Log = log
-	load := t.Load
-	if *backend == "ref" {
-		load = func() (worker.Backend, error) { return ref.Backend{}, nil }
-	}
 	if t.Kernels.Disk <= 0 || t.Kernels.Threads < 0 {
 		fmt.Fprintln(os.Stderr, "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0.")
 		os.Exit(2)
@@ -73,35 +77,95 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	l, err := net.Listen("unix", *socket)
+	signal.Ignore(syscall.SIGPIPE) // stderr may be closed, and the folder must still be removed
+	if *session {
+		serveSession(t, *backend, limits, *idle, log)
+		return
+	}
+	supervise(*socket, *eof, log)
+}
+
+// supervise accepts clients until a signal or the end of stdin.
+func supervise(socket string, eof bool, log *slog.Logger) {
+	worker.CloseInherited()
+	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr}
+	s.Begin() // first: PyTorch takes longer to load than all that follows
+	l, err := net.Listen("unix", socket)
 	if err != nil {
 		log.Error("cannot listen", "error", err)
+		s.Close()
 		os.Exit(1)
 	}
 	// Do not wait for running programs: a program may run for minutes, and its client is gone.
 	end := func(code int) {
-		_ = os.Remove(*socket)
-		if dir := filepath.Dir(*socket); strings.HasPrefix(filepath.Base(dir), transport.FolderPrefix) {
+		_ = os.Remove(socket)
+		if dir := filepath.Dir(socket); strings.HasPrefix(filepath.Base(dir), transport.FolderPrefix) {
 			_ = os.Remove(dir) // made for this worker; fails if it is not empty
 		}
+		s.Close()
 		os.Exit(code)
 	}
-	signal.Ignore(syscall.SIGPIPE) // stderr may be closed, and the folder must still be removed
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	go func() { log.Info("ends at a signal", "signal", <-signals); end(0) }()
-	if *eof {
+	if eof {
 		go func() { _, _ = io.Copy(io.Discard, os.Stdin); end(0) }()
 	}
 	fmt.Println(transport.Handshake{
-		Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(), Build: transport.Build,
+		Version: transport.Version, Network: "unix", Addr: socket, PID: os.Getpid(), Build: transport.Build,
 	})
-	server := worker.Server{Load: load, Log: log, Idle: *idle}
-	if err := server.Serve(l); err != nil {
+	if err := s.Serve(l); err != nil {
 		log.Error("cannot accept", "error", err)
 		end(1)
 	}
 	end(0)
+}
+
+// sessionCommand is this program with the same flags and --session.
+func sessionCommand() *exec.Cmd {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	return exec.Command(self, append([]string{"--session"}, os.Args[1:]...)...)
+}
+
+// serveSession serves the client whose connection the supervisor passes to this process.
+func serveSession(t worker.Torch, backend string, limits worker.Limits, idle time.Duration, log *slog.Logger) {
+	fail := func(err error) {
+		log.Error("the session's process cannot start", "error", err)
+		os.Exit(1)
+	}
+	worker.DieBySignal()
+	if err := limits.Apply(); err != nil {
+		fail(err)
+	}
+	channel, err := worker.OpenChannel()
+	if err != nil {
+		fail(err)
+	}
+	t.Progress = channel.Progress
+	load := t.Load
+	if backend == "ref" {
+		load = func() (worker.Backend, error) { return ref.Backend{Progress: channel.Progress}, nil }
+	}
+	ready := func() error {
+		if err := worker.LockDown(); err != nil {
+			log.Info("system calls of the session are not filtered", "error", err)
+		}
+		return nil
+	}
+	server := worker.Server{Load: load, Log: log, Idle: idle, Ready: ready}
+	accept := func() (net.Conn, error) {
+		c, err := channel.Accept()
+		if err == nil {
+			go func() { channel.Wait(); os.Exit(0) }()
+		}
+		return c, err
+	}
+	if err := server.ServeOne(accept); err != nil && !errors.Is(err, io.EOF) {
+		fail(err)
+	}
 }
 
 // kernelFolder is a folder in the user's cache, "" if the user has none, as a service without a home.

@@ -1,0 +1,152 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/provider"
+)
+
+// After its connection has ended, a worker has this long to tell how the session's process has ended, or to end too.
+const exitWait = 2 * time.Second
+
+// device names the session in sentences: "mycelya:1, machine left,".
+func (s *session) device() string {
+	if s.paths.Machine == "" {
+		return fmt.Sprintf("mycelya:%d", s.index)
+	}
+	return fmt.Sprintf("mycelya:%d, machine %s,", s.index, s.paths.Machine)
+}
+
+// lost ends the session because of a failed start or a broken connection. The text has the known facts about the end of
+// the process or the worker, and no guesses.
+func (s *session) lost(err error) {
+	s.mu.Lock()
+	gone, instance, hello := s.core.Gone(), s.instance, s.hello
+	s.mu.Unlock()
+	if gone != nil {
+		return
+	}
+	var why refused
+	if hello == nil && errors.As(err, &why) {
+		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %s", s.device(), string(why))})
+		return
+	}
+	what, log := s.cause(err, instance, hello)
+	if errors.As(err, &why) {
+		what += " It said: " + string(why)
+	}
+	if hello == nil {
+		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not be started: %s%s", s.device(), what, logTail(log))})
+		return
+	}
+	s.mu.Lock()
+	s.ending = what
+	s.mu.Unlock()
+	s.lose(&Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. Call %s to use the device again.%s",
+		s.device(), what, s.restart(), logTail(log))})
+	go stop(instance) // nothing can use it any more, and a restart starts another one
+}
+
+// restart is the call that makes the device usable again.
+func (s *session) restart() string {
+	if s.paths.Machine == "" {
+		return fmt.Sprintf("torch.mycelya.restart(%d)", s.index)
+	}
+	return "the machine's restart()"
+}
+
+// cause says in a sentence why the connection has ended, and returns the log of what has ended.
+func (s *session) cause(err error, instance provider.Instance, hello *proto.Hello) (what, log string) {
+	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
+	defer cancel()
+	if streamEnded(err) {
+		if end := askEnd(ctx, instance, hello.GetPid()); end.GetEnded() {
+			return s.processEnd(end, instance.Handle()), end.Log
+		}
+	}
+	what = fmt.Sprintf("its worker (%s) ", instance.Handle())
+	exit, waitErr := instance.Wait(ctx)
+	switch {
+	case waitErr == nil:
+		what += exit.String() + "."
+	case streamEnded(err):
+		what += "closed the connection."
+	default:
+		what += fmt.Sprintf("can't be reached any more: %v.", err)
+	}
+	return what, exit.Detail
+}
+
+// askEnd asks a worker how the process of a session has ended; nil if the worker does not answer. pid 0: the session
+// has not said Hello.
+func askEnd(ctx context.Context, instance provider.Instance, pid uint64) *proto.EndedReply {
+	c, err := instance.Dial(ctx)
+	if err != nil {
+		return nil
+	}
+	conn := transport.New(c)
+	defer conn.Close()
+	if at, ok := ctx.Deadline(); ok {
+		_ = c.SetDeadline(at)
+	}
+	if conn.Send(transport.Ended, 0, &proto.Ended{Pid: pid}, nil) != nil {
+		return nil
+	}
+	h, err := conn.Next()
+	end := new(proto.EndedReply)
+	if err != nil || h.Type != transport.EndedReply || conn.Meta(end) != nil {
+		return nil
+	}
+	return end
+}
+
+// processEnd says how the process of the session has ended, and what it ran then.
+func (s *session) processEnd(end *proto.EndedReply, worker provider.Handle) string {
+	text := fmt.Sprintf("the process of its session (%d, of worker %s) ", end.Pid, worker)
+	if end.Signal != "" {
+		text += "was ended by signal " + end.Signal
+	} else {
+		text += fmt.Sprintf("ended with code %d", end.Code)
+	}
+	if end.OutOfMemory {
+		text += ", and the system has killed for lack of memory in its control group"
+	}
+	s.mu.Lock()
+	of, _ := s.core.Waiting(end.Call).(*call)
+	s.mu.Unlock()
+	switch {
+	case end.Call == 0:
+		text += ", before its first call"
+	case end.Step == 0:
+		text += fmt.Sprintf(", after the steps of call %d", end.Call)
+	default:
+		text += fmt.Sprintf(", in call %d, step %d", end.Call, end.Step-1)
+		if of != nil && end.Step-1 < uint64(len(of.variant.compiled.StepRecord)) {
+			op, where := s.compiler.locate(of, uint32(end.Step-1))
+			text += fmt.Sprintf(": %s, recorded %s", op, where)
+		}
+	}
+	return text + "."
+}
+
+// logTail is the end of a log, as the end of an error's text.
+func logTail(log string) string {
+	const most = 12 // lines
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	if len(lines) == 1 && lines[0] == "" {
+		return ""
+	}
+	if len(lines) > most {
+		lines = lines[len(lines)-most:]
+	}
+	return "\nThe end of its log:\n  " + strings.Join(lines, "\n  ")
+}

@@ -1,0 +1,68 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker
+
+import (
+	"os"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// Progress is memory that a session's process shares with the supervisor. The process notes there what it runs, and the
+// supervisor reads it after the process has ended, however it ended.
+type Progress struct {
+	place *[2]uint64 // the last call, and 1 + the step that runs, 0 between calls
+	bytes []byte
+}
+
+const progressBytes = 4096
+
+// newProgress makes the memory, and the file that a process maps it from.
+func newProgress() (*Progress, *os.File, error) {
+	f, err := memoryFile()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := f.Truncate(progressBytes); err != nil {
+		_ = f.Close()
+		return nil, nil, err
+	}
+	p, err := mapProgress(f)
+	if err != nil {
+		_ = f.Close()
+	}
+	return p, f, err
+}
+
+// mapProgress maps the memory of a file. The file may be closed then.
+func mapProgress(f *os.File) (*Progress, error) {
+	b, err := syscall.Mmap(int(f.Fd()), 0, progressBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return &Progress{place: (*[2]uint64)(unsafe.Pointer(unsafe.SliceData(b))), bytes: b}, nil
+}
+
+// Note notes the call and the step that begin; Idle notes the end of the call's steps. A nil Progress takes notes, too.
+func (p *Progress) Note(call uint64, step uint32) {
+	if p != nil {
+		atomic.StoreUint64(&p.place[0], call)
+		atomic.StoreUint64(&p.place[1], 1+uint64(step))
+	}
+}
+
+// Idle notes that no step runs.
+func (p *Progress) Idle() {
+	if p != nil {
+		atomic.StoreUint64(&p.place[1], 0)
+	}
+}
+
+// last returns the last call, and 1 + the step that runs, 0 if none does.
+func (p *Progress) last() (call, step uint64) {
+	return atomic.LoadUint64(&p.place[0]), atomic.LoadUint64(&p.place[1])
+}
+
+func (p *Progress) unmap() { _ = syscall.Munmap(p.bytes) }

@@ -1,0 +1,17 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+//go:build !linux
+
+package worker
+
+import "os"
+
+// memoryFile makes a file without a name.
+func memoryFile() (*os.File, error) {
+	f, err := os.CreateTemp("", "progress")
+	if err == nil {
+		_ = os.Remove(f.Name())
+	}
+	return f, err
+}
