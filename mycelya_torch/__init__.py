@@ -89,18 +89,20 @@ def _end() -> None:
 atexit.register(_end)
 
 # These are imported on first use, because this file runs within every `import torch`.
+_MODULES = {"errors", "machine"}
 _MACHINE = {"BackendProvider", "GPUType", "RemoteMachine", "get_all_machines"}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "machine" and name not in _MACHINE:
+    if name in _MODULES:
+        return importlib.import_module(f"mycelya_torch.{name}")
+    if name not in _MACHINE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    machine = importlib.import_module("mycelya_torch.machine")
-    return machine if name == "machine" else getattr(machine, name)
+    return getattr(importlib.import_module("mycelya_torch.machine"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MACHINE, "machine"})
+    return sorted({*globals(), *_MACHINE, *_MODULES})
 
 
 def get_storage_id(tensor: torch.Tensor) -> int:

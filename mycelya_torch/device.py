@@ -74,6 +74,16 @@ def _is_in_bad_fork() -> bool:
     return _device.is_in_bad_fork()
 
 
+def restart(device: Device = None) -> None:
+    """Starts a device again with a new worker, after a stop or a loss or at any time.
+
+    All tensors of the device are lost; using one raises `errors.DeviceLostError`.
+    """
+    from mycelya_torch import machine
+
+    machine.restart_index(_index(device))
+
+
 class DeviceProperties(NamedTuple):
     """The name of the worker's device, and the version of its torch."""
 

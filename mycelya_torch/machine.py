@@ -7,12 +7,14 @@ from __future__ import annotations
 import enum
 import threading
 import uuid
+import weakref
 from types import TracebackType
 
 import torch
 
 from mycelya_torch import _device, _patch, _providers
 from mycelya_torch._provider_table import TABLE, BackendProvider
+from mycelya_torch.errors import MachineStoppedError
 
 
 class GPUType(enum.Enum):
@@ -33,7 +35,9 @@ class GPUType(enum.Enum):
 
 _LOCK = threading.Lock()
 _MACHINES: dict[int, RemoteMachine] = {}  # started machines by device index
-_USED: set[int] = set()  # indices that no further machine gets
+# The machine that had an index last. It keeps the index while its object exists.
+_OWNERS: dict[int, weakref.ref[RemoteMachine]] = {}
+_MOST = 64  # kMaxDevices in csrc/device/client/State.h
 
 
 def _gpu(value: str | GPUType) -> GPUType | None:
@@ -97,31 +101,67 @@ class RemoteMachine:
     @property
     def remote_index(self) -> int | None:
         """The device index while the machine is started, else None."""
-        return self._index if self._index in _MACHINES else None
+        if self._index is None or _MACHINES.get(self._index) is not self:
+            return None
+        return self._index
+
+    @property
+    def state(self) -> str:
+        """One of "new", "running", "stopped", and "lost": its worker has ended.
+
+        Only `start()` and `restart()` start a worker.
+        """
+        index = self.remote_index
+        if index is None:
+            return "new" if self._index is None else "stopped"
+        return _device.state(index)
 
     def start(self) -> RemoteMachine:
-        """Starts the worker and gives it a device index; does nothing if it runs."""
+        """Starts the worker and gives it a device index; does nothing if it runs.
+
+        The index is the one that the machine had before, if no other machine has it.
+        Tensors of an earlier worker stay lost.
+        """
         with _LOCK:
-            if self._index in _MACHINES:
+            running = self.remote_index
+            if running is not None and _device.state(running) != "lost":
                 return self
+            if running is not None:
+                del _MACHINES[running]
+                _device.close(running)
+            if self._index is None or _owner(self._index) is not self:
+                self._index = None
             index = _free_index() if self._index is None else self._index
-            _device.open(index, self.provider.value, self._device)
+            _device.open(index, self.provider.value, self._device, self.name)
             try:
                 _device.device_info(index)  # starts the worker, so errors come here
             except BaseException:
                 _device.close(index)
                 raise
-            _USED.add(index)
+            _OWNERS[index] = weakref.ref(self)
             _MACHINES[index] = self
             self._index = index
         return self
 
     def stop(self) -> None:
-        """Ends the worker. Its tensors are lost; no other machine gets its index."""
+        """Ends the worker. Its tensors are lost, and using one raises an error.
+
+        The machine keeps its index for the next start. When its object and all of its
+        tensors are gone, another machine may get the index.
+        """
         with _LOCK:
-            if self._index is not None and self._index in _MACHINES:
-                del _MACHINES[self._index]
-                _device.close(self._index)
+            index = self.remote_index
+            if index is not None:
+                del _MACHINES[index]
+                _device.close(index)
+
+    def restart(self) -> RemoteMachine:
+        """Replaces the worker by a new one, with the same index; starts a stopped one.
+
+        All tensors of the machine are lost; using one raises `DeviceLostError`.
+        """
+        self.stop()
+        return self.start()
 
     def __enter__(self) -> RemoteMachine:
         return self.start()
@@ -138,11 +178,11 @@ class RemoteMachine:
         """The torch.device of this machine: "mycelya:<index>".
 
         Raises:
-            RuntimeError: the machine is not started.
+            MachineStoppedError: the machine is not started.
         """
         index = self.remote_index
         if index is None:
-            raise RuntimeError(
+            raise MachineStoppedError(
                 f"Machine {self.name} is not running. Call its start() first; tensors "
                 "it held before a stop() are gone."
             )
@@ -159,18 +199,62 @@ class RemoteMachine:
 
     def __repr__(self) -> str:
         index = self.remote_index
-        state = "stopped" if index is None else f"mycelya:{index}"
+        state = self.state
+        if index is not None:
+            state = f"mycelya:{index}" if state == "running" else f"{state}, :{index}"
         return f"RemoteMachine({self.provider.value!r}, name={self.name!r}, {state})"
 
 
+def _owner(index: int) -> RemoteMachine | None:
+    reference = _OWNERS.get(index)
+    return None if reference is None else reference()
+
+
 def _free_index() -> int:
-    """The lowest index that no machine had and a bare "mycelya" does not use."""
-    if not _USED and _device.is_initialized():
-        _USED.add(0)  # the machine that started on first use has tensors there
-    index = 0
-    while index in _USED:
-        index += 1
-    return index
+    """The lowest index without a machine, a bare "mycelya", or a tensor.
+
+    If there is none, the index of a stopped machine without tensors; that machine gets
+    another one when it starts again.
+
+    Raises:
+        RuntimeError: all indices are in use.
+    """
+    free = []
+    for index in range(_MOST):
+        if index in _MACHINES or _device.memory_allocated(index) != 0:
+            continue
+        if index == 0 and 0 not in _OWNERS and _device.state(0) != "new":
+            continue  # the machine that started on first use
+        if _owner(index) is None:
+            return index
+        free.append(index)
+    if free:
+        return free[0]
+    raise RuntimeError(
+        f"A process can use {_MOST} mycelya machines at a time, and all indices are in "
+        "use by running machines or by tensors of stopped ones. Stop a machine, and "
+        "delete its tensors."
+    )
+
+
+def restart_index(index: int) -> None:
+    """Restarts the machine of a device index, or that of a bare "mycelya".
+
+    Raises:
+        RuntimeError: no machine has the index.
+    """
+    machine = _owner(index)
+    if machine is not None:
+        machine.restart()
+        return
+    if index != 0 or index in _OWNERS:
+        raise RuntimeError(
+            f"mycelya:{index} has no machine any more; make a RemoteMachine."
+        )
+    with _LOCK:
+        _device.close(index)
+        _device.open(index, "", "", "")
+        _device.device_info(index)
 
 
 def get_all_machines() -> list[RemoteMachine]:

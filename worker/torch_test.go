@@ -116,6 +116,7 @@ var functions = []string{
 	"entry",
 	"unload",
 	"leave",
+	"watch",
 }
 
 func TestIncompatibleLibraries(t *testing.T) {

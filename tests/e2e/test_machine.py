@@ -45,7 +45,7 @@ def test_names_and_equality():
     assert machine.device_id.startswith("local-") and machine.name == "mine"
     assert machine.machine_id == machine.device_id != other.device_id
     assert other.name == other.device_id
-    assert str(machine) == "mine" and "stopped" in repr(machine)
+    assert str(machine) == "mine" and "new" in repr(machine)
     with pytest.raises(RuntimeError, match="mine.*not running"):
         machine.device()
     with pytest.raises(RuntimeError, match="mine"):

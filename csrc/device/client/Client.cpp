@@ -20,7 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "device/client/Lives.h"
 #include "device/client/State.h"
+#include "device/record/Recorder.h"
 #include "device/rules/Rules.h"
 
 namespace mycelya {
@@ -32,11 +34,13 @@ struct CodeName {
   std::vector<int32_t> lines;
 };
 
-std::mutex mutex;  // guards the variables below except the two atomics
+std::mutex mutex;  // guards the variables below except the atomics
 Paths paths;
 Client table;
 std::atomic<bool> loaded{false};
 std::array<std::atomic<bool>, kMaxDevices> opened{};
+std::array<std::atomic<bool>, kMaxDevices> closed{};  // it was open, and only OpenDevice may open it again
+std::atomic<bool> shut_down{false};
 // Names given before the library was loaded.
 std::vector<std::pair<uint64_t, std::string>> early_ops;
 std::vector<CodeName> early_codes;
@@ -81,6 +85,7 @@ void LoadLocked() {
   Find(library, "myc_define_code", table.define_code);
   Find(library, "myc_open", table.open);
   Find(library, "myc_close", table.close);
+  Find(library, "myc_ended", table.ended);
   Find(library, "myc_flush", table.flush);
   Find(library, "myc_failure", table.failure);
   Find(library, "myc_room", table.room);
@@ -119,12 +124,26 @@ void DecideWorkerLocked(const std::string& device) {
 void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
   LoadLocked();
   if (opened[index].load(std::memory_order_relaxed)) return;
-  const myc_config config{paths.worker.c_str(), paths.exec.c_str(), paths.torch_lib.c_str(), machine.provider.c_str(),
-                          machine.device.c_str()};
+  if (shut_down.load()) {
+    RaiseMachineStopped("mycelya:" + std::to_string(index) + " cannot be started: this process is ending.");
+  }
+  const myc_config config{paths.worker.c_str(),     paths.exec.c_str(),     paths.torch_lib.c_str(),
+                          machine.provider.c_str(), machine.device.c_str(), machine.name.c_str()};
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) Raise(*error);
   DecideWorkerLocked(machine.device);
+  // Nobody waits for `mutex` with a recorder's lock while the index is closed: ClientFor throws before.
+  if (closed[index].load()) RecorderOf(index).BeginLife();
+  NameMachine(index, machine.name);
   opened[index].store(true, std::memory_order_release);
+  closed[index].store(false);
+}
+
+// Why a session has ended by itself; "" if it has not.
+std::string EndedText(c10::DeviceIndex index) {
+  std::string text(4096, '\0');
+  text.resize(std::min<uint64_t>(text.size() - 1, table.ended(index, text.data(), text.size())));
+  return text;
 }
 
 }  // namespace
@@ -154,9 +173,12 @@ const Client& GetClient() {
 
 bool IsOpen(c10::DeviceIndex index) { return !InBadFork() && opened[index].load(std::memory_order_acquire); }
 
+bool IsClosed(c10::DeviceIndex index) { return closed[index].load(std::memory_order_acquire); }
+
 const Client& ClientFor(c10::DeviceIndex index) {
   CheckUsable();
   if (C10_UNLIKELY(!opened[index].load(std::memory_order_acquire))) {
+    if (closed[index].load() || index != 0) RaiseStopped(index);
     std::lock_guard<std::mutex> guard(mutex);
     OpenLocked(index, paths.machine);
   }
@@ -167,17 +189,30 @@ void OpenDevice(c10::DeviceIndex index, const Machine& machine) {
   AddDevice(index);
   CheckUsable();
   std::lock_guard<std::mutex> guard(mutex);
-  OpenLocked(index, machine);
+  // A bare "mycelya" is restarted as the machine that it was.
+  OpenLocked(index, machine.provider.empty() ? paths.machine : machine);
 }
 
 void CloseDevice(c10::DeviceIndex index) {
   if (!ClientLoaded() || InBadFork()) return;
+  closed[index].store(opened[index].load() || closed[index].load());  // first: nothing may open it in between
   if (!opened[index].exchange(false)) return;
+  const std::string why = EndedText(index);
+  NoteEnd(index, why.empty() ? "it was stopped." : why);
+  RecorderOf(index).EndLife();
   auto error = std::make_unique<myc_error>();
   if (table.close(index, error.get()) != MYC_OK) Raise(*error);
 }
 
-void CloseAll() {
+std::string DeviceState(c10::DeviceIndex index) {
+  if (closed[index].load()) return "stopped";
+  if (!IsOpen(index)) return "new";
+  return EndedText(index).empty() ? "running" : "lost";
+}
+
+void ShutDown() {
+  shut_down.store(true);
+  if (!ClientLoaded()) return;
   for (int i = 0; i < kMaxDevices; ++i) CloseDevice(static_cast<c10::DeviceIndex>(i));
 }
 
@@ -211,6 +246,10 @@ void Raise(const myc_error& error) {
   switch (error.kind) {
     case MYC_OK:
       return;
+    case MYC_E_LOST:
+      RaiseLost(text);
+    case MYC_E_STOPPED:
+      RaiseMachineStopped(text);
 #define MYC_RAISE(kind, type) \
   case kind:                  \
     TORCH_CHECK_WITH(type, false, text);

@@ -22,6 +22,7 @@ struct Client {
   myc_fn_define_code define_code;
   myc_fn_open open;
   myc_fn_close close;
+  myc_fn_ended ended;
   myc_fn_flush flush;
   myc_fn_failure failure;
   myc_fn_room room;
@@ -44,7 +45,7 @@ struct Client {
 
 // Which worker to start: the fields of myc_config with these names.
 struct Machine {
-  std::string provider, device;
+  std::string provider, device, name;
 };
 
 // Where the four artefacts are, and the machine of a device that is opened without one; kept until the library is
@@ -60,15 +61,20 @@ bool ClientLoaded();
 // Loads the library if necessary. Throws if it is missing or has another version.
 const Client& GetClient();
 
-// The same, with device index opened.
+// The same, with device index open. Opens device 0 if it was never open; any other device throws if it is not open.
 const Client& ClientFor(c10::DeviceIndex index);
 // Whether there is a session that this process may use.
 bool IsOpen(c10::DeviceIndex index);
-// Opens a device; does nothing if it is open.
+// Whether there was one, and its owner has closed it.
+bool IsClosed(c10::DeviceIndex index);
+// Opens a device, which begins a life of its index; does nothing if it is open.
 void OpenDevice(c10::DeviceIndex index, const Machine& machine);
-// Ends the session of one device, or of all; fine if there is none.
+// Ends the session of a device and the life of its index; fine if there is none. Then only OpenDevice opens it again.
 void CloseDevice(c10::DeviceIndex index);
-void CloseAll();
+// The life of a device: "new", "running", "stopped" or "lost".
+std::string DeviceState(c10::DeviceIndex index);
+// Closes all devices for good: nothing can be opened any more.
+void ShutDown();
 
 // Sets GetWorker() for devices that are not open yet, without loading the library.
 void DecideWorker();

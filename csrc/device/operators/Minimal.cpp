@@ -24,6 +24,8 @@
 
 #include <mutex>
 
+#include "device/client/Client.h"
+#include "device/client/Lives.h"
 #include "device/client/State.h"
 #include "device/operators/Transfer.h"
 #include "device/record/Record.h"
@@ -40,6 +42,7 @@ c10::DeviceIndex IndexOf(std::optional<c10::Device> device) {
   TORCH_CHECK(device->index() < DeviceCount(), "mycelya:", static_cast<int>(device->index()), " does not exist: there ",
               DeviceCount() == 1 ? "is 1 device" : "are " + std::to_string(DeviceCount()) + " devices",
               ", numbered from 0. A RemoteMachine adds one.");
+  if (C10_UNLIKELY(IsClosed(device->index()))) RaiseStopped(device->index());
   return device->index();
 }
 
@@ -242,6 +245,7 @@ bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from
 
 void ResizeBytes(Storage& s, int64_t bytes) {
   CheckUsable();
+  CheckAlive(s);
   if (static_cast<int64_t>(s.nbytes()) == bytes) return;
   TORCH_CHECK(s.resizable(), "Trying to resize storage that is not resizable");
   if (s.defined) {

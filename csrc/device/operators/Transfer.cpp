@@ -36,6 +36,7 @@ constexpr uint64_t kDeadBytes = 64 << 20;
 // Cuts the trace before an upload if that frees much memory.
 void CutBeforeUpload(c10::DeviceIndex device, Origin origin) {
   Recorder& r = RecorderOf(device);
+  ClientFor(device);  // throws if the machine is stopped
   r.WaitForRoom(origin);
   const bool many_dead = r.dead_bytes() >= kDeadBytes;
   std::lock_guard<SpinLock> guard(r.lock);
@@ -98,6 +99,7 @@ void Upload(Storage& s, const at::Tensor& dense, bool non_blocking, Origin origi
   }
   Raise(*error);
   s.defined = true;
+  s.epoch = RecorderOf(device).life();  // no trace has seen it
 }
 
 bool CoversStorage(const at::Tensor& t) {
@@ -177,6 +179,7 @@ uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
   const auto device = t.device().index();
   const auto& impl = *t.unsafeGetTensorImpl();
   Recorder& r = RecorderOf(device);
+  CheckAlive(*StorageOf(impl));
   const Origin origin = RecordOrigin();
   {
     std::lock_guard<SpinLock> guard(r.lock);

@@ -164,6 +164,8 @@ std::string LastError(bool wait) {
       }
     } catch (const c10::Error& e) {
       return e.what_without_backtrace();
+    } catch (const std::exception& e) {  // of mycelya_torch.errors
+      return e.what();
     }
   }
   return "";
@@ -178,8 +180,7 @@ py::list RaisedList() {
 
 void Shutdown() {
   EndUse();
-  if (!ClientLoaded() || InBadFork()) return;
-  CloseAll();
+  if (!InBadFork()) ShutDown();
 }
 
 }  // namespace
@@ -201,13 +202,15 @@ PYBIND11_MODULE(_device, m) {
   m.def("set_internal_folders", &SetInternalFolders);
   m.def(
       "open",
-      [](int index, const std::string& provider, const std::string& device) {
-        OpenDevice(static_cast<c10::DeviceIndex>(index), {provider, device});
+      [](int index, const std::string& provider, const std::string& device, const std::string& name) {
+        OpenDevice(static_cast<c10::DeviceIndex>(index), {provider, device, name});
       },
       no_gil);
   m.def(
       "close", [](int index) { CloseDevice(static_cast<c10::DeviceIndex>(index)); }, no_gil);
   m.def("last_error", &LastError, no_gil);
+  m.def(
+      "state", [](int index) { return DeviceState(static_cast<c10::DeviceIndex>(index)); }, no_gil);
   m.def("shutdown", &Shutdown, no_gil);
   m.def("device_count", [] { return static_cast<int>(DeviceCount()); });
   m.def("current_device", [] { return static_cast<int>(CurrentDevice()); });

@@ -15,6 +15,7 @@
 #include "device/client/State.h"
 #include "device/operators/Transfer.h"
 #include "device/record/Record.h"
+#include "device/record/Recorder.h"
 #include "device/tensor/Storage.h"
 
 namespace mycelya {
@@ -25,7 +26,9 @@ std::atomic<uint64_t> next_id{1};
 class GeneratorImpl final : public c10::GeneratorImpl {
  public:
   GeneratorImpl(c10::DeviceIndex device, uint64_t id)
-      : c10::GeneratorImpl(c10::Device(kDevice, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), id_(id) {}
+      : c10::GeneratorImpl(c10::Device(kDevice, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+        id_(id),
+        life_(RecorderOf(device).life()) {}
 
   static c10::DeviceType device_type() { return kDevice; }
 
@@ -33,10 +36,24 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   uint64_t id() const { return id_; }
 
   void set_current_seed(uint64_t seed) override {
-    RecordOwn(device().index(), "mycelya::manual_seed", {GeneratorId{id_}, static_cast<int64_t>(seed)});
+    if (id_ == 0) {
+      // Only noted: torch.manual_seed seeds all devices, also those that are not running.
+      RecorderOf(device().index()).NoteSeed(seed, RecordOrigin());
+    } else {
+      RecordOwn(device().index(), "mycelya::manual_seed", {GeneratorId{id_}, static_cast<int64_t>(seed)});
+      life_ = RecorderOf(device().index()).life();
+    }
     seed_ = seed;
+    seeded_ = true;
     seed_state_.reset();
   }
+
+  // A worker that was started since then does not know the generator.
+  void Revive() {
+    const uint64_t life = RecorderOf(device().index()).life();
+    if (id_ != 0 && life_.exchange(life) != life && seeded_) set_current_seed(seed_);
+  }
+
   uint64_t current_seed() const override {
     if (seed_state_.defined()) {
       // Both of PyTorch's layouts begin with the seed.
@@ -110,6 +127,8 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   GeneratorImpl* clone_impl() const override;
 
   const uint64_t id_;
+  std::atomic<uint64_t> life_;  // of the worker that has its state
+  bool seeded_ = false;
   mutable uint64_t seed_ = c10::default_rng_seed_val;
   mutable at::Tensor seed_state_;  // if defined, it holds the seed
 };
@@ -148,6 +167,11 @@ uint64_t GetGeneratorId(const at::Generator& g, c10::DeviceIndex device) {
   TORCH_CHECK(g.device().index() == device, "Expected a generator of mycelya:", static_cast<int>(device),
               " but found one of ", g.device(), ".");
   return impl.id();
+}
+
+void ReviveGenerator(const at::Generator& g, c10::DeviceIndex device) {
+  GetGeneratorId(g, device);
+  ImplOf(g).Revive();
 }
 
 at::Tensor GetRngState(const at::Generator& g) { return ImplOf(g).State(); }

@@ -20,6 +20,8 @@ at::Generator NewGenerator(c10::DeviceIndex device);
 
 // The id of the generator in records; 0 is the device's default. Throws for a generator of another device.
 uint64_t GetGeneratorId(const at::Generator& g, c10::DeviceIndex device);
+// The same before a record is begun. If the machine has been restarted, records the generator's seed again.
+void ReviveGenerator(const at::Generator& g, c10::DeviceIndex device);
 
 }  // namespace mycelya
 

@@ -65,7 +65,7 @@ int NamedDevice(const Op& op, at::ArrayRef<c10::IValue> args) {
 void CheckWritable(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i].isNone()) continue;
-    if (op.args[i].kind == Kind::kGenerator) GetGeneratorId(args[i].toGenerator(), device);
+    if (op.args[i].kind == Kind::kGenerator) ReviveGenerator(args[i].toGenerator(), device);
     if (op.args[i].kind == Kind::kDType) DtypeCode(args[i].toScalarType());
   }
 }
@@ -104,6 +104,7 @@ c10::DeviceIndex DeviceOf(const Op& op, at::ArrayRef<c10::IValue> args, Operands
                   " and mycelya:", index, "! (when checking argument for argument ", ArgumentName(op, i), " in method ",
                   op.full_name, "). They are on different machines: copy one with .to(\"mycelya:", device, "\").");
       device = index;
+      CheckAlive(*StorageOf(*t.unsafeGetTensorImpl()));
       operands.lazy_views |= t.is_conj() || t.is_neg();
       operands.undefined |= !StorageOf(*t.unsafeGetTensorImpl())->defined;
     } else {
@@ -428,6 +429,7 @@ void RecordCopy(const at::Tensor& dst, const at::Tensor& src) {
   static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   static const Op& op = OpFor(handle);
   CheckUsable();
+  for (const at::Tensor* t : {&dst, &src}) CheckAlive(*StorageOf(*t->unsafeGetTensorImpl()));
   const c10::IValue args[] = {dst, src, false};
   Emit(op, op, args, {}, {}, dst.device().index(), RecordOrigin());
 }
@@ -435,6 +437,9 @@ void RecordCopy(const at::Tensor& dst, const at::Tensor& src) {
 void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
                at::ArrayRef<at::Tensor> results, uint32_t flags) {
   CheckUsable();
+  for (const OwnArgument& a : args) {
+    if (const auto* t = std::get_if<at::Tensor>(&a)) CheckAlive(*StorageOf(*t->unsafeGetTensorImpl()));
+  }
   const uint64_t hash = NameHash(name);
   DefineOp(hash, name);
   const Origin origin = RecordOrigin();

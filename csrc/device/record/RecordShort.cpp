@@ -23,7 +23,7 @@ bool Fits(const c10::TensorImpl& t) {
   if (!keys.has(c10::DispatchKey::PrivateUse1) || keys.has_any(kLazyViews)) return false;
   const c10::ScalarType dtype = c10::typeMetaToScalarType(t.dtype());
   return (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf || dtype == at::kBFloat16) &&
-         StorageOf(t)->defined;
+         StorageOf(t)->defined && IsAlive(*StorageOf(t));
 }
 
 // The same for a further operand, which must have the dtype and the device of the first one.
@@ -31,7 +31,7 @@ bool FitsBeside(const c10::TensorImpl& t, const c10::TensorImpl& first) {
   if (&t == &first) return true;
   if (t.key_set() != first.key_set() || t.dtype() != first.dtype()) return false;
   const Storage& s = *StorageOf(t);
-  return s.defined && s.device_index() == StorageOf(first)->device_index();
+  return s.defined && IsAlive(s) && s.device_index() == StorageOf(first)->device_index();
 }
 
 bool IsNumber(const c10::TensorImpl& t) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "device/client/Client.h"
+#include "device/client/Lives.h"
 #include "device/record/Failure.h"
 
 namespace mycelya {
@@ -39,6 +40,7 @@ const uint64_t kEmptyHash = NameHash("mycelya::empty");
 const uint64_t kResizeHash = NameHash("mycelya::resize_storage");
 const uint64_t kDefaultDtypeHash = NameHash("mycelya::set_default_dtype");
 const uint64_t kFlagHash = NameHash("mycelya::set_flag");
+const uint64_t kSeedHash = NameHash("mycelya::manual_seed");
 
 void DefineSpecialOps() {
   static std::once_flag once;
@@ -47,6 +49,7 @@ void DefineSpecialOps() {
     DefineOp(kResizeHash, "mycelya::resize_storage");
     DefineOp(kDefaultDtypeHash, "mycelya::set_default_dtype");
     DefineOp(kFlagHash, "mycelya::set_flag");
+    DefineOp(kSeedHash, "mycelya::manual_seed");
   });
 }
 
@@ -211,6 +214,65 @@ void Recorder::DefineStorage(const c10::TensorImpl& t, Origin origin) {
        static_cast<uint64_t>(s.local) << 32);
   Word(Classes(bytes));
   Param(static_cast<uint64_t>(bytes));
+}
+
+void Recorder::NoteSeed(uint64_t seed, Origin origin) {
+  std::lock_guard<SpinLock> guard(lock);
+  seed_ = seed;
+  seed_origin_ = origin;
+  seeded_ = seed_noted_ = true;
+  attention_.store(true, std::memory_order_relaxed);
+}
+
+void Recorder::Attend(Origin) {
+  if (ended_) RaiseStopped(device_);
+  DefineSpecialOps();
+  attention_.store(false, std::memory_order_relaxed);
+  if (!std::exchange(seed_noted_, false)) return;
+  Begin(kSeedHash, MYC_R_EFFECT, 2, 0, seed_origin_);
+  Tag(MYC_W_GEN);
+  Param(uint64_t{0});
+  Tag(MYC_W_NUMBER, MYC_N_I64);
+  Param(seed_);
+}
+
+void Recorder::EndLife() {
+  std::lock_guard<SpinLock> guard(lock);
+  Drop();
+  ended_ = true;
+  attention_.store(true, std::memory_order_relaxed);
+}
+
+void Recorder::BeginLife() {
+  std::lock_guard<SpinLock> guard(lock);
+  Drop();
+  life_.store(epoch_, std::memory_order_relaxed);
+  Reset();  // so that no trace has the number of the life
+  NoteLife(device_, life());
+  ended_ = false;
+  // The worker is a new process. It has PyTorch's defaults.
+  seed_noted_ = seeded_;
+  attention_.store(seeded_, std::memory_order_relaxed);
+  default_dtype_ = c10::ScalarType::Float;
+  flags_version_ = 0;
+  behind_.store(false, std::memory_order_relaxed);
+  ran_.store(epoch_, std::memory_order_relaxed);
+}
+
+// Drops the open trace and the deaths that no worker needs to know.
+void Recorder::Drop() {
+  {
+    std::lock_guard<SpinLock> guard(death_lock_);
+    deaths_.clear();
+    dead_bytes_ = 0;
+  }
+  mark_ = MYC_CUT_NONE;
+  Close().in_use = 0;
+  Reset();
+}
+
+void CheckAlive(const Storage& s) {
+  if (C10_UNLIKELY(!IsAlive(s))) RaiseLostTensor(s.device_index(), s.epoch);
 }
 
 void Recorder::SetDefaultDtype(c10::ScalarType dtype, Origin origin) {
@@ -379,7 +441,7 @@ bool Recorder::Send(uint32_t reason, Origin origin, bool waits) {
   for (const Death& d : dead_) {
     if (d.epoch == epoch_) {
       open_.alive[d.local] = 0;
-    } else {
+    } else if (d.epoch >= life()) {  // otherwise it has died with its worker
       open_.frees.push_back(d.id);
     }
   }

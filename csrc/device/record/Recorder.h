@@ -121,7 +121,9 @@ class Recorder {
   void DefineStorage(const c10::TensorImpl& t, Origin origin);
   // Records the state that the next record's result depends on besides its operands, if the worker's state differs: the
   // default dtype, which is that of a quotient of integers, and the flags, which kernels read.
+  // Throws if the machine is stopped.
   void Prepare(Origin origin) {
+    if (C10_UNLIKELY(attention_.load(std::memory_order_relaxed))) Attend(origin);
     const c10::ScalarType dtype = c10::typeMetaToScalarType(c10::get_default_dtype());
     if (C10_UNLIKELY(dtype != default_dtype_)) SetDefaultDtype(dtype, origin);
     if (C10_UNLIKELY(flags_version.load(std::memory_order_acquire) != flags_version_)) SetFlags(origin);
@@ -162,6 +164,14 @@ class Recorder {
   bool Idle() const { return records_ == 0 && ran_.load(std::memory_order_relaxed) == epoch_; }
   uint64_t epoch() const { return epoch_; }
 
+  // The seed of the default generator, which the next record is preceded by. Called without `lock`.
+  void NoteSeed(uint64_t seed, Origin origin);
+  // Ends a life of the index: drops the open trace. Nothing can be recorded before BeginLife. Called without `lock`.
+  void EndLife();
+  // Begins a life with a new worker. Storages that a trace before life() has seen last are lost. Called without `lock`.
+  void BeginLife();
+  uint64_t life() const { return life_.load(std::memory_order_relaxed); }
+
   c10::DeviceIndex device() const { return device_; }
 
   // Counts an op. inferred: the shapes of its results were inferred. Reading needs no `lock`.
@@ -183,6 +193,7 @@ class Recorder {
   bool Send(uint32_t reason, Origin origin, bool waits);
   myc_trace TraceOf(const Streams& streams) const;
   Streams& Close();
+  void Attend(Origin origin);
   void SetDefaultDtype(c10::ScalarType dtype, Origin origin);
   void SetFlags(Origin origin);
   uint32_t Bind(Storage& s);
@@ -197,6 +208,7 @@ class Recorder {
     mark_origin_ = origin;
   }
   void Reset();
+  void Drop();
 
   const c10::DeviceIndex device_;
   Streams open_;
@@ -218,6 +230,13 @@ class Recorder {
   uint64_t op_ = 0, storages_ = 0;  // of the open record, for the detector
   std::atomic<bool> behind_{false};
   std::atomic<uint64_t> ran_{1};
+  std::atomic<uint64_t> life_{0};       // the first trace of the life, less than any trace that has records
+  std::atomic<bool> attention_{false};  // one of the next two holds
+  bool ended_ = false;                  // the life, and the next one has not begun
+  bool seed_noted_ = false;
+  bool seeded_ = false;  // seed_ is the last seed of the default generator
+  uint64_t seed_ = 0;
+  Origin seed_origin_{};
   c10::ScalarType default_dtype_ = c10::ScalarType::Float;
   uint64_t flags_version_ = 0;
   std::atomic<uint64_t> ops_{0}, inferred_{0};
@@ -239,6 +258,11 @@ inline Recorder& RecorderOf(c10::DeviceIndex device) {
   Recorder* r = recorders[static_cast<size_t>(device)].load(std::memory_order_acquire);
   return C10_LIKELY(r != nullptr) ? *r : MakeRecorder(device);
 }
+
+// Whether a storage is of its device's current life, or has no content yet.
+inline bool IsAlive(const Storage& s) { return !s.defined || s.epoch >= RecorderOf(s.device_index()).life(); }
+// Throws DeviceLostError if it is not.
+void CheckAlive(const Storage& s);
 
 // Called by a defined storage's destructor.
 void NoteDeath(const Storage& s);
