@@ -94,7 +94,11 @@ def explain(tensor: torch.Tensor | None) -> str:
         return _pending(tensor)
     if not _device.is_initialized():
         return "The mycelya device has not been used yet."
-    return "\n".join(_device.explain(i) for i in range(_device.device_count()))
+    return "\n".join(
+        _device.explain(i)
+        for i in range(_device.device_count())
+        if _device.state(i) != "stopped"
+    )
 
 
 def _pending(tensor: torch.Tensor) -> str:

@@ -235,14 +235,20 @@ def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all devices, by index."""
-    return [get_rng_state(index) for index in range(_device.device_count())]
+    """The states of all devices, by index; an empty one for a stopped machine."""
+    return [
+        torch.empty(0, dtype=torch.uint8)
+        if _device.state(index) == "stopped"
+        else get_rng_state(index)
+        for index in range(_device.device_count())
+    ]
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """Sets the states of all devices, by index."""
+    """Sets the states of all devices, by index, without those that are empty."""
     for index, state in enumerate(new_states):
-        set_rng_state(state, index)
+        if state.numel() != 0:
+            set_rng_state(state, index)
 
 
 class _Generators(Sequence[torch.Generator]):

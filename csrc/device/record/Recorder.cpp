@@ -222,6 +222,10 @@ void Recorder::NoteSeed(uint64_t seed, Origin origin) {
   seed_origin_ = origin;
   seeded_ = seed_noted_ = true;
   attention_.store(true, std::memory_order_relaxed);
+  // On a device in use, the record comes now if no cut does: a cut may throw.
+  if (!IsOpen(device_) || ended_ || mark_ != MYC_CUT_NONE || records_ + 1 >= kMaxRecords) return;
+  Attend(origin);
+  End();
 }
 
 void Recorder::Attend(Origin) {
