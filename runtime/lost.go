@@ -51,8 +51,8 @@ func (s *session) lost(err error) {
 	s.mu.Lock()
 	s.ending = what
 	s.mu.Unlock()
-	s.lose(&Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. Call %s to use the device again.%s",
-		s.device(), what, s.restart(), logTail(log))})
+	s.lose(&Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
+		"Call %s to use the device again.%s", s.device(), what, s.restart(), logTail(log))})
 	go stop(instance) // nothing can use it any more, and a restart starts another one
 }
 

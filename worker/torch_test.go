@@ -109,6 +109,7 @@ var functions = []string{
 	"read",
 	"read_done",
 	"free",
+	"poison",
 	"sync",
 	"usage",
 	"trim",
