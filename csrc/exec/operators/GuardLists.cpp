@@ -4,6 +4,7 @@
 // Guards of operators on lists of tensors, of those that write operands of given sizes, and of random numbers.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/logical_and.h>
 
 #include "exec/operators/GuardOperands.h"
 
@@ -96,6 +97,15 @@ void CheckGridSampler(const Operands& o) {
   const size_t mode = o.name().find("backward") == std::string::npos ? 2 : 3;
   o.Require(o.Int(mode) >= 0 && o.Int(mode) <= 2 && o.Int(mode + 1) >= 0 && o.Int(mode + 1) <= 2, "interpolation_mode ",
             o.Int(mode), " or padding_mode ", o.Int(mode + 1), " is none of 0, 1 and 2.");
+}
+
+// polygamma(n, self), special_zeta(self, other): between negative poles the kernels take a step for each unit.
+void CheckPoles(const Operands& o) {
+  constexpr double kLeast = -1e6;
+  const at::Tensor& t = o.Tensor(1);
+  if (!c10::isFloatingType(t.scalar_type())) return;
+  o.Require(!at::logical_and(t.lt(kLeast), t.ne(t.floor())).any().item<bool>(), "an operand has an element below ",
+            kLeast, ".");
 }
 
 // binomial(count, prob): the sampling ends only for a finite count.

@@ -97,6 +97,7 @@ void CheckMovingAverageObserver(const Operands& o);
 void CheckMultilabelMargin(const Operands& o);
 void CheckPadding(const Operands& o);
 void CheckPairDistanceBackward(const Operands& o);
+void CheckPoles(const Operands& o);
 void CheckPolynomial(const Operands& o);
 void CheckRange(const Operands& o);
 void CheckReflectionPad1dBackward(const Operands& o);

@@ -176,6 +176,7 @@ void CheckWeightNorm(const Operands& o) {
   o.Require(dim == 0 || dim == v.dim() - 1, "dim ", dim, " is neither the first nor the last of ", v.dim(), " dims.");
   o.Require(o.Tensor(1).numel() == v.size(dim), "g has ", o.Tensor(1).numel(), " elements for ", v.size(dim),
             " vectors.");
+  o.Require(o.Tensor(1).is_non_overlapping_and_dense(), "g has strides ", o.Tensor(1).strides(), "; it must be dense.");
   o.Require(Floating(v) && Floating(o.Tensor(1)), "operands have dtypes ", v.scalar_type(), " and ",
             o.Tensor(1).scalar_type(), ".");
 }

@@ -124,6 +124,7 @@ constexpr Guard kGuards[] = {
     {"nll_loss2d_forward", nullptr, {1, Of::kDim, 0, 1, false, 4}},
     {"nll_loss_backward", nullptr, {2, Of::kDim, 1, -1, false, 5}},
     {"nll_loss_forward", nullptr, {1, Of::kDim, 0, -1, false, 4}},
+    {"polygamma", &CheckPoles, {}},
     {"put", nullptr, {1, Of::kElements, 0, 0, true}},
     {"range", &CheckRange, {}},
     {"reflection_pad1d", &CheckPadding, {}},
@@ -155,6 +156,7 @@ constexpr Guard kGuards[] = {
     {"special_shifted_chebyshev_polynomial_u", &CheckPolynomial, {}},
     {"special_shifted_chebyshev_polynomial_v", &CheckPolynomial, {}},
     {"special_shifted_chebyshev_polynomial_w", &CheckPolynomial, {}},
+    {"special_zeta", &CheckPoles, {}},
     {"take", nullptr, {1, Of::kElements, 0, 0, true}},
     {"unfold_backward", &CheckUnfoldBackward, {}},
 };
