@@ -70,7 +70,9 @@ def _other_numbers(optimizer: Optimizer) -> Iterator[tuple[Any, str, Any]]:
         if not names:
             return
         for name in names:
-            value = state[name]
+            value = state.get(name)
+            if not _is_number(value):  # of a parameter of another rank
+                continue
             number = value.item() if isinstance(value, torch.Tensor) else value
             yield parameter, name, number
 

@@ -141,17 +141,20 @@ class Builder {
     w.insert(w.end(), kernels_.begin(), kernels_.end());
     w.push_back(nsteps_);
     w.insert(w.end(), steps_.begin(), steps_.end());
-    w.push_back(written_.size() / 3);
-    w.insert(w.end(), written_.begin(), written_.end());
+    w.push_back(versions_.size() / 4);
+    w.insert(w.end(), versions_.begin(), versions_.end());
     return w;
   }
 
   // The record of the next steps.
   void Record(uint64_t record) { record_ = record; }
-  // The records that make or write an output.
-  void Written(uint64_t buffer, uint64_t first, uint64_t last) {
-    written_.insert(written_.end(), {buffer, first, last});
+  // From this record on, the storage of an output has what the record's step leaves in `buffer`.
+  void Version(uint64_t output, uint64_t record, uint64_t buffer) {
+    versions_.insert(versions_.end(), {output, record, buffer + 1, record});
   }
+
+  // Four words of a version as they are.
+  void Raw(const Words& version) { versions_.insert(versions_.end(), version.begin(), version.end()); }
 
  private:
   uint64_t Add(uint64_t buffer, uint64_t dtype, const std::vector<D>& sizes, const std::vector<D>* strides, D offset) {
@@ -173,7 +176,7 @@ class Builder {
 
   uint64_t nparams_ = 0, nbuffers_ = 0, ntensors_ = 0, nkernels_ = 0, nsteps_ = 0;
   uint64_t record_ = 0;
-  Words tensors_, kernels_, steps_, written_;
+  Words tensors_, kernels_, steps_, versions_;
 };
 
 struct StepError {
@@ -251,12 +254,12 @@ class Session {
   }
 
   std::vector<StepError> Run(myc_prog* p, const Words& params, const Pairs& inputs, const Pairs& outputs,
-                             uint64_t call = 1) {
+                             uint64_t call = 1, const Words& frees = {}) {
     static constexpr int32_t kCap = 8;
     std::unique_ptr<myc_step_error[]> errs(new myc_step_error[kCap]);
     const Words in = Flat(inputs), out = Flat(outputs);
     failed_ = myc_exec_run(exec_, p, params.data(), params.size(), in.data(), inputs.size(), out.data(), outputs.size(),
-                           nullptr, 0, nullptr, 0, call, errs.get(), kCap, &fused_);
+                           frees.data(), frees.size(), nullptr, 0, call, errs.get(), kCap, &fused_);
     std::vector<StepError> result;
     for (int32_t i = 0; i < std::min(failed_, kCap); ++i) {
       const myc_step_error& e = errs[i];
@@ -265,8 +268,8 @@ class Session {
     return result;
   }
   std::vector<StepError> Run(const Builder& b, const Words& params, const Pairs& inputs, const Pairs& outputs,
-                             uint64_t call = 1) {
-    return Run(Prepare(b), params, inputs, outputs, call);
+                             uint64_t call = 1, const Words& frees = {}) {
+    return Run(Prepare(b), params, inputs, outputs, call, frees);
   }
   int32_t failed() const { return failed_; }
   // The counts of fused groups, kernels and calls in the last run.
