@@ -53,7 +53,7 @@ func TestTorchSession(t *testing.T) {
 	require.Equal(t, d.Errors[0].Text, st.Text)
 	r := c.sync()
 	require.Nil(t, r.Status)
-	require.EqualValues(t, 3, r.Storages)
+	require.EqualValues(t, 4, r.Storages, "a poisoned one counts")
 }
 
 // resident returns the resident memory of this process.
