@@ -6,6 +6,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -42,6 +43,8 @@ std::string Named(c10::DeviceIndex index, const std::string& machine) {
   const std::string device = "mycelya:" + std::to_string(index);
   return machine.empty() ? device : device + ", machine " + machine + ",";
 }
+
+std::atomic<bool> raised{false};
 
 // An exception of mycelya_torch.errors.
 class OwnError final : public torch::PyTorchError {
@@ -111,7 +114,16 @@ void RaiseLostTensor(c10::DeviceIndex index, uint64_t trace) {
             " The device has been started again since then; make the tensor again.");
 }
 
-void RaiseLost(const std::string& text) { throw OwnError("DeviceLostError", text); }
-void RaiseMachineStopped(const std::string& text) { throw OwnError("MachineStoppedError", text); }
+void RaiseLost(const std::string& text) {
+  raised.store(true, std::memory_order_relaxed);
+  throw OwnError("DeviceLostError", text);
+}
+
+void RaiseMachineStopped(const std::string& text) {
+  raised.store(true, std::memory_order_relaxed);
+  throw OwnError("MachineStoppedError", text);
+}
+
+bool HasRaised() { return raised.load(std::memory_order_relaxed); }
 
 }  // namespace mycelya

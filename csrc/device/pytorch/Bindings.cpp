@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "device/client/Client.h"
+#include "device/client/Lives.h"
 #include "device/client/State.h"
 #include "device/operators/Transfer.h"
 #include "device/pytorch/Flags.h"
@@ -156,6 +157,7 @@ std::string LastError(bool wait) {
   if (!ClientLoaded() || InBadFork()) return "";
   for (c10::DeviceIndex i = 0; i < DeviceCount(); ++i) {
     if (!IsOpen(i)) continue;
+    const bool told = HasRaised();
     try {
       if (wait) {
         Synchronize(i);
@@ -165,7 +167,7 @@ std::string LastError(bool wait) {
     } catch (const c10::Error& e) {
       return e.what_without_backtrace();
     } catch (const std::exception& e) {  // of mycelya_torch.errors
-      return e.what();
+      if (!told) return e.what();
     }
   }
   return "";
