@@ -154,13 +154,15 @@ func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error
 		return from, nil
 	}
 	if len(keep) > 0 {
-		to := p.clone(from.buffer)
-		for _, v := range keep {
-			at := p.at[v]
-			p.evict(v)
-			at.buffer = to
-			p.put(v, at)
-		}
+		p.asMade(keep, func() {
+			to := p.clone(from.buffer)
+			for _, v := range keep {
+				at := p.at[v]
+				p.evict(v)
+				at.buffer = to
+				p.put(v, at)
+			}
+		})
 	}
 	// The other residents are not needed any more: their content ends here.
 	for _, v := range slices.Clone(p.buffers[from.buffer].residents) {
@@ -220,10 +222,25 @@ func (p *planner) settle(node ir.NodeID) error {
 func (p *planner) materialise(root ir.ValueID) place {
 	p.touched = append(p.touched, p.at[root].buffer)
 	to := place{buffer: p.newBuffer(), full: true}
-	p.copy(p.tensor(to, p.g.Types[root]), p.tensor(p.at[root], p.g.Types[root]))
-	p.evict(root)
-	p.put(root, to)
+	p.asMade([]ir.ValueID{root}, func() {
+		p.copy(p.tensor(to, p.g.Types[root]), p.tensor(p.at[root], p.g.Types[root]))
+		p.evict(root)
+		p.put(root, to)
+	})
 	return to
+}
+
+// asMade emits steps that only move contents. They belong to the first record that has made one of these values: after a
+// failure, steps of earlier records may still read the values.
+func (p *planner) asMade(values []ir.ValueID, emit func()) {
+	current := p.record
+	for i, v := range values {
+		if r := p.g.Nodes[p.g.Def[v]].Record; i == 0 || r < p.record {
+			p.record = r
+		}
+	}
+	emit()
+	p.record = current
 }
 
 func (p *planner) copy(dst, src uint32) {

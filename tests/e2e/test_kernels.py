@@ -72,18 +72,18 @@ def test_a_clamped_zero_keeps_its_sign(n):
 
 
 def test_a_step_that_fails(tmp_path):
-    """If a kernel reads a poisoned value, operators run instead and pass it on."""
+    """If a kernel reads a poisoned value, operators run instead and report it."""
     code = """
 import mycelya_torch, torch
 x = torch.ones(3, device="mycelya")
 bad = x.index_select(0, torch.tensor([7]).to("mycelya"))
 y = (bad * 2).exp() + 1
 z = (x * 2).exp() + 1
-print(z.sum().item() > 25)
-try:
-    y.cpu()
-except Exception as e:
-    print("range" in str(e))
+for i in range(2):
+    try:
+        y.cpu()
+    except Exception as e:
+        print("range" in str(e))
 print(((x + 1).exp() * 2).sum().item() > 44)
 """
     status, out, err = helpers.run(code, tmp_path, MYCELYA_KERNELS="on")
