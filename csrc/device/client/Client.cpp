@@ -241,6 +241,7 @@ void ForgetBlock(uint64_t block) {
 int32_t ForkDescriptors(int32_t* out, int32_t capacity) { return ClientLoaded() ? table.fork_fds(out, capacity) : 0; }
 
 void Raise(const myc_error& error) {
+  if (error.kind != MYC_OK) MarkRaised();
   if (error.kind != MYC_OK && OutlivesUse()) SleepUntilTheEnd();
   const std::string text(error.text);
   switch (error.kind) {

@@ -35,7 +35,8 @@ void NoteLife(c10::DeviceIndex index, uint64_t first_trace);
 // the exception where it enters Python again.
 [[noreturn]] void RaiseLost(const std::string& text);
 [[noreturn]] void RaiseMachineStopped(const std::string& text);
-// Whether the program has been told of a loss or a stop, by one of these exceptions.
+// Notes that an error of the client library is raised, and says whether one has been.
+void MarkRaised();
 bool HasRaised();
 
 }  // namespace mycelya

@@ -156,8 +156,8 @@ void MarkStep() {
 std::string LastError(bool wait) {
   if (!ClientLoaded() || InBadFork()) return "";
   for (c10::DeviceIndex i = 0; i < DeviceCount(); ++i) {
-    if (!IsOpen(i)) continue;
-    const bool told = HasRaised();
+    // The end of a session, or its failed start, is told once.
+    if (!IsOpen(i) || (HasRaised() && DeviceState(i) == "lost")) continue;
     try {
       if (wait) {
         Synchronize(i);
@@ -167,7 +167,7 @@ std::string LastError(bool wait) {
     } catch (const c10::Error& e) {
       return e.what_without_backtrace();
     } catch (const std::exception& e) {  // of mycelya_torch.errors
-      if (!told) return e.what();
+      return e.what();
     }
   }
   return "";
