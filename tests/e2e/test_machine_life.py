@@ -289,7 +289,8 @@ CYCLES = """
     workers = [p for p in children() if "worker" in open(f"/proc/{p}/cmdline").read()]
     print(indices, torch.mycelya.device_count(), more_files - files, len(workers))
     print(more_threads - threads, file=__import__("sys").stderr)
-    assert more_threads <= threads + 4, (threads, more_threads)
+    # Go keeps threads for later; a leak would be one of each cycle at least.
+    assert more_threads <= threads + 12, (threads, more_threads)
 """
 
 
