@@ -136,6 +136,19 @@ void FinishCopies(c10::DeviceIndex device) {
   if (failed) std::rethrow_exception(failed);
 }
 
+// Await. If it raises the error of a failure, copies that have failed with it must not raise it again.
+void AwaitWithCopies(c10::DeviceIndex device, uint64_t ticket) {
+  try {
+    Await(device, ticket);
+  } catch (const c10::Error&) {
+    try {
+      FinishCopies(device);
+    } catch (const c10::Error&) {
+    }
+    throw;
+  }
+}
+
 // Waits for the copies that write the storage of `cpu`, before the device reads it.
 void FinishCopiesTo(const at::Tensor& cpu) {
   if (C10_LIKELY(pending_copies.load(std::memory_order_relaxed) == 0) || !cpu.has_storage()) return;
@@ -256,12 +269,11 @@ at::Tensor ToCpu(const at::Tensor& lazy) {
 
 namespace {
 
-// The stride of a dim of size 1 places no element.
+// One element in one dim is itself for any stride, because PyTorch assigns a tensor without dims by its value.
 bool IsItself(const at::Tensor& src, const at::Tensor& dst) {
   if (!src.is_alias_of(dst) || src.storage_offset() != dst.storage_offset() || src.sizes() != dst.sizes()) return false;
-  for (int64_t d = 0; d < src.dim(); ++d) {
-    if (src.size(d) != 1 && src.stride(d) != dst.stride(d)) return false;
-  }
+  const bool one = src.dim() == 1 && src.numel() == 1;
+  if (!one && src.strides() != dst.strides()) return false;
   return src.scalar_type() == dst.scalar_type() && src.is_conj() == dst.is_conj() && src.is_neg() == dst.is_neg();
 }
 
@@ -336,7 +348,7 @@ void Synchronize(c10::DeviceIndex device) {
   auto error = std::make_unique<myc_error>();
   const uint64_t ticket = c.sync(device, origin, error.get());
   if (ticket == 0) Raise(*error);
-  Await(device, ticket);
+  AwaitWithCopies(device, ticket);
   FinishCopies(device);
   done[device].store(uploads, std::memory_order_relaxed);
   CollectPinned();
