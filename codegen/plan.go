@@ -55,7 +55,7 @@ type planner struct {
 	versions versions             // of the graph
 	version  map[ir.ValueID][]int // by value: its versions
 	first    map[uint32]int32     // by slot of an output: the first record that writes the storage
-	earliest []int32              // by node: the smallest record of the later nodes
+	earliest []int32              // by node: the smallest record of the later operators
 }
 
 func newPlanner(given *ir.Graph, o Options) *planner {

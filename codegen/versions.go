@@ -42,7 +42,7 @@ func (p *planner) follow() {
 	earliest := int32(math.MaxInt32)
 	for i := len(g.Nodes) - 1; i >= 0; i-- {
 		p.earliest[i] = earliest
-		if n := &g.Nodes[i]; n.Op != ir.OpView && ir.Info(n.Op).Kind != ir.KindLeaf && n.Record >= 0 {
+		if n := &g.Nodes[i]; n.Op == ir.OpCall && n.Record >= 0 {
 			earliest = min(earliest, n.Record)
 		}
 	}
@@ -66,8 +66,8 @@ func (p *planner) hold(value ir.ValueID, at place) {
 }
 
 // mayOverwrite reports whether a node may overwrite a buffer's content in place. The content of a storage from before
-// that a failure must leave as it is ends with the first record that writes the storage. A step of an earlier record
-// that runs later could still fail.
+// that a failure must leave as it is ends with the first record that writes the storage. An operator of an earlier record
+// that runs later could still fail. Own ops fail only if memory runs out, and groups often move them.
 func (p *planner) mayOverwrite(buffer int, node ir.NodeID) bool {
 	slot := p.buffers[buffer].slot
 	if slot < 0 {

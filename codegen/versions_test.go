@@ -33,7 +33,7 @@ func TestContentsAreOverwrittenInOrder(t *testing.T) {
   %0: f32[n] = input 0
   %1: f32[n] = input 1
   %2: f32[n] = relu %0
-  %3: f32[n] = exp %1
+  %3: f32[n] = aten.flip %1 ints[0]
   output %2 -> s0
   output %3 -> s2
 }

@@ -83,10 +83,12 @@ def _start_of_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         _undo.before_step(optimizer)
 
 
-def _end_of_step(*_: Any) -> None:
+def _end_of_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Ends a trace at an optimizer's step; torch.compile records no trace."""
     if not torch.compiler.is_compiling():
         _device.mark_step()
+        if "mycelya_torch._undo" in sys.modules:
+            sys.modules["mycelya_torch._undo"].after_step(optimizer)
 
 
 def _patch_encoder() -> None:

@@ -15,7 +15,8 @@ import gc
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,12 +29,14 @@ from mycelya_torch import _device
 _AHEAD = 4096
 
 
-class _Step(NamedTuple):
-    """What is known of an optimizer's step at its start."""
+@dataclass(slots=True)
+class _Step:
+    """What is known of an optimizer's step."""
 
-    start: int  # the id of the next storage
+    start: int  # the id of the next storage at its start
     parameters: tuple[int, ...]  # the ids of the parameters with a gradient
-    numbers: list[tuple[Any, str, Any]]  # see _other_numbers
+    numbers: list[tuple[Any, str, Any]]  # at its start; see _other_numbers
+    counts: dict[int, int] | None  # see _counts; None: the step has ended
 
 
 # The last steps of each optimizer.
@@ -55,8 +58,29 @@ def before_step(optimizer: Optimizer) -> None:
             steps = _steps[optimizer] = deque(maxlen=_AHEAD)
         if steps and steps[-1].parameters == parameters:
             parameters = steps[-1].parameters  # one tuple for all steps
+        numbers, counts = list(_other_numbers(optimizer)), _counts(optimizer)
         start = _device.next_storage_id()
-        steps.append(_Step(start, parameters, list(_other_numbers(optimizer))))
+        steps.append(_Step(start, parameters, numbers, counts))
+
+
+def after_step(optimizer: Optimizer) -> None:
+    """Notes that all parameters have taken part in the step."""
+    with _lock:
+        if steps := _steps.get(optimizer):
+            steps[-1].counts = None
+
+
+def _counts(optimizer: Optimizer) -> dict[int, int]:
+    """By parameter: a number that grows with each of its steps.
+
+    An error may be raised within a step, after some parameters have taken part.
+    """
+    out = {}
+    for parameter, state in optimizer.state.items():
+        count = state.get("step")
+        is_tensor = isinstance(count, torch.Tensor)
+        out[id(parameter)] = count._version if is_tensor else count
+    return out
 
 
 def _other_numbers(optimizer: Optimizer) -> Iterator[tuple[Any, str, Any]]:
@@ -125,8 +149,14 @@ def _undo_steps(optimizer: Optimizer, failure: _Failure) -> None:
         undone = Counter[int]()  # steps by parameter
         before: list[tuple[Any, str, Any]] = []
         while steps and steps[-1].start >= failure.first:
-            undone.update(steps[-1].parameters)
-            before = steps.pop().numbers
+            step = steps.pop()
+            before, took_part = step.numbers, step.parameters
+            if step.counts is not None:
+                now = _counts(optimizer)
+                took_part = tuple(
+                    p for p in took_part if now.get(p) != step.counts.get(p)
+                )
+            undone.update(took_part)
     for parameter, state in list(optimizer.state.items()):
         if undone[id(parameter)] > 0:
             _take_steps_back(state, undone[id(parameter)])
