@@ -11,6 +11,7 @@ state of before.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections import Counter, deque
@@ -137,10 +138,17 @@ def undo() -> None:
                 _undo_steps(item, failure)
             elif issubclass(type(item), GradScaler):
                 _undo_scaler(item, failure)
-        for item in everything:
-            if issubclass(type(item), torch.Tensor) and item.is_leaf:
-                if item.grad is not None and failure.lost(item.grad):
-                    item.grad = None
+        with torch._C.DisableTorchFunctionSubclass():
+            for item in everything:
+                if issubclass(type(item), torch.Tensor):
+                    _undo_gradient(item, failure)
+
+
+def _undo_gradient(tensor: torch.Tensor, failure: _Failure) -> None:
+    # Tensors of transformations and of tracing have no storage, and raise.
+    with contextlib.suppress(RuntimeError, TypeError, NotImplementedError):
+        if tensor.is_leaf and tensor.grad is not None and failure.lost(tensor.grad):
+            tensor.grad = None
 
 
 def _undo_steps(optimizer: Optimizer, failure: _Failure) -> None:

@@ -110,16 +110,6 @@ def test_overlapping_copy_is_refused_as_on_the_cpu():
             torch.add(x[:-1], 1, out=x[1:])
 
 
-def test_a_copy_of_an_element_onto_itself():
-    """Indexing with None makes views of one element with several strides."""
-    for device in ("cpu", DEVICE):
-        x = torch.tensor(3.0, device=device)
-        x[None] = x
-        x[None, None] = x
-        x[...] = x
-        assert x.item() == 3.0
-
-
 def test_strides_of_powers_with_another_dtype():
     """The base becomes a dense copy before PyTorch derives the result's strides."""
     for shape in [(3, 2), (2, 1, 5), (4, 1), (1, 1), (5, 4, 3)]:

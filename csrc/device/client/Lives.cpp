@@ -114,8 +114,15 @@ void RaiseLostTensor(c10::DeviceIndex index, uint64_t trace) {
             " The device has been started again since then; make the tensor again.");
 }
 
-void RaiseLost(const std::string& text) { throw OwnError("DeviceLostError", text); }
-void RaiseMachineStopped(const std::string& text) { throw OwnError("MachineStoppedError", text); }
+void RaiseLost(const std::string& text) {
+  if (OutlivesUse()) SleepUntilTheEnd();
+  throw OwnError("DeviceLostError", text);
+}
+
+void RaiseMachineStopped(const std::string& text) {
+  if (OutlivesUse()) SleepUntilTheEnd();
+  throw OwnError("MachineStoppedError", text);
+}
 
 void MarkRaised() { raised.store(true, std::memory_order_relaxed); }
 bool HasRaised() { return raised.load(std::memory_order_relaxed); }

@@ -269,12 +269,10 @@ at::Tensor ToCpu(const at::Tensor& lazy) {
 
 namespace {
 
-// One element in one dim is itself for any stride, because PyTorch assigns a tensor without dims by its value.
 bool IsItself(const at::Tensor& src, const at::Tensor& dst) {
-  if (!src.is_alias_of(dst) || src.storage_offset() != dst.storage_offset() || src.sizes() != dst.sizes()) return false;
-  const bool one = src.dim() == 1 && src.numel() == 1;
-  if (!one && src.strides() != dst.strides()) return false;
-  return src.scalar_type() == dst.scalar_type() && src.is_conj() == dst.is_conj() && src.is_neg() == dst.is_neg();
+  return src.is_alias_of(dst) && src.storage_offset() == dst.storage_offset() && src.sizes() == dst.sizes() &&
+         src.strides() == dst.strides() && src.scalar_type() == dst.scalar_type() && src.is_conj() == dst.is_conj() &&
+         src.is_neg() == dst.is_neg();
 }
 
 }  // namespace

@@ -336,7 +336,8 @@ class Parser {
       // Operators skip checks of their operands if this argument is true.
       if (to[i].name() == "unsafe") p_.args.back() = Constant(false);
       const bool written = to[i].alias_info() != nullptr && to[i].alias_info()->isWrite();
-      s.writes_out = s.writes_out || (written && to[i].is_out());
+      // The recorder copies negative views with neg.out, also where elements of the result lie at one place.
+      s.writes_out = s.writes_out || (written && to[i].is_out() && s.name != "aten::neg.out");
       const Arg& arg = p_.args.back();
       const uint32_t n = arg.kind == ArgKind::kList ? arg.count : 1;
       for (uint32_t j = 0; j < n; ++j) {

@@ -375,6 +375,7 @@ class Runner {
     size_t at = 0;  // in group_
     for (uint32_t i = first; i < plain; ++i) {
       const Step& s = p_.steps[i];
+      if (cause_ && s.kind == StepKind::kFree) continue;  // see Runs
       executor_.progress.Step(i);
       try {
         if (code && s.kind == StepKind::kKernel) {

@@ -295,12 +295,14 @@ TEST(Call, AnotherTypeThanInferredIsABug) {
   s.Upload(1, F32({2, 3}));
   Builder b;
   const uint64_t x = b.Fresh(MYC_F32, {2, 3});
+  b.Record(2);
   b.Call("aten::neg", {T(x)}, {b.Fresh(MYC_F32, {3, 2})});
+  b.Record(1);  // of an earlier op, so it runs too
   b.Call("aten::neg", {T(x)}, {b.Fresh(MYC_F64, {2, 3})});
   const auto errors = s.Run(b, {}, {{0, 1}}, {});
   ASSERT_EQ(errors.size(), 2u);
-  EXPECT_EQ(errors[0].text, "BUG: aten::neg returned f32[2,3], the client inferred f32[3,2].");
-  EXPECT_EQ(errors[1].text, "BUG: aten::neg returned f32[2,3], the client inferred f64[2,3].");
+  EXPECT_EQ(errors[0].text, "BUG: aten::neg returned f32[2,3], the client inferred f64[2,3].");
+  EXPECT_EQ(errors[1].text, "BUG: aten::neg returned f32[2,3], the client inferred f32[3,2].");
 }
 
 TEST(Call, OutOperandThatIsResizedIsABug) {
@@ -315,7 +317,6 @@ TEST(Call, OutOperandThatIsResizedIsABug) {
   EXPECT_EQ(errors[0].text,
             "BUG: aten::neg.out turned an operand that it writes from f32[4] with strides [1] and offset 0 into "
             "f32[2,3] with strides [3,1] and offset 0.");
-  EXPECT_EQ(s.ReadF32(2, {4}).kind, MYC_E_RUNTIME);
 }
 
 TEST(Call, DefaultsFillWhatAProgramLeavesOut) {

@@ -204,13 +204,14 @@ std::string Compared(const at::Tensor& got, const at::Tensor& want, const at::Te
   const uint64_t o = b.Fresh(MYC_F32, {1});
   b.Call("mycelya::expect_close", {T(first), T(x), T(y), List(MYC_L_TENSORS, {T(o)}), Str("my::op"), Float(1e-4)});
   b.Call("mycelya::after", {T(out), T(first)});
+  b.Call("aten::neg", {T(out)}, {b.Fresh(MYC_I64, {})});  // buffer 5
   s.Upload(1, at::tensor(0, at::kLong));
   s.Upload(2, at::tensor(7, at::kLong));
   s.Upload(3, got);
   s.Upload(4, want);
   s.Upload(5, other);
-  const auto errors = s.Run(b, {}, {{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}}, {});
-  const Got read = s.Read(2, MYC_I64, c10::ScalarType::Long, {}, {});
+  const auto errors = s.Run(b, {}, {{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}}, {{5, 9}});
+  const Got read = s.Read(9, MYC_I64, c10::ScalarType::Long, {}, {});
   EXPECT_EQ(errors.empty(), read.kind == MYC_OK) << "what comes after fails too";
   return errors.empty() ? "" : errors[0].text;
 }

@@ -352,6 +352,7 @@ TEST(Steps, GeometryIsCheckedAgainstTheBuffer) {
     ASSERT_EQ(errors.size(), 1u);
     EXPECT_EQ(errors[0].text, text);
     EXPECT_EQ(s.ReadF32(9, {1}).text, text);
+    s.Free({9});
   }
 }
 
