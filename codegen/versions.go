@@ -42,7 +42,8 @@ func (p *planner) follow() {
 	earliest := int32(math.MaxInt32)
 	for i := len(g.Nodes) - 1; i >= 0; i-- {
 		p.earliest[i] = earliest
-		if n := &g.Nodes[i]; n.Op == ir.OpCall && n.Record >= 0 {
+		n := &g.Nodes[i]
+		if n.Op == ir.OpCall && n.Record >= 0 && (n.Group == 0 || g.MayFail(ir.NodeID(i))) {
 			earliest = min(earliest, n.Record)
 		}
 	}
@@ -67,7 +68,8 @@ func (p *planner) hold(value ir.ValueID, at place) {
 
 // mayOverwrite reports whether a node may overwrite a buffer's content in place. The content of a storage from before
 // that a failure must leave as it is ends with the first record that writes the storage. An operator of an earlier record
-// that runs later could still fail. Own ops fail only if memory runs out, and groups often move them.
+// that runs later could still fail. What kernels compute fails only if memory runs out, and groups
+// often move it.
 func (p *planner) mayOverwrite(buffer int, node ir.NodeID) bool {
 	slot := p.buffers[buffer].slot
 	if slot < 0 {

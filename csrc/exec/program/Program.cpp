@@ -336,8 +336,9 @@ class Parser {
       // Operators skip checks of their operands if this argument is true.
       if (to[i].name() == "unsafe") p_.args.back() = Constant(false);
       const bool written = to[i].alias_info() != nullptr && to[i].alias_info()->isWrite();
-      // The recorder copies negative views with neg.out, also where elements of the result lie at one place.
-      s.writes_out = s.writes_out || (written && to[i].is_out() && s.name != "aten::neg.out");
+      // A pointwise operator may write elements that lie at one place, as in PyTorch. Other operators may then write
+      // outside of their memory.
+      s.writes_out = s.writes_out || (written && to[i].is_out() && !s.op->hasTag(at::Tag::pointwise));
       const Arg& arg = p_.args.back();
       const uint32_t n = arg.kind == ArgKind::kList ? arg.count : 1;
       for (uint32_t j = 0; j < n; ++j) {
