@@ -230,8 +230,8 @@ func (p *planner) materialise(root ir.ValueID) place {
 	return to
 }
 
-// asMade emits steps that only move contents. They belong to the first record that has made one of these values: after a
-// failure, steps of earlier records may still read the values.
+// asMade emits steps that only move contents. They belong to the first record that has made one of these values: after
+// a failure, steps of earlier records may still read the values.
 func (p *planner) asMade(values []ir.ValueID, emit func()) {
 	current := p.record
 	for i, v := range values {

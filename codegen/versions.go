@@ -67,9 +67,9 @@ func (p *planner) hold(value ir.ValueID, at place) {
 }
 
 // mayOverwrite reports whether a node may overwrite a buffer's content in place. The content of a storage from before
-// that a failure must leave as it is ends with the first record that writes the storage. An operator of an earlier record
-// that runs later could still fail. What kernels compute fails only if memory runs out, and groups
-// often move it.
+// that a failure must leave as it is ends with the first record that writes the storage. An operator of an earlier
+// record that runs later could still fail. What kernels compute fails only if memory runs out, and groups often move
+// it.
 func (p *planner) mayOverwrite(buffer int, node ir.NodeID) bool {
 	slot := p.buffers[buffer].slot
 	if slot < 0 {
