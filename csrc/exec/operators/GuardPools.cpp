@@ -114,7 +114,7 @@ void CheckUnfoldBackward(const Operands& o) {
   const auto rank = static_cast<int64_t>(sizes.size());
   const int64_t dim = o.Int(2) < 0 ? o.Int(2) + rank : o.Int(2), size = o.Int(3), step = o.Int(4);
   o.Require(dim >= 0 && dim < rank, "dim ", o.Int(2), " is out of range for ", rank, " dims.");
-  o.Require(size > 0 && step > 0 && size <= sizes[dim], "windows of ", size, " in steps of ", step,
+  o.Require(size >= 0 && step > 0 && size <= sizes[dim], "windows of ", size, " in steps of ", step,
             " do not fit into a dim of ", sizes[dim], ".");
   sizes[dim] = (sizes[dim] - size) / step + 1;
   if (!number) sizes.push_back(size);
