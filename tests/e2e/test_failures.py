@@ -87,7 +87,7 @@ def train(make, bad, skipped=(), cleared=(), *, reads, every=1, amp=False):
         loss = loss_of(i, x, y)
         scaler.scale(loss).backward()
         if (i + 1) % every == 0:
-            if "closure" in made_with(optimizer):
+            if isinstance(optimizer, torch.optim.LBFGS):
                 scaler.unscale_(optimizer)
                 optimizer.step(lambda: loss)
             else:
@@ -115,10 +115,6 @@ def train(make, bad, skipped=(), cleared=(), *, reads, every=1, amp=False):
         synchronize()
         return left(net, optimizer, scaler), raised, zeroed
     return left(net, optimizer, scaler), [*raised, BATCHES], zeroed
-
-
-def made_with(optimizer):
-    return "closure" if type(optimizer).__name__ == "LBFGS" else ""
 
 
 def left(net, optimizer, scaler):

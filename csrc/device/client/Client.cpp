@@ -132,7 +132,7 @@ void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) Raise(*error);
   DecideWorkerLocked(machine.device);
-  // Nobody waits for `mutex` with a recorder's lock while the index is closed: ClientFor throws before.
+  // No thread waits for `mutex` with a recorder's lock while the index is closed: ClientFor throws before.
   if (closed[index].load()) RecorderOf(index).BeginLife();
   NameMachine(index, machine.name);
   opened[index].store(true, std::memory_order_release);
