@@ -85,6 +85,11 @@ func myc_define_code(code C.uint32_t, file, _ *C.char, lines *C.int32_t, n C.uin
 	})
 }
 
+//export myc_place
+func myc_place(at C.myc_origin, out *C.char, capacity C.uint64_t) C.uint64_t {
+	return C.uint64_t(cabi.Write(client.Place(place(at)), unsafe.Pointer(out), uint64(capacity)))
+}
+
 //export myc_open
 func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t {
 	return call(out, func() error {

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import OutOfMemoryError as OutOfMemoryError
 from torch.types import Device
 
 from mycelya_torch import _device

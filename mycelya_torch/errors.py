@@ -1,6 +1,14 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Exceptions of the device. All are subclasses of RuntimeError."""
+"""Exceptions of the device. All are subclasses of RuntimeError.
+
+`OutOfMemoryError` is PyTorch's. Its text has the bytes wanted, free and in all, and the
+lines whose live tensors are the largest.
+"""
+
+from torch import OutOfMemoryError
+
+__all__ = ["DeviceLostError", "MachineStoppedError", "OutOfMemoryError"]
 
 
 class DeviceLostError(RuntimeError):

@@ -6,6 +6,7 @@ package runtime
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	gometrics "runtime/metrics"
 	"slices"
@@ -36,17 +37,25 @@ type compiler struct {
 	device string // "cpu", "cuda:0"
 	torch  string // its version of PyTorch
 	near   bool   // the worker can share memory with the client
+
+	trim *time.Timer // runs trim when nothing was compiled for a while
 }
+
+const trimAfter = time.Second
 
 func newCompiler(index int, settings *Settings, frontend Frontend, m *metrics, log *slog.Logger) (*compiler, error) {
 	programs, err := newPrograms(cacheBytes)
 	if err != nil {
 		return nil, err
 	}
-	return &compiler{index: index, settings: settings, frontend: frontend, metrics: m, log: log, programs: programs}, nil
+	return &compiler{index: index, settings: settings, frontend: frontend, metrics: m, log: log, programs: programs,
+		trim: time.AfterFunc(math.MaxInt64, trim)}, nil
 }
 
-func (c *compiler) close() { c.programs.close() }
+func (c *compiler) close() {
+	c.trim.Stop()
+	c.programs.close()
+}
 
 // worker sets the worker that the programs are for.
 func (c *compiler) worker(h *proto.Hello) {
@@ -99,9 +108,9 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 	c.showCut(t.Trace, v.account.number, true)
 	shown := c.show(t.Trace, v)
 	captured, err := c.build(t.Trace, e, v, shown)
-	trim()
 	took := time.Since(began)
 	c.metrics.compiled(took, t.by)
+	c.trim.Reset(trimAfter)
 	if err == nil {
 		a := v.account
 		a.of, a.names, a.origins = v, captured.Ops, slices.Clone(t.Origins)
@@ -122,8 +131,8 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 	return c.keep(t.Trace, captured, v, e, first), v, changed, nil
 }
 
-// trim returns garbage to the system if compiling has left much more than there is live memory. The collection then
-// costs less than the compilations that made the garbage.
+// trim returns garbage to the system if compiling has left much more than there is live memory. It runs some time after
+// the last compilation, because a collection may take longer than a compilation.
 func trim() {
 	const much = 32 << 20
 	read := []gometrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}

@@ -292,6 +292,15 @@ func (r *Runtime) Bill() []byte {
 	return r.metrics.bill.JSON(r.frontend.Origin)
 }
 
+// Place is a place of the user's program as "file:line"; "" if it is not known.
+func (r *Runtime) Place(at trace.Place) string {
+	o := r.frontend.Origin(at[0], at[1])
+	if o.File == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", o.File, o.Line)
+}
+
 // Explain lists the programs that a device has compiled, with the reasons.
 func (r *Runtime) Explain(index int32) (string, error) {
 	s, err := r.session(index)

@@ -178,6 +178,8 @@ typedef void (*myc_fn_define_op)(uint64_t hash, const char* name);
 // Names a code object. lines[i] is the line of the instruction at byte offset 2*i.
 typedef void (*myc_fn_define_code)(uint32_t code, const char* file, const char* function, const int32_t* lines,
                                    uint64_t n);
+// Writes a place as "file:line", 0-terminated; "" if it is not known. Returns the length needed.
+typedef uint64_t (*myc_fn_place)(myc_origin, char* out, uint64_t capacity);
 // Opens a device. The worker starts with the first call that needs it. Fails if the device is open.
 typedef int32_t (*myc_fn_open)(int32_t index, const myc_config*, myc_error*);
 // Ends the session of a device and its worker; MYC_OK if there was none.

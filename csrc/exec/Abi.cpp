@@ -26,14 +26,14 @@ struct myc_prog {
 
 namespace {
 
-// Returns body(). On an exception, fills the error and returns `otherwise`.
+// Returns body(). On an exception, fills the error and returns `otherwise`. exec: the session that memory is taken for.
 template <typename R, typename F>
-R Guarded(myc_error* error, R otherwise, F body) noexcept {
+R Guarded(myc_error* error, R otherwise, F body, const myc_exec* exec = nullptr) noexcept {
   try {
     return body();
   } catch (...) {
     try {
-      Fill(error, CurrentFailure());
+      Fill(error, exec != nullptr ? exec->executor.TakeFailure() : CurrentFailure());
     } catch (...) {
       Fill(error, MYC_E_MEMORY, "The executor is out of CPU memory.");
     }
@@ -142,7 +142,7 @@ MYC_EXPORT void* myc_exec_upload_begin(myc_exec* exec, uint64_t id, uint64_t byt
   return Guarded(error, static_cast<void*>(nullptr), [&] {
     Scope scope(exec->executor.device().device());
     return exec->executor.BeginUpload(id, bytes);
-  });
+  }, exec);
 }
 
 MYC_EXPORT int32_t myc_exec_upload_end(myc_exec* exec, uint64_t id, myc_error* error) {
@@ -150,7 +150,7 @@ MYC_EXPORT int32_t myc_exec_upload_end(myc_exec* exec, uint64_t id, myc_error* e
     Scope scope(exec->executor.device().device());
     exec->executor.EndUpload(id);
     return true;
-  });
+  }, exec);
   return ok ? MYC_OK : KindOf(error);
 }
 
@@ -168,7 +168,7 @@ MYC_EXPORT int32_t myc_exec_read(myc_exec* exec, const myc_view* view, const voi
     *poison_step = poison->step;
     Fill(error, poison->failure);
     return false;
-  });
+  }, exec);
   return ok ? MYC_OK : KindOf(error);
 }
 

@@ -83,6 +83,7 @@ void LoadLocked() {
               version, ", this package needs ", MYCELYA_ABI_VERSION, ". Reinstall mycelya-torch.");
   Find(library, "myc_define_op", table.define_op);
   Find(library, "myc_define_code", table.define_code);
+  Find(library, "myc_place", table.place);
   Find(library, "myc_open", table.open);
   Find(library, "myc_close", table.close);
   Find(library, "myc_ended", table.ended);
@@ -241,12 +242,13 @@ void ForgetBlock(uint64_t block) {
 int32_t ForkDescriptors(int32_t* out, int32_t capacity) { return ClientLoaded() ? table.fork_fds(out, capacity) : 0; }
 
 void Raise(const myc_error& error) {
-  if (error.kind != MYC_OK) MarkRaised();
-  if (error.kind != MYC_OK && OutlivesUse()) SleepUntilTheEnd();
-  const std::string text(error.text);
-  switch (error.kind) {
-    case MYC_OK:
-      return;
+  if (error.kind != MYC_OK) Raise(error.kind, error.text);
+}
+
+void Raise(int32_t kind, const std::string& text) {
+  MarkRaised();
+  if (OutlivesUse()) SleepUntilTheEnd();
+  switch (kind) {
     case MYC_E_LOST:
       RaiseLost(text);
     case MYC_E_STOPPED:
@@ -301,15 +303,18 @@ void RaiseInterrupt() {
   throw pybind11::error_already_set();
 }
 
+void Wait(const Client& c, uint64_t ticket, myc_error& error) {
+  if (WaitInterruptibly(c, ticket, error)) return;
+  {
+    const NoGil no_gil;
+    c.cancel(ticket);
+  }
+  RaiseInterrupt();
+}
+
 void WaitFor(const Client& c, uint64_t ticket) {
   auto error = std::make_unique<myc_error>();
-  if (!WaitInterruptibly(c, ticket, *error)) {
-    {
-      const NoGil no_gil;
-      c.cancel(ticket);
-    }
-    RaiseInterrupt();
-  }
+  Wait(c, ticket, *error);
   Raise(*error);
 }
 

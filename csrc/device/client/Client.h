@@ -20,6 +20,7 @@ struct Client {
   myc_fn_abi_version abi_version;
   myc_fn_define_op define_op;
   myc_fn_define_code define_code;
+  myc_fn_place place;
   myc_fn_open open;
   myc_fn_close close;
   myc_fn_ended ended;
@@ -91,6 +92,7 @@ int32_t ForkDescriptors(int32_t* out, int32_t capacity);
 
 // Throws the Python exception of the error's kind, unless it is MYC_OK.
 void Raise(const myc_error& error);
+[[noreturn]] void Raise(int32_t kind, const std::string& text);
 
 // The text that a function of the client library writes: write(out, capacity, error) returns the length needed, 0 with
 // the error set.
@@ -122,7 +124,9 @@ class NoGil {
 bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error);
 [[noreturn]] void RaiseInterrupt();
 
-// Waits for a ticket and throws its error. Ctrl-C ends the ticket and raises KeyboardInterrupt.
+// Waits for a ticket, and sets the error to its outcome. Ctrl-C ends the ticket and raises KeyboardInterrupt.
+void Wait(const Client& c, uint64_t ticket, myc_error& error);
+// The same, and throws the error.
 void WaitFor(const Client& c, uint64_t ticket);
 
 // Whether a ticket has ended, without waiting. If so, sets the ticket to 0 and the error to its outcome.

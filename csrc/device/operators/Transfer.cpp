@@ -99,6 +99,7 @@ void Upload(Storage& s, const at::Tensor& dense, bool non_blocking, Origin origi
   }
   Raise(*error);
   s.defined = true;
+  s.SetPlace(origin);
   s.epoch = RecorderOf(device).life();  // no trace has seen it
 }
 

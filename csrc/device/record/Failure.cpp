@@ -6,7 +6,13 @@
 #include <Python.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "device/client/Client.h"
@@ -29,6 +35,45 @@ int Undo(void*) {
   return 0;
 }
 
+std::string PlaceText(const Client& c, myc_origin place) {
+  std::string out(1024, '\0');
+  out.resize(std::min<uint64_t>(out.size() - 1, c.place(place, out.data(), out.size())));
+  return out.empty() ? "an unknown place" : out;
+}
+
+std::string SizeText(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double n = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; n >= 1000 && unit + 1 < std::size(kUnits); ++unit) n /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f %s", n, kUnits[unit]);
+  return text;
+}
+
+// The places whose tensors take most of a device's memory. lost: the first storage that a failure has not made; 0: it
+// is not known.
+std::string TensorsText(c10::DeviceIndex device, uint64_t lost) {
+  constexpr size_t kMost = 5;
+  std::map<std::string, Live> by_line;
+  for (const Live& live : LiveStorages(device, lost == 0 ? UINT64_MAX : lost)) {
+    Live& line = by_line[PlaceText(GetClient(), live.place)];
+    line.bytes += live.bytes;
+    line.count += live.count;
+  }
+  std::vector<std::pair<std::string, Live>> lines(by_line.begin(), by_line.end());
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  if (lines.empty()) return "";
+  std::string text = "\nThe largest live tensors of mycelya:" + std::to_string(device) + ", by the line that made them:";
+  for (size_t i = 0; i < std::min(kMost, lines.size()); ++i) {
+    const auto& [place, live] = lines[i];
+    text += "\n  " + SizeText(live.bytes) + " in " + std::to_string(live.count) +
+            (live.count == 1 ? " tensor, " : " tensors, ") + place;
+  }
+  return text;
+}
+
 }  // namespace
 
 void NoteRaised(c10::DeviceIndex device, uint64_t first) {
@@ -46,18 +91,19 @@ std::vector<Raised> TakeRaised() {
 }
 
 void Await(c10::DeviceIndex device, uint64_t ticket) {
-  try {
-    WaitFor(GetClient(), ticket);
-  } catch (const c10::Error&) {
-    RecorderOf(device).TakeFailure();
-    throw;
-  }
+  auto error = std::make_unique<myc_error>();
+  Wait(GetClient(), ticket, *error);
+  RaiseFor(device, *error);
 }
 
 void RaiseFor(c10::DeviceIndex device, const myc_error& error) {
   if (error.kind == MYC_OK) return;
-  RecorderOf(device).TakeFailure();
-  Raise(error);
+  const uint64_t lost = RecorderOf(device).TakeFailure();
+  RaiseWithTensors(device, lost, error);
+}
+
+void RaiseWithTensors(c10::DeviceIndex device, uint64_t lost, const myc_error& error) {
+  Raise(error.kind, error.kind == MYC_E_MEMORY ? error.text + TensorsText(device, lost) : std::string(error.text));
 }
 
 }  // namespace mycelya

@@ -21,6 +21,10 @@ void Await(c10::DeviceIndex device, uint64_t ticket);
 // Raises the error of a ticket that has ended; does nothing if it is MYC_OK.
 void RaiseFor(c10::DeviceIndex device, const myc_error& error);
 
+// Raises an error; that of lack of memory names the largest live tensors. lost: the first storage that the failure has
+// not made; 0: it is not known.
+[[noreturn]] void RaiseWithTensors(c10::DeviceIndex device, uint64_t lost, const myc_error& error);
+
 // A failure whose error has been raised. The storages with ids from `first` to before `end` were not made.
 struct Raised {
   c10::DeviceIndex device;

@@ -184,6 +184,8 @@ void Recorder::Result(const c10::TensorImpl& t) {
   const uint32_t flags = MYC_T_FIRST | MYC_T_WHOLE | MYC_T_OFF0 | (contiguous ? MYC_T_CONTIG : 0);
   Bind(s);
   s.defined = true;
+  const size_t origin = open_.origins.size() - 2;
+  s.SetPlace({open_.origins[origin], open_.origins[origin + 1]});
   s.geometry.Set(t);
   Word(MYC_W_TENSOR | static_cast<uint64_t>(DtypeCode(c10::typeMetaToScalarType(t.dtype()))) << 8 |
        static_cast<uint64_t>(t.dim()) << 16 | static_cast<uint64_t>(flags) << 24 |
@@ -197,6 +199,7 @@ void Recorder::DefineStorage(const c10::TensorImpl& t, Origin origin) {
   Begin(kEmptyHash, 0, 0, 1, origin);
   Bind(s);
   s.defined = true;
+  s.SetPlace(origin);
   const bool contiguous = t.is_contiguous();
   if (IsWhole(t, contiguous, static_cast<int64_t>(s.nbytes()))) {
     s.geometry.Set(t);
@@ -478,19 +481,20 @@ void Recorder::RaiseFailure() {
   error->kind = c.failure(device_, &lost, error.get());
   if (error->kind == MYC_OK) return;  // another thread has taken it
   NoteRaised(device_, lost);
-  Raise(*error);
+  RaiseWithTensors(device_, lost, *error);
 }
 
-void Recorder::TakeFailure() {
-  if (!IsOpen(device_)) return;
+uint64_t Recorder::TakeFailure() {
+  if (!IsOpen(device_)) return 0;
   const Client& c = ClientFor(device_);
-  if (c.failure(device_, nullptr, nullptr) == MYC_OK) return;
+  if (c.failure(device_, nullptr, nullptr) == MYC_OK) return 0;
   {
     std::lock_guard<SpinLock> guard(lock);
     Send(MYC_CUT_FLUSH, {}, false);
   }
   uint64_t lost = 0;
   if (c.failure(device_, &lost, nullptr) != MYC_OK) NoteRaised(device_, lost);
+  return lost;
 }
 
 void Recorder::WaitForRoomSlow(Origin origin) {

@@ -7,6 +7,8 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
+#include <unordered_map>
 
 #include "device/client/Client.h"
 #include "device/client/State.h"
@@ -50,6 +52,9 @@ void CountAllocation(c10::DeviceIndex device, int64_t bytes) {
 void CountFree(c10::DeviceIndex device, int64_t bytes) {
   MemoryOf(device).freed.fetch_add(bytes, std::memory_order_relaxed);
 }
+
+// Storages of less bytes are not listed, because a list costs time at each op.
+constexpr size_t kListed = size_t{64} << 10;
 
 using c10::CachingDeviceAllocator::DeviceStats;
 
@@ -129,6 +134,53 @@ c10::intrusive_ptr<c10::StorageImpl> Create(c10::StorageImpl::use_byte_size_t, c
 
 }  // namespace
 
+// A chain through the storages of at least kListed bytes.
+class LargeStorages {
+ public:
+  void Add(Storage& s) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    s.older_ = newest_;
+    s.newer_ = nullptr;
+    if (newest_ != nullptr) newest_->newer_ = &s;
+    newest_ = &s;
+  }
+  void Remove(Storage& s) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (s.older_ != nullptr) s.older_->newer_ = s.newer_;
+    (s.newer_ != nullptr ? s.newer_->older_ : newest_) = s.older_;
+  }
+  std::vector<Live> List(c10::DeviceIndex device, uint64_t end) {
+    std::unordered_map<uint64_t, Live> by_place;
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (const Storage* s = newest_; s != nullptr; s = s->older_) {
+      const myc_origin place = s->place_.load(std::memory_order_relaxed);
+      if (s->device_index() != device || s->id >= end || place.code == 0) continue;
+      Live& live = by_place[uint64_t{place.code} << 32 | place.offset];
+      live.place = place;
+      live.bytes += s->nbytes();
+      ++live.count;
+    }
+    std::vector<Live> out;
+    for (const auto& [key, live] : by_place) out.push_back(live);
+    return out;
+  }
+
+ private:
+  std::mutex mutex_;
+  Storage* newest_ = nullptr;
+};
+
+namespace {
+
+LargeStorages& Large() {
+  static auto& all = *new LargeStorages();  // storages may outlive statics
+  return all;
+}
+
+}  // namespace
+
+std::vector<Live> LiveStorages(c10::DeviceIndex device, uint64_t end) { return Large().List(device, end); }
+
 void Geometry::Set(const c10::TensorImpl& t) {
   dtype = c10::typeMetaToScalarType(t.dtype());
   contiguous = t.is_contiguous();
@@ -159,6 +211,7 @@ Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& t
       id(TakeNumbers(thread.ids, 1, next_id, kIds)) {
   RegisterFallbacks();
   CountAllocation(device_index(), static_cast<int64_t>(nbytes()));
+  if (C10_UNLIKELY(nbytes() >= kListed)) Large().Add(*this);
 }
 
 uint64_t NextStorageId() {
@@ -167,6 +220,7 @@ uint64_t NextStorageId() {
 }
 
 Storage::~Storage() {
+  if (C10_UNLIKELY(nbytes() >= kListed)) Large().Remove(*this);
   CountFree(device_index(), static_cast<int64_t>(nbytes()));
   if (defined) NoteDeath(*this);
 }
@@ -174,8 +228,10 @@ Storage::~Storage() {
 void Storage::SetBytes(int64_t bytes) {
   CountFree(device_index(), static_cast<int64_t>(nbytes()));
   CountAllocation(device_index(), bytes);
+  if (nbytes() >= kListed) Large().Remove(*this);
   set_data_ptr_noswap(FakeMemory(bytes, device_index()));
   set_nbytes(bytes);
+  if (nbytes() >= kListed) Large().Add(*this);
 }
 
 void RefuseForeignStorage() {

@@ -12,7 +12,9 @@
 #include <c10/util/SmallVector.h>
 
 #include <atomic>
+#include <vector>
 
+#include "abi/mycelya.h"
 #include "device/tensor/Thread.h"
 
 namespace mycelya {
@@ -67,7 +69,22 @@ class Storage final : public c10::StorageImpl {
   c10::DeviceIndex device_index() const { return device().index(); }
   // Changes the size on the client only. A record must change it on the worker.
   void SetBytes(int64_t bytes);
+  // The place that makes the content.
+  void SetPlace(myc_origin place) { place_.store(place, std::memory_order_relaxed); }
+
+ private:
+  friend class LargeStorages;
+  std::atomic<myc_origin> place_{};
+  Storage *older_ = nullptr, *newer_ = nullptr;  // if it is large
 };
+
+// The large storages that are alive and were made at one place.
+struct Live {
+  myc_origin place;
+  uint64_t bytes = 0, count = 0;
+};
+// Those of a device with ids below `end`, in no order. Storages below 64 KiB, and those without a place, do not count.
+std::vector<Live> LiveStorages(c10::DeviceIndex device, uint64_t end);
 
 // Bytes of the live storages of a device, and their peak since the last reset. The worker's memory may differ for a
 // while: it makes and frees storages later, when it runs the trace.

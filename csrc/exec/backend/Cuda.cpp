@@ -12,6 +12,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <dlfcn.h>
 
+#include <atomic>
 #include <string>
 #include <unordered_map>
 
@@ -61,6 +62,8 @@ struct Driver {
   }
 };
 
+std::atomic<uint64_t> refused{0};  // the process has one device
+
 class Cuda final : public Device {
  public:
   explicit Cuda(c10::DeviceIndex index) : Device(c10::Device(c10::DeviceType::CUDA, index)) {
@@ -68,6 +71,8 @@ class Cuda final : public Device {
     TORCH_CHECK_VALUE(index < count, "There is no cuda:", static_cast<int>(index), ": this host has ", count,
                       " CUDA devices.");
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    c10::cuda::CUDACachingAllocator::attachOutOfMemoryObserver(
+        [](int64_t, size_t bytes, size_t, size_t) { refused.store(bytes, std::memory_order_relaxed); });
     // Create the context now, so that the first step of a session does not wait for it.
     Synchronize();
   }
@@ -85,6 +90,7 @@ class Cuda final : public Device {
   uint64_t FreeBytes() const override {
     return c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(device().index()).first;
   }
+  uint64_t TakeRefused() const override { return refused.exchange(0, std::memory_order_relaxed); }
   void RecordEvent(int64_t id) const override {
     events_.try_emplace(id, cudaEventDefault).first->second.record();  // on the current stream
   }

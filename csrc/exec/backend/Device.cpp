@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "exec/memory/Allocator.h"
+#include "exec/memory/System.h"
 
 namespace mycelya::exec {
 namespace {
@@ -32,10 +33,7 @@ class Cpu final : public Device {
     utsname u{};
     return uname(&u) == 0 ? u.machine : "CPU";
   }
-  uint64_t MemoryBytes() const override {
-    const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-    return pages > 0 && size > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(size) : 0;
-  }
+  uint64_t MemoryBytes() const override { return MemoryOfProcess(); }
   c10::Allocator* Memory() const override { return c10::GetCPUAllocator(); }
   c10::Allocator* HostMemory() const override { return c10::GetCPUAllocator(); }
   void Synchronize() const override {}
@@ -43,14 +41,8 @@ class Cpu final : public Device {
   c10::CachingDeviceAllocator::DeviceStats MemoryStats() const override { return CpuMemory().Stats(); }
   void ResetPeakMemory() const override { CpuMemory().ResetPeaks(); }
   void ResetMemoryTotals() const override { CpuMemory().ResetTotals(); }
-  uint64_t FreeBytes() const override {
-    // Memory that is available without swapping. It includes file caches, unlike the number of free pages.
-    std::ifstream info("/proc/meminfo");
-    for (std::string line; std::getline(info, line);) {
-      if (line.rfind("MemAvailable:", 0) == 0) return std::stoull(line.substr(13)) * 1024;
-    }
-    return MemoryBytes();
-  }
+  uint64_t FreeBytes() const override { return FreeMemory(); }
+  uint64_t TakeRefused() const override { return CpuMemory().TakeRefused(); }
   // Each step has run before the next begins, so the host's clock is the device's clock.
   void RecordEvent(int64_t id) const override { events_[id] = Clock::now(); }
   void ForgetEvent(int64_t id) const override { events_.erase(id); }

@@ -5,7 +5,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <sys/mman.h>
-#include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -14,8 +13,9 @@
 #include <atomic>
 #include <bit>
 #include <cstdlib>
-#include <fstream>
-#include <string>
+#include <utility>
+
+#include "exec/memory/System.h"
 
 namespace mycelya::exec {
 namespace {
@@ -62,12 +62,6 @@ void* Map(size_t bytes) {
   return aligned;
 }
 
-void* FromSystem(size_t bytes) {
-  if (bytes >= Pool::kMapped) return Map(bytes);
-  void* p = nullptr;
-  return posix_memalign(&p, kAlignment, bytes) == 0 ? p : nullptr;
-}
-
 void ToSystem(void* p, size_t bytes) { bytes >= Pool::kMapped ? static_cast<void>(munmap(p, bytes)) : std::free(p); }
 
 size_t PoolOf(size_t bytes) { return bytes >= Pool::kMapped ? kLargePool : kSmallPool; }
@@ -112,14 +106,41 @@ void* Pool::Allocate(size_t n) {
       return b->data;
     }
   }
-  // PyTorch's function raises PyTorch's error. It may succeed after all, because the number of mappings of a process is
-  // limited. Free() recognises such memory, because it is not in blocks_.
-  try {
-    return c10::alloc_cpu(n);
-  } catch (const c10::Error&) {
-    ++stats_.num_ooms;
-    throw;
+  // The number of mappings of a process is limited, so PyTorch's function may succeed where a mapping has failed. Free()
+  // recognises such memory, because it is not in blocks_.
+  if (n <= kLargest && (n < kMapped || Fits(n))) {
+    try {
+      return c10::alloc_cpu(n);
+    } catch (const c10::Error&) {
+    }
   }
+  ++stats_.num_ooms;
+  refused_ = n;
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "The CPU has not enough memory for ", n, " bytes.");
+}
+
+uint64_t Pool::TakeRefused() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(refused_, 0);
+}
+
+// The system grants more memory than it has, and kills a process that uses it. Asking what is free takes as long as
+// writing 200 KiB of new memory, so a fourth of the answer is granted without asking again.
+bool Pool::Fits(size_t bytes) {
+  if (bytes <= granted_) {
+    granted_ -= bytes;
+    return true;
+  }
+  const uint64_t free = FreeMemory();
+  if (bytes > free) return false;
+  granted_ = (free - bytes) / 4;
+  return true;
+}
+
+void* Pool::FromSystem(size_t bytes) {
+  if (bytes >= kMapped) return Fits(bytes) ? Map(bytes) : nullptr;
+  void* p = nullptr;
+  return posix_memalign(&p, kAlignment, bytes) == 0 ? p : nullptr;
 }
 
 // Takes the block that was freed last, because it is the most likely to be in the processor's caches.
@@ -263,35 +284,6 @@ class CpuAllocator final : public c10::Allocator {
  private:
   Pool& pool_;
 };
-
-uint64_t NumberIn(const std::string& path) {
-  std::ifstream file(path);
-  uint64_t number = 0;
-  return file >> number ? number : UINT64_MAX;  // no file, or "max"
-}
-
-// Bytes that this process may use: the smaller of the machine's memory and the limits of its control groups.
-uint64_t MemoryOfProcess() {
-  const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-  uint64_t least = pages > 0 && size > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(size) : 0;
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    // "0::/path" in version 2, "<number>:memory:/path" in version 1. A limit applies to all groups below it.
-    const size_t name = line.find(':') + 1, colon = line.find(':', name);
-    if (colon == std::string::npos) continue;
-    const std::string controller = line.substr(name, colon - name);
-    if (!controller.empty() && controller != "memory") continue;
-    const std::string root = controller.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const std::string file = controller.empty() ? "/memory.max" : "/memory.limit_in_bytes";
-    std::string path = line.substr(colon + 1);
-    while (!path.empty() && path[0] == '/') {
-      least = std::min(least, NumberIn(root + path + file));
-      path.resize(path.rfind('/'));
-    }
-    least = std::min(least, NumberIn(root + file));
-  }
-  return least;
-}
 
 Pool& Install() {
 #ifdef __GLIBC__

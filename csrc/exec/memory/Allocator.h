@@ -28,11 +28,14 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
   ~Pool() { Empty(); }
 
-  // At least n bytes, n > 0, aligned to 64 bytes, uninitialised. Throws what PyTorch's own CPU allocator throws.
+  // At least n bytes, n > 0, aligned to 64 bytes, uninitialised. Throws OutOfMemoryError, also for memory that the system
+  // would grant but does not have.
   void* Allocate(size_t n);
   void Free(void* p);
   // Returns all kept blocks to the system.
   void Empty();
+  // The bytes of the last request that has failed since the last call; 0: none has.
+  uint64_t TakeRefused();
 
   // The statistics of PyTorch's device allocators. The small pool is the blocks from malloc. "reserved" minus "active"
   // is the kept memory. "num_device_alloc" counts the requests that no kept block could serve.
@@ -62,6 +65,8 @@ class Pool {
 
   Block* TakeKept(size_t bucket);
   Block* TakeFresh(size_t bucket, size_t bytes);
+  bool Fits(size_t bytes);
+  void* FromSystem(size_t bytes);
   void Release(Block& b);
   void ReleaseOldest();
   uint64_t Kept() const;
@@ -72,7 +77,9 @@ class Pool {
   std::unordered_map<const void*, Block> blocks_;
   std::array<Chain<&Block::in_bucket>, kBuckets> buckets_;
   Chain<&Block::in_all> all_;
-  uint64_t needed_ = 0;  // most bytes in use since the last Empty()
+  uint64_t needed_ = 0;   // most bytes in use since the last Empty()
+  uint64_t refused_ = 0;  // see TakeRefused
+  uint64_t granted_ = 0;  // bytes that the system has, as far as is known
   c10::CachingDeviceAllocator::DeviceStats stats_;
 };
 

@@ -241,6 +241,7 @@ class Parser {
     for (uint64_t i = first; i < end; ++i) {
       const StepKind kind = p_.steps[i].kind;
       calls = calls && kind == StepKind::kCall;
+      p_.steps[number].draws |= p_.steps[i].draws;
       const bool own = kind == StepKind::kKernel || kind == StepKind::kAlloc || kind == StepKind::kFree ||
                        (calls && p_.steps[i].reads.begin == p_.steps[i].reads.end);
       TORCH_CHECK_VALUE(i < plain ? own : kind != StepKind::kKernel && kind != StepKind::kFused, "BUG: step ", i,
@@ -282,7 +283,9 @@ class Parser {
     s.results.begin = static_cast<uint32_t>(p_.results.size());
     for (uint32_t i = 0; i < n; ++i) p_.results.push_back(in_.Index("a result", p_.tensors.size() + 1));
     s.results.end = static_cast<uint32_t>(p_.results.size());
-    s.dynamic = (in_.Index("flags", (MYC_R_RNG | MYC_R_EFFECT | MYC_R_DYNAMIC) + 1) & MYC_R_DYNAMIC) != 0;
+    const uint64_t flags = in_.Index("flags", (MYC_R_RNG | MYC_R_EFFECT | MYC_R_DYNAMIC) + 1);
+    s.dynamic = (flags & MYC_R_DYNAMIC) != 0;
+    s.draws = s.draws || (flags & MYC_R_RNG) != 0;
   }
 
   Word ParseArgument() { return in_.Argument(p_.tensors.size(), p_.nparams); }
@@ -314,6 +317,7 @@ class Parser {
     s.kind = StepKind::kCall;
     s.op = FindAllowed(s.name);
     s.guard = GuardOf(s.name, device_.type());
+    s.draws = s.op->hasTag(at::Tag::nondeterministic_seeded);
     const c10::FunctionSchema& schema = s.op->schema();
     std::vector<uint32_t> spoils = ResolveArgs(s, nargs, schema);
     ParseResults(s);
@@ -340,6 +344,7 @@ class Parser {
       // outside of their memory.
       s.writes_out = s.writes_out || (written && to[i].is_out() && !s.op->hasTag(at::Tag::pointwise));
       const Arg& arg = p_.args.back();
+      s.draws = s.draws || arg.kind == ArgKind::kGenerator;
       const uint32_t n = arg.kind == ArgKind::kList ? arg.count : 1;
       for (uint32_t j = 0; j < n; ++j) {
         const Arg& item = arg.kind == ArgKind::kList ? p_.items[arg.index + j] : arg;

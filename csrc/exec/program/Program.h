@@ -95,6 +95,7 @@ struct Step {
   std::vector<ReturnKind> returns;
   bool writes_out = false;  // the written operands are out= arguments
   bool dynamic = false;  // data-dependent shapes: result 0 holds the shapes of the operator's results, which follow it
+  bool draws = false;    // it takes random numbers; kFused: one of its steps does
   bool settles = false;  // it sets a flag: it also runs after a failure, and in a call that is skipped
   uint32_t record = 0;   // of the op that the step belongs to, from 1 on; 0: of none
   // All kinds. Poison in a buffer of `reads` fails the step. If the step does not run, the buffers of `spoils` are

@@ -114,7 +114,7 @@ KernelNumber KernelRunner::NumberOf(const KernelValue& v) const {
 
 // ---- Tile programs ----
 
-bool KernelRunner::Allocate(uint32_t begin, uint32_t end) {
+void KernelRunner::Allocate(uint32_t begin, uint32_t end) {
   std::vector<uint32_t> made;
   try {
     for (uint32_t i = begin; i < end; ++i) {
@@ -133,9 +133,8 @@ bool KernelRunner::Allocate(uint32_t begin, uint32_t end) {
     }
   } catch (...) {
     for (const uint32_t buffer : made) buffers_.SetStorage(buffer, c10::Storage());
-    return false;
+    throw;
   }
-  return true;
 }
 
 void KernelRunner::Run(const Step& s) {

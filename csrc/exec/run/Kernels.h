@@ -28,8 +28,8 @@ class KernelRunner {
   bool Aligned(c10::ArrayRef<Launch> launches) const;
 
   // Allocates what the kernels among these steps make, before any of them runs: a kernel that lacked memory would leave
-  // some storages written and others not. False: there is not enough memory, and nothing is allocated.
-  bool Allocate(uint32_t begin, uint32_t end);
+  // some storages written and others not. Allocates nothing if it throws.
+  void Allocate(uint32_t begin, uint32_t end);
 
   // Runs the instances of a kernel step as tile programs.
   void Run(const Step& step);

@@ -7,13 +7,18 @@
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "abi/mycelya.h"
 #include "exec/Dtype.h"
 #include "exec/run/Buffers.h"
+#include "exec/run/InOrder.h"
 #include "exec/run/Kernels.h"
 #include "exec/run/Launches.h"
 #include "exec/run/Operator.h"
+#include "exec/run/RandomState.h"
 
 namespace mycelya::exec {
 namespace {
@@ -41,9 +46,14 @@ class Runner {
       return failed_;
     }
     executor_.progress.Call(call_.id);
-    BindInputs();
+    try {
+      BindInputs();
+    } catch (...) {  // no memory for a copy of a storage that a read holds
+      RefuseCall();
+      return failed_;
+    }
     executor_.Free(call_.frees, call_.n_frees);
-    for (uint32_t i = 0; i < p_.steps.size(); ++i) {
+    for (uint32_t i = 0; i < p_.steps.size() && !in_order_; ++i) {
       if (p_.steps[i].kind == StepKind::kFused) {
         i = ExecuteFused(i);
       } else {
@@ -59,7 +69,7 @@ class Runner {
     try {
       launches_.End();
     } catch (...) {
-      Report(kNoStep, CurrentFailure());
+      Report(kNoStep, executor_.TakeFailure());
     }
     return failed_;
   }
@@ -89,7 +99,7 @@ class Runner {
 
   // Poisons the new storages of a call that cannot run.
   void RefuseCall() {
-    const PoisonPtr poison = Report(kNoStep, CurrentFailure());
+    const PoisonPtr poison = Report(kNoStep, executor_.TakeFailure());
     executor_.Free(call_.frees, call_.n_frees);
     for (uint64_t i = 0; i < call_.n_outputs; ++i) {
       if (call_.outputs[2 * i + 1] != 0) executor_.PoisonNew(call_.outputs[2 * i + 1], poison);
@@ -120,7 +130,7 @@ class Runner {
         try {
           buffers_.StorageOf(buffer);
         } catch (...) {
-          b.poison = Report(kNoStep, CurrentFailure());
+          b.poison = Report(kNoStep, executor_.TakeFailure());
         }
       }
       if (b.poison) {
@@ -176,7 +186,7 @@ class Runner {
 
   // A step has failed. The first cause is the failure whose op comes first.
   void Stop(uint32_t number, const Step& s, const PoisonPtr& poison) {
-    if (!cause_) stopped_at_ = number;
+    if (!cause_) stopped_at_ = in_order_ ? in_order_->begin() : number;
     if (!cause_ || s.record < failed_record_) {
       cause_ = poison;
       failed_record_ = s.record;
@@ -185,9 +195,9 @@ class Runner {
     Spoil(s, poison);
   }
 
-  void Fail(uint32_t number, const Step& s) {
+  void Fail(uint32_t number, const Step& s, Failure failure) {
     p_.work.stack.clear();
-    const PoisonPtr poison = Report(number, CurrentFailure());
+    const PoisonPtr poison = Report(number, std::move(failure));
     Stop(number, s, poison);
     // Poison inputs that do not exist, so that each of them is reported once.
     for (uint32_t i = s.reads.begin; i < s.reads.end; ++i) {
@@ -225,7 +235,7 @@ class Runner {
         mark(s, s.kind == StepKind::kFused ? kUnknown : s.record);
       }
     }
-    if (p_.steps[stopped_at_].kind == StepKind::kKernel) mark(p_.steps[stopped_at_], kUnknown);
+    if (!in_order_ && p_.steps[stopped_at_].kind == StepKind::kKernel) mark(p_.steps[stopped_at_], kUnknown);
     for (const uint32_t i : late_) mark(p_.steps[i], p_.steps[i].record);
     return out;
   }
@@ -282,12 +292,68 @@ class Runner {
     const Step& s = p_.steps[number];
     if (!Runs(s)) return Spoil(s, cause_);
     if (const PoisonPtr poison = FindPoison(s)) return Inherit(number, s, poison);
+    if (C10_UNLIKELY(s.draws)) random_.Save(buffers_, number, number + 1);
     executor_.progress.Step(number);
+    Failure failure;
     try {
       Execute(s);
       if (cause_) late_.push_back(number);
+      return;
     } catch (...) {
-      Fail(number, s);
+      failure = executor_.TakeFailure();
+    }
+    if (failure.kind != MYC_E_MEMORY || cause_ || !ExecuteInOrder(number)) Fail(number, s, std::move(failure));
+  }
+
+  // Whether a step may run again after it has failed for lack of memory.
+  bool WritesOnlyNew(const Step& s) const {
+    for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) {
+      const Buffer& b = buffers_.At(p_.buffers[i]);
+      if (b.storage || b.input != 0) return false;
+    }
+    return s.spoils.begin != s.spoils.end;
+  }
+
+  // Memory has run out in a step, or in the group that begins there. Runs the rest of the program in the order of its
+  // ops. False: the step may have written something, so that nothing can be done.
+  bool ExecuteInOrder(uint32_t at) {
+    p_.work.stack.clear();
+    const Step& first = p_.steps[at];
+    if (first.kind != StepKind::kFused && !WritesOnlyNew(first)) return false;
+    if (first.draws) random_.Restore();
+    in_order_.emplace(buffers_, call_, at, fused_ran_);
+    std::unordered_map<uint32_t, Failure> shortages;  // of steps that wait for memory
+    for (;;) {
+      std::optional<uint32_t> next = in_order_->Next();
+      const bool stuck = !next;
+      if (stuck) next = in_order_->Stuck();
+      if (!next) return true;
+      const Step& s = p_.steps[*next];
+      if (!Runs(s)) {
+        Spoil(s, cause_);
+      } else if (const PoisonPtr poison = FindPoison(s)) {
+        Inherit(*next, s, poison);
+      } else if (stuck) {
+        Fail(*next, s, std::move(shortages[*next]));
+      } else {
+        if (s.draws) random_.Save(buffers_, *next, *next + 1);
+        executor_.progress.Step(*next);
+        try {
+          Execute(s);
+          late_.push_back(*next);
+        } catch (...) {
+          Failure failure = executor_.TakeFailure();
+          p_.work.stack.clear();
+          if (failure.kind == MYC_E_MEMORY && !cause_ && WritesOnlyNew(s)) {
+            if (s.draws) random_.Restore();
+            shortages[*next] = std::move(failure);
+            in_order_->Short(*next);
+            continue;
+          }
+          Fail(*next, s, std::move(failure));
+        }
+      }
+      in_order_->Done(*next);
     }
   }
 
@@ -366,34 +432,55 @@ class Runner {
     try {
       if (code && !launches_.Take(p_, number, &group_)) return plain - 1;
     } catch (...) {
-      Fail(number, fused);
+      Fail(number, fused, executor_.TakeFailure());
       return end - 1;
     }
     if (!AllRun(plain, end) || FindPoison(fused) || !kernels_.Fit(first, plain)) return plain - 1;
     if (code && !kernels_.Aligned(group_)) return plain - 1;
-    if (!kernels_.Allocate(first, plain)) return plain - 1;
-    size_t at = 0;  // in group_
-    for (uint32_t i = first; i < plain; ++i) {
-      const Step& s = p_.steps[i];
-      if (cause_ && s.kind == StepKind::kFree) continue;  // see Runs
-      executor_.progress.Step(i);
-      try {
-        if (code && s.kind == StepKind::kKernel) {
-          const size_t begin = at;
-          while (at < group_.size() && group_[at].step == i) ++at;
-          kernels_.LaunchCode(i, c10::ArrayRef<Launch>(group_).slice(begin, at - begin));
-        } else {
-          Execute(s);
-        }
-      } catch (...) {
-        if (s.kind != StepKind::kKernel && NoneRan(first, i)) return plain - 1;
-        Fail(i, fused);
-        return end - 1;
-      }
+    if (C10_UNLIKELY(fused.draws)) random_.Save(buffers_, first, plain);
+    Failure failure;
+    const uint32_t failed = ExecuteKernels(number, code, &failure);
+    if (failed == end) {
+      CountFused(first, plain, end);
+      fused_ran_.push_back(number);
+      for (uint32_t i = plain; cause_ && i < end; ++i) late_.push_back(i);
+      return end - 1;
     }
-    CountFused(first, plain, end);
-    for (uint32_t i = plain; cause_ && i < end; ++i) late_.push_back(i);
-    return end - 1;
+    if (!NoneRan(first, failed)) {
+      Fail(failed, fused, std::move(failure));
+      return end - 1;
+    }
+    if (fused.draws) random_.Restore();
+    if (failure.kind == MYC_E_MEMORY && !cause_) ExecuteInOrder(number);
+    return plain - 1;
+  }
+
+  // Runs the kernels of a group. Returns the end of the group, or the step that has failed; the group's own number if
+  // there is no memory for what the kernels make.
+  uint32_t ExecuteKernels(uint32_t number, bool code, Failure* failure) {
+    const Step& fused = p_.steps[number];
+    const uint32_t first = number + 1, plain = first + fused.a;
+    uint32_t i = number;
+    try {
+      kernels_.Allocate(first, plain);
+      size_t at = 0;  // in group_
+      for (i = first; i < plain; ++i) {
+        const Step& s = p_.steps[i];
+        if (cause_ && s.kind == StepKind::kFree) continue;  // see Runs
+        executor_.progress.Step(i);
+        if (!code || s.kind != StepKind::kKernel) {
+          Execute(s);
+          continue;
+        }
+        const size_t begin = at;
+        while (at < group_.size() && group_[at].step == i) ++at;
+        kernels_.LaunchCode(i, c10::ArrayRef<Launch>(group_).slice(begin, at - begin));
+      }
+      return plain + fused.b;
+    } catch (...) {
+      *failure = executor_.TakeFailure();
+      return i;
+    }
   }
 
   // Whether all these steps run. After a failure a group whose ops all come before it runs as kernels, as it would have
@@ -406,13 +493,14 @@ class Runner {
     return true;
   }
 
-  // Frees what the first steps of a group have allocated, unless a kernel is among them.
-  bool NoneRan(uint32_t first, uint32_t end) {
-    for (uint32_t i = first; i < end; ++i) {
+  // Whether the step that has failed is before the first kernel of a group. Then what the group has allocated is freed.
+  bool NoneRan(uint32_t first, uint32_t failed) {
+    for (uint32_t i = first; i <= failed; ++i) {
       if (p_.steps[i].kind == StepKind::kKernel) return false;
     }
-    for (uint32_t i = first; i < end; ++i) {
-      if (p_.steps[i].kind == StepKind::kAlloc) buffers_.SetStorage(p_.steps[i].a, c10::Storage());
+    for (uint32_t i = first; i < failed; ++i) {
+      const Range made = p_.steps[i].spoils;
+      for (uint32_t j = made.begin; j < made.end; ++j) buffers_.SetStorage(p_.buffers[j], c10::Storage());
     }
     return true;
   }
@@ -438,12 +526,15 @@ class Runner {
   PoisonPtr cause_;             // the first one in the order of the ops
   uint32_t failed_record_ = 0;  // of its op
   uint32_t stopped_at_ = 0;     // the step that failed first
-  std::vector<uint32_t> late_;  // the steps that have run since then
+  std::vector<uint32_t> late_;  // the steps that have run since then; in order: all since the one that began it
   Launches launches_;
   std::vector<Launch> group_;  // launches of the current fused group
   RunBuffers buffers_;
   OperatorRunner operators_;
   KernelRunner kernels_;
+  RandomState random_;              // before the last step that draws
+  std::vector<uint32_t> fused_ran_;  // the groups that have run as kernels
+  std::optional<InOrder> in_order_;  // once memory has run out
 };
 
 }  // namespace

@@ -6,7 +6,10 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <cstdio>
+#include <iterator>
 #include <mutex>
+#include <string>
 
 #include "exec/memory/Geometry.h"
 
@@ -19,6 +22,18 @@ c10::Storage NewStorage(c10::Allocator* allocator, uint64_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= INT64_MAX / 2, "No device has ", bytes, " bytes of memory.");
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator,
                       /*resizable=*/true);
+}
+
+// "1.5 GiB"; "17 bytes" below 1000.
+std::string SizeText(uint64_t bytes) {
+  if (bytes < 1000) return std::to_string(bytes) + " bytes";
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double n = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; n >= 1000 && unit + 1 < std::size(kUnits); ++unit) n /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f %s", n, kUnits[unit]);
+  return text;
 }
 
 }  // namespace
@@ -36,6 +51,19 @@ Executor::Executor(const std::string& device, int32_t threads) : device_(MakeDev
 
 void Executor::Leave(int32_t cores) const {
   if (device_->is_cpu()) at::set_num_threads(std::max(1, threads_ - std::max(0, cores)));
+}
+
+Failure Executor::TakeFailure() const {
+  Failure f = CurrentFailure();
+  if (f.kind != MYC_E_MEMORY) return f;
+  uint64_t storages, held;
+  Usage(&storages, &held);
+  const uint64_t wanted = device_->TakeRefused();
+  f.text = (wanted != 0 ? "Out of memory: " + SizeText(wanted) + " wanted on " + device_->device().str() + "."
+                        : f.text.substr(0, f.text.find('\n'))) +
+           " Of its " + SizeText(device_->MemoryBytes()) + ", " + SizeText(device_->FreeBytes()) +
+           " are free; the tensors of this session take " + SizeText(held) + ".";
+  return f;
 }
 
 Executor& Executor::Current() {

@@ -80,6 +80,9 @@ class Executor {
     Running& operator=(const Running&) = delete;
   };
 
+  // Classifies the exception being handled, as CurrentFailure does. Lack of memory has the bytes wanted, free and in all.
+  Failure TakeFailure() const;
+
   // Uninitialised. Throws OutOfMemoryError.
   c10::Storage Allocate(uint64_t bytes) const;
   // CPU memory for transfers.
