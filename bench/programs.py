@@ -10,10 +10,12 @@ Prints the growth of the resident memory of both processes, in MiB, as they run.
 """
 
 import argparse
-import os
+import json
 from pathlib import Path
 
 import torch
+
+from mycelya_torch import _device
 
 OPS = ("exp", "neg", "sin", "tanh", "abs", "cos", "sigmoid", "relu")
 
@@ -25,15 +27,8 @@ def resident(process: str) -> float:
 
 
 def worker() -> str:
-    """The process that this one has started as its worker."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, rest = path.read_text().rsplit(")", 1)
-        except OSError:
-            continue  # it has ended
-        if rest.split()[1] == str(os.getpid()) and "mycelya-worker" in name:
-            return path.parent.name
-    raise SystemExit("this process has no worker")
+    """The process of this one's session."""
+    return str(json.loads(_device.device_info(0))["pid"])
 
 
 def main() -> None:

@@ -56,6 +56,9 @@ func (v *variant) measure() int64 {
 		d := &c.Derived[i]
 		n += slice(d.Sizes) + slice(d.Strides) + slice(d.Over)
 	}
+	if v.weight != nil {
+		n += v.weight.Bytes()
+	}
 	if v.account != nil {
 		n += object(unsafe.Sizeof(*v.account)) + slice(v.account.origins) + int64(len(v.account.why)+len(v.account.memory))
 	}

@@ -12,6 +12,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"unsafe"
 
 	"github.com/mycelya/mycelya/ir"
 )
@@ -59,7 +60,17 @@ func WeightOf(g *ir.Graph) *Weight {
 			w.add(1.0/coreProducts, true, tensors[:3]...)
 		}
 	}
-	return &w.out
+	out := w.out // a pointer into w would keep the graph
+	return &out
+}
+
+// Bytes is about the memory that the estimate takes.
+func (w *Weight) Bytes() int64 {
+	n := int64(unsafe.Sizeof(*w)) + int64(cap(w.terms))*int64(unsafe.Sizeof(term{}))
+	for i := range w.terms {
+		n += 4 * int64(cap(w.terms[i].times)+cap(w.terms[i].over))
+	}
+	return n
 }
 
 // Nanoseconds is the estimate with the parameters of a trace.

@@ -96,7 +96,7 @@ def test_too_many_open_files(tmp_path):
     code = """
         import os, resource, torch, mycelya_torch
 
-        torch.ones(2).to("mycelya:0")  # loads the libraries
+        torch.ones(2).to("mycelya:0").cpu()  # loads the libraries, starts the worker
         mycelya_torch.RemoteMachine  # loads the module
         kept = []
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
