@@ -89,9 +89,10 @@ func itemOrder(e *decomp.Expansion) []int32 {
 			}
 		}
 		if lists == 0 {
-			order = append(order, int32(i))
-			done[i] = true
-			i++
+			for end = max(end, i+1); i < end; i++ {
+				order = append(order, int32(i))
+				done[i] = true
+			}
 			continue
 		}
 		used := make([]bool, end-i) // within the run

@@ -134,10 +134,10 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 // trim returns garbage to the system if compiling has left much more than there is live memory. It runs some time after
 // the last compilation, because a collection may take longer than a compilation.
 func trim() {
-	const much = 32 << 20
+	const much = 8 << 20
 	read := []gometrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	gometrics.Read(read)
-	if objects, live := read[0].Value.Uint64(), read[1].Value.Uint64(); objects > 2*live+much {
+	if objects, live := read[0].Value.Uint64(), read[1].Value.Uint64(); objects > live+live/2+much {
 		debug.FreeOSMemory()
 	}
 }

@@ -64,6 +64,13 @@ void CheckAveragePool(const Operands& o, int64_t n) {
   o.RequireSameDtype({0, 1});
 }
 
+void CheckFractionalPool(const Operands& o, size_t n) {
+  const size_t kernel = o.Ints(2).size(), output = o.Ints(3).size();
+  o.Require(kernel == n && output == n, "kernel_size and output_size have ", kernel, " and ", output, " numbers, not ", n,
+            ".");
+  CheckPool(o, n);
+}
+
 }  // namespace
 
 // adaptive_max_pool2d, adaptive_max_pool3d and _adaptive_avg_pool2d, _adaptive_avg_pool3d(self, output_size): the
@@ -78,6 +85,12 @@ void CheckAdaptivePool(const Operands& o) {
 void CheckAdaptiveAvgPool2dBackward(const Operands& o) { CheckAveragePool(o, 2); }
 void CheckAdaptiveAvgPool3dBackward(const Operands& o) { CheckAveragePool(o, 3); }
 void CheckMaxPool2dBackward(const Operands& o) { CheckPool(o, 2); }
+
+// fractional_max_pool2d_backward and fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size,
+// indices): the kernels take as many numbers as there are dims.
+void CheckFractionalPool2dBackward(const Operands& o) { CheckFractionalPool(o, 2); }
+void CheckFractionalPool3dBackward(const Operands& o) { CheckFractionalPool(o, 3); }
+
 void CheckMaxPool3dBackward(const Operands& o) { CheckPool(o, 3); }
 void CheckReflectionPad1dBackward(const Operands& o) { CheckReflection(o, 1); }
 void CheckReflectionPad2dBackward(const Operands& o) { CheckReflection(o, 2); }

@@ -298,6 +298,14 @@ void CheckSoftmaxBackward(const Operands& o) {
   o.RequireSizes(0, "grad_output", o.Tensor(1).sizes());
 }
 
+// rrelu_with_noise(self, noise, lower, upper, training, generator): training writes noise as if
+// it were dense.
+void CheckRreluNoise(const Operands& o) {
+  o.RequireSameDtype({0, 1});
+  o.RequireSizes(1, "noise", o.Tensor(0).sizes());
+  o.Require(o.Tensor(1).is_non_overlapping_and_dense(), "noise is not dense.");
+}
+
 // smooth_l1_loss_backward(grad_output, self, target, reduction, beta)
 void CheckSmoothL1Backward(const Operands& o) {
   o.RequireSameDtype({0, 1, 2});
