@@ -19,6 +19,7 @@ minutes. --markdown writes the table between the marks in bench/RESULTS.md.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -142,17 +143,14 @@ MODELS: dict[str, Callable[[str, Callable], Step]] = {
 
 
 def worker_cpu() -> float:
-    """CPU seconds of the workers that this process started."""
-    ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, fields = stat.read_text().split("(", 1)[1].rsplit(")", 1)
-        except OSError:  # it has ended
-            continue
-        values = fields.split()
-        if name.startswith("mycelya-worker") and int(values[1]) == os.getpid():
-            ticks += int(values[11]) + int(values[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """CPU seconds of the session's process."""
+    from mycelya_torch import _device
+
+    if _device.state(0) != "running":
+        return 0.0
+    pid = json.loads(_device.device_info(0))["pid"]
+    values = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def answer(way: str) -> Callable[[str, float], list[float]]:

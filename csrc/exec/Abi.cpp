@@ -139,18 +139,24 @@ MYC_EXPORT void myc_exec_unload(myc_exec* exec, myc_module* module) {
 }
 
 MYC_EXPORT void* myc_exec_upload_begin(myc_exec* exec, uint64_t id, uint64_t bytes, myc_error* error) {
-  return Guarded(error, static_cast<void*>(nullptr), [&] {
-    Scope scope(exec->executor.device().device());
-    return exec->executor.BeginUpload(id, bytes);
-  }, exec);
+  return Guarded(
+      error, static_cast<void*>(nullptr),
+      [&] {
+        Scope scope(exec->executor.device().device());
+        return exec->executor.BeginUpload(id, bytes);
+      },
+      exec);
 }
 
 MYC_EXPORT int32_t myc_exec_upload_end(myc_exec* exec, uint64_t id, myc_error* error) {
-  const bool ok = Guarded(error, false, [&] {
-    Scope scope(exec->executor.device().device());
-    exec->executor.EndUpload(id);
-    return true;
-  }, exec);
+  const bool ok = Guarded(
+      error, false,
+      [&] {
+        Scope scope(exec->executor.device().device());
+        exec->executor.EndUpload(id);
+        return true;
+      },
+      exec);
   return ok ? MYC_OK : KindOf(error);
 }
 
@@ -159,16 +165,19 @@ MYC_EXPORT int32_t myc_exec_read(myc_exec* exec, const myc_view* view, const voi
   *out = nullptr;
   *handle = nullptr;
   *bytes = *poison_call = *poison_step = 0;
-  const bool ok = Guarded(error, false, [&] {
-    Scope scope(exec->executor.device().device());
-    PoisonPtr poison;
-    *handle = exec->executor.Read(*view, out, bytes, &poison).release();
-    if (!poison) return true;
-    *poison_call = poison->call;
-    *poison_step = poison->step;
-    Fill(error, poison->failure);
-    return false;
-  }, exec);
+  const bool ok = Guarded(
+      error, false,
+      [&] {
+        Scope scope(exec->executor.device().device());
+        PoisonPtr poison;
+        *handle = exec->executor.Read(*view, out, bytes, &poison).release();
+        if (!poison) return true;
+        *poison_call = poison->call;
+        *poison_step = poison->step;
+        Fill(error, poison->failure);
+        return false;
+      },
+      exec);
   return ok ? MYC_OK : KindOf(error);
 }
 

@@ -65,7 +65,8 @@ std::string TensorsText(c10::DeviceIndex device, uint64_t lost) {
   std::stable_sort(lines.begin(), lines.end(),
                    [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   if (lines.empty()) return "";
-  std::string text = "\nThe largest live tensors of mycelya:" + std::to_string(device) + ", by the line that made them:";
+  std::string text =
+      "\nThe largest live tensors of mycelya:" + std::to_string(device) + ", by the line that made them:";
   for (size_t i = 0; i < std::min(kMost, lines.size()); ++i) {
     const auto& [place, live] = lines[i];
     text += "\n  " + SizeText(live.bytes) + " in " + std::to_string(live.count) +

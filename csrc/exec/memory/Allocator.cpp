@@ -106,8 +106,8 @@ void* Pool::Allocate(size_t n) {
       return b->data;
     }
   }
-  // The number of mappings of a process is limited, so PyTorch's function may succeed where a mapping has failed. Free()
-  // recognises such memory, because it is not in blocks_.
+  // The number of mappings of a process is limited, so PyTorch's function may succeed where a mapping has failed.
+  // Free() recognises such memory, because it is not in blocks_.
   if (n <= kLargest && (n < kMapped || Fits(n))) {
     try {
       return c10::alloc_cpu(n);

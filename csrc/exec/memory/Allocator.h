@@ -28,8 +28,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
   ~Pool() { Empty(); }
 
-  // At least n bytes, n > 0, aligned to 64 bytes, uninitialised. Throws OutOfMemoryError, also for memory that the system
-  // would grant but does not have.
+  // At least n bytes, n > 0, aligned to 64 bytes, uninitialised. Throws OutOfMemoryError, also for memory that the
+  // system would grant but does not have.
   void* Allocate(size_t n);
   void Free(void* p);
   // Returns all kept blocks to the system.

@@ -6,9 +6,18 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/logical_and.h>
 
+#include <limits>
+
 #include "exec/operators/GuardOperands.h"
 
 namespace mycelya::exec {
+
+// random_.from(self, from, to, generator): the kernel looks for ever for a number above the largest.
+void CheckRandomFrom(const Operands& o) {
+  const bool from = o.name().find(".from") != std::string::npos;
+  o.Require(!from || o.Given(2) || o.Int(1) < std::numeric_limits<int64_t>::max(), "no number is above ",
+            std::numeric_limits<int64_t>::max(), ".");
+}
 
 // _foreach_copy(self, src)
 void CheckForeachCopy(const Operands& o) {

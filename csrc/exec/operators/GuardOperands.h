@@ -29,6 +29,8 @@ class Operands {
   std::vector<at::Tensor> Tensors(size_t i) const { return stack_[i].toTensorVector(); }
   // The tensors of a list of optional tensors; absent ones are undefined.
   std::vector<at::Tensor> OptionalTensors(size_t i) const;
+  bool IsReal(size_t i) const { return stack_[i].isDouble(); }
+  double Real(size_t i) const { return stack_[i].toDouble(); }
   int64_t Int(size_t i) const { return stack_[i].toInt(); }
   bool Bool(size_t i) const { return stack_[i].toBool(); }
   at::Scalar Number(size_t i) const { return stack_[i].toScalar(); }
@@ -90,6 +92,7 @@ void CheckForeachCopy(const Operands& o);
 void CheckFractionalPool2dBackward(const Operands& o);
 void CheckFractionalPool3dBackward(const Operands& o);
 void CheckFusedOptimizer(const Operands& o);
+void CheckGroupNorm(const Operands& o);
 void CheckGridSampler(const Operands& o);
 void CheckIndexList(const Operands& o);
 void CheckLogCumSum(const Operands& o);
@@ -101,11 +104,13 @@ void CheckPadding(const Operands& o);
 void CheckPairDistanceBackward(const Operands& o);
 void CheckPoles(const Operands& o);
 void CheckPolynomial(const Operands& o);
+void CheckRandomFrom(const Operands& o);
 void CheckRange(const Operands& o);
 void CheckReflectionPad1dBackward(const Operands& o);
 void CheckReflectionPad2dBackward(const Operands& o);
 void CheckReflectionPad3dBackward(const Operands& o);
 void CheckRreluNoise(const Operands& o);
+void CheckScales(const Operands& o);
 void CheckSegmentReduce(const Operands& o);
 void CheckSegmentReduceBackward(const Operands& o);
 void CheckSlowConvBackward(const Operands& o);

@@ -66,12 +66,20 @@ void CheckAveragePool(const Operands& o, int64_t n) {
 
 void CheckFractionalPool(const Operands& o, size_t n) {
   const size_t kernel = o.Ints(2).size(), output = o.Ints(3).size();
-  o.Require(kernel == n && output == n, "kernel_size and output_size have ", kernel, " and ", output, " numbers, not ", n,
-            ".");
+  o.Require(kernel == n && output == n, "kernel_size and output_size have ", kernel, " and ", output, " numbers, not ",
+            n, ".");
   CheckPool(o, n);
 }
 
 }  // namespace
+
+// All operators that resample: with a scale near 0, kernels read at wild places.
+void CheckScales(const Operands& o) {
+  for (size_t i = 0; i < o.size(); ++i) {
+    if (!o.IsReal(i)) continue;
+    o.Require(o.Real(i) > 1e-9 && o.Real(i) < 1e9, "scale ", o.Real(i), " is out of range.");
+  }
+}
 
 // adaptive_max_pool2d, adaptive_max_pool3d and _adaptive_avg_pool2d, _adaptive_avg_pool3d(self, output_size): the
 // kernels take a step for each result, and for each row of results even if the rows are empty.
@@ -188,6 +196,8 @@ void CheckEmbeddingBag(const Operands& o) {
   const at::Tensor& offsets = o.Tensor(2);
   o.RequireRange(offsets, "offset", 0, o.Tensor(1).numel() + 1);
   o.RequireOrdered(offsets, "offsets");
+  const int64_t bags = offsets.numel() - (o.Bool(7) ? 1 : 0);
+  o.Require(bags > 0 || o.Tensor(1).numel() == 0, "there is no bag for ", o.Tensor(1).numel(), " indices.");
   if (!o.Given(6)) return;
   o.RequireSizes(6, "per_sample_weights", o.Tensor(1).sizes());
   o.RequireSameDtype({0, 6});

@@ -121,7 +121,7 @@ void CheckFftToReal(const Operands& o) {
   const int64_t last = o.Int(3);
   o.Require(last >= 1 && last < kMaxElements, "last_dim_size ", last, " is out of range.");
   const int64_t have = o.Size(0, o.Ints(1).back());
-  o.Require(have >= last / 2 + 1, "a dim has ", have, " elements; a result of ", last, " needs ", last / 2 + 1, ".");
+  o.Require(have == last / 2 + 1, "a dim has ", have, " elements; a result of ", last, " needs ", last / 2 + 1, ".");
 }
 
 // range(start, end, step, dtype) and its form with out
@@ -151,6 +151,20 @@ void CheckBatchNorm(const Operands& o) {
   for (size_t i = 1; i <= 4; ++i) {
     if (o.IsTensor(i) && o.Given(i)) o.RequireSizes(i, names[i - 1], {o.Size(0, 1)});
   }
+  if (o.name().find("_with_update") != std::string::npos) return;  // it always trains
+  const bool no_statistics = o.name().find(".no_stats") != std::string::npos;
+  const bool training = o.Bool(no_statistics ? 3 : 5);
+  o.Require(training || (!no_statistics && o.Given(3) && o.Given(4)), "running statistics are missing.");
+}
+
+// native_group_norm(input, weight, bias, N, C, HxW, group, eps)
+void CheckGroupNorm(const Operands& o) {
+  const int64_t n = o.Int(3), c = o.Int(4), hw = o.Int(5), groups = o.Int(6), elements = o.Tensor(0).numel();
+  int64_t rows, all;
+  const bool fits = n >= 0 && c >= 0 && hw >= 0 && !__builtin_mul_overflow(n, c, &rows) &&
+                    !__builtin_mul_overflow(rows, hw, &all) && all == elements;
+  o.Require(fits, "input has ", elements, " elements, not ", n, " x ", c, " x ", hw, ".");
+  o.Require(groups > 0 && c % groups == 0, c, " channels make no ", groups, " groups.");
 }
 
 // native_batch_norm_backward and batch_norm_backward(grad_out, input, weight, running_mean, running_var, save_mean,

@@ -120,12 +120,14 @@ constexpr Guard kGuards[] = {
     {"multilabel_margin_loss_forward", &CheckMultilabelMargin, {}, true},
     {"native_batch_norm", &CheckBatchNorm, {}},
     {"native_batch_norm_backward", &CheckBatchNormBackward, {}},
+    {"native_group_norm", &CheckGroupNorm, {}},
     {"nll_loss2d_backward", nullptr, {2, Of::kDim, 1, 1, false, 5}},
     {"nll_loss2d_forward", nullptr, {1, Of::kDim, 0, 1, false, 4}},
     {"nll_loss_backward", nullptr, {2, Of::kDim, 1, -1, false, 5}},
     {"nll_loss_forward", nullptr, {1, Of::kDim, 0, -1, false, 4}},
     {"polygamma", &CheckPoles, {}},
     {"put", nullptr, {1, Of::kElements, 0, 0, true}},
+    {"random", &CheckRandomFrom, {}},
     {"range", &CheckRange, {}},
     {"reflection_pad1d", &CheckPadding, {}},
     {"reflection_pad1d_backward", &CheckReflectionPad1dBackward, {}},
@@ -201,7 +203,9 @@ void CheckIndices(const Operands& o, const IndexRule& rule) {
 }  // namespace
 
 const Guard* GuardOf(const std::string& name, c10::DeviceType device) {
+  static constexpr Guard kUpsample{"", &CheckScales, {}};
   const std::string_view base = Base(name);
+  if (base.starts_with("upsample_") || base.starts_with("_upsample_")) return &kUpsample;
   const Guard* const end = std::end(kGuards);
   const Guard* g =
       std::lower_bound(std::begin(kGuards), end, base, [](const Guard& a, std::string_view b) { return a.op < b; });

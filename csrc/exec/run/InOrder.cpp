@@ -147,7 +147,8 @@ std::optional<uint32_t> InOrder::Next() {
   return std::nullopt;
 }
 
-// Whether a step may run before one that lacks memory. If that one fails after all, it must be as if no later op had run.
+// Whether a step may run before one that lacks memory. If that one fails after all, it must be as if no later op had
+// run.
 bool InOrder::MayPass(uint32_t step) const {
   const Step& s = p_.steps[step];
   if (s.kind == StepKind::kFree) return !kept_[s.a];

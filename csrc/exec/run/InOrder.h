@@ -3,8 +3,8 @@
 //
 // The rest of a run after memory has run out: the remaining steps in the order of the user's ops, without kernels, each
 // buffer freed after its last use. So what fits in eager PyTorch fits here.
-#ifndef MYCELYA_EXEC_RUN_IN_ORDER_H_
-#define MYCELYA_EXEC_RUN_IN_ORDER_H_
+#ifndef MYCELYA_EXEC_RUN_INORDER_H_
+#define MYCELYA_EXEC_RUN_INORDER_H_
 
 #include <cstdint>
 #include <optional>
@@ -61,4 +61,4 @@ class InOrder {
 
 }  // namespace mycelya::exec
 
-#endif  // MYCELYA_EXEC_RUN_IN_ORDER_H_
+#endif  // MYCELYA_EXEC_RUN_INORDER_H_

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // The state of the generators that a step draws from, for a step that is repeated after it has failed.
-#ifndef MYCELYA_EXEC_RUN_RANDOM_STATE_H_
-#define MYCELYA_EXEC_RUN_RANDOM_STATE_H_
+#ifndef MYCELYA_EXEC_RUN_RANDOMSTATE_H_
+#define MYCELYA_EXEC_RUN_RANDOMSTATE_H_
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
@@ -37,4 +37,4 @@ class RandomState {
 
 }  // namespace mycelya::exec
 
-#endif  // MYCELYA_EXEC_RUN_RANDOM_STATE_H_
+#endif  // MYCELYA_EXEC_RUN_RANDOMSTATE_H_

@@ -532,7 +532,7 @@ class Runner {
   RunBuffers buffers_;
   OperatorRunner operators_;
   KernelRunner kernels_;
-  RandomState random_;              // before the last step that draws
+  RandomState random_;               // before the last step that draws
   std::vector<uint32_t> fused_ran_;  // the groups that have run as kernels
   std::optional<InOrder> in_order_;  // once memory has run out
 };

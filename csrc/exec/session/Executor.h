@@ -80,7 +80,8 @@ class Executor {
     Running& operator=(const Running&) = delete;
   };
 
-  // Classifies the exception being handled, as CurrentFailure does. Lack of memory has the bytes wanted, free and in all.
+  // Classifies the exception being handled, as CurrentFailure does. Lack of memory has the bytes wanted, free and in
+  // all.
   Failure TakeFailure() const;
 
   // Uninitialised. Throws OutOfMemoryError.

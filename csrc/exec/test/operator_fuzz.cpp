@@ -6,9 +6,10 @@
 // programs. If it dies, the parent notes the call and starts another one. The exit code is 1 if a call ended a process,
 // took longer than a minute, or returned memory that no operand holds.
 //
-//   mycelya_operator_fuzz [--count 400000] [--seed 1] [--first 0] [--only name] [--all]
+//   mycelya_operator_fuzz [--count 400000] [--seed 1] [--first 0] [--only name] [--all] [--words]
 //
 // A program depends only on the seed and its number: --first n --count 1 repeats it. --all takes all operators of aten.
+// --words runs nothing and writes the programs for tests/hostile, which sends them to a worker.
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -456,6 +457,29 @@ uint64_t Watch(pid_t child, Shared& shared, uint64_t end, Findings& found) {
   }
 }
 
+void Put(const void* bytes, uint64_t n) { std::fwrite(bytes, 1, n, stdout); }
+void PutNumber(uint64_t n) { Put(&n, sizeof n); }
+
+int WriteWords(uint64_t count, uint64_t seed, uint64_t first, const Operators& ops) {
+  const std::vector<at::Tensor> contents = Contents();
+  PutNumber(contents.size());
+  for (const at::Tensor& t : contents) {
+    PutNumber(t.nbytes());
+    Put(t.const_data_ptr(), t.nbytes());
+  }
+  for (uint64_t i = first; i < first + count; ++i) {
+    const c10::OperatorHandle& op = ops[i % ops.size()];
+    Maker m(seed, i);
+    m.Call(NameOf(op), op.schema());
+    const Words words = m.Done();
+    PutNumber(words.size());
+    Put(words.data(), words.size() * sizeof(uint64_t));
+    PutNumber(m.text().size());
+    Put(m.text().data(), m.text().size());
+  }
+  return std::fflush(stdout) == 0 ? 0 : 2;
+}
+
 Operators Select(bool all, const std::string& only) {
   Operators ops;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -512,11 +536,15 @@ int main(int argc, char** argv) {
   }
   uint64_t count = 400000, seed = 1, first = 0;
   std::string only;
-  bool all = false;
+  bool all = false, words = false;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--all") {
       all = true;
+      continue;
+    }
+    if (flag == "--words") {
+      words = true;
       continue;
     }
     const char* const value = i + 1 < argc ? argv[++i] : "";
@@ -531,5 +559,7 @@ int main(int argc, char** argv) {
     else
       return std::fprintf(stderr, "unknown flag %s\n", flag.c_str()), 2;
   }
-  return mycelya::exec::test::Main(count, seed, first, mycelya::exec::test::Select(all, only));
+  const mycelya::exec::test::Operators ops = mycelya::exec::test::Select(all, only);
+  return words ? mycelya::exec::test::WriteWords(count, seed, first, ops)
+               : mycelya::exec::test::Main(count, seed, first, ops);
 }
