@@ -164,8 +164,10 @@ func (s *session) busy(v *variant, t *trace.Trace, sinceRead int) uint32 {
 const lately = 8
 
 const (
-	// recording is about what recording an op takes, with the Python code around it, in nanoseconds.
-	recording = 10_000
+	// recording is about twice what recording an op takes, with the Python code around it, in nanoseconds. A program that
+	// is a little heavier than its recording gains little from a second thread, which then looks for work for
+	// milliseconds.
+	recording = 25_000
 	// reading is how long a round may take per op, in nanoseconds, so that its reader does not sleep.
-	reading = 3 * recording
+	reading = 30_000
 )
