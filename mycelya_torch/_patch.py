@@ -78,9 +78,10 @@ def _later(module: str, name: str) -> Callable[..., Any]:
 def _start_of_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Notes a step that a failure may undo; see _undo."""
     if _device.is_initialized() and not torch.compiler.is_compiling():
-        from mycelya_torch import _undo
-
-        _undo.before_step(optimizer)
+        undo: Any = sys.modules.get("mycelya_torch._undo")
+        if undo is None:
+            from mycelya_torch import _undo as undo
+        undo.before_step(optimizer)
 
 
 def _end_of_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -17,6 +17,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import compress, zip_longest
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -37,7 +38,7 @@ class _Step:
     start: int  # the id of the next storage at its start
     parameters: tuple[int, ...]  # the ids of the parameters with a gradient
     numbers: list[tuple[Any, str, Any]]  # at its start; see _other_numbers
-    counts: dict[int, int] | None  # see _counts; None: the step has ended
+    counts: list[Any] | None  # see _counts; None: the step has ended
 
 
 # The last steps of each optimizer.
@@ -47,12 +48,13 @@ _lock = threading.Lock()
 
 def before_step(optimizer: Optimizer) -> None:
     """Notes the start of a step."""
-    parameters = tuple(
+    with_gradient = [
         id(p)
         for group in optimizer.param_groups
         for p in group["params"]
         if p.grad is not None
-    )
+    ]
+    parameters = tuple(with_gradient)
     with _lock:
         steps = _steps.get(optimizer)
         if steps is None:
@@ -71,29 +73,27 @@ def after_step(optimizer: Optimizer) -> None:
             steps[-1].counts = None
 
 
-def _counts(optimizer: Optimizer) -> dict[int, int]:
-    """By parameter: a number that grows with each of its steps.
+def _counts(optimizer: Optimizer) -> list[Any]:
+    """For each parameter of the state: a number that grows with each of its steps.
 
     An error may be raised within a step, after some parameters have taken part.
     """
-    out = {}
-    for parameter, state in optimizer.state.items():
-        count = state.get("step")
-        is_tensor = isinstance(count, torch.Tensor)
-        out[id(parameter)] = count._version if is_tensor else count
-    return out
+    states = optimizer.state.values()
+    try:
+        return [state["step"]._version for state in states]
+    except (AttributeError, KeyError):
+        counts = (state.get("step") for state in states)
+        return [c._version if isinstance(c, torch.Tensor) else c for c in counts]
 
 
 def _other_numbers(optimizer: Optimizer) -> Iterator[tuple[Any, str, Any]]:
     """The CPU numbers of an optimizer's state that no count of steps gives."""
-    names: tuple[str, ...] | None = None
+    first: dict[str, Any] = next(iter(optimizer.state.values()), {})
+    # An optimizer has the same names for all parameters.
+    names = tuple(n for n, v in first.items() if n != "step" and _is_number(v))
+    if not names:
+        return
     for parameter, state in optimizer.state.items():
-        if names is None:  # an optimizer has the same names for all parameters
-            names = tuple(
-                name for name, v in state.items() if name != "step" and _is_number(v)
-            )
-        if not names:
-            return
         for name in names:
             value = state.get(name)
             if not _is_number(value):  # of a parameter of another rank
@@ -104,7 +104,7 @@ def _other_numbers(optimizer: Optimizer) -> Iterator[tuple[Any, str, Any]]:
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
-        return value.device.type == "cpu" and value.dim() == 0
+        return value.dim() == 0 and value.device.type == "cpu"
     return isinstance(value, (int, float))
 
 
@@ -160,10 +160,11 @@ def _undo_steps(optimizer: Optimizer, failure: _Failure) -> None:
             step = steps.pop()
             before, took_part = step.numbers, step.parameters
             if step.counts is not None:
-                now = _counts(optimizer)
-                took_part = tuple(
-                    p for p in took_part if now.get(p) != step.counts.get(p)
-                )
+                # Parameters that have their first step are at the end.
+                pairs = zip_longest(_counts(optimizer), step.counts)
+                changed = [now != then for now, then in pairs]
+                stepped = compress(map(id, optimizer.state), changed)
+                took_part = tuple({*took_part} & {*stepped})
             undone.update(took_part)
     for parameter, state in list(optimizer.state.items()):
         if undone[id(parameter)] > 0:

@@ -153,7 +153,7 @@ class LargeStorages {
     std::unordered_map<uint64_t, Live> by_place;
     const std::lock_guard<std::mutex> guard(mutex_);
     for (const Storage* s = newest_; s != nullptr; s = s->older_) {
-      const myc_origin place = s->place_.load(std::memory_order_relaxed);
+      const myc_origin place = s->place();
       if (s->device_index() != device || s->id >= end || place.code == 0) continue;
       Live& live = by_place[uint64_t{place.code} << 32 | place.offset];
       live.place = place;

@@ -64,18 +64,23 @@ class Storage final : public c10::StorageImpl {
   bool defined = false;  // the worker has it, or a record of the open trace makes it
   uint64_t epoch = 0;    // trace in which the fields below hold; see Recorder
   uint32_t local = 0;    // its number in that trace
-  Geometry geometry;     // its defining geometry in that trace
+
+ private:
+  std::atomic<myc_origin> place_{};  // here, because the ends of most storages are never touched
+
+ public:
+  Geometry geometry;  // its defining geometry in that trace
 
   c10::DeviceIndex device_index() const { return device().index(); }
   // Changes the size on the client only. A record must change it on the worker.
   void SetBytes(int64_t bytes);
   // The place that makes the content.
   void SetPlace(myc_origin place) { place_.store(place, std::memory_order_relaxed); }
+  myc_origin place() const { return place_.load(std::memory_order_relaxed); }
 
  private:
   friend class LargeStorages;
-  std::atomic<myc_origin> place_{};
-  Storage *older_ = nullptr, *newer_ = nullptr;  // if it is large
+  Storage *older_, *newer_;  // set if it is large
 };
 
 // The large storages that are alive and were made at one place.
