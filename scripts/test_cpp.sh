@@ -13,6 +13,6 @@ fi
 folder=$(.venv/bin/python scripts/build.py --print-folder)
 ctest --test-dir "$folder" --output-on-failure
 # The same hostile programs through a worker process, beside an honest session.
-torch_lib=$(.venv/bin/python -c "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))")/lib
+torch=$(.venv/bin/python -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])")
 go run ./tests/hostile -fuzz "$folder/exec/test/mycelya_operator_fuzz" -worker mycelya_torch/bin/mycelya-worker \
-  -exec "$PWD/mycelya_torch/lib/libmycelya_exec.so" -torch-lib "$torch_lib" -count "${HOSTILE:-20000}"
+  -exec "$PWD/mycelya_torch/lib/libmycelya_exec.so" -torch-lib "$torch/lib" -count "${HOSTILE:-20000}"

@@ -62,7 +62,14 @@ func run(fuzz, worker, library, torchLib string, count, seed int) error {
 	if err != nil {
 		return err
 	}
+	stdout, err := server.StdoutPipe()
+	if err != nil {
+		return err
+	}
 	if err := server.Start(); err != nil {
+		return err
+	}
+	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil { // the handshake: the worker listens
 		return err
 	}
 	ended := make(chan error, 1)
@@ -211,15 +218,11 @@ type session struct {
 }
 
 func connect(socket string) (*transport.Conn, error) {
-	var err error
-	for range 200 { // the worker may not listen yet
-		var nc net.Conn
-		if nc, err = net.Dial("unix", socket); err == nil {
-			return transport.New(nc), nc.SetDeadline(time.Now().Add(time.Hour))
-		}
-		time.Sleep(50 * time.Millisecond)
+	nc, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	return transport.New(nc), nc.SetDeadline(time.Now().Add(time.Hour))
 }
 
 func dial(socket string) (*session, error) {

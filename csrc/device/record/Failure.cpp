@@ -7,14 +7,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "abi/size_text.h"
 #include "device/client/Client.h"
 #include "device/record/Recorder.h"
 #include "device/tensor/Storage.h"
@@ -41,18 +40,8 @@ std::string PlaceText(const Client& c, myc_origin place) {
   return out.empty() ? "an unknown place" : out;
 }
 
-std::string SizeText(uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double n = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; n >= 1000 && unit + 1 < std::size(kUnits); ++unit) n /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f %s", n, kUnits[unit]);
-  return text;
-}
-
-// The places whose tensors take most of a device's memory. lost: the first storage that a failure has not made; 0: it
-// is not known.
+// Lists the lines whose tensors take most of a device's memory. lost: the first storage that the failed program did not
+// make; 0: unknown.
 std::string TensorsText(c10::DeviceIndex device, uint64_t lost) {
   constexpr size_t kMost = 5;
   std::map<std::string, Live> by_line;

@@ -137,7 +137,8 @@ class Recorder {
   // Takes the failure that nothing has raised, if there is one, and raises its error.
   void RaiseFailure();
   // The caller raises the error of the device's failure, if there is one: what was recorded so far has no effect.
-  // Returns the id of the first storage that the failure has not made; 0 if there is none. Called without `lock`.
+  // Returns the id of the first storage that the failed program did not make; 0: nothing has failed. Called without
+  // `lock`.
   uint64_t TakeFailure();
   // Waits while the worker is too far behind; Ctrl-C ends the wait. Called without `lock`.
   void WaitForRoom(Origin origin) {

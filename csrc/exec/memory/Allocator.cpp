@@ -124,8 +124,9 @@ uint64_t Pool::TakeRefused() {
   return std::exchange(refused_, 0);
 }
 
-// The system grants more memory than it has, and kills a process that uses it. Asking what is free takes as long as
-// writing 200 KiB of new memory, so a fourth of the answer is granted without asking again.
+// Whether the system has so much memory. Linux maps more memory than it has, and later kills the process that writes to
+// it. Reading the amount of free memory costs as much as writing 200 KiB of new memory, so later requests may use a
+// fourth of that amount without a new reading.
 bool Pool::Fits(size_t bytes) {
   if (bytes <= granted_) {
     granted_ -= bytes;

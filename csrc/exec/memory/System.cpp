@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kNone = UINT64_MAX;
 
-// What operators, threads and this process's other parts take from malloc, which nobody asks before.
+// Bytes left for operators, threads and other parts of this process: their calls of malloc do not check what is free.
 constexpr uint64_t kReserve = uint64_t{64} << 20;
 
 uint64_t NumberIn(const std::string& path) {

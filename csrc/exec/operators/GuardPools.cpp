@@ -93,13 +93,13 @@ void CheckAdaptivePool(const Operands& o) {
 void CheckAdaptiveAvgPool2dBackward(const Operands& o) { CheckAveragePool(o, 2); }
 void CheckAdaptiveAvgPool3dBackward(const Operands& o) { CheckAveragePool(o, 3); }
 void CheckMaxPool2dBackward(const Operands& o) { CheckPool(o, 2); }
+void CheckMaxPool3dBackward(const Operands& o) { CheckPool(o, 3); }
 
 // fractional_max_pool2d_backward and fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size,
 // indices): the kernels take as many numbers as there are dims.
 void CheckFractionalPool2dBackward(const Operands& o) { CheckFractionalPool(o, 2); }
 void CheckFractionalPool3dBackward(const Operands& o) { CheckFractionalPool(o, 3); }
 
-void CheckMaxPool3dBackward(const Operands& o) { CheckPool(o, 3); }
 void CheckReflectionPad1dBackward(const Operands& o) { CheckReflection(o, 1); }
 void CheckReflectionPad2dBackward(const Operands& o) { CheckReflection(o, 2); }
 void CheckReflectionPad3dBackward(const Operands& o) { CheckReflection(o, 3); }

@@ -312,8 +312,8 @@ void CheckSoftmaxBackward(const Operands& o) {
   o.RequireSizes(0, "grad_output", o.Tensor(1).sizes());
 }
 
-// rrelu_with_noise(self, noise, lower, upper, training, generator): training writes noise as if
-// it were dense.
+// rrelu_with_noise(self, noise, lower, upper, training, generator): training writes noise as if it
+// were dense.
 void CheckRreluNoise(const Operands& o) {
   o.RequireSameDtype({0, 1});
   o.RequireSizes(1, "noise", o.Tensor(0).sizes());

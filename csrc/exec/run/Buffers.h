@@ -44,6 +44,15 @@ class RunBuffers {
     return b.storage;
   }
 
+  // Whether no buffer that a step writes exists before it.
+  bool WritesOnlyNew(const Step& s) const {
+    for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) {
+      const Buffer& b = At(program_.buffers[i]);
+      if (b.storage || b.input != 0) return false;
+    }
+    return true;
+  }
+
   void DropTensors(uint32_t buffer) {
     const Range r = program_.tensors_of[buffer];
     for (uint32_t i = r.begin; i < r.end; ++i) work_.tensors[program_.by_buffer[i]].reset();

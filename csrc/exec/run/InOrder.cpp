@@ -33,12 +33,13 @@ InOrder::InOrder(RunBuffers& buffers, const Call& call, uint32_t at, const std::
   buffers_.executor().device().EmptyCache();
 }
 
-// A step can be undone if it has written only what was made since begin_, and if it frees nothing that was made before.
+// begin_ is after the last step that cannot be undone: it draws, it has another effect, or it writes or frees a buffer
+// that an earlier step than begin_ has made.
 void InOrder::FindBegin(uint32_t at, const Call& call, const std::vector<uint32_t>& fused) {
-  std::vector<uint32_t> made(p_.nbuffers, kNone);  // by buffer: the step that has made it; kNone if it does not exist
-  for (uint64_t i = 0; i < call.n_inputs; ++i) made[call.inputs[2 * i]] = 0;
+  constexpr uint32_t kInput = kNone - 1;
+  std::vector<uint32_t> maker(p_.nbuffers, kNone);  // by buffer: the step that has made it, or kInput; kNone: none has
+  for (uint64_t i = 0; i < call.n_inputs; ++i) maker[call.inputs[2 * i]] = kInput;
   auto kernels = fused.begin();
-  std::vector<uint32_t> since(p_.nbuffers, kNone);  // made[b] where that step can be undone
   for (uint32_t i = 0; i < at; ++i) {
     const uint32_t number = i;
     const Step& s = p_.steps[i];
@@ -49,16 +50,16 @@ void InOrder::FindBegin(uint32_t at, const Call& call, const std::vector<uint32_
       ++kernels;
     }
     bool stays = Stops(s) || s.draws;
-    const auto touch = [&](uint32_t b) { stays |= made[b] != kNone && (since[b] == kNone || since[b] < begin_); };
+    const auto touch = [&](uint32_t b) { stays |= maker[b] != kNone && (maker[b] == kInput || maker[b] < begin_); };
     if (s.kind == StepKind::kFree) {
       touch(s.a);
-      made[s.a] = since[s.a] = kNone;
+      maker[s.a] = kNone;
     }
     for (uint32_t j = s.spoils.begin; j < s.spoils.end; ++j) touch(p_.buffers[j]);
     if (stays) begin_ = i + 1;
     for (uint32_t j = s.spoils.begin; j < s.spoils.end; ++j) {
       const uint32_t b = p_.buffers[j];
-      if (made[b] == kNone) made[b] = since[b] = number;
+      if (maker[b] == kNone) maker[b] = number;
     }
   }
   begin_ = std::min(begin_, at);
@@ -152,12 +153,7 @@ std::optional<uint32_t> InOrder::Next() {
 bool InOrder::MayPass(uint32_t step) const {
   const Step& s = p_.steps[step];
   if (s.kind == StepKind::kFree) return !kept_[s.a];
-  if (s.draws || Stops(s)) return false;
-  for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) {
-    const Buffer& b = buffers_.At(p_.buffers[i]);
-    if (b.storage || b.input != 0) return false;
-  }
-  return true;
+  return !s.draws && !Stops(s) && buffers_.WritesOnlyNew(s);
 }
 
 void InOrder::Done(uint32_t step) {

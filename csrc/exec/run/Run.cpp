@@ -306,20 +306,14 @@ class Runner {
   }
 
   // Whether a step may run again after it has failed for lack of memory.
-  bool WritesOnlyNew(const Step& s) const {
-    for (uint32_t i = s.spoils.begin; i < s.spoils.end; ++i) {
-      const Buffer& b = buffers_.At(p_.buffers[i]);
-      if (b.storage || b.input != 0) return false;
-    }
-    return s.spoils.begin != s.spoils.end;
-  }
+  bool Repeats(const Step& s) const { return s.spoils.begin != s.spoils.end && buffers_.WritesOnlyNew(s); }
 
   // Memory has run out in a step, or in the group that begins there. Runs the rest of the program in the order of its
   // ops. False: the step may have written something, so that nothing can be done.
   bool ExecuteInOrder(uint32_t at) {
     p_.work.stack.clear();
     const Step& first = p_.steps[at];
-    if (first.kind != StepKind::kFused && !WritesOnlyNew(first)) return false;
+    if (first.kind != StepKind::kFused && !Repeats(first)) return false;
     if (first.draws) random_.Restore();
     in_order_.emplace(buffers_, call_, at, fused_ran_);
     std::unordered_map<uint32_t, Failure> shortages;  // of steps that wait for memory
@@ -344,7 +338,7 @@ class Runner {
         } catch (...) {
           Failure failure = executor_.TakeFailure();
           p_.work.stack.clear();
-          if (failure.kind == MYC_E_MEMORY && !cause_ && WritesOnlyNew(s)) {
+          if (failure.kind == MYC_E_MEMORY && !cause_ && Repeats(s)) {
             if (s.draws) random_.Restore();
             shortages[*next] = std::move(failure);
             in_order_->Short(*next);

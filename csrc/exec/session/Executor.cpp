@@ -6,11 +6,10 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
-#include <cstdio>
-#include <iterator>
 #include <mutex>
 #include <string>
 
+#include "abi/size_text.h"
 #include "exec/memory/Geometry.h"
 
 namespace mycelya::exec {
@@ -22,18 +21,6 @@ c10::Storage NewStorage(c10::Allocator* allocator, uint64_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= INT64_MAX / 2, "No device has ", bytes, " bytes of memory.");
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator,
                       /*resizable=*/true);
-}
-
-// "1.5 GiB"; "17 bytes" below 1000.
-std::string SizeText(uint64_t bytes) {
-  if (bytes < 1000) return std::to_string(bytes) + " bytes";
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double n = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; n >= 1000 && unit + 1 < std::size(kUnits); ++unit) n /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f %s", n, kUnits[unit]);
-  return text;
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "exec/test/Session.h"
 
 namespace mycelya::exec::test {
@@ -34,6 +36,46 @@ using B = Builder&;
 using Args = std::vector<Words>;
 
 const Hostile kHostile[] = {
+    {"_embedding_bag_forward_only", 4,
+     [](B b) -> Args {
+       return {F(b, {4, 4}), Two(b, {2}), Two(b, {1}), Bool(false), Int(0), Bool(false), None(), Bool(true)};
+     },
+     "there is no bag for 2 indices"},
+    {"_fft_c2r", 1,
+     [](B b) -> Args {
+       return {T(b.Tensor(0, MYC_C64, {2, 6})), Ints({1}), Int(1), Int(4)};
+     },
+     "a result of 4 needs 3"},
+    {"_native_batch_norm_legit.no_stats", 3,
+     [](B b) -> Args {
+       return {F(b, {2, 3}), None(), None(), Bool(false), Float(0.1), Float(1e-5)};
+     },
+     "running statistics are missing"},
+    {"fractional_max_pool2d_backward", 1,
+     [](B b) -> Args {
+       return {F(b, {1, 2, 4}), F(b, {1, 2, 4}), Ints({3, 4096, 1}), Ints({}), Two(b, {1, 2, 4})};
+     },
+     "kernel_size and output_size have 3 and 0 numbers"},
+    {"native_group_norm", 3,
+     [](B b) -> Args {
+       return {F(b, {2, 4}), None(), None(), Int(0), Int(4), Int(1), Int(2), Float(1e-5)};
+     },
+     "input has 8 elements, not 0 x 4 x 1"},
+    {"random_.from", 0,
+     [](B b) -> Args {
+       return {F(b, {4}), Int(std::numeric_limits<int64_t>::max()), None(), None()};
+     },
+     "no number is above"},
+    {"rrelu_with_noise", 1,
+     [](B b) -> Args {
+       return {F(b, {4, 4}), T(b.Tensor(1, kF, {4, 4}, {0, 1}, 0)), Float(0.1), Float(0.3), Bool(true)};
+     },
+     "noise is not dense"},
+    {"upsample_nearest1d", 1,
+     [](B b) -> Args {
+       return {F(b, {1, 2, 4}), Ints({4}), Float(1e-320)};
+     },
+     "is out of range"},
     {"_cholesky_solve_helper", 1,
      [](B b) -> Args {
        return {F(b, {3, 2}), F(b, {2, 2}), Bool(false)};
