@@ -84,12 +84,12 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 		return false
 	}
 	same := true
-	p.g.Uses(node, func(w *ir.ValueID, _ bool) {
-		if *w == v || p.g.Immediate(*w) || p.at[p.u.root[*w]].buffer != at.buffer {
+	p.g.Uses(node, func(w ir.ValueID, _ bool) {
+		if w == v || p.g.Immediate(w) || p.at[p.u.root[w]].buffer != at.buffer {
 			return
 		}
-		window, err := p.locate(*w)
-		same = same && err == nil && p.g.Same(window.offset, ir.Const(0)) && p.g.SameType(p.g.Types[*w], p.g.Types[v])
+		window, err := p.locate(w)
+		same = same && err == nil && p.g.Same(window.offset, ir.Const(0)) && p.g.SameType(p.g.Types[w], p.g.Types[v])
 	})
 	return same
 }
@@ -137,10 +137,10 @@ func (p *planner) leaves(v ir.ValueID, slot uint32) bool {
 			return true
 		}
 		found := false
-		after := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, user))
-		p.g.Uses(user, func(w *ir.ValueID, write bool) {
+		after := n.First + ir.ValueID(p.g.NumFresh(user))
+		p.g.Uses(user, func(w ir.ValueID, write bool) {
 			if write {
-				found = found || *w == v && p.leaves(after, slot)
+				found = found || w == v && p.leaves(after, slot)
 				after++
 			}
 		})

@@ -52,8 +52,8 @@ func (p *planner) node(id ir.NodeID) error {
 
 // skip passes over a node without users. Its operands may end here.
 func (p *planner) skip(id ir.NodeID) {
-	p.g.Uses(id, func(v *ir.ValueID, _ bool) {
-		if at := p.at[p.u.root[*v]]; at.buffer >= 0 {
+	p.g.Uses(id, func(v ir.ValueID, _ bool) {
+		if at := p.at[p.u.root[v]]; at.buffer >= 0 {
 			p.touched = append(p.touched, at.buffer)
 		}
 	})
@@ -62,8 +62,8 @@ func (p *planner) skip(id ir.NodeID) {
 // input takes over the buffer of a storage, if the program needs it. All input nodes of a slot are the same content:
 // the first node places them all, because a later one may come after a write.
 func (p *planner) input(n *ir.Node) {
-	same := p.inputs[n.Slot]
-	if len(same) == 0 {
+	v, found := p.inputs[n.Slot]
+	if !found {
 		return // it is unused, or placed already
 	}
 	delete(p.inputs, n.Slot)
@@ -71,7 +71,7 @@ func (p *planner) input(n *ir.Node) {
 	p.buffers[b].slot, p.buffers[b].pinned = int32(n.Slot), p.pinned(n.Slot)
 	p.out.Program.Inputs = append(p.out.Program.Inputs, uint32(b))
 	p.out.Inputs = append(p.out.Inputs, n.Slot)
-	for _, v := range same {
+	for ; found; v, found = p.same[v] {
 		p.put(v, place{buffer: b, full: true})
 	}
 }
@@ -224,12 +224,12 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	targets := p.targets[:0] // the places of the roots that the call writes; empty: it writes none
 	var order []ir.ValueID
 	var err error
-	g.Uses(id, func(v *ir.ValueID, write bool) {
-		root := p.u.root[*v]
+	g.Uses(id, func(v ir.ValueID, write bool) {
+		root := p.u.root[v]
 		if !write || err != nil || len(targets) > 0 && targets[root] != unwritten {
 			return
 		}
-		if p.g.Immediate(*v) {
+		if p.g.Immediate(v) {
 			err = fmt.Errorf("it writes a number")
 			return
 		}
@@ -278,7 +278,7 @@ func (p *planner) noTargets() []place {
 // results gives buffers to the fresh results of a call that have users.
 func (p *planner) results(id ir.NodeID, c *proto.CallOp) {
 	n := &p.g.Nodes[id]
-	fresh := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, id))
+	fresh := n.First + ir.ValueID(p.g.NumFresh(id))
 	for v := n.First; v < fresh; v++ {
 		if len(p.u.at[v]) == 0 || !p.g.Types[v].DType.Valid() {
 			c.Results = append(c.Results, 0)
@@ -297,22 +297,22 @@ func (p *planner) afterWrites(id ir.NodeID, targets []place) {
 		return
 	}
 	n := &p.g.Nodes[id]
-	after := n.First + ir.ValueID(n.N) - ir.ValueID(writes(p.g, id))
+	after := n.First + ir.ValueID(p.g.NumFresh(id))
 	done := map[ir.ValueID]bool{} // the roots that have updates
-	p.g.Uses(id, func(v *ir.ValueID, write bool) {
+	p.g.Uses(id, func(v ir.ValueID, write bool) {
 		if !write {
 			return
 		}
-		root := p.u.root[*v]
+		root := p.u.root[v]
 		at := targets[root]
-		if *v != root && !done[root] {
+		if v != root && !done[root] {
 			done[root] = true
 			for _, end := range p.u.final[written{id, root}] {
 				p.put(end, at)
 			}
 		}
-		if *v != root {
-			at.offset, _ = p.shift(root, at, p.g.Nodes[p.g.Def[*v]].Offset, p.g.Types[*v].DType)
+		if v != root {
+			at.offset, _ = p.shift(root, at, p.g.Nodes[p.g.Def[v]].Offset, p.g.Types[v].DType)
 			at.full = false
 		}
 		p.put(after, at)

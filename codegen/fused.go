@@ -27,7 +27,6 @@ type Unfused struct {
 type group struct {
 	p *planner
 	*fusion.Group
-	reads  map[ir.ValueID]place        // by value of the graph that the group reads: where its operators find it
 	leaves map[ir.ValueID][]ir.ValueID // see fusion.Group.Leaves; without values whose content ends within the group
 	next   map[inRow]int               // by value of the group's graph: the index of its next place in leaves
 	temps  map[inRow]int               // by value of the group's graph that a later kernel reads: its buffer
@@ -61,15 +60,16 @@ func (p *planner) emitGroup(f *fusion.Group) (has bool, why refused, err error) 
 		return false, refused(f.Why), p.emitNodes(f.Nodes)
 	}
 	b := &group{
-		p: p, Group: f, reads: make(map[ir.ValueID]place, len(f.Reads)), leaves: map[ir.ValueID][]ir.ValueID{},
+		p: p, Group: f, leaves: map[ir.ValueID][]ir.ValueID{},
 		next: map[inRow]int{}, temps: map[inRow]int{},
 	}
+	p.reads.begin(len(p.g.Types))
 	for _, v := range f.Reads {
 		at, err := p.locate(v)
 		if err != nil {
 			return false, "", err
 		}
-		b.reads[v] = at
+		*p.reads.set(int(v)) = at
 	}
 	first, buffers := len(p.out.Program.Steps), len(p.buffers)
 	if err := p.emitNodes(f.Nodes); err != nil {
@@ -123,8 +123,7 @@ func (f *group) kernels(first, buffers int) refused {
 			return "its operators make what its kernels don't"
 		}
 	}
-	for _, k := range p.together(coded) {
-		op := &proto.KernelOp{Kernel: p.kernel(k.kernel, k.text), Instances: k.instances}
+	for _, op := range p.together(coded) {
 		steps = append(steps, &proto.Step{Kind: &proto.Step_Kernel{Kernel: op}})
 	}
 	for _, buffer := range f.made {
@@ -141,7 +140,7 @@ func (f *group) kernels(first, buffers int) refused {
 func (f *group) code(made map[int]bool) ([]coded, refused) {
 	stores := f.Stored(f.leaves)
 	var out []coded
-	written := map[int]bool{} // buffers that the kernels so far have written
+	f.p.used.begin(len(f.p.buffers))
 	for i := range f.Loops {
 		if len(stores[i]) == 0 {
 			continue
@@ -150,20 +149,21 @@ func (f *group) code(made map[int]bool) ([]coded, refused) {
 		if why != "" {
 			return nil, why
 		}
-		at, why := f.bind(low, made, written)
+		at, why := f.bind(low, made)
 		if why != "" {
 			return nil, why
 		}
 		text := low.kernel.String()
-		out = append(out, coded{low.kernel, text, []*proto.KernelOp_Instance{at}})
+		out = append(out, coded{low.kernel, text, at})
 		if c := f.Class(i); c != nil {
-			for k := range c.Rows() {
-				f.row = &row{c, k}
-				at, why := f.bind(low, made, written)
+			out = slices.Grow(out, c.Rows())
+			f.row = &row{class: c}
+			for f.row.index = range c.Rows() {
+				at, why := f.bind(low, made)
 				if why != "" {
 					return nil, why
 				}
-				out = append(out, coded{low.kernel, text, []*proto.KernelOp_Instance{at}})
+				out = append(out, coded{low.kernel, text, at})
 			}
 			f.row = nil
 		}

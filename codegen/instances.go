@@ -18,17 +18,60 @@ type use struct {
 	write, made bool // made: it reads a buffer that a kernel of the group has written
 }
 
-// bind binds a loop's kernel to windows. made has the buffers that the group makes, and whether a kernel has made them;
-// written the buffers that kernels have written.
-func (f *group) bind(low *lowered, made, written map[int]bool) (*proto.KernelOp_Instance, refused) {
+// ofGroup has a value by number of a graph's value, or of a buffer. A new group begins with none.
+type ofGroup[T any] struct {
+	group  int32
+	of     []int32 // by number: the group that has set it
+	values []T
+}
+
+// begin begins a group with numbers below n. Later ones make room for themselves.
+func (s *ofGroup[T]) begin(n int) {
+	s.group++
+	s.room(n)
+}
+
+func (s *ofGroup[T]) room(n int) {
+	if more := n - len(s.of); more > 0 {
+		s.of, s.values = append(s.of, make([]int32, more)...), append(s.values, make([]T, more)...)
+	}
+}
+
+func (s *ofGroup[T]) has(i int) bool { return i < len(s.of) && s.of[i] == s.group }
+
+// set returns the value of a number, which is zero at first.
+func (s *ofGroup[T]) set(i int) *T {
+	s.room(i + 1)
+	if s.of[i] != s.group {
+		var zero T
+		s.of[i], s.values[i] = s.group, zero
+	}
+	return &s.values[i]
+}
+
+// usedBy is what the kernels of a group have done with a buffer so far.
+type usedBy struct {
+	written             bool
+	readStep, writeStep int // see together
+}
+
+// bind binds a loop's kernel to windows. made has the buffers that the group makes, and whether a kernel has made them.
+func (f *group) bind(low *lowered, made map[int]bool) (*proto.KernelOp_Instance, refused) {
 	p, g := f.p, f.Graph
-	at := &proto.KernelOp_Instance{}
+	sizes := 0
+	for _, space := range low.spaces {
+		sizes += len(space)
+	}
+	at := &proto.KernelOp_Instance{
+		Sizes: make([]*proto.Dim, 0, sizes), Tensors: make([]uint32, 0, len(low.operands)),
+		Numbers: make([]*proto.Arg, 0, len(low.numbers)),
+	}
 	for _, space := range low.spaces {
 		for _, d := range space {
 			at.Sizes = append(at.Sizes, p.params.dim(p.g, f.dim(g.Find(d))))
 		}
 	}
-	uses := make([]use, 0, len(low.operands))
+	uses := low.uses[:0]
 	for i, v := range low.operands {
 		u, tensor, why := f.operand(v, low.kernel.Operands[i].Access == kernel.Read, made)
 		if why != "" {
@@ -37,12 +80,13 @@ func (f *group) bind(low *lowered, made, written map[int]bool) (*proto.KernelOp_
 		at.Tensors = append(at.Tensors, tensor)
 		uses = append(uses, u)
 	}
-	if why := conflicts(low.kernel, at, uses, written); why != "" {
+	low.uses = uses
+	if why := p.conflicts(low.kernel, at, uses); why != "" {
 		return nil, why
 	}
 	for _, u := range uses {
 		if u.write {
-			written[u.buffer] = true
+			p.used.set(u.buffer).written = true
 		}
 	}
 	for _, v := range low.numbers {
@@ -86,9 +130,9 @@ func (f *group) operand(v ir.ValueID, read bool, made map[int]bool) (u use, tens
 }
 
 // conflicts returns why a kernel cannot use this memory, "" if it can.
-func conflicts(k *kernel.Kernel, at *proto.KernelOp_Instance, uses []use, written map[int]bool) refused {
+func (p *planner) conflicts(k *kernel.Kernel, at *proto.KernelOp_Instance, uses []use) refused {
 	for i, u := range uses {
-		if !u.write && !u.made && written[u.buffer] {
+		if !u.write && !u.made && p.used.set(u.buffer).written {
 			return "a kernel would read what another has overwritten"
 		}
 		for j, w := range uses {
@@ -103,41 +147,43 @@ func conflicts(k *kernel.Kernel, at *proto.KernelOp_Instance, uses []use, writte
 	return ""
 }
 
-// coded is a kernel with the instances that run at the same time.
+// coded is a kernel with an instance.
 type coded struct {
-	kernel    *kernel.Kernel
-	text      string // of kernel
-	instances []*proto.KernelOp_Instance
+	kernel   *kernel.Kernel
+	text     string // of kernel
+	instance *proto.KernelOp_Instance
 }
 
-// together joins equal kernels into one with several instances, where no other kernel has to run in between. The
-// tensors of a list are such instances. read and written have, by buffer, one more than the last step that does so.
-func (p *planner) together(list []coded) []coded {
-	var out []coded
+// together makes the steps of kernels. Equal kernels are one with several instances, where no other kernel has to run
+// in between. The tensors of a list are such instances. A buffer's readStep and writeStep are one more than the last
+// step that does so.
+func (p *planner) together(list []coded) []*proto.KernelOp {
+	var out []*proto.KernelOp
 	last := map[string]int{} // by kernel: one more than the index of its last step
-	read, written := make([]int, len(p.buffers)), make([]int, len(p.buffers))
 	for _, l := range list {
 		after := 0
-		for i, t := range l.instances[0].Tensors {
-			b := p.out.Program.Tensors[t/2].Buffer
-			after = max(after, written[b])
+		for i, t := range l.instance.Tensors {
+			b := p.used.set(int(p.out.Program.Tensors[t/2].Buffer))
+			after = max(after, b.writeStep)
 			if l.kernel.Operands[i].Access&kernel.Write != 0 {
-				after = max(after, read[b])
+				after = max(after, b.readStep)
 			}
 		}
 		at := last[l.text]
 		if at > after {
-			out[at-1].instances = append(out[at-1].instances, l.instances...)
+			out[at-1].Instances = append(out[at-1].Instances, l.instance)
 		} else {
-			out = append(out, l)
+			out = append(out, &proto.KernelOp{
+				Kernel: p.kernel(l.kernel, l.text), Instances: []*proto.KernelOp_Instance{l.instance},
+			})
 			at = len(out)
 			last[l.text] = at
 		}
-		for i, t := range l.instances[0].Tensors {
-			b := p.out.Program.Tensors[t/2].Buffer
-			read[b] = max(read[b], at)
+		for i, t := range l.instance.Tensors {
+			b := p.used.set(int(p.out.Program.Tensors[t/2].Buffer))
+			b.readStep = max(b.readStep, at)
 			if l.kernel.Operands[i].Access&kernel.Write != 0 {
-				written[b] = max(written[b], at)
+				b.writeStep = max(b.writeStep, at)
 			}
 		}
 	}
@@ -183,7 +229,7 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 		if why != "" {
 			return nowhere, t, why
 		}
-		at := f.reads[own]
+		at := *f.p.reads.set(int(own))
 		if v == root {
 			return at, f.p.g.Types[own], ""
 		}

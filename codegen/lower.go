@@ -18,6 +18,7 @@ type lowered struct {
 	spaces   [][]ir.Dim // sizes
 	operands []ir.ValueID
 	numbers  []ir.ValueID
+	uses     []use // of operands, while they are bound
 }
 
 // coder writes the code of one loop. Ops compute as in ir/eval, each rounded to its dtype.

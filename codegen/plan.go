@@ -41,31 +41,41 @@ type planner struct {
 	params   params
 	at       []place // by root
 	buffers  []buffer
-	inputs   map[uint32][]ir.ValueID // by slot: the values of its input nodes that are used and not yet placed
-	replaced map[uint32]struct{}     // the slots that an output replaces
-	touched  []int                   // buffers that the current node read, wrote or made
-	tensors  map[string]uint32       // by the window's key
-	key      []byte                  // a buffer for one key
-	targets  []place                 // see call
-	numbers  []*proto.Arg            // by parameter: the number that it holds; equal numbers are one message
-	args     []*proto.Arg            // by number of a window; equal arguments are one message
-	kernels  map[string]int          // by text: the kernel's number
-	record   int32                   // of the current node
+	room     []ir.ValueID              // for one resident of each buffer; most have no more
+	inputs   map[uint32]ir.ValueID     // by slot: the first of its input nodes' values that is used and not yet placed
+	same     map[ir.ValueID]ir.ValueID // by such a value: the next one of the slot
+	replaced map[uint32]struct{}       // the slots that an output replaces
+	touched  []int                     // buffers that the current node read, wrote or made
+	tensors  map[string]uint32         // by the window's key
+	key      []byte                    // a buffer for one key
+	targets  []place                   // see call
+	numbers  []*proto.Arg              // by parameter: the number that it holds; equal numbers are one message
+	args     []*proto.Arg              // by number of a window; equal arguments are one message
+	kernels  map[string]int            // by text: the kernel's number
+	record   int32                     // of the current node
+	reads    ofGroup[place]            // by value that the group reads: where its operators find it
+	used     ofGroup[usedBy]           // by buffer
 
-	versions versions             // of the graph
-	version  map[ir.ValueID][]int // by value: its versions
-	first    map[uint32]int32     // by slot of an output: the first record that writes the storage
-	earliest []int32              // by node: the smallest record of the later operators
+	versions versions         // of the graph
+	version  []int32          // by value: one more than the number of its first version, 0 for none
+	another  []int32          // by version: the same for the next version of its value
+	first    map[uint32]int32 // by slot of an output: the first record that writes the storage
+	earliest []int32          // by node: the smallest record of the later operators
 }
 
 func newPlanner(given *ir.Graph, o Options) *planner {
 	own := *given
 	own.Syms = slices.Clip(own.Syms) // the kernels of groups add quotients of sizes
 	g := &own
-	steps := 0 // at most, usually
+	steps, buffers, inputs := 0, 0, 0 // at most, usually
 	for i := range g.Nodes {
-		if ir.Info(g.Nodes[i].Op).Kind != ir.KindLeaf && g.Nodes[i].Op != ir.OpView {
+		switch n := &g.Nodes[i]; {
+		case n.Op == ir.OpInput:
+			inputs++
+			buffers++
+		case ir.Info(n.Op).Kind != ir.KindLeaf && n.Op != ir.OpView:
 			steps += 2
+			buffers += g.NumFresh(ir.NodeID(i))
 		}
 	}
 	p := &planner{
@@ -75,9 +85,12 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 		},
 		params:   params{known: map[ir.Dim]*proto.Dim{}},
 		at:       make([]place, len(g.Types)),
-		inputs:   map[uint32][]ir.ValueID{},
+		buffers:  make([]buffer, 0, buffers),
+		room:     make([]ir.ValueID, 0, buffers),
+		inputs:   make(map[uint32]ir.ValueID, inputs),
+		same:     map[ir.ValueID]ir.ValueID{},
 		replaced: make(map[uint32]struct{}, len(g.Outputs)),
-		tensors:  make(map[string]uint32, len(g.Nodes)),
+		tensors:  make(map[string]uint32, buffers),
 		kernels:  map[string]int{},
 		record:   -1,
 	}
@@ -88,9 +101,12 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 	for _, o := range g.Outputs {
 		p.replaced[o.Slot] = struct{}{}
 	}
-	for i := range g.Nodes {
+	for i := len(g.Nodes) - 1; i >= 0; i-- {
 		if n := &g.Nodes[i]; n.Op == ir.OpInput && len(p.u.at[n.First]) > 0 {
-			p.inputs[n.Slot] = append(p.inputs[n.Slot], n.First)
+			if next, found := p.inputs[n.Slot]; found {
+				p.same[n.First] = next
+			}
+			p.inputs[n.Slot] = n.First
 		}
 	}
 	return p
@@ -106,7 +122,12 @@ func (p *planner) newBuffer() int {
 // put makes root a resident.
 func (p *planner) put(root ir.ValueID, at place) {
 	p.at[root] = at
-	p.buffers[at.buffer].residents = append(p.buffers[at.buffer].residents, root)
+	b := &p.buffers[at.buffer]
+	if n := len(p.room); b.residents == nil && n < cap(p.room) {
+		p.room = p.room[:n+1]
+		b.residents = p.room[n : n : n+1]
+	}
+	b.residents = append(b.residents, root)
 	p.touched = append(p.touched, at.buffer)
 	p.hold(root, at)
 }
@@ -210,9 +231,9 @@ func (p *planner) locate(v ir.ValueID) (place, error) {
 // settle makes every window on the roots of a node expressible, before the node decides which buffers it may write.
 func (p *planner) settle(node ir.NodeID) error {
 	var err error
-	p.g.Uses(node, func(v *ir.ValueID, _ bool) {
-		if err == nil && !p.g.Immediate(*v) {
-			_, err = p.locate(*v)
+	p.g.Uses(node, func(v ir.ValueID, _ bool) {
+		if err == nil && !p.g.Immediate(v) {
+			_, err = p.locate(v)
 		}
 	})
 	return err

@@ -75,7 +75,7 @@ func (f *group) own(v ir.ValueID) (ir.ValueID, refused) {
 
 // shared is a value that all rows read. A loop of a row writes no such value.
 func (f *group) shared(v ir.ValueID) (ir.ValueID, refused) {
-	if _, ok := f.reads[v]; !ok {
+	if !f.p.reads.has(int(v)) {
 		return v, differs
 	}
 	return v, ""

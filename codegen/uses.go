@@ -37,7 +37,7 @@ func findUses(g *ir.Graph) *uses {
 	reads := make([]int, len(g.Types))      // of the value itself, by any node or output
 	for id := range g.Nodes {
 		n := &g.Nodes[id]
-		g.Uses(ir.NodeID(id), func(v *ir.ValueID, _ bool) { reads[*v]++ })
+		g.Uses(ir.NodeID(id), func(v ir.ValueID, _ bool) { reads[v]++ })
 		switch n.Op {
 		case ir.OpView:
 			u.root[n.First] = u.root[g.Args[n.ArgLo].V]
@@ -57,7 +57,7 @@ func findUses(g *ir.Graph) *uses {
 	u.room()
 	for id := range g.Nodes {
 		if g.Nodes[id].Op != ir.OpView && !u.noop[id] {
-			g.Uses(ir.NodeID(id), func(v *ir.ValueID, _ bool) { u.add(*v, ir.NodeID(id)) })
+			g.Uses(ir.NodeID(id), func(v ir.ValueID, _ bool) { u.add(v, ir.NodeID(id)) })
 		}
 	}
 	for _, k := range g.Kept() {
@@ -90,7 +90,7 @@ func (u *uses) room() {
 	}
 	for id := range g.Nodes {
 		if g.Nodes[id].Op != ir.OpView && !u.noop[id] {
-			g.Uses(ir.NodeID(id), func(v *ir.ValueID, _ bool) { count(*v) })
+			g.Uses(ir.NodeID(id), func(v ir.ValueID, _ bool) { count(v) })
 		}
 	}
 	for _, o := range g.Outputs {
@@ -139,19 +139,19 @@ func (u *uses) absorb(call ir.NodeID, updates map[ir.ValueID][]ir.NodeID, reads 
 	patches := map[ir.ValueID][]patch{}
 	var roots []ir.ValueID
 	whole := map[ir.ValueID]bool{}
-	after := g.Nodes[call].First + ir.ValueID(g.Nodes[call].N) - ir.ValueID(writes(g, call))
-	g.Uses(call, func(v *ir.ValueID, write bool) {
+	after := g.Nodes[call].First + ir.ValueID(g.NumFresh(call))
+	g.Uses(call, func(v ir.ValueID, write bool) {
 		if !write {
 			return
 		}
-		r := u.root[*v]
-		if *v == r {
+		r := u.root[v]
+		if v == r {
 			whole[r] = true
 		} else {
 			if patches[r] == nil {
 				roots = append(roots, r)
 			}
-			patches[r] = append(patches[r], patch{after, g.Types[*v], g.Nodes[g.Def[*v]].Offset})
+			patches[r] = append(patches[r], patch{after, g.Types[v], g.Nodes[g.Def[v]].Offset})
 		}
 		after++
 	})
@@ -210,15 +210,4 @@ func (u *uses) match(update ir.NodeID, root ir.ValueID, left []patch) int {
 		}
 	}
 	return -1
-}
-
-// writes is the number of written operands of a node.
-func writes(g *ir.Graph, id ir.NodeID) int {
-	n := 0
-	g.Uses(id, func(_ *ir.ValueID, write bool) {
-		if write {
-			n++
-		}
-	})
-	return n
 }

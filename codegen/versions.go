@@ -27,16 +27,15 @@ type versions struct{ first, current []version }
 func (p *planner) follow() {
 	g := p.g
 	p.versions = versions{make([]version, len(g.Versions)), make([]version, len(g.Versions))}
-	p.version = make(map[ir.ValueID][]int, len(g.Versions))
+	p.version, p.another = make([]int32, len(g.Types)), make([]int32, len(g.Versions))
 	p.first = make(map[uint32]int32, len(g.Outputs))
-	for i, v := range g.Versions {
+	for i := len(g.Versions) - 1; i >= 0; i-- {
+		v := &g.Versions[i]
 		p.versions.first[i].buffer, p.versions.current[i].buffer = -1, -1
 		if v.Value != ir.NoValue {
-			p.version[v.Value] = append(p.version[v.Value], i)
+			p.another[i], p.version[v.Value] = p.version[v.Value], int32(i)+1
 		}
-		if _, found := p.first[v.Slot]; !found {
-			p.first[v.Slot] = v.Record
-		}
+		p.first[v.Slot] = v.Record
 	}
 	p.earliest = make([]int32, len(g.Nodes))
 	earliest := int32(math.MaxInt32)
@@ -51,7 +50,7 @@ func (p *planner) follow() {
 
 // hold notes the place of each version that a value is.
 func (p *planner) hold(value ir.ValueID, at place) {
-	for _, i := range p.version[value] {
+	for i := p.version[value] - 1; i >= 0; i = p.another[i] - 1 {
 		v := version{buffer: -1}
 		if at.full {
 			v = version{at.buffer, p.record}

@@ -304,7 +304,7 @@ type ofKind struct {
 // inPlace reports whether all values that a cluster makes for others are new contents of operands.
 func (f *finder) inPlace(g *ir.Graph, c *cluster) bool {
 	for _, id := range c.members {
-		if n := f.of[id]; g.Nodes[n].Op != ir.OpCall || len(g.Writes(n)) == 0 || g.NumFresh(n) > 0 {
+		if n := f.of[id]; g.Nodes[n].Op != ir.OpCall || g.NumWrites(n) == 0 || g.NumFresh(n) > 0 {
 			return false
 		}
 	}

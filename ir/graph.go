@@ -269,25 +269,11 @@ func (g *Graph) NodeArgs(id NodeID) []Arg { n := &g.Nodes[id]; return g.Args[n.A
 // CallName is the full name "aten::add.Tensor" of an OpCall node.
 func (g *Graph) CallName(id NodeID) string { return g.Strings[g.Nodes[id].Name] }
 
-// Uses calls f with each operand of a node, those in lists included, in order; f may change *v.
-func (g *Graph) Uses(id NodeID, f func(v *ValueID, write bool)) {
-	visit := func(a *Arg) {
+// Uses calls f with each operand of a node, those in lists included, in order.
+func (g *Graph) Uses(id NodeID, f func(v ValueID, write bool)) {
+	g.EachArg(id, func(a Arg) {
 		if a.Kind == ArgValue {
-			v := ValueID(a.V)
-			f(&v, a.Write)
-			a.V = int64(v)
+			f(ValueID(a.V), a.Write)
 		}
-	}
-	n := &g.Nodes[id]
-	for i := n.ArgLo; i < n.ArgHi; i++ {
-		a := &g.Args[i]
-		if a.Kind == ArgList {
-			items := g.List(*a)
-			for j := range items {
-				visit(&items[j])
-			}
-			continue
-		}
-		visit(a)
-	}
+	})
 }

@@ -28,7 +28,7 @@ var overForms = func() map[string]*catalogue.ATen {
 func (g *Graph) Elementwise(id NodeID) bool {
 	n := &g.Nodes[id]
 	if n.Op == OpCall {
-		return g.Row(id).Elementwise && n.N == 1 && n.Flags == 0 && len(g.Writes(id)) == 0
+		return g.Row(id).Elementwise && n.N == 1 && n.Flags == 0 && g.NumWrites(id) == 0
 	}
 	kind := Info(n.Op).Kind
 	return kind == KindElementwise || kind == KindFill

@@ -59,7 +59,11 @@ func (g *Graph) Operands(id NodeID) []ValueID {
 // Writes returns the written operands of a node in argument order. The last len(Writes) results are their new
 // contents.
 func (g *Graph) Writes(id NodeID) []ValueID {
-	var out []ValueID
+	n := g.NumWrites(id)
+	if n == 0 {
+		return nil
+	}
+	out := make([]ValueID, 0, n)
 	g.EachArg(id, func(a Arg) {
 		if a.Kind == ArgValue && a.Write {
 			out = append(out, ValueID(a.V))
@@ -68,8 +72,19 @@ func (g *Graph) Writes(id NodeID) []ValueID {
 	return out
 }
 
+// NumWrites is the number of written operands of a node.
+func (g *Graph) NumWrites(id NodeID) int {
+	n := 0
+	g.EachArg(id, func(a Arg) {
+		if a.Kind == ArgValue && a.Write {
+			n++
+		}
+	})
+	return n
+}
+
 // NumFresh is the number of results of a node that are not new contents of written operands.
-func (g *Graph) NumFresh(id NodeID) int { return int(g.Nodes[id].N) - len(g.Writes(id)) }
+func (g *Graph) NumFresh(id NodeID) int { return int(g.Nodes[id].N) - g.NumWrites(id) }
 
 // UseCounts returns, by value, how often the value is an operand or an output.
 func (g *Graph) UseCounts() []int32 {

@@ -38,7 +38,9 @@ class _Step:
     start: int  # the id of the next storage at its start
     parameters: tuple[int, ...]  # the ids of the parameters with a gradient
     numbers: list[tuple[Any, str, Any]]  # at its start; see _other_numbers
-    counts: list[Any] | None  # see _counts; None: the step has ended
+    # For each parameter of the state: a number that grows with each of its steps, as an
+    # error may be raised within a step. None: the step has ended.
+    counts: list[Any] | None
 
 
 # The last steps of each optimizer.
@@ -48,20 +50,16 @@ _lock = threading.Lock()
 
 def before_step(optimizer: Optimizer) -> None:
     """Notes the start of a step."""
-    with_gradient = [
-        id(p)
-        for group in optimizer.param_groups
-        for p in group["params"]
-        if p.grad is not None
-    ]
-    parameters = tuple(with_gradient)
+    parameters = _device.parameters_with_gradient(optimizer.param_groups)
     with _lock:
         steps = _steps.get(optimizer)
         if steps is None:
             steps = _steps[optimizer] = deque(maxlen=_AHEAD)
         if steps and steps[-1].parameters == parameters:
             parameters = steps[-1].parameters  # one tuple for all steps
-        numbers, counts = list(_other_numbers(optimizer)), _counts(optimizer)
+        names = _device.number_names(optimizer.state)
+        numbers = list(_other_numbers(optimizer, names)) if names else []
+        counts = _device.step_counts(optimizer.state)
         start = _device.next_storage_id()
         steps.append(_Step(start, parameters, numbers, counts))
 
@@ -73,26 +71,13 @@ def after_step(optimizer: Optimizer) -> None:
             steps[-1].counts = None
 
 
-def _counts(optimizer: Optimizer) -> list[Any]:
-    """For each parameter of the state: a number that grows with each of its steps.
+def _other_numbers(
+    optimizer: Optimizer, names: tuple[str, ...]
+) -> Iterator[tuple[Any, str, Any]]:
+    """The CPU numbers of an optimizer's state that no count of steps gives.
 
-    An error may be raised within a step, after some parameters have taken part.
+    An optimizer has the same names for all parameters.
     """
-    states = optimizer.state.values()
-    try:
-        return [state["step"]._version for state in states]
-    except (AttributeError, KeyError):
-        counts = (state.get("step") for state in states)
-        return [c._version if isinstance(c, torch.Tensor) else c for c in counts]
-
-
-def _other_numbers(optimizer: Optimizer) -> Iterator[tuple[Any, str, Any]]:
-    """The CPU numbers of an optimizer's state that no count of steps gives."""
-    first: dict[str, Any] = next(iter(optimizer.state.values()), {})
-    # An optimizer has the same names for all parameters.
-    names = tuple(n for n, v in first.items() if n != "step" and _is_number(v))
-    if not names:
-        return
     for parameter, state in optimizer.state.items():
         for name in names:
             value = state.get(name)
@@ -161,8 +146,8 @@ def _undo_steps(optimizer: Optimizer, failure: _Failure) -> None:
             before, took_part = step.numbers, step.parameters
             if step.counts is not None:
                 # Parameters that have their first step are at the end.
-                pairs = zip_longest(_counts(optimizer), step.counts)
-                changed = [now != then for now, then in pairs]
+                now = _device.step_counts(optimizer.state)
+                changed = [a != b for a, b in zip_longest(now, step.counts)]
                 stepped = compress(map(id, optimizer.state), changed)
                 took_part = tuple({*took_part} & {*stepped})
             undone.update(took_part)

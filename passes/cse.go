@@ -55,9 +55,11 @@ func cse(g *ir.Graph, r *rules) *ir.Graph {
 func writtenRoots(g *ir.Graph) []bool {
 	written := make([]bool, len(g.Types))
 	for id := range g.Nodes {
-		for _, v := range g.Writes(ir.NodeID(id)) {
-			written[g.Root(v)] = true
-		}
+		g.Uses(ir.NodeID(id), func(v ir.ValueID, write bool) {
+			if write {
+				written[g.Root(v)] = true
+			}
+		})
 	}
 	return written
 }
@@ -77,7 +79,7 @@ func mergeable(g *ir.Graph, id ir.NodeID) bool {
 	case ir.Pure:
 		return true
 	case ir.ByFlags:
-		return n.Flags == 0 && len(g.Writes(id)) == 0 && !g.Row(id).Uninitialised
+		return n.Flags == 0 && g.NumWrites(id) == 0 && !g.Row(id).Uninitialised
 	}
 	return false
 }

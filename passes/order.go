@@ -123,7 +123,7 @@ func isFree(g *ir.Graph, id ir.NodeID) bool {
 // moves reports whether a node may go to a later place: it is pure, and none of its operands ends at it.
 func (m *mover) moves(id ir.NodeID) bool {
 	n := &m.g.Nodes[id]
-	if n.Flags != 0 || n.Op == ir.OpUpdate || n.Op == ir.OpResize || len(m.g.Writes(id)) > 0 || m.g.MayFail(id) {
+	if n.Flags != 0 || n.Op == ir.OpUpdate || n.Op == ir.OpResize || m.g.NumWrites(id) > 0 || m.g.MayFail(id) {
 		return false
 	}
 	for _, v := range m.g.Operands(id) {

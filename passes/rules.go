@@ -150,9 +150,7 @@ func rootUses(g *ir.Graph) []int32 {
 	uses := make([]int32, len(g.Types))
 	for id := range g.Nodes {
 		if g.Nodes[id].Op != ir.OpView {
-			for _, v := range g.Operands(ir.NodeID(id)) {
-				uses[g.Root(v)]++
-			}
+			g.Uses(ir.NodeID(id), func(v ir.ValueID, _ bool) { uses[g.Root(v)]++ })
 		}
 	}
 	for _, o := range g.Outputs {

@@ -250,8 +250,7 @@ func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trac
 
 // acceptable reports whether a worker will accept a program.
 func acceptable(p *proto.Program) error {
-	const small = 1 << 15 // so few steps and windows never reach the limit of bytes; do not spend time on their size
-	if len(p.Steps)+len(p.Tensors) > small {
+	if proto.SizeBound(p) > proto.MaxProgramBytes {
 		if n := protobuf.Size(p); n > proto.MaxProgramBytes {
 			return fmt.Errorf("the program has %d bytes, at most %d are allowed", n, proto.MaxProgramBytes)
 		}

@@ -3,7 +3,11 @@
 
 package cost
 
-import "github.com/mycelya/mycelya/ir"
+import (
+	"math"
+
+	"github.com/mycelya/mycelya/ir"
+)
 
 // Traffic is the number of bytes that a graph reads and writes, with the sizes first seen. A unit is a group, or a node
 // outside groups. Each unit reads once what other units have made, and writes what others need. Views move nothing; a
@@ -26,23 +30,33 @@ func eachMoved(g *ir.Graph, f func(t ir.Type, times int64)) {
 	for _, o := range g.Outputs {
 		used[o.Value] = true
 	}
-	seen := map[[2]int64]bool{}
+	// The units that have read a value: the last one by value, and those before it.
+	last, before := make([]int64, len(g.Types)), map[[2]int64]bool{}
+	const none = math.MinInt64
+	for v := range last {
+		last[v] = none
+	}
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
 		if g.Nodes[i].Op == ir.OpView {
 			continue
 		}
-		for _, v := range g.Operands(id) {
+		reader := unit(id)
+		g.Uses(id, func(v ir.ValueID, _ bool) {
 			root := g.Root(v)
-			if unit(g.Def[root]) == unit(id) {
-				continue
+			if unit(g.Def[root]) == reader {
+				return
 			}
 			used[root] = true
-			if key := [2]int64{unit(id), int64(v)}; !seen[key] {
-				seen[key] = true
-				f(g.Types[v], 1)
+			if last[v] == reader || before[[2]int64{reader, int64(v)}] {
+				return
 			}
-		}
+			if last[v] != none {
+				before[[2]int64{last[v], int64(v)}] = true
+			}
+			last[v] = reader
+			f(g.Types[v], 1)
+		})
 	}
 	for v, is := range used {
 		switch n := &g.Nodes[g.Def[v]]; n.Op {

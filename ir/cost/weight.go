@@ -38,10 +38,10 @@ const (
 // taken for such a product of its three largest tensors. That is exact for mm, within a small factor for batches and
 // convolutions, and too much for others.
 func WeightOf(g *ir.Graph) *Weight {
-	w := &weigher{g: g, at: map[string]int{}}
+	w := &weigher{g: g, at: map[string]int{}, like: make([]like, len(g.Syms))}
 	eachMoved(g, func(t ir.Type, times int64) {
 		if t.DType.Valid() {
-			w.add(float64(times)*float64(t.DType.Size())/coreBytes, false, t)
+			w.moved(float64(times)*float64(t.DType.Size())/coreBytes, t)
 		}
 	})
 	var tensors []ir.Type
@@ -99,9 +99,39 @@ type weigher struct {
 	out Weight
 	at  map[string]int
 	key []byte
+
+	like []like // by symbol of the first size
 }
 
-func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
+// like is the last contiguous type with its first size, and its term.
+type like struct {
+	dims     []ir.Dim
+	term     int
+	constant float64 // the product of its constant sizes
+}
+
+// moved is add for one type and without the root. The tensors of a model often have the sizes of others: a parameter,
+// its gradient and its state.
+func (w *weigher) moved(nanoseconds float64, t ir.Type) {
+	if t.Strides != nil || len(t.Dims) == 0 {
+		w.add(nanoseconds, false, t)
+		return
+	}
+	i, symbol := w.g.Find(t.Dims[0]).Sym()
+	if !symbol || i >= len(w.like) {
+		w.add(nanoseconds, false, t)
+		return
+	}
+	if l := &w.like[i]; l.dims != nil && w.g.SameDims(l.dims, t.Dims) {
+		w.out.terms[l.term].nanoseconds += nanoseconds * l.constant
+		return
+	}
+	term, constant := w.add(nanoseconds, false, t)
+	w.like[i] = like{t.Dims, term, constant}
+}
+
+// add returns the number of the term, and the constant factor of its sizes.
+func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) (int, float64) {
 	t := term{nanoseconds: 1, root: root}
 	for _, one := range of {
 		for i, d := range one.Dims {
@@ -115,6 +145,7 @@ func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
 	if root {
 		t.nanoseconds = math.Sqrt(t.nanoseconds)
 	}
+	constant := t.nanoseconds
 	t.nanoseconds *= nanoseconds
 	w.key = w.key[:0]
 	for _, slot := range t.times {
@@ -127,10 +158,12 @@ func (w *weigher) add(nanoseconds float64, root bool, of ...ir.Type) {
 	w.key = strconv.AppendBool(w.key, root)
 	if i, ok := w.at[string(w.key)]; ok {
 		w.out.terms[i].nanoseconds += t.nanoseconds
-		return
+		return i, constant
 	}
-	w.at[string(w.key)] = len(w.out.terms)
+	i := len(w.out.terms)
+	w.at[string(w.key)] = i
 	w.out.terms = append(w.out.terms, t)
+	return i, constant
 }
 
 // multiply multiplies a term by a size, or divides it (over).

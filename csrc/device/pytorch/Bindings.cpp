@@ -24,6 +24,7 @@
 #include "device/pytorch/Generator.h"
 #include "device/pytorch/Hooks.h"
 #include "device/pytorch/Register.h"
+#include "device/pytorch/Steps.h"
 #include "device/record/Failure.h"
 #include "device/record/Origin.h"
 #include "device/record/Record.h"
@@ -259,6 +260,9 @@ PYBIND11_MODULE(_device, m) {
   });
   m.def("next_storage_id", &NextStorageId);
   m.def("take_raised", &RaisedList);
+  m.def("parameters_with_gradient", &ParametersWithGradient);
+  m.def("step_counts", &StepCounts);
+  m.def("number_names", &NumberNames);
   m.def("storage_id", [](py::handle t) { return StorageId(t); });
   m.def("metadata_hash", [](py::handle t) { return MetadataHash(t); });
   m.def("device_info", &DeviceInfo, no_gil);
