@@ -11,15 +11,18 @@ const (
 	mostArg    = 16 // a message with a message of two 32-bit numbers
 	mostTensor = 8  // an argument that is a tensor
 	mostNumber = 6  // a 32-bit number
-	mostHead   = 40 // what else a message holds besides its lists
+	mostHead   = 24 // what else a message holds besides its lists and dims
 )
 
 // SizeBound is at least the number of bytes of an encoded program. It takes a tenth of the time of the exact number.
 func SizeBound(p *Program) int {
-	n := mostHead + len(p.Key)
+	n := 4*mostHead + len(p.Key)
 	n += mostNumber * (len(p.Inputs) + len(p.Outputs) + len(p.Records) + len(p.Versions))
 	for _, t := range p.Tensors {
 		n += mostHead + mostDim*(len(t.GetSizes())+len(t.GetStrides()))
+		if t.GetOffset() != nil {
+			n += mostDim
+		}
 	}
 	for _, k := range p.Kernels {
 		n += mostHead + protobuf.Size(k)
@@ -29,6 +32,8 @@ func SizeBound(p *Program) int {
 		switch k := s.GetKind().(type) {
 		case *Step_Call:
 			n += len(k.Call.GetOp()) + argsBound(k.Call.GetArgs()) + mostNumber*len(k.Call.GetResults())
+		case *Step_Alloc, *Step_Resize:
+			n += mostDim
 		case *Step_Kernel:
 			for _, at := range k.Kernel.GetInstances() {
 				n += mostHead + mostDim*len(at.GetSizes()) + mostNumber*len(at.GetTensors()) + argsBound(at.GetNumbers())
