@@ -22,8 +22,13 @@ type builder struct {
 	record   int
 	origin   ir.Origin
 	bad      error
-	args     []ir.Arg  // of the record being read
-	writes   []written // of the record being read, in argument order
+
+	// Of the record being read.
+	args    []ir.Arg
+	writes  []written // in argument order
+	items   []ir.Arg  // of a list
+	types   []ir.Type // of the results
+	defined []bool    // by result
 }
 
 // Build turns a trace into a graph. Its outputs are the storages that the trace made or wrote and that are set in
@@ -37,8 +42,8 @@ func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error
 		return nil, fmt.Errorf("building a graph: %d storages, but %d entries say which are wanted", d.locals, len(wanted))
 	}
 	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
-		ops: make([]string, 0, len(d.records))}
-	b.g.Grow(2*len(d.records), 3*len(d.records), len(d.items), len(t.Params))
+		ops: make([]string, 0, len(d.records)), storages: make([]storage, 0, d.locals)}
+	b.room()
 	for i := range d.records {
 		b.record = i
 		b.origin = names.Origin(t.Origins[2*i], t.Origins[2*i+1])
@@ -51,6 +56,27 @@ func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error
 		}
 	}
 	return b.cut(wanted), nil
+}
+
+// room makes room for what the graph will have, at most in most cases. To move a large graph into more room takes longer
+// than to build it.
+func (b *builder) room() {
+	records, numbers, writes, listed := len(b.d.records), 0, 0, 0
+	for i := range b.d.items {
+		switch it := &b.d.items[i]; it.tag {
+		case catalogue.TagNumber, catalogue.TagScalar:
+			numbers++
+		case catalogue.TagTensor:
+			if it.has(catalogue.TensorWrite) {
+				writes++
+			}
+		case catalogue.TagList:
+			listed += int(it.n)
+		}
+	}
+	leaves := numbers + int(b.d.locals)
+	b.g.Grow(records+max(records, leaves), max(3*records, leaves+writes), len(b.d.items)-listed, len(b.t.Params)-numbers)
+	b.g.ListArgs = make([]ir.Arg, 0, listed)
 }
 
 func (b *builder) read(r *record) error {
@@ -108,12 +134,12 @@ func (b *builder) call(r *record, name string) error {
 		b.arg(i)
 		i = b.d.next(i)
 	}
-	types, defined := b.results(r)
+	b.results(r)
 	for _, w := range b.writes {
-		types = append(types, w.g.typ)
+		b.types = append(b.types, w.g.typ)
 	}
-	v := b.g.Nodes[b.add(r, name, types)].First
-	for _, made := range defined {
+	v := b.g.Nodes[b.add(r, name, b.types)].First
+	for _, made := range b.defined {
 		if made {
 			b.made(v)
 		}
@@ -151,17 +177,17 @@ func (b *builder) add(r *record, name string, types []ir.Type) ir.NodeID {
 }
 
 // results reads the types of a record's fresh tensors, with lists flattened, and which of them are defined.
-func (b *builder) results(r *record) (types []ir.Type, defined []bool) {
+func (b *builder) results(r *record) {
+	b.types, b.defined = b.types[:0], b.defined[:0]
 	for i := r.results; i < r.end; i++ {
 		it := &b.d.items[i]
 		switch it.tag {
 		case catalogue.TagTensor:
-			types, defined = append(types, b.geometry(it).typ), append(defined, true)
+			b.types, b.defined = append(b.types, b.geometry(it).typ), append(b.defined, true)
 		case catalogue.TagNone:
-			types, defined = append(types, ir.Type{}), append(defined, false)
+			b.types, b.defined = append(b.types, ir.Type{}), append(b.defined, false)
 		}
 	}
-	return types, defined
 }
 
 // arg reads the argument at items[i] and appends it to b.args.
@@ -171,11 +197,11 @@ func (b *builder) arg(i uint32) {
 		b.args = append(b.args, b.single(it))
 		return
 	}
-	items := make([]ir.Arg, it.n)
-	for j := range items {
-		items[j] = b.single(&b.d.items[i+1+uint32(j)])
+	b.items = b.items[:0]
+	for j := range it.n {
+		b.items = append(b.items, b.single(&b.d.items[i+1+j]))
 	}
-	b.args = append(b.args, b.g.AddList(it.sub, items))
+	b.args = append(b.args, b.g.AddList(it.sub, b.items))
 }
 
 // single reads an argument that is not a list.

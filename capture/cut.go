@@ -12,7 +12,16 @@ import (
 func (b *builder) cut(wanted []bool) *trace.Captured {
 	n := len(b.storages)
 	c := &trace.Captured{Graph: b.g, Ops: b.ops, Inputs: make([]bool, n), Changed: make([]bool, n)}
-	for i, s := range b.storages {
+	outputs, versions := 0, 0
+	for i := range b.storages {
+		if s := &b.storages[i]; s.changed && wanted[i] {
+			outputs++
+			versions += len(s.written)
+		}
+	}
+	b.g.Outputs, b.g.Versions = make([]ir.Output, 0, outputs), make([]ir.Version, 0, versions)
+	for i := range b.storages {
+		s := &b.storages[i]
 		c.Inputs[i], c.Changed[i] = s.input, s.changed
 		if s.changed && wanted[i] {
 			b.g.Outputs = append(b.g.Outputs, ir.Output{Value: s.value, Slot: uint32(i)})
