@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	gometrics "runtime/metrics"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/mycelya/mycelya/codegen"
@@ -131,14 +132,24 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 	return c.keep(t.Trace, captured, v, e, first), v, changed, nil
 }
 
-// trim returns garbage to the system if compiling has left much more than there is live memory. It runs some time after
-// the last compilation, because a collection may take longer than a compilation.
+// trimmed is the heap's size after the last trim.
+var trimmed atomic.Uint64
+
+// trim returns garbage to the system if the heap has grown much since the last time. It runs some time after the last
+// compilation, because a collection may take longer than a compilation.
 func trim() {
-	const much = 8 << 20
-	read := []gometrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
-	gometrics.Read(read)
-	if objects, live := read[0].Value.Uint64(), read[1].Value.Uint64(); objects > live+live/2+much {
+	const much = 4 << 20
+	heap := func() uint64 {
+		read := []gometrics.Sample{
+			{Name: "/memory/classes/heap/objects:bytes"}, // garbage included
+			{Name: "/memory/classes/heap/free:bytes"},    // collected, but not returned
+		}
+		gometrics.Read(read)
+		return read[0].Value.Uint64() + read[1].Value.Uint64()
+	}
+	if before := trimmed.Load(); heap() > before+before/4+much {
 		debug.FreeOSMemory()
+		trimmed.Store(heap())
 	}
 }
 
