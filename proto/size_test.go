@@ -45,7 +45,8 @@ func TestSizeBound(t *testing.T) {
 		enlarge(p.ProtoReflect())
 		require.GreaterOrEqual(t, SizeBound(p), protobuf.Size(p))
 		for range 6 { // so that the constant part of the bound does not matter
-			p.Tensors, p.Steps, p.Kernels = append(p.Tensors, p.Tensors...), append(p.Steps, p.Steps...), append(p.Kernels, p.Kernels...)
+			p.Tensors, p.Steps = append(p.Tensors, p.Tensors...), append(p.Steps, p.Steps...)
+			p.Kernels = append(p.Kernels, p.Kernels...)
 			p.Inputs, p.Outputs = append(p.Inputs, p.Inputs...), append(p.Outputs, p.Outputs...)
 			p.Records, p.Versions = append(p.Records, p.Records...), append(p.Versions, p.Versions...)
 			require.GreaterOrEqual(t, SizeBound(p), protobuf.Size(p))

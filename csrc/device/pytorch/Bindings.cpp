@@ -260,9 +260,7 @@ PYBIND11_MODULE(_device, m) {
   });
   m.def("next_storage_id", &NextStorageId);
   m.def("take_raised", &RaisedList);
-  m.def("parameters_with_gradient", &ParametersWithGradient);
-  m.def("step_counts", &StepCounts);
-  m.def("number_names", &NumberNames);
+  DefineSteps(m);
   m.def("storage_id", [](py::handle t) { return StorageId(t); });
   m.def("metadata_hash", [](py::handle t) { return MetadataHash(t); });
   m.def("device_info", &DeviceInfo, no_gil);

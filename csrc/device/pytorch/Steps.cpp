@@ -27,8 +27,7 @@ bool IsNumber(PyObject* value) {
   return t.dim() == 0 && t.device().is_cpu();
 }
 
-}  // namespace
-
+// The ids of the parameters with a gradient, in the order of the groups.
 py::tuple ParametersWithGradient(const py::iterable& groups) {
   py::list ids;
   for (const py::handle group : groups) {
@@ -39,6 +38,7 @@ py::tuple ParametersWithGradient(const py::iterable& groups) {
   return py::tuple(ids);
 }
 
+// For each parameter of the state: its "step", or the version of that tensor; None where a state has no "step".
 py::list StepCounts(const py::object& of) {
   const py::dict state(of);
   py::list counts(state.size());
@@ -59,6 +59,7 @@ py::list StepCounts(const py::object& of) {
   return counts;
 }
 
+// The names of the CPU numbers, other than "step", that the first parameter's state holds.
 py::tuple NumberNames(const py::object& of) {
   const py::dict state(of);
   py::list names;
@@ -69,6 +70,14 @@ py::tuple NumberNames(const py::object& of) {
     if (!name.equal(py::handle(StepKey())) && IsNumber(value.ptr())) names.append(name);
   }
   return py::tuple(names);
+}
+
+}  // namespace
+
+void DefineSteps(py::module_& m) {
+  m.def("parameters_with_gradient", &ParametersWithGradient);
+  m.def("step_counts", &StepCounts);
+  m.def("number_names", &NumberNames);
 }
 
 }  // namespace mycelya
