@@ -58,8 +58,8 @@ func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error
 	return b.cut(wanted), nil
 }
 
-// room makes room for what the graph will have, at most in most cases. To move a large graph into more room takes
-// longer than to build it.
+// room makes room for as much as a graph of such records usually has at most. A large graph that outgrows its room is
+// copied, which takes longer than building it.
 func (b *builder) room() {
 	records, numbers, writes, listed := len(b.d.records), 0, 0, 0
 	for i := range b.d.items {

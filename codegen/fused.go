@@ -69,7 +69,7 @@ func (p *planner) emitGroup(f *fusion.Group) (has bool, why refused, err error) 
 		if err != nil {
 			return false, "", err
 		}
-		*p.reads.set(int(v)) = at
+		*p.reads.value(int(v)) = at
 	}
 	first, buffers := len(p.out.Program.Steps), len(p.buffers)
 	if err := p.emitNodes(f.Nodes); err != nil {

@@ -21,7 +21,7 @@ type use struct {
 // ofGroup has a value by number of a graph's value, or of a buffer. A new group begins with none.
 type ofGroup[T any] struct {
 	group  int32
-	of     []int32 // by number: the group that has set it
+	of     []int32 // by number: the group that has asked for it
 	values []T
 }
 
@@ -39,8 +39,8 @@ func (s *ofGroup[T]) room(n int) {
 
 func (s *ofGroup[T]) has(i int) bool { return i < len(s.of) && s.of[i] == s.group }
 
-// set returns the value of a number, which is zero at first.
-func (s *ofGroup[T]) set(i int) *T {
+// value returns the value of a number, which is zero until the group sets it.
+func (s *ofGroup[T]) value(i int) *T {
 	s.room(i + 1)
 	if s.of[i] != s.group {
 		var zero T
@@ -86,7 +86,7 @@ func (f *group) bind(low *lowered, made map[int]bool) (*proto.KernelOp_Instance,
 	}
 	for _, u := range uses {
 		if u.write {
-			p.used.set(u.buffer).written = true
+			p.used.value(u.buffer).written = true
 		}
 	}
 	for _, v := range low.numbers {
@@ -132,7 +132,7 @@ func (f *group) operand(v ir.ValueID, read bool, made map[int]bool) (u use, tens
 // conflicts returns why a kernel cannot use this memory, "" if it can.
 func (p *planner) conflicts(k *kernel.Kernel, at *proto.KernelOp_Instance, uses []use) refused {
 	for i, u := range uses {
-		if !u.write && !u.made && p.used.set(u.buffer).written {
+		if !u.write && !u.made && p.used.value(u.buffer).written {
 			return "a kernel would read what another has overwritten"
 		}
 		for j, w := range uses {
@@ -163,7 +163,7 @@ func (p *planner) together(list []coded) []*proto.KernelOp {
 	for _, l := range list {
 		after := 0
 		for i, t := range l.instance.Tensors {
-			b := p.used.set(int(p.out.Program.Tensors[t/2].Buffer))
+			b := p.used.value(int(p.out.Program.Tensors[t/2].Buffer))
 			after = max(after, b.writeStep)
 			if l.kernel.Operands[i].Access&kernel.Write != 0 {
 				after = max(after, b.readStep)
@@ -180,7 +180,7 @@ func (p *planner) together(list []coded) []*proto.KernelOp {
 			last[l.text] = at
 		}
 		for i, t := range l.instance.Tensors {
-			b := p.used.set(int(p.out.Program.Tensors[t/2].Buffer))
+			b := p.used.value(int(p.out.Program.Tensors[t/2].Buffer))
 			b.readStep = max(b.readStep, at)
 			if l.kernel.Operands[i].Access&kernel.Write != 0 {
 				b.writeStep = max(b.writeStep, at)
@@ -229,7 +229,10 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 		if why != "" {
 			return nowhere, t, why
 		}
-		at := *f.p.reads.set(int(own))
+		if !f.p.reads.has(int(own)) {
+			return nowhere, t, differs
+		}
+		at := *f.p.reads.value(int(own))
 		if v == root {
 			return at, f.p.g.Types[own], ""
 		}

@@ -29,4 +29,17 @@ func TestWeight(t *testing.T) {
 	near(4.0*6*50/15, of(operands+"  %2: f32[a,b] = add %0 %0\n", 0, 6, 50, 7))
 	near(8.0*6*50/15, of(operands+"  %2: f32[a,b] = add %0 %0\n  output %2 -> s1\n", 0, 6, 50, 7))
 	require.Zero(t, of(operands+"  %2: f32[a,b] = add %0 %0\n", 0, 0, 50, 7))
+
+	// Two readers, and again the first one's operand: each reads it once.
+	const two = operands + "  %2: f32[a,b] = add %0 %0\n  %3: f32[a,b] = mul %0 %2\n  %4: f32[a,b] = add %0 %3\n"
+	near(4.0*7*6*50/15, of(two, 0, 6, 50, 7))
+	// Tensors that share their first size only, and constant sizes.
+	const first = "  dims a=6@1 b=50@2 c=7@3\n  %0: f32[a,b] = input 0\n  %1: f32[a,c] = input 1\n" +
+		"  %2: f32[a,b] = add %0 %0\n  %3: f32[a,c] = add %1 %1\n  output %2 -> s1\n  output %3 -> s2\n"
+	near(8.0*6*(50+7)/15, of(first, 0, 6, 50, 7))
+	near(8.0*9*(2+1000)/15, of(first, 0, 9, 2, 1000))
+	const constant = "  dims a=6@1\n  %0: f32[a,3] = input 0\n  %1: f16[a,3] = input 1\n  %2: f32[a,5] = input 2\n" +
+		"  %3: f32[a,3] = neg %0\n  %4: f16[a,3] = neg %1\n  %5: f32[a,5] = neg %2\n" +
+		"  output %3 -> s1\n  output %4 -> s2\n  output %5 -> s3\n"
+	near(2.0*10*(4*3+2*3+4*5)/15, of(constant, 0, 10))
 }
