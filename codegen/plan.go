@@ -29,6 +29,7 @@ type buffer struct {
 	slot      int32 // binding slot whose storage it is at the start, -1: made by the program
 	pinned    bool  // the storage must keep its content: never written
 	freed     bool
+	window    uint32 // one more than the number of the last window on it that was asked for
 	residents []ir.ValueID
 }
 
@@ -46,6 +47,7 @@ type planner struct {
 	same     map[ir.ValueID]ir.ValueID // by such a value: the next one of the slot
 	replaced map[uint32]struct{}       // the slots that an output replaces
 	touched  []int                     // buffers that the current node read, wrote or made
+	dead     []int                     // see freeDead
 	tensors  map[string]uint32         // by the window's key
 	key      []byte                    // a buffer for one key
 	targets  []place                   // see call
@@ -272,6 +274,9 @@ func (p *planner) copy(dst, src uint32) {
 func (p *planner) tensor(at place, t ir.Type) uint32 {
 	g := p.g
 	offset := g.Find(at.offset)
+	if i := p.buffers[at.buffer].window; i > 0 && p.isWindow(p.out.Program.Tensors[i-1], offset, t) {
+		return i - 1
+	}
 	key := binary.AppendUvarint(p.key[:0], uint64(at.buffer))
 	key = binary.AppendVarint(append(key, byte(t.DType), byte(len(t.Dims)), byte(len(t.Strides))), int64(offset))
 	for _, list := range [2][]ir.Dim{t.Dims, t.Strides} {
@@ -284,6 +289,7 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	}
 	p.key = key
 	if i, ok := p.tensors[string(key)]; ok {
+		p.buffers[at.buffer].window = i + 1
 		return i
 	}
 	i := uint32(len(p.out.Program.Tensors))
@@ -303,6 +309,7 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 		w.Offset = p.params.dim(g, offset)
 	}
 	p.tensors[string(key)] = i
+	p.buffers[at.buffer].window = i + 1
 	p.out.Program.Tensors = append(p.out.Program.Tensors, w)
 	arg := &struct {
 		arg  proto.Arg
@@ -314,6 +321,25 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	return i
 }
 
+// isWindow reports whether a window has an offset and a geometry. A dim is one message in a program.
+func (p *planner) isWindow(w *proto.Tensor, offset ir.Dim, t ir.Type) bool {
+	if w.Dtype != uint32(t.DType) || w.Contiguous != (t.Strides == nil) || len(w.Sizes) != len(t.Dims) ||
+		(w.Offset == nil) != (offset == 0) {
+		return false
+	}
+	for i, d := range t.Dims {
+		if w.Sizes[i] != p.params.dim(p.g, d) {
+			return false
+		}
+	}
+	for i, d := range t.Strides {
+		if w.Strides[i] != p.params.dim(p.g, d) {
+			return false
+		}
+	}
+	return offset == 0 || w.Offset == p.params.dim(p.g, offset)
+}
+
 // freeDead frees the buffers that no later node reads.
 func (p *planner) freeDead(node ir.NodeID) {
 	for _, root := range p.u.kept[node] {
@@ -321,12 +347,17 @@ func (p *planner) freeDead(node ir.NodeID) {
 			p.touched = append(p.touched, at.buffer)
 		}
 	}
-	slices.Sort(p.touched)
-	for _, i := range slices.Compact(p.touched) {
+	p.dead = p.dead[:0]
+	for _, i := range p.touched {
 		b := &p.buffers[i]
 		if b.slot >= 0 || b.freed || slices.ContainsFunc(b.residents, func(v ir.ValueID) bool { return p.u.after(v, node) }) {
 			continue
 		}
+		p.dead = append(p.dead, i)
+	}
+	slices.Sort(p.dead)
+	for _, i := range slices.Compact(p.dead) {
+		b := &p.buffers[i]
 		b.freed = true
 		for _, v := range b.residents {
 			p.at[v] = nowhere

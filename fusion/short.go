@@ -24,7 +24,7 @@ func shorten(g *ir.Graph) *short {
 	if len(g.Nodes) == 0 {
 		return nil
 	}
-	inputs := map[uint32]int{}
+	inputs := make(map[uint32]int, len(g.Outputs))
 	for i := range g.Nodes {
 		if n := &g.Nodes[i]; n.Op == ir.OpInput {
 			inputs[n.Slot]++

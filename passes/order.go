@@ -67,7 +67,7 @@ func newMover(g *ir.Graph) *mover {
 		input: make([]bool, values), done: make([]bool, nodes), seen: make([]bool, nodes),
 		order: make([]ir.NodeID, 0, nodes),
 	}
-	inputs := map[uint32]ir.ValueID{}
+	inputs := make(map[uint32]ir.ValueID, len(g.Outputs))
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
