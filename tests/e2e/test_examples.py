@@ -40,7 +40,9 @@ def test_the_first_losses_equal_those_on_the_cpu(name, arguments):
     assert len(here) == len(there) == 20
     assert here[19] < here[0]
     tolerance = 2e-2 if on_cuda() else 1e-4
-    assert there == pytest.approx(here, rel=tolerance)
+    assert there[:10] == pytest.approx(here[:10], rel=tolerance)
+    # Differences of rounding grow with each step. Processors without AVX-512 reach 6e-4.
+    assert there[10:] == pytest.approx(here[10:], rel=max(tolerance, 2e-3))
 
 
 @pytest.mark.slow
