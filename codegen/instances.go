@@ -25,7 +25,7 @@ type ofGroup[T any] struct {
 	values []T
 }
 
-// begin begins a group with numbers below n. Later ones make room for themselves.
+// begin begins a group and makes room for the numbers below n. value makes room for larger numbers.
 func (s *ofGroup[T]) begin(n int) {
 	s.group++
 	s.room(n)

@@ -124,8 +124,8 @@ uint64_t Pool::TakeRefused() {
   return std::exchange(refused_, 0);
 }
 
-// Whether the system has so much memory. Linux maps more memory than it has, and later kills the process that writes to
-// it. Reading the amount of free memory costs as much as writing 200 KiB of new memory, so later requests may use a
+// Returns whether the system has `bytes` of free memory. Linux lets a process map more memory than is free, and kills
+// the process when the process writes to that memory. Reading the amount of free memory costs as much as writing 200 KiB of new memory, so later requests may use a
 // fourth of that amount without a new reading.
 bool Pool::Fits(size_t bytes) {
   if (bytes <= granted_) {
