@@ -125,8 +125,8 @@ uint64_t Pool::TakeRefused() {
 }
 
 // Returns whether the system has `bytes` of free memory. Linux lets a process map more memory than is free, and kills
-// the process when the process writes to that memory. Reading the amount of free memory costs as much as writing 200 KiB of new memory, so later requests may use a
-// fourth of that amount without a new reading.
+// the process when the process writes to that memory. Reading the amount of free memory costs as much as writing 200
+// KiB of new memory, so later requests may use a fourth of that amount without a new reading.
 bool Pool::Fits(size_t bytes) {
   if (bytes <= granted_) {
     granted_ -= bytes;
