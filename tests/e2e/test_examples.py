@@ -16,8 +16,9 @@ def example(name, *arguments, **environment):
 
 
 @functools.cache
-def losses(name, device, *arguments):
-    out = example(name, "--device", device, "--print-losses", "20", *arguments)
+def losses(name, device, *arguments, **environment):
+    arguments = ("--device", device, "--print-losses", "20", *arguments)
+    out = example(name, *arguments, **environment)
     return [float(value) for value in re.findall(r"^loss=([\d.]+)$", out, re.M)]
 
 
@@ -36,11 +37,21 @@ def test_hello():
     ],
 )
 def test_the_first_losses_equal_those_on_the_cpu(name, arguments):
-    here, there = (losses(name, d, *arguments) for d in ("cpu", "mycelya"))
-    assert len(here) == len(there) == 20
-    assert here[19] < here[0]
+    """They equal those that PyTorch computes with one of its vector lengths.
+
+    In step 7 of the digits, rounding decides which of two values that differ by less
+    than 1e-7 a max pool takes, and PyTorch's own losses differ by 5e-4 in step 20.
+    """
+    there = losses(name, "mycelya", *arguments)
     tolerance = 2e-2 if on_cuda() else 1e-4
-    assert there == pytest.approx(here, rel=tolerance)
+    for vectors in ({}, {"ATEN_CPU_CAPABILITY": "default"}):
+        here = losses(name, "cpu", *arguments, **vectors)
+        assert len(here) == len(there) == 20
+        assert here[19] < here[0]
+        if there == pytest.approx(here, rel=tolerance):
+            break
+    else:
+        assert there == pytest.approx(here, rel=tolerance)
 
 
 @pytest.mark.slow
