@@ -15,7 +15,6 @@ import contextlib
 import gc
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import compress, zip_longest
 from typing import Any
@@ -37,7 +36,7 @@ class _Step:
 
     start: int  # the id of the next storage at its start
     parameters: tuple[int, ...]  # the ids of the parameters with a gradient
-    numbers: list[tuple[Any, str, Any]]  # at its start; see _other_numbers
+    numbers: list[tuple[Any, str, Any]]  # at its start: parameter, name, number
     # For each parameter of the state: a number that grows with each of its steps, as an
     # error may be raised within a step. None: the step has ended.
     counts: list[Any] | None
@@ -57,8 +56,7 @@ def before_step(optimizer: Optimizer) -> None:
             steps = _steps[optimizer] = deque(maxlen=_AHEAD)
         if steps and steps[-1].parameters == parameters:
             parameters = steps[-1].parameters  # one tuple for all steps
-        names = _device.number_names(optimizer.state)
-        numbers = list(_other_numbers(optimizer, names)) if names else []
+        numbers = _device.other_numbers(optimizer.state)
         counts = _device.step_counts(optimizer.state)
         start = _device.next_storage_id()
         steps.append(_Step(start, parameters, numbers, counts))
@@ -69,28 +67,6 @@ def after_step(optimizer: Optimizer) -> None:
     with _lock:
         if steps := _steps.get(optimizer):
             steps[-1].counts = None
-
-
-def _other_numbers(
-    optimizer: Optimizer, names: tuple[str, ...]
-) -> Iterator[tuple[Any, str, Any]]:
-    """The CPU numbers of an optimizer's state that no count of steps gives.
-
-    An optimizer has the same names for all parameters.
-    """
-    for parameter, state in optimizer.state.items():
-        for name in names:
-            value = state.get(name)
-            if not _is_number(value):  # of a parameter of another rank
-                continue
-            number = value.item() if isinstance(value, torch.Tensor) else value
-            yield parameter, name, number
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.dim() == 0 and value.device.type == "cpu"
-    return isinstance(value, (int, float))
 
 
 class _Failure:

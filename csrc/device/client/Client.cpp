@@ -194,16 +194,25 @@ void OpenDevice(c10::DeviceIndex index, const Machine& machine) {
   OpenLocked(index, machine.provider.empty() ? paths.machine : machine);
 }
 
-void CloseDevice(c10::DeviceIndex index) {
+namespace {
+
+// Ends a session and its worker. Before a restart the recorder forgets what belongs to them.
+enum class After : uint8_t { kRestart, kEnd };
+void EndSession(c10::DeviceIndex index, After after) {
   if (!ClientLoaded() || InBadFork()) return;
   closed[index].store(opened[index].load() || closed[index].load());  // first: nothing may open it in between
   if (!opened[index].exchange(false)) return;
   const std::string why = EndedText(index);
   NoteEnd(index, why.empty() ? "it was stopped." : why);
-  RecorderOf(index).EndLife();
+  // A daemon thread may sleep until the end of the process with the recorder's lock held.
+  if (after == After::kRestart) RecorderOf(index).EndLife();
   auto error = std::make_unique<myc_error>();
   if (table.close(index, error.get()) != MYC_OK) Raise(*error);
 }
+
+}  // namespace
+
+void CloseDevice(c10::DeviceIndex index) { EndSession(index, After::kRestart); }
 
 std::string DeviceState(c10::DeviceIndex index) {
   if (closed[index].load()) return "stopped";
@@ -214,7 +223,7 @@ std::string DeviceState(c10::DeviceIndex index) {
 void ShutDown() {
   shut_down.store(true);
   if (!ClientLoaded()) return;
-  for (int i = 0; i < kMaxDevices; ++i) CloseDevice(static_cast<c10::DeviceIndex>(i));
+  for (int i = 0; i < kMaxDevices; ++i) EndSession(static_cast<c10::DeviceIndex>(i), After::kEnd);
 }
 
 void DefineOp(uint64_t hash, const std::string& name) {

@@ -59,17 +59,33 @@ py::list StepCounts(const py::object& of) {
   return counts;
 }
 
-// The names of the CPU numbers, other than "step", that the first parameter's state holds.
-py::tuple NumberNames(const py::object& of) {
-  const py::dict state(of);
+// The names of the CPU numbers, other than "step", that a parameter's state holds.
+py::list NumberNames(py::handle values) {
   py::list names;
-  if (state.empty()) return py::tuple(names);
-  const py::handle first = state.begin()->second;
-  if (!PyDict_Check(first.ptr())) return py::tuple(names);
-  for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(first)) {
+  if (!PyDict_Check(values.ptr())) return names;
+  for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(values)) {
     if (!name.equal(py::handle(StepKey())) && IsNumber(value.ptr())) names.append(name);
   }
-  return py::tuple(names);
+  return names;
+}
+
+// The CPU numbers of the state that no count of steps gives, as (parameter, name, number). An optimizer has the same
+// names for all parameters, but one may be a tensor of another rank.
+py::list OtherNumbers(const py::object& of) {
+  const py::dict state(of);
+  py::list numbers;
+  if (state.empty()) return numbers;
+  const py::list names = NumberNames(state.begin()->second);
+  if (names.empty()) return numbers;
+  for (const auto& [parameter, values] : state) {
+    for (const py::handle name : names) {
+      const py::object value = values.attr("get")(name);
+      if (!IsNumber(value.ptr())) continue;
+      const bool tensor = THPVariable_Check(value.ptr());
+      numbers.append(py::make_tuple(parameter, name, tensor ? value.attr("item")() : value));
+    }
+  }
+  return numbers;
 }
 
 }  // namespace
@@ -77,7 +93,7 @@ py::tuple NumberNames(const py::object& of) {
 void DefineSteps(py::module_& m) {
   m.def("parameters_with_gradient", &ParametersWithGradient);
   m.def("step_counts", &StepCounts);
-  m.def("number_names", &NumberNames);
+  m.def("other_numbers", &OtherNumbers);
 }
 
 }  // namespace mycelya
