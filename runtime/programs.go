@@ -47,11 +47,23 @@ type variant struct {
 }
 
 // programs is a session's cache of entries by key. It is used from one goroutine.
+//
+// A full cache rejects an entry that was found less often than those that it has. A step's program must not be compiled
+// again until it was found often enough, so the entries that were stored last are kept in any case.
 type programs struct {
-	cache *ristretto.Cache
-	next  uint32 // number of the next variant; never used twice, so that a forgotten program can't be taken for a new one
+	cache  *ristretto.Cache
+	newest map[[2]uint64]stored
+	order  [][2]uint64 // the keys of newest, oldest first
+	bytes  int64       // of newest
+	room   int64       // the bound of bytes; one entry may exceed it
+	next   uint32      // number of the next variant; never used twice, so that a forgotten program can't be taken for a new one
 	// Hashes of the kernels of all programs so far.
 	kernels map[[16]byte]struct{}
+}
+
+type stored struct {
+	first *entry
+	bytes int64
 }
 
 // cacheBytes bounds the memory of the skeletons and programs that a session keeps, as size.go measures it. It is half
@@ -59,12 +71,15 @@ type programs struct {
 const cacheBytes = 256 << 20
 
 func newPrograms(bytes int64) (*programs, error) {
-	c, err := ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: bytes, BufferItems: 64,
+	room := bytes / 8
+	c, err := ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: bytes - room, BufferItems: 64,
 		IgnoreInternalCost: true})
 	if err != nil {
 		return nil, fmt.Errorf("making the program cache: %w", err)
 	}
-	return &programs{cache: c, kernels: map[[16]byte]struct{}{}}, nil
+	return &programs{
+		cache: c, room: room, newest: map[[2]uint64]stored{}, kernels: map[[16]byte]struct{}{},
+	}, nil
 }
 
 func (p *programs) close() { p.cache.Close() }
@@ -98,11 +113,17 @@ func cacheKey(key [2]uint64) string {
 // find returns the entry of a trace's skeleton, nil if there is none, and the first entry under its key. The hash is
 // only a hint: the words are compared each time, which costs less than copying them.
 func (p *programs) find(t *trace.Trace) (e, first *entry) {
-	v, ok := p.cache.Get(cacheKey(t.Key))
-	if !ok {
-		return nil, nil
+	key := cacheKey(t.Key)
+	v, cached := p.cache.Get(key)
+	if cached {
+		first = v.(*entry)
+	} else {
+		one := p.newest[t.Key]
+		if first = one.first; first == nil {
+			return nil, nil
+		}
+		p.cache.Set(key, first, one.bytes) // it has been found once more
 	}
-	first = v.(*entry)
 	for e = first; e != nil; e = e.next {
 		if slices.Equal(e.skeleton, t.Skeleton) {
 			return e, first
@@ -117,8 +138,24 @@ func (p *programs) store(t *trace.Trace, first *entry) {
 	for e := first; e != nil; e = e.next {
 		cost += e.bytes()
 	}
+	p.forget(t.Key)
+	p.newest[t.Key] = stored{first, cost}
+	p.order = append(p.order, t.Key)
+	for p.bytes += cost; p.bytes > p.room && len(p.order) > 1; {
+		p.forget(p.order[0])
+	}
 	p.cache.Set(cacheKey(t.Key), first, cost)
 	p.cache.Wait()
+}
+
+// forget removes an entry from the newest.
+func (p *programs) forget(key [2]uint64) {
+	if old, known := p.newest[key]; known {
+		p.bytes -= old.bytes
+		delete(p.newest, key)
+		at := slices.Index(p.order, key)
+		p.order = slices.Delete(p.order, at, at+1)
+	}
 }
 
 // needs reports, by local number, which storages must hold results of the trace: those that are changed and still held.

@@ -16,8 +16,8 @@ import (
 const (
 	// DefaultProgramBytes bounds the memory of a session's programs. A step of 2,000 ops takes about 1 MiB.
 	DefaultProgramBytes = 256 << 20
-	// The newest programs are kept even if the cache evicts them: it may reject a new entry without history, and a
-	// program is sent because it is about to be called.
+	// The newest programs are kept even if the cache evicts them: a full cache rejects an entry that was found less
+	// often than those that it has, and a program is sent because it is about to be called.
 	newest = 16
 	// The memory of an entry of the store without its last call and the lists of its buffers.
 	kept = 1024
@@ -76,17 +76,25 @@ func (s *store) release(p *program) {
 
 // put adds a program, or replaces the one with its key.
 func (s *store) put(p *program) {
-	p.holders = 2
+	p.holders = 1
 	old := s.newest[s.next]
 	s.newest[s.next] = p
 	s.next = (s.next + 1) % newest
 	if old != nil {
 		s.release(old)
 	}
+	s.offer(p)
+	s.cache.Wait()
+}
+
+// offer gives the cache a reference to a program. The cache releases it if it has no room.
+func (s *store) offer(p *program) {
+	s.mu.Lock()
+	p.holders++
+	s.mu.Unlock()
 	if !s.cache.Set(p.key, p, p.bytes) {
 		s.release(p)
 	}
-	s.cache.Wait()
 }
 
 // get returns the program with a key, or nil.
@@ -99,6 +107,7 @@ func (s *store) get(key []byte) *program {
 	for i := range s.newest {
 		// The newest first: of a key that was sent twice the later program counts.
 		if p := s.newest[(s.next+newest-1-i)%newest]; p != nil && p.key == string(key) {
+			s.offer(p) // it has been called once more
 			return p
 		}
 	}

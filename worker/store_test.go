@@ -5,7 +5,9 @@ package worker
 
 import (
 	"fmt"
+	goruntime "runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -40,4 +42,44 @@ func TestStoreDropsOnce(t *testing.T) {
 		s.close(drop)
 		require.Len(t, dropped, n)
 	}
+}
+
+// TestACalledProgramIsKept calls a new program that the cache has rejected, because it is full of programs that were
+// called often. The program must be there after newer ones have come.
+func TestACalledProgramIsKept(t *testing.T) {
+	s, err := newStore(1000)
+	require.NoError(t, err)
+	defer s.close(func(Prepared) {})
+	key := func(i int) []byte { return fmt.Appendf(nil, "%020d", i) }
+	put := func(i int) { s.put(&program{key: string(key(i)), prepared: i, bytes: 8}) }
+	call := func(first, end int) { // the cache counts calls in the background, and not all of many at once
+		for range 50 {
+			for i := first; i < end; i++ {
+				s.get(key(i))
+				goruntime.Gosched()
+			}
+		}
+	}
+	made := 1000 / 8
+	for i := range made {
+		put(i)
+	}
+	rejected := false
+	for ; !rejected; made++ {
+		require.Less(t, made, 1000)
+		call(0, made)
+		put(made)
+		_, cached := s.cache.Get(string(key(made)))
+		rejected = !cached
+	}
+	require.Eventually(t, func() bool {
+		call(made-1, made)
+		s.cache.Wait()
+		_, cached := s.cache.Get(string(key(made - 1)))
+		return cached
+	}, 10*time.Second, time.Microsecond)
+	for i := range newest {
+		put(1000 + i)
+	}
+	require.NotNil(t, s.get(key(made-1)))
 }

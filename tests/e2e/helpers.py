@@ -181,7 +181,7 @@ def start_file(
         process = preloaded.start(command, whole)
     else:
         process = subprocess.Popen(
-            [sys.executable, "-u", *command],
+            [sys.executable, "-u", "-X", "faulthandler", *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -207,7 +207,10 @@ def finish(
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGABRT)  # prints the stacks of its threads
+        time.sleep(1)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
         raise AssertionError(f"still running after {timeout} s\n{out}\n{err}") from None
     return process.returncode, out, err

@@ -12,6 +12,7 @@ into the pipe.
 
 import atexit
 import concurrent.futures
+import faulthandler
 import functools
 import gc
 import importlib
@@ -49,6 +50,7 @@ def forked(connection: str, *modules: str) -> tuple[types.CodeType, dict]:
     os.setsid()
     for standard in range(3):
         os.dup2(fds[standard], standard)
+    faulthandler.enable(2)
     for fd in fds:
         os.close(fd)
     os.environ.clear()

@@ -106,7 +106,8 @@ def test_generate(counters):
     ours = generate(DEVICE, lambda: seen.append(counters()))
     torch.testing.assert_close(ours.cpu(), generate("cpu"), rtol=0, atol=0)
     m = counters()
-    assert m["program_misses"] - seen[2]["program_misses"] <= 1
+    missed = m["program_misses"] - seen[2]["program_misses"]
+    assert missed <= 1, torch.mycelya.explain()
     stalls = [b["stalls"] - a["stalls"] for a, b in zip(seen, seen[1:], strict=False)]
     assert len(stalls) == 199 and max(stalls) <= 1
 
