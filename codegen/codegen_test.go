@@ -4,8 +4,10 @@
 package codegen_test
 
 import (
+	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -135,4 +137,34 @@ func TestErrorsNameTheRecord(t *testing.T) {
 	g.Outputs = append(g.Outputs, ir.Output{Value: u})
 	_, err := codegen.Compile(g, codegen.Options{})
 	require.EqualError(t, err, "codegen: node 2 (update, recorded at train.py:3): its base is a view")
+}
+
+// TestWindowsOfOneBuffer reads each of many windows on one storage twice: equal windows have one number.
+func TestWindowsOfOneBuffer(t *testing.T) {
+	text := strings.Builder{}
+	text.WriteString("graph a.py:1 sync {\n  %0: f32[64] = input 0\n")
+	const windows = 20
+	for i := range 2 * windows {
+		fmt.Fprintf(&text, "  %%%d: f32[4] = view %%0 offset=%d\n  %%%d: f32[4] = tanh %%%d\n",
+			2*i+1, i%windows, 2*i+2, 2*i+1)
+	}
+	for i := range 2 * windows {
+		fmt.Fprintf(&text, "  output %%%d -> s%d\n", 2*i+2, i+1)
+	}
+	text.WriteString("}\n")
+	g, err := ir.Parse(text.String())
+	require.NoError(t, err)
+	require.NoError(t, ir.Verify(g))
+	c, err := codegen.Compile(g, codegen.Options{})
+	require.NoError(t, err)
+	offsets := map[uint64]int{}
+	for _, w := range c.Program.Tensors {
+		if w.Buffer == c.Program.Inputs[0] {
+			offsets[w.GetOffset().GetConst()]++
+		}
+	}
+	require.Len(t, offsets, windows)
+	for offset, n := range offsets {
+		require.Equal(t, 1, n, "windows at offset %d", offset)
+	}
 }

@@ -62,16 +62,17 @@ func (p *planner) skip(id ir.NodeID) {
 // input takes over the buffer of a storage, if the program needs it. All input nodes of a slot are the same content:
 // the first node places them all, because a later one may come after a write.
 func (p *planner) input(n *ir.Node) {
-	v, found := p.inputs[n.Slot]
-	if !found {
+	s := p.slots.At(n.Slot)
+	if s.input == 0 {
 		return // it is unused, or placed already
 	}
-	delete(p.inputs, n.Slot)
+	v := s.input - 1
+	s.input = 0
 	b := p.newBuffer()
 	p.buffers[b].slot, p.buffers[b].pinned = int32(n.Slot), p.pinned(n.Slot)
 	p.out.Program.Inputs = append(p.out.Program.Inputs, uint32(b))
 	p.out.Inputs = append(p.out.Inputs, n.Slot)
-	for ; found; v, found = p.same[v] {
+	for found := true; found; v, found = p.same[v] {
 		p.put(v, place{buffer: b, full: true})
 	}
 }
@@ -79,8 +80,7 @@ func (p *planner) input(n *ir.Node) {
 // pinned reports whether the storage of a slot must keep its content: no output replaces it, and it may be read after
 // the program.
 func (p *planner) pinned(slot uint32) bool {
-	_, replaced := p.replaced[slot]
-	return !replaced && (int(slot) >= len(p.o.Scratch) || !p.o.Scratch[slot])
+	return !p.slots.At(slot).replaced && (int(slot) >= len(p.o.Scratch) || !p.o.Scratch[slot])
 }
 
 func (p *planner) empty(n *ir.Node) {

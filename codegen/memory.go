@@ -31,7 +31,7 @@ func (c *Compiled) FirstSeen(g *ir.Graph) ([]uint64, error) {
 // MemoryText describes the memory of a call with these parameters: the peak, and for each buffer the steps that see it,
 // its size, and the operators that write it, in order.
 func (c *Compiled) MemoryText(params []uint64) string {
-	w, err := c.walk(params)
+	w, err := c.walk(params, true)
 	if err != nil {
 		return fmt.Sprintf("memory: not known: %v\n", err)
 	}

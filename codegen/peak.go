@@ -24,7 +24,7 @@ type Peak struct {
 // Peak returns the peak of a call with these parameters, which are those of Params. It walks all steps, so it must not
 // be called while a call is sent.
 func (c *Compiled) Peak(params []uint64) (Peak, error) {
-	w, err := c.walk(params)
+	w, err := c.walk(params, false)
 	return w.peak, err
 }
 
@@ -33,25 +33,27 @@ type lifetime struct {
 	bytes       uint64
 	given, made bool     // it holds a storage at the start; the program allocates it
 	first, last int      // steps that see it
-	ops         []string // that make or write it, in order
+	ops         []string // that make or write it, in order, if they are asked for
 }
 
 // walker walks a program with the sizes of its buffers.
 type walker struct {
 	p       *proto.Program
 	params  []uint64
+	ops     bool     // of buffers are asked for
 	window  []uint64 // by tensor: the bytes up to its last element
 	buffers []lifetime
 	step    int
-	kernels int // the first step past those of the last fused
+	sizes   []ir.Dim // room for those of one window
+	kernels int      // the first step past those of the last fused
 	live    uint64
 	peak    Peak
 }
 
-func (c *Compiled) walk(params []uint64) (*walker, error) {
+func (c *Compiled) walk(params []uint64, ops bool) (*walker, error) {
 	p := c.Program
 	w := &walker{
-		p: p, params: params, window: make([]uint64, len(p.Tensors)), buffers: make([]lifetime, p.Buffers),
+		p: p, params: params, ops: ops, window: make([]uint64, len(p.Tensors)), buffers: make([]lifetime, p.Buffers),
 		peak: Peak{Step: -1},
 	}
 	for i := range w.buffers {
@@ -61,7 +63,7 @@ func (c *Compiled) walk(params []uint64) (*walker, error) {
 		w.buffers[b].given = true
 	}
 	for i, t := range p.Tensors {
-		n, err := windowEnd(t, params)
+		n, err := w.windowEnd(t)
 		if err != nil {
 			return w, err
 		}
@@ -187,7 +189,7 @@ func (w *walker) see(b uint32, op string) {
 		l.first = w.step
 	}
 	l.last = w.step
-	if op != "" {
+	if op != "" && w.ops {
 		l.ops = append(l.ops, op)
 	}
 }
@@ -217,23 +219,24 @@ func eachTensor(a *proto.Arg, f func(uint32)) {
 }
 
 // windowEnd is the number of bytes up to the last element of a window.
-func windowEnd(t *proto.Tensor, params []uint64) (uint64, error) {
-	d := Derived{ItemSize: ir.DType(t.Dtype).Size()}
+func (w *walker) windowEnd(t *proto.Tensor) (uint64, error) {
+	w.sizes = w.sizes[:0]
 	for _, x := range t.Sizes {
-		d.Sizes = append(d.Sizes, dimOf(x))
+		w.sizes = append(w.sizes, dimOf(x))
 	}
+	d := Derived{ItemSize: ir.DType(t.Dtype).Size(), Sizes: w.sizes}
 	if !t.Contiguous {
 		d.Strides = make([]ir.Dim, 0, len(t.Strides))
 		for _, x := range t.Strides {
 			d.Strides = append(d.Strides, dimOf(x))
 		}
 	}
-	n, err := d.Bytes(params)
+	n, err := d.Bytes(w.params)
 	if err != nil || n == 0 || t.Offset == nil {
 		return n, err
 	}
 	before := Derived{ItemSize: d.ItemSize, Sizes: []ir.Dim{dimOf(t.Offset)}}
-	skip, err := before.Bytes(params)
+	skip, err := before.Bytes(w.params)
 	if err != nil {
 		return 0, err
 	}

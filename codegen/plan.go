@@ -29,51 +29,58 @@ type buffer struct {
 	slot      int32 // binding slot whose storage it is at the start, -1: made by the program
 	pinned    bool  // the storage must keep its content: never written
 	freed     bool
-	window    uint32 // one more than the number of the last window on it that was asked for
+	windows   uint32 // one more than the number of the first of its windows, 0 for none
 	residents []ir.ValueID
+}
+
+// slot is what the planner knows of a binding slot.
+type slot struct {
+	input    ir.ValueID // one more than the first of its input nodes' values that is used and not yet placed, 0 for none
+	replaced bool       // by an output
+	written  bool       // by a record of the trace
+	first    int32      // the first such record
+	output   int        // one more than the index of its program output, 0 for none
 }
 
 // planner walks a graph in order and emits steps.
 type planner struct {
-	g        *ir.Graph
-	u        *uses
-	o        Options
-	out      *Compiled
-	params   params
-	at       []place // by root
-	buffers  []buffer
-	room     []ir.ValueID              // for one resident of each buffer; most have no more
-	inputs   map[uint32]ir.ValueID     // by slot: the first of its input nodes' values that is used and not yet placed
-	same     map[ir.ValueID]ir.ValueID // by such a value: the next one of the slot
-	replaced map[uint32]struct{}       // the slots that an output replaces
-	touched  []int                     // buffers that the current node read, wrote or made
-	dead     []int                     // see freeDead
-	tensors  map[string]uint32         // by the window's key
-	key      []byte                    // a buffer for one key
-	targets  []place                   // see call
-	numbers  []*proto.Arg              // by parameter: the number that it holds; equal numbers are one message
-	args     []*proto.Arg              // by number of a window; equal arguments are one message
-	kernels  map[string]int            // by text: the kernel's number
-	record   int32                     // of the current node
-	reads    ofGroup[place]            // by value that the group reads: where its operators find it
-	used     ofGroup[usedBy]           // by buffer
+	g       *ir.Graph
+	u       *uses
+	o       Options
+	out     *Compiled
+	params  params
+	at      []place // by root
+	buffers []buffer
+	room    []ir.ValueID // for one resident of each buffer; most have no more
+	slots   ir.BySlot[slot]
+	same    map[ir.ValueID]ir.ValueID // by value of slot.input: the next one of the slot
+	touched []int                     // buffers that the current node read, wrote or made
+	dead    []int                     // see freeDead
+	next    []uint32                  // by number of a window: one more than the number of its buffer's next one
+	tensors map[string]uint32         // by the window's key; see listed
+	key     []byte                    // a buffer for one key
+	targets []place                   // see call
+	numbers []*proto.Arg              // by parameter: the number that it holds; equal numbers are one message
+	args    []*proto.Arg              // by number of a window; equal arguments are one message
+	kernels map[string]int            // by text: the kernel's number
+	record  int32                     // of the current node
+	reads   ofGroup[place]            // by value that the group reads: where its operators find it
+	used    ofGroup[usedBy]           // by buffer
 
-	versions versions         // of the graph
-	version  []int32          // by value: one more than the number of its first version, 0 for none
-	another  []int32          // by version: the same for the next version of its value
-	first    map[uint32]int32 // by slot of an output: the first record that writes the storage
-	earliest []int32          // by node: the smallest record of the later operators
+	versions versions // of the graph
+	version  []int32  // by value: one more than the number of its first version, 0 for none
+	another  []int32  // by version: the same for the next version of its value
+	earliest []int32  // by node: the smallest record of the later operators
 }
 
 func newPlanner(given *ir.Graph, o Options) *planner {
 	own := *given
 	own.Syms = slices.Clip(own.Syms) // the kernels of groups add quotients of sizes
 	g := &own
-	steps, buffers, inputs := 0, 0, 0 // at most, usually
+	steps, buffers := 0, 0 // at most, usually
 	for i := range g.Nodes {
 		switch n := &g.Nodes[i]; {
 		case n.Op == ir.OpInput:
-			inputs++
 			buffers++
 		case ir.Info(n.Op).Kind != ir.KindLeaf && n.Op != ir.OpView:
 			steps += 2
@@ -85,30 +92,30 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 		out: &Compiled{
 			Program: &proto.Program{Steps: make([]*proto.Step, 0, steps)}, StepRecord: make([]int32, 0, steps),
 		},
-		params:   params{known: map[ir.Dim]*proto.Dim{}},
-		at:       make([]place, len(g.Types)),
-		buffers:  make([]buffer, 0, buffers),
-		room:     make([]ir.ValueID, 0, buffers),
-		inputs:   make(map[uint32]ir.ValueID, inputs),
-		same:     map[ir.ValueID]ir.ValueID{},
-		replaced: make(map[uint32]struct{}, len(g.Outputs)),
-		tensors:  make(map[string]uint32, buffers),
-		kernels:  map[string]int{},
-		record:   -1,
+		params:  params{known: map[ir.Dim]*proto.Dim{}},
+		at:      make([]place, len(g.Types)),
+		buffers: make([]buffer, 0, buffers),
+		room:    make([]ir.ValueID, 0, buffers),
+		slots:   ir.NewBySlot[slot](g),
+		same:    map[ir.ValueID]ir.ValueID{},
+		tensors: map[string]uint32{},
+		kernels: map[string]int{},
+		record:  -1,
 	}
 	for i := range p.at {
 		p.at[i] = nowhere
 	}
 	p.follow()
 	for _, o := range g.Outputs {
-		p.replaced[o.Slot] = struct{}{}
+		p.slots.At(o.Slot).replaced = true
 	}
 	for i := len(g.Nodes) - 1; i >= 0; i-- {
 		if n := &g.Nodes[i]; n.Op == ir.OpInput && len(p.u.at[n.First]) > 0 {
-			if next, found := p.inputs[n.Slot]; found {
-				p.same[n.First] = next
+			s := p.slots.At(n.Slot)
+			if s.input > 0 {
+				p.same[n.First] = s.input - 1
 			}
-			p.inputs[n.Slot] = n.First
+			s.input = n.First + 1
 		}
 	}
 	return p
@@ -270,29 +277,30 @@ func (p *planner) copy(dst, src uint32) {
 	p.emit(&proto.Step{Kind: &proto.Step_Copy{Copy: &proto.Copy{Dst: dst, Src: src}}})
 }
 
+// listed is the number of a buffer's windows that are found by looking at each. Later ones have a key.
+const listed = 8
+
 // tensor returns the program's number for a window. Equal windows have one number.
 func (p *planner) tensor(at place, t ir.Type) uint32 {
 	g := p.g
 	offset := g.Find(at.offset)
-	if i := p.buffers[at.buffer].window; i > 0 && p.isWindow(p.out.Program.Tensors[i-1], offset, t) {
-		return i - 1
-	}
-	key := binary.AppendUvarint(p.key[:0], uint64(at.buffer))
-	key = binary.AppendVarint(append(key, byte(t.DType), byte(len(t.Dims)), byte(len(t.Strides))), int64(offset))
-	for _, list := range [2][]ir.Dim{t.Dims, t.Strides} {
-		for _, d := range list {
-			key = binary.AppendVarint(key, int64(g.Find(d)))
+	last, count := &p.buffers[at.buffer].windows, 0
+	for ; *last > 0 && count < listed; count++ {
+		if i := *last - 1; p.isWindow(p.out.Program.Tensors[i], offset, t) {
+			return i
 		}
-	}
-	if t.Strides != nil {
-		key = append(key, 's')
-	}
-	p.key = key
-	if i, ok := p.tensors[string(key)]; ok {
-		p.buffers[at.buffer].window = i + 1
-		return i
+		last = &p.next[*last-1]
 	}
 	i := uint32(len(p.out.Program.Tensors))
+	if count < listed {
+		*last = i + 1
+	} else {
+		key := p.windowKey(at.buffer, offset, t)
+		if i, ok := p.tensors[string(key)]; ok {
+			return i
+		}
+		p.tensors[string(key)] = i
+	}
 	dims := func(list []ir.Dim) []*proto.Dim {
 		out := make([]*proto.Dim, len(list))
 		for i, d := range list {
@@ -308,8 +316,6 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	if offset != 0 {
 		w.Offset = p.params.dim(g, offset)
 	}
-	p.tensors[string(key)] = i
-	p.buffers[at.buffer].window = i + 1
 	p.out.Program.Tensors = append(p.out.Program.Tensors, w)
 	arg := &struct {
 		arg  proto.Arg
@@ -317,8 +323,24 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	}{}
 	arg.kind.Tensor = i
 	arg.arg.Kind = &arg.kind
-	p.args = append(p.args, &arg.arg)
+	p.args, p.next = append(p.args, &arg.arg), append(p.next, 0)
 	return i
+}
+
+// windowKey is a key of a window.
+func (p *planner) windowKey(buffer int, offset ir.Dim, t ir.Type) []byte {
+	key := binary.AppendUvarint(p.key[:0], uint64(buffer))
+	key = binary.AppendVarint(append(key, byte(t.DType), byte(len(t.Dims)), byte(len(t.Strides))), int64(offset))
+	for _, list := range [2][]ir.Dim{t.Dims, t.Strides} {
+		for _, d := range list {
+			key = binary.AppendVarint(key, int64(p.g.Find(d)))
+		}
+	}
+	if t.Strides != nil {
+		key = append(key, 's')
+	}
+	p.key = key
+	return key
 }
 
 // isWindow reports whether a window has an offset and a geometry. A dim is one message in a program.

@@ -28,14 +28,14 @@ func (p *planner) follow() {
 	g := p.g
 	p.versions = versions{make([]version, len(g.Versions)), make([]version, len(g.Versions))}
 	p.version, p.another = make([]int32, len(g.Types)), make([]int32, len(g.Versions))
-	p.first = make(map[uint32]int32, len(g.Outputs))
 	for i := len(g.Versions) - 1; i >= 0; i-- {
 		v := &g.Versions[i]
 		p.versions.first[i].buffer, p.versions.current[i].buffer = -1, -1
 		if v.Value != ir.NoValue {
 			p.another[i], p.version[v.Value] = p.version[v.Value], int32(i)+1
 		}
-		p.first[v.Slot] = v.Record
+		s := p.slots.At(v.Slot)
+		s.first, s.written = v.Record, true
 	}
 	p.earliest = make([]int32, len(g.Nodes))
 	earliest := int32(math.MaxInt32)
@@ -74,9 +74,9 @@ func (p *planner) mayOverwrite(buffer int, node ir.NodeID) bool {
 	if slot < 0 {
 		return true
 	}
-	first, seen := p.first[uint32(slot)]
+	s := p.slots.At(uint32(slot))
 	record := p.g.Nodes[node].Record
-	return !seen || record >= first && p.earliest[node] >= record
+	return !s.written || record >= s.first && p.earliest[node] >= record
 }
 
 // failure says what a failure in the middle of the program leaves behind. The worker counts records from 1.
@@ -86,13 +86,12 @@ func (p *planner) failure() {
 	for i, record := range c.StepRecord {
 		c.Program.Records[i] = uint32(record + 1)
 	}
-	outputs := make(map[uint32]int, len(c.Outputs)) // by slot
 	for i, slot := range c.Outputs {
-		outputs[slot] = i
+		p.slots.At(slot).output = i + 1
 	}
 	for i, v := range p.g.Versions {
-		output, found := outputs[v.Slot]
-		if !found {
+		output := p.slots.At(v.Slot).output - 1
+		if output < 0 {
 			continue // the storage holds its content already
 		}
 		first, at := p.versions.first[i], p.versions.current[i]

@@ -24,10 +24,10 @@ func shorten(g *ir.Graph) *short {
 	if len(g.Nodes) == 0 {
 		return nil
 	}
-	inputs := make(map[uint32]int, len(g.Outputs))
+	inputs := ir.NewBySlot[int](g)
 	for i := range g.Nodes {
 		if n := &g.Nodes[i]; n.Op == ir.OpInput {
-			inputs[n.Slot]++
+			*inputs.At(n.Slot)++
 		}
 	}
 	outputs := make([]byte, len(g.Types))
@@ -36,7 +36,7 @@ func shorten(g *ir.Graph) *short {
 	}
 	s.outside = func(v ir.ValueID) bool {
 		n := &g.Nodes[g.Def[v]]
-		return n.Op == ir.OpInput && inputs[n.Slot] == 1
+		return n.Op == ir.OpInput && *inputs.At(n.Slot) == 1
 	}
 	s.leaves = func(v ir.ValueID) byte { return outputs[v] }
 	if !s.build() {

@@ -67,7 +67,7 @@ func newMover(g *ir.Graph) *mover {
 		input: make([]bool, values), done: make([]bool, nodes), seen: make([]bool, nodes),
 		order: make([]ir.NodeID, 0, nodes),
 	}
-	inputs := make(map[uint32]ir.ValueID, len(g.Outputs))
+	inputs := ir.NewBySlot[ir.ValueID](g) // one more than the first input's value
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
@@ -78,10 +78,11 @@ func newMover(g *ir.Graph) *mover {
 			m.root[n.First] = m.root[g.Args[n.ArgLo].V]
 			continue
 		case ir.OpInput:
-			if first, ok := inputs[n.Slot]; ok {
-				m.root[n.First] = first
+			if first := inputs.At(n.Slot); *first > 0 {
+				m.root[n.First] = *first - 1
+			} else {
+				*first = n.First + 1
 			}
-			inputs[n.Slot] = m.root[n.First]
 			m.input[m.root[n.First]] = true
 		}
 		for _, v := range g.Operands(ir.NodeID(i)) {
@@ -93,7 +94,7 @@ func newMover(g *ir.Graph) *mover {
 	}
 	for _, o := range g.Outputs {
 		m.end[m.root[o.Value]] = true
-		if _, old := inputs[o.Slot]; old {
+		if *inputs.At(o.Slot) > 0 {
 			m.input[o.Value] = true
 		}
 	}

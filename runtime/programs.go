@@ -56,7 +56,8 @@ type programs struct {
 	order  [][2]uint64 // the keys of newest, oldest first
 	bytes  int64       // of newest
 	room   int64       // the bound of bytes; one entry may exceed it
-	next   uint32      // number of the next variant; never used twice, so that a forgotten program can't be taken for a new one
+	// Number of the next variant; never used twice, so that a forgotten program can't be taken for a new one.
+	next uint32
 	// Hashes of the kernels of all programs so far.
 	kernels map[[16]byte]struct{}
 }
