@@ -30,11 +30,17 @@ func fuse(g *ir.Graph, r *rules) *ir.Graph {
 	for i, id := range found.Order {
 		out.Nodes[i].Group = found.Of[id]
 	}
+	news := len(found.Requires) > len(out.Requires)
 	out.Groups, out.Requires = found.Groups, found.Requires
 	for i, d := range found.Equal { // the kernels of a group see only its own operators
-		out.UnifyDims(ir.SymDim(i), d)
+		if s := ir.SymDim(i); !out.Same(s, d) {
+			news = true
+			out.UnifyDims(s, d)
+		}
 	}
-	out.Canonicalize()
+	if news {
+		out.Canonicalize()
+	}
 	return out
 }
 

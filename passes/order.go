@@ -76,7 +76,6 @@ func newMover(g *ir.Graph) *mover {
 		switch n.Op {
 		case ir.OpView:
 			m.root[n.First] = m.root[g.Args[n.ArgLo].V]
-			continue
 		case ir.OpInput:
 			if first := inputs.At(n.Slot); *first > 0 {
 				m.root[n.First] = *first - 1
@@ -85,13 +84,8 @@ func newMover(g *ir.Graph) *mover {
 			}
 			m.input[m.root[n.First]] = true
 		}
-		for _, v := range g.Operands(ir.NodeID(i)) {
-			r := m.root[v]
-			if u := m.users[r]; len(u) == 0 || u[len(u)-1] != ir.NodeID(i) {
-				m.users[r] = append(u, ir.NodeID(i))
-			}
-		}
 	}
+	m.findUsers()
 	for _, o := range g.Outputs {
 		m.end[m.root[o.Value]] = true
 		if *inputs.At(o.Slot) > 0 {
@@ -99,6 +93,31 @@ func newMover(g *ir.Graph) *mover {
 		}
 	}
 	return m
+}
+
+// findUsers fills in users, of which one array holds all.
+func (m *mover) findUsers() {
+	each := func(use func(id ir.NodeID, root ir.ValueID)) {
+		for i := range m.g.Nodes {
+			if id := ir.NodeID(i); m.g.Nodes[i].Op != ir.OpView {
+				m.g.Uses(id, func(v ir.ValueID, _ bool) { use(id, m.root[v]) })
+			}
+		}
+	}
+	counts, total := make([]int32, len(m.root)), 0
+	each(func(_ ir.NodeID, r ir.ValueID) {
+		counts[r]++
+		total++
+	})
+	all := make([]ir.NodeID, total)
+	for r, n := range counts {
+		m.users[r], all = all[:0:n], all[n:]
+	}
+	each(func(id ir.NodeID, r ir.ValueID) {
+		if u := m.users[r]; len(u) == 0 || u[len(u)-1] != id {
+			m.users[r] = append(u, id)
+		}
+	})
 }
 
 // stops reports whether no earlier node may go past a node.

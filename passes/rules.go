@@ -26,7 +26,7 @@ type Firing struct {
 
 // rules are the rules of a pass that are switched on, and what they did.
 type rules struct {
-	byOp      map[ir.Op][]*Rule
+	byOp      [ir.NumOps][]*Rule
 	unguarded string // see Options.unguarded
 	fired     []Firing
 	explain   bool // whether the observer reads refused
@@ -34,7 +34,7 @@ type rules struct {
 }
 
 func newRules(p Pass, opt Options) *rules {
-	r := &rules{byOp: map[ir.Op][]*Rule{}, unguarded: opt.unguarded}
+	r := &rules{unguarded: opt.unguarded}
 	for i := range p.Rules {
 		if rule := &p.Rules[i]; opt.Spec == nil || !opt.Spec.off[rule.Name] {
 			r.byOp[rule.Op] = append(r.byOp[rule.Op], rule)
@@ -67,7 +67,7 @@ type candidate struct {
 // rewritten operands. A result that a call writes in place stays: two contents are two buffers as soon as one of them
 // is written.
 func rewrite(g *ir.Graph, r *rules) *ir.Graph {
-	if len(r.byOp) == 0 {
+	if !r.concern(g) {
 		return g
 	}
 	written := writtenRoots(g)
@@ -99,6 +99,16 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 		return args, 0, false
 	}
 	return g.Rebuild(edit)
+}
+
+// concern reports whether a node has an op with rules.
+func (r *rules) concern(g *ir.Graph) bool {
+	for i := range g.Nodes {
+		if len(r.byOp[g.Nodes[i].Op]) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // any reports whether a rule applies to a graph. Mostly none does, and then no graph has to be built.

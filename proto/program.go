@@ -162,7 +162,7 @@ func (v *validator) header() error {
 			return fmt.Errorf("input %d: %w", i, err)
 		}
 	}
-	seen := make(map[uint32]bool, len(p.Outputs))
+	seen := make([]bool, p.Buffers)
 	for i, b := range p.Outputs {
 		if err := v.buffer(b); err != nil {
 			return fmt.Errorf("output %d: %w", i, err)
