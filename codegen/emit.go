@@ -368,11 +368,7 @@ func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*proto.Arg, error) 
 	if a := p.numbers[word]; a != nil && a.GetNumber().Kind == kind {
 		return a, nil
 	}
-	all := &struct { // one allocation for the three
-		arg    proto.Arg
-		kind   proto.Arg_Number_
-		number proto.Arg_Number
-	}{}
+	all := p.slabs.numbers.one()
 	all.number.Kind, all.number.Param = kind, word
 	all.kind.Number = &all.number
 	all.arg.Kind = &all.kind

@@ -127,10 +127,10 @@ func (f *group) kernels(first, buffers int) refused {
 		steps = append(steps, &proto.Step{Kind: &proto.Step_Kernel{Kernel: op}})
 	}
 	for _, buffer := range f.made {
-		steps = append(steps, free(buffer))
+		steps = append(steps, p.free(buffer))
 	}
 	for _, b := range freed {
-		steps = append(steps, free(b))
+		steps = append(steps, p.free(b))
 	}
 	f.insert(first, steps, plain)
 	return ""
@@ -186,8 +186,12 @@ func (f *group) insert(first int, steps, plain []*proto.Step) {
 	p.out.StepRecord = append(p.out.StepRecord, records...)
 }
 
-func free(buffer int) *proto.Step {
-	return &proto.Step{Kind: &proto.Step_Free{Free: &proto.Free{Buffer: uint32(buffer)}}}
+func (p *planner) free(buffer int) *proto.Step {
+	all := p.slabs.frees.one()
+	all.free.Buffer = uint32(buffer)
+	all.kind.Free = &all.free
+	all.step.Kind = &all.kind
+	return &all.step
 }
 
 // effect returns the buffers that the operators make and leave, none of which a kernel has made yet, and the older ones

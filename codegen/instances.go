@@ -62,10 +62,10 @@ func (f *group) bind(low *lowered, made map[int]bool) (*proto.KernelOp_Instance,
 	for _, space := range low.spaces {
 		sizes += len(space)
 	}
-	at := &proto.KernelOp_Instance{
-		Sizes: make([]*proto.Dim, 0, sizes), Tensors: make([]uint32, 0, len(low.operands)),
-		Numbers: make([]*proto.Arg, 0, len(low.numbers)),
-	}
+	at := p.slabs.instances.one()
+	at.Sizes = p.slabs.dims.take(sizes)[:0]
+	at.Tensors = p.slabs.tensors.take(len(low.operands))[:0]
+	at.Numbers = p.slabs.args.take(len(low.numbers))[:0]
 	for _, space := range low.spaces {
 		for _, d := range space {
 			at.Sizes = append(at.Sizes, p.params.dim(p.g, f.dim(g.Find(d))))

@@ -122,6 +122,10 @@ type params struct {
 	known   map[ir.Dim]*proto.Dim // by constant
 	derived []Derived
 	uses    []*uint32 // of derived[i], numbered once all slots are known
+	dims    slab[struct {
+		dim  proto.Dim
+		kind proto.Dim_Param
+	}]
 }
 
 // word returns the program's parameter for a trace slot.
@@ -167,10 +171,7 @@ func (p *params) dim(g *ir.Graph, d ir.Dim) *proto.Dim {
 		if g.Syms[i].Quotient != nil {
 			p.symbols[i] = p.derive(1, g, []ir.Dim{d}, nil)
 		} else {
-			both := &struct { // one allocation for both: a program has thousands
-				dim  proto.Dim
-				kind proto.Dim_Param
-			}{}
+			both := p.dims.one()
 			both.kind.Param = p.word(g.Syms[i].Slot)
 			both.dim.Kind = &both.kind
 			p.symbols[i] = &both.dim

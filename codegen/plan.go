@@ -33,6 +33,29 @@ type buffer struct {
 	residents []ir.ValueID
 }
 
+// slabs hold the messages of which a program has the most.
+type slabs struct {
+	windows slab[struct {
+		tensor proto.Tensor
+		arg    proto.Arg
+		kind   proto.Arg_Tensor
+	}]
+	numbers slab[struct {
+		arg    proto.Arg
+		kind   proto.Arg_Number_
+		number proto.Arg_Number
+	}]
+	frees slab[struct {
+		step proto.Step
+		kind proto.Step_Free
+		free proto.Free
+	}]
+	instances slab[proto.KernelOp_Instance]
+	dims      slab[*proto.Dim]
+	args      slab[*proto.Arg]
+	tensors   slab[uint32]
+}
+
 // slot is what the planner knows of a binding slot.
 type slot struct {
 	input    ir.ValueID // one more than the first of its input nodes' values that is used and not yet placed, 0 for none
@@ -63,9 +86,10 @@ type planner struct {
 	numbers []*proto.Arg              // by parameter: the number that it holds; equal numbers are one message
 	args    []*proto.Arg              // by number of a window; equal arguments are one message
 	kernels map[string]int            // by text: the kernel's number
-	record  int32                     // of the current node
-	reads   ofGroup[place]            // by value that the group reads: where its operators find it
-	used    ofGroup[usedBy]           // by buffer
+	slabs   slabs
+	record  int32           // of the current node
+	reads   ofGroup[place]  // by value that the group reads: where its operators find it
+	used    ofGroup[usedBy] // by buffer
 
 	versions versions // of the graph
 	version  []int32  // by value: one more than the number of its first version, 0 for none
@@ -302,14 +326,15 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 		p.tensors[string(key)] = i
 	}
 	dims := func(list []ir.Dim) []*proto.Dim {
-		out := make([]*proto.Dim, len(list))
+		out := p.slabs.dims.take(len(list))
 		for i, d := range list {
 			out[i] = p.params.dim(g, d)
 		}
 		return out
 	}
-	w := &proto.Tensor{Buffer: uint32(at.buffer), Dtype: uint32(t.DType), Sizes: dims(t.Dims)}
-	w.Contiguous = t.Strides == nil
+	all := p.slabs.windows.one()
+	w := &all.tensor
+	w.Buffer, w.Dtype, w.Sizes, w.Contiguous = uint32(at.buffer), uint32(t.DType), dims(t.Dims), t.Strides == nil
 	if t.Strides != nil {
 		w.Strides = dims(t.Strides)
 	}
@@ -317,13 +342,9 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 		w.Offset = p.params.dim(g, offset)
 	}
 	p.out.Program.Tensors = append(p.out.Program.Tensors, w)
-	arg := &struct {
-		arg  proto.Arg
-		kind proto.Arg_Tensor
-	}{}
-	arg.kind.Tensor = i
-	arg.arg.Kind = &arg.kind
-	p.args, p.next = append(p.args, &arg.arg), append(p.next, 0)
+	all.kind.Tensor = i
+	all.arg.Kind = &all.kind
+	p.args, p.next = append(p.args, &all.arg), append(p.next, 0)
 	return i
 }
 
@@ -385,7 +406,7 @@ func (p *planner) freeDead(node ir.NodeID) {
 			p.at[v] = nowhere
 		}
 		b.residents = nil
-		p.emit(&proto.Step{Kind: &proto.Step_Free{Free: &proto.Free{Buffer: uint32(i)}}})
+		p.emit(p.free(i))
 	}
 	p.touched = p.touched[:0]
 }
