@@ -105,6 +105,7 @@ func (c *compiler) called(v *variant) {
 // succeeded.
 func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *variant, changed []bool, err error) {
 	began := time.Now()
+	c.trim.Stop() // it would count what this compilation is using
 	v := &variant{key: c.programs.newKey(t.Trace), account: &account{number: c.history.upcoming(), reason: t.Reason}}
 	c.showCut(t.Trace, v.account.number, true)
 	shown := c.show(t.Trace, v)
