@@ -124,7 +124,7 @@ var memoryRows = []ATen{
 	{Name: "aten::bernoulli_.Tensor", Capture: Capture{Infers: "aten::bernoulli_.Tensor"}},
 	{Name: "aten::bincount", Capture: Capture{Handling: Dynamic}},
 	{Name: "aten::cauchy_", Capture: Capture{Infers: "aten::cauchy_"}},
-	{Name: "aten::clone", Capture: Capture{Handling: Whole}},
+	{Name: "aten::clone", Capture: Capture{Handling: Whole, OnLazyViews: "CloneLazyView"}},
 	{Name: "aten::complex", Capture: Capture{Handling: Whole}},
 	{Name: "aten::count_nonzero", Capture: Capture{Handling: Whole}},
 	{Name: "aten::cummax", Capture: Capture{Handling: Whole}},

@@ -33,7 +33,7 @@ type buffer struct {
 	residents []ir.ValueID
 }
 
-// slabs hold the messages of which a program has the most.
+// slabs allocates the messages of windows, numbers, frees and kernel instances, of which a long list has thousands.
 type slabs struct {
 	windows slab[struct {
 		tensor proto.Tensor
@@ -56,7 +56,7 @@ type slabs struct {
 	tensors   slab[uint32]
 }
 
-// slot is what the planner knows of a binding slot.
+// slot is the planner's state of a binding slot.
 type slot struct {
 	input    ir.ValueID // one more than the first of its input nodes' values that is used and not yet placed, 0 for none
 	replaced bool       // by an output
@@ -348,7 +348,7 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	return i
 }
 
-// windowKey is a key of a window.
+// windowKey returns a key that equal windows of a buffer share.
 func (p *planner) windowKey(buffer int, offset ir.Dim, t ir.Type) []byte {
 	key := binary.AppendUvarint(p.key[:0], uint64(buffer))
 	key = binary.AppendVarint(append(key, byte(t.DType), byte(len(t.Dims)), byte(len(t.Strides))), int64(offset))

@@ -3,11 +3,11 @@
 
 package ir
 
-// BySlot has a value for each binding slot of a graph. Capture numbers slots from 0, so an array holds them; a graph
-// from a file may have any numbers, and gets a map.
+// BySlot has a value for each binding slot of a graph. Capture numbers slots from 0, so the values are in an array. A
+// graph from a file may have any slots; if they are large, the values are in a map.
 type BySlot[T any] struct {
-	few  []T
-	many map[uint32]*T
+	array []T
+	large map[uint32]*T
 }
 
 // NewBySlot makes room for the slots of a graph's inputs, outputs and versions, with zero values.
@@ -25,20 +25,20 @@ func NewBySlot[T any](g *Graph) BySlot[T] {
 		largest = max(largest, g.Versions[i].Slot)
 	}
 	if int(largest) > 8*(len(g.Nodes)+len(g.Outputs))+64 {
-		return BySlot[T]{many: map[uint32]*T{}}
+		return BySlot[T]{large: map[uint32]*T{}}
 	}
-	return BySlot[T]{few: make([]T, largest+1)}
+	return BySlot[T]{array: make([]T, largest+1)}
 }
 
-// At returns the value of a slot, which may be changed.
+// At returns a pointer to the value of a slot.
 func (s *BySlot[T]) At(slot uint32) *T {
-	if s.many == nil {
-		return &s.few[slot]
+	if s.large == nil {
+		return &s.array[slot]
 	}
-	v := s.many[slot]
+	v := s.large[slot]
 	if v == nil {
 		v = new(T)
-		s.many[slot] = v
+		s.large[slot] = v
 	}
 	return v
 }

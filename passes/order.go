@@ -95,7 +95,7 @@ func newMover(g *ir.Graph) *mover {
 	return m
 }
 
-// findUsers fills in users, of which one array holds all.
+// findUsers fills in users. All its lists are parts of one array.
 func (m *mover) findUsers() {
 	each := func(use func(id ir.NodeID, root ir.ValueID)) {
 		for i := range m.g.Nodes {

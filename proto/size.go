@@ -14,8 +14,8 @@ const (
 	mostHead   = 24 // what else a message holds besides its lists and dims
 )
 
-// SizeBound is at least the number of bytes of an encoded program. Counting the
-// bytes exactly takes several times as long.
+// SizeBound is at least the number of bytes of an encoded program. Counting the bytes exactly takes several times as
+// long.
 func SizeBound(p *Program) int {
 	n := 4*mostHead + len(p.Key)
 	n += mostNumber * (len(p.Inputs) + len(p.Outputs) + len(p.Records) + len(p.Versions))

@@ -48,11 +48,11 @@ type variant struct {
 
 // programs is a session's cache of entries by key. It is used from one goroutine.
 //
-// A full cache rejects an entry that was found less often than those that it has. A step's program must not be compiled
-// again until it was found often enough, so the entries that were stored last are kept in any case.
+// A full cache rejects an entry that was found less often than the entries that it has. Without newest, each step of a
+// new loop would compile the loop's program again.
 type programs struct {
 	cache  *ristretto.Cache
-	newest map[[2]uint64]stored
+	newest map[[2]uint64]stored // what was stored last, also if the cache has rejected it
 	order  [][2]uint64 // the keys of newest, oldest first
 	bytes  int64       // of newest
 	room   int64       // the bound of bytes; one entry may exceed it
@@ -62,6 +62,7 @@ type programs struct {
 	kernels map[[16]byte]struct{}
 }
 
+// stored is the first entry of a key, and the memory of all entries of the key.
 type stored struct {
 	first *entry
 	bytes int64

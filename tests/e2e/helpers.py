@@ -207,11 +207,13 @@ def finish(
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGABRT)  # prints the stacks of its threads
-        time.sleep(1)
-        with contextlib.suppress(ProcessLookupError):
+        # faulthandler prints the stacks of the threads and ends the process.
+        os.killpg(process.pid, signal.SIGABRT)
+        try:
+            out, err = process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:  # a child that has the pipes is left
             os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
+            out, err = process.communicate()
         raise AssertionError(f"still running after {timeout} s\n{out}\n{err}") from None
     return process.returncode, out, err
 

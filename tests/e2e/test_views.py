@@ -295,7 +295,8 @@ def test_zeros_keep_their_sign_through_negative_views():
             other = torch.zeros(9, 9, dtype=x.dtype, device=x.device)
             other = other.as_strided(layout.shape, (9, 2))
             other.copy_(torch._neg_view(layout))
-            for z in (layout, y * 1, other):
+            flat, plain = y.reshape(-1), y.contiguous()
+            for z in (layout, y * 1, other, flat, plain, y.resolve_neg()):
                 results.append(torch.view_as_real(z.clone()).signbit())
         return results
 

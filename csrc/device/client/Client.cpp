@@ -196,23 +196,28 @@ void OpenDevice(c10::DeviceIndex index, const Machine& machine) {
 
 namespace {
 
-// Ends a session and its worker. Before a restart the recorder forgets what belongs to them.
-enum class After : uint8_t { kRestart, kEnd };
-void EndSession(c10::DeviceIndex index, After after) {
-  if (!ClientLoaded() || InBadFork()) return;
+// Notes that a device is stopped; false if it was not open.
+bool MarkStopped(c10::DeviceIndex index) {
+  if (!ClientLoaded() || InBadFork()) return false;
   closed[index].store(opened[index].load() || closed[index].load());  // first: nothing may open it in between
-  if (!opened[index].exchange(false)) return;
+  if (!opened[index].exchange(false)) return false;
   const std::string why = EndedText(index);
   NoteEnd(index, why.empty() ? "it was stopped." : why);
-  // A daemon thread may sleep until the end of the process with the recorder's lock held.
-  if (after == After::kRestart) RecorderOf(index).EndLife();
+  return true;
+}
+
+void EndSession(c10::DeviceIndex index) {
   auto error = std::make_unique<myc_error>();
   if (table.close(index, error.get()) != MYC_OK) Raise(*error);
 }
 
 }  // namespace
 
-void CloseDevice(c10::DeviceIndex index) { EndSession(index, After::kRestart); }
+void CloseDevice(c10::DeviceIndex index) {
+  if (!MarkStopped(index)) return;
+  RecorderOf(index).EndLife();
+  EndSession(index);
+}
 
 std::string DeviceState(c10::DeviceIndex index) {
   if (closed[index].load()) return "stopped";
@@ -223,7 +228,10 @@ std::string DeviceState(c10::DeviceIndex index) {
 void ShutDown() {
   shut_down.store(true);
   if (!ClientLoaded()) return;
-  for (int i = 0; i < kMaxDevices; ++i) EndSession(static_cast<c10::DeviceIndex>(i), After::kEnd);
+  // Recorders keep what they have: a daemon thread may sleep until the end of the process with a recorder's lock held.
+  for (c10::DeviceIndex i = 0; i < kMaxDevices; ++i) {
+    if (MarkStopped(i)) EndSession(i);
+  }
 }
 
 void DefineOp(uint64_t hash, const std::string& name) {

@@ -61,6 +61,11 @@ void UploadIndices(const Op& op, std::span<c10::IValue> args, c10::DeviceIndex d
 bool IndexAddOwnRows(Arguments args);
 bool IndexReduceOwnRows(Arguments args);
 
+// ---- Transfer.cpp ----
+
+// clone of a conjugate or negative view. args: self memory_format
+bool CloneLazyView(torch::jit::Stack* stack);
+
 // ---- Products.cpp ----
 
 // dot and vdot of conjugate views are each other, or lazily conjugate, as on every device.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "device/client/Client.h"
+#include "device/operators/Special.h"
 #include "device/record/Failure.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
@@ -320,6 +321,14 @@ at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_block
     dst.copy_(ToCpu(src));
   }
   return dst;
+}
+
+bool CloneLazyView(torch::jit::Stack* stack) {
+  const at::Tensor self = (*stack)[stack->size() - 2].toTensor();
+  const auto format = stack->back().toOptional<at::MemoryFormat>();
+  torch::jit::drop(*stack, 2);
+  stack->emplace_back(Resolve(self, format.value_or(at::MemoryFormat::Preserve)));
+  return true;
 }
 
 void Flush(c10::DeviceIndex device) {

@@ -48,8 +48,9 @@ void Refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 at::Tensor MakeTensor(const OutMeta& meta, c10::DeviceIndex device);
 at::Tensor MakeVector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device);
 
-// Copies a conjugate or negative view into memory of its own; t itself if it is neither.
-at::Tensor Resolve(const at::Tensor& t);
+// Copies a conjugate or negative view into memory of its own, as clone does; t itself if it is neither. ATen's sign of
+// a complex zero depends on the layouts, so the copy goes straight to the format's layout.
+at::Tensor Resolve(const at::Tensor& t, at::MemoryFormat format = at::MemoryFormat::Preserve);
 
 // Records "aten::copy_"(dst, src) between tensors of one device.
 void RecordCopy(const at::Tensor& dst, const at::Tensor& src);

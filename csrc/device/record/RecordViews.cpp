@@ -45,16 +45,15 @@ void RecordThrough(const Op& op, torch::jit::Stack* stack, const WrittenViews& w
   }
 }
 
-at::Tensor Resolve(const at::Tensor& t) {
-  // The result has the layout of a clone.
+at::Tensor Resolve(const at::Tensor& t, at::MemoryFormat format) {
   if (t.is_conj()) {
-    const at::Tensor plain = Resolve(t._conj());
-    at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
+    const at::Tensor plain = Resolve(t._conj(), format);
+    at::Tensor out = at::empty_like(plain, format);
     return at::conj_physical_out(out, plain);
   }
   if (t.is_neg()) {
     const at::Tensor plain = t._neg_view();
-    at::Tensor out = at::empty_like(plain, at::MemoryFormat::Preserve);
+    at::Tensor out = at::empty_like(plain, format);
     return at::neg_out(out, plain);
   }
   return t;
