@@ -53,9 +53,9 @@ type variant struct {
 type programs struct {
 	cache  *ristretto.Cache
 	newest map[[2]uint64]stored // what was stored last, also if the cache has rejected it
-	order  [][2]uint64 // the keys of newest, oldest first
-	bytes  int64       // of newest
-	room   int64       // the bound of bytes; one entry may exceed it
+	order  [][2]uint64          // the keys of newest, oldest first
+	bytes  int64                // of newest
+	room   int64                // the bound of bytes; one entry may exceed it
 	// Number of the next variant; never used twice, so that a forgotten program can't be taken for a new one.
 	next uint32
 	// Hashes of the kernels of all programs so far.
