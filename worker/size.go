@@ -15,18 +15,33 @@ const (
 	sizeDim      = 16
 	sizeArg      = 32
 	sizeNumber   = 300 // an argument that a 0-dim tensor holds
-	sizeBuffer   = 64  // of a run, with its output's records
+	sizeBuffer   = 72  // of a run, with its output's records
 	sizeIndex    = 8   // of a buffer that a step reads or writes
 	sizeInstance = 24
 	sizeUse      = 8
 	sizeValue    = 40
 	sizeKernel   = 6 << 10 // with its tile programs
 	sizeInstr    = 48
+	// Of an instance while a step runs, and kept for the next run.
+	sizeGiven        = 24
+	sizeGivenOperand = 24
+	sizeGivenNumber  = 24
 )
 
-// runBytes is the memory that a program keeps from its first run on: its buffers and tensors, without their content.
+// runBytes is the memory that a program keeps from its first run on: its buffers and tensors, without their content,
+// and what the instances of its largest kernel step are given.
 func runBytes(p *proto.Program) int64 {
-	return int64(len(p.Tensors)*sizeTensorAt + int(p.Buffers)*sizeBuffer)
+	largest := 0
+	for _, s := range p.Steps {
+		n := 0
+		for _, at := range s.GetKernel().GetInstances() {
+			// A size is 8 bytes. An operand has a size and a stride for at most each dim.
+			n += sizeGiven + 8*len(at.Sizes) + sizeGivenNumber*len(at.Numbers)
+			n += len(at.Tensors) * (sizeGivenOperand + 16*len(at.Sizes))
+		}
+		largest = max(largest, n)
+	}
+	return int64(len(p.Tensors)*sizeTensorAt + int(p.Buffers)*sizeBuffer + largest)
 }
 
 // PreparedBytes is the memory that a program takes when it is prepared.

@@ -60,10 +60,22 @@ std::string Geometry::Text() const {
   return TypeText(dtype, sizes) + " with strides " + ListText(strides) + " and offset " + std::to_string(offset);
 }
 
-at::Tensor MakeTensor(const c10::Storage& storage, const Geometry& g) {
+uint64_t CheckWithin(const c10::Storage& storage, const Geometry& g) {
   const uint64_t need = g.Bytes();
   TORCH_CHECK_INDEX(need <= storage.nbytes(), "A view ", g.Text(), " needs ", need, " bytes, but its storage has ",
                     storage.nbytes(), ".");
+  return need;
+}
+
+char* AddressIn(const c10::Storage& storage, const Geometry& g) {
+  const uint64_t need = CheckWithin(storage, g);
+  // A 0-byte storage may have no memory; an offset would be arithmetic on a null pointer.
+  const int64_t offset = need == 0 ? 0 : g.offset * static_cast<int64_t>(c10::elementSize(g.dtype));
+  return static_cast<char*>(storage.mutable_data()) + offset;
+}
+
+at::Tensor MakeTensor(const c10::Storage& storage, const Geometry& g) {
+  const uint64_t need = CheckWithin(storage, g);
   const bool cpu = storage.device_type() == c10::DeviceType::CPU;
   at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(cpu ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA),

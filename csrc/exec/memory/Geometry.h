@@ -38,6 +38,12 @@ struct Geometry {
   std::string Text() const;
 };
 
+// Bytes of the storage up to the end of the view. Throws IndexError if the storage is too small.
+uint64_t CheckWithin(const c10::Storage& storage, const Geometry& g);
+
+// The address of the view's first element. Throws IndexError if the storage is too small.
+char* AddressIn(const c10::Storage& storage, const Geometry& g);
+
 // A tensor over the storage. Throws IndexError if the storage is too small.
 at::Tensor MakeTensor(const c10::Storage& storage, const Geometry& g);
 

@@ -54,6 +54,7 @@ class Parser {
     in_.End();
     p_.work.buffers.resize(p_.nbuffers);
     p_.work.tensors.resize(p_.tensors.size());
+    p_.work.allocated_by.resize(p_.nbuffers);
     return std::move(program_);
   }
 

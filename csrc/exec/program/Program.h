@@ -151,9 +151,12 @@ struct Workspace {
   std::vector<Buffer> buffers;
   std::vector<at::Tensor> tensors;  // made on first use; dropped when their buffer changes
   torch::jit::Stack stack;
+  uint64_t group = 0;                  // counts the fused groups that have been looked at
+  std::vector<uint64_t> allocated_by;  // by buffer: the last group that allocates it
   // Of the current kernel step.
   std::vector<int64_t> sizes;
   std::vector<KernelOperandAt> operands;
+  std::vector<int64_t> extents;  // of the operands: sizes, then strides
   std::vector<KernelNumber> numbers;
   std::vector<KernelInstance> instances;
 };

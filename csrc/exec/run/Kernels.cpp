@@ -21,13 +21,13 @@ uint64_t TableWords(const Launch& l) { return uint64_t{l.nstructs} * l.words + l
 // ---- Whether kernels fit ----
 
 bool KernelRunner::Fit(uint32_t begin, uint32_t end) {
-  allocated_.clear();
+  ++work_.group;
   try {
     for (uint32_t i = begin; i < end; ++i) {
       const Step& s = program_.steps[i];
-      if (s.kind == StepKind::kAlloc) allocated_.push_back(s.a);
+      if (s.kind == StepKind::kAlloc) NoteAllocation(s.a);
       for (uint32_t j = s.spoils.begin; s.kind == StepKind::kCall && j < s.spoils.end; ++j) {
-        allocated_.push_back(program_.buffers[j]);
+        NoteAllocation(program_.buffers[j]);
       }
       if (s.kind == StepKind::kKernel && !StepFits(s)) return false;
     }
@@ -39,34 +39,29 @@ bool KernelRunner::Fit(uint32_t begin, uint32_t end) {
 
 bool KernelRunner::StepFits(const Step& s) {
   const Kernel& kernel = *program_.kernels[s.a];
-  std::vector<Geometry> geometries(kernel.operands.size());
-  std::vector<KernelOperandAt> operands(kernel.operands.size());
   for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
     const KernelAt& at = program_.kernel_ats[i];
-    for (size_t j = 0; j < operands.size(); ++j) {
+    ClearInstances();
+    for (size_t j = 0; j < kernel.operands.size(); ++j) {
       const KernelUse& use = program_.kernel_uses[at.uses + j];
       const TensorRow& row = program_.tensors[use.tensor];
-      if (use.made) {
-        allocated_.push_back(row.buffer);
-      } else if (!IsAllocatedByGroup(row.buffer)) {
-        buffers_.TensorOf(use.tensor);
-      }
-      geometries[j] = buffers_.GeometryOf(row);
-      operands[j] = {nullptr, geometries[j].sizes.data(), geometries[j].strides.data()};
+      if (use.made) NoteAllocation(row.buffer);
+      const Geometry& geometry = buffers_.GeometryOf(row);
+      if (!IsAllocatedByGroup(row.buffer)) CheckWithin(buffers_.StorageOf(row.buffer), geometry);
+      AppendOperand(nullptr, geometry);
     }
-    work_.sizes.clear();
     AppendSizes(kernel, at);
-    work_.numbers.clear();
     if (!kernel.held.empty()) AppendNumbers(kernel, at);
+    SetExtents(kernel);
     const char* why = nullptr;
-    if (!Fits(kernel, {work_.sizes.data(), operands.data(), work_.numbers.data()}, &why)) return false;
+    if (!Fits(kernel, {work_.sizes.data(), work_.operands.data(), work_.numbers.data()}, &why)) return false;
   }
   return true;
 }
 
-bool KernelRunner::IsAllocatedByGroup(uint32_t buffer) const {
-  return std::find(allocated_.begin(), allocated_.end(), buffer) != allocated_.end();
-}
+void KernelRunner::NoteAllocation(uint32_t buffer) { work_.allocated_by[buffer] = work_.group; }
+
+bool KernelRunner::IsAllocatedByGroup(uint32_t buffer) const { return work_.allocated_by[buffer] == work_.group; }
 
 bool KernelRunner::Aligned(c10::ArrayRef<Launch> launches) const {
   for (const Launch& l : launches) {
@@ -81,6 +76,31 @@ bool KernelRunner::Aligned(c10::ArrayRef<Launch> launches) const {
 }
 
 // ---- What an instance is given ----
+
+void KernelRunner::ClearInstances() {
+  work_.sizes.clear();
+  work_.operands.clear();
+  work_.extents.clear();
+  work_.numbers.clear();
+  work_.instances.clear();
+}
+
+void KernelRunner::AppendOperand(char* data, const Geometry& geometry) {
+  work_.operands.push_back({data, nullptr, nullptr});
+  work_.extents.insert(work_.extents.end(), geometry.sizes.begin(), geometry.sizes.end());
+  work_.extents.insert(work_.extents.end(), geometry.strides.begin(), geometry.strides.end());
+}
+
+void KernelRunner::SetExtents(const Kernel& kernel) {
+  const int64_t* extents = work_.extents.data();
+  const size_t n = kernel.operands.size();
+  for (size_t i = 0; i < work_.operands.size(); ++i) {
+    const size_t rank = kernel.operands[i % n].along.size();
+    work_.operands[i].sizes = extents;
+    work_.operands[i].strides = extents + rank;
+    extents += 2 * rank;
+  }
+}
 
 void KernelRunner::AppendSizes(const Kernel& kernel, const KernelAt& at) {
   size_t n = 0;
@@ -139,21 +159,19 @@ void KernelRunner::Allocate(uint32_t begin, uint32_t end) {
 
 void KernelRunner::Run(const Step& s) {
   const Kernel& kernel = *program_.kernels[s.a];
-  work_.sizes.clear();
-  work_.operands.clear();
-  work_.numbers.clear();
-  work_.instances.clear();
+  ClearInstances();
   for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
     const KernelAt& at = program_.kernel_ats[i];
     AppendSizes(kernel, at);
     for (size_t j = 0; j < kernel.operands.size(); ++j) {
-      const KernelUse& use = program_.kernel_uses[at.uses + j];
-      const at::Tensor& t = buffers_.TensorOf(use.tensor);
-      work_.operands.push_back({static_cast<char*>(t.mutable_data_ptr()), t.sizes().data(), t.strides().data()});
+      const TensorRow& row = program_.tensors[program_.kernel_uses[at.uses + j].tensor];
+      const Geometry& geometry = buffers_.GeometryOf(row);
+      AppendOperand(AddressIn(buffers_.StorageOf(row.buffer), geometry), geometry);
     }
     AppendNumbers(kernel, at);
   }
   // The vectors have their final addresses now.
+  SetExtents(kernel);
   const int64_t* sizes = work_.sizes.data();
   const KernelOperandAt* operands = work_.operands.data();
   const KernelNumber* numbers = work_.numbers.data();
@@ -182,7 +200,8 @@ uint64_t KernelRunner::AddressOf(uint32_t buffer) const {
 
 void KernelRunner::CheckOperands(const Kernel& kernel, const KernelAt& at) {
   for (size_t j = 0; j < kernel.operands.size(); ++j) {
-    buffers_.TensorOf(program_.kernel_uses[at.uses + j].tensor);  // checks that the tensor lies within its storage
+    const TensorRow& row = program_.tensors[program_.kernel_uses[at.uses + j].tensor];
+    CheckWithin(buffers_.StorageOf(row.buffer), buffers_.GeometryOf(row));
   }
 }
 

@@ -38,8 +38,14 @@ class KernelRunner {
 
  private:
   bool StepFits(const Step& step);
+  // Of the group that Fit was called for last: buffers that its steps allocate.
+  void NoteAllocation(uint32_t buffer);
   bool IsAllocatedByGroup(uint32_t buffer) const;
 
+  // Instances are appended to the workspace. Call SetExtents when all are there.
+  void ClearInstances();
+  void AppendOperand(char* data, const Geometry& geometry);
+  void SetExtents(const Kernel& kernel);
   void AppendSizes(const Kernel& kernel, const KernelAt& at);
   void AppendNumbers(const Kernel& kernel, const KernelAt& at);
   KernelNumber NumberOf(const KernelValue& value) const;
@@ -55,7 +61,6 @@ class KernelRunner {
   Executor& executor_;
   const Program& program_;
   Workspace& work_;
-  std::vector<uint32_t> allocated_;  // buffers that the steps of the group allocate
   std::vector<uint64_t> arguments_;  // of the launches of one kernel step: structs and chunks
 };
 
