@@ -65,6 +65,7 @@ def table(graphs: list[dict]) -> str:
 
 
 SIZES = (500, 2000, 5000, 20000)
+STEPPED = 500_000  # parameters of all repeated steps: a short step needs more repeats
 
 
 def resident() -> int:
@@ -135,7 +136,7 @@ def lists(repeats: int) -> str:
         children = [Child(device, str(n)) for device in ("mycelya", "cpu")]
         ours, eager = (child.ask("first") for child in children)
         best = [float("inf")] * 2
-        for _ in range(repeats):
+        for _ in range(max(repeats, STEPPED // n)):
             for i, child in enumerate(children):
                 best[i] = min(best[i], child.ask("step"))
         for child in children:

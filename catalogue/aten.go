@@ -55,6 +55,7 @@ type ATen struct {
 //	a~b                      two tensors have the same dtype
 //	exact                    a result of a 16-bit float dtype holds the literals exactly
 //	promote                  no condition: the operands meet in one dtype first
+//	narrow                   no condition: the body does not compute in f32 where the operands are f16 or bf16
 //
 // Body is statements "name = expr" with ; between them, and at the end "-> expr, …": the results in the schema's
 // order, then the new contents of written operands. An expr is a name, a number, or an op with operands, in

@@ -58,8 +58,7 @@ var elementwiseRows = []ATen{
 	{Name: "aten::pow.Tensor_Scalar", Elementwise: true, Power: true,
 		InPlace: "aten::pow_.Scalar", Args: "x n", Cases: []Case{
 			{"n=2 ints truth", "-> mul x x"},
-			{"n=3 ints truth", "-> mul (mul x x) x"},
-			{"exact ints truth", "-> pow x n"},
+			{"exact narrow ints truth", "-> pow x n"},
 		}},
 	{Name: "aten::pow.Scalar", Elementwise: true, Out: "aten::pow.Scalar_out"},
 	{Name: "aten::pow.Tensor_Tensor", Elementwise: true, InPlace: "aten::pow_.Tensor",

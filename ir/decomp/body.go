@@ -45,7 +45,7 @@ func (w *writer) bind(r *rule, args []ir.Arg) bool {
 	for i := range r.args {
 		w.names[i].arg = args[i]
 	}
-	w.meet = ir.Invalid
+	w.meet, w.narrow = ir.Invalid, r.narrow
 	of := w.meet
 	if r.promote {
 		w.meet = w.promoted(args[:r.args])
@@ -196,9 +196,12 @@ func (w *writer) named(name int) (term, string) {
 	switch t.arg.Kind {
 	case ir.ArgValue:
 		t.v, t.is = w.e.To[t.arg.V], true
-		to := wide(w.out.Types[t.v].DType)
+		to := w.out.Types[t.v].DType
 		if w.meet.Valid() {
-			to = wide(w.meet)
+			to = w.meet
+		}
+		if !w.narrow {
+			to = wide(to)
 		}
 		if !w.out.IsNumber(ir.Value(t.v)) {
 			met, err := w.met(t)

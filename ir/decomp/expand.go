@@ -66,6 +66,7 @@ type writer struct {
 	result ir.DType // the dtype of its first defined result; Invalid: the node is copied
 	names  []term   // by number of the rule's names
 	meet   ir.DType // the dtype in which operands meet; Invalid: each operand keeps its dtype
+	narrow bool     // operands of 16 bits are not converted to f32
 }
 
 // node writes a node out, or copies it.

@@ -84,6 +84,7 @@ type rule struct {
 	names    []string
 	promote  bool
 	exact    bool
+	narrow   bool
 	classes  ir.Classes // the dtypes that the case is for
 	when     []condition
 	alike    [][2]int // pairs of arguments that must have the same dtype
@@ -109,6 +110,9 @@ func read(row *catalogue.ATen, c catalogue.Case) *rule {
 			continue
 		case "exact":
 			r.exact = true
+			continue
+		case "narrow":
+			r.narrow = true
 			continue
 		case "ints":
 			r.classes |= ir.Ints

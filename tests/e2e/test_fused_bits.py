@@ -132,3 +132,18 @@ def test_a_0_dim_tensor_of_another_dtype(name, dtype, other):
     for one in (s, s.to(DEVICE)):
         got = program(x.to(DEVICE), one).cpu()
         assert torch.equal(got, program(x, s)), (got != program(x, s)).sum()
+
+
+@pytest.mark.parametrize("exponent", [2, 3, -1, -2, 0.5, -0.5, 2.5])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_powers_of_16_bits(dtype, exponent):
+    """PyTorch rounds bf16 after each product of a power, and f16 once.
+
+    The size leaves nothing to its code for single elements, which rounds otherwise.
+    """
+    x = (torch.rand(4096, generator=torch.Generator().manual_seed(0)) * 8).to(dtype)
+
+    def of(device: torch.device) -> torch.Tensor:
+        return (x.to(device).pow(exponent) * 0.5).cpu()
+
+    assert torch.equal(of(DEVICE), of(torch.device("cpu")))

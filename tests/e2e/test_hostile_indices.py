@@ -257,3 +257,52 @@ def test_a_wild_target_in_a_training_step_leaves_the_session_usable() -> None:
     good.backward()
     assert torch.isfinite(good).item()
     assert is_alive()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float32])
+@pytest.mark.parametrize("name", ["chebyshev_polynomial_t", "legendre_polynomial_p"])
+def test_polynomials_of_usual_degrees(name, dtype):
+    f = getattr(torch.special, name)
+    x, n = torch.tensor([0, 1, 2, 3]).to(dtype), torch.tensor([5, 4, 3, 1]).to(dtype)
+    assert torch.equal(f(x.to(DEVICE), n.to(DEVICE)).cpu(), f(x, n))
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "slow"),
+    [
+        ("chebyshev_polynomial_t", 0.5, False),  # a closed form
+        ("chebyshev_polynomial_u", 2.0, False),  # overflows soon
+        ("hermite_polynomial_h", 0.5, False),  # no such degree in PyTorch
+        ("laguerre_polynomial_l", -3.0, False),
+        ("laguerre_polynomial_l", 3.0, True),
+        ("legendre_polynomial_p", 0.5, True),
+        ("shifted_chebyshev_polynomial_t", 1e-30, True),  # 2 x - 1 rounds to -1
+        ("shifted_chebyshev_polynomial_t", 0.0, False),
+    ],
+)
+def test_polynomials_of_high_degrees(name, x, slow):
+    """Those that would take hours are refused, and the others have PyTorch's value."""
+    f = getattr(torch.special, name)
+    x, n = torch.tensor([x]), torch.tensor([1e12])
+    if slow:
+        with pytest.raises(RuntimeError, match="a polynomial has a degree above"):
+            f(x.to(DEVICE), n.to(DEVICE)).cpu()
+    else:
+        same(f(x.to(DEVICE), n.to(DEVICE)), f(x, n))
+
+
+def test_segments_that_leave_out_the_end():
+    """PyTorch allows it with unsafe=True; no segment may go beyond the end."""
+    data = torch.arange(10.0)
+    lengths = torch.tensor([1, 2, 0, 6])
+
+    def of(device, lengths, unsafe):
+        return torch.segment_reduce(
+            data.to(device), "sum", lengths=lengths.to(device), axis=0, unsafe=unsafe
+        ).cpu()
+
+    assert torch.equal(of(DEVICE, lengths, True), of("cpu", lengths, True))
+    with pytest.raises(RuntimeError, match="lengths"):
+        of(DEVICE, lengths, False)
+    with pytest.raises(RuntimeError, match="the sum 12, the data has 10"):
+        of(DEVICE, lengths + torch.tensor([3, 0, 0, 0]), True)

@@ -42,7 +42,7 @@ class Operands {
   // Dim d of tensor i, which may count from the end.
   int64_t Size(size_t i, int64_t d) const;
 
-  // Throws ValueError: "aten::x: <text>".
+  // Throws RuntimeError, as ATen's own checks do: "aten::x: <text>".
   template <typename... Text>
   void Require(bool holds, const Text&... text) const {
     if (C10_UNLIKELY(!holds)) Fail(c10::str(text...));

@@ -230,7 +230,7 @@ void CheckOut(const std::string& name, const at::Tensor& out) {
 
 // ---- Operands ----
 
-void Operands::Fail(const std::string& text) const { TORCH_CHECK_VALUE(false, name_, ": ", text); }
+void Operands::Fail(const std::string& text) const { TORCH_CHECK(false, name_, ": ", text); }
 
 std::vector<at::Tensor> Operands::OptionalTensors(size_t i) const {
   std::vector<at::Tensor> tensors;

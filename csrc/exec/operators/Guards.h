@@ -20,7 +20,7 @@ struct Guard;
 // once per program.
 const Guard* GuardOf(const std::string& name, c10::DeviceType device);
 
-// Throws ValueError or IndexError if the operator must not run on these arguments.
+// Throws RuntimeError or IndexError if the operator must not run on these arguments.
 void CheckOperands(const Guard& guard, const std::string& name, const torch::jit::Stack& arguments);
 
 // Throws ValueError if an out= operand has several elements at one place: kernels write it as if it were dense.

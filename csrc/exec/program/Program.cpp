@@ -338,8 +338,9 @@ class Parser {
     s.written.begin = static_cast<uint32_t>(p_.written_tensors.size());
     for (size_t i = 0; i < to.size(); ++i) {
       p_.args.push_back(i < nargs ? FitArg(in_, to[i], s.name, device_, p_) : DefaultOf(to[i], s.name));
-      // Operators skip checks of their operands if this argument is true.
-      if (to[i].name() == "unsafe") p_.args.back() = Constant(false);
+      // Operators skip checks of their operands if this argument is true. That of segment_reduce allows lengths that do
+      // not reach the end; its guard checks the rest.
+      if (to[i].name() == "unsafe" && s.name != "aten::segment_reduce") p_.args.back() = Constant(false);
       const bool written = to[i].alias_info() != nullptr && to[i].alias_info()->isWrite();
       // A pointwise operator may write elements that lie at one place, as in PyTorch. Other operators may then write
       // outside of their memory.
