@@ -96,6 +96,10 @@ func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t
 		if err := takeEnvironment(); err != nil {
 			return err
 		}
+		options, err := cabi.Options(C.GoString(config.options))
+		if err != nil {
+			return err
+		}
 		return client.Open(int32(index), runtime.Paths{
 			Paths: provider.Paths{
 				Worker:   C.GoString(config.worker),
@@ -105,6 +109,7 @@ func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t
 			Provider: C.GoString(config.provider),
 			Device:   C.GoString(config.device),
 			Machine:  C.GoString(config.machine),
+			Options:  options,
 		}, os.Environ())
 	})
 }

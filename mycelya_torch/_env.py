@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+import urllib.parse
 import warnings
 
 from mycelya_torch import _providers
@@ -23,20 +24,26 @@ _LEVELS = {
 }
 
 
-def default_machine() -> tuple[str, str]:
-    """The provider and the device of MYCELYA_MACHINE; "" is the best device of a host.
+def default_machine() -> tuple[str, str, str]:
+    """The provider, the device and the options of MYCELYA_MACHINE.
 
-    The variable has the form provider or provider:device.
+    The device "" is the best one of a host. The variable has the form provider,
+    provider:device, or one of them with options after it, as in a URL:
+    local:cpu?transport=tcp.
 
     Raises:
-        ValueError: unknown provider or device; the message lists the valid ones.
+        ValueError: unknown provider, device or option; the message lists the valid
+            ones.
         NotImplementedError: a provider that this version does not serve.
     """
     value = os.environ.get("MYCELYA_MACHINE") or _providers.DEFAULT
-    name, _, device = value.partition(":")
+    machine, _, query = value.partition("?")
+    name, _, device = machine.partition(":")
     try:
         provider = _providers.served(name)
-        return provider.value, _providers.device_option(provider, device)
+        device = _providers.device_option(provider, device)
+        options = dict(urllib.parse.parse_qsl(query, strict_parsing=bool(query)))
+        return provider.value, device, _providers.other_options(provider, options)
     except (NotImplementedError, ValueError) as error:
         raise type(error)(
             f"MYCELYA_MACHINE={value!r}: {error} Set it to 'local', 'local:cpu' "

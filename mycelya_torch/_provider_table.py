@@ -26,6 +26,7 @@ class Row(NamedTuple):
     devices: str = ""
     device_help: str = ""
     chooses_gpu: bool = False
+    options: tuple[tuple[str, str, str], ...] = ()  # name, values, help
 
 
 TABLE = {
@@ -35,6 +36,13 @@ TABLE = {
         devices=r"|cpu|cuda(:[0-9]+)?",
         device_help="'cpu', 'cuda:<index>' or '' (CUDA if the host has it, else the CPU)",
         chooses_gpu=False,
+        options=(
+            (
+                "transport",
+                r"unix|tcp",
+                "'unix' (a socket of this user, the default) or 'tcp' (TLS on 127.0.0.1)",
+            ),
+        ),
     ),
     BackendProvider.MODAL: Row(served=False),
     BackendProvider.SSH: Row(served=False),

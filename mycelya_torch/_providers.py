@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
+from collections.abc import Mapping
 
 from mycelya_torch._provider_table import TABLE, BackendProvider
 
@@ -57,3 +60,30 @@ def device_option(provider: BackendProvider, value: str) -> str:
             f"{row.device_help}."
         )
     return "cuda:0" if value == "cuda" else value
+
+
+def other_options(provider: BackendProvider, given: Mapping[str, str]) -> str:
+    """A provider's other options as a JSON object; "" if there are none.
+
+    Raises:
+        ValueError: not an option of the provider, or not a value of it; the message
+            lists the valid ones.
+    """
+    row = TABLE[provider]
+    valid = {name: (values, text) for name, values, text in row.options}
+    for name, value in given.items():
+        if name not in valid:
+            near = difflib.get_close_matches(name, [*valid, "device"], 1)
+            names = ", ".join(["device", *valid])
+            meant = f"Did you mean {near[0]}?" if near else f"Its options are {names}."
+            raise ValueError(
+                f"{name}={value!r} is not an option of the {provider.value} machine. "
+                f"{meant}"
+            )
+        values, text = valid[name]
+        if not isinstance(value, str) or re.fullmatch(values, value) is None:
+            raise ValueError(
+                f"{name}={value!r} is not possible on the {provider.value} machine; "
+                f"use {text}."
+            )
+    return json.dumps(dict(given), sort_keys=True) if given else ""

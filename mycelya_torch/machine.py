@@ -61,9 +61,13 @@ class RemoteMachine:
         name: its name in messages; by default its `device_id`.
         start: start the worker now; otherwise at `start()`.
         device: provider option of "local": "cpu", "cuda:0", … or "" for the best.
+        options: other options of the provider. "local" has transport: "unix", a socket
+            that only this user can reach (the default), or "tcp": TLS 1.3 over the
+            loopback interface, with certificates for this worker alone.
 
     Raises:
-        ValueError: unknown provider, GPU type or device; the message lists valid ones.
+        ValueError: unknown provider, GPU type, device or option; the message lists
+            valid ones.
         NotImplementedError: a provider that this version does not serve.
     """
 
@@ -75,6 +79,7 @@ class RemoteMachine:
         name: str | None = None,
         start: bool = True,
         device: str = "",
+        **options: str,
     ) -> None:
         self.provider = _providers.find(provider)
         self.gpu_type = _gpu(gpu_type)
@@ -86,6 +91,7 @@ class RemoteMachine:
                 "give device='cuda:<index>'."
             )
         self._device = _providers.device_option(self.provider, device)
+        self._options = _providers.other_options(self.provider, options)
         label = self._device.replace(":", "") or "best"
         self.device_id = f"{self.provider.value}-{label}-{uuid.uuid4().hex[:8]}"
         self.name = name or self.device_id
@@ -132,7 +138,9 @@ class RemoteMachine:
             if self._index is None or _owner(self._index) is not self:
                 self._index = None
             index = _free_index() if self._index is None else self._index
-            _device.open(index, self.provider.value, self._device, self.name)
+            _device.open(
+                index, self.provider.value, self._device, self.name, self._options
+            )
             try:
                 _device.device_info(index)  # starts the worker, so errors come here
             except BaseException:
@@ -253,7 +261,7 @@ def restart_index(index: int) -> None:
         )
     with _LOCK:
         _device.close(index)
-        _device.open(index, "", "", "")
+        _device.open(index, "", "", "", "")
         _device.device_info(index)
 
 

@@ -34,6 +34,7 @@ type fakeWorker struct {
 }
 
 func (w *fakeWorker) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
+func (w *fakeWorker) Credentials() *transport.Credentials                             { return nil }
 func (w *fakeWorker) Handle() provider.Handle {
 	return provider.Handle{Provider: "fake", ID: "1"}
 }

@@ -26,6 +26,7 @@ import (
 // and every submission ends without work.
 type session struct {
 	index    int
+	name     string // in TLS handshakes
 	paths    Paths
 	settings *Settings
 	metrics  *metrics
@@ -61,7 +62,8 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &session{index: index, paths: paths, settings: settings, metrics: m, log: log, provider: p, mailbox: mailbox,
+	s := &session{index: index, name: transport.NewSessionName(), paths: paths, settings: settings, metrics: m,
+		log: log, provider: p, mailbox: mailbox,
 		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
 		core: core.New(c.explain)}
 	s.credits.OnWay.Store(0)

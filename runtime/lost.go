@@ -69,7 +69,7 @@ func (s *session) cause(err error, instance provider.Instance, hello *proto.Hell
 	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
 	defer cancel()
 	if streamEnded(err) {
-		if end := askEnd(ctx, instance, hello.GetPid()); end.GetEnded() {
+		if end := askEnd(ctx, instance, s.name, hello.GetPid()); end.GetEnded() {
 			return s.processEnd(end, instance.Handle()), end.Log
 		}
 	}
@@ -88,8 +88,8 @@ func (s *session) cause(err error, instance provider.Instance, hello *proto.Hell
 
 // askEnd asks a worker how the process of a session has ended; nil if the worker does not answer. pid 0: the session
 // has not said Hello.
-func askEnd(ctx context.Context, instance provider.Instance, pid uint64) *proto.EndedReply {
-	c, err := instance.Dial(ctx)
+func askEnd(ctx context.Context, instance provider.Instance, session string, pid uint64) *proto.EndedReply {
+	c, err := provider.Connect(ctx, instance, transport.EndOf(session))
 	if err != nil {
 		return nil
 	}

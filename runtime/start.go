@@ -5,6 +5,7 @@ package runtime
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"syscall"
@@ -23,6 +24,9 @@ const (
 	// A worker answers Hello once it has loaded PyTorch: a second from a warm disk, and cold disks and CUDA
 	// contexts may take much longer.
 	helloWait = 3 * time.Minute
+	// Over TCP a connection may come to the process of another session, which may end before it answers. Then the client
+	// connects again.
+	maxTries = 3
 	// A worker that was told to stop has this long to finish what it runs.
 	stopGrace = 500 * time.Millisecond
 )
@@ -37,7 +41,9 @@ func (s *session) start() {
 	began := time.Now()
 	var instance provider.Instance
 	var err error
-	onAllCores(func() { instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device}) })
+	onAllCores(func() {
+		instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device, Options: s.paths.Options})
+	})
 	if err != nil {
 		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %v", s.device(), err)})
 		return
@@ -45,7 +51,7 @@ func (s *session) start() {
 	s.mu.Lock()
 	s.instance = instance
 	s.mu.Unlock()
-	conn, hello, err := greet(s.ctx, instance)
+	conn, hello, err := greet(s.ctx, instance, s.name)
 	if err != nil {
 		s.lost(err)
 		return
@@ -99,10 +105,24 @@ func (s *session) info() (*proto.Hello, error) {
 }
 
 // greet opens the control connection and exchanges Hellos.
-func greet(ctx context.Context, instance provider.Instance) (*transport.Conn, *proto.Hello, error) {
+func greet(ctx context.Context, instance provider.Instance, name string) (*transport.Conn, *proto.Hello, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloWait)
 	defer cancel()
-	c, err := instance.Dial(ctx)
+	for tries := 0; ; {
+		conn, hello, err := greetOnce(ctx, instance, name)
+		switch {
+		case err == nil && hello.Again:
+			conn.Close()
+		case instance.Credentials() != nil && tries < maxTries && streamEnded(err):
+			tries++
+		default:
+			return conn, hello, err
+		}
+	}
+}
+
+func greetOnce(ctx context.Context, instance provider.Instance, name string) (*transport.Conn, *proto.Hello, error) {
+	c, err := provider.Connect(ctx, instance, name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,6 +157,8 @@ func exchange(conn *transport.Conn) (*proto.Hello, error) {
 		return nil, err
 	}
 	switch {
+	case theirs.Again:
+		return theirs, nil
 	case theirs.Error != "":
 		return nil, refused(theirs.Error)
 	case theirs.Protocol != transport.Version || theirs.Build != transport.Build:
@@ -175,6 +197,9 @@ func (s *session) fds() []int {
 }
 
 func descriptors(c net.Conn) (out []int) {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
 	if sc, ok := c.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { out = append(out, int(fd)) })

@@ -41,7 +41,8 @@ type Paths struct {
 	provider.Paths
 	Provider string
 	Device   string
-	Machine  string // its name in messages; "" for that of a bare "mycelya"
+	Machine  string            // its name in messages; "" for that of a bare "mycelya"
+	Options  map[string]string // of the provider, by the names in its row of the table
 }
 
 // View is a strided window on a storage, sizes and strides in elements.

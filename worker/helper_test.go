@@ -90,6 +90,12 @@ func (s *serving) dial(t testing.TB) *client {
 	t.Helper()
 	nc, err := net.Dial("unix", s.addr)
 	require.NoError(t, err)
+	return clientOf(t, nc)
+}
+
+// clientOf is the client at this end of a connection.
+func clientOf(t testing.TB, nc net.Conn) *client {
+	t.Helper()
 	require.NoError(t, nc.SetDeadline(time.Now().Add(30*time.Second)))
 	c := &client{t: t, c: transport.New(nc)}
 	t.Cleanup(func() { _ = c.c.Close() })

@@ -5,7 +5,6 @@ package worker
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -18,12 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mycelya/mycelya/proto"
-)
-
-// Descriptors of a session's process, after the three that every process has.
-const (
-	controlFD  = 3 // a socket, over which the connection of its client comes
-	progressFD = 4
+	"github.com/mycelya/mycelya/proto/transport"
 )
 
 // drainWait is how long the output of an ended process is read: a thread that hangs in the kernel may hold the pipe.
@@ -32,40 +26,47 @@ const drainWait = 200 * time.Millisecond
 // process is the supervisor's end of a session's process.
 type process struct {
 	cmd      *exec.Cmd
-	control  *os.File // its other end gets the client's connection
+	control  *net.UnixConn // its other end gets connections
 	progress *Progress
 	log      tail
 	given    bool          // it has a client; guarded by the supervisor's lock
+	names    []string      // that its client, or others who could be it, asked for; guarded by the supervisor's lock
 	kills    uint64        // of the group for lack of memory, before its start
 	done     chan struct{} // closed when end is set
 	end      *proto.EndedReply
 }
 
-// startProcess starts a session's process. The caller's thread must live as long as the process: on Linux the process
-// is killed when the thread that has started it ends.
-func startProcess(cmd *exec.Cmd, output io.Writer) (*process, error) {
-	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socketpair", err)
-	}
-	for _, fd := range pair {
-		syscall.CloseOnExec(fd)
-	}
+// startProcess starts a session's process, which gets the credentials over a pipe. The caller's thread must live as
+// long as the process: on Linux the process is killed when the thread that has started it ends.
+func startProcess(cmd *exec.Cmd, credentials []byte, output io.Writer) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{}), kills: oomKills()}
 	var theirs []*os.File
 	fail := func(err error) (*process, error) {
-		for _, f := range append(theirs, p.control) {
+		for _, f := range theirs {
 			_ = f.Close()
+		}
+		if p.control != nil {
+			_ = p.control.Close()
 		}
 		return nil, err
 	}
-	p.control = os.NewFile(uintptr(pair[0]), "control")
-	theirs = append(theirs, os.NewFile(uintptr(pair[1]), "control"))
+	mine, other, err := controlPair()
+	if err != nil {
+		return nil, err
+	}
+	p.control, theirs = mine, append(theirs, other)
 	memory, file, err := newProgress()
 	if err != nil {
 		return fail(err)
 	}
 	p.progress, theirs = memory, append(theirs, file)
+	if len(credentials) > 0 {
+		secret, err := filled(credentials)
+		if err != nil {
+			return fail(err)
+		}
+		theirs = append(theirs, secret)
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return fail(err)
@@ -113,16 +114,31 @@ func (p *process) watch(r *os.File, output io.Writer) {
 func (p *process) pid() uint64 { return uint64(p.cmd.Process.Pid) }
 
 // give passes a connection to the process. The caller still owns its own descriptor.
-func (p *process) give(c *net.UnixConn) error {
+func (p *process) give(c transport.Socket) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var sent error
 	err = raw.Control(func(fd uintptr) {
-		sent = unix.Sendmsg(int(p.control.Fd()), []byte{0}, unix.UnixRights(int(fd)), nil, 0)
+		_, _, sent = p.control.WriteMsgUnix([]byte{messageConn}, unix.UnixRights(int(fd)), nil)
 	})
 	return errors.Join(err, sent)
+}
+
+// claims calls claimed with the name of each session that a client of this process has proved to be its owner, and then
+// tells the process so. It returns when the process has ended.
+func (p *process) claims(claimed func(name string)) {
+	name := make([]byte, transport.NameBytes)
+	for {
+		if _, err := io.ReadFull(p.control, name); err != nil {
+			return
+		}
+		claimed(string(name))
+		if _, err := p.control.Write([]byte{messageClaimed}); err != nil {
+			return
+		}
+	}
 }
 
 // ended waits at most d for the end of the process.
@@ -134,58 +150,6 @@ func (p *process) ended(d time.Duration) *proto.EndedReply {
 		return nil
 	}
 }
-
-// A Channel is a session process's end of what it shares with the supervisor.
-type Channel struct {
-	Progress *Progress
-	control  *net.UnixConn
-}
-
-// OpenChannel opens the descriptors that the supervisor has passed to this process.
-func OpenChannel() (*Channel, error) {
-	memory, control := os.NewFile(progressFD, "progress"), os.NewFile(controlFD, "control")
-	defer memory.Close()
-	defer control.Close()
-	p, err := mapProgress(memory)
-	if err != nil {
-		return nil, fmt.Errorf("this program serves one session, and only mycelya-worker starts it: %w", err)
-	}
-	c, err := net.FileConn(control)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return nil, errors.New("the control descriptor is no unix socket")
-	}
-	return &Channel{Progress: p, control: u}, nil
-}
-
-// Accept waits for the connection of the client. io.EOF: the supervisor has ended.
-func (c *Channel) Accept() (net.Conn, error) {
-	one, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
-	n, rn, _, _, err := c.control.ReadMsgUnix(one, rights)
-	if err != nil {
-		return nil, err
-	}
-	if n == 0 {
-		return nil, io.EOF
-	}
-	messages, err := unix.ParseSocketControlMessage(rights[:rn])
-	if err != nil || len(messages) != 1 {
-		return nil, fmt.Errorf("the supervisor sent %d control messages: %w", len(messages), err)
-	}
-	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fds[0]), "client")
-	defer f.Close() // FileConn duplicates it
-	return net.FileConn(f)
-}
-
-// Wait returns when the supervisor has ended.
-func (c *Channel) Wait() { _, _ = io.Copy(io.Discard, c.control) }
 
 // tail keeps the end of what is written to it.
 type tail struct {

@@ -266,13 +266,24 @@ func (s *Server) executor() (Executor, error) {
 func refuse(c *transport.Conn, seq uint64, text string) {
 	hello := own()
 	hello.Error = text
+	last(c, seq, hello)
+}
+
+// last sends the last frame of a session, and discards what the client is still sending.
+func last(c *transport.Conn, seq uint64, hello *proto.Hello) {
 	_ = c.Net().SetDeadline(time.Now().Add(time.Second))
 	if c.Send(transport.Hello, seq, hello, nil) != nil {
 		return
 	}
-	if u, ok := c.Net().(*net.UnixConn); ok && u.CloseWrite() == nil {
-		_, _ = io.Copy(io.Discard, u)
+	if u, ok := c.Net().(interface{ CloseWrite() error }); ok && u.CloseWrite() == nil {
+		_, _ = io.Copy(io.Discard, c.Net())
 	}
+}
+
+// answerAndClose is last for a connection that has no session.
+func answerAndClose(c *transport.Conn, hello *proto.Hello) {
+	last(c, 0, hello)
+	_ = c.Close()
 }
 
 func own() *proto.Hello {

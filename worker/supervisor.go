@@ -4,12 +4,14 @@
 package worker
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"os/exec"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -26,18 +28,22 @@ type Supervisor struct {
 	Command func() *exec.Cmd
 	Log     *slog.Logger
 	Output  io.Writer // gets the output of the processes
+	// Credentials let clients in that come over TCP; nil: all clients come over a unix socket.
+	Credentials *transport.Credentials
 
-	once    sync.Once
-	starts  chan start // served by the thread that starts all processes
-	waiting chan struct{}
+	once   sync.Once
+	starts chan start // served by the thread that starts all processes
+
+	launching sync.Mutex
 
 	mu       sync.Mutex
 	closed   bool
 	listener net.Listener
 	spare    *process // without a client yet
 	live     map[*process]struct{}
-	ended    []*proto.EndedReply // newest last
-	pending  map[net.Conn]struct{}
+	sessions map[string]*process // by the name that a client over TCP has proved to own
+	ended    []end               // newest last
+	pending  []net.Conn          // connections whose first bytes have not come, oldest first
 }
 
 type start struct {
@@ -50,9 +56,18 @@ type started struct {
 	err error
 }
 
+// end is how a process has ended.
+type end struct {
+	names []string
+	reply *proto.EndedReply
+}
+
 const (
-	// Connections that have not sent their first header. They have a bound of their own, so that they keep no session out.
+	// Connections whose first bytes have not come. When there is another one, the oldest is closed, so that silent
+	// connections keep no client out.
 	maxPending = 64
+	// Names of sessions that clients who have not proved who they are have asked a process for.
+	maxNames = 64
 	// Ends that are kept for clients that ask.
 	maxEnds = 64
 	// How long an answer to Ended waits for the end of a process whose connection has ended.
@@ -63,8 +78,8 @@ const (
 // otherwise.
 func (s *Supervisor) Begin() {
 	s.once.Do(func() {
-		s.starts, s.waiting = make(chan start), make(chan struct{}, maxPending)
-		s.live, s.pending = map[*process]struct{}{}, map[net.Conn]struct{}{}
+		s.starts = make(chan start)
+		s.live, s.sessions = map[*process]struct{}{}, map[string]*process{}
 		go s.startAll()
 		p, err := s.launch()
 		if err != nil {
@@ -81,7 +96,15 @@ func (s *Supervisor) Begin() {
 func (s *Supervisor) startAll() {
 	goruntime.LockOSThread()
 	for r := range s.starts {
-		p, err := startProcess(r.cmd, s.Output)
+		var secret []byte
+		var err error
+		if s.Credentials != nil {
+			secret, err = s.Credentials.Encode()
+		}
+		var p *process
+		if err == nil {
+			p, err = startProcess(r.cmd, secret, s.Output)
+		}
 		r.reply <- started{p, err}
 	}
 }
@@ -102,7 +125,21 @@ func (s *Supervisor) launch() (*process, error) {
 		_ = out.p.cmd.Process.Kill()
 	}
 	go s.bury(out.p)
+	go out.p.claims(func(name string) { s.claimed(out.p, name) })
 	return out.p, nil
+}
+
+// claimed notes the session of a process. The process is not a spare one any more.
+func (s *Supervisor) claimed(p *process, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, lives := s.live[p]; lives {
+		s.sessions[name] = p
+	}
+	p.given, p.names = true, []string{name}
+	if s.spare == p {
+		s.spare = nil
+	}
 }
 
 // bury keeps the end of a process.
@@ -114,7 +151,12 @@ func (s *Supervisor) bury(p *process) {
 	if s.spare == p {
 		s.spare = nil
 	}
-	if s.ended = append(s.ended, p.end); len(s.ended) > maxEnds {
+	for _, name := range p.names {
+		if s.sessions[name] == p {
+			delete(s.sessions, name)
+		}
+	}
+	if s.ended = append(s.ended, end{p.names, p.end}); len(s.ended) > maxEnds {
 		s.ended = append(s.ended[:0], s.ended[1:]...)
 	}
 	if !s.closed && (p.end.Code != 0 || p.end.Signal != "") {
@@ -144,31 +186,43 @@ func (s *Supervisor) Serve(l net.Listener) error {
 			clients.Wait()
 			return err
 		}
-		if err := transport.CheckPeer(c); err != nil {
-			s.Log.Warn("a connection is refused", "error", err)
-			_ = c.Close()
-			continue
-		}
-		if !s.admit(c) {
+		serve := s.clientOf(c)
+		if serve == nil || !s.admit(c) {
 			_ = c.Close()
 			continue
 		}
 		clients.Go(func() {
 			defer s.dismiss(c)
-			s.client(c.(*net.UnixConn)) // CheckPeer accepts nothing else
+			serve()
 		})
 	}
+}
+
+// clientOf returns the function that serves a connection; nil: the connection is refused.
+func (s *Supervisor) clientOf(c net.Conn) func() {
+	if tcp, ok := c.(*net.TCPConn); ok && s.Credentials != nil {
+		return func() { s.remoteClient(tcp) }
+	}
+	if err := transport.CheckPeer(c); err != nil {
+		s.Log.Warn("a connection is refused", "error", err)
+		return nil
+	}
+	return func() { s.client(c.(*net.UnixConn)) } // CheckPeer accepts nothing else
 }
 
 // admit counts a connection until dismiss.
 func (s *Supervisor) admit(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.pending) >= maxPending {
-		s.Log.Warn("a connection is refused", "waiting", len(s.pending))
+	if s.closed {
 		return false
 	}
-	s.pending[c] = struct{}{}
+	if len(s.pending) >= maxPending {
+		s.Log.Warn("a connection is closed: others wait", "from", s.pending[0].RemoteAddr())
+		_ = s.pending[0].Close()
+		s.pending = s.pending[1:]
+	}
+	s.pending = append(s.pending, c)
 	return true
 }
 
@@ -176,7 +230,7 @@ func (s *Supervisor) dismiss(c net.Conn) {
 	_ = c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.pending, c)
+	s.pending = remove(s.pending, c)
 }
 
 // Close ends Serve and all sessions. It returns when no process runs.
@@ -187,7 +241,7 @@ func (s *Supervisor) Close() {
 	if s.listener != nil {
 		_ = s.listener.Close()
 	}
-	for c := range s.pending {
+	for _, c := range s.pending {
 		_ = c.Close()
 	}
 	var processes []*process
@@ -204,17 +258,17 @@ func (s *Supervisor) Close() {
 // client routes a connection by its first frame.
 func (s *Supervisor) client(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Now().Add(helloWait))
-	first, err := transport.Peek(c)
+	first, err := transport.PeekType(c)
 	if err != nil {
 		s.Log.Warn("a connection has ended before its first frame", "error", err)
 		return
 	}
 	if first == transport.Ended {
-		s.answerEnded(c)
+		s.answerEnded(transport.New(c), "")
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	p, err := s.process()
+	p, err := s.process(true)
 	if err == nil {
 		err = p.give(c)
 	}
@@ -224,13 +278,71 @@ func (s *Supervisor) client(c *net.UnixConn) {
 	}
 }
 
+// remoteClient routes a connection over TCP by the name in its TLS handshake, which the session's process makes. Nobody
+// has proved anything yet.
+func (s *Supervisor) remoteClient(c *net.TCPConn) {
+	_ = c.SetDeadline(time.Now().Add(helloWait))
+	name, err := transport.PeekName(c)
+	if err != nil {
+		s.Log.Warn("a connection is refused", "from", c.RemoteAddr(), "error", err)
+		return
+	}
+	if session, end := transport.SessionOf(name); end {
+		s.remoteEnded(c, session)
+		return
+	}
+	_ = c.SetDeadline(time.Time{})
+	p, err := s.processOf(name)
+	if err == nil {
+		err = p.give(c)
+	}
+	if err != nil {
+		s.Log.Error("a client has no process", "from", c.RemoteAddr(), "error", err)
+	}
+}
+
+// processOf returns the process of a session, or one that may become it.
+func (s *Supervisor) processOf(name string) (*process, error) {
+	s.mu.Lock()
+	p := s.sessions[name]
+	s.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	p, err := s.process(false)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.names = append(p.names, name); len(p.names) > maxNames {
+		p.names = p.names[1:]
+	}
+	return p, nil
+}
+
+// remoteEnded answers a client that asks over TCP how its session has ended, once it has proved that it may ask.
+func (s *Supervisor) remoteEnded(nc net.Conn, session string) {
+	c := tls.Server(nc, s.Credentials.Worker())
+	if err := c.Handshake(); err != nil {
+		s.Log.Warn("a connection is refused", "from", nc.RemoteAddr(), "error", err)
+		return
+	}
+	s.answerEnded(transport.New(c), session)
+	_ = c.Close()
+}
+
 var errFull = errors.New("it has as many sessions as it may have")
 
-// process returns a process without a client.
-func (s *Supervisor) process() (*process, error) {
+// process returns a process without a client. given: its client is known.
+func (s *Supervisor) process(given bool) (*process, error) {
+	s.launching.Lock() // one process is enough for clients who have not proved who they are
+	defer s.launching.Unlock()
 	s.mu.Lock()
 	p, full := s.spare, len(s.live) >= maxSessions
-	s.spare = nil
+	if given {
+		s.spare = nil
+	}
 	s.mu.Unlock()
 	if p == nil {
 		if full {
@@ -242,34 +354,45 @@ func (s *Supervisor) process() (*process, error) {
 		}
 	}
 	s.mu.Lock()
-	p.given = true
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if p.given = p.given || given; !p.given {
+		s.spare = p
+	}
 	return p, nil
 }
 
-// answerEnded answers a client that asks how the process of its session has ended.
-func (s *Supervisor) answerEnded(nc net.Conn) {
-	c := transport.New(nc)
+// answerEnded answers a client that asks how the process of its session has ended. session is the name of the session;
+// "": the question has the number of the process.
+func (s *Supervisor) answerEnded(c *transport.Conn, session string) {
 	var m proto.Ended
 	h, err := c.Next()
+	if err == nil && h.Type != transport.Ended {
+		err = faultf("The question is a %v.", h.Type)
+	}
 	if err == nil {
 		err = c.Meta(&m)
 	}
 	if err == nil {
-		err = c.Send(transport.EndedReply, h.Seq, s.end(m.Pid), nil)
+		err = c.Send(transport.EndedReply, h.Seq, s.end(m.Pid, session), nil)
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		s.Log.Warn("a question for the end of a session has no answer", "error", err)
 	}
 }
 
-// end returns how a process has ended. It waits for the end of a process that still runs. pid 0 is any process with a
-// client: a client that has had no Hello does not know the number of its process.
-func (s *Supervisor) end(pid uint64) *proto.EndedReply {
+// end returns how a process has ended. It waits for the end of a process that still runs. Without a session, pid 0 is
+// any process with a client: a client that has had no Hello does not know the number of its process.
+func (s *Supervisor) end(pid uint64, session string) *proto.EndedReply {
+	is := func(of uint64, names []string) bool {
+		if session != "" {
+			return slices.Contains(names, session)
+		}
+		return pid == 0 || of == pid
+	}
 	s.mu.Lock()
 	var running *process
 	for p := range s.live {
-		if p.given && (p.pid() == pid || pid == 0) {
+		if (p.given || session != "") && is(p.pid(), p.names) {
 			running = p
 		}
 	}
@@ -281,9 +404,9 @@ func (s *Supervisor) end(pid uint64) *proto.EndedReply {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := len(s.ended) - 1; i >= 0; i-- {
-		if e := s.ended[i]; pid == 0 || e.Pid == pid {
-			return e
+	for _, e := range slices.Backward(s.ended) {
+		if is(e.reply.Pid, e.names) {
+			return e.reply
 		}
 	}
 	return &proto.EndedReply{}

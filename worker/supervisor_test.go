@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,6 +32,7 @@ import (
 const (
 	sessionArgument  = "a-session-process"
 	hardenedArgument = "a-hardened-process"
+	secureArgument   = "for-clients-over-tcp"
 )
 
 func TestMain(m *testing.M) {
@@ -80,14 +82,14 @@ func (x crashingExecutor) Run(
 // sessionProcess is what mycelya-worker --session does, with the reference backend.
 func sessionProcess() {
 	worker.DieBySignal()
-	channel, err := worker.OpenChannel()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	channel, err := worker.OpenChannel(slices.Contains(os.Args, secureArgument), log)
 	if err != nil {
 		panic(err)
 	}
 	backend := crashing{ref.Backend{Progress: channel.Progress}, channel.Progress}
 	s := worker.Server{
-		Load: func() (worker.Backend, error) { return backend, nil }, Ready: worker.LockDown,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Load: func() (worker.Backend, error) { return backend, nil }, Ready: worker.LockDown, Log: log,
 	}
 	if err := s.ServeOne(channel.Accept); err != nil && !errors.Is(err, io.EOF) {
 		panic(err)
@@ -102,10 +104,17 @@ func supervise(t testing.TB) (*serving, *worker.Supervisor) {
 	s := &serving{addr: filepath.Join(dir, "s"), log: &logBuffer{}}
 	l, err := net.Listen("unix", s.addr)
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	supervisor := &worker.Supervisor{
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument) },
 		Log:     slog.New(slog.NewTextHandler(s.log, nil)), Output: s.log,
 	}
+	serveUntilTheEnd(t, supervisor, l)
+	return s, supervisor
+}
+
+// serveUntilTheEnd runs a supervisor until the test ends.
+func serveUntilTheEnd(t testing.TB, supervisor *worker.Supervisor, l net.Listener) {
 	ended := make(chan error, 1)
 	go func() { ended <- supervisor.Serve(l) }()
 	t.Cleanup(func() {
@@ -116,9 +125,7 @@ func supervise(t testing.TB) (*serving, *worker.Supervisor) {
 		case <-time.After(10 * time.Second):
 			t.Error("the supervisor does not end")
 		}
-		_ = os.RemoveAll(dir)
 	})
-	return s, supervisor
 }
 
 // session connects and returns the number of the session's process.

@@ -13,6 +13,7 @@ package cabi
 import "C"
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -51,6 +52,18 @@ func Trace(p unsafe.Pointer) *trace.Trace {
 		Reason:       uint32(t.reason),
 		ReasonOrigin: trace.Place{uint32(t.reason_origin[0]), uint32(t.reason_origin[1])},
 	}
+}
+
+// Options reads the options of a provider, a JSON object of strings; "" has none.
+func Options(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var out map[string]string
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		return nil, fmt.Errorf("BUG: the options %q of a provider are no JSON object of strings: %w", text, err)
+	}
+	return out, nil
 }
 
 // Release returns a function that tells the recorder that the arrays of a myc_trace are no longer used.

@@ -116,7 +116,8 @@ typedef struct {
 } myc_error;
 
 // Where things are (UTF-8 paths), and which worker to start. provider is a name of runtime/provider/providers, or ""
-// for the default one; device is "cpu", "cuda:0" or "" (CUDA if the worker's host has it, else CPU).
+// for the default one; device is "cpu", "cuda:0" or "" (CUDA if the worker's host has it, else CPU); options is a JSON
+// object of the provider's other options, which are strings, or "".
 typedef struct {
   const char* worker;     // the mycelya-worker binary
   const char* exec;       // libmycelya_exec
@@ -124,6 +125,7 @@ typedef struct {
   const char* provider;
   const char* device;
   const char* machine;  // the machine's name in messages, or "" for that of a bare "mycelya"
+  const char* options;
 } myc_config;
 
 // One trace. myc_fn_flush uses the arrays until it sets *in_use to 0, which it does exactly once, also if it fails.

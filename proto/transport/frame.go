@@ -45,7 +45,8 @@
 //
 // Flow:
 //
-//  1. The client connects and sends Hello; the worker answers Hello. If its error is set, the worker closes.
+//  1. The client connects and sends Hello; the worker answers Hello. If its error is set, the worker closes. If again
+//     is set, it closes too, and the client must connect again. On TCP all of this is inside TLS (Credentials).
 //  2. Frames take effect in the order in which they were sent; answers come in the order of their requests.
 //  3. A Program comes before the first Call of its key. The client does not wait for a Call: it may be many ahead.
 //  4. An Upload makes its storage before any later frame takes effect. An empty upload or reply has no body.
@@ -59,7 +60,8 @@
 //  7. After a Call that fails, or a Fail, calls do not run and are answered with skipped, until a Resume. So
 //     nothing that the client sent before its user had seen the error changes a storage from before.
 //  8. Each session has a process of its own on the worker. When it is lost, the client may open another connection and
-//     send Ended as its first frame; the worker answers how the process ended, and closes.
+//     send Ended as its first frame; the worker answers how the process ended, and closes. Over TCP the name in the TLS
+//     handshake says so too (EndOf).
 //  9. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
 //
 // History: 1 is the first version. A frame that a peer may send only after the other's Hello has offered it (6) needs

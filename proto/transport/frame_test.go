@@ -268,12 +268,15 @@ func TestBodyIsArrow(t *testing.T) {
 }
 
 func TestHandshake(t *testing.T) {
+	tcp := Handshake{Version: 1, Network: "tcp", Addr: "127.0.0.1:7070", PID: 12, Build: Build}
 	h := Handshake{Version: 1, Network: "unix", Addr: "/tmp/x/s", PID: 12, Build: Build}
-	got, err := ParseHandshake(h.String() + "\n")
-	require.NoError(t, err)
-	require.Equal(t, h, got)
+	for _, want := range []Handshake{tcp, h} {
+		got, err := ParseHandshake(want.String() + "\n")
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
 	for _, bad := range []string{
-		"", "hello", "MYCELYA|1|unix|/s|12", "MYCELYA|x|unix|/s|12|b", "MYCELYA|1|tcp|/s|12|b", "MYCELYA|1|unix||12|b",
+		"", "hello", "MYCELYA|1|unix|/s|12", "MYCELYA|x|unix|/s|12|b", "MYCELYA|1|udp|/s|12|b", "MYCELYA|1|unix||12|b",
 		"MYCELYA|1|unix|/s|-1|b", "OTHER|1|unix|/s|12|b", h.String() + "|",
 	} {
 		_, err := ParseHandshake(bad)

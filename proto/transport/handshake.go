@@ -24,8 +24,8 @@ const handshakeMark = "MYCELYA"
 //	MYCELYA|1|unix|/tmp/mycelya-1/s|4711|0.1.0
 type Handshake struct {
 	Version int    // of the wire
-	Network string // "unix"
-	Addr    string // path of the socket
+	Network string // "unix" or "tcp"
+	Addr    string // path of the socket, or address and port
 	PID     int
 	Build   string
 }
@@ -43,7 +43,7 @@ func ParseHandshake(line string) (Handshake, error) {
 	}
 	version, err1 := strconv.Atoi(f[1])
 	pid, err2 := strconv.Atoi(f[4])
-	if err1 != nil || err2 != nil || pid <= 0 || f[2] != "unix" || f[3] == "" {
+	if err1 != nil || err2 != nil || pid <= 0 || f[2] != "unix" && f[2] != "tcp" || f[3] == "" {
 		return Handshake{}, fmt.Errorf("transport: %q is not a worker's handshake", line)
 	}
 	return Handshake{Version: version, Network: f[2], Addr: f[3], PID: pid, Build: f[5]}, nil

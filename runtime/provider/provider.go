@@ -7,10 +7,13 @@ package provider
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/mycelya/mycelya/proto/transport"
 )
 
 // Spec describes a worker in terms that every provider understands.
@@ -18,6 +21,8 @@ type Spec struct {
 	Session string // a part of names; "" lets the provider choose
 	Device  string // "cpu", "cuda:0", or "" for CUDA if the host has it, else the CPU
 	Threads int    // of a worker on the CPU; 0 is PyTorch's default
+	// Options are the provider's own, by the names in its row of the table.
+	Options map[string]string
 }
 
 // Paths has the paths of the package's parts on this host.
@@ -47,12 +52,30 @@ type Instance interface {
 	Handle() Handle
 	// Dial opens another byte stream to the worker.
 	Dial(ctx context.Context) (net.Conn, error)
+	// Credentials are those with which the client speaks TLS on the streams of Dial; nil: only this user can reach the
+	// worker, and the streams carry no TLS.
+	Credentials() *transport.Credentials
 	// Wait returns how the worker ended, or ctx's error.
 	Wait(ctx context.Context) (Exit, error)
 	// Stop asks the worker to end, and kills it after grace. It returns when the worker has ended. Idempotent.
 	Stop(ctx context.Context, grace time.Duration) error
 	// FDs returns the descriptors of this process that a forked child must close, without those of Dial.
 	FDs() []int
+}
+
+// Connect opens a stream to a worker for the session with this name, or for a question about it (transport.EndOf). It
+// speaks TLS if the worker has credentials.
+func Connect(ctx context.Context, in Instance, name string) (net.Conn, error) {
+	c, err := in.Dial(ctx)
+	if err != nil || in.Credentials() == nil {
+		return c, err
+	}
+	secure := tls.Client(c, in.Credentials().Client(name))
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = c.Close()
+		return nil, Errorf(ErrAuth, "The TLS handshake with the worker failed: %v.", err)
+	}
+	return secure, nil
 }
 
 // Reason is why a worker ended.

@@ -129,7 +129,8 @@ void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
     RaiseMachineStopped("mycelya:" + std::to_string(index) + " cannot be started: this process is ending.");
   }
   const myc_config config{paths.worker.c_str(),     paths.exec.c_str(),     paths.torch_lib.c_str(),
-                          machine.provider.c_str(), machine.device.c_str(), machine.name.c_str()};
+                          machine.provider.c_str(), machine.device.c_str(), machine.name.c_str(),
+                          machine.options.c_str()};
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) Raise(*error);
   DecideWorkerLocked(machine.device);

@@ -46,7 +46,7 @@ struct Client {
 
 // Which worker to start: the fields of myc_config with these names.
 struct Machine {
-  std::string provider, device, name;
+  std::string provider, device, name, options;
 };
 
 // Where the four artefacts are, and the machine of a device that is opened without one; kept until the library is

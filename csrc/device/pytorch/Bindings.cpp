@@ -186,6 +186,20 @@ void Shutdown() {
   if (!InBadFork()) ShutDown();
 }
 
+// Where the artefacts are, and the start of a machine. The names of the arguments are in _device.pyi.
+void DefineMachines(py::module_& m) {
+  using Text = const std::string&;
+  m.def("init", [](Text library, Text worker, Text exec, Text torch_lib, Text provider, Text device, Text options) {
+    SetPaths({library, worker, exec, torch_lib, {provider, device, "", options}});
+  });
+  m.def(
+      "open",
+      [](int index, Text provider, Text device, Text name, Text options) {
+        OpenDevice(static_cast<c10::DeviceIndex>(index), {provider, device, name, options});
+      },
+      py::call_guard<py::gil_scoped_release>());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_device, m) {
@@ -198,17 +212,8 @@ PYBIND11_MODULE(_device, m) {
   RegisterOps();
 
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  m.def("init", [](const std::string& library, const std::string& worker, const std::string& exec,
-                   const std::string& torch_lib, const std::string& provider, const std::string& device) {
-    SetPaths({library, worker, exec, torch_lib, {provider, device}});
-  });
+  DefineMachines(m);
   m.def("set_internal_folders", &SetInternalFolders);
-  m.def(
-      "open",
-      [](int index, const std::string& provider, const std::string& device, const std::string& name) {
-        OpenDevice(static_cast<c10::DeviceIndex>(index), {provider, device, name});
-      },
-      no_gil);
   m.def(
       "close", [](int index) { CloseDevice(static_cast<c10::DeviceIndex>(index)); }, no_gil);
   m.def("last_error", &LastError, no_gil);

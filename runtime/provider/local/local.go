@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package local runs a worker as a child process on this host, with a unix socket in a private folder. The worker
-// ends when the write end of its stdin is closed, so it ends however this process ends. The package never runs a
-// worker as another user and never passes it the whole environment.
+// Package local runs a worker as a child process on this host, with a unix socket in a private folder, or on a TCP port
+// of the loopback interface with TLS. The worker ends when the write end of its stdin is closed, so it ends however
+// this process ends. The package never runs a worker as another user and never passes it the whole environment.
 package local
 
 import (
@@ -35,6 +35,8 @@ type Spec struct {
 	TorchLib string // the folder of libtorch_cpu; "" with Backend "ref"
 	Backend  string // "torch", the default, or "ref", which needs no PyTorch
 	LogLevel string // of the worker's log: "debug", "info", "warn" (default), "error"
+
+	tcp bool // over TCP with TLS, not over a unix socket
 }
 
 const (
@@ -44,6 +46,8 @@ const (
 	termWait = 500 * time.Millisecond
 	// How long the pipes are read after the worker has ended: a process that it started may hold them open.
 	drainWait = 200 * time.Millisecond
+	// How long the credentials of a worker on TCP are valid. It lives no longer than the client.
+	lease = 365 * 24 * time.Hour
 
 	reinstall = "Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
 )
@@ -68,16 +72,22 @@ func Start(ctx context.Context, s Spec) (provider.Instance, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	dir, err := privateDir()
-	if err != nil {
-		return nil, err
+	dir := ""
+	if !s.tcp {
+		var err error
+		if dir, err = privateDir(); err != nil {
+			return nil, err
+		}
 	}
 	in, err := spawn(s, dir)
 	if err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	if err := in.handshake(ctx); err != nil {
+	if err = in.passSecret(); err == nil {
+		err = in.handshake(ctx)
+	}
+	if err != nil {
 		_ = in.Stop(context.WithoutCancel(ctx), 0)
 		return nil, err
 	}
@@ -103,6 +113,9 @@ func (s *Spec) check() error {
 		return provider.Errorf(provider.ErrInvalidSpec,
 			"The device %q does not exist; a worker on this host has \"cpu\" or \"cuda:<number>\".", s.Device)
 	}
+	if err := s.takeOptions(); err != nil {
+		return err
+	}
 	info, err := os.Stat(s.Worker)
 	switch {
 	case err != nil:
@@ -118,6 +131,17 @@ func (s *Spec) check() error {
 			return provider.Errorf(provider.ErrNotFound,
 				"PyTorch's library folder %q cannot be read: %v. Is torch installed in this environment?", s.TorchLib, reason(err))
 		}
+	}
+	return nil
+}
+
+// takeOptions takes the provider's own options.
+func (s *Spec) takeOptions() error {
+	for name, value := range s.Options {
+		if name != "transport" || value != "" && value != "unix" && value != "tcp" {
+			return provider.Errorf(provider.ErrInvalidSpec, "%s=%q is not an option of the local machine.", name, value)
+		}
+		s.tcp = value == "tcp"
 	}
 	return nil
 }
@@ -204,6 +228,10 @@ type instance struct {
 	line   chan string // the first line of stdout
 	log    ring
 
+	credentials *transport.Credentials // of the client, if the worker listens on TCP
+	secret      []byte                 // the worker's credentials, until it has them
+	addr        string                 // where the worker listens on TCP
+
 	stopOnce sync.Once
 	asked    chan struct{} // closed by the first Stop
 	done     chan struct{} // closed when exit is set
@@ -212,15 +240,11 @@ type instance struct {
 
 // spawn runs the worker with three pipes.
 func spawn(s Spec, dir string) (*instance, error) {
-	args := []string{
-		"--socket",
-		socketIn(dir),
-		"--stdin-eof",
-		"--backend",
-		s.Backend,
-		"--threads",
-		strconv.Itoa(s.Threads),
+	args := []string{"--socket", socketIn(dir)}
+	if s.tcp {
+		args = []string{"--listen", "127.0.0.1:0", "--credentials", "-"}
 	}
+	args = append(args, "--stdin-eof", "--backend", s.Backend, "--threads", strconv.Itoa(s.Threads))
 	options := [][2]string{
 		{"--device", s.Device}, {"--exec", s.Exec}, {"--torch-lib", s.TorchLib}, {"--log", s.LogLevel},
 	}
@@ -230,6 +254,9 @@ func spawn(s Spec, dir string) (*instance, error) {
 		}
 	}
 	in := &instance{spec: s, dir: dir, line: make(chan string, 1), asked: make(chan struct{}), done: make(chan struct{})}
+	if err := in.mint(); err != nil {
+		return nil, err
+	}
 	var theirs []*os.File
 	defer func() {
 		for _, f := range theirs {
@@ -275,6 +302,35 @@ func spawn(s Spec, dir string) (*instance, error) {
 	}
 	go in.watch()
 	return in, nil
+}
+
+// mint makes the credentials of a worker on TCP and of its client.
+func (in *instance) mint() error {
+	if !in.spec.tcp {
+		return nil
+	}
+	client, worker, err := transport.Mint(lease)
+	if err == nil {
+		in.credentials = client
+		in.secret, err = worker.Encode()
+	}
+	if err != nil {
+		return provider.Errorf(provider.ErrUnavailable, "The credentials of the worker cannot be made: %v.", err)
+	}
+	return nil
+}
+
+// passSecret writes the worker's credentials to its stdin. They fit into a pipe's buffer.
+func (in *instance) passSecret() error {
+	if in.secret == nil {
+		return nil
+	}
+	_, err := in.stdin.Write(in.secret)
+	in.secret = nil
+	if err != nil && !errors.Is(err, syscall.EPIPE) { // the worker has ended: handshake says how
+		return provider.Errorf(provider.ErrUnavailable, "The worker's credentials cannot be passed on: %v.", reason(err))
+	}
+	return nil
 }
 
 // descriptor returns f's number. File.Fd would make f blocking.
@@ -365,10 +421,15 @@ func (in *instance) handshake(ctx context.Context) error {
 			"The worker program %q is build %s (wire version %d), this package is build %s (wire version %d). %s",
 			in.spec.Worker, h.Build, h.Version, transport.Build, transport.Version, reinstall)
 	}
-	if h.Addr != socketIn(in.dir) || h.PID != in.cmd.Process.Pid {
-		return provider.Errorf(provider.ErrVersion, "The worker %q listens on %q as process %d, not on its --socket.",
-			in.spec.Worker, h.Addr, h.PID)
+	network, addr := "unix", socketIn(in.dir)
+	if in.spec.tcp {
+		network, addr = "tcp", h.Addr
 	}
+	if h.Network != network || h.Addr != addr || h.PID != in.cmd.Process.Pid {
+		return provider.Errorf(provider.ErrVersion, "The worker %q listens on %q as process %d, which is not what it was "+
+			"told.", in.spec.Worker, h.Addr, h.PID)
+	}
+	in.addr = addr
 	return nil
 }
 
@@ -395,9 +456,16 @@ func (in *instance) Dial(ctx context.Context) (net.Conn, error) {
 	default:
 	}
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", socketIn(in.dir))
+	network := "unix"
+	if in.spec.tcp {
+		network = "tcp"
+	}
+	c, err := d.DialContext(ctx, network, in.addr)
 	if err != nil {
 		return nil, provider.Errorf(provider.ErrUnavailable, "The worker's socket: %v. %s", err, advice(err, ""))
+	}
+	if in.spec.tcp {
+		return c, nil
 	}
 	if err := transport.CheckPeer(c); err != nil {
 		_ = c.Close()
@@ -405,6 +473,9 @@ func (in *instance) Dial(ctx context.Context) (net.Conn, error) {
 	}
 	return c, nil
 }
+
+// Credentials implements provider.Instance.
+func (in *instance) Credentials() *transport.Credentials { return in.credentials }
 
 func (in *instance) Wait(ctx context.Context) (provider.Exit, error) {
 	select {

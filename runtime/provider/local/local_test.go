@@ -84,12 +84,18 @@ func gone(t *testing.T, pid int, dir string, within time.Duration) {
 }
 
 func TestConformance(t *testing.T) {
+	t.Run("unix socket", func(t *testing.T) { conform(t, nil) })
+	t.Run("TCP", func(t *testing.T) { conform(t, map[string]string{"transport": "tcp"}) })
+}
+
+func conform(t *testing.T, options map[string]string) {
 	tmp, err := os.MkdirTemp("", "ml") // t.TempDir's path is too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	t.Setenv("TMPDIR", tmp)
 	providertest.Suite{
-		Make: func(*testing.T) provider.Provider { return Provider{Paths: refSpec()} },
+		Options: options,
+		Make:    func(*testing.T) provider.Provider { return Provider{Paths: refSpec()} },
 		Kill: func(h provider.Handle) {
 			pid, _ := strconv.Atoi(h.ID)
 			_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -103,7 +109,7 @@ func TestConformance(t *testing.T) {
 			ps, err := exec.Command("ps", "-e", "-o", "args").Output()
 			require.NoError(t, err)
 			for line := range strings.Lines(string(ps)) {
-				if strings.Contains(line, tmp) {
+				if strings.HasPrefix(line, workerPath) {
 					out = append(out, line)
 				}
 			}

@@ -26,6 +26,14 @@ type Row struct {
 	Devices    string
 	DeviceHelp string
 	ChoosesGPU bool // takes a GPU type; otherwise a worker uses what its host has
+	Options    []Option
+}
+
+// Option is an option of a provider beside the device. "" is its default, also if Values does not match that.
+type Option struct {
+	Name   string
+	Values string // the regular expression that a value must match
+	Help   string // ends the sentence "use …" in the error of a value that does not
 }
 
 // Table returns all providers. The first row is the default.
@@ -35,6 +43,10 @@ func Table() []Row {
 			Name: "local", Aliases: []string{"mock"}, New: local.New,
 			Devices:    `|cpu|cuda(:[0-9]+)?`,
 			DeviceHelp: "'cpu', 'cuda:<index>' or '' (CUDA if the host has it, else the CPU)",
+			Options: []Option{{
+				Name: "transport", Values: "unix|tcp",
+				Help: "'unix' (a socket of this user, the default) or 'tcp' (TLS on 127.0.0.1)",
+			}},
 		},
 		{Name: "modal"},
 		{Name: "ssh"},

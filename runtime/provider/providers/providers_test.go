@@ -42,6 +42,12 @@ func TestTable(t *testing.T) {
 		require.FileExists(t, filepath.Join("..", r.Name, "README.md"))
 		require.Regexp(t, regexp.MustCompile("^("+r.Devices+")$"), "", "the default device must be valid")
 		require.NotEmpty(t, r.DeviceHelp)
+		for _, o := range r.Options {
+			require.Regexp(t, `^[a-z_]+$`, o.Name)
+			require.NotEmpty(t, o.Help)
+			_, err := regexp.Compile(o.Values)
+			require.NoError(t, err)
+		}
 	}
 }
 
@@ -99,6 +105,7 @@ class Row(NamedTuple):
     devices: str = ""
     device_help: str = ""
     chooses_gpu: bool = False
+    options: tuple[tuple[str, str, str], ...] = ()  # name, values, help
 
 
 TABLE = {
@@ -118,7 +125,12 @@ TABLE = {
 			gpu = "True"
 		}
 		fmt.Fprintf(&b, "),\n        devices=r%q,\n", r.Devices)
-		fmt.Fprintf(&b, "        device_help=%q,\n        chooses_gpu=%s,\n    ),\n", r.DeviceHelp, gpu)
+		fmt.Fprintf(&b, "        device_help=%q,\n        chooses_gpu=%s,\n        options=(\n", r.DeviceHelp, gpu)
+		for _, o := range r.Options {
+			fmt.Fprintf(&b, "            (\n                %q,\n                r%q,\n                %q,\n            ),\n",
+				o.Name, o.Values, o.Help)
+		}
+		b.WriteString("        ),\n    ),\n")
 	}
 	b.WriteString("}\n")
 	return b.Bytes()

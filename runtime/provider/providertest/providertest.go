@@ -7,7 +7,11 @@ package providertest
 
 import (
 	"context"
+	"errors"
+	"io"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +29,8 @@ type Suite struct {
 	Make func(t *testing.T) provider.Provider // its workers need no PyTorch
 	Kill func(provider.Handle)                // ends an instance's worker as a crash does
 	Left func(t *testing.T) []string          // lists processes and files of ended instances: there must be none
+	// Options are the provider's own.
+	Options map[string]string
 }
 
 // Run runs every test.
@@ -35,6 +41,7 @@ func (s Suite) Run(t *testing.T) {
 	}{
 		{"hello", s.hello},
 		{"many streams", s.manyStreams},
+		{"strangers", s.strangers},
 		{"stop twice, at once", s.stopTwice},
 		{"crash", s.crash},
 		{"cancelled start", s.cancelledStart},
@@ -46,7 +53,7 @@ func (s Suite) Run(t *testing.T) {
 }
 
 func (s Suite) started(t *testing.T) provider.Instance {
-	in, err := s.Make(t).Start(deadline(t), provider.Spec{Session: "test", Device: "cpu"})
+	in, err := s.Make(t).Start(deadline(t), provider.Spec{Session: "test", Device: "cpu", Options: s.Options})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 	return in
@@ -71,6 +78,35 @@ func (s Suite) manyStreams(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// strangers: who has not the credentials of the instance does not get a Hello, and the worker goes on. An instance
+// without credentials can be reached by this user only.
+func (s Suite) strangers(t *testing.T) {
+	in := s.started(t)
+	if in.Credentials() == nil {
+		return
+	}
+	other, _, err := transport.Mint(time.Hour)
+	require.NoError(t, err)
+	require.ErrorIs(t, exchange(t, stranger{in, other}), provider.ErrAuth)
+	nc, err := in.Dial(deadline(t))
+	require.NoError(t, err)
+	defer nc.Close()
+	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, transport.New(nc).Send(transport.Hello, 1, nil, nil))
+	got, err := io.ReadAll(nc)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.Empty(t, got)
+	require.NoError(t, exchange(t, in))
+}
+
+// stranger is an instance that is met with other credentials.
+type stranger struct {
+	provider.Instance
+	credentials *transport.Credentials
+}
+
+func (s stranger) Credentials() *transport.Credentials { return s.credentials }
 
 func (s Suite) stopTwice(t *testing.T) {
 	in := s.started(t)
@@ -112,7 +148,7 @@ func (s Suite) crash(t *testing.T) {
 func (s Suite) cancelledStart(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(context.Background(), after)
-		in, err := s.Make(t).Start(ctx, provider.Spec{})
+		in, err := s.Make(t).Start(ctx, provider.Spec{Options: s.Options})
 		cancel()
 		if err != nil {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -134,6 +170,7 @@ func (s Suite) deadContext(t *testing.T) {
 func (s Suite) impossibleSpec(t *testing.T) {
 	for _, spec := range []provider.Spec{
 		{Device: "tpu:0"}, {Device: "cuda:-1"}, {Device: "cuda:x"}, {Device: "cuda:01"}, {Threads: -1},
+		{Options: map[string]string{"no such option": "1"}},
 	} {
 		_, err := s.Make(t).Start(deadline(t), spec)
 		require.ErrorIs(t, err, provider.ErrInvalidSpec)
@@ -147,30 +184,47 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// exchange exchanges Hellos on a new stream.
+// exchange exchanges Hellos on a new stream, or on another one if the worker says so.
 func exchange(t *testing.T, in provider.Instance) error {
-	nc, err := in.Dial(deadline(t))
+	for tries := 0; ; tries++ {
+		again, err := exchangeOnce(t, in)
+		if in.Credentials() != nil && tries < 20 && ended(err) { // the process of a session that was faster, and is over
+			again, err = true, nil
+		}
+		if !again {
+			return err
+		}
+	}
+}
+
+// ended says whether an error is the end of a connection.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+func exchangeOnce(t *testing.T, in provider.Instance) (again bool, err error) {
+	nc, err := provider.Connect(deadline(t), in, transport.NewSessionName())
 	if err != nil {
-		return err
+		return false, err
 	}
 	c := transport.New(nc)
 	defer c.Close()
 	if err := nc.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
+		return false, err
 	}
 	ours := &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion}
 	if err := c.Send(transport.Hello, 1, ours, nil); err != nil {
-		return err
+		return false, err
 	}
 	if _, err := c.Next(); err != nil {
-		return err
+		return false, err
 	}
 	var h proto.Hello
 	if err := c.Meta(&h); err != nil {
-		return err
+		return false, err
 	}
 	if h.Error != "" {
-		return &provider.Error{Kind: provider.ErrUnavailable, Text: h.Error}
+		return false, &provider.Error{Kind: provider.ErrUnavailable, Text: h.Error}
 	}
-	return nil
+	return h.Again, nil
 }

@@ -1,12 +1,14 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Mycelya-worker serves one user's clients on a unix socket. It prints one handshake line on stdout when it listens,
-// logs to stderr, and ends at SIGTERM or, with --stdin-eof, when its stdin ends. It removes its socket. It starts
-// itself again, with --session, for each client; only that process loads PyTorch.
+// Mycelya-worker serves one user's clients, on a unix socket or on a TCP port. Clients over TCP prove by a certificate
+// who they are. It prints one handshake line on stdout when it listens, logs to stderr, and ends at SIGTERM or, with
+// --stdin-eof, when its stdin ends. It removes its socket. It starts itself again, with --session, for each client;
+// only that process loads PyTorch.
 package main
 
 import (
+	"bufio"
 	"errors"
 	"flag"
 	"fmt"
@@ -36,6 +38,8 @@ func main() {
 		t       worker.Torch
 		level   slog.Level
 		socket  = flag.String("socket", "", "path of the unix socket to listen on")
+		listen  = flag.String("listen", "", "address and port to listen on with TLS, as 0.0.0.0:7070; port 0: any free port")
+		secret  = flag.String("credentials", "", "file of the worker's credentials, for --listen; -: the beginning of stdin")
 		backend = flag.String("backend", "torch", "the executor: torch, or ref, which needs no PyTorch")
 		eof     = flag.Bool("stdin-eof", false, "end when stdin ends")
 		idle    = flag.Duration("idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
@@ -72,25 +76,76 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0.")
 		os.Exit(2)
 	}
-	if *socket == "" || flag.NArg() > 0 || *backend != "torch" && *backend != "ref" {
-		fmt.Fprintln(os.Stderr, "mycelya-worker needs --socket, takes only flags, and knows the backends torch and ref.")
+	if (*socket == "") == (*listen == "") || flag.NArg() > 0 || *backend != "torch" && *backend != "ref" {
+		fmt.Fprintln(os.Stderr, "mycelya-worker needs either --socket or --listen, takes only flags, and knows the "+
+			"backends torch and ref.")
 		flag.Usage()
+		os.Exit(2)
+	}
+	if (*listen == "") != (*secret == "") {
+		fmt.Fprintln(os.Stderr, "mycelya-worker needs --credentials for --listen, and only then: without them, anyone "+
+			"could use this machine.")
 		os.Exit(2)
 	}
 	signal.Ignore(syscall.SIGPIPE) // stderr may be closed, and the folder must still be removed
 	if *session {
-		serveSession(t, *backend, limits, *idle, log)
+		serveSession(t, *backend, limits, *idle, *listen != "", log)
 		return
 	}
-	supervise(*socket, *eof, log)
+	stdin := bufio.NewReader(os.Stdin)
+	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr}
+	network, address := "unix", *socket
+	if *listen != "" {
+		network, address = "tcp", *listen
+		var err error
+		if s.Credentials, err = credentials(*secret, stdin); err != nil {
+			log.Error("cannot use the credentials", "error", err)
+			os.Exit(1)
+		}
+	}
+	var end io.Reader
+	if *eof {
+		end = stdin
+	}
+	supervise(&s, network, address, end, log)
 }
 
-// supervise accepts clients until a signal or the end of stdin.
-func supervise(socket string, eof bool, log *slog.Logger) {
+// maxCredentials bounds a file of credentials, which have less than 2 KiB.
+const maxCredentials = 64 << 10
+
+// credentials reads the worker's credentials from a file that only this user can read, or from the beginning of stdin.
+func credentials(path string, stdin *bufio.Reader) (*transport.Credentials, error) {
+	if path == "-" {
+		text, err := transport.ReadCredentials(io.LimitReader(stdin, maxCredentials))
+		if err != nil {
+			return nil, err
+		}
+		return transport.ParseCredentials(text)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("other users may read %s; change that with: chmod 600 %s", path, path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxCredentials))
+	if err != nil {
+		return nil, err
+	}
+	return transport.ParseCredentials(text)
+}
+
+// supervise accepts clients until a signal or, if stdin is not nil, its end.
+func supervise(s *worker.Supervisor, network, address string, stdin io.Reader, log *slog.Logger) {
 	worker.CloseInherited()
-	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr}
 	s.Begin() // first: PyTorch takes longer to load than all that follows
-	l, err := net.Listen("unix", socket)
+	l, err := net.Listen(network, address)
 	if err != nil {
 		log.Error("cannot listen", "error", err)
 		s.Close()
@@ -98,9 +153,11 @@ func supervise(socket string, eof bool, log *slog.Logger) {
 	}
 	// Do not wait for running programs: a program may run for minutes, and its client is gone.
 	end := func(code int) {
-		_ = os.Remove(socket)
-		if dir := filepath.Dir(socket); strings.HasPrefix(filepath.Base(dir), transport.FolderPrefix) {
-			_ = os.Remove(dir) // made for this worker; fails if it is not empty
+		if network == "unix" {
+			_ = os.Remove(address)
+			if dir := filepath.Dir(address); strings.HasPrefix(filepath.Base(dir), transport.FolderPrefix) {
+				_ = os.Remove(dir) // made for this worker; fails if it is not empty
+			}
 		}
 		s.Close()
 		os.Exit(code)
@@ -108,11 +165,11 @@ func supervise(socket string, eof bool, log *slog.Logger) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	go func() { log.Info("ends at a signal", "signal", <-signals); end(0) }()
-	if eof {
-		go func() { _, _ = io.Copy(io.Discard, os.Stdin); end(0) }()
+	if stdin != nil {
+		go func() { _, _ = io.Copy(io.Discard, stdin); end(0) }()
 	}
 	fmt.Println(transport.Handshake{
-		Version: transport.Version, Network: "unix", Addr: socket, PID: os.Getpid(), Build: transport.Build,
+		Version: transport.Version, Network: network, Addr: l.Addr().String(), PID: os.Getpid(), Build: transport.Build,
 	})
 	if err := s.Serve(l); err != nil {
 		log.Error("cannot accept", "error", err)
@@ -131,7 +188,9 @@ func sessionCommand() *exec.Cmd {
 }
 
 // serveSession serves the client whose connection the supervisor passes to this process.
-func serveSession(t worker.Torch, backend string, limits worker.Limits, idle time.Duration, log *slog.Logger) {
+func serveSession(
+	t worker.Torch, backend string, limits worker.Limits, idle time.Duration, secure bool, log *slog.Logger,
+) {
 	fail := func(err error) {
 		log.Error("the session's process cannot start", "error", err)
 		os.Exit(1)
@@ -140,7 +199,7 @@ func serveSession(t worker.Torch, backend string, limits worker.Limits, idle tim
 	if err := limits.Apply(); err != nil {
 		fail(err)
 	}
-	channel, err := worker.OpenChannel()
+	channel, err := worker.OpenChannel(secure, log)
 	if err != nil {
 		fail(err)
 	}

@@ -1,0 +1,278 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// Descriptors of a session's process, after the three that every process has.
+const (
+	controlFD    = 3 // a socket, over which connections come
+	progressFD   = 4
+	credentialFD = 5 // a pipe with the worker's credentials, if its clients come over TCP
+)
+
+// Messages of the supervisor on the control socket. The process sends names of sessions.
+const (
+	messageConn    byte = iota // a connection, as a descriptor
+	messageClaimed             // the supervisor knows the name of the session
+)
+
+// maxHandshakes bounds the connections whose handshakes a process makes at the same time. The oldest is closed when
+// there is another one, so that silent connections keep no client out.
+const maxHandshakes = 16
+
+// A Channel is a session process's end of what it shares with the supervisor.
+type Channel struct {
+	Progress *Progress
+	Log      *slog.Logger
+
+	credentials *transport.Credentials // nil: connections over TCP are refused
+	control     *net.UnixConn
+	conns       chan net.Conn
+	claimed     chan struct{}
+	ended       chan struct{} // closed when the supervisor has ended
+}
+
+// OpenChannel opens the descriptors that the supervisor has passed to this process. secure: credentials are among them.
+func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
+	memory, control := os.NewFile(progressFD, "progress"), os.NewFile(controlFD, "control")
+	defer memory.Close()
+	defer control.Close()
+	p, err := mapProgress(memory)
+	if err != nil {
+		return nil, fmt.Errorf("this program serves one session, and only mycelya-worker starts it: %w", err)
+	}
+	out := &Channel{
+		Progress: p, Log: log, conns: make(chan net.Conn), claimed: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	if secure {
+		pipe := os.NewFile(credentialFD, "credentials")
+		text, err := io.ReadAll(pipe)
+		_ = pipe.Close()
+		if err != nil {
+			return nil, err
+		}
+		if out.credentials, err = transport.ParseCredentials(text); err != nil {
+			return nil, err
+		}
+	}
+	c, err := net.FileConn(control)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("the control descriptor is no unix socket")
+	}
+	out.control = u
+	go out.listen()
+	return out, nil
+}
+
+// listen takes the supervisor's messages until it ends.
+func (c *Channel) listen() {
+	defer close(c.ended)
+	one, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	for {
+		n, rn, _, _, err := c.control.ReadMsgUnix(one, rights)
+		switch {
+		case err != nil || n == 0:
+			return
+		case one[0] == messageClaimed:
+			c.claimed <- struct{}{}
+			continue
+		}
+		conn, err := passed(rights[:rn])
+		if err != nil {
+			c.Log.Warn("the supervisor passed no connection", "error", err)
+			continue
+		}
+		select {
+		case c.conns <- conn:
+		case <-c.ended:
+		}
+	}
+}
+
+// passed returns the connection whose descriptor came with a message.
+func passed(rights []byte) (net.Conn, error) {
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil || len(messages) != 1 {
+		return nil, fmt.Errorf("there are %d control messages: %w", len(messages), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fds[0]), "client")
+	defer f.Close() // FileConn duplicates it
+	return net.FileConn(f)
+}
+
+// Wait returns when the supervisor has ended.
+func (c *Channel) Wait() { <-c.ended }
+
+// handshake is what has become of a connection.
+type handshake struct {
+	raw  net.Conn
+	tls  *tls.Conn
+	name string
+	err  error
+}
+
+// Accept waits for the connection of the client. Over a unix socket, the first one is the client's: the supervisor has
+// checked its user. Over TCP, it is the first one that proves by its certificate that it is the client; any number of
+// others may come before. Accept closes all other connections, also later. io.EOF: the supervisor has ended.
+func (c *Channel) Accept() (net.Conn, error) {
+	var under []net.Conn // connections with handshakes, oldest first
+	results := make(chan handshake)
+	for {
+		select {
+		case <-c.ended:
+			return nil, io.EOF
+		case conn := <-c.conns:
+			if _, ok := conn.(*net.UnixConn); ok {
+				go c.refuse("", under, results)
+				return conn, nil
+			}
+			under = c.begin(conn, under, results)
+		case h := <-results:
+			under = remove(under, h.raw)
+			if !c.proved(h) {
+				continue
+			}
+			go c.refuse(h.name, under, results)
+			return h.tls, c.claim(h.name)
+		}
+	}
+}
+
+// begin begins the handshake of a connection, whose result comes later. It returns the connections with handshakes.
+func (c *Channel) begin(conn net.Conn, under []net.Conn, results chan<- handshake) []net.Conn {
+	if _, ok := conn.(*net.TCPConn); !ok || c.credentials == nil {
+		_ = conn.Close()
+		return under
+	}
+	if len(under) >= maxHandshakes {
+		_ = under[0].Close() // its handshake fails
+	}
+	go func() { results <- c.shake(conn) }()
+	return append(under, conn)
+}
+
+// proved says whether a connection is that of a client, and otherwise closes it.
+func (c *Channel) proved(h handshake) bool {
+	if h.err != nil {
+		c.Log.Warn("a connection is refused", "from", h.raw.RemoteAddr(), "error", h.err)
+		_ = h.raw.Close()
+	}
+	return h.err == nil
+}
+
+func remove(conns []net.Conn, c net.Conn) []net.Conn {
+	for i, x := range conns {
+		if x == c {
+			return append(conns[:i], conns[i+1:]...)
+		}
+	}
+	return conns
+}
+
+// shake makes the handshake of a connection.
+func (c *Channel) shake(raw net.Conn) handshake {
+	ctx, cancel := context.WithTimeout(context.Background(), helloWait)
+	defer cancel()
+	out := handshake{raw: raw, tls: tls.Server(raw, c.credentials.Worker())}
+	if out.err = out.tls.HandshakeContext(ctx); out.err == nil {
+		out.name, out.err = transport.NameOf(out.tls)
+	}
+	return out
+}
+
+// claim tells the supervisor the name of this process's session, and waits until the supervisor knows it: then other
+// connections for the session find this process.
+func (c *Channel) claim(name string) error {
+	if _, err := c.control.Write([]byte(name)); err != nil {
+		return err
+	}
+	select {
+	case <-c.claimed:
+		return nil
+	case <-c.ended:
+		return io.EOF
+	}
+}
+
+// refuse answers the connections that come when this process has its client. A client of another session, which came
+// while nobody had this process, is told to connect again.
+func (c *Channel) refuse(session string, under []net.Conn, results chan handshake) {
+	for {
+		select {
+		case <-c.ended:
+			return
+		case conn := <-c.conns:
+			under = c.begin(conn, under, results)
+		case h := <-results:
+			under = remove(under, h.raw)
+			if !c.proved(h) {
+				continue
+			}
+			hello := own()
+			if hello.Again = h.name != session; !hello.Again {
+				c.Log.Warn("a connection is refused: the session has its client", "from", h.raw.RemoteAddr())
+				hello.Error = "The session has its client already."
+			}
+			go answerAndClose(transport.New(h.tls), hello)
+		}
+	}
+}
+
+// controlPair makes a control socket: this process's end, and that of a process that is to be started.
+func controlPair() (*net.UnixConn, *os.File, error) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	for _, fd := range pair {
+		syscall.CloseOnExec(fd)
+	}
+	mine, other := os.NewFile(uintptr(pair[0]), "control"), os.NewFile(uintptr(pair[1]), "control")
+	defer mine.Close() // FileConn duplicates it
+	c, err := net.FileConn(mine)
+	if err != nil {
+		_ = other.Close()
+		return nil, nil, err
+	}
+	return c.(*net.UnixConn), other, nil
+}
+
+// filled returns the read end of a pipe with these bytes, which fit into a pipe's buffer.
+func filled(text []byte) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_ = w.SetWriteDeadline(time.Now().Add(time.Second))
+	_, err = w.Write(text)
+	if err = errors.Join(err, w.Close()); err != nil {
+		_ = r.Close()
+		return nil, err
+	}
+	return r, nil
+}

@@ -1,0 +1,217 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker"
+)
+
+// remote is a supervisor on a TCP port.
+type remote struct {
+	addr        string
+	log         *logBuffer
+	credentials *transport.Credentials // of the client
+}
+
+func superviseRemote(t testing.TB) *remote {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	client, ours, err := transport.Mint(time.Hour)
+	require.NoError(t, err)
+	r := &remote{addr: l.Addr().String(), log: &logBuffer{}, credentials: client}
+	serveUntilTheEnd(t, &worker.Supervisor{
+		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument, secureArgument) },
+		Log:     slog.New(slog.NewTextHandler(r.log, nil)), Output: r.log, Credentials: ours,
+	}, l)
+	return r
+}
+
+// raw is a connection without TLS.
+func (r *remote) raw(t testing.TB) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", r.addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	return c
+}
+
+// session connects to the session with this name and returns the number of its process.
+func (r *remote) session(t testing.TB, name string) (*client, int) {
+	t.Helper()
+	c := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(name)))
+	c.send(transport.Hello, goodHello(), nil)
+	var h proto.Hello
+	c.expect(transport.Hello, 0, &h)
+	require.Empty(t, h.Error)
+	return c, int(h.Pid)
+}
+
+// refused makes a handshake and requires that nothing comes from it.
+func (r *remote) refused(t testing.TB, config *tls.Config) {
+	t.Helper()
+	raw := r.raw(t)
+	defer raw.Close()
+	c := tls.Client(raw, config)
+	if c.Handshake() == nil {
+		_ = transport.New(c).Send(transport.Hello, 0, goodHello(), nil)
+		_, err := c.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	}
+}
+
+// works requires that a session computes.
+func works(t testing.TB, c *client) {
+	t.Helper()
+	c.send(transport.Program, unary(1, "aten::relu"), nil)
+	c.upload(1, f32(1, -2))
+	require.Zero(t, c.call(callOf(1, 2, 1, 2)).Failed)
+	got, st := c.read(2, 8)
+	require.Nil(t, st)
+	require.Equal(t, f32(1, 0), got)
+	c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{1, 2}}, nil)
+}
+
+func TestSessionsOverTCP(t *testing.T) {
+	r := superviseRemote(t)
+	first, a := r.session(t, transport.NewSessionName())
+	second, b := r.session(t, transport.NewSessionName())
+	require.NotEqual(t, a, b)
+	works(t, first)
+	works(t, second)
+	require.NoError(t, first.c.Close())
+	require.Eventually(t, func() bool { return !isRunning(a) }, 5*time.Second, time.Millisecond)
+	works(t, second)
+	big := bytes.Repeat([]byte{1, 2, 3, 4}, 1<<20)
+	second.upload(3, big)
+	got, st := second.read(3, len(big))
+	require.Nil(t, st)
+	require.Equal(t, big, got)
+}
+
+// TestNobodyElseIsLetIn: who has not the client's credentials learns nothing, and no session and no new client notices.
+func TestNobodyElseIsLetIn(t *testing.T) {
+	r := superviseRemote(t)
+	name := transport.NewSessionName()
+	first, _ := r.session(t, name)
+	stranger, other, err := transport.Mint(time.Hour)
+	require.NoError(t, err)
+	with := func(config *tls.Config, change func(*tls.Config)) *tls.Config {
+		change(config)
+		return config
+	}
+	trusting := func(c *tls.Config) { c.RootCAs = r.credentials.Client(name).RootCAs }
+	for _, n := range []string{name, transport.NewSessionName(), transport.EndOf(name)} {
+		for what, config := range map[string]*tls.Config{
+			"another client": with(stranger.Client(n), trusting),
+			"another worker": with(other.Client(n), trusting),
+			"no certificate": with(r.credentials.Client(n), func(c *tls.Config) { c.Certificates = nil }),
+			"no name":        with(r.credentials.Client(n), func(c *tls.Config) { c.ServerName = "example.org" }),
+			"TLS 1.2": with(r.credentials.Client(n), func(c *tls.Config) {
+				c.MinVersion, c.MaxVersion = 0, tls.VersionTLS12
+			}),
+		} {
+			t.Run(what, func(t *testing.T) { r.refused(t, config) })
+		}
+	}
+	for _, junk := range []string{
+		"GET / HTTP/1.1\r\n\r\n", "MYCL and more than a record", strings.Repeat("\x16\x03\x03\xff\xff", 1<<12),
+	} {
+		c := r.raw(t)
+		_, err := c.Write([]byte(junk))
+		require.NoError(t, err)
+		_ = c.(*net.TCPConn).CloseWrite() // the worker may have closed it already
+		got, _ := io.ReadAll(c)
+		require.Empty(t, got)
+	}
+	works(t, first)
+	second, _ := r.session(t, transport.NewSessionName())
+	works(t, second)
+	secret, err := r.credentials.Encode()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(secret)) {
+		require.NotContains(t, r.log.String(), strings.TrimSpace(line))
+	}
+	require.Contains(t, r.log.String(), "signed by unknown authority")
+}
+
+// TestASessionHasOneClient: who knows its name and has the credentials does not get into a session that has its client.
+func TestASessionHasOneClient(t *testing.T) {
+	r := superviseRemote(t)
+	name := transport.NewSessionName()
+	first, _ := r.session(t, name)
+	second := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(name)))
+	second.send(transport.Hello, goodHello(), nil)
+	require.Equal(t, "The session has its client already.", second.fault())
+	works(t, first)
+}
+
+// TestSilentConnectionsKeepNobodyOut: neither those without a byte, nor those with a part of a handshake.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	r := superviseRemote(t)
+	first, _ := r.session(t, transport.NewSessionName()) // takes the process that was started ahead
+	for i := range 200 {
+		c := r.raw(t)
+		if i%2 == 0 {
+			_, err := c.Write([]byte{22, 3, 1, 2, 0, 1})
+			require.NoError(t, err)
+		}
+	}
+	for range 40 { // whole first messages, and then silence
+		c := tls.Client(r.raw(t), r.credentials.Client(transport.NewSessionName()))
+		require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+		go func() {
+			_ = tls.Client(silent{c.NetConn()}, r.credentials.Client(transport.NewSessionName())).Handshake()
+		}()
+	}
+	began := time.Now()
+	second, _ := r.session(t, transport.NewSessionName())
+	require.Less(t, time.Since(began), 5*time.Second, "it did not wait for a deadline of the others")
+	works(t, second)
+	works(t, first)
+	require.LessOrEqual(t, len(children(t)), 3, "two sessions, and one process for all others")
+}
+
+// silent sends what TLS writes first, and then nothing more.
+type silent struct{ net.Conn }
+
+func (s silent) Read([]byte) (int, error) { select {} }
+
+func TestTheEndOfASessionOverTCP(t *testing.T) {
+	r := superviseRemote(t)
+	name := transport.NewSessionName()
+	c, pid := r.session(t, name)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSEGV))
+	_, err := c.c.Next()
+	require.Error(t, err)
+	ask := func(name string) *proto.EndedReply {
+		q := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(transport.EndOf(name))))
+		var reply proto.EndedReply
+		q.expect(transport.EndedReply, q.send(transport.Ended, &proto.Ended{}, nil), &reply)
+		return &reply
+	}
+	end := ask(name)
+	require.True(t, end.Ended)
+	require.Equal(t, uint64(pid), end.Pid)
+	require.Equal(t, "segmentation fault", end.Signal)
+	require.False(t, ask(transport.NewSessionName()).Ended, "not a session of this worker")
+}
