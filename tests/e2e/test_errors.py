@@ -191,7 +191,8 @@ OTHER_PATHS = """
     import torch, mycelya_torch
     from mycelya_torch import _device, _load
 
-    paths = [_load.CLIENT, _load.WORKER, _load.EXEC, _load.torch_lib(), "local", "cpu"]
+    paths = [_load.CLIENT, _load.WORKER, _load.EXEC, _load.torch_lib()]
+    paths += ["local", "cpu", ""]
     paths[{which}] = {path!r}
     _device.init(*map(str, paths))
     for attempt in range(2):

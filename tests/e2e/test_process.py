@@ -161,7 +161,7 @@ def test_ctrl_c_ends_the_start_of_a_machine(tmp_path):
         + f"""
 from mycelya_torch import _load
 _device.init(str(_load.CLIENT), {str(slow)!r}, str(_load.EXEC), str(_load.torch_lib()),
-    "local", "cpu")
+    "local", "cpu", "")
 print(interrupted(lambda: RemoteMachine("local", device="cpu")))
 print((x + 1).sum().item())
 """

@@ -490,3 +490,15 @@ def test_strides_of_results_of_mixed_dtypes(operator):
         assert got.stride() == want.stride(), f"{a} {x}, {b} {y}"
         compared += 1
     assert compared > 500
+
+
+def test_cat_into_an_out_with_elements_at_one_place():
+    """PyTorch's cat allows it; the order of its writes decides."""
+
+    def of(device):
+        out = torch.zeros(6, device=device).as_strided((4, 3), (1, 1))
+        part = torch.arange(6.0, device=device).reshape(2, 3)
+        torch.cat([part, part + 10], out=out)
+        return out.cpu()
+
+    assert torch.equal(of(DEVICE), of("cpu"))

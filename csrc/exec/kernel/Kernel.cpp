@@ -75,6 +75,7 @@ class Parser {
       seen |= 1u << along;
       o.along.push_back(static_cast<int8_t>(static_cast<int>(along) - 1));
     }
+    k_.narrow = k_.narrow || o.dtype == c10::ScalarType::Half || o.dtype == c10::ScalarType::BFloat16;
     k_.operands.push_back(std::move(o));
   }
 

@@ -29,6 +29,7 @@ struct Kernel {
   std::vector<uint32_t> spaces;  // ranks of the index spaces
   uint32_t reduced = 0;          // the number of reduced dims, the last dims of space 0
   std::vector<KernelOperand> operands;
+  bool narrow = false;  // an operand has 16-bit floats
   uint32_t numbers = 0;
   std::vector<std::pair<uint32_t, c10::ScalarType>> held;  // numbers, and the dtypes that must be able to hold them
   struct Code;                                             // the tile programs (kernel/Code.h)

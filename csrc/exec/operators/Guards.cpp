@@ -224,8 +224,8 @@ void CheckOut(const std::string& name, const at::Tensor& out) {
   if (C10_LIKELY(out.is_non_overlapping_and_dense())) return;
   int64_t places = out.numel() == 0 ? 0 : 1;
   for (int64_t d = 0; d < out.dim(); ++d) places += (out.size(d) - 1) * out.stride(d);
-  TORCH_CHECK_VALUE(out.numel() == 0 || out.numel() <= places, name, ": an out= tensor of sizes ", out.sizes(),
-                    " and strides ", out.strides(), " has several elements at one place.");
+  TORCH_CHECK(out.numel() == 0 || out.numel() <= places, name, ": an out= tensor of sizes ", out.sizes(),
+              " and strides ", out.strides(), " has several elements at one place.");
 }
 
 // ---- Operands ----

@@ -23,7 +23,7 @@ const Guard* GuardOf(const std::string& name, c10::DeviceType device);
 // Throws RuntimeError or IndexError if the operator must not run on these arguments.
 void CheckOperands(const Guard& guard, const std::string& name, const torch::jit::Stack& arguments);
 
-// Throws ValueError if an out= operand has several elements at one place: kernels write it as if it were dense.
+// Throws RuntimeError if an out= operand has several elements at one place: kernels write it as if it were dense.
 void CheckOut(const std::string& name, const at::Tensor& out);
 
 }  // namespace mycelya::exec

@@ -342,9 +342,10 @@ class Parser {
       // not reach the end; its guard checks the rest.
       if (to[i].name() == "unsafe" && s.name != "aten::segment_reduce") p_.args.back() = Constant(false);
       const bool written = to[i].alias_info() != nullptr && to[i].alias_info()->isWrite();
-      // A pointwise operator may write elements that lie at one place, as in PyTorch. Other operators may then write
-      // outside of their memory.
-      s.writes_out = s.writes_out || (written && to[i].is_out() && !s.op->hasTag(at::Tag::pointwise));
+      // A pointwise operator and cat may write elements that lie at one place, as in PyTorch. Other operators may then
+      // write outside of their memory.
+      const bool strided = s.op->hasTag(at::Tag::pointwise) || s.name == "aten::cat.out";
+      s.writes_out = s.writes_out || (written && to[i].is_out() && !strided);
       const Arg& arg = p_.args.back();
       s.draws = s.draws || arg.kind == ArgKind::kGenerator;
       const uint32_t n = arg.kind == ArgKind::kList ? arg.count : 1;

@@ -13,6 +13,12 @@ namespace {
 // In bytes. The widest memory access of the machine code needs buffers that begin at a multiple of this.
 constexpr uint64_t kAlignment = 16;
 
+// ATen's code for the CPU computes blocks of up to 64 elements with vectors, and what is left one by one. In 16-bit
+// floats the two round rsqrt, powers and products with a sum at other places; kernels round as the vectors do. A group
+// with fewer points than this runs as operators, so that its results are ATen's. A list of tensors does not, because
+// its operators are too slow.
+constexpr double kFewPoints = 1024;
+
 // Words of a launch in the table of arguments.
 uint64_t TableWords(const Launch& l) { return uint64_t{l.nstructs} * l.words + l.chunks.size(); }
 
@@ -22,6 +28,8 @@ uint64_t TableWords(const Launch& l) { return uint64_t{l.nstructs} * l.words + l
 
 bool KernelRunner::Fit(uint32_t begin, uint32_t end) {
   ++work_.group;
+  narrow_ = false;
+  most_points_ = 0;
   try {
     for (uint32_t i = begin; i < end; ++i) {
       const Step& s = program_.steps[i];
@@ -34,11 +42,12 @@ bool KernelRunner::Fit(uint32_t begin, uint32_t end) {
   } catch (...) {  // an operand does not exist or its storage is too small
     return false;
   }
-  return true;
+  return executor_.device().TakesCode() || !narrow_ || most_points_ >= kFewPoints;
 }
 
 bool KernelRunner::StepFits(const Step& s) {
   const Kernel& kernel = *program_.kernels[s.a];
+  narrow_ = narrow_ || kernel.narrow;
   for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
     const KernelAt& at = program_.kernel_ats[i];
     ClearInstances();
@@ -53,10 +62,17 @@ bool KernelRunner::StepFits(const Step& s) {
     AppendSizes(kernel, at);
     if (!kernel.held.empty()) AppendNumbers(kernel, at);
     SetExtents(kernel);
+    most_points_ = std::max(most_points_, s.args.end - s.args.begin > 1 ? kFewPoints : PointsOf(kernel));
     const char* why = nullptr;
     if (!Fits(kernel, {work_.sizes.data(), work_.operands.data(), work_.numbers.data()}, &why)) return false;
   }
   return true;
+}
+
+double KernelRunner::PointsOf(const Kernel& kernel) const {
+  double points = 1;  // a double: whether the sizes are possible is not known yet
+  for (uint32_t d = 0; d < kernel.spaces[0]; ++d) points *= static_cast<double>(work_.sizes[d]);
+  return points;
 }
 
 void KernelRunner::NoteAllocation(uint32_t buffer) { work_.allocated_by[buffer] = work_.group; }

@@ -38,6 +38,8 @@ class KernelRunner {
 
  private:
   bool StepFits(const Step& step);
+  // The points of the instance in the workspace.
+  double PointsOf(const Kernel& kernel) const;
   // Of the group that Fit was called for last: buffers that its steps allocate.
   void NoteAllocation(uint32_t buffer);
   bool IsAllocatedByGroup(uint32_t buffer) const;
@@ -61,6 +63,9 @@ class KernelRunner {
   Executor& executor_;
   const Program& program_;
   Workspace& work_;
+  // Of the kernels that Fit has seen: whether one is narrow, and the most points of one.
+  bool narrow_ = false;
+  double most_points_ = 0;
   std::vector<uint64_t> arguments_;  // of the launches of one kernel step: structs and chunks
 };
 
