@@ -6,6 +6,7 @@ package runtime
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"syscall"
@@ -24,8 +25,9 @@ const (
 	// A worker answers Hello once it has loaded PyTorch: a second from a warm disk, and cold disks and CUDA
 	// contexts may take much longer.
 	helloWait = 3 * time.Minute
-	// Over TCP a connection may come to the process of another session, which may end before it answers. Then the client
-	// connects again.
+	// Over TCP a connection may come to the process of another session, which says so, or ends before it answers. Then the
+	// client connects again: so often if it is told to, and so often if the connection ends.
+	maxAgain = 64
 	maxTries = 3
 	// A worker that was told to stop has this long to finish what it runs.
 	stopGrace = 500 * time.Millisecond
@@ -108,11 +110,14 @@ func (s *session) info() (*proto.Hello, error) {
 func greet(ctx context.Context, instance provider.Instance, name string) (*transport.Conn, *proto.Hello, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloWait)
 	defer cancel()
-	for tries := 0; ; {
+	for again, tries := 0, 0; ; {
 		conn, hello, err := greetOnce(ctx, instance, name)
 		switch {
 		case err == nil && hello.Again:
 			conn.Close()
+			if again++; again == maxAgain {
+				return nil, nil, errors.New("the worker is always taken by other clients")
+			}
 		case instance.Credentials() != nil && tries < maxTries && streamEnded(err):
 			tries++
 		default:

@@ -55,3 +55,25 @@ func TestGlossary(t *testing.T) {
 	}
 	assert.Greater(t, len(seen), 40)
 }
+
+// TestSecurity fails if SECURITY.md names a test that does not exist.
+func TestSecurity(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "SECURITY.md"))
+	require.NoError(t, err)
+	_, table, _ := strings.Cut(string(page), "\n| attack | test |\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var code strings.Builder
+	for _, s := range sources(t, ".go", ".cpp", ".py", ".txt") {
+		code.WriteString(s.text)
+	}
+	names := 0
+	for _, m := range regexp.MustCompile("`([\\w/]+)`").FindAllStringSubmatch(table, -1) {
+		names++
+		if strings.Contains(m[1], "/") {
+			assert.DirExists(t, filepath.Join("..", m[1]))
+			continue
+		}
+		assert.Regexp(t, regexp.MustCompile(`\b`+m[1]+`\b`), code.String())
+	}
+	assert.Greater(t, names, 25, "the table of SECURITY.md is no longer found")
+}
