@@ -95,8 +95,37 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 		sent.OK = s.share(a.Seq, u)
 		return
 	}
-	s.write(a, u.by, &proto.Upload{Storage: u.storage, Bytes: n}, u.data)
+	m := &proto.Upload{Storage: u.storage, Bytes: n}
+	if n <= core.SmallUpload {
+		s.hold(a, u.by, m, u.data)
+	} else {
+		s.write(a, u.by, m, u.data)
+	}
 	sent.OK = true
+}
+
+// hold sends a frame in one message with the next one, or when the sender has nothing else to send.
+func (s *session) hold(a core.Send, by *charge, meta protobuf.Message, body []byte) {
+	n := frameBytes(meta, body)
+	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
+	s.metrics.held(n, by)
+	if err := s.conn.Hold(a.Type, a.Seq, meta, body); err != nil {
+		s.lost(fmt.Errorf("sending %v: %w", a.Type, err))
+	}
+}
+
+// flushHeld sends the held frames.
+func (s *session) flushHeld() {
+	if s.conn == nil {
+		return
+	}
+	sent, err := s.conn.Flush()
+	if sent {
+		s.metrics.messagesSent.Add(1)
+	}
+	if err != nil {
+		s.lost(fmt.Errorf("sending: %w", err))
+	}
 }
 
 // write sends a frame, and counts and returns its bytes. If that fails the session has ended, and it returns 0.

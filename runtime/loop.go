@@ -179,6 +179,7 @@ func (s *session) send() {
 	for {
 		actions = s.next(actions[:0])
 		if len(actions) == 0 {
+			s.flushHeld()
 			s.mailbox.Wait()
 			stepAside(&s.credits.Core)
 			continue
@@ -209,6 +210,9 @@ func (s *session) performSending(action core.Action) {
 	defer s.guard()
 	switch a := action.(type) {
 	case core.Wake: // the sender is awake
+	case core.Complete: // a Mark: all before it has to be sent
+		s.flushHeld()
+		s.perform(a)
 	case core.Prepare:
 		s.prepare(a)
 	default:

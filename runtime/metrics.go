@@ -52,9 +52,14 @@ func (m *metrics) cut(reason uint32, by *charge) {
 	}
 }
 
-// sent counts a message.
+// sent counts a message, or the last frame of one.
 func (m *metrics) sent(bytes uint64, by *charge) {
 	m.messagesSent.Add(1)
+	m.held(bytes, by)
+}
+
+// held counts a frame that is sent in one message with the next one.
+func (m *metrics) held(bytes uint64, by *charge) {
 	m.bytesSent.Add(bytes)
 	m.payer(by).sent.Add(bytes)
 }

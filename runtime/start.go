@@ -65,6 +65,7 @@ func (s *session) start() {
 	}
 	s.log.Debug("worker started", "pid", hello.Pid, "device", hello.Device, "torch", hello.Torch,
 		"took", time.Since(began))
+	conn.FlushesAlone()
 	conn.Sleep()
 	go s.receive(conn)
 }

@@ -57,7 +57,7 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 	}
 	// A client that waits for the end of an iteration does not need the Dones of its parts, which would wake it.
 	if s.call.Busy > 0 && done.Failed == 0 {
-		return true, s.c.Hold(transport.Done, seq, done)
+		return true, s.c.Hold(transport.Done, seq, done, nil)
 	}
 	return true, s.c.Send(transport.Done, seq, done, nil)
 }

@@ -79,7 +79,7 @@ func TestDonesWaitForTheNextAnswer(t *testing.T) {
 		for i := range uint64(3) {
 			m := callOf(1, 2, 1+i, 2+i)
 			m.Busy = 1
-			require.NoError(t, c.c.Hold(transport.Call, first+i, m)) // so that they arrive at once
+			require.NoError(t, c.c.Hold(transport.Call, first+i, m, nil)) // so that they arrive at once
 		}
 		c.seq += 3
 		c.send(transport.Read, &proto.Read{Storage: 4, Dtype: 7, Sizes: []int64{2}, Strides: []int64{1}}, nil)
@@ -95,7 +95,7 @@ func TestDonesWaitForTheNextAnswer(t *testing.T) {
 		// A frame that has no answer does not delay a Done.
 		m := callOf(1, 2, 1, 2)
 		m.Busy = 1
-		require.NoError(t, c.c.Hold(transport.Call, c.seq+1, m))
+		require.NoError(t, c.c.Hold(transport.Call, c.seq+1, m, nil))
 		c.seq++
 		call := c.seq
 		c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{3}}, nil)

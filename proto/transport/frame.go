@@ -166,7 +166,8 @@ type Header struct {
 type Conn struct {
 	c net.Conn
 
-	send sender
+	send         sender
+	flushesAlone bool // reads do not send held frames
 
 	sleeper atomic.Pointer[sleeper] // set if reads wait on their own thread
 	closed  atomic.Bool
@@ -201,8 +202,8 @@ type source Conn
 
 func (s *source) Read(p []byte) (int, error) {
 	z := s.sleeper.Load()
-	if s.send.holds.Load() && (z == nil || !z.ready()) {
-		if err := s.send.flush(s.c); err != nil {
+	if s.send.holds.Load() && !s.flushesAlone && (z == nil || !z.ready()) {
+		if _, err := s.send.flush(s.c); err != nil {
 			return 0, err
 		}
 	}
@@ -281,29 +282,40 @@ func (c *Conn) Send(t Type, seq uint64, meta protobuf.Message, body []byte) erro
 	return s.err
 }
 
-// Hold queues a frame without a body. The frame is sent with the next Send, or when Next has to wait. Use it at an
-// end that sends and reads from one goroutine.
-func (c *Conn) Hold(t Type, seq uint64, meta protobuf.Message) error {
+// Hold queues a frame with a short body, which it copies. The frame is sent with the next Send, at a Flush, or when
+// Next has to wait: the last unless FlushesAlone was called.
+func (c *Conn) Hold(t Type, seq uint64, meta protobuf.Message, body []byte) error {
 	s := &c.send
 	s.Lock()
 	defer s.Unlock()
-	head, _, err := s.frame(t, seq, meta, nil)
+	head, pad, err := s.frame(t, seq, meta, body)
 	if err == nil {
-		s.held = append(s.held, head...)
+		s.held = append(append(append(s.held, head...), body...), pad...)
 		s.holds.Store(true)
 	}
 	return err
 }
 
+// FlushesAlone says that this end reads and sends in different goroutines, and calls Flush when it has nothing to send
+// for a while. It must be called before the first Next.
+func (c *Conn) FlushesAlone() { c.flushesAlone = true }
+
+// Flush sends the held frames, and reports whether there were any.
+func (c *Conn) Flush() (sent bool, err error) { return c.send.flush(c.c) }
+
 // flush sends the held frames.
-func (s *sender) flush(c net.Conn) error {
+func (s *sender) flush(c net.Conn) (sent bool, err error) {
+	if !s.holds.Load() {
+		return false, nil
+	}
 	s.Lock()
 	defer s.Unlock()
 	if s.err == nil && s.holds.Swap(false) {
 		s.err = s.write(c, s.held, nil, nil)
 		s.held = s.held[:0]
+		sent = true
 	}
-	return s.err
+	return sent, s.err
 }
 
 // SendFile sends a frame without a body, with a descriptor that the kernel duplicates for the peer. After ErrNoFile the

@@ -370,8 +370,8 @@ func TestHeldFramesGoWithTheNext(t *testing.T) {
 					require.NoError(t, c.Meta(m))
 				}
 			}
-			require.NoError(t, a.Hold(Done, 1, &proto.Done{Failed: 3}))
-			require.NoError(t, a.Hold(Done, 2, nil))
+			require.NoError(t, a.Hold(Done, 1, &proto.Done{Failed: 3}, nil))
+			require.NoError(t, a.Hold(Done, 2, nil, pattern(13)))
 			require.NoError(t, b.Net().SetReadDeadline(time.Now().Add(20*time.Millisecond)))
 			_, err := b.r.Peek(1)
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "nothing has been sent")
@@ -381,13 +381,16 @@ func TestHeldFramesGoWithTheNext(t *testing.T) {
 			var done proto.Done
 			next(b, 1, &done)
 			next(b, 2, nil)
+			held := make([]byte, 13)
+			require.NoError(t, b.ReadBody(held))
+			require.Equal(t, pattern(13), held)
 			next(b, 3, nil)
 			require.EqualValues(t, 3, done.Failed)
 			got := make([]byte, 100)
 			require.NoError(t, b.ReadBody(got))
 			require.Equal(t, body, got)
 
-			require.NoError(t, a.Hold(Done, 4, nil)) // goes before a waits
+			require.NoError(t, a.Hold(Done, 4, nil, nil)) // goes before a waits
 			go func() {
 				if h, err := b.Next(); err == nil {
 					_ = b.Send(Sync, 10+h.Seq, nil, nil)
@@ -397,9 +400,31 @@ func TestHeldFramesGoWithTheNext(t *testing.T) {
 		})
 	}
 	a, _ := unixPair(t)
-	require.ErrorIs(t, a.Hold(99, 5, nil), ErrFrameType)
-	require.NoError(t, a.Hold(Done, 5, nil))
+	require.ErrorIs(t, a.Hold(99, 5, nil, nil), ErrFrameType)
+	require.NoError(t, a.Hold(Done, 5, nil, nil))
 	a.Close()
 	_, err := a.Next()
 	require.Error(t, err)
+}
+
+func TestFlush(t *testing.T) {
+	a, b := unixPair(t)
+	a.FlushesAlone()
+	sent, err := a.Flush()
+	require.NoError(t, err)
+	require.False(t, sent, "there was nothing to send")
+	require.NoError(t, a.Hold(Upload, 1, nil, pattern(5)))
+	require.NoError(t, a.Net().SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+	_, err = a.Next()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.NoError(t, b.Net().SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+	_, err = b.r.Peek(1)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a read sends nothing")
+	require.NoError(t, b.Net().SetReadDeadline(time.Time{}))
+	sent, err = a.Flush()
+	require.NoError(t, err)
+	require.True(t, sent)
+	h, err := b.Next()
+	require.NoError(t, err)
+	require.Equal(t, Header{Type: Upload, Seq: 1, Payload: 5}, h)
 }

@@ -51,6 +51,9 @@ type State struct {
 	current   Event  // the submission that the sender works on: a *TraceClosed or an Upload; nil: none
 	sharing   bool   // current's frame is the Share of its block
 	sinceRead int    // traces with a program since the last read; from neverRead on if there was none
+	awake     bool   // the sender asks for Next until there is nothing: it was started or woken
+	pressing  int    // submissions in the queue that are no small uploads
+	small     uint64 // bytes of the small uploads in the queue
 
 	programs map[uint32]struct{} // the programs that the worker was sent
 	calls    map[uint64]Ref      // by sequence number, until their Done

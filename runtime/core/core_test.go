@@ -47,6 +47,7 @@ func TestFastWorkersMayFallFurtherBehind(t *testing.T) {
 // TestABlockThatCannotBeShared: the bytes are sent instead, once, and the next upload tries again.
 func TestABlockThatCannotBeShared(t *testing.T) {
 	s := started(t, 1)
+	require.Empty(t, s.Step(Next{}, nil))
 	for i := range 2 {
 		u := Upload{Upload: i, Ticket: 10 + i, Bytes: 5, From: Shared, Block: 7}
 		require.Equal(t, []Action{Wake{}, Complete{10 + i, nil}}, s.Step(u, nil))
@@ -54,7 +55,29 @@ func TestABlockThatCannotBeShared(t *testing.T) {
 		require.Equal(t, []Action{Send{Type: transport.Share, Seq: seq + 1, Ref: i}}, s.Step(Next{}, nil))
 		require.Equal(t, []Action{Send{Type: transport.Upload, Seq: seq + 2, Ref: i}}, s.Step(Sent{seq + 1, false}, nil))
 		require.Equal(t, []Action{Release{i}}, s.Step(Sent{seq + 2, true}, nil))
+		require.Empty(t, s.Step(Next{}, nil))
 	}
+}
+
+// TestASmallUploadWaits: it wakes nobody, and is sent before the submission that comes next.
+func TestASmallUploadWaits(t *testing.T) {
+	s := started(t, 0)
+	require.Empty(t, s.Step(Next{}, nil), "the sender sleeps")
+	require.Equal(t, []Action{Complete{"t", nil}}, s.Step(Upload{Upload: "small", Ticket: "t", Bytes: SmallUpload}, nil))
+	require.Equal(t, []Action{Wake{}}, s.Step(Sync{"sync"}, nil))
+	require.Equal(t, []Action{Send{Type: transport.Upload, Seq: 1, Ref: "small"}}, s.Step(Next{}, nil))
+	require.Equal(t, []Action{Release{"small"}}, s.Step(Sent{1, true}, nil))
+	require.Equal(t, []Action{Complete{"t", nil}}, s.Step(Upload{Upload: "next", Ticket: "t", Bytes: 1}, nil))
+	require.Equal(t, []Action{Send{Type: transport.Sync, Seq: 2, Ref: "sync"}}, s.Step(Next{}, nil))
+	require.Empty(t, s.Step(Next{}, nil), "the next upload is not sent by itself, also if the sender is awake")
+
+	for n := uint64(SmallUpload); n < maxSmall; n += SmallUpload {
+		require.Equal(t, []Action{Complete{n, nil}}, s.Step(Upload{Upload: n, Ticket: n, Bytes: SmallUpload}, nil))
+	}
+	more := Upload{Upload: "more", Ticket: "t", Bytes: SmallUpload}
+	require.Equal(t, []Action{Wake{}, Complete{"t", nil}}, s.Step(more, nil), "so many do not wait")
+	require.Equal(t, []Action{Complete{"u", nil}}, s.Step(Upload{Upload: "u", Ticket: "u", Bytes: SmallUpload + 1}, nil),
+		"the sender is awake")
 }
 
 // TestCancelWhileBytesArrive: the ticket ends when the loop has written the bytes.

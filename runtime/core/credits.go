@@ -15,6 +15,11 @@ const (
 	MaxUploadBytes = 1 << 30 // copied and not sent, or shared and not read
 
 	aheadTime = 500 * time.Millisecond
+
+	// SmallUpload bounds the copied bytes of an upload that is sent with the submission after it, and maxSmall those of
+	// all that wait for one.
+	SmallUpload = 64 << 10
+	maxSmall    = 1 << 20
 )
 
 // credits say how far the client may run ahead of the worker, and hold what waits for that.

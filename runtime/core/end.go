@@ -37,6 +37,7 @@ func (s *State) lost(err error, out []Action) []Action {
 	clear(s.asked)
 	clear(s.calls)
 	s.credits = credits{allowed: s.credits.allowed}
+	s.pressing, s.small = 0, 0
 	return out
 }
 

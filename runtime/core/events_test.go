@@ -71,6 +71,9 @@ func (s *simulation) submitUpload() {
 	s.storage()
 	u := Upload{Upload: s.ref("upload"), Ticket: s.ref("ticket"), From: Source(s.IntN(3)),
 		Bytes: uint64(s.IntN(MaxUploadBytes / 4))}
+	if s.IntN(2) == 0 {
+		u.Bytes = uint64(s.IntN(2 * SmallUpload))
+	}
 	if u.From == Shared {
 		u.Block = uint64(1 + s.IntN(4))
 		u.Bytes *= uint64(1 + s.IntN(6)) // also more than the limit
@@ -133,8 +136,8 @@ func (s *simulation) senderGoesOn() {
 		}
 		s.sending = Send{}
 		s.step(sent)
-	default:
-		s.step(Next{})
+	case !s.asleep:
+		s.asleep = len(s.step(Next{})) == 0
 	}
 }
 

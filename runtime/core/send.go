@@ -17,14 +17,21 @@ func (s *State) next(out []Action) []Action {
 	if s.phase == closing {
 		return append(out, Exit{})
 	}
-	for n := len(out); s.phase == running && !s.queue.empty() && len(out) == n; {
+	n := len(out)
+	for s.phase == running && s.pressed() && len(out) == n {
 		out = s.take(s.queue.pop(), out)
 	}
+	s.awake = len(out) > n
 	return out
 }
 
 // take begins one submission.
 func (s *State) take(event Event, out []Action) []Action {
+	if small(event) {
+		s.small -= event.(Upload).Bytes
+	} else {
+		s.pressing--
+	}
 	switch ev := event.(type) {
 	case *TraceClosed:
 		s.current = event

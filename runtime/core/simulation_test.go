@@ -56,6 +56,7 @@ type simulation struct {
 	exited   bool
 
 	// The sender.
+	asleep  bool // until a Wake
 	starts  int
 	prepare Ref
 	sending Send // an Upload or a Share without a Sent
@@ -120,6 +121,14 @@ func (s *simulation) step(event Event) []Action {
 		}
 	}
 	require.LessOrEqual(s, s.bytes, limit, "bytes of uploads under way")
+	if s.asleep && s.gone == nil {
+		left := uint64(0)
+		for _, ev := range s.state.queue.items[s.state.queue.first:] {
+			require.True(s, small(ev), "%#v waits, and the sender sleeps", ev)
+			left += ev.(Upload).Bytes
+		}
+		require.LessOrEqual(s, left, uint64(maxSmall))
+	}
 	return actions
 }
 
@@ -130,6 +139,8 @@ func (s *simulation) perform(event Event, action Action) {
 		s.starts++
 		require.Equal(s, 1, s.starts)
 	case Wake:
+		require.True(s, s.asleep, "the sender is awake")
+		s.asleep = false
 	case Exit:
 		s.exited = true
 	case Prepare:
@@ -295,6 +306,7 @@ func (s *simulation) raise() {
 // finish ends the session, and checks that nothing is left.
 func (s *simulation) finish() {
 	s.step(Close{errors.New("closed")})
+	s.asleep = false // the loop wakes the sender
 	for range 10 {
 		s.senderGoesOn()
 		s.workerGoesOn()
@@ -379,6 +391,12 @@ func (s *simulation) drain() {
 	}
 	for n := 0; !idle() || s.failing != ""; n++ {
 		require.Less(s, n, 100_000, "the session does not come to rest")
+		if s.asleep && !s.state.queue.empty() { // small uploads wait for the next submission
+			t := s.ref("ticket")
+			s.tickets[t] = Mark{t}
+			s.order = append(s.order, t)
+			s.step(s.tickets[t])
+		}
 		s.senderGoesOn()
 		s.workerGoesOn()
 		if idle() {

@@ -30,18 +30,33 @@ func (q *queue) pop() Event {
 	return ev
 }
 
-// submit puts a submission into the queue. The first one starts the worker.
+// submit puts a submission into the queue. The first one starts the worker. A small upload does not wake the sender: it
+// is sent with the submission that uses it.
 func (s *State) submit(ev Event, out []Action) []Action {
-	first := s.queue.empty()
 	s.queue.push(ev)
+	if small(ev) {
+		s.small += ev.(Upload).Bytes
+	} else {
+		s.pressing++
+	}
 	switch {
 	case s.phase == idle:
-		s.phase, s.started = starting, true
+		s.phase, s.started, s.awake = starting, true, true
 		return append(out, Start{})
-	case first:
-		return append(out, Wake{})
+	case s.awake || !s.pressed():
+		return out
 	}
-	return out
+	s.awake = true
+	return append(out, Wake{})
+}
+
+// pressed says whether the sender has to take submissions from the queue.
+func (s *State) pressed() bool { return s.pressing > 0 || s.small > maxSmall }
+
+// small says whether a submission is an upload that may wait for the next submission.
+func small(ev Event) bool {
+	u, ok := ev.(Upload)
+	return ok && u.From == Copied && u.Bytes <= SmallUpload
 }
 
 func (s *State) traceClosed(trace Ref, ev Event, out []Action) []Action {

@@ -55,6 +55,28 @@ def test_large_uploads_and_downloads(machine):
     assert torch.equal(y.cpu(), x)
 
 
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_small_batch_travels_with_its_step(transport):
+    with RemoteMachine("local", transport=transport) as machine:
+        total = torch.zeros(64, device=machine.device())
+        batches = [torch.full((16, 64), float(i)) for i in range(40)]
+
+        def run(some):
+            for batch in some:
+                total.add_(batch.to(machine.device()).sum(0))
+
+        run(batches[:20])
+        torch.mycelya.synchronize(machine.device())
+        before = torch.mycelya.metrics()
+        run(batches[20:])
+        torch.mycelya.synchronize(machine.device())
+        after = torch.mycelya.metrics()
+        assert after["program_misses"] == before["program_misses"]
+        # One for each step, one for the wait.
+        assert after["messages_sent"] - before["messages_sent"] == 21
+        assert total.tolist() == [16.0 * sum(range(40))] * 64
+
+
 def test_an_error_of_an_op_keeps_the_session(machine):
     table = torch.ones(3, 2, device=machine.device())
     with pytest.raises(IndexError, match="out of range in self"):
