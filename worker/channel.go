@@ -198,7 +198,7 @@ func remove(conns []net.Conn, c net.Conn) []net.Conn {
 func (c *Channel) shake(raw net.Conn) handshake {
 	ctx, cancel := context.WithTimeout(context.Background(), helloWait)
 	defer cancel()
-	out := handshake{raw: raw, tls: tls.Server(raw, c.credentials.Worker())}
+	out := handshake{raw: raw, tls: c.credentials.WorkerSide(raw)}
 	if out.err = out.tls.HandshakeContext(ctx); out.err == nil {
 		out.name, out.err = transport.NameOf(out.tls)
 	}

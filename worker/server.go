@@ -271,6 +271,7 @@ func refuse(c *transport.Conn, seq uint64, text string) {
 
 // last sends the last frame of a session, and discards what the client is still sending.
 func last(c *transport.Conn, seq uint64, hello *proto.Hello) {
+	c.Awake()
 	_ = c.Net().SetDeadline(time.Now().Add(time.Second))
 	if c.Send(transport.Hello, seq, hello, nil) != nil {
 		return

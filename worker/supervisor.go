@@ -4,7 +4,6 @@
 package worker
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -323,7 +322,7 @@ func (s *Supervisor) processOf(name string) (*process, error) {
 
 // remoteEnded answers a client that asks over TCP how its session has ended, once it has proved that it may ask.
 func (s *Supervisor) remoteEnded(nc net.Conn, session string) {
-	c := tls.Server(nc, s.Credentials.Worker())
+	c := s.Credentials.WorkerSide(nc)
 	if err := c.Handshake(); err != nil {
 		s.Log.Warn("a connection is refused", "from", nc.RemoteAddr(), "error", err)
 		return

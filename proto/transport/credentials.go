@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"net"
 	"strings"
 	"time"
 )
@@ -190,6 +191,14 @@ func (c *Credentials) Client(name string) *tls.Config {
 
 // Worker is the configuration of a worker's end.
 func (c *Credentials) Worker() *tls.Config { return c.config() }
+
+// ClientSide is TLS on a connection to a worker, for the session with this name. The handshake is the caller's.
+func (c *Credentials) ClientSide(raw net.Conn, name string) *tls.Conn {
+	return tls.Client(below(raw), c.Client(name))
+}
+
+// WorkerSide is TLS on a connection of a client. The handshake is the caller's.
+func (c *Credentials) WorkerSide(raw net.Conn) *tls.Conn { return tls.Server(below(raw), c.Worker()) }
 
 // NewSessionName returns a random name for a session. A connection's TLS handshake says which session it is for, in
 // clear; the certificates protect the session.

@@ -70,6 +70,7 @@ package transport
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -170,6 +171,7 @@ type Conn struct {
 	flushesAlone bool // reads do not send held frames
 
 	sleeper atomic.Pointer[sleeper] // set if reads wait on their own thread
+	below   *sleepingSocket         // the same for the socket below TLS
 	closed  atomic.Bool
 	files   *fileReader // r reads from it if this end takes descriptors
 	r       *bufio.Reader
@@ -202,7 +204,7 @@ type source Conn
 
 func (s *source) Read(p []byte) (int, error) {
 	z := s.sleeper.Load()
-	if s.send.holds.Load() && !s.flushesAlone && (z == nil || !z.ready()) {
+	if s.send.holds.Load() && !s.flushesAlone && !z.ready() && !s.below.ready() {
 		if _, err := s.send.flush(s.c); err != nil {
 			return 0, err
 		}
@@ -222,11 +224,26 @@ func (s *source) Read(p []byte) (int, error) {
 }
 
 // Sleep makes reads wait in the kernel, on the reader's thread, instead of in Go's poller. An answer then wakes one
-// thread less. Use it at an end with few connections. It changes nothing on a connection that is not a unix socket.
-// Deadlines do not end such a wait; Close does. Sleep must not be called during a read.
+// thread less. Use it at an end with few connections. It works on unix sockets, and on the TLS of ClientSide and
+// WorkerSide. Deadlines do not end such a wait; Close does. Sleep must not be called during a read.
 func (c *Conn) Sleep() {
+	if t, ok := c.c.(*tls.Conn); ok {
+		if s, ok := t.NetConn().(*sleepingSocket); ok {
+			c.below = s
+			s.sleep(true)
+		}
+		return
+	}
 	if c.sleeper.Store(newSleeper(c.c)); c.closed.Load() {
 		c.wake() // Close did not see the sleeper
+	}
+}
+
+// Awake undoes Sleep: deadlines end reads again. It must not be called during a read.
+func (c *Conn) Awake() {
+	c.sleeper.Store(nil)
+	if c.below != nil {
+		c.below.sleep(false)
 	}
 }
 

@@ -341,8 +341,39 @@ func TestSleepOfAClosedConnection(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
-// TestSleepIsForUnixSockets: Sleep does not change the reads of other connections.
-func TestSleepIsForUnixSockets(t *testing.T) {
+// TestSleepBelowTLS: the same for the socket below TLS.
+func TestSleepBelowTLS(t *testing.T) {
+	client, worker := mint(t, time.Hour)
+	c, s := tcpPair(t)
+	a, b := New(client.ClientSide(c, NewSessionName())), New(worker.WorkerSide(s))
+	go func() { _ = a.Send(Sync, 1, nil, nil) }()
+	_, err := b.Next()
+	require.NoError(t, err)
+	b.Sleep()
+	body := pattern(3 * readBuffer)
+	for i := range uint64(3) {
+		time.AfterFunc(5*time.Millisecond, func() {
+			_ = a.Send(Upload, i, &proto.Upload{Storage: 7, Bytes: uint64(len(body))}, body)
+		})
+		h, err := b.Next()
+		require.NoError(t, err)
+		require.Equal(t, i, h.Seq)
+		got := make([]byte, h.Payload)
+		require.NoError(t, b.ReadBody(got))
+		require.Equal(t, body, got)
+	}
+	b.Awake()
+	require.NoError(t, b.Net().SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+	_, err = b.Net().Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	b.Sleep()
+	time.AfterFunc(20*time.Millisecond, func() { b.Close() })
+	_, err = b.Next()
+	require.Error(t, err)
+}
+
+// TestSleepIsForSockets: Sleep does not change the reads of other connections.
+func TestSleepIsForSockets(t *testing.T) {
 	p, q := net.Pipe()
 	a, b := New(p), New(q)
 	defer a.Close()

@@ -5,12 +5,13 @@ package transport
 
 import (
 	"net"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// sleeper waits for bytes of a unix socket in the kernel, on the caller's thread.
+// sleeper waits for bytes of a socket in the kernel, on the caller's thread.
 type sleeper struct {
 	raw syscall.RawConn
 	fds [1]unix.PollFd
@@ -21,7 +22,11 @@ func newSleeper(c net.Conn) *sleeper {
 	if !ok {
 		return nil
 	}
-	raw, err := u.SyscallConn()
+	return sleeperOf(u)
+}
+
+func sleeperOf(c syscall.Conn) *sleeper {
+	raw, err := c.SyscallConn()
 	if err != nil {
 		return nil
 	}
@@ -40,8 +45,11 @@ func (s *sleeper) sleep() error {
 	})
 }
 
-// ready reports whether sleep would return at once.
+// ready reports whether sleep would return at once. A nil sleeper is never ready.
 func (s *sleeper) ready() bool {
+	if s == nil {
+		return false
+	}
 	n := 0
 	_ = s.raw.Control(func(fd uintptr) {
 		s.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
@@ -53,4 +61,53 @@ func (s *sleeper) ready() bool {
 // wake ends a sleep by shutting down the socket for reading.
 func (s *sleeper) wake() {
 	_ = s.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) })
+}
+
+// sleepingSocket is a socket whose reads can wait in the kernel, for use below TLS.
+type sleepingSocket struct {
+	Socket
+	sleeper atomic.Pointer[sleeper]
+	closed  atomic.Bool
+}
+
+func (s *sleepingSocket) sleep(yes bool) {
+	if !yes {
+		s.sleeper.Store(nil)
+		return
+	}
+	z := sleeperOf(s.Socket)
+	if s.sleeper.Store(z); z != nil && s.closed.Load() {
+		z.wake() // Close did not see the sleeper
+	}
+}
+
+// ready reports whether bytes have arrived; false for nil, or without a sleeper.
+func (s *sleepingSocket) ready() bool { return s != nil && s.sleeper.Load().ready() }
+
+func (s *sleepingSocket) Read(p []byte) (int, error) {
+	if z := s.sleeper.Load(); z != nil {
+		if err := z.sleep(); err != nil {
+			return 0, err
+		}
+		if s.closed.Load() {
+			return 0, net.ErrClosed
+		}
+	}
+	return s.Socket.Read(p)
+}
+
+func (s *sleepingSocket) Close() error {
+	s.closed.Store(true)
+	if z := s.sleeper.Load(); z != nil {
+		z.wake()
+	}
+	return s.Socket.Close()
+}
+
+// below is a connection as it is used below TLS.
+func below(c net.Conn) net.Conn {
+	if s, ok := c.(Socket); ok {
+		return &sleepingSocket{Socket: s}
+	}
+	return c
 }

@@ -7,7 +7,6 @@ package provider
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -70,7 +69,7 @@ func Connect(ctx context.Context, in Instance, name string) (net.Conn, error) {
 	if err != nil || in.Credentials() == nil {
 		return c, err
 	}
-	secure := tls.Client(c, in.Credentials().Client(name))
+	secure := in.Credentials().ClientSide(c, name)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = c.Close()
 		return nil, Errorf(ErrAuth, "The TLS handshake with the worker failed: %v.", err)

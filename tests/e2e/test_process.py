@@ -300,6 +300,38 @@ def test_a_forked_child_may_not_use_the_device(tmp_path):
     assert out == "fork,fork,fork,fork,fork,True,4.0\nok\n"
 
 
+def test_a_child_never_calls_the_client(tmp_path):
+    """Each child records at a line that is new to the client, which it must not tell.
+
+    The threads of the client, one of which may be stopping the others, are the
+    parent's. So a call that the client does not expect hung once in about fifty forks.
+    """
+    code = """
+        import os, torch, mycelya_torch
+
+        x = torch.ones(3, device="mycelya")
+        for i in range(300):
+            x.sum().item()
+            pid = os.fork()
+            if pid == 0:
+                for use in (
+                    "x.cpu_future()", "x + 1", "torch.zeros(2, device='mycelya')",
+                    "torch.mycelya.metrics()", "torch.mycelya.synchronize()",
+                ):
+                    try:
+                        exec(compile(use, f"line{i}.py", "exec"))
+                    except RuntimeError as error:
+                        assert "forked child" in str(error), error
+                    else:
+                        os._exit(3)
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        print(x.tolist())
+    """
+    status, out, err = run(code, tmp_path, timeout=60)
+    assert (status, out) == (0, "[1.0, 1.0, 1.0]\n"), err
+
+
 def test_a_fork_beside_several_machines(tmp_path):
     """The child uses none of them and holds no worker; the parent goes on."""
     code = """

@@ -166,6 +166,7 @@ void DecideWorker() {
 bool ClientLoaded() { return loaded.load(std::memory_order_acquire); }
 
 const Client& GetClient() {
+  if (C10_UNLIKELY(InBadFork())) CheckUsable();
   if (C10_UNLIKELY(!ClientLoaded())) {
     std::lock_guard<std::mutex> guard(mutex);
     LoadLocked();
@@ -235,7 +236,9 @@ void ShutDown() {
   }
 }
 
+// In a forked child the two do nothing: Go's runtime, and perhaps the mutex, wait for threads that only the parent has.
 void DefineOp(uint64_t hash, const std::string& name) {
+  if (InBadFork()) return;
   std::lock_guard<std::mutex> guard(mutex);
   if (ClientLoaded()) {
     table.define_op(hash, name.c_str());
@@ -245,6 +248,7 @@ void DefineOp(uint64_t hash, const std::string& name) {
 }
 
 void DefineCode(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n) {
+  if (InBadFork()) return;
   std::lock_guard<std::mutex> guard(mutex);
   if (ClientLoaded()) {
     table.define_code(code, file, function, lines, n);
