@@ -219,8 +219,8 @@ func (c *Channel) claim(name string) error {
 	}
 }
 
-// refuse answers the connections that come when this process has its client. A client of another session, which came
-// while nobody had this process, is told to connect again.
+// refuse answers the connections that come when this process has its client. The supervisor may have passed on a client
+// of another session before this process had a client; refuse tells such a client to connect again.
 func (c *Channel) refuse(session string, under []net.Conn, results chan handshake) {
 	for {
 		select {

@@ -22,7 +22,8 @@ import (
 )
 
 // Credentials are one end's certificate and key, and the certificate of the authority that signed both ends'. Mint
-// makes them for one worker and its client. The authority's key is not kept, so nobody can make a third identity.
+// makes them for one worker and its client. Mint does not keep the authority's key, so nobody can make a third
+// certificate.
 type Credentials struct {
 	leaf      tls.Certificate
 	authority *x509.Certificate

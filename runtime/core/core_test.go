@@ -59,7 +59,7 @@ func TestABlockThatCannotBeShared(t *testing.T) {
 	}
 }
 
-// TestASmallUploadWaits: it wakes nobody, and is sent before the submission that comes next.
+// TestASmallUploadWaits: a small upload does not wake the sender. The sender sends it before the next submission.
 func TestASmallUploadWaits(t *testing.T) {
 	s := started(t, 0)
 	require.Empty(t, s.Step(Next{}, nil), "the sender sleeps")

@@ -79,8 +79,8 @@ func (s Suite) manyStreams(t *testing.T) {
 	}
 }
 
-// strangers: who has not the credentials of the instance does not get a Hello, and the worker goes on. An instance
-// without credentials can be reached by this user only.
+// strangers: a client without the instance's credentials gets no Hello, and the worker serves other clients as before.
+// Only this user can reach an instance without credentials.
 func (s Suite) strangers(t *testing.T) {
 	in := s.started(t)
 	if in.Credentials() == nil {
