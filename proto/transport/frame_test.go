@@ -302,12 +302,9 @@ func TestCloseWakesNext(t *testing.T) {
 	require.True(t, strings.HasPrefix(Type(77).String(), "type 77"))
 }
 
-// TestSleep: reads that wait on their own thread get the same frames as other reads, and Close on another goroutine
-// ends them.
-func TestSleep(t *testing.T) {
-	a, b := unixPair(t)
-	b.TakeFiles()
-	b.Sleep()
+// requireUploads sends uploads from a, each while b already waits, and requires that they arrive.
+func requireUploads(t *testing.T, a, b *Conn) {
+	t.Helper()
 	body := pattern(3 * readBuffer)
 	for i := range uint64(3) {
 		time.AfterFunc(5*time.Millisecond, func() {
@@ -320,6 +317,15 @@ func TestSleep(t *testing.T) {
 		require.NoError(t, b.ReadBody(got))
 		require.Equal(t, body, got)
 	}
+}
+
+// TestSleep: reads that wait on their own thread get the same frames as other reads, and Close on another goroutine
+// ends them.
+func TestSleep(t *testing.T) {
+	a, b := unixPair(t)
+	b.TakeFiles()
+	b.Sleep()
+	requireUploads(t, a, b)
 	time.AfterFunc(20*time.Millisecond, func() { b.Close() })
 	_, err := b.Next()
 	require.ErrorIs(t, err, net.ErrClosed)
@@ -350,18 +356,7 @@ func TestSleepBelowTLS(t *testing.T) {
 	_, err := b.Next()
 	require.NoError(t, err)
 	b.Sleep()
-	body := pattern(3 * readBuffer)
-	for i := range uint64(3) {
-		time.AfterFunc(5*time.Millisecond, func() {
-			_ = a.Send(Upload, i, &proto.Upload{Storage: 7, Bytes: uint64(len(body))}, body)
-		})
-		h, err := b.Next()
-		require.NoError(t, err)
-		require.Equal(t, i, h.Seq)
-		got := make([]byte, h.Payload)
-		require.NoError(t, b.ReadBody(got))
-		require.Equal(t, body, got)
-	}
+	requireUploads(t, a, b)
 	b.Awake()
 	require.NoError(t, b.Net().SetReadDeadline(time.Now().Add(20*time.Millisecond)))
 	_, err = b.Net().Read(make([]byte, 1))
