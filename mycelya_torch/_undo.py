@@ -13,12 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import threading
-from collections import Counter, deque
-from dataclasses import dataclass
-from itertools import compress, zip_longest
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch.amp.grad_scaler import GradScaler, _refresh_per_optimizer_state
@@ -26,47 +22,24 @@ from torch.optim import Optimizer
 
 from mycelya_torch import _device
 
-# A client is at most a few thousand programs ahead of its worker.
-_AHEAD = 4096
-
-
-@dataclass(slots=True)
-class _Step:
-    """What is known of an optimizer's step."""
-
-    start: int  # the id of the next storage at its start
-    parameters: tuple[int, ...]  # the ids of the parameters with a gradient
-    numbers: list[tuple[Any, str, Any]]  # at its start: parameter, name, number
-    # For each parameter of the state: a number that grows with each of its steps, as an
-    # error may be raised within a step. None: the step has ended.
-    counts: list[Any] | None
-
-
-# The last steps of each optimizer.
-_steps: WeakKeyDictionary[Optimizer, deque[_Step]] = WeakKeyDictionary()
-_lock = threading.Lock()
+# The steps of each optimizer, by its id, and what removes them when it is gone.
+_logs: dict[int, tuple[_device.StepLog, ref[Optimizer]]] = {}
 
 
 def before_step(optimizer: Optimizer) -> None:
     """Notes the start of a step."""
-    parameters = _device.parameters_with_gradient(optimizer.param_groups)
-    with _lock:
-        steps = _steps.get(optimizer)
-        if steps is None:
-            steps = _steps[optimizer] = deque(maxlen=_AHEAD)
-        if steps and steps[-1].parameters == parameters:
-            parameters = steps[-1].parameters  # one tuple for all steps
-        numbers = _device.other_numbers(optimizer.state)
-        counts = _device.step_counts(optimizer.state)
-        start = _device.next_storage_id()
-        steps.append(_Step(start, parameters, numbers, counts))
+    key = id(optimizer)
+    entry = _logs.get(key)
+    if entry is None:
+        gone = ref(optimizer, lambda _: _logs.pop(key, None))
+        entry = _logs[key] = _device.StepLog(), gone
+    entry[0].begin(optimizer)
 
 
 def after_step(optimizer: Optimizer) -> None:
     """Notes that all parameters have taken part in the step."""
-    with _lock:
-        if steps := _steps.get(optimizer):
-            steps[-1].counts = None
+    if entry := _logs.get(id(optimizer)):
+        entry[0].end()
 
 
 class _Failure:
@@ -113,23 +86,13 @@ def _undo_gradient(tensor: torch.Tensor, failure: _Failure) -> None:
 
 
 def _undo_steps(optimizer: Optimizer, failure: _Failure) -> None:
-    with _lock:
-        steps = _steps.get(optimizer, deque())
-        undone = Counter[int]()  # steps by parameter
-        before: list[tuple[Any, str, Any]] = []
-        while steps and steps[-1].start >= failure.first:
-            step = steps.pop()
-            before, took_part = step.numbers, step.parameters
-            if step.counts is not None:
-                # Parameters that have their first step are at the end.
-                now = _device.step_counts(optimizer.state)
-                changed = [a != b for a, b in zip_longest(now, step.counts)]
-                stepped = compress(map(id, optimizer.state), changed)
-                took_part = tuple({*took_part} & {*stepped})
-            undone.update(took_part)
+    undone: dict[int, int] = {}  # steps by the parameter's id
+    before: list[tuple[Any, str, Any]] = []
+    if entry := _logs.get(id(optimizer)):
+        undone, before = entry[0].undo(failure.first, optimizer.state)
     for parameter, state in list(optimizer.state.items()):
-        if undone[id(parameter)] > 0:
-            _take_steps_back(state, undone[id(parameter)])
+        if steps := undone.get(id(parameter), 0):
+            _take_steps_back(state, steps)
         if any(failure.lost(value) for value in state.values()):
             for name in [n for n, value in state.items() if failure.lost(value)]:
                 del state[name]

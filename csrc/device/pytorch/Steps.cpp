@@ -5,6 +5,16 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "device/tensor/Storage.h"
+
 namespace py = pybind11;
 
 namespace mycelya {
@@ -27,36 +37,22 @@ bool IsNumber(PyObject* value) {
   return t.dim() == 0 && t.device().is_cpu();
 }
 
-// The ids of the parameters with a gradient, in the order of the groups.
-py::tuple ParametersWithGradient(const py::iterable& groups) {
-  py::list ids;
-  for (const py::handle group : groups) {
-    for (const py::handle parameter : group["params"]) {
-      if (HasGradient(parameter)) ids.append(py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(parameter.ptr())));
-    }
-  }
-  return py::tuple(ids);
-}
+constexpr double kNoCount = -1;
 
-// For each parameter of the state: its "step", or the version of that tensor; None where a state has no "step".
-py::list StepCounts(const py::object& of) {
-  const py::dict state(of);
-  py::list counts(state.size());
-  size_t i = 0;
-  for (const auto& [parameter, values] : state) {
-    py::object step;
-    if (PyDict_Check(values.ptr())) {
-      step = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(values.ptr(), StepKey()));
-      if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-    }
-    if (!step) step = py::none();
-    if (THPVariable_Check(step.ptr())) {
-      const at::Tensor& t = THPVariable_Unpack(step.ptr());
-      step = py::int_(t.is_inference() ? 0 : t._version());
-    }
-    counts[i++] = std::move(step);
+// The "step" of a parameter's state, or the version of that tensor; kNoCount if there is none. It grows with each step.
+double StepCount(PyObject* values) {
+  if (!PyDict_Check(values)) return kNoCount;
+  PyObject* step = PyDict_GetItemWithError(values, StepKey());
+  if (step == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (step == nullptr) return kNoCount;
+  if (THPVariable_Check(step)) {
+    c10::TensorImpl& t = *THPVariable_Unpack(step).unsafeGetTensorImpl();
+    return t.is_inference() ? 0 : t.version_counter().current_version();
   }
-  return counts;
+  if (!PyLong_Check(step) && !PyFloat_Check(step)) return kNoCount;
+  const double count = PyFloat_AsDouble(step);
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return count;
 }
 
 // The names of the CPU numbers, other than "step", that a parameter's state holds.
@@ -88,12 +84,92 @@ py::list OtherNumbers(const py::object& of) {
   return numbers;
 }
 
+// The steps of one optimizer that a failure may undo. All functions are called with the GIL.
+class StepLog {
+ public:
+  void Begin(const py::object& optimizer) {
+    const py::object state = optimizer.attr("state");
+    Step step;
+    step.start = NextStorageId();
+    step.parameters = WithGradient(optimizer.attr("param_groups"));
+    if (py::list numbers = OtherNumbers(state); !numbers.empty()) step.numbers = std::move(numbers);
+    ForEachState(state, [&](PyObject*, double count) { step.counts.push_back(count); });
+    if (steps_.size() == kMost) steps_.pop_front();
+    steps_.push_back(std::move(step));
+  }
+
+  void End() {
+    if (steps_.empty()) return;
+    steps_.back().open = false;
+    steps_.back().counts = {};
+  }
+
+  // Forgets the steps that began with storage `first` or later. Returns how many of them each parameter has taken part
+  // in, by its id, and the numbers of before the first of them.
+  py::tuple Undo(uint64_t first, const py::dict& state) {
+    std::unordered_map<PyObject*, int64_t> undone;
+    py::object numbers = py::list();
+    for (; !steps_.empty() && steps_.back().start >= first; steps_.pop_back()) {
+      Step& step = steps_.back();
+      std::unordered_set<PyObject*> stepped;
+      size_t i = 0;
+      if (step.open) {  // an error was raised within it; parameters that have their first step are at the end
+        ForEachState(state, [&](PyObject* parameter, double count) {
+          const double before = i < step.counts.size() ? step.counts[i] : kNoCount;
+          ++i;
+          if (count != before) stepped.insert(parameter);
+        });
+      }
+      for (PyObject* p : *step.parameters) undone[p] += !step.open || stepped.count(p) != 0 ? 1 : 0;
+      numbers = step.numbers ? std::move(step.numbers) : py::list();
+    }
+    py::dict by_id;
+    for (const auto& [parameter, count] : undone) by_id[py::int_(reinterpret_cast<uintptr_t>(parameter))] = count;
+    return py::make_tuple(by_id, numbers);
+  }
+
+ private:
+  static constexpr size_t kMost = 4096;  // a client is at most a few thousand programs ahead of its worker
+
+  using Parameters = std::vector<PyObject*>;  // not owned, used as numbers
+  struct Step {
+    uint64_t start = 0;                            // the id of the next storage at its start
+    std::shared_ptr<const Parameters> parameters;  // those with a gradient
+    py::object numbers;                            // at its start: (parameter, name, number); null: none
+    std::vector<double> counts;                    // at its start, in the order of the state
+    bool open = true;
+  };
+  std::deque<Step> steps_;
+  std::shared_ptr<const Parameters> last_ = std::make_shared<Parameters>();
+
+  // The parameters with a gradient, in the order of the groups. Steps with the same ones share a vector.
+  std::shared_ptr<const Parameters> WithGradient(const py::object& groups) {
+    Parameters now;
+    now.reserve(last_->size());
+    for (const py::handle group : groups) {
+      for (const py::handle parameter : group["params"]) {
+        if (HasGradient(parameter)) now.push_back(parameter.ptr());
+      }
+    }
+    if (now != *last_) last_ = std::make_shared<const Parameters>(std::move(now));
+    return last_;
+  }
+
+  template <class F>
+  static void ForEachState(const py::dict& state, const F& f) {
+    PyObject *parameter = nullptr, *values = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(state.ptr(), &at, &parameter, &values) != 0;) f(parameter, StepCount(values));
+  }
+};
+
 }  // namespace
 
 void DefineSteps(py::module_& m) {
-  m.def("parameters_with_gradient", &ParametersWithGradient);
-  m.def("step_counts", &StepCounts);
-  m.def("other_numbers", &OtherNumbers);
+  py::class_<StepLog>(m, "StepLog")
+      .def(py::init<>())
+      .def("begin", &StepLog::Begin)
+      .def("end", &StepLog::End)
+      .def("undo", &StepLog::Undo);
 }
 
 }  // namespace mycelya

@@ -7,8 +7,7 @@
 
 namespace mycelya {
 
-// Defines parameters_with_gradient, step_counts and other_numbers: what mycelya_torch/_undo.py notes of every step of
-// an optimizer, from its param_groups and its state.
+// Defines StepLog: what mycelya_torch/_undo.py notes of every step of an optimizer.
 void DefineSteps(pybind11::module_& m);
 
 }  // namespace mycelya

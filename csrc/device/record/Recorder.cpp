@@ -255,6 +255,7 @@ void Recorder::BeginLife() {
   Drop();
   life_.store(epoch_, std::memory_order_relaxed);
   Reset();  // so that no trace has the number of the life
+  restarted.store(true, std::memory_order_relaxed);
   NoteLife(device_, life());
   ended_ = false;
   // The worker is a new process. It has PyTorch's defaults.
@@ -278,9 +279,9 @@ void Recorder::Drop() {
   Reset();
 }
 
-void CheckAlive(const Storage& s) {
-  if (C10_UNLIKELY(!IsAlive(s))) RaiseLostTensor(s.device_index(), s.epoch);
-}
+std::atomic<bool> restarted{false};
+
+void RaiseNotAlive(const Storage& s) { RaiseLostTensor(s.device_index(), s.epoch); }
 
 void Recorder::SetDefaultDtype(c10::ScalarType dtype, Origin origin) {
   DefineSpecialOps();

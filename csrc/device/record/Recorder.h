@@ -260,10 +260,19 @@ inline Recorder& RecorderOf(c10::DeviceIndex device) {
   return C10_LIKELY(r != nullptr) ? *r : MakeRecorder(device);
 }
 
+// Whether a device has had a second life: before, no storage is lost.
+extern std::atomic<bool> restarted;
+
 // Whether a storage is of its device's current life, or has no content yet.
-inline bool IsAlive(const Storage& s) { return !s.defined || s.epoch >= RecorderOf(s.device_index()).life(); }
+inline bool IsAlive(const Storage& s) {
+  return C10_LIKELY(!restarted.load(std::memory_order_relaxed)) || !s.defined ||
+         s.epoch >= RecorderOf(s.device_index()).life();
+}
+[[noreturn]] void RaiseNotAlive(const Storage& s);
 // Throws DeviceLostError if it is not.
-void CheckAlive(const Storage& s);
+inline void CheckAlive(const Storage& s) {
+  if (C10_UNLIKELY(!IsAlive(s))) RaiseNotAlive(s);
+}
 
 // Called by a defined storage's destructor.
 void NoteDeath(const Storage& s);

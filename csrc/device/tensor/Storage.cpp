@@ -207,7 +207,7 @@ bool Geometry::Matches(const c10::TensorImpl& t) const {
 }
 
 Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& thread)
-    : c10::StorageImpl(use_byte_size_t{}, std::move(bytes), std::move(data), &*mycelya::GetAllocator(), resizable),
+    : c10::StorageImpl(use_byte_size_t{}, std::move(bytes), std::move(data), mycelya::allocator, resizable),
       id(TakeNumbers(thread.ids, 1, next_id, kIds)) {
   RegisterFallbacks();
   CountAllocation(device_index(), static_cast<int64_t>(nbytes()));
@@ -271,13 +271,10 @@ c10::Storage MakeStorage(int64_t bytes, c10::DeviceIndex device, Thread& thread)
       new (thread) Storage(c10::SymInt(bytes), FakeMemory(bytes, device, thread), true, thread)));
 }
 
-c10::Allocator* GetAllocator() {
-  static auto* leaked = new Allocator();
-  return leaked;
-}
+c10::Allocator* const allocator = new Allocator();  // never destroyed: storages may outlive statics
 
 void RegisterStorage() {
-  c10::SetAllocator(kDevice, GetAllocator());
+  c10::SetAllocator(kDevice, allocator);
   c10::SetStorageImplCreate(kDevice, &Create);
 }
 

@@ -107,13 +107,12 @@ std::pair<size_t, size_t> MemoryInfo(c10::DeviceIndex device);
 // Throws for a StorageImpl made around one of our addresses (at::from_blob), where there is no memory.
 [[noreturn]] void RefuseForeignStorage();
 
-c10::Allocator* GetAllocator();
+extern c10::Allocator* const allocator;
 
 // The storage of a mycelya tensor; t must be one.
-inline Storage* StorageOf(const c10::TensorImpl& t) {
+C10_ALWAYS_INLINE Storage* StorageOf(const c10::TensorImpl& t) {
   c10::StorageImpl* s = t.unsafe_storage().unsafeGetStorageImpl();
-  static c10::Allocator* const ours = GetAllocator();
-  if (C10_UNLIKELY(s->allocator() != ours)) RefuseForeignStorage();
+  if (C10_UNLIKELY(s->allocator() != allocator)) RefuseForeignStorage();
   return static_cast<Storage*>(s);
 }
 
