@@ -39,6 +39,7 @@ type metrics struct {
 	groupsFused     atomic.Uint64
 	groupsWaiting   atomic.Uint64
 	groupsUnfused   atomic.Uint64
+	reconnects      atomic.Uint64
 	errors          atomic.Uint64
 	bill            bill
 }
@@ -151,7 +152,7 @@ func (m *metrics) JSON() []byte {
 		"round_trips":          m.roundTrips.Load(),
 		"stalls":               m.stalls.Load(),
 		"stall_seconds":        time.Duration(m.stallNanosecond.Load()).Seconds(),
-		"reconnects":           0,
+		"reconnects":           m.reconnects.Load(),
 		"errors":               m.errors.Load(),
 	})
 	if err != nil {
@@ -167,7 +168,8 @@ func (m *metrics) reset() {
 	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions,
 		&m.programsResent, &m.messagesSent, &m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared,
 		&m.bytesReceived, &m.roundTrips, &m.stalls, &m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec,
-		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.errors} {
+		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.reconnects,
+		&m.errors} {
 		c.Store(0)
 	}
 	m.bill.reset()

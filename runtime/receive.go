@@ -13,6 +13,7 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 )
@@ -124,6 +125,6 @@ func (s *session) fill(conn *transport.Conn, t *Ticket) error {
 
 // streamEnded reports whether an error only means that the stream has ended.
 func streamEnded(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, transport.ErrFrameTruncated) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, link.ErrUnknown) || errors.Is(err, transport.ErrFrameTruncated) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -5,8 +5,6 @@ package runtime
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"syscall"
@@ -25,10 +23,6 @@ const (
 	// A worker answers Hello once it has loaded PyTorch: a second from a warm disk, and cold disks and CUDA
 	// contexts may take much longer.
 	helloWait = 3 * time.Minute
-	// Over TCP a connection may come to the process of another session, which says so, or ends before it answers. Then the
-	// client connects again: so often if it is told to, and so often if the connection ends.
-	maxAgain = 64
-	maxTries = 3
 	// A worker that was told to stop has this long to finish what it runs.
 	stopGrace = 500 * time.Millisecond
 )
@@ -53,7 +47,7 @@ func (s *session) start() {
 	s.mu.Lock()
 	s.instance = instance
 	s.mu.Unlock()
-	conn, hello, err := greet(s.ctx, instance, s.name)
+	conn, hello, err := s.greet(instance)
 	if err != nil {
 		s.lost(err)
 		return
@@ -107,31 +101,16 @@ func (s *session) info() (*proto.Hello, error) {
 	return s.hello, s.core.Gone()
 }
 
-// greet opens the control connection and exchanges Hellos.
-func greet(ctx context.Context, instance provider.Instance, name string) (*transport.Conn, *proto.Hello, error) {
-	ctx, cancel := context.WithTimeout(ctx, helloWait)
+// greet opens the session's stream and exchanges Hellos.
+func (s *session) greet(instance provider.Instance) (*transport.Conn, *proto.Hello, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, helloWait)
 	defer cancel()
-	for again, tries := 0, 0; ; {
-		conn, hello, err := greetOnce(ctx, instance, name)
-		switch {
-		case err == nil && hello.Again:
-			conn.Close()
-			if again++; again == maxAgain {
-				return nil, nil, errors.New("the worker is always taken by other clients")
-			}
-		case instance.Credentials() != nil && tries < maxTries && streamEnded(err):
-			tries++
-		default:
-			return conn, hello, err
-		}
-	}
-}
-
-func greetOnce(ctx context.Context, instance provider.Instance, name string) (*transport.Conn, *proto.Hello, error) {
-	c, err := provider.Connect(ctx, instance, name)
+	watch := &linkWatch{s: s, instance: instance}
+	c, err := provider.Open(ctx, instance, s.name, watch.notice)
 	if err != nil {
 		return nil, nil, err
 	}
+	watch.stream(c)
 	conn := transport.New(c)
 	// Next has no context: the end of ours closes the connection under it.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -163,8 +142,6 @@ func exchange(conn *transport.Conn) (*proto.Hello, error) {
 		return nil, err
 	}
 	switch {
-	case theirs.Again:
-		return theirs, nil
 	case theirs.Error != "":
 		return nil, refused(theirs.Error)
 	case theirs.Protocol != transport.Version || theirs.Build != transport.Build:
@@ -203,8 +180,12 @@ func (s *session) fds() []int {
 }
 
 func descriptors(c net.Conn) (out []int) {
-	if secure, ok := c.(*tls.Conn); ok {
-		c = secure.NetConn()
+	for {
+		above, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		c = above.NetConn()
 	}
 	if sc, ok := c.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -130,15 +131,17 @@ func (c *Channel) Wait() { <-c.ended }
 
 // handshake is what has become of a connection.
 type handshake struct {
-	raw  net.Conn
-	tls  *tls.Conn
-	name string
-	err  error
+	raw   net.Conn
+	tls   *tls.Conn
+	name  string
+	hello link.Hello
+	err   error
 }
 
-// Accept waits for the connection of the client. Over a unix socket, the first one is the client's: the supervisor has
-// checked its user. Over TCP, it is the first one that proves by its certificate that it is the client; any number of
-// others may come before. Accept closes all other connections, also later. io.EOF: the supervisor has ended.
+// Accept waits for the client. Over a unix socket, the first connection is the client's: the supervisor has checked its
+// user. Over TCP, it is the first one that proves by its certificate that it is the client; any number of others may
+// come before. Accept returns a link then, which gets the later connections of the client too. Accept closes all other
+// connections, also later. io.EOF: the supervisor has ended.
 func (c *Channel) Accept() (net.Conn, error) {
 	var under []net.Conn // connections with handshakes, oldest first
 	results := make(chan handshake)
@@ -148,7 +151,7 @@ func (c *Channel) Accept() (net.Conn, error) {
 			return nil, io.EOF
 		case conn := <-c.conns:
 			if _, ok := conn.(*net.UnixConn); ok {
-				go c.refuse("", under, results)
+				go c.acceptMore("", nil, under, results)
 				return conn, nil
 			}
 			under = c.begin(conn, under, results)
@@ -157,8 +160,16 @@ func (c *Channel) Accept() (net.Conn, error) {
 			if !c.proved(h) {
 				continue
 			}
-			go c.refuse(h.name, under, results)
-			return h.tls, c.claim(h.name)
+			if !h.hello.Fresh { // the session was that of another process
+				go func() { _ = link.Refuse(h.tls, link.Unknown) }()
+				continue
+			}
+			stream := link.NewWorker(link.Default)
+			go c.acceptMore(h.name, stream, under, results)
+			if err := c.claim(h.name); err != nil {
+				return nil, err
+			}
+			return stream, stream.Attach(h.tls, h.hello)
 		}
 	}
 }
@@ -202,6 +213,10 @@ func (c *Channel) shake(raw net.Conn) handshake {
 	if out.err = out.tls.HandshakeContext(ctx); out.err == nil {
 		out.name, out.err = transport.NameOf(out.tls)
 	}
+	if out.err == nil {
+		_ = out.tls.SetReadDeadline(time.Now().Add(helloWait))
+		out.hello, out.err = link.ReadHello(out.tls)
+	}
 	return out
 }
 
@@ -219,9 +234,10 @@ func (c *Channel) claim(name string) error {
 	}
 }
 
-// refuse answers the connections that come when this process has its client. The supervisor may have passed on a client
-// of another session before this process had a client; refuse tells such a client to connect again.
-func (c *Channel) refuse(session string, under []net.Conn, results chan handshake) {
+// acceptMore takes the connections that come when this process has its client. Those of the client are for its link.
+// The supervisor may have passed on a client of another session before this process had a client; acceptMore tells such
+// a client to connect again.
+func (c *Channel) acceptMore(session string, stream *link.Stream, under []net.Conn, results chan handshake) {
 	for {
 		select {
 		case <-c.ended:
@@ -230,15 +246,14 @@ func (c *Channel) refuse(session string, under []net.Conn, results chan handshak
 			under = c.begin(conn, under, results)
 		case h := <-results:
 			under = remove(under, h.raw)
-			if !c.proved(h) {
-				continue
+			switch {
+			case !c.proved(h):
+			case stream == nil || h.name != session:
+				go func() { _ = link.Refuse(h.tls, link.Again) }()
+			default:
+				c.Log.Info("the client has connected again", "from", h.raw.RemoteAddr(), "epoch", h.hello.Epoch)
+				go func() { _ = stream.Attach(h.tls, h.hello) }()
 			}
-			hello := own()
-			if hello.Again = h.name != session; !hello.Again {
-				c.Log.Warn("a connection is refused: the session has its client", "from", h.raw.RemoteAddr())
-				hello.Error = "The session has its client already."
-			}
-			go answerAndClose(transport.New(h.tls), hello)
 		}
 	}
 }

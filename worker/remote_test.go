@@ -5,6 +5,7 @@ package worker_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"io"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
 )
@@ -54,10 +56,31 @@ func (r *remote) raw(t testing.TB) net.Conn {
 	return c
 }
 
+// link opens the link of a session.
+func (r *remote) link(t testing.TB, name string) (*link.Stream, error) {
+	dial := func(ctx context.Context) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.addr)
+		if err != nil {
+			return nil, err
+		}
+		secure := r.credentials.ClientSide(c, name)
+		return secure, secure.HandshakeContext(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	s, err := link.Dial(ctx, link.Default, dial, func(link.Notice) {})
+	if err == nil {
+		t.Cleanup(func() { _ = s.Close() })
+	}
+	return s, err
+}
+
 // session connects to the session with this name and returns the number of its process.
 func (r *remote) session(t testing.TB, name string) (*client, int) {
 	t.Helper()
-	c := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(name)))
+	s, err := r.link(t, name)
+	require.NoError(t, err)
+	c := clientOf(t, s)
 	c.send(transport.Hello, goodHello(), nil)
 	var h proto.Hello
 	c.expect(transport.Hello, 0, &h)
@@ -154,15 +177,62 @@ func TestNobodyElseIsLetIn(t *testing.T) {
 	require.Contains(t, r.log.String(), "signed by unknown authority")
 }
 
-// TestASessionHasOneClient: who knows its name and has the credentials does not get into a session that has its client.
+// TestASessionHasOneClient: a second client that has the credentials and knows the name does not get into a session.
 func TestASessionHasOneClient(t *testing.T) {
 	r := superviseRemote(t)
 	name := transport.NewSessionName()
 	first, _ := r.session(t, name)
-	second := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(name)))
-	second.send(transport.Hello, goodHello(), nil)
-	require.Equal(t, "The session has its client already.", second.fault())
+	_, err := r.link(t, name)
+	require.ErrorIs(t, err, link.ErrReplaced)
 	works(t, first)
+	const late = "MYLK\x01\x00\x00\x00\xff\x00\x00\x00\x00\x00\x00\x00" // the connection of epoch 255
+	for what, hello := range map[string]string{
+		"more than was sent": late + strings.Repeat("\xff", 8) + strings.Repeat("\x00", 8),
+		"less than it took":  late + strings.Repeat("\x00", 16),
+		"no hello":           strings.Repeat("x", 32),
+		"a part of a hello":  "MYLK",
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := tls.Client(r.raw(t), r.credentials.Client(name))
+			_, err := c.Write([]byte(hello))
+			require.NoError(t, err)
+			require.NoError(t, c.CloseWrite())
+			answer, _ := io.ReadAll(c)
+			if len(answer) > 0 {
+				require.Equal(t, byte(link.Unknown), answer[5])
+			}
+			works(t, first)
+		})
+	}
+}
+
+// TestALostConnection: the session goes on after its connection was cut, also when a reply was under way.
+func TestALostConnection(t *testing.T) {
+	r := superviseRemote(t)
+	s, err := r.link(t, transport.NewSessionName())
+	require.NoError(t, err)
+	c := clientOf(t, s)
+	c.send(transport.Hello, goodHello(), nil)
+	var h proto.Hello
+	c.expect(transport.Hello, 0, &h)
+	big := bytes.Repeat([]byte{1, 2, 3, 4}, 1<<20)
+	c.upload(9, big)
+	for i := range 20 {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			time.Sleep(time.Duration(i) * time.Millisecond / 4)
+			if at, ok := s.NetConn().(*tls.Conn); ok {
+				_ = at.NetConn().Close()
+			}
+		}()
+		works(t, c)
+		got, st := c.read(9, len(big))
+		require.Nil(t, st)
+		require.Equal(t, big, got)
+		<-done
+	}
+	require.Greater(t, s.Connections(), uint64(10))
 }
 
 // TestSilentConnectionsKeepNobodyOut: neither those without a byte, nor those with a part of a handshake.

@@ -281,12 +281,6 @@ func last(c *transport.Conn, seq uint64, hello *proto.Hello) {
 	}
 }
 
-// answerAndClose is last for a connection that has no session.
-func answerAndClose(c *transport.Conn, hello *proto.Hello) {
-	last(c, 0, hello)
-	_ = c.Close()
-}
-
 func own() *proto.Hello {
 	return &proto.Hello{
 		Protocol: transport.Version,

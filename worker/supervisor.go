@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -57,8 +58,9 @@ type started struct {
 
 // end is how a process has ended.
 type end struct {
-	names []string
-	reply *proto.EndedReply
+	names   []string // that clients have asked for
+	session string   // that a client has proved to own; "" if none has
+	reply   *proto.EndedReply
 }
 
 const (
@@ -135,7 +137,7 @@ func (s *Supervisor) claimed(p *process, name string) {
 	if _, lives := s.live[p]; lives {
 		s.sessions[name] = p
 	}
-	p.given, p.names = true, []string{name}
+	p.given, p.session, p.names = true, name, []string{name}
 	if s.spare == p {
 		s.spare = nil
 	}
@@ -155,7 +157,7 @@ func (s *Supervisor) bury(p *process) {
 			delete(s.sessions, name)
 		}
 	}
-	if s.ended = append(s.ended, end{p.names, p.end}); len(s.ended) > maxEnds {
+	if s.ended = append(s.ended, end{p.names, p.session, p.end}); len(s.ended) > maxEnds {
 		s.ended = append(s.ended[:0], s.ended[1:]...)
 	}
 	if !s.closed && (p.end.Code != 0 || p.end.Signal != "") {
@@ -290,6 +292,10 @@ func (s *Supervisor) remoteClient(c *net.TCPConn) {
 		s.remoteEnded(c, session)
 		return
 	}
+	if s.hasEnded(name) {
+		s.refuseEnded(c)
+		return
+	}
 	_ = c.SetDeadline(time.Time{})
 	p, err := s.processOf(name)
 	if err == nil {
@@ -297,6 +303,28 @@ func (s *Supervisor) remoteClient(c *net.TCPConn) {
 	}
 	if err != nil {
 		s.Log.Error("a client has no process", "from", c.RemoteAddr(), "error", err)
+	}
+}
+
+// hasEnded says whether the process of a session has ended.
+func (s *Supervisor) hasEnded(session string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.ended, func(e end) bool { return e.session == session })
+}
+
+// refuseEnded tells a client that its session has ended, once it has proved who it is.
+func (s *Supervisor) refuseEnded(nc net.Conn) {
+	c := s.Credentials.WorkerSide(nc)
+	err := c.Handshake()
+	if err == nil {
+		_, err = link.ReadHello(c)
+	}
+	if err == nil {
+		err = link.Refuse(c, link.Unknown)
+	}
+	if err != nil {
+		s.Log.Warn("a connection is refused", "from", nc.RemoteAddr(), "error", err)
 	}
 }
 

@@ -70,7 +70,6 @@ package transport
 
 import (
 	"bufio"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -171,7 +170,7 @@ type Conn struct {
 	flushesAlone bool // reads do not send held frames
 
 	sleeper atomic.Pointer[sleeper] // set if reads wait on their own thread
-	below   *sleepingSocket         // the same for the socket below TLS
+	below   sleeping                // the same for the socket below TLS, or a link
 	closed  atomic.Bool
 	files   *fileReader // r reads from it if this end takes descriptors
 	r       *bufio.Reader
@@ -204,7 +203,7 @@ type source Conn
 
 func (s *source) Read(p []byte) (int, error) {
 	z := s.sleeper.Load()
-	if s.send.holds.Load() && !s.flushesAlone && !z.ready() && !s.below.ready() {
+	if s.send.holds.Load() && !s.flushesAlone && !z.ready() && (s.below == nil || !s.below.Ready()) {
 		if _, err := s.send.flush(s.c); err != nil {
 			return 0, err
 		}
@@ -224,14 +223,12 @@ func (s *source) Read(p []byte) (int, error) {
 }
 
 // Sleep makes reads wait in the kernel, on the reader's thread, instead of in Go's poller. An answer then wakes one
-// thread less. Use it at an end with few connections. It works on unix sockets, and on the TLS of ClientSide and
-// WorkerSide. Deadlines do not end such a wait; Close does. Sleep must not be called during a read.
+// thread less. Use it at an end with few connections. It works on unix sockets, on the TLS of ClientSide and
+// WorkerSide, and on links. Deadlines do not end such a wait; Close does. Sleep must not be called during a read.
 func (c *Conn) Sleep() {
-	if t, ok := c.c.(*tls.Conn); ok {
-		if s, ok := t.NetConn().(*sleepingSocket); ok {
-			c.below = s
-			s.sleep(true)
-		}
+	if s := sleepingOf(c.c); s != nil {
+		c.below = s
+		s.Sleep(true)
 		return
 	}
 	if c.sleeper.Store(newSleeper(c.c)); c.closed.Load() {
@@ -243,7 +240,7 @@ func (c *Conn) Sleep() {
 func (c *Conn) Awake() {
 	c.sleeper.Store(nil)
 	if c.below != nil {
-		c.below.sleep(false)
+		c.below.Sleep(false)
 	}
 }
 

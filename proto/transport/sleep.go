@@ -4,6 +4,7 @@
 package transport
 
 import (
+	"crypto/tls"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -70,7 +71,8 @@ type sleepingSocket struct {
 	closed  atomic.Bool
 }
 
-func (s *sleepingSocket) sleep(yes bool) {
+// Sleep makes reads wait in the kernel, or in Go's poller again. It must not be called during a read.
+func (s *sleepingSocket) Sleep(yes bool) {
 	if !yes {
 		s.sleeper.Store(nil)
 		return
@@ -81,8 +83,8 @@ func (s *sleepingSocket) sleep(yes bool) {
 	}
 }
 
-// ready reports whether bytes have arrived; false for nil, or without a sleeper.
-func (s *sleepingSocket) ready() bool { return s != nil && s.sleeper.Load().ready() }
+// Ready reports whether bytes have arrived; false if reads do not wait in the kernel.
+func (s *sleepingSocket) Ready() bool { return s.sleeper.Load().ready() }
 
 func (s *sleepingSocket) Read(p []byte) (int, error) {
 	if z := s.sleeper.Load(); z != nil {
@@ -102,6 +104,21 @@ func (s *sleepingSocket) Close() error {
 		z.wake()
 	}
 	return s.Socket.Close()
+}
+
+// sleeping is a connection whose reads can wait in the kernel.
+type sleeping interface {
+	Sleep(yes bool)
+	Ready() bool
+}
+
+// sleepingOf returns the part of a connection whose reads can wait in the kernel; nil if it has none.
+func sleepingOf(c net.Conn) sleeping {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	s, _ := c.(sleeping)
+	return s
 }
 
 // below is a connection as it is used below TLS.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -62,8 +63,8 @@ type Instance interface {
 	FDs() []int
 }
 
-// Connect opens a stream to a worker for the session with this name, or for a question about it (transport.EndOf). It
-// speaks TLS if the worker has credentials.
+// Connect opens a connection to a worker for the session with this name, or for a question about it (transport.EndOf).
+// It speaks TLS if the worker has credentials.
 func Connect(ctx context.Context, in Instance, name string) (net.Conn, error) {
 	c, err := in.Dial(ctx)
 	if err != nil || in.Credentials() == nil {
@@ -75,6 +76,16 @@ func Connect(ctx context.Context, in Instance, name string) (net.Conn, error) {
 		return nil, Errorf(ErrAuth, "The TLS handshake with the worker failed: %v.", err)
 	}
 	return secure, nil
+}
+
+// Open opens the stream of a session with a worker. With credentials it is a link, which outlives its connections and
+// tells notice what becomes of them.
+func Open(ctx context.Context, in Instance, name string, notice func(link.Notice)) (net.Conn, error) {
+	if in.Credentials() == nil {
+		return in.Dial(ctx)
+	}
+	dial := func(ctx context.Context) (net.Conn, error) { return Connect(ctx, in, name) }
+	return link.Dial(ctx, link.Default, dial, notice)
 }
 
 // Reason is why a worker ended.

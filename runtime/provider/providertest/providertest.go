@@ -7,17 +7,16 @@ package providertest
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/provider"
 )
@@ -184,47 +183,30 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// exchange exchanges Hellos on a new stream, or on another one if the worker says so.
+// exchange exchanges Hellos on a new stream.
 func exchange(t *testing.T, in provider.Instance) error {
-	for tries := 0; ; tries++ {
-		again, err := exchangeOnce(t, in)
-		if in.Credentials() != nil && tries < 20 && ended(err) { // the process of a session that was faster, and is over
-			again, err = true, nil
-		}
-		if !again {
-			return err
-		}
-	}
-}
-
-// ended says whether an error is the end of a connection.
-func ended(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
-func exchangeOnce(t *testing.T, in provider.Instance) (again bool, err error) {
-	nc, err := provider.Connect(deadline(t), in, transport.NewSessionName())
+	nc, err := provider.Open(deadline(t), in, transport.NewSessionName(), func(link.Notice) {})
 	if err != nil {
-		return false, err
+		return err
 	}
 	c := transport.New(nc)
 	defer c.Close()
 	if err := nc.SetDeadline(time.Now().Add(patience)); err != nil {
-		return false, err
+		return err
 	}
 	ours := &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion}
 	if err := c.Send(transport.Hello, 1, ours, nil); err != nil {
-		return false, err
+		return err
 	}
 	if _, err := c.Next(); err != nil {
-		return false, err
+		return err
 	}
 	var h proto.Hello
 	if err := c.Meta(&h); err != nil {
-		return false, err
+		return err
 	}
 	if h.Error != "" {
-		return false, &provider.Error{Kind: provider.ErrUnavailable, Text: h.Error}
+		return &provider.Error{Kind: provider.ErrUnavailable, Text: h.Error}
 	}
-	return h.Again, nil
+	return nil
 }

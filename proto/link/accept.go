@@ -1,0 +1,63 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package link
+
+import (
+	"io"
+	"net"
+	"time"
+)
+
+// ReadHello reads the hello of a connection. The caller bounds the time.
+func ReadHello(c net.Conn) (Hello, error) {
+	b := make([]byte, helloBytes)
+	if _, err := io.ReadFull(c, b); err != nil {
+		return Hello{}, err
+	}
+	return decodeHello(b)
+}
+
+// Refuse answers a connection that gets no stream, and closes it.
+func Refuse(c net.Conn, v Verdict) error {
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+	_, err := c.Write(encodeAnswer(v, 0))
+	_ = c.Close()
+	return err
+}
+
+// NewWorker returns a worker's end of a stream, which gets its connections by Attach.
+func NewWorker(l Limits) *Stream { return newStream(l) }
+
+// Attach gives the stream the connection of a client that has proved to be its owner. It takes the place of the
+// connection that the stream has.
+func (s *Stream) Attach(c net.Conn, h Hello) error {
+	s.mu.Lock()
+	switch {
+	case s.state.Err() != nil, !s.state.Resumes(h.Received):
+		s.mu.Unlock()
+		return Refuse(c, Unknown)
+	case h.Epoch <= s.state.epoch:
+		s.mu.Unlock()
+		return Refuse(c, Replaced)
+	}
+	// No bytes of the connection before count from here on: the client sends what comes after received again.
+	do := s.step(Event{Kind: Dropped})
+	received := s.state.received
+	s.mu.Unlock()
+	s.after(do)
+	_ = c.SetWriteDeadline(time.Now().Add(answerWait))
+	if _, err := c.Write(encodeAnswer(Accepted, received)); err != nil {
+		_ = under(c).Close()
+		return err
+	}
+	_ = c.SetDeadline(time.Time{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil || s.state.Err() != nil { // another one was faster
+		_ = under(c).Close()
+		return s.state.Err()
+	}
+	s.after(s.open(c, h.Epoch, h.Received))
+	return nil
+}

@@ -1,0 +1,346 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package link
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+var (
+	cuts = flag.Int("cuts", 300, "number of connections that the simulation cuts")
+	seed = flag.Uint64("seed", 1, "of the simulation")
+)
+
+// pipe returns the two ends of a connection in memory. It ends when either end has written so many bytes; 0: never.
+func pipe(fromClient, fromWorker int) (client, worker net.Conn) {
+	a, b := net.Pipe()
+	return newFragile(a, fromClient), newFragile(b, fromWorker)
+}
+
+func newFragile(c net.Conn, left int) *fragile { return &fragile{Conn: c, left: left, cuts: left > 0} }
+
+type fragile struct {
+	net.Conn
+	mu   sync.Mutex
+	left int
+	cuts bool
+}
+
+func (f *fragile) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	n, cut := len(p), false
+	if f.cuts {
+		if cut = n >= f.left; cut {
+			n = f.left
+		}
+		f.left -= n
+	}
+	f.mu.Unlock()
+	n, err := f.Conn.Write(p[:n])
+	if cut && err == nil {
+		_ = f.Close()
+		err = io.ErrClosedPipe
+	}
+	return n, err
+}
+
+// bytesOf is a stream of bytes that depends on the seed only.
+type bytesOf struct{ r *rand.Rand }
+
+func (b bytesOf) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(b.r.Uint32())
+	}
+	return len(p), nil
+}
+
+func stream(seed uint64) bytesOf { return bytesOf{rand.New(rand.NewPCG(seed, 7))} }
+
+// send writes n bytes of a stream in pieces of random sizes.
+func send(c net.Conn, r *rand.Rand, from io.Reader, n int) error {
+	for n > 0 {
+		size := 1 + r.IntN(300)
+		if r.IntN(20) == 0 {
+			size = 1 + r.IntN(200_000)
+		}
+		p := make([]byte, min(size, n))
+		_, _ = from.Read(p)
+		if _, err := c.Write(p); err != nil {
+			return err
+		}
+		n -= len(p)
+		if r.IntN(50) == 0 {
+			time.Sleep(time.Duration(r.IntN(8000)) * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// check reads n bytes and compares them with a stream.
+func check(c net.Conn, r *rand.Rand, want io.Reader, n int) error {
+	for at := 0; at < n; {
+		p := make([]byte, min(1+r.IntN(70_000), n-at))
+		k, err := c.Read(p)
+		if err != nil {
+			return err
+		}
+		w := make([]byte, k)
+		_, _ = want.Read(w)
+		if !bytes.Equal(w, p[:k]) {
+			return fmt.Errorf("wrong bytes between %d and %d", at, at+k)
+		}
+		at += k
+		if r.IntN(100) == 0 {
+			time.Sleep(time.Duration(r.IntN(12_000)) * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// world is a client and a worker of one stream.
+type world struct {
+	client, worker *transport.Credentials
+	limits         Limits
+	r              *rand.Rand
+	cuts           int // that are left
+
+	mu       sync.Mutex
+	attached *Stream
+	dials    int
+}
+
+// dial makes a connection to the worker, perhaps one that fails soon.
+func (w *world) dial(ctx context.Context) (net.Conn, error) {
+	w.mu.Lock()
+	w.dials++
+	a, b := 0, 0
+	if w.cuts > 0 {
+		w.cuts--
+		a, b = 1+w.r.IntN(400_000), 1+w.r.IntN(400_000)
+		if w.r.IntN(3) == 0 {
+			a = 1 + w.r.IntN(4000)
+		}
+		if w.r.IntN(10) == 0 {
+			w.mu.Unlock()
+			return nil, errors.New("connection refused")
+		}
+	}
+	w.mu.Unlock()
+	near, far := pipe(a, b)
+	go w.accept(far)
+	c := w.client.ClientSide(near, transport.NewSessionName())
+	if err := c.HandshakeContext(ctx); err != nil {
+		_ = near.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (w *world) accept(raw net.Conn) {
+	c := w.worker.WorkerSide(raw)
+	_ = c.SetDeadline(time.Now().Add(answerWait))
+	if err := c.Handshake(); err != nil {
+		_ = raw.Close()
+		return
+	}
+	h, err := ReadHello(c)
+	if err != nil {
+		_ = raw.Close()
+		return
+	}
+	_ = w.attached.Attach(c, h)
+}
+
+func newWorld(t *testing.T, seed uint64, l Limits, cuts int) *world {
+	client, worker, err := transport.Mint(time.Hour)
+	require.NoError(t, err)
+	return &world{client: client, worker: worker, limits: l, cuts: cuts, r: rand.New(rand.NewPCG(seed, 1)),
+		attached: NewWorker(l)}
+}
+
+func (w *world) connect(t *testing.T) *Stream {
+	for {
+		s, err := Dial(t.Context(), w.limits, w.dial, func(Notice) {})
+		if err == nil {
+			return s
+		}
+	}
+}
+
+// TestSimulation: bytes go in both directions while the link is cut again and again, and arrive once and in order.
+func TestSimulation(t *testing.T) {
+	for round := range max(1, *cuts/100) {
+		simulate(t, *seed+uint64(round), min(*cuts, 100))
+	}
+}
+
+func simulate(t *testing.T, seed uint64, cuts int) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		l := Default
+		l.Window = 1 << (10 + r.IntN(13))
+		w := newWorld(t, seed, l, cuts)
+		c := w.connect(t)
+		const up, down = 12_000_000, 9_000_000
+		var all sync.WaitGroup
+		errs := make([]error, 4)
+		rs := make([]*rand.Rand, 4)
+		for i := range rs {
+			rs[i] = rand.New(rand.NewPCG(seed, uint64(10+i)))
+		}
+		all.Go(func() { errs[0] = send(c, rs[0], stream(seed), up) })
+		all.Go(func() { errs[1] = check(w.attached, rs[1], stream(seed), up) })
+		all.Go(func() { errs[2] = send(w.attached, rs[2], stream(seed+1), down) })
+		all.Go(func() { errs[3] = check(c, rs[3], stream(seed+1), down) })
+		all.Wait()
+		require.NoError(t, errors.Join(errs...), "seed %d", seed)
+		require.NoError(t, c.CloseWrite())
+		n, err := w.attached.Read(make([]byte, 1))
+		require.Zero(t, n)
+		require.Equal(t, io.EOF, err)
+		_ = c.Close()
+		_ = w.attached.Close()
+		t.Logf("seed %d: window %d, %d connections", seed, l.Window, w.dials)
+		synctest.Wait()
+	})
+}
+
+// both makes a stream over connections that nothing cuts.
+func both(t *testing.T, l Limits) (c, w *Stream, world *world) {
+	world = newWorld(t, 1, l, 0)
+	c = world.connect(t)
+	synctest.Wait() // the worker's end has opened it too
+	t.Cleanup(func() { _, _ = c.Close(), world.attached.Close() })
+	return c, world.attached, world
+}
+
+func TestALinkThatGoesSilentIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, w, _ := both(t, Default)
+		go func() { _, _ = io.Copy(w, w) }()
+		talk := func() {
+			_, err := c.Write([]byte("hello"))
+			require.NoError(t, err)
+			p := make([]byte, 5)
+			_, err = io.ReadFull(c, p)
+			require.NoError(t, err)
+			require.Equal(t, "hello", string(p))
+		}
+		talk()
+		require.EqualValues(t, 1, c.Connections())
+		// From now on the connection takes bytes and delivers none.
+		hole, _ := net.Pipe()
+		c.mu.Lock()
+		old := c.conn
+		c.conn = hole
+		c.mu.Unlock()
+		began := time.Now()
+		talk()
+		require.EqualValues(t, 2, c.Connections())
+		require.InDelta(t, Default.Silence.Seconds(), time.Since(began).Seconds(), Default.Beat.Seconds())
+		_ = old.(*tls.Conn).NetConn().Close()
+	})
+}
+
+func TestAStreamWithoutAConnectionEndsAfterTheGraceTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, w, world := both(t, Default)
+		c.client.dial = func(context.Context) (net.Conn, error) { return nil, errors.New("no route") }
+		began := time.Now()
+		world.attached.mu.Lock()
+		_ = under(world.attached.conn).Close()
+		world.attached.mu.Unlock()
+		for _, end := range []*Stream{c, w} {
+			_, err := end.Read(make([]byte, 1))
+			require.ErrorIs(t, err, ErrSilent)
+			_, err = end.Write([]byte("x"))
+			require.ErrorIs(t, err, ErrSilent)
+		}
+		require.InDelta(t, Default.Grace.Seconds(), time.Since(began).Seconds(), 2*Default.Beat.Seconds())
+	})
+}
+
+// A reader that computes for minutes keeps its connection: pings have answers, and what comes meanwhile is kept.
+func TestABusyReaderKeepsItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, w, _ := both(t, Default)
+		const n = 3_000_000
+		go func() { _ = send(c, rand.New(rand.NewPCG(1, 1)), stream(5), n) }()
+		time.Sleep(10 * time.Minute)
+		require.NoError(t, check(w, rand.New(rand.NewPCG(1, 2)), stream(5), n))
+		require.EqualValues(t, 1, c.Connections())
+		require.NotZero(t, c.RTT())
+	})
+}
+
+// Both ends write more than the window before they read.
+func TestTwoWritersWhoDoNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Default
+		l.Window = 1 << 16
+		c, w, _ := both(t, l)
+		var all sync.WaitGroup
+		for i, s := range []*Stream{c, w} {
+			r := rand.New(rand.NewPCG(3, uint64(i)))
+			all.Go(func() {
+				half := make(chan error)
+				go func() { half <- send(s, r, stream(uint64(i)), 1<<16) }()
+				require.NoError(t, <-half)
+				require.NoError(t, check(s, rand.New(rand.NewPCG(4, 1)), stream(uint64(1-i)), 1<<16))
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, 1, c.Connections())
+	})
+}
+
+func TestAWorkerThatHasForgottenTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, w, _ := both(t, Default)
+		w.End(errors.New("the process has ended"))
+		_, err := c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, ErrUnknown)
+	})
+}
+
+func TestCloseTellsTheOtherEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, w, _ := both(t, Default)
+		_, err := c.Write([]byte("last"))
+		require.NoError(t, err)
+		go func() { time.Sleep(time.Second); _ = c.Close() }()
+		p, err := io.ReadAll(w)
+		require.NoError(t, err)
+		require.Equal(t, "last", string(p))
+		<-c.Done()
+		_, err = c.Write([]byte("x"))
+		require.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+func TestDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _, _ := both(t, Default)
+		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		_, err := c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	})
+}

@@ -1,0 +1,224 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package link
+
+import (
+	"fmt"
+	"time"
+)
+
+// State is one end of a stream. Step gives it an event; Next gives the next record that its connection has to send.
+// Times are those since the stream began. The bytes themselves are kept by the caller.
+type State struct {
+	limits Limits
+
+	// Bytes that this end sends: those up to acked were taken by the other end's reader, those up to next were sent on
+	// this connection.
+	acked, next, written uint64
+	closed, saidBye      bool // this end writes no more; the connection has a bye
+
+	// Bytes that the other end sends: those up to received have arrived, those up to taken were taken by the reader, and
+	// the other end knows of those up to told.
+	received, taken, told uint64
+	ended                 bool // the other end writes no more
+
+	up        bool
+	epoch     uint64        // of the newest connection
+	downSince time.Duration // if not up
+	heard     time.Duration // when the last bytes came
+	pinged    time.Duration // when the last ping was sent
+	pinging   bool          // it has no answer yet
+	pingDue   bool
+	pongDue   bool
+	rtt       time.Duration // the least of the recent ones; 0: not known
+	recent    [8]time.Duration
+	pings     int
+
+	over error // why the stream has ended
+}
+
+// NewState returns a stream without a connection. Its grace time begins now.
+func NewState(l Limits, now time.Duration) State { return State{limits: l, downSince: now} }
+
+// Kind is the kind of an event.
+type Kind uint8
+
+const (
+	Wrote    Kind = iota // N bytes were written at this end
+	Took                 // the reader at this end took N bytes that had arrived
+	Arrived              // N bytes of the other end's stream arrived
+	Got                  // the header of a record arrived
+	Opened               // a connection of the epoch Epoch is up; the other end has received N bytes
+	Dropped              // the connection has ended
+	Closed               // this end writes no more
+	Tick                 // time passes
+	Finished             // the stream ends, because of Err
+)
+
+// Event is an event of a stream.
+type Event struct {
+	Kind   Kind
+	At     time.Duration
+	N      uint64
+	Epoch  uint64
+	Record record
+	Err    error
+}
+
+// Do says what the caller has to do after an event.
+type Do struct {
+	Send  bool   // Next has a record
+	Drop  bool   // close the connection; Dropped need not follow
+	Dial  bool   // a client must open a connection
+	Freed uint64 // the bytes before this offset are not needed any more; 0: no news
+	Wake  bool   // writers and readers may go on
+}
+
+// Step takes an event.
+func (s *State) Step(ev Event) (do Do) {
+	if s.over != nil {
+		return Do{}
+	}
+	switch ev.Kind {
+	case Wrote:
+		s.written += ev.N
+		do.Send = s.up
+	case Took:
+		s.taken += ev.N
+		do.Send = s.up && s.ackDue()
+	case Arrived:
+		s.received += ev.N
+		s.heard = ev.At
+	case Got:
+		return s.got(ev)
+	case Opened:
+		return s.opened(ev)
+	case Dropped:
+		return s.dropped(ev.At)
+	case Closed:
+		s.closed = true
+		do.Send = s.up
+	case Tick:
+		return s.tick(ev.At)
+	case Finished:
+		return s.finish(ev.Err)
+	}
+	return do
+}
+
+// Room is how many bytes may be written now.
+func (s *State) Room() uint64 { return s.limits.Window - (s.written - s.acked) }
+
+// Resumes says whether the stream can go on with another end that has received so many bytes.
+func (s *State) Resumes(received uint64) bool { return s.acked <= received && received <= s.written }
+
+// Err is why the stream has ended; nil if it has not.
+func (s *State) Err() error { return s.over }
+
+// ackDue says whether the other end should be told what was taken, although there may be nothing else to send.
+func (s *State) ackDue() bool { return s.taken-s.told >= min(s.limits.Window/8, 1<<20) }
+
+func (s *State) finish(err error) Do {
+	s.over, s.up = err, false
+	return Do{Drop: true, Freed: s.written, Wake: true}
+}
+
+func (s *State) opened(ev Event) Do {
+	if !s.Resumes(ev.N) || ev.Epoch <= s.epoch {
+		return s.finish(fmt.Errorf("%w: it has received %d bytes, of %d to %d", ErrProtocol, ev.N, s.acked, s.written))
+	}
+	s.epoch, s.up, s.saidBye, s.pinging, s.pongDue = ev.Epoch, true, false, false, false
+	s.next, s.heard, s.pinged, s.pingDue = ev.N, ev.At, ev.At, true
+	return Do{Send: true, Wake: true}
+}
+
+func (s *State) dropped(now time.Duration) Do {
+	if !s.up {
+		return Do{}
+	}
+	s.up, s.downSince = false, now
+	if s.ended { // the other end has nothing more to say, and will not come back
+		return s.finish(ErrUnknown)
+	}
+	return Do{Drop: true, Dial: true, Wake: true}
+}
+
+func (s *State) got(ev Event) (do Do) {
+	r := ev.Record
+	s.heard = ev.At
+	if r.taken > s.written || s.ended && r.length > 0 {
+		return s.finish(fmt.Errorf("%w: it has taken %d bytes of %d, and sends %d", ErrProtocol, r.taken, s.written,
+			r.length))
+	}
+	if r.taken > s.acked {
+		s.acked = r.taken
+		do.Freed, do.Wake = s.acked, true
+	}
+	switch r.kind {
+	case ping:
+		s.pongDue, do.Send = true, true
+	case pong:
+		s.ponged(ev.At)
+	case bye:
+		s.ended, do.Wake = true, true
+	}
+	return do
+}
+
+// ponged notes the time that a ping and its answer took.
+func (s *State) ponged(now time.Duration) {
+	if !s.pinging {
+		return
+	}
+	s.pinging = false
+	s.recent[s.pings%len(s.recent)] = max(now-s.pinged, 1)
+	s.pings++
+	s.rtt = 0
+	for _, t := range s.recent[:min(s.pings, len(s.recent))] {
+		if s.rtt == 0 || t < s.rtt {
+			s.rtt = t
+		}
+	}
+}
+
+func (s *State) tick(now time.Duration) Do {
+	switch {
+	case !s.up && now-s.downSince >= s.limits.Grace:
+		return s.finish(fmt.Errorf("%w of %v", ErrSilent, s.limits.Grace))
+	case !s.up:
+		return Do{}
+	case now-s.heard >= s.limits.Silence:
+		return s.dropped(now)
+	case now-s.pinged >= s.limits.Beat && !s.pinging:
+		s.pingDue = true
+		return Do{Send: true}
+	}
+	return Do{}
+}
+
+// Next returns the next record to send on the connection. Its bytes are those of the stream from the offset on.
+// contiguous is how many bytes of the stream lie together from an offset on.
+func (s *State) Next(now time.Duration, contiguous func(from uint64) int) (r record, from uint64, ok bool) {
+	r.taken = s.taken
+	switch {
+	case !s.up:
+		return r, 0, false
+	case s.pongDue:
+		s.pongDue, r.kind = false, pong
+	case s.pingDue:
+		s.pingDue, s.pinging, s.pinged, r.kind = false, true, now, ping
+	case s.next < s.written:
+		from = s.next
+		r.kind, r.length = data, uint32(min(s.written-from, maxRecord, uint64(contiguous(from))))
+		s.next += uint64(r.length)
+	case s.closed && !s.saidBye:
+		s.saidBye, r.kind = true, bye
+	case s.ackDue():
+		r.kind = data
+	default:
+		return r, 0, false
+	}
+	s.told = s.taken
+	return r, from, true
+}

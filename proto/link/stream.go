@@ -1,0 +1,538 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package link
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Stream is one end of a stream, as a net.Conn. Its reads and writes wait while it has no connection. One goroutine at
+// a time may read, any number may write. A deadline that passes ends the stream.
+type Stream struct {
+	limits Limits
+	began  time.Time
+	client *client // nil at a worker's end
+
+	mu       sync.Mutex // guards what follows
+	changed  sync.Cond
+	state    State
+	sent     buffer // what State keeps of the bytes of this end
+	conn     net.Conn
+	inbox    [][]byte // bytes that have arrived and were not taken
+	deadline *time.Timer
+	sleeps   bool
+
+	writing lock // held while a record is written
+	scratch [recordBytes + firstPart]byte
+	due     chan struct{} // records are due, and nobody sends them
+
+	reading lock         // held while bytes are read
+	idle    atomic.Int64 // when the last read began or ended, in nanoseconds since began
+	source  net.Conn     // the connection that the next two belong to
+	left    uint32       // bytes of the record that have not come
+	head    [recordBytes]byte
+	have    int // bytes of head
+
+	done    chan struct{} // closed when the stream has ended
+	endOnce sync.Once
+}
+
+const (
+	// A record is written in parts that fill a TLS record: the header and the first bytes, then the rest.
+	firstPart = 16<<10 - recordBytes
+	// byeWait is how long Close tries to say bye.
+	byeWait = 200 * time.Millisecond
+	// Reading ahead ends when nothing comes for aheadPause, and after aheadMost.
+	aheadPause = 5 * time.Millisecond
+	aheadMost  = 100 * time.Millisecond
+	// A writer who waits for room looks so often whether it has some.
+	roomPause = 20 * time.Millisecond
+)
+
+func newStream(l Limits) *Stream {
+	s := &Stream{limits: l, began: time.Now(), state: NewState(l, 0), writing: make(lock, 1), reading: make(lock, 1),
+		due: make(chan struct{}, 1), done: make(chan struct{})}
+	s.changed.L = &s.mu
+	go s.watch()
+	go s.sendDue()
+	return s
+}
+
+// lock is a mutex, made with a capacity of 1. Waiting for it is waiting for the other end, and testing/synctest takes
+// it as such.
+type lock chan struct{}
+
+func (l lock) Lock()   { l <- struct{}{} }
+func (l lock) Unlock() { <-l }
+func (l lock) TryLock() bool {
+	select {
+	case l <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Stream) now() time.Duration { return time.Since(s.began) }
+
+// step steps the state, and does what needs the lock only. The caller holds it, and calls after with the result once it
+// has released it.
+func (s *Stream) step(ev Event) Do {
+	ev.At = s.now()
+	do := s.state.Step(ev)
+	if do.Freed > 0 {
+		s.sent.free(do.Freed)
+	}
+	if do.Drop {
+		s.drop()
+	}
+	if do.Wake {
+		s.changed.Broadcast()
+	}
+	if s.state.Err() != nil {
+		s.endOnce.Do(func() { close(s.done) })
+	}
+	return do
+}
+
+// drop closes the connection, without a wait.
+func (s *Stream) drop() {
+	if c := s.conn; c != nil {
+		s.conn = nil
+		_ = under(c).Close() // TLS would wait for its lock to say goodbye
+	}
+}
+
+// after does what a step has asked for and needs no lock.
+func (s *Stream) after(do Do) {
+	if do.Dial && s.client != nil {
+		go s.client.redial(s)
+	}
+	if do.Send {
+		select {
+		case s.due <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// event steps the state and does what it asks for.
+func (s *Stream) event(ev Event) {
+	s.mu.Lock()
+	do := s.step(ev)
+	s.mu.Unlock()
+	s.after(do)
+}
+
+// lost notes that a connection has failed, unless it is not the stream's any more.
+func (s *Stream) lost(c net.Conn) {
+	s.mu.Lock()
+	var do Do
+	if s.conn == c {
+		do = s.step(Event{Kind: Dropped})
+	}
+	s.mu.Unlock()
+	s.after(do)
+}
+
+// watch lets time pass.
+func (s *Stream) watch() {
+	t := time.NewTicker(s.limits.Beat / 4)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-t.C:
+			s.event(Event{Kind: Tick})
+			s.readWhileIdle()
+		}
+	}
+}
+
+// sendDue sends what no writer sends: a reader must never wait until the other end reads.
+func (s *Stream) sendDue() {
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-s.due:
+			s.writing.Lock()
+			s.sendAll()
+			s.writing.Unlock()
+		}
+	}
+}
+
+// open makes c the stream's connection. received is what the other end has received. The caller holds the lock.
+func (s *Stream) open(c net.Conn, epoch, received uint64) Do {
+	s.conn = c
+	setSleep(c, s.sleeps)
+	return s.step(Event{Kind: Opened, Epoch: epoch, N: received})
+}
+
+// Write appends bytes to the stream. It returns when they are kept, which is before they have arrived.
+func (s *Stream) Write(p []byte) (n int, err error) {
+	for len(p) > 0 {
+		s.mu.Lock()
+		s.awaitRoom()
+		if err := s.writeErr(); err != nil {
+			s.mu.Unlock()
+			return n, err
+		}
+		part := p[:min(uint64(len(p)), s.state.Room(), maxRecord)]
+		s.sent.append(part)
+		do := s.step(Event{Kind: Wrote, N: uint64(len(part))})
+		s.mu.Unlock()
+		if do.Send && !s.trySend() {
+			s.after(do) // another goroutine sends
+		}
+		n, p = n+len(part), p[len(part):]
+	}
+	return n, nil
+}
+
+// awaitRoom waits until bytes may be written, or the stream has ended. The caller holds the lock. If nobody reads, the
+// caller does, as the news of room comes in records of the other end.
+func (s *Stream) awaitRoom() {
+	for s.state.Err() == nil && s.state.Room() == 0 {
+		if s.conn == nil || !s.reading.TryLock() {
+			s.changed.Wait()
+			continue
+		}
+		s.mu.Unlock()
+		s.readAhead(roomPause)
+		s.reading.Unlock()
+		s.mu.Lock()
+	}
+}
+
+func (s *Stream) writeErr() error {
+	switch err := s.state.Err(); {
+	case err != nil:
+		return err
+	case s.state.closed:
+		return io.ErrClosedPipe
+	}
+	return nil
+}
+
+// trySend sends the records that are due, unless another goroutine sends.
+func (s *Stream) trySend() bool {
+	if !s.writing.TryLock() {
+		return false
+	}
+	defer s.writing.Unlock()
+	s.sendAll()
+	return true
+}
+
+func (s *Stream) sendAll() {
+	for {
+		s.mu.Lock()
+		r, at, ok := s.state.Next(s.now(), func(at uint64) int { return len(s.sent.from(at)) })
+		c := s.conn
+		var part []byte
+		if ok && r.length > 0 {
+			part = s.sent.from(at)[:r.length]
+			s.sent.pin(at)
+		}
+		s.mu.Unlock()
+		if !ok {
+			return
+		}
+		if err := s.write(c, r, part); err != nil {
+			s.lost(c)
+			return
+		}
+	}
+}
+
+func (s *Stream) write(c net.Conn, r record, part []byte) error {
+	r.encode(s.scratch[:])
+	n := copy(s.scratch[recordBytes:], part)
+	if _, err := c.Write(s.scratch[:recordBytes+n]); err != nil {
+		return err
+	}
+	if n < len(part) {
+		_, err := c.Write(part[n:])
+		return err
+	}
+	return nil
+}
+
+// Read reads the next bytes of the other end's stream.
+func (s *Stream) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	s.idle.Store(int64(s.now()))
+	s.reading.Lock()
+	defer func() {
+		s.reading.Unlock()
+		s.idle.Store(int64(s.now()))
+	}()
+	for {
+		c, n, err := s.await(p)
+		if c == nil {
+			return n, err
+		}
+		if n, err = s.receive(c, p, true); n > 0 {
+			return n, nil
+		}
+		if err != nil {
+			s.lost(c)
+		}
+	}
+}
+
+// await waits for a connection, which it returns, or takes bytes that were read ahead.
+func (s *Stream) await(p []byte) (net.Conn, int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		switch {
+		case len(s.inbox) > 0:
+			n := copy(p, s.inbox[0])
+			if s.inbox[0] = s.inbox[0][n:]; len(s.inbox[0]) == 0 {
+				s.inbox = s.inbox[1:]
+			}
+			s.after(s.step(Event{Kind: Took, N: uint64(n)}))
+			return nil, n, nil
+		case s.state.ended:
+			return nil, 0, io.EOF
+		case s.state.Err() != nil:
+			return nil, 0, s.state.Err()
+		case s.conn != nil:
+			return s.conn, 0, nil
+		}
+		s.changed.Wait()
+	}
+}
+
+// receive reads from a connection once: a part of a record's header, or bytes of the stream, whose number it returns.
+// take: the reader takes the bytes. The caller holds reading.
+func (s *Stream) receive(c net.Conn, p []byte, take bool) (int, error) {
+	if s.source != c {
+		s.source, s.left, s.have = c, 0, 0
+	}
+	if s.left == 0 {
+		return 0, s.receiveHead(c)
+	}
+	n, err := c.Read(p[:min(len(p), int(s.left))])
+	if n == 0 {
+		return 0, err
+	}
+	s.mu.Lock()
+	if s.conn != c { // the bytes come again on another connection
+		s.mu.Unlock()
+		return 0, nil
+	}
+	s.left -= uint32(n)
+	do := s.step(Event{Kind: Arrived, N: uint64(n)})
+	if take {
+		do = s.step(Event{Kind: Took, N: uint64(n)})
+	} else {
+		s.inbox = append(s.inbox, bytes.Clone(p[:n]))
+	}
+	s.mu.Unlock()
+	s.after(do)
+	return n, nil
+}
+
+func (s *Stream) receiveHead(c net.Conn) error {
+	n, err := c.Read(s.head[s.have:])
+	if s.have += n; s.have < recordBytes {
+		return err
+	}
+	s.have = 0
+	r, err := decodeRecord(s.head[:])
+	ev := Event{Kind: Got, Record: r}
+	if err != nil {
+		ev = Event{Kind: Finished, Err: err}
+	}
+	s.left = r.length
+	s.mu.Lock()
+	var do Do
+	if s.conn == c {
+		do = s.step(ev)
+	}
+	s.mu.Unlock()
+	s.after(do)
+	return nil
+}
+
+// readWhileIdle reads what has come while the reader is busy elsewhere, so that pings have answers.
+func (s *Stream) readWhileIdle() {
+	if s.now()-time.Duration(s.idle.Load()) < s.limits.Beat || !s.reading.TryLock() {
+		return
+	}
+	defer s.reading.Unlock()
+	s.readAhead(aheadPause)
+}
+
+// readAhead reads into the inbox until nothing comes for a pause, or for long enough. The caller holds reading.
+func (s *Stream) readAhead(pause time.Duration) {
+	s.mu.Lock()
+	c, sleeps := s.conn, s.sleeps
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	setSleep(c, false)
+	defer setSleep(c, sleeps)
+	p := make([]byte, chunkBytes)
+	for end := s.now() + aheadMost; s.now() < end && s.ahead() <= 2*s.limits.Window; {
+		_ = c.SetReadDeadline(time.Now().Add(pause))
+		if n, err := s.receive(c, p, false); n == 0 && err != nil {
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				s.lost(c)
+			}
+			break
+		}
+	}
+	_ = c.SetReadDeadline(time.Time{})
+}
+
+// ahead is how many bytes were read ahead of the reader.
+func (s *Stream) ahead() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.received - s.state.taken
+}
+
+// CloseWrite ends this end's bytes.
+func (s *Stream) CloseWrite() error {
+	s.event(Event{Kind: Closed})
+	return nil
+}
+
+// Close ends the stream. If it has a connection, the other end is told so.
+func (s *Stream) Close() error {
+	s.mu.Lock()
+	if c := s.conn; c != nil {
+		_ = c.SetWriteDeadline(time.Now().Add(byeWait))
+	}
+	s.mu.Unlock()
+	s.event(Event{Kind: Closed})
+	s.trySend()
+	s.End(net.ErrClosed)
+	return nil
+}
+
+// End ends the stream with an error, which reads and writes return.
+func (s *Stream) End(err error) { s.event(Event{Kind: Finished, Err: err}) }
+
+// Done is closed when the stream has ended.
+func (s *Stream) Done() <-chan struct{} { return s.done }
+
+// RTT is the time of a round trip, the least of the recent ones; 0 if it is not known.
+func (s *Stream) RTT() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.rtt
+}
+
+// Connections is how many connections the stream has had.
+func (s *Stream) Connections() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.epoch
+}
+
+// NetConn returns the connection that the stream has now, nil if it has none.
+func (s *Stream) NetConn() net.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn
+}
+
+// SetDeadline ends the stream at a time, with os.ErrDeadlineExceeded; the zero time: not.
+func (s *Stream) SetDeadline(t time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deadline != nil {
+		s.deadline.Stop()
+		s.deadline = nil
+	}
+	if !t.IsZero() {
+		s.deadline = time.AfterFunc(time.Until(t), func() { s.End(os.ErrDeadlineExceeded) })
+	}
+	return nil
+}
+
+// SetReadDeadline and SetWriteDeadline are SetDeadline.
+func (s *Stream) SetReadDeadline(t time.Time) error  { return s.SetDeadline(t) }
+func (s *Stream) SetWriteDeadline(t time.Time) error { return s.SetDeadline(t) }
+
+// LocalAddr and RemoteAddr are those of the current connection.
+func (s *Stream) LocalAddr() net.Addr  { return s.address(net.Conn.LocalAddr) }
+func (s *Stream) RemoteAddr() net.Addr { return s.address(net.Conn.RemoteAddr) }
+
+func (s *Stream) address(of func(net.Conn) net.Addr) net.Addr {
+	if c := s.NetConn(); c != nil {
+		return of(c)
+	}
+	return nowhere{}
+}
+
+type nowhere struct{}
+
+func (nowhere) Network() string { return "link" }
+func (nowhere) String() string  { return "not connected" }
+
+// sleeper is a socket whose reads can wait in the kernel.
+type sleeper interface {
+	Sleep(yes bool)
+	Ready() bool
+}
+
+// under is the connection below TLS.
+func under(c net.Conn) net.Conn {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
+		return t.NetConn()
+	}
+	return c
+}
+
+func setSleep(c net.Conn, yes bool) {
+	if z, ok := under(c).(sleeper); ok {
+		z.Sleep(yes)
+	}
+}
+
+// Sleep makes reads wait in the kernel, on this and later connections, if they can.
+func (s *Stream) Sleep(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sleeps = yes; s.conn != nil {
+		setSleep(s.conn, yes)
+	}
+}
+
+// Ready reports whether bytes have arrived that a reader has not taken, if the stream sleeps.
+func (s *Stream) Ready() bool {
+	s.mu.Lock()
+	c, ahead, sleeps := s.conn, s.state.received > s.state.taken, s.sleeps
+	s.mu.Unlock()
+	if ahead || !sleeps || c == nil {
+		return ahead
+	}
+	z, ok := under(c).(sleeper)
+	return ok && z.Ready()
+}
+
+// Err is why the stream has ended; nil if it has not.
+func (s *Stream) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Err()
+}

@@ -1,0 +1,131 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""A session over TCP loses nothing when its network fails; see tests/faults."""
+
+import json
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from helpers import finish, run, start
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+# Trains with a new batch in each step and a read in some, and prints what came of it.
+TRAINING = """
+import hashlib, sys, time, torch, mycelya_torch
+from mycelya_torch import _device, _load
+steps, worker, pause = {steps}, {worker!r}, {pause}
+if worker:
+    paths = (_load.CLIENT, worker, _load.EXEC, _load.torch_lib())
+    _device.init(*map(str, paths), *mycelya_torch._default_machine)
+torch.manual_seed(0)
+net = torch.nn.Sequential(
+    torch.nn.Linear(64, 128), torch.nn.Dropout(0.1), torch.nn.ReLU(),
+    torch.nn.Linear(128, 10),
+).to("mycelya")
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+x, y = torch.randn(1024, 64), torch.randint(0, 10, (1024,))
+digest = hashlib.sha256()
+for i in range(steps):
+    batch = slice(i % 16 * 64, i % 16 * 64 + 64)
+    output = net(x[batch].to("mycelya"))
+    loss = torch.nn.functional.cross_entropy(output, y[batch].to("mycelya"))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if i % 5 == 0:
+        digest.update(loss.item().hex().encode())
+    if pause and i == steps // 2:
+        print("half", flush=True)
+        time.sleep(pause)
+big = torch.randn(1_000_000)
+assert torch.equal(big.to("mycelya").cpu(), big)
+for parameter in net.parameters():
+    digest.update(parameter.detach().cpu().numpy().tobytes())
+reconnects = torch.mycelya.metrics()["reconnects"]
+print(digest.hexdigest(), reconnects, flush=True)
+"""
+TCP = {"MYCELYA_MACHINE": "local:cpu?transport=tcp"}
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory):
+    """The path of the program of tests/faults."""
+    out = tmp_path_factory.mktemp("faults") / "faults"
+    go = ["go", "build", "-o", str(out), "./tests/faults"]
+    subprocess.run(go, cwd=ROOT, check=True)
+    return out
+
+
+class Network:
+    """A worker behind a network that fails, and toxiproxy's HTTP interface."""
+
+    def __init__(self, faults: Path, folder: Path, *options: str) -> None:
+        from mycelya_torch import _load
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        # A script, because the client passes no arguments of ours to the worker.
+        self.worker = folder / "worker"
+        self.worker.write_text(
+            f'#!/bin/sh\nexec "{faults}" --worker "{_load.WORKER}" --api {self.port} '
+            f'{" ".join(options)} -- "$@"\n'
+        )
+        self.worker.chmod(0o700)
+
+    def ask(self, path: str, **values) -> None:
+        """Sends a request with a JSON object, until the interface answers."""
+        url = f"http://127.0.0.1:{self.port}/{path}"
+        request = urllib.request.Request(url, json.dumps(values).encode())
+        for _ in range(100):
+            try:
+                urllib.request.urlopen(request, timeout=5).close()
+                return
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        raise AssertionError("toxiproxy does not answer")
+
+
+def train(folder, steps, worker="", pause=0.0, timeout=240):
+    """The digest of a training, and how often it has connected again."""
+    code = TRAINING.format(steps=steps, worker=str(worker), pause=pause)
+    status, out, err = run(code, folder, timeout, **TCP)
+    assert status == 0, err[-4000:]
+    digest, reconnects = out.split()[-2:]
+    return digest, int(reconnects)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_training_through_random_faults_has_the_same_bits(faults, tmp_path, seed):
+    want, none = train(tmp_path, 150)
+    assert none == 0
+    network = Network(faults, tmp_path, f"--seed {seed} --mean 150000")
+    got, reconnects = train(tmp_path, 150, network.worker)
+    assert got == want
+    assert reconnects > 3
+
+
+def test_a_link_that_is_lost_for_seconds(faults, tmp_path):
+    """Training goes on by itself; steps recorded meanwhile arrive once."""
+
+    want, _ = train(tmp_path, 100)
+    network = Network(faults, tmp_path)
+    code = TRAINING.format(steps=100, worker=str(network.worker), pause=0.3)
+    process = start(code, tmp_path, **TCP)
+    assert process.stdout.readline() == "half\n"
+    network.ask("proxies/worker", enabled=False)
+    time.sleep(4)
+    assert process.poll() is None
+    network.ask("proxies/worker", enabled=True)
+    status, out, err = finish(process, 120)
+    assert status == 0, err[-4000:]
+    digest, reconnects = out.split()[-2:]
+    assert digest == want
+    assert int(reconnects) == 1
+    assert "connecting again" in err
+    assert "nothing is lost" in err

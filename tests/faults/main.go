@@ -1,0 +1,117 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+// Faults simulates a worker behind a network that fails. It starts the real worker, whose flags must have --listen, and
+// passes bytes between clients and the worker through toxiproxy, whose HTTP interface tests use: it cuts and refuses
+// connections, delays and throttles them, and has one more toxic, "faults" (toxic.go). A client uses this program as it
+// uses a worker: it has the same flags and handshake line, and ends in the same way.
+//
+//	faults --worker PATH --api PORT [--seed N --mean BYTES] -- FLAGS OF THE WORKER
+//
+// With --mean, all connections have the toxic "faults" from the beginning.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	toxiproxy "github.com/Shopify/toxiproxy/v2"
+	"github.com/rs/zerolog"
+
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+type options struct {
+	worker, api string
+	seed, mean  int64
+}
+
+// run returns the exit status: that of the worker, 1 if this program could not start, 2 for wrong arguments.
+func run(args []string) int {
+	flags := flag.NewFlagSet("faults", flag.ContinueOnError)
+	var o options
+	flags.StringVar(&o.worker, "worker", "", "path of the real mycelya-worker")
+	flags.StringVar(&o.api, "api", "", "port of toxiproxy's HTTP interface, on the loopback")
+	flags.Int64Var(&o.seed, "seed", 1, "of the faults")
+	flags.Int64Var(&o.mean, "mean", 0, "bytes between two faults in one direction, on average; 0: none")
+	if err := flags.Parse(args); err != nil || o.worker == "" || o.api == "" {
+		fmt.Fprintln(os.Stderr, "faults needs --worker, --api and, after --, the worker's flags.")
+		return 2
+	}
+	status, err := serve(o, flags.Args())
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "faults: %v\n", err)
+	}
+	return status
+}
+
+func serve(o options, flags []string) (int, error) {
+	// Only this process has the write end. It closes when this process ends, even if killed, and then the worker ends.
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = r.Close(); _ = w.Close() }()
+	cmd := exec.Command(o.worker, flags...)
+	cmd.Stdin, cmd.Stderr = r, os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 1, err
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	if err := cmd.Start(); err != nil {
+		return 1, err
+	}
+	go func() { <-signals; _ = w.Close() }()
+	go func() { _, _ = io.Copy(w, os.Stdin); _ = w.Close() }() // the credentials, and then nothing
+	lines := bufio.NewReader(out)
+	line, _ := lines.ReadString('\n')
+	if h, err := transport.ParseHandshake(line); err == nil && h.Network == "tcp" {
+		if h.Addr, err = proxy(o, h.Addr); err != nil {
+			return 1, err
+		}
+		h.PID = os.Getpid()
+		fmt.Println(h)
+	} else {
+		fmt.Print(line) // the client reports the error
+	}
+	_, _ = io.Copy(os.Stdout, lines)
+	err = cmd.Wait()
+	if ended := new(exec.ExitError); errors.As(err, &ended) {
+		return max(ended.ExitCode(), 1), nil // -1: a signal
+	}
+	return 0, err
+}
+
+// proxy starts the proxy before a worker, and returns its address.
+func proxy(o options, worker string) (string, error) {
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	p := toxiproxy.NewProxy(server, "worker", "127.0.0.1:0", worker)
+	if err := server.Collection.Add(p, true); err != nil {
+		return "", err
+	}
+	if o.mean > 0 {
+		for _, direction := range []string{"upstream", "downstream"} {
+			text := fmt.Sprintf(`{"name":%q,"type":"faults","stream":%q,"attributes":{"seed":%d,"mean":%d}}`,
+				direction, direction, o.seed, o.mean)
+			if _, err := p.Toxics.AddToxicJson(strings.NewReader(text)); err != nil {
+				return "", err
+			}
+		}
+	}
+	go server.Listen("127.0.0.1", o.api)
+	time.Sleep(10 * time.Millisecond) // nothing says when it listens; tests try again
+	return p.Listen, nil
+}
