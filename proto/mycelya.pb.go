@@ -1306,6 +1306,7 @@ type Hello struct {
 	Pid           uint64                 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
 	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`    // why the worker can't serve, in whole sentences
 	Blocks        uint32                 `protobuf:"varint,9,opt,name=blocks,proto3" json:"blocks,omitempty"` // how many blocks of shared memory the worker takes at once; 0 = none
+	Host          string                 `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`     // of the worker: the same for all processes on one running kernel; "" = not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1401,6 +1402,13 @@ func (x *Hello) GetBlocks() uint32 {
 		return x.Blocks
 	}
 	return 0
+}
+
+func (x *Hello) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
 }
 
 // Asks how the process of a session has ended. It is the only frame of its connection.
@@ -2992,7 +3000,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\akernels\x18\b \x03(\v2\x12.mycelya.v1.KernelR\akernels\x12\x18\n" +
 	"\arecords\x18\t \x03(\rR\arecords\x12\x1a\n" +
 	"\bversions\x18\n" +
-	" \x03(\rR\bversions\"\xda\x01\n" +
+	" \x03(\rR\bversions\"\xee\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +
@@ -3003,7 +3011,9 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x05torch\x18\x06 \x01(\tR\x05torch\x12\x10\n" +
 	"\x03pid\x18\a \x01(\x04R\x03pid\x12\x14\n" +
 	"\x05error\x18\b \x01(\tR\x05error\x12\x16\n" +
-	"\x06blocks\x18\t \x01(\rR\x06blocks\"\x19\n" +
+	"\x06blocks\x18\t \x01(\rR\x06blocks\x12\x12\n" +
+	"\x04host\x18\n" +
+	" \x01(\tR\x04host\"\x19\n" +
 	"\x05Ended\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x04R\x03pid\"\xbe\x01\n" +
 	"\n" +

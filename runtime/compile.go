@@ -18,6 +18,7 @@ import (
 	"github.com/mycelya/mycelya/ir/cost"
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/compare"
 	"github.com/mycelya/mycelya/runtime/dump"
 	"github.com/mycelya/mycelya/trace"
@@ -37,7 +38,7 @@ type compiler struct {
 	// Facts about the worker.
 	device string // "cpu", "cuda:0"
 	torch  string // its version of PyTorch
-	near   bool   // the worker can share memory with the client
+	near   bool   // the worker runs on the client's host
 
 	trim *time.Timer // runs trim when nothing was compiled for a while
 }
@@ -60,7 +61,7 @@ func (c *compiler) close() {
 
 // worker sets the worker that the programs are for.
 func (c *compiler) worker(h *proto.Hello) {
-	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0
+	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0 || h.Host != "" && h.Host == transport.Host()
 }
 
 // kernels reports whether the worker computes groups with kernels: on a CPU unless MYCELYA_KERNELS is off, on another

@@ -413,18 +413,20 @@ func TestLightProgramsLeaveTheClientACore(t *testing.T) {
 		name        string
 		device      string
 		blocks      uint32
+		host        string
 		environment []string
 		want        uint32
 	}{
-		{"near", "cpu", 1, nil, 1},
-		{"far", "cpu", 0, nil, 0},
-		{"gpu", "cuda:0", 1, []string{"MYCELYA_KERNELS=on"}, 0},
-		{"operators", "cpu", 1, []string{"MYCELYA_KERNELS=off"}, 0},
+		{"near", "cpu", 1, "", nil, 1},
+		{"near over TCP", "cpu", 0, transport.Host(), nil, 1},
+		{"far", "cpu", 0, "another", nil, 0},
+		{"gpu", "cuda:0", 1, "", []string{"MYCELYA_KERNELS=on"}, 0},
+		{"operators", "cpu", 1, "", []string{"MYCELYA_KERNELS=off"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			box := NewMailbox()
 			r, w := startWith(t, box, c.environment...)
-			w.hello.Device, w.hello.Blocks = c.device, c.blocks
+			w.hello.Device, w.hello.Blocks, w.hello.Host = c.device, c.blocks, c.host
 			first := true
 			busy := func(size uint64, hurry uint32) uint32 { // of a call with such sizes
 				tr := relu(1, 2)

@@ -97,6 +97,7 @@ func (s *Server) begin(l net.Listener) (closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listener, s.conns = l, make(map[*transport.Conn]struct{})
+	_ = transport.Host() // before this process loses the right to open files
 	s.load = sync.OnceValues(func() (b Backend, err error) {
 		start := time.Now()
 		if b, err = s.Load(); err != nil {
@@ -287,6 +288,7 @@ func own() *proto.Hello {
 		Build:    transport.Build,
 		Abi:      proto.ABIVersion,
 		Pid:      uint64(os.Getpid()),
+		Host:     transport.Host(),
 	}
 }
 

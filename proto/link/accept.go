@@ -34,12 +34,12 @@ func NewWorker(l Limits) *Stream { return newStream(l) }
 func (s *Stream) Attach(c net.Conn, h Hello) error {
 	s.mu.Lock()
 	switch {
+	case s.state.Err() == nil && h.Epoch <= s.state.epoch:
+		s.mu.Unlock()
+		return Refuse(c, Replaced)
 	case s.state.Err() != nil, !s.state.Resumes(h.Received):
 		s.mu.Unlock()
 		return Refuse(c, Unknown)
-	case h.Epoch <= s.state.epoch:
-		s.mu.Unlock()
-		return Refuse(c, Replaced)
 	}
 	// No bytes of the connection before count from here on: the client sends what comes after received again.
 	do := s.step(Event{Kind: Dropped})

@@ -5,13 +5,25 @@ package transport
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Build is the version of the package. A client and a worker of different builds refuse each other: they are installed
 // together, so a difference means a broken installation.
 const Build = "0.1.0"
+
+// Host names the running kernel, so that a client knows whether its worker has the same processor; "" if the system does
+// not name it.
+var Host = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+})
 
 // FolderPrefix begins the name of a folder that was made for one worker's socket. The worker removes such a folder
 // when it ends.
