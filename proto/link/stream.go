@@ -48,6 +48,8 @@ type Stream struct {
 const (
 	// A record is written in parts that fill a TLS record: the header and the first bytes, then the rest.
 	firstPart = 16<<10 - recordBytes
+	// Memory of so many bytes is used where it lies while it is sent.
+	lentBytes = 256 << 10
 	// byeWait is how long Close tries to say bye.
 	byeWait = 200 * time.Millisecond
 	// Reading ahead ends when nothing comes for aheadPause, and after aheadMost.
@@ -179,25 +181,47 @@ func (s *Stream) open(c net.Conn, epoch, received uint64) Do {
 	return s.step(Event{Kind: Opened, Epoch: epoch, N: received})
 }
 
-// Write appends bytes to the stream. It returns when they are kept, which is before they have arrived.
+// Write appends bytes to the stream. It returns when they are kept, which is before they have arrived. Of many bytes it
+// copies only those that have not arrived at its return.
 func (s *Stream) Write(p []byte) (n int, err error) {
-	for len(p) > 0 {
-		s.mu.Lock()
-		s.awaitRoom()
-		if err := s.writeErr(); err != nil {
-			s.mu.Unlock()
-			return n, err
+	lends := len(p) >= lentBytes
+	for len(p) > 0 && err == nil {
+		var part []byte
+		if part, err = s.put(p, lends); err == nil {
+			n, p = n+len(part), p[len(part):]
 		}
-		part := p[:min(uint64(len(p)), s.state.Room(), maxRecord)]
-		s.sent.append(part)
-		do := s.step(Event{Kind: Wrote, N: uint64(len(part))})
-		s.mu.Unlock()
-		if do.Send && !s.trySend() {
-			s.after(do) // another goroutine sends
-		}
-		n, p = n+len(part), p[len(part):]
 	}
-	return n, nil
+	if lends {
+		s.writing.Lock() // nobody reads the caller's memory
+		s.mu.Lock()
+		s.sent.own()
+		s.mu.Unlock()
+		s.writing.Unlock()
+		s.after(Do{Send: true}) // what others have written meanwhile
+	}
+	return n, err
+}
+
+// put appends some bytes of p to the stream, and returns them.
+func (s *Stream) put(p []byte, lend bool) ([]byte, error) {
+	s.mu.Lock()
+	s.awaitRoom()
+	if err := s.writeErr(); err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	part := p[:min(uint64(len(p)), s.state.Room(), maxRecord)]
+	if lend {
+		s.sent.lend(part)
+	} else {
+		s.sent.append(part)
+	}
+	do := s.step(Event{Kind: Wrote, N: uint64(len(part))})
+	s.mu.Unlock()
+	if do.Send && !s.trySend() {
+		s.after(do) // another goroutine sends
+	}
+	return part, nil
 }
 
 // awaitRoom waits until bytes may be written, or the stream has ended. The caller holds the lock. If nobody reads, the
@@ -209,7 +233,7 @@ func (s *Stream) awaitRoom() {
 			continue
 		}
 		s.mu.Unlock()
-		s.readAhead(roomPause)
+		s.readAhead(roomPause, func() bool { return s.state.Room() > 0 })
 		s.reading.Unlock()
 		s.mu.Lock()
 	}
@@ -259,14 +283,22 @@ func (s *Stream) sendAll() {
 func (s *Stream) write(c net.Conn, r record, part []byte) error {
 	r.encode(s.scratch[:])
 	n := copy(s.scratch[recordBytes:], part)
-	if _, err := c.Write(s.scratch[:recordBytes+n]); err != nil {
+	if n == len(part) {
+		_, err := c.Write(s.scratch[:recordBytes+n])
 		return err
 	}
-	if n < len(part) {
-		_, err := c.Write(part[n:])
-		return err
+	below, corks := under(c).(corker)
+	if corks {
+		below.Cork()
 	}
-	return nil
+	_, err := c.Write(s.scratch[:recordBytes+n])
+	if err == nil {
+		_, err = c.Write(part[n:])
+	}
+	if corks {
+		err = errors.Join(err, below.Uncork())
+	}
+	return err
 }
 
 // Read reads the next bytes of the other end's stream.
@@ -376,11 +408,12 @@ func (s *Stream) readWhileIdle() {
 		return
 	}
 	defer s.reading.Unlock()
-	s.readAhead(aheadPause)
+	s.readAhead(aheadPause, func() bool { return false })
 }
 
-// readAhead reads into the inbox until nothing comes for a pause, or for long enough. The caller holds reading.
-func (s *Stream) readAhead(pause time.Duration) {
+// readAhead reads into the inbox until nothing comes for a pause, or for long enough, or until enough says so, which is
+// called with the lock. The caller holds reading.
+func (s *Stream) readAhead(pause time.Duration, enough func() bool) {
 	s.mu.Lock()
 	c, sleeps := s.conn, s.sleeps
 	s.mu.Unlock()
@@ -390,7 +423,7 @@ func (s *Stream) readAhead(pause time.Duration) {
 	setSleep(c, false)
 	defer setSleep(c, sleeps)
 	p := make([]byte, chunkBytes)
-	for end := s.now() + aheadMost; s.now() < end && s.ahead() <= 2*s.limits.Window; {
+	for end := s.now() + aheadMost; s.now() < end && s.wantsMore(enough); {
 		_ = c.SetReadDeadline(time.Now().Add(pause))
 		if n, err := s.receive(c, p, false); n == 0 && err != nil {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -402,11 +435,11 @@ func (s *Stream) readAhead(pause time.Duration) {
 	_ = c.SetReadDeadline(time.Time{})
 }
 
-// ahead is how many bytes were read ahead of the reader.
-func (s *Stream) ahead() uint64 {
+// wantsMore says whether more should be read ahead of the reader.
+func (s *Stream) wantsMore(enough func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.received - s.state.taken
+	return s.state.received-s.state.taken <= 2*s.limits.Window && !enough()
 }
 
 // CloseWrite ends this end's bytes.
@@ -493,6 +526,12 @@ func (nowhere) String() string  { return "not connected" }
 type sleeper interface {
 	Sleep(yes bool)
 	Ready() bool
+}
+
+// corker is a socket that can hold what is written to it.
+type corker interface {
+	Cork()
+	Uncork() error
 }
 
 // under is the connection below TLS.

@@ -6,6 +6,7 @@ package transport
 import (
 	"crypto/tls"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -69,6 +70,10 @@ type sleepingSocket struct {
 	Socket
 	sleeper atomic.Pointer[sleeper]
 	closed  atomic.Bool
+
+	mu     sync.Mutex // guards what follows
+	corked bool
+	held   []byte // written while corked
 }
 
 // Sleep makes reads wait in the kernel, or in Go's poller again. It must not be called during a read.
@@ -96,6 +101,34 @@ func (s *sleepingSocket) Read(p []byte) (int, error) {
 		}
 	}
 	return s.Socket.Read(p)
+}
+
+// Cork holds what is written until Uncork, which writes it at once: TLS makes records of 16 KiB, and would pass each of
+// them to the system alone.
+func (s *sleepingSocket) Cork() {
+	s.mu.Lock()
+	s.corked = true
+	s.mu.Unlock()
+}
+
+// Uncork writes what was held.
+func (s *sleepingSocket) Uncork() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.corked = false
+	_, err := s.Socket.Write(s.held)
+	s.held = s.held[:0]
+	return err
+}
+
+func (s *sleepingSocket) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.corked {
+		return s.Socket.Write(p)
+	}
+	s.held = append(s.held, p...)
+	return len(p), nil
 }
 
 func (s *sleepingSocket) Close() error {
