@@ -75,3 +75,18 @@ func (w *linkWatch) awaitEnd(ctx context.Context) {
 		l.End(io.EOF)
 	}
 }
+
+// measured is what the session's link knows of its network, for the metrics; nil if the session has no link.
+func (s *session) measured() any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return nil
+	}
+	l, ok := s.conn.Net().(*link.Stream)
+	if !ok {
+		return nil
+	}
+	m := l.Measured()
+	return map[string]any{"rtt_seconds": m.RTT, "bytes_per_second": m.Rate, "connections": m.Connections}
+}

@@ -118,8 +118,9 @@ func (m *metrics) waited(waits uint64, took time.Duration, by *charge) {
 	by.stalled.Add(int64(took))
 }
 
-// JSON is the metrics as an object. Counters of features that this version does not have are 0.
-func (m *metrics) JSON() []byte {
+// JSON is the metrics as an object, with what the devices' links have measured. Counters of features that this version
+// does not have are 0.
+func (m *metrics) JSON(links map[int32]any) []byte {
 	cuts := map[string]uint64{}
 	for i := range m.cuts {
 		if n := m.cuts[i].Load(); n > 0 {
@@ -154,6 +155,7 @@ func (m *metrics) JSON() []byte {
 		"stall_seconds":        time.Duration(m.stallNanosecond.Load()).Seconds(),
 		"reconnects":           m.reconnects.Load(),
 		"errors":               m.errors.Load(),
+		"links":                links,
 	})
 	if err != nil {
 		panic("BUG: metrics don't encode: " + err.Error())

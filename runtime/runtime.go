@@ -274,7 +274,15 @@ func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
 // Metrics returns the counters since the last reset, as a JSON object.
 func (r *Runtime) Metrics() []byte {
 	r.collect()
-	return r.metrics.JSON()
+	links := map[int32]any{}
+	r.mu.Lock()
+	for index, s := range r.sessions {
+		if at := s.measured(); at != nil {
+			links[index] = at
+		}
+	}
+	r.mu.Unlock()
+	return r.metrics.JSON(links)
 }
 
 // collect submits the items in mailboxes.

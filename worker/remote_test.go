@@ -232,7 +232,7 @@ func TestALostConnection(t *testing.T) {
 		require.Equal(t, big, got)
 		<-done
 	}
-	require.Greater(t, s.Connections(), uint64(10))
+	require.Greater(t, s.Measured().Connections, uint64(10))
 }
 
 // TestSilentConnectionsKeepNobodyOut: neither those without a byte, nor those with a part of a handshake.

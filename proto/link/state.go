@@ -5,6 +5,7 @@ package link
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -31,11 +32,46 @@ type State struct {
 	pinging   bool          // it has no answer yet
 	pingDue   bool
 	pongDue   bool
-	rtt       time.Duration // the least of the recent ones; 0: not known
-	recent    [8]time.Duration
-	pings     int
+	trips     recent // seconds of round trips
+
+	// While bytes are under way: since when, and how many were taken then.
+	busySince time.Duration
+	busyFrom  uint64
+	rates     recent // bytes per second
 
 	over error // why the stream has ended
+}
+
+// recent holds the last samples of something.
+type recent struct {
+	samples [8]float64
+	n       int
+}
+
+func (r *recent) add(x float64) {
+	r.samples[r.n%len(r.samples)] = x
+	r.n++
+}
+
+func (r *recent) known() []float64 { return r.samples[:min(r.n, len(r.samples))] }
+
+// rateWindow is the time over which a rate is measured: short bursts fill buffers only.
+const rateWindow = 100 * time.Millisecond
+
+// RTT is the time of a round trip in seconds, the least of the recent ones; 0 if it is not known.
+func (s *State) RTT() float64 {
+	if s.trips.n == 0 {
+		return 0
+	}
+	return slices.Min(s.trips.known())
+}
+
+// Rate is how many bytes per second the other end's reader has taken, the most of the recent rates; 0 if it is not known.
+func (s *State) Rate() float64 {
+	if s.rates.n == 0 {
+		return 0
+	}
+	return slices.Max(s.rates.known())
 }
 
 // NewState returns a stream without a connection. Its grace time begins now.
@@ -82,6 +118,9 @@ func (s *State) Step(ev Event) (do Do) {
 	}
 	switch ev.Kind {
 	case Wrote:
+		if s.acked == s.written {
+			s.busySince, s.busyFrom = ev.At, s.acked
+		}
 		s.written += ev.N
 		do.Send = s.up
 	case Took:
@@ -153,6 +192,10 @@ func (s *State) got(ev Event) (do Do) {
 	}
 	if r.taken > s.acked {
 		s.acked = r.taken
+		if took := ev.At - s.busySince; took >= rateWindow {
+			s.rates.add(float64(s.acked-s.busyFrom) / took.Seconds())
+			s.busySince, s.busyFrom = ev.At, s.acked
+		}
 		do.Freed, do.Wake = s.acked, true
 	}
 	switch r.kind {
@@ -172,14 +215,7 @@ func (s *State) ponged(now time.Duration) {
 		return
 	}
 	s.pinging = false
-	s.recent[s.pings%len(s.recent)] = max(now-s.pinged, 1)
-	s.pings++
-	s.rtt = 0
-	for _, t := range s.recent[:min(s.pings, len(s.recent))] {
-		if s.rtt == 0 || t < s.rtt {
-			s.rtt = t
-		}
-	}
+	s.trips.add((now - s.pinged).Seconds())
 }
 
 func (s *State) tick(now time.Duration) Do {

@@ -467,18 +467,18 @@ func (s *Stream) End(err error) { s.event(Event{Kind: Finished, Err: err}) }
 // Done is closed when the stream has ended.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
-// RTT is the time of a round trip, the least of the recent ones; 0 if it is not known.
-func (s *Stream) RTT() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.rtt
+// Measured is what a stream knows of its network.
+type Measured struct {
+	RTT         float64 // seconds, see State.RTT
+	Rate        float64 // bytes per second that were sent, see State.Rate
+	Connections uint64  // that the stream has had
 }
 
-// Connections is how many connections the stream has had.
-func (s *Stream) Connections() uint64 {
+// Measured returns what the stream knows of its network.
+func (s *Stream) Measured() Measured {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.epoch
+	return Measured{s.state.RTT(), s.state.Rate(), s.state.epoch}
 }
 
 // NetConn returns the connection that the stream has now, nil if it has none.

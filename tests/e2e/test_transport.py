@@ -48,11 +48,15 @@ def test_a_training_has_the_same_bits(machine):
 
 
 def test_large_uploads_and_downloads(machine):
-    x = torch.arange(20_000_000, dtype=torch.float32)
+    x = torch.arange(60_000_000, dtype=torch.float32)
     y = x.to(machine.device())
     z = x.pin_memory().to(machine.device(), non_blocking=True)
     assert torch.equal((y + z).cpu(), x + x)
     assert torch.equal(y.cpu(), x)
+    link = torch.mycelya.metrics()["links"][str(machine.device().index)]
+    assert 0 < link["rtt_seconds"] < 1
+    assert link["bytes_per_second"] > 1e6
+    assert link["connections"] == 1
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
