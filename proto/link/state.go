@@ -66,7 +66,8 @@ func (s *State) RTT() float64 {
 	return slices.Min(s.trips.known())
 }
 
-// Rate is how many bytes per second the other end's reader has taken, the most of the recent rates; 0 if it is not known.
+// Rate is how many bytes per second the other end's reader has taken, the most of the recent rates; 0 if it is not
+// known.
 func (s *State) Rate() float64 {
 	if s.rates.n == 0 {
 		return 0

@@ -15,8 +15,8 @@ import (
 // together, so a difference means a broken installation.
 const Build = "0.1.0"
 
-// Host names the running kernel, so that a client knows whether its worker has the same processor; "" if the system does
-// not name it.
+// Host names the running kernel, so that a client knows whether its worker has the same processor; "" if the system
+// does not name it.
 var Host = sync.OnceValue(func() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
