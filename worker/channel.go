@@ -42,6 +42,7 @@ const maxHandshakes = 16
 type Channel struct {
 	Progress *Progress
 	Log      *slog.Logger
+	Limits   link.Limits // of a client's link
 
 	credentials *transport.Credentials // nil: connections over TCP are refused
 	control     *net.UnixConn
@@ -60,7 +61,8 @@ func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
 		return nil, fmt.Errorf("this program serves one session, and only mycelya-worker starts it: %w", err)
 	}
 	out := &Channel{
-		Progress: p, Log: log, conns: make(chan net.Conn), claimed: make(chan struct{}, 1), ended: make(chan struct{}),
+		Progress: p, Log: log, Limits: link.Default, conns: make(chan net.Conn), claimed: make(chan struct{}, 1),
+		ended: make(chan struct{}),
 	}
 	if secure {
 		pipe := os.NewFile(credentialFD, "credentials")
@@ -164,7 +166,7 @@ func (c *Channel) Accept() (net.Conn, error) {
 				go func() { _ = link.Refuse(h.tls, link.Unknown) }()
 				continue
 			}
-			stream := link.NewWorker(link.Default)
+			stream := link.NewWorker(c.Limits)
 			go c.acceptMore(h.name, stream, under, results)
 			if err := c.claim(h.name); err != nil {
 				return nil, err

@@ -30,6 +30,7 @@ type remote struct {
 	addr        string
 	log         *logBuffer
 	credentials *transport.Credentials // of the client
+	supervisor  *worker.Supervisor
 }
 
 func superviseRemote(t testing.TB) *remote {
@@ -39,10 +40,11 @@ func superviseRemote(t testing.TB) *remote {
 	client, ours, err := transport.Mint(time.Hour)
 	require.NoError(t, err)
 	r := &remote{addr: l.Addr().String(), log: &logBuffer{}, credentials: client}
-	serveUntilTheEnd(t, &worker.Supervisor{
+	r.supervisor = &worker.Supervisor{
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument, secureArgument) },
 		Log:     slog.New(slog.NewTextHandler(r.log, nil)), Output: r.log, Credentials: ours,
-	}, l)
+	}
+	serveUntilTheEnd(t, r.supervisor, l)
 	return r
 }
 

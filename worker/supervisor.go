@@ -5,6 +5,7 @@ package worker
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -30,7 +31,9 @@ type Supervisor struct {
 	Output  io.Writer // gets the output of the processes
 	// Credentials let clients in that come over TCP; nil: all clients come over a unix socket.
 	Credentials *transport.Credentials
+	Clocks      Clocks
 
+	events events
 	once   sync.Once
 	starts chan start // served by the thread that starts all processes
 
@@ -81,6 +84,7 @@ func (s *Supervisor) Begin() {
 	s.once.Do(func() {
 		s.starts = make(chan start)
 		s.live, s.sessions = map[*process]struct{}{}, map[string]*process{}
+		s.events = newEvents()
 		go s.startAll()
 		p, err := s.launch()
 		if err != nil {
@@ -137,9 +141,18 @@ func (s *Supervisor) claimed(p *process, name string) {
 	if _, lives := s.live[p]; lives {
 		s.sessions[name] = p
 	}
-	p.given, p.session, p.names = true, name, []string{name}
+	s.give(p)
+	p.session, p.names = name, []string{name}
 	if s.spare == p {
 		s.spare = nil
+	}
+}
+
+// give notes that a process has its client. The caller holds the lock.
+func (s *Supervisor) give(p *process) {
+	if !p.given {
+		p.given = true
+		s.events.sessions.Inc()
 	}
 }
 
@@ -160,6 +173,13 @@ func (s *Supervisor) bury(p *process) {
 	if s.ended = append(s.ended, end{p.names, p.session, p.end}); len(s.ended) > maxEnds {
 		s.ended = append(s.ended[:0], s.ended[1:]...)
 	}
+	how := "done"
+	if p.end.Signal != "" {
+		how = "signal"
+	} else if p.end.Code != 0 {
+		how = "code"
+	}
+	s.events.ends.WithLabelValues(how).Inc()
 	if !s.closed && (p.end.Code != 0 || p.end.Signal != "") {
 		s.Log.Error("a session's process has ended", "pid", p.end.Pid, "code", p.end.Code, "signal", p.end.Signal,
 			"call", p.end.Call, "step", int64(p.end.Step)-1)
@@ -176,6 +196,7 @@ func (s *Supervisor) Serve(l net.Listener) error {
 	if closed {
 		return l.Close()
 	}
+	go s.watch()
 	var clients sync.WaitGroup
 	for {
 		c, err := l.Accept()
@@ -205,10 +226,16 @@ func (s *Supervisor) clientOf(c net.Conn) func() {
 		return func() { s.remoteClient(tcp) }
 	}
 	if err := transport.CheckPeer(c); err != nil {
-		s.Log.Warn("a connection is refused", "error", err)
+		s.refused("error", err)
 		return nil
 	}
 	return func() { s.client(c.(*net.UnixConn)) } // CheckPeer accepts nothing else
+}
+
+// refused notes a connection that gets no session.
+func (s *Supervisor) refused(why ...any) {
+	s.events.refused.Inc()
+	s.Log.Warn("a connection is refused", why...)
 }
 
 // admit counts a connection until dismiss.
@@ -261,7 +288,7 @@ func (s *Supervisor) client(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Now().Add(helloWait))
 	first, err := transport.PeekType(c)
 	if err != nil {
-		s.Log.Warn("a connection has ended before its first frame", "error", err)
+		s.refused("error", fmt.Errorf("it has ended before its first frame: %w", err))
 		return
 	}
 	if first == transport.Ended {
@@ -285,7 +312,7 @@ func (s *Supervisor) remoteClient(c *net.TCPConn) {
 	_ = c.SetDeadline(time.Now().Add(helloWait))
 	name, err := transport.PeekName(c)
 	if err != nil {
-		s.Log.Warn("a connection is refused", "from", c.RemoteAddr(), "error", err)
+		s.refused("from", c.RemoteAddr(), "error", err)
 		return
 	}
 	if session, end := transport.SessionOf(name); end {
@@ -324,7 +351,7 @@ func (s *Supervisor) refuseEnded(nc net.Conn) {
 		err = link.Refuse(c, link.Unknown)
 	}
 	if err != nil {
-		s.Log.Warn("a connection is refused", "from", nc.RemoteAddr(), "error", err)
+		s.refused("from", nc.RemoteAddr(), "error", err)
 	}
 }
 
@@ -352,7 +379,7 @@ func (s *Supervisor) processOf(name string) (*process, error) {
 func (s *Supervisor) remoteEnded(nc net.Conn, session string) {
 	c := s.Credentials.WorkerSide(nc)
 	if err := c.Handshake(); err != nil {
-		s.Log.Warn("a connection is refused", "from", nc.RemoteAddr(), "error", err)
+		s.refused("from", nc.RemoteAddr(), "error", err)
 		return
 	}
 	s.answerEnded(transport.New(c), session)
@@ -382,7 +409,9 @@ func (s *Supervisor) process(given bool) (*process, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.given = p.given || given; !p.given {
+	if given {
+		s.give(p)
+	} else if !p.given {
 		s.spare = p
 	}
 	return p, nil

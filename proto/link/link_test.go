@@ -336,6 +336,25 @@ func TestCloseTellsTheOtherEnd(t *testing.T) {
 	})
 }
 
+// What a reader holds back until it waits must go although a ping has come.
+func TestOnWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, w, _ := both(t, Default)
+		waits := 0
+		w.OnWait(func() { waits++ })
+		go func() { _, _ = w.Read(make([]byte, 1)) }()
+		synctest.Wait()
+		before := waits
+		require.NotZero(t, before)
+		time.Sleep(2 * Default.Beat)
+		synctest.Wait()
+		require.Greater(t, waits, before)
+		_, err := c.Write([]byte("x"))
+		require.NoError(t, err)
+		synctest.Wait()
+	})
+}
+
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, _ := both(t, Default)

@@ -35,6 +35,7 @@ type Stream struct {
 	due     chan struct{} // records are due, and nobody sends them
 
 	reading lock         // held while bytes are read
+	onWait  func()       // or nil
 	idle    atomic.Int64 // when the last read began or ended, in nanoseconds since began
 	source  net.Conn     // the connection that the next two belong to
 	left    uint32       // bytes of the record that have not come
@@ -302,29 +303,38 @@ func (s *Stream) write(c net.Conn, r record, part []byte) error {
 }
 
 // Read reads the next bytes of the other end's stream.
-func (s *Stream) Read(p []byte) (int, error) {
+func (s *Stream) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	s.idle.Store(int64(s.now()))
-	s.reading.Lock()
-	defer func() {
-		s.reading.Unlock()
-		s.idle.Store(int64(s.now()))
-	}()
-	for {
-		c, n, err := s.await(p)
-		if c == nil {
-			return n, err
+	for over := false; !over; {
+		if s.onWait != nil {
+			s.onWait()
 		}
-		if n, err = s.receive(c, p, true); n > 0 {
-			return n, nil
-		}
-		if err != nil {
-			s.lost(c)
-		}
+		n, over, err = s.readOnce(p)
 	}
+	s.idle.Store(int64(s.now()))
+	return n, err
 }
+
+// readOnce reads once. over: a read has ended, with n bytes or an error.
+func (s *Stream) readOnce(p []byte) (n int, over bool, err error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	c, n, err := s.await(p)
+	if c == nil {
+		return n, true, err
+	}
+	if n, err = s.receive(c, p, true); n == 0 && err != nil {
+		s.lost(c)
+	}
+	return n, n > 0, nil
+}
+
+// OnWait makes a reader call f before it may wait, without a lock, any number of times in one read: pings and news come
+// between bytes of the stream. It must be called before the first read.
+func (s *Stream) OnWait(f func()) { s.onWait = f }
 
 // await waits for a connection, which it returns, or takes bytes that were read ahead.
 func (s *Stream) await(p []byte) (net.Conn, int, error) {

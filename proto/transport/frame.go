@@ -194,12 +194,22 @@ type sender struct {
 // New returns a Conn that owns c.
 func New(c net.Conn) *Conn {
 	out := &Conn{c: c}
+	if s, ok := c.(interface{ OnWait(f func()) }); ok {
+		s.OnWait(out.beforeWait)
+	}
 	out.r = bufio.NewReaderSize((*source)(out), readBuffer)
 	return out
 }
 
 // source is the reader below a Conn's buffer.
 type source Conn
+
+// beforeWait sends the held frames if a reader of a link would wait. A failure stays with the sender.
+func (c *Conn) beforeWait() {
+	if c.send.holds.Load() && !c.flushesAlone && (c.below == nil || !c.below.Ready()) {
+		_, _ = c.send.flush(c.c)
+	}
+}
 
 func (s *source) Read(p []byte) (int, error) {
 	z := s.sleeper.Load()

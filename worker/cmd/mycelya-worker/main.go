@@ -9,6 +9,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/ref"
@@ -33,79 +35,107 @@ import (
 // keeps its slot until another thread needs one and Go's monitor takes it back, which may be late.
 const leastProcs = 8
 
-func main() {
-	var (
-		t       worker.Torch
-		level   slog.Level
-		socket  = flag.String("socket", "", "path of the unix socket to listen on")
-		listen  = flag.String("listen", "", "address and port to listen on with TLS, as 0.0.0.0:7070; port 0: any free port")
-		secret  = flag.String("credentials", "", "file of the worker's credentials, for --listen; -: the beginning of stdin")
-		backend = flag.String("backend", "torch", "the executor: torch, or ref, which needs no PyTorch")
-		eof     = flag.Bool("stdin-eof", false, "end when stdin ends")
-		idle    = flag.Duration("idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
-		version = flag.Bool("version", false, "print the build and end")
-		session = flag.Bool("session", false, "serve one client that another process of this program passes on")
-		limits  worker.Limits
-	)
-	flag.Uint64Var(&limits.Memory, "memory", 0, "private memory that each session may take, in bytes; 0: no limit")
-	flag.Uint64Var(&limits.CPUSeconds, "cpu-seconds", 0, "processor time that each session may take; 0: no limit")
+// arguments are the flags of this program.
+type arguments struct {
+	torch                                   worker.Torch
+	level                                   slog.Level
+	socket, listen, secret, backend, status string
+	eof, version, session                   bool
+	idle, grace                             time.Duration
+	limits                                  worker.Limits
+	clocks                                  worker.Clocks
+}
+
+func parse() *arguments {
+	a := new(arguments)
+	t := &a.torch
+	flag.StringVar(&a.socket, "socket", "", "path of the unix socket to listen on")
+	flag.StringVar(&a.listen, "listen", "", "address and port to listen on with TLS, as 0.0.0.0:7070; port 0: any free port")
+	flag.StringVar(&a.secret, "credentials", "", "file of the worker's credentials, for --listen; -: the beginning of stdin")
+	flag.StringVar(&a.backend, "backend", "torch", "the executor: torch, or ref, which needs no PyTorch")
+	flag.StringVar(&a.status, "status", "", "loopback address and port of a status page: /healthz and /metrics")
+	flag.BoolVar(&a.eof, "stdin-eof", false, "end when stdin ends")
+	flag.BoolVar(&a.version, "version", false, "print the build and end")
+	flag.BoolVar(&a.session, "session", false, "serve one client that another process of this program passes on")
+	flag.DurationVar(&a.idle, "idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
+	flag.DurationVar(&a.grace, "grace", link.Default.Grace, "how long a session over TCP waits for its client to come back")
+	flag.DurationVar(&a.clocks.Lease, "lease", 0, "the worker ends after this time; 0: 24h with --listen, else never")
+	flag.DurationVar(&a.clocks.Alone, "alone", 0,
+		"the worker ends when it had no session for this time; 0: 30m with --listen, else never")
+	flag.Uint64Var(&a.limits.Memory, "memory", 0, "private memory that each session may take, in bytes; 0: no limit")
+	flag.Uint64Var(&a.limits.CPUSeconds, "cpu-seconds", 0, "processor time that each session may take; 0: no limit")
 	flag.StringVar(&t.Device, "device", "", `"cpu" or "cuda:<number>"; empty: CUDA if it can be used, else the CPU`)
 	flag.StringVar(&t.Exec, "exec", "", "path of libmycelya_exec")
 	flag.StringVar(&t.Lib, "torch-lib", "", "folder of libtorch_cpu")
 	flag.IntVar(&t.Threads, "threads", 0, "threads of one operator on the CPU; 0: PyTorch's default")
 	flag.StringVar(&t.Kernels.Folder, "kernels", kernelFolder(), "folder of compiled CUDA kernels; empty: memory only")
 	flag.Int64Var(&t.Kernels.Disk, "kernels-bytes", worker.DefaultKernelBytes, "limit of that folder in bytes")
-	flag.IntVar(
-		&t.Kernels.Threads,
-		"kernels-threads",
-		0,
-		"threads that compile kernels; 0: half of the cores, at most four",
-	)
-	flag.TextVar(&level, "log", slog.LevelWarn, "debug, info, warn or error")
+	flag.IntVar(&t.Kernels.Threads, "kernels-threads", 0,
+		"threads that compile kernels; 0: half of the cores, at most four")
+	flag.TextVar(&a.level, "log", slog.LevelWarn, "debug, info, warn or error")
 	flag.Parse()
-	if *version {
+	return a
+}
+
+// wrong says what is wrong with the flags, in a sentence; "" if nothing is.
+func (a *arguments) wrong() string {
+	switch {
+	case a.torch.Kernels.Disk <= 0 || a.torch.Kernels.Threads < 0:
+		return "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0."
+	case a.grace <= 0 || a.clocks.Lease < 0 || a.clocks.Alone < 0:
+		return "mycelya-worker: --grace must be more than 0, --lease and --alone at least 0."
+	case (a.socket == "") == (a.listen == "") || flag.NArg() > 0 || a.backend != "torch" && a.backend != "ref":
+		return "mycelya-worker needs either --socket or --listen, takes only flags, and knows the backends torch and ref."
+	case (a.listen == "") != (a.secret == ""):
+		return "mycelya-worker needs --credentials for --listen, and only then: without them, anyone could use this machine."
+	}
+	return ""
+}
+
+func main() {
+	a := parse()
+	if a.version {
 		fmt.Println(transport.Build)
 		return
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(leastProcs, runtime.GOMAXPROCS(0)))
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	t.Log = log
-	if t.Kernels.Disk <= 0 || t.Kernels.Threads < 0 {
-		fmt.Fprintln(os.Stderr, "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0.")
-		os.Exit(2)
-	}
-	if (*socket == "") == (*listen == "") || flag.NArg() > 0 || *backend != "torch" && *backend != "ref" {
-		fmt.Fprintln(os.Stderr, "mycelya-worker needs either --socket or --listen, takes only flags, and knows the "+
-			"backends torch and ref.")
-		flag.Usage()
-		os.Exit(2)
-	}
-	if (*listen == "") != (*secret == "") {
-		fmt.Fprintln(os.Stderr, "mycelya-worker needs --credentials for --listen, and only then: without them, anyone "+
-			"could use this machine.")
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: a.level}))
+	a.torch.Log = log
+	if text := a.wrong(); text != "" {
+		fmt.Fprintln(os.Stderr, text, "mycelya-worker --help lists all flags.")
 		os.Exit(2)
 	}
 	signal.Ignore(syscall.SIGPIPE) // stderr may be closed, and the folder must still be removed
-	if *session {
-		serveSession(t, *backend, limits, *idle, *listen != "", log)
+	if a.session {
+		serveSession(a, log)
 		return
 	}
 	stdin := bufio.NewReader(os.Stdin)
-	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr}
-	network, address := "unix", *socket
-	if *listen != "" {
-		network, address = "tcp", *listen
+	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks}
+	network, address := "unix", a.socket
+	if a.listen != "" {
+		network, address = "tcp", a.listen
+		s.Clocks.Lease = cmp.Or(a.clocks.Lease, 24*time.Hour)
+		s.Clocks.Alone = cmp.Or(a.clocks.Alone, 30*time.Minute)
 		var err error
-		if s.Credentials, err = credentials(*secret, stdin); err != nil {
+		if s.Credentials, err = credentials(a.secret, stdin); err != nil {
 			log.Error("cannot use the credentials", "error", err)
 			os.Exit(1)
 		}
 	}
 	var end io.Reader
-	if *eof {
+	if a.eof {
 		end = stdin
+	}
+	if a.status != "" {
+		page, err := worker.ListenStatus(a.status)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "mycelya-worker: --status: %v.\n", err)
+			os.Exit(2)
+		}
+		go func() { _ = s.Status(page) }()
 	}
 	supervise(&s, network, address, end, log)
 }
@@ -188,24 +218,22 @@ func sessionCommand() *exec.Cmd {
 }
 
 // serveSession serves the client whose connection the supervisor passes to this process.
-func serveSession(
-	t worker.Torch, backend string, limits worker.Limits, idle time.Duration, secure bool, log *slog.Logger,
-) {
+func serveSession(a *arguments, log *slog.Logger) {
 	fail := func(err error) {
 		log.Error("the session's process cannot start", "error", err)
 		os.Exit(1)
 	}
 	worker.DieBySignal()
-	if err := limits.Apply(); err != nil {
+	if err := a.limits.Apply(); err != nil {
 		fail(err)
 	}
-	channel, err := worker.OpenChannel(secure, log)
+	channel, err := worker.OpenChannel(a.listen != "", log)
 	if err != nil {
 		fail(err)
 	}
-	t.Progress = channel.Progress
-	load := t.Load
-	if backend == "ref" {
+	a.torch.Progress, channel.Limits.Grace = channel.Progress, a.grace
+	load := a.torch.Load
+	if a.backend == "ref" {
 		load = func() (worker.Backend, error) { return ref.Backend{Progress: channel.Progress}, nil }
 	}
 	ready := func() error {
@@ -214,7 +242,7 @@ func serveSession(
 		}
 		return nil
 	}
-	server := worker.Server{Load: load, Log: log, Idle: idle, Ready: ready}
+	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready}
 	accept := func() (net.Conn, error) {
 		c, err := channel.Accept()
 		if err == nil {
