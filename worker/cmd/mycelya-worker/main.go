@@ -50,15 +50,18 @@ func parse() *arguments {
 	a := new(arguments)
 	t := &a.torch
 	flag.StringVar(&a.socket, "socket", "", "path of the unix socket to listen on")
-	flag.StringVar(&a.listen, "listen", "", "address and port to listen on with TLS, as 0.0.0.0:7070; port 0: any free port")
-	flag.StringVar(&a.secret, "credentials", "", "file of the worker's credentials, for --listen; -: the beginning of stdin")
+	flag.StringVar(&a.listen, "listen", "",
+		"address and port to listen on with TLS, as 0.0.0.0:7070; port 0: any free port")
+	flag.StringVar(&a.secret, "credentials", "",
+		"file of the worker's credentials, for --listen; -: the beginning of stdin")
 	flag.StringVar(&a.backend, "backend", "torch", "the executor: torch, or ref, which needs no PyTorch")
 	flag.StringVar(&a.status, "status", "", "loopback address and port of a status page: /healthz and /metrics")
 	flag.BoolVar(&a.eof, "stdin-eof", false, "end when stdin ends")
 	flag.BoolVar(&a.version, "version", false, "print the build and end")
 	flag.BoolVar(&a.session, "session", false, "serve one client that another process of this program passes on")
 	flag.DurationVar(&a.idle, "idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
-	flag.DurationVar(&a.grace, "grace", link.Default.Grace, "how long a session over TCP waits for its client to come back")
+	flag.DurationVar(&a.grace, "grace", link.Default.Grace,
+		"how long a session over TCP waits for its client to come back")
 	flag.DurationVar(&a.clocks.Lease, "lease", 0, "the worker ends after this time; 0: 24h with --listen, else never")
 	flag.DurationVar(&a.clocks.Alone, "alone", 0,
 		"the worker ends when it had no session for this time; 0: 30m with --listen, else never")
