@@ -9,6 +9,7 @@
 #   make sweep    PyTorch's op database against the CPU, every dtype
 #   make bench    the figures of bench/RESULTS.md
 #   make replay   what a change makes of the corpus of graphs;  make benchstat  of the compiler's time and allocations
+#   make fuzz     each fuzzer of the Go code for 30 minutes
 #   make gpu      the tests on a CUDA worker, on a host that has a GPU;  make sanitize  the executor under sanitizers
 #   make gen      generated code again;  make golden   golden files again
 #   make build    the native artefacts;  make venv     the Python environment
@@ -22,7 +23,7 @@ TORCH := 2.15.0
 CUDA_CRT := 13.2.86
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test sweep bench replay benchstat gpu sanitize gen golden check build venv test-go test-cpp test-python
+.PHONY: demo test sweep bench replay benchstat gpu sanitize gen golden check build venv test-go test-cpp test-python fuzz
 
 demo: build
 	$(PY) examples/digits.py --device mycelya
@@ -34,6 +35,7 @@ test: build
 
 test-go: build
 	go test ./...
+	scripts/fuzz.sh
 
 test-cpp: build
 	scripts/test_cpp.sh
@@ -65,6 +67,9 @@ check: build
 # The executor's tests with AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; some 15 minutes.
 sanitize: venv
 	scripts/sanitize.sh
+
+fuzz:
+	scripts/fuzz.sh 30m
 
 gpu:
 	scripts/gpu.sh

@@ -25,6 +25,7 @@ type linkWatch struct {
 	mu     sync.Mutex
 	link   *link.Stream       // nil until the first connection is up
 	stop   context.CancelFunc // ends the wait for the worker's end; nil while there is a connection
+	gone   bool               // the worker has ended
 	warned bool
 }
 
@@ -33,6 +34,7 @@ func (w *linkWatch) stream(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.link, _ = c.(*link.Stream)
+	w.end()
 }
 
 // notice takes news of the link. While there is no connection, the end of the worker ends the link at once.
@@ -48,7 +50,7 @@ func (w *linkWatch) notice(n link.Notice) {
 			w.stop = nil
 		}
 		if w.warned {
-			log.Warn("the connection to the worker is back; nothing is lost", "after", n.Down.Round(time.Second/10))
+			log.Warn("the connection to the worker is back; nothing was lost", "after", n.Down.Round(time.Second/10))
 		}
 		w.warned = false
 		log.Info("connected again", "attempts", n.Attempt, "after", n.Down)
@@ -59,7 +61,7 @@ func (w *linkWatch) notice(n link.Notice) {
 		go w.awaitEnd(ctx)
 	case n.Down > quietLoss && !w.warned:
 		w.warned = true
-		log.Warn("the connection to the worker is lost; connecting again, nothing is lost meanwhile", "error", n.Err)
+		log.Warn("the connection to the worker is lost; connecting again", "for at most", link.Default.Grace, "error", n.Err)
 	}
 }
 
@@ -69,10 +71,15 @@ func (w *linkWatch) awaitEnd(ctx context.Context) {
 		return
 	}
 	w.mu.Lock()
-	l := w.link
-	w.mu.Unlock()
-	if l != nil {
-		l.End(io.EOF)
+	defer w.mu.Unlock()
+	w.gone = true
+	w.end()
+}
+
+// end ends the link of a worker that has ended.
+func (w *linkWatch) end() {
+	if w.gone && w.link != nil {
+		w.link.End(io.EOF)
 	}
 }
 

@@ -100,11 +100,19 @@ def train(folder, steps, worker="", pause=0.0, timeout=240):
     return digest, int(reconnects)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_training_through_random_faults_has_the_same_bits(faults, tmp_path, seed):
+@pytest.mark.parametrize(
+    ("seed", "kinds"),
+    # Only the heartbeat ends a connection whose bytes are missing: that takes 20 s.
+    [(1, "cut,corrupt,late,stall"), (2, "cut,corrupt,late,stall"), (3, "")],
+)
+def test_training_through_random_faults_has_the_same_bits(
+    faults, tmp_path, seed, kinds
+):
     want, none = train(tmp_path, 150)
     assert none == 0
-    network = Network(faults, tmp_path, f"--seed {seed} --mean 150000")
+    network = Network(
+        faults, tmp_path, f"--seed {seed} --mean 100000 --kinds '{kinds}'"
+    )
     got, reconnects = train(tmp_path, 150, network.worker)
     assert got == want
     assert reconnects > 3
@@ -128,4 +136,4 @@ def test_a_link_that_is_lost_for_seconds(faults, tmp_path):
     assert digest == want
     assert int(reconnects) == 1
     assert "connecting again" in err
-    assert "nothing is lost" in err
+    assert "nothing was lost" in err

@@ -6,13 +6,15 @@
 // connections, delays and throttles them, and has one more toxic, "faults" (toxic.go). A client uses this program as it
 // uses a worker: it has the same flags and handshake line, and ends in the same way.
 //
-//	faults --worker PATH --api PORT [--seed N --mean BYTES] -- FLAGS OF THE WORKER
+//	faults --worker PATH --api PORT [--seed N --mean BYTES --kinds NAMES] -- FLAGS OF THE WORKER
 //
 // With --mean, all connections have the toxic "faults" from the beginning.
 package main
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -34,6 +36,7 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 type options struct {
 	worker, api string
+	kinds       string
 	seed, mean  int64
 }
 
@@ -45,6 +48,7 @@ func run(args []string) int {
 	flags.StringVar(&o.api, "api", "", "port of toxiproxy's HTTP interface, on the loopback")
 	flags.Int64Var(&o.seed, "seed", 1, "of the faults")
 	flags.Int64Var(&o.mean, "mean", 0, "bytes between two faults in one direction, on average; 0: none")
+	flags.StringVar(&o.kinds, "kinds", "", "names of faults, with commas; empty: all")
 	if err := flags.Parse(args); err != nil || o.worker == "" || o.api == "" {
 		fmt.Fprintln(os.Stderr, "faults needs --worker, --api and, after --, the worker's flags.")
 		return 2
@@ -104,9 +108,20 @@ func proxy(o options, worker string) (string, error) {
 	}
 	if o.mean > 0 {
 		for _, direction := range []string{"upstream", "downstream"} {
-			text := fmt.Sprintf(`{"name":%q,"type":"faults","stream":%q,"attributes":{"seed":%d,"mean":%d}}`,
-				direction, direction, o.seed, o.mean)
-			if _, err := p.Toxics.AddToxicJson(strings.NewReader(text)); err != nil {
+			t := toxic{Seed: o.seed, Mean: o.mean}
+			if o.kinds != "" {
+				t.Kinds = strings.Split(o.kinds, ",")
+			}
+			text, err := json.Marshal(map[string]any{
+				"name": direction, "type": "faults", "stream": direction, "attributes": t,
+			})
+			if err != nil {
+				return "", err
+			}
+			if len(t.kinds()) == 0 {
+				return "", fmt.Errorf("no fault has a name of %q; they are %v", o.kinds, faultNames)
+			}
+			if _, err := p.Toxics.AddToxicJson(bytes.NewReader(text)); err != nil {
 				return "", err
 			}
 		}

@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 
 	"sync/atomic"
 	"time"
@@ -17,11 +18,13 @@ import (
 // toxic is the toxic "faults": in one direction of each connection, one fault follows another. The bytes between two
 // faults are random, with a mean, and depend on the seed and the number of the connection.
 type toxic struct {
-	Seed int64 `json:"seed"`
-	Mean int64 `json:"mean"`
+	Seed  int64    `json:"seed"`
+	Mean  int64    `json:"mean"`
+	Kinds []string `json:"kinds"` // names of faults; empty: all
 }
 
-// fault is what happens to a chunk of bytes.
+// fault is what happens to a chunk of bytes. Missing and doubled bytes often make TLS wait for the rest of a record, so
+// the link is silent until its heartbeat ends the connection.
 type fault uint8
 
 const (
@@ -33,6 +36,18 @@ const (
 	stall                  // bytes come no more for a while, and then the connection ends
 	numFaults
 )
+
+var faultNames = [numFaults]string{"cut", "corrupt", "drop", "duplicate", "late", "stall"}
+
+// kinds are the faults that the toxic has.
+func (t *toxic) kinds() (out []fault) {
+	for i, name := range faultNames {
+		if len(t.Kinds) == 0 || slices.Contains(t.Kinds, name) {
+			out = append(out, fault(i))
+		}
+	}
+	return out
+}
 
 const (
 	lateMost  = 100 * time.Millisecond
@@ -46,7 +61,7 @@ var connections atomic.Uint64
 func (t *toxic) Pipe(stub *toxics.ToxicStub) {
 	r := rand.New(rand.NewPCG(uint64(t.Seed), connections.Add(1)))
 	next := func() int { return int(r.ExpFloat64() * float64(t.Mean)) }
-	left := next()
+	left, kinds := next(), t.kinds()
 	for {
 		select {
 		case <-stub.Interrupt:
@@ -61,7 +76,7 @@ func (t *toxic) Pipe(stub *toxics.ToxicStub) {
 				stub.Output <- c
 				continue
 			}
-			if !happen(fault(r.IntN(int(numFaults))), c, left, r, stub) {
+			if !happen(kinds[r.IntN(len(kinds))], c, left, r, stub) {
 				return
 			}
 			left = next()
