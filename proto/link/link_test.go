@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -340,15 +341,15 @@ func TestCloseTellsTheOtherEnd(t *testing.T) {
 func TestOnWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w, _ := both(t, Default)
-		waits := 0
-		w.OnWait(func() { waits++ })
+		var waits atomic.Int64
+		w.OnWait(func() { waits.Add(1) })
 		go func() { _, _ = w.Read(make([]byte, 1)) }()
 		synctest.Wait()
-		before := waits
+		before := waits.Load()
 		require.NotZero(t, before)
 		time.Sleep(2 * Default.Beat)
 		synctest.Wait()
-		require.Greater(t, waits, before)
+		require.Greater(t, waits.Load(), before)
 		_, err := c.Write([]byte("x"))
 		require.NoError(t, err)
 		synctest.Wait()

@@ -187,8 +187,8 @@ func (s *State) dropped(now time.Duration) Do {
 func (s *State) got(ev Event) (do Do) {
 	r := ev.Record
 	s.heard = ev.At
-	if r.taken > s.written || s.ended && r.length > 0 {
-		return s.finish(fmt.Errorf("%w: it has taken %d bytes of %d, and sends %d", ErrProtocol, r.taken, s.written,
+	if r.taken > s.next || s.ended && r.length > 0 { // it cannot have taken what was not sent
+		return s.finish(fmt.Errorf("%w: it has taken %d bytes of %d, and sends %d", ErrProtocol, r.taken, s.next,
 			r.length))
 	}
 	if r.taken > s.acked {
