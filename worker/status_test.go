@@ -95,10 +95,10 @@ func serveWith(t *testing.T, c worker.Clocks) (*remote, <-chan error) {
 }
 
 func TestAWorkerEndsWhenItIsAlone(t *testing.T) {
-	const alone = 500 * time.Millisecond
+	const alone = 2 * time.Second // the first session must be faster
 	r, ended := serveWith(t, worker.Clocks{Alone: alone})
 	c, _ := r.session(t, transport.NewSessionName())
-	time.Sleep(2 * alone)
+	time.Sleep(alone + alone/4)
 	works(t, c)
 	began := time.Now()
 	require.NoError(t, c.c.Close())
@@ -108,7 +108,7 @@ func TestAWorkerEndsWhenItIsAlone(t *testing.T) {
 }
 
 func TestAWorkerEndsWithItsLease(t *testing.T) {
-	r, ended := serveWith(t, worker.Clocks{Lease: time.Second, Alone: time.Hour})
+	r, ended := serveWith(t, worker.Clocks{Lease: 4 * time.Second, Alone: time.Hour})
 	c, pid := r.session(t, transport.NewSessionName())
 	works(t, c)
 	require.NoError(t, <-ended)
