@@ -35,6 +35,14 @@ type remote struct {
 
 func superviseRemote(t testing.TB) *remote {
 	t.Helper()
+	r, l := newRemote(t)
+	serveUntilTheEnd(t, r.supervisor, l)
+	return r
+}
+
+// newRemote makes such a supervisor and its listener.
+func newRemote(t testing.TB) (*remote, net.Listener) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	client, ours, err := transport.Mint(time.Hour)
@@ -44,8 +52,7 @@ func superviseRemote(t testing.TB) *remote {
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument, secureArgument) },
 		Log:     slog.New(slog.NewTextHandler(r.log, nil)), Output: r.log, Credentials: ours,
 	}
-	serveUntilTheEnd(t, r.supervisor, l)
-	return r
+	return r, l
 }
 
 // raw is a connection without TLS.

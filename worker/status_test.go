@@ -5,11 +5,8 @@ package worker_test
 
 import (
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -79,15 +76,8 @@ func TestAStatusPageIsForThisHost(t *testing.T) {
 
 // serveWith serves with clocks, and returns the supervisor and when it has ended.
 func serveWith(t *testing.T, c worker.Clocks) (*remote, <-chan error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	client, ours, err := transport.Mint(time.Hour)
-	require.NoError(t, err)
-	r := &remote{addr: l.Addr().String(), log: &logBuffer{}, credentials: client}
-	r.supervisor = &worker.Supervisor{
-		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument, secureArgument) },
-		Log:     slog.New(slog.NewTextHandler(r.log, nil)), Output: r.log, Credentials: ours, Clocks: c,
-	}
+	r, l := newRemote(t)
+	r.supervisor.Clocks = c
 	ended := make(chan error, 1)
 	go func() { ended <- r.supervisor.Serve(l) }()
 	t.Cleanup(r.supervisor.Close)

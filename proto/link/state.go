@@ -153,7 +153,7 @@ func (s *State) Room() uint64 { return s.limits.Window - (s.written - s.acked) }
 // Resumes says whether the stream can go on with another end that has received so many bytes.
 func (s *State) Resumes(received uint64) bool { return s.acked <= received && received <= s.written }
 
-// Err is why the stream has ended; nil if it has not.
+// Err returns the reason of the stream's end; nil while the stream lives.
 func (s *State) Err() error { return s.over }
 
 // ackDue says whether the other end should be told what was taken, although there may be nothing else to send.

@@ -32,7 +32,7 @@ type Stream struct {
 
 	writing lock // held while a record is written
 	scratch [recordBytes + firstPart]byte
-	due     chan struct{} // records are due, and nobody sends them
+	due     chan struct{} // has an item if sendDue must send records
 
 	reading lock         // held while bytes are read
 	onWait  func()       // or nil
@@ -193,7 +193,7 @@ func (s *Stream) Write(p []byte) (n int, err error) {
 		}
 	}
 	if lends {
-		s.writing.Lock() // nobody reads the caller's memory
+		s.writing.Lock() // no sender uses the caller's memory now
 		s.mu.Lock()
 		s.sent.own()
 		s.mu.Unlock()
@@ -225,8 +225,8 @@ func (s *Stream) put(p []byte, lend bool) ([]byte, error) {
 	return part, nil
 }
 
-// awaitRoom waits until bytes may be written, or the stream has ended. The caller holds the lock. If nobody reads, the
-// caller does, as the news of room comes in records of the other end.
+// awaitRoom waits until bytes may be written, or the stream has ended. The caller holds the lock. If no
+// goroutine reads, the caller reads: the other end's records say when there is room.
 func (s *Stream) awaitRoom() {
 	for s.state.Err() == nil && s.state.Room() == 0 {
 		if s.conn == nil || !s.reading.TryLock() {
@@ -579,7 +579,7 @@ func (s *Stream) Ready() bool {
 	return ok && z.Ready()
 }
 
-// Err is why the stream has ended; nil if it has not.
+// Err returns the reason of the stream's end; nil while the stream lives.
 func (s *Stream) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
@@ -126,7 +125,6 @@ func proxy(o options, worker string) (string, error) {
 			}
 		}
 	}
-	go server.Listen("127.0.0.1", o.api)
-	time.Sleep(10 * time.Millisecond) // nothing says when it listens; tests try again
+	go server.Listen("127.0.0.1", o.api) // nothing says when it listens: tests try again
 	return p.Listen, nil
 }
