@@ -77,19 +77,14 @@ def _later(module: str, name: str) -> Callable[..., Any]:
 
 def _start_of_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Notes a step that a failure may undo; see _undo."""
-    if _device.is_initialized() and not torch.compiler.is_compiling():
-        undo: Any = sys.modules.get("mycelya_torch._undo")
-        if undo is None:
-            from mycelya_torch import _undo as undo
-        undo.before_step(optimizer)
+    if not torch.compiler.is_compiling():
+        _device.note_step(optimizer)
 
 
-def _end_of_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+def _end_of_step(*_: Any) -> None:
     """Ends a trace at an optimizer's step; torch.compile records no trace."""
     if not torch.compiler.is_compiling():
         _device.mark_step()
-        if "mycelya_torch._undo" in sys.modules:
-            sys.modules["mycelya_torch._undo"].after_step(optimizer)
 
 
 def _patch_encoder() -> None:

@@ -14,32 +14,12 @@ from __future__ import annotations
 import contextlib
 import gc
 from typing import Any
-from weakref import ref
 
 import torch
 from torch.amp.grad_scaler import GradScaler, _refresh_per_optimizer_state
 from torch.optim import Optimizer
 
 from mycelya_torch import _device
-
-# The steps of each optimizer, by its id, and what removes them when it is gone.
-_logs: dict[int, tuple[_device.StepLog, ref[Optimizer]]] = {}
-
-
-def before_step(optimizer: Optimizer) -> None:
-    """Notes the start of a step."""
-    key = id(optimizer)
-    entry = _logs.get(key)
-    if entry is None:
-        gone = ref(optimizer, lambda _: _logs.pop(key, None))
-        entry = _logs[key] = _device.StepLog(), gone
-    entry[0].begin(optimizer)
-
-
-def after_step(optimizer: Optimizer) -> None:
-    """Notes that all parameters have taken part in the step."""
-    if entry := _logs.get(id(optimizer)):
-        entry[0].end()
 
 
 class _Failure:
@@ -48,12 +28,23 @@ class _Failure:
     def __init__(self, device: int, first: int, end: int) -> None:
         self.device, self.first, self.end = device, first, end
 
+    def is_on_device(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is on the device that has failed."""
+        device = tensor.device
+        return device.type == "mycelya" and device.index == self.device
+
+    def concerns(self, key: Any) -> bool:
+        """Whether steps of the state under a key had no effect. A key is a parameter.
+
+        Some optimizers keep numbers for all parameters under a key that is no tensor.
+        """
+        return not isinstance(key, torch.Tensor) or self.is_on_device(key)
+
     def lost(self, value: Any) -> bool:
         """Whether a value is a tensor, or holds one, that was not computed."""
         if isinstance(value, torch.Tensor):
             return (
-                value.device.type == "mycelya"
-                and value.device.index == self.device
+                self.is_on_device(value)
                 and value.layout == torch.strided
                 and self.first <= _device.storage_id(value) < self.end
             )
@@ -86,12 +77,10 @@ def _undo_gradient(tensor: torch.Tensor, failure: _Failure) -> None:
 
 
 def _undo_steps(optimizer: Optimizer, failure: _Failure) -> None:
-    undone: dict[int, int] = {}  # steps by the parameter's id
-    before: list[tuple[Any, str, Any]] = []
-    if entry := _logs.get(id(optimizer)):
-        undone, before = entry[0].undo(failure.first, optimizer.state)
+    undone, before = _device.undo_steps(optimizer, failure.first)
     for parameter, state in list(optimizer.state.items()):
-        if steps := undone.get(id(parameter), 0):
+        steps = undone.get(id(parameter), 0)
+        if steps and failure.concerns(parameter):
             _take_steps_back(state, steps)
         if any(failure.lost(value) for value in state.values()):
             for name in [n for n, value in state.items() if failure.lost(value)]:
@@ -99,6 +88,8 @@ def _undo_steps(optimizer: Optimizer, failure: _Failure) -> None:
             if not any(isinstance(v, torch.Tensor) and v.dim() for v in state.values()):
                 del optimizer.state[parameter]
     for parameter, name, number in before:
+        if not failure.concerns(parameter):
+            continue
         state = optimizer.state.get(parameter, {})
         if isinstance(state.get(name), torch.Tensor):
             with torch.no_grad():

@@ -178,6 +178,47 @@ def test_forms_of_adam(form):
         check(lambda net: torch.optim.AdamW(net.parameters(), **form), bad, reads=False)
 
 
+def test_an_optimizer_of_another_device_keeps_its_steps():
+    """A failure has no effect on what ran on the CPU, nor on its optimizer."""
+    here = torch.nn.Parameter(torch.ones(3))
+    there = torch.nn.Parameter(torch.ones(3, device=DEVICE))
+    optimizers = [torch.optim.Adam([p]) for p in (here, there)]
+    for i in range(3):
+        if i == 2:
+            bad_gather(torch.ones(3, device=DEVICE))
+        for parameter, optimizer in zip((here, there), optimizers, strict=True):
+            parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+        if i < 2:
+            synchronize()
+    with pytest.raises(RuntimeError, match="index 7"):
+        synchronize()
+    steps = [o.state[o.param_groups[0]["params"][0]]["step"].item() for o in optimizers]
+    assert steps == [3, 2]
+
+
+def test_a_step_that_an_error_ends():
+    """Only parameters that have taken part in the step are taken back."""
+    parameters = [torch.nn.Parameter(torch.ones(3, device=DEVICE)) for _ in range(2)]
+    groups = [{"params": [p]} for p in parameters]
+    optimizer = torch.optim.Adam(groups, foreach=False)
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    synchronize()
+    bad_gather(torch.ones(3, device=DEVICE))
+    groups = optimizer.param_groups
+    groups[1]["betas"] = (0.9,)  # an error in the second group, in Python
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+    with pytest.raises(ValueError, match="unpack"):
+        optimizer.step()
+    groups[1]["betas"] = (0.9, 0.999)
+    with pytest.raises(RuntimeError, match="index 7"):
+        synchronize()
+    assert [optimizer.state[p]["step"].item() for p in parameters] == [1, 1]
+
+
 @pytest.mark.parametrize("reads", [False, True])
 def test_out_of_memory_with_a_halved_batch(reads):
     """A batch that needs too much memory is halved, and training goes on."""

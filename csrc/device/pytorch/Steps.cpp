@@ -9,10 +9,10 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "device/client/Client.h"
 #include "device/tensor/Storage.h"
 
 namespace py = pybind11;
@@ -24,11 +24,6 @@ namespace {
 PyObject* StepKey() {
   static PyObject* const key = PyUnicode_InternFromString("step");
   return key;
-}
-
-bool HasGradient(py::handle parameter) {
-  if (THPVariable_Check(parameter.ptr())) return THPVariable_Unpack(parameter.ptr()).grad().defined();
-  return !parameter.attr("grad").is_none();
 }
 
 bool IsNumber(PyObject* value) {
@@ -65,62 +60,30 @@ py::list NumberNames(py::handle values) {
   return names;
 }
 
-// The CPU numbers of the state that no count of steps gives, as (parameter, name, number). An optimizer has the same
-// names for all parameters, but one may be a tensor of another rank.
-py::list OtherNumbers(const py::object& of) {
-  const py::dict state(of);
-  py::list numbers;
-  if (state.empty()) return numbers;
-  const py::list names = NumberNames(state.begin()->second);
-  if (names.empty()) return numbers;
-  for (const auto& [parameter, values] : state) {
-    for (const py::handle name : names) {
-      const py::object value = values.attr("get")(name);
-      if (!IsNumber(value.ptr())) continue;
-      const bool tensor = THPVariable_Check(value.ptr());
-      numbers.append(py::make_tuple(parameter, name, tensor ? value.attr("item")() : value));
-    }
-  }
-  return numbers;
-}
-
 // The steps of one optimizer that a failure may undo. All functions are called with the GIL.
 class StepLog {
  public:
-  void Begin(const py::object& optimizer) {
-    const py::object state = optimizer.attr("state");
+  explicit StepLog(py::object gone) : gone_(std::move(gone)) {}
+
+  void Begin(const py::dict& state) {
     Step step;
     step.start = NextStorageId();
-    step.parameters = WithGradient(optimizer.attr("param_groups"));
     if (py::list numbers = OtherNumbers(state); !numbers.empty()) step.numbers = std::move(numbers);
-    ForEachState(state, [&](PyObject*, double count) { step.counts.push_back(count); });
+    std::vector<double> counts = EndLast(state);
     if (steps_.size() == kMost) steps_.pop_front();
     steps_.push_back(std::move(step));
-  }
-
-  void End() {
-    if (steps_.empty()) return;
-    steps_.back().open = false;
-    steps_.back().counts = {};
+    counts_ = std::move(counts);
   }
 
   // Forgets the steps that began with storage `first` or later. Returns how many of them each parameter has taken part
   // in, by its id, and the numbers of before the first of them.
   py::tuple Undo(uint64_t first, const py::dict& state) {
+    counts_ = EndLast(state);
     std::unordered_map<PyObject*, int64_t> undone;
     py::object numbers = py::list();
     for (; !steps_.empty() && steps_.back().start >= first; steps_.pop_back()) {
       Step& step = steps_.back();
-      std::unordered_set<PyObject*> stepped;
-      size_t i = 0;
-      if (step.open) {  // an error was raised within it; parameters that have their first step are at the end
-        ForEachState(state, [&](PyObject* parameter, double count) {
-          const double before = i < step.counts.size() ? step.counts[i] : kNoCount;
-          ++i;
-          if (count != before) stepped.insert(parameter);
-        });
-      }
-      for (PyObject* p : *step.parameters) undone[p] += !step.open || stepped.count(p) != 0 ? 1 : 0;
+      for (PyObject* p : *step.parameters) ++undone[p];
       numbers = step.numbers ? std::move(step.numbers) : py::list();
     }
     py::dict by_id;
@@ -134,42 +97,91 @@ class StepLog {
   using Parameters = std::vector<PyObject*>;  // not owned, used as numbers
   struct Step {
     uint64_t start = 0;                            // the id of the next storage at its start
-    std::shared_ptr<const Parameters> parameters;  // those with a gradient
+    std::shared_ptr<const Parameters> parameters;  // those whose count it has changed; null: not known yet
     py::object numbers;                            // at its start: (parameter, name, number); null: none
-    std::vector<double> counts;                    // at its start, in the order of the state
-    bool open = true;
   };
-  std::deque<Step> steps_;
-  std::shared_ptr<const Parameters> last_ = std::make_shared<Parameters>();
 
-  // The parameters with a gradient, in the order of the groups. Steps with the same ones share a vector.
-  std::shared_ptr<const Parameters> WithGradient(const py::object& groups) {
-    Parameters now;
-    now.reserve(last_->size());
-    for (const py::handle group : groups) {
-      for (const py::handle parameter : group["params"]) {
-        if (HasGradient(parameter)) now.push_back(parameter.ptr());
+  py::object gone_;  // the weak reference that removes this log
+  std::deque<Step> steps_;
+  std::vector<double> counts_;  // at the start of the last step, in the order of the state; new parameters come last
+  Parameters changed_;          // memory for EndLast
+  std::shared_ptr<const Parameters> last_ = std::make_shared<Parameters>();
+  py::list names_;  // of NumberNames, for a state of named_ entries
+  Py_ssize_t named_ = -1;
+
+  // Notes which parameters have taken part in the last step: those whose count has changed, also if an error has ended
+  // the step. Steps of the same parameters share a vector. Returns the counts.
+  std::vector<double> EndLast(const py::dict& state) {
+    std::vector<double> counts;
+    counts.reserve(static_cast<size_t>(PyDict_Size(state.ptr())));
+    changed_.clear();
+    PyObject *parameter = nullptr, *values = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(state.ptr(), &at, &parameter, &values) != 0;) {
+      const size_t i = counts.size();
+      counts.push_back(StepCount(values));
+      if (counts[i] != (i < counts_.size() ? counts_[i] : kNoCount)) changed_.push_back(parameter);
+    }
+    if (!steps_.empty() && !steps_.back().parameters) {
+      if (changed_ != *last_) last_ = std::make_shared<const Parameters>(changed_);
+      steps_.back().parameters = last_;
+    }
+    return counts;
+  }
+
+  // The CPU numbers of the state that no count of steps gives, as (parameter, name, number). An optimizer has the same
+  // names for all parameters, but one may be a tensor of another rank.
+  py::list OtherNumbers(const py::dict& state) {
+    py::list numbers;
+    if (state.empty()) return numbers;
+    const py::handle one = state.begin()->second;
+    if (const Py_ssize_t n = PyDict_Check(one.ptr()) ? PyDict_Size(one.ptr()) : 0; n != named_) {
+      names_ = NumberNames(one);
+      named_ = n;
+    }
+    if (names_.empty()) return numbers;
+    for (const auto& [parameter, values] : state) {
+      for (const py::handle name : names_) {
+        const py::object value = values.attr("get")(name);
+        if (!IsNumber(value.ptr())) continue;
+        const bool tensor = THPVariable_Check(value.ptr());
+        numbers.append(py::make_tuple(parameter, name, tensor ? value.attr("item")() : value));
       }
     }
-    if (now != *last_) last_ = std::make_shared<const Parameters>(std::move(now));
-    return last_;
-  }
-
-  template <class F>
-  static void ForEachState(const py::dict& state, const F& f) {
-    PyObject *parameter = nullptr, *values = nullptr;
-    for (Py_ssize_t at = 0; PyDict_Next(state.ptr(), &at, &parameter, &values) != 0;) f(parameter, StepCount(values));
+    return numbers;
   }
 };
+
+// The logs by optimizer. Never destroyed: Python ends before the objects of this library.
+std::unordered_map<PyObject*, StepLog>& Logs() {
+  static auto* const logs = new std::unordered_map<PyObject*, StepLog>();
+  return *logs;
+}
+
+py::dict StateOf(py::handle optimizer) { return py::dict(optimizer.attr("state")); }
+
+// Notes the start of a step.
+void NoteStep(py::handle optimizer) {
+  if (!ClientLoaded()) return;
+  PyObject* const key = optimizer.ptr();
+  auto log = Logs().find(key);
+  if (log == Logs().end()) {
+    const py::cpp_function forget([key](const py::object&) { Logs().erase(key); });
+    log = Logs().try_emplace(key, py::weakref(optimizer, forget)).first;
+  }
+  log->second.Begin(StateOf(optimizer));
+}
+
+py::tuple UndoSteps(py::handle optimizer, uint64_t first) {
+  const auto log = Logs().find(optimizer.ptr());
+  if (log == Logs().end()) return py::make_tuple(py::dict(), py::list());
+  return log->second.Undo(first, StateOf(optimizer));
+}
 
 }  // namespace
 
 void DefineSteps(py::module_& m) {
-  py::class_<StepLog>(m, "StepLog")
-      .def(py::init<>())
-      .def("begin", &StepLog::Begin)
-      .def("end", &StepLog::End)
-      .def("undo", &StepLog::Undo);
+  m.def("note_step", &NoteStep);
+  m.def("undo_steps", &UndoSteps);
 }
 
 }  // namespace mycelya

@@ -7,7 +7,7 @@
 
 namespace mycelya {
 
-// Defines StepLog: what mycelya_torch/_undo.py notes of every step of an optimizer.
+// Defines note_step and undo_steps, which mycelya_torch/_device.pyi describes.
 void DefineSteps(pybind11::module_& m);
 
 }  // namespace mycelya
