@@ -190,6 +190,22 @@ func mycSyncByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_
 	return ticket(out, func() (uint64, error) { return client.Sync(int32(index), place(at)) })
 }
 
+//export myc_ask
+func myc_ask(index C.int32_t, question *C.char, n C.uint64_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
+	return ticket(out, func() (uint64, error) {
+		text := cabi.Slice[byte](unsafe.Pointer(question), uint64(n))
+		return client.Ask(int32(index), text, place(at))
+	})
+}
+
+//export myc_answer
+func myc_answer(ticket C.uint64_t, out *C.char, capacity C.uint64_t, e *C.myc_error) C.uint64_t {
+	return text(out, capacity, e, func() (string, error) {
+		answer, err := client.Answer(uint64(ticket), uint64(capacity))
+		return string(answer), err
+	})
+}
+
 //export myc_start
 func myc_start(index C.int32_t, pending *C.uint64_t, out *C.myc_error) C.int32_t {
 	return begin(pending, out, func() (uint64, error) { return client.Start(int32(index)) })

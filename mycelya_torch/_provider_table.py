@@ -42,6 +42,11 @@ TABLE = {
                 r"unix|tcp",
                 "'unix' (a socket of this user, the default) or 'tcp' (TLS on 127.0.0.1)",
             ),
+            (
+                "state",
+                r".+",
+                "a folder for what save() and checkpoint() keep (default: one that ends with the machine)",
+            ),
         ),
     ),
     BackendProvider.MODAL: Row(served=False),

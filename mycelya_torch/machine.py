@@ -9,10 +9,11 @@ import threading
 import uuid
 import weakref
 from types import TracebackType
+from typing import Any
 
 import torch
 
-from mycelya_torch import _device, _patch, _providers
+from mycelya_torch import _device, _kept, _patch, _providers
 from mycelya_torch._provider_table import TABLE, BackendProvider
 from mycelya_torch.errors import MachineStoppedError
 
@@ -63,7 +64,8 @@ class RemoteMachine:
         device: provider option of "local": "cpu", "cuda:0", … or "" for the best.
         options: other options of the provider. "local" has transport: "unix", a socket
             that only this user can reach (the default), or "tcp": TLS 1.3 over the
-            loopback interface, with certificates for this worker alone.
+            loopback interface, with certificates for this worker alone. And state: a
+            folder for what `save` and `checkpoint` keep.
 
     Raises:
         ValueError: unknown provider, GPU type, device or option; the message lists
@@ -170,6 +172,66 @@ class RemoteMachine:
         """
         self.stop()
         return self.start()
+
+    def save(self, name: str, tensors: Any) -> None:
+        """Keeps tensors on the machine's disk under a name.
+
+        The elements do not pass through this process. A name that exists is replaced,
+        at once and as a whole. `RemoteMachine(state=folder)` says where a local machine
+        keeps tensors; by default they end with the machine.
+
+        Args:
+            name: 1 to 100 characters.
+            tensors: a tensor, or dicts, lists and tuples of tensors, numbers, strings
+                and None, as a state_dict(). Tensors on other devices are copied to the
+                machine. `load` returns those on the CPU on the CPU again.
+
+        Raises:
+            TypeError: something that cannot be kept; the message says where it is.
+            ValueError: not a name.
+            RuntimeError: the machine's disk is full, or cannot be written.
+        """
+        _kept.save(self.device(), name, tensors)
+
+    def load(self, name: str) -> Any:
+        """What `save` has kept under a name, with new contiguous tensors.
+
+        Raises:
+            ValueError: nothing has the name; the message lists the names.
+        """
+        return _kept.load(self.device(), name)
+
+    def saved(self) -> list[str]:
+        """The names that `save` has given, in order."""
+        return _kept.names(self._running())
+
+    def drop(self, name: str) -> None:
+        """Ends what `save` has kept under a name.
+
+        Raises:
+            ValueError: nothing has the name; the message lists the names.
+        """
+        _kept.drop(self._running(), name)
+
+    def checkpoint(self, every: float | None = None) -> None:
+        """Keeps the state of all tensors and generators; waits until it is written.
+
+        From the first checkpoint on, a worker that is lost is replaced: another one
+        goes on from the last checkpoint, and repeats what this process has done since.
+        Tensors stay valid. Uploads since the checkpoint are kept in this process; at
+        1 GiB, another checkpoint is made at once.
+
+        Args:
+            every: seconds to the next checkpoint, again and again. None: none follows.
+
+        Raises:
+            RuntimeError: the checkpoint could not be written.
+        """
+        _kept.checkpoint(self._running(), every)
+
+    def _running(self) -> int:
+        index: int = self.device().index
+        return index
 
     def __enter__(self) -> RemoteMachine:
         return self.start()

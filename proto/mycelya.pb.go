@@ -2527,6 +2527,492 @@ func (x *Status) GetStep() uint32 {
 	return 0
 }
 
+// A tensor of kept state: its elements are kept in row-major order.
+type Kept struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dtype         uint32                 `protobuf:"varint,1,opt,name=dtype,proto3" json:"dtype,omitempty"`
+	Sizes         []int64                `protobuf:"varint,2,rep,packed,name=sizes,proto3" json:"sizes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kept) Reset() {
+	*x = Kept{}
+	mi := &file_proto_mycelya_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kept) ProtoMessage() {}
+
+func (x *Kept) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kept.ProtoReflect.Descriptor instead.
+func (*Kept) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Kept) GetDtype() uint32 {
+	if x != nil {
+		return x.Dtype
+	}
+	return 0
+}
+
+func (x *Kept) GetSizes() []int64 {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+// Keeps views of storages under a name. A name that exists is replaced when all bytes are written.
+type Save struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Tree          string                 `protobuf:"bytes,2,opt,name=tree,proto3" json:"tree,omitempty"` // the client's; the worker does not read it
+	Views         []*Read                `protobuf:"bytes,3,rep,name=views,proto3" json:"views,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Save) Reset() {
+	*x = Save{}
+	mi := &file_proto_mycelya_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Save) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Save) ProtoMessage() {}
+
+func (x *Save) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Save.ProtoReflect.Descriptor instead.
+func (*Save) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Save) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Save) GetTree() string {
+	if x != nil {
+		return x.Tree
+	}
+	return ""
+}
+
+func (x *Save) GetViews() []*Read {
+	if x != nil {
+		return x.Views
+	}
+	return nil
+}
+
+// Asks for the kept state of a name. The worker keeps the state open for a Load.
+type Find struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Find) Reset() {
+	*x = Find{}
+	mi := &file_proto_mycelya_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Find) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Find) ProtoMessage() {}
+
+func (x *Find) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Find.ProtoReflect.Descriptor instead.
+func (*Find) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Find) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Makes storages with the tensors of the state that the Find with this sequence number has found. A storage of 0: the
+// tensor is not wanted.
+type Load struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Found         uint64                 `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
+	Storages      []uint64               `protobuf:"varint,2,rep,packed,name=storages,proto3" json:"storages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Load) Reset() {
+	*x = Load{}
+	mi := &file_proto_mycelya_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Load) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Load) ProtoMessage() {}
+
+func (x *Load) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Load.ProtoReflect.Descriptor instead.
+func (*Load) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Load) GetFound() uint64 {
+	if x != nil {
+		return x.Found
+	}
+	return 0
+}
+
+func (x *Load) GetStorages() []uint64 {
+	if x != nil {
+		return x.Storages
+	}
+	return nil
+}
+
+// Ends the kept state of a name.
+type Drop struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drop) Reset() {
+	*x = Drop{}
+	mi := &file_proto_mycelya_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drop) ProtoMessage() {}
+
+func (x *Drop) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drop.ProtoReflect.Descriptor instead.
+func (*Drop) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Drop) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Asks for all names.
+type Names struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Names) Reset() {
+	*x = Names{}
+	mi := &file_proto_mycelya_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Names) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Names) ProtoMessage() {}
+
+func (x *Names) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Names.ProtoReflect.Descriptor instead.
+func (*Names) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{38}
+}
+
+// Keeps all of the session: storages, generators, flags, and whether calls are skipped. Older checkpoints of the
+// session end, except one.
+type Checkpoint struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"` // the client's name for the session
+	Base          uint64                 `protobuf:"varint,2,opt,name=base,proto3" json:"base,omitempty"`      // the sequence number of the Checkpoint that the client would restore now; 0: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpoint) Reset() {
+	*x = Checkpoint{}
+	mi := &file_proto_mycelya_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpoint) ProtoMessage() {}
+
+func (x *Checkpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
+func (*Checkpoint) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Checkpoint) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+// Brings a new session to the state of a Checkpoint. It is the session's first frame after Hello.
+type Restore struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	At            uint64                 `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"` // the sequence number of the Checkpoint
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restore) Reset() {
+	*x = Restore{}
+	mi := &file_proto_mycelya_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restore) ProtoMessage() {}
+
+func (x *Restore) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restore.ProtoReflect.Descriptor instead.
+func (*Restore) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Restore) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *Restore) GetAt() uint64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type StateReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Status        *Status                `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"` // that were written, or read
+	Tree          string                 `protobuf:"bytes,3,opt,name=tree,proto3" json:"tree,omitempty"`    // of a Find, and the tensors
+	Tensors       []*Kept                `protobuf:"bytes,4,rep,name=tensors,proto3" json:"tensors,omitempty"`
+	Names         []string               `protobuf:"bytes,5,rep,name=names,proto3" json:"names,omitempty"` // of a Names
+	At            uint64                 `protobuf:"varint,6,opt,name=at,proto3" json:"at,omitempty"`      // of a Restore: the sequence number of the Checkpoint
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateReply) Reset() {
+	*x = StateReply{}
+	mi := &file_proto_mycelya_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateReply) ProtoMessage() {}
+
+func (x *StateReply) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateReply.ProtoReflect.Descriptor instead.
+func (*StateReply) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *StateReply) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *StateReply) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StateReply) GetTree() string {
+	if x != nil {
+		return x.Tree
+	}
+	return ""
+}
+
+func (x *StateReply) GetTensors() []*Kept {
+	if x != nil {
+		return x.Tensors
+	}
+	return nil
+}
+
+func (x *StateReply) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *StateReply) GetAt() uint64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
 type Arg_Number struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`   // MYC_N_*
@@ -2537,7 +3023,7 @@ type Arg_Number struct {
 
 func (x *Arg_Number) Reset() {
 	*x = Arg_Number{}
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +3035,7 @@ func (x *Arg_Number) String() string {
 func (*Arg_Number) ProtoMessage() {}
 
 func (x *Arg_Number) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +3075,7 @@ type Arg_Scalar struct {
 
 func (x *Arg_Scalar) Reset() {
 	*x = Arg_Scalar{}
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +3087,7 @@ func (x *Arg_Scalar) String() string {
 func (*Arg_Scalar) ProtoMessage() {}
 
 func (x *Arg_Scalar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +3127,7 @@ type Arg_List struct {
 
 func (x *Arg_List) Reset() {
 	*x = Arg_List{}
-	mi := &file_proto_mycelya_proto_msgTypes[35]
+	mi := &file_proto_mycelya_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2653,7 +3139,7 @@ func (x *Arg_List) String() string {
 func (*Arg_List) ProtoMessage() {}
 
 func (x *Arg_List) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[35]
+	mi := &file_proto_mycelya_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +3181,7 @@ type Kernel_Operand struct {
 
 func (x *Kernel_Operand) Reset() {
 	*x = Kernel_Operand{}
-	mi := &file_proto_mycelya_proto_msgTypes[36]
+	mi := &file_proto_mycelya_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2707,7 +3193,7 @@ func (x *Kernel_Operand) String() string {
 func (*Kernel_Operand) ProtoMessage() {}
 
 func (x *Kernel_Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[36]
+	mi := &file_proto_mycelya_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +3250,7 @@ type Kernel_Instr struct {
 
 func (x *Kernel_Instr) Reset() {
 	*x = Kernel_Instr{}
-	mi := &file_proto_mycelya_proto_msgTypes[37]
+	mi := &file_proto_mycelya_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +3262,7 @@ func (x *Kernel_Instr) String() string {
 func (*Kernel_Instr) ProtoMessage() {}
 
 func (x *Kernel_Instr) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[37]
+	mi := &file_proto_mycelya_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +3324,7 @@ type KernelOp_Instance struct {
 
 func (x *KernelOp_Instance) Reset() {
 	*x = KernelOp_Instance{}
-	mi := &file_proto_mycelya_proto_msgTypes[38]
+	mi := &file_proto_mycelya_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2850,7 +3336,7 @@ func (x *KernelOp_Instance) String() string {
 func (*KernelOp_Instance) ProtoMessage() {}
 
 func (x *KernelOp_Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[38]
+	mi := &file_proto_mycelya_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3577,37 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x12\n" +
 	"\x04call\x18\x03 \x01(\x04R\x04call\x12\x12\n" +
-	"\x04step\x18\x04 \x01(\rR\x04stepB\"Z github.com/mycelya/mycelya/protob\x06proto3"
+	"\x04step\x18\x04 \x01(\rR\x04step\"2\n" +
+	"\x04Kept\x12\x14\n" +
+	"\x05dtype\x18\x01 \x01(\rR\x05dtype\x12\x14\n" +
+	"\x05sizes\x18\x02 \x03(\x03R\x05sizes\"V\n" +
+	"\x04Save\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04tree\x18\x02 \x01(\tR\x04tree\x12&\n" +
+	"\x05views\x18\x03 \x03(\v2\x10.mycelya.v1.ReadR\x05views\"\x1a\n" +
+	"\x04Find\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"8\n" +
+	"\x04Load\x12\x14\n" +
+	"\x05found\x18\x01 \x01(\x04R\x05found\x12\x1a\n" +
+	"\bstorages\x18\x02 \x03(\x04R\bstorages\"\x1a\n" +
+	"\x04Drop\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\a\n" +
+	"\x05Names\":\n" +
+	"\n" +
+	"Checkpoint\x12\x18\n" +
+	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
+	"\x04base\x18\x02 \x01(\x04R\x04base\"3\n" +
+	"\aRestore\x12\x18\n" +
+	"\asession\x18\x01 \x01(\tR\asession\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x04R\x02at\"\xb4\x01\n" +
+	"\n" +
+	"StateReply\x12*\n" +
+	"\x06status\x18\x01 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04tree\x18\x03 \x01(\tR\x04tree\x12*\n" +
+	"\atensors\x18\x04 \x03(\v2\x10.mycelya.v1.KeptR\atensors\x12\x14\n" +
+	"\x05names\x18\x05 \x03(\tR\x05names\x12\x0e\n" +
+	"\x02at\x18\x06 \x01(\x04R\x02atB\"Z github.com/mycelya/mycelya/protob\x06proto3"
 
 var (
 	file_proto_mycelya_proto_rawDescOnce sync.Once
@@ -3105,7 +3621,7 @@ func file_proto_mycelya_proto_rawDescGZIP() []byte {
 	return file_proto_mycelya_proto_rawDescData
 }
 
-var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_proto_mycelya_proto_goTypes = []any{
 	(*Dim)(nil),               // 0: mycelya.v1.Dim
 	(*Tensor)(nil),            // 1: mycelya.v1.Tensor
@@ -3140,26 +3656,35 @@ var file_proto_mycelya_proto_goTypes = []any{
 	(*Resume)(nil),            // 30: mycelya.v1.Resume
 	(*Kernels)(nil),           // 31: mycelya.v1.Kernels
 	(*Status)(nil),            // 32: mycelya.v1.Status
-	(*Arg_Number)(nil),        // 33: mycelya.v1.Arg.Number
-	(*Arg_Scalar)(nil),        // 34: mycelya.v1.Arg.Scalar
-	(*Arg_List)(nil),          // 35: mycelya.v1.Arg.List
-	(*Kernel_Operand)(nil),    // 36: mycelya.v1.Kernel.Operand
-	(*Kernel_Instr)(nil),      // 37: mycelya.v1.Kernel.Instr
-	(*KernelOp_Instance)(nil), // 38: mycelya.v1.KernelOp.Instance
+	(*Kept)(nil),              // 33: mycelya.v1.Kept
+	(*Save)(nil),              // 34: mycelya.v1.Save
+	(*Find)(nil),              // 35: mycelya.v1.Find
+	(*Load)(nil),              // 36: mycelya.v1.Load
+	(*Drop)(nil),              // 37: mycelya.v1.Drop
+	(*Names)(nil),             // 38: mycelya.v1.Names
+	(*Checkpoint)(nil),        // 39: mycelya.v1.Checkpoint
+	(*Restore)(nil),           // 40: mycelya.v1.Restore
+	(*StateReply)(nil),        // 41: mycelya.v1.StateReply
+	(*Arg_Number)(nil),        // 42: mycelya.v1.Arg.Number
+	(*Arg_Scalar)(nil),        // 43: mycelya.v1.Arg.Scalar
+	(*Arg_List)(nil),          // 44: mycelya.v1.Arg.List
+	(*Kernel_Operand)(nil),    // 45: mycelya.v1.Kernel.Operand
+	(*Kernel_Instr)(nil),      // 46: mycelya.v1.Kernel.Instr
+	(*KernelOp_Instance)(nil), // 47: mycelya.v1.KernelOp.Instance
 }
 var file_proto_mycelya_proto_depIdxs = []int32{
 	0,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
 	0,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
 	0,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
-	33, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
-	34, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
-	35, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
+	42, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
+	43, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
+	44, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
 	2,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
 	0,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
 	0,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
-	36, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
-	37, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
-	38, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
+	45, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
+	46, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
+	47, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
 	3,  // 12: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
 	4,  // 13: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
 	5,  // 14: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
@@ -3176,14 +3701,17 @@ var file_proto_mycelya_proto_depIdxs = []int32{
 	32, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
 	31, // 26: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
 	32, // 27: mycelya.v1.Fail.status:type_name -> mycelya.v1.Status
-	2,  // 28: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
-	0,  // 29: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
-	2,  // 30: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	24, // 28: mycelya.v1.Save.views:type_name -> mycelya.v1.Read
+	32, // 29: mycelya.v1.StateReply.status:type_name -> mycelya.v1.Status
+	33, // 30: mycelya.v1.StateReply.tensors:type_name -> mycelya.v1.Kept
+	2,  // 31: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
+	0,  // 32: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
+	2,  // 33: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_proto_mycelya_proto_init() }
@@ -3228,7 +3756,7 @@ func file_proto_mycelya_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_mycelya_proto_rawDesc), len(file_proto_mycelya_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

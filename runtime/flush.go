@@ -24,6 +24,9 @@ type closedTrace struct {
 // release gives the arrays back to the recorder.
 func (t *closedTrace) release() { t.releaseIt() }
 
+// callBytes is about what a call takes beside its lists.
+const callBytes = 512
+
 // call is a Call whose Done has not come, and what is needed to send it again or to explain its errors.
 type call struct {
 	meta    *proto.Call
@@ -66,7 +69,7 @@ func (s *session) prepare(a core.Prepare) {
 	*r = core.Prepared{Trace: t}
 	defer func() {
 		if p := recover(); p != nil {
-			s.lose(bug(p))
+			s.do(core.WorkerLost{Err: bug(p), Final: true})
 			*r = core.Prepared{Trace: t}
 		}
 	}()
@@ -95,7 +98,7 @@ func (s *session) prepare(a core.Prepare) {
 		r.Unused = m.Frees
 	default:
 		m.Busy = s.busy(v, t.Trace, a.SinceRead)
-		r.Program = v.number()
+		r.Program, r.Bytes = v.number(), 8*uint64(len(m.Params)+len(m.Inputs)+len(m.Outputs)+len(m.Frees))+callBytes
 		r.Call = &call{meta: m, variant: v, entry: e, origins: slices.Clone(t.Origins), by: t.by}
 	}
 }

@@ -37,6 +37,13 @@ func (s *session) sendFrame(a core.Send) {
 			Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset})
 	case transport.Sync:
 		s.sendQuestion(a, a.Ref.(*Ticket), &proto.Sync{})
+	case transport.Save, transport.Find, transport.Load, transport.Drop, transport.Names:
+		t := a.Ref.(*Ticket)
+		s.sendQuestion(a, t, t.message)
+	case transport.Checkpoint:
+		s.write(a, nil, &proto.Checkpoint{Session: s.name, Base: a.Base}, nil)
+	case transport.Restore:
+		s.write(a, nil, &proto.Restore{Session: s.name, At: a.Base}, nil)
 	case transport.Upload, transport.Share, transport.UploadFrom:
 		s.sendUpload(a, a.Ref.(*upload))
 	default:
@@ -58,20 +65,20 @@ func (s *session) sendCall(a core.Send, c *call) {
 	m := c.meta
 	if !a.Again {
 		s.compiler.called(c.variant)
-		m = c.variant.differing(a.Seq, m)
+		m = c.variant.differing(a.Seq, m, s.worker)
 	}
 	s.write(a, c.by, m, nil)
 }
 
-// differing is the message of a call, which becomes the variant's last.
-func (v *variant) differing(seq uint64, m *proto.Call) *proto.Call {
+// differing is the message of a call, which becomes the variant's last. life is the number of the worker.
+func (v *variant) differing(seq uint64, m *proto.Call, life int) *proto.Call {
 	send := m
-	if v.last != nil {
+	if v.last != nil && v.lastLife == life {
 		if delta, ok := proto.AppendDelta(nil, v.last, m); ok {
 			send = &proto.Call{Key: m.Key, Base: v.lastSeq, Delta: delta, Busy: m.Busy}
 		}
 	}
-	v.last, v.lastSeq = m, seq
+	v.last, v.lastSeq, v.lastLife = m, seq, life
 	return send
 }
 
@@ -95,6 +102,9 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 		sent.OK = s.share(a.Seq, u)
 		return
 	}
+	if a.Keep {
+		u.keep()
+	}
 	m := &proto.Upload{Storage: u.storage, Bytes: n}
 	if n <= core.SmallUpload {
 		s.hold(a, u.by, m, u.data)
@@ -110,7 +120,7 @@ func (s *session) hold(a core.Send, by *charge, meta protobuf.Message, body []by
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.held(n, by)
 	if err := s.conn.Hold(a.Type, a.Seq, meta, body); err != nil {
-		s.lost(fmt.Errorf("sending %v: %w", a.Type, err))
+		s.lost(s.worker, fmt.Errorf("sending %v: %w", a.Type, err))
 	}
 }
 
@@ -124,7 +134,7 @@ func (s *session) flushHeld() {
 		s.metrics.messagesSent.Add(1)
 	}
 	if err != nil {
-		s.lost(fmt.Errorf("sending: %w", err))
+		s.lost(s.worker, fmt.Errorf("sending: %w", err))
 	}
 }
 
@@ -135,7 +145,7 @@ func (s *session) write(a core.Send, by *charge, meta protobuf.Message, body []b
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.sent(n, by)
 	if err := s.conn.Send(a.Type, a.Seq, meta, body); err != nil {
-		s.lost(fmt.Errorf("sending %v: %w", a.Type, err))
+		s.lost(s.worker, fmt.Errorf("sending %v: %w", a.Type, err))
 		return 0
 	}
 	return n

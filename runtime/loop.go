@@ -41,6 +41,8 @@ type session struct {
 	// Used by the sender only.
 	compiler *compiler
 	report   core.Prepared // of the trace that was prepared last, until the core has it
+	worker   int           // the life of the worker that it uses
+	folder   string        // temporary, for what the workers keep; "": none
 	ended    chan struct{} // closed when the sender exits
 
 	answered core.Answer // used by the receiver only
@@ -49,9 +51,12 @@ type session struct {
 	mu       sync.Mutex // guards what follows
 	core     *core.State
 	instance provider.Instance
+	life     int // workers that were lost and replaced
 	conn     *transport.Conn
 	hello    *proto.Hello
-	ending   string // why the session is lost, as a sentence; "" if it is not
+	ending   string        // why the session is lost, as a sentence; "" if it is not
+	received chan struct{} // closed when the connection has no reader any more
+	timer    *time.Timer   // of checkpoints
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
@@ -161,6 +166,10 @@ func (s *session) perform(action core.Action) {
 			failing = 1
 		}
 		s.credits.Failing.Store(failing)
+	case core.Replace:
+		s.replace(a.Err)
+	case core.NotKept:
+		s.notKept(a)
 	case core.End:
 		s.end(a.Err)
 	default:
@@ -215,6 +224,8 @@ func (s *session) performSending(action core.Action) {
 		s.perform(a)
 	case core.Prepare:
 		s.prepare(a)
+	case core.Relaunch:
+		s.relaunch()
 	default:
 		s.perform(action)
 	}
@@ -223,18 +234,38 @@ func (s *session) performSending(action core.Action) {
 // guard ends the session if its caller panics.
 func (s *session) guard() {
 	if r := recover(); r != nil {
-		s.lose(bug(r))
+		s.do(core.WorkerLost{Err: bug(r), Final: true})
 	}
 }
 
-// lose ends the session with an error for the user. Only the first call counts.
-func (s *session) lose(why *Error) { s.do(core.WorkerLost{Err: why}) }
+// lose tells the core that the worker of a life is lost, with an error for the user. Only the first call for a life
+// counts. what is the reason as a sentence, for a session that has ended.
+func (s *session) lose(life int, why *Error, what string) {
+	s.mu.Lock()
+	if life != s.life || s.core.Gone() != nil {
+		s.mu.Unlock()
+		return
+	}
+	actions := s.core.Step(core.WorkerLost{Err: why}, nil)
+	if s.core.Gone() != nil {
+		s.ending = what
+	} else {
+		s.life++ // another worker will replace it
+	}
+	s.mu.Unlock()
+	s.performAll(actions)
+}
 
 // end performs core.End.
 func (s *session) end(why error) {
 	s.mailbox.Open(false)
 	s.credits.OnWay.Store(0)
 	s.cancel()
+	s.mu.Lock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
 	s.disconnect()
 	s.log.Debug("session ended", "why", why)
 }
@@ -266,4 +297,5 @@ func (s *session) close() {
 	if instance != nil {
 		stop(instance)
 	}
+	s.removeKept()
 }

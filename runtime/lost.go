@@ -28,7 +28,7 @@ func (s *session) device() string {
 
 // lost ends the session because of a failed start or a broken connection. The text has the known facts about the end of
 // the process or the worker, and no guesses.
-func (s *session) lost(err error) {
+func (s *session) lost(life int, err error) {
 	s.mu.Lock()
 	gone, instance, hello := s.core.Gone(), s.instance, s.hello
 	s.mu.Unlock()
@@ -37,7 +37,7 @@ func (s *session) lost(err error) {
 	}
 	var why refused
 	if hello == nil && errors.As(err, &why) {
-		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %s", s.device(), string(why))})
+		s.lose(life, &Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %s", s.device(), string(why))}, "")
 		return
 	}
 	what, log := s.cause(err, instance, hello)
@@ -45,15 +45,13 @@ func (s *session) lost(err error) {
 		what += " It said: " + string(why)
 	}
 	if hello == nil {
-		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not be started: %s%s", s.device(), what, logTail(log))})
+		s.lose(life, &Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not be started: %s%s", s.device(), what,
+			logTail(log))}, "")
 		return
 	}
-	s.mu.Lock()
-	s.ending = what
-	s.mu.Unlock()
-	s.lose(&Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
-		"Call %s to use the device again.%s", s.device(), what, s.restart(), logTail(log))})
-	go stop(instance) // nothing can use it any more, and a restart starts another one
+	s.lose(life, &Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
+		"Call %s to use the device again.%s", s.device(), what, s.restart(), logTail(log))}, what)
+	go stop(instance) // nothing can use it any more: another one replaces it, or comes with a restart
 }
 
 // restart is the call that makes the device usable again.

@@ -40,6 +40,7 @@ type metrics struct {
 	groupsWaiting   atomic.Uint64
 	groupsUnfused   atomic.Uint64
 	reconnects      atomic.Uint64
+	replaced        atomic.Uint64
 	errors          atomic.Uint64
 	bill            bill
 }
@@ -154,6 +155,7 @@ func (m *metrics) JSON(links map[int32]any) []byte {
 		"stalls":               m.stalls.Load(),
 		"stall_seconds":        time.Duration(m.stallNanosecond.Load()).Seconds(),
 		"reconnects":           m.reconnects.Load(),
+		"workers_replaced":     m.replaced.Load(),
 		"errors":               m.errors.Load(),
 		"links":                links,
 	})
@@ -170,7 +172,7 @@ func (m *metrics) reset() {
 	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions,
 		&m.programsResent, &m.messagesSent, &m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared,
 		&m.bytesReceived, &m.roundTrips, &m.stalls, &m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec,
-		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.reconnects,
+		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.reconnects, &m.replaced,
 		&m.errors} {
 		c.Store(0)
 	}

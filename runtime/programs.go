@@ -42,8 +42,9 @@ type variant struct {
 	weight      *cost.Weight // set if client and worker share a processor: see busy
 	account     *account
 	// The last call that was sent, and its number; nil: none yet.
-	last    *proto.Call
-	lastSeq uint64
+	last     *proto.Call
+	lastSeq  uint64
+	lastLife int // of the session, then
 }
 
 // programs is a session's cache of entries by key. It is used from one goroutine.

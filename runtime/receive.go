@@ -19,24 +19,26 @@ import (
 )
 
 // receive is the receiver: it takes the worker's answers until the connection ends.
-func (s *session) receive(conn *transport.Conn) {
+func (s *session) receive(conn *transport.Conn, life int, received chan struct{}) {
+	defer close(received)
 	defer s.guard()
 	var actions []core.Action
 	for {
 		h, err := conn.Next()
 		stepAside(&s.credits.Core)
 		if err == nil {
-			actions, err = s.answer(conn, h, actions[:0])
+			actions, err = s.answer(conn, life, h, actions[:0])
 		}
 		if err != nil {
-			s.lost(err)
+			s.lost(life, err)
 			return
 		}
 	}
 }
 
 // answer gives the core one frame of the worker. It uses the memory of actions, and returns it.
-func (s *session) answer(conn *transport.Conn, h transport.Header, actions []core.Action) ([]core.Action, error) {
+func (s *session) answer(conn *transport.Conn, life int, h transport.Header,
+	actions []core.Action) ([]core.Action, error) {
 	s.mu.Lock()
 	waiting := s.core.Waiting(h.Seq)
 	s.mu.Unlock()
@@ -53,6 +55,10 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 	switch m := m.(type) {
 	case *proto.Hello:
 		return actions, refused(m.Error) // the last frame of a worker that ends the session
+	case *proto.StateReply:
+		if t, ok := waiting.(*Ticket); ok {
+			t.reply, t.found = m, h.Seq
+		}
 	case *proto.Done:
 		if c, ok := waiting.(*call); ok && !m.UnknownProgram {
 			s.account(c, m)
@@ -63,7 +69,7 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 	for _, a := range actions {
 		switch a := a.(type) {
 		case core.Fill:
-			err = s.fill(conn, a.Ticket.(*Ticket))
+			err = s.fill(conn, life, a.Ticket.(*Ticket))
 		case core.Disconnect:
 			return actions, a.Err
 		default:
@@ -96,6 +102,8 @@ func message(t transport.Type) (protobuf.Message, error) {
 		return new(proto.SyncReply), nil
 	case transport.Uploaded:
 		return new(proto.Uploaded), nil
+	case transport.StateReply:
+		return new(proto.StateReply), nil
 	case transport.Hello:
 		return new(proto.Hello), nil
 	}
@@ -114,10 +122,10 @@ func (s *session) account(c *call, m *proto.Done) {
 }
 
 // fill reads the bytes of an answer from the connection into the memory of the ticket's read.
-func (s *session) fill(conn *transport.Conn, t *Ticket) error {
+func (s *session) fill(conn *transport.Conn, life int, t *Ticket) error {
 	err := conn.ReadBody(t.dst)
 	if err != nil {
-		s.lost(err) // first, so that the ticket's error has the reason
+		s.lost(life, err) // first, so that the ticket's error has the reason
 	}
 	s.do(core.Filled{Ticket: t, OK: err == nil})
 	return err

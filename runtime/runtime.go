@@ -28,6 +28,7 @@ type Runtime struct {
 	settings *Settings // read from the environment at the first Open
 	sessions map[int32]*session
 	tickets  map[uint64]*Ticket
+	answers  map[uint64]*Ticket // of questions whose wait has ended
 	next     uint64
 }
 
@@ -36,7 +37,7 @@ type Runtime struct {
 func New(frontend Frontend, provide func(Paths) (provider.Provider, error),
 	mailbox func(index int32) Mailbox) *Runtime {
 	return &Runtime{frontend: frontend, provide: provide, mailbox: mailbox, sessions: map[int32]*session{},
-		tickets: map[uint64]*Ticket{}}
+		tickets: map[uint64]*Ticket{}, answers: map[uint64]*Ticket{}}
 }
 
 // Open makes a device usable; its worker starts at the first call that needs it.
@@ -197,6 +198,32 @@ func (r *Runtime) Sync(index int32, at trace.Place) (uint64, error) {
 	return r.add(t, err)
 }
 
+// Ask begins a question about kept state, in JSON, and returns its ticket. After a wait without an error, Answer has the
+// answer.
+func (r *Runtime) Ask(index int32, question []byte, at trace.Place) (uint64, error) {
+	s, err := r.session(index)
+	if err != nil {
+		return 0, err
+	}
+	t, err := s.askWorker(question, r.metrics.bill.at(at))
+	return r.add(t, err)
+}
+
+// Answer returns the answer to a question, in JSON. If it fits into capacity bytes, it is forgotten.
+func (r *Runtime) Answer(ticket, capacity uint64) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.answers[ticket]
+	if t == nil {
+		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: ticket %d has no answer.", ticket)}
+	}
+	out, err := t.answer()
+	if err != nil || uint64(len(out)) < capacity {
+		delete(r.answers, ticket)
+	}
+	return out, err
+}
+
 // pending returns the outcome of a ticket that has ended, and otherwise its number and ErrPending.
 func (r *Runtime) pending(t *Ticket) (uint64, error) {
 	if t.over() {
@@ -228,6 +255,11 @@ func (r *Runtime) Wait(ticket uint64, timeout time.Duration) error {
 	err := t.Wait(timeout)
 	if !errors.Is(err, ErrPending) {
 		r.drop(ticket)
+		if err == nil && t.question {
+			r.mu.Lock()
+			r.answers[ticket] = t
+			r.mu.Unlock()
+		}
 	}
 	return err
 }

@@ -36,12 +36,14 @@ func frameBytes(m protobuf.Message, body []byte) uint64 {
 func (s *session) start() {
 	began := time.Now()
 	var instance provider.Instance
-	var err error
-	onAllCores(func() {
-		instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device, Options: s.paths.Options})
-	})
+	folder, err := s.keptFolder()
+	if err == nil {
+		onAllCores(func() {
+			instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device, Kept: folder, Options: s.paths.Options})
+		})
+	}
 	if err != nil {
-		s.lose(&Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %v", s.device(), err)})
+		s.lose(s.worker, &Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %v", s.device(), err)}, "")
 		return
 	}
 	s.mu.Lock()
@@ -49,11 +51,13 @@ func (s *session) start() {
 	s.mu.Unlock()
 	conn, hello, err := s.greet(instance)
 	if err != nil {
-		s.lost(err)
+		s.lost(s.worker, err)
 		return
 	}
 	s.compiler.worker(hello)
-	if !s.connected(conn, hello) {
+	received := make(chan struct{})
+	actions, ok := s.connected(conn, hello, received)
+	if !ok {
 		conn.Close()
 		return
 	}
@@ -61,19 +65,19 @@ func (s *session) start() {
 		"took", time.Since(began))
 	conn.FlushesAlone()
 	conn.Sleep()
-	go s.receive(conn)
+	go s.receive(conn, s.worker, received)
+	s.performAll(actions)
 }
 
-// connected makes conn the session's connection. False: the session has ended.
-func (s *session) connected(conn *transport.Conn, hello *proto.Hello) bool {
+// connected makes conn the session's connection, and returns the actions of the start. False: the session has ended.
+func (s *session) connected(conn *transport.Conn, hello *proto.Hello, received chan struct{}) ([]core.Action, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.core.Gone() != nil {
-		return false
+		return nil, false
 	}
-	s.conn, s.hello = conn, hello
-	s.core.Step(core.WorkerStarted{MaxBlocks: maxBlocks(conn, hello)}, nil) // without actions
-	return true
+	s.conn, s.hello, s.received = conn, hello, received
+	return s.core.Step(core.WorkerStarted{MaxBlocks: maxBlocks(conn, hello)}, nil), true
 }
 
 // run starts the worker if it does not run. The ticket ends when the worker runs, or has failed to start.

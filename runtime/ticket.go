@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 // ErrPending means that a ticket's answer has not arrived.
@@ -27,6 +29,12 @@ type Ticket struct {
 	// Of a read.
 	view View
 	dst  []byte
+
+	// Of a question about kept state.
+	question bool
+	message  protobuf.Message // nil: of a checkpoint
+	reply    *proto.StateReply
+	found    uint64 // its number, for a Load
 }
 
 func (s *session) ticket(by *charge) *Ticket {

@@ -26,6 +26,16 @@ func (u *upload) release() {
 	}
 }
 
+// keep copies bytes that are not the session's, so that they can be sent again after their owner has changed them.
+func (u *upload) keep() {
+	if u.free != nil && u.shared == nil {
+		return // upload has copied them
+	}
+	data, free := copyOut(u.data)
+	u.release()
+	u.data, u.free, u.shared = data, free, nil
+}
+
 // upload makes storage id with these bytes. Up to copyUploads bytes are copied, and the ticket has ended unless too
 // many bytes wait already; more are sent from data itself, until the ticket has ended.
 func (s *session) upload(id uint64, data []byte, by *charge) *Ticket {

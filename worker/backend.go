@@ -47,7 +47,19 @@ type Executor interface {
 	// Sync waits for the device.
 	Sync() error
 	Usage() (storages, bytes uint64)
+	// Contents lists the storages in the order of their ids.
+	Contents() []Content
+	// State has the generators, the flags and the default dtype. SetState takes what State of an executor of the same
+	// build and device has returned.
+	State() ([]byte, error)
+	SetState(state []byte) error
 	Close()
+}
+
+// Content is a storage of an executor.
+type Content struct {
+	ID, Bytes uint64
+	Poisoned  bool
 }
 
 // Prepared is an executor's form of a program.

@@ -16,7 +16,8 @@ package worker
 // The executor's functions. A library that lacks one is refused.
 #define FUNCTIONS(X) \
   X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(settle) X(upload_begin) X(upload_end) X(read) \
-  X(read_done) X(free) X(poison) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave) X(watch)
+  X(read_done) X(free) X(poison) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave) X(watch) \
+  X(contents) X(state) X(set_state)
 #define FIELD(f) myc_exec_fn_##f f;
 typedef struct { FUNCTIONS(FIELD) } api;
 
@@ -102,6 +103,14 @@ static void x_poison(exec_state* s, const uint64_t* ids, uint64_t n, uint64_t ca
   s->a.poison(s->x, ids, n, call, step, &s->error);
 }
 static int32_t x_sync(exec_state* s) { return s->a.sync(s->x, &s->error); }
+static uint64_t x_contents(exec_state* s, uint64_t* out, uint64_t n) { return s->a.contents(s->x, out, n); }
+static uint64_t x_state(exec_state* s, char* out, uint64_t n) {
+  s->error.kind = 0;
+  return s->a.state(s->x, out, n, &s->error);
+}
+static int32_t x_set_state(exec_state* s, const char* state, uint64_t n) {
+  return s->a.set_state(s->x, state, n, &s->error);
+}
 static void x_trim(api* a) { a->trim(); }
 static void x_usage(exec_state* s, uint64_t* storages, uint64_t* bytes) { s->a.usage(s->x, storages, bytes); }
 */
@@ -112,6 +121,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -482,6 +492,51 @@ func (x *torchExecutor) Usage() (storages, bytes uint64) {
 	var n, b C.uint64_t
 	C.x_usage(x.s, &n, &b)
 	return uint64(n), uint64(b)
+}
+
+func (x *torchExecutor) Contents() []Content {
+	var few [256]uint64
+	pairs := few[:]
+	for {
+		n := int(C.x_contents(x.s, (*C.uint64_t)(unsafe.SliceData(pairs)), C.uint64_t(len(pairs)/2)))
+		if 2*n <= len(pairs) {
+			pairs = pairs[:2*n]
+			break
+		}
+		pairs = make([]uint64, 2*n)
+	}
+	out := make([]Content, len(pairs)/2)
+	for i := range out {
+		out[i] = Content{ID: pairs[2*i], Bytes: pairs[2*i+1]}
+		if out[i].Poisoned = out[i].Bytes == math.MaxUint64; out[i].Poisoned {
+			out[i].Bytes = 0
+		}
+	}
+	return out
+}
+
+func (x *torchExecutor) State() ([]byte, error) {
+	out := make([]byte, 64<<10) // a generator on the CPU takes 10 KiB
+	for {
+		n := int(C.x_state(x.s, (*C.char)(unsafe.Pointer(unsafe.SliceData(out))), C.uint64_t(len(out))))
+		switch {
+		case n == 0:
+			return nil, x.failure()
+		case n <= len(out):
+			return out[:n], nil
+		}
+		out = make([]byte, n)
+	}
+}
+
+func (x *torchExecutor) SetState(state []byte) error {
+	if len(state) == 0 {
+		return Errorf(proto.ErrValue, "The state is empty.")
+	}
+	if C.x_set_state(x.s, (*C.char)(unsafe.Pointer(unsafe.SliceData(state))), C.uint64_t(len(state))) != 0 {
+		return x.failure()
+	}
+	return nil
 }
 
 func (x *torchExecutor) Close() {

@@ -28,10 +28,16 @@ const (
 	credentialFD = 5 // a pipe with the worker's credentials, if its clients come over TCP
 )
 
-// Messages of the supervisor on the control socket. The process sends names of sessions.
+// Messages on the control socket: the process's, and the supervisor's.
+const (
+	claimByte    = 'c' // the name of a session follows
+	questionByte = 'q' // see ask.go
+)
+
 const (
 	messageConn    byte = iota // a connection, as a descriptor
 	messageClaimed             // the supervisor knows the name of the session
+	messageAnswer              // see ask.go
 )
 
 // maxHandshakes bounds the connections whose handshakes a process makes at the same time. The oldest is closed when
@@ -48,6 +54,7 @@ type Channel struct {
 	control     *net.UnixConn
 	conns       chan net.Conn
 	claimed     chan struct{}
+	answers     chan answered
 	ended       chan struct{} // closed when the supervisor has ended
 }
 
@@ -62,7 +69,8 @@ func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
 	}
 	out := &Channel{
 		Progress: p, Log: log, Limits: link.Default, conns: make(chan net.Conn), claimed: make(chan struct{}, 1),
-		ended: make(chan struct{}),
+		answers: make(chan answered, 1),
+		ended:   make(chan struct{}),
 	}
 	if secure {
 		pipe := os.NewFile(credentialFD, "credentials")
@@ -100,6 +108,9 @@ func (c *Channel) listen() {
 		case one[0] == messageClaimed:
 			c.claimed <- struct{}{}
 			continue
+		case one[0] == messageAnswer:
+			c.answers <- c.takeAnswer(rights[:rn])
+			continue
 		}
 		conn, err := passed(rights[:rn])
 		if err != nil {
@@ -115,6 +126,16 @@ func (c *Channel) listen() {
 
 // passed returns the connection whose descriptor came with a message.
 func passed(rights []byte) (net.Conn, error) {
+	f, err := passedFile(rights)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // FileConn duplicates it
+	return net.FileConn(f)
+}
+
+// passedFile returns the descriptor that came with a message.
+func passedFile(rights []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil || len(messages) != 1 {
 		return nil, fmt.Errorf("there are %d control messages: %w", len(messages), err)
@@ -123,9 +144,7 @@ func passed(rights []byte) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fds[0]), "client")
-	defer f.Close() // FileConn duplicates it
-	return net.FileConn(f)
+	return os.NewFile(uintptr(fds[0]), "passed"), nil
 }
 
 // Wait returns when the supervisor has ended.
@@ -225,7 +244,7 @@ func (c *Channel) shake(raw net.Conn) handshake {
 // claim tells the supervisor the name of this process's session, and waits until the supervisor knows it: then other
 // connections for the session find this process.
 func (c *Channel) claim(name string) error {
-	if _, err := c.control.Write([]byte(name)); err != nil {
+	if _, err := c.control.Write(append([]byte{claimByte}, name...)); err != nil {
 		return err
 	}
 	select {

@@ -5,6 +5,7 @@ package worker
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker/kept"
 )
 
 // drainWait is how long the output of an ended process is read: a thread that hangs in the kernel may hold the pipe.
@@ -127,16 +129,34 @@ func (p *process) give(c transport.Socket) error {
 	return errors.Join(err, sent)
 }
 
-// claims calls claimed with the name of each session that a client of this process has proved to be its owner, and then
-// tells the process so. It returns when the process has ended.
-func (p *process) claims(claimed func(name string)) {
-	name := make([]byte, transport.NameBytes)
+// listen takes the messages of the process until it has ended. It calls claimed with the name of each session that a
+// client of the process has proved to be its owner, and then tells the process so. It answers questions about kept
+// state.
+func (p *process) listen(claimed func(name string), folder *kept.Folder) {
+	var files drafts
+	defer files.close()
+	kind := make([]byte, 1)
 	for {
-		if _, err := io.ReadFull(p.control, name); err != nil {
+		_, err := io.ReadFull(p.control, kind)
+		switch {
+		case err != nil:
 			return
+		case kind[0] == claimByte:
+			name := make([]byte, transport.NameBytes)
+			if _, err = io.ReadFull(p.control, name); err == nil {
+				claimed(string(name))
+				_, err = p.control.Write([]byte{messageClaimed})
+			}
+		case kind[0] == questionByte:
+			var text []byte
+			if text, err = readText(p.control); err == nil {
+				err = p.reply(files.answer(folder, text))
+			}
+		default: // it does what it wants
+			err = fmt.Errorf("a message %q", kind)
 		}
-		claimed(string(name))
-		if _, err := p.control.Write([]byte{messageClaimed}); err != nil {
+		if err != nil {
+			_ = p.cmd.Process.Kill()
 			return
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker/kept"
 )
 
 // Server serves clients on a listener. Set the fields, then call Serve once.
@@ -36,6 +37,8 @@ type Server struct {
 	// Ready is called when the executor of a session exists, before the session's first program; it may be nil. An error
 	// ends the session.
 	Ready func() error
+	// Keeper keeps tensors under names, and checkpoints; nil: this server keeps nothing.
+	Keeper kept.Keeper
 
 	idle     *time.Timer // runs from the end of a frame to the next frame of any session
 	load     func() (Backend, error)
@@ -237,6 +240,7 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger)
 	}
 	ses := &session{
 		c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, stopIdle: s.stopIdle, startIdle: s.startIdle,
+		keeper: s.Keeper,
 	}
 	defer s.startIdle() // after the session's memory is free
 	defer ses.close()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker/kept"
 )
 
 // session serves one client: one connection, one executor, one OS thread. Storages and programs die with it.
@@ -30,6 +31,11 @@ type session struct {
 	takesBlocks bool
 
 	halt *Error // what has failed; not nil: calls do not run
+
+	keeper kept.Keeper // nil: the worker keeps nothing
+	found  []found     // files that are open for a Load
+
+	checkpoints []made
 
 	// Set while a program is missing: the client must send the call again, and later frames wait for it.
 	missing *missing
@@ -100,7 +106,9 @@ func (s *session) frame(h transport.Header) error {
 		return s.unshare(h)
 	case transport.UploadFrom:
 		return s.uploadFrom(h)
-	case transport.Call, transport.Free, transport.Read, transport.Sync, transport.Fail, transport.Resume:
+	case transport.Call, transport.Free, transport.Read, transport.Sync, transport.Fail, transport.Resume,
+		transport.Save, transport.Find, transport.Load, transport.Drop, transport.Names, transport.Checkpoint,
+		transport.Restore:
 	default:
 		return faultf("A client must not send %v frames here.", h.Type)
 	}
@@ -162,6 +170,9 @@ func (s *session) apply(h transport.Header, meta []byte) (known bool, err error)
 	case transport.Resume:
 		s.resume()
 		return true, nil
+	case transport.Save, transport.Find, transport.Load, transport.Drop, transport.Names, transport.Checkpoint,
+		transport.Restore:
+		return true, s.state(h, meta)
 	default:
 		st := status(s.x.Sync())
 		n, bytes := s.x.Usage()
@@ -214,6 +225,11 @@ func (s *session) fill(id, bytes uint64, read func(dst []byte) error) error {
 	if err == nil {
 		err = s.x.UploadEnd(id)
 	}
+	return s.uploaded(id, err)
+}
+
+// uploaded poisons a storage whose upload has failed, unless the client is to blame.
+func (s *session) uploaded(id uint64, err error) error {
 	if err != nil {
 		if e := asError(err); e.Kind == proto.ErrValue {
 			return faultf("An upload to storage %d: %s", id, e.Text)
@@ -255,6 +271,7 @@ func asError(err error) *Error {
 // close ends the session's executor and unmaps its blocks.
 func (s *session) close() {
 	defer s.closeBlocks()
+	defer s.closeFound()
 	s.store.close(s.x.Drop)
 	s.x.Close()
 }

@@ -20,7 +20,7 @@ const (
 	// often than those that it has, and a program is sent because it is about to be called.
 	newest = 16
 	// The memory of an entry of the store without its last call and the lists of its buffers.
-	kept = 1024
+	entry = 1024
 )
 
 // program is one entry of the store: ready to run, or with the error of its preparation.
@@ -150,7 +150,7 @@ func load(x Executor, encoded []byte) (*program, error) {
 	}
 	out := &program{key: string(p.Key), params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs}
 	out.settles = slices.ContainsFunc(p.Steps, Settles)
-	out.bytes = PreparedBytes(p) + runBytes(p) + kept + int64(8*p.Params) + int64(12*(len(p.Inputs)+len(p.Outputs)))
+	out.bytes = PreparedBytes(p) + runBytes(p) + entry + int64(8*p.Params) + int64(12*(len(p.Inputs)+len(p.Outputs)))
 	out.prepared, out.err = x.Prepare(p)
 	return out, nil
 }

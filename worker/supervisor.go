@@ -19,6 +19,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker/kept"
 )
 
 // Supervisor accepts clients on a listener and passes each connection to a process of its own, which serves the
@@ -32,6 +33,7 @@ type Supervisor struct {
 	// Credentials let clients in that come over TCP; nil: all clients come over a unix socket.
 	Credentials *transport.Credentials
 	Clocks      Clocks
+	Kept        *kept.Folder // for what sessions keep; nil: they keep nothing
 
 	events events
 	once   sync.Once
@@ -85,6 +87,9 @@ func (s *Supervisor) Begin() {
 		s.starts = make(chan start)
 		s.live, s.sessions = map[*process]struct{}{}, map[string]*process{}
 		s.events = newEvents()
+		if s.Kept != nil {
+			s.Kept.Clear()
+		}
 		go s.startAll()
 		p, err := s.launch()
 		if err != nil {
@@ -130,7 +135,7 @@ func (s *Supervisor) launch() (*process, error) {
 		_ = out.p.cmd.Process.Kill()
 	}
 	go s.bury(out.p)
-	go out.p.claims(func(name string) { s.claimed(out.p, name) })
+	go out.p.listen(func(name string) { s.claimed(out.p, name) }, s.Kept)
 	return out.p, nil
 }
 

@@ -214,6 +214,11 @@ typedef void (*myc_fn_forget)(uint64_t block);
 typedef uint64_t (*myc_fn_read)(int32_t index, const myc_view*, void* dst, myc_origin, myc_error*);
 // Begins a wait for all calls submitted so far. Returns a ticket as myc_read does.
 typedef uint64_t (*myc_fn_sync)(int32_t index, myc_origin, myc_error*);
+// Begins a question about kept state, in JSON: see runtime/kept.go. Returns a ticket as myc_read does.
+typedef uint64_t (*myc_fn_ask)(int32_t index, const char* question, uint64_t n, myc_origin, myc_error*);
+// Writes the answer to a question whose wait has ended with MYC_OK, as JSON, and forgets it if it fits. Returns the
+// length, or 0.
+typedef uint64_t (*myc_fn_answer)(uint64_t ticket, char* out, uint64_t capacity, myc_error*);
 // Waits at most timeout_ms. MYC_PENDING: not ready; call again, or cancel. Any other answer ends the ticket.
 typedef int32_t (*myc_fn_wait)(uint64_t ticket, int32_t timeout_ms, myc_error*);
 // Ends a ticket without waiting. After the return, nothing writes dst.
@@ -387,6 +392,13 @@ typedef void (*myc_exec_fn_poison)(myc_exec*, const uint64_t* ids, uint64_t n, u
 typedef int32_t (*myc_exec_fn_sync)(myc_exec*, myc_error*);
 // Returns the number of storages, and their bytes.
 typedef void (*myc_exec_fn_usage)(myc_exec*, uint64_t* storages, uint64_t* bytes);
+// Writes the storages in the order of their ids, as pairs (id, bytes); bytes UINT64_MAX: it is poisoned. Returns their
+// number. out has room for `capacity` pairs.
+typedef uint64_t (*myc_exec_fn_contents)(myc_exec*, uint64_t* out, uint64_t capacity);
+// Writes the state of generators, flags and the default dtype, which set_state of another executor of the same build
+// and device takes. Returns its length; 0 with the error set.
+typedef uint64_t (*myc_exec_fn_state)(myc_exec*, char* out, uint64_t capacity, myc_error*);
+typedef int32_t (*myc_exec_fn_set_state)(myc_exec*, const char* state, uint64_t n, myc_error*);
 // Returns CPU memory that the process keeps for reuse to the system. Any thread may call it at any time.
 typedef void (*myc_exec_fn_trim)(void);
 // From now on the executor notes what it runs in place[0] and place[1], which another process may read after a crash:

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -216,6 +217,33 @@ MYC_EXPORT void myc_exec_usage(myc_exec* exec, uint64_t* storages, uint64_t* byt
   exec->executor.Usage(storages, bytes);
 }
 
+MYC_EXPORT uint64_t myc_exec_contents(myc_exec* exec, uint64_t* out, uint64_t capacity) {
+  return Guarded(nullptr, uint64_t{0}, [&] {
+    const std::vector<Content> all = exec->executor.Contents();
+    for (uint64_t i = 0; i < all.size() && i < capacity; ++i) {
+      out[2 * i] = all[i].id;
+      out[2 * i + 1] = all[i].bytes;
+    }
+    return uint64_t{all.size()};
+  });
+}
+
+MYC_EXPORT uint64_t myc_exec_state(myc_exec* exec, char* out, uint64_t capacity, myc_error* error) {
+  return Guarded(error, uint64_t{0}, [&] {
+    const std::string state = exec->executor.State();
+    std::memcpy(out, state.data(), std::min<uint64_t>(capacity, state.size()));
+    return uint64_t{state.size()};
+  });
+}
+
+MYC_EXPORT int32_t myc_exec_set_state(myc_exec* exec, const char* state, uint64_t n, myc_error* error) {
+  const bool ok = Guarded(error, false, [&] {
+    exec->executor.SetState(std::string(state, n));
+    return true;
+  });
+  return ok ? MYC_OK : KindOf(error);
+}
+
 MYC_EXPORT void myc_exec_trim() {
   Guarded(nullptr, 0, [] {
     EmptyCpuMemory();
@@ -246,5 +274,8 @@ MYC_SAME(free);
 MYC_SAME(poison);
 MYC_SAME(sync);
 MYC_SAME(usage);
+MYC_SAME(contents);
+MYC_SAME(state);
+MYC_SAME(set_state);
 MYC_SAME(trim);
 MYC_SAME(watch);

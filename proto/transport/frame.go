@@ -42,6 +42,14 @@
 //	Resume     Resume                client
 //	Ended      Ended                 client EndedReply  the only frame of its connection
 //	EndedReply EndedReply            worker
+//	Save       Save                  client StateReply
+//	Find       Find                  client StateReply
+//	Load       Load                  client StateReply
+//	Drop       Drop                  client StateReply
+//	Names      Names                 client StateReply
+//	Checkpoint Checkpoint            client StateReply
+//	Restore    Restore               client StateReply
+//	StateReply StateReply            worker
 //
 // Flow:
 //
@@ -62,7 +70,9 @@
 //  8. Each session has a process of its own on the worker. When it is lost, the client may open another connection and
 //     send Ended as its first frame; the worker answers how the process ended, and closes. Over TCP the name in the TLS
 //     handshake says so too (EndOf).
-//  9. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
+//  9. A worker can keep tensors and whole sessions on its disk (Save to Restore). What is kept outlives the session and
+//     the worker. Load names the Find that has found what it loads, and makes storages as Upload does.
+//  10. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
 //
 // History: 1 is the first version. A frame that a peer may send only after the other's Hello has offered it (6) needs
 // no new version.
@@ -104,12 +114,21 @@ const (
 	Resume
 	Ended
 	EndedReply
+	Save
+	Find
+	Load
+	Drop
+	Names
+	Checkpoint
+	Restore
+	StateReply
 	numTypes
 )
 
 var typeNames = [numTypes]string{
 	"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done",
 	"Share", "Unshare", "UploadFrom", "Uploaded", "Fail", "Resume", "Ended", "EndedReply",
+	"Save", "Find", "Load", "Drop", "Names", "Checkpoint", "Restore", "StateReply",
 }
 
 func (t Type) String() string {

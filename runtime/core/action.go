@@ -34,7 +34,22 @@ type (
 		Block    uint64   // of Unshare
 		Err      error    // of Fail
 		Again    bool     // of Program and Call: the worker has forgotten the program
+		Keep     bool     // of Upload: the frame may be sent again, until the Release
+		Base     uint64   // of Checkpoint and Restore: the number of the last checkpoint; 0: none
 	}
+
+	// Replace says that the worker is lost and will be replaced: the sender gets a Relaunch. Err says how it was lost.
+	Replace struct{ Err error }
+
+	// NotKept says that a checkpoint has failed. Off: the worker will not be replaced if it is lost.
+	NotKept struct {
+		Err error
+		Off bool
+	}
+
+	// Relaunch starts another worker, whose WorkerStarted or WorkerLost follows. The receiver of the last one has ended
+	// before it.
+	Relaunch struct{}
 
 	// Fill writes the body of the answer that was stepped last to the ticket's memory. Filled follows.
 	Fill struct{ Ticket Ref }
@@ -78,3 +93,6 @@ func (Allow) action()      {}
 func (Failing) action()    {}
 func (Disconnect) action() {}
 func (End) action()        {}
+func (Replace) action()    {}
+func (Relaunch) action()   {}
+func (NotKept) action()    {}

@@ -28,7 +28,7 @@ type Explain func(call Ref, status *proto.Status) error
 // ErrCanceled is the answer to a ticket that was canceled.
 var ErrCanceled = errors.New("canceled")
 
-// phase is how far the session's life has come. It only grows.
+// phase is how far the session's life has come. It only grows, except that a lost worker may be replaced.
 type phase uint8
 
 const (
@@ -67,6 +67,7 @@ type State struct {
 	credits credits
 	failure failure
 	steps   failedSteps
+	history history
 }
 
 // neverRead is more than the traces of a session.
@@ -76,6 +77,7 @@ const neverRead = 1 << 40
 type ticket struct {
 	ref     Ref
 	bytes   uint64 // of a read
+	seq     uint64 // of its frame
 	filling bool   // the loop writes the bytes of a read
 }
 
@@ -116,6 +118,10 @@ func (s *State) Step(event Event, out []Action) []Action {
 		return s.ask(ev.Ticket, 0, event, out)
 	case Mark:
 		return s.ask(ev.Ticket, 0, event, out)
+	case Ask:
+		return s.ask(ev.Ticket, 0, event, out)
+	case Checkpoint:
+		return s.askCheckpoint(ev, out)
 	case Room:
 		return s.room(ev, out)
 	case Raise:
@@ -134,14 +140,14 @@ func (s *State) Step(event Event, out []Action) []Action {
 	case Sent:
 		return s.sent(ev, out)
 	case WorkerStarted:
-		if s.phase == starting {
-			s.phase, s.maxBlocks = running, ev.MaxBlocks
-		}
-		return out
+		return s.workerStarted(ev, out)
 	case WorkerLost:
+		if ev.Final {
+			return s.gone(ev.Err, out)
+		}
 		return s.lost(ev.Err, out)
 	case Close:
-		out = s.lost(ev.Err, out)
+		out = s.gone(ev.Err, out)
 		s.phase = closing
 		return out
 	case *Answer:
@@ -150,4 +156,27 @@ func (s *State) Step(event Event, out []Action) []Action {
 		return s.filled(ev, out)
 	}
 	panic(fmt.Sprintf("BUG: the core has no event %T", event))
+}
+
+// workerStarted takes the start of the first worker, or of one that replaces a lost one.
+func (s *State) workerStarted(ev WorkerStarted, out []Action) []Action {
+	if s.phase != starting {
+		return out
+	}
+	s.phase, s.maxBlocks = running, ev.MaxBlocks
+	if s.history.stage == relaunched {
+		return s.restore(out)
+	}
+	return out
+}
+
+// askCheckpoint submits a checkpoint. The loop's own has no ticket.
+func (s *State) askCheckpoint(ev Checkpoint, out []Action) []Action {
+	switch {
+	case ev.Ticket != nil:
+		return s.ask(ev.Ticket, 0, ev, out)
+	case s.phase == idle || s.why != nil:
+		return out
+	}
+	return s.submit(ev, out)
 }

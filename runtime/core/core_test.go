@@ -89,7 +89,7 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 	require.Equal(t, []Action{Fill{"read"}}, s.Step(&Answer{Seq: 1, Bytes: 4, Message: new(proto.ReadReply)}, nil))
 	require.Empty(t, s.Step(Cancel{"read"}, nil))
 	lost := errors.New("lost")
-	require.Equal(t, []Action{End{lost}}, s.Step(WorkerLost{lost}, nil), "the read is still being filled")
+	require.Equal(t, []Action{End{lost}}, s.Step(WorkerLost{Err: lost}, nil), "the read is still being filled")
 	require.Equal(t, []Action{Complete{"read", lost}}, s.Step(Filled{"read", false}, nil))
 	require.Empty(t, s.Step(Filled{"read", false}, nil))
 }

@@ -8,9 +8,21 @@ import (
 	"slices"
 )
 
-// lost ends the session. Everything that waits completes with err, in the order in which it was submitted, except for
-// what other goroutines of the loop use: the sender's current submission, and the read that is being filled.
+// lost takes the loss of the worker, which is replaced if there is a checkpoint. Otherwise the session ends.
 func (s *State) lost(err error, out []Action) []Action {
+	if s.why != nil {
+		return out
+	}
+	out, replaced := s.replace(err, out)
+	if replaced {
+		return out
+	}
+	return s.gone(err, out)
+}
+
+// gone ends the session. Everything that waits completes with err, in the order in which it was submitted, except for
+// what other goroutines of the loop use: the sender's current submission, and the read that is being filled.
+func (s *State) gone(err error, out []Action) []Action {
 	if s.why != nil {
 		return out
 	}
@@ -33,6 +45,14 @@ func (s *State) lost(err error, out []Action) []Action {
 	for _, ref := range s.credits.rooms {
 		out = s.complete(ref, err, out)
 	}
+	for _, ref := range s.history.waiting {
+		out = s.complete(ref, err, out)
+	}
+	s.history.on = false
+	for _, f := range s.history.frames {
+		out = s.releaseKept(f, out)
+	}
+	s.history = history{}
 	clear(s.reading)
 	clear(s.asked)
 	clear(s.calls)
@@ -53,6 +73,10 @@ func (s *State) drop(ev Event, out []Action) []Action {
 	case Sync:
 		return s.complete(ev.Ticket, s.why, out)
 	case Mark:
+		return s.complete(ev.Ticket, s.why, out)
+	case Ask:
+		return s.complete(ev.Ticket, s.why, out)
+	case Checkpoint:
 		return s.complete(ev.Ticket, s.why, out)
 	}
 	return out // a block needs no Unshare

@@ -6,6 +6,7 @@ package core
 import (
 	"time"
 
+	"github.com/mycelya/mycelya/proto/transport"
 	protobuf "google.golang.org/protobuf/proto"
 )
 
@@ -39,6 +40,16 @@ type (
 	// Mark completes its ticket when all that was submitted before it was sent. The ticket is completed by the Step of
 	// a Next, so on the sender, or with an error.
 	Mark struct{ Ticket Ref }
+
+	// Ask asks for a StateReply, to a frame that the loop makes.
+	Ask struct {
+		Ticket Ref
+		Type   transport.Type
+	}
+
+	// Checkpoint asks the worker to keep all of the session. From the first one on, a lost worker is replaced. A nil
+	// ticket: nobody waits, and nothing is done if nothing has happened since the last one.
+	Checkpoint struct{ Ticket Ref }
 
 	// Raise says that a caller raises the error of Failure. All that was submitted before it has no effect.
 	Raise struct{}
@@ -76,6 +87,7 @@ type (
 		Err     error  // the trace has no program; the ops' results are lost
 		Call    Ref    // of the program; nil: there is nothing to run
 		Program uint32 // the number of the call's program
+		Bytes   uint64 // that the call keeps in memory
 
 		// Facts about the trace, indexed by local number. They are read during Step only. Inputs is nil if the trace
 		// was not compiled, or has no ops; Changed is nil if it is not known.
@@ -101,7 +113,11 @@ type (
 	WorkerStarted struct{ MaxBlocks int }
 
 	// WorkerLost ends the session: the worker could not start, or the worker or the connection has ended.
-	WorkerLost struct{ Err error }
+	// Final: no other worker replaces it.
+	WorkerLost struct {
+		Err   error
+		Final bool
+	}
 
 	// Close ends the session because its owner closes it.
 	Close struct{ Err error }
@@ -126,8 +142,11 @@ func (Upload) event()        {}
 func (Read) event()          {}
 func (Sync) event()          {}
 func (Mark) event()          {}
+func (Ask) event()           {}
+func (Checkpoint) event()    {}
 func (Raise) event()         {}
 func (resume) event()        {}
+func (again) event()         {}
 func (Forget) event()        {}
 func (Room) event()          {}
 func (Cancel) event()        {}

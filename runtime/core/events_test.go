@@ -4,7 +4,9 @@
 package core
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +19,14 @@ import (
 
 // anEvent takes one random event that may happen now.
 func (s *simulation) anEvent() {
-	switch s.IntN(17) {
+	switch s.IntN(18) {
+	case 17:
+		switch s.IntN(6) {
+		case 0:
+			s.loseWorker()
+		case 1, 2:
+			s.checkpoint()
+		}
 	case 16:
 		s.raise()
 	case 0, 1, 2:
@@ -121,11 +130,60 @@ func (s *simulation) cancelSomething() {
 	}
 }
 
+// checkpoint asks for a checkpoint, in half of the sessions.
+func (s *simulation) checkpoint() {
+	if !s.checkpoints {
+		return
+	}
+	if s.IntN(3) == 0 {
+		s.step(Checkpoint{})
+		return
+	}
+	t := s.ref("ticket")
+	s.tickets[t] = Checkpoint{t}
+	if s.gone == nil {
+		s.order = append(s.order, t)
+	}
+	s.step(s.tickets[t])
+}
+
+// loseWorker is the end of a worker that another one replaces.
+func (s *simulation) loseWorker() {
+	h := &s.state.history
+	if s.gone != nil || s.state.phase != running || h.made == 0 || h.relaunches >= maxRelaunches {
+		return
+	}
+	lost := s.replaced
+	s.step(WorkerLost{Err: errors.New("lost")})
+	require.Equal(s, lost+1, s.replaced)
+	s.endFill()
+	if s.IntN(2) == 0 {
+		s.step(WorkerLost{Err: errors.New("told by the sender too")})
+		require.Equal(s, lost+1, s.replaced)
+	}
+}
+
+// endFill ends the read whose bytes do not come any more.
+func (s *simulation) endFill() {
+	if t := s.filling; t != nil {
+		s.filling = nil
+		s.step(Filled{t, false})
+	}
+}
+
 // senderGoesOn is one step of the sender.
 func (s *simulation) senderGoesOn() {
 	switch {
 	case s.starts == 0 || s.exited:
-	case s.state.phase == starting:
+	case s.relaunching:
+		s.relaunching = false
+		if s.IntN(8) == 0 {
+			s.step(WorkerLost{Err: errors.New("it does not start")})
+			return
+		}
+		s.poison, s.exists, s.halted = map[uint64]*proto.Status{}, map[uint64]bool{}, nil
+		s.step(WorkerStarted{MaxBlocks: s.IntN(3)})
+	case s.state.phase == starting && !s.orphaned:
 		s.step(WorkerStarted{MaxBlocks: s.IntN(3)})
 	case s.prepare != nil:
 		s.prepared()
@@ -177,6 +235,9 @@ func (s *simulation) prepared() {
 		s.calls[ev.Call] = r
 	}
 	s.step(ev)
+	if s.orphaned && ev.Err != nil { // the next worker gets the Fail
+		s.fails(s.state.seq, ev.Err.Error())
+	}
 }
 
 // forget takes a storage from those that later submissions use.
@@ -234,6 +295,23 @@ func (s *simulation) handle(f Send) {
 		for _, id := range f.Storages {
 			s.lose(id)
 		}
+	case transport.Checkpoint:
+		s.frames = s.frames[1:]
+		m := &proto.StateReply{}
+		if s.IntN(6) == 0 {
+			m.Status = &proto.Status{Kind: 1, Text: "the disk is full"}
+		} else {
+			s.images[f.Seq] = image{s.halted, maps.Clone(s.poison), maps.Clone(s.exists)}
+		}
+		s.step(&Answer{Seq: f.Seq, Message: m})
+		return
+	case transport.Restore:
+		s.frames = s.frames[1:]
+		im, ok := s.images[f.Base]
+		require.True(s, ok, "checkpoint %d does not exist", f.Base)
+		s.halted, s.poison, s.exists = im.halted, maps.Clone(im.poison), maps.Clone(im.exists)
+		s.step(&Answer{Seq: f.Seq, Message: &proto.StateReply{At: f.Base}})
+		return
 	case transport.Resume:
 		s.halted = nil
 	case transport.UploadFrom:
@@ -270,8 +348,13 @@ func (s *simulation) run(f Send) {
 				cause = s.poison[id]
 			}
 		}
-		if cause == nil && s.IntN(10) == 0 {
-			cause = &proto.Status{Kind: 1, Text: "failure", Call: f.Seq, Step: uint32(s.IntN(3))}
+		failed, ran := s.outcomes[f.Seq]
+		if !ran && cause == nil && s.IntN(10) == 0 {
+			failed = "failure"
+		}
+		s.outcomes[f.Seq] = failed
+		if cause == nil && failed != "" {
+			cause = &proto.Status{Kind: 1, Text: "failure", Call: f.Seq, Step: uint32(f.Seq % 3)}
 			s.texts[stepID{cause.Call, cause.Step}] = text(explainInTest(f.Ref, cause))
 		}
 		if cause != nil {

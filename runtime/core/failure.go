@@ -51,7 +51,7 @@ func (s *State) raise(out []Action) []Action {
 func (s *State) sendResume(out []Action) []Action {
 	s.failure.resuming--
 	s.failure.resumed = s.nextSeq()
-	return append(out, Send{Type: transport.Resume, Seq: s.failure.resumed})
+	return s.send(Send{Type: transport.Resume, Seq: s.failure.resumed}, out)
 }
 
 // failedSteps holds the errors of failed steps. What they have poisoned raises them.
@@ -109,6 +109,6 @@ func (s *State) failTrace(ev *Prepared, out []Action) []Action {
 	}
 	out = s.free(ev.Trace, dead, out)
 	seq := s.nextSeq()
-	out = append(out, Send{Type: transport.Fail, Seq: seq, Ref: ev.Trace, Storages: lost, Err: ev.Err})
+	out = s.send(Send{Type: transport.Fail, Seq: seq, Ref: ev.Trace, Storages: lost, Err: ev.Err}, out)
 	return s.takeBack(s.fail(seq, ev.Err, out))
 }

@@ -18,7 +18,14 @@ func (s *State) next(out []Action) []Action {
 		return append(out, Exit{})
 	}
 	n := len(out)
-	for s.phase == running && s.pressed() && len(out) == n {
+	if s.history.stage == orphaned {
+		s.history.stage, s.awake = relaunched, true
+		return append(out, Relaunch{})
+	}
+	for s.phase == running && s.history.stage == settled && len(s.history.left) > 0 && len(out) == n {
+		out = s.repeat(out)
+	}
+	for s.phase == running && s.history.stage == settled && s.pressed() && len(out) == n {
 		out = s.take(s.queue.pop(), out)
 	}
 	s.awake = len(out) > n
@@ -43,6 +50,10 @@ func (s *State) take(event Event, out []Action) []Action {
 		return s.sendRead(ev, out)
 	case Sync:
 		return s.sendQuestion(ev.Ticket, transport.Sync, out)
+	case Ask:
+		return s.sendQuestion(ev.Ticket, ev.Type, out)
+	case Checkpoint:
+		return s.sendCheckpoint(ev, out)
 	case Mark:
 		return s.complete(ev.Ticket, nil, out)
 	case resume:
@@ -86,11 +97,11 @@ func (s *State) dispatch(ev *Prepared, out []Action) []Action {
 	}
 	seq := s.nextSeq()
 	s.calls[seq] = ev.Call
-	if _, known := s.programs[ev.Program]; !known {
+	if _, known := s.programs[ev.Program]; !known && s.history.stage == settled {
 		s.programs[ev.Program] = struct{}{}
 		out = append(out, Send{Type: transport.Program, Seq: seq, Ref: ev.Call})
 	}
-	return append(out, Send{Type: transport.Call, Seq: seq, Ref: ev.Call})
+	return s.sendKept(sentFrame{Send{Type: transport.Call, Seq: seq, Ref: ev.Call}, ev.Program, ev.Bytes}, out)
 }
 
 // free tells the worker that no tensor holds these storages any more, since a trace.
@@ -98,7 +109,7 @@ func (s *State) free(trace Ref, ids []uint64, out []Action) []Action {
 	if len(ids) == 0 {
 		return out
 	}
-	return append(out, Send{Type: transport.Free, Seq: s.nextSeq(), Ref: trace, Storages: slices.Clone(ids)})
+	return s.send(Send{Type: transport.Free, Seq: s.nextSeq(), Ref: trace, Storages: slices.Clone(ids)}, out)
 }
 
 // takeBack returns the credit of a trace that has no Done.
@@ -118,14 +129,14 @@ func (s *State) sendQuestion(ref Ref, what transport.Type, out []Action) []Actio
 	if t == nil {
 		return out
 	}
-	seq := s.nextSeq()
-	s.asked[seq] = t
-	return append(out, Send{Type: what, Seq: seq, Ref: ref})
+	t.seq = s.nextSeq()
+	s.asked[t.seq] = t
+	return s.send(Send{Type: what, Seq: t.seq, Ref: ref}, out)
 }
 
 // sendUpload sends the bytes of an upload, or where they are in shared memory.
 func (s *State) sendUpload(u Upload, out []Action) []Action {
-	if u.From != Shared {
+	if u.From != Shared || s.history.on { // a new worker does not have the block's bytes of now
 		return s.sendBytes(u, out)
 	}
 	if _, known := s.blocks[u.Block]; known {
@@ -139,7 +150,7 @@ func (s *State) sendUpload(u Upload, out []Action) []Action {
 }
 
 func (s *State) sendBytes(u Upload, out []Action) []Action {
-	return append(out, Send{Type: transport.Upload, Seq: s.nextSeq(), Ref: u.Upload})
+	return s.sendKept(sentFrame{Send: Send{Type: transport.Upload, Seq: s.nextSeq(), Ref: u.Upload}, bytes: u.Bytes}, out)
 }
 
 // sendPlace tells the worker where in a block the bytes are. The worker answers when it has read them.
@@ -152,6 +163,12 @@ func (s *State) sendPlace(u Upload, out []Action) []Action {
 
 // sent goes on with the upload whose bytes, or whose block, were sent.
 func (s *State) sent(ev Sent, out []Action) []Action {
+	if r, ok := s.current.(again); ok {
+		if s.current = nil; s.why != nil || !s.keeps(r.upload) {
+			out = append(out, Release{r.upload})
+		}
+		return out
+	}
 	u, ok := s.current.(Upload)
 	if !ok {
 		return out
@@ -171,7 +188,9 @@ func (s *State) sent(ev Sent, out []Action) []Action {
 
 // uploaded ends an upload whose bytes are not used any more.
 func (s *State) uploaded(u Upload, out []Action) []Action {
-	out = append(out, Release{u.Upload})
+	if s.why != nil || !s.keeps(u.Upload) {
+		out = append(out, Release{u.Upload})
+	}
 	switch {
 	case u.From == Borrowed:
 		return s.complete(u.Ticket, s.why, out)

@@ -72,6 +72,17 @@ type simulation struct {
 	poison map[uint64]*proto.Status // by storage
 	exists map[uint64]bool          // storages that calls have made
 
+	// Replacement of the worker.
+	checkpoints bool              // the session has some
+	images      map[uint64]image  // checkpoints that the worker has made, by number
+	outcomes    map[uint64]string // of calls that the worker has run: what failed, or ""
+	orphaned    bool              // the worker is lost, and there is no other one
+	relaunching bool              // the sender starts another one
+	again       bool              // frames may have old numbers,
+	restore     uint64            // smaller than that of the Restore,
+	lastAgain   uint64            // in their order
+	replaced    int
+
 	// What reads and syncs must raise.
 	failing  string            // the error that nothing has raised
 	first    uint64            // the number of the call or Fail that failed with it
@@ -79,6 +90,13 @@ type simulation struct {
 	covered  uint64            // failures of smaller numbers have been raised
 	texts    map[stepID]string // of steps that have failed
 	expected map[Ref]string
+}
+
+// image is a simulated worker's state in a checkpoint.
+type image struct {
+	halted *proto.Status
+	poison map[uint64]*proto.Status
+	exists map[uint64]bool
 }
 
 type logged struct {
@@ -93,7 +111,7 @@ func explainInTest(call Ref, st *proto.Status) error {
 func newSimulation(t testing.TB, seed uint64) *simulation {
 	return &simulation{TB: t, Rand: rand.New(rand.NewPCG(seed, 22)), state: New(explainInTest), allowed: MaxCalls,
 		traces: map[Ref]*simTrace{}, calls: map[Ref]Ref{}, uploads: map[Ref]Upload{}, tickets: map[Ref]Event{},
-		released: map[Ref]bool{}, blocks: map[uint64]bool{},
+		released: map[Ref]bool{}, blocks: map[uint64]bool{}, images: map[uint64]image{}, outcomes: map[uint64]string{},
 		poison: map[uint64]*proto.Status{}, exists: map[uint64]bool{}, texts: map[stepID]string{}, expected: map[Ref]string{}}
 }
 
@@ -120,8 +138,10 @@ func (s *simulation) step(event Event) []Action {
 			limit = max(limit, u.Bytes) // one upload is always accepted
 		}
 	}
-	require.LessOrEqual(s, s.bytes, limit, "bytes of uploads under way")
-	if s.asleep && s.gone == nil {
+	if !s.state.history.on { // otherwise they are kept longer
+		require.LessOrEqual(s, s.bytes, limit, "bytes of uploads under way")
+	}
+	if s.asleep && s.gone == nil && s.state.history.stage == settled {
 		left := uint64(0)
 		for _, ev := range s.state.queue.items[s.state.queue.first:] {
 			require.True(s, small(ev), "%#v waits, and the sender sleeps", ev)
@@ -174,7 +194,16 @@ func (s *simulation) perform(event Event, action Action) {
 		require.NoError(s, s.gone, "the session ends twice")
 		s.gone = a.Err
 	case Disconnect:
-		s.step(WorkerLost(a))
+		s.step(WorkerLost{Err: a.Err})
+	case Replace:
+		s.replaced++
+		s.frames, s.reading, s.forgotten, s.orphaned, s.relaunching = nil, nil, false, true, false
+		clear(s.blocks)
+	case Relaunch:
+		require.True(s, s.orphaned)
+		require.Nil(s, s.filling, "the receiver has ended")
+		s.relaunching = true
+	case NotKept:
 	default:
 		s.Fatalf("an unknown action: %T", action)
 	}
@@ -187,7 +216,10 @@ func (s *simulation) begun(ref Ref) {
 	i := slices.Index(s.order, ref)
 	require.GreaterOrEqual(s, i, 0, "%v begins again", ref)
 	for _, skipped := range s.order[:i] {
-		_, waits := s.tickets[skipped]
+		asked, waits := s.tickets[skipped]
+		if _, ok := asked.(Checkpoint); ok {
+			continue // it may wait for another one
+		}
 		require.False(s, waits, "%v begins before %v", ref, skipped)
 		require.Nil(s, s.traces[skipped], "%v begins before %v", ref, skipped)
 		require.NotContains(s, s.uploads, skipped, "%v begins before %v", ref, skipped)
@@ -205,7 +237,24 @@ func (s *simulation) send(a Send) {
 		}
 		return
 	}
+	require.Equal(s, s.orphaned, a.Type == transport.Restore, "a %v, and no worker: %v", a.Type, s.orphaned)
+	s.orphaned = false
+	require.Equal(s, a.Type == transport.Upload && s.state.history.on, a.Keep)
+	if a.Type == transport.Restore {
+		s.again = true
+	} else if s.again && a.Seq < s.restore {
+		require.GreaterOrEqual(s, a.Seq, s.lastAgain, "the order of the frames that are sent again")
+		s.lastAgain = a.Seq
+		if a.Type == transport.Upload {
+			s.sending = a
+		}
+		s.frames = append(s.frames, a)
+		return
+	}
 	switch {
+	case a.Type == transport.Restore:
+		require.Greater(s, a.Seq, s.lastSeq)
+		s.restore, s.lastAgain = a.Seq, a.Base
 	case a.Type == transport.Call && len(s.frames) > 0 && s.frames[len(s.frames)-1].Type == transport.Program:
 		require.Equal(s, s.lastSeq, a.Seq, "a program and its call have one number")
 	default:
@@ -216,6 +265,10 @@ func (s *simulation) send(a Send) {
 	switch a.Type {
 	case transport.Read, transport.Sync:
 		s.begun(a.Ref)
+	case transport.Checkpoint:
+		if a.Ref != nil {
+			s.begun(a.Ref)
+		}
 	case transport.Resume:
 		if s.resumes--; s.resumes == 0 {
 			s.covered = a.Seq
@@ -272,6 +325,10 @@ func (s *simulation) complete(event Event, a Complete) {
 		s.begun(a.Ticket)
 	case Read:
 		require.Equal(s, s.expected[a.Ticket], text(a.Err))
+	case Checkpoint:
+		if a.Err != nil {
+			require.ErrorContains(s, a.Err, "disk")
+		}
 	case Sync:
 		require.Equal(s, s.failing, text(a.Err), "a sync raises the error that nothing has raised")
 	}
@@ -344,9 +401,10 @@ func describe(actions []Action) string {
 // TestSimulation runs sessions of random events until their end.
 func TestSimulation(t *testing.T) {
 	seen := map[string]int{}
-	for seed := range uint64(120) {
+	for seed := range uint64(240) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			s := newSimulation(t, seed)
+			s.checkpoints = seed%4 < 2
 			for range 100 + s.IntN(1000) {
 				s.anEvent()
 			}
@@ -354,7 +412,8 @@ func TestSimulation(t *testing.T) {
 				s.drain()
 			}
 			if seed%2 == 0 {
-				s.step(WorkerLost{errors.New("lost")})
+				s.step(WorkerLost{Err: errors.New("lost")})
+				s.endFill()
 				for range s.IntN(200) {
 					s.anEvent()
 				}
@@ -373,7 +432,8 @@ func TestSimulation(t *testing.T) {
 		})
 	}
 	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Complete", "Release", "Credit",
-		"Allow", "End", "Failing", "Send Fail again false", "Send Resume again false",
+		"Allow", "End", "Failing", "Replace", "Relaunch", "NotKept", "Send Checkpoint again false",
+		"Send Restore again false", "Send Fail again false", "Send Resume again false",
 		"Send Program again false", "Send Program again true", "Send Call again true", "Send Free again false",
 		"Send Share again false", "Send Unshare again false", "Send UploadFrom again false", "Send Upload again false"} {
 		require.Positive(t, seen["core."+want], "no simulation has seen %s: %v", want, seen)
@@ -382,11 +442,12 @@ func TestSimulation(t *testing.T) {
 
 // drain lets the sender and the worker finish. After the last error was raised, the worker runs calls again.
 func (s *simulation) drain() {
-	if s.starts == 0 {
+	if s.starts == 0 || s.gone != nil {
 		return
 	}
 	idle := func() bool {
-		return s.state.phase == running && s.prepare == nil && s.sending.Ref == nil && s.filling == nil &&
+		return s.state.phase == running && s.state.history.stage == settled && len(s.state.history.left) == 0 &&
+			s.prepare == nil && s.sending.Ref == nil && s.filling == nil &&
 			s.state.queue.empty() && len(s.frames) == 0 && len(s.reading) == 0
 	}
 	for n := 0; !idle() || s.failing != ""; n++ {
@@ -399,6 +460,9 @@ func (s *simulation) drain() {
 		}
 		s.senderGoesOn()
 		s.workerGoesOn()
+		if s.gone != nil { // too many workers were lost
+			return
+		}
 		if idle() {
 			s.raise()
 		}

@@ -21,6 +21,8 @@ type Spec struct {
 	Session string // a part of names; "" lets the provider choose
 	Device  string // "cpu", "cuda:0", or "" for CUDA if the host has it, else the CPU
 	Threads int    // of a worker on the CPU; 0 is PyTorch's default
+	// Kept is the folder for what a worker keeps, if it runs on this host.
+	Kept string
 	// Options are the provider's own, by the names in its row of the table.
 	Options map[string]string
 }

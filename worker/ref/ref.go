@@ -8,6 +8,8 @@ package ref
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 
 	protobuf "google.golang.org/protobuf/proto"
 
@@ -121,7 +123,29 @@ func (x *executor) Read(v *proto.Read, use func([]byte) error) error {
 func (x *executor) Free(ids []uint64) {
 	for _, id := range ids {
 		delete(x.storages, id)
+		delete(x.pending, id)
 	}
+}
+
+// Contents implements worker.Executor.
+func (x *executor) Contents() []worker.Content {
+	var out []worker.Content
+	for _, id := range slices.Sorted(maps.Keys(x.storages)) {
+		st := x.storages[id]
+		out = append(out, worker.Content{ID: id, Bytes: uint64(len(st.data)), Poisoned: st.poison != nil})
+	}
+	return out
+}
+
+// State implements worker.Executor. This executor has no generators, and no flag changes what it computes.
+func (x *executor) State() ([]byte, error) { return nil, nil }
+
+// SetState implements worker.Executor.
+func (x *executor) SetState(state []byte) error {
+	if len(state) > 0 {
+		return worker.Errorf(proto.ErrValue, "The state of another executor, of %d bytes, cannot be used.", len(state))
+	}
+	return nil
 }
 
 // Settle implements worker.Executor. No flag changes what this executor computes.

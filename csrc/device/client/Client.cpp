@@ -95,6 +95,8 @@ void LoadLocked() {
   Find(library, "myc_forget", table.forget);
   Find(library, "myc_read", table.read);
   Find(library, "myc_sync", table.sync);
+  Find(library, "myc_ask", table.ask);
+  Find(library, "myc_answer", table.answer);
   Find(library, "myc_wait", table.wait);
   Find(library, "myc_cancel", table.cancel);
   Find(library, "myc_metrics", table.metrics);

@@ -32,6 +32,8 @@ struct Client {
   myc_fn_forget forget;
   myc_fn_read read;
   myc_fn_sync sync;
+  myc_fn_ask ask;
+  myc_fn_answer answer;
   myc_fn_wait wait;
   myc_fn_cancel cancel;
   myc_fn_metrics metrics;

@@ -23,6 +23,7 @@
 #include "device/pytorch/Flags.h"
 #include "device/pytorch/Generator.h"
 #include "device/pytorch/Hooks.h"
+#include "device/pytorch/Kept.h"
 #include "device/pytorch/Register.h"
 #include "device/pytorch/Steps.h"
 #include "device/record/Failure.h"
@@ -266,6 +267,7 @@ PYBIND11_MODULE(_device, m) {
   m.def("next_storage_id", &NextStorageId);
   m.def("take_raised", &RaisedList);
   DefineSteps(m);
+  DefineKept(m);
   m.def("storage_id", [](py::handle t) { return StorageId(t); });
   m.def("metadata_hash", [](py::handle t) { return MetadataHash(t); });
   m.def("device_info", &DeviceInfo, no_gil);

@@ -78,6 +78,11 @@ const std::unordered_map<std::string, Setter>& Setters() {
   return leaked;
 }
 
+std::vector<std::string>& Set() {
+  static auto& leaked = *new std::vector<std::string>();
+  return leaked;
+}
+
 }  // namespace
 
 void SetFlag(std::string_view flag) {
@@ -90,6 +95,11 @@ void SetFlag(std::string_view flag) {
   TORCH_CHECK_VALUE(values.size() == found->second.values, "BUG: ", name, " takes ", found->second.values,
                     " values, not ", values.size(), ".");
   found->second.set(values);
+  std::vector<std::string>& set = Set();
+  std::erase_if(set, [&](const std::string& other) { return other.starts_with(name + '='); });
+  set.emplace_back(flag);
 }
+
+const std::vector<std::string>& FlagsThatWereSet() { return Set(); }
 
 }  // namespace mycelya::exec

@@ -4,7 +4,9 @@
 #ifndef MYCELYA_EXEC_OPERATORS_FLAGS_H_
 #define MYCELYA_EXEC_OPERATORS_FLAGS_H_
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace mycelya::exec {
 
@@ -12,6 +14,9 @@ namespace mycelya::exec {
 // is the arguments of that function, separated by spaces. Throws NotImplementedError if this PyTorch lacks the flag,
 // and ValueError if the value is wrong.
 void SetFlag(std::string_view flag);
+
+// The flags that SetFlag has set in this process, each with its last value, in the order of their last changes.
+const std::vector<std::string>& FlagsThatWereSet();
 
 }  // namespace mycelya::exec
 

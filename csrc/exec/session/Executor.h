@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "exec/Error.h"
 #include "exec/backend/Device.h"
@@ -36,6 +38,12 @@ struct Held {
   c10::Storage storage;
   PoisonPtr poison;
 };
+
+// A storage of the table. bytes: kPoisoned if it is poisoned.
+struct Content {
+  uint64_t id, bytes;
+};
+constexpr uint64_t kPoisoned = UINT64_MAX;
 
 // Keeps the memory of a read alive.
 struct Reading {
@@ -100,6 +108,11 @@ class Executor {
   void PoisonNew(uint64_t id, PoisonPtr poison);  // unless there is such a storage
   void Free(const uint64_t* ids, uint64_t n);
   void Usage(uint64_t* storages, uint64_t* bytes) const;
+
+  // Checkpoints (State.cpp): the storages in the order of their ids; and all else that a program can change.
+  std::vector<Content> Contents() const;
+  std::string State();
+  void SetState(const std::string& state);
 
   // The storage for a program to use. If a read still holds its memory, the table gets a copy first, so that the
   // program does not change the bytes of the read.

@@ -138,6 +138,9 @@ func (s *Spec) check() error {
 // takeOptions takes the provider's own options.
 func (s *Spec) takeOptions() error {
 	for name, value := range s.Options {
+		if name == "state" {
+			continue // the session has made it Spec.Kept
+		}
 		if name != "transport" || value != "" && value != "unix" && value != "tcp" {
 			return provider.Errorf(provider.ErrInvalidSpec, "%s=%q is not an option of the local machine.", name, value)
 		}
@@ -246,7 +249,7 @@ func spawn(s Spec, dir string) (*instance, error) {
 	}
 	args = append(args, "--stdin-eof", "--backend", s.Backend, "--threads", strconv.Itoa(s.Threads))
 	options := [][2]string{
-		{"--device", s.Device}, {"--exec", s.Exec}, {"--torch-lib", s.TorchLib}, {"--log", s.LogLevel},
+		{"--state", s.Kept}, {"--device", s.Device}, {"--exec", s.Exec}, {"--torch-lib", s.TorchLib}, {"--log", s.LogLevel},
 	}
 	for _, a := range options {
 		if a[1] != "" {

@@ -46,6 +46,9 @@ func Table() []Row {
 			Options: []Option{{
 				Name: "transport", Values: "unix|tcp",
 				Help: "'unix' (a socket of this user, the default) or 'tcp' (TLS on 127.0.0.1)",
+			}, {
+				Name: "state", Values: `.+`,
+				Help: "a folder for what save() and checkpoint() keep (default: one that ends with the machine)",
 			}},
 		},
 		{Name: "modal"},

@@ -28,6 +28,7 @@ import (
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/kept"
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
@@ -40,6 +41,7 @@ type arguments struct {
 	torch                                   worker.Torch
 	level                                   slog.Level
 	socket, listen, secret, backend, status string
+	state                                   string
 	eof, version, session                   bool
 	idle, grace                             time.Duration
 	limits                                  worker.Limits
@@ -56,6 +58,7 @@ func parse() *arguments {
 		"file of the worker's credentials, for --listen; -: the beginning of stdin")
 	flag.StringVar(&a.backend, "backend", "torch", "the executor: torch, or ref, which needs no PyTorch")
 	flag.StringVar(&a.status, "status", "", "loopback address and port of a status page: /healthz and /metrics")
+	flag.StringVar(&a.state, "state", "", "folder for the tensors and the checkpoints that sessions keep; empty: they keep none")
 	flag.BoolVar(&a.eof, "stdin-eof", false, "end when stdin ends")
 	flag.BoolVar(&a.version, "version", false, "print the build and end")
 	flag.BoolVar(&a.session, "session", false, "serve one client that another process of this program passes on")
@@ -117,6 +120,9 @@ func main() {
 	}
 	stdin := bufio.NewReader(os.Stdin)
 	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks}
+	if a.state != "" {
+		s.Kept = &kept.Folder{Path: a.state}
+	}
 	network, address := "unix", a.socket
 	if a.listen != "" {
 		network, address = "tcp", a.listen
@@ -246,6 +252,9 @@ func serveSession(a *arguments, log *slog.Logger) {
 		return nil
 	}
 	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready}
+	if a.state != "" {
+		server.Keeper = channel.Keeper()
+	}
 	accept := func() (net.Conn, error) {
 		c, err := channel.Accept()
 		if err == nil {

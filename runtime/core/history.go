@@ -1,0 +1,248 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package core
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+const (
+	// MaxKept bounds the uploads and calls that are kept for a new worker, in bytes. Beyond it the next checkpoint comes
+	// at once. As many bytes again may come until the worker has made it.
+	MaxKept = 1 << 30
+	// maxRelaunches bounds the workers that are started after one checkpoint: what ends each of them would end more.
+	maxRelaunches = 3
+)
+
+// history is what was sent since the last checkpoint. If the worker is lost, another one restores the checkpoint, and
+// gets the same frames again under the same numbers. So the session goes on as if nothing had happened.
+type history struct {
+	on      bool        // a checkpoint was sent: frames are kept
+	made    uint64      // the number of the last checkpoint that the worker has made; 0: none
+	asked   uint64      // the number of the checkpoint that the worker is making; 0: none
+	waiting []Ref       // tickets of others that were asked for meanwhile
+	frames  []sentFrame // since the last checkpoint, in order; before the first one, since it was sent
+	bytes   uint64      // that they keep
+	pressed bool        // a checkpoint was submitted because of them
+
+	stage      stage
+	relaunches int            // since the last checkpoint
+	restoring  uint64         // the number of the Restore
+	left       []sentFrame    // frames that the new worker has not got yet
+	repeats    map[uint64]Ref // calls that it gets although the lost worker has done them
+}
+
+// again is the sender's submission while it sends the bytes of an upload to a new worker.
+type again struct{ upload Ref }
+
+// stage is how far the replacement of a lost worker has come.
+type stage uint8
+
+const (
+	settled    stage = iota // there is a worker, or there will be none
+	orphaned                // the worker is lost, and the sender does not know it yet
+	relaunched              // the sender starts another one
+	restored                // which restores the checkpoint
+)
+
+// sentFrame is a frame that a new worker would get.
+type sentFrame struct {
+	Send
+	program uint32 // of a Call
+	bytes   uint64 // that it keeps
+}
+
+// send appends a Send of a frame, and keeps it for a new worker. A lost worker gets no frames.
+func (s *State) send(a Send, out []Action) []Action { return s.sendKept(sentFrame{Send: a}, out) }
+
+func (s *State) sendKept(f sentFrame, out []Action) []Action {
+	h := &s.history
+	if h.on {
+		f.Keep = f.Type == transport.Upload
+		h.frames = append(h.frames, f)
+		if h.bytes += f.bytes; h.bytes > MaxKept && h.asked == 0 && !h.pressed {
+			h.pressed = true
+			out = s.submit(Checkpoint{}, out)
+		}
+	}
+	if h.stage != settled {
+		return out
+	}
+	return append(out, f.Send)
+}
+
+// sendCheckpoint begins a checkpoint. Only one is made at a time.
+func (s *State) sendCheckpoint(ev Checkpoint, out []Action) []Action {
+	h := &s.history
+	switch {
+	case h.asked != 0:
+		if ev.Ticket != nil {
+			h.waiting = append(h.waiting, ev.Ticket)
+		}
+		return out
+	case ev.Ticket == nil && h.made != 0 && len(h.frames) == 0:
+		return out // nothing has happened since the last one
+	}
+	h.on, h.asked = true, s.nextSeq()
+	t := s.tickets[ev.Ticket]
+	if t == nil { // the core's own, or canceled
+		t = &ticket{}
+	}
+	s.asked[h.asked] = t
+	return s.send(Send{Type: transport.Checkpoint, Seq: h.asked, Ref: ev.Ticket, Base: h.made}, out)
+}
+
+// checkpointed takes the answer to a checkpoint.
+func (s *State) checkpointed(seq uint64, m *proto.StateReply, out []Action) []Action {
+	h := &s.history
+	var err error
+	h.asked, h.pressed = 0, false
+	if m.Status.GetKind() == 0 {
+		h.made, h.relaunches = seq, 0
+		out = s.forgetFrames(seq, out)
+	} else {
+		err = s.explain(nil, m.Status)
+		if h.made == 0 || h.bytes > MaxKept { // without bound otherwise
+			h.on, h.made = false, 0
+			out = s.forgetFrames(seq, out)
+		}
+		out = append(out, NotKept{err, !h.on})
+	}
+	t := s.asked[seq]
+	delete(s.asked, seq)
+	if t != nil && s.tickets[t.ref] == t {
+		out = s.complete(t.ref, err, out)
+	}
+	for _, ref := range h.waiting {
+		out = s.complete(ref, err, out)
+	}
+	h.waiting = nil
+	return out
+}
+
+// forgetFrames drops the frames up to a number, and with history off all of them.
+func (s *State) forgetFrames(upTo uint64, out []Action) []Action {
+	h := &s.history
+	n := 0
+	for ; n < len(h.frames) && (h.frames[n].Seq <= upTo || !h.on); n++ {
+		out = s.releaseKept(h.frames[n], out)
+	}
+	rest := h.frames[n:]
+	h.frames, h.bytes = append([]sentFrame(nil), rest...), 0
+	for _, f := range rest {
+		h.bytes += f.bytes
+	}
+	return out
+}
+
+// releaseKept releases the bytes of an upload that are not kept any more. If the sender sends them, its Sent does.
+func (s *State) releaseKept(f sentFrame, out []Action) []Action {
+	if f.Type != transport.Upload {
+		return out
+	}
+	switch c := s.current.(type) {
+	case Upload:
+		if c.Upload == f.Ref {
+			return out
+		}
+	case again:
+		if c.upload == f.Ref {
+			return out
+		}
+	}
+	return append(out, Release{f.Ref})
+}
+
+// keeps says whether an upload's bytes are kept, so that its Release comes later.
+func (s *State) keeps(upload Ref) bool {
+	h := &s.history
+	for i := len(h.frames) - 1; i >= 0; i-- { // it is among the last
+		if h.frames[i].Type == transport.Upload && h.frames[i].Ref == upload {
+			return true
+		}
+	}
+	return false
+}
+
+// replace begins the replacement of a lost worker; false: there is no checkpoint to begin from.
+func (s *State) replace(err error, out []Action) ([]Action, bool) {
+	h := &s.history
+	switch {
+	case h.stage == orphaned: // told before
+		return out, true
+	case h.made == 0 || h.relaunches == maxRelaunches || s.phase != running && h.stage == settled:
+		return out, false
+	}
+	h.relaunches++
+	h.stage, h.restoring, h.left, h.repeats = orphaned, 0, nil, nil
+	s.phase = starting
+	out = append(out, Replace{err})
+	for _, seq := range slices.Sorted(maps.Keys(s.reading)) { // older than the checkpoint, so they were read
+		u := s.reading[seq]
+		delete(s.reading, seq)
+		out = s.uploaded(u, out)
+	}
+	if !s.awake {
+		s.awake = true
+		out = append(out, Wake{})
+	}
+	return out, true
+}
+
+// restore asks the new worker to restore the checkpoint.
+func (s *State) restore(out []Action) []Action {
+	h := &s.history
+	clear(s.programs)
+	clear(s.blocks)
+	h.stage, h.restoring = restored, s.nextSeq()
+	return append(out, Send{Type: transport.Restore, Seq: h.restoring, Base: h.made})
+}
+
+// restored takes the answer to a Restore: the frames since the checkpoint follow.
+func (s *State) restoredReply(m *proto.StateReply, out []Action) []Action {
+	h := &s.history
+	switch {
+	case m.Status.GetKind() != 0:
+		return append(out, Disconnect{s.explain(nil, m.Status)})
+	case m.At != h.made:
+		return append(out, Disconnect{fmt.Errorf("the worker has restored checkpoint %d instead of %d", m.At, h.made)})
+	}
+	h.stage, h.restoring = settled, 0
+	h.left, h.repeats = append([]sentFrame(nil), h.frames...), map[uint64]Ref{}
+	if !s.awake {
+		s.awake = true
+		out = append(out, Wake{})
+	}
+	return out
+}
+
+// repeat sends the next frame that the new worker has not got. Answers that have come are not asked for again.
+func (s *State) repeat(out []Action) []Action {
+	h := &s.history
+	f := h.left[0]
+	h.left = h.left[1:]
+	switch f.Type {
+	case transport.Call:
+		if _, waits := s.calls[f.Seq]; !waits {
+			h.repeats[f.Seq] = f.Ref
+		}
+		if _, known := s.programs[f.program]; !known {
+			s.programs[f.program] = struct{}{}
+			out = append(out, Send{Type: transport.Program, Seq: f.Seq, Ref: f.Ref})
+		}
+	case transport.Upload:
+		s.current = again{f.Ref}
+	case transport.Free, transport.Fail, transport.Resume, transport.Checkpoint:
+	default:
+		if t := s.asked[f.Seq]; t == nil || s.tickets[t.ref] != t {
+			return out
+		}
+	}
+	return append(out, f.Send)
+}
