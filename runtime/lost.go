@@ -37,7 +37,8 @@ func (s *session) lost(life int, err error) {
 	}
 	var why refused
 	if hello == nil && errors.As(err, &why) {
-		s.lose(life, &Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %s", s.device(), string(why))}, "")
+		text := fmt.Sprintf("%s could not start its worker: %s", s.device(), string(why))
+		s.lose(life, &Error{Kind: KindRuntime, Text: text}, "")
 		return
 	}
 	what, log := s.cause(err, instance, hello)

@@ -198,8 +198,8 @@ func (r *Runtime) Sync(index int32, at trace.Place) (uint64, error) {
 	return r.add(t, err)
 }
 
-// Ask begins a question about kept state, in JSON, and returns its ticket. After a wait without an error, Answer has the
-// answer.
+// Ask begins a question about kept state, in JSON, and returns its ticket. After a wait without an error, Answer has
+// the answer.
 func (r *Runtime) Ask(index int32, question []byte, at trace.Place) (uint64, error) {
 	s, err := r.session(index)
 	if err != nil {

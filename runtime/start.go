@@ -39,11 +39,13 @@ func (s *session) start() {
 	folder, err := s.keptFolder()
 	if err == nil {
 		onAllCores(func() {
-			instance, err = s.provider.Start(s.ctx, provider.Spec{Device: s.paths.Device, Kept: folder, Options: s.paths.Options})
+			spec := provider.Spec{Device: s.paths.Device, Kept: folder, Options: s.paths.Options}
+			instance, err = s.provider.Start(s.ctx, spec)
 		})
 	}
 	if err != nil {
-		s.lose(s.worker, &Error{Kind: KindRuntime, Text: fmt.Sprintf("%s could not start its worker: %v", s.device(), err)}, "")
+		text := fmt.Sprintf("%s could not start its worker: %v", s.device(), err)
+		s.lose(s.worker, &Error{Kind: KindRuntime, Text: text}, "")
 		return
 	}
 	s.mu.Lock()

@@ -117,7 +117,7 @@ var functions = []string{
 	"entry",
 	"unload",
 	"leave",
-	"watch",
+	"watch", "contents", "state", "set_state",
 }
 
 func TestIncompatibleLibraries(t *testing.T) {

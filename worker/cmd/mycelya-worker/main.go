@@ -58,7 +58,8 @@ func parse() *arguments {
 		"file of the worker's credentials, for --listen; -: the beginning of stdin")
 	flag.StringVar(&a.backend, "backend", "torch", "the executor: torch, or ref, which needs no PyTorch")
 	flag.StringVar(&a.status, "status", "", "loopback address and port of a status page: /healthz and /metrics")
-	flag.StringVar(&a.state, "state", "", "folder for the tensors and the checkpoints that sessions keep; empty: they keep none")
+	flag.StringVar(&a.state, "state", "",
+		"folder for the tensors and the checkpoints that sessions keep; empty: they keep none")
 	flag.BoolVar(&a.eof, "stdin-eof", false, "end when stdin ends")
 	flag.BoolVar(&a.version, "version", false, "print the build and end")
 	flag.BoolVar(&a.session, "session", false, "serve one client that another process of this program passes on")
