@@ -141,3 +141,8 @@ def checkpoint(index: int, every: float | None) -> None:
     if every is not None and not every > 0:
         raise ValueError(f"every={every!r} is not a number of seconds above 0.")
     _ask(index, "checkpoint", Every=every or 0)
+
+
+def end(index: int) -> None:
+    """Has a worker that outlives this process end with its session."""
+    _ask(index, "end")

@@ -47,6 +47,16 @@ TABLE = {
                 r".+",
                 "a folder for what save() and checkpoint() keep (default: one that ends with the machine)",
             ),
+            (
+                "detached",
+                r"[0-9]{1,9}",
+                "the seconds without a client after which a worker that outlives its process ends",
+            ),
+            (
+                "attach",
+                r"yes",
+                "RemoteMachine.attach(name)",
+            ),
         ),
     ),
     BackendProvider.MODAL: Row(served=False),

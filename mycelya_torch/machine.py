@@ -61,6 +61,10 @@ class RemoteMachine:
             and takes only "".
         name: its name in messages; by default its `device_id`.
         start: start the worker now; otherwise at `start()`.
+        detached: the worker outlives this process, and `attach(name)` of another
+            process uses it. It ends at `stop()`, or `idle_timeout` seconds after its
+            last client. Needs a name that no machine on this host has.
+        idle_timeout: seconds, for a detached worker.
         device: provider option of "local": "cpu", "cuda:0", … or "" for the best.
         options: other options of the provider. "local" has transport: "unix", a socket
             that only this user can reach (the default), or "tcp": TLS 1.3 over the
@@ -80,6 +84,8 @@ class RemoteMachine:
         *,
         name: str | None = None,
         start: bool = True,
+        detached: bool = False,
+        idle_timeout: float = 600,
         device: str = "",
         **options: str,
     ) -> None:
@@ -92,14 +98,32 @@ class RemoteMachine:
                 f"gpu_type={self.gpu_type.value!r} cannot be chosen. Leave it out, or "
                 "give device='cuda:<index>'."
             )
+        if detached:
+            options["detached"] = _seconds(name, idle_timeout)
         self._device = _providers.device_option(self.provider, device)
         self._options = _providers.other_options(self.provider, options)
         label = self._device.replace(":", "") or "best"
         self.device_id = f"{self.provider.value}-{label}-{uuid.uuid4().hex[:8]}"
         self.name = name or self.device_id
         self._index: int | None = None
+        self._outlives = "detached" in options or "attach" in options
         if start:
             self.start()
+
+    @classmethod
+    def attach(
+        cls, name: str, provider: str | BackendProvider = _providers.DEFAULT
+    ) -> RemoteMachine:
+        """A machine that another process has started with detached=True.
+
+        A machine has one client at a time. What the last client has sent is still
+        done; then its session ends, and its tensors with it. `load` returns what it has
+        saved.
+
+        Raises:
+            RuntimeError: no such machine runs; the message lists those that do.
+        """
+        return cls(provider, name=name, attach="yes")
 
     @property
     def machine_id(self) -> str:
@@ -161,9 +185,12 @@ class RemoteMachine:
         """
         with _LOCK:
             index = self.remote_index
-            if index is not None:
-                del _MACHINES[index]
-                _device.close(index)
+            if index is None:
+                return
+            if self._outlives and _device.state(index) == "running":
+                _kept.end(index)
+            del _MACHINES[index]
+            _device.close(index)
 
     def restart(self) -> RemoteMachine:
         """Replaces the worker by a new one, with the same index; starts a stopped one.
@@ -273,6 +300,14 @@ class RemoteMachine:
         if index is not None:
             state = f"mycelya:{index}" if state == "running" else f"{state}, :{index}"
         return f"RemoteMachine({self.provider.value!r}, name={self.name!r}, {state})"
+
+
+def _seconds(name: str | None, idle_timeout: float) -> str:
+    if name is None:
+        raise ValueError("detached=True needs a name=, by which attach() finds it.")
+    if not 1 <= idle_timeout < 1e9:
+        raise ValueError(f"idle_timeout={idle_timeout!r} is not a number of seconds.")
+    return str(int(idle_timeout))
 
 
 def _owner(index: int) -> RemoteMachine | None:

@@ -27,6 +27,7 @@ import (
 //	drop        Name
 //	names
 //	checkpoint  Every               seconds between the next ones; 0: none follows
+//	end                             the worker, though it outlives this process, ends with the session
 type question struct {
 	What     string
 	Name     string
@@ -67,6 +68,13 @@ func (s *session) askWorker(text []byte, by *charge) (*Ticket, error) {
 	}
 	t := s.ticket(by)
 	t.question = true
+	if q.What == "end" {
+		s.mu.Lock()
+		s.ends = true
+		s.mu.Unlock()
+		t.end(nil)
+		return t, nil
+	}
 	if q.What == "checkpoint" {
 		return s.checkpoint(t, time.Duration(q.Every*float64(time.Second)))
 	}
@@ -174,6 +182,9 @@ func (s *session) keptFolder() (string, error) {
 	if named := s.paths.Options["state"]; named != "" {
 		return filepath.Abs(named)
 	}
+	if s.detached() {
+		return "", nil // the provider's choice
+	}
 	if s.folder != "" {
 		return s.folder, nil
 	}
@@ -181,6 +192,11 @@ func (s *session) keptFolder() (string, error) {
 	folder, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", keptPrefix, os.Getpid())) // only this user can enter it
 	s.folder = folder
 	return folder, err
+}
+
+// detached says whether the worker outlives this process.
+func (s *session) detached() bool {
+	return s.paths.Options["detached"] != "" || s.paths.Options["attach"] != ""
 }
 
 // removeKept removes what nothing can restore any more: the temporary folder, or the checkpoints in another one.

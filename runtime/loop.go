@@ -51,7 +51,8 @@ type session struct {
 	mu       sync.Mutex // guards what follows
 	core     *core.State
 	instance provider.Instance
-	life     int // workers that were lost and replaced
+	ends     bool // the worker of a detached machine ends with the session
+	life     int  // workers that were lost and replaced
 	conn     *transport.Conn
 	hello    *proto.Hello
 	ending   string        // why the session is lost, as a sentence; "" if it is not
@@ -296,6 +297,9 @@ func (s *session) close() {
 	s.mu.Unlock()
 	if instance != nil {
 		stop(instance)
+		if d, ok := instance.(interface{ Remove() }); ok {
+			d.Remove()
+		}
 	}
 	s.removeKept()
 }

@@ -39,7 +39,8 @@ func (s *session) start() {
 	folder, err := s.keptFolder()
 	if err == nil {
 		onAllCores(func() {
-			spec := provider.Spec{Device: s.paths.Device, Kept: folder, Options: s.paths.Options}
+			spec := provider.Spec{Session: s.paths.Machine, Device: s.paths.Device, Kept: folder, Options: s.paths.Options,
+				Again: s.worker > 0}
 			instance, err = s.provider.Start(s.ctx, spec)
 		})
 	}

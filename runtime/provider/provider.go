@@ -23,6 +23,8 @@ type Spec struct {
 	Threads int    // of a worker on the CPU; 0 is PyTorch's default
 	// Kept is the folder for what a worker keeps, if it runs on this host.
 	Kept string
+	// Again says that the worker replaces a lost one of the same machine.
+	Again bool
 	// Options are the provider's own, by the names in its row of the table.
 	Options map[string]string
 }

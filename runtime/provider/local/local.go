@@ -36,7 +36,10 @@ type Spec struct {
 	Backend  string // "torch", the default, or "ref", which needs no PyTorch
 	LogLevel string // of the worker's log: "debug", "info", "warn" (default), "error"
 
-	tcp bool // over TCP with TLS, not over a unix socket
+	tcp      bool     // over TCP with TLS, not over a unix socket
+	attach   bool     // use the worker of a detached machine
+	detached string   // seconds without a client after which a worker that outlives this process ends; "": none
+	log      *os.File // for the log of such a worker
 }
 
 const (
@@ -71,6 +74,14 @@ func (p Provider) Start(ctx context.Context, s provider.Spec) (provider.Instance
 func Start(ctx context.Context, s Spec) (provider.Instance, error) {
 	if err := s.check(); err != nil {
 		return nil, err
+	}
+	switch {
+	case s.attach && s.Again:
+		return replaceDetached(ctx, s)
+	case s.attach:
+		return attach(s.Session)
+	case s.detached != "":
+		return startDetached(ctx, s)
 	}
 	dir := ""
 	if !s.tcp {
@@ -138,8 +149,18 @@ func (s *Spec) check() error {
 // takeOptions takes the provider's own options.
 func (s *Spec) takeOptions() error {
 	for name, value := range s.Options {
-		if name == "state" {
-			continue // the session has made it Spec.Kept
+		switch name {
+		case "state": // the session has made it Spec.Kept
+			continue
+		case "attach":
+			s.attach = value != ""
+			continue
+		case "detached":
+			if _, err := strconv.ParseUint(value, 10, 32); err != nil {
+				return provider.Errorf(provider.ErrInvalidSpec, "detached=%q is no number of seconds.", value)
+			}
+			s.detached = value
+			continue
 		}
 		if name != "transport" || value != "" && value != "unix" && value != "tcp" {
 			return provider.Errorf(provider.ErrInvalidSpec, "%s=%q is not an option of the local machine.", name, value)
@@ -247,7 +268,12 @@ func spawn(s Spec, dir string) (*instance, error) {
 	if s.tcp {
 		args = []string{"--listen", "127.0.0.1:0", "--credentials", "-"}
 	}
-	args = append(args, "--stdin-eof", "--backend", s.Backend, "--threads", strconv.Itoa(s.Threads))
+	if s.detached != "" {
+		args = append(args, "--single", "--alone", s.detached+"s")
+	} else {
+		args = append(args, "--stdin-eof")
+	}
+	args = append(args, "--backend", s.Backend, "--threads", strconv.Itoa(s.Threads))
 	options := [][2]string{
 		{"--state", s.Kept}, {"--device", s.Device}, {"--exec", s.Exec}, {"--torch-lib", s.TorchLib}, {"--log", s.LogLevel},
 	}
@@ -294,6 +320,9 @@ func spawn(s Spec, dir string) (*instance, error) {
 		Stdin: pipes[0][0], Stdout: pipes[1][1], Stderr: pipes[2][1],
 		// In its own session the worker gets no Ctrl-C and no hangup of the client's terminal.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if s.log != nil {
+		in.cmd.Stderr = s.log
 	}
 	if abs, err := filepath.Abs(s.Worker); err == nil {
 		in.cmd.Path = abs
@@ -458,16 +487,25 @@ func (in *instance) Dial(ctx context.Context) (net.Conn, error) {
 		return nil, provider.Errorf(provider.ErrUnavailable, "The worker has been stopped.")
 	default:
 	}
-	var d net.Dialer
-	network := "unix"
+	return dial(ctx, in.network(), in.addr)
+}
+
+// network is that of the worker's address.
+func (in *instance) network() string {
 	if in.spec.tcp {
-		network = "tcp"
+		return "tcp"
 	}
-	c, err := d.DialContext(ctx, network, in.addr)
+	return "unix"
+}
+
+// dial opens a stream to a worker on this host.
+func dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, provider.Errorf(provider.ErrUnavailable, "The worker's socket: %v. %s", err, advice(err, ""))
 	}
-	if in.spec.tcp {
+	if network == "tcp" {
 		return c, nil
 	}
 	if err := transport.CheckPeer(c); err != nil {

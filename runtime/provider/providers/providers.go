@@ -49,6 +49,11 @@ func Table() []Row {
 			}, {
 				Name: "state", Values: `.+`,
 				Help: "a folder for what save() and checkpoint() keep (default: one that ends with the machine)",
+			}, {
+				Name: "detached", Values: `[0-9]{1,9}`,
+				Help: "the seconds without a client after which a worker that outlives its process ends",
+			}, {
+				Name: "attach", Values: `yes`, Help: "RemoteMachine.attach(name)",
 			}},
 		},
 		{Name: "modal"},
