@@ -5,10 +5,12 @@ package runtime
 
 import (
 	"fmt"
+	"time"
 
 	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 )
@@ -46,6 +48,15 @@ func (s *session) sendFrame(a core.Send) {
 		s.write(a, nil, &proto.Restore{Session: s.name, At: a.Base}, nil)
 	case transport.Upload, transport.Share, transport.UploadFrom:
 		s.sendUpload(a, a.Ref.(*upload))
+	case transport.Begin:
+		u := a.Ref.(*upload)
+		if a.Keep {
+			u.keep()
+		}
+		u.sent = 0
+		s.write(a, u.by, &proto.Upload{Storage: u.storage, Bytes: uint64(len(u.data))}, nil)
+	case transport.Piece:
+		s.sendPiece(a, a.Ref.(*upload))
 	default:
 		panic(fmt.Sprintf("BUG: the core sends a %v", a.Type))
 	}
@@ -112,6 +123,32 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 		s.write(a, u.by, m, u.data)
 	}
 	sent.OK = true
+}
+
+// sendPiece sends the next piece of a large upload.
+func (s *session) sendPiece(a core.Send, u *upload) {
+	sent := core.Sent{Seq: a.Seq}
+	defer func() { s.do(sent) }() // also if the send panics: the upload's owner waits for it
+	n := min(s.pieceBytes(), len(u.data)-u.sent)
+	sent.OK = s.write(a, u.by, nil, u.data[u.sent:u.sent+n]) > 0
+	u.sent += n
+	sent.More = u.sent < len(u.data)
+}
+
+const (
+	leastPiece = 64 << 10
+	mostPiece  = 4 << 20
+	// pieceTime is how long a piece may take on the link: so long does a program wait that comes while it is sent.
+	pieceTime = 2 * time.Millisecond
+)
+
+// pieceBytes is the size of a piece for the link's rate. On one host a piece takes about a millisecond.
+func (s *session) pieceBytes() int {
+	l, ok := s.conn.Net().(*link.Stream)
+	if !ok || s.compiler.near {
+		return mostPiece
+	}
+	return int(min(max(l.Measured().Rate*pieceTime.Seconds(), leastPiece), mostPiece))
 }
 
 // hold sends a frame in one message with the next one, or when the sender has nothing else to send.

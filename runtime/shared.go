@@ -28,7 +28,7 @@ func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) 
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
 	u, t := &upload{storage: id, data: data, by: by, shared: &from, free: from.Release}, s.ticket(by)
-	_ = s.submit(core.Upload{Upload: u, Ticket: t, Bytes: n, From: core.Shared, Block: from.Block})
+	_ = s.submit(core.Upload{Upload: u, Ticket: t, Storage: id, Bytes: n, From: core.Shared, Block: from.Block})
 	return t
 }
 

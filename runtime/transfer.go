@@ -18,6 +18,7 @@ type upload struct {
 	by      *charge
 	shared  *Shared // nil: the bytes are not in shared memory
 	free    func()  // gives data back; may be nil
+	sent    int     // bytes that were sent in pieces
 }
 
 func (u *upload) release() {
@@ -42,7 +43,7 @@ func (s *session) upload(id uint64, data []byte, by *charge) *Ticket {
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
 	u, t := &upload{storage: id, data: data, by: by}, s.ticket(by)
-	ev := core.Upload{Upload: u, Ticket: t, Bytes: n, From: core.Borrowed}
+	ev := core.Upload{Upload: u, Ticket: t, Storage: id, Bytes: n, From: core.Borrowed}
 	if n > copyUploads {
 		t.sends = true
 	} else {

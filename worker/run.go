@@ -96,6 +96,9 @@ func (s *session) check(p *program, c *proto.Call) error {
 		return faultf("A call has %d parameters, %d inputs and %d outputs; its program has %d, %d and %d.",
 			len(c.Params), len(c.Inputs), len(c.Outputs), p.params, len(p.inputs), len(p.outputs))
 	}
+	if s.arrives(c.Inputs) || s.arrives(c.Outputs) || s.arrives(c.Frees) {
+		return faultf("A call uses a storage whose upload arrives.")
+	}
 	if s.seen == nil {
 		s.seen = make(map[uint64]struct{})
 	}

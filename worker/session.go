@@ -36,6 +36,7 @@ type session struct {
 	found  []found     // files that are open for a Load
 
 	checkpoints []made
+	arriving    map[uint64]*arriving // uploads in pieces, by the number of their Begin
 
 	// Set while a program is missing: the client must send the call again, and later frames wait for it.
 	missing *missing
@@ -92,7 +93,7 @@ func (s *session) serve() error {
 
 // frame handles one frame, or queues it behind a call that waits for its program.
 func (s *session) frame(h transport.Header) error {
-	if h.Payload > 0 && h.Type != transport.Upload {
+	if h.Payload > 0 && h.Type != transport.Upload && h.Type != transport.Piece {
 		return faultf("A %v frame has no body, this one has %d bytes.", h.Type, h.Payload)
 	}
 	switch h.Type {
@@ -100,6 +101,10 @@ func (s *session) frame(h transport.Header) error {
 		return s.program(h)
 	case transport.Upload:
 		return s.upload(h)
+	case transport.Begin:
+		return s.begin(h)
+	case transport.Piece:
+		return s.piece(h)
 	case transport.Share:
 		return s.share(h)
 	case transport.Unshare:
@@ -160,6 +165,9 @@ func (s *session) apply(h transport.Header, meta []byte) (known bool, err error)
 		var m proto.FreeStorages
 		if err := decode(h, meta, &m); err != nil {
 			return true, err
+		}
+		if s.arrives(m.Storages) {
+			return true, faultf("A Free ends a storage whose upload arrives.")
 		}
 		s.free(m.Storages)
 		return true, nil

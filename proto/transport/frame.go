@@ -50,6 +50,8 @@
 //	Checkpoint Checkpoint            client StateReply
 //	Restore    Restore               client StateReply
 //	StateReply StateReply            worker
+//	Begin      Upload                client
+//	Piece                     yes    client
 //
 // Flow:
 //
@@ -58,6 +60,8 @@
 //  2. Frames take effect in the order in which they were sent; answers come in the order of their requests.
 //  3. A Program comes before the first Call of its key. The client does not wait for a Call: it may be many ahead.
 //  4. An Upload makes its storage before any later frame takes effect. An empty upload or reply has no body.
+//     A client may also send Begin, and the bytes in Pieces with the Begin's sequence number. Other frames may come
+//     between the pieces, but none that uses the storage comes before the last piece.
 //  5. Done with unknown_program: the worker had dropped the program. The call did not run. The worker queues later
 //     frames, except Program and the frames of uploads. The client sends the Program and the same Call again, under the
 //     same sequence number; then the worker takes the queued frames.
@@ -122,6 +126,8 @@ const (
 	Checkpoint
 	Restore
 	StateReply
+	Begin
+	Piece
 	numTypes
 )
 
@@ -129,6 +135,7 @@ var typeNames = [numTypes]string{
 	"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done",
 	"Share", "Unshare", "UploadFrom", "Uploaded", "Fail", "Resume", "Ended", "EndedReply",
 	"Save", "Find", "Load", "Drop", "Names", "Checkpoint", "Restore", "StateReply",
+	"Begin", "Piece",
 }
 
 func (t Type) String() string {

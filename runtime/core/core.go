@@ -60,6 +60,10 @@ type State struct {
 	tickets  map[Ref]*ticket     // those that are not complete
 	asked    map[uint64]*ticket  // by sequence number, until the answer; complete if canceled
 
+	large   []largeUpload // that are being sent in pieces, oldest first
+	turn    bool          // the next piece comes before the next submission
+	blocked *Prepared     // a trace that waits for the rest of a large upload
+
 	blocks    map[uint64]struct{} // the blocks of shared memory that the worker has
 	maxBlocks int
 	reading   map[uint64]Upload // by sequence number: uploads that the worker reads from shared memory

@@ -53,8 +53,8 @@ func TestABlockThatCannotBeShared(t *testing.T) {
 		require.Equal(t, []Action{Wake{}, Complete{10 + i, nil}}, s.Step(u, nil))
 		seq := uint64(2 * i)
 		require.Equal(t, []Action{Send{Type: transport.Share, Seq: seq + 1, Ref: i}}, s.Step(Next{}, nil))
-		require.Equal(t, []Action{Send{Type: transport.Upload, Seq: seq + 2, Ref: i}}, s.Step(Sent{seq + 1, false}, nil))
-		require.Equal(t, []Action{Release{i}}, s.Step(Sent{seq + 2, true}, nil))
+		require.Equal(t, []Action{Send{Type: transport.Upload, Seq: seq + 2, Ref: i}}, s.Step(Sent{Seq: seq + 1, OK: false}, nil))
+		require.Equal(t, []Action{Release{i}}, s.Step(Sent{Seq: seq + 2, OK: true}, nil))
 		require.Empty(t, s.Step(Next{}, nil))
 	}
 }
@@ -66,7 +66,7 @@ func TestASmallUploadWaits(t *testing.T) {
 	require.Equal(t, []Action{Complete{"t", nil}}, s.Step(Upload{Upload: "small", Ticket: "t", Bytes: SmallUpload}, nil))
 	require.Equal(t, []Action{Wake{}}, s.Step(Sync{"sync"}, nil))
 	require.Equal(t, []Action{Send{Type: transport.Upload, Seq: 1, Ref: "small"}}, s.Step(Next{}, nil))
-	require.Equal(t, []Action{Release{"small"}}, s.Step(Sent{1, true}, nil))
+	require.Equal(t, []Action{Release{"small"}}, s.Step(Sent{Seq: 1, OK: true}, nil))
 	require.Equal(t, []Action{Complete{"t", nil}}, s.Step(Upload{Upload: "next", Ticket: "t", Bytes: 1}, nil))
 	require.Equal(t, []Action{Send{Type: transport.Sync, Seq: 2, Ref: "sync"}}, s.Step(Next{}, nil))
 	require.Empty(t, s.Step(Next{}, nil), "the next upload is not sent by itself, also if the sender is awake")

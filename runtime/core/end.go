@@ -45,6 +45,10 @@ func (s *State) gone(err error, out []Action) []Action {
 	for _, ref := range s.credits.rooms {
 		out = s.complete(ref, err, out)
 	}
+	if s.blocked != nil {
+		out = append(out, Release{s.blocked.Trace})
+		s.blocked = nil
+	}
 	for _, ref := range s.history.waiting {
 		out = s.complete(ref, err, out)
 	}
@@ -52,6 +56,7 @@ func (s *State) gone(err error, out []Action) []Action {
 	for _, f := range s.history.frames {
 		out = s.releaseKept(f, out)
 	}
+	out = s.dropLarge(out)
 	s.history = history{}
 	clear(s.reading)
 	clear(s.asked)

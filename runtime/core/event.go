@@ -22,6 +22,7 @@ type (
 	// Upload submits the bytes of a new storage. The ticket is complete when the caller may go on.
 	Upload struct {
 		Upload, Ticket Ref
+		Storage        uint64
 		Bytes          uint64
 		From           Source
 		Block          uint64 // of Shared bytes: the number of their block
@@ -100,10 +101,12 @@ type (
 		Unused []uint64 // without a Call: Frees, and inputs that no tensor holds after the trace
 	}
 
-	// Sent says how the Send of an Upload or of a Share ended. Other frames have no Sent.
+	// Sent says how the Send of an Upload, a Piece or a Share ended. Other frames have no Sent. More: the upload has bytes
+	// that were not sent.
 	Sent struct {
-		Seq uint64
-		OK  bool
+		Seq  uint64
+		OK   bool
+		More bool
 	}
 )
 
@@ -147,6 +150,7 @@ func (Checkpoint) event()    {}
 func (Raise) event()         {}
 func (resume) event()        {}
 func (again) event()         {}
+func (piece) event()         {}
 func (Forget) event()        {}
 func (Room) event()          {}
 func (Cancel) event()        {}

@@ -77,8 +77,7 @@ func (s *simulation) storage() uint64 {
 }
 
 func (s *simulation) submitUpload() {
-	s.storage()
-	u := Upload{Upload: s.ref("upload"), Ticket: s.ref("ticket"), From: Source(s.IntN(3)),
+	u := Upload{Storage: s.storage(), Upload: s.ref("upload"), Ticket: s.ref("ticket"), From: Source(s.IntN(3)),
 		Bytes: uint64(s.IntN(MaxUploadBytes / 4))}
 	if s.IntN(2) == 0 {
 		u.Bytes = uint64(s.IntN(2 * SmallUpload))
@@ -188,7 +187,14 @@ func (s *simulation) senderGoesOn() {
 	case s.prepare != nil:
 		s.prepared()
 	case s.sending.Ref != nil:
-		sent := Sent{s.sending.Seq, s.IntN(4) > 0}
+		sent := Sent{Seq: s.sending.Seq, OK: s.IntN(4) > 0}
+		if s.sending.Type == transport.Piece {
+			sent.OK = s.gone == nil && !s.orphaned
+			if sent.More = s.pieces[s.sending.Ref] > 0; !sent.More {
+				delete(s.arriving, s.uploads[s.sending.Ref].Storage)
+			}
+			s.pieces[s.sending.Ref]--
+		}
 		if s.sending.Type == transport.Share && sent.OK {
 			s.blocks[s.uploads[s.sending.Ref].Block] = true
 		}

@@ -65,16 +65,23 @@ func (s *State) sendKept(f sentFrame, out []Action) []Action {
 	h := &s.history
 	if h.on {
 		f.Keep = f.Type == transport.Upload
-		h.frames = append(h.frames, f)
-		if h.bytes += f.bytes; h.bytes > MaxKept && h.asked == 0 && !h.pressed {
-			h.pressed = true
-			out = s.submit(Checkpoint{}, out)
-		}
+		out = s.keep(f, out)
 	}
 	if h.stage != settled {
 		return out
 	}
 	return append(out, f.Send)
+}
+
+// keep keeps a frame for a new worker.
+func (s *State) keep(f sentFrame, out []Action) []Action {
+	h := &s.history
+	h.frames = append(h.frames, f)
+	if h.bytes += f.bytes; h.bytes > MaxKept && h.asked == 0 && !h.pressed {
+		h.pressed = true
+		out = s.submit(Checkpoint{}, out)
+	}
+	return out
 }
 
 // sendCheckpoint begins a checkpoint. Only one is made at a time.
@@ -155,6 +162,13 @@ func (s *State) releaseKept(f sentFrame, out []Action) []Action {
 		if c.upload == f.Ref {
 			return out
 		}
+	case piece:
+		if c.Upload.Upload == f.Ref {
+			return out
+		}
+	}
+	if slices.ContainsFunc(s.large, func(l largeUpload) bool { return l.Upload.Upload == f.Ref }) {
+		return out // its last piece does
 	}
 	return append(out, Release{f.Ref})
 }
@@ -188,6 +202,7 @@ func (s *State) replace(err error, out []Action) ([]Action, bool) {
 		delete(s.reading, seq)
 		out = s.uploaded(u, out)
 	}
+	out = s.dropLarge(out)
 	if !s.awake {
 		s.awake = true
 		out = append(out, Wake{})

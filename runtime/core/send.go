@@ -25,12 +25,26 @@ func (s *State) next(out []Action) []Action {
 	for s.phase == running && s.history.stage == settled && len(s.history.left) > 0 && len(out) == n {
 		out = s.repeat(out)
 	}
-	for s.phase == running && s.history.stage == settled && s.pressed() && len(out) == n {
-		out = s.take(s.queue.pop(), out)
+	for s.phase == running && s.history.stage == settled && len(out) == n && s.goOn() {
+		switch {
+		case s.blocked != nil && !s.holdsBack(s.blocked):
+			ev := s.blocked
+			s.blocked = nil
+			out = s.dispatched(ev, out)
+		case len(s.large) > 0 && (s.turn || s.blocked != nil || !s.pressed() || s.holdsBackNext()):
+			s.turn = false
+			out = s.sendPiece(out)
+		default:
+			s.turn = true
+			out = s.take(s.queue.pop(), out)
+		}
 	}
 	s.awake = len(out) > n
 	return out
 }
+
+// goOn says whether there is anything to send.
+func (s *State) goOn() bool { return s.pressed() || len(s.large) > 0 || s.blocked != nil }
 
 // take begins one submission.
 func (s *State) take(event Event, out []Action) []Action {
@@ -79,6 +93,16 @@ func (s *State) prepared(ev *Prepared, out []Action) []Action {
 		return out // a second report of the trace
 	}
 	s.current = nil
+	if s.why == nil && s.holdsBack(ev) {
+		later := *ev // its arrays are the trace's, which is not released
+		s.blocked = &later
+		return out
+	}
+	return s.dispatched(ev, out)
+}
+
+// dispatched sends what a trace has become, and releases the trace.
+func (s *State) dispatched(ev *Prepared, out []Action) []Action {
 	if s.why == nil {
 		out = s.dispatch(ev, out)
 	}
@@ -150,6 +174,9 @@ func (s *State) sendUpload(u Upload, out []Action) []Action {
 }
 
 func (s *State) sendBytes(u Upload, out []Action) []Action {
+	if u.Bytes > LargeUpload {
+		return s.beginLarge(u, out)
+	}
 	return s.sendKept(sentFrame{Send: Send{Type: transport.Upload, Seq: s.nextSeq(), Ref: u.Upload}, bytes: u.Bytes}, out)
 }
 
@@ -168,6 +195,10 @@ func (s *State) sent(ev Sent, out []Action) []Action {
 			out = append(out, Release{r.upload})
 		}
 		return out
+	}
+	if p, ok := s.current.(piece); ok {
+		s.current = nil
+		return s.pieceSent(p, ev, out)
 	}
 	u, ok := s.current.(Upload)
 	if !ok {

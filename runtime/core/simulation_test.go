@@ -66,7 +66,9 @@ type simulation struct {
 	frames    []Send // that the worker has not handled, oldest first
 	forgotten bool   // the first frame is a Call whose program the worker has asked for
 	blocks    map[uint64]bool
-	reading   []Send // uploads from shared memory without an answer
+	arriving  map[uint64]bool // storages whose last piece was not sent
+	pieces    map[Ref]int     // of large uploads, that will still be sent
+	reading   []Send          // uploads from shared memory without an answer
 
 	halted *proto.Status            // the worker runs no calls because of this failure
 	poison map[uint64]*proto.Status // by storage
@@ -112,6 +114,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	return &simulation{TB: t, Rand: rand.New(rand.NewPCG(seed, 22)), state: New(explainInTest), allowed: MaxCalls,
 		traces: map[Ref]*simTrace{}, calls: map[Ref]Ref{}, uploads: map[Ref]Upload{}, tickets: map[Ref]Event{},
 		released: map[Ref]bool{}, blocks: map[uint64]bool{}, images: map[uint64]image{}, outcomes: map[uint64]string{},
+		arriving: map[uint64]bool{}, pieces: map[Ref]int{},
 		poison: map[uint64]*proto.Status{}, exists: map[uint64]bool{}, texts: map[stepID]string{}, expected: map[Ref]string{}}
 }
 
@@ -199,6 +202,7 @@ func (s *simulation) perform(event Event, action Action) {
 		s.replaced++
 		s.frames, s.reading, s.forgotten, s.orphaned, s.relaunching = nil, nil, false, true, false
 		clear(s.blocks)
+		clear(s.arriving)
 	case Relaunch:
 		require.True(s, s.orphaned)
 		require.Nil(s, s.filling, "the receiver has ended")
@@ -239,7 +243,13 @@ func (s *simulation) send(a Send) {
 	}
 	require.Equal(s, s.orphaned, a.Type == transport.Restore, "a %v, and no worker: %v", a.Type, s.orphaned)
 	s.orphaned = false
-	require.Equal(s, a.Type == transport.Upload && s.state.history.on, a.Keep)
+	uploads := a.Type == transport.Upload || a.Type == transport.Begin
+	require.Equal(s, uploads && s.state.history.on, a.Keep)
+	if a.Type == transport.Piece {
+		require.True(s, s.arriving[s.uploads[a.Ref].Storage])
+		s.sending = a
+		return
+	}
 	if a.Type == transport.Restore {
 		s.again = true
 	} else if s.again && a.Seq < s.restore {
@@ -262,6 +272,11 @@ func (s *simulation) send(a Send) {
 	}
 	s.lastSeq = a.Seq
 	s.checkBlock(a)
+	if t := s.traces[s.calls[a.Ref]]; t != nil {
+		for _, id := range slices.Concat(t.in, t.out) {
+			require.NotContains(s, s.arriving, id, "a call before the last piece of its input")
+		}
+	}
 	switch a.Type {
 	case transport.Read, transport.Sync:
 		s.begun(a.Ref)
@@ -269,6 +284,11 @@ func (s *simulation) send(a Send) {
 		if a.Ref != nil {
 			s.begun(a.Ref)
 		}
+	case transport.Begin:
+		if slices.Contains(s.order, a.Ref) { // otherwise a Share has begun it
+			s.begun(a.Ref)
+		}
+		s.arriving[s.uploads[a.Ref].Storage], s.pieces[a.Ref] = true, s.IntN(6)
 	case transport.Resume:
 		if s.resumes--; s.resumes == 0 {
 			s.covered = a.Seq
@@ -433,7 +453,7 @@ func TestSimulation(t *testing.T) {
 	}
 	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Complete", "Release", "Credit",
 		"Allow", "End", "Failing", "Replace", "Relaunch", "NotKept", "Send Checkpoint again false",
-		"Send Restore again false", "Send Fail again false", "Send Resume again false",
+		"Send Restore again false", "Send Begin again false", "Send Piece again false", "Send Fail again false", "Send Resume again false",
 		"Send Program again false", "Send Program again true", "Send Call again true", "Send Free again false",
 		"Send Share again false", "Send Unshare again false", "Send UploadFrom again false", "Send Upload again false"} {
 		require.Positive(t, seen["core."+want], "no simulation has seen %s: %v", want, seen)
@@ -447,7 +467,7 @@ func (s *simulation) drain() {
 	}
 	idle := func() bool {
 		return s.state.phase == running && s.state.history.stage == settled && len(s.state.history.left) == 0 &&
-			s.prepare == nil && s.sending.Ref == nil && s.filling == nil &&
+			s.state.blocked == nil && len(s.state.large) == 0 && s.prepare == nil && s.sending.Ref == nil && s.filling == nil &&
 			s.state.queue.empty() && len(s.frames) == 0 && len(s.reading) == 0
 	}
 	for n := 0; !idle() || s.failing != ""; n++ {

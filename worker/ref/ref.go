@@ -63,7 +63,7 @@ func (x *executor) Sync() error                                       { return n
 func (x *executor) Close()                                            { x.storages = nil }
 
 func (x *executor) UploadBegin(id, bytes uint64) ([]byte, error) {
-	if x.storages[id] != nil {
+	if x.storages[id] != nil || x.pending[id] != nil {
 		return nil, worker.Errorf(proto.ErrValue, "Storage %d exists already; an upload makes a new one.", id)
 	}
 	b, err := alloc(bytes)

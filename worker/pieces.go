@@ -1,0 +1,84 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker
+
+import (
+	"slices"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+)
+
+// maxArriving bounds the uploads of a session that arrive in pieces at the same time. A client sends one after the
+// other, so there are more only if submissions of several threads are mixed.
+const maxArriving = 1024
+
+// arriving is an upload that arrives in pieces, by the sequence number of its Begin.
+type arriving struct {
+	storage, bytes uint64
+	dst            []byte // nil: the upload has failed, and the pieces are discarded
+	at             uint64 // bytes that have arrived
+	err            error
+}
+
+// begin makes memory for an upload whose bytes come in pieces.
+func (s *session) begin(h transport.Header) error {
+	var m proto.Upload
+	if err := decode(h, s.c.MetaBytes(), &m); err != nil {
+		return err
+	}
+	switch {
+	case m.Storage == 0 || m.Bytes == 0 || m.Bytes > transport.MaxBody:
+		return faultf("An upload in pieces to storage %d has %d bytes.", m.Storage, m.Bytes)
+	case len(s.arriving) == maxArriving:
+		return faultf("%d uploads arrive at the same time.", maxArriving)
+	case s.arriving[h.Seq] != nil:
+		return faultf("Two uploads have the number %d.", h.Seq)
+	}
+	a := &arriving{storage: m.Storage, bytes: m.Bytes}
+	a.dst, a.err = s.x.UploadBegin(m.Storage, m.Bytes)
+	if a.err != nil && asError(a.err).Kind == proto.ErrValue {
+		return s.uploaded(m.Storage, a.err)
+	}
+	if s.arriving == nil {
+		s.arriving = map[uint64]*arriving{}
+	}
+	s.arriving[h.Seq] = a
+	return nil
+}
+
+// piece takes a piece of an upload. The last one makes the storage.
+func (s *session) piece(h transport.Header) error {
+	a := s.arriving[h.Seq]
+	switch {
+	case a == nil:
+		return faultf("A piece belongs to upload %d, which does not arrive.", h.Seq)
+	case h.Payload == 0 || h.Payload > a.bytes-a.at:
+		return faultf("A piece of %d bytes belongs to an upload that lacks %d.", h.Payload, a.bytes-a.at)
+	}
+	var err error
+	if a.err == nil {
+		err = s.c.ReadBody(a.dst[a.at : a.at+h.Payload])
+	} else {
+		err = s.c.Discard()
+	}
+	if a.at += h.Payload; err != nil || a.at < a.bytes {
+		return err
+	}
+	delete(s.arriving, h.Seq)
+	if a.err == nil {
+		a.err = s.x.UploadEnd(a.storage)
+	}
+	return s.uploaded(a.storage, a.err)
+}
+
+// arrives says whether one of these storages arrives. A client that obeys the protocol does not use it.
+func (s *session) arrives(ids []uint64) bool {
+	for _, a := range s.arriving {
+		if slices.Contains(ids, a.storage) {
+			return true
+		}
+	}
+	return false
+}
