@@ -50,7 +50,7 @@ sweep: build
 
 bench: build
 	$(PY) bench/capture.py --markdown
-	$(PY) bench/transfer.py --markdown
+	$(PY) bench/transport.py --markdown
 	$(PY) bench/replay.py --markdown
 	$(PY) bench/startup.py --markdown
 	$(PY) bench/compile.py --markdown

@@ -62,7 +62,8 @@ var matrix = map[string][]string{
 	"worker/cmd":                    {"..."},
 	"worker/ref":                    {"catalogue", "worker", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
 	"worker/conformance":            {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
-	"bench":                         {"catalogue", "proto/..."},
+	"bench":                         {"catalogue", "bench/standin", "proto/..."},
+	"bench/standin":                 {"proto/transport"},
 	"tests":                         {"..."},
 }
 

@@ -13,21 +13,18 @@
 package main
 
 import (
-	"bufio"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/mycelya/mycelya/bench/standin"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -94,42 +91,13 @@ func serve(
 			_ = os.Remove(dir)
 		}
 	}()
-	// Only this process has the write end. It closes when this process ends, even if killed, and then the worker ends.
-	r, w, err := os.Pipe()
-	if err != nil {
-		return 1, err
-	}
-	defer func() { _ = r.Close(); _ = w.Close() }()
 	cmd := exec.Command(worker, append([]string{"--socket", behind, "--stdin-eof"}, flags...)...)
-	cmd.Stdin, cmd.Stderr = r, stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return 1, err
-	}
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	defer signal.Stop(signals)
-	if err := cmd.Start(); err != nil {
-		return 1, err
-	}
-	go func() { <-signals; _ = w.Close() }()
-	go func() { _, _ = io.Copy(io.Discard, stdin); _ = w.Close() }()
-
-	lines := bufio.NewReader(out)
-	line, _ := lines.ReadString('\n')
-	if h, err := transport.ParseHandshake(line); err == nil {
-		h.Addr, h.PID = socket, os.Getpid()
+	cmd.Stderr = stderr
+	return standin.Run(cmd, stdin, stdout, func(h *transport.Handshake) error {
+		h.Addr = socket
 		go accept(listener, behind, l)
-		fmt.Fprintln(stdout, h)
-	} else {
-		fmt.Fprint(stdout, line) // the client reports the error
-	}
-	_, _ = io.Copy(stdout, lines)
-	err = cmd.Wait()
-	if ended := new(exec.ExitError); errors.As(err, &ended) {
-		return max(ended.ExitCode(), 1), nil // -1: a signal
-	}
-	return 0, err
+		return nil
+	})
 }
 
 // accept joins each client to a new connection to the worker.

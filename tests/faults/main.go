@@ -12,22 +12,18 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
 
+	"github.com/mycelya/mycelya/bench/standin"
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
@@ -60,42 +56,15 @@ func run(args []string) int {
 }
 
 func serve(o options, flags []string) (int, error) {
-	// Only this process has the write end. It closes when this process ends, even if killed, and then the worker ends.
-	r, w, err := os.Pipe()
-	if err != nil {
-		return 1, err
-	}
-	defer func() { _ = r.Close(); _ = w.Close() }()
 	cmd := exec.Command(o.worker, flags...)
-	cmd.Stdin, cmd.Stderr = r, os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return 1, err
-	}
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	if err := cmd.Start(); err != nil {
-		return 1, err
-	}
-	go func() { <-signals; _ = w.Close() }()
-	go func() { _, _ = io.Copy(w, os.Stdin); _ = w.Close() }() // the credentials, and then nothing
-	lines := bufio.NewReader(out)
-	line, _ := lines.ReadString('\n')
-	if h, err := transport.ParseHandshake(line); err == nil && h.Network == "tcp" {
-		if h.Addr, err = proxy(o, h.Addr); err != nil {
-			return 1, err
+	cmd.Stderr = os.Stderr
+	return standin.Run(cmd, os.Stdin, os.Stdout, func(h *transport.Handshake) (err error) {
+		if h.Network != "tcp" {
+			return fmt.Errorf("the worker listens on %s, not on TCP", h.Addr)
 		}
-		h.PID = os.Getpid()
-		fmt.Println(h)
-	} else {
-		fmt.Print(line) // the client reports the error
-	}
-	_, _ = io.Copy(os.Stdout, lines)
-	err = cmd.Wait()
-	if ended := new(exec.ExitError); errors.As(err, &ended) {
-		return max(ended.ExitCode(), 1), nil // -1: a signal
-	}
-	return 0, err
+		h.Addr, err = proxy(o, h.Addr)
+		return err
+	})
 }
 
 // proxy starts the proxy before a worker, and returns its address.
