@@ -20,9 +20,17 @@ func (s *State) answer(ev *Answer, out []Action) []Action {
 	case *proto.Done:
 		return s.done(ev, m, out)
 	case *proto.ReadReply:
-		return s.readReply(ev, m, out)
+		t, err := s.answered(ev.Seq, transport.Read)
+		if err != nil {
+			return append(out, Disconnect{err})
+		}
+		return s.readReply(t, ev, m, out)
 	case *proto.SyncReply:
-		return s.syncReply(ev.Seq, m, out)
+		t, err := s.answered(ev.Seq, transport.Sync)
+		if err != nil {
+			return append(out, Disconnect{err})
+		}
+		return s.syncReply(t, m, out)
 	case *proto.Uploaded:
 		u, ok := s.reading[ev.Seq]
 		if !ok {
@@ -34,18 +42,34 @@ func (s *State) answer(ev *Answer, out []Action) []Action {
 	return append(out, Disconnect{fmt.Errorf("the worker sent a %T, which only clients send", ev.Message)})
 }
 
+// answered takes the ticket of a question that the worker has answered. Answers come in the order of their requests, so
+// that a worker that leaves one out is noticed.
+func (s *State) answered(seq uint64, what transport.Type) (*ticket, error) {
+	t := s.asked[seq]
+	if t == nil || t.what != what || !s.line.isNext(seq) {
+		return nil, fmt.Errorf("the worker answered %v %d, which was not the next", what, seq)
+	}
+	s.line.pop()
+	delete(s.asked, seq)
+	return t, nil
+}
+
 // done ends a call. A worker that has forgotten the call's program waits for the program and the call, and keeps all
 // later frames back.
 func (s *State) done(ev *Answer, m *proto.Done, out []Action) []Action {
 	seq := ev.Seq
 	call, ok := s.calls[seq]
-	if !ok {
-		return append(out, Disconnect{fmt.Errorf("the worker answered call %d, which was not waiting", seq)})
-	}
-	if m.UnknownProgram {
+	switch {
+	case !ok || !s.line.isNext(seq):
+		return append(out, Disconnect{fmt.Errorf("the worker answered call %d, which was not the next", seq)})
+	case m.UnknownProgram && s.resent == seq:
+		return append(out, Disconnect{fmt.Errorf("the worker has forgotten the program of call %d twice", seq)})
+	case m.UnknownProgram:
+		s.resent = seq
 		return append(out, Send{Type: transport.Program, Seq: seq, Ref: call, Again: true},
 			Send{Type: transport.Call, Seq: seq, Ref: call, Again: true})
 	}
+	s.line.pop()
 	delete(s.calls, seq)
 	if m.Failed > 0 && len(m.Errors) > 0 {
 		out = s.fail(seq, s.steps.first(seq, call, m.Errors[0], s.explain), out)
@@ -56,11 +80,9 @@ func (s *State) done(ev *Answer, m *proto.Done, out []Action) []Action {
 	return s.admitRooms(append(out, Credit{}))
 }
 
-func (s *State) readReply(ev *Answer, m *proto.ReadReply, out []Action) []Action {
-	t := s.asked[ev.Seq]
-	delete(s.asked, ev.Seq)
+func (s *State) readReply(t *ticket, ev *Answer, m *proto.ReadReply, out []Action) []Action {
 	switch {
-	case t == nil || s.tickets[t.ref] != t: // canceled
+	case s.tickets[t.ref] != t: // canceled
 		return out
 	case s.failure.err != nil:
 		return s.complete(t.ref, s.failure.err, out)
@@ -86,11 +108,9 @@ func (s *State) filled(ev Filled, out []Action) []Action {
 	return s.complete(ev.Ticket, s.why, out)
 }
 
-func (s *State) syncReply(seq uint64, m *proto.SyncReply, out []Action) []Action {
-	t := s.asked[seq]
-	delete(s.asked, seq)
+func (s *State) syncReply(t *ticket, m *proto.SyncReply, out []Action) []Action {
 	switch {
-	case t == nil || s.tickets[t.ref] != t: // canceled
+	case s.tickets[t.ref] != t: // canceled
 		return out
 	case s.failure.err != nil:
 		return s.complete(t.ref, s.failure.err, out)

@@ -36,6 +36,7 @@ func (s *State) lost(err error, out []Action) []Action {
 	clear(s.reading)
 	clear(s.asked)
 	clear(s.calls)
+	s.line = line{}
 	s.credits = credits{allowed: s.credits.allowed}
 	s.pressing, s.small = 0, 0
 	return out

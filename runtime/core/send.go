@@ -86,6 +86,7 @@ func (s *State) dispatch(ev *Prepared, out []Action) []Action {
 	}
 	seq := s.nextSeq()
 	s.calls[seq] = ev.Call
+	s.line.push(seq)
 	if _, known := s.programs[ev.Program]; !known {
 		s.programs[ev.Program] = struct{}{}
 		out = append(out, Send{Type: transport.Program, Seq: seq, Ref: ev.Call})
@@ -119,7 +120,8 @@ func (s *State) sendQuestion(ref Ref, what transport.Type, out []Action) []Actio
 		return out
 	}
 	seq := s.nextSeq()
-	s.asked[seq] = t
+	t.what, s.asked[seq] = what, t
+	s.line.push(seq)
 	return append(out, Send{Type: what, Seq: seq, Ref: ref})
 }
 
