@@ -29,15 +29,17 @@ import (
 // liar is a worker: an honest one, whose answers pass through a relay that changes some of them. It is a provider and
 // its instance.
 type liar struct {
-	r      *rand.Rand
+	r      *rand.Rand // of the relay
 	plan   plan
+	folder string
 	client net.Conn // the client's end of the session's connection
 	ended  chan struct{}
 	once   sync.Once
 	over   sync.WaitGroup
 
 	mu     sync.Mutex
-	silent bool // the relay passes no more answers
+	silent bool       // the relay passes no more answers
+	ends   *rand.Rand // of answers about the end
 }
 
 // plan says how a relay lies.
@@ -55,7 +57,7 @@ func (p plan) honest() bool { return p.payload || p.after == never }
 const never = 1 << 30
 
 func newLiar(r *rand.Rand, folder string, p plan) (*liar, error) {
-	l := &liar{r: r, plan: p, ended: make(chan struct{})}
+	l := &liar{r: r, ends: rand.New(rand.NewPCG(r.Uint64(), 1)), plan: p, folder: folder, ended: make(chan struct{})}
 	client, relay, err := pair(folder)
 	if err != nil {
 		return nil, err
@@ -106,15 +108,46 @@ func (l *liar) FDs() []int                                                      
 
 func (l *liar) Handle() provider.Handle { return provider.Handle{Provider: "liar", ID: "1"} }
 
-// Dial returns the session's connection once. A question about the session's end gets no connection.
+// Dial returns the session's connection, and then connections for questions about the session's end. Half of these
+// have no answer; nobody waits long for one.
 func (l *liar) Dial(context.Context) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.client
-	if l.client = nil; c == nil {
+	if c := l.client; c != nil {
+		l.client = nil
+		return c, nil
+	}
+	if l.ends.IntN(2) == 0 {
 		return nil, os.ErrNotExist
 	}
-	return c, nil
+	client, end, err := pair(l.folder)
+	if err != nil {
+		return nil, err
+	}
+	go l.tellEnd(end)
+	return client, nil
+}
+
+// tellEnd answers the question how the session has ended.
+func (l *liar) tellEnd(c net.Conn) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	h, err := transport.New(c).Next()
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	m := &proto.EndedReply{Ended: true, Pid: 7, Code: -1, Signal: "killed", Call: uint64(l.ends.IntN(20)),
+		Step: mutate.Number(l.ends, 1), Log: mutate.Text(l.ends, "a line\nanother")}
+	for range l.ends.IntN(4) {
+		mutate.Message(l.ends, m)
+	}
+	b := encoder{}.bytes(answer{typ: transport.EndedReply, seq: h.Seq, meta: m})
+	if len(b) > 0 && l.ends.IntN(4) == 0 {
+		b = mutate.Bytes(l.ends, b)
+	}
+	l.mu.Unlock()
+	_, _ = c.Write(b)
 }
 
 func (l *liar) Stop(context.Context, time.Duration) error {
