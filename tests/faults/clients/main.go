@@ -169,7 +169,7 @@ func (t *trial) train() error {
 	p := t.clients[stopped]
 	before := t.counts()
 	p.stop()
-	err := t.pause(t.o.duration / 20)
+	err := t.pause(t.stopFor())
 	after := t.counts()
 	p.goOn()
 	if err != nil {
@@ -183,6 +183,9 @@ func (t *trial) train() error {
 	}
 	return t.compareMemory(memory)
 }
+
+// stopFor is how long a client is stopped.
+func (t *trial) stopFor() time.Duration { return max(t.o.duration/20, 3*time.Second) }
 
 // awaitFirst waits until each client has read a value.
 func (t *trial) awaitFirst() error {
@@ -250,7 +253,7 @@ func (t *trial) end() error {
 		"read %d to %d, the median is %d; %d reconnects, %d MiB sent; client %d was killed after %d values, client %d was "+
 		"stopped for %v; the supervisor had %v at the start and %v in the end", len(counts), t.o.duration,
 		t.o.faults.Seed, t.o.faults.Mean, sum(counts), alive[0], alive[len(alive)-1], median, reconnects, sent>>20, killed,
-		counts[killed], stopped, t.o.duration/20, t.start, u)
+		counts[killed], stopped, t.stopFor(), t.start, u)
 	if float64(alive[0]) < t.o.fair*float64(median) {
 		return fmt.Errorf("unfair: %s; %v", t.report, counts)
 	}
