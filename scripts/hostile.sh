@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
 # Attacks the built worker: a client over TCP that sends changed frames (tests/hostile/frames), and many clients behind a
-# network that fails (tests/faults/clients). Without an argument both are short, for CI. "full" takes some 50 minutes:
-# a million frames on the reference backend, 100,000 on PyTorch, 20,000 sessions with a worker that lies, and ten
+# network that fails (tests/faults/clients). Without an argument both are short, for CI. "full" takes some 35 minutes:
+# a million changed frames on the reference backend, 100,000 on PyTorch, 20,000 sessions with a worker that lies, and ten
 # minutes of 16 clients.
 #
 #     scripts/hostile.sh [full]
