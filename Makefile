@@ -36,6 +36,7 @@ test: build
 test-go: build
 	go test ./...
 	scripts/fuzz.sh
+	scripts/hostile.sh
 
 test-cpp: build
 	scripts/test_cpp.sh

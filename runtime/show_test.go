@@ -31,10 +31,11 @@ func TestADumpIsToldOfEachCutAndProgram(t *testing.T) {
 		w.send(transport.Done, h.Seq, &proto.Done{}, nil)
 	}
 	w.next(transport.Program, new(proto.Program))
-	w.next(transport.Call, new(proto.Call))
+	h := w.next(transport.Call, new(proto.Call))
+	w.send(transport.Done, h.Seq, &proto.Done{}, nil)
 	ticket, err := r.Sync(0, trace.Place{})
 	require.NoError(t, err)
-	h := w.next(transport.Sync, new(proto.Sync))
+	h = w.next(transport.Sync, new(proto.Sync))
 	w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
 	require.NoError(t, wait(t, r, ticket))
 	text, err := r.Explain(0)

@@ -5,12 +5,14 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"syscall"
 	"time"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
@@ -114,6 +116,9 @@ func (s *session) greet(instance provider.Instance) (*transport.Conn, *proto.Hel
 	defer cancel()
 	watch := &linkWatch{s: s, instance: instance}
 	c, err := provider.Open(ctx, instance, s.name, watch.notice)
+	if errors.Is(err, link.ErrFull) {
+		err = refused("It cannot start another session: it has as many as it may have, or its host lacks something for one.")
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -239,6 +239,23 @@ func TestProgramThatCantBePrepared(t *testing.T) {
 	}
 }
 
+// TestAResultThatAnOperatorDoesNotHave: the program obeys the rules, and only the backend knows the operator.
+func TestAResultThatAnOperatorDoesNotHave(t *testing.T) {
+	c := serve(t, refBackend, 0).connect(t)
+	for i, op := range []string{"mycelya::manual_seed", "aten::zero_"} {
+		k, out := byte(i+1), uint64(i+2)
+		c.send(transport.Program, unary(k, op), nil)
+		c.upload(1, f32(1, 2))
+		d := c.call(callOf(k, 2, 1, out))
+		require.EqualValues(t, 1, d.Failed)
+		require.Contains(t, d.Errors[0].Text, op)
+		_, st := c.read(out, 8)
+		require.Equal(t, d.Errors[0].Text, st.Text)
+		c.send(transport.Resume, &proto.Resume{}, nil)
+		c.send(transport.Free, &proto.FreeStorages{Storages: []uint64{1, out}}, nil)
+	}
+}
+
 func TestUploadWithoutMemory(t *testing.T) {
 	c := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
 	c.upload(1, make([]byte, 2<<20))

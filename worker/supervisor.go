@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -70,12 +72,15 @@ type end struct {
 
 const (
 	// Connections whose first bytes have not come. When there is another one, the oldest is closed, so that silent
-	// connections keep no client out.
-	maxPending = 64
+	// connections keep no client out. They take at most one of descriptorShare descriptors of the process.
+	maxPending      = 64
+	descriptorShare = 4
 	// Names of sessions that clients who have not proved who they are have asked a process for.
 	maxNames = 64
 	// Ends that are kept for clients that ask.
 	maxEnds = 64
+	// After an Accept that has failed for lack of descriptors, the next one comes so much later.
+	scarcePause = 20 * time.Millisecond
 	// How long an answer to Ended waits for the end of a process whose connection has ended.
 	endWait = 1500 * time.Millisecond
 )
@@ -205,6 +210,10 @@ func (s *Supervisor) Serve(l net.Listener) error {
 	var clients sync.WaitGroup
 	for {
 		c, err := l.Accept()
+		if scarce(err) {
+			s.makeRoom(err)
+			continue
+		}
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				err = nil
@@ -250,13 +259,41 @@ func (s *Supervisor) admit(c net.Conn) bool {
 	if s.closed {
 		return false
 	}
-	if len(s.pending) >= maxPending {
+	if len(s.pending) >= mostPending() {
 		s.Log.Warn("a connection is closed: others wait", "from", s.pending[0].RemoteAddr())
 		_ = s.pending[0].Close()
 		s.pending = s.pending[1:]
 	}
 	s.pending = append(s.pending, c)
 	return true
+}
+
+// mostPending is maxPending, or less for a process that may have few descriptors.
+func mostPending() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return maxPending
+	}
+	return int(max(1, min(maxPending, limit.Cur/descriptorShare)))
+}
+
+// scarce says whether an error of Accept passes: the process or the host lacks descriptors or memory for a connection,
+// or the client has gone.
+func scarce(err error) bool {
+	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+		syscall.ECONNABORTED}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// makeRoom closes the oldest of the connections whose first bytes have not come, and waits a moment.
+func (s *Supervisor) makeRoom(why error) {
+	s.mu.Lock()
+	if len(s.pending) > 0 {
+		_ = s.pending[0].Close()
+		s.pending = s.pending[1:]
+	}
+	s.mu.Unlock()
+	s.Log.Warn("a connection cannot be accepted yet", "error", why)
+	time.Sleep(scarcePause)
 }
 
 func (s *Supervisor) dismiss(c net.Conn) {
@@ -325,16 +362,18 @@ func (s *Supervisor) remoteClient(c *net.TCPConn) {
 		return
 	}
 	if s.hasEnded(name) {
-		s.refuseEnded(c)
+		s.refuse(c, link.Unknown)
+		return
+	}
+	p, err := s.processOf(name)
+	if err != nil {
+		s.Log.Error("a client has no process", "from", c.RemoteAddr(), "error", err)
+		s.refuse(c, link.Full)
 		return
 	}
 	_ = c.SetDeadline(time.Time{})
-	p, err := s.processOf(name)
-	if err == nil {
-		err = p.give(c)
-	}
-	if err != nil {
-		s.Log.Error("a client has no process", "from", c.RemoteAddr(), "error", err)
+	if err := p.give(c); err != nil {
+		s.Log.Error("a client does not reach its process", "from", c.RemoteAddr(), "error", err)
 	}
 }
 
@@ -345,15 +384,15 @@ func (s *Supervisor) hasEnded(session string) bool {
 	return slices.ContainsFunc(s.ended, func(e end) bool { return e.session == session })
 }
 
-// refuseEnded tells a client that its session has ended, once it has proved who it is.
-func (s *Supervisor) refuseEnded(nc net.Conn) {
+// refuse tells a client why it gets no session, once it has proved who it is.
+func (s *Supervisor) refuse(nc net.Conn, why link.Verdict) {
 	c := s.Credentials.WorkerSide(nc)
 	err := c.Handshake()
 	if err == nil {
 		_, err = link.ReadHello(c)
 	}
 	if err == nil {
-		err = link.Refuse(c, link.Unknown)
+		err = link.Refuse(c, why)
 	}
 	if err != nil {
 		s.refused("from", nc.RemoteAddr(), "error", err)

@@ -24,8 +24,8 @@ type Tensor struct {
 	Data    []byte
 }
 
-// limit bounds the bytes of a storage made here, so that a wrong size is an error and not an exhausted machine.
-const limit = 1 << 36
+// limit bounds the elements of a storage, so that a wrong size is an error and not an exhausted machine.
+const limit = 1 << 26
 
 // Contiguous gives the row-major strides of sizes.
 func Contiguous(sizes []int64) []int64 {

@@ -13,16 +13,24 @@ import (
 
 // answer takes a frame of the worker.
 func (s *State) answer(ev *Answer, out []Action) []Action {
-	if s.why != nil {
-		return out // what the answer was for has ended with the session
+	if s.why != nil || s.history.stage == orphaned || s.history.stage == relaunched {
+		return out // what the answer was for has ended with the session, or another worker will answer
 	}
 	switch m := ev.Message.(type) {
 	case *proto.Done:
 		return s.done(ev, m, out)
 	case *proto.ReadReply:
-		return s.readReply(ev, m, out)
+		t, err := s.answered(ev.Seq, transport.Read)
+		if err != nil {
+			return append(out, Disconnect{err})
+		}
+		return s.readReply(t, ev, m, out)
 	case *proto.SyncReply:
-		return s.syncReply(ev.Seq, m, out)
+		t, err := s.answered(ev.Seq, transport.Sync)
+		if err != nil {
+			return append(out, Disconnect{err})
+		}
+		return s.syncReply(t, m, out)
 	case *proto.Uploaded:
 		u, ok := s.reading[ev.Seq]
 		if !ok {
@@ -36,26 +44,41 @@ func (s *State) answer(ev *Answer, out []Action) []Action {
 	return append(out, Disconnect{fmt.Errorf("the worker sent a %T, which only clients send", ev.Message)})
 }
 
+// answered takes the ticket of a question that the worker has answered. Answers come in the order of their requests, so
+// that a worker that leaves one out is noticed.
+func (s *State) answered(seq uint64, what transport.Type) (*ticket, error) {
+	t := s.asked[seq]
+	if t == nil || t.what != what || !s.line.isNext(seq) {
+		return nil, fmt.Errorf("the worker answered %v %d, which was not the next", what, seq)
+	}
+	s.line.pop()
+	delete(s.asked, seq)
+	return t, nil
+}
+
 // done ends a call. A worker that has forgotten the call's program waits for the program and the call, and keeps all
 // later frames back.
 func (s *State) done(ev *Answer, m *proto.Done, out []Action) []Action {
 	seq := ev.Seq
 	call, ok := s.calls[seq]
-	if again, repeats := s.history.repeats[seq]; repeats && !ok {
-		if m.UnknownProgram {
-			return resend(seq, again, out)
-		}
-		delete(s.history.repeats, seq) // its first answer has counted
+	repeated, repeats := s.history.repeats[seq]
+	if !ok && repeats {
+		call = repeated
+	}
+	switch {
+	case !ok && !repeats || !s.line.isNext(seq):
+		return append(out, Disconnect{fmt.Errorf("the worker answered call %d, which was not the next", seq)})
+	case m.UnknownProgram && s.resent == seq:
+		return append(out, Disconnect{fmt.Errorf("the worker has forgotten the program of call %d twice", seq)})
+	case m.UnknownProgram:
+		s.resent = seq
+		return append(out, Send{Type: transport.Program, Seq: seq, Ref: call, Again: true},
+			Send{Type: transport.Call, Seq: seq, Ref: call, Again: true})
+	}
+	s.line.pop()
+	delete(s.history.repeats, seq)
+	if !ok { // its first answer has counted
 		return out
-	}
-	if !ok {
-		return append(out, Disconnect{fmt.Errorf("the worker answered call %d, which was not waiting", seq)})
-	}
-	if m.UnknownProgram {
-		if s.history.stage != settled { // the next worker gets the program anyway
-			return out
-		}
-		return resend(seq, call, out)
 	}
 	delete(s.calls, seq)
 	if m.Failed > 0 && len(m.Errors) > 0 {
@@ -67,17 +90,9 @@ func (s *State) done(ev *Answer, m *proto.Done, out []Action) []Action {
 	return s.admitRooms(append(out, Credit{}))
 }
 
-// resend sends the program and the call that a worker has asked for.
-func resend(seq uint64, call Ref, out []Action) []Action {
-	return append(out, Send{Type: transport.Program, Seq: seq, Ref: call, Again: true},
-		Send{Type: transport.Call, Seq: seq, Ref: call, Again: true})
-}
-
-func (s *State) readReply(ev *Answer, m *proto.ReadReply, out []Action) []Action {
-	t := s.asked[ev.Seq]
-	delete(s.asked, ev.Seq)
+func (s *State) readReply(t *ticket, ev *Answer, m *proto.ReadReply, out []Action) []Action {
 	switch {
-	case t == nil || s.tickets[t.ref] != t: // canceled
+	case s.tickets[t.ref] != t: // canceled
 		return out
 	case s.failure.err != nil:
 		return s.complete(t.ref, s.failure.err, out)
@@ -106,11 +121,9 @@ func (s *State) filled(ev Filled, out []Action) []Action {
 	return s.complete(ev.Ticket, s.why, out)
 }
 
-func (s *State) syncReply(seq uint64, m *proto.SyncReply, out []Action) []Action {
-	t := s.asked[seq]
-	delete(s.asked, seq)
+func (s *State) syncReply(t *ticket, m *proto.SyncReply, out []Action) []Action {
 	switch {
-	case t == nil || s.tickets[t.ref] != t: // canceled
+	case s.tickets[t.ref] != t: // canceled
 		return out
 	case s.failure.err != nil:
 		return s.complete(t.ref, s.failure.err, out)
@@ -122,16 +135,21 @@ func (s *State) syncReply(seq uint64, m *proto.SyncReply, out []Action) []Action
 
 // stateReply takes the answer to an Ask, a checkpoint or a Restore.
 func (s *State) stateReply(seq uint64, m *proto.StateReply, out []Action) []Action {
-	switch seq {
-	case s.history.asked:
-		return s.checkpointed(seq, m, out)
-	case s.history.restoring:
+	h := &s.history
+	if seq == h.restoring && s.line.isNext(seq) {
+		s.line.pop()
 		return s.restoredReply(m, out)
 	}
 	t := s.asked[seq]
+	if t == nil || t.what == transport.Read || t.what == transport.Sync || !s.line.isNext(seq) {
+		return append(out, Disconnect{fmt.Errorf("the worker answered question %d, which was not the next", seq)})
+	}
+	s.line.pop()
 	delete(s.asked, seq)
 	switch {
-	case t == nil || s.tickets[t.ref] != t: // canceled
+	case seq == h.asked:
+		return s.checkpointed(seq, t, m, out)
+	case s.tickets[t.ref] != t: // canceled
 		return out
 	case s.failure.err != nil:
 		return s.complete(t.ref, s.failure.err, out)

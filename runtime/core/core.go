@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
 )
 
 // Ref is the loop's value for a trace, a call, an upload or a ticket. The core compares refs and returns them in
@@ -59,6 +60,8 @@ type State struct {
 	calls    map[uint64]Ref      // by sequence number, until their Done
 	tickets  map[Ref]*ticket     // those that are not complete
 	asked    map[uint64]*ticket  // by sequence number, until the answer; complete if canceled
+	line     line                // of calls and asked
+	resent   uint64              // the last call whose program the worker had forgotten
 
 	large   []largeUpload // that are being sent in pieces, oldest first
 	turn    bool          // the next piece comes before the next submission
@@ -80,9 +83,10 @@ const neverRead = 1 << 40
 // ticket is a wait for an answer.
 type ticket struct {
 	ref     Ref
-	bytes   uint64 // of a read
-	seq     uint64 // of its frame
-	filling bool   // the loop writes the bytes of a read
+	what    transport.Type // of the question, once it is sent
+	bytes   uint64         // of a read
+	seq     uint64         // of its frame
+	filling bool           // the loop writes the bytes of a read
 }
 
 // New returns the state of a session without a worker.

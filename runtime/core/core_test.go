@@ -94,22 +94,62 @@ func TestCancelWhileBytesArrive(t *testing.T) {
 	require.Empty(t, s.Step(Filled{"read", false}, nil))
 }
 
-// TestAnswersThatNothingWaitsFor break the protocol, except for answers to canceled questions.
+// TestAnswersThatNothingWaitsFor break the protocol.
 func TestAnswersThatNothingWaitsFor(t *testing.T) {
 	for want, m := range map[string]*Answer{
-		"the worker answered call 9, which was not waiting":      {Seq: 9, Message: new(proto.Done)},
+		"the worker answered call 9, which was not the next":     {Seq: 9, Message: new(proto.Done)},
 		"the worker answered upload 9, which was not waiting":    {Seq: 9, Message: new(proto.Uploaded)},
+		"the worker answered Sync 9, which was not the next":     {Seq: 9, Message: new(proto.SyncReply)},
+		"the worker answered Read 9, which was not the next":     {Seq: 9, Message: new(proto.ReadReply)},
 		"the worker sent a *proto.Read, which only clients send": {Seq: 9, Message: new(proto.Read)},
 	} {
-		actions := started(t, 0).Step(m, nil)
-		require.Len(t, actions, 1)
-		require.EqualError(t, actions[0].(Disconnect).Err, want)
+		refused(t, started(t, 0), m, want)
 	}
 	s := started(t, 0)
-	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(proto.SyncReply)}, nil))
-	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(proto.ReadReply)}, nil))
 	s.Step(Close{errors.New("closed")}, nil)
 	require.Empty(t, s.Step(&Answer{Seq: 9, Message: new(proto.Done)}, nil), "the session has ended")
+}
+
+// refused requires that an answer ends the session.
+func refused(t *testing.T, s *State, m *Answer, want string) {
+	t.Helper()
+	actions := s.Step(m, nil)
+	require.Len(t, actions, 1)
+	require.EqualError(t, actions[0].(Disconnect).Err, want)
+}
+
+// TestAnswersComeInOrder: an answer of another kind, or before that of an earlier question, ends the session. So a read
+// is never over without its bytes, and no question waits for an answer that was left out.
+func TestAnswersComeInOrder(t *testing.T) {
+	asked := func() *State {
+		s := started(t, 0)
+		s.Step(Read{"read", 1, 4}, nil)
+		s.Step(Sync{"sync"}, nil)
+		require.Len(t, append(s.Step(Next{}, nil), s.Step(Next{}, nil)...), 2)
+		return s
+	}
+	refused(t, asked(), &Answer{Seq: 1, Message: new(proto.SyncReply)},
+		"the worker answered Sync 1, which was not the next")
+	refused(t, asked(), &Answer{Seq: 2, Message: new(proto.SyncReply)},
+		"the worker answered Sync 2, which was not the next")
+	refused(t, asked(), &Answer{Seq: 1, Message: new(proto.Done)}, "the worker answered call 1, which was not the next")
+	s := asked()
+	require.Equal(t, []Action{Complete{"read", ErrCanceled}}, s.Step(Cancel{"read"}, nil))
+	require.Empty(t, s.Step(&Answer{Seq: 1, Bytes: 4, Message: new(proto.ReadReply)}, nil), "the answer still comes")
+	require.Equal(t, []Action{Complete{"sync", nil}}, s.Step(&Answer{Seq: 2, Message: new(proto.SyncReply)}, nil))
+	refused(t, s, &Answer{Seq: 2, Message: new(proto.SyncReply)}, "the worker answered Sync 2, which was not the next")
+}
+
+// TestAProgramIsSentAgainOnce: a worker that forgets it at once would be sent it for ever.
+func TestAProgramIsSentAgainOnce(t *testing.T) {
+	s := started(t, 0)
+	s.Step(&TraceClosed{"trace"}, nil)
+	s.Step(Next{}, nil)
+	s.Step(&Prepared{Trace: "trace", Call: "call", Inputs: []bool{}}, nil)
+	unknown := &Answer{Seq: 1, Message: &proto.Done{UnknownProgram: true}}
+	require.Equal(t, []Action{Send{Type: transport.Program, Seq: 1, Ref: "call", Again: true},
+		Send{Type: transport.Call, Seq: 1, Ref: "call", Again: true}}, s.Step(unknown, nil))
+	refused(t, s, unknown, "the worker has forgotten the program of call 1 twice")
 }
 
 // TestAHitAllocatesLittle: a trace with a known program, from its cut to its Done.

@@ -61,6 +61,7 @@ func (s *State) gone(err error, out []Action) []Action {
 	clear(s.reading)
 	clear(s.asked)
 	clear(s.calls)
+	s.line = line{}
 	s.credits = credits{allowed: s.credits.allowed}
 	s.pressing, s.small = 0, 0
 	return out

@@ -284,17 +284,20 @@ func (s *simulation) handle(f Send) {
 		return
 	case transport.Read:
 		s.frames = s.frames[1:]
-		if asked, waits := s.tickets[f.Ref].(Read); waits {
-			m, n := &proto.ReadReply{Status: s.poison[asked.Storage]}, asked.Bytes
-			s.expected[f.Ref] = s.failing
-			if m.Status != nil {
-				n = 0
-				if s.failing == "" {
-					s.expected[f.Ref] = s.textOf(m.Status)
-				}
-			}
-			s.step(&Answer{Seq: f.Seq, Bytes: n, Message: m})
+		asked, waits := s.tickets[f.Ref].(Read)
+		if !waits { // canceled
+			s.step(&Answer{Seq: f.Seq, Bytes: uint64(s.IntN(100)), Message: new(proto.ReadReply)})
+			return
 		}
+		m, n := &proto.ReadReply{Status: s.poison[asked.Storage]}, asked.Bytes
+		s.expected[f.Ref] = s.failing
+		if m.Status != nil {
+			n = 0
+			if s.failing == "" {
+				s.expected[f.Ref] = s.textOf(m.Status)
+			}
+		}
+		s.step(&Answer{Seq: f.Seq, Bytes: n, Message: m})
 		return
 	case transport.Fail:
 		s.halt(&proto.Status{Kind: 1, Text: f.Err.Error()})

@@ -70,7 +70,25 @@ func (s *State) sendKept(f sentFrame, out []Action) []Action {
 	if h.stage != settled {
 		return out
 	}
-	return append(out, f.Send)
+	return s.sendNow(f.Send, out)
+}
+
+// sendNow appends a Send to a worker. Requests wait in line for their answers.
+func (s *State) sendNow(a Send, out []Action) []Action {
+	if isRequest(a.Type) {
+		s.line.push(a.Seq)
+	}
+	return append(out, a)
+}
+
+// isRequest says whether the worker answers frames of a type.
+func isRequest(t transport.Type) bool {
+	switch t {
+	case transport.Call, transport.Read, transport.Sync, transport.Save, transport.Find, transport.Load, transport.Drop,
+		transport.Names, transport.Checkpoint, transport.Restore:
+		return true
+	}
+	return false
 }
 
 // keep keeps a frame for a new worker.
@@ -101,12 +119,13 @@ func (s *State) sendCheckpoint(ev Checkpoint, out []Action) []Action {
 	if t == nil { // the core's own, or canceled
 		t = &ticket{}
 	}
+	t.what, t.seq = transport.Checkpoint, h.asked
 	s.asked[h.asked] = t
 	return s.send(Send{Type: transport.Checkpoint, Seq: h.asked, Ref: ev.Ticket, Base: h.made}, out)
 }
 
 // checkpointed takes the answer to a checkpoint.
-func (s *State) checkpointed(seq uint64, m *proto.StateReply, out []Action) []Action {
+func (s *State) checkpointed(seq uint64, t *ticket, m *proto.StateReply, out []Action) []Action {
 	h := &s.history
 	var err error
 	h.asked, h.pressed = 0, false
@@ -121,9 +140,7 @@ func (s *State) checkpointed(seq uint64, m *proto.StateReply, out []Action) []Ac
 		}
 		out = append(out, NotKept{err, !h.on})
 	}
-	t := s.asked[seq]
-	delete(s.asked, seq)
-	if t != nil && s.tickets[t.ref] == t {
+	if s.tickets[t.ref] == t {
 		out = s.complete(t.ref, err, out)
 	}
 	for _, ref := range h.waiting {
@@ -195,7 +212,7 @@ func (s *State) replace(err error, out []Action) ([]Action, bool) {
 	}
 	h.relaunches++
 	h.stage, h.restoring, h.left, h.repeats = orphaned, 0, nil, nil
-	s.phase = starting
+	s.phase, s.line, s.resent = starting, line{}, 0
 	out = append(out, Replace{err})
 	for _, seq := range slices.Sorted(maps.Keys(s.reading)) { // older than the checkpoint, so they were read
 		u := s.reading[seq]
@@ -216,7 +233,7 @@ func (s *State) restore(out []Action) []Action {
 	clear(s.programs)
 	clear(s.blocks)
 	h.stage, h.restoring = restored, s.nextSeq()
-	return append(out, Send{Type: transport.Restore, Seq: h.restoring, Base: h.made})
+	return s.sendNow(Send{Type: transport.Restore, Seq: h.restoring, Base: h.made}, out)
 }
 
 // restored takes the answer to a Restore: the frames since the checkpoint follow.
@@ -256,8 +273,9 @@ func (s *State) repeat(out []Action) []Action {
 	case transport.Free, transport.Fail, transport.Resume, transport.Checkpoint:
 	default:
 		if t := s.asked[f.Seq]; t == nil || s.tickets[t.ref] != t {
+			delete(s.asked, f.Seq)
 			return out
 		}
 	}
-	return append(out, f.Send)
+	return s.sendNow(f.Send, out)
 }

@@ -153,7 +153,7 @@ func (s *State) sendQuestion(ref Ref, what transport.Type, out []Action) []Actio
 	if t == nil {
 		return out
 	}
-	t.seq = s.nextSeq()
+	t.what, t.seq = what, s.nextSeq()
 	s.asked[t.seq] = t
 	return s.send(Send{Type: what, Seq: t.seq, Ref: ref}, out)
 }

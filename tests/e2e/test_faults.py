@@ -142,6 +142,57 @@ def test_a_link_that_is_lost_for_seconds(faults, tmp_path):
     assert "nothing was lost" in err
 
 
+# Computes with a read in each step. For some seconds a thread takes each descriptor
+# that becomes free, also that of a connection that has ended.
+WITHOUT_DESCRIPTORS = """
+import os, resource, threading, time, torch, mycelya_torch
+from mycelya_torch import _device, _load
+paths = (_load.CLIENT, {worker!r}, _load.EXEC, _load.torch_lib())
+_device.init(*map(str, paths), *mycelya_torch._default_machine)
+x = torch.arange(1000.0, device="mycelya")
+x.sum().item()
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
+began = time.monotonic()
+
+def hold():
+    kept, full = [], False
+    while time.monotonic() - began < 6:
+        try:
+            kept.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            if not full:
+                print("full", flush=True)
+            full = True
+            time.sleep(0.001)
+    for fd in kept:
+        os.close(fd)
+
+threading.Thread(target=hold).start()
+for _ in range(300):
+    x = x + 1
+    x[0].item()
+    time.sleep(0.01)
+print(x.sum().item(), time.monotonic() - began > 6)
+print(torch.mycelya.metrics()["reconnects"])
+"""
+
+
+def test_a_link_that_is_lost_while_no_descriptor_is_free(faults, tmp_path):
+    """The client cannot connect. It tries again until it can, and loses nothing."""
+    network = Network(faults, tmp_path)
+    code = WITHOUT_DESCRIPTORS.format(worker=str(network.worker))
+    process = start(code, tmp_path, **TCP)
+    assert process.stdout.readline() == "full\n"
+    network.ask("proxies/worker", enabled=False)
+    time.sleep(1)  # the thread takes the descriptor of the connection
+    network.ask("proxies/worker", enabled=True)
+    status, out, err = finish(process, 120)
+    assert status == 0, err[-4000:]
+    assert out == f"{sum(range(1000)) + 300_000.0} True\n1\n"
+    assert "too many open files" in err
+
+
 def test_a_process_that_is_stopped_for_seconds(faults, tmp_path):
     """Its connection stays, and the training goes on when the process does."""
     want, _ = train(tmp_path, 100)

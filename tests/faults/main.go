@@ -3,8 +3,8 @@
 
 // Faults simulates a worker behind a network that fails. It starts the real worker, whose flags must have --listen, and
 // passes bytes between clients and the worker through toxiproxy, whose HTTP interface tests use: it cuts and refuses
-// connections, delays and throttles them, and has one more toxic, "faults" (toxic.go). A client uses this program as it
-// uses a worker: it has the same flags and handshake line, and ends in the same way.
+// connections, delays and throttles them, and has one more toxic, "faults" (network/toxic.go). A client uses this
+// program as it uses a worker: it has the same flags and handshake line, and ends in the same way.
 //
 //	faults --worker PATH --api PORT [--seed N --mean BYTES --kinds NAMES] -- FLAGS OF THE WORKER
 //
@@ -12,19 +12,14 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
-
-	toxiproxy "github.com/Shopify/toxiproxy/v2"
-	"github.com/rs/zerolog"
 
 	"github.com/mycelya/mycelya/bench/standin"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/tests/faults/network"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -58,42 +53,16 @@ func run(args []string) int {
 func serve(o options, flags []string) (int, error) {
 	cmd := exec.Command(o.worker, flags...)
 	cmd.Stderr = os.Stderr
-	return standin.Run(cmd, os.Stdin, os.Stdout, func(h *transport.Handshake) (err error) {
+	return standin.Run(cmd, os.Stdin, os.Stdout, func(h *transport.Handshake) error {
 		if h.Network != "tcp" {
 			return fmt.Errorf("the worker listens on %s, not on TCP", h.Addr)
 		}
-		h.Addr, err = proxy(o, h.Addr)
-		return err
-	})
-}
-
-// proxy starts the proxy before a worker, and returns its address.
-func proxy(o options, worker string) (string, error) {
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	p := toxiproxy.NewProxy(server, "worker", "127.0.0.1:0", worker)
-	if err := server.Collection.Add(p, true); err != nil {
-		return "", err
-	}
-	if o.mean > 0 {
-		for _, direction := range []string{"upstream", "downstream"} {
-			t := toxic{Seed: o.seed, Mean: o.mean}
-			if o.kinds != "" {
-				t.Kinds = strings.Split(o.kinds, ",")
-			}
-			text, err := json.Marshal(map[string]any{
-				"name": direction, "type": "faults", "stream": direction, "attributes": t,
-			})
-			if err != nil {
-				return "", err
-			}
-			if len(t.kinds()) == 0 {
-				return "", fmt.Errorf("no fault has a name of %q; they are %v", o.kinds, faultNames)
-			}
-			if _, err := p.Toxics.AddToxicJson(bytes.NewReader(text)); err != nil {
-				return "", err
-			}
+		n, err := network.Start(h.Addr, network.Faults{Seed: o.seed, Mean: o.mean, Kinds: o.kinds})
+		if err != nil {
+			return err
 		}
-	}
-	go server.Listen("127.0.0.1", o.api) // nothing says when it listens: tests try again
-	return p.Listen, nil
+		go n.Serve("127.0.0.1", o.api) // nothing says when it listens: tests try again
+		h.Addr = n.Addr
+		return nil
+	})
 }

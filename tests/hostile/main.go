@@ -11,22 +11,20 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
 
-	protobuf "google.golang.org/protobuf/proto"
-
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/tests/hostile/peer"
+	"github.com/mycelya/mycelya/tests/hostile/words"
+	"github.com/mycelya/mycelya/tests/remote"
 )
 
 func main() {
@@ -100,17 +98,17 @@ type hostile struct {
 	socket   string
 	in       *bufio.Reader
 	contents [][]byte
-	bad      *session
-	good     *session
+	bad      *peer.Session
+	good     *peer.Session
 	text     string // the call of the current program
 
 	programs, refused, failed, ran, ends, checks int
 }
 
 func (h *hostile) close() {
-	for _, s := range []*session{h.bad, h.good} {
+	for _, s := range []*peer.Session{h.bad, h.good} {
 		if s != nil {
-			_ = s.c.Close()
+			_ = s.C.Close()
 		}
 	}
 }
@@ -122,10 +120,10 @@ func (h *hostile) attack(count int, ended chan error) (err error) {
 	if h.good, err = dial(h.socket); err != nil {
 		return err
 	}
-	if err := h.good.prepare(); err != nil {
+	if err := h.good.Prepare(); err != nil {
 		return err
 	}
-	if h.contents, err = readContents(h.in); err != nil {
+	if h.contents, err = words.Contents(h.in); err != nil {
 		return err
 	}
 	for h.programs = 0; h.programs < count; h.programs++ {
@@ -138,7 +136,7 @@ func (h *hostile) attack(count int, ended chan error) (err error) {
 		default:
 		}
 		if h.programs%every == every-1 || h.programs == count-1 {
-			if err := h.good.check(uint32(h.programs)); err != nil {
+			if err := h.good.Check(uint32(h.programs)); err != nil {
 				return fmt.Errorf("the other session: %w", err)
 			}
 			h.checks++
@@ -149,7 +147,7 @@ func (h *hostile) attack(count int, ended chan error) (err error) {
 
 // next sends one program and handles its outcome.
 func (h *hostile) next() (err error) {
-	p, text, err := readProgram(h.in)
+	p, text, err := words.Program(h.in)
 	if err != nil {
 		return err
 	}
@@ -171,7 +169,7 @@ func (h *hostile) next() (err error) {
 			return fmt.Errorf("no new session: %w", err)
 		}
 	}
-	done, seq, err := h.bad.run(p, h.contents)
+	done, seq, err := runProgram(h.bad, p, h.contents)
 	switch {
 	case err != nil:
 		return h.reported(seq, err)
@@ -179,15 +177,15 @@ func (h *hostile) next() (err error) {
 		h.ran++
 	default:
 		h.failed++
-		return h.bad.c.Send(transport.Resume, h.bad.next(), &proto.Resume{}, nil)
+		return h.bad.C.Send(transport.Resume, h.bad.Next(), &proto.Resume{}, nil)
 	}
 	return nil
 }
 
 // reported asks how the session's process has ended: the answer must name this call.
 func (h *hostile) reported(seq uint64, why error) error {
-	pid := h.bad.pid
-	_ = h.bad.c.Close()
+	pid := h.bad.PID
+	_ = h.bad.C.Close()
 	h.bad = nil
 	c, err := connect(h.socket)
 	if err != nil {
@@ -198,7 +196,7 @@ func (h *hostile) reported(seq uint64, why error) error {
 		return err
 	}
 	var r proto.EndedReply
-	if _, err := expect(c, transport.EndedReply, &r); err != nil {
+	if _, err := remote.Expect(c, transport.EndedReply, &r); err != nil {
 		return err
 	}
 	if !r.Ended || r.Signal == "" && r.Code == 0 || r.Call != seq || r.Step != 1 {
@@ -209,12 +207,33 @@ func (h *hostile) reported(seq uint64, why error) error {
 	return nil
 }
 
-// session is the client's end of one session.
-type session struct {
-	c       *transport.Conn
-	pid     uint64
-	seq     uint64
-	storage uint64 // the last id that was used
+// runProgram uploads the contents, runs a program on them, and frees all of its storages.
+func runProgram(s *peer.Session, p *proto.Program, contents [][]byte) (*proto.Done, uint64, error) {
+	call := &proto.Call{Key: p.Key}
+	free := &proto.FreeStorages{}
+	for _, data := range contents {
+		id, err := s.Upload(data)
+		if err != nil {
+			return nil, 0, err
+		}
+		call.Inputs, free.Storages = append(call.Inputs, id), append(free.Storages, id)
+	}
+	for range p.Outputs {
+		id := s.Storage()
+		call.Outputs, free.Storages = append(call.Outputs, id), append(free.Storages, id)
+	}
+	if err := s.C.Send(transport.Program, s.Next(), p, nil); err != nil {
+		return nil, 0, err
+	}
+	seq := s.Next()
+	if err := s.C.Send(transport.Call, seq, call, nil); err != nil {
+		return nil, seq, err
+	}
+	var done proto.Done
+	if _, err := remote.Expect(s.C, transport.Done, &done); err != nil {
+		return nil, seq, err
+	}
+	return &done, seq, s.C.Send(transport.Free, s.Next(), free, nil)
 }
 
 func connect(socket string) (*transport.Conn, error) {
@@ -225,135 +244,10 @@ func connect(socket string) (*transport.Conn, error) {
 	return transport.New(nc), nc.SetDeadline(time.Now().Add(time.Hour))
 }
 
-func dial(socket string) (*session, error) {
+func dial(socket string) (*peer.Session, error) {
 	c, err := connect(socket)
 	if err != nil {
 		return nil, err
 	}
-	hello := &proto.Hello{
-		Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion, Pid: uint64(os.Getpid()),
-	}
-	if err := c.Send(transport.Hello, 0, hello, nil); err != nil {
-		return nil, err
-	}
-	var answer proto.Hello
-	if _, err := expect(c, transport.Hello, &answer); err != nil {
-		return nil, err
-	}
-	if answer.Error != "" {
-		return nil, errors.New(answer.Error)
-	}
-	return &session{c: c, pid: answer.Pid}, nil
-}
-
-func expect(c *transport.Conn, typ transport.Type, m protobuf.Message) (transport.Header, error) {
-	h, err := c.Next()
-	if err != nil {
-		return h, err
-	}
-	if h.Type != typ {
-		return h, fmt.Errorf("a %v frame instead of %v", h.Type, typ)
-	}
-	return h, c.Meta(m)
-}
-
-func (s *session) next() uint64 {
-	s.seq++
-	return s.seq
-}
-
-func (s *session) upload(data []byte) (id uint64, err error) {
-	s.storage++
-	m := &proto.Upload{Storage: s.storage, Bytes: uint64(len(data))}
-	return s.storage, s.c.Send(transport.Upload, s.next(), m, data)
-}
-
-// run uploads the contents, runs a program on them, and frees all of its storages.
-func (s *session) run(p *proto.Program, contents [][]byte) (*proto.Done, uint64, error) {
-	call := &proto.Call{Key: p.Key}
-	free := &proto.FreeStorages{}
-	for _, data := range contents {
-		id, err := s.upload(data)
-		if err != nil {
-			return nil, 0, err
-		}
-		call.Inputs, free.Storages = append(call.Inputs, id), append(free.Storages, id)
-	}
-	for range p.Outputs {
-		s.storage++
-		call.Outputs, free.Storages = append(call.Outputs, s.storage), append(free.Storages, s.storage)
-	}
-	if err := s.c.Send(transport.Program, s.next(), p, nil); err != nil {
-		return nil, 0, err
-	}
-	seq := s.next()
-	if err := s.c.Send(transport.Call, seq, call, nil); err != nil {
-		return nil, seq, err
-	}
-	var done proto.Done
-	if _, err := expect(s.c, transport.Done, &done); err != nil {
-		return nil, seq, err
-	}
-	return &done, seq, s.c.Send(transport.Free, s.next(), free, nil)
-}
-
-// int32s is the dtype MYC_I32 of csrc/abi/words.h.
-const int32s = 4
-
-var negKey = bytes.Repeat([]byte{7}, proto.KeyBytes)
-
-// prepare sends the program y = neg(x) of an int32 vector.
-func (s *session) prepare() error {
-	window := func(b uint32) *proto.Tensor {
-		dim := &proto.Dim{Kind: &proto.Dim_Const{Const: 256}}
-		return &proto.Tensor{Buffer: b, Dtype: int32s, Contiguous: true, Sizes: []*proto.Dim{dim}}
-	}
-	return s.c.Send(transport.Program, s.next(), &proto.Program{
-		Key: negKey, Buffers: 2, Tensors: []*proto.Tensor{window(0), window(1)}, Inputs: []uint32{0}, Outputs: []uint32{1},
-		Steps: []*proto.Step{{Kind: &proto.Step_Call{Call: &proto.CallOp{
-			Op: "aten::neg", Args: []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: 0}}}, Results: []uint32{2},
-		}}}},
-	}, nil)
-}
-
-// check computes with values that depend on n.
-func (s *session) check(n uint32) error {
-	var in, want []byte
-	for i := range uint32(256) {
-		in = binary.LittleEndian.AppendUint32(in, n*256+i)
-		want = binary.LittleEndian.AppendUint32(want, -(n*256 + i))
-	}
-	id, err := s.upload(in)
-	if err != nil {
-		return err
-	}
-	s.storage++
-	call := &proto.Call{Key: negKey, Inputs: []uint64{id}, Outputs: []uint64{s.storage}}
-	if err := s.c.Send(transport.Call, s.next(), call, nil); err != nil {
-		return err
-	}
-	var done proto.Done
-	if _, err := expect(s.c, transport.Done, &done); err != nil {
-		return err
-	}
-	if done.Failed != 0 {
-		return fmt.Errorf("its call has failed: %s", done.Errors[0].Text)
-	}
-	read := &proto.Read{Storage: s.storage, Dtype: int32s, Sizes: []int64{256}, Strides: []int64{1}}
-	if err := s.c.Send(transport.Read, s.next(), read, nil); err != nil {
-		return err
-	}
-	var reply proto.ReadReply
-	h, err := expect(s.c, transport.ReadReply, &reply)
-	if err != nil {
-		return err
-	}
-	got := make([]byte, h.Payload)
-	if err := s.c.ReadBody(got); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if !bytes.Equal(got, want) {
-		return errors.New("a wrong value")
-	}
-	return s.c.Send(transport.Free, s.next(), &proto.FreeStorages{Storages: []uint64{id, s.storage}}, nil)
+	return peer.Greet(c)
 }

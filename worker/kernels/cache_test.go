@@ -146,6 +146,20 @@ func TestDiskOutlives(t *testing.T) {
 	require.Len(t, cubins(t, folder), 5)
 }
 
+// TestADiskThatTakesNothing checks that kernels are compiled and used although none can be written any more.
+func TestADiskThatTakesNothing(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "kernels")
+	made := &compiler{}
+	c := cache(t, kernels.Config{Compiler: made.open, Folder: folder})
+	ready(t, c, "a")
+	require.Len(t, cubins(t, folder), 1)
+	require.NoError(t, os.RemoveAll(folder))
+	require.NoError(t, os.WriteFile(folder, nil, 0o600))
+	require.Equal(t, "b for sm_90 by  with []", ready(t, c, "b"))
+	require.EqualValues(t, 2, made.calls.Load())
+	require.Empty(t, cubins(t, folder))
+}
+
 // TestCorruptFiles checks that a kernel with a corrupt file is compiled and written again.
 func TestCorruptFiles(t *testing.T) {
 	folder := t.TempDir()

@@ -64,9 +64,17 @@ func (r *runner) touched(c *proto.CallOp) (out []uint32) {
 	return out
 }
 
-// call runs an operator.
+// call runs an operator, which must make all results of the call.
 func (r *runner) call(c *proto.CallOp) error {
-	return guard(func() error { return r.operator(c) })
+	if err := guard(func() error { return r.operator(c) }); err != nil {
+		return err
+	}
+	for i, t := range c.Results {
+		if t != 0 && r.buffer(t-1) == nil {
+			return worker.Errorf(proto.ErrRuntime, "%s has no result %d.", c.Op, i)
+		}
+	}
+	return nil
 }
 
 func (r *runner) operator(c *proto.CallOp) error {

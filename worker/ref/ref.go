@@ -50,8 +50,8 @@ type executor struct {
 	fused    proto.Kernels     // counts since the last call of Fused
 }
 
-// maxBytes bounds one storage, because this backend is for tests.
-const maxBytes = 1 << 33
+// maxBytes bounds one storage, because this backend is for tests: the end of Go's memory ends the process.
+const maxBytes = 1 << 28
 
 func (x *executor) Info() worker.Info {
 	return worker.Info{Device: "cpu", Name: "reference worker, without PyTorch"}

@@ -1,13 +1,12 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package main
+package network
 
 import (
 	"bytes"
 	"math/rand/v2"
 	"slices"
-
 	"sync/atomic"
 	"time"
 

@@ -1,7 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package main
+// Package words reads what mycelya_operator_fuzz --words prints: programs with hostile arguments for one operator each.
+// First come the contents of the storages, each with its length. For each program follow the number of its words, the
+// words (part 3 of csrc/abi/mycelya.h), and its call as text with its length.
+package words
 
 import (
 	"bufio"
@@ -28,10 +31,8 @@ const (
 	wordList   = 16
 )
 
-// The output of mycelya_operator_fuzz --words: first the contents of the storages, each with its length, then for each
-// program the number of its words, the words (part 3 of csrc/abi/mycelya.h), and its call as text with its length.
-
-func readContents(in *bufio.Reader) ([][]byte, error) {
+// Contents reads the contents of the storages.
+func Contents(in *bufio.Reader) ([][]byte, error) {
 	n, err := readWord(in)
 	if err != nil {
 		return nil, err
@@ -45,7 +46,8 @@ func readContents(in *bufio.Reader) ([][]byte, error) {
 	return out, nil
 }
 
-func readProgram(in *bufio.Reader) (*proto.Program, string, error) {
+// Program reads the next program, and its call as text. Its first buffers hold the contents.
+func Program(in *bufio.Reader) (*proto.Program, string, error) {
 	n, err := readWord(in)
 	if err != nil {
 		return nil, "", err
