@@ -466,7 +466,12 @@ func (s *Stream) Close() error {
 	}
 	s.mu.Unlock()
 	s.event(Event{Kind: Closed})
-	s.trySend()
+	select {
+	case s.writing <- struct{}{}: // a goroutine that is sending has the same deadline
+		s.sendAll()
+		s.writing.Unlock()
+	case <-time.After(byeWait):
+	}
 	s.End(net.ErrClosed)
 	return nil
 }
