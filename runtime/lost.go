@@ -18,6 +18,9 @@ import (
 // After its connection has ended, a worker has this long to tell how the session's process has ended, or to end too.
 const exitWait = 2 * time.Second
 
+// A worker that has ended a session with a reason has this long to end because of an error of its own.
+const lastWordWait = 200 * time.Millisecond
+
 // device names the session in sentences: "mycelya:1, machine left,".
 func (s *session) device() string {
 	if s.paths.Machine == "" {
@@ -66,6 +69,9 @@ func (s *session) restart() string {
 
 // cause says in a sentence why the connection has ended, and returns the log of what has ended.
 func (s *session) cause(err error, instance provider.Instance, hello *proto.Hello) (what, log string) {
+	if errors.As(err, new(refused)) {
+		return endOf(instance)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
 	defer cancel()
 	if streamEnded(err) {
@@ -84,6 +90,17 @@ func (s *session) cause(err error, instance provider.Instance, hello *proto.Hell
 		what += fmt.Sprintf("can't be reached any more: %v.", err)
 	}
 	return what, exit.Detail
+}
+
+// endOf says how a worker has ended a session for which it has given a reason.
+func endOf(instance provider.Instance) (what, log string) {
+	ctx, cancel := context.WithTimeout(context.Background(), lastWordWait)
+	defer cancel()
+	what = fmt.Sprintf("its worker (%s) ", instance.Handle())
+	if exit, err := instance.Wait(ctx); err == nil && (exit.Code != 0 || exit.Signal != "") {
+		return what + exit.String() + ".", exit.Detail
+	}
+	return what + "ended the session.", ""
 }
 
 // askEnd asks a worker how the process of a session has ended; nil if the worker does not answer. pid 0: the session

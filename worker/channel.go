@@ -32,6 +32,7 @@ const (
 const (
 	messageConn    byte = iota // a connection, as a descriptor
 	messageClaimed             // the supervisor knows the name of the session
+	messageDrain               // the session must answer what has arrived, and end
 )
 
 // maxHandshakes bounds the connections whose handshakes a process makes at the same time. The oldest is closed when
@@ -49,6 +50,7 @@ type Channel struct {
 	conns       chan net.Conn
 	claimed     chan struct{}
 	ended       chan struct{} // closed when the supervisor has ended
+	drain       chan struct{} // closed when the session must end
 }
 
 // OpenChannel opens the descriptors that the supervisor has passed to this process. secure: credentials are among them.
@@ -62,7 +64,7 @@ func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
 	}
 	out := &Channel{
 		Progress: p, Log: log, Limits: link.Default, conns: make(chan net.Conn), claimed: make(chan struct{}, 1),
-		ended: make(chan struct{}),
+		ended: make(chan struct{}), drain: make(chan struct{}),
 	}
 	if secure {
 		pipe := os.NewFile(credentialFD, "credentials")
@@ -100,6 +102,9 @@ func (c *Channel) listen() {
 		case one[0] == messageClaimed:
 			c.claimed <- struct{}{}
 			continue
+		case one[0] == messageDrain: // comes once
+			close(c.drain)
+			continue
 		}
 		conn, err := passed(rights[:rn])
 		if err != nil {
@@ -130,6 +135,9 @@ func passed(rights []byte) (net.Conn, error) {
 
 // Wait returns when the supervisor has ended.
 func (c *Channel) Wait() { <-c.ended }
+
+// Stop is closed when the session must end: see Server.Stop.
+func (c *Channel) Stop() <-chan struct{} { return c.drain }
 
 // handshake is what has become of a connection.
 type handshake struct {

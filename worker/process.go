@@ -32,6 +32,7 @@ type process struct {
 	given    bool          // it has a client; guarded by the supervisor's lock
 	names    []string      // that its client, or others who could be it, asked for; guarded by the supervisor's lock
 	session  string        // that a client has proved to own
+	told     bool          // to end, by Drain
 	kills    uint64        // of the group for lack of memory, before its start
 	done     chan struct{} // closed when end is set
 	end      *proto.EndedReply

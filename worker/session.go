@@ -24,6 +24,7 @@ type session struct {
 	store *store
 
 	stopIdle, startIdle func() // called before and after each frame
+	end                 *stop
 
 	// Blocks of shared memory, by number. takesBlocks: the connection can carry their descriptors.
 	blocks      map[uint64]block
@@ -65,12 +66,18 @@ func (f *fault) Error() string { return f.text }
 
 func faultf(format string, args ...any) error { return &fault{fmt.Sprintf(format, args...)} }
 
-// serve handles frames until the stream ends.
+// serve handles frames until the stream ends, or the session is told to end.
 func (s *session) serve() error {
 	for {
+		if s.missing == nil && s.end.due() {
+			return errDrained
+		}
 		h, err := s.c.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if err == nil && s.end.said.Load() { // what comes after the last answer has none
+			continue
 		}
 		s.stopIdle()
 		if err == nil {

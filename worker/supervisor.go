@@ -41,6 +41,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	closed   bool
+	draining bool // no client gets a session any more
 	listener net.Listener
 	spare    *process // without a client yet
 	live     map[*process]struct{}
@@ -300,6 +301,10 @@ func (s *Supervisor) client(c *net.UnixConn) {
 	if err == nil {
 		err = p.give(c)
 	}
+	if errors.Is(err, errStopping) {
+		refuse(transport.New(c), 0, stopText)
+		return
+	}
 	if err != nil {
 		s.Log.Error("a client has no process", "error", err)
 		refuse(transport.New(c), 0, "The worker cannot start a process for the session: "+err.Error()+".")
@@ -320,7 +325,10 @@ func (s *Supervisor) remoteClient(c *net.TCPConn) {
 		return
 	}
 	if s.hasEnded(name) {
-		s.refuseEnded(c)
+		s.refuseLink(c, link.Unknown)
+		return
+	}
+	if s.refuseNew(c, name) {
 		return
 	}
 	_ = c.SetDeadline(time.Time{})
@@ -340,15 +348,15 @@ func (s *Supervisor) hasEnded(session string) bool {
 	return slices.ContainsFunc(s.ended, func(e end) bool { return e.session == session })
 }
 
-// refuseEnded tells a client that its session has ended, once it has proved who it is.
-func (s *Supervisor) refuseEnded(nc net.Conn) {
+// refuseLink tells a client why it gets no session, once it has proved who it is.
+func (s *Supervisor) refuseLink(nc net.Conn, why link.Verdict) {
 	c := s.Credentials.WorkerSide(nc)
 	err := c.Handshake()
 	if err == nil {
 		_, err = link.ReadHello(c)
 	}
 	if err == nil {
-		err = link.Refuse(c, link.Unknown)
+		err = link.Refuse(c, why)
 	}
 	if err != nil {
 		s.refused("from", nc.RemoteAddr(), "error", err)
@@ -393,11 +401,14 @@ func (s *Supervisor) process(given bool) (*process, error) {
 	s.launching.Lock() // one process is enough for clients who have not proved who they are
 	defer s.launching.Unlock()
 	s.mu.Lock()
-	p, full := s.spare, len(s.live) >= maxSessions
+	p, full, draining := s.spare, len(s.live) >= maxSessions, s.draining
 	if given {
 		s.spare = nil
 	}
 	s.mu.Unlock()
+	if draining {
+		return nil, errStopping
+	}
 	if p == nil {
 		if full {
 			return nil, errFull
@@ -409,6 +420,9 @@ func (s *Supervisor) process(given bool) (*process, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.draining {
+		return nil, errStopping
+	}
 	if given {
 		s.give(p)
 	} else if !p.given {

@@ -46,7 +46,9 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	removeWorker()
+	os.Exit(code)
 }
 
 // A call with this parameter crashes its process in step 7.
@@ -90,6 +92,7 @@ func sessionProcess() {
 	backend := crashing{ref.Backend{Progress: channel.Progress}, channel.Progress}
 	s := worker.Server{
 		Load: func() (worker.Backend, error) { return backend, nil }, Ready: worker.LockDown, Log: log,
+		Stop: channel.Stop(),
 	}
 	if err := s.ServeOne(channel.Accept); err != nil && !errors.Is(err, io.EOF) {
 		panic(err)

@@ -97,6 +97,8 @@ func (k *client) connect(ctx context.Context, s *Stream) error {
 		err = ErrAgain
 	case Replaced:
 		err = ErrReplaced
+	case Stopping:
+		err = ErrStopping
 	default:
 		err = ErrUnknown
 	}

@@ -75,11 +75,14 @@ const (
 	Unknown
 	// Replaced means that a connection with a larger epoch has come before.
 	Replaced
+	// Stopping means that the worker is being stopped, and begins no stream.
+	Stopping
 	numVerdicts
 )
 
 func (v Verdict) String() string {
-	return map[Verdict]string{Accepted: "accepted", Again: "again", Unknown: "unknown", Replaced: "replaced"}[v]
+	return map[Verdict]string{Accepted: "accepted", Again: "again", Unknown: "unknown", Replaced: "replaced",
+		Stopping: "stopping"}[v]
 }
 
 // Errors that end a stream, or a connection before it has one.
@@ -90,6 +93,8 @@ var (
 	ErrUnknown = errors.New("link: the worker does not know this session any more")
 	// ErrReplaced means that another client has connected to the session.
 	ErrReplaced = errors.New("link: another connection has taken the session over")
+	// ErrStopping means that the worker is being stopped.
+	ErrStopping = errors.New("link: the worker is being stopped")
 	// ErrProtocol means that the other end has sent what it must not send.
 	ErrProtocol = errors.New("link: the other end broke the protocol")
 	// ErrVersion means that the other end speaks another version of the link.

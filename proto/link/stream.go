@@ -584,6 +584,13 @@ func (s *Stream) Ready() bool {
 	return ok && z.Ready()
 }
 
+// Ahead returns how many bytes have arrived that no reader has taken.
+func (s *Stream) Ahead() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.received - s.state.taken
+}
+
 // Err returns the reason of the stream's end; nil while the stream lives.
 func (s *Stream) Err() error {
 	s.mu.Lock()

@@ -1,10 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Mycelya-worker serves one user's clients, on a unix socket or on a TCP port. Clients over TCP prove by a certificate
-// who they are. It prints one handshake line on stdout when it listens, logs to stderr, and ends at SIGTERM or, with
-// --stdin-eof, when its stdin ends. It removes its socket. It starts itself again, with --session, for each client;
-// only that process loads PyTorch.
+// Mycelya-worker serves one user's clients on a unix socket or a TCP port. Clients over TCP prove by a certificate who
+// they are. It prints one handshake line on stdout when it listens, and logs to stderr. It ends at SIGTERM, once all
+// that has arrived is answered, or, with --stdin-eof, when its stdin ends. It removes its socket. It starts itself
+// again, with --session, for each client; only that process loads PyTorch.
 package main
 
 import (
@@ -41,7 +41,7 @@ type arguments struct {
 	level                                   slog.Level
 	socket, listen, secret, backend, status string
 	eof, version, session                   bool
-	idle, grace                             time.Duration
+	idle, grace, drain                      time.Duration
 	limits                                  worker.Limits
 	clocks                                  worker.Clocks
 }
@@ -62,6 +62,8 @@ func parse() *arguments {
 	flag.DurationVar(&a.idle, "idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
 	flag.DurationVar(&a.grace, "grace", link.Default.Grace,
 		"how long a session over TCP waits for its client to come back")
+	flag.DurationVar(&a.drain, "drain", 10*time.Second,
+		"how long sessions have at SIGTERM and SIGINT to answer what has arrived; 0: none")
 	flag.DurationVar(&a.clocks.Lease, "lease", 0, "the worker ends after this time; 0: 24h with --listen, else never")
 	flag.DurationVar(&a.clocks.Alone, "alone", 0,
 		"the worker ends when it had no session for this time; 0: 30m with --listen, else never")
@@ -85,8 +87,8 @@ func (a *arguments) wrong() string {
 	switch {
 	case a.torch.Kernels.Disk <= 0 || a.torch.Kernels.Threads < 0:
 		return "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0."
-	case a.grace <= 0 || a.clocks.Lease < 0 || a.clocks.Alone < 0:
-		return "mycelya-worker: --grace must be more than 0, --lease and --alone at least 0."
+	case a.grace <= 0 || a.drain < 0 || a.clocks.Lease < 0 || a.clocks.Alone < 0:
+		return "mycelya-worker: --grace must be more than 0, --drain, --lease and --alone at least 0."
 	case (a.socket == "") == (a.listen == "") || flag.NArg() > 0 || a.backend != "torch" && a.backend != "ref":
 		return "mycelya-worker needs either --socket or --listen, takes only flags, and knows the backends torch and ref."
 	case (a.listen == "") != (a.secret == ""):
@@ -140,7 +142,7 @@ func main() {
 		}
 		go func() { _ = s.Status(page) }()
 	}
-	supervise(&s, network, address, end, log)
+	supervise(&s, a, network, address, end)
 }
 
 // maxCredentials bounds a file of credentials, which have less than 2 KiB.
@@ -175,12 +177,12 @@ func credentials(path string, stdin *bufio.Reader) (*transport.Credentials, erro
 }
 
 // supervise accepts clients until a signal or, if stdin is not nil, its end.
-func supervise(s *worker.Supervisor, network, address string, stdin io.Reader, log *slog.Logger) {
+func supervise(s *worker.Supervisor, a *arguments, network, address string, stdin io.Reader) {
 	worker.CloseInherited()
 	s.Begin() // first: PyTorch takes longer to load than all that follows
 	l, err := net.Listen(network, address)
 	if err != nil {
-		log.Error("cannot listen", "error", err)
+		s.Log.Error("cannot listen", "error", err)
 		s.Close()
 		os.Exit(1)
 	}
@@ -195,9 +197,7 @@ func supervise(s *worker.Supervisor, network, address string, stdin io.Reader, l
 		s.Close()
 		os.Exit(code)
 	}
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	go func() { log.Info("ends at a signal", "signal", <-signals); end(0) }()
+	go stopAtSignal(s, a.drain, endSignals(), func() { end(0) })
 	if stdin != nil {
 		go func() { _, _ = io.Copy(io.Discard, stdin); end(0) }()
 	}
@@ -205,10 +205,34 @@ func supervise(s *worker.Supervisor, network, address string, stdin io.Reader, l
 		Version: transport.Version, Network: network, Addr: l.Addr().String(), PID: os.Getpid(), Build: transport.Build,
 	})
 	if err := s.Serve(l); err != nil {
-		log.Error("cannot accept", "error", err)
+		s.Log.Error("cannot accept", "error", err)
 		end(1)
 	}
 	end(0)
+}
+
+// endSignals gets the signals that end a worker.
+func endSignals() <-chan os.Signal {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	return signals
+}
+
+// stopAtSignal drains the sessions at the first signal, at most for a time, and calls end then or at the second signal.
+// SIGHUP ends everything at once.
+func stopAtSignal(s *worker.Supervisor, drain time.Duration, signals <-chan os.Signal, end func()) {
+	first := <-signals
+	s.Log.Info("ends at a signal", "signal", first)
+	if first != syscall.SIGHUP && drain > 0 {
+		drained := make(chan struct{})
+		go func() { s.Drain(drain); close(drained) }()
+		select {
+		case <-drained:
+		case again := <-signals:
+			s.Log.Info("ends at once", "signal", again)
+		}
+	}
+	end()
 }
 
 // sessionCommand is this program with the same flags and --session.
@@ -227,6 +251,8 @@ func serveSession(a *arguments, log *slog.Logger) {
 		os.Exit(1)
 	}
 	worker.DieBySignal()
+	// Ctrl-C and systemd signal all processes of a worker. The supervisor tells this process when to end.
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	if err := a.limits.Apply(); err != nil {
 		fail(err)
 	}
@@ -245,7 +271,7 @@ func serveSession(a *arguments, log *slog.Logger) {
 		}
 		return nil
 	}
-	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready}
+	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready, Stop: channel.Stop()}
 	accept := func() (net.Conn, error) {
 		c, err := channel.Accept()
 		if err == nil {
