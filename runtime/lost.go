@@ -139,6 +139,7 @@ func (s *session) processEnd(end *proto.EndedReply, worker provider.Handle) stri
 	}
 	s.mu.Lock()
 	of, _ := s.core.Waiting(end.Call).(*call)
+	hello := s.hello
 	s.mu.Unlock()
 	switch {
 	case end.Call == 0:
@@ -152,7 +153,15 @@ func (s *session) processEnd(end *proto.EndedReply, worker provider.Handle) stri
 			text += fmt.Sprintf(": %s, recorded %s", op, where)
 		}
 	}
-	return text + "."
+	text += "."
+	switch {
+	case end.Dump == "":
+	case hello.GetHost() != "" && hello.GetHost() == transport.Host():
+		text += fmt.Sprintf(" Its last programs and calls are in %s.", end.Dump)
+	default:
+		text += fmt.Sprintf(" Its last programs and calls are on the worker's host, in %s.", end.Dump)
+	}
+	return text
 }
 
 // logTail is the end of a log, as the end of an error's text.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"sync"
 	"syscall"
@@ -79,6 +80,24 @@ func synced(t *testing.T, r *Runtime) error {
 }
 
 const restartText = " All tensors on it are gone. Call torch.mycelya.restart(0) to use the device again."
+
+// crashText matches the text of an error about a session's process that a signal has ended.
+func crashText(pid int, worker, signal string) string {
+	return regexp.QuoteMeta(fmt.Sprintf("mycelya:0 is lost: the process of its session (%d, of worker %s) was ended by "+
+		"signal %s, ", pid, worker, signal)) + `(?:after the steps of|in) call \d+.*\. ` +
+		`Its last programs and calls are in (/\S+)\.` + regexp.QuoteMeta(restartText)
+}
+
+func TestACrashNamesItsFolder(t *testing.T) {
+	r, pid, worker := startReal(t, localRef)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSEGV))
+	err := synced(t, r)
+	require.Regexp(t, "^"+crashText(pid, worker, "segmentation fault")+"$", err.Error())
+	dir := regexp.MustCompile(crashText(pid, worker, "segmentation fault")).FindStringSubmatch(err.Error())[1]
+	text, err := os.ReadFile(filepath.Join(dir, "crash.json"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"signal": "segmentation fault"`)
+}
 
 func TestAStoppedWorkerSaysSo(t *testing.T) {
 	r, _, worker := startReal(t, localRef)

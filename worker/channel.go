@@ -42,6 +42,7 @@ const maxHandshakes = 16
 // A Channel is a session process's end of what it shares with the supervisor.
 type Channel struct {
 	Progress *Progress
+	Journal  *Journal // nil: the supervisor keeps no crashes
 	Log      *slog.Logger
 	Limits   link.Limits // of a client's link
 
@@ -58,13 +59,13 @@ func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
 	memory, control := os.NewFile(progressFD, "progress"), os.NewFile(controlFD, "control")
 	defer memory.Close()
 	defer control.Close()
-	p, err := mapProgress(memory)
+	p, journal, err := openProgress(memory)
 	if err != nil {
 		return nil, fmt.Errorf("this program serves one session, and only mycelya-worker starts it: %w", err)
 	}
 	out := &Channel{
-		Progress: p, Log: log, Limits: link.Default, conns: make(chan net.Conn), claimed: make(chan struct{}, 1),
-		ended: make(chan struct{}), drain: make(chan struct{}),
+		Progress: p, Journal: journal, Log: log, Limits: link.Default, conns: make(chan net.Conn),
+		claimed: make(chan struct{}, 1), ended: make(chan struct{}), drain: make(chan struct{}),
 	}
 	if secure {
 		pipe := os.NewFile(credentialFD, "credentials")

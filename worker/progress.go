@@ -19,30 +19,51 @@ type Progress struct {
 
 const progressBytes = 4096
 
-// newProgress makes the memory, and the file that a process maps it from.
-func newProgress() (*Progress, *os.File, error) {
+// newProgress makes the memory, and the file that a process maps it from. journal: there is room for a Journal behind
+// it.
+func newProgress(journal bool) (*Progress, *os.File, error) {
 	f, err := memoryFile()
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := f.Truncate(progressBytes); err != nil {
-		_ = f.Close()
-		return nil, nil, err
+	n := int64(progressBytes)
+	if journal {
+		n += journalBytes
 	}
-	p, err := mapProgress(f)
+	err = f.Truncate(n)
+	if err == nil {
+		err = sealMemory(f) // what this process has mapped must not go away
+	}
+	var p *Progress
+	if err == nil {
+		p, err = mapProgress(f, progressBytes)
+	}
 	if err != nil {
 		_ = f.Close()
 	}
 	return p, f, err
 }
 
-// mapProgress maps the memory of a file. The file may be closed then.
-func mapProgress(f *os.File) (*Progress, error) {
-	b, err := syscall.Mmap(int(f.Fd()), 0, progressBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+// mapProgress maps the first bytes of a file. The file may be closed then.
+func mapProgress(f *os.File, bytes int64) (*Progress, error) {
+	b, err := syscall.Mmap(int(f.Fd()), 0, int(bytes), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
 	return &Progress{place: (*[2]uint64)(unsafe.Pointer(unsafe.SliceData(b))), bytes: b}, nil
+}
+
+// openProgress maps all of the memory that the supervisor has made.
+func openProgress(f *os.File) (*Progress, *Journal, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := mapProgress(f, info.Size())
+	if err != nil {
+		return nil, nil, err
+	}
+	return p, journalIn(p.bytes), nil
 }
 
 // Note notes the call and the step that begin; Idle notes the end of the call's steps. A nil Progress takes notes, too.

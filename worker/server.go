@@ -17,6 +17,7 @@ import (
 	"os"
 	goruntime "runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,6 +37,8 @@ type Server struct {
 	// Ready is called when the executor of a session exists, before the session's first program; it may be nil. An error
 	// ends the session.
 	Ready func() error
+	// Journal gets the programs and calls of the only session; nil: nothing does.
+	Journal *Journal
 	// Stop is closed when the sessions must answer what has arrived, tell their clients that the worker is being stopped,
 	// and end. It may be nil.
 	Stop <-chan struct{}
@@ -254,12 +257,14 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 	}
 	ses := &session{
 		c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, stopIdle: s.stopIdle, startIdle: s.startIdle,
-		end: end,
+		end: end, journal: s.Journal,
 	}
+	store.journal = s.Journal
 	defer s.startIdle() // after the session's memory is free
 	defer ses.close()
 	info := x.Info()
 	(*log).Info("session", "device", info.Device, "name", info.Name, "torch", info.Torch)
+	s.Journal.about(strings.Join([]string{info.Device, info.Name, info.Torch}, "\n"))
 	answer := own()
 	answer.Device, answer.DeviceName, answer.Torch = info.Device, info.Name, info.Torch
 	if takesBlocks {

@@ -23,6 +23,7 @@ type session struct {
 	log   *slog.Logger
 	store *store
 
+	journal             *Journal
 	stopIdle, startIdle func() // called before and after each frame
 	end                 *stop
 
@@ -191,6 +192,8 @@ func (s *session) program(h transport.Header) error {
 	if p.err != nil {
 		s.log.Warn("a program cannot be prepared", "key", fmt.Sprintf("%x", p.key), "error", p.err)
 	}
+	p.noted = s.journal.program(s.c.MetaBytes())
+	p.bytes += int64(p.noted.bytes)
 	s.store.put(p)
 	return nil
 }

@@ -32,12 +32,15 @@ type Supervisor struct {
 	// Credentials let clients in that come over TCP; nil: all clients come over a unix socket.
 	Credentials *transport.Credentials
 	Clocks      Clocks
+	// Crashes is a folder that keeps what is needed to study crashes; "": nothing is kept.
+	Crashes string
 
 	events events
 	once   sync.Once
 	starts chan start // served by the thread that starts all processes
 
 	launching sync.Mutex
+	dumping   sync.Mutex // held while a crash is written down
 
 	mu       sync.Mutex
 	closed   bool
@@ -109,7 +112,7 @@ func (s *Supervisor) startAll() {
 		}
 		var p *process
 		if err == nil {
-			p, err = startProcess(r.cmd, secret, s.Output)
+			p, err = startProcess(r.cmd, secret, s.Output, s.crashed())
 		}
 		r.reply <- started{p, err}
 	}
@@ -183,7 +186,7 @@ func (s *Supervisor) bury(p *process) {
 	s.events.ends.WithLabelValues(how).Inc()
 	if !s.closed && (p.end.Code != 0 || p.end.Signal != "") {
 		s.Log.Error("a session's process has ended", "pid", p.end.Pid, "code", p.end.Code, "signal", p.end.Signal,
-			"call", p.end.Call, "step", int64(p.end.Step)-1)
+			"call", p.end.Call, "step", int64(p.end.Step)-1, "kept", p.end.Dump)
 	}
 }
 

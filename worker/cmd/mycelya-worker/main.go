@@ -40,6 +40,7 @@ type arguments struct {
 	torch                                   worker.Torch
 	level                                   slog.Level
 	socket, listen, secret, backend, status string
+	crashes                                 string
 	eof, version, session                   bool
 	idle, grace, drain                      time.Duration
 	limits                                  worker.Limits
@@ -73,7 +74,10 @@ func parse() *arguments {
 	flag.StringVar(&t.Exec, "exec", "", "path of libmycelya_exec")
 	flag.StringVar(&t.Lib, "torch-lib", "", "folder of libtorch_cpu")
 	flag.IntVar(&t.Threads, "threads", 0, "threads of one operator on the CPU; 0: PyTorch's default")
-	flag.StringVar(&t.Kernels.Folder, "kernels", kernelFolder(), "folder of compiled CUDA kernels; empty: memory only")
+	flag.StringVar(&a.crashes, "crashes", cacheFolder("crashes"),
+		"folder that keeps the last programs and calls of sessions that crash; empty: nothing is kept")
+	flag.StringVar(&t.Kernels.Folder, "kernels", cacheFolder("kernels"),
+		"folder of compiled CUDA kernels; empty: memory only")
 	flag.Int64Var(&t.Kernels.Disk, "kernels-bytes", worker.DefaultKernelBytes, "limit of that folder in bytes")
 	flag.IntVar(&t.Kernels.Threads, "kernels-threads", 0,
 		"threads that compile kernels; 0: half of the cores, at most four")
@@ -118,7 +122,7 @@ func main() {
 		return
 	}
 	stdin := bufio.NewReader(os.Stdin)
-	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks}
+	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks, Crashes: a.crashes}
 	network, address := "unix", a.socket
 	if a.listen != "" {
 		network, address = "tcp", a.listen
@@ -271,7 +275,8 @@ func serveSession(a *arguments, log *slog.Logger) {
 		}
 		return nil
 	}
-	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready, Stop: channel.Stop()}
+	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready, Journal: channel.Journal,
+		Stop: channel.Stop()}
 	accept := func() (net.Conn, error) {
 		c, err := channel.Accept()
 		if err == nil {
@@ -284,11 +289,11 @@ func serveSession(a *arguments, log *slog.Logger) {
 	}
 }
 
-// kernelFolder is a folder in the user's cache, "" if the user has none, as a service without a home.
-func kernelFolder() string {
+// cacheFolder is a folder in the user's cache, "" if the user has none, as a service without a home.
+func cacheFolder(name string) string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
 	}
-	return filepath.Join(dir, "mycelya", "kernels")
+	return filepath.Join(dir, "mycelya", name)
 }
