@@ -42,6 +42,7 @@ type session struct {
 	compiler *compiler
 	report   core.Prepared // of the trace that was prepared last, until the core has it
 	ended    chan struct{} // closed when the sender exits
+	deaf     chan struct{} // closed when the receiver exits
 
 	answered core.Answer // used by the receiver only
 	asked    asked
@@ -65,7 +66,7 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 	s := &session{index: index, name: transport.NewSessionName(), paths: paths, settings: settings, metrics: m,
 		log: log, provider: p, mailbox: mailbox,
 		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
-		core: core.New(c.explain)}
+		deaf: make(chan struct{}), core: core.New(c.explain)}
 	s.credits.OnWay.Store(0)
 	s.credits.Allowed.Store(core.MaxCalls)
 	return s, nil

@@ -69,6 +69,10 @@ func (s *session) restart() string {
 
 // cause says in a sentence why the connection has ended, and returns the log of what has ended.
 func (s *session) cause(err error, instance provider.Instance, hello *proto.Hello) (what, log string) {
+	var end processEnded
+	if errors.As(err, &end) {
+		return s.processEnd(end.EndedReply, instance.Handle()), end.Log
+	}
 	if errors.As(err, new(refused)) {
 		return endOf(instance)
 	}

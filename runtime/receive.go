@@ -20,6 +20,7 @@ import (
 
 // receive is the receiver: it takes the worker's answers until the connection ends.
 func (s *session) receive(conn *transport.Conn) {
+	defer close(s.deaf)
 	defer s.guard()
 	var actions []core.Action
 	for {
@@ -53,6 +54,8 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 	switch m := m.(type) {
 	case *proto.Hello:
 		return actions, refused(m.Error) // the last frame of a worker that ends the session
+	case *proto.EndedReply:
+		return actions, processEnded{m}
 	case *proto.Done:
 		if c, ok := waiting.(*call); ok && !m.UnknownProgram {
 			s.account(c, m)
@@ -73,6 +76,11 @@ func (s *session) answer(conn *transport.Conn, h transport.Header, actions []cor
 	clear(actions)
 	return actions, err
 }
+
+// processEnded is the last frame of a worker that has no other stream to say how the process of the session has ended.
+type processEnded struct{ *proto.EndedReply }
+
+func (processEnded) Error() string { return "the process of the session has ended" }
 
 // payer is the charge for an answer to a call or a ticket; nil: no place in particular.
 func payer(waiting core.Ref) *charge {
@@ -98,6 +106,8 @@ func message(t transport.Type) (protobuf.Message, error) {
 		return new(proto.Uploaded), nil
 	case transport.Hello:
 		return new(proto.Hello), nil
+	case transport.EndedReply:
+		return new(proto.EndedReply), nil
 	}
 	return nil, fmt.Errorf("the worker sent a %v, which only clients send", t)
 }

@@ -30,7 +30,7 @@ const (
 
 // Messages of the supervisor on the control socket. The process sends names of sessions.
 const (
-	messageConn    byte = iota // a connection, as a descriptor
+	messageConn    byte = iota // a connection, as a descriptor, or as two: see pipes
 	messageClaimed             // the supervisor knows the name of the session
 	messageDrain               // the session must answer what has arrived, and end
 )
@@ -94,7 +94,7 @@ func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
 // listen takes the supervisor's messages until it ends.
 func (c *Channel) listen() {
 	defer close(c.ended)
-	one, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	one, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(2*4))
 	for {
 		n, rn, _, _, err := c.control.ReadMsgUnix(one, rights)
 		switch {
@@ -107,7 +107,7 @@ func (c *Channel) listen() {
 			close(c.drain)
 			continue
 		}
-		conn, err := passed(rights[:rn])
+		conn, err := c.passed(rights[:rn])
 		if err != nil {
 			c.Log.Warn("the supervisor passed no connection", "error", err)
 			continue
@@ -119,8 +119,8 @@ func (c *Channel) listen() {
 	}
 }
 
-// passed returns the connection whose descriptor came with a message.
-func passed(rights []byte) (net.Conn, error) {
+// passed returns the connection whose descriptors came with a message.
+func (c *Channel) passed(rights []byte) (net.Conn, error) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil || len(messages) != 1 {
 		return nil, fmt.Errorf("there are %d control messages: %w", len(messages), err)
@@ -128,6 +128,9 @@ func passed(rights []byte) (net.Conn, error) {
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {
 		return nil, err
+	}
+	if len(fds) == 2 {
+		return newPipes(fds[0], fds[1], c.Progress)
 	}
 	f := os.NewFile(uintptr(fds[0]), "client")
 	defer f.Close() // FileConn duplicates it
@@ -161,7 +164,8 @@ func (c *Channel) Accept() (net.Conn, error) {
 		case <-c.ended:
 			return nil, io.EOF
 		case conn := <-c.conns:
-			if _, ok := conn.(*net.UnixConn); ok {
+			switch conn.(type) {
+			case *net.UnixConn, *pipes:
 				go c.acceptMore("", nil, under, results)
 				return conn, nil
 			}

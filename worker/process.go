@@ -35,8 +35,9 @@ type process struct {
 	session  string        // that a client has proved to own
 	told     bool          // to end, by Drain
 	kills    uint64        // of the group for lack of memory, before its start
-	done     chan struct{} // closed when end is set
+	done     chan struct{} // closed when what follows is set
 	end      *proto.EndedReply
+	cut      bool // the process has written a part of a frame to a stream of two descriptors
 }
 
 // startProcess starts a session's process, which gets the credentials over a pipe. The caller's thread must live as
@@ -108,6 +109,7 @@ func (p *process) watch(r *os.File, output io.Writer, crashed func(*process)) {
 		end.OutOfMemory = ws.Signal() == syscall.SIGKILL && oomKills() > p.kills
 	}
 	end.Call, end.Step = p.progress.last()
+	p.cut = p.progress.isCut()
 	p.progress.unmap()
 	if !st.Success() {
 		end.Log = p.log.useful()

@@ -13,7 +13,8 @@ import (
 // Progress is memory that a session's process shares with the supervisor. The process notes there what it runs, and the
 // supervisor reads it after the process has ended, however it ended.
 type Progress struct {
-	place *[2]uint64 // the last call, and 1 + the step that runs, 0 between calls
+	// The last call; 1 + the step that runs, 0 between calls; whether a frame is written in part.
+	place *[3]uint64
 	bytes []byte
 }
 
@@ -50,7 +51,7 @@ func mapProgress(f *os.File, bytes int64) (*Progress, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	return &Progress{place: (*[2]uint64)(unsafe.Pointer(unsafe.SliceData(b))), bytes: b}, nil
+	return &Progress{place: (*[3]uint64)(unsafe.Pointer(unsafe.SliceData(b))), bytes: b}, nil
 }
 
 // openProgress maps all of the memory that the supervisor has made.
@@ -80,6 +81,20 @@ func (p *Progress) Idle() {
 		atomic.StoreUint64(&p.place[1], 0)
 	}
 }
+
+// Cut notes whether the end of what was written to the client is inside a frame.
+func (p *Progress) Cut(yes bool) {
+	if p == nil {
+		return
+	}
+	v := uint64(0)
+	if yes {
+		v = 1
+	}
+	atomic.StoreUint64(&p.place[2], v)
+}
+
+func (p *Progress) isCut() bool { return atomic.LoadUint64(&p.place[2]) != 0 }
 
 // last returns the last call, and 1 + the step that runs, 0 if none does.
 func (p *Progress) last() (call, step uint64) {

@@ -310,7 +310,7 @@ func (s *Supervisor) client(c *net.UnixConn) {
 	}
 	if err != nil {
 		s.Log.Error("a client has no process", "error", err)
-		refuse(transport.New(c), 0, "The worker cannot start a process for the session: "+err.Error()+".")
+		refuse(transport.New(c), 0, cannotStart(err))
 	}
 }
 

@@ -33,6 +33,7 @@ const (
 	sessionArgument  = "a-session-process"
 	hardenedArgument = "a-hardened-process"
 	secureArgument   = "for-clients-over-tcp"
+	printingArgument = "with-a-library-that-prints"
 )
 
 func TestMain(m *testing.M) {
@@ -65,6 +66,9 @@ type crashingExecutor struct {
 }
 
 func (b crashing) New() (worker.Executor, error) {
+	if slices.Contains(os.Args, printingArgument) {
+		fmt.Println("a library prints")
+	}
 	x, err := b.Backend.New()
 	return crashingExecutor{x, b.progress}, err
 }

@@ -61,7 +61,8 @@
 //     nothing that the client sent before its user had seen the error changes a storage from before.
 //  8. Each session has a process of its own on the worker. When it is lost, the client may open another connection and
 //     send Ended as its first frame; the worker answers how the process ended, and closes. Over TCP the name in the TLS
-//     handshake says so too (EndOf).
+//     handshake says so too (EndOf). A worker whose only stream is its stdin and stdout sends EndedReply there without
+//     a question.
 //  9. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes. So
 //     does a worker that is being stopped, once it has answered the frames that had arrived.
 //

@@ -1,10 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Mycelya-worker serves one user's clients on a unix socket or a TCP port. Clients over TCP prove by a certificate who
-// they are. It prints one handshake line on stdout when it listens, and logs to stderr. It ends at SIGTERM, once all
-// that has arrived is answered, or, with --stdin-eof, when its stdin ends. It removes its socket. It starts itself
-// again, with --session, for each client; only that process loads PyTorch.
+// Mycelya-worker serves one user's clients on a unix socket or a TCP port, or one client on stdin and stdout. Clients
+// over TCP prove by a certificate who they are. It prints one handshake line on stdout when it listens, and logs to
+// stderr. It ends at SIGTERM, once all that has arrived is answered, or, with --stdin-eof, when its stdin ends. It
+// removes its socket. It starts itself again, with --session, for each client; only that process loads PyTorch.
 package main
 
 import (
@@ -41,7 +41,7 @@ type arguments struct {
 	level                                   slog.Level
 	socket, listen, secret, backend, status string
 	crashes                                 string
-	eof, version, session                   bool
+	eof, version, session, stdio            bool
 	idle, grace, drain                      time.Duration
 	limits                                  worker.Limits
 	clocks                                  worker.Clocks
@@ -51,6 +51,7 @@ func parse() *arguments {
 	a := new(arguments)
 	t := &a.torch
 	flag.StringVar(&a.socket, "socket", "", "path of the unix socket to listen on")
+	flag.BoolVar(&a.stdio, "stdio", false, "serve the one client whose stream is stdin and stdout")
 	flag.StringVar(&a.listen, "listen", "",
 		"address and port to listen on with TLS, as 0.0.0.0:7070; port 0: any free port")
 	flag.StringVar(&a.secret, "credentials", "",
@@ -93,12 +94,25 @@ func (a *arguments) wrong() string {
 		return "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0."
 	case a.grace <= 0 || a.drain < 0 || a.clocks.Lease < 0 || a.clocks.Alone < 0:
 		return "mycelya-worker: --grace must be more than 0, --drain, --lease and --alone at least 0."
-	case (a.socket == "") == (a.listen == "") || flag.NArg() > 0 || a.backend != "torch" && a.backend != "ref":
-		return "mycelya-worker needs either --socket or --listen, takes only flags, and knows the backends torch and ref."
+	case a.streams() != 1 || flag.NArg() > 0 || a.backend != "torch" && a.backend != "ref":
+		return "mycelya-worker needs one of --socket, --listen and --stdio, takes only flags, and knows the backends torch " +
+			"and ref."
+	case a.stdio && a.eof:
+		return "mycelya-worker ends with stdin anyway if it has --stdio: --stdin-eof is not for it."
 	case (a.listen == "") != (a.secret == ""):
 		return "mycelya-worker needs --credentials for --listen, and only then: without them, anyone could use this machine."
 	}
 	return ""
+}
+
+// streams is how many of the flags that say where the clients come from are set.
+func (a *arguments) streams() (n int) {
+	for _, set := range []bool{a.socket != "", a.listen != "", a.stdio} {
+		if set {
+			n++
+		}
+	}
+	return n
 }
 
 func main() {
@@ -146,7 +160,11 @@ func main() {
 		}
 		go func() { _ = s.Status(page) }()
 	}
-	supervise(&s, a, network, address, end)
+	if a.stdio {
+		superviseStream(&s, a)
+	} else {
+		supervise(&s, a, network, address, end)
+	}
 }
 
 // maxCredentials bounds a file of credentials, which have less than 2 KiB.
@@ -213,6 +231,30 @@ func supervise(s *worker.Supervisor, a *arguments, network, address string, stdi
 		end(1)
 	}
 	end(0)
+}
+
+// superviseStream serves the client whose stream is stdin and stdout.
+func superviseStream(s *worker.Supervisor, a *arguments) {
+	if sameFile(os.Stdout, os.Stderr) {
+		fmt.Fprintln(os.Stderr, "mycelya-worker: --stdio needs a stdout of its own: this one is stderr, too.")
+		os.Exit(2)
+	}
+	worker.CloseInherited()
+	s.Begin()
+	go stopAtSignal(s, a.drain, endSignals(), s.Close)
+	fmt.Println(transport.Handshake{
+		Version: transport.Version, Network: "stdio", Addr: "-", PID: os.Getpid(), Build: transport.Build,
+	})
+	if err := s.ServeStream(os.Stdin, os.Stdout); err != nil {
+		s.Log.Error("the stream has ended", "error", err)
+		os.Exit(1)
+	}
+}
+
+func sameFile(a, b *os.File) bool {
+	x, errX := a.Stat()
+	y, errY := b.Stat()
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
 // endSignals gets the signals that end a worker.
