@@ -330,8 +330,9 @@ func TestAKilledWorker(t *testing.T) {
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	err = d.wait(ticket, nil)
 	require.ErrorContains(t, err, fmt.Sprintf("mycelya:0 is lost: the process of its session (%d, of worker local:", pid))
-	require.ErrorContains(t, err, ") was ended by signal killed, before its first call. All tensors on it are gone. "+
-		"Call torch.mycelya.restart(0) to use the device again.")
+	require.ErrorContains(t, err, ") was ended by signal killed, before its first call. Its last programs "+
+		"and calls are in ")
+	require.ErrorContains(t, err, " All tensors on it are gone. Call torch.mycelya.restart(0) to use the device again.")
 	want := err.Error()
 	require.Contains(t, want, d.Ended(0))
 	require.EqualError(t, d.Flush(0, d.trace("bind 1 2\naten::neg %0:f32[2] -> %1:f32[2]"), func() {}), want)

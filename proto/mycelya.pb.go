@@ -1466,6 +1466,7 @@ type EndedReply struct {
 	Step          uint64                 `protobuf:"varint,6,opt,name=step,proto3" json:"step,omitempty"`                                    // 1 + the number of the call's step that it ran; 0 = it ran none
 	OutOfMemory   bool                   `protobuf:"varint,7,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"` // the system has killed a process of its group for lack of memory since it started
 	Log           string                 `protobuf:"bytes,8,opt,name=log,proto3" json:"log,omitempty"`                                       // last lines that libraries have written
+	Dump          string                 `protobuf:"bytes,9,opt,name=dump,proto3" json:"dump,omitempty"`                                     // folder on the worker's host with the last programs and calls; "" = none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1552,6 +1553,13 @@ func (x *EndedReply) GetOutOfMemory() bool {
 func (x *EndedReply) GetLog() string {
 	if x != nil {
 		return x.Log
+	}
+	return ""
+}
+
+func (x *EndedReply) GetDump() string {
+	if x != nil {
+		return x.Dump
 	}
 	return ""
 }
@@ -3501,7 +3509,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x04host\x18\n" +
 	" \x01(\tR\x04host\"\x19\n" +
 	"\x05Ended\x12\x10\n" +
-	"\x03pid\x18\x01 \x01(\x04R\x03pid\"\xbe\x01\n" +
+	"\x03pid\x18\x01 \x01(\x04R\x03pid\"\xd2\x01\n" +
 	"\n" +
 	"EndedReply\x12\x14\n" +
 	"\x05ended\x18\x01 \x01(\bR\x05ended\x12\x10\n" +
@@ -3511,7 +3519,8 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x04call\x18\x05 \x01(\x04R\x04call\x12\x12\n" +
 	"\x04step\x18\x06 \x01(\x04R\x04step\x12\"\n" +
 	"\rout_of_memory\x18\a \x01(\bR\voutOfMemory\x12\x10\n" +
-	"\x03log\x18\b \x01(\tR\x03log\"\xb6\x01\n" +
+	"\x03log\x18\b \x01(\tR\x03log\x12\x12\n" +
+	"\x04dump\x18\t \x01(\tR\x04dump\"\xb6\x01\n" +
 	"\x04Call\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x03(\x06R\x06params\x12\x16\n" +

@@ -31,6 +31,8 @@ type fakeWorker struct {
 	ended  chan struct{}
 	once   sync.Once
 	hello  *proto.Hello
+
+	uploads map[uint64]*fakeUpload // in pieces, by number, until they are complete
 }
 
 func (w *fakeWorker) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
@@ -71,6 +73,36 @@ func (w *fakeWorker) next(want transport.Type, m protobuf.Message) transport.Hea
 func (w *fakeWorker) send(t transport.Type, seq uint64, m protobuf.Message, body []byte) {
 	w.Helper()
 	require.NoError(w, w.conn.Send(t, seq, m, body))
+}
+
+// fakeUpload is an upload that comes in pieces.
+type fakeUpload struct {
+	storage, bytes uint64
+	data           []byte
+}
+
+// upload takes frames of uploads in pieces until one is complete.
+func (w *fakeWorker) upload() (storage uint64, data []byte) {
+	w.Helper()
+	for {
+		h, err := w.conn.Next()
+		require.NoError(w, err)
+		if h.Type == transport.Begin {
+			var m proto.Upload
+			require.NoError(w, w.conn.Meta(&m))
+			w.uploads[h.Seq] = &fakeUpload{storage: m.Storage, bytes: m.Bytes}
+			continue
+		}
+		require.Equal(w, transport.Piece, h.Type)
+		u := w.uploads[h.Seq]
+		require.NotNil(w, u)
+		piece := make([]byte, h.Payload)
+		require.NoError(w, w.conn.ReadBody(piece))
+		if u.data = append(u.data, piece...); uint64(len(u.data)) >= u.bytes {
+			delete(w.uploads, h.Seq)
+			return u.storage, u.data
+		}
+	}
 }
 
 // greet answers the client's Hello.
@@ -122,7 +154,7 @@ func startWith(t testing.TB, mailbox Mailbox, environment ...string) (*Runtime, 
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
 	defer l.Close()
-	w := &fakeWorker{TB: t, ended: make(chan struct{}),
+	w := &fakeWorker{TB: t, uploads: map[uint64]*fakeUpload{}, ended: make(chan struct{}),
 		hello: &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion, Pid: 1}}
 	w.client, err = net.Dial("unix", l.Addr().String())
 	require.NoError(t, err)

@@ -157,7 +157,7 @@ func (s *session) hold(a core.Send, by *charge, meta protobuf.Message, body []by
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.held(n, by)
 	if err := s.conn.Hold(a.Type, a.Seq, meta, body); err != nil {
-		s.lost(s.worker, fmt.Errorf("sending %v: %w", a.Type, err))
+		s.notSent(fmt.Errorf("sending %v: %w", a.Type, err))
 	}
 }
 
@@ -171,8 +171,22 @@ func (s *session) flushHeld() {
 		s.metrics.messagesSent.Add(1)
 	}
 	if err != nil {
-		s.lost(s.worker, fmt.Errorf("sending: %w", err))
+		s.notSent(fmt.Errorf("sending: %w", err))
 	}
+}
+
+// notSent ends the session because nothing can be sent. The receiver may be about to read the reason.
+func (s *session) notSent(err error) {
+	s.mu.Lock()
+	gone := s.core.Gone()
+	s.mu.Unlock()
+	if gone == nil && streamEnded(err) {
+		select {
+		case <-s.received:
+		case <-time.After(lastWordWait):
+		}
+	}
+	s.lost(s.worker, err)
 }
 
 // write sends a frame, and counts and returns its bytes. If that fails the session has ended, and it returns 0.
@@ -182,7 +196,7 @@ func (s *session) write(a core.Send, by *charge, meta protobuf.Message, body []b
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.sent(n, by)
 	if err := s.conn.Send(a.Type, a.Seq, meta, body); err != nil {
-		s.lost(s.worker, fmt.Errorf("sending %v: %w", a.Type, err))
+		s.notSent(fmt.Errorf("sending %v: %w", a.Type, err))
 		return 0
 	}
 	return n

@@ -18,6 +18,9 @@ import (
 // After its connection has ended, a worker has this long to tell how the session's process has ended, or to end too.
 const exitWait = 2 * time.Second
 
+// A worker that has ended a session with a reason has this long to end because of an error of its own.
+const lastWordWait = 200 * time.Millisecond
+
 // device names the session in sentences: "mycelya:1, machine left,".
 func (s *session) device() string {
 	if s.paths.Machine == "" {
@@ -65,6 +68,13 @@ func (s *session) restart() string {
 
 // cause says in a sentence why the connection has ended, and returns the log of what has ended.
 func (s *session) cause(err error, instance provider.Instance, hello *proto.Hello) (what, log string) {
+	var end processEnded
+	if errors.As(err, &end) {
+		return s.processEnd(end.EndedReply, instance.Handle()), end.Log
+	}
+	if errors.As(err, new(refused)) {
+		return endOf(instance)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
 	defer cancel()
 	if streamEnded(err) {
@@ -83,6 +93,17 @@ func (s *session) cause(err error, instance provider.Instance, hello *proto.Hell
 		what += fmt.Sprintf("can't be reached any more: %v.", err)
 	}
 	return what, exit.Detail
+}
+
+// endOf says how a worker has ended a session for which it has given a reason.
+func endOf(instance provider.Instance) (what, log string) {
+	ctx, cancel := context.WithTimeout(context.Background(), lastWordWait)
+	defer cancel()
+	what = fmt.Sprintf("its worker (%s) ", instance.Handle())
+	if exit, err := instance.Wait(ctx); err == nil && (exit.Code != 0 || exit.Signal != "") {
+		return what + exit.String() + ".", exit.Detail
+	}
+	return what + "ended the session.", ""
 }
 
 // askEnd asks a worker how the process of a session has ended; nil if the worker does not answer. pid 0: the session
@@ -121,6 +142,7 @@ func (s *session) processEnd(end *proto.EndedReply, worker provider.Handle) stri
 	}
 	s.mu.Lock()
 	of, _ := s.core.Waiting(end.Call).(*call)
+	hello := s.hello
 	s.mu.Unlock()
 	switch {
 	case end.Call == 0:
@@ -134,7 +156,15 @@ func (s *session) processEnd(end *proto.EndedReply, worker provider.Handle) stri
 			text += fmt.Sprintf(": %s, recorded %s", op, where)
 		}
 	}
-	return text + "."
+	text += "."
+	switch {
+	case end.Dump == "":
+	case hello.GetHost() != "" && hello.GetHost() == transport.Host():
+		text += fmt.Sprintf(" Its last programs and calls are in %s.", end.Dump)
+	default:
+		text += fmt.Sprintf(" Its last programs and calls are on the worker's host, in %s.", end.Dump)
+	}
+	return text
 }
 
 // logTail is the end of a log, as the end of an error's text.

@@ -59,6 +59,8 @@ func (s *session) answer(conn *transport.Conn, life int, h transport.Header,
 		if t, ok := waiting.(*Ticket); ok {
 			t.reply, t.found = m, h.Seq
 		}
+	case *proto.EndedReply:
+		return actions, processEnded{m}
 	case *proto.Done:
 		if c, ok := waiting.(*call); ok && !m.UnknownProgram {
 			s.account(c, m)
@@ -79,6 +81,11 @@ func (s *session) answer(conn *transport.Conn, life int, h transport.Header,
 	clear(actions)
 	return actions, err
 }
+
+// processEnded is the last frame of a worker that has no other stream to say how the process of the session has ended.
+type processEnded struct{ *proto.EndedReply }
+
+func (processEnded) Error() string { return "the process of the session has ended" }
 
 // payer is the charge for an answer to a call or a ticket; nil: no place in particular.
 func payer(waiting core.Ref) *charge {
@@ -106,6 +113,8 @@ func message(t transport.Type) (protobuf.Message, error) {
 		return new(proto.StateReply), nil
 	case transport.Hello:
 		return new(proto.Hello), nil
+	case transport.EndedReply:
+		return new(proto.EndedReply), nil
 	}
 	return nil, fmt.Errorf("the worker sent a %v, which only clients send", t)
 }

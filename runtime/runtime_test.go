@@ -124,10 +124,9 @@ func TestUploadsWaitForRoom(t *testing.T) {
 	}
 	w.greet()
 	for i := range uint64(4) {
-		var m proto.Upload
-		w.next(transport.Upload, &m)
-		require.Equal(t, 1+i, m.Storage)
-		require.NoError(t, w.conn.Discard())
+		storage, data := w.upload()
+		require.Equal(t, 1+i, storage)
+		require.Len(t, data, copyUploads)
 	}
 	require.NoError(t, <-done)
 	go func() {
@@ -150,18 +149,16 @@ func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- upload0(r, 5, data) }()
 	w.greet()
-	h := w.next(transport.Upload, new(proto.Upload))
 	select {
 	case <-done:
 		t.Fatal("the call returned while its memory was in use")
 	case <-time.After(20 * time.Millisecond):
 	}
-	got := make([]byte, h.Payload)
-	require.NoError(t, w.conn.ReadBody(got))
+	_, got := w.upload()
 	require.NoError(t, <-done)
 	require.True(t, bytes.Equal(data, got))
 	go func() { done <- upload0(r, 6, data) }()
-	w.next(transport.Upload, new(proto.Upload))
+	w.next(transport.Begin, new(proto.Upload))
 	w.die()
 	require.ErrorContains(t, <-done, "mycelya:0 is lost")
 }

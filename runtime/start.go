@@ -147,7 +147,15 @@ func exchange(conn *transport.Conn) (*proto.Hello, error) {
 		return nil, err
 	}
 	theirs := new(proto.Hello)
-	if h.Type != transport.Hello {
+	switch h.Type {
+	case transport.Hello:
+	case transport.EndedReply:
+		end := processEnded{new(proto.EndedReply)}
+		if err := conn.Meta(end.EndedReply); err != nil {
+			return nil, err
+		}
+		return nil, end
+	default:
 		return nil, fmt.Errorf("the worker began with a %v", h.Type)
 	}
 	if err := conn.Meta(theirs); err != nil {

@@ -166,9 +166,12 @@ func (d *askedDraft) Drop() {
 // takeAnswer reads the rest of an answer, whose first byte came with these rights.
 func (c *Channel) takeAnswer(rights []byte) (out answered) {
 	if len(rights) > 0 {
-		if out.file, out.err = passedFile(rights); out.err != nil {
+		fds, err := descriptorsIn(rights)
+		if err != nil {
+			out.err = err
 			return out
 		}
+		out.file = os.NewFile(uintptr(fds[0]), "kept")
 	}
 	text, err := readText(c.control)
 	if err == nil {

@@ -53,7 +53,8 @@ func TestQuestionsOfAProcess(t *testing.T) {
 }
 
 func FuzzQuestion(f *testing.F) {
-	for _, q := range []question{{What: "create"}, {What: "keep", Kind: kept.Saved, Name: "a", Draft: 1}, {What: "names"}} {
+	keep := question{What: "keep", Kind: kept.Saved, Name: "a", Draft: 1}
+	for _, q := range []question{{What: "create"}, keep, {What: "names"}} {
 		text, err := json.Marshal(q)
 		require.NoError(f, err)
 		f.Add(string(text))

@@ -35,9 +35,11 @@ const (
 )
 
 const (
-	messageConn    byte = iota // a connection, as a descriptor
+	messageConn    byte = iota // a connection, as a descriptor, or as two: see pipes
 	messageClaimed             // the supervisor knows the name of the session
 	messageAnswer              // see ask.go
+	messageDrain               // the session must answer what has arrived, and end: the worker is being stopped
+	messageYield               // the same: another client takes its place
 )
 
 // maxHandshakes bounds the connections whose handshakes a process makes at the same time. The oldest is closed when
@@ -47,6 +49,7 @@ const maxHandshakes = 16
 // A Channel is a session process's end of what it shares with the supervisor.
 type Channel struct {
 	Progress *Progress
+	Journal  *Journal // nil: the supervisor keeps no crashes
 	Log      *slog.Logger
 	Limits   link.Limits // of a client's link
 
@@ -56,6 +59,7 @@ type Channel struct {
 	claimed     chan struct{}
 	answers     chan answered
 	ended       chan struct{} // closed when the supervisor has ended
+	drain       chan string   // gets the reason when the session must end
 }
 
 // OpenChannel opens the descriptors that the supervisor has passed to this process. secure: credentials are among them.
@@ -63,14 +67,14 @@ func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
 	memory, control := os.NewFile(progressFD, "progress"), os.NewFile(controlFD, "control")
 	defer memory.Close()
 	defer control.Close()
-	p, err := mapProgress(memory)
+	p, journal, err := openProgress(memory)
 	if err != nil {
 		return nil, fmt.Errorf("this program serves one session, and only mycelya-worker starts it: %w", err)
 	}
 	out := &Channel{
-		Progress: p, Log: log, Limits: link.Default, conns: make(chan net.Conn), claimed: make(chan struct{}, 1),
+		Progress: p, Journal: journal, Log: log, Limits: link.Default, conns: make(chan net.Conn),
+		claimed: make(chan struct{}, 1), ended: make(chan struct{}), drain: make(chan string, 1),
 		answers: make(chan answered, 1),
-		ended:   make(chan struct{}),
 	}
 	if secure {
 		pipe := os.NewFile(credentialFD, "credentials")
@@ -99,7 +103,7 @@ func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
 // listen takes the supervisor's messages until it ends.
 func (c *Channel) listen() {
 	defer close(c.ended)
-	one, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	one, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(2*4))
 	for {
 		n, rn, _, _, err := c.control.ReadMsgUnix(one, rights)
 		switch {
@@ -111,8 +115,11 @@ func (c *Channel) listen() {
 		case one[0] == messageAnswer:
 			c.answers <- c.takeAnswer(rights[:rn])
 			continue
+		case one[0] == messageDrain, one[0] == messageYield: // one of them comes, once
+			c.drain <- map[byte]string{messageDrain: stopText, messageYield: yieldText}[one[0]]
+			continue
 		}
-		conn, err := passed(rights[:rn])
+		conn, err := c.passed(rights[:rn])
 		if err != nil {
 			c.Log.Warn("the supervisor passed no connection", "error", err)
 			continue
@@ -124,18 +131,22 @@ func (c *Channel) listen() {
 	}
 }
 
-// passed returns the connection whose descriptor came with a message.
-func passed(rights []byte) (net.Conn, error) {
-	f, err := passedFile(rights)
+// passed returns the connection whose descriptors came with a message.
+func (c *Channel) passed(rights []byte) (net.Conn, error) {
+	fds, err := descriptorsIn(rights)
 	if err != nil {
 		return nil, err
 	}
+	if len(fds) == 2 {
+		return newPipes(fds[0], fds[1], c.Progress)
+	}
+	f := os.NewFile(uintptr(fds[0]), "client")
 	defer f.Close() // FileConn duplicates it
 	return net.FileConn(f)
 }
 
-// passedFile returns the descriptor that came with a message.
-func passedFile(rights []byte) (*os.File, error) {
+// descriptorsIn returns the descriptors, at least one, that came with a message.
+func descriptorsIn(rights []byte) ([]int, error) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil || len(messages) != 1 {
 		return nil, fmt.Errorf("there are %d control messages: %w", len(messages), err)
@@ -144,11 +155,14 @@ func passedFile(rights []byte) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(fds[0]), "passed"), nil
+	return fds, nil
 }
 
 // Wait returns when the supervisor has ended.
 func (c *Channel) Wait() { <-c.ended }
+
+// Stop gets the reason when the session must end: see Server.Stop.
+func (c *Channel) Stop() <-chan string { return c.drain }
 
 // handshake is what has become of a connection.
 type handshake struct {
@@ -171,7 +185,8 @@ func (c *Channel) Accept() (net.Conn, error) {
 		case <-c.ended:
 			return nil, io.EOF
 		case conn := <-c.conns:
-			if _, ok := conn.(*net.UnixConn); ok {
+			switch conn.(type) {
+			case *net.UnixConn, *pipes:
 				go c.acceptMore("", nil, under, results)
 				return conn, nil
 			}

@@ -41,7 +41,7 @@ func (s *session) checkpoint(seq uint64, session string, base uint64) (uint64, e
 	var tensors []kept.Tensor
 	for _, c := range s.x.Contents() {
 		if c.Poisoned { // a read says why
-			m.Poisoned[c.ID] = asError(s.x.Read(whole(c.ID, 0), func([]byte) error { return nil }))
+			m.Poisoned[c.ID] = asError(s.x.Read(allOf(c.ID, 0), func([]byte) error { return nil }))
 			continue
 		}
 		m.Storages = append(m.Storages, c.ID)
@@ -52,7 +52,7 @@ func (s *session) checkpoint(seq uint64, session string, base uint64) (uint64, e
 		return 0, err
 	}
 	put := func(i int, to io.Writer) error {
-		return s.put(whole(m.Storages[i], uint64(tensors[i].Sizes[0])), &tensors[i], to)
+		return s.put(allOf(m.Storages[i], uint64(tensors[i].Sizes[0])), &tensors[i], to)
 	}
 	n, err := s.write(kept.Checkpoint, nameAt(session, seq), map[string]string{sessionKey: string(text)}, tensors, put)
 	if err != nil {
@@ -81,8 +81,8 @@ func (s *session) forget(c made) {
 	}
 }
 
-// whole is a view of all bytes of a storage.
-func whole(id, bytes uint64) *proto.Read {
+// allOf is a view of all bytes of a storage.
+func allOf(id, bytes uint64) *proto.Read {
 	return &proto.Read{Storage: id, Dtype: kept.Bytes, Sizes: []int64{int64(bytes)}, Strides: []int64{1}}
 }
 

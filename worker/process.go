@@ -30,18 +30,22 @@ type process struct {
 	cmd      *exec.Cmd
 	control  *net.UnixConn // its other end gets connections
 	progress *Progress
+	memory   *os.File // of progress, and of the journal behind it
 	log      tail
 	given    bool          // it has a client; guarded by the supervisor's lock
 	names    []string      // that its client, or others who could be it, asked for; guarded by the supervisor's lock
 	session  string        // that a client has proved to own
+	told     bool          // to end, by Drain
 	kills    uint64        // of the group for lack of memory, before its start
-	done     chan struct{} // closed when end is set
+	done     chan struct{} // closed when what follows is set
 	end      *proto.EndedReply
+	cut      bool // the process has written a part of a frame to a stream of two descriptors
 }
 
 // startProcess starts a session's process, which gets the credentials over a pipe. The caller's thread must live as
-// long as the process: on Linux the process is killed when the thread that has started it ends.
-func startProcess(cmd *exec.Cmd, credentials []byte, output io.Writer) (*process, error) {
+// long as the process: on Linux the process is killed when the thread that has started it ends. If the process fails,
+// crashed is called, with the end set, and closes the process's memory; nil: the process needs no journal.
+func startProcess(cmd *exec.Cmd, credentials []byte, output io.Writer, crashed func(*process)) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{}), kills: oomKills()}
 	var theirs []*os.File
 	fail := func(err error) (*process, error) {
@@ -58,11 +62,10 @@ func startProcess(cmd *exec.Cmd, credentials []byte, output io.Writer) (*process
 		return nil, err
 	}
 	p.control, theirs = mine, append(theirs, other)
-	memory, file, err := newProgress()
-	if err != nil {
+	if p.progress, p.memory, err = newProgress(crashed != nil); err != nil {
 		return fail(err)
 	}
-	p.progress, theirs = memory, append(theirs, file)
+	theirs = append(theirs, p.memory)
 	if len(credentials) > 0 {
 		secret, err := filled(credentials)
 		if err != nil {
@@ -80,18 +83,20 @@ func startProcess(cmd *exec.Cmd, credentials []byte, output io.Writer) (*process
 	dieWithParent(cmd)
 	if err := cmd.Start(); err != nil {
 		_ = r.Close()
-		memory.unmap()
+		p.progress.unmap()
 		return fail(err)
 	}
 	for _, f := range theirs {
-		_ = f.Close()
+		if f != p.memory {
+			_ = f.Close()
+		}
 	}
-	go p.watch(r, output)
+	go p.watch(r, output, crashed)
 	return p, nil
 }
 
 // watch copies the output of the process, and records how the process ends.
-func (p *process) watch(r *os.File, output io.Writer) {
+func (p *process) watch(r *os.File, output io.Writer, crashed func(*process)) {
 	var reader sync.WaitGroup
 	reader.Go(func() { _, _ = io.Copy(io.MultiWriter(&p.log, output), r) })
 	_ = p.cmd.Wait()
@@ -106,11 +111,17 @@ func (p *process) watch(r *os.File, output io.Writer) {
 		end.OutOfMemory = ws.Signal() == syscall.SIGKILL && oomKills() > p.kills
 	}
 	end.Call, end.Step = p.progress.last()
+	p.cut = p.progress.isCut()
 	p.progress.unmap()
 	if !st.Success() {
 		end.Log = p.log.useful()
 	}
 	p.end = end
+	if !st.Success() && crashed != nil {
+		crashed(p)
+	} else {
+		_ = p.memory.Close()
+	}
 	close(p.done)
 }
 
@@ -190,6 +201,12 @@ func (t *tail) Write(p []byte) (int, error) {
 		t.b = append(t.b[:0], t.b[len(t.b)-tailBytes:]...)
 	}
 	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.b[max(0, len(t.b)-tailBytes):])
 }
 
 // useful returns the last lines that are not of this program's own log: what libraries have written.

@@ -13,36 +13,58 @@ import (
 // Progress is memory that a session's process shares with the supervisor. The process notes there what it runs, and the
 // supervisor reads it after the process has ended, however it ended.
 type Progress struct {
-	place *[2]uint64 // the last call, and 1 + the step that runs, 0 between calls
+	// The last call; 1 + the step that runs, 0 between calls; whether a frame is written in part.
+	place *[3]uint64
 	bytes []byte
 }
 
 const progressBytes = 4096
 
-// newProgress makes the memory, and the file that a process maps it from.
-func newProgress() (*Progress, *os.File, error) {
+// newProgress makes the memory, and the file that a process maps it from. journal: there is room for a Journal behind
+// it.
+func newProgress(journal bool) (*Progress, *os.File, error) {
 	f, err := memoryFile()
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := f.Truncate(progressBytes); err != nil {
-		_ = f.Close()
-		return nil, nil, err
+	n := int64(progressBytes)
+	if journal {
+		n += journalBytes
 	}
-	p, err := mapProgress(f)
+	err = f.Truncate(n)
+	if err == nil {
+		err = sealMemory(f) // what this process has mapped must not go away
+	}
+	var p *Progress
+	if err == nil {
+		p, err = mapProgress(f, progressBytes)
+	}
 	if err != nil {
 		_ = f.Close()
 	}
 	return p, f, err
 }
 
-// mapProgress maps the memory of a file. The file may be closed then.
-func mapProgress(f *os.File) (*Progress, error) {
-	b, err := syscall.Mmap(int(f.Fd()), 0, progressBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+// mapProgress maps the first bytes of a file. The file may be closed then.
+func mapProgress(f *os.File, bytes int64) (*Progress, error) {
+	b, err := syscall.Mmap(int(f.Fd()), 0, int(bytes), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	return &Progress{place: (*[2]uint64)(unsafe.Pointer(unsafe.SliceData(b))), bytes: b}, nil
+	return &Progress{place: (*[3]uint64)(unsafe.Pointer(unsafe.SliceData(b))), bytes: b}, nil
+}
+
+// openProgress maps all of the memory that the supervisor has made.
+func openProgress(f *os.File) (*Progress, *Journal, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := mapProgress(f, info.Size())
+	if err != nil {
+		return nil, nil, err
+	}
+	return p, journalIn(p.bytes), nil
 }
 
 // Note notes the call and the step that begin; Idle notes the end of the call's steps. A nil Progress takes notes, too.
@@ -59,6 +81,20 @@ func (p *Progress) Idle() {
 		atomic.StoreUint64(&p.place[1], 0)
 	}
 }
+
+// Cut notes whether the end of what was written to the client is inside a frame.
+func (p *Progress) Cut(yes bool) {
+	if p == nil {
+		return
+	}
+	v := uint64(0)
+	if yes {
+		v = 1
+	}
+	atomic.StoreUint64(&p.place[2], v)
+}
+
+func (p *Progress) isCut() bool { return atomic.LoadUint64(&p.place[2]) != 0 }
 
 // last returns the last call, and 1 + the step that runs, 0 if none does.
 func (p *Progress) last() (call, step uint64) {

@@ -15,3 +15,6 @@ func memoryFile() (*os.File, error) {
 	}
 	return f, err
 }
+
+// sealMemory has no meaning here.
+func sealMemory(*os.File) error { return nil }

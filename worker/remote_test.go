@@ -282,15 +282,18 @@ func TestTheEndOfASessionOverTCP(t *testing.T) {
 	require.NoError(t, syscall.Kill(pid, syscall.SIGSEGV))
 	_, err := c.c.Next()
 	require.Error(t, err)
-	ask := func(name string) *proto.EndedReply {
-		q := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(transport.EndOf(name))))
-		var reply proto.EndedReply
-		q.expect(transport.EndedReply, q.send(transport.Ended, &proto.Ended{}, nil), &reply)
-		return &reply
-	}
-	end := ask(name)
+	end := r.end(t, name)
 	require.True(t, end.Ended)
 	require.Equal(t, uint64(pid), end.Pid)
 	require.Equal(t, "segmentation fault", end.Signal)
-	require.False(t, ask(transport.NewSessionName()).Ended, "not a session of this worker")
+	require.False(t, r.end(t, transport.NewSessionName()).Ended, "not a session of this worker")
+}
+
+// end asks how the process of a session has ended.
+func (r *remote) end(t testing.TB, name string) *proto.EndedReply {
+	t.Helper()
+	q := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(transport.EndOf(name))))
+	var reply proto.EndedReply
+	q.expect(transport.EndedReply, q.send(transport.Ended, &proto.Ended{}, nil), &reply)
+	return &reply
 }

@@ -46,6 +46,7 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 			s.busy = s.call.Busy
 			s.x.Leave(int(min(s.busy, math.MaxInt16)))
 		}
+		s.journal.call(seq, p, &s.call, c)
 		failed, errs := s.x.Run(p.prepared, c.Params, s.inputs, s.outputs, c.Frees, seq)
 		done.Failed, done.Kernels = uint32(failed), s.x.Fused()
 		for _, e := range errs[:min(len(errs), MaxErrors)] {

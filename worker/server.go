@@ -17,6 +17,7 @@ import (
 	"os"
 	goruntime "runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,13 +40,19 @@ type Server struct {
 	Ready func() error
 	// Keeper keeps tensors under names, and checkpoints; nil: this server keeps nothing.
 	Keeper kept.Keeper
+	// Journal gets the programs and calls of the only session; nil: nothing does.
+	Journal *Journal
+	// Stop gets a sentence for the clients when the sessions must answer what has arrived, tell their clients the
+	// sentence, and end. It may be nil.
+	Stop <-chan string
 
 	idle     *time.Timer // runs from the end of a frame to the next frame of any session
 	load     func() (Backend, error)
 	mu       sync.Mutex
 	closed   bool
+	stopping string // why sessions end, once Stop has said so
 	listener net.Listener
-	conns    map[*transport.Conn]struct{}
+	conns    map[*transport.Conn]*stop
 	sessions sync.WaitGroup
 }
 
@@ -99,7 +106,7 @@ func (s *Server) ServeOne(accept func() (net.Conn, error)) error {
 func (s *Server) begin(l net.Listener) (closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listener, s.conns = l, make(map[*transport.Conn]struct{})
+	s.listener, s.conns = l, make(map[*transport.Conn]*stop)
 	_ = transport.Host() // before this process loses the right to open files
 	s.load = sync.OnceValues(func() (b Backend, err error) {
 		start := time.Now()
@@ -114,6 +121,9 @@ func (s *Server) begin(l net.Listener) (closed bool) {
 	if !s.closed {
 		go func() { _, _ = s.load() }()
 	}
+	if s.Stop != nil {
+		go s.awaitStop()
+	}
 	return s.closed
 }
 
@@ -121,11 +131,12 @@ func (s *Server) begin(l net.Listener) (closed bool) {
 func (s *Server) accept(nc net.Conn) {
 	c := transport.New(nc)
 	takes := c.TakeFiles()
-	if !s.add(c) {
+	end := s.add(c)
+	if end == nil {
 		_ = c.Close()
 		return
 	}
-	s.sessions.Go(func() { s.client(c, takes) })
+	s.sessions.Go(func() { s.client(c, takes, end) })
 }
 
 // Close ends Serve and every session.
@@ -153,35 +164,44 @@ func (s *Server) trim() {
 	}
 }
 
-func (s *Server) add(c *transport.Conn) bool {
+// add counts a connection until remove. nil: it is refused.
+func (s *Server) add(c *transport.Conn) *stop {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(s.conns) >= maxSessions {
 		s.Log.Warn("a connection is refused", "sessions", len(s.conns))
-		return false
+		return nil
 	}
-	s.conns[c] = struct{}{}
-	return true
+	end := newStop(c)
+	s.conns[c] = end
+	if s.stopping != "" {
+		end.begin(s.stopping)
+	}
+	return end
 }
 
-func (s *Server) remove(c *transport.Conn) {
-	_ = c.Close()
+func (s *Server) remove(end *stop) {
+	close(end.ended)
+	_ = end.c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, c)
+	delete(s.conns, end.c)
 }
 
 // client serves one connection on its own OS thread, which ends with the connection: executors keep state per thread,
 // which no other goroutine must find.
-func (s *Server) client(c *transport.Conn, takesBlocks bool) {
+func (s *Server) client(c *transport.Conn, takesBlocks bool, end *stop) {
 	goruntime.LockOSThread()
-	defer s.remove(c)
+	defer s.remove(end)
 	log := s.Log
-	err := s.session(c, takesBlocks, &log)
+	err := s.session(c, takesBlocks, end, &log)
 	var f *fault
 	switch {
 	case err == nil:
 		log.Info("session ended")
+	case errors.Is(err, errDrained):
+		log.Info("session ended: the worker is being stopped")
+		end.say()
 	case errors.As(err, &f),
 		errors.Is(err, transport.ErrFrameMagic), errors.Is(err, transport.ErrFrameVersion),
 		errors.Is(err, transport.ErrFrameType), errors.Is(err, transport.ErrFrameReserved),
@@ -195,7 +215,7 @@ func (s *Server) client(c *transport.Conn, takesBlocks bool) {
 }
 
 // session exchanges Hellos with a client and serves it. A panic ends this session only.
-func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger) (err error) {
+func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **slog.Logger) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			(*log).Error("panic", "value", r, "stack", string(debug.Stack()))
@@ -240,12 +260,14 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, log **slog.Logger)
 	}
 	ses := &session{
 		c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, stopIdle: s.stopIdle, startIdle: s.startIdle,
-		keeper: s.Keeper,
+		keeper: s.Keeper, end: end, journal: s.Journal,
 	}
+	store.journal = s.Journal
 	defer s.startIdle() // after the session's memory is free
 	defer ses.close()
 	info := x.Info()
 	(*log).Info("session", "device", info.Device, "name", info.Name, "torch", info.Torch)
+	s.Journal.about(strings.Join([]string{info.Device, info.Name, info.Torch}, "\n"))
 	answer := own()
 	answer.Device, answer.DeviceName, answer.Torch = info.Device, info.Name, info.Torch
 	if takesBlocks {
@@ -268,22 +290,29 @@ func (s *Server) executor() (Executor, error) {
 
 // refuse sends a client the reason why its session ends. It then discards what the client is still sending, so that the
 // client reads the reason. It waits for at most a second, because a client that broke the protocol may not read at all.
-func refuse(c *transport.Conn, seq uint64, text string) {
-	hello := own()
-	hello.Error = text
-	last(c, seq, hello)
-}
+func refuse(c *transport.Conn, seq uint64, text string) { last(c, seq, text, lastWait) }
 
-// last sends the last frame of a session, and discards what the client is still sending.
-func last(c *transport.Conn, seq uint64, hello *proto.Hello) {
+// last sends the last frame of a session, with the reason of its end, and discards what the client is still sending.
+func last(c *transport.Conn, seq uint64, text string, wait time.Duration) {
 	c.Awake()
-	_ = c.Net().SetDeadline(time.Now().Add(time.Second))
-	if c.Send(transport.Hello, seq, hello, nil) != nil {
-		return
-	}
-	if u, ok := c.Net().(interface{ CloseWrite() error }); ok && u.CloseWrite() == nil {
+	if sayLast(c, seq, text, wait) == nil {
 		_, _ = io.Copy(io.Discard, c.Net())
 	}
+}
+
+// sayLast sends the last frame of a session. An error means that the client gets no end of the stream.
+func sayLast(c *transport.Conn, seq uint64, text string, wait time.Duration) error {
+	_ = c.Net().SetDeadline(time.Now().Add(wait))
+	hello := own()
+	hello.Error = text
+	if err := c.Send(transport.Hello, seq, hello, nil); err != nil {
+		return err
+	}
+	u, ok := c.Net().(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return u.CloseWrite()
 }
 
 func own() *proto.Hello {

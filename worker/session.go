@@ -24,7 +24,9 @@ type session struct {
 	log   *slog.Logger
 	store *store
 
+	journal             *Journal
 	stopIdle, startIdle func() // called before and after each frame
+	end                 *stop
 
 	// Blocks of shared memory, by number. takesBlocks: the connection can carry their descriptors.
 	blocks      map[uint64]block
@@ -72,12 +74,18 @@ func (f *fault) Error() string { return f.text }
 
 func faultf(format string, args ...any) error { return &fault{fmt.Sprintf(format, args...)} }
 
-// serve handles frames until the stream ends.
+// serve handles frames until the stream ends, or the session is told to end.
 func (s *session) serve() error {
 	for {
+		if s.missing == nil && s.end.due() {
+			return errDrained
+		}
 		h, err := s.c.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if err == nil && s.end.said.Load() { // what comes after the last answer has none
+			continue
 		}
 		s.stopIdle()
 		if err == nil {
@@ -203,6 +211,8 @@ func (s *session) program(h transport.Header) error {
 	if p.err != nil {
 		s.log.Warn("a program cannot be prepared", "key", fmt.Sprintf("%x", p.key), "error", p.err)
 	}
+	p.noted = s.journal.program(s.c.MetaBytes())
+	p.bytes += int64(p.noted.bytes)
 	s.store.put(p)
 	return nil
 }

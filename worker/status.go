@@ -100,6 +100,8 @@ func (s *Supervisor) unhealthy() error {
 	switch {
 	case s.closed:
 		return errors.New("the worker ends")
+	case s.draining:
+		return errStopping
 	case len(s.live) >= maxSessions && s.spare == nil:
 		return errFull
 	}

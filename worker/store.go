@@ -35,6 +35,7 @@ type program struct {
 	err      error
 	last     proto.Call // its last call, complete except for the key
 	lastSeq  uint64     // that call's sequence number; 0 before the first call
+	noted    noted      // in the journal
 	holders  int        // references from the cache and from newest; under store.mu
 }
 
@@ -44,6 +45,8 @@ type store struct {
 	cache  *ristretto.Cache
 	newest [newest]*program
 	next   int
+
+	journal *Journal
 
 	mu   sync.Mutex
 	dead []*program
@@ -121,6 +124,7 @@ func (s *store) reap(drop func(Prepared)) {
 	s.dead = nil
 	s.mu.Unlock()
 	for _, p := range dead {
+		s.journal.forget(&p.noted)
 		if p.prepared != nil {
 			drop(p.prepared)
 			p.prepared = nil

@@ -35,16 +35,22 @@ type Supervisor struct {
 	// Credentials let clients in that come over TCP; nil: all clients come over a unix socket.
 	Credentials *transport.Credentials
 	Clocks      Clocks
-	Kept        *kept.Folder // for what sessions keep; nil: they keep nothing
+	// Single: one client at a time. A new one ends the session of the last, once that has done what has arrived.
+	Single bool
+	Kept   *kept.Folder // for what sessions keep; nil: they keep nothing
+	// Crashes is a folder that keeps what is needed to study crashes; "": nothing is kept.
+	Crashes string
 
 	events events
 	once   sync.Once
 	starts chan start // served by the thread that starts all processes
 
 	launching sync.Mutex
+	dumping   sync.Mutex // held while a crash is written down
 
 	mu       sync.Mutex
 	closed   bool
+	draining bool // no client gets a session any more
 	listener net.Listener
 	spare    *process // without a client yet
 	live     map[*process]struct{}
@@ -118,7 +124,7 @@ func (s *Supervisor) startAll() {
 		}
 		var p *process
 		if err == nil {
-			p, err = startProcess(r.cmd, secret, s.Output)
+			p, err = startProcess(r.cmd, secret, s.Output, s.crashed())
 		}
 		r.reply <- started{p, err}
 	}
@@ -146,6 +152,7 @@ func (s *Supervisor) launch() (*process, error) {
 
 // claimed notes the session of a process. The process is not a spare one any more.
 func (s *Supervisor) claimed(p *process, name string) {
+	s.takePlace(p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, lives := s.live[p]; lives {
@@ -192,7 +199,7 @@ func (s *Supervisor) bury(p *process) {
 	s.events.ends.WithLabelValues(how).Inc()
 	if !s.closed && (p.end.Code != 0 || p.end.Signal != "") {
 		s.Log.Error("a session's process has ended", "pid", p.end.Pid, "code", p.end.Code, "signal", p.end.Signal,
-			"call", p.end.Call, "step", int64(p.end.Step)-1)
+			"call", p.end.Call, "step", int64(p.end.Step)-1, "kept", p.end.Dump)
 	}
 }
 
@@ -340,11 +347,16 @@ func (s *Supervisor) client(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Time{})
 	p, err := s.process(true)
 	if err == nil {
+		s.takePlace(p)
 		err = p.give(c)
+	}
+	if errors.Is(err, errStopping) {
+		refuse(transport.New(c), 0, stopText)
+		return
 	}
 	if err != nil {
 		s.Log.Error("a client has no process", "error", err)
-		refuse(transport.New(c), 0, "The worker cannot start a process for the session: "+err.Error()+".")
+		refuse(transport.New(c), 0, cannotStart(err))
 	}
 }
 
@@ -363,6 +375,9 @@ func (s *Supervisor) remoteClient(c *net.TCPConn) {
 	}
 	if s.hasEnded(name) {
 		s.refuse(c, link.Unknown)
+		return
+	}
+	if s.refuseNew(c, name) {
 		return
 	}
 	p, err := s.processOf(name)
@@ -437,11 +452,14 @@ func (s *Supervisor) process(given bool) (*process, error) {
 	s.launching.Lock() // one process is enough for clients who have not proved who they are
 	defer s.launching.Unlock()
 	s.mu.Lock()
-	p, full := s.spare, len(s.live) >= maxSessions
+	p, full, draining := s.spare, len(s.live) >= maxSessions, s.draining
 	if given {
 		s.spare = nil
 	}
 	s.mu.Unlock()
+	if draining {
+		return nil, errStopping
+	}
 	if p == nil {
 		if full {
 			return nil, errFull
@@ -453,6 +471,9 @@ func (s *Supervisor) process(given bool) (*process, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.draining {
+		return nil, errStopping
+	}
 	if given {
 		s.give(p)
 	} else if !p.given {

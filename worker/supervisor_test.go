@@ -33,6 +33,7 @@ const (
 	sessionArgument  = "a-session-process"
 	hardenedArgument = "a-hardened-process"
 	secureArgument   = "for-clients-over-tcp"
+	printingArgument = "with-a-library-that-prints"
 )
 
 func TestMain(m *testing.M) {
@@ -46,7 +47,9 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	removeWorker()
+	os.Exit(code)
 }
 
 // A call with this parameter crashes its process in step 7.
@@ -63,6 +66,9 @@ type crashingExecutor struct {
 }
 
 func (b crashing) New() (worker.Executor, error) {
+	if slices.Contains(os.Args, printingArgument) {
+		fmt.Println("a library prints")
+	}
 	x, err := b.Backend.New()
 	return crashingExecutor{x, b.progress}, err
 }
@@ -90,6 +96,7 @@ func sessionProcess() {
 	backend := crashing{ref.Backend{Progress: channel.Progress}, channel.Progress}
 	s := worker.Server{
 		Load: func() (worker.Backend, error) { return backend, nil }, Ready: worker.LockDown, Log: log,
+		Journal: channel.Journal, Stop: channel.Stop(),
 	}
 	if err := s.ServeOne(channel.Accept); err != nil && !errors.Is(err, io.EOF) {
 		panic(err)

@@ -99,6 +99,8 @@ func (k *client) connect(ctx context.Context, s *Stream) error {
 		err = ErrReplaced
 	case Full:
 		err = ErrFull
+	case Stopping:
+		err = ErrStopping
 	default:
 		err = ErrUnknown
 	}

@@ -77,12 +77,14 @@ const (
 	Replaced
 	// Full means that the worker cannot start another session.
 	Full
+	// Stopping means that the worker is being stopped, and begins no stream.
+	Stopping
 	numVerdicts
 )
 
 func (v Verdict) String() string {
 	return map[Verdict]string{Accepted: "accepted", Again: "again", Unknown: "unknown", Replaced: "replaced",
-		Full: "full"}[v]
+		Full: "full", Stopping: "stopping"}[v]
 }
 
 // Errors that end a stream, or a connection before it has one.
@@ -95,6 +97,8 @@ var (
 	ErrReplaced = errors.New("link: another connection has taken the session over")
 	// ErrFull means that the worker cannot start another session.
 	ErrFull = errors.New("link: the worker cannot start another session")
+	// ErrStopping means that the worker is being stopped.
+	ErrStopping = errors.New("link: the worker is being stopped")
 	// ErrProtocol means that the other end has sent what it must not send.
 	ErrProtocol = errors.New("link: the other end broke the protocol")
 	// ErrVersion means that the other end speaks another version of the link.

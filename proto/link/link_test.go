@@ -337,6 +337,20 @@ func TestCloseTellsTheOtherEnd(t *testing.T) {
 	})
 }
 
+// TestCloseWhileAnotherGoroutineSends: the other end is told so too, and does not wait for the grace time.
+func TestCloseWhileAnotherGoroutineSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, w, _ := both(t, Default)
+		c.writing.Lock()
+		go func() { time.Sleep(byeWait / 2); c.writing.Unlock() }()
+		go func() { _ = c.Close() }()
+		began := time.Now()
+		_, err := io.ReadAll(w)
+		require.NoError(t, err)
+		require.Equal(t, byeWait/2, time.Since(began))
+	})
+}
+
 // What a reader holds back until it waits must go although a ping has come.
 func TestOnWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

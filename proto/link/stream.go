@@ -466,7 +466,12 @@ func (s *Stream) Close() error {
 	}
 	s.mu.Unlock()
 	s.event(Event{Kind: Closed})
-	s.trySend()
+	select {
+	case s.writing <- struct{}{}: // a goroutine that is sending has the same deadline
+		s.sendAll()
+		s.writing.Unlock()
+	case <-time.After(byeWait):
+	}
 	s.End(net.ErrClosed)
 	return nil
 }
@@ -577,6 +582,13 @@ func (s *Stream) Ready() bool {
 	}
 	z, ok := under(c).(sleeper)
 	return ok && z.Ready()
+}
+
+// Ahead returns how many bytes have arrived that no reader has taken.
+func (s *Stream) Ahead() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.received - s.state.taken
 }
 
 // Err returns the reason of the stream's end; nil while the stream lives.

@@ -73,10 +73,12 @@
 //     nothing that the client sent before its user had seen the error changes a storage from before.
 //  8. Each session has a process of its own on the worker. When it is lost, the client may open another connection and
 //     send Ended as its first frame; the worker answers how the process ended, and closes. Over TCP the name in the TLS
-//     handshake says so too (EndOf).
+//     handshake says so too (EndOf). A worker whose only stream is its stdin and stdout sends EndedReply there without
+//     a question.
 //  9. A worker can keep tensors and whole sessions on its disk (Save to Restore). What is kept outlives the session and
 //     the worker. Load names the Find that has found what it loads, and makes storages as Upload does.
-//  10. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes.
+//  10. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes. So
+//     does a worker that is being stopped, once it has answered the frames that had arrived.
 //
 // History: 1 is the first version. A frame that a peer may send only after the other's Hello has offered it (6) needs
 // no new version.
@@ -204,6 +206,8 @@ type Conn struct {
 	meta    []byte
 	pending body // of the frame that Next returned last
 	readErr error
+
+	progress progress
 }
 
 type sender struct {
@@ -244,6 +248,14 @@ func (s *source) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
+	s.progress.begin()
+	n, err := s.wait(z, p)
+	s.progress.end(n)
+	return n, err
+}
+
+// wait reads, and waits in the kernel if there is a sleeper.
+func (s *source) wait(z *sleeper, p []byte) (int, error) {
 	if z != nil {
 		if err := z.sleep(); err != nil {
 			return 0, err

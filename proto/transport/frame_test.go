@@ -270,7 +270,8 @@ func TestBodyIsArrow(t *testing.T) {
 func TestHandshake(t *testing.T) {
 	tcp := Handshake{Version: 1, Network: "tcp", Addr: "127.0.0.1:7070", PID: 12, Build: Build}
 	h := Handshake{Version: 1, Network: "unix", Addr: "/tmp/x/s", PID: 12, Build: Build}
-	for _, want := range []Handshake{tcp, h} {
+	stdio := Handshake{Version: 1, Network: "stdio", Addr: "-", PID: 12, Build: Build}
+	for _, want := range []Handshake{tcp, h, stdio} {
 		got, err := ParseHandshake(want.String() + "\n")
 		require.NoError(t, err)
 		require.Equal(t, want, got)

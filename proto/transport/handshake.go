@@ -6,6 +6,7 @@ package transport
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,10 +35,12 @@ const handshakeMark = "MYCELYA"
 // Handshake is the line that a worker prints on stdout when it listens:
 //
 //	MYCELYA|1|unix|/tmp/mycelya-1/s|4711|0.1.0
+//
+// With the network "stdio" the frames of the only client follow the line.
 type Handshake struct {
 	Version int    // of the wire
-	Network string // "unix" or "tcp"
-	Addr    string // path of the socket, or address and port
+	Network string // "unix", "tcp" or "stdio"
+	Addr    string // path of the socket, or address and port, or "-"
 	PID     int
 	Build   string
 }
@@ -55,7 +58,8 @@ func ParseHandshake(line string) (Handshake, error) {
 	}
 	version, err1 := strconv.Atoi(f[1])
 	pid, err2 := strconv.Atoi(f[4])
-	if err1 != nil || err2 != nil || pid <= 0 || f[2] != "unix" && f[2] != "tcp" || f[3] == "" {
+	if err1 != nil || err2 != nil || pid <= 0 || !slices.Contains([]string{"unix", "tcp", "stdio"}, f[2]) ||
+		f[3] == "" {
 		return Handshake{}, fmt.Errorf("transport: %q is not a worker's handshake", line)
 	}
 	return Handshake{Version: version, Network: f[2], Addr: f[3], PID: pid, Build: f[5]}, nil

@@ -53,7 +53,8 @@ func TestABlockThatCannotBeShared(t *testing.T) {
 		require.Equal(t, []Action{Wake{}, Complete{10 + i, nil}}, s.Step(u, nil))
 		seq := uint64(2 * i)
 		require.Equal(t, []Action{Send{Type: transport.Share, Seq: seq + 1, Ref: i}}, s.Step(Next{}, nil))
-		require.Equal(t, []Action{Send{Type: transport.Upload, Seq: seq + 2, Ref: i}}, s.Step(Sent{Seq: seq + 1, OK: false}, nil))
+		want := []Action{Send{Type: transport.Upload, Seq: seq + 2, Ref: i}}
+		require.Equal(t, want, s.Step(Sent{Seq: seq + 1, OK: false}, nil))
 		require.Equal(t, []Action{Release{i}}, s.Step(Sent{Seq: seq + 2, OK: true}, nil))
 		require.Empty(t, s.Step(Next{}, nil))
 	}

@@ -44,8 +44,8 @@ func (s *State) sendPiece(out []Action) []Action {
 	return append(out, Send{Type: transport.Piece, Seq: l.seq, Ref: l.Upload.Upload})
 }
 
-// pieceSent ends an upload after its last piece. It also does so if the session has ended, or if another worker will get
-// all bytes again.
+// pieceSent ends an upload after its last piece. It also does so if the session has ended, or if another worker will
+// get all bytes again.
 func (s *State) pieceSent(p piece, ev Sent, out []Action) []Action {
 	is := func(l largeUpload) bool { return l.seq == p.seq }
 	if ev.OK && ev.More && s.why == nil && slices.ContainsFunc(s.large, is) {

@@ -453,7 +453,8 @@ func TestSimulation(t *testing.T) {
 	}
 	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Complete", "Release", "Credit",
 		"Allow", "End", "Failing", "Replace", "Relaunch", "NotKept", "Send Checkpoint again false",
-		"Send Restore again false", "Send Begin again false", "Send Piece again false", "Send Fail again false", "Send Resume again false",
+		"Send Restore again false", "Send Begin again false", "Send Piece again false",
+		"Send Fail again false", "Send Resume again false",
 		"Send Program again false", "Send Program again true", "Send Call again true", "Send Free again false",
 		"Send Share again false", "Send Unshare again false", "Send UploadFrom again false", "Send Upload again false"} {
 		require.Positive(t, seen["core."+want], "no simulation has seen %s: %v", want, seen)

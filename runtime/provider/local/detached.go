@@ -304,7 +304,8 @@ func (a *attached) runs() bool { return startOf(a.PID) == a.Started }
 // Dial implements provider.Instance.
 func (a *attached) Dial(ctx context.Context) (net.Conn, error) {
 	if !a.runs() {
-		return nil, provider.Errorf(provider.ErrUnavailable, "The worker of the machine %q has ended. %s", a.name, a.logTail())
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker of the machine %q has ended. %s", a.name,
+			a.logTail())
 	}
 	return dial(ctx, a.Network, a.Addr)
 }

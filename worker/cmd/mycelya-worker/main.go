@@ -1,10 +1,10 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Mycelya-worker serves one user's clients, on a unix socket or on a TCP port. Clients over TCP prove by a certificate
-// who they are. It prints one handshake line on stdout when it listens, logs to stderr, and ends at SIGTERM or, with
-// --stdin-eof, when its stdin ends. It removes its socket. It starts itself again, with --session, for each client;
-// only that process loads PyTorch.
+// Mycelya-worker serves one user's clients on a unix socket or a TCP port, or one client on stdin and stdout. Clients
+// over TCP prove by a certificate who they are. It prints one handshake line on stdout when it listens, and logs to
+// stderr. It ends at SIGTERM, once all that has arrived is answered, or, with --stdin-eof, when its stdin ends. It
+// removes its socket. It starts itself again, with --session, for each client; only that process loads PyTorch.
 package main
 
 import (
@@ -41,9 +41,9 @@ type arguments struct {
 	torch                                   worker.Torch
 	level                                   slog.Level
 	socket, listen, secret, backend, status string
-	state                                   string
-	eof, version, session                   bool
-	idle, grace                             time.Duration
+	state, crashes                          string
+	eof, version, session, stdio, single    bool
+	idle, grace, drain                      time.Duration
 	limits                                  worker.Limits
 	clocks                                  worker.Clocks
 }
@@ -52,6 +52,7 @@ func parse() *arguments {
 	a := new(arguments)
 	t := &a.torch
 	flag.StringVar(&a.socket, "socket", "", "path of the unix socket to listen on")
+	flag.BoolVar(&a.stdio, "stdio", false, "serve the one client whose stream is stdin and stdout")
 	flag.StringVar(&a.listen, "listen", "",
 		"address and port to listen on with TLS, as 0.0.0.0:7070; port 0: any free port")
 	flag.StringVar(&a.secret, "credentials", "",
@@ -60,12 +61,15 @@ func parse() *arguments {
 	flag.StringVar(&a.status, "status", "", "loopback address and port of a status page: /healthz and /metrics")
 	flag.StringVar(&a.state, "state", "",
 		"folder for the tensors and the checkpoints that sessions keep; empty: they keep none")
+	flag.BoolVar(&a.single, "single", false, "one client at a time: a new one ends the session of the last")
 	flag.BoolVar(&a.eof, "stdin-eof", false, "end when stdin ends")
 	flag.BoolVar(&a.version, "version", false, "print the build and end")
 	flag.BoolVar(&a.session, "session", false, "serve one client that another process of this program passes on")
 	flag.DurationVar(&a.idle, "idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
 	flag.DurationVar(&a.grace, "grace", link.Default.Grace,
 		"how long a session over TCP waits for its client to come back")
+	flag.DurationVar(&a.drain, "drain", 10*time.Second,
+		"how long sessions have at SIGTERM and SIGINT to answer what has arrived; 0: none")
 	flag.DurationVar(&a.clocks.Lease, "lease", 0, "the worker ends after this time; 0: 24h with --listen, else never")
 	flag.DurationVar(&a.clocks.Alone, "alone", 0,
 		"the worker ends when it had no session for this time; 0: 30m with --listen, else never")
@@ -75,7 +79,10 @@ func parse() *arguments {
 	flag.StringVar(&t.Exec, "exec", "", "path of libmycelya_exec")
 	flag.StringVar(&t.Lib, "torch-lib", "", "folder of libtorch_cpu")
 	flag.IntVar(&t.Threads, "threads", 0, "threads of one operator on the CPU; 0: PyTorch's default")
-	flag.StringVar(&t.Kernels.Folder, "kernels", kernelFolder(), "folder of compiled CUDA kernels; empty: memory only")
+	flag.StringVar(&a.crashes, "crashes", cacheFolder("crashes"),
+		"folder that keeps the last programs and calls of sessions that crash; empty: nothing is kept")
+	flag.StringVar(&t.Kernels.Folder, "kernels", cacheFolder("kernels"),
+		"folder of compiled CUDA kernels; empty: memory only")
 	flag.Int64Var(&t.Kernels.Disk, "kernels-bytes", worker.DefaultKernelBytes, "limit of that folder in bytes")
 	flag.IntVar(&t.Kernels.Threads, "kernels-threads", 0,
 		"threads that compile kernels; 0: half of the cores, at most four")
@@ -89,14 +96,27 @@ func (a *arguments) wrong() string {
 	switch {
 	case a.torch.Kernels.Disk <= 0 || a.torch.Kernels.Threads < 0:
 		return "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0."
-	case a.grace <= 0 || a.clocks.Lease < 0 || a.clocks.Alone < 0:
-		return "mycelya-worker: --grace must be more than 0, --lease and --alone at least 0."
-	case (a.socket == "") == (a.listen == "") || flag.NArg() > 0 || a.backend != "torch" && a.backend != "ref":
-		return "mycelya-worker needs either --socket or --listen, takes only flags, and knows the backends torch and ref."
+	case a.grace <= 0 || a.drain < 0 || a.clocks.Lease < 0 || a.clocks.Alone < 0:
+		return "mycelya-worker: --grace must be more than 0, --drain, --lease and --alone at least 0."
+	case a.streams() != 1 || flag.NArg() > 0 || a.backend != "torch" && a.backend != "ref":
+		return "mycelya-worker needs one of --socket, --listen and --stdio, takes only flags, and knows the backends torch " +
+			"and ref."
+	case a.stdio && a.eof:
+		return "mycelya-worker ends with stdin anyway if it has --stdio: --stdin-eof is not for it."
 	case (a.listen == "") != (a.secret == ""):
 		return "mycelya-worker needs --credentials for --listen, and only then: without them, anyone could use this machine."
 	}
 	return ""
+}
+
+// streams is how many of the flags that say where the clients come from are set.
+func (a *arguments) streams() (n int) {
+	for _, set := range []bool{a.socket != "", a.listen != "", a.stdio} {
+		if set {
+			n++
+		}
+	}
+	return n
 }
 
 func main() {
@@ -120,7 +140,8 @@ func main() {
 		return
 	}
 	stdin := bufio.NewReader(os.Stdin)
-	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks}
+	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks, Crashes: a.crashes,
+		Single: a.single}
 	if a.state != "" {
 		s.Kept = &kept.Folder{Path: a.state}
 	}
@@ -147,7 +168,11 @@ func main() {
 		}
 		go func() { _ = s.Status(page) }()
 	}
-	supervise(&s, network, address, end, log)
+	if a.stdio {
+		superviseStream(&s, a)
+	} else {
+		supervise(&s, a, network, address, end)
+	}
 }
 
 // maxCredentials bounds a file of credentials, which have less than 2 KiB.
@@ -182,12 +207,12 @@ func credentials(path string, stdin *bufio.Reader) (*transport.Credentials, erro
 }
 
 // supervise accepts clients until a signal or, if stdin is not nil, its end.
-func supervise(s *worker.Supervisor, network, address string, stdin io.Reader, log *slog.Logger) {
+func supervise(s *worker.Supervisor, a *arguments, network, address string, stdin io.Reader) {
 	worker.CloseInherited()
 	s.Begin() // first: PyTorch takes longer to load than all that follows
 	l, err := net.Listen(network, address)
 	if err != nil {
-		log.Error("cannot listen", "error", err)
+		s.Log.Error("cannot listen", "error", err)
 		s.Close()
 		os.Exit(1)
 	}
@@ -202,9 +227,7 @@ func supervise(s *worker.Supervisor, network, address string, stdin io.Reader, l
 		s.Close()
 		os.Exit(code)
 	}
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	go func() { log.Info("ends at a signal", "signal", <-signals); end(0) }()
+	go stopAtSignal(s, a.drain, endSignals(), func() { end(0) })
 	if stdin != nil {
 		go func() { _, _ = io.Copy(io.Discard, stdin); end(0) }()
 	}
@@ -212,10 +235,58 @@ func supervise(s *worker.Supervisor, network, address string, stdin io.Reader, l
 		Version: transport.Version, Network: network, Addr: l.Addr().String(), PID: os.Getpid(), Build: transport.Build,
 	})
 	if err := s.Serve(l); err != nil {
-		log.Error("cannot accept", "error", err)
+		s.Log.Error("cannot accept", "error", err)
 		end(1)
 	}
 	end(0)
+}
+
+// superviseStream serves the client whose stream is stdin and stdout.
+func superviseStream(s *worker.Supervisor, a *arguments) {
+	if sameFile(os.Stdout, os.Stderr) {
+		fmt.Fprintln(os.Stderr, "mycelya-worker: --stdio needs a stdout of its own: this one is stderr, too.")
+		os.Exit(2)
+	}
+	worker.CloseInherited()
+	s.Begin()
+	go stopAtSignal(s, a.drain, endSignals(), s.Close)
+	fmt.Println(transport.Handshake{
+		Version: transport.Version, Network: "stdio", Addr: "-", PID: os.Getpid(), Build: transport.Build,
+	})
+	if err := s.ServeStream(os.Stdin, os.Stdout); err != nil {
+		s.Log.Error("the stream has ended", "error", err)
+		os.Exit(1)
+	}
+}
+
+func sameFile(a, b *os.File) bool {
+	x, errX := a.Stat()
+	y, errY := b.Stat()
+	return errX == nil && errY == nil && os.SameFile(x, y)
+}
+
+// endSignals gets the signals that end a worker.
+func endSignals() <-chan os.Signal {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	return signals
+}
+
+// stopAtSignal drains the sessions at the first signal, at most for a time, and calls end then or at the second signal.
+// SIGHUP ends everything at once.
+func stopAtSignal(s *worker.Supervisor, drain time.Duration, signals <-chan os.Signal, end func()) {
+	first := <-signals
+	s.Log.Info("ends at a signal", "signal", first)
+	if first != syscall.SIGHUP && drain > 0 {
+		drained := make(chan struct{})
+		go func() { s.Drain(drain); close(drained) }()
+		select {
+		case <-drained:
+		case again := <-signals:
+			s.Log.Info("ends at once", "signal", again)
+		}
+	}
+	end()
 }
 
 // sessionCommand is this program with the same flags and --session.
@@ -234,6 +305,8 @@ func serveSession(a *arguments, log *slog.Logger) {
 		os.Exit(1)
 	}
 	worker.DieBySignal()
+	// Ctrl-C and systemd signal all processes of a worker. The supervisor tells this process when to end.
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	if err := a.limits.Apply(); err != nil {
 		fail(err)
 	}
@@ -252,7 +325,8 @@ func serveSession(a *arguments, log *slog.Logger) {
 		}
 		return nil
 	}
-	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready}
+	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready, Journal: channel.Journal,
+		Stop: channel.Stop()}
 	if a.state != "" {
 		server.Keeper = channel.Keeper()
 	}
@@ -268,11 +342,11 @@ func serveSession(a *arguments, log *slog.Logger) {
 	}
 }
 
-// kernelFolder is a folder in the user's cache, "" if the user has none, as a service without a home.
-func kernelFolder() string {
+// cacheFolder is a folder in the user's cache, "" if the user has none, as a service without a home.
+func cacheFolder(name string) string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
 	}
-	return filepath.Join(dir, "mycelya", "kernels")
+	return filepath.Join(dir, "mycelya", name)
 }
