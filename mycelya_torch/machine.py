@@ -303,7 +303,7 @@ class RemoteMachine:
 
 
 def _seconds(name: str | None, idle_timeout: float) -> str:
-    if name is None:
+    if not name:
         raise ValueError("detached=True needs a name=, by which attach() finds it.")
     if not 1 <= idle_timeout < 1e9:
         raise ValueError(f"idle_timeout={idle_timeout!r} is not a number of seconds.")

@@ -241,13 +241,16 @@ func (s *session) guard() {
 
 // lose tells the core that the worker of a life is lost, with an error for the user. Only the first call for a life
 // counts. what is the reason as a sentence, for a session that has ended.
-func (s *session) lose(life int, why *Error, what string) {
+func (s *session) lose(life int, why *Error, what string) { s.loseFor(life, why, what, false) }
+
+// loseFor is lose. final: no other worker replaces this one.
+func (s *session) loseFor(life int, why *Error, what string, final bool) {
 	s.mu.Lock()
 	if life != s.life || s.core.Gone() != nil {
 		s.mu.Unlock()
 		return
 	}
-	actions := s.core.Step(core.WorkerLost{Err: why}, nil)
+	actions := s.core.Step(core.WorkerLost{Err: why, Final: final}, nil)
 	if s.core.Gone() != nil {
 		s.ending = what
 	} else {
@@ -293,9 +296,9 @@ func (s *session) close() {
 	}
 	s.compiler.close()
 	s.mu.Lock()
-	instance := s.instance
+	instance, ends := s.instance, s.ends
 	s.mu.Unlock()
-	if instance != nil {
+	if instance != nil && (ends || !s.detached()) {
 		stop(instance)
 		if d, ok := instance.(interface{ Remove() }); ok {
 			d.Remove()

@@ -53,8 +53,12 @@ func (s *session) lost(life int, err error) {
 			logTail(log))}, "")
 		return
 	}
-	s.lose(life, &Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
-		"Call %s to use the device again.%s", s.device(), what, s.restart(), logTail(log))}, what)
+	final := why == transport.AnotherClient
+	s.loseFor(life, &Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
+		"Call %s to use the device again.%s", s.device(), what, s.restart(), logTail(log))}, what, final)
+	if s.detached() {
+		return // it may have other clients; relaunch stops it
+	}
 	go stop(instance) // nothing can use it any more: another one replaces it, or comes with a restart
 }
 

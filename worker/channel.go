@@ -116,7 +116,7 @@ func (c *Channel) listen() {
 			c.answers <- c.takeAnswer(rights[:rn])
 			continue
 		case one[0] == messageDrain, one[0] == messageYield: // one of them comes, once
-			c.drain <- map[byte]string{messageDrain: stopText, messageYield: yieldText}[one[0]]
+			c.drain <- map[byte]string{messageDrain: stopText, messageYield: transport.AnotherClient}[one[0]]
 			continue
 		}
 		conn, err := c.passed(rights[:rn])

@@ -16,8 +16,6 @@ import (
 const (
 	// stopText is what clients of a worker that is being stopped are told.
 	stopText = "The worker is being stopped."
-	// yieldText is what the client of a worker for one client is told that has lost its place.
-	yieldText = "Another client has attached to this machine, which has one client at a time."
 	// A session that is told to end has no more frames to handle when nothing has come at drainLooks looks in a row.
 	// Looks are counted, not time, because the process may not run for a while.
 	drainLook  = 10 * time.Millisecond

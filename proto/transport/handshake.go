@@ -32,6 +32,10 @@ const FolderPrefix = "mycelya-"
 
 const handshakeMark = "MYCELYA"
 
+// AnotherClient is the error of the last Hello of a session whose place another client has taken. The machine goes on,
+// and this client must leave it alone.
+const AnotherClient = "Another client has attached to this machine, which has one client at a time."
+
 // Handshake is the line that a worker prints on stdout when it listens:
 //
 //	MYCELYA|1|unix|/tmp/mycelya-1/s|4711|0.1.0

@@ -91,7 +91,7 @@ def test_a_client_that_is_replaced(machines):
     first.save("x", x)
     second = RemoteMachine.attach("two")
     assert second.load("x").sum().item() == 3
-    with pytest.raises(RuntimeError, match="another client"):
+    with pytest.raises(RuntimeError, match="Another client"):
         x.sum().item()
     second.stop()
     assert left(None) == []
@@ -110,7 +110,7 @@ def test_names(machines):
     with pytest.raises(ValueError, match="idle_timeout=0"):
         RemoteMachine("local", name="x", detached=True, idle_timeout=0)
     with pytest.raises(RuntimeError, match="cannot name a machine"):
-        RemoteMachine("local", name="", detached=True)
+        RemoteMachine("local", name=".x", detached=True)
 
 
 def test_only_this_user_can_enter(machines):
