@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/Shopify/toxiproxy/v2 v2.5.0
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/apache/arrow/go/v17 v17.0.0
 	github.com/dgraph-io/ristretto v0.2.0
 	github.com/prometheus/client_golang v1.22.0

@@ -80,6 +80,20 @@ func (s *Supervisor) endOthers(message byte, but *process) (others []*process) {
 	return others
 }
 
+// place gives a client on this host its session.
+func (s *Supervisor) place(c *net.UnixConn) error {
+	if s.Single {
+		s.placing.Lock()
+		defer s.placing.Unlock()
+	}
+	p, err := s.process(true)
+	if err != nil {
+		return err
+	}
+	s.takePlace(p)
+	return p.give(c)
+}
+
 // takePlace ends the sessions of other clients before a client of a worker for one client gets its session. What they
 // have sent is done. A session that does not end in time is killed.
 func (s *Supervisor) takePlace(of *process) {

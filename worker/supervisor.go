@@ -46,6 +46,7 @@ type Supervisor struct {
 	starts chan start // served by the thread that starts all processes
 
 	launching sync.Mutex
+	placing   sync.Mutex // held while a client takes the place of others: two would wait for each other
 	dumping   sync.Mutex // held while a crash is written down
 
 	mu       sync.Mutex
@@ -152,7 +153,9 @@ func (s *Supervisor) launch() (*process, error) {
 
 // claimed notes the session of a process. The process is not a spare one any more.
 func (s *Supervisor) claimed(p *process, name string) {
+	s.placing.Lock()
 	s.takePlace(p)
+	s.placing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, lives := s.live[p]; lives {
@@ -345,11 +348,7 @@ func (s *Supervisor) client(c *net.UnixConn) {
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	p, err := s.process(true)
-	if err == nil {
-		s.takePlace(p)
-		err = p.give(c)
-	}
+	err = s.place(c)
 	if errors.Is(err, errStopping) {
 		refuse(transport.New(c), 0, stopText)
 		return

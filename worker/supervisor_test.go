@@ -96,7 +96,7 @@ func sessionProcess() {
 	backend := crashing{ref.Backend{Progress: channel.Progress}, channel.Progress}
 	s := worker.Server{
 		Load: func() (worker.Backend, error) { return backend, nil }, Ready: worker.LockDown, Log: log,
-		Journal: channel.Journal, Stop: channel.Stop(),
+		Journal: channel.Journal, Stop: channel.Stop(), Keeper: channel.Keeper(),
 	}
 	if err := s.ServeOne(channel.Accept); err != nil && !errors.Is(err, io.EOF) {
 		panic(err)

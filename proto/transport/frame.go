@@ -161,6 +161,8 @@ const (
 
 	// A connection keeps a buffer for metadata up to this size. Larger metadata is allocated as it arrives.
 	keepMeta = 1 << 20
+	// A frame up to this size is written as one: TLS and links write each part of a frame by itself.
+	joinBytes = 16 << 10
 	// The size of the read buffer. The bytes of a body beyond it are read into their destination.
 	readBuffer = 64 << 10
 )
@@ -214,6 +216,7 @@ type sender struct {
 	sync.Mutex
 	err     error // of an earlier write, which may have ended inside a frame
 	head    []byte
+	joined  []byte
 	held    []byte      // frames to send with the next one
 	holds   atomic.Bool // held is not empty
 	bufs    net.Buffers
@@ -443,9 +446,13 @@ func (s *sender) frame(t Type, seq uint64, meta protobuf.Message, body []byte) (
 
 func (s *sender) write(c net.Conn, head, body, pad []byte) error {
 	var err error
-	if len(body) == 0 {
+	switch {
+	case len(body) == 0:
 		_, err = c.Write(head)
-	} else {
+	case len(head)+len(body) <= joinBytes:
+		s.joined = append(append(append(s.joined[:0], head...), body...), pad...)
+		_, err = c.Write(s.joined)
+	default:
 		s.store = [3][]byte{head, body, pad}
 		s.bufs = s.store[:]
 		_, err = s.bufs.WriteTo(c)
