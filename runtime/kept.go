@@ -4,6 +4,7 @@
 package runtime
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -177,7 +178,7 @@ func (s *session) relaunch() {
 const keptPrefix = "mycelya-kept-"
 
 // keptFolder returns the folder for what the session's workers keep, if they run on this host: the one that an option
-// names, or a temporary one that lives as long as the session.
+// names, or a temporary one that lives as long as the session. The worker makes the folder when it keeps something.
 func (s *session) keptFolder() (string, error) {
 	if named := s.paths.Options["state"]; named != "" {
 		return filepath.Abs(named)
@@ -189,9 +190,9 @@ func (s *session) keptFolder() (string, error) {
 		return s.folder, nil
 	}
 	removeStale()
-	folder, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", keptPrefix, os.Getpid())) // only this user can enter it
-	s.folder = folder
-	return folder, err
+	folder := fmt.Sprintf("%s%d-%s", keptPrefix, os.Getpid(), rand.Text()) // nobody else can have made it
+	s.folder = filepath.Join(os.TempDir(), folder)
+	return s.folder, nil
 }
 
 // detached says whether the worker outlives this process.

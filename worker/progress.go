@@ -4,6 +4,7 @@
 package worker
 
 import (
+	"errors"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -32,6 +33,9 @@ func newProgress(journal bool) (*Progress, *os.File, error) {
 		n += journalBytes
 	}
 	err = f.Truncate(n)
+	if journal && errors.Is(err, syscall.EFBIG) { // the client's limit of file sizes is the worker's, too
+		err = f.Truncate(progressBytes)
+	}
 	if err == nil {
 		err = sealMemory(f) // what this process has mapped must not go away
 	}

@@ -248,7 +248,6 @@ type instance struct {
 	stdin  *os.File // write end; its close ends the worker
 	stdout *os.File
 	stderr *os.File
-	fds    []int
 	line   chan string // the first line of stdout
 	log    ring
 
@@ -301,9 +300,8 @@ func spawn(s Spec, dir string) (*instance, error) {
 				advice(err, ""))
 		}
 		pipes[i] = [2]*os.File{r, w}
-		mine := r
 		if i == 0 {
-			mine, in.stdin, theirs = w, w, append(theirs, r)
+			in.stdin, theirs = w, append(theirs, r)
 		} else {
 			theirs = append(theirs, w)
 		}
@@ -313,7 +311,6 @@ func spawn(s Spec, dir string) (*instance, error) {
 		case 2:
 			in.stderr = r
 		}
-		in.fds = append(in.fds, descriptor(mine))
 	}
 	in.cmd = &exec.Cmd{
 		Path: s.Worker, Args: append([]string{s.Worker}, args...), Env: environment(os.Environ()), Dir: "/",
@@ -477,7 +474,15 @@ func (in *instance) Handle() provider.Handle {
 	return provider.Handle{Provider: "local", ID: strconv.Itoa(in.cmd.Process.Pid), Session: in.spec.Session}
 }
 
-func (in *instance) FDs() []int { return append([]int(nil), in.fds...) }
+// FDs implements provider.Instance. A file that is closed has no descriptor any more: its number may be another's.
+func (in *instance) FDs() (out []int) {
+	for _, f := range []*os.File{in.stdin, in.stdout, in.stderr} {
+		if fd := descriptor(f); fd >= 0 {
+			out = append(out, fd)
+		}
+	}
+	return out
+}
 
 func (in *instance) Dial(ctx context.Context) (net.Conn, error) {
 	select {

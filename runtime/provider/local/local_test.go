@@ -326,6 +326,8 @@ func TestFDs(t *testing.T) {
 	require.True(t, alive(in.cmd.Process.Pid), "the worker lives as long as any write end does")
 	require.NoError(t, syscall.Close(dup))
 	gone(t, in.cmd.Process.Pid, in.dir, 2*time.Second)
+	<-in.done
+	require.Empty(t, in.FDs(), "the numbers may be those of other files by now")
 }
 
 func TestRing(t *testing.T) {
