@@ -74,6 +74,7 @@ func Connect(ctx context.Context, in Instance, name string) (net.Conn, error) {
 	if err != nil || in.Credentials() == nil {
 		return c, err
 	}
+	sendLate(c)
 	secure := in.Credentials().ClientSide(c, name)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = c.Close()
