@@ -126,7 +126,7 @@ def test_an_idle_worker_ends(machines):
     run(
         """
         RemoteMachine(
-            "local", device="cpu", name="d", detached=True, idle_timeout=1
+            "local", device="cpu", name="d", detached=True, idle_timeout=4
         ).save("x", 1)
         """
     )
