@@ -242,7 +242,7 @@ func (s *stream) wild(all []frame) []frame {
 		all[i], all[j] = all[j], all[i]
 		all[i].changed, all[j].changed = true, true
 	case 3:
-		f.typ, f.changed = transport.Type(1+s.r.IntN(int(transport.EndedReply))), true
+		f.typ, f.changed = transport.Type(1+s.r.IntN(int(transport.Piece))), true
 	case 4:
 		f.seq, f.changed = mutate.Number(s.r, f.seq), true
 	case 5:
@@ -260,7 +260,7 @@ func (s *stream) wild(all []frame) []frame {
 func (s *stream) forbidden() frame {
 	var m protobuf.Message
 	n := mutate.Number(s.r, 1)
-	typ := transport.Type(1 + s.r.IntN(int(transport.EndedReply)))
+	typ := transport.Type(1 + s.r.IntN(int(transport.Piece)))
 	switch typ {
 	case transport.Hello:
 		m = &proto.Hello{Protocol: uint32(n), Build: "x"}
