@@ -34,7 +34,7 @@ type history struct {
 	stage      stage
 	relaunches int            // since the last checkpoint
 	restoring  uint64         // the number of the Restore
-	left       []sentFrame    // frames that the new worker lacks
+	left       []sentFrame    // frames that the new worker has not got yet
 	repeats    map[uint64]Ref // calls that it gets although the lost worker has done them
 }
 
@@ -220,7 +220,11 @@ func (s *State) replace(err error, out []Action) ([]Action, bool) {
 		out = s.uploaded(u, out)
 	}
 	out = s.dropLarge(out)
-	return s.wake(out), true
+	if !s.awake {
+		s.awake = true
+		out = append(out, Wake{})
+	}
+	return out, true
 }
 
 // restore asks the new worker to restore the checkpoint.
@@ -232,7 +236,7 @@ func (s *State) restore(out []Action) []Action {
 	return s.sendNow(Send{Type: transport.Restore, Seq: h.restoring, Base: h.made}, out)
 }
 
-// restoredReply takes the answer to a Restore: the frames since the checkpoint follow.
+// restored takes the answer to a Restore: the frames since the checkpoint follow.
 func (s *State) restoredReply(m *proto.StateReply, out []Action) []Action {
 	h := &s.history
 	switch {
@@ -243,10 +247,14 @@ func (s *State) restoredReply(m *proto.StateReply, out []Action) []Action {
 	}
 	h.stage, h.restoring = settled, 0
 	h.left, h.repeats = append([]sentFrame(nil), h.frames...), map[uint64]Ref{}
-	return s.wake(out)
+	if !s.awake {
+		s.awake = true
+		out = append(out, Wake{})
+	}
+	return out
 }
 
-// repeat sends the next frame that the new worker lacks. A question that has its answer is left out.
+// repeat sends the next frame that the new worker has not got. Answers that have come are not asked for again.
 func (s *State) repeat(out []Action) []Action {
 	h := &s.history
 	f := h.left[0]

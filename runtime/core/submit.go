@@ -43,15 +43,7 @@ func (s *State) submit(ev Event, out []Action) []Action {
 	case s.phase == idle:
 		s.phase, s.started, s.awake = starting, true, true
 		return append(out, Start{})
-	case !s.pressed():
-		return out
-	}
-	return s.wake(out)
-}
-
-// wake wakes the sender if it sleeps.
-func (s *State) wake(out []Action) []Action {
-	if s.awake {
+	case s.awake || !s.pressed():
 		return out
 	}
 	s.awake = true
