@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("sparse_compressed")
 import helpers  # noqa: E402
 import torch  # noqa: E402
 
-from mycelya_torch import _device  # noqa: E402 (registers the device)
+import mycelya_torch  # noqa: E402, F401 (registers the device)
 
 TIERS = {"critical", "fast", "slow", "sweep"}
 
@@ -62,11 +62,15 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def default_machine():
+    """Starts the default machine first; otherwise a RemoteMachine takes its index."""
+    torch.ones(1, device="mycelya").cpu()
+
+
 @pytest.fixture(autouse=True)
 def same_start():
     """Seeds before each test; kills its processes and waits for its work after it."""
-    if _device.state(0) == "new":  # otherwise a RemoteMachine would take its index
-        torch.ones(1, device="mycelya").cpu()
     torch.manual_seed(0)
     yield
     while helpers.started:

@@ -190,7 +190,7 @@ func serve() error {
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
 	socket := flags.String("socket", "", "")
 	flags.StringVar(&t.Lib, "torch-lib", "", "")
-	for _, other := range []string{"backend", "threads", "device", "exec", "log"} {
+	for _, other := range []string{"backend", "threads", "device", "exec", "log", "state"} {
 		flags.String(other, "", "")
 	}
 	flags.Bool("stdin-eof", false, "")
