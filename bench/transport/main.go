@@ -35,7 +35,7 @@ func main() {
 	os.Exit(status)
 }
 
-// report prints an error that nobody else reports.
+// report prints an error that no other function reports.
 func report(what string, err error) {
 	if !isEnd(err) {
 		fmt.Fprintf(os.Stderr, "bench/transport: %s: %v\n", what, err)

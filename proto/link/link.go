@@ -31,7 +31,7 @@
 //	          4  4  length    of the bytes that follow, 0 if type is not data
 //	          8  8  taken     bytes of the stream that the reader at this end has taken
 //
-// Each end keeps the bytes that the other end's reader has not taken. The window bounds how many they are.
+// Each end keeps the bytes that the other end's reader has not taken. The window bounds their number.
 // After bye an end sends no more bytes. A connection that ends without bye has failed, and the client dials again.
 package link
 

@@ -30,7 +30,7 @@ func (s *State) answer(ev *Answer, out []Action) []Action {
 		if err != nil {
 			return append(out, Disconnect{err})
 		}
-		return s.syncReply(t, m, out)
+		return s.over(t, m.Status, out)
 	case *proto.Uploaded:
 		u, ok := s.reading[ev.Seq]
 		if !ok {
@@ -121,14 +121,15 @@ func (s *State) filled(ev Filled, out []Action) []Action {
 	return s.complete(ev.Ticket, s.why, out)
 }
 
-func (s *State) syncReply(t *ticket, m *proto.SyncReply, out []Action) []Action {
+// over ends a question that needs only the status of its answer.
+func (s *State) over(t *ticket, status *proto.Status, out []Action) []Action {
 	switch {
 	case s.tickets[t.ref] != t: // canceled
 		return out
 	case s.failure.err != nil:
 		return s.complete(t.ref, s.failure.err, out)
-	case m.Status.GetKind() != 0:
-		return s.complete(t.ref, s.steps.of(m.Status, s.explain), out)
+	case status.GetKind() != 0:
+		return s.complete(t.ref, s.steps.of(status, s.explain), out)
 	}
 	return s.complete(t.ref, nil, out)
 }
@@ -146,15 +147,8 @@ func (s *State) stateReply(seq uint64, m *proto.StateReply, out []Action) []Acti
 	}
 	s.line.pop()
 	delete(s.asked, seq)
-	switch {
-	case seq == h.asked:
+	if seq == h.asked {
 		return s.checkpointed(seq, t, m, out)
-	case s.tickets[t.ref] != t: // canceled
-		return out
-	case s.failure.err != nil:
-		return s.complete(t.ref, s.failure.err, out)
-	case m.Status.GetKind() != 0:
-		return s.complete(t.ref, s.steps.of(m.Status, s.explain), out)
 	}
-	return s.complete(t.ref, nil, out)
+	return s.over(t, m.Status, out)
 }

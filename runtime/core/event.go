@@ -49,7 +49,7 @@ type (
 	}
 
 	// Checkpoint asks the worker to keep all of the session. From the first one on, a lost worker is replaced. A nil
-	// ticket: nobody waits, and nothing is done if nothing has happened since the last one.
+	// ticket: no caller waits, and no checkpoint is made if nothing was sent since the last one.
 	Checkpoint struct{ Ticket Ref }
 
 	// Raise says that a caller raises the error of Failure. All that was submitted before it has no effect.

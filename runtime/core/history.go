@@ -34,7 +34,7 @@ type history struct {
 	stage      stage
 	relaunches int            // since the last checkpoint
 	restoring  uint64         // the number of the Restore
-	left       []sentFrame    // frames that the new worker has not got yet
+	left       []sentFrame    // frames that the new worker lacks
 	repeats    map[uint64]Ref // calls that it gets although the lost worker has done them
 }
 
@@ -220,11 +220,7 @@ func (s *State) replace(err error, out []Action) ([]Action, bool) {
 		out = s.uploaded(u, out)
 	}
 	out = s.dropLarge(out)
-	if !s.awake {
-		s.awake = true
-		out = append(out, Wake{})
-	}
-	return out, true
+	return s.wake(out), true
 }
 
 // restore asks the new worker to restore the checkpoint.
@@ -236,7 +232,7 @@ func (s *State) restore(out []Action) []Action {
 	return s.sendNow(Send{Type: transport.Restore, Seq: h.restoring, Base: h.made}, out)
 }
 
-// restored takes the answer to a Restore: the frames since the checkpoint follow.
+// restoredReply takes the answer to a Restore: the frames since the checkpoint follow.
 func (s *State) restoredReply(m *proto.StateReply, out []Action) []Action {
 	h := &s.history
 	switch {
@@ -247,14 +243,10 @@ func (s *State) restoredReply(m *proto.StateReply, out []Action) []Action {
 	}
 	h.stage, h.restoring = settled, 0
 	h.left, h.repeats = append([]sentFrame(nil), h.frames...), map[uint64]Ref{}
-	if !s.awake {
-		s.awake = true
-		out = append(out, Wake{})
-	}
-	return out
+	return s.wake(out)
 }
 
-// repeat sends the next frame that the new worker has not got. Answers that have come are not asked for again.
+// repeat sends the next frame that the new worker lacks. A question that has its answer is left out.
 func (s *State) repeat(out []Action) []Action {
 	h := &s.history
 	f := h.left[0]

@@ -43,7 +43,15 @@ func (s *State) submit(ev Event, out []Action) []Action {
 	case s.phase == idle:
 		s.phase, s.started, s.awake = starting, true, true
 		return append(out, Start{})
-	case s.awake || !s.pressed():
+	case !s.pressed():
+		return out
+	}
+	return s.wake(out)
+}
+
+// wake wakes the sender if it sleeps.
+func (s *State) wake(out []Action) []Action {
+	if s.awake {
 		return out
 	}
 	s.awake = true

@@ -16,6 +16,7 @@ package kept
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -71,22 +72,16 @@ type entry struct {
 	Offsets [2]uint64 `json:"data_offsets"`
 }
 
-// Names of dtypes in the format. Others, which the format does not have, are written as ours in capitals.
-var formats = map[string]string{
-	"f16": "F16", "bf16": "BF16", "f32": "F32", "f64": "F64", "b8": "BOOL", "c64": "C64",
-	"u8": "U8", "u16": "U16", "u32": "U32", "u64": "U64", "i8": "I8", "i16": "I16", "i32": "I32", "i64": "I64",
-	"f8e4m3fn": "F8_E4M3", "f8e5m2": "F8_E5M2",
-}
+// The format's names of dtypes are our words, except for these.
+var formats = map[string]string{"F8E4M3FN": "F8_E4M3", "F8E5M2": "F8_E5M2"}
 
-// formatOf is the name of a dtype in the format, numberOf the dtype of a name; 0: none.
+// formatOf is the name of a dtype in the format.
 func formatOf(dtype uint32) string {
-	d := catalogue.DTypeOf(uint64(dtype))
-	if name := formats[d.Name]; name != "" {
-		return name
-	}
-	return "MYCELYA_" + d.Name
+	word := catalogue.DTypeOf(uint64(dtype)).Word
+	return cmp.Or(formats[word], word)
 }
 
+// numbers are the dtypes by these names.
 var numbers = func() map[string]uint32 {
 	out := map[string]uint32{}
 	for n := uint32(1); n < catalogue.NumDTypes; n++ {
