@@ -28,6 +28,58 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type Offered_Found int32
+
+const (
+	Offered_ABSENT  Offered_Found = 0 // the worker needs the pieces
+	Offered_FOUND   Offered_Found = 1 // it reads and checks the bytes that it has kept
+	Offered_TAKEN   Offered_Found = 2 // they are the upload's
+	Offered_DAMAGED Offered_Found = 3 // they are not
+)
+
+// Enum value maps for Offered_Found.
+var (
+	Offered_Found_name = map[int32]string{
+		0: "ABSENT",
+		1: "FOUND",
+		2: "TAKEN",
+		3: "DAMAGED",
+	}
+	Offered_Found_value = map[string]int32{
+		"ABSENT":  0,
+		"FOUND":   1,
+		"TAKEN":   2,
+		"DAMAGED": 3,
+	}
+)
+
+func (x Offered_Found) Enum() *Offered_Found {
+	p := new(Offered_Found)
+	*p = x
+	return p
+}
+
+func (x Offered_Found) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Offered_Found) Descriptor() protoreflect.EnumDescriptor {
+	return file_proto_mycelya_proto_enumTypes[0].Descriptor()
+}
+
+func (Offered_Found) Type() protoreflect.EnumType {
+	return &file_proto_mycelya_proto_enumTypes[0]
+}
+
+func (x Offered_Found) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Offered_Found.Descriptor instead.
+func (Offered_Found) EnumDescriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{25, 0}
+}
+
 // A size, stride, offset or byte count.
 type Dim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1304,9 +1356,10 @@ type Hello struct {
 	DeviceName    string                 `protobuf:"bytes,5,opt,name=device_name,json=deviceName,proto3" json:"device_name,omitempty"`
 	Torch         string                 `protobuf:"bytes,6,opt,name=torch,proto3" json:"torch,omitempty"`
 	Pid           uint64                 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
-	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`    // why the worker can't serve, in whole sentences
-	Blocks        uint32                 `protobuf:"varint,9,opt,name=blocks,proto3" json:"blocks,omitempty"` // how many blocks of shared memory the worker takes at once; 0 = none
-	Host          string                 `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`     // of the worker: the same for all processes on one running kernel; "" = not known
+	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`     // why the worker can't serve, in whole sentences
+	Blocks        uint32                 `protobuf:"varint,9,opt,name=blocks,proto3" json:"blocks,omitempty"`  // how many blocks of shared memory the worker takes at once; 0 = none
+	Host          string                 `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`      // of the worker: the same for all processes on one running kernel; "" = not known
+	Offers        bool                   `protobuf:"varint,11,opt,name=offers,proto3" json:"offers,omitempty"` // the worker takes Offers: it keeps the bytes of uploads
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1409,6 +1462,13 @@ func (x *Hello) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *Hello) GetOffers() bool {
+	if x != nil {
+		return x.Offers
+	}
+	return false
 }
 
 // Asks how the process of a session has ended. It is the only frame of its connection.
@@ -1921,6 +1981,188 @@ func (*Uploaded) Descriptor() ([]byte, []int) {
 	return file_proto_mycelya_proto_rawDescGZIP(), []int{22}
 }
 
+// Describes the body of a Piece; without it the body is the bytes as they are.
+type Piece struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"` // how many the body has when it is decompressed; 0 = it is not compressed (zstd)
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Piece) Reset() {
+	*x = Piece{}
+	mi := &file_proto_mycelya_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Piece) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Piece) ProtoMessage() {}
+
+func (x *Piece) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Piece.ProtoReflect.Descriptor instead.
+func (*Piece) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Piece) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// Says which bytes an upload in pieces has, in case the worker has kept the same bytes. Pieces may follow. The worker
+// answers Offered with the same sequence number.
+type Offer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"` // SHA-256 of all bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Offer) Reset() {
+	*x = Offer{}
+	mi := &file_proto_mycelya_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Offer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Offer) ProtoMessage() {}
+
+func (x *Offer) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Offer.ProtoReflect.Descriptor instead.
+func (*Offer) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Offer) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+// The answer to an Offer: ABSENT, or FOUND and later TAKEN or DAMAGED. After FOUND the worker discards pieces, and the
+// client sends none. After TAKEN or DAMAGED the client sends Settle.
+type Offered struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Found         Offered_Found          `protobuf:"varint,1,opt,name=found,proto3,enum=mycelya.v1.Offered_Found" json:"found,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Offered) Reset() {
+	*x = Offered{}
+	mi := &file_proto_mycelya_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Offered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Offered) ProtoMessage() {}
+
+func (x *Offered) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Offered.ProtoReflect.Descriptor instead.
+func (*Offered) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Offered) GetFound() Offered_Found {
+	if x != nil {
+		return x.Found
+	}
+	return Offered_ABSENT
+}
+
+// Ends an Offer that has found something. The upload is complete, or its pieces come again from the Offer on.
+type Settle struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Again         bool                   `protobuf:"varint,1,opt,name=again,proto3" json:"again,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settle) Reset() {
+	*x = Settle{}
+	mi := &file_proto_mycelya_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settle) ProtoMessage() {}
+
+func (x *Settle) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settle.ProtoReflect.Descriptor instead.
+func (*Settle) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Settle) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
+}
+
 type FreeStorages struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Storages      []uint64               `protobuf:"varint,1,rep,packed,name=storages,proto3" json:"storages,omitempty"`
@@ -1930,7 +2172,7 @@ type FreeStorages struct {
 
 func (x *FreeStorages) Reset() {
 	*x = FreeStorages{}
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2184,7 @@ func (x *FreeStorages) String() string {
 func (*FreeStorages) ProtoMessage() {}
 
 func (x *FreeStorages) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2197,7 @@ func (x *FreeStorages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeStorages.ProtoReflect.Descriptor instead.
 func (*FreeStorages) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FreeStorages) GetStorages() []uint64 {
@@ -1979,7 +2221,7 @@ type Read struct {
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_proto_mycelya_proto_msgTypes[24]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2233,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[24]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2246,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Read) GetStorage() uint64 {
@@ -2052,7 +2294,7 @@ type ReadReply struct {
 
 func (x *ReadReply) Reset() {
 	*x = ReadReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[25]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2306,7 @@ func (x *ReadReply) String() string {
 func (*ReadReply) ProtoMessage() {}
 
 func (x *ReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[25]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2319,7 @@ func (x *ReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReply.ProtoReflect.Descriptor instead.
 func (*ReadReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{25}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReadReply) GetBytes() uint64 {
@@ -2103,7 +2345,7 @@ type Sync struct {
 
 func (x *Sync) Reset() {
 	*x = Sync{}
-	mi := &file_proto_mycelya_proto_msgTypes[26]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2357,7 @@ func (x *Sync) String() string {
 func (*Sync) ProtoMessage() {}
 
 func (x *Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[26]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2370,7 @@ func (x *Sync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sync.ProtoReflect.Descriptor instead.
 func (*Sync) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{26}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{30}
 }
 
 type SyncReply struct {
@@ -2142,7 +2384,7 @@ type SyncReply struct {
 
 func (x *SyncReply) Reset() {
 	*x = SyncReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2396,7 @@ func (x *SyncReply) String() string {
 func (*SyncReply) ProtoMessage() {}
 
 func (x *SyncReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2409,7 @@ func (x *SyncReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncReply.ProtoReflect.Descriptor instead.
 func (*SyncReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SyncReply) GetStatus() *Status {
@@ -2205,7 +2447,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2459,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2472,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Done) GetErrors() []*Status {
@@ -2279,7 +2521,7 @@ type Fail struct {
 
 func (x *Fail) Reset() {
 	*x = Fail{}
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2291,7 +2533,7 @@ func (x *Fail) String() string {
 func (*Fail) ProtoMessage() {}
 
 func (x *Fail) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2304,7 +2546,7 @@ func (x *Fail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fail.ProtoReflect.Descriptor instead.
 func (*Fail) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{29}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Fail) GetStatus() *Status {
@@ -2330,7 +2572,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2584,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2597,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{30}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{34}
 }
 
 // Counts of a call's fused groups, and of the kernels that the worker has compiled since the last Done with Kernels.
@@ -2376,7 +2618,7 @@ type Kernels struct {
 
 func (x *Kernels) Reset() {
 	*x = Kernels{}
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2630,7 @@ func (x *Kernels) String() string {
 func (*Kernels) ProtoMessage() {}
 
 func (x *Kernels) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2643,7 @@ func (x *Kernels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kernels.ProtoReflect.Descriptor instead.
 func (*Kernels) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{31}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Kernels) GetGroups() uint32 {
@@ -2479,7 +2721,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2491,7 +2733,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2504,7 +2746,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{32}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Status) GetKind() int32 {
@@ -2546,7 +2788,7 @@ type Kept struct {
 
 func (x *Kept) Reset() {
 	*x = Kept{}
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2558,7 +2800,7 @@ func (x *Kept) String() string {
 func (*Kept) ProtoMessage() {}
 
 func (x *Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2571,7 +2813,7 @@ func (x *Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kept.ProtoReflect.Descriptor instead.
 func (*Kept) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{33}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Kept) GetDtype() uint32 {
@@ -2600,7 +2842,7 @@ type Save struct {
 
 func (x *Save) Reset() {
 	*x = Save{}
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2854,7 @@ func (x *Save) String() string {
 func (*Save) ProtoMessage() {}
 
 func (x *Save) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2867,7 @@ func (x *Save) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Save.ProtoReflect.Descriptor instead.
 func (*Save) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{34}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Save) GetName() string {
@@ -2659,7 +2901,7 @@ type Find struct {
 
 func (x *Find) Reset() {
 	*x = Find{}
-	mi := &file_proto_mycelya_proto_msgTypes[35]
+	mi := &file_proto_mycelya_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2913,7 @@ func (x *Find) String() string {
 func (*Find) ProtoMessage() {}
 
 func (x *Find) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[35]
+	mi := &file_proto_mycelya_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2926,7 @@ func (x *Find) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Find.ProtoReflect.Descriptor instead.
 func (*Find) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{35}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Find) GetName() string {
@@ -2706,7 +2948,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_proto_mycelya_proto_msgTypes[36]
+	mi := &file_proto_mycelya_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +2960,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[36]
+	mi := &file_proto_mycelya_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +2973,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{36}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Load) GetFound() uint64 {
@@ -2758,7 +3000,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_proto_mycelya_proto_msgTypes[37]
+	mi := &file_proto_mycelya_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +3012,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[37]
+	mi := &file_proto_mycelya_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +3025,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{37}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Drop) GetName() string {
@@ -2802,7 +3044,7 @@ type Names struct {
 
 func (x *Names) Reset() {
 	*x = Names{}
-	mi := &file_proto_mycelya_proto_msgTypes[38]
+	mi := &file_proto_mycelya_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +3056,7 @@ func (x *Names) String() string {
 func (*Names) ProtoMessage() {}
 
 func (x *Names) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[38]
+	mi := &file_proto_mycelya_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2827,7 +3069,7 @@ func (x *Names) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Names.ProtoReflect.Descriptor instead.
 func (*Names) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{38}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{42}
 }
 
 // Keeps all of the session: storages, generators, flags, and whether calls are skipped. Older checkpoints of the
@@ -2842,7 +3084,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_proto_mycelya_proto_msgTypes[39]
+	mi := &file_proto_mycelya_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +3096,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[39]
+	mi := &file_proto_mycelya_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +3109,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{39}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Checkpoint) GetSession() string {
@@ -2895,7 +3137,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_proto_mycelya_proto_msgTypes[40]
+	mi := &file_proto_mycelya_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2907,7 +3149,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[40]
+	mi := &file_proto_mycelya_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2920,7 +3162,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{40}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Restore) GetSession() string {
@@ -2951,7 +3193,7 @@ type StateReply struct {
 
 func (x *StateReply) Reset() {
 	*x = StateReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[41]
+	mi := &file_proto_mycelya_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3205,7 @@ func (x *StateReply) String() string {
 func (*StateReply) ProtoMessage() {}
 
 func (x *StateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[41]
+	mi := &file_proto_mycelya_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3218,7 @@ func (x *StateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateReply.ProtoReflect.Descriptor instead.
 func (*StateReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{41}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StateReply) GetStatus() *Status {
@@ -3031,7 +3273,7 @@ type Arg_Number struct {
 
 func (x *Arg_Number) Reset() {
 	*x = Arg_Number{}
-	mi := &file_proto_mycelya_proto_msgTypes[42]
+	mi := &file_proto_mycelya_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3285,7 @@ func (x *Arg_Number) String() string {
 func (*Arg_Number) ProtoMessage() {}
 
 func (x *Arg_Number) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[42]
+	mi := &file_proto_mycelya_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3325,7 @@ type Arg_Scalar struct {
 
 func (x *Arg_Scalar) Reset() {
 	*x = Arg_Scalar{}
-	mi := &file_proto_mycelya_proto_msgTypes[43]
+	mi := &file_proto_mycelya_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3095,7 +3337,7 @@ func (x *Arg_Scalar) String() string {
 func (*Arg_Scalar) ProtoMessage() {}
 
 func (x *Arg_Scalar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[43]
+	mi := &file_proto_mycelya_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3135,7 +3377,7 @@ type Arg_List struct {
 
 func (x *Arg_List) Reset() {
 	*x = Arg_List{}
-	mi := &file_proto_mycelya_proto_msgTypes[44]
+	mi := &file_proto_mycelya_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3147,7 +3389,7 @@ func (x *Arg_List) String() string {
 func (*Arg_List) ProtoMessage() {}
 
 func (x *Arg_List) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[44]
+	mi := &file_proto_mycelya_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3189,7 +3431,7 @@ type Kernel_Operand struct {
 
 func (x *Kernel_Operand) Reset() {
 	*x = Kernel_Operand{}
-	mi := &file_proto_mycelya_proto_msgTypes[45]
+	mi := &file_proto_mycelya_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3443,7 @@ func (x *Kernel_Operand) String() string {
 func (*Kernel_Operand) ProtoMessage() {}
 
 func (x *Kernel_Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[45]
+	mi := &file_proto_mycelya_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3500,7 @@ type Kernel_Instr struct {
 
 func (x *Kernel_Instr) Reset() {
 	*x = Kernel_Instr{}
-	mi := &file_proto_mycelya_proto_msgTypes[46]
+	mi := &file_proto_mycelya_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3270,7 +3512,7 @@ func (x *Kernel_Instr) String() string {
 func (*Kernel_Instr) ProtoMessage() {}
 
 func (x *Kernel_Instr) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[46]
+	mi := &file_proto_mycelya_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3332,7 +3574,7 @@ type KernelOp_Instance struct {
 
 func (x *KernelOp_Instance) Reset() {
 	*x = KernelOp_Instance{}
-	mi := &file_proto_mycelya_proto_msgTypes[47]
+	mi := &file_proto_mycelya_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3586,7 @@ func (x *KernelOp_Instance) String() string {
 func (*KernelOp_Instance) ProtoMessage() {}
 
 func (x *KernelOp_Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[47]
+	mi := &file_proto_mycelya_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3736,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\akernels\x18\b \x03(\v2\x12.mycelya.v1.KernelR\akernels\x12\x18\n" +
 	"\arecords\x18\t \x03(\rR\arecords\x12\x1a\n" +
 	"\bversions\x18\n" +
-	" \x03(\rR\bversions\"\xee\x01\n" +
+	" \x03(\rR\bversions\"\x86\x02\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +
@@ -3507,7 +3749,8 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x05error\x18\b \x01(\tR\x05error\x12\x16\n" +
 	"\x06blocks\x18\t \x01(\rR\x06blocks\x12\x12\n" +
 	"\x04host\x18\n" +
-	" \x01(\tR\x04host\"\x19\n" +
+	" \x01(\tR\x04host\x12\x16\n" +
+	"\x06offers\x18\v \x01(\bR\x06offers\"\x19\n" +
 	"\x05Ended\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x04R\x03pid\"\xd2\x01\n" +
 	"\n" +
@@ -3545,7 +3788,21 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\n" +
 	"\n" +
-	"\bUploaded\"*\n" +
+	"\bUploaded\"\x1d\n" +
+	"\x05Piece\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"\x1b\n" +
+	"\x05Offer\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\"r\n" +
+	"\aOffered\x12/\n" +
+	"\x05found\x18\x01 \x01(\x0e2\x19.mycelya.v1.Offered.FoundR\x05found\"6\n" +
+	"\x05Found\x12\n" +
+	"\n" +
+	"\x06ABSENT\x10\x00\x12\t\n" +
+	"\x05FOUND\x10\x01\x12\t\n" +
+	"\x05TAKEN\x10\x02\x12\v\n" +
+	"\aDAMAGED\x10\x03\"\x1e\n" +
+	"\x06Settle\x12\x14\n" +
+	"\x05again\x18\x01 \x01(\bR\x05again\"*\n" +
 	"\fFreeStorages\x12\x1a\n" +
 	"\bstorages\x18\x01 \x03(\x04R\bstorages\"~\n" +
 	"\x04Read\x12\x18\n" +
@@ -3630,97 +3887,104 @@ func file_proto_mycelya_proto_rawDescGZIP() []byte {
 	return file_proto_mycelya_proto_rawDescData
 }
 
-var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_proto_mycelya_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_proto_mycelya_proto_goTypes = []any{
-	(*Dim)(nil),               // 0: mycelya.v1.Dim
-	(*Tensor)(nil),            // 1: mycelya.v1.Tensor
-	(*Arg)(nil),               // 2: mycelya.v1.Arg
-	(*CallOp)(nil),            // 3: mycelya.v1.CallOp
-	(*Copy)(nil),              // 4: mycelya.v1.Copy
-	(*Alloc)(nil),             // 5: mycelya.v1.Alloc
-	(*Clone)(nil),             // 6: mycelya.v1.Clone
-	(*Free)(nil),              // 7: mycelya.v1.Free
-	(*Resize)(nil),            // 8: mycelya.v1.Resize
-	(*Kernel)(nil),            // 9: mycelya.v1.Kernel
-	(*KernelOp)(nil),          // 10: mycelya.v1.KernelOp
-	(*Fused)(nil),             // 11: mycelya.v1.Fused
-	(*Step)(nil),              // 12: mycelya.v1.Step
-	(*Program)(nil),           // 13: mycelya.v1.Program
-	(*Hello)(nil),             // 14: mycelya.v1.Hello
-	(*Ended)(nil),             // 15: mycelya.v1.Ended
-	(*EndedReply)(nil),        // 16: mycelya.v1.EndedReply
-	(*Call)(nil),              // 17: mycelya.v1.Call
-	(*Upload)(nil),            // 18: mycelya.v1.Upload
-	(*Share)(nil),             // 19: mycelya.v1.Share
-	(*Unshare)(nil),           // 20: mycelya.v1.Unshare
-	(*UploadFrom)(nil),        // 21: mycelya.v1.UploadFrom
-	(*Uploaded)(nil),          // 22: mycelya.v1.Uploaded
-	(*FreeStorages)(nil),      // 23: mycelya.v1.FreeStorages
-	(*Read)(nil),              // 24: mycelya.v1.Read
-	(*ReadReply)(nil),         // 25: mycelya.v1.ReadReply
-	(*Sync)(nil),              // 26: mycelya.v1.Sync
-	(*SyncReply)(nil),         // 27: mycelya.v1.SyncReply
-	(*Done)(nil),              // 28: mycelya.v1.Done
-	(*Fail)(nil),              // 29: mycelya.v1.Fail
-	(*Resume)(nil),            // 30: mycelya.v1.Resume
-	(*Kernels)(nil),           // 31: mycelya.v1.Kernels
-	(*Status)(nil),            // 32: mycelya.v1.Status
-	(*Kept)(nil),              // 33: mycelya.v1.Kept
-	(*Save)(nil),              // 34: mycelya.v1.Save
-	(*Find)(nil),              // 35: mycelya.v1.Find
-	(*Load)(nil),              // 36: mycelya.v1.Load
-	(*Drop)(nil),              // 37: mycelya.v1.Drop
-	(*Names)(nil),             // 38: mycelya.v1.Names
-	(*Checkpoint)(nil),        // 39: mycelya.v1.Checkpoint
-	(*Restore)(nil),           // 40: mycelya.v1.Restore
-	(*StateReply)(nil),        // 41: mycelya.v1.StateReply
-	(*Arg_Number)(nil),        // 42: mycelya.v1.Arg.Number
-	(*Arg_Scalar)(nil),        // 43: mycelya.v1.Arg.Scalar
-	(*Arg_List)(nil),          // 44: mycelya.v1.Arg.List
-	(*Kernel_Operand)(nil),    // 45: mycelya.v1.Kernel.Operand
-	(*Kernel_Instr)(nil),      // 46: mycelya.v1.Kernel.Instr
-	(*KernelOp_Instance)(nil), // 47: mycelya.v1.KernelOp.Instance
+	(Offered_Found)(0),        // 0: mycelya.v1.Offered.Found
+	(*Dim)(nil),               // 1: mycelya.v1.Dim
+	(*Tensor)(nil),            // 2: mycelya.v1.Tensor
+	(*Arg)(nil),               // 3: mycelya.v1.Arg
+	(*CallOp)(nil),            // 4: mycelya.v1.CallOp
+	(*Copy)(nil),              // 5: mycelya.v1.Copy
+	(*Alloc)(nil),             // 6: mycelya.v1.Alloc
+	(*Clone)(nil),             // 7: mycelya.v1.Clone
+	(*Free)(nil),              // 8: mycelya.v1.Free
+	(*Resize)(nil),            // 9: mycelya.v1.Resize
+	(*Kernel)(nil),            // 10: mycelya.v1.Kernel
+	(*KernelOp)(nil),          // 11: mycelya.v1.KernelOp
+	(*Fused)(nil),             // 12: mycelya.v1.Fused
+	(*Step)(nil),              // 13: mycelya.v1.Step
+	(*Program)(nil),           // 14: mycelya.v1.Program
+	(*Hello)(nil),             // 15: mycelya.v1.Hello
+	(*Ended)(nil),             // 16: mycelya.v1.Ended
+	(*EndedReply)(nil),        // 17: mycelya.v1.EndedReply
+	(*Call)(nil),              // 18: mycelya.v1.Call
+	(*Upload)(nil),            // 19: mycelya.v1.Upload
+	(*Share)(nil),             // 20: mycelya.v1.Share
+	(*Unshare)(nil),           // 21: mycelya.v1.Unshare
+	(*UploadFrom)(nil),        // 22: mycelya.v1.UploadFrom
+	(*Uploaded)(nil),          // 23: mycelya.v1.Uploaded
+	(*Piece)(nil),             // 24: mycelya.v1.Piece
+	(*Offer)(nil),             // 25: mycelya.v1.Offer
+	(*Offered)(nil),           // 26: mycelya.v1.Offered
+	(*Settle)(nil),            // 27: mycelya.v1.Settle
+	(*FreeStorages)(nil),      // 28: mycelya.v1.FreeStorages
+	(*Read)(nil),              // 29: mycelya.v1.Read
+	(*ReadReply)(nil),         // 30: mycelya.v1.ReadReply
+	(*Sync)(nil),              // 31: mycelya.v1.Sync
+	(*SyncReply)(nil),         // 32: mycelya.v1.SyncReply
+	(*Done)(nil),              // 33: mycelya.v1.Done
+	(*Fail)(nil),              // 34: mycelya.v1.Fail
+	(*Resume)(nil),            // 35: mycelya.v1.Resume
+	(*Kernels)(nil),           // 36: mycelya.v1.Kernels
+	(*Status)(nil),            // 37: mycelya.v1.Status
+	(*Kept)(nil),              // 38: mycelya.v1.Kept
+	(*Save)(nil),              // 39: mycelya.v1.Save
+	(*Find)(nil),              // 40: mycelya.v1.Find
+	(*Load)(nil),              // 41: mycelya.v1.Load
+	(*Drop)(nil),              // 42: mycelya.v1.Drop
+	(*Names)(nil),             // 43: mycelya.v1.Names
+	(*Checkpoint)(nil),        // 44: mycelya.v1.Checkpoint
+	(*Restore)(nil),           // 45: mycelya.v1.Restore
+	(*StateReply)(nil),        // 46: mycelya.v1.StateReply
+	(*Arg_Number)(nil),        // 47: mycelya.v1.Arg.Number
+	(*Arg_Scalar)(nil),        // 48: mycelya.v1.Arg.Scalar
+	(*Arg_List)(nil),          // 49: mycelya.v1.Arg.List
+	(*Kernel_Operand)(nil),    // 50: mycelya.v1.Kernel.Operand
+	(*Kernel_Instr)(nil),      // 51: mycelya.v1.Kernel.Instr
+	(*KernelOp_Instance)(nil), // 52: mycelya.v1.KernelOp.Instance
 }
 var file_proto_mycelya_proto_depIdxs = []int32{
-	0,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
-	0,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
-	0,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
-	42, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
-	43, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
-	44, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
-	2,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
-	0,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
-	0,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
-	45, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
-	46, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
-	47, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
-	3,  // 12: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
-	4,  // 13: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
-	5,  // 14: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
-	6,  // 15: mycelya.v1.Step.clone:type_name -> mycelya.v1.Clone
-	7,  // 16: mycelya.v1.Step.free:type_name -> mycelya.v1.Free
-	8,  // 17: mycelya.v1.Step.resize:type_name -> mycelya.v1.Resize
-	11, // 18: mycelya.v1.Step.fused:type_name -> mycelya.v1.Fused
-	10, // 19: mycelya.v1.Step.kernel:type_name -> mycelya.v1.KernelOp
-	1,  // 20: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
-	12, // 21: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
-	9,  // 22: mycelya.v1.Program.kernels:type_name -> mycelya.v1.Kernel
-	32, // 23: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
-	32, // 24: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
-	32, // 25: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
-	31, // 26: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
-	32, // 27: mycelya.v1.Fail.status:type_name -> mycelya.v1.Status
-	24, // 28: mycelya.v1.Save.views:type_name -> mycelya.v1.Read
-	32, // 29: mycelya.v1.StateReply.status:type_name -> mycelya.v1.Status
-	33, // 30: mycelya.v1.StateReply.tensors:type_name -> mycelya.v1.Kept
-	2,  // 31: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
-	0,  // 32: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
-	2,  // 33: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	1,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
+	1,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
+	1,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
+	47, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
+	48, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
+	49, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
+	3,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
+	1,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
+	1,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
+	50, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
+	51, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
+	52, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
+	4,  // 12: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
+	5,  // 13: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
+	6,  // 14: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
+	7,  // 15: mycelya.v1.Step.clone:type_name -> mycelya.v1.Clone
+	8,  // 16: mycelya.v1.Step.free:type_name -> mycelya.v1.Free
+	9,  // 17: mycelya.v1.Step.resize:type_name -> mycelya.v1.Resize
+	12, // 18: mycelya.v1.Step.fused:type_name -> mycelya.v1.Fused
+	11, // 19: mycelya.v1.Step.kernel:type_name -> mycelya.v1.KernelOp
+	2,  // 20: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
+	13, // 21: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
+	10, // 22: mycelya.v1.Program.kernels:type_name -> mycelya.v1.Kernel
+	0,  // 23: mycelya.v1.Offered.found:type_name -> mycelya.v1.Offered.Found
+	37, // 24: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
+	37, // 25: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
+	37, // 26: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
+	36, // 27: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
+	37, // 28: mycelya.v1.Fail.status:type_name -> mycelya.v1.Status
+	29, // 29: mycelya.v1.Save.views:type_name -> mycelya.v1.Read
+	37, // 30: mycelya.v1.StateReply.status:type_name -> mycelya.v1.Status
+	38, // 31: mycelya.v1.StateReply.tensors:type_name -> mycelya.v1.Kept
+	3,  // 32: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
+	1,  // 33: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
+	3,  // 34: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_proto_mycelya_proto_init() }
@@ -3764,13 +4028,14 @@ func file_proto_mycelya_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_mycelya_proto_rawDesc), len(file_proto_mycelya_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   48,
+			NumEnums:      1,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_proto_mycelya_proto_goTypes,
 		DependencyIndexes: file_proto_mycelya_proto_depIdxs,
+		EnumInfos:         file_proto_mycelya_proto_enumTypes,
 		MessageInfos:      file_proto_mycelya_proto_msgTypes,
 	}.Build()
 	File_proto_mycelya_proto = out.File

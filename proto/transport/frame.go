@@ -51,7 +51,10 @@
 //	Restore    Restore               client StateReply
 //	StateReply StateReply            worker
 //	Begin      Upload                client
-//	Piece                     yes    client
+//	Piece      Piece          yes    client
+//	Offer      Offer                 client   Offered
+//	Offered    Offered               worker
+//	Settle     Settle                client
 //
 // Flow:
 //
@@ -61,7 +64,8 @@
 //  3. A Program comes before the first Call of its key. The client does not wait for a Call: it may be many ahead.
 //  4. An Upload makes its storage before any later frame takes effect. An empty upload or reply has no body.
 //     A client may also send Begin, and the bytes in Pieces with the Begin's sequence number. Other frames may come
-//     between the pieces, but none that uses the storage comes before the last piece.
+//     between the pieces, but none that uses the storage comes before the last piece. If the worker's Hello has offers,
+//     the client may send one Offer between them, and waits for its answer before it takes the upload as complete.
 //  5. Done with unknown_program: the worker had dropped the program. The call did not run. The worker queues later
 //     frames, except Program and the frames of uploads. The client sends the Program and the same Call again, under the
 //     same sequence number; then the worker takes the queued frames.
@@ -129,6 +133,9 @@ const (
 	StateReply
 	Begin
 	Piece
+	Offer
+	Offered
+	Settle
 	numTypes
 )
 
@@ -136,7 +143,7 @@ var typeNames = [numTypes]string{
 	"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done",
 	"Share", "Unshare", "UploadFrom", "Uploaded", "Fail", "Resume", "Ended", "EndedReply",
 	"Save", "Find", "Load", "Drop", "Names", "Checkpoint", "Restore", "StateReply",
-	"Begin", "Piece",
+	"Begin", "Piece", "Offer", "Offered", "Settle",
 }
 
 func (t Type) String() string {

@@ -33,7 +33,7 @@ type (
 		Storages []uint64 // of Free and Fail; not changed afterwards
 		Block    uint64   // of Unshare
 		Err      error    // of Fail
-		Again    bool     // of Program and Call: the worker has forgotten the program
+		Again    bool     // of Program and Call: the worker has forgotten the program; of Settle: see Offer
 		Keep     bool     // of Upload: the frame may be sent again, until the Release
 		Base     uint64   // of Checkpoint and Restore: the number of the last checkpoint; 0: none
 	}

@@ -40,6 +40,8 @@ func (s *State) answer(ev *Answer, out []Action) []Action {
 		return s.uploaded(u, out)
 	case *proto.StateReply:
 		return s.stateReply(ev.Seq, m, out)
+	case *proto.Offered:
+		return s.offeredReply(ev.Seq, m, out)
 	}
 	return append(out, Disconnect{fmt.Errorf("the worker sent a %T, which only clients send", ev.Message)})
 }

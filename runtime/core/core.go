@@ -63,9 +63,9 @@ type State struct {
 	line     line                // of calls and asked
 	resent   uint64              // the last call whose program the worker had forgotten
 
-	large   []largeUpload // that are being sent in pieces, oldest first
-	turn    bool          // the next piece comes before the next submission
-	blocked *Prepared     // a trace that waits for the rest of a large upload
+	large   []*largeUpload // that are being sent in pieces, oldest first
+	turn    bool           // the next piece comes before the next submission
+	blocked *Prepared      // a trace that waits for the rest of a large upload
 
 	blocks    map[uint64]struct{} // the blocks of shared memory that the worker has
 	maxBlocks int
@@ -147,6 +147,8 @@ func (s *State) Step(event Event, out []Action) []Action {
 		return s.prepared(ev, out)
 	case Sent:
 		return s.sent(ev, out)
+	case Hashed:
+		return s.hash(ev, out)
 	case WorkerStarted:
 		return s.workerStarted(ev, out)
 	case WorkerLost:

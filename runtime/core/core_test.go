@@ -5,6 +5,7 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -189,6 +190,53 @@ func BenchmarkHit(b *testing.B) {
 		answer.Seq = s.seq
 		s.Step(answer, actions)
 	}
+}
+
+// TestUploadsOfAFailedCheckpoint: a new worker makes a checkpoint again, and fails. What it still lacks is sent before
+// its bytes are released.
+func TestUploadsOfAFailedCheckpoint(t *testing.T) {
+	s := started(t, 0)
+	next := func(want ...Action) {
+		t.Helper()
+		require.Equal(t, want, s.Step(Next{}, nil))
+	}
+	lost := errors.New("lost")
+	checkpoint := func(seq, base uint64) Send { return Send{Type: transport.Checkpoint, Seq: seq, Base: base} }
+	upload := func(i uint64) Ref { return fmt.Sprint("upload ", i) }
+	again := func(last, restore uint64) { // a new worker gets the uploads again
+		t.Helper()
+		require.Contains(t, s.Step(WorkerLost{Err: lost}, nil), Replace{lost})
+		next(Relaunch{})
+		require.Equal(t, []Action{Send{Type: transport.Restore, Seq: restore, Base: 1}}, s.Step(WorkerStarted{}, nil))
+		s.Step(&Answer{Seq: restore, Message: &proto.StateReply{At: 1}}, nil)
+		for i := uint64(2); i <= last; i++ {
+			next(Send{Type: transport.Upload, Seq: i, Ref: upload(i), Keep: true})
+			require.Empty(t, s.Step(Sent{Seq: i, OK: true}, nil))
+		}
+	}
+	s.Step(Checkpoint{}, nil)
+	next(checkpoint(1, 0))
+	require.Empty(t, s.Step(&Answer{Seq: 1, Message: &proto.StateReply{}}, nil))
+	const bytes = MaxKept/2 + 1
+	for i := uint64(2); i <= 3; i++ {
+		s.Step(Upload{Upload: upload(i), Ticket: fmt.Sprint("ticket ", i), Storage: i, Bytes: bytes, From: Borrowed}, nil)
+		next(Send{Type: transport.Begin, Seq: i, Ref: upload(i), Keep: true})
+		next(Send{Type: transport.Piece, Seq: i, Ref: upload(i)})
+		s.Step(Sent{Seq: i, OK: true}, nil)
+	}
+	next(checkpoint(4, 1))
+	again(3, 5)
+	next(checkpoint(4, 1))
+	s.Step(Upload{Upload: upload(6), Ticket: "a ticket", Storage: 6, Bytes: 1 << 19, From: Borrowed}, nil)
+	next(Send{Type: transport.Upload, Seq: 6, Ref: upload(6), Keep: true})
+	require.NotContains(t, s.Step(Sent{Seq: 6, OK: true}, nil), Release{upload(6)})
+
+	again(3, 7)
+	next(checkpoint(4, 1))
+	full := &proto.StateReply{Status: &proto.Status{Kind: 1, Text: "the disk is full"}}
+	require.NotContains(t, s.Step(&Answer{Seq: 4, Message: full}, nil), Release{upload(6)})
+	next(Send{Type: transport.Upload, Seq: 6, Ref: upload(6), Keep: true})
+	require.Equal(t, []Action{Release{upload(6)}}, s.Step(Sent{Seq: 6, OK: true}, nil))
 }
 
 func TestQueueKeepsItsOrder(t *testing.T) {

@@ -108,6 +108,10 @@ type (
 		OK   bool
 		More bool
 	}
+
+	// Hashed says that the hash of the bytes of a large upload, whose Begin has this number, is known. It is sent in an
+	// Offer if pieces are still missing.
+	Hashed struct{ Seq uint64 }
 )
 
 // Events of the worker and its connection.
@@ -157,6 +161,7 @@ func (Cancel) event()        {}
 func (Next) event()          {}
 func (*Prepared) event()     {}
 func (Sent) event()          {}
+func (Hashed) event()        {}
 func (WorkerStarted) event() {}
 func (WorkerLost) event()    {}
 func (Close) event()         {}

@@ -26,6 +26,8 @@ func (s *simulation) anEvent() {
 			s.loseWorker()
 		case 1, 2:
 			s.checkpoint()
+		default:
+			s.hashed()
 		}
 	case 16:
 		s.raise()
@@ -190,10 +192,9 @@ func (s *simulation) senderGoesOn() {
 		sent := Sent{Seq: s.sending.Seq, OK: s.IntN(4) > 0}
 		if s.sending.Type == transport.Piece {
 			sent.OK = s.gone == nil && !s.orphaned
-			if sent.More = s.pieces[s.sending.Ref] > 0; !sent.More {
-				delete(s.arriving, s.uploads[s.sending.Ref].Storage)
-			}
+			sent.More = s.pieces[s.sending.Ref] > 0
 			s.pieces[s.sending.Ref]--
+			s.arrived(s.sending)
 		}
 		if s.sending.Type == transport.Share && sent.OK {
 			s.blocks[s.uploads[s.sending.Ref].Block] = true
@@ -265,6 +266,7 @@ func (s *simulation) workerGoesOn() {
 		m := s.reading[0]
 		s.reading = s.reading[1:]
 		s.step(&Answer{Seq: m.Seq, Message: new(proto.Uploaded)})
+	case s.IntN(3) == 0 && s.takesOffered():
 	case len(s.frames) > 0:
 		s.handle(s.frames[0])
 	}
@@ -325,6 +327,10 @@ func (s *simulation) handle(f Send) {
 		s.halted = nil
 	case transport.UploadFrom:
 		s.reading = append(s.reading, f)
+	case transport.Offer:
+		s.frames = s.frames[1:]
+		s.answerOffer(f)
+		return
 	}
 	s.frames = s.frames[1:]
 	if f.Type == transport.Sync {

@@ -6,6 +6,7 @@ package core
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/mycelya/mycelya/proto"
@@ -150,11 +151,17 @@ func (s *State) checkpointed(seq uint64, t *ticket, m *proto.StateReply, out []A
 	return out
 }
 
-// forgetFrames drops the frames up to a number, and with history off all of them.
+// forgetFrames drops the frames up to a number, and with history off all but those that the worker still lacks.
 func (s *State) forgetFrames(upTo uint64, out []Action) []Action {
 	h := &s.history
+	if !h.on {
+		upTo = math.MaxUint64
+		if len(h.left) > 0 {
+			upTo = h.left[0].Seq - 1
+		}
+	}
 	n := 0
-	for ; n < len(h.frames) && (h.frames[n].Seq <= upTo || !h.on); n++ {
+	for ; n < len(h.frames) && h.frames[n].Seq <= upTo; n++ {
 		out = s.releaseKept(h.frames[n], out)
 	}
 	rest := h.frames[n:]
@@ -184,7 +191,7 @@ func (s *State) releaseKept(f sentFrame, out []Action) []Action {
 			return out
 		}
 	}
-	if slices.ContainsFunc(s.large, func(l largeUpload) bool { return l.Upload.Upload == f.Ref }) {
+	if slices.ContainsFunc(s.large, func(l *largeUpload) bool { return l.Upload.Upload == f.Ref }) {
 		return out // its last piece does
 	}
 	return append(out, Release{f.Ref})
@@ -251,6 +258,9 @@ func (s *State) repeat(out []Action) []Action {
 	h := &s.history
 	f := h.left[0]
 	h.left = h.left[1:]
+	if !h.on { // switched off meanwhile: the frame was kept for this worker only
+		h.frames, h.bytes = h.frames[1:], h.bytes-f.bytes
+	}
 	switch f.Type {
 	case transport.Call:
 		if _, waits := s.calls[f.Seq]; !waits {

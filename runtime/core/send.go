@@ -25,26 +25,28 @@ func (s *State) next(out []Action) []Action {
 	for s.phase == running && s.history.stage == settled && len(s.history.left) > 0 && len(out) == n {
 		out = s.repeat(out)
 	}
-	for s.phase == running && s.history.stage == settled && len(out) == n && s.goOn() {
+	for s.phase == running && s.history.stage == settled && len(out) == n {
+		large, takes := s.readyLarge(), s.canTake()
 		switch {
 		case s.blocked != nil && !s.holdsBack(s.blocked):
 			ev := s.blocked
 			s.blocked = nil
 			out = s.dispatched(ev, out)
-		case len(s.large) > 0 && (s.turn || s.blocked != nil || !s.pressed() || s.holdsBackNext()):
+			continue
+		case large != nil && (s.turn || !takes):
 			s.turn = false
-			out = s.sendPiece(out)
-		default:
+			out = s.sendLarge(large, out)
+			continue
+		case takes:
 			s.turn = true
 			out = s.take(s.queue.pop(), out)
+			continue
 		}
+		break
 	}
 	s.awake = len(out) > n
 	return out
 }
-
-// goOn says whether there is anything to send.
-func (s *State) goOn() bool { return s.pressed() || len(s.large) > 0 || s.blocked != nil }
 
 // take begins one submission.
 func (s *State) take(event Event, out []Action) []Action {

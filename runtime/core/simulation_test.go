@@ -67,7 +67,8 @@ type simulation struct {
 	forgotten bool   // the first frame is a Call whose program the worker has asked for
 	blocks    map[uint64]bool
 	arriving  map[uint64]bool // storages whose last piece was not sent
-	pieces    map[Ref]int     // of large uploads, that will still be sent
+	pieces    map[Ref]int     // of large uploads, that will still be sent; -1: the last one was sent
+	offers    map[uint64]*simOffer
 	reading   []Send          // uploads from shared memory without an answer
 
 	halted *proto.Status            // the worker runs no calls because of this failure
@@ -114,7 +115,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	return &simulation{TB: t, Rand: rand.New(rand.NewPCG(seed, 22)), state: New(explainInTest), allowed: MaxCalls,
 		traces: map[Ref]*simTrace{}, calls: map[Ref]Ref{}, uploads: map[Ref]Upload{}, tickets: map[Ref]Event{},
 		released: map[Ref]bool{}, blocks: map[uint64]bool{}, images: map[uint64]image{}, outcomes: map[uint64]string{},
-		arriving: map[uint64]bool{}, pieces: map[Ref]int{},
+		arriving: map[uint64]bool{}, pieces: map[Ref]int{}, offers: map[uint64]*simOffer{},
 		poison: map[uint64]*proto.Status{}, exists: map[uint64]bool{}, texts: map[stepID]string{}, expected: map[Ref]string{}}
 }
 
@@ -144,7 +145,7 @@ func (s *simulation) step(event Event) []Action {
 	if !s.state.history.on { // otherwise they are kept longer
 		require.LessOrEqual(s, s.bytes, limit, "bytes of uploads under way")
 	}
-	if s.asleep && s.gone == nil && s.state.history.stage == settled {
+	if s.asleep && s.gone == nil && s.state.history.stage == settled && !s.waitsForOffer() {
 		left := uint64(0)
 		for _, ev := range s.state.queue.items[s.state.queue.first:] {
 			require.True(s, small(ev), "%#v waits, and the sender sleeps", ev)
@@ -203,6 +204,7 @@ func (s *simulation) perform(event Event, action Action) {
 		s.frames, s.reading, s.forgotten, s.orphaned, s.relaunching = nil, nil, false, true, false
 		clear(s.blocks)
 		clear(s.arriving)
+		clear(s.offers)
 	case Relaunch:
 		require.True(s, s.orphaned)
 		require.Nil(s, s.filling, "the receiver has ended")
@@ -234,6 +236,13 @@ func (s *simulation) begun(ref Ref) {
 func (s *simulation) send(a Send) {
 	s.Helper()
 	require.NoError(s, s.gone, "a frame after the end")
+	if _, upload := s.uploads[a.Ref]; upload {
+		require.False(s, s.released[a.Ref], "%v was released", a.Ref)
+	}
+	if a.Type == transport.Piece || a.Type == transport.Offer || a.Type == transport.Settle {
+		s.largeFrame(a)
+		return
+	}
 	if a.Again {
 		require.True(s, s.forgotten)
 		if a.Type == transport.Call {
@@ -244,11 +253,8 @@ func (s *simulation) send(a Send) {
 	require.Equal(s, s.orphaned, a.Type == transport.Restore, "a %v, and no worker: %v", a.Type, s.orphaned)
 	s.orphaned = false
 	uploads := a.Type == transport.Upload || a.Type == transport.Begin
-	require.Equal(s, uploads && s.state.history.on, a.Keep)
-	if a.Type == transport.Piece {
-		require.True(s, s.arriving[s.uploads[a.Ref].Storage])
-		s.sending = a
-		return
+	if !s.again || a.Seq >= s.restore {
+		require.Equal(s, uploads && s.state.history.on, a.Keep)
 	}
 	if a.Type == transport.Restore {
 		s.again = true
@@ -289,6 +295,7 @@ func (s *simulation) send(a Send) {
 			s.begun(a.Ref)
 		}
 		s.arriving[s.uploads[a.Ref].Storage], s.pieces[a.Ref] = true, s.IntN(6)
+		s.offers[a.Seq] = &simOffer{ref: a.Ref}
 	case transport.Resume:
 		if s.resumes--; s.resumes == 0 {
 			s.covered = a.Seq
@@ -454,6 +461,7 @@ func TestSimulation(t *testing.T) {
 	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Complete", "Release", "Credit",
 		"Allow", "End", "Failing", "Replace", "Relaunch", "NotKept", "Send Checkpoint again false",
 		"Send Restore again false", "Send Begin again false", "Send Piece again false",
+		"Send Offer again false", "Send Settle again false", "Send Settle again true",
 		"Send Fail again false", "Send Resume again false",
 		"Send Program again false", "Send Program again true", "Send Call again true", "Send Free again false",
 		"Send Share again false", "Send Unshare again false", "Send UploadFrom again false", "Send Upload again false"} {
