@@ -404,7 +404,7 @@ class Behind:
         """Starts a worker; its link has measured nothing yet."""
         self.script.write_text(
             f'#!/bin/sh\nexec "{self.program}" worker --worker "{_load.WORKER}" '
-            f'{" ".join(Network(rtt, rate).flags())} -- "$@"\n'
+            f'{" ".join(Network(rtt, rate).flags())} -- "$@" --uploads-bytes 0\n'
         )
         self.device = self.machine.restart().device()
         torch.zeros(1, device=self.device).add(1).item()

@@ -10,7 +10,6 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/proto"
-	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 )
@@ -53,10 +52,14 @@ func (s *session) sendFrame(a core.Send) {
 		if a.Keep {
 			u.keep()
 		}
-		u.sent = 0
+		u.pieces = &pieces{began: time.Now()}
 		s.write(a, u.by, &proto.Upload{Storage: u.storage, Bytes: uint64(len(u.data))}, nil)
 	case transport.Piece:
 		s.sendPiece(a, a.Ref.(*upload))
+	case transport.Offer:
+		s.sendOffer(a, a.Ref.(*upload))
+	case transport.Settle:
+		s.settle(a, a.Ref.(*upload))
 	default:
 		panic(fmt.Sprintf("BUG: the core sends a %v", a.Type))
 	}
@@ -125,32 +128,6 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 	sent.OK = true
 }
 
-// sendPiece sends the next piece of a large upload.
-func (s *session) sendPiece(a core.Send, u *upload) {
-	sent := core.Sent{Seq: a.Seq}
-	defer func() { s.do(sent) }() // also if the send panics: the upload's owner waits for it
-	n := min(s.pieceBytes(), len(u.data)-u.sent)
-	sent.OK = s.write(a, u.by, nil, u.data[u.sent:u.sent+n]) > 0
-	u.sent += n
-	sent.More = u.sent < len(u.data)
-}
-
-const (
-	leastPiece = 64 << 10
-	mostPiece  = 4 << 20
-	// pieceTime is how long a piece may take on the link: so long does a program wait that comes while it is sent.
-	pieceTime = 2 * time.Millisecond
-)
-
-// pieceBytes is the size of a piece for the link's rate. A unix socket carries the largest in about a millisecond.
-func (s *session) pieceBytes() int {
-	l, ok := s.conn.Net().(*link.Stream)
-	if !ok {
-		return mostPiece
-	}
-	return int(min(max(l.Measured().Rate*pieceTime.Seconds(), leastPiece), mostPiece))
-}
-
 // hold sends a frame in one message with the next one, or when the sender has nothing else to send.
 func (s *session) hold(a core.Send, by *charge, meta protobuf.Message, body []byte) {
 	n := frameBytes(meta, body)
@@ -192,6 +169,7 @@ func (s *session) notSent(err error) {
 // write sends a frame, and counts and returns its bytes. If that fails the session has ended, and it returns 0.
 func (s *session) write(a core.Send, by *charge, meta protobuf.Message, body []byte) uint64 {
 	n := frameBytes(meta, body)
+	s.frames.Add(1)
 	// Count before the send: when the answer arrives, its receiver must find the frame counted.
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.sent(n, by)

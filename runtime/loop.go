@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mycelya/mycelya/proto"
@@ -44,8 +45,12 @@ type session struct {
 	worker   int           // the life of the worker that it uses
 	folder   string        // temporary, for what the workers keep; "": none
 	ended    chan struct{} // closed when the sender exits
+	// Of large uploads over a link. linkRate is the last rate that an upload has measured, in bytes per second; 0: none.
+	compressor transport.Compressor
+	linkRate   float64
 
-	answered core.Answer // used by the receiver only
+	frames   atomic.Uint64 // that were sent
+	answered core.Answer   // used by the receiver only
 	asked    asked
 
 	mu       sync.Mutex // guards what follows

@@ -15,34 +15,37 @@ import (
 
 // metrics has the counters of all sessions since the last reset.
 type metrics struct {
-	cuts            [catalogue.NumCuts]atomic.Uint64
-	programHits     atomic.Uint64
-	programMisses   atomic.Uint64
-	sizeMisses      atomic.Uint64
-	hashCollisions  atomic.Uint64
-	programsResent  atomic.Uint64
-	messagesSent    atomic.Uint64
-	bytesSent       atomic.Uint64
-	programBytes    atomic.Uint64
-	uploadBytes     atomic.Uint64
-	uploadShared    atomic.Uint64
-	bytesReceived   atomic.Uint64
-	roundTrips      atomic.Uint64
-	stalls          atomic.Uint64
-	stallNanosecond atomic.Int64
-	compileNanosec  atomic.Int64
-	kernelsCompiled atomic.Uint64
-	kernelsCached   atomic.Uint64
-	kernelsNanosec  atomic.Uint64
-	kernelsLaunched atomic.Uint64
-	fusedOps        atomic.Uint64
-	groupsFused     atomic.Uint64
-	groupsWaiting   atomic.Uint64
-	groupsUnfused   atomic.Uint64
-	reconnects      atomic.Uint64
-	replaced        atomic.Uint64
-	errors          atomic.Uint64
-	bill            bill
+	cuts           [catalogue.NumCuts]atomic.Uint64
+	programHits    atomic.Uint64
+	programMisses  atomic.Uint64
+	sizeMisses     atomic.Uint64
+	hashCollisions atomic.Uint64
+	programsResent atomic.Uint64
+	messagesSent   atomic.Uint64
+	bytesSent      atomic.Uint64
+	programBytes   atomic.Uint64
+	uploadBytes    atomic.Uint64
+	uploadShared   atomic.Uint64
+	// Bytes that did not have to be sent: the worker had kept them, or compression has made them fewer.
+	uploadDeduped    atomic.Uint64
+	uploadCompressed atomic.Uint64
+	bytesReceived    atomic.Uint64
+	roundTrips       atomic.Uint64
+	stalls           atomic.Uint64
+	stallNanosecond  atomic.Int64
+	compileNanosec   atomic.Int64
+	kernelsCompiled  atomic.Uint64
+	kernelsCached    atomic.Uint64
+	kernelsNanosec   atomic.Uint64
+	kernelsLaunched  atomic.Uint64
+	fusedOps         atomic.Uint64
+	groupsFused      atomic.Uint64
+	groupsWaiting    atomic.Uint64
+	groupsUnfused    atomic.Uint64
+	reconnects       atomic.Uint64
+	replaced         atomic.Uint64
+	errors           atomic.Uint64
+	bill             bill
 }
 
 // Each of these counts something in total and, unless by is nil, for a place.
@@ -129,35 +132,36 @@ func (m *metrics) JSON(links map[int32]any) []byte {
 		}
 	}
 	b, err := json.Marshal(map[string]any{
-		"cuts":                 cuts,
-		"program_hits":         m.programHits.Load(),
-		"program_misses":       m.programMisses.Load(),
-		"size_misses":          m.sizeMisses.Load(),
-		"hash_collisions":      m.hashCollisions.Load(),
-		"programs_resent":      m.programsResent.Load(),
-		"compile_seconds":      time.Duration(m.compileNanosec.Load()).Seconds(),
-		"kernels_compiled":     m.kernelsCompiled.Load(),
-		"kernels_cached":       m.kernelsCached.Load(),
-		"kernels_seconds":      time.Duration(m.kernelsNanosec.Load()).Seconds(),
-		"kernels_launched":     m.kernelsLaunched.Load(),
-		"fused_ops":            m.fusedOps.Load(),
-		"groups_fused":         m.groupsFused.Load(),
-		"groups_waiting":       m.groupsWaiting.Load(),
-		"groups_unfused":       m.groupsUnfused.Load(),
-		"messages_sent":        m.messagesSent.Load(),
-		"bytes_sent":           m.bytesSent.Load(),
-		"program_bytes_sent":   m.programBytes.Load(),
-		"upload_bytes":         m.uploadBytes.Load(),
-		"upload_bytes_shared":  m.uploadShared.Load(),
-		"upload_bytes_deduped": 0,
-		"bytes_received":       m.bytesReceived.Load(),
-		"round_trips":          m.roundTrips.Load(),
-		"stalls":               m.stalls.Load(),
-		"stall_seconds":        time.Duration(m.stallNanosecond.Load()).Seconds(),
-		"reconnects":           m.reconnects.Load(),
-		"workers_replaced":     m.replaced.Load(),
-		"errors":               m.errors.Load(),
-		"links":                links,
+		"cuts":                    cuts,
+		"program_hits":            m.programHits.Load(),
+		"program_misses":          m.programMisses.Load(),
+		"size_misses":             m.sizeMisses.Load(),
+		"hash_collisions":         m.hashCollisions.Load(),
+		"programs_resent":         m.programsResent.Load(),
+		"compile_seconds":         time.Duration(m.compileNanosec.Load()).Seconds(),
+		"kernels_compiled":        m.kernelsCompiled.Load(),
+		"kernels_cached":          m.kernelsCached.Load(),
+		"kernels_seconds":         time.Duration(m.kernelsNanosec.Load()).Seconds(),
+		"kernels_launched":        m.kernelsLaunched.Load(),
+		"fused_ops":               m.fusedOps.Load(),
+		"groups_fused":            m.groupsFused.Load(),
+		"groups_waiting":          m.groupsWaiting.Load(),
+		"groups_unfused":          m.groupsUnfused.Load(),
+		"messages_sent":           m.messagesSent.Load(),
+		"bytes_sent":              m.bytesSent.Load(),
+		"program_bytes_sent":      m.programBytes.Load(),
+		"upload_bytes":            m.uploadBytes.Load(),
+		"upload_bytes_shared":     m.uploadShared.Load(),
+		"upload_bytes_deduped":    m.uploadDeduped.Load(),
+		"upload_bytes_compressed": m.uploadCompressed.Load(),
+		"bytes_received":          m.bytesReceived.Load(),
+		"round_trips":             m.roundTrips.Load(),
+		"stalls":                  m.stalls.Load(),
+		"stall_seconds":           time.Duration(m.stallNanosecond.Load()).Seconds(),
+		"reconnects":              m.reconnects.Load(),
+		"workers_replaced":        m.replaced.Load(),
+		"errors":                  m.errors.Load(),
+		"links":                   links,
 	})
 	if err != nil {
 		panic("BUG: metrics don't encode: " + err.Error())
@@ -171,6 +175,7 @@ func (m *metrics) reset() {
 	}
 	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions,
 		&m.programsResent, &m.messagesSent, &m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared,
+		&m.uploadDeduped, &m.uploadCompressed,
 		&m.bytesReceived, &m.roundTrips, &m.stalls, &m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec,
 		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.reconnects, &m.replaced,
 		&m.errors} {

@@ -111,6 +111,8 @@ func message(t transport.Type) (protobuf.Message, error) {
 		return new(proto.Uploaded), nil
 	case transport.StateReply:
 		return new(proto.StateReply), nil
+	case transport.Offered:
+		return new(proto.Offered), nil
 	case transport.Hello:
 		return new(proto.Hello), nil
 	case transport.EndedReply:

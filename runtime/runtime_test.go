@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strconv"
 	goruntime "runtime"
 	"testing"
 	"time"
@@ -354,6 +355,19 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 	require.Equal(t, 2, s.Check)
 	require.True(t, s.Log.Enabled(t.Context(), slog.LevelError))
 	require.False(t, s.Log.Enabled(t.Context(), slog.LevelWarn))
+}
+
+func TestTimeouts(t *testing.T) {
+	for value, want := range map[string]time.Duration{"": time.Hour, "0": 0, "1.5": 1500 * time.Millisecond, "60": time.Minute} {
+		s, err := ParseSettings([]string{"MYCELYA_TIMEOUT=" + value})
+		require.NoError(t, err)
+		require.Equal(t, want, s.Silence)
+	}
+	for _, value := range []string{"-1", "0.5", "nan", "inf", "1h", "1e10"} {
+		_, err := ParseSettings([]string{"MYCELYA_TIMEOUT=" + value})
+		require.ErrorContains(t, err, "MYCELYA_TIMEOUT is "+strconv.Quote(value))
+		require.ErrorContains(t, err, "3600 if not set")
+	}
 }
 
 func TestViewBytes(t *testing.T) {

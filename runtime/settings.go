@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/passes"
@@ -24,6 +25,7 @@ type Settings struct {
 	Fresh bool // each trace is compiled again: nothing is replayed
 	// MYCELYA_KERNELS is on, or off. If neither is set, a CPU worker computes groups with kernels.
 	Kernels, NoKernels bool
+	Silence            time.Duration // how long a worker may be silent while an answer is due; 0: for ever
 	Spec               *passes.Spec
 	words              string // the text that Spec was parsed from
 	Log                *slog.Logger
@@ -40,6 +42,7 @@ var variables = []struct {
 	{"MYCELYA_PASSES", setPasses},
 	{"MYCELYA_KERNELS", setKernels},
 	{"MYCELYA_REPLAY", setReplay},
+	{"MYCELYA_TIMEOUT", setTimeout},
 	{"MYCELYA_DUMP", setDump}, // last: a dump shows the others
 }
 
@@ -52,7 +55,7 @@ func ParseSettings(environment []string) (*Settings, error) {
 			values[name] = value
 		}
 	}
-	s := &Settings{Log: logger(slog.LevelWarn)}
+	s := &Settings{Log: logger(slog.LevelWarn), Silence: defaultSilence}
 	for _, v := range variables {
 		value := values[v.name]
 		delete(values, v.name)
@@ -131,6 +134,16 @@ func setReplay(s *Settings, value string) error {
 		return fmt.Errorf("MYCELYA_REPLAY is %q; it is on (if not set) or off (each trace is compiled again, for tests)",
 			value)
 	}
+	return nil
+}
+
+func setTimeout(s *Settings, value string) error {
+	seconds, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(seconds >= 0 && seconds <= 1e9) || seconds > 0 && seconds < 1 {
+		return fmt.Errorf("MYCELYA_TIMEOUT is %q; it is how many seconds, from 1 on, a worker may be silent while an answer "+
+			"is due, before it counts as lost: %.0f if not set, 0 for ever", value, defaultSilence.Seconds())
+	}
+	s.Silence = time.Duration(seconds * float64(time.Second))
 	return nil
 }
 

@@ -71,6 +71,7 @@ func (s *session) start() {
 	conn.FlushesAlone()
 	conn.Sleep()
 	go s.receive(conn, s.worker, received)
+	go s.watch(conn, s.worker, received)
 	s.performAll(actions)
 }
 

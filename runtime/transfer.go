@@ -18,10 +18,13 @@ type upload struct {
 	by      *charge
 	shared  *Shared // nil: the bytes are not in shared memory
 	free    func()  // gives data back; may be nil
-	sent    int     // bytes that were sent in pieces
+	pieces  *pieces // nil: it is not sent in pieces
 }
 
 func (u *upload) release() {
+	if u.pieces != nil {
+		u.pieces.end()
+	}
 	if u.free != nil {
 		u.free()
 	}

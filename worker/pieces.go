@@ -20,6 +20,10 @@ type arriving struct {
 	dst            []byte // nil: the upload has failed, and the pieces are discarded
 	at             uint64 // bytes that have arrived
 	err            error
+
+	offered bool       // the client has sent an Offer
+	copying *copying   // what the worker has kept is read; pieces are discarded
+	keeping *recording // the bytes are being kept
 }
 
 // begin makes memory for an upload whose bytes come in pieces.
@@ -54,19 +58,74 @@ func (s *session) piece(h transport.Header) error {
 	switch {
 	case a == nil:
 		return faultf("A piece belongs to upload %d, which does not arrive.", h.Seq)
-	case h.Payload == 0 || h.Payload > a.bytes-a.at:
-		return faultf("A piece of %d bytes belongs to an upload that lacks %d.", h.Payload, a.bytes-a.at)
+	case h.Payload == 0:
+		return faultf("A piece of an upload has no bytes.")
+	case a.copying != nil: // it was sent before the client knew
+		return s.c.Discard()
 	}
-	var err error
-	if a.err == nil {
-		err = s.c.ReadBody(a.dst[a.at : a.at+h.Payload])
-	} else {
+	n, err := s.pieceBytes(h)
+	switch {
+	case err != nil:
+		return err
+	case n > a.bytes-a.at:
+		return faultf("A piece of %d bytes belongs to an upload that lacks %d.", n, a.bytes-a.at)
+	case a.err != nil:
 		err = s.c.Discard()
+	case n != h.Payload:
+		err = s.expand(a.dst[a.at:a.at+n], h.Payload)
+	default:
+		err = s.c.ReadBody(a.dst[a.at : a.at+n])
 	}
-	if a.at += h.Payload; err != nil || a.at < a.bytes {
+	a.at += n
+	if err != nil {
 		return err
 	}
-	delete(s.arriving, h.Seq)
+	a.keeping.arrived(a.at)
+	if a.at < a.bytes {
+		return nil
+	}
+	return s.arrived(h.Seq, a)
+}
+
+// pieceBytes is how many bytes of its upload a piece has.
+func (s *session) pieceBytes(h transport.Header) (uint64, error) {
+	if h.Meta == 0 {
+		return h.Payload, nil
+	}
+	var m proto.Piece
+	if err := decode(h, s.c.MetaBytes(), &m); err != nil {
+		return 0, err
+	}
+	if m.Bytes == 0 {
+		return h.Payload, nil
+	}
+	if m.Bytes <= h.Payload || m.Bytes > transport.MaxExpanded {
+		return 0, faultf("A compressed piece of %d bytes stands for %d.", h.Payload, m.Bytes)
+	}
+	return m.Bytes, nil
+}
+
+// expand reads a compressed piece, of fewer bytes than dst.
+func (s *session) expand(dst []byte, bytes uint64) error {
+	if uint64(cap(s.compressed)) < bytes {
+		s.compressed = make([]byte, bytes)
+	}
+	body := s.compressed[:bytes]
+	if err := s.c.ReadBody(body); err != nil {
+		return err
+	}
+	if err := s.expander.Expand(dst, body); err != nil {
+		return faultf("A piece of an upload: %v.", err)
+	}
+	return nil
+}
+
+// arrived ends an upload whose bytes are all there.
+func (s *session) arrived(seq uint64, a *arriving) error {
+	delete(s.arriving, seq)
+	if a.keeping != nil {
+		a.keeping.complete()
+	}
 	if a.err == nil {
 		a.err = s.x.UploadEnd(a.storage)
 	}

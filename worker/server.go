@@ -40,6 +40,8 @@ type Server struct {
 	Ready func() error
 	// Keeper keeps tensors under names, and checkpoints; nil: this server keeps nothing.
 	Keeper kept.Keeper
+	// Uploads is the Keeper's limit of kept uploads, in bytes; 0: none are kept.
+	Uploads int64
 	// Journal gets the programs and calls of the only session; nil: nothing does.
 	Journal *Journal
 	// Stop gets a sentence for the clients when the sessions must answer what has arrived, tell their clients the
@@ -260,7 +262,7 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 	}
 	ses := &session{
 		c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, stopIdle: s.stopIdle, startIdle: s.startIdle,
-		keeper: s.Keeper, end: end, journal: s.Journal,
+		keeper: s.Keeper, uploads: uint64(max(s.Uploads, 0)), end: end, journal: s.Journal,
 	}
 	store.journal = s.Journal
 	defer s.startIdle() // after the session's memory is free
@@ -270,6 +272,7 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 	s.Journal.about(strings.Join([]string{info.Device, info.Name, info.Torch}, "\n"))
 	answer := own()
 	answer.Device, answer.DeviceName, answer.Torch = info.Device, info.Name, info.Torch
+	answer.Offers = s.Keeper != nil && s.Uploads > 0
 	if takesBlocks {
 		answer.Blocks = maxBlocks
 	}

@@ -34,11 +34,14 @@ type session struct {
 
 	halt *Error // what has failed; not nil: calls do not run
 
-	keeper kept.Keeper // nil: the worker keeps nothing
-	found  []found     // files that are open for a Load
+	keeper  kept.Keeper // nil: the worker keeps nothing
+	uploads uint64      // its limit of kept uploads
+	found   []found     // files that are open for a Load
 
 	checkpoints []made
 	arriving    map[uint64]*arriving // uploads in pieces, by the number of their Begin
+	expander    transport.Expander   // of compressed pieces,
+	compressed  []byte               // and the last one
 
 	// Set while a program is missing: the client must send the call again, and later frames wait for it.
 	missing *missing
@@ -113,6 +116,10 @@ func (s *session) frame(h transport.Header) error {
 		return s.begin(h)
 	case transport.Piece:
 		return s.piece(h)
+	case transport.Offer:
+		return s.offer(h)
+	case transport.Settle:
+		return s.settle(h)
 	case transport.Share:
 		return s.share(h)
 	case transport.Unshare:
@@ -290,6 +297,7 @@ func asError(err error) *Error {
 func (s *session) close() {
 	defer s.closeBlocks()
 	defer s.closeFound()
+	s.closeArriving()
 	s.store.close(s.x.Drop)
 	s.x.Close()
 }

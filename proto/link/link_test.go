@@ -233,6 +233,26 @@ func both(t *testing.T, l Limits) (c, w *Stream, world *world) {
 	return c, world.attached, world
 }
 
+// TestOnlyAFullLinkHasARate: a session that sends little says nothing about its network.
+func TestOnlyAFullLinkHasARate(t *testing.T) {
+	s := NewState(Default, 0)
+	s.Step(Event{Kind: Opened, Epoch: 1})
+	send := func(at time.Duration, full bool) {
+		before := s.written
+		s.Step(Event{Kind: Wrote, At: at, N: 1000})
+		for range 3 { // a ping is the first record
+			s.Next(at, func(uint64) int { return 1000 })
+		}
+		s.Step(Event{Kind: Got, At: at + time.Second/5, Full: full, Record: record{kind: data, taken: before + 1000}})
+	}
+	send(0, false)
+	require.Zero(t, s.Rate())
+	send(time.Second, true)
+	require.InDelta(t, 5000, s.Rate(), 1)
+	send(2*time.Second, false)
+	require.Equal(t, 1, s.rates.n)
+}
+
 func TestALinkThatGoesSilentIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w, _ := both(t, Default)

@@ -67,7 +67,7 @@ func (s *State) RTT() float64 {
 }
 
 // Rate is how many bytes per second the other end's reader has taken, the most of the recent rates; 0 if it is not
-// known.
+// known. Only times count in which this end had more to send than the network took.
 func (s *State) Rate() float64 {
 	if s.rates.n == 0 {
 		return 0
@@ -100,6 +100,7 @@ type Event struct {
 	N      uint64
 	Epoch  uint64
 	Record record
+	Full   bool // of Got: the connection or the window has no room for what this end has to send
 	Err    error
 }
 
@@ -194,7 +195,9 @@ func (s *State) got(ev Event) (do Do) {
 	if r.taken > s.acked {
 		s.acked = r.taken
 		if took := ev.At - s.busySince; took >= rateWindow {
-			s.rates.add(float64(s.acked-s.busyFrom) / took.Seconds())
+			if ev.Full {
+				s.rates.add(float64(s.acked-s.busyFrom) / took.Seconds())
+			}
 			s.busySince, s.busyFrom = ev.At, s.acked
 		}
 		do.Freed, do.Wake = s.acked, true

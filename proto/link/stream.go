@@ -30,7 +30,8 @@ type Stream struct {
 	deadline *time.Timer
 	sleeps   bool
 
-	writing lock // held while a record is written
+	writing lock        // held while a record is written
+	blocked atomic.Bool // a record is being written: the connection may have no room for it
 	scratch [recordBytes + firstPart]byte
 	due     chan struct{} // has an item if sendDue must send records
 
@@ -274,7 +275,10 @@ func (s *Stream) sendAll() {
 		if !ok {
 			return
 		}
-		if err := s.write(c, r, part); err != nil {
+		s.blocked.Store(true)
+		err := s.write(c, r, part)
+		s.blocked.Store(false)
+		if err != nil {
 			s.lost(c)
 			return
 		}
@@ -405,6 +409,7 @@ func (s *Stream) receiveHead(c net.Conn) error {
 	s.mu.Lock()
 	var do Do
 	if s.conn == c {
+		ev.Full = s.blocked.Load() || s.state.Room() == 0
 		do = s.step(ev)
 	}
 	s.mu.Unlock()

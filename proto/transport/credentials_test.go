@@ -65,6 +65,10 @@ func TestWhoIsLetIn(t *testing.T) {
 		change(c)
 		return c
 	}
+	off := func(c *tls.Config, by time.Duration) *tls.Config { // by a clock that is wrong
+		c.Time = func() time.Time { return time.Now().Add(by) }
+		return c
+	}
 	for what, c := range map[string]struct {
 		client, worker     *tls.Config
 		ofClient, ofWorker string // parts of the errors
@@ -76,10 +80,16 @@ func TestWhoIsLetIn(t *testing.T) {
 		"another client": {
 			with(otherClient.Client(name), func(c *tls.Config) { c.RootCAs = client.Client(name).RootCAs }), worker.Worker(),
 			"unknown certificate authority", "signed by unknown authority"},
-		"another worker":       {client.Client(name), otherWorker.Worker(), "signed by unknown authority", "bad certificate"},
-		"a worker as a client": {worker.Client(name), worker.Worker(), "bad certificate", "incompatible key usage"},
-		"a client as a worker": {client.Client(name), client.Worker(), "certificate is not valid for any names", "bad cert"},
-		"an end of the lease":  {expiredClient.Client(name), expiredWorker.Worker(), "has expired", "bad certificate"},
+		"another worker":                          {client.Client(name), otherWorker.Worker(), "signed by unknown authority", "bad certificate"},
+		"a worker as a client":                    {worker.Client(name), worker.Worker(), "bad certificate", "incompatible key usage"},
+		"a client as a worker":                    {client.Client(name), client.Worker(), "certificate is not valid for any names", "bad cert"},
+		"an end of the lease":                     {expiredClient.Client(name), expiredWorker.Worker(), "has expired", "bad certificate"},
+		"a worker's clock that is 23 hours late":  {client.Client(name), off(worker.Worker(), -23*time.Hour), "", ""},
+		"a worker's clock that is 23 hours early": {client.Client(name), off(worker.Worker(), 23*time.Hour), "", ""},
+		"a worker's clock that is two days late": {client.Client(name), off(worker.Worker(), -48*time.Hour),
+			"expired certificate", "not yet valid"},
+		"a client's clock that is two days early": {off(client.Client(name), 48*time.Hour), worker.Worker(),
+			"has expired", "bad certificate"},
 		"a name that is not a session's": {
 			with(client.Client(name), func(c *tls.Config) { c.ServerName = "example.org" }), worker.Worker(),
 			"is valid for *", "bad certificate"},

@@ -113,6 +113,9 @@ func (s *State) Waiting(seq uint64) Ref {
 	return nil
 }
 
+// Waits says whether the worker owes an answer.
+func (s *State) Waits() bool { return len(s.calls)+len(s.asked)+len(s.reading) > 0 }
+
 // Step takes one event and appends the actions that follow to out.
 func (s *State) Step(event Event, out []Action) []Action {
 	switch ev := event.(type) {

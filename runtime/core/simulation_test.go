@@ -69,7 +69,7 @@ type simulation struct {
 	arriving  map[uint64]bool // storages whose last piece was not sent
 	pieces    map[Ref]int     // of large uploads, that will still be sent; -1: the last one was sent
 	offers    map[uint64]*simOffer
-	reading   []Send          // uploads from shared memory without an answer
+	reading   []Send // uploads from shared memory without an answer
 
 	halted *proto.Status            // the worker runs no calls because of this failure
 	poison map[uint64]*proto.Status // by storage

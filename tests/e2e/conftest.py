@@ -19,6 +19,7 @@ pytest.register_assert_rewrite(
 pytest.register_assert_rewrite("sparse_compressed")
 
 import helpers  # noqa: E402
+import networks  # noqa: E402
 import torch  # noqa: E402
 
 import mycelya_torch  # noqa: E402, F401 (registers the device)
@@ -97,3 +98,9 @@ def counters():
     torch.mycelya.synchronize()
     torch.mycelya.reset_metrics()
     return torch.mycelya.metrics
+
+
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory):
+    """The path of the program of tests/faults."""
+    return networks.build(tmp_path_factory.mktemp("faults"))

@@ -2,19 +2,13 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """A session over TCP loses nothing when its network fails; see tests/faults."""
 
-import json
 import os
 import signal
-import socket
-import subprocess
 import time
-import urllib.request
-from pathlib import Path
 
 import pytest
 from helpers import finish, run, start
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from networks import TCP, Network
 
 # Trains with a new batch in each step and a read in some, and prints what came of it.
 TRAINING = """
@@ -52,46 +46,6 @@ for parameter in net.parameters():
 reconnects = torch.mycelya.metrics()["reconnects"]
 print(digest.hexdigest(), reconnects, flush=True)
 """
-TCP = {"MYCELYA_MACHINE": "local:cpu?transport=tcp"}
-
-
-@pytest.fixture(scope="module")
-def faults(tmp_path_factory):
-    """The path of the program of tests/faults."""
-    out = tmp_path_factory.mktemp("faults") / "faults"
-    go = ["go", "build", "-o", str(out), "./tests/faults"]
-    subprocess.run(go, cwd=ROOT, check=True)
-    return out
-
-
-class Network:
-    """A worker behind a network that fails, and toxiproxy's HTTP interface."""
-
-    def __init__(self, faults: Path, folder: Path, *options: str) -> None:
-        from mycelya_torch import _load
-
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        # A script, because the client passes no arguments of ours to the worker.
-        self.worker = folder / "worker"
-        self.worker.write_text(
-            f'#!/bin/sh\nexec "{faults}" --worker "{_load.WORKER}" --api {self.port} '
-            f'{" ".join(options)} -- "$@"\n'
-        )
-        self.worker.chmod(0o700)
-
-    def ask(self, path: str, **values) -> None:
-        """Sends a request with a JSON object, until the interface answers."""
-        url = f"http://127.0.0.1:{self.port}/{path}"
-        request = urllib.request.Request(url, json.dumps(values).encode())
-        for _ in range(100):
-            try:
-                urllib.request.urlopen(request, timeout=5).close()
-                return
-            except ConnectionRefusedError:
-                time.sleep(0.05)
-        raise AssertionError("toxiproxy does not answer")
 
 
 def train(folder, steps, worker="", pause=0.0, timeout=240):
@@ -206,3 +160,38 @@ def test_a_process_that_is_stopped_for_seconds(faults, tmp_path):
     status, out, err = finish(process, 120)
     assert status == 0, err[-4000:]
     assert out.split()[-2:] == [want, "0"]
+
+
+SILENT = """
+import json, os, signal, time, torch, mycelya_torch
+from mycelya_torch import _device
+x = torch.arange(1000.0, device="mycelya")
+print(x.sum().item())
+time.sleep(3)  # no answer is due
+print((x + 1).sum().item(), flush=True)
+pid = json.loads(_device.device_info(0))["pid"]
+os.kill(pid, signal.SIGSTOP)
+began = time.monotonic()
+try:
+    print((x + 2).sum().item())
+except mycelya_torch.errors.DeviceLostError as error:
+    print(time.monotonic() - began, error)
+torch.mycelya.restart(0)
+print(torch.ones(3, device="mycelya").sum().item())
+assert not os.path.exists(f"/proc/{pid}")
+"""
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_worker_that_stays_silent(tmp_path, transport):
+    """Its client waits for a limited time, and leaves no process."""
+    machine = f"local:cpu?transport={transport}"
+    status, out, err = run(
+        SILENT, tmp_path, 120, MYCELYA_TIMEOUT="2", MYCELYA_MACHINE=machine
+    )
+    assert status == 0, err[-4000:]
+    first, second, lost, last = out.splitlines()
+    assert (first, second, last) == ("499500.0", "500500.0", "3.0")
+    took, text = lost.split(" ", 1)
+    assert 1.5 < float(took) < 20
+    assert "has been silent for 2s although an answer is due; MYCELYA_TIMEOUT" in text

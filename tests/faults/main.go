@@ -26,8 +26,7 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 type options struct {
 	worker, api string
-	kinds       string
-	seed, mean  int64
+	faults      network.Faults
 }
 
 // run returns the exit status: that of the worker, 1 if this program could not start, 2 for wrong arguments.
@@ -36,9 +35,10 @@ func run(args []string) int {
 	var o options
 	flags.StringVar(&o.worker, "worker", "", "path of the real mycelya-worker")
 	flags.StringVar(&o.api, "api", "", "port of toxiproxy's HTTP interface, on the loopback")
-	flags.Int64Var(&o.seed, "seed", 1, "of the faults")
-	flags.Int64Var(&o.mean, "mean", 0, "bytes between two faults in one direction, on average; 0: none")
-	flags.StringVar(&o.kinds, "kinds", "", "names of faults, with commas; empty: all")
+	flags.Int64Var(&o.faults.Seed, "seed", 1, "of the faults")
+	flags.Int64Var(&o.faults.Mean, "mean", 0, "bytes between two faults in one direction, on average; 0: none")
+	flags.StringVar(&o.faults.Kinds, "kinds", "", "names of faults, with commas; empty: all")
+	flags.Int64Var(&o.faults.Rate, "rate", 0, "KB per second in each direction; 0: no limit")
 	if err := flags.Parse(args); err != nil || o.worker == "" || o.api == "" {
 		fmt.Fprintln(os.Stderr, "faults needs --worker, --api and, after --, the worker's flags.")
 		return 2
@@ -57,7 +57,7 @@ func serve(o options, flags []string) (int, error) {
 		if h.Network != "tcp" {
 			return fmt.Errorf("the worker listens on %s, not on TCP", h.Addr)
 		}
-		n, err := network.Start(h.Addr, network.Faults{Seed: o.seed, Mean: o.mean, Kinds: o.kinds})
+		n, err := network.Start(h.Addr, o.faults)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 )
 
 // Kind is what a file is for. Names of different kinds have nothing to do with each other.
@@ -20,7 +22,13 @@ type Kind string
 const (
 	Saved      Kind = "saved"      // tensors that a user has named
 	Checkpoint Kind = "checkpoint" // all of a session
+	// Upload is for the bytes of large uploads, which a client may upload again. The name is their SHA-256. A reader must
+	// compare it, since any session may have written the file.
+	Upload Kind = "upload"
 )
+
+// kinds has the endings of the kinds' files.
+var kinds = map[Kind]string{Saved: ".safetensors", Checkpoint: ".safetensors", Upload: ".bytes"}
 
 // Keeper keeps files under names.
 type Keeper interface {
@@ -50,11 +58,18 @@ var (
 	ErrName = errors.New("kept: a name has 1 to 100 characters")
 )
 
+// DefaultUploads is the usual limit of a folder's uploads.
+const DefaultUploads = 4 << 30
+
 // Folder is a Keeper in a folder, which it makes when it is needed.
-type Folder struct{ Path string }
+type Folder struct {
+	Path    string
+	Uploads int64 // limit of the uploads in bytes: the ones that were used longest ago go
+
+	trimming sync.Mutex
+}
 
 const (
-	ending = ".safetensors"
 	drafts = "draft-"
 	// The longest name of a file is 255 bytes on common file systems; an escaped character has three.
 	maxName = 100
@@ -63,7 +78,8 @@ const (
 
 // path is the path of a name's file.
 func (d *Folder) path(kind Kind, name string) (string, error) {
-	if kind != Saved && kind != Checkpoint {
+	ending, ok := kinds[kind]
+	if !ok {
 		return "", fmt.Errorf("BUG: kept state has no kind %q", kind)
 	}
 	file := url.PathEscape(name)
@@ -76,9 +92,9 @@ func (d *Folder) path(kind Kind, name string) (string, error) {
 	return filepath.Join(d.Path, string(kind), file+ending), nil
 }
 
-// nameOf is the name of a file; false: the file is none of ours.
-func nameOf(file string) (string, bool) {
-	text, ok := strings.CutSuffix(file, ending)
+// nameOf is the name of a kind's file; false: the file is none of ours.
+func nameOf(kind Kind, file string) (string, bool) {
+	text, ok := strings.CutSuffix(file, kinds[kind])
 	if !ok {
 		return "", false
 	}
@@ -93,7 +109,7 @@ type draft struct {
 
 // Create implements Keeper.
 func (d *Folder) Create() (Draft, error) {
-	for _, kind := range []Kind{Saved, Checkpoint} {
+	for kind := range kinds {
 		if err := os.MkdirAll(filepath.Join(d.Path, string(kind)), 0o700); err != nil {
 			return nil, err
 		}
@@ -107,10 +123,11 @@ func (d *Folder) Create() (Draft, error) {
 
 func (w *draft) File() *os.File { return w.f }
 
-// Keep implements Draft. The new name is on the disk too when it returns.
+// Keep implements Draft. The new name is on the disk too when it returns, except that of an upload, which can be sent
+// again.
 func (w *draft) Keep(kind Kind, name string) error {
 	path, err := w.folder.path(kind, name)
-	if err == nil {
+	if err == nil && kind != Upload {
 		err = w.f.Sync()
 	}
 	if err == nil {
@@ -121,6 +138,9 @@ func (w *draft) Keep(kind Kind, name string) error {
 		return err
 	}
 	_ = w.f.Close()
+	if kind == Upload {
+		return w.folder.trim()
+	}
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
@@ -141,7 +161,41 @@ func (d *Folder) Open(kind Kind, name string) (*os.File, error) {
 		return nil, err
 	}
 	f, err := os.Open(path)
+	if err == nil && kind == Upload {
+		now := time.Now()
+		_ = os.Chtimes(path, now, now) // it is the last one to go
+	}
 	return f, missing(err)
+}
+
+// trim removes the uploads that were used longest ago, until the rest is within the limit.
+func (d *Folder) trim() error {
+	d.trimming.Lock()
+	defer d.trimming.Unlock()
+	folder := filepath.Join(d.Path, string(Upload))
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	var infos []fs.FileInfo
+	total := int64(0)
+	for _, f := range files {
+		if info, err := f.Info(); err == nil { // otherwise it has just been removed
+			infos = append(infos, info)
+			total += info.Size()
+		}
+	}
+	slices.SortFunc(infos, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, info := range infos {
+		if total <= d.Uploads {
+			break
+		}
+		if err := os.Remove(filepath.Join(folder, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		total -= info.Size()
+	}
+	return nil
 }
 
 // Names implements Keeper.
@@ -152,7 +206,7 @@ func (d *Folder) Names(kind Kind) ([]string, error) {
 	}
 	out := []string{}
 	for _, f := range files {
-		if name, ok := nameOf(f.Name()); ok {
+		if name, ok := nameOf(kind, f.Name()); ok {
 			out = append(out, name)
 		}
 	}

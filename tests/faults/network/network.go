@@ -20,6 +20,7 @@ type Faults struct {
 	Seed  int64
 	Mean  int64  // bytes between two faults in one direction, on average; 0: no faults
 	Kinds string // names of faults, with commas; empty: all
+	Rate  int64  // KB per second in each direction; 0: no limit
 }
 
 // Network is a proxy before a worker.
@@ -36,28 +37,37 @@ func Start(worker string, f Faults) (*Network, error) {
 		return nil, err
 	}
 	n := &Network{Addr: p.Listen, server: server}
-	if f.Mean <= 0 {
-		return n, nil
-	}
 	for _, direction := range []string{"upstream", "downstream"} {
-		t := toxic{Seed: f.Seed, Mean: f.Mean}
-		if f.Kinds != "" {
-			t.Kinds = strings.Split(f.Kinds, ",")
+		if f.Mean > 0 {
+			t := toxic{Seed: f.Seed, Mean: f.Mean}
+			if f.Kinds != "" {
+				t.Kinds = strings.Split(f.Kinds, ",")
+			}
+			if len(t.kinds()) == 0 {
+				return nil, fmt.Errorf("no fault has a name of %q; they are %v", f.Kinds, faultNames)
+			}
+			if err := add(p, direction, "faults", t); err != nil {
+				return nil, err
+			}
 		}
-		if len(t.kinds()) == 0 {
-			return nil, fmt.Errorf("no fault has a name of %q; they are %v", f.Kinds, faultNames)
-		}
-		text, err := json.Marshal(map[string]any{
-			"name": direction, "type": "faults", "stream": direction, "attributes": t,
-		})
-		if err != nil {
-			return nil, err
-		}
-		if _, err := p.Toxics.AddToxicJson(bytes.NewReader(text)); err != nil {
-			return nil, err
+		if f.Rate > 0 {
+			if err := add(p, direction, "bandwidth", map[string]int64{"rate": f.Rate}); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return n, nil
+}
+
+// add adds a toxic to a direction.
+func add(p *toxiproxy.Proxy, direction, kind string, attributes any) error {
+	text, err := json.Marshal(map[string]any{
+		"name": kind + " " + direction, "type": kind, "stream": direction, "attributes": attributes,
+	})
+	if err == nil {
+		_, err = p.Toxics.AddToxicJson(bytes.NewReader(text))
+	}
+	return err
 }
 
 // Serve serves toxiproxy's HTTP interface. It does not return.

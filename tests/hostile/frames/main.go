@@ -78,6 +78,7 @@ func run(o options) error {
 	w, err := remote.Start(remote.Options{
 		Program: o.worker, Log: log, Flags: []string{"--backend", o.backend, "--exec", o.library,
 			"--torch-lib", o.torchLib, "--device", "cpu", "--threads", "1", "--grace", "10s",
+			"--state", filepath.Join(folder, "state"),
 			"--memory", fmt.Sprint(memoryBytes), "--cpu-seconds", fmt.Sprint(cpuSeconds)},
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -37,6 +38,8 @@ type stream struct {
 	last    map[string]*proto.Call // the last call of each program
 	lastSeq map[string]uint64
 	encode  encoder
+
+	compressor transport.Compressor
 }
 
 func newStream(r *rand.Rand, corpus []example) *stream {
@@ -65,7 +68,11 @@ func (s *stream) scenario() (out []frame) {
 		if i < len(e.inputs) {
 			data = e.inputs[i]
 		}
-		out = append(out, s.upload(data))
+		if f := s.upload(data); len(f.body) > 0 && s.one(4) {
+			out = append(out, s.inPieces(f)...)
+		} else {
+			out = append(out, f)
+		}
 		call.Inputs = append(call.Inputs, s.storage)
 	}
 	for range p.Outputs {
@@ -136,6 +143,37 @@ func (s *stream) upload(data []byte) frame {
 	f := s.frame(transport.Upload, &proto.Upload{Storage: s.storage, Bytes: uint64(len(data))}, data)
 	f.changed = changed
 	return f
+}
+
+// inPieces sends an upload in pieces. Some are compressed, and some of the uploads are offered and settled.
+func (s *stream) inPieces(f frame) []frame {
+	begin := f
+	begin.typ, begin.body = transport.Begin, nil
+	out := []frame{begin}
+	add := func(typ transport.Type, m protobuf.Message, body []byte) {
+		out = append(out, frame{typ, f.seq, m, body, true})
+	}
+	for rest := f.body; len(rest) > 0; {
+		n := 1 + s.r.IntN(len(rest))
+		var m protobuf.Message = &proto.Piece{}
+		body := rest[:n]
+		if small, err := s.compressor.Compress(body); err == nil && len(small) < n {
+			m, body = &proto.Piece{Bytes: uint64(n)}, bytes.Clone(small)
+		}
+		if s.one(4) {
+			mutate.Message(s.r, m)
+		}
+		add(transport.Piece, m, body)
+		rest = rest[n:]
+		if len(rest) > 0 && s.one(2) {
+			hash := sha256.Sum256(f.body)
+			add(transport.Offer, &proto.Offer{Hash: hash[:]}, nil)
+		}
+		if s.one(8) {
+			add(transport.Settle, &proto.Settle{Again: s.one(2)}, nil)
+		}
+	}
+	return out
 }
 
 // call calls a program, often with other parameters and storages. It may be sent as a difference.
@@ -242,7 +280,7 @@ func (s *stream) wild(all []frame) []frame {
 		all[i], all[j] = all[j], all[i]
 		all[i].changed, all[j].changed = true, true
 	case 3:
-		f.typ, f.changed = transport.Type(1+s.r.IntN(int(transport.Piece))), true
+		f.typ, f.changed = transport.Type(1+s.r.IntN(int(transport.Settle))), true
 	case 4:
 		f.seq, f.changed = mutate.Number(s.r, f.seq), true
 	case 5:
@@ -260,7 +298,7 @@ func (s *stream) wild(all []frame) []frame {
 func (s *stream) forbidden() frame {
 	var m protobuf.Message
 	n := mutate.Number(s.r, 1)
-	typ := transport.Type(1 + s.r.IntN(int(transport.Piece)))
+	typ := transport.Type(1 + s.r.IntN(int(transport.Settle)))
 	switch typ {
 	case transport.Hello:
 		m = &proto.Hello{Protocol: uint32(n), Build: "x"}

@@ -45,6 +45,7 @@ type arguments struct {
 	eof, version, session, stdio, single    bool
 	idle, grace, drain                      time.Duration
 	limits                                  worker.Limits
+	uploads                                 int64
 	clocks                                  worker.Clocks
 }
 
@@ -61,6 +62,8 @@ func parse() *arguments {
 	flag.StringVar(&a.status, "status", "", "loopback address and port of a status page: /healthz and /metrics")
 	flag.StringVar(&a.state, "state", "",
 		"folder for the tensors and the checkpoints that sessions keep; empty: they keep none")
+	flag.Int64Var(&a.uploads, "uploads-bytes", kept.DefaultUploads,
+		"limit of the large uploads that this folder keeps, so that they need not be sent again, in bytes; 0: none")
 	flag.BoolVar(&a.single, "single", false, "one client at a time: a new one ends the session of the last")
 	flag.BoolVar(&a.eof, "stdin-eof", false, "end when stdin ends")
 	flag.BoolVar(&a.version, "version", false, "print the build and end")
@@ -143,7 +146,7 @@ func main() {
 	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks, Crashes: a.crashes,
 		Single: a.single}
 	if a.state != "" {
-		s.Kept = &kept.Folder{Path: a.state}
+		s.Kept = &kept.Folder{Path: a.state, Uploads: a.uploads}
 	}
 	network, address := "unix", a.socket
 	if a.listen != "" {
@@ -328,7 +331,7 @@ func serveSession(a *arguments, log *slog.Logger) {
 	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready, Journal: channel.Journal,
 		Stop: channel.Stop()}
 	if a.state != "" {
-		server.Keeper = channel.Keeper()
+		server.Keeper, server.Uploads = channel.Keeper(), a.uploads
 	}
 	accept := func() (net.Conn, error) {
 		c, err := channel.Accept()

@@ -1,0 +1,281 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package worker
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker/kept"
+)
+
+const (
+	// maxOffers bounds the uploads of a session that are copied or kept at the same time.
+	maxOffers  = maxDrafts - 1
+	offerChunk = 1 << 20
+	// maxBehind bounds the bytes that are not on their way to the disk yet when the last piece has arrived. An upload
+	// with more is not kept: the session would have to wait for the disk.
+	maxBehind = 64 << 20
+)
+
+// offer takes the hash of an upload that arrives in pieces. If the same bytes are kept, they are read in the background.
+// Otherwise those that arrive are kept.
+func (s *session) offer(h transport.Header) error {
+	var m proto.Offer
+	if err := decode(h, s.c.MetaBytes(), &m); err != nil {
+		return err
+	}
+	a := s.arriving[h.Seq]
+	switch {
+	case len(m.Hash) != sha256.Size:
+		return faultf("An offer has a hash of %d bytes.", len(m.Hash))
+	case a == nil:
+		return faultf("An offer belongs to upload %d, which does not arrive.", h.Seq)
+	case a.offered:
+		return faultf("Upload %d is offered twice.", h.Seq)
+	}
+	a.offered = true
+	reply := &proto.Offered{}
+	if s.keeper != nil && a.err == nil && a.bytes <= s.uploads && s.offers() < maxOffers {
+		f, err := s.keeper.Open(kept.Upload, hex.EncodeToString(m.Hash))
+		switch {
+		case err == nil && sizeOf(f) == int64(a.bytes):
+			reply.Found = proto.Offered_FOUND
+			a.copying = s.copy(h.Seq, a, m.Hash, f)
+		case err == nil:
+			_ = f.Close()
+		case errors.Is(err, kept.ErrMissing):
+			a.keeping = s.keep(a, m.Hash)
+		default:
+			s.log.Warn("kept uploads cannot be read", "error", err)
+		}
+	}
+	err := s.c.Send(transport.Offered, h.Seq, reply, nil)
+	if a.copying != nil {
+		close(a.copying.begin) // its answer comes after this one
+	}
+	return err
+}
+
+// offers is how many uploads that arrive are copied or kept now.
+func (s *session) offers() (n int) {
+	for _, a := range s.arriving {
+		if a.copying != nil || a.keeping != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func sizeOf(f *os.File) int64 {
+	info, err := f.Stat()
+	if err != nil {
+		return -1
+	}
+	return info.Size()
+}
+
+// settle ends an offer that has found something.
+func (s *session) settle(h transport.Header) error {
+	var m proto.Settle
+	if err := decode(h, s.c.MetaBytes(), &m); err != nil {
+		return err
+	}
+	a := s.arriving[h.Seq]
+	if a == nil || a.copying == nil {
+		return faultf("A Settle belongs to upload %d, for which nothing was found.", h.Seq)
+	}
+	found := proto.Offered_Found(a.copying.found.Load())
+	if found != proto.Offered_TAKEN && found != proto.Offered_DAMAGED || m.Again != (found == proto.Offered_DAMAGED) {
+		return faultf("A Settle of upload %d says again: %v, after %v.", h.Seq, m.Again, found)
+	}
+	a.copying.wait()
+	a.copying = nil
+	if m.Again {
+		return nil
+	}
+	return s.arrived(h.Seq, a)
+}
+
+// copying reads the rest of an upload from a file.
+type copying struct {
+	begin chan struct{}
+	done  chan struct{}
+	stop  atomic.Bool
+	found atomic.Int32 // a proto.Offered_Found: FOUND, and when it has ended TAKEN or DAMAGED
+}
+
+func (c *copying) wait() { <-c.done }
+
+// end ends the use of the upload's memory.
+func (c *copying) end() {
+	if c != nil {
+		c.stop.Store(true)
+		<-c.done
+	}
+}
+
+// copy begins to read the rest of an upload from a file, and sends the client the outcome.
+func (s *session) copy(seq uint64, a *arriving, hash []byte, f *os.File) *copying {
+	c := &copying{begin: make(chan struct{}), done: make(chan struct{})}
+	c.found.Store(int32(proto.Offered_FOUND))
+	dst, at := a.dst, int64(a.at)
+	go func() {
+		defer close(c.done)
+		defer f.Close()
+		<-c.begin
+		right, err := c.read(dst, at, hash, f)
+		if c.stop.Load() {
+			return
+		}
+		found := proto.Offered_TAKEN
+		if !right {
+			s.log.Warn("a kept upload is damaged; it is removed", "error", err)
+			_ = s.keeper.Forget(kept.Upload, hex.EncodeToString(hash))
+			found = proto.Offered_DAMAGED
+		}
+		c.found.Store(int32(found))
+		_ = s.c.Send(transport.Offered, seq, &proto.Offered{Found: found}, nil) // the reader meets the error too
+	}()
+	return c
+}
+
+// read fills dst from a position on, and says whether all of it has the hash.
+func (c *copying) read(dst []byte, at int64, hash []byte, f *os.File) (bool, error) {
+	if _, err := f.Seek(at, io.SeekStart); err != nil {
+		return false, err
+	}
+	sum := sha256.New()
+	for from := int64(0); from < int64(len(dst)) && !c.stop.Load(); {
+		to := min(from+offerChunk, int64(len(dst)))
+		if from < at {
+			to = min(to, at)
+		} else if _, err := io.ReadFull(f, dst[from:to]); err != nil {
+			return false, err
+		}
+		sum.Write(dst[from:to])
+		from = to
+	}
+	return bytes.Equal(sum.Sum(nil), hash), nil
+}
+
+// recording keeps the bytes of an upload while they arrive.
+type recording struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+	at      uint64 // bytes that have arrived
+	written uint64
+	stop    bool // the rest is not kept
+
+	read chan struct{} // closed when the upload's memory is not used any more
+	done chan struct{}
+}
+
+// keep begins to keep the bytes of an upload; nil: they are not kept.
+func (s *session) keep(a *arriving, hash []byte) *recording {
+	draft, err := s.keeper.Create()
+	if err != nil {
+		s.log.Warn("an upload is not kept", "error", err)
+		return nil
+	}
+	r := &recording{at: a.at, read: make(chan struct{}), done: make(chan struct{})}
+	r.changed = sync.NewCond(&r.mu)
+	go func() {
+		defer close(r.done)
+		sum, err := r.write(a.dst, draft.File())
+		close(r.read)
+		switch {
+		case err != nil:
+			s.log.Warn("an upload is not kept", "error", err)
+		case bytes.Equal(sum, hash):
+			if err = draft.Keep(kept.Upload, hex.EncodeToString(hash)); err != nil {
+				s.log.Warn("an upload is not kept", "error", err)
+			}
+			return
+		case sum != nil:
+			s.log.Warn("an upload is not kept: it does not have the hash that the client has said")
+		}
+		draft.Drop()
+	}()
+	return r
+}
+
+// write writes the bytes as they arrive, and returns their hash; nil: it was told to stop.
+func (r *recording) write(src []byte, f *os.File) ([]byte, error) {
+	sum := sha256.New()
+	for from := uint64(0); from < uint64(len(src)); {
+		to, ok := r.more(from)
+		if !ok {
+			return nil, nil
+		}
+		sum.Write(src[from:to])
+		if _, err := f.Write(src[from:to]); err != nil {
+			return nil, err
+		}
+		from = to
+	}
+	return sum.Sum(nil), nil
+}
+
+// more notes how much is written, and waits for more, of which it returns the end.
+func (r *recording) more(written uint64) (uint64, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.written = written
+	for r.at == written && !r.stop {
+		r.changed.Wait()
+	}
+	return min(r.at, written+offerChunk), !r.stop
+}
+
+// arrived notes that the bytes up to a position have arrived. The methods of nil do nothing.
+func (r *recording) arrived(at uint64) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at = at
+	r.changed.Signal()
+}
+
+// complete waits until the upload's memory is not used any more, after its last piece.
+func (r *recording) complete() {
+	r.mu.Lock()
+	if r.at-r.written > maxBehind {
+		r.stop = true
+		r.changed.Signal()
+	}
+	r.mu.Unlock()
+	<-r.read
+}
+
+// end ends the use of the upload's memory, before its last piece.
+func (r *recording) end() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	r.stop = true
+	r.changed.Signal()
+	r.mu.Unlock()
+	<-r.done
+}
+
+// closeArriving ends the use of memory of the uploads that have not arrived.
+func (s *session) closeArriving() {
+	for _, a := range s.arriving {
+		a.copying.end()
+		a.keeping.end()
+	}
+	s.expander.Close()
+}
