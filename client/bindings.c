@@ -8,6 +8,8 @@
 // main.go
 extern int32_t mycFlushByCall(int32_t index, myc_trace* trace, myc_error* error);
 extern int32_t mycFailureByCall(int32_t index, uint64_t* lost, myc_error* error);
+extern int32_t mycUploadByCall(int32_t index, uint64_t id, void* data, uint64_t bytes, myc_origin at, uint64_t* ticket,
+                               myc_error* error);
 extern uint64_t mycReadByCall(int32_t index, myc_view* view, void* dst, myc_origin at, myc_error* error);
 extern uint64_t mycSyncByCall(int32_t index, myc_origin at, myc_error* error);
 extern uint64_t mycRoomByCall(int32_t index, myc_origin at, myc_error* error);
@@ -26,6 +28,13 @@ int32_t myc_failure(int32_t index, uint64_t* lost, myc_error* error) {
   mailbox* b = mailbox_of(index);
   if (b == NULL || !mailbox_failing(b)) return MYC_OK;
   return lost == NULL ? MYC_E_RUNTIME : mycFailureByCall(index, lost, error);
+}
+
+int32_t myc_upload(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_origin at, uint64_t* ticket,
+                   myc_error* error) {
+  mailbox* b = mailbox_of(index);
+  if (b != NULL && mailbox_post_upload(b, id, data, bytes, at)) return MYC_OK;
+  return mycUploadByCall(index, id, (void*)data, bytes, at, ticket, error);
 }
 
 uint64_t myc_read(int32_t index, const myc_view* view, void* dst, myc_origin at, myc_error* error) {

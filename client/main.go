@@ -148,8 +148,8 @@ func mycRoomByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_
 	return ticket(out, func() (uint64, error) { return client.Room(int32(index), place(at)) })
 }
 
-//export myc_upload
-func myc_upload(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, at C.myc_origin,
+//export mycUploadByCall
+func mycUploadByCall(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, at C.myc_origin,
 	pending *C.uint64_t, out *C.myc_error) C.int32_t {
 	return begin(pending, out, func() (uint64, error) {
 		return client.Upload(int32(index), uint64(id), cabi.Slice[byte](data, uint64(bytes)), place(at))

@@ -225,8 +225,10 @@ func (s *session) performSending(action core.Action) {
 	defer s.guard()
 	switch a := action.(type) {
 	case core.Wake: // the sender is awake
-	case core.Complete: // a Mark: all before it has to be sent
-		s.flushHeld()
+	case core.Complete:
+		if a.Ticket.(*Ticket).sends { // all before it has to be sent
+			s.flushHeld()
+		}
 		s.perform(a)
 	case core.Prepare:
 		s.prepare(a)

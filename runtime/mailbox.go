@@ -28,11 +28,15 @@ type Mailbox interface {
 	Credits() *Credits
 }
 
-// Item is a closed trace, or a request.
+// Item is a closed trace, a small upload, or a request.
 type Item struct {
 	// Of a trace; its arrays are used until Release is called.
 	Trace   *trace.Trace
 	Release func()
+
+	// Of an upload: the new storage and its bytes, which are used until Release is called. At is its place.
+	Upload uint64
+	Data   []byte
 
 	// Of a request. Answer is called once.
 	Request Request
@@ -68,7 +72,12 @@ func (s *session) open(item *Item) (core.Event, error) {
 	if item.Trace != nil {
 		return &s.closed(item.Trace, item.Release).event, nil
 	}
-	t := s.ticket(s.metrics.bill.at(item.At))
+	by := s.metrics.bill.at(item.At)
+	if item.Data != nil {
+		s.metrics.uploaded(uint64(len(item.Data)), by)
+		return s.copied(&upload{storage: item.Upload, data: item.Data, by: by, free: item.Release}, s.ticket(by)), nil
+	}
+	t := s.ticket(by)
 	s.asked.add(item.Ticket, t)
 	t.told = func(err error) { s.asked.drop(item.Ticket); item.Answer(err) }
 	switch item.Request {

@@ -8,8 +8,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strconv"
 	goruntime "runtime"
+	"strconv"
 	"testing"
 	"time"
 

@@ -51,10 +51,15 @@ func (s *session) upload(id uint64, data []byte, by *charge) *Ticket {
 		t.sends = true
 	} else {
 		u.data, u.free = copyOut(data)
-		ev.From = core.Copied
+		ev = s.copied(u, t)
 	}
 	_ = s.submit(ev) // if the session has ended, so has the ticket
 	return t
+}
+
+// copied is the event of an upload whose bytes are the session's.
+func (*session) copied(u *upload, t *Ticket) core.Upload {
+	return core.Upload{Upload: u, Ticket: t, Storage: u.storage, Bytes: uint64(len(u.data)), From: core.Copied}
 }
 
 // read begins a read of a view into dst.

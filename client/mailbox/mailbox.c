@@ -24,7 +24,11 @@ struct mailbox {
   int32_t wake_fd;  // 0 until it is set
   mailbox_stall* stalls;
   uint64_t n_stalls, stalls_capacity;
+  uint64_t upload_bytes;  // of uploads that were not given back; atomic
 };
+
+// Uploads may wait in the mailbox until the next trace. More of them go through Go, whose sender sends them.
+enum { MAX_UPLOAD_BYTES = 4 << 20 };
 
 static mailbox mailboxes[MAILBOXES] = {[0 ... MAILBOXES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
@@ -75,16 +79,31 @@ static int post(mailbox* b, const mailbox_item* item, int32_t* behind) {
     const int64_t on_way = __atomic_add_fetch(&b->credits.on_way, 1, __ATOMIC_SEQ_CST);
     *behind = on_way >= __atomic_load_n(&b->credits.allowed, __ATOMIC_SEQ_CST);
   }
-  const int32_t asleep = b->asleep, fd = b->wake_fd;
-  b->asleep = 0;
+  const int32_t wakes = b->asleep && item->kind != ITEM_UPLOAD, fd = b->wake_fd;
+  if (wakes) b->asleep = 0;
   pthread_mutex_unlock(&b->lock);
-  if (asleep) write_wake_byte(fd);
+  if (wakes) write_wake_byte(fd);
   return 1;
 }
 
 int32_t mailbox_post_trace(mailbox* b, const myc_trace* trace, int32_t* behind) {
   const mailbox_item item = {.kind = ITEM_TRACE, .trace = *trace};
   return post(b, &item, behind);
+}
+
+int32_t mailbox_post_upload(mailbox* b, uint64_t id, const void* data, uint64_t bytes, myc_origin at) {
+  if (bytes == 0 || bytes > MAILBOX_UPLOAD) return 0;
+  mailbox_item item = {.kind = ITEM_UPLOAD, .at = at, .storage = id, .bytes = bytes, .data = malloc(bytes)};
+  if (item.data == NULL) return 0;
+  memcpy(item.data, data, bytes);
+  if (__atomic_add_fetch(&b->upload_bytes, bytes, __ATOMIC_RELAXED) <= MAX_UPLOAD_BYTES && post(b, &item, NULL)) return 1;
+  mailbox_free_upload(b, item.data, bytes);
+  return 0;
+}
+
+void mailbox_free_upload(mailbox* b, void* data, uint64_t bytes) {
+  free(data);
+  __atomic_sub_fetch(&b->upload_bytes, bytes, __ATOMIC_RELAXED);
 }
 
 // Posts a request and returns its ticket; 0 if it cannot be posted.

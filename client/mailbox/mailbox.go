@@ -79,6 +79,11 @@ func (b mailbox) Take() *runtime.Item {
 		p := unsafe.Pointer(&item.trace)
 		return &runtime.Item{Trace: cabi.Trace(p), Release: cabi.Release(p)}
 	}
+	if item.kind == C.ITEM_UPLOAD {
+		data, bytes := item.data, item.bytes
+		return &runtime.Item{Upload: uint64(item.storage), Data: cabi.Slice[byte](data, uint64(bytes)),
+			At: cabi.Place(unsafe.Pointer(&item.at)), Release: func() { C.mailbox_free_upload(b.c, data, bytes) }}
+	}
 	ticket := item.ticket
 	out := &runtime.Item{Ticket: uint64(ticket), At: cabi.Place(unsafe.Pointer(&item.at)),
 		Answer: func(err error) { answer(ticket, err) }}

@@ -28,6 +28,12 @@ mailbox* mailbox_of(int32_t index);  // NULL if the index has no mailbox
 // trace.
 int32_t mailbox_post_trace(mailbox*, const myc_trace*, int32_t* behind);
 
+// Posts an upload of 1 to MAILBOX_UPLOAD bytes, which are copied; 0 if there are other numbers of bytes, if too many
+// wait already, if the mailbox is closed, or if memory is short. It does not wake the sender: the upload is sent with
+// what is posted next.
+enum { MAILBOX_UPLOAD = 64 << 10 };
+int32_t mailbox_post_upload(mailbox*, uint64_t id, const void* data, uint64_t bytes, myc_origin);
+
 // Post a request and return its ticket; 0 if the mailbox is closed or memory is short. A ticket ends when mailbox_wait
 // returns its answer, or with mailbox_end. The view's arrays are copied.
 uint64_t mailbox_post_read(int32_t index, const myc_view*, void* dst, myc_origin);
@@ -49,7 +55,7 @@ void mailbox_end(uint64_t ticket);        // ends a ticket without its answer
 
 // ---- The sender ----
 
-enum { ITEM_TRACE = 0, ITEM_READ = 1, ITEM_SYNC = 2, ITEM_ROOM = 3 };
+enum { ITEM_TRACE = 0, ITEM_READ = 1, ITEM_SYNC = 2, ITEM_ROOM = 3, ITEM_UPLOAD = 4 };
 
 typedef struct {
   int32_t kind;  // ITEM_*
@@ -58,6 +64,9 @@ typedef struct {
   myc_trace trace;
   myc_view view;  // of a read: the taker frees view.sizes; view.strides is part of the same allocation
   void* dst;
+  // Of an upload: the new storage and its bytes, which the taker gives back with mailbox_free_upload.
+  uint64_t storage, bytes;
+  void* data;
 } mailbox_item;
 
 // Waits for answers that one place of the program has had since the sender took them last.
@@ -76,6 +85,7 @@ mailbox_credits* mailbox_credits_of(mailbox*);
 // A closed mailbox takes no new items; it keeps those that it has.
 void mailbox_open(mailbox*, int32_t open);
 int32_t mailbox_take(mailbox*, mailbox_item* out);         // removes the oldest item; 0 if the mailbox is empty
+void mailbox_free_upload(mailbox*, void* data, uint64_t bytes);
 int32_t mailbox_take_stall(mailbox*, mailbox_stall* out);  // removes one; 0 if there is none
 
 // The file descriptor to which a thread writes one byte to wake a sleeping sender. It must be set before the first

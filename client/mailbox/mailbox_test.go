@@ -17,6 +17,7 @@ import (
 	"github.com/mycelya/mycelya/client/mailbox"
 	"github.com/mycelya/mycelya/client/mailbox/recorder"
 	"github.com/mycelya/mycelya/runtime"
+	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -80,6 +81,50 @@ func TestItemsArriveInOrder(t *testing.T) {
 	recorder.End(read)
 }
 
+// TestUploads: they come in the order of the posts, wake nobody, and are limited together.
+func TestUploads(t *testing.T) {
+	index, b := open(t)
+	woken := make(chan struct{})
+	go func() {
+		b.Wait()
+		close(woken)
+	}()
+	time.Sleep(5 * time.Millisecond)
+	data := []byte("bytes")
+	require.True(t, recorder.Upload(index, 7, data, trace.Place{1, 2}))
+	copy(data, "other")
+	select {
+	case <-woken:
+		t.Fatal("an upload has woken the sender")
+	case <-time.After(20 * time.Millisecond):
+	}
+	recorder.Post(index, 9)
+	<-woken
+	u := b.Take()
+	require.Nil(t, u.Trace)
+	require.EqualValues(t, 7, u.Upload)
+	require.Equal(t, "bytes", string(u.Data))
+	require.Equal(t, trace.Place{1, 2}, u.At)
+	u.Release()
+	require.EqualValues(t, 9, b.Take().Trace.Key[0])
+
+	require.EqualValues(t, core.SmallUpload, recorder.Limit)
+	full := make([]byte, recorder.Limit)
+	require.False(t, recorder.Upload(index, 1, make([]byte, recorder.Limit+1), trace.Place{}))
+	require.False(t, recorder.Upload(index, 1, nil, trace.Place{}))
+	n := 0
+	for ; recorder.Upload(index, 1, full, trace.Place{}); n++ {
+		require.Less(t, n, 1000)
+	}
+	require.Equal(t, 4<<20, n*len(full))
+	b.Take().Release()
+	require.True(t, recorder.Upload(index, 1, full, trace.Place{}), "there is room again")
+	require.False(t, recorder.Upload(index, 1, full, trace.Place{}))
+	for item := b.Take(); item != nil; item = b.Take() {
+		item.Release()
+	}
+}
+
 func TestTheQueueGrows(t *testing.T) {
 	index, b := open(t)
 	const n = 1000
@@ -106,6 +151,7 @@ func TestAClosedMailboxTakesNothing(t *testing.T) {
 	require.Zero(t, recorder.Room(index, trace.Place{}))
 	ticket, _ := recorder.Read(index, 1, 4, trace.Place{})
 	require.Zero(t, ticket)
+	require.False(t, recorder.Upload(index, 1, []byte("x"), trace.Place{}))
 	require.Equal(t, kept, b.Take().Ticket, "items that were there stay")
 	require.Nil(t, b.Take())
 	require.Zero(t, recorder.Sync(mailboxes, trace.Place{}), "an index without a mailbox")

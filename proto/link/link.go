@@ -51,6 +51,8 @@ const (
 	recordBytes = 16
 	// maxRecord bounds the bytes of a record.
 	maxRecord = 64 << 10
+	// maxUnsent bounds the bytes that wait until the connection takes more.
+	maxUnsent = 4 * maxRecord
 )
 
 // Limits of a stream, the same at both ends.

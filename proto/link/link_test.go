@@ -233,6 +233,25 @@ func both(t *testing.T, l Limits) (c, w *Stream, world *world) {
 	return c, world.attached, world
 }
 
+// TestFewBytesWaitForTheConnection: what is written during an upload is not behind a window of it.
+func TestFewBytesWaitForTheConnection(t *testing.T) {
+	s := NewState(Default, 0)
+	require.EqualValues(t, Default.Window, s.Room(), "all may be written before there is a connection")
+	s.Step(Event{Kind: Wrote, N: 10 * maxUnsent})
+	s.Step(Event{Kind: Opened, Epoch: 1})
+	require.Zero(t, s.Room())
+	sent := uint64(0)
+	for sent <= 9*maxUnsent {
+		require.Zero(t, s.Room())
+		r, _, ok := s.Next(0, func(uint64) int { return maxRecord })
+		require.True(t, ok)
+		sent += uint64(r.length)
+	}
+	require.EqualValues(t, sent-9*maxUnsent, s.Room())
+	s.Step(Event{Kind: Dropped})
+	require.EqualValues(t, Default.Window-10*maxUnsent, s.Room())
+}
+
 // TestOnlyAFullLinkHasARate: a session that sends little says nothing about its network.
 func TestOnlyAFullLinkHasARate(t *testing.T) {
 	s := NewState(Default, 0)

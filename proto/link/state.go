@@ -148,8 +148,15 @@ func (s *State) Step(ev Event) (do Do) {
 	return do
 }
 
-// Room is how many bytes may be written now.
-func (s *State) Room() uint64 { return s.limits.Window - (s.written - s.acked) }
+// Room is how many bytes may be written now. While there is a connection, few may wait for it: what is written next
+// comes after them.
+func (s *State) Room() uint64 {
+	room := s.limits.Window - (s.written - s.acked)
+	if s.up {
+		room = min(room, maxUnsent-min(maxUnsent, s.written-s.next))
+	}
+	return room
+}
 
 // Resumes says whether the stream can go on with another end that has received so many bytes.
 func (s *State) Resumes(received uint64) bool { return s.acked <= received && received <= s.written }

@@ -23,6 +23,7 @@ type Stream struct {
 
 	mu       sync.Mutex // guards what follows
 	changed  sync.Cond
+	waiting  int // writers who wait for room
 	state    State
 	sent     buffer // what State keeps of the bytes of this end
 	conn     net.Conn
@@ -231,7 +232,9 @@ func (s *Stream) put(p []byte, lend bool) ([]byte, error) {
 func (s *Stream) awaitRoom() {
 	for s.state.Err() == nil && s.state.Room() == 0 {
 		if s.conn == nil || !s.reading.TryLock() {
+			s.waiting++
 			s.changed.Wait()
+			s.waiting--
 			continue
 		}
 		s.mu.Unlock()
@@ -270,6 +273,9 @@ func (s *Stream) sendAll() {
 		if ok && r.length > 0 {
 			part = s.sent.from(at)[:r.length]
 			s.sent.pin(at)
+			if s.waiting > 0 { // for the room that the record has made
+				s.changed.Broadcast()
+			}
 		}
 		s.mu.Unlock()
 		if !ok {

@@ -42,6 +42,15 @@ func Post(index int32, key uint64) (taken, behind bool, inUse func() bool) {
 	return ok != 0, late != 0, func() bool { return atomic.LoadUint32((*uint32)(unsafe.Pointer(flag))) != 0 }
 }
 
+// Limit bounds the bytes of an upload that Upload takes.
+const Limit = int(C.MAILBOX_UPLOAD)
+
+// Upload posts an upload, and returns whether it was taken.
+func Upload(index int32, storage uint64, data []byte, at trace.Place) bool {
+	return C.mailbox_post_upload(C.mailbox_of(C.int32_t(index)), C.uint64_t(storage),
+		unsafe.Pointer(unsafe.SliceData(data)), C.uint64_t(len(data)), origin(at)) != 0
+}
+
 // Read posts a read of n bytes of a storage and returns its ticket and the memory that receives the bytes, which is
 // never freed.
 func Read(index int32, storage uint64, n int64, at trace.Place) (uint64, []byte) {

@@ -9,51 +9,10 @@
 #include <ATen/ops/item.h>
 #include <gtest/gtest.h>
 
-#include "exec/test/Session.h"
+#include "exec/test/Specimen.h"
 
 namespace mycelya::exec::test {
 namespace {
-
-// y[i] = 1 - x[i]
-Words OneMinus() {
-  const uint64_t f32 = uint64_t{MYC_K_F32} << 8;
-  return {1,
-          1,
-          0,
-          2,
-          MYC_F32,
-          MYC_K_READ,
-          0,
-          1,
-          1,
-          MYC_F32,
-          MYC_K_WRITE,
-          0,
-          1,
-          1,
-          0,
-          5,
-          MYC_K_LOAD | f32,
-          0,
-          0,
-          0,  //
-          MYC_K_NEG | f32,
-          0,
-          0,
-          0,  //
-          MYC_K_CONST | f32,
-          0x3ff0000000000000,
-          0,
-          0,  //
-          MYC_K_ADD | f32,
-          1,
-          2,
-          0,  //
-          MYC_K_STORE | f32,
-          1,
-          3,
-          0};
-}
 
 // A program of that kernel. The plain operator computes 2 - x, so the result shows which one ran.
 struct Sample {

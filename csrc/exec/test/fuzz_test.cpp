@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "exec/test/Session.h"
+#include "exec/test/Specimen.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
@@ -21,46 +21,6 @@ inline constexpr bool kSanitized = false;
 
 namespace mycelya::exec::test {
 namespace {
-
-// A program with every kind of step, small enough that most mutations still reach the kernels.
-Words Specimen() {
-  Builder b;
-  const uint64_t n = b.Param(), k = b.Param(), f = b.Param(), g = b.Param();
-  const uint64_t in = b.Buffer(), index = b.Buffer();
-  const uint64_t x = b.Tensor(in, MYC_F32, {P(n), P(k)});
-  const uint64_t xt = b.Tensor(in, MYC_F32, {P(k), P(n)}, {1, P(k)}, 0);
-  const uint64_t row = b.Tensor(in, MYC_F32, {P(k)}, {1}, P(k));
-  const uint64_t i = b.Tensor(index, MYC_I64, {1});
-  const uint64_t mm = b.Fresh(MYC_F32, {P(n), P(n)}), sum = b.Fresh(MYC_F64, {P(n)});
-  const uint64_t cat = b.Fresh(MYC_F32, {6, P(k)}), picked = b.Fresh(MYC_F32, {1, P(k)});
-  const uint64_t norm = b.Fresh(MYC_F32, {P(n), P(k)}), noise = b.Fresh(MYC_F32, {P(n), P(k)});
-  const uint64_t part = b.Fresh(MYC_F32, {P(k)}), rest = b.Fresh(MYC_F32, {P(k)});
-  const uint64_t twin = b.Buffer(), made = b.Buffer();
-  const uint64_t t = b.Tensor(twin, MYC_F32, {P(n), P(k)});
-  b.Call("mycelya::manual_seed", {Generator(g), Number(MYC_N_I64, n)});
-  b.Clone(twin, in);
-  b.Call("aten::mm", {T(x), T(xt)}, {mm});
-  b.Call("aten::mul_.Tensor", {T(row), Number(MYC_N_F64, f)});
-  b.Call("aten::mul.Tensor", {T(x), Scalar(MYC_F16, k)}, {norm});
-  b.Call("aten::sum.dim_IntList", {T(mm), Ints({-1}), Bool(false), Dtype(MYC_F64)}, {sum});
-  b.Call("aten::cat", {List(MYC_L_TENSORS, {T(x), T(x)}), Int(0)}, {cat});
-  b.Call("aten::index.Tensor", {T(x), List(MYC_L_OPT_TENSORS, {T(i), None()})}, {picked});
-  b.Call("aten::native_layer_norm", {T(t), List(MYC_L_INTS, {Size(k)}), T(row), None(), Float(1e-5)},
-         {norm, Builder::kNoTensor, Builder::kNoTensor});
-  b.Call("aten::_foreach_mul_.ScalarList",
-         {List(MYC_L_TENSORS, {T(t), T(cat)}), List(MYC_L_SCALARS, {Float(2), Number(MYC_N_F64, f)})});
-  b.Call("aten::uniform_", {T(t), Float(0), Float(1), Generator(g)});
-  b.Call("aten::full_like", {T(t), Float(1), Dtype(MYC_F32), Layout(), Device(), Bool(false), None()}, {noise});
-  b.Call("aten::gelu", {T(t), Str("tanh")}, {noise});
-  b.Call("aten::_foreach_neg", {List(MYC_L_TENSORS, {T(row), T(row)})}, {part, rest});
-  b.Alloc(made, P(n));
-  b.Resize(made, 64);
-  b.Copy(t, x);
-  b.Resize(twin, 48);
-  b.Free(made);
-  b.Free(2);
-  return b.Done();
-}
 
 int Mutations() {
   const char* text = std::getenv("MYC_FUZZ");
