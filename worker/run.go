@@ -60,7 +60,10 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 	if s.call.Busy > 0 && done.Failed == 0 {
 		return true, s.c.Hold(transport.Done, seq, done, nil)
 	}
-	return true, s.c.Send(transport.Done, seq, done, nil)
+	if done.Failed > 0 { // the client must know of it
+		return true, s.c.Send(transport.Done, seq, done, nil)
+	}
+	return true, s.c.Defer(transport.Done, seq, done)
 }
 
 // decodeCall decodes into c and reuses its lists: a call of a large step has thousands of parameters.

@@ -216,6 +216,10 @@ func (s *Server) client(c *transport.Conn, takesBlocks bool, end *stop) {
 	}
 }
 
+// doneLinger is how long the answers to short calls may wait for others. Each message wakes a thread of the client,
+// which usually is many calls ahead.
+const doneLinger = time.Millisecond
+
 // session exchanges Hellos with a client and serves it. A panic ends this session only.
 func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **slog.Logger) (err error) {
 	defer func() {
@@ -280,6 +284,7 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 		return err
 	}
 	c.Sleep()
+	c.Linger(doneLinger)
 	return ses.serve()
 }
 

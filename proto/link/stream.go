@@ -551,7 +551,7 @@ func (nowhere) String() string  { return "not connected" }
 // sleeper is a socket whose reads can wait in the kernel.
 type sleeper interface {
 	Sleep(yes bool)
-	Ready() bool
+	Ready(within time.Duration) bool
 }
 
 // corker is a socket that can hold what is written to it.
@@ -583,8 +583,8 @@ func (s *Stream) Sleep(yes bool) {
 	}
 }
 
-// Ready reports whether bytes have arrived that a reader has not taken, if the stream sleeps.
-func (s *Stream) Ready() bool {
+// Ready reports whether there are bytes that a reader has not taken, or some come within a time, if the stream sleeps.
+func (s *Stream) Ready(within time.Duration) bool {
 	s.mu.Lock()
 	c, ahead, sleeps := s.conn, s.state.received > s.state.taken, s.sleeps
 	s.mu.Unlock()
@@ -592,7 +592,7 @@ func (s *Stream) Ready() bool {
 		return ahead
 	}
 	z, ok := under(c).(sleeper)
-	return ok && z.Ready()
+	return ok && z.Ready(within)
 }
 
 // Ahead returns how many bytes have arrived that no reader has taken.

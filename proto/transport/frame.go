@@ -97,6 +97,7 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
+	"time"
 
 	protobuf "google.golang.org/protobuf/proto"
 )
@@ -203,7 +204,8 @@ type Conn struct {
 	c net.Conn
 
 	send         sender
-	flushesAlone bool // reads do not send held frames
+	flushesAlone bool          // reads do not send held frames
+	linger       time.Duration // how long a read waits before it sends them
 
 	sleeper atomic.Pointer[sleeper] // set if reads wait on their own thread
 	below   sleeping                // the same for the socket below TLS, or a link
@@ -233,14 +235,14 @@ type source Conn
 
 // beforeWait sends the held frames if a reader of a link would wait. A failure stays with the sender.
 func (c *Conn) beforeWait() {
-	if c.send.holds.Load() && !c.flushesAlone && (c.below == nil || !c.below.Ready()) {
+	if c.send.holds.Load() && !c.flushesAlone && (c.below == nil || !c.below.Ready(c.linger)) {
 		_, _ = c.send.flush(c.c)
 	}
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	z := s.sleeper.Load()
-	if s.send.holds.Load() && !s.flushesAlone && !z.ready() && (s.below == nil || !s.below.Ready()) {
+	if s.send.holds.Load() && !s.flushesAlone && !z.ready(s.linger) && (s.below == nil || !s.below.Ready(s.linger)) {
 		if _, err := s.send.flush(s.c); err != nil {
 			return 0, err
 		}

@@ -9,21 +9,28 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	protobuf "google.golang.org/protobuf/proto"
 )
 
+// maxDeferred bounds the frames that are deferred together.
+const maxDeferred = 16
+
 // sender is the sending half of a Conn.
 type sender struct {
 	sync.Mutex
-	err     error // of an earlier write, which may have ended inside a frame
-	head    []byte
-	joined  []byte
-	held    []byte      // frames to send with the next one
-	holds   atomic.Bool // held is not empty
-	bufs    net.Buffers
-	store   [3][]byte
-	batches batchCache
+	err    error // of an earlier write, which may have ended inside a frame
+	head   []byte
+	joined []byte
+	held   []byte      // frames to send with the next one
+	holds  atomic.Bool // held is not empty
+
+	deferred int       // of the held frames, the deferred ones
+	since    time.Time // the time of the first
+	bufs     net.Buffers
+	store    [3][]byte
+	batches  batchCache
 }
 
 // Send writes one frame, in one system call where the platform can. meta may be nil, body empty. Send does not use body
@@ -32,16 +39,39 @@ func (c *Conn) Send(t Type, seq uint64, meta protobuf.Message, body []byte) erro
 	s := &c.send
 	s.Lock()
 	defer s.Unlock()
+	return s.send(c.c, t, seq, meta, body)
+}
+
+// send sends a frame after the held ones. The caller holds the lock.
+func (s *sender) send(c net.Conn, t Type, seq uint64, meta protobuf.Message, body []byte) error {
 	head, pad, err := s.frame(t, seq, meta, body)
 	if err != nil {
 		return err
 	}
 	if s.holds.Swap(false) {
 		head = append(s.held, head...)
-		s.held = head[:0]
+		s.held, s.deferred = head[:0], 0
 	}
-	s.err = s.write(c.c, head, body, pad)
+	s.err = s.write(c, head, body, pad)
 	return s.err
+}
+
+// Defer is Hold for a frame that may wait for the linger time, or for maxDeferred others, but not longer; see Linger.
+func (c *Conn) Defer(t Type, seq uint64, meta protobuf.Message) error {
+	if c.linger == 0 {
+		return c.Send(t, seq, meta, nil)
+	}
+	s := &c.send
+	s.Lock()
+	defer s.Unlock()
+	now := time.Now()
+	if s.deferred == 0 {
+		s.since = now
+	}
+	if s.deferred++; s.deferred > maxDeferred || now.Sub(s.since) > c.linger {
+		return s.send(c.c, t, seq, meta, nil)
+	}
+	return s.hold(t, seq, meta, nil)
 }
 
 // Hold queues a frame with a short body, which it copies. The frame is sent with the next Send, at a Flush, or when
@@ -50,6 +80,10 @@ func (c *Conn) Hold(t Type, seq uint64, meta protobuf.Message, body []byte) erro
 	s := &c.send
 	s.Lock()
 	defer s.Unlock()
+	return s.hold(t, seq, meta, body)
+}
+
+func (s *sender) hold(t Type, seq uint64, meta protobuf.Message, body []byte) error {
 	head, pad, err := s.frame(t, seq, meta, body)
 	if err == nil {
 		s.held = append(append(append(s.held, head...), body...), pad...)
@@ -61,6 +95,10 @@ func (c *Conn) Hold(t Type, seq uint64, meta protobuf.Message, body []byte) erro
 // FlushesAlone says that this end reads and sends in different goroutines, and calls Flush when it has nothing to send
 // for a while. It must be called before the first Next.
 func (c *Conn) FlushesAlone() { c.flushesAlone = true }
+
+// Linger makes a Next that has to wait send the held frames only when nothing has come for a time, if it sleeps (see
+// Sleep): one message then takes the place of several. It must be called before the first Next.
+func (c *Conn) Linger(d time.Duration) { c.linger = d }
 
 // Flush sends the held frames, and reports whether there were any.
 func (c *Conn) Flush() (sent bool, err error) { return c.send.flush(c.c) }
@@ -74,7 +112,7 @@ func (s *sender) flush(c net.Conn) (sent bool, err error) {
 	defer s.Unlock()
 	if s.err == nil && s.holds.Swap(false) {
 		s.err = s.write(c, s.held, nil, nil)
-		s.held = s.held[:0]
+		s.held, s.deferred = s.held[:0], 0
 		sent = true
 	}
 	return sent, s.err

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,15 +48,16 @@ func (s *sleeper) sleep() error {
 	})
 }
 
-// ready reports whether sleep would return at once. A nil sleeper is never ready.
-func (s *sleeper) ready() bool {
+// ready reports whether sleep would return within a time. A nil sleeper is never ready.
+func (s *sleeper) ready(within time.Duration) bool {
 	if s == nil {
 		return false
 	}
 	n := 0
 	_ = s.raw.Control(func(fd uintptr) {
 		s.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-		n, _ = unix.Poll(s.fds[:], 0)
+		timeout := unix.NsecToTimespec(int64(within))
+		n, _ = unix.Ppoll(s.fds[:], &timeout, nil) // a signal only makes the time shorter
 	})
 	return n > 0
 }
@@ -88,8 +90,8 @@ func (s *sleepingSocket) Sleep(yes bool) {
 	}
 }
 
-// Ready reports whether bytes have arrived; false if reads do not wait in the kernel.
-func (s *sleepingSocket) Ready() bool { return s.sleeper.Load().ready() }
+// Ready reports whether bytes arrive within a time; false at once if reads do not wait in the kernel.
+func (s *sleepingSocket) Ready(within time.Duration) bool { return s.sleeper.Load().ready(within) }
 
 func (s *sleepingSocket) Read(p []byte) (int, error) {
 	if z := s.sleeper.Load(); z != nil {
@@ -142,7 +144,7 @@ func (s *sleepingSocket) Close() error {
 // sleeping is a connection whose reads can wait in the kernel.
 type sleeping interface {
 	Sleep(yes bool)
-	Ready() bool
+	Ready(within time.Duration) bool
 }
 
 // sleepingOf returns the part of a connection whose reads can wait in the kernel; nil if it has none.
