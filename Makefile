@@ -53,6 +53,7 @@ bench: build
 	$(PY) bench/capture.py --markdown
 	$(PY) bench/transport.py --markdown
 	$(PY) bench/replay.py --markdown
+	$(PY) bench/small.py --markdown
 	$(PY) bench/startup.py --markdown
 	$(PY) bench/compile.py --markdown
 

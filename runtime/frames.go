@@ -81,7 +81,11 @@ func (s *session) sendCall(a core.Send, c *call) {
 		s.compiler.called(c.variant)
 		m = c.variant.differing(a.Seq, m, s.worker)
 	}
-	s.write(a, c.by, m, nil)
+	if s.pace.dozes() {
+		s.hold(a, c.by, m, nil)
+	} else {
+		s.write(a, c.by, m, nil)
+	}
 }
 
 // differing is the message of a call, which becomes the variant's last. life is the number of the worker.
@@ -131,6 +135,7 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 // hold sends a frame in one message with the next one, or when the sender has nothing else to send.
 func (s *session) hold(a core.Send, by *charge, meta protobuf.Message, body []byte) {
 	n := frameBytes(meta, body)
+	s.frames.Add(1)
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.held(n, by)
 	if err := s.conn.Hold(a.Type, a.Seq, meta, body); err != nil {

@@ -43,6 +43,7 @@ type session struct {
 	compiler *compiler
 	report   core.Prepared // of the trace that was prepared last, until the core has it
 	worker   int           // the life of the worker that it uses
+	pace     pace
 	folder   string        // temporary, for what the workers keep; "": none
 	ended    chan struct{} // closed when the sender exits
 	// Of large uploads over a link. linkRate is the last rate that an upload has measured, in bytes per second; 0: none.
@@ -195,7 +196,7 @@ func (s *session) send() {
 		actions = s.next(actions[:0])
 		if len(actions) == 0 {
 			s.flushHeld()
-			s.mailbox.Wait()
+			s.pace.rest(s.mailbox)
 			stepAside(&s.credits.Core)
 			continue
 		}
@@ -231,6 +232,7 @@ func (s *session) performSending(action core.Action) {
 		}
 		s.perform(a)
 	case core.Prepare:
+		s.pace.traces++
 		s.prepare(a)
 	case core.Relaunch:
 		s.relaunch()

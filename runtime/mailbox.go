@@ -24,6 +24,9 @@ type Mailbox interface {
 	Stalls(each func(at trace.Place, waits uint64, took time.Duration))
 	// Wait returns when there is an item, or after a Wake that no Wait has seen.
 	Wait()
+	// Doze is a Wait that also returns after a time. Until then, traces do not end it, unless the client must wait for
+	// the worker.
+	Doze(d time.Duration)
 	Wake()
 	Credits() *Credits
 }
@@ -140,6 +143,7 @@ func (b *emptyMailbox) Open(bool)                                       {}
 func (b *emptyMailbox) Take() *Item                                     { return nil }
 func (b *emptyMailbox) Stalls(func(trace.Place, uint64, time.Duration)) {}
 func (b *emptyMailbox) Wait()                                           { <-b.wake }
+func (b *emptyMailbox) Doze(time.Duration)                              { <-b.wake }
 func (b *emptyMailbox) Credits() *Credits                               { return &b.credits }
 
 func (b *emptyMailbox) Wake() {

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
 # Runs libFuzzer on the executor for some seconds, 60 without an argument, with the address and undefined behaviour
-# sanitizers. Needs clang (CLANG names it). Inputs that find new code stay in build/libfuzzer/corpus.
+# sanitizers. Needs clang (CLANG names it) and its libomp. Inputs that find new code stay in build/libfuzzer/corpus.
 #
 #   scripts/fuzz_exec.sh 1800
 set -eu
@@ -18,14 +18,12 @@ build=build/libfuzzer
 cmake -S csrc/exec -B $build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER="$clang" \
   -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" \
   -DCMAKE_CXX_FLAGS="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr,function \
--fno-sanitize-recover=all -fno-omit-frame-pointer -shared-libasan -w" \
-  -DMYC_PYTHON="$python" -DMYC_TESTS=ON -DMYC_LIBFUZZER=ON -DMYC_CUDA=OFF >/dev/null
+-fno-sanitize-recover=all -fno-omit-frame-pointer -w" \
+  -DCMAKE_SHARED_LINKER_FLAGS=-fopenmp -DMYC_PYTHON="$python" -DMYC_TESTS=ON -DMYC_LIBFUZZER=ON -DMYC_CUDA=OFF >/dev/null
 cmake --build $build -j 2 --target mycelya_exec_libfuzzer
 
 mkdir -p $build/corpus
-runtime=$(dirname "$("$clang" -print-file-name=libclang_rt.asan-x86_64.so)")
 # A request for too much memory fails, as on a worker; PyTorch's libraries are not instrumented.
-LD_LIBRARY_PATH=$runtime \
 ASAN_OPTIONS=detect_odr_violation=0:detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=256 \
 UBSAN_OPTIONS=print_stacktrace=1 \
   $build/test/mycelya_exec_libfuzzer -max_total_time="${1:-60}" -timeout=60 -rss_limit_mb=8192 -malloc_limit_mb=100000 \

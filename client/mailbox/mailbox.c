@@ -19,13 +19,15 @@ struct mailbox {
   mailbox_item* items;   // the queue is items[first..end)
   uint64_t first, end, capacity;
   int32_t open;
-  int32_t asleep;   // the sender reads the wake descriptor, or is about to
+  int32_t asleep;   // the sender reads the wake descriptor, or is about to; DOZING: for a limited time
   int32_t awoken;   // mailbox_wake was called while the sender was not asleep
   int32_t wake_fd;  // 0 until it is set
   mailbox_stall* stalls;
   uint64_t n_stalls, stalls_capacity;
   uint64_t upload_bytes;  // of uploads that were not given back; atomic
 };
+
+enum { AWAKE = 0, ASLEEP = 1, DOZING = 2 };
 
 // Uploads may wait in the mailbox until the next trace. More of them go through Go, whose sender sends them.
 enum { MAX_UPLOAD_BYTES = 4 << 20 };
@@ -79,8 +81,9 @@ static int post(mailbox* b, const mailbox_item* item, int32_t* behind) {
     const int64_t on_way = __atomic_add_fetch(&b->credits.on_way, 1, __ATOMIC_SEQ_CST);
     *behind = on_way >= __atomic_load_n(&b->credits.allowed, __ATOMIC_SEQ_CST);
   }
-  const int32_t wakes = b->asleep && item->kind != ITEM_UPLOAD, fd = b->wake_fd;
-  if (wakes) b->asleep = 0;
+  const int32_t waits = item->kind == ITEM_UPLOAD || (item->kind == ITEM_TRACE && b->asleep == DOZING && !*behind);
+  const int32_t wakes = b->asleep && !waits, fd = b->wake_fd;
+  if (wakes) b->asleep = AWAKE;
   pthread_mutex_unlock(&b->lock);
   if (wakes) write_wake_byte(fd);
   return 1;
@@ -169,20 +172,31 @@ int32_t mailbox_take_stall(mailbox* b, mailbox_stall* out) {
   return found;
 }
 
-int32_t mailbox_sleep(mailbox* b) {
+static int32_t lie_down(mailbox* b, int32_t how) {
   pthread_mutex_lock(&b->lock);
-  b->asleep = !b->awoken && b->first == b->end;
+  const int32_t asleep = !b->awoken && b->first == b->end;
+  b->asleep = asleep ? how : AWAKE;
   b->awoken = 0;
-  const int32_t asleep = b->asleep;
   pthread_mutex_unlock(&b->lock);
   return asleep;
+}
+
+int32_t mailbox_sleep(mailbox* b) { return lie_down(b, ASLEEP); }
+int32_t mailbox_doze(mailbox* b) { return lie_down(b, DOZING); }
+
+int32_t mailbox_get_up(mailbox* b) {
+  pthread_mutex_lock(&b->lock);
+  const int32_t woken = b->asleep == AWAKE;
+  b->asleep = AWAKE;
+  pthread_mutex_unlock(&b->lock);
+  return woken;
 }
 
 void mailbox_wake(mailbox* b) {
   pthread_mutex_lock(&b->lock);
   const int32_t asleep = b->asleep, fd = b->wake_fd;
   b->awoken = !asleep;
-  b->asleep = 0;
+  b->asleep = AWAKE;
   pthread_mutex_unlock(&b->lock);
   if (asleep) write_wake_byte(fd);
 }

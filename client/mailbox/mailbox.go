@@ -125,6 +125,19 @@ func (b mailbox) Wait() {
 	}
 }
 
+func (b mailbox) Doze(d time.Duration) {
+	if C.mailbox_doze(b.c) == 0 {
+		return
+	}
+	var one [1]byte
+	_ = b.wake.SetReadDeadline(time.Now().Add(d))
+	_, err := b.wake.Read(one[:])
+	_ = b.wake.SetReadDeadline(time.Time{})
+	if err != nil && C.mailbox_get_up(b.c) != 0 {
+		_, _ = b.wake.Read(one[:])
+	}
+}
+
 func (b mailbox) Wake() { C.mailbox_wake(b.c) }
 
 func (b mailbox) Credits() *runtime.Credits {

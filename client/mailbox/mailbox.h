@@ -95,6 +95,10 @@ void mailbox_set_wake_fd(mailbox*, int32_t fd);
 // the wake descriptor, and the sender must read that byte.
 int32_t mailbox_sleep(mailbox*);
 void mailbox_wake(mailbox*);
+// mailbox_sleep for a limited time, in which traces do not wake the sender. If it returns 1, the sender must wait for the
+// byte, and call mailbox_get_up if it has waited long enough. If that returns 1, the byte is there, or will be at once.
+int32_t mailbox_doze(mailbox*);
+int32_t mailbox_get_up(mailbox*);
 
 // Answers a request; text, which is freed here, is NULL with MYC_OK. Does nothing if the ticket has ended.
 void mailbox_answer(uint64_t ticket, int32_t kind, char* text);

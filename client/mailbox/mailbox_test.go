@@ -237,6 +237,57 @@ func TestAPostWakesTheSender(t *testing.T) {
 	<-woken
 }
 
+// TestADozingSender: traces do not wake it, requests and a lack of credits do, and it gets up after a while.
+func TestADozingSender(t *testing.T) {
+	index, b := open(t)
+	b.Credits().Allowed.Store(100)
+	doze := func(d time.Duration) <-chan time.Duration {
+		up := make(chan time.Duration, 1)
+		begun := time.Now()
+		go func() { b.Doze(d); up <- time.Since(begun) }()
+		time.Sleep(5 * time.Millisecond)
+		return up
+	}
+	up := doze(50 * time.Millisecond)
+	recorder.Post(index, 1)
+	require.GreaterOrEqual(t, <-up, 50*time.Millisecond)
+	require.NotNil(t, b.Take())
+
+	up = doze(patience)
+	recorder.Post(index, 2)
+	recorder.Sync(index, trace.Place{})
+	require.Less(t, <-up, patience)
+	b.Take()
+	b.Take().Answer(nil)
+
+	up = doze(patience)
+	b.Wake()
+	<-up
+
+	up = doze(patience)
+	b.Credits().Allowed.Store(1)
+	_, behind, _ := recorder.Post(index, 3)
+	require.True(t, behind)
+	<-up
+	b.Doze(patience) // returns: there is an item
+	b.Take()
+
+	for range 2000 { // posts while it lies down and gets up
+		up := make(chan struct{})
+		go func() { b.Doze(20 * time.Microsecond); close(up) }()
+		ticket := recorder.Sync(index, trace.Place{})
+		<-up
+		item := b.Take()
+		if item == nil { // it got up before the post
+			b.Wait()
+			item = b.Take()
+		}
+		require.Equal(t, ticket, item.Ticket)
+		item.Answer(nil)
+		recorder.End(ticket)
+	}
+}
+
 func TestStallsAreCountedByPlace(t *testing.T) {
 	index, b := open(t)
 	type stall struct {

@@ -1,0 +1,44 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package runtime
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rests counts how a sender rests.
+type rests struct {
+	emptyMailbox
+	waits, dozes int
+}
+
+func (r *rests) Wait()              { r.waits++ }
+func (r *rests) Doze(time.Duration) { r.dozes++ }
+
+// TestPace: a sender dozes while traces come fast, and sleeps again when they do not.
+func TestPace(t *testing.T) {
+	var p pace
+	r := &rests{}
+	p.rest(r)
+	for range fastRests {
+		require.False(t, p.dozes())
+		p.traces = 1_000_000 // since the last rest: faster than any limit
+		p.rest(r)
+	}
+	require.True(t, p.dozes())
+	require.Equal(t, [2]int{fastRests, 1}, [2]int{r.waits, r.dozes})
+	p.traces = 1_000_000
+	p.rest(r)
+	require.Equal(t, 2, r.dozes)
+	time.Sleep(time.Millisecond)
+	p.traces = 1
+	p.rest(r)
+	require.False(t, p.dozes())
+	require.Equal(t, [2]int{fastRests + 1, 2}, [2]int{r.waits, r.dozes})
+	p.rest(r) // without a trace
+	require.False(t, p.dozes())
+}
