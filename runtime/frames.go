@@ -81,7 +81,7 @@ func (s *session) sendCall(a core.Send, c *call) {
 		s.compiler.called(c.variant)
 		m = c.variant.differing(a.Seq, m, s.worker)
 	}
-	if s.pace.dozes() {
+	if !a.Again && s.pace.dozes() { // the receiver sends a call again
 		s.hold(a, c.by, m, nil)
 	} else {
 		s.write(a, c.by, m, nil)

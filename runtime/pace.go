@@ -14,7 +14,7 @@ const (
 	fastRests = 4
 )
 
-// pace is how often a sender gets traces.
+// pace is how often a sender gets traces. Only the sender uses it.
 type pace struct {
 	traces int       // since the last rest
 	rested time.Time // the beginning of the last rest

@@ -24,7 +24,7 @@ cmake --build $build -j 2 --target mycelya_exec_libfuzzer
 
 mkdir -p $build/corpus
 # A request for too much memory fails, as on a worker; PyTorch's libraries are not instrumented.
-ASAN_OPTIONS=detect_odr_violation=0:detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=256 \
+ASAN_OPTIONS=detect_odr_violation=0:detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=32 \
 UBSAN_OPTIONS=print_stacktrace=1 \
-  $build/test/mycelya_exec_libfuzzer -max_total_time="${1:-60}" -timeout=60 -rss_limit_mb=8192 -malloc_limit_mb=100000 \
+  $build/test/mycelya_exec_libfuzzer -max_total_time="${1:-60}" -timeout=60 -rss_limit_mb=16384 -malloc_limit_mb=100000 \
   -max_len=16384 -len_control=0 -artifact_prefix=$build/ -print_final_stats=1 $build/corpus

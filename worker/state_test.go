@@ -137,11 +137,11 @@ func TestAFullDisk(t *testing.T) {
 		t.Skip("this system has no /dev/full")
 	}
 	folder := &kept.Folder{Path: t.TempDir()}
-	s, c := keeping(t, folder)
+	_, c := keeping(t, folder)
 	c.upload(1, []byte("12345"))
 	save := &proto.Save{Name: "a", Views: []*proto.Read{bytesOf(1, 5)}}
 	require.Nil(t, c.ask(transport.Save, save).Status)
-	s.server.Keeper = fullDisk{folder} // for later sessions
+	s := start(t, &worker.Server{Load: refBackend, Keeper: fullDisk{folder}})
 	c = s.connect(t)
 	c.upload(1, []byte("99999"))
 	require.Contains(t, c.ask(transport.Save, save).Status.Text, "disk is full")

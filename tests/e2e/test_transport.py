@@ -76,8 +76,8 @@ def test_a_small_batch_travels_with_its_step(transport):
         torch.mycelya.synchronize(machine.device())
         after = torch.mycelya.metrics()
         assert after["program_misses"] == before["program_misses"]
-        # One for each step, one for the wait.
-        assert after["messages_sent"] - before["messages_sent"] == 21
+        # At most one for each step, since fast steps travel together; one for the wait.
+        assert 1 < after["messages_sent"] - before["messages_sent"] <= 21
         assert total.tolist() == [16.0 * sum(range(40))] * 64
 
 

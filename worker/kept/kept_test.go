@@ -180,7 +180,7 @@ func TestNamesAreNoPaths(t *testing.T) {
 	all, err := os.ReadDir(d.Path)
 	require.NoError(t, err)
 	for _, entry := range all {
-		require.Contains(t, []string{"saved", "checkpoint"}, entry.Name())
+		require.Contains(t, []string{"saved", "checkpoint", "upload"}, entry.Name())
 	}
 	for _, bad := range []string{"", strings.Repeat("x", 101), strings.Repeat("ä", 90)} {
 		require.ErrorIs(t, keep(t, d, Saved, bad, ""), ErrName, bad)
