@@ -358,7 +358,9 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 }
 
 func TestTimeouts(t *testing.T) {
-	for value, want := range map[string]time.Duration{"": time.Hour, "0": 0, "1.5": 1500 * time.Millisecond, "60": time.Minute} {
+	for value, want := range map[string]time.Duration{
+		"": time.Hour, "0": 0, "1.5": 1500 * time.Millisecond, "60": time.Minute,
+	} {
 		s, err := ParseSettings([]string{"MYCELYA_TIMEOUT=" + value})
 		require.NoError(t, err)
 		require.Equal(t, want, s.Silence)

@@ -27,8 +27,8 @@ const (
 	maxBehind = 64 << 20
 )
 
-// offer takes the hash of an upload that arrives in pieces. If the same bytes are kept, they are read in the background.
-// Otherwise those that arrive are kept.
+// offer takes the hash of an upload that arrives in pieces. If the same bytes are kept, they are read in the
+// background. Otherwise those that arrive are kept.
 func (s *session) offer(h transport.Header) error {
 	var m proto.Offer
 	if err := decode(h, s.c.MetaBytes(), &m); err != nil {

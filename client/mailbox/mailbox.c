@@ -99,7 +99,8 @@ int32_t mailbox_post_upload(mailbox* b, uint64_t id, const void* data, uint64_t 
   mailbox_item item = {.kind = ITEM_UPLOAD, .at = at, .storage = id, .bytes = bytes, .data = malloc(bytes)};
   if (item.data == NULL) return 0;
   memcpy(item.data, data, bytes);
-  if (__atomic_add_fetch(&b->upload_bytes, bytes, __ATOMIC_RELAXED) <= MAX_UPLOAD_BYTES && post(b, &item, NULL)) return 1;
+  if (__atomic_add_fetch(&b->upload_bytes, bytes, __ATOMIC_RELAXED) <= MAX_UPLOAD_BYTES && post(b, &item, NULL))
+    return 1;
   mailbox_free_upload(b, item.data, bytes);
   return 0;
 }

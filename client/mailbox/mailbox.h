@@ -84,7 +84,7 @@ typedef struct {
 mailbox_credits* mailbox_credits_of(mailbox*);
 // A closed mailbox takes no new items; it keeps those that it has.
 void mailbox_open(mailbox*, int32_t open);
-int32_t mailbox_take(mailbox*, mailbox_item* out);         // removes the oldest item; 0 if the mailbox is empty
+int32_t mailbox_take(mailbox*, mailbox_item* out);  // removes the oldest item; 0 if the mailbox is empty
 void mailbox_free_upload(mailbox*, void* data, uint64_t bytes);
 int32_t mailbox_take_stall(mailbox*, mailbox_stall* out);  // removes one; 0 if there is none
 
@@ -95,8 +95,9 @@ void mailbox_set_wake_fd(mailbox*, int32_t fd);
 // the wake descriptor, and the sender must read that byte.
 int32_t mailbox_sleep(mailbox*);
 void mailbox_wake(mailbox*);
-// mailbox_sleep for a limited time, in which traces do not wake the sender. If it returns 1, the sender must wait for the
-// byte, and call mailbox_get_up if it has waited long enough. If that returns 1, the byte is there, or will be at once.
+// mailbox_sleep for a limited time, in which traces do not wake the sender. If it returns 1, the sender must wait for
+// the byte, and call mailbox_get_up if it has waited long enough. If that returns 1, the byte is there, or will be at
+// once.
 int32_t mailbox_doze(mailbox*);
 int32_t mailbox_get_up(mailbox*);
 

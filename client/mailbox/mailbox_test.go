@@ -17,7 +17,6 @@ import (
 	"github.com/mycelya/mycelya/client/mailbox"
 	"github.com/mycelya/mycelya/client/mailbox/recorder"
 	"github.com/mycelya/mycelya/runtime"
-	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -108,7 +107,7 @@ func TestUploads(t *testing.T) {
 	u.Release()
 	require.EqualValues(t, 9, b.Take().Trace.Key[0])
 
-	require.EqualValues(t, core.SmallUpload, recorder.Limit)
+	require.Equal(t, 64<<10, recorder.Limit) // core.SmallUpload
 	full := make([]byte, recorder.Limit)
 	require.False(t, recorder.Upload(index, 1, make([]byte, recorder.Limit+1), trace.Place{}))
 	require.False(t, recorder.Upload(index, 1, nil, trace.Place{}))

@@ -24,7 +24,7 @@ type largeUpload struct {
 	offer offer
 }
 
-// offer is how far the offer of a large upload's bytes has come. The worker may have kept the same bytes from an earlier
+// offer is how far the offer of a large upload's bytes has come. The worker may have kept the same bytes of an earlier
 // upload: then it takes those, and no more pieces are sent.
 type offer uint8
 
@@ -125,7 +125,7 @@ func (s *State) offeredReply(seq uint64, m *proto.Offered, out []Action) []Actio
 		l.offer = damaged
 		return s.wake(out)
 	}
-	return append(out, Disconnect{fmt.Errorf("the worker answered offer %d with %d, which was not expected", seq, m.Found)})
+	return append(out, Disconnect{fmt.Errorf("the worker answered offer %d with %v, which was not due", seq, m.Found)})
 }
 
 func (s *State) largeOf(seq uint64) *largeUpload {

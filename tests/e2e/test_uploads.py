@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Large uploads over a slow link: what the worker has kept, and compression."""
 
-import json
-
 import pytest
-import torch
 from helpers import run
 from networks import TCP, Network
 
@@ -42,7 +39,9 @@ for what in {uploads}:
 def upload(network, folder, *uploads, rate=20_000, state=None):
     """Lines of deduped, compressed and sent MiB, over a link of rate KiB/s."""
     code = UPLOADS.format(worker=str(network.worker), uploads=list(uploads))
-    env = {"MYCELYA_MACHINE": TCP["MYCELYA_MACHINE"] + (f"&state={state}" if state else "")}
+    env = {
+        "MYCELYA_MACHINE": TCP["MYCELYA_MACHINE"] + (f"&state={state}" if state else "")
+    }
     status, out, err = run(code, folder, 240, **env)
     assert status == 0, err[-4000:]
     return [[int(n) / 2**20 for n in line.split()] for line in out.splitlines()], err
@@ -93,7 +92,9 @@ def test_compression(slow, tmp_path):
 
 def test_a_fast_link_sends_the_bytes_as_they_are(tmp_path):
     code = UPLOADS.format(worker="{}", uploads=["tokens 24"] * 3)
-    code = code.replace("paths = (_load.CLIENT, '{}'", "paths = (_load.CLIENT, _load.WORKER")
+    code = code.replace(
+        "paths = (_load.CLIENT, '{}'", "paths = (_load.CLIENT, _load.WORKER"
+    )
     status, out, err = run(code, tmp_path, 240, **TCP)
     assert status == 0, err[-4000:]
     for line in out.splitlines():
