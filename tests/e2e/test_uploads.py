@@ -6,10 +6,12 @@ import pytest
 from helpers import run
 from networks import TCP, Network
 
+from mycelya_torch import _load
+
 # Uploads tensors in turn, and prints for each: whether the values are right, and how
 # many bytes were sent, deduped and compressed.
 UPLOADS = """
-import hashlib, sys, torch, mycelya_torch
+import glob, time, torch, mycelya_torch
 from mycelya_torch import _device, _load
 paths = (_load.CLIENT, {worker!r}, _load.EXEC, _load.torch_lib())
 _device.init(*map(str, paths), *mycelya_torch._default_machine)
@@ -33,24 +35,26 @@ for what in {uploads}:
     m = torch.mycelya.metrics()
     names = "upload_bytes_deduped upload_bytes_compressed bytes_sent".split()
     print(*(m[name] for name in names), flush=True)
+while glob.glob({state!r} + "/draft-*"):  # the worker is still writing one
+    time.sleep(0.01)
 """
 
 
-def upload(network, folder, *uploads, rate=20_000, state=None):
-    """Lines of deduped, compressed and sent MiB, over a link of rate KiB/s."""
-    code = UPLOADS.format(worker=str(network.worker), uploads=list(uploads))
-    env = {
-        "MYCELYA_MACHINE": TCP["MYCELYA_MACHINE"] + (f"&state={state}" if state else "")
-    }
-    status, out, err = run(code, folder, 240, **env)
+def upload(network, folder, *uploads, state=None):
+    """Lines of deduped, compressed and sent MiB, and what was written to stderr."""
+    code = UPLOADS.format(
+        worker=str(network.worker), uploads=list(uploads), state=str(state)
+    )
+    machine = TCP["MYCELYA_MACHINE"] + (f"&state={state}" if state else "")
+    status, out, err = run(code, folder, 240, MYCELYA_MACHINE=machine)
     assert status == 0, err[-4000:]
     return [[int(n) / 2**20 for n in line.split()] for line in out.splitlines()], err
 
 
 @pytest.fixture
 def slow(faults, tmp_path):
-    """A worker behind a link of 20 MB/s."""
-    return Network(faults, tmp_path, "--rate 20000")
+    """A worker behind a link of 10 MB/s."""
+    return Network(faults, tmp_path, "--rate 10000")
 
 
 def test_an_upload_that_the_worker_has(slow, tmp_path):
@@ -58,10 +62,10 @@ def test_an_upload_that_the_worker_has(slow, tmp_path):
     lines, _ = upload(slow, tmp_path, "noise 24", "noise 24", "noise 6", state=state)
     first, again, other = lines
     assert first[0] == 0 and first[2] > 24
-    assert again[0] > 16 and 24 < again[0] + again[2] < 25
+    assert again[0] > 4 and 24 < again[0] + again[2] < 25
     assert other[0] == 0 and other[2] > 6
     (lines, _) = upload(slow, tmp_path, "noise 24", state=state)
-    assert lines[0][0] > 16, "another process uploads the same bytes"
+    assert lines[0][0] > 4, "another process uploads the same bytes"
     kept = list((state / "upload").iterdir())
     assert {path.stat().st_size >> 20 for path in kept} == {24, 6}
     assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
@@ -80,21 +84,18 @@ def test_a_kept_upload_that_is_damaged(slow, tmp_path):
     (line,), _ = upload(slow, tmp_path, "noise 24", state=state)
     assert line[0] == 0, "the damaged file was removed, and not written again"
     (line,), _ = upload(slow, tmp_path, "noise 24", state=state)
-    assert line[0] > 16
+    assert line[0] > 4
 
 
 def test_compression(slow, tmp_path):
     lines, _ = upload(slow, tmp_path, "tokens 24", "tokens 8", "noise 8", "weights 8")
     first, tokens, noise, _ = lines
-    assert first[1] > 8 and tokens[1] > 5 and tokens[2] < 3
+    assert first[1] > 4 and tokens[1] > 4 and tokens[2] < 4
     assert noise[1] == 0 and 8 < noise[2] < 8.1
 
 
 def test_a_fast_link_sends_the_bytes_as_they_are(tmp_path):
-    code = UPLOADS.format(worker="{}", uploads=["tokens 24"] * 3)
-    code = code.replace(
-        "paths = (_load.CLIENT, '{}'", "paths = (_load.CLIENT, _load.WORKER"
-    )
+    code = UPLOADS.format(worker=str(_load.WORKER), uploads=["tokens 24"] * 3, state="")
     status, out, err = run(code, tmp_path, 240, **TCP)
     assert status == 0, err[-4000:]
     for line in out.splitlines():
