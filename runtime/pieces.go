@@ -34,8 +34,8 @@ const (
 	leastOffer = 1 << 20
 	// A piece is sent as it is if compression leaves more than this part of it; then compression is tried again after
 	// so many pieces.
-	worthwhile   = 0.9
-	uncompressed = 16
+	worthwhile = 0.9
+	retryAfter = 16
 
 	hashChunk = 1 << 20
 )
@@ -67,7 +67,7 @@ func (p *pieces) end() {
 	}
 }
 
-// hash hashes bytes and then calls known, unless it is canceled.
+// run hashes bytes and then calls known, unless it is canceled.
 func (h *hashing) run(data []byte, known func()) {
 	sum := sha256.New()
 	for len(data) > 0 && !h.cancel.Load() {
@@ -89,7 +89,7 @@ func (s *session) sendPiece(a core.Send, u *upload) {
 	sent := core.Sent{Seq: a.Seq}
 	defer func() { s.do(sent) }() // also if the send panics: the upload's owner waits for it
 	p := u.pieces
-	rate := s.slowRate(p)
+	rate := s.networkRate(p)
 	if p.hashing == nil && rate > 0 && rate < slowForHash && s.hello.Offers && len(u.data)-p.sent > leastOffer {
 		p.hashing = &hashing{done: make(chan struct{})}
 		go p.hashing.run(u.data, func() { s.do(core.Hashed{Seq: a.Seq}) })
@@ -117,15 +117,15 @@ func (s *session) compress(p *pieces, rest []byte) (protobuf.Message, []byte) {
 		panic("BUG: " + err.Error())
 	}
 	if p.ratio = float64(len(small)) / float64(len(rest)); p.ratio > worthwhile {
-		p.ratio, p.skip = 0, uncompressed
+		p.ratio, p.skip = 0, retryAfter
 		return nil, rest
 	}
 	s.metrics.uploadCompressed.Add(uint64(len(rest) - len(small)))
 	return &proto.Piece{Bytes: uint64(len(rest))}, small
 }
 
-// slowRate is the rate of the network in bytes per second, as far as it is known; 0: it is not, or there is no link.
-func (s *session) slowRate(p *pieces) float64 {
+// networkRate is the rate of the network in bytes per second, as far as it is known; 0: it is not, or there is no link.
+func (s *session) networkRate(p *pieces) float64 {
 	l, ok := s.conn.Net().(*link.Stream)
 	if !ok {
 		return 0

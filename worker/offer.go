@@ -12,6 +12,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -274,6 +275,9 @@ func (r *recording) end() {
 // closeArriving ends the use of memory of the uploads that have not arrived.
 func (s *session) closeArriving() {
 	for _, a := range s.arriving {
+		if a.copying != nil { // it may be sending its answer to a client that does not read
+			_ = s.c.Net().SetWriteDeadline(time.Now().Add(lastWait))
+		}
 		a.copying.end()
 		a.keeping.end()
 	}

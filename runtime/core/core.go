@@ -13,6 +13,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -114,7 +115,10 @@ func (s *State) Waiting(seq uint64) Ref {
 }
 
 // Waits says whether the worker owes an answer.
-func (s *State) Waits() bool { return len(s.calls)+len(s.asked)+len(s.reading) > 0 }
+func (s *State) Waits() bool {
+	owes := func(l *largeUpload) bool { return l.offer == offered || l.offer == found }
+	return len(s.calls)+len(s.asked)+len(s.reading) > 0 || slices.ContainsFunc(s.large, owes)
+}
 
 // Step takes one event and appends the actions that follow to out.
 func (s *State) Step(event Event, out []Action) []Action {

@@ -84,6 +84,9 @@ func (s *simulation) answerFound(seq uint64, found proto.Offered_Found) {
 		s.arrived(Send{Seq: seq, Ref: o.ref})
 	}
 	s.step(&Answer{Seq: seq, Message: &proto.Offered{Found: found}})
+	if found == proto.Offered_FOUND {
+		require.True(s, s.gone != nil || s.state.Waits(), "the worker must answer again")
+	}
 }
 
 // takesOffered is the worker's second answer to an offer that has found something.
