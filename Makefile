@@ -9,7 +9,7 @@
 #   make sweep    PyTorch's op database against the CPU, every dtype
 #   make bench    the figures of bench/RESULTS.md
 #   make replay   what a change makes of the corpus of graphs;  make benchstat  of the compiler's time and allocations
-#   make fuzz     each fuzzer of the Go code for 30 minutes
+#   make fuzz     each fuzzer of the Go code, and libFuzzer on the executor (needs clang), for 30 minutes
 #   make gpu      the tests on a CUDA worker, on a host that has a GPU;  make sanitize  the executor under sanitizers
 #   make gen      generated code again;  make golden   golden files again
 #   make build    the native artefacts;  make venv     the Python environment
@@ -71,6 +71,7 @@ sanitize: venv
 	scripts/sanitize.sh
 
 fuzz:
+	scripts/fuzz_exec.sh 1800
 	scripts/fuzz.sh 30m
 
 gpu:
