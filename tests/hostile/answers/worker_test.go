@@ -228,6 +228,10 @@ func message(t transport.Type) protobuf.Message {
 		return new(proto.SyncReply)
 	case transport.EndedReply:
 		return new(proto.EndedReply)
+	case transport.StateReply:
+		return new(proto.StateReply)
+	case transport.Offered:
+		return new(proto.Offered)
 	}
 	return new(proto.Uploaded)
 }
@@ -279,9 +283,11 @@ func (l *liar) lie(a answer, out encoder) [][]byte {
 // anyType is the type of a frame, more often of an answer.
 func (l *liar) anyType() transport.Type {
 	if l.r.IntN(4) == 0 {
-		return transport.Type(1 + l.r.IntN(int(transport.EndedReply)))
+		return transport.Type(1 + l.r.IntN(int(transport.Settle)))
 	}
-	return []transport.Type{transport.Done, transport.ReadReply, transport.SyncReply, transport.Uploaded}[l.r.IntN(4)]
+	answers := []transport.Type{transport.Done, transport.ReadReply, transport.SyncReply, transport.Uploaded,
+		transport.StateReply, transport.Offered}
+	return answers[l.r.IntN(len(answers))]
 }
 
 // unasked is an answer with any number.

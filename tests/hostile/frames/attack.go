@@ -275,7 +275,7 @@ func (a *attack) await() error {
 				a.taken()
 				return nil
 			}
-		case transport.ReadReply, transport.Uploaded, transport.StateReply:
+		case transport.ReadReply, transport.Uploaded, transport.StateReply, transport.Offered:
 		case transport.Done:
 			if err := a.done(h); err != nil {
 				return err
