@@ -116,6 +116,8 @@ func scalar(r *rand.Rand, f protoreflect.FieldDescriptor, old protoreflect.Value
 		return protoreflect.ValueOfBool(r.IntN(2) == 0)
 	case protoreflect.Int32Kind:
 		return protoreflect.ValueOfInt32(int32(Number(r, uint64(old.Int()))))
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(int32(Number(r, uint64(old.Enum())))))
 	case protoreflect.Uint32Kind:
 		return protoreflect.ValueOfUint32(uint32(Number(r, old.Uint())))
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind:
