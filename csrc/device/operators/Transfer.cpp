@@ -8,7 +8,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/neg.h>
 #include <c10/util/Exception.h>
-#include <sys/mman.h>
 #include <torch/library.h>
 
 #include <array>
@@ -211,29 +210,13 @@ uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
   return ticket;
 }
 
-// A CPU tensor for t's elements. The bytes arrive through a socket, and each page that is new would be a fault of its
-// own: pages of 2 MiB, where the system has them, make a large download almost twice as fast.
-at::Tensor EmptyFor(const at::Tensor& t) {
-  at::Tensor out = at::empty(t.sizes(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
-#ifdef MADV_HUGEPAGE
-  constexpr uintptr_t kHuge = 2 << 20;
-  if (out.nbytes() >= 4 * kHuge) {
-    const auto begin = reinterpret_cast<uintptr_t>(out.mutable_data_ptr()), end = begin + out.nbytes();
-    const uintptr_t from = (begin + kHuge - 1) / kHuge * kHuge;
-    // An error means that the system has none.
-    madvise(reinterpret_cast<void*>(from), end / kHuge * kHuge - from, MADV_HUGEPAGE);
-  }
-#endif
-  return out;
-}
-
 void DownloadInto(const at::Tensor& t, void* out) { Await(t.device().index(), BeginDownload(t, out, true)); }
 
 }  // namespace
 
 Download::Download(const at::Tensor& lazy, at::Tensor out) : device_(lazy.device().index()) {
   const at::Tensor tensor = Resolve(lazy);
-  out_ = out.defined() ? std::move(out) : EmptyFor(tensor);
+  out_ = out.defined() ? std::move(out) : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
   if (out_.numel() != 0) ticket_ = BeginDownload(tensor, out_.mutable_data_ptr(), false);
 }
 
@@ -281,7 +264,7 @@ at::Tensor ToDevice(const at::Tensor& cpu, c10::DeviceIndex device, bool non_blo
 
 at::Tensor ToCpu(const at::Tensor& lazy) {
   const at::Tensor tensor = Resolve(lazy);
-  at::Tensor out = EmptyFor(tensor);
+  at::Tensor out = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
   if (out.numel() != 0) DownloadInto(tensor, out.mutable_data_ptr());
   return out;
 }
