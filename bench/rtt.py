@@ -226,11 +226,11 @@ def serve(point: Point, worker: str) -> None:
         print(json.dumps(measure(point, log, losses, float(line))), flush=True)
 
 
-def worker_time() -> float:
-    """CPU seconds of the worker."""
+def worker_time(device: int = 0) -> float:
+    """CPU seconds of a device's worker."""
     from mycelya_torch import _device
 
-    pid = json.loads(_device.device_info(0))["pid"]
+    pid = json.loads(_device.device_info(device))["pid"]
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -15,18 +15,16 @@ processes. The upload of a batch is the time that the caller spends in .to(devic
 
 import argparse
 import gc
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import results
+import rtt
 import torch
 from torch.nn import functional as F
 
-from mycelya_torch import RemoteMachine, _device
+from mycelya_torch import RemoteMachine
 
 WARM_UP = 200
 
@@ -66,9 +64,7 @@ class Loop:
         """Seconds of this process and the device's worker."""
         total = time.process_time()
         if self.device.type == "mycelya":
-            pid = json.loads(_device.device_info(self.device.index))["pid"]
-            text = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            total += (int(text[11]) + int(text[12])) / os.sysconf("SC_CLK_TCK")
+            total += rtt.worker_time(self.device.index)
         return total
 
     def turn(self, steps: int) -> None:

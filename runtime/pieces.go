@@ -27,7 +27,7 @@ const (
 	// rateTime is how long an upload must last before the link's rate is taken as that of the network: the link measures
 	// what it carries, and less than it could carry when there is less to send.
 	rateTime = 150 * time.Millisecond
-	// On faster links, in bytes per second, hashing (1.5 GB/s on one core) and compressing (0.4 GB/s) do not pay.
+	// On faster links, in bytes per second, hashing (2 GB/s on one core) and compressing (0.3 GB/s) do not pay.
 	slowForHash     = 400e6
 	slowForCompress = 150e6
 	// leastOffer is how many bytes must be left to send for an offer.

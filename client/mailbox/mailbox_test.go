@@ -80,7 +80,7 @@ func TestItemsArriveInOrder(t *testing.T) {
 	recorder.End(read)
 }
 
-// TestUploads: they come in the order of the posts, wake nobody, and are limited together.
+// TestUploads: the sender gets uploads in the order of the posts. They do not wake it, and their bytes are limited.
 func TestUploads(t *testing.T) {
 	index, b := open(t)
 	woken := make(chan struct{})

@@ -43,7 +43,8 @@ func (s *Stream) Sleep(yes bool) {
 	}
 }
 
-// Ready reports whether there are bytes that a reader has not taken, or some come within a time, if the stream sleeps.
+// Ready reports whether the stream has bytes that no reader has taken. A stream that sleeps waits for them for at most
+// the given time.
 func (s *Stream) Ready(within time.Duration) bool {
 	s.mu.Lock()
 	c, ahead, sleeps := s.conn, s.state.received > s.state.taken, s.sleeps

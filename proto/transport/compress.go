@@ -17,7 +17,7 @@ const MaxExpanded = 4 << 20
 // ErrCompressed means that compressed bytes are not what they should be.
 var ErrCompressed = errors.New("transport: compressed bytes are wrong")
 
-// Compressor compresses pieces of uploads. The zero Compressor can be used; it takes 10 MiB from the first use on.
+// Compressor compresses pieces of uploads. The zero Compressor can be used; the first use makes the encoder.
 type Compressor struct {
 	encoder *zstd.Encoder
 	out     []byte
