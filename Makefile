@@ -7,12 +7,15 @@
 #   make test     everything CI runs
 #   make check    formats, linters, types, generated code
 #   make sweep    PyTorch's op database against the CPU, every dtype
+#   make ecosystem  libraries in their newest releases, in an environment of their own; writes a table
 #   make bench    the figures of bench/RESULTS.md
 #   make replay   what a change makes of the corpus of graphs;  make benchstat  of the compiler's time and allocations
 #   make fuzz     each fuzzer of the Go code, and libFuzzer on the executor (needs clang), for 30 minutes
 #   make gpu      the tests on a CUDA worker, on a host that has a GPU;  make sanitize  the executor under sanitizers
+#   make docs     the documentation site, in build/docs
 #   make gen      generated code again;  make golden   golden files again
 #   make build    the native artefacts;  make venv     the Python environment
+#   make wheels   the wheel for this Python and each torch, in dist
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,7 +26,7 @@ TORCH := 2.15.0
 CUDA_CRT := 13.2.86
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test sweep bench replay benchstat gpu sanitize gen golden check build venv test-go test-cpp test-python fuzz
+.PHONY: ecosystem docs demo test sweep bench replay benchstat gpu sanitize gen golden check build wheels venv test-go test-cpp test-python fuzz
 
 demo: build
 	$(PY) examples/digits.py --device mycelya
@@ -34,7 +37,7 @@ test: build
 	$(MAKE) --no-print-directory test-python
 
 test-go: build
-	go test ./...
+	go test -timeout 40m ./...
 	scripts/fuzz.sh
 	scripts/hostile.sh
 
@@ -48,6 +51,9 @@ test-python: build
 # The whole op database, every dtype, and the tables of tests/e2e/COVERAGE.md.
 sweep: build
 	$(PY) -m pytest tests/e2e/test_opinfo.py --summary -n 2
+
+ecosystem: build
+	$(PY) scripts/ecosystem.py --write $(PYTEST)
 
 bench: build
 	$(PY) bench/capture.py --markdown
@@ -75,7 +81,11 @@ fuzz:
 	scripts/fuzz.sh 30m
 
 gpu:
-	scripts/gpu.sh
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) scripts/gpu.py
+
+# tests/e2e/test_site.py builds it too, and checks its links and programs.
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict -f docs/mkdocs.yml
 
 gen: venv
 	scripts/gen.sh
@@ -85,6 +95,9 @@ golden: build
 
 build: venv
 	$(PY) scripts/build.py
+
+wheels: venv
+	$(PY) scripts/wheels.py
 
 venv: $(VENV)/installed
 

@@ -1,18 +1,17 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Puts the artefacts that scripts/build.py makes into the wheel."""
+"""Puts the artefacts that scripts/build.py makes into the wheel.
 
-import os
+scripts/wheels.py has built libraries for several versions of torch into a folder, and
+names it: build_native --artefacts FOLDER
+"""
+
 import shutil
 import sys
 from pathlib import Path
 
-# An installed package of before may be what is built anew; building needs no device.
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-
-import torch  # noqa: E402
-from setuptools import Command, Distribution, setup  # noqa: E402
-from setuptools.command.build import build  # noqa: E402
+from setuptools import Command, Distribution, setup
+from setuptools.command.build import build
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 import build as native  # noqa: E402
@@ -22,9 +21,10 @@ class BuildNative(Command):
     """Builds in the source tree; a wheel gets copies, an editable install uses it."""
 
     description = "build the C++ and Go artefacts"
-    user_options: list = []
+    user_options = [("artefacts=", None, "a folder that has them in lib and bin")]
 
     def initialize_options(self) -> None:
+        self.artefacts = None
         self.build_lib = None
         self.editable_mode = False
 
@@ -32,17 +32,30 @@ class BuildNative(Command):
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
     def run(self) -> None:
-        native.build()
+        if self.artefacts is None:
+            native.build()
         if not self.editable_mode:
+            for name in ("lib", "bin"):  # of a former build for another torch
+                shutil.rmtree(self.package() / name, ignore_errors=True)
             for target, source in self.get_output_mapping().items():
                 Path(target).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
 
     def get_output_mapping(self) -> dict[str, str]:
-        return {
-            str(Path(self.build_lib) / path.relative_to(native.ROOT)): str(path)
-            for path in native.artefacts()
-        }
+        files = self.files().items()
+        return {str(self.package() / name): str(path) for name, path in files}
+
+    def package(self) -> Path:
+        return Path(self.build_lib) / native.PACKAGE.name
+
+    def files(self) -> dict[str, Path]:
+        """The artefacts by their names in the package."""
+        if self.artefacts is None:
+            base, paths = native.PACKAGE, native.artefacts(native.Torch.installed())
+        else:
+            base = Path(self.artefacts)
+            paths = sorted(path for path in base.rglob("*") if path.is_file())
+        return {str(path.relative_to(base)): path for path in paths}
 
     def get_outputs(self) -> list[str]:
         return list(self.get_output_mapping())
@@ -62,10 +75,24 @@ class BinaryDistribution(Distribution):
         return True
 
 
-# The C++ libraries use torch's C++ ABI, which holds within a minor version only.
-major, minor = torch.__version__.split(".")[:2]
+def torch_requirement() -> str:
+    """From the oldest torch that has libraries to the last before the next minor."""
+    if "--artefacts" in sys.argv:
+        lib = Path(sys.argv[sys.argv.index("--artefacts") + 1]) / "lib"
+        names = [path.name for path in lib.iterdir()]
+    else:
+        names = [native.libraries.folder_name(native.Torch.installed().version)]
+    first, *_, last = native.libraries.releases(names) * 2
+    return f"torch>={first[0]}.{first[1]},<{last[0]}.{last[1] + 1}"
+
+
 setup(
     cmdclass={"build": Build, "build_native": BuildNative},
     distclass=BinaryDistribution,
-    install_requires=[f"torch=={major}.{minor}.*"],
+    install_requires=[
+        torch_requirement(),
+        "click>=8.1",
+        "rich>=13",
+        "typing-extensions>=4.10",
+    ],
 )

@@ -347,7 +347,9 @@ def count() -> dict[tuple[str, str], float]:
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "-q"]
         command += ["--separate-threads=yes", f"--callgrind-out-file={folder}/out"]
         command += [sys.executable, __file__, "--under-callgrind", str(built)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        # Callgrind may abort at a signal by which Go preempts a thread.
+        env = os.environ | {"GODEBUG": "asyncpreemptoff=1"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(done.stderr)
         # There is a dump for each loop and thread; the thread with the most

@@ -13,14 +13,17 @@ changes from minute to minute. "of add's" divides the bandwidth by the bandwidth
 adding two tensors of 64 MiB, which is measured right after each large case.
 
     python bench/kernels.py [--repeats N] [--only TEXT] [--compile] [--markdown]
+                            [--device cuda:0]
 
 --compile adds torch.compile's time, which takes a C++ compiler and minutes. --markdown
 writes the table between the marks in bench/RESULTS.md, and the plot bench/kernels.png,
-which needs matplotlib.
+which needs matplotlib. With --device cuda:0 all four use that GPU, and each
+waits for its work at the end of a repeat. Kernels are compiled before a case is timed.
 """
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +80,8 @@ def adam(d: str) -> list:
 
 
 TURNS = 5
+# Seconds until the kernels of a case must be compiled.
+COMPILE_LIMIT = 120
 WAITED = "six ops, 1 Ki, waited for"
 # By name: the function that makes the arguments, the function to time, and the bytes
 # that it must at least read and write.
@@ -136,13 +141,46 @@ CASES: dict[str, Case] = {
 }
 
 
-def seconds(case: str, device: str, repeats: int, wrap=None) -> float:
+def waits(device: str) -> Callable[[], None]:
+    """The function that waits for all work on a device."""
+    if device.startswith("cuda"):
+        return torch.cuda.synchronize
+    return torch.mycelya.synchronize if device == "mycelya" else lambda: None
+
+
+def compile_all(call: Callable[[], object]) -> None:
+    """Calls until no kernel of the call waits for its compiler. A CPU needs none."""
+    end = time.monotonic() + COMPILE_LIMIT
+    while True:
+        torch.mycelya.reset_metrics()
+        call()
+        torch.mycelya.synchronize()
+        if torch.mycelya.metrics()["groups_waiting"] == 0:
+            return
+        if time.monotonic() > end:
+            raise TimeoutError(f"no kernels within {COMPILE_LIMIT} s")
+        time.sleep(0.01)
+
+
+def calls_of(case: str, size: float, on_gpu: bool) -> int:
+    """How many calls one wait has, so that the wait takes little of the time."""
+    if case == WAITED:
+        return 1
+    if not on_gpu:
+        return min(max(16 * MI // size, 1), 64)
+    return 4 if "AdamW" in case else int(min(max(4096 * MI // size, 4), 128))
+
+
+def seconds(case: str, device: str, repeats: int, wrap=None, on_gpu=False) -> float:
     make, f, size = CASES[case]
     torch.manual_seed(0)
-    calls = 1 if case == WAITED else min(max(16 * MI // size, 1), 64)
-    args = [make(device) for _ in range(calls)]
+    calls = calls_of(case, size, on_gpu)
+    with torch.device(device if on_gpu else "cpu"):  # where the arguments are made
+        args = [make(device) for _ in range(calls)]
     f = wrap(f) if wrap else f
-    wait = torch.mycelya.synchronize if device == "mycelya" else lambda: None
+    wait = waits(device)
+    if device == "mycelya":
+        compile_all(lambda: [f(*a) for a in args])
     best, kept = math.inf, None
     for i in range(repeats + 3):  # the first three warm up
         wait()
@@ -179,7 +217,10 @@ def plot(measured: dict[str, dict[str, float]], path: Path) -> None:
 
 
 def table(args: argparse.Namespace) -> str:
-    on, off = (Child(MYCELYA_KERNELS=kernels) for kernels in ("on", "off"))
+    where = {"MYCELYA_MACHINE": f"local:{args.device}"}
+    device = ("--device", args.device)
+    on, off = (Child(*device, MYCELYA_KERNELS=k, **where) for k in ("on", "off"))
+    on_gpu = args.device != "cpu"
     head = ["case", "kernels, ms", "GB/s", "of add's", "of operators", "of eager"]
     lines = []
     ratios, large = [], []  # large: the cases of a million elements and more
@@ -198,9 +239,11 @@ def table(args: argparse.Namespace) -> str:
                     limit = CASES["add"][2] / on.ask("add", args.repeats)
                     of_add.append(rate / limit)
                 turn["operators"] = off.ask(case, args.repeats)
-                turn["eager"] = seconds(case, "cpu", args.repeats)
+                turn["eager"] = seconds(case, args.device, args.repeats, None, on_gpu)
                 if args.compile:
-                    compiled = seconds(case, "cpu", args.repeats, torch.compile)
+                    compiled = seconds(
+                        case, args.device, args.repeats, torch.compile, on_gpu
+                    )
                     turn["torch.compile"] = compiled
                 turns.append(turn)
         best = {way: min(turn[way] for turn in turns) for way in turns[0]}
@@ -215,6 +258,7 @@ def table(args: argparse.Namespace) -> str:
             if is_large:
                 large.append(of["eager"])
         lines.append([case, *row])
+        print(*lines[-1], sep=" | ", file=sys.stderr)
     if args.compile:
         head.append("of torch.compile")
     text = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
@@ -240,12 +284,14 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:<index>")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         import mycelya_torch  # noqa: F401
 
-        return serve(lambda case, repeats: seconds(case, "mycelya", repeats))
+        on_gpu = args.device != "cpu"
+        return serve(lambda c, n: seconds(c, "mycelya", n, on_gpu=on_gpu))
     text = table(args)
     print(text)
     if args.markdown:

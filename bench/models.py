@@ -10,10 +10,12 @@ of a shared machine changes from second to second. CPU time is the sum over all 
 per step.
 
     python bench/models.py [--rounds N] [--seconds S] [--only TEXT] [--compile]
-                           [--markdown]
+                           [--markdown] [--device cuda:0]
 
---compile adds torch.compile of the model on the CPU, which takes a C++ compiler and
-minutes. --markdown writes the table between the marks in bench/RESULTS.md.
+--compile adds torch.compile of the model, which takes a compiler and minutes.
+--markdown writes the table between the marks in bench/RESULTS.md. With --device cuda:0
+all use that GPU, and models of the usual sizes are added; float32 matrix products may
+use TF32 in all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from child import Child, serve
@@ -109,11 +112,17 @@ def bert(device: str, wrap: Callable) -> Step:
 
 
 TOKENS = 32
+# Seconds until the kernels of a model must be compiled.
+COMPILE_LIMIT = 120
 
 
-def llama(device: str, wrap: Callable) -> Step:
-    """One step is TOKENS tokens."""
+def llama(device: str, wrap: Callable, **options: Any) -> Step:
+    """One step is TOKENS tokens. The options are those of generate()."""
     model = zoo.llama(1000, 256, 4, (8, 4), 768, 128).eval().to(device)
+    return decode(model, device, wrap, **options)
+
+
+def decode(model: Any, device: str, wrap: Callable, **options: Any) -> Step:
     model.forward = wrap(model.forward)
     prompt = torch.randint(1, 1000, (1, 16)).to(device)
 
@@ -126,10 +135,70 @@ def llama(device: str, wrap: Callable) -> Step:
             max_new_tokens=TOKENS,
             do_sample=False,
             pad_token_id=0,
+            **options,
         )
 
     return step
 
+
+# ---- Models for a GPU. Weights are made on the device. ----
+
+
+def on(device: str, make: Callable[[], nn.Module]) -> nn.Module:
+    with torch.device(device):
+        return make()
+
+
+def resnet50(device: str, wrap: Callable) -> Step:
+    model = on(device, lambda: zoo.of_torchvision("resnet50"))
+    return train(model, device, wrap, labelled(32, 3, 224, 224))
+
+
+def vit_base(device: str, wrap: Callable) -> Step:
+    model = on(device, lambda: zoo.vit(224, 16, 12, 12, 768, 3072))
+    return train(model, device, wrap, labelled(32, 3, 224, 224))
+
+
+def bert_base(device: str, wrap: Callable) -> Step:
+    words = 30522
+    batch = torch.randint(0, words, (16, 128)), torch.randint(0, words, (16, 128))
+    return train(
+        on(device, lambda: zoo.bert(words, 768, 12, 12, 3072, 512)),
+        device,
+        wrap,
+        batch,
+        lambda m, x, y: m(input_ids=x, labels=y).loss,
+    )
+
+
+def gpt2_small(device: str, wrap: Callable) -> Step:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = on(device, lambda: GPT2LMHeadModel(GPT2Config()))
+    text = torch.randint(0, 50257, (8, 256))
+    loss = lambda m, x, y: m(input_ids=x, labels=y).loss  # noqa: E731
+    return train(model, device, wrap, (text, text), loss)
+
+
+def llama_1b(device: str, wrap: Callable) -> Step:
+    """1.2 billion weights in bfloat16."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        model = on(
+            device, lambda: zoo.llama(32000, 2048, 16, (32, 8), 8192, 2048)
+        ).eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return decode(model, device, wrap)
+
+
+LARGE: dict[str, Callable[[str, Callable], Step]] = {
+    "ResNet-50, 32 images": resnet50,
+    "ViT-B/16, 32 images": vit_base,
+    "BERT-base, 16 x 128": bert_base,
+    "GPT-2 small, 8 x 256": gpt2_small,
+    f"Llama 1B, {TOKENS} tokens": llama_1b,
+}
 
 MODELS: dict[str, Callable[[str, Callable], Step]] = {
     "digits CNN": digits,
@@ -143,7 +212,9 @@ MODELS: dict[str, Callable[[str, Callable], Step]] = {
 
 
 def worker_cpu() -> float:
-    """CPU seconds of the session's process."""
+    """CPU seconds of the session's process; 0 without one."""
+    if "mycelya_torch" not in sys.modules:
+        return 0.0
     from mycelya_torch import _device
 
     if _device.state(0) != "running":
@@ -153,27 +224,45 @@ def worker_cpu() -> float:
     return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def answer(way: str) -> Callable[[str, float], list[float]]:
+def compile_all(step: Step) -> None:
+    """Steps until no kernel waits for its compiler. A CPU needs no compiler."""
+    end = time.monotonic() + COMPILE_LIMIT
+    while time.monotonic() < end:
+        torch.mycelya.reset_metrics()
+        step()
+        torch.mycelya.synchronize()
+        if torch.mycelya.metrics()["groups_waiting"] == 0:
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"no kernels within {COMPILE_LIMIT} s")
+
+
+def answer(way: str, device: str) -> Callable[[str, float], list[float]]:
     """The function that a child serves.
 
     It measures a model's step: seconds, CPU seconds of the client, and of the worker.
     """
-    device = "cpu"
+    if device != "cpu":
+        torch.set_float32_matmul_precision("high")
+    synchronize = torch.cuda.synchronize if device != "cpu" else lambda: None
     if way in ("on", "off"):
         import mycelya_torch  # noqa: F401
 
         device = "mycelya"
     wrap = torch.compile if way == "compile" else lambda f: f
-    wait = torch.mycelya.synchronize if device == "mycelya" else lambda: None
+    wait = torch.mycelya.synchronize if device == "mycelya" else synchronize
     steps: dict[str, Step] = {}
 
     def measure(name: str, seconds: float) -> list[float]:
         nonlocal steps
         if name not in steps:
             torch.manual_seed(0)
-            steps = {name: MODELS[name](device, wrap)}
+            steps = {}
+            steps = {name: {**MODELS, **LARGE}[name](device, wrap)}
             for _ in range(8):  # until all is compiled
                 steps[name]()
+            if device == "mycelya":
+                compile_all(steps[name])
         wait()
         done, client, worker = 0, time.process_time(), worker_cpu()
         start = time.perf_counter()
@@ -191,14 +280,21 @@ def answer(way: str) -> Callable[[str, float], list[float]]:
 def table(args: argparse.Namespace) -> str:
     names = ["eager", "on", "off", *(["compile"] if args.compile else [])]
     ways = {
-        name: Child(name, MYCELYA_KERNELS="on" if name == "on" else "off")
+        name: Child(
+            name,
+            "--device",
+            args.device,
+            MYCELYA_KERNELS="on" if name == "on" else "off",
+            MYCELYA_MACHINE=f"local:{args.device}",
+        )
         for name in names
     }
+    models = MODELS if args.device == "cpu" else {**MODELS, **LARGE}
     head = ["model", "eager, ms", "kernels, ms", "of eager", "operators of eager"]
     head += ["torch.compile of eager"] if args.compile else []
     head += ["CPU: eager, ms", "client, ms", "worker, ms"]
     lines, ratios = [], []
-    for name in MODELS:
+    for name in models:
         if args.only not in name:
             continue
         best = {way: [math.inf] * 3 for way in ways}
@@ -225,10 +321,11 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:<index>")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        return serve(answer(args.child))
+        return serve(answer(args.child, args.device))
     text = table(args)
     print(text)
     if args.markdown:

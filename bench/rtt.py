@@ -12,6 +12,12 @@ direction. The loss is logged in four ways:
     50      loss.item() in every 50th step
     item    loss.item() in every step
 
+The loops of libraries.py log nothing of their own. They run in two ways: as they are,
+and with MYCELYA_AHEAD=off, when the library waits in each step:
+
+    ahead   they do not wait in each step
+    waits   they do
+
 Each link has its own client process and its own worker. The links of one model and one
 way of logging take turns. A figure is the median over the rounds; a ratio is the median
 of the ratios within each round. The worker has one thread and the last core for itself,
@@ -24,8 +30,8 @@ right after a read. "busy" is the worker's processor time divided by the elapsed
 for the remaining time the worker waited. If two links have different rates but equal
 "busy", the machine was slower, not the link, because the two cores may be hyperthreads
 of one. "late" is the largest number of steps between the client's step and the latest
-step with a loss that has arrived. It must not grow with time. Messages and round trips
-are per step.
+step with a loss that has arrived. It must not grow with time. Messages, round trips and
+blocking reads are per step. A step of generate is a token.
 
 "of 0 ms" compares with a link of 0 ms without a limit and the same way of logging. The
 bound for a read in every 50th step is T / (T + RTT); T is the time of 50 steps at 0 ms.
@@ -55,16 +61,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import libraries
+
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = ("digits", "chargpt")
+EXAMPLES = ("digits", "chargpt")
+LIBRARIES = ("generate", "trainer")
+MODELS = EXAMPLES + LIBRARIES
 RTTS = (0, 1, 10, 50, 100)  # ms
 RATES = {0: "none", 10**9: "1 Gb/s", 10**8: "100 Mb/s"}
 WAYS = ("future", "copy", "50", "item")
+LIBRARY_WAYS = ("ahead", "waits")
 LIMITED = ("future",)  # the ways that are also measured with rate limits
 EVERY = 50
-# The warm-up ends after this many steps without a new program. An epoch of digits has
-# fewer steps.
-QUIET = 30
+# The warm-up ends after this many steps without a new program, 30 if not named. An
+# epoch of digits has fewer steps; a step of generate is a call.
+QUIET = {"generate": 2}
 # Steps until the credit is used up: 64 traces, or 256 of fast steps.
 FILL = {"digits": 300, "chargpt": 100}
 
@@ -145,6 +156,14 @@ def chargpt() -> Iterator[Any]:
         yield loss
 
 
+LOOPS: dict[str, Callable[[], Iterator[Any]]] = {
+    "digits": digits,
+    "chargpt": chargpt,
+    "generate": libraries.generate,
+    "trainer": libraries.trainer,
+}
+
+
 class Log:
     """The losses of a training, logged in one of the ways."""
 
@@ -157,7 +176,7 @@ class Log:
         self.steps, self.arrived, self.late = 0, 0, 0
         self.pinned = torch.zeros(self.KEPT, pin_memory=True) if way == "copy" else None
         # Every so many steps end with a blocking read; 0: no step does.
-        self.waits = {"50": EVERY, "item": 1}.get(way, 0)
+        self.waits = 0 if way in ("future", "copy") else EVERY if way == "50" else 1
         self.add: Callable[[Any], None] = getattr(self, f"_{way}")
 
     def done(self) -> int:
@@ -197,6 +216,11 @@ class Log:
         loss.item()
         self.steps += 1
 
+    def _ahead(self, steps: int) -> None:
+        self.steps += steps
+
+    _waits = _ahead
+
     def _count(self) -> None:
         self.steps += 1
         self.late = max(self.late, self.steps - self.done())
@@ -213,10 +237,11 @@ def serve(point: Point, worker: str) -> None:
     os.sched_setaffinity(0, cores[:-1] or cores)  # the link inherits it
     use_worker(worker)
     torch.set_num_threads(1)
-    losses = {"digits": digits, "chargpt": chargpt}[point.model]()
+    os.environ["MYCELYA_AHEAD"] = "off" if point.way == "waits" else "on"
+    losses = LOOPS[point.model]()
     log = Log(point.way)
     quiet, misses = 0, -1
-    while quiet < QUIET:
+    while quiet < QUIET.get(point.model, 30):
         log.add(next(losses))
         before, misses = misses, torch.mycelya.metrics()["program_misses"]
         quiet = quiet + 1 if misses == before else 0
@@ -259,6 +284,7 @@ def measure(
     torch.mycelya.synchronize()
     trip = time.perf_counter() - start
     counted = ("messages_sent", "bytes_sent", "upload_bytes", "round_trips", "stalls")
+    counted += ("blocking_reads",)
     return {
         "steps": steps,
         "rate": steps / took,
@@ -277,8 +303,14 @@ def measure(
 
 def points(models: list[str], quick: bool) -> list[Point]:
     """The points to measure, in the order of a round."""
-    everything = itertools.product(models, WAYS, RATES, (0, 100) if quick else RTTS)
-    wanted = (Point(*p) for p in everything)
+    rtts = (0, 100) if quick else RTTS
+    wanted = (
+        Point(*p)
+        for m in models
+        for p in itertools.product(
+            *([m], LIBRARY_WAYS if m in LIBRARIES else WAYS, RATES, rtts)
+        )
+    )
     return [p for p in wanted if p.rate == 0 or (p.way in LIMITED and not quick)]
 
 
@@ -401,8 +433,8 @@ def table(runs: Runs, rows: list[Point]) -> str:
     """A markdown table with a row for each of these points."""
     lines = [
         "| model | loss | limit | RTT ms | steps/s | of 0 ms | of the bound | busy "
-        "| late | messages | round trips |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| late | messages | round trips | blocking reads |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for p in rows:
         r, part = runs[p], relative(runs, p)
@@ -412,7 +444,8 @@ def table(runs: Runs, rows: list[Point]) -> str:
             f"| {p.model} | {p.way} | {RATES[p.rate]} | {p.rtt} "
             f"| {median(r, 'rate'):.1f} | {part:.2f} | {good} "
             f"| {median(r, 'busy'):.2f} | {late} "
-            f"| {median(r, 'messages_sent'):.2f} | {median(r, 'round_trips'):.2f} |"
+            f"| {median(r, 'messages_sent'):.2f} | {median(r, 'round_trips'):.2f} "
+            f"| {median(r, 'blocking_reads'):.2f} |"
         )
     return "\n".join(lines)
 
@@ -426,7 +459,7 @@ def plot(runs: Runs, path: Path) -> None:
     matplotlib.rcParams.update({"svg.hashsalt": "rtt", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
-    models = [m for m in MODELS if any(p.model == m for p in runs)]
+    models = [m for m in EXAMPLES if any(p.model == m for p in runs)]
     figure, axes = pyplot.subplots(
         *(1, len(models)),
         figsize=(5 * len(models), 4.8),

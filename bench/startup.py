@@ -4,7 +4,8 @@
 
 Each row is a fresh Python process, from its start to its end. The rows take turns; the
 figures are medians. The device's worker is a separate process, which also loads
-PyTorch. The last line is the CPU time of the package's entry point alone.
+PyTorch. The last line is the CPU time of the package's entry point alone. To measure an
+installed wheel, run it with that environment's Python in a folder elsewhere.
 
     python bench/startup.py [--repeats N] [--markdown]
 
@@ -17,9 +18,11 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import results
 
+HELLO = Path(__file__).resolve().parent.parent / "examples" / "hello.py"
 PLAIN = "import torch, without the device"
 PROGRAMS = {
     PLAIN: ("import torch", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
@@ -29,6 +32,7 @@ PROGRAMS = {
         "import torch; torch.ones(2, device='mycelya').add(1).tolist()",
         {},
     ),
+    "examples/hello.py": (HELLO.read_text(), {}),
 }
 
 
@@ -39,7 +43,8 @@ def measure(repeats: int) -> dict[str, float]:
         for name, (program, extra) in PROGRAMS.items():
             start = time.perf_counter()
             env = {**os.environ, **extra}
-            subprocess.run([sys.executable, "-c", program], env=env, check=True)
+            command = [sys.executable, "-c", program]
+            subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
             if repeat > 0:
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(t) for name, t in times.items()}

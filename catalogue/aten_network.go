@@ -46,13 +46,14 @@ var networkRows = []ATen{
 		}},
 	{Name: "aten::native_batch_norm_backward", Dims: "ncX,ncX,c,c,c,c,c->ncX,c,c"},
 	{Name: "aten::native_group_norm", Dims: "ncX,c,c->ncX", Args: "x w b n c s g eps",
-		Capture: Capture{Handling: Whole}, Cases: []Case{
+		Capture: Capture{Handling: Whole, Kernel: "RecordGroupNorm"}, Cases: []Case{
 			{"",
 				"y = groups x g; m = mean_ y end; d = sub y (unsq m); r = rsqrt (add (mean_ (mul d d) end) eps); " +
 					"-> add? (mul? (flat (mul d (unsq r)) x) (chan w x)) (chan b x), m, r"},
 		}},
 	{Name: "aten::native_group_norm_backward", Dims: "ncX,ncX,_,_,c->ncX,c,c",
-		Whole: "it reduces along groups and along channels, in more kernels than PyTorch needs"},
+		Capture: Capture{Kernel: "RecordGroupNorm"},
+		Whole:   "it reduces along groups and along channels, in more kernels than PyTorch needs"},
 	{Name: "aten::native_dropout", Dims: "X->X,X", Args: "x p train", Cases: []Case{
 		{"train=true",
 			"m = draw p x; q = sub 1 (fill (f64 x) p); " +

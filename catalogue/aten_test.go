@@ -4,6 +4,7 @@
 package catalogue
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -68,6 +69,9 @@ func TestFacts(t *testing.T) {
 	for _, f := range Families() {
 		used |= f.Facts
 	}
+	for _, g := range FactRows() {
+		used |= g.Facts
+	}
 	assert.Equal(t, AllFacts, used, "a fact that no row has")
 	names := AllFacts.Names()
 	assert.Len(t, names, numFacts)
@@ -75,6 +79,20 @@ func TestFacts(t *testing.T) {
 	for _, n := range names {
 		assert.False(t, n == "" || seen[n], n)
 		seen[n] = true
+	}
+}
+
+// TestFactRows: an operator is in one row, and the recorder knows it.
+func TestFactRows(t *testing.T) {
+	table, err := os.ReadFile("../csrc/device/record/optable.inc")
+	require.NoError(t, err)
+	seen := map[string]bool{"copy_": true} // the recorder writes it by hand
+	for _, g := range FactRows() {
+		for _, name := range strings.Fields(g.Names) {
+			assert.True(t, name == "copy_" || !seen[name], "%s is listed twice", name)
+			assert.True(t, seen[name] || bytes.Contains(table, []byte(`("`+name+`", "`)), "%s is not recorded", name)
+			seen[name] = true
+		}
 	}
 }
 

@@ -75,6 +75,9 @@ const (
 	MeetsDTypes                       // its operands meet in one dtype, as those of pointwise operators do
 	BumpsVersions                     // it writes lists of tensors whose versions PyTorch leaves to the device
 	Asserts                           // it may fail by the values, and is kept for that: its record is an effect
+	Exact                             // every device computes it to the same bits, if no float becomes an integer
+	ExactOnIntegers                   // the same, if all operands and results are integers or booleans
+	IgnoresSelf                       // the values of argument 0 do not matter for what it computes or writes
 	numFacts        = iota
 )
 
@@ -83,7 +86,7 @@ var factNames = [numFacts]string{
 	"TakesCPUIndices", "FillsWithNumber", "MayOverlap", "ForbidsOverlap", "CopiesValue", "CopiesLists", "SkipsReal",
 	"KeepsShape", "KeepsDType", "AnyDTypeOut", "TakesDTypeOfOut", "RealOfComplex", "ResizesPlainly", "ResizesEmpty",
 	"CopiesIntoOut", "FloatOut", "DrawsInPlace", "MeetsDTypes", "BumpsVersions",
-	"Asserts",
+	"Asserts", "Exact", "ExactOnIntegers", "IgnoresSelf",
 }
 
 // Names are the names of the facts in the set.

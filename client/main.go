@@ -100,6 +100,12 @@ func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t
 		if err != nil {
 			return err
 		}
+		request := provider.Request{Spec: provider.Spec{
+			Session: C.GoString(config.machine), Device: C.GoString(config.device),
+		}}
+		if err := request.Options(options); err != nil {
+			return err
+		}
 		return client.Open(int32(index), runtime.Paths{
 			Paths: provider.Paths{
 				Worker:   C.GoString(config.worker),
@@ -107,9 +113,7 @@ func myc_open(index C.int32_t, config *C.myc_config, out *C.myc_error) C.int32_t
 				TorchLib: C.GoString(config.torch_lib),
 			},
 			Provider: C.GoString(config.provider),
-			Device:   C.GoString(config.device),
-			Machine:  C.GoString(config.machine),
-			Options:  options,
+			Request:  request,
 		}, os.Environ())
 	})
 }
@@ -255,6 +259,16 @@ func myc_reset_metrics() { client.ResetMetrics() }
 //export myc_bill
 func myc_bill(out *C.char, capacity C.uint64_t) C.uint64_t {
 	return C.uint64_t(cabi.Write(string(client.Bill()), unsafe.Pointer(out), uint64(capacity)))
+}
+
+//export myc_profile
+func myc_profile(on C.int32_t) {
+	_ = cabi.Protect(func() error { client.Profile(on != 0); return nil })
+}
+
+//export myc_profiled
+func myc_profiled(out *C.char, capacity C.uint64_t) C.uint64_t {
+	return C.uint64_t(cabi.Write(client.Profiled(), unsafe.Pointer(out), uint64(capacity)))
 }
 
 //export myc_explain

@@ -50,14 +50,16 @@ type Origin struct {
 	Line int
 }
 
-// Label is the short form of a place in one word, "train.py:41"; "" if the place is not known.
-func (o Origin) Label() string {
+// Short is a place without the folders, "train.py:41" or "In [3]:4"; "" if the place is not known.
+func (o Origin) Short() string {
 	if o.File == "" {
 		return ""
 	}
-	name := path.Base(strings.ReplaceAll(o.File, `\`, "/"))
-	return strings.Join(strings.Fields(name), "_") + ":" + strconv.Itoa(o.Line)
+	return path.Base(strings.ReplaceAll(o.File, `\`, "/")) + ":" + strconv.Itoa(o.Line)
 }
+
+// Label is Short in one word.
+func (o Origin) Label() string { return strings.Join(strings.Fields(o.Short()), "_") }
 
 // Flags of a node that its op does not imply. The numbers are those of the flags of a record. A node with FlagDynamic
 // has data-dependent shapes: its first result holds the shapes of the others, which have the type u8[0] and no

@@ -21,11 +21,21 @@ from mycelya_torch import _env, _load
 from mycelya_torch._version import __version__
 
 if TYPE_CHECKING:
+    from mycelya_torch import errors
+    from mycelya_torch._execution import (
+        disable_remote_execution,
+        enable_remote_execution,
+        is_remote_execution_enabled,
+    )
+    from mycelya_torch._weights import load_huggingface_state_dicts
     from mycelya_torch.machine import (
         BackendProvider,
+        DeviceRegistry,
         GPUType,
         RemoteMachine,
+        create_modal_machine,
         get_all_machines,
+        get_device_registry,
     )
 
 _default_machine = _env.default_machine()
@@ -46,9 +56,11 @@ _device.init(
 _device.set_internal_folders(
     *(f"{os.path.dirname(file)}/" for file in (torch.__file__, __file__))
 )
+if "IPython" in sys.modules:
+    importlib.import_module("mycelya_torch._notebook").install()
 torch.utils.rename_privateuse1_backend("mycelya")
 
-from mycelya_torch import _patch, device, log  # noqa: E402
+from mycelya_torch import _accelerator, _patch, device, log  # noqa: E402
 from mycelya_torch.log import (  # noqa: E402
     disable_logging,
     enable_debug_logging,
@@ -61,7 +73,10 @@ from mycelya_torch.log import (  # noqa: E402
 torch._register_device_module("mycelya", sys.modules["mycelya_torch.device"])
 torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 _patch.install()
+_accelerator.explain()
 log.reset_logging()
+if _env.eager():
+    importlib.import_module("mycelya_torch._eager").always()
 
 
 def _end() -> None:
@@ -90,19 +105,34 @@ atexit.register(_end)
 
 # These are imported on first use, because this file runs within every `import torch`.
 _MODULES = {"errors", "machine"}
-_MACHINE = {"BackendProvider", "GPUType", "RemoteMachine", "get_all_machines"}
+_LATER = {
+    "BackendProvider": "machine",
+    "DeviceRegistry": "machine",
+    "GPUType": "machine",
+    "RemoteMachine": "machine",
+    "create_modal_machine": "machine",
+    "disable_remote_execution": "_execution",
+    "enable_remote_execution": "_execution",
+    "get_all_machines": "machine",
+    "get_device_registry": "machine",
+    "is_remote_execution_enabled": "_execution",
+    "load_huggingface_state_dicts": "_weights",
+}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"mycelya_torch.{name}")
-    if name not in _MACHINE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("mycelya_torch.machine"), name)
+if not TYPE_CHECKING:  # with it, every misspelt name would be right
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"mycelya_torch.{name}")
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"mycelya_torch.{_LATER[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MACHINE, *_MODULES})
+    special = [name for name in globals() if name.startswith("__")]
+    return sorted({*__all__, *special})
 
 
 def get_storage_id(tensor: torch.Tensor) -> int:
@@ -133,16 +163,24 @@ def _ours(tensor: torch.Tensor) -> torch.Tensor:
 __all__ = [
     "__version__",
     "BackendProvider",
+    "DeviceRegistry",
     "GPUType",
     "RemoteMachine",
+    "create_modal_machine",
     "device",
     "disable_logging",
+    "disable_remote_execution",
     "enable_debug_logging",
     "enable_info_logging",
+    "enable_remote_execution",
+    "errors",
     "get_all_machines",
+    "get_device_registry",
     "get_logging_level",
     "get_metadata_hash",
     "get_storage_id",
+    "is_remote_execution_enabled",
+    "load_huggingface_state_dicts",
     "reset_logging",
     "set_logging_level",
 ]

@@ -1,15 +1,12 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Reads MYCELYA_MACHINE and MYCELYA_LOG. Go reads the other variables."""
+"""Reads MYCELYA_MACHINE, MYCELYA_EAGER and MYCELYA_LOG. Go reads most others."""
 
 from __future__ import annotations
 
 import logging
 import os
-import urllib.parse
 import warnings
-
-from mycelya_torch import _providers
 
 # The words of MYCELYA_LOG; Go reads it too, with the same words (runtime/settings.go).
 _LEVELS = {
@@ -27,28 +24,22 @@ _LEVELS = {
 def default_machine() -> tuple[str, str, str]:
     """The provider, the device and the options of MYCELYA_MACHINE.
 
-    The device "" is the best one of a host. The variable has the form provider,
-    provider:device, or one of them with options after it, as in a URL:
-    local:cpu?transport=tcp.
+    The device "" is the best one of a host.
 
     Raises:
-        ValueError: unknown provider, device or option; the message lists the valid
-            ones.
-        NotImplementedError: a provider that this version does not serve.
+        ValueError: see _machine_variable.of.
     """
-    value = os.environ.get("MYCELYA_MACHINE") or _providers.DEFAULT
-    machine, _, query = value.partition("?")
-    name, _, device = machine.partition(":")
-    try:
-        provider = _providers.served(name)
-        device = _providers.device_option(provider, device)
-        options = dict(urllib.parse.parse_qsl(query, strict_parsing=bool(query)))
-        return provider.value, device, _providers.other_options(provider, options)
-    except (NotImplementedError, ValueError) as error:
-        raise type(error)(
-            f"MYCELYA_MACHINE={value!r}: {error} Set it to 'local', 'local:cpu' "
-            "or 'local:cuda:0', or unset it."
-        ) from None
+    value = os.environ.get("MYCELYA_MACHINE")
+    if not value:  # most programs: this runs within every `import torch`
+        return "local", "", ""
+    from mycelya_torch import _machine_variable
+
+    return _machine_variable.of(value)
+
+
+def eager() -> bool:
+    """Whether MYCELYA_EAGER is "on" or "1". Go refuses values that it does not know."""
+    return os.environ.get("MYCELYA_EAGER") in ("on", "1")
 
 
 def log_level() -> int | None:

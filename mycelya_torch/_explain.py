@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from typing import NamedTuple
 
 import torch
 
-from mycelya_torch import _device
+from mycelya_torch import _device, _notebook
 
 
 class BillLine(NamedTuple):
@@ -58,15 +59,33 @@ class NetworkBill(list[BillLine]):
                     f"{x.stall_seconds:.3f} s",
                 ]
             )
-        widths = [max(len(row[i]) for row in rows) for i in range(len(titles))]
-        lines = []
-        for row in rows:
-            left = [text.ljust(w) for text, w in zip(row[:2], widths[:2], strict=True)]
-            right = [text.rjust(w) for text, w in zip(row[2:], widths[2:], strict=True)]
-            lines.append("  ".join(left + right).rstrip())
-        return "\n".join(lines)
+        return table(rows)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for x in self:
+            place = _notebook.with_sources(x.place)
+            code = f"<code>{escape(_notebook.source(x.file, x.line))}</code>"
+            cuts = ", ".join(f"{n} {reason}" for reason, n in sorted(x.cuts.items()))
+            bytes_ = _bytes(x.bytes_sent), _bytes(x.bytes_received)
+            counts = x.programs_compiled, x.round_trips
+            wait = f"{x.stall_seconds:.3f} s"
+            rows.append([place, code, cuts, *counts, *bytes_, wait])
+        titles = ["line", "source", "cuts", "programs", "trips", "sent", "received"]
+        return _notebook.table([*titles, "stalled"], rows)
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows as lines of text. The first two columns are aligned on the left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        left = [text.ljust(w) for text, w in zip(row[:2], widths[:2], strict=True)]
+        right = [text.rjust(w) for text, w in zip(row[2:], widths[2:], strict=True)]
+        lines.append("  ".join(left + right).rstrip())
+    return "\n".join(lines)
 
 
 def _bytes(n: int) -> str:
@@ -94,11 +113,12 @@ def explain(tensor: torch.Tensor | None) -> str:
         return _pending(tensor)
     if not _device.is_initialized():
         return "The mycelya device has not been used yet."
-    return "\n".join(
+    devices = [
         _device.explain(i)
         for i in range(_device.device_count())
         if _device.state(i) != "stopped"
-    )
+    ]
+    return _notebook.Explanation("\n".join(devices))
 
 
 def _pending(tensor: torch.Tensor) -> str:
@@ -114,4 +134,4 @@ def _pending(tensor: torch.Tensor) -> str:
     graph = _device.pending(tensor)
     if not graph:
         return f"Nothing is pending for {name}: all ops that compute it have been sent."
-    return f"{name} is pending:\n{graph}"
+    return _notebook.Report(f"{name} is pending:\n{graph}")

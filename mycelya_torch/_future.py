@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -23,15 +24,35 @@ def cpu_future(tensor: torch.Tensor) -> Future[torch.Tensor]:
         return done
     # The read is posted before this returns, so later writes do not change its values.
     download = _device.Download(tensor.detach())
+    read = _Read()
     try:
-        return _pool(tensor.device.index).submit(download.wait)
+        _pool(tensor.device.index).submit(_finish, read, download)
     except RuntimeError:  # the interpreter ends, and pools take no more work
-        late: Future[torch.Tensor] = Future()
+        _finish(read, download)
+    return read
+
+
+class _Read(Future[torch.Tensor]):
+    """A read. Metrics count the waits for its result as waits of the program."""
+
+    def result(self, timeout: float | None = None) -> torch.Tensor:
+        if self.done():
+            return super().result(timeout)
+        begun = time.perf_counter()
         try:
-            late.set_result(download.wait())
-        except BaseException as error:
-            late.set_exception(error)
-        return late
+            return super().result(timeout)
+        finally:
+            _device.count_blocking_read(time.perf_counter() - begun)
+
+
+def _finish(read: _Read, download: _device.Download) -> None:
+    """Gives a future its result, unless it was cancelled."""
+    if not read.set_running_or_notify_cancel():
+        return
+    try:
+        read.set_result(download.wait())
+    except BaseException as error:
+        read.set_exception(error)
 
 
 def _pool(device: int) -> ThreadPoolExecutor:

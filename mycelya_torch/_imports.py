@@ -6,22 +6,53 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
-_hooks: dict[str, Callable[[ModuleType], None]] = {}
+_hooks: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+# (thread, module) of each search for a module that the finder below has begun.
+_asked: set[tuple[int, str]] = set()
 
 
 def when_imported(name: str, hook: Callable[[ModuleType], None]) -> None:
-    """Calls hook(module) after the import of module `name`, or now if it is loaded."""
+    """Calls hook(module) after the import of module `name`, or now if it is loaded.
+
+    A module that imports torch may itself be half imported when this is called.
+    """
     if (module := sys.modules.get(name)) is not None:
-        hook(module)
+        spec = module.__spec__
+        if type(spec) is ModuleSpec and getattr(spec, "_initializing", False):
+            spec.__class__ = _Initializing
+            _hooks.setdefault(name, []).append(hook)
+        elif type(spec) is _Initializing:
+            _hooks[name].append(hook)
+        else:
+            hook(module)
         return
-    _hooks[name] = hook
+    _hooks.setdefault(name, []).append(hook)
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
+
+
+class _Initializing(ModuleSpec):
+    """The spec of a module whose import has begun before the hook was there.
+
+    Python's import sets `_initializing` to False when it ends. If it has failed, the
+    module is not in sys.modules any more.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_initializing" and not value:
+            self.__class__ = ModuleSpec  # type: ignore[assignment]
+            hooks = _hooks.pop(self.name)
+            for hook in hooks:
+                when_imported(self.name, hook)
 
 
 class _Finder(MetaPathFinder):
@@ -33,22 +64,23 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        hook = _hooks.pop(fullname, None)
-        if hook is None:
+        asked = (threading.get_ident(), fullname)
+        if fullname not in _hooks or asked in _asked:
             return None
-        # This re-enters the method, which then finds no hook.
-        spec = importlib.util.find_spec(fullname)
+        _asked.add(asked)
+        try:
+            spec = importlib.util.find_spec(fullname)  # it calls this method again
+        finally:
+            _asked.discard(asked)
         if spec is None or spec.loader is None:
-            _hooks[fullname] = hook
             return None
-        spec.loader = _Loader(spec.loader, hook)
+        spec.loader = _Loader(spec.loader)
         return spec
 
 
 class _Loader(Loader):
-    def __init__(self, loader: Loader, hook: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        self.hook = hook
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
@@ -57,12 +89,9 @@ class _Loader(Loader):
         # The module must look as if it were imported without the hook.
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
-        try:
-            self.loader.exec_module(module)
-        except BaseException:
-            _hooks[module.__name__] = self.hook
-            raise
-        self.hook(module)
+        self.loader.exec_module(module)
+        for hook in _hooks.pop(module.__name__, ()):
+            hook(module)
 
 
 _FINDER = _Finder()

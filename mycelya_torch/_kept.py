@@ -143,6 +143,28 @@ def checkpoint(index: int, every: float | None) -> None:
     _ask(index, "checkpoint", Every=every or 0)
 
 
+def _ask_session(index: int, what: str, **fields: Any) -> dict[str, Any]:
+    """Asks the session itself, which may be paused or lost."""
+    answer = _device.ask_session(index, json.dumps({"What": what, **fields}))
+    out: dict[str, Any] = json.loads(answer)
+    return out
+
+
+def logs(index: int) -> str:
+    out: str = _ask_session(index, "logs")["log"]
+    return out
+
+
+def install(index: int, packages: tuple[str, ...]) -> str:
+    out: str = _ask_session(index, "install", Packages=packages)["log"]
+    return out
+
+
+def kill(index: int) -> None:
+    """Ends a worker at once."""
+    _ask_session(index, "kill")
+
+
 def end(index: int) -> None:
     """Has a worker that outlives this process end with its session."""
-    _ask(index, "end")
+    _ask_session(index, "end")

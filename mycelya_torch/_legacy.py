@@ -31,9 +31,10 @@ _STORAGES = {
     "ComplexDoubleStorage": torch.complex128,
     "ComplexFloatStorage": torch.complex64,
 }
+NAMES = (*_TENSORS, *_STORAGES)
 
 
-class _TensorType(type):
+class TensorType(type):
     """Instances are tensors of one dtype on a mycelya device, of any class."""
 
     dtype: torch.dtype
@@ -58,7 +59,7 @@ class _TensorType(type):
         return getattr(torch.Tensor, name)
 
 
-def _tensor_type(name: str) -> _TensorType:
+def _tensor_type(name: str) -> TensorType:
     names = {
         "__module__": "torch.mycelya",
         "__qualname__": name,
@@ -70,7 +71,7 @@ def _tensor_type(name: str) -> _TensorType:
         "is_sparse": False,
     }
     # Tensor.type() looks up the class's name in C, which is the name given here.
-    return _TensorType(f"torch.mycelya.{name}", (), names)
+    return TensorType(f"torch.mycelya.{name}", (), names)
 
 
 def _no_buffer(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -81,6 +82,7 @@ def _storage_type(name: str) -> type:
     dtype = _STORAGES[name]
     names = {
         "__module__": "torch.mycelya",
+        "__doc__": f"{name}(size), (sequence): a storage of {dtype}.",
         "dtype": dtype,
         "_dtype": dtype,
         "from_buffer": classmethod(_no_buffer),

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Finds the native artefacts in this package and loads the device extension.
 
+The libraries are those for the minor version of the installed torch (_libraries).
+
 The extension loads the Go library and starts the worker on first use, so an import
 starts neither a Go runtime nor a process.
 """
@@ -10,16 +12,20 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
+from mycelya_torch import _libraries
+
 PACKAGE = Path(__file__).resolve().parent
-DEVICE = PACKAGE / "lib" / "libmycelya_device.so"
+LIBRARIES = _libraries.folder(torch.__version__)
+DEVICE = LIBRARIES / "libmycelya_device.so"
+EXEC = LIBRARIES / "libmycelya_exec.so"
 CLIENT = PACKAGE / "lib" / "libmycelya_go.so"
-EXEC = PACKAGE / "lib" / "libmycelya_exec.so"
 WORKER = PACKAGE / "bin" / "mycelya-worker"
 
 
@@ -44,7 +50,14 @@ def check_name_is_free() -> None:
 
 
 def load() -> ModuleType:
-    """Loads libmycelya_device.so as mycelya_torch._device and returns it."""
+    """Loads libmycelya_device.so as mycelya_torch._device and returns it.
+
+    All its symbols are bound here (-z now), so a library that does not fit torch fails
+    in this call, and not in the first operator that needs a missing function.
+
+    Raises:
+        ImportError: the library is missing, or does not fit torch or Python.
+    """
     name = "mycelya_torch._device"
     if name in sys.modules:
         return sys.modules[name]
@@ -52,6 +65,14 @@ def load() -> ModuleType:
         raise ImportError(
             f"{DEVICE} is missing: the package was not built. In a checkout run "
             "'make build'; otherwise reinstall mycelya-torch."
+        )
+    if LIBRARIES.name != _libraries.folder_name(torch.__version__):
+        warnings.warn(
+            f"mycelya-torch has no libraries for torch {torch.__version__} and uses "
+            f"those for {LIBRARIES.name}, which nobody has tested with it. Install a "
+            "mycelya-torch for this torch, or run 'make build' in a checkout.",
+            RuntimeWarning,
+            stacklevel=2,
         )
     loader = ExtensionFileLoader(name, str(DEVICE))
     spec = importlib.util.spec_from_file_location(name, DEVICE, loader=loader)

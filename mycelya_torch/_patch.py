@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.optim.optimizer import (
@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 )
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from mycelya_torch import _device
+from mycelya_torch import _device, _tested
 from mycelya_torch._imports import when_imported
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def install() -> None:
     _patch_cross_entropy()
     _patch_loading()
     _patch_flags()
+    _patch_higher_order()
     torch.Tensor.cpu_future = _cpu_future  # type: ignore[attr-defined]
     _allow_for_lazy_modules(torch.Tensor.mycelya)  # type: ignore[attr-defined]
     register_optimizer_step_pre_hook(_start_of_step)
@@ -45,11 +46,23 @@ def install() -> None:
     for name, function in {
         "torch._dynamo.device_interface": "register_interface",
         "torch._dynamo.variables.tensor": "know_is_mycelya",
-        "torch._inductor.compile_fx": "refuse_inductor",
+        "torch._dynamo.backends.registry": "register_backend",
+        "torch._inductor.compile_fx": "redirect_inductor",
+        "torch._functorch.partitioners": "know_rng",
+        "torch.nn.attention.flex_attention": "allow_flex_attention",
     }.items():
         when_imported(name, _later("_dynamo", function))
     for name in ("safetensors", "safetensors.torch"):
         when_imported(name, _later("_safetensors", "patch"))
+    for name, function in {
+        "transformers.generation.utils": "generation",
+        "transformers.trainer": "trainer",
+        "transformers.masking_utils": "masks",
+        "lightning.pytorch.trainer.connectors.logger_connector.result": "progress_bar",
+    }.items():
+        when_imported(name, _later("_ahead", function))
+    for name in _tested.CHOICES:
+        when_imported(name, _later("_choose", "patch"))
 
 
 def _wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
@@ -100,7 +113,9 @@ def _patch_encoder() -> None:
         src_key_padding_mask: torch.Tensor | None = None,
         is_causal: bool | None = None,
     ) -> torch.Tensor:
-        result = original(self, src, mask, src_key_padding_mask, is_causal)
+        result: torch.Tensor = original(
+            self, src, mask, src_key_padding_mask, is_causal
+        )
         if src.device.type != "mycelya" or src_key_padding_mask is None:
             return result
         from mycelya_torch._encoder import without_padding
@@ -123,7 +138,9 @@ def _patch_cross_entropy() -> None:
     policy, dtype_of_sums = module._auto_acc_policy, owner._resolve_auto_acc_dtype
 
     def auto_policy(device_type: str | None, dtype: torch.dtype) -> str:
-        return policy("cpu" if device_type == "mycelya" else device_type, dtype)
+        here = "cpu" if device_type == "mycelya" else device_type
+        chosen: str = policy(here, dtype)
+        return chosen
 
     def auto_dtype(dtype: torch.dtype, device: torch.device | None) -> Any:
         if device is not None and device.type == "mycelya":
@@ -140,34 +157,50 @@ def _patch_loading() -> None:
     A sparse tensor with requires_grad is saved as a CPU tensor with requires_grad. The
     copy from that to the device would not be a leaf.
     """
-    original = torch._utils._rebuild_device_tensor_from_cpu_tensor
+    utils: Any = torch._utils
+    original = utils._rebuild_device_tensor_from_cpu_tensor
 
     @functools.wraps(original)
     def rebuild(data: torch.Tensor, *args: Any) -> torch.Tensor:
         tensor: torch.Tensor = original(data.detach(), *args)
         return tensor
 
-    torch._utils._rebuild_device_tensor_from_cpu_tensor = rebuild
+    utils._rebuild_device_tensor_from_cpu_tensor = rebuild
 
 
-# Each name here is a function torch._C._set_<name> that sets a global flag, which
-# kernels read; see csrc/exec/operators/Flags.cpp.
-_FLAGS = """
-    deterministic_algorithms deterministic_fill_uninitialized_memory
-    float32_matmul_precision fp32_precision_setter
-    cublas_allow_tf32 cublas_allow_fp16_accumulation
-    cublas_allow_fp16_reduced_precision_reduction
-    cublas_allow_bf16_reduced_precision_reduction
-    cudnn_enabled cudnn_benchmark cudnn_deterministic cudnn_allow_tf32
-    mkldnn_enabled mkldnn_deterministic onednn_allow_tf32 nnpack_enabled
-    cpu_allow_fp16_reduced_precision_reduction math_sdp_allow_fp16_bf16_reduction
-"""
+# PyTorch's global flags, which kernels read, and their values at PyTorch's start. Each
+# has functions torch._C._get_<name> and _set_<name>; csrc/exec/operators/Flags.cpp.
+_INITIAL: dict[str, object] = {
+    "deterministic_fill_uninitialized_memory": True,
+    "float32_matmul_precision": "highest",
+    "cublas_allow_tf32": False,
+    "cublas_allow_fp16_accumulation": False,
+    "cublas_allow_fp16_reduced_precision_reduction": (True, True),
+    "cublas_allow_bf16_reduced_precision_reduction": (True, True),
+    "cudnn_enabled": True,
+    "cudnn_benchmark": False,
+    "cudnn_deterministic": False,
+    "cudnn_allow_tf32": True,
+    "mkldnn_enabled": True,
+    "mkldnn_deterministic": False,
+    "nnpack_enabled": True,
+    "cpu_allow_fp16_reduced_precision_reduction": False,
+    "math_sdp_allow_fp16_bf16_reduction": False,
+}
+# These have other getters, or none.
+_FLAGS = (
+    *_INITIAL,
+    "deterministic_algorithms",
+    "fp32_precision_setter",
+    "onednn_allow_tf32",
+)
 
 
 def _patch_flags() -> None:
     """Makes PyTorch's setters of flags set them on the workers too."""
+    _carry_flags()
     ours: dict[Any, Any] = {}
-    for name in _FLAGS.split():
+    for name in _FLAGS:
         original = getattr(torch._C, f"_set_{name}", None)
         if original is not None:  # an older PyTorch lacks some setters
             ours[original] = _flag_setter(name, original)
@@ -180,6 +213,44 @@ def _patch_flags() -> None:
                     prop.setter = ours.get(prop.setter, prop.setter)
 
 
+# The values of fp32_precision_setter at the start, by backend and operator.
+_INITIAL_PRECISION = {
+    ("generic", "all"): "none",
+    ("cuda", "all"): "none",
+    ("cuda", "matmul"): "none",
+    ("cuda", "conv"): "tf32",
+    ("cuda", "rnn"): "tf32",
+    ("mkldnn", "all"): "none",
+    ("mkldnn", "matmul"): "none",
+    ("mkldnn", "conv"): "none",
+    ("mkldnn", "rnn"): "none",
+}
+
+
+def _carry_flags() -> None:
+    """Sets on the workers what was set before this package was imported."""
+    c: Any = torch._C
+    if c._get_deterministic_algorithms():
+        warn_only = c._get_deterministic_algorithms_warn_only()
+        _device.set_flag("deterministic_algorithms", f"1 {int(warn_only)}")
+    for name, initial in _INITIAL.items():
+        try:
+            value = getattr(c, f"_get_{name}")()
+        except (AttributeError, RuntimeError):
+            continue  # an older PyTorch, or a flag that fp32_precision_setter has set
+        if value != initial and not (isinstance(initial, tuple) and value is True):
+            words = value if isinstance(value, tuple) else (value,)
+            _device.set_flag(name, _words(words))
+    for (backend, op), initial in _INITIAL_PRECISION.items():
+        value = c._get_fp32_precision_getter(backend, op)
+        if value != initial:
+            _device.set_flag("fp32_precision_setter", f"{backend} {op} {value}")
+
+
+def _words(values: Iterable[object]) -> str:
+    return " ".join(str(int(v)) if isinstance(v, bool) else str(v) for v in values)
+
+
 def _flag_setter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def set_flag(*args: Any, **kwargs: Any) -> Any:
@@ -189,11 +260,21 @@ def _flag_setter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             values.append(False)  # warn_only
         elif name.endswith("_reduced_precision_reduction") and len(values) == 1:
             values += [True] if name.startswith("cublas") else []  # allow split-k
-        words = [str(int(v)) if isinstance(v, bool) else str(v) for v in values]
-        _device.set_flag(name, " ".join(words))
+        _device.set_flag(name, _words(values))
         return result
 
     return set_flag
+
+
+def _patch_higher_order() -> None:
+    """Makes higher-order operators ignore autocast, as with autocast of CUDA."""
+    names: Any = torch._C.DispatchKey
+    key, module = names.AutocastPrivateUse1, cast(Any, torch._ops)
+    keys = module._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+    if key not in keys:
+        keys.append(key)
+        for operator in module._higher_order_ops.values():
+            operator.fallthrough(key)
 
 
 # ---- Printing ----
@@ -201,8 +282,9 @@ def _flag_setter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _patch_printing() -> None:
     """Makes printing read only the shown elements, and a debugger none; see _print."""
-    module = torch._tensor_str
-    to_text, to_repr = module._tensor_str, module._str
+    module: Any = torch._tensor_str
+    to_text: Callable[..., str] = module._tensor_str
+    to_repr: Callable[..., str] = module._str
 
     @functools.wraps(to_text)
     def tensor_str(self: torch.Tensor, indent: int) -> str:
@@ -306,7 +388,8 @@ def _patch_storages() -> None:
     for name in ("_to_dlpack", "_to_dlpack_versioned"):
         if hasattr(torch._C, name):
             _check_dlpack(name)
-    torch.to_dlpack = torch.utils.dlpack.to_dlpack = torch._C._to_dlpack
+    for module in (torch, torch.utils.dlpack):
+        setattr(module, "to_dlpack", torch._C._to_dlpack)  # noqa: B010 (no annotation)
 
 
 def _check_dlpack(name: str) -> None:
@@ -346,7 +429,7 @@ def _patch_sharing() -> None:
     original = module._get_available_device_type
 
     def available_device_type() -> str | None:
-        kind = original()
+        kind: str | None = original()
         if kind == "mycelya":
             raise NotImplementedError(
                 "DataParallel copies a module to the GPUs of one process, which the "

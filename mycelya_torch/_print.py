@@ -101,7 +101,8 @@ def debugger_asks() -> bool:
 
     It is False in `str`, `print` and `format`, which the program itself calls, unless
     pydevd calls them directly. It is False where the user asks at the prompt of pdb,
-    with `p x` or with an expression. In other calls of `repr` it is True if
+    with `p x` or with an expression, and in `eager()`, where nothing is pending. In
+    other calls of `repr` it is True if
 
     - a trace function is set (`sys.gettrace()`: pdb, pydevd, IDEs), unless it belongs
       to a tool that measures coverage or time; or
@@ -110,7 +111,7 @@ def debugger_asks() -> bool:
       function) is among the callers. A loaded pydevd is not enough, because every
       Jupyter kernel loads it.
     """
-    if getattr(_state, "in_str", False) or _typed_in_pdb():
+    if getattr(_state, "in_str", False) or _typed_in_pdb() or _in_eager():
         return False
     tracer = sys.gettrace()
     if tracer is not None and _module_of(tracer) not in _WATCHERS:
@@ -119,6 +120,11 @@ def debugger_asks() -> bool:
     if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID):
         return True
     return _called_by_debugger()
+
+
+def _in_eager() -> bool:
+    eager: Any = sys.modules.get("mycelya_torch._eager")
+    return eager is not None and bool(eager.active())
 
 
 def _typed_in_pdb() -> bool:

@@ -18,11 +18,17 @@ from torch import TypedStorage, UntypedStorage
 _CPU = 1  # DLPack's number for the CPU
 
 
+def _on_cpu(storage: Any) -> Any:
+    """A copy of a storage on the CPU."""
+    return storage.cpu()
+
+
 def iter(  # noqa: A001 (stands in for __iter__)
     original: Callable[..., Any], self: UntypedStorage | TypedStorage
 ) -> Iterator[Any]:
     """Iterates over one download; PyTorch would read element by element."""
-    return original(self.cpu())
+    items: Iterator[Any] = original(_on_cpu(self))
+    return items
 
 
 def repr(  # noqa: A001 (stands in for __repr__)
@@ -34,7 +40,7 @@ def repr(  # noqa: A001 (stands in for __repr__)
     if _print.debugger_asks():
         kind = f"{torch.typename(self)}(device={self.device})"
         return f"...\n[{kind} of size {len(self)}, pending]"
-    body, newline, info = original(self.cpu()).rpartition("\n")
+    body, newline, info = original(_on_cpu(self)).rpartition("\n")
     return body + newline + info.replace("device=cpu)", f"device={self.device})")
 
 

@@ -4,33 +4,171 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import sys
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from torch import OutOfMemoryError as OutOfMemoryError
-from torch.types import Device
 
-from mycelya_torch import _device
+from mycelya_torch import _device, memory, random, streams
+from mycelya_torch._current import Device, current_device
+from mycelya_torch._current import index_of as _index
+from mycelya_torch.memory import (
+    OutOfMemoryError,
+    caching_allocator_enable,
+    device_memory_used,
+    empty_cache,
+    get_allocator_backend,
+    get_per_process_memory_fraction,
+    list_gpu_processes,
+    max_memory_allocated,
+    max_memory_cached,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_cached,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from mycelya_torch.random import (
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from mycelya_torch.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+from mycelya_torch.usage import (
+    clock_rate,
+    memory_usage,
+    power_draw,
+    temperature,
+    utilization,
+)
+
+__all__ = [
+    "AcceleratorError",
+    "DeviceProperties",
+    "Event",
+    "OutOfMemoryError",
+    "Stream",
+    "StreamContext",
+    "amp",
+    "caching_allocator_enable",
+    "can_device_access_peer",
+    "clock_rate",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_memory_used",
+    "device_of",
+    "eager",
+    "empty_cache",
+    "explain",
+    "flush",
+    "get_allocator_backend",
+    "get_amp_supported_dtype",
+    "get_arch_list",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_gencode_flags",
+    "get_per_process_memory_fraction",
+    "get_rng_state",
+    "get_rng_state_all",
+    "get_sync_debug_mode",
+    "has_half",
+    "has_magma",
+    "init",
+    "initial_seed",
+    "ipc_collect",
+    "is_available",
+    "is_bf16_supported",
+    "is_current_stream_capturing",
+    "is_initialized",
+    "is_tf32_supported",
+    "list_gpu_processes",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "memory_usage",
+    "metrics",
+    "network_bill",
+    "nvtx",
+    "op_times",
+    "power_draw",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_metrics",
+    "reset_peak_memory_stats",
+    "restart",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "set_sync_debug_mode",
+    "stream",
+    "streams",
+    "synchronize",
+    "temperature",
+    "trace",
+    "utilization",
+]
 
 if TYPE_CHECKING:
+    from mycelya_torch import amp, nvtx
+    from mycelya_torch._eager import OpTimes
     from mycelya_torch._explain import NetworkBill
 
+_EAGER = "mycelya_torch._eager"
 
-def _index(device: Device = None) -> int:
-    """The index of a device given as None, an index, a string or a torch.device."""
-    if device is None:
-        return current_device()
-    if isinstance(device, int):
-        return device
-    device = torch.device(device)
-    if device.type != "mycelya":
-        raise ValueError(f"Expected a mycelya device, got {str(device)!r}.")
-    return current_device() if device.index is None else device.index
+AcceleratorError = torch.AcceleratorError
+has_half = True  # all workers compute with float16
+has_magma = torch.cuda.has_magma  # as a worker's PyTorch, which is of the same version
 
 
 # ---- Devices ----
@@ -80,28 +218,44 @@ def restart(device: Device = None) -> None:
 
     All tensors of the device are lost; using one raises `errors.DeviceLostError`.
     """
-    from mycelya_torch import machine
+    from mycelya_torch import _registry
 
-    machine.restart_index(_index(device))
+    _registry.restart_index(_index(device))
 
 
 class DeviceProperties(NamedTuple):
-    """The name of the worker's device, and the version of its torch."""
+    """What a worker's device is. The last four have the names of torch.cuda's."""
 
     name: str
-    device: str
-    torch: str
+    device: str  # "cpu", "cuda:0"
+    torch: str  # the version of the worker's PyTorch
+    total_memory: int  # bytes
+    major: int  # of the compute capability; 0 on a CPU
+    minor: int
+    multi_processor_count: int  # 0 on a CPU
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
     """Asks the worker; starts it if it is not running."""
-    info = json.loads(_device.device_info(_index(device)))
-    return DeviceProperties(info["name"], info["device"], info["torch"])
+    index = _index(device)
+    info = json.loads(_device.device_info(index))
+    on_cuda = info["device"].startswith("cuda")
+    major, minor = _device.capability(index) if on_cuda else (0, 0)
+    return DeviceProperties(
+        name=info["name"],
+        device=info["device"],
+        torch=info["torch"],
+        total_memory=info["memory_bytes"],
+        major=major,
+        minor=minor,
+        multi_processor_count=info["processors"],
+    )
 
 
 def get_device_name(device: Device = None) -> str:
     """The name of the worker's device, as "NVIDIA H200" or the model of a CPU."""
-    return get_device_properties(device).name
+    name: str = json.loads(_device.device_info(_index(device)))["name"]
+    return name
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
@@ -121,24 +275,73 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that torch.autocast("mycelya", dtype=…) accepts."""
     return [torch.float16, torch.bfloat16]
 
 
-def is_bf16_supported() -> bool:
-    return True
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether the worker's device computes with bfloat16.
+
+    Args:
+        including_emulation: False asks whether its hardware does, which is so on GPUs
+            of compute capability 8.0 and newer; asks the worker.
+    """
+    return including_emulation or is_tf32_supported()
+
+
+def is_tf32_supported() -> bool:
+    """Whether the current device is a GPU with TensorFloat-32; asks the worker.
+
+    That is so from compute capability 8.0 on. A CPU has none.
+    """
+    return get_device_properties().major >= 8
+
+
+def get_arch_list() -> list[str]:
+    """[]: this package has no compiled CUDA code.
+
+    A worker compiles kernels for the GPU that it has; see `get_device_capability`.
+    """
+    return []
+
+
+def get_gencode_flags() -> str:
+    """ "": there is no compiled CUDA code; see `get_arch_list`."""
+    return ""
+
+
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
+    """Whether two devices are of one machine, whose worker copies between them.
+
+    A copy between other devices goes through this process. As on CUDA, no device is a
+    peer of itself.
+
+    Raises:
+        AssertionError: an index without a device, as on CUDA.
+    """
+    for index in (device, peer_device):
+        if isinstance(index, int) and not 0 <= index < device_count():
+            raise AssertionError(f"There is no device mycelya:{index}.")
+    first, second = _index(device), _index(peer_device)
+    if first == second:
+        return False
+    from mycelya_torch._registry import get_device_registry
+
+    machines = get_device_registry()
+    machine = machines.get_device_by_index(first)
+    return machine is not None and machine is machines.get_device_by_index(second)
+
+
+def ipc_collect() -> None:
+    """Does nothing: processes share no memory of a device."""
 
 
 # ---- The current device ----
 
 
-def current_device() -> int:
-    """The index that a bare "mycelya" stands for in this thread."""
-    return torch.accelerator.current_device_index()  # torch.compile can trace this
-
-
 def set_device(device: Device) -> None:
     """Makes a device this thread's current one. An index < 0 changes nothing."""
-    index = _index(device)
+    index = _index(device, negative=True)
     if index >= 0:
         _device.set_device(index)
 
@@ -147,7 +350,7 @@ class device:  # noqa: N801 (PyTorch's name)
     """Context manager: the given device is current inside. None changes nothing."""
 
     def __init__(self, device: Device) -> None:
-        self.idx = -1 if device is None else _index(device)
+        self.idx = -1 if device is None else _index(device, negative=True)
         self.prev_idx = -1
 
     def __enter__(self) -> None:
@@ -184,238 +387,85 @@ def flush(device: Device = None) -> None:
     _device.flush(_index(device))
 
 
-# ---- Random numbers ----
+def eager() -> AbstractContextManager[OpTimes]:
+    """Context manager: each op is sent, and awaited, at its line.
 
-
-def manual_seed(seed: int) -> None:
-    """Seeds the current device."""
-    _device.manual_seed(int(seed), _device.current_device())
-
-
-def manual_seed_all(seed: int) -> None:
-    """Seeds every device; torch.manual_seed calls this."""
-    for index in range(_device.device_count()):
-        _device.manual_seed(int(seed), index)
-
-
-def seed() -> int:
-    """Seeds the current device with a new random number and returns the number."""
-    return _device.seed(_device.current_device())
-
-
-def seed_all() -> None:
-    """Seeds every device with the same new random number."""
-    fresh = _device.seed(0)
-    for index in range(1, _device.device_count()):
-        _device.manual_seed(fresh, index)
-
-
-def initial_seed() -> int:
-    """The seed of the current device."""
-    return _device.initial_seed(_device.current_device())
-
-
-def get_rng_state(device: Device = None) -> torch.Tensor:
-    """The state of a device's generator, a uint8 tensor of one dimension.
-
-    The tensor is on the device and holds the state at this point of the recorded ops.
-    So the call does not wait, which matters to gradient checkpointing: it reads the
-    state in every layer. `Generator.get_state()` returns a CPU tensor, as on CUDA.
+    For debugging, as with CUDA_LAUNCH_BLOCKING=1: an error is raised at the line of its
+    op, a debugger shows the values of tensors, and `as times` gives the time of each
+    op: `print(times)`. Ops are computed one by one with PyTorch's operators, so the
+    results have the bits of MYCELYA_KERNELS=off. It covers the ops of this thread, and
+    their backward ops. Each op costs a round trip.
     """
-    return _device.get_rng_state(_index(device))
+    from mycelya_torch import _eager
+
+    return _eager.eager()
 
 
-def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
-    """Sets the state of a device's generator; new_state is on it or on the CPU.
+def trace(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+    """Context manager: writes a timeline of its body to a file.
+
+    The file has what Python records and where it waits, the programs that are found or
+    compiled, what is sent and received, and each op and kernel that the workers
+    compute, with Python lines, on one clock. https://ui.perfetto.dev and
+    chrome://tracing open it. A name that ends with ".gz" makes a compressed file. CUDA,
+    which runs ahead of the worker's process otherwise, is awaited after each op.
+    torch.profiler shows the same ops beside PyTorch's own.
 
     Raises:
-        TypeError: new_state is not a uint8 tensor of one dimension.
-        RuntimeError: new_state has not the size of a state of this device.
+        RuntimeError: if another trace, or torch.profiler, profiles the device already
     """
-    _device.set_rng_state(new_state, _index(device))
+    from mycelya_torch import _trace
+
+    return _trace.trace(path)
 
 
-def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all devices, by index; an empty one for a stopped machine."""
-    return [
-        torch.empty(0, dtype=torch.uint8)
-        if _device.state(index) == "stopped"
-        else get_rng_state(index)
-        for index in range(_device.device_count())
-    ]
+def op_times() -> OpTimes:
+    """The times of all ops that `eager()` or MYCELYA_EAGER has awaited so far.
+
+    They are counted since the start or the last `reset_metrics()`.
+
+    Returns:
+        A list of `OpTime`: op, file, line, calls, seconds; the longest first. `print()`
+        shows it as a table.
+    """
+    from mycelya_torch import _eager
+
+    return _eager.op_times()
 
 
-def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """Sets the states of all devices, by index, without those that are empty."""
-    for index, state in enumerate(new_states):
-        if state.numel() != 0:
-            set_rng_state(state, index)
+def is_current_stream_capturing() -> bool:
+    """False: the device captures no graphs. It replays a program by itself."""
+    return False
 
 
-class _Generators(Sequence[torch.Generator]):
-    """The default generator of each device, created on first access."""
-
-    def __len__(self) -> int:
-        return _device.device_count()
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        if not 0 <= index < len(self):
-            raise IndexError(f"there is no device mycelya:{index}")
-        return _device.default_generator(index)
-
-    def __iter__(self) -> Iterator[torch.Generator]:
-        return (self[i] for i in range(len(self)))
+_SYNC_MODES = ("default", "warn", "error")
 
 
-default_generators = _Generators()
+def set_sync_debug_mode(debug_mode: Literal["default", "warn", "error"] | int) -> None:
+    """Reports the lines that wait for values of a device.
 
-
-# ---- Streams and events ----
-#
-# A device has one queue, which runs in order, and all streams share it. Work that a
-# stream waits for was submitted before, so a wait between streams needs no code.
-
-
-class Stream(torch.Stream):
-    """A stream of a device; see `torch.Stream`. `with` makes it current."""
-
-    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
-        if "stream_id" not in kwargs:
-            kwargs["device"] = torch.device("mycelya", _index(device))
-            kwargs["priority"] = priority
-        return super().__new__(cls, **kwargs)
-
-
-class _EventType(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch.Event) and instance.device.type == "mycelya"
-
-
-class Event(metaclass=_EventType):
-    """A point in a device's work. Making one gives a `torch.Event` of this device.
+    A wait is a read of values: item(), cpu(), tolist(), print, a condition, an op
+    whose result's shape depends on values. As on CUDA, `synchronize()` is none.
 
     Args:
-        enable_timing: record the device's time, for `elapsed_time` in milliseconds.
-        blocking: ignored; it exists for compatibility with CUDA's signature.
-        interprocess: must be False, because an event belongs to one process.
+        debug_mode: "warn" or 1: a UserWarning, once for each line. "error" or 2: a
+            RuntimeError, and nothing is read. "default" or 0: nothing.
+
+    Raises:
+        ValueError: another mode.
     """
-
-    # Not a subclass, because PyTorch's elapsed_time accepts only its own type.
-    def __new__(  # type: ignore[misc]
-        cls,
-        enable_timing: bool = False,
-        blocking: bool = False,
-        interprocess: bool = False,
-    ) -> torch.Event:
-        if interprocess:
-            raise NotImplementedError(
-                "mycelya events cannot be shared between processes: each process has "
-                "its own connection to the worker. Remove interprocess=True."
-            )
-        return torch.Event(device="mycelya", enable_timing=enable_timing)
+    number = _SYNC_MODES.index(debug_mode) if debug_mode in _SYNC_MODES else debug_mode
+    if number not in (0, 1, 2):
+        raise ValueError(
+            f"{debug_mode!r} is not a sync debug mode; the modes are 'default' (0), "
+            "'warn' (1) and 'error' (2)."
+        )
+    _device.set_sync_debug_mode(int(number))
 
 
-def current_stream(device: Device = None) -> torch.Stream:
-    """The stream that this thread records on."""
-    return torch.accelerator.current_stream(_index(device))
-
-
-def default_stream(device: Device = None) -> torch.Stream:
-    """The stream that is current until another one is set."""
-    kind = current_stream(device).device_type
-    return torch.Stream(stream_id=0, device_index=_index(device), device_type=kind)
-
-
-def set_stream(stream: torch.Stream | None) -> None:
-    """Makes a stream, and its device, current in this thread; None changes nothing."""
-    if stream is not None:
-        torch.accelerator.set_stream(stream)
-
-
-def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
-    """Context manager: a stream is current inside. None changes nothing."""
-    return contextlib.nullcontext() if stream is None else stream
-
-
-# ---- Memory ----
-
-
-def memory_allocated(device: Device = None) -> int:
-    """Bytes of the live tensors on a device, as counted in this process.
-
-    The worker allocates and frees them later, when it runs the program. So the amount
-    on the worker may differ for a moment.
-    """
-    return _device.memory_allocated(_index(device))
-
-
-def max_memory_allocated(device: Device = None) -> int:
-    """The maximum of `memory_allocated` since the start or the last reset."""
-    return _device.max_memory_allocated(_index(device))
-
-
-def reset_peak_memory_stats(device: Device = None) -> None:
-    """Resets every peak to the current value.
-
-    This process resets `max_memory_allocated` now. The worker resets its own peaks when
-    it reaches this point of the recorded ops.
-    """
-    _device.reset_peak_memory_stats(_index(device))
-
-
-def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Free and total bytes of the worker's device; waits for the answer."""
-    return _device.memory_info(_index(device))
-
-
-def memory_stats(device: Device = None) -> dict[str, int]:
-    """Counters with the names and meanings of `torch.cuda.memory_stats`.
-
-    "allocated_bytes" and "requested_bytes" count the tensors of this process. All other
-    counters are those of the worker's allocator, on CUDA or on a CPU; the call waits
-    for them. The worker keeps "reserved_bytes" less "active_bytes" for reuse. On a CPU
-    the small pool is memory from malloc. In the large pool all allocations except
-    "num_device_alloc" have reused memory.
-    """
-    return torch.accelerator.memory_stats(_index(device))
-
-
-def memory_reserved(device: Device = None) -> int:
-    """Bytes that the worker's allocator holds, in use or for reuse; waits for it."""
-    return torch.accelerator.memory_reserved(_index(device))
-
-
-def max_memory_reserved(device: Device = None) -> int:
-    """The maximum of `memory_reserved`; waits for the answer."""
-    return torch.accelerator.max_memory_reserved(_index(device))
-
-
-def reset_accumulated_memory_stats(device: Device = None) -> None:
-    """Resets the totals of `memory_stats` ("allocated", "freed", "num_…") to 0."""
-    torch.accelerator.reset_accumulated_memory_stats(_index(device))
-
-
-def empty_cache() -> None:
-    """Makes the worker free the memory that it keeps for reuse.
-
-    A CPU worker also frees it after ten seconds without work.
-    """
-    torch.accelerator.empty_cache()
-
-
-def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
-    """`memory_stats` as a table, in MiB; abbreviated=True leaves totals out."""
-    stats = memory_stats(device)
-    kinds = ["current", "peak"] if abbreviated else ["current", "peak", "allocated"]
-    lines = [f"memory of mycelya:{_index(device)}, MiB"]
-    lines.append("".join(f"{kind:>14}" for kind in ["", *kinds]))
-    for name in ("allocated_bytes", "reserved_bytes"):
-        values = [stats.get(f"{name}.all.{kind}", 0) / 2**20 for kind in kinds]
-        title = name.removesuffix("_bytes")
-        lines.append(f"{title:>14}" + "".join(f"{value:14.1f}" for value in values))
-    return "\n".join(lines)
+def get_sync_debug_mode() -> int:
+    """The mode of `set_sync_debug_mode`: 0, 1 or 2, as on CUDA."""
+    return _device.get_sync_debug_mode()
 
 
 # ---- Counters ----
@@ -423,12 +473,16 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
 def metrics() -> dict[str, Any]:
     """Counters of all devices since the start or the last reset; README lists them."""
-    return json.loads(_device.metrics())
+    out: dict[str, Any] = json.loads(_device.metrics())
+    out["blocking_seconds"] = out.pop("blocking_nanoseconds") / 1e9
+    return out
 
 
 def reset_metrics() -> None:
-    """Sets every counter to zero, including those of `network_bill`."""
+    """Sets every counter to zero, including those of `network_bill` and `op_times`."""
     _device.reset_metrics()
+    if _EAGER in sys.modules:
+        sys.modules[_EAGER].reset()
 
 
 def explain(tensor: torch.Tensor | None = None) -> str:
@@ -446,7 +500,8 @@ def explain(tensor: torch.Tensor | None = None) -> str:
     Raises:
         TypeError: not a dense tensor on a mycelya device.
     """
-    return _explain().explain(tensor)
+    text: str = _explain().explain(tensor)
+    return text
 
 
 def network_bill() -> NetworkBill:
@@ -457,7 +512,8 @@ def network_bill() -> NetworkBill:
         trips, bytes sent, uploaded and received, stalls and their seconds; the longest
         stalls first. `print()` shows it as a table.
     """
-    return _explain().network_bill()
+    bill: NetworkBill = _explain().network_bill()
+    return bill
 
 
 def _explain() -> Any:
@@ -468,17 +524,47 @@ def _explain() -> Any:
 
 # ---- Attributes that are created on first access ----
 
+_LATER = ("amp", "nvtx")
 
-def __getattr__(name: str) -> Any:
-    """amp, and the legacy types FloatTensor, FloatStorage, …"""
-    value: Any
-    if name == "amp":
-        from mycelya_torch import amp as value
-    elif name.endswith(("Tensor", "Storage")):
-        from mycelya_torch import _legacy
+if TYPE_CHECKING:
+    # Type checkers see no __getattr__: with it, every misspelt name would be right.
+    FloatTensor: type[torch.Tensor]
+    DoubleTensor: type[torch.Tensor]
+    HalfTensor: type[torch.Tensor]
+    BFloat16Tensor: type[torch.Tensor]
+    LongTensor: type[torch.Tensor]
+    IntTensor: type[torch.Tensor]
+    ShortTensor: type[torch.Tensor]
+    CharTensor: type[torch.Tensor]
+    ByteTensor: type[torch.Tensor]
+    BoolTensor: type[torch.Tensor]
+else:
 
-        value = _legacy.legacy_type(name)
-    else:
-        raise AttributeError(f"module 'torch.mycelya' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        """amp, nvtx, the legacy types FloatTensor, FloatStorage, …, and refusals."""
+        if name in _LATER:
+            value: Any = importlib.import_module(f"mycelya_torch.{name}")
+        elif name.endswith(("Tensor", "Storage")):
+            from mycelya_torch import _legacy
+
+            value = _legacy.legacy_type(name)
+        else:
+            value = None
+            if not name.startswith("_"):
+                from mycelya_torch import _refused
+
+                value = _refused.named(name)
+            if value is None:
+                raise AttributeError(
+                    f"module 'torch.mycelya' has no attribute {name!r}"
+                )
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """The public names; those of torch.cuda that are only refused are left out."""
+    from mycelya_torch import _legacy
+
+    special = [name for name in globals() if name.startswith("__")]
+    return sorted({*__all__, *_legacy.NAMES, *special})

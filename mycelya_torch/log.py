@@ -36,10 +36,12 @@ def get_logging_level() -> int:
 
 
 def enable_debug_logging() -> None:
+    """Shows records of every level on stderr."""
     set_logging_level(logging.DEBUG)
 
 
 def enable_info_logging() -> None:
+    """Shows records of the level INFO and above on stderr."""
     set_logging_level(logging.INFO)
 
 

@@ -4,77 +4,76 @@
 
 from __future__ import annotations
 
-import enum
-import threading
+import re
+import time
 import uuid
-import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from mycelya_torch import _device, _kept, _patch, _providers
+from mycelya_torch import _device, _gpus, _kept, _others, _patch, _providers
+from mycelya_torch._gpus import GPUType
 from mycelya_torch._provider_table import TABLE, BackendProvider
+from mycelya_torch._registry import LOCK as _LOCK
+from mycelya_torch._registry import (
+    DeviceRegistry,
+    get_all_machines,
+    get_device_registry,
+)
 from mycelya_torch.errors import MachineStoppedError
 
+__all__ = [
+    "BackendProvider",
+    "DeviceRegistry",
+    "GPUType",
+    "RemoteMachine",
+    "get_all_machines",
+    "get_device_registry",
+]
 
-class GPUType(enum.Enum):
-    """GPUs that providers offer, by their names there."""
-
-    T4 = "T4"
-    L4 = "L4"
-    A10G = "A10G"
-    A100 = "A100"
-    A100_40GB = "A100-40GB"
-    A100_80GB = "A100-80GB"
-    L40S = "L40S"
-    H100 = "H100"
-    H200 = "H200"
-    B200 = "B200"
-    RTX_PRO_6000 = "RTX-PRO-6000"
-
-
-_LOCK = threading.Lock()
-_MACHINES: dict[int, RemoteMachine] = {}  # started machines by device index
-# The machine that had an index last. It keeps the index while its object exists.
-_OWNERS: dict[int, weakref.ref[RemoteMachine]] = {}
-_MOST = 64  # kMaxDevices in csrc/device/client/State.h
-
-
-def _gpu(value: str | GPUType) -> GPUType | None:
-    if value == "":
-        return None
-    try:
-        return value if isinstance(value, GPUType) else GPUType(value)
-    except ValueError:
-        valid = ", ".join(repr(g.value) for g in GPUType)
-        raise ValueError(f"{value!r} is not a GPU type; use one of {valid}.") from None
+_REGISTRY = get_device_registry()
+_TITLES = {"ssh": "SSH"}  # of providers whose name is no word
 
 
 class RemoteMachine:
     """A machine that runs a worker and has one device index.
 
     Args:
-        provider: "local" (also under the name "mock"). "modal", "ssh" and
-            "kubernetes" are known names that this version does not serve.
-        gpu_type: a `GPUType` or its name. The local machine uses what the host has,
-            and takes only "".
+        provider: "local" (also under the name "mock"), "modal": a GPU sandbox of Modal,
+            "ssh", "kubernetes": a pod of the cluster that the kubeconfig names, or
+            "exec".
+        gpu_type: a `GPUType` or its name; "" is the provider's default. The local
+            machine uses what the host has, and takes only "".
+        gpu_count: how many GPUs, for providers that let you choose.
         name: its name in messages; by default its `device_id`.
+        timeout: seconds after which the worker ends, whatever it does. None is the
+            provider's default: 3600 where a worker costs money, no limit otherwise.
+        idle_timeout: seconds without a client after which the worker ends. None is the
+            provider's default: 600 for workers that can outlive this process.
+        packages: Python packages that the worker's host needs, as for pip.
         start: start the worker now; otherwise at `start()`.
         detached: the worker outlives this process, and `attach(name)` of another
-            process uses it. It ends at `stop()`, or `idle_timeout` seconds after its
-            last client. Needs a name that no machine on this host has.
-        idle_timeout: seconds, for a detached worker.
-        device: provider option of "local": "cpu", "cuda:0", … or "" for the best.
+            process uses it. It ends at `stop()`, or by one of its timeouts. Needs a
+            name that no other machine has.
+        device: provider option of "local" and "ssh": "cpu", "cuda:0", … or "" for the
+            best.
         options: other options of the provider. "local" has transport: "unix", a socket
             that only this user can reach (the default), or "tcp": TLS 1.3 over the
             loopback interface, with certificates for this worker alone. And state: a
-            folder for what `save` and `checkpoint` keep.
+            folder for what `save` and `checkpoint` keep. "modal" has gpu_fallback,
+            region, volume, image, tunnel and start_timeout; see `create_modal_machine`.
+            "ssh" has host: "user@name", as for ssh; python: the interpreter there that
+            has torch; ssh: the program here, with its options; folder and state:
+            folders there. "exec" has command: a command whose stdin and stdout are
+            those of `mycelya-worker --stdio`. "kubernetes" has context, namespace,
+            image, pull_secret, gpu_label, gpu_product, volume, cpu, memory, user,
+            direct and wait (runtime/provider/kubernetes/README.md).
 
     Raises:
         ValueError: unknown provider, GPU type, device or option; the message lists
             valid ones.
-        NotImplementedError: a provider that this version does not serve.
     """
 
     def __init__(
@@ -82,37 +81,55 @@ class RemoteMachine:
         provider: str | BackendProvider = _providers.DEFAULT,
         gpu_type: str | GPUType = "",
         *,
+        gpu_count: int = 1,
         name: str | None = None,
+        timeout: float | None = None,
+        idle_timeout: float | None = None,
+        packages: Sequence[str] | None = None,
         start: bool = True,
         detached: bool = False,
-        idle_timeout: float = 600,
         device: str = "",
+        _attach: bool = False,
         **options: str,
     ) -> None:
         self.provider = _providers.find(provider)
-        self.gpu_type = _gpu(gpu_type)
-        _providers.served(self.provider)
-        if self.gpu_type is not None and not TABLE[self.provider].chooses_gpu:
-            raise ValueError(
-                f"The {self.provider.value} machine uses the GPU that the host has; "
-                f"gpu_type={self.gpu_type.value!r} cannot be chosen. Leave it out, or "
-                "give device='cuda:<index>'."
-            )
-        if detached:
-            options["detached"] = _seconds(name, idle_timeout)
+        self.gpu_type = _gpus.find(gpu_type)
+        self.gpu_count = gpu_count
+        self.packages = tuple(packages or ())
+        if detached and not name:
+            raise ValueError("detached=True needs a name=, by which attach() finds it.")
         self._device = _providers.device_option(self.provider, device)
-        self._options = _providers.other_options(self.provider, options)
-        label = self._device.replace(":", "") or "best"
+        request = _providers.Request(
+            gpu=self.gpu_type,
+            gpus=gpu_count,
+            lease=timeout,
+            idle=idle_timeout,
+            packages=self.packages,
+            detached=detached,
+            attach=_attach,
+        )
+        self._request, self._own_options = request, options
+        self._options = request.options(self.provider, options)
+        gpu = self.gpu_type.value if self.gpu_type else self._device or "best"
+        label = re.sub(r"[^a-z0-9]", "", gpu.lower())
         self.device_id = f"{self.provider.value}-{label}-{uuid.uuid4().hex[:8]}"
         self.name = name or self.device_id
         self._index: int | None = None
-        self._outlives = "detached" in options or "attach" in options
+        self._ran = False  # it has been started
+        self._starting: int | None = None  # the index while another thread starts it
+        self._outlives = request.detached or request.attach
+        self._others = _others.Others(self)
         if start:
             self.start()
 
     @classmethod
     def attach(
-        cls, name: str, provider: str | BackendProvider = _providers.DEFAULT
+        cls,
+        name: str,
+        provider: str | BackendProvider = _providers.DEFAULT,
+        *,
+        device: str = "",
+        **options: str,
     ) -> RemoteMachine:
         """A machine that another process has started with detached=True.
 
@@ -120,10 +137,17 @@ class RemoteMachine:
         done; then its session ends, and its tensors with it. `load` returns what it has
         saved.
 
+        Args:
+            name: the machine's name.
+            provider: its provider.
+            options: the provider's, as those of `RemoteMachine`, where it needs them to
+                find the machine: the host of "ssh".
+
         Raises:
             RuntimeError: no such machine runs; the message lists those that do.
         """
-        return cls(provider, name=name, attach="yes")
+        own: dict[str, Any] = dict(options)
+        return cls(provider, name=name, device=device, _attach=True, **own)
 
     @property
     def machine_id(self) -> str:
@@ -131,50 +155,84 @@ class RemoteMachine:
         return self.device_id
 
     @property
+    def device_name(self) -> str:
+        """The provider and the GPU or device, for people: "Modal A100-40GB"."""
+        title = _TITLES.get(self.provider.value, self.provider.value.capitalize())
+        count = f"{self.gpu_count} x " if self.gpu_count > 1 else ""
+        if self.gpu_type is not None:
+            return f"{title} {count}{self.gpu_type.value}"
+        return f"{title} {count}{self._device.upper() or 'machine'}"
+
+    @property
+    def modal_gpu_spec(self) -> str:
+        """The GPU type in Modal's words, with the count if there are several: "H100:2".
+
+        "" is the default type.
+
+        Raises:
+            ValueError: not a machine of "modal".
+        """
+        if self.provider is not BackendProvider.MODAL:
+            raise ValueError(
+                f"Machine {self.name} is a {self.provider.value} machine; only modal "
+                "machines have a modal_gpu_spec."
+            )
+        gpu = self.gpu_type.value if self.gpu_type else ""
+        return f"{gpu}:{self.gpu_count}" if gpu and self.gpu_count > 1 else gpu
+
+    @property
     def remote_index(self) -> int | None:
         """The device index while the machine is started, else None."""
-        if self._index is None or _MACHINES.get(self._index) is not self:
+        if self._index is None or _REGISTRY._started.get(self._index) is not self:
             return None
         return self._index
 
     @property
     def state(self) -> str:
-        """One of "new", "running", "stopped", and "lost": its worker has ended.
+        """One of "new", "running", "paused", "stopped", and "lost": the worker ended.
 
-        Only `start()` and `restart()` start a worker.
+        Only `start()`, `resume()` and `restart()` start a worker.
         """
         index = self.remote_index
         if index is None:
-            return "new" if self._index is None else "stopped"
+            return "stopped" if self._ran else "new"
         return _device.state(index)
 
     def start(self) -> RemoteMachine:
         """Starts the worker and gives it a device index; does nothing if it runs.
 
+        A paused machine is resumed.
+
         The index is the one that the machine had before, if no other machine has it.
-        Tensors of an earlier worker stay lost.
+        Tensors of an earlier worker stay lost. The machine's other devices start again,
+        too, if they do not run.
         """
         with _LOCK:
             running = self.remote_index
             if running is not None and _device.state(running) != "lost":
-                return self
+                return self.resume()
+            self._others.stop()
             if running is not None:
-                del _MACHINES[running]
+                del _REGISTRY._started[running]
                 _device.close(running)
-            if self._index is None or _owner(self._index) is not self:
-                self._index = None
-            index = _free_index() if self._index is None else self._index
-            _device.open(
-                index, self.provider.value, self._device, self.name, self._options
-            )
+            fresh = _REGISTRY.get_device_index(self) is None
+            index = _REGISTRY.register_device(self)
+            self._starting = index
             try:
+                _device.open(
+                    index, self.provider.value, self._device, self.name, self._options
+                )
                 _device.device_info(index)  # starts the worker, so errors come here
             except BaseException:
                 _device.close(index)
+                if fresh:
+                    _REGISTRY._release(self)
                 raise
-            _OWNERS[index] = weakref.ref(self)
-            _MACHINES[index] = self
-            self._index = index
+            finally:
+                self._starting = None
+            _REGISTRY._started[index] = self
+            self._ran = True
+            self._others.start(index)
         return self
 
     def stop(self) -> None:
@@ -187,10 +245,105 @@ class RemoteMachine:
             index = self.remote_index
             if index is None:
                 return
-            if self._outlives and _device.state(index) == "running":
+            if self._outlives and _device.state(index) != "lost":
                 _kept.end(index)
-            del _MACHINES[index]
+            self._others.stop()
+            del _REGISTRY._started[index]
             _device.close(index)
+
+    def force_stop(self) -> None:
+        """Ends the worker at once, whatever it does, and then does what `stop` does.
+
+        A start of this machine in another thread is given up; it raises an error there.
+        """
+        while (starting := self._starting) is not None:
+            # The other thread may be about to open the device, so once is not enough.
+            _device.close(starting)
+            time.sleep(0.01)
+        with _LOCK:
+            index = self.remote_index
+            if index is None:
+                return
+            if self._outlives and _device.state(index) != "lost":
+                _kept.end(index)
+            try:
+                _kept.kill(index)
+            finally:
+                self._others.stop()
+                del _REGISTRY._started[index]
+                _device.close(index)
+
+    def pause(self) -> None:
+        """Keeps the state of all tensors and generators, and ends the worker.
+
+        While it is paused, the machine has no worker, so one that is paid by the hour
+        costs nothing. Tensors stay valid, but a use raises `MachineStoppedError` until
+        `resume()`. Does nothing if the machine is paused.
+
+        Raises:
+            MachineStoppedError: the machine is not started.
+            NotImplementedError: what a worker of the provider keeps ends with it.
+            RuntimeError: the state could not be written, or another device of the
+                machine has tensors, which would be lost; the worker goes on.
+        """
+        index = self._running()
+        with _LOCK:
+            self._others.check_empty()
+            _device.pause(index)
+            self._others.stop()
+
+    def resume(self) -> RemoteMachine:
+        """Starts another worker with the state of a paused one, and waits for it.
+
+        Does nothing if the machine runs. `start()` resumes a paused machine, too.
+
+        Raises:
+            MachineStoppedError: the machine is not started.
+            RuntimeError: no worker could be started, or it cannot read the state.
+        """
+        index = self._running()
+        with _LOCK:
+            _device.resume(index)
+            self._others.start(index)
+        return self
+
+    def logs(self) -> str:
+        """The log of the machine's worker, or its end: 64 KiB of a local one.
+
+        It can also be read while the machine is paused or lost.
+
+        Raises:
+            MachineStoppedError: the machine is not started.
+            NotImplementedError: the provider keeps no log.
+        """
+        return _kept.logs(self._running())
+
+    def pip_install(self, packages: str | Sequence[str]) -> str:
+        """Installs Python packages on the worker's host; returns what pip has printed.
+
+        Packages of a machine that is not started are installed when it starts.
+
+        Args:
+            packages: one or more, in pip's words: "numpy", "pillow==11.0".
+
+        Raises:
+            NotImplementedError: the provider cannot install packages.
+            RuntimeError: the installation has failed; the message has its output.
+        """
+        names = (packages,) if isinstance(packages, str) else tuple(packages)
+        if not TABLE[self.provider].packages:
+            raise NotImplementedError(_providers.no_packages(self.provider, names))
+        index = self.remote_index
+        if index is None:
+            wanted = (*self.packages, *names)
+            self._options = self._request._replace(packages=wanted).options(
+                self.provider, self._own_options
+            )
+            self.packages = wanted
+            return ""
+        output = _kept.install(index, names)
+        self.packages = (*self.packages, *names)
+        return output
 
     def restart(self) -> RemoteMachine:
         """Replaces the worker by a new one, with the same index; starts a stopped one.
@@ -199,6 +352,15 @@ class RemoteMachine:
         """
         self.stop()
         return self.start()
+
+    def _restart(self, index: int) -> None:
+        """Restarts one device: the machine, if it is the first one or does not run."""
+        first = self.remote_index
+        if index == self._index or first is None or _device.state(first) == "lost":
+            self.restart()
+            return
+        with _LOCK:
+            self._others.restart(first, index)
 
     def save(self, name: str, tensors: Any) -> None:
         """Keeps tensors on the machine's disk under a name.
@@ -257,8 +419,7 @@ class RemoteMachine:
         _kept.checkpoint(self._running(), every)
 
     def _running(self) -> int:
-        index: int = self.device().index
-        return index
+        return self._first()
 
     def __enter__(self) -> RemoteMachine:
         return self.start()
@@ -271,19 +432,42 @@ class RemoteMachine:
     ) -> None:
         self.stop()
 
-    def device(self) -> torch.device:
-        """The torch.device of this machine: "mycelya:<index>".
+    def device(
+        self, type: str | torch.device | None = None, index: int | None = None
+    ) -> torch.device:
+        """A device of this machine: "mycelya:<index>".
+
+        Without arguments it is the machine's first device, on which the worker was
+        started. The others have indices of their own, and start when they are asked for
+        first: the memory of the machine's host, to park what its GPU has no room for,
+        and other GPUs. The worker copies between devices of one machine, so
+        `tensor.to(machine.device("cpu"))` sends no element to this process.
+
+        Args:
+            type: "cpu", "cuda", "cuda:<index>", or None for the first device. "cuda" is
+                the first device if that is a GPU, else "cuda:0".
+            index: of the GPU.
 
         Raises:
             MachineStoppedError: the machine is not started.
+            ValueError: not a type, or not an index of it.
+            RuntimeError: the worker does not have the device.
         """
+        name = _others.wanted(type, index)
+        first = self._first()
+        if not name:
+            return torch.device("mycelya", first)
+        with _LOCK:
+            return torch.device("mycelya", self._others.get(first, name))
+
+    def _first(self) -> int:
         index = self.remote_index
         if index is None:
             raise MachineStoppedError(
                 f"Machine {self.name} is not running. Call its start() first; tensors "
                 "it held before a stop() are gone."
             )
-        return torch.device("mycelya", index)
+        return index
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemoteMachine) and self.device_id == other.device_id
@@ -302,70 +486,27 @@ class RemoteMachine:
         return f"RemoteMachine({self.provider.value!r}, name={self.name!r}, {state})"
 
 
-def _seconds(name: str | None, idle_timeout: float) -> str:
-    if not name:
-        raise ValueError("detached=True needs a name=, by which attach() finds it.")
-    if not 1 <= idle_timeout < 1e9:
-        raise ValueError(f"idle_timeout={idle_timeout!r} is not a number of seconds.")
-    return str(int(idle_timeout))
+def create_modal_machine(gpu: str | GPUType, **options: Any) -> RemoteMachine:
+    """A machine in a GPU sandbox of Modal, started: `RemoteMachine("modal", gpu, …)`.
 
+    It costs money until it is stopped, until `idle_timeout` (600 s) has passed without
+    a client, or until `timeout` (3600 s) has passed. The token of Modal comes from
+    MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or from `modal token set`.
 
-def _owner(index: int) -> RemoteMachine | None:
-    reference = _OWNERS.get(index)
-    return None if reference is None else reference()
-
-
-def _free_index() -> int:
-    """The lowest index without a machine, a bare "mycelya", or a tensor.
-
-    If there is none, the index of a stopped machine without tensors; that machine gets
-    another one when it starts again.
+    Args:
+        gpu: a `GPUType` or its name, as "A100-80GB".
+        options: those of `RemoteMachine`, and as strings those of Modal. gpu_fallback:
+            types to try if there is no capacity, as "A100-80GB,H100". region: as
+            "us-east". volume: the name of a Modal volume, on which what `save` and
+            `checkpoint` keep outlives the sandbox. image: an image of a registry.
+            tunnel: "tcp" or "tls". start_timeout: seconds that the sandbox may wait for
+            a GPU.
 
     Raises:
-        RuntimeError: all indices are in use.
+        ValueError: unknown GPU type or option; the message lists valid ones.
+        RuntimeError: the machine did not start; the message says why and what to do.
     """
-    free = []
-    for index in range(_MOST):
-        if index in _MACHINES or _device.memory_allocated(index) != 0:
-            continue
-        if index == 0 and 0 not in _OWNERS and _device.state(0) != "new":
-            continue  # the machine that started on first use
-        if _owner(index) is None:
-            return index
-        free.append(index)
-    if free:
-        return free[0]
-    raise RuntimeError(
-        f"A process can use {_MOST} mycelya machines at a time, and all indices are in "
-        "use by running machines or by tensors of stopped ones. Stop a machine, and "
-        "delete its tensors."
-    )
-
-
-def restart_index(index: int) -> None:
-    """Restarts the machine of a device index, or that of a bare "mycelya".
-
-    Raises:
-        RuntimeError: no machine has the index.
-    """
-    machine = _owner(index)
-    if machine is not None:
-        machine.restart()
-        return
-    if index != 0 or index in _OWNERS:
-        raise RuntimeError(
-            f"mycelya:{index} has no machine any more; make a RemoteMachine."
-        )
-    with _LOCK:
-        _device.close(index)
-        _device.open(index, "", "", "", "")
-        _device.device_info(index)
-
-
-def get_all_machines() -> list[RemoteMachine]:
-    """The started machines, by device index."""
-    with _LOCK:
-        return [_MACHINES[index] for index in sorted(_MACHINES)]
+    return RemoteMachine(BackendProvider.MODAL, gpu, **options)
 
 
 _patch.accept(RemoteMachine)

@@ -6,7 +6,7 @@
 package proto
 
 // ABIVersion is MYCELYA_ABI_VERSION.
-const ABIVersion = 17
+const ABIVersion = 18
 
 // Kinds of Python numbers in Arg.Number.
 const (

@@ -77,7 +77,7 @@ func (x Offered_Found) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Offered_Found.Descriptor instead.
 func (Offered_Found) EnumDescriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{25, 0}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // A size, stride, offset or byte count.
@@ -1352,14 +1352,18 @@ type Hello struct {
 	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Build         string                 `protobuf:"bytes,2,opt,name=build,proto3" json:"build,omitempty"` // version of the package
 	Abi           uint32                 `protobuf:"varint,3,opt,name=abi,proto3" json:"abi,omitempty"`
-	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"` // of the worker: "cpu", "cuda:0"
+	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"` // of the worker: "cpu", "cuda:0"; of the client: which it wants, "" = the worker's own
 	DeviceName    string                 `protobuf:"bytes,5,opt,name=device_name,json=deviceName,proto3" json:"device_name,omitempty"`
 	Torch         string                 `protobuf:"bytes,6,opt,name=torch,proto3" json:"torch,omitempty"`
 	Pid           uint64                 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
-	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`     // why the worker can't serve, in whole sentences
-	Blocks        uint32                 `protobuf:"varint,9,opt,name=blocks,proto3" json:"blocks,omitempty"`  // how many blocks of shared memory the worker takes at once; 0 = none
-	Host          string                 `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`      // of the worker: the same for all processes on one running kernel; "" = not known
-	Offers        bool                   `protobuf:"varint,11,opt,name=offers,proto3" json:"offers,omitempty"` // the worker takes Offers: it keeps the bytes of uploads
+	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`                                  // why the worker can't serve, in whole sentences
+	Blocks        uint32                 `protobuf:"varint,9,opt,name=blocks,proto3" json:"blocks,omitempty"`                               // how many blocks of shared memory the worker takes at once; 0 = none
+	Host          string                 `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`                                   // of the worker: the same for all processes on one running kernel; "" = not known
+	Offers        bool                   `protobuf:"varint,11,opt,name=offers,proto3" json:"offers,omitempty"`                              // the worker takes Offers: it keeps the bytes of uploads
+	Fetches       bool                   `protobuf:"varint,20,opt,name=fetches,proto3" json:"fetches,omitempty"`                            // the worker takes Offers with a source
+	MemoryBytes   uint64                 `protobuf:"varint,12,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // of the device
+	Processors    uint32                 `protobuf:"varint,13,opt,name=processors,proto3" json:"processors,omitempty"`                      // multiprocessors of the device; 0 = a CPU
+	Client        string                 `protobuf:"bytes,14,opt,name=client,proto3" json:"client,omitempty"`                               // of the client: 26 letters, the same in all its sessions with the worker; "" = it has one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1469,6 +1473,34 @@ func (x *Hello) GetOffers() bool {
 		return x.Offers
 	}
 	return false
+}
+
+func (x *Hello) GetFetches() bool {
+	if x != nil {
+		return x.Fetches
+	}
+	return false
+}
+
+func (x *Hello) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Hello) GetProcessors() uint32 {
+	if x != nil {
+		return x.Processors
+	}
+	return 0
+}
+
+func (x *Hello) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
 }
 
 // Asks how the process of a session has ended. It is the only frame of its connection.
@@ -1624,6 +1656,86 @@ func (x *EndedReply) GetDump() string {
 	return ""
 }
 
+type Report struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report) Reset() {
+	*x = Report{}
+	mi := &file_proto_mycelya_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report) ProtoMessage() {}
+
+func (x *Report) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report.ProtoReflect.Descriptor instead.
+func (*Report) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{17}
+}
+
+type Reported struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Metrics       string                 `protobuf:"bytes,1,opt,name=metrics,proto3" json:"metrics,omitempty"` // of the worker, in Prometheus's text format
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reported) Reset() {
+	*x = Reported{}
+	mi := &file_proto_mycelya_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reported) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reported) ProtoMessage() {}
+
+func (x *Reported) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reported.ProtoReflect.Descriptor instead.
+func (*Reported) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Reported) GetMetrics() string {
+	if x != nil {
+		return x.Metrics
+	}
+	return ""
+}
+
 type Call struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1634,13 +1746,14 @@ type Call struct {
 	Base          uint64                 `protobuf:"varint,6,opt,name=base,proto3" json:"base,omitempty"`              // not 0: sequence number of the program's previous call; delta then has all lists
 	Delta         []byte                 `protobuf:"bytes,7,opt,name=delta,proto3" json:"delta,omitempty"`             // difference from that call: see delta.go
 	Busy          uint32                 `protobuf:"varint,8,opt,name=busy,proto3" json:"busy,omitempty"`              // cores of the worker's host that the client uses during the call
+	Timed         bool                   `protobuf:"varint,9,opt,name=timed,proto3" json:"timed,omitempty"`            // Done has the times; on a device that runs ahead, each step waits for the one before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_proto_mycelya_proto_msgTypes[17]
+	mi := &file_proto_mycelya_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1765,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[17]
+	mi := &file_proto_mycelya_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1778,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{17}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Call) GetKey() []byte {
@@ -1724,6 +1837,13 @@ func (x *Call) GetBusy() uint32 {
 	return 0
 }
 
+func (x *Call) GetTimed() bool {
+	if x != nil {
+		return x.Timed
+	}
+	return false
+}
+
 // Makes a storage, which must not exist. The body is an Arrow message.
 type Upload struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1735,7 +1855,7 @@ type Upload struct {
 
 func (x *Upload) Reset() {
 	*x = Upload{}
-	mi := &file_proto_mycelya_proto_msgTypes[18]
+	mi := &file_proto_mycelya_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1867,7 @@ func (x *Upload) String() string {
 func (*Upload) ProtoMessage() {}
 
 func (x *Upload) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[18]
+	mi := &file_proto_mycelya_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1880,7 @@ func (x *Upload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Upload.ProtoReflect.Descriptor instead.
 func (*Upload) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{18}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Upload) GetStorage() uint64 {
@@ -1788,7 +1908,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_proto_mycelya_proto_msgTypes[19]
+	mi := &file_proto_mycelya_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1920,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[19]
+	mi := &file_proto_mycelya_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1933,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{19}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Share) GetBlock() uint64 {
@@ -1840,7 +1960,7 @@ type Unshare struct {
 
 func (x *Unshare) Reset() {
 	*x = Unshare{}
-	mi := &file_proto_mycelya_proto_msgTypes[20]
+	mi := &file_proto_mycelya_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1972,7 @@ func (x *Unshare) String() string {
 func (*Unshare) ProtoMessage() {}
 
 func (x *Unshare) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[20]
+	mi := &file_proto_mycelya_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1985,7 @@ func (x *Unshare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unshare.ProtoReflect.Descriptor instead.
 func (*Unshare) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{20}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Unshare) GetBlock() uint64 {
@@ -1889,7 +2009,7 @@ type UploadFrom struct {
 
 func (x *UploadFrom) Reset() {
 	*x = UploadFrom{}
-	mi := &file_proto_mycelya_proto_msgTypes[21]
+	mi := &file_proto_mycelya_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2021,7 @@ func (x *UploadFrom) String() string {
 func (*UploadFrom) ProtoMessage() {}
 
 func (x *UploadFrom) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[21]
+	mi := &file_proto_mycelya_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2034,7 @@ func (x *UploadFrom) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadFrom.ProtoReflect.Descriptor instead.
 func (*UploadFrom) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{21}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UploadFrom) GetStorage() uint64 {
@@ -1953,7 +2073,7 @@ type Uploaded struct {
 
 func (x *Uploaded) Reset() {
 	*x = Uploaded{}
-	mi := &file_proto_mycelya_proto_msgTypes[22]
+	mi := &file_proto_mycelya_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1965,7 +2085,7 @@ func (x *Uploaded) String() string {
 func (*Uploaded) ProtoMessage() {}
 
 func (x *Uploaded) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[22]
+	mi := &file_proto_mycelya_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1978,7 +2098,7 @@ func (x *Uploaded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Uploaded.ProtoReflect.Descriptor instead.
 func (*Uploaded) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{22}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
 }
 
 // Describes the body of a Piece; without it the body is the bytes as they are.
@@ -1991,7 +2111,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2123,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[23]
+	mi := &file_proto_mycelya_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2136,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{23}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Piece) GetBytes() uint64 {
@@ -2030,14 +2150,15 @@ func (x *Piece) GetBytes() uint64 {
 // answers Offered with the same sequence number.
 type Offer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"` // SHA-256 of all bytes
+	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`     // SHA-256 of all bytes
+	Source        *Source                `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"` // where the worker can find them, too; absent = nowhere
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_proto_mycelya_proto_msgTypes[24]
+	mi := &file_proto_mycelya_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2170,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[24]
+	mi := &file_proto_mycelya_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2183,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{24}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Offer) GetHash() []byte {
@@ -2070,6 +2191,98 @@ func (x *Offer) GetHash() []byte {
 		return x.Hash
 	}
 	return nil
+}
+
+func (x *Offer) GetSource() *Source {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+// A part of a file of a repository on a hub.
+type Source struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	Repo          string                 `protobuf:"bytes,2,opt,name=repo,proto3" json:"repo,omitempty"`
+	Revision      string                 `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"` // a commit
+	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	Sha256        string                 `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`  // of the file
+	Offset        uint64                 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"` // where the bytes begin
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Source) Reset() {
+	*x = Source{}
+	mi := &file_proto_mycelya_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Source) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Source) ProtoMessage() {}
+
+func (x *Source) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Source.ProtoReflect.Descriptor instead.
+func (*Source) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Source) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Source) GetRepo() string {
+	if x != nil {
+		return x.Repo
+	}
+	return ""
+}
+
+func (x *Source) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
+func (x *Source) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Source) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *Source) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 // The answer to an Offer: ABSENT, or FOUND and later TAKEN or DAMAGED. After FOUND the worker discards pieces, and the
@@ -2083,7 +2296,7 @@ type Offered struct {
 
 func (x *Offered) Reset() {
 	*x = Offered{}
-	mi := &file_proto_mycelya_proto_msgTypes[25]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2308,7 @@ func (x *Offered) String() string {
 func (*Offered) ProtoMessage() {}
 
 func (x *Offered) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[25]
+	mi := &file_proto_mycelya_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2321,7 @@ func (x *Offered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offered.ProtoReflect.Descriptor instead.
 func (*Offered) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{25}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Offered) GetFound() Offered_Found {
@@ -2128,7 +2341,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_proto_mycelya_proto_msgTypes[26]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2353,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[26]
+	mi := &file_proto_mycelya_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2366,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{26}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Settle) GetAgain() bool {
@@ -2172,7 +2385,7 @@ type FreeStorages struct {
 
 func (x *FreeStorages) Reset() {
 	*x = FreeStorages{}
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2397,7 @@ func (x *FreeStorages) String() string {
 func (*FreeStorages) ProtoMessage() {}
 
 func (x *FreeStorages) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[27]
+	mi := &file_proto_mycelya_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2410,7 @@ func (x *FreeStorages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeStorages.ProtoReflect.Descriptor instead.
 func (*FreeStorages) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{27}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FreeStorages) GetStorages() []uint64 {
@@ -2221,7 +2434,7 @@ type Read struct {
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2446,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[28]
+	mi := &file_proto_mycelya_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2459,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{28}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Read) GetStorage() uint64 {
@@ -2294,7 +2507,7 @@ type ReadReply struct {
 
 func (x *ReadReply) Reset() {
 	*x = ReadReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2519,7 @@ func (x *ReadReply) String() string {
 func (*ReadReply) ProtoMessage() {}
 
 func (x *ReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[29]
+	mi := &file_proto_mycelya_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2532,7 @@ func (x *ReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReply.ProtoReflect.Descriptor instead.
 func (*ReadReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{29}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadReply) GetBytes() uint64 {
@@ -2345,7 +2558,7 @@ type Sync struct {
 
 func (x *Sync) Reset() {
 	*x = Sync{}
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2357,7 +2570,7 @@ func (x *Sync) String() string {
 func (*Sync) ProtoMessage() {}
 
 func (x *Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[30]
+	mi := &file_proto_mycelya_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2370,7 +2583,7 @@ func (x *Sync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sync.ProtoReflect.Descriptor instead.
 func (*Sync) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{30}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{33}
 }
 
 type SyncReply struct {
@@ -2384,7 +2597,7 @@ type SyncReply struct {
 
 func (x *SyncReply) Reset() {
 	*x = SyncReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2609,7 @@ func (x *SyncReply) String() string {
 func (*SyncReply) ProtoMessage() {}
 
 func (x *SyncReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[31]
+	mi := &file_proto_mycelya_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2622,7 @@ func (x *SyncReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncReply.ProtoReflect.Descriptor instead.
 func (*SyncReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{31}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SyncReply) GetStatus() *Status {
@@ -2441,13 +2654,14 @@ type Done struct {
 	UnknownProgram bool                   `protobuf:"varint,3,opt,name=unknown_program,json=unknownProgram,proto3" json:"unknown_program,omitempty"` // nothing ran: send the program and the call again
 	Kernels        *Kernels               `protobuf:"bytes,4,opt,name=kernels,proto3" json:"kernels,omitempty"`                                      // absent if all its fields would be 0
 	Skipped        bool                   `protobuf:"varint,5,opt,name=skipped,proto3" json:"skipped,omitempty"`                                     // nothing ran, because an earlier call has failed
+	Times          *Times                 `protobuf:"bytes,6,opt,name=times,proto3" json:"times,omitempty"`                                          // of a timed call that ran
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +2673,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[32]
+	mi := &file_proto_mycelya_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +2686,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{32}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Done) GetErrors() []*Status {
@@ -2510,6 +2724,75 @@ func (x *Done) GetSkipped() bool {
 	return false
 }
 
+func (x *Done) GetTimes() *Times {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+// When a call ran, on the worker's clock: nanoseconds since 1970.
+type Times struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Began uint64                 `protobuf:"fixed64,1,opt,name=began,proto3" json:"began,omitempty"`
+	Ended uint64                 `protobuf:"fixed64,2,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Two by step: 1 + the nanoseconds from began to its beginning, and those that it took; 0 and 0 = it did not run.
+	Steps         []uint64 `protobuf:"varint,3,rep,packed,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Times) Reset() {
+	*x = Times{}
+	mi := &file_proto_mycelya_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Times) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Times) ProtoMessage() {}
+
+func (x *Times) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Times.ProtoReflect.Descriptor instead.
+func (*Times) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Times) GetBegan() uint64 {
+	if x != nil {
+		return x.Began
+	}
+	return 0
+}
+
+func (x *Times) GetEnded() uint64 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+func (x *Times) GetSteps() []uint64 {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
 // The client has no program for some ops: like a call that fails at its first step.
 type Fail struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2521,7 +2804,7 @@ type Fail struct {
 
 func (x *Fail) Reset() {
 	*x = Fail{}
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2816,7 @@ func (x *Fail) String() string {
 func (*Fail) ProtoMessage() {}
 
 func (x *Fail) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[33]
+	mi := &file_proto_mycelya_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2829,7 @@ func (x *Fail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fail.ProtoReflect.Descriptor instead.
 func (*Fail) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{33}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Fail) GetStatus() *Status {
@@ -2572,7 +2855,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2867,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[34]
+	mi := &file_proto_mycelya_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2880,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{34}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{38}
 }
 
 // Counts of a call's fused groups, and of the kernels that the worker has compiled since the last Done with Kernels.
@@ -2618,7 +2901,7 @@ type Kernels struct {
 
 func (x *Kernels) Reset() {
 	*x = Kernels{}
-	mi := &file_proto_mycelya_proto_msgTypes[35]
+	mi := &file_proto_mycelya_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +2913,7 @@ func (x *Kernels) String() string {
 func (*Kernels) ProtoMessage() {}
 
 func (x *Kernels) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[35]
+	mi := &file_proto_mycelya_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +2926,7 @@ func (x *Kernels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kernels.ProtoReflect.Descriptor instead.
 func (*Kernels) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{35}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Kernels) GetGroups() uint32 {
@@ -2721,7 +3004,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_proto_mycelya_proto_msgTypes[36]
+	mi := &file_proto_mycelya_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +3016,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[36]
+	mi := &file_proto_mycelya_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +3029,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{36}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Status) GetKind() int32 {
@@ -2788,7 +3071,7 @@ type Kept struct {
 
 func (x *Kept) Reset() {
 	*x = Kept{}
-	mi := &file_proto_mycelya_proto_msgTypes[37]
+	mi := &file_proto_mycelya_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2800,7 +3083,7 @@ func (x *Kept) String() string {
 func (*Kept) ProtoMessage() {}
 
 func (x *Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[37]
+	mi := &file_proto_mycelya_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2813,7 +3096,7 @@ func (x *Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kept.ProtoReflect.Descriptor instead.
 func (*Kept) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{37}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Kept) GetDtype() uint32 {
@@ -2842,7 +3125,7 @@ type Save struct {
 
 func (x *Save) Reset() {
 	*x = Save{}
-	mi := &file_proto_mycelya_proto_msgTypes[38]
+	mi := &file_proto_mycelya_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +3137,7 @@ func (x *Save) String() string {
 func (*Save) ProtoMessage() {}
 
 func (x *Save) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[38]
+	mi := &file_proto_mycelya_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +3150,7 @@ func (x *Save) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Save.ProtoReflect.Descriptor instead.
 func (*Save) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{38}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Save) GetName() string {
@@ -2901,7 +3184,7 @@ type Find struct {
 
 func (x *Find) Reset() {
 	*x = Find{}
-	mi := &file_proto_mycelya_proto_msgTypes[39]
+	mi := &file_proto_mycelya_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2913,7 +3196,7 @@ func (x *Find) String() string {
 func (*Find) ProtoMessage() {}
 
 func (x *Find) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[39]
+	mi := &file_proto_mycelya_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2926,7 +3209,7 @@ func (x *Find) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Find.ProtoReflect.Descriptor instead.
 func (*Find) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{39}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Find) GetName() string {
@@ -2948,7 +3231,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_proto_mycelya_proto_msgTypes[40]
+	mi := &file_proto_mycelya_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2960,7 +3243,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[40]
+	mi := &file_proto_mycelya_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,7 +3256,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{40}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Load) GetFound() uint64 {
@@ -3000,7 +3283,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_proto_mycelya_proto_msgTypes[41]
+	mi := &file_proto_mycelya_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3295,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[41]
+	mi := &file_proto_mycelya_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3308,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{41}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Drop) GetName() string {
@@ -3044,7 +3327,7 @@ type Names struct {
 
 func (x *Names) Reset() {
 	*x = Names{}
-	mi := &file_proto_mycelya_proto_msgTypes[42]
+	mi := &file_proto_mycelya_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3339,7 @@ func (x *Names) String() string {
 func (*Names) ProtoMessage() {}
 
 func (x *Names) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[42]
+	mi := &file_proto_mycelya_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3352,7 @@ func (x *Names) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Names.ProtoReflect.Descriptor instead.
 func (*Names) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{42}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{46}
 }
 
 // Keeps all of the session: storages, generators, flags, and whether calls are skipped. Older checkpoints of the
@@ -3084,7 +3367,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_proto_mycelya_proto_msgTypes[43]
+	mi := &file_proto_mycelya_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3096,7 +3379,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[43]
+	mi := &file_proto_mycelya_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3392,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{43}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Checkpoint) GetSession() string {
@@ -3137,7 +3420,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_proto_mycelya_proto_msgTypes[44]
+	mi := &file_proto_mycelya_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3149,7 +3432,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[44]
+	mi := &file_proto_mycelya_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3162,7 +3445,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{44}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Restore) GetSession() string {
@@ -3175,6 +3458,128 @@ func (x *Restore) GetSession() string {
 func (x *Restore) GetAt() uint64 {
 	if x != nil {
 		return x.At
+	}
+	return 0
+}
+
+// Makes the elements of a view ready for another session of the worker, which is on another of its devices.
+type Pass struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // chosen by the client, which nobody can guess
+	To            uint64                 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`    // Hello.pid of the session that may take them
+	View          *Read                  `protobuf:"bytes,3,opt,name=view,proto3" json:"view,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pass) Reset() {
+	*x = Pass{}
+	mi := &file_proto_mycelya_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pass) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pass) ProtoMessage() {}
+
+func (x *Pass) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pass.ProtoReflect.Descriptor instead.
+func (*Pass) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *Pass) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pass) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *Pass) GetView() *Read {
+	if x != nil {
+		return x.View
+	}
+	return nil
+}
+
+// Makes a storage with what another session has passed to this one. The name ends.
+type Take struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Storage       uint64                 `protobuf:"varint,2,opt,name=storage,proto3" json:"storage,omitempty"` // 0: what was passed is not wanted
+	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`     // of the storage
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Take) Reset() {
+	*x = Take{}
+	mi := &file_proto_mycelya_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Take) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Take) ProtoMessage() {}
+
+func (x *Take) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Take.ProtoReflect.Descriptor instead.
+func (*Take) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *Take) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Take) GetStorage() uint64 {
+	if x != nil {
+		return x.Storage
+	}
+	return 0
+}
+
+func (x *Take) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
 	}
 	return 0
 }
@@ -3193,7 +3598,7 @@ type StateReply struct {
 
 func (x *StateReply) Reset() {
 	*x = StateReply{}
-	mi := &file_proto_mycelya_proto_msgTypes[45]
+	mi := &file_proto_mycelya_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3610,7 @@ func (x *StateReply) String() string {
 func (*StateReply) ProtoMessage() {}
 
 func (x *StateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[45]
+	mi := &file_proto_mycelya_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3623,7 @@ func (x *StateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateReply.ProtoReflect.Descriptor instead.
 func (*StateReply) Descriptor() ([]byte, []int) {
-	return file_proto_mycelya_proto_rawDescGZIP(), []int{45}
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StateReply) GetStatus() *Status {
@@ -3263,6 +3668,282 @@ func (x *StateReply) GetAt() uint64 {
 	return 0
 }
 
+// Asks the worker to fetch the weights of a repository. The worker answers Fetching with the same sequence number, again
+// and again, the last with end. A Load may name the Fetch then, any number of times, until an Unfetch.
+type Fetch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "https://huggingface.co"
+	Repo          string                 `protobuf:"bytes,2,opt,name=repo,proto3" json:"repo,omitempty"`         // "owner/name"
+	Revision      string                 `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"` // a branch, a tag or a commit; "" = main
+	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`         // a folder or a file; "" = all
+	Token         string                 `protobuf:"bytes,5,opt,name=token,proto3" json:"token,omitempty"`       // a secret: neither end may write it anywhere
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fetch) Reset() {
+	*x = Fetch{}
+	mi := &file_proto_mycelya_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fetch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fetch) ProtoMessage() {}
+
+func (x *Fetch) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
+func (*Fetch) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *Fetch) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Fetch) GetRepo() string {
+	if x != nil {
+		return x.Repo
+	}
+	return ""
+}
+
+func (x *Fetch) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
+func (x *Fetch) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Fetch) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+// A tensor of weights.
+type Weight struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Folder        string                 `protobuf:"bytes,1,opt,name=folder,proto3" json:"folder,omitempty"` // of the repository; "" = the repository itself
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Dtype         uint32                 `protobuf:"varint,3,opt,name=dtype,proto3" json:"dtype,omitempty"`
+	Sizes         []int64                `protobuf:"varint,4,rep,packed,name=sizes,proto3" json:"sizes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Weight) Reset() {
+	*x = Weight{}
+	mi := &file_proto_mycelya_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Weight) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Weight) ProtoMessage() {}
+
+func (x *Weight) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Weight.ProtoReflect.Descriptor instead.
+func (*Weight) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *Weight) GetFolder() string {
+	if x != nil {
+		return x.Folder
+	}
+	return ""
+}
+
+func (x *Weight) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Weight) GetDtype() uint32 {
+	if x != nil {
+		return x.Dtype
+	}
+	return 0
+}
+
+func (x *Weight) GetSizes() []int64 {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+type Fetching struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Total         uint64                 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`     // bytes of all files; 0 = not known yet
+	Done          uint64                 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`       // of them, on the worker's disk
+	Fetched       uint64                 `protobuf:"varint,3,opt,name=fetched,proto3" json:"fetched,omitempty"` // bytes that have come to the worker over its network
+	End           bool                   `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`         // nothing follows; the rest is only set then
+	Status        *Status                `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
+	Weights       []*Weight              `protobuf:"bytes,6,rep,name=weights,proto3" json:"weights,omitempty"` // in the order of the Load's storages
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fetching) Reset() {
+	*x = Fetching{}
+	mi := &file_proto_mycelya_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fetching) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fetching) ProtoMessage() {}
+
+func (x *Fetching) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fetching.ProtoReflect.Descriptor instead.
+func (*Fetching) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *Fetching) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Fetching) GetDone() uint64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *Fetching) GetFetched() uint64 {
+	if x != nil {
+		return x.Fetched
+	}
+	return 0
+}
+
+func (x *Fetching) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+func (x *Fetching) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Fetching) GetWeights() []*Weight {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
+// Ends a fetch and what it has found. The worker answers StateReply.
+type Unfetch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Fetch         uint64                 `protobuf:"varint,1,opt,name=fetch,proto3" json:"fetch,omitempty"` // sequence number of the Fetch
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unfetch) Reset() {
+	*x = Unfetch{}
+	mi := &file_proto_mycelya_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unfetch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unfetch) ProtoMessage() {}
+
+func (x *Unfetch) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_mycelya_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unfetch.ProtoReflect.Descriptor instead.
+func (*Unfetch) Descriptor() ([]byte, []int) {
+	return file_proto_mycelya_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *Unfetch) GetFetch() uint64 {
+	if x != nil {
+		return x.Fetch
+	}
+	return 0
+}
+
 type Arg_Number struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`   // MYC_N_*
@@ -3273,7 +3954,7 @@ type Arg_Number struct {
 
 func (x *Arg_Number) Reset() {
 	*x = Arg_Number{}
-	mi := &file_proto_mycelya_proto_msgTypes[46]
+	mi := &file_proto_mycelya_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3966,7 @@ func (x *Arg_Number) String() string {
 func (*Arg_Number) ProtoMessage() {}
 
 func (x *Arg_Number) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[46]
+	mi := &file_proto_mycelya_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3325,7 +4006,7 @@ type Arg_Scalar struct {
 
 func (x *Arg_Scalar) Reset() {
 	*x = Arg_Scalar{}
-	mi := &file_proto_mycelya_proto_msgTypes[47]
+	mi := &file_proto_mycelya_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +4018,7 @@ func (x *Arg_Scalar) String() string {
 func (*Arg_Scalar) ProtoMessage() {}
 
 func (x *Arg_Scalar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[47]
+	mi := &file_proto_mycelya_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3377,7 +4058,7 @@ type Arg_List struct {
 
 func (x *Arg_List) Reset() {
 	*x = Arg_List{}
-	mi := &file_proto_mycelya_proto_msgTypes[48]
+	mi := &file_proto_mycelya_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3389,7 +4070,7 @@ func (x *Arg_List) String() string {
 func (*Arg_List) ProtoMessage() {}
 
 func (x *Arg_List) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[48]
+	mi := &file_proto_mycelya_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3431,7 +4112,7 @@ type Kernel_Operand struct {
 
 func (x *Kernel_Operand) Reset() {
 	*x = Kernel_Operand{}
-	mi := &file_proto_mycelya_proto_msgTypes[49]
+	mi := &file_proto_mycelya_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +4124,7 @@ func (x *Kernel_Operand) String() string {
 func (*Kernel_Operand) ProtoMessage() {}
 
 func (x *Kernel_Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[49]
+	mi := &file_proto_mycelya_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3500,7 +4181,7 @@ type Kernel_Instr struct {
 
 func (x *Kernel_Instr) Reset() {
 	*x = Kernel_Instr{}
-	mi := &file_proto_mycelya_proto_msgTypes[50]
+	mi := &file_proto_mycelya_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3512,7 +4193,7 @@ func (x *Kernel_Instr) String() string {
 func (*Kernel_Instr) ProtoMessage() {}
 
 func (x *Kernel_Instr) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[50]
+	mi := &file_proto_mycelya_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3574,7 +4255,7 @@ type KernelOp_Instance struct {
 
 func (x *KernelOp_Instance) Reset() {
 	*x = KernelOp_Instance{}
-	mi := &file_proto_mycelya_proto_msgTypes[51]
+	mi := &file_proto_mycelya_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3586,7 +4267,7 @@ func (x *KernelOp_Instance) String() string {
 func (*KernelOp_Instance) ProtoMessage() {}
 
 func (x *KernelOp_Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_mycelya_proto_msgTypes[51]
+	mi := &file_proto_mycelya_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3736,7 +4417,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\akernels\x18\b \x03(\v2\x12.mycelya.v1.KernelR\akernels\x12\x18\n" +
 	"\arecords\x18\t \x03(\rR\arecords\x12\x1a\n" +
 	"\bversions\x18\n" +
-	" \x03(\rR\bversions\"\x86\x02\n" +
+	" \x03(\rR\bversions\"\xfb\x02\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +
@@ -3750,7 +4431,13 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x06blocks\x18\t \x01(\rR\x06blocks\x12\x12\n" +
 	"\x04host\x18\n" +
 	" \x01(\tR\x04host\x12\x16\n" +
-	"\x06offers\x18\v \x01(\bR\x06offers\"\x19\n" +
+	"\x06offers\x18\v \x01(\bR\x06offers\x12\x18\n" +
+	"\afetches\x18\x14 \x01(\bR\afetches\x12!\n" +
+	"\fmemory_bytes\x18\f \x01(\x04R\vmemoryBytes\x12\x1e\n" +
+	"\n" +
+	"processors\x18\r \x01(\rR\n" +
+	"processors\x12\x16\n" +
+	"\x06client\x18\x0e \x01(\tR\x06client\"\x19\n" +
 	"\x05Ended\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x04R\x03pid\"\xd2\x01\n" +
 	"\n" +
@@ -3763,7 +4450,10 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x04step\x18\x06 \x01(\x04R\x04step\x12\"\n" +
 	"\rout_of_memory\x18\a \x01(\bR\voutOfMemory\x12\x10\n" +
 	"\x03log\x18\b \x01(\tR\x03log\x12\x12\n" +
-	"\x04dump\x18\t \x01(\tR\x04dump\"\xb6\x01\n" +
+	"\x04dump\x18\t \x01(\tR\x04dump\"\b\n" +
+	"\x06Report\"$\n" +
+	"\bReported\x12\x18\n" +
+	"\ametrics\x18\x01 \x01(\tR\ametrics\"\xcc\x01\n" +
 	"\x04Call\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06params\x18\x02 \x03(\x06R\x06params\x12\x16\n" +
@@ -3772,7 +4462,8 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x05frees\x18\x05 \x03(\x04R\x05frees\x12\x12\n" +
 	"\x04base\x18\x06 \x01(\x04R\x04base\x12\x14\n" +
 	"\x05delta\x18\a \x01(\fR\x05delta\x12\x12\n" +
-	"\x04busy\x18\b \x01(\rR\x04busy\"8\n" +
+	"\x04busy\x18\b \x01(\rR\x04busy\x12\x14\n" +
+	"\x05timed\x18\t \x01(\bR\x05timed\"8\n" +
 	"\x06Upload\x12\x18\n" +
 	"\astorage\x18\x01 \x01(\x04R\astorage\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"3\n" +
@@ -3790,9 +4481,17 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\n" +
 	"\bUploaded\"\x1d\n" +
 	"\x05Piece\x12\x14\n" +
-	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"\x1b\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"G\n" +
 	"\x05Offer\x12\x12\n" +
-	"\x04hash\x18\x01 \x01(\fR\x04hash\"r\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\x12*\n" +
+	"\x06source\x18\x02 \x01(\v2\x12.mycelya.v1.SourceR\x06source\"\x98\x01\n" +
+	"\x06Source\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x12\n" +
+	"\x04repo\x18\x02 \x01(\tR\x04repo\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\tR\brevision\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x16\n" +
+	"\x06sha256\x18\x05 \x01(\tR\x06sha256\x12\x16\n" +
+	"\x06offset\x18\x06 \x01(\x04R\x06offset\"r\n" +
 	"\aOffered\x12/\n" +
 	"\x05found\x18\x01 \x01(\x0e2\x19.mycelya.v1.Offered.FoundR\x05found\"6\n" +
 	"\x05Found\x12\n" +
@@ -3818,13 +4517,18 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\tSyncReply\x12*\n" +
 	"\x06status\x18\x01 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12\x1a\n" +
 	"\bstorages\x18\x02 \x01(\x04R\bstorages\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xbc\x01\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xe5\x01\n" +
 	"\x04Done\x12*\n" +
 	"\x06errors\x18\x01 \x03(\v2\x12.mycelya.v1.StatusR\x06errors\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\rR\x06failed\x12'\n" +
 	"\x0funknown_program\x18\x03 \x01(\bR\x0eunknownProgram\x12-\n" +
 	"\akernels\x18\x04 \x01(\v2\x13.mycelya.v1.KernelsR\akernels\x12\x18\n" +
-	"\askipped\x18\x05 \x01(\bR\askipped\"N\n" +
+	"\askipped\x18\x05 \x01(\bR\askipped\x12'\n" +
+	"\x05times\x18\x06 \x01(\v2\x11.mycelya.v1.TimesR\x05times\"I\n" +
+	"\x05Times\x12\x14\n" +
+	"\x05began\x18\x01 \x01(\x06R\x05began\x12\x14\n" +
+	"\x05ended\x18\x02 \x01(\x06R\x05ended\x12\x14\n" +
+	"\x05steps\x18\x03 \x03(\x04R\x05steps\"N\n" +
 	"\x04Fail\x12*\n" +
 	"\x06status\x18\x01 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12\x1a\n" +
 	"\bstorages\x18\x02 \x03(\x04R\bstorages\"\b\n" +
@@ -3865,7 +4569,15 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x04base\x18\x02 \x01(\x04R\x04base\"3\n" +
 	"\aRestore\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x0e\n" +
-	"\x02at\x18\x02 \x01(\x04R\x02at\"\xb4\x01\n" +
+	"\x02at\x18\x02 \x01(\x04R\x02at\"P\n" +
+	"\x04Pass\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\x04R\x02to\x12$\n" +
+	"\x04view\x18\x03 \x01(\v2\x10.mycelya.v1.ReadR\x04view\"J\n" +
+	"\x04Take\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\astorage\x18\x02 \x01(\x04R\astorage\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xb4\x01\n" +
 	"\n" +
 	"StateReply\x12*\n" +
 	"\x06status\x18\x01 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12\x14\n" +
@@ -3873,7 +4585,27 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x04tree\x18\x03 \x01(\tR\x04tree\x12*\n" +
 	"\atensors\x18\x04 \x03(\v2\x10.mycelya.v1.KeptR\atensors\x12\x14\n" +
 	"\x05names\x18\x05 \x03(\tR\x05names\x12\x0e\n" +
-	"\x02at\x18\x06 \x01(\x04R\x02atB\"Z github.com/mycelya/mycelya/protob\x06proto3"
+	"\x02at\x18\x06 \x01(\x04R\x02at\"}\n" +
+	"\x05Fetch\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x12\n" +
+	"\x04repo\x18\x02 \x01(\tR\x04repo\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\tR\brevision\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x14\n" +
+	"\x05token\x18\x05 \x01(\tR\x05token\"`\n" +
+	"\x06Weight\x12\x16\n" +
+	"\x06folder\x18\x01 \x01(\tR\x06folder\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05dtype\x18\x03 \x01(\rR\x05dtype\x12\x14\n" +
+	"\x05sizes\x18\x04 \x03(\x03R\x05sizes\"\xba\x01\n" +
+	"\bFetching\x12\x14\n" +
+	"\x05total\x18\x01 \x01(\x04R\x05total\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x18\n" +
+	"\afetched\x18\x03 \x01(\x04R\afetched\x12\x10\n" +
+	"\x03end\x18\x04 \x01(\bR\x03end\x12*\n" +
+	"\x06status\x18\x05 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12,\n" +
+	"\aweights\x18\x06 \x03(\v2\x12.mycelya.v1.WeightR\aweights\"\x1f\n" +
+	"\aUnfetch\x12\x14\n" +
+	"\x05fetch\x18\x01 \x01(\x04R\x05fetchB\"Z github.com/mycelya/mycelya/protob\x06proto3"
 
 var (
 	file_proto_mycelya_proto_rawDescOnce sync.Once
@@ -3888,7 +4620,7 @@ func file_proto_mycelya_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_mycelya_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_proto_mycelya_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_proto_mycelya_proto_goTypes = []any{
 	(Offered_Found)(0),        // 0: mycelya.v1.Offered.Found
 	(*Dim)(nil),               // 1: mycelya.v1.Dim
@@ -3908,55 +4640,65 @@ var file_proto_mycelya_proto_goTypes = []any{
 	(*Hello)(nil),             // 15: mycelya.v1.Hello
 	(*Ended)(nil),             // 16: mycelya.v1.Ended
 	(*EndedReply)(nil),        // 17: mycelya.v1.EndedReply
-	(*Call)(nil),              // 18: mycelya.v1.Call
-	(*Upload)(nil),            // 19: mycelya.v1.Upload
-	(*Share)(nil),             // 20: mycelya.v1.Share
-	(*Unshare)(nil),           // 21: mycelya.v1.Unshare
-	(*UploadFrom)(nil),        // 22: mycelya.v1.UploadFrom
-	(*Uploaded)(nil),          // 23: mycelya.v1.Uploaded
-	(*Piece)(nil),             // 24: mycelya.v1.Piece
-	(*Offer)(nil),             // 25: mycelya.v1.Offer
-	(*Offered)(nil),           // 26: mycelya.v1.Offered
-	(*Settle)(nil),            // 27: mycelya.v1.Settle
-	(*FreeStorages)(nil),      // 28: mycelya.v1.FreeStorages
-	(*Read)(nil),              // 29: mycelya.v1.Read
-	(*ReadReply)(nil),         // 30: mycelya.v1.ReadReply
-	(*Sync)(nil),              // 31: mycelya.v1.Sync
-	(*SyncReply)(nil),         // 32: mycelya.v1.SyncReply
-	(*Done)(nil),              // 33: mycelya.v1.Done
-	(*Fail)(nil),              // 34: mycelya.v1.Fail
-	(*Resume)(nil),            // 35: mycelya.v1.Resume
-	(*Kernels)(nil),           // 36: mycelya.v1.Kernels
-	(*Status)(nil),            // 37: mycelya.v1.Status
-	(*Kept)(nil),              // 38: mycelya.v1.Kept
-	(*Save)(nil),              // 39: mycelya.v1.Save
-	(*Find)(nil),              // 40: mycelya.v1.Find
-	(*Load)(nil),              // 41: mycelya.v1.Load
-	(*Drop)(nil),              // 42: mycelya.v1.Drop
-	(*Names)(nil),             // 43: mycelya.v1.Names
-	(*Checkpoint)(nil),        // 44: mycelya.v1.Checkpoint
-	(*Restore)(nil),           // 45: mycelya.v1.Restore
-	(*StateReply)(nil),        // 46: mycelya.v1.StateReply
-	(*Arg_Number)(nil),        // 47: mycelya.v1.Arg.Number
-	(*Arg_Scalar)(nil),        // 48: mycelya.v1.Arg.Scalar
-	(*Arg_List)(nil),          // 49: mycelya.v1.Arg.List
-	(*Kernel_Operand)(nil),    // 50: mycelya.v1.Kernel.Operand
-	(*Kernel_Instr)(nil),      // 51: mycelya.v1.Kernel.Instr
-	(*KernelOp_Instance)(nil), // 52: mycelya.v1.KernelOp.Instance
+	(*Report)(nil),            // 18: mycelya.v1.Report
+	(*Reported)(nil),          // 19: mycelya.v1.Reported
+	(*Call)(nil),              // 20: mycelya.v1.Call
+	(*Upload)(nil),            // 21: mycelya.v1.Upload
+	(*Share)(nil),             // 22: mycelya.v1.Share
+	(*Unshare)(nil),           // 23: mycelya.v1.Unshare
+	(*UploadFrom)(nil),        // 24: mycelya.v1.UploadFrom
+	(*Uploaded)(nil),          // 25: mycelya.v1.Uploaded
+	(*Piece)(nil),             // 26: mycelya.v1.Piece
+	(*Offer)(nil),             // 27: mycelya.v1.Offer
+	(*Source)(nil),            // 28: mycelya.v1.Source
+	(*Offered)(nil),           // 29: mycelya.v1.Offered
+	(*Settle)(nil),            // 30: mycelya.v1.Settle
+	(*FreeStorages)(nil),      // 31: mycelya.v1.FreeStorages
+	(*Read)(nil),              // 32: mycelya.v1.Read
+	(*ReadReply)(nil),         // 33: mycelya.v1.ReadReply
+	(*Sync)(nil),              // 34: mycelya.v1.Sync
+	(*SyncReply)(nil),         // 35: mycelya.v1.SyncReply
+	(*Done)(nil),              // 36: mycelya.v1.Done
+	(*Times)(nil),             // 37: mycelya.v1.Times
+	(*Fail)(nil),              // 38: mycelya.v1.Fail
+	(*Resume)(nil),            // 39: mycelya.v1.Resume
+	(*Kernels)(nil),           // 40: mycelya.v1.Kernels
+	(*Status)(nil),            // 41: mycelya.v1.Status
+	(*Kept)(nil),              // 42: mycelya.v1.Kept
+	(*Save)(nil),              // 43: mycelya.v1.Save
+	(*Find)(nil),              // 44: mycelya.v1.Find
+	(*Load)(nil),              // 45: mycelya.v1.Load
+	(*Drop)(nil),              // 46: mycelya.v1.Drop
+	(*Names)(nil),             // 47: mycelya.v1.Names
+	(*Checkpoint)(nil),        // 48: mycelya.v1.Checkpoint
+	(*Restore)(nil),           // 49: mycelya.v1.Restore
+	(*Pass)(nil),              // 50: mycelya.v1.Pass
+	(*Take)(nil),              // 51: mycelya.v1.Take
+	(*StateReply)(nil),        // 52: mycelya.v1.StateReply
+	(*Fetch)(nil),             // 53: mycelya.v1.Fetch
+	(*Weight)(nil),            // 54: mycelya.v1.Weight
+	(*Fetching)(nil),          // 55: mycelya.v1.Fetching
+	(*Unfetch)(nil),           // 56: mycelya.v1.Unfetch
+	(*Arg_Number)(nil),        // 57: mycelya.v1.Arg.Number
+	(*Arg_Scalar)(nil),        // 58: mycelya.v1.Arg.Scalar
+	(*Arg_List)(nil),          // 59: mycelya.v1.Arg.List
+	(*Kernel_Operand)(nil),    // 60: mycelya.v1.Kernel.Operand
+	(*Kernel_Instr)(nil),      // 61: mycelya.v1.Kernel.Instr
+	(*KernelOp_Instance)(nil), // 62: mycelya.v1.KernelOp.Instance
 }
 var file_proto_mycelya_proto_depIdxs = []int32{
 	1,  // 0: mycelya.v1.Tensor.sizes:type_name -> mycelya.v1.Dim
 	1,  // 1: mycelya.v1.Tensor.strides:type_name -> mycelya.v1.Dim
 	1,  // 2: mycelya.v1.Tensor.offset:type_name -> mycelya.v1.Dim
-	47, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
-	48, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
-	49, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
+	57, // 3: mycelya.v1.Arg.number:type_name -> mycelya.v1.Arg.Number
+	58, // 4: mycelya.v1.Arg.scalar:type_name -> mycelya.v1.Arg.Scalar
+	59, // 5: mycelya.v1.Arg.list:type_name -> mycelya.v1.Arg.List
 	3,  // 6: mycelya.v1.CallOp.args:type_name -> mycelya.v1.Arg
 	1,  // 7: mycelya.v1.Alloc.bytes:type_name -> mycelya.v1.Dim
 	1,  // 8: mycelya.v1.Resize.bytes:type_name -> mycelya.v1.Dim
-	50, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
-	51, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
-	52, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
+	60, // 9: mycelya.v1.Kernel.operands:type_name -> mycelya.v1.Kernel.Operand
+	61, // 10: mycelya.v1.Kernel.code:type_name -> mycelya.v1.Kernel.Instr
+	62, // 11: mycelya.v1.KernelOp.instances:type_name -> mycelya.v1.KernelOp.Instance
 	4,  // 12: mycelya.v1.Step.call:type_name -> mycelya.v1.CallOp
 	5,  // 13: mycelya.v1.Step.copy:type_name -> mycelya.v1.Copy
 	6,  // 14: mycelya.v1.Step.alloc:type_name -> mycelya.v1.Alloc
@@ -3968,23 +4710,28 @@ var file_proto_mycelya_proto_depIdxs = []int32{
 	2,  // 20: mycelya.v1.Program.tensors:type_name -> mycelya.v1.Tensor
 	13, // 21: mycelya.v1.Program.steps:type_name -> mycelya.v1.Step
 	10, // 22: mycelya.v1.Program.kernels:type_name -> mycelya.v1.Kernel
-	0,  // 23: mycelya.v1.Offered.found:type_name -> mycelya.v1.Offered.Found
-	37, // 24: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
-	37, // 25: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
-	37, // 26: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
-	36, // 27: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
-	37, // 28: mycelya.v1.Fail.status:type_name -> mycelya.v1.Status
-	29, // 29: mycelya.v1.Save.views:type_name -> mycelya.v1.Read
-	37, // 30: mycelya.v1.StateReply.status:type_name -> mycelya.v1.Status
-	38, // 31: mycelya.v1.StateReply.tensors:type_name -> mycelya.v1.Kept
-	3,  // 32: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
-	1,  // 33: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
-	3,  // 34: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	28, // 23: mycelya.v1.Offer.source:type_name -> mycelya.v1.Source
+	0,  // 24: mycelya.v1.Offered.found:type_name -> mycelya.v1.Offered.Found
+	41, // 25: mycelya.v1.ReadReply.status:type_name -> mycelya.v1.Status
+	41, // 26: mycelya.v1.SyncReply.status:type_name -> mycelya.v1.Status
+	41, // 27: mycelya.v1.Done.errors:type_name -> mycelya.v1.Status
+	40, // 28: mycelya.v1.Done.kernels:type_name -> mycelya.v1.Kernels
+	37, // 29: mycelya.v1.Done.times:type_name -> mycelya.v1.Times
+	41, // 30: mycelya.v1.Fail.status:type_name -> mycelya.v1.Status
+	32, // 31: mycelya.v1.Save.views:type_name -> mycelya.v1.Read
+	32, // 32: mycelya.v1.Pass.view:type_name -> mycelya.v1.Read
+	41, // 33: mycelya.v1.StateReply.status:type_name -> mycelya.v1.Status
+	42, // 34: mycelya.v1.StateReply.tensors:type_name -> mycelya.v1.Kept
+	41, // 35: mycelya.v1.Fetching.status:type_name -> mycelya.v1.Status
+	54, // 36: mycelya.v1.Fetching.weights:type_name -> mycelya.v1.Weight
+	3,  // 37: mycelya.v1.Arg.List.items:type_name -> mycelya.v1.Arg
+	1,  // 38: mycelya.v1.KernelOp.Instance.sizes:type_name -> mycelya.v1.Dim
+	3,  // 39: mycelya.v1.KernelOp.Instance.numbers:type_name -> mycelya.v1.Arg
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_proto_mycelya_proto_init() }
@@ -4029,7 +4776,7 @@ func file_proto_mycelya_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_mycelya_proto_rawDesc), len(file_proto_mycelya_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   52,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

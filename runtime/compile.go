@@ -40,6 +40,8 @@ type compiler struct {
 	torch  string // its version of PyTorch
 	near   bool   // the worker runs on the client's host
 
+	eager atomic.Int32 // how often eager() was entered and not left
+
 	trim *time.Timer // runs trim when nothing was compiled for a while
 }
 
@@ -65,13 +67,26 @@ func (c *compiler) worker(h *proto.Hello) {
 }
 
 // kernels reports whether the worker computes groups with kernels: on a CPU unless MYCELYA_KERNELS is off, on another
-// device only if it is on.
+// device only if it is on. A program in eager() computes each op with PyTorch's operator.
 func (c *compiler) kernels() bool {
+	if c.settings.Eager || c.eager.Load() > 0 {
+		return false
+	}
 	return c.settings.Kernels || !c.settings.NoKernels && c.device == "cpu"
 }
 
+// setEager notes that eager() was entered or left. Any goroutine may call it.
+func (c *compiler) setEager(on bool) {
+	if on {
+		c.eager.Add(1)
+		return
+	}
+	for n := c.eager.Load(); n > 0 && !c.eager.CompareAndSwap(n, n-1); n = c.eager.Load() {
+	}
+}
+
 // shares reports whether client and worker share the processor of one host, and the worker runs kernels on it.
-func (c *compiler) shares() bool { return c.near && c.device == "cpu" && c.kernels() }
+func (c *compiler) shares(kernels bool) bool { return c.near && c.device == "cpu" && kernels }
 
 // find returns the entry of a trace's skeleton, a variant that fits the trace, and the first entry under its key. Each
 // is nil if there is none.
@@ -80,7 +95,7 @@ func (c *compiler) find(t *trace.Trace) (e *entry, v *variant, first *entry) {
 		return nil, nil, nil
 	}
 	if e, first = c.programs.find(t); e != nil {
-		v = e.fits(t)
+		v = e.fits(t, c.kernels())
 	}
 	return e, v, first
 }
@@ -107,7 +122,8 @@ func (c *compiler) called(v *variant) {
 func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *variant, changed []bool, err error) {
 	began := time.Now()
 	c.trim.Stop() // it would count what this compilation is using
-	v := &variant{key: c.programs.newKey(t.Trace), account: &account{number: c.history.upcoming(), reason: t.Reason}}
+	v := &variant{key: c.programs.newKey(t.Trace), kernels: c.kernels(),
+		account: &account{number: c.history.upcoming(), reason: t.Reason}}
 	c.showCut(t.Trace, v.account.number, true)
 	shown := c.show(t.Trace, v)
 	captured, err := c.build(t.Trace, e, v, shown)
@@ -121,7 +137,7 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 			a.memory = c.peak(v.compiled, params, a.names, a.origins)
 		}
 	}
-	c.note(v.account, took, t.Trace, captured, e, first != nil, err)
+	c.note(v, took, t.Trace, captured, e, first != nil, err)
 	shown.End(v.account.ops, v.account.why, took)
 	if captured != nil {
 		changed = captured.Changed
@@ -238,7 +254,7 @@ func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trac
 	if err != nil {
 		return captured, nil, err
 	}
-	if c.shares() {
+	if c.shares(v.kernels) {
 		v.weight = cost.WeightOf(g)
 	}
 	if c.settings.Check >= 3 {
@@ -247,7 +263,7 @@ func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trac
 	}
 	var compiled *codegen.Compiled
 	if err == nil {
-		compiled, err = codegen.Compile(g, options(captured, c.kernels(), c.device))
+		compiled, err = codegen.Compile(g, options(captured, v.kernels, c.device))
 	}
 	if err == nil {
 		compiled.Program.Key = v.key[:]

@@ -121,17 +121,18 @@ func common[T comparable](a, b []T) int {
 }
 
 // note records that a trace was compiled, or why it could not be. captured is nil if capture failed.
-func (c *compiler) note(a *account, took time.Duration, t *trace.Trace, captured *trace.Captured, e *entry,
+func (c *compiler) note(v *variant, took time.Duration, t *trace.Trace, captured *trace.Captured, e *entry,
 	collision bool, failed error) {
-	a.took = took
+	a := v.account
+	a.took, a.place = took, c.cutAt(t)
 	var ops []string
 	if captured != nil {
-		a.place, a.ops = captured.Graph.Name, len(captured.Ops)
+		a.ops = len(captured.Ops)
 	}
 	if failed != nil {
 		a.why = failed.Error()
 	} else {
-		a.why = c.whyCompiled(t, captured.Ops, e, collision)
+		a.why = c.whyCompiled(t, captured.Ops, e, v.kernels, collision)
 		if e == nil {
 			ops = captured.Ops
 		}
@@ -141,13 +142,21 @@ func (c *compiler) note(a *account, took time.Duration, t *trace.Trace, captured
 }
 
 // whyCompiled returns the reason why a trace needed a new program. ops are the ops of its records, e is the entry of
-// its skeleton or nil. With collision, another skeleton has the same hash.
-func (c *compiler) whyCompiled(t *trace.Trace, ops []string, e *entry, collision bool) string {
+// its skeleton or nil. kernels says whether the program has them. With collision, another skeleton has the same hash.
+func (c *compiler) whyCompiled(t *trace.Trace, ops []string, e *entry, kernels, collision bool) string {
 	switch {
 	case c.settings.Fresh:
 		return "MYCELYA_REPLAY is off."
 	case e != nil:
-		last := e.variants[len(e.variants)-1]
+		last := e.last(kernels)
+		if last == nil && kernels {
+			return fmt.Sprintf("The ops are those of #%d, which was compiled without kernels, in eager().",
+				e.variants[0].account.number)
+		}
+		if last == nil {
+			return fmt.Sprintf("The ops are those of #%d, which has kernels, and eager() has none.",
+				e.variants[0].account.number)
+		}
 		if broken := last.compiled.Broken(t.Params); broken != "" {
 			return fmt.Sprintf("The ops are those of #%d, but that program requires %s, where s<n> is the size in slot n.",
 				last.account.number, broken)

@@ -23,6 +23,7 @@ import (
 
 // fakeWorker is the other end of a session; a test sends and receives each of its frames.
 type fakeWorker struct {
+	provider.LaunchOnly
 	testing.TB
 	conn   *transport.Conn
 	server net.Conn
@@ -35,8 +36,8 @@ type fakeWorker struct {
 	uploads map[uint64]*fakeUpload // in pieces, by number, until they are complete
 }
 
-func (w *fakeWorker) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
-func (w *fakeWorker) Credentials() *transport.Credentials                             { return nil }
+func (w *fakeWorker) Launch(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
+func (w *fakeWorker) Credentials() *transport.Credentials                              { return nil }
 func (w *fakeWorker) Handle() provider.Handle {
 	return provider.Handle{Provider: "fake", ID: "1"}
 }
@@ -170,7 +171,7 @@ func startWith(t testing.TB, mailbox Mailbox, environment ...string) (*Runtime, 
 
 func wait(t testing.TB, r *Runtime, ticket uint64) error {
 	t.Helper()
-	for range 500 {
+	for range 6000 {
 		if err := r.Wait(ticket, 20*time.Millisecond); err != ErrPending {
 			return err
 		}

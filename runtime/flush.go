@@ -34,6 +34,7 @@ type call struct {
 	entry   *entry
 	origins []uint32 // of the trace
 	by      *charge
+	notes   *profiled // nil: it is not profiled
 }
 
 // flush submits a closed trace and returns before anything is compiled or sent; release is called once, when the arrays
@@ -77,7 +78,9 @@ func (s *session) prepare(a core.Prepare) {
 	if len(t.Origins) == 0 { // only frees
 		return
 	}
+	found := now()
 	e, v, first := s.compiler.find(t.Trace)
+	known := v != nil
 	var err error
 	if v != nil {
 		err = s.compiler.hit(t.Trace, v)
@@ -99,7 +102,11 @@ func (s *session) prepare(a core.Prepare) {
 	default:
 		m.Busy = s.busy(v, t.Trace, a.SinceRead)
 		r.Program, r.Bytes = v.number(), 8*uint64(len(m.Params)+len(m.Inputs)+len(m.Outputs)+len(m.Frees))+callBytes
-		r.Call = &call{meta: m, variant: v, entry: e, origins: slices.Clone(t.Origins), by: t.by}
+		r.Call = &call{meta: m, variant: v, entry: e, origins: slices.Clone(t.Origins), by: t.by,
+			notes: s.profiled(t, found, !known)}
+		if c := r.Call.(*call); c.notes != nil {
+			c.notes.call, m.Timed = c, true
+		}
 	}
 }
 

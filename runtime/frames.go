@@ -12,6 +12,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // sendFrame performs core.Send.
@@ -32,15 +33,24 @@ func (s *session) sendFrame(a core.Send) {
 	case transport.Unshare:
 		s.write(a, nil, &proto.Unshare{Block: a.Block}, nil)
 	case transport.Read:
+		if g, ok := a.Ref.(core.Guess); ok {
+			s.metrics.guesses.Add(1)
+			s.hold(a, s.metrics.bill.at(trace.Place{}), guessMessage(g), nil)
+			return
+		}
 		t := a.Ref.(*Ticket)
-		v := &t.view
-		s.sendQuestion(a, t, &proto.Read{Storage: v.Storage, Dtype: uint32(v.DType),
-			Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset})
+		s.sendQuestion(a, t, t.view.message())
 	case transport.Sync:
 		s.sendQuestion(a, a.Ref.(*Ticket), &proto.Sync{})
-	case transport.Save, transport.Find, transport.Load, transport.Drop, transport.Names:
+	case transport.Save, transport.Find, transport.Load, transport.Drop, transport.Names, transport.Pass:
 		t := a.Ref.(*Ticket)
 		s.sendQuestion(a, t, t.message)
+	case transport.Fetch, transport.Unfetch:
+		t := a.Ref.(*Ticket)
+		s.sendQuestion(a, t, t.fetch.message(a))
+	case transport.Take: // usually nobody waits for its answer
+		t := a.Ref.(*Ticket)
+		s.write(a, t.by, t.message, nil)
 	case transport.Checkpoint:
 		s.write(a, nil, &proto.Checkpoint{Session: s.name, Base: a.Base}, nil)
 	case transport.Restore:
@@ -79,6 +89,9 @@ func (s *session) sendCall(a core.Send, c *call) {
 	m := c.meta
 	if !a.Again {
 		s.compiler.called(c.variant)
+		if c.notes != nil {
+			s.profile.sends(c.notes, a.Seq)
+		}
 		m = c.variant.differing(a.Seq, m, s.worker)
 	}
 	if !a.Again && s.pace.dozes() { // the receiver sends a call again
@@ -93,7 +106,7 @@ func (v *variant) differing(seq uint64, m *proto.Call, life int) *proto.Call {
 	send := m
 	if v.last != nil && v.lastLife == life {
 		if delta, ok := proto.AppendDelta(nil, v.last, m); ok {
-			send = &proto.Call{Key: m.Key, Base: v.lastSeq, Delta: delta, Busy: m.Busy}
+			send = &proto.Call{Key: m.Key, Base: v.lastSeq, Delta: delta, Busy: m.Busy, Timed: m.Timed}
 		}
 	}
 	v.last, v.lastSeq, v.lastLife = m, seq, life
@@ -138,6 +151,7 @@ func (s *session) hold(a core.Send, by *charge, meta protobuf.Message, body []by
 	s.frames.Add(1)
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.held(n, by)
+	defer s.profile.frame(s.index, false, a.Type, n)()
 	if err := s.conn.Hold(a.Type, a.Seq, meta, body); err != nil {
 		s.notSent(fmt.Errorf("sending %v: %w", a.Type, err))
 	}
@@ -165,7 +179,7 @@ func (s *session) notSent(err error) {
 	if gone == nil && streamEnded(err) {
 		select {
 		case <-s.received:
-		case <-time.After(lastWordWait):
+		case <-time.After(receiverWait):
 		}
 	}
 	s.lost(s.worker, err)
@@ -178,6 +192,7 @@ func (s *session) write(a core.Send, by *charge, meta protobuf.Message, body []b
 	// Count before the send: when the answer arrives, its receiver must find the frame counted.
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
 	s.metrics.sent(n, by)
+	defer s.profile.frame(s.index, false, a.Type, n)()
 	if err := s.conn.Send(a.Type, a.Seq, meta, body); err != nil {
 		s.notSent(fmt.Errorf("sending %v: %w", a.Type, err))
 		return 0

@@ -17,6 +17,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/runtime/provider"
 	protobuf "google.golang.org/protobuf/proto"
 )
 
@@ -28,7 +29,15 @@ import (
 //	drop        Name
 //	names
 //	checkpoint  Every               seconds between the next ones; 0: none follows
+//	fetch       Endpoint, Repo, Revision, Path, Token: see weights.go, also for news and unfetch
 //	end                             the worker, though it outlives this process, ends with the session
+//	logs                            the answer has the worker's log
+//	report                          the answer's Log has the worker's metrics, in Prometheus's text format
+//	eager       On                  from now on, or no longer, the programs of the device are compiled without kernels
+//	pause, resume, kill             see pause.go
+//	install     Packages            on the worker's host; the answer's Log is what the installation has printed
+//	pass        To, Views           one view, to another device of the machine
+//	take        Passed, Storage, Bytes   the answer to a pass, and the new storage with its size
 type question struct {
 	What     string
 	Name     string
@@ -37,6 +46,15 @@ type question struct {
 	Found    uint64
 	Storages []uint64
 	Every    float64
+	On       bool
+
+	Endpoint, Repo, Revision, Path, Token string // of a fetch
+	Fetch, Seen                           uint64
+	Packages                              []string
+	To                                    int32
+	Passed                                reply
+	Storage                               uint64
+	Bytes                                 uint64
 }
 
 // keptView is a view in a question.
@@ -47,6 +65,10 @@ type keptView struct {
 	Offset         int64
 }
 
+func (v *keptView) message() *proto.Read {
+	return &proto.Read{Storage: v.Storage, Dtype: v.DType, Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset}
+}
+
 // reply is the answer to a question, in JSON.
 type reply struct {
 	Found   uint64       `json:"found"`
@@ -54,6 +76,9 @@ type reply struct {
 	Tree    string       `json:"tree"`
 	Tensors []keptTensor `json:"tensors"`
 	Names   []string     `json:"names"`
+	Log     string       `json:"log"`
+	Name    string       `json:"name"`  // of what was passed
+	Aside   bool         `json:"aside"` // nothing was passed: the elements must go through the client
 }
 
 type keptTensor struct {
@@ -67,25 +92,59 @@ func (s *session) askWorker(text []byte, by *charge) (*Ticket, error) {
 	if err := json.Unmarshal(text, &q); err != nil {
 		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: a question that does not decode: %v.", err)}
 	}
+	switch q.What {
+	case "pass":
+		return s.pass(&q, by)
+	case "take":
+		return s.take(&q, by)
+	}
 	t := s.ticket(by)
 	t.question = true
-	if q.What == "end" {
+	switch q.What {
+	case "end":
 		s.mu.Lock()
 		s.ends = true
 		s.mu.Unlock()
 		t.end(nil)
 		return t, nil
+	case "logs":
+		return t, s.readLog(t)
+	case "report":
+		return t, s.askReport(t)
+	case "eager":
+		s.compiler.setEager(q.On)
+		t.end(nil)
+		return t, nil
+	case "pause":
+		return t, s.pause(t)
+	case "resume":
+		s.resume()
+		t.end(nil)
+		return t, nil
+	case "kill":
+		s.kill(t)
+		return t, nil
+	case "install":
+		return t, s.install(t, q.Packages)
+	}
+	if s.paused() != nil {
+		return nil, &Error{Kind: KindStopped, Text: s.device() + " is paused. Call its resume() first."}
+	}
+	if q.What == "checkpoint" && s.first != nil {
+		return nil, &Error{Kind: KindValue, Text: "A checkpoint is of the machine's first device; " + s.device() +
+			" is another one."}
 	}
 	if q.What == "checkpoint" {
 		return s.checkpoint(t, time.Duration(q.Every*float64(time.Second)))
 	}
 	var kind transport.Type
 	switch q.What {
+	case "fetch", "news", "unfetch":
+		return s.askFetch(t, &q)
 	case "save":
 		m := &proto.Save{Name: q.Name, Tree: q.Tree}
 		for _, v := range q.Views {
-			m.Views = append(m.Views, &proto.Read{Storage: v.Storage, Dtype: v.DType, Sizes: v.Sizes, Strides: v.Strides,
-				Offset: v.Offset})
+			m.Views = append(m.Views, v.message())
 		}
 		kind, t.message = transport.Save, m
 	case "find":
@@ -107,11 +166,15 @@ func (s *session) askWorker(text []byte, by *charge) (*Ticket, error) {
 
 // answer is the answer to the ticket's question.
 func (t *Ticket) answer() ([]byte, error) {
+	if t.fetch != nil && t.reply == nil { // an unfetch has a StateReply
+		return t.fetch.answer()
+	}
 	m := t.reply
 	if m == nil {
 		m = new(proto.StateReply)
 	}
-	out := reply{Found: t.found, Bytes: m.Bytes, Tree: m.Tree, Names: m.Names, Tensors: []keptTensor{}}
+	out := reply{Found: t.found, Bytes: m.Bytes, Tree: m.Tree, Names: m.Names, Log: t.log, Tensors: []keptTensor{},
+		Name: t.name, Aside: t.aside}
 	for _, k := range m.Tensors {
 		out.Tensors = append(out.Tensors, keptTensor{k.Dtype, append([]int64{}, k.Sizes...)})
 	}
@@ -147,9 +210,11 @@ func (s *session) nextCheckpoint(timer **time.Timer, every time.Duration) {
 
 // replace performs core.Replace: it tells the user, and ends the lost worker's connection.
 func (s *session) replace(why error) {
-	s.metrics.replaced.Add(1)
-	what, _, _ := strings.Cut(why.Error(), " All tensors on it are gone.")
-	s.log.Warn("another worker goes on from the last checkpoint", "because", what)
+	if s.paused() == nil {
+		s.metrics.replaced.Add(1)
+		what, _, _ := strings.Cut(why.Error(), " All tensors on it are gone.")
+		s.log.Warn("another worker goes on from the last checkpoint", "because", what)
+	}
 	s.disconnect()
 }
 
@@ -162,7 +227,8 @@ func (s *session) notKept(a core.NotKept) {
 	s.log.Warn(text, "error", a.Err)
 }
 
-// relaunch performs core.Relaunch, on the sender: it starts another worker in place of a lost one.
+// relaunch performs core.Relaunch, on the sender: it starts another worker in place of a lost one. That of a paused
+// session starts when the session goes on.
 func (s *session) relaunch() {
 	s.mu.Lock()
 	instance, received := s.instance, s.received
@@ -170,6 +236,13 @@ func (s *session) relaunch() {
 	s.mu.Unlock()
 	<-received // the last reader of the old connection
 	stop(instance)
+	if resumed := s.paused(); resumed != nil {
+		select {
+		case <-resumed:
+		case <-s.ctx.Done():
+			return
+		}
+	}
 	s.start()
 }
 
@@ -178,9 +251,10 @@ func (s *session) relaunch() {
 const keptPrefix = "mycelya-kept-"
 
 // keptFolder returns the folder for what the session's workers keep, if they run on this host: the one that an option
-// names, or a temporary one that lives as long as the session. The worker makes the folder when it keeps something.
+// names, or a temporary one that lives as long as the session. The worker makes the folder when it keeps something. On
+// another host its last part is a name for that, the same for all workers of the session.
 func (s *session) keptFolder() (string, error) {
-	if named := s.paths.Options["state"]; named != "" {
+	if named := s.stateHere(); named != "" {
 		return filepath.Abs(named)
 	}
 	if s.detached() {
@@ -195,9 +269,23 @@ func (s *session) keptFolder() (string, error) {
 	return s.folder, nil
 }
 
+// here says whether the provider's workers run on this host.
+func (s *session) here() bool {
+	_, ok := s.provider.(provider.Here)
+	return ok
+}
+
+// stateHere is the folder that the option state names; "" if it names none, or one of another host.
+func (s *session) stateHere() string {
+	if !s.here() {
+		return ""
+	}
+	return s.paths.Request.Spec.Options["state"]
+}
+
 // detached says whether the worker outlives this process.
 func (s *session) detached() bool {
-	return s.paths.Options["detached"] != "" || s.paths.Options["attach"] != ""
+	return s.paths.Request.Detached || s.paths.Request.Attach
 }
 
 // removeKept removes what nothing can restore any more: the temporary folder, or the checkpoints in another one.
@@ -206,7 +294,7 @@ func (s *session) removeKept() {
 		_ = os.RemoveAll(s.folder)
 		return
 	}
-	if s.paths.Options["state"] == "" {
+	if s.stateHere() == "" {
 		return
 	}
 	folder, err := s.keptFolder()

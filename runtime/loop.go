@@ -31,8 +31,11 @@ type session struct {
 	paths    Paths
 	settings *Settings
 	metrics  *metrics
+	profile  *profile
 	log      *slog.Logger
 	provider provider.Provider
+	first    *session // of the machine's first device; nil: this is the first
+	find     func(index int32) (*session, error)
 	mailbox  Mailbox
 	credits  *Credits
 	ctx      context.Context // ends with the session
@@ -44,15 +47,18 @@ type session struct {
 	report   core.Prepared // of the trace that was prepared last, until the core has it
 	worker   int           // the life of the worker that it uses
 	pace     pace
+	lent     lentWorker    // of the first device
 	folder   string        // temporary, for what the workers keep; "": none
 	ended    chan struct{} // closed when the sender exits
 	// Of large uploads over a link. linkRate is the last rate that an upload has measured, in bytes per second; 0: none.
 	compressor transport.Compressor
 	linkRate   float64
 
+	mappings mappings
 	frames   atomic.Uint64 // that were sent
 	answered core.Answer   // used by the receiver only
 	asked    asked
+	takes    takes
 
 	mu       sync.Mutex // guards what follows
 	core     *core.State
@@ -64,10 +70,14 @@ type session struct {
 	ending   string        // why the session is lost, as a sentence; "" if it is not
 	received chan struct{} // closed when the connection has no reader any more
 	timer    *time.Timer   // of checkpoints
+
+	fetches     map[uint64]*fetch // that were not ended by an unfetch
+	fetchNumber uint64            // of the last one
+	resumed     chan struct{}     // closed when a paused session goes on; nil: it is not paused
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
-	p provider.Provider, mailbox Mailbox) (*session, error) {
+	notes *profile, p provider.Provider, mailbox Mailbox) (*session, error) {
 	log := settings.Log.With("device", index)
 	c, err := newCompiler(index, settings, frontend, m, log)
 	if err != nil {
@@ -75,7 +85,8 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &session{index: index, name: transport.NewSessionName(), paths: paths, settings: settings, metrics: m,
-		log: log, provider: p, mailbox: mailbox,
+		profile: notes,
+		log:     log, provider: p, mailbox: mailbox,
 		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
 		core: core.New(c.explain)}
 	s.credits.OnWay.Store(0)
@@ -161,6 +172,11 @@ func (s *session) perform(action core.Action) {
 		s.sendFrame(a)
 	case core.Complete:
 		a.Ticket.(*Ticket).end(a.Err)
+	case core.Give:
+		s.metrics.guessed.Add(1)
+		t := a.Ticket.(*Ticket)
+		copy(t.dst, a.Data)
+		t.end(nil)
 	case core.Release:
 		a.Ref.(interface{ release() }).release()
 	case core.Credit:
@@ -234,6 +250,9 @@ func (s *session) performSending(action core.Action) {
 	case core.Prepare:
 		s.pace.traces++
 		s.prepare(a)
+	case core.Send:
+		s.pace.asked = s.pace.asked || a.Type == transport.Read || a.Type == transport.Sync
+		s.perform(a)
 	case core.Relaunch:
 		s.relaunch()
 	default:
@@ -307,11 +326,13 @@ func (s *session) close() {
 	s.mu.Lock()
 	instance, ends := s.instance, s.ends
 	s.mu.Unlock()
-	if instance != nil && (ends || !s.detached()) {
+	if instance != nil && s.first == nil && (ends || !s.detached()) {
 		stop(instance)
 		if d, ok := instance.(interface{ Remove() }); ok {
 			d.Remove()
 		}
+	} else if d, ok := instance.(interface{ Release() }); ok && s.first == nil {
+		d.Release()
 	}
 	s.removeKept()
 }

@@ -15,18 +15,26 @@ import (
 	"github.com/mycelya/mycelya/runtime/provider"
 )
 
-// After its connection has ended, a worker has this long to tell how the session's process has ended, or to end too.
-const exitWait = 2 * time.Second
+const (
+	// After its connection has ended, a worker has this long to tell how the session's process has ended. It waits for a
+	// process that ends (worker.leaveWait).
+	askWait = 6 * time.Second
+	// A worker that does not tell it has this long to end, too.
+	exitWait = 2 * time.Second
+	// When the worker has closed its end of the stream, the receiver has this long to read what is still in it. It needs
+	// little time itself, but a busy processor may delay it.
+	receiverWait = 5 * time.Second
+)
 
 // A worker that has ended a session with a reason has this long to end because of an error of its own.
 const lastWordWait = 200 * time.Millisecond
 
 // device names the session in sentences: "mycelya:1, machine left,".
 func (s *session) device() string {
-	if s.paths.Machine == "" {
+	if s.paths.Request.Session == "" {
 		return fmt.Sprintf("mycelya:%d", s.index)
 	}
-	return fmt.Sprintf("mycelya:%d, machine %s,", s.index, s.paths.Machine)
+	return fmt.Sprintf("mycelya:%d, machine %s,", s.index, s.paths.Request.Session)
 }
 
 // lost ends the session because of a failed start or a broken connection. The text has the known facts about the end of
@@ -56,22 +64,28 @@ func (s *session) lost(life int, err error) {
 	final := why == transport.AnotherClient
 	s.loseFor(life, &Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
 		"Call %s to use the device again.%s", s.device(), what, s.restart(), logTail(log))}, what, final)
-	if s.detached() {
-		return // it may have other clients; relaunch stops it
+	if s.detached() || s.first != nil {
+		return // it may have other clients, or serves the first device; relaunch stops it
 	}
 	go stop(instance) // nothing can use it any more: another one replaces it, or comes with a restart
 }
 
 // restart is the call that makes the device usable again.
 func (s *session) restart() string {
-	if s.paths.Machine == "" {
+	switch {
+	case s.paths.Request.Session == "":
 		return fmt.Sprintf("torch.mycelya.restart(%d)", s.index)
+	case s.first != nil && s.withFirst() == "":
+		return "the machine's start()"
 	}
 	return "the machine's restart()"
 }
 
 // cause says in a sentence why the connection has ended, and returns the log of what has ended.
 func (s *session) cause(err error, instance provider.Instance, hello *proto.Hello) (what, log string) {
+	if what := s.withFirst(); what != "" {
+		return what, ""
+	}
 	var end processEnded
 	if errors.As(err, &end) {
 		return s.processEnd(end.EndedReply, instance.Handle()), end.Log
@@ -79,13 +93,13 @@ func (s *session) cause(err error, instance provider.Instance, hello *proto.Hell
 	if errors.As(err, new(refused)) {
 		return endOf(instance)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
-	defer cancel()
 	if streamEnded(err) {
-		if end := askEnd(ctx, instance, s.name, hello.GetPid()); end.GetEnded() {
+		if end := askEnd(instance, s.name, hello.GetPid()); end.GetEnded() {
 			return s.processEnd(end, instance.Handle()), end.Log
 		}
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), exitWait)
+	defer cancel()
 	what = fmt.Sprintf("its worker (%s) ", instance.Handle())
 	exit, waitErr := instance.Wait(ctx)
 	switch {
@@ -112,7 +126,9 @@ func endOf(instance provider.Instance) (what, log string) {
 
 // askEnd asks a worker how the process of a session has ended; nil if the worker does not answer. pid 0: the session
 // has not said Hello.
-func askEnd(ctx context.Context, instance provider.Instance, session string, pid uint64) *proto.EndedReply {
+func askEnd(instance provider.Instance, session string, pid uint64) *proto.EndedReply {
+	ctx, cancel := context.WithTimeout(context.Background(), askWait)
+	defer cancel()
 	c, err := provider.Connect(ctx, instance, transport.EndOf(session))
 	if err != nil {
 		return nil

@@ -31,6 +31,8 @@ type metrics struct {
 	uploadCompressed atomic.Uint64
 	bytesReceived    atomic.Uint64
 	roundTrips       atomic.Uint64
+	guesses          atomic.Uint64 // reads that were sent before a caller asked
+	guessed          atomic.Uint64 // reads that one of them has answered
 	stalls           atomic.Uint64
 	stallNanosecond  atomic.Int64
 	compileNanosec   atomic.Int64
@@ -42,6 +44,8 @@ type metrics struct {
 	groupsFused      atomic.Uint64
 	groupsWaiting    atomic.Uint64
 	groupsUnfused    atomic.Uint64
+	weightsFetched   atomic.Uint64 // bytes that workers have fetched over their networks
+	weightsCached    atomic.Uint64 // bytes of weights that they had on their disks
 	reconnects       atomic.Uint64
 	replaced         atomic.Uint64
 	errors           atomic.Uint64
@@ -154,8 +158,12 @@ func (m *metrics) JSON(links map[int32]any) []byte {
 		"upload_bytes_shared":     m.uploadShared.Load(),
 		"upload_bytes_deduped":    m.uploadDeduped.Load(),
 		"upload_bytes_compressed": m.uploadCompressed.Load(),
+		"weights_bytes_fetched":   m.weightsFetched.Load(),
+		"weights_bytes_cached":    m.weightsCached.Load(),
 		"bytes_received":          m.bytesReceived.Load(),
 		"round_trips":             m.roundTrips.Load(),
+		"reads_guessed":           m.guesses.Load(),
+		"reads_answered":          m.guessed.Load(),
 		"stalls":                  m.stalls.Load(),
 		"stall_seconds":           time.Duration(m.stallNanosecond.Load()).Seconds(),
 		"reconnects":              m.reconnects.Load(),
@@ -175,8 +183,9 @@ func (m *metrics) reset() {
 	}
 	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions,
 		&m.programsResent, &m.messagesSent, &m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared,
-		&m.uploadDeduped, &m.uploadCompressed,
-		&m.bytesReceived, &m.roundTrips, &m.stalls, &m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec,
+		&m.uploadDeduped, &m.uploadCompressed, &m.weightsFetched, &m.weightsCached,
+		&m.bytesReceived, &m.roundTrips, &m.guesses, &m.guessed, &m.stalls,
+		&m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec,
 		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.reconnects, &m.replaced,
 		&m.errors} {
 		c.Store(0)

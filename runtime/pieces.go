@@ -57,6 +57,7 @@ type hashing struct {
 	cancel atomic.Bool
 	done   chan struct{}
 	hash   []byte // once done; nil: it was canceled
+	source *proto.Source
 }
 
 // end ends the use of the upload's bytes.
@@ -67,8 +68,8 @@ func (p *pieces) end() {
 	}
 }
 
-// run hashes bytes and then calls known, unless it is canceled.
-func (h *hashing) run(data []byte, known func()) {
+// run hashes bytes and then calls known, unless it is canceled. from says where the bytes come from; it may be nil.
+func (h *hashing) run(data []byte, from *origin, endpoint string, known func()) {
 	sum := sha256.New()
 	for len(data) > 0 && !h.cancel.Load() {
 		n := min(len(data), hashChunk)
@@ -76,6 +77,9 @@ func (h *hashing) run(data []byte, known func()) {
 		data = data[n:]
 	}
 	if len(data) == 0 {
+		if from != nil {
+			h.source = from.source(endpoint)
+		}
 		h.hash = sum.Sum(nil)
 	}
 	close(h.done)
@@ -90,9 +94,13 @@ func (s *session) sendPiece(a core.Send, u *upload) {
 	defer func() { s.do(sent) }() // also if the send panics: the upload's owner waits for it
 	p := u.pieces
 	rate := s.networkRate(p)
-	if p.hashing == nil && rate > 0 && rate < slowForHash && s.hello.Offers && len(u.data)-p.sent > leastOffer {
+	if p.hashing == nil && rate > 0 && rate < slowForHash && s.offers(u) && len(u.data)-p.sent > leastOffer {
 		p.hashing = &hashing{done: make(chan struct{})}
-		go p.hashing.run(u.data, func() { s.do(core.Hashed{Seq: a.Seq}) })
+		from := u.from
+		if !s.hello.Fetches {
+			from = nil
+		}
+		go p.hashing.run(u.data, from, s.settings.Hub, func() { s.do(core.Hashed{Seq: a.Seq}) })
 	}
 	rest := u.data[p.sent:]
 	rest = rest[:min(len(rest), s.pieceBytes(p))]
@@ -105,6 +113,9 @@ func (s *session) sendPiece(a core.Send, u *upload) {
 	p.sent += len(rest)
 	sent.More = p.sent < len(u.data)
 }
+
+// offers says whether the worker may have the bytes of an upload, or can get them elsewhere.
+func (s *session) offers(u *upload) bool { return s.hello.Offers || s.hello.Fetches && u.from != nil }
 
 // compress returns the body of a piece and its description, which is nil if the body is the bytes themselves.
 func (s *session) compress(p *pieces, rest []byte) (protobuf.Message, []byte) {
@@ -154,7 +165,7 @@ func (s *session) sendOffer(a core.Send, u *upload) {
 	p := u.pieces
 	p.offered = p.sent
 	s.metrics.roundTrips.Add(1)
-	s.write(a, u.by, &proto.Offer{Hash: p.hashing.hash}, nil)
+	s.write(a, u.by, &proto.Offer{Hash: p.hashing.hash, Source: p.hashing.source}, nil)
 }
 
 // settle ends an offer that has found something.

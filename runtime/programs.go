@@ -33,6 +33,7 @@ type entry struct {
 type variant struct {
 	key      [proto.KeyBytes]byte
 	wanted   []bool // by local number
+	kernels  bool   // groups are computed by kernels
 	compiled *codegen.Compiled
 	first    []uint64 // the parameters with which it was compiled, if hits are checked
 	// Whether a hit was checked, and the parameters of the last check: see recheck.
@@ -170,10 +171,21 @@ func (e *entry) needs(t *trace.Trace) []bool {
 	return out
 }
 
-// fits returns the first variant that is valid for the trace's sizes and has all outputs that the trace needs.
-func (e *entry) fits(t *trace.Trace) *variant {
+// fits returns the first variant, with or without kernels, that is valid for the trace's sizes and has all outputs that
+// the trace needs.
+func (e *entry) fits(t *trace.Trace, kernels bool) *variant {
 	for _, v := range e.variants {
-		if e.gives(v, t) && v.compiled.Holds(t.Params) {
+		if v.kernels == kernels && e.gives(v, t) && v.compiled.Holds(t.Params) {
+			return v
+		}
+	}
+	return nil
+}
+
+// last is the newest variant with or without kernels; nil if there is none.
+func (e *entry) last(kernels bool) *variant {
+	for _, v := range slices.Backward(e.variants) {
+		if v.kernels == kernels {
 			return v
 		}
 	}

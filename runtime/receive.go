@@ -59,11 +59,15 @@ func (s *session) answer(conn *transport.Conn, life int, h transport.Header,
 		if t, ok := waiting.(*Ticket); ok {
 			t.reply, t.found = m, h.Seq
 		}
+	case *proto.Fetching:
+		if t, ok := waiting.(*Ticket); ok && t.fetch != nil {
+			t.fetch.report(s, m)
+		}
 	case *proto.EndedReply:
 		return actions, processEnded{m}
 	case *proto.Done:
 		if c, ok := waiting.(*call); ok && !m.UnknownProgram {
-			s.account(c, m)
+			s.account(c, life, m)
 		}
 	}
 	s.answered = core.Answer{At: time.Since(s.began), Seq: h.Seq, Bytes: h.Payload, Message: m}
@@ -71,7 +75,7 @@ func (s *session) answer(conn *transport.Conn, life int, h transport.Header,
 	for _, a := range actions {
 		switch a := a.(type) {
 		case core.Fill:
-			err = s.fill(conn, life, a.Ticket.(*Ticket))
+			err = s.fill(conn, life, a.Ticket)
 		case core.Disconnect:
 			return actions, a.Err
 		default:
@@ -113,6 +117,8 @@ func message(t transport.Type) (protobuf.Message, error) {
 		return new(proto.StateReply), nil
 	case transport.Offered:
 		return new(proto.Offered), nil
+	case transport.Fetching:
+		return new(proto.Fetching), nil
 	case transport.Hello:
 		return new(proto.Hello), nil
 	case transport.EndedReply:
@@ -122,23 +128,37 @@ func message(t transport.Type) (protobuf.Message, error) {
 }
 
 // account adds a worker's report about a call to the metrics, before any waiter of the call continues.
-func (s *session) account(c *call, m *proto.Done) {
+func (s *session) account(c *call, life int, m *proto.Done) {
 	s.metrics.kernels(m.Kernels)
 	if text := m.Kernels.GetWarning(); text != "" {
 		s.log.Warn(text)
+	}
+	if c.notes != nil && m.Times != nil {
+		s.profile.answer(c.notes, life, m.Times)
+		s.showCall(c, m.Times)
 	}
 	if m.Failed > 0 {
 		s.metrics.errors.Add(uint64(m.Failed))
 	}
 }
 
-// fill reads the bytes of an answer from the connection into the memory of the ticket's read.
-func (s *session) fill(conn *transport.Conn, life int, t *Ticket) error {
-	err := conn.ReadBody(t.dst)
+// fill reads the bytes of an answer from the connection into the memory of the ticket's read, or of a guess.
+func (s *session) fill(conn *transport.Conn, life int, ticket core.Ref) error {
+	var data []byte
+	dst := data
+	if g, ok := ticket.(core.Guess); ok {
+		data = make([]byte, g.Bytes)
+		dst = data
+	} else {
+		dst = ticket.(*Ticket).dst
+	}
+	ended := s.profile.frame(s.index, true, transport.ReadReply, uint64(len(dst)))
+	err := conn.ReadBody(dst)
+	ended()
 	if err != nil {
 		s.lost(life, err) // first, so that the ticket's error has the reason
 	}
-	s.do(core.Filled{Ticket: t, OK: err == nil})
+	s.do(core.Filled{Ticket: ticket, OK: err == nil, Data: data})
 	return err
 }
 

@@ -23,6 +23,7 @@ type Runtime struct {
 	provide  func(Paths) (provider.Provider, error)
 	mailbox  func(index int32) Mailbox
 	metrics  metrics
+	profile  profile
 
 	mu       sync.Mutex
 	settings *Settings // read from the environment at the first Open
@@ -54,27 +55,40 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 		}
 		r.settings = settings
 	}
-	p, err := r.provide(paths)
+	first, err := r.firstOf(paths)
+	if err != nil {
+		return err
+	}
+	var p provider.Provider
+	if first == nil {
+		p, err = r.provide(paths)
+	}
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
 		return &Error{Kind: KindNotImplemented, Text: err.Error()}
 	case err != nil:
 		return &Error{Kind: KindValue, Text: err.Error()}
 	}
-	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, p, r.mailbox(index))
+	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, &r.profile, p, r.mailbox(index))
 	if err != nil {
 		return err
 	}
+	s.first, s.find = first, r.session
 	r.sessions[index] = s
 	return nil
 }
 
-// Close ends a device's session and its worker; nothing happens if there is none.
+// Close ends a device's session and its worker, with the sessions of the worker's other devices; nothing happens if
+// there is none.
 func (r *Runtime) Close(index int32) {
 	r.mu.Lock()
 	s := r.sessions[index]
 	delete(r.sessions, index)
+	others := r.others(s)
 	r.mu.Unlock()
+	for _, other := range others {
+		other.close()
+	}
 	if s != nil {
 		s.close()
 	}
@@ -300,7 +314,7 @@ func (r *Runtime) DeviceInfo(index int32) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(map[string]any{"device": h.Device, "name": h.DeviceName, "torch": h.Torch,
-		"pid": h.Pid, "build": h.Build})
+		"pid": h.Pid, "build": h.Build, "memory_bytes": h.MemoryBytes, "processors": h.Processors})
 }
 
 // Metrics returns the counters since the last reset, as a JSON object.

@@ -323,8 +323,9 @@ func TestAWorkerThatEndsWithALastWord(t *testing.T) {
 	require.NoError(t, err)
 	w.greet()
 	w.next(transport.Sync, new(proto.Sync))
-	w.send(transport.Hello, 0, &proto.Hello{Error: "The client sent a program that breaks the rules."}, nil)
 	w.exit = provider.Exit{Code: 1, Reason: provider.Crashed}
+	w.once.Do(func() { close(w.ended) }) // first: the client waits for a limited time to learn it
+	w.send(transport.Hello, 0, &proto.Hello{Error: "The client sent a program that breaks the rules."}, nil)
 	w.die()
 	require.EqualError(t, wait(t, r, ticket), "mycelya:0 is lost: its worker (fake:1) ended with code 1. "+
 		"It said: The client sent a program that breaks the rules. "+
@@ -355,6 +356,31 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 	require.Equal(t, 2, s.Check)
 	require.True(t, s.Log.Enabled(t.Context(), slog.LevelError))
 	require.False(t, s.Log.Enabled(t.Context(), slog.LevelWarn))
+}
+
+func TestEagerTakesTwoPairsOfWords(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "on": true, "1": true, "off": false, "0": false} {
+		s, err := ParseSettings([]string{"MYCELYA_EAGER=" + value, "MYCELYA_KERNELS=on"})
+		require.NoError(t, err)
+		require.Equal(t, want, s.Eager)
+		c := compiler{settings: s, device: "cpu"}
+		require.Equal(t, !want, c.kernels())
+	}
+}
+
+// TestEagerIsLeftAsOftenAsEntered counts the blocks of several threads.
+func TestEagerIsLeftAsOftenAsEntered(t *testing.T) {
+	c := compiler{settings: &Settings{}, device: "cpu"}
+	require.True(t, c.kernels())
+	c.setEager(true)
+	c.setEager(true)
+	c.setEager(false)
+	require.False(t, c.kernels())
+	c.setEager(false)
+	require.True(t, c.kernels())
+	c.setEager(false) // of a block that was entered before the machine was restarted
+	c.setEager(true)
+	require.False(t, c.kernels())
 }
 
 func TestTimeouts(t *testing.T) {

@@ -25,7 +25,11 @@ type Settings struct {
 	Fresh bool // each trace is compiled again: nothing is replayed
 	// MYCELYA_KERNELS is on, or off. If neither is set, a CPU worker computes groups with kernels.
 	Kernels, NoKernels bool
+	Eager              bool          // no program has kernels, so that each op has the bits of PyTorch's operator
 	Silence            time.Duration // how long a worker may be silent while an answer is due; 0: for ever
+	NoGuesses          bool          // no read is sent before a caller asks for it
+	KeepWeights        bool          // uploads from files of the hub's cache are sent as others are
+	Hub                string        // HF_ENDPOINT: where workers fetch weights
 	Spec               *passes.Spec
 	words              string // the text that Spec was parsed from
 	Log                *slog.Logger
@@ -39,11 +43,17 @@ var variables = []struct {
 	{"MYCELYA_LOG", setLog}, // first: the others may log
 	{"MYCELYA_CHECK", setCheck},
 	{"MYCELYA_MACHINE", func(*Settings, string) error { return nil }}, // read by Python, which chooses the machine
+	{"MYCELYA_EAGER", setEager},                                       // read by Python, which waits after each op
+	{"MYCELYA_AHEAD", setAhead},                                       // read by Python, which patches libraries
+	{"MYCELYA_CHOOSE", setChoose},                                     // read by Python, as the one before
 	{"MYCELYA_PASSES", setPasses},
 	{"MYCELYA_KERNELS", setKernels},
 	{"MYCELYA_REPLAY", setReplay},
 	{"MYCELYA_TIMEOUT", setTimeout},
-	{"MYCELYA_DUMP", setDump}, // last: a dump shows the others
+	{"MYCELYA_FETCH", setFetch},
+	{"MYCELYA_GUESS", setGuess},
+	{"MYCELYA_LOCAL", setLocal}, // read by csrc/device, which computes values
+	{"MYCELYA_DUMP", setDump},   // last: a dump shows the others
 }
 
 // ParseSettings reads the environment, in the form of os.Environ. An unknown variable is a warning with the nearest
@@ -51,11 +61,12 @@ var variables = []struct {
 func ParseSettings(environment []string) (*Settings, error) {
 	values := map[string]string{}
 	for _, kv := range environment {
-		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "MYCELYA_") {
+		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "MYCELYA_") || name == hubVariable {
 			values[name] = value
 		}
 	}
-	s := &Settings{Log: logger(slog.LevelWarn), Silence: defaultSilence}
+	s := &Settings{Log: logger(slog.LevelWarn), Silence: defaultSilence, Hub: values[hubVariable]}
+	delete(values, hubVariable)
 	for _, v := range variables {
 		value := values[v.name]
 		delete(values, v.name)
@@ -104,6 +115,32 @@ func setCheck(s *Settings, value string) error {
 	return nil
 }
 
+// setEager also takes CUDA_LAUNCH_BLOCKING's words, 1 and 0; mycelya_torch/_env.py has the same ones.
+func setEager(s *Settings, value string) error {
+	s.Eager = value == "on" || value == "1"
+	if !s.Eager && value != "off" && value != "0" {
+		return fmt.Errorf("MYCELYA_EAGER is %q; it is on or 1 (each op is sent and awaited at its line) or off or 0 "+
+			"(if not set)", value)
+	}
+	return nil
+}
+
+func setAhead(_ *Settings, value string) error {
+	if value != "on" && value != "off" {
+		return fmt.Errorf("MYCELYA_AHEAD is %q; it is on (if not set: generate() and Trainer of transformers, and the "+
+			"progress bar of Lightning, do not wait for the device in each step) or off (they do)", value)
+	}
+	return nil
+}
+
+func setChoose(_ *Settings, value string) error {
+	if value != "on" && value != "off" {
+		return fmt.Errorf("MYCELYA_CHOOSE is %q; it is on (if not set: accelerate, transformers and Lightning choose "+
+			"mycelya where they would choose the CPU by themselves) or off (they choose without it)", value)
+	}
+	return nil
+}
+
 func setDump(s *Settings, value string) error {
 	spec, err := dump.Parse(value)
 	s.Dump = dump.New(spec, dump.About{Mycelya: transport.Build, Passes: s.words, Check: s.Check}, os.Stderr, s.Log)
@@ -133,6 +170,35 @@ func setReplay(s *Settings, value string) error {
 	if value != "on" && value != "off" {
 		return fmt.Errorf("MYCELYA_REPLAY is %q; it is on (if not set) or off (each trace is compiled again, for tests)",
 			value)
+	}
+	return nil
+}
+
+// hubVariable is read by libraries for the hub, too.
+const hubVariable = "HF_ENDPOINT"
+
+func setFetch(s *Settings, value string) error {
+	s.KeepWeights = value == "off"
+	if value != "on" && value != "off" {
+		return fmt.Errorf("MYCELYA_FETCH is %q; it is on (if not set: a worker behind a slow network fetches weights that "+
+			"this process has from the hub's cache) or off (they are sent as other tensors are)", value)
+	}
+	return nil
+}
+
+func setLocal(_ *Settings, value string) error {
+	if value != "on" && value != "off" {
+		return fmt.Errorf("MYCELYA_LOCAL is %q; it is on (if not set: a read of what depends only on small uploads and "+
+			"constants is computed in this process) or off (the worker is asked)", value)
+	}
+	return nil
+}
+
+func setGuess(s *Settings, value string) error {
+	s.NoGuesses = value == "off"
+	if value != "on" && value != "off" {
+		return fmt.Errorf("MYCELYA_GUESS is %q; it is on (if not set: a read takes along the small values that were read "+
+			"with it before, so they cost no more round trips) or off", value)
 	}
 	return nil
 }

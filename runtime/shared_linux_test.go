@@ -47,7 +47,7 @@ func (b *testBlock) upload(r *Runtime, device int32, storage uint64) error {
 
 func (b *testBlock) soonFree(t testing.TB) {
 	t.Helper()
-	require.Eventually(t, func() bool { return b.reading.Load() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.reading.Load() == 0 }, time.Minute, time.Millisecond)
 }
 
 // startSharing opens device 0 on a fake worker that takes some blocks.
@@ -99,7 +99,7 @@ func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 	second := w.uploadFrom(b, 8) // the block is known
 	require.EqualValues(t, 2, b.reading.Load())
 	w.send(transport.Uploaded, first.Seq, &proto.Uploaded{}, nil)
-	require.Eventually(t, func() bool { return b.reading.Load() == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.reading.Load() == 1 }, time.Minute, time.Millisecond)
 	w.send(transport.Uploaded, second.Seq, &proto.Uploaded{}, nil)
 	b.soonFree(t)
 	m := metricsOf(t, r)
@@ -187,7 +187,7 @@ func TestBlocksComeFreeWhenTheWorkerDies(t *testing.T) {
 	w.exit = provider.Exit{Code: 3}
 	w.die()
 	b.soonFree(t)
-	require.Eventually(t, func() bool { return b.upload(r, 0, 9) != nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.upload(r, 0, 9) != nil }, time.Minute, time.Millisecond)
 	b.soonFree(t)
 	require.Error(t, b.upload(r, 3, 9), "no such device")
 	b.soonFree(t)

@@ -34,11 +34,11 @@ func (c *compiler) show(t *trace.Trace, v *variant) *dump.Program {
 }
 
 // cutAt is where a trace was cut, such as "train.py:41": the place that caused the cut, or the last record with a known
-// place. Capture names the graph after it.
+// place. Capture names the graph after it, in one word.
 func (c *compiler) cutAt(t *trace.Trace) string {
 	o := c.frontend.Origin(t.ReasonOrigin[0], t.ReasonOrigin[1])
 	for i := len(t.Origins) - 2; i >= 0 && o == (ir.Origin{}); i -= 2 {
 		o = c.frontend.Origin(t.Origins[i], t.Origins[i+1])
 	}
-	return cmp.Or(o.Label(), "?")
+	return cmp.Or(o.Short(), "?")
 }

@@ -55,7 +55,7 @@ cut 2 at train.py:12 because a value was read: 1 op, program #1
 cut 3 at train.py:20 because the device was waited for: 1 op, program #2, a new one
   #2: It is #1 again, which had been forgotten: there are more programs than are kept.
 `, read("why.txt"))
-	require.Contains(t, text, "\n#2 relu: 1 op")
+	require.Contains(t, text, "\n#2 train.py:20: 1 op")
 	require.Contains(t, read("002-train.py:20-*/repro.txtar"),
 		"passes: views simplify fold dce order fuse\nwords: -cse\ncheck: 1\n")
 	require.Regexp(t, `(?s)^sent     Program +1  \d+ bytes\nsent     Call +1  .*\nreceived Done +1  \d+ bytes\n`,

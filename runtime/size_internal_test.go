@@ -124,6 +124,6 @@ func TestANewProgramIsFoundInAFullCache(t *testing.T) {
 			all = all && cached
 		}
 		return all
-	}, 10*time.Second, time.Microsecond)
+	}, time.Minute, time.Microsecond)
 	require.LessOrEqual(t, p.bytes, p.room)
 }

@@ -37,15 +37,7 @@ func frameBytes(m protobuf.Message, body []byte) uint64 {
 // start starts the worker and exchanges Hellos.
 func (s *session) start() {
 	began := time.Now()
-	var instance provider.Instance
-	folder, err := s.keptFolder()
-	if err == nil {
-		onAllCores(func() {
-			spec := provider.Spec{Session: s.paths.Machine, Device: s.paths.Device, Kept: folder, Options: s.paths.Options,
-				Again: s.worker > 0}
-			instance, err = s.provider.Start(s.ctx, spec)
-		})
-	}
+	instance, err := s.launch()
 	if err != nil {
 		text := fmt.Sprintf("%s could not start its worker: %v", s.device(), err)
 		s.lose(s.worker, &Error{Kind: KindRuntime, Text: text}, "")
@@ -111,14 +103,23 @@ func (s *session) info() (*proto.Hello, error) {
 	return s.hello, s.core.Gone()
 }
 
-// greet opens the session's stream and exchanges Hellos.
+// greet opens the session's stream with the client's Hello, and reads the worker's.
 func (s *session) greet(instance provider.Instance) (*transport.Conn, *proto.Hello, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, helloWait)
 	defer cancel()
 	watch := &linkWatch{s: s, instance: instance}
-	c, err := provider.Open(ctx, instance, s.name, watch.notice)
-	if errors.Is(err, link.ErrFull) {
+	ours := &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion, Device: s.wanted(),
+		Client: s.machine().name}
+	first, err := transport.Frame(transport.Hello, 0, ours)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := provider.Open(ctx, instance, s.name, first, watch.notice)
+	switch {
+	case errors.Is(err, link.ErrFull):
 		err = refused("It cannot start another session: it has as many as it may have, or its host lacks something for one.")
+	case errors.Is(err, link.ErrVersion):
+		err = refused(fmt.Sprintf("Client and worker come from different installations: %v. Reinstall the package.", err))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -127,7 +128,7 @@ func (s *session) greet(instance provider.Instance) (*transport.Conn, *proto.Hel
 	conn := transport.New(c)
 	// Next has no context: the end of ours closes the connection under it.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	hello, err := exchange(conn)
+	hello, err := theirs(conn)
 	if !stop() && err != nil {
 		err = fmt.Errorf("the worker did not say hello: %w", context.Cause(ctx))
 	}
@@ -138,16 +139,13 @@ func (s *session) greet(instance provider.Instance) (*transport.Conn, *proto.Hel
 	return conn, hello, nil
 }
 
-func exchange(conn *transport.Conn) (*proto.Hello, error) {
-	ours := &proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: proto.ABIVersion}
-	if err := conn.Send(transport.Hello, 0, ours, nil); err != nil {
-		return nil, err
-	}
+// theirs reads the worker's Hello.
+func theirs(conn *transport.Conn) (*proto.Hello, error) {
 	h, err := conn.Next()
 	if err != nil {
 		return nil, err
 	}
-	theirs := new(proto.Hello)
+	hello := new(proto.Hello)
 	switch h.Type {
 	case transport.Hello:
 	case transport.EndedReply:
@@ -159,20 +157,20 @@ func exchange(conn *transport.Conn) (*proto.Hello, error) {
 	default:
 		return nil, fmt.Errorf("the worker began with a %v", h.Type)
 	}
-	if err := conn.Meta(theirs); err != nil {
+	if err := conn.Meta(hello); err != nil {
 		return nil, err
 	}
 	switch {
-	case theirs.Error != "":
-		return nil, refused(theirs.Error)
-	case theirs.Protocol != transport.Version || theirs.Build != transport.Build:
+	case hello.Error != "":
+		return nil, refused(hello.Error)
+	case hello.Protocol != transport.Version || hello.Build != transport.Build:
 		return nil, refused(fmt.Sprintf("The worker is build %s (wire version %d), this package is build %s (wire "+
-			"version %d). Reinstall the package.", theirs.Build, theirs.Protocol, transport.Build, transport.Version))
-	case theirs.Abi != proto.ABIVersion:
+			"version %d). Reinstall the package.", hello.Build, hello.Protocol, transport.Build, transport.Version))
+	case hello.Abi != proto.ABIVersion:
 		return nil, refused(fmt.Sprintf("The worker's ABI is %d, this package's is %d. Reinstall the package.",
-			theirs.Abi, proto.ABIVersion))
+			hello.Abi, proto.ABIVersion))
 	}
-	return theirs, nil
+	return hello, nil
 }
 
 // refused is a worker's reason why it can't serve, in its own words.
@@ -191,7 +189,7 @@ func (s *session) fds() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []int
-	if s.instance != nil {
+	if s.instance != nil && s.first == nil {
 		out = append(out, s.instance.FDs()...)
 	}
 	if s.conn != nil {

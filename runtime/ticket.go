@@ -35,6 +35,14 @@ type Ticket struct {
 	message  protobuf.Message // nil: of a checkpoint
 	reply    *proto.StateReply
 	found    uint64 // its number, for a Load
+	fetch    *fetch // that the question is about
+	news     bool   // the core does not know the ticket: it waits for news of the fetch
+	log      string // the worker's log
+
+	// Of a pass to another device.
+	name    string
+	aside   bool   // the elements go through the client
+	abandon func() // ends the ticket; nil: the core does
 }
 
 func (s *session) ticket(by *charge) *Ticket {
@@ -90,6 +98,14 @@ const cancelPatience = 5 * time.Second
 
 // Cancel ends the ticket. After it has returned nothing writes the memory that the read was given.
 func (t *Ticket) Cancel() {
+	if t.news {
+		t.fetch.leave(t)
+		return
+	}
+	if t.abandon != nil {
+		t.abandon()
+		return
+	}
 	t.session.do(core.Cancel{Ticket: t})
 	if t.over() {
 		return

@@ -4,6 +4,9 @@
 package runtime
 
 import (
+	protobuf "google.golang.org/protobuf/proto"
+
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
@@ -19,6 +22,7 @@ type upload struct {
 	shared  *Shared // nil: the bytes are not in shared memory
 	free    func()  // gives data back; may be nil
 	pieces  *pieces // nil: it is not sent in pieces
+	from    *origin // nil: the worker cannot find the bytes elsewhere
 }
 
 func (u *upload) release() {
@@ -45,7 +49,7 @@ func (u *upload) keep() {
 func (s *session) upload(id uint64, data []byte, by *charge) *Ticket {
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
-	u, t := &upload{storage: id, data: data, by: by}, s.ticket(by)
+	u, t := &upload{storage: id, data: data, by: by, from: s.originOf(data)}, s.ticket(by)
 	ev := core.Upload{Upload: u, Ticket: t, Storage: id, Bytes: n, From: core.Borrowed}
 	if n > copyUploads {
 		t.sends = true
@@ -76,7 +80,37 @@ func (s *session) read(v View, dst []byte, by *charge) (*Ticket, error) {
 func (t *Ticket) read(v View, dst []byte) (core.Read, error) {
 	t.view, t.dst = v, dst
 	_, err := v.Bytes()
-	return core.Read{Ticket: t, Storage: v.Storage, Bytes: uint64(len(dst))}, err
+	ev := core.Read{Ticket: t, Storage: v.Storage, Bytes: uint64(len(dst))}
+	if err == nil && ev.Bytes <= core.MaxGuessBytes && !t.session.settings.NoGuesses {
+		ev.View = v.text()
+	}
+	return ev, err
+}
+
+// message is the view's message.
+func (v *View) message() *proto.Read {
+	return &proto.Read{Storage: v.Storage, Dtype: uint32(v.DType), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset}
+}
+
+// text is the view without its storage, as text that equal views have in common.
+func (v *View) text() string {
+	m := v.message()
+	m.Storage = 0
+	b, err := protobuf.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic("BUG: a read does not encode: " + err.Error())
+	}
+	return string(b)
+}
+
+// guessMessage is the message of a guess.
+func guessMessage(g core.Guess) *proto.Read {
+	m := new(proto.Read)
+	if err := protobuf.Unmarshal([]byte(g.View), m); err != nil {
+		panic("BUG: a guess does not decode: " + err.Error())
+	}
+	m.Storage = g.Storage
+	return m
 }
 
 // sync begins a wait for all that was submitted.

@@ -40,9 +40,9 @@ type Frontend interface {
 type Paths struct {
 	provider.Paths
 	Provider string
-	Device   string
-	Machine  string            // its name in messages; "" for that of a bare "mycelya"
-	Options  map[string]string // of the provider, by the names in its row of the table
+	// Request is what the machine asks of its provider. Its Session is the machine's name, "" for that of a bare
+	// "mycelya".
+	Request provider.Request
 }
 
 // View is a strided window on a storage, sizes and strides in elements.

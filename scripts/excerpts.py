@@ -4,11 +4,14 @@
 
     python scripts/excerpts.py [--check]
 
-A mark names a program of tests/e2e/testdata/excerpts and a file in the dump of its
-first compiled trace:
+A mark names a program of tests/e2e/testdata/excerpts and a part of its dump:
 
     <!-- excerpt train.py 00-capture.ir -->
     <!-- /excerpt -->
+
+A part is a file about the first compiled trace, a file about trace N ("2/plan.txt"), a
+file about the whole run ("why.txt"), the program's own lines ("source"), or what the
+program has printed ("stdout").
 
 --check changes nothing, and fails if a document is stale.
 """
@@ -34,21 +37,41 @@ MARKED = re.compile(
 
 @cache
 def dump(program: str) -> dict[str, str]:
-    """The files of the first compiled trace's dump, by name.
+    """The parts that marks can name, by name.
 
-    The folders of Python files are removed from their content.
+    The folders of Python files are removed from their content. Durations, which differ
+    from run to run, become "…".
     """
+    source = PROGRAMS / f"{program}.txt"
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(PROGRAMS / f"{program}.txt", Path(folder, program))
+        shutil.copy(source, Path(folder, program))
         env = {k: v for k, v in os.environ.items() if not k.startswith("MYCELYA_")}
         env |= {"MYCELYA_DUMP": "dump", "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, program]
-        subprocess.run(
-            command, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL
+        done = subprocess.run(
+            [sys.executable, program],
+            cwd=folder,
+            env=env,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        first = min(Path(folder, "dump").glob("001-*"))
-        files = {p.name: p.read_text() for p in first.iterdir() if p.suffix != ".html"}
-    return {name: re.sub(r"\S*/(?=\w+\.py:)", "", t) for name, t in files.items()}
+        parts = {"source": source.read_text(), "stdout": done.stdout}
+        for path in sorted(Path(folder, "dump").rglob("*")):
+            if path.suffix not in (".ir", ".txt", ".cu", ".txtar"):
+                continue
+            trace = re.match(r"(\d{3})-", path.parent.name)
+            text = path.read_text()
+            if trace is None or trace[1] == "001":
+                parts[path.name] = text
+            if trace is not None:
+                parts[f"{int(trace[1])}/{path.name}"] = text
+    return {name: steady(text) for name, text in parts.items()}
+
+
+def steady(text: str) -> str:
+    """A part without what differs from run to run."""
+    text = re.sub(r"\S*/(?=\w+\.py:)", "", text)
+    return re.sub(r"\b\d+(\.\d+)? (?:ns|µs|ms|s)\b", "…", text)
 
 
 def filled(text: str) -> str:

@@ -11,8 +11,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 worker=$PWD/mycelya_torch/bin/mycelya-worker
-exec=$PWD/mycelya_torch/lib/libmycelya_exec.so
-torch=$(.venv/bin/python -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])")/lib
+exec=$(.venv/bin/python scripts/build.py --print-libraries)/libmycelya_exec.so
+torch=$(.venv/bin/python scripts/build.py --print-torch)/lib
 programs=$(mktemp -d)
 trap 'rm -rf "$programs"' EXIT
 go build -o "$programs" ./tests/hostile/frames ./tests/faults/clients

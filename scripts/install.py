@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Installs the dependencies of a checkout, builds the package and installs it.
 
-The versions are those of pyproject.toml's extras; pip keeps versions that fit. The
-package itself is installed editable, after the build of its native artefacts.
+The versions are those of pyproject.toml's groups; pip keeps versions that fit. Only the
+group "wheels" is left out: scripts/wheels.py installs it elsewhere. The package itself
+is installed editable, after the build of its native artefacts.
 """
 
 import argparse
@@ -25,11 +26,12 @@ def main() -> None:
     parser.add_argument("--torch", required=True, help="version of PyTorch")
     parser.add_argument("--cuda-crt", required=True, help="of nvidia-cuda-crt")
     args = parser.parse_args()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
+    # Older versions of pip know no groups.
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    del groups["wheels"]
     wanted = [f"torch=={args.torch}", f"nvidia-cuda-crt=={args.cuda_crt}"]
     print(f"install: torch {args.torch} and tools, up to 5 GB", flush=True)
-    pip("install", "--quiet", *wanted, *(r for rs in extras.values() for r in rs))
+    pip("install", "--quiet", *wanted, *(r for rs in groups.values() for r in rs))
     print("install: the package; its C++ takes minutes the first time", flush=True)
     # pip would also build, but would not show the output.
     subprocess.run([sys.executable, ROOT / "scripts" / "build.py"], check=True)

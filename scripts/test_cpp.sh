@@ -13,9 +13,10 @@ fi
 folder=$(.venv/bin/python scripts/build.py --print-folder)
 ctest --test-dir "$folder" --output-on-failure
 # The same hostile programs through a worker process, beside an honest session.
-torch=$(.venv/bin/python -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])")
+torch=$(.venv/bin/python scripts/build.py --print-torch)
+exec=$(.venv/bin/python scripts/build.py --print-libraries)/libmycelya_exec.so
 go run ./tests/hostile -fuzz "$folder/exec/test/mycelya_operator_fuzz" -worker mycelya_torch/bin/mycelya-worker \
-  -exec "$PWD/mycelya_torch/lib/libmycelya_exec.so" -torch-lib "$torch/lib" -count "${HOSTILE:-20000}"
+  -exec "$exec" -torch-lib "$torch/lib" -count "${HOSTILE:-20000}"
 # The programs of the operator fuzzer and changed frames, over TCP.
 go run ./tests/hostile/frames -fuzz "$folder/exec/test/mycelya_operator_fuzz" -worker mycelya_torch/bin/mycelya-worker \
-  -backend torch -exec "$PWD/mycelya_torch/lib/libmycelya_exec.so" -torch-lib "$torch/lib" -count "${FRAMES:-3000}"
+  -backend torch -exec "$exec" -torch-lib "$torch/lib" -count "${FRAMES:-3000}"

@@ -55,16 +55,24 @@ var matrix = map[string][]string{
 	"runtime/compare":               {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
 	"runtime/dump":                  {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "proto/..."},
 	"runtime/core":                  {"proto/..."}, // the session without clocks, sockets and goroutines
-	"runtime/provider":              {"catalogue", "proto/link", "proto/transport", "runtime/provider/..."},
+	"runtime/provider":              {"catalogue", "proto", "proto/link", "proto/transport", "runtime/provider/..."},
 	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},
 	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."},
 	"worker":                        {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel"},
+	"worker/hub":                    {"worker/kept"},
 	"worker/cmd":                    {"..."},
 	"worker/ref":                    {"catalogue", "worker", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
 	"worker/conformance":            {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
 	"bench":                         {"catalogue", "bench/standin", "proto/..."},
 	"bench/standin":                 {"proto/transport"},
 	"tests":                         {"..."},
+
+	// The providers, for the command line. proto is for its tests.
+	"client/cmd": {"proto", "proto/transport", "runtime/provider/..."},
+
+	"runtime/provider/modal": {"proto", "proto/link", "proto/transport", "runtime/provider", "runtime/provider/process",
+		"runtime/provider/providertest"},
+	"runtime/provider/modal/fakeplane": {"runtime/provider/modal/fakeplane"}, // Modal's control plane, for tests
 }
 
 // standardOnly lists the folders that import only the standard library and the packages of the matrix.

@@ -21,6 +21,9 @@ type Trace struct {
 	Origins      []uint32 // two words per record: code number, instruction offset in bytes
 	Reason       uint32
 	ReasonOrigin Place
+	// Of a profiled trace; otherwise nil and 0. Times are nanoseconds since 1970.
+	Callers       []uint64 // by record
+	Began, Closed int64
 }
 
 // Captured is the graph of a trace, with the facts about the trace that the graph does not hold.

@@ -9,8 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -28,12 +28,14 @@ import (
 //	length   = 4 bytes, little-endian: of the JSON, at most maxControl
 const maxControl = 1 << 20
 
-// question is what a process asks for.
+// question is what a process asks for: files of kept state, or memory for what it passes to other sessions (lend.go).
 type question struct {
-	What  string // create, keep, drop, open, names, forget
+	What  string // create, keep, drop, open, names, forget; fetch; lend, pass, return, take, taken
 	Kind  kept.Kind
 	Name  string
-	Draft int // of keep and drop: the number that the answer to create had
+	Draft int    // the number that an earlier answer had
+	To    uint64 // of pass: the process that may take the memory
+	Bytes uint64 // of lend and pass
 }
 
 type answer struct {
@@ -41,6 +43,7 @@ type answer struct {
 	Cause cause // what the error is, as far as the process must know
 	Names []string
 	Draft int
+	Bytes uint64 // of lend and take
 }
 
 // cause is an error that goes through JSON.
@@ -51,10 +54,12 @@ const (
 	notThere
 	badName
 	diskFull
+	notPassed
 )
 
 // causes are the errors of the causes.
-var causes = map[cause]error{notThere: kept.ErrMissing, badName: kept.ErrName, diskFull: syscall.ENOSPC}
+var causes = map[cause]error{notThere: kept.ErrMissing, badName: kept.ErrName, diskFull: syscall.ENOSPC,
+	notPassed: ErrNotPassed}
 
 func causeOf(err error) cause {
 	for c, e := range causes {
@@ -67,14 +72,14 @@ func causeOf(err error) cause {
 
 // ---- The process's end ----
 
-// asker is a kept.Keeper that asks the supervisor.
-type asker struct {
-	channel *Channel
-	mu      sync.Mutex
-}
+// asker is a kept.Keeper and a Passer that asks the supervisor.
+type asker struct{ channel *Channel }
 
 // Keeper returns what keeps tensors for this process's session.
-func (c *Channel) Keeper() kept.Keeper { return &asker{channel: c} }
+func (c *Channel) Keeper() kept.Keeper { return asker{c} }
+
+// Passer returns what passes tensors to sessions of other processes.
+func (c *Channel) Passer() Passer { return asker{c} }
 
 type answered struct {
 	answer
@@ -83,9 +88,9 @@ type answered struct {
 }
 
 // ask asks the supervisor. The caller owns the file.
-func (a *asker) ask(q question) (answered, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (a asker) ask(q question) (answered, error) {
+	a.channel.asking.Lock()
+	defer a.channel.asking.Unlock()
 	text, err := json.Marshal(q)
 	if err != nil {
 		return answered{}, err
@@ -112,7 +117,7 @@ func lengthOf(head, text []byte) []byte {
 }
 
 // Create implements kept.Keeper.
-func (a *asker) Create() (kept.Draft, error) {
+func (a asker) Create() (kept.Draft, error) {
 	out, err := a.ask(question{What: "create"})
 	if err != nil {
 		return nil, err
@@ -124,7 +129,7 @@ func (a *asker) Create() (kept.Draft, error) {
 }
 
 // Open implements kept.Keeper.
-func (a *asker) Open(kind kept.Kind, name string) (*os.File, error) {
+func (a asker) Open(kind kept.Kind, name string) (*os.File, error) {
 	out, err := a.ask(question{What: "open", Kind: kind, Name: name})
 	if err == nil && out.file == nil {
 		err = errors.New("BUG: the supervisor passed no file")
@@ -133,19 +138,46 @@ func (a *asker) Open(kind kept.Kind, name string) (*os.File, error) {
 }
 
 // Names implements kept.Keeper.
-func (a *asker) Names(kind kept.Kind) ([]string, error) {
+func (a asker) Names(kind kept.Kind) ([]string, error) {
 	out, err := a.ask(question{What: "names", Kind: kind})
 	return out.Names, err
 }
 
 // Forget implements kept.Keeper.
-func (a *asker) Forget(kind kept.Kind, name string) error {
+func (a asker) Forget(kind kept.Kind, name string) error {
 	_, err := a.ask(question{What: "forget", Kind: kind, Name: name})
 	return err
 }
 
+// Helper asks the supervisor to start what fetches weights.
+func (c *Channel) Helper() (*net.UnixConn, error) {
+	out, err := (&asker{channel: c}).ask(question{What: "fetch"})
+	if err == nil && out.file == nil {
+		err = errors.New("BUG: the supervisor passed no socket")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return socketOf(out.file)
+}
+
+// socketOf is the connection of a descriptor, which it closes.
+func socketOf(f *os.File) (*net.UnixConn, error) {
+	defer f.Close() // FileConn duplicates it
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		_ = c.Close()
+		return nil, errors.New("the descriptor is no unix socket")
+	}
+	return u, nil
+}
+
 type askedDraft struct {
-	asker *asker
+	asker asker
 	f     *os.File
 	n     int
 }
@@ -162,6 +194,64 @@ func (d *askedDraft) Drop() {
 	_ = d.f.Close()
 	_, _ = d.asker.ask(question{What: "drop", Draft: d.n})
 }
+
+// Lend implements Passer.
+func (a asker) Lend(bytes uint64) (Loan, error) {
+	out, err := a.memory(question{What: "lend", Bytes: bytes}, true)
+	return askedLoan{out}, err
+}
+
+// Take implements Passer.
+func (a asker) Take(name string) (Passed, error) {
+	out, err := a.memory(question{What: "take", Name: name}, false)
+	return askedPassed{out}, err
+}
+
+// memory asks for memory of the supervisor, and maps it.
+func (a asker) memory(q question, write bool) (lent, error) {
+	out, err := a.ask(q)
+	if err != nil {
+		return lent{}, err
+	}
+	if out.file == nil {
+		return lent{}, errors.New("BUG: the supervisor passed no memory")
+	}
+	defer out.file.Close()
+	l := lent{asker: a, number: out.Draft}
+	if l.bytes, err = mapLoan(out.file, out.Bytes, write); err != nil {
+		_ = l.end(question{What: map[bool]string{true: "return", false: "taken"}[write]})
+	}
+	return l, err
+}
+
+// lent is memory of the supervisor.
+type lent struct {
+	asker  asker
+	number int
+	bytes  []byte
+}
+
+func (l lent) Memory() []byte { return l.bytes }
+
+// end ends the use of the memory, and tells the supervisor.
+func (l lent) end(q question) error {
+	unmapLoan(l.bytes)
+	q.Draft = l.number
+	_, err := l.asker.ask(q)
+	return err
+}
+
+type askedLoan struct{ lent }
+
+func (l askedLoan) Pass(name string, to uint64) error {
+	return l.end(question{What: "pass", Name: name, To: to, Bytes: uint64(len(l.bytes))})
+}
+
+func (l askedLoan) Drop() { _ = l.end(question{What: "return"}) }
+
+type askedPassed struct{ lent }
+
+func (l askedPassed) Close() error { return l.end(question{What: "taken"}) }
 
 // takeAnswer reads the rest of an answer, whose first byte came with these rights.
 func (c *Channel) takeAnswer(rights []byte) (out answered) {
@@ -203,6 +293,10 @@ const maxDrafts = 4
 type drafts struct {
 	next int
 	open map[int]kept.Draft
+
+	helpers *helpers // nil: the worker fetches no weights
+	pid     uint64   // of the process
+	lender  *lender  // nil: the process passes nothing to others
 }
 
 // close drops the files that the process has not kept.
@@ -218,6 +312,20 @@ func (d *drafts) answer(folder *kept.Folder, text []byte) (answer, *os.File) {
 	var q question
 	if err := json.Unmarshal(text, &q); err != nil {
 		return failed(err)
+	}
+	if q.What == "fetch" {
+		f, err := d.helpers.start()
+		if err != nil {
+			return failed(err)
+		}
+		return answer{}, f
+	}
+	switch q.What {
+	case "lend", "pass", "return", "take", "taken":
+		if d.lender == nil {
+			return failed(errors.New("this process passes nothing to others"))
+		}
+		return d.lender.answer(d.pid, &q)
 	}
 	if folder == nil {
 		return failed(errors.New("this worker was started without a folder for kept tensors (--state)"))

@@ -11,8 +11,9 @@ import (
 
 // Backend makes executors: through the executor ABI of csrc/abi/mycelya.h, or in Go (worker/ref).
 type Backend interface {
-	// New makes the executor of one session. The caller must use the executor from the OS thread that called New.
-	New() (Executor, error)
+	// New makes the executor of one session on a device, or on the backend's own if device is "". The caller must use the
+	// executor from the OS thread that called New.
+	New(device string) (Executor, error)
 	// Trim returns unused cached memory to the system. Any goroutine may call it, also while executors run.
 	Trim()
 }
@@ -34,6 +35,9 @@ type Executor interface {
 	Settle(p Prepared, params []uint64)
 	// Leave sets how many of the processor's cores the next runs must leave to other processes.
 	Leave(cores int)
+	// Time makes the next run write when each of its steps began and ended: two words by step, in nanoseconds since 1970;
+	// 0 and 0 for one that did not run.
+	Time(times []uint64)
 	// Fused returns what happened to fused groups and their kernels since the last call of Fused; nil if nothing did.
 	Fused() *proto.Kernels
 	// UploadBegin returns memory for the bytes of a new storage. The storage exists after UploadEnd.

@@ -62,9 +62,9 @@ static myc_prog* x_prepare(exec_state* s, const uint64_t* words, uint64_t n) {
 static void x_drop(exec_state* s, myc_prog* p) { s->a.drop(s->x, p); }
 static int32_t x_run(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np, const uint64_t* in, uint64_t ni,
                      const uint64_t* out, uint64_t no, const uint64_t* frees, uint64_t nf, const uint64_t* launches,
-                     uint64_t nl, uint64_t call) {
+                     uint64_t nl, uint64_t call, uint64_t* times) {
   return s->a.run(s->x, p, params, np, in, ni, out, no, frees, nf, launches, nl, call, s->errors, MAX_ERRORS,
-                  &s->fused);
+                  &s->fused, times);
 }
 static void x_settle(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np) {
   s->a.settle(s->x, p, params, np);
@@ -157,8 +157,10 @@ type torchBackend struct {
 	Torch
 	api C.api
 
-	once     sync.Once
-	launcher *launcher // nil if the device takes no machine code, or none can be made
+	cuda func() error // loads PyTorch's CUDA part, once
+
+	mu        sync.Mutex           // guards what follows
+	launchers map[string]*launcher // by device; nil if it takes no machine code, or none can be made
 }
 
 // Load loads libtorch, then the executor library, which uses it. Nothing is ever unloaded, because ATen does not
@@ -175,9 +177,10 @@ func (t Torch) Load() (Backend, error) {
 				err, t.Lib)
 		}
 	}
+	openCUDA := sync.OnceValue(func() error { return t.openCUDA(ext) })
 	cuda := t.wantsCUDA()
 	if cuda {
-		if err := t.openCUDA(ext); err != nil {
+		if err := openCUDA(); err != nil {
 			if t.Device != "" {
 				return nil, err
 			}
@@ -191,7 +194,7 @@ func (t Torch) Load() (Backend, error) {
 			"It may have been built for another version of torch; "+
 			"reinstall the package: pip install --force-reinstall --no-deps mycelya-torch.", err)
 	}
-	b := &torchBackend{Torch: t}
+	b := &torchBackend{Torch: t, cuda: openCUDA, launchers: map[string]*launcher{}}
 	if name := C.api_load(lib, &b.api); name != nil {
 		return nil, Errorf(
 			proto.ErrRuntime,
@@ -265,26 +268,39 @@ func open(path string) (unsafe.Pointer, error) {
 	return h, nil
 }
 
-func (b *torchBackend) New() (Executor, error) {
-	x, err := b.make(b.Device)
+// New implements Backend. Its process may have been started for another device: what this one needs is loaded now.
+func (b *torchBackend) New(device string) (Executor, error) {
+	device = cmp.Or(device, b.Device)
+	if strings.HasPrefix(device, "cuda") {
+		if err := b.cuda(); err != nil {
+			return nil, err
+		}
+	}
+	x, err := b.make(device)
 	if err != nil {
 		return nil, err
 	}
 	if b.Progress != nil {
 		C.x_watch(x.s, unsafe.Pointer(b.Progress.place))
 	}
-	b.once.Do(func() { b.launcher = b.launches(x.Info()) })
-	x.launcher = b.launcher
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l, known := b.launchers[device]
+	if !known {
+		l = b.launches(device, x.Info())
+		b.launchers[device] = l
+	}
+	x.launcher = l
 	return x, nil
 }
 
-// launches starts the launcher of the device, if it takes machine code. An executor without a session, which never
-// ends, loads the code.
-func (b *torchBackend) launches(info Info) *launcher {
+// launches starts the launcher of a device, if it takes machine code. An executor without a session, which never ends,
+// loads the code.
+func (b *torchBackend) launches(device string, info Info) *launcher {
 	if info.Arch == "" {
 		return nil
 	}
-	x, err := b.make(b.Device)
+	x, err := b.make(device)
 	if err == nil {
 		var l *launcher
 		if l, err = newLauncher(b.Kernels, b.Lib, info, b.Log, x.load); err == nil {
@@ -318,6 +334,7 @@ type torchExecutor struct {
 	s        *C.exec_state
 	launcher *launcher
 	report   report
+	times    []uint64 // of the next run; nil: it is not timed
 }
 
 // torchProgram is a program of the executor, with the launches of its kernels if the device takes machine code.
@@ -387,7 +404,9 @@ func (x *torchExecutor) Run(p Prepared, params, inputs, outputs, frees []uint64,
 	ow, no := words(outputs)
 	fw, nf := words(frees)
 	lw, nl := words(launches)
-	failed := int(C.x_run(x.s, prepared.prog, pw, np, iw, ni/2, ow, no/2, fw, nf, lw, nl, C.uint64_t(call)))
+	failed := int(C.x_run(x.s, prepared.prog, pw, np, iw, ni/2, ow, no/2, fw, nf, lw, nl, C.uint64_t(call),
+		(*C.uint64_t)(unsafe.SliceData(x.times))))
+	x.times = nil
 	f := &x.s.fused
 	x.report.ran(prepared.fused, waiting, int(f.groups), int(f.kernels), int(f.calls))
 	if failed == 0 {
@@ -408,6 +427,8 @@ func (x *torchExecutor) Settle(p Prepared, params []uint64) {
 }
 
 func (x *torchExecutor) Leave(cores int) { C.x_leave(x.s, C.int32_t(cores)) }
+
+func (x *torchExecutor) Time(times []uint64) { x.times = times }
 
 func (x *torchExecutor) Fused() *proto.Kernels { return x.report.take(x.launcher) }
 

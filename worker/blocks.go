@@ -6,7 +6,6 @@ package worker
 import (
 	"fmt"
 	"os"
-	"runtime/debug"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -108,18 +107,10 @@ func (s *session) uploadFrom(h transport.Header) error {
 // copyShared copies memory that another process shares. The seal prevents truncation, but the system may have no
 // memory for a page that was never written. Then the kernel sends SIGBUS, which ends the session instead of the
 // worker.
-func copyShared(dst, src []byte) (err error) {
-	old := debug.SetPanicOnFault(true)
-	defer debug.SetPanicOnFault(old)
-	defer func() {
-		if r := recover(); r != nil {
-			if _, isFault := r.(interface{ Addr() uintptr }); !isFault {
-				panic(r)
-			}
-			err = faultf("The client's shared memory cannot be read: %v.", r)
-		}
-	}()
-	copy(dst, src)
+func copyShared(dst, src []byte) error {
+	if err := copyTouched(dst, src); err != nil {
+		return faultf("The client's shared memory cannot be read: %v.", err)
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,21 +26,22 @@ import (
 const (
 	controlFD    = 3 // a socket, over which connections come
 	progressFD   = 4
-	credentialFD = 5 // a pipe with the worker's credentials, if its clients come over TCP
+	credentialFD = 5 // a pipe with the worker's credentials, if it has some
 )
 
 // Messages on the control socket: the process's, and the supervisor's.
 const (
 	claimByte    = 'c' // the name of a session follows
+	enterByte    = 'e' // the name of the client follows
 	questionByte = 'q' // see ask.go
 )
 
 const (
-	messageConn    byte = iota // a connection, as a descriptor, or as two: see pipes
-	messageClaimed             // the supervisor knows the name of the session
-	messageAnswer              // see ask.go
-	messageDrain               // the session must answer what has arrived, and end: the worker is being stopped
-	messageYield               // the same: another client takes its place
+	messageConn   byte = iota // a connection, as a descriptor, or as two: see pipes
+	messageNoted              // the supervisor knows the name, and has ended what must end before
+	messageAnswer             // see ask.go
+	messageDrain              // the session must answer what has arrived, and end: the worker is being stopped
+	messageYield              // the same: another client takes its place
 )
 
 // maxHandshakes bounds the connections whose handshakes a process makes at the same time. The oldest is closed when
@@ -53,10 +55,11 @@ type Channel struct {
 	Log      *slog.Logger
 	Limits   link.Limits // of a client's link
 
-	credentials *transport.Credentials // nil: connections over TCP are refused
+	credentials *transport.Credentials // of clients that must prove who they are; nil: connections over TCP are refused
 	control     *net.UnixConn
+	asking      sync.Mutex // held while a question has no answer
 	conns       chan net.Conn
-	claimed     chan struct{}
+	noted       chan struct{}
 	answers     chan answered
 	ended       chan struct{} // closed when the supervisor has ended
 	drain       chan string   // gets the reason when the session must end
@@ -73,7 +76,7 @@ func OpenChannel(secure bool, log *slog.Logger) (*Channel, error) {
 	}
 	out := &Channel{
 		Progress: p, Journal: journal, Log: log, Limits: link.Default, conns: make(chan net.Conn),
-		claimed: make(chan struct{}, 1), ended: make(chan struct{}), drain: make(chan string, 1),
+		noted: make(chan struct{}, 1), ended: make(chan struct{}), drain: make(chan string, 1),
 		answers: make(chan answered, 1),
 	}
 	if secure {
@@ -109,8 +112,8 @@ func (c *Channel) listen() {
 		switch {
 		case err != nil || n == 0:
 			return
-		case one[0] == messageClaimed:
-			c.claimed <- struct{}{}
+		case one[0] == messageNoted:
+			c.noted <- struct{}{}
 			continue
 		case one[0] == messageAnswer:
 			c.answers <- c.takeAnswer(rights[:rn])
@@ -173,10 +176,10 @@ type handshake struct {
 	err   error
 }
 
-// Accept waits for the client. Over a unix socket, the first connection is the client's: the supervisor has checked its
-// user. Over TCP, it is the first one that proves by its certificate that it is the client; any number of others may
-// come before. Accept returns a link then, which gets the later connections of the client too. Accept closes all other
-// connections, also later. io.EOF: the supervisor has ended.
+// Accept waits for the client. Without credentials, the first connection over a unix socket is the client's: the
+// supervisor has checked its user. With credentials, it is the first one that proves by its certificate that it is
+// the client; any number of others may come before. Accept returns a link then, which gets the later connections of
+// the client too. Accept closes all other connections, also later. io.EOF: the supervisor has ended.
 func (c *Channel) Accept() (net.Conn, error) {
 	var under []net.Conn // connections with handshakes, oldest first
 	results := make(chan handshake)
@@ -185,8 +188,7 @@ func (c *Channel) Accept() (net.Conn, error) {
 		case <-c.ended:
 			return nil, io.EOF
 		case conn := <-c.conns:
-			switch conn.(type) {
-			case *net.UnixConn, *pipes:
+			if _, tcp := conn.(*net.TCPConn); !tcp && c.credentials == nil {
 				go c.acceptMore("", nil, under, results)
 				return conn, nil
 			}
@@ -202,7 +204,7 @@ func (c *Channel) Accept() (net.Conn, error) {
 			}
 			stream := link.NewWorker(c.Limits)
 			go c.acceptMore(h.name, stream, under, results)
-			if err := c.claim(h.name); err != nil {
+			if err := c.tell(claimByte, h.name); err != nil {
 				return nil, err
 			}
 			return stream, stream.Attach(h.tls, h.hello)
@@ -212,7 +214,7 @@ func (c *Channel) Accept() (net.Conn, error) {
 
 // begin begins the handshake of a connection, whose result comes later. It returns the connections with handshakes.
 func (c *Channel) begin(conn net.Conn, under []net.Conn, results chan<- handshake) []net.Conn {
-	if _, ok := conn.(*net.TCPConn); !ok || c.credentials == nil {
+	if c.credentials == nil {
 		_ = conn.Close()
 		return under
 	}
@@ -256,14 +258,18 @@ func (c *Channel) shake(raw net.Conn) handshake {
 	return out
 }
 
-// claim tells the supervisor the name of this process's session, and waits until the supervisor knows it: then other
-// connections for the session find this process.
-func (c *Channel) claim(name string) error {
-	if _, err := c.control.Write(append([]byte{claimByte}, name...)); err != nil {
+// Enter tells the supervisor the name of the client, and waits until the sessions of another client have ended if the
+// worker is for one: see Server.Enter.
+func (c *Channel) Enter(client string) error { return c.tell(enterByte, client) }
+
+// tell tells the supervisor a name, and waits until the supervisor knows it. When it knows that of this process's
+// session, other connections for the session find this process.
+func (c *Channel) tell(what byte, name string) error {
+	if _, err := c.control.Write(append([]byte{what}, name...)); err != nil {
 		return err
 	}
 	select {
-	case <-c.claimed:
+	case <-c.noted:
 		return nil
 	case <-c.ended:
 		return io.EOF

@@ -56,16 +56,17 @@ func (s *Supervisor) Drain(longest time.Duration) {
 // tell tells sessions to end that were not told yet, and returns how many there are. A client whose connection came
 // before Drain may get its session later.
 func (s *Supervisor) tell() (sessions int) {
-	return len(s.endOthers(messageDrain, nil))
+	return len(s.end(messageDrain, func(*process) bool { return true }))
 }
 
-// endOthers tells all sessions but one to end that were not told yet, and returns those that have not ended.
-func (s *Supervisor) endOthers(message byte, but *process) (others []*process) {
+// end tells the sessions that which chooses, with the lock held, to end if they were not told yet. It returns those
+// that have not ended.
+func (s *Supervisor) end(message byte, which func(*process) bool) (chosen []*process) {
 	var untold []*process
 	s.mu.Lock()
 	for p := range s.live {
-		if p.given && p != but {
-			others = append(others, p)
+		if p.given && which(p) {
+			chosen = append(chosen, p)
 			if !p.told {
 				p.told, untold = true, append(untold, p)
 			}
@@ -77,32 +78,33 @@ func (s *Supervisor) endOthers(message byte, but *process) (others []*process) {
 		_, _ = p.control.Write([]byte{message})
 		_ = p.control.SetWriteDeadline(time.Time{})
 	}
-	return others
+	return chosen
 }
 
 // place gives a client on this host its session.
 func (s *Supervisor) place(c *net.UnixConn) error {
-	if s.Single {
-		s.placing.Lock()
-		defer s.placing.Unlock()
-	}
 	p, err := s.process(true)
 	if err != nil {
 		return err
 	}
-	s.takePlace(p)
 	return p.give(c)
 }
 
-// takePlace ends the sessions of other clients before a client of a worker for one client gets its session. What they
-// have sent is done. A session that does not end in time is killed.
-func (s *Supervisor) takePlace(of *process) {
+// entered notes the client of a process, whose Hello has come. A worker for one client ends the sessions of another one
+// first. What they have sent is done. A session that does not end in time is killed. Those whose Hello has not come yet
+// come later than this one.
+func (s *Supervisor) entered(of *process, client string) {
 	if !s.Single {
 		return
 	}
+	s.placing.Lock()
+	defer s.placing.Unlock()
+	s.mu.Lock()
+	of.client = client
+	s.mu.Unlock()
 	over := time.Now().Add(yieldWait)
 	for {
-		others := s.endOthers(messageYield, of)
+		others := s.end(messageYield, func(p *process) bool { return p.client != "" && p.client != client })
 		if len(others) == 0 {
 			return
 		}

@@ -4,10 +4,13 @@
 package worker_test
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -57,7 +60,7 @@ func TestAStoppedWorkerAnswersWhatHasArrived(t *testing.T) {
 		require.EqualValues(t, 4*n, c.expect(transport.ReadReply, read, &reply).Payload)
 		require.Equal(t, stopped, c.fault())
 		require.NoError(t, c.c.Close())
-		require.Zero(t, r.ends(t, 10*time.Second))
+		require.Zero(t, r.ends(t))
 		require.False(t, isRunning(pid))
 		require.NotContains(t, r.log.String(), "ERROR")
 	}, "--drain", "1m")
@@ -70,7 +73,7 @@ func TestTorchIsDrained(t *testing.T) {
 	r.signal(t, syscall.SIGTERM)
 	require.Equal(t, stopped, c.fault())
 	require.NoError(t, c.c.Close())
-	require.Zero(t, r.ends(t, 10*time.Second))
+	require.Zero(t, r.ends(t))
 }
 
 // TestADrainIsShort: no client holds a worker up: not one that is idle, not one that never stops sending, and not one
@@ -122,7 +125,7 @@ func TestADrainIsShort(t *testing.T) {
 				_, err := c.c.Next()
 				require.Error(t, err)
 				require.NoError(t, c.c.Close())
-				require.Zero(t, r.ends(t, 10*time.Second))
+				require.Zero(t, r.ends(t))
 			}, "--drain", "1m")
 		})
 	}
@@ -130,9 +133,13 @@ func TestADrainIsShort(t *testing.T) {
 
 // TestADrainingWorkerTakesNobody: new clients get the reason, and the status page says so.
 func TestADrainingWorkerTakesNobody(t *testing.T) {
-	port := freePort(t)
+	socket := filepath.Join(socketFolder(t), "status")
+	page := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
 	health := func() (int, string) {
-		answer, err := http.Get("http://" + port + "/healthz")
+		answer, err := page.Get("http://worker/healthz")
 		require.NoError(t, err)
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
@@ -147,7 +154,7 @@ func TestADrainingWorkerTakesNobody(t *testing.T) {
 		require.Eventually(t, func() bool {
 			code, text := health()
 			return code == http.StatusServiceUnavailable && text == "the worker is being stopped\n"
-		}, 5*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 	}
 	goesOn := func(t *testing.T, r *running, c *client, pid int) {
 		seq := c.send(transport.Sync, &proto.Sync{}, nil)
@@ -155,20 +162,20 @@ func TestADrainingWorkerTakesNobody(t *testing.T) {
 		c.expect(transport.SyncReply, seq, new(proto.SyncReply))
 		require.Equal(t, stopped, c.fault())
 		require.NoError(t, c.c.Close())
-		require.Zero(t, r.ends(t, 10*time.Second))
+		require.Zero(t, r.ends(t))
 	}
 	t.Run("unix socket", func(t *testing.T) {
-		r, s := runUnix(t, "--drain", "1m", "--status", port)
+		r, s := runUnix(t, "--drain", "1m", "--status", "unix:"+socket)
 		c, pid := s.session(t)
 		draining(t, r, pid)
 		late := s.dial(t)
 		late.send(transport.Hello, goodHello(), nil)
 		require.Equal(t, stopped, late.fault())
-		require.False(t, s.end(t, pid).Ended, "questions have answers")
+		require.False(t, s.asked(t, pid).Ended, "questions have answers")
 		goesOn(t, r, c, pid)
 	})
 	t.Run("TCP", func(t *testing.T) {
-		r, at := runRemote(t, "--drain", "1m", "--status", port)
+		r, at := runRemote(t, "--drain", "1m", "--status", "unix:"+socket)
 		c, pid := at.session(t, transport.NewSessionName())
 		draining(t, r, pid)
 		_, err := at.link(t, transport.NewSessionName())
@@ -195,7 +202,7 @@ func TestALostClientMayComeBackToADrain(t *testing.T) {
 	require.NoError(t, syscall.Kill(int(h.Pid), syscall.SIGCONT))
 	require.Equal(t, stopped, c.fault())
 	require.NoError(t, c.c.Close())
-	require.Zero(t, r.ends(t, 10*time.Second))
+	require.Zero(t, r.ends(t))
 	require.Greater(t, s.Measured().Connections, uint64(1))
 }
 
@@ -212,7 +219,7 @@ func TestADrainThatEndsAtOnce(t *testing.T) {
 				_ = syscall.Kill(r.cmd.Process.Pid, syscall.SIGINT)
 				return false
 			}
-		}, 5*time.Second, 20*time.Millisecond)
+		}, time.Minute, 20*time.Millisecond)
 	}
 	for name, does := range map[string]struct {
 		longest string
@@ -232,9 +239,59 @@ func TestADrainThatEndsAtOnce(t *testing.T) {
 			_, pid := s.session(t)
 			pause(t, pid)
 			does.end(t, r)
-			require.Zero(t, r.ends(t, 10*time.Second))
+			require.Zero(t, r.ends(t))
 			require.False(t, isRunning(pid))
 			require.NoFileExists(t, s.addr)
 		})
 	}
+}
+
+// TestAWorkerForOneClient: a client has as many sessions as it wants. Another one takes its place in all of them.
+func TestAWorkerForOneClient(t *testing.T) {
+	t.Run("unix socket", func(t *testing.T) {
+		_, s := runUnix(t, "--single")
+		oneClient(t, func() *client { return s.dial(t) })
+	})
+	t.Run("TCP", func(t *testing.T) {
+		_, at := runRemote(t, "--single")
+		oneClient(t, func() *client {
+			s, err := at.link(t, transport.NewSessionName())
+			require.NoError(t, err)
+			return clientOf(t, s)
+		})
+	})
+}
+
+func oneClient(t *testing.T, dial func() *client) {
+	session := func(name string) *client {
+		c, hello := dial(), goodHello()
+		hello.Client = name
+		c.send(transport.Hello, hello, nil)
+		var h proto.Hello
+		c.expect(transport.Hello, 0, &h)
+		require.Empty(t, h.Error)
+		return c
+	}
+	first, second := transport.NewSessionName(), transport.NewSessionName()
+	var before []*client
+	for _, name := range []string{first, second, first, "", ""} {
+		mine := []*client{session(name)}
+		if name != "" {
+			mine = append(mine, session(name), session(name))
+		}
+		for _, c := range before {
+			require.Equal(t, transport.AnotherClient, c.fault())
+		}
+		for _, c := range mine {
+			works(t, c)
+		}
+		before = mine
+	}
+	for _, name := range []string{"x", strings.ToUpper(first), first + "a", transport.EndOf(first)} {
+		c, hello := dial(), goodHello()
+		hello.Client = name
+		c.send(transport.Hello, hello, nil)
+		require.Contains(t, c.fault(), "The name of a client has 26 lower-case letters")
+	}
+	works(t, before[0])
 }

@@ -28,7 +28,7 @@ const (
 	maxProgramBytes = 32 << 20
 	maxListed       = 1 << 18
 	// How long the answer to a question about the process's end may wait for the folder.
-	dumpWait = time.Second
+	dumpWait = 3 * time.Second
 	// A folder that was begun so long ago will not be finished.
 	dumpAge = time.Hour
 )

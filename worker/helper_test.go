@@ -24,6 +24,9 @@ import (
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
+// patience is how long something may take on the slowest machine.
+const patience = 2 * time.Minute
+
 // logBuffer is a log that tests can read while the server writes.
 type logBuffer struct {
 	mu sync.Mutex
@@ -69,7 +72,7 @@ func start(t testing.TB, server *worker.Server) *serving {
 		select {
 		case err := <-ended:
 			require.NoError(t, err)
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Error("the server does not end")
 		}
 		_ = os.RemoveAll(dir)
@@ -96,10 +99,16 @@ func (s *serving) dial(t testing.TB) *client {
 // clientOf is the client at this end of a connection.
 func clientOf(t testing.TB, nc net.Conn) *client {
 	t.Helper()
-	require.NoError(t, nc.SetDeadline(time.Now().Add(30*time.Second)))
 	c := &client{t: t, c: transport.New(nc)}
+	c.hurry()
 	t.Cleanup(func() { _ = c.c.Close() })
 	return c
+}
+
+// hurry lets what the client waits for fail after patience.
+func (c *client) hurry() {
+	c.t.Helper()
+	require.NoError(c.t, c.c.Net().SetDeadline(time.Now().Add(patience)))
 }
 
 func goodHello() *proto.Hello {

@@ -28,11 +28,14 @@ import (
 	"github.com/mycelya/mycelya/worker/kept"
 )
 
-// operation is a save, or a load without a value, and what a load has found.
-type operation struct{ name, saves string }
+// operation is a save, or a load, which has no value.
+type operation struct {
+	name, saves string
+	perhaps     bool // a save without an answer: it was done, or was not and never will be
+}
 
 // names is the model of kept state: each name has the value of the last save.
-var names = porcupine.Model{
+var names = porcupine.NondeterministicModel{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byName := map[string][]porcupine.Operation{}
 		for _, op := range history {
@@ -45,12 +48,18 @@ var names = porcupine.Model{
 		}
 		return out
 	},
-	Init: func() any { return "" },
-	Step: func(state, input, output any) (bool, any) {
-		if op := input.(operation); op.saves != "" {
-			return true, op.saves
+	Init: func() []any { return []any{""} },
+	Step: func(state, input, output any) []any {
+		op := input.(operation)
+		switch {
+		case op.perhaps:
+			return []any{op.saves, state}
+		case op.saves != "":
+			return []any{op.saves}
+		case output == state:
+			return []any{state}
 		}
-		return output == state, state
+		return nil
 	},
 }
 
@@ -66,9 +75,11 @@ type keptClient struct {
 
 	history []porcupine.Operation
 	unknown int // saves without an answer
+	open    int // where those in the history begin that may be under way until the next session begins
 }
 
-// attach begins a session, which ends that of another client.
+// attach begins a session, which ends that of another client. When it has begun, what was sent in earlier sessions is
+// done or never will be.
 func (c *keptClient) attach() error {
 	nc, err := net.Dial("unix", c.addr)
 	if err != nil {
@@ -81,6 +92,11 @@ func (c *keptClient) attach() error {
 		return err
 	}
 	c.process = int(h.Pid)
+	for ; c.open < len(c.history); c.open++ {
+		if op := &c.history[c.open]; op.Input.(operation).perhaps {
+			op.Return = time.Since(c.began).Nanoseconds()
+		}
+	}
 	return nil
 }
 
@@ -102,7 +118,7 @@ func (c *keptClient) ask(typ transport.Type, m protobuf.Message, wants transport
 // note adds an operation to the history. known: it has its answer.
 func (c *keptClient) note(op operation, found string, from time.Time, known bool) {
 	until := int64(math.MaxInt64)
-	if known {
+	if op.perhaps = !known; known {
 		until = time.Since(c.began).Nanoseconds()
 	}
 	c.history = append(c.history, porcupine.Operation{ClientId: c.id, Input: op, Output: found,
@@ -122,17 +138,18 @@ func (c *keptClient) save(name, value string) error {
 	if c.r.IntN(8) == 0 { // the client ends without waiting for the answer
 		c.seq++
 		_ = c.conn.Send(transport.Save, c.seq, m, nil)
-		c.note(operation{name, value}, "", from, false)
+		c.note(operation{name: name, saves: value}, "", from, false)
 		c.unknown++
 		return net.ErrClosed
 	}
 	var reply proto.StateReply
 	err := c.ask(transport.Save, m, transport.StateReply, &reply)
-	c.note(operation{name, value}, "", from, err == nil)
+	if err == nil && reply.Status != nil { // the worker ends the session, for instance
+		err = fmt.Errorf("a save has failed: %v", reply.Status)
+	}
+	c.note(operation{name: name, saves: value}, "", from, err == nil)
 	if err != nil {
 		c.unknown++
-	} else if reply.Status != nil {
-		err = fmt.Errorf("a save has failed: %v", reply.Status)
 	}
 	return err
 }
@@ -145,7 +162,7 @@ func (c *keptClient) load(name string) error {
 		return err
 	}
 	if text := found.Status.GetText(); strings.Contains(text, "Nothing is kept") {
-		c.note(operation{name, ""}, "", from, true)
+		c.note(operation{name: name}, "", from, true)
 		return nil
 	}
 	load := &proto.Load{Found: c.seq, Storages: []uint64{c.seq + 2000}}
@@ -155,7 +172,7 @@ func (c *keptClient) load(name string) error {
 	if int(loaded.Bytes) != len(found.Tree) {
 		return fmt.Errorf("a file with the tree %q has %d bytes", found.Tree, loaded.Bytes)
 	}
-	c.note(operation{name, ""}, found.Tree, from, true)
+	c.note(operation{name: name}, found.Tree, from, true)
 	return nil
 }
 
@@ -218,6 +235,6 @@ func TestKeptStateIsLinear(t *testing.T) {
 	}
 	require.Greater(t, len(history), 20)
 	require.Positive(t, unknown, "no save was interrupted")
-	require.True(t, porcupine.CheckOperations(names, history), "%v", history)
+	require.True(t, porcupine.CheckOperations(names.ToModel(), history), "%v", history)
 	t.Logf("%d operations in %v sessions, %d saves without an answer", len(history), sessions, unknown)
 }

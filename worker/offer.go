@@ -29,7 +29,7 @@ const (
 )
 
 // offer takes the hash of an upload that arrives in pieces. If the same bytes are kept, they are read in the
-// background. Otherwise those that arrive are kept.
+// background. If the client knows a file with them, the worker fetches that. Otherwise those that arrive are kept.
 func (s *session) offer(h transport.Header) error {
 	var m proto.Offer
 	if err := decode(h, s.c.MetaBytes(), &m); err != nil {
@@ -46,19 +46,25 @@ func (s *session) offer(h transport.Header) error {
 	}
 	a.offered = true
 	reply := &proto.Offered{}
-	if s.keeper != nil && a.err == nil && a.bytes <= s.uploads && s.offers() < maxOffers {
-		f, err := s.keeper.Open(kept.Upload, hex.EncodeToString(m.Hash))
-		switch {
-		case err == nil && sizeOf(f) == int64(a.bytes):
-			reply.Found = proto.Offered_FOUND
-			a.copying = s.copy(h.Seq, a, m.Hash, f)
-		case err == nil:
-			_ = f.Close()
-		case errors.Is(err, kept.ErrMissing):
-			a.keeping = s.keep(a, m.Hash)
-		default:
-			s.log.Warn("kept uploads cannot be read", "error", err)
-		}
+	f, keeps := s.keptUpload(a, m.Hash)
+	if f != nil {
+		a.copying = s.copy(h.Seq, a, m.Hash, origin{
+			open:  func(<-chan struct{}) io.ReadSeeker { return f },
+			close: func() { _ = f.Close() },
+			wrong: func() { _ = s.keeper.Forget(kept.Upload, hex.EncodeToString(m.Hash)) },
+		})
+	} else if of := s.source(a, m.Source); of != nil {
+		a.sourced = true
+		a.copying = s.copy(h.Seq, a, m.Hash, origin{
+			open:  func(quit <-chan struct{}) io.ReadSeeker { return of.part(m.Source.Offset, a.bytes, quit) },
+			close: func() {},
+			wrong: func() {},
+		})
+	} else if keeps {
+		a.keeping = s.keep(a, m.Hash)
+	}
+	if a.copying != nil {
+		reply.Found = proto.Offered_FOUND
 	}
 	err := s.c.Send(transport.Offered, h.Seq, reply, nil)
 	if a.copying != nil {
@@ -67,10 +73,29 @@ func (s *session) offer(h transport.Header) error {
 	return err
 }
 
-// offers is how many uploads that arrive are copied or kept now.
+// keptUpload opens what is kept of an upload; nil: nothing is. keeps: it may be kept now.
+func (s *session) keptUpload(a *arriving, hash []byte) (f *os.File, keeps bool) {
+	if s.keeper == nil || a.err != nil || a.bytes > s.uploads || s.offers() >= maxOffers {
+		return nil, false
+	}
+	f, err := s.keeper.Open(kept.Upload, hex.EncodeToString(hash))
+	switch {
+	case err == nil && sizeOf(f) == int64(a.bytes):
+		return f, false
+	case err == nil:
+		_ = f.Close()
+	case errors.Is(err, kept.ErrMissing):
+		return nil, true
+	default:
+		s.log.Warn("kept uploads cannot be read", "error", err)
+	}
+	return nil, false
+}
+
+// offers is how many uploads that arrive are copied from what is kept, or kept now.
 func (s *session) offers() (n int) {
 	for _, a := range s.arriving {
-		if a.copying != nil || a.keeping != nil {
+		if a.copying != nil && !a.sourced || a.keeping != nil {
 			n++
 		}
 	}
@@ -100,7 +125,7 @@ func (s *session) settle(h transport.Header) error {
 		return faultf("A Settle of upload %d says again: %v, after %v.", h.Seq, m.Again, found)
 	}
 	a.copying.wait()
-	a.copying = nil
+	a.copying, a.sourced = nil, false
 	if m.Again {
 		return nil
 	}
@@ -112,7 +137,8 @@ type copying struct {
 	begin chan struct{}
 	done  chan struct{}
 	stop  atomic.Bool
-	found atomic.Int32 // a proto.Offered_Found: FOUND, and when it has ended TAKEN or DAMAGED
+	quit  chan struct{} // closed with stop
+	found atomic.Int32  // a proto.Offered_Found: FOUND, and when it has ended TAKEN or DAMAGED
 }
 
 func (c *copying) wait() { <-c.done }
@@ -121,28 +147,42 @@ func (c *copying) wait() { <-c.done }
 func (c *copying) end() {
 	if c != nil {
 		c.stop.Store(true)
+		close(c.quit)
 		<-c.done
 	}
 }
 
-// copy begins to read the rest of an upload from a file, and sends the client the outcome.
-func (s *session) copy(seq uint64, a *arriving, hash []byte, f *os.File) *copying {
-	c := &copying{begin: make(chan struct{}), done: make(chan struct{})}
+// origin is where the bytes of an upload come from.
+type origin struct {
+	open  func(quit <-chan struct{}) io.ReadSeeker // nil: they do not come
+	close func()
+	wrong func() // they were wrong
+}
+
+// copy begins to read the rest of an upload, and sends the client the outcome.
+func (s *session) copy(seq uint64, a *arriving, hash []byte, from origin) *copying {
+	c := &copying{begin: make(chan struct{}), done: make(chan struct{}), quit: make(chan struct{})}
 	c.found.Store(int32(proto.Offered_FOUND))
 	dst, at := a.dst, int64(a.at)
 	go func() {
 		defer close(c.done)
-		defer f.Close()
+		defer from.close()
 		<-c.begin
-		right, err := c.read(dst, at, hash, f)
+		found := proto.Offered_DAMAGED
+		if f := from.open(c.quit); f != nil {
+			right, err := c.read(dst, at, hash, f)
+			if c.stop.Load() {
+				return
+			}
+			if right {
+				found = proto.Offered_TAKEN
+			} else {
+				s.log.Warn("the bytes of an upload that were kept or fetched are wrong; the client sends them", "error", err)
+				from.wrong()
+			}
+		}
 		if c.stop.Load() {
 			return
-		}
-		found := proto.Offered_TAKEN
-		if !right {
-			s.log.Warn("a kept upload is damaged; it is removed", "error", err)
-			_ = s.keeper.Forget(kept.Upload, hex.EncodeToString(hash))
-			found = proto.Offered_DAMAGED
 		}
 		c.found.Store(int32(found))
 		_ = s.c.Send(transport.Offered, seq, &proto.Offered{Found: found}, nil) // the reader meets the error too
@@ -151,7 +191,7 @@ func (s *session) copy(seq uint64, a *arriving, hash []byte, f *os.File) *copyin
 }
 
 // read fills dst from a position on, and says whether all of it has the hash.
-func (c *copying) read(dst []byte, at int64, hash []byte, f *os.File) (bool, error) {
+func (c *copying) read(dst []byte, at int64, hash []byte, f io.ReadSeeker) (bool, error) {
 	if _, err := f.Seek(at, io.SeekStart); err != nil {
 		return false, err
 	}
@@ -281,5 +321,6 @@ func (s *session) closeArriving() {
 		a.copying.end()
 		a.keeping.end()
 	}
+	s.sources.close()
 	s.expander.Close()
 }

@@ -76,7 +76,7 @@ func awaitKept(t *testing.T, folder string, texts ...string) {
 		}
 		drafts, _ := filepath.Glob(filepath.Join(folder, "draft-*"))
 		return len(drafts) == 0 && len(have) == len(want)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.ElementsMatch(t, want, have)
 }
 

@@ -48,14 +48,14 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	c, err := dialAs(nobody, s.addr)
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	b, err := io.ReadAll(c)
 	require.NoError(t, err)
 	require.Empty(t, b, "the worker closes without sending a byte")
 	require.Eventually(
 		t,
 		func() bool { return strings.Contains(s.log.String(), transport.ErrPeer.Error()) },
-		time.Second,
+		patience,
 		time.Millisecond,
 	)
 	s.connect(t)

@@ -22,6 +22,7 @@ type arriving struct {
 	err            error
 
 	offered bool       // the client has sent an Offer
+	sourced bool       // copying reads a file that is fetched
 	copying *copying   // what the worker has kept is read; pieces are discarded
 	keeping *recording // the bytes are being kept
 }

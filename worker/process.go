@@ -19,7 +19,6 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker/kept"
 )
 
 // drainWait is how long the output of an ended process is read: a thread that hangs in the kernel may hold the pipe.
@@ -35,8 +34,11 @@ type process struct {
 	given    bool          // it has a client; guarded by the supervisor's lock
 	names    []string      // that its client, or others who could be it, asked for; guarded by the supervisor's lock
 	session  string        // that a client has proved to own
+	client   string        // whose Hello has come, on a worker for one client; guarded by the supervisor's lock
 	told     bool          // to end, by Drain
 	kills    uint64        // of the group for lack of memory, before its start
+	left     chan struct{} // closed when it has closed its socket, and its helpers have ended
+	leaving  chan struct{} // closed when it has closed its socket
 	done     chan struct{} // closed when what follows is set
 	end      *proto.EndedReply
 	cut      bool // the process has written a part of a frame to a stream of two descriptors
@@ -46,7 +48,8 @@ type process struct {
 // long as the process: on Linux the process is killed when the thread that has started it ends. If the process fails,
 // crashed is called, with the end set, and closes the process's memory; nil: the process needs no journal.
 func startProcess(cmd *exec.Cmd, credentials []byte, output io.Writer, crashed func(*process)) (*process, error) {
-	p := &process{cmd: cmd, done: make(chan struct{}), kills: oomKills()}
+	p := &process{cmd: cmd, left: make(chan struct{}), leaving: make(chan struct{}), done: make(chan struct{}),
+		kills: oomKills()}
 	var theirs []*os.File
 	fail := func(err error) (*process, error) {
 		for _, f := range theirs {
@@ -140,28 +143,32 @@ func (p *process) give(c transport.Socket) error {
 	return errors.Join(err, sent)
 }
 
-// listen takes the messages of the process until it has ended. It calls claimed with the name of each session that a
-// client of the process has proved to be its owner, and then tells the process so. It answers questions about kept
-// state.
-func (p *process) listen(claimed func(name string), folder *kept.Folder) {
-	var files drafts
+// listen takes the messages of the process until it has ended. It notes the name of each session that a client of the
+// process has proved to be its owner, and the name of the client, and then tells the process so. It answers questions
+// about kept state and about what sessions pass to each other.
+func (p *process) listen(s *Supervisor, helpers *helpers) {
+	defer close(p.left)
+	files := drafts{helpers: helpers, pid: p.pid(), lender: s.lender}
 	defer files.close()
+	defer helpers.close()
+	defer close(p.leaving)
 	kind := make([]byte, 1)
 	for {
 		_, err := io.ReadFull(p.control, kind)
 		switch {
 		case err != nil:
 			return
-		case kind[0] == claimByte:
+		case kind[0] == claimByte, kind[0] == enterByte:
 			name := make([]byte, transport.NameBytes)
 			if _, err = io.ReadFull(p.control, name); err == nil {
-				claimed(string(name))
-				_, err = p.control.Write([]byte{messageClaimed})
+				note := map[byte]func(*process, string){claimByte: s.claimed, enterByte: s.entered}[kind[0]]
+				note(p, string(name))
+				_, err = p.control.Write([]byte{messageNoted})
 			}
 		case kind[0] == questionByte:
 			var text []byte
 			if text, err = readText(p.control); err == nil {
-				err = p.reply(files.answer(folder, text))
+				err = p.reply(files.answer(s.Kept, text))
 			}
 		default: // it does what it wants
 			err = fmt.Errorf("a message %q", kind)
@@ -171,6 +178,22 @@ func (p *process) listen(claimed func(name string), folder *kept.Folder) {
 			return
 		}
 	}
+}
+
+// leaves says whether the process has closed its socket, which it does when it ends.
+func (p *process) leaves() bool {
+	select {
+	case <-p.leaving:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitEnd returns when neither the process nor a helper of it runs.
+func (p *process) awaitEnd() {
+	<-p.done
+	<-p.left
 }
 
 // ended waits at most d for the end of the process.

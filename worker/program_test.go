@@ -120,7 +120,7 @@ func runRemote(t testing.TB, args ...string) (*running, *remote) {
 	file := filepath.Join(t.TempDir(), "credentials")
 	require.NoError(t, os.WriteFile(file, secret, 0o600))
 	r := runWorker(t, append([]string{"--listen", "127.0.0.1:0", "--credentials", file}, args...)...)
-	return r, &remote{addr: r.line.Addr, log: r.log, credentials: client}
+	return r, &remote{network: "tcp", addr: r.line.Addr, log: r.log, credentials: client}
 }
 
 // signal sends a signal to all processes of the worker.
@@ -143,17 +143,17 @@ func pause(t testing.TB, pid int) {
 			}
 		}
 		return true
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 // ends waits for the end of the worker, and returns its exit code.
-func (r *running) ends(t testing.TB, within time.Duration) int {
+func (r *running) ends(t testing.TB) int {
 	t.Helper()
 	select {
 	case <-r.ended:
 		return r.cmd.ProcessState.ExitCode()
-	case <-time.After(within):
-		t.Fatalf("the worker has not ended after %v; its log:\n%s", within, r.log)
+	case <-time.After(patience):
+		t.Fatalf("the worker has not ended; its log:\n%s", r.log)
 		return 0
 	}
 }
@@ -162,7 +162,7 @@ func (r *running) ends(t testing.TB, within time.Duration) int {
 func (r *running) logs(t testing.TB, text string) {
 	t.Helper()
 	has := func() bool { return strings.Contains(r.log.String(), text) }
-	require.Eventually(t, has, 5*time.Second, time.Millisecond, text)
+	require.Eventually(t, has, time.Minute, time.Millisecond, text)
 }
 
 // freePort is an address of this host that nothing listens on.

@@ -4,18 +4,22 @@
 package worker
 
 import (
+	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
 // Progress is memory that a session's process shares with the supervisor. The process notes there what it runs, and the
 // supervisor reads it after the process has ended, however it ended.
 type Progress struct {
-	// The last call; 1 + the step that runs, 0 between calls; whether a frame is written in part.
-	place *[3]uint64
+	// The last call; 1 + the step that runs, 0 between calls; whether a frame is written in part; the number of calls;
+	// when the last one began, in nanoseconds since 1970.
+	place *[5]uint64
 	bytes []byte
 }
 
@@ -55,7 +59,7 @@ func mapProgress(f *os.File, bytes int64) (*Progress, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	return &Progress{place: (*[3]uint64)(unsafe.Pointer(unsafe.SliceData(b))), bytes: b}, nil
+	return &Progress{place: (*[5]uint64)(unsafe.Pointer(unsafe.SliceData(b))), bytes: b}, nil
 }
 
 // openProgress maps all of the memory that the supervisor has made.
@@ -96,6 +100,26 @@ func (p *Progress) Cut(yes bool) {
 		v = 1
 	}
 	atomic.StoreUint64(&p.place[2], v)
+}
+
+// Called notes a call that begins.
+func (p *Progress) Called(at time.Time) {
+	if p != nil {
+		atomic.AddUint64(&p.place[3], 1)
+		atomic.StoreUint64(&p.place[4], uint64(at.UnixNano()))
+	}
+}
+
+// calledIn reads, in the file of a Progress, what Called has noted; zeros if the file is closed: the process has ended.
+func calledIn(memory io.ReaderAt) (calls uint64, last time.Time) {
+	var b [16]byte
+	if _, err := memory.ReadAt(b[:], 3*8); err != nil {
+		return 0, time.Time{}
+	}
+	if at := binary.NativeEndian.Uint64(b[8:]); at > 0 {
+		last = time.Unix(0, int64(at))
+	}
+	return binary.NativeEndian.Uint64(b[:]), last
 }
 
 func (p *Progress) isCut() bool { return atomic.LoadUint64(&p.place[2]) != 0 }

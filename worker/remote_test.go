@@ -25,8 +25,9 @@ import (
 	"github.com/mycelya/mycelya/worker"
 )
 
-// remote is a supervisor on a TCP port.
+// remote is a supervisor with credentials, on a TCP port or a unix socket.
 type remote struct {
+	network     string
 	addr        string
 	log         *logBuffer
 	credentials *transport.Credentials // of the client
@@ -40,14 +41,19 @@ func superviseRemote(t testing.TB) *remote {
 	return r
 }
 
-// newRemote makes such a supervisor and its listener.
+// newRemote makes a supervisor on a TCP port, and its listener.
 func newRemote(t testing.TB) (*remote, net.Listener) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return newRemoteOn(t, "tcp", "127.0.0.1:0")
+}
+
+func newRemoteOn(t testing.TB, network, address string) (*remote, net.Listener) {
+	t.Helper()
+	l, err := net.Listen(network, address)
 	require.NoError(t, err)
 	client, ours, err := transport.Mint(time.Hour)
 	require.NoError(t, err)
-	r := &remote{addr: l.Addr().String(), log: &logBuffer{}, credentials: client}
+	r := &remote{network: network, addr: l.Addr().String(), log: &logBuffer{}, credentials: client}
 	r.supervisor = &worker.Supervisor{
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument, secureArgument) },
 		Log:     slog.New(slog.NewTextHandler(r.log, nil)), Output: r.log, Credentials: ours,
@@ -58,26 +64,26 @@ func newRemote(t testing.TB) (*remote, net.Listener) {
 // raw is a connection without TLS.
 func (r *remote) raw(t testing.TB) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", r.addr)
+	c, err := net.Dial(r.network, r.addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	return c
 }
 
 // link opens the link of a session.
 func (r *remote) link(t testing.TB, name string) (*link.Stream, error) {
 	dial := func(ctx context.Context) (net.Conn, error) {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.addr)
+		c, err := (&net.Dialer{}).DialContext(ctx, r.network, r.addr)
 		if err != nil {
 			return nil, err
 		}
 		secure := r.credentials.ClientSide(c, name)
 		return secure, secure.HandshakeContext(ctx)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := link.Dial(ctx, link.Default, dial, func(link.Notice) {})
+	s, err := link.Dial(ctx, link.Default, dial, nil, func(link.Notice) {})
 	if err == nil {
 		t.Cleanup(func() { _ = s.Close() })
 	}
@@ -89,6 +95,12 @@ func (r *remote) session(t testing.TB, name string) (*client, int) {
 	t.Helper()
 	s, err := r.link(t, name)
 	require.NoError(t, err)
+	return helloOf(t, s)
+}
+
+// helloOf exchanges Hellos over the link of a session, and returns the number of its process.
+func helloOf(t testing.TB, s *link.Stream) (*client, int) {
+	t.Helper()
 	c := clientOf(t, s)
 	c.send(transport.Hello, goodHello(), nil)
 	var h proto.Hello
@@ -131,7 +143,7 @@ func TestSessionsOverTCP(t *testing.T) {
 	works(t, first)
 	works(t, second)
 	require.NoError(t, first.c.Close())
-	require.Eventually(t, func() bool { return !isRunning(a) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !isRunning(a) }, time.Minute, time.Millisecond)
 	works(t, second)
 	big := bytes.Repeat([]byte{1, 2, 3, 4}, 1<<20)
 	second.upload(3, big)
@@ -248,6 +260,26 @@ func TestALostConnection(t *testing.T) {
 func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	r := superviseRemote(t)
 	first, _ := r.session(t, transport.NewSessionName()) // takes the process that was started ahead
+	quick := false
+	for try := 0; !quick && try < 5; try++ { // a slow machine may need long for other reasons
+		r.silences(t)
+		began := time.Now()
+		second, pid := r.session(t, transport.NewSessionName())
+		quick = time.Since(began) < 9*time.Second
+		works(t, second)
+		works(t, first)
+		if !quick {
+			require.NoError(t, second.c.Close())
+			require.Eventually(t, func() bool { return !isRunning(pid) }, patience, time.Millisecond)
+		}
+	}
+	require.True(t, quick, "each new client has waited for the deadline of the silent connections")
+	require.LessOrEqual(t, len(children(t)), 3, "two sessions, and one process for all others")
+}
+
+// silences opens connections that say nothing, or a part of what they must say.
+func (r *remote) silences(t testing.TB) {
+	t.Helper()
 	for i := range 200 {
 		c := r.raw(t)
 		if i%2 == 0 {
@@ -256,18 +288,11 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 		}
 	}
 	for range 40 { // whole first messages, and then silence
-		c := tls.Client(r.raw(t), r.credentials.Client(transport.NewSessionName()))
-		require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+		c := r.raw(t)
 		go func() {
-			_ = tls.Client(silent{c.NetConn()}, r.credentials.Client(transport.NewSessionName())).Handshake()
+			_ = tls.Client(silent{c}, r.credentials.Client(transport.NewSessionName())).Handshake()
 		}()
 	}
-	began := time.Now()
-	second, _ := r.session(t, transport.NewSessionName())
-	require.Less(t, time.Since(began), 5*time.Second, "it did not wait for a deadline of the others")
-	works(t, second)
-	works(t, first)
-	require.LessOrEqual(t, len(children(t)), 3, "two sessions, and one process for all others")
 }
 
 // silent sends what TLS writes first, and then nothing more.
@@ -286,11 +311,17 @@ func TestTheEndOfASessionOverTCP(t *testing.T) {
 	require.True(t, end.Ended)
 	require.Equal(t, uint64(pid), end.Pid)
 	require.Equal(t, "segmentation fault", end.Signal)
-	require.False(t, r.end(t, transport.NewSessionName()).Ended, "not a session of this worker")
+	require.False(t, r.asked(t, transport.NewSessionName()).Ended, "not a session of this worker")
 }
 
-// end asks how the process of a session has ended.
+// end asks how the process of a session has ended, until it has.
 func (r *remote) end(t testing.TB, name string) *proto.EndedReply {
+	t.Helper()
+	return ended(t, func() *proto.EndedReply { return r.asked(t, name) })
+}
+
+// asked asks once how the process of a session has ended.
+func (r *remote) asked(t testing.TB, name string) *proto.EndedReply {
 	t.Helper()
 	q := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(transport.EndOf(name))))
 	var reply proto.EndedReply

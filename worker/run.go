@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	protobuf "google.golang.org/protobuf/proto"
 
@@ -47,6 +48,13 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 			s.x.Leave(int(min(s.busy, math.MaxInt16)))
 		}
 		s.journal.call(seq, p, &s.call, c)
+		began := time.Now()
+		s.progress.Called(began)
+		var steps []uint64
+		if s.call.Timed {
+			steps = make([]uint64, 2*p.steps)
+			s.x.Time(steps)
+		}
 		failed, errs := s.x.Run(p.prepared, c.Params, s.inputs, s.outputs, c.Frees, seq)
 		done.Failed, done.Kernels = uint32(failed), s.x.Fused()
 		for _, e := range errs[:min(len(errs), MaxErrors)] {
@@ -55,22 +63,41 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 		if failed > 0 {
 			s.fail(&errs[0].Cause)
 		}
+		if s.call.Timed {
+			done.Times = timesOf(began, steps)
+		}
 	}
 	// A client that waits for the end of an iteration does not need the Dones of its parts, which would wake it.
-	if s.call.Busy > 0 && done.Failed == 0 {
+	if s.call.Busy > 0 && done.Failed == 0 && !s.call.Timed {
 		return true, s.c.Hold(transport.Done, seq, done, nil)
 	}
-	if done.Failed > 0 { // the client must know of it
+	if done.Failed > 0 || s.call.Timed { // the client must know of it, or compares the clocks
 		return true, s.c.Send(transport.Done, seq, done, nil)
 	}
 	return true, s.c.Defer(transport.Done, seq, done)
+}
+
+// timesOf is the message of a call that ends now. steps: see Executor.Time.
+func timesOf(began time.Time, steps []uint64) *proto.Times {
+	out := &proto.Times{Began: uint64(began.UnixNano()), Ended: uint64(time.Now().UnixNano()), Steps: steps}
+	for i := 0; i < len(steps); i += 2 {
+		switch begin, end := steps[i], steps[i+1]; {
+		case begin == 0:
+			steps[i+1] = 0
+		case begin < out.Began || end < begin: // the clock was set back
+			steps[i], steps[i+1] = 0, 0
+		default:
+			steps[i], steps[i+1] = 1+begin-out.Began, end-begin
+		}
+	}
+	return out
 }
 
 // decodeCall decodes into c and reuses its lists: a call of a large step has thousands of parameters.
 func decodeCall(meta []byte, c *proto.Call) error {
 	c.Key, c.Params = c.Key[:0], c.Params[:0]
 	c.Inputs, c.Outputs, c.Frees = c.Inputs[:0], c.Outputs[:0], c.Frees[:0]
-	c.Base, c.Delta, c.Busy = 0, c.Delta[:0], 0
+	c.Base, c.Delta, c.Busy, c.Timed = 0, c.Delta[:0], 0, false
 	return protobuf.UnmarshalOptions{Merge: true, DiscardUnknown: true}.Unmarshal(meta, c)
 }
 

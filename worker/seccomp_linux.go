@@ -35,9 +35,15 @@ var denied = append([]uint32{
 // toItself are the system calls whose first argument is a process, and that may name this process only.
 var toItself = []uint32{unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO}
 
+// Families of sockets that a session may open, and those that a helper may.
+var (
+	sessionSockets = []uint32{unix.AF_UNIX, unix.AF_NETLINK}
+	helperSockets  = []uint32{unix.AF_UNIX, unix.AF_NETLINK, unix.AF_INET, unix.AF_INET6}
+)
+
 // filter returns the program that decides about each system call. CUDA's driver needs files, ioctl, mmap, threads, and
 // sockets of this host, which are all left alone.
-func filter(pid uint32) []unix.SockFilter {
+func filter(pid uint32, sockets []uint32) []unix.SockFilter {
 	const (
 		number, arch, arg0 = 0, 4, 16 // offsets in seccomp_data
 		load               = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -60,9 +66,16 @@ func filter(pid uint32) []unix.SockFilter {
 		p = append(p, unix.SockFilter{Code: equal, K: n, Jf: 4},
 			unix.SockFilter{Code: load, K: arg0}, unix.SockFilter{Code: equal, K: pid, Jf: 1}, allow, refuse)
 	}
-	p = append(p, unix.SockFilter{Code: equal, K: unix.SYS_SOCKET, Jf: 5},
-		unix.SockFilter{Code: load, K: arg0}, unix.SockFilter{Code: equal, K: unix.AF_UNIX, Jt: 1},
-		unix.SockFilter{Code: equal, K: unix.AF_NETLINK, Jf: 1}, allow, refuse)
+	n := uint8(len(sockets))
+	p = append(p, unix.SockFilter{Code: equal, K: unix.SYS_SOCKET, Jf: n + 3}, unix.SockFilter{Code: load, K: arg0})
+	for i, family := range sockets {
+		jump := unix.SockFilter{Code: equal, K: family, Jt: n - 1 - uint8(i)}
+		if i == len(sockets)-1 {
+			jump.Jf = 1
+		}
+		p = append(p, jump)
+	}
+	p = append(p, allow, refuse)
 	// A new thread, but no new process. The C library uses clone if clone3, whose flags are in memory, does not exist.
 	p = append(p, unix.SockFilter{Code: equal, K: unix.SYS_CLONE, Jf: 4},
 		unix.SockFilter{Code: load, K: arg0}, unix.SockFilter{Code: any, K: unix.CLONE_THREAD, Jf: 1}, allow, refuse)
@@ -74,14 +87,19 @@ func filter(pid uint32) []unix.SockFilter {
 // LockDown takes from all threads of this process the system calls that a session does not need, for good. It must be
 // called when the backend is loaded, because CUDA's driver may start a program while it loads. An error means that this
 // system cannot do it; nothing has changed then.
-func LockDown() error {
+func LockDown() error { return lockDown(sessionSockets) }
+
+// LockDownHelper does the same for a process that fetches weights, which may connect to servers.
+func LockDownHelper() error { return lockDown(helperSockets) }
+
+func lockDown(sockets []uint32) error {
 	if auditArch == 0 {
 		return fmt.Errorf("the system calls of this processor are not known")
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
-	return install(filter(uint32(os.Getpid())))
+	return install(filter(uint32(os.Getpid()), sockets))
 }
 
 // install gives all threads of the process a filter of their system calls.

@@ -16,8 +16,8 @@ import (
 	"github.com/mycelya/mycelya/worker"
 )
 
-// hardenedProcess prints the outcome of system calls after LockDown.
-func hardenedProcess() {
+// hardenedProcess prints the outcome of system calls after a function has locked the process down.
+func hardenedProcess(lockDown func() error) {
 	limits := worker.Limits{Memory: 8 << 30, CPUSeconds: 3600}
 	fmt.Println("limits", limits.Apply())
 	started := make(chan error)
@@ -27,7 +27,7 @@ func hardenedProcess() {
 		<-thread
 		started <- exec.Command("/bin/true").Run()
 	}()
-	fmt.Println("lock down", worker.LockDown())
+	fmt.Println("lock down", lockDown())
 	close(thread)
 	fmt.Println("exec in another thread", <-started)
 	for name, family := range map[string]int{
@@ -52,17 +52,27 @@ func hardenedProcess() {
 }
 
 func TestAHardenedProcess(t *testing.T) {
-	out, err := exec.Command(os.Args[0], hardenedArgument).CombinedOutput()
+	testHardened(t, hardenedArgument, "socket inet operation not permitted\n", "socket inet6 operation not permitted\n")
+}
+
+// TestAHardenedHelper: it may connect, and nothing else that a session may not.
+func TestAHardenedHelper(t *testing.T) {
+	testHardened(t, hardenedHelperArgument, "socket inet <nil>\n")
+}
+
+func testHardened(t *testing.T, argument string, sockets ...string) {
+	t.Helper()
+	out, err := exec.Command(os.Args[0], argument).CombinedOutput()
 	require.NoError(t, err, string(out))
 	text := string(out)
-	for _, want := range []string{
+	for _, want := range append(sockets,
 		"limits <nil>\n", "lock down <nil>\n",
 		"exec in another thread fork/exec /bin/true: operation not permitted\n",
-		"socket unix <nil>\n", "socket inet operation not permitted\n", "socket inet6 operation not permitted\n",
+		"socket unix <nil>\n",
 		"socket packet operation not permitted\n", "signal to itself <nil>\n",
 		"signal to the parent operation not permitted\n", "fork operation not permitted\n",
 		"ptrace operation not permitted\n", "mount operation not permitted\n", "core <nil> 0\n",
-	} {
+	) {
 		require.Contains(t, text, want)
 	}
 }

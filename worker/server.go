@@ -35,6 +35,9 @@ type Server struct {
 	ProgramBytes int64
 	// Idle is how long cached memory is kept when no client sends frames; 0 is DefaultIdle.
 	Idle time.Duration
+	// Enter is called with the name of the client when its Hello has come; it may be nil. The session begins when it
+	// returns. An error ends the session.
+	Enter func(client string) error
 	// Ready is called when the executor of a session exists, before the session's first program; it may be nil. An error
 	// ends the session.
 	Ready func() error
@@ -42,8 +45,14 @@ type Server struct {
 	Keeper kept.Keeper
 	// Uploads is the Keeper's limit of kept uploads, in bytes; 0: none are kept.
 	Uploads int64
+	// Helper starts what fetches weights from a hub; nil: this server fetches none.
+	Helper FetchHelper
+	// Passer passes tensors to other sessions of the worker; nil: nothing does.
+	Passer Passer
 	// Journal gets the programs and calls of the only session; nil: nothing does.
 	Journal *Journal
+	// Progress counts the calls of the only session; nil: nothing does.
+	Progress *Progress
 	// Stop gets a sentence for the clients when the sessions must answer what has arrived, tell their clients the
 	// sentence, and end. It may be nil.
 	Stop <-chan string
@@ -247,7 +256,10 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 		refuse(c, h.Seq, text)
 		return nil
 	}
-	x, err := s.executor()
+	if err := s.enter(hello.Client); err != nil {
+		return err
+	}
+	x, err := s.executor(hello.Device)
 	if err != nil {
 		refuse(c, h.Seq, err.Error())
 		return nil
@@ -266,7 +278,8 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 	}
 	ses := &session{
 		c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, stopIdle: s.stopIdle, startIdle: s.startIdle,
-		keeper: s.Keeper, uploads: uint64(max(s.Uploads, 0)), end: end, journal: s.Journal,
+		keeper: s.Keeper, uploads: uint64(max(s.Uploads, 0)), end: end, journal: s.Journal, progress: s.Progress,
+		passer: s.Passer, helper: s.Helper,
 	}
 	store.journal = s.Journal
 	defer s.startIdle() // after the session's memory is free
@@ -276,7 +289,9 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 	s.Journal.about(strings.Join([]string{info.Device, info.Name, info.Torch}, "\n"))
 	answer := own()
 	answer.Device, answer.DeviceName, answer.Torch = info.Device, info.Name, info.Torch
+	answer.MemoryBytes, answer.Processors = info.MemoryBytes, uint32(info.Processors)
 	answer.Offers = s.Keeper != nil && s.Uploads > 0
+	answer.Fetches = s.Helper != nil
 	if takesBlocks {
 		answer.Blocks = maxBlocks
 	}
@@ -288,12 +303,31 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 	return ses.serve()
 }
 
-func (s *Server) executor() (Executor, error) {
+// enter lets a client in. One without a name is another one in each of its sessions.
+func (s *Server) enter(client string) error {
+	switch {
+	case s.Enter == nil:
+		return nil
+	case client == "":
+		client = transport.NewSessionName()
+	case !transport.ValidClient(client):
+		return faultf("The name of a client has %d lower-case letters and digits from 2 to 7, not %q.",
+			transport.NameBytes, client[:min(len(client), transport.NameBytes+1)])
+	}
+	return s.Enter(client)
+}
+
+// executor makes an executor on a device that a client wants, or on the backend's own.
+func (s *Server) executor(device string) (Executor, error) {
+	const longest = 32
+	if len(device) > longest {
+		return nil, Errorf(proto.ErrValue, "The name of a device has at most %d bytes, not %d.", longest, len(device))
+	}
 	b, err := s.load()
 	if err != nil {
 		return nil, err
 	}
-	return b.New()
+	return b.New(device)
 }
 
 // refuse sends a client the reason why its session ends. It then discards what the client is still sending, so that the

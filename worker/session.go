@@ -25,6 +25,7 @@ type session struct {
 	store *store
 
 	journal             *Journal
+	progress            *Progress
 	stopIdle, startIdle func() // called before and after each frame
 	end                 *stop
 
@@ -34,9 +35,14 @@ type session struct {
 
 	halt *Error // what has failed; not nil: calls do not run
 
+	passer  Passer      // nil: the worker passes nothing to other sessions
 	keeper  kept.Keeper // nil: the worker keeps nothing
 	uploads uint64      // its limit of kept uploads
 	found   []found     // files that are open for a Load
+
+	helper  FetchHelper // nil: the worker fetches no weights
+	fetches map[uint64]*fetch
+	sources sources
 
 	checkpoints []made
 	arriving    map[uint64]*arriving // uploads in pieces, by the number of their Begin
@@ -128,7 +134,7 @@ func (s *session) frame(h transport.Header) error {
 		return s.uploadFrom(h)
 	case transport.Call, transport.Free, transport.Read, transport.Sync, transport.Fail, transport.Resume,
 		transport.Save, transport.Find, transport.Load, transport.Drop, transport.Names, transport.Checkpoint,
-		transport.Restore:
+		transport.Restore, transport.Fetch, transport.Unfetch, transport.Pass, transport.Take:
 	default:
 		return faultf("A client must not send %v frames here.", h.Type)
 	}
@@ -194,8 +200,12 @@ func (s *session) apply(h transport.Header, meta []byte) (known bool, err error)
 		s.resume()
 		return true, nil
 	case transport.Save, transport.Find, transport.Load, transport.Drop, transport.Names, transport.Checkpoint,
-		transport.Restore:
+		transport.Restore, transport.Pass, transport.Take:
 		return true, s.state(h, meta)
+	case transport.Fetch:
+		return true, s.fetch(h, meta)
+	case transport.Unfetch:
+		return true, s.unfetch(h, meta)
 	default:
 		st := status(s.x.Sync())
 		n, bytes := s.x.Usage()
@@ -297,6 +307,7 @@ func asError(err error) *Error {
 func (s *session) close() {
 	defer s.closeBlocks()
 	defer s.closeFound()
+	defer s.closeFetches()
 	s.closeArriving()
 	s.store.close(s.x.Drop)
 	s.x.Close()

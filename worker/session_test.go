@@ -196,8 +196,8 @@ type unpreparable struct{ worker.Backend }
 
 type refusing struct{ worker.Executor }
 
-func (u unpreparable) New() (worker.Executor, error) {
-	x, err := u.Backend.New()
+func (u unpreparable) New(device string) (worker.Executor, error) {
+	x, err := u.Backend.New(device)
 	return refusing{x}, err
 }
 
@@ -475,8 +475,8 @@ type panicking struct{ worker.Backend }
 
 type panickingExecutor struct{ worker.Executor }
 
-func (p panicking) New() (worker.Executor, error) {
-	x, err := p.Backend.New()
+func (p panicking) New(device string) (worker.Executor, error) {
+	x, err := p.Backend.New(device)
 	return panickingExecutor{x}, err
 }
 
@@ -506,8 +506,8 @@ type closingExecutor struct {
 	closed chan struct{}
 }
 
-func (c closing) New() (worker.Executor, error) {
-	x, err := c.Backend.New()
+func (c closing) New(device string) (worker.Executor, error) {
+	x, err := c.Backend.New(device)
 	return closingExecutor{x, c.closed}, err
 }
 
@@ -516,51 +516,63 @@ func (c closingExecutor) Close() {
 	c.closed <- struct{}{}
 }
 
+// trims counts the calls of Trim.
+type trims struct {
+	all    atomic.Int32
+	during atomic.Int32 // those during the last Sync
+	before atomic.Int32 // those before its end
+}
+
 // trimming counts the calls of Trim, and makes a Sync take some time.
 type trimming struct {
 	worker.Backend
-	trims *atomic.Int32
-	sync  time.Duration
+	n    *trims
+	sync time.Duration
 }
 
 type slowExecutor struct {
 	worker.Executor
-	sync time.Duration
+	trimming
 }
 
-func (b trimming) New() (worker.Executor, error) {
-	x, err := b.Backend.New()
-	return slowExecutor{x, b.sync}, err
+func (b trimming) New(device string) (worker.Executor, error) {
+	x, err := b.Backend.New(device)
+	return slowExecutor{x, b}, err
 }
 
-func (b trimming) Trim() { b.trims.Add(1) }
+func (b trimming) Trim() { b.n.all.Add(1) }
 
 func (x slowExecutor) Sync() error {
+	time.Sleep(x.sync / 2) // one that had begun before this call is over
+	began := x.n.all.Load()
 	time.Sleep(x.sync)
+	x.n.before.Store(x.n.all.Load())
+	x.n.during.Store(x.n.all.Load() - began)
 	return x.Executor.Sync()
 }
 
 func TestIdleServerFreesMemory(t *testing.T) {
 	const idle = 50 * time.Millisecond
-	var trims atomic.Int32
+	var n trims
 	s := start(t, &worker.Server{Idle: idle, Load: func() (worker.Backend, error) {
 		b, err := refBackend()
-		return trimming{b, &trims, 5 * idle}, err
+		return trimming{b, &n, 20 * idle}, err
 	}})
-	reaches := func(n int32) {
+	reaches := func(want int32) {
 		t.Helper()
-		require.Eventually(t, func() bool { return trims.Load() == n }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return n.all.Load() == want }, time.Minute, time.Millisecond)
 		time.Sleep(3 * idle)
-		require.Equal(t, n, trims.Load(), "once for each idle time")
+		require.Equal(t, want, n.all.Load(), "once for each idle time")
 	}
 	c := s.connect(t)
 	c.sync()
-	require.Zero(t, trims.Load(), "a long frame is not idle time")
-	reaches(1)
+	require.Zero(t, n.during.Load(), "a long frame is not idle time")
+	before := n.before.Load()
+	reaches(before + 1)
 	c.upload(1, f32(1))
-	reaches(2)
+	reaches(before + 2)
 	require.NoError(t, c.c.Close())
-	reaches(3)
+	reaches(before + 3)
 }
 
 func TestSessionEndsWithItsConnection(t *testing.T) {
@@ -571,7 +583,7 @@ func TestSessionEndsWithItsConnection(t *testing.T) {
 	require.NoError(t, c.c.Close())
 	select {
 	case <-closed:
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the executor was not closed")
 	}
 	fresh := s.connect(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/mycelya/mycelya/worker/kept"
 )
 
-// Frames of kept state: tensors under names, and checkpoints (checkpoint.go).
+// Frames of kept state: tensors under names, and checkpoints (checkpoint.go). Those of pass.go have the same answer.
 
 const (
 	// Files that Find has opened, for a Load. The oldest is closed when there is another one.
@@ -80,6 +80,18 @@ func (s *session) state(h transport.Header, meta []byte) error {
 			return err
 		}
 		err = s.restore(&m, reply)
+	case transport.Pass:
+		var m proto.Pass
+		if err := decode(h, meta, &m); err != nil {
+			return err
+		}
+		reply.Bytes, err = s.pass(&m)
+	case transport.Take:
+		var m proto.Take
+		if err := decode(h, meta, &m); err != nil {
+			return err
+		}
+		reply.Bytes, err = s.take(&m)
 	}
 	var f *fault
 	if errors.As(err, &f) {
@@ -218,6 +230,9 @@ func (s *session) find(seq uint64, name string, reply *proto.StateReply) error {
 
 // load makes storages with the tensors of a file that is open.
 func (s *session) load(m *proto.Load) (uint64, error) {
+	if f := s.fetches[m.Found]; f != nil {
+		return s.loadWeights(f, m)
+	}
 	i := slices.IndexFunc(s.found, func(f found) bool { return f.seq == m.Found })
 	if i < 0 {
 		return 0, faultf("A Load names the Find %d, which has found nothing.", m.Found)

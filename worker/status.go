@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/mycelya/mycelya/proto/transport"
 )
@@ -36,9 +39,12 @@ func newEvents() events {
 	}
 }
 
-// ListenStatus opens the port of a status page. The page has no secret, but only processes of this host may read it:
-// another address than a loopback one is an error.
+// ListenStatus opens the port of a status page, or "unix:" and the path of a socket, for this user only. The page has
+// no secret, but only processes of this host may read it: another address than a loopback one is an error.
 func ListenStatus(address string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return listenForUser(path)
+	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
@@ -48,6 +54,22 @@ func ListenStatus(address string) (net.Listener, error) {
 			address)
 	}
 	return net.Listen("tcp", address)
+}
+
+// listenForUser listens on a socket that only this user can open. A socket that a worker has left there is replaced.
+func listenForUser(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+		_ = os.Remove(path)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // Status serves a status page until the listener closes: /healthz answers 200 if another client would get a session,
@@ -63,12 +85,25 @@ func (s *Supervisor) Status(l net.Listener) error {
 	return err
 }
 
-func (s *Supervisor) statusPage() http.Handler {
+// report returns the metrics in Prometheus's text format.
+func (s *Supervisor) report() (string, error) {
+	families, err := s.metrics().Gather()
+	var text strings.Builder
+	for _, f := range families {
+		if err == nil {
+			_, err = expfmt.MetricFamilyToText(&text, f)
+		}
+	}
+	return text.String(), err
+}
+
+// metrics makes a registry of the metrics. Its values are those of the moment when they are gathered.
+func (s *Supervisor) metrics() *prometheus.Registry {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mycelya_" + name, Help: help}, read)
 	}
 	r := prometheus.NewRegistry()
-	r.MustRegister(s.events.sessions, s.events.refused, s.events.ends,
+	r.MustRegister(newUsageCollector(s), s.events.sessions, s.events.refused, s.events.ends,
 		gauge("sessions", "Processes with a client.", func() float64 { n, _ := s.count(); return float64(n) }),
 		gauge("connections_pending", "Connections whose first bytes have not come.", func() float64 {
 			s.mu.Lock()
@@ -76,13 +111,38 @@ func (s *Supervisor) statusPage() http.Handler {
 			return float64(len(s.pending))
 		}),
 		gauge("sessions_limit", "The most processes.", func() float64 { return maxSessions }),
+		gauge("session_memory_bytes", "Memory of the processes with a client.", func() float64 { return s.usage().memory }),
+		gauge("session_cpu_seconds", "Processor time of the processes with a client.",
+			func() float64 { return s.usage().cpu }),
+		gauge("session_calls", "Calls that the processes with a client have run.",
+			func() float64 { return float64(s.usage().calls) }),
+		gauge("last_call_seconds", "Time since the last of these calls began; -1: there was none.", func() float64 {
+			last := s.usage().last
+			if last.IsZero() {
+				return -1
+			}
+			return max(0, time.Since(last)).Seconds()
+		}),
+		gauge("lease_seconds_left", "Time to the end of the worker's lease; -1: it has none.", func() float64 {
+			lease, _ := s.left(time.Now())
+			return lease
+		}),
+		gauge("alone_seconds_left", "Time to the end of a worker without a client; -1: it has no such limit.",
+			func() float64 {
+				_, alone := s.left(time.Now())
+				return alone
+			}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mycelya_build_info", Help: "1, with the build as a label.",
 			ConstLabels: prometheus.Labels{"build": transport.Build},
 		}, func() float64 { return 1 }),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+func (s *Supervisor) statusPage() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics(), promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if why := s.unhealthy(); why != nil {
 			http.Error(w, why.Error(), http.StatusServiceUnavailable)

@@ -4,9 +4,16 @@
 package worker_test
 
 import (
+	"context"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
 )
@@ -40,7 +48,7 @@ func TestStatus(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, text := page(t, l, "/metrics")
 			return strings.Contains(text, "\n"+line+"\n")
-		}, 10*time.Second, 10*time.Millisecond, line)
+		}, time.Minute, 10*time.Millisecond, line)
 	}
 	code, text := page(t, l, "/healthz")
 	require.Equal(t, http.StatusOK, code, text)
@@ -74,20 +82,95 @@ func TestAStatusPageIsForThisHost(t *testing.T) {
 	}
 }
 
+// TestAStatusPageOnASocket reads the page of a worker with clocks and a client.
+func TestAStatusPageOnASocket(t *testing.T) {
+	gpu := worker.GPU{Device: "cuda:1", Utilization: 40, MemoryUtilization: -1, Temperature: 60, Power: -1, Clock: 1500,
+		Memory: map[uint32]float64{9: 7}}
+	r, _ := serveWith(t, worker.Clocks{Lease: time.Hour, Alone: 30 * time.Minute}, gpu)
+	_, pid := r.session(t, transport.NewSessionName())
+	path := filepath.Join(t.TempDir(), "status")
+	for range 2 { // a socket that a worker has left is replaced
+		l, err := worker.ListenStatus("unix:" + path)
+		require.NoError(t, err)
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+		done := make(chan error, 1)
+		go func() { done <- r.supervisor.Status(l) }()
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", path)
+			}}}
+		answer, err := client.Get("http://worker/metrics")
+		require.NoError(t, err)
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		_ = answer.Body.Close()
+		value := func(name string) float64 {
+			found := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindSubmatch(text)
+			require.NotNil(t, found, name)
+			v, err := strconv.ParseFloat(string(found[1]), 64)
+			require.NoError(t, err)
+			return v
+		}
+		require.Equal(t, 1.0, value("mycelya_sessions"))
+		require.Greater(t, value("mycelya_session_memory_bytes"), 1e6, "of process %d", pid)
+		require.InDelta(t, 3600, value("mycelya_lease_seconds_left"), 600)
+		require.Zero(t, value("mycelya_session_calls"))
+		require.Equal(t, 3.0, value("mycelya_threads"))
+		require.Greater(t, value("mycelya_uptime_seconds"), 0.0)
+		require.Greater(t, value(fmt.Sprintf(`mycelya_process_memory_bytes\{pid="%d"\}`, pid)), 1e6)
+		require.GreaterOrEqual(t, value(fmt.Sprintf(`mycelya_process_cpu_seconds\{pid="%d"\}`, pid)), 0.0)
+		require.Equal(t, 40.0, value(`mycelya_gpu_utilization_percent\{device="cuda:1"\}`))
+		require.Equal(t, 7.0, value(`mycelya_gpu_process_memory_bytes\{device="cuda:1",pid="9"\}`))
+		require.NotContains(t, string(text), "mycelya_gpu_power_milliwatts{", "the driver does not tell it")
+		require.Equal(t, -1.0, value("mycelya_last_call_seconds"))
+		require.InDelta(t, 1800, value("mycelya_alone_seconds_left"), 600)
+		require.NoError(t, l.Close())
+		require.NoError(t, <-done)
+	}
+}
+
 // serveWith serves with clocks, and returns the supervisor and when it has ended.
-func serveWith(t *testing.T, c worker.Clocks) (*remote, <-chan error) {
+func serveWith(t *testing.T, c worker.Clocks, gpus ...worker.GPU) (*remote, <-chan error) {
 	r, l := newRemote(t)
-	r.supervisor.Clocks = c
-	ended := make(chan error, 1)
-	go func() { ended <- r.supervisor.Serve(l) }()
-	t.Cleanup(r.supervisor.Close)
+	r.supervisor.Clocks, r.supervisor.Threads = c, 3
+	r.supervisor.GPUs = func() []worker.GPU { return gpus }
+	ended, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		ended <- r.supervisor.Serve(l)
+		close(over)
+	}()
+	t.Cleanup(func() {
+		r.supervisor.Close()
+		<-over
+	})
 	return r, ended
 }
 
+// inTime serves with the clock of a time, longer ones after the first one, until a session begins in half of it.
+func inTime(t *testing.T, clock time.Duration, clocks func(time.Duration) worker.Clocks) (
+	r *remote, c *client, pid int, of time.Duration, ended <-chan error,
+) {
+	for ; ; clock *= 2 {
+		began := time.Now()
+		r, ended = serveWith(t, clocks(clock))
+		s, err := r.link(t, transport.NewSessionName())
+		if err != nil || time.Since(began) > clock/2 { // this machine was too slow for the clock
+			require.Less(t, clock, patience, "%v", err)
+			r.supervisor.Close()
+			continue
+		}
+		c, pid = helloOf(t, s)
+		return r, c, pid, clock, ended
+	}
+}
+
 func TestAWorkerEndsWhenItIsAlone(t *testing.T) {
-	const alone = 2 * time.Second // the first session must be faster
-	r, ended := serveWith(t, worker.Clocks{Alone: alone})
-	c, _ := r.session(t, transport.NewSessionName())
+	r, c, _, alone, ended := inTime(t, 4*time.Second, func(d time.Duration) worker.Clocks {
+		return worker.Clocks{Alone: d}
+	})
 	time.Sleep(alone + alone/4)
 	works(t, c)
 	began := time.Now()
@@ -98,10 +181,48 @@ func TestAWorkerEndsWhenItIsAlone(t *testing.T) {
 }
 
 func TestAWorkerEndsWithItsLease(t *testing.T) {
-	r, ended := serveWith(t, worker.Clocks{Lease: 4 * time.Second, Alone: time.Hour})
-	c, pid := r.session(t, transport.NewSessionName())
+	r, c, pid, _, ended := inTime(t, 4*time.Second, func(d time.Duration) worker.Clocks {
+		return worker.Clocks{Lease: d, Alone: time.Hour}
+	})
 	works(t, c)
 	require.NoError(t, <-ended)
 	require.False(t, isRunning(pid))
 	require.Contains(t, r.log.String(), "its lease has passed")
+}
+
+// TestAWorkerReports asks a worker on a connection of its own, over TLS and over a unix socket, while it has a client.
+func TestAWorkerReports(t *testing.T) {
+	r := superviseRemote(t)
+	far, _ := r.session(t, transport.NewSessionName())
+	s, _ := supervise(t)
+	near, _ := s.session(t)
+	for _, w := range []struct {
+		client *client
+		dial   func() *client
+	}{
+		{far, func() *client {
+			return clientOf(t, tls.Client(r.raw(t), r.credentials.Client(transport.EndOf(transport.NewSessionName()))))
+		}},
+		{near, func() *client { return s.dial(t) }},
+	} {
+		for calls := range 3 {
+			q := w.dial()
+			var reply proto.Reported
+			q.expect(transport.Reported, q.send(transport.Report, new(proto.Report), nil), &reply)
+			require.Contains(t, reply.Metrics, "\nmycelya_sessions 1\n")
+			require.Contains(t, reply.Metrics, fmt.Sprintf("\nmycelya_session_calls %d\n", calls))
+			if calls > 0 {
+				require.Regexp(t, `\nmycelya_last_call_seconds [0-9.e-]+\n`, reply.Metrics)
+			}
+			_, err := q.c.Next()
+			require.ErrorIs(t, err, io.EOF, "it was the only question")
+			works(t, w.client)
+		}
+	}
+	q := clientOf(t, tls.Client(r.raw(t), r.credentials.Client(transport.EndOf(transport.NewSessionName()))))
+	q.send(transport.Sync, new(proto.Sync), nil)
+	_, err := q.c.Next()
+	require.ErrorIs(t, err, io.EOF)
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "The question is a Sync") },
+		patience, 10*time.Millisecond)
 }

@@ -44,8 +44,9 @@ func (s *Supervisor) ServeStream(in, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	defer ends.Close()
-	go s.closeWithReader(out, over)
+	watched := make(chan struct{})
+	go func() { s.closeWithReader(out, over); close(watched) }()
+	defer func() { _ = ends.Close(); <-watched }() // the caller may close out
 	<-p.done
 	if p.end.Code == 0 && p.end.Signal == "" {
 		return nil

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -28,9 +29,11 @@ type pipeConn struct {
 	in, out  *os.File
 }
 
-func (p *pipeConn) Read(b []byte) (int, error)  { return p.in.Read(b) }
-func (p *pipeConn) Write(b []byte) (int, error) { return p.out.Write(b) }
-func (p *pipeConn) Close() error                { return errors.Join(p.in.Close(), p.out.Close()) }
+func (p *pipeConn) Read(b []byte) (int, error)         { return p.in.Read(b) }
+func (p *pipeConn) Write(b []byte) (int, error)        { return p.out.Write(b) }
+func (p *pipeConn) Close() error                       { return errors.Join(p.in.Close(), p.out.Close()) }
+func (p *pipeConn) SetReadDeadline(t time.Time) error  { return p.in.SetReadDeadline(t) }
+func (p *pipeConn) SetWriteDeadline(t time.Time) error { return p.out.SetWriteDeadline(t) }
 func (p *pipeConn) SetDeadline(t time.Time) error {
 	return errors.Join(p.in.SetDeadline(t), p.out.SetDeadline(t))
 }
@@ -68,7 +71,7 @@ func TestAProgramOverStdio(t *testing.T) {
 	require.NoError(t, r.stdin.Close())
 	_, err := c.c.Next()
 	require.ErrorIs(t, err, io.EOF)
-	require.Zero(t, r.ends(t, 5*time.Second))
+	require.Zero(t, r.ends(t))
 	require.False(t, isRunning(pid))
 	require.Contains(t, r.log.String(), "session ended")
 }
@@ -89,8 +92,18 @@ func TestACrashOverStdio(t *testing.T) {
 	require.DirExists(t, end.Dump)
 	_, err := c.c.Next()
 	require.ErrorIs(t, err, io.EOF)
-	require.Equal(t, 1, r.ends(t, 5*time.Second))
+	require.Equal(t, 1, r.ends(t))
 	require.Contains(t, r.log.String(), "segmentation fault")
+}
+
+// waiting is the number of bytes that a pipe holds.
+func waiting(t testing.TB, f *os.File) (n int) {
+	t.Helper()
+	raw, err := f.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }))
+	require.NoError(t, err)
+	return n
 }
 
 // TestAStreamThatEndsInsideAFrame: nothing comes behind a part of a frame that could be taken for the rest of it.
@@ -101,13 +114,13 @@ func TestAStreamThatEndsInsideAFrame(t *testing.T) {
 	head := make([]byte, 100) // of the answer, so the process waits for the reader
 	_, err := io.ReadFull(r.stdout, head)
 	require.NoError(t, err)
-	time.Sleep(100 * time.Millisecond)
+	require.Eventually(t, func() bool { return waiting(t, r.stdout) > 1000 }, patience, time.Millisecond)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	rest, err := io.ReadAll(r.stdout)
 	require.NoError(t, err)
 	require.Less(t, len(rest), 1<<20)
 	require.Equal(t, make([]byte, len(rest)-200), rest[200:], "the bytes of the storage, and nothing else")
-	require.Equal(t, 1, r.ends(t, 5*time.Second))
+	require.Equal(t, 1, r.ends(t))
 }
 
 func TestAStoppedWorkerOverStdio(t *testing.T) {
@@ -117,14 +130,14 @@ func TestAStoppedWorkerOverStdio(t *testing.T) {
 		c.expect(transport.SyncReply, seq, new(proto.SyncReply))
 		r.signal(t, syscall.SIGTERM)
 		require.Equal(t, stopped, c.fault())
-		require.Zero(t, r.ends(t, 5*time.Second))
+		require.Zero(t, r.ends(t))
 	})
 	t.Run("killed", func(t *testing.T) {
 		r, c, pid := runStdio(t, "--drain", "200ms")
 		pause(t, pid)
 		r.signal(t, syscall.SIGTERM)
 		require.Equal(t, stopped, c.fault())
-		require.Zero(t, r.ends(t, 5*time.Second))
+		require.Zero(t, r.ends(t))
 	})
 }
 
@@ -133,7 +146,7 @@ func TestAStreamWithoutAReader(t *testing.T) {
 	r, c, pid := runStdio(t)
 	slowCall(t, c, pid)
 	require.NoError(t, r.stdout.Close())
-	require.Zero(t, r.ends(t, 2*time.Second))
+	require.Zero(t, r.ends(t))
 	require.False(t, isRunning(pid))
 }
 
@@ -167,8 +180,8 @@ func TestStreamsThatCannotBe(t *testing.T) {
 		args []string
 		want string
 	}{
-		"two ways":      {[]string{"--stdio", "--socket", "/tmp/s"}, "needs one of --socket, --listen and --stdio"},
-		"no way":        {nil, "needs one of --socket, --listen and --stdio"},
+		"two ways":      {[]string{"--stdio", "--socket", "/tmp/s"}, "needs one of --socket, --listen, --stdio and --relay"},
+		"no way":        {nil, "needs one of --socket, --listen, --stdio and --relay"},
 		"end of stdin":  {[]string{"--stdio", "--stdin-eof"}, "--stdin-eof is not for it"},
 		"one file":      {[]string{"--stdio", "--backend", "ref"}, "this one is stderr, too"},
 		"drain is less": {[]string{"--stdio", "--drain", "-1s"}, "--drain, --lease and --alone at least 0"},

@@ -31,6 +31,7 @@ type program struct {
 	inputs   []uint32
 	outputs  []uint32
 	prepared Prepared
+	steps    int
 	settles  bool // it has steps that set flags or the default dtype
 	err      error
 	last     proto.Call // its last call, complete except for the key
@@ -152,7 +153,7 @@ func load(x Executor, encoded []byte) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &program{key: string(p.Key), params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs}
+	out := &program{key: string(p.Key), params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs, steps: len(p.Steps)}
 	out.settles = slices.ContainsFunc(p.Steps, Settles)
 	out.bytes = PreparedBytes(p) + runBytes(p) + entry + int64(8*p.Params) + int64(12*(len(p.Inputs)+len(p.Outputs)))
 	out.prepared, out.err = x.Prepare(p)

@@ -77,7 +77,7 @@ func TestACalledProgramIsKept(t *testing.T) {
 		s.cache.Wait()
 		_, cached := s.cache.Get(string(key(made - 1)))
 		return cached
-	}, 10*time.Second, time.Microsecond)
+	}, time.Minute, time.Microsecond)
 	for i := range newest {
 		put(1000 + i)
 	}

@@ -13,6 +13,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,18 +33,27 @@ type Supervisor struct {
 	Command func() *exec.Cmd
 	Log     *slog.Logger
 	Output  io.Writer // gets the output of the processes
-	// Credentials let clients in that come over TCP; nil: all clients come over a unix socket.
+	// Credentials let clients in that prove who they are; nil: all clients come over a unix socket, and have this user.
 	Credentials *transport.Credentials
 	Clocks      Clocks
-	// Single: one client at a time. A new one ends the session of the last, once that has done what has arrived.
+	// Single: one client at a time. A new one ends the sessions of the last, once they have done what has arrived.
 	Single bool
 	Kept   *kept.Folder // for what sessions keep; nil: they keep nothing
+	// Helper makes the command of a process that fetches weights: it serves the socket that is its descriptor HelperFD.
+	// nil: nothing is fetched.
+	Helper func() *exec.Cmd
+	// Threads is how many threads one operator uses on the CPU, for Report.
+	Threads int
+	// GPUs tells about the GPUs of this host, for Report; nil: nothing is told.
+	GPUs func() []GPU
 	// Crashes is a folder that keeps what is needed to study crashes; "": nothing is kept.
 	Crashes string
 
 	events events
 	once   sync.Once
-	starts chan start // served by the thread that starts all processes
+	code   atomic.Int32 // what ExitCode returns
+	starts chan start   // served by the thread that starts all processes
+	lender *lender      // of memory for what sessions pass to each other
 
 	launching sync.Mutex
 	placing   sync.Mutex // held while a client takes the place of others: two would wait for each other
@@ -58,11 +68,15 @@ type Supervisor struct {
 	sessions map[string]*process // by the name that a client over TCP has proved to own
 	ended    []end               // newest last
 	pending  []net.Conn          // connections whose first bytes have not come, oldest first
+	started  time.Time           // when Begin was called
+	began    time.Time           // when the clocks have begun
+	used     time.Time           // when there was a session last, as the clocks know it
 }
 
 type start struct {
-	cmd   *exec.Cmd
-	reply chan started
+	cmd    *exec.Cmd
+	helper bool // it is no session's process
+	reply  chan started
 }
 
 type started struct {
@@ -88,17 +102,26 @@ const (
 	maxEnds = 64
 	// After an Accept that has failed for lack of descriptors, the next one comes so much later.
 	scarcePause = 20 * time.Millisecond
-	// How long an answer to Ended waits for the end of a process whose connection has ended.
-	endWait = 1500 * time.Millisecond
+	// How long an answer to Ended waits for the end of a process whose connection has ended, and how much longer if the
+	// process does end, because it has let go of its socket: a busy host takes its time for that and for the folder of
+	// the crash.
+	endWait   = 1500 * time.Millisecond
+	leaveWait = 4 * time.Second
 )
 
 // Begin starts the process of the first client, which loads PyTorch while the client connects. Serve calls it
 // otherwise.
 func (s *Supervisor) Begin() {
 	s.once.Do(func() {
+		now := time.Now()
+		s.note(now, now) // the first client may ask before the clocks run
+		s.mu.Lock()
+		s.started = now
+		s.mu.Unlock()
 		s.starts = make(chan start)
 		s.live, s.sessions = map[*process]struct{}{}, map[string]*process{}
 		s.events = newEvents()
+		s.lender = newLender()
 		if s.Kept != nil {
 			s.Kept.Clear()
 		}
@@ -118,6 +141,11 @@ func (s *Supervisor) Begin() {
 func (s *Supervisor) startAll() {
 	goruntime.LockOSThread()
 	for r := range s.starts {
+		if r.helper {
+			dieWithParent(r.cmd)
+			r.reply <- started{nil, r.cmd.Start()}
+			continue
+		}
 		var secret []byte
 		var err error
 		if s.Credentials != nil {
@@ -133,7 +161,7 @@ func (s *Supervisor) startAll() {
 
 // launch starts a process.
 func (s *Supervisor) launch() (*process, error) {
-	r := start{s.Command(), make(chan started, 1)}
+	r := start{cmd: s.Command(), reply: make(chan started, 1)}
 	s.starts <- r
 	out := <-r.reply
 	if out.err != nil {
@@ -141,21 +169,20 @@ func (s *Supervisor) launch() (*process, error) {
 	}
 	s.mu.Lock()
 	s.live[out.p] = struct{}{}
+	s.lender.join(out.p.pid())
 	closed := s.closed
 	s.mu.Unlock()
-	if closed {
-		_ = out.p.cmd.Process.Kill()
-	}
 	go s.bury(out.p)
-	go out.p.listen(func(name string) { s.claimed(out.p, name) }, s.Kept)
+	go out.p.listen(s, s.newHelpers())
+	if closed { // Close does not know of it
+		_ = out.p.cmd.Process.Kill()
+		out.p.awaitEnd()
+	}
 	return out.p, nil
 }
 
 // claimed notes the session of a process. The process is not a spare one any more.
 func (s *Supervisor) claimed(p *process, name string) {
-	s.placing.Lock()
-	s.takePlace(p)
-	s.placing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, lives := s.live[p]; lives {
@@ -178,7 +205,8 @@ func (s *Supervisor) give(p *process) {
 
 // bury keeps the end of a process.
 func (s *Supervisor) bury(p *process) {
-	<-p.done
+	p.awaitEnd() // and its helpers, which work on its requests
+	s.lender.leave(p.pid())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.live, p)
@@ -253,7 +281,11 @@ func (s *Supervisor) clientOf(c net.Conn) func() {
 		s.refused("error", err)
 		return nil
 	}
-	return func() { s.client(c.(*net.UnixConn)) } // CheckPeer accepts nothing else
+	u := c.(*net.UnixConn) // CheckPeer accepts nothing else
+	if s.Credentials != nil {
+		return func() { s.remoteClient(u) } // a relay, whose client is on another host
+	}
+	return func() { s.client(u) }
 }
 
 // refused notes a connection that gets no session.
@@ -331,7 +363,7 @@ func (s *Supervisor) Close() {
 	}
 	s.mu.Unlock()
 	for _, p := range processes {
-		<-p.done
+		p.awaitEnd()
 	}
 }
 
@@ -343,8 +375,8 @@ func (s *Supervisor) client(c *net.UnixConn) {
 		s.refused("error", fmt.Errorf("it has ended before its first frame: %w", err))
 		return
 	}
-	if first == transport.Ended {
-		s.answerEnded(transport.New(c), "")
+	if first == transport.Ended || first == transport.Report {
+		s.answer(transport.New(c), "")
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
@@ -359,9 +391,9 @@ func (s *Supervisor) client(c *net.UnixConn) {
 	}
 }
 
-// remoteClient routes a connection over TCP by the name in its TLS handshake, which the session's process makes. Nobody
-// has proved anything yet.
-func (s *Supervisor) remoteClient(c *net.TCPConn) {
+// remoteClient routes a connection by the name in its TLS handshake, which the session's process makes. Nobody has
+// proved anything yet.
+func (s *Supervisor) remoteClient(c transport.Socket) {
 	_ = c.SetDeadline(time.Now().Add(helloWait))
 	name, err := transport.PeekName(c)
 	if err != nil {
@@ -369,7 +401,7 @@ func (s *Supervisor) remoteClient(c *net.TCPConn) {
 		return
 	}
 	if session, end := transport.SessionOf(name); end {
-		s.remoteEnded(c, session)
+		s.remoteQuestion(c, session)
 		return
 	}
 	if s.hasEnded(name) {
@@ -433,14 +465,14 @@ func (s *Supervisor) processOf(name string) (*process, error) {
 	return p, nil
 }
 
-// remoteEnded answers a client that asks over TCP how its session has ended, once it has proved that it may ask.
-func (s *Supervisor) remoteEnded(nc net.Conn, session string) {
+// remoteQuestion answers a client that asks over TCP, once it has proved that it may ask.
+func (s *Supervisor) remoteQuestion(nc net.Conn, session string) {
 	c := s.Credentials.WorkerSide(nc)
 	if err := c.Handshake(); err != nil {
 		s.refused("from", nc.RemoteAddr(), "error", err)
 		return
 	}
-	s.answerEnded(transport.New(c), session)
+	s.answer(transport.New(c), session)
 	_ = c.Close()
 }
 
@@ -481,28 +513,36 @@ func (s *Supervisor) process(given bool) (*process, error) {
 	return p, nil
 }
 
-// answerEnded answers a client that asks how the process of its session has ended. session is the name of the session;
-// "": the question has the number of the process.
-func (s *Supervisor) answerEnded(c *transport.Conn, session string) {
-	var m proto.Ended
+// answer answers a client that asks how the process of its session has ended, or how the worker does. session is the
+// name of the session; "": the question has the number of the process.
+func (s *Supervisor) answer(c *transport.Conn, session string) {
 	h, err := c.Next()
-	if err == nil && h.Type != transport.Ended {
+	switch {
+	case err != nil:
+	case h.Type == transport.Ended:
+		var m proto.Ended
+		if err = c.Meta(&m); err == nil {
+			err = c.Send(transport.EndedReply, h.Seq, s.endOf(m.Pid, session), nil)
+		}
+	case h.Type == transport.Report:
+		var reply proto.Reported
+		if err = c.Meta(new(proto.Report)); err == nil {
+			reply.Metrics, err = s.report()
+		}
+		if err == nil {
+			err = c.Send(transport.Reported, h.Seq, &reply, nil)
+		}
+	default:
 		err = faultf("The question is a %v.", h.Type)
 	}
-	if err == nil {
-		err = c.Meta(&m)
-	}
-	if err == nil {
-		err = c.Send(transport.EndedReply, h.Seq, s.end(m.Pid, session), nil)
-	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
-		s.Log.Warn("a question for the end of a session has no answer", "error", err)
+		s.Log.Warn("a question has no answer", "error", err)
 	}
 }
 
-// end returns how a process has ended. It waits for the end of a process that still runs. Without a session, pid 0 is
+// endOf returns how a process has ended. It waits for the end of a process that still runs. Without a session, pid 0 is
 // any process with a client: a client that has had no Hello does not know the number of its process.
-func (s *Supervisor) end(pid uint64, session string) *proto.EndedReply {
+func (s *Supervisor) endOf(pid uint64, session string) *proto.EndedReply {
 	is := func(of uint64, names []string) bool {
 		if session != "" {
 			return slices.Contains(names, session)
@@ -518,7 +558,11 @@ func (s *Supervisor) end(pid uint64, session string) *proto.EndedReply {
 	}
 	s.mu.Unlock()
 	if running != nil {
-		if e := running.ended(endWait); e != nil {
+		e := running.ended(endWait)
+		if e == nil && running.leaves() {
+			e = running.ended(leaveWait)
+		}
+		if e != nil {
 			return e
 		}
 	}

@@ -32,8 +32,10 @@ import (
 const (
 	sessionArgument  = "a-session-process"
 	hardenedArgument = "a-hardened-process"
-	secureArgument   = "for-clients-over-tcp"
-	printingArgument = "with-a-library-that-prints"
+
+	hardenedHelperArgument = "a-hardened-helper"
+	secureArgument         = "for-clients-over-tcp"
+	printingArgument       = "with-a-library-that-prints"
 )
 
 func TestMain(m *testing.M) {
@@ -43,7 +45,13 @@ func TestMain(m *testing.M) {
 			sessionProcess()
 			return
 		case hardenedArgument:
-			hardenedProcess()
+			hardenedProcess(worker.LockDown)
+			return
+		case hardenedHelperArgument:
+			hardenedProcess(worker.LockDownHelper)
+			return
+		case helperArgument:
+			helperProcess()
 			return
 		}
 	}
@@ -65,11 +73,11 @@ type crashingExecutor struct {
 	progress *worker.Progress
 }
 
-func (b crashing) New() (worker.Executor, error) {
+func (b crashing) New(device string) (worker.Executor, error) {
 	if slices.Contains(os.Args, printingArgument) {
 		fmt.Println("a library prints")
 	}
-	x, err := b.Backend.New()
+	x, err := b.Backend.New(device)
 	return crashingExecutor{x, b.progress}, err
 }
 
@@ -96,15 +104,16 @@ func sessionProcess() {
 	backend := crashing{ref.Backend{Progress: channel.Progress}, channel.Progress}
 	s := worker.Server{
 		Load: func() (worker.Backend, error) { return backend, nil }, Ready: worker.LockDown, Log: log,
-		Journal: channel.Journal, Stop: channel.Stop(), Keeper: channel.Keeper(),
+		Journal: channel.Journal, Progress: channel.Progress, Enter: channel.Enter, Stop: channel.Stop(),
+		Keeper: channel.Keeper(), Passer: channel.Passer(), Helper: channel.Helper,
 	}
 	if err := s.ServeOne(channel.Accept); err != nil && !errors.Is(err, io.EOF) {
 		panic(err)
 	}
 }
 
-// supervise runs a supervisor until the test ends.
-func supervise(t testing.TB) (*serving, *worker.Supervisor) {
+// supervise runs a supervisor until the test ends. change changes it before.
+func supervise(t testing.TB, change ...func(*worker.Supervisor)) (*serving, *worker.Supervisor) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mw")
 	require.NoError(t, err)
@@ -115,6 +124,9 @@ func supervise(t testing.TB) (*serving, *worker.Supervisor) {
 	supervisor := &worker.Supervisor{
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument) },
 		Log:     slog.New(slog.NewTextHandler(s.log, nil)), Output: s.log,
+	}
+	for _, f := range change {
+		f(supervisor)
 	}
 	serveUntilTheEnd(t, supervisor, l)
 	return s, supervisor
@@ -129,7 +141,7 @@ func serveUntilTheEnd(t testing.TB, supervisor *worker.Supervisor, l net.Listene
 		select {
 		case err := <-ended:
 			require.NoError(t, err)
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Error("the supervisor does not end")
 		}
 	})
@@ -146,13 +158,32 @@ func (s *serving) session(t testing.TB) (*client, int) {
 	return c, int(h.Pid)
 }
 
-// end asks how a process has ended.
+// end asks how a process has ended, until it has.
 func (s *serving) end(t testing.TB, pid int) *proto.EndedReply {
+	t.Helper()
+	return ended(t, func() *proto.EndedReply { return s.asked(t, pid) })
+}
+
+// asked asks once how a process has ended.
+func (s *serving) asked(t testing.TB, pid int) *proto.EndedReply {
 	t.Helper()
 	c := s.dial(t)
 	var r proto.EndedReply
 	c.expect(transport.EndedReply, c.send(transport.Ended, &proto.Ended{Pid: uint64(pid)}, nil), &r)
+	require.NoError(t, c.c.Close())
 	return &r
+}
+
+// ended asks until the answer is that a process has ended. The worker waits for the end for a limited time only.
+func ended(t testing.TB, ask func() *proto.EndedReply) *proto.EndedReply {
+	t.Helper()
+	for until := time.Now().Add(patience); ; {
+		r := ask()
+		if r.Ended {
+			return r
+		}
+		require.True(t, time.Now().Before(until), "the worker never says that the process has ended")
+	}
 }
 
 func isRunning(pid int) bool { return syscall.Kill(pid, 0) == nil }
@@ -205,8 +236,8 @@ func TestACrashNamesCallAndStep(t *testing.T) {
 func TestEndsThatAreNotThere(t *testing.T) {
 	s, _ := supervise(t)
 	c, pid := s.session(t)
-	require.False(t, s.end(t, 1).Ended, "no session of this worker")
-	require.False(t, s.end(t, pid).Ended, "it still runs")
+	require.False(t, s.asked(t, 1).Ended, "no session of this worker")
+	require.False(t, s.asked(t, pid).Ended, "it still runs")
 	require.NoError(t, c.c.Close())
 	end := s.end(t, pid)
 	require.True(t, end.Ended)
@@ -219,7 +250,7 @@ func TestNoProcessIsLeft(t *testing.T) {
 	_, a := s.session(t)
 	c, b := s.session(t)
 	require.NoError(t, c.c.Close())
-	require.Eventually(t, func() bool { return !isRunning(b) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !isRunning(b) }, time.Minute, time.Millisecond)
 	require.True(t, isRunning(a))
 	supervisor.Close()
 	require.False(t, isRunning(a))

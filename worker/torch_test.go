@@ -69,7 +69,7 @@ func resident(t *testing.T) int {
 }
 
 func TestTorchFreesMemoryWhenIdle(t *testing.T) {
-	const n, size, idle = 16, 16 << 20, 500 * time.Millisecond
+	const n, size, idle = 16, 16 << 20, 2 * time.Second
 	c := start(t, &worker.Server{Load: conformance.Torch(t).Load, Idle: idle}).connect(t)
 	c.sync()
 	before := resident(t)
@@ -82,7 +82,7 @@ func TestTorchFreesMemoryWhenIdle(t *testing.T) {
 	}
 	require.Zero(t, c.sync().Storages)
 	require.Greater(t, resident(t)-before, n*size/2)
-	require.Eventually(t, func() bool { return resident(t)-before < n*size/4 }, 20*idle, idle/10)
+	require.Eventually(t, func() bool { return resident(t)-before < n*size/4 }, patience, idle/10)
 }
 
 // library compiles a shared library of C source.
@@ -173,6 +173,6 @@ func TestIncompatibleLibraries(t *testing.T) {
 	dead := stub(proto.ABIVersion, functions[:1]) + strings.ReplaceAll(stub(0, functions[1:]), "long", "void*")
 	b, err := worker.Torch{Lib: torch, Exec: library(t, dir, "dead.so", dead), Device: "cpu"}.Load()
 	require.NoError(t, err)
-	_, err = b.New()
+	_, err = b.New("")
 	require.ErrorContains(t, err, "The executor failed without a reason")
 }

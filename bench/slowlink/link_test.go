@@ -79,7 +79,7 @@ func TestMany(t *testing.T) {
 	}()
 	_, err := io.ReadFull(c, make([]byte, 4*messages))
 	require.NoError(t, err)
-	assert.Less(t, time.Since(start), messages*2*delay/3)
+	assert.Less(t, time.Since(start), messages*2*delay*3/4)
 }
 
 // TestDelayIsNoRate checks that a delay alone does not limit the rate of a large transfer.
@@ -91,7 +91,7 @@ func TestDelayIsNoRate(t *testing.T) {
 	got, err := io.CopyN(io.Discard, c, n)
 	require.NoError(t, err)
 	assert.EqualValues(t, n, got)
-	assert.Less(t, time.Since(start), 10*time.Second) // with one chunk of 32 KiB per round trip: 200 s
+	assert.Less(t, time.Since(start), time.Minute) // with one chunk of 32 KiB per round trip: 200 s
 }
 
 func TestRate(t *testing.T) {
@@ -105,7 +105,7 @@ func TestRate(t *testing.T) {
 		took := time.Since(start)
 		require.NoError(t, err)
 		assert.GreaterOrEqual(t, took, tenths*time.Second/10)
-		assert.Less(t, took, 3*time.Second, "%d bits per second", rate)
+		assert.Less(t, took, time.Minute, "%d bits per second", rate)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestGone(t *testing.T) {
 	require.NoError(t, far.Close())
 	select {
 	case <-joined:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the link is still there")
 	}
 }

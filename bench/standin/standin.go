@@ -42,7 +42,10 @@ func Run(
 	if err := cmd.Start(); err != nil {
 		return 1, err
 	}
-	go func() { <-signals; _ = w.Close() }()
+	go func() { // a worker that outlives its client does not end with its stdin
+		_ = cmd.Process.Signal(<-signals)
+		_ = w.Close()
+	}()
 	go func() { _, _ = io.Copy(w, stdin); _ = w.Close() }() // the credentials, if any
 	lines := bufio.NewReader(out)
 	line, _ := lines.ReadString('\n')

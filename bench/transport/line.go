@@ -38,6 +38,9 @@ const (
 	minSocket, maxSocket = 64 << 10, 4 << 20
 )
 
+// past is a deadline that ends each read.
+var past = time.Unix(1, 0)
+
 // newLine makes a line with a rate in bits per second.
 func newLine(delay time.Duration, rate int64) *line {
 	return &line{delay: delay, rate: float64(rate) / 8}
@@ -111,7 +114,7 @@ func (l *line) carry(dst, src *net.TCPConn) {
 			time.Sleep(time.Until(p.arrives))
 			if _, err := dst.Write((*p.buffer)[:p.n]); err != nil {
 				gone = true
-				_ = src.CloseRead()
+				_ = src.SetReadDeadline(past) // CloseRead would still return what a busy sender goes on to send
 			}
 		}
 		buffers.Put(p.buffer)

@@ -65,7 +65,7 @@ func TestRate(t *testing.T) {
 			took := time.Since(start)
 			require.NoError(t, err)
 			assert.GreaterOrEqual(t, took, delay+tenths*time.Second/10)
-			assert.Less(t, took, 3*time.Second, "%d bits per second", rate)
+			assert.Less(t, took, time.Minute, "%d bits per second", rate)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestGone(t *testing.T) {
 	_, err = io.ReadFull(far, make([]byte, 1<<19))
 	require.NoError(t, err)
 	require.NoError(t, far.Close())
-	require.NoError(t, near.SetWriteDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, near.SetWriteDeadline(time.Now().Add(time.Minute)))
 	for b := make([]byte, 1<<20); err == nil; {
 		_, err = near.Write(b)
 	}

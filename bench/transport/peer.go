@@ -153,7 +153,7 @@ func open(name string, addresses map[string]string, secret *transport.Credential
 		return stream{tls.Client(c, secret.Client(session))}, nil
 	}
 	dialed := func(context.Context) (net.Conn, error) { return secret.ClientSide(c, session), nil }
-	s, err := link.Dial(context.Background(), link.Default, dialed, func(link.Notice) {})
+	s, err := link.Dial(context.Background(), link.Default, dialed, nil, func(link.Notice) {})
 	return stream{s}, err
 }
 

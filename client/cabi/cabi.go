@@ -41,7 +41,7 @@ func Slice[T any](p unsafe.Pointer, n uint64) []T {
 func Trace(p unsafe.Pointer) *trace.Trace {
 	t := (*C.myc_trace)(p)
 	words := func(p *C.uint64_t, n C.uint64_t) []uint64 { return Slice[uint64](unsafe.Pointer(p), uint64(n)) }
-	return &trace.Trace{
+	out := &trace.Trace{
 		Key:          [2]uint64{uint64(t.key[0]), uint64(t.key[1])},
 		Skeleton:     words(t.skeleton, t.n_skeleton),
 		Params:       words(t.params, t.n_params),
@@ -51,7 +51,13 @@ func Trace(p unsafe.Pointer) *trace.Trace {
 		Origins:      Slice[uint32](unsafe.Pointer(t.origins), 2*uint64(t.n_records)),
 		Reason:       uint32(t.reason),
 		ReasonOrigin: trace.Place{uint32(t.reason_origin[0]), uint32(t.reason_origin[1])},
+		Began:        int64(t.began),
+		Closed:       int64(t.closed),
 	}
+	if t.callers != nil {
+		out.Callers = words(t.callers, t.n_records)
+	}
+	return out
 }
 
 // Options reads the options of a provider, a JSON object of strings; "" has none.

@@ -193,6 +193,13 @@ int32_t mailbox_get_up(mailbox* b) {
   return woken;
 }
 
+int32_t mailbox_is_asleep(mailbox* b) {
+  pthread_mutex_lock(&b->lock);
+  const int32_t asleep = b->asleep != AWAKE;
+  pthread_mutex_unlock(&b->lock);
+  return asleep;
+}
+
 void mailbox_wake(mailbox* b) {
   pthread_mutex_lock(&b->lock);
   const int32_t asleep = b->asleep, fd = b->wake_fd;

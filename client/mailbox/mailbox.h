@@ -100,6 +100,8 @@ void mailbox_wake(mailbox*);
 // once.
 int32_t mailbox_doze(mailbox*);
 int32_t mailbox_get_up(mailbox*);
+// Returns 1 while the sender sleeps or dozes: the next post or wake that is due writes to the wake descriptor.
+int32_t mailbox_is_asleep(mailbox*);
 
 // Answers a request; text, which is freed here, is NULL with MYC_OK. Does nothing if the ticket has ended.
 void mailbox_answer(uint64_t ticket, int32_t kind, char* text);

@@ -20,22 +20,45 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// C mailboxes live as long as the process, so each test has one of its own.
-var lastIndex atomic.Int32
+// C mailboxes live as long as the process, and there are few: a test leaves its own as it was for the next one.
+var free = func() chan int32 {
+	all := make(chan int32, mailboxes)
+	for index := range int32(mailboxes) {
+		all <- index
+	}
+	return all
+}()
 
 func open(t testing.TB) (int32, runtime.Mailbox) {
-	index := lastIndex.Add(1)
+	index := <-free
 	b := mailbox.New(index)
 	b.Open(true)
 	t.Cleanup(func() {
 		b.Open(false)
-		for b.Take() != nil {
+		for item := b.Take(); item != nil; item = b.Take() {
+			if item.Release != nil {
+				item.Release()
+			}
 		}
+		b.Stalls(func(trace.Place, uint64, time.Duration) {})
+		c := b.Credits()
+		for _, n := range []*atomic.Int64{&c.OnWay, &c.Allowed, &c.Hurry} {
+			n.Store(0)
+		}
+		b.Wake()
+		b.Wait() // forgets the Wake
+		free <- index
 	})
 	return index, b
 }
 
-const patience = 10 * time.Second
+const patience = time.Minute
+
+// sleeps waits until the sender sleeps or dozes. A goroutine may run much later than it was started.
+func sleeps(t *testing.T, index int32) {
+	t.Helper()
+	require.Eventually(t, func() bool { return recorder.Asleep(index) }, patience, time.Millisecond)
+}
 
 func TestItemsArriveInOrder(t *testing.T) {
 	index, b := open(t)
@@ -88,7 +111,7 @@ func TestUploads(t *testing.T) {
 		b.Wait()
 		close(woken)
 	}()
-	time.Sleep(5 * time.Millisecond)
+	sleeps(t, index)
 	data := []byte("bytes")
 	require.True(t, recorder.Upload(index, 7, data, trace.Place{1, 2}))
 	copy(data, "other")
@@ -214,7 +237,7 @@ func TestAPostWakesTheSender(t *testing.T) {
 		b.Wait()
 		woken <- b.Take()
 	}()
-	time.Sleep(5 * time.Millisecond)
+	sleeps(t, index)
 	recorder.Post(index, 9)
 	require.EqualValues(t, 9, (<-woken).Trace.Key[0])
 
@@ -244,15 +267,21 @@ func TestADozingSender(t *testing.T) {
 		up := make(chan time.Duration, 1)
 		begun := time.Now()
 		go func() { b.Doze(d); up <- time.Since(begun) }()
-		time.Sleep(5 * time.Millisecond)
 		return up
 	}
-	up := doze(50 * time.Millisecond)
-	recorder.Post(index, 1)
-	require.GreaterOrEqual(t, <-up, 50*time.Millisecond)
+	for posted := false; !posted; { // the post may come too late for so short a time
+		up := doze(50 * time.Millisecond)
+		for ; len(up) == 0 && !posted; time.Sleep(time.Millisecond) {
+			if posted = recorder.Asleep(index); posted {
+				recorder.Post(index, 1)
+			}
+		}
+		require.GreaterOrEqual(t, <-up, 50*time.Millisecond)
+	}
 	require.NotNil(t, b.Take())
 
-	up = doze(patience)
+	up := doze(patience)
+	sleeps(t, index)
 	recorder.Post(index, 2)
 	recorder.Sync(index, trace.Place{})
 	require.Less(t, <-up, patience)
@@ -260,10 +289,12 @@ func TestADozingSender(t *testing.T) {
 	b.Take().Answer(nil)
 
 	up = doze(patience)
+	sleeps(t, index)
 	b.Wake()
 	<-up
 
 	up = doze(patience)
+	sleeps(t, index)
 	b.Credits().Allowed.Store(1)
 	_, behind, _ := recorder.Post(index, 3)
 	require.True(t, behind)

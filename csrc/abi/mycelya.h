@@ -146,6 +146,9 @@ typedef struct {
   uint32_t reason;            // MYC_CUT_*
   uint32_t reason_origin[2];  // the place that asked for the cut
   uint32_t* in_use;           // atomic: 1 while the arrays are in use; null for a trace that is still open
+  // Of a profiled trace; otherwise null and 0. Times are nanoseconds since 1970.
+  const uint64_t* callers;  // per record: the number that PyTorch's profiler gave the op that recorded it, 0 = none
+  int64_t began, closed;    // the first record; the cut
 } myc_trace;
 
 // A strided view of a storage, sizes and strides in elements.
@@ -240,6 +243,10 @@ typedef int32_t (*myc_fn_start)(int32_t index, uint64_t* ticket, myc_error*);
 // Writes facts of a worker that myc_start has started, as JSON ({"device":"cpu","name":…,"pid":…,"torch":…}). Returns
 // the length, or 0.
 typedef uint64_t (*myc_fn_device_info)(int32_t index, char* out, uint64_t capacity, myc_error*);
+// Forgets the events of an earlier profile and notes those of traces that have times; 0: notes no more.
+typedef void (*myc_fn_profile)(int32_t on);
+// Writes the events of the last profile, one per line: see runtime/profile.go. Returns the length needed.
+typedef uint64_t (*myc_fn_profiled)(char* out, uint64_t capacity);
 // Writes the file descriptors that a forked child must close. Returns their number.
 typedef int32_t (*myc_fn_fork_fds)(int32_t* out, int32_t capacity);
 
@@ -357,12 +364,13 @@ typedef void (*myc_exec_fn_drop)(myc_exec*, myc_prog*);
 // one by one up to the failed one: only steps of earlier records run, and each output's storage has the last version
 // from before the failed record. It is poisoned if that version is not there any more, and if it is new and has none. A
 // step fails if it needs a missing or poisoned storage. Returns the number of failed steps, and the first `cap` of them
-// in errs.
+// in errs. times, if it is not null, gets two words for each step of the program: when it began and ended, nanoseconds
+// since 1970; 0 and 0 if it did not run. Then each step waits for the device.
 typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params,
                                    const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs,
                                    uint64_t n_outputs, const uint64_t* frees, uint64_t n_frees,
                                    const uint64_t* launches, uint64_t n_launches, uint64_t call_id,
-                                   myc_step_error* errs, int32_t cap, myc_fused*);
+                                   myc_step_error* errs, int32_t cap, myc_fused*, uint64_t* times);
 // Runs only the steps of a program that set flags or the default dtype.
 typedef void (*myc_exec_fn_settle)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params);
 // Says how many cores of the processor others use during the following runs.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -97,15 +98,21 @@ MYC_EXPORT void myc_exec_drop(myc_exec*, myc_prog* prog) { delete prog; }
 MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* params, uint64_t n_params,
                                 const uint64_t* inputs, uint64_t n_inputs, const uint64_t* outputs, uint64_t n_outputs,
                                 const uint64_t* frees, uint64_t n_frees, const uint64_t* launches, uint64_t n_launches,
-                                uint64_t call_id, myc_step_error* errs, int32_t cap, myc_fused* fused) {
+                                uint64_t call_id, myc_step_error* errs, int32_t cap, myc_fused* fused,
+                                uint64_t* times) {
   const Call call{params, n_params, inputs,   n_inputs,   outputs, n_outputs,
                   frees,  n_frees,  launches, n_launches, call_id};
   *fused = {};
   myc_error error;
   const int32_t failed = Guarded(&error, int32_t{-1}, [&] {
-    Scope scope(exec->executor.device().device());
-    return Run(exec->executor, *prog->program, call, errs, cap, fused);
+    Executor& executor = exec->executor;
+    Scope scope(executor.device().device());
+    std::optional<StepTimes> timed;
+    if (times != nullptr) timed.emplace(executor.device(), times, prog->program->steps.size());
+    executor.progress.times = timed ? &*timed : nullptr;
+    return Run(executor, *prog->program, call, errs, cap, fused);
   });
+  exec->executor.progress.times = nullptr;
   if (failed >= 0) return failed;
   if (cap > 0) errs[0] = {kNoStep, kNoStep, call_id, error};
   return 1;

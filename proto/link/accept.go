@@ -4,24 +4,40 @@
 package link
 
 import (
+	"errors"
 	"io"
 	"net"
 	"time"
 )
 
-// ReadHello reads the hello of a connection. The caller bounds the time.
+const (
+	// refuseWait is how long a client may take to read that it is refused, and to close.
+	refuseWait = time.Second
+	// maxRefused bounds what is read of a client that is refused: its first record.
+	maxRefused = MaxFirst + recordBytes
+)
+
+// ReadHello reads the hello of a connection. The caller bounds the time. A client of another version is refused.
 func ReadHello(c net.Conn) (Hello, error) {
 	b := make([]byte, helloBytes)
 	if _, err := io.ReadFull(c, b); err != nil {
 		return Hello{}, err
 	}
-	return decodeHello(b)
+	h, err := decodeHello(b)
+	if errors.Is(err, ErrVersion) {
+		_ = Refuse(c, OtherVersion)
+	}
+	return h, err
 }
 
-// Refuse answers a connection that gets no stream, and closes it.
+// Refuse answers a connection that gets no stream, and closes it once the client has closed it, or a moment later: a
+// socket that is closed with bytes of the client unread would take the answer back.
 func Refuse(c net.Conn, v Verdict) error {
-	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+	_ = c.SetDeadline(time.Now().Add(refuseWait))
 	_, err := c.Write(encodeAnswer(v, 0))
+	if err == nil {
+		_, _ = io.Copy(io.Discard, io.LimitReader(c, maxRefused))
+	}
 	_ = c.Close()
 	return err
 }

@@ -20,7 +20,7 @@ import (
 const bulk = 256 << 20
 
 // loopback is a TLS connection over TCP on this host.
-func loopback(b *testing.B) (client, worker net.Conn) {
+func loopback(b testing.TB) (client, worker net.Conn) {
 	near, far, err := transport.Mint(time.Hour)
 	if err != nil {
 		b.Fatal(err)
@@ -54,7 +54,7 @@ func loopback(b *testing.B) (client, worker net.Conn) {
 }
 
 // linked is a stream over such a connection.
-func linked(b *testing.B) (client, worker net.Conn) {
+func linked(b testing.TB) (client, worker net.Conn) {
 	c, w := loopback(b)
 	end := NewWorker(Default)
 	go func() {
@@ -64,7 +64,7 @@ func linked(b *testing.B) (client, worker net.Conn) {
 		}
 		_ = end.Attach(w, h)
 	}()
-	s, err := Dial(b.Context(), Default, func(context.Context) (net.Conn, error) { return c, nil }, func(Notice) {})
+	s, err := Dial(b.Context(), Default, func(context.Context) (net.Conn, error) { return c, nil }, nil, func(Notice) {})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func linked(b *testing.B) (client, worker net.Conn) {
 
 // BenchmarkBulk is 256 MiB in one direction.
 func BenchmarkBulk(b *testing.B) {
-	for name, make2 := range map[string]func(*testing.B) (net.Conn, net.Conn){"TLS": loopback, "link": linked} {
+	for name, make2 := range map[string]func(testing.TB) (net.Conn, net.Conn){"TLS": loopback, "link": linked} {
 		b.Run(name, func(b *testing.B) {
 			c, w := make2(b)
 			src, dst := make([]byte, bulk), make([]byte, bulk)
@@ -96,7 +96,7 @@ func BenchmarkBulk(b *testing.B) {
 
 // BenchmarkRoundTrip is 64 bytes there and back.
 func BenchmarkRoundTrip(b *testing.B) {
-	for name, make2 := range map[string]func(*testing.B) (net.Conn, net.Conn){"TLS": loopback, "link": linked} {
+	for name, make2 := range map[string]func(testing.TB) (net.Conn, net.Conn){"TLS": loopback, "link": linked} {
 		b.Run(name, func(b *testing.B) {
 			c, w := make2(b)
 			go func() { _, _ = io.Copy(struct{ io.Writer }{w}, struct{ io.Reader }{w}) }()

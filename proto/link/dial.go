@@ -33,6 +33,7 @@ type client struct {
 	dial   Dialer
 	epoch  uint64 // of the last attempt; used by one goroutine at a time
 	known  bool   // the worker knows the stream
+	first  []byte // that go with the next hello; empty: none, or the worker may have received them
 	notice func(Notice)
 }
 
@@ -49,11 +50,20 @@ var ErrAgain = errors.New("link: the connection has come to another session")
 
 // Dial opens a stream with its first connection. The stream opens later connections with dial, and tells notice, which
 // must not block, what becomes of them.
-func Dial(ctx context.Context, l Limits, dial Dialer, notice func(Notice)) (*Stream, error) {
+//
+// first are the first bytes of the stream, at most MaxFirst. They go with the hello, so an answer to them takes as many
+// round trips as the answer to the hello.
+func Dial(ctx context.Context, l Limits, dial Dialer, first []byte, notice func(Notice)) (*Stream, error) {
+	if most := min(l.Window, MaxFirst); uint64(len(first)) > most {
+		return nil, fmt.Errorf("link: there are %d first bytes, and at most %d can go with a hello", len(first), most)
+	}
 	s := newStream(l)
-	s.client = &client{dial: dial, notice: notice}
+	s.client = &client{dial: dial, first: first, notice: notice}
+	if _, err := s.Write(first); err != nil { // kept until there is a connection
+		return nil, err
+	}
 	for again, tries := 0, 0; ; {
-		err := s.client.connect(ctx, s)
+		err := s.client.connect(ctx, s, func() {})
 		switch {
 		case err == nil:
 			return s, nil
@@ -74,8 +84,8 @@ func hasEnded(err error) bool {
 		errors.Is(err, syscall.EPIPE)
 }
 
-// connect opens a connection.
-func (k *client) connect(ctx context.Context, s *Stream) error {
+// connect opens a connection. It calls up before the connection carries the stream.
+func (k *client) connect(ctx context.Context, s *Stream, up func()) error {
 	c, err := k.dial(ctx)
 	if err != nil {
 		return err
@@ -86,7 +96,12 @@ func (k *client) connect(ctx context.Context, s *Stream) error {
 	s.mu.Lock()
 	hello := Hello{Fresh: !k.known, Epoch: k.epoch, Received: s.state.received}
 	s.mu.Unlock()
-	verdict, received, err := greet(c, hello)
+	first := k.first
+	k.first = nil
+	verdict, received, err := greet(c, hello, first)
+	if err == nil && len(first) > 0 && received != 0 {
+		err = fmt.Errorf("%w: it has received %d bytes before the first", ErrProtocol, received)
+	}
 	if err != nil {
 		_ = under(c).Close()
 		return err
@@ -101,16 +116,20 @@ func (k *client) connect(ctx context.Context, s *Stream) error {
 		err = ErrFull
 	case Stopping:
 		err = ErrStopping
+	case OtherVersion:
+		err = ErrVersion
 	default:
 		err = ErrUnknown
 	}
 	if err != nil {
+		k.first = first // the worker has kept nothing
 		_ = under(c).Close()
 		return err
 	}
 	k.known = true
+	up()
 	s.mu.Lock()
-	do := s.open(c, k.epoch, received)
+	do := s.open(c, k.epoch, received+uint64(len(first)))
 	over := s.state.Err()
 	if over != nil {
 		_ = under(c).Close()
@@ -120,9 +139,16 @@ func (k *client) connect(ctx context.Context, s *Stream) error {
 	return over
 }
 
-func greet(c net.Conn, h Hello) (v Verdict, received uint64, err error) {
+// greet sends a hello, with the first bytes of the stream if there are any, and reads the answer.
+func greet(c net.Conn, h Hello, first []byte) (v Verdict, received uint64, err error) {
 	_ = c.SetDeadline(time.Now().Add(answerWait))
-	if _, err = c.Write(h.encode()); err != nil {
+	message := h.encode()
+	if len(first) > 0 {
+		message = append(message, make([]byte, recordBytes)...)
+		record{kind: data, length: uint32(len(first))}.encode(message[helloBytes:])
+		message = append(message, first...)
+	}
+	if _, err = c.Write(message); err != nil {
 		return 0, 0, err
 	}
 	answer := make([]byte, helloBytes)
@@ -147,16 +173,16 @@ func (k *client) redial(s *Stream) {
 			case <-stop:
 			}
 		}()
-		err := k.connect(ctx, s)
+		err := k.connect(ctx, s, func() {
+			k.notice(Notice{Up: true, Attempt: attempt, Down: time.Since(began)})
+		})
 		close(stop)
 		cancel()
-		if s.Err() != nil {
+		if err == nil || s.Err() != nil {
 			return
 		}
-		k.notice(Notice{Up: err == nil, Attempt: attempt, Down: time.Since(began), Err: err})
+		k.notice(Notice{Attempt: attempt, Down: time.Since(began), Err: err})
 		switch {
-		case err == nil:
-			return
 		case errors.Is(err, ErrUnknown), errors.Is(err, ErrAgain):
 			s.End(ErrUnknown)
 			return

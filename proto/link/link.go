@@ -31,6 +31,13 @@
 //	          4  4  length    of the bytes that follow, 0 if type is not data
 //	          8  8  taken     bytes of the stream that the reader at this end has taken
 //
+// The client sends the first record of a stream with the hello of the first connection, before the answer: the worker
+// cannot have received a byte yet. It sends a record so again only while every connection before has had an answer with
+// a verdict, because a worker that has answered otherwise than with accepted has kept nothing. On any other connection
+// the client waits for the number in the answer.
+//
+// A worker that speaks another version answers with its own, so that both ends can name both versions.
+//
 // Each end keeps the bytes that the other end's reader has not taken. The window bounds their number.
 // After bye an end sends no more bytes. A connection that ends without bye has failed, and the client dials again.
 package link
@@ -53,6 +60,8 @@ const (
 	maxRecord = 64 << 10
 	// maxUnsent bounds the bytes that wait until the connection takes more.
 	maxUnsent = 4 * maxRecord
+	// MaxFirst bounds the bytes that go with a hello: all of it is one record of TLS.
+	MaxFirst = 8 << 10
 )
 
 // Limits of a stream, the same at both ends.
@@ -81,12 +90,14 @@ const (
 	Full
 	// Stopping means that the worker is being stopped, and begins no stream.
 	Stopping
+	// OtherVersion means that the worker does not speak the client's version.
+	OtherVersion
 	numVerdicts
 )
 
 func (v Verdict) String() string {
 	return map[Verdict]string{Accepted: "accepted", Again: "again", Unknown: "unknown", Replaced: "replaced",
-		Full: "full", Stopping: "stopping"}[v]
+		Full: "full", Stopping: "stopping", OtherVersion: "other version"}[v]
 }
 
 // Errors that end a stream, or a connection before it has one.
@@ -131,7 +142,7 @@ func checkHead(b []byte, from, to int) error {
 		return fmt.Errorf("%w: it does not begin as a link does", ErrProtocol)
 	}
 	if b[4] != Version {
-		return fmt.Errorf("%w: %d, not %d", ErrVersion, b[4], Version)
+		return fmt.Errorf("%w: %d, and this end speaks version %d", ErrVersion, b[4], Version)
 	}
 	for _, x := range append(b[from:to:to], b[24:]...) {
 		if x != 0 {

@@ -167,7 +167,10 @@ func (w *world) accept(raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
-	_ = w.attached.Attach(c, h)
+	w.mu.Lock()
+	end := w.attached
+	w.mu.Unlock()
+	_ = end.Attach(c, h)
 }
 
 func newWorld(t *testing.T, seed uint64, l Limits, cuts int) *world {
@@ -177,12 +180,20 @@ func newWorld(t *testing.T, seed uint64, l Limits, cuts int) *world {
 		attached: NewWorker(l)}
 }
 
-func (w *world) connect(t *testing.T) *Stream {
+func (w *world) connect(t *testing.T) *Stream { return w.connectWith(t, nil) }
+
+// connectWith connects with these first bytes, with as many streams as it takes: a client that gives up has sent
+// nothing that counts.
+func (w *world) connectWith(t *testing.T, first []byte) *Stream {
 	for {
-		s, err := Dial(t.Context(), w.limits, w.dial, func(Notice) {})
+		s, err := Dial(t.Context(), w.limits, w.dial, first, func(Notice) {})
 		if err == nil {
 			return s
 		}
+		w.mu.Lock()
+		w.attached.End(err)
+		w.attached = NewWorker(w.limits)
+		w.mu.Unlock()
 	}
 }
 
@@ -199,7 +210,10 @@ func simulate(t *testing.T, seed uint64, cuts int) {
 		l := Default
 		l.Window = 1 << (10 + r.IntN(13))
 		w := newWorld(t, seed, l, cuts)
-		c := w.connect(t)
+		from := stream(seed)
+		first := make([]byte, r.IntN(int(min(l.Window, MaxFirst))+1))
+		_, _ = from.Read(first)
+		c := w.connectWith(t, first)
 		const up, down = 12_000_000, 9_000_000
 		var all sync.WaitGroup
 		errs := make([]error, 4)
@@ -207,7 +221,7 @@ func simulate(t *testing.T, seed uint64, cuts int) {
 		for i := range rs {
 			rs[i] = rand.New(rand.NewPCG(seed, uint64(10+i)))
 		}
-		all.Go(func() { errs[0] = send(c, rs[0], stream(seed), up) })
+		all.Go(func() { errs[0] = send(c, rs[0], from, up-len(first)) })
 		all.Go(func() { errs[1] = check(w.attached, rs[1], stream(seed), up) })
 		all.Go(func() { errs[2] = send(w.attached, rs[2], stream(seed+1), down) })
 		all.Go(func() { errs[3] = check(c, rs[3], stream(seed+1), down) })
@@ -231,6 +245,31 @@ func both(t *testing.T, l Limits) (c, w *Stream, world *world) {
 	synctest.Wait() // the worker's end has opened it too
 	t.Cleanup(func() { _, _ = c.Close(), world.attached.Close() })
 	return c, world.attached, world
+}
+
+// TestAConnectionIsToldBeforeItsBytes: who has read what came over a new connection has been told of it.
+func TestAConnectionIsToldBeforeItsBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, Default, 0)
+		var told atomic.Bool
+		s, err := Dial(t.Context(), w.limits, w.dial, nil, func(n Notice) {
+			if n.Up {
+				time.Sleep(time.Second)
+				told.Store(true)
+			}
+		})
+		require.NoError(t, err)
+		synctest.Wait()
+		s.mu.Lock()
+		_ = under(s.conn).Close()
+		s.mu.Unlock()
+		_, err = w.attached.Write([]byte{1})
+		require.NoError(t, err)
+		_, err = s.Read(make([]byte, 1))
+		require.NoError(t, err)
+		require.True(t, told.Load())
+		_, _ = s.Close(), w.attached.Close()
+	})
 }
 
 // TestFewBytesWaitForTheConnection: what is written during an upload is not behind a window of it.
@@ -395,7 +434,7 @@ func TestOnWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w, _ := both(t, Default)
 		var waits atomic.Int64
-		w.OnWait(func() { waits.Add(1) })
+		w.OnWait(func() (time.Duration, bool) { return 0, true }, func() { waits.Add(1) })
 		go func() { _, _ = w.Read(make([]byte, 1)) }()
 		synctest.Wait()
 		before := waits.Load()
@@ -407,6 +446,41 @@ func TestOnWait(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 	})
+}
+
+// Bytes that TLS has read ahead are there: a reader that lingers must not wait for others.
+func TestLinger(t *testing.T) {
+	c, w := linked(t)
+	end := w.(*Stream)
+	var sent atomic.Int64
+	var linger atomic.Int64
+	linger.Store(int64(time.Hour))
+	end.OnWait(func() (time.Duration, bool) { return time.Duration(linger.Load()), true }, func() { sent.Add(1) })
+	end.Sleep(true)
+	for i := range 100 {
+		for _, p := range []string{"a", "b"} {
+			_, err := c.Write([]byte(p))
+			require.NoError(t, err)
+		}
+		for range 2 {
+			_, err := end.Read(make([]byte, 1))
+			require.NoError(t, err)
+		}
+		if i == 0 {
+			sent.Store(0) // the first read may have had no connection yet
+		}
+	}
+	require.Zero(t, sent.Load())
+	linger.Store(int64(time.Millisecond)) // nothing comes: what is held is sent
+	read := make(chan error, 1)
+	go func() {
+		_, err := end.Read(make([]byte, 1))
+		read <- err
+	}()
+	require.Eventually(t, func() bool { return sent.Load() > 0 }, 30*time.Second, time.Millisecond)
+	_, err := c.Write([]byte("c"))
+	require.NoError(t, err)
+	require.NoError(t, <-read)
 }
 
 func TestDeadline(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // sleeper is a socket whose reads can wait in the kernel.
 type sleeper interface {
 	Sleep(yes bool)
-	Ready(within time.Duration) bool
+	ReadWithin(d time.Duration, read func() (int, error)) (int, error)
 }
 
 // corker is a socket that can hold what is written to it.
@@ -43,15 +43,13 @@ func (s *Stream) Sleep(yes bool) {
 	}
 }
 
-// Ready reports whether the stream has bytes that no reader has taken. A stream that sleeps waits for them for at most
-// the given time.
-func (s *Stream) Ready(within time.Duration) bool {
+// sleeping returns what the reader waits on in the kernel; nil: it waits elsewhere.
+func (s *Stream) sleeping() sleeper {
 	s.mu.Lock()
-	c, ahead, sleeps := s.conn, s.state.received > s.state.taken, s.sleeps
-	s.mu.Unlock()
-	if ahead || !sleeps || c == nil {
-		return ahead
+	defer s.mu.Unlock()
+	if s.conn == nil || !s.sleeps {
+		return nil
 	}
-	z, ok := under(c).(sleeper)
-	return ok && z.Ready(within)
+	z, _ := under(s.conn).(sleeper)
+	return z
 }

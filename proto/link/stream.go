@@ -36,13 +36,16 @@ type Stream struct {
 	scratch [recordBytes + firstPart]byte
 	due     chan struct{} // has an item if sendDue must send records
 
-	reading lock         // held while bytes are read
-	onWait  func()       // or nil
-	idle    atomic.Int64 // when the last read began or ended, in nanoseconds since began
-	source  net.Conn     // the connection that the next two belong to
-	left    uint32       // bytes of the record that have not come
-	head    [recordBytes]byte
-	have    int // bytes of head
+	reading lock // held while bytes are read
+	// held says whether something should be sent before a reader waits, and for how long it may wait before; send sends
+	// it. Both are nil if nothing is ever held.
+	held   func() (time.Duration, bool)
+	send   func()
+	idle   atomic.Int64 // when the last read began or ended, in nanoseconds since began
+	source net.Conn     // the connection that the next two belong to
+	left   uint32       // bytes of the record that have not come
+	head   [recordBytes]byte
+	have   int // bytes of head
 
 	done    chan struct{} // closed when the stream has ended
 	endOnce sync.Once
@@ -319,32 +322,61 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 	}
 	s.idle.Store(int64(s.now()))
 	for over := false; !over; {
-		if s.onWait != nil {
-			s.onWait()
+		var late bool
+		if n, over, late, err = s.readOnce(p, s.patience()); late {
+			s.send()
 		}
-		n, over, err = s.readOnce(p)
 	}
 	s.idle.Store(int64(s.now()))
 	return n, err
 }
 
-// readOnce reads once. over: a read has ended, with n bytes or an error.
-func (s *Stream) readOnce(p []byte) (n int, over bool, err error) {
+// forever is the patience of a read that nothing waits for.
+const forever = time.Duration(-1)
+
+// patience is how long the next read may wait before something must be sent. If reads do not wait in the kernel, it is
+// sent now.
+func (s *Stream) patience() time.Duration {
+	if s.held == nil {
+		return forever
+	}
+	d, held := s.held()
+	if held && s.sleeping() == nil {
+		s.send()
+		held = false
+	}
+	if !held {
+		return forever
+	}
+	return d
+}
+
+// readOnce reads once. over: a read has ended, with n bytes or an error. late: nothing has come for the time of
+// patience.
+func (s *Stream) readOnce(p []byte, patience time.Duration) (n int, over, late bool, err error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	c, n, err := s.await(p)
 	if c == nil {
-		return n, true, err
+		return n, true, false, err
 	}
-	if n, err = s.receive(c, p, true); n == 0 && err != nil {
+	z, ok := under(c).(sleeper)
+	read := func() (int, error) { return s.receive(c, p, true) }
+	if patience == forever || !ok {
+		n, err = read()
+	} else {
+		n, err = z.ReadWithin(patience, read)
+		late = n == 0 && errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	if n == 0 && err != nil && !late {
 		s.lost(c)
 	}
-	return n, n > 0, nil
+	return n, n > 0, late, nil
 }
 
-// OnWait makes a reader call f before it may wait, without a lock, any number of times in one read: pings and news come
-// between bytes of the stream. It must be called before the first read.
-func (s *Stream) OnWait(f func()) { s.onWait = f }
+// OnWait makes a reader call send, without a lock, when it would wait for longer than held allows, which also says
+// whether something is held. It must be called before the first read.
+func (s *Stream) OnWait(held func() (time.Duration, bool), send func()) { s.held, s.send = held, send }
 
 // await waits for a connection, which it returns, or takes bytes that were read ahead.
 func (s *Stream) await(p []byte) (net.Conn, int, error) {

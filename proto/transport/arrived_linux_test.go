@@ -31,7 +31,7 @@ func TestArrived(t *testing.T) {
 	go func() { _, err := b.Next(); done <- err }()
 	require.NoError(t, <-done)
 	go func() { _, _ = b.Next(); _, err := b.Next(); done <- err }()
-	require.Eventually(t, func() bool { return b.Progress() == 2*3*size+1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Progress() == 2*3*size+1 }, time.Minute, time.Millisecond)
 	require.NoError(t, a.Close())
 	require.Error(t, <-done)
 }

@@ -207,7 +207,8 @@ func (c *Credentials) WorkerSide(raw net.Conn) *tls.Conn { return tls.Server(bel
 // clear; the certificates protect the session.
 func NewSessionName() string { return strings.ToLower(rand.Text()) }
 
-// EndOf is the name that a client uses to ask how a session has ended.
+// EndOf is the name that a client uses to ask how a session has ended. With that of no session it may ask the worker
+// for a Report.
 func EndOf(session string) string { return endPrefix + session }
 
 // SessionOf is the inverse of EndOf. False: the name is that of a session.
@@ -235,6 +236,12 @@ func shortName(full string) (string, error) {
 		return "", fmt.Errorf("transport: a TLS client asks for %q, which is not a session", full)
 	}
 	return name, nil
+}
+
+// ValidClient reports whether a name can be that of a client, which is one of NewSessionName's.
+func ValidClient(name string) bool {
+	_, end := SessionOf(name)
+	return !end && validName(name)
 }
 
 // validName reports whether a name is one of NewSessionName's or EndOf's.

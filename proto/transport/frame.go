@@ -55,11 +55,18 @@
 //	Offer      Offer                 client   Offered
 //	Offered    Offered               worker
 //	Settle     Settle                client
+//	Fetch      Fetch                 client   Fetching  any number of times, until it says end
+//	Fetching   Fetching              worker
+//	Unfetch    Unfetch               client StateReply
+//	Pass       Pass                  client StateReply
+//	Take       Take                  client StateReply
+//	Report     Report                client Reported    the only frame of its connection
+//	Reported   Reported              worker
 //
 // Flow:
 //
-//  1. The client connects and sends Hello; the worker answers Hello. If its error is set, the worker closes. If again
-//     is set, it closes too, and the client must connect again. On TCP all of this is inside TLS (Credentials).
+//  1. The client connects and sends Hello; the worker answers Hello. If its error is set, the worker closes. On TCP all
+//     of this is inside TLS (Credentials), and the client's Hello goes with the hello of the link (proto/link).
 //  2. Frames take effect in the order in which they were sent; answers come in the order of their requests.
 //  3. A Program comes before the first Call of its key. The client does not wait for a Call: it may be many ahead.
 //  4. An Upload makes its storage before any later frame takes effect. An empty upload or reply has no body.
@@ -79,9 +86,15 @@
 //     send Ended as its first frame; the worker answers how the process ended, and closes. Over TCP the name in the TLS
 //     handshake says so too (EndOf). A worker whose only stream is its stdin and stdout sends EndedReply there without
 //     a question.
+//     Who asks with Report how the worker does, at any time and on a connection like this one, gets its metrics.
 //  9. A worker can keep tensors and whole sessions on its disk (Save to Restore). What is kept outlives the session and
 //     the worker. Load names the Find that has found what it loads, and makes storages as Upload does.
-//  10. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes. So
+//  10. A worker can fetch weights from a hub (Fetch). Other frames are answered meanwhile. When the last Fetching has
+//     come, Load makes storages with the tensors, as for a Find.
+//  11. A client may have a session on each of the worker's devices: its Hello says which. Pass makes elements ready
+//     for another session, and Take of that session makes a storage of them. Take comes after the answer to Pass. A
+//     worker for one client tells its sessions from those of another one by the client's name in Hello.
+//  12. A worker that ends a session because of an error in the stream sends Hello again with error set, and closes. So
 //     does a worker that is being stopped, once it has answered the frames that had arrived.
 //
 // History: 1 is the first version. A frame that a peer may send only after the other's Hello has offered it (6) needs
@@ -137,6 +150,13 @@ const (
 	Offer
 	Offered
 	Settle
+	Fetch
+	Fetching
+	Unfetch
+	Pass
+	Take
+	Report
+	Reported
 	numTypes
 )
 
@@ -144,7 +164,8 @@ var typeNames = [numTypes]string{
 	"type 0", "Hello", "Program", "Call", "Upload", "Free", "Read", "ReadReply", "Sync", "SyncReply", "Done",
 	"Share", "Unshare", "UploadFrom", "Uploaded", "Fail", "Resume", "Ended", "EndedReply",
 	"Save", "Find", "Load", "Drop", "Names", "Checkpoint", "Restore", "StateReply",
-	"Begin", "Piece", "Offer", "Offered", "Settle",
+	"Begin", "Piece", "Offer", "Offered", "Settle", "Fetch", "Fetching", "Unfetch", "Pass", "Take",
+	"Report", "Reported",
 }
 
 func (t Type) String() string {
@@ -223,8 +244,8 @@ type Conn struct {
 // New returns a Conn that owns c.
 func New(c net.Conn) *Conn {
 	out := &Conn{c: c}
-	if s, ok := c.(interface{ OnWait(f func()) }); ok {
-		s.OnWait(out.beforeWait)
+	if l, ok := c.(linked); ok {
+		l.OnWait(out.holds, func() { _, _ = out.Flush() }) // a failure stays with the sender
 	}
 	out.r = bufio.NewReaderSize((*source)(out), readBuffer)
 	return out
@@ -233,16 +254,17 @@ func New(c net.Conn) *Conn {
 // source is the reader below a Conn's buffer.
 type source Conn
 
-// beforeWait sends the held frames if a reader of a link would wait. A failure stays with the sender.
-func (c *Conn) beforeWait() {
-	if c.send.holds.Load() && !c.flushesAlone && (c.below == nil || !c.below.Ready(c.linger)) {
-		_, _ = c.send.flush(c.c)
-	}
+// linked is a link, whose reader knows when it would wait.
+type linked interface {
+	OnWait(held func() (time.Duration, bool), send func())
 }
+
+// holds reports whether frames wait that a read should send, and for how long it may wait before.
+func (c *Conn) holds() (time.Duration, bool) { return c.linger, c.send.holds.Load() && !c.flushesAlone }
 
 func (s *source) Read(p []byte) (int, error) {
 	z := s.sleeper.Load()
-	if s.send.holds.Load() && !s.flushesAlone && !z.ready(s.linger) && (s.below == nil || !s.below.Ready(s.linger)) {
+	if _, link := s.c.(linked); !link && s.send.holds.Load() && !s.flushesAlone && !z.ready(s.linger) {
 		if _, err := s.send.flush(s.c); err != nil {
 			return 0, err
 		}

@@ -30,7 +30,16 @@ var Host = sync.OnceValue(func() string {
 // when it ends.
 const FolderPrefix = "mycelya-"
 
+// RelayMark is the line with which mycelya-worker --relay begins its output, before the first byte of the worker.
+const RelayMark = "MYCELYA-RELAY\n"
+
 const handshakeMark = "MYCELYA"
+
+// Exit codes of a worker that has ended by one of its clocks. They pass through ssh and containers.
+const (
+	ExitLease = 10 // its lease has passed
+	ExitAlone = 11 // it had no session for too long
+)
 
 // AnotherClient is the error of the last Hello of a session whose place another client has taken. The machine goes on,
 // and this client must leave it alone.

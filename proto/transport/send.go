@@ -56,6 +56,12 @@ func (s *sender) send(c net.Conn, t Type, seq uint64, meta protobuf.Message, bod
 	return s.err
 }
 
+// Frame returns the bytes of a frame without a body.
+func Frame(t Type, seq uint64, meta protobuf.Message) ([]byte, error) {
+	head, _, err := new(sender).frame(t, seq, meta, nil)
+	return head, err
+}
+
 // Defer is Hold for a frame that may wait for the linger time, or for maxDeferred others, but not longer; see Linger.
 func (c *Conn) Defer(t Type, seq uint64, meta protobuf.Message) error {
 	if c.linger == 0 {

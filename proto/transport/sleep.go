@@ -6,6 +6,7 @@ package transport
 import (
 	"crypto/tls"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -53,13 +54,12 @@ func (s *sleeper) ready(within time.Duration) bool {
 	if s == nil {
 		return false
 	}
-	n := 0
+	ready := false
 	_ = s.raw.Control(func(fd uintptr) {
 		s.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-		timeout := unix.NsecToTimespec(int64(within))
-		n, _ = unix.Ppoll(s.fds[:], &timeout, nil) // a signal only makes the time shorter
+		ready = readyWithin(s.fds[:], within)
 	})
-	return n > 0
+	return ready
 }
 
 // wake ends a sleep by shutting down the socket for reading.
@@ -72,6 +72,9 @@ type sleepingSocket struct {
 	Socket
 	sleeper atomic.Pointer[sleeper]
 	closed  atomic.Bool
+	// patience is how long a read waits in the kernel, and limited whether it has a limit. Only the reader uses them.
+	patience time.Duration
+	limited  bool
 
 	mu     sync.Mutex // guards what follows
 	corked bool
@@ -90,11 +93,20 @@ func (s *sleepingSocket) Sleep(yes bool) {
 	}
 }
 
-// Ready reports whether bytes arrive within a time; false at once if reads do not wait in the kernel.
-func (s *sleepingSocket) Ready(within time.Duration) bool { return s.sleeper.Load().ready(within) }
+// ReadWithin calls a function that reads, through TLS or not. A read for which no byte comes for a time fails with
+// os.ErrDeadlineExceeded, if reads wait in the kernel; TLS goes on after such an error. Only TLS knows whether it needs
+// bytes of the socket: it keeps bytes that it has read ahead.
+func (s *sleepingSocket) ReadWithin(d time.Duration, read func() (int, error)) (int, error) {
+	s.patience, s.limited = d, true
+	defer func() { s.limited = false }()
+	return read()
+}
 
 func (s *sleepingSocket) Read(p []byte) (int, error) {
 	if z := s.sleeper.Load(); z != nil {
+		if s.limited && !z.ready(s.patience) {
+			return 0, os.ErrDeadlineExceeded
+		}
 		if err := z.sleep(); err != nil {
 			return 0, err
 		}
@@ -144,7 +156,6 @@ func (s *sleepingSocket) Close() error {
 // sleeping is a connection whose reads can wait in the kernel.
 type sleeping interface {
 	Sleep(yes bool)
-	Ready(within time.Duration) bool
 }
 
 // sleepingOf returns the part of a connection whose reads can wait in the kernel; nil if it has none.

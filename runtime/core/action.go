@@ -29,7 +29,7 @@ type (
 	Send struct {
 		Type     transport.Type
 		Seq      uint64
-		Ref      Ref      // the call, the upload, the ticket, or the trace of a Free
+		Ref      Ref      // the call, the upload, the ticket, the Guess, or the trace of a Free
 		Storages []uint64 // of Free and Fail; not changed afterwards
 		Block    uint64   // of Unshare
 		Err      error    // of Fail
@@ -51,10 +51,18 @@ type (
 	// before it.
 	Relaunch struct{}
 
-	// Fill writes the body of the answer that was stepped last to the ticket's memory. Filled follows.
+	// Fill writes the body of the answer that was stepped last to the ticket's memory, or to new memory for a Guess.
+	// Filled follows.
 	Fill struct{ Ticket Ref }
 
-	// Complete ends a ticket. There is exactly one for each.
+	// Give writes the bytes of a guess to the memory of a read's ticket, and ends the ticket.
+	Give struct {
+		Ticket Ref
+		Guess  Guess
+		Data   []byte
+	}
+
+	// Complete ends a ticket. There is exactly one Complete or Give for each.
 	Complete struct {
 		Ticket Ref
 		Err    error
@@ -86,6 +94,7 @@ func (Exit) action()       {}
 func (Prepare) action()    {}
 func (Send) action()       {}
 func (Fill) action()       {}
+func (Give) action()       {}
 func (Complete) action()   {}
 func (Release) action()    {}
 func (Credit) action()     {}

@@ -42,6 +42,8 @@ func (s *State) answer(ev *Answer, out []Action) []Action {
 		return s.stateReply(ev.Seq, m, out)
 	case *proto.Offered:
 		return s.offeredReply(ev.Seq, m, out)
+	case *proto.Fetching:
+		return s.fetching(ev.Seq, m, out)
 	}
 	return append(out, Disconnect{fmt.Errorf("the worker sent a %T, which only clients send", ev.Message)})
 }
@@ -93,23 +95,38 @@ func (s *State) done(ev *Answer, m *proto.Done, out []Action) []Action {
 }
 
 func (s *State) readReply(t *ticket, ev *Answer, m *proto.ReadReply, out []Action) []Action {
-	switch {
-	case s.tickets[t.ref] != t: // canceled
+	if t.guess != nil {
+		return s.guessed(t, ev, m, out)
+	}
+	if s.tickets[t.ref] != t { // canceled
 		return out
-	case s.failure.err != nil:
-		return s.complete(t.ref, s.failure.err, out)
-	case m.Status.GetKind() != 0:
-		return s.complete(t.ref, s.steps.of(m.Status, s.explain), out)
-	case ev.Bytes != t.bytes:
-		text := fmt.Sprintf("BUG: the worker answered a read of %d bytes with %d bytes. Please report this.",
-			t.bytes, ev.Bytes)
-		return s.complete(t.ref, errors.New(text), out)
+	}
+	if err := s.readError(t, ev, m); err != nil {
+		return s.complete(t.ref, err, out)
 	}
 	t.filling = true
 	return append(out, Fill{t.ref})
 }
 
+// readError is the error of an answer to a read; nil: the elements follow.
+func (s *State) readError(t *ticket, ev *Answer, m *proto.ReadReply) error {
+	switch {
+	case s.failure.err != nil:
+		return s.failure.err
+	case m.Status.GetKind() != 0:
+		return s.steps.of(m.Status, s.explain)
+	case ev.Bytes != t.bytes:
+		text := fmt.Sprintf("BUG: the worker answered a read of %d bytes with %d bytes. Please report this.",
+			t.bytes, ev.Bytes)
+		return errors.New(text)
+	}
+	return nil
+}
+
 func (s *State) filled(ev Filled, out []Action) []Action {
+	if _, ok := ev.Ticket.(Guess); ok {
+		return s.guessFilled(ev, out)
+	}
 	t := s.tickets[ev.Ticket]
 	switch {
 	case t == nil || !t.filling:
@@ -136,6 +153,20 @@ func (s *State) over(t *ticket, status *proto.Status, out []Action) []Action {
 	return s.complete(t.ref, nil, out)
 }
 
+// fetching takes a report about a Fetch, whose last one ends its ticket. A Fetch is not in the line of answers: others
+// are answered meanwhile.
+func (s *State) fetching(seq uint64, m *proto.Fetching, out []Action) []Action {
+	t := s.asked[seq]
+	switch {
+	case t == nil || t.what != transport.Fetch:
+		return append(out, Disconnect{fmt.Errorf("the worker reported about fetch %d, which there is not", seq)})
+	case !m.End:
+		return out
+	}
+	delete(s.asked, seq)
+	return s.over(t, m.Status, out)
+}
+
 // stateReply takes the answer to an Ask, a checkpoint or a Restore.
 func (s *State) stateReply(seq uint64, m *proto.StateReply, out []Action) []Action {
 	h := &s.history
@@ -144,7 +175,7 @@ func (s *State) stateReply(seq uint64, m *proto.StateReply, out []Action) []Acti
 		return s.restoredReply(m, out)
 	}
 	t := s.asked[seq]
-	if t == nil || t.what == transport.Read || t.what == transport.Sync || !s.line.isNext(seq) {
+	if t == nil || !isQuestion(t.what) || !s.line.isNext(seq) {
 		return append(out, Disconnect{fmt.Errorf("the worker answered question %d, which was not the next", seq)})
 	}
 	s.line.pop()
@@ -152,5 +183,14 @@ func (s *State) stateReply(seq uint64, m *proto.StateReply, out []Action) []Acti
 	if seq == h.asked {
 		return s.checkpointed(seq, t, m, out)
 	}
+	if t.what == transport.Load && h.on && h.asked == 0 && !h.pressed {
+		h.pressed = true // a new worker could not repeat the Load: what it has found may be gone
+		out = s.submit(Checkpoint{}, out)
+	}
 	return s.over(t, m.Status, out)
+}
+
+// isQuestion says whether a StateReply may answer frames of a type.
+func isQuestion(t transport.Type) bool {
+	return t != transport.Read && t != transport.Sync && t != transport.Fetch
 }

@@ -76,6 +76,9 @@ type State struct {
 	failure failure
 	steps   failedSteps
 	history history
+	guesses guesses
+	// The guess whose bytes the loop reads; nil: none.
+	fillsGuess *ticket
 }
 
 // neverRead is more than the traces of a session.
@@ -88,13 +91,14 @@ type ticket struct {
 	bytes   uint64         // of a read
 	seq     uint64         // of its frame
 	filling bool           // the loop writes the bytes of a read
+	guess   *guess         // that this is; its ref is a Guess. nil: a caller waits
 }
 
 // New returns the state of a session without a worker.
 func New(explain Explain) *State {
 	return &State{explain: explain, programs: map[uint32]struct{}{}, calls: map[uint64]Ref{}, tickets: map[Ref]*ticket{},
 		asked: map[uint64]*ticket{}, blocks: map[uint64]struct{}{}, reading: map[uint64]Upload{}, steps: newFailedSteps(),
-		credits: credits{allowed: MaxCalls}, sinceRead: neverRead}
+		credits: credits{allowed: MaxCalls}, sinceRead: neverRead, guesses: newGuesses()}
 }
 
 // Gone is the reason for the session's end; nil while it has not ended.

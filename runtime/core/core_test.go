@@ -85,15 +85,15 @@ func TestASmallUploadWaits(t *testing.T) {
 // TestCancelWhileBytesArrive: the ticket ends when the loop has written the bytes.
 func TestCancelWhileBytesArrive(t *testing.T) {
 	s := started(t, 0)
-	s.Step(Read{"read", 1, 4}, nil)
+	s.Step(Read{Ticket: "read", Storage: 1, Bytes: 4}, nil)
 	require.Equal(t, []Action{Send{Type: transport.Read, Seq: 1, Ref: "read"}}, s.Step(Next{}, nil))
 	require.Equal(t, "read", s.Waiting(1))
 	require.Equal(t, []Action{Fill{"read"}}, s.Step(&Answer{Seq: 1, Bytes: 4, Message: new(proto.ReadReply)}, nil))
 	require.Empty(t, s.Step(Cancel{"read"}, nil))
 	lost := errors.New("lost")
 	require.Equal(t, []Action{End{lost}}, s.Step(WorkerLost{Err: lost}, nil), "the read is still being filled")
-	require.Equal(t, []Action{Complete{"read", lost}}, s.Step(Filled{"read", false}, nil))
-	require.Empty(t, s.Step(Filled{"read", false}, nil))
+	require.Equal(t, []Action{Complete{"read", lost}}, s.Step(Filled{Ticket: "read"}, nil))
+	require.Empty(t, s.Step(Filled{Ticket: "read"}, nil))
 }
 
 // TestAnswersThatNothingWaitsFor break the protocol.
@@ -125,7 +125,7 @@ func refused(t *testing.T, s *State, m *Answer, want string) {
 func TestAnswersComeInOrder(t *testing.T) {
 	asked := func() *State {
 		s := started(t, 0)
-		s.Step(Read{"read", 1, 4}, nil)
+		s.Step(Read{Ticket: "read", Storage: 1, Bytes: 4}, nil)
 		s.Step(Sync{"sync"}, nil)
 		require.Len(t, append(s.Step(Next{}, nil), s.Step(Next{}, nil)...), 2)
 		return s
@@ -237,6 +237,50 @@ func TestUploadsOfAFailedCheckpoint(t *testing.T) {
 	require.NotContains(t, s.Step(&Answer{Seq: 4, Message: full}, nil), Release{upload(6)})
 	next(Send{Type: transport.Upload, Seq: 6, Ref: upload(6), Keep: true})
 	require.Equal(t, []Action{Release{upload(6)}}, s.Step(Sent{Seq: 6, OK: true}, nil))
+}
+
+// TestFetch: other questions are answered while a fetch goes on.
+func TestFetch(t *testing.T) {
+	s := started(t, 0)
+	ask := func(ticket Ref, typ transport.Type, seq uint64) {
+		t.Helper()
+		s.Step(Ask{Ticket: ticket, Type: typ}, nil)
+		require.Equal(t, []Action{Send{Type: typ, Seq: seq, Ref: ticket}}, s.Step(Next{}, nil))
+	}
+	ask("fetch", transport.Fetch, 1)
+	ask("names", transport.Names, 2)
+	require.Empty(t, s.Step(&Answer{Seq: 1, Message: &proto.Fetching{Done: 1}}, nil))
+	require.Equal(t, []Action{Complete{Ticket: "names"}}, s.Step(&Answer{Seq: 2, Message: &proto.StateReply{}}, nil))
+	require.Equal(t, Ref("fetch"), s.Waiting(1))
+	end := &Answer{Seq: 1, Message: &proto.Fetching{End: true}}
+	require.Equal(t, []Action{Complete{Ticket: "fetch"}}, s.Step(end, nil))
+	require.False(t, s.Waits())
+
+	ask("another", transport.Fetch, 3)
+	failed := &proto.Fetching{End: true, Status: &proto.Status{Kind: 1, Text: "there is no such repository"}}
+	out := s.Step(&Answer{Seq: 3, Message: failed}, nil)
+	require.ErrorContains(t, out[0].(Complete).Err, "there is no such repository")
+	for _, bad := range []*Answer{{Seq: 3, Message: failed}, {Seq: 9, Message: &proto.Fetching{}}} {
+		require.IsType(t, Disconnect{}, s.Step(bad, nil)[0])
+	}
+	ask("load", transport.Load, 4)
+	require.IsType(t, Disconnect{}, s.Step(&Answer{Seq: 4, Message: &proto.Fetching{}}, nil)[0], "of another kind")
+	ask("third", transport.Fetch, 5)
+	require.IsType(t, Disconnect{}, s.Step(&Answer{Seq: 5, Message: &proto.StateReply{}}, nil)[0], "of another kind")
+}
+
+// TestALoadAfterACheckpoint: a new worker could not repeat it, so another checkpoint follows.
+func TestALoadAfterACheckpoint(t *testing.T) {
+	s := started(t, 0)
+	s.Step(Checkpoint{}, nil)
+	require.Equal(t, []Action{Send{Type: transport.Checkpoint, Seq: 1}}, s.Step(Next{}, nil))
+	require.Empty(t, s.Step(&Answer{Seq: 1, Message: &proto.StateReply{}}, nil))
+	s.Step(Ask{Ticket: "load", Type: transport.Load}, nil)
+	require.Equal(t, []Action{Send{Type: transport.Load, Seq: 2, Ref: "load"}}, s.Step(Next{}, nil))
+	require.Empty(t, s.Step(Next{}, nil))
+	out := s.Step(&Answer{Seq: 2, Message: &proto.StateReply{}}, nil)
+	require.Equal(t, []Action{Wake{}, Complete{Ticket: "load"}}, out)
+	require.Equal(t, []Action{Send{Type: transport.Checkpoint, Seq: 3, Base: 1}}, s.Step(Next{}, nil))
 }
 
 func TestQueueKeepsItsOrder(t *testing.T) {

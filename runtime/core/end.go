@@ -32,7 +32,10 @@ func (s *State) gone(err error, out []Action) []Action {
 		out = append(out, Release{s.reading[seq].Upload})
 	}
 	for _, seq := range slices.Sorted(maps.Keys(s.asked)) {
-		if t := s.asked[seq]; s.tickets[t.ref] == t {
+		switch t := s.asked[seq]; {
+		case t.guess != nil:
+			out = s.guessLost(t.guess, err, out)
+		case s.tickets[t.ref] == t:
 			out = s.complete(t.ref, err, out)
 		}
 	}

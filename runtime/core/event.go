@@ -33,6 +33,7 @@ type (
 		Ticket  Ref
 		Storage uint64
 		Bytes   uint64
+		View    string // which elements, in the loop's encoding: equal views have equal texts. "": the read is not guessed
 	}
 
 	// Sync asks for the end of all that was submitted before it.
@@ -137,10 +138,11 @@ type (
 		Message protobuf.Message
 	}
 
-	// Filled says how a Fill ended. If it failed, WorkerLost comes first.
+	// Filled says how a Fill ended. If it failed, WorkerLost comes first. Data has the bytes of a Guess.
 	Filled struct {
 		Ticket Ref
 		OK     bool
+		Data   []byte
 	}
 )
 

@@ -70,6 +70,9 @@ func (s *simulation) submitTrace() {
 		s.order = append(s.order, r)
 	}
 	s.step(&TraceClosed{r})
+	if s.IntN(3) == 0 {
+		s.submitReads()
+	}
 }
 
 func (s *simulation) storage() uint64 {
@@ -99,10 +102,8 @@ func (s *simulation) submitQuestion() {
 	t := s.ref("ticket")
 	switch s.IntN(5) {
 	case 0, 1:
-		if len(s.storages) == 0 {
-			return
-		}
-		s.tickets[t] = Read{t, s.storages[s.IntN(len(s.storages))], uint64(s.IntN(100))}
+		s.submitReads()
+		return
 	case 2:
 		s.tickets[t] = Sync{t}
 	case 3:
@@ -115,6 +116,25 @@ func (s *simulation) submitQuestion() {
 		s.order = append(s.order, t)
 	}
 	s.step(s.tickets[t])
+}
+
+// submitReads submits reads in a row, as a loop does that prints several numbers.
+func (s *simulation) submitReads() {
+	repeats := s.IntN(4) > 0
+	for i := range min(len(s.storages), 1+s.IntN(4)) {
+		t, id, view := s.ref("ticket"), s.storages[s.IntN(len(s.storages))], s.IntN(3)
+		if repeats { // the last ones
+			id, view = s.storages[len(s.storages)-1-i], 1
+		}
+		s.tickets[t] = Read{Ticket: t, Storage: id, Bytes: uint64(s.IntN(100))}
+		if view > 0 {
+			s.tickets[t] = Read{Ticket: t, Storage: id, Bytes: uint64(view), View: fmt.Sprint("view ", view)}
+		}
+		if s.gone == nil {
+			s.order = append(s.order, t)
+		}
+		s.step(s.tickets[t])
+	}
 }
 
 // cancelSomething cancels a question: a ticket of an upload is its caller's, who waits for it.
@@ -168,7 +188,7 @@ func (s *simulation) loseWorker() {
 func (s *simulation) endFill() {
 	if t := s.filling; t != nil {
 		s.filling = nil
-		s.step(Filled{t, false})
+		s.step(Filled{Ticket: t})
 	}
 }
 
@@ -211,7 +231,7 @@ func (s *simulation) prepared() {
 	r := s.prepare
 	s.prepare = nil
 	t := s.traces[r]
-	ev := &Prepared{Trace: r, Storages: slices.Concat(t.in, t.out), Program: uint32(s.IntN(20))}
+	ev := &Prepared{Trace: r, Storages: slices.Concat(t.in, t.out), Program: uint32(len(t.in) + 3*len(t.out))}
 	for i, id := range ev.Storages {
 		in := i < len(t.in)
 		ev.Inputs = append(ev.Inputs, in)
@@ -261,7 +281,7 @@ func (s *simulation) workerGoesOn() {
 	case s.filling != nil:
 		t := s.filling
 		s.filling = nil
-		s.step(Filled{t, s.gone == nil})
+		s.step(Filled{Ticket: t, OK: s.gone == nil, Data: []byte(fmt.Sprint(t))})
 	case len(s.reading) > 0 && s.IntN(3) == 0:
 		m := s.reading[0]
 		s.reading = s.reading[1:]
@@ -286,6 +306,10 @@ func (s *simulation) handle(f Send) {
 		return
 	case transport.Read:
 		s.frames = s.frames[1:]
+		if g, ok := f.Ref.(Guess); ok {
+			s.answerGuess(g)
+			return
+		}
 		asked, waits := s.tickets[f.Ref].(Read)
 		if !waits { // canceled
 			s.step(&Answer{Seq: f.Seq, Bytes: uint64(s.IntN(100)), Message: new(proto.ReadReply)})

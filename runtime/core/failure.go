@@ -51,6 +51,7 @@ func (s *State) raise(out []Action) []Action {
 func (s *State) sendResume(out []Action) []Action {
 	s.failure.resuming--
 	s.failure.resumed = s.nextSeq()
+	s.guesses.forget()
 	return s.send(Send{Type: transport.Resume, Seq: s.failure.resumed}, out)
 }
 
@@ -107,6 +108,7 @@ func (s *State) failTrace(ev *Prepared, out []Action) []Action {
 			lost = append(lost, id)
 		}
 	}
+	s.guesses.forget()
 	out = s.free(ev.Trace, dead, out)
 	seq := s.nextSeq()
 	out = s.send(Send{Type: transport.Fail, Seq: seq, Ref: ev.Trace, Storages: lost, Err: ev.Err}, out)

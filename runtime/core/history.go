@@ -52,6 +52,10 @@ const (
 	restored                // which restores the checkpoint
 )
 
+// Keeps says whether what is sent is kept for a worker that replaces a lost one. Then a caller sends no Take, whose
+// bytes no other worker has.
+func (s *State) Keeps() bool { return s.history.on }
+
 // sentFrame is a frame that a new worker would get.
 type sentFrame struct {
 	Send
@@ -86,7 +90,8 @@ func (s *State) sendNow(a Send, out []Action) []Action {
 func isRequest(t transport.Type) bool {
 	switch t {
 	case transport.Call, transport.Read, transport.Sync, transport.Save, transport.Find, transport.Load, transport.Drop,
-		transport.Names, transport.Checkpoint, transport.Restore:
+		transport.Names, transport.Checkpoint, transport.Restore, transport.Unfetch,
+		transport.Pass, transport.Take:
 		return true
 	}
 	return false
@@ -274,7 +279,7 @@ func (s *State) repeat(out []Action) []Action {
 		s.current = again{f.Ref}
 	case transport.Free, transport.Fail, transport.Resume, transport.Checkpoint:
 	default:
-		if t := s.asked[f.Seq]; t == nil || s.tickets[t.ref] != t {
+		if t := s.asked[f.Seq]; t == nil || t.guess == nil && s.tickets[t.ref] != t {
 			delete(s.asked, f.Seq)
 			return out
 		}

@@ -67,6 +67,7 @@ func (s *State) take(event Event, out []Action) []Action {
 	case Sync:
 		return s.sendQuestion(ev.Ticket, transport.Sync, out)
 	case Ask:
+		s.guesses.forget() // it may write storages
 		return s.sendQuestion(ev.Ticket, ev.Type, out)
 	case Checkpoint:
 		return s.sendCheckpoint(ev, out)
@@ -119,8 +120,10 @@ func (s *State) dispatch(ev *Prepared, out []Action) []Action {
 		s.sinceRead++
 	}
 	if ev.Call == nil {
+		s.guesses.freed(ev.Unused)
 		return s.takeBack(s.free(ev.Trace, ev.Unused, out))
 	}
+	s.guesses.called(ev)
 	seq := s.nextSeq()
 	s.calls[seq] = ev.Call
 	if _, known := s.programs[ev.Program]; !known && s.history.stage == settled {
@@ -142,11 +145,6 @@ func (s *State) free(trace Ref, ids []uint64, out []Action) []Action {
 func (s *State) takeBack(out []Action) []Action {
 	s.credits.underWay--
 	return s.admitRooms(append(out, Credit{}))
-}
-
-func (s *State) sendRead(ev Read, out []Action) []Action {
-	s.sinceRead = 0
-	return s.sendQuestion(ev.Ticket, transport.Read, out)
 }
 
 // sendQuestion asks the worker, unless the ticket was canceled.

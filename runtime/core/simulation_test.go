@@ -86,6 +86,11 @@ type simulation struct {
 	lastAgain   uint64            // in their order
 	replaced    int
 
+	// Guesses. The position counts frames after which storages may have other values.
+	position int
+	guessed  map[Guess]int // where it was sent
+	turns    map[Ref]int   // where a read was that waits for a guess
+
 	// What reads and syncs must raise.
 	failing  string            // the error that nothing has raised
 	first    uint64            // the number of the call or Fail that failed with it
@@ -115,6 +120,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	return &simulation{TB: t, Rand: rand.New(rand.NewPCG(seed, 22)), state: New(explainInTest), allowed: MaxCalls,
 		traces: map[Ref]*simTrace{}, calls: map[Ref]Ref{}, uploads: map[Ref]Upload{}, tickets: map[Ref]Event{},
 		released: map[Ref]bool{}, blocks: map[uint64]bool{}, images: map[uint64]image{}, outcomes: map[uint64]string{},
+		guessed: map[Guess]int{}, turns: map[Ref]int{},
 		arriving: map[uint64]bool{}, pieces: map[Ref]int{}, offers: map[uint64]*simOffer{},
 		poison: map[uint64]*proto.Status{}, exists: map[uint64]bool{}, texts: map[stepID]string{}, expected: map[Ref]string{}}
 }
@@ -136,6 +142,7 @@ func (s *simulation) step(event Event) []Action {
 	for _, a := range actions {
 		s.perform(event, a)
 	}
+	s.noteTurns()
 	limit := uint64(MaxUploadBytes)
 	for ref, u := range s.uploads {
 		if u.From == Shared && !s.released[ref] {
@@ -173,8 +180,12 @@ func (s *simulation) perform(event Event, action Action) {
 	case Send:
 		s.send(a)
 	case Fill:
-		require.Contains(s, s.tickets, a.Ticket, "the memory of a ticket that has ended is written")
+		if _, ok := a.Ticket.(Guess); !ok {
+			require.Contains(s, s.tickets, a.Ticket, "the memory of a ticket that has ended is written")
+		}
 		s.filling = a.Ticket
+	case Give:
+		s.given(a)
 	case Complete:
 		s.complete(event, a)
 	case Release:
@@ -225,6 +236,9 @@ func (s *simulation) begun(ref Ref) {
 		asked, waits := s.tickets[skipped]
 		if _, ok := asked.(Checkpoint); ok {
 			continue // it may wait for another one
+		}
+		if s.waitsForGuess(skipped) {
+			continue
 		}
 		require.False(s, waits, "%v begins before %v", ref, skipped)
 		require.Nil(s, s.traces[skipped], "%v begins before %v", ref, skipped)
@@ -277,15 +291,15 @@ func (s *simulation) send(a Send) {
 		require.Equal(s, s.lastSeq+1, a.Seq, "the order of the frames")
 	}
 	s.lastSeq = a.Seq
-	s.checkBlock(a)
-	if t := s.traces[s.calls[a.Ref]]; t != nil {
-		for _, id := range slices.Concat(t.in, t.out) {
-			require.NotContains(s, s.arriving, id, "a call before the last piece of its input")
-		}
-	}
+	s.sendsAfter(a)
 	switch a.Type {
 	case transport.Read, transport.Sync:
-		s.begun(a.Ref)
+		if g, ok := a.Ref.(Guess); ok {
+			require.Equal(s, a.Seq, g.Seq)
+			s.guessed[g] = s.position
+		} else {
+			s.begun(a.Ref)
+		}
 	case transport.Checkpoint:
 		if a.Ref != nil {
 			s.begun(a.Ref)
@@ -311,6 +325,20 @@ func (s *simulation) send(a Send) {
 		}
 	}
 	s.frames = append(s.frames, a)
+}
+
+// sendsAfter checks a frame against those that were sent before, and notes it for later ones.
+func (s *simulation) sendsAfter(a Send) {
+	s.Helper()
+	s.checkBlock(a)
+	if a.Type == transport.Call || a.Type == transport.Fail || a.Type == transport.Resume {
+		s.position++
+	}
+	if t := s.traces[s.calls[a.Ref]]; t != nil {
+		for _, id := range slices.Concat(t.in, t.out) {
+			require.NotContains(s, s.arriving, id, "a call before the last piece of its input")
+		}
+	}
 }
 
 // checkBlock follows which blocks the worker has.
@@ -458,7 +486,7 @@ func TestSimulation(t *testing.T) {
 			}
 		})
 	}
-	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Complete", "Release", "Credit",
+	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Give", "Complete", "Release", "Credit",
 		"Allow", "End", "Failing", "Replace", "Relaunch", "NotKept", "Send Checkpoint again false",
 		"Send Restore again false", "Send Begin again false", "Send Piece again false",
 		"Send Offer again false", "Send Settle again false", "Send Settle again true",

@@ -33,6 +33,9 @@ type Dumper struct {
 	mu     sync.Mutex
 	shown  int // programs with graphs
 	cuts   int
+	timed  int                 // calls and steps that are listed
+	epoch  int64               // when the first one began
+	named  map[[2]int][]string // by device and program: the names of steps
 	files  map[string]*os.File // of the run, open
 	index  index
 	warned bool
@@ -43,7 +46,8 @@ func New(s *Spec, about About, stderr io.Writer, log *slog.Logger) *Dumper {
 	if s == nil {
 		return nil
 	}
-	return &Dumper{spec: *s, about: about, stderr: stderr, log: log, files: map[string]*os.File{}}
+	return &Dumper{spec: *s, about: about, stderr: stderr, log: log, files: map[string]*os.File{},
+		named: map[[2]int][]string{}}
 }
 
 // maxCuts bounds the cuts that a run lists, to about 30 MB. Otherwise a loop that runs for days would fill the disk.

@@ -26,9 +26,10 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	s, err := Parse("-,passes,only=train.py,max=3,plan,why,wire")
+	s, err := Parse("-,passes,only=train.py,max=3,plan,why,wire,times")
 	require.NoError(t, err)
-	require.Equal(t, &Spec{To: "-", Why: true, Passes: true, Plan: true, Wire: true, Only: "train.py", Max: 3}, s)
+	require.Equal(t, &Spec{To: "-", Why: true, Passes: true, Plan: true, Wire: true, Times: true, Only: "train.py",
+		Max: 3}, s)
 	s, err = Parse("/tmp/x")
 	require.NoError(t, err)
 	require.Equal(t, &Spec{To: "/tmp/x"}, s)
@@ -55,6 +56,7 @@ func TestParse(t *testing.T) {
   kernels    on stderr, what kernels compute together, too
   data       the numbers that each program is first called with, in a folder as data.txt
   wire       each frame that is sent or received, in a folder as wire.txt
+  times      in a folder, the worker's time for each program and op: tables and a timeline in index.html
   only=TEXT  only cuts and programs with TEXT in their place, such as train.py:41
   max=N      graphs of only the first N programs`, value)
 	}

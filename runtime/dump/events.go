@@ -29,6 +29,30 @@ type cutEvent struct {
 	New     bool   `json:"new"`
 }
 
+// stepsEvent names the steps of a program whose calls are timed.
+type stepsEvent struct {
+	Event   string   `json:"event"`
+	Device  int      `json:"device"`
+	Program int      `json:"program"`
+	Names   []string `json:"names"`  // by step; "": it takes no time
+	Places  []string `json:"places"` // by step
+}
+
+type callEvent struct {
+	Event   string       `json:"event"`
+	Device  int          `json:"device"`
+	Program int          `json:"program"`
+	Began   float64      `json:"began"` // seconds since the first call
+	Seconds float64      `json:"seconds"`
+	Steps   [][3]float64 `json:"steps"` // number, seconds since the call has begun, seconds that it took
+}
+
+// enoughEvent ends the list of calls.
+type enoughEvent struct {
+	Event string `json:"event"`
+	Text  string `json:"text"`
+}
+
 type passEvent struct {
 	Event   string         `json:"event"`
 	Device  int            `json:"device"`

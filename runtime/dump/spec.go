@@ -25,6 +25,7 @@ type Spec struct {
 	Kernels bool   // on stderr: the groups that kernels compute
 	Data    bool   // the numbers that programs are called with
 	Wire    bool   // each frame
+	Times   bool   // when the worker has computed each call and each of its steps
 	Only    string // part of the names of the programs to show
 	Max     int    // how many graphs to show; 0: all
 }
@@ -38,6 +39,7 @@ var words = []struct{ word, means string }{
 	{"kernels", "on stderr, what kernels compute together, too"},
 	{"data", "the numbers that each program is first called with, in a folder as data.txt"},
 	{"wire", "each frame that is sent or received, in a folder as wire.txt"},
+	{"times", "in a folder, the worker's time for each program and op: tables and a timeline in index.html"},
 	{"only=TEXT", "only cuts and programs with TEXT in their place, such as train.py:41"},
 	{"max=N", "graphs of only the first N programs"},
 }
@@ -69,6 +71,8 @@ func Parse(value string) (*Spec, error) {
 			s.Data, bad = true, hasArg
 		case "wire":
 			s.Wire, bad = true, hasArg
+		case "times":
+			s.Times, bad = true, hasArg
 		case "only":
 			s.Only, bad = arg, arg == ""
 		case "max":

@@ -54,7 +54,7 @@ func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
 // meaning returns the buffers after ir/eval has run a kernel. It returns false if the kernel has no meaning, such as a
 // maximum of no elements.
 func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [][]byte) ([][]byte, bool) {
-	x, err := ref.Backend{Kernels: true}.New()
+	x, err := ref.Backend{Kernels: true}.New("")
 	require.NoError(t, err)
 	defer x.Close()
 	p := program(k, instances, len(buffers))

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Tiers and fixtures. Each graph is verified after each pass, printed and parsed."""
 
+import contextlib
 import gc
+import importlib.util
 import os
 import signal
 
@@ -12,9 +14,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest  # noqa: E402
 
+# The examples of a test are the same in each run: new ones would let it fail at random.
+# `pytest --hypothesis-profile=default` draws new ones.
+if importlib.util.find_spec("hypothesis") is not None:
+    import hypothesis
+
+    hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
+    hypothesis.settings.load_profile("fixed")
+
 # Modules that assert for tests: a failure then shows both sides.
 pytest.register_assert_rewrite(
-    "browser", "helpers", "model_cases", "module_cases", "optimizer_cases"
+    "ahead", "browser", "helpers", "model_cases", "module_cases", "optimizer_cases"
 )
 pytest.register_assert_rewrite("sparse_compressed")
 
@@ -77,7 +87,8 @@ def same_start():
     while helpers.started:
         process = helpers.started.pop()
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     torch.mycelya.synchronize()
 

@@ -92,7 +92,8 @@ def agree(ours, cpu, tolerance=1e-3, nudged=None):
     """Asserts that no element differs by more than a bound.
 
     The bound is `tolerance` of the tensor's largest element. If it is larger, eight
-    times the largest difference between `nudged` and `cpu` is the bound.
+    times the largest difference between `nudged` and `cpu` is the bound; on CUDA, whose
+    kernels sum in another order and so round in each operator, 64 times.
     """
     ours, cpu = ours.detach().cpu(), cpu.detach()
     assert ours.dtype == cpu.dtype and ours.shape == cpu.shape
@@ -103,7 +104,8 @@ def agree(ours, cpu, tolerance=1e-3, nudged=None):
     off = (ours - cpu).abs().max().item()
     bound = tolerance * max(cpu.abs().max().item(), 1e-6)
     if nudged is not None:
-        bound = max(bound, 8 * (nudged.detach() - cpu).abs().max().item())
+        times = 64 if on_cuda() else 8
+        bound = max(bound, times * (nudged.detach() - cpu).abs().max().item())
     assert off <= bound, f"a difference of {off}, allowed is {bound}"
 
 

@@ -2,10 +2,18 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """torch.accelerator, memory statistics, generators and forked processes."""
 
+import gc
+
 import pytest
 import torch
 from helpers import DEVICE, run, same
 from object_helpers import to_device
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    """What other tests have left is freed before a test, and not meanwhile."""
+    gc.collect()
 
 
 def test_accelerator():
@@ -84,7 +92,9 @@ def test_memory_that_the_worker_keeps_for_reuse():
     for _ in range(3):
         y = x * 2
         mycelya.synchronize()
-    assert mycelya.memory_stats()["num_device_alloc"] == stats["num_device_alloc"]
+    # Of large blocks: the question needs a small one, as what other tests have left.
+    requests = "segment.large_pool.allocated"
+    assert mycelya.memory_stats()[requests] == stats[requests] > 0
     del y
     stats = mycelya.memory_stats()
     assert kept(stats) >= 64 << 20

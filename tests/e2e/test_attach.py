@@ -11,8 +11,11 @@ import time
 
 import pytest
 import torch
+from helpers import raised
+from killed import check_killed_clients, workers
 
 from mycelya_torch import RemoteMachine
+from mycelya_torch.errors import DeviceLostError
 
 
 @pytest.fixture(autouse=True)
@@ -123,18 +126,34 @@ def test_only_this_user_can_enter(machines):
 
 
 def test_an_idle_worker_ends(machines):
-    run(
-        """
+    code = """
+        import sys
+        from mycelya_torch import RemoteMachine
+
         RemoteMachine(
             "local", device="cpu", name="d", detached=True, idle_timeout=4
         ).save("x", 1)
-        """
-    )
-    assert left(None) == ["d"]
-    end = time.monotonic() + 30
+        print("saved", flush=True)
+        sys.stdin.read()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as client:
+        assert client.stdout.readline() == "saved\n"
+        assert left(None) == ["d"]  # it has a client, so its clock stands still
+        client.communicate(timeout=120)
+    end = time.monotonic() + 120
     while left(None):
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_killed_clients_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    mark = f"HOME={tmp_path}".encode()
+    choices = [{"device": "cpu", "detached": detached} for detached in (False, True)]
+    check_killed_clients(tmp_path, "local", choices, lambda: workers(mark))
 
 
 def test_a_worker_that_is_killed(machines):
@@ -163,3 +182,31 @@ def session(machine):
     from mycelya_torch import _device
 
     return json.loads(_device.device_info(machine.remote_index))["pid"]
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_its_devices(transport):
+    """A client has several sessions with it. Another client takes the place of all."""
+    machine = RemoteMachine(
+        name="kept", detached=True, device="cpu", transport=transport
+    )
+    first, second = machine.device(), machine.device("cpu")
+    assert first != second
+    x = torch.arange(1000, device=first)
+    parked = x.to(second)
+    x.zero_()
+    assert torch.equal(parked.to(first).cpu(), torch.arange(1000))
+    machine.save("x", parked.to(first))
+    other = RemoteMachine.attach("kept")
+    theirs = other.device("cpu")
+    loaded = other.load("x")
+    assert torch.equal(loaded.to(theirs).cpu(), torch.arange(1000))
+    for mine in (x, parked):
+        raised(DeviceLostError, lambda mine=mine: mine.add(1).sum().item())
+    again = loaded.to(theirs).add(1)
+    assert again.sum().item() == sum(range(1001))
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="cuda:1"):
+            other.device("cuda", 1)
+    other.stop()
+    machine.stop()

@@ -9,6 +9,9 @@ import tomllib
 import pytest
 from helpers import ROOT, run
 
+from mycelya_torch import _load
+
+LIBRARIES = _load.LIBRARIES.name
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -22,8 +25,10 @@ def installed(tmp_path):
     info = site / "mycelya_torch-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mycelya-torch\n")
-    ((group, entries),) = PYPROJECT["project"]["entry-points"].items()
-    lines = [f"[{group}]", *(f"{name} = {where}" for name, where in entries.items())]
+    lines = []
+    for group, entries in PYPROJECT["project"]["entry-points"].items():
+        lines.append(f"[{group}]")
+        lines += [f"{name} = {where}" for name, where in entries.items()]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
 
@@ -65,6 +70,24 @@ def test_any_import_order(first, installed, tmp_path):
         status, out, err = run(code, tmp_path, **env)
         assert (status, err) == (0, ""), autoload
         assert out == "2.0 True\nH100 True\n"
+
+
+def test_a_backend_of_compile_is_found(installed, tmp_path):
+    """Without the import of the package, by the entry point; with it, also without."""
+    code = """
+        import sys, torch
+        from torch._dynamo.backends.registry import list_backends, lookup_backend
+
+        print("mycelya" in list_backends(), "mycelya_torch" in sys.modules)
+        x = torch.ones(2).to("cpu")
+        print(torch.compile(lambda x: x + 1, backend="mycelya")(x).tolist())
+        lookup_backend("mycelya")
+    """
+    for autoload, there in (("1", "True"), ("0", "False")):
+        env = {**installed, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+        status, out, err = run(code, tmp_path, **env)
+        assert (status, err) == (0, ""), autoload
+        assert out == f"True {there}\n[2.0, 2.0]\n"
 
 
 def test_autoload_can_be_turned_off(installed, tmp_path):
@@ -137,7 +160,7 @@ FAILURES = {
     "a syntax error": {"__init__.py": "this is no Python"},
     "an exception": {"__init__.py": "raise KeyError('what')"},
     "an exit": {"__init__.py": "raise SystemExit(3)"},
-    "an empty library": {"lib/libmycelya_device.so": ""},
+    "an empty library": {f"lib/{LIBRARIES}/libmycelya_device.so": ""},
 }
 
 
@@ -216,7 +239,8 @@ def test_autoload_imports_the_package_alone(installed, tmp_path):
     env = {**installed, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     status, out, err = run(code, tmp_path, **env)
     assert (status, err) == (0, "")
-    ours = "_device _env _imports _load _patch _provider_table _providers _version"
-    package = {f"mycelya_torch.{name}" for name in [*ours.split(), "device", "log"]}
+    ours = """_accelerator _current _device _env _imports _libraries _load _patch
+        _tested _version device log memory random streams usage"""
+    package = {f"mycelya_torch.{name}" for name in ours.split()}
     package |= {"mycelya_torch", "mycelya_torch_autoload", "torch.mycelya"}
     assert set(out.split()) == package

@@ -205,7 +205,7 @@ OTHER_PATHS = """
 
 def errors_with(which, path, folder):
     code = OTHER_PATHS.format(which=which, path=str(path))
-    status, out, err = run(code, folder, timeout=90)
+    status, out, err = run(code, folder)
     assert status == 0, err
     lines = out.splitlines()
     assert len(lines) == 2 and all(line.startswith("RuntimeError:") for line in lines)
@@ -300,7 +300,7 @@ def test_a_worker_that_is_killed(tmp_path):
         except RuntimeError as error:
             print("RuntimeError:", " ".join(str(error).split()))
     """
-    status, out, err = run(code, tmp_path, timeout=60)
+    status, out, err = run(code, tmp_path)
     assert status == 0, err
     lines = out.splitlines()
     assert len(lines) == 3 and all(line.startswith("RuntimeError:") for line in lines)
@@ -323,7 +323,7 @@ def test_a_worker_killed_during_a_read(tmp_path):
         except RuntimeError as error:
             print("RuntimeError:", error)
     """
-    status, out, err = run(code, tmp_path, timeout=60)
+    status, out, err = run(code, tmp_path)
     assert status == 0, err
     assert out.startswith("RuntimeError:") and "worker" in out
 

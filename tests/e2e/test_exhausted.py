@@ -49,7 +49,8 @@ for make in (lambda **on: torch.ones(1 << 30, **on), torch.empty(1 << 30).to):
 @pytest.mark.cpu_worker
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 def test_a_worker_without_descriptors_for_a_session(transport, tmp_path):
-    code = through(tmp_path, 'ulimit -n 10; exec WORKER "$@"')
+    # It accepts a connection with 10, and starts a process with 15.
+    code = through(tmp_path, 'ulimit -n 12; exec WORKER "$@"')
     code += """
 try:
     torch.ones(2, device="mycelya").cpu()

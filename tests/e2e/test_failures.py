@@ -101,7 +101,7 @@ def train(make, bad, skipped=(), cleared=(), *, reads, every=1, amp=False):
     for i, (x, y) in enumerate(batches(bad)):
         if i in skipped:
             if i == bad:
-                with pytest.raises(IndexError, match="out of bounds"):
+                with pytest.raises(IndexError, match="out of (bounds|range)"):
                     loss_of(i, x, y).item()
             if i in cleared:
                 optimizer.zero_grad()
@@ -331,9 +331,8 @@ def test_flags_and_default_dtype_stay_as_python_has_them():
 
 def test_a_future_of_a_failed_op():
     x = torch.ones(3, device=DEVICE)
-    future = bad_gather(x).cpu_future()
     with pytest.raises((IndexError, RuntimeError), match="aten::gather"):
-        future.result()
+        bad_gather(x).cpu_future().result()  # the first raises it if the worker is fast
     synchronize()
     assert x.cpu_future().result().tolist() == [1, 1, 1]
 

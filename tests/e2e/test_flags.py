@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -130,3 +133,31 @@ def test_each_successful_setting_is_sent(monkeypatch):
         ("deterministic_algorithms", "0 0"),
         ("cublas_allow_bf16_reduced_precision_reduction", f"{int(before)} 1"),
     ]
+
+
+def test_flags_that_were_set_before_the_import(tmp_path):
+    """They apply on the worker, and those that were not set are not sent."""
+    code = """
+import torch
+
+torch.use_deterministic_algorithms(True, warn_only=True)
+torch.set_float32_matmul_precision("high")
+torch.backends.cudnn.benchmark = True
+import mycelya_torch
+
+torch.ones(1, device="mycelya").cpu()
+"""
+    environment = {
+        **os.environ,
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "MYCELYA_DUMP": str(tmp_path / "dump"),
+    }
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    text = "".join(p.read_text() for p in tmp_path.glob("dump/**/*") if p.is_file())
+    for words in (
+        "deterministic_algorithms=1 1",
+        "float32_matmul_precision=high",
+        "cudnn_benchmark=1",
+    ):
+        assert f'"{words}"' in text, text
+    assert "cudnn_enabled" not in text and "nnpack" not in text

@@ -151,7 +151,8 @@ def test_hooks_of_saved_tensors():
         with torch.autograd.graph.disable_saved_tensors_hooks("not now"):
             hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
             error = raised(hooks.__enter__)
-        raw = (x * w).grad_fn._raw_saved_self
+        product = x * w
+        raw = product.grad_fn._raw_saved_self
         raw.register_hooks(lambda t: t * 1, lambda t: t)
         return log, x.grad, w.grad, error
 

@@ -370,6 +370,7 @@ OUTS = {
         torch.arange(6.0, device=d).to(torch.complex64).view(2, 3).mT, out=line(d, 1)
     ),
     "arange resizes an expanded tensor": lambda d: torch.arange(4, out=wide(d)),
+    "arange into one place": lambda d: torch.arange(3, out=line(d)[:1].expand(3)[None]),
     "arange keeps a shape": lambda d: torch.arange(6, out=line(d).view(2, 3)),
     "arange keeps strides": lambda d: torch.arange(6, out=line(d).view(3, 2).mT),
     "linspace keeps a shape": lambda d: torch.linspace(0, 5, 6, out=line(d)[None]),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import gone, is_running, run
+from helpers import gone, is_running, raised, run
 
 from mycelya_torch import RemoteMachine, _device
 from mycelya_torch.errors import DeviceLostError, MachineStoppedError
@@ -27,11 +27,11 @@ def parent_of(pid):
 def lose(machine, number=signal.SIGKILL):
     """Ends the process of a machine's session, and waits until the client knows."""
     pid = pid_of(machine.remote_index)
+    device = machine.device()
     os.kill(pid, number)
-    with pytest.raises(DeviceLostError) as error:
-        torch.ones(1, device=machine.device()).cpu()
-    assert gone(pid, within=5)
-    return str(error.value)
+    text = raised(DeviceLostError, lambda: torch.ones(1, device=device).cpu())
+    assert gone(pid)
+    return text
 
 
 def test_restart_after_a_loss():
@@ -69,6 +69,8 @@ def test_restart_after_a_loss():
 def test_start_replaces_a_lost_worker():
     with RemoteMachine() as machine:
         lose(machine)
+        states = torch.mycelya.get_rng_state_all()  # the other devices have one
+        assert states[machine.remote_index].numel() == 0 and states[0].numel() > 0
         assert machine.start().state == "running"
         assert torch.ones(2, device=machine.device()).tolist() == [1, 1]
 
@@ -80,7 +82,7 @@ def test_use_after_stop_names_the_machine_and_starts_nothing():
     y = x + 1  # never sent
     supervisor = parent_of(worker)
     machine.stop()
-    assert gone(worker, within=5) and gone(supervisor, within=5)
+    assert gone(worker) and gone(supervisor)
     device = torch.device("mycelya", index)
     for use in (
         lambda: x + 1,
@@ -149,7 +151,7 @@ def test_state_of_the_worker_starts_anew():
 @pytest.mark.cpu_worker
 def test_a_crash_in_a_step_names_it_and_spares_other_sessions(tmp_path):
     code = """
-        import json, os, signal, threading, torch
+        import json, os, signal, threading, time, torch
         from mycelya_torch import RemoteMachine, _device
         from mycelya_torch.errors import DeviceLostError
 
@@ -158,10 +160,20 @@ def test_a_crash_in_a_step_names_it_and_spares_other_sessions(tmp_path):
         x = torch.full((1500, 1500), 1e-3, device=left.device())
         x.sum().item()
         pid = json.loads(_device.device_info(left.remote_index))["pid"]
-        for _ in range(60):
+        for _ in range(400):  # for many seconds
             x = torch.mm(x, x)
+
+        def used():  # seconds of processor time
+            stat = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+            return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+        def end(after):
+            while used() < after:
+                time.sleep(0.01)
+            os.kill(pid, signal.SIGSEGV)
+
         torch.mycelya.flush(left.device())
-        threading.Timer(0.7, os.kill, (pid, signal.SIGSEGV)).start()
+        threading.Thread(target=end, args=(used() + 0.5,)).start()
         try:
             x.sum().item()
         except DeviceLostError as error:
@@ -169,7 +181,7 @@ def test_a_crash_in_a_step_names_it_and_spares_other_sessions(tmp_path):
         print((kept * 2).tolist())
         print(torch.ones(2, device=left.restart().device()).tolist())
     """
-    status, out, err = run(code, tmp_path, timeout=120)
+    status, out, err = run(code, tmp_path)
     assert status == 0, err
     text, values, again = out.rsplit("\n", 3)[0:3]
     assert values == "[0.0, 2.0, 4.0, 6.0]" and again == "[1.0, 1.0]"
@@ -203,7 +215,7 @@ def test_a_bare_device_starts_again(tmp_path):
         except DeviceLostError as error:
             print("This tensor of mycelya:0 is lost" in str(error))
     """
-    status, out, err = run(code, tmp_path, timeout=60)
+    status, out, err = run(code, tmp_path)
     assert status == 0, err
     assert out == "True True\n" * 3 + "3.0\nTrue\n"
 
@@ -231,7 +243,7 @@ def test_nothing_starts_while_the_process_ends(tmp_path):
         x = torch.ones(3, device="mycelya")
         x.sum().item()
     """
-    status, out, err = run(code, tmp_path, timeout=60)
+    status, out, err = run(code, tmp_path)
     assert (status, out) == (0, "True\nTrue\nTrue\n[]\n"), out + err
 
 
@@ -240,7 +252,7 @@ def test_the_session_ends_with_its_worker():
         session = pid_of(machine.remote_index)
         worker = parent_of(session)
         os.kill(worker, signal.SIGKILL)
-        assert gone(session, within=5)
+        assert gone(session)
         with pytest.raises(DeviceLostError, match=f"local:{worker}.*signal killed"):
             torch.ones(1, device=machine.device()).cpu()
         machine.restart()
@@ -248,14 +260,22 @@ def test_the_session_ends_with_its_worker():
 
 
 CYCLES = """
-    import gc, json, os, signal, torch
+    import contextlib, gc, json, os, signal, time, torch
     from mycelya_torch import RemoteMachine, _device
 
     def children():
         found = []
         for task in os.listdir("/proc/self/task"):
-            found += open(f"/proc/self/task/{task}/children").read().split()
+            with contextlib.suppress(OSError):  # the thread has ended
+                found += open(f"/proc/self/task/{task}/children").read().split()
         return found
+
+    def workers():
+        found = []
+        for child in children():
+            with contextlib.suppress(OSError):  # it has ended
+                found.append("worker" in open(f"/proc/{child}/cmdline").read())
+        return sum(found)
 
     def cycle(i):
         machine = RemoteMachine()
@@ -266,8 +286,8 @@ CYCLES = """
         if i % 3:
             os.kill(pid, signal.SIGKILL if i % 3 == 1 else signal.SIGSEGV)
             try:
-                x.cpu(), (x + 1).cpu()
-                raise AssertionError("no error")
+                while True:  # until the process has taken the signal
+                    x.cpu(), (x + 1).cpu()
             except RuntimeError:
                 pass
         if i % 5 == 2:
@@ -286,8 +306,12 @@ CYCLES = """
     files, threads = count()
     indices = {cycle(i) for i in range(CYCLES)}
     more_files, more_threads = count()
-    workers = [p for p in children() if "worker" in open(f"/proc/{p}/cmdline").read()]
-    print(indices, torch.mycelya.device_count(), more_files - files, len(workers))
+    end = time.monotonic() + 60  # what has ended is closed and waited for a bit later
+    while (more_files > files or workers() > 1) and time.monotonic() < end:
+        time.sleep(0.05)
+        more_files, more_threads = count()
+    more_files = max(more_files - files, 0)
+    print(indices, torch.mycelya.device_count(), more_files, workers())
     print(more_threads - threads, file=__import__("sys").stderr)
     # Go keeps threads for later; a leak would be one of each cycle at least.
     assert more_threads <= threads + 12, (threads, more_threads)
@@ -305,9 +329,9 @@ def test_more_machines_than_indices(tmp_path):
     """Objects of stopped machines keep their indices only while there are others."""
     code = """
         import torch
-        from mycelya_torch import RemoteMachine, machine
+        from mycelya_torch import RemoteMachine, _registry
 
-        machine._MOST = 3
+        _registry.MOST = 3
         torch.ones(1, device="mycelya").cpu()
         first, second = RemoteMachine(), RemoteMachine()
         print(first.remote_index, second.remote_index)
@@ -327,5 +351,5 @@ def test_more_machines_than_indices(tmp_path):
         del kept
         print(second.start().remote_index)
     """
-    status, out, err = run(code, tmp_path, timeout=60)
+    status, out, err = run(code, tmp_path)
     assert (status, out) == (0, "1 2\n2\nTrue\nTrue\n1\n"), out + err

@@ -78,6 +78,16 @@ def vision_cases(names=tuple(VISION)):
         yield pytest.param(name, marks=tier)
 
 
+@pytest.fixture(autouse=True)
+def full_float32():
+    """cuDNN rounds the operands of float32 convolutions to TF32 unless told not to."""
+    if not on_cuda():
+        yield  # and PyTorch's own test modules forbid to set the flag
+        return
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
 def dtype_of(name):
     return torch.float64 if name in IN_DOUBLE else torch.float32
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers import run
 
-browser_module = pytest.importorskip("browser", reason="pip install -e .[test]")
+browser_module = pytest.importorskip("browser", reason="make venv installs it")
 
 pytestmark = pytest.mark.skipif(
     browser_module.CHROMIUM is None, reason=browser_module.MISSING
@@ -233,6 +233,49 @@ def test_the_index(chromium, dump):
         chromium.receive()
     assert page.eval("document.title") == "#1 prog.py:9"
     assert page.complaints() == []
+
+
+def table(page, name: str) -> list[list[str]]:
+    return page.eval(
+        f"[...document.querySelectorAll('#{name} tbody tr')].map("
+        "r => [...r.cells].map(c => c.textContent))"
+    )
+
+
+def test_times_on_the_worker(chromium, dump, tmp_path):
+    page = chromium.open(dump / "index.html")
+    assert page.eval("document.getElementById('times').hidden")
+    to = tmp_path / "dump"
+    status, _, err = run(PROGRAM, tmp_path, MYCELYA_DUMP=f"{to},times")
+    assert status == 0, err
+    page = chromium.open(to / "index.html")
+    assert not page.eval("document.getElementById('times').hidden")
+    busy, ops = table(page, "busy"), table(page, "ops")
+    assert sorted(row[:3] for row in busy) == [
+        ["#1", "prog.py:9", "1"],
+        ["#2", "prog.py:9", "2"],
+    ]
+    shares = [float(row[-1].removesuffix(" %")) for row in busy]
+    assert shares == sorted(shares, reverse=True) and abs(sum(shares) - 100) < 0.2
+    assert any("exp" in row[0] and "sum" in row[0] for row in ops)
+    assert all(":" in row[1] and float(row[3].removesuffix(" ms")) >= 0 for row in ops)
+    blocks = "document.querySelectorAll('#timeline rect')"
+    assert page.eval(f"{blocks}.length") == 3
+    page.eval(f"{blocks}[1].dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
+    assert page.eval("document.getElementById('call').textContent").startswith(
+        "A call of #2 at prog.py:9, "
+    )
+    assert page.eval("document.querySelectorAll('#call rect').length") >= 1
+    width = (
+        "document.querySelector('#timeline svg[viewBox]').getBoundingClientRect().width"
+    )
+    before = page.eval(width)
+    page.eval(
+        "(() => { const zoom = document.getElementById('zoom'); zoom.value = 3;"
+        " zoom.dispatchEvent(new Event('input')) })()"
+    )
+    assert page.eval(width) == pytest.approx(8 * before, rel=0.05)
+    assert page.complaints() == [] and page.requests() == []
 
 
 def test_two_thousand_ops_open_in_two_seconds(chromium, tmp_path):

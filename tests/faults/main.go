@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Faults simulates a worker behind a network that fails. It starts the real worker, whose flags must have --listen, and
-// passes bytes between clients and the worker through toxiproxy, whose HTTP interface tests use: it cuts and refuses
-// connections, delays and throttles them, and has one more toxic, "faults" (network/toxic.go). A client uses this
-// program as it uses a worker: it has the same flags and handshake line, and ends in the same way.
+// passes bytes between clients and the worker through toxiproxy, which throttles connections and has one more toxic,
+// "faults" (network/toxic.go). Tests cut and refuse connections through an HTTP interface, whose address is written to
+// the file --api. A client uses this program as it uses a worker: it has the same flags and handshake line, and ends in
+// the same way.
 //
-//	faults --worker PATH --api PORT [--seed N --mean BYTES --kinds NAMES] -- FLAGS OF THE WORKER
+//	faults --worker PATH --api FILE [--seed N --mean BYTES --kinds NAMES] -- FLAGS OF THE WORKER
 //
 // With --mean, all connections have the toxic "faults" from the beginning.
 package main
@@ -14,6 +15,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 
@@ -34,7 +36,7 @@ func run(args []string) int {
 	flags := flag.NewFlagSet("faults", flag.ContinueOnError)
 	var o options
 	flags.StringVar(&o.worker, "worker", "", "path of the real mycelya-worker")
-	flags.StringVar(&o.api, "api", "", "port of toxiproxy's HTTP interface, on the loopback")
+	flags.StringVar(&o.api, "api", "", "file for the address of the HTTP interface")
 	flags.Int64Var(&o.faults.Seed, "seed", 1, "of the faults")
 	flags.Int64Var(&o.faults.Mean, "mean", 0, "bytes between two faults in one direction, on average; 0: none")
 	flags.StringVar(&o.faults.Kinds, "kinds", "", "names of faults, with commas; empty: all")
@@ -61,8 +63,12 @@ func serve(o options, flags []string) (int, error) {
 		if err != nil {
 			return err
 		}
-		go n.Serve("127.0.0.1", o.api) // nothing says when it listens: tests try again
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		go func() { _ = n.Serve(l) }()
 		h.Addr = n.Addr
-		return nil
+		return os.WriteFile(o.api, []byte(l.Addr().String()), 0o600) // before clients read the handshake line
 	})
 }

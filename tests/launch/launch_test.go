@@ -538,7 +538,7 @@ func TestStepsThatFail(t *testing.T) {
 	c.program(p)
 	c.program(fine)
 	c.warm(fine)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(4 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		_, done := c.call(p, 1)
 		if done.Failed > 0 {
 			const want = `^Kernel 0 of step 1 could not be launched: The emulation can't launch a kernel: status 701\.`

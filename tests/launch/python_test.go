@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/mycelya/mycelya/worker/conformance"
 )
 
 // result is a line of testdata/run.py.
@@ -63,6 +65,18 @@ func TestPythonIsWarned(t *testing.T) {
 		`.*/cubins without exp\(/[0-9a-f]{64}\.log has its source`, words)
 }
 
+// TestPythonLosesABrokenDevice checks that a process whose device can do nothing any more ends, and that the client
+// says so with the device's reason.
+func TestPythonLosesABrokenDevice(t *testing.T) {
+	t.Setenv("ATEN_EMULATED_BROKEN", "1")
+	results, _ := python(t, "", "small")
+	require.Len(t, results, 1)
+	require.Contains(t, results[0].Error, "DeviceLostError: mycelya:0 is lost: ")
+	require.Contains(t, results[0].Error, "ended with code 70")
+	require.Contains(t, results[0].Error, "cannot use cpu any more: an emulated assertion failed.")
+	require.Contains(t, results[0].Error, "Call torch.mycelya.restart(0) to use the device again.")
+}
+
 // python runs testdata/run.py and returns its output. The worker is this test program. Its compiler refuses a text that
 // contains the string wrong.
 func python(t *testing.T, wrong string, cases ...string) (out []result, words string) {
@@ -71,7 +85,7 @@ func python(t *testing.T, wrong string, cases ...string) (out []result, words st
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	path := filepath.Join(root, ".venv", "bin", "python")
-	for _, needed := range []string{path, filepath.Join(root, "mycelya_torch", "lib", "libmycelya_device.so"),
+	for _, needed := range []string{path, filepath.Join(conformance.Libraries(t, root, path), "libmycelya_device.so"),
 		filepath.Join(root, "mycelya_torch", "lib", "libmycelya_go.so")} {
 		if _, err := os.Stat(needed); err != nil {
 			t.Skipf("the package is not built (%v); make builds it", err)

@@ -35,7 +35,7 @@ func run(t require.TestingT, c *codegen.Compiled, params []uint64, inputs map[ui
 func runOn(
 	t require.TestingT, on worker.Backend, c *codegen.Compiled, params []uint64, inputs map[uint32][]byte,
 ) (map[uint32][]byte, []worker.StepError) {
-	x, err := on.New()
+	x, err := on.New("")
 	require.NoError(t, err)
 	defer x.Close()
 	id := func(slot uint32) uint64 { return uint64(slot) + 1 }

@@ -35,7 +35,7 @@ func resident(t *testing.T) int {
 func TestSizeOfPreparedPrograms(t *testing.T) {
 	b, err := conformance.Torch(t).Load()
 	require.NoError(t, err)
-	x, err := b.New()
+	x, err := b.New("")
 	require.NoError(t, err)
 	defer x.Close()
 	var all []worker.Prepared // dropped at the end: a later program would take the memory

@@ -40,7 +40,7 @@ type Worker struct {
 	PID    int    // of the supervisor
 	Client *transport.Credentials
 
-	page    string // address of the status page
+	folder  string // of the status page's socket, until the worker has ended
 	log     string
 	secrets [][]byte
 	cmd     *exec.Cmd
@@ -69,14 +69,15 @@ func Start(o Options) (*Worker, error) {
 	if err := w.noteSecrets(client, worker); err != nil {
 		return nil, err
 	}
-	if w.page, err = freePort(); err != nil {
+	if w.folder, err = os.MkdirTemp("", "mrw"); err != nil {
 		return nil, err
 	}
 	line := append(append([]string{}, o.Wrap...), o.Program, "--listen", "127.0.0.1:0", "--credentials", "-",
-		"--status", w.page, "--stdin-eof")
+		"--status", "unix:"+w.page(), "--stdin-eof")
 	w.cmd = exec.Command(line[0], append(line[1:], o.Flags...)...)
 	out, err := os.OpenFile(o.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
+		_ = os.RemoveAll(w.folder)
 		return nil, err
 	}
 	defer out.Close()
@@ -100,6 +101,7 @@ func (w *Worker) start(secret []byte) error {
 		return err
 	}
 	if err := w.cmd.Start(); err != nil {
+		_ = os.RemoveAll(w.folder)
 		return err
 	}
 	lines := make(chan string, 1)
@@ -107,6 +109,7 @@ func (w *Worker) start(secret []byte) error {
 		line, _ := bufio.NewReader(stdout).ReadString('\n')
 		lines <- line
 		w.err = w.cmd.Wait()
+		_ = os.RemoveAll(w.folder)
 		close(w.done)
 	}()
 	if _, err := stdin.Write(secret); err != nil {
@@ -125,14 +128,8 @@ func (w *Worker) start(secret []byte) error {
 	}
 }
 
-// freePort returns an address of the loopback with a port that nobody uses now.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
+// page is the socket of the status page. A port that is free now may be another process's by the time of the start.
+func (w *Worker) page() string { return filepath.Join(w.folder, "status") }
 
 // Done is closed when the worker has ended.
 func (w *Worker) Done() <-chan struct{} { return w.done }
@@ -147,7 +144,7 @@ func (w *Worker) Stop() error {
 	_ = w.stdin.Close()
 	select {
 	case <-w.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		_ = w.cmd.Process.Kill()
 		<-w.done
 		return errors.New("the worker did not end when its stdin ended")
@@ -170,14 +167,14 @@ func (w *Worker) Connect(ctx context.Context, name string) (net.Conn, error) {
 }
 
 // dialWait bounds the time until a session has a connection.
-const dialWait = 30 * time.Second
+const dialWait = time.Minute
 
-// Link opens the link of a new session.
-func (w *Worker) Link(name string) (*link.Stream, error) {
+// Link opens the link of a new session, and sends its first bytes: see link.Dial.
+func (w *Worker) Link(name string, first []byte) (*link.Stream, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialWait)
 	defer cancel()
 	dial := func(ctx context.Context) (net.Conn, error) { return w.Connect(ctx, name) }
-	return link.Dial(ctx, link.Default, dial, func(link.Notice) {})
+	return link.Dial(ctx, link.Default, dial, first, func(link.Notice) {})
 }
 
 // Ended asks how the process of a session has ended.

@@ -5,8 +5,10 @@ package remote
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -33,8 +35,11 @@ func (u Usage) String() string {
 
 // Usage reads the status page.
 func (w *Worker) Usage() (Usage, error) {
-	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + w.page + "/metrics")
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", w.page())
+		}}}
+	answer, err := client.Get("http://worker/metrics")
 	if err != nil {
 		return Usage{}, err
 	}

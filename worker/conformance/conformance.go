@@ -11,6 +11,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,6 +38,7 @@ func RunAll(t *testing.T, b worker.Backend) {
 		upload(t, x, 1, f32(1))
 		require.Error(t, y.Read(whole(1, 4), func([]byte) error { return nil }))
 	})
+	t.Run("times of steps", func(t *testing.T) { times(t, fresh(t, b)) })
 	t.Run("info", func(t *testing.T) {
 		i := fresh(t, b).Info()
 		require.NotEmpty(t, i.Device)
@@ -47,7 +49,7 @@ func RunAll(t *testing.T, b worker.Backend) {
 func fresh(t *testing.T, b worker.Backend) worker.Executor {
 	t.Helper()
 	goruntime.LockOSThread() // an executor is used from one thread; this one ends with the test
-	x, err := b.New()
+	x, err := b.New("")
 	require.NoError(t, err)
 	t.Cleanup(x.Close)
 	return x
@@ -145,6 +147,36 @@ func (c *testCase) run(t *testing.T, x worker.Executor) {
 func neg(b *builder) {
 	x, y := b.tensor(0, ir.F32, par(0)), b.tensor(1, ir.F32, par(0))
 	b.call("aten::neg", y+1, ten(x))
+}
+
+// times runs a timed program, and again with a poisoned input, so that no step runs.
+func times(t *testing.T, x worker.Executor) {
+	upload(t, x, 1, f32(1, 2))
+	steps := func(b *builder) {
+		x, y, z := b.tensor(0, ir.F32, par(0)), b.tensor(1, ir.F32, par(0)), b.tensor(2, ir.F32, par(0))
+		b.call("aten::neg", y+1, ten(x))
+		b.call("aten::neg", z+1, ten(y))
+	}
+	prep := prepared(t, x, steps, []uint32{0}, []uint32{2}, 1)
+	got := make([]uint64, 4)
+	began := uint64(time.Now().UnixNano())
+	x.Time(got)
+	failed, errs := x.Run(prep, []uint64{2}, []uint64{0, 1}, []uint64{2, 2}, nil, callID)
+	ended := uint64(time.Now().UnixNano())
+	require.Zero(t, failed, "%v", errs)
+	require.IsNonDecreasing(t, append(append([]uint64{began}, got...), ended))
+
+	untimed := slices.Clone(got)
+	failed, _ = x.Run(prep, []uint64{2}, []uint64{0, 1}, []uint64{2, 3}, nil, callID+1) // Time holds for one run
+	require.Zero(t, failed)
+	require.Equal(t, untimed, got)
+
+	x.Poison([]uint64{99}, worker.Errorf(proto.ErrRuntime, "lost"))
+	got = make([]uint64, 4)
+	x.Time(got)
+	failed, _ = x.Run(prep, []uint64{2}, []uint64{0, 99}, []uint64{2, 4}, nil, callID+2)
+	require.NotZero(t, failed)
+	require.Equal(t, make([]uint64, 4), got)
 }
 
 func missingInput(t *testing.T, x worker.Executor) {

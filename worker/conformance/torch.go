@@ -17,30 +17,41 @@ import (
 	"github.com/mycelya/mycelya/worker"
 )
 
-var execLib = flag.String("executor", "", "the executor library to test; default: the one in mycelya_torch/lib")
+var execLib = flag.String("executor", "", "the executor library to test; default: the one of this checkout")
 
 // Torch returns the built executor and the torch of the environment, or skips the test.
 func Torch(t testing.TB) worker.Torch {
 	t.Helper()
 	_, here, _, _ := goruntime.Caller(0)
 	root := filepath.Join(filepath.Dir(here), "..", "..")
+	python := filepath.Join(root, ".venv", "bin", "python")
+	if _, err := os.Stat(python); err != nil {
+		python = "python3"
+	}
 	lib := *execLib
 	if lib == "" {
-		lib = filepath.Join(root, "mycelya_torch", "lib", "libmycelya_exec.so")
+		lib = filepath.Join(Libraries(t, root, python), "libmycelya_exec.so")
 	}
 	if _, err := os.Stat(lib); err != nil {
 		t.Skipf("the executor is not built (%v); make builds it", err)
 	}
 	lib, err := filepath.Abs(lib)
 	require.NoError(t, err)
-	python := filepath.Join(root, ".venv", "bin", "python")
-	if _, err := os.Stat(python); err != nil {
-		python = "python3"
-	}
-	const where = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))"
-	out, err := exec.Command(python, "-c", where).Output()
+	return worker.Torch{Exec: lib, Lib: filepath.Join(printed(t, root, python, "--print-torch"), "lib"), Device: "cpu"}
+}
+
+// Libraries is the folder of the C++ libraries for the torch of a Python, or skips the test.
+func Libraries(t testing.TB, root, python string) string {
+	t.Helper()
+	return printed(t, root, python, "--print-libraries")
+}
+
+// printed is what scripts/build.py prints for an option.
+func printed(t testing.TB, root, python, option string) string {
+	t.Helper()
+	out, err := exec.Command(python, filepath.Join(root, "scripts", "build.py"), option).Output()
 	if err != nil {
 		t.Skipf("%s has no torch (%v)", python, err)
 	}
-	return worker.Torch{Exec: lib, Lib: filepath.Join(strings.TrimSpace(string(out)), "lib"), Device: "cpu"}
+	return strings.TrimSpace(string(out))
 }

@@ -90,6 +90,9 @@ var numbers = func() map[string]uint32 {
 	return out
 }()
 
+// DTypeOf is the number of a dtype by its name in the format; 0: this version has no such dtype.
+func DTypeOf(name string) uint32 { return numbers[name] }
+
 // Write writes a file. put writes the elements of a tensor. It returns the number of bytes of the file.
 func Write(f io.Writer, meta map[string]string, tensors []Tensor, put func(i int, to io.Writer) error) (uint64, error) {
 	header := map[string]any{metadata: meta}

@@ -116,7 +116,7 @@ func TestThreadsAreBounded(t *testing.T) {
 	for i := range 40 {
 		all = append(all, want(c, fmt.Sprint(i)))
 	}
-	require.Eventually(t, func() bool { return made.running.Load() == 3 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return made.running.Load() == 3 }, time.Minute, time.Millisecond)
 	for range all {
 		made.gate <- struct{}{}
 	}

@@ -5,6 +5,7 @@ package ref
 
 import (
 	"slices"
+	"time"
 
 	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/proto"
@@ -24,7 +25,11 @@ func (r *runner) runStep(i int, s *proto.Step) {
 		r.spoil(s, e)
 		return
 	}
+	began := time.Now()
 	err := r.do(s)
+	if r.times != nil {
+		r.times[2*i], r.times[2*i+1] = uint64(began.UnixNano()), uint64(time.Now().UnixNano())
+	}
 	if err == nil {
 		for _, b := range r.changes(s) {
 			if r.writer[b] = r.recordOf(i); r.writer[b] == 0 {

@@ -28,7 +28,10 @@ type Backend struct {
 }
 
 // New implements worker.Backend.
-func (b Backend) New() (worker.Executor, error) {
+func (b Backend) New(device string) (worker.Executor, error) {
+	if device != "" && device != "cpu" {
+		return nil, worker.Errorf(proto.ErrValue, "The reference worker has no device %q; it has cpu.", device)
+	}
 	return &executor{kernels: b.Kernels, progress: b.Progress, storages: map[uint64]*storage{}}, nil
 }
 
@@ -48,6 +51,7 @@ type executor struct {
 	storages map[uint64]*storage
 	pending  map[uint64][]byte // uploads that have begun
 	fused    proto.Kernels     // counts since the last call of Fused
+	times    []uint64          // of the next run; nil: it is not timed
 }
 
 // maxBytes bounds one storage, because this backend is for tests: the end of Go's memory ends the process.
@@ -181,7 +185,8 @@ func guard(f func() error) (err error) {
 func (x *executor) Run(
 	p worker.Prepared, params, inputs, outputs, frees []uint64, call uint64,
 ) (int, []worker.StepError) {
-	r := runner{p: p.(*proto.Program), params: params, callID: call, writer: map[uint32]uint32{}}
+	r := runner{p: p.(*proto.Program), params: params, callID: call, times: x.times, writer: map[uint32]uint32{}}
+	x.times = nil
 	r.buffers = make([]*storage, r.p.Buffers)
 	for i := 0; i < len(inputs); i += 2 {
 		b := &storage{missing: inputs[i+1]} // the first step that needs it fails
@@ -230,6 +235,9 @@ func count[T any](steps []*proto.Step, of func(*proto.Step) *T) (n uint32) {
 // Leave implements worker.Executor.
 func (x *executor) Leave(int) {}
 
+// Time implements worker.Executor.
+func (x *executor) Time(times []uint64) { x.times = times }
+
 // Fused implements worker.Executor.
 func (x *executor) Fused() *proto.Kernels {
 	out := &x.fused
@@ -247,6 +255,7 @@ type runner struct {
 	params  []uint64
 	buffers []*storage
 	callID  uint64
+	times   []uint64 // by step, two each; nil: the run is not timed
 
 	// See failure.go.
 	failed int

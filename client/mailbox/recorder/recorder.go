@@ -81,6 +81,9 @@ func Wait(ticket uint64, timeout time.Duration) (kind int32, text string) {
 	return kind, C.GoString(&e.text[0])
 }
 
+// Asleep reports whether the sender of a mailbox sleeps or dozes.
+func Asleep(index int32) bool { return C.mailbox_is_asleep(C.mailbox_of(C.int32_t(index))) != 0 }
+
 // End ends a ticket without its answer.
 func End(ticket uint64) { C.mailbox_end(C.uint64_t(ticket)) }
 

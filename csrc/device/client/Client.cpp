@@ -22,6 +22,8 @@
 
 #include "device/client/Lives.h"
 #include "device/client/State.h"
+#include "device/profile/Profile.h"
+#include "device/record/Origin.h"
 #include "device/record/Recorder.h"
 #include "device/rules/Rules.h"
 
@@ -40,7 +42,12 @@ Client table;
 std::atomic<bool> loaded{false};
 std::array<std::atomic<bool>, kMaxDevices> opened{};
 std::array<std::atomic<bool>, kMaxDevices> closed{};  // it was open, and only OpenDevice may open it again
+std::array<std::atomic<bool>, kMaxDevices> paused{};  // it was open, and is open again when its session goes on
 std::atomic<bool> shut_down{false};
+// By device: 1 + its machine's first device, if it is another one, else 0; what its worker computes on.
+std::array<std::atomic<int>, kMaxDevices> first_device{};
+enum class Known : uint8_t { kNothing, kCpu, kCuda };
+std::array<std::atomic<Known>, kMaxDevices> known{};
 // Names given before the library was loaded.
 std::vector<std::pair<uint64_t, std::string>> early_ops;
 std::vector<CodeName> early_codes;
@@ -106,6 +113,8 @@ void LoadLocked() {
   Find(library, "myc_pending", table.pending);
   Find(library, "myc_start", table.start);
   Find(library, "myc_device_info", table.device_info);
+  Find(library, "myc_profile", table.profile);
+  Find(library, "myc_profiled", table.profiled);
   Find(library, "myc_fork_fds", table.fork_fds);
   for (const auto& [hash, name] : early_ops) table.define_op(hash, name.c_str());
   for (const auto& c : early_codes) {
@@ -117,11 +126,12 @@ void LoadLocked() {
   loaded.store(true, std::memory_order_release);
 }
 
-// A few results have another layout or dtype on CUDA. As on the worker, "" means CUDA if the host has a driver.
-void DecideWorkerLocked(const std::string& device) {
-  const bool cuda =
-      device.empty() ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr : device.starts_with("cuda");
-  SetWorker(cuda ? Worker::kCuda : Worker::kCpu);
+// What is known of a worker before it has started. Without a device's name the worker chooses, but one on this host
+// without a driver has no choice.
+Known KnownBefore(const Machine& machine) {
+  if (!machine.device.empty()) return machine.device.starts_with("cuda") ? Known::kCuda : Known::kCpu;
+  const bool here = machine.provider.empty() || machine.provider == "local";
+  return here && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr ? Known::kCpu : Known::kNothing;
 }
 
 void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
@@ -130,12 +140,15 @@ void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
   if (shut_down.load()) {
     RaiseMachineStopped("mycelya:" + std::to_string(index) + " cannot be started: this process is ending.");
   }
+  const std::string beside = R"({".beside":")" + std::to_string(machine.first) + "\"}";
+  const std::string& options = machine.first < 0 ? machine.options : beside;
   const myc_config config{paths.worker.c_str(),     paths.exec.c_str(),     paths.torch_lib.c_str(),
                           machine.provider.c_str(), machine.device.c_str(), machine.name.c_str(),
-                          machine.options.c_str()};
+                          options.c_str()};
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) Raise(*error);
-  DecideWorkerLocked(machine.device);
+  first_device[index].store(1 + machine.first);
+  known[index].store(KnownBefore(machine));
   // No thread waits for `mutex` with a recorder's lock while the index is closed: ClientFor throws before.
   if (closed[index].load()) RecorderOf(index).BeginLife();
   NameMachine(index, machine.name);
@@ -153,16 +166,44 @@ std::string EndedText(c10::DeviceIndex index) {
 }  // namespace
 
 void SetPaths(Paths p) {
+  SetWorkers(&WorkerOf);
   std::lock_guard<std::mutex> guard(mutex);
   paths = std::move(p);
 }
 
-void DecideWorker() {
-  static std::atomic<bool> decided{false};
-  if (ClientLoaded() || decided.load(std::memory_order_acquire)) return;
-  std::lock_guard<std::mutex> guard(mutex);
-  DecideWorkerLocked(paths.machine.device);
-  decided.store(true, std::memory_order_release);
+void StartWorker(c10::DeviceIndex index) {
+  const Client& c = ClientFor(index);
+  uint64_t ticket = 0;
+  auto error = std::make_unique<myc_error>();
+  error->kind = c.start(index, &ticket, error.get());
+  error->kind == MYC_PENDING ? WaitFor(c, ticket) : Raise(*error);
+}
+
+std::string WorkerInfo(c10::DeviceIndex index) {
+  StartWorker(index);
+  const Client& c = ClientFor(index);
+  const std::string info =
+      TextOf([&](char* to, uint64_t n, myc_error* error) { return c.device_info(index, to, n, error); });
+  // A quote in a value has a backslash before it.
+  known[index].store(info.find(R"("device":"cuda)") != std::string::npos ? Known::kCuda : Known::kCpu);
+  return info;
+}
+
+Worker WorkerOf(c10::DeviceIndex index) {
+  if (index == 0 && !IsOpen(0) && !IsClosed(0)) {  // the machine that starts on first use
+    std::lock_guard<std::mutex> guard(mutex);
+    if (known[0].load() == Known::kNothing) known[0].store(KnownBefore(paths.machine));
+  }
+  if (known[index].load() == Known::kNothing) WorkerInfo(index);
+  return known[index].load() == Known::kCuda ? Worker::kCuda : Worker::kCpu;
+}
+
+bool OnOneMachine(c10::DeviceIndex a, c10::DeviceIndex b) {
+  const auto first = [](c10::DeviceIndex index) {
+    const int other = first_device[index].load();
+    return other == 0 ? static_cast<int>(index) : other - 1;
+  };
+  return first(a) == first(b);
 }
 
 bool ClientLoaded() { return loaded.load(std::memory_order_acquire); }
@@ -183,6 +224,7 @@ bool IsClosed(c10::DeviceIndex index) { return closed[index].load(std::memory_or
 const Client& ClientFor(c10::DeviceIndex index) {
   CheckUsable();
   if (C10_UNLIKELY(!opened[index].load(std::memory_order_acquire))) {
+    if (paused[index].load()) RaisePaused(index);
     if (closed[index].load() || index != 0) RaiseStopped(index);
     std::lock_guard<std::mutex> guard(mutex);
     OpenLocked(index, paths.machine);
@@ -203,8 +245,10 @@ namespace {
 // Notes that a device is stopped; false if it was not open.
 bool MarkStopped(c10::DeviceIndex index) {
   if (!ClientLoaded() || InBadFork()) return false;
-  closed[index].store(opened[index].load() || closed[index].load());  // first: nothing may open it in between
-  if (!opened[index].exchange(false)) return false;
+  // First: nothing may open it in between.
+  closed[index].store(opened[index].load() || paused[index].load() || closed[index].load());
+  const bool was_paused = paused[index].exchange(false);
+  if (!opened[index].exchange(false) && !was_paused) return false;
   const std::string why = EndedText(index);
   NoteEnd(index, why.empty() ? "it was stopped." : why);
   return true;
@@ -223,7 +267,16 @@ void CloseDevice(c10::DeviceIndex index) {
   EndSession(index);
 }
 
+void SetPaused(c10::DeviceIndex index, bool yes) {
+  if (yes) paused[index].store(true);
+  if (!closed[index].load()) opened[index].store(!yes, std::memory_order_release);
+  if (!yes) paused[index].store(false);
+}
+
+bool IsPaused(c10::DeviceIndex index) { return paused[index].load(std::memory_order_acquire); }
+
 std::string DeviceState(c10::DeviceIndex index) {
+  if (IsPaused(index)) return "paused";
   if (closed[index].load()) return "stopped";
   if (!IsOpen(index)) return "new";
   return EndedText(index).empty() ? "running" : "lost";
@@ -309,6 +362,9 @@ NoGil::~NoGil() {
 bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
   // A caller that holds the GIL must not block other Python threads.
   const bool python = Py_IsInitialized() != 0;
+  const bool profiled = C10_UNLIKELY(profiling.load(std::memory_order_relaxed));
+  const Origin place = profiled ? CurrentOrigin() : Origin{};
+  const int64_t began = profiled ? UnixNow() : 0;
   const NoGil no_gil;
   // Ctrl-C is handled within 50 ms. A finished ticket ends the wait immediately.
   while ((error.kind = c.wait(ticket, 50, &error)) == MYC_PENDING) {
@@ -319,6 +375,7 @@ bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
     if (interrupted) return false;
   }
   if (OutlivesUse()) SleepUntilTheEnd();
+  if (C10_UNLIKELY(profiled)) NoteWait(began, place);
   return true;
 }
 

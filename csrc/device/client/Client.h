@@ -12,6 +12,7 @@
 #include <string>
 
 #include "abi/mycelya.h"
+#include "device/rules/Rules.h"
 
 namespace mycelya {
 
@@ -43,12 +44,15 @@ struct Client {
   myc_fn_pending pending;
   myc_fn_start start;
   myc_fn_device_info device_info;
+  myc_fn_profile profile;
+  myc_fn_profiled profiled;
   myc_fn_fork_fds fork_fds;
 };
 
 // Which worker to start: the fields of myc_config with these names.
 struct Machine {
   std::string provider, device, name, options;
+  c10::DeviceIndex first = -1;  // the machine's first device, if this is another one of its worker
 };
 
 // Where the four artefacts are, and the machine of a device that is opened without one; kept until the library is
@@ -74,13 +78,22 @@ bool IsClosed(c10::DeviceIndex index);
 void OpenDevice(c10::DeviceIndex index, const Machine& machine);
 // Ends the session of a device and the life of its index; fine if there is none. Then only OpenDevice opens it again.
 void CloseDevice(c10::DeviceIndex index);
-// The life of a device: "new", "running", "stopped" or "lost".
+// Notes that the session of a device is paused, or that it goes on. Meanwhile ClientFor throws, and the tensors stay.
+void SetPaused(c10::DeviceIndex index, bool paused);
+bool IsPaused(c10::DeviceIndex index);
+// The life of a device: "new", "running", "paused", "stopped" or "lost".
 std::string DeviceState(c10::DeviceIndex index);
 // Closes all devices for good: nothing can be opened any more.
 void ShutDown();
 
-// Sets GetWorker() for devices that are not open yet, without loading the library.
-void DecideWorker();
+// Starts the worker of a device if it does not run.
+void StartWorker(c10::DeviceIndex index);
+// Facts of a device's worker, as JSON. Starts it if it does not run.
+std::string WorkerInfo(c10::DeviceIndex index);
+// What a device's worker computes on. If only the worker can tell, it is started.
+Worker WorkerOf(c10::DeviceIndex index);
+// Whether two devices are of one machine, so that its worker can copy between them.
+bool OnOneMachine(c10::DeviceIndex a, c10::DeviceIndex b);
 
 // Tells Go the name of an op or a code object, now or when the library is loaded.
 void DefineOp(uint64_t hash, const std::string& name);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/client/Client.h"
 #include "device/client/State.h"
 
 namespace mycelya {
@@ -77,6 +78,24 @@ std::string MachineText(c10::DeviceIndex index) {
   return Named(index, Of(index).machine);
 }
 
+std::string TwoMachinesText(c10::DeviceIndex first, c10::DeviceIndex second) {
+  const std::lock_guard<std::mutex> guard(Mutex());
+  const auto of = [](c10::DeviceIndex index) {
+    const std::string& machine = Of(index).machine;
+    return "mycelya:" + std::to_string(index) + " is " +
+           (machine.empty() ? "the default machine" : "machine " + machine);
+  };
+  return (OnOneMachine(first, second) ? "They are two devices of one machine: " : "They are on different machines: ") +
+         of(first) + ", " + of(second) +
+         ". Copy one of them to the other's device first, for example with .to(\"mycelya:" + std::to_string(first) +
+         "\").";
+}
+
+std::string DevicesText(c10::Device first, c10::Device second) {
+  if (first.type() == second.type()) return TwoMachinesText(first.index(), second.index());
+  return "Copy one of them to the other's device, for example with .to(\"" + first.str() + "\").";
+}
+
 void NoteEnd(c10::DeviceIndex index, std::string why) {
   const std::lock_guard<std::mutex> guard(Mutex());
   Of(index).lives.back().why = std::move(why);
@@ -98,6 +117,12 @@ void RaiseStopped(c10::DeviceIndex index) {
   RaiseMachineStopped(MachineText(index) + " is not running: " + (why.empty() ? "it was not started." : why) +
                       " Its tensors are lost. Call the machine's start(), or torch.mycelya.restart(" +
                       std::to_string(index) + "), to use the device again.");
+}
+
+void RaisePaused(c10::DeviceIndex index) {
+  RaiseMachineStopped(MachineText(index) +
+                      " is paused: its worker has ended, and its tensors are kept. Call the "
+                      "machine's resume() to use them again.");
 }
 
 void RaiseLostTensor(c10::DeviceIndex index, uint64_t trace) {

@@ -20,6 +20,13 @@ void NameMachine(c10::DeviceIndex index, const std::string& name);
 // "mycelya:1, machine left" or "mycelya:0".
 std::string MachineText(c10::DeviceIndex index);
 
+// Says that two indices are of two machines, or of two devices of one, with their names, and how to copy from one to
+// the other: sentences for the end of an error.
+std::string TwoMachinesText(c10::DeviceIndex first, c10::DeviceIndex second);
+
+// The same for a device of PyTorch and one of ours, or for two of ours.
+std::string DevicesText(c10::Device first, c10::Device second);
+
 // Notes why the current life of an index has ended, as a whole sentence.
 void NoteEnd(c10::DeviceIndex index, std::string why);
 
@@ -28,6 +35,8 @@ void NoteLife(c10::DeviceIndex index, uint64_t first_trace);
 
 // Throws MachineStoppedError for an index whose machine is stopped.
 [[noreturn]] void RaiseStopped(c10::DeviceIndex index);
+// Throws MachineStoppedError for an index whose machine is paused.
+[[noreturn]] void RaisePaused(c10::DeviceIndex index);
 // Throws DeviceLostError for a tensor that a trace of an earlier life has seen last.
 [[noreturn]] void RaiseLostTensor(c10::DeviceIndex index, uint64_t trace);
 

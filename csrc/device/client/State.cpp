@@ -21,7 +21,8 @@ std::atomic<int> count{1};  // bare "mycelya" always exists: its worker starts o
 enum class Use : uint8_t { kAllowed, kForked, kEnded };
 std::atomic<Use> use{Use::kAllowed};
 std::thread::id ending_thread;  // set before use is kEnded
-thread_local c10::DeviceIndex current = 0;
+std::atomic<c10::DeviceIndex> home{0};
+thread_local c10::DeviceIndex current = -1;  // -1: home
 
 // Descriptors open before the fork. The Go runtime does not run in the child, so the parent asks for them. A child that
 // kept them open would keep the worker alive after the parent's death.
@@ -40,15 +41,29 @@ void InChild() {
 
 c10::DeviceIndex DeviceCount() { return static_cast<c10::DeviceIndex>(count.load(std::memory_order_relaxed)); }
 
-c10::DeviceIndex CurrentDevice() { return current; }
+c10::DeviceIndex CurrentDevice() { return current < 0 ? home.load(std::memory_order_relaxed) : current; }
 
-c10::DeviceIndex ExchangeDevice(c10::DeviceIndex index) {
+namespace {
+
+void CheckIndex(c10::DeviceIndex index) {
   TORCH_CHECK(index >= 0 && index < DeviceCount(), "mycelya:", static_cast<int>(index), " does not exist: there ",
               DeviceCount() == 1 ? "is 1 device" : "are " + std::to_string(DeviceCount()) + " devices",
               ", numbered from 0. A RemoteMachine adds one.");
-  const auto old = current;
-  current = index;
+}
+
+}  // namespace
+
+// A thread that sets the home device follows it, so that a guard's end restores that, too.
+c10::DeviceIndex ExchangeDevice(c10::DeviceIndex index) {
+  CheckIndex(index);
+  const auto old = CurrentDevice();
+  current = index == home.load(std::memory_order_relaxed) ? -1 : index;
   return old;
+}
+
+void SetHome(c10::DeviceIndex index) {
+  CheckIndex(index);
+  home.store(index, std::memory_order_relaxed);
 }
 
 void AddDevice(c10::DeviceIndex index) {

@@ -15,8 +15,10 @@ namespace mycelya {
 constexpr int kMaxDevices = 64;
 
 c10::DeviceIndex DeviceCount();
-c10::DeviceIndex CurrentDevice();                         // of this thread
+c10::DeviceIndex CurrentDevice();                         // of this thread; Home() unless the thread has set one
 c10::DeviceIndex ExchangeDevice(c10::DeviceIndex index);  // checks the index; returns the previous one
+// The device of a bare "mycelya" in threads that have not set another one: 0 at first.
+void SetHome(c10::DeviceIndex index);
 // Raises the number of devices to at least index + 1.
 void AddDevice(c10::DeviceIndex index);
 

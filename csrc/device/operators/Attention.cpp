@@ -13,6 +13,7 @@
 #include <torch/library.h>
 
 #include "device/client/Client.h"
+#include "device/client/Lives.h"
 #include "device/record/Record.h"
 #include "device/rules/Rules.h"
 
@@ -39,9 +40,8 @@ bool Fits(const at::Tensor& query, const at::Tensor& t) {
 int64_t FusedSdpChoice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                        const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
                        bool gqa) {
-  DecideWorker();
   const bool own = Enabled() == 0 && at::globalContext().userEnabledOverrideableSDP();
-  if (own || GetWorker() == Worker::kCuda) {
+  if (own || WorkerOf(query.device().index()) == Worker::kCuda) {
     // The math kernel handles sizes that broadcast.
     const bool fused = own || ((Enabled() & ~kMath) != 0 && Fits(query, key) && Fits(query, value));
     return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
@@ -82,7 +82,8 @@ Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
               " ", key.device(), " and ", value.sizes(), " ", value.scalar_type(), " ", value.device());
   TORCH_CHECK(!bias || !bias->defined() || bias->device() == query.device(),
               "Expected all tensors to be on the same device, but found at least two devices, ", query.device(),
-              " and ", bias->device(), "! (when checking argument attn_mask of scaled_dot_product_attention)");
+              " and ", bias->device(), "! (when checking argument attn_mask of scaled_dot_product_attention). ",
+              DevicesText(query.device(), bias->device()));
   const bool learning = at::GradMode::is_enabled();
   int64_t grads = 0, bit = 1;
   for (const at::Tensor& t : {query, key, value, bias.value_or(at::Tensor())}) {

@@ -81,6 +81,11 @@ void CheckBiasedProduct(Arguments args, const OutMetas& results);
 void RecordSolve(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 void RecordSolveTriangular(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
+// ---- GroupNorm.cpp ----
+
+// Group norms for CUDA get operands in a layout that its kernels support.
+void RecordGroupNorm(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
 // ---- Convolution.cpp ----
 
 // convolution_backward needs the sizes of the bias, which the channels of its gradient give.

@@ -20,10 +20,14 @@
 #include <vector>
 
 #include "device/client/Client.h"
+#include "device/known/Known.h"
+#include "device/operators/Beside.h"
+#include "device/operators/Reads.h"
 #include "device/operators/Special.h"
 #include "device/record/Failure.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
+#include "device/record/SyncDebug.h"
 #include "device/rules/Shape.h"
 #include "device/tensor/Pinned.h"
 
@@ -33,17 +37,6 @@ namespace {
 // Dead storages on the worker are freed with the next trace. From this many bytes on, an upload cuts the trace for
 // them.
 constexpr uint64_t kDeadBytes = 64 << 20;
-
-// Cuts the trace before an upload if that frees much memory.
-void CutBeforeUpload(c10::DeviceIndex device, Origin origin) {
-  Recorder& r = RecorderOf(device);
-  ClientFor(device);  // throws if the machine is stopped
-  r.WaitForRoom(origin);
-  const bool many_dead = r.dead_bytes() >= kDeadBytes;
-  std::lock_guard<SpinLock> guard(r.lock);
-  if (many_dead) r.Cut(MYC_CUT_UPLOAD, origin);
-  r.MarkUpload(origin);
-}
 
 // Uploads per device that return before their source has been read: those begun, and those known to be done.
 std::array<std::atomic<uint64_t>, kMaxDevices> begun{}, done{};
@@ -80,7 +73,8 @@ void Upload(Storage& s, const at::Tensor& dense, bool non_blocking, Origin origi
   auto error = std::make_unique<myc_error>();
   myc_shared from;
   uint64_t ticket = 0;
-  if (non_blocking && bytes >= kShareFrom && SharePinned(data, bytes, &from)) {
+  const bool shared = non_blocking && bytes >= kShareFrom && SharePinned(data, bytes, &from);
+  if (shared) {
     begun[device].fetch_add(1, std::memory_order_relaxed);
     error->kind = c.upload_shared(device, s.id, data, bytes, &from, origin, &ticket, error.get());
   } else {
@@ -102,6 +96,7 @@ void Upload(Storage& s, const at::Tensor& dense, bool non_blocking, Origin origi
   s.defined = true;
   s.SetPlace(origin);
   s.epoch = RecorderOf(device).life();  // no trace has seen it
+  if (!shared) KnowUpload(s, dense);
 }
 
 bool CoversStorage(const at::Tensor& t) {
@@ -210,14 +205,36 @@ uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
   return ticket;
 }
 
-void DownloadInto(const at::Tensor& t, void* out) { Await(t.device().index(), BeginDownload(t, out, true)); }
+void DownloadInto(const at::Tensor& t, void* out) {
+  if (Answer(t, out)) return;
+  const at::Tensor expected = Expected(t);
+  CheckSync(t);
+  const uint64_t ticket = BeginDownload(t, out, true);
+  {
+    const BlockingRead counted;
+    Await(t.device().index(), ticket);
+  }
+  CheckAnswer(expected, out);
+}
 
 }  // namespace
+
+void CutBeforeUpload(c10::DeviceIndex device, Origin origin) {
+  Recorder& r = RecorderOf(device);
+  ClientFor(device);  // throws if the machine is stopped
+  r.WaitForRoom(origin);
+  const bool many_dead = r.dead_bytes() >= kDeadBytes;
+  std::lock_guard<SpinLock> guard(r.lock);
+  if (many_dead) r.Cut(MYC_CUT_UPLOAD, origin);
+  r.MarkUpload(origin);
+}
 
 Download::Download(const at::Tensor& lazy, at::Tensor out) : device_(lazy.device().index()) {
   const at::Tensor tensor = Resolve(lazy);
   out_ = out.defined() ? std::move(out) : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
-  if (out_.numel() != 0) ticket_ = BeginDownload(tensor, out_.mutable_data_ptr(), false);
+  if (out_.numel() == 0 || Answer(tensor, out_.mutable_data_ptr())) return;
+  ticket_ = BeginDownload(tensor, out_.mutable_data_ptr(), false);
+  GetReadCounters().asynchronous.fetch_add(1, std::memory_order_relaxed);
 }
 
 Download::~Download() {
@@ -296,8 +313,10 @@ at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_block
   // A write through a conjugate or negative view stores the conjugate or negative.
   if (dst.is_conj()) return CopyFrom(src.to(dst.scalar_type()).conj(), dst._conj(), false), dst;
   if (dst.is_neg()) return CopyFrom(src.to(dst.scalar_type())._neg_view(), dst._neg_view(), false), dst;
-  TORCH_CHECK((from_us || src.is_cpu()) && (to_us || dst.is_cpu()), "Cannot copy from ", src.device(), " to ",
-              dst.device(), ": go through the CPU, .cpu() then .to().");
+  TORCH_CHECK_NOT_IMPLEMENTED(!src.is_meta(), "Cannot copy out of meta tensor; no data!");
+  // A GPU of this host.
+  if (!from_us && !src.is_cpu()) return CopyFrom(src.to(at::kCPU), dst, false);
+  if (!to_us && !dst.is_cpu()) return dst.copy_(src.to(at::kCPU)), dst;
   if (from_us && to_us) {
     if (src.device() == dst.device() && src.is_neg() && !src.is_conj()) {
       // Negate from one layout to the other, as a CPU copy does: the sign of a complex zero depends on the layouts.
@@ -305,8 +324,8 @@ at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_block
       at::neg_out(out, src._neg_view().expand_as(dst));
     } else if (src.device() == dst.device()) {
       RecordCopy(dst, Resolve(src).expand_as(dst));
-    } else {
-      CopyToDevice(ToCpu(src), dst, false);  // on two machines
+    } else if (!OnOneMachine(src.device().index(), dst.device().index()) || !CopyBeside(src, dst)) {
+      CopyToDevice(ToCpu(src), dst, false);
     }
   } else if (to_us) {
     CopyToDevice(src, dst, non_blocking);

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "abi/mycelya.h"
+#include "device/record/Origin.h"
 
 namespace mycelya {
 
@@ -45,6 +46,9 @@ class Download {
 
 // aten::_copy_from: copies src's elements to dst, converted and broadcast. One of them may be on the CPU.
 at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
+
+// Cuts the trace before storages that no record makes, if that frees much memory. Throws if the machine is stopped.
+void CutBeforeUpload(c10::DeviceIndex device, Origin origin);
 
 // flush sends the open trace; synchronize also waits for everything that was sent.
 void Flush(c10::DeviceIndex device);

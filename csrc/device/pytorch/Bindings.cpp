@@ -11,17 +11,23 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "device/client/Client.h"
 #include "device/client/Lives.h"
 #include "device/client/State.h"
+#include "device/known/Known.h"
+#include "device/operators/Reads.h"
 #include "device/operators/Transfer.h"
+#include "device/profile/Profile.h"
 #include "device/pytorch/Flags.h"
 #include "device/pytorch/Generator.h"
+#include "device/pytorch/Graphs.h"
 #include "device/pytorch/Hooks.h"
 #include "device/pytorch/Kept.h"
 #include "device/pytorch/Register.h"
@@ -31,6 +37,7 @@
 #include "device/record/Record.h"
 #include "device/record/RecordInternal.h"
 #include "device/record/Recorder.h"
+#include "device/record/SyncDebug.h"
 #include "device/tensor/Storage.h"
 
 namespace py = pybind11;
@@ -41,16 +48,21 @@ namespace {
 // The metrics of the client library as JSON, with the C++ counters in front.
 std::string Metrics() {
   const Counters& n = GetCounters();
+  const ReadCounters& reads = GetReadCounters();
   uint64_t ops = 0, inferred = 0;
   for (int i = 0; i < DeviceCount(); ++i) {
     ops += RecorderOf(static_cast<c10::DeviceIndex>(i)).ops();
     inferred += RecorderOf(static_cast<c10::DeviceIndex>(i)).inferred();
   }
   const uint64_t misses = n.shape_misses, hits = inferred - std::min(inferred, misses);
-  std::string out = "{\"ops_recorded\":" + std::to_string(ops) + ",\"views_recorded\":" + std::to_string(n.views) +
-                    ",\"shape_cache_hits\":" + std::to_string(hits) +
-                    ",\"shape_cache_misses\":" + std::to_string(misses) +
-                    ",\"meta_key_calls\":" + std::to_string(n.meta_key_calls);
+  std::string out =
+      "{\"ops_recorded\":" + std::to_string(ops) + ",\"views_recorded\":" + std::to_string(n.views) +
+      ",\"shape_cache_hits\":" + std::to_string(hits) + ",\"shape_cache_misses\":" + std::to_string(misses) +
+      ",\"meta_key_calls\":" + std::to_string(n.meta_key_calls) +
+      ",\"blocking_reads\":" + std::to_string(reads.blocking) +
+      ",\"blocking_nanoseconds\":" + std::to_string(reads.blocking_nanoseconds) +
+      ",\"asynchronous_reads\":" + std::to_string(reads.asynchronous) +
+      ",\"local_reads\":" + std::to_string(reads.local) + ",\"known_bytes\":" + std::to_string(KnownBytes());
   const std::string rest = TextOf([](char* to, uint64_t n, myc_error*) { return GetClient().metrics(to, n); });
   return rest.size() > 2 ? out + "," + rest.substr(1) : out + "}";
 }
@@ -63,16 +75,9 @@ void ResetMetrics() {
     r.ResetCounts();
   }
   n.views = n.shape_misses = n.meta_key_calls = 0;
+  ReadCounters& reads = GetReadCounters();
+  reads.blocking = reads.blocking_nanoseconds = reads.asynchronous = reads.local = 0;
   if (ClientLoaded()) GetClient().reset_metrics();
-}
-
-std::string DeviceInfo(int index) {
-  const Client& c = ClientFor(static_cast<c10::DeviceIndex>(index));
-  uint64_t ticket = 0;
-  auto error = std::make_unique<myc_error>();
-  error->kind = c.start(index, &ticket, error.get());
-  error->kind == MYC_PENDING ? WaitFor(c, ticket) : Raise(*error);
-  return TextOf([&](char* to, uint64_t n, myc_error* error) { return c.device_info(index, to, n, error); });
 }
 
 std::string Bill() {
@@ -131,6 +136,15 @@ std::pair<int64_t, int64_t> Capability(int i) {
   return {words[0], words[1]};
 }
 
+// (place, bytes, number) of the large live storages of a device, by the line that made them.
+std::vector<std::tuple<std::string, uint64_t, uint64_t>> LiveStoragesOf(int i) {
+  std::vector<std::tuple<std::string, uint64_t, uint64_t>> out;
+  for (const auto& [place, live] : LiveByLine(static_cast<c10::DeviceIndex>(i))) {
+    out.emplace_back(place, live.bytes, live.count);
+  }
+  return out;
+}
+
 // Sizes and strides of a result as a worker's words describe it; a test gives it words that no worker sends.
 std::pair<std::vector<int64_t>, std::vector<int64_t>> ShapeOf(const std::vector<int64_t>& words) {
   TORCH_CHECK(words.size() == MYC_SHAPE_WORDS, "expected ", static_cast<int>(MYC_SHAPE_WORDS), " words, got ",
@@ -143,6 +157,21 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> ShapeOf(const std::vector<
 std::unique_ptr<Download> MakeDownload(const at::Tensor& t) {
   const py::gil_scoped_release no_gil;
   return std::make_unique<Download>(t);
+}
+
+void BindReads(py::module_& m) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  py::class_<Download>(m, "Download")
+      .def(py::init(&MakeDownload))
+      .def("done", &Download::Done, no_gil)
+      .def("wait", &Download::Wait, no_gil);
+  m.def("count_blocking_read",
+        [](double seconds) { CountBlockingRead(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9))); });
+  py::enum_<LocalReads>(m, "LocalReads")
+      .value("OFF", LocalReads::kOff)
+      .value("ON", LocalReads::kOn)
+      .value("CHECKED", LocalReads::kChecked);
+  m.def("set_local_reads", &SetLocalReads);
 }
 
 void MarkStep() {
@@ -191,14 +220,31 @@ void Shutdown() {
 void DefineMachines(py::module_& m) {
   using Text = const std::string&;
   m.def("init", [](Text library, Text worker, Text exec, Text torch_lib, Text provider, Text device, Text options) {
-    SetPaths({library, worker, exec, torch_lib, {provider, device, "", options}});
+    SetPaths({library, worker, exec, torch_lib, {provider, device, "", options, -1}});
   });
   m.def(
       "open",
       [](int index, Text provider, Text device, Text name, Text options) {
-        OpenDevice(static_cast<c10::DeviceIndex>(index), {provider, device, name, options});
+        OpenDevice(static_cast<c10::DeviceIndex>(index), {provider, device, name, options, -1});
       },
       py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "open_beside",
+      [](int index, int first, Text provider, Text device, Text name) {
+        const auto other = static_cast<c10::DeviceIndex>(first);
+        OpenDevice(static_cast<c10::DeviceIndex>(index), {provider, device, name, "", other});
+      },
+      py::call_guard<py::gil_scoped_release>());
+}
+
+void DefineReports(py::module_& m) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  m.def("metrics", &Metrics, no_gil);
+  m.def("reset_metrics", &ResetMetrics, no_gil);
+  m.def("bill", &Bill, no_gil);
+  m.def("explain", &Explain, no_gil);
+  m.def("begin_profile", &BeginProfile, no_gil);
+  m.def("end_profile", &EndProfile, no_gil);
 }
 
 }  // namespace
@@ -214,7 +260,9 @@ PYBIND11_MODULE(_device, m) {
 
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   DefineMachines(m);
+  DefineReports(m);
   m.def("set_internal_folders", &SetInternalFolders);
+  m.def("set_cell_namer", [](const pybind11::object& namer) { SetCellNamer(namer.ptr()); });
   m.def(
       "close", [](int index) { CloseDevice(static_cast<c10::DeviceIndex>(index)); }, no_gil);
   m.def("last_error", &LastError, no_gil);
@@ -224,18 +272,17 @@ PYBIND11_MODULE(_device, m) {
   m.def("device_count", [] { return static_cast<int>(DeviceCount()); });
   m.def("current_device", [] { return static_cast<int>(CurrentDevice()); });
   m.def("set_device", [](int i) { ExchangeDevice(static_cast<c10::DeviceIndex>(i)); });
+  m.def("set_home", [](int i) { SetHome(static_cast<c10::DeviceIndex>(i)); });
+  m.def("set_sync_debug_mode", &SetSyncDebug);
+  m.def("get_sync_debug_mode", &GetSyncDebug);
   m.def("exchange_device", [](int i) { return static_cast<int>(ExchangeDevice(static_cast<c10::DeviceIndex>(i))); });
   m.def(
       "synchronize", [](int i) { Synchronize(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def(
       "flush", [](int i) { Flush(static_cast<c10::DeviceIndex>(i)); }, no_gil);
-  py::class_<Download>(m, "Download").def(py::init(&MakeDownload)).def("wait", &Download::Wait, no_gil);
+  BindReads(m);
   m.def("mark_step", &MarkStep, no_gil);
   m.def("set_flag", &SetFlag);
-  m.def("metrics", &Metrics, no_gil);
-  m.def("reset_metrics", &ResetMetrics, no_gil);
-  m.def("bill", &Bill, no_gil);
-  m.def("explain", &Explain, no_gil);
   m.def("pending", &Pending);
   m.def(
       "manual_seed",
@@ -259,6 +306,7 @@ PYBIND11_MODULE(_device, m) {
   m.def(
       "memory_info", [](int i) { return MemoryInfo(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def("capability", &Capability, no_gil);
+  m.def("live_storages", &LiveStoragesOf, no_gil);
   m.def("register_fallbacks", &RegisterFallbacks);
   m.def("default_generator", [](int i) {
     return py::reinterpret_steal<py::object>(
@@ -268,9 +316,11 @@ PYBIND11_MODULE(_device, m) {
   m.def("take_raised", &RaisedList);
   DefineSteps(m);
   DefineKept(m);
+  DefineGraphs(m);
   m.def("storage_id", [](py::handle t) { return StorageId(t); });
   m.def("metadata_hash", [](py::handle t) { return MetadataHash(t); });
-  m.def("device_info", &DeviceInfo, no_gil);
+  m.def(
+      "device_info", [](int i) { return WorkerInfo(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def("shape_of", &ShapeOf);
   m.def("is_in_bad_fork", &InBadFork);
   m.def("is_initialized", &ClientLoaded);

@@ -113,16 +113,12 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   }
 
  private:
-  static int64_t state_bytes() {
-    DecideWorker();
+  int64_t state_bytes() const {
     static const int64_t cpu = at::detail::createCPUGenerator().get_state().numel();
-    return GetWorker() == Worker::kCuda ? 16 : cpu;
+    return Counts() ? 16 : cpu;
   }
 
-  static bool Counts() {
-    DecideWorker();
-    return GetWorker() == Worker::kCuda;
-  }
+  bool Counts() const { return WorkerOf(device().index()) == Worker::kCuda; }
 
   GeneratorImpl* clone_impl() const override;
 

@@ -3,6 +3,8 @@
 
 #include "device/pytorch/Hooks.h"
 
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "device/client/State.h"
@@ -30,7 +32,10 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex i) const override { return DefaultGenerator(i); }
   at::Generator getNewGenerator(c10::DeviceIndex i) const override { return NewGenerator(i); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &PinnedAllocator(); }
-  bool isPinnedPtr(const void* data) const override { return IsPinned(data); }
+  // PyTorch's factories take pinned memory of CUDA where the host has a GPU.
+  bool isPinnedPtr(const void* data) const override {
+    return IsPinned(data) || (at::globalContext().hasCUDA() && at::detail::getCUDAHooks().isPinnedPtr(data));
+  }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     ResizeBytes(*static_cast<Storage*>(storage.unsafeGetStorageImpl()), static_cast<int64_t>(bytes));
   }
@@ -41,6 +46,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 void RegisterHooks() {
   static auto* leaked = new Hooks();
   at::RegisterPrivateUse1HooksInterface(leaked);
+  at::globalContext().lazyInitDevice(kDevice);  // without it PyTorch asks isPinnedPtr only after other uses
 }
 
 }  // namespace mycelya

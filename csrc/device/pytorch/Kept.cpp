@@ -42,6 +42,37 @@ std::string Ask(int index, const std::string& question) {
   return TextOf([&](char* to, uint64_t n, myc_error* error) { return c.answer(ticket, to, n, error); });
 }
 
+// Asks the session itself, also of a paused or a lost machine, and sends nothing before.
+std::string AskSession(int index, const std::string& question) {
+  const auto device = static_cast<c10::DeviceIndex>(index);
+  const Origin origin = RecordOrigin();
+  const Client& c = IsPaused(device) ? GetClient() : ClientFor(device);
+  auto error = std::make_unique<myc_error>();
+  const uint64_t ticket = c.ask(device, question.data(), question.size(), origin, error.get());
+  if (ticket == 0) Raise(*error);
+  WaitFor(c, ticket);
+  return TextOf([&](char* to, uint64_t n, myc_error* error) { return c.answer(ticket, to, n, error); });
+}
+
+// Ends the worker after a checkpoint of all that was recorded.
+void Pause(int index) {
+  const auto device = static_cast<c10::DeviceIndex>(index);
+  if (IsPaused(device)) return;
+  Ask(index, R"({"What":"pause"})");
+  RecorderOf(device).Pause(true);
+  SetPaused(device, true);
+}
+
+// Starts another worker with all that the last one had, and waits until it has that.
+void Resume(int index) {
+  const auto device = static_cast<c10::DeviceIndex>(index);
+  if (!IsPaused(device)) return;
+  AskSession(index, R"({"What":"resume"})");
+  SetPaused(device, false);
+  RecorderOf(device).Pause(false);
+  Synchronize(device);
+}
+
 // (storage, dtype, sizes, strides, offset) of a tensor. A storage that was never written gets any values.
 py::tuple ViewOf(py::handle tensor) {
   const at::Tensor& t = Ours(tensor);
@@ -68,6 +99,9 @@ void SetDefined(py::handle tensor) {
 
 void DefineKept(py::module_& m) {
   m.def("ask", &Ask, py::call_guard<py::gil_scoped_release>());
+  m.def("ask_session", &AskSession, py::call_guard<py::gil_scoped_release>());
+  m.def("pause", &Pause, py::call_guard<py::gil_scoped_release>());
+  m.def("resume", &Resume, py::call_guard<py::gil_scoped_release>());
   m.def("view_of", &ViewOf);
   m.def("set_defined", &SetDefined);
 }

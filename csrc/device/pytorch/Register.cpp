@@ -11,6 +11,7 @@
 
 #include <mutex>
 
+#include "device/pytorch/Others.h"
 #include "device/record/Op.h"
 #include "device/record/Record.h"
 #include "device/record/Unboxed.h"
@@ -76,7 +77,7 @@ void Fallback(c10::DispatchKey key, torch::CppFunction&& f) {
 // Each fallback visits all operators of PyTorch, which takes milliseconds that an import must not cost.
 void RegisterFallbacksOnce() {
   using K = c10::DispatchKey;
-  Fallback(K::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&Refuse>());
+  Fallback(K::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RunHereOrRefuse>());
   Fallback(K::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kSparse>>());
   Fallback(K::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>());
   Fallback(K::QuantizedPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kQuantized>>());

@@ -15,6 +15,7 @@
 
 #include "abi/size_text.h"
 #include "device/client/Client.h"
+#include "device/known/Known.h"
 #include "device/record/Recorder.h"
 #include "device/tensor/Storage.h"
 
@@ -34,22 +35,11 @@ int Undo(void*) {
   return 0;
 }
 
-std::string PlaceText(const Client& c, myc_origin place) {
-  std::string out(1024, '\0');
-  out.resize(std::min<uint64_t>(out.size() - 1, c.place(place, out.data(), out.size())));
-  return out.empty() ? "an unknown place" : out;
-}
-
 // Lists the lines whose tensors take most of a device's memory. lost: the first storage that the failed program did not
 // make; 0: unknown.
 std::string TensorsText(c10::DeviceIndex device, uint64_t lost) {
   constexpr size_t kMost = 5;
-  std::map<std::string, Live> by_line;
-  for (const Live& live : LiveStorages(device, lost == 0 ? UINT64_MAX : lost)) {
-    Live& line = by_line[PlaceText(GetClient(), live.place)];
-    line.bytes += live.bytes;
-    line.count += live.count;
-  }
+  const std::map<std::string, Live> by_line = LiveByLine(device, lost == 0 ? UINT64_MAX : lost);
   std::vector<std::pair<std::string, Live>> lines(by_line.begin(), by_line.end());
   std::stable_sort(lines.begin(), lines.end(),
                    [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
@@ -66,8 +56,25 @@ std::string TensorsText(c10::DeviceIndex device, uint64_t lost) {
 
 }  // namespace
 
+std::string PlaceText(const Client& c, myc_origin place) {
+  std::string out(1024, '\0');
+  out.resize(std::min<uint64_t>(out.size() - 1, c.place(place, out.data(), out.size())));
+  return out.empty() ? "an unknown place" : out;
+}
+
+std::map<std::string, Live> LiveByLine(c10::DeviceIndex device, uint64_t end) {
+  std::map<std::string, Live> by_line;
+  for (const Live& live : LiveStorages(device, end)) {
+    Live& line = by_line[PlaceText(GetClient(), live.place)];
+    line.bytes += live.bytes;
+    line.count += live.count;
+  }
+  return by_line;
+}
+
 void NoteRaised(c10::DeviceIndex device, uint64_t first) {
   if (first == 0) return;
+  ForgetKnown(device);
   {
     const std::lock_guard<std::mutex> guard(mutex);
     raised.push_back({device, first, NextStorageId()});
@@ -93,6 +100,7 @@ void RaiseFor(c10::DeviceIndex device, const myc_error& error) {
 }
 
 void RaiseWithTensors(c10::DeviceIndex device, uint64_t lost, const myc_error& error) {
+  if (error.kind == MYC_E_LOST) ForgetKnown(device);
   Raise(error.kind, error.kind == MYC_E_MEMORY ? error.text + TensorsText(device, lost) : std::string(error.text));
 }
 

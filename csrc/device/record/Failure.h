@@ -9,11 +9,22 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "abi/mycelya.h"
 
 namespace mycelya {
+
+struct Client;
+struct Live;
+
+// A place in the user's program, as "file:line".
+std::string PlaceText(const Client& c, myc_origin place);
+
+// The large storages of a device that are alive and have ids below `end`, by the line that made them.
+std::map<std::string, Live> LiveByLine(c10::DeviceIndex device, uint64_t end = UINT64_MAX);
 
 // Waits for a ticket of a device, and raises its error.
 void Await(c10::DeviceIndex device, uint64_t ticket);

@@ -78,6 +78,13 @@ struct Op {
   Special special;               // the functions that its row names
   std::string refusal;           // why it cannot be recorded, "" if it can
   const Op* recorded = nullptr;  // the op whose name and schema go into the trace: this, or recorded_as
+
+  // Whether every device computes it to the same bits, at least of integers and booleans.
+  bool IsExact() const { return columns.Has(kExact) || columns.Has(kExactOnIntegers); }
+  // The same with an operand of this dtype.
+  bool IsExactOn(at::ScalarType t) const {
+    return columns.Has(kExact) || (columns.Has(kExactOnIntegers) && at::isIntegralType(t, true));
+  }
 };
 
 // Looks an operator up by its schema's address: one pointer comparison for a known one.

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -22,12 +23,27 @@ namespace {
 struct Code {
   uint32_t number;
   bool internal;
+  const std::vector<Origin>* places = nullptr;  // of a graph's code; see SetPlaces
 };
 
 std::mutex mutex;  // guards codes
 // Leaked: kernels may run while the process exits.
 auto& codes = *new std::unordered_map<PyCodeObject*, Code>();
+std::atomic<uint32_t> last_number{0};   // of a code object, or of the places of a graph in one function
+std::atomic<bool> places_exist{false};  // a code object in `codes` has places
 std::string torch_folder, package_folder;
+PyObject* cell_namer = nullptr;
+
+// A file's name for users: that of a notebook's cell instead of its temporary file. Needs the GIL.
+std::string ShownName(const char* file) {
+  if (C10_LIKELY(cell_namer == nullptr)) return file;
+  PyObject* name = PyObject_CallFunction(cell_namer, "s", file);
+  const char* text = name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+  std::string out = text != nullptr ? text : file;
+  PyErr_Clear();
+  Py_XDECREF(name);
+  return out;
+}
 
 bool StartsWith(const char* text, const std::string& prefix) {
   return !prefix.empty() && std::string_view(text).substr(0, prefix.size()) == prefix;
@@ -42,8 +58,9 @@ Code Intern(PyCodeObject* code) {
   if (file == nullptr) file = "?";
   const char* function = PyUnicode_AsUTF8(code->co_name);
   if (function == nullptr) function = "?";
-  const bool internal =
-      StartsWith(file, torch_folder) || StartsWith(file, package_folder) || StartsWith(file, "<frozen");
+  // torch.fx names the code of its graphs <eval_with_key>.
+  const bool internal = StartsWith(file, torch_folder) || StartsWith(file, package_folder) ||
+                        StartsWith(file, "<frozen") || StartsWith(file, "<eval_with_key>");
   std::vector<int32_t> lines;
   if (!internal) {
     const uint32_t n = SizeOf(code) / 2;
@@ -54,14 +71,15 @@ Code Intern(PyCodeObject* code) {
   bool fresh = false;
   {
     std::lock_guard<std::mutex> guard(mutex);
-    const auto [it, inserted] = codes.try_emplace(code, Code{static_cast<uint32_t>(codes.size() + 1), internal});
+    const auto [it, inserted] = codes.try_emplace(code, Code{0, internal});
+    if (inserted) it->second.number = ++last_number;
     result = it->second;
     fresh = inserted;
   }
   if (fresh) {
     // Never freed: another function could get its address.
     Py_INCREF(code);
-    if (!internal) DefineCode(result.number, file, function, lines.data(), lines.size());
+    if (!internal) DefineCode(result.number, ShownName(file).c_str(), function, lines.data(), lines.size());
   }
   PyErr_Restore(type, value, trace);
   PyGILState_Release(gil);
@@ -83,6 +101,7 @@ struct Remembered {
 };
 
 struct Here {
+  Origin place{};  // see PlaceScope
   Cached cache[256];
   std::vector<Remembered> remembered;
 };
@@ -113,12 +132,34 @@ Code LookUp(Here& here, PyCodeObject* code) {
   return c.value;
 }
 
+Origin PlaceOf(const Code& c, uint32_t offset) {
+  const size_t i = offset / 2;
+  return i < c.places->size() ? (*c.places)[i] : Origin{};
+}
+
 Origin OriginOfFrame(Here& here) {
+  if (here.place.code != 0) return here.place;
   for (Frame* f = InnermostFrame(); f != nullptr; f = CallerOf(f)) {
     PyCodeObject* code = CodeOf(f);
     if (code == nullptr) continue;
     const Code c = LookUp(here, code);
-    if (!c.internal) return {c.number, OffsetOf(f, code)};
+    if (c.internal) continue;
+    if (C10_LIKELY(c.places == nullptr)) return {c.number, OffsetOf(f, code)};
+    const Origin place = PlaceOf(c, OffsetOf(f, code));
+    if (place.code != 0) return place;
+  }
+  return {};
+}
+
+// The place of the graph whose Python code runs, if no other code of the user is within it.
+Origin OriginInGraph(Here& here) {
+  if (here.place.code != 0 || !places_exist.load(std::memory_order_relaxed)) return here.place;
+  for (Frame* f = InnermostFrame(); f != nullptr; f = CallerOf(f)) {
+    PyCodeObject* code = CodeOf(f);
+    if (code == nullptr) continue;
+    const Code c = LookUp(here, code);
+    if (c.places != nullptr) return PlaceOf(c, OffsetOf(f, code));
+    if (!c.internal) break;
   }
   return {};
 }
@@ -133,6 +174,9 @@ Origin RecordOrigin() {
   // Nodes are numbered per thread, and backward runs in the thread that called it.
   const auto node = torch::autograd::get_current_node();
   if (node != nullptr && !remembered.empty()) {
+    // A graph's backward has the lines of its forward.
+    const Origin place = OriginInGraph(thread);
+    if (place.code != 0) return place;
     const Remembered& r = remembered[node->sequence_nr() % kRemembered];
     if (r.sequence == node->sequence_nr()) return r.origin;
   }
@@ -146,6 +190,54 @@ Origin RecordOrigin() {
     if (r.sequence != made) r = {made, origin};
   }
   return origin;
+}
+
+std::vector<Origin> DefinePlaces(const std::vector<std::optional<Place>>& places) {
+  std::vector<Origin> origins(places.size());
+  struct Function {
+    uint32_t number;
+    std::vector<int32_t> lines;
+  };
+  std::map<std::pair<std::string, std::string>, Function> functions;
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!places[i].has_value()) continue;
+    const Place& p = *places[i];
+    const auto [it, inserted] = functions.try_emplace({p.file, p.function});
+    Function& f = it->second;
+    if (inserted) f.number = ++last_number;
+    if (f.lines.empty() || f.lines.back() != p.line) f.lines.push_back(p.line);
+    origins[i] = {f.number, static_cast<uint32_t>(2 * (f.lines.size() - 1))};
+  }
+  for (const auto& [name, f] : functions) {
+    const std::string file = ShownName(name.first.c_str());
+    DefineCode(f.number, file.c_str(), name.second.c_str(), f.lines.data(), f.lines.size());
+  }
+  return origins;
+}
+
+void SetPlaces(PyObject* object, std::vector<Origin> places) {
+  TORCH_CHECK_TYPE(PyCode_Check(object), "expected a code object, got ", Py_TYPE(object)->tp_name);
+  auto* code = reinterpret_cast<PyCodeObject*>(object);
+  // Never freed, as all code objects that a record has met.
+  const auto* kept = new std::vector<Origin>(std::move(places));
+  std::lock_guard<std::mutex> guard(mutex);
+  const auto [it, inserted] = codes.try_emplace(code, Code{0, false, kept});
+  if (!inserted) {  // a thread may have cached the entry without places
+    delete kept;
+    return;
+  }
+  Py_INCREF(object);
+  it->second.number = ++last_number;
+  places_exist.store(true, std::memory_order_relaxed);
+}
+
+PlaceScope::PlaceScope() : place_(&GetHere().place), before_(*place_) {}
+
+PlaceScope::~PlaceScope() { *place_ = before_; }
+
+void SetCellNamer(PyObject* namer) {
+  Py_XINCREF(namer);
+  Py_XSETREF(cell_namer, namer);
 }
 
 void SetInternalFolders(std::string torch, std::string package) {

@@ -6,9 +6,14 @@
 #ifndef MYCELYA_DEVICE_RECORD_ORIGIN_H_
 #define MYCELYA_DEVICE_RECORD_ORIGIN_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "abi/mycelya.h"
+
+typedef struct _object PyObject;
 
 namespace mycelya {
 
@@ -19,6 +24,36 @@ Origin CurrentOrigin();
 
 // In backward: the forward line whose autograd node runs now; otherwise CurrentOrigin(), remembered for that purpose.
 Origin RecordOrigin();
+
+// A line of the user's program that torch.compile has put into a graph.
+struct Place {
+  std::string file, function;
+  int32_t line;
+};
+
+// Names the places to the client, for traces; a place that is missing has the code 0. Needs the GIL.
+std::vector<Origin> DefinePlaces(const std::vector<std::optional<Place>>& places);
+
+// A code object that was generated from such a graph: the records of its instructions are those of the places. There is
+// one place per instruction of two bytes; without a place a record has the line that called the code. Needs the GIL.
+void SetPlaces(PyObject* code, std::vector<Origin> places);
+
+// The place of the records that this thread makes meanwhile. Scopes nest.
+class PlaceScope {
+ public:
+  PlaceScope();
+  ~PlaceScope();
+  PlaceScope(const PlaceScope&) = delete;
+  PlaceScope& operator=(const PlaceScope&) = delete;
+  void Set(Origin place) { *place_ = place; }
+
+ private:
+  Origin* place_;
+  Origin before_;
+};
+
+// From now on calls namer(file) for each file of the user's program: the name to show instead, or None. Needs the GIL.
+void SetCellNamer(PyObject* namer);
 
 // Folders, with a trailing slash, whose Python frames are skipped.
 void SetInternalFolders(std::string torch, std::string package);

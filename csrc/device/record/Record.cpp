@@ -14,6 +14,8 @@
 #include <span>
 
 #include "device/client/Client.h"
+#include "device/client/Lives.h"
+#include "device/known/Known.h"
 #include "device/operators/Minimal.h"
 #include "device/operators/Transfer.h"
 #include "device/pytorch/Generator.h"
@@ -27,27 +29,6 @@
 
 namespace mycelya {
 namespace {
-
-// Calls f with each defined tensor of the arguments. A tensor in a list is a reference into the IValue's list.
-template <class F>
-void EachTensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    switch (op.args[i].kind) {
-      case Kind::kTensor:
-        if (args[i].isTensor() && args[i].toTensor().defined()) f(i, args[i].toTensor());
-        break;
-      case Kind::kTensors:
-      case Kind::kOptTensors:
-        if (args[i].isNone()) break;
-        for (const auto& e : args[i].toListRef()) {
-          if (e.isTensor() && e.toTensor().defined()) f(i, e.toTensor());
-        }
-        break;
-      default:
-        break;
-    }
-  }
-}
 
 const std::string& ArgumentName(const Op& op, size_t i) { return op.handle.schema().arguments()[i].name(); }
 
@@ -73,7 +54,8 @@ void CheckWritable(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceInde
 // A generator of this device dispatches the call to us even if all tensors are on the CPU.
 void RefuseGenerator(const Op& op, at::ArrayRef<c10::IValue> args) {
   bool cpu = false, generator = false;
-  EachTensor(op, args, [&](size_t i, const at::Tensor& t) { cpu |= t.is_cpu() && (t.dim() != 0 || op.args[i].write); });
+  EachTensor(op, args,
+             [&](size_t i, size_t, const at::Tensor& t) { cpu |= t.is_cpu() && (t.dim() != 0 || op.args[i].write); });
   for (size_t i = 0; i < args.size(); ++i) generator |= op.args[i].kind == Kind::kGenerator && !args[i].isNone();
   TORCH_CHECK(!(cpu && generator), "Expected a 'cpu' device type for generator but found 'mycelya'");
 }
@@ -96,13 +78,13 @@ c10::DeviceIndex DeviceOf(const Op& op, at::ArrayRef<c10::IValue> args, Operands
                                   "the result back with .to(\"mycelya\").");
     }
   }
-  EachTensor(op, args, [&](size_t i, const at::Tensor& t) {
+  EachTensor(op, args, [&](size_t i, size_t, const at::Tensor& t) {
     if (Ours(t)) {
       const int index = t.device().index();
       TORCH_CHECK(device < 0 || device == index,
                   "Expected all tensors to be on the same device, but found at least two devices, mycelya:", device,
                   " and mycelya:", index, "! (when checking argument for argument ", ArgumentName(op, i), " in method ",
-                  op.full_name, "). They are on different machines: copy one with .to(\"mycelya:", device, "\").");
+                  op.full_name, "). ", TwoMachinesText(static_cast<c10::DeviceIndex>(device), t.device().index()));
       device = index;
       CheckAlive(*StorageOf(*t.unsafeGetTensorImpl()));
       operands.lazy_views |= t.is_conj() || t.is_neg();
@@ -116,7 +98,7 @@ c10::DeviceIndex DeviceOf(const Op& op, at::ArrayRef<c10::IValue> args, Operands
     device = NamedDevice(op, args);
   }
   if (C10_LIKELY(!others)) return static_cast<c10::DeviceIndex>(device);
-  EachTensor(op, args, [&](size_t i, const at::Tensor& t) {
+  EachTensor(op, args, [&](size_t i, size_t, const at::Tensor& t) {
     if (Ours(t)) return;
     if (t.is_cpu() && t.dim() == 0 && !op.args[i].write) {
       DtypeCode(t.scalar_type());  // refuses a dtype that a record cannot hold
@@ -164,10 +146,10 @@ int64_t BytesOf(const OutMeta& m) {
 
 // Writes one record. `fresh` are the results in order, including undefined ones. undefined: an operand may be a storage
 // that no op has written yet. shapes: if it is defined, the op is dynamic, and the worker writes the shapes of its
-// results there; the trace ends with this record.
+// results there; the trace ends with this record. known: gives the result a content that the client knows.
 void Emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::ArrayRef<int> unmarked,
           at::ArrayRef<at::Tensor> fresh, c10::DeviceIndex device, Origin origin, bool undefined = true,
-          bool inferred = false, const at::Tensor& shapes = {}) {
+          bool inferred = false, const at::Tensor& shapes = {}, KnownCall* known = nullptr) {
   Recorder& r = RecorderOf(device);
   r.WaitForRoom(origin);
   std::lock_guard<SpinLock> guard(r.lock);
@@ -177,13 +159,14 @@ void Emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
   r.Prepare(origin);
   r.Count(inferred);
   if (undefined) {
-    EachTensor(recorded, args, [&](size_t, const at::Tensor& t) {
+    EachTensor(recorded, args, [&](size_t, size_t, const at::Tensor& t) {
       if (Ours(t) && !StorageOf(*t.unsafeGetTensorImpl())->defined) {
         r.DefineStorage(*t.unsafeGetTensorImpl(), origin);
       }
     });
   }
   const bool dynamic = shapes.defined();
+  if (C10_UNLIKELY(known != nullptr)) known->Take(op, args, device);
   r.Begin(recorded.hash, op.flags | (dynamic ? MYC_R_DYNAMIC : 0), static_cast<uint32_t>(args.size()),
           op.fresh_returns + dynamic, origin);
   for (size_t i = 0; i < args.size(); ++i) {
@@ -205,6 +188,7 @@ void Emit(const Op& op, const Op& recorded, at::ArrayRef<c10::IValue> args, at::
       }
     }
   }
+  if (C10_UNLIKELY(known != nullptr)) known->Give(fresh);
   dynamic ? r.Cut(MYC_CUT_SHAPE, origin) : r.End();
 }
 
@@ -217,11 +201,16 @@ at::Tensor WithShape(const Op& op, const at::Tensor& placeholder, const int64_t*
   return NewTensor(c10::Storage(placeholder.storage()), m.dtype, m.sizes, m.strides);
 }
 
-// Runs an op with data-dependent shapes, and waits for the shapes.
+// Runs an op with data-dependent shapes, and waits for the shapes. Results that the client knows are uploaded instead.
 c10::SmallVector<at::Tensor, 4> RunDynamic(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device,
                                            Origin origin) {
   const size_t n =
       std::count_if(op.returns.begin(), op.returns.end(), [](const Return& entry) { return entry.alias < 0; });
+  if (const auto known = KnownResults(op, args)) {
+    c10::SmallVector<at::Tensor, 4> uploaded;
+    for (const at::Tensor& t : *known) uploaded.push_back(ToDevice(t, device));
+    return uploaded;
+  }
   const at::Tensor shapes = MakeVector(at::kLong, static_cast<int64_t>(n) * MYC_SHAPE_WORDS, device);
   c10::SmallVector<at::Tensor, 4> fresh;
   for (size_t i = 0; i < n; ++i) fresh.push_back(MakeVector(at::kByte, 0, device));
@@ -282,6 +271,9 @@ void InferAndEmit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex
     std::vector<c10::IValue> rewritten(args.begin(), args.end());
     if (op.special.rewrites != nullptr) op.special.rewrites(rewritten);
     Emit(op, *op.recorded, rewritten, unmarked, fresh, device, origin, true, true);
+  } else if (C10_UNLIKELY(KnownCall::MayBe(op, args))) {
+    KnownCall known;
+    Emit(op, op, args, unmarked, fresh, device, origin, undefined, true, {}, &known);
   } else {
     Emit(op, op, args, unmarked, fresh, device, origin, undefined, true);
   }
@@ -431,7 +423,9 @@ void RecordCopy(const at::Tensor& dst, const at::Tensor& src) {
   CheckUsable();
   for (const at::Tensor* t : {&dst, &src}) CheckAlive(*StorageOf(*t->unsafeGetTensorImpl()));
   const c10::IValue args[] = {dst, src, false};
-  Emit(op, op, args, {}, {}, dst.device().index(), RecordOrigin());
+  KnownCall known;
+  Emit(op, op, args, {}, {}, dst.device().index(), RecordOrigin(), true, false, {},
+       KnownCall::MayBe(op, args) ? &known : nullptr);
 }
 
 void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,

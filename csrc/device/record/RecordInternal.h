@@ -19,6 +19,30 @@ namespace mycelya {
 
 inline bool Ours(const at::Tensor& t) { return t.defined() && t.device().type() == kDevice; }
 
+// Calls f(argument, element, tensor) with each defined tensor of the arguments; element: of a list. A tensor in a list
+// is a reference into the IValue's list.
+template <class F>
+void EachTensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    switch (op.args[i].kind) {
+      case Kind::kTensor:
+        if (args[i].isTensor() && args[i].toTensor().defined()) f(i, size_t{0}, args[i].toTensor());
+        break;
+      case Kind::kTensors:
+      case Kind::kOptTensors: {
+        if (args[i].isNone()) break;
+        const auto list = args[i].toListRef();
+        for (size_t k = 0; k < list.size(); ++k) {
+          if (list[k].isTensor() && list[k].toTensor().defined()) f(i, k, list[k].toTensor());
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+}
+
 // ---- Record.cpp ----
 
 // Turns autograd's own threads off for this thread. Backward then runs in the thread that calls it: with that thread's

@@ -102,6 +102,9 @@ bool RecordShort(const Op& op, const ShortCall& call, at::Tensor& result) {
     const c10::Scalar* number = call.operands[i].number;
     if (number != nullptr && (number->isComplex() || number->isBoolean())) return false;
   }
+  if (C10_UNLIKELY(StorageOf(Impl(leading))->known)) {  // perhaps the result is known too
+    if (op.IsExactOn(c10::typeMetaToScalarType(Impl(leading).dtype()))) return false;
+  }
 
   CheckUsable();
   KeepBackwardInThisThread();

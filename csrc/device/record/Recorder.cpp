@@ -12,6 +12,7 @@
 
 #include "device/client/Client.h"
 #include "device/client/Lives.h"
+#include "device/profile/Profile.h"
 #include "device/record/Failure.h"
 
 namespace mycelya {
@@ -105,7 +106,14 @@ void Recorder::Begin(uint64_t op_hash, uint32_t flags, uint32_t n_args, uint32_t
   Word(op_hash);
   open_.origins.push_back(origin.code);
   open_.origins.push_back(origin.offset);
+  if (C10_UNLIKELY(profiling.load(std::memory_order_relaxed))) NoteCaller();
   ++records_;
+}
+
+void Recorder::NoteCaller() {
+  if (open_.began == 0) open_.began = UnixNow();
+  while (open_.callers.size() < records_) open_.callers.push_back(0);  // the profile has begun since
+  open_.callers.push_back(CurrentCaller());
 }
 
 void Recorder::End() {
@@ -155,6 +163,7 @@ void Recorder::PutGeometry(const c10::TensorImpl& t, uint32_t flags, bool with_b
 
 void Recorder::Operand(const c10::TensorImpl& t, bool write) {
   Storage& s = *StorageOf(t);
+  if (write) s.known.reset();
   const bool contiguous = t.is_contiguous();
   uint32_t flags =
       (write ? MYC_T_WRITE : 0) | (contiguous ? MYC_T_CONTIG : 0) | (t.storage_offset() == 0 ? MYC_T_OFF0 : 0);
@@ -233,6 +242,7 @@ void Recorder::NoteSeed(uint64_t seed, Origin origin) {
 
 void Recorder::Attend(Origin) {
   if (ended_) RaiseStopped(device_);
+  if (paused_) RaisePaused(device_);
   DefineSpecialOps();
   attention_.store(false, std::memory_order_relaxed);
   if (!std::exchange(seed_noted_, false)) return;
@@ -250,6 +260,12 @@ void Recorder::EndLife() {
   attention_.store(true, std::memory_order_relaxed);
 }
 
+void Recorder::Pause(bool paused) {
+  std::lock_guard<SpinLock> guard(lock);
+  paused_ = paused;
+  attention_.store(true, std::memory_order_relaxed);
+}
+
 void Recorder::BeginLife() {
   std::lock_guard<SpinLock> guard(lock);
   Drop();
@@ -257,7 +273,7 @@ void Recorder::BeginLife() {
   Reset();  // so that no trace has the number of the life
   restarted.store(true, std::memory_order_relaxed);
   NoteLife(device_, life());
-  ended_ = false;
+  ended_ = paused_ = false;
   // The worker is a new process. It has PyTorch's defaults.
   seed_noted_ = seeded_;
   attention_.store(seeded_, std::memory_order_relaxed);
@@ -393,6 +409,11 @@ myc_trace Recorder::TraceOf(const Streams& streams) const {
   trace.n_frees = streams.frees.size();
   trace.origins = streams.origins.data();
   trace.n_records = records_;
+  if (C10_UNLIKELY(streams.began != 0)) {
+    trace.began = streams.began;
+    trace.closed = UnixNow();
+    if (streams.callers.size() == records_) trace.callers = streams.callers.data();
+  }
   return trace;
 }
 
@@ -414,6 +435,8 @@ Streams& Recorder::Close() {
   open_.frees.clear();
   open_.origins.clear();
   open_.alive.clear();
+  open_.callers.clear();
+  open_.began = 0;
   free->in_use = 1;
   return *closed_.emplace_back(std::move(free));
 }
@@ -433,6 +456,7 @@ void Recorder::Cut(uint32_t reason, Origin origin, bool waits) {
 
 // Returns false if there is nothing to send.
 bool Recorder::Send(uint32_t reason, Origin origin, bool waits) {
+  if (C10_UNLIKELY(paused_)) RaisePaused(device_);  // before anything is taken away
   {
     std::lock_guard<SpinLock> guard(death_lock_);
     dead_.swap(deaths_);

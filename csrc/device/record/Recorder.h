@@ -70,7 +70,10 @@ struct Streams {
   Buffer<uint64_t> skeleton, params, bindings, frees;
   Buffer<uint32_t> origins;  // two words per record
   Buffer<uint8_t> alive;     // per local number
-  uint32_t in_use = 0;       // by the client library: atomic
+  // Of a profiled trace: see myc_trace. Fewer callers than records if the profile has ended since.
+  Buffer<uint64_t> callers;
+  int64_t began = 0;
+  uint32_t in_use = 0;  // by the client library: atomic
 };
 
 class Recorder {
@@ -108,6 +111,7 @@ class Recorder {
   void ContiguousOperand(const c10::TensorImpl& t, bool write) {
     Storage& s = *StorageOf(t);
     if (C10_UNLIKELY(s.epoch != epoch_ || !s.geometry.IsContiguousAs(t))) return Operand(t, write);
+    if (write) s.known.reset();
     Follow(s);
     Word(MYC_W_TENSOR | static_cast<uint64_t>(DtypeCode(s.geometry.dtype)) << 8 |
          static_cast<uint64_t>(s.geometry.sizes.size()) << 16 |
@@ -161,6 +165,8 @@ class Recorder {
   void Read(const Storage& s, Origin origin, bool waits);
   // Whether all records before trace `epoch` have run. Called without `lock`.
   void Ran(uint64_t epoch) { ran_.store(epoch, std::memory_order_relaxed); }
+  // Whether something can be recorded.
+  bool Usable() const { return !ended_ && !paused_; }
   // Whether no record is waiting to run.
   bool Idle() const { return records_ == 0 && ran_.load(std::memory_order_relaxed) == epoch_; }
   uint64_t epoch() const { return epoch_; }
@@ -171,6 +177,8 @@ class Recorder {
   void EndLife();
   // Begins a life with a new worker. Storages that a trace before life() has seen last are lost. Called without `lock`.
   void BeginLife();
+  // Lets nothing be recorded until it is called with false.
+  void Pause(bool paused);
   uint64_t life() const { return life_.load(std::memory_order_relaxed); }
 
   c10::DeviceIndex device() const { return device_; }
@@ -210,6 +218,7 @@ class Recorder {
   }
   void Reset();
   void Drop();
+  void NoteCaller();
 
   const c10::DeviceIndex device_;
   Streams open_;
@@ -232,8 +241,9 @@ class Recorder {
   std::atomic<bool> behind_{false};
   std::atomic<uint64_t> ran_{1};
   std::atomic<uint64_t> life_{0};       // the first trace of the life, less than any trace that has records
-  std::atomic<bool> attention_{false};  // one of the next two holds
+  std::atomic<bool> attention_{false};  // one of the next three holds
   bool ended_ = false;                  // the life, and the next one has not begun
+  bool paused_ = false;                 // the machine
   bool seed_noted_ = false;
   bool seeded_ = false;  // seed_ is the last seed of the default generator
   uint64_t seed_ = 0;

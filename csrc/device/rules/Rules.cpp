@@ -10,12 +10,14 @@
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <atomic>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "device/rules/MetaTable.h"
 #include "device/rules/RulesInternal.h"
@@ -24,7 +26,8 @@ namespace mycelya {
 namespace rules {
 namespace {
 
-std::atomic<Worker> g_worker{Worker::kCpu};
+std::atomic<Worker (*)(c10::DeviceIndex)> worker_of{nullptr};
+thread_local c10::DeviceIndex device_of_call = 0;
 
 using RuleTable = std::unordered_map<std::string_view, Rule>;
 
@@ -85,7 +88,10 @@ c10::IValue ToMeta(const c10::IValue& value) {
 
 }  // namespace
 
-bool OnCuda() { return g_worker.load(std::memory_order_relaxed) == Worker::kCuda; }
+bool OnCuda() {
+  const auto of = worker_of.load(std::memory_order_relaxed);
+  return of != nullptr && of(device_of_call) == Worker::kCuda;
+}
 
 bool HasRule(std::string_view functional_name) { return FindRule(functional_name) != nullptr; }
 
@@ -110,9 +116,10 @@ void Infer(std::string_view functional_name, Args args, OutMetas& out) {
 
 }  // namespace rules
 
-void SetWorker(Worker worker) { rules::g_worker.store(worker, std::memory_order_relaxed); }
+void SetWorkers(Worker (*of)(c10::DeviceIndex)) { rules::worker_of.store(of, std::memory_order_relaxed); }
 
-Worker GetWorker() { return rules::g_worker.load(std::memory_order_relaxed); }
+CallOn::CallOn(c10::DeviceIndex device) : before_(std::exchange(rules::device_of_call, device)) {}
+CallOn::~CallOn() { rules::device_of_call = before_; }
 
 bool InferByRule(std::string_view functional_name, at::ArrayRef<c10::IValue> args, OutMetas& out) {
   const rules::Rule rule = rules::FindRule(functional_name);
@@ -136,7 +143,15 @@ bool InferByMeta(std::string_view functional_name, const c10::OperatorHandle& op
   };
   run();
   const auto loose = [](const c10::IValue& arg) { return arg.isTensor() && rules::Loose(arg.toTensor()); };
-  if (rules::OnCuda() || std::none_of(args.begin(), args.end(), loose)) return true;
+  if (rules::OnCuda()) {
+    // cuSOLVER's right singular vectors are row-major. PyTorch's function asks for tensors on CUDA.
+    if (functional_name == "_linalg_svd") {
+      const auto strides = c10::contiguous_strides(out[2].sizes);
+      out[2].strides.assign(strides.begin(), strides.end());
+    }
+    return true;
+  }
+  if (std::none_of(args.begin(), args.end(), loose)) return true;
   // The dtype in which the operands meet is known only now: that of the result or, for comparisons, the common one.
   at::ScalarType dtype = out[0].dtype;
   if (dtype == at::kBool) {

@@ -3,15 +3,18 @@
 //
 // Shape rules: which tensors a call returns, without running it. A rule reads only metadata (sizes, strides, dtype,
 // device, numbers), never data, and gives what PyTorch's CPU kernel gives, strides included, because users see
-// strides. The few results whose dtype or layout differs between PyTorch's CPU and CUDA kernels follow SetWorker().
+// strides. The few results whose dtype or layout differs between PyTorch's CPU and CUDA kernels follow the worker of
+// the call's device.
 #ifndef MYCELYA_DEVICE_RULES_RULES_H_
 #define MYCELYA_DEVICE_RULES_RULES_H_
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
+#include <torch/headeronly/version.h>
 
 #include <cstdint>
 #include <string_view>
@@ -29,10 +32,25 @@ struct OutMeta {
 };
 using OutMetas = c10::SmallVector<OutMeta, 4>;  // fresh results in schema order, lists flattened
 
-// The device on which programs run. It affects the results that OnCuda() of RulesInternal.h is for. Default: kCpu.
+// What a device's worker computes on. It affects the results that OnCuda() of RulesInternal.h is for.
 enum class Worker : uint8_t { kCpu, kCuda };
-void SetWorker(Worker worker);
-Worker GetWorker();
+// Sets the function that says so for a device index. Without one, all workers are kCpu.
+void SetWorkers(Worker (*of)(c10::DeviceIndex));
+
+// The rules that this thread applies during its lifetime are for a call on this device.
+class CallOn {
+ public:
+  explicit CallOn(c10::DeviceIndex device);
+  ~CallOn();
+  CallOn(const CallOn&) = delete;
+  CallOn& operator=(const CallOn&) = delete;
+
+ private:
+  c10::DeviceIndex before_;
+};
+
+// Whether CUDA's group norm has kernels for channels-last operands, and gives such results.
+inline constexpr bool kGroupNormKeepsFormat = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15;
 
 // Infers the results of a functional overload ("add.Tensor") from its arguments; of an in-place or out= overload only
 // where the op table names that overload itself. Returns false if there is no own rule. Throws PyTorch's errors.

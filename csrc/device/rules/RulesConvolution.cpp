@@ -8,14 +8,21 @@
 namespace mycelya::rules {
 namespace {
 
-// Whether the CPU convolves volumes with oneDNN, which supports channels-last, or with its own loops, which do not. For
-// small float32 volumes it chooses by size.
-bool VolumeInOneDnn(Args args, const Tensor& input, const Tensor& weight, size_t first) {
+// Whether a transposed convolution pads its result by a stride or more. Neither oneDNN nor cuDNN supports that, and
+// PyTorch's own loops give contiguous results.
+bool PadsByStrides(Args args, size_t first) {
   const auto stride = IntsAt(args, first), output_padding = IntsAt(args, first + 4);
   const bool transposed = args[first + 3].toBool();
   for (size_t i = 0; transposed && i < output_padding.size(); ++i) {
-    if (output_padding[i] >= stride[stride.size() == 1 ? 0 : i]) return false;
+    if (output_padding[i] >= stride[stride.size() == 1 ? 0 : i]) return true;
   }
+  return false;
+}
+
+// Whether the CPU convolves volumes with oneDNN, which supports channels-last, or with its own loops, which do not. For
+// small float32 volumes it chooses by size.
+bool VolumeInOneDnn(Args args, const Tensor& input, const Tensor& weight, size_t first) {
+  if (PadsByStrides(args, first)) return false;
   const ScalarType dtype = input.scalar_type();
   if (dtype != ScalarType::Float) return dtype == ScalarType::BFloat16 || dtype == ScalarType::Half;
   constexpr int64_t kSmall = 20480;  // elements of a batch of [c, d, h]; at::native's threshold
@@ -29,8 +36,8 @@ MemoryFormat ConvolutionFormat(Args args, const Tensor& input, const Tensor& wei
   const auto wanted = volume ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
   const bool asked = input.suggest_memory_format() == wanted || weight.suggest_memory_format() == wanted;
   if (!asked) return MemoryFormat::Contiguous;
-  const bool available =
-      OnCuda() ? input.scalar_type() != ScalarType::Double : !volume || VolumeInOneDnn(args, input, weight, first);
+  const bool available = OnCuda() ? input.scalar_type() != ScalarType::Double && !PadsByStrides(args, first)
+                                  : !volume || VolumeInOneDnn(args, input, weight, first);
   return available ? wanted : MemoryFormat::Contiguous;
 }
 

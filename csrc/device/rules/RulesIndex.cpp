@@ -149,7 +149,12 @@ void Searchsorted(Args args, OutMetas& out) {
 void NonzeroStatic(Args args, OutMetas& out) {
   const int64_t size = args[1].toInt();
   TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
-  AddContiguous(out, {size, TensorAt(args, 0).dim()}, kLong);
+  const int64_t rank = TensorAt(args, 0).dim();
+  if (OnCuda()) {
+    Add(out, {size, rank}, {1, size}, kLong);  // CUDA finds the indices of one dim after the other
+  } else {
+    AddContiguous(out, {size, rank}, kLong);
+  }
 }
 
 enum BagMode { kBagSum = 0, kBagMean = 1, kBagMax = 2 };

@@ -46,7 +46,7 @@ RuleRows RandomRules();
 RuleRows ReduceRules();
 RuleRows SpectralRules();
 
-// True if programs run on CUDA, where some results differ from the CPU's.
+// True if the call's program runs on CUDA, where some results differ from the CPU's.
 bool OnCuda();
 
 // --- Arguments. An absent tensor reads as an undefined one.

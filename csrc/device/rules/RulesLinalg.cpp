@@ -167,7 +167,11 @@ void Eig(Args args, OutMetas& out) {
   CheckSquare(self, "linalg.eig");
   const ScalarType dtype = ComplexType(self.scalar_type());
   AddContiguous(out, self.sizes().slice(0, self.dim() - 1), dtype);
-  AddColumnMajor(out, self.sizes(), dtype);
+  if (OnCuda()) {
+    AddContiguous(out, self.sizes(), dtype);  // a copy of LAPACK's
+  } else {
+    AddColumnMajor(out, self.sizes(), dtype);
+  }
 }
 
 // self [*, n, n]

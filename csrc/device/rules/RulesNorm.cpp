@@ -47,6 +47,10 @@ void LayerNormBackward(Args args, OutMetas& out) {
   }
 }
 
+void AddGroupNormalized(OutMetas& out, const Tensor& input) {
+  OnCuda() && !kGroupNormKeepsFormat ? AddLikeContiguous(out, input) : AddLikeSuggested(out, input);
+}
+
 // input weight? bias? N C HxW group eps -> output, mean and rstd [N, group]
 void GroupNorm(Args args, OutMetas& out) {
   const Tensor input = TensorAt(args, 0), weight = TensorAt(args, 1), bias = TensorAt(args, 2);
@@ -54,11 +58,7 @@ void GroupNorm(Args args, OutMetas& out) {
   TORCH_CHECK(groups > 0, "Expected num groups to be greater than 0, got ", groups);
   TORCH_CHECK(channels % groups == 0, "Expected number of channels in input to be divisible by num_groups, but got ",
               "input of shape ", input.sizes(), " and num_groups=", groups);
-  if (OnCuda()) {
-    AddLikeContiguous(out, input);
-  } else {
-    AddLikeSuggested(out, input);
-  }
+  AddGroupNormalized(out, input);
   const ScalarType dtype = OnCuda() ? input.scalar_type() : StatisticsType(input, {weight, bias});
   AddContiguous(out, {n, groups}, dtype);
   AddContiguous(out, {n, groups}, dtype);
@@ -69,7 +69,7 @@ void GroupNormBackward(Args args, OutMetas& out) {
   const Tensor input = TensorAt(args, 1), weight = TensorAt(args, 4);
   const int64_t channels = args[6].toInt();
   if (MaskAt(args, 9, 0)) {
-    OnCuda() ? AddLikeContiguous(out, input) : AddLikeSuggested(out, input);
+    AddGroupNormalized(out, input);
   } else {
     AddUndefined(out);
   }
@@ -84,11 +84,17 @@ void GroupNormBackward(Args args, OutMetas& out) {
   }
 }
 
-// The saved mean and inverse deviation: [C] in training, empty in evaluation.
+// The saved mean and inverse deviation: [C] in training. In evaluation they are empty on the CPU, and CUDA copies them
+// from the running statistics.
 void AddSavedStatistics(OutMetas& out, const Tensor& input, bool training, ScalarType dtype) {
-  const int64_t channels = training ? input.size(1) : 0;
+  const int64_t channels = training || OnCuda() ? input.size(1) : 0;
   AddContiguous(out, {channels}, dtype);
   AddContiguous(out, {channels}, dtype);
+}
+
+// The normalised input, and the gradient of the input.
+void AddNormalized(OutMetas& out, const Tensor& input) {
+  OnCuda() ? AddLike(out, input) : AddLikeSuggested(out, input);
 }
 
 // Refuses given arguments of [first, last) without one element per channel of the input. Kernels do not check that.
@@ -107,7 +113,7 @@ void BatchNorm(Args args, OutMetas& out) {
   const Tensor input = TensorAt(args, 0);
   CheckChannels(args, 1, 5);
   const bool training = args[5].toBool();
-  AddLikeSuggested(out, input);
+  AddNormalized(out, input);
   const ScalarType dtype = StatisticsType(input, {TensorAt(args, 1), TensorAt(args, 2), TensorAt(args, 3)});
   AddSavedStatistics(out, input, training, training || OnCuda() ? dtype : input.scalar_type());
 }
@@ -116,7 +122,7 @@ void BatchNorm(Args args, OutMetas& out) {
 void BatchNormWithoutStats(Args args, OutMetas& out) {
   const Tensor input = TensorAt(args, 0);
   CheckChannels(args, 1, 3);
-  AddLikeSuggested(out, input);
+  AddNormalized(out, input);
   const ScalarType dtype = StatisticsType(input, {TensorAt(args, 1), TensorAt(args, 2)});
   AddSavedStatistics(out, input, args[3].toBool(), dtype);
 }

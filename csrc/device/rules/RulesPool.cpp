@@ -90,7 +90,7 @@ void MaxUnpool(Args args, OutMetas& out) {
   TORCH_CHECK(self.sizes() == indices.sizes(), "Expected shape of indices to be same as that of the input tensor (",
               self.sizes(), ") but got indices tensor with shape: ", indices.sizes());
   AddFormat(out, WithLast(self, IntsAt(args, 2)), self.scalar_type(),
-            kSpatial == 2 ? FormatOf(self) : MemoryFormat::Contiguous);
+            kSpatial == 2 && !OnCuda() ? FormatOf(self) : MemoryFormat::Contiguous);
 }
 
 // self padding (left, right, top, bottom); strict as reflection wants it
@@ -121,7 +121,7 @@ void Pad(Args args, OutMetas& out) {
 
 void PadBackward(Args args, OutMetas& out) {
   const Tensor self = TensorAt(args, 1);
-  OnCuda() ? AddLike(out, self) : AddLikeSuggested(out, self);
+  OnCuda() ? AddLikeContiguous(out, self) : AddLikeSuggested(out, self);
 }
 
 // input [n, c, *] grid [n, *, 2 or 3]: interpolation padding align_corners

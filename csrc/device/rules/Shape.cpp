@@ -9,9 +9,11 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/strides.h>
 
+#include <cstring>
 #include <memory>
 #include <vector>
 
+#include "device/client/State.h"
 #include "device/record/Recorder.h"
 #include "device/tensor/Buffer.h"
 #include "device/tensor/Thread.h"
@@ -89,8 +91,13 @@ void PutTensor(Key& key, const c10::IValue& value) {
   }
   const auto& t = *value.toTensor().unsafeGetTensorImpl();
   const c10::IntArrayRef sizes = t.sizes(), strides = t.strides();
+  // The device, because the workers of two devices may give other results.
+  const c10::Device device = t.device();
+  uint16_t place;
+  static_assert(sizeof place == sizeof device);
+  std::memcpy(&place, &device, sizeof place);
   key.Put(1 | static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())) << 8 | uint64_t{sizes.size()} << 16 |
-          static_cast<uint64_t>(t.is_wrapped_number()) << 24 | static_cast<uint64_t>(t.is_cpu()) << 25);
+          static_cast<uint64_t>(t.is_wrapped_number()) << 24 | static_cast<uint64_t>(place) << 32);
   for (const int64_t v : sizes) key.Put(static_cast<uint64_t>(v));
   for (const int64_t v : strides) key.Put(static_cast<uint64_t>(v));
 }
@@ -388,8 +395,24 @@ void InferOut(const Op& op, at::ArrayRef<c10::IValue> args, OutMetas& out) {
     const bool pointwise = op.columns.Has(kKeepsDType) && !aside;
     TORCH_CHECK(!pointwise || m.dtype == result.scalar_type(), "Found dtype ", result.scalar_type(), " but expected ",
                 m.dtype);
-    if (pointwise || result.sizes() == at::IntArrayRef(m.sizes)) CheckOverlap(op, args, result, w);
+    const bool kept = op.columns.Has(kKeepsShape) && result.numel() == c10::multiply_integers(m.sizes);
+    if (pointwise || kept || result.sizes() == at::IntArrayRef(m.sizes)) CheckOverlap(op, args, result, w);
   }
+}
+
+// The device of a call: that of its tensors. Results of calls without tensors are the same on all devices.
+c10::DeviceIndex DeviceOfCall(at::ArrayRef<c10::IValue> args) {
+  const auto ours = [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && value.toTensor().device().type() == kDevice;
+  };
+  for (const c10::IValue& arg : args) {
+    if (ours(arg)) return arg.toTensor().device().index();
+    if (!arg.isTensorList() && !arg.isOptionalTensorList()) continue;
+    for (const c10::IValue& item : arg.toListRef()) {
+      if (ours(item)) return item.toTensor().device().index();
+    }
+  }
+  return CurrentDevice();
 }
 
 // Refuses tensors that a record cannot hold.
@@ -443,6 +466,7 @@ const OutMetas& Infer(const Op& op, at::ArrayRef<c10::IValue> args) {
   }
   // Inference may call this function again, because the Meta key runs Python. So the key is copied.
   auto entry = std::make_unique<Entry>(Entry{hash, words.vec(), {}});
+  const CallOn call(DeviceOfCall(args));
   if (op.writes.empty()) {
     InferFresh(op, op.name, op.handle, args, entry->metas);
   } else if (op.writes_out) {

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "device/client/Lives.h"
 #include "device/tensor/Storage.h"
 
 namespace mycelya {
@@ -68,7 +69,7 @@ void CheckDevices(const char* op, std::initializer_list<std::reference_wrapper<c
     if (!device) device = t.device();
     TORCH_CHECK(t.device() == *device,
                 "Expected all tensors to be on the same device, but found at least two devices, ", *device, " and ",
-                t.device(), "! (when checking arguments of ", op, ")");
+                t.device(), "! (when checking arguments of ", op, "). ", DevicesText(*device, t.device()));
   }
 }
 

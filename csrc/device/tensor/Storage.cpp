@@ -226,6 +226,7 @@ Storage::~Storage() {
 }
 
 void Storage::SetBytes(int64_t bytes) {
+  known.reset();
   CountFree(device_index(), static_cast<int64_t>(nbytes()));
   CountAllocation(device_index(), bytes);
   if (nbytes() >= kListed) Large().Remove(*this);

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // The storage of a mycelya tensor. It has all device state; TensorImpl has none, because `.to()` keeps TensorImpls of
-// the CPU and `alias` and `view(dtype)` make plain ones. No storage holds tensor data.
+// the CPU and `alias` and `view(dtype)` make plain ones. No storage holds tensor data,
+// except what the client knows (known/Known.h).
 #ifndef MYCELYA_DEVICE_TENSOR_STORAGE_H_
 #define MYCELYA_DEVICE_TENSOR_STORAGE_H_
 
@@ -10,6 +11,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
 #include <vector>
@@ -60,10 +62,11 @@ class Storage final : public c10::StorageImpl {
   static void operator delete(void* p, Thread& thread) { Give(thread.storages, p); }
   static void operator delete(void* p) { Give(this_thread.storages, p); }
 
-  const uint64_t id;     // unique in the process; names the storage on the worker
-  bool defined = false;  // the worker has it, or a record of the open trace makes it
-  uint64_t epoch = 0;    // trace in which the fields below hold; see Recorder
-  uint32_t local = 0;    // its number in that trace
+  const uint64_t id;                                    // unique in the process; names the storage on the worker
+  bool defined = false;                                 // the worker has it, or a record of the open trace makes it
+  uint64_t epoch = 0;                                   // trace in which the fields below hold; see Recorder
+  uint32_t local = 0;                                   // its number in that trace
+  c10::intrusive_ptr<c10::intrusive_ptr_target> known;  // a Known; null: the client does not know the content
 
  private:
   std::atomic<myc_origin> place_{};  // here, because the ends of most storages are never touched

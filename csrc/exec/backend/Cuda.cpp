@@ -91,6 +91,13 @@ class Cuda final : public Device {
     return c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(device().index()).first;
   }
   uint64_t TakeRefused() const override { return refused.exchange(0, std::memory_order_relaxed); }
+  // A kernel that fails spoils the process's context: from then on every call returns its error.
+  std::string Broken() const override {
+    const c10::cuda::CUDAGuard guard(device());
+    const cudaError_t status = cudaStreamQuery(c10::cuda::getCurrentCUDAStream(device().index()).stream());
+    (void)cudaGetLastError();  // forgets an error that does not last
+    return status == cudaSuccess || status == cudaErrorNotReady ? "" : cudaGetErrorString(status);
+  }
   void RecordEvent(int64_t id) const override {
     events_.try_emplace(id, cudaEventDefault).first->second.record();  // on the current stream
   }

@@ -59,6 +59,8 @@ class Device {
   virtual uint64_t FreeBytes() const = 0;
   // The bytes of the last request for memory that has failed since the last call; 0: it is not known.
   virtual uint64_t TakeRefused() const { return 0; }
+  // Why this process cannot use the device any more; "" if it can. The executor asks after each failure.
+  virtual std::string Broken() const { return ""; }
   // Records the device's time when all work submitted so far has run. Recording an id again replaces its time.
   virtual void RecordEvent(int64_t id) const = 0;
   virtual void ForgetEvent(int64_t id) const = 0;

@@ -104,6 +104,7 @@ void CheckPadding(const Operands& o);
 void CheckPairDistanceBackward(const Operands& o);
 void CheckPoles(const Operands& o);
 void CheckPolynomial(const Operands& o);
+void CheckProbabilities(const Operands& o);
 void CheckRandomFrom(const Operands& o);
 void CheckRange(const Operands& o);
 void CheckReflectionPad1dBackward(const Operands& o);

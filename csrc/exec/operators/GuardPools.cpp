@@ -228,7 +228,9 @@ void CheckEmbeddingBagBackward(const Operands& o) {
     o.RequireSizes(2, "offset2bag", o.Tensor(1).sizes());
     o.RequireRange(o.Tensor(2), "offset2bag", 0, bags);
   }
-  o.RequireSizes(3, "bag_size", {bags});
+  // CUDA's has an element more if the last offset is included.
+  o.RequireRank(3, "bag_size", 1, 1);
+  o.Require(o.Size(3, 0) >= bags, "bag_size has ", o.Size(3, 0), " elements, not ", bags, ".");
   if (mode == 2) {
     o.RequireSizes(4, "maximum_indices", o.Tensor(0).sizes());
     // -1 marks an empty bag.

@@ -11,6 +11,7 @@
 #include <ATen/ops/where.h>
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "exec/operators/GuardOperands.h"
@@ -118,6 +119,7 @@ constexpr Guard kGuards[] = {
     {"multi_margin_loss_backward", nullptr, {2, Of::kDim, 1, -1}},
     {"multilabel_margin_loss_backward", &CheckMultilabelMargin, {}, true},
     {"multilabel_margin_loss_forward", &CheckMultilabelMargin, {}, true},
+    {"multinomial", &CheckProbabilities, {}, true},
     {"native_batch_norm", &CheckBatchNorm, {}},
     {"native_batch_norm_backward", &CheckBatchNormBackward, {}},
     {"native_group_norm", &CheckGroupNorm, {}},
@@ -279,6 +281,17 @@ void Operands::RequireSameDtype(std::initializer_list<size_t> operands) const {
     Require(t.scalar_type() == first->scalar_type(), "operands have dtypes ", first->scalar_type(), " and ",
             t.scalar_type(), "; they must be the same.");
   }
+}
+
+// In the words of the CPU's kernel. A NaN fails both comparisons.
+void CheckProbabilities(const Operands& o) {
+  const at::Tensor& t = o.Tensor(0);
+  if (!t.is_floating_point() || t.numel() == 0) return;  // the operator says so
+  const auto [least, greatest] = at::aminmax(t);
+  const at::Tensor both = at::stack({least, greatest}).to(c10::Device(c10::DeviceType::CPU), c10::ScalarType::Double);
+  const auto* bounds = both.const_data_ptr<double>();
+  TORCH_CHECK(bounds[0] >= 0 && bounds[1] < std::numeric_limits<double>::infinity(),
+              "probability tensor contains either `inf`, `nan` or element < 0");
 }
 
 void Operands::RequireRange(const at::Tensor& t, const char* what, int64_t low, int64_t high,

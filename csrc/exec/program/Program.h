@@ -43,16 +43,17 @@ struct TensorRow {
 
 // How a run makes the IValue of an argument.
 enum class ArgKind : uint8_t {
-  kConstant,   // constant
-  kTensor,     // tensors[index]
-  kInt,        // params[index] as int64
-  kIntAsReal,  // params[index] as int64, converted to double
-  kReal,       // params[index] as double bits
-  kBool,       // params[index] != 0
-  kComplex,    // params[index], params[index + 1] as double bits
-  kNumber,     // constant is a 0-dim CPU tensor; its element is overwritten with params[index …]
-  kGenerator,  // generator params[index] of the session
-  kList        // items[index, index + count)
+  kConstant,      // constant
+  kTensor,        // tensors[index]
+  kInt,           // params[index] as int64
+  kIntAsReal,     // params[index] as int64, converted to double
+  kReal,          // params[index] as double bits
+  kBool,          // params[index] != 0
+  kComplex,       // params[index], params[index + 1] as double bits
+  kNumber,        // constant is a 0-dim CPU tensor; its element is overwritten with params[index …]
+  kDeviceNumber,  // like kNumber, and the operator gets a tensor with this element on the device
+  kGenerator,     // generator params[index] of the session
+  kList           // items[index, index + count)
 };
 // What a schema's list holds. No program carries strings: such a list is the schema's default.
 enum class ListOf : uint8_t {
@@ -189,6 +190,9 @@ std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, c10::Device de
 // Reads an argument and converts it to the type in the schema. Appends the items of lists to program.items. Throws
 // TypeError with the names of the operator and the argument if the types do not match.
 Arg FitArg(Reader& in, const c10::Argument& to, const std::string& op, c10::Device device, Program& program);
+
+// A 0-dim tensor on the device with the element of a CPU tensor. Nothing waits for the device.
+at::Tensor FilledLike(const at::Tensor& element, c10::Device device);
 
 }  // namespace mycelya::exec
 

@@ -3,6 +3,7 @@
 //
 // Converts arguments to the types of schemas, once per program. Values that do not depend on parameters become
 // constants.
+#include <ATen/ops/full.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
@@ -102,6 +103,14 @@ class Fitter {
 
   bool Written() const { return to_.alias_info() != nullptr && to_.alias_info()->isWrite(); }
 
+  // Whether the operand must be on the device. ATen's operators of GPUs take an element in CPU memory, but addcmul
+  // refuses it as its first operand, and where and copy_ copy it to the GPU and wait for that.
+  bool MustBeOnDevice() const {
+    if (device_.is_cpu()) return false;
+    return op_.starts_with("aten::where") || op_ == "aten::copy_" ||
+           (op_.starts_with("aten::addcmul") && to_.name() == "self");
+  }
+
   // A 0-dim CPU tensor that lives as long as the program. Each run overwrites its element.
   Arg Element(const Word& w, c10::ScalarType dtype, bool wrapped) const {
     TORCH_CHECK_TYPE(!Written(), "BUG: argument ", to_.name(), " of ", op_, " is written; it can't be ", NameOf(w),
@@ -114,7 +123,7 @@ class Fitter {
                                            /*resizable=*/false),
                               g);
     t.unsafeGetTensorImpl()->set_wrapped_number(wrapped);
-    Arg a = Param(ArgKind::kNumber, w);
+    Arg a = Param(MustBeOnDevice() ? ArgKind::kDeviceNumber : ArgKind::kNumber, w);
     a.constant = std::move(t);
     return a;
   }
@@ -124,6 +133,7 @@ class Fitter {
     Arg a = Element(w, dtype, /*wrapped=*/true);
     const at::Tensor& t = a.constant.toTensor();
     std::memcpy(t.mutable_data_ptr(), &w.value, t.itemsize());
+    if (MustBeOnDevice()) a.constant = FilledLike(t, device_);
     a.kind = ArgKind::kConstant;
     a.index = 0;
     return a;
@@ -241,6 +251,12 @@ class Fitter {
 };
 
 }  // namespace
+
+at::Tensor FilledLike(const at::Tensor& element, c10::Device device) {
+  at::Tensor t = at::full({}, element.item(), element.options().device(device));
+  t.unsafeGetTensorImpl()->set_wrapped_number(element.unsafeGetTensorImpl()->is_wrapped_number());
+  return t;
+}
 
 Arg FitArg(Reader& in, const c10::Argument& to, const std::string& op, c10::Device device, Program& program) {
   return Fitter(in, to, op, device, program).Fit(to.real_type());

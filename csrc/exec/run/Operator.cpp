@@ -52,6 +52,8 @@ c10::IValue OperatorRunner::Value(const Arg& a) {
       return c10::complex<double>(std::bit_cast<double>(param[0]), std::bit_cast<double>(param[1]));
     case ArgKind::kNumber:
       return NumberValue(a.constant.toTensor(), param);
+    case ArgKind::kDeviceNumber:
+      return FilledLike(NumberValue(a.constant.toTensor(), param), executor_.device().device());
     case ArgKind::kGenerator:
       return executor_.GeneratorOf(*param);
     case ArgKind::kList:

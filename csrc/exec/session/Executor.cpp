@@ -6,6 +6,10 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 
@@ -23,7 +27,46 @@ c10::Storage NewStorage(c10::Allocator* allocator, uint64_t bytes) {
                       /*resizable=*/true);
 }
 
+// Nanoseconds since 1970.
+uint64_t Now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+// What such a process ends with; the client shows it.
+constexpr int kBrokenDevice = 70;
+
+// Ends the process: nothing in it can use the device. The worker tells the client what the process has written last.
+[[noreturn]] void End(const std::string& why, c10::Device device) {
+  std::fprintf(stderr, "The session has ended, because its process cannot use %s any more: %s.\n", device.str().c_str(),
+               why.c_str());
+  std::fflush(stderr);
+  std::_Exit(kBrokenDevice);
+}
+
 }  // namespace
+
+StepTimes::StepTimes(const Device& device, uint64_t* words, uint64_t steps)
+    : device_(device), words_(words), steps_(steps) {
+  std::fill_n(words, 2 * steps, 0);
+}
+
+void StepTimes::Begin(uint64_t step) noexcept {
+  End();
+  if (step >= steps_) return;
+  open_ = step + 1;
+  words_[2 * step] = Now();
+}
+
+void StepTimes::End() noexcept {
+  if (open_ == 0) return;
+  try {
+    device_.Synchronize();
+  } catch (...) {  // the step that has failed, or the next one, reports it
+  }
+  words_[2 * open_ - 1] = Now();
+  open_ = 0;
+}
 
 Scope::Scope(c10::Device device) {
   if (!device.is_cpu()) device_.reset_device(device);
@@ -42,6 +85,7 @@ void Executor::Leave(int32_t cores) const {
 
 Failure Executor::TakeFailure() const {
   Failure f = CurrentFailure();
+  if (const std::string why = device_->Broken(); !why.empty()) End(why, device_->device());
   if (f.kind != MYC_E_MEMORY) return f;
   uint64_t storages, held;
   Usage(&storages, &held);

@@ -50,6 +50,20 @@ struct Reading {
   c10::Storage storage;
 };
 
+// When the steps of a run begin and end. The words are those of myc_exec_run's times.
+class StepTimes {
+ public:
+  StepTimes(const Device& device, uint64_t* words, uint64_t steps);
+  void Begin(uint64_t step) noexcept;  // ends the step before
+  void End() noexcept;
+
+ private:
+  const Device& device_;
+  uint64_t* words_;
+  uint64_t steps_;
+  uint64_t open_ = 0;  // 1 + the number of the step that runs
+};
+
 // What the executor runs, in memory that outlives the process if it is shared. Relaxed stores: another process reads
 // them after this one has ended.
 struct Progress {
@@ -58,10 +72,17 @@ struct Progress {
 
   uint64_t own[2] = {};
   uint64_t* place = own;
+  StepTimes* times = nullptr;  // of the run, if it is timed
 
   void Call(uint64_t call) const { __atomic_store_n(&place[0], call, __ATOMIC_RELAXED); }
-  void Step(uint64_t step) const { __atomic_store_n(&place[1], step + 1, __ATOMIC_RELAXED); }
-  void Idle() const { __atomic_store_n(&place[1], 0, __ATOMIC_RELAXED); }
+  void Step(uint64_t step) const {
+    __atomic_store_n(&place[1], step + 1, __ATOMIC_RELAXED);
+    if (C10_UNLIKELY(times != nullptr)) times->Begin(step);
+  }
+  void Idle() const {
+    __atomic_store_n(&place[1], 0, __ATOMIC_RELAXED);
+    if (C10_UNLIKELY(times != nullptr)) times->End();
+  }
 };
 
 class Executor {

@@ -29,7 +29,7 @@ myc_prog* myc_exec_prepare(myc_exec*, const uint64_t*, uint64_t, myc_error*);
 void myc_exec_drop(myc_exec*, myc_prog*);
 int32_t myc_exec_run(myc_exec*, myc_prog*, const uint64_t*, uint64_t, const uint64_t*, uint64_t, const uint64_t*,
                      uint64_t, const uint64_t*, uint64_t, const uint64_t*, uint64_t, uint64_t, myc_step_error*, int32_t,
-                     myc_fused*);
+                     myc_fused*, uint64_t*);
 void* myc_exec_upload_begin(myc_exec*, uint64_t, uint64_t, myc_error*);
 int32_t myc_exec_upload_end(myc_exec*, uint64_t, myc_error*);
 int32_t myc_exec_read(myc_exec*, const myc_view*, const void**, uint64_t*, void**, uint64_t*, uint32_t*, myc_error*);
@@ -259,7 +259,8 @@ class Session {
     std::unique_ptr<myc_step_error[]> errs(new myc_step_error[kCap]);
     const Words in = Flat(inputs), out = Flat(outputs);
     failed_ = myc_exec_run(exec_, p, params.data(), params.size(), in.data(), inputs.size(), out.data(), outputs.size(),
-                           frees.data(), frees.size(), nullptr, 0, call, errs.get(), kCap, &fused_);
+                           frees.data(), frees.size(), nullptr, 0, call, errs.get(), kCap, &fused_,
+                           times_.empty() ? nullptr : times_.data());
     std::vector<StepError> result;
     for (int32_t i = 0; i < std::min(failed_, kCap); ++i) {
       const myc_step_error& e = errs[i];
@@ -272,6 +273,11 @@ class Session {
     return Run(Prepare(b), params, inputs, outputs, call, frees);
   }
   int32_t failed() const { return failed_; }
+  // Makes the next runs write the times of that many steps; returns them.
+  Words& Time(size_t steps) {
+    times_.assign(2 * steps, 0);
+    return times_;
+  }
   // The counts of fused groups, kernels and calls in the last run.
   const myc_fused& fused() const { return fused_; }
 
@@ -331,6 +337,7 @@ class Session {
   myc_exec* exec_ = nullptr;
   std::vector<myc_prog*> programs_;
   int32_t failed_ = 0;
+  Words times_;
   myc_fused fused_{};
 };
 

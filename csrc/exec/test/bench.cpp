@@ -63,9 +63,9 @@ int Main() {
   const uint64_t in[] = {0, 1}, out[] = {kSteps, 2};
   myc_fused fused;
   const auto run = [&](myc_prog* p, uint64_t outputs) {
-    if (myc_exec_run(s.get(), p, nullptr, 0, in, 1, out, outputs, nullptr, 0, nullptr, 0, 1, nullptr, 0, &fused) != 0) {
-      std::abort();
-    }
+    const int32_t failed = myc_exec_run(s.get(), p, nullptr, 0, in, 1, out, outputs, nullptr, 0, nullptr, 0, 1, nullptr,
+                                        0, &fused, nullptr);
+    if (failed != 0) std::abort();
   };
   c10::InferenceMode inference;
   const at::Tensor one = at::full({4, 4}, 1.0f);

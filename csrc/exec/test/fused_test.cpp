@@ -42,6 +42,20 @@ TEST(Fused, RunsItsKernels) {
   EXPECT_EQ(s.fused().calls, 1u);
 }
 
+TEST(Fused, HasTheTimesOfTheStepsThatRan) {
+  Session s;
+  s.Upload(1, Range(6));
+  enum { kGroup, kKernel, kPlain, kSteps };
+  for (const bool fits : {true, false}) {
+    Sample p(fits ? P(0) : D{0, 5});
+    const std::vector<uint64_t>& times = s.Time(kSteps);
+    EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 1}}, {{p.out, 2}}).empty());
+    const int ran = fits ? kKernel : kPlain;
+    for (int i = 0; i < kSteps; ++i) EXPECT_EQ(times[2 * i] != 0, i == ran) << i;
+    EXPECT_LE(times[2 * ran], times[2 * ran + 1]);
+  }
+}
+
 TEST(Fused, RunsTheOperatorsWhereSizesDoNotFit) {
   Session s;
   s.Upload(1, Range(6));

@@ -18,7 +18,6 @@ def main() -> None:
     settings = {
         "MYC_TORCH_INCLUDE": cpp_extension.include_paths(),
         "MYC_TORCH_LIB": cpp_extension.library_paths(),
-        "MYC_CXX11_ABI": [str(int(torch.compiled_with_cxx11_abi()))],
         "MYC_CUDA_INCLUDE": cuda_includes(),
     }
     for name, values in settings.items():

@@ -74,4 +74,85 @@ addEventListener("DOMContentLoaded", () => {
     const text = Object.entries(rules).sort().map(([rule, n]) => `${rule} ${n}`);
     row("passes", list[0].pass, list.length, list.filter((event) => event.changed).length, text.join(", "), time(sum(list, "seconds")));
   }
+
+  // ---- Time on the worker ----
+
+  const called = of("call");
+  const steps = new Map(of("steps").map((event) => [name(event), event]));
+  const places = new Map(compiled.map((event) => [name(event), event.place]));
+  const micros = (seconds) => `${(1e6 * seconds).toFixed(1)} µs`;
+  const percent = (part, whole) => `${(100 * part / whole).toFixed(1)} %`;
+  const short = (place) => place.split("/").slice(-2).join("/");
+
+  // svg makes an element of a drawing.
+  function svg(tag, attributes, ...children) {
+    const element = document.createElementNS(document.getElementById("blank").namespaceURI, tag);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.append(...children);
+    return element;
+  }
+
+  // drawing is a row of blocks: {from, took, hue, title, click}, times in seconds.
+  function drawing(blocks, rows) {
+    const end = Math.max(...blocks.map((block) => block.from + block.took), 1e-9);
+    const height = 24;
+    const out = svg("svg", { viewBox: `0 0 1000 ${height * rows}`, preserveAspectRatio: "none", height: height * rows });
+    for (const block of blocks) {
+      const rect = svg("rect", {
+        x: 1000 * block.from / end,
+        width: Math.max(1000 * block.took / end, 0.1),
+        y: height * block.row + 1,
+        height: height - 2,
+        fill: `hsl(${block.hue} 60% 55%)`,
+      }, svg("title", {}, block.title));
+      if (block.click) rect.addEventListener("click", block.click);
+      out.append(rect);
+    }
+    return out;
+  }
+
+  const hue = (number) => (137 * number) % 360;
+
+  function show(event) {
+    const { names, places: lines } = steps.get(name(event));
+    const blocks = event.steps.map(([number, from, took]) => ({
+      from, took, row: 0, hue: hue(number), title: `${names[number]} at ${short(lines[number])}: ${micros(took)}`,
+    }));
+    const title = document.createElement("p");
+    title.textContent = `A call of ${name(event)} at ${places.get(name(event)) ?? "?"}, ${time(event.seconds)}:`;
+    document.getElementById("call").replaceChildren(title, drawing(blocks, 1));
+  }
+
+  if (called.length > 0) {
+    document.getElementById("times").hidden = false;
+    document.getElementById("enough").textContent = of("enough").map((event) => event.text).join(" ");
+    const devices = [...new Set(called.map((event) => event.device))].sort((a, b) => a - b);
+    const blocks = called.map((event) => ({
+      from: event.began, took: event.seconds, row: devices.indexOf(event.device), hue: hue(event.program),
+      title: `${name(event)} at ${places.get(name(event)) ?? "?"}: ${time(event.seconds)}`, click: () => show(event),
+    }));
+    const picture = drawing(blocks, devices.length);
+    document.getElementById("timeline").append(picture);
+    document.getElementById("zoom").addEventListener("input", (event) => {
+      picture.style.width = `${100 * 2 ** event.target.valueAsNumber}%`;
+    });
+    const all = sum(called, "seconds");
+    const byTime = (a, b) => sum(b, "seconds") - sum(a, "seconds");
+    for (const list of groups(called, name).sort(byTime)) {
+      const took = sum(list, "seconds");
+      row("busy", name(list[0]), places.get(name(list[0])) ?? "?", list.length, time(took), micros(took / list.length),
+        percent(took, all));
+    }
+    const ran = called.flatMap((event) => event.steps.map(([number, , seconds]) => {
+      const { names, places: lines } = steps.get(name(event));
+      return { op: names[number], place: lines[number], seconds };
+    }));
+    for (const list of groups(ran, (event) => `${event.op} ${event.place}`).sort(byTime)) {
+      const took = sum(list, "seconds");
+      const line = document.createElement("span");
+      line.textContent = short(list[0].place) || "?";
+      line.title = list[0].place;
+      row("ops", list[0].op, line, list.length, time(took), micros(took / list.length), percent(took, all));
+    }
+  }
 });

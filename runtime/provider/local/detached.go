@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/url"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/provider/process"
 )
 
 // A detached worker outlives the process that has started it. What another process needs to use the worker lies in a
@@ -37,13 +39,17 @@ type detached struct {
 	Network string
 	Addr    string
 	Build   string
-	Idle    string // seconds without a client after which it ends
+	Idle    time.Duration // without a client, after which it ends
+	Lease   time.Duration // 0: none
+	Began   time.Time
 }
 
 const (
 	machineFile = "machine.json"
 	clientFile  = "client.json"
 	pollWait    = 50 * time.Millisecond
+	// A worker answers within milliseconds. One that does not answer is blocked or has just ended.
+	usedWait = 5 * time.Second
 )
 
 // machineFolder is the folder of a name.
@@ -160,12 +166,9 @@ func unavailable(err error) error {
 
 // spawnDetached runs the worker, and writes what another process needs.
 func (s *Spec) spawnDetached(ctx context.Context, folder string) (*attached, error) {
-	dir := ""
-	if !s.tcp {
-		var err error
-		if dir, err = privateDir(); err != nil {
-			return nil, err
-		}
+	dir, err := process.PrivateDir("", 0)
+	if err != nil {
+		return nil, err
 	}
 	log, err := os.OpenFile(filepath.Join(folder, "log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -182,7 +185,7 @@ func (s *Spec) spawnDetached(ctx context.Context, folder string) (*attached, err
 		err = in.handshake(ctx)
 	}
 	m := detached{PID: in.cmd.Process.Pid, Started: startOf(in.cmd.Process.Pid), Network: in.network(), Addr: in.addr,
-		Build: transport.Build, Idle: s.detached}
+		Build: transport.Build, Idle: s.Idle, Lease: s.Lease, Began: time.Now()}
 	if err == nil && in.credentials != nil {
 		var text []byte
 		if text, err = in.credentials.Encode(); err == nil {
@@ -227,6 +230,15 @@ func attach(name string) (provider.Instance, error) {
 		return nil, provider.Errorf(provider.ErrVersion, "The machine %q runs build %s, this package is build %s. Stop the "+
 			"machine with the package that has started it, or use that package.", name, m.Build, transport.Build)
 	}
+	out, err := m.attach(name, folder)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// attach returns the worker of a machine.
+func (m *detached) attach(name, folder string) (*attached, error) {
 	out := &attached{detached: *m, name: name, folder: folder}
 	if m.Network == "tcp" {
 		text, err := os.ReadFile(filepath.Join(folder, clientFile))
@@ -234,7 +246,7 @@ func attach(name string) (provider.Instance, error) {
 			out.credentials, err = transport.ParseCredentials(text)
 		}
 		if err != nil {
-			return nil, provider.Errorf(provider.ErrAuth, "The credentials of the machine %q cannot be read: %v.", name, err)
+			return out, provider.Errorf(provider.ErrAuth, "The credentials of the machine %q cannot be read: %v.", name, err)
 		}
 	}
 	return out, nil
@@ -253,20 +265,66 @@ func replaceDetached(ctx context.Context, s Spec) (provider.Instance, error) {
 	case m == nil:
 		return nil, provider.Errorf(provider.ErrNotFound, "The machine %q was stopped.", s.Session)
 	}
-	s.detached, s.tcp = m.Idle, m.Network == "tcp"
+	s.Detached, s.Idle, s.Lease, s.tcp = true, m.Idle, m.Lease, m.Network == "tcp"
 	return startDetached(ctx, s)
+}
+
+// running returns the machines in a folder whose workers run.
+func running(machines string) (out []*attached) {
+	entries, _ := os.ReadDir(machines)
+	for _, e := range entries {
+		folder := filepath.Join(machines, e.Name())
+		m, err := readMachine(folder)
+		name, badName := url.PathUnescape(e.Name())
+		if err == nil && m != nil && badName == nil {
+			a, _ := m.attach(name, folder) // without credentials used() cannot ask the worker, and returns true
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// Sweep implements provider.Provider: it finds detached workers. Others end with their client.
+func (Provider) Sweep(ctx context.Context, end func(provider.Found) bool) ([]provider.Found, error) {
+	folder, err := machineFolder("x")
+	if err != nil {
+		return nil, err
+	}
+	var out []provider.Found
+	for _, a := range running(filepath.Dir(folder)) {
+		f := provider.Found{Handle: a.Handle(), Since: a.Began, Idle: a.Idle, Used: a.used(ctx), Detached: true}
+		if a.Lease > 0 {
+			f.Until = a.Began.Add(a.Lease)
+		}
+		if end(f) {
+			if err := a.Stop(ctx, termWait); err != nil {
+				return out, err
+			}
+			a.Remove()
+			f.Ended = true
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// used says whether a client uses the machine. A worker that does not tell counts as used, so that nothing ends it by
+// mistake.
+func (a *attached) used(ctx context.Context) bool {
+	if a.Build != transport.Build {
+		return true // it may know no questions
+	}
+	ctx, cancel := context.WithTimeout(ctx, usedWait)
+	defer cancel()
+	clients, err := provider.HasClients(ctx, a)
+	return err != nil || clients
 }
 
 // others lists the machines that run, in a sentence.
 func others(machines string) string {
-	entries, _ := os.ReadDir(machines)
 	var names []string
-	for _, e := range entries {
-		if m, err := readMachine(filepath.Join(machines, e.Name())); err == nil && m != nil {
-			if name, err := url.PathUnescape(e.Name()); err == nil {
-				names = append(names, fmt.Sprintf("%q", name))
-			}
-		}
+	for _, a := range running(machines) {
+		names = append(names, fmt.Sprintf("%q", a.name))
 	}
 	if len(names) == 0 {
 		return "None runs; RemoteMachine(…, name=…, detached=True) starts one."
@@ -363,11 +421,28 @@ func (a *attached) Remove() {
 
 // logTail is the end of the worker's log.
 func (a *attached) logTail() string {
-	text, err := os.ReadFile(filepath.Join(a.folder, "log"))
+	text, err := a.Logs(context.Background())
 	if err != nil {
 		return ""
 	}
-	var last ring
-	_, _ = last.Write(text)
-	return last.String()
+	return text
+}
+
+// Logs implements provider.Logger.
+func (a *attached) Logs(context.Context) (string, error) {
+	f, err := os.Open(filepath.Join(a.folder, "log"))
+	if err != nil {
+		return "", provider.Errorf(provider.ErrNotFound, "The log of the machine %q cannot be read: %v.", a.name,
+			process.Reason(err))
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > 2*process.LogBytes {
+		_, _ = f.Seek(-2*process.LogBytes, io.SeekEnd)
+	}
+	var last process.Log
+	if _, err := io.Copy(&last, f); err != nil {
+		return "", provider.Errorf(provider.ErrUnavailable, "The log of the machine %q cannot be read: %v.", a.name,
+			process.Reason(err))
+	}
+	return last.String(), nil
 }

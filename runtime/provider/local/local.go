@@ -10,21 +10,19 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/provider/process"
 )
 
 // Spec is a worker on this host.
@@ -36,10 +34,8 @@ type Spec struct {
 	Backend  string // "torch", the default, or "ref", which needs no PyTorch
 	LogLevel string // of the worker's log: "debug", "info", "warn" (default), "error"
 
-	tcp      bool     // over TCP with TLS, not over a unix socket
-	attach   bool     // use the worker of a detached machine
-	detached string   // seconds without a client after which a worker that outlives this process ends; "": none
-	log      *os.File // for the log of such a worker
+	tcp bool     // over TCP with TLS, not over a unix socket
+	log *os.File // for the log of a detached worker
 }
 
 const (
@@ -51,11 +47,9 @@ const (
 	drainWait = 200 * time.Millisecond
 	// How long the credentials of a worker on TCP are valid. It lives no longer than the client.
 	lease = 365 * 24 * time.Hour
-
-	reinstall = "Reinstall the package: pip install --force-reinstall --no-deps mycelya-torch."
 )
 
-// Provider starts workers with the paths of its Spec.
+// Provider launches workers with the paths of its Spec.
 type Provider struct{ Paths Spec }
 
 // New returns the provider of workers that run this package's worker program.
@@ -63,30 +57,52 @@ func New(p provider.Paths) provider.Provider {
 	return Provider{Paths: Spec{Worker: p.Worker, Exec: p.Exec, TorchLib: p.TorchLib}}
 }
 
-// Start implements provider.Provider.
-func (p Provider) Start(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+// WorkersAreHere implements provider.Here.
+func (Provider) WorkersAreHere() {}
+
+func (p Provider) with(s provider.Spec) Spec {
 	spec := p.Paths
 	spec.Spec = s
-	return Start(ctx, spec)
+	return spec
 }
 
-// Start starts a worker and returns when it listens. If ctx ends first, nothing is left running.
-func Start(ctx context.Context, s Spec) (provider.Instance, error) {
+// Launch implements provider.Provider.
+func (p Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+	return Launch(ctx, p.with(s))
+}
+
+// Attach implements provider.Provider.
+func (p Provider) Attach(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+	spec := p.with(s)
+	if err := spec.check(); err != nil {
+		return nil, err
+	}
+	if s.Again {
+		return replaceDetached(ctx, spec)
+	}
+	return attach(s.Session)
+}
+
+// Keeps implements provider.Keeper: what a worker keeps is on this host.
+func (p Provider) Keeps(provider.Spec) error { return nil }
+
+// Price implements provider.Pricer: the user's own host costs nothing more.
+func (p Provider) Price(string, int) (provider.Price, bool) {
+	return provider.Price{Currency: "USD"}, true
+}
+
+// Launch starts a worker and returns when it listens. If ctx ends first, nothing is left running.
+func Launch(ctx context.Context, s Spec) (provider.Instance, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	switch {
-	case s.attach && s.Again:
-		return replaceDetached(ctx, s)
-	case s.attach:
-		return attach(s.Session)
-	case s.detached != "":
+	if s.Detached {
 		return startDetached(ctx, s)
 	}
 	dir := ""
 	if !s.tcp {
 		var err error
-		if dir, err = privateDir(); err != nil {
+		if dir, err = process.PrivateDir("", 0); err != nil {
 			return nil, err
 		}
 	}
@@ -120,7 +136,7 @@ func (s *Spec) check() error {
 	if s.Threads < 0 {
 		return provider.Errorf(provider.ErrInvalidSpec, "A worker cannot have %d threads.", s.Threads)
 	}
-	if !validDevice(s.Device) {
+	if !process.ValidDevice(s.Device) {
 		return provider.Errorf(provider.ErrInvalidSpec,
 			"The device %q does not exist; a worker on this host has \"cpu\" or \"cuda:<number>\".", s.Device)
 	}
@@ -130,17 +146,19 @@ func (s *Spec) check() error {
 	info, err := os.Stat(s.Worker)
 	switch {
 	case err != nil:
-		return missing("worker program", s.Worker, err)
+		return process.Missing("worker program", s.Worker, err)
 	case info.IsDir() || info.Mode()&0o111 == 0:
-		return provider.Errorf(provider.ErrInvalidSpec, "The worker program %q is not executable. %s", s.Worker, reinstall)
+		return provider.Errorf(provider.ErrInvalidSpec, "The worker program %q is not executable. %s", s.Worker,
+			process.Reinstall)
 	}
 	if s.Backend == "torch" {
 		if _, err := os.Stat(s.Exec); err != nil {
-			return missing("executor library", s.Exec, err)
+			return process.Missing("executor library", s.Exec, err)
 		}
 		if _, err := os.Stat(s.TorchLib); err != nil {
 			return provider.Errorf(provider.ErrNotFound,
-				"PyTorch's library folder %q cannot be read: %v. Is torch installed in this environment?", s.TorchLib, reason(err))
+				"PyTorch's library folder %q cannot be read: %v. Is torch installed in this environment?", s.TorchLib,
+				process.Reason(err))
 		}
 	}
 	return nil
@@ -149,17 +167,7 @@ func (s *Spec) check() error {
 // takeOptions takes the provider's own options.
 func (s *Spec) takeOptions() error {
 	for name, value := range s.Options {
-		switch name {
-		case "state": // the session has made it Spec.Kept
-			continue
-		case "attach":
-			s.attach = value != ""
-			continue
-		case "detached":
-			if _, err := strconv.ParseUint(value, 10, 32); err != nil {
-				return provider.Errorf(provider.ErrInvalidSpec, "detached=%q is no number of seconds.", value)
-			}
-			s.detached = value
+		if name == "state" { // the session has made it Spec.Kept
 			continue
 		}
 		if name != "transport" || value != "" && value != "unix" && value != "tcp" {
@@ -170,107 +178,38 @@ func (s *Spec) takeOptions() error {
 	return nil
 }
 
-func validDevice(d string) bool {
-	if n, ok := strings.CutPrefix(d, "cuda:"); ok {
-		i, err := strconv.Atoi(n)
-		return err == nil && i >= 0 && strconv.Itoa(i) == n
-	}
-	return d == "" || d == "cpu"
-}
-
-func missing(what, path string, err error) error {
-	if path == "" {
-		return provider.Errorf(provider.ErrNotFound, "The path of the %s is not known. %s", what, reinstall)
-	}
-	return provider.Errorf(provider.ErrNotFound, "The %s %q cannot be used: %v. %s", what, path, reason(err), reinstall)
-}
-
-// advice says what to do about an error that has to do with a limit, and otherwise what other says.
-func advice(err error, other string) string {
-	switch {
-	case errors.Is(err, syscall.EMFILE):
-		return "This process has as many files open as it may. Close some, or raise the limit: ulimit -n 65536, " +
-			"or resource.setrlimit(resource.RLIMIT_NOFILE, …) in Python."
-	case errors.Is(err, syscall.ENFILE):
-		return "The host has as many files open as it may. End other programs, or raise fs.file-max."
-	case errors.Is(err, syscall.EAGAIN):
-		return "The user has as many processes as allowed. End some, or raise the limit: ulimit -u."
-	case errors.Is(err, syscall.ENOMEM):
-		return "The host has too little memory for another process. End other programs."
-	}
-	return other
-}
-
-// reason is an error of the file system without the path, which the sentence has already.
-func reason(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
-}
-
-// Sockets have names of at most 107 bytes on Linux and 103 on macOS.
-const maxSocketPath = 103
-
-// privateDir makes a folder that only this user can enter, with a path that is short enough for a socket.
-func privateDir() (string, error) {
-	var errs []error
-	for _, base := range []string{os.TempDir(), "/tmp"} {
-		if abs, err := filepath.Abs(base); err == nil {
-			base = abs
-		}
-		dir, err := os.MkdirTemp(base, transport.FolderPrefix) // mode 0700
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if len(socketIn(dir)) <= maxSocketPath && !strings.ContainsAny(dir, "|\n") {
-			return dir, nil
-		}
-		_ = os.Remove(dir)
-		errs = append(errs, fmt.Errorf("%s is too long a path for a socket", base))
-	}
-	return "", provider.Errorf(
-		provider.ErrUnavailable,
-		"No folder for the worker's socket could be made: %v. Set TMPDIR to a short path that can be written.",
-		errors.Join(errs...),
-	)
-}
-
-func socketIn(dir string) string { return filepath.Join(dir, "s") }
-
 // instance is a running worker process.
 type instance struct {
-	spec   Spec
-	dir    string
-	cmd    *exec.Cmd
-	stdin  *os.File // write end; its close ends the worker
-	stdout *os.File
-	stderr *os.File
-	line   chan string // the first line of stdout
-	log    ring
+	spec  Spec
+	dir   string
+	cmd   *exec.Cmd
+	pipes process.Pipes // the close of In ends the worker
+	line  chan string   // the first line of stdout
+	log   process.Log
 
 	credentials *transport.Credentials // of the client, if the worker listens on TCP
 	secret      []byte                 // the worker's credentials, until it has them
 	addr        string                 // where the worker listens on TCP
 
-	stopOnce sync.Once
-	asked    chan struct{} // closed by the first Stop
-	done     chan struct{} // closed when exit is set
-	exit     provider.Exit
+	process.Life
 }
 
 // spawn runs the worker with three pipes.
 func spawn(s Spec, dir string) (*instance, error) {
-	args := []string{"--socket", socketIn(dir)}
+	args := []string{"--socket", process.SocketIn(dir)}
 	if s.tcp {
 		args = []string{"--listen", "127.0.0.1:0", "--credentials", "-"}
 	}
-	if s.detached != "" {
-		args = append(args, "--single", "--alone", s.detached+"s")
+	if s.Detached {
+		args = append(args, "--single")
 	} else {
 		args = append(args, "--stdin-eof")
+	}
+	if s.Idle > 0 {
+		args = append(args, "--alone", s.Idle.String())
+	}
+	if s.Lease > 0 {
+		args = append(args, "--lease", s.Lease.String())
 	}
 	args = append(args, "--backend", s.Backend, "--threads", strconv.Itoa(s.Threads))
 	options := [][2]string{
@@ -281,43 +220,21 @@ func spawn(s Spec, dir string) (*instance, error) {
 			args = append(args, a[0], a[1])
 		}
 	}
-	in := &instance{spec: s, dir: dir, line: make(chan string, 1), asked: make(chan struct{}), done: make(chan struct{})}
+	in := &instance{spec: s, dir: dir, line: make(chan string, 1), Life: process.NewLife()}
 	if err := in.mint(); err != nil {
 		return nil, err
 	}
-	var theirs []*os.File
-	defer func() {
-		for _, f := range theirs {
-			_ = f.Close()
-		}
-	}()
-	var pipes [3][2]*os.File
-	for i := range pipes {
-		r, w, err := os.Pipe()
-		if err != nil {
-			in.closePipes()
-			return nil, provider.Errorf(provider.ErrUnavailable, "The worker's pipes cannot be made: %v. %s", reason(err),
-				advice(err, ""))
-		}
-		pipes[i] = [2]*os.File{r, w}
-		if i == 0 {
-			in.stdin, theirs = w, append(theirs, r)
-		} else {
-			theirs = append(theirs, w)
-		}
-		switch i {
-		case 1:
-			in.stdout = r
-		case 2:
-			in.stderr = r
-		}
-	}
 	in.cmd = &exec.Cmd{
-		Path: s.Worker, Args: append([]string{s.Worker}, args...), Env: environment(os.Environ()), Dir: "/",
-		Stdin: pipes[0][0], Stdout: pipes[1][1], Stderr: pipes[2][1],
+		Path: s.Worker, Args: append([]string{s.Worker}, args...), Env: process.Environment(os.Environ()), Dir: "/",
 		// In its own session the worker gets no Ctrl-C and no hangup of the client's terminal.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
+	var started func()
+	var err error
+	if in.pipes, started, err = process.Connect(in.cmd, "the worker"); err != nil {
+		return nil, err
+	}
+	defer started()
 	if s.log != nil {
 		in.cmd.Stderr = s.log
 	}
@@ -325,9 +242,9 @@ func spawn(s Spec, dir string) (*instance, error) {
 		in.cmd.Path = abs
 	}
 	if err := in.cmd.Start(); err != nil {
-		in.closePipes()
+		in.pipes.Close()
 		return nil, provider.Errorf(provider.ErrUnavailable, "The worker program %q does not start: %v. %s",
-			s.Worker, reason(err), advice(err, reinstall))
+			s.Worker, process.Reason(err), process.Advice(err, process.Reinstall))
 	}
 	go in.watch()
 	return in, nil
@@ -354,69 +271,34 @@ func (in *instance) passSecret() error {
 	if in.secret == nil {
 		return nil
 	}
-	_, err := in.stdin.Write(in.secret)
+	_, err := in.pipes.In.Write(in.secret)
 	in.secret = nil
 	if err != nil && !errors.Is(err, syscall.EPIPE) { // the worker has ended: handshake says how
-		return provider.Errorf(provider.ErrUnavailable, "The worker's credentials cannot be passed on: %v.", reason(err))
+		return provider.Errorf(provider.ErrUnavailable, "The worker's credentials cannot be passed on: %v.",
+			process.Reason(err))
 	}
 	return nil
-}
-
-// descriptor returns f's number. File.Fd would make f blocking.
-func descriptor(f *os.File) int {
-	fd := -1
-	if c, err := f.SyscallConn(); err == nil {
-		_ = c.Control(func(n uintptr) { fd = int(n) })
-	}
-	return fd
-}
-
-func (in *instance) closePipes() {
-	for _, f := range []*os.File{in.stdin, in.stdout, in.stderr} {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
 }
 
 // watch reads the worker's output until its end, and records how the worker ended.
 func (in *instance) watch() {
 	var readers sync.WaitGroup
 	readers.Go(func() {
-		r := bufio.NewReader(in.stdout)
+		r := bufio.NewReader(in.pipes.Out)
 		line, err := r.ReadString('\n')
 		in.line <- line
 		if err == nil {
 			_, _ = io.Copy(&in.log, r) // output of libraries
 		}
 	})
-	readers.Go(func() { _, _ = io.Copy(&in.log, in.stderr) })
+	readers.Go(func() { _, _ = io.Copy(&in.log, in.pipes.Err) })
 	err := in.cmd.Wait()
-	timer := time.AfterFunc(drainWait, func() { _ = in.stdout.Close(); _ = in.stderr.Close() })
+	timer := time.AfterFunc(drainWait, func() { _ = in.pipes.Out.Close(); _ = in.pipes.Err.Close() })
 	readers.Wait()
 	timer.Stop()
-	in.closePipes()
+	in.pipes.Close()
 	_ = os.RemoveAll(in.dir)
-
-	e := provider.Exit{Reason: provider.Crashed, Code: -1, Detail: in.log.String()}
-	if st := in.cmd.ProcessState; st != nil {
-		e.Code = st.ExitCode()
-		if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-			e.Signal = ws.Signal().String()
-		}
-	} else if err != nil {
-		e.Reason, e.Detail = provider.Unknown, err.Error()
-	}
-	select {
-	case <-in.asked:
-		e.Reason = provider.Done
-	default:
-		if e.Code == 0 {
-			e.Reason = provider.Done
-		}
-	}
-	in.exit = e
-	close(in.done)
+	in.End(process.ExitOf(in.cmd.ProcessState, err, &in.log))
 }
 
 // handshake waits for the worker's line and checks it.
@@ -430,27 +312,27 @@ func (in *instance) handshake(ctx context.Context) error {
 		return ctx.Err()
 	case <-timer.C:
 		return provider.Errorf(provider.ErrTimeout, "The worker %q printed no handshake for %v. %s",
-			in.spec.Worker, handshakeWait, in.logTail())
+			in.spec.Worker, handshakeWait, in.log.Tail())
 	}
 	if line == "" { // the worker closed stdout, so it has ended or is about to
 		select {
-		case <-in.done:
+		case <-in.Ended():
 			return provider.Errorf(provider.ErrUnavailable, "The worker %q %v before it could be used. %s",
-				in.spec.Worker, in.exit, in.logTail())
+				in.spec.Worker, in.Exit(), in.log.Tail())
 		case <-time.After(termWait):
 		}
 	}
 	h, err := transport.ParseHandshake(line)
 	if err != nil {
 		return provider.Errorf(provider.ErrVersion, "The program %q is not a mycelya worker: it began with %q. %s %s",
-			in.spec.Worker, line, reinstall, in.logTail())
+			in.spec.Worker, line, process.Reinstall, in.log.Tail())
 	}
 	if h.Version != transport.Version || h.Build != transport.Build {
 		return provider.Errorf(provider.ErrVersion,
 			"The worker program %q is build %s (wire version %d), this package is build %s (wire version %d). %s",
-			in.spec.Worker, h.Build, h.Version, transport.Build, transport.Version, reinstall)
+			in.spec.Worker, h.Build, h.Version, transport.Build, transport.Version, process.Reinstall)
 	}
-	network, addr := "unix", socketIn(in.dir)
+	network, addr := "unix", process.SocketIn(in.dir)
 	if in.spec.tcp {
 		network, addr = "tcp", h.Addr
 	}
@@ -462,33 +344,18 @@ func (in *instance) handshake(ctx context.Context) error {
 	return nil
 }
 
-func (in *instance) logTail() string {
-	s := strings.TrimSpace(in.log.String())
-	if s == "" {
-		return "It wrote nothing to its log."
-	}
-	return "The end of its log:\n" + s
-}
-
 func (in *instance) Handle() provider.Handle {
 	return provider.Handle{Provider: "local", ID: strconv.Itoa(in.cmd.Process.Pid), Session: in.spec.Session}
 }
 
-// FDs implements provider.Instance. A file that is closed has no descriptor any more: its number may be another's.
-func (in *instance) FDs() (out []int) {
-	for _, f := range []*os.File{in.stdin, in.stdout, in.stderr} {
-		if fd := descriptor(f); fd >= 0 {
-			out = append(out, fd)
-		}
-	}
-	return out
-}
+// FDs implements provider.Instance.
+func (in *instance) FDs() []int { return process.FDs(in.pipes.In, in.pipes.Out, in.pipes.Err) }
 
 func (in *instance) Dial(ctx context.Context) (net.Conn, error) {
 	select {
-	case <-in.done:
-		return nil, provider.Errorf(provider.ErrUnavailable, "The worker %v. %s", in.exit, in.logTail())
-	case <-in.asked:
+	case <-in.Ended():
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker %v. %s", in.Exit(), in.log.Tail())
+	case <-in.Asked():
 		return nil, provider.Errorf(provider.ErrUnavailable, "The worker has been stopped.")
 	default:
 	}
@@ -508,7 +375,7 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, network, addr)
 	if err != nil {
-		return nil, provider.Errorf(provider.ErrUnavailable, "The worker's socket: %v. %s", err, advice(err, ""))
+		return nil, provider.Errorf(provider.ErrUnavailable, "The worker's socket: %v. %s", err, process.Advice(err, ""))
 	}
 	if network == "tcp" {
 		return c, nil
@@ -520,61 +387,16 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return c, nil
 }
 
+// Logs implements provider.Logger.
+func (in *instance) Logs(context.Context) (string, error) { return in.log.String(), nil }
+
 // Credentials implements provider.Instance.
 func (in *instance) Credentials() *transport.Credentials { return in.credentials }
 
-func (in *instance) Wait(ctx context.Context) (provider.Exit, error) {
-	select {
-	case <-in.done:
-		return in.exit, nil
-	default:
-	}
-	select {
-	case <-in.done:
-		return in.exit, nil
-	case <-ctx.Done():
-		return provider.Exit{}, ctx.Err()
-	}
-}
-
 // Stop closes stdin, at which an idle worker ends at once. Then it sends SIGTERM, and then SIGKILL.
 func (in *instance) Stop(ctx context.Context, grace time.Duration) error {
-	in.stopOnce.Do(func() {
-		close(in.asked)
-		_ = in.stdin.Close()
-	})
-	if in.gone(ctx, grace) {
-		return nil
+	if in.Ask() {
+		_ = in.pipes.In.Close()
 	}
-	_ = in.cmd.Process.Signal(syscall.SIGTERM)
-	if in.gone(ctx, termWait) {
-		return nil
-	}
-	_ = in.cmd.Process.Kill()
-	if !in.gone(context.WithoutCancel(ctx), 5*time.Second) {
-		return provider.Errorf(
-			provider.ErrTimeout,
-			"The worker, process %d, does not end: it is blocked in the operating system.",
-			in.cmd.Process.Pid,
-		)
-	}
-	return nil
-}
-
-// gone waits at most d, or until ctx ends, and reports whether the worker has ended.
-func (in *instance) gone(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-in.done:
-		return true
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	select {
-	case <-in.done:
-		return true
-	default:
-		return false
-	}
+	return in.EndProcess(ctx, in.cmd.Process, "The worker", grace, termWait)
 }

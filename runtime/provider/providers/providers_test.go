@@ -5,7 +5,7 @@ package providers
 
 import (
 	"bytes"
-	"errors"
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -21,22 +21,16 @@ import (
 
 var update = flag.Bool("update", false, "write the Python package's copy of the table instead of comparing it")
 
-// TestTable walks every row: names are unique, and a served provider has a folder with a README and a device option.
+// TestTable walks every row: names are unique, and each has a folder with a README and a device option.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
-	for i, r := range Table() {
+	for _, r := range Table() {
 		for _, name := range append([]string{r.Name}, r.Aliases...) {
 			require.Regexp(t, `^[a-z]+$`, name)
 			require.False(t, seen[name], "%s names two providers", name)
 			seen[name] = true
 		}
 		p, err := New(r.Name, provider.Paths{})
-		if r.New == nil {
-			require.NotZero(t, i, "the default provider must be served")
-			require.ErrorIs(t, err, errors.ErrUnsupported)
-			require.ErrorContains(t, err, "The provider '"+r.Name+"' is not part of this version, which has 'local'")
-			continue
-		}
 		require.NoError(t, err)
 		require.NotNil(t, p)
 		require.FileExists(t, filepath.Join("..", r.Name, "README.md"))
@@ -51,6 +45,23 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestKeepers says which machines can pause.
+func TestKeepers(t *testing.T) {
+	keeps := func(name string, options map[string]string) bool {
+		p, err := New(name, provider.Paths{})
+		require.NoError(t, err)
+		keeper, ok := p.(provider.Keeper)
+		return ok && keeper.Keeps(provider.Spec{Options: options}) == nil
+	}
+	volume := map[string]string{"volume": "v"}
+	for name, want := range map[string][2]bool{ // without a volume, and with one
+		"local": {true, true}, "ssh": {true, true}, "modal": {false, true}, "kubernetes": {false, true},
+		"exec": {false, false},
+	} {
+		require.Equal(t, want, [2]bool{keeps(name, nil), keeps(name, volume)}, name)
+	}
+}
+
 func TestNames(t *testing.T) {
 	for _, name := range []string{"", "local", "mock"} {
 		p, err := New(name, provider.Paths{})
@@ -59,7 +70,7 @@ func TestNames(t *testing.T) {
 	}
 	_, err := New("aws", provider.Paths{})
 	require.ErrorIs(t, err, provider.ErrInvalidSpec)
-	require.EqualError(t, err, "'aws' is not a provider; the providers are 'local', 'modal', 'ssh', 'kubernetes'.")
+	require.EqualError(t, err, "'aws' is not a provider; the providers are 'local', 'modal', 'ssh', 'kubernetes', 'exec'.")
 }
 
 // TestPythonTable compares the Python package's copy of the table with the table; -update writes the copy.
@@ -72,6 +83,14 @@ func TestPythonTable(t *testing.T) {
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(want), string(got), "mycelya_torch/_provider_table.py is stale; run make golden")
+}
+
+// word is a truth value in Python.
+func word(b bool) string {
+	if b {
+		return "True"
+	}
+	return "False"
 }
 
 // python is the table as a Python module.
@@ -100,11 +119,15 @@ class BackendProvider(enum.Enum):
 class Row(NamedTuple):
     """One provider; the fields are those of Row in Go."""
 
-    served: bool
     aliases: tuple[str, ...] = ()
     devices: str = ""
     device_help: str = ""
     chooses_gpu: bool = False
+    lease: int = 0  # seconds
+    idle: int = 0  # seconds
+    packages: bool = False
+    detaches: bool = False
+    target: str = "device"
     options: tuple[tuple[str, str, str], ...] = ()  # name, values, help
 
 
@@ -112,20 +135,14 @@ TABLE = {
 `)
 	for _, r := range Table() {
 		name := "    BackendProvider." + strings.ToUpper(r.Name)
-		if r.New == nil {
-			fmt.Fprintf(&b, "%s: Row(served=False),\n", name)
-			continue
-		}
-		fmt.Fprintf(&b, "%s: Row(\n        served=True,\n        aliases=(", name)
+		fmt.Fprintf(&b, "%s: Row(\n        aliases=(", name)
 		for _, a := range r.Aliases {
 			fmt.Fprintf(&b, "%q,", a)
 		}
-		gpu := "False"
-		if r.ChoosesGPU {
-			gpu = "True"
-		}
-		fmt.Fprintf(&b, "),\n        devices=r%q,\n", r.Devices)
-		fmt.Fprintf(&b, "        device_help=%q,\n        chooses_gpu=%s,\n        options=(\n", r.DeviceHelp, gpu)
+		fmt.Fprintf(&b, "),\n        devices=r%q,\n        device_help=%q,\n", r.Devices, r.DeviceHelp)
+		fmt.Fprintf(&b, "        chooses_gpu=%s,\n        lease=%d,\n        idle=%d,\n", word(r.ChoosesGPU), r.Lease, r.Idle)
+		fmt.Fprintf(&b, "        packages=%s,\n        detaches=%s,\n        target=%q,\n        options=(\n",
+			word(r.Packages), word(r.Detaches), cmp.Or(r.Target, "device"))
 		for _, o := range r.Options {
 			fmt.Fprintf(&b, "            (\n                %q,\n                r%q,\n                %q,\n            ),\n",
 				o.Name, o.Values, o.Help)

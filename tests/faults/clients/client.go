@@ -24,14 +24,15 @@ import (
 
 // there is a worker that runs already, as a provider and its instance.
 type there struct {
+	provider.LaunchOnly
 	addr        string
 	credentials *transport.Credentials
 }
 
-func (w *there) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
-func (w *there) Credentials() *transport.Credentials                             { return w.credentials }
-func (w *there) FDs() []int                                                      { return nil }
-func (w *there) Stop(context.Context, time.Duration) error                       { return nil }
+func (w *there) Launch(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
+func (w *there) Credentials() *transport.Credentials                              { return w.credentials }
+func (w *there) FDs() []int                                                       { return nil }
+func (w *there) Stop(context.Context, time.Duration) error                        { return nil }
 
 func (w *there) Handle() provider.Handle { return provider.Handle{Provider: "there", ID: w.addr} }
 
@@ -96,7 +97,7 @@ func runClient(addr string, seed uint64) error {
 	var over atomic.Bool
 	go func() { _, _ = io.Copy(io.Discard, stdin); over.Store(true) }()
 	goroutines, files := left()
-	t, err := open(&there{addr, credentials})
+	t, err := open(&there{addr: addr, credentials: credentials})
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func runClient(addr string, seed uint64) error {
 // and a second one to wake it.
 func nothingLeft(goroutines, files int) error {
 	const poller = 3
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		g, f := left()
 		if g <= goroutines && f <= files+poller {
 			return nil

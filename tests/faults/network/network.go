@@ -25,8 +25,8 @@ type Faults struct {
 
 // Network is a proxy before a worker.
 type Network struct {
-	Addr   string // where clients connect
-	server *toxiproxy.ApiServer
+	Addr  string // where clients connect
+	proxy *toxiproxy.Proxy
 }
 
 // Start starts a proxy before the worker at an address.
@@ -36,7 +36,7 @@ func Start(worker string, f Faults) (*Network, error) {
 	if err := server.Collection.Add(p, true); err != nil {
 		return nil, err
 	}
-	n := &Network{Addr: p.Listen, server: server}
+	n := &Network{Addr: p.Listen, proxy: p}
 	for _, direction := range []string{"upstream", "downstream"} {
 		if f.Mean > 0 {
 			t := toxic{Seed: f.Seed, Mean: f.Mean}
@@ -69,6 +69,3 @@ func add(p *toxiproxy.Proxy, direction, kind string, attributes any) error {
 	}
 	return err
 }
-
-// Serve serves toxiproxy's HTTP interface. It does not return.
-func (n *Network) Serve(host, port string) { n.server.Listen(host, port) }

@@ -26,8 +26,8 @@ const (
 	// An honest worker answers within milliseconds, unless the machine is busy.
 	patience, longPatience = 400 * time.Millisecond, 30 * time.Second
 	// cancelWait is more than the time in which a Cancel ends a ticket, and closeWait than that of a Close.
-	cancelWait = 15 * time.Second
-	closeWait  = 15 * time.Second
+	cancelWait = 2 * time.Minute
+	closeWait  = 2 * time.Minute
 )
 
 // client is a real session of package runtime, and what its storages must hold.
@@ -105,7 +105,7 @@ func (c *client) close() error {
 }
 
 func (c *client) one() error {
-	switch n := c.r.IntN(10); {
+	switch n := c.r.IntN(11); {
 	case len(c.ids) == 0 || n == 0:
 		return c.upload()
 	case n <= 4:
@@ -117,6 +117,8 @@ func (c *client) one() error {
 		at := c.reads[i]
 		c.reads = append(c.reads[:i], c.reads[i+1:]...)
 		return c.finish(at)
+	case n == 10:
+		return c.pass()
 	}
 	if err := c.sync(); err != nil {
 		return err
@@ -194,6 +196,38 @@ func (c *client) read() error {
 	}
 	c.reads = append(c.reads, at)
 	return nil
+}
+
+// pass copies a storage as a copy to another device does. The other device is the same one here.
+func (c *client) pass() error {
+	id := c.ids[c.r.IntN(len(c.ids))]
+	ticket, err := c.rt.Ask(0, fmt.Appendf(nil,
+		`{"What":"pass","To":0,"Views":[{"Storage":%d,"DType":%d,"Sizes":[%d],"Strides":[1]}]}`, id, ir.F32, length),
+		trace.Place{})
+	if err == nil {
+		err = c.within(ticket, c.wait)
+	}
+	if errors.Is(err, runtime.ErrPending) {
+		return c.nudge(ticket)
+	}
+	if err != nil {
+		return c.proper(err)
+	}
+	if c.values[id] == nil {
+		return errors.New("what an op should have made, and has not, was passed on")
+	}
+	answer, err := c.rt.Answer(ticket, 1<<20)
+	if err != nil {
+		return err
+	}
+	copied := c.storage()
+	ticket, err = c.rt.Ask(0, fmt.Appendf(nil, `{"What":"take","Passed":%s,"Storage":%d,"Bytes":%d}`, answer, copied,
+		4*length), trace.Place{})
+	if err != nil {
+		return c.proper(err)
+	}
+	c.values[copied] = c.values[id]
+	return c.await(ticket)
 }
 
 func (c *client) sync() error {

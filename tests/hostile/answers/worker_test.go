@@ -29,6 +29,7 @@ import (
 // liar is a worker: an honest one, whose answers pass through a relay that changes some of them. It is a provider and
 // its instance.
 type liar struct {
+	provider.LaunchOnly
 	r      *rand.Rand // of the relay
 	plan   plan
 	folder string
@@ -69,6 +70,7 @@ func newLiar(r *rand.Rand, folder string, p plan) (*liar, error) {
 	l.client = client
 	server := worker.Server{
 		Load: func() (worker.Backend, error) { return ref.Backend{}, nil }, Log: slog.New(slog.DiscardHandler),
+		Passer: passer{},
 	}
 	l.over.Go(func() { _ = server.ServeOne(func() (net.Conn, error) { return honest, nil }) })
 	l.over.Go(func() {
@@ -87,6 +89,34 @@ func newLiar(r *rand.Rand, folder string, p plan) (*liar, error) {
 	return l, nil
 }
 
+// passer passes bytes from a session to itself.
+type passer map[string][]byte
+
+type memory struct {
+	passer passer
+	bytes  []byte
+}
+
+func (p passer) Lend(bytes uint64) (worker.Loan, error) { return memory{p, make([]byte, bytes)}, nil }
+
+func (p passer) Take(name string) (worker.Passed, error) {
+	b, ok := p[name]
+	if !ok {
+		return nil, worker.ErrNotPassed
+	}
+	delete(p, name)
+	return memory{p, b}, nil
+}
+
+func (m memory) Memory() []byte { return m.bytes }
+func (memory) Drop()            {}
+func (memory) Close() error     { return nil }
+
+func (m memory) Pass(name string, _ uint64) error {
+	m.passer[name] = m.bytes
+	return nil
+}
+
 // pair is the two ends of a unix socket.
 func pair(folder string) (a, b net.Conn, err error) {
 	path := filepath.Join(folder, "s")
@@ -102,9 +132,9 @@ func pair(folder string) (a, b net.Conn, err error) {
 	return a, b, err
 }
 
-func (l *liar) Start(context.Context, provider.Spec) (provider.Instance, error) { return l, nil }
-func (l *liar) Credentials() *transport.Credentials                             { return nil }
-func (l *liar) FDs() []int                                                      { return nil }
+func (l *liar) Launch(context.Context, provider.Spec) (provider.Instance, error) { return l, nil }
+func (l *liar) Credentials() *transport.Credentials                              { return nil }
+func (l *liar) FDs() []int                                                       { return nil }
 
 func (l *liar) Handle() provider.Handle { return provider.Handle{Provider: "liar", ID: "1"} }
 
@@ -232,6 +262,8 @@ func message(t transport.Type) protobuf.Message {
 		return new(proto.StateReply)
 	case transport.Offered:
 		return new(proto.Offered)
+	case transport.Fetching:
+		return new(proto.Fetching)
 	}
 	return new(proto.Uploaded)
 }
@@ -283,10 +315,10 @@ func (l *liar) lie(a answer, out encoder) [][]byte {
 // anyType is the type of a frame, more often of an answer.
 func (l *liar) anyType() transport.Type {
 	if l.r.IntN(4) == 0 {
-		return transport.Type(1 + l.r.IntN(int(transport.Settle)))
+		return transport.Type(1 + l.r.IntN(int(transport.Take)))
 	}
 	answers := []transport.Type{transport.Done, transport.ReadReply, transport.SyncReply, transport.Uploaded,
-		transport.StateReply, transport.Offered}
+		transport.StateReply, transport.Offered, transport.Fetching}
 	return answers[l.r.IntN(len(answers))]
 }
 

@@ -22,8 +22,8 @@ import (
 
 // Bounds of waits. A session that computes with huge sizes is ended by its limit of processor time.
 const (
-	answerWait = 4 * cpuSeconds * time.Second
-	endWait    = 4 * cpuSeconds * time.Second
+	answerWait = 12 * cpuSeconds * time.Second
+	endWait    = 12 * cpuSeconds * time.Second
 )
 
 const (
@@ -102,11 +102,19 @@ func (a *attack) keep(seed, number uint64) string {
 }
 
 func (a *attack) run() (err error) {
-	if a.link, err = a.w.Link(a.name); err != nil {
+	hello := a.hello()
+	var first []byte
+	if a.s.one(2) { // with the hello of the link, as that of a real client
+		if b, err := a.s.encode.bytes(hello); err == nil && len(b) <= link.MaxFirst {
+			first = b
+		}
+	}
+	if a.link, err = a.w.Link(a.name, first); err != nil {
 		return fmt.Errorf("no new session: %w", err)
 	}
 	a.c = transport.New(a.link)
-	if err := a.greet(); err != nil {
+	a.log.Write(first)
+	if err := a.greet(hello, len(first) > 0); err != nil {
 		return err
 	}
 	if err := a.write(frame{typ: transport.Program, seq: 1, meta: peer.Neg(rescueKey)}); err != nil {
@@ -122,21 +130,28 @@ func (a *attack) run() (err error) {
 	return errEnded
 }
 
-// greet sends a Hello, in some sessions a wrong one.
-func (a *attack) greet() error {
+// hello returns a Hello, in some sessions a wrong one.
+func (a *attack) hello() frame {
 	hello := frame{typ: transport.Hello, meta: peer.Hello()}
 	if a.s.one(24) {
 		mutate.Message(a.r, hello.meta)
 		hello.changed = true
 	}
-	if a.s.one(200) {
+	return hello
+}
+
+// greet sends the Hello, unless that is done, and reads the worker's.
+func (a *attack) greet(hello frame, sent bool) error {
+	if !sent && a.s.one(100) {
 		b, err := a.s.encode.bytes(hello)
 		if err != nil {
 			return nil
 		}
 		return a.cutAfter(mutate.Bytes(a.r, b))
 	}
-	if err := a.write(hello); err != nil {
+	if sent {
+		a.note(hello.typ, hello.changed)
+	} else if err := a.write(hello); err != nil {
 		return err
 	}
 	_ = a.link.SetDeadline(time.Now().Add(answerWait))
@@ -154,6 +169,7 @@ func (a *attack) greet() error {
 		}
 		return a.refusal(answer.Error)
 	}
+	a.s.pid = answer.Pid
 	return nil
 }
 
@@ -275,7 +291,8 @@ func (a *attack) await() error {
 				a.taken()
 				return nil
 			}
-		case transport.ReadReply, transport.Uploaded, transport.StateReply, transport.Offered:
+		case transport.ReadReply, transport.Uploaded, transport.StateReply, transport.Offered,
+			transport.Fetching:
 		case transport.Done:
 			if err := a.done(h); err != nil {
 				return err

@@ -43,7 +43,7 @@ func (h *honest) run(over <-chan struct{}) error {
 
 // session is one session. more: over is not closed.
 func (h *honest) session(over <-chan struct{}) (more bool, err error) {
-	stream, err := h.w.Link(transport.NewSessionName())
+	stream, err := h.w.Link(transport.NewSessionName(), nil)
 	if err != nil {
 		return false, err
 	}

@@ -34,6 +34,7 @@ type stream struct {
 	corpus  []example
 	seq     uint64
 	storage uint64                 // the last id that was used
+	pid     uint64                 // of the session
 	sent    map[string]bool        // the programs that the worker should have, by key
 	last    map[string]*proto.Call // the last call of each program
 	lastSeq map[string]uint64
@@ -232,10 +233,16 @@ func (s *stream) anyStorage() uint64 {
 	return s.storage - uint64(s.r.IntN(20))
 }
 
-// question is a read, a sync, a fail, a resume or a free.
+// question is a read, a sync, a fail, a resume, a free, a fetch from a server that does not exist, a pass or a take.
 func (s *stream) question(made []uint64) frame {
 	var f frame
-	switch s.r.IntN(12) {
+	name := []string{"", "short", "a name of 16 or more", mutate.Text(s.r, "a name of 16 or more")}[s.r.IntN(4)]
+	switch s.r.IntN(14) {
+	case 6:
+		if f = s.frame(transport.Unfetch, &proto.Unfetch{Fetch: s.seq - uint64(s.r.IntN(20))}, nil); s.one(8) {
+			f = s.frame(transport.Fetch, &proto.Fetch{Endpoint: "http://127.0.0.1:1", Repo: "owner/name", Path: "x",
+				Revision: "main", Token: "token"}, nil)
+		}
 	case 0:
 		f = s.frame(transport.Sync, &proto.Sync{}, nil)
 	case 1:
@@ -246,6 +253,15 @@ func (s *stream) question(made []uint64) frame {
 		f.changed = true
 	case 3:
 		f = s.frame(transport.Free, &proto.FreeStorages{Storages: []uint64{s.anyStorage(), s.anyStorage()}}, nil)
+		f.changed = true
+	case 4:
+		view := &proto.Read{Storage: s.anyStorage(), Dtype: uint32(1 + s.r.IntN(8)), Sizes: []int64{2, 3},
+			Strides: []int64{3, 1}}
+		f = s.frame(transport.Pass, &proto.Pass{Name: name, To: mutate.Number(s.r, s.pid), View: view}, nil)
+		f.changed = true
+	case 5:
+		m := &proto.Take{Name: name, Storage: mutate.Number(s.r, s.storage+1), Bytes: mutate.Number(s.r, 24)}
+		f = s.frame(transport.Take, m, nil)
 		f.changed = true
 	default:
 		m := &proto.Read{Storage: s.anyStorage(), Dtype: uint32(1 + s.r.IntN(8)), Sizes: []int64{2, 3},
@@ -280,7 +296,7 @@ func (s *stream) wild(all []frame) []frame {
 		all[i], all[j] = all[j], all[i]
 		all[i].changed, all[j].changed = true, true
 	case 3:
-		f.typ, f.changed = transport.Type(1+s.r.IntN(int(transport.Settle))), true
+		f.typ, f.changed = transport.Type(1+s.r.IntN(int(transport.Take))), true
 	case 4:
 		f.seq, f.changed = mutate.Number(s.r, f.seq), true
 	case 5:
@@ -298,7 +314,7 @@ func (s *stream) wild(all []frame) []frame {
 func (s *stream) forbidden() frame {
 	var m protobuf.Message
 	n := mutate.Number(s.r, 1)
-	typ := transport.Type(1 + s.r.IntN(int(transport.Settle)))
+	typ := transport.Type(1 + s.r.IntN(int(transport.Take)))
 	switch typ {
 	case transport.Hello:
 		m = &proto.Hello{Protocol: uint32(n), Build: "x"}

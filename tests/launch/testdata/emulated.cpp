@@ -67,7 +67,11 @@ class Emulated final : public mycelya::exec::Device {
     return entry;
   }
   void UnloadCode(void* code) const override { dlclose(code); }
+  // With this variable, the first launch spoils the device, as a failed assertion in a kernel does.
+  std::string Broken() const override { return broken_ ? "an emulated assertion failed" : ""; }
   void Launch(const CodeLaunch& l) const override {
+    broken_ = getenv("ATEN_EMULATED_BROKEN") != nullptr;
+    TORCH_CHECK(!broken_, "The emulation can't launch a kernel any more.");
     using Entry = int (*)(unsigned, unsigned, unsigned, const void* const*);
     const int status = reinterpret_cast<Entry>(l.entry)(l.grid, l.block_x, l.block_y, l.arguments);
     TORCH_CHECK(status == 0, "The emulation can't launch a kernel: status ", status, ".");
@@ -75,6 +79,7 @@ class Emulated final : public mycelya::exec::Device {
 
  private:
   mutable Crooked memory_;
+  mutable bool broken_ = false;
 };
 
 }  // namespace

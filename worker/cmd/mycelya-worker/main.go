@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Mycelya-worker serves one user's clients on a unix socket or a TCP port, or one client on stdin and stdout. Clients
-// over TCP prove by a certificate who they are. It prints one handshake line on stdout when it listens, and logs to
-// stderr. It ends at SIGTERM, once all that has arrived is answered, or, with --stdin-eof, when its stdin ends. It
-// removes its socket. It starts itself again, with --session, for each client; only that process loads PyTorch.
+// over TCP prove by a certificate who they are, and so do those of a unix socket if the worker has credentials. It
+// prints one handshake line on stdout when it listens, and logs to stderr. It ends at SIGTERM, once all that has
+// arrived is answered, or, with --stdin-eof, when its stdin ends. It removes its socket. It starts itself again, with
+// --session, for each client; only that process loads PyTorch. It does so with --fetch for each request to fetch
+// weights.
 package main
 
 import (
@@ -21,6 +23,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -28,6 +32,7 @@ import (
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/hub"
 	"github.com/mycelya/mycelya/worker/kept"
 	"github.com/mycelya/mycelya/worker/ref"
 )
@@ -41,11 +46,12 @@ type arguments struct {
 	torch                                   worker.Torch
 	level                                   slog.Level
 	socket, listen, secret, backend, status string
-	state, crashes                          string
+	state, crashes, relay, weights          string
 	eof, version, session, stdio, single    bool
+	fetch                                   bool
 	idle, grace, drain                      time.Duration
 	limits                                  worker.Limits
-	uploads                                 int64
+	uploads, weightsBytes                   int64
 	clocks                                  worker.Clocks
 }
 
@@ -55,19 +61,26 @@ func parse() *arguments {
 	flag.StringVar(&a.socket, "socket", "", "path of the unix socket to listen on")
 	flag.BoolVar(&a.stdio, "stdio", false, "serve the one client whose stream is stdin and stdout")
 	flag.StringVar(&a.listen, "listen", "",
-		"address and port to listen on with TLS, as 0.0.0.0:7070; port 0: any free port")
+		"address and port to listen on with TLS, as 0.0.0.0:7070, or several with commas; port 0: any free port")
 	flag.StringVar(&a.secret, "credentials", "",
-		"file of the worker's credentials, for --listen; -: the beginning of stdin")
+		"file of the worker's credentials, for --listen and --socket; -: the beginning of stdin")
+	flag.StringVar(&a.relay, "relay", "",
+		"connect stdin and stdout to the unix socket of a worker of this user, and do nothing else")
 	flag.StringVar(&a.backend, "backend", "torch", "the executor: torch, or ref, which needs no PyTorch")
-	flag.StringVar(&a.status, "status", "", "loopback address and port of a status page: /healthz and /metrics")
+	flag.StringVar(&a.status, "status", "",
+		"loopback address and port of a status page, /healthz and /metrics; or unix: and the path of a socket")
 	flag.StringVar(&a.state, "state", "",
 		"folder for the tensors and the checkpoints that sessions keep; empty: they keep none")
 	flag.Int64Var(&a.uploads, "uploads-bytes", kept.DefaultUploads,
 		"limit of the large uploads that this folder keeps, so that they need not be sent again, in bytes; 0: none")
+	flag.StringVar(&a.weights, "weights", cacheFolder("weights"),
+		"folder of the weights that sessions fetch from a hub; empty: they fetch none")
+	flag.Int64Var(&a.weightsBytes, "weights-bytes", hub.DefaultBytes, "limit of that folder in bytes")
 	flag.BoolVar(&a.single, "single", false, "one client at a time: a new one ends the session of the last")
 	flag.BoolVar(&a.eof, "stdin-eof", false, "end when stdin ends")
 	flag.BoolVar(&a.version, "version", false, "print the build and end")
 	flag.BoolVar(&a.session, "session", false, "serve one client that another process of this program passes on")
+	flag.BoolVar(&a.fetch, "fetch", false, "fetch weights for one session of another process of this program")
 	flag.DurationVar(&a.idle, "idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
 	flag.DurationVar(&a.grace, "grace", link.Default.Grace,
 		"how long a session over TCP waits for its client to come back")
@@ -99,22 +112,26 @@ func (a *arguments) wrong() string {
 	switch {
 	case a.torch.Kernels.Disk <= 0 || a.torch.Kernels.Threads < 0:
 		return "mycelya-worker: --kernels-bytes must be more than 0, --kernels-threads at least 0."
+	case a.weightsBytes <= 0:
+		return "mycelya-worker: --weights-bytes must be more than 0; --weights \"\" is for a worker that fetches nothing."
 	case a.grace <= 0 || a.drain < 0 || a.clocks.Lease < 0 || a.clocks.Alone < 0:
 		return "mycelya-worker: --grace must be more than 0, --drain, --lease and --alone at least 0."
 	case a.streams() != 1 || flag.NArg() > 0 || a.backend != "torch" && a.backend != "ref":
-		return "mycelya-worker needs one of --socket, --listen and --stdio, takes only flags, and knows the backends torch " +
-			"and ref."
+		return "mycelya-worker needs one of --socket, --listen, --stdio and --relay, takes only flags, and knows the " +
+			"backends torch and ref."
 	case a.stdio && a.eof:
 		return "mycelya-worker ends with stdin anyway if it has --stdio: --stdin-eof is not for it."
-	case (a.listen == "") != (a.secret == ""):
-		return "mycelya-worker needs --credentials for --listen, and only then: without them, anyone could use this machine."
+	case a.listen != "" && a.secret == "":
+		return "mycelya-worker needs --credentials for --listen: without them, anyone could use this machine."
+	case a.stdio && a.secret != "":
+		return "mycelya-worker takes no --credentials with --stdio: who has started it is its client."
 	}
 	return ""
 }
 
 // streams is how many of the flags that say where the clients come from are set.
 func (a *arguments) streams() (n int) {
-	for _, set := range []bool{a.socket != "", a.listen != "", a.stdio} {
+	for _, set := range []bool{a.socket != "", a.listen != "", a.stdio, a.relay != ""} {
 		if set {
 			n++
 		}
@@ -142,9 +159,26 @@ func main() {
 		serveSession(a, log)
 		return
 	}
+	if a.relay != "" {
+		if err := worker.Relay(a.relay, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if a.fetch {
+		serveFetch(a, log)
+		return
+	}
 	stdin := bufio.NewReader(os.Stdin)
 	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks, Crashes: a.crashes,
-		Single: a.single}
+		Single: a.single, Threads: threads(a.torch.Threads)}
+	if a.torch.Device != "cpu" {
+		s.GPUs = worker.DriverGPUs()
+	}
+	if a.weights != "" {
+		s.Helper = func() *exec.Cmd { return itself("--fetch") }
+	}
 	if a.state != "" {
 		s.Kept = &kept.Folder{Path: a.state, Uploads: a.uploads}
 	}
@@ -153,6 +187,8 @@ func main() {
 		network, address = "tcp", a.listen
 		s.Clocks.Lease = cmp.Or(a.clocks.Lease, 24*time.Hour)
 		s.Clocks.Alone = cmp.Or(a.clocks.Alone, 30*time.Minute)
+	}
+	if a.secret != "" {
 		var err error
 		if s.Credentials, err = credentials(a.secret, stdin); err != nil {
 			log.Error("cannot use the credentials", "error", err)
@@ -178,8 +214,24 @@ func main() {
 	}
 }
 
+// threads is how many threads one operator uses on the CPU, as far as that is known before PyTorch is loaded.
+func threads(flag int) int {
+	variable, _ := strconv.Atoi(os.Getenv("OMP_NUM_THREADS"))
+	return cmp.Or(flag, max(0, variable), runtime.NumCPU())
+}
+
 // maxCredentials bounds a file of credentials, which have less than 2 KiB.
 const maxCredentials = 64 << 10
+
+// readers are the bits of the users that may read a file beside this process's. In a volume of Kubernetes a file
+// belongs to root, and a process of another user reads it by its group, in which nobody else is.
+func readers(info os.FileInfo) os.FileMode {
+	others := info.Mode().Perm() & 0o077
+	if of, ok := info.Sys().(*syscall.Stat_t); ok && of.Uid == 0 && os.Geteuid() != 0 {
+		others &^= 0o040
+	}
+	return others
+}
 
 // credentials reads the worker's credentials from a file that only this user can read, or from the beginning of stdin.
 func credentials(path string, stdin *bufio.Reader) (*transport.Credentials, error) {
@@ -199,7 +251,7 @@ func credentials(path string, stdin *bufio.Reader) (*transport.Credentials, erro
 	if err != nil {
 		return nil, err
 	}
-	if info.Mode().Perm()&0o077 != 0 {
+	if readers(info) != 0 {
 		return nil, fmt.Errorf("other users may read %s; change that with: chmod 600 %s", path, path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxCredentials))
@@ -213,7 +265,7 @@ func credentials(path string, stdin *bufio.Reader) (*transport.Credentials, erro
 func supervise(s *worker.Supervisor, a *arguments, network, address string, stdin io.Reader) {
 	worker.CloseInherited()
 	s.Begin() // first: PyTorch takes longer to load than all that follows
-	l, err := net.Listen(network, address)
+	l, err := worker.Listen(network, address)
 	if err != nil {
 		s.Log.Error("cannot listen", "error", err)
 		s.Close()
@@ -221,11 +273,11 @@ func supervise(s *worker.Supervisor, a *arguments, network, address string, stdi
 	}
 	// Do not wait for running programs: a program may run for minutes, and its client is gone.
 	end := func(code int) {
+		if path, ok := strings.CutPrefix(a.status, "unix:"); ok {
+			removeSocket(path)
+		}
 		if network == "unix" {
-			_ = os.Remove(address)
-			if dir := filepath.Dir(address); strings.HasPrefix(filepath.Base(dir), transport.FolderPrefix) {
-				_ = os.Remove(dir) // made for this worker; fails if it is not empty
-			}
+			removeSocket(address)
 		}
 		s.Close()
 		os.Exit(code)
@@ -241,7 +293,15 @@ func supervise(s *worker.Supervisor, a *arguments, network, address string, stdi
 		s.Log.Error("cannot accept", "error", err)
 		end(1)
 	}
-	end(0)
+	end(s.ExitCode())
+}
+
+// removeSocket removes a socket, and its folder if that was made for this worker.
+func removeSocket(path string) {
+	_ = os.Remove(path)
+	if dir := filepath.Dir(path); strings.HasPrefix(filepath.Base(dir), transport.FolderPrefix) {
+		_ = os.Remove(dir) // fails while it is not empty
+	}
 }
 
 // superviseStream serves the client whose stream is stdin and stdout.
@@ -258,8 +318,9 @@ func superviseStream(s *worker.Supervisor, a *arguments) {
 	})
 	if err := s.ServeStream(os.Stdin, os.Stdout); err != nil {
 		s.Log.Error("the stream has ended", "error", err)
-		os.Exit(1)
+		os.Exit(cmp.Or(s.ExitCode(), 1))
 	}
+	os.Exit(s.ExitCode())
 }
 
 func sameFile(a, b *os.File) bool {
@@ -292,13 +353,16 @@ func stopAtSignal(s *worker.Supervisor, drain time.Duration, signals <-chan os.S
 	end()
 }
 
-// sessionCommand is this program with the same flags and --session.
-func sessionCommand() *exec.Cmd {
+// sessionCommand is this program as the process of a session.
+func sessionCommand() *exec.Cmd { return itself("--session") }
+
+// itself is this program with the same flags and one more.
+func itself(first string) *exec.Cmd {
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]
 	}
-	return exec.Command(self, append([]string{"--session"}, os.Args[1:]...)...)
+	return exec.Command(self, append([]string{first}, os.Args[1:]...)...)
 }
 
 // serveSession serves the client whose connection the supervisor passes to this process.
@@ -313,7 +377,7 @@ func serveSession(a *arguments, log *slog.Logger) {
 	if err := a.limits.Apply(); err != nil {
 		fail(err)
 	}
-	channel, err := worker.OpenChannel(a.listen != "", log)
+	channel, err := worker.OpenChannel(a.secret != "", log)
 	if err != nil {
 		fail(err)
 	}
@@ -329,9 +393,12 @@ func serveSession(a *arguments, log *slog.Logger) {
 		return nil
 	}
 	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready, Journal: channel.Journal,
-		Stop: channel.Stop()}
+		Progress: channel.Progress, Enter: channel.Enter, Stop: channel.Stop(), Passer: channel.Passer()}
 	if a.state != "" {
 		server.Keeper, server.Uploads = channel.Keeper(), a.uploads
+	}
+	if a.weights != "" {
+		server.Helper = channel.Helper
 	}
 	accept := func() (net.Conn, error) {
 		c, err := channel.Accept()
@@ -342,6 +409,27 @@ func serveSession(a *arguments, log *slog.Logger) {
 	}
 	if err := server.ServeOne(accept); err != nil && !errors.Is(err, io.EOF) {
 		fail(err)
+	}
+}
+
+// helperMemory bounds the heap of a process that fetches weights, whose buffers take some MiB.
+const helperMemory = 256 << 20
+
+// serveFetch fetches weights for the session whose socket the supervisor has passed to this process.
+func serveFetch(a *arguments, log *slog.Logger) {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // it ends with its session
+	debug.SetMemoryLimit(helperMemory)
+	err := worker.Limits{}.Apply()
+	if err == nil {
+		if err := worker.LockDownHelper(); err != nil {
+			log.Info("system calls of the process that fetches weights are not filtered", "error", err)
+		}
+		fetcher := hub.Fetcher{Cache: &hub.Cache{Path: a.weights, Bytes: a.weightsBytes}}
+		err = worker.ServeHelper(func(c *net.UnixConn) error { return hub.Serve(c, &fetcher) })
+	}
+	if err != nil {
+		log.Error("weights cannot be fetched", "error", err)
+		os.Exit(1)
 	}
 }
 

@@ -1,0 +1,17 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+#ifndef MYCELYA_DEVICE_PYTORCH_OTHERS_H_
+#define MYCELYA_DEVICE_PYTORCH_OTHERS_H_
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace mycelya {
+
+// The fallback for operators without a kernel for the device. An operator of another library that has a kernel for the
+// CPU runs in this process on copies of its tensors, with one warning per operator; other ones are refused.
+void RunHereOrRefuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+
+}  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_PYTORCH_OTHERS_H_
