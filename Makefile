@@ -10,7 +10,7 @@
 #   make ecosystem  libraries in their newest releases, in an environment of their own; writes a table
 #   make bench    the figures of bench/RESULTS.md
 #   make replay   what a change makes of the corpus of graphs;  make benchstat  of the compiler's time and allocations
-#   make fuzz     each fuzzer of the Go code, and libFuzzer on the executor (needs clang), for 30 minutes
+#   make flaky    looks for tests that fail by chance;  make soak  explores with new seeds, fuzzers and attacks, for hours
 #   make gpu      the tests on a CUDA worker, on a host that has a GPU;  make sanitize  the executor under sanitizers
 #   make docs     the documentation site, in build/docs
 #   make gen      generated code again;  make golden   golden files again
@@ -26,34 +26,31 @@ TORCH := 2.15.0
 CUDA_CRT := 13.2.86
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: ecosystem docs demo test sweep bench replay benchstat gpu sanitize gen golden check build wheels venv test-go test-cpp test-python fuzz
+.PHONY: ecosystem docs demo test flaky soak sweep bench replay benchstat gpu sanitize gen golden check build wheels venv test-go test-cpp test-python test-attacks
 
 demo: build
 	$(PY) examples/digits.py --device mycelya
 
-# The end-to-end tests come last and alone: some of them wait for processes with a deadline.
 test: build
-	$(MAKE) --no-print-directory -j 3 --output-sync=target check test-go test-cpp
-	$(MAKE) --no-print-directory test-python
+	$(PY) scripts/tests.py
 
-test-go: build
-	go test -timeout 40m ./...
-	scripts/fuzz.sh
-	scripts/hostile.sh
+test-go test-cpp test-python test-attacks: test-%: build
+	$(PY) scripts/tests.py $*$(if $(ARGS), -- $(ARGS))
 
-test-cpp: build
-	scripts/test_cpp.sh
+# Looks for tests that fail by chance.
+flaky: build
+	$(PY) scripts/tests.py --rounds 3 --busy 2 go python
 
-# tests/e2e runs the examples and looks into the wheel too.
-test-python: build
-	$(PY) -m pytest tests/e2e -n 2 --dist worksteal $(PYTEST)
+# Explores with new seeds, for hours; what it finds becomes a case.
+soak: build
+	scripts/soak.sh
 
 # The whole op database, every dtype, and the tables of tests/e2e/COVERAGE.md.
 sweep: build
 	$(PY) -m pytest tests/e2e/test_opinfo.py --summary -n 2
 
 ecosystem: build
-	$(PY) scripts/ecosystem.py --write $(PYTEST)
+	$(PY) scripts/ecosystem.py --write $(ARGS)
 
 bench: build
 	$(PY) bench/capture.py --markdown
@@ -75,10 +72,6 @@ check: build
 # The executor's tests with AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; some 15 minutes.
 sanitize: venv
 	scripts/sanitize.sh
-
-fuzz:
-	scripts/fuzz_exec.sh 1800
-	scripts/fuzz.sh 30m
 
 gpu:
 	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) scripts/gpu.py

@@ -168,7 +168,10 @@ def build_cpp(target: Target, jobs: int, tests: bool = False) -> None:
         defines = [f"-D{name}={value}" for name, value in options.items()]
         run(cmake, "-S", ROOT / "csrc", "-B", target.folder, "-G", "Ninja", *defines)
         stamp.write_text(wanted)
-    run(cmake, "--build", target.folder, "-j", str(jobs))
+    # Objects serve every checkout: paths below this one are relative in ccache's keys.
+    shared = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "true"}
+    env = {**shared, **os.environ}
+    run(cmake, "--build", target.folder, "-j", str(jobs), env=env)
 
 
 def build_go(lib: Path = LIB, programs: Path = BIN, cc: str | None = None) -> None:

@@ -2,7 +2,7 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
-# Builds and runs the C++ tests. They need googletest, which pip does not provide.
+# Builds and runs the C++ tests, with arguments of ctest. They need googletest, which pip does not provide.
 set -eu
 cd "$(dirname "$0")/.."
 if ! echo '#include <gtest/gtest.h>' | "${CXX:-g++}" -std=c++20 -x c++ -E - >/dev/null 2>&1; then
@@ -11,12 +11,4 @@ if ! echo '#include <gtest/gtest.h>' | "${CXX:-g++}" -std=c++20 -x c++ -E - >/de
 fi
 .venv/bin/python scripts/build.py --tests
 folder=$(.venv/bin/python scripts/build.py --print-folder)
-ctest --test-dir "$folder" --output-on-failure
-# The same hostile programs through a worker process, beside an honest session.
-torch=$(.venv/bin/python scripts/build.py --print-torch)
-exec=$(.venv/bin/python scripts/build.py --print-libraries)/libmycelya_exec.so
-go run ./tests/hostile -fuzz "$folder/exec/test/mycelya_operator_fuzz" -worker mycelya_torch/bin/mycelya-worker \
-  -exec "$exec" -torch-lib "$torch/lib" -count "${HOSTILE:-20000}"
-# The programs of the operator fuzzer and changed frames, over TCP.
-go run ./tests/hostile/frames -fuzz "$folder/exec/test/mycelya_operator_fuzz" -worker mycelya_torch/bin/mycelya-worker \
-  -backend torch -exec "$exec" -torch-lib "$torch/lib" -count "${FRAMES:-3000}"
+ctest --test-dir "$folder" --output-on-failure "$@"

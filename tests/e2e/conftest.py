@@ -15,12 +15,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest  # noqa: E402
 
 # The examples of a test are the same in each run: new ones would let it fail at random.
-# `pytest --hypothesis-profile=default` draws new ones.
+# `make soak` draws new ones.
 if importlib.util.find_spec("hypothesis") is not None:
     import hypothesis
 
-    hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
-    hypothesis.settings.load_profile("fixed")
+    soak = "MYCELYA_SOAK" in os.environ
+    hypothesis.settings.register_profile("ours", derandomize=not soak, deadline=None)
+    hypothesis.settings.load_profile("ours")
 
 # Modules that assert for tests: a failure then shows both sides.
 pytest.register_assert_rewrite(

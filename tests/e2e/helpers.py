@@ -25,6 +25,8 @@ from mycelya_torch import _device, _tested
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = torch.device("mycelya")
+# By what `make soak` multiplies the numbers of examples and their time limits.
+SOAK = int(os.environ.get("MYCELYA_SOAK", "1"))
 
 
 def on_cuda() -> bool:

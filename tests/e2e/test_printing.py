@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch._tensor_str as tensor_str
-from helpers import DEVICE, run
+from helpers import DEVICE, SOAK, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -288,7 +288,7 @@ ELEMENTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 * SOAK, deadline=None)
 @given(data=st.data())
 def test_any_tensor_prints_as_on_the_cpu(data):
     shape = data.draw(st.lists(st.integers(0, 8), max_size=4))

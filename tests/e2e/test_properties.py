@@ -3,14 +3,13 @@
 """Random shapes, views and writes, beyond the cases that a list contains."""
 
 import torch
-from helpers import compare
+from helpers import SOAK, compare
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 quick = settings(
-    max_examples=40,
+    max_examples=40 * SOAK,
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 shapes = st.lists(st.integers(0, 4), min_size=0, max_size=3)

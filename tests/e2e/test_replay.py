@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 import zoo
-from helpers import DEVICE, freeze, on_cuda, run, same
+from helpers import DEVICE, SOAK, freeze, on_cuda, run, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -274,7 +274,7 @@ def interpret(ops, choice, device):
 
 
 @settings(
-    max_examples=200,
+    max_examples=200 * SOAK,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
