@@ -179,7 +179,7 @@ def python(result: Result, live: bool, again: bool, more: list[str]) -> None:
     code, text = run("python", *pytest, *tests, *workers, *more, live=live)
     result.passed = code == 0
     result.first = result.twice = python_failures(text)
-    if code == 1 and again and len(result.first) <= RERUNS:
+    if code == 1 and again and 0 < len(result.first) <= RERUNS:
         last = ["--last-failed", "--last-failed-no-failures=none", "-n", "0"]
         code, text = run("python", *pytest, *tests, *more, *last, live=live)
         result.twice = python_failures(text)

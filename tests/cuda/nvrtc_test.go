@@ -118,16 +118,21 @@ func compileAll(t *testing.T, all []text, archs []string) []compiled {
 	return out
 }
 
-// TestKnownKernelsCompile compiles the kernels of all graphs of the tests for all architectures, and limits their
-// resources.
+// TestKnownKernelsCompile compiles the kernels of all graphs of the tests and limits their resources: each for one
+// architecture, and in `make soak` for all of them, which takes minutes.
 func TestKnownKernelsCompile(t *testing.T) {
 	all := texts(collect(t), 132)
 	require.Greater(t, len(all), 50)
-	archs := architectures
-	if testing.Short() {
-		archs = archs[4:5]
+	some := make([][]text, len(architectures))
+	for i, x := range all {
+		some[i%len(architectures)] = append(some[i%len(architectures)], x)
 	}
-	budget(t, compileAll(t, all, archs), func(t cuda.Template) int { return budgets[t] }, someConditions)
+	for i, arch := range architectures {
+		if os.Getenv("MYCELYA_SOAK") != "" {
+			some[i] = all
+		}
+		budget(t, compileAll(t, some[i], []string{arch}), func(t cuda.Template) int { return budgets[t] }, someConditions)
+	}
 }
 
 // TestCacheWithNVRTC checks that a worker's cache stores cubins, and the log of a kernel that does not compile.

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -234,12 +235,17 @@ def test_after_a_failure_the_worker_is_asked():
     assert (y + 1).tolist() == [5] and torch.mycelya.metrics()["local_reads"] == 1
 
 
-def test_stopped_and_lost_machines():
+@pytest.mark.parametrize("noticed", [False, True])
+def test_stopped_and_lost_machines(noticed):
+    """What was known is lost with the worker, also if the client has noticed the loss before the next read."""
     with RemoteMachine(name="known") as machine:
         x = torch.tensor([1, 2]).to(machine.device())
         assert x.tolist() == [1, 2]
         info = json.loads(_device.device_info(machine.remote_index))
         os.kill(info["pid"], signal.SIGKILL)
+        if noticed:
+            while machine.state == "running":
+                time.sleep(0.01)
         with pytest.raises(DeviceLostError):
             while True:
                 torch.rand(2, device=machine.device()).cpu()

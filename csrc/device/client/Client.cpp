@@ -318,6 +318,14 @@ void ForgetBlock(uint64_t block) {
 
 int32_t ForkDescriptors(int32_t* out, int32_t capacity) { return ClientLoaded() ? table.fork_fds(out, capacity) : 0; }
 
+namespace {
+
+std::atomic<uint64_t> losses{0};
+
+}  // namespace
+
+uint64_t LossesRaised() { return losses.load(std::memory_order_relaxed); }
+
 void Raise(const myc_error& error) {
   if (error.kind != MYC_OK) Raise(error.kind, error.text);
 }
@@ -327,6 +335,7 @@ void Raise(int32_t kind, const std::string& text) {
   if (OutlivesUse()) SleepUntilTheEnd();
   switch (kind) {
     case MYC_E_LOST:
+      losses.fetch_add(1, std::memory_order_relaxed);
       RaiseLost(text);
     case MYC_E_STOPPED:
       RaiseMachineStopped(text);

@@ -108,6 +108,8 @@ int32_t ForkDescriptors(int32_t* out, int32_t capacity);
 // Throws the Python exception of the error's kind, unless it is MYC_OK.
 void Raise(const myc_error& error);
 [[noreturn]] void Raise(int32_t kind, const std::string& text);
+// The number of DeviceLostErrors that were thrown, of all devices.
+uint64_t LossesRaised();
 
 // The text that a function of the client library writes: write(out, capacity, error) returns the length needed, 0 with
 // the error set.

@@ -32,8 +32,13 @@ std::atomic<int64_t> held{0};
 // Longer ways to the bytes are computed while they are recorded, so that no chain grows with a loop.
 constexpr uint32_t kDeepest = 32;
 
-// The number of failures per device. What was known before the last one is not true any more.
+// The number of failures per device.
 std::array<std::atomic<uint64_t>, kMaxDevices> failures{};
+
+// What was known before the last failure of a device, or before any worker was lost, is not true any more.
+uint64_t GenerationOf(c10::DeviceIndex device) {
+  return failures[device].load(std::memory_order_relaxed) + LossesRaised();
+}
 
 // The client library refuses values that the variables do not have.
 std::atomic<LocalReads>& Mode() {
@@ -62,7 +67,7 @@ class OnlyCpu {
 Known* KnownOf(const Storage& s) {
   auto* known = static_cast<Known*>(s.known.get());
   if (C10_LIKELY(known == nullptr)) return nullptr;
-  return known->generation() == failures[s.device_index()].load(std::memory_order_relaxed) ? known : nullptr;
+  return known->generation() == GenerationOf(s.device_index()) ? known : nullptr;
 }
 
 c10::intrusive_ptr<Known> Hold(Known* known) {
@@ -297,8 +302,7 @@ void KnowUpload(Storage& s, const at::Tensor& dense) {
     copy = NewBytes(static_cast<int64_t>(bytes));
   }
   std::memcpy(copy.mutable_data_ptr(), dense.const_data_ptr(), bytes);
-  const uint64_t generation = failures[s.device_index()].load(std::memory_order_relaxed);
-  auto known = c10::make_intrusive<Known>(std::move(copy), generation);
+  auto known = c10::make_intrusive<Known>(std::move(copy), GenerationOf(s.device_index()));
   const std::lock_guard<SpinLock> guard(RecorderOf(s.device_index()).lock);
   s.known = std::move(known);
 }
@@ -324,7 +328,7 @@ bool KnownCall::MayBe(const Op& op, at::ArrayRef<c10::IValue> args) {
 }
 
 void KnownCall::Take(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex device) {
-  generation_ = failures[device].load(std::memory_order_relaxed);
+  generation_ = GenerationOf(device);
   computation_ = ComputationOf(op, args);
   if (!computation_.has_value() || computation_->written < 0) return;
   const at::Tensor& t = args[computation_->written].toTensor();

@@ -100,7 +100,6 @@ void RaiseFor(c10::DeviceIndex device, const myc_error& error) {
 }
 
 void RaiseWithTensors(c10::DeviceIndex device, uint64_t lost, const myc_error& error) {
-  if (error.kind == MYC_E_LOST) ForgetKnown(device);
   Raise(error.kind, error.kind == MYC_E_MEMORY ? error.text + TensorsText(device, lost) : std::string(error.text));
 }
 
