@@ -42,22 +42,19 @@ func main() {}
 
 // init sets the limits of Go's runtime in the user's process, unless the environment sets them. The garbage collector
 // waits until the heap is five times as large as its live part: compiling makes MiBs of garbage, and little survives.
-// Above memoryLimit it runs more often, since a full cache of programs would make the heap five times as large.
+// memory.go has a limit, since a full cache of programs would make the heap five times as large.
 func init() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit)
+		debug.SetMemoryLimit(leastMemory)
+		limitAfterCollections()
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		goruntime.GOMAXPROCS(max(leastProcs, goruntime.GOMAXPROCS(0)))
 	}
 }
-
-// memoryLimit is twice the most that a session's programs take. It is a goal, not a bound: the live heap of several
-// sessions may be larger.
-const memoryLimit = 512 << 20
 
 // leastProcs is the smallest GOMAXPROCS. A thread that has called from C keeps its slot until another thread needs one
 // and Go's monitor takes it back, which may be late: csrc/device/client/Client.cpp.

@@ -71,7 +71,7 @@ type stored struct {
 }
 
 // cacheBytes bounds the memory of the skeletons and programs that a session keeps, as size.go measures it. It is half
-// of the client's memoryLimit: the other half is for garbage. A step of 2,000 ops takes about 1 MiB.
+// of the client's leastMemory: the other half is for garbage. A step of 2,000 ops takes about 1 MiB.
 const cacheBytes = 256 << 20
 
 func newPrograms(bytes int64) (*programs, error) {

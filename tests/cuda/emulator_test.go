@@ -18,6 +18,7 @@ import (
 
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/kernel"
+	"github.com/mycelya/mycelya/tests/emulate"
 )
 
 // arena is the address at which the memory of a job begins. This part of the address space is free.
@@ -125,27 +126,18 @@ func (e *emulator) entry(k *kernel.Kernel, l *cuda.Launch) int {
 // run runs all jobs and returns the segments of each job, concatenated.
 func (e *emulator) run(t *testing.T) [][]byte {
 	t.Helper()
-	compiler, err := exec.LookPath("g++")
-	if err != nil {
+	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("running printed kernels needs g++")
 	}
 	fmt.Fprintf(&e.source, "static const Entry all[] = {%s};\n", strings.Join(e.entries, ", "))
 	fmt.Fprintf(&e.source, "int main(int, char** argv) { return Run(all, %d, argv[1], argv[2]); }\n", len(e.entries))
 	folder := t.TempDir()
-	source, program := filepath.Join(folder, "kernels.cpp"), filepath.Join(folder, "kernels")
-	in, out := filepath.Join(folder, "in"), filepath.Join(folder, "out")
-	require.NoError(t, os.WriteFile(source, e.source.Bytes(), 0o644))
+	program, in, out := filepath.Join(folder, "kernels"), filepath.Join(folder, "in"), filepath.Join(folder, "out")
 	require.NoError(t, os.WriteFile(in, append(binary.LittleEndian.AppendUint64(nil, uint64(len(e.jobs))),
 		e.file.Bytes()...), 0o644))
-	testdata, err := filepath.Abs("testdata")
-	require.NoError(t, err)
-	// Contraction would round a product and a sum once. The sanitizers end the process for a vector at a wrong address,
-	// an overflow, and an index beyond an array.
-	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
-		"-fsanitize=alignment,bounds,shift,signed-integer-overflow",
-		"-fno-sanitize-recover=all", "-I", testdata, "-o", program, source).CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	text, err = exec.Command(program, in, out).CombinedOutput()
+	require.NoError(t, emulate.Build(e.source.Bytes(), program, "-fsanitize=shift,signed-integer-overflow",
+		"-fno-sanitize-recover=all"))
+	text, err := exec.Command(program, in, out).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	data, err := os.ReadFile(out)
 	require.NoError(t, err)

@@ -41,7 +41,7 @@ def compared(*arguments: str) -> int:
 
 def test_op_database():
     """Forward and backward, with each sample in another memory layout."""
-    assert compared("--dtypes", "float32,float16,int64", "--samples", "4") > 5000
+    assert compared("--dtypes", "float32,float16,int64", "--samples", "2") > 3000
 
 
 def test_modules_and_cases():

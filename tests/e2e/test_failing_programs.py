@@ -12,7 +12,7 @@ import random
 
 import pytest
 import torch
-from helpers import DEVICE, on_cuda, same
+from helpers import DEVICE, SOAK, on_cuda, same
 from torch.nn import functional as F
 
 SIZE = 6
@@ -158,7 +158,7 @@ def check(number):
                 lost.cpu()
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(3 * SOAK))
 def test_programs_that_fail(part):
     for number in range(40 * part, 40 * part + 40):
         check(number)

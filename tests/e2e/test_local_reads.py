@@ -237,7 +237,7 @@ def test_after_a_failure_the_worker_is_asked():
 
 @pytest.mark.parametrize("noticed", [False, True])
 def test_stopped_and_lost_machines(noticed):
-    """What was known is lost with the worker, also if the client has noticed the loss before the next read."""
+    """What was known is lost, also if the loss is noticed before the next read."""
     with RemoteMachine(name="known") as machine:
         x = torch.tensor([1, 2]).to(machine.device())
         assert x.tolist() == [1, 2]

@@ -30,6 +30,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/tests/emulate"
 	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/conformance"
 	"github.com/mycelya/mycelya/worker/kernels"
@@ -37,9 +38,6 @@ import (
 
 // folder holds the loaded libraries, and outlives all tests.
 var folder string
-
-// headers is the folder of emulate.h.
-var headers = filepath.Join("..", "cuda", "testdata")
 
 func TestMain(m *testing.M) {
 	if slices.Contains(os.Args, "--socket") {
@@ -151,13 +149,10 @@ func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, er
 	}
 	_ = library.Close()
 	defer os.Remove(library.Name())
-	// The options of tests/cuda. A vector at a wrong address, or an index beyond an array, is an illegal instruction.
-	run := exec.Command("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off",
-		"-fno-strict-aliasing", "-fsanitize=alignment,bounds",
-		"-fsanitize-undefined-trap-on-error", "-I", headers, "-o", library.Name(), "-x", "c++", "-")
-	run.Stdin = &text
-	if out, err := run.CombinedOutput(); err != nil {
-		return nil, "", fmt.Errorf("%w\n%s", err, out)
+	// What sanitizers find is an illegal instruction.
+	err = emulate.Build(text.Bytes(), library.Name(), "-shared", "-fPIC", "-fsanitize-undefined-trap-on-error")
+	if err != nil {
+		return nil, "", err
 	}
 	cubin, err := os.ReadFile(library.Name())
 	return cubin, "", err
@@ -185,7 +180,6 @@ func (l *logged) String() string {
 // files are in the folder of the link that started it.
 func serve() error {
 	folder = filepath.Dir(os.Args[0])
-	headers = folder
 	t := worker.Torch{Exec: filepath.Join(folder, "libmycelya_exec.so"), Device: "emulated"}
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
 	socket := flags.String("socket", "", "")

@@ -108,8 +108,8 @@ at::Tensor Expected(const at::Tensor& t);
 // Throws if the worker has sent other elements to `out`. Undefined: nothing is compared.
 void CheckAnswer(const at::Tensor& expected, const void* out);
 
-// An operator that had been recorded has failed, so the contents of storages are not what the records say. A worker that
-// is lost needs no call.
+// An operator that had been recorded has failed, so the contents of storages are not what the records say. A worker's
+// loss needs no call.
 void ForgetKnown(c10::DeviceIndex device);
 
 }  // namespace mycelya

@@ -5,8 +5,8 @@
 // run one after another. The threads of a block are fibers, which switch only at waits. Each round runs the fibers in
 // another random order, to detect results that depend on the order. The process ends if not all threads reach a barrier
 // or shuffle.
-#ifndef MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
-#define MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
+#ifndef MYCELYA_TESTS_EMULATE_EMULATE_H_
+#define MYCELYA_TESTS_EMULATE_EMULATE_H_
 
 #include <math.h>
 #include <setjmp.h>
@@ -240,4 +240,4 @@ static int Run(const Entry* entries, size_t nentries, const char* in, const char
   return fclose(g) == 0 ? 0 : 4;
 }
 
-#endif  // MYCELYA_TESTS_CUDA_TESTDATA_EMULATE_H_
+#endif  // MYCELYA_TESTS_EMULATE_EMULATE_H_
