@@ -59,8 +59,10 @@ class Result:
 def run(name: str, *command: str | Path, live: bool) -> tuple[int, str]:
     """Runs a command; returns its exit status and its output, which is in a log too."""
     lines = []
-    # Without CI, pytest shortens the messages of its summary.
+    # Without CI, pytest shortens the messages of its summary. The tests start hundreds
+    # of processes of Python: without bytecode each of them compiles torch's modules.
     environment = {"RAPID_SEED": "1", "CI": "true", **os.environ}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     beside = Path(sys.executable).parent
     environment["PATH"] = f"{beside}{os.pathsep}{environment['PATH']}"
     with (OUT / f"{name}.log").open("a") as log:
