@@ -36,6 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("MYCELYA_TESTS") or ROOT / "build" / "tests")
 GOTESTSUM = "gotest.tools/gotestsum@v1.13.0"
 RERUNS = 10
+# The packages of Go with the longest tests begin first.
+LONGEST = ["./runtime/provider/modal", "./runtime/provider/ssh", "./worker"]
 # The parts of one row run side by side. The tests of "go" and "python" wait for
 # processes, so nothing runs beside them.
 ROWS = [["check", "cpp"], ["go"], ["attacks"], ["python"]]
@@ -151,12 +153,15 @@ def go(result: Result, live: bool, again: bool, more: list[str]) -> None:
     events = OUT / "go.json"
     options = ["--format", "pkgname", "--jsonfile", str(events), "--packages"]
     packages = [a for a in more if a.startswith("./")]
-    options.append(" ".join(packages) or "./...")
+    options.append(" ".join(packages or [*LONGEST, "./..."]))
     if again:
         reruns = ["--rerun-fails=1", "--rerun-fails-run-root-test"]
         options = [*reruns, f"--rerun-fails-max-failures={RERUNS}", *options]
     # A package takes minutes at most; a test that hangs ends with all stacks.
-    rest = ["--", "-timeout", "40m", *(a for a in more if not a.startswith("./"))]
+    # Some packages wait most of the time: twice as many run as there are processors.
+    side = ["-p", str(2 * (os.cpu_count() or 1))]
+    rest = [*side, *(a for a in more if not a.startswith("./"))]
+    rest = ["--", "-timeout", "40m", *rest]
     if not again:
         rest.append("-count=1")  # no results of former runs
     code, _ = run("go", "go", "run", GOTESTSUM, *options, *rest, live=live)
@@ -177,7 +182,9 @@ def python_failures(text: str) -> dict[str, str]:
 def python(result: Result, live: bool, again: bool, more: list[str]) -> None:
     pytest = [sys.executable, "-m", "pytest", "-o", f"cache_dir={OUT}/pytest"]
     tests = [] if any(a.startswith("tests/") for a in more) else ["tests/e2e"]
-    workers = ["-n", "2", "--dist", "worksteal", "--durations=25", "--cache-clear"]
+    # One more than there are processors: some tests wait for processes that they start.
+    side = str(1 + (os.cpu_count() or 1))
+    workers = ["-n", side, "--dist", "worksteal", "--durations=25", "--cache-clear"]
     code, text = run("python", *pytest, *tests, *workers, *more, live=live)
     result.passed = code == 0
     result.first = result.twice = python_failures(text)
