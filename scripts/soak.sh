@@ -17,7 +17,8 @@ part() { # part "name" command...
   "$@" || failed="$failed
 soak: FAILED: $name"
 }
-part "Python" env MYCELYA_SOAK=20 .venv/bin/python -m pytest -n 2 $(git grep -lE '^from hypothesis|\bSOAK\b' -- tests/e2e/'test_*')
+part "Python" env MYCELYA_SOAK=20 .venv/bin/python -m pytest -n 2 \
+  $(git grep -lE '^from hypothesis|\bSOAK\b' -- tests/e2e/'test_*')
 part "rapid" env RAPID_SEED=0 RAPID_CHECKS=5000 go test -count=1 -timeout 2h \
   $(git grep -l '"pgregory.net/rapid"' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's,^,./,')
 part "kernels for all architectures" env MYCELYA_SOAK=20 go test -count=1 ./tests/cuda

@@ -158,10 +158,10 @@ def go(result: Result, live: bool, again: bool, more: list[str]) -> None:
         reruns = ["--rerun-fails=1", "--rerun-fails-run-root-test"]
         options = [*reruns, f"--rerun-fails-max-failures={RERUNS}", *options]
     # A package takes minutes at most; a test that hangs ends with all stacks.
-    # Some packages wait most of the time: twice as many run as there are processors.
-    side = ["-p", str(2 * (os.cpu_count() or 1))]
-    rest = [*side, *(a for a in more if not a.startswith("./"))]
-    rest = ["--", "-timeout", "40m", *rest]
+    # Some packages wait most of the time, so four run at once, or one a processor.
+    side = str(max(4, os.cpu_count() or 1))
+    rest = [a for a in more if not a.startswith("./")]
+    rest = ["--", "-timeout", "40m", "-p", side, *rest]
     if not again:
         rest.append("-count=1")  # no results of former runs
     code, _ = run("go", "go", "run", GOTESTSUM, *options, *rest, live=live)
@@ -182,9 +182,8 @@ def python_failures(text: str) -> dict[str, str]:
 def python(result: Result, live: bool, again: bool, more: list[str]) -> None:
     pytest = [sys.executable, "-m", "pytest", "-o", f"cache_dir={OUT}/pytest"]
     tests = [] if any(a.startswith("tests/") for a in more) else ["tests/e2e"]
-    # One more than there are processors: some tests wait for processes that they start.
-    side = str(1 + (os.cpu_count() or 1))
-    workers = ["-n", side, "--dist", "worksteal", "--durations=25", "--cache-clear"]
+    # Two processors take this number: some tests wait for processes that they start.
+    workers = ["-n", "3", "--dist", "worksteal", "--durations=25", "--cache-clear"]
     code, text = run("python", *pytest, *tests, *workers, *more, live=live)
     result.passed = code == 0
     result.first = result.twice = python_failures(text)

@@ -265,7 +265,7 @@ def test_no_element_goes_through_the_client(transport, counters):
 @pytest.mark.slow
 def test_large_tensors(first, second):
     """They are passed in parts, of 256 MiB at most."""
-    n = (256 << 17) + 12_345
+    n = (256 << 20) // 8 + 12_345
     x = torch.zeros(n, dtype=torch.int64, device=first)
     x[::1001] = 7
     x[-1] = 9

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEVICE, run, run_file, same, seed
+from helpers import DEVICE, SOAK, run, run_file, same, seed
 from optimizer_cases import DENSE, OPTIMIZERS
 from torch import nn
 from torch.nn import functional as F
@@ -255,13 +255,15 @@ def test_to_the_last_bit():
 
 
 def check_all():
-    for name in DENSE:
-        for bad, reads in ((0, False), (4, True)):
-            check(lambda net, n=name: optimizer_of(n, net), bad, reads=reads)
-    for name in ("SGD", "AdamW"):
-        for bad in (3, 4, 5):
+    """Each failing step with reads or without; in `make soak` with both."""
+    cases = [(name, bad, bad == 4, 1) for name in DENSE for bad in (0, 4)]
+    cases += [
+        (name, bad, bad == 4, 3) for name in ("SGD", "AdamW") for bad in (3, 4, 5)
+    ]
+    for name, bad, few, every in cases:
+        for reads in (False, True) if SOAK > 1 else (few,):
             make = lambda net, n=name: optimizer_of(n, net)  # noqa: E731
-            check(make, bad, reads=bad == 4, every=3)
+            check(make, bad, reads=reads, every=every)
     for bad in (0, 4):
         check(lambda net: optimizer_of("AdamW", net), bad, reads=True, amp=True)
 
