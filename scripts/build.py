@@ -131,7 +131,6 @@ class Target:
     python_include: Path
     folder: Path  # of cmake
     out: Path
-    precompile: bool = False  # faster if nothing was built before; without ccache
 
     @classmethod
     def here(cls) -> Target:
@@ -158,9 +157,8 @@ def build_cpp(target: Target, jobs: int, tests: bool = False) -> None:
         "MYC_CUDA_INCLUDE": ";".join(map(str, target.cuda)),
         "MYC_OUT": target.out,
         "MYC_TESTS": "ON" if tests else "OFF",
-        "MYC_PRECOMPILE": "ON" if target.precompile else "OFF",
     }
-    if not target.precompile and (ccache := tool("ccache")) is not None:
+    if (ccache := tool("ccache")) is not None:
         options["CMAKE_CXX_COMPILER_LAUNCHER"] = ccache
     wanted = "\n".join(f"{name}={value}" for name, value in options.items())
     stamp = target.folder / "options.txt"

@@ -164,7 +164,7 @@ def build_libraries(version: str, pythons: list[Python], args: argparse.Namespac
             target = replace(here, python_include=python.include, out=out)
         else:
             folder = WORK / f"cmake-{name}"
-            target = native.Target(torch, cuda, python.include, folder, out, True)
+            target = native.Target(torch, cuda, python.include, folder, out)
         native.build_cpp(target, args.jobs)
 
 

@@ -46,8 +46,8 @@ std::array<std::atomic<bool>, kMaxDevices> paused{};  // it was open, and is ope
 std::atomic<bool> shut_down{false};
 // By device: 1 + its machine's first device, if it is another one, else 0; what its worker computes on.
 std::array<std::atomic<int>, kMaxDevices> first_device{};
-enum class Known : uint8_t { kNothing, kCpu, kCuda };
-std::array<std::atomic<Known>, kMaxDevices> known{};
+enum class Expected : uint8_t { kNothing, kCpu, kCuda };
+std::array<std::atomic<Expected>, kMaxDevices> expected{};
 // Names given before the library was loaded.
 std::vector<std::pair<uint64_t, std::string>> early_ops;
 std::vector<CodeName> early_codes;
@@ -128,10 +128,10 @@ void LoadLocked() {
 
 // What is known of a worker before it has started. Without a device's name the worker chooses, but one on this host
 // without a driver has no choice.
-Known KnownBefore(const Machine& machine) {
-  if (!machine.device.empty()) return machine.device.starts_with("cuda") ? Known::kCuda : Known::kCpu;
+Expected ExpectedOf(const Machine& machine) {
+  if (!machine.device.empty()) return machine.device.starts_with("cuda") ? Expected::kCuda : Expected::kCpu;
   const bool here = machine.provider.empty() || machine.provider == "local";
-  return here && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr ? Known::kCpu : Known::kNothing;
+  return here && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr ? Expected::kCpu : Expected::kNothing;
 }
 
 void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
@@ -148,7 +148,7 @@ void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) Raise(*error);
   first_device[index].store(1 + machine.first);
-  known[index].store(KnownBefore(machine));
+  expected[index].store(ExpectedOf(machine));
   // No thread waits for `mutex` with a recorder's lock while the index is closed: ClientFor throws before.
   if (closed[index].load()) RecorderOf(index).BeginLife();
   NameMachine(index, machine.name);
@@ -185,17 +185,17 @@ std::string WorkerInfo(c10::DeviceIndex index) {
   const std::string info =
       TextOf([&](char* to, uint64_t n, myc_error* error) { return c.device_info(index, to, n, error); });
   // A quote in a value has a backslash before it.
-  known[index].store(info.find(R"("device":"cuda)") != std::string::npos ? Known::kCuda : Known::kCpu);
+  expected[index].store(info.find(R"("device":"cuda)") != std::string::npos ? Expected::kCuda : Expected::kCpu);
   return info;
 }
 
 Worker WorkerOf(c10::DeviceIndex index) {
   if (index == 0 && !IsOpen(0) && !IsClosed(0)) {  // the machine that starts on first use
     std::lock_guard<std::mutex> guard(mutex);
-    if (known[0].load() == Known::kNothing) known[0].store(KnownBefore(paths.machine));
+    if (expected[0].load() == Expected::kNothing) expected[0].store(ExpectedOf(paths.machine));
   }
-  if (known[index].load() == Known::kNothing) WorkerInfo(index);
-  return known[index].load() == Known::kCuda ? Worker::kCuda : Worker::kCpu;
+  if (expected[index].load() == Expected::kNothing) WorkerInfo(index);
+  return expected[index].load() == Expected::kCuda ? Worker::kCuda : Worker::kCpu;
 }
 
 bool OnOneMachine(c10::DeviceIndex a, c10::DeviceIndex b) {

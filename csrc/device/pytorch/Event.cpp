@@ -16,7 +16,7 @@
 namespace mycelya {
 namespace {
 
-std::atomic<int64_t> next_id{1};
+std::atomic<int64_t> next_event{1};
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void Event::Record(c10::DeviceIndex device, bool timed) {
   Forget();
   device_ = device;
   if (timed) {
-    id_ = next_id.fetch_add(1);
+    id_ = next_event.fetch_add(1);
     RecordOwn(device, "mycelya::record_event", {id_});
   }
   Recorder& r = RecorderOf(device);

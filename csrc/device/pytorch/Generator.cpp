@@ -21,7 +21,7 @@
 namespace mycelya {
 namespace {
 
-std::atomic<uint64_t> next_id{1};
+std::atomic<uint64_t> next_generator{1};
 
 class GeneratorImpl final : public c10::GeneratorImpl {
  public:
@@ -130,7 +130,7 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 };
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {
-  auto* copy = new GeneratorImpl(device().index(), next_id.fetch_add(1));
+  auto* copy = new GeneratorImpl(device().index(), next_generator.fetch_add(1));
   copy->set_state(State());
   return copy;
 }
@@ -155,7 +155,7 @@ const at::Generator& DefaultGenerator(c10::DeviceIndex device) {
 }
 
 at::Generator NewGenerator(c10::DeviceIndex device) {
-  return at::make_generator<GeneratorImpl>(device < 0 ? CurrentDevice() : device, next_id.fetch_add(1));
+  return at::make_generator<GeneratorImpl>(device < 0 ? CurrentDevice() : device, next_generator.fetch_add(1));
 }
 
 uint64_t GetGeneratorId(const at::Generator& g, c10::DeviceIndex device) {

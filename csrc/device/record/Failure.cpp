@@ -22,7 +22,7 @@
 namespace mycelya {
 namespace {
 
-std::mutex mutex;
+std::mutex failures_mutex;
 std::vector<Raised> raised;
 
 // Runs on the main thread, with the GIL.
@@ -76,14 +76,14 @@ void NoteRaised(c10::DeviceIndex device, uint64_t first) {
   if (first == 0) return;
   ForgetKnown(device);
   {
-    const std::lock_guard<std::mutex> guard(mutex);
+    const std::lock_guard<std::mutex> guard(failures_mutex);
     raised.push_back({device, first, NextStorageId()});
   }
   if (Py_IsInitialized() != 0) Py_AddPendingCall(&Undo, nullptr);
 }
 
 std::vector<Raised> TakeRaised() {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(failures_mutex);
   return std::exchange(raised, {});
 }
 

@@ -119,7 +119,7 @@ char DefaultClass(Kind kind, const c10::TypePtr& type) {
   }
 }
 
-std::mutex mutex;  // guards growth of the map below
+std::mutex ops_mutex;  // guards growth of the map below
 // Open addressing by schema address. The table never shrinks, so readers need no lock. It has 8192 slots for about
 // 3,100 aten overloads.
 constexpr size_t kSlots = 8192;
@@ -222,8 +222,8 @@ const Op& OpFor(const c10::OperatorHandle& handle) {
     if (C10_LIKELY(seen == key)) return *slots[i].op;
     if (seen == nullptr) break;
   }
-  const Op* fresh = MakeOp(handle);  // without the mutex: it may look up another op
-  std::lock_guard<std::mutex> guard(mutex);
+  const Op* fresh = MakeOp(handle);  // without the ops_mutex: it may look up another op
+  std::lock_guard<std::mutex> guard(ops_mutex);
   for (;; i = (i + 1) & (kSlots - 1)) {
     const void* seen = slots[i].key.load(std::memory_order_relaxed);
     if (seen == key) {

@@ -26,7 +26,7 @@ struct Code {
   const std::vector<Origin>* places = nullptr;  // of a graph's code; see SetPlaces
 };
 
-std::mutex mutex;  // guards codes
+std::mutex codes_mutex;  // guards codes
 // Leaked: kernels may run while the process exits.
 auto& codes = *new std::unordered_map<PyCodeObject*, Code>();
 std::atomic<uint32_t> last_number{0};   // of a code object, or of the places of a graph in one function
@@ -70,7 +70,7 @@ Code Intern(PyCodeObject* code) {
   Code result{0, internal};
   bool fresh = false;
   {
-    std::lock_guard<std::mutex> guard(mutex);
+    std::lock_guard<std::mutex> guard(codes_mutex);
     const auto [it, inserted] = codes.try_emplace(code, Code{0, internal});
     if (inserted) it->second.number = ++last_number;
     result = it->second;
@@ -121,7 +121,7 @@ Code LookUp(Here& here, PyCodeObject* code) {
   Cached& c = here.cache[(reinterpret_cast<uintptr_t>(code) >> 4) & 255];
   if (c.code == code) return c.value;
   {
-    std::lock_guard<std::mutex> guard(mutex);
+    std::lock_guard<std::mutex> guard(codes_mutex);
     const auto it = codes.find(code);
     if (it != codes.end()) {
       c = {code, it->second};
@@ -220,7 +220,7 @@ void SetPlaces(PyObject* object, std::vector<Origin> places) {
   auto* code = reinterpret_cast<PyCodeObject*>(object);
   // Never freed, as all code objects that a record has met.
   const auto* kept = new std::vector<Origin>(std::move(places));
-  std::lock_guard<std::mutex> guard(mutex);
+  std::lock_guard<std::mutex> guard(codes_mutex);
   const auto [it, inserted] = codes.try_emplace(code, Code{0, false, kept});
   if (!inserted) {  // a thread may have cached the entry without places
     delete kept;

@@ -20,7 +20,7 @@ namespace {
 enum : int { kDefault, kWarn, kError };
 
 std::atomic<int> sync_mode{kDefault};
-std::mutex mutex;
+std::mutex modes_mutex;
 
 // The lines that have warned.
 std::set<std::string>& Warned() {
@@ -35,7 +35,7 @@ void Report(const at::Tensor& read, int mode) {
               ", and torch.mycelya.set_sync_debug_mode(\"error\") forbids waits. Keep the value on the device, or "
               "fetch it later with cpu_future().");
   {
-    const std::lock_guard<std::mutex> guard(mutex);
+    const std::lock_guard<std::mutex> guard(modes_mutex);
     if (!Warned().insert(place).second) return;
   }
   TORCH_WARN("This line waits for the values of a mycelya tensor (", read.scalar_type(), " ", read.sizes(), "), at ",
@@ -46,7 +46,7 @@ void Report(const at::Tensor& read, int mode) {
 
 void SetSyncDebug(int mode) {
   TORCH_CHECK_VALUE(mode >= kDefault && mode <= kError, "BUG: no sync debug mode has the number ", mode, ".");
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(modes_mutex);
   Warned().clear();
   sync_mode.store(mode, std::memory_order_relaxed);
 }

@@ -66,7 +66,7 @@ void FlashAttentionForCpuBackward(Args args, OutMetas& out) {
   for (size_t i = 1; i < 4; ++i) AddHeadsInside(out, TensorAt(args, i));
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kAttentionRows[] = {
     {"_masked_softmax", MaskedSoftmax},
     {"_masked_softmax_backward", MaskedSoftmax},
     {"_native_multi_head_attention", MultiHeadAttention},
@@ -78,6 +78,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows AttentionRules() { return kRows; }
+RuleRows AttentionRules() { return kAttentionRows; }
 
 }  // namespace mycelya::rules

@@ -70,13 +70,13 @@ void ConvolutionBackward(Args args, OutMetas& out) {
   MaskAt(args, 9, 2) ? AddContiguous(out, {grad.size(1)}, weight.scalar_type()) : AddUndefined(out);
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kConvolutionRows[] = {
     {"convolution_backward_overrideable", ConvolutionBackward},
     {"convolution_overrideable", Convolution},
 };
 
 }  // namespace
 
-RuleRows ConvolutionRules() { return kRows; }
+RuleRows ConvolutionRules() { return kConvolutionRows; }
 
 }  // namespace mycelya::rules

@@ -152,7 +152,7 @@ void TriangleIndices(Args args, OutMetas& out) {
   AddContiguous(out, {2, n}, MaybeDtype(args, 3).value_or(ScalarType::Long));
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kFactoryRows[] = {
     {"arange", Arange},
     {"arange.start", ArangeStart},
     {"arange.start_out", ArangeOut},
@@ -174,6 +174,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows FactoryRules() { return kRows; }
+RuleRows FactoryRules() { return kFactoryRows; }
 
 }  // namespace mycelya::rules

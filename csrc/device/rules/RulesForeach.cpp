@@ -191,7 +191,7 @@ void Copy(Args args, OutMetas& out) {
 
 constexpr Unary kFloat = Unary::kFloat, kSame = Unary::kSame, kMagnitude = Unary::kMagnitude;
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kForeachRows[] = {
     {"_foreach_abs", UnaryRule<kMagnitude>},
     {"_foreach_acos", UnaryRule<kFloat>},
     {"_foreach_add.List", WithList<false>},
@@ -270,6 +270,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows ForeachRules() { return kRows; }
+RuleRows ForeachRules() { return kForeachRows; }
 
 }  // namespace mycelya::rules

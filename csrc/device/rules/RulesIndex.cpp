@@ -200,7 +200,7 @@ void EmbeddingBagScaleBackward(Args args, OutMetas& out) {
   AddContiguous(out, {TensorAt(args, 2).size(0)}, TensorAt(args, 0).scalar_type());
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kIndexRows[] = {
     {"_embedding_bag", EmbeddingBag},
     {"_embedding_bag_dense_backward", EmbeddingBagDenseBackward},
     {"_embedding_bag_forward_only", EmbeddingBag},
@@ -223,6 +223,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows IndexRules() { return kRows; }
+RuleRows IndexRules() { return kIndexRows; }
 
 }  // namespace mycelya::rules

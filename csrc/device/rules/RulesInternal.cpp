@@ -79,6 +79,10 @@ void AddLikeSuggested(OutMetas& out, const Tensor& t, std::optional<ScalarType> 
   AddFormat(out, t.sizes(), dtype.value_or(t.scalar_type()), t.suggest_memory_format());
 }
 
+void Like(Args args, OutMetas& out) { AddLike(out, TensorAt(args, 0)); }
+
+void LikeContiguous(Args args, OutMetas& out) { AddLikeContiguous(out, TensorAt(args, 0)); }
+
 void AddUndefined(OutMetas& out) { out.emplace_back(); }
 
 void AddMeta(OutMetas& out, const at::TensorBase& t) {

@@ -71,6 +71,9 @@ void AddLikeContiguous(OutMetas& out, const Tensor& t, std::optional<ScalarType>
 void AddLikeSuggested(OutMetas& out, const Tensor& t, std::optional<ScalarType> dtype = std::nullopt);
 void AddUndefined(OutMetas& out);
 void AddMeta(OutMetas& out, const at::TensorBase& t);
+// Rules of results that are like the first argument, or contiguous with its sizes.
+void Like(Args args, OutMetas& out);
+void LikeContiguous(Args args, OutMetas& out);
 
 bool HasRule(std::string_view functional_name);
 // Appends the results that the rule or else the structured shape function of an overload infers.

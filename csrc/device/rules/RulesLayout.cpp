@@ -166,9 +166,6 @@ void MaskedScatterBackward(Args args, OutMetas& out) {
 // grad input_sizes dim size step
 void UnfoldBackward(Args args, OutMetas& out) { AddContiguous(out, IntsAt(args, 1), TensorAt(args, 0).scalar_type()); }
 
-// A copy, which an in-place op then writes.
-void Like(Args args, OutMetas& out) { AddLike(out, TensorAt(args, 0)); }
-
 // values [t, …] offsets max_lengths padding -> [b, max_lengths…, …]
 void JaggedToPadded(Args args, OutMetas& out) {
   const Tensor values = TensorAt(args, 0);
@@ -181,7 +178,7 @@ void JaggedToPadded(Args args, OutMetas& out) {
   AddContiguous(out, sizes, values.scalar_type());
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kLayoutRows[] = {
     {"_jagged_to_padded_dense_forward", JaggedToPadded},
     {"channel_shuffle", ChannelShuffle},
     {"clone", Clone},
@@ -202,6 +199,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows LayoutRules() { return kRows; }
+RuleRows LayoutRules() { return kLayoutRows; }
 
 }  // namespace mycelya::rules

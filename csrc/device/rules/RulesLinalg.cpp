@@ -213,7 +213,7 @@ void LinearCombination(Args args, OutMetas& out) {
   AddContiguous(out, sizes, input.scalar_type());
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kLinalgRows[] = {
     {"_cdist_backward", CdistBackward},
     {"_cdist_forward", Cdist},
     {"_cholesky_solve_helper", ColumnMajorLike},
@@ -244,6 +244,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows LinalgRules() { return kRows; }
+RuleRows LinalgRules() { return kLinalgRows; }
 
 }  // namespace mycelya::rules

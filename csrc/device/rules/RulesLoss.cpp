@@ -104,7 +104,7 @@ void Ctc(Args args, OutMetas& out) {
 // grad log_probs …
 void CtcBackward(Args args, OutMetas& out) { AddLikeContiguous(out, TensorAt(args, 1)); }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kLossRows[] = {
     {"_ctc_loss", Ctc},
     {"_ctc_loss_backward", CtcBackward},
     {"_ctc_loss_backward.Tensor", CtcBackward},
@@ -127,6 +127,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows LossRules() { return kRows; }
+RuleRows LossRules() { return kLossRows; }
 
 }  // namespace mycelya::rules

@@ -166,7 +166,7 @@ void WeightNormBackward(Args args, OutMetas& out) {
   AddLikeContiguous(out, TensorAt(args, 2));
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kNormRows[] = {
     {"_native_batch_norm_legit", BatchNorm},
     {"_native_batch_norm_legit.no_stats", BatchNormWithoutStats},
     {"_weight_norm_interface", WeightNorm},
@@ -183,6 +183,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows NormRules() { return kRows; }
+RuleRows NormRules() { return kNormRows; }
 
 }  // namespace mycelya::rules

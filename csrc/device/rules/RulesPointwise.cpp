@@ -40,10 +40,6 @@ void Relu(Args args, OutMetas& out) {
   Unary(args, out);
 }
 
-void Like(Args args, OutMetas& out) { AddLike(out, TensorAt(args, 0)); }
-
-void LikeContiguous(Args args, OutMetas& out) { AddLikeContiguous(out, TensorAt(args, 0)); }
-
 void Hardtanh(Args args, OutMetas& out) {
   TORCH_CHECK_NOT_IMPLEMENTED(TensorAt(args, 0).scalar_type() != kBool, "Bool inputs not supported for hardtanh");
   Like(args, out);
@@ -164,7 +160,7 @@ void Assertion(Args args, OutMetas&) {
   TORCH_CHECK(condition.numel() == 1, "Boolean value of Tensor with more than one value is ambiguous");
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kPointwiseRows[] = {
     {"__lshift__.Scalar", BinaryScalar},
     {"__lshift__.Tensor", Binary},
     {"__rshift__.Scalar", BinaryScalar},
@@ -217,6 +213,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows PointwiseRules() { return kRows; }
+RuleRows PointwiseRules() { return kPointwiseRows; }
 
 }  // namespace mycelya::rules

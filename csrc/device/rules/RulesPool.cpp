@@ -79,7 +79,7 @@ void MaxPool3d(Args args, OutMetas& out) {
 
 // grad self …
 void LikeSuggested(Args args, OutMetas& out) { AddLikeSuggested(out, TensorAt(args, 1)); }
-void LikeContiguous(Args args, OutMetas& out) { AddLikeContiguous(out, TensorAt(args, 1)); }
+void LikeInput(Args args, OutMetas& out) { AddLikeContiguous(out, TensorAt(args, 1)); }
 
 // self indices output_size …
 template <int kSpatial>
@@ -185,7 +185,7 @@ void Col2im(Args args, OutMetas& out) {
   AddContiguous(out, sizes, self.scalar_type());
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kPoolRows[] = {
     {"_adaptive_avg_pool2d", AdaptiveAverage<2>},
     {"_adaptive_avg_pool2d_backward", AdaptiveAverage2dBackward},
     {"_adaptive_avg_pool3d", AdaptiveAverage<3>},
@@ -194,7 +194,7 @@ constexpr RuleRow kRows[] = {
     {"adaptive_avg_pool3d", AdaptiveAverage<3>},
     {"affine_grid_generator", AffineGrid},
     {"col2im", Col2im},
-    {"fractional_max_pool3d_backward", LikeContiguous},
+    {"fractional_max_pool3d_backward", LikeInput},
     {"grid_sampler_2d", GridSampler<2>},
     {"grid_sampler_2d_backward", GridSamplerBackward},
     {"grid_sampler_3d", GridSampler<3>},
@@ -216,6 +216,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows PoolRules() { return kRows; }
+RuleRows PoolRules() { return kPoolRows; }
 
 }  // namespace mycelya::rules

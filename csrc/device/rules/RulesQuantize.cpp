@@ -8,8 +8,6 @@
 namespace mycelya::rules {
 namespace {
 
-void Like(Args args, OutMetas& out) { AddLike(out, TensorAt(args, 0)); }
-
 // -> rounded, which elements were in range
 void WithMask(Args args, OutMetas& out) {
   const Tensor self = TensorAt(args, 0);
@@ -24,7 +22,7 @@ void LearnableBackward(Args args, OutMetas& out) {
   AddLikeContiguous(out, TensorAt(args, 3), TensorAt(args, 2).scalar_type());
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kQuantizeRows[] = {
     {"_fake_quantize_learnable_per_channel_affine", Like},
     {"_fake_quantize_learnable_per_channel_affine_backward", LearnableBackward},
     {"_fake_quantize_learnable_per_tensor_affine", Like},
@@ -37,6 +35,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows QuantizeRules() { return kRows; }
+RuleRows QuantizeRules() { return kQuantizeRows; }
 
 }  // namespace mycelya::rules

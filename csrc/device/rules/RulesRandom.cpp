@@ -101,8 +101,6 @@ void BernoulliTensor(Args args, OutMetas& out) {
 
 void Bernoulli(Args args, OutMetas& out) { AddLike(out, TensorAt(args, 0)); }
 
-void LikeContiguous(Args args, OutMetas& out) { AddLikeContiguous(out, TensorAt(args, 0)); }
-
 void NormalMean(Args args, OutMetas& out) {
   TORCH_CHECK(args[1].toDouble() >= 0.0, "normal expects std >= 0.0, but found std ", args[1].toDouble());
   AddLikeContiguous(out, TensorAt(args, 0));
@@ -157,7 +155,7 @@ void PermutationGenerator(Args args, OutMetas& out) {
 // n generator? out
 void PermutationOut(Args args, OutMetas& out) { AddPermutation(out, args[0].toInt(), TensorAt(args, 2).scalar_type()); }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kRandomRows[] = {
     {"_sample_dirichlet", LikeContiguous},
     {"_standard_gamma", LikeContiguous},
     {"bernoulli", Bernoulli},
@@ -185,6 +183,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows RandomRules() { return kRows; }
+RuleRows RandomRules() { return kRandomRows; }
 
 }  // namespace mycelya::rules

@@ -214,7 +214,7 @@ void SegmentReduceBackward(Args args, OutMetas& out) {
   AddContiguous(out, TensorAt(args, 2).sizes(), TensorAt(args, 0).scalar_type());
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kReduceRows[] = {
     {"_aminmax", Aminmax},
     {"_aminmax.dim", AminmaxDim},
     {"_histogramdd_bin_edges", HistogramEdges},
@@ -254,6 +254,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows ReduceRules() { return kRows; }
+RuleRows ReduceRules() { return kReduceRows; }
 
 }  // namespace mycelya::rules

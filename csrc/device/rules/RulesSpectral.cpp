@@ -150,7 +150,7 @@ void ComplexToReal(Args args, OutMetas& out) {
   AddTransformed(out, sizes, strides, {last}, RealType(self.scalar_type()));
 }
 
-constexpr RuleRow kRows[] = {
+constexpr RuleRow kSpectralRows[] = {
     {"_fft_c2c", ComplexToComplex},
     {"_fft_c2r", ComplexToReal},
     {"_fft_r2c", RealToComplex},
@@ -158,6 +158,6 @@ constexpr RuleRow kRows[] = {
 
 }  // namespace
 
-RuleRows SpectralRules() { return kRows; }
+RuleRows SpectralRules() { return kSpectralRows; }
 
 }  // namespace mycelya::rules

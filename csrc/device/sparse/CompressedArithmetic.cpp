@@ -143,7 +143,7 @@ Tensor ReduceRows(const Tensor& values, const Tensor& place, int64_t places) {
 // The result is a CSR matrix with one row or column. It has an element where a sum or product has at least one term.
 // Waits for their number.
 template <bool kSum>
-Tensor Reduce(const Tensor& self, IntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype) {
+Tensor ReduceValues(const Tensor& self, IntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype) {
   constexpr const char* kName = kSum ? "_sparse_csr_sum" : "_sparse_csr_prod";
   TORCH_CHECK(self.layout() == at::kSparseCsr && IsPlain(self), kName, ": expected a SparseCsr matrix, but got ",
               self.layout(), " of size ", self.sizes());
@@ -179,8 +179,8 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   m.impl("add.out", &AddOut);
   m.impl("mul.Tensor", &MulTensor);
   m.impl("mul.out", &MulOut);
-  m.impl("_sparse_csr_sum.dim_dtype", &Reduce<true>);
-  m.impl("_sparse_csr_prod.dim_dtype", &Reduce<false>);
+  m.impl("_sparse_csr_sum.dim_dtype", &ReduceValues<true>);
+  m.impl("_sparse_csr_prod.dim_dtype", &ReduceValues<false>);
 }
 
 }  // namespace

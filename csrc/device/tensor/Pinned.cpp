@@ -165,7 +165,7 @@ size_t MaxBlocks() { return 0; }
 
 #endif
 
-class Allocator final : public c10::Allocator {
+class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* data = bytes >= kShareFrom && bytes <= kLargest ? Take(bytes) : nullptr;
@@ -370,14 +370,14 @@ class Allocator final : public c10::Allocator {
   bool forked_ = false;
 };
 
-Allocator& GetPinned() {
-  static auto& leaked = *new Allocator();
+PinnedAllocator& GetPinned() {
+  static auto& leaked = *new PinnedAllocator();
   return leaked;
 }
 
-void Allocator::Free(void* data) {
+void PinnedAllocator::Free(void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  Allocator& a = GetPinned();
+  PinnedAllocator& a = GetPinned();
   std::vector<uint64_t> gone;
   {
     const std::lock_guard<std::mutex> guard(a.mutex_);
@@ -399,7 +399,7 @@ void Allocator::Free(void* data) {
   if (data != nullptr) c10::free_cpu(data);
 }
 
-void Allocator::WatchForksOnce() {
+void PinnedAllocator::WatchForksOnce() {
   static std::once_flag once;
   std::call_once(once, [] {
     pthread_atfork([] { GetPinned().BeforeFork(); }, [] { GetPinned().InParent(); }, [] { GetPinned().InChild(); });

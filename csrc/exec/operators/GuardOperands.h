@@ -8,10 +8,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace mycelya::exec {
+
+// More than any memory holds; far from an overflow.
+inline constexpr int64_t kMaxElements = int64_t{1} << 48;
 
 class Operands {
  public:

@@ -9,8 +9,6 @@
 namespace mycelya::exec {
 namespace {
 
-constexpr int64_t kMaxElements = int64_t{1} << 48;
-
 // grad_output [..,out], input [..,in] and indices as grad_output: each index is an element of the last n dims of input.
 void CheckPool(const Operands& o, int64_t n) {
   size_t indices = 2;

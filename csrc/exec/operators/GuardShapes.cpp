@@ -16,8 +16,6 @@
 namespace mycelya::exec {
 namespace {
 
-constexpr int64_t kMaxElements = int64_t{1} << 48;
-
 bool Floating(const at::Tensor& t) { return c10::isFloatingType(t.scalar_type()); }
 
 // Sizes of the leading dims, without the last `n`.
