@@ -58,14 +58,14 @@ func (p *printer) pointwise() {
 	p.each("u", u)
 	for i := range p.k.Operands {
 		if used[i] && p.writes(i) {
-			p.line("vector<%d, %s> y%d;", v, p.dtype(i), i)
+			p.line("vector<%d, %s> y%d = {};", v, p.dtype(i), i)
 		}
 	}
 	p.each("k", v)
 	p.points(func(i int) string {
 		w := p.home(p.way(i))
 		return p.element(&p.v.Walks[w], w, i)
-	}, func(operand uint64, value string) { p.line("y%d.x[k] = %s;", operand, value) })
+	}, func(operand uint64, value string) { p.line("y%d.set(k, %s);", operand, value) })
 	p.line("}")
 	for i := range p.k.Operands {
 		if used[i] && p.writes(i) {
@@ -125,7 +125,7 @@ func (p *printer) transpose() {
 		t.rows(false)
 		for i := range p.k.Operands {
 			if t.crossed(i) && p.reads(i) {
-				p.line("t%d[(y + s * %d) * %d + x] = load<1>(a.a%d + %s, in).x[0];", i, t.step, t.pitch(i), i, t.at(i))
+				p.line("t%d[(y + s * %d) * %d + x] = load<1>(a.a%d + %s, in).get(0);", i, t.step, t.pitch(i), i, t.at(i))
 			}
 		}
 		p.line("}")
@@ -228,7 +228,7 @@ func (t *transposer) points() {
 		case t.shape.crossed(way):
 			return t.loaded(i, square(way))
 		}
-		return t.loaded(i, fmt.Sprintf("x%d[s].x[0]", way))
+		return t.loaded(i, fmt.Sprintf("x%d[s].get(0)", way))
 	}, func(operand uint64, value string) {
 		way := int(operand)
 		if t.shape.crossed(way) {

@@ -30,16 +30,21 @@ static __device__ float of_half(unsigned short b) {
   return v;
 }
 static __device__ unsigned short to_half(float v) {
+#if __CUDA_ARCH__ >= 800
+  unsigned b;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(0.f), "f"(v));
+#else
   unsigned short b;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(v));
+#endif
   return b;
 }
 #endif
 `},
 	{"to_brain", nil, `static __device__ unsigned short to_brain(float v) {
 #if __CUDA_ARCH__ >= 800
-  unsigned short b;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(v));
+  unsigned b;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(0.f), "f"(v));
   return b;
 #else
   const unsigned b = __float_as_uint(v);
@@ -65,16 +70,39 @@ __device__ brain store_of<brain, float>(float r) { return {to_brain(r)}; }
 template <>
 __device__ truth store_of<truth, bool>(bool r) { return {r}; }
 `},
-	// A vector of up to 16 aligned bytes is one access. At the end of the data there is one access per element.
-	{"vector", nil, `template <int V, class M>
-struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector { M x[V]; };
+	// A vector of up to 16 aligned bytes is one access. At the end of the data there is one access per element. Small
+	// elements stay in whole words until they are used: to take them apart, a thread must wait for the access, and several
+	// accesses are to be under way at once.
+	{"vector", nil, `template <int V, class M, bool Words = sizeof(M) < 4 && sizeof(M) * V >= 4>
+struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector {
+  M x[V];
+  __device__ M get(int k) const { return x[k]; }
+  __device__ void set(int k, M m) { x[k] = m; }
+};
+template <int V, class M>
+struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector<V, M, true> {
+  static const int each = 4 / sizeof(M), bits = 8 * sizeof(M);
+  unsigned w[V / each];
+  __device__ M get(int k) const {
+    const unsigned b = w[k / each] >> k % each * bits;
+    M m;
+    memcpy(&m, &b, sizeof m);
+    return m;
+  }
+  __device__ void set(int k, M m) {
+    unsigned b = 0;
+    memcpy(&b, &m, sizeof m);
+    const int at = k % each * bits;
+    w[k / each] = (w[k / each] & ~((~0u >> (32 - bits)) << at)) | b << at;
+  }
+};
 template <int V, class M, class I>
 static __device__ vector<V, M> load(const M* from, I left) {
   if (left >= V) return *(const vector<V, M>*)from;
   vector<V, M> to = {};
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    if (k < left) to.x[k] = from[k];
+    if (k < left) to.set(k, from[k]);
   }
   return to;
 }
@@ -83,7 +111,7 @@ static __device__ vector<V, M> gather(const M* from, I stride, I left) {
   vector<V, M> to = {};
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    if (k < left) to.x[k] = from[k * stride];
+    if (k < left) to.set(k, from[k * stride]);
   }
   return to;
 }
@@ -95,14 +123,14 @@ static __device__ void store(M* to, const vector<V, M>& from, I left) {
   }
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    if (k < left) to[k] = from.x[k];
+    if (k < left) to[k] = from.get(k);
   }
 }
 template <int V, class M, class I>
 static __device__ void scatter(M* to, const vector<V, M>& from, I stride, I left) {
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    if (k < left) to[k * stride] = from.x[k];
+    if (k < left) to[k * stride] = from.get(k);
   }
 }
 `},

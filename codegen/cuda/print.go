@@ -287,9 +287,9 @@ func (p *printer) element(shape *Pattern, w, i int) string {
 		return fmt.Sprintf("o%d[u] + k * a.s%d_%d_%d", way, way, w, shape.Rank-1)
 	}
 	if shape.inner(way) == '0' {
-		return p.loaded(i, fmt.Sprintf("x%d[u].x[0]", way))
+		return p.loaded(i, fmt.Sprintf("x%d[u].get(0)", way))
 	}
-	return p.loaded(i, fmt.Sprintf("x%d[u].x[k]", way))
+	return p.loaded(i, fmt.Sprintf("x%d[u].get(k)", way))
 }
 
 // put prints the store of vector y<way>.

@@ -249,7 +249,7 @@ func (r *reducer) pass(pass int) {
 	r.line("}")
 	r.each("u", u)
 	for _, way := range writes {
-		r.line("vector<%d, %s> y%d;", v, r.dtype(way), way)
+		r.line("vector<%d, %s> y%d = {};", v, r.dtype(way), way)
 	}
 	r.each("k", v)
 	r.compute(pass, makes, shape, v)
@@ -278,7 +278,7 @@ func (r *reducer) compute(pass int, makes []bool, shape *Pattern, v int) {
 		case n.Op.Reduces() && r.roots(i, pass):
 			r.line("if (k < left[u]) acc%d = %s::of(acc%d, %s);", i, r.combiner(i), i, from(n.A))
 		case n.Op == kernel.Store && r.roots(i, pass):
-			r.line("y%d.x[k] = %s;", n.A, r.stored(n.A, from(n.B)))
+			r.line("y%d.set(k, %s);", n.A, r.stored(n.A, from(n.B)))
 		case !makes[i] || n.Op.Reduces() || n.Op == kernel.Store:
 		case n.Op == kernel.Load || n.Op == kernel.Index:
 			r.line("const %s r%d = %s;", register(n.Class), i, r.element(shape, 1, i))
