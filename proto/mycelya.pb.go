@@ -2883,7 +2883,8 @@ func (*Resume) Descriptor() ([]byte, []int) {
 	return file_proto_mycelya_proto_rawDescGZIP(), []int{38}
 }
 
-// Counts of a call's fused groups, and of the kernels that the worker has compiled since the last Done with Kernels.
+// Counts of a call's fused groups and of its waits, and of the kernels that the worker has compiled since the last Done
+// with Kernels.
 type Kernels struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Groups             uint32                 `protobuf:"varint,1,opt,name=groups,proto3" json:"groups,omitempty"`     // groups that ran as kernels
@@ -2894,7 +2895,12 @@ type Kernels struct {
 	Compiled           uint32                 `protobuf:"varint,6,opt,name=compiled,proto3" json:"compiled,omitempty"` // kernels that the compiler has made ready
 	Cached             uint32                 `protobuf:"varint,7,opt,name=cached,proto3" json:"cached,omitempty"`     // kernels that came from the worker's disk
 	CompileNanoseconds uint64                 `protobuf:"varint,8,opt,name=compile_nanoseconds,json=compileNanoseconds,proto3" json:"compile_nanoseconds,omitempty"`
-	Warning            string                 `protobuf:"bytes,9,opt,name=warning,proto3" json:"warning,omitempty"` // for the user, in whole sentences; sent only once
+	Warning            string                 `protobuf:"bytes,9,opt,name=warning,proto3" json:"warning,omitempty"`                        // for the user, in whole sentences; sent only once
+	Tried              uint32                 `protobuf:"varint,10,opt,name=tried,proto3" json:"tried,omitempty"`                          // groups that ran as operators and as machine code for the first time, to compare them
+	Wrong              uint32                 `protobuf:"varint,11,opt,name=wrong,proto3" json:"wrong,omitempty"`                          // of those, groups whose kernels gave other values: they run as operators from now on
+	WrongStep          uint32                 `protobuf:"varint,12,opt,name=wrong_step,json=wrongStep,proto3" json:"wrong_step,omitempty"` // the first of those
+	WrongText          string                 `protobuf:"bytes,13,opt,name=wrong_text,json=wrongText,proto3" json:"wrong_text,omitempty"`  // and how they differ
+	Waits              uint32                 `protobuf:"varint,14,opt,name=waits,proto3" json:"waits,omitempty"`                          // calls of operators whose indices were read from the device, to check them
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -2990,6 +2996,41 @@ func (x *Kernels) GetWarning() string {
 		return x.Warning
 	}
 	return ""
+}
+
+func (x *Kernels) GetTried() uint32 {
+	if x != nil {
+		return x.Tried
+	}
+	return 0
+}
+
+func (x *Kernels) GetWrong() uint32 {
+	if x != nil {
+		return x.Wrong
+	}
+	return 0
+}
+
+func (x *Kernels) GetWrongStep() uint32 {
+	if x != nil {
+		return x.WrongStep
+	}
+	return 0
+}
+
+func (x *Kernels) GetWrongText() string {
+	if x != nil {
+		return x.WrongText
+	}
+	return ""
+}
+
+func (x *Kernels) GetWaits() uint32 {
+	if x != nil {
+		return x.Waits
+	}
+	return 0
 }
 
 type Status struct {
@@ -4532,7 +4573,7 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\x04Fail\x12*\n" +
 	"\x06status\x18\x01 \x01(\v2\x12.mycelya.v1.StatusR\x06status\x12\x1a\n" +
 	"\bstorages\x18\x02 \x03(\x04R\bstorages\"\b\n" +
-	"\x06Resume\"\x82\x02\n" +
+	"\x06Resume\"\x82\x03\n" +
 	"\aKernels\x12\x16\n" +
 	"\x06groups\x18\x01 \x01(\rR\x06groups\x12\x1a\n" +
 	"\blaunched\x18\x02 \x01(\rR\blaunched\x12\x10\n" +
@@ -4542,7 +4583,15 @@ const file_proto_mycelya_proto_rawDesc = "" +
 	"\bcompiled\x18\x06 \x01(\rR\bcompiled\x12\x16\n" +
 	"\x06cached\x18\a \x01(\rR\x06cached\x12/\n" +
 	"\x13compile_nanoseconds\x18\b \x01(\x04R\x12compileNanoseconds\x12\x18\n" +
-	"\awarning\x18\t \x01(\tR\awarning\"X\n" +
+	"\awarning\x18\t \x01(\tR\awarning\x12\x14\n" +
+	"\x05tried\x18\n" +
+	" \x01(\rR\x05tried\x12\x14\n" +
+	"\x05wrong\x18\v \x01(\rR\x05wrong\x12\x1d\n" +
+	"\n" +
+	"wrong_step\x18\f \x01(\rR\twrongStep\x12\x1d\n" +
+	"\n" +
+	"wrong_text\x18\r \x01(\tR\twrongText\x12\x14\n" +
+	"\x05waits\x18\x0e \x01(\rR\x05waits\"X\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x12\n" +

@@ -66,13 +66,10 @@ func (c *compiler) worker(h *proto.Hello) {
 	c.device, c.torch, c.near = h.Device, h.Torch, h.Blocks > 0 || h.Host != "" && h.Host == transport.Host()
 }
 
-// kernels reports whether the worker computes groups with kernels: on a CPU unless MYCELYA_KERNELS is off, on another
-// device only if it is on. A program in eager() computes each op with PyTorch's operator.
+// kernels reports whether the worker computes groups with kernels. A program in eager() computes each op with PyTorch's
+// operator.
 func (c *compiler) kernels() bool {
-	if c.settings.Eager || c.eager.Load() > 0 {
-		return false
-	}
-	return c.settings.Kernels || !c.settings.NoKernels && c.device == "cpu"
+	return !c.settings.Eager && c.eager.Load() == 0 && !c.settings.NoKernels
 }
 
 // setEager notes that eager() was entered or left. Any goroutine may call it.

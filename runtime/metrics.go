@@ -44,6 +44,9 @@ type metrics struct {
 	groupsFused      atomic.Uint64
 	groupsWaiting    atomic.Uint64
 	groupsUnfused    atomic.Uint64
+	groupsTried      atomic.Uint64
+	groupsWrong      atomic.Uint64
+	indexWaits       atomic.Uint64
 	weightsFetched   atomic.Uint64 // bytes that workers have fetched over their networks
 	weightsCached    atomic.Uint64 // bytes of weights that they had on their disks
 	reconnects       atomic.Uint64
@@ -99,6 +102,9 @@ func (m *metrics) kernels(k *proto.Kernels) {
 	m.groupsFused.Add(uint64(k.Groups))
 	m.groupsWaiting.Add(uint64(k.Waiting))
 	m.groupsUnfused.Add(uint64(k.Unfused))
+	m.groupsTried.Add(uint64(k.Tried))
+	m.groupsWrong.Add(uint64(k.Wrong))
+	m.indexWaits.Add(uint64(k.Waits))
 	m.kernelsLaunched.Add(uint64(k.Launched))
 	m.fusedOps.Add(uint64(k.Ops))
 	m.kernelsCompiled.Add(uint64(k.Compiled))
@@ -151,6 +157,9 @@ func (m *metrics) JSON(links map[int32]any) []byte {
 		"groups_fused":            m.groupsFused.Load(),
 		"groups_waiting":          m.groupsWaiting.Load(),
 		"groups_unfused":          m.groupsUnfused.Load(),
+		"groups_tried":            m.groupsTried.Load(),
+		"groups_wrong":            m.groupsWrong.Load(),
+		"index_waits":             m.indexWaits.Load(),
 		"messages_sent":           m.messagesSent.Load(),
 		"bytes_sent":              m.bytesSent.Load(),
 		"program_bytes_sent":      m.programBytes.Load(),
@@ -186,7 +195,8 @@ func (m *metrics) reset() {
 		&m.uploadDeduped, &m.uploadCompressed, &m.weightsFetched, &m.weightsCached,
 		&m.bytesReceived, &m.roundTrips, &m.guesses, &m.guessed, &m.stalls,
 		&m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec,
-		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.reconnects, &m.replaced,
+		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.groupsTried,
+		&m.groupsWrong, &m.indexWaits, &m.reconnects, &m.replaced,
 		&m.errors} {
 		c.Store(0)
 	}

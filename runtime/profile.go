@@ -290,6 +290,23 @@ func (c *compiler) place(of *call, record int) string {
 	return fmt.Sprintf("%s:%d", o.File, o.Line)
 }
 
+// wrongKernels is the warning about a group whose kernels do not give what its operators give.
+func (s *session) wrongKernels(of *call, k *proto.Kernels) string {
+	name, where := "a group", ""
+	compiled := of.variant.compiled
+	if steps := compiled.Program.Steps; int(k.WrongStep) < len(steps) && steps[k.WrongStep].GetFused() != nil {
+		f := steps[k.WrongStep].GetFused()
+		plain := int(k.WrongStep+1) + int(f.Kernels)
+		name = stepNames(of)[plain-1]
+		for i := plain; i < plain+int(f.Plain) && where == ""; i++ {
+			where = s.compiler.place(of, int(compiled.StepRecord[i]))
+		}
+	}
+	return fmt.Sprintf("The kernels of %s (%s, program #%d) do not give what its operators give: %s. The call has the "+
+		"operators' results, and the group runs as operators from now on. Please report this.", name,
+		cmp.Or(where, "line unknown"), of.variant.account.number, k.WrongText)
+}
+
 // stepNames names the steps of a call's program that take time: ops by their names without the namespace aten and the
 // overload, kernels by their ops.
 func stepNames(of *call) []string {

@@ -133,6 +133,9 @@ func (s *session) account(c *call, life int, m *proto.Done) {
 	if text := m.Kernels.GetWarning(); text != "" {
 		s.log.Warn(text)
 	}
+	if m.Kernels.GetWrong() > 0 {
+		s.log.Warn(s.wrongKernels(c, m.Kernels))
+	}
 	if c.notes != nil && m.Times != nil {
 		s.profile.answer(c.notes, life, m.Times)
 		s.showCall(c, m.Times)

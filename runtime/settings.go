@@ -20,19 +20,18 @@ import (
 
 // Settings are the MYCELYA_ variables of the environment. They are read once, when the first device is opened.
 type Settings struct {
-	Dump  *dump.Dumper
-	Check int
-	Fresh bool // each trace is compiled again: nothing is replayed
-	// MYCELYA_KERNELS is on, or off. If neither is set, a CPU worker computes groups with kernels.
-	Kernels, NoKernels bool
-	Eager              bool          // no program has kernels, so that each op has the bits of PyTorch's operator
-	Silence            time.Duration // how long a worker may be silent while an answer is due; 0: for ever
-	NoGuesses          bool          // no read is sent before a caller asks for it
-	KeepWeights        bool          // uploads from files of the hub's cache are sent as others are
-	Hub                string        // HF_ENDPOINT: where workers fetch weights
-	Spec               *passes.Spec
-	words              string // the text that Spec was parsed from
-	Log                *slog.Logger
+	Dump        *dump.Dumper
+	Check       int
+	Fresh       bool          // each trace is compiled again: nothing is replayed
+	NoKernels   bool          // no program has kernels
+	Eager       bool          // no program has kernels, so that each op has the bits of PyTorch's operator
+	Silence     time.Duration // how long a worker may be silent while an answer is due; 0: for ever
+	NoGuesses   bool          // no read is sent before a caller asks for it
+	KeepWeights bool          // uploads from files of the hub's cache are sent as others are
+	Hub         string        // HF_ENDPOINT: where workers fetch weights
+	Spec        *passes.Spec
+	words       string // the text that Spec was parsed from
+	Log         *slog.Logger
 }
 
 // variables lists all variables that begin with MYCELYA_; each has a sentence in the documentation.
@@ -156,11 +155,10 @@ func setPasses(s *Settings, value string) (err error) {
 }
 
 func setKernels(s *Settings, value string) error {
-	s.Kernels, s.NoKernels = value == "on", value == "off"
+	s.NoKernels = value == "off"
 	if value != "on" && value != "off" {
-		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (groups of operators are computed by kernels), "+
-			"off (by PyTorch's operators, one after another) or, "+
-			"if not set, on for a CPU worker and off for another", value)
+		return fmt.Errorf("MYCELYA_KERNELS is %q; it is on (if not set: groups of operators are computed by kernels) "+
+			"or off (by PyTorch's operators, one after another)", value)
 	}
 	return nil
 }

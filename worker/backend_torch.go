@@ -408,7 +408,12 @@ func (x *torchExecutor) Run(p Prepared, params, inputs, outputs, frees []uint64,
 		(*C.uint64_t)(unsafe.SliceData(x.times))))
 	x.times = nil
 	f := &x.s.fused
-	x.report.ran(prepared.fused, waiting, int(f.groups), int(f.kernels), int(f.calls))
+	k := &proto.Kernels{Groups: uint32(f.groups), Launched: uint32(f.kernels), Ops: uint32(f.calls),
+		Tried: uint32(f.tried), Wrong: uint32(f.wrong), Waits: uint32(f.waits)}
+	if k.Wrong > 0 {
+		k.WrongStep, k.WrongText = uint32(f.step), C.GoString(&f.text[0])
+	}
+	x.report.ran(prepared.fused, waiting, k)
 	if failed == 0 {
 		return 0, nil
 	}

@@ -383,17 +383,23 @@ type report struct {
 	warned bool
 }
 
-// ran counts the groups of a run, and the groups, launches and ops that kernels have computed.
-func (r *report) ran(all, waiting, groups, launched, ops int) {
-	if all == 0 {
+// ran adds the counts of a run of a program with so many groups.
+func (r *report) ran(all, waiting int, k *proto.Kernels) {
+	if all == 0 && k.Waits == 0 {
 		return
 	}
 	r.any = true
-	r.told.Groups += uint32(groups)
-	r.told.Launched += uint32(launched)
-	r.told.Ops += uint32(ops)
+	r.told.Groups += k.Groups
+	r.told.Launched += k.Launched
+	r.told.Ops += k.Ops
 	r.told.Waiting += uint32(waiting)
-	r.told.Unfused += uint32(max(0, all-groups-waiting))
+	r.told.Unfused += uint32(max(0, all-waiting-int(k.Groups)-int(k.Tried-k.Wrong)))
+	r.told.Tried += k.Tried
+	r.told.Waits += k.Waits
+	if r.told.Wrong == 0 {
+		r.told.WrongStep, r.told.WrongText = k.WrongStep, k.WrongText
+	}
+	r.told.Wrong += k.Wrong
 }
 
 // made counts kernels that have become ready.

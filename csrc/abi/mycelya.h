@@ -327,11 +327,16 @@ typedef struct {
   myc_error error;
 } myc_step_error;
 
-// Counts of the fused groups of a run that ran as kernels.
+// Counts of a run: its fused groups that ran as kernels, and calls that had to wait for the device.
 typedef struct {
   uint32_t groups;   // MYC_S_FUSED
   uint32_t kernels;  // their MYC_S_KERNEL
   uint32_t calls;    // the MYC_S_CALL that the kernels replaced
+  uint32_t waits;    // calls whose indices were read from the device, to check them
+  uint32_t tried;    // groups that ran both ways, to compare them: each does before it runs as machine code only
+  uint32_t wrong;    // of those, groups whose kernels do not give what the operators give; they run as operators now
+  uint32_t step;     // the first of those, and what is wrong
+  char text[256];
 } myc_fused;
 
 // A device that takes machine code runs a call's kernels only for the groups whose launches the call brings. Other

@@ -87,8 +87,8 @@ MYC_EXPORT uint64_t myc_exec_info(myc_exec* exec, char* out, uint64_t capacity) 
 
 MYC_EXPORT myc_prog* myc_exec_prepare(myc_exec* exec, const uint64_t* words, uint64_t n, myc_error* error) {
   return Guarded(error, static_cast<myc_prog*>(nullptr), [&] {
-    const c10::Device device = exec->executor.device().device();
-    Scope scope(device);
+    const Device& device = exec->executor.device();
+    Scope scope(device.device());
     return new myc_prog{Parse(words, n, device)};
   });
 }

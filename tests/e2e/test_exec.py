@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import CUDA_BOUNDS, gone, is_running, on_cuda, raised, run
+from helpers import CUDA_BOUNDS, gone, is_running, on_cuda, processes, raised, run
 from killed import check_killed_clients, workers
 from test_machine_life import lose
 from test_transport import trained
@@ -53,6 +54,22 @@ def test_a_command_has_one_stream_and_so_one_device(machine):
     with pytest.raises(RuntimeError, match="has one stream, so the machine has one"):
         machine.device("cpu")
     assert (x + 1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("flag, state", [("", "2"), ("--unfiltered", "0")])
+def test_the_filter_of_system_calls(flag, state):
+    """2: the process has a filter. A flag leaves it out, to look for an error."""
+    mark = f"--crashes=/nowhere/{os.getpid()}{flag}"
+    command = f"{COMMAND} {mark} {flag}"
+    with RemoteMachine("exec", command=command) as machine:
+        assert torch.ones(2, device=machine.device()).sum().item() == 2
+        (session,) = (
+            pid
+            for pid, _, arguments in processes()
+            if mark.encode() in arguments and b"\0--session\0" in arguments
+        )
+        status = Path(f"/proc/{session}/status").read_text()
+    assert f"Seccomp:\t{state}\n" in status
 
 
 def test_a_lost_process_is_explained_and_replaced(machine):

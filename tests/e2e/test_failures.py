@@ -260,8 +260,8 @@ def check_all():
     cases += [
         (name, bad, bad == 4, 3) for name in ("SGD", "AdamW") for bad in (3, 4, 5)
     ]
-    for name, bad, few, every in cases:
-        for reads in (False, True) if SOAK > 1 else (few,):
+    for name, bad, usual, every in cases:
+        for reads in (False, True) if SOAK > 1 else (usual,):
             make = lambda net, n=name: optimizer_of(n, net)  # noqa: E731
             check(make, bad, reads=reads, every=every)
     for bad in (0, 4):

@@ -96,6 +96,7 @@ type gxx struct {
 	gate                 chan struct{} // each call waits until it is closed; nil: no call waits
 	wrong                string        // a text that contains this does not compile
 	stuck                string        // code of a text that contains this cannot be launched
+	twist                [2]string     // the first is replaced by the second in all texts
 }
 
 func (c *gxx) open() (kernels.Compiler, error) { return c, nil }
@@ -117,6 +118,9 @@ func (c *gxx) Compile(source, arch string, options []string) ([]byte, string, er
 	}
 	if arch != "sm_90" || len(options) == 0 {
 		return nil, "", fmt.Errorf("compiled for %q with %v", arch, options)
+	}
+	if c.twist[0] != "" {
+		source = strings.ReplaceAll(source, c.twist[0], c.twist[1])
 	}
 	if c.wrong != "" && strings.Contains(source, c.wrong) {
 		return nil, "", errors.New("kernel.cu(1): error: the text is wrong")
@@ -193,8 +197,9 @@ func serve() error {
 	}
 	t.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	wrong := os.Getenv("ATEN_EMULATED_WRONG") // workers inherit variables with the prefix ATEN_
-	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: wrong}).open,
-		Folder: filepath.Join(folder, "cubins without "+wrong), Threads: 2}
+	from, to, _ := strings.Cut(os.Getenv("ATEN_EMULATED_TWIST"), ">")
+	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: wrong, twist: [2]string{from, to}}).open,
+		Folder: filepath.Join(folder, "cubins without "+wrong+from), Threads: 2}
 	l, err := net.Listen("unix", *socket)
 	if err != nil {
 		return err

@@ -21,10 +21,15 @@ import (
 type result struct {
 	Case, Error   string
 	Waited        int `json:"waited"`
+	Tried         int `json:"tried"`
+	Wrong         int `json:"wrong"`
 	GroupsFused   int `json:"groups_fused"`
 	GroupsUnfused int `json:"groups_unfused"`
 	Launched      int `json:"kernels_launched"`
 	Ops           int `json:"fused_ops"`
+	Same          bool
+	Waits         int
+	Texts         []string
 }
 
 // TestPython runs cases of tests/e2e/kernels.py in Python on the emulated device: as operators, and later as kernels.
@@ -45,6 +50,8 @@ func TestPython(t *testing.T) {
 			continue
 		}
 		require.Positive(t, r.Waited, r.Case)
+		require.Positive(t, r.Tried, r.Case)
+		require.Zero(t, r.Wrong, r.Case)
 		require.Positive(t, r.GroupsFused, r.Case)
 		require.GreaterOrEqual(t, r.Launched, r.GroupsFused)
 		require.Greater(t, r.Ops, r.Launched)
@@ -65,6 +72,21 @@ func TestPythonIsWarned(t *testing.T) {
 		`.*/cubins without exp\(/[0-9a-f]{64}\.log has its source`, words)
 }
 
+// TestPythonRunsOperatorsForWrongKernels makes kernels wrong, and checks that each call has the operators' results, and
+// that the warning names the group, its line and the difference.
+func TestPythonRunsOperatorsForWrongKernels(t *testing.T) {
+	t.Setenv("ATEN_EMULATED_TWIST", "exp(>1.5 + exp(")
+	results, words := python(t, "", "small")
+	require.Len(t, results, 1)
+	r := results[0]
+	require.Empty(t, r.Error)
+	require.Positive(t, r.Wrong)
+	require.Positive(t, r.GroupsUnfused)
+	require.Regexp(t, `The kernels of fused .*exp.* \(.*/kernels\.py:\d+, program #\d+\) do not give what its `+
+		`operators give: \d+ of \d+ elements differ by more than rounding; element \d+ is \S+ instead of \S+\. `+
+		`The call has the operators' results`, words)
+}
+
 // TestPythonLosesABrokenDevice checks that a process whose device can do nothing any more ends, and that the client
 // says so with the device's reason.
 func TestPythonLosesABrokenDevice(t *testing.T) {
@@ -77,9 +99,29 @@ func TestPythonLosesABrokenDevice(t *testing.T) {
 	require.Contains(t, results[0].Error, "Call torch.mycelya.restart(0) to use the device again.")
 }
 
-// python runs testdata/run.py and returns its output. The worker is this test program. Its compiler refuses a text that
-// contains the string wrong.
+// TestPythonReadsIndicesOnTheHost checks operators that take indices. Those that the client has uploaded, or that come
+// from such by cheap operators, are checked without a wait for the device, also when they have changed in place.
+func TestPythonReadsIndicesOnTheHost(t *testing.T) {
+	results, words := script(t, "indices.py", "")
+	require.Empty(t, words)
+	waits := map[string]int{"computed": 1, "large": 1, "changed": 1, "wrong": 2}
+	require.Len(t, results, 7)
+	for _, r := range results {
+		require.True(t, r.Same, r.Case)
+		require.Equal(t, waits[r.Case], r.Waits, r.Case)
+	}
+	require.Equal(t, []string{"index 10 is out of range", "index 19 is out of range", "index 10 is out of range"},
+		results[6].Texts)
+}
+
+// python runs testdata/run.py and returns its output. The worker's compiler refuses a text that contains the string
+// wrong.
 func python(t *testing.T, wrong string, cases ...string) (out []result, words string) {
+	return script(t, "run.py", wrong, cases...)
+}
+
+// script runs a script of testdata and returns its output. The worker is this test program.
+func script(t *testing.T, name, wrong string, cases ...string) (out []result, words string) {
 	t.Helper()
 	torch(t)
 	root, err := filepath.Abs(filepath.Join("..", ".."))
@@ -97,7 +139,7 @@ func python(t *testing.T, wrong string, cases ...string) (out []result, words st
 	if err := os.Symlink(self, link); !os.IsExist(err) {
 		require.NoError(t, err)
 	}
-	run := exec.Command(path, append([]string{filepath.Join("testdata", "run.py"), link}, cases...)...)
+	run := exec.Command(path, append([]string{filepath.Join("testdata", name), link}, cases...)...)
 	run.Env = append(os.Environ(), "MYCELYA_KERNELS=on", "MYCELYA_MACHINE=local", "PYTHONPATH="+root,
 		"ATEN_EMULATED_WRONG="+wrong)
 	var stderr bytes.Buffer

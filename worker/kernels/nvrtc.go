@@ -73,6 +73,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"unsafe"
 )
@@ -90,8 +91,9 @@ func Find(torchLib string) string {
 	var found []string
 	for _, pattern := range []string{"nvidia/*/lib/libnvrtc.so.*", "torch/lib/libnvrtc*.so*"} {
 		matches, _ := filepath.Glob(filepath.Join(packages, pattern)) // only a wrong pattern fails
-		slices.Sort(matches)
-		for _, m := range slices.Backward(matches) { // the newest first
+		// The newest first.
+		slices.SortFunc(matches, func(a, b string) int { return slices.Compare(numbersIn(b), numbersIn(a)) })
+		for _, m := range matches {
 			if !strings.Contains(filepath.Base(m), "builtins") && !strings.Contains(filepath.Base(m), ".alt.") {
 				found = append(found, m)
 			}
@@ -101,6 +103,16 @@ func Find(torchLib string) string {
 		return ""
 	}
 	return found[0]
+}
+
+// numbersIn returns the version in the name of a library: 12 and 10 of libnvrtc.so.12.10.
+func numbersIn(path string) (out []int) {
+	for _, part := range strings.Split(filepath.Base(path), ".") {
+		if n, err := strconv.Atoi(part); err == nil {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // Open loads the library at a path. It is never unloaded.

@@ -222,7 +222,7 @@ const Op& OpFor(const c10::OperatorHandle& handle) {
     if (C10_LIKELY(seen == key)) return *slots[i].op;
     if (seen == nullptr) break;
   }
-  const Op* fresh = MakeOp(handle);  // without the ops_mutex: it may look up another op
+  const Op* fresh = MakeOp(handle);  // without the mutex: it may look up another op
   std::lock_guard<std::mutex> guard(ops_mutex);
   for (;; i = (i + 1) & (kSlots - 1)) {
     const void* seen = slots[i].key.load(std::memory_order_relaxed);

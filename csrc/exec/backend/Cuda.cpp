@@ -62,6 +62,8 @@ struct Driver {
   }
 };
 
+constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+
 std::atomic<uint64_t> refused{0};  // the process has one device
 
 class Cuda final : public Device {
@@ -118,7 +120,12 @@ class Cuda final : public Device {
     const Current current(device());
     const std::string copy(static_cast<const char*>(image), bytes);  // a copy has a suitable alignment
     void* module = nullptr;
-    Driver::Get().Check(Driver::Get().load(&module, copy.data()), "load a kernel");
+    int status = Driver::Get().load(&module, copy.data());
+    if (status == kOutOfMemory) {  // the allocator's cache may hold what is missing
+      EmptyCache();
+      status = Driver::Get().load(&module, copy.data());
+    }
+    Driver::Get().Check(status, "load a kernel");
     return module;
   }
   void* EntryOf(void* code, const char* name) const override {

@@ -36,6 +36,9 @@ class Device {
 
   c10::Device device() const { return device_; }
   bool is_cpu() const { return device_.is_cpu(); }
+  // Whether the host can't access its memory. Then uploads go through HostMemory(), and a kernel that finds a wrong
+  // index may spoil the device, so the indices of all operators are checked before they run.
+  virtual bool apart() const { return !is_cpu(); }
 
   // The product name: "NVIDIA H200", "AMD EPYC 9654".
   virtual std::string Name() const = 0;

@@ -93,7 +93,27 @@ class Parser {
     return k_.reduced != 0 && (dims & ~KeptDims()) == 0 ? Level::kRow : Level::kElement;
   }
 
+  static bool IsFloat(uint32_t cls) { return cls == MYC_K_F32 || cls == MYC_K_F64; }
+
+  static bool Jumps(const Node& n) {
+    switch (n.op) {
+      case MYC_K_CAST:
+        return IsFloat(n.in) && !IsFloat(n.cls);
+      case MYC_K_FLOOR:
+      case MYC_K_CEIL:
+      case MYC_K_TRUNC:
+      case MYC_K_NEAREST:
+      case MYC_K_SIGN:
+      case MYC_K_FMOD:
+      case MYC_K_REMAINDER:
+        return IsFloat(n.in);
+      default:
+        return n.op >= MYC_K_EQ && n.op <= MYC_K_GE && IsFloat(n.in);
+    }
+  }
+
   uint32_t Add(const Node& n) {
+    k_.jumps = k_.jumps || Jumps(n);
     code_.nodes.push_back(n);
     holds_.push_back(Holds(n));
     return static_cast<uint32_t>(code_.nodes.size() - 1);

@@ -30,6 +30,7 @@ struct Kernel {
   uint32_t reduced = 0;          // the number of reduced dims, the last dims of space 0
   std::vector<KernelOperand> operands;
   bool narrow = false;  // an operand has 16-bit floats
+  bool jumps = false;   // it compares floats, or rounds them to whole numbers, so rounding may change a value by much
   uint32_t numbers = 0;
   std::vector<std::pair<uint32_t, c10::ScalarType>> held;  // numbers, and the dtypes that must be able to hold them
   struct Code;                                             // the tile programs (kernel/Code.h)

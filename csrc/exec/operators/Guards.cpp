@@ -204,7 +204,7 @@ void CheckIndices(const Operands& o, const IndexRule& rule) {
 
 }  // namespace
 
-const Guard* GuardOf(const std::string& name, c10::DeviceType device) {
+const Guard* GuardOf(const std::string& name, bool apart) {
   static constexpr Guard kUpsample{"", &CheckScales, {}};
   const std::string_view base = Base(name);
   if (base.starts_with("upsample_") || base.starts_with("_upsample_")) return &kUpsample;
@@ -213,8 +213,10 @@ const Guard* GuardOf(const std::string& name, c10::DeviceType device) {
       std::lower_bound(std::begin(kGuards), end, base, [](const Guard& a, std::string_view b) { return a.op < b; });
   if (g == end || g->op != base) return nullptr;
   const bool on_cpu = (g->check != nullptr && !g->unneeded_on_cpu) || g->rule.everywhere;
-  return on_cpu || device != c10::DeviceType::CPU ? g : nullptr;
+  return on_cpu || apart ? g : nullptr;
 }
+
+bool ReadsIndices(const Guard& guard) { return guard.rule.of != Of::kNone || guard.check == &CheckIndexList; }
 
 void CheckOperands(const Guard& guard, const std::string& name, const torch::jit::Stack& arguments) {
   const Operands o(name, arguments);

@@ -16,9 +16,12 @@ namespace mycelya::exec {
 
 struct Guard;
 
-// The guard of an operator, null if it needs none on this kind of device. name: with namespace and overload. Looked up
-// once per program.
-const Guard* GuardOf(const std::string& name, c10::DeviceType device);
+// The guard of an operator, null if it needs none. apart: that of the device. name: with namespace and overload. Looked
+// up once per program.
+const Guard* GuardOf(const std::string& name, bool apart);
+
+// Whether it reads the elements of integer tensors.
+bool ReadsIndices(const Guard& guard);
 
 // Throws RuntimeError or IndexError if the operator must not run on these arguments.
 void CheckOperands(const Guard& guard, const std::string& name, const torch::jit::Stack& arguments);

@@ -4,31 +4,31 @@
 // The namespace `mycelya` in PyTorch's dispatcher: operators that programs call like those of aten. csrc/abi/mycelya.h
 // describes them, except for three that no client records. MYCELYA_CHECK=3 adds expect_close and after to programs;
 // kernels with a dropout use dropout_mask. All of them run only inside Run(), which sets the current executor.
-#include <ATen/ops/abs.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/gt.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/isnan.h>
-#include <ATen/ops/logical_and.h>
-#include <ATen/ops/logical_or.h>
-#include <ATen/ops/nan_to_num.h>
-#include <ATen/ops/ne.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/sub.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include "abi/mycelya.h"
+#include "exec/memory/Geometry.h"
+#include "exec/operators/Close.h"
 #include "exec/operators/Flags.h"
 #include "exec/session/Executor.h"
 
 namespace mycelya::exec {
 namespace {
 
-at::Tensor ToDevice(const at::Tensor& cpu) { return cpu.to(Executor::Current().device().device()); }
+// Through memory from which the device copies without a wait.
+at::Tensor ToDevice(const at::Tensor& cpu) {
+  const Executor& executor = Executor::Current();
+  if (!executor.device().apart()) return cpu;
+  Geometry g;
+  g.dtype = cpu.scalar_type();
+  g.sizes.assign(cpu.sizes().begin(), cpu.sizes().end());
+  g.SetContiguous();
+  const at::Tensor host = MakeTensor(executor.AllocateHost(g.Bytes()), g);
+  host.copy_(cpu);
+  return MakeTensor(executor.Allocate(g.Bytes()), g).copy_(host, /*non_blocking=*/true);
+}
 
 // Schemas only have optional generators.
 void CheckGiven(const at::Generator& generator) {
@@ -104,45 +104,15 @@ at::Tensor DropoutMask(at::IntArrayRef size, double p) {
   return at::empty(size, at::TensorOptions(at::kBool).device(Executor::Current().device().device())).bernoulli_(1. - p);
 }
 
-// Element i of a tensor as text.
-std::string Element(const at::Tensor& t, int64_t i) { return c10::str(t.flatten()[i].item()); }
-
 // Fails if `got` and `want` differ by more than rounding. Each comparison is declared to write `first`, so a failure
 // poisons all later ones. operands: the operands of `want`. tolerance: relative to the largest element.
 void ExpectClose(at::Tensor& /*first*/, const at::Tensor& got, const at::Tensor& want,
                  c10::ArrayRef<at::Tensor> operands, c10::string_view what, double tolerance) {
-  TORCH_CHECK(got.sizes() == want.sizes() && got.scalar_type() == want.scalar_type(), what, " gives ",
-              got.scalar_type(), got.sizes(), " as the kernels would compute it, and ", want.scalar_type(),
-              want.sizes(), " by itself.");
-  if (want.numel() == 0) return;
-  at::Tensor off;  // per element: the error beyond the tolerance
-  if (want.is_floating_point() || want.is_complex()) {
-    const auto wide = want.is_complex() ? at::kComplexDouble : at::kDouble;
-    const at::Tensor a = got.to(wide), b = want.to(wide);
-    const at::Tensor finite = at::isfinite(b);
-    const at::Tensor size = at::where(finite, b, at::zeros_like(b)).abs();
-    // Large terms of a reduction may cancel, so the error is relative to the largest operand.
-    double large = 0;
-    for (const at::Tensor& t : operands) {
-      if (t.numel() == 0) continue;
-      const at::Tensor value = t.to(at::kDouble).abs();
-      large = std::max(large, at::where(at::isfinite(value), value, at::zeros_like(value)).max().item<double>());
-    }
-    // Infinities and NaNs must be equal, except that an infinity may stand for a finite value that overflows by
-    // rounding.
-    const at::Tensor same = at::logical_or(at::eq(a, b), at::logical_and(at::isnan(a), at::isnan(b)));
-    const at::Tensor far =
-        at::nan_to_num(at::sub(a, b).abs(), /*nan=*/HUGE_VAL).sub(size.add(size.max()).add(large / 64).mul(tolerance));
-    off = at::where(same, at::zeros_like(far), at::where(finite, far, at::full_like(far, HUGE_VAL)));
-  } else {
-    off = at::ne(got, want).to(at::kDouble);
-  }
-  const auto [worst, at] = off.flatten().max(0);
-  if (worst.item<double>() <= 0) return;
-  const int64_t i = at.item<int64_t>();
-  TORCH_CHECK(false, what, " gives other values as the kernels would compute it: element ", i, " of ", want.numel(),
-              " is ", Element(got, i), ", and ", Element(want, i), " by itself; ", at::gt(off, 0).sum().item<int64_t>(),
-              " elements differ by more than rounding.");
+  // Large terms of a reduction may cancel, so the error is relative to the largest operand.
+  double large = 0;
+  for (const at::Tensor& t : operands) large = std::max(large, LargestOf(t));
+  const std::string difference = DifferenceOf(got, want, large, tolerance);
+  TORCH_CHECK(difference.empty(), what, " as the kernels would compute it, and by itself: ", difference, ".");
 }
 
 // Does nothing. Declared to write `self` and read `first`, it poisons `self` if `first` is poisoned.

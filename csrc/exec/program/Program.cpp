@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string_view>
 
 #include "abi/mycelya.h"
 #include "exec/Dtype.h"
@@ -31,7 +32,8 @@ constexpr RunningStats kRunningStats[] = {
 
 class Parser {
  public:
-  Parser(const uint64_t* words, uint64_t n, c10::Device device) : in_(words, n), device_(device) {}
+  Parser(const uint64_t* words, uint64_t n, const Device& device)
+      : in_(words, n), device_(device.device()), apart_(device.apart()) {}
 
   std::unique_ptr<Program> operator()() {
     p_.nparams = in_.Index("the number of parameters", kMaxParams + 1);
@@ -52,6 +54,7 @@ class Parser {
     }
     ParseVersions();
     in_.End();
+    if (apart_) MarkKnown();
     p_.work.buffers.resize(p_.nbuffers);
     p_.work.tensors.resize(p_.tensors.size());
     p_.work.allocated_by.resize(p_.nbuffers);
@@ -317,7 +320,7 @@ class Parser {
   void ResolveCall(Step& s, uint32_t nargs) {
     s.kind = StepKind::kCall;
     s.op = FindAllowed(s.name);
-    s.guard = GuardOf(s.name, device_.type());
+    s.guard = GuardOf(s.name, apart_);
     s.draws = s.op->hasTag(at::Tag::nondeterministic_seeded);
     const c10::FunctionSchema& schema = s.op->schema();
     std::vector<uint32_t> spoils = ResolveArgs(s, nargs, schema);
@@ -408,15 +411,58 @@ class Parser {
                      " new tensors, but the program lists ", listed, " results.");
   }
 
+  // Marks the calls that make what guards read as indices, and those that these depend on, if they are cheap.
+  void MarkKnown() {
+    std::vector<bool> plain(p_.steps.size(), true), wanted(p_.nbuffers);
+    for (uint32_t i = 0; i < p_.steps.size(); ++i) {
+      const Step& s = p_.steps[i];
+      for (uint32_t j = 0; s.kind == StepKind::kFused && j <= s.a; ++j) plain[i + j] = false;
+    }
+    const auto set = [&](Range buffers, bool to) {
+      for (uint32_t i = buffers.begin; i < buffers.end; ++i) wanted[p_.buffers[i]] = to;
+    };
+    for (size_t i = p_.steps.size(); i-- > 0;) {
+      Step& s = p_.steps[i];
+      if (!plain[i]) continue;
+      bool makes = false;
+      for (uint32_t j = s.spoils.begin; j < s.spoils.end; ++j) makes = makes || wanted[p_.buffers[j]];
+      s.known = makes && IsCheap(s);
+      if (makes) set(s.spoils, false);
+      if (s.known || (s.kind == StepKind::kCall && s.guard != nullptr)) set(s.reads, true);
+    }
+  }
+
+  // Whether the call makes or writes one tensor of integers or bools, and the same one on each device.
+  bool IsCheap(const Step& s) const {
+    static constexpr std::string_view kCheap[] = {"_to_copy",  "add",       "arange",    "bitwise_and", "cat",
+                                                  "clamp",     "clone",     "copy",      "cumsum",      "eq",
+                                                  "flip",      "full",      "full_like", "ge",          "gt",
+                                                  "le",        "lt",        "maximum",   "minimum",     "mul",
+                                                  "ne",        "new_full",  "new_ones",  "new_zeros",   "ones",
+                                                  "ones_like", "remainder", "repeat",    "roll",        "scalar_tensor",
+                                                  "stack",     "sub",       "sum",       "tril",        "triu",
+                                                  "where",     "zeros",     "zeros_like"};
+    if (s.kind != StepKind::kCall || s.guard != nullptr || s.dynamic || s.draws) return false;
+    const uint32_t results = s.results.end - s.results.begin, written = s.written.end - s.written.begin;
+    if (results + written != 1) return false;
+    const uint32_t made = results == 1 ? p_.results[s.results.begin] : p_.written_tensors[s.written.begin] + 1;
+    std::string_view name = std::string_view(s.name).substr(0, s.name.find('.'));
+    if (name.size() > 7 && name.back() == '_') name.remove_suffix(1);
+    return made != 0 && c10::isIntegralType(p_.tensors[made - 1].dtype, /*includeBool=*/true) &&
+           name.starts_with("aten::") &&
+           std::find(std::begin(kCheap), std::end(kCheap), name.substr(6)) != std::end(kCheap);
+  }
+
   Reader in_;
   c10::Device device_;
+  bool apart_;
   std::unique_ptr<Program> program_ = std::make_unique<Program>();
   Program& p_ = *program_;
 };
 
 }  // namespace
 
-std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, c10::Device device) {
+std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, const Device& device) {
   return Parser(words, n, device)();
 }
 

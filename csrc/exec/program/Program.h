@@ -14,9 +14,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "exec/Error.h"
+#include "exec/backend/Device.h"
 #include "exec/kernel/Kernel.h"
 #include "exec/memory/Geometry.h"
 #include "exec/operators/Guards.h"
@@ -97,6 +99,7 @@ struct Step {
   bool writes_out = false;  // the written operands are out= arguments
   bool dynamic = false;  // data-dependent shapes: result 0 holds the shapes of the operator's results, which follow it
   bool draws = false;    // it takes random numbers; kFused: one of its steps does
+  bool known = false;    // kCall: its result, an index of a later step, is computed on the host too
   bool settles = false;  // it sets a flag: it also runs after a failure, and in a call that is skipped
   uint32_t record = 0;   // of the op that the step belongs to, from 1 on; 0: of none
   // All kinds. Poison in a buffer of `reads` fails the step. If the step does not run, the buffers of `spoils` are
@@ -136,7 +139,8 @@ struct KernelAt {
 struct Buffer {
   c10::Storage storage;
   PoisonPtr poison;
-  uint64_t input = 0;  // the id of the storage that the call bound to the buffer; 0 after the buffer is replaced
+  uint64_t input = 0;    // the id of the storage that the call bound to the buffer; 0 after the buffer is replaced
+  c10::Storage on_host;  // as in Held
 };
 
 // A version of an output's storage: from one record on, up to that of the next version, the storage has this content.
@@ -147,6 +151,17 @@ struct Version {
 };
 inline constexpr uint32_t kNoBuffer = UINT32_MAX;
 
+// A group's machine code is compared with its operators before it is used. Without memory for both, that waits for
+// `pause` more calls.
+struct Trial {
+  enum class Is : uint8_t { kDue, kGood, kWrong };
+  Is is = Is::kDue;
+  uint32_t pause = 0;
+
+  // Whether a call runs the operators; counts it.
+  bool Refuses() { return is == Is::kWrong || (pause > 0 && pause-- > 0); }
+};
+
 // State of one run. It is kept between runs for its capacity.
 struct Workspace {
   std::vector<Buffer> buffers;
@@ -154,6 +169,8 @@ struct Workspace {
   torch::jit::Stack stack;
   uint64_t group = 0;                  // counts the fused groups that have been looked at
   std::vector<uint64_t> allocated_by;  // by buffer: the last group that allocates it
+  // By a group with the entries of its launches: whether machine code gives what the operators give.
+  std::unordered_map<uint64_t, Trial> trials;
   // Of the current kernel step.
   std::vector<int64_t> sizes;
   std::vector<KernelOperandAt> operands;
@@ -185,7 +202,7 @@ struct Program {
 };
 
 // Throws ValueError if the words are not a program, NotImplementedError if this PyTorch lacks an operator.
-std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, c10::Device device);
+std::unique_ptr<Program> Parse(const uint64_t* words, uint64_t n, const Device& device);
 
 // Reads an argument and converts it to the type in the schema. Appends the items of lists to program.items. Throws
 // TypeError with the names of the operator and the argument if the types do not match.

@@ -60,7 +60,7 @@ class RunBuffers {
 
   void SetStorage(uint32_t buffer, c10::Storage storage) {
     DropTensors(buffer);
-    work_.buffers[buffer] = {std::move(storage), nullptr, 0};
+    work_.buffers[buffer] = {std::move(storage), nullptr, 0, {}};
   }
 
   // The result is valid until the next call of GeometryOf or TensorOf.
@@ -91,6 +91,17 @@ class RunBuffers {
 
   // Gives the tensor's buffer an uninitialised storage of the size that the tensor needs.
   void AllocateFor(const TensorRow& row) { SetStorage(row.buffer, executor_.Allocate(GeometryOf(row).Bytes())); }
+
+  // Steps on whole buffers.
+  void Copy(const Step& s);
+  void Clone(const Step& s);
+  void Resize(const Step& s);  // keeps the storage's identity
+  uint64_t BytesAt(const Dim& dim) const;
+  c10::Storage CloneOf(const c10::Storage& old) const;
+
+  // A step is about to write buffers, so their copies on the host are not theirs any more.
+  void ForgetHostCopies(const Step& s);
+  void ForgetHostCopy(Buffer& b);
 
  private:
   Executor& executor_;

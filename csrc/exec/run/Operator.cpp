@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 #include "exec/run/Operator.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ void OperatorRunner::Run(const Step& s) {
   for (uint32_t i = s.written.begin; s.writes_out && i < s.written.end; ++i) {
     CheckOut(s.name, buffers_.TensorOf(program_.written_tensors[i]));
   }
-  if (C10_UNLIKELY(s.guard != nullptr)) CheckOperands(*s.guard, s.name, stack);
+  if (C10_UNLIKELY(s.guard != nullptr)) Check(s);
   s.op->callBoxed(stack);
   for (uint32_t i = s.written.begin; i < s.written.end; ++i) {
     CheckKept(s, program_.written_tensors[i]);
@@ -29,6 +30,103 @@ void OperatorRunner::Run(const Step& s) {
   }
   s.dynamic ? TakeDynamicResults(s) : TakeResults(s);
   stack.clear();
+}
+
+// The guard gets the indices that are known on the host as tensors there: reading them from the device would take a
+// wait for all that it computes.
+void OperatorRunner::Check(const Step& s) {
+  if (!executor_.device().apart()) return CheckOperands(*s.guard, s.name, work_.stack);
+  torch::jit::Stack stack = work_.stack;
+  bool reads = false;  // an operand that may be an index is only on the device
+  const auto from_host = [&](const Arg& a, const c10::IValue& value) -> c10::IValue {
+    if (a.kind != ArgKind::kTensor) return value;
+    const TensorRow& row = program_.tensors[a.index];
+    if (row.dtype != c10::ScalarType::Long && row.dtype != c10::ScalarType::Int) return value;
+    const c10::Storage& host = buffers_.At(row.buffer).on_host;
+    reads = reads || !host;
+    return host ? MakeTensor(host, buffers_.GeometryOf(row)) : value;
+  };
+  for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
+    const Arg& a = program_.args[i];
+    c10::IValue& value = stack[i - s.args.begin];
+    if (a.kind != ArgKind::kList) {
+      value = from_host(a, value);
+    } else if (a.list == ListOf::kTensor || a.list == ListOf::kOptionalTensor) {
+      const c10::IValue list = value;
+      value = MakeList(a.list, a.count,
+                       [&](uint32_t j) { return from_host(program_.items[a.index + j], list.toListRef()[j]); });
+    }
+  }
+  if (reads && ReadsIndices(*s.guard)) ++waits;
+  CheckOperands(*s.guard, s.name, stack);
+}
+
+void OperatorRunner::RunKnown(const Step& s) {
+  try {
+    Run(s);
+  } catch (...) {
+    buffers_.ForgetHostCopies(s);
+    throw;
+  }
+  if (!RunOnHost(s)) buffers_.ForgetHostCopies(s);
+}
+
+bool OperatorRunner::RunOnHost(const Step& s) {
+  try {
+    for (uint32_t i = s.written.begin; i < s.written.end; ++i) {
+      c10::Storage& host = buffers_.At(program_.tensors[program_.written_tensors[i]].buffer).on_host;
+      if (!host) return false;
+      host = BytesOf(host).clone().storage();  // the table may have this copy
+    }
+    torch::jit::Stack stack;
+    for (uint32_t i = s.args.begin; i < s.args.end; ++i) {
+      std::optional<c10::IValue> value = HostValue(program_.args[i]);
+      if (!value) return false;
+      stack.push_back(*std::move(value));
+    }
+    if (s.results.begin == s.results.end) {
+      s.op->callBoxed(stack);
+      return true;
+    }
+    const TensorRow& row = program_.tensors[program_.results[s.results.begin] - 1];
+    const Geometry geometry = buffers_.GeometryOf(row);
+    if (geometry.Bytes() > kHostCopyBytes || geometry.offset != 0) return false;
+    s.op->callBoxed(stack);
+    const at::Tensor t = stack.at(0).toTensor();
+    if (t.scalar_type() != geometry.dtype || t.sizes() != geometry.sizes) return false;
+    at::Tensor host = at::empty_strided(geometry.sizes, geometry.strides, geometry.dtype);
+    host.copy_(t);
+    buffers_.At(row.buffer).on_host = host.storage();
+    return true;
+  } catch (...) {  // then a guard reads the indices from the device
+    return false;
+  }
+}
+
+// Nothing if a tensor is not known on the host.
+std::optional<c10::IValue> OperatorRunner::HostValue(const Arg& a) {
+  switch (a.kind) {
+    case ArgKind::kTensor: {
+      const TensorRow& row = program_.tensors[a.index];
+      const c10::Storage& host = buffers_.At(row.buffer).on_host;
+      if (!host) return std::nullopt;
+      return MakeTensor(host, buffers_.GeometryOf(row));
+    }
+    case ArgKind::kDeviceNumber:
+      return NumberValue(a.constant.toTensor(), buffers_.params() + a.index).clone();
+    case ArgKind::kList: {
+      bool all = true;
+      c10::IValue list = MakeList(a.list, a.count, [&](uint32_t i) {
+        std::optional<c10::IValue> item = HostValue(program_.items[a.index + i]);
+        all = all && item;
+        return item ? *std::move(item) : Value(program_.items[a.index + i]);
+      });
+      if (!all) return std::nullopt;
+      return list;
+    }
+    default:
+      return a.kind == ArgKind::kConstant && a.constant.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : Value(a);
+  }
 }
 
 // ---- Arguments ----

@@ -5,6 +5,8 @@
 #ifndef MYCELYA_EXEC_RUN_OPERATOR_H_
 #define MYCELYA_EXEC_RUN_OPERATOR_H_
 
+#include <optional>
+
 #include "exec/run/Buffers.h"
 
 namespace mycelya::exec {
@@ -16,8 +18,17 @@ class OperatorRunner {
 
   // Throws what the operator throws, and RuntimeError if its results differ from what the client inferred.
   void Run(const Step& step);
+  // Computes a step that is `known` on the host too. False: its operands are not known there, so what it writes is not
+  // known there any more. Never throws.
+  bool RunOnHost(const Step& step);
+  void RunKnown(const Step& step);  // runs it on both
+
+  // Calls whose guard had to read an index from the device.
+  uint32_t waits = 0;
 
  private:
+  void Check(const Step& step);
+  std::optional<c10::IValue> HostValue(const Arg& arg);
   c10::IValue Value(const Arg& arg);
   c10::IValue TensorValue(uint32_t index);
   static at::Tensor NumberValue(const at::Tensor& element, const uint64_t* param);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "exec/run/Launches.h"
 #include "exec/run/Operator.h"
 #include "exec/run/RandomState.h"
+#include "exec/run/Trial.h"
 
 namespace mycelya::exec {
 namespace {
@@ -61,6 +63,7 @@ class Runner {
       }
     }
     executor_.progress.Idle();
+    fused_.waits = operators_.waits;
     if (cause_) {
       BindAfterFailure();
     } else {
@@ -116,6 +119,7 @@ class Runner {
         b.poison = held->poison;
       } else {
         b.storage = executor_.Borrow(*held);
+        b.on_host = held->on_host;
       }
     }
   }
@@ -136,7 +140,8 @@ class Runner {
       if (b.poison) {
         executor_.BindPoison(id, b.poison);
       } else {
-        executor_.Bind(id, b.storage);
+        if (b.input != 0 && b.input != id) buffers_.ForgetHostCopy(b);  // two ids have this memory
+        executor_.Bind(id, b.storage, b.on_host);
       }
     }
   }
@@ -270,7 +275,7 @@ class Runner {
       const bool shared = bound[v.buffer] || (b.input != 0 && b.input != id);
       bound[v.buffer] = true;
       try {
-        return executor_.Bind(id, shared ? CloneOf(b.storage) : b.storage);
+        return executor_.Bind(id, shared ? buffers_.CloneOf(b.storage) : b.storage);
       } catch (...) {  // no memory for the copy
         break;
       }
@@ -352,67 +357,30 @@ class Runner {
   }
 
   void Execute(const Step& s) {
+    if (!s.known) buffers_.ForgetHostCopies(s);
     switch (s.kind) {
       case StepKind::kCall:
-        return operators_.Run(s);
+        return s.known ? operators_.RunKnown(s) : operators_.Run(s);
       case StepKind::kDefaultDtype:
         return c10::set_default_dtype(c10::scalarTypeToTypeMeta(ToScalarType(s.a)));
       case StepKind::kSeed:
         return executor_.Seed(call_.params[s.a], call_.params[s.b]);
       case StepKind::kCopy:
-        return Copy(s);
+        return buffers_.Copy(s);
       case StepKind::kAlloc:
-        return buffers_.SetStorage(s.a, executor_.Allocate(BytesAt(s.bytes)));
+        return buffers_.SetStorage(s.a, executor_.Allocate(buffers_.BytesAt(s.bytes)));
       case StepKind::kClone:
-        return Clone(s);
+        return buffers_.Clone(s);
       case StepKind::kFree:
         return buffers_.SetStorage(s.a, c10::Storage());
       case StepKind::kResize:
-        return Resize(s);
+        return buffers_.Resize(s);
       case StepKind::kKernel:
         return kernels_.Run(s);
       case StepKind::kFused:
         break;
     }
     TORCH_CHECK(false, "BUG: ", static_cast<int>(s.kind), " is not a kind of step that runs by itself.");
-  }
-
-  uint64_t BytesAt(const Dim& dim) const {
-    const int64_t bytes = dim.At(call_.params);
-    TORCH_CHECK_VALUE(bytes >= 0, "BUG: a buffer can't have ", bytes, " bytes.");
-    return static_cast<uint64_t>(bytes);
-  }
-
-  void Copy(const Step& s) {
-    const TensorRow& row = p_.tensors[s.a];
-    const Buffer& b = buffers_.At(row.buffer);
-    if (!b.storage && b.input == 0) buffers_.AllocateFor(row);
-    buffers_.TensorOf(s.a).copy_(buffers_.TensorOf(s.b));
-  }
-
-  void Clone(const Step& s) { buffers_.SetStorage(s.a, CloneOf(buffers_.StorageOf(s.b))); }
-
-  c10::Storage CloneOf(const c10::Storage& old) const {
-    c10::Storage copy = executor_.Allocate(old.nbytes());
-    BytesOf(copy).copy_(BytesOf(old));
-    return copy;
-  }
-
-  // Keeps the identity of the storage: its id, and other buffers that share the storage, see the new size.
-  void Resize(const Step& s) {
-    c10::Storage storage = buffers_.StorageOf(s.a);
-    c10::Storage fresh = executor_.Allocate(BytesAt(s.bytes));
-    Geometry prefix;
-    prefix.dtype = c10::ScalarType::Byte;
-    prefix.sizes = {static_cast<int64_t>(std::min(storage.nbytes(), fresh.nbytes()))};
-    prefix.SetContiguous();
-    MakeTensor(fresh, prefix).copy_(MakeTensor(storage, prefix));
-    for (uint32_t b = 0; b < p_.nbuffers; ++b) {
-      if (buffers_.At(b).storage && buffers_.At(b).storage.is_alias_of(storage)) buffers_.DropTensors(b);
-    }
-    const size_t bytes = fresh.nbytes();
-    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(fresh.set_data_ptr(at::DataPtr()));
-    storage.set_nbytes(bytes);
   }
 
   // ---- Fused groups ----
@@ -431,15 +399,25 @@ class Runner {
     }
     if (!AllRun(plain, end) || FindPoison(fused) || !kernels_.Fit(first, plain)) return plain - 1;
     if (code && !kernels_.Aligned(group_)) return plain - 1;
+    if (code) {
+      Trial& trial = p_.work.trials[TrialOf(number, group_)];
+      if (trial.Refuses()) return plain - 1;
+      if (trial.is == Trial::Is::kDue) return Try(number, trial);
+    }
     if (C10_UNLIKELY(fused.draws)) random_.Save(buffers_, first, plain);
     Failure failure;
     const uint32_t failed = ExecuteKernels(number, code, &failure);
     if (failed == end) {
       CountFused(first, plain, end);
+      for (uint32_t i = plain; i < end; ++i) {
+        const Step& s = p_.steps[i];
+        if (!s.known || !operators_.RunOnHost(s)) buffers_.ForgetHostCopies(s);
+      }
       fused_ran_.push_back(number);
       for (uint32_t i = plain; cause_ && i < end; ++i) late_.push_back(i);
       return end - 1;
     }
+    buffers_.ForgetHostCopies(fused);
     if (!NoneRan(first, failed)) {
       Fail(failed, fused, std::move(failure));
       return end - 1;
@@ -497,6 +475,61 @@ class Runner {
       for (uint32_t j = made.begin; j < made.end; ++j) buffers_.SetStorage(p_.buffers[j], c10::Storage());
     }
     return true;
+  }
+
+  // ---- Machine code on trial ----
+
+  // Runs the kernels of a group on copies of what they write, then the group's operators, and compares. The call has
+  // the results of the operators. Returns the last step of the group, or the one before its operators if they are to
+  // run.
+  uint32_t Try(uint32_t number, Trial& trial) {
+    const Step& fused = p_.steps[number];
+    const uint32_t first = number + 1, plain = first + fused.a, end = plain + fused.b;
+    TrialRun run(buffers_, number);
+    Failure failure;
+    uint32_t failed = number;
+    if (fused.draws) random_.Save(buffers_, first, plain);
+    try {
+      run.Begin();
+      failed = ExecuteKernels(number, /*code=*/true, &failure);
+    } catch (...) {
+      failure = executor_.TakeFailure();
+    }
+    run.End();
+    if (fused.draws) random_.Restore();
+    if (failed != end) {
+      NoTrial(number, trial, failure);
+      return plain - 1;
+    }
+    for (uint32_t i = plain; i < end && !in_order_; ++i) ExecuteAlone(i);
+    if (cause_ || in_order_) return end - 1;
+    try {
+      const std::string difference = run.Difference();
+      if (difference.empty()) {
+        trial.is = Trial::Is::kGood;
+        ++fused_.tried;
+      } else {
+        Wrong(number, trial, difference);
+      }
+    } catch (...) {
+      NoTrial(number, trial, executor_.TakeFailure());
+    }
+    return end - 1;
+  }
+
+  void NoTrial(uint32_t number, Trial& trial, const Failure& failure) {
+    constexpr uint32_t kPause = 64;  // calls
+    if (failure.kind != MYC_E_MEMORY) return Wrong(number, trial, failure.text);
+    trial.pause = kPause;
+  }
+
+  void Wrong(uint32_t number, Trial& trial, const std::string& text) {
+    trial.is = Trial::Is::kWrong;
+    ++fused_.tried;
+    if (fused_.wrong++ != 0) return;
+    fused_.step = number;
+    const size_t n = std::min(text.find('\n'), text.size());
+    fused_.text[text.copy(fused_.text, std::min(n, sizeof fused_.text - 1))] = 0;
   }
 
   void CountFused(uint32_t first, uint32_t plain, uint32_t end) {

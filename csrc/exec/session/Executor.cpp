@@ -85,16 +85,23 @@ void Executor::Leave(int32_t cores) const {
 
 Failure Executor::TakeFailure() const {
   Failure f = CurrentFailure();
-  if (const std::string why = device_->Broken(); !why.empty()) End(why, device_->device());
-  if (f.kind != MYC_E_MEMORY) return f;
+  try {
+    if (const std::string why = device_->Broken(); !why.empty()) End(why, device_->device());
+    if (f.kind == MYC_E_MEMORY) f.text = MemoryText(f.text.substr(0, f.text.find('\n')));
+  } catch (const std::exception& e) {  // the device does not answer
+    End(e.what(), device_->device());
+  }
+  return f;
+}
+
+// What a session that lacks memory is told. text: the allocator's reason.
+std::string Executor::MemoryText(const std::string& text) const {
   uint64_t storages, held;
   Usage(&storages, &held);
   const uint64_t wanted = device_->TakeRefused();
-  f.text = (wanted != 0 ? "Out of memory: " + SizeText(wanted) + " wanted on " + device_->device().str() + "."
-                        : f.text.substr(0, f.text.find('\n'))) +
-           " Of its " + SizeText(device_->MemoryBytes()) + ", " + SizeText(device_->FreeBytes()) +
-           " are free; the tensors of this session take " + SizeText(held) + ".";
-  return f;
+  return (wanted != 0 ? "Out of memory: " + SizeText(wanted) + " wanted on " + device_->device().str() + "." : text) +
+         " Of its " + SizeText(device_->MemoryBytes()) + ", " + SizeText(device_->FreeBytes()) +
+         " are free; the tensors of this session take " + SizeText(held) + ".";
 }
 
 Executor& Executor::Current() {
@@ -132,9 +139,13 @@ Held* Executor::Find(uint64_t id) {
   return it == table_.end() ? nullptr : &it->second;
 }
 
-void Executor::Bind(uint64_t id, c10::Storage storage) { table_[id] = {std::move(storage), nullptr}; }
+void Executor::Bind(uint64_t id, c10::Storage storage, c10::Storage on_host) {
+  table_[id] = {std::move(storage), nullptr, std::move(on_host)};
+}
 
-void Executor::BindPoison(uint64_t id, PoisonPtr poison) { table_[id] = {c10::Storage(), std::move(poison)}; }
+void Executor::BindPoison(uint64_t id, PoisonPtr poison) {
+  table_[id] = {c10::Storage(), std::move(poison), c10::Storage()};
+}
 
 void Executor::PoisonNew(uint64_t id, PoisonPtr poison) {
   if (Find(id) == nullptr) BindPoison(id, std::move(poison));

@@ -12,10 +12,12 @@
 #include <c10/core/Storage.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "exec/Error.h"
@@ -33,10 +35,17 @@ class Scope {
   c10::OptionalDeviceGuard device_;
 };
 
+// A result or an upload of at most so many bytes has a copy on the host while it is known; of uploads, the last ones.
+inline constexpr uint64_t kHostCopyBytes = 1 << 20;
+inline constexpr uint64_t kHostCopiesBytes = 64 << 20;
+
 // Exactly one of storage and poison is set.
 struct Held {
   c10::Storage storage;
   PoisonPtr poison;
+  // The same bytes in CPU memory, if the device's memory is apart and they are known without a wait. Nothing writes
+  // them.
+  c10::Storage on_host;
 };
 
 // A storage of the table. bytes: kPoisoned if it is poisoned.
@@ -124,7 +133,7 @@ class Executor {
 
   // The table. Find returns null when there is no such storage.
   Held* Find(uint64_t id);
-  void Bind(uint64_t id, c10::Storage storage);
+  void Bind(uint64_t id, c10::Storage storage, c10::Storage on_host = {});
   void BindPoison(uint64_t id, PoisonPtr poison);
   void PoisonNew(uint64_t id, PoisonPtr poison);  // unless there is such a storage
   void Free(const uint64_t* ids, uint64_t n);
@@ -147,12 +156,17 @@ class Executor {
   void EndRead(Reading* reading);
 
  private:
+  std::string MemoryText(const std::string& text) const;
+  void KeepOnHost(uint64_t id, c10::Storage& copy);
+
   std::unique_ptr<Device> device_;
   int threads_;  // the largest number it may use
   std::unordered_map<uint64_t, Held> table_;
   std::unordered_map<uint64_t, at::Generator> generators_;
   // Uploads in progress: on the CPU the storage itself, otherwise staging memory.
   std::unordered_map<uint64_t, c10::Storage> uploads_;
+  std::deque<std::pair<uint64_t, uint64_t>> on_host_;           // uploads that have a copy there, or had one: id, bytes
+  uint64_t on_host_bytes_ = 0;                                  // of all in on_host_
   std::unordered_map<const c10::StorageImpl*, uint32_t> lent_;  // to the number of reads that hold it
 };
 

@@ -32,7 +32,7 @@ void* Executor::BeginUpload(uint64_t id, uint64_t bytes) {
   TORCH_CHECK_VALUE(table_.count(id) == 0 && uploads_.count(id) == 0, "BUG: storage ", id,
                     " exists on the worker; an upload would overwrite it.");
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= INT64_MAX / 2, "An upload of ", bytes, " bytes is more than any memory.");
-  c10::Storage storage = device_->is_cpu() ? Allocate(bytes) : AllocateHost(bytes);
+  c10::Storage storage = device_->apart() ? AllocateHost(bytes) : Allocate(bytes);
   void* data = storage.mutable_data();
   uploads_.emplace(id, std::move(storage));
   return data != nullptr ? data : &no_bytes;
@@ -43,13 +43,26 @@ void Executor::EndUpload(uint64_t id) {
   TORCH_CHECK_VALUE(it != uploads_.end(), "BUG: no upload of storage ", id, " has begun.");
   c10::Storage source = std::move(it->second);
   uploads_.erase(it);
-  if (!device_->is_cpu()) {
-    c10::Storage target = Allocate(source.nbytes());
-    // The caching host allocator keeps the staging block until the copy is done.
-    BytesOf(target).copy_(BytesOf(source), /*non_blocking=*/true);
-    source = std::move(target);
+  if (!device_->apart()) return Bind(id, std::move(source));
+  c10::Storage target = Allocate(source.nbytes());
+  // The caching host allocator keeps the staging block until the copy is done.
+  BytesOf(target).copy_(BytesOf(source), /*non_blocking=*/true);
+  KeepOnHost(id, source);
+  Bind(id, std::move(target), std::move(source));
+}
+
+// Makes room for a copy of an upload on the host, and drops it if it is too large.
+void Executor::KeepOnHost(uint64_t id, c10::Storage& copy) {
+  const uint64_t bytes = copy.nbytes();
+  if (bytes > kHostCopyBytes) {
+    copy = c10::Storage();
+    return;
   }
-  Bind(id, std::move(source));
+  on_host_.emplace_back(id, bytes);
+  for (on_host_bytes_ += bytes; on_host_bytes_ > kHostCopiesBytes; on_host_.pop_front()) {
+    on_host_bytes_ -= on_host_.front().second;
+    if (Held* held = Find(on_host_.front().first)) held->on_host = c10::Storage();
+  }
 }
 
 std::unique_ptr<Reading> Executor::Read(const myc_view& view, const void** out, uint64_t* bytes, PoisonPtr* poison) {

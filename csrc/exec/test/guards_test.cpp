@@ -258,7 +258,7 @@ TEST(Guards, AnArgumentNamedUnsafeIsFalse) {
 
 // The error of the guard for CUDA, "" if the operands are good.
 std::string OnCuda(const std::string& name, const torch::jit::Stack& stack) {
-  const Guard* guard = GuardOf(name, c10::DeviceType::CUDA);
+  const Guard* guard = GuardOf(name, /*apart=*/true);
   if (guard == nullptr) return "no guard";
   try {
     CheckOperands(*guard, name, stack);
@@ -286,7 +286,7 @@ TEST(Guards, IndicesAreCheckedBeforeKernelsOfCuda) {
   EXPECT_EQ(OnCuda("aten::nll_loss_forward", {x, at::tensor({2, -100}), c10::IValue(), 1, -100}), "");
   EXPECT_NE(OnCuda("aten::nll_loss_forward", {x, at::tensor({3, -100}), c10::IValue(), 1, -100}), "");
   EXPECT_NE(OnCuda("aten::max_unpool2d", {x, at::tensor({4}), c10::List<int64_t>({2, 2})}), "");
-  EXPECT_EQ(GuardOf("aten::embedding", c10::DeviceType::CPU), nullptr);  // ATen's kernel checks the indices there
+  EXPECT_EQ(GuardOf("aten::embedding", /*apart=*/false), nullptr);  // ATen's kernel checks the indices there
   EXPECT_EQ(OnCuda("aten::add.Tensor", {x, x}), "no guard");
 }
 

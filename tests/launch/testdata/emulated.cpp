@@ -35,6 +35,7 @@ class Emulated final : public mycelya::exec::Device {
  public:
   Emulated() : Device(c10::Device(c10::DeviceType::CPU)) {}
 
+  bool apart() const override { return true; }
   std::string Name() const override { return "an emulation of CUDA"; }
   uint64_t MemoryBytes() const override { return uint64_t{1} << 30; }
   c10::Allocator* Memory() const override { return &memory_; }
