@@ -11,7 +11,8 @@
 #   make bench    the figures of bench/RESULTS.md
 #   make replay   what a change makes of the corpus of graphs;  make benchstat  of the compiler's time and allocations
 #   make flaky    looks for tests that fail by chance;  make soak  explores with new seeds, fuzzers and attacks, for hours
-#   make gpu      the tests on a CUDA worker, on a host that has a GPU;  make sanitize  the executor under sanitizers
+#   make kit      packs .kit for such a host;  make kit-dry  and runs it here, on a CPU worker
+#   make gpu      tests and figures of a CUDA worker, on a host that has a GPU;  make sanitize  the executor under sanitizers
 #   make docs     the documentation site, in build/docs
 #   make gen      generated code again;  make golden   golden files again
 #   make build    the native artefacts;  make venv     the Python environment
@@ -26,7 +27,7 @@ TORCH := 2.15.0
 CUDA_CRT := 13.2.86
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: ecosystem docs demo test flaky soak sweep bench replay benchstat gpu sanitize gen golden check build wheels venv test-go test-cpp test-python test-attacks
+.PHONY: ecosystem docs demo test flaky soak sweep bench replay benchstat kit kit-dry gpu sanitize gen golden check build wheels venv test-go test-cpp test-python test-attacks
 
 demo: build
 	$(PY) examples/digits.py --device mycelya
@@ -72,6 +73,10 @@ check: build
 # The executor's tests with AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; some 15 minutes.
 sanitize: venv
 	scripts/sanitize.sh
+
+# Packs what scripts/gpu.py needs on a host with a GPU; kit-dry runs it here.
+kit kit-dry: build
+	$(PY) scripts/kit.py $(if $(filter kit-dry,$@),--dry)
 
 gpu:
 	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) scripts/gpu.py

@@ -155,7 +155,8 @@ def compile_all(call: Callable[[], object]) -> None:
         torch.mycelya.reset_metrics()
         call()
         torch.mycelya.synchronize()
-        if torch.mycelya.metrics()["groups_waiting"] == 0:
+        metrics = torch.mycelya.metrics()
+        if metrics["groups_waiting"] + metrics["groups_tried"] == 0:
             return
         if time.monotonic() > end:
             raise TimeoutError(f"no kernels within {COMPILE_LIMIT} s")

@@ -231,7 +231,8 @@ def compile_all(step: Step) -> None:
         torch.mycelya.reset_metrics()
         step()
         torch.mycelya.synchronize()
-        if torch.mycelya.metrics()["groups_waiting"] == 0:
+        metrics = torch.mycelya.metrics()
+        if metrics["groups_waiting"] + metrics["groups_tried"] == 0:
             return
         time.sleep(0.05)
     raise TimeoutError(f"no kernels within {COMPILE_LIMIT} s")

@@ -158,7 +158,7 @@ def build_cpp(target: Target, jobs: int, tests: bool = False) -> None:
         "MYC_OUT": target.out,
         "MYC_TESTS": "ON" if tests else "OFF",
     }
-    if (ccache := tool("ccache")) is not None:
+    if ccache := tool("ccache"):
         options["CMAKE_CXX_COMPILER_LAUNCHER"] = ccache
     wanted = "\n".join(f"{name}={value}" for name, value in options.items())
     stamp = target.folder / "options.txt"

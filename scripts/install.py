@@ -18,6 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def groups() -> dict[str, list[str]]:
+    """The packages of each group. Older versions of pip know no groups."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+
+
 def pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     subprocess.run(command, cwd=ROOT, check=True)
@@ -38,16 +43,19 @@ def uv_environment() -> dict[str, str]:
     return {**{name: value for name, value in own.items() if value}, **os.environ}
 
 
+def uv(*arguments: str) -> None:
+    pip("install", "--quiet", "uv")
+    command = [sys.executable, "-m", "uv", *arguments]
+    subprocess.run(command, check=True, env=uv_environment())
+
+
 def install(*packages: str) -> None:
     """Installs packages with uv, which links their files from its cache, else with pip.
 
     pip unpacks and compiles 5 GB each time, which takes three minutes.
     """
     try:
-        pip("install", "--quiet", "uv")
-        command = ["-m", "uv", "pip", "install", "--python", sys.executable, *packages]
-        environment = uv_environment()
-        subprocess.run([sys.executable, *command], check=True, env=environment)
+        uv("pip", "install", "--python", sys.executable, *packages)
     except subprocess.CalledProcessError:
         print("install: uv has failed; pip may have other settings", flush=True)
         pip("install", "--quiet", *packages)
@@ -58,12 +66,10 @@ def main() -> None:
     parser.add_argument("--torch", required=True, help="version of PyTorch")
     parser.add_argument("--cuda-crt", required=True, help="of nvidia-cuda-crt")
     args = parser.parse_args()
-    # Older versions of pip know no groups.
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-    del groups["wheels"]
     wanted = [f"torch=={args.torch}", f"nvidia-cuda-crt=={args.cuda_crt}"]
     print(f"install: torch {args.torch} and tools, up to 5 GB", flush=True)
-    install(*wanted, *(r for rs in groups.values() for r in rs))
+    others = [rs for name, rs in groups().items() if name != "wheels"]
+    install(*wanted, *(r for rs in others for r in rs))
     print("install: the package; its C++ takes minutes the first time", flush=True)
     # pip would also build, but would not show the output.
     subprocess.run([sys.executable, ROOT / "scripts" / "build.py"], check=True)

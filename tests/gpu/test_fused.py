@@ -167,7 +167,7 @@ def close(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
 
 
 @functools.cache
-def all_expected() -> dict[str, list[torch.Tensor]]:
+def all_expected(device: str = "cuda") -> dict[str, list[torch.Tensor]]:
     """What eager CUDA gives for all cases, computed in a process without the device.
 
     In this process PyTorch can't run backward on CUDA tensors.
@@ -175,7 +175,7 @@ def all_expected() -> dict[str, list[torch.Tensor]]:
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/expected.pt"
         environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        command = [sys.executable, __file__, "--expected", path]
+        command = [sys.executable, __file__, "--expected", device, path]
         subprocess.run(command, env=environment, check=True)
         return torch.load(path)
 
@@ -195,10 +195,11 @@ def kernels(case: str) -> dict[str, object]:
         got = [t.cpu() for t in run("mycelya")]
         close(got, list(want))
         counted = metrics()
-        if first and counted["groups_waiting"] + counted["groups_fused"] == 0:
+        pending = counted["groups_waiting"] + counted["groups_tried"]
+        if first and pending + counted["groups_fused"] == 0:
             return {"case": case, "fused": 0, "unfused": counted["groups_unfused"]}
         first = False
-        if counted["groups_waiting"] == 0:
+        if pending == 0:
             return {
                 "case": case,
                 "fused": counted["groups_fused"],
@@ -278,7 +279,7 @@ if __name__ == "__main__":
 
     if "--expected" in sys.argv:
         results = {
-            name: [t.cpu() for t in case("cuda")] for name, case in CASES.items()
+            name: [t.cpu() for t in case(sys.argv[-2])] for name, case in CASES.items()
         }
         torch.save(results, sys.argv[-1])
         sys.exit()
