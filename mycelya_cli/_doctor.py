@@ -391,9 +391,10 @@ def _access(provider: str, name: str) -> Iterator[Finding]:
         needs = {"the program kubectl": shutil.which("kubectl"), "a kubeconfig": there}
         remedy = "Install kubectl, and let it reach a cluster: kubectl cluster-info"
     elif provider == "modal":
-        token = os.environ.get("MODAL_TOKEN_ID") or (home / ".modal.toml").exists()
+        file = Path(os.environ.get("MODAL_CONFIG_PATH") or home / ".modal.toml")
+        token = os.environ.get("MODAL_TOKEN_ID") or file.is_file()
         needs = {"credentials of Modal": token}
-        remedy = "Run: pip install modal; modal token new"
+        remedy = "Run: pip install modal; modal token set"
     missing = [what for what, there in needs.items() if not there]
     if missing:
         yield Finding(name, "note", f"{' and '.join(missing)} missing", remedy)

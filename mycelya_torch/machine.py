@@ -29,6 +29,7 @@ __all__ = [
     "DeviceRegistry",
     "GPUType",
     "RemoteMachine",
+    "create_modal_machine",
     "get_all_machines",
     "get_device_registry",
 ]
@@ -70,6 +71,9 @@ class RemoteMachine:
             those of `mycelya-worker --stdio`. "kubernetes" has context, namespace,
             image, pull_secret, gpu_label, gpu_product, volume, cpu, memory, user,
             direct and wait (runtime/provider/kubernetes/README.md).
+
+    Attributes:
+        device_id: a name that no other machine has: "modal-a10040gb-1f3c9a2e".
 
     Raises:
         ValueError: unknown provider, GPU type, device or option; the message lists

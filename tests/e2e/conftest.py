@@ -7,10 +7,17 @@ import gc
 import importlib.util
 import os
 import signal
+import time
 
 os.environ.setdefault("MYCELYA_CHECK", "2")
 # Threads of libgomp that wait for work sleep: tests run side by side on few cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# No test finds the accounts and clusters of who runs it: a sweep would end machines.
+for name in [name for name in os.environ if name.startswith("MODAL_")]:
+    del os.environ[name]
+os.environ["MODAL_CONFIG_PATH"] = os.devnull
+os.environ["MODAL_SERVER_URL"] = "http://127.0.0.1:1"
+os.environ["KUBECONFIG"] = "/nowhere"
 
 import pytest  # noqa: E402
 
@@ -30,6 +37,7 @@ pytest.register_assert_rewrite(
 pytest.register_assert_rewrite("sparse_compressed")
 
 import helpers  # noqa: E402
+import modal_plane  # noqa: E402
 import networks  # noqa: E402
 import torch  # noqa: E402
 
@@ -116,3 +124,24 @@ def counters():
 def faults(tmp_path_factory):
     """The path of the program of tests/faults."""
     return networks.build(tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture(scope="session")
+def modal_program(tmp_path_factory):
+    return modal_plane.build(tmp_path_factory.mktemp("modal"))
+
+
+@pytest.fixture
+def plane(modal_program, tmp_path, monkeypatch):
+    """A plane of Modal, the only one that the test can reach. No sandbox is left."""
+    plane = modal_plane.Plane(modal_program, tmp_path / "plane")
+    try:
+        for name, value in plane.environment.items():
+            monkeypatch.setenv(name, value)
+        yield plane
+        end = time.monotonic() + 60
+        while plane.running() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert plane.running() == []
+    finally:
+        plane.close()

@@ -23,7 +23,8 @@ from mycelya_torch import (
 
 PACKAGE = """
     RemoteMachine BackendProvider GPUType DeviceRegistry
-    get_all_machines get_device_registry
+    create_modal_machine get_all_machines get_device_registry
+    load_huggingface_state_dicts
     enable_remote_execution disable_remote_execution is_remote_execution_enabled
     get_storage_id get_metadata_hash
     set_logging_level get_logging_level enable_debug_logging enable_info_logging
@@ -34,8 +35,8 @@ MACHINE = """
     pip_install
 """
 PROPERTIES = """
-    provider gpu_type gpu_count name device_id machine_id device_name remote_index
-    packages
+    provider gpu_type gpu_count name device_id machine_id device_name modal_gpu_spec
+    remote_index packages state
 """
 REGISTRY = """
     register_device get_device_by_index get_device_index devices_compatible clear
@@ -103,6 +104,16 @@ def test_the_package_has(name):
 @pytest.mark.parametrize("name", MACHINE.split())
 def test_a_machine_has(name):
     described(getattr(RemoteMachine, name))
+
+
+@pytest.mark.parametrize("name", PROPERTIES.split())
+def test_a_machine_has_the_property(name):
+    value = getattr(RemoteMachine, name, None)
+    if value is None:  # an attribute
+        assert f"\n        {name}: " in RemoteMachine.__doc__
+        assert hasattr(RemoteMachine(start=False), name)
+    else:
+        described(value.fget)
 
 
 @pytest.mark.parametrize("name", REGISTRY.split())
@@ -268,6 +279,32 @@ def test_properties():
     else:
         assert properties.major >= 5 and properties.multi_processor_count > 0
     assert 0 <= torch.mycelya.utilization() <= 100
+
+
+def test_capability():
+    if torch.mycelya.get_device_properties().device == "cpu":
+        with pytest.raises(RuntimeError, match="no compute capability.* on cpu"):
+            torch.mycelya.get_device_capability()
+    else:
+        assert torch.mycelya.get_device_capability() >= (5, 0)
+
+
+def test_seeds_and_states_of_all_devices():
+    with RemoteMachine("local", device="cpu") as machine:
+        devices = [torch.device("mycelya", 0), machine.device()]
+
+        def draw():
+            return [torch.rand(3, device=d).cpu() for d in devices]
+
+        torch.mycelya.seed_all()
+        states = torch.mycelya.get_rng_state_all()
+        assert len(states) == torch.mycelya.device_count()
+        first = draw()
+        torch.mycelya.seed_all()
+        assert not torch.equal(draw()[1], first[1])
+        torch.mycelya.set_rng_state_all(states)
+        for a, b in zip(draw(), first, strict=True):
+            same(a, b)
 
 
 def test_eager(counters):

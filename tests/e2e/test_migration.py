@@ -1,25 +1,40 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Scripts of the three earlier systems run after their imports are renamed.
+"""Scripts of the three earlier systems run after the page's renaming.
 
-The scripts are examples in the style of the earlier systems' references. A machine of a
-cloud becomes the provider "mock", which every earlier test used instead of a cloud.
+The scripts use all that the earlier systems' references show. Their machines are
+sandboxes of a plane of Modal on this host, which has no GPU.
 """
 
 import re
+import subprocess
+import textwrap
+from pathlib import Path
 
 import pytest
-from helpers import run
+from helpers import ROOT, run
 
 
-def renamed(script: str) -> str:
-    """A script of an earlier system with the names of this one."""
-    script = re.sub(r"\btorch_(remote|modal)\b", "mycelya_torch", script)
-    script = re.sub(r"\btorch\.(remote|modal)\b", "torch.mycelya", script)
-    script = re.sub(r'device="(remote|modal)"', 'device="mycelya"', script)
-    script = re.sub(r"create_modal_machine\([^)]*\)", 'RemoteMachine("mock")', script)
-    return re.sub(r'RemoteMachine\("modal", "\w+"\)', 'RemoteMachine("mock")', script)
+def renamed(script: str, folder: Path) -> str:
+    """A script of an earlier system after the command of the migration page."""
+    page = (ROOT / "docs" / "pages" / "migration.md").read_text()
+    command = re.search(r"```shell\n(sed .*?)```", page, re.S)[1]
+    file = folder / "script.py"
+    file.write_text(textwrap.dedent(script))
+    subprocess.run(["bash", "-c", command], cwd=folder, check=True)
+    return file.read_text()
 
+
+# The machines of the plane compute on this host's CPU.
+ON_CPU = """
+import functools
+from mycelya_torch import RemoteMachine
+plain = RemoteMachine.__init__
+@functools.wraps(plain)
+def on_cpu(self, *args, **options):
+    plain(self, *args, **{"device": "cpu", **options})
+RemoteMachine.__init__ = on_cpu
+"""
 
 BASIC = """
     import torch
@@ -139,7 +154,35 @@ TRAINING = """
     machine.stop()
 """
 
+REFERENCE = """
+    import torch
+    import torch_remote
+    from torch_remote import BackendProvider, GPUType
+
+    machine = torch_remote.create_modal_machine("A100-40GB")
+    print(machine.device_id[:15], machine.device_name, machine.modal_gpu_spec)
+    print(machine.remote_index, str(machine) in repr(machine), len({machine, machine}))
+    x = torch.randn(5, 5)
+    x_remote = x.to(machine)
+    print(torch.equal(x_remote.cpu(), x), x.to("remote", torch.float64, copy=True).dtype)
+    make = {"device": machine.device()}
+    parts = [torch.zeros(2, 3, **make), torch.ones(2, 3, **make), torch.empty(2, 3, **make)]
+    print(sum(p.numel() for p in parts), torch.tensor([[1.5]], **make).item())
+    for gpu_type in (GPUType.T4, GPUType.B200):
+        one = torch_remote.RemoteMachine(BackendProvider.MODAL, gpu_type, start=False)
+        print(one.device_name, one == machine)
+    try:
+        torch_remote.create_modal_machine("InvalidGPU")
+    except ValueError as error:
+        print(all(gpu_type.value in str(error) for gpu_type in GPUType))
+"""
+
 OUTPUTS = {
+    "reference": (
+        REFERENCE,
+        "modal-a10040gb- Modal A100-40GB A100-40GB\n0 True 1\nTrue torch.float64\n"
+        "18 1.5\nModal T4 False\nModal B200 False\nTrue\n",
+    ),
     "basic": (
         BASIC,
         "torch.Size([1000, 1000]) cpu True\n2500.0 [1, 2]\n",
@@ -162,7 +205,9 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_an_earlier_script(name, tmp_path):
+def test_an_earlier_script(name, plane, tmp_path):
     script, expected = OUTPUTS[name]
-    status, out, err = run(renamed(script), tmp_path, timeout=120)
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    status, out, err = run(ON_CPU + renamed(script, folder), folder)
     assert (status, out) == (0, expected), err

@@ -12,7 +12,7 @@ import time
 import modal_plane
 import pytest
 import torch
-from helpers import raised
+from helpers import processes, raised
 from killed import check_killed_clients, command_line, listed
 from test_transport import trained
 
@@ -22,30 +22,6 @@ from mycelya_torch.errors import DeviceLostError
 
 # A worker of these tests computes on the CPU of its sandbox: this host may have no GPU.
 CPU = {"device": "cpu"}
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    return modal_plane.build(tmp_path_factory.mktemp("modal"))
-
-
-@pytest.fixture
-def plane(program, tmp_path, monkeypatch):
-    """A plane, the only one that this test can reach. No sandbox is left."""
-    for name in list(os.environ):
-        if name.startswith("MODAL_"):
-            monkeypatch.delenv(name)
-    plane = modal_plane.Plane(program, tmp_path / "plane")
-    try:
-        for name, value in plane.environment.items():
-            monkeypatch.setenv(name, value)
-        yield plane
-        end = time.monotonic() + 60
-        while plane.running() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert plane.running() == []
-    finally:
-        plane.close()
 
 
 @pytest.mark.parametrize("tunnel", ["tcp", "tls"])
@@ -93,6 +69,34 @@ def run(code, folder, *, kill=False):
     assert process.returncode == (-signal.SIGKILL if kill else 0), err
 
 
+DIGITS = """
+import runpy, sys
+import torch
+sys.argv = ["digits.py", "--epochs", "1", "--print-losses", "23"]
+names = runpy.run_path(EXAMPLE)
+state = {k: v.cpu() for k, v in names["model"].state_dict().items()}
+torch.save([names["first_losses"], state], "out.pt")
+"""
+
+
+@pytest.mark.slow
+def test_digits_has_the_bits_of_a_local_worker(plane, tmp_path, monkeypatch):
+    """examples/digits.py, unchanged: through Modal's API, a tunnel and TLS."""
+    pytest.importorskip("sklearn")
+    code = DIGITS.replace("EXAMPLE", repr(str(modal_plane.ROOT / "examples/digits.py")))
+    results = []
+    for machine in ("modal:A100?device=cpu", "local:cpu"):
+        monkeypatch.setenv("MYCELYA_MACHINE", machine)
+        run(code, tmp_path)
+        results.append(torch.load(tmp_path / "out.pt"))
+    (far_losses, far), (losses, near) = results
+    assert plane.ask("list")["created"] == 1
+    assert len(losses) == 23 and losses[-1] < losses[0] / 2
+    assert far_losses == losses
+    for name, value in near.items():
+        assert torch.equal(far[name], value), name
+
+
 def test_create_modal_machine(plane):
     with create_modal_machine(
         "A100-40GB", timeout=1800, idle_timeout=300, name="mine", **CPU
@@ -138,7 +142,22 @@ def test_a_preempted_machine(plane):
         assert torch.ones(3).to(machine).sum().item() == 3
 
 
-def test_a_checkpoint_outlives_its_sandbox(plane):
+def folders_of_a_worker(folder):
+    """Where the worker of a sandbox keeps kernels, weights and what `save` names."""
+    (arguments,) = [
+        arguments.decode().split("\0")
+        for _, environment, arguments in processes()
+        if os.fsencode(folder) in environment
+        and b"--listen" in arguments
+        and b"--session" not in arguments
+    ]
+    flags = ("--kernels", "--weights")
+    found = [arguments[arguments.index(flag) + 1] for flag in flags]
+    state = arguments[arguments.index("--state") + 1]
+    return [*found, os.path.dirname(state)]
+
+
+def test_a_checkpoint_outlives_its_sandbox(plane, tmp_path):
     """On a volume: a training goes on in another sandbox, with the same bits."""
     options = {"volume": "kept", **CPU}
     with RemoteMachine("modal", "A100", name="trains", **options) as machine:
@@ -146,6 +165,8 @@ def test_a_checkpoint_outlives_its_sandbox(plane):
         x.mul_(3)
         machine.checkpoint()
         (first,) = plane.running()
+        kept = folders_of_a_worker(tmp_path)
+        assert len(set(map(os.path.dirname, kept))) == 1  # all on the volume
         plane.ask("end", id=first, why="INTERNAL_FAILURE", text="The host is needed.")
         x.add_(1)
         assert x.tolist() == [1, 4, 7, 10]
@@ -178,6 +199,34 @@ def test_errors_name_the_remedy(plane):
     with pytest.raises(RuntimeError, match="modal token set"):
         create_modal_machine("H100", **CPU)
     assert plane.ask("list")["created"] == 1
+
+
+def test_an_image_without_pytorch(plane, tmp_path):
+    (tmp_path / "programs" / "python3").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(RuntimeError, match="the image has no PyTorch"):
+        create_modal_machine("A100", image="debian:12", **CPU)
+    assert plane.running() == []
+
+
+def test_packages(plane, tmp_path):
+    """pip runs in the sandbox of a machine that runs, and in the image of another."""
+    script = f"""#!/bin/sh
+case "$*" in
+*"pip install"*broken) echo "No matching distribution"; exit 1;;
+*"pip install"*) echo "$@"; exit;;
+esac
+exec "{sys.executable}" "$@"
+"""
+    (tmp_path / "programs" / "python3").write_text(script)
+    machine = create_modal_machine("A100", packages=["numpy"], start=False, **CPU)
+    assert machine.pip_install("pillow>=11") == ""
+    with machine:
+        assert plane.ask("list")["builds"] == 3  # the base, torch, the packages
+        assert machine.pip_install(["einops", "toolz"]).endswith("einops toolz\n")
+        assert machine.packages == ("numpy", "pillow>=11", "einops", "toolz")
+        with pytest.raises(RuntimeError, match=r"broken could not[\s\S]*No matching"):
+            machine.pip_install("broken")
+        assert torch.ones(3).to(machine).sum().item() == 3
 
 
 def test_the_machine_of_the_environment(plane, tmp_path, monkeypatch):

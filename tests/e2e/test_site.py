@@ -323,6 +323,40 @@ def test_the_migration_page_names_what_exists():
     assert not missing
 
 
+# What the documents of the earlier systems name.
+EARLIER = """
+    torch_modal torch_remote create_modal_machine RemoteMachine BackendDevice
+    BackendProvider GPUType DeviceRegistry get_device_registry
+    device_id device_name modal_gpu_spec remote_index machine.device() str repr == hash
+    register_device get_device_by_index get_device_index devices_compatible
+    enable_remote_execution disable_remote_execution is_remote_execution_enabled
+    is_available device_count current_device device(index) manual_seed manual_seed_all
+    get_rng_state set_rng_state synchronize FloatTensor randn zeros ones empty tensor
+    tensor.modal() tensor.to tensor.cpu() load_huggingface_state_dicts mock
+    RemoteTensorError StaleReferenceError
+"""
+
+
+def test_the_migration_page_has_the_earlier_names():
+    rows = " ".join(table_cells(page("migration.md"), 0))
+    missing = [name for name in EARLIER.split() if name not in rows]
+    assert not missing
+
+
+def test_the_prices_of_modal_are_those_of_the_provider():
+    source = (ROOT / "runtime/provider/modal/prices.go").read_text()
+    found = re.findall(r'"([\w-]+)": +(0\.\d+) \* 3600', source)
+    text = page("providers/modal.md")
+    for name, per_second in found:
+        names, prices = (
+            re.search(rf"^\| {first}.*$", text, re.M)[0].split("|")
+            for first in ("`T4`", "0\\.59")
+        )
+        price = float(prices[names.index(f" `{name}` ")])
+        assert price == round(float(per_second) * 3600, 2)
+    assert re.search('priced = "(.*)"', source)[1] in text and len(found) == 5
+
+
 # ---- Error texts ----
 
 TEXT = re.compile(r"<!-- text of (?P<path>\S+) -->\n\n(?P<text>(?:    .*\n)+)", re.M)

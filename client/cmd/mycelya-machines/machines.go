@@ -120,7 +120,8 @@ func sweepOne(ctx context.Context, p provider.Provider, end func(provider.Found)
 	})
 }
 
-// askWait bounds the question to a worker. One that does not answer counts as unused: it may hang, and cost money.
+// askWait bounds the question to a worker. One that does not answer in time counts as used: its network may be slow. If
+// it hangs, its lease ends it.
 const askWait = 10 * time.Second
 
 // askWorkers returns which of the detached machines that no process of this host uses have clients all the same.
@@ -135,11 +136,11 @@ func askWorkers(ctx context.Context, p provider.Provider, found []provider.Found
 		}
 		wg.Go(func() {
 			in, err := p.Attach(ctx, provider.Spec{Session: f.Session, Detached: true, Options: f.Options})
-			if err != nil {
-				return
+			if err == nil {
+				defer release(in)
+				answers[i], err = provider.HasClients(ctx, in)
 			}
-			defer release(in)
-			answers[i], _ = provider.HasClients(ctx, in)
+			answers[i] = answers[i] || err != nil && ctx.Err() != nil
 		})
 	}
 	wg.Wait()

@@ -220,3 +220,25 @@ func TestArguments(t *testing.T) {
 	_, out := call(t, "version")
 	require.Equal(t, transport.Build, out["build"])
 }
+
+// mute is a cloud whose workers do not answer.
+type mute struct {
+	cloud
+	asked chan struct{}
+}
+
+func (m *mute) Attach(ctx context.Context, _ provider.Spec) (provider.Instance, error) {
+	m.asked <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestAWorkerThatDoesNotAnswer checks that it counts as used, and one that cannot be reached as unused.
+func TestAWorkerThatDoesNotAnswer(t *testing.T) {
+	found := []provider.Found{{Handle: provider.Handle{ID: "1", Session: "one"}, Detached: true}}
+	ctx, cancel := context.WithCancel(t.Context())
+	m := &mute{asked: make(chan struct{})}
+	go func() { <-m.asked; cancel() }()
+	require.True(t, askWorkers(ctx, m, found)[found[0].Handle])
+	require.False(t, askWorkers(t.Context(), &cloud{}, found)[found[0].Handle])
+}

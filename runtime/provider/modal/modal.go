@@ -154,7 +154,7 @@ func attach(ctx context.Context, c *client, m machine, tunnel string) (*instance
 	in := newInstance(c, sb.SandboxID, m.name, credentials)
 	in.machine = &m
 	in.follow()
-	if err := in.findTunnels(ctx, tunnel); err != nil {
+	if err := in.findTunnels(ctx, sb, tunnel); err != nil {
 		in.release()
 		return nil, err
 	}

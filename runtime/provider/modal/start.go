@@ -51,7 +51,8 @@ if [ -n "$exec" ]; then
     { echo "mycelya: the image has no PyTorch" >&2; exit 91; }
   set -- "$@" --exec "$here/libmycelya_exec.so" --torch-lib "$torch/lib"
 fi
-set -- "$@" --crashes "$here/crashes" --kernels "${volume:-$here}/kernels" --state "${volume:-$here}/$state"
+set -- "$@" --crashes "$here/crashes" --kernels "${volume:-$here}/kernels" --weights "${volume:-$here}/weights" \
+  --state "${volume:-$here}/$state"
 exec "$here/mycelya-worker" "$@" --credentials - <<END
 $credentials
 END
@@ -190,7 +191,7 @@ func (l *launcher) begin(ctx context.Context, in *instance, gpu string) error {
 	if err := l.send(ctx, in); err != nil {
 		return l.notBegun(ctx, in, gpu, err)
 	}
-	if err := in.findTunnels(ctx, l.plan.tunnel); err != nil {
+	if err := in.findTunnels(ctx, sb, l.plan.tunnel); err != nil {
 		return err
 	}
 	return in.awaitAnswer(ctx)

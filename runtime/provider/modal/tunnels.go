@@ -157,15 +157,8 @@ func (t *tunnels) find(ctx context.Context, sb *sdk.Sandbox, only string) error 
 }
 
 // findTunnels finds the ways to the worker.
-func (in *instance) findTunnels(ctx context.Context, only string) error {
-	sb, err := in.client.Sandboxes.FromID(ctx, in.id)
-	if err == nil {
-		err = in.tunnels.find(ctx, sb, only)
-	}
-	if err != nil {
-		return explain(ctx, "open the sandbox's tunnels", err)
-	}
-	return nil
+func (in *instance) findTunnels(ctx context.Context, sb *sdk.Sandbox, only string) error {
+	return explain(ctx, "open the sandbox's tunnels", in.tunnels.find(ctx, sb, only))
 }
 
 // awaitAnswer returns when the worker has answered by one of the ways.
