@@ -63,22 +63,34 @@ func (s *session) lost(life int, err error) {
 	}
 	final := why == transport.AnotherClient
 	s.loseFor(life, &Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
-		"Call %s to use the device again.%s", s.device(), what, s.restart(), logTail(log))}, what, final)
+		"%s%s", s.device(), what, s.remedy(instance), logTail(log))}, what, final)
 	if s.detached() || s.first != nil {
 		return // it may have other clients, or serves the first device; relaunch stops it
 	}
 	go stop(instance) // nothing can use it any more: another one replaces it, or comes with a restart
 }
 
-// restart is the call that makes the device usable again.
-func (s *session) restart() string {
+// remedy says in a sentence how the device becomes usable again.
+func (s *session) remedy(instance provider.Instance) string {
+	call := "the machine's restart()"
 	switch {
 	case s.paths.Request.Session == "":
-		return fmt.Sprintf("torch.mycelya.restart(%d)", s.index)
+		call = fmt.Sprintf("torch.mycelya.restart(%d)", s.index)
 	case s.first != nil && s.withFirst() == "":
-		return "the machine's start()"
+		call = "the machine's start()"
+	case s.paths.Request.Attach && hasEnded(instance): // there is nothing to attach to
+		return fmt.Sprintf("RemoteMachine(%q, name=%q, detached=True) starts another worker; load() then returns what "+
+			"save() has kept, if it outlives the worker.", instance.Handle().Provider, s.paths.Request.Session)
 	}
-	return "the machine's restart()"
+	return "Call " + call + " to use the device again."
+}
+
+// hasEnded says whether a worker is known to have ended, and not only its session.
+func hasEnded(instance provider.Instance) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), lastWordWait)
+	defer cancel()
+	_, err := instance.Wait(ctx)
+	return err == nil
 }
 
 // cause says in a sentence why the connection has ended, and returns the log of what has ended.

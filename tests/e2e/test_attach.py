@@ -3,6 +3,7 @@
 """Machines that outlive their process, and clients that attach to them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -174,6 +175,25 @@ def test_a_worker_that_is_killed(machines):
     assert m.load("x").tolist() == [1, 1, 1]
     assert left(None) == ["e"]
     m.stop()
+
+
+def test_a_worker_that_is_killed_without_a_checkpoint(machines):
+    """The error names what works: the machine cannot be attached again."""
+    run(
+        """
+        m = RemoteMachine("local", device="cpu", name="f", detached=True)
+        m.save("x", torch.ones(3, device=m.device()))
+        """
+    )
+    m = RemoteMachine.attach("f")
+    x = m.load("x")
+    pid = int(open(f"/proc/{session(m)}/stat").read().rsplit(")", 1)[1].split()[1])
+    os.kill(pid, signal.SIGKILL)
+    text = raised(DeviceLostError, lambda: x.add(1).sum().item())
+    call = re.search(r"RemoteMachine\(.*?\)(?= starts another worker)", text)[0]
+    m.stop()
+    with eval(call) as again:
+        assert again.load("x").tolist() == [1, 1, 1]
 
 
 def session(machine):

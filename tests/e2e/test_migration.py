@@ -164,9 +164,10 @@ REFERENCE = """
     print(machine.remote_index, str(machine) in repr(machine), len({machine, machine}))
     x = torch.randn(5, 5)
     x_remote = x.to(machine)
-    print(torch.equal(x_remote.cpu(), x), x.to("remote", torch.float64, copy=True).dtype)
+    wide = x.to("remote", dtype=torch.float64, copy=True)
+    print(torch.equal(x_remote.cpu(), x), wide.dtype)
     make = {"device": machine.device()}
-    parts = [torch.zeros(2, 3, **make), torch.ones(2, 3, **make), torch.empty(2, 3, **make)]
+    parts = [f(2, 3, **make) for f in (torch.zeros, torch.ones, torch.empty)]
     print(sum(p.numel() for p in parts), torch.tensor([[1.5]], **make).item())
     for gpu_type in (GPUType.T4, GPUType.B200):
         one = torch_remote.RemoteMachine(BackendProvider.MODAL, gpu_type, start=False)

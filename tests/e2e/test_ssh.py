@@ -19,6 +19,7 @@ from helpers import raised, run
 from killed import check_killed_clients
 from sshd import Host, eventually
 from test_transport import trained
+from torch import nn
 
 from mycelya_torch import RemoteMachine
 from mycelya_torch.errors import DeviceLostError
@@ -101,6 +102,58 @@ def test_a_stream_that_is_cut_goes_on(host, machine):
         # after the stream's own process has ended, until it notices that end.
         eventually(lambda n=n: torch.mycelya.metrics()["reconnects"] >= n)
     assert x.tolist() == [20] * 1000
+
+
+def digits(device, after_step):
+    """Trains a CNN on scikit-learn's digits for two epochs: losses and weights."""
+    load_digits = pytest.importorskip("sklearn.datasets").load_digits
+    scans = load_digits()
+    images = torch.tensor(scans.images, dtype=torch.float32)[:, None] / 16
+    labels = torch.tensor(scans.target)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(128, 10)),
+    ).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    order = torch.cat([torch.randperm(len(labels)) for _ in range(2)])
+    losses = []
+    for step, batch in enumerate(order.split(64)):
+        x, y = images[batch].to(device), labels[batch].to(device)
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        after_step(step)
+    return losses, [p.detach().cpu() for p in model.parameters()]
+
+
+@pytest.mark.slow
+def test_a_training_that_is_cut_twenty_times(host, machine):
+    """ssh is killed in the middle; the bits are those of a local worker."""
+    cuts = 0
+
+    def cut(step):
+        nonlocal cuts
+        if step % 2 or cuts == 20:
+            return
+        eventually(lambda: torch.mycelya.metrics()["reconnects"] >= cuts)
+        word = (b"--relay", b"ControlMaster=yes")[cuts % 2]
+        eventually(lambda: host.clients(word))
+        for pid in host.clients(word):
+            os.kill(pid, signal.SIGKILL)
+        cuts += 1
+
+    torch.mycelya.reset_metrics()
+    losses, weights = digits(machine.device(), cut)
+    assert cuts == 20
+    eventually(lambda: torch.mycelya.metrics()["reconnects"] >= 20)
+    near_losses, near = digits("mycelya", lambda step: None)
+    assert losses == near_losses and losses[-1] < losses[0] / 4
+    for a, b in zip(weights, near, strict=True):
+        assert torch.equal(a, b)
 
 
 def test_a_fork_keeps_the_session(machine):

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/provider"
 )
 
@@ -37,6 +38,13 @@ var waysOfSSH = []failing{
 		h.configure(t, "stranger")
 		return h.options()
 	}, provider.ErrAuth, []string{"does not let you in", "ssh-add", "Permission denied"}},
+	{"no key", func(t *testing.T, h *host) map[string]string {
+		h.configure(t, "nothing")
+		return h.options()
+	}, provider.ErrAuth, []string{"does not let you in", "ssh-add", "Permission denied"}},
+	{"another user", func(t *testing.T, h *host) map[string]string {
+		return h.options("host", "nobody-such@loop")
+	}, provider.ErrAuth, []string{"The host nobody-such@loop does not let you in", "user@name"}},
 	{"no such name", func(t *testing.T, h *host) map[string]string {
 		h.configure(t, "id", "Host loop", "HostName no-such-host.invalid")
 		return h.options()
@@ -180,6 +188,18 @@ func TestLibrariesOfAHost(t *testing.T) {
 			require.Equal(t, "for torch "+want, string(text))
 		})
 	}
+}
+
+// TestAShellThatPrintsTooMuch: the error says what to change on the host.
+func TestAShellThatPrintsTooMuch(t *testing.T) {
+	h := newHost(t, `ForceCommand seq 20000; exec sh -c "$SSH_ORIGINAL_COMMAND"`)
+	in := started(t, spec(h.options()))
+	_, err := provider.Connect(deadline(t), in, transport.NewSessionName())
+	require.ErrorIs(t, err, provider.ErrInvalidSpec)
+	require.ErrorContains(t, err, "loop prints more than 64 KiB before each command")
+	require.ErrorContains(t, err, "~/.bashrc")
+	require.NoError(t, in.Stop(deadline(t), 0))
+	require.Empty(t, h.left())
 }
 
 func fail(t *testing.T, p Provider, ways []failing) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	osexec "os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -362,4 +363,34 @@ func TestCheck(t *testing.T) {
 	require.ErrorIs(t, ref().Check(deadline(t), spec(h.options("python", "/no/python"))), provider.ErrNotFound)
 	require.Empty(t, h.left(), "a check starts nothing")
 	var _ provider.Checker = ref()
+}
+
+// TestTheConfigOfSSH: keys of an agent and hosts behind others work as ssh's config says.
+func TestTheConfigOfSSH(t *testing.T) {
+	for name, configure := range map[string]func(t *testing.T, h *host) map[string]string{
+		"an agent": func(t *testing.T, h *host) map[string]string {
+			socket := filepath.Join(h.dir, "agent")
+			agent := osexec.Command("ssh-agent", "-D", "-a", socket)
+			require.NoError(t, agent.Start())
+			t.Cleanup(func() { _ = agent.Process.Kill(); _ = agent.Wait() })
+			require.Eventually(t, func() bool { _, err := os.Stat(socket); return err == nil }, patience, time.Millisecond)
+			t.Setenv("SSH_AUTH_SOCK", socket)
+			h.run(t, "ssh-add", "-q", filepath.Join(h.dir, "id"))
+			h.configure(t, "nothing", "Host loop", "IdentityAgent "+socket, "IdentitiesOnly no")
+			return h.options()
+		},
+		"a host behind another": func(t *testing.T, h *host) map[string]string {
+			h.configure(t, "id", "Host far", "ProxyJump loop")
+			return h.options("host", "far")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			in := started(t, spec(configure(t, h)))
+			c, err := provider.Connect(deadline(t), in, transport.NewSessionName())
+			require.NoError(t, err)
+			require.NoError(t, c.Close())
+			require.NoError(t, in.Stop(deadline(t), 0))
+		})
+	}
 }

@@ -165,7 +165,7 @@ func (h *host) configure(t *testing.T, identity string, more ...string) {
 	t.Helper()
 	me, err := user.Current()
 	require.NoError(t, err)
-	lines := append(more, "Host loop", "HostName 127.0.0.1", fmt.Sprintf("Port %d", h.port), "User "+me.Username,
+	lines := append(more, "Host loop far", "HostName 127.0.0.1", fmt.Sprintf("Port %d", h.port), "User "+me.Username,
 		"IdentityFile "+filepath.Join(h.dir, identity), "IdentitiesOnly yes", "IdentityAgent none",
 		"UserKnownHostsFile "+filepath.Join(h.dir, "known"), "GlobalKnownHostsFile none", "StrictHostKeyChecking yes")
 	h.write(t, "config", strings.Join(lines, "\n")+"\n")

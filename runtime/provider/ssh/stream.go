@@ -83,6 +83,10 @@ func (s *stream) failure(err error) error {
 		return err
 	}
 	s.end(time.After(time.Second))
+	if errors.Is(err, errNoise) {
+		return provider.Errorf(provider.ErrInvalidSpec, "%s prints more than %d KiB before each command. Its shell's start "+
+			"files, as ~/.bashrc, must print nothing in a shell that is not interactive.", s.of.host, maxNoise>>10)
+	}
 	return s.of.failure(s.cmd.ProcessState.ExitCode(), s.log.String())
 }
 
