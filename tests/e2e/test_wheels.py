@@ -5,6 +5,7 @@
 import configparser
 import email
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -257,17 +258,29 @@ def test_the_installed_wheel_runs_an_example(wheel, tmp_path):
     (site / "torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     hello = (ROOT / "examples" / "hello.py").read_text()
-    code = f"{hello}\nprint(mycelya_torch.__file__)\n"
+    script = tmp_path / "hello.py"
+    script.write_text(f"{hello}\nprint(mycelya_torch.__file__)\n")
+    command = tmp_path / "venv" / "bin" / "mycelya"
+    for argv in ([python, script], [command, "run", script]):
+        done = subprocess.run(
+            argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert "grad of w: tensor(" in done.stdout
+        assert "device='mycelya:0'" in done.stdout
+        assert done.stdout.endswith(f"{site}/mycelya_torch/__init__.py\n")
+        assert done.stderr == ""
     done = subprocess.run(
-        [python, "-c", code],
+        [command, "doctor", "--json"],
         cwd=tmp_path,
-        env=env,
+        env={k: v for k, v in env.items() if not k.startswith("MYCELYA_")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
-    assert done.returncode == 0, done.stderr
-    assert "grad of w: tensor(" in done.stdout
-    assert "device='mycelya:0'" in done.stdout
-    assert done.stdout.endswith(f"{site}/mycelya_torch/__init__.py\n")
-    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["ok"], found
+    assert (
+        str(site)
+        in next(f for f in found["findings"] if f["check"] == "package")["text"]
+    )
