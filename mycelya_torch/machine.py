@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
@@ -160,12 +161,19 @@ class RemoteMachine:
 
     @property
     def device_name(self) -> str:
-        """The provider and the GPU or device, for people: "Modal A100-40GB"."""
+        """The provider and the GPU or device, for people: "Modal A100-40GB".
+
+        If neither was named, a machine that runs says what it has chosen.
+        """
         title = _TITLES.get(self.provider.value, self.provider.value.capitalize())
         count = f"{self.gpu_count} x " if self.gpu_count > 1 else ""
         if self.gpu_type is not None:
             return f"{title} {count}{self.gpu_type.value}"
-        return f"{title} {count}{self._device.upper() or 'machine'}"
+        device = self._device.upper()
+        if not device and self.state == "running":
+            found = json.loads(_device.device_info(self.device().index))
+            device = "CPU" if found["device"] == "cpu" else found["name"]
+        return f"{title} {count}{device or 'machine'}"
 
     @property
     def modal_gpu_spec(self) -> str:

@@ -58,8 +58,11 @@ func (s *session) start() {
 		conn.Close()
 		return
 	}
-	s.log.Debug("worker started", "pid", hello.Pid, "device", hello.Device, "torch", hello.Torch,
+	s.log.Info("worker started", "pid", hello.Pid, "device", hello.Device, "torch", hello.Torch,
 		"took", time.Since(began))
+	if n, ok := instance.(provider.Noter); ok && n.Note() != "" {
+		s.log.Warn(n.Note())
+	}
 	conn.FlushesAlone()
 	conn.Sleep()
 	go s.receive(conn, s.worker, received)

@@ -153,6 +153,12 @@ type Logger interface {
 	Logs(ctx context.Context) (string, error)
 }
 
+// Noter is an Instance whose provider has chosen something that its user should know.
+type Noter interface {
+	// Note says it in whole sentences; "": there is nothing to say.
+	Note() string
+}
+
 // Installer is an Instance on whose host Python packages can be installed while the worker runs.
 type Installer interface {
 	// Install installs packages, in pip's words, and returns what that has printed.

@@ -200,6 +200,12 @@ def test_names_of_a_machine():
     assert machine.provider is BackendProvider.LOCAL and machine.gpu_type is None
     assert machine.gpu_count == 1 and machine.packages == ()
     assert machine.device_name == "Local CPU" and machine.remote_index is None
+    best = RemoteMachine("local", start=False)
+    assert best.device_name == "Local machine"
+    with best:
+        name = torch.mycelya.get_device_name(best.device())
+        chosen = torch.mycelya.get_device_properties(best.device()).device
+        assert best.device_name == "Local " + ("CPU" if chosen == "cpu" else name)
     kind, label, end = machine.device_id.split("-")
     assert (kind, label) == ("local", "cpu") and len(end) == 8
     assert int(end, 16) >= 0 and machine.machine_id == machine.device_id

@@ -7,7 +7,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -40,12 +42,22 @@ func launch(s provider.Spec) (provider.Instance, error) {
 	return New(provider.Paths{}).Launch(ctx, s)
 }
 
+// container runs a command with processes, users and mounts of its own, as container runtimes do.
+var container = []string{"unshare", "--user", "--map-root-user", "--mount", "--pid", "--mount-proc", "--fork",
+	"--kill-child"}
+
 func TestConformance(t *testing.T) {
 	for name, command := range map[string][]string{
 		"the worker":       {workerPath, "--stdio", "--backend", "ref"},
 		"a command before": {"env", "-i", "PATH=" + os.Getenv("PATH"), workerPath, "--stdio", "--backend", "ref"},
+		"a shell":          {"sh", "-c", `cd / && exec "$0" "$@"`, workerPath, "--stdio", "--backend", "ref"},
+		"a container":      append(slices.Clone(container), workerPath, "--stdio", "--backend", "ref"),
 	} {
 		t.Run(name, func(t *testing.T) {
+			if out, err := exec.Command(container[0], append(container[1:], "true")...).CombinedOutput(); err != nil &&
+				name == "a container" {
+				t.Skipf("This host lets its users make no namespaces: %s", out)
+			}
 			providertest.Suite{
 				Options:   spec(command...).Options,
 				OneStream: true,

@@ -202,6 +202,32 @@ func TestAShellThatPrintsTooMuch(t *testing.T) {
 	require.Empty(t, h.left())
 }
 
+// TestTorchOfAnEnvironment: if the host's python3 has no torch, that of an environment is used, and the instance says so.
+func TestTorchOfAnEnvironment(t *testing.T) {
+	ours, bin := t.TempDir(), t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(ours, "lib"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(ours, "version.py"), []byte("__version__ = '2.15.0'\n"), 0o600))
+	p := Provider{Paths: libraries(t, "2.15")}
+	p.Paths.TorchLib = filepath.Join(ours, "lib")
+	h := newHost(t, fmt.Sprintf(`ForceCommand PATH="%s:$PATH" sh -c "$SSH_ORIGINAL_COMMAND"`, bin))
+	bare := fmt.Sprintf("#!/bin/sh\nexec %q -S \"$@\"\n", interpreter(t))
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "python3"), []byte(bare), 0o700))
+	for place, version := range map[string]string{".venv": "1.13.1", "miniforge3/envs/one": "2.15.1+cu132"} {
+		folder := filepath.Join("home", place, "lib", "python3.12", "site-packages", "torch")
+		require.NoError(t, os.MkdirAll(filepath.Join(h.dir, folder), 0o700))
+		h.write(t, filepath.Join(folder, "version.py"), "__version__ = '"+version+"'\n")
+	}
+	in, err := p.Launch(deadline(t), spec(h.options()))
+	require.NoError(t, err)
+	require.Equal(t, "The interpreter python3 on loop has no torch, so the worker uses torch 2.15.1+cu132 in "+
+		filepath.Join(h.dir, "home", "miniforge3/envs/one")+". Another one can be named: RemoteMachine(\"ssh\", "+
+		"python=\"/path/to/python\").", in.(provider.Noter).Note())
+	require.NoError(t, in.Stop(deadline(t), 0))
+	require.Empty(t, h.left())
+	_, err = p.Launch(deadline(t), spec(h.options("python", filepath.Join(bin, "python3"))))
+	require.ErrorContains(t, err, "has no torch", "a named interpreter is the user's choice")
+}
+
 func fail(t *testing.T, p Provider, ways []failing) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {

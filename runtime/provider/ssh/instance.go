@@ -44,7 +44,8 @@ type instance struct {
 	process.Life
 	released    chan struct{} // closed by the first Release
 	releaseOnce sync.Once
-	left        bool // the session has kept something on the host; set before the end
+	left        bool   // the session has kept something on the host; set before the end
+	note        string // see Note
 
 	mu      sync.Mutex    // guards what follows
 	front   *front        // nil: the connection is lost
@@ -283,6 +284,9 @@ func (in *instance) Stop(ctx context.Context, grace time.Duration) error {
 		}
 	}
 }
+
+// Note implements provider.Noter.
+func (in *instance) Note() string { return in.note }
 
 // Logs implements provider.Logger. While the worker runs, its host is asked over the connection that there is.
 func (in *instance) Logs(ctx context.Context) (string, error) {

@@ -6,6 +6,7 @@ package ssh
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/mycelya/mycelya/proto/transport"
@@ -41,6 +42,10 @@ func (o options) launch(ctx context.Context, s provider.Spec, r *request) (provi
 	f.say(command{Do: "commit"})
 	in := newInstance(o, dir, f, a.facts, credentials)
 	in.id, in.kept = r.ID, r.Kept
+	if a.Found != "" {
+		in.note = fmt.Sprintf("The interpreter %s on %s has no torch, so the worker uses torch %s in %s. Another one can be "+
+			"named: RemoteMachine(\"ssh\", python=\"/path/to/python\").", o.python, o.host, a.Torch, a.Found)
+	}
 	go in.follow(f)
 	return in, nil
 }

@@ -34,7 +34,8 @@ type request struct {
 	Kept        string   `json:"kept"`  // a name for what the workers of a session keep
 	Packs       []pack   `json:"packs"` // the host takes one
 	Backend     string   `json:"backend"`
-	Torch       string   `json:"torch"` // this environment's version
+	Torch       string   `json:"torch"`  // this environment's version
+	Search      bool     `json:"search"` // the host's torch may be in another environment than the interpreter's
 	System      string   `json:"system"`
 	Machine     string   `json:"machine"`
 	Environment []string `json:"environment"`
@@ -66,6 +67,8 @@ func (f facts) lease() time.Duration { return time.Duration(f.Lease * float64(ti
 type answer struct {
 	facts
 	Line   string `json:"line"`   // of the worker that has started
+	Torch  string `json:"torch"`  // the version that the worker uses
+	Found  string `json:"found"`  // the environment where it was found; "": the interpreter's own
 	Client string `json:"client"` // credentials
 
 	Need []string `json:"need"` // hashes of files
@@ -128,7 +131,7 @@ func escape(name string) string { return url.PathEscape(name) }
 func (p Provider) launchRequest(o options, s provider.Spec) (*request, error) {
 	r := &request{Do: "launch", ID: "once-" + strings.ToLower(rand.Text()), Folder: o.folder, State: o.state,
 		Backend: p.backend(), System: systemName(), Machine: machineName(), Environment: process.Passed(),
-		Detached: s.Detached,
+		Detached: s.Detached, Search: o.python == defaultPython,
 		Facts: facts{Session: s.Session, Build: transport.Build, Detached: s.Detached, Idle: s.Idle.Seconds(),
 			Lease: s.Lease.Seconds()},
 	}

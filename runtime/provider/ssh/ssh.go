@@ -43,9 +43,12 @@ type options struct {
 	state   string   // for what sessions keep; "": the machine's
 }
 
+// defaultPython is the interpreter on a host. If it has no torch, the agent looks where environments usually lie.
+const defaultPython = "python3"
+
 // optionsOf checks the options of a machine.
 func optionsOf(of map[string]string) (options, error) {
-	o := options{python: "python3"}
+	o := options{python: defaultPython}
 	command := "ssh"
 	for name, to := range map[string]struct {
 		value   *string

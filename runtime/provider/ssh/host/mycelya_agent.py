@@ -125,7 +125,8 @@ def launch(request):
     what, value = events.next()
     if what == "ready" and value.get("line"):
         used = machine.hold("used")
-        say(**value, torch=version, host=platform.node())
+        found = request.get("found", "")
+        say(**value, torch=version, found=found, host=platform.node())
         what, value = events.next()
         if what == "command" and value and value["do"] == "commit":
             os.write(commits, b"c")

@@ -4,6 +4,7 @@
 
 import contextlib
 import errno
+import glob
 import hashlib
 import importlib.util
 import json
@@ -103,14 +104,45 @@ def find_torch(request):
         spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError):
         spec = None
-    if spec is None or not spec.origin:
-        raise Refusal("torch", python=sys.executable, version=platform.python_version())
-    root = os.path.dirname(spec.origin)
+    if spec is not None and spec.origin:
+        return use(request, os.path.dirname(spec.origin))
+    refusal = Refusal("torch", python=sys.executable, version=platform.python_version())
+    for root in elsewhere() if request["search"] else ():
+        try:
+            out = use(request, root)
+            request["found"] = root.partition("/lib/python")[0]
+            return out
+        except Refusal as other:
+            refusal = other
+    raise refusal
+
+
+def use(request, root):
+    """What find_torch returns for a folder of torch."""
     version = ""
     with contextlib.suppress(OSError), open(os.path.join(root, "version.py")) as f:
         found = re.search(r"""(?m)^__version__.*= ['"]([^'"]+)""", f.read())
         version = found.group(1) if found else ""
     return os.path.join(root, "lib"), version, choose(request, version)
+
+
+def elsewhere():
+    """Folders of torch in environments, where these usually lie."""
+    conda = (
+        "~/miniconda3",
+        "~/miniforge3",
+        "~/mambaforge",
+        "~/anaconda3",
+        "/opt/conda",
+    )
+    places = [os.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    places += ["~/venv", "~/.venv", "~/.virtualenvs/*", "/opt/venv"]
+    places += [place for root in conda for place in (root, root + "/envs/*")]
+    for place in filter(None, places):
+        path = os.path.join(
+            os.path.expanduser(place), "lib/python3*/site-packages/torch"
+        )
+        yield from sorted(glob.glob(path))
 
 
 def choose(request, version):
