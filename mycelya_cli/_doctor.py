@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import difflib
 import importlib.metadata
 import json
@@ -12,30 +11,20 @@ import os
 import platform
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
-from mycelya_cli import _go, _paths, _show
+from mycelya_cli import _doctor_gpu, _go, _paths, _show
+from mycelya_cli._finding import Finding
+from mycelya_cli._finding import ok as _ok
 
 _REINSTALL = "Reinstall the package: pip install --force-reinstall mycelya-torch"
-
-
-class Finding(NamedTuple):
-    """What one check has found."""
-
-    check: str
-    state: str  # "ok", "note": something optional is absent, or "fail"
-    text: str
-    remedy: str = ""
-
-
-def _ok(check: str, text: str) -> Finding:
-    return Finding(check, "ok", text)
 
 
 # ---- The package ----
@@ -229,39 +218,14 @@ def _shared_memory() -> Iterator[Finding]:
     yield _ok("shared memory", "pinned memory is shared with local workers")
 
 
-def _cuda() -> Iterator[Finding]:
+def _ports() -> Iterator[Finding]:
+    """Whether workers behind TCP can listen on the loopback interface."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        text = "no CUDA driver; local workers compute on the CPU"
-        yield Finding("cuda", "note", text, "For a local GPU install NVIDIA's driver.")
-        return
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        text = "the CUDA driver is there, and finds no GPU"
-        remedy = "Run nvidia-smi; look at CUDA_VISIBLE_DEVICES."
-        yield Finding("cuda", "note", text, remedy)
-        return
-    try:
-        built = _paths.torch_versions()[1]
-    except click.ClickException:
-        return  # the check of torch says so
-    gpus = f"{count.value} GPU" + ("" if count.value == 1 else "s")
-    if not built:
-        text = f"{gpus}, and torch is built without CUDA"
-        yield Finding("cuda", "fail", text, "Install a torch with CUDA.")
-    elif not _has("exec_cuda"):
-        text = f"{gpus}, and the package was built without CUDA"
-        yield Finding("cuda", "fail", text, "pip install nvidia-cuda-crt; build anew.")
-    else:
-        yield _ok("cuda", gpus)
-
-
-def _has(library: str) -> bool:
-    try:
-        return _paths.library(library).exists()
-    except click.ClickException:
-        return False
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            yield _ok("ports", f"workers can listen, as on {server.getsockname()[1]}")
+    except OSError as error:
+        remedy = "Local machines with transport='tcp' need the loopback interface."
+        yield Finding("ports", "note", f"no port of 127.0.0.1: {error}", remedy)
 
 
 def _disk() -> Iterator[Finding]:
@@ -411,7 +375,8 @@ _CHECKS: list[Callable[[], Iterator[Finding]]] = [
     _choices,
     _seccomp,
     _shared_memory,
-    _cuda,
+    _doctor_gpu.gpus,
+    _ports,
     _disk,
     _open_files,
     _variables,

@@ -202,7 +202,7 @@ func TestAShellThatPrintsTooMuch(t *testing.T) {
 	require.Empty(t, h.left())
 }
 
-// TestTorchOfAnEnvironment: if the host's python3 has no torch, that of an environment is used, and the instance says so.
+// TestTorchOfAnEnvironment: if the host's python3 has no torch, that of an environment is used, and a note says so.
 func TestTorchOfAnEnvironment(t *testing.T) {
 	ours, bin := t.TempDir(), t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(ours, "lib"), 0o700))
