@@ -175,12 +175,15 @@ def test_bench(environment, machine):
         mycelya(environment, "bench", machine, "--mib", "1", "--json").stdout
     )
     assert 0 < answer["rtt_seconds"] <= answer["rtt_seconds_p95"] < 60
-    for name in ("upload_bytes_per_second", "download_bytes_per_second"):
-        assert answer[name] > 0
+    for name in ("upload", "download", "clone", "tcp"):
+        assert answer[f"{name}_bytes_per_second"] > 0
+    assert 0 < answer["record_seconds"] < answer["compile_seconds"] < 60
     assert answer["bytes"] == 1 << 20
     text = mycelya(environment, "bench", "--mib", "1").stdout
     assert re.search(r"round trip +[\d.]+ ms", text)
-    assert re.search(r"upload +\d+ MB/s", text)
+    assert re.search(r"upload +\d+ MB/s +1 MiB +[\d.]+ +[\d.]+", text)
+    assert re.search(r"record +[\d.]+ µs", text)
+    assert re.search(r"clone\(\) +\d+ MB/s +1 MiB +1\.00 ", text)
 
 
 def test_run(environment, tmp_path):
