@@ -49,7 +49,7 @@ def _compile(device: torch.device) -> float:
     from torch import nn
 
     mycelya: Any = torch.get_device_module("mycelya")
-    out = []
+    out: list[float] = []
     for layers in range(2, 2 + _REPEATS):
         block = (layer for _ in range(layers) for layer in (nn.Linear(8, 8), nn.GELU()))
         net = nn.Sequential(*block).to(device)
