@@ -63,26 +63,25 @@ func (s *session) lost(life int, err error) {
 	}
 	final := why == transport.AnotherClient
 	s.loseFor(life, &Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
-		"%s%s", s.device(), what, s.remedy(instance), logTail(log))}, what, final)
+		"Call %s to use the device again.%s", s.device(), what, s.restart(instance), logTail(log))}, what, final)
 	if s.detached() || s.first != nil {
 		return // it may have other clients, or serves the first device; relaunch stops it
 	}
 	go stop(instance) // nothing can use it any more: another one replaces it, or comes with a restart
 }
 
-// remedy says in a sentence how the device becomes usable again.
-func (s *session) remedy(instance provider.Instance) string {
-	call := "the machine's restart()"
+// restart is the call that makes the device usable again.
+func (s *session) restart(instance provider.Instance) string {
 	switch {
 	case s.paths.Request.Session == "":
-		call = fmt.Sprintf("torch.mycelya.restart(%d)", s.index)
+		return fmt.Sprintf("torch.mycelya.restart(%d)", s.index)
 	case s.first != nil && s.withFirst() == "":
-		call = "the machine's start()"
+		return "the machine's start()"
 	case s.paths.Request.Attach && hasEnded(instance): // there is nothing to attach to
-		return fmt.Sprintf("RemoteMachine(%q, name=%q, detached=True) starts another worker; load() then returns what "+
-			"save() has kept, if it outlives the worker.", instance.Handle().Provider, s.paths.Request.Session)
+		return fmt.Sprintf("RemoteMachine(%q, name=%q, detached=True), and load() for what was saved,",
+			instance.Handle().Provider, s.paths.Request.Session)
 	}
-	return "Call " + call + " to use the device again."
+	return "the machine's restart()"
 }
 
 // hasEnded says whether a worker is known to have ended, and not only its session.

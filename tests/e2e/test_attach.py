@@ -190,7 +190,7 @@ def test_a_worker_that_is_killed_without_a_checkpoint(machines):
     pid = int(open(f"/proc/{session(m)}/stat").read().rsplit(")", 1)[1].split()[1])
     os.kill(pid, signal.SIGKILL)
     text = raised(DeviceLostError, lambda: x.add(1).sum().item())
-    call = re.search(r"RemoteMachine\(.*?\)(?= starts another worker)", text)[0]
+    call = re.search(r"Call (RemoteMachine\(.*?\)), and load\(\)", text)[1]
     m.stop()
     with eval(call) as again:
         assert again.load("x").tolist() == [1, 1, 1]
