@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 import urllib.parse
 from functools import cache
 from pathlib import Path
@@ -97,6 +98,20 @@ def _standalone(name: str) -> ModuleType:
 def provider_names() -> list[str]:
     """The names of all providers."""
     return [p.value for p in _standalone("_provider_table").TABLE]
+
+
+def check_option(provider: str, name: str, value: str) -> None:
+    """Checks a value of a provider's option.
+
+    Raises:
+        ClickException: it is not possible; the message says what the option is.
+    """
+    for of, row in _standalone("_provider_table").TABLE.items():
+        for option, values, meaning in row.options:
+            if of.value == provider and option == name:
+                if not re.fullmatch(values, value):
+                    text = f"{name}={value!r} is not possible; it is {meaning}."
+                    raise click.ClickException(text)
 
 
 def split_target(text: str) -> tuple[str, str]:

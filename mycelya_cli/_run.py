@@ -56,12 +56,27 @@ def _exec(program: list[str]) -> NoReturn:
     is_flag=True,
     help="With --as-cuda: ignore the CUDA GPUs of this host.",
 )
+@click.option(
+    "--rtt",
+    metavar="TIME",
+    help="Put an emulated network with this round trip time, as 50ms, before a local "
+    "worker. The script runs twice, with it and without it, and a summary follows.",
+)
+@click.option(
+    "--rate", metavar="RATE", help="The rate of the emulated network, as 100Mbit."
+)
+@click.option(
+    "--once", is_flag=True, help="With --rtt or --rate: run the script only once."
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
     machine: str | None,
     as_cuda: bool,
     hide_cuda: bool,
+    rtt: str | None,
+    rate: str | None,
+    once: bool,
     script: str,
     args: Sequence[str],
 ) -> None:
@@ -72,8 +87,17 @@ def run(
     """
     if hide_cuda and not as_cuda:
         raise click.UsageError("--hide-cuda has an effect with --as-cuda only.")
-    _choose(machine)
     program = [script, *args]
+    if rtt or rate:
+        if as_cuda:
+            raise click.UsageError("--rtt and --as-cuda do not go together.")
+        from mycelya_cli import _far
+
+        wanted = machine or os.environ.get("MYCELYA_MACHINE") or "local"
+        sys.exit(_far.run(wanted, rtt, rate, once, program))
+    if once:
+        raise click.UsageError("--once has an effect with --rtt or --rate only.")
+    _choose(machine)
     if as_cuda:
         # -P: the folder of the script comes first in sys.path, not this folder.
         code = "import sys; from mycelya_torch import _as_cuda; "

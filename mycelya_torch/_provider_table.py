@@ -56,6 +56,16 @@ TABLE = {
                 r".+",
                 "a folder for what save() and checkpoint() keep (default: one that ends with the machine)",
             ),
+            (
+                "rtt",
+                r"[0-9]+([.][0-9]+)?(us|ms|s)",
+                "the round trip time of an emulated network before the worker: '50ms'",
+            ),
+            (
+                "rate",
+                r"[0-9]+([.][0-9]+)?[kMG]?bit",
+                "the rate of that network in each direction: '100Mbit'",
+            ),
         ),
     ),
     BackendProvider.MODAL: Row(

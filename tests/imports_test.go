@@ -63,7 +63,8 @@ var matrix = map[string][]string{
 	"worker/cmd":                    {"..."},
 	"worker/ref":                    {"catalogue", "worker", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
 	"worker/conformance":            {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
-	"bench":                         {"catalogue", "bench/standin", "proto/..."},
+	"runtime/provider/emulate":      {},
+	"bench":                         {"catalogue", "bench/standin", "proto/...", "runtime/provider/emulate"},
 	"bench/standin":                 {"proto/transport"},
 	"tests":                         {"..."},
 

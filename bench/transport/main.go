@@ -27,6 +27,7 @@ import (
 
 	"github.com/mycelya/mycelya/bench/standin"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/provider/emulate"
 )
 
 func main() {
@@ -68,9 +69,9 @@ func run(args []string) (int, error) {
 	case "serve":
 		err = serveAll(os.Stdin, os.Stdout)
 	case "proxy":
-		err = proxy(newNetwork(*delay, *rate), os.Stdin, os.Stdout)
+		err = proxy(emulate.New(*delay, *rate), os.Stdin, os.Stdout)
 	case "worker":
-		return behind(newNetwork(*delay, *rate), *worker, flags.Args())
+		return behind(emulate.New(*delay, *rate), *worker, flags.Args())
 	default:
 		return 2, fmt.Errorf("there is no command %q", args[0])
 	}
@@ -98,7 +99,7 @@ func serveAll(in io.Reader, out io.Writer) error {
 }
 
 // proxy puts the network before servers: in has their addresses, out gets those of the network.
-func proxy(n *network, in io.Reader, out io.Writer) error {
+func proxy(n *emulate.Network, in io.Reader, out io.Writer) error {
 	var servers map[string]string
 	decoder := json.NewDecoder(in)
 	if err := decoder.Decode(&servers); err != nil {
@@ -106,7 +107,7 @@ func proxy(n *network, in io.Reader, out io.Writer) error {
 	}
 	addresses := map[string]string{}
 	for name, server := range servers {
-		address, listener, err := n.listen(server)
+		address, listener, err := n.Listen(server)
 		if err != nil {
 			return err
 		}
@@ -125,7 +126,7 @@ func printAndWait(addresses map[string]string, in io.Reader, out io.Writer) erro
 }
 
 // behind runs a worker behind the network, and returns its exit status.
-func behind(n *network, worker string, flags []string) (int, error) {
+func behind(n *emulate.Network, worker string, flags []string) (int, error) {
 	if worker == "" {
 		return 2, fmt.Errorf("--worker is missing")
 	}
@@ -141,7 +142,7 @@ func behind(n *network, worker string, flags []string) (int, error) {
 		if h.Network != "tcp" {
 			return fmt.Errorf("the worker listens on %s, not on TCP", h.Addr)
 		}
-		h.Addr, listener, err = n.listen(h.Addr)
+		h.Addr, listener, err = n.Listen(h.Addr)
 		return err
 	})
 }

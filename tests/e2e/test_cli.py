@@ -186,6 +186,40 @@ def test_bench(environment, machine):
     assert re.search(r"clone\(\) +\d+ MB/s +1 MiB +1\.00 ", text)
 
 
+def test_run_behind_a_network(environment, tmp_path):
+    """The script runs twice, and the summary compares the runs."""
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import sys, torch\n"
+        "x = torch.rand(9, 9, device='mycelya')\n"
+        "for i in range(4):\n"
+        "    x = x @ x / 9\n"
+        "    assert x.sum().item() > 0\n"
+        "print('done', sys.argv[1:])\n"
+        "sys.exit(len(sys.argv) - 1)\n"
+    )
+    run = ["run", "--rtt", "40ms", "--rate", "1Gbit"]
+    done = mycelya(environment, *run, str(script))
+    assert done.stdout == "done []\n"
+    head, *rows = done.stderr.splitlines()[1:]
+    assert head.split() == ["rtt=40ms", "rate=1Gbit", "without"]
+    cells = {re.split(r"  +", row)[0]: re.split(r"  +", row)[1:] for row in rows}
+    assert cells["round trips"][0] == cells["round trips"][1]
+    far, near = (float(t.split()[0]) for t in cells["of it waiting"])
+    assert far >= 4 * 0.04 > near
+    assert re.match(r"0\.\d+ s, \d+ trips", cells[f"waits at {script}:5"][0])
+    once = mycelya(environment, *run, "--once", str(script), "a", code=1)
+    assert once.stdout == "done ['a']\n" and "without" not in once.stderr
+    wrong = mycelya(environment, "run", "--rtt", "40", str(script), code=1)
+    assert "rtt='40' is not possible" in wrong.stderr and "'50ms'" in wrong.stderr
+    other = mycelya(environment, *run, "-m", "ssh:gpu1", str(script), code=2)
+    assert "before a local worker" in other.stderr and "'ssh:gpu1'" in other.stderr
+    assert (
+        "--rtt or --rate only"
+        in mycelya(environment, "run", "--once", str(script), code=2).stderr
+    )
+
+
 def test_run(environment, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

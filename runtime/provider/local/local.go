@@ -22,6 +22,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/provider/emulate"
 	"github.com/mycelya/mycelya/runtime/provider/process"
 )
 
@@ -34,8 +35,10 @@ type Spec struct {
 	Backend  string // "torch", the default, or "ref", which needs no PyTorch
 	LogLevel string // of the worker's log: "debug", "info", "warn" (default), "error"
 
-	tcp bool     // over TCP with TLS, not over a unix socket
-	log *os.File // for the log of a detached worker
+	tcp  bool          // over TCP with TLS, not over a unix socket
+	rtt  time.Duration // of an emulated network before the worker
+	rate int64         // its rate in bits per second; 0: no limit
+	log  *os.File      // for the log of a detached worker
 }
 
 const (
@@ -164,19 +167,40 @@ func (s *Spec) check() error {
 	return nil
 }
 
-// takeOptions takes the provider's own options.
+// takeOptions takes the provider's own options. An emulated network is one of TCP.
 func (s *Spec) takeOptions() error {
+	wrong := func(name, value string, err error) error {
+		return provider.Errorf(provider.ErrInvalidSpec, "%s=%q is not possible on the local machine: %v.", name, value, err)
+	}
+	network := s.Options["transport"]
 	for name, value := range s.Options {
-		if name == "state" { // the session has made it Spec.Kept
-			continue
-		}
-		if name != "transport" || value != "" && value != "unix" && value != "tcp" {
+		var err error
+		switch {
+		case value == "" || name == "state": // the session has made it Spec.Kept
+		case name == "transport" && (value == "unix" || value == "tcp"):
+		case name == "rtt":
+			s.rtt, err = emulate.ParseRTT(value)
+		case name == "rate":
+			s.rate, err = emulate.ParseRate(value)
+		default:
 			return provider.Errorf(provider.ErrInvalidSpec, "%s=%q is not an option of the local machine.", name, value)
 		}
-		s.tcp = value == "tcp"
+		if err != nil {
+			return wrong(name, value, err)
+		}
+	}
+	s.tcp = network == "tcp" || s.emulated()
+	switch {
+	case s.emulated() && network == "unix":
+		return wrong("transport", network, errors.New("rtt= and rate= are of a network, which transport=\"tcp\" is"))
+	case s.emulated() && s.Detached:
+		return wrong("rtt", s.Options["rtt"], errors.New("the emulated network is in this process, which a detached machine "+
+			"outlives"))
 	}
 	return nil
 }
+
+func (s *Spec) emulated() bool { return s.rtt > 0 || s.rate > 0 }
 
 // instance is a running worker process.
 type instance struct {
@@ -189,7 +213,7 @@ type instance struct {
 
 	credentials *transport.Credentials // of the client, if the worker listens on TCP
 	secret      []byte                 // the worker's credentials, until it has them
-	addr        string                 // where the worker listens on TCP
+	addr        string                 // where the worker listens on TCP, or the network before it
 
 	process.Life
 }
@@ -341,6 +365,23 @@ func (in *instance) handshake(ctx context.Context) error {
 			"told.", in.spec.Worker, h.Addr, h.PID)
 	}
 	in.addr = addr
+	return in.emulate()
+}
+
+// emulate puts the emulated network before the worker, until its end.
+func (in *instance) emulate() (err error) {
+	if !in.spec.emulated() {
+		return nil
+	}
+	var network io.Closer
+	if in.addr, network, err = emulate.New(in.spec.rtt/2, in.spec.rate).Listen(in.addr); err != nil {
+		return provider.Errorf(provider.ErrUnavailable, "The emulated network cannot listen: %v. %s", err,
+			process.Advice(err, ""))
+	}
+	go func() {
+		<-in.Ended()
+		_ = network.Close()
+	}()
 	return nil
 }
 
@@ -358,6 +399,13 @@ func (in *instance) Dial(ctx context.Context) (net.Conn, error) {
 	case <-in.Asked():
 		return nil, provider.Errorf(provider.ErrUnavailable, "The worker has been stopped.")
 	default:
+	}
+	if in.spec.rtt > 0 { // a handshake of TCP takes a round trip, but not on the loopback interface
+		select {
+		case <-time.After(in.spec.rtt):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	return dial(ctx, in.network(), in.addr)
 }

@@ -74,6 +74,7 @@ func gone(t *testing.T, pid int, dir string) {
 func TestConformance(t *testing.T) {
 	t.Run("unix socket", func(t *testing.T) { conform(t, nil) })
 	t.Run("TCP", func(t *testing.T) { conform(t, map[string]string{"transport": "tcp"}) })
+	t.Run("a far machine", func(t *testing.T) { conform(t, map[string]string{"rtt": "4ms", "rate": "1Gbit"}) })
 }
 
 func conform(t *testing.T, options map[string]string) {
@@ -84,7 +85,7 @@ func conform(t *testing.T, options map[string]string) {
 	t.Setenv("TMPDIR", tmp)
 	providertest.Suite{
 		Options:  options,
-		Detaches: true,
+		Detaches: options["rtt"] == "",
 		Make:     func(*testing.T) provider.Provider { return Provider{Paths: refSpec()} },
 		Kill: func(h provider.Handle) {
 			pid, _ := strconv.Atoi(h.ID)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/provider/emulate"
 	"github.com/mycelya/mycelya/runtime/provider/exec"
 	"github.com/mycelya/mycelya/runtime/provider/kubernetes"
 	"github.com/mycelya/mycelya/runtime/provider/local"
@@ -60,6 +61,12 @@ func Table() []Row {
 			}, {
 				Name: "state", Values: `.+`,
 				Help: "a folder for what save() and checkpoint() keep (default: one that ends with the machine)",
+			}, {
+				Name: "rtt", Values: emulate.RTTPattern,
+				Help: "the round trip time of an emulated network before the worker: '50ms'",
+			}, {
+				Name: "rate", Values: emulate.RatePattern,
+				Help: "the rate of that network in each direction: '100Mbit'",
 			}},
 		},
 		modalRow(),

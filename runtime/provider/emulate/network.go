@@ -1,16 +1,48 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package main
+// Package emulate is a network of a certain delay and rate on this host, between a client and a worker: what a program
+// costs on a machine far away can be seen without one.
+package emulate
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"regexp"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 )
+
+// Patterns of an option's values.
+const (
+	RTTPattern  = `[0-9]+([.][0-9]+)?(us|ms|s)`
+	RatePattern = `[0-9]+([.][0-9]+)?[kMG]?bit`
+)
+
+// ParseRTT parses a round trip time, as "50ms", of at most a minute.
+func ParseRTT(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || !regexp.MustCompile("^(?:"+RTTPattern+")$").MatchString(text) || d > time.Minute {
+		return 0, fmt.Errorf("%q is no round trip time up to a minute, as \"50ms\" is", text)
+	}
+	return d, nil
+}
+
+// ParseRate parses a rate in bits per second, as "100Mbit".
+func ParseRate(text string) (int64, error) {
+	m := regexp.MustCompile(`^([0-9.]+)([kMG]?)bit$`).FindStringSubmatch(text)
+	if m != nil {
+		n, err := strconv.ParseFloat(m[1], 64)
+		if n *= map[string]float64{"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[m[2]]; err == nil && n >= 8000 && n <= 1e12 {
+			return int64(n), nil
+		}
+	}
+	return 0, fmt.Errorf("%q is no rate from \"8kbit\" to \"1000Gbit\", as \"100Mbit\" is", text)
+}
 
 // line is one direction of a network. It sends the bytes of all connections one after the other at its rate, and each
 // byte arrives a delay after it was sent. Bytes that cannot be sent yet wait in a queue of limited length, as in a
@@ -122,12 +154,12 @@ func (l *line) carry(dst, src *net.TCPConn) {
 	_ = dst.CloseWrite()
 }
 
-// network is a line in each direction: to the server, and back.
-type network struct{ there, back *line }
+// Network is a line in each direction: to the server, and back.
+type Network struct{ there, back *line }
 
-// newNetwork makes a network with a delay in each direction and a rate in bits per second.
-func newNetwork(delay time.Duration, rate int64) *network {
-	return &network{newLine(delay, rate), newLine(delay, rate)}
+// New makes a network with a delay in each direction and a rate in bits per second; 0: no limit.
+func New(delay time.Duration, rate int64) *Network {
+	return &Network{newLine(delay, rate), newLine(delay, rate)}
 }
 
 // withBuffer returns a function that sets the size of a socket's receive buffer before it has a connection.
@@ -146,9 +178,9 @@ func withBuffer(bytes int) func(network, address string, c syscall.RawConn) erro
 	}
 }
 
-// listen joins connections to an address, which it returns, to new connections to a server, until the listener is
+// Listen joins connections to an address, which it returns, to new connections to a server, until the listener is
 // closed.
-func (n *network) listen(server string) (address string, listener io.Closer, err error) {
+func (n *Network) Listen(server string) (address string, listener io.Closer, err error) {
 	config := net.ListenConfig{Control: withBuffer(n.there.socket())}
 	l, err := config.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -167,7 +199,7 @@ func (n *network) listen(server string) (address string, listener io.Closer, err
 }
 
 // join passes bytes between a client and a new connection to a server, until both directions have ended.
-func (n *network) join(client *net.TCPConn, server string) {
+func (n *Network) join(client *net.TCPConn, server string) {
 	defer client.Close()
 	dialer := net.Dialer{Control: withBuffer(n.back.socket()), Timeout: 10 * time.Second}
 	c, err := dialer.Dial("tcp", server)

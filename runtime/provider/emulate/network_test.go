@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-package main
+package emulate
 
 import (
 	"io"
@@ -22,7 +22,7 @@ func ends(t *testing.T, delay time.Duration, rate int64) (near, far *net.TCPConn
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	address, listener, err := newNetwork(delay, rate).listen(l.Addr().String())
+	address, listener, err := New(delay, rate).Listen(l.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	c, err := net.Dial("tcp", address)
@@ -133,4 +133,26 @@ func TestGone(t *testing.T) {
 		_, err = near.Write(b)
 	}
 	assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]time.Duration{"50ms": 50 * time.Millisecond, "0.5s": time.Second / 2,
+		"250us": 250 * time.Microsecond, "0ms": 0} {
+		got, err := ParseRTT(text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for text, want := range map[string]int64{"100Mbit": 1e8, "1.5Gbit": 15e8, "64kbit": 64000, "8000bit": 8000} {
+		got, err := ParseRate(text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{"", "50", "-1ms", "2m", "61s", "1h", "ms", "1.2.3ms"} {
+		_, err := ParseRTT(text)
+		require.ErrorContains(t, err, `as "50ms" is`, text)
+	}
+	for _, text := range []string{"", "100", "0bit", "1Tbit", "100MB", "1.2.3Mbit", "5000Gbit"} {
+		_, err := ParseRate(text)
+		require.ErrorContains(t, err, `as "100Mbit" is`, text)
+	}
 }

@@ -1,0 +1,43 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Runs a script and writes what it has cost, for `mycelya run --rtt`."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+
+import torch
+
+from mycelya_torch import _device, _explain
+
+
+def main(argv: list[str]) -> None:
+    """Runs a script.
+
+    Args:
+        argv: the file for the summary, the script's path, and its arguments
+    """
+    path, script = argv[:2]
+    sys.argv = argv[1:]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    torch.ones(1, device="mycelya").cpu()  # the machine's start is no cost of a line
+    torch.mycelya.reset_metrics()
+    began = time.perf_counter()
+    try:
+        runpy.run_path(script, run_name="__main__")
+        torch.mycelya.synchronize()
+    finally:
+        seconds = time.perf_counter() - began
+        metrics = json.loads(_device.metrics())
+        names = ("round_trips", "stall_seconds", "bytes_sent", "bytes_received")
+        lines = [
+            [line.place, line.round_trips, line.stall_seconds]
+            for line in _explain.network_bill()
+        ]
+        found = {"seconds": seconds, "lines": lines}
+        with open(path, "w") as file:
+            json.dump(found | {name: metrics[name] for name in names}, file)

@@ -1,0 +1,69 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""A local machine behind an emulated network."""
+
+import time
+
+import pytest
+import torch
+from helpers import run
+from test_transport import trained
+
+from mycelya_torch import RemoteMachine
+
+
+def test_a_read_takes_the_round_trip():
+    with RemoteMachine("local", device="cpu", rtt="60ms") as machine:
+        x = torch.rand(9, device=machine.device())
+        began = time.perf_counter()
+        x.sum().item()
+        assert time.perf_counter() - began >= 0.06
+        link = torch.mycelya.metrics()["links"][str(machine.device().index)]
+        assert link["rtt_seconds"] >= 0.06
+
+
+def test_an_upload_keeps_to_the_rate():
+    with RemoteMachine("local", device="cpu", rate="80Mbit") as machine:
+        torch.ones(1, device=machine.device()).cpu()
+        x = torch.randint(256, (5_000_000,), dtype=torch.uint8)
+        began = time.perf_counter()
+        y = x.to(machine.device())
+        torch.mycelya.synchronize(machine.device())
+        assert time.perf_counter() - began >= 0.49
+        assert torch.equal(y.cpu(), x)
+
+
+def test_a_training_has_the_same_bits():
+    with RemoteMachine("local", device="cpu", rtt="3ms", rate="1Gbit") as machine:
+        far = trained(machine.device())
+    for a, b in zip(far, trained("mycelya"), strict=True):
+        assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def test_the_variable(tmp_path):
+    code = """
+        import time, torch
+        x = torch.rand(3, device="mycelya")
+        torch.mycelya.synchronize()
+        began = time.perf_counter()
+        x.sum().item()
+        print(time.perf_counter() - began >= 0.03)
+    """
+    machine = {"MYCELYA_MACHINE": "local:cpu?rtt=30ms&rate=100Mbit"}
+    assert run(code, tmp_path, **machine)[:2] == (0, "True\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"rtt": "50"}, ValueError, "'50ms'"),
+        ({"rate": "100MB"}, ValueError, "'100Mbit'"),
+        ({"rtt": "99s"}, RuntimeError, "no round trip time up to a minute"),
+        ({"rate": "1bit"}, RuntimeError, 'from "8kbit"'),
+        ({"rtt": "5ms", "transport": "unix"}, RuntimeError, 'transport="tcp"'),
+        ({"rtt": "5ms", "detached": True, "name": "n"}, RuntimeError, "outlives"),
+    ],
+)
+def test_wrong_values(options, error, text):
+    with pytest.raises(error, match=text):
+        RemoteMachine("local", device="cpu", **options)
