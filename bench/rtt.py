@@ -3,8 +3,8 @@
 """Steps per second of a training loop with its worker behind a slow network.
 
 The training loops are those of examples/digits.py and examples/chargpt.py. Each example
-runs briefly; then its model, optimizer and data are trained further. bench/slowlink
-stands between client and worker, with a round trip time and a rate limit in each
+runs briefly; then its model, optimizer and data are trained further. The worker is a
+local machine behind an emulated network, with a round trip time and a rate in each
 direction. The loss is logged in four ways:
 
     future  loss.cpu_future() in every step
@@ -21,7 +21,7 @@ and with MYCELYA_AHEAD=off, when the library waits in each step:
 Each link has its own client process and its own worker. The links of one model and one
 way of logging take turns. A figure is the median over the rounds; a ratio is the median
 of the ratios within each round. The worker has one thread and the last core for itself,
-as if it ran on another machine. The client and the link share the other cores.
+as if it ran on another machine. The client has the network and the other cores.
 
 A measurement starts in the middle of the training, when no program was compiled for a
 while and the credit is used up. It stops without a wait for the worker. It counts the
@@ -234,7 +234,7 @@ def serve(point: Point, worker: str) -> None:
     import torch
 
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:-1] or cores)  # the link inherits it
+    os.sched_setaffinity(0, cores[:-1] or cores)
     use_worker(worker)
     torch.set_num_threads(1)
     os.environ["MYCELYA_AHEAD"] = "off" if point.way == "waits" else "on"
@@ -317,7 +317,7 @@ def points(models: list[str], quick: bool) -> list[Point]:
 class Run:
     """A training loop in a child process, which measures on request."""
 
-    def __init__(self, point: Point, slowlink: Path, folder: Path) -> None:
+    def __init__(self, point: Point, folder: Path) -> None:
         from mycelya_torch import _load
 
         self.point = point
@@ -325,17 +325,17 @@ class Run:
         worker = folder / "worker"
         worker.write_text(f'#!/bin/sh\nexec taskset -c {last} "{_load.WORKER}" "$@"\n')
         worker.chmod(0o700)
-        # A script, because the client passes only some variables to the worker.
-        script = folder / f"worker-{point.rate}-{point.rtt}"
-        script.write_text(
-            f'#!/bin/sh\nexec "{slowlink}" --delay {point.rtt * 500}us '
-            f'--rate {point.rate} --worker "{worker}" -- "$@"\n'
-        )
-        script.chmod(0o700)
-        self.errors = (folder / f"{script.name}.log").open("w+")
+        self.errors = (folder / f"{point.rate}-{point.rtt}.log").open("w+")
+        network = f"transport=tcp&rtt={point.rtt}ms"
+        if point.rate:
+            network += f"&rate={point.rate}bit"
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--run", json.dumps([point, str(script)])],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            [sys.executable, __file__, "--run", json.dumps([point, str(worker)])],
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "MYCELYA_MACHINE": f"local?{network}",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -361,20 +361,11 @@ class Run:
         self.errors.close()
 
 
-def build(folder: str) -> Path:
-    """Builds bench/slowlink."""
-    out = Path(folder) / "slowlink"
-    go = ["go", "build", "-o", str(out), "./bench/slowlink"]
-    subprocess.run(go, cwd=ROOT, check=True)
-    return out
-
-
 def measure_group(group: list[Point], repeats: int, seconds: float) -> Runs:
     """Measures points in turns. All their processes wait while one trains."""
     runs: Runs = {p: [] for p in group}
     with tempfile.TemporaryDirectory() as folder:
-        slowlink = build(folder)
-        processes = [Run(p, slowlink, Path(folder)) for p in group]
+        processes = [Run(p, Path(folder)) for p in group]
         for _ in range(repeats):
             for process in processes:
                 runs[process.point].append(process.measure(seconds))

@@ -65,8 +65,9 @@ class RemoteMachine:
             that only this user can reach (the default), or "tcp": TLS 1.3 over the
             loopback interface, with certificates for this worker alone. And state: a
             folder for what `save` and `checkpoint` keep. And rtt: "50ms", and rate:
-            "100Mbit", of an emulated network before the worker. "modal" has gpu_fallback,
-            region, volume, image, tunnel and start_timeout; see `create_modal_machine`.
+            "100Mbit", of an emulated network before the worker. "modal" has
+            gpu_fallback, region, volume, image, tunnel and start_timeout; see
+            `create_modal_machine`.
             "ssh" has host: "user@name", as for ssh; python: the interpreter there that
             has torch; ssh: the program here, with its options; folder and state:
             folders there. "exec" has command: a command whose stdin and stdout are

@@ -73,9 +73,6 @@ def build(program: Path) -> Path:
     include = Python.find(str(program)).include
     target = native.Target(torch, cuda, include, WORK / "cmake", out / "lib" / name)
     native.build_go(out / "lib", out / "bin")
-    native.run(
-        "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "./bench/slowlink"
-    )
     native.build_cpp(target, 2)
     return out
 
@@ -109,8 +106,7 @@ def pack(made: Path, program: Path) -> None:
             shutil.copy2(path, copy)
             if path.suffix == ".so":
                 native.run("strip", copy)
-            place = "build/kit" if path.parent == made else "mycelya_torch"
-            add(archive, copy, f"{place}/{path.relative_to(made)}")
+            add(archive, copy, f"mycelya_torch/{path.relative_to(made)}")
         packages = program.parents[1] / "lib" / f"python{PYTHON}" / "site-packages"
         for package in CARRIED:
             add(archive, packages / package, f"build/kit/site/{package}")

@@ -2,51 +2,32 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """The step of step.py behind a slow network, and the speed of transfers.
 
-The emulated network (bench/slowlink) lies between client and worker, with round trips
-of 0, 50 and 100 ms.
+The network is emulated (rtt= of the local machine), with round trips of 0, 50 and 100
+ms.
 """
 
-import subprocess
+import os
 import sys
-import tempfile
 import time
 import traceback
-from pathlib import Path
 from statistics import median
 
 import step
 import torch
-from card import DRY, ROOT, row
+from card import DRY, row
 
 import mycelya_torch  # noqa: F401
-from mycelya_torch import _load
 
 FLOATS = (1 << 18) if DRY else (64 << 20)
 
 
-def slowlink(folder: Path) -> Path:
-    """The program of the kit, else one that is built."""
-    carried = ROOT / "build" / "kit" / "slowlink"
-    if carried.exists():
-        return carried
-    out = folder / "slowlink"
-    command = ["go", "build", "-o", str(out), "./bench/slowlink"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return out
-
-
-def steps(folder: Path) -> int:
+def steps() -> int:
     """The step at each round trip time; returns how many have failed."""
-    program, first, failed = slowlink(folder), 0.0, 0
+    first, failed = 0.0, 0
     for rtt in (0, 50, 100):
-        script = folder / f"worker-{rtt}"
-        script.write_text(
-            f'#!/bin/sh\nexec "{program}" --delay {rtt * 500}us --rate 0 '
-            f'--worker "{_load.WORKER}" -- "$@"\n'
-        )
-        script.chmod(0o700)
+        machine = f"{os.environ['MYCELYA_MACHINE']}?transport=tcp&rtt={rtt}ms"
         try:
-            found = step.run("on", CARD_WORKER=str(script))
+            found = step.run("on", MYCELYA_MACHINE=machine)
         except RuntimeError as error:
             failed += 1
             row(f"step at {rtt} ms", ok=False, found=str(error))
@@ -85,6 +66,5 @@ try:
 except Exception:
     failed = 1
     traceback.print_exc()
-with tempfile.TemporaryDirectory() as place:
-    failed += steps(Path(place))
+failed += steps()
 sys.exit(failed > 0)

@@ -119,10 +119,6 @@ def run(way: str, **environment: str) -> dict[str, object]:
 def main() -> None:
     ways = sys.argv[1:] or ["eager", "off", "on", "compile"]
     if ways[0] == "--child":
-        if worker := os.environ.get("CARD_WORKER"):
-            from rtt import use_worker
-
-            use_worker(worker)
         print(json.dumps(measure(ways[1])))
         return
     eager: dict[str, object] = {}

@@ -13,11 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TCP = {"MYCELYA_MACHINE": "local:cpu?transport=tcp"}
 
 
-def build(folder: Path, name: str = "faults", under: str = "tests") -> Path:
-    """Builds the program of tests/faults, or of another folder; returns its path."""
+def build(folder: Path, name: str = "faults") -> Path:
+    """Builds the program of a folder of tests; returns its path."""
     out = folder / name
     needs("go")
-    go = ["go", "build", "-o", str(out), f"./{under}/{name}"]
+    go = ["go", "build", "-o", str(out), f"./tests/{name}"]
     subprocess.run(go, cwd=ROOT, check=True)
     return out
 

@@ -6,7 +6,6 @@ import functools
 import json
 import types
 
-import networks
 import pytest
 import torch
 import zoo
@@ -20,11 +19,11 @@ from ahead import (
     model_of,
     window,
 )
-from helpers import DEVICE, needs_tested, run
+from helpers import DEVICE, ROOT, needs_tested, run
 from model_cases import ids
 from test_models_generate import with_large_weights
 
-from mycelya_torch import _ahead, _generate, _load, _tested
+from mycelya_torch import _ahead, _generate, _tested
 
 transformers = pytest.importorskip("transformers", reason="pip install -e .[test]")
 needs_tested("transformers")
@@ -293,18 +292,15 @@ def test_the_window():
 SLOW = """
 import json, sys
 import torch, mycelya_torch
-from mycelya_torch import _device, _load
-paths = (_load.CLIENT, {worker!r}, _load.EXEC, _load.torch_lib())
-_device.init(*map(str, paths), *mycelya_torch._default_machine)
 import ahead as t
 from model_cases import ids
 model, prompt = t.model_of("sliding"), ids(1, 5).to("mycelya")
 import os
 results = []
-for end in t.ends_of(model, prompt, {{}}):
+for end in t.ends_of(model, prompt, {}):
     for way in ("off", "on"):
         os.environ["MYCELYA_AHEAD"] = way
-        options = {{"eos_token_id": end, "do_sample": True, **t.OUTPUTS}}
+        options = {"eos_token_id": end, "do_sample": True, **t.OUTPUTS}
         t.generated(model, prompt, **options)
         torch.mycelya.reset_metrics()
         found = t.generated(model, prompt, **options)
@@ -319,16 +315,9 @@ print(json.dumps([reads for _, reads in results]))
 @pytest.mark.timeout(300)
 def test_behind_a_slow_network(tmp_path):
     """Answers come when they come: the results are equal, without a wait per token."""
-    slowlink = networks.build(tmp_path, "slowlink", "bench")
-    worker = tmp_path / "worker"
-    worker.write_text(
-        f'#!/bin/sh\nexec "{slowlink}" --delay 10ms --rate 0 '
-        f'--worker "{_load.WORKER}" -- "$@"\n'
-    )
-    worker.chmod(0o700)
-    code = f"import sys; sys.path.insert(0, {str(networks.ROOT / 'tests' / 'e2e')!r})\n"
-    code += SLOW.format(worker=str(worker))
-    status, out, err = run(code, tmp_path, timeout=280, fresh=True)
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'e2e')!r})\n" + SLOW
+    far = {"MYCELYA_MACHINE": "local?rtt=20ms"}
+    status, out, err = run(code, tmp_path, timeout=280, fresh=True, **far)
     assert status == 0, err
     reads = json.loads(out.splitlines()[-1])
     # One read more than a call makes: that of the generator's state.
