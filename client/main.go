@@ -258,6 +258,11 @@ func myc_bill(out *C.char, capacity C.uint64_t) C.uint64_t {
 	return C.uint64_t(cabi.Write(string(client.Bill()), unsafe.Pointer(out), uint64(capacity)))
 }
 
+//export myc_busy
+func myc_busy(out *C.char, capacity C.uint64_t) C.uint64_t {
+	return C.uint64_t(cabi.Write(client.Busy(), unsafe.Pointer(out), uint64(capacity)))
+}
+
 //export myc_profile
 func myc_profile(on C.int32_t) {
 	_ = cabi.Protect(func() error { client.Profile(on != 0); return nil })

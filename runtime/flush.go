@@ -7,6 +7,7 @@ import (
 	"fmt"
 	goruntime "runtime"
 	"slices"
+	"time"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
@@ -59,7 +60,7 @@ func (s *session) closed(t *trace.Trace, release func()) *closedTrace {
 		s.metrics.cut(t.Reason, by)
 	}
 	c := &closedTrace{Trace: t, by: by, releaseIt: release}
-	c.event.Trace = c
+	c.event.Trace, c.event.At = c, time.Since(s.began)
 	return c
 }
 

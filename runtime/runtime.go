@@ -4,11 +4,13 @@
 package runtime
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -344,6 +346,43 @@ func (r *Runtime) collect() {
 func (r *Runtime) Bill() []byte {
 	r.collect()
 	return r.metrics.bill.JSON(r.frontend.Origin)
+}
+
+// Busy says in sentences what the workers still compute; "" if that is nothing.
+func (r *Runtime) Busy() string {
+	r.collect()
+	r.mu.Lock()
+	sessions := slices.Collect(maps.Values(r.sessions))
+	r.mu.Unlock()
+	slices.SortFunc(sessions, func(a, b *session) int { return cmp.Compare(a.index, b.index) })
+	var out []string
+	for _, s := range sessions {
+		if text := s.computes(); text != "" {
+			out = append(out, text)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// computes says in a sentence what the worker still computes; "" if that is nothing.
+func (s *session) computes() string {
+	s.mu.Lock()
+	n, since, each := s.core.Busy()
+	gone := s.core.Gone()
+	s.mu.Unlock()
+	if n == 0 || gone != nil {
+		return ""
+	}
+	took := max(time.Since(s.began)-since, 0)
+	text := fmt.Sprintf("%s still computes what was recorded before: the program that runs has taken %.1f s so far",
+		s.device(), took.Seconds())
+	switch {
+	case n > 1 && each > 0:
+		text += fmt.Sprintf(", and %d more wait, for about %.1f s", n-1, (each * time.Duration(n-1)).Seconds())
+	case n > 1:
+		text += fmt.Sprintf(", and %d more wait", n-1)
+	}
+	return text + "."
 }
 
 // Place is a place of the user's program as "file:line"; "" if it is not known.

@@ -232,6 +232,8 @@ typedef void (*myc_fn_reset_metrics)(void);
 // Writes the costs of each place of the user's program since the last reset_metrics, as a JSON array: see
 // runtime/bill.go.
 typedef uint64_t (*myc_fn_bill)(char* out, uint64_t capacity);
+// Writes in sentences what the workers still compute. Returns the length needed.
+typedef uint64_t (*myc_fn_busy)(char* out, uint64_t capacity);
 // Writes which programs a device has compiled, and why, in one paragraph for each. Returns the length, or 0.
 typedef uint64_t (*myc_fn_explain)(int32_t index, char* out, uint64_t capacity, myc_error*);
 // Writes the graph whose result the open trace will leave in `storage`. The trace stays as it is. Returns the length,

@@ -128,7 +128,7 @@ func (s *State) Waits() bool {
 func (s *State) Step(event Event, out []Action) []Action {
 	switch ev := event.(type) {
 	case *TraceClosed:
-		return s.traceClosed(ev.Trace, event, out)
+		return s.traceClosed(ev, out)
 	case Upload:
 		return s.upload(ev, out)
 	case Read:

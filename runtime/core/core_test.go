@@ -145,7 +145,7 @@ func TestAnswersComeInOrder(t *testing.T) {
 // TestAProgramIsSentAgainOnce: a worker that forgets it at once would be sent it for ever.
 func TestAProgramIsSentAgainOnce(t *testing.T) {
 	s := started(t, 0)
-	s.Step(&TraceClosed{"trace"}, nil)
+	s.Step(&TraceClosed{Trace: "trace"}, nil)
 	s.Step(Next{}, nil)
 	s.Step(&Prepared{Trace: "trace", Call: "call", Inputs: []bool{}}, nil)
 	unknown := &Answer{Seq: 1, Message: &proto.Done{UnknownProgram: true}}
@@ -158,7 +158,7 @@ func TestAProgramIsSentAgainOnce(t *testing.T) {
 func TestAHitAllocatesLittle(t *testing.T) {
 	s := started(t, 0)
 	trace, call := new(int), new(int)
-	closed := &TraceClosed{trace}
+	closed := &TraceClosed{Trace: trace}
 	report := &Prepared{Inputs: []bool{true}, Storages: []uint64{1}, Alive: []uint8{1}, Changed: []bool{true}}
 	answer := &Answer{Message: new(proto.Done)}
 	actions := make([]Action, 0, 8)
@@ -177,7 +177,7 @@ func TestAHitAllocatesLittle(t *testing.T) {
 func BenchmarkHit(b *testing.B) {
 	s := started(b, 0)
 	trace, call := new(int), new(int)
-	closed := &TraceClosed{trace}
+	closed := &TraceClosed{Trace: trace}
 	report := &Prepared{Inputs: []bool{true}, Storages: []uint64{1}, Alive: []uint8{1}, Changed: []bool{true}}
 	answer := &Answer{Message: new(proto.Done)}
 	actions := make([]Action, 0, 8)

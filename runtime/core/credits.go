@@ -40,6 +40,12 @@ func (c *credits) done(now time.Duration) int {
 	return c.allowed
 }
 
+// Busy says how many traces are under way, since when the first of them may run, and how long one has taken on average,
+// 0 if that is not known.
+func (s *State) Busy() (underWay int, since, each time.Duration) {
+	return s.credits.underWay, s.credits.pace.busy, s.credits.pace.each
+}
+
 // admitRooms completes the tickets that wait for room, if there is room.
 func (s *State) admitRooms(out []Action) []Action {
 	c := &s.credits
@@ -75,9 +81,18 @@ type pace struct {
 	began    bool
 	last     time.Duration // when the last call was done
 	interval time.Duration // between two, on average; 0: not known
+
+	busy time.Duration // when the worker could begin the call that it does now
+	each time.Duration // how long a call has taken, on average; 0: not known
 }
 
 func (p *pace) done(now time.Duration) {
+	if took := now - p.busy; p.each == 0 {
+		p.each = took
+	} else {
+		p.each += (took - p.each) / 4
+	}
+	p.busy = now
 	if p.began {
 		if took := min(now-p.last, aheadTime); p.interval == 0 {
 			p.interval = took

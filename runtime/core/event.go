@@ -16,8 +16,11 @@ type Event interface{ event() }
 
 // Submissions of the session's callers. The worker sees their frames in the order of the events.
 type (
-	// TraceClosed submits a trace. Its arrays are used until the Release.
-	TraceClosed struct{ Trace Ref }
+	// TraceClosed submits a trace. Its arrays are used until the Release. At: on the clock of Answer.
+	TraceClosed struct {
+		Trace Ref
+		At    time.Duration
+	}
 
 	// Upload submits the bytes of a new storage. The ticket is complete when the caller may go on.
 	Upload struct {

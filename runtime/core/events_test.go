@@ -69,7 +69,7 @@ func (s *simulation) submitTrace() {
 		s.underWay++
 		s.order = append(s.order, r)
 	}
-	s.step(&TraceClosed{r})
+	s.step(&TraceClosed{Trace: r})
 	if s.IntN(3) == 0 {
 		s.submitReads()
 	}

@@ -96,7 +96,7 @@ type loop struct {
 func (l *loop) begin(program uint32, frees ...uint64) [2]uint64 {
 	l.call++
 	trace := fmt.Sprint("trace ", l.call)
-	l.Step(&TraceClosed{trace}, nil)
+	l.Step(&TraceClosed{Trace: trace}, nil)
 	require.Equal(l, []Action{Prepare{trace, l.sinceRead}}, l.Step(Next{}, nil))
 	l.next += 2
 	ids := [2]uint64{l.next - 1, l.next}
@@ -181,7 +181,7 @@ func TestStoragesOfEarlierCalls(t *testing.T) {
 		}
 		second := l.begin(8, frees...)
 		if c.ofTrace {
-			l.Step(&TraceClosed{"frees"}, nil)
+			l.Step(&TraceClosed{Trace: "frees"}, nil)
 			l.Step(Next{}, nil)
 			l.Step(&Prepared{Trace: "frees", Unused: []uint64{first[1]}}, nil)
 		}

@@ -67,11 +67,13 @@ func small(ev Event) bool {
 	return ok && u.From == Copied && u.Bytes <= SmallUpload
 }
 
-func (s *State) traceClosed(trace Ref, ev Event, out []Action) []Action {
+func (s *State) traceClosed(ev *TraceClosed, out []Action) []Action {
 	if s.why != nil {
-		return append(out, Release{trace})
+		return append(out, Release{ev.Trace})
 	}
-	s.credits.underWay++
+	if s.credits.underWay++; s.credits.underWay == 1 {
+		s.credits.pace.busy = ev.At
+	}
 	return s.submit(ev, out)
 }
 

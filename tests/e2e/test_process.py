@@ -3,6 +3,7 @@
 """Processes end when they should, and leave no worker behind."""
 
 import os
+import re
 import signal
 import time
 
@@ -90,9 +91,11 @@ except KeyboardInterrupt:
     time.sleep(0.5)
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=120)
     assert time.monotonic() - begin < 20
     assert out == "interrupted\n"
+    still = "mycelya:0 still computes what was recorded before: the program that runs has"
+    assert re.search(rf"KeyboardInterrupt\n{still} taken \d+\.\d s so far", err)
     assert gone(worker)
 
 

@@ -109,6 +109,7 @@ void LoadLocked() {
   Find(library, "myc_metrics", table.metrics);
   Find(library, "myc_reset_metrics", table.reset_metrics);
   Find(library, "myc_bill", table.bill);
+  Find(library, "myc_busy", table.busy);
   Find(library, "myc_explain", table.explain);
   Find(library, "myc_pending", table.pending);
   Find(library, "myc_start", table.start);
@@ -389,8 +390,15 @@ bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
 }
 
 void RaiseInterrupt() {
+  std::string text;
+  {
+    const NoGil no_gil;
+    text = TextOf([](char* to, uint64_t n, myc_error*) { return GetClient().busy(to, n); });
+  }
   const pybind11::gil_scoped_acquire gil;
-  throw pybind11::error_already_set();
+  pybind11::error_already_set interrupt;
+  if (!text.empty()) interrupt.value().attr("add_note")(text);
+  throw pybind11::error_already_set(interrupt);
 }
 
 void Wait(const Client& c, uint64_t ticket, myc_error& error) {
