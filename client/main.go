@@ -263,6 +263,13 @@ func myc_busy(out *C.char, capacity C.uint64_t) C.uint64_t {
 	return C.uint64_t(cabi.Write(client.Busy(), unsafe.Pointer(out), uint64(capacity)))
 }
 
+//export myc_uploading
+func myc_uploading(sent, bytes *C.uint64_t) C.double {
+	s, n, took := client.Uploading()
+	*sent, *bytes = C.uint64_t(s), C.uint64_t(n)
+	return C.double(took.Seconds())
+}
+
 //export myc_profile
 func myc_profile(on C.int32_t) {
 	_ = cabi.Protect(func() error { client.Profile(on != 0); return nil })

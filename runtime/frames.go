@@ -142,6 +142,7 @@ func (s *session) sendUpload(a core.Send, u *upload) {
 	} else {
 		s.write(a, u.by, m, u.data)
 	}
+	s.sent(u, len(u.data))
 	sent.OK = true
 }
 

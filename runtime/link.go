@@ -83,15 +83,21 @@ func (w *linkWatch) end() {
 	}
 }
 
-// measured is what the session's link knows of its network, for the metrics; nil if the session has no link.
-func (s *session) measured() any {
+// link is the session's link; nil if it has none.
+func (s *session) link() *link.Stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn == nil {
 		return nil
 	}
-	l, ok := s.conn.Net().(*link.Stream)
-	if !ok {
+	l, _ := s.conn.Net().(*link.Stream)
+	return l
+}
+
+// measured is what the session's link knows of its network, for the metrics; nil if the session has no link.
+func (s *session) measured() any {
+	l := s.link()
+	if l == nil {
 		return nil
 	}
 	m := l.Measured()

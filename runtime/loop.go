@@ -53,6 +53,7 @@ type session struct {
 	// Of large uploads over a link. linkRate is the last rate that an upload has measured, in bytes per second; 0: none.
 	compressor transport.Compressor
 	linkRate   float64
+	uploading  uploading
 
 	mappings mappings
 	frames   atomic.Uint64 // that were sent
@@ -292,6 +293,7 @@ func (s *session) loseFor(life int, why *Error, what string, final bool) {
 func (s *session) end(why error) {
 	s.mailbox.Open(false)
 	s.credits.OnWay.Store(0)
+	s.uploading.end()
 	s.cancel()
 	s.mu.Lock()
 	if s.timer != nil {

@@ -111,6 +111,7 @@ func (s *session) sendPiece(a core.Send, u *upload) {
 	}
 	sent.OK = s.write(a, u.by, meta, body) > 0
 	p.sent += len(rest)
+	s.sent(u, len(rest))
 	sent.More = p.sent < len(u.data)
 }
 
@@ -175,6 +176,7 @@ func (s *session) settle(a core.Send, u *upload) {
 		p.sent = p.offered
 	} else {
 		s.metrics.uploadDeduped.Add(uint64(len(u.data) - p.sent))
+		s.sent(u, len(u.data)-p.sent)
 	}
 	s.write(a, u.by, &proto.Settle{Again: a.Again}, nil)
 }

@@ -23,6 +23,7 @@ type upload struct {
 	free    func()  // gives data back; may be nil
 	pieces  *pieces // nil: it is not sent in pieces
 	from    *origin // nil: the worker cannot find the bytes elsewhere
+	counted bool    // by uploading
 }
 
 func (u *upload) release() {
@@ -49,7 +50,8 @@ func (u *upload) keep() {
 func (s *session) upload(id uint64, data []byte, by *charge) *Ticket {
 	n := uint64(len(data))
 	s.metrics.uploaded(n, by)
-	u, t := &upload{storage: id, data: data, by: by, from: s.originOf(data)}, s.ticket(by)
+	s.uploads(n)
+	u, t := &upload{storage: id, data: data, by: by, from: s.originOf(data), counted: true}, s.ticket(by)
 	ev := core.Upload{Upload: u, Ticket: t, Storage: id, Bytes: n, From: core.Borrowed}
 	if n > copyUploads {
 		t.sends = true

@@ -530,13 +530,14 @@ type Measured struct {
 	RTT         float64 // seconds, see State.RTT
 	Rate        float64 // bytes per second that were sent, see State.Rate
 	Connections uint64  // that the stream has had
+	UnderWay    uint64  // bytes that were written, and that the other end's reader has not taken as far as is known
 }
 
 // Measured returns what the stream knows of its network.
 func (s *Stream) Measured() Measured {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Measured{s.state.RTT(), s.state.Rate(), s.state.epoch}
+	return Measured{s.state.RTT(), s.state.Rate(), s.state.epoch, s.state.written - s.state.acked}
 }
 
 // NetConn returns the connection that the stream has now, nil if it has none.

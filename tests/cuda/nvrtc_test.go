@@ -25,7 +25,7 @@ import (
 )
 
 // architectures are the architectures of torch's binaries.
-var architectures = []string{"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"}
+var architectures = []string{"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}
 
 // nvrtc loads the NVRTC of torch's packages, or skips the test.
 func nvrtc(t *testing.T) *kernels.NVRTC {

@@ -2,6 +2,14 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """A local machine behind an emulated network."""
 
+import contextlib
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+import textwrap
 import time
 
 import pytest
@@ -51,6 +59,46 @@ def test_the_variable(tmp_path):
     """
     machine = {"MYCELYA_MACHINE": "local:cpu?rtt=30ms&rate=100Mbit"}
     assert run(code, tmp_path, **machine)[:2] == (0, "True\n")
+
+
+UPLOAD = """
+    import torch, mycelya_torch
+    x = torch.randint(256, (6_000_000,), dtype=torch.uint8)
+    y = x.to("mycelya")
+    torch.mycelya.synchronize()
+    print(torch.equal(y.cpu(), x))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_for_long_uploads(tmp_path, terminal):
+    """Three seconds of an upload; nothing is shown where stderr is no terminal."""
+    pytest.importorskip("tqdm")
+    reader, writer = pty.openpty() if terminal else os.pipe()
+    if terminal:
+        termios.tcsetwinsize(writer, (24, 80))
+    script = tmp_path / "upload.py"
+    script.write_text(textwrap.dedent(UPLOAD))
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        text=True,
+        env={**os.environ, "MYCELYA_MACHINE": "local:cpu?rate=16Mbit"},
+    ) as process:
+        os.close(writer)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while part := os.read(reader, 4096):
+                shown += part
+        assert process.stdout.read() == "True\n"
+    os.close(reader)
+    assert process.returncode == 0, shown
+    if terminal:
+        assert re.search(rb"upload: +\d+%.*/6\.00M", shown), shown
+    else:
+        assert shown == b""
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,9 @@ except KeyboardInterrupt:
     out, err = process.communicate(timeout=120)
     assert time.monotonic() - begin < 20
     assert out == "interrupted\n"
-    still = "mycelya:0 still computes what was recorded before: the program that runs has"
+    still = (
+        "mycelya:0 still computes what was recorded before: the program that runs has"
+    )
     assert re.search(rf"KeyboardInterrupt\n{still} taken \d+\.\d s so far", err)
     assert gone(worker)
 

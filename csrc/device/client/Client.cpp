@@ -9,6 +9,7 @@
 #include <pybind11/pybind11.h>
 #ifdef __linux__
 #include <sys/prctl.h>
+#include <unistd.h>
 #endif
 
 #include <array>
@@ -110,6 +111,7 @@ void LoadLocked() {
   Find(library, "myc_reset_metrics", table.reset_metrics);
   Find(library, "myc_bill", table.bill);
   Find(library, "myc_busy", table.busy);
+  Find(library, "myc_uploading", table.uploading);
   Find(library, "myc_explain", table.explain);
   Find(library, "myc_pending", table.pending);
   Find(library, "myc_start", table.start);
@@ -369,6 +371,27 @@ NoGil::~NoGil() {
   PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
 }
 
+// Shows how far uploads are, on a terminal, if they take longer than two seconds; at most five times a second.
+void ShowUploads(const Client& c) {
+  static const bool terminal = isatty(STDERR_FILENO) != 0;
+  static std::atomic<int64_t> next{0};
+  constexpr double kShort = 2;           // seconds
+  constexpr int64_t kPause = 200000000;  // ns
+  if (!terminal) return;
+  int64_t due = next.load();
+  if (UnixNow() < due || !next.compare_exchange_strong(due, UnixNow() + kPause)) return;
+  uint64_t sent = 0, bytes = 0;
+  static bool shown = false;  // only who has changed `next` comes here
+  if (c.uploading(&sent, &bytes) < kShort && !shown) return;
+  shown = bytes != 0;
+  const pybind11::gil_scoped_acquire gil;
+  try {
+    pybind11::module_::import("mycelya_torch._progress").attr("show")(sent, bytes);
+  } catch (pybind11::error_already_set& e) {
+    e.discard_as_unraisable("mycelya: the progress of uploads");
+  }
+}
+
 bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
   // A caller that holds the GIL must not block other Python threads.
   const bool python = Py_IsInitialized() != 0;
@@ -383,6 +406,7 @@ bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
     const bool interrupted = PyErr_CheckSignals() != 0;
     PyGILState_Release(gil);
     if (interrupted) return false;
+    ShowUploads(c);
   }
   if (OutlivesUse()) SleepUntilTheEnd();
   if (C10_UNLIKELY(profiled)) NoteWait(began, place);
