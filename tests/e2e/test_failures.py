@@ -183,15 +183,17 @@ def test_an_optimizer_of_another_device_keeps_its_steps():
     here = torch.nn.Parameter(torch.ones(3))
     there = torch.nn.Parameter(torch.ones(3, device=DEVICE))
     optimizers = [torch.optim.Adam([p]) for p in (here, there)]
-    for i in range(3):
-        if i == 2:
-            bad_gather(torch.ones(3, device=DEVICE))
-        for parameter, optimizer in zip((here, there), optimizers, strict=True):
-            parameter.grad = torch.ones_like(parameter)
-            optimizer.step()
-        if i < 2:
-            synchronize()
+    # The first optimizer's step sends the failing op. A fast worker has answered when
+    # the second one begins, which raises the error then.
     with pytest.raises(RuntimeError, match="index 7"):
+        for i in range(3):
+            if i == 2:
+                bad_gather(torch.ones(3, device=DEVICE))
+            for parameter, optimizer in zip((here, there), optimizers, strict=True):
+                parameter.grad = torch.ones_like(parameter)
+                optimizer.step()
+            if i < 2:
+                synchronize()
         synchronize()
     steps = [o.state[o.param_groups[0]["params"][0]]["step"].item() for o in optimizers]
     assert steps == [3, 2]
