@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from mycelya_torch import _device, _explain
+from mycelya_torch import _device, _explain, device
 
 
 def main(argv: list[str]) -> None:
@@ -25,11 +25,11 @@ def main(argv: list[str]) -> None:
     sys.argv = argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     torch.ones(1, device="mycelya").cpu()  # the machine's start is no cost of a line
-    torch.mycelya.reset_metrics()
+    device.reset_metrics()
     began = time.perf_counter()
     try:
         runpy.run_path(script, run_name="__main__")
-        torch.mycelya.synchronize()
+        device.synchronize()
     finally:
         seconds = time.perf_counter() - began
         metrics = json.loads(_device.metrics())

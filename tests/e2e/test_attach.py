@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -169,8 +170,7 @@ def test_a_worker_that_is_killed(machines):
     x = m.load("x")
     m.checkpoint()
     x += 1
-    pid = int(open(f"/proc/{session(m)}/stat").read().rsplit(")", 1)[1].split()[1])
-    os.kill(pid, signal.SIGKILL)
+    kill_supervisor(m)
     assert x.tolist() == [2, 2, 2]
     assert m.load("x").tolist() == [1, 1, 1]
     assert left(None) == ["e"]
@@ -187,13 +187,18 @@ def test_a_worker_that_is_killed_without_a_checkpoint(machines):
     )
     m = RemoteMachine.attach("f")
     x = m.load("x")
-    pid = int(open(f"/proc/{session(m)}/stat").read().rsplit(")", 1)[1].split()[1])
-    os.kill(pid, signal.SIGKILL)
+    kill_supervisor(m)
     text = raised(DeviceLostError, lambda: x.add(1).sum().item())
     call = re.search(r"Call (RemoteMachine\(.*?\)), and load\(\)", text)[1]
     m.stop()
     with eval(call) as again:
         assert again.load("x").tolist() == [1, 1, 1]
+
+
+def kill_supervisor(machine):
+    """Kills the process that has started the session's."""
+    stat = Path(f"/proc/{session(machine)}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
 
 
 def session(machine):

@@ -31,7 +31,8 @@ std::string Element(const at::Tensor& t, int64_t i) { return c10::str(t[i].item(
 // At most so many elements are compared at once, since a comparison takes several times their memory.
 constexpr int64_t kPart = 4 << 20;
 
-// By element: the error beyond the tolerance, of which `scale` is the part that is the same for all elements.
+// Returns for each element by how much its error exceeds the tolerance. The error may be `tolerance` times the sum of
+// the element's absolute value and `scale`.
 at::Tensor ErrorOf(const at::Tensor& got, const at::Tensor& want, double scale, double tolerance) {
   if (!want.is_floating_point() && !want.is_complex()) return at::ne(got, want).to(at::kDouble);
   const auto wide = want.is_complex() ? at::kComplexDouble : at::kDouble;

@@ -357,7 +357,7 @@ class Runner {
   }
 
   void Execute(const Step& s) {
-    if (!s.known) buffers_.ForgetHostCopies(s);
+    if (apart_ && !s.known) buffers_.ForgetHostCopies(s);
     switch (s.kind) {
       case StepKind::kCall:
         return s.known ? operators_.RunKnown(s) : operators_.Run(s);
@@ -409,7 +409,7 @@ class Runner {
     const uint32_t failed = ExecuteKernels(number, code, &failure);
     if (failed == end) {
       CountFused(first, plain, end);
-      for (uint32_t i = plain; i < end; ++i) {
+      for (uint32_t i = plain; apart_ && i < end; ++i) {
         const Step& s = p_.steps[i];
         if (!s.known || !operators_.RunOnHost(s)) buffers_.ForgetHostCopies(s);
       }
@@ -417,7 +417,7 @@ class Runner {
       for (uint32_t i = plain; cause_ && i < end; ++i) late_.push_back(i);
       return end - 1;
     }
-    buffers_.ForgetHostCopies(fused);
+    if (apart_) buffers_.ForgetHostCopies(fused);
     if (!NoneRan(first, failed)) {
       Fail(failed, fused, std::move(failure));
       return end - 1;
@@ -543,6 +543,7 @@ class Runner {
   static constexpr uint32_t kUnknown = UINT32_MAX;
 
   Executor& executor_;
+  const bool apart_ = executor_.device().apart();  // then buffers may have copies on the host
   Program& p_;
   const Call& call_;
   myc_step_error* errors_;

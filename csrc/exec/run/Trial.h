@@ -28,7 +28,8 @@ class TrialRun {
   void Begin();
   // Takes what the kernels have made, and leaves the buffers as they were before.
   void End();
-  // Once the operators have run: how what the kernels have made differs from what they have made; "" if it does not.
+  // Compares the kernels' results with those of the operators, which have run. Returns the difference, "" if there is
+  // none.
   std::string Difference();
 
  private:
