@@ -132,9 +132,13 @@ def modal_program(tmp_path_factory):
 
 
 @pytest.fixture
-def plane(modal_program, tmp_path, monkeypatch):
-    """A plane of Modal, the only one that the test can reach. No sandbox is left."""
-    plane = modal_plane.Plane(modal_program, tmp_path / "plane")
+def plane(modal_program, tmp_path, monkeypatch, request):
+    """A plane of Modal, the only one that the test can reach. No sandbox is left.
+
+    Its parameter, if there is one, is more arguments of its program.
+    """
+    more = getattr(request, "param", ())
+    plane = modal_plane.Plane(modal_program, tmp_path / "plane", *more)
     try:
         for name, value in plane.environment.items():
             monkeypatch.setenv(name, value)

@@ -14,7 +14,7 @@ from helpers import ROOT, needs
 def build(folder: Path) -> Path:
     """Builds the program of the plane, and returns its path."""
     out = folder / "fakeplane"
-    package = "./runtime/provider/modal/fakeplane/cmd/fakeplane"
+    package = "./tests/fakeplane"
     needs("go")
     subprocess.run(["go", "build", "-o", str(out), package], cwd=ROOT, check=True)
     return out
@@ -27,7 +27,7 @@ class Plane:
         environment: the variables with which a client uses the plane, and nothing else.
     """
 
-    def __init__(self, program: Path, folder: Path) -> None:
+    def __init__(self, program: Path, folder: Path, *more: str) -> None:
         folder.mkdir()
         # The program python3 of the sandboxes is this one, which has torch.
         programs = folder.parent / "programs"
@@ -36,7 +36,7 @@ class Plane:
         (programs / "python3").chmod(0o700)
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
         self.process = subprocess.Popen(
-            [str(program), "--folder", str(folder), "--path", path],
+            [str(program), "--folder", str(folder), "--path", path, *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -49,7 +49,7 @@ class Plane:
             self.environment[name] = str(empty)
 
     def ask(self, do: str, **values) -> dict:
-        """Sends a request; see runtime/provider/modal/fakeplane/cmd/fakeplane."""
+        """Sends a request; see tests/fakeplane."""
         assert self.process.stdin is not None and self.process.stdout is not None
         print(json.dumps({"do": do, **values}), file=self.process.stdin, flush=True)
         answer = json.loads(self.process.stdout.readline())

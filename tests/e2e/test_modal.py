@@ -275,6 +275,30 @@ def test_another_process_goes_on(plane, tmp_path, kill):
         assert machine.load("x").tolist() == [7, 7, 7]
 
 
+@pytest.mark.parametrize("plane", [["--delay=50ms"]], indirect=True)
+def test_round_trips_to_the_first_value(plane, tmp_path):
+    """TCP, TLS, the Hellos; a program and its value. The goal is five."""
+    run(DETACHED, tmp_path)
+    code = """
+import sys
+import torch
+from mycelya_torch import RemoteMachine
+machine = RemoteMachine.attach("stays", "modal")
+print(torch.ones(3, device=machine.device()).add(1).tolist(), flush=True)
+sys.stdin.readline()
+machine.stop()
+"""
+    plane.ask("trips")
+    with start(code, tmp_path) as process:
+        assert process.stdout.readline() == "[2.0, 2.0, 2.0]\n", process.communicate()
+        counted = plane.ask("trips")
+        process.communicate("\n", timeout=200)
+    assert process.returncode == 0
+    assert counted["connections"] == 1
+    assert 4 <= counted["trips"] <= 5
+    assert counted["seconds"] > (counted["trips"] - 0.5) * 0.1
+
+
 def test_a_sweep_spares_what_another_process_uses(plane):
     options = {"name": "shared", "detached": True, **CPU}
     with RemoteMachine("modal", "A100", **options) as machine:

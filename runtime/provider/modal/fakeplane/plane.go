@@ -29,6 +29,9 @@ type Options struct {
 	Folder string // an empty folder, for those of sandboxes and volumes
 	// Path is PATH in the sandboxes; "": that of this process.
 	Path string
+	// Serve passes the connections of a listener, a raw TCP tunnel, on to an address until the listener is closed. nil:
+	// there is nothing between.
+	Serve func(l net.Listener, to string)
 }
 
 // Faults are what goes wrong on a plane.

@@ -74,6 +74,11 @@ func (t *tunnels) open(ports []*pb.PortSpec) error {
 		data := pb.TunnelData_builder{ContainerPort: port.GetPort()}
 		blocked := func(f Faults) bool { return f.BlockTLS }
 		if port.GetUnencrypted() {
+			if far, err := t.far(at.String()); err != nil {
+				return err
+			} else if far != nil {
+				at = far
+			}
 			host, number := "127.0.0.1", uint32(at.Port)
 			data.UnencryptedHost, data.UnencryptedPort = &host, &number
 			blocked = func(f Faults) bool { return f.BlockRaw }
@@ -94,6 +99,21 @@ func (t *tunnels) open(ports []*pb.PortSpec) error {
 		})
 	}
 	return nil
+}
+
+// far is the address from which Options.Serve leads to a tunnel; nil: nothing leads there.
+func (t *tunnels) far(to string) (*net.TCPAddr, error) {
+	serve := t.s.plane.options.Serve
+	if serve == nil {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	t.listeners = append(t.listeners, l)
+	t.wg.Go(func() { serve(l, to) })
+	return l.Addr().(*net.TCPAddr), nil
 }
 
 // serve forwards one connection.

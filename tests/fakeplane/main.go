@@ -9,6 +9,9 @@
 //	{"do": "kill", "id": "sb-…"}                              kills the worker
 //	{"do": "inject", "faults": {"NoCapacity": ["A100"]}}      replaces what goes wrong: fakeplane.Faults
 //	{"do": "show", "id": "sb-…"}                              what the sandbox was created with
+//	{"do": "trips"}                                           what clients waited for since the last such request
+//
+// With --delay, each direction of the raw TCP tunnels takes so long, and round trips are counted: tests/trips/count.
 package main
 
 import (
@@ -16,6 +19,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -23,6 +27,7 @@ import (
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
 
 	"github.com/mycelya/mycelya/runtime/provider/modal/fakeplane"
+	"github.com/mycelya/mycelya/tests/trips/count"
 )
 
 // request is a line of stdin.
@@ -34,8 +39,15 @@ type request struct {
 func main() {
 	folder := flag.String("folder", "", "an empty folder, for those of sandboxes and volumes")
 	path := flag.String("path", "", "PATH in the sandboxes; empty: that of this process")
+	delay := flag.Duration("delay", 0, "of each direction of the raw TCP tunnels")
 	flag.Parse()
-	plane, err := fakeplane.Start(fakeplane.Options{Folder: *folder, Path: *path})
+	options := fakeplane.Options{Folder: *folder, Path: *path}
+	counter := new(count.Counter)
+	if *delay > 0 {
+		line := count.Line{Delay: *delay, Counter: counter}
+		options.Serve = func(l net.Listener, to string) { _ = line.Serve(l, "tcp", to) }
+	}
+	plane, err := fakeplane.Start(options)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "fakeplane:", err)
 		os.Exit(1)
@@ -50,6 +62,11 @@ func main() {
 		var r request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			_ = out.Encode(map[string]string{"error": err.Error()})
+			continue
+		}
+		if r.Do == "trips" {
+			_ = out.Encode(counter.Result())
+			counter.Reset()
 			continue
 		}
 		_ = out.Encode(answer(plane, r))
