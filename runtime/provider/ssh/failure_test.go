@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -93,6 +94,15 @@ var waysOfHosts = []failing{
 		return h.options("python", h.python(t, "import tempfile", "def mkstemp(**_):", "    raise OSError(28, 'no', '/x')",
 			"tempfile.mkstemp = mkstemp"))
 	}, provider.ErrUnavailable, []string{"There is no room on loop (/x: No space left on device)", "folder="}},
+	{"a small disk", func(t *testing.T, h *host) map[string]string {
+		folder := filepath.Join(h.dir, "small")
+		require.NoError(t, os.Mkdir(folder, 0o700))
+		if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=1m"); err != nil {
+			t.Skipf("this user cannot mount a disk of 1 MiB: %v", err)
+		}
+		t.Cleanup(func() { require.NoError(t, syscall.Unmount(folder, 0)) })
+		return h.options("folder", folder)
+	}, provider.ErrUnavailable, []string{"There is no room on loop (/", "No space left on device)", "folder="}},
 	{"no programs there", func(t *testing.T, h *host) map[string]string {
 		return h.options("python", h.python(t, "import os, types", "real = os.statvfs",
 			"os.statvfs = lambda p: types.SimpleNamespace(f_flag=os.ST_NOEXEC)"))

@@ -274,7 +274,7 @@ def check(request):
     lacking = sum(size for _, size, _ in missing(pack, path))
     disk = os.statvfs(path)
     if lacking > disk.f_bavail * disk.f_frsize:
-        raise Refusal("full", path=path, text=os.strerror(errno.ENOSPC))
+        raise Refusal("full", path=path, text=f"{path}: {os.strerror(errno.ENOSPC)}")
     with writing(machines_folder()):
         os.makedirs(machines_folder(), 0o700, exist_ok=True)
         tempfile.TemporaryFile(dir=machines_folder()).close()
