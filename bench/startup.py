@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """The time from a process's start to its first result, against `import torch` alone.
 
-Each row is a fresh Python process, from its start to its end. The rows take turns; the
+Each row is a fresh process, from its start to its end. The rows take turns; the
 figures are medians. The device's worker is a separate process, which also loads
 PyTorch. The last line is the CPU time of the package's entry point alone. To measure an
 installed wheel, run it with that environment's Python in a folder elsewhere.
@@ -24,26 +24,32 @@ import results
 
 HELLO = Path(__file__).resolve().parent.parent / "examples" / "hello.py"
 PLAIN = "import torch, without the device"
-PROGRAMS = {
-    PLAIN: ("import torch", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
-    "import torch": ("import torch", {}),
-    "a first result on the CPU": ("import torch; torch.ones(2).add(1).tolist()", {}),
-    "a first result on the device": (
-        "import torch; torch.ones(2, device='mycelya').add(1).tolist()",
+PYTHON = (sys.executable, "-c")
+COMMAND = Path(sys.executable).with_name("mycelya")
+# The arguments of each process, and variables of its environment.
+PROCESSES = {
+    PLAIN: ((*PYTHON, "import torch"), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+    "import torch": ((*PYTHON, "import torch"), {}),
+    "a first result on the CPU": (
+        (*PYTHON, "import torch; torch.ones(2).add(1).tolist()"),
         {},
     ),
-    "examples/hello.py": (HELLO.read_text(), {}),
+    "a first result on the device": (
+        (*PYTHON, "import torch; torch.ones(2, device='mycelya').add(1).tolist()"),
+        {},
+    ),
+    "examples/hello.py": ((sys.executable, HELLO), {}),
+    "mycelya run examples/hello.py": ((COMMAND, "run", HELLO), {}),
 }
 
 
 def measure(repeats: int) -> dict[str, float]:
     """Seconds by name."""
-    times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    times: dict[str, list[float]] = {name: [] for name in PROCESSES}
     for repeat in range(repeats + 1):  # the first warms up the file cache
-        for name, (program, extra) in PROGRAMS.items():
+        for name, (command, extra) in PROCESSES.items():
             start = time.perf_counter()
             env = {**os.environ, **extra}
-            command = [sys.executable, "-c", program]
             subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
             if repeat > 0:
                 times[name].append(time.perf_counter() - start)
