@@ -93,6 +93,11 @@ def test_a_machine_stands_for_its_device():
         assert moved[1].dtype == moved[2].dtype == torch.float64
         assert isinstance(moved[-1], Sub)
         assert pickle.loads(pickle.dumps(torch.Tensor.to)) is torch.Tensor.to
+        wants = "argument 'device' must be torch.device, not RemoteMachine"
+        with pytest.raises(TypeError, match=wants):
+            torch.ones(2, device=machine)
+        with pytest.raises(TypeError, match=wants):
+            nn.Linear(2, 2, device=machine)
 
 
 def test_a_gradient_moves_with_its_parameter():
