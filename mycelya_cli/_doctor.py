@@ -137,18 +137,22 @@ def _choices() -> Iterator[Finding]:
 
 
 def _releases(
-    releases: dict[str, str], variable: str, check: str, does: str, does_not: str
+    releases: dict[str, tuple[str, ...]],
+    variable: str,
+    check: str,
+    does: str,
+    does_not: str,
 ) -> Iterator[Finding]:
     """A finding for each installed library that a tested release is patched of.
 
     Args:
-        releases: the tested release by library
+        releases: the tested releases by library
         variable: the switch; "off" turns the patches off
         check: the name of the finding, with {} for the library
         does, does_not: what the library does if it is patched, and if it is not
     """
     off = os.environ.get(variable) == "off"
-    for name, release in releases.items():
+    for name, tested in releases.items():
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -159,7 +163,7 @@ def _releases(
                 finding, "note", f"{name} {version} {does_not}", f"Unset {variable}."
             )
         elif why := _paths.tested().reason(releases, name, version):
-            remedy = f"pip install '{name}=={release}.*'"
+            remedy = f"pip install '{name}=={tested[-1]}.*'"
             yield Finding(finding, "note", f"{why}; it {does_not}", remedy)
         else:
             yield _ok(finding, f"{name} {version} {does}")

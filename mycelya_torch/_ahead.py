@@ -3,8 +3,8 @@
 """Patches of libraries that wait for a value of the device in each step.
 
 Such a wait costs a round trip. A patch makes the library go on, and read the value when
-it has come; the results are the same. It is for one minor release of its library, which
-the tests run with, and for functions with the parameters of that release. Otherwise the
+it has come; the results are the same. It is for minor releases of its library that the
+tests have run with, and for functions with the parameters of these. Otherwise the
 library stays as it is, and `reasons` says why; `mycelya doctor --run` shows it.
 """
 

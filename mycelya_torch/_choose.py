@@ -7,8 +7,8 @@ of names. Without a patch they choose the CPU, and do not say so. They should ch
 what `torch.accelerator` names. On a host with a CUDA GPU that is CUDA, unless the
 program asks for this package; then no other device can train in the process.
 
-A patch is for one minor release of its library; see _tested. Another release stays as
-it is, and one warning says so when the library has chosen the CPU.
+A patch is for some minor releases of its library; see _tested. Another one stays as it
+is, and one warning says so when the library has chosen the CPU.
 """
 
 from __future__ import annotations

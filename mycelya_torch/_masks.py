@@ -19,10 +19,12 @@ import torch
 
 from mycelya_torch import _ahead
 
-# How a model makes positions, if it is called without them.
+# How a model makes positions, if it is called without them. The cache is called
+# past_key_values before release 5.24.
+_CACHES = "cache", "past_key_values"
 _MAKES = """\
         if position_ids is None:
-            past_seen_tokens = past_key_values.get_seq_length() if past_key_values is not None else 0
+            past_seen_tokens = cache.get_seq_length() if cache is not None else 0
             position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device) + past_seen_tokens
             position_ids = position_ids.unsqueeze(0)
 """  # noqa: E501
@@ -68,7 +70,7 @@ def _made_here(frame: FrameType | None) -> bool:
                 called.get("self") is model
                 and len(called["args"]) <= 1
                 and called["kwargs"].get("position_ids") is None
-                and called["kwargs"].get("past_key_values") is None
+                and all(called["kwargs"].get(name) is None for name in _CACHES)
             )
         frame = frame.f_back
     return False
@@ -87,6 +89,7 @@ def _makes(code: CodeType) -> bool:
         source = inspect.getsource(code)
     except OSError:
         return False
-    head = source.find(_MAKES)
-    rest = source.replace(_MAKES, "")
-    return head >= 0 and "position_ids =" not in rest
+    rest = source
+    for name in _CACHES:
+        rest = rest.replace(_MAKES.replace("cache", name), "")
+    return rest != source and "position_ids =" not in rest

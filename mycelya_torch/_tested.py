@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """The releases of libraries that _ahead and _choose patch; `doctor` reads them."""
 
-# Each minor release here is the one that the tests run with.
-AHEAD = {"transformers": "5.23", "lightning": "2.6"}
+# The minor releases that the tests have run with. They run with the last one.
+_TRANSFORMERS = ("5.23", "5.24")
+_LIGHTNING = ("2.6",)
+AHEAD = {"transformers": _TRANSFORMERS, "lightning": _LIGHTNING}
 CHOOSE = {
-    "accelerate": "1.15",
-    "transformers": "5.23",
-    "lightning": "2.6",
-    "peft": "0.21",  # this one and the next two: tests/ecosystem
-    "sentence-transformers": "6.2",
-    "torch-geometric": "2.8",
+    "accelerate": ("1.15",),
+    "transformers": _TRANSFORMERS,
+    "lightning": _LIGHTNING,
+    "peft": ("0.21",),  # this one and the next two: tests/ecosystem
+    "sentence-transformers": ("6.2",),
+    "torch-geometric": ("2.8",),
 }
 
 # What _choose patches: (library, our module, its function) by the library's module.
@@ -50,9 +52,9 @@ for _fabric, _pytorch in (
         CHOICES[_name] = ("lightning", "_lightning_choice", _function)
 
 
-def reason(releases: dict[str, str], library: str, version: str) -> str:
+def reason(releases: dict[str, tuple[str, ...]], library: str, version: str) -> str:
     """Why AHEAD or CHOOSE does not patch this version of a library; "" if it does."""
     tested = releases[library]
-    if version == tested or version.startswith(f"{tested}."):
+    if any(f"{version}.".startswith(f"{release}.") for release in tested):
         return ""
-    return f"{library} {version} is not the tested release {tested}"
+    return f"{library} {version} is not the tested release {' or '.join(tested)}"

@@ -107,7 +107,7 @@ def tensors(out):
         return [out]
     found = []
     for name, value in out.items():
-        if name == "past_key_values":
+        if name == "cache":
             caches = [getattr(value, "self_attention_cache", value)]
             caches += [getattr(value, "cross_attention_cache", caches[0])]
             layers = [layer for cache in caches for layer in cache.layers]

@@ -57,7 +57,7 @@ def check(model, prompt, end, options, monkeypatch):
     if prompt.shape[0] == 1:
         assert streamers[0].got == streamers[1].got
         assert streamers[0].ended and streamers[1].ended
-    cache = None if isinstance(out, torch.Tensor) else out.past_key_values
+    cache = None if isinstance(out, torch.Tensor) else out.cache
     if model.config.is_encoder_decoder or cache is None or end is None:
         return
 
@@ -66,7 +66,7 @@ def check(model, prompt, end, options, monkeypatch):
         return generated(
             model,
             first.sequences,
-            past_key_values=first.past_key_values,
+            cache=first.cache,
             max_new_tokens=3,
             do_sample=False,
         )

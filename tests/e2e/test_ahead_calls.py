@@ -52,7 +52,7 @@ def test_another_release_is_left_alone(monkeypatch):
     """Another version, and functions with other parameters."""
     utils = transformers.generation.utils
     monkeypatch.setattr(_ahead, "reasons", {})
-    monkeypatch.setitem(_tested.AHEAD, "transformers", "4.57")
+    monkeypatch.setitem(_tested.AHEAD, "transformers", ("4.57",))
     patched = utils.GenerationMixin._sample
     _ahead.generation(utils)
     assert "is not the tested release 4.57" in _ahead.reasons["generate()"]
@@ -225,7 +225,7 @@ def test_a_streamer_that_raises(monkeypatch, undone):
                 do_sample=True,
                 eos_token_id=WORDS - 1,
                 streamer=streamer,
-                past_key_values=cache,
+                cache=cache,
             )
         keys = torch.stack([layer.keys for layer in cache.layers])
         assert len(streamer.got) == 6 and not streamer.ended

@@ -257,8 +257,8 @@ def test_doctor(environment):
 def test_doctor_says_which_libraries_wait(environment, tmp_path):
     """With the variable, and for a release that the tests have not run with."""
     for version, more, remedy in (
-        ("5.23.7", {"MYCELYA_AHEAD": "off"}, "Unset MYCELYA_AHEAD."),
-        ("5.99.0", {}, "pip install 'transformers==5.23.*'"),
+        ("5.24.7", {"MYCELYA_AHEAD": "off"}, "Unset MYCELYA_AHEAD."),
+        ("5.99.0", {}, "pip install 'transformers==5.24.*'"),
     ):
         # The metadata of a release that is not installed.
         info = tmp_path / version / f"transformers-{version}.dist-info"
