@@ -130,6 +130,7 @@ func (c *compiler) compile(t *closedTrace, e, first *entry) (_ *entry, _ *varian
 	if err == nil {
 		a := v.account
 		a.of, a.names, a.origins = v, captured.Ops, slices.Clone(t.Origins)
+		a.skipped, a.computing, a.firstSkipped = skipped(captured, v.compiled)
 		if params, err := v.compiled.Params(t.Params); err == nil {
 			a.memory = c.peak(v.compiled, params, a.names, a.origins)
 		}

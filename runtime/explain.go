@@ -32,6 +32,10 @@ type account struct {
 	of      *variant // nil: it could not be compiled
 	names   []string // of its records' ops
 	origins []uint32 // of the trace that it was compiled for
+
+	// How many of the operators compute something, how many of them the program leaves out, and the record of the first
+	// one of these.
+	computing, skipped, firstSkipped int
 }
 
 // history is what a session keeps for explain. Its size is bounded.

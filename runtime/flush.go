@@ -93,6 +93,7 @@ func (s *session) prepare(a core.Prepare) {
 	}
 	var m *proto.Call
 	if err == nil {
+		s.countUnused(v.account, t.Trace)
 		m, err = bind(e, v, t.Trace)
 	}
 	switch {

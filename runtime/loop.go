@@ -54,6 +54,7 @@ type session struct {
 	compressor transport.Compressor
 	linkRate   float64
 	uploading  uploading
+	unused     unused
 
 	mappings mappings
 	frames   atomic.Uint64 // that were sent

@@ -87,7 +87,7 @@ func (s *session) open(item *Item) (core.Event, error) {
 	case RequestRead:
 		return t.read(item.View, item.Dst)
 	case RequestSync:
-		return core.Sync{Ticket: t}, nil
+		return t.sync(), nil
 	case RequestRoom:
 		return core.Room{Ticket: t}, nil
 	}

@@ -25,6 +25,7 @@ type Ticket struct {
 	told    func(error) // called once with the answer, before done is closed; may be nil
 	stalled atomic.Bool // a wait was counted
 	sends   bool        // its waits are for bytes that are being sent, not for the worker
+	all     bool        // it waits for all that was submitted
 
 	// Of a read.
 	view View
@@ -52,6 +53,9 @@ func (s *session) ticket(by *charge) *Ticket {
 // end makes err the answer. It is called once.
 func (t *Ticket) end(err error) {
 	t.err = err
+	if t.all {
+		t.session.waitedForAll(err)
+	}
 	if t.told != nil {
 		t.told(err)
 	}

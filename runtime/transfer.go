@@ -118,7 +118,13 @@ func guessMessage(g core.Guess) *proto.Read {
 // sync begins a wait for all that was submitted.
 func (s *session) sync(by *charge) (*Ticket, error) {
 	t := s.ticket(by)
-	return s.begin(t, core.Sync{Ticket: t})
+	return s.begin(t, t.sync())
+}
+
+// sync makes t the ticket of a wait for all that was submitted.
+func (t *Ticket) sync() core.Sync {
+	t.all = true
+	return core.Sync{Ticket: t}
 }
 
 // room begins a wait until fewer traces are under way than the credits allow.
