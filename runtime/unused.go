@@ -78,8 +78,8 @@ func (s *session) countUnused(a *account, t *trace.Trace) {
 	}
 }
 
-// waitedForAll is called when all work has been done that was submitted before a wait. If half of it was skipped, the first
-// such wait says so.
+// waitedForAll is called when all work has been done that was submitted before a wait. The first wait before which half
+// of the operators were skipped says so.
 func (s *session) waitedForAll(err error) {
 	u := &s.unused
 	u.mu.Lock()

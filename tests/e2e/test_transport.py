@@ -151,7 +151,7 @@ def test_a_fork_keeps_the_session(machine):
         (
             {"zone": "b"},
             "zone='b' is not an option of the local machine. "
-            "Its options are device, transport, state.",
+            "Its options are device, transport, state, rtt, rate.",
         ),
     ],
 )

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -97,10 +97,10 @@ var waysOfHosts = []failing{
 	{"a small disk", func(t *testing.T, h *host) map[string]string {
 		folder := filepath.Join(h.dir, "small")
 		require.NoError(t, os.Mkdir(folder, 0o700))
-		if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=1m"); err != nil {
+		if err := exec.Command("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder).Run(); err != nil {
 			t.Skipf("this user cannot mount a disk of 1 MiB: %v", err)
 		}
-		t.Cleanup(func() { require.NoError(t, syscall.Unmount(folder, 0)) })
+		t.Cleanup(func() { require.NoError(t, exec.Command("umount", folder).Run()) })
 		return h.options("folder", folder)
 	}, provider.ErrUnavailable, []string{"There is no room on loop (/", "No space left on device)", "folder="}},
 	{"a damaged worker", func(t *testing.T, h *host) map[string]string {
