@@ -15,7 +15,8 @@ import (
 )
 
 // unused counts the operators of a session since its last wait for all work, and those of them that were not computed
-// because nothing used their results. Who times a loop that drops its results would measure the loop without them.
+// because nothing used their results, or an equal operator had them. Who times a loop that drops its results would
+// measure the loop without them.
 type unused struct {
 	mu        sync.Mutex
 	said      bool
@@ -86,9 +87,9 @@ func (s *session) waitedForAll(err error) {
 	defer u.mu.Unlock()
 	if err == nil && !u.said && u.first != nil && u.skipped > 1 && 2*u.skipped >= u.operators {
 		u.said = true
-		s.log.Warn(fmt.Sprintf("Nothing used the results of %d of %d operators before this wait, the first one %s, so they "+
-			"were not computed. A time that is measured here is not theirs. Keep the results until after the wait, or compute "+
-			"in a block `with torch.mycelya.eager():`.", u.skipped, u.operators, u.first()))
+		s.log.Warn(fmt.Sprintf("%d of %d operators before this wait were not computed, the first one %s: nothing used their "+
+			"results, or an equal operator had them. A time that is measured here is not theirs. Keep results that differ "+
+			"until after the wait, or compute in a block `with torch.mycelya.eager():`.", u.skipped, u.operators, u.first()))
 	}
 	u.skipped, u.operators, u.first = 0, 0, nil
 }
