@@ -62,10 +62,12 @@ def test_the_variable(tmp_path):
 
 
 UPLOAD = """
+    import sys
     import torch, mycelya_torch
     x = torch.randint(256, (6_000_000,), dtype=torch.uint8)
     y = x.to("mycelya")
     torch.mycelya.synchronize()
+    print("after", file=sys.stderr)
     print(torch.equal(y.cpu(), x))
 """
 
@@ -95,10 +97,13 @@ def test_a_bar_for_long_uploads(tmp_path, terminal):
         assert process.stdout.read() == "True\n"
     os.close(reader)
     assert process.returncode == 0, shown
+    bar, _, after = shown.partition(b"after")
+    assert after.strip() == b""
     if terminal:
-        assert re.search(rb"upload: +\d+%.*/6\.00M", shown), shown
+        assert re.search(rb"upload: +\d+%.*/6\.00M", bar), shown
+        assert bar.endswith(b" \r")  # it is cleared
     else:
-        assert shown == b""
+        assert bar == b""
 
 
 @pytest.mark.parametrize(

@@ -371,17 +371,18 @@ NoGil::~NoGil() {
   PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
 }
 
-// Shows how far uploads are, on a terminal, if they take longer than two seconds; at most five times a second.
-void ShowUploads(const Client& c) {
+// Shows how far uploads are, on a terminal, if they take longer than two seconds: at most five times a second, and at
+// the end of a wait if there is a bar.
+void ShowUploads(const Client& c, bool end) {
   static const bool terminal = isatty(STDERR_FILENO) != 0;
   static std::atomic<int64_t> next{0};
+  static std::atomic<bool> shown{false};
   constexpr double kShort = 2;           // seconds
   constexpr int64_t kPause = 200000000;  // ns
-  if (!terminal) return;
+  if (!terminal || (end && !shown)) return;
   int64_t due = next.load();
-  if (UnixNow() < due || !next.compare_exchange_strong(due, UnixNow() + kPause)) return;
+  if (!end && (UnixNow() < due || !next.compare_exchange_strong(due, UnixNow() + kPause))) return;
   uint64_t sent = 0, bytes = 0;
-  static bool shown = false;  // only who has changed `next` comes here
   if (c.uploading(&sent, &bytes) < kShort && !shown) return;
   shown = bytes != 0;
   const pybind11::gil_scoped_acquire gil;
@@ -406,9 +407,10 @@ bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
     const bool interrupted = PyErr_CheckSignals() != 0;
     PyGILState_Release(gil);
     if (interrupted) return false;
-    ShowUploads(c);
+    ShowUploads(c, false);
   }
   if (OutlivesUse()) SleepUntilTheEnd();
+  if (python) ShowUploads(c, true);
   if (C10_UNLIKELY(profiled)) NoteWait(began, place);
   return true;
 }
