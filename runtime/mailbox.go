@@ -87,7 +87,7 @@ func (s *session) open(item *Item) (core.Event, error) {
 	case RequestRead:
 		return t.read(item.View, item.Dst)
 	case RequestSync:
-		return t.sync(), nil
+		return t.sync(item.At), nil
 	case RequestRoom:
 		return core.Room{Ticket: t}, nil
 	}

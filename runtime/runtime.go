@@ -210,7 +210,7 @@ func (r *Runtime) Sync(index int32, at trace.Place) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	t, err := s.sync(r.metrics.bill.at(at))
+	t, err := s.sync(at)
 	return r.add(t, err)
 }
 

@@ -25,7 +25,7 @@ type Ticket struct {
 	told    func(error) // called once with the answer, before done is closed; may be nil
 	stalled atomic.Bool // a wait was counted
 	sends   bool        // its waits are for bytes that are being sent, not for the worker
-	all     bool        // it waits for all that was submitted
+	all     bool        // the user waits for all that was submitted
 
 	// Of a read.
 	view View

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // copyUploads is the size up to which the bytes of an upload are copied. More bytes are sent from the caller's memory
@@ -116,14 +117,14 @@ func guessMessage(g core.Guess) *proto.Read {
 }
 
 // sync begins a wait for all that was submitted.
-func (s *session) sync(by *charge) (*Ticket, error) {
-	t := s.ticket(by)
-	return s.begin(t, t.sync())
+func (s *session) sync(at trace.Place) (*Ticket, error) {
+	t := s.ticket(s.metrics.bill.at(at))
+	return s.begin(t, t.sync(at))
 }
 
-// sync makes t the ticket of a wait for all that was submitted.
-func (t *Ticket) sync() core.Sync {
-	t.all = true
+// sync makes t the ticket of a wait for all that was submitted. Without a place it is not the user's.
+func (t *Ticket) sync(at trace.Place) core.Sync {
+	t.all = at != trace.Place{}
 	return core.Sync{Ticket: t}
 }
 
