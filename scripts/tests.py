@@ -254,7 +254,7 @@ def look_for_chance(names: list[str], rounds: int, busy: int, more: list[str]) -
         for _ in range(rounds):
             for result in run_parts(names, False, more):
                 found = result.first or ({} if result.passed else {result.name: ""})
-                failed.update(found)
+                failed.update(found.keys())
                 first = {**found, **first}
     finally:
         for loop in loops:

@@ -43,3 +43,18 @@ def test_other_failures_are_defects(tmp_path, part, tests, words):
     status, report = run(tmp_path, part, tests, words)
     assert status == 1 and "FLAKY" not in report, report
     assert "FAILED: 1\n" in report and "tests: FAILED" in report
+
+
+def test_rounds_count_the_failures(tmp_path):
+    """Two rounds, of which the first one and then both fail."""
+    fails = tmp_path / "fails"
+    environment = {**os.environ, "MYCELYA_TESTS": tmp_path, "MYCELYA_FAILS": fails}
+    command = [sys.executable, "scripts/tests.py", "python", "--rounds", "2", "--"]
+    for words in ("fail", "fail fail"):
+        fails.write_text(words)
+        done = subprocess.run(
+            [*command, *PYTHON], cwd=ROOT, env=environment, capture_output=True
+        )
+        name = PYTHON[0].encode() + b"::"
+        assert done.returncode == 1
+        assert b"%d of 2  %b" % (len(words.split()), name) in done.stdout
