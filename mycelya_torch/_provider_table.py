@@ -147,6 +147,11 @@ TABLE = {
                 r"[/~].*",
                 "a folder on the host for what save() and checkpoint() keep (default: one that ends with the machine)",
             ),
+            (
+                "weights",
+                r"[/~].*",
+                "a folder on the host for weights from a hub (default '~/.cache/mycelya/weights')",
+            ),
         ),
     ),
     BackendProvider.KUBERNETES: Row(
@@ -194,6 +199,11 @@ TABLE = {
                 "volume",
                 r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?",
                 "the name of a PersistentVolumeClaim for what save() and checkpoint() keep (default: it ends with the pod)",
+            ),
+            (
+                "weights",
+                r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?",
+                "the name of a PersistentVolumeClaim for weights from a hub, which the pod may then fetch (default: it reaches no network)",
             ),
             (
                 "cpu",

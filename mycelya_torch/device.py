@@ -206,7 +206,7 @@ def _lazy_init() -> None:
             "Cannot use the mycelya device in a forked child of a process that has "
             "used it. Use the start method 'spawn', or the device in the parent only."
         )
-    _device.register_fallbacks()
+    _device.register_operators()
 
 
 def _is_in_bad_fork() -> bool:

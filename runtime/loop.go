@@ -52,6 +52,7 @@ type session struct {
 	ended    chan struct{} // closed when the sender exits
 	// Of large uploads over a link. linkRate is the last rate that an upload has measured, in bytes per second; 0: none.
 	compressor transport.Compressor
+	hashes     chan struct{} // has room for the upload that is hashed
 	linkRate   float64
 	uploading  uploading
 	unused     unused
@@ -89,7 +90,7 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 	s := &session{index: index, name: transport.NewSessionName(), paths: paths, settings: settings, metrics: m,
 		profile: notes,
 		log:     log, provider: p, mailbox: mailbox,
-		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
+		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}), hashes: make(chan struct{}, 1),
 		core: core.New(c.explain)}
 	s.credits.OnWay.Store(0)
 	s.credits.Allowed.Store(core.MaxCalls)

@@ -5,7 +5,6 @@ package runtime
 
 import (
 	"crypto/sha256"
-	"sync/atomic"
 	"time"
 
 	protobuf "google.golang.org/protobuf/proto"
@@ -16,7 +15,8 @@ import (
 )
 
 // Large uploads are sent in pieces. On a slow link, the bytes of an upload are hashed meanwhile, and offered to the
-// worker in case it has kept them; and pieces are compressed if that makes them smaller.
+// worker in case it has kept them; and pieces are compressed if that makes them smaller. If the bytes are those of a
+// file on a hub, the worker can probably fetch them, and no piece is sent before it has answered the offer.
 
 const (
 	leastPiece = 64 << 10
@@ -30,6 +30,8 @@ const (
 	// On faster links, in bytes per second, hashing (2 GB/s on one core) and compressing (0.3 GB/s) do not pay.
 	slowForHash     = 400e6
 	slowForCompress = 150e6
+	// A link whose round trip takes so many seconds counts as slow for hashing until its rate is known.
+	longTrip = 0.005
 	// leastOffer is how many bytes must be left to send for an offer.
 	leastOffer = 1 << 20
 	// A piece is sent as it is if compression leaves more than this part of it; then compression is tried again after
@@ -54,7 +56,7 @@ type pieces struct {
 
 // hashing is the goroutine that hashes an upload.
 type hashing struct {
-	cancel atomic.Bool
+	cancel chan struct{} // closed when the bytes are not used any more
 	done   chan struct{}
 	hash   []byte // once done; nil: it was canceled
 	source *proto.Source
@@ -63,29 +65,43 @@ type hashing struct {
 // end ends the use of the upload's bytes.
 func (p *pieces) end() {
 	if h := p.hashing; h != nil {
-		h.cancel.Store(true)
+		close(h.cancel)
 		<-h.done
 	}
 }
 
-// run hashes bytes and then calls known, unless it is canceled. from says where the bytes come from; it may be nil.
-func (h *hashing) run(data []byte, from *origin, endpoint string, known func()) {
-	sum := sha256.New()
-	for len(data) > 0 && !h.cancel.Load() {
-		n := min(len(data), hashChunk)
-		sum.Write(data[:n])
-		data = data[n:]
+// run hashes bytes and then calls known, unless it is canceled. turn has room for one element: an upload is hashed after
+// another, because the first one's hash is needed first. from says where the bytes come from; it may be nil.
+func (h *hashing) run(turn chan struct{}, data []byte, from *origin, endpoint string, known func()) {
+	select {
+	case turn <- struct{}{}:
+		h.hash = h.sum(data)
+		<-turn
+	case <-h.cancel:
 	}
-	if len(data) == 0 {
-		if from != nil {
-			h.source = from.source(endpoint)
-		}
-		h.hash = sum.Sum(nil)
+	if h.hash != nil && from != nil {
+		h.source = from.source(endpoint)
 	}
 	close(h.done)
 	if h.hash != nil {
 		known()
 	}
+}
+
+// sum is the hash of bytes; nil: it was canceled.
+func (h *hashing) sum(data []byte) []byte {
+	sum := sha256.New()
+	for len(data) > 0 {
+		select {
+		case <-h.cancel:
+			return nil
+		default:
+		}
+		n := min(len(data), hashChunk)
+		sum.Write(data[:n])
+		data = data[n:]
+	}
+	return sum.Sum(nil)
 }
 
 // sendPiece sends the next piece of a large upload.
@@ -94,13 +110,18 @@ func (s *session) sendPiece(a core.Send, u *upload) {
 	defer func() { s.do(sent) }() // also if the send panics: the upload's owner waits for it
 	p := u.pieces
 	rate := s.networkRate(p)
-	if p.hashing == nil && rate > 0 && rate < slowForHash && s.offers(u) && len(u.data)-p.sent > leastOffer {
-		p.hashing = &hashing{done: make(chan struct{})}
-		from := u.from
-		if !s.hello.Fetches {
-			from = nil
+	from := u.from
+	if !s.hello.Fetches {
+		from = nil
+	}
+	slow := rate > 0 && rate < slowForHash && (s.hello.Offers || from != nil) || rate == 0 && from != nil && s.far()
+	if p.hashing == nil && slow && len(u.data)-p.sent > leastOffer {
+		p.hashing = &hashing{cancel: make(chan struct{}), done: make(chan struct{})}
+		go p.hashing.run(s.hashes, u.data, from, s.settings.Hub, func() { s.do(core.Hashed{Seq: a.Seq}) })
+		if from != nil {
+			sent.OK, sent.More, sent.Held = true, true, true
+			return
 		}
-		go p.hashing.run(u.data, from, s.settings.Hub, func() { s.do(core.Hashed{Seq: a.Seq}) })
 	}
 	rest := u.data[p.sent:]
 	rest = rest[:min(len(rest), s.pieceBytes(p))]
@@ -114,9 +135,6 @@ func (s *session) sendPiece(a core.Send, u *upload) {
 	s.sent(u, len(rest))
 	sent.More = p.sent < len(u.data)
 }
-
-// offers says whether the worker may have the bytes of an upload, or can get them elsewhere.
-func (s *session) offers(u *upload) bool { return s.hello.Offers || s.hello.Fetches && u.from != nil }
 
 // compress returns the body of a piece and its description, which is nil if the body is the bytes themselves.
 func (s *session) compress(p *pieces, rest []byte) (protobuf.Message, []byte) {
@@ -146,6 +164,12 @@ func (s *session) networkRate(p *pieces) float64 {
 		s.linkRate = l.Measured().Rate
 	}
 	return s.linkRate
+}
+
+// far says whether the worker is behind a network.
+func (s *session) far() bool {
+	l, ok := s.conn.Net().(*link.Stream)
+	return ok && l.Measured().RTT > longTrip
 }
 
 // pieceBytes is the size of a piece for the link's rate. A unix socket carries the largest in about a millisecond.

@@ -56,7 +56,7 @@ func (s *session) fetch(h transport.Header, meta []byte) error {
 		return faultf("Two fetches have the number %d.", h.Seq)
 	case s.helper == nil:
 		return refuse(Errorf(proto.ErrRuntime, "This worker fetches no weights: it was started without a folder for them "+
-			"(--weights)."))
+			"(--weights). A machine of Kubernetes needs the name of a claim: weights=\"…\"."))
 	case len(s.fetches) == maxFetches:
 		return refuse(Errorf(proto.ErrRuntime, "A session fetches from at most %d repositories at once. Wait for one of "+
 			"them.", maxFetches))

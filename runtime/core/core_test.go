@@ -82,6 +82,42 @@ func TestASmallUploadWaits(t *testing.T) {
 		"the sender is awake")
 }
 
+// TestHeldUploads: so many uploads are offered at once, and the next one when the worker has answered.
+func TestHeldUploads(t *testing.T) {
+	s := started(t, 0)
+	const n = maxHeld + 2
+	for i := range n {
+		s.Step(Upload{Upload: i, Ticket: n + i, Storage: uint64(i), Bytes: LargeUpload + 1}, nil)
+	}
+	sends := map[transport.Type][]uint64{}
+	for {
+		actions := s.Step(Next{}, nil)
+		if len(actions) == 0 {
+			break
+		}
+		a := actions[0].(Send)
+		sends[a.Type] = append(sends[a.Type], a.Seq)
+		if a.Type == transport.Piece {
+			require.Empty(t, s.Step(Sent{Seq: a.Seq, OK: true, More: true, Held: true}, nil))
+		}
+	}
+	require.Len(t, sends[transport.Piece], n)
+	for _, seq := range sends[transport.Begin] {
+		s.Step(Hashed{seq}, nil)
+	}
+	for range maxHeld {
+		require.Equal(t, transport.Offer, s.Step(Next{}, nil)[0].(Send).Type)
+	}
+	require.Empty(t, s.Step(Next{}, nil))
+	first := sends[transport.Begin][0]
+	require.Equal(t, []Action{Wake{}}, s.Step(&Answer{Seq: first, Message: &proto.Offered{}}, nil))
+	frames := []Action{s.Step(Next{}, nil)[0], nil}
+	s.Step(Sent{Seq: first, OK: true}, nil)
+	frames[1] = s.Step(Next{}, nil)[0]
+	require.Equal(t, []Action{Send{Type: transport.Piece, Seq: first, Ref: 0},
+		Send{Type: transport.Offer, Seq: sends[transport.Begin][maxHeld], Ref: maxHeld}}, frames)
+}
+
 // TestCancelWhileBytesArrive: the ticket ends when the loop has written the bytes.
 func TestCancelWhileBytesArrive(t *testing.T) {
 	s := started(t, 0)

@@ -106,11 +106,12 @@ type (
 	}
 
 	// Sent says how the Send of an Upload, a Piece or a Share ended. Other frames have no Sent. More: the upload has bytes
-	// that were not sent.
+	// that were not sent. Held: the piece was not sent, because the worker can probably get the bytes elsewhere. Nothing
+	// of the upload is to be sent before its Hashed and the worker's answer to the Offer.
 	Sent struct {
-		Seq  uint64
-		OK   bool
-		More bool
+		Seq        uint64
+		OK         bool
+		More, Held bool
 	}
 
 	// Hashed says that the hash of the bytes of a large upload, whose Begin has this number, is known. It is sent in an

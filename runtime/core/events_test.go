@@ -210,7 +210,9 @@ func (s *simulation) senderGoesOn() {
 		s.prepared()
 	case s.sending.Ref != nil:
 		sent := Sent{Seq: s.sending.Seq, OK: s.IntN(4) > 0}
-		if s.sending.Type == transport.Piece {
+		if s.sending.Type == transport.Piece && s.holds(s.sending) {
+			sent.OK, sent.More, sent.Held = true, true, true
+		} else if s.sending.Type == transport.Piece {
 			sent.OK = s.gone == nil && !s.orphaned
 			sent.More = s.pieces[s.sending.Ref] > 0
 			s.pieces[s.sending.Ref]--
@@ -286,7 +288,7 @@ func (s *simulation) workerGoesOn() {
 		m := s.reading[0]
 		s.reading = s.reading[1:]
 		s.step(&Answer{Seq: m.Seq, Message: new(proto.Uploaded)})
-	case s.IntN(3) == 0 && s.takesOffered():
+	case s.IntN(3) == 0 && (s.hashesHeld() || s.takesOffered()):
 	case len(s.frames) > 0:
 		s.handle(s.frames[0])
 	}

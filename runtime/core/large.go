@@ -21,6 +21,7 @@ type largeUpload struct {
 	Upload
 	seq   uint64
 	whole bool // all pieces were sent
+	held  bool // no piece is sent before the worker has answered the Offer
 	offer offer
 }
 
@@ -38,13 +39,20 @@ const (
 	spent         // the worker needs the pieces
 )
 
-// ready says whether the next frame of the upload can be sent.
-func (l *largeUpload) ready() bool {
+// maxHeld bounds the Offers of held uploads that have no final answer: a worker fetches for so many uploads at once.
+const maxHeld = 128
+
+// ready says whether the next frame of the upload can be sent, while so many held uploads are offered.
+func (l *largeUpload) ready(offers int) bool {
 	switch l.offer {
-	case hashed, taken, damaged:
+	case hashed:
+		return !l.held || offers < maxHeld
+	case taken, damaged:
 		return true
 	case found:
 		return false
+	case noOffer, offered:
+		return !l.whole && !l.held
 	}
 	return !l.whole
 }
@@ -68,8 +76,14 @@ func (s *State) beginLarge(u Upload, out []Action) []Action {
 
 // readyLarge is the oldest large upload of which something can be sent; nil: there is none.
 func (s *State) readyLarge() *largeUpload {
+	offers := 0
 	for _, l := range s.large {
-		if l.ready() {
+		if l.held && (l.offer == offered || l.offer == found) {
+			offers++
+		}
+	}
+	for _, l := range s.large {
+		if l.ready(offers) {
 			return l
 		}
 	}
@@ -114,7 +128,7 @@ func (s *State) offeredReply(seq uint64, m *proto.Offered, out []Action) []Actio
 		return s.wake(s.endLarge(l, out))
 	case l.offer == offered && m.Found == proto.Offered_ABSENT:
 		l.offer = spent
-		return out
+		return s.wake(out)
 	case l.offer == offered && m.Found == proto.Offered_FOUND:
 		l.offer = found
 		return out
@@ -150,6 +164,9 @@ func (s *State) pieceSent(p piece, ev Sent, out []Action) []Action {
 	case l == nil || !ev.OK || s.why != nil:
 		s.large = slices.DeleteFunc(s.large, func(o *largeUpload) bool { return o == l })
 		return s.uploaded(p.Upload, out)
+	case ev.Held:
+		l.held = true
+		return out
 	case ev.More:
 		return out
 	}

@@ -17,6 +17,8 @@ import (
 type simOffer struct {
 	ref   Ref
 	sent  bool
+	held  bool                 // no piece is sent before the worker's answer
+	known bool                 // the hash
 	left  int                  // pieces that were left at the Offer
 	reply *proto.Offered_Found // the worker's last answer
 }
@@ -30,8 +32,34 @@ func (o *simOffer) open() bool {
 func (s *simulation) hashed() {
 	seqs := slices.Sorted(maps.Keys(s.offers))
 	if len(seqs) > 0 {
-		s.step(Hashed{seqs[s.IntN(len(seqs))]})
+		s.hashes(seqs[s.IntN(len(seqs))])
 	}
+}
+
+func (s *simulation) hashes(seq uint64) {
+	s.offers[seq].known = true
+	s.step(Hashed{seq})
+}
+
+// hashesHeld reports the hash of an upload that is held.
+func (s *simulation) hashesHeld() bool {
+	for _, seq := range slices.Sorted(maps.Keys(s.offers)) {
+		if o := s.offers[seq]; o.held && !o.known {
+			s.hashes(seq)
+			return true
+		}
+	}
+	return false
+}
+
+// holds says whether the sender, instead of a piece, waits for the worker's answer to an offer that follows.
+func (s *simulation) holds(piece Send) bool {
+	o := s.offers[piece.Seq]
+	if o == nil || o.sent || o.held || s.IntN(3) > 0 {
+		return false
+	}
+	o.held = true
+	return true
 }
 
 // largeFrame takes a frame of a large upload.
@@ -45,6 +73,7 @@ func (s *simulation) largeFrame(a Send) {
 	switch a.Type {
 	case transport.Piece:
 		require.True(s, o.reply == nil || *o.reply == proto.Offered_ABSENT, "the worker needs no piece")
+		require.True(s, !o.held || o.reply != nil, "the upload is held")
 		require.GreaterOrEqual(s, s.pieces[a.Ref], 0)
 		s.sending = a
 	case transport.Offer:
@@ -103,7 +132,7 @@ func (s *simulation) takesOffered() bool {
 // waitsForOffer says whether the sender may sleep although submissions wait: the worker has not answered an offer.
 func (s *simulation) waitsForOffer() bool {
 	for _, o := range s.offers {
-		if o.open() && (o.reply == nil || *o.reply == proto.Offered_FOUND) {
+		if o.held && !o.known || o.open() && (o.reply == nil || *o.reply == proto.Offered_FOUND) {
 			return true
 		}
 	}

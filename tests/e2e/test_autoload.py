@@ -50,6 +50,48 @@ def test_import_torch_is_enough(installed, tmp_path):
 @pytest.mark.parametrize(
     "first",
     [
+        "tril_indices.default(3, 3, device=there)",
+        "triu_indices.default(3, 3, device=there)",
+        "arange.default(3, device=there)",
+        "eye.default(3, device=there)",
+        "empty_strided.default([2], [1], device=there).fill_(1)",
+        "_to_copy.default(torch.ones(3), device=there)",
+        "_efficientzerotensor.default([2], device=there)",
+        "_sparse_coo_tensor_with_dims.default("
+        "2, 0, [2, 3], layout=torch.sparse_coo, device=there)",
+    ],
+)
+def test_the_first_call_may_be_of_any_factory(first, installed, tmp_path):
+    """The dispatcher gets most operators of the device with its first tensor."""
+    code = f"""
+        import torch
+        there = torch.device("cpu")
+        want = torch.ops.aten.{first}
+        there = torch.device("mycelya")
+        got = torch.ops.aten.{first}
+        assert got.device.type == "mycelya"
+        torch.testing.assert_close(got.cpu(), want)
+    """
+    status, _, err = run(code, tmp_path, **installed)
+    assert status == 0, err
+
+
+def test_a_kernel_that_was_there_first_stays(installed, tmp_path):
+    code = """
+        import torch
+        ours = torch.library.Library("aten", "IMPL")
+        ours.impl("floor", lambda x: x.ceil(), "PrivateUse1")
+        x = torch.tensor([0.5, 1.5], device="mycelya")
+        print(x.floor().tolist(), x.ceil().tolist(), x.trunc().tolist())
+    """
+    status, out, err = run(code, tmp_path, **installed)
+    assert (status, err) == (0, "")
+    assert out == "[1.0, 2.0] [1.0, 2.0] [0.0, 1.0]\n"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
         "import mycelya_torch",
         "from mycelya_torch import RemoteMachine",
         "import mycelya_torch.machine",

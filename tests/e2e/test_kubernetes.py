@@ -5,14 +5,16 @@
 import os
 import re
 
+import hub as hubs
 import pytest
 import torch
 from clusters import Cluster, build
 from helpers import run
 from killed import check_killed_clients
+from safetensors.torch import save
 from test_transport import trained
 
-from mycelya_torch import RemoteMachine
+from mycelya_torch import RemoteMachine, load_huggingface_state_dicts
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +159,23 @@ def test_a_training_goes_on_from_its_checkpoint(cluster):
     far.stop()
     with machine(volume="disk") as again:
         assert again.load("x").tolist() == [4, 4, 4]
+
+
+def test_weights_lie_on_a_claim(cluster, tmp_path, monkeypatch):
+    """They outlive a pod. A pod without the claim reaches no hub."""
+    want = torch.randn(1000)
+    file = save({"w": want})
+    with hubs.running({"me/m": hubs.Repo({"m.safetensors": file})}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url(hub.api))
+        for served in (len(file), 0):
+            hub.served = 0
+            with machine(weights="disk") as far:
+                got = load_huggingface_state_dicts("me/m", far)[""]["w"]
+                assert torch.equal(got.cpu(), want)
+            assert hub.served == served
+        with machine() as far:
+            with pytest.raises(RuntimeError, match="without a folder.*weights="):
+                load_huggingface_state_dicts("me/m", far)
 
 
 def test_a_paused_machine_has_no_pod(cluster):

@@ -13,15 +13,17 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import hub as hubs
 import pytest
 import torch
 from helpers import raised, run
 from killed import check_killed_clients
+from safetensors.torch import save
 from sshd import Host, eventually
 from test_transport import trained
 from torch import nn
 
-from mycelya_torch import RemoteMachine
+from mycelya_torch import RemoteMachine, load_huggingface_state_dicts
 from mycelya_torch.errors import DeviceLostError
 
 
@@ -266,6 +268,22 @@ def test_a_paused_machine_has_no_worker(host, machine):
     eventually(lambda: not host.processes(b"mycelya-worker"))
     machine.resume()
     assert (x + 1).tolist() == [2, 2, 2]
+
+
+def test_the_host_fetches_weights(host, tmp_path, monkeypatch):
+    """They lie in a folder of the host, and outlive the machine."""
+    want = torch.randn(1000)
+    file = save({"w": want})
+    options = {**host.options, "weights": str(tmp_path / "weights")}
+    with hubs.running({"me/m": hubs.Repo({"m.safetensors": file})}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url(hub.api))
+        for served in (len(file), 0):
+            hub.served = 0
+            with RemoteMachine("ssh", device="cpu", **options) as far:
+                got = load_huggingface_state_dicts("me/m", far)[""]["w"]
+                assert torch.equal(got.cpu(), want)
+            assert hub.served == served
+    assert any(path.is_file() for path in (tmp_path / "weights").rglob("*"))
 
 
 def test_the_log(host, machine):

@@ -256,7 +256,6 @@ PYBIND11_MODULE(_device, m) {
   });
   RegisterStorage();
   RegisterHooks();
-  RegisterOps();
 
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   DefineMachines(m);
@@ -307,7 +306,7 @@ PYBIND11_MODULE(_device, m) {
       "memory_info", [](int i) { return MemoryInfo(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   m.def("capability", &Capability, no_gil);
   m.def("live_storages", &LiveStoragesOf, no_gil);
-  m.def("register_fallbacks", &RegisterFallbacks);
+  m.def("register_operators", &RegisterOperators);
   m.def("default_generator", [](int i) {
     return py::reinterpret_steal<py::object>(
         THPGenerator_initDefaultGenerator(DefaultGenerator(static_cast<c10::DeviceIndex>(i))));

@@ -3,7 +3,7 @@
 //
 // Registers operators with the dispatcher. Those of the op table are registered by name, because a backend fallback is
 // the dispatcher's last choice and would miss most of them. The fallback only refuses. Hand-written operators register
-// themselves (operators/, sparse/).
+// themselves at load (operators/, sparse/).
 
 #include "device/pytorch/Register.h"
 
@@ -18,9 +18,11 @@
 
 namespace mycelya {
 
-std::atomic<bool> fallbacks_registered{false};
+std::atomic<bool> operators_registered{false};
 
 namespace {
+
+using K = c10::DispatchKey;
 
 torch::CppFunction Kernel(const std::string& name) {
   if (auto twin = Unboxed(name)) return std::move(*twin);
@@ -28,31 +30,33 @@ torch::CppFunction Kernel(const std::string& name) {
   return torch::CppFunction::makeFromBoxedFunction<&Record>();
 }
 
-}  // namespace
-
-void RegisterOps() {
-  // Leaked: deregistering at exit would race with threads that still run.
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  auto& dispatcher = c10::Dispatcher::singleton();
-  const auto known = [&](const char* name) {
-    // An older PyTorch lacks some.
-    const std::string_view n(name);
-    const auto dot = n.find('.');
-    return dispatcher
-        .findOp({"aten::" + std::string(n.substr(0, dot)),
-                 dot == std::string_view::npos ? std::string() : std::string(n.substr(dot + 1))})
-        .has_value();
-  };
-  for (const char* name : WholeOps()) {
-    if (known(name)) library->impl(name, Kernel(name));
-  }
-  for (const char* name : RefusedOps()) {
-    if (known(name)) library->impl(name, torch::CppFunction::makeFromBoxedFunction<&Refuse>());
+// PyTorch dispatches these factories themselves, so they may be called before the first tensor.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* name : {"tril_indices", "triu_indices"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&Record>());
   }
 }
 
-namespace {
+// Registers the op table for the device. An operator for which somebody else has registered a kernel keeps it.
+void RegisterOps() {
+  // Leaked: deregistering at exit would race with threads that still run.
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", K::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto is_free = [&](const char* name) {
+    const std::string_view n(name);
+    const auto dot = n.find('.');
+    const auto found =
+        dispatcher.findOp({"aten::" + std::string(n.substr(0, dot)),
+                           dot == std::string_view::npos ? std::string() : std::string(n.substr(dot + 1))});
+    return found && !found->hasKernelForDispatchKey(K::PrivateUse1);  // an older PyTorch lacks some
+  };
+  for (const char* name : WholeOps()) {
+    if (is_free(name)) library->impl(name, Kernel(name));
+  }
+  for (const char* name : RefusedOps()) {
+    if (is_free(name)) library->impl(name, torch::CppFunction::makeFromBoxedFunction<&Refuse>());
+  }
+}
 
 // Operators on layouts that this device does not have raise a readable error instead of the dispatcher's list of
 // backends.
@@ -74,9 +78,7 @@ void Fallback(c10::DispatchKey key, torch::CppFunction&& f) {
   leaked->fallback(std::move(f));
 }
 
-// Each fallback visits all operators of PyTorch, which takes milliseconds that an import must not cost.
-void RegisterFallbacksOnce() {
-  using K = c10::DispatchKey;
+void RegisterFallbacks() {
   Fallback(K::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RunHereOrRefuse>());
   Fallback(K::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kSparse>>());
   Fallback(K::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>());
@@ -87,11 +89,12 @@ void RegisterFallbacksOnce() {
 
 }  // namespace
 
-void RegisterFallbacksSlow() {
+void RegisterOperatorsSlow() {
   static std::once_flag once;
   std::call_once(once, [] {
-    RegisterFallbacksOnce();
-    fallbacks_registered.store(true, std::memory_order_release);
+    RegisterOps();
+    RegisterFallbacks();
+    operators_registered.store(true, std::memory_order_release);
   });
 }
 

@@ -9,14 +9,12 @@
 
 namespace mycelya {
 
-// Registers the recorder for every operator of the op table. Once per process, at load.
-void RegisterOps();
-
-// Registers the fallbacks of all other operators: before the first tensor of the device, not at load.
-extern std::atomic<bool> fallbacks_registered;
-void RegisterFallbacksSlow();
-inline void RegisterFallbacks() {
-  if (C10_UNLIKELY(!fallbacks_registered.load(std::memory_order_acquire))) RegisterFallbacksSlow();
+// Registers the operators of the op table, and fallbacks for all others. This takes milliseconds that an import must
+// not cost: it happens before the first tensor of the device. What may be called before that registers itself at load.
+extern std::atomic<bool> operators_registered;
+void RegisterOperatorsSlow();
+inline void RegisterOperators() {
+  if (C10_UNLIKELY(!operators_registered.load(std::memory_order_acquire))) RegisterOperatorsSlow();
 }
 
 }  // namespace mycelya

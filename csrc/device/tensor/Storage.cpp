@@ -209,7 +209,7 @@ bool Geometry::Matches(const c10::TensorImpl& t) const {
 Storage::Storage(c10::SymInt bytes, c10::DataPtr data, bool resizable, Thread& thread)
     : c10::StorageImpl(use_byte_size_t{}, std::move(bytes), std::move(data), mycelya::allocator, resizable),
       id(TakeNumbers(thread.ids, 1, next_id, kIds)) {
-  RegisterFallbacks();
+  RegisterOperators();
   CountAllocation(device_index(), static_cast<int64_t>(nbytes()));
   if (C10_UNLIKELY(nbytes() >= kListed)) Large().Add(*this);
 }

@@ -345,6 +345,27 @@ func TestObjectsOfAPod(t *testing.T) {
 	require.Empty(t, s.left(t))
 }
 
+// TestAClaimOfWeights: the pod fetches to it, for which its policy lets it out to servers of names and of HTTPS.
+func TestAClaimOfWeights(t *testing.T) {
+	begin(t)
+	in := started(t, specOf("weights", "disk"))
+	pod, err := in.c.pod(within(t), in.name)
+	require.NoError(t, err)
+	require.Equal(t, "disk", pod.Spec.Volumes[3].PersistentVolumeClaim.ClaimName)
+	require.Contains(t, strings.Join(pod.Spec.Containers[0].Command, " "), "--weights "+weightFolder+"/")
+	var ports []string
+	for _, port := range policyOf(pod).Spec.Egress[0].Ports {
+		ports = append(ports, string(*port.Protocol)+port.Port.String())
+	}
+	require.Equal(t, []string{"UDP53", "TCP53", "TCP443"}, ports)
+
+	in = started(t, specOf())
+	pod, err = in.c.pod(within(t), in.name)
+	require.NoError(t, err)
+	require.Empty(t, policyOf(pod).Spec.Egress)
+	require.Contains(t, strings.Join(pod.Spec.Containers[0].Command, " ")+" ", "--weights  ")
+}
+
 // TestAClaimIsTheStateFolder: what sessions keep lies on the claim.
 func TestAClaimIsTheStateFolder(t *testing.T) {
 	begin(t)

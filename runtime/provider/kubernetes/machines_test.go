@@ -346,7 +346,8 @@ func TestGPUs(t *testing.T) {
 // TestImpossibleOptions are refused without a request.
 func TestImpossibleOptions(t *testing.T) {
 	for _, c := range [][2]string{{"namespace", "A b"}, {"cpu", "many"}, {"memory", "8 GB"}, {"user", "root"},
-		{"direct", "1"}, {"wait", "-1"}, {"gpu_product", "a b"}, {"gpu_label", "/"}, {"volume", "/data"}} {
+		{"direct", "1"}, {"wait", "-1"}, {"gpu_product", "a b"}, {"gpu_label", "/"}, {"volume", "/data"},
+		{"weights", "/data"}} {
 		_, err := planOf(specOf(c[0], c[1]))
 		require.ErrorIs(t, err, provider.ErrInvalidSpec)
 		require.ErrorContains(t, err, fmt.Sprintf("%s=%q is not possible", c[0], c[1]))

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,8 @@ const (
 	secretFolder = "/run/mycelya"
 	secretFile   = "worker.pem"
 	stateFolder  = "/var/lib/mycelya"
+	weightsName  = "weights" // of the volume
+	weightFolder = "/var/cache/mycelya"
 	gpuResource  = corev1.ResourceName("nvidia.com/gpu")
 
 	// Labels, by which Attach and Sweep find pods. A label's value has at most 63 characters of few kinds, so names are
@@ -106,6 +109,10 @@ func podOf(p *plan, user, name, nonce string) *corev1.Pod {
 			},
 		},
 	}
+	if p.weights != "" {
+		claim := corev1.Volume{Name: weightsName, VolumeSource: stateVolume(p.weights)}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, claim)
+	}
 	if p.pullSecret != "" {
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: p.pullSecret}}
 	}
@@ -120,7 +127,7 @@ func podOf(p *plan, user, name, nonce string) *corev1.Pod {
 	return pod
 }
 
-// stateVolume is where sessions keep tensors: a claim, or a folder that ends with the pod.
+// stateVolume is a claim, or a folder that ends with the pod.
 func stateVolume(claim string) corev1.VolumeSource {
 	if claim == "" {
 		return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
@@ -142,7 +149,10 @@ func affinity(label string, values []string) *corev1.Affinity {
 func container(p *plan) corev1.Container {
 	command := []string{"mycelya-worker", "--listen", ":" + strconv.Itoa(Port),
 		"--credentials", secretFolder + "/" + secretFile, "--state", stateFolder, "--lease", p.Lease.String(),
-		"--device", p.Device, "--threads", strconv.Itoa(p.Threads)}
+		"--device", p.Device, "--threads", strconv.Itoa(p.Threads), "--weights", ""}
+	if p.weights != "" {
+		command[len(command)-1] = weightFolder + "/weights"
+	}
 	if p.Idle > 0 {
 		command = append(command, "--alone", p.Idle.String())
 	}
@@ -173,6 +183,9 @@ func container(p *plan) corev1.Container {
 		},
 		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{}},
 	}
+	if p.weights != "" {
+		out.VolumeMounts = append(out.VolumeMounts, corev1.VolumeMount{Name: weightsName, MountPath: weightFolder})
+	}
 	limits := out.Resources.Limits
 	if p.GPUs > 0 {
 		limits[gpuResource] = *resource.NewQuantity(int64(p.GPUs), resource.DecimalSI)
@@ -202,9 +215,15 @@ func secretOf(pod *corev1.Pod, credentials []byte) *corev1.Secret {
 		Data: map[string][]byte{secretFile: credentials}}
 }
 
-// policyOf lets connections in to the worker's port only, and none out.
+// policyOf lets connections in to the worker's port only, and none out, or those that fetch weights: of DNS and HTTPS.
 func policyOf(pod *corev1.Pod) *networkingv1.NetworkPolicy {
-	tcp, at := corev1.ProtocolTCP, intstr.FromInt32(Port)
+	tcp, udp := corev1.ProtocolTCP, corev1.ProtocolUDP
+	at, https, dns := intstr.FromInt32(Port), intstr.FromInt32(443), intstr.FromInt32(53)
+	var out []networkingv1.NetworkPolicyEgressRule
+	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == weightsName }) {
+		out = []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{
+			{Protocol: &udp, Port: &dns}, {Protocol: &tcp, Port: &dns}, {Protocol: &tcp, Port: &https}}}}
+	}
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: dependent(pod),
 		Spec: networkingv1.NetworkPolicySpec{
@@ -212,6 +231,7 @@ func policyOf(pod *corev1.Pod) *networkingv1.NetworkPolicy {
 			Ingress: []networkingv1.NetworkPolicyIngressRule{
 				{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &tcp, Port: &at}}},
 			},
+			Egress:      out,
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		},
 	}

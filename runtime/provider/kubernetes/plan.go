@@ -35,7 +35,7 @@ type plan struct {
 	image, pullSecret  string
 	gpuLabel           string
 	gpuProducts        []string // values of gpuLabel that are right; none: any GPU
-	volume             string
+	volume, weights    string
 	cpu, memory        resource.Quantity // zero: the namespace's default
 	user               int64
 	direct             bool
@@ -92,6 +92,8 @@ func (p *plan) option(name, value string, product *string) error {
 		*product = value
 	case "volume":
 		p.volume = value
+	case "weights":
+		p.weights = value
 	case "cpu":
 		p.cpu, err = resource.ParseQuantity(value)
 	case "memory":
@@ -127,7 +129,7 @@ func validOption(name, value string) error {
 	switch name {
 	case "namespace":
 		wrong = validation.IsDNS1123Label(value)
-	case "pull_secret", "volume":
+	case "pull_secret", "volume", "weights":
 		wrong = validation.IsDNS1123Subdomain(value)
 	case "gpu_label":
 		wrong = validation.IsQualifiedName(value)

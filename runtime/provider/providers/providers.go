@@ -93,6 +93,9 @@ func Table() []Row {
 			}, {
 				Name: "state", Values: ssh.FolderPattern,
 				Help: "a folder on the host for what save() and checkpoint() keep (default: one that ends with the machine)",
+			}, {
+				Name: "weights", Values: ssh.FolderPattern,
+				Help: "a folder on the host for weights from a hub (default '~/.cache/mycelya/weights')",
 			}},
 		},
 		{
@@ -109,6 +112,8 @@ func Table() []Row {
 				{"gpu_product", `[^ ]+`, "a value of this label (default: those of gpu_type)"},
 				{"volume", `[a-z0-9]([-.a-z0-9]*[a-z0-9])?`,
 					"the name of a PersistentVolumeClaim for what save() and checkpoint() keep (default: it ends with the pod)"},
+				{"weights", `[a-z0-9]([-.a-z0-9]*[a-z0-9])?`, "the name of a PersistentVolumeClaim for weights from a hub, which " +
+					"the pod may then fetch (default: it reaches no network)"},
 				{"cpu", `[0-9.]+m?`, "a number of cores, as '4' (default: the namespace's)"},
 				{"memory", `[0-9.]+([kMGTPE]i?)?`, "bytes, as '16Gi' (default: the namespace's)"},
 				{"user", `[0-9]{1,9}`, "the number of the user that the worker runs as (default: '10001')"},

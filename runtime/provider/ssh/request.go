@@ -31,6 +31,7 @@ type request struct {
 	ID          string   `json:"id"` // the machine's folder
 	Folder      string   `json:"folder"`
 	State       string   `json:"state"`
+	Weights     string   `json:"weights"`
 	Kept        string   `json:"kept"`  // a name for what the workers of a session keep
 	Packs       []pack   `json:"packs"` // the host takes one
 	Backend     string   `json:"backend"`
@@ -129,7 +130,7 @@ func escape(name string) string { return url.PathEscape(name) }
 
 // launchRequest is the request for a worker, without credentials.
 func (p Provider) launchRequest(o options, s provider.Spec) (*request, error) {
-	r := &request{Do: "launch", ID: "once-" + strings.ToLower(rand.Text()), Folder: o.folder, State: o.state,
+	r := &request{Do: "launch", ID: "once-" + strings.ToLower(rand.Text()), Folder: o.folder, State: o.state, Weights: o.weights,
 		Backend: p.backend(), System: systemName(), Machine: machineName(), Environment: process.Passed(),
 		Detached: s.Detached, Search: o.python == defaultPython,
 		Facts: facts{Session: s.Session, Build: transport.Build, Detached: s.Detached, Idle: s.Idle.Seconds(),

@@ -41,6 +41,7 @@ type options struct {
 	python  string   // the interpreter on the host
 	folder  string   // for programs on the host; "": that of caches
 	state   string   // for what sessions keep; "": the machine's
+	weights string   // for what is fetched from a hub; "": that of the host's caches
 }
 
 // defaultPython is the interpreter on a host. If it has no torch, the agent looks where environments usually lie.
@@ -56,6 +57,7 @@ func optionsOf(of map[string]string) (options, error) {
 	}{
 		"host": {&o.host, HostPattern}, "ssh": {&command, CommandPattern}, "python": {&o.python, CommandPattern},
 		"folder": {&o.folder, FolderPattern}, "state": {&o.state, FolderPattern},
+		"weights": {&o.weights, FolderPattern},
 	} {
 		value := of[name]
 		if value == "" {
@@ -68,7 +70,7 @@ func optionsOf(of map[string]string) (options, error) {
 	}
 	for name, value := range of {
 		switch name {
-		case "host", "ssh", "python", "folder", "state":
+		case "host", "ssh", "python", "folder", "state", "weights":
 		default:
 			return o, provider.Errorf(provider.ErrInvalidSpec, "%s=%q is not an option of the ssh machine.", name, value)
 		}

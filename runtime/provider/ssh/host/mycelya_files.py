@@ -257,10 +257,14 @@ def kept_path(kept):
     return os.path.join(machines_folder(), "kept", kept)
 
 
+def full_path(path):
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def kept_folder(machine, request):
     """The folder for what sessions keep: that of a worker that replaces another."""
     if request["state"]:
-        return os.path.abspath(os.path.expanduser(request["state"]))
+        return full_path(request["state"])
     if request["kept"]:
         return os.path.join(machines_folder(), "kept", request["kept"])
     return machine.file("kept")

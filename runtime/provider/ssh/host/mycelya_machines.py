@@ -15,6 +15,7 @@ import threading
 import time
 
 from mycelya_files import (
+    full_path,
     kept_folder,
     log_tail,
     machines_folder,
@@ -136,6 +137,8 @@ class Keeper:
             *("--state", kept_folder(machine, request)),
             *request["arguments"],
         ]
+        if request["weights"]:
+            self.arguments += ["--weights", full_path(request["weights"])]
         if lib:
             self.arguments += ["--exec", files[1], "--torch-lib", lib]
 
