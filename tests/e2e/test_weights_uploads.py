@@ -153,4 +153,4 @@ def test_from_pretrained(slow, tmp_path):
     with hubs.running({"me/gpt": hubs.Repo(files)}) as hub:
         sent, deduped = slow(hub, PRETRAINED.format(cache=str(tmp_path / "hub")))
     assert len(files["model.safetensors"]) > 36e6
-    assert sent < 2 and deduped > 34, "the small tensors are sent"
+    assert sent < 2 and deduped > 33, "the small tensors are sent"
