@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import json
-import os
-import runpy
-import sys
 import time
 
 import torch
 
 from mycelya_torch import _device, _explain, device
+from mycelya_torch._trace import run_script
 
 
 def main(argv: list[str]) -> None:
@@ -21,14 +19,12 @@ def main(argv: list[str]) -> None:
     Args:
         argv: the file for the summary, the script's path, and its arguments
     """
-    path, script = argv[:2]
-    sys.argv = argv[1:]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     torch.ones(1, device="mycelya").cpu()  # the machine's start is no cost of a line
     device.reset_metrics()
     began = time.perf_counter()
+    status = None
     try:
-        runpy.run_path(script, run_name="__main__")
+        status = run_script(argv[1:])
         device.synchronize()
     finally:
         seconds = time.perf_counter() - began
@@ -39,5 +35,7 @@ def main(argv: list[str]) -> None:
             for line in _explain.network_bill()
         ]
         found = {"seconds": seconds, "lines": lines}
-        with open(path, "w") as file:
+        with open(argv[0], "w") as file:
             json.dump(found | {name: metrics[name] for name in names}, file)
+    if status is not None:
+        raise status

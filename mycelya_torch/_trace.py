@@ -148,18 +148,23 @@ def main(argv: list[str]) -> None:
     Args:
         argv: the file for the trace, the script's path, and its arguments
     """
-    path, script = argv[:2]
-    sys.argv = argv[1:]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    status: SystemExit | None = None
-    with trace(path):
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except SystemExit as e:  # trace() waits for what the script has sent
-            status = e
+    path = argv[0]
+    with trace(path):  # it waits for what the script has sent
+        status = run_script(argv[1:])
     print(
         f"mycelya: the trace is in {path}. Open it at https://ui.perfetto.dev.",
         file=sys.stderr,
     )
     if status is not None:
         raise status
+
+
+def run_script(argv: list[str]) -> SystemExit | None:
+    """Runs a script with its arguments. Returns the exit that it has raised."""
+    sys.argv = argv
+    sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    except SystemExit as e:
+        return e
+    return None

@@ -90,8 +90,9 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 	s := &session{index: index, name: transport.NewSessionName(), paths: paths, settings: settings, metrics: m,
 		profile: notes,
 		log:     log, provider: p, mailbox: mailbox,
-		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}), hashes: make(chan struct{}, 1),
-		core: core.New(c.explain)}
+		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
+		hashes: make(chan struct{}, 1),
+		core:   core.New(c.explain)}
 	s.credits.OnWay.Store(0)
 	s.credits.Allowed.Store(core.MaxCalls)
 	return s, nil

@@ -70,8 +70,8 @@ func (p *pieces) end() {
 	}
 }
 
-// run hashes bytes and then calls known, unless it is canceled. turn has room for one element: an upload is hashed after
-// another, because the first one's hash is needed first. from says where the bytes come from; it may be nil.
+// run hashes bytes and then calls known, unless it is canceled. turn has room for one element: uploads are hashed one
+// after another, because the first one's hash is needed first. from says where the bytes come from; it may be nil.
 func (h *hashing) run(turn chan struct{}, data []byte, from *origin, endpoint string, known func()) {
 	select {
 	case turn <- struct{}{}:

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// mostUnknown is how many bytes a worker may have taken without saying so.
-const mostUnknown = 1 << 20
+// mostUnconfirmed bounds the bytes that a worker may have received and not confirmed: it confirms now and then only.
+const mostUnconfirmed = 1 << 20
 
 // uploading counts the bytes of uploads that are under way, for a progress bar. It begins anew when the worker has
 // taken all.
 type uploading struct {
 	mu                 sync.Mutex
 	began              time.Time
-	bytes, sent, taken uint64
+	bytes, sent, taken uint64 // of the uploads; given to the link; received by the worker
 }
 
-// taken is how many of the bytes the worker has taken, as far as is known: a link accepts more than it has sent. The
+// taken is how many of the bytes the worker has received. What the link has accepted and not sent does not count. The
 // caller holds uploading.mu.
 func (s *session) taken() uint64 {
 	u := &s.uploading
@@ -28,7 +28,7 @@ func (s *session) taken() uint64 {
 		return u.sent
 	}
 	underWay := l.Measured().UnderWay
-	if u.sent == u.bytes && underWay < mostUnknown {
+	if u.sent == u.bytes && underWay < mostUnconfirmed {
 		return u.bytes
 	}
 	u.taken = max(u.taken, u.sent-min(u.sent, underWay))

@@ -126,8 +126,8 @@ func TestARealAPIServer(t *testing.T) {
 		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
 	require.NoError(t, c.core.Post().Resource("namespaces").Body(strict).Do(within(t)).Error())
 	require.NoError(t, Provider{}.Check(within(t), specOf()))
-	gpu := withGPU(provider.Spec{GPU: "A100"}, "namespace", "strict", "volume", "disk", "weights", "disk", "cpu", "2", "memory", "4Gi",
-		"pull_secret", "login")
+	gpu := withGPU(provider.Spec{GPU: "A100"}, "namespace", "strict", "volume", "disk", "weights", "disk", "cpu", "2",
+		"memory", "4Gi", "pull_secret", "login")
 	require.NoError(t, Provider{}.Check(within(t), gpu), "the pod fits the profile \"restricted\"")
 	for _, f := range []struct {
 		token string

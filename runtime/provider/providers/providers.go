@@ -70,34 +70,7 @@ func Table() []Row {
 			}},
 		},
 		modalRow(),
-		{
-			Name: "ssh", New: ssh.New,
-			Devices:    `|cpu|cuda(:[0-9]+)?`,
-			DeviceHelp: "'cpu', 'cuda:<index>' or '' (CUDA if the host has it, else the CPU)",
-			// A worker outlives a lost connection, and then perhaps its client.
-			Idle:     600,
-			Detaches: true,
-			Target:   "host",
-			Options: []Option{{
-				Name: "host", Values: ssh.HostPattern,
-				Help: "what you give to ssh: 'name', 'user@name' or a Host of ~/.ssh/config",
-			}, {
-				Name: "python", Values: ssh.CommandPattern,
-				Help: "the interpreter on the host that has torch, as '~/venv/bin/python' (default 'python3')",
-			}, {
-				Name: "ssh", Values: ssh.CommandPattern,
-				Help: "the ssh program here, with its options if it needs some, as 'ssh -F file' (default 'ssh')",
-			}, {
-				Name: "folder", Values: ssh.FolderPattern,
-				Help: "a folder on the host for the worker program (default '~/.cache/mycelya')",
-			}, {
-				Name: "state", Values: ssh.FolderPattern,
-				Help: "a folder on the host for what save() and checkpoint() keep (default: one that ends with the machine)",
-			}, {
-				Name: "weights", Values: ssh.FolderPattern,
-				Help: "a folder on the host for weights from a hub (default '~/.cache/mycelya/weights')",
-			}},
-		},
+		sshRow(),
 		{
 			Name: "kubernetes", New: kubernetes.New,
 			Devices:    `|cpu|cuda(:[0-9]+)?`,
@@ -145,6 +118,38 @@ func modalRow() Row {
 		row.Options = append(row.Options, Option(o))
 	}
 	return row
+}
+
+// sshRow is the row of hosts that are reached by ssh.
+func sshRow() Row {
+	return Row{
+		Name: "ssh", New: ssh.New,
+		Devices:    `|cpu|cuda(:[0-9]+)?`,
+		DeviceHelp: "'cpu', 'cuda:<index>' or '' (CUDA if the host has it, else the CPU)",
+		// A worker outlives a lost connection, and then perhaps its client.
+		Idle:     600,
+		Detaches: true,
+		Target:   "host",
+		Options: []Option{{
+			Name: "host", Values: ssh.HostPattern,
+			Help: "what you give to ssh: 'name', 'user@name' or a Host of ~/.ssh/config",
+		}, {
+			Name: "python", Values: ssh.CommandPattern,
+			Help: "the interpreter on the host that has torch, as '~/venv/bin/python' (default 'python3')",
+		}, {
+			Name: "ssh", Values: ssh.CommandPattern,
+			Help: "the ssh program here, with its options if it needs some, as 'ssh -F file' (default 'ssh')",
+		}, {
+			Name: "folder", Values: ssh.FolderPattern,
+			Help: "a folder on the host for the worker program (default '~/.cache/mycelya')",
+		}, {
+			Name: "state", Values: ssh.FolderPattern,
+			Help: "a folder on the host for what save() and checkpoint() keep (default: one that ends with the machine)",
+		}, {
+			Name: "weights", Values: ssh.FolderPattern,
+			Help: "a folder on the host for weights from a hub (default '~/.cache/mycelya/weights')",
+		}},
+	}
 }
 
 // New makes the provider with this name or alias, "" for the default. The error of an unknown name is

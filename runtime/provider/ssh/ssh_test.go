@@ -311,8 +311,8 @@ func TestValuesAreNotCommands(t *testing.T) {
 		require.NoError(t, in.Stop(deadline(t), 0))
 	}
 	require.NoFileExists(t, made)
-	for name, value := range map[string]string{"python": "-c", "ssh": "-F", "folder": "relative", "state": "-x", "weights": "here",
-		"port": "22"} {
+	for name, value := range map[string]string{"python": "-c", "ssh": "-F", "folder": "relative", "state": "-x",
+		"weights": "here", "port": "22"} {
 		_, err := ref().Launch(deadline(t), spec(h.options(name, value)))
 		require.ErrorIs(t, err, provider.ErrInvalidSpec, name)
 	}
