@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable
 from multiprocessing.reduction import ForkingPickler
@@ -37,6 +38,8 @@ def install() -> None:
     _patch_encoder()
     _patch_cross_entropy()
     _patch_loading()
+    if os.environ.get("MYCELYA_GUESS") != "off":
+        _patch_states()
     _patch_flags()
     _patch_higher_order()
     torch.Tensor.cpu_future = _cpu_future  # type: ignore[attr-defined]
@@ -166,6 +169,63 @@ def _patch_loading() -> None:
         return tensor
 
     utils._rebuild_device_tensor_from_cpu_tensor = rebuild
+
+
+def _patch_states() -> None:
+    """Notes the tensors of modules and optimizers that are read one after another.
+
+    Saving does that with those of a state dict, and module.cpu() with all of a module.
+    """
+    module: Any = torch.nn.Module
+    of_module: Any = module.state_dict
+    of_optimizer: Any = torch.optim.Optimizer.state_dict
+
+    @functools.wraps(of_module)
+    def module_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = of_module(self, *args, **kwargs)
+        if not args and "destination" not in kwargs:  # not of a part of the module
+            _note_series(found.values())
+        return found
+
+    @functools.wraps(of_optimizer)
+    def optimizer_state(self: Any) -> Any:
+        found = of_optimizer(self)
+        states = (s for s in found["state"].values() if isinstance(s, dict))
+        _note_series(value for state in states for value in state.values())
+        return found
+
+    def moves(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            first = next(self.parameters(), None)
+            if first is not None and first.device.type == "mycelya":
+                _note_series(_in_order_of_moves(self))
+            return original(self, *args, **kwargs)
+
+        return move
+
+    module.state_dict = module_state
+    module.to, module.cpu = moves(module.to), moves(module.cpu)
+    torch.optim.Optimizer.state_dict = optimizer_state  # type: ignore[method-assign]
+
+
+def _in_order_of_moves(module: torch.nn.Module) -> Iterable[torch.Tensor | None]:
+    for child in module.children():
+        yield from _in_order_of_moves(child)
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            yield from (parameter, parameter.grad)
+    yield from module._buffers.values()
+
+
+def _note_series(values: Iterable[object]) -> None:
+    ours = [
+        value
+        for value in values
+        if isinstance(value, torch.Tensor) and value.device.type == "mycelya"
+    ]
+    if ours:
+        _device.note_series(ours)
 
 
 # PyTorch's global flags, which kernels read, and their values at PyTorch's start. Each

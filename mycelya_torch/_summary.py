@@ -29,7 +29,8 @@ def main(argv: list[str]) -> None:
     finally:
         seconds = time.perf_counter() - began
         metrics = json.loads(_device.metrics())
-        names = ("round_trips", "stall_seconds", "bytes_sent", "bytes_received")
+        names = ["round_trips", "blocking_reads", "stall_seconds"]
+        names += ["bytes_sent", "bytes_received"]
         lines = [
             [line.place, line.round_trips, line.stall_seconds]
             for line in _explain.network_bill()

@@ -114,8 +114,10 @@ func (v *variant) differing(seq uint64, m *proto.Call, life int) *proto.Call {
 }
 
 func (s *session) sendQuestion(a core.Send, t *Ticket, m protobuf.Message) {
-	s.metrics.roundTrips.Add(1)
-	t.by.roundTrips.Add(1)
+	if !t.view.Ahead {
+		s.metrics.roundTrips.Add(1)
+		t.by.roundTrips.Add(1)
+	}
 	s.write(a, t.by, m, nil)
 }
 

@@ -84,7 +84,7 @@ func (t *Ticket) read(v View, dst []byte) (core.Read, error) {
 	t.view, t.dst = v, dst
 	_, err := v.Bytes()
 	ev := core.Read{Ticket: t, Storage: v.Storage, Bytes: uint64(len(dst))}
-	if err == nil && ev.Bytes <= core.MaxGuessBytes && !t.session.settings.NoGuesses {
+	if err == nil && ev.Bytes <= core.MaxGuessBytes && !t.session.settings.NoGuesses && !v.Ahead {
 		ev.View = v.text()
 	}
 	return ev, err

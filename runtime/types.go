@@ -52,6 +52,7 @@ type View struct {
 	Sizes   []int64
 	Strides []int64
 	Offset  int64
+	Ahead   bool // of a read: no caller waits for it yet
 }
 
 // Bytes is the number of bytes of a view's elements, without gaps between them.

@@ -85,7 +85,7 @@ func View(p unsafe.Pointer) runtime.View {
 		return append([]int64(nil), Slice[int64](unsafe.Pointer(p), uint64(v.rank))...)
 	}
 	return runtime.View{Storage: uint64(v.storage), DType: ir.DType(v.dtype), Offset: int64(v.offset),
-		Sizes: dims(v.sizes), Strides: dims(v.strides)}
+		Sizes: dims(v.sizes), Strides: dims(v.strides), Ahead: v.ahead != 0}
 }
 
 // Place copies a myc_origin.

@@ -159,6 +159,7 @@ typedef struct {
   const int64_t* sizes;
   const int64_t* strides;
   int64_t offset;
+  uint32_t ahead;  // of a read: 1 if no caller waits for it yet
 } myc_view;
 
 // A range of bytes in shared memory.

@@ -12,9 +12,10 @@
 namespace mycelya {
 
 // Reads since the last reset. A read that a thread begins and does not wait for is asynchronous. If a thread waits for
-// it later, before the values are there, it is also a blocking one. A local one needed no worker: it is neither.
+// it later, before the values are there, it is also a blocking one. A local one needed no worker, and one that
+// was read ahead (Series.h) was asked for before: they are neither.
 struct ReadCounters {
-  std::atomic<uint64_t> blocking{0}, blocking_nanoseconds{0}, asynchronous{0}, local{0};
+  std::atomic<uint64_t> blocking{0}, blocking_nanoseconds{0}, asynchronous{0}, local{0}, ahead{0};
 };
 ReadCounters& GetReadCounters();
 

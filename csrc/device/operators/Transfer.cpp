@@ -23,6 +23,7 @@
 #include "device/known/Known.h"
 #include "device/operators/Beside.h"
 #include "device/operators/Reads.h"
+#include "device/operators/Series.h"
 #include "device/operators/Special.h"
 #include "device/record/Failure.h"
 #include "device/record/Record.h"
@@ -97,11 +98,6 @@ void Upload(Storage& s, const at::Tensor& dense, bool non_blocking, Origin origi
   s.SetPlace(origin);
   s.epoch = RecorderOf(device).life();  // no trace has seen it
   if (!shared) KnowUpload(s, dense);
-}
-
-bool CoversStorage(const at::Tensor& t) {
-  return t.is_contiguous() && t.storage_offset() == 0 &&
-         static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
 }
 
 // Copies to pinned memory in progress per device, oldest first. They keep their memory alive.
@@ -184,6 +180,13 @@ void CopyToDevice(const at::Tensor& src, const at::Tensor& dst, bool non_blockin
   RecordCopy(dst, ToDevice(src, device, non_blocking).expand_as(dst));
 }
 
+uint64_t BeginRead(c10::DeviceIndex device, const myc_view& view, void* out, Origin origin) {
+  auto error = std::make_unique<myc_error>();
+  const uint64_t ticket = ClientFor(device).read(device, &view, out, origin, error.get());
+  if (ticket == 0) Raise(*error);
+  return ticket;
+}
+
 // Begins to read t's elements, row-major, to `out`. Returns the ticket. waits: the caller waits for it immediately.
 uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
   const auto device = t.device().index();
@@ -196,19 +199,21 @@ uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
     if (!StorageOf(impl)->defined) r.DefineStorage(impl, origin);
     r.Read(*StorageOf(impl), origin, waits);
   }
-  const Client& c = ClientFor(device);
-  const myc_view view{StorageOf(impl)->id, DtypeCode(t.scalar_type()), static_cast<uint32_t>(t.dim()),
-                      t.sizes().data(),    t.strides().data(),         t.storage_offset()};
-  auto error = std::make_unique<myc_error>();
-  const uint64_t ticket = c.read(device, &view, out, origin, error.get());
-  if (ticket == 0) Raise(*error);
-  return ticket;
+  const myc_view view{StorageOf(impl)->id,
+                      DtypeCode(t.scalar_type()),
+                      static_cast<uint32_t>(t.dim()),
+                      t.sizes().data(),
+                      t.strides().data(),
+                      t.storage_offset(),
+                      0};
+  return BeginRead(device, view, out, origin);
 }
 
 void DownloadInto(const at::Tensor& t, void* out) {
   if (Answer(t, out)) return;
   const at::Tensor expected = Expected(t);
   CheckSync(t);
+  if (TakeAhead(t, out)) return;
   const uint64_t ticket = BeginDownload(t, out, true);
   {
     const BlockingRead counted;
@@ -218,6 +223,11 @@ void DownloadInto(const at::Tensor& t, void* out) {
 }
 
 }  // namespace
+
+bool CoversStorage(const at::Tensor& t) {
+  return t.is_contiguous() && t.storage_offset() == 0 &&
+         static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
+}
 
 void CutBeforeUpload(c10::DeviceIndex device, Origin origin) {
   Recorder& r = RecorderOf(device);
@@ -235,6 +245,14 @@ Download::Download(const at::Tensor& lazy, at::Tensor out) : device_(lazy.device
   if (out_.numel() == 0 || Answer(tensor, out_.mutable_data_ptr())) return;
   ticket_ = BeginDownload(tensor, out_.mutable_data_ptr(), false);
   GetReadCounters().asynchronous.fetch_add(1, std::memory_order_relaxed);
+}
+
+Download::Download(const Storage& s) : device_(s.device_index()) {
+  const auto n = static_cast<int64_t>(s.nbytes());
+  out_ = at::empty({n}, at::TensorOptions().dtype(at::kByte));
+  const int64_t one = 1;
+  const myc_view view{s.id, DtypeCode(at::kByte), 1, &n, &one, 0, 1};
+  ticket_ = BeginRead(device_, view, out_.mutable_data_ptr(), RecordOrigin());
 }
 
 Download::~Download() {

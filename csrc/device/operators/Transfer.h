@@ -11,6 +11,7 @@
 
 #include "abi/mycelya.h"
 #include "device/record/Origin.h"
+#include "device/tensor/Storage.h"
 
 namespace mycelya {
 
@@ -26,10 +27,13 @@ class Download {
  public:
   // Into a new contiguous CPU tensor, or into `out`, which has the tensor's sizes and dtype and is contiguous.
   explicit Download(const at::Tensor& tensor, at::Tensor out = {});
+  // Of all bytes of a storage, which no pending record may write. Nobody waits for it yet, so it is no round trip.
+  explicit Download(const Storage& s);
   Download(const Download&) = delete;
   Download& operator=(const Download&) = delete;
   ~Download();  // the memory is not written afterwards
 
+  size_t bytes() const { return out_.nbytes(); }
   // Whether Wait() would return at once.
   bool Done();
   // The filled CPU tensor. Throws the error of the op that computes it. Call it once.
@@ -43,6 +47,9 @@ class Download {
   uint64_t ticket_ = 0;  // 0: done
   std::unique_ptr<myc_error> failed_;
 };
+
+// Whether a tensor's elements in row-major order are the bytes of its storage.
+bool CoversStorage(const at::Tensor& t);
 
 // aten::_copy_from: copies src's elements to dst, converted and broadcast. One of them may be on the CPU.
 at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);

@@ -24,7 +24,7 @@ struct WaitEvent {
 
 constexpr size_t kMostWaits = 1 << 20;
 
-std::mutex mutex;  // guards what follows
+std::mutex profile_mutex;  // guards what follows
 std::vector<WaitEvent> waits;
 size_t waits_dropped = 0;
 
@@ -54,7 +54,7 @@ void PopCaller() {
 }
 
 void BeginProfile() {
-  const std::lock_guard guard(mutex);
+  const std::lock_guard guard(profile_mutex);
   TORCH_CHECK(!profiling.load(), "A profile of this process runs already. End it first.");
   waits.clear();
   waits_dropped = 0;
@@ -63,7 +63,7 @@ void BeginProfile() {
 }
 
 std::string EndProfile() {
-  const std::lock_guard guard(mutex);
+  const std::lock_guard guard(profile_mutex);
   if (!profiling.exchange(false)) return "";
   const Client& c = GetClient();
   c.profile(0);
@@ -77,7 +77,7 @@ std::string EndProfile() {
 }
 
 void NoteWait(int64_t began, myc_origin at) {
-  const std::lock_guard guard(mutex);
+  const std::lock_guard guard(profile_mutex);
   if (!profiling.load()) return;
   if (waits.size() == kMostWaits) {
     ++waits_dropped;

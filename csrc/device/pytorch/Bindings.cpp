@@ -23,6 +23,7 @@
 #include "device/client/State.h"
 #include "device/known/Known.h"
 #include "device/operators/Reads.h"
+#include "device/operators/Series.h"
 #include "device/operators/Transfer.h"
 #include "device/profile/Profile.h"
 #include "device/pytorch/Flags.h"
@@ -62,7 +63,8 @@ std::string Metrics() {
       ",\"blocking_reads\":" + std::to_string(reads.blocking) +
       ",\"blocking_nanoseconds\":" + std::to_string(reads.blocking_nanoseconds) +
       ",\"asynchronous_reads\":" + std::to_string(reads.asynchronous) +
-      ",\"local_reads\":" + std::to_string(reads.local) + ",\"known_bytes\":" + std::to_string(KnownBytes());
+      ",\"local_reads\":" + std::to_string(reads.local) + ",\"reads_ahead\":" + std::to_string(reads.ahead) +
+      ",\"known_bytes\":" + std::to_string(KnownBytes());
   const std::string rest = TextOf([](char* to, uint64_t n, myc_error*) { return GetClient().metrics(to, n); });
   return rest.size() > 2 ? out + "," + rest.substr(1) : out + "}";
 }
@@ -76,7 +78,7 @@ void ResetMetrics() {
   }
   n.views = n.shape_misses = n.meta_key_calls = 0;
   ReadCounters& reads = GetReadCounters();
-  reads.blocking = reads.blocking_nanoseconds = reads.asynchronous = reads.local = 0;
+  reads.blocking = reads.blocking_nanoseconds = reads.asynchronous = reads.local = reads.ahead = 0;
   if (ClientLoaded()) GetClient().reset_metrics();
 }
 
@@ -280,6 +282,7 @@ PYBIND11_MODULE(_device, m) {
   m.def(
       "flush", [](int i) { Flush(static_cast<c10::DeviceIndex>(i)); }, no_gil);
   BindReads(m);
+  m.def("note_series", &NoteSeries);
   m.def("mark_step", &MarkStep, no_gil);
   m.def("set_flag", &SetFlag);
   m.def("pending", &Pending);

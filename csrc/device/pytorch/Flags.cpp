@@ -14,7 +14,7 @@ struct Flag {
   uint64_t version;
 };
 
-std::mutex mutex;
+std::mutex flags_mutex;
 
 // In the order of their versions. Leaked, because threads may outlive static objects.
 std::vector<Flag>& AllFlags() {
@@ -27,7 +27,7 @@ std::vector<Flag>& AllFlags() {
 std::atomic<uint64_t> flags_version{0};
 
 void SetFlag(const std::string& name, const std::string& value) {
-  std::lock_guard<std::mutex> guard(mutex);
+  std::lock_guard<std::mutex> guard(flags_mutex);
   auto& all = AllFlags();
   all.erase(std::remove_if(all.begin(), all.end(), [&](const Flag& f) { return f.name == name; }), all.end());
   all.push_back({name, value, flags_version.load(std::memory_order_relaxed) + 1});
@@ -35,7 +35,7 @@ void SetFlag(const std::string& name, const std::string& value) {
 }
 
 std::vector<std::string> FlagsSince(uint64_t& version) {
-  std::lock_guard<std::mutex> guard(mutex);
+  std::lock_guard<std::mutex> guard(flags_mutex);
   std::vector<std::string> found;
   for (const Flag& f : AllFlags()) {
     if (f.version > version) found.push_back(f.name + "=" + f.value);

@@ -292,7 +292,7 @@ class Session {
 
   Got Read(uint64_t id, uint32_t dtype, c10::ScalarType as, const std::vector<int64_t>& sizes,
            const std::vector<int64_t>& strides, int64_t offset = 0) {
-    const myc_view view{id, dtype, static_cast<uint32_t>(sizes.size()), sizes.data(), strides.data(), offset};
+    const myc_view view{id, dtype, static_cast<uint32_t>(sizes.size()), sizes.data(), strides.data(), offset, 0};
     const void* data = nullptr;
     uint64_t bytes = 0;
     void* handle = nullptr;

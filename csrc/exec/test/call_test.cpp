@@ -108,7 +108,7 @@ TEST(Call, ResultInAnotherLayoutIsCopiedIntoTheDeclaredOne) {
 // The address of a storage's memory: a contiguous read returns the storage's own memory.
 const void* Address(Session& s, uint64_t id) {
   const int64_t one = 1;
-  const myc_view view{id, MYC_U8, 1, &one, &one, 0};
+  const myc_view view{id, MYC_U8, 1, &one, &one, 0, 0};
   const void* data = nullptr;
   uint64_t bytes = 0, call = 0;
   uint32_t step = 0;

@@ -140,7 +140,8 @@ TEST(Transfer, ViewsOutsideTheirStorageAreRefused) {
   Session s;
   s.Upload(1, Range(6));
   for (const RefusedView& c : RefusedViews()) {
-    const myc_view view{1, MYC_F32, static_cast<uint32_t>(c.sizes.size()), c.sizes.data(), c.strides.data(), c.offset};
+    const myc_view view{1,        MYC_F32, static_cast<uint32_t>(c.sizes.size()), c.sizes.data(), c.strides.data(),
+                        c.offset, 0};
     const void* out = nullptr;
     uint64_t bytes = 0, call = 0;
     uint32_t step = 0;
@@ -183,7 +184,7 @@ TEST(Transfer, AReadKeepsItsBytesWhileProgramsWrite) {
   Session s;
   s.Upload(1, Range(4));
   const int64_t four = 4, one = 1;
-  const myc_view view{1, MYC_F32, 1, &four, &one, 0};
+  const myc_view view{1, MYC_F32, 1, &four, &one, 0, 0};
   const void* data = nullptr;
   uint64_t bytes = 0, call = 0;
   uint32_t step = 0;
