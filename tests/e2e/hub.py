@@ -46,6 +46,7 @@ class Hub:
         self.repos = repos
         self.lock = threading.Lock()
         self.faults = deque()  # of the next requests for bytes
+        self.cut = 0  # bytes after which each connection ends; 0: never
         self.served = 0  # bytes of files
         self.tokens = set()  # that came to the server of the bytes
         self.api = _server(self, _Api)
@@ -162,6 +163,9 @@ class _Bytes(_Handler):
             return None
         if fault == "cut":
             end = begin + (end - begin) // 2
+            self.close_connection = True
+        if 0 < self.hub.cut < end - begin:
+            end = begin + self.hub.cut
             self.close_connection = True
         with self.hub.lock:  # first: a test reads it when the worker has the bytes
             self.hub.served += end - begin

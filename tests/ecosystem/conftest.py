@@ -1,6 +1,6 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Notes what each test has shown, and prints the table; --write keeps it."""
+"""Notes what each test has shown, and prints the table; --write keeps it in README."""
 
 import importlib.metadata
 import os
@@ -23,22 +23,16 @@ import mycelya_torch  # noqa: E402, F401 (registers the device)
 
 ROWS = []
 
-COPYRIGHT = "Copyright (C) 2026 The Mycelya Authors."
-HEAD = f"""<!-- {COPYRIGHT} SPDX-License-Identifier: AGPL-3.0-or-later -->
-
-# Libraries on the device
-
-`make ecosystem` writes this table: releases of libraries, what ran on a local worker,
-and what it was compared with. The last column is the number of values that a step
-waits for.
-
+README = HERE.parent.parent / "README.md"
+MARK = "<!-- tests/ecosystem -->\n"
+HEAD = """
 | library | what runs | compared with | waits in a step |
-|---|---|---|---|
+|---|---|---|---:|
 """
 
 
 def pytest_addoption(parser):
-    parser.addoption("--write", action="store_true", help="writes RESULTS.md")
+    parser.addoption("--write", action="store_true", help="writes README.md")
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +51,7 @@ def shows():
 
     def note(library, what, against, waits=None):
         release = importlib.metadata.version(library)
-        text = "" if waits is None else f"{waits:g}"
+        text = "" if waits is None else f"{waits:.2g}"
         ROWS.append((f"{library} {release}", what, against, text))
 
     return note
@@ -68,4 +62,6 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
     for line in lines:
         terminalreporter.write_line(line)
     if config.getoption("--write") and exitstatus == 0:
-        (HERE / "RESULTS.md").write_text(HEAD + "\n".join(lines) + "\n")
+        before, _, after = README.read_text().split(MARK)
+        table = HEAD + "\n".join(lines) + "\n\n"
+        README.write_text(before + MARK + table + MARK + after)

@@ -132,6 +132,7 @@ def test_run_clm(scripts, shows, tmp_path):
     generated = [text[text.index("generated:") :] for text in scripts.printed]
     assert generated[0] == generated[1]
     waits = scripts.waits / steps
+    assert waits <= 1
     shows("transformers", "a script like run_clm.py", "the CPU's losses", waits)
 
 
@@ -166,6 +167,7 @@ def test_run_glue(scripts, shows, tmp_path):
     predictions = [(f / "predict_results.txt").read_text() for f in (expected, found)]
     assert predictions[0] == predictions[1]
     waits = scripts.waits / steps
+    assert waits <= 1.2
     shows("transformers", "a script like run_glue.py", "the CPU's losses", waits)
 
 
@@ -185,25 +187,20 @@ def test_fit(scripts, shows):
         assert a == pytest.approx(b, rel=2e-3, abs=1e-4)
     assert want[-1]["test_accuracy"] > 0.5
     waits = scripts.waits / 60
+    assert waits <= 4
     shows("lightning", "a script: fit and test", "the CPU's metrics", waits)
 
 
 def test_detect(scripts, shows):
-    """One box that another beats by a last bit changes what follows.
-
-    So the whole training is compared without kernels, which is exact.
-    """
-
-    def outcomes(**environment):
-        folders = scripts.run("detect.py", "--out", "OUT.json", **environment)
-        found = [json.loads(f.with_suffix(".json").read_text()) for f in folders]
-        assert len(found[0]["losses"]) == 12
-        return found
-
-    want, got = outcomes(MYCELYA_KERNELS="off")
-    assert got == want
-    want, got = outcomes()
-    for a, b in zip(got["losses"][:3], want["losses"], strict=False):
-        assert a == pytest.approx(b, rel=1e-3, abs=1e-4)
+    """The choice of boxes amplifies differences of the last bit."""
+    folders = scripts.run("detect.py", "--out", "OUT.json")
+    want, got = (json.loads(f.with_suffix(".json").read_text()) for f in folders)
+    assert len(got["losses"]) == len(want["losses"]) == 12
+    for step, (a, b) in enumerate(zip(got["losses"], want["losses"], strict=True)):
+        exact = {"rel": 1e-3, "abs": 1e-4} if step < 4 else {"abs": 2e-2}
+        assert a == pytest.approx(b, **exact)
+    for a, b in zip(got["found"], want["found"], strict=True):
+        assert a["scores"] == pytest.approx(b["scores"], abs=5e-3)
     waits = scripts.waits / 12
+    assert waits <= 60
     shows("torchvision", "a script: a detector", "the CPU's losses", waits)

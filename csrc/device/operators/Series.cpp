@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -16,6 +17,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "device/client/Client.h"
 #include "device/client/State.h"
 #include "device/operators/Reads.h"
 #include "device/operators/Transfer.h"
@@ -36,19 +38,21 @@ constexpr size_t kNone = std::numeric_limits<size_t>::max();
 
 // What a recorder has recorded so far. Storages do not change while it is the same.
 struct Moment {
-  uint64_t epoch = 0;
-  bool empty = false;
+  uint64_t epoch = 0, records = 0;
   bool operator==(const Moment&) const = default;
 };
 
-Moment MomentOf(c10::DeviceIndex device) {
+Moment MomentOf(const Recorder& r) { return {r.epoch(), r.records()}; }
+
+Moment Now(c10::DeviceIndex device) {
   Recorder& r = RecorderOf(device);
   const std::lock_guard<SpinLock> guard(r.lock);
-  return {r.epoch(), r.empty()};
+  return MomentOf(r);
 }
 
 struct Series {
-  std::mutex mutex;
+  std::atomic<bool> any{false};  // a series was noted
+  std::mutex mutex;              // locked without the GIL; guards what follows
   std::vector<c10::weak_intrusive_ptr<at::TensorImpl>> tensors;
   std::unordered_map<uint64_t, size_t> places;        // in tensors, by storage
   size_t last = kNone;                                // the place of the last read
@@ -65,7 +69,10 @@ struct Series {
   }
   // Takes the bytes that were read ahead for a place; null: there are none.
   std::unique_ptr<Download> Take(size_t place);
-  void ReadOn();
+  // Begins reads of what follows a place, as far as the window goes.
+  void ReadOn(const Storage& last_read, size_t place, Origin origin);
+  // Ends the open trace if it uses a storage, as a read does. False: something else was recorded since `began`.
+  bool Reads(const Storage& s, Origin origin);
 };
 
 Series& SeriesOf(c10::DeviceIndex device) {
@@ -86,15 +93,27 @@ std::unique_ptr<Download> Series::Take(size_t place) {
   return read;
 }
 
-// Begins reads as far as the window goes.
-void Series::ReadOn() {
+bool Series::Reads(const Storage& s, Origin origin) {
+  Recorder& r = RecorderOf(s.device_index());
+  const std::lock_guard<SpinLock> guard(r.lock);
+  if (began != MomentOf(r)) return false;
+  r.Read(s, origin, false);
+  began = MomentOf(r);
+  return true;
+}
+
+void Series::ReadOn(const Storage& last_read, size_t place, Origin origin) {
+  next = std::max(next, place + 1);
+  if (!began) began = Now(last_read.device_index());
+  if (!Reads(last_read, origin)) return;
   for (; next < tensors.size() && bytes < kWindow; ++next) {
     const auto impl = tensors[next].lock();
     if (!impl) continue;
     const Storage& s = *StorageOf(*impl);
     const size_t n = s.nbytes();
     if (!s.defined || !IsAlive(s) || n == 0 || n > kWindow) continue;
-    ahead.emplace(next, std::make_unique<Download>(s));
+    if (!Reads(s, origin)) return;
+    ahead.emplace(next, std::make_unique<Download>(s, origin));
     bytes += n;
   }
 }
@@ -102,13 +121,15 @@ void Series::ReadOn() {
 }  // namespace
 
 void NoteSeries(const std::vector<at::Tensor>& tensors) {
+  const NoGil no_gil;
   std::array<bool, kMaxDevices> seen{};
   for (const at::Tensor& t : tensors) {
     if (!t.defined() || t.device().type() != kDevice || !t.has_storage()) continue;
     if (t.storage().unsafeGetStorageImpl()->allocator() != allocator) continue;  // a fake tensor
     const auto device = t.device().index();
     Series& series = SeriesOf(device);
-    const Moment now = MomentOf(device);
+    const Moment now = Now(device);
+    series.any.store(true, std::memory_order_relaxed);
     const std::lock_guard<std::mutex> guard(series.mutex);
     const uint64_t id = StorageOf(*t.unsafeGetTensorImpl())->id;
     const bool first = !std::exchange(seen[device], true);
@@ -125,22 +146,19 @@ void NoteSeries(const std::vector<at::Tensor>& tensors) {
 bool TakeAhead(const at::Tensor& t, void* out) {
   const auto device = t.device().index();
   Series& series = SeriesOf(device);
+  if (C10_LIKELY(!series.any.load(std::memory_order_relaxed))) return false;
+  const Origin origin = RecordOrigin();
   std::unique_ptr<Download> read;
   {
+    const NoGil no_gil;
     const std::lock_guard<std::mutex> guard(series.mutex);
-    const auto found = series.places.find(StorageOf(*t.unsafeGetTensorImpl())->id);
+    const Storage& s = *StorageOf(*t.unsafeGetTensorImpl());
+    const auto found = series.places.find(s.id);
     if (found == series.places.end()) return false;
     const size_t place = found->second;
-    const Moment now = MomentOf(device);
-    if (!now.empty || (series.began && series.began != now)) series.Forget();
-    if (now.empty) {
-      if (CoversStorage(t)) read = series.Take(place);
-      if (series.last != kNone && place > series.last && place - series.last <= kNear) {
-        series.began = now;
-        series.next = std::max(series.next, place + 1);
-        series.ReadOn();
-      }
-    }
+    if (series.began && series.began != Now(device)) series.Forget();
+    if (CoversStorage(t)) read = series.Take(place);
+    if (series.last != kNone && place > series.last && place - series.last <= kNear) series.ReadOn(s, place, origin);
     series.last = place;
   }
   if (!read) return false;

@@ -247,12 +247,12 @@ Download::Download(const at::Tensor& lazy, at::Tensor out) : device_(lazy.device
   GetReadCounters().asynchronous.fetch_add(1, std::memory_order_relaxed);
 }
 
-Download::Download(const Storage& s) : device_(s.device_index()) {
+Download::Download(const Storage& s, Origin origin) : device_(s.device_index()) {
   const auto n = static_cast<int64_t>(s.nbytes());
   out_ = at::empty({n}, at::TensorOptions().dtype(at::kByte));
   const int64_t one = 1;
   const myc_view view{s.id, DtypeCode(at::kByte), 1, &n, &one, 0, 1};
-  ticket_ = BeginRead(device_, view, out_.mutable_data_ptr(), RecordOrigin());
+  ticket_ = BeginRead(device_, view, out_.mutable_data_ptr(), origin);
 }
 
 Download::~Download() {

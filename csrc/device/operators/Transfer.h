@@ -28,7 +28,7 @@ class Download {
   // Into a new contiguous CPU tensor, or into `out`, which has the tensor's sizes and dtype and is contiguous.
   explicit Download(const at::Tensor& tensor, at::Tensor out = {});
   // Of all bytes of a storage, which no pending record may write. Nobody waits for it yet, so it is no round trip.
-  explicit Download(const Storage& s);
+  Download(const Storage& s, Origin origin);
   Download(const Download&) = delete;
   Download& operator=(const Download&) = delete;
   ~Download();  // the memory is not written afterwards

@@ -153,6 +153,7 @@ class Recorder {
   // The next record begins a new trace: an optimizer step has ended.
   void MarkStep(Origin origin) { Mark(MYC_CUT_STEP, origin); }
   bool empty() const { return records_ == 0; }
+  uint64_t records() const { return records_; }  // of the open trace
   // Notes an upload from this place. A second upload from the same place, with ops in between, begins a new round of a
   // loop: it ends the trace, as a marked step does. Uploads from other places are part of the round.
   void MarkUpload(Origin origin);

@@ -87,7 +87,12 @@ def main():
         device = torch.device("cpu")
     torch.manual_seed(0)
     model = fasterrcnn_mobilenet_v3_large_320_fpn(
-        weights=None, weights_backbone=None, num_classes=3, trainable_backbone_layers=6
+        weights=None,
+        weights_backbone=None,
+        num_classes=3,
+        trainable_backbone_layers=6,
+        rpn_batch_size_per_image=10_000,  # all: a sample is random
+        box_batch_size_per_image=10_000,
     )
     model.to(device)
     order = torch.Generator().manual_seed(0)
@@ -98,7 +103,6 @@ def main():
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.005, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-    torch.manual_seed(1)  # the sampling of boxes
     losses = []
     for epoch in range(options.epochs):
         losses += train_one_epoch(model, optimizer, loader, device, epoch)
