@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
+    RemoteMachine("local", device="cpu")  # the current one, which the table names
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     server = multiprocessing.get_context("spawn").Process(
         target=serve, args=(options.mib, theirs), daemon=True
@@ -146,7 +147,6 @@ def main() -> None:
     text += f"\n\nThe helper process had at most {watcher.most / 2**20:.0f} MiB."
     print(text)
     if options.markdown:
-        torch.mycelya.restart(0)  # the table names the worker's device
         how = f"a model of {options.mib} MiB in {FILES} files"
         results.write("weights.py", f"{how}, median of {options.repeats} runs", text)
 
