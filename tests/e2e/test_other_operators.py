@@ -1,25 +1,45 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Operators of other libraries run on this process's CPU, with one warning each."""
+"""Operators of other libraries: torchvision's run on the worker, if it has them.
+
+Others run on this process's CPU, with one warning each.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
+import os
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 import torchvision
-from helpers import DEVICE, same
+from helpers import DEVICE, compare, same
+from test_exec import COMMAND
 from torch import nn
 from torchvision import ops
 
+from mycelya_torch import RemoteMachine, _load
+
 pytestmark = [
     pytest.mark.fast,
-    pytest.mark.filterwarnings("ignore:.*runs on the CPU of this process.*"),
+    # A worker that has torchvision runs its operators.
+    pytest.mark.filterwarnings("error:torchvision.*runs on the CPU of this process"),
+    pytest.mark.filterwarnings("ignore:mycelya_test.*runs on the CPU of this process"),
 ]
+theirs = torch.ops.torchvision
 
 BOXES = torch.tensor([[0, 0, 6, 6], [1, 1, 6, 7], [4, 4, 9, 9.0]])
+REGION = torch.tensor([[1.0, 0, 0, 4, 4]])
+GRAD, FLAT = torch.ones(1, 4, 2, 2), torch.ones(1, 1, 2, 2)
+PLACES = {n: torch.zeros(1, n, 2, 2, dtype=torch.int32) for n in (1, 4)}
+IMAGE = torch.randn(2, 4, 8, 8)
+OFFSET = torch.zeros(2, 18, 6, 6)
+LAST = PLACES[4].to(memory_format=torch.channels_last)
+# Strides, paddings, dilations, groups, offset groups, whether there is a mask.
+PLAIN = (1, 1, 0, 0, 1, 1, 1, 1, False)
 
 
 def of_roi_align(x, boxes):
@@ -48,6 +68,32 @@ CASES = {
         (torch.randn(2, 3, 8, 8), BOXES),
         [0],
     ),
+    "ps_roi_pool": (
+        lambda x, boxes: ops.ps_roi_pool(x, [boxes, boxes], 2, 0.5),
+        (torch.randn(2, 8, 8, 8), BOXES),
+        [0],
+    ),
+    "deform_conv2d with a mask": (
+        lambda x, weight, mask: ops.deform_conv2d(
+            x,
+            x[:, :1].repeat(1, 18, 1, 1) * 0.3,
+            weight,
+            x[0, 0, 0, :4],
+            mask=mask,
+            padding=1,
+        ),
+        (
+            torch.randn(2, 3, 6, 6),
+            torch.randn(4, 3, 3, 3),
+            torch.rand(2, 9, 6, 6),
+        ),
+        [0, 1, 2],
+    ),
+    "roi_align of no boxes": (
+        lambda x, boxes: ops.roi_align(x, [boxes[:0], boxes[:0]], 2),
+        (torch.randn(2, 3, 8, 8), BOXES),
+        [0],
+    ),
 }
 
 
@@ -67,16 +113,215 @@ def test_values_and_gradients(name):
         same(got, want, 1e-5, 1e-5)
 
 
+def test_a_region_operator_waits_for_nothing(counters):
+    x = torch.randn(2, 3, 8, 8, device=DEVICE, requires_grad=True)
+    boxes = BOXES.to(DEVICE)
+    of_roi_align(x, boxes).sum().backward()  # asks the worker once what it has
+    before = counters()["round_trips"]
+    for scale in (1.0, 2.0):
+        (of_roi_align(x, boxes) * scale).sum().backward()
+    assert counters()["round_trips"] == before
+    torch.mycelya.synchronize()
+
+
 def test_nms_keeps_what_the_cpu_keeps():
     torch.manual_seed(1)
     boxes = torch.rand(60, 4) * 20
     boxes[:, 2:] += boxes[:, :2]
     scores, groups = torch.rand(60), torch.randint(0, 3, (60,))
-    got = ops.nms(boxes.to(DEVICE), scores.to(DEVICE), 0.3)
-    assert got.device.type == "mycelya" and got.dtype == torch.int64
-    assert got.tolist() == ops.nms(boxes, scores, 0.3).tolist()
-    got = ops.batched_nms(boxes.to(DEVICE), scores.to(DEVICE), groups.to(DEVICE), 0.3)
-    assert got.tolist() == ops.batched_nms(boxes, scores, groups, 0.3).tolist()
+    for n in (60, 1, 0):
+        compare(lambda b, s: ops.nms(b, s, 0.3), boxes[:n], scores[:n])
+    compare(lambda b, s, g: ops.batched_nms(b, s, g, 0.3), boxes, scores, groups)
+
+
+def test_autocast_computes_in_float32_as_on_cuda():
+    """The results have the dtype of the first operand, also those that are indices."""
+    weight, scores = torch.randn(4, 4, 3, 3), torch.tensor([1, 3, 2.0])
+
+    def all_of(x, boxes, weight, offset, region):
+        pooled, places = theirs.roi_pool(x, region, 1.0, 2, 2)
+        aligned, _ = theirs.ps_roi_align(x, region, 1.0, 2, 2, 2)
+        deformed = ops.deform_conv2d(x, offset, weight)
+        return [of_roi_align(x, boxes), pooled, places, aligned, deformed]
+
+    narrow = [t.bfloat16() for t in (IMAGE, BOXES, weight, OFFSET + 0.3, REGION)]
+    with torch.autocast("mycelya", dtype=torch.bfloat16):
+        got = all_of(*(t.to(DEVICE) for t in narrow))
+        kept = ops.nms(BOXES.to(DEVICE).half(), scores.to(DEVICE), 0.1)
+    want = all_of(*(t.float() for t in narrow))
+    for ours, cpu in zip(got, want, strict=True):
+        same(ours, cpu.bfloat16(), 1e-2, 1e-5)
+    assert kept.tolist() == ops.nms(BOXES, scores, 0.1).tolist()
+
+
+def region(*values: float) -> torch.Tensor:
+    return torch.tensor([values], dtype=torch.float32)
+
+
+# Operands that torchvision's kernels trust, or with which they crash, and the error.
+HOSTILE = {
+    "image": (
+        theirs.roi_align,
+        (IMAGE, region(5, 0, 0, 4, 4), 1, 2, 2, 2, False),
+        "index 5 must be in",
+    ),
+    "negative image": (
+        theirs.roi_pool,
+        (IMAGE, region(-1, 0, 0, 4, 4), 1, 2, 2),
+        "index -1 must be in",
+    ),
+    "NaN image": (
+        theirs.ps_roi_pool,
+        (IMAGE, region(math.nan, 0, 0, 4, 4), 1, 2, 2),
+        "index nan must be in",
+    ),
+    "NaN corner": (
+        theirs.roi_align,
+        (IMAGE, region(0, math.nan, 0, 4, 4), 1, 2, 2, 2, True),
+        "not finite",
+    ),
+    "infinite corner": (
+        theirs.ps_roi_align,
+        (IMAGE, region(0, 0, 0, math.inf, 4), 1, 2, 2, 2),
+        "not finite",
+    ),
+    "infinite scale": (
+        theirs.roi_align,
+        (IMAGE, REGION, math.inf, 2, 2, 2, False),
+        "not finite",
+    ),
+    "points": (
+        theirs.roi_align,
+        (IMAGE, region(0, 0, 0, 1e5, 1e5), 1, 2, 2, 0, False),
+        "points to sample",
+    ),
+    "no elements": (
+        theirs.roi_align,
+        (IMAGE[:, :, :0], REGION, 1, 2, 2, 2, False),
+        "has no elements",
+    ),
+    "image of a gradient": (
+        theirs._roi_align_backward,
+        (GRAD, REGION, 1, 2, 2, 1, 4, 8, 8, 2, False),
+        "must be in",
+    ),
+    "gradient": (
+        theirs._roi_align_backward,
+        (GRAD[:, :3], REGION, 1, 2, 2, 2, 4, 8, 8, 2, False),
+        "grad has sizes",
+    ),
+    "place": (
+        theirs._roi_pool_backward,
+        (GRAD, REGION, PLACES[4] + 64, 1, 2, 2, 2, 4, 8, 8),
+        "but 64 is not",
+    ),
+    "places in another order": (
+        theirs._roi_pool_backward,
+        (
+            GRAD,
+            REGION,
+            LAST,
+            *(1, 2, 2, 2, 4, 8, 8),
+        ),
+        "contiguous",
+    ),
+    "channel": (
+        theirs._ps_roi_align_backward,
+        (FLAT, REGION, PLACES[1] + 4, 1, 2, 2, 2, 2, 4, 8, 8),
+        "but 4 is not",
+    ),
+    "channel of a pool": (
+        theirs._ps_roi_pool_backward,
+        (FLAT, REGION, PLACES[1] - 1, 1, 2, 2, 2, 4, 8, 8),
+        "but -1 is not",
+    ),
+    "offset": (
+        theirs.deform_conv2d,
+        (
+            IMAGE,
+            torch.ones(4, 4, 3, 3),
+            OFFSET * math.nan,
+            IMAGE[:, :0],
+            torch.ones(4),
+            *PLAIN,
+        ),
+        "an offset is NaN",
+    ),
+    "offset of a gradient": (
+        theirs._deform_conv2d_backward,
+        (
+            IMAGE[:, :, :6, :6],
+            IMAGE,
+            torch.ones(4, 4, 3, 3),
+            OFFSET[:1],
+            IMAGE[:, :0],
+            torch.ones(4),
+            *PLAIN,
+        ),
+        "offset has sizes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_operands_are_errors_and_the_session_lives(name):
+    call, args, text = HOSTILE[name]
+    there = [a.to(DEVICE) if isinstance(a, torch.Tensor) else a for a in args]
+    alive = torch.ones(2, device=DEVICE)
+    with pytest.raises(RuntimeError, match=text) as error:
+        results = call(*there)
+        (results if isinstance(results, torch.Tensor) else results[0]).cpu()
+    assert Path(__file__).name in str(error.value)
+    assert (alive + 1).tolist() == [2, 2]
+
+
+def test_boxes_that_the_kernels_take_are_not_refused():
+    """What comes of a NaN or a huge box where the kernels do not crash with it."""
+    for values in ((1.7, 0, 0, 4, 4), (0, 0, 0, 1e30, 4)):
+        compare(
+            lambda x, r: theirs.roi_align(x, r, 1, 2, 2, 2, False),
+            IMAGE,
+            region(*values),
+        )
+        compare(lambda x, r: theirs.roi_pool(x, r, 1, 2, 2), IMAGE, region(*values))
+    nan = region(0, math.nan, 0, 4, 4)
+    compare(lambda x, r: theirs.roi_align(x, r, 1, 2, 2, 0, False), IMAGE, nan)
+    compare(lambda x, r: theirs.roi_pool(x, r, 1, 2, 2), IMAGE, nan)
+
+
+def test_a_worker_without_torchvision(tmp_path):
+    """Its environment has the same torch: one warning, and the CPU's values."""
+    packages = _load.torch_lib().parent.parent
+    for folder in packages.iterdir():
+        if folder.name != "torchvision":
+            (tmp_path / folder.name).symlink_to(folder)
+    lib = str(_load.torch_lib())
+    command = COMMAND.replace(lib, os.fspath(tmp_path / "torch" / "lib"))
+    assert command != COMMAND
+    with RemoteMachine("exec", command=command) as machine:
+        x, boxes = torch.randn(2, 3, 8, 8), BOXES
+        far, there = x.to(machine.device()), boxes.to(machine.device())
+        with pytest.warns(UserWarning, match="the worker's environment has no lib"):
+            got = theirs._roi_align_backward(
+                far[:1, :, :2, :2],
+                REGION.to(machine.device()),
+                1,
+                2,
+                2,
+                2,
+                3,
+                8,
+                8,
+                2,
+                False,
+            )
+        want = theirs._roi_align_backward(
+            x[:1, :, :2, :2], REGION, 1, 2, 2, 2, 3, 8, 8, 2, False
+        )
+        same(got, want)
+        del there
+    # The default machine has it all the same.
+    compare(lambda x, boxes: of_roi_align(x, boxes), x, boxes, rtol=1e-5, atol=1e-5)
 
 
 def test_one_warning_for_each_operator():

@@ -1,11 +1,14 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Automatic mixed precision: the op lists of CUDA, which are PyTorch's own, under the key of this device.
+// Automatic mixed precision: the op lists of CUDA, which are PyTorch's own, and what libraries do on CUDA, under the key
+// of this device.
 
 #include <ATen/Operators.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
+
+#include "device/record/Op.h"
 
 namespace at::autocast {
 namespace {
@@ -18,7 +21,30 @@ Tensor RefuseBinaryCrossEntropy(const Tensor&, const Tensor&, const std::optiona
               "what comes before the sigmoid, or turn autocast off around them.");
 }
 
+// Casts operands to float32, and the results back to the dtype of the first operand. The indices of roi_pool and others
+// are cast as well, as torchvision does; those of nms, which returns nothing else, are not.
+void InFloat32(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  constexpr auto kKey = c10::DispatchKey::AutocastPrivateUse1;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
+  const size_t first = stack->size() - op.schema().arguments().size();
+  const ScalarType dtype = (*stack)[first].toTensor().scalar_type();
+  for (size_t i = first; i < stack->size(); ++i) {
+    c10::IValue& value = (*stack)[i];
+    if (value.isTensor()) value = cached_cast(kFloat, value.toTensor(), c10::DeviceType::PrivateUse1);
+  }
+  op.callBoxed(stack);
+  if (op.schema().name() == "torchvision::nms") return;
+  for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = (*stack)[i].toTensor().to(dtype);
+}
+
 }  // namespace
+
+// The library need not be loaded yet.
+TORCH_LIBRARY_IMPL(torchvision, AutocastPrivateUse1, m) {
+  for (const mycelya::LibraryOp& op : mycelya::kLibraryOps) {
+    if (op.casts) m.impl(op.name, torch::CppFunction::makeFromBoxedFunction<&InFloat32>());
+  }
+}
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #define MYC_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)

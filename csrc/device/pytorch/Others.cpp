@@ -7,12 +7,17 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
 
+#include "device/client/State.h"
+#include "device/operators/Transfer.h"
+#include "device/record/Op.h"
 #include "device/record/Record.h"
 #include "device/record/RecordInternal.h"
+#include "device/record/Recorder.h"
 
 namespace mycelya {
 namespace {
@@ -49,46 +54,85 @@ bool OfPyTorch(const c10::OperatorHandle& handle) {
   return !space || std::find(kPyTorch.begin(), kPyTorch.end(), std::string_view(*space)) != kPyTorch.end();
 }
 
-// What a call costs, for the warning.
-struct Cost {
-  size_t tensors = 0;
-  size_t bytes = 0;
+// The arguments of a call.
+at::ArrayRef<c10::IValue> ArgumentsOf(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
+  return at::ArrayRef<c10::IValue>(stack).slice(stack.size() - handle.schema().arguments().size());
+}
 
-  void Add(const at::Tensor& t) {
+// What a device's worker has answered, in one life of the device.
+struct Answer {
+  bool known = false;
+  uint64_t life = 0;
+  std::array<bool, std::size(kLibraryOps)> has{};
+};
+
+// Whether a device's worker has an operator of another library with the schema that this process has. Asks once for all
+// of them, and waits for the answer.
+bool WorkerHas(c10::DeviceIndex device, const LibraryOp& op) {
+  static auto& mutex = *new std::mutex();
+  static auto& answers = *new std::array<Answer, kMaxDevices>();
+  const uint64_t life = RecorderOf(device).life();
+  const auto index = static_cast<size_t>(&op - kLibraryOps);
+  {
+    const std::lock_guard<std::mutex> guard(mutex);
+    const Answer& a = answers[static_cast<size_t>(device)];
+    if (a.known && a.life == life) return a.has[index];
+  }
+  std::string schemas;
+  for (const LibraryOp& row : kLibraryOps) {
+    const auto found = c10::Dispatcher::singleton().findSchema({row.name, ""});
+    schemas += (found ? c10::toString(found->schema()) : row.name) + "\n";
+  }
+  const at::Tensor numbers = MakeVector(at::kLong, std::size(kLibraryOps), device);
+  RecordOwn(device, "mycelya::has_operators", {std::string_view(schemas)}, numbers);
+  const at::Tensor here = ToCpu(numbers);
+  const std::lock_guard<std::mutex> guard(mutex);
+  Answer& a = answers[static_cast<size_t>(device)];
+  a = {true, life, {}};
+  for (size_t i = 0; i < a.has.size(); ++i) a.has[i] = here.const_data_ptr<int64_t>()[i] != 0;
+  return a.has[index];
+}
+
+// The device of the first operand that is on one.
+std::optional<c10::DeviceIndex> DeviceOf(const Op& op, at::ArrayRef<c10::IValue> args) {
+  std::optional<c10::DeviceIndex> device;
+  EachTensor(op, args, [&](size_t, size_t, const at::Tensor& t) {
+    if (!device && Ours(t)) device = t.device().index();
+  });
+  return device;
+}
+
+void WarnOnce(const Op& op, at::ArrayRef<c10::IValue> args) {
+  static auto& mutex = *new std::mutex();
+  static auto& warned = *new std::unordered_set<std::string>();
+  {
+    const std::lock_guard<std::mutex> guard(mutex);
+    if (!warned.insert(op.full_name).second) return;
+  }
+  size_t tensors = 0, bytes = 0;  // that the call reads from the device
+  EachTensor(op, args, [&](size_t, size_t, const at::Tensor& t) {
     if (!Ours(t)) return;
     ++tensors;
     bytes += t.numel() * t.itemsize();
-  }
-  void Add(const c10::IValue& value) {
-    if (value.isTensor()) Add(value.toTensor());
-    if (value.isTensorList()) {
-      for (const at::Tensor& t : value.toTensorVector()) Add(t);
-    }
-  }
-};
-
-void WarnOnce(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
-  static auto& mutex = *new std::mutex();
-  static auto& warned = *new std::unordered_set<std::string>();
-  const std::string name = c10::toString(handle.operator_name());
-  {
-    const std::lock_guard<std::mutex> guard(mutex);
-    if (!warned.insert(name).second) return;
-  }
-  Cost cost;
-  const size_t n = handle.schema().arguments().size();
-  for (size_t i = stack.size() - n; i < stack.size(); ++i) cost.Add(stack[i]);
-  TORCH_WARN(name,
-             " runs on the CPU of this process, because the device mycelya has no kernel for it. Each call waits ",
-             "for the device and reads ", cost.tensors, " tensors from it (", cost.bytes,
-             " bytes in this call), and its ", "results are uploaded. This warning appears once for each operator.");
+  });
+  TORCH_WARN(op.full_name, " runs on the CPU of this process, because ",
+             op.library != nullptr ? "the worker's environment has no library with the same operator"
+                                   : "the device mycelya has no kernel for it",
+             ". Each call waits for the device and reads ", tensors, " tensors from it (", bytes,
+             " bytes in this call), and its results are uploaded. This warning appears once for each operator.");
 }
 
 }  // namespace
 
 void RunHereOrRefuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
-  if (OfPyTorch(handle) || !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return Refuse(handle, stack);
-  WarnOnce(handle, *stack);
+  if (OfPyTorch(handle)) return Refuse(handle, stack);
+  const Op& op = OpFor(handle);
+  if (op.library != nullptr) {
+    const auto device = DeviceOf(op, ArgumentsOf(handle, *stack));
+    if (device && WorkerHas(*device, *op.library)) return Record(handle, stack);
+  }
+  if (!handle.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return Refuse(handle, stack);
+  WarnOnce(op, ArgumentsOf(handle, *stack));
   at::native::cpu_fallback(handle, stack);
 }
 

@@ -155,7 +155,11 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
       if (row->second.refusal != nullptr) refusal = row->second.refusal;
     }
   } else {
-    refusal = "it is not an operator of PyTorch's own, so the worker does not have it";
+    for (const LibraryOp& row : kLibraryOps) {
+      if (full_name == row.name) library = &row;
+    }
+    if (library == nullptr) refusal = "it is not an operator of PyTorch's own, so the worker does not have it";
+    dynamic = library != nullptr && library->dynamic;
   }
   if (given != nullptr) {
     classes = given;

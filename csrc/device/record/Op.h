@@ -55,6 +55,17 @@ struct Return {
   bool list;
 };
 
+// An operator of another library that workers may run: a row of csrc/abi/library_ops.inc.
+struct LibraryOp {
+  const char* name;
+  bool dynamic, casts;
+};
+inline constexpr LibraryOp kLibraryOps[] = {
+#define MYC_LIBRARY_OP(name, dynamic, casts) {name, dynamic, casts},
+#include "abi/library_ops.inc"
+#undef MYC_LIBRARY_OP
+};
+
 struct Op {
   // classes: the classes of its arguments, as in the op table; null: those of its row.
   Op(const c10::OperatorHandle& handle, std::string name, const char* classes = nullptr);
@@ -77,6 +88,7 @@ struct Op {
   Columns columns;               // what the catalogue knows about it
   Special special;               // the functions that its row names
   std::string refusal;           // why it cannot be recorded, "" if it can
+  const LibraryOp* library = nullptr;  // its row, if it is one of another library
   const Op* recorded = nullptr;  // the op whose name and schema go into the trace: this, or recorded_as
 
   // Whether every device computes it to the same bits, at least of integers and booleans.

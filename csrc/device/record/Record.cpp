@@ -459,6 +459,8 @@ void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<
     } else if (const auto* x = std::get_if<double>(&a)) {
       r.Tag(MYC_W_NUMBER, MYC_N_F64);
       r.Param(*x);
+    } else if (const auto* s = std::get_if<std::string_view>(&a)) {
+      r.Text(*s);
     } else if (const auto* t = std::get_if<at::Tensor>(&a)) {
       r.Operand(*t->unsafeGetTensorImpl(), false);
     } else {

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <string_view>
 #include <variant>
 
 #include "abi/mycelya.h"
@@ -60,7 +61,7 @@ void RecordCopy(const at::Tensor& dst, const at::Tensor& src);
 struct GeneratorId {
   uint64_t id;
 };
-using OwnArgument = std::variant<std::monostate, GeneratorId, int64_t, double, at::Tensor>;
+using OwnArgument = std::variant<std::monostate, GeneratorId, int64_t, double, std::string_view, at::Tensor>;
 void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
                at::ArrayRef<at::Tensor> results = {}, uint32_t flags = MYC_R_EFFECT);
 

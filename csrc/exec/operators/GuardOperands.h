@@ -69,7 +69,7 @@ class Operands {
   const torch::jit::Stack& stack_;
 };
 
-// Checks of one operator, in GuardShapes.cpp, GuardPools.cpp and GuardLists.cpp.
+// Checks of one operator, in the files Guard*.cpp.
 using GuardCheck = void (*)(const Operands&);
 
 void CheckAdaptiveAvgPool2dBackward(const Operands& o);
@@ -85,6 +85,8 @@ void CheckCsrToCoo(const Operands& o);
 void CheckCtcLoss(const Operands& o);
 void CheckCtcLossBackward(const Operands& o);
 void CheckCumulation(const Operands& o);
+void CheckDeformConv(const Operands& o);
+void CheckDeformConvBackward(const Operands& o);
 void CheckDistanceBackward(const Operands& o);
 void CheckEigenvalues(const Operands& o);
 void CheckEmbeddingBackward(const Operands& o);
@@ -96,8 +98,8 @@ void CheckForeachCopy(const Operands& o);
 void CheckFractionalPool2dBackward(const Operands& o);
 void CheckFractionalPool3dBackward(const Operands& o);
 void CheckFusedOptimizer(const Operands& o);
-void CheckGroupNorm(const Operands& o);
 void CheckGridSampler(const Operands& o);
+void CheckGroupNorm(const Operands& o);
 void CheckIndexList(const Operands& o);
 void CheckLogCumSum(const Operands& o);
 void CheckMaxPool2dBackward(const Operands& o);
@@ -109,11 +111,19 @@ void CheckPairDistanceBackward(const Operands& o);
 void CheckPoles(const Operands& o);
 void CheckPolynomial(const Operands& o);
 void CheckProbabilities(const Operands& o);
+void CheckPsRoiAlign(const Operands& o);
+void CheckPsRoiAlignBackward(const Operands& o);
+void CheckPsRoiPool(const Operands& o);
+void CheckPsRoiPoolBackward(const Operands& o);
 void CheckRandomFrom(const Operands& o);
 void CheckRange(const Operands& o);
 void CheckReflectionPad1dBackward(const Operands& o);
 void CheckReflectionPad2dBackward(const Operands& o);
 void CheckReflectionPad3dBackward(const Operands& o);
+void CheckRoiAlign(const Operands& o);
+void CheckRoiAlignBackward(const Operands& o);
+void CheckRoiPool(const Operands& o);
+void CheckRoiPoolBackward(const Operands& o);
 void CheckRreluNoise(const Operands& o);
 void CheckScales(const Operands& o);
 void CheckSegmentReduce(const Operands& o);

@@ -6,12 +6,19 @@
 // kernels with a dropout use dropout_mask. All of them run only inside Run(), which sets the current executor.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <torch/library.h>
+
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "abi/mycelya.h"
 #include "exec/memory/Geometry.h"
 #include "exec/operators/Close.h"
 #include "exec/operators/Flags.h"
+#include "exec/program/Library.h"
 #include "exec/session/Executor.h"
 
 namespace mycelya::exec {
@@ -99,6 +106,20 @@ at::Tensor Capability() {
   return PairOf(major, minor);
 }
 
+// For each line, whether it is the schema of an operator of another library that this worker can run: 1 or 0.
+at::Tensor HasOperators(c10::string_view schemas) {
+  const bool cuda = Executor::Current().device().device().is_cuda();
+  const auto key = cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  std::vector<int64_t> answers;
+  std::istringstream lines(std::string(schemas.data(), schemas.size()));
+  for (std::string line; std::getline(lines, line);) {
+    const std::string name = line.substr(0, line.find('('));
+    const auto op = IsLibraryOperator(name) ? FindLibraryOperator(name) : std::nullopt;
+    answers.push_back(op && c10::toString(op->schema()) == line && op->hasKernelForDispatchKey(key));
+  }
+  return ToDevice(at::tensor(answers, at::kLong));
+}
+
 // b8[size], true with probability 1 - p: the mask that PyTorch's CPU dropout draws.
 at::Tensor DropoutMask(at::IntArrayRef size, double p) {
   return at::empty(size, at::TensorOptions(at::kBool).device(Executor::Current().device().device())).bernoulli_(1. - p);
@@ -130,6 +151,7 @@ TORCH_LIBRARY(mycelya, m) {
   m.def("memory_stats() -> Tensor", &MemoryStats);
   m.def("reset_memory_stats(int what) -> ()", &ResetMemoryStats);
   m.def("capability() -> Tensor", &Capability);
+  m.def("has_operators(str schemas) -> Tensor", &HasOperators);
   m.def("dropout_mask(int[] size, float p) -> Tensor", &DropoutMask);
   m.def("expect_close(Tensor(a!) first, Tensor got, Tensor want, Tensor[] operands, str what, float tolerance) -> ()",
         &ExpectClose);

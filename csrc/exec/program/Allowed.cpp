@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "exec/program/Library.h"
+
 namespace mycelya::exec {
 namespace {
 
@@ -27,6 +29,12 @@ bool Allowed(std::string_view name) {
 
 c10::OperatorHandle FindAllowed(const std::string& name) {
   const std::string_view text = name;
+  if (IsLibraryOperator(text)) {
+    const std::optional<c10::OperatorHandle> op = FindLibraryOperator(name);
+    TORCH_CHECK_NOT_IMPLEMENTED(op.has_value(), "The worker's environment has no library with the operator ", name,
+                                ".");
+    return *op;
+  }
   TORCH_CHECK_VALUE(text.substr(0, kAten.size()) == kAten || text.substr(0, kOwn.size()) == kOwn,
                     "A worker runs operators of aten and its own only, not ", name, ".");
   const size_t dot = name.find('.');

@@ -47,6 +47,12 @@ constexpr std::string_view kAllowed[] = {
 #include "exec/program/Allowed.inc"
 };
 
+constexpr std::string_view kLibrary[] = {
+#define MYC_LIBRARY_OP(name, dynamic, casts) name,
+#include "abi/library_ops.inc"
+#undef MYC_LIBRARY_OP
+};
+
 // The state that parent and child share.
 struct Shared {
   volatile uint64_t at;     // number of the program that runs
@@ -482,12 +488,16 @@ int WriteWords(uint64_t count, uint64_t seed, uint64_t first, const Operators& o
 
 Operators Select(bool all, const std::string& only) {
   Operators ops;
+  Builder names_one;  // an operator of a library, which the executor loads then
+  names_one.Call(std::string(kLibrary[0]), {}, {});
+  myc_error refused{};
+  Session().Prepare(names_one.Done(), &refused);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(name);
     if (!op) continue;
     const std::string text = NameOf(*op);
     const bool own = text.rfind("mycelya::", 0) == 0, aten = text.rfind("aten::", 0) == 0;
-    if (!own && !aten) continue;
+    if (!own && !aten && std::find(std::begin(kLibrary), std::end(kLibrary), text) == std::end(kLibrary)) continue;
     if (aten && !all && !std::binary_search(std::begin(kAllowed), std::end(kAllowed), text.substr(6))) continue;
     if (only.empty() || text == only || text == "aten::" + only) ops.push_back(*op);
   }
