@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/catalogue"
+	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/trace"
@@ -265,6 +266,40 @@ func (s *session) explainPrograms() string {
 	return s.compiler.history.text(s.index)
 }
 
+// needed is a graph without the nodes that its outputs do not need. A program also keeps draws of random numbers,
+// effects, and operators that may fail, for what comes after them.
+func needed(g *ir.Graph) *ir.Graph {
+	live := make([]bool, len(g.Nodes))
+	for _, o := range g.Outputs {
+		live[g.Def[o.Value]] = true
+	}
+	var order []ir.NodeID
+	draws := false // a needed node that comes later uses the state of a generator
+	for i := len(g.Nodes) - 1; i >= 0; i-- {
+		id, random := ir.NodeID(i), g.Nodes[i].Flags&ir.FlagRNG != 0
+		if g.Nodes[i].Flags&ir.FlagEffect != 0 {
+			switch g.CallName(id) {
+			case "mycelya::manual_seed", "mycelya::get_rng_state", "mycelya::set_rng_state":
+				random = true
+			case "mycelya::set_flag", "mycelya::set_default_dtype":
+				live[i] = live[i] || len(order) > 0
+			}
+		}
+		if !live[i] && !(random && draws) {
+			continue
+		}
+		draws = draws || random
+		order = append(order, id)
+		for _, v := range g.Operands(id) {
+			live[g.Def[v]] = true
+		}
+	}
+	slices.Reverse(order)
+	out := *g
+	out.Versions = nil // what a failing node would leave behind
+	return out.Rewrite(order, nil)
+}
+
 // pendingGraph is the optimised graph of the content that a storage will have after a trace has run.
 func (s *session) pendingGraph(t *trace.Trace, storage uint64) (string, error) {
 	local := slices.Index(t.Bindings, storage)
@@ -278,7 +313,7 @@ func (s *session) pendingGraph(t *trace.Trace, storage uint64) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	g, err := passes.Run(c.Graph, passes.Options{Spec: s.settings.Spec})
+	g, err := passes.Run(needed(c.Graph), passes.Options{Spec: s.settings.Spec})
 	if err != nil {
 		return "", err
 	}

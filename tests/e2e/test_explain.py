@@ -153,6 +153,39 @@ def test_pending_graph():
     assert "Nothing is pending" in torch.mycelya.explain(x)
 
 
+def pending_ops(tensor: torch.Tensor) -> list[str]:
+    """The ops of the pending graph of a tensor."""
+    text = torch.mycelya.explain(tensor)
+    lines = [line.split("#")[0] for line in text.splitlines()]
+    ops = [line.split(" = ")[-1].split()[0] for line in lines if line[:3] == "  %"]
+    ops += [line.split()[0] for line in lines if line.startswith("  mycelya.")]
+    return [op for op in ops if op not in ("input", "param", "const", "empty")]
+
+
+def test_pending_graph_has_what_is_needed_only():
+    x, i = to_device(torch.ones(3, 3)), to_device(torch.tensor([1]))
+    torch.mycelya.synchronize()
+    torch.mycelya.manual_seed(1)
+    noise = torch.rand(3, 3, device=DEVICE)
+    y = x * noise
+    after = y.cos()
+    other = torch.zeros(3, 3, device=DEVICE)
+    other.add_(after)
+    picked = torch.nn.functional.embedding(i, other)  # may fail
+    torch.rand(3, device=DEVICE)
+    z = x.exp()
+    largest, where = x.max(0)
+    assert pending_ops(z) == ["exp"]
+    assert pending_ops(y) == ["aten.uniform_", "mul", "mycelya.manual_seed"]
+    assert pending_ops(largest) == pending_ops(where) == ["aten.max.dim"]
+    # The second draw continues the first one.
+    assert pending_ops(torch.rand(3, device=DEVICE)).count("aten.uniform_") == 3
+    assert "aten.embedding" in pending_ops(picked)
+    assert "exp" not in pending_ops(picked)
+    same(z, torch.ones(3, 3).exp())
+    same(picked, (torch.ones(3, 3) * noise.cpu()).cos()[1:2])
+
+
 @pytest.mark.parametrize("bad", [torch.ones(2), 7, None])
 def test_explain_refuses(bad):
     if bad is None:
