@@ -147,3 +147,13 @@ func FuzzBuild(f *testing.F) {
 		_ = c.Graph.String()
 	})
 }
+
+func TestCallersOfALibrary(t *testing.T) {
+	names := capture.NewTable()
+	names.DefineCode(1, "lib.py", []int32{7, 8})
+	names.DefineCode(2, "main.py", []int32{3})
+	names.DefineCall(3, trace.Place{1, 2}, trace.Place{2, 0})
+	require.Equal(t, ir.Origin{File: "lib.py", Line: 8}, names.Origin(3, 0))
+	require.Equal(t, ir.Origin{File: "main.py", Line: 3}, names.Caller(3))
+	require.Equal(t, ir.Origin{}, names.Caller(1))
+}

@@ -16,6 +16,7 @@ type Table struct {
 	mu    sync.RWMutex
 	ops   map[uint64]string
 	codes map[uint32]code
+	calls map[uint32]call
 }
 
 // code is a code object. lines[i] is the line of the instruction at byte offset 2*i.
@@ -24,9 +25,12 @@ type code struct {
 	lines []int32
 }
 
+// call is a place of a library, and the place that has led to it.
+type call struct{ place, caller trace.Place }
+
 // NewTable returns a table without names.
 func NewTable() *Table {
-	return &Table{ops: map[uint64]string{}, codes: map[uint32]code{}}
+	return &Table{ops: map[uint64]string{}, codes: map[uint32]code{}, calls: map[uint32]call{}}
 }
 
 // DefineOp names the op with this hash.
@@ -43,6 +47,13 @@ func (t *Table) DefineCode(number uint32, file string, lines []int32) {
 	t.codes[number] = code{file, lines}
 }
 
+// DefineCall names the place {number, 0}: a line of a library, and the line that has led to it.
+func (t *Table) DefineCall(number uint32, place, caller trace.Place) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls[number] = call{place, caller}
+}
+
 // Op returns the full name of an op.
 func (t *Table) Op(hash uint64) (string, bool) {
 	t.mu.RLock()
@@ -55,6 +66,9 @@ func (t *Table) Op(hash uint64) (string, bool) {
 func (t *Table) Origin(number, offset uint32) ir.Origin {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	if c, ok := t.calls[number]; ok {
+		number, offset = c.place[0], c.place[1]
+	}
 	c, ok := t.codes[number]
 	if !ok {
 		return ir.Origin{}
@@ -66,6 +80,14 @@ func (t *Table) Origin(number, offset uint32) ir.Origin {
 		o.Line = int(c.lines[0])
 	}
 	return o
+}
+
+// Caller returns the place that has led to a place of a library; File is "" if none is noted.
+func (t *Table) Caller(number uint32) ir.Origin {
+	t.mu.RLock()
+	caller := t.calls[number].caller
+	t.mu.RUnlock()
+	return t.Origin(caller[0], caller[1])
 }
 
 // name is the name of a trace's graph: the place that caused the cut, else the last known place of a record.

@@ -82,6 +82,11 @@ func myc_define_code(code C.uint32_t, file, _ *C.char, lines *C.int32_t, n C.uin
 	})
 }
 
+//export myc_define_call
+func myc_define_call(code C.uint32_t, at, caller C.myc_origin) {
+	_ = cabi.Protect(func() error { names.DefineCall(uint32(code), place(at), place(caller)); return nil })
+}
+
 //export myc_place
 func myc_place(at C.myc_origin, out *C.char, capacity C.uint64_t) C.uint64_t {
 	return C.uint64_t(cabi.Write(client.Place(place(at)), unsafe.Pointer(out), uint64(capacity)))

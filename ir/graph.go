@@ -58,6 +58,14 @@ func (o Origin) Short() string {
 	return path.Base(strings.ReplaceAll(o.File, `\`, "/")) + ":" + strconv.Itoa(o.Line)
 }
 
+// Full is the origin with the whole path, "/home/me/train.py:41"; "" if it is not known.
+func (o Origin) Full() string {
+	if o.File == "" {
+		return ""
+	}
+	return o.File + ":" + strconv.Itoa(o.Line)
+}
+
 // Label is Short in one word.
 func (o Origin) Label() string { return strings.Join(strings.Fields(o.Short()), "_") }
 

@@ -53,9 +53,8 @@ _device.init(
 )
 # An op's origin is the innermost Python frame outside these. Code objects name files by
 # the path of their import, which may go through symbolic links.
-_device.set_internal_folders(
-    *(f"{os.path.dirname(file)}/" for file in (torch.__file__, __file__))
-)
+_device.skip_files([f"{os.path.dirname(file)}/" for file in (torch.__file__, __file__)])
+_device.set_standard_library(f"{os.path.dirname(os.__file__)}/")
 if "IPython" in sys.modules:
     importlib.import_module("mycelya_torch._notebook").install()
 torch.utils.rename_privateuse1_backend("mycelya")

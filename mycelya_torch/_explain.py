@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator
 from html import escape
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ class BillLine(NamedTuple):
     """The cost of one Python line.
 
     A line pays for the trace that it cuts, including the answer, and for its own waits
-    for the worker.
+    for the worker. The worker's time is that of the line's own ops, in calls that a
+    profile, `torch.mycelya.trace()` or MYCELYA_DUMP with `times` has timed.
     """
 
     file: str  # "" if unknown
@@ -30,6 +32,8 @@ class BillLine(NamedTuple):
     bytes_received: int
     stalls: int  # waits that did not end at once
     stall_seconds: float
+    worker_seconds: float  # of the steps that the line recorded, where calls were timed
+    callers: dict[str, float]  # of a library's line: the lines that led to it; stalls
 
     @property
     def place(self) -> str:
@@ -40,52 +44,83 @@ class BillLine(NamedTuple):
 class NetworkBill(list[BillLine]):
     """Python lines by cost: the longest stalls first, then by bytes.
 
-    str() returns a table.
+    str() returns a table, with the meaning of its columns below it.
     """
 
     def __str__(self) -> str:
-        titles = ["line", "cuts", "programs", "trips", "sent", "received", "stalled"]
-        rows = [titles]
-        for x in self:
-            cuts = ", ".join(f"{n} {reason}" for reason, n in sorted(x.cuts.items()))
-            rows.append(
-                [
-                    x.place,
-                    cuts,
-                    str(x.programs_compiled),
-                    str(x.round_trips),
-                    _bytes(x.bytes_sent),
-                    _bytes(x.bytes_received),
-                    f"{x.stall_seconds:.3f} s",
-                ]
-            )
-        return table(rows)
+        columns = self._columns()
+        rows = [list(columns)]
+        rows += [[place, *map(str, cells)] for place, _, cells in self._rows(columns)]
+        width = max(map(len, columns))
+        legend = [f"{name.ljust(width)}  {_MEANING[name]}" for name in columns]
+        texts = ("line", "cuts", "called from")
+        left = [i for i, name in enumerate(columns) if name in texts]
+        return "\n".join([table(rows, left), "", *legend])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        columns = self._columns()
         rows = []
+        for place, code, cells in self._rows(columns):
+            shown = [_notebook.with_sources(c) if type(c) is str else c for c in cells]
+            source = f"<code>{escape(code)}</code>"
+            rows.append([_notebook.with_sources(place), source, *shown])
+        legend = [f"<b>{name}</b>: {escape(_MEANING[name])}" for name in columns]
+        titles = [columns[0], "source", *columns[1:]]
+        return _notebook.table(titles, rows) + f"<p>{'<br>'.join(legend)}</p>"
+
+    def _columns(self) -> list[str]:
+        """The titles of the columns that have something to show."""
+        absent = set()
+        if not any(x.worker_seconds for x in self):
+            absent.add("worker")
+        if not any(x.callers for x in self):
+            absent.add("called from")
+        return [name for name in _MEANING if name not in absent]
+
+    def _rows(self, columns: list[str]) -> Iterator[tuple[str, str, list[str | int]]]:
+        """Place, source and cells of each line, without the first column."""
         for x in self:
-            place = _notebook.with_sources(x.place)
-            code = f"<code>{escape(_notebook.source(x.file, x.line))}</code>"
             cuts = ", ".join(f"{n} {reason}" for reason, n in sorted(x.cuts.items()))
-            bytes_ = _bytes(x.bytes_sent), _bytes(x.bytes_received)
-            counts = x.programs_compiled, x.round_trips
-            wait = f"{x.stall_seconds:.3f} s"
-            rows.append([place, code, cuts, *counts, *bytes_, wait])
-        titles = ["line", "source", "cuts", "programs", "trips", "sent", "received"]
-        return _notebook.table([*titles, "stalled"], rows)
+            by_stall = sorted(x.callers, key=lambda place: (-x.callers[place], place))
+            cells: dict[str, str | int] = {
+                "cuts": cuts,
+                "programs": x.programs_compiled,
+                "trips": x.round_trips,
+                "sent": _bytes(x.bytes_sent),
+                "received": _bytes(x.bytes_received),
+                "stalled": f"{x.stall_seconds:.3f} s",
+                "worker": f"{1e3 * x.worker_seconds:.3f} ms",
+                "called from": ", ".join(by_stall),
+            }
+            source = _notebook.source(x.file, x.line)
+            yield x.place, source, [cells[name] for name in columns[1:]]
 
 
-def table(rows: list[list[str]]) -> str:
-    """Rows as lines of text. The first two columns are aligned on the left."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        left = [text.ljust(w) for text, w in zip(row[:2], widths[:2], strict=True)]
-        right = [text.rjust(w) for text, w in zip(row[2:], widths[2:], strict=True)]
-        lines.append("  ".join(left + right).rstrip())
-    return "\n".join(lines)
+# The columns of the bill, in their order.
+_MEANING = {
+    "line": "the Python line that ended a trace, sent, waited or computed",
+    "cuts": "traces that ended at the line, by reason: each is one program's call",
+    "programs": "programs that had to be compiled for these traces",
+    "trips": "requests of the line that waited for the worker's answer",
+    "sent": "bytes of the line's messages, uploads included",
+    "received": "bytes of the answers to them",
+    "stalled": "time in which the line waited for the worker",
+    "worker": "the worker's time for the line's ops and their backward, in the calls "
+    "that were timed; a kernel of several lines counts for the last of them",
+    "called from": "the lines outside of libraries that led to the library's line",
+}
+
+
+def table(rows: list[list[str]], left: Collection[int] = (0, 1)) -> str:
+    """Rows as lines of text. Columns are aligned on the right, but for some."""
+    columns = []
+    for number, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, cells))
+        align = str.ljust if number in left else str.rjust
+        columns.append([align(cell, width) for cell in cells])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
 
 def _bytes(n: int) -> str:

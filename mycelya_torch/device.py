@@ -510,7 +510,10 @@ def network_bill() -> NetworkBill:
     Returns:
         A list of `BillLine`: file, line, cuts by reason, programs compiled, round
         trips, bytes sent, uploaded and received, stalls and their seconds; the longest
-        stalls first. `print()` shows it as a table.
+        stalls first. `worker_seconds` is the worker's time for the line's ops, in the
+        calls that a profile, `trace()` or MYCELYA_DUMP with `times` has timed. For a
+        line of a library, `callers` has the program's lines that led to it, with the
+        seconds of their stalls. `print()` shows a table with its legend.
     """
     bill: NetworkBill = _explain().network_bill()
     return bill

@@ -5,7 +5,6 @@ package runtime
 
 import (
 	"cmp"
-	"encoding/json"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,12 +25,14 @@ type charge struct {
 	received   atomic.Uint64 // bytes
 	stalls     atomic.Uint64 // waits that did not end at once
 	stalled    atomic.Int64  // nanoseconds
+	worked     atomic.Uint64 // nanoseconds that the worker took for the place's steps, as far as calls were timed
 }
 
 // bill holds the charges by place.
 type bill struct {
-	mu sync.Mutex
-	by map[trace.Place]*charge
+	mu     sync.Mutex
+	by     map[trace.Place]*charge
+	resets int
 }
 
 func (b *bill) at(p trace.Place) *charge {
@@ -52,6 +53,7 @@ func (b *bill) at(p trace.Place) *charge {
 func (b *bill) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.resets++
 	for _, c := range b.by {
 		for _, n := range c.counters() {
 			n.Store(0)
@@ -60,8 +62,15 @@ func (b *bill) reset() {
 	}
 }
 
+// number counts the bills: a reset begins another one.
+func (b *bill) number() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.resets
+}
+
 func (c *charge) counters() []*atomic.Uint64 {
-	all := []*atomic.Uint64{&c.compiled, &c.roundTrips, &c.sent, &c.uploaded, &c.received, &c.stalls}
+	all := []*atomic.Uint64{&c.compiled, &c.roundTrips, &c.sent, &c.uploaded, &c.received, &c.stalls, &c.worked}
 	for i := range c.cuts {
 		all = append(all, &c.cuts[i])
 	}
@@ -85,10 +94,16 @@ type line struct {
 	Received     uint64            `json:"bytes_received"`
 	Stalls       uint64            `json:"stalls"`
 	StallSeconds float64           `json:"stall_seconds"`
+	// Of what a profile or a dump has measured.
+	WorkerSeconds float64 `json:"worker_seconds"`
+	// If the line is one of a library: the lines of the program that have led to it, with the seconds of its stalls.
+	Callers map[string]float64 `json:"callers"`
+
+	origin ir.Origin
 }
 
-// JSON is the bill as an array: lines with the longest stalls first, then lines with the most bytes.
-func (b *bill) JSON(origin func(code, offset uint32) ir.Origin) []byte {
+// lines is the bill: lines with the longest stalls first, then lines with the most bytes.
+func (b *bill) lines(names Frontend) []*line {
 	b.mu.Lock()
 	places := make(map[trace.Place]*charge, len(b.by))
 	for p, c := range b.by {
@@ -99,27 +114,27 @@ func (b *bill) JSON(origin func(code, offset uint32) ir.Origin) []byte {
 	b.mu.Unlock()
 	lines := map[ir.Origin]*line{}
 	for p, c := range places {
-		o := origin(p[0], p[1])
+		o := names.Origin(p[0], p[1])
 		l := lines[o]
 		if l == nil {
-			l = &line{File: o.File, Line: o.Line, Cuts: map[string]uint64{}}
+			l = &line{File: o.File, Line: o.Line, Cuts: map[string]uint64{}, Callers: map[string]float64{}, origin: o}
 			lines[o] = l
 		}
 		l.add(c)
+		if caller := names.Caller(p[0]).Full(); caller != "" {
+			l.Callers[caller] += time.Duration(c.stalled.Load()).Seconds()
+		}
 	}
 	out := make([]*line, 0, len(lines))
 	for _, l := range lines {
 		out = append(out, l)
 	}
+	sent := func(l *line) uint64 { return l.Sent + l.Received }
 	slices.SortFunc(out, func(a, b *line) int {
-		return cmp.Or(cmp.Compare(b.StallSeconds, a.StallSeconds), cmp.Compare(b.Sent+b.Received, a.Sent+a.Received),
-			cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+		return cmp.Or(cmp.Compare(b.StallSeconds, a.StallSeconds), cmp.Compare(sent(b), sent(a)),
+			cmp.Compare(b.WorkerSeconds, a.WorkerSeconds), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 	})
-	text, err := json.Marshal(out)
-	if err != nil {
-		panic("BUG: the bill doesn't encode: " + err.Error())
-	}
-	return text
+	return out
 }
 
 func (l *line) add(c *charge) {
@@ -135,4 +150,5 @@ func (l *line) add(c *charge) {
 	l.Received += c.received.Load()
 	l.Stalls += c.stalls.Load()
 	l.StallSeconds += time.Duration(c.stalled.Load()).Seconds()
+	l.WorkerSeconds += time.Duration(c.worked.Load()).Seconds()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/dump"
+	"github.com/mycelya/mycelya/trace"
 )
 
 // profile is what the last profile has noted. The recorder decides which traces are profiled: those with times.
@@ -154,7 +155,7 @@ func (p *profile) frame(device int, received bool, what transport.Type, bytes ui
 // sender finds or compiles the program; "send" and "receive", frames; "worker", from the arrival of a call to its end;
 // "op", a step of it. The last line is "dropped" and the number of events that were too many.
 func (p *profile) write() string {
-	w := &events{names: map[*variant][]string{}}
+	w := &events{}
 	ahead := clocks(p.calls)
 	for _, c := range p.calls {
 		w.call(c, ahead[clockOf{c.session, c.life}])
@@ -200,8 +201,7 @@ func clocks(calls []*profiled) map[clockOf]int64 {
 
 // events is the text of a profile.
 type events struct {
-	b     strings.Builder
-	names map[*variant][]string // by step; "": it is not listed
+	b strings.Builder
 }
 
 func (w *events) line(track string, device int, began, ended int64, caller, call uint64, program int,
@@ -228,12 +228,7 @@ func (w *events) call(c *profiled, ahead int64) {
 	line("compile", c.found, c.ready, fmt.Sprintf("%s program %d of %s", how, program, ops), cut)
 	began := int64(c.times.Began) - ahead
 	line("worker", began, int64(c.times.Ended)-ahead, fmt.Sprintf("program %d, %s", program, ops), cut)
-	names := w.names[of.variant]
-	if names == nil {
-		names = stepNames(of)
-		w.names[of.variant] = names
-	}
-	for i, name := range names {
+	for i, name := range of.names() {
 		after, took, ran := step(c.times, i)
 		if !ran || name == "" {
 			continue
@@ -255,6 +250,21 @@ func step(t *proto.Times, number int) (after, took int64, ran bool) {
 	return int64(t.Steps[2*number]) - 1, int64(t.Steps[2*number+1]), true
 }
 
+// bill charges the lines of a timed call with the times of their steps.
+func (s *session) bill(of *call, times *proto.Times) {
+	for i, name := range of.names() {
+		_, took, ran := step(times, i)
+		if !ran || name == "" {
+			continue
+		}
+		at := trace.Place{}
+		if r := int(of.variant.compiled.StepRecord[i]); r >= 0 && 2*r+1 < len(of.origins) {
+			at = trace.Place{of.origins[2*r], of.origins[2*r+1]}
+		}
+		s.metrics.bill.at(at).worked.Add(uint64(took))
+	}
+}
+
 // showCall reports a timed call to a dump.
 func (s *session) showCall(of *call, times *proto.Times) {
 	if !s.settings.Dump.Times() {
@@ -274,7 +284,7 @@ func (s *session) showCall(of *call, times *proto.Times) {
 		for i, record := range steps {
 			places[i] = s.compiler.place(of, int(record))
 		}
-		return stepNames(of), places
+		return of.names(), places
 	})
 }
 
@@ -283,11 +293,7 @@ func (c *compiler) place(of *call, record int) string {
 	if record < 0 || 2*record+1 >= len(of.origins) {
 		return ""
 	}
-	o := c.frontend.Origin(of.origins[2*record], of.origins[2*record+1])
-	if o.File == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s:%d", o.File, o.Line)
+	return c.frontend.Origin(of.origins[2*record], of.origins[2*record+1]).Full()
 }
 
 // wrongKernels is the warning about a group whose kernels do not give what its operators give.
@@ -297,7 +303,7 @@ func (s *session) wrongKernels(of *call, k *proto.Kernels) string {
 	if steps := compiled.Program.Steps; int(k.WrongStep) < len(steps) && steps[k.WrongStep].GetFused() != nil {
 		f := steps[k.WrongStep].GetFused()
 		plain := int(k.WrongStep+1) + int(f.Kernels)
-		name = stepNames(of)[plain-1]
+		name = of.names()[plain-1]
 		for i := plain; i < plain+int(f.Plain) && where == ""; i++ {
 			where = s.compiler.place(of, int(compiled.StepRecord[i]))
 		}
@@ -305,6 +311,13 @@ func (s *session) wrongKernels(of *call, k *proto.Kernels) string {
 	return fmt.Sprintf("The kernels of %s (%s, program #%d) do not give what its operators give: %s. The call has the "+
 		"operators' results, and the group runs as operators from now on. Please report this.", name,
 		cmp.Or(where, "line unknown"), of.variant.account.number, k.WrongText)
+}
+
+// names are those of the steps of a call's program.
+func (c *call) names() []string {
+	v := c.variant
+	v.naming.Do(func() { v.names = stepNames(c) })
+	return v.names
 }
 
 // stepNames names the steps of a call's program that take time: ops by their names without the namespace aten and the

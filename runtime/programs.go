@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"sync"
 
 	"github.com/dgraph-io/ristretto"
 	protobuf "google.golang.org/protobuf/proto"
@@ -42,6 +43,8 @@ type variant struct {
 	bytes       int64        // see measure
 	weight      *cost.Weight // set if client and worker share a processor: see busy
 	account     *account
+	naming      sync.Once // makes names
+	names       []string  // see stepNames
 	// The last call that was sent, and its number; nil: none yet.
 	last     *proto.Call
 	lastSeq  uint64

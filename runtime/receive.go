@@ -138,6 +138,7 @@ func (s *session) account(c *call, life int, m *proto.Done) {
 	}
 	if c.notes != nil && m.Times != nil {
 		s.profile.answer(c.notes, life, m.Times)
+		s.bill(c, m.Times)
 		s.showCall(c, m.Times)
 	}
 	if m.Failed > 0 {

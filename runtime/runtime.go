@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mycelya/mycelya/runtime/dump"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -83,6 +84,7 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 // Close ends a device's session and its worker, with the sessions of the worker's other devices; nothing happens if
 // there is none.
 func (r *Runtime) Close(index int32) {
+	r.showBill()
 	r.mu.Lock()
 	s := r.sessions[index]
 	delete(r.sessions, index)
@@ -345,7 +347,30 @@ func (r *Runtime) collect() {
 // Bill returns the costs of each line of the user's program since the last reset, as a JSON array of lines.
 func (r *Runtime) Bill() []byte {
 	r.collect()
-	return r.metrics.bill.JSON(r.frontend.Origin)
+	text, err := json.Marshal(r.metrics.bill.lines(r.frontend))
+	if err != nil {
+		panic("BUG: the bill doesn't encode: " + err.Error())
+	}
+	return text
+}
+
+// showBill reports the bill to a dump.
+func (r *Runtime) showBill() {
+	r.mu.Lock()
+	settings := r.settings
+	r.mu.Unlock()
+	if settings == nil || !settings.Dump.Times() {
+		return
+	}
+	r.collect()
+	var lines []dump.Line
+	for _, l := range r.metrics.bill.lines(r.frontend) {
+		if l.RoundTrips > 0 || l.Stalls > 0 {
+			lines = append(lines, dump.Line{Place: l.origin.Full(), Callers: slices.Sorted(maps.Keys(l.Callers)),
+				RoundTrips: l.RoundTrips, Stalls: l.Stalls, StallSeconds: l.StallSeconds})
+		}
+	}
+	settings.Dump.Bill(r.metrics.bill.number(), lines)
 }
 
 // Busy says in sentences what the workers still compute; "" if that is nothing.
@@ -387,11 +412,7 @@ func (s *session) computes() string {
 
 // Place is a place of the user's program as "file:line"; "" if it is not known.
 func (r *Runtime) Place(at trace.Place) string {
-	o := r.frontend.Origin(at[0], at[1])
-	if o.File == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s:%d", o.File, o.Line)
+	return r.frontend.Origin(at[0], at[1]).Full()
 }
 
 // Explain lists the programs that a device has compiled, with the reasons.
@@ -415,6 +436,7 @@ func (r *Runtime) Pending(index int32, t *trace.Trace, storage uint64) (string, 
 // ResetMetrics sets all counters to 0, those of the bill too.
 func (r *Runtime) ResetMetrics() {
 	r.collect()
+	r.showBill()
 	r.metrics.reset()
 }
 

@@ -6,6 +6,9 @@ package runtime
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +17,40 @@ import (
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/trace"
 )
+
+// TestADumpIsToldOfWaits: of each bill the last state.
+func TestADumpIsToldOfWaits(t *testing.T) {
+	dir := t.TempDir()
+	r, w := start(t, "MYCELYA_DUMP="+dir+",times")
+	greet := sync.OnceFunc(w.greet)
+	bills := func() (out []string) {
+		data, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
+		require.NoError(t, err)
+		for line := range strings.Lines(string(data)) {
+			if strings.Contains(line, `"event":"bill"`) {
+				out = append(out, regexp.MustCompile(`"stalls":.*?}`).ReplaceAllString(line, "…}"))
+			}
+		}
+		return out
+	}
+	waitAt := func(at trace.Place) {
+		ticket, err := r.Sync(0, at)
+		require.NoError(t, err)
+		greet()
+		h := w.next(transport.Sync, new(proto.Sync))
+		w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
+		require.NoError(t, wait(t, r, ticket))
+	}
+	waitAt(trace.Place{101, 20})
+	r.ResetMetrics()
+	waitAt(trace.Place{1, 20})
+	waitAt(trace.Place{1, 20})
+	r.Close(0)
+	require.Equal(t, []string{
+		`{"event":"bill","bill":0,"lines":[{"place":"train.py:20","callers":["main.py:101"],"round_trips":1,…}]}` + "\n",
+		`{"event":"bill","bill":1,"lines":[{"place":"train.py:20","callers":null,"round_trips":2,…}]}` + "\n",
+	}, bills())
+}
 
 // TestADumpIsToldOfEachCutAndProgram, with the numbers that explain() gives.
 func TestADumpIsToldOfEachCutAndProgram(t *testing.T) {

@@ -30,6 +30,8 @@ type Frontend interface {
 	// Build makes a graph. Its outputs are the changed storages that are set in wanted.
 	Build(t *trace.Trace, wanted []bool) (*trace.Captured, error)
 	Origin(code, offset uint32) ir.Origin
+	// Caller is the line that has led to a place of a library; empty if none is noted.
+	Caller(code uint32) ir.Origin
 	// Compare finds the first record in which a trace differs from another; nil if there is none.
 	Compare(here, there *trace.Trace) (*trace.Difference, error)
 	// Maker returns the op of a trace that made or wrote a storage last.

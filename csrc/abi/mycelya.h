@@ -186,6 +186,8 @@ typedef void (*myc_fn_define_op)(uint64_t hash, const char* name);
 // Names a code object. lines[i] is the line of the instruction at byte offset 2*i.
 typedef void (*myc_fn_define_code)(uint32_t code, const char* file, const char* function, const int32_t* lines,
                                    uint64_t n);
+// Names the place {code, 0}: a line of a library, and the line of the user's program that has led to it.
+typedef void (*myc_fn_define_call)(uint32_t code, myc_origin place, myc_origin caller);
 // Writes a place as "file:line", 0-terminated; "" if it is not known. Returns the length needed.
 typedef uint64_t (*myc_fn_place)(myc_origin, char* out, uint64_t capacity);
 // Opens a device. The worker starts with the first call that needs it. Fails if the device is open.

@@ -56,7 +56,7 @@ func TestParse(t *testing.T) {
   kernels    on stderr, what kernels compute together, too
   data       the numbers that each program is first called with, in a folder as data.txt
   wire       each frame that is sent or received, in a folder as wire.txt
-  times      in a folder, the worker's time for each program and op: tables and a timeline in index.html
+  times      in a folder, the worker's time for each program, op and line: tables and a timeline in index.html
   only=TEXT  only cuts and programs with TEXT in their place, such as train.py:41
   max=N      graphs of only the first N programs`, value)
 	}

@@ -53,6 +53,13 @@ type enoughEvent struct {
 	Text  string `json:"text"`
 }
 
+// billEvent replaces the one before with its number. Lines of all numbers add up.
+type billEvent struct {
+	Event string `json:"event"`
+	Bill  int    `json:"bill"`
+	Lines []Line `json:"lines"`
+}
+
 type passEvent struct {
 	Event   string         `json:"event"`
 	Device  int            `json:"device"`

@@ -66,5 +66,33 @@ func (d *Dumper) Call(c Call, names func() (names, places []string)) {
 	d.event(e)
 }
 
+// Line is what a line of the program has cost beside the worker's time.
+type Line struct {
+	Place        string   `json:"place"`   // with its whole path, "" if it is not known
+	Callers      []string `json:"callers"` // the lines that have led to it, if it is one of a library
+	RoundTrips   uint64   `json:"round_trips"`
+	Stalls       uint64   `json:"stalls"`
+	StallSeconds float64  `json:"stall_seconds"`
+}
+
+// Bill reports all lines that have waited. It replaces what was reported under the same number.
+func (d *Dumper) Bill(number int, lines []Line) {
+	if !d.Times() {
+		return
+	}
+	e := billEvent{"bill", number, nil}
+	for _, l := range lines {
+		if strings.Contains(l.Place, d.spec.Only) {
+			e.Lines = append(e.Lines, l)
+		}
+	}
+	if len(e.Lines) == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.event(e)
+}
+
 // seconds is a time in seconds, rounded to a tenth of a microsecond, so that the number is short.
 func seconds(ns int64) float64 { return math.Round(float64(ns)/100) / 1e7 }

@@ -46,6 +46,18 @@ func TestTimesOfCalls(t *testing.T) {
 	}, callEvents(t, dir))
 }
 
+func TestBills(t *testing.T) {
+	dir := t.TempDir()
+	d := New(&Spec{To: dir, Times: true, Only: "a.py"}, About{}, os.Stderr, slog.Default())
+	d.Bill(0, []Line{{Place: "x/a.py:1", Callers: []string{"y/c.py:3"}, RoundTrips: 2, Stalls: 1, StallSeconds: 0.5},
+		{Place: "x/b.py:1", RoundTrips: 2}})
+	d.Bill(1, nil)
+	require.Equal(t, []string{`{"event":"bill","bill":0,"lines":[{"place":"x/a.py:1","callers":["y/c.py:3"],` +
+		`"round_trips":2,"stalls":1,"stall_seconds":0.5}]}` + "\n"}, callEvents(t, dir))
+	New(&Spec{To: dir}, About{}, os.Stderr, slog.Default()).Bill(0, []Line{{Place: "a.py:1"}})
+	require.Len(t, callEvents(t, dir), 1)
+}
+
 func TestTimesAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	d := New(&Spec{To: dir, Times: true}, About{}, os.Stderr, slog.Default())

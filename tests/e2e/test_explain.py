@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 
 import pytest
@@ -255,9 +256,83 @@ def test_bill_adds_up():
     assert total("stalls") == m["stalls"]
     assert abs(total("stall_seconds") - m["stall_seconds"]) < 1e-3
     text = str(bill)
-    assert text.splitlines()[0].split() == [
-        *("line", "cuts", "programs", "trips", "sent", "received", "stalled")
-    ]
+    titles = ["line", "cuts", "programs", "trips", "sent", "received", "stalled"]
+    assert text.splitlines()[0].split() == titles
     assert "3 read" in text and " step" in text
+    _, legend = text.split("\n\n")
+    assert [line.split()[0] for line in legend.splitlines()] == titles
     torch.mycelya.reset_metrics()
     assert torch.mycelya.network_bill() == []
+
+
+def test_worker_time_of_each_line(tmp_path):
+    x = to_device(torch.ones(64, 64))
+
+    def step() -> float:
+        y = x @ x
+        return y.cos().sum().item()
+
+    product = line(-3)
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    step()
+    assert not any(x.worker_seconds for x in torch.mycelya.network_bill())
+    assert " worker" not in str(torch.mycelya.network_bill()).splitlines()[0]
+    with torch.mycelya.trace(tmp_path / "trace.json"):
+        step()
+        step()
+    step()  # not timed
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans: dict[str, float] = {}
+    for e in events:
+        if e.get("cat") == "op":
+            place = e["args"]["line"]
+            spans[place] = spans.get(place, 0) + e["dur"] / 1e6
+    bill = torch.mycelya.network_bill()
+    times = {x.place: x.worker_seconds for x in bill if x.worker_seconds}
+    assert times == pytest.approx(spans)
+    assert len(spans) == 2 and bill_of(product).worker_seconds > 0
+    titles, text = str(bill).splitlines()[0], bill._repr_html_()
+    assert titles.split()[-1] == "from" and "stalled    worker" in titles
+    assert "<b>worker</b>: " in text
+    torch.mycelya.reset_metrics()
+    assert torch.mycelya.network_bill() == []
+
+
+LIBRARY = """
+def metric(x):
+    return x.sum().item()
+
+
+def both(x):
+    return [metric(t) for t in (x, x + 1)]
+"""
+
+
+def test_lines_that_lead_to_a_library(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "some_library_of_metrics.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(folder)
+    import some_library_of_metrics as library
+
+    x = to_device(torch.ones(8))
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    library.metric(x + 1)
+    first = line(-1)
+    for _ in range(2):
+        library.both(x)
+    second = line(-1)
+    x.exp().sum().item()
+    own = line(-1)
+    bill = torch.mycelya.network_bill()
+    (waits,) = (b for b in bill if b.place.endswith("some_library_of_metrics.py:3"))
+    assert [p.split("/")[-1] for p in waits.callers] == [first, second]
+    assert sum(waits.callers.values()) == pytest.approx(waits.stall_seconds)
+    assert waits.cuts == {"read": 5} and waits.round_trips == 5
+    assert bill_of(own).callers == {}
+    assert f"{second}" in str(bill) and str(bill).splitlines()[0].endswith(
+        "called from"
+    )
+    assert f"{second.split(':')[0]}" in bill._repr_html_()

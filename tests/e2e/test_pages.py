@@ -259,6 +259,12 @@ def test_times_on_the_worker(chromium, dump, tmp_path):
     assert shares == sorted(shares, reverse=True) and abs(sum(shares) - 100) < 0.2
     assert any("exp" in row[0] and "sum" in row[0] for row in ops)
     assert all(":" in row[1] and float(row[3].removesuffix(" ms")) >= 0 for row in ops)
+    lines = {row[0].split("/")[-1]: row[1:] for row in table(page, "lines")}
+    assert all(float(row[1].removesuffix(" %")) <= 100 for row in lines.values())
+    trips, waits, waited, callers = lines["prog.py:9"][2:]  # it reads in each round
+    assert trips == "3" and 0 <= int(waits) <= 3
+    assert waited.endswith(" ms") and callers == ""
+    assert any(float(row[0].removesuffix(" ms")) > 0 for row in lines.values())
     blocks = "document.querySelectorAll('#timeline rect')"
     assert page.eval(f"{blocks}.length") == 3
     page.eval(f"{blocks}[1].dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")

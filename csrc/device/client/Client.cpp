@@ -18,6 +18,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,7 @@ std::array<std::atomic<Expected>, kMaxDevices> expected{};
 // Names given before the library was loaded.
 std::vector<std::pair<uint64_t, std::string>> early_ops;
 std::vector<CodeName> early_codes;
+std::vector<std::tuple<uint32_t, Origin, Origin>> early_calls;
 
 template <class F>
 void Find(void* library, const char* name, F& out) {
@@ -91,6 +93,7 @@ void LoadLocked() {
               version, ", this package needs ", MYCELYA_ABI_VERSION, ". Reinstall mycelya-torch.");
   Find(library, "myc_define_op", table.define_op);
   Find(library, "myc_define_code", table.define_code);
+  Find(library, "myc_define_call", table.define_call);
   Find(library, "myc_place", table.place);
   Find(library, "myc_open", table.open);
   Find(library, "myc_close", table.close);
@@ -123,8 +126,10 @@ void LoadLocked() {
   for (const auto& c : early_codes) {
     table.define_code(c.code, c.file.c_str(), c.function.c_str(), c.lines.data(), c.lines.size());
   }
+  for (const auto& [code, place, caller] : early_calls) table.define_call(code, place, caller);
   early_ops.clear();
   early_codes.clear();
+  early_calls.clear();
   WatchForks();
   loaded.store(true, std::memory_order_release);
 }
@@ -312,6 +317,16 @@ void DefineCode(uint32_t code, const char* file, const char* function, const int
     table.define_code(code, file, function, lines, n);
   } else {
     early_codes.push_back({code, file, function, {lines, lines + n}});
+  }
+}
+
+void DefineCall(uint32_t code, Origin place, Origin caller) {
+  if (InBadFork()) return;
+  std::lock_guard<std::mutex> guard(mutex);
+  if (ClientLoaded()) {
+    table.define_call(code, place, caller);
+  } else {
+    early_calls.emplace_back(code, place, caller);
   }
 }
 

@@ -21,6 +21,7 @@ struct Client {
   myc_fn_abi_version abi_version;
   myc_fn_define_op define_op;
   myc_fn_define_code define_code;
+  myc_fn_define_call define_call;
   myc_fn_place place;
   myc_fn_open open;
   myc_fn_close close;
@@ -100,6 +101,7 @@ bool OnOneMachine(c10::DeviceIndex a, c10::DeviceIndex b);
 // Tells Go the name of an op or a code object, now or when the library is loaded.
 void DefineOp(uint64_t hash, const std::string& name);
 void DefineCode(uint32_t code, const char* file, const char* function, const int32_t* lines, uint64_t n);
+void DefineCall(uint32_t code, myc_origin place, myc_origin caller);
 
 // Tells the client library that a block of shared memory is closed.
 void ForgetBlock(uint64_t block);

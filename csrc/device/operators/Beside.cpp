@@ -49,7 +49,8 @@ std::string ListText(at::IntArrayRef values) {
 // Asks the client library; runtime/kept.go lists the questions. Returns the ticket.
 uint64_t Ask(c10::DeviceIndex device, const std::string& question, Origin origin) {
   auto error = std::make_unique<myc_error>();
-  const uint64_t ticket = ClientFor(device).ask(device, question.data(), question.size(), origin, error.get());
+  const uint64_t ticket =
+      ClientFor(device).ask(device, question.data(), question.size(), WithCaller(origin), error.get());
   if (ticket == 0) Raise(*error);
   return ticket;
 }

@@ -147,7 +147,7 @@ bool TakeAhead(const at::Tensor& t, void* out) {
   const auto device = t.device().index();
   Series& series = SeriesOf(device);
   if (C10_LIKELY(!series.any.load(std::memory_order_relaxed))) return false;
-  const Origin origin = RecordOrigin();
+  const Origin origin = WithCaller(RecordOrigin());
   std::unique_ptr<Download> read;
   {
     const NoGil no_gil;

@@ -71,15 +71,16 @@ void Upload(Storage& s, const at::Tensor& dense, bool non_blocking, Origin origi
   const auto device = s.device_index();
   const Client& c = ClientFor(device);
   DropInterrupted(c);
+  const Origin payer = WithCaller(origin);
   auto error = std::make_unique<myc_error>();
   myc_shared from;
   uint64_t ticket = 0;
   const bool shared = non_blocking && bytes >= kShareFrom && SharePinned(data, bytes, &from);
   if (shared) {
     begun[device].fetch_add(1, std::memory_order_relaxed);
-    error->kind = c.upload_shared(device, s.id, data, bytes, &from, origin, &ticket, error.get());
+    error->kind = c.upload_shared(device, s.id, data, bytes, &from, payer, &ticket, error.get());
   } else {
-    error->kind = c.upload(device, s.id, data, bytes, origin, &ticket, error.get());
+    error->kind = c.upload(device, s.id, data, bytes, payer, &ticket, error.get());
   }
   if (error->kind == MYC_PENDING) {
     s.defined = true;  // also if the wait is interrupted: the worker gets the storage in any case
@@ -193,7 +194,7 @@ uint64_t BeginDownload(const at::Tensor& t, void* out, bool waits) {
   const auto& impl = *t.unsafeGetTensorImpl();
   Recorder& r = RecorderOf(device);
   CheckAlive(*StorageOf(impl));
-  const Origin origin = RecordOrigin();
+  const Origin origin = WithCaller(RecordOrigin());
   {
     std::lock_guard<SpinLock> guard(r.lock);
     if (!StorageOf(impl)->defined) r.DefineStorage(impl, origin);
@@ -372,7 +373,7 @@ void Flush(c10::DeviceIndex device) {
   if (!ClientLoaded() && RecorderOf(device).empty()) return;
   CheckUsable();
   Recorder& r = RecorderOf(device);
-  const Origin origin = RecordOrigin();
+  const Origin origin = WithCaller(RecordOrigin());
   std::lock_guard<SpinLock> guard(r.lock);
   r.Cut(MYC_CUT_FLUSH, origin);
 }
@@ -380,7 +381,7 @@ void Flush(c10::DeviceIndex device) {
 void Synchronize(c10::DeviceIndex device) {
   CheckUsable();
   Recorder& r = RecorderOf(device);
-  const Origin origin = RecordOrigin();
+  const Origin origin = WithCaller(RecordOrigin());
   uint64_t epoch = 0;
   {
     std::lock_guard<SpinLock> guard(r.lock);
@@ -427,7 +428,7 @@ bool Query(c10::DeviceIndex device) {
   const Client& c = ClientFor(device);
   auto error = std::make_unique<myc_error>();
   if (q.ticket == 0) {
-    const Origin origin = RecordOrigin();
+    const Origin origin = WithCaller(RecordOrigin());
     {
       std::lock_guard<SpinLock> recording(r.lock);
       r.Cut(MYC_CUT_EVENT, origin);

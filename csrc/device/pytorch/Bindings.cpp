@@ -177,7 +177,7 @@ void BindReads(py::module_& m) {
 }
 
 void MarkStep() {
-  const Origin origin = CurrentOrigin();
+  const Origin origin = WithCaller(CurrentOrigin());
   for (c10::DeviceIndex i = 0; i < DeviceCount(); ++i) {
     Recorder& r = RecorderOf(i);
     std::lock_guard<SpinLock> guard(r.lock);
@@ -262,7 +262,8 @@ PYBIND11_MODULE(_device, m) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   DefineMachines(m);
   DefineReports(m);
-  m.def("set_internal_folders", &SetInternalFolders);
+  m.def("skip_files", &SkipFiles);
+  m.def("set_standard_library", &SetStandardLibrary);
   m.def("set_cell_namer", [](const pybind11::object& namer) { SetCellNamer(namer.ptr()); });
   m.def(
       "close", [](int index) { CloseDevice(static_cast<c10::DeviceIndex>(index)); }, no_gil);

@@ -29,7 +29,7 @@ void Event::Record(c10::DeviceIndex device, bool timed) {
     RecordOwn(device, "mycelya::record_event", {id_});
   }
   Recorder& r = RecorderOf(device);
-  const Origin origin = RecordOrigin();
+  const Origin origin = WithCaller(RecordOrigin());
   {
     std::lock_guard<SpinLock> guard(r.lock);
     r.Cut(MYC_CUT_EVENT, origin);

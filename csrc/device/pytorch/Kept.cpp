@@ -32,7 +32,7 @@ const at::Tensor& Ours(py::handle tensor) {
 // Asks the worker about kept state, behind all that was recorded, and returns the answer: JSON, see runtime/kept.go.
 std::string Ask(int index, const std::string& question) {
   const auto device = static_cast<c10::DeviceIndex>(index);
-  const Origin origin = RecordOrigin();
+  const Origin origin = WithCaller(RecordOrigin());
   const Client& c = ClientFor(device);
   Flush(device);
   auto error = std::make_unique<myc_error>();
@@ -45,7 +45,7 @@ std::string Ask(int index, const std::string& question) {
 // Asks the session itself, also of a paused or a lost machine, and sends nothing before.
 std::string AskSession(int index, const std::string& question) {
   const auto device = static_cast<c10::DeviceIndex>(index);
-  const Origin origin = RecordOrigin();
+  const Origin origin = WithCaller(RecordOrigin());
   const Client& c = IsPaused(device) ? GetClient() : ClientFor(device);
   auto error = std::make_unique<myc_error>();
   const uint64_t ticket = c.ask(device, question.data(), question.size(), origin, error.get());

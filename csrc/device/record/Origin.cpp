@@ -6,6 +6,8 @@
 #include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -23,6 +25,7 @@ namespace {
 struct Code {
   uint32_t number;
   bool internal;
+  bool library;
   const std::vector<Origin>* places = nullptr;  // of a graph's code; see SetPlaces
 };
 
@@ -31,7 +34,8 @@ std::mutex codes_mutex;  // guards codes
 auto& codes = *new std::unordered_map<PyCodeObject*, Code>();
 std::atomic<uint32_t> last_number{0};   // of a code object, or of the places of a graph in one function
 std::atomic<bool> places_exist{false};  // a code object in `codes` has places
-std::string torch_folder, package_folder;
+auto& internal_files = *new std::vector<std::string>();
+std::string standard_library;
 PyObject* cell_namer = nullptr;
 
 // A file's name for users: that of a notebook's cell instead of its temporary file. Needs the GIL.
@@ -49,6 +53,19 @@ bool StartsWith(const char* text, const std::string& prefix) {
   return !prefix.empty() && std::string_view(text).substr(0, prefix.size()) == prefix;
 }
 
+bool IsInternal(const char* file) {
+  const auto inside = [&](const std::string& folder) { return StartsWith(file, folder); };
+  // torch.fx names the code of its graphs <eval_with_key>.
+  return inside("<frozen") || inside("<eval_with_key>") ||
+         std::any_of(internal_files.begin(), internal_files.end(), inside);
+}
+
+bool IsLibrary(std::string_view file) {
+  constexpr auto kNone = std::string_view::npos;
+  return file.find("/site-packages/") != kNone || file.find("/dist-packages/") != kNone ||
+         (!standard_library.empty() && file.substr(0, standard_library.size()) == standard_library);
+}
+
 Code Intern(PyCodeObject* code) {
   const PyGILState_STATE gil = PyGILState_Ensure();
   // The thread may be unwinding an exception: keep it out of the calls below.
@@ -58,20 +75,18 @@ Code Intern(PyCodeObject* code) {
   if (file == nullptr) file = "?";
   const char* function = PyUnicode_AsUTF8(code->co_name);
   if (function == nullptr) function = "?";
-  // torch.fx names the code of its graphs <eval_with_key>.
-  const bool internal = StartsWith(file, torch_folder) || StartsWith(file, package_folder) ||
-                        StartsWith(file, "<frozen") || StartsWith(file, "<eval_with_key>");
+  const bool internal = IsInternal(file);
   std::vector<int32_t> lines;
   if (!internal) {
     const uint32_t n = SizeOf(code) / 2;
     lines.resize(n);
     for (uint32_t i = 0; i < n; ++i) lines[i] = PyCode_Addr2Line(code, static_cast<int>(2 * i));
   }
-  Code result{0, internal};
+  Code result{0, internal, !internal && IsLibrary(file)};
   bool fresh = false;
   {
     std::lock_guard<std::mutex> guard(codes_mutex);
-    const auto [it, inserted] = codes.try_emplace(code, Code{0, internal});
+    const auto [it, inserted] = codes.try_emplace(code, result);
     if (inserted) it->second.number = ++last_number;
     result = it->second;
     fresh = inserted;
@@ -164,7 +179,41 @@ Origin OriginInGraph(Here& here) {
   return {};
 }
 
+bool Same(Origin a, Origin b) { return a.code == b.code && a.offset == b.offset; }
+
+// The number that a place has together with the line that has led to it.
+uint32_t NumberOf(Origin place, Origin caller) {
+  static auto& numbers = *new std::map<std::array<uint32_t, 4>, uint32_t>();
+  uint32_t number = 0;
+  {
+    const std::lock_guard<std::mutex> guard(codes_mutex);
+    const auto [it, inserted] = numbers.try_emplace({place.code, place.offset, caller.code, caller.offset});
+    if (!inserted) return it->second;
+    number = it->second = ++last_number;
+  }
+  DefineCall(number, place, caller);
+  return number;
+}
+
 }  // namespace
+
+Origin WithCaller(Origin origin) {
+  Here& here = GetHere();
+  bool library = false;
+  for (Frame* f = InnermostFrame(); f != nullptr; f = CallerOf(f)) {
+    PyCodeObject* code = CodeOf(f);
+    if (code == nullptr) continue;
+    const Code c = LookUp(here, code);
+    if (c.internal) continue;
+    const uint32_t offset = OffsetOf(f, code);
+    const Origin place = c.places == nullptr ? Origin{c.number, offset} : PlaceOf(c, offset);
+    if (place.code == 0) continue;
+    if (!c.library) return library ? Origin{NumberOf(origin, place), 0} : origin;
+    if (!library && !Same(place, origin)) return origin;
+    library = true;
+  }
+  return origin;
+}
 
 Origin CurrentOrigin() { return OriginOfFrame(GetHere()); }
 
@@ -221,7 +270,7 @@ void SetPlaces(PyObject* object, std::vector<Origin> places) {
   // Never freed, as all code objects that a record has met.
   const auto* kept = new std::vector<Origin>(std::move(places));
   std::lock_guard<std::mutex> guard(codes_mutex);
-  const auto [it, inserted] = codes.try_emplace(code, Code{0, false, kept});
+  const auto [it, inserted] = codes.try_emplace(code, Code{0, false, false, kept});
   if (!inserted) {  // a thread may have cached the entry without places
     delete kept;
     return;
@@ -240,9 +289,10 @@ void SetCellNamer(PyObject* namer) {
   Py_XSETREF(cell_namer, namer);
 }
 
-void SetInternalFolders(std::string torch, std::string package) {
-  torch_folder = std::move(torch);
-  package_folder = std::move(package);
+void SkipFiles(const std::vector<std::string>& paths) {
+  internal_files.insert(internal_files.end(), paths.begin(), paths.end());
 }
+
+void SetStandardLibrary(std::string folder) { standard_library = std::move(folder); }
 
 }  // namespace mycelya

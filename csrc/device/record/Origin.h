@@ -25,6 +25,10 @@ Origin CurrentOrigin();
 // In backward: the forward line whose autograd node runs now; otherwise CurrentOrigin(), remembered for that purpose.
 Origin RecordOrigin();
 
+// For what waits, or ends a trace. If `origin` is the line of a library that runs now: a place that is this line, and
+// names the innermost line outside of libraries, which has led to it. Otherwise `origin`.
+Origin WithCaller(Origin origin);
+
 // A line of the user's program that torch.compile has put into a graph.
 struct Place {
   std::string file, function;
@@ -55,8 +59,12 @@ class PlaceScope {
 // From now on calls namer(file) for each file of the user's program: the name to show instead, or None. Needs the GIL.
 void SetCellNamer(PyObject* namer);
 
-// Folders, with a trailing slash, whose Python frames are skipped.
-void SetInternalFolders(std::string torch, std::string package);
+// Skips the Python frames of files in these folders, which have a trailing slash, and of these files. Called before any
+// op.
+void SkipFiles(const std::vector<std::string>& paths);
+
+// The folder of Python's standard library, with a trailing slash. Its files are a library, as installed packages are.
+void SetStandardLibrary(std::string folder);
 
 }  // namespace mycelya
 

@@ -525,7 +525,7 @@ uint64_t Recorder::TakeFailure() {
 void Recorder::WaitForRoomSlow(Origin origin) {
   const Client& c = ClientFor(device_);
   auto error = std::make_unique<myc_error>();
-  const uint64_t ticket = c.room(device_, origin, error.get());
+  const uint64_t ticket = c.room(device_, WithCaller(origin), error.get());
   if (ticket == 0) Raise(*error);
   Await(device_, ticket);
   behind_.store(false, std::memory_order_relaxed);

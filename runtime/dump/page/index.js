@@ -147,12 +147,26 @@ addEventListener("DOMContentLoaded", () => {
       const { names, places: lines } = steps.get(name(event));
       return { op: names[number], place: lines[number], seconds };
     }));
+    const link = (place) => {
+      const line = document.createElement("span");
+      line.textContent = short(place) || "?";
+      line.title = place;
+      return line;
+    };
+    const bills = new Map(of("bill").map((event) => [event.bill, event.lines])); // the last one of each number
+    const waits = [...bills.values()].flat().map((line) => ({ ...line, seconds: 0 }));
+    const ranOrWaited = [...ran.map((event) => ({ ...event, round_trips: 0, stalls: 0, stall_seconds: 0 })), ...waits];
+    const byTimeAndWait = (a, b) => byTime(a, b) || sum(b, "stall_seconds") - sum(a, "stall_seconds");
+    for (const list of groups(ranOrWaited, (event) => event.place).sort(byTimeAndWait)) {
+      const took = sum(list, "seconds");
+      const callers = [...new Set(list.flatMap((event) => event.callers ?? []))];
+      row("lines", link(list[0].place), time(took), percent(took, all), sum(list, "round_trips"), sum(list, "stalls"),
+        time(sum(list, "stall_seconds")), callers.map(short).join(", "));
+    }
     for (const list of groups(ran, (event) => `${event.op} ${event.place}`).sort(byTime)) {
       const took = sum(list, "seconds");
-      const line = document.createElement("span");
-      line.textContent = short(list[0].place) || "?";
-      line.title = list[0].place;
-      row("ops", list[0].op, line, list.length, time(took), micros(took / list.length), percent(took, all));
+      row("ops", list[0].op, link(list[0].place), list.length, time(took), micros(took / list.length),
+        percent(took, all));
     }
   }
 });
