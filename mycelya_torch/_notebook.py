@@ -21,10 +21,17 @@ from mycelya_torch import _device
 _files: dict[str, str] = {}  # by name of a cell, "In [3]"
 
 
+# They show the value of a cell's last line, for which the cell waits.
+_SHOWING = ("IPython", "ipykernel", "decorator", "traitlets")
+
+
 def install() -> None:
     """Names the cells of IPython, if it runs in this process."""
-    if "IPython" in sys.modules:
-        _device.set_cell_namer(_cell)
+    if "IPython" not in sys.modules:
+        return
+    _device.set_cell_namer(_cell)
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in _SHOWING]
+    _device.skip_files([file.removesuffix("__init__.py") for file in files if file])
 
 
 def _cell(file: str) -> str | None:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Reports in notebooks: names of cells, and HTML with the source of each line."""
 
+import ast
 import linecache
 import re
 from html.parser import HTMLParser
@@ -53,13 +54,23 @@ CELLS = [
     g(x).sum().item()
     print(torch.mycelya.explain())
     """,
+    "torch.mycelya.reset_metrics()\ny = x.exp()\n\ny",
+    "[x * 3]",
+    "print(x + 1)",
+    "display(x + 2)",
+    "{b.place: b.callers for b in torch.mycelya.network_bill() if b.cuts}",
+    """
+    shell = get_ipython()
+    shell.showtraceback = lambda *args, **kwargs: print(shell._get_exc_info()[1])
+    """,
+    "1\ntorch.nn.functional.embedding(i, w)",
 ]
 
 
 @pytest.mark.slow
 def test_cells_have_names(tmp_path, monkeypatch):
     cells = execute(CELLS, tmp_path, monkeypatch)
-    bill, programs, pending, times, failure, trace, compiled = cells[2:]
+    bill, programs, pending, times, failure, trace, compiled = cells[2:9]
     (html,) = pages_of(bill)
     check(html)
     assert "In [3]:3" in html and "<code>y.item()</code>" in html
@@ -83,6 +94,12 @@ def test_cells_have_names(tmp_path, monkeypatch):
 
     assert "recorded at In [7]:4" in text_of(failure)
     assert '"line":"In [2]:2"' in text_of(trace)
+
+    shown, *_, places, _, failed = cells[9:]
+    assert "2.7183" in text_of(shown)
+    lines = ["In [10]:4", "In [11]:1", "In [12]:1", "In [13]:1"]
+    assert ast.literal_eval(text_of(places)) == dict.fromkeys(lines, {})
+    assert "recorded at In [16]:2" in text_of(failed)
     for cell in cells:
         assert not re.search(r"/ipykernel_\d+/|<ipython-input", text_of(cell)), cell
         assert not any("ipykernel_" in html for html in pages_of(cell))
