@@ -1,13 +1,16 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The time in which a worker fetches a model of 1 GB from a hub, against curl.
+"""The time in which a worker fetches a model of 1 GiB from a hub, against curl.
 
 The hub is that of the tests (tests/e2e/hub.py), in a process of its own, on this host.
 curl takes the same files from it, one after another, and writes them to the same disk.
-The worker also compares hashes and makes the tensors. "again": the files are on the
-worker's disk already. "cut": the hub ends each connection after 2 MB. The last column
-has the bytes that crossed this process. Below the table is how much memory the helper
-process of the worker had at most, from /proc.
+The worker also compares hashes and makes the tensors, and the time ends when they are
+there. Before, it has had the model once, and has freed it: on a virtual machine, new
+memory may take longer than everything else. "at N MB/s": the hub sends no faster, to
+all connections together. "again": the files are on the worker's disk already. "cut":
+the hub ends each connection after 2 MB. Each ratio is to curl at the same rate. The
+last column has the bytes that crossed this process. Below the table is how much memory
+the helper process of the worker had at most, from /proc.
 
     python bench/weights.py [--repeats N] [--mib N] [--markdown]
 
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -37,10 +41,11 @@ from mycelya_torch import RemoteMachine, load_huggingface_state_dicts
 
 FILES = 2
 CUT = 2_000_000  # bytes
+RATES = 0, 500, 200  # MB/s of the hub; 0: no limit
 
 
 def serve(mib: int, connection) -> None:
-    """Serves a repository, whole and with connections that are cut."""
+    """Serves a repository, at each rate, and with connections that are cut."""
     from safetensors.torch import save
 
     files = {}
@@ -52,9 +57,9 @@ def serve(mib: int, connection) -> None:
     repo = hubs.Repo(files)
     with hubs.running({"me/model": repo}) as hub:
         connection.send((hub.url(hub.api), hub.url(hub.bytes), list(files)))
-        while (cut := connection.recv()) is not None:
-            hub.cut = cut
-            connection.send(cut)
+        while (how := connection.recv()) is not None:
+            hub.rate, hub.cut = how
+            connection.send(how)
 
 
 class Helper(threading.Thread):
@@ -97,6 +102,19 @@ def fetch(machine: RemoteMachine) -> tuple[float, int]:
     return seconds, m["bytes_sent"] + m["bytes_received"]
 
 
+def table(seconds: dict[str, list[float]], crossed: dict[str, int], size: int) -> str:
+    lines = [
+        "| what | s | MB/s | of curl's rate | bytes through the client |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, times in seconds.items():
+        s = statistics.median(times)
+        base = statistics.median(seconds["curl" + "".join(name.partition(" at ")[1:])])
+        line = f"| {name} | {s:.2f} | {size / s / 1e6:.0f} | {base / s:.2f} |"
+        lines.append(f"{line} {crossed[name]} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
@@ -111,39 +129,40 @@ def main() -> None:
     server.start()
     api, address, files = ours.recv()
     os.environ["HF_ENDPOINT"] = api
-    size = options.mib * 2**20
-    seconds: dict[str, list[float]] = {n: [] for n in ("curl", "fetch", "again", "cut")}
+    seconds: dict[str, list[float]] = {}
     crossed: dict[str, int] = {}
+
+    def serves(rate: int, cut: int) -> None:
+        ours.send((rate * 1_000_000, cut))
+        ours.recv()
+
+    def take(name: str, found: tuple[float, int]) -> None:
+        seconds.setdefault(name, []).append(found[0])
+        crossed[name] = found[1]
+
     watcher = Helper()
     watcher.start()
-    for _ in range(options.repeats):
-        for name in ("curl", "fetch", "cut"):
-            ours.send(CUT if name == "cut" else 0)
-            ours.recv()
-            with tempfile.TemporaryDirectory() as folder:
-                if name == "curl":
-                    took = curl(folder, f"{address}/me/model", files)
-                    seconds[name].append(took)
-                    continue
-                os.environ["XDG_CACHE_HOME"] = folder
-                with RemoteMachine("local", device="cpu") as machine:
-                    took, crossed[name] = fetch(machine)
-                    seconds[name].append(took)
-                    if name == "fetch":
-                        took, crossed["again"] = fetch(machine)
-                        seconds["again"].append(took)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        cache = Path(folder, "mycelya", "weights")
+        with RemoteMachine("local", device="cpu") as machine:
+            fetch(machine)
+            for _ in range(options.repeats):
+                for rate in RATES:
+                    at = f" at {rate} MB/s" if rate else ""
+                    serves(rate, 0)
+                    shutil.rmtree(cache)
+                    with tempfile.TemporaryDirectory() as there:
+                        took = curl(there, f"{address}/me/model", files)
+                    take(f"curl{at}", (took, 0))
+                    take(f"fetch{at}", fetch(machine))
+                take("again", fetch(machine))
+                serves(0, CUT)
+                shutil.rmtree(cache)
+                take("cut", fetch(machine))
     watcher.ended.set()
     ours.send(None)
-    base = statistics.median(seconds["curl"])
-    lines = [
-        "| what | s | MB/s | of curl's rate | bytes through the client |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for name, times in seconds.items():
-        s = statistics.median(times)
-        line = f"| {name} | {s:.2f} | {size / s / 1e6:.0f} | {base / s:.2f} |"
-        lines.append(f"{line} {crossed.get(name, 0)} |")
-    text = "\n".join(lines)
+    text = table(seconds, crossed, options.mib * 2**20)
     text += f"\n\nThe helper process had at most {watcher.most / 2**20:.0f} MiB."
     print(text)
     if options.markdown:

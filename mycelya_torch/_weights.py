@@ -100,8 +100,7 @@ def load_huggingface_state_dicts(
     )["fetch"]
     try:
         with _shown(repo_id) as bar:
-            found = _wait(where.index, fetch, bar)
-        return _load(where, found)
+            return _load(where, fetch, bar)
     finally:
         if _device.state(where.index) == "running":
             _ask(where.index, "unfetch", Fetch=fetch)
@@ -147,42 +146,36 @@ def _token(token: str | bool | None) -> str:
     )
 
 
-def _wait(index: int, fetch: int, bar: _Bar) -> dict[str, Any]:
-    """Waits for the end of a fetch, and shows the news on the way."""
-    seen = 0
-    while True:
-        news = _ask(index, "news", Fetch=fetch, Seen=seen)
-        seen = news["news"]
-        bar.show(news["done"], news["total"])
-        if news["end"]:
-            return news
-
-
 def _load(
-    where: torch.device, found: dict[str, Any]
+    where: torch.device, fetch: int, bar: _Bar
 ) -> dict[str, dict[str, torch.Tensor]]:
+    """Loads the tensors of each file when it has come, and shows the news on the way."""
     out: dict[str, dict[str, torch.Tensor]] = {}
-    weights = found["weights"]
-    storages = [0] * len(weights)
-    waiting = 0
+    seen, storages, new = 0, [], 0  # a storage of each tensor found; so many are new
 
-    def load() -> None:
-        nonlocal storages, waiting
-        if any(storages):
-            _ask(where.index, "load", Found=found["found"], Storages=storages)
-        storages, waiting = [0] * len(weights), 0
+    def load(found: int) -> None:
+        nonlocal storages, new
+        if new:
+            _ask(where.index, "load", Found=found, Storages=storages)
+        storages, new = [0] * len(storages), 0
 
-    for i, weight in enumerate(weights):
-        dtype = getattr(torch, _DTYPES[weight["dtype"]])
-        tensor = torch.empty(weight["sizes"], dtype=dtype, device=where)
-        _device.set_defined(tensor)
-        storages[i] = _device.storage_id(tensor)
-        out.setdefault(weight["folder"], {})[weight["name"]] = tensor
-        waiting += weight["bytes"]
-        if waiting >= _AT_ONCE:
-            load()
-    load()
-    return out
+    while True:
+        news = _ask(where.index, "news", Fetch=fetch, Seen=seen, Have=len(storages))
+        seen, waiting = news["news"], 0
+        bar.show(news["done"], news["total"])
+        for weight in news["weights"]:
+            dtype = getattr(torch, _DTYPES[weight["dtype"]])
+            tensor = torch.empty(weight["sizes"], dtype=dtype, device=where)
+            _device.set_defined(tensor)
+            out.setdefault(weight["folder"], {})[weight["name"]] = tensor
+            storages.append(_device.storage_id(tensor))
+            new, waiting = new + 1, waiting + weight["bytes"]
+            if waiting >= _AT_ONCE:
+                load(news["found"])
+                waiting = 0
+        load(news["found"])
+        if news["end"]:
+            return out
 
 
 # ---- Progress ----

@@ -3710,7 +3710,8 @@ func (x *StateReply) GetAt() uint64 {
 }
 
 // Asks the worker to fetch the weights of a repository. The worker answers Fetching with the same sequence number, again
-// and again, the last with end. A Load may name the Fetch then, any number of times, until an Unfetch.
+// and again, the last with end. A Load may name the Fetch, any number of times, until an Unfetch; it has a storage for
+// each of the first tensors that the worker has told of.
 type Fetch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "https://huggingface.co"
@@ -3861,9 +3862,9 @@ type Fetching struct {
 	Total         uint64                 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`     // bytes of all files; 0 = not known yet
 	Done          uint64                 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`       // of them, on the worker's disk
 	Fetched       uint64                 `protobuf:"varint,3,opt,name=fetched,proto3" json:"fetched,omitempty"` // bytes that have come to the worker over its network
-	End           bool                   `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`         // nothing follows; the rest is only set then
-	Status        *Status                `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
-	Weights       []*Weight              `protobuf:"bytes,6,rep,name=weights,proto3" json:"weights,omitempty"` // in the order of the Load's storages
+	End           bool                   `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`         // nothing follows
+	Status        *Status                `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`    // of the end
+	Weights       []*Weight              `protobuf:"bytes,6,rep,name=weights,proto3" json:"weights,omitempty"`  // of a file that has come: the tensors behind those of the Fetching before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

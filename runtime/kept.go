@@ -50,6 +50,7 @@ type question struct {
 
 	Endpoint, Repo, Revision, Path, Token string // of a fetch
 	Fetch, Seen                           uint64
+	Have                                  int
 	Packages                              []string
 	To                                    int32
 	Passed                                reply
@@ -167,7 +168,7 @@ func (s *session) askWorker(text []byte, by *charge) (*Ticket, error) {
 // answer is the answer to the ticket's question.
 func (t *Ticket) answer() ([]byte, error) {
 	if t.fetch != nil && t.reply == nil { // an unfetch has a StateReply
-		return t.fetch.answer()
+		return t.fetch.answer(t.have)
 	}
 	m := t.reply
 	if m == nil {

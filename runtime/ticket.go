@@ -38,6 +38,7 @@ type Ticket struct {
 	found    uint64 // its number, for a Load
 	fetch    *fetch // that the question is about
 	news     bool   // the core does not know the ticket: it waits for news of the fetch
+	have     int    // tensors of the fetch that the caller has
 	log      string // the worker's log
 
 	// Of a pass to another device.

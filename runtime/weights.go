@@ -22,8 +22,9 @@ import (
 // is one of the session.
 //
 //	fetch    Endpoint, Repo, …   begins it; the answer has its number, and comes at once
-//	news     Fetch, Seen         waits until there is more news than the caller has seen
-//	load     Found, Storages     Found is that of the last news
+//	news     Fetch, Seen, Have   waits until there is more news than the caller has seen; the answer has the tensors
+//	                             that were found, without the first ones that the caller has
+//	load     Found, Storages     Found is that of the news; a storage for each of the first tensors that were found
 //	unfetch  Fetch               ends it, also before its end
 type fetch struct {
 	number uint64
@@ -33,6 +34,7 @@ type fetch struct {
 	news    uint64 // how often it has changed
 	seq     uint64 // of the Fetch; 0: it was not sent
 	last    *proto.Fetching
+	weights []weightJSON // that were found
 	over    bool
 	err     error
 	waiting []waitingForNews
@@ -78,7 +80,7 @@ func (s *session) askFetch(t *Ticket, q *question) (*Ticket, error) {
 	case f == nil:
 		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: there is no fetch %d.", q.Fetch)}
 	case q.What == "news":
-		t.fetch, t.news = f, true
+		t.fetch, t.news, t.have = f, true, q.Have
 		f.wait(t, q.Seen)
 		return t, nil
 	}
@@ -119,7 +121,11 @@ func (f *fetch) message(a core.Send) protobuf.Message {
 	if a.Type == transport.Unfetch {
 		return &proto.Unfetch{Fetch: f.seq}
 	}
-	f.seq = a.Seq
+	if f.seq = a.Seq; len(f.weights) > 0 && !f.over { // another worker gets it, whose files may be others
+		f.over = true
+		f.err = &Error{Kind: KindRuntime, Text: "The worker was lost while it fetched the weights. Load them again."}
+		f.tell()
+	}
 	return f.ticket.message
 }
 
@@ -129,6 +135,10 @@ func (f *fetch) report(s *session, m *proto.Fetching) {
 	defer f.mu.Unlock()
 	old := f.last
 	f.last = m
+	if !f.over {
+		f.err = f.find(m.Weights)
+		f.over = f.err != nil
+	}
 	if m.Fetched > old.GetFetched() {
 		s.metrics.weightsFetched.Add(m.Fetched - old.GetFetched())
 	}
@@ -140,11 +150,28 @@ func (f *fetch) report(s *session, m *proto.Fetching) {
 	}
 }
 
+// find notes tensors that the worker has found. The caller holds the lock.
+func (f *fetch) find(weights []*proto.Weight) error {
+	for _, w := range weights {
+		dtype := catalogue.DTypeOf(uint64(w.Dtype))
+		n, err := (&View{DType: ir.DType(w.Dtype), Sizes: w.Sizes}).Bytes()
+		if dtype == nil || err != nil {
+			return &Error{Kind: KindRuntime, Text: fmt.Sprintf("The worker says that the tensor %q has dtype %d and sizes %v.",
+				w.Name, w.Dtype, w.Sizes)}
+		}
+		f.weights = append(f.weights, weightJSON{Folder: w.Folder, Name: w.Name, DType: dtype.Name, Bytes: n,
+			Sizes: append([]int64{}, w.Sizes...)})
+	}
+	return nil
+}
+
 // ended notes the end of the fetch's ticket.
 func (f *fetch) ended(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.over, f.err = true, err
+	if !f.over {
+		f.over, f.err = true, err
+	}
 	f.tell()
 }
 
@@ -183,8 +210,8 @@ func (f *fetch) leave(t *Ticket) {
 	})
 }
 
-// answer is the answer to a question about the fetch.
-func (f *fetch) answer() ([]byte, error) {
+// answer is the answer to a question about the fetch, of a caller that has the first tensors.
+func (f *fetch) answer(have int) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
@@ -192,16 +219,6 @@ func (f *fetch) answer() ([]byte, error) {
 	}
 	m := f.last
 	out := fetchReply{Fetch: f.number, News: f.news, Total: m.GetTotal(), Done: m.GetDone(), Fetched: m.GetFetched(),
-		End: f.over, Found: f.seq, Weights: []weightJSON{}}
-	for _, w := range m.GetWeights() {
-		dtype := catalogue.DTypeOf(uint64(w.Dtype))
-		n, err := (&View{DType: ir.DType(w.Dtype), Sizes: w.Sizes}).Bytes()
-		if dtype == nil || err != nil {
-			return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("The worker says that the tensor %q has dtype %d and "+
-				"sizes %v.", w.Name, w.Dtype, w.Sizes)}
-		}
-		out.Weights = append(out.Weights, weightJSON{Folder: w.Folder, Name: w.Name, DType: dtype.Name,
-			Bytes: n, Sizes: append([]int64{}, w.Sizes...)})
-	}
+		End: f.over, Found: f.seq, Weights: append([]weightJSON{}, f.weights[min(have, len(f.weights)):]...)}
 	return json.Marshal(out)
 }

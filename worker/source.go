@@ -111,11 +111,17 @@ func (o *sources) fetch(start FetchHelper, r hub.Request) (hub.File, error) {
 	if closed {
 		return hub.File{}, io.ErrClosedPipe
 	}
-	files, err := hub.Ask(helper, r, func(hub.Progress) {})
-	if err != nil || len(files) != 1 {
-		return hub.File{}, cmp.Or(err, io.ErrUnexpectedEOF)
+	var file hub.File
+	files, err := hub.Ask(helper, r, func(hub.Progress) {}, func(f hub.File) error {
+		_ = file.F.Close() // of none: it does nothing
+		file = f
+		return nil
+	})
+	if err == nil && files == 1 {
+		return file, nil
 	}
-	return files[0], nil
+	_ = file.F.Close()
+	return hub.File{}, cmp.Or(err, io.ErrUnexpectedEOF)
 }
 
 // close ends the fetches and closes the files. No upload uses them any more.

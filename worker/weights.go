@@ -30,11 +30,20 @@ const (
 
 // fetch is a fetch of a session, by the sequence number of its Fetch.
 type fetch struct {
-	helper  *net.UnixConn
-	ended   chan struct{} // closed when the goroutine has ended, and what follows is set
-	weights []weight      // nil: it has failed, or found nothing
-	files   []hub.File
+	helper *net.UnixConn
+	ended  chan struct{} // closed when the goroutine has ended
+
+	// Of the goroutine.
+	files []hub.File
+	seen  map[place]string // the file of each tensor
+	text  int              // bytes of the descriptions of all tensors
+
+	mu      sync.Mutex
+	weights []weight // that the client was told of, or is being told of
 }
+
+// place is where a client finds a tensor.
+type place struct{ folder, name string }
 
 // weight is a tensor of a file.
 type weight struct {
@@ -65,7 +74,7 @@ func (s *session) fetch(h transport.Header, meta []byte) error {
 	if err != nil {
 		return refuse(Errorf(proto.ErrRuntime, "The process that fetches weights cannot be started: %v.", err))
 	}
-	f := &fetch{helper: helper, ended: make(chan struct{})}
+	f := &fetch{helper: helper, ended: make(chan struct{}), seen: map[place]string{}}
 	if s.fetches == nil {
 		s.fetches = map[uint64]*fetch{}
 	}
@@ -75,8 +84,10 @@ func (s *session) fetch(h transport.Header, meta []byte) error {
 	return nil
 }
 
-// run waits for the helper, and tells the client what becomes of the fetch.
+// run waits for the helper, and tells the client what becomes of the fetch. The client may load the tensors of a file
+// while the next one comes.
 func (f *fetch) run(c *transport.Conn, seq uint64, r hub.Request) {
+	defer close(f.ended)
 	var last hub.Progress
 	tell := func(m *proto.Fetching) {
 		m.Total, m.Done, m.Fetched = natural(last.Total), natural(last.Done), natural(last.Fetched)
@@ -85,85 +96,85 @@ func (f *fetch) run(c *transport.Conn, seq uint64, r hub.Request) {
 	err := f.take(r, func(p hub.Progress) {
 		last = p
 		tell(&proto.Fetching{})
-	})
-	end := &proto.Fetching{End: true, Status: status(err)}
-	for _, w := range f.weights {
-		end.Weights = append(end.Weights, &proto.Weight{Folder: w.file.Folder, Name: w.Name, Dtype: w.DType, Sizes: w.Sizes})
-	}
-	close(f.ended)
-	tell(end)
+	}, func(weights []*proto.Weight) { tell(&proto.Fetching{Weights: weights}) })
+	tell(&proto.Fetching{End: true, Status: status(err)})
 }
 
 func natural(n int64) uint64 { return uint64(max(n, 0)) }
 
 // take gets the files from the helper, and reads their headers.
-func (f *fetch) take(r hub.Request, progress func(hub.Progress)) error {
-	files, err := hub.Ask(f.helper, r, progress)
-	_ = f.helper.Close()
-	var mine *hub.Error
-	switch {
-	case errors.As(err, &mine):
-		if mine.Value {
-			return &Error{Kind: proto.ErrValue, Text: mine.Text}
+func (f *fetch) take(r hub.Request, progress func(hub.Progress), found func([]*proto.Weight)) error {
+	_, err := hub.Ask(f.helper, r, progress, func(file hub.File) error {
+		f.files = append(f.files, file)
+		weights, err := f.read(file)
+		if err == nil {
+			found(weights)
 		}
-		return &Error{Kind: proto.ErrRuntime, Text: mine.Text}
-	case err != nil:
-		return Errorf(proto.ErrRuntime, "The process that fetches weights has ended early: %v. The worker's log has more.",
-			err)
-	}
-	f.files = files
-	weights, err := read(files)
-	if err != nil {
 		return err
+	})
+	_ = f.helper.Close()
+	var theirs *hub.Error
+	var mine *Error
+	switch {
+	case err == nil, errors.As(err, &mine):
+		return err
+	case errors.As(err, &theirs):
+		if theirs.Value {
+			return &Error{Kind: proto.ErrValue, Text: theirs.Text}
+		}
+		return &Error{Kind: proto.ErrRuntime, Text: theirs.Text}
 	}
-	f.weights = weights
-	return nil
+	return Errorf(proto.ErrRuntime, "The process that fetches weights has ended early: %v. The worker's log has more.", err)
 }
 
-// read reads the headers of files.
-func read(files []hub.File) (out []weight, err error) {
-	type place struct{ folder, name string }
-	seen := map[place]string{}
-	text := 0
-	for _, file := range files {
-		tensors, err := hub.ReadHeader(file.F, file.Size)
-		if err != nil {
-			return nil, Errorf(proto.ErrRuntime, "The file %q of the repository cannot be read: %v.", file.Path, err)
+// read reads the header of a file.
+func (f *fetch) read(file hub.File) (out []*proto.Weight, err error) {
+	tensors, err := hub.ReadHeader(file.F, file.Size)
+	if err != nil {
+		return nil, Errorf(proto.ErrRuntime, "The file %q of the repository cannot be read: %v.", file.Path, err)
+	}
+	for _, t := range tensors {
+		at := place{file.Folder, t.Name}
+		if other, twice := f.seen[at]; twice {
+			return nil, Errorf(proto.ErrValue, "The files %q and %q both have a tensor %q. They are two forms of one model; "+
+				"choose one with path=%q.", other, file.Path, t.Name, file.Path)
 		}
-		for _, t := range tensors {
-			at := place{file.Folder, t.Name}
-			if other, twice := seen[at]; twice {
-				return nil, Errorf(proto.ErrValue, "The files %q and %q both have a tensor %q. They are two forms of one model; "+
-					"choose one with path=%q.", other, file.Path, t.Name, file.Path)
-			}
-			seen[at] = file.Path
-			out = append(out, weight{t, file})
-			text += len(file.Folder) + len(t.Name) + 10*len(t.Sizes) + 32
-		}
-		if len(out) > maxWeights || text > transport.MaxMeta {
-			return nil, Errorf(proto.ErrValue, "The repository has more than %d tensors. Give path= with a folder or a file "+
-				"of it.", maxWeights)
-		}
+		f.seen[at] = file.Path
+		f.text += len(file.Folder) + len(t.Name) + 10*len(t.Sizes) + 32
+		out = append(out, &proto.Weight{Folder: file.Folder, Name: t.Name, Dtype: t.DType, Sizes: t.Sizes})
+	}
+	if len(f.seen) > maxWeights || f.text > transport.MaxMeta {
+		return nil, Errorf(proto.ErrValue, "The repository has more than %d tensors. Give path= with a folder or a file "+
+			"of it.", maxWeights)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, t := range tensors {
+		f.weights = append(f.weights, weight{t, file})
 	}
 	return out, nil
 }
 
-// loadWeights makes storages with tensors of a fetch.
+// loadWeights makes storages with tensors of a fetch: with the first ones of those that the client was told of.
 func (s *session) loadWeights(f *fetch, m *proto.Load) (uint64, error) {
-	select {
-	case <-f.ended:
-	default:
-		return 0, faultf("A Load names the Fetch %d, which has not ended.", m.Found)
-	}
-	if len(m.Storages) != len(f.weights) {
-		return 0, faultf("A Load has %d storages for %d tensors.", len(m.Storages), len(f.weights))
+	f.mu.Lock()
+	weights := f.weights
+	f.mu.Unlock()
+	if len(m.Storages) > len(weights) { // the client means those of a fetch of a worker that this one has replaced
+		err := Errorf(proto.ErrRuntime, "The worker was lost while it fetched the weights. Load them again.")
+		for _, id := range m.Storages {
+			if id != 0 {
+				s.x.Poison([]uint64{id}, err)
+			}
+		}
+		return 0, err
 	}
 	total := uint64(0)
 	for i, id := range m.Storages {
 		if id == 0 {
 			continue
 		}
-		w := &f.weights[i]
+		w := &weights[i]
 		fill := func(dst []byte) error {
 			_, err := w.file.F.ReadAt(dst, int64(w.Begin))
 			if err != nil {

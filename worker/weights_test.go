@@ -59,13 +59,19 @@ func socketFolder(t testing.TB) string {
 	return dir
 }
 
-// fetch fetches, and returns the sequence number and the last report.
+// fetch fetches, and returns the sequence number and the last report, with the weights of all reports.
 func (c *client) fetch(m *proto.Fetch) (uint64, *proto.Fetching) {
 	c.t.Helper()
 	seq := c.send(transport.Fetch, m, nil)
+	var weights []*proto.Weight
 	for {
 		var r proto.Fetching
-		if h := c.expect(transport.Fetching, 0, &r); h.Seq == seq && r.End {
+		h := c.expect(transport.Fetching, 0, &r)
+		if h.Seq != seq {
+			continue
+		}
+		if weights = append(weights, r.Weights...); r.End {
+			r.Weights = weights
 			return seq, &r
 		}
 	}
@@ -105,6 +111,38 @@ func TestFetch(t *testing.T) {
 	require.Equal(t, int32(proto.ErrValue), r.Status.Kind)
 	require.Contains(t, r.Status.Text, "There is no repository")
 	require.NotContains(t, s.log.String(), "hf_secret")
+}
+
+// TestLoadDuringAFetch: the tensors of a file can be used while the next file comes.
+func TestLoadDuringAFetch(t *testing.T) {
+	h := hubtest.New(t, map[string]*hubtest.Repo{"me/model": {Files: map[string][]byte{
+		"a/model.safetensors": hubtest.Safetensors(map[string][]byte{"x": []byte("12345")}),
+		"b/model.safetensors": hubtest.Safetensors(map[string][]byte{"x": []byte("67")}),
+	}}})
+	h.Inject("", hubtest.Stall)
+	c := inProcess(t, t.TempDir()).connect(t)
+	seq := c.send(transport.Fetch, &proto.Fetch{Endpoint: h.API.URL, Repo: "me/model"}, nil)
+	var r proto.Fetching
+	for len(r.Weights) == 0 {
+		c.expect(transport.Fetching, seq, &r)
+	}
+	require.False(t, r.End)
+	require.Equal(t, []string{"a", "x"}, []string{r.Weights[0].Folder, r.Weights[0].Name})
+	c.send(transport.Load, &proto.Load{Found: seq, Storages: []uint64{1}}, nil)
+	read := c.send(transport.Read, &proto.Read{Storage: 1, Dtype: r.Weights[0].Dtype, Sizes: []int64{5}, Strides: []int64{1}},
+		nil)
+	for {
+		head, err := c.c.Next()
+		require.NoError(t, err)
+		if head.Type != transport.ReadReply { // the fetch goes on
+			continue
+		}
+		require.Equal(t, read, head.Seq)
+		got := make([]byte, head.Payload)
+		require.NoError(t, c.c.ReadBody(got))
+		require.Equal(t, "12345", string(got))
+		return
+	}
 }
 
 // TestASessionThatGoes ends its fetch, and its helper with it.
@@ -190,7 +228,8 @@ func TestFetchesThatFail(t *testing.T) {
 	} {
 		seq, r := c.fetch(&proto.Fetch{Endpoint: h.API.URL, Repo: repo})
 		require.Contains(t, r.Status.GetText(), want)
-		require.Empty(t, r.Weights)
+		load := &proto.Load{Found: seq, Storages: make([]uint64, len(r.Weights)+1)}
+		require.Contains(t, c.ask(transport.Load, load).Status.GetText(), "was lost while it fetched", "as one before would be")
 		require.Nil(t, c.ask(transport.Load, &proto.Load{Found: seq}).Status, "it has nothing")
 		require.Nil(t, c.ask(transport.Unfetch, &proto.Unfetch{Fetch: seq}).Status)
 	}
@@ -208,10 +247,6 @@ func TestBreachesOfFetches(t *testing.T) {
 	honest := s.connect(t)
 	good := &proto.Fetch{Endpoint: h.API.URL, Repo: "me/model"}
 	for name, breach := range map[string]func(c *client){
-		"too few storages": func(c *client) {
-			seq, _ := c.fetch(good)
-			c.send(transport.Load, &proto.Load{Found: seq}, nil)
-		},
 		"a storage that exists": func(c *client) {
 			c.upload(3, nil)
 			seq, _ := c.fetch(good)

@@ -89,8 +89,8 @@
 //     Who asks with Report how the worker does, at any time and on a connection like this one, gets its metrics.
 //  9. A worker can keep tensors and whole sessions on its disk (Save to Restore). What is kept outlives the session and
 //     the worker. Load names the Find that has found what it loads, and makes storages as Upload does.
-//  10. A worker can fetch weights from a hub (Fetch). Other frames are answered meanwhile. When the last Fetching has
-//     come, Load makes storages with the tensors, as for a Find.
+//  10. A worker can fetch weights from a hub (Fetch). Other frames are answered meanwhile. Load makes storages with the
+//     tensors of each file that a Fetching has told of, as for a Find, while the worker fetches the next file.
 //  11. A client may have a session on each of the worker's devices: its Hello says which. Pass makes elements ready
 //     for another session, and Take of that session makes a storage of them. Take comes after the answer to Pass. A
 //     worker for one client tells its sessions from those of another one by the client's name in Hello.

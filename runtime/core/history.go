@@ -156,7 +156,8 @@ func (s *State) checkpointed(seq uint64, t *ticket, m *proto.StateReply, out []A
 	return out
 }
 
-// forgetFrames drops the frames up to a number, and with history off all but those that the worker still lacks.
+// forgetFrames drops the frames up to a number, except fetches that go on, and with history off all but those that the
+// worker still lacks.
 func (s *State) forgetFrames(upTo uint64, out []Action) []Action {
 	h := &s.history
 	if !h.on {
@@ -165,14 +166,15 @@ func (s *State) forgetFrames(upTo uint64, out []Action) []Action {
 			upTo = h.left[0].Seq - 1
 		}
 	}
-	n := 0
-	for ; n < len(h.frames) && h.frames[n].Seq <= upTo; n++ {
-		out = s.releaseKept(h.frames[n], out)
-	}
-	rest := h.frames[n:]
-	h.frames, h.bytes = append([]sentFrame(nil), rest...), 0
-	for _, f := range rest {
-		h.bytes += f.bytes
+	old := h.frames
+	h.frames, h.bytes = nil, 0
+	for _, f := range old {
+		if f.Seq > upTo || h.on && f.Type == transport.Fetch && s.asked[f.Seq] != nil {
+			h.frames = append(h.frames, f)
+			h.bytes += f.bytes
+		} else {
+			out = s.releaseKept(f, out)
+		}
 	}
 	return out
 }

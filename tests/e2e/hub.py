@@ -9,11 +9,14 @@ They fail on purpose where a test says so.
 import hashlib
 import json
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+_PACED = 256 << 10  # bytes
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -26,17 +29,18 @@ class Repo:
         self.gated = gated
         self.wrong = {}  # bytes that are not those of the hash
 
+    @cached_property
     def listing(self):
-        for name, data in self.files.items():
-            oid = hashlib.sha256(data).hexdigest()
-            lfs = {"oid": oid, "size": len(data), "pointerSize": 134}
-            yield {
-                "type": "file",
-                "path": name,
-                "size": len(data),
-                "oid": hashlib.sha1(data).hexdigest(),
-                "lfs": lfs,
-            }
+        """The entries of all files. A server does not hash its files at each request."""
+        return [self._entry(name, data) for name, data in self.files.items()]
+
+    @staticmethod
+    def _entry(name, data):
+        oid = hashlib.sha256(data).hexdigest()
+        lfs = {"oid": oid, "size": len(data), "pointerSize": 134}
+        oid = hashlib.sha1(data).hexdigest()
+        entry = {"type": "file", "path": name, "size": len(data), "oid": oid}
+        return {**entry, "lfs": lfs}
 
 
 class Hub:
@@ -47,6 +51,8 @@ class Hub:
         self.lock = threading.Lock()
         self.faults = deque()  # of the next requests for bytes
         self.cut = 0  # bytes after which each connection ends; 0: never
+        self.rate = 0  # bytes per second of all connections; 0: no limit
+        self.due = 0.0  # when the bytes that were sent have come at this rate
         self.served = 0  # bytes of files
         self.tokens = set()  # that came to the server of the bytes
         self.api = _server(self, _Api)
@@ -54,6 +60,18 @@ class Hub:
 
     def url(self, server):
         return f"http://127.0.0.1:{server.server_address[1]}"
+
+    def send(self, file, data):
+        """Sends bytes, at the hub's rate."""
+        if not self.rate:
+            return file.write(data)
+        for at in range(0, len(data), _PACED):
+            part = data[at : at + _PACED]
+            with self.lock:
+                self.due = max(self.due, time.monotonic()) + len(part) / self.rate
+                pause = self.due - time.monotonic()
+            time.sleep(max(pause, 0))
+            file.write(part)
 
     def fault(self):
         with self.lock:
@@ -124,7 +142,7 @@ class _Api(_Handler):
             return self.reply(200, json.dumps({"sha": COMMIT}).encode())
         file = "/".join(parts[4:])
         if what == "tree":
-            files = [f for f in repo.listing() if f["path"].startswith(file)]
+            files = [f for f in repo.listing if f["path"].startswith(file)]
             if file and not files:
                 return self.reply(404, X_Error_Code="EntryNotFound")
             return self.reply(200, json.dumps(files).encode())
@@ -170,7 +188,7 @@ class _Bytes(_Handler):
         with self.hub.lock:  # first: a test reads it when the worker has the bytes
             self.hub.served += end - begin
         try:
-            self.wfile.write(data[begin:end])
+            self.hub.send(self.wfile, data[begin:end])
         except OSError:  # the worker has ended the fetch
             self.close_connection = True
         return None

@@ -38,6 +38,7 @@ type blob struct {
 	part  *os.File
 	chunk int64
 	count func(n int) // called with each number of bytes that has come
+	taken func()      // called when a request is under way for each chunk
 
 	mu      sync.Mutex
 	come    int // bytes that were counted
@@ -182,6 +183,7 @@ func (b *blob) chunks(ctx context.Context) error {
 			for ctx.Err() == nil {
 				i, ok := b.take()
 				if !ok {
+					b.taken()
 					return
 				}
 				if err := b.one(ctx, i); err != nil {
@@ -212,10 +214,10 @@ func (b *blob) take() (int, bool) {
 // one fetches a chunk.
 func (b *blob) one(ctx context.Context, i int) error {
 	at, end := b.bounds(i)
-	err := b.w.retry(ctx, func() (bool, error) {
+	err := b.w.retry(ctx, func() (int64, error) {
 		n, err := b.piece(ctx, at, end)
 		at += n
-		return n > 0, err
+		return n, err
 	})
 	if err != nil {
 		return err
@@ -304,15 +306,15 @@ func (b *blob) copy(body io.ReadCloser, from *url.URL, at, end int64) (n int64, 
 
 // whole fetches the file from a server that knows no ranges.
 func (b *blob) whole(ctx context.Context) error {
-	err := b.w.retry(ctx, func() (bool, error) {
+	err := b.w.retry(ctx, func() (int64, error) {
 		b.add(-b.come)
 		res, from, err := b.get(ctx, http.Header{"Accept-Encoding": {"identity"}})
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		defer res.Body.Close()
 		_, err = b.copy(res.Body, from, 0, b.file.size)
-		return false, err
+		return 0, err
 	})
 	if err != nil {
 		return err

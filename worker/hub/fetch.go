@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -180,7 +181,7 @@ func (o *fetching) index(ctx context.Context, commit string, index remote, listi
 		return nil, err
 	}
 	o.total.Add(index.size)
-	f, err := o.get(ctx, commit, index)
+	f, err := o.get(ctx, commit, index, turn{}.next())
 	if err != nil {
 		return nil, err
 	}
@@ -211,21 +212,63 @@ func (o *fetching) fetch(ctx context.Context, commit string, files []remote, eac
 	if err := o.Cache.makeRoom(missing, except); err != nil {
 		return err
 	}
-	for i, f := range files {
-		if i == 0 { // the cache does not know who may read its files
-			if err := o.w.mayRead(ctx, commit, f); err != nil {
-				return err
-			}
-		}
-		file, err := o.get(ctx, commit, f)
-		if err != nil {
-			return err
-		}
-		if err := o.give(f, file, each); err != nil {
+	if len(files) > 0 { // the cache does not know who may read its files
+		if err := o.w.mayRead(ctx, commit, files[0]); err != nil {
 			return err
 		}
 	}
-	return nil
+	return o.inOrder(ctx, commit, files, each)
+}
+
+// turn orders the files whose bytes are fetched: those of a file come when a request is under way for each byte of the
+// file before.
+type turn struct {
+	begins <-chan struct{} // closed when the file's bytes may come; nil: they may
+	ends   chan struct{}
+	end    func() // closes ends, once
+}
+
+func (t turn) next() turn {
+	ends := make(chan struct{})
+	return turn{t.ends, ends, sync.OnceFunc(func() { close(ends) })}
+}
+
+// inOrder gets files, two at a time, and calls each in their order. While the last bytes of a file are hashed, those of
+// the next one come; two files of the cache are hashed on two cores.
+func (o *fetching) inOrder(ctx context.Context, commit string, files []remote, each func(File) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pending := make(chan chan *os.File) // without a buffer: the producer waits until the second file is the first
+	go func() {
+		defer close(pending)
+		var before turn
+		for i := 0; i < len(files) && ctx.Err() == nil; i++ {
+			out, mine := make(chan *os.File, 1), before.next()
+			before = mine
+			go func() {
+				defer mine.end()
+				file, err := o.get(ctx, commit, files[i], mine)
+				if err != nil {
+					cancel(err)
+				}
+				out <- file
+			}()
+			pending <- out
+		}
+	}()
+	i := 0
+	for out := range pending {
+		file := <-out
+		if ctx.Err() == nil {
+			if err := o.give(files[i], file, each); err != nil {
+				cancel(err)
+			}
+		} else if file != nil {
+			_ = file.Close()
+		}
+		i++
+	}
+	return context.Cause(ctx)
 }
 
 func (o *fetching) give(f remote, file *os.File, each func(File) error) error {
@@ -245,12 +288,12 @@ func (o *fetching) got(n int) {
 }
 
 // get returns a file of the cache, which is fetched if it is not there.
-func (o *fetching) get(ctx context.Context, commit string, f remote) (*os.File, error) {
+func (o *fetching) get(ctx context.Context, commit string, f remote, at turn) (*os.File, error) {
 	for again := range 2 {
 		if file, err := o.Cache.open(ctx, f, o.read); file != nil || err != nil {
 			return file, err
 		}
-		file, err := o.download(ctx, commit, f)
+		file, err := o.download(ctx, commit, f, at)
 		if !errors.Is(err, errWrongHash) {
 			return file, err
 		}
@@ -264,8 +307,15 @@ func (o *fetching) get(ctx context.Context, commit string, f remote) (*os.File, 
 }
 
 // download fetches a file into the cache.
-func (o *fetching) download(ctx context.Context, commit string, f remote) (*os.File, error) {
-	part, err := o.Cache.lock(ctx, f.hash)
+func (o *fetching) download(ctx context.Context, commit string, f remote, at turn) (*os.File, error) {
+	if at.begins != nil {
+		select {
+		case <-at.begins:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	part, err := o.Cache.lock(ctx, f.hash) // not before: the file before may have the same hash
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +336,8 @@ func (o *fetching) download(ctx context.Context, commit string, f remote) (*os.F
 			o.got(n)
 		}
 	}
-	b := &blob{w: o.w, cache: o.Cache, file: f, from: o.w.place(commit, f.path), part: part, chunk: chunk, count: count}
+	b := &blob{w: o.w, cache: o.Cache, file: f, from: o.w.place(commit, f.path), part: part, chunk: chunk, count: count,
+		taken: at.end}
 	b.begin()
 	resumed = false
 	err = b.fetch(ctx)

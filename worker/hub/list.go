@@ -270,11 +270,11 @@ func (w *web) place(commit, file string) *url.URL {
 
 // mayRead asks whether the request may read a file, without its bytes.
 func (w *web) mayRead(ctx context.Context, commit string, f remote) error {
-	return w.retry(ctx, func() (bool, error) {
+	return w.retry(ctx, func() (int64, error) {
 		res, _, err := w.open(ctx, http.MethodHead, w.place(commit, f.path), http.Header{"Accept-Encoding": {"identity"}})
 		if err == nil {
 			drain(res.Body)
 		}
-		return false, err
+		return 0, err
 	})
 }

@@ -70,19 +70,11 @@ func Serve(c *net.UnixConn, f *Fetcher) error {
 	return tell(endKind, end, nil)
 }
 
-// Ask sends a helper a request, and takes its answer: it calls progress, and returns the files. An error closes them.
-// To end the fetch early, close c.
-func Ask(c *net.UnixConn, r Request, progress func(Progress)) (files []File, err error) {
-	defer func() {
-		if err != nil {
-			for _, f := range files {
-				_ = f.F.Close()
-			}
-			files = nil
-		}
-	}()
+// Ask sends a helper a request, and takes its answer: it calls progress, and each with each file as it comes. It returns
+// how many came. To end the fetch early, close c.
+func Ask(c *net.UnixConn, r Request, progress func(Progress), each func(File) error) (files int, err error) {
 	if err := send(c, requestKind, r, nil); err != nil {
-		return nil, err
+		return 0, err
 	}
 	for {
 		var m struct {
@@ -96,8 +88,11 @@ func Ask(c *net.UnixConn, r Request, progress func(Progress)) (files []File, err
 			return files, err
 		}
 		switch {
-		case kind == fileKind && file != nil && len(files) < maxFiles:
-			files = append(files, File{m.Folder, m.Path, m.Size, file})
+		case kind == fileKind && file != nil && files < maxFiles:
+			files++
+			if err := each(File{m.Folder, m.Path, m.Size, file}); err != nil {
+				return files, err
+			}
 			continue
 		case file != nil:
 			_ = file.Close()

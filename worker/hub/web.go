@@ -36,6 +36,9 @@ const (
 	// attempts bounds the repetitions of a request without a byte of progress between them.
 	attempts = 8
 	hastily  = 2 // the same for a hasty request
+	// enough is the progress in bytes after which a request is repeated at once: the server sends, and something between
+	// cuts its connections.
+	enough   = 64 << 10
 	maxPause = 15 * time.Second
 	// maxRetryAfter bounds how long a server may ask to wait.
 	maxRetryAfter = 5 * time.Minute
@@ -243,12 +246,12 @@ func retryAfter(text string) time.Duration {
 	return 0
 }
 
-// retry calls try until it succeeds, fails for good, or has failed too often without progress. try returns whether it
-// has made progress.
-func (w *web) retry(ctx context.Context, try func() (bool, error)) error {
+// retry calls try until it succeeds, fails for good, or has failed too often without progress. try returns how many bytes
+// have come.
+func (w *web) retry(ctx context.Context, try func() (int64, error)) error {
 	failed := 0
 	for {
-		progress, err := try()
+		came, err := try()
 		if err == nil {
 			return nil
 		}
@@ -259,14 +262,18 @@ func (w *web) retry(ctx context.Context, try func() (bool, error)) error {
 		if !errors.As(err, &again) {
 			return err
 		}
-		if failed++; progress {
+		if failed++; came > 0 {
 			failed = 1
 		}
 		if failed == attempts || w.request.Hasty && failed == hastily {
 			return again.err
 		}
 		pause := min(w.timeouts.Pause<<(failed-1), maxPause)
-		pause = max(pause/2+rand.N(pause/2+1), again.after)
+		pause = pause/2 + rand.N(pause/2+1)
+		if came >= enough {
+			pause = 0
+		}
+		pause = max(pause, again.after)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -277,10 +284,10 @@ func (w *web) retry(ctx context.Context, try func() (bool, error)) error {
 
 // json gets a reply of the hub's interface, and returns the URL of its next page, nil if there is none.
 func (w *web) json(ctx context.Context, u *url.URL, into any) (next *url.URL, err error) {
-	err = w.retry(ctx, func() (bool, error) {
+	err = w.retry(ctx, func() (int64, error) {
 		res, at, err := w.open(ctx, http.MethodGet, u, http.Header{"Accept": {"application/json"}})
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		defer res.Body.Close()
 		in := w.watched(res.Body)
@@ -288,14 +295,14 @@ func (w *web) json(ctx context.Context, u *url.URL, into any) (next *url.URL, er
 		text, err := io.ReadAll(io.LimitReader(in, maxReply+1))
 		switch {
 		case err != nil:
-			return false, w.unreachable(at, err)
+			return 0, w.unreachable(at, err)
 		case len(text) > maxReply:
-			return false, errorf("%s answers with more than %d MiB where a list is expected.", quote(at.Host), maxReply>>20)
+			return 0, errorf("%s answers with more than %d MiB where a list is expected.", quote(at.Host), maxReply>>20)
 		case json.Unmarshal(text, into) != nil:
-			return false, errorf("%s does not answer as a hub does. Check HF_ENDPOINT.", quote(at.Host))
+			return 0, errorf("%s does not answer as a hub does. Check HF_ENDPOINT.", quote(at.Host))
 		}
 		next, err = nextPage(at, res.Header.Get("Link"))
-		return false, err
+		return 0, err
 	})
 	return next, err
 }
