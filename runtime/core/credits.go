@@ -10,9 +10,9 @@ import (
 
 // Limits of how far a client runs ahead of its worker.
 const (
-	MaxCalls       = 64      // traces under way: submitted, and not done
-	mostCalls      = 256     // the same where all of them take less than aheadTime
-	MaxUploadBytes = 1 << 30 // copied and not sent, or shared and not read
+	MaxCalls       = 64        // traces under way: submitted, and not done
+	mostCalls      = 256       // the same where all of them take less than aheadTime
+	MaxUploadBytes = 256 << 20 // copied and not sent, or shared and not read
 
 	aheadTime = 500 * time.Millisecond
 

@@ -7,13 +7,14 @@ import io
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
 import hub as hubs
 import pytest
 import torch
-from helpers import finish
+from helpers import finish, run
 from helpers import start as run_in_background
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import load_file, save
@@ -278,6 +279,68 @@ def test_files_go_to_the_device(tmp_path, start):
         there.load_state_dict(state, assign=True)
         x = torch.randn(2, 8)
         torch.testing.assert_close(there(x.to(where)).cpu(), model(x))
+
+
+MEMORY = """
+import json, os, signal, sys, threading, torch
+from pathlib import Path
+from mycelya_torch import _device
+from safetensors.torch import load_file, save_file
+sys.path.append({here!r})
+from helpers import freeze
+
+def mib():
+    lines = [line.split() for line in open("/proc/self/status")]
+    kinds = "RssAnon:", "RssShmem:"  # not the pages of a mapped file
+    return sum(int(line[1]) for line in lines if line[0] in kinds) >> 10
+
+state = dict((str(i), torch.full((1 << 20,), float(i))) for i in range(96))
+files = [Path(__file__).with_name(name) for name in ("m.pt", "m.safetensors")]
+torch.save(state, files[0])
+save_file(state, files[1])
+state = None
+torch.zeros(1, device="mycelya").item()
+worker = json.loads(_device.device_info(0))["pid"]
+most = before = mib()
+ended = threading.Event()
+
+def watch():
+    global most
+    frozen = True
+    while not ended.wait(0.005):
+        most = max(most, mib())
+        if frozen and torch.mycelya.metrics()["upload_bytes"] >= 256 << 20:
+            os.kill(worker, signal.SIGCONT)
+            frozen = False
+
+for file in files:
+    torch.mycelya.reset_metrics()
+    freeze(worker)  # until the client has so much for it that it waits
+    thread = threading.Thread(target=watch)
+    thread.start()
+    if file.suffix == ".pt":
+        state = torch.load(file, map_location="mycelya")
+    else:
+        state = load_file(file, device="mycelya")
+    torch.mycelya.synchronize()
+    ended.set()
+    thread.join()
+    print(most - before, state["95"][-1].item())
+    file.unlink()
+    most, state = before, None
+    ended.clear()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_of_loads(tmp_path):
+    """A file of 384 MiB goes to the device through at most 256 MiB of copies."""
+    code = MEMORY.format(here=str(Path(__file__).parent))
+    status, out, err = run(code, tmp_path)
+    assert status == 0, err[-3000:]
+    peaks = [line.split() for line in out.splitlines()]
+    assert [last for _, last in peaks] == ["95.0", "95.0"]
+    assert all(int(peak) < 330 for peak, _ in peaks), peaks
 
 
 def test_the_public_name():

@@ -69,12 +69,15 @@ func (t *tester) fetch(r Request) error {
 	}
 	t.files = map[string][]byte{}
 	var mu sync.Mutex
+	last := ""
 	return t.f.Fetch(context.Background(), r, func(p Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		t.last = p
 	}, func(f File) error {
 		defer f.F.Close()
+		require.Less(t, last, f.Path, "in their order")
+		last = f.Path
 		b, err := io.ReadAll(f.F)
 		t.files[f.Path] = b
 		require.Equal(t, f.Size, int64(len(b)))
@@ -130,6 +133,20 @@ func TestFetch(t *testing.T) {
 	require.Equal(t, []string{"unet/model.safetensors"}, x.names())
 	require.NoError(t, x.fetch(Request{Path: "model.safetensors"}))
 	require.Equal(t, []string{"model.safetensors"}, x.names())
+}
+
+// TestCuts: a connection that is cut after some progress is followed by another one without a pause.
+func TestCuts(t *testing.T) {
+	const chunk, chunks = 16 * enough, 4
+	header := len(weights("w", chunk*chunks)) - chunk*chunks
+	data := weights("w", chunk*chunks-header)
+	require.Len(t, data, chunk*chunks)
+	x := newTester(t, repo(map[string][]byte{"model.safetensors": data}))
+	x.f.Chunk, x.f.Timeouts.Pause = chunk, time.Hour
+	x.hub.Inject(slices.Repeat([]hubtest.Fault{hubtest.Cut}, 3)...) // the last one after enough bytes, if all hit one chunk
+	require.NoError(t, x.fetch(Request{}))
+	require.Equal(t, data, x.files["model.safetensors"])
+	require.Zero(t, x.hub.Left())
 }
 
 // TestFaults: each kind of a fault, several times.
