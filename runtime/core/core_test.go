@@ -334,3 +334,37 @@ func TestQueueKeepsItsOrder(t *testing.T) {
 	}
 	require.Equal(t, int(next-popped), len(q.items)-q.first)
 }
+
+// TestAFetchDuringACheckpoint: another worker gets the fetch although it began before the checkpoint, until it has ended.
+func TestAFetchDuringACheckpoint(t *testing.T) {
+	s := started(t, 0)
+	checkpoint := func(seq, base uint64) {
+		t.Helper()
+		s.Step(Checkpoint{}, nil)
+		require.Equal(t, []Action{Send{Type: transport.Checkpoint, Seq: seq, Base: base}}, s.Step(Next{}, nil))
+		require.Empty(t, s.Step(&Answer{Seq: seq, Message: &proto.StateReply{}}, nil))
+	}
+	lose := func(restore, base uint64) {
+		t.Helper()
+		lost := errors.New("lost")
+		require.Contains(t, s.Step(WorkerLost{Err: lost}, nil), Replace{lost})
+		s.Step(Next{}, nil)
+		require.Equal(t, []Action{Send{Type: transport.Restore, Seq: restore, Base: base}}, s.Step(WorkerStarted{}, nil))
+		s.Step(&Answer{Seq: restore, Message: &proto.StateReply{At: base}}, nil)
+	}
+	checkpoint(1, 0)
+	s.Step(Ask{Ticket: "fetch", Type: transport.Fetch}, nil)
+	fetch := Send{Type: transport.Fetch, Seq: 2, Ref: "fetch"}
+	require.Equal(t, []Action{fetch}, s.Step(Next{}, nil))
+	checkpoint(3, 1)
+	lose(4, 3)
+	require.Equal(t, []Action{fetch}, s.Step(Next{}, nil))
+	end := &Answer{Seq: 2, Message: &proto.Fetching{End: true}}
+	require.Equal(t, []Action{Complete{Ticket: "fetch"}}, s.Step(end, nil))
+	s.Step(Ask{Ticket: "names", Type: transport.Names}, nil)
+	require.Equal(t, []Action{Send{Type: transport.Names, Seq: 5, Ref: "names"}}, s.Step(Next{}, nil))
+	s.Step(&Answer{Seq: 5, Message: &proto.StateReply{}}, nil)
+	checkpoint(6, 3)
+	lose(7, 6)
+	require.NotContains(t, s.Step(Next{}, nil), fetch)
+}

@@ -21,7 +21,12 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 import mycelya_torch
-from mycelya_torch import RemoteMachine, _device, load_huggingface_state_dicts
+from mycelya_torch import (
+    RemoteMachine,
+    _device,
+    _weights,
+    load_huggingface_state_dicts,
+)
 
 MIB = 1 << 20
 
@@ -366,6 +371,39 @@ def test_loaded_weights_survive_the_loss_of_the_worker(start):
     assert torch.mycelya.metrics()["workers_replaced"] == 1
 
 
+def test_a_worker_lost_during_a_fetch(start, monkeypatch):
+    """The tensors of one file are there, and the next file comes."""
+    files = {f"{n}/m.safetensors": save({"a": torch.ones(2)}) for n in "xy"}
+    files["y/m.safetensors"] = save({"a": torch.zeros(2)})
+    hub, machine = start({"me/m": hubs.Repo(files)})
+    x = torch.ones(3, device=machine.device())
+    machine.checkpoint()
+    worker = json.loads(_device.device_info(machine.remote_index))["pid"]
+    loaded, requests, ask = threading.Event(), [], _weights._ask
+
+    def asked(index, what, **options):
+        answer = ask(index, what, **options)
+        if what == "load":
+            loaded.set()
+        return answer
+
+    def kill():
+        requests.append(None)
+        if len(requests) == 2:
+            assert loaded.wait(60)
+            os.kill(worker, signal.SIGKILL)
+        return ""
+
+    monkeypatch.setattr(_weights, "_ask", asked)
+    hub.fault = kill
+    with pytest.raises(RuntimeError, match="was lost while it fetched the weights"):
+        load_huggingface_state_dicts("me/m", machine)
+    got = load_huggingface_state_dicts("me/m", machine)
+    same(got["x"], {"a": torch.ones(2)})
+    same(got["y"], {"a": torch.zeros(2)})
+    assert x.sum().item() == 3
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -373,8 +411,6 @@ class Terminal(io.StringIO):
 
 def test_progress(start, monkeypatch, caplog):
     """A bar on a terminal, and otherwise messages of the log."""
-    from mycelya_torch import _weights
-
     _, machine = start(
         {"me/m": hubs.Repo({"m.safetensors": save({"a": torch.ones(9)})})}
     )
