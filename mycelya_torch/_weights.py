@@ -149,9 +149,10 @@ def _token(token: str | bool | None) -> str:
 def _load(
     where: torch.device, fetch: int, bar: _Bar
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Loads the tensors of each file when it has come, and shows the news on the way."""
+    """Loads the tensors of each file when it has come, and shows the news."""
     out: dict[str, dict[str, torch.Tensor]] = {}
-    seen, storages, new = 0, [], 0  # a storage of each tensor found; so many are new
+    storages: list[int] = []  # of each tensor that was found; 0: it is loaded
+    seen = new = 0
 
     def load(found: int) -> None:
         nonlocal storages, new

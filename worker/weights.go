@@ -124,7 +124,8 @@ func (f *fetch) take(r hub.Request, progress func(hub.Progress), found func([]*p
 		}
 		return &Error{Kind: proto.ErrRuntime, Text: theirs.Text}
 	}
-	return Errorf(proto.ErrRuntime, "The process that fetches weights has ended early: %v. The worker's log has more.", err)
+	return Errorf(proto.ErrRuntime, "The process that fetches weights has ended early: %v. The worker's log has more.",
+		err)
 }
 
 // read reads the header of a file.

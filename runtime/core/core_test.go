@@ -335,7 +335,7 @@ func TestQueueKeepsItsOrder(t *testing.T) {
 	require.Equal(t, int(next-popped), len(q.items)-q.first)
 }
 
-// TestAFetchDuringACheckpoint: another worker gets the fetch although it began before the checkpoint, until it has ended.
+// TestAFetchDuringACheckpoint: another worker gets a fetch that began before the checkpoint, until it has ended.
 func TestAFetchDuringACheckpoint(t *testing.T) {
 	s := started(t, 0)
 	checkpoint := func(seq, base uint64) {

@@ -31,7 +31,7 @@ class Repo:
 
     @cached_property
     def listing(self):
-        """The entries of all files. A server does not hash its files at each request."""
+        """The entries of all files, whose hashes are computed once."""
         return [self._entry(name, data) for name, data in self.files.items()]
 
     @staticmethod

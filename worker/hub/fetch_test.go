@@ -143,7 +143,8 @@ func TestCuts(t *testing.T) {
 	require.Len(t, data, chunk*chunks)
 	x := newTester(t, repo(map[string][]byte{"model.safetensors": data}))
 	x.f.Chunk, x.f.Timeouts.Pause = chunk, time.Hour
-	x.hub.Inject(slices.Repeat([]hubtest.Fault{hubtest.Cut}, 3)...) // the last one after enough bytes, if all hit one chunk
+	// The last one comes after enough bytes even if all hit one chunk.
+	x.hub.Inject(slices.Repeat([]hubtest.Fault{hubtest.Cut}, 3)...)
 	require.NoError(t, x.fetch(Request{}))
 	require.Equal(t, data, x.files["model.safetensors"])
 	require.Zero(t, x.hub.Left())

@@ -70,8 +70,8 @@ func Serve(c *net.UnixConn, f *Fetcher) error {
 	return tell(endKind, end, nil)
 }
 
-// Ask sends a helper a request, and takes its answer: it calls progress, and each with each file as it comes. It returns
-// how many came. To end the fetch early, close c.
+// Ask sends a helper a request, and takes its answer: it calls progress, and each with each file as it comes. It
+// returns how many came. To end the fetch early, close c.
 func Ask(c *net.UnixConn, r Request, progress func(Progress), each func(File) error) (files int, err error) {
 	if err := send(c, requestKind, r, nil); err != nil {
 		return 0, err

@@ -246,8 +246,8 @@ func retryAfter(text string) time.Duration {
 	return 0
 }
 
-// retry calls try until it succeeds, fails for good, or has failed too often without progress. try returns how many bytes
-// have come.
+// retry calls try until it succeeds, fails for good, or has failed too often without progress. try returns how many
+// bytes have come.
 func (w *web) retry(ctx context.Context, try func() (int64, error)) error {
 	failed := 0
 	for {
