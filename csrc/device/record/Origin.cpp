@@ -127,23 +127,26 @@ C10_NOINLINE Here& MakeHere() {
   return here;
 }
 
-Here& GetHere() {
-  void* known = this_thread.origins;
+Here& GetHere(Thread& thread = this_thread) {
+  void* known = thread.origins;
   return C10_LIKELY(known != nullptr) ? *static_cast<Here*>(known) : MakeHere();
 }
 
-Code LookUp(Here& here, PyCodeObject* code) {
-  Cached& c = here.cache[(reinterpret_cast<uintptr_t>(code) >> 4) & 255];
-  if (c.code == code) return c.value;
+C10_NOINLINE void Miss(Cached& c, PyCodeObject* code) {
   {
     std::lock_guard<std::mutex> guard(codes_mutex);
     const auto it = codes.find(code);
     if (it != codes.end()) {
       c = {code, it->second};
-      return c.value;
+      return;
     }
   }
   c = {code, Intern(code)};
+}
+
+C10_ALWAYS_INLINE const Code& LookUp(Here& here, PyCodeObject* code) {
+  Cached& c = here.cache[(reinterpret_cast<uintptr_t>(code) >> 4) & 255];
+  if (C10_UNLIKELY(c.code != code)) Miss(c, code);
   return c.value;
 }
 
@@ -157,7 +160,7 @@ Origin OriginOfFrame(Here& here) {
   for (Frame* f = InnermostFrame(); f != nullptr; f = CallerOf(f)) {
     PyCodeObject* code = CodeOf(f);
     if (code == nullptr) continue;
-    const Code c = LookUp(here, code);
+    const Code& c = LookUp(here, code);
     if (c.internal) continue;
     if (C10_LIKELY(c.places == nullptr)) return {c.number, OffsetOf(f, code)};
     const Origin place = PlaceOf(c, OffsetOf(f, code));
@@ -172,7 +175,7 @@ Origin OriginInGraph(Here& here) {
   for (Frame* f = InnermostFrame(); f != nullptr; f = CallerOf(f)) {
     PyCodeObject* code = CodeOf(f);
     if (code == nullptr) continue;
-    const Code c = LookUp(here, code);
+    const Code& c = LookUp(here, code);
     if (c.places != nullptr) return PlaceOf(c, OffsetOf(f, code));
     if (!c.internal) break;
   }
@@ -217,19 +220,19 @@ Origin WithCaller(Origin origin) {
 
 Origin CurrentOrigin() { return OriginOfFrame(GetHere()); }
 
-Origin RecordOrigin() {
-  Here& thread = GetHere();
-  auto& remembered = thread.remembered;
+Origin RecordOrigin(Thread& thread) {
+  Here& here = GetHere(thread);
+  auto& remembered = here.remembered;
   // Nodes are numbered per thread, and backward runs in the thread that called it.
   const auto node = torch::autograd::get_current_node();
   if (node != nullptr && !remembered.empty()) {
     // A graph's backward has the lines of its forward.
-    const Origin place = OriginInGraph(thread);
+    const Origin place = OriginInGraph(here);
     if (place.code != 0) return place;
     const Remembered& r = remembered[node->sequence_nr() % kRemembered];
     if (r.sequence == node->sequence_nr()) return r.origin;
   }
-  const Origin origin = OriginOfFrame(thread);
+  const Origin origin = OriginOfFrame(here);
   if (node == nullptr && c10::AutogradState::get_tls_state().get_grad_mode()) {
     if (remembered.empty()) remembered.resize(kRemembered);
     // Autograd has just made the node of this op, if the op has one. An op without a node must not overwrite another

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "abi/mycelya.h"
+#include "device/tensor/Thread.h"
 
 typedef struct _object PyObject;
 
@@ -23,7 +24,7 @@ using Origin = myc_origin;
 Origin CurrentOrigin();
 
 // In backward: the forward line whose autograd node runs now; otherwise CurrentOrigin(), remembered for that purpose.
-Origin RecordOrigin();
+Origin RecordOrigin(Thread& thread = this_thread);
 
 // For what waits, or ends a trace. If `origin` is the line of a library that runs now: a place that is this line, and
 // names the innermost line outside of libraries, which has led to it. Otherwise `origin`.

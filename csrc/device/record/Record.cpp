@@ -333,7 +333,7 @@ void KeepBackwardInThisThreadSlow() {
 }
 
 at::Tensor MakeTensor(const OutMeta& m, c10::DeviceIndex device) {
-  return NewTensor(m.dtype, m.sizes, m.strides, BytesOf(m), device);
+  return NewTensor(m.dtype, m.sizes, m.strides, BytesOf(m), device, this_thread);
 }
 
 at::Tensor MakeVector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device) {

@@ -49,8 +49,8 @@ void EachTensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
 // Python frames, in its order, and without 30 us of hand-over. It does so once per Python thread: a user may turn them
 // on again.
 void KeepBackwardInThisThreadSlow();
-inline void KeepBackwardInThisThread() {
-  if (C10_UNLIKELY(!this_thread.settled)) KeepBackwardInThisThreadSlow();
+inline void KeepBackwardInThisThread(const Thread& thread = this_thread) {
+  if (C10_UNLIKELY(!thread.settled)) KeepBackwardInThisThreadSlow();
 }
 
 // ---- RecordWords.cpp ----

@@ -102,22 +102,22 @@ bool RecordShort(const Op& op, const ShortCall& call, at::Tensor& result) {
     const c10::Scalar* number = call.operands[i].number;
     if (number != nullptr && (number->isComplex() || number->isBoolean())) return false;
   }
-  if (C10_UNLIKELY(StorageOf(Impl(leading))->known)) {  // perhaps the result is known too
-    if (op.IsExactOn(c10::typeMetaToScalarType(Impl(leading).dtype()))) return false;
-  }
+  const c10::TensorImpl& first = Impl(leading);
+  const Storage& storage = *StorageOf(first);
+  if (op.columns.Has(kExact) && storage.known) return false;  // perhaps the result is known too
+  const c10::DeviceIndex device = storage.device_index();
 
   CheckUsable();
-  KeepBackwardInThisThread();
-  const Origin origin = RecordOrigin();  // may take the GIL: before any lock
-  const c10::TensorImpl& first = Impl(leading);
-  const c10::DeviceIndex device = StorageOf(first)->device_index();
+  Thread& thread = this_thread;  // one look-up of the thread-local variable
+  KeepBackwardInThisThread(thread);
+  const Origin origin = RecordOrigin(thread);  // may take the GIL: before any lock
   const bool writes = !op.writes.empty();
   if (!writes) {
     const c10::ScalarType dtype = c10::typeMetaToScalarType(first.dtype());
     const auto bytes = static_cast<int64_t>(first.itemsize());
     result = op.columns.shortcut == Shortcut::kElementwise
-                 ? NewTensor(dtype, first.sizes(), first.strides(), bytes * first.numel(), device)
-                 : NewTensor(dtype, sizes, {sizes[1], 1}, bytes * sizes[0] * sizes[1], device);
+                 ? NewTensor(dtype, first.sizes(), first.strides(), bytes * first.numel(), device, thread)
+                 : NewTensor(dtype, sizes, {sizes[1], 1}, bytes * sizes[0] * sizes[1], device, thread);
   }
   Recorder& r = RecorderOf(device);
   r.WaitForRoom(origin);

@@ -22,15 +22,7 @@ namespace {
 // compiles in milliseconds, and the worker starts early.
 constexpr uint64_t kMaxRecords = RepeatDetector::kLong;
 
-// Of up to 32 values.
-uint64_t Classes(c10::IntArrayRef values) {
-  uint64_t word = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t c = values[i] == 0 ? MYC_D_ZERO : values[i] == 1 ? MYC_D_ONE : MYC_D_OTHER;
-    word |= c << (2 * i);
-  }
-  return word;
-}
+uint64_t ClassOf(int64_t value) { return value == 0 ? MYC_D_ZERO : value == 1 ? MYC_D_ONE : MYC_D_OTHER; }
 
 bool IsWhole(const c10::TensorImpl& t, bool contiguous, int64_t storage_bytes) {
   return t.storage_offset() == 0 && t.numel() * static_cast<int64_t>(t.itemsize()) == storage_bytes &&
@@ -144,14 +136,16 @@ void Recorder::Text(std::string_view s) {
 }
 
 void Recorder::PutDims(c10::IntArrayRef values) {
-  constexpr size_t kWord = 32;
-  if (C10_LIKELY(values.size() <= kWord)) {
-    Word(Classes(values));
-  } else {
-    for (size_t i = 0; i < values.size(); i += kWord)
-      Word(Classes(values.slice(i, std::min(kWord, values.size() - i))));
-  }
-  for (const int64_t v : values) Param(static_cast<uint64_t>(v));
+  constexpr size_t kWord = 32;  // classes of a word
+  size_t i = 0;
+  do {
+    uint64_t classes = 0;
+    for (size_t bit = 0; i < values.size() && bit < 2 * kWord; ++i, bit += 2) {
+      classes |= ClassOf(values[i]) << bit;
+      Param(static_cast<uint64_t>(values[i]));
+    }
+    Word(classes);
+  } while (C10_UNLIKELY(i < values.size()));
 }
 
 void Recorder::PutGeometry(const c10::TensorImpl& t, uint32_t flags, bool with_bytes) {
@@ -189,42 +183,37 @@ void Recorder::Operand(const c10::TensorImpl& t, bool write) {
 
 void Recorder::Result(const c10::TensorImpl& t) {
   Storage& s = *StorageOf(t);
-  const bool contiguous = t.is_contiguous();
-  const uint32_t flags = MYC_T_FIRST | MYC_T_WHOLE | MYC_T_OFF0 | (contiguous ? MYC_T_CONTIG : 0);
-  Bind(s);
-  s.defined = true;
   const size_t origin = open_.origins.size() - 2;
   s.SetPlace({open_.origins[origin], open_.origins[origin + 1]});
-  s.geometry.Set(t);
-  Word(MYC_W_TENSOR | static_cast<uint64_t>(DtypeCode(c10::typeMetaToScalarType(t.dtype()))) << 8 |
-       static_cast<uint64_t>(t.dim()) << 16 | static_cast<uint64_t>(flags) << 24 |
-       static_cast<uint64_t>(s.local) << 32);
-  PutGeometry(t, flags, false);
+  PutFresh(s, t);
+}
+
+void Recorder::PutFresh(Storage& s, const c10::TensorImpl& t) {
+  Bind(s);
+  s.defined = true;
+  Geometry& g = s.geometry;
+  g.Set(t);
+  const uint32_t flags = MYC_T_FIRST | MYC_T_WHOLE | MYC_T_OFF0 | (g.contiguous ? MYC_T_CONTIG : 0);
+  Word(MYC_W_TENSOR | static_cast<uint64_t>(DtypeCode(g.dtype)) << 8 | static_cast<uint64_t>(g.sizes.size()) << 16 |
+       static_cast<uint64_t>(flags) << 24 | static_cast<uint64_t>(s.local) << 32);
+  PutDims(g.sizes);
+  if (!g.contiguous) PutDims(g.strides);
 }
 
 void Recorder::DefineStorage(const c10::TensorImpl& t, Origin origin) {
   DefineSpecialOps();
   Storage& s = *StorageOf(t);
   Begin(kEmptyHash, 0, 0, 1, origin);
+  s.SetPlace(origin);
+  if (IsWhole(t, t.is_contiguous(), static_cast<int64_t>(s.nbytes()))) return PutFresh(s, t);
   Bind(s);
   s.defined = true;
-  s.SetPlace(origin);
-  const bool contiguous = t.is_contiguous();
-  if (IsWhole(t, contiguous, static_cast<int64_t>(s.nbytes()))) {
-    s.geometry.Set(t);
-    const uint32_t flags = MYC_T_FIRST | MYC_T_WHOLE | MYC_T_OFF0 | (contiguous ? MYC_T_CONTIG : 0);
-    Word(MYC_W_TENSOR | static_cast<uint64_t>(DtypeCode(c10::typeMetaToScalarType(t.dtype()))) << 8 |
-         static_cast<uint64_t>(t.dim()) << 16 | static_cast<uint64_t>(flags) << 24 |
-         static_cast<uint64_t>(s.local) << 32);
-    PutGeometry(t, flags, false);
-    return;
-  }
   const int64_t bytes = static_cast<int64_t>(s.nbytes());
   s.geometry.SetFlatBytes(bytes);
   const uint32_t flags = MYC_T_FIRST | MYC_T_WHOLE | MYC_T_OFF0 | MYC_T_CONTIG;
   Word(MYC_W_TENSOR | static_cast<uint64_t>(MYC_U8) << 8 | uint64_t{1} << 16 | static_cast<uint64_t>(flags) << 24 |
        static_cast<uint64_t>(s.local) << 32);
-  Word(Classes(bytes));
+  Word(ClassOf(bytes));
   Param(static_cast<uint64_t>(bytes));
 }
 
@@ -332,7 +321,7 @@ void Recorder::ResizeStorage(Storage& s, int64_t new_bytes, Origin origin) {
   Word(MYC_W_TENSOR | static_cast<uint64_t>(MYC_U8) << 8 | uint64_t{1} << 16 | static_cast<uint64_t>(flags) << 24 |
        static_cast<uint64_t>(s.local) << 32);
   if (!same) {
-    Word(Classes(old_bytes));
+    Word(ClassOf(old_bytes));
     Param(static_cast<uint64_t>(old_bytes));
   }
   if (new_bytes >= 2) {

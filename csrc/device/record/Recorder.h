@@ -94,9 +94,9 @@ class Recorder {
     h1_ += w;
     h1_ = ((h1_ << 23) | (h1_ >> 41)) * 0xC2B2AE3D27D4EB4Full;
   }
-  void Tag(uint32_t t, uint64_t payload = 0) { Word(t | payload << 8); }
-  void Param(uint64_t v) { open_.params.push_back(v); }
-  void Param(double v) {
+  C10_ALWAYS_INLINE void Tag(uint32_t t, uint64_t payload = 0) { Word(t | payload << 8); }
+  C10_ALWAYS_INLINE void Param(uint64_t v) { open_.params.push_back(v); }
+  C10_ALWAYS_INLINE void Param(double v) {
     uint64_t bits;
     std::memcpy(&bits, &v, 8);
     open_.params.push_back(bits);
@@ -108,8 +108,8 @@ class Recorder {
   // An operand; its storage must be defined (see define_storage).
   void Operand(const c10::TensorImpl& t, bool write);
   // The same for one that is contiguous and whose storage the trace has probably seen so.
-  void ContiguousOperand(const c10::TensorImpl& t, bool write) {
-    Storage& s = *StorageOf(t);
+  void ContiguousOperand(const c10::TensorImpl& t, bool write) { ContiguousOperand(t, *StorageOf(t), write); }
+  C10_ALWAYS_INLINE void ContiguousOperand(const c10::TensorImpl& t, Storage& s, bool write) {
     if (C10_UNLIKELY(s.epoch != epoch_ || !s.geometry.IsContiguousAs(t))) return Operand(t, write);
     if (write) s.known.reset();
     Follow(s);
@@ -207,6 +207,8 @@ class Recorder {
   void SetDefaultDtype(c10::ScalarType dtype, Origin origin);
   void SetFlags(Origin origin);
   uint32_t Bind(Storage& s);
+  // The operand word of a fresh result, which is all of its storage.
+  void PutFresh(Storage& s, const c10::TensorImpl& t);
   // Passes an operand's storage to the loop detector.
   void Follow(const Storage& s) {
     if (earlier_[s.local] != 0) storages_ = (storages_ ^ s.id) * 0x9E3779B97F4A7C15ull;

@@ -178,7 +178,7 @@ void Largest(Args args, OutMetas& out) {
 }
 
 // self memory_format?
-void Clone(Args args, OutMetas& out) {
+void CloneAll(Args args, OutMetas& out) {
   for (const Tensor& t : ListOf(args, 0)) Infer("clone", {IValue(t), args[1]}, out);
 }
 
@@ -211,7 +211,7 @@ constexpr RuleRow kForeachRows[] = {
     {"_foreach_clamp_min.List", WithList<false>},
     {"_foreach_clamp_min.Scalar", WithNumber<false>},
     {"_foreach_clamp_min.ScalarList", WithNumbers<false>},
-    {"_foreach_clone", Clone},
+    {"_foreach_clone", CloneAll},
     {"_foreach_copy", Copy},
     {"_foreach_cos", UnaryRule<kFloat>},
     {"_foreach_cosh", UnaryRule<kFloat>},

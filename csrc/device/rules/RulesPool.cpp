@@ -79,7 +79,7 @@ void MaxPool3d(Args args, OutMetas& out) {
 
 // grad self …
 void LikeSuggested(Args args, OutMetas& out) { AddLikeSuggested(out, TensorAt(args, 1)); }
-void LikeInput(Args args, OutMetas& out) { AddLikeContiguous(out, TensorAt(args, 1)); }
+void LikeContiguousInput(Args args, OutMetas& out) { AddLikeContiguous(out, TensorAt(args, 1)); }
 
 // self indices output_size …
 template <int kSpatial>
@@ -194,7 +194,7 @@ constexpr RuleRow kPoolRows[] = {
     {"adaptive_avg_pool3d", AdaptiveAverage<3>},
     {"affine_grid_generator", AffineGrid},
     {"col2im", Col2im},
-    {"fractional_max_pool3d_backward", LikeInput},
+    {"fractional_max_pool3d_backward", LikeContiguousInput},
     {"grid_sampler_2d", GridSampler<2>},
     {"grid_sampler_2d_backward", GridSamplerBackward},
     {"grid_sampler_3d", GridSampler<3>},

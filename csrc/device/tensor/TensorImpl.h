@@ -47,8 +47,7 @@ inline at::Tensor NewTensor(c10::Storage&& storage, c10::ScalarType dtype, c10::
 
 // A tensor with a fresh, undefined storage.
 inline at::Tensor NewTensor(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t bytes,
-                            c10::DeviceIndex device) {
-  Thread& thread = this_thread;  // one look-up of the thread-local variable
+                            c10::DeviceIndex device, Thread& thread) {
   return NewTensor(MakeStorage(bytes, device, thread), dtype, sizes, strides, thread);
 }
 
