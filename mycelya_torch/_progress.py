@@ -1,32 +1,30 @@
 # Copyright (C) 2026 The Mycelya Authors
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""A bar for uploads that take longer than two seconds, on a terminal."""
+"""Bars for uploads and downloads that take longer than two seconds, on a terminal."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-_bar: Any = None
+_bars: dict[str, Any] = {}
 
 
-def show(sent: int, total: int) -> None:
-    """Shows how many bytes of the uploads under way are sent; total 0: there are none.
+def show(what: str, done: int, total: int) -> None:
+    """Shows how many bytes of what is under way are done; total 0: nothing is.
 
-    The device calls it while a thread waits, about five times a second.
+    The device calls it while a thread waits, about five times a second. `what` is
+    "upload" or "download".
     """
-    global _bar
-    if _bar is None and total:
+    if total == 0:
+        if what in _bars:
+            _bars.pop(what).close()
+        return
+    if what not in _bars:
         try:
             bars = importlib.import_module("tqdm.auto")
         except ImportError:
             return
-        _bar = bars.tqdm(desc="upload", unit="B", unit_scale=True, leave=False)
-    if _bar is None:
-        return
-    if total == 0:
-        _bar.close()
-        _bar = None
-        return
-    _bar.total, _bar.n = total, sent
-    _bar.refresh()
+        _bars[what] = bars.tqdm(desc=what, unit="B", unit_scale=True, leave=False)
+    _bars[what].total, _bars[what].n = total, done
+    _bars[what].refresh()

@@ -55,7 +55,9 @@ type session struct {
 	hashes     chan struct{} // has room for the upload that is hashed
 	linkRate   float64
 	uploading  uploading
-	unused     unused
+
+	downloading downloading
+	unused      unused
 
 	mappings mappings
 	frames   atomic.Uint64 // that were sent

@@ -149,15 +149,14 @@ func (s *session) account(c *call, life int, m *proto.Done) {
 // fill reads the bytes of an answer from the connection into the memory of the ticket's read, or of a guess.
 func (s *session) fill(conn *transport.Conn, life int, ticket core.Ref) error {
 	var data []byte
-	dst := data
-	if g, ok := ticket.(core.Guess); ok {
-		data = make([]byte, g.Bytes)
-		dst = data
-	} else {
-		dst = ticket.(*Ticket).dst
+	at, ok := ticket.(*Ticket)
+	if !ok {
+		data = make([]byte, ticket.(core.Guess).Bytes)
+		at = &Ticket{dst: data}
 	}
-	ended := s.profile.frame(s.index, true, transport.ReadReply, uint64(len(dst)))
-	err := conn.ReadBody(dst)
+	ended := s.profile.frame(s.index, true, transport.ReadReply, uint64(len(at.dst)))
+	s.downloading.begins(at)
+	err := conn.ReadCounted(at.dst, func(n int) { s.downloading.came(at, n) })
 	ended()
 	if err != nil {
 		s.lost(life, err) // first, so that the ticket's error has the reason

@@ -28,8 +28,10 @@ type Ticket struct {
 	all     bool        // the user waits for all that was submitted
 
 	// Of a read.
-	view View
-	dst  []byte
+	view    View
+	dst     []byte
+	counted bool   // by downloading
+	got     uint64 // bytes that have come
 
 	// Of a question about kept state.
 	question bool
@@ -54,6 +56,7 @@ func (s *session) ticket(by *charge) *Ticket {
 // end makes err the answer. It is called once.
 func (t *Ticket) end(err error) {
 	t.err = err
+	t.session.downloading.ended(t)
 	if t.all {
 		t.session.waitedForAll(err)
 	}

@@ -83,6 +83,9 @@ func (s *session) read(v View, dst []byte, by *charge) (*Ticket, error) {
 func (t *Ticket) read(v View, dst []byte) (core.Read, error) {
 	t.view, t.dst = v, dst
 	_, err := v.Bytes()
+	if err == nil {
+		t.session.downloading.reads(t)
+	}
 	ev := core.Read{Ticket: t, Storage: v.Storage, Bytes: uint64(len(dst))}
 	if err == nil && ev.Bytes <= core.MaxGuessBytes && !t.session.settings.NoGuesses && !v.Ahead {
 		ev.View = v.text()
@@ -137,6 +140,7 @@ func (s *session) room(by *charge) (*Ticket, error) {
 // begin submits a question. It fails if the session has ended.
 func (s *session) begin(t *Ticket, ev core.Event) (*Ticket, error) {
 	if gone := s.submit(ev); gone != nil {
+		s.downloading.ended(t)
 		return nil, gone
 	}
 	return t, nil

@@ -242,6 +242,8 @@ typedef uint64_t (*myc_fn_busy)(char* out, uint64_t capacity);
 // How many bytes of uploads are under way, and how many of them the worker has taken. Returns for how many
 // seconds they have been.
 typedef double (*myc_fn_uploading)(uint64_t* sent, uint64_t* bytes);
+// The same for reads, from when the first byte has come.
+typedef double (*myc_fn_downloading)(uint64_t* got, uint64_t* bytes);
 // Writes which programs a device has compiled, and why, in one paragraph for each. Returns the length, or 0.
 typedef uint64_t (*myc_fn_explain)(int32_t index, char* out, uint64_t capacity, myc_error*);
 // Writes the graph whose result the open trace will leave in `storage`. The trace stays as it is. Returns the length,

@@ -434,16 +434,24 @@ func (c *Conn) Meta(m protobuf.Message) error {
 // MetaBytes returns the undecoded metadata of the frame that Next returned last. The next call of Next overwrites it.
 func (c *Conn) MetaBytes() []byte { return c.meta }
 
+const partBytes = 1 << 20
+
 // ReadBody reads the payload of the frame that Next returned last into dst, which must have exactly its length.
-func (c *Conn) ReadBody(dst []byte) error {
+func (c *Conn) ReadBody(dst []byte) error { return c.ReadCounted(dst, func(int) {}) }
+
+// ReadCounted is ReadBody, and calls came with each number of bytes that has come, at most partBytes.
+func (c *Conn) ReadCounted(dst []byte, came func(n int)) error {
 	if uint64(len(dst)) != c.pending.payload {
 		return fmt.Errorf("%w: the destination has %d bytes, the payload %d", ErrFrameUse, len(dst), c.pending.payload)
 	}
 	p := c.pending
 	c.pending = body{}
 	err := skip(c.r, p.before)
-	if err == nil {
-		_, err = io.ReadFull(c.r, dst)
+	for err == nil && len(dst) > 0 {
+		var n int
+		n, err = io.ReadFull(c.r, dst[:min(len(dst), partBytes)])
+		dst = dst[n:]
+		came(n)
 	}
 	if err == nil {
 		err = skip(c.r, p.after)

@@ -61,27 +61,29 @@ def test_the_variable(tmp_path):
     assert run(code, tmp_path, **machine)[:2] == (0, "True\n")
 
 
-UPLOAD = """
+TRANSFERS = """
     import sys
     import torch, mycelya_torch
     x = torch.randint(256, (6_000_000,), dtype=torch.uint8)
     y = x.to("mycelya")
     torch.mycelya.synchronize()
     print("after", file=sys.stderr)
-    print(torch.equal(y.cpu(), x))
+    here = y.cpu()
+    print("after", file=sys.stderr)
+    print(torch.equal(here, x))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_for_long_uploads(tmp_path, terminal):
-    """Three seconds of an upload; nothing is shown where stderr is no terminal."""
+def test_bars_for_long_transfers(tmp_path, terminal):
+    """Three seconds up and down; nothing is shown where stderr is no terminal."""
     pytest.importorskip("tqdm")
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
         termios.tcsetwinsize(writer, (24, 80))
-    script = tmp_path / "upload.py"
-    script.write_text(textwrap.dedent(UPLOAD))
+    script = tmp_path / "transfers.py"
+    script.write_text(textwrap.dedent(TRANSFERS))
     with subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
@@ -97,13 +99,14 @@ def test_a_bar_for_long_uploads(tmp_path, terminal):
         assert process.stdout.read() == "True\n"
     os.close(reader)
     assert process.returncode == 0, shown
-    bar, _, after = shown.partition(b"after")
-    assert after.strip() == b""
-    if terminal:
-        assert re.search(rb"upload: +\d+%.*/6\.00M", bar), shown
-        assert bar.endswith(b" \r")  # it is cleared
-    else:
-        assert bar == b""
+    upload, download, end = re.split(rb"after\r?\n", shown)
+    assert end == b""
+    for what, bar in (b"upload", upload), (b"download", download):
+        if terminal:
+            assert re.search(what + rb": +\d+%.*/6\.00M", bar), shown
+            assert bar.endswith(b" \r")  # it is cleared
+        else:
+            assert bar == b""
 
 
 @pytest.mark.parametrize(

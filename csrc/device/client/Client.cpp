@@ -115,6 +115,7 @@ void LoadLocked() {
   Find(library, "myc_bill", table.bill);
   Find(library, "myc_busy", table.busy);
   Find(library, "myc_uploading", table.uploading);
+  Find(library, "myc_downloading", table.downloading);
   Find(library, "myc_explain", table.explain);
   Find(library, "myc_pending", table.pending);
   Find(library, "myc_start", table.start);
@@ -386,25 +387,27 @@ NoGil::~NoGil() {
   PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
 }
 
-// Shows how far uploads are, on a terminal, if they take longer than two seconds: at most five times a second, and at
-// the end of a wait if there is a bar.
-void ShowUploads(const Client& c, bool end) {
+// Shows how far uploads and downloads are, on a terminal, if they take longer than two seconds: at most five times a
+// second, and at the end of a wait if there is a bar.
+void ShowTransfers(const Client& c, bool end) {
   static const bool terminal = isatty(STDERR_FILENO) != 0;
   static std::atomic<int64_t> next{0};
-  static std::atomic<bool> shown{false};
+  static std::array<std::atomic<bool>, 2> shown{};
   constexpr double kShort = 2;           // seconds
   constexpr int64_t kPause = 200000000;  // ns
-  if (!terminal || (end && !shown)) return;
+  if (!terminal || (end && !shown[0] && !shown[1])) return;
   int64_t due = next.load();
   if (!end && (UnixNow() < due || !next.compare_exchange_strong(due, UnixNow() + kPause))) return;
-  uint64_t sent = 0, bytes = 0;
-  if (c.uploading(&sent, &bytes) < kShort && !shown) return;
-  shown = bytes != 0;
-  const pybind11::gil_scoped_acquire gil;
-  try {
-    pybind11::module_::import("mycelya_torch._progress").attr("show")(sent, bytes);
-  } catch (pybind11::error_already_set& e) {
-    e.discard_as_unraisable("mycelya: the progress of uploads");
+  for (const bool down : {false, true}) {
+    uint64_t done = 0, bytes = 0;
+    if ((down ? c.downloading : c.uploading)(&done, &bytes) < kShort && !shown[down]) continue;
+    shown[down] = bytes != 0;
+    const pybind11::gil_scoped_acquire gil;
+    try {
+      pybind11::module_::import("mycelya_torch._progress").attr("show")(down ? "download" : "upload", done, bytes);
+    } catch (pybind11::error_already_set& e) {
+      e.discard_as_unraisable("mycelya: the progress of transfers");
+    }
   }
 }
 
@@ -422,10 +425,10 @@ bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
     const bool interrupted = PyErr_CheckSignals() != 0;
     PyGILState_Release(gil);
     if (interrupted) return false;
-    ShowUploads(c, false);
+    ShowTransfers(c, false);
   }
   if (OutlivesUse()) SleepUntilTheEnd();
-  if (python) ShowUploads(c, true);
+  if (python) ShowTransfers(c, true);
   if (C10_UNLIKELY(profiled)) NoteWait(began, place);
   return true;
 }

@@ -43,6 +43,7 @@ struct Client {
   myc_fn_bill bill;
   myc_fn_busy busy;
   myc_fn_uploading uploading;
+  myc_fn_downloading downloading;
   myc_fn_explain explain;
   myc_fn_pending pending;
   myc_fn_start start;
