@@ -272,7 +272,9 @@ func myc_busy(out *C.char, capacity C.uint64_t) C.uint64_t {
 func myc_uploading(sent, bytes *C.uint64_t) C.double { return underWay(client.Uploading, sent, bytes) }
 
 //export myc_downloading
-func myc_downloading(got, bytes *C.uint64_t) C.double { return underWay(client.Downloading, got, bytes) }
+func myc_downloading(got, bytes *C.uint64_t) C.double {
+	return underWay(client.Downloading, got, bytes)
+}
 
 func underWay(ask func() (done, bytes uint64, took time.Duration), done, bytes *C.uint64_t) C.double {
 	d, n, took := ask()

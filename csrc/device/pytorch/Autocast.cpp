@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Automatic mixed precision: the op lists of CUDA, which are PyTorch's own, and what libraries do on CUDA, under the key
-// of this device.
+// Automatic mixed precision: the op lists of CUDA, which are PyTorch's own, and what libraries do on CUDA, under the
+// key of this device.
 
 #include <ATen/Operators.h>
 #include <ATen/autocast_mode.h>

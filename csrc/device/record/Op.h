@@ -85,11 +85,11 @@ struct Op {
   bool dynamic = false;        // its shapes are data-dependent: only the worker knows them
   std::string functional;      // the overload whose inference applies, "" if none
   std::optional<c10::OperatorHandle> functional_handle;
-  Columns columns;               // what the catalogue knows about it
-  Special special;               // the functions that its row names
-  std::string refusal;           // why it cannot be recorded, "" if it can
+  Columns columns;                     // what the catalogue knows about it
+  Special special;                     // the functions that its row names
+  std::string refusal;                 // why it cannot be recorded, "" if it can
   const LibraryOp* library = nullptr;  // its row, if it is one of another library
-  const Op* recorded = nullptr;  // the op whose name and schema go into the trace: this, or recorded_as
+  const Op* recorded = nullptr;        // the op whose name and schema go into the trace: this, or recorded_as
 
   // Whether every device computes it to the same bits, at least of integers and booleans.
   bool IsExact() const { return columns.Has(kExact) || columns.Has(kExactOnIntegers); }

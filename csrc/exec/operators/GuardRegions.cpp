@@ -98,9 +98,9 @@ double LargestOf(c10::ScalarType t) {
                                         : std::numeric_limits<float>::max();
 }
 
-// Kernels that interpolate convert coordinates to integers before they compare them. A NaN would be an index far outside
-// of the image; it comes of a NaN or of an infinite width. `ratio` points of a bin in each dim are sampled, or, if it is
-// 0 or less, one for each pixel.
+// Kernels that interpolate convert coordinates to integers before they compare them. A NaN would be an index far
+// outside of the image; it comes of a NaN or of an infinite width. `ratio` points of a bin in each dim are sampled, or,
+// if it is 0 or less, one for each pixel.
 void CheckSampled(const Operands& o, const Regions& r, int64_t ratio, bool aligned, bool clamps) {
   if (r.count() == 0 || r.image[1] == 0) return;
   o.Require(r.image[2] > 0 && r.image[3] > 0, "an image of sizes ", at::IntArrayRef(r.image), " has no elements.");
@@ -118,8 +118,8 @@ void CheckSampled(const Operands& o, const Regions& r, int64_t ratio, bool align
       const double sampled = ratio > 0 ? static_cast<double>(ratio) : std::ceil(size / bins);
       if (!std::isnan(sampled)) points *= std::max(sampled, 0.) * bins;
     }
-    o.Require(!(points > static_cast<double>(kMaxIndex)), "region ", i, " has ", points, " points to sample, more than ",
-              kMaxIndex, ".");
+    o.Require(!(points > static_cast<double>(kMaxIndex)), "region ", i, " has ", points,
+              " points to sample, more than ", kMaxIndex, ".");
   }
 }
 
@@ -164,9 +164,7 @@ std::array<int64_t, 4> CheckDeformable(const Operands& o, size_t first) {
 }  // namespace
 
 // roi_align(input, rois, scale, pooled_h, pooled_w, ratio, aligned)
-void CheckRoiAlign(const Operands& o) {
-  CheckSampled(o, ForwardRegions(o), o.Int(5), o.Bool(6), !o.Bool(6));
-}
+void CheckRoiAlign(const Operands& o) { CheckSampled(o, ForwardRegions(o), o.Int(5), o.Bool(6), !o.Bool(6)); }
 
 // ps_roi_align(input, rois, scale, pooled_h, pooled_w, ratio)
 void CheckPsRoiAlign(const Operands& o) {

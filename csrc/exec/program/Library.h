@@ -17,8 +17,8 @@ namespace mycelya::exec {
 // Whether a program may call an operator of this name, if the worker has its library.
 bool IsLibraryOperator(std::string_view name);
 
-// Looks up such an operator. The first call in a process loads the libraries, which takes up to a second. Nothing if the
-// environment has no such library, or the library does not fit its torch.
+// Looks up such an operator. The first call in a process loads the libraries, which takes up to a second. Nothing if
+// the environment has no such library, or the library does not fit its torch.
 std::optional<c10::OperatorHandle> FindLibraryOperator(const std::string& name);
 
 }  // namespace mycelya::exec
