@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// leastDownload is the size of the smallest read that counts for the progress bar.
+// leastDownload is the fewest bytes, of all reads that are under way together, that are shown as a download: the value
+// of a loss is none, however long it takes.
 const leastDownload = 1 << 20
 
 // downloading counts the bytes of reads that are under way, for a progress bar. It begins anew when all have ended.
@@ -20,9 +21,6 @@ type downloading struct {
 
 // reads counts the bytes of a ticket's read that begins.
 func (d *downloading) reads(t *Ticket) {
-	if len(t.dst) < leastDownload {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t.counted = true
@@ -62,14 +60,14 @@ func (d *downloading) ended(t *Ticket) {
 }
 
 // Downloading says how many bytes of reads are under way, how many of them have come, and since when the first ones
-// have. All are 0 if none has come.
+// have. All are 0 if none has come, or if they are less than leastDownload.
 func (r *Runtime) Downloading() (got, bytes uint64, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.sessions {
 		d := &s.downloading
 		d.mu.Lock()
-		if !d.began.IsZero() {
+		if !d.began.IsZero() && d.bytes >= leastDownload {
 			got, bytes, took = got+d.got, bytes+d.bytes, max(took, time.Since(d.began))
 		}
 		d.mu.Unlock()
