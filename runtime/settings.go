@@ -41,10 +41,11 @@ var variables = []struct {
 }{
 	{"MYCELYA_LOG", setLog}, // first: the others may log
 	{"MYCELYA_CHECK", setCheck},
-	{"MYCELYA_MACHINE", func(*Settings, string) error { return nil }}, // read by Python, which chooses the machine
-	{"MYCELYA_EAGER", setEager},                                       // read by Python, which waits after each op
-	{"MYCELYA_AHEAD", setAhead},                                       // read by Python, which patches libraries
-	{"MYCELYA_CHOOSE", setChoose},                                     // read by Python, as the one before
+	{"MYCELYA_MACHINE", func(*Settings, string) error { return nil }},   // read by Python, which chooses the machine
+	{"MYCELYA_EAGER", setEager},                                         // read by Python, which waits after each op
+	{"MYCELYA_AHEAD", setAhead},                                         // read by Python, which patches libraries
+	{"MYCELYA_CHOOSE", setChoose},                                       // read by Python, as the one before
+	{"MYCELYA_LIBRARIES", func(*Settings, string) error { return nil }}, // read by workers
 	{"MYCELYA_PASSES", setPasses},
 	{"MYCELYA_KERNELS", setKernels},
 	{"MYCELYA_REPLAY", setReplay},

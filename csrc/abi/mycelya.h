@@ -92,7 +92,7 @@ extern "C" {
 //   mycelya::empty_cache()                                MYC_R_EFFECT; returns memory kept for reuse to the system
 //   mycelya::capability() -> i64[2]                       MYC_R_EFFECT; CUDA's compute capability, or 0 and 0
 //   mycelya::has_operators(STR schemas) -> i64[n]         MYC_R_EFFECT; for each line of `schemas`, whether it is the
-//                           schema of an operator in csrc/abi/library_ops.inc that the worker can run, 1 or 0
+//                           schema of another library's operator that the worker can run and allows, 1 or 0
 //   mycelya::set_flag(STR "name=value")                   MYC_R_EFFECT; a global flag of PyTorch, listed in
 //                           exec/operators/Flags.cpp
 //   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; precedes the first op that the program called

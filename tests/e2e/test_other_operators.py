@@ -10,13 +10,15 @@ from __future__ import annotations
 import copy
 import math
 import os
+import subprocess
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+import torch.utils.cpp_extension
 import torchvision
-from helpers import DEVICE, compare, same
+from helpers import DEVICE, compare, run, same
 from test_exec import COMMAND
 from torch import nn
 from torchvision import ops
@@ -300,7 +302,7 @@ def test_a_worker_without_torchvision(tmp_path):
     assert command != COMMAND
     with RemoteMachine("exec", command=command) as machine:
         x, boxes = torch.randn(2, 3, 8, 8), BOXES
-        far, there = x.to(machine.device()), boxes.to(machine.device())
+        far = x.to(machine.device())
         with pytest.warns(UserWarning, match="the worker's environment has no lib"):
             got = theirs._roi_align_backward(
                 far[:1, :, :2, :2],
@@ -319,9 +321,105 @@ def test_a_worker_without_torchvision(tmp_path):
             x[:1, :, :2, :2], REGION, 1, 2, 2, 2, 3, 8, 8, 2, False
         )
         same(got, want)
-        del there
     # The default machine has it all the same.
     compare(lambda x, boxes: of_roi_align(x, boxes), x, boxes, rtol=1e-5, atol=1e-5)
+
+
+LIBRARY = """
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+at::Tensor Scale(const at::Tensor& x, double by, at::TensorList more) {
+  at::Tensor out = x * by;
+  for (const at::Tensor& t : more) out += t;
+  return out;
+}
+at::Tensor ScaleMeta(const at::Tensor& x, double, at::TensorList) {
+  return at::empty_like(x);
+}
+at::Tensor Positive(const at::Tensor& x) { return x.index({x > 0}); }
+at::Tensor NoShape(const at::Tensor& x) {
+  TORCH_CHECK(false, "the shape depends on data");
+}
+std::tuple<at::Tensor, at::Tensor> Halves(const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == 1, "only vectors have halves");
+  const int64_t n = x.size(0) / 2;
+  return {x.slice(0, 0, n).clone(), x.slice(0, n).clone()};
+}
+at::Tensor& Count(at::Tensor& counter, const at::Tensor& x) {
+  return counter.add_(x.numel());
+}
+at::Tensor Gather(const at::Tensor& x) { return x + 1; }
+
+TORCH_LIBRARY(mycelya_kernels, m) {
+  m.def("scale(Tensor x, float by, Tensor[] more) -> Tensor");
+  m.def("positive(Tensor x) -> Tensor");
+  m.def("positive.again(Tensor x) -> Tensor");
+  m.def("halves(Tensor x) -> (Tensor, Tensor)");
+  m.def("count(Tensor(a!) counter, Tensor x) -> Tensor(a!)");
+  m.def("gather(Tensor x) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(mycelya_kernels, CPU, m) {
+  m.impl("scale", &Scale);
+  m.impl("positive", &Positive);
+  m.impl("positive.again", &Positive);
+  m.impl("halves", &Halves);
+  m.impl("count", &Count);
+  m.impl("gather", &Gather);
+}
+TORCH_LIBRARY_IMPL(mycelya_kernels, Meta, m) {
+  m.impl("scale", &ScaleMeta);
+  m.impl("positive.again", &NoShape);
+}
+"""
+
+CALLS = """
+    import warnings
+    import torch
+    torch.ops.load_library({library!r})
+    ours = torch.ops.mycelya_kernels
+    here = torch.tensor([1.0, -2, 3, 0])
+    x = here.to("mycelya")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        scaled = ours.scale(x, 2.0, [x, x])
+        reads = torch.mycelya.metrics()["blocking_reads"]
+        for _ in range(3):
+            scaled = ours.scale(scaled, 0.5, [])
+        reads = torch.mycelya.metrics()["blocking_reads"] - reads
+        assert torch.equal(scaled.cpu(), here / 2)
+        for positive in (ours.positive, ours.positive.again):
+            assert positive(x).tolist() == [1, 3]
+        first, second = ours.halves(x)
+        assert (first.tolist(), second.tolist()) == ([1, -2], [3, 0])
+        counter = torch.zeros((), device="mycelya")
+        for _ in range(3):
+            same = ours.count(counter, x)
+        assert same is counter and counter.item() == 12
+        assert ours.gather(x).tolist() == [2, -1, 4, 1]
+        try:
+            ours.halves(x[None]).cpu()
+        except RuntimeError as error:
+            assert "only vectors have halves" in str(error)
+        assert (x + 1).tolist() == [2, -1, 4, 1]
+    warned = [w for w in seen if "runs on the CPU of this process" in str(w.message)]
+    print(reads, len(warned))
+"""
+
+
+@pytest.mark.slow
+def test_a_library_that_the_workers_owner_allows(tmp_path):
+    """Its operators run on the worker, with and without a function for meta tensors."""
+    source, library = tmp_path / "kernels.cpp", tmp_path / "kernels.so"
+    source.write_text(LIBRARY)
+    paths = [f"-I{path}" for path in torch.utils.cpp_extension.include_paths()]
+    torch_libraries = [f"-L{_load.torch_lib()}", "-ltorch_cpu", "-lc10"]
+    command = ["c++", "-std=c++20", "-shared", "-fPIC", "-w", *paths, source]
+    subprocess.run([*command, "-o", library, *torch_libraries], check=True)
+    calls = CALLS.format(library=os.fspath(library))
+    for allowed, printed in (f"torchvision,{library}", "0 0"), ("torchvision", "3 6"):
+        outcome = run(calls, tmp_path, MYCELYA_LIBRARIES=allowed)
+        assert outcome[:2] == (0, f"{printed}\n"), outcome
 
 
 def test_one_warning_for_each_operator():

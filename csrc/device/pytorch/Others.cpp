@@ -10,7 +10,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "device/client/State.h"
 #include "device/operators/Transfer.h"
@@ -59,38 +61,47 @@ at::ArrayRef<c10::IValue> ArgumentsOf(const c10::OperatorHandle& handle, const t
   return at::ArrayRef<c10::IValue>(stack).slice(stack.size() - handle.schema().arguments().size());
 }
 
-// What a device's worker has answered, in one life of the device.
-struct Answer {
-  bool known = false;
+// What a device's worker has answered, in one life of the device: by the name of an operator, whether it has it.
+struct Answers {
   uint64_t life = 0;
-  std::array<bool, std::size(kLibraryOps)> has{};
+  std::unordered_map<std::string, bool> has;
 };
 
-// Whether a device's worker has an operator of another library with the schema that this process has. Asks once for all
-// of them, and waits for the answer.
-bool WorkerHas(c10::DeviceIndex device, const LibraryOp& op) {
+// Whether a device's worker has an operator of another library with the schema that this process has. Asks once, for
+// all those of csrc/abi/library_ops.inc together, and waits for the answer.
+bool WorkerHas(c10::DeviceIndex device, const Op& op) {
   static auto& mutex = *new std::mutex();
-  static auto& answers = *new std::array<Answer, kMaxDevices>();
+  static auto& answers = *new std::array<Answers, kMaxDevices>();
   const uint64_t life = RecorderOf(device).life();
-  const auto index = static_cast<size_t>(&op - kLibraryOps);
   {
     const std::lock_guard<std::mutex> guard(mutex);
-    const Answer& a = answers[static_cast<size_t>(device)];
-    if (a.known && a.life == life) return a.has[index];
+    Answers& a = answers[static_cast<size_t>(device)];
+    if (a.life != life) a = {life, {}};
+    const auto known = a.has.find(op.full_name);
+    if (known != a.has.end()) return known->second;
   }
+  std::vector<std::string> names;
   std::string schemas;
-  for (const LibraryOp& row : kLibraryOps) {
-    const auto found = c10::Dispatcher::singleton().findSchema({row.name, ""});
-    schemas += (found ? c10::toString(found->schema()) : row.name) + "\n";
+  const auto ask = [&](const std::string& name, const std::string& schema) {
+    names.push_back(name);
+    schemas += schema + "\n";
+  };
+  if (op.library == nullptr) {
+    ask(op.full_name, c10::toString(op.handle.schema()));
+  } else {
+    for (const LibraryOp& row : kLibraryOps) {
+      const auto found = c10::Dispatcher::singleton().findSchema({row.name, ""});
+      ask(row.name, found ? c10::toString(found->schema()) : row.name);
+    }
   }
-  const at::Tensor numbers = MakeVector(at::kLong, std::size(kLibraryOps), device);
+  const at::Tensor numbers = MakeVector(at::kLong, static_cast<int64_t>(names.size()), device);
   RecordOwn(device, "mycelya::has_operators", {std::string_view(schemas)}, numbers);
   const at::Tensor here = ToCpu(numbers);
   const std::lock_guard<std::mutex> guard(mutex);
-  Answer& a = answers[static_cast<size_t>(device)];
-  a = {true, life, {}};
-  for (size_t i = 0; i < a.has.size(); ++i) a.has[i] = here.const_data_ptr<int64_t>()[i] != 0;
-  return a.has[index];
+  Answers& a = answers[static_cast<size_t>(device)];
+  if (a.life != life) a = {life, {}};
+  for (size_t i = 0; i < names.size(); ++i) a.has[names[i]] = here.const_data_ptr<int64_t>()[i] != 0;
+  return a.has[op.full_name];
 }
 
 // The device of the first operand that is on one.
@@ -100,6 +111,14 @@ std::optional<c10::DeviceIndex> DeviceOf(const Op& op, at::ArrayRef<c10::IValue>
     if (!device && Ours(t)) device = t.device().index();
   });
   return device;
+}
+
+// Whether a program can call the operator with these arguments.
+bool IsRecordable(const Op& op, at::ArrayRef<c10::IValue> args) {
+  for (size_t i = 0; op.takes_other && i < args.size(); ++i) {
+    if (op.args[i].kind == Kind::kOther && !args[i].isNone()) return false;
+  }
+  return op.refusal.empty();
 }
 
 void WarnOnce(const Op& op, at::ArrayRef<c10::IValue> args) {
@@ -115,9 +134,12 @@ void WarnOnce(const Op& op, at::ArrayRef<c10::IValue> args) {
     ++tensors;
     bytes += t.numel() * t.itemsize();
   });
-  TORCH_WARN(op.full_name, " runs on the CPU of this process, because ",
-             op.library != nullptr ? "the worker's environment has no library with the same operator"
-                                   : "the device mycelya has no kernel for it",
+  const char* const why =
+      op.library != nullptr ? "the worker's environment has no library with the same operator"
+      : op.refusal.empty()
+          ? "the device mycelya has no kernel for it, nor has a library in the worker's MYCELYA_LIBRARIES"
+          : "the device mycelya has no kernel for it";
+  TORCH_WARN(op.full_name, " runs on the CPU of this process, because ", why,
              ". Each call waits for the device and reads ", tensors, " tensors from it (", bytes,
              " bytes in this call), and its results are uploaded. This warning appears once for each operator.");
 }
@@ -127,12 +149,11 @@ void WarnOnce(const Op& op, at::ArrayRef<c10::IValue> args) {
 void RunHereOrRefuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   if (OfPyTorch(handle)) return Refuse(handle, stack);
   const Op& op = OpFor(handle);
-  if (op.library != nullptr) {
-    const auto device = DeviceOf(op, ArgumentsOf(handle, *stack));
-    if (device && WorkerHas(*device, *op.library)) return Record(handle, stack);
-  }
+  const auto args = ArgumentsOf(handle, *stack);
+  const auto device = DeviceOf(op, args);
+  if (device && IsRecordable(op, args) && WorkerHas(*device, op)) return Record(handle, stack);
   if (!handle.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return Refuse(handle, stack);
-  WarnOnce(op, ArgumentsOf(handle, *stack));
+  WarnOnce(op, args);
   at::native::cpu_fallback(handle, stack);
 }
 

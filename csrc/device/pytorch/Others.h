@@ -8,9 +8,9 @@
 
 namespace mycelya {
 
-// The fallback for operators without a kernel for the device. Those of csrc/abi/library_ops.inc are recorded, if the
-// worker has them. Other operators of other libraries run in this process on copies of their tensors, with one warning
-// per operator, if they have a kernel for the CPU. All others are refused.
+// The fallback for operators without a kernel for the device. Those of other libraries are recorded, if the worker has
+// them: those of csrc/abi/library_ops.inc, and of libraries that its owner allows. Else they run in this process on
+// copies of their tensors, with one warning per operator, if they have a kernel for the CPU. All others are refused.
 void RunHereOrRefuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
 }  // namespace mycelya

@@ -158,8 +158,8 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     for (const LibraryOp& row : kLibraryOps) {
       if (full_name == row.name) library = &row;
     }
-    if (library == nullptr) refusal = "it is not an operator of PyTorch's own, so the worker does not have it";
     dynamic = library != nullptr && library->dynamic;
+    of_others = library == nullptr && given == nullptr;
   }
   if (given != nullptr) {
     classes = given;
@@ -183,6 +183,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
   for (const auto& r : schema.returns()) {
     Return entry{-1, r.type()->kind() == c10::TypeKind::ListType};
     const auto* alias = r.alias_info();
+    if (of_others && alias != nullptr && !alias->isWrite()) refusal = "it returns a view";
     if (alias != nullptr && alias->isWrite()) {
       for (const int w : writes) {
         if (schema.arguments()[w].alias_info()->beforeSets() == alias->beforeSets()) entry.alias = w;
@@ -205,6 +206,11 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     special = SpecialOf(name);
     if (special.check == nullptr) special.check = SpecialOf(functional).check;
     if (writes.empty()) columns.facts &= ~kBumpsVersions;
+  }
+  if (of_others) {
+    dynamic = fresh_returns > 0 && !handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+    if (writes_out) refusal = "it is an out= form";
+    flags |= MYC_R_EFFECT;  // what else it does is not known
   }
   if (columns.Has(kAsserts)) flags |= MYC_R_EFFECT;
   if (columns.recorded_as != nullptr) {

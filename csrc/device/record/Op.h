@@ -89,6 +89,7 @@ struct Op {
   Special special;                     // the functions that its row names
   std::string refusal;                 // why it cannot be recorded, "" if it can
   const LibraryOp* library = nullptr;  // its row, if it is one of another library
+  bool of_others = false;              // it is of another library, and has no row
   const Op* recorded = nullptr;        // the op whose name and schema go into the trace: this, or recorded_as
 
   // Whether every device computes it to the same bits, at least of integers and booleans.

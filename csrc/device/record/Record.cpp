@@ -287,10 +287,21 @@ void InferAndEmit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex
   }
 }
 
-// Whether an argument of this call of a dynamic op gives the size of its result.
+// Whether the shapes of the results of this call are known without the worker: an argument of a dynamic op gives the
+// size, or another library's function for meta tensors knows them. Such a function may fail where they depend on data.
+// The worker then runs the operator, or says what is wrong with the operands.
 bool HasStaticShape(const Op& op, at::ArrayRef<c10::IValue> args) {
-  const int size = op.columns.size_argument;
-  return size > 0 && !args[size].isNone();
+  if (op.dynamic) {
+    const int size = op.columns.size_argument;
+    return size > 0 && !args[size].isNone();
+  }
+  if (C10_LIKELY(!op.of_others)) return true;
+  try {
+    Infer(op, args);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 // Takes the arguments off the stack and puts the returns there.
@@ -348,8 +359,10 @@ at::Tensor MakeVector(at::ScalarType dtype, int64_t size, c10::DeviceIndex devic
 void Refuse(const c10::OperatorHandle& handle, torch::jit::Stack*) {
   const Op& op = OpFor(handle);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, op.full_name,
-      " cannot run on mycelya: ", op.refusal.empty() ? "it is not in this version's op table" : op.refusal.c_str(),
+      false, op.full_name, " cannot run on mycelya: ",
+      op.of_others         ? "it is not an operator of PyTorch's own, so the worker does not have it"
+      : op.refusal.empty() ? "it is not in this version's op table"
+                           : op.refusal.c_str(),
       ". Run it on the CPU: move its inputs with .cpu() and the result back with .to(\"mycelya\").");
 }
 
@@ -385,7 +398,7 @@ void Record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   }
 
   c10::SmallVector<at::Tensor, 4> fresh;
-  if (C10_UNLIKELY(op.dynamic && !HasStaticShape(op, args))) {
+  if (C10_UNLIKELY((op.dynamic || op.of_others) && !HasStaticShape(op, args))) {
     if (op.writes_out) {
       RunDynamicOut(op, slots);
     } else {

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "exec/operators/GuardOperands.h"
+#include "exec/program/Library.h"
 
 namespace mycelya::exec {
 
@@ -215,6 +216,7 @@ void CheckIndices(const Operands& o, const IndexRule& rule) {
 }  // namespace
 
 const Guard* GuardOf(const std::string& name, bool apart) {
+  if (!name.starts_with("aten::") && !name.starts_with("mycelya::") && !IsGuardedLibraryOperator(name)) return nullptr;
   static constexpr Guard kUpsample{"", &CheckScales, {}};
   const std::string_view base = Base(name);
   if (base.starts_with("upsample_") || base.starts_with("_upsample_")) return &kUpsample;

@@ -114,7 +114,7 @@ at::Tensor HasOperators(c10::string_view schemas) {
   std::istringstream lines(std::string(schemas.data(), schemas.size()));
   for (std::string line; std::getline(lines, line);) {
     const std::string name = line.substr(0, line.find('('));
-    const auto op = IsLibraryOperator(name) ? FindLibraryOperator(name) : std::nullopt;
+    const auto op = FindLibraryOperator(name);
     answers.push_back(op && c10::toString(op->schema()) == line && op->hasKernelForDispatchKey(key));
   }
   return ToDevice(at::tensor(answers, at::kLong));

@@ -29,14 +29,14 @@ bool Allowed(std::string_view name) {
 
 c10::OperatorHandle FindAllowed(const std::string& name) {
   const std::string_view text = name;
-  if (IsLibraryOperator(text)) {
+  if (text.substr(0, kAten.size()) != kAten && text.substr(0, kOwn.size()) != kOwn) {
     const std::optional<c10::OperatorHandle> op = FindLibraryOperator(name);
-    TORCH_CHECK_NOT_IMPLEMENTED(op.has_value(), "The worker's environment has no library with the operator ", name,
-                                ".");
+    TORCH_CHECK_NOT_IMPLEMENTED(op.has_value() || !IsGuardedLibraryOperator(text),
+                                "The worker's environment has no library with the operator ", name, ".");
+    TORCH_CHECK_VALUE(op.has_value(), "A worker runs operators of aten, its own, and those of libraries that its ",
+                      "MYCELYA_LIBRARIES names, not ", name, ".");
     return *op;
   }
-  TORCH_CHECK_VALUE(text.substr(0, kAten.size()) == kAten || text.substr(0, kOwn.size()) == kOwn,
-                    "A worker runs operators of aten and its own only, not ", name, ".");
   const size_t dot = name.find('.');
   const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(
       {name.substr(0, dot), dot == std::string::npos ? std::string() : name.substr(dot + 1)});

@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Operators of other libraries (csrc/abi/library_ops.inc). A program names them; the library comes from the environment
-// of the worker's torch, never from a client.
+// Operators of other libraries: those in csrc/abi/library_ops.inc, which have guards, and those that a library registers
+// which the worker's owner allows by the variable MYCELYA_LIBRARIES. A program names operators; libraries come from the
+// environment of the worker's torch, never from a client.
 #ifndef MYCELYA_EXEC_PROGRAM_LIBRARY_H_
 #define MYCELYA_EXEC_PROGRAM_LIBRARY_H_
 
@@ -14,11 +15,12 @@
 
 namespace mycelya::exec {
 
-// Whether a program may call an operator of this name, if the worker has its library.
-bool IsLibraryOperator(std::string_view name);
+// Whether the operator of this name is in csrc/abi/library_ops.inc.
+bool IsGuardedLibraryOperator(std::string_view name);
 
-// Looks up such an operator. The first call in a process loads the libraries, which takes up to a second. Nothing if
-// the environment has no such library, or the library does not fit its torch.
+// Looks up an operator of another library that a program may call. The first call in a process loads the libraries,
+// which takes up to a second. Nothing if the environment has no such library, if the library does not fit its torch, or
+// if the owner does not allow it.
 std::optional<c10::OperatorHandle> FindLibraryOperator(const std::string& name);
 
 }  // namespace mycelya::exec

@@ -100,7 +100,8 @@ TEST(Program, OperatorsAreLookedUp) {
   EXPECT_EQ(RefusedCall(s, "aten::add.NoOverload", {}, 0),
             "The worker's PyTorch has no operator aten::add.NoOverload.");
   EXPECT_EQ(RefusedCall(s, "inductor::_reinterpret_tensor", {}, 0),
-            "A worker runs operators of aten and its own only, not inductor::_reinterpret_tensor.");
+            "A worker runs operators of aten, its own, and those of libraries that its MYCELYA_LIBRARIES names, not "
+            "inductor::_reinterpret_tensor.");
   // Operators with files, pointers, raw storages, packed weights, and views.
   for (const char* op : {"aten::from_file", "aten::from_file.out", "aten::_reshape_alias", "aten::set_.source_Storage",
                          "aten::_reshape_alias_copy", "aten::as_strided", "aten::record_stream", "aten::lstm.input",
@@ -110,7 +111,8 @@ TEST(Program, OperatorsAreLookedUp) {
                                                     "generated from what the client records.");
     EXPECT_EQ(kind, MYC_E_VALUE);
   }
-  EXPECT_EQ(RefusedCall(s, "", {}, 0), "A worker runs operators of aten and its own only, not .");
+  EXPECT_EQ(RefusedCall(s, "", {}, 0),
+            "A worker runs operators of aten, its own, and those of libraries that its MYCELYA_LIBRARIES names, not .");
 }
 
 TEST(Program, ArgumentsMustFitTheSchema) {
