@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Operators of other libraries: those in csrc/abi/library_ops.inc, which have guards, and those that a library registers
-// which the worker's owner allows by the variable MYCELYA_LIBRARIES. A program names operators; libraries come from the
+// Operators of other libraries: those in csrc/abi/library_ops.inc, which have guards, and those of the libraries that
+// the worker's owner names in the variable MYCELYA_LIBRARIES. A program names operators; libraries come from the
 // environment of the worker's torch, never from a client.
 #ifndef MYCELYA_EXEC_PROGRAM_LIBRARY_H_
 #define MYCELYA_EXEC_PROGRAM_LIBRARY_H_
