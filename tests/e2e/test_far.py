@@ -76,7 +76,8 @@ TRANSFERS = """
 SMALL_TENSORS = """
     import io, sys
     import torch, mycelya_torch
-    model = torch.nn.Sequential(*[torch.nn.Linear(250, 250, bias=False) for _ in range(24)])
+    layers = [torch.nn.Linear(250, 250, bias=False) for _ in range(24)]
+    model = torch.nn.Sequential(*layers)
     state = {name: x.clone() for name, x in model.state_dict().items()}
     model.to("mycelya")
     torch.mycelya.synchronize()

@@ -137,6 +137,16 @@ const Op* MakeOp(const c10::OperatorHandle& handle) {
   return new Op(handle, std::move(name));
 }
 
+// What holds for an operator of a library without a row.
+void SetOfOthers(Op& op) {
+  op.dynamic = op.fresh_returns > 0 && !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+  op.flags |= MYC_R_EFFECT;  // what else it does is not known
+  if (op.writes_out) op.refusal = "it is an out= form";
+  for (const auto& r : op.handle.schema().returns()) {
+    if (r.alias_info() != nullptr && !r.alias_info()->isWrite()) op.refusal = "it returns a view";
+  }
+}
+
 }  // namespace
 
 Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
@@ -183,7 +193,6 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
   for (const auto& r : schema.returns()) {
     Return entry{-1, r.type()->kind() == c10::TypeKind::ListType};
     const auto* alias = r.alias_info();
-    if (of_others && alias != nullptr && !alias->isWrite()) refusal = "it returns a view";
     if (alias != nullptr && alias->isWrite()) {
       for (const int w : writes) {
         if (schema.arguments()[w].alias_info()->beforeSets() == alias->beforeSets()) entry.alias = w;
@@ -207,11 +216,7 @@ Op::Op(const c10::OperatorHandle& h, std::string full, const char* given)
     if (special.check == nullptr) special.check = SpecialOf(functional).check;
     if (writes.empty()) columns.facts &= ~kBumpsVersions;
   }
-  if (of_others) {
-    dynamic = fresh_returns > 0 && !handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
-    if (writes_out) refusal = "it is an out= form";
-    flags |= MYC_R_EFFECT;  // what else it does is not known
-  }
+  if (of_others) SetOfOthers(*this);
   if (columns.Has(kAsserts)) flags |= MYC_R_EFFECT;
   if (columns.recorded_as != nullptr) {
     const std::string target = columns.recorded_as;
