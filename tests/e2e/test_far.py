@@ -98,7 +98,10 @@ SMALL_TENSORS = """
     ids=["terminal", "pipe", "small tensors"],
 )
 def test_bars_for_long_transfers(tmp_path, transfers, terminal):
-    """Three seconds up and down; nothing is shown where stderr is no terminal. A first small tensor is read alone."""
+    """Three seconds up and down; nothing is shown where stderr is no terminal.
+
+    The first small tensor is read alone, the others are read ahead.
+    """
     pytest.importorskip("tqdm")
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
