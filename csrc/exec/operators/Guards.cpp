@@ -15,7 +15,6 @@
 #include <string_view>
 
 #include "exec/operators/GuardOperands.h"
-#include "exec/program/Library.h"
 
 namespace mycelya::exec {
 
@@ -216,7 +215,11 @@ void CheckIndices(const Operands& o, const IndexRule& rule) {
 }  // namespace
 
 const Guard* GuardOf(const std::string& name, bool apart) {
-  if (!name.starts_with("aten::") && !name.starts_with("mycelya::") && !IsGuardedLibraryOperator(name)) return nullptr;
+  // Operators of other libraries may have names of PyTorch's behind their namespace.
+  constexpr std::string_view kGuarded[] = {"aten::", "mycelya::", "torchvision::"};
+  if (std::none_of(std::begin(kGuarded), std::end(kGuarded), [&](auto of) { return name.starts_with(of); })) {
+    return nullptr;
+  }
   static constexpr Guard kUpsample{"", &CheckScales, {}};
   const std::string_view base = Base(name);
   if (base.starts_with("upsample_") || base.starts_with("_upsample_")) return &kUpsample;
