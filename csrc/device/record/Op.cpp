@@ -139,11 +139,14 @@ const Op* MakeOp(const c10::OperatorHandle& handle) {
 
 // What holds for an operator of a library without a row.
 void SetOfOthers(Op& op) {
-  op.dynamic = op.fresh_returns > 0 && !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+  op.dynamic = true;         // unless the library knows the shapes (HasStaticShape)
   op.flags |= MYC_R_EFFECT;  // what else it does is not known
   if (op.writes_out) op.refusal = "it is an out= form";
   for (const auto& r : op.handle.schema().returns()) {
     if (r.alias_info() != nullptr && !r.alias_info()->isWrite()) op.refusal = "it returns a view";
+  }
+  for (const Return& r : op.returns) {
+    if (r.list) op.refusal = "it returns a list of tensors, and their number is not known";
   }
 }
 

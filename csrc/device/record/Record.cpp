@@ -287,15 +287,16 @@ void InferAndEmit(const Op& op, at::ArrayRef<c10::IValue> args, c10::DeviceIndex
   }
 }
 
-// Whether the shapes of the results of this call are known without the worker: an argument of a dynamic op gives the
+// Whether the shapes of the results of this call of a dynamic op are known without the worker: an argument gives the
 // size, or another library's function for meta tensors knows them. Such a function may fail where they depend on data.
 // The worker then runs the operator, or says what is wrong with the operands.
 bool HasStaticShape(const Op& op, at::ArrayRef<c10::IValue> args) {
-  if (op.dynamic) {
+  if (!op.of_others) {
     const int size = op.columns.size_argument;
     return size > 0 && !args[size].isNone();
   }
-  if (C10_LIKELY(!op.of_others)) return true;
+  if (op.fresh_returns == 0) return true;
+  if (!op.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta)) return false;
   try {
     Infer(op, args);
     return true;
@@ -398,7 +399,7 @@ void Record(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   }
 
   c10::SmallVector<at::Tensor, 4> fresh;
-  if (C10_UNLIKELY((op.dynamic || op.of_others) && !HasStaticShape(op, args))) {
+  if (C10_UNLIKELY(op.dynamic && !HasStaticShape(op, args))) {
     if (op.writes_out) {
       RunDynamicOut(op, slots);
     } else {

@@ -67,7 +67,7 @@ std::vector<std::string> AllowedLibraries() {
   return names;
 }
 
-// Loads all libraries. Returns the operators that those which the owner allows have registered.
+// Loads all libraries. Returns the operators that have come with those that the owner allows.
 std::set<std::string> LoadLibraries() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&at::globalContext), &info) == 0 || info.dli_fname == nullptr) return {};
@@ -81,9 +81,11 @@ std::set<std::string> LoadLibraries() {
     Open(packages / name);
     break;
   }
+  const std::vector<std::string> libraries = AllowedLibraries();
+  if (libraries.empty()) return {};
   std::set<std::string> before, allowed;
   for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) before.insert(c10::toString(op));
-  for (const std::string& name : AllowedLibraries()) {
+  for (const std::string& name : libraries) {
     const std::string why = LoadOne(packages / name);  // an absolute path stays as it is
     if (why.empty()) continue;
     std::fprintf(stderr, "MYCELYA_LIBRARIES: the worker cannot load %s: %s.\n", name.c_str(), why.c_str());
