@@ -53,6 +53,7 @@ type ATen struct {
 //	name=value, name!=value  the argument is this literal, or is not; none is an absent argument
 //	ints, truth              the case also holds for integers, and for bools; a case without them is for floats only
 //	a~b                      two tensors have the same dtype
+//	i:d                      i has one element along dim d, and operand 0's sizes along all others in the first call
 //	exact                    a result of a 16-bit float dtype holds the literals exactly
 //	promote                  no condition: the operands meet in one dtype first
 //	narrow                   no condition: the body does not compute in f32 where the operands are f16 or bf16
@@ -68,14 +69,17 @@ type ATen struct {
 //	as x y                   x, which has y's sizes, in y's dtype and in memory of its own
 //	flat x y                 x in y's sizes, which differ in dims of 1 or hold as many elements of row-major memory
 //	groups x g               x of sizes [n,c,…] as [n,g,…]: g groups of channels, each group in one dim
-//	gather x d i             aten::gather
+//	iota x d                 the position of each element of x along dim d, an i64
+//	within i x d             i, whose elements are positions along dim d of x: a call before the kernels checks that. A
+//	                         fourth word is an argument that elements of i may also be
 //	draw p x                 true for each element of x but with probability p, from PyTorch's random numbers
-//	unsq x                   x with one more dim of size 1 at the end
+//	single y x d             y, which has one element along dim d and x's sizes along all others, in these sizes
+//	unsq x d                 x with one more dim of size 1, which is dim d
 //	chan w x                 w, one element per channel, as it broadcasts to x: [c] as [c,1,1] for [n,c,h,w]
 //
-// The dims of a reduction are the name of an argument that holds one or several dims, or one of the words all,
-// last:name and lead:name (as many dims as the list has, and the other ones), end (the last dim), chan (all but dim
-// 1).
+// A dim is a literal, or the name of an argument that holds one; -1 is the last. The dims of a reduction are a dim, the
+// name of an argument that holds several dims, or one of the words all, last:name and lead:name (as many dims as the
+// list has, and the other ones), chan (all but dim 1).
 //
 // A body computes in f32 where the operands are f16 or bf16, and rounds its results once, as ATen does. With promote,
 // all operands are of the dtype in which they meet: f64 beside bf16 is f64.
@@ -93,9 +97,7 @@ type Point uint8
 const (
 	NoPoint      Point = iota // no kernel computes the operator
 	SamePlace                 // each element of the result needs only the elements at its place, and perhaps the place
-	Gathered                  // it reads operand 0 at the places that an index operand holds
 	Concatenated              // it puts its operands side by side along one dim
-	PerRow                    // an operand with one dim less has one element per row of the result
 )
 
 // Fill is the number that an operator writes to each element of its operand.
@@ -136,7 +138,7 @@ func ATenRows() []ATen { return atenRows }
 // Emitted are the operators of PyTorch that a program may call though no record names them, in order: the forms of own
 // ops, the operators that overwrite an operand, and those that the compiler and the recorder write by name.
 func Emitted() []string {
-	names := []string{"aten::copy_", "aten::gather", "aten::zero_"}
+	names := []string{"aten::copy_", "aten::zero_"}
 	for _, op := range OwnOps {
 		for _, f := range op.ATen {
 			names = append(names, f.Name)

@@ -14,7 +14,9 @@ var memoryRows = []ATen{
 	{Name: "aten::fill.Scalar", Elementwise: true, InPlace: "aten::fill_.Scalar", Args: "x n", Cases: []Case{
 		{"ints truth", "-> fill x n"},
 	}},
-	{Name: "aten::gather", Dims: "_,_,X->X", Point: Gathered},
+	{Name: "aten::gather", Dims: "_,_,X->X", Args: "x d i sparse", Cases: []Case{
+		{"i:d", "v = single (within i x d) x d; -> single (amax (where (eq (iota x d) v) x -inf) d) i d"},
+	}},
 	{Name: "aten::empty.memory_format", Dims: "#", Uninitialised: true, Capture: Capture{Handling: Hand}},
 	{Name: "aten::full", Dims: "#"},
 	{Name: "aten::zeros", Dims: "#"},
@@ -42,10 +44,16 @@ var memoryRows = []ATen{
 	{Name: "aten::roll", Dims: "X->X"},
 	{Name: "aten::scatter.src", Dims: "X->X"},
 	{Name: "aten::scatter.value", Dims: "X->X"},
-	{Name: "aten::scatter_add", Dims: "X->X"},
+	{Name: "aten::scatter_add", Dims: "X->X", Args: "x d i y", Cases: []Case{
+		{"i:d y:d ints", "v = single (within i x d) x d; -> where (eq (iota x d) v) (add x (single y x d)) x"},
+	}},
 	{Name: "aten::sort", Dims: "X->X,X", Capture: Capture{Handling: Whole}},
-	{Name: "aten::tril", Dims: "X->X", Point: SamePlace},
-	{Name: "aten::triu", Dims: "X->X", Point: SamePlace},
+	{Name: "aten::tril", Dims: "X->X", Args: "x k", Cases: []Case{
+		{"ints truth", "-> where (le (sub (iota x -1) (iota x -2)) k) x 0"},
+	}},
+	{Name: "aten::triu", Dims: "X->X", Args: "x k", Cases: []Case{
+		{"ints truth", "-> where (ge (sub (iota x -1) (iota x -2)) k) x 0"},
+	}},
 	{Name: "aten::zero", Dims: "X->X", Args: "x", Cases: []Case{{"ints truth", "-> fill x 0"}}},
 	{Name: "aten::zeros_like", Dims: "X->X", Args: "x t l d p f", Cases: []Case{{"ints truth", "-> fill x 0"}}},
 	{Name: "aten::bernoulli_.float", Point: SamePlace, Overwrites: true,

@@ -3,6 +3,39 @@
 
 package catalogue
 
+// In the loss of a class, one element of each row counts: the one whose position is the target. It is picked by a
+// comparison, so that the operator is a part of the loop over the row. The largest of it and of -inf is the element
+// itself, as is the sum of it and of zeros, but for the sign of zero.
+const (
+	nllPick = "v = unsq (within t x 1 ignore) 1; u = ne v ignore; h = eq (iota x 1) v; p = neg (amax (where h x -inf) 1); "
+	nllHot  = "v = unsq (within t x 1 ignore) 1; h = logical_and (eq (iota x 1) v) (ne v ignore); "
+)
+
+var (
+	nllForward = []Case{
+		{"w=none reduction=0", nllPick + "-> flat (where u p 0) t, cast (sum_ (fill (f64 t) 0) all) x"},
+		{"w!=none reduction=0",
+			nllPick + "m = amax (where h (chan w x) -inf) 1; " +
+				"-> flat (where u (mul p m) 0) t, cast (sum_ (fill (f64 t) 0) all) x"},
+		{"w=none reduction=1",
+			nllPick + "n = sum_ (cast (ne v ignore) x) all; -> div (sum_ (where u p 0) all) n, n"},
+		{"w=none reduction=2", nllPick + "-> sum_ (where u p 0) all, sum_ (cast (ne v ignore) x) all"},
+		{"w!=none reduction=1",
+			nllPick + "m = where u (amax (where h (chan w x) -inf) 1) 0; n = sum_ m all; " +
+				"-> div (sum_ (where u (mul p m) 0) all) n, n"},
+		{"w!=none reduction=2",
+			nllPick + "m = where u (amax (where h (chan w x) -inf) 1) 0; -> sum_ (where u (mul p m) 0) all, sum_ m all"},
+	}
+	nllBackward = []Case{
+		{"w=none reduction=0", nllHot + "-> where h (neg (unsq g 1)) 0"},
+		{"w=none reduction=1", nllHot + "-> where h (neg (div g total)) 0"},
+		{"w=none reduction=2", nllHot + "-> where h (neg g) 0"},
+		{"w!=none reduction=0", nllHot + "-> where h (neg (mul (chan w x) (unsq g 1))) 0"},
+		{"w!=none reduction=1", nllHot + "-> where h (neg (mul (chan w x) (div g total))) 0"},
+		{"w!=none reduction=2", nllHot + "-> where h (neg (mul (chan w x) g)) 0"},
+	}
+)
+
 // networkRows are the operators of neural networks: normalisation, convolution, pooling, attention, losses.
 var networkRows = []ATen{
 	{Name: "aten::_softmax", Dims: "X->X", Args: "x d half", Cases: []Case{
@@ -48,8 +81,8 @@ var networkRows = []ATen{
 	{Name: "aten::native_group_norm", Dims: "ncX,c,c->ncX", Args: "x w b n c s g eps",
 		Capture: Capture{Handling: Whole, Kernel: "RecordGroupNorm"}, Cases: []Case{
 			{"",
-				"y = groups x g; m = mean_ y end; d = sub y (unsq m); r = rsqrt (add (mean_ (mul d d) end) eps); " +
-					"-> add? (mul? (flat (mul d (unsq r)) x) (chan w x)) (chan b x), m, r"},
+				"y = groups x g; m = mean_ y -1; d = sub y (unsq m -1); r = rsqrt (add (mean_ (mul d d) -1) eps); " +
+					"-> add? (mul? (flat (mul d (unsq r -1)) x) (chan w x)) (chan b x), m, r"},
 		}},
 	{Name: "aten::native_group_norm_backward", Dims: "ncX,ncX,_,_,c->ncX,c,c",
 		Capture: Capture{Kernel: "RecordGroupNorm"},
@@ -74,15 +107,11 @@ var networkRows = []ATen{
 	{Name: "aten::_adaptive_avg_pool2d_backward", Dims: "X??,Xij->Xij"},
 	{Name: "aten::embedding", Dims: "?d,X->Xd", Capture: Capture{Handling: Whole}},
 	{Name: "aten::embedding_dense_backward", Dims: "Xd,X->?d"},
-	{Name: "aten::nll_loss_forward", Dims: "nc,n,c", Args: "x t w reduction ignore", Cases: []Case{
-		{"w=none reduction=1",
-			"u = ne t ignore; i = where u t 0; l = where u (neg (flat (gather x 1 (unsq i)) t)) 0; " +
-				"n = sum_ (cast u x) all; -> div (sum_ l all) n, n"},
-		{"w=none reduction=2",
-			"u = ne t ignore; i = where u t 0; l = where u (neg (flat (gather x 1 (unsq i)) t)) 0; " +
-				"-> sum_ l all, sum_ (cast u x) all"},
-	}},
-	{Name: "aten::nll_loss_backward", Dims: "_,nc,n,c->nc", Point: PerRow},
+	{Name: "aten::nll_loss_forward", Dims: "nc,n,c->n", Args: "x t w reduction ignore", Cases: nllForward},
+	{Name: "aten::nll_loss_backward", Dims: "n,nc,n,c->nc", Args: "g x t w reduction ignore total", Cases: nllBackward},
+	{Name: "aten::nll_loss2d_forward", Dims: "nchw,nhw,c->nhw", Args: "x t w reduction ignore", Cases: nllForward},
+	{Name: "aten::nll_loss2d_backward", Dims: "nhw,nchw,nhw,c->nchw", Args: "g x t w reduction ignore total",
+		Cases: nllBackward},
 	{Name: "aten::mse_loss_backward", Dims: "*,*,*", Args: "g x y reduction", Cases: []Case{
 		{"reduction=1 promote",
 			"d = sub x y; -> mul (mul d (cast (div 2 (sum_ (fill (f64 d) 1) all)) d)) g"},

@@ -13,7 +13,7 @@ import (
 // wire. In a column of names "-" means that the row has none; an empty cell fails the test.
 
 // ABIVersion is MYCELYA_ABI_VERSION. Both ends compare it when a library is loaded. A change of csrc/abi raises it.
-const ABIVersion = 21
+const ABIVersion = 22
 
 // None is the cell of a row that has no such name.
 const None = "-"

@@ -110,10 +110,15 @@ func (f *group) kernels(first, buffers int) refused {
 			}
 		}
 	}
-	steps, why := f.draw(made)
+	steps, why := f.check()
 	if why != "" {
 		return why
 	}
+	masks, why := f.draw(made)
+	if why != "" {
+		return why
+	}
+	steps = append(steps, masks...)
 	coded, why := f.code(made)
 	if why != "" {
 		return why
@@ -224,6 +229,28 @@ func (f *group) effect(plain []*proto.Step, buffers int) (made map[int]bool, fre
 		}
 	}
 	return made, freed, ""
+}
+
+// check emits the calls that check indices. If one fails, the group's operators run, and say what is wrong.
+func (f *group) check() (out []*proto.Step, why refused) {
+	p, g := f.p, f.Graph
+	for _, id := range f.Checks {
+		args := g.NodeArgs(id)
+		w, t, why := f.source(ir.ValueID(args[0].V))
+		if why != "" {
+			return nil, why
+		}
+		call := &proto.CallOp{Op: g.CallName(id), Args: []*proto.Arg{p.args[p.tensor(w, t)]}}
+		for _, a := range args[1:] {
+			arg, err := f.argument(a)
+			if err != nil {
+				return nil, refused(err.Error())
+			}
+			call.Args = append(call.Args, arg)
+		}
+		out = append(out, &proto.Step{Kind: &proto.Step_Call{Call: call}})
+	}
+	return out, ""
 }
 
 // draw emits the calls that make masks.

@@ -251,6 +251,8 @@ func (c *coder) node(id ir.NodeID) {
 		r = c.reduce(id, n.Op, result)
 	case n.Op == ir.OpCast || n.Op == ir.OpCopy:
 		r = c.operand(id, 0, result)
+	case n.Op == ir.OpCall:
+		r = c.iota(id)
 	case n.Op == ir.OpWhere:
 		d := fusion.ComputeOf(g, id).DType
 		cond, x, y := c.operand(id, 0, ir.Bool), c.operand(id, 1, d), c.operand(id, 2, d)
@@ -260,6 +262,19 @@ func (c *coder) node(id ir.NodeID) {
 		r = c.elementwise(id, n.Op, args, result)
 	}
 	c.regs[n.First] = r
+}
+
+// iota emits the position of a point along a dim of the node's operand.
+func (c *coder) iota(id ir.NodeID) uint64 {
+	space, along := c.group.Place(c.g.Nodes[id].First)
+	d := along[c.g.NodeArgs(id)[1].V]
+	if d < 0 { // it has one element
+		return c.constant(ir.Arg{Kind: ir.ArgInt}, ir.I64)
+	}
+	if space != 0 {
+		panic("BUG: a loop with several index spaces needs positions")
+	}
+	return c.emit(kernel.Instr{Op: kernel.Index, Class: kernel.I64, A: uint64(d)})
 }
 
 func (c *coder) elementwise(id ir.NodeID, op ir.Op, args []ir.Arg, result ir.DType) uint64 {

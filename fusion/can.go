@@ -20,6 +20,7 @@ const (
 	computed obstacle = iota // kernels compute it
 	idle                     // it computes nothing: an input, a number, a view
 	drawn                    // a call in front of the kernels makes a mask of random numbers
+	checked                  // a call in front of the kernels that checks indices
 	planned                  // a loop can hold it, but kernel IR has no instruction for it yet
 	device                   // it draws random numbers, and the worker's own operators draw others
 	memory                   // it makes, resizes or updates a storage
@@ -86,8 +87,13 @@ func obstacleTo(g *ir.Graph, id ir.NodeID, reads catalogue.Point, o Options) obs
 	n := &g.Nodes[id]
 	switch {
 	case n.Op == ir.OpCall:
-		if g.CallName(id) == decomp.Draw {
+		switch g.CallName(id) {
+		case decomp.Draw:
 			return obstacleToDraw(g, id, o)
+		case decomp.Within:
+			return checked
+		case decomp.Iota:
+			return computed
 		}
 		if reads == catalogue.NoPoint || n.Flags&^ir.FlagRNG != 0 {
 			return operator

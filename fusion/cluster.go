@@ -22,6 +22,7 @@ type cluster struct {
 	reduced []bool // by dim of the space; nil: it does not reduce
 	members []ir.NodeID
 	draws   bool // random numbers
+	places  bool // positions along dims of the space
 	parts   bool // it has values that are a part of the space, as the operands of cat are
 	list    bool // it is of one tensor of a list
 
@@ -96,6 +97,7 @@ func (f *finder) single(id ir.NodeID) {
 	c := &f.room.clusters.take(1)[0]
 	*c = cluster{members: f.room.members.take(1), draws: n.Flags&ir.FlagRNG != 0, list: f.expansion.List[f.of[id]]}
 	c.members[0] = id
+	c.places = n.Op == ir.OpCall && g.CallName(id) == decomp.Iota
 	space := f.room.dims.take(len(over))[:0]
 	along := f.room.along.take(len(over))
 	for i, d := range over {
@@ -188,6 +190,11 @@ func (f *finder) onlyCounts(id ir.NodeID) bool {
 		return true
 	}
 	return false
+}
+
+// total reports whether a cluster reduces all of its points.
+func (c *cluster) total() bool {
+	return c.reduced != nil && len(c.spaces) == 1 && !slices.Contains(c.reduced, false)
 }
 
 func (f *finder) cluster(id ir.NodeID) *cluster { return f.clusters[f.prims.find(int(id))] }

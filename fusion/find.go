@@ -47,6 +47,12 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 		f.obstacles[i] = obstacleTo(p, id, f.reads[i], o)
 		f.fusable[i] = f.obstacles[i].loops()
 	}
+	for i, o := range f.obstacles {
+		// No loop of an operator runs before the check of its indices, so none can make them.
+		for j := i + 1; o == checked && j < len(f.of) && f.of[j] == f.of[i]; j++ {
+			f.prims.edge(i, j)
+		}
+	}
 	for i := len(p.Nodes) - 1; i >= 0; i-- {
 		if f.fusable[i] && f.onlyCounts(ir.NodeID(i)) {
 			f.fusable[i] = false
@@ -144,8 +150,14 @@ func constrain(d *dag, g *ir.Graph) {
 	}
 }
 
-// run merges the cluster of each primitive with the clusters that make its operands, the last operand first.
+// run merges the cluster of each primitive with the clusters that make its operands, the last operand first. Pairs of
+// reductions to one number come at the end: merges with the loops that they read, and with their readers, save more.
 func (f *finder) run() {
+	type pair struct {
+		user    ir.NodeID
+		operand ir.ValueID
+	}
+	var totals []pair
 	for i := range f.g.Nodes {
 		id := ir.NodeID(i)
 		if !f.fusable[i] {
@@ -154,10 +166,19 @@ func (f *finder) run() {
 		operands := f.g.Operands(id)
 		slices.SortFunc(operands, func(a, b ir.ValueID) int { return int(b) - int(a) })
 		for _, v := range slices.Compact(operands) {
-			f.try(id, v)
+			def := f.g.Def[f.g.Root(v)]
+			if f.fusable[def] && f.cluster(def).total() && f.cluster(id).total() {
+				totals = append(totals, pair{id, v})
+			} else {
+				f.try(id, v)
+			}
 		}
 	}
+	for _, p := range totals {
+		f.try(p.user, p.operand)
+	}
 	f.siblings()
+	f.totals()
 }
 
 // try merges a primitive's cluster with that of an operand, or notes why not.
@@ -268,6 +289,44 @@ func (f *finder) siblings() {
 	}
 }
 
+// totals merges clusters of one group that reduce all of the same points, such as the sums over a loss and its weights.
+func (f *finder) totals() {
+	of := map[int][]int{} // by vertex of the whole graph
+	for i, is := range f.fusable {
+		if !is || f.prims.find(i) != i {
+			continue
+		}
+		c := f.clusters[i]
+		if c.list || !c.total() {
+			continue
+		}
+		group := f.whole.find(int(f.of[i]))
+		if len(of[group]) < maxSiblings && !slices.ContainsFunc(of[group], func(a int) bool { return f.total(a, i) }) {
+			of[group] = append(of[group], i)
+		}
+	}
+}
+
+// total merges two clusters that reduce all of their points, if these are the same and no other cluster has to run
+// between them.
+func (f *finder) total(a, b int) bool {
+	a = f.prims.find(a)
+	ca, cb := f.clusters[a], f.clusters[b]
+	if f.segment[a] != f.segment[b] || !f.g.SameDims(ca.spaces[0], cb.spaces[0]) || f.uses(a, b) || f.uses(b, a) {
+		return false
+	}
+	r := relation{}
+	for d := range ca.spaces[0] {
+		r.along = append(r.along, int8(d))
+	}
+	m, why := f.fit(ca, cb, r)
+	if why != "" || f.prims.check(a, b, far) != "" {
+		return false
+	}
+	f.unite(a, b, m)
+	return true
+}
+
 // alike puts updates of many tensors, which a loop in the user's program has recorded one by one, into one group. They
 // are maps of one kind that write in place, so one kernel for all of them takes no additional memory.
 func (f *finder) alike(g *ir.Graph) {
@@ -321,8 +380,8 @@ func (f *finder) pair(x, y ir.NodeID, v ir.ValueID) {
 		(ca.reduced == nil) != (cb.reduced == nil) || f.uses(a, b) || f.uses(b, a) {
 		return
 	}
-	seesX, whyX := f.sees(x, v, f.argument(x, v))
-	seesY, whyY := f.sees(y, v, f.argument(y, v))
+	seesX, whyX := f.sees(x, v)
+	seesY, whyY := f.sees(y, v)
 	if whyX != "" || whyY != "" {
 		return
 	}
@@ -352,16 +411,4 @@ func (f *finder) uses(a, b int) bool {
 		}
 	}
 	return false
-}
-
-// argument returns the index of an operand among a node's arguments.
-func (f *finder) argument(id ir.NodeID, v ir.ValueID) int {
-	index, at := -1, -1
-	f.g.EachArg(id, func(a ir.Arg) {
-		index++
-		if at < 0 && a.Kind == ir.ArgValue && ir.ValueID(a.V) == v {
-			at = index
-		}
-	})
-	return at
 }

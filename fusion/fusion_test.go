@@ -29,7 +29,8 @@ func TestAlone(t *testing.T) {
 		{"f32[4]", "pow %0 %1", "a power to a number that each call has anew"},
 		{"f32[4]", "fill %0 %1", ""},
 		{"f32[" + wide + "]", "exp %0", "a kernel has at most 16 dims"},
-		{"f32[4]", "aten.tril %0 0", "no kernel computes aten::tril yet"},
+		{"f32[4]", "aten.bernoulli %0 none", "no kernel computes aten::bernoulli yet"},
+		{"f32[4]", "aten.tril %0 0", "no kernel computes aten::tril: it has too few dims"},
 		{"f32[4]", "aten.mm %0 %0", "no kernel computes aten::mm: it has no decomposition"},
 	} {
 		t.Run(c.dtype+" "+c.node, func(t *testing.T) {

@@ -38,6 +38,7 @@ type Group struct {
 	classes []*Class                    // by loop: the rows that it stands for, nil if it stands for itself only
 	numbers map[ir.ValueID]ir.ValueID   // by number of Graph of a first row: the number of the given graph
 	Draws   []ir.NodeID                 // of Graph: calls that make masks of random numbers before the loops
+	Checks  []ir.NodeID                 // of Graph: calls that check indices before the loops
 	Must    []ir.DType                  // by node of Graph: the dtype that must hold its numbers, see decomp.Expansion
 	Source  map[ir.ValueID]ir.ValueID   // by input of Graph: the value of the given graph
 	Leaves  map[ir.ValueID][]ir.ValueID // by value of Graph: the values of the given graph that others may read
@@ -277,7 +278,7 @@ func (s *splitter) parts(group *Group, of []ir.NodeID) *Group {
 	alone := map[ir.NodeID]bool{}
 	why := ""
 	for i, o := range f.obstacles {
-		if o == computed || o == drawn || o == idle || f.counts[i] {
+		if o == computed || o == drawn || o == checked || o == idle || f.counts[i] {
 			continue
 		}
 		alone[of[f.of[i]]] = true

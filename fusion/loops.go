@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/ir/decomp"
 )
 
 // split makes loops of the clusters.
@@ -54,8 +53,13 @@ func (l *Group) complete() (why string) {
 		case n.Op == ir.OpInput:
 			l.Source[n.First] = ir.ValueID(n.Slot)
 			l.Reads = append(l.Reads, ir.ValueID(n.Slot))
-		case n.Op == ir.OpCall && g.CallName(ir.NodeID(i)) == decomp.Draw:
+		case l.finder.obstacles[i] == drawn:
 			l.Draws = append(l.Draws, ir.NodeID(i))
+		case l.finder.obstacles[i] == checked:
+			if g.Nodes[g.Def[g.Root(ir.ValueID(g.Args[n.ArgLo].V))]].Op != ir.OpInput {
+				return "one of its loops makes the indices of another"
+			}
+			l.Checks = append(l.Checks, ir.NodeID(i))
 		}
 	}
 	for _, o := range g.Outputs {
@@ -102,7 +106,7 @@ func (l *Group) operands(loop int) string {
 			case l.In(g.Def[root]) == loop && root == v:
 				continue // in a register
 			}
-			along, why := f.sees(id, v, index)
+			along, why := f.sees(id, v)
 			if why != "" {
 				return fmt.Sprintf("an operand of %s: %s", n.Op, why)
 			}

@@ -33,6 +33,8 @@ func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	switch {
 	case len(a.members)+len(b.members) > maxPrims:
 		return m, "the kernel would be too long"
+	case spaces > 1 && (a.places || b.places):
+		return m, "it needs positions in one index space"
 	case spaces > kernel.MaxSpaces:
 		return m, fmt.Sprintf("a kernel has at most %d index spaces", kernel.MaxSpaces)
 	case (a.list || b.list) && (a.reduced != nil) != (b.reduced != nil):
@@ -280,6 +282,7 @@ func (f *finder) unite(a, b int, m merge) {
 	}
 	base.members = append(base.members, other.members...)
 	base.draws = base.draws || other.draws
+	base.places = base.places || other.places
 	base.parts = base.parts || other.parts
 	base.list = base.list || other.list
 	base.twoOrders = base.twoOrders || other.twoOrders || m.twoOrders

@@ -27,23 +27,18 @@ type relation struct {
 
 // Reasons that several rules give.
 const (
-	atData    = "only the data tells where it is read"
 	otherSize = "its size differs from its user's"
 	twoOrders = "it is read in two dim orders"
 	reshaped  = "a reshape lies between it and a reduction"
 )
 
 // sees returns for each dim of an operand the dim of its user's points along which it runs, -1 for a dim of size 1.
-func (f *finder) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, string) {
+func (f *finder) sees(user ir.NodeID, operand ir.ValueID) ([]int8, string) {
 	g, points := f.g, f.points[user]
 	seen := g.Types[operand].Dims
 	shift := len(points.along) - len(seen)
-	reads := f.reads[user]
-	switch {
-	case reads == catalogue.Gathered && index == 0 && shift != 0, shift < 0:
-		return nil, atData
-	case reads == catalogue.PerRow && len(seen) == 1 && shift == 1:
-		shift = 0 // one number per row
+	if shift < 0 {
+		return nil, otherSize
 	}
 	space := f.cluster(user).spaces[points.space]
 	out := make([]int8, len(seen))
@@ -53,12 +48,7 @@ func (f *finder) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, st
 			continue
 		}
 		to := points.along[shift+i]
-		switch {
-		case to < 0 && reads == catalogue.Gathered && index == 0:
-			continue // the cluster reduces it: see relate
-		case to < 0:
-			return nil, otherSize
-		case !g.Same(d, space[to]) && reads != catalogue.Concatenated:
+		if to < 0 || !g.Same(d, space[to]) && f.reads[user] != catalogue.Concatenated {
 			return nil, otherSize
 		}
 		out[i] = to
@@ -67,13 +57,13 @@ func (f *finder) sees(user ir.NodeID, operand ir.ValueID, index int) ([]int8, st
 }
 
 // relate maps the cluster that makes root to the cluster of a user, by an operand that is root or a view of it.
-func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID, index int) (relation, string) {
+func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID) (relation, string) {
 	g := f.g
 	p := f.places[root]
 	from, to := f.cluster(g.Def[root]), f.cluster(user)
 	r := relation{from: p.space, to: f.points[user].space}
 	r.along = slices.Repeat([]int8{-1}, len(from.spaces[r.from]))
-	sees, why := f.sees(user, operand, index)
+	sees, why := f.sees(user, operand)
 	if why != "" {
 		return r, why
 	}
@@ -101,14 +91,10 @@ func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID, index int) (re
 		if own < 0 || p.along[own] < 0 {
 			continue
 		}
-		a := p.along[own]
-		if to < 0 { // a gather reads it anywhere along this dim, so its row must be there
-			if from.reduced == nil || !from.reduced[a] {
-				return r, atData
-			}
-			continue
+		if to < 0 {
+			return r, otherSize
 		}
-		r.along[a] = to
+		r.along[p.along[own]] = to
 	}
 	return r, ""
 }
@@ -150,9 +136,7 @@ func (f *finder) relateAll(from, to int) (relation, string) {
 	found := false
 	why := ""
 	for _, id := range f.clusters[to].members {
-		index := -1
 		f.g.EachArg(id, func(a ir.Arg) {
-			index++
 			if a.Kind != ir.ArgValue || why != "" {
 				return
 			}
@@ -163,7 +147,7 @@ func (f *finder) relateAll(from, to int) (relation, string) {
 				return
 			}
 			var one relation
-			if one, why = f.relate(id, operand, root, index); why != "" {
+			if one, why = f.relate(id, operand, root); why != "" {
 				return
 			}
 			if !found {

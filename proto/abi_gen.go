@@ -6,7 +6,7 @@
 package proto
 
 // ABIVersion is MYCELYA_ABI_VERSION.
-const ABIVersion = 21
+const ABIVersion = 22
 
 // Kinds of Python numbers in Arg.Number.
 const (

@@ -112,7 +112,7 @@ func (v *validator) fused(i int) (int, error) {
 	one, err := walk(first, plain, func(s *Step) bool {
 		switch k := s.GetKind().(type) {
 		case *Step_Call:
-			return !kernels && !hasTensor(k.Call.GetArgs())
+			return !kernels && (len(k.Call.GetResults()) == 0 || !hasTensor(k.Call.GetArgs()))
 		case *Step_Kernel, *Step_Alloc, *Step_Free:
 			kernels = true
 			return true

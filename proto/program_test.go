@@ -201,6 +201,8 @@ func TestValidateRefusesKernels(t *testing.T) {
 		{"too long", "fused: 2 and 5 steps of the 6 that follow", func(p *Program) { p.Steps[0].GetFused().Plain = 5 }},
 		{"a call among kernels", "a *proto.Step_Call doesn't belong there",
 			func(p *Program) { p.Steps[0].GetFused().Kernels, p.Steps[0].GetFused().Plain = 3, 3 }},
+		{"a call that reads and makes tensors", "a *proto.Step_Call doesn't belong there",
+			func(p *Program) { p.Steps[1] = p.Steps[3] }},
 		{"other buffers", "its kernels change buffers [0 1], the steps in their place [0 1 2]", func(p *Program) {
 			p.Steps, p.Steps[0].GetFused().Plain = p.Steps[:6], 3
 		}},

@@ -103,8 +103,8 @@ type plans struct {
 	awaited []*kernels.Kernel
 }
 
-// group is a fused step that kernels may compute. A fused step that begins with calls is not one: the calls draw random
-// numbers as PyTorch's CPU does.
+// group is a fused step that kernels may compute. A fused step that begins with calls that have results is not one:
+// these calls draw random numbers as PyTorch's CPU does.
 type group struct {
 	step    uint32
 	kernels []uint32 // indices of its kernel steps
@@ -157,14 +157,14 @@ func newPlans(l *launcher, p *proto.Program) (*plans, error) {
 		if f == nil {
 			continue
 		}
-		g, calls := group{step: uint32(i)}, false
+		g, draws := group{step: uint32(i)}, false
 		for j := i + 1; j <= i+int(f.Kernels); j++ {
-			calls = calls || p.Steps[j].GetCall() != nil
+			draws = draws || len(p.Steps[j].GetCall().GetResults()) > 0
 			if op := p.Steps[j].GetKernel(); op != nil {
 				g.kernels = append(g.kernels, uint32(j))
 			}
 		}
-		if !calls {
+		if !draws {
 			s.groups = append(s.groups, g)
 			for _, j := range g.kernels {
 				s.shape = bind.Shape(s.shape, p, p.Steps[j].GetKernel())

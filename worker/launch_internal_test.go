@@ -158,7 +158,7 @@ func TestLaunchesAreKept(t *testing.T) {
 // numbers as PyTorch's CPU does.
 func TestFusedThatIsNotLaunched(t *testing.T) {
 	s := scaled(t)
-	draw := &proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "mycelya::dropout_mask"}}}
+	draw := &proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "mycelya::dropout_mask", Results: []uint32{1}}}}
 	p := &proto.Program{Kernels: s.p.Kernels, Tensors: s.p.Tensors, Steps: []*proto.Step{
 		{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 2, Plain: 1}}}, draw, s.p.Steps[1], s.p.Steps[2]}}
 	none, err := newPlans(s.l, p)

@@ -214,20 +214,29 @@ func (c *code) schedule(keep bool) (makes [][]bool, kept []bool) {
 	return makes, kept
 }
 
-// keptWords is the number of 32-bit registers, per point, for values that a pass keeps for a later one.
-func (c *code) keptWords() int {
-	_, kept := c.schedule(true)
-	words := 0
-	for i, is := range kept {
+// ofPoint is the number of 32-bit registers, per point, for values that a pass keeps for a later one, and the largest
+// number of bytes, per point, that a pass loads.
+func (c *code) ofPoint() (kept, loaded int) {
+	makes, keeps := c.schedule(true)
+	for i, is := range keeps {
 		if !is {
 			continue
 		}
 		switch c.k.Code[i].Class {
 		case kernel.F64, kernel.I64:
-			words += 2
+			kept += 2
 		default:
-			words++
+			kept++
 		}
 	}
-	return words
+	for _, made := range makes {
+		bytes := 0
+		for i, is := range made {
+			if n := &c.k.Code[i]; is && n.Op == kernel.Load {
+				bytes += int(sizeOf(c.k.Operands[n.A].DType))
+			}
+		}
+		loaded = max(loaded, bytes)
+	}
+	return kept, loaded
 }

@@ -245,10 +245,11 @@ func (c *code) unroll(v *Variant) int {
 }
 
 // persistent is the number of points of a row that a thread keeps. Their values take at most 48 registers, fewer if the
-// addresses of many operands take some.
+// addresses of many operands take some; the elements that a pass loads at once take at most 64.
 func (c *code) persistent() int {
+	kept, loaded := c.ofPoint()
 	e := mostElements
-	for e > 1 && (e*c.keptWords() > 48-max(0, 4*(c.ways()-4)) || e*c.weight() > mostCode) {
+	for e > 1 && (e*kept > 48-max(0, 4*(c.ways()-4)) || e*loaded > 4*64 || e*c.weight() > mostCode) {
 		e /= 2
 	}
 	return e

@@ -284,8 +284,8 @@ typedef struct myc_prog myc_prog;
 //           | MYC_S_RESIZE buffer dim(bytes)                  in place; keeps the common prefix
 //           | MYC_S_FUSED  nfused nplain                      the next nfused steps, or instead the nplain steps after
 //                                                             those. Both leave the same buffers and contents; the
-//                                                             executor chooses. The nfused steps are calls without
-//                                                             tensors, then KERNEL, ALLOC and FREE
+//                                                             executor chooses. The nfused steps are calls that read or
+//                                                             make tensors, not both, then KERNEL, ALLOC and FREE
 //           | MYC_S_KERNEL kernel ninstances { instance }     only among the nfused steps of a MYC_S_FUSED
 //   instance = { dim }(sizes of all index spaces, one after the other) { tensor made(0|1) }(per operand)
 //              { arg }(per number)                            made: the step makes the tensor's buffer, as large as the
@@ -355,8 +355,8 @@ typedef struct {
 // devices need no launches. Launches are words that the worker plans for the parameters of the call (codegen/cuda). The
 // executor puts addresses into them, and checks what it needs for that: steps, instances, operands, numbers of words.
 //   launches = { group }
-//   group    = step nlaunches { launch }            step: a MYC_S_FUSED, greater than the last, without a call among
-//                                                   its nfused steps
+//   group    = step nlaunches { launch }            step: a MYC_S_FUSED, greater than the last, without a call that
+//                                                   has results among its nfused steps
 //   launch   = step entry grid block_x block_y table(0|1) scratch scratch_word npointers { operand } nwords nstructs
 //              { instance word*nwords } nchunks { chunk }
 //                                                   step: a MYC_S_KERNEL of the group, not less than the last

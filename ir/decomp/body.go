@@ -41,6 +41,11 @@ func (w *writer) bind(r *rule, args []ir.Arg) bool {
 			return false
 		}
 	}
+	for _, a := range r.single {
+		if !w.single(args[0], args[a[0]], args[a[1]]) {
+			return false
+		}
+	}
 	w.names = append(w.names[:0], make([]term, len(r.names))...)
 	for i := range r.args {
 		w.names[i].arg = args[i]
@@ -71,6 +76,23 @@ func (w *writer) is(a ir.Arg, c *condition) bool {
 		return w.g.Strings[a.V] == c.text
 	}
 	return false
+}
+
+// single reports whether a tensor has one element along a dim, and the sizes of x along all others.
+func (w *writer) single(x, index, along ir.Arg) bool {
+	if x.Kind != ir.ArgValue || index.Kind != ir.ArgValue || along.Kind != ir.ArgInt {
+		return false
+	}
+	dims, want := w.g.Types[index.V].Dims, slices.Clone(w.g.Types[x.V].Dims)
+	d := along.V
+	if d < 0 {
+		d += int64(len(want))
+	}
+	if d < 0 || d >= int64(len(want)) || !w.g.Same(dims[d], ir.Const(1)) {
+		return false
+	}
+	want[d] = ir.Const(1)
+	return slices.EqualFunc(dims, want, func(a, b ir.Dim) bool { return w.g.First(a) == w.g.First(b) })
 }
 
 // promoted is the dtype in which the operands of a call meet.
@@ -161,11 +183,29 @@ func (w *writer) eval(e *expr) (term, string) {
 	case formTo:
 		return w.cast(x, e.dtype)
 	case formUnsqueeze:
-		return w.view(x, append(slices.Clone(w.out.Types[x.v].Dims), ir.Const(1)))
+		dims := w.out.Types[x.v].Dims
+		d, err := w.dim(e.dim, len(dims)+1)
+		if err != "" {
+			return term{}, err
+		}
+		return w.view(x, slices.Insert(slices.Clone(dims), d, ir.Const(1)))
 	case formChannels:
 		return w.view(x, append(slices.Clone(w.out.Types[x.v].Dims), ones(len(w.out.Types[operands[1].v].Dims)-2)...))
-	case formGather:
-		return w.gather(x, e.dim, operands[1])
+	case formSingle:
+		dims := slices.Clone(w.out.Types[operands[1].v].Dims)
+		d, err := w.dim(e.dim, len(dims))
+		if err != "" {
+			return term{}, err
+		}
+		dims[d] = ir.Const(1)
+		if w.out.SameDims(dims, w.out.Types[x.v].Dims) {
+			return x, ""
+		}
+		return w.window(x, dims, w.out.Types[x.v].Strides), ""
+	case formIota:
+		return w.iota(x, e.dim)
+	case formWithin:
+		return w.within(x, operands[1], e)
 	}
 	return w.like(e.form, x, operands[1])
 }
@@ -321,12 +361,9 @@ func (w *writer) like(how form, x, y term) (term, string) {
 // reduce writes a reduction over the dims that a case names.
 func (w *writer) reduce(e *expr, x term) (term, string) {
 	rank := len(w.out.Types[x.v].Dims)
-	named := w.names[e.dims.name].arg
 	var over []int64
 	switch e.dims.which {
 	case dimsAll:
-	case dimsEnd:
-		over = append(over, int64(rank-1))
 	case dimsChannels:
 		for i := range rank {
 			if i != 1 {
@@ -334,21 +371,18 @@ func (w *writer) reduce(e *expr, x term) (term, string) {
 			}
 		}
 	case dimsLast, dimsLead:
-		count := len(w.g.List(named))
+		count := len(w.g.List(w.names[e.dims.name].arg))
 		for i := range rank {
 			if (i >= rank-count) == (e.dims.which == dimsLast) {
 				over = append(over, int64(i))
 			}
 		}
-	case dimsNamed:
-		if named.Kind != ir.ArgInt {
-			return term{}, "its dims are not literals"
+	case dimsOne:
+		d, err := w.dim(e.dims.one, rank)
+		if err != "" {
+			return term{}, err
 		}
-		d := named.V
-		if d < 0 {
-			d += int64(rank)
-		}
-		over = append(over, d)
+		over = append(over, int64(d))
 	}
 	if rank == 0 || len(over) == 0 && e.dims.which != dimsAll {
 		return term{}, "it reduces no dims"
@@ -427,15 +461,51 @@ func (w *writer) window(x term, dims, strides []ir.Dim) term {
 	return term{v: w.out.Nodes[id].First, is: true}
 }
 
-// gather reads x along a dim at the places that index holds.
-func (w *writer) gather(x term, d int64, index term) (term, string) {
-	if int64(len(w.out.Types[x.v].Dims)) <= d {
-		return term{}, "it has too few dims"
+// dim is a dim of a tensor of a rank, from 0 on.
+func (w *writer) dim(d dim, rank int) (int, string) {
+	at := d.at
+	if d.name >= 0 {
+		a := w.names[d.name].arg
+		if a.Kind != ir.ArgInt {
+			return 0, "its dims are not literals"
+		}
+		at = a.V
 	}
-	args := []ir.Arg{ir.Value(x.v), {Kind: ir.ArgInt, V: d}, ir.Value(index.v), {Kind: ir.ArgBool}}
-	t := ir.Type{DType: w.out.Types[x.v].DType, Dims: w.out.Types[index.v].Dims}
-	id := w.add(ir.Node{Op: ir.OpCall, Name: w.out.Intern("aten::gather")}, args, []ir.Type{t})
+	if at < 0 {
+		at += int64(rank)
+	}
+	if at < 0 || at >= int64(rank) {
+		return 0, "it has too few dims"
+	}
+	return int(at), ""
+}
+
+// iota gives the position of each element of x along a dim.
+func (w *writer) iota(x term, along dim) (term, string) {
+	t := w.out.Types[x.v]
+	d, err := w.dim(along, len(t.Dims))
+	if err != "" {
+		return term{}, err
+	}
+	t.DType = ir.I64
+	id := w.add(ir.Node{Op: ir.OpCall, Name: w.out.Intern(Iota)},
+		[]ir.Arg{ir.Value(x.v), {Kind: ir.ArgInt, V: int64(d)}}, []ir.Type{t})
 	return term{v: w.out.Nodes[id].First, is: true}, ""
+}
+
+// within checks that the elements of index are positions along a dim of x, or the argument that the expression names.
+func (w *writer) within(index, x term, e *expr) (term, string) {
+	dims := w.out.Types[x.v].Dims
+	d, err := w.dim(e.dim, len(dims))
+	if err != "" {
+		return term{}, err
+	}
+	args := []ir.Arg{ir.Value(index.v), {Kind: ir.ArgDim, V: int64(dims[d])}, {Kind: ir.ArgNone}}
+	if e.name >= 0 {
+		args[2] = w.names[e.name].arg
+	}
+	w.add(ir.Node{Op: ir.OpCall, Name: w.out.Intern(Within)}, args, nil)
+	return index, ""
 }
 
 // draw draws a mask with the sizes of y.

@@ -29,7 +29,9 @@ const (
 	formFlat
 	formUnsqueeze
 	formChannels
-	formGather
+	formSingle
+	formIota
+	formWithin
 	formGroups
 	formDraw
 )
@@ -37,38 +39,45 @@ const (
 // forms are the words of expressions that are not own ops.
 var forms = map[string]form{
 	"f32": formTo, "f64": formTo, "cast": formCast, "as": formAs, "flat": formFlat, "unsq": formUnsqueeze,
-	"chan": formChannels, "gather": formGather, "groups": formGroups, "draw": formDraw,
+	"chan": formChannels, "single": formSingle, "iota": formIota, "within": formWithin, "groups": formGroups,
+	"draw": formDraw,
 }
 
 // expr is a parsed expression.
 type expr struct {
 	form     form
 	args     []expr
-	name     int      // formName: the number of the name; formGroups: of the argument
+	name     int      // formName: the number of the name; formGroups, formWithin: of the argument, -1 for none
 	number   ir.Arg   // formNumber
 	op       ir.Op    // formOwn, formReduce
 	optional bool     // formOwn: the value is the other operand where one is absent
 	keep     bool     // formReduce: reduced dims stay as 1
 	dims     dims     // formReduce
 	dtype    ir.DType // formTo
-	dim      int64    // formGather
+	dim      dim      // formIota, formWithin, formSingle, formUnsqueeze
+}
+
+// dim is a dim of an operand, from the end if it is negative.
+type dim struct {
+	name int // the argument that holds it, -1: it is a literal
+	at   int64
 }
 
 // dims are the dims of a reduction.
 type dims struct {
 	which rangeOfDims
-	name  int // the argument that holds them, or that has as many items
+	name  int // dimsLast, dimsLead: the argument that has as many items
+	one   dim // dimsOne
 }
 
 type rangeOfDims uint8
 
 const (
-	dimsNamed    rangeOfDims = iota
+	dimsOne      rangeOfDims = iota
 	dimsAll                  // all there are
 	dimsChannels             // all but dim 1
 	dimsLast                 // as many as the argument has
 	dimsLead                 // all other dims
-	dimsEnd                  // the last one
 )
 
 // statement names the value of an expression, or lists the results.
@@ -88,6 +97,7 @@ type rule struct {
 	classes  ir.Classes // the dtypes that the case is for
 	when     []condition
 	alike    [][2]int // pairs of arguments that must have the same dtype
+	single   [][2]int // tensors that must have one element along a dim, an argument, and operand 0's sizes elsewhere
 	body     []statement
 }
 
@@ -123,6 +133,10 @@ func read(row *catalogue.ATen, c catalogue.Case) *rule {
 		}
 		if a, b, ok := strings.Cut(w, "~"); ok {
 			r.alike = append(r.alike, [2]int{r.known(a), r.known(b)})
+			continue
+		}
+		if a, b, ok := strings.Cut(w, ":"); ok {
+			r.single = append(r.single, [2]int{r.known(a), r.known(b)})
 			continue
 		}
 		name, value, _ := strings.Cut(w, "=")
@@ -189,10 +203,10 @@ func (r *rule) readOp(words []string) (expr, []string) {
 		switch {
 		case i == 1 && plain == formReduce:
 			e.dims, rest = r.dims(rest[0]), rest[1:]
-		case i == 1 && plain == formGather:
-			d, err := strconv.ParseInt(rest[0], 10, 64)
-			r.must(err == nil, rest[0], "is not a dim")
-			e.dim, rest = d, rest[1:]
+		case i == 1 && (plain == formIota || plain == formUnsqueeze), i == 2 && (plain == formWithin || plain == formSingle):
+			e.dim, rest = r.dim(rest[0]), rest[1:]
+		case i == 3 && plain == formWithin:
+			e.name, rest = r.known(rest[0]), rest[1:]
 		case i == 1 && plain == formGroups:
 			e.name, rest = r.known(rest[0]), rest[1:]
 		case rest[0] == "(":
@@ -210,7 +224,7 @@ func (r *rule) readOp(words []string) (expr, []string) {
 // head reads the first word of an expression with operands.
 func (r *rule) head(word string) (e expr, plain form) {
 	if f, ok := forms[word]; ok {
-		e.form = f
+		e.form, e.name = f, -1
 		if f == formTo {
 			e.dtype, _ = ir.ParseDType(word)
 		}
@@ -248,12 +262,18 @@ func (r *rule) dims(word string) dims {
 		return dims{which: dimsAll}
 	case "chan":
 		return dims{which: dimsChannels}
-	case "end":
-		return dims{which: dimsEnd}
 	case "last":
-		return dims{dimsLast, r.known(name)}
+		return dims{which: dimsLast, name: r.known(name)}
 	case "lead":
-		return dims{dimsLead, r.known(name)}
+		return dims{which: dimsLead, name: r.known(name)}
 	}
-	return dims{dimsNamed, r.known(which)}
+	return dims{which: dimsOne, one: r.dim(word)}
+}
+
+// dim reads a literal, or the name of an argument.
+func (r *rule) dim(word string) dim {
+	if d, err := strconv.ParseInt(word, 10, 64); err == nil {
+		return dim{-1, d}
+	}
+	return dim{name: r.known(word)}
 }

@@ -9,6 +9,14 @@ import "github.com/mycelya/mycelya/catalogue"
 // kernel reads the mask.
 const Draw = "mycelya::dropout_mask"
 
+const (
+	// Iota is the operator that gives the position of each element of a tensor along a dim.
+	Iota = "mycelya::iota"
+	// Within is the operator that fails if an element of its first operand is neither a position along a dim of a size,
+	// its second operand, nor its third.
+	Within = "mycelya::expect_within"
+)
+
 // operator is the catalogue's row of an operator, with its cases parsed.
 type operator struct {
 	*catalogue.ATen

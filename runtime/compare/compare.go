@@ -99,6 +99,9 @@ func (b *builder) pair() {
 func (b *builder) node(id ir.NodeID) {
 	e := b.e.Graph
 	n := e.Nodes[id]
+	if n.Op == ir.OpCall && e.CallName(id) == decomp.Within {
+		return // the recorded operator checks its indices
+	}
 	b.at = b.e.Of[id]
 	old := &b.after.Nodes[b.at]
 	if p := b.paired[b.at]; p != noNode && (n.Flags != 0 || old.Group == 0 && b.alike(p, b.at)) {

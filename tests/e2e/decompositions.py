@@ -35,6 +35,9 @@ SPECIAL = torch.tensor(
 )
 MASK = Y > 0
 TARGET = torch.tensor([0, 6, -100, 3, 3])
+PIXELS = torch.tensor([0, 3, -100, 1, 2, 2]).repeat(5).view(3, 2, 5)
+WEIGHTS = made(7, positive=True)
+PLACE = TARGET.clamp_min(0).unsqueeze(1)
 
 
 def norm_backward(g, x, w, b):
@@ -59,9 +62,17 @@ def dropout(x: torch.Tensor, p: float = 0.3) -> list[torch.Tensor]:
     return [y * 2, mask, torch.rand_like(x)]
 
 
-def loss(reduction: int) -> Callable[..., Any]:
-    def f(x, t):
-        return aten.nll_loss_forward(F.log_softmax(x, 1), t, None, reduction, -100)
+def loss(op: Callable[..., Any], reduction: int) -> Callable[..., Any]:
+    def f(x, t, w=None):
+        return op(F.log_softmax(x, 1), t, w, reduction, -100)
+
+    return f
+
+
+def loss_backward(op: Callable[..., Any], reduction: int) -> Callable[..., Any]:
+    def f(x, t, w=None):
+        g = x.select(1, 0) if reduction == 0 else x.new_tensor(0.5)
+        return op(g, x, t, w, reduction, -100, x.new_tensor(3.5)) * 2
 
     return f
 
@@ -228,8 +239,125 @@ CASES: dict[str, Case] = {
         between(lambda x, y: aten.mse_loss_backward(x.new_tensor(0.5), x, y, 2)),
         [X, Y],
     ),
-    "aten::nll_loss_forward": (loss(1), [X, TARGET]),
-    "aten::nll_loss_forward sum": (loss(2), [X, TARGET]),
+    "aten::gather": (between(lambda x, i: x.gather(1, i)), [X, PLACE]),
+    "aten::gather of a class": (between(lambda x: x.gather(1, x.argmax(1, True))), [X]),
+    "aten::gather special": (
+        between(lambda x, i: x.gather(-1, i)),
+        [SPECIAL, torch.tensor([[1], [0], [0]])],
+    ),
+    "aten::gather columns": (between(lambda x: x.gather(0, x.argmin(0, True))), [X]),
+    "aten::scatter_add": (
+        between(lambda x, y: x.scatter_add(1, x.argmax(1, True), y.sum(1, True))),
+        [X, Y],
+    ),
+    "aten::scatter_add of integers": (
+        lambda x: [
+            y.scatter_add(0, x.argmax(0, True), y.sum(0, True)) * 3
+            for y in [(x * 9).long()]
+        ],
+        [X],
+    ),
+    "aten::tril": (between(torch.tril), [X]),
+    "aten::tril above": (between(lambda x: x.tril(2)), [IMAGE]),
+    "aten::triu": (between(torch.triu), [X]),
+    "aten::triu below": (between(lambda x: (x > 0).triu(-2)), [X]),
+    "aten::triu special": (between(torch.triu), [SPECIAL]),
+    "aten::nll_loss_forward": (
+        loss(aten.nll_loss_forward, 1),
+        [X, TARGET],
+    ),
+    "aten::nll_loss_backward": (
+        loss_backward(aten.nll_loss_backward, 1),
+        [X, TARGET],
+    ),
+    "aten::nll_loss_forward sum": (
+        loss(aten.nll_loss_forward, 2),
+        [X, TARGET],
+    ),
+    "aten::nll_loss_backward sum": (
+        loss_backward(aten.nll_loss_backward, 2),
+        [X, TARGET],
+    ),
+    "aten::nll_loss_forward none": (
+        loss(aten.nll_loss_forward, 0),
+        [X, TARGET],
+    ),
+    "aten::nll_loss_backward none": (
+        loss_backward(aten.nll_loss_backward, 0),
+        [X, TARGET],
+    ),
+    "aten::nll_loss_forward weights": (
+        loss(aten.nll_loss_forward, 1),
+        [X, TARGET, WEIGHTS],
+    ),
+    "aten::nll_loss_backward weights": (
+        loss_backward(aten.nll_loss_backward, 1),
+        [X, TARGET, WEIGHTS],
+    ),
+    "aten::nll_loss_forward weights, sum": (
+        loss(aten.nll_loss_forward, 2),
+        [X, TARGET, WEIGHTS],
+    ),
+    "aten::nll_loss_backward weights, sum": (
+        loss_backward(aten.nll_loss_backward, 2),
+        [X, TARGET, WEIGHTS],
+    ),
+    "aten::nll_loss_forward weights, none": (
+        loss(aten.nll_loss_forward, 0),
+        [X, TARGET, WEIGHTS],
+    ),
+    "aten::nll_loss_backward weights, none": (
+        loss_backward(aten.nll_loss_backward, 0),
+        [X, TARGET, WEIGHTS],
+    ),
+    "aten::nll_loss2d_forward": (
+        loss(aten.nll_loss2d_forward, 1),
+        [IMAGE, PIXELS],
+    ),
+    "aten::nll_loss2d_backward": (
+        loss_backward(aten.nll_loss2d_backward, 1),
+        [IMAGE, PIXELS],
+    ),
+    "aten::nll_loss2d_forward sum": (
+        loss(aten.nll_loss2d_forward, 2),
+        [IMAGE, PIXELS],
+    ),
+    "aten::nll_loss2d_backward sum": (
+        loss_backward(aten.nll_loss2d_backward, 2),
+        [IMAGE, PIXELS],
+    ),
+    "aten::nll_loss2d_forward none": (
+        loss(aten.nll_loss2d_forward, 0),
+        [IMAGE, PIXELS],
+    ),
+    "aten::nll_loss2d_backward none": (
+        loss_backward(aten.nll_loss2d_backward, 0),
+        [IMAGE, PIXELS],
+    ),
+    "aten::nll_loss2d_forward weights": (
+        loss(aten.nll_loss2d_forward, 1),
+        [IMAGE, PIXELS, WEIGHTS[:4]],
+    ),
+    "aten::nll_loss2d_backward weights": (
+        loss_backward(aten.nll_loss2d_backward, 1),
+        [IMAGE, PIXELS, WEIGHTS[:4]],
+    ),
+    "aten::nll_loss2d_forward weights, sum": (
+        loss(aten.nll_loss2d_forward, 2),
+        [IMAGE, PIXELS, WEIGHTS[:4]],
+    ),
+    "aten::nll_loss2d_backward weights, sum": (
+        loss_backward(aten.nll_loss2d_backward, 2),
+        [IMAGE, PIXELS, WEIGHTS[:4]],
+    ),
+    "aten::nll_loss2d_forward weights, none": (
+        loss(aten.nll_loss2d_forward, 0),
+        [IMAGE, PIXELS, WEIGHTS[:4]],
+    ),
+    "aten::nll_loss2d_backward weights, none": (
+        loss_backward(aten.nll_loss2d_backward, 0),
+        [IMAGE, PIXELS, WEIGHTS[:4]],
+    ),
     "aten::linalg_vector_norm": (
         lambda x: torch.linalg.vector_norm(x * 2) + 1,
         [X],

@@ -20,11 +20,11 @@ namespace mycelya::exec {
 
 // One operand whose elements are indices.
 struct IndexRule {
-  // What the indices count: the size of a dim, all elements, or the size of a dim that an argument names.
-  enum class Of : uint8_t { kNone, kDim, kElements, kDimArgument };
+  // What the indices count: the size of a dim, all elements, the size of a dim that an argument names, or an argument.
+  enum class Of : uint8_t { kNone, kDim, kElements, kDimArgument, kArgument };
   uint8_t index = 0;        // the argument with the indices
   Of of = Of::kNone;        //
-  uint8_t counted = 0;      // the tensor whose size bounds them
+  uint8_t counted = 0;      // the tensor whose size bounds them; kArgument: the size
   int8_t dim = 0;           // kDim: the dim, from the end if negative; kDimArgument: the argument that names it
   bool negative = false;    // indices may count from the end
   int8_t ignored = -1;      // an argument with an index that is not used
@@ -102,6 +102,7 @@ constexpr Guard kGuards[] = {
     {"embedding", nullptr, {1, Of::kDim, 0, 0}},
     {"embedding_dense_backward", &CheckEmbeddingBackward, {}},
     {"embedding_renorm", nullptr, {1, Of::kDim, 0, 0}},
+    {"expect_within", nullptr, {0, Of::kArgument, 1, 0, false, 2, true}},
     {"fractional_max_pool2d_backward", &CheckFractionalPool2dBackward, {}},
     {"fractional_max_pool3d_backward", &CheckFractionalPool3dBackward, {}},
     {"gather", nullptr, {2, Of::kDimArgument, 0, 1}},
@@ -195,9 +196,9 @@ std::string_view Base(std::string_view name) {
 
 void CheckIndices(const Operands& o, const IndexRule& rule) {
   if (!o.Given(rule.index) || !o.Given(rule.counted)) return;
-  const at::Tensor& counted = o.Tensor(rule.counted);
-  int64_t size = counted.numel();
-  if (rule.of != Of::kElements) {
+  const at::Tensor counted = rule.of == Of::kArgument ? at::Tensor() : o.Tensor(rule.counted);
+  int64_t size = rule.of == Of::kArgument ? o.Int(rule.counted) : counted.numel();
+  if (rule.of == Of::kDim || rule.of == Of::kDimArgument) {
     int64_t dim = rule.of == Of::kDim ? rule.dim : o.Int(rule.dim);
     if (counted.dim() == 0) {
       size = 1;

@@ -2,9 +2,13 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // The namespace `mycelya` in PyTorch's dispatcher: operators that programs call like those of aten. csrc/abi/mycelya.h
-// describes them, except for three that no client records. MYCELYA_CHECK=3 adds expect_close and after to programs;
-// kernels with a dropout use dropout_mask. All of them run only inside Run(), which sets the current executor.
+// describes them, except for those that no client records. MYCELYA_CHECK=3 adds expect_close, after and iota to
+// programs; groups of kernels begin with dropout_mask and expect_within. All of them run only inside Run(), which sets
+// the current executor.
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <torch/library.h>
@@ -139,6 +143,19 @@ void ExpectClose(at::Tensor& /*first*/, const at::Tensor& got, const at::Tensor&
 // Does nothing. Declared to write `self` and read `first`, it poisons `self` if `first` is poisoned.
 void After(at::Tensor& /*self*/, const at::Tensor& /*first*/) {}
 
+// i64, like `x`: the position of each element along a dim.
+at::Tensor Iota(const at::Tensor& x, int64_t dim) {
+  dim = at::maybe_wrap_dim(dim, x.dim());
+  std::vector<int64_t> sizes(x.dim(), 1);
+  const at::Tensor out = at::empty_like(x, at::kLong);
+  if (x.dim() == 0) return out.zero_();
+  sizes[dim] = x.size(dim);
+  return out.copy_(at::arange(x.size(dim), out.options()).view(sizes));
+}
+
+// Fails unless each index is at least 0 and less than `size`, or ignored. The guard of the operator does it.
+void ExpectWithin(const at::Tensor& /*indices*/, int64_t /*size*/, std::optional<int64_t> /*ignored*/) {}
+
 TORCH_LIBRARY(mycelya, m) {
   m.def("set_flag(str flag) -> ()", [](c10::string_view flag) { SetFlag({flag.data(), flag.size()}); });
   m.def("get_rng_state(Generator? generator) -> Tensor", &GetRngState);
@@ -152,6 +169,8 @@ TORCH_LIBRARY(mycelya, m) {
   m.def("reset_memory_stats(int what) -> ()", &ResetMemoryStats);
   m.def("capability() -> Tensor", &Capability);
   m.def("has_operators(str schemas) -> Tensor", &HasOperators);
+  m.def("iota(Tensor x, int dim) -> Tensor", &Iota);
+  m.def("expect_within(Tensor indices, int size, int? ignored) -> ()", &ExpectWithin);
   m.def("dropout_mask(int[] size, float p) -> Tensor", &DropoutMask);
   m.def("expect_close(Tensor(a!) first, Tensor got, Tensor want, Tensor[] operands, str what, float tolerance) -> ()",
         &ExpectClose);

@@ -247,7 +247,8 @@ class Parser {
       calls = calls && kind == StepKind::kCall;
       p_.steps[number].draws |= p_.steps[i].draws;
       const bool own = kind == StepKind::kKernel || kind == StepKind::kAlloc || kind == StepKind::kFree ||
-                       (calls && p_.steps[i].reads.begin == p_.steps[i].reads.end);
+                       (calls && (p_.steps[i].reads.begin == p_.steps[i].reads.end ||
+                                  p_.steps[i].spoils.begin == p_.steps[i].spoils.end));
       TORCH_CHECK_VALUE(i < plain ? own : kind != StepKind::kKernel && kind != StepKind::kFused, "BUG: step ", i,
                         " is of a kind that the group of step ", number, " can't hold there.");
       if (i >= plain) continue;

@@ -24,8 +24,9 @@ bool Launches::Take(const Program& program, uint32_t step, std::vector<Launch>* 
   next_ = 0;
   const uint32_t first = step + 1, plain = first + program.steps[step].a;
   for (uint32_t i = first; i < plain; ++i) {
-    TORCH_CHECK_VALUE(program.steps[i].kind != StepKind::kCall, "BUG: step ", step,
-                      " has launches, but its group begins with calls.");
+    const Step& s = program.steps[i];
+    TORCH_CHECK_VALUE(s.kind != StepKind::kCall || s.results.begin == s.results.end, "BUG: step ", step,
+                      " has launches, but its group begins with calls that have results.");
   }
   const uint32_t n = in_.Count("launches", 11);
   out->reserve(n);

@@ -7,6 +7,7 @@
 #include <ATen/ops/any.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/item.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include "exec/test/Specimen.h"
@@ -17,15 +18,18 @@ namespace {
 // A program of that kernel. The plain operator computes 2 - x, so the result shows which one ran.
 struct Sample {
   Builder b;
-  uint64_t in = 0, out = 0;
+  uint64_t in = 0, out = 0, checked = 0;
 
-  explicit Sample(D size, uint64_t plain = 1) {
+  // With `indices`, a call checks in front of the kernel that those indices are below 3, or -1.
+  explicit Sample(D size, uint64_t plain = 1, bool indices = false) {
     const uint64_t n = b.Param();
+    checked = b.Buffer();
     in = b.Buffer();
     out = b.Buffer();
     const uint64_t x = b.Tensor(in, MYC_F32, {P(n)}), y = b.Tensor(out, MYC_F32, {P(n)});
     const uint64_t kernel = b.Kernel(OneMinus());
-    b.Fused(1, plain);
+    b.Fused(1 + indices, plain);
+    if (indices) b.Call("mycelya::expect_within", {T(b.Tensor(checked, MYC_I64, {D(2)})), Int(3), Int(-1)});
     b.Launch(kernel, {size.kind, size.value, x, 0, y, 1});
     b.Call("aten::rsub.Scalar", {T(x), Float(2), Int(1)}, {y});
   }
@@ -164,6 +168,18 @@ TEST(Fused, LeavesTheErrorsOfACallToTheOperators) {
   EXPECT_NE(errors[0].text.find("bernoulli_ expects p to be in [0, 1]"), std::string::npos) << errors[0].text;
 }
 
+TEST(Fused, ChecksIndicesInFrontOfItsKernels) {
+  for (const auto& [index, fits] : {std::pair{0, true}, {2, true}, {-1, true}, {3, false}, {-2, false}}) {
+    Session s;
+    Sample p(P(0), 1, true);
+    s.Upload(1, Range(6));
+    s.Upload(3, at::tensor(std::vector<int64_t>{1, index}));
+    EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 1}, {p.checked, 3}}, {{p.out, 2}}).empty());
+    EXPECT_TRUE(at::equal(s.ReadF32(2, {6}).tensor, (fits ? 1 : 2) - Range(6))) << index;
+    EXPECT_EQ(s.fused().groups, fits ? 1u : 0u) << index;
+  }
+}
+
 TEST(Fused, CallsNothingAfterAKernel) {
   Session s;
   EXPECT_EQ(s.Refusal(Drawing(true).b.Done()), "BUG: step 2 is of a kind that the group of step 0 can't hold there.");
@@ -171,6 +187,11 @@ TEST(Fused, CallsNothingAfterAKernel) {
 
 TEST(Fused, IsChecked) {
   Session s;
+  Builder reads;
+  const uint64_t read = reads.Fresh(MYC_F32, {D(2)});
+  reads.Fused(1, 1);
+  for (int i = 0; i < 2; ++i) reads.Call("aten::neg", {T(read)}, {reads.Fresh(MYC_F32, {D(2)})});
+  EXPECT_EQ(s.Refusal(reads.Done()), "BUG: step 1 is of a kind that the group of step 0 can't hold there.");
   EXPECT_EQ(s.Refusal(Sample(P(0), 2).b.Done()), "BUG: step 0 is a group of the steps up to 4 of 3.");
   Builder alone;
   const uint64_t n = alone.Param();

@@ -13,16 +13,17 @@ namespace mycelya::exec::test {
 namespace {
 
 // A program of three groups: a kernel on two instances of two operands; a call and a kernel; that kernel alone.
-Program Sample() {
+Program Sample(bool draws = true) {
   Program p;
   auto kernel = std::make_unique<Kernel>();
   kernel->operands.resize(2);
   p.kernels.push_back(std::move(kernel));
-  const auto add = [&p](StepKind kind, uint32_t a) {
+  const auto add = [&p, draws](StepKind kind, uint32_t a) {
     Step s;
     s.kind = kind;
     s.a = a;
     if (kind == StepKind::kKernel) s.args = {0, 2};
+    if (kind == StepKind::kCall && draws) s.results = {0, 1};
     p.steps.push_back(std::move(s));
   };
   add(StepKind::kFused, 1);
@@ -44,8 +45,8 @@ std::vector<uint64_t> Good(uint64_t step = 0) {
   // clang-format on
 }
 
-std::string Refusal(const std::vector<uint64_t>& words, uint32_t step = 0) {
-  const Program p = Sample();
+std::string Refusal(const std::vector<uint64_t>& words, uint32_t step = 0, bool draws = true) {
+  const Program p = Sample(draws);
   std::vector<Launch> out;
   try {
     Launches launches(words.data(), words.size());
@@ -125,7 +126,9 @@ TEST(Launches, AreRefused) {
   words.push_back(0);
   EXPECT_NE(Refusal(words).find("BUG: the launches has 1 words too many"), std::string::npos);
   EXPECT_NE(Refusal(Good(), 5).find("words too many"), std::string::npos) << "a group that is never taken";
-  EXPECT_NE(Refusal(Good(2), 2).find("step 2 has launches, but its group begins with calls"), std::string::npos);
+  EXPECT_NE(Refusal(Good(2), 2).find("step 2 has launches, but its group begins with calls that have results"),
+            std::string::npos);
+  EXPECT_EQ(Refusal(Good(2), 2, false).find("BUG: step 2 has launches, but"), std::string::npos);
   for (size_t n = 1; n < Good().size(); ++n) {
     words = Good();
     words.resize(n);
