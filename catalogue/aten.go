@@ -21,9 +21,10 @@ type ATen struct {
 	//	X Y …     any number of dims; the same letter is the same sizes (one per pattern, or +)
 	//	?         one dim, free
 	//	+         any number of dims, free
+	//	|         at the end: the tensor may have no dims instead
 	//
-	// Three patterns stand alone: _ is free, * broadcasts to result 0, # is a list of the sizes of result 0. An
-	// operand whose rank does not fit its pattern is left alone: some operators take optional leading dims.
+	// Three patterns stand alone: _ is free, * broadcasts to result 0, # is a list of the sizes of result 0. The
+	// verifier refuses a tensor whose rank does not fit its pattern.
 	Dims string
 
 	// Elementwise operators compute each element of their one result from one element of each operand.

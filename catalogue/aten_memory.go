@@ -40,7 +40,7 @@ var memoryRows = []ATen{
 	{Name: "aten::index_copy", Dims: "X->X"},
 	{Name: "aten::index_put", Dims: "X->X",
 		Capture: Capture{Handling: Whole, Facts: TakesCPUIndices | ForbidsOverlap}},
-	{Name: "aten::masked_scatter", Dims: "X->X", Capture: Capture{Handling: Whole}},
+	{Name: "aten::masked_scatter", Dims: "*,*", Capture: Capture{Handling: Whole}},
 	{Name: "aten::roll", Dims: "X->X"},
 	{Name: "aten::scatter.src", Dims: "X->X"},
 	{Name: "aten::scatter.value", Dims: "X->X"},

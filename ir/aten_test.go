@@ -27,8 +27,7 @@ const atenHead = `graph g r {
 // parseNode parses one statement after atenHead, and returns the node.
 func parseNode(t *testing.T, stmt string) (*ir.Graph, ir.NodeID) {
 	g, err := ir.Parse(atenHead + "  " + stmt + "\n}")
-	require.NoError(t, err, stmt)
-	require.NoError(t, ir.Verify(g))
+	require.NoError(t, err, stmt) // it need not be valid
 	return g, ir.NodeID(len(g.Nodes) - 1)
 }
 

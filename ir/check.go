@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"strconv"
 
 	"github.com/mycelya/mycelya/catalogue"
 )
@@ -22,12 +21,16 @@ func Verify(g *Graph) error {
 	}
 	for id := range g.Nodes {
 		if err := c.node(NodeID(id)); err != nil {
-			return fmt.Errorf("ir: node %d, %s: %w", id, strconv.Quote(g.NodeString(NodeID(id))), err)
+			return g.errorAt(NodeID(id), c.arg, c.item, err)
 		}
 	}
 	for i, o := range g.Outputs {
 		if err := c.output(i); err != nil {
-			return fmt.Errorf("ir: \"output %%%d -> s%d\": %w", o.Value, o.Slot, err)
+			err = fmt.Errorf("ir: \"output %%%d -> s%d\": %w", o.Value, o.Slot, err)
+			if s := g.source; s != nil && i < len(s.outputs) {
+				return s.outputs[i].error(err)
+			}
+			return err
 		}
 	}
 	return nil
@@ -43,6 +46,8 @@ func (g *Graph) Check(id NodeID) error {
 type checker struct {
 	g       *Graph
 	symbols map[uint32]int // parameter slot -> symbol that it holds
+	// The argument that is being checked, and its item, or none.
+	arg, item int
 }
 
 // tables checks the parts of the graph that belong to no node.
@@ -136,6 +141,7 @@ func (c *checker) groups() error {
 
 func (c *checker) node(id NodeID) error {
 	g, n := c.g, &c.g.Nodes[id]
+	c.arg, c.item = none, none
 	if n.Op == OpInvalid || n.Op >= NumOps {
 		return fmt.Errorf("no such op")
 	}
@@ -148,11 +154,13 @@ func (c *checker) node(id NodeID) error {
 	if n.Origin.File == "" && n.Origin.Line != 0 {
 		return fmt.Errorf("an origin with a line but no file")
 	}
-	for _, a := range g.NodeArgs(id) {
-		if err := c.arg(id, a, true); err != nil {
+	for i, a := range g.NodeArgs(id) {
+		c.arg = i
+		if err := c.reference(id, a, true); err != nil {
 			return err
 		}
 	}
+	c.arg = none
 	for i := range n.N {
 		if err := c.typ(g.Types[n.First+ValueID(i)], n.Op == OpCall); err != nil {
 			return fmt.Errorf("result %d: %w", i, err)
@@ -180,8 +188,8 @@ func (c *checker) node(id NodeID) error {
 	}
 }
 
-// arg checks that an argument refers to an earlier value, and to a string or list that exists.
-func (c *checker) arg(id NodeID, a Arg, lists bool) error {
+// reference checks that an argument refers to an earlier value, and to a string or list that exists.
+func (c *checker) reference(id NodeID, a Arg, lists bool) error {
 	g := c.g
 	if a.Write && a.Kind != ArgValue {
 		return fmt.Errorf("an argument that is no operand is marked as written")
@@ -255,13 +263,15 @@ func (c *checker) list(id NodeID, a Arg) error {
 		return fmt.Errorf("a list of unknown kind %d", a.Sub)
 	}
 	for i, item := range c.g.List(a) {
-		if err := c.arg(id, item, false); err != nil {
+		c.item = i
+		if err := c.reference(id, item, false); err != nil {
 			return err
 		}
 		if !allows(a.Sub, item.Kind) && !(allows(a.Sub, ArgKind(catalogue.TagNumber)) && c.g.IsNumber(item)) {
 			return fmt.Errorf("item %d does not fit in a list of %s", i, listNames[a.Sub])
 		}
 	}
+	c.item = none
 	return nil
 }
 
@@ -504,7 +514,7 @@ func (c *checker) call(id NodeID) error {
 			return fmt.Errorf("%%%d is the new content of %%%d: it is %s, not %s", v, w, want, is)
 		}
 	}
-	return nil
+	return c.aten(id)
 }
 
 func (c *checker) output(i int) error {

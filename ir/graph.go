@@ -162,6 +162,7 @@ type Graph struct {
 	Groups   []Group
 	Requires []Require
 
+	source  *source // of a graph that was parsed; copies have none
 	strings map[string]uint32
 	equal   []Dim // by symbol: the dim that represents it (see Find); a symbol without an entry represents itself
 	shared  *shared

@@ -121,7 +121,7 @@ func TestCallDims(t *testing.T) {
 			}
 		}
 		for _, p := range append(args, results...) {
-			assert.Regexp(t, `^(\*|#|_|[a-z?]*[A-Z+]?[a-z?]*)$`, p, name)
+			assert.Regexp(t, `^(\*|#|_|[a-z?]*[A-Z+]?[a-z?]*\|?)$`, p, name)
 		}
 	}
 }

@@ -64,6 +64,9 @@ type parser struct {
 	values map[uint64]ValueID
 }
 
+// here is the place of a position in the line.
+func (p *parser) here(pos int) place { return place{p.line + 1, pos + 1} }
+
 // fail ends the parse; ParseAll turns the panic into its error.
 func (p *parser) fail(pos int, format string, args ...any) {
 	panic(&SyntaxError{p.line + 1, pos + 1, fmt.Sprintf(format, args...)})
@@ -113,6 +116,7 @@ func cutComment(s string) (text, comment string) {
 
 func (p *parser) graph() *Graph {
 	p.g = NewGraph("", "")
+	p.g.source = &source{}
 	p.syms = map[string]Dim{}
 	p.values = map[uint64]ValueID{}
 	p.keyword("graph")
@@ -218,6 +222,8 @@ func (p *parser) dimsLine() {
 
 // output reads "%6 -> s12".
 func (p *parser) output() {
+	p.space()
+	p.g.source.outputs = append(p.g.source.outputs, p.here(p.pos))
 	v := p.operand()
 	p.token("->")
 	p.space()
@@ -265,6 +271,8 @@ func (p *parser) statement() {
 	if n.Op != OpCall && len(types) != 1 {
 		p.fail(pos, "%s has one result, found %d", n.Op, len(types))
 	}
+	source := p.g.source
+	source.nodes = append(source.nodes, p.here(pos))
 	var args []Arg
 	region := n.Op == OpView || n.Op == OpUpdate
 	hasOffset := false
@@ -281,6 +289,7 @@ func (p *parser) statement() {
 			p.token("=")
 			n.Offset, hasOffset = p.dim(), true
 		default:
+			source.args = append(source.args, p.here(p.pos))
 			args = append(args, p.arg(true))
 		}
 	}
@@ -506,6 +515,8 @@ func (p *parser) list(sub uint8) Arg {
 		if len(items) > 0 {
 			p.token(",")
 		}
+		p.space()
+		p.g.source.items = append(p.g.source.items, p.here(p.pos))
 		items = append(items, p.arg(false))
 	}
 	if sub == 0 {

@@ -34,7 +34,7 @@ const sample = `graph train.py:41 item {
   %7: f32[o], %8: i64[o] = aten.max.dim %6 1 false
   %9: none, %10: f32[o]  = my.op.x [%7, none] tensors[] [n, 2] dim:7 %7! "a\"#b" f16 layout:0 device:0 memfmt:1` +
 	" gen:5 !rng !effect\n" + `  mycelya.manual_seed gen:5 %5 !effect
-  %11: f32[o]            = aten.foo [1.5, -inf, nan, -0.0] [true, false] floats[] scalars[%5, 3]` +
+  %11: f32[o]            = my.foo [1.5, -inf, nan, -0.0] [true, false] floats[] scalars[%5, 3]` +
 	" nan:7ff8000000000001 1e+100\n" + `  %12: f32[n,o]          = empty
   %13: f32[n,o]          = update %12 %11 offset=o
   %14: f32[]             = scalar 4

@@ -43,51 +43,75 @@ var dimsByName = func() map[string]*callDims {
 // InferCall unifies the sizes that are equal by the meaning of a node's op or operator, after the node has been added
 // with its result types. It never fails: the verifier or the operator itself refuses contradictions.
 func (g *Graph) InferCall(id NodeID) {
-	n := &g.Nodes[id]
+	m := meaning{g: g, id: id, equal: func(_ int, a, b Dim) { g.UnifyDims(a, b) }}
+	m.node()
+}
+
+// result stands for the results of a node in the place of the number of an argument.
+const result = -1
+
+// meaning lists the sizes that are equal by the meaning of a node's op or operator.
+type meaning struct {
+	g  *Graph
+	id NodeID
+	// equal is called with each pair of equal sizes. The second one belongs to this argument, or to a result.
+	equal func(arg int, a, b Dim)
+	// rank, if it is set, is called for an argument or result with more or fewer dims than the meaning allows.
+	rank func(arg int, dims []Dim)
+}
+
+func (m *meaning) node() {
+	g := m.g
+	n := &g.Nodes[m.id]
 	results := g.Types[n.First : n.First+ValueID(n.N)]
-	args := g.NodeArgs(id)
+	args := g.NodeArgs(m.id)
 	if n.Op.Own() {
-		g.unifyOwn(n.Op, args, results[0].Dims)
+		m.own(n.Op, args, results[0].Dims)
 		return
 	}
 	if n.Op != OpCall {
 		if n.Op == OpUpdate {
-			g.unifyLists(results[0].Dims, g.Types[args[0].V].Dims)
+			m.lists(0, results[0].Dims, g.Types[args[0].V].Dims)
 		}
 		return
 	}
-	writes := g.Writes(id)
+	writes := g.Writes(m.id)
 	fresh := len(results) - len(writes)
 	for i, w := range writes { // the new content has the operand's geometry
-		g.unifyLists(g.Types[w].Dims, results[fresh+i].Dims)
-		g.unifyLists(g.Types[w].Strides, results[fresh+i].Strides)
+		m.lists(result, g.Types[w].Dims, results[fresh+i].Dims)
+		m.lists(result, g.Types[w].Strides, results[fresh+i].Strides)
 	}
 	if len(args) == 0 {
 		return
 	}
-	name := g.CallName(id)
+	name := g.CallName(m.id)
 	if args[0].Kind == ArgList && catalogue.Lists(name) {
-		g.unifyForeach(args, results[:fresh])
+		m.foreach(args, results[:fresh])
 		return
 	}
-	dims := dimsByName[name]
+	dims := dimsOf(name)
 	if dims == nil {
-		functional, inplace := FunctionalName(name)
-		if !inplace {
-			return
-		}
-		if dims = dimsByName[functional]; dims == nil {
-			return
-		}
-	}
-	if dims.concatenated {
-		g.unifyCat(args, results[0].Dims)
 		return
 	}
 	if fresh == 0 {
 		fresh = len(results) // an in-place operator: its result is the new content
 	}
-	g.unifyPatterns(dims, args, results[:fresh])
+	if dims.concatenated {
+		m.cat(args, results[0].Dims)
+		return
+	}
+	m.patterns(dims, args, results[:fresh])
+}
+
+// dimsOf are the dim patterns of an operator, or of the functional form of an operator in place; nil if there are none.
+func dimsOf(name string) *callDims {
+	if dims := dimsByName[name]; dims != nil {
+		return dims
+	}
+	if functional, inplace := FunctionalName(name); inplace {
+		return dimsByName[functional]
+	}
+	return nil
 }
 
 // FunctionalName is the functional form of an in-place operator: aten::add.Tensor for aten::add_.Tensor. It is false
@@ -104,97 +128,109 @@ func FunctionalName(name string) (string, bool) {
 	return f, true
 }
 
-func (g *Graph) unifyOwn(op Op, args []Arg, result []Dim) {
+func (m *meaning) own(op Op, args []Arg, to []Dim) {
 	info := Info(op)
 	switch info.Shape {
 	case ShapeFirst, ShapeBroadcast:
-		for _, a := range args[:info.Arity()] {
-			g.unifyBroadcast(g.Types[a.V].Dims, result)
+		for i, a := range args[:info.Arity()] {
+			m.broadcast(i, m.g.Types[a.V].Dims, to)
 		}
 	case ShapeReduce:
-		if dims, err := g.reduceDims(args); err == nil {
-			g.unifyLists(dims, result)
+		if dims, err := m.g.reduceDims(args); err == nil {
+			m.lists(result, dims, to)
 		}
 	}
 }
 
-// unifyLists unifies the dims of two lists of equal length in pairs.
-func (g *Graph) unifyLists(a, b []Dim) {
+// lists pairs the dims of two lists of equal length.
+func (m *meaning) lists(arg int, a, b []Dim) {
 	if len(a) != len(b) {
+		m.wrongRank(arg, b)
 		return
 	}
 	for i := range a {
-		g.UnifyDims(a[i], b[i])
+		m.equal(arg, a[i], b[i])
 	}
 }
 
-// unifyBroadcast unifies the dims of an operand with the last dims of what it broadcasts to. Dims of 1 expand.
-func (g *Graph) unifyBroadcast(dims, to []Dim) {
+func (m *meaning) wrongRank(arg int, dims []Dim) {
+	if m.rank != nil {
+		m.rank(arg, dims)
+	}
+}
+
+// broadcast pairs the dims of an operand with the last dims of what it broadcasts to. Dims of 1 expand.
+func (m *meaning) broadcast(arg int, dims, to []Dim) {
+	g := m.g
 	if len(dims) > len(to) {
+		m.wrongRank(arg, dims)
 		return
 	}
 	for i, d := range dims {
 		if t := to[len(to)-len(dims)+i]; g.Find(d) != Const(1) && g.Find(t) != Const(1) {
-			g.UnifyDims(d, t)
+			m.equal(arg, t, d)
 		}
 	}
 }
 
-// unifyForeach unifies the sizes of an operator over lists: the i-th tensor of each list broadcasts to the i-th
-// tensor of the first list.
-func (g *Graph) unifyForeach(args []Arg, fresh []Type) {
+// foreach pairs the sizes of an operator over lists: the i-th tensor of each list broadcasts to the i-th tensor of the
+// first list.
+func (m *meaning) foreach(args []Arg, fresh []Type) {
+	g := m.g
 	first := g.List(args[0])
-	to := func(i int, dims []Dim) {
+	to := func(arg, i int, dims []Dim) {
 		if first[i].Kind == ArgValue {
-			g.unifyBroadcast(dims, g.Types[first[i].V].Dims)
+			m.broadcast(arg, dims, g.Types[first[i].V].Dims)
 		}
 	}
-	for _, a := range args[1:] {
+	for arg, a := range args[1:] {
 		items := g.safeList(a)
 		if (a.Sub != ListTensors && a.Sub != ListOptTensors) || len(items) != len(first) {
 			continue
 		}
 		for i, item := range items {
 			if item.Kind == ArgValue {
-				to(i, g.Types[item.V].Dims)
+				to(arg+1, i, g.Types[item.V].Dims)
 			}
 		}
 	}
 	if len(fresh) == len(first) {
 		for i, t := range fresh {
-			to(i, t.Dims)
+			to(result, i, t.Dims)
 		}
 	}
 }
 
-// unifyCat unifies the sizes of cat(tensors, dim): all dims but one are equal. A tensor of another rank is empty, and
-// cat skips it.
-func (g *Graph) unifyCat(args []Arg, result []Dim) {
+// cat pairs the sizes of cat(tensors, dim): all dims but one are equal. A tensor of another rank is empty, and cat skips
+// it.
+func (m *meaning) cat(args []Arg, to []Dim) {
+	g := m.g
 	if len(args) < 2 || args[1].Kind != ArgInt {
 		return
 	}
 	dim := args[1].V
 	if dim < 0 {
-		dim += int64(len(result))
+		dim += int64(len(to))
 	}
 	for _, a := range g.safeList(args[0]) {
-		if a.Kind != ArgValue || len(g.Types[a.V].Dims) != len(result) {
+		if a.Kind != ArgValue || len(g.Types[a.V].Dims) != len(to) {
 			continue
 		}
 		for i, d := range g.Types[a.V].Dims {
 			if int64(i) != dim {
-				g.UnifyDims(d, result[i])
+				m.equal(0, to[i], d)
 			}
 		}
 	}
 }
 
-// unifyPatterns unifies the sizes of operands and results by the operator's patterns.
-func (g *Graph) unifyPatterns(dims *callDims, args []Arg, results []Type) {
+// patterns pairs the sizes of operands and results by the operator's patterns.
+func (m *meaning) patterns(dims *callDims, args []Arg, results []Type) {
+	g := m.g
 	if dims.broadcast {
-		for _, a := range args {
+		for i, a := range args {
 			if a.Kind == ArgValue && len(results) > 0 {
-				g.unifyBroadcast(g.Types[a.V].Dims, results[0].Dims)
+				m.broadcast(i, g.Types[a.V].Dims, results[0].Dims)
 			}
 		}
 		return
@@ -202,7 +238,7 @@ func (g *Graph) unifyPatterns(dims *callDims, args []Arg, results []Type) {
 	bound := map[byte][]Dim{}
 	for i, p := range dims.results {
 		if i < len(results) && results[i].DType != Invalid {
-			g.unifyPattern(p, results[i].Dims, bound)
+			m.pattern(result, p, results[i].Dims, bound)
 		}
 	}
 	for i, p := range dims.args {
@@ -214,28 +250,32 @@ func (g *Graph) unifyPatterns(dims *callDims, args []Arg, results []Type) {
 			if items := g.safeList(a); len(items) == len(results[0].Dims) {
 				for j, item := range items {
 					if item.Kind == ArgDim {
-						g.UnifyDims(Dim(item.V), results[0].Dims[j])
+						m.equal(i, results[0].Dims[j], Dim(item.V))
 					}
 				}
 			}
 		case a.Kind != ArgValue:
+		case p == "*" && len(results) > 0 && results[0].DType == Invalid:
 		case p == "*" && len(results) > 0:
-			g.unifyBroadcast(g.Types[a.V].Dims, results[0].Dims)
+			m.broadcast(i, g.Types[a.V].Dims, results[0].Dims)
 		case p != "*":
-			g.unifyPattern(p, g.Types[a.V].Dims, bound)
+			m.pattern(i, p, g.Types[a.V].Dims, bound)
 		}
 	}
 }
 
-// unifyPattern matches one operand or result with its pattern, and unifies its dims with those that the letters stand
-// for.
-func (g *Graph) unifyPattern(p string, dims []Dim, bound map[byte][]Dim) {
+// pattern matches one operand or result with its pattern, and pairs its dims with those that the letters stand for.
+func (m *meaning) pattern(arg int, p string, dims []Dim, bound map[byte][]Dim) {
 	if p == "_" {
 		return
 	}
+	p, scalar := strings.CutSuffix(p, "|")
+	if scalar && len(dims) == 0 {
+		return
+	}
 	extra := len(dims) - len(p) // how many dims the group takes, less one
-	group := strings.ContainsAny(p, "+ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-	if (!group && extra != 0) || extra < -1 {
+	if (!hasGroup(p) && extra != 0) || extra < -1 {
+		m.wrongRank(arg, dims)
 		return
 	}
 	for i := range len(p) {
@@ -249,9 +289,12 @@ func (g *Graph) unifyPattern(p string, dims []Dim, bound map[byte][]Dim) {
 		switch b, ok := bound[c]; {
 		case c == '?' || c == '+':
 		case ok:
-			g.unifyLists(b, here)
+			m.lists(arg, b, here)
 		default:
 			bound[c] = here
 		}
 	}
 }
+
+// hasGroup reports whether a pattern fits operands of several ranks.
+func hasGroup(p string) bool { return strings.ContainsAny(p, "+ABCDEFGHIJKLMNOPQRSTUVWXYZ") }

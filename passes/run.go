@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
 )
 
@@ -129,6 +130,14 @@ func prepare(g *ir.Graph) *ir.Graph {
 	return g
 }
 
+// Verify returns what is wrong with a graph or with its groups, nil if nothing is.
+func Verify(g *ir.Graph) error {
+	if err := ir.Verify(g); err != nil {
+		return err
+	}
+	return fusion.Verify(g)
+}
+
 // checker checks the graphs of one run. Printing takes most of its time, so it keeps the text of the last graph.
 type checker struct {
 	level int
@@ -165,7 +174,7 @@ func (c *checker) accept(g *ir.Graph) error {
 	if c.level < 1 {
 		return nil
 	}
-	if err := ir.Verify(g); err != nil || c.level < 2 || c.graph == g {
+	if err := Verify(g); err != nil || c.level < 2 || c.graph == g {
 		return err
 	}
 	c.current(g)
@@ -173,7 +182,7 @@ func (c *checker) accept(g *ir.Graph) error {
 	if err != nil {
 		return fmt.Errorf("the text does not parse: %w\n%s", err, c.text)
 	}
-	if err := ir.Verify(parsed); err != nil {
+	if err := Verify(parsed); err != nil {
 		return fmt.Errorf("the parsed text does not verify: %w\n%s", err, c.text)
 	}
 	if again := parsed.String(); again != c.text {

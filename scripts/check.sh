@@ -41,7 +41,8 @@ headers() { # files without copyright and licence, which are two lines in code a
   done
 }
 fresh_optable() {
-  $py csrc/device/record/gen_optable.py | cmp - csrc/device/record/optable.inc
+  $py csrc/device/record/gen_optable.py | cmp - csrc/device/record/optable.inc &&
+    $py csrc/device/record/gen_optable.py --schemas | cmp - catalogue/schemas.txt
 }
 fresh_proto() {
   if ! command -v protoc >/dev/null || ! command -v protoc-gen-go >/dev/null; then

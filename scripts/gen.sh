@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 #
 # Writes the generated files that are committed: those of the catalogue, the device's op table, the
-# worker's list of operators, the protobuf code.
+# worker's list of operators, the compiler's list of schemas, the protobuf code.
 set -eu
 cd "$(dirname "$0")/.."
 go run ./catalogue/gen
@@ -11,6 +11,8 @@ go run ./catalogue/gen
 mv build/optable.inc csrc/device/record/optable.inc
 .venv/bin/python csrc/device/record/gen_optable.py --allowed >build/Allowed.inc
 mv build/Allowed.inc csrc/exec/program/Allowed.inc
+.venv/bin/python csrc/device/record/gen_optable.py --schemas >build/schemas.txt
+mv build/schemas.txt catalogue/schemas.txt
 if command -v protoc >/dev/null && command -v protoc-gen-go >/dev/null; then
   protoc --go_out=. --go_opt=paths=source_relative proto/mycelya.proto
 else

@@ -140,9 +140,9 @@ func TestRunCalls(t *testing.T) {
 func TestRunErrors(t *testing.T) {
 	const head = "graph g r {\n dims n=2@0\n %0: f32[n] = input 0\n %1: i64[2] = input 1\n %2: f64[] = param 1\n"
 	for stmt, want := range map[string]string{
-		"%3: f32[n] = aten.mm %0 %0": `eval: node 3, "%3: f32[n]             = aten.mm %0 %0": ` +
-			`no own op has the meaning of aten::mm with these arguments`,
-		"%3: f32[n] = aten.mm.out %0 %0!":                      "no own op has the meaning of aten::mm.out",
+		"%3: f32[n] = aten.hardswish %0": `eval: node 3, "%3: f32[n]             = aten.hardswish %0": ` +
+			`no own op has the meaning of aten::hardswish with these arguments`,
+		"%3: f32[n] = aten.hardswish.out %0 %0!":               "no own op has the meaning of aten::hardswish.out",
 		"%3: f32[n], %4: f32[n] = my.two %0":                   "no own op has the meaning of my::two",
 		"%3: f32[n] = aten.add.Tensor %0 %0 2":                 "no own op has the meaning",
 		"%3: i64[2] = remainder %1 %1":                         "integer division or modulo by zero",

@@ -21,6 +21,7 @@
 package repro
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -221,8 +222,10 @@ func (p *parser) check() {
 	if p.r.Crash != "" {
 		return // an invalid graph may be the cause of the crash
 	}
-	if err := ir.Verify(g); err != nil {
-		p.fail(p.at[captureFile]+1, 1, "expected a valid graph: %v", err)
+	if err := passes.Verify(g); err != nil {
+		at := &ir.PlacedError{Line: 1, Col: 1}
+		errors.As(err, &at)
+		p.fail(p.at[captureFile]+at.Line, at.Col, "expected a valid graph: %v", err)
 	}
 	p.graph(outFile, p.r.Out)
 }

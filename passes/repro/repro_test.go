@@ -89,7 +89,7 @@ func TestMistakes(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{edit("relu %0\n  %2", "relu %2\n  %2"), "r:14:33: expected a value defined above, found %2"}, // a cycle: %2 needs %1
 		{edit("= input 0", "= inptu 0"), "r:13:28: expected an op, found \"inptu\""},
-		{edit("%3: f32[2]", "%3: f64[2]"), "r:12:1: expected a valid graph: ir: node 3, "},
+		{edit("%3: f32[2]", "%3: f64[2]"), "r:16:28: expected a valid graph: ir: node 3, "},
 		{edit(graphs.Once, graphs.Once[:60]), "r:22:6: expected a type like f32[n], found the end of the line"},
 		{edit(graphs.Once, strings.Replace(graphs.Once, "add", "adt", 1)), "r:23:28: expected an op, found \"adt\""},
 		{edit("passes: cse dce", "passes: cse fuses"), "r:8:13: expected a pass (views, cse, "},

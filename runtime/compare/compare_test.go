@@ -35,7 +35,7 @@ func TestGraph(t *testing.T) {
   %2: f32[a] = aten.silu %1
   %3: f64[] = param 1
   %4: f32[a], %5: b8[a] = aten.native_dropout %2 %3 true !rng
-  %6: f32[a] = aten.mm %4 %4
+  %6: f32[] = aten.dot %4 %4
   %7: f32[a] = empty
   %8: f32[a] = relu %7
   %9: f32[a] = neg %8
@@ -58,7 +58,7 @@ func TestGraph(t *testing.T) {
     %7: f32[a]             = relu %6
     %8: f32[a]             = neg %7
   }
-  %9: f32[a]             = aten.mm %4 %4
+  %9: f32[]              = aten.dot %4 %4
   output %4 -> s1
   output %9 -> s2
   output %8 -> s3
@@ -68,7 +68,7 @@ func TestGraph(t *testing.T) {
 	require.NoError(t, ir.Verify(g))
 	text := g.String()
 	require.Equal(t, 1, strings.Count(text, "!rng"))
-	require.Equal(t, 1, strings.Count(text, "aten.mm"))
+	require.Equal(t, 1, strings.Count(text, "aten.dot"))
 	_, added, _ := strings.Cut(text, "aten.zero_ ")
 	var lines []string
 	for line := range strings.Lines(added) {

@@ -339,7 +339,7 @@ func (b *builder) call() {
 		args = append(args, b.arg(true))
 	}
 	n := ir.Node{Op: ir.OpCall, Flags: ir.Flags(rapid.IntRange(0, 3).Draw(b.T, "flags"))}
-	n.Name = b.g.Intern(rapid.SampledFrom([]string{"my::op", "aten::max.dim", "a b", "x::y.z.w"}).Draw(b.T, "name"))
+	n.Name = b.g.Intern(rapid.SampledFrom([]string{"my::op", "my::max.dim", "a b", "x::y.z.w"}).Draw(b.T, "name"))
 	var types []ir.Type
 	for range rapid.IntRange(0, 2).Draw(b.T, "results") {
 		types = append(types, rapid.SampledFrom(append(b.g.Types, ir.Type{})).Draw(b.T, "type"))

@@ -121,12 +121,17 @@ func (w *watcher) file(name string, stdin io.Reader, opt passes.Options) error {
 		return err
 	}
 	graphs, err := ir.ParseAll(string(data))
+	if err == nil && len(graphs) == 0 {
+		err = &ir.SyntaxError{Line: 1, Col: 1, Msg: "expected a graph, found none"}
+	}
 	if err != nil {
 		return fmt.Errorf("%s:%w", name, err)
 	}
 	for _, g := range graphs {
-		if err := ir.Verify(g); err != nil {
-			return fmt.Errorf("%s: graph %s: %w", name, g.Name, err)
+		if err := passes.Verify(g); err != nil {
+			at := &ir.PlacedError{Line: 1, Col: 1}
+			errors.As(err, &at)
+			return fmt.Errorf("%s:%d:%d: graph %s: %w", name, at.Line, at.Col, g.Name, err)
 		}
 		out, err := passes.Run(g, opt)
 		if err != nil {

@@ -1,0 +1,30 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+
+package fusion
+
+import (
+	"errors"
+
+	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/decomp"
+)
+
+// Verify returns an error if a group of a verified graph holds a node that no kernel computes.
+func Verify(g *ir.Graph) error {
+	if len(g.Groups) == 0 {
+		return nil
+	}
+	f := newFinder(decomp.Expand(g, nil), g, Options{})
+	for i, o := range f.obstacles {
+		id := f.of[i]
+		n := &g.Nodes[id]
+		switch {
+		case n.Group == 0 || o.loops() || o == idle || o == drawn || o == checked:
+		case o == memory && n.Op == ir.OpCall: // of an empty result
+		default:
+			return g.ErrorAt(id, errors.New(f.text(ir.NodeID(i), o)))
+		}
+	}
+	return nil
+}
