@@ -14,8 +14,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// TestSchemas: a call of an operator of PyTorch that its schema or its meaning excludes is an error, at the place of the
-// argument that is wrong.
+// TestSchemas: a call of an operator of PyTorch that its schema or its meaning excludes is an error, at the place of
+// the argument that is wrong.
 func TestSchemas(t *testing.T) {
 	const head = "graph a sync {\ndims n=4@0 m=5@1\n%0: f32[n,m] = input 0\n%1: i64[n] = input 1\n%2: f64[] = param 2\n" +
 		"%3: f32[] = input 2\n"
@@ -29,11 +29,13 @@ func TestSchemas(t *testing.T) {
 		{"%4: f32[n,m] = aten._softmax %0 7 false", "7", "argument dim of aten::_softmax is 7: expected -2 to 1"},
 		{"%4: f32[n,m] = aten._softmax %0 -2 false", "", ""},
 		{"%4: f32[n,m] = aten._softmax %0 1.5 false", "1.5", "argument dim of aten::_softmax takes int, not a float"},
-		{"%4: f32[n,m] = aten._softmax %0 1", "aten", "aten::_softmax takes 3 arguments, not 2: bool half_to_float is missing"},
+		{"%4: f32[n,m] = aten._softmax %0 1", "aten",
+			"aten::_softmax takes 3 arguments, not 2: bool half_to_float is missing"},
 		{"%4: f32[n,m] = aten._softmax %0 1 false 3", "3", "aten::_softmax takes 3 arguments, not 4"},
 		{`%4: f32[n,m] = aten.add.Tensor %0 "x" 1`, `"x"`, "argument other of aten::add.Tensor takes Tensor, not a string"},
 		{"%4: f32[n,m] = aten.add.Tensor %0 %2 1", "", ""},
-		{"%4: f32[m,n] = aten.add.Tensor %0 %0 1", "%0 %0", "argument self of aten::add.Tensor has size n where m is expected"},
+		{"%4: f32[m,n] = aten.add.Tensor %0 %0 1", "%0 %0",
+			"argument self of aten::add.Tensor has size n where m is expected"},
 		{"%4: f32[n,m] = aten.nosuch %0", "aten", "PyTorch has no operator aten::nosuch that a program can call"},
 		{"%4: f32[n,m] = aten.relu_ %0", "%0", "aten::relu_ writes its argument self: expected %0!"},
 		{"%4: f32[n,m] = aten.neg %0!", "%0!", "aten::neg does not write its argument self"},

@@ -19,8 +19,8 @@ type place struct{ line, col int }
 // none is the number of no argument and no item.
 const none = -1
 
-// PlacedError is an error about a statement of a graph that was parsed. Line and Col (in bytes) count from 1. Its text is
-// that of the same error about a graph without text.
+// PlacedError is an error about a statement of a graph that was parsed. Line and Col (in bytes) count from 1. Its text
+// is that of the same error about a graph without text.
 type PlacedError struct {
 	Line, Col int
 	Err       error

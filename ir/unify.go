@@ -201,8 +201,8 @@ func (m *meaning) foreach(args []Arg, fresh []Type) {
 	}
 }
 
-// cat pairs the sizes of cat(tensors, dim): all dims but one are equal. A tensor of another rank is empty, and cat skips
-// it.
+// cat pairs the sizes of cat(tensors, dim): all dims but one are equal. A tensor of another rank is empty, and cat
+// skips it.
 func (m *meaning) cat(args []Arg, to []Dim) {
 	g := m.g
 	if len(args) < 2 || args[1].Kind != ArgInt {

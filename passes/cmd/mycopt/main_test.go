@@ -162,7 +162,8 @@ func TestErrors(t *testing.T) {
 		{"graph x y {\n} }", nil, 1, "mycopt: stdin:2:3: expected the end of the line, found \"}\"\n"},
 		{strings.Replace(graphs.Twice, "%3: f32", "%3: f64", 1), nil, 1, "mycopt: stdin:5:28: graph f.py:1: ir: node 3, " +
 			"\"%3: f64[2]             = add %1 %2\": the result is f32, not f64\n"},
-		{"graph x y {\n  dims n=2@0\n  %0: f32[n,n] = input 0\n  fuse rows {\n    %1: f32[n,n] = aten.mm %0 %0\n  }\n}", nil, 1,
+		{"graph x y {\n  dims n=2@0\n  %0: f32[n,n] = input 0\n  fuse rows {\n    %1: f32[n,n] = aten.mm %0 %0\n  }\n}",
+			nil, 1,
 			"mycopt: stdin:5:20: graph x: ir: node 1, \"%1: f32[n,n]           = aten.mm %0 %0\": no kernel computes aten::mm"},
 		{"\n# no graph\n", nil, 1, "mycopt: stdin:1:1: expected a graph, found none"},
 		{graphs.Twice, []string{"-passes=fused"}, 1,
