@@ -79,8 +79,8 @@ type ATen struct {
 //	chan w x                 w, one element per channel, as it broadcasts to x: [c] as [c,1,1] for [n,c,h,w]
 //
 // A dim is a literal, or the name of an argument that holds one; -1 is the last. The dims of a reduction are a dim, the
-// name of an argument that holds several dims, or one of the words all, last:name and lead:name (as many dims as the
-// list has, and the other ones), chan (all but dim 1).
+// words all, in:name (the dims in a list, all of them if it is empty or none), last:name and lead:name (as many dims as
+// the list has, and the other ones), chan (all but dim 1). A result may have dims of 1 that the operator drops.
 //
 // A body computes in f32 where the operands are f16 or bf16, and rounds its results once, as ATen does. With promote,
 // all operands are of the dtype in which they meet: f64 beside bf16 is f64.
@@ -117,7 +117,7 @@ func Lists(name string) bool {
 
 // atenRows are the rows of all families; atenByName is their index. Nothing changes them after they are made.
 var (
-	atenRows   = slices.Concat(elementwiseRows, linearRows, networkRows, memoryRows, listRows)
+	atenRows   = slices.Concat(elementwiseRows, linearRows, networkRows, memoryRows, reductionRows, listRows)
 	atenByName = indexATen()
 )
 

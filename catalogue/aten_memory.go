@@ -146,7 +146,6 @@ var memoryRows = []ATen{
 	{Name: "aten::kthvalue", Capture: Capture{Handling: Whole}},
 	{Name: "aten::linspace", Capture: Capture{Handling: Whole}},
 	{Name: "aten::logspace", Capture: Capture{Handling: Whole}},
-	{Name: "aten::logsumexp", Capture: Capture{Handling: Whole}},
 	{Name: "aten::masked_scatter_backward", Capture: Capture{Handling: Whole}},
 	{Name: "aten::masked_select", Capture: Capture{Handling: Dynamic}},
 	{Name: "aten::masked_select.out", Capture: Capture{Handling: Dynamic}},

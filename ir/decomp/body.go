@@ -362,8 +362,8 @@ func (w *writer) like(how form, x, y term) (term, string) {
 func (w *writer) reduce(e *expr, x term) (term, string) {
 	rank := len(w.out.Types[x.v].Dims)
 	var over []int64
+	all := e.dims.which == dimsAll
 	switch e.dims.which {
-	case dimsAll:
 	case dimsChannels:
 		for i := range rank {
 			if i != 1 {
@@ -377,6 +377,25 @@ func (w *writer) reduce(e *expr, x term) (term, string) {
 				over = append(over, int64(i))
 			}
 		}
+	case dimsIn:
+		items := []ir.Arg{}
+		switch a := w.names[e.dims.name].arg; a.Kind {
+		case ir.ArgList:
+			items = w.g.List(a)
+		case ir.ArgInt:
+			items = append(items, a)
+		}
+		for _, a := range items {
+			d := a.V
+			if d < 0 {
+				d += int64(rank)
+			}
+			if a.Kind != ir.ArgInt || d < 0 || d >= int64(rank) {
+				return term{}, "its dims are not literals"
+			}
+			over = append(over, d)
+		}
+		all = len(over) == 0
 	case dimsOne:
 		d, err := w.dim(e.dims.one, rank)
 		if err != "" {
@@ -384,7 +403,7 @@ func (w *writer) reduce(e *expr, x term) (term, string) {
 		}
 		over = append(over, int64(d))
 	}
-	if rank == 0 || len(over) == 0 && e.dims.which != dimsAll {
+	if rank == 0 || len(over) == 0 && !all {
 		return term{}, "it reduces no dims"
 	}
 	items := make([]ir.Arg, len(over))

@@ -323,8 +323,12 @@ func (w *writer) give(values []term, results []ir.ValueID) string {
 			return "a result has no expression"
 		}
 		v := values[i].v
-		if len(w.out.Types[v].Dims) != len(want.Dims) {
-			return "a result has another rank"
+		if len(w.out.Types[v].Dims) != len(want.Dims) { // dims of 1 that the operator drops
+			t, err := w.view(values[i], want.Dims)
+			if err != "" {
+				return err
+			}
+			v = t.v
 		}
 		for j, d := range want.Dims { // equal by the meaning of the operator
 			if !w.out.UnifyDims(w.out.Types[v].Dims[j], d) {

@@ -66,7 +66,7 @@ type dim struct {
 // dims are the dims of a reduction.
 type dims struct {
 	which rangeOfDims
-	name  int // dimsLast, dimsLead: the argument that has as many items
+	name  int // dimsIn: the argument that lists them; dimsLast, dimsLead: the argument that has as many items
 	one   dim // dimsOne
 }
 
@@ -76,6 +76,7 @@ const (
 	dimsOne      rangeOfDims = iota
 	dimsAll                  // all there are
 	dimsChannels             // all but dim 1
+	dimsIn                   // those of a list, all for an empty list or none
 	dimsLast                 // as many as the argument has
 	dimsLead                 // all other dims
 )
@@ -262,6 +263,8 @@ func (r *rule) dims(word string) dims {
 		return dims{which: dimsAll}
 	case "chan":
 		return dims{which: dimsChannels}
+	case "in":
+		return dims{which: dimsIn, name: r.known(name)}
 	case "last":
 		return dims{which: dimsLast, name: r.known(name)}
 	case "lead":
