@@ -21,6 +21,7 @@ _COMMANDS = {
     "sweep": "_machines",
     "bench": "_bench",
     "doctor": "_doctor",
+    "bisect": "_bisect",
     "completion": "_completion",
 }
 

@@ -26,6 +26,8 @@ type Firing struct {
 
 // rules are the rules of a pass that are switched on, and what they did.
 type rules struct {
+	pass      string
+	spec      *Spec
 	byOp      [ir.NumOps][]*Rule
 	unguarded string // see Options.unguarded
 	fired     []Firing
@@ -34,7 +36,7 @@ type rules struct {
 }
 
 func newRules(p Pass, opt Options) *rules {
-	r := &rules{unguarded: opt.unguarded}
+	r := &rules{pass: p.Name, spec: opt.Spec, unguarded: opt.unguarded}
 	for i := range p.Rules {
 		if rule := &p.Rules[i]; opt.Spec == nil || !opt.Spec.off[rule.Name] {
 			r.byOp[rule.Op] = append(r.byOp[rule.Op], rule)
@@ -146,7 +148,7 @@ func (r *rules) applies(rule *Rule, c *candidate) bool {
 // apply tries the rules of the candidate's op until one applies.
 func (r *rules) apply(c *candidate) bool {
 	for _, rule := range r.byOp[c.node.Op] {
-		if r.applies(rule, c) {
+		if r.applies(rule, c) && r.spec.allows(r.pass, rule.Name, c.node.Origin) {
 			rule.replace(c)
 			r.fired = append(r.fired, Firing{rule.Name, c.node.Origin})
 			return true

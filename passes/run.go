@@ -94,6 +94,9 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 		if err != nil {
 			return fail(p.Name, g, err)
 		}
+		if out != g && len(p.Rules) == 0 && !opt.Spec.allows(p.Name, "", firstOrigin(g)) {
+			out = g
+		}
 		if len(r.refused) > 0 {
 			explainer.Refused(p.Name, r.refused)
 		}
@@ -103,6 +106,16 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 		g = out
 	}
 	return g, nil
+}
+
+// firstOrigin is the place of the first node that has one.
+func firstOrigin(g *ir.Graph) ir.Origin {
+	for i := range g.Nodes {
+		if at := g.Nodes[i].Origin; at.File != "" {
+			return at
+		}
+	}
+	return ir.Origin{}
 }
 
 func selectPasses(opt Options) ([]Pass, error) {

@@ -5,6 +5,10 @@ package passes
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,6 +51,10 @@ func (e *events) Crash(pass string, _ *ir.Graph, _ error) { e.crashed = append(e
 
 func TestRun(t *testing.T) {
 	g := parse(t, text)
+	var changed []bool
+	for _, name := range names() {
+		changed = append(changed, name == "cse" || name == "dce" || name == "fuse")
+	}
 	for level := range 4 {
 		var e events
 		out, err := Run(g, Options{Check: level, Observer: &e})
@@ -54,8 +62,7 @@ func TestRun(t *testing.T) {
 		assert.Equal(t, text, g.String(), "the graph given stays")
 		assert.Equal(t, 3, len(out.Nodes))
 		assert.Equal(t, events{
-			begun: 1, after: []string{"views", "cse", "simplify", "fold", "dce", "order", "fuse"},
-			changed: []bool{false, true, false, false, true, false, true},
+			begun: 1, after: names(), changed: changed,
 		}, e)
 		again, err := Run(out, Options{Check: level})
 		require.NoError(t, err)
@@ -88,17 +95,18 @@ func TestGuarded(t *testing.T) {
 }
 
 func TestSpec(t *testing.T) {
+	all := names()
 	for word, want := range map[string][]string{
-		"":     {"views", "cse", "simplify", "fold", "dce", "order", "fuse"},
-		"off":  nil,
-		"-cse": {"views", "simplify", "fold", "dce", "order", "fuse"},
-		"-views,-cse, -dce,-simplify,-fold,-order,-fuse": nil,
-		"until=cse":        {"views", "cse"},
-		"bisect=cse:0":     {"views", "simplify", "fold", "dce", "order", "fuse"},
-		"bisect=dce:1":     {"views", "cse", "simplify", "fold", "dce", "order", "fuse"},
-		"until=dce,-cse":   {"views", "simplify", "fold", "dce"},
-		"bisect=cse:1,off": nil,
-		"-NegOfNeg":        {"views", "cse", "simplify", "fold", "dce", "order", "fuse"},
+		"":                                 all,
+		"off":                              nil,
+		"-cse":                             slices.DeleteFunc(names(), func(n string) bool { return n == "cse" }),
+		"-" + strings.Join(names(), ", -"): nil,
+		"until=cse":                        {"views", "cse"},
+		"bisect=cse:0":                     all,
+		"bisect=NegOfNeg:1":                all,
+		"until=dce,-cse":                   {"views", "simplify", "fold", "dce"},
+		"bisect=cse:1,off":                 nil,
+		"-NegOfNeg":                        all,
 	} {
 		s, err := ParseSpec(word)
 		require.NoError(t, err, word)
@@ -108,9 +116,8 @@ func TestSpec(t *testing.T) {
 		assert.Equal(t, want, e.after, word)
 	}
 	for word, want := range map[string]string{
-		"of": `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
-		"-dec": `no pass "dec"; the passes are views, cse, simplify, fold, dce, order, fuse; ` +
-			`-NAME also leaves out a rule, as -`,
+		"of":             `unknown word "of"; the words are off, -NAME, until=NAME, bisect=NAME:COUNT`,
+		"-dec":           `no pass "dec"; the passes are ` + strings.Join(all, ", ") + `; -NAME also leaves out a rule, as -`,
 		"-negofneq":      `leaves out a rule, as -NegOfNeg`,
 		"until=NegOfNeg": `no pass "NegOfNeg"`,
 		"-":              `no pass ""`,
@@ -125,13 +132,38 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-func TestBisectCountsGraphs(t *testing.T) {
-	s, err := ParseSpec("bisect=cse:2")
-	require.NoError(t, err)
-	for i, want := range []int{3, 3, 4, 4} {
-		out, err := Run(parse(t, text), Options{Spec: s})
+// TestBisect: the first changes of a pass, of a rule, or of all happen, and the last of them has a text.
+func TestBisect(t *testing.T) {
+	negs := "graph f.py:1 read {\n  %0: f32[2] = input 0\n" + strings.Repeat("  %$: f32[2] = neg %^ # f.py:$\n", 4) +
+		"  output %4 -> s1\n}\n"
+	for i := 1; i <= 4; i++ {
+		negs = strings.Replace(strings.Replace(strings.Replace(negs, "$", strconv.Itoa(i), 1), "^", strconv.Itoa(i-1), 1),
+			"$", strconv.Itoa(i), 1)
+	}
+	for _, c := range []struct {
+		word  string
+		graph string
+		nodes []int // after the passes, of the same graph again and again
+		last  string
+	}{
+		{"bisect=cse:2", text, []int{3, 3, 4, 4}, "2 pass cse at"},
+		{"bisect=all:0", text, []int{5, 5}, ""},
+		{"bisect=all:2", text, []int{3, 5}, "2 pass dce at"},
+		{"bisect=NegOfNeg:1", negs, []int{3, 5}, "1 rule NegOfNeg of pass simplify at f.py:2"},
+		{"bisect=simplify:3", negs, []int{1, 3, 5}, "3 rule NegOfNeg of pass simplify at f.py:2"},
+		{"bisect=simplify:9", negs, []int{1}, ""},
+	} {
+		s, err := ParseSpec(c.word)
 		require.NoError(t, err)
-		assert.Equal(t, want, len(out.Nodes), "graph %d", i)
+		last := ""
+		s.Last = func(number int64, change string) { last += fmt.Sprint(number, " ", change) }
+		for i, want := range c.nodes {
+			out, err := Run(parse(t, c.graph), Options{Spec: s, Check: 2})
+			require.NoError(t, err)
+			assert.Equal(t, want, len(out.Nodes), "%s: graph %d", c.word, i)
+		}
+		assert.Equal(t, c.last == "", last == "", last)
+		assert.Contains(t, last, c.last)
 	}
 }
 

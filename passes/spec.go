@@ -9,15 +9,20 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"github.com/mycelya/mycelya/ir"
 )
 
 // Spec selects the passes that run. One Spec serves a whole process, because a bisection counts over all graphs. It may
 // be used by several goroutines.
 type Spec struct {
+	// Last is called with the number and the text of the last change that a bisection lets happen; it may be nil.
+	Last func(number int64, change string)
+
 	none  bool
 	off   map[string]bool
 	until string
-	// With a bisection, the pass named bisect runs on the first limit graphs only.
+	// With a bisection, the first limit changes of a pass or a rule happen, or of all.
 	bisect string
 	limit  int64
 	count  atomic.Int64
@@ -30,7 +35,9 @@ const specHelp = "off, -NAME, until=NAME, bisect=NAME:COUNT"
 //	off               no pass runs
 //	-NAME             this pass does not run, or this rule of a pass is not applied
 //	until=NAME        the passes after this one do not run
-//	bisect=NAME:COUNT this pass runs on the first COUNT graphs of the process only
+//	bisect=NAME:COUNT the first COUNT changes of this pass, or of this rule, happen in the process, and no later one. The
+//	                  name all counts the changes of all passes. A change is a rule applied to a node, or a graph
+//	                  that a pass without rules has changed.
 //
 // An empty text switches nothing off.
 func ParseSpec(text string) (*Spec, error) {
@@ -56,7 +63,7 @@ func ParseSpec(text string) (*Spec, error) {
 				strings.Join(names(), ", "))
 		}
 		_, ok := find(name)
-		ok = ok || s.off[name] && slices.Contains(ruleNames(), name)
+		ok = ok || s.until != name && slices.Contains(ruleNames(), name) || s.bisect == name && name == "all"
 		if name != "" && !ok || name == "" && strings.ContainsAny(word, "-=") {
 			return nil, fmt.Errorf("no pass %q; the passes are %s; -NAME also leaves out a rule, as -%s",
 				name, strings.Join(names(), ", "), likeliest(name))
@@ -86,7 +93,7 @@ func (s *Spec) selects(all []Pass) []Pass {
 	}
 	var out []Pass
 	for _, p := range all {
-		if !s.off[p.Name] && (p.Name != s.bisect || s.count.Add(1) <= s.limit) {
+		if !s.off[p.Name] {
 			out = append(out, p)
 		}
 		if p.Name == s.until {
@@ -94,6 +101,22 @@ func (s *Spec) selects(all []Pass) []Pass {
 		}
 	}
 	return out
+}
+
+// allows reports whether a change of a pass, by one of its rules or of a whole graph, may happen.
+func (s *Spec) allows(pass, rule string, at ir.Origin) bool {
+	if s == nil || s.bisect == "" || s.bisect != pass && s.bisect != rule && s.bisect != "all" {
+		return true
+	}
+	number := s.count.Add(1)
+	if number == s.limit && s.Last != nil {
+		change := "pass " + pass
+		if rule != "" {
+			change = "rule " + rule + " of " + change
+		}
+		s.Last(number, fmt.Sprintf("%s at %s:%d", change, at.File, at.Line))
+	}
+	return number <= s.limit
 }
 
 func find(name string) (Pass, bool) {

@@ -152,6 +152,9 @@ func setPasses(s *Settings, value string) (err error) {
 		return fmt.Errorf("MYCELYA_PASSES is %q: %w", value, err)
 	}
 	s.words = value
+	s.Spec.Last = func(number int64, change string) {
+		s.Log.Warn("the last change of the bisection in MYCELYA_PASSES", "number", number, "change", change)
+	}
 	return nil
 }
 

@@ -239,6 +239,30 @@ def test_run(environment, tmp_path):
     assert "'nothing.py' does not exist" in missing.stderr
 
 
+def test_bisect(environment, tmp_path):
+    """The cause is a rule, or a pass, whose change the script refuses."""
+    script = tmp_path / "check.py"
+    script.write_text(
+        "import sys, torch\n"
+        "x = torch.ones(2, device='mycelya')\n"
+        "for _ in range(3):\n"
+        "    x = torch.neg(torch.neg(x)) + torch.exp(x) + torch.exp(x)\n"
+        "sys.exit(torch.mycelya.explain(x).count(sys.argv[1]) < int(sys.argv[2]))\n"
+    )
+    found = mycelya(environment, "bisect", "--json", str(script), "neg", "6")
+    change = json.loads(found.stdout)
+    assert re.fullmatch(r"rule NegOfNeg of pass simplify at .*:4", change["change"])
+    assert change["passes"] == "-NegOfNeg" and change["number"] > 1
+    good = {**environment, "MYCELYA_PASSES": "-NegOfNeg"}
+    subprocess.run([sys.executable, script, "neg", "6"], env=good, check=True)
+    found = mycelya(environment, "bisect", "--of", "cse", str(script), "exp", "6")
+    assert re.match(r"change 1 of cse: pass cse at .*\n.*=-cse leaves", found.stdout)
+    never = mycelya(environment, "bisect", "--of", "cse", str(script), "a", "9", code=1)
+    assert "fails without these changes, too" in never.stderr
+    none = mycelya(environment, "bisect", str(script), "neg", "0", code=1)
+    assert "ends with 0 with all changes of 'all'" in none.stderr
+
+
 def test_doctor(environment):
     needs_tested("transformers")
     done = mycelya(environment, "doctor", "--json")
@@ -372,7 +396,7 @@ def test_completion_of_names(environment, machine):
 
 def test_help_names_each_command(environment):
     text = mycelya(environment, "--help").stdout
-    names = """run machines up down attach logs top sweep bench doctor completion"""
+    names = """run machines up down attach logs top sweep bench doctor bisect completion"""
     for name in names.split():
         assert re.search(rf"^  {name} +\S", text, re.MULTILINE), name
         assert mycelya(environment, name, "--help").stdout.startswith("Usage: mycelya")

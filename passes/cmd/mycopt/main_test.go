@@ -83,8 +83,8 @@ func TestRules(t *testing.T) {
 	assert.Empty(t, errs)
 	status, _, errs = call(signs, "-without=NegOfNge")
 	assert.Equal(t, 2, status)
-	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, simplify, fold, dce, order, fuse; `+
-		`-NAME also leaves out a rule`)
+	assert.Contains(t, errs, `no pass "NegOfNge"; the passes are views, cse, `)
+	assert.Contains(t, errs, `; -NAME also leaves out a rule`)
 	_, _, errs = call("", "-help")
 	assert.Contains(t, errs, "\n           NegOfNeg        neg (neg x) -> x\n")
 }
