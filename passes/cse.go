@@ -32,7 +32,7 @@ func cse(g *ir.Graph, r *rules) *ir.Graph {
 		id := ir.NodeID(i)
 		n := &g.Nodes[i]
 		results := written[n.First : n.First+ir.ValueID(n.N)]
-		if n.N == 0 || r.unguarded != "cse" && (!mergeable(g, id) || slices.Contains(results, true)) {
+		if r.unguarded != "cse" && (!mergeable(g, id) || slices.Contains(results, true)) {
 			continue
 		}
 		key = g.AppendKey(key[:0], id, to)

@@ -26,8 +26,8 @@ func foldRules() []Rule {
 	return all
 }
 
-// literalDType is the dtype of a literal, 0 for other arguments.
-func literalDType(a ir.Arg) ir.DType {
+// numberDType is the dtype of a Python number, literal or not, and 0 for other arguments.
+func (c *candidate) numberDType(a ir.Arg) ir.DType {
 	switch a.Kind {
 	case ir.ArgInt:
 		return ir.I64
@@ -36,13 +36,16 @@ func literalDType(a ir.Arg) ir.DType {
 	case ir.ArgBool:
 		return ir.Bool
 	}
+	if c.g.IsNumber(a) {
+		return c.typeOf(ir.ValueID(a.V)).DType
+	}
 	return 0
 }
 
 // literal adds a value that is a literal.
 func (c *candidate) literal(a ir.Arg) ir.ValueID {
 	node := ir.Node{Op: ir.OpConst, Record: c.node.Record, Origin: c.node.Origin}
-	id := c.g.Add(node, []ir.Arg{a}, []ir.Type{{DType: literalDType(a), Dims: []ir.Dim{}}})
+	id := c.g.Add(node, []ir.Arg{a}, []ir.Type{{DType: c.numberDType(a), Dims: []ir.Dim{}}})
 	return c.g.Nodes[id].First
 }
 
@@ -52,8 +55,7 @@ func callFillsEmpty(c *candidate) bool {
 		c.g.RowOf(&c.node).Fills == catalogue.NoFill {
 		return false
 	}
-	number := c.filledWith()
-	return literalDType(number) != 0 || number.Kind == ir.ArgValue && c.g.IsNumber(number)
+	return c.numberDType(c.filledWith()) != 0
 }
 
 // filledWith returns the number that the call of callFillsEmpty writes.
@@ -72,10 +74,7 @@ func onlyUseAndKind(c *candidate) bool {
 		return false
 	}
 	number := c.filledWith()
-	kind := literalDType(number)
-	if kind == 0 {
-		kind = c.typeOf(ir.ValueID(number.V)).DType
-	}
+	kind := c.numberDType(number)
 	switch d := c.t.DType; {
 	case d.Is(ir.Floats):
 		return kind.Is(ir.Floats | ir.Ints | ir.Bools)
@@ -95,17 +94,9 @@ func fillEmpty(c *candidate) {
 	c.become(ir.OpFill, c.value(0), v)
 }
 
-// firstTensor is the index of the first operand that may be a fill: where's condition is none.
-func firstTensor(op ir.Op) int {
-	if op == ir.OpWhere {
-		return 1
-	}
-	return 0
-}
-
 // operandIsFill binds at to the first operand that is a fill.
 func operandIsFill(c *candidate) bool {
-	for c.at = firstTensor(c.node.Op); c.at < ir.Info(c.node.Op).Arity(); c.at++ {
+	for c.at = 0; c.at < ir.Info(c.node.Op).Arity(); c.at++ {
 		if c.made(c.value(c.at), ir.OpFill) != nil {
 			return true
 		}
@@ -126,7 +117,7 @@ func numberIsExact(c *candidate) bool {
 		}
 		d, kind := c.typeOf(v).DType, c.typeOf(c.operandOf(fill, 1)).DType
 		if (d == ir.F32 || d == ir.F64) && kind.Is(ir.Floats|ir.Ints) || d == ir.I64 && kind == ir.I64 {
-			if c.resultWithout(c.at, d) {
+			if c.resultWithoutFill(d) {
 				return true
 			}
 		}
@@ -134,12 +125,11 @@ func numberIsExact(c *candidate) bool {
 	return false
 }
 
-// resultWithout reports whether an operand other than operand i, and no fill, has this dtype and the sizes of the
-// result.
-func (c *candidate) resultWithout(i int, d ir.DType) bool {
-	for j := firstTensor(c.node.Op); j < ir.Info(c.node.Op).Arity(); j++ {
+// resultWithoutFill reports whether an operand that is no fill has this dtype and the sizes of the result.
+func (c *candidate) resultWithoutFill(d ir.DType) bool {
+	for j := 0; j < ir.Info(c.node.Op).Arity(); j++ {
 		v := c.value(j)
-		if j != i && !c.g.Immediate(v) && c.typeOf(v).DType == d && c.g.SameDims(c.typeOf(v).Dims, c.t.Dims) &&
+		if !c.g.Immediate(v) && c.typeOf(v).DType == d && c.g.SameDims(c.typeOf(v).Dims, c.t.Dims) &&
 			c.made(v, ir.OpFill) == nil {
 			return true
 		}
@@ -170,13 +160,8 @@ func exponentIs(want float64) func(*candidate) bool {
 
 // isNumber reports whether an argument is a literal with this value.
 func isNumber(a ir.Arg, want float64) bool {
-	switch a.Kind {
-	case ir.ArgInt:
-		return float64(a.V) == want
-	case ir.ArgFloat:
-		return math.Float64frombits(uint64(a.V)) == want
-	}
-	return false
+	return a.Kind == ir.ArgInt && a.V == int64(want) ||
+		a.Kind == ir.ArgFloat && math.Float64frombits(uint64(a.V)) == want
 }
 
 // floatPower is the guard of PowOfTwo. PyTorch computes a square as a product, in every floating dtype. The near miss

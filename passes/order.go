@@ -29,7 +29,7 @@ func later(g *ir.Graph, r *rules) *ir.Graph {
 	m.unguarded = r.unguarded == "order"
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
-		if !m.done[i] && !isFree(g, id) && !m.moves(id) {
+		if !isFree(g, id) && !m.moves(id) {
 			m.before(id)
 			m.emit(id)
 		}

@@ -85,7 +85,7 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 	}
 	edit := func(out *ir.Graph, old, node *ir.Node, args []ir.Arg, results []ir.Type) ([]ir.Arg, ir.ValueID, bool) {
 		grow(len(out.Types))
-		if node.N == 1 && node.Flags == 0 && r.mayApply(written[g.Root(old.First)]) {
+		if tries(node) {
 			c.g, c.node, c.args, c.t, c.found = out, *node, args, results[0], false
 			c.overwritten = written[g.Root(old.First)]
 			for !c.found && r.apply(&c) {
@@ -118,15 +118,12 @@ func (r *rules) any(g *ir.Graph, written []bool, uses []int32) bool {
 	c := candidate{g: g, written: written, storages: uses}
 	for id := range g.Nodes {
 		n := &g.Nodes[id]
-		rules := r.byOp[n.Op]
-		if len(rules) == 0 || n.N != 1 || n.Flags != 0 {
-			continue
-		}
-		if c.overwritten = written[g.Root(n.First)]; !r.mayApply(c.overwritten) {
+		if !tries(n) {
 			continue
 		}
 		c.node, c.args, c.t = *n, g.NodeArgs(ir.NodeID(id)), g.Types[n.First]
-		for _, rule := range rules {
+		c.overwritten = written[g.Root(n.First)]
+		for _, rule := range r.byOp[n.Op] {
 			if r.applies(rule, &c) {
 				return true
 			}
@@ -135,8 +132,8 @@ func (r *rules) any(g *ir.Graph, written []bool, uses []int32) bool {
 	return false
 }
 
-// mayApply reports whether rules are tried on a result that a call writes in place, or does not.
-func (r *rules) mayApply(overwritten bool) bool { return !overwritten || r.unguarded != "" }
+// tries reports whether rules are tried on a node: it has a single result and no effect.
+func tries(n *ir.Node) bool { return n.N == 1 && n.Flags == 0 }
 
 func (r *rules) applies(rule *Rule, c *candidate) bool {
 	if !rule.match(c) {
@@ -157,13 +154,12 @@ func (r *rules) apply(c *candidate) bool {
 	return false
 }
 
-// rootUses counts by storage, named by its root value, the operands and outputs that are the root or a window on it.
+// rootUses counts by storage, named by its root value, the operands and outputs that are the root or a window on it. A
+// view counts as a use, whether it is read or not.
 func rootUses(g *ir.Graph) []int32 {
 	uses := make([]int32, len(g.Types))
 	for id := range g.Nodes {
-		if g.Nodes[id].Op != ir.OpView {
-			g.Uses(ir.NodeID(id), func(v ir.ValueID, _ bool) { uses[g.Root(v)]++ })
-		}
+		g.Uses(ir.NodeID(id), func(v ir.ValueID, _ bool) { uses[g.Root(v)]++ })
 	}
 	for _, o := range g.Outputs {
 		uses[g.Root(o.Value)]++

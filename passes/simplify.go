@@ -80,20 +80,15 @@ func castInner(c *candidate) {
 
 // holds reports whether a dtype has every value of another, NaN, infinities and -0 included.
 func holds(wide, narrow ir.DType) bool {
-	if wide == narrow {
+	switch {
+	case wide == narrow:
 		return true
+	case narrow == ir.Bool:
+		return wide.Is(ir.Reals)
+	case wide == ir.F64 || wide == ir.F32:
+		return narrow.Is(ir.Reals) && narrow.Size() < wide.Size()
 	}
-	switch wide {
-	case ir.F64:
-		return narrow.Is(ir.Floats|ir.Bools) || narrow.Is(ir.Ints) && narrow.Size() < 8
-	case ir.F32:
-		return narrow == ir.F16 || narrow == ir.BF16 || narrow.Is(ir.Bools) || narrow.Is(ir.Ints) && narrow.Size() < 4
-	case ir.I64:
-		return narrow == ir.I32 || narrow == ir.I16 || narrow == ir.I8 || narrow == ir.U8 || narrow == ir.Bool
-	case ir.I32:
-		return narrow == ir.I16 || narrow == ir.I8 || narrow == ir.U8 || narrow == ir.Bool
-	}
-	return false
+	return wide.Is(ir.Ints) && narrow.Is(ir.Ints) && (wide.Signed() || !narrow.Signed()) && narrow.Size() < wide.Size()
 }
 
 // innerReadable is the guard of NotOfEq and NotOfNe, which are valid for NaN: NaN is not equal to anything, and so it
@@ -113,11 +108,8 @@ func innerBecomes(op ir.Op) func(*candidate) {
 
 // signedNeg is the guard of AbsOfNeg. The near miss is an unsigned dtype: neg wraps, and abs does nothing.
 func signedNeg(c *candidate) bool {
-	switch c.typeOf(c.value(0)).DType {
-	case ir.F16, ir.BF16, ir.F32, ir.F64, ir.I8, ir.I16, ir.I32, ir.I64:
-		return c.readable(c.inner, 1)
-	}
-	return false
+	d := c.typeOf(c.value(0)).DType
+	return (d.Is(ir.Floats) || d.Signed()) && c.readable(c.inner, 1)
 }
 
 // negAt matches a binary op whose operand i is a neg. It binds y to the neg and x to the other operand.

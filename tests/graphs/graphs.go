@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
 
 	"pgregory.net/rapid"
 
@@ -23,10 +24,13 @@ type Program struct {
 }
 
 // Own draws a graph of own ops and memory ops. ir/eval can run it.
-func Own(t *rapid.T) *Program { return draw(t, false) }
+func Own(t *rapid.T) *Program { return draw(t, false, false) }
 
 // Any draws a graph that also has opaque calls, with every kind of argument.
-func Any(t *rapid.T) *ir.Graph { return draw(t, true).Graph }
+func Any(t *rapid.T) *ir.Graph { return draw(t, true, false).Graph }
+
+// Special draws a graph of own ops as Own does. Its inputs and numbers have the values of Values, of all dtypes.
+func Special(t *rapid.T) *Program { return draw(t, false, true) }
 
 var dtypes = []ir.DType{ir.F32, ir.F32, ir.F64, ir.F16, ir.BF16, ir.I64, ir.I32, ir.U8, ir.Bool, ir.C64}
 
@@ -36,12 +40,14 @@ type builder struct {
 	g     *ir.Graph
 	sizes []ir.Dim // possible sizes of a dim
 	slot  uint32   // next input slot
+
+	special bool // see Special
 }
 
-func draw(t *rapid.T, calls bool) *Program {
+func draw(t *rapid.T, calls, special bool) *Program {
 	g := ir.NewGraph("train.py:41", "step")
 	p := &Program{Graph: g, Inputs: map[uint32][]byte{}}
-	b := &builder{T: t, p: p, g: g, sizes: []ir.Dim{ir.Const(1), ir.Const(2)}}
+	b := &builder{T: t, p: p, g: g, sizes: []ir.Dim{ir.Const(1), ir.Const(2)}, special: special}
 	for i := range rapid.IntRange(1, 3).Draw(t, "symbols") {
 		n := uint64(2 + (i+rapid.IntRange(0, 2).Draw(t, "size"))%3)
 		b.sizes = append(b.sizes, g.AddSymbol(b.param(n), int64(n)))
@@ -54,6 +60,9 @@ func draw(t *rapid.T, calls bool) *Program {
 		b.row, b.updateRow, b.number, b.input, b.again, b.follow, b.follow, b.reload}
 	if calls {
 		steps = append(steps, b.call, b.call, b.write)
+	}
+	if special {
+		steps = append(steps, b.constant, b.constant)
 	}
 	for range rapid.IntRange(0, 24).Draw(t, "steps") {
 		rapid.SampledFrom(steps).Draw(t, "step")()
@@ -86,7 +95,11 @@ func (b *builder) add(n ir.Node, args []ir.Arg, types ...ir.Type) ir.ValueID {
 
 // input adds a contiguous input of small numbers.
 func (b *builder) input() {
-	t := ir.Type{DType: rapid.SampledFrom(dtypes).Draw(b.T, "dtype"), Dims: []ir.Dim{}}
+	all := dtypes
+	if b.special {
+		all = Computed()
+	}
+	t := ir.Type{DType: rapid.SampledFrom(all).Draw(b.T, "dtype"), Dims: []ir.Dim{}}
 	count := 1
 	for range rapid.IntRange(0, 3).Draw(b.T, "rank") {
 		d := rapid.SampledFrom(b.sizes).Draw(b.T, "dim")
@@ -95,6 +108,14 @@ func (b *builder) input() {
 	}
 	b.add(ir.Node{Op: ir.OpInput, Slot: b.slot}, nil, t)
 	var data []byte
+	if b.special {
+		values := Values(t.DType)
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(b.T, "values"), 0))
+		for range count {
+			data = append(data, values[random.IntN(len(values))]...)
+		}
+		count = 0
+	}
 	for i := range count {
 		data = append(data, element(t.DType, (i*7+int(b.slot)*3)%9-2)...)
 	}
@@ -134,11 +155,23 @@ func element(d ir.DType, v int) []byte {
 func (b *builder) number() {
 	d := rapid.SampledFrom([]ir.DType{ir.F64, ir.I64, ir.Bool, ir.C128}).Draw(b.T, "number")
 	word := map[ir.DType]uint64{ir.F64: math.Float64bits(1.5), ir.I64: 2, ir.Bool: 1, ir.C128: math.Float64bits(-1)}[d]
+	if b.special {
+		word = binary.LittleEndian.Uint64(append(rapid.SampledFrom(Values(d)).Draw(b.T, "word"), make([]byte, 8)...))
+	}
 	slot := b.param(word)
 	if d == ir.C128 {
 		b.param(0)
 	}
 	b.add(ir.Node{Op: ir.OpParam, Slot: slot}, nil, ir.Type{DType: d, Dims: []ir.Dim{}})
+}
+
+// constant adds a literal.
+func (b *builder) constant() {
+	kind := map[ir.DType]ir.ArgKind{ir.F64: ir.ArgFloat, ir.I64: ir.ArgInt, ir.Bool: ir.ArgBool}
+	d := rapid.SampledFrom([]ir.DType{ir.F64, ir.F64, ir.I64, ir.Bool}).Draw(b.T, "literal")
+	word := append(rapid.SampledFrom(Values(d)).Draw(b.T, "word"), make([]byte, 8)...)
+	a := ir.Arg{Kind: kind[d], V: int64(binary.LittleEndian.Uint64(word))}
+	b.add(ir.Node{Op: ir.OpConst}, []ir.Arg{a}, ir.Type{DType: d, Dims: []ir.Dim{}})
 }
 
 // value draws a value of the graph.
