@@ -66,8 +66,7 @@ class _Search:
             if bad not in self.changes:
                 raise click.ClickException(
                     f"The script ends with 0 with all changes of {self.name!r}; there "
-                    "are fewer than "
-                    f"{bad}."
+                    f"are fewer than {bad}."
                 )
             good, bad = bad, 2 * bad
         while bad - good > 1:

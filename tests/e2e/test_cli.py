@@ -396,9 +396,7 @@ def test_completion_of_names(environment, machine):
 
 def test_help_names_each_command(environment):
     text = mycelya(environment, "--help").stdout
-    names = (
-        """run machines up down attach logs top sweep bench doctor bisect completion"""
-    )
+    names = "run machines up down attach logs top sweep bench doctor bisect completion"
     for name in names.split():
         assert re.search(rf"^  {name} +\S", text, re.MULTILINE), name
         assert mycelya(environment, name, "--help").stdout.startswith("Usage: mycelya")
