@@ -5,8 +5,6 @@ package ir
 
 import (
 	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -52,72 +50,58 @@ func TestOpTable(t *testing.T) {
 	assert.Equal(t, "", Info(OpView).ATenCall())
 }
 
-// readSchemas gives the arguments "Tensor self" and the results of each operator in testdata/schemas.txt.
-func readSchemas(t testing.TB) map[string][2][]string {
-	data, err := os.ReadFile(filepath.Join("testdata", "schemas.txt"))
-	require.NoError(t, err)
-	out := map[string][2][]string{}
-	line := regexp.MustCompile(`^([\w:.]+)\((.*)\) -> \(?(.*?)\)?$`)
-	for s := range strings.Lines(string(data)) {
-		m := line.FindStringSubmatch(strings.TrimSpace(s))
-		require.NotNil(t, m, s)
-		var args []string
-		for _, a := range strings.Split(m[2], ", ") {
-			if a != "*" {
-				args = append(args, a)
-			}
-		}
-		out[m[1]] = [2][]string{args, strings.Split(m[3], ", ")}
+// schemaOf gives the arguments "Tensor self" of an operator, and its schema.
+func schemaOf(t testing.TB, name string) (args []string, s *catalogue.Schema) {
+	s = catalogue.FindSchema(name)
+	require.NotNil(t, s, "catalogue/schemas.txt lacks %s: run make gen", name)
+	for _, a := range s.Arguments {
+		args = append(args, a.String()+" "+a.Name)
 	}
-	return out
+	return args, s
 }
 
 // TestForms compares the words of each form with the types of the operator's schema.
 func TestForms(t *testing.T) {
 	types := map[string]string{
 		"0": "^(Tensor|Scalar) ", "1": "^(Tensor|Scalar) ", "2": "^Tensor ", "0#": "^Scalar ", "1#": "^Scalar ",
-		"one": "^Scalar (alpha|value)=1", "dims": `^int\[1\]\?? dim`, "keepdim": "^bool keepdim=False",
+		"one": "^Scalar (alpha|value)$", "dims": `^int\[\]\?? dim`, "keepdim": "^bool keepdim",
 		"dtype":   `^ScalarType\? dtype`,
-		"asdtype": `^ScalarType\? dtype=None`, "layout": `^Layout\? layout=None`, "device": `^Device\? device=None`,
-		"pin": `^bool\? pin_memory=None`, "nonblock": "^bool non_blocking=False", "preserve": `^MemoryFormat\? `,
+		"asdtype": `^ScalarType\? dtype`, "layout": `^Layout\? layout`, "device": `^Device\? device`,
+		"pin": `^bool\? pin_memory`, "nonblock": "^bool non_blocking", "preserve": `^MemoryFormat\? `,
 		"memfmt": `^MemoryFormat\? `,
 	}
-	schemas := readSchemas(t)
 	for _, r := range opRows {
 		for _, f := range r.ATen {
-			s, ok := schemas[f.Name]
-			require.True(t, ok, "testdata/schemas.txt lacks %s: run testdata/gen.py", f.Name)
+			args, s := schemaOf(t, f.Name)
 			words := strings.Fields(strings.TrimSuffix(f.Args, " all"))
-			require.Len(t, words, len(s[0]), f.Name)
+			require.Len(t, words, len(args), f.Name)
 			for i, w := range words {
 				require.Contains(t, types, w, f.Name)
-				assert.Regexp(t, types[w], s[0][i], "%s: argument %d is %q", f.Name, i, w)
+				assert.Regexp(t, types[w], args[i], "%s: argument %d is %q", f.Name, i, w)
 			}
-			assert.Len(t, s[1], 1, f.Name)
+			assert.Len(t, s.Results, 1, f.Name)
 		}
 	}
 }
 
 // TestCallDims compares the patterns of the catalogue with the operators' schemas.
 func TestCallDims(t *testing.T) {
-	schemas := readSchemas(t)
 	for _, row := range catalogue.ATenRows() {
 		name, d := row.Name, dimsByName[row.Name]
 		if row.Dims == "" {
 			continue
 		}
-		s, ok := schemas[name]
-		require.True(t, ok, "testdata/schemas.txt lacks %s: run testdata/gen.py", name)
+		types, s := schemaOf(t, name)
 		args, results := d.args, d.results
-		require.LessOrEqual(t, len(args), len(s[0]), name)
-		require.LessOrEqual(t, len(results), len(s[1]), name)
+		require.LessOrEqual(t, len(args), len(types), name)
+		require.LessOrEqual(t, len(results), len(s.Results), name)
 		for i, p := range args {
 			switch p {
 			case "_":
 			case "#":
-				assert.Regexp(t, `^SymInt\[\] size`, s[0][i], name)
+				assert.Regexp(t, `^int\[\] size`, types[i], name)
 			default:
-				assert.Regexp(t, `^Tensor\??\s`, s[0][i], "%s: argument %d has the pattern %s", name, i, p)
+				assert.Regexp(t, `^Tensor\??\s`, types[i], "%s: argument %d has the pattern %s", name, i, p)
 			}
 		}
 		for _, p := range append(args, results...) {

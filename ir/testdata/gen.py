@@ -4,7 +4,6 @@
 
     python ir/testdata/gen.py
 
-schemas.txt: the schema of each operator that the catalogue or optable.go name.
 promote.txt: a line "a b c" for each pair of dtypes that promotes to c.
 results.txt: a line "a b c" where a and b are dtypes, marked with [] for a 0-dim tensor
 and # for a Python number, and c is the dtype in which they meet.
@@ -13,7 +12,6 @@ and # for a Python number, and c is the dtype in which they meet.
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +29,6 @@ DTYPES = {
 }  # fmt: skip
 NAMES = {v: k for k, v in DTYPES.items()}
 NUMBERS = {"f64": 1.5, "i64": 2, "b8": True, "c128": 1j}
-
-
-def schema(name: str) -> str:
-    op, _, overload = name.removeprefix("aten::").partition(".")
-    return str(getattr(getattr(torch.ops.aten, op), overload or "default")._schema)
-
-
-def schemas() -> list[str]:
-    names: set[str] = set()
-    root = HERE.parent.parent
-    for path in [HERE.parent / "optable.go", *root.glob("catalogue/*.go")]:
-        if path.name.endswith("_test.go"):
-            continue
-        text = path.read_text()
-        names |= set(re.findall(r'"(aten::\w[\w.]*[\w])"', text))
-        for prefix in re.findall(r'overloads\("(aten::\w+)"\)', text):
-            names |= {f"{prefix}.Scalar", f"{prefix}.Tensor"}
-            names.discard(prefix)
-        for prefix in re.findall(r'withNumbers\("(aten::\w+)"\)', text):
-            names |= {f"{prefix}.Scalar", f"{prefix}.Tensor", f"{prefix}.Scalar_Tensor"}
-            names.discard(prefix)
-    names -= {"aten::_foreach_", "aten::_fused_"}  # prefixes
-    return [schema(n) for n in sorted(names)]
 
 
 def promotions() -> list[str]:
@@ -87,7 +62,7 @@ def results() -> list[str]:
 
 
 def main() -> None:
-    made = {"schemas": schemas, "promote": promotions, "results": results}
+    made = {"promote": promotions, "results": results}
     for name, f in made.items():
         lines = f()
         HERE.joinpath(name + ".txt").write_text("\n".join(lines) + "\n")

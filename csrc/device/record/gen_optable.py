@@ -30,7 +30,6 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,28 +314,17 @@ SCHEMAS_HEAD = """\
 # catalogue: name(arguments) -> new tensors. ! marks an argument that the call writes.
 """
 
-# The types of arguments that a record can hold, without [] and ?.
-PLAIN = set(
-    "Tensor Scalar int float bool str ScalarType Layout Device MemoryFormat "
-    "Generator".split()
-)
-
-
 def argument_type(argument: torch._C.Argument) -> str:
     """Its type as in the schema; a size is an int."""
     text: str = argument.real_type.str()  # type: ignore[attr-defined]
     return text.replace("SymInt", "int")
 
 
-def schema_line(f: Facts) -> str | None:
-    """The line of an overload, or None if no record can hold its arguments."""
+def schema_line(f: Facts) -> str:
     arguments = []
     for a in f.schema.arguments:
-        kind = argument_type(a)
-        if re.sub(r"[][?]", "", kind) not in PLAIN:
-            return None
         write = "!" if a.alias_info is not None and a.alias_info.is_write else ""
-        arguments.append(f"{kind}{write} {a.name}")
+        arguments.append(f"{argument_type(a)}{write} {a.name}")
     made = [
         kind
         for r in f.schema.returns
@@ -349,9 +337,9 @@ def schema_line(f: Facts) -> str | None:
 def render_schemas(table: list[Row]) -> str:
     known = facts()
     names = {*allowed(table), *(row["name"] for row in CATALOGUE["operators"])}
-    lines = [schema_line(known[name]) for name in sorted(names) if name in known]
+    lines = [schema_line(known[name]) + "\n" for name in sorted(names)]
     head = SCHEMAS_HEAD.format(version=torch.__version__.partition("+")[0])
-    return head + "".join(line + "\n" for line in lines if line is not None)
+    return head + "".join(lines)
 
 
 if __name__ == "__main__":
