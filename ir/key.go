@@ -6,7 +6,8 @@ package ir
 import "encoding/binary"
 
 // Key is a text that two nodes share exactly if they are the same op on the same operands with the same attributes
-// and result types. to[v] replaces operand v (to nil: no replacement). Origins and names of symbols do not count.
+// and result types. to[v] replaces operand v (to nil: no replacement). Origins and names of symbols do not count, nor
+// does the order of operands where it changes no bit of the result.
 func (g *Graph) Key(id NodeID, to []ValueID) string { return string(g.AppendKey(nil, id, to)) }
 
 // AppendKey appends a node's key to b.
@@ -26,6 +27,10 @@ func (g *Graph) AppendKey(b []byte, id NodeID, to []ValueID) []byte {
 	}
 	args := g.NodeArgs(id)
 	k.num(int64(len(args)))
+	if g.commutes(id) && k.value(args[0]) > k.value(args[1]) {
+		k.arg(args[1])
+		args = args[:1]
+	}
 	for _, a := range args {
 		k.arg(a)
 	}
@@ -40,6 +45,18 @@ func (g *Graph) AppendKey(b []byte, id NodeID, to []ValueID) []byte {
 		}
 	}
 	return k.b
+}
+
+// commutes reports whether a node has the same result with its operands in the other order. Numbers, and operands of
+// another dtype, are converted first, which may depend on their place.
+func (g *Graph) commutes(id NodeID) bool {
+	args := g.NodeArgs(id)
+	if Info(g.Nodes[id].Op).Commutes == 0 || len(args) != 2 || g.Immediate(ValueID(args[0].V)) ||
+		g.Immediate(ValueID(args[1].V)) {
+		return false
+	}
+	d := g.Types[args[0].V].DType
+	return d.Is(Info(g.Nodes[id].Op).Commutes) && d == g.Types[args[1].V].DType
 }
 
 type keyWriter struct {
@@ -64,11 +81,7 @@ func (k *keyWriter) arg(a Arg) {
 	switch a.Kind {
 	case ArgNone:
 	case ArgValue:
-		v := ValueID(a.V)
-		if k.to != nil {
-			v = k.to[v]
-		}
-		k.num(int64(v))
+		k.num(int64(k.value(a)))
 	case ArgDim:
 		k.num(int64(k.g.Find(Dim(a.V))))
 	case ArgStr: // two indices hold one string only if a caller bypassed Intern; the nodes then have two keys
@@ -83,6 +96,14 @@ func (k *keyWriter) arg(a Arg) {
 	default:
 		k.num(a.V)
 	}
+}
+
+// value is the value of an operand, after the replacement.
+func (k *keyWriter) value(a Arg) ValueID {
+	if k.to != nil {
+		return k.to[a.V]
+	}
+	return ValueID(a.V)
 }
 
 func boolBit(b bool) uint8 {

@@ -19,7 +19,7 @@ import (
 //     call that gets one value twice, to write and to read, would get one buffer twice;
 //   - uninitialised contents, which are usually written in two different ways;
 //   - equal operands with different parameters or symbols: the values may differ in the next call.
-func cse(g *ir.Graph, r *rules) *ir.Graph {
+func cse(g *ir.Graph) *ir.Graph {
 	to := make([]ir.ValueID, len(g.Types))
 	for v := range to {
 		to[v] = ir.ValueID(v)
@@ -32,7 +32,7 @@ func cse(g *ir.Graph, r *rules) *ir.Graph {
 		id := ir.NodeID(i)
 		n := &g.Nodes[i]
 		results := written[n.First : n.First+ir.ValueID(n.N)]
-		if r.unguarded != "cse" && (!mergeable(g, id) || slices.Contains(results, true)) {
+		if !mergeable(g, id) || slices.Contains(results, true) {
 			continue
 		}
 		key = g.AppendKey(key[:0], id, to)

@@ -11,7 +11,7 @@ import "github.com/mycelya/mycelya/ir"
 // user of the new content has no effect. Nodes with flags stay, with the nodes that they need: a draw of random numbers
 // moves the generator for later draws, and an effect is needed for itself. So do nodes that may fail, for their errors,
 // and the contents of storages that such an error leaves behind.
-func dce(g *ir.Graph, r *rules) *ir.Graph {
+func dce(g *ir.Graph) *ir.Graph {
 	live := make([]bool, len(g.Nodes))
 	for _, o := range g.Outputs {
 		live[g.Def[o.Value]] = true
@@ -21,7 +21,7 @@ func dce(g *ir.Graph, r *rules) *ir.Graph {
 	}
 	kept := 0
 	for i := len(g.Nodes) - 1; i >= 0; i-- {
-		if (g.Nodes[i].Flags != 0 || g.MayFail(ir.NodeID(i))) && r.unguarded != "dce" {
+		if g.Nodes[i].Flags != 0 || g.MayFail(ir.NodeID(i)) {
 			live[i] = true
 		}
 		if !live[i] {

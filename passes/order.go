@@ -24,9 +24,8 @@ import (
 // failing one have left them.
 //
 // A node that only an output uses goes to the end.
-func later(g *ir.Graph, r *rules) *ir.Graph {
+func later(g *ir.Graph) *ir.Graph {
 	m := newMover(g)
-	m.unguarded = r.unguarded == "order"
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
 		if !isFree(g, id) && !m.moves(id) {
@@ -56,8 +55,6 @@ type mover struct {
 	last ir.NodeID   // all nodes before it are done, because it is a node that none goes past
 	seen []bool      // by node: it is done, or in need
 	need []ir.NodeID // the nodes that before emits
-
-	unguarded bool // see Options.unguarded: nodes at which an operand ends move too
 }
 
 func newMover(g *ir.Graph) *mover {
@@ -150,7 +147,7 @@ func (m *mover) moves(id ir.NodeID) bool {
 		r := m.root[v]
 		u := m.users[r]
 		// An output does not end with its last reader, so it may be read later.
-		if u[len(u)-1] == id && !m.end[r] && !m.g.Immediate(r) && !m.unguarded {
+		if u[len(u)-1] == id && !m.end[r] && !m.g.Immediate(r) {
 			return false
 		}
 	}

@@ -30,11 +30,11 @@ type order struct{ before, after, why string }
 func pipeline() []Pass {
 	return []Pass{
 		{"views", "shorter chains of views, of writes through views and of reads of written windows", viewsRules(), rewrite},
-		{"cse", "one value for two nodes that compute the same", nil, cse},
+		{"cse", "one value for two nodes that compute the same", nil, without(cse)},
 		{"simplify", "exact algebra", simplifyRules(), rewrite},
 		{"fold", "constant folding: storages that are filled become fills, and fills become numbers", foldRules(), rewrite},
-		{"dce", "drop nodes that no output needs", nil, dce},
-		{"order", "compute values when they are needed, where that frees memory", nil, later},
+		{"dce", "drop nodes that no output needs", nil, without(dce)},
+		{"order", "compute values when they are needed, where that frees memory", nil, without(later)},
 		{"fuse", "groups of nodes that kernels compute together", nil, fuse},
 	}
 }
