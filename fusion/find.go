@@ -362,9 +362,16 @@ type ofKind struct {
 
 // inPlace reports whether all values that a cluster makes for others are new contents of operands.
 func (f *finder) inPlace(g *ir.Graph, c *cluster) bool {
+	elsewhere := func(user ir.NodeID) bool { return !f.fusable[user] || f.cluster(user) != c }
 	for _, id := range c.members {
-		if n := f.of[id]; g.Nodes[n].Op != ir.OpCall || g.NumWrites(n) == 0 || g.NumFresh(n) > 0 {
-			return false
+		if n := f.of[id]; g.Nodes[n].Op == ir.OpCall && g.NumWrites(n) > 0 && g.NumFresh(n) == 0 {
+			continue
+		}
+		n := &f.g.Nodes[id]
+		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
+			if f.output[v] || slices.ContainsFunc(f.users[v], elsewhere) {
+				return false
+			}
 		}
 	}
 	return true

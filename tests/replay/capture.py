@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -185,7 +186,22 @@ def piece(f: Callable[..., object], *inputs: torch.Tensor) -> Callable[[], None]
     return run
 
 
-def optimizer(kind: type[torch.optim.Optimizer], tensors: int) -> Callable[[], None]:
+def loss_step(f: Callable[..., torch.Tensor]) -> Callable[[], None]:
+    """A loss of classes and the gradient of the scores."""
+
+    def run() -> None:
+        x = torch.randn(32, 10, device=DEVICE, requires_grad=True)
+        target = torch.randint(0, 10, (32,)).to(DEVICE)
+        torch.mycelya.synchronize()
+        f(x, target).backward()
+        torch.mycelya.synchronize()
+
+    return run
+
+
+def optimizer(
+    kind: type[torch.optim.Optimizer], tensors: int, **options: bool
+) -> Callable[[], None]:
     """Optimizer steps on tensors of many sizes, without forward and backward."""
 
     def run() -> None:
@@ -195,7 +211,7 @@ def optimizer(kind: type[torch.optim.Optimizer], tensors: int) -> Callable[[], N
         parameters = [nn.Parameter(torch.randn(s, device=DEVICE)) for s in sizes]
         for p in parameters:
             p.grad = torch.randn_like(p)
-        step = kind(parameters, lr=1e-3)
+        step = kind(parameters, lr=1e-3, **options)
         for _ in range(STEPS):
             step.step()
             torch.mycelya.synchronize()
@@ -208,14 +224,32 @@ ROW = torch.randn(16)
 BUDGETS: dict[str, Callable[[], None]] = {
     "adam": optimizer(torch.optim.Adam, 100),
     "adamw": optimizer(torch.optim.AdamW, 100),
+    "adamw_one_by_one": optimizer(torch.optim.AdamW, 40, foreach=False),
+    "best": piece(lambda x: x.exp().max(-1)[0] * 2, X),
     "block": piece(zoo.Block(), torch.randn(2, 8, 32)),
     "chain": piece(ten_ops, X, X + 1),
+    "chosen": piece(
+        lambda x, i: -F.log_softmax(x, -1).gather(-1, i),
+        torch.randn(32, 10),
+        torch.randint(0, 10, (32, 1)),
+    ),
+    "column_norm": piece(
+        lambda x: (x - x.mean(0)) * (x.var(0) + 1e-5).rsqrt(), torch.randn(32, 10)
+    ),
     "cross_entropy": piece(
         F.cross_entropy, torch.randn(32, 10), torch.randint(0, 10, (32,))
+    ),
+    "cross_entropy_step": loss_step(F.cross_entropy),
+    "greedy": piece(lambda x: (x / 0.7).softmax(-1).argmax(-1), X),
+    "images": piece(
+        lambda x: (x - x.mean((2, 3), True)) / x.std((2, 3), keepdim=True),
+        torch.randn(2, 3, 8, 8),
     ),
     "layer_norm": piece(
         lambda x, y, w, b: F.gelu(F.layer_norm(x + y, (16,), w, b)), X, X + 1, ROW, ROW
     ),
+    "logsumexp": piece(lambda x: x - x.logsumexp(-1, keepdim=True), X),
+    "lower": piece(lambda x: (x * 2).tril(1).relu(), X),
     "masked_softmax": piece(
         attention_weights, torch.randn(2, 3, 8, 8), torch.ones(8, 8).tril()
     ),
@@ -227,6 +261,8 @@ BUDGETS: dict[str, Callable[[], None]] = {
         torch.randn(8, 16),
     ),
     "shuffled": piece(shuffled, X),
+    "smooth_step": loss_step(partial(F.cross_entropy, label_smoothing=0.1)),
+    "standard": piece(lambda x: (x - x.mean()) / x.std(), X),
     "swiglu": piece(lambda x, y: F.silu(x) * y, X, X + 1),
     "unused": piece(unused, X),
 }
