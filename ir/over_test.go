@@ -59,7 +59,8 @@ func TestOvers(t *testing.T) {
 		if o.Out != "" {
 			out := schema(o.Out)
 			assert.Equal(t, args, out[:len(args)], o.Out)
-			assert.Contains(t, []string{"written Tensor out", "written Tensor grad_input"}, strings.Join(out[len(args):], ", "), o.Out)
+			assert.Contains(t, []string{"written Tensor out", "written Tensor grad_input"},
+				strings.Join(out[len(args):], ", "), o.Out)
 		}
 		for _, name := range []string{o.InPlace, o.Out} {
 			if back, out := FormOver(name); name != "" && form != "aten::full_like" {

@@ -16,7 +16,8 @@ import (
 )
 
 // TestPassesKeepMeaning runs random graphs of own ops before and after the passes, one by one and all together. Their
-// inputs and numbers are the special values of all dtypes. It compares every byte of the outputs, except the bits of NaNs.
+// inputs and numbers are the special values of all dtypes. It compares every byte of the outputs, except the bits of
+// NaNs.
 func TestPassesKeepMeaning(t *testing.T) {
 	ran, changed := 0, 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -3,11 +3,11 @@
 
 // Package mutants changes one condition of a package at a time, and requires that a test of the package fails.
 //
-// A clause is an operand of && and ||, a whole condition that has neither, or a value of a case. A mutant makes a clause
-// true or false, or changes its comparison: < to <=, == to !=, and so on. Conditions of loops are left alone.
+// A clause is an operand of && and ||, a whole condition that has neither, or a value of a case. A mutant makes a
+// clause true or false, or changes its comparison: < to <=, == to !=, and so on. Conditions of loops are left alone.
 //
-// One build of the tests has all mutants. go test -overlay takes copies of the sources in which each clause asks for its
-// mutant, and the environment variable MUTANT chooses one.
+// One build of the tests has all mutants. go test -overlay takes copies of the sources in which each clause asks for
+// its mutant, and the environment variable MUTANT chooses one.
 package mutants
 
 import (
@@ -35,8 +35,8 @@ type Package struct {
 	Equivalent map[string]string
 }
 
-// Run mutates a package, prints a table of the mutants and fails for each one that survives. The test that calls it does
-// not run again.
+// Run mutates a package, prints a table of the mutants and fails for each one that survives. The test that calls it
+// does not run again.
 func Run(t *testing.T, p Package) {
 	binary, all := build(t, p)
 	if out, err := p.test(t, binary, -1); err != nil {
@@ -142,8 +142,8 @@ func build(t *testing.T, p Package) (binary string, all []Mutant) {
 	return binary, all
 }
 
-// hook is what the changed sources call: the clause of mutant first, and its mutants in their order. A mutant that never
-// ends reaches the limit, which is ten times what the tests of a package need.
+// hook is what the changed sources call: the clause of mutant first, and its mutants in their order. A mutant that
+// never ends reaches the limit, which is ten times what the tests of a package need.
 const hook = `
 
 import (

@@ -40,7 +40,8 @@ var budgets = map[string]int{
 	"best":  1,
 	"block": 5 + 6, // four products and attention, and six kernels
 	"chain": 1, "chosen": 1, "column_norm": 1, "cross_entropy": 2, "cross_entropy_step": 3, "greedy": 1, "images": 1,
-	"logsumexp": 1, "lower": 1, "smooth_step": 4, "standard": 2, "layer_norm": 1, "masked_softmax": 1, "rms_norm": 1, "rotary": 1, "shuffled": 1,
+	"logsumexp": 1, "lower": 1, "smooth_step": 4, "standard": 2,
+	"layer_norm": 1, "masked_softmax": 1, "rms_norm": 1, "rotary": 1, "shuffled": 1,
 	"swiglu": 1,
 	"unused": 0,
 }
