@@ -85,7 +85,7 @@ gpu:
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict -f docs/mkdocs.yml
 
-gen: venv
+gen:
 	scripts/gen.sh
 
 golden: build

@@ -6,6 +6,10 @@
 # worker's list of operators, the compiler's list of schemas, the protobuf code.
 set -eu
 cd "$(dirname "$0")/.."
+if ! .venv/bin/python -c "import torch" 2>/dev/null; then
+  echo "gen: .venv has no torch, whose schemas are read; run make venv first" >&2
+  exit 1
+fi
 go run ./catalogue/gen
 .venv/bin/python csrc/device/record/gen_optable.py >build/optable.inc
 mv build/optable.inc csrc/device/record/optable.inc
