@@ -10,19 +10,21 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-// Verify returns an error if a group of a verified graph holds a node that no kernel computes.
+// Verify returns an error if a group of a verified graph holds a node of which no kernel computes a part.
 func Verify(g *ir.Graph) error {
 	if len(g.Groups) == 0 {
 		return nil
 	}
 	f := newFinder(decomp.Expand(g, nil), g, Options{})
+	in := make([]bool, len(g.Nodes)) // a part of the node can be in a group
 	for i, o := range f.obstacles {
 		id := f.of[i]
 		n := &g.Nodes[id]
-		switch {
-		case n.Group == 0 || o.loops() || o == idle || o == drawn || o == checked:
-		case o == memory && n.Op == ir.OpCall: // of an empty result
-		default:
+		in[id] = in[id] || n.Group == 0 || o.loops() || o == idle || o == drawn || o == checked ||
+			o == memory && n.Op == ir.OpCall // of an empty result
+	}
+	for i, o := range f.obstacles {
+		if id := f.of[i]; !in[id] {
 			return g.ErrorAt(id, errors.New(f.text(ir.NodeID(i), o)))
 		}
 	}

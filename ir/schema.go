@@ -262,7 +262,8 @@ func (c *checker) sizes(id NodeID, name string, s *catalogue.Schema) error {
 	}
 	m := meaning{g: g, id: id,
 		equal: func(arg int, a, b Dim) {
-			if !g.Same(a, b) && (arg != result || g.Find(b) != Const(0)) { // an operator may leave a result empty
+			// An operator may leave a result empty, which its gradient then takes.
+			if !g.Same(a, b) && g.Find(b) != Const(0) {
 				note(arg, "size %s where %s is expected", g.DimString(b), g.DimString(a))
 			}
 		},

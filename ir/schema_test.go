@@ -49,6 +49,12 @@ func TestSchemas(t *testing.T) {
 		{"%4: f32[n], %5: f32[] = aten.nll_loss_forward %0 %1 none 0 -100", "", ""},
 		{"%4: f32[m], %5: f32[] = aten.nll_loss_forward %0 %1 none 0 -100", "%0",
 			"argument self of aten::nll_loss_forward has size n where m is expected: Xc,X,c->X|"},
+		{"%4: f32[n,m], %5: f32[n,m] = aten._foreach_mul.List [%3, %0] [%0, %3]", "", ""},
+		{"%4: f32[n,m], %5: f32[n,m] = aten._foreach_mul.List [%0, %0] [%3, %1]", "[%3, %1]",
+			"argument other of aten::_foreach_mul.List has size n where m is expected"},
+		{"%4: f32[], %5: f32[] = aten._foreach_norm.Scalar [%0, %1] 2 none", "", ""},
+		{"%5: f32[0] = empty\n%4: f32[n,m], %6: f32[m], %7: f32[m] = aten.native_batch_norm_backward %0 %0 none none none " +
+			"%5 %5 false 0.5 [true, true, true]", "", ""},
 		{"%4: f32[n,m] = other.op %0 [1] \"x\"", "", ""},
 	} {
 		t.Run(c.text, func(t *testing.T) {

@@ -173,30 +173,29 @@ func (m *meaning) broadcast(arg int, dims, to []Dim) {
 	}
 }
 
-// foreach pairs the sizes of an operator over lists: the i-th tensor of each list broadcasts to the i-th tensor of the
-// first list.
+// foreach pairs the sizes of an operator over lists: the i-th tensor of each list broadcasts to the i-th result, or to
+// the i-th tensor of the first list, which is written. A norm has fewer dims than its operand.
 func (m *meaning) foreach(args []Arg, fresh []Type) {
 	g := m.g
 	first := g.List(args[0])
 	to := func(arg, i int, dims []Dim) {
-		if first[i].Kind == ArgValue {
+		switch {
+		case len(fresh) == len(first) && len(fresh[i].Dims) >= len(dims):
+			m.broadcast(arg, dims, fresh[i].Dims)
+		case len(fresh) == len(first):
+		case first[i].Kind == ArgValue:
 			m.broadcast(arg, dims, g.Types[first[i].V].Dims)
 		}
 	}
-	for arg, a := range args[1:] {
+	for arg, a := range args {
 		items := g.safeList(a)
 		if (a.Sub != ListTensors && a.Sub != ListOptTensors) || len(items) != len(first) {
 			continue
 		}
 		for i, item := range items {
 			if item.Kind == ArgValue {
-				to(arg+1, i, g.Types[item.V].Dims)
+				to(arg, i, g.Types[item.V].Dims)
 			}
-		}
-	}
-	if len(fresh) == len(first) {
-		for i, t := range fresh {
-			to(result, i, t.Dims)
 		}
 	}
 }

@@ -314,6 +314,7 @@ SCHEMAS_HEAD = """\
 # catalogue: name(arguments) -> new tensors. ! marks an argument that the call writes.
 """
 
+
 def argument_type(argument: torch._C.Argument) -> str:
     """Its type as in the schema; a size is an int."""
     text: str = argument.real_type.str()  # type: ignore[attr-defined]
