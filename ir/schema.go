@@ -134,7 +134,7 @@ func (c *checker) argument(name string, s *catalogue.Schema, i int, a Arg) error
 		case item.Write && !to.Write && !c.runningStats(name, i):
 			return fmt.Errorf("%s does not write its argument %s", name, to.Name)
 		case !item.Write && to.Write:
-			return fmt.Errorf("%s writes its argument %s: expected %%%d!", name, to.Name, item.V)
+			return fmt.Errorf("%s writes its argument %s: expected %%%d! here", name, to.Name, item.V)
 		}
 	}
 	c.item = none
