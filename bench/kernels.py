@@ -49,6 +49,13 @@ def rms(x, w):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
 
 
+@torch.enable_grad()
+def loss_step(x, target):
+    x = x.detach().requires_grad_()
+    F.cross_entropy(x, target).backward()
+    return x.grad
+
+
 def chain(length: int) -> Callable[..., object]:
     def f(x):
         for i in range(length):
@@ -63,6 +70,13 @@ def rows(*more: int) -> Callable[[str], list]:
     return lambda d: [
         torch.randn(4096, 1024).to(d),
         *(torch.randn(n).to(d) for n in more),
+    ]
+
+
+def scores(d: str) -> list:
+    return [
+        torch.randn(4096, 1024).to(d),
+        torch.randint(0, 1024, (4096,)).to(d),
     ]
 
 
@@ -123,13 +137,17 @@ CASES: dict[str, Case] = {
         lambda x: F.dropout(x + 1, 0.1) * 2,
         8 * 4 * MI,
     ),
-    "cross-entropy": (
-        lambda d: [
-            torch.randn(4096, 1024).to(d),
-            torch.randint(0, 1024, (4096,)).to(d),
-        ],
-        lambda x, t: F.cross_entropy(x * 0.5, t),
-        4 * 4 * MI,
+    "cross-entropy": (scores, F.cross_entropy, 4 * 4 * MI),
+    "cross-entropy and gradient": (scores, loss_step, 8 * 4 * MI),
+    "normalised columns": (
+        rows(),
+        lambda x: (x - x.mean(0)) * (x.var(0) + 1e-5).rsqrt(),
+        8 * 4 * MI,
+    ),
+    "embedding, RMS norm": (
+        lambda d: [*rows(1024)(d), torch.randint(0, 4096, (4096,)).to(d)],
+        lambda table, w, i: rms(F.embedding(i, table), w),
+        8 * 4 * MI,
     ),
     "sum of columns": (rows(), lambda x: (x * x).sum(0), 4 * 4 * MI),
     "mean of all": (rows(), lambda x: (x * x).mean(), 4 * 4 * MI),

@@ -147,8 +147,7 @@ func dropNegs(c *candidate) { c.become(c.node.Op, c.negated(c.x), c.negated(c.y)
 // exactNeg reports whether a neg is computed in the dtype of the result, on an operand that no call writes.
 func (c *candidate) exactNeg(v ir.ValueID) bool {
 	d := c.t.DType
-	return c.typeOf(c.negated(v)).DType == d && c.typeOf(v).DType == d && !d.Is(ir.Complexes) &&
-		c.readable(c.made(v, ir.OpNeg), 1)
+	return c.typeOf(v).DType == d && !d.Is(ir.Complexes) && c.readable(c.made(v, ir.OpNeg), 1)
 }
 
 // negated is the operand of a neg.
