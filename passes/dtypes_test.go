@@ -5,6 +5,7 @@ package passes
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -71,7 +72,7 @@ var numbers = []struct{ kind, statement, argument string }{
 func TestFillOfEmpty(t *testing.T) {
 	for _, d := range everyDType() {
 		for _, n := range numbers {
-			if n.kind == "tensor" || n.kind == "c128" && !d.Is(ir.Complexes) {
+			if n.kind == "tensor" {
 				continue // no call of PyTorch takes it
 			}
 			text := fmt.Sprintf("%s\n%%0: %s[a] = empty\n%%1: %s[a] = aten.fill_.Scalar %%0! %s\noutput %%1 -> s1",
@@ -101,6 +102,8 @@ func TestNumberOfFill(t *testing.T) {
 			assert.Equal(t, map[bool]string{true: "NumberOfFill"}[want], fires(t, "fold", text), text)
 		}
 	}
+	const numbers = "%0: f64[] = input 0\n%1: f64[] = param 1\n%2: f64[] = fill %0 %1\n%3: f64[] = add %2 %1\noutput %3 -> s1"
+	assert.Empty(t, fires(t, "fold", numbers), "no operand would be a tensor")
 }
 
 // TestPowers: the base is a float of the result's dtype.
@@ -111,7 +114,7 @@ func TestPowers(t *testing.T) {
 		}
 		for exponent, rule := range map[string]string{
 			"1": "PowOfOne", "1.0": "PowOfOne", "2": "PowOfTwo", "2.0": "PowOfTwo", "3": "", "0.5": "", "1.5": "", "2.5": "",
-			"true": "", "-1": "",
+			"true": "", "-1": "", fmt.Sprint(math.Float64bits(1)): "", fmt.Sprint(math.Float64bits(2)): "",
 		} {
 			text := fmt.Sprintf("%%0: %s[a] = input 0\n%%1: %s[a] = aten.pow.Tensor_Scalar %%0 %s\noutput %%1 -> s1",
 				d, d, exponent)

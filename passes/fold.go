@@ -26,7 +26,7 @@ func foldRules() []Rule {
 	return all
 }
 
-// numberDType is the dtype of a Python number, literal or not, and 0 for other arguments.
+// numberDType is the dtype of a Python number, literal or not.
 func (c *candidate) numberDType(a ir.Arg) ir.DType {
 	switch a.Kind {
 	case ir.ArgInt:
@@ -36,10 +36,7 @@ func (c *candidate) numberDType(a ir.Arg) ir.DType {
 	case ir.ArgBool:
 		return ir.Bool
 	}
-	if c.g.IsNumber(a) {
-		return c.typeOf(ir.ValueID(a.V)).DType
-	}
-	return 0
+	return c.typeOf(ir.ValueID(a.V)).DType
 }
 
 // literal adds a value that is a literal.
@@ -51,11 +48,8 @@ func (c *candidate) literal(a ir.Arg) ir.ValueID {
 
 // callFillsEmpty matches a call that fills an uninitialised storage with a number.
 func callFillsEmpty(c *candidate) bool {
-	if len(c.args) == 0 || c.args[0].Kind != ir.ArgValue || c.made(c.value(0), ir.OpEmpty) == nil ||
-		c.g.RowOf(&c.node).Fills == catalogue.NoFill {
-		return false
-	}
-	return c.numberDType(c.filledWith()) != 0
+	return len(c.args) > 0 && c.args[0].Kind == ir.ArgValue && c.made(c.value(0), ir.OpEmpty) != nil &&
+		c.g.RowOf(&c.node).Fills != catalogue.NoFill
 }
 
 // filledWith returns the number that the call of callFillsEmpty writes.

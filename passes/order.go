@@ -111,9 +111,7 @@ func (m *mover) findUsers() {
 		m.users[r], all = all[:0:n], all[n:]
 	}
 	each(func(id ir.NodeID, r ir.ValueID) {
-		if u := m.users[r]; len(u) == 0 || u[len(u)-1] != id {
-			m.users[r] = append(u, id)
-		}
+		m.users[r] = append(m.users[r], id)
 	})
 }
 

@@ -69,9 +69,6 @@ type candidate struct {
 // rewritten operands. A result that a call writes in place stays: two contents are two buffers as soon as one of them
 // is written.
 func rewrite(g *ir.Graph, r *rules) *ir.Graph {
-	if !r.concern(g) {
-		return g
-	}
 	written := writtenRoots(g)
 	uses := rootUses(g)
 	if !r.any(g, written, uses) {
@@ -101,16 +98,6 @@ func rewrite(g *ir.Graph, r *rules) *ir.Graph {
 		return args, 0, false
 	}
 	return g.Rebuild(edit)
-}
-
-// concern reports whether a node has an op with rules.
-func (r *rules) concern(g *ir.Graph) bool {
-	for i := range g.Nodes {
-		if len(r.byOp[g.Nodes[i].Op]) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // any reports whether a rule applies to a graph. Mostly none does, and then no graph has to be built.
