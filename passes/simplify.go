@@ -64,7 +64,7 @@ func innerIs(op ir.Op) func(*candidate) bool {
 // outer cast. The near misses lose digits: f32 through f16, i64 through f64. A float that becomes an integer is a near
 // miss too: out of range, the result depends on the float's dtype.
 func innerCastIsExact(c *candidate) bool {
-	if c.g.Immediate(c.x) || c.written[c.g.Root(c.x)] || !holds(c.typeOf(c.value(0)).DType, c.typeOf(c.x).DType) {
+	if c.written[c.g.Root(c.x)] || !holds(c.typeOf(c.value(0)).DType, c.typeOf(c.x).DType) {
 		return false
 	}
 	return !c.anyByte(c.x) && !(c.typeOf(c.x).DType.Is(ir.Floats) && c.t.DType.Is(ir.Ints))
