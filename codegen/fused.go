@@ -241,14 +241,11 @@ func (f *group) check() (out []*proto.Step, why refused) {
 			return nil, why
 		}
 		call := &proto.CallOp{Op: g.CallName(id), Args: []*proto.Arg{p.args[p.tensor(w, t)]}}
-		for _, a := range args[1:] {
-			arg, err := f.argument(a)
-			if err != nil {
-				return nil, refused(err.Error())
-			}
-			call.Args = append(call.Args, arg)
+		step, why := f.call(call, args[1:])
+		if why != "" {
+			return nil, why
 		}
-		out = append(out, &proto.Step{Kind: &proto.Step_Call{Call: call}})
+		out = append(out, step)
 	}
 	return out, ""
 }
@@ -272,16 +269,25 @@ func (f *group) draw(made map[int]bool) ([]*proto.Step, refused) {
 			return nil, "it leaves a mask in memory that is there already"
 		}
 		call := &proto.CallOp{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: uint32(ir.FlagRNG)}
-		for _, a := range g.NodeArgs(id) {
-			arg, err := f.argument(a)
-			if err != nil {
-				return nil, refused(err.Error())
-			}
-			call.Args = append(call.Args, arg)
+		step, why := f.call(call, g.NodeArgs(id))
+		if why != "" {
+			return nil, why
 		}
-		out = append(out, &proto.Step{Kind: &proto.Step_Call{Call: call}})
+		out = append(out, step)
 	}
 	return out, ""
+}
+
+// call is the step of a call, to which it adds arguments.
+func (f *group) call(call *proto.CallOp, args []ir.Arg) (*proto.Step, refused) {
+	for _, a := range args {
+		arg, err := f.argument(a)
+		if err != nil {
+			return nil, refused(err.Error())
+		}
+		call.Args = append(call.Args, arg)
+	}
+	return &proto.Step{Kind: &proto.Step_Call{Call: call}}, ""
 }
 
 // argument is a size, a number, or a list of those, of the group's graph.
