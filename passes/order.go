@@ -28,7 +28,7 @@ func later(g *ir.Graph) *ir.Graph {
 	m := newMover(g)
 	for i := range g.Nodes {
 		id := ir.NodeID(i)
-		if !isFree(g, id) && !m.moves(id) {
+		if g.Nodes[id].Op != ir.OpView && !m.moves(id) { // a view moves with its first use
 			m.before(id)
 			m.emit(id)
 		}
@@ -127,12 +127,6 @@ func (m *mover) stops(id ir.NodeID) bool {
 		}
 	}
 	return slices.ContainsFunc(m.g.Writes(id), func(v ir.ValueID) bool { return m.input[m.root[v]] })
-}
-
-// isFree reports whether a node takes neither time nor memory. It moves with its first use.
-func isFree(g *ir.Graph, id ir.NodeID) bool {
-	kind := ir.Info(g.Nodes[id].Op).Kind
-	return kind == ir.KindLeaf || g.Nodes[id].Op == ir.OpView
 }
 
 // moves reports whether a node may go to a later place: it is pure, and none of its operands ends at it.

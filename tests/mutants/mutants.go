@@ -31,8 +31,8 @@ type Package struct {
 	Files []string
 	Skip  []string // functions that are not mutated
 	Args  []string // of each run of the tests
-	// Alive is a file with the mutants that no test kills yet, as Mutant.String, one in a line. A new one fails, and one
-	// that a test kills leaves the file.
+	// Alive is a file with the mutants that no test can kill, as Mutant.String, one in a line, with the reasons as
+	// comments. Run fails for one that is not there, and for one there that a test kills.
 	Alive string
 }
 
@@ -68,7 +68,7 @@ func report(t *testing.T, p Package, all []Mutant, killers []string) {
 	must(t, err)
 	alive := map[string]bool{}
 	for line := range strings.Lines(string(data)) {
-		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			alive[line] = true
 		}
 	}
