@@ -102,7 +102,8 @@ func TestNumberOfFill(t *testing.T) {
 			assert.Equal(t, map[bool]string{true: "NumberOfFill"}[want], fires(t, "fold", text), text)
 		}
 	}
-	const numbers = "%0: f64[] = input 0\n%1: f64[] = param 1\n%2: f64[] = fill %0 %1\n%3: f64[] = add %2 %1\noutput %3 -> s1"
+	const numbers = "%0: f64[] = input 0\n%1: f64[] = param 1\n%2: f64[] = fill %0 %1\n%3: f64[] = add %2 %1\n" +
+		"output %3 -> s1"
 	assert.Empty(t, fires(t, "fold", numbers), "no operand would be a tensor")
 }
 
