@@ -104,7 +104,7 @@ func TestSpec(t *testing.T) {
 		"until=cse":                        {"views", "cse"},
 		"bisect=cse:0":                     all,
 		"bisect=NegOfNeg:1":                all,
-		"until=dce,-cse":                   {"views", "simplify", "fold", "dce"},
+		"until=simplify,-cse":              {"views", "simplify"},
 		"bisect=cse:1,off":                 nil,
 		"-NegOfNeg":                        all,
 	} {
