@@ -29,7 +29,7 @@ type edit struct{ file, after, text string }
 var recipes = []recipe{
 	{"Add a pass rule", []edit{
 		{"passes/simplify.go", `{"NegOfNeg", "neg (neg x) -> x"`,
-			`		{"CosOfNeg", "cos (neg x) -> cos x, of signed dtypes", ir.OpCos, innerIs(neg), signedNeg, innerBecomes(ir.OpCos)},`},
+			"\t\t" + `{"CosOfNeg", "cos (neg x) -> cos x", ir.OpCos, innerIs(neg), signedNeg, innerBecomes(ir.OpCos)},`},
 		{"passes/testdata/simplify/cos_of_neg.txtar", "", `cos is even.
 pass: simplify
 expect: CosOfNeg
