@@ -301,15 +301,15 @@ func (f *finder) totals() {
 			continue
 		}
 		group := f.whole.find(int(f.of[i]))
-		if len(of[group]) < maxSiblings && !slices.ContainsFunc(of[group], func(a int) bool { return f.total(a, i) }) {
+		if len(of[group]) < maxSiblings && !slices.ContainsFunc(of[group], func(a int) bool { return f.joinTotals(a, i) }) {
 			of[group] = append(of[group], i)
 		}
 	}
 }
 
-// total merges two clusters that reduce all of their points, if these are the same and no other cluster has to run
+// joinTotals merges two clusters that reduce all of their points, if these are the same and no other cluster has to run
 // between them.
-func (f *finder) total(a, b int) bool {
+func (f *finder) joinTotals(a, b int) bool {
 	a = f.prims.find(a)
 	ca, cb := f.clusters[a], f.clusters[b]
 	if f.segment[a] != f.segment[b] || !f.g.SameDims(ca.spaces[0], cb.spaces[0]) || f.uses(a, b) || f.uses(b, a) {

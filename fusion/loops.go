@@ -59,7 +59,11 @@ func (l *Group) complete() (why string) {
 			if g.Nodes[g.Def[g.Root(ir.ValueID(g.Args[n.ArgLo].V))]].Op != ir.OpInput {
 				return "one of its loops makes the indices of another"
 			}
-			l.Checks = append(l.Checks, ir.NodeID(i))
+			args := g.NodeArgs(ir.NodeID(i))
+			same := func(id ir.NodeID) bool { return slices.Equal(g.NodeArgs(id), args) }
+			if !slices.ContainsFunc(l.Checks, same) { // a loss and its gradient check the same targets
+				l.Checks = append(l.Checks, ir.NodeID(i))
+			}
 		}
 	}
 	for _, o := range g.Outputs {

@@ -10,7 +10,7 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-// Verify returns an error if a group of a verified graph holds a node of which no kernel computes a part.
+// Verify checks the groups of a verified graph: of each node in a group, kernels can compute at least one primitive.
 func Verify(g *ir.Graph) error {
 	if len(g.Groups) == 0 {
 		return nil

@@ -173,8 +173,9 @@ func (m *meaning) broadcast(arg int, dims, to []Dim) {
 	}
 }
 
-// foreach pairs the sizes of an operator over lists: the i-th tensor of each list broadcasts to the i-th result, or to
-// the i-th tensor of the first list, which is written. A norm has fewer dims than its operand.
+// foreach pairs the sizes of an operator over lists. Tensor i of each list broadcasts to result i, or, if the operator
+// makes no results, to tensor i of the first list. A result with fewer dims than its operand, such as a norm, is no
+// broadcast.
 func (m *meaning) foreach(args []Arg, fresh []Type) {
 	g := m.g
 	first := g.List(args[0])

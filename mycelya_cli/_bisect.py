@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import click
 
 from mycelya_cli import _show
+from mycelya_cli._run import _PASS_ON
 
 # What the compiler logs at the last change that it makes.
 _LAST = re.compile(r'bisection in MYCELYA_PASSES" .*change="?([^"\n]*)"?')
@@ -78,12 +79,7 @@ class _Search:
         return bad
 
 
-@click.command(
-    context_settings={
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
-    }
-)
+@click.command(context_settings=_PASS_ON)
 @click.option(
     "--of",
     "name",

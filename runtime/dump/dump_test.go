@@ -100,9 +100,9 @@ group 1: map
     %2: f32[4]             = add %0 %1
     %3: f32[4]             = relu %2
     %4: f32[4]             = mul %2 %0
-`, kernels(g))
+`, kernels(g, 1))
 	g.Groups = nil
-	require.Empty(t, kernels(g))
+	require.Empty(t, kernels(g, 0))
 }
 
 // TestSource: a kernel that two steps launch is one file, with its text once.

@@ -68,9 +68,9 @@ func source(c *codegen.Compiled, params []uint64) map[string]string {
 	return files
 }
 
-// kernels lists the groups of a graph: the kernels that compute each, what they read and write, and how many values
-// are never written to memory.
-func kernels(g *ir.Graph) string {
+// kernels lists the groups of a graph: the kernels that fusion expects for each, what they read and write, and how many
+// values are never written to memory. planned is the number of kernels in the program, which may be less.
+func kernels(g *ir.Graph, planned int) string {
 	if len(g.Groups) == 0 {
 		return ""
 	}
@@ -81,11 +81,11 @@ func kernels(g *ir.Graph) string {
 	}
 	text := g.NodeStrings()
 	var b strings.Builder
-	inGroups := 0
+	alone := cost.Kernels(g)
 	for _, group := range g.Groups {
-		inGroups += len(group.Kernels)
+		alone -= len(group.Kernels)
 	}
-	fmt.Fprintf(&b, "%s of groups, %s alone\n", count(inGroups, "kernel"), count(cost.Kernels(g)-inGroups, "operator"))
+	fmt.Fprintf(&b, "%s of groups, %s alone\n", count(planned, "kernel"), count(alone, "operator"))
 	for i, group := range g.Groups {
 		number := uint32(i + 1)
 		fmt.Fprintf(&b, "\ngroup %d:", number)

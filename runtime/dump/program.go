@@ -199,7 +199,13 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 		p.plan += c.MemoryText(params)
 	}
 	if p.shown {
-		p.groups = kernels(g) + code(c)
+		planned := 0
+		for _, s := range c.Program.Steps {
+			if s.GetKernel() != nil {
+				planned++
+			}
+		}
+		p.groups = kernels(g, planned) + code(c)
 		if err == nil && p.dir != "" {
 			p.source = source(c, params)
 		}

@@ -106,6 +106,31 @@ def between(f: Callable[..., Any]) -> Callable[..., Any]:
     return g
 
 
+# Losses of classes, each for all reductions, with weights of the classes and without.
+LOSSES = {
+    "aten::nll_loss_forward": (loss, aten.nll_loss_forward, X, TARGET, WEIGHTS),
+    "aten::nll_loss_backward": (
+        loss_backward,
+        aten.nll_loss_backward,
+        X,
+        TARGET,
+        WEIGHTS,
+    ),
+    "aten::nll_loss2d_forward": (
+        loss,
+        aten.nll_loss2d_forward,
+        IMAGE,
+        PIXELS,
+        WEIGHTS[:4],
+    ),
+    "aten::nll_loss2d_backward": (
+        loss_backward,
+        aten.nll_loss2d_backward,
+        IMAGE,
+        PIXELS,
+        WEIGHTS[:4],
+    ),
+}
 CASES: dict[str, Case] = {
     "aten::add.Tensor": (between(lambda x, y: torch.add(x, y, alpha=3)), [X, Y]),
     "aten::add.Tensor of two dtypes": (
@@ -309,102 +334,12 @@ CASES: dict[str, Case] = {
     "aten::triu": (between(torch.triu), [X]),
     "aten::triu below": (between(lambda x: (x > 0).triu(-2)), [X]),
     "aten::triu special": (between(torch.triu), [SPECIAL]),
-    "aten::nll_loss_forward": (
-        loss(aten.nll_loss_forward, 1),
-        [X, TARGET],
-    ),
-    "aten::nll_loss_backward": (
-        loss_backward(aten.nll_loss_backward, 1),
-        [X, TARGET],
-    ),
-    "aten::nll_loss_forward sum": (
-        loss(aten.nll_loss_forward, 2),
-        [X, TARGET],
-    ),
-    "aten::nll_loss_backward sum": (
-        loss_backward(aten.nll_loss_backward, 2),
-        [X, TARGET],
-    ),
-    "aten::nll_loss_forward none": (
-        loss(aten.nll_loss_forward, 0),
-        [X, TARGET],
-    ),
-    "aten::nll_loss_backward none": (
-        loss_backward(aten.nll_loss_backward, 0),
-        [X, TARGET],
-    ),
-    "aten::nll_loss_forward weights": (
-        loss(aten.nll_loss_forward, 1),
-        [X, TARGET, WEIGHTS],
-    ),
-    "aten::nll_loss_backward weights": (
-        loss_backward(aten.nll_loss_backward, 1),
-        [X, TARGET, WEIGHTS],
-    ),
-    "aten::nll_loss_forward weights, sum": (
-        loss(aten.nll_loss_forward, 2),
-        [X, TARGET, WEIGHTS],
-    ),
-    "aten::nll_loss_backward weights, sum": (
-        loss_backward(aten.nll_loss_backward, 2),
-        [X, TARGET, WEIGHTS],
-    ),
-    "aten::nll_loss_forward weights, none": (
-        loss(aten.nll_loss_forward, 0),
-        [X, TARGET, WEIGHTS],
-    ),
-    "aten::nll_loss_backward weights, none": (
-        loss_backward(aten.nll_loss_backward, 0),
-        [X, TARGET, WEIGHTS],
-    ),
-    "aten::nll_loss2d_forward": (
-        loss(aten.nll_loss2d_forward, 1),
-        [IMAGE, PIXELS],
-    ),
-    "aten::nll_loss2d_backward": (
-        loss_backward(aten.nll_loss2d_backward, 1),
-        [IMAGE, PIXELS],
-    ),
-    "aten::nll_loss2d_forward sum": (
-        loss(aten.nll_loss2d_forward, 2),
-        [IMAGE, PIXELS],
-    ),
-    "aten::nll_loss2d_backward sum": (
-        loss_backward(aten.nll_loss2d_backward, 2),
-        [IMAGE, PIXELS],
-    ),
-    "aten::nll_loss2d_forward none": (
-        loss(aten.nll_loss2d_forward, 0),
-        [IMAGE, PIXELS],
-    ),
-    "aten::nll_loss2d_backward none": (
-        loss_backward(aten.nll_loss2d_backward, 0),
-        [IMAGE, PIXELS],
-    ),
-    "aten::nll_loss2d_forward weights": (
-        loss(aten.nll_loss2d_forward, 1),
-        [IMAGE, PIXELS, WEIGHTS[:4]],
-    ),
-    "aten::nll_loss2d_backward weights": (
-        loss_backward(aten.nll_loss2d_backward, 1),
-        [IMAGE, PIXELS, WEIGHTS[:4]],
-    ),
-    "aten::nll_loss2d_forward weights, sum": (
-        loss(aten.nll_loss2d_forward, 2),
-        [IMAGE, PIXELS, WEIGHTS[:4]],
-    ),
-    "aten::nll_loss2d_backward weights, sum": (
-        loss_backward(aten.nll_loss2d_backward, 2),
-        [IMAGE, PIXELS, WEIGHTS[:4]],
-    ),
-    "aten::nll_loss2d_forward weights, none": (
-        loss(aten.nll_loss2d_forward, 0),
-        [IMAGE, PIXELS, WEIGHTS[:4]],
-    ),
-    "aten::nll_loss2d_backward weights, none": (
-        loss_backward(aten.nll_loss2d_backward, 0),
-        [IMAGE, PIXELS, WEIGHTS[:4]],
-    ),
+    **{
+        f"{name} {by}{how}": (make(op, reduction), [x, target, *weights[:given]])
+        for name, (make, op, x, target, *weights) in LOSSES.items()
+        for given, by in enumerate(("", "weights "))
+        for reduction, how in enumerate(("none", "mean", "sum"))
+    },
     "aten::linalg_vector_norm": (
         lambda x: torch.linalg.vector_norm(x * 2) + 1,
         [X],
