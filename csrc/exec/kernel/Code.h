@@ -32,15 +32,21 @@ struct Node {
   uint64_t bits = 0;                                    // NUMBER: its index; CONST: its value; ROUND: the dtype
   c10::ScalarType rounds = c10::ScalarType::Undefined;  // the dtype to which the result is rounded
   uint32_t then = 0;                                    // a second op, on the result and the last operand; 0: none
+  // Of WHERE: its condition holds at no point but the one whose index along the only reduced dim is the row value
+  // `spot`, and there only if the row value `only` is true (kNone: always).
+  uint32_t spot = kNone, only = kNone;
 };
 
-// One step for all values of a tile. fn is null for a load.
+// One step for all values of a tile. fn is null for a load, and for a PointStep. Of a WHERE with a spot, fn copies the
+// last operand, and the one point is set afterwards.
 struct Step {
   Fn fn = nullptr;
   uint32_t node = kNone;
   uint32_t from[3] = {kNone, kNone, kNone};  // the number of nodes: none
   bool copied = false;                       // a load that must copy its elements to a tile
   bool of_row = false;                       // an operand is a row value and the result an element
+  bool has_spot = false;                     // a WHERE with a spot
+  uint32_t point = kNone;                    // a reduction at one point, of the schedule's `points`
 };
 
 struct ReduceStep {
@@ -55,6 +61,13 @@ struct ReduceStep {
   uint64_t start = 0;      // initial value, of the accumulator's class
   uint32_t at = 0;         // offset of the accumulator, bytes per lane
   uint32_t bytes = 0;      // size of the accumulator
+};
+
+// A reduction of which all points but one have no effect. It is computed at that point, by a step of a row.
+struct PointStep {
+  uint32_t spot = kNone;    // the row value that is the point's index
+  std::vector<Step> steps;  // element values at the point
+  ReduceStep reduction;
 };
 
 struct StoreStep {
@@ -76,6 +89,7 @@ struct Pass {
 struct Schedule {
   std::vector<Pass> passes;
   Pass end;
+  std::vector<PointStep> points;
   std::vector<uint32_t> kept;          // nodes whose tiles live across passes
   std::vector<uint32_t> kept_offsets;  // bytes per point
   uint32_t kept_bytes = 0;

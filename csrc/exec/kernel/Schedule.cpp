@@ -64,24 +64,19 @@ class Scheduler {
     MarkNeeded();
     MergePairs();
     MarkNeeded();
+    if (k_.reduced == 1) FindSpots();
     c_.row_offsets.assign(c_.nodes.size(), 0);
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
       const Node& n = c_.nodes[i];
       if (!needed_[i]) continue;
       if (n.level == Level::kElement) c_.cost += CostOf(n) + (n.op == MYC_K_LOAD || n.op == MYC_K_STORE ? 1 : 0);
-      if (n.op == MYC_K_STORE) {
-        if (n.level == Level::kElement) npasses_ = std::max(npasses_, n.stage + 1);
-        continue;
-      }
+      if (n.op == MYC_K_STORE) continue;
       if (n.level == Level::kUniform) c_.uniforms.push_back(StepOf(i, false));
       if (n.level == Level::kRow) {
         c_.row_offsets[i] = c_.row_bytes;
         c_.row_bytes += 8;
       }
-      if (IsReduction(n)) {
-        npasses_ = std::max(npasses_, n.stage);
-        c_.cost += 1;
-      }
+      if (IsReduction(n)) c_.cost += 1;
     }
     c_.along_near = MakeSchedule(false, 0);
     c_.along = MakeSchedule(false, kCheap);
@@ -138,6 +133,50 @@ class Scheduler {
     }
   }
 
+  // Finds the WHEREs whose condition compares the index along the reduced dim with a row value.
+  void FindSpots() {
+    const auto index = [this](uint32_t i) {
+      return c_.nodes[i].op == MYC_K_INDEX && c_.nodes[i].level == Level::kElement;
+    };
+    const auto single = [this](uint32_t i) { return c_.nodes[i].level != Level::kElement; };
+    const auto spot = [&](const Node& n) {  // the row value, or kNone
+      for (const int side : {0, 1}) {
+        if (n.op == MYC_K_EQ && index(n.from[side]) && single(n.from[1 - side])) return n.from[1 - side];
+      }
+      return kNone;
+    };
+    for (Node& n : c_.nodes) {
+      if (n.op != MYC_K_WHERE || n.level != Level::kElement) continue;
+      const Node& condition = c_.nodes[n.from[0]];
+      n.spot = spot(condition);
+      for (const int side : {0, 1}) {
+        if (condition.op != MYC_K_AND || !single(condition.from[1 - side])) continue;
+        n.spot = spot(c_.nodes[condition.from[side]]);
+        n.only = condition.from[1 - side];
+        if (n.spot != kNone) break;
+      }
+    }
+  }
+
+  // The spot of a reduction whose operand has no effect at all points but one, or kNone.
+  uint32_t SpotOf(const Node& reduction) const {
+    const Node* n = &c_.nodes[reduction.from[0]];
+    const bool real = n->cls == MYC_K_F32 || n->cls == MYC_K_F64;
+    if (n->op == MYC_K_ROUND && real) n = &c_.nodes[n->from[0]];  // keeps zero and infinities
+    if (n->op != MYC_K_WHERE || n->spot == kNone || n->cls != reduction.cls) return kNone;
+    const Node& other = c_.nodes[n->from[2]];
+    if (other.op != MYC_K_CONST) return kNone;
+    const uint64_t start = StartOf(reduction.op, real ? static_cast<uint32_t>(MYC_K_F64) : n->cls);
+    return other.bits == start ? n->spot : kNone;
+  }
+  // Whether a schedule computes node i at one point.
+  bool AtPoint(uint32_t i, bool lanes) const {
+    return !lanes && IsReduction(c_.nodes[i]) && SpotOf(c_.nodes[i]) != kNone;
+  }
+
+  // The first operand that a pass computes for a node: a WHERE with a spot does without its condition.
+  static uint32_t FirstOf(const Node& n, bool lanes) { return n.spot != kNone && !lanes ? 1 : 0; }
+
   void MarkNeeded() {
     needed_.assign(c_.nodes.size(), false);
     for (uint32_t i = c_.nodes.size(); i-- > 0;) {
@@ -159,6 +198,7 @@ class Scheduler {
     Step s;
     s.node = node;
     for (uint32_t i = 0; i < 3; ++i) s.from[i] = std::min(n.from[i], static_cast<uint32_t>(c_.nodes.size()));
+    s.has_spot = FirstOf(n, lanes) != 0;
     uint32_t shape = 0;
     for (uint32_t i = 0; i < 3 && n.from[i] != kNone; ++i) {
       const Level of = c_.nodes[n.from[i]].level;
@@ -175,6 +215,10 @@ class Scheduler {
             n.op == MYC_K_CAST ? tiles_.cast(n.in, n.cls) : tiles_.round(n.cls, static_cast<c10::ScalarType>(n.bits));
         break;
       default:
+        if (s.has_spot) {
+          s.fn = tiles_.compute(kCopyOp, n.cls, (shape & kOneC) != 0 ? kOneA : 0);
+          break;
+        }
         s.fn = n.then != 0                              ? tiles_.pair(n.op, n.then, shape)
                : n.rounds != c10::ScalarType::Undefined ? tiles_.rounded(n.op, n.rounds, shape)
                                                         : tiles_.compute(n.op, n.in, shape);
@@ -200,28 +244,55 @@ class Scheduler {
   }
 
   // The cost of computing a node again. Exact up to `cheap`; otherwise some larger number.
-  uint32_t Remake(uint32_t node, uint32_t cheap) const {
+  uint32_t Remake(uint32_t node, uint32_t cheap, bool lanes) const {
     const Node& n = c_.nodes[node];
     if (n.level != Level::kElement) return 0;
     uint32_t cost = CostOf(n);
-    for (const uint32_t f : n.from) {
-      if (f != kNone && cost <= cheap) cost += Remake(f, cheap);
+    for (uint32_t i = FirstOf(n, lanes); i < 3; ++i) {
+      if (n.from[i] != kNone && cost <= cheap) cost += Remake(n.from[i], cheap, lanes);
     }
     return cost;
   }
 
   // Marks the nodes that a pass must compute for `node`.
-  void Need(uint32_t node, uint32_t cheap, std::vector<bool>& now) {
+  void Need(uint32_t node, uint32_t cheap, bool lanes, std::vector<bool>& now) {
     const Node& n = c_.nodes[node];
     if (n.level != Level::kElement || now[node]) return;
-    if (cheap != kAnew && made_[node] && Remake(node, cheap) > cheap) {
+    if (cheap != kAnew && made_[node] && Remake(node, cheap, lanes) > cheap) {
       kept_[node] = true;
       return;
     }
     now[node] = true;
-    for (const uint32_t f : n.from) {
-      if (f != kNone) Need(f, cheap, now);
+    for (uint32_t i = FirstOf(n, lanes); i < 3; ++i) {
+      if (n.from[i] != kNone) Need(n.from[i], cheap, lanes, now);
     }
+  }
+
+  // Marks the element values that `node` depends on, and itself.
+  void Closure(uint32_t node, std::vector<bool>& marked) const {
+    if (c_.nodes[node].level != Level::kElement || marked[node]) return;
+    marked[node] = true;
+    for (const uint32_t f : c_.nodes[node].from) {
+      if (f != kNone) Closure(f, marked);
+    }
+  }
+
+  // The step of a row that computes reduction i at one point.
+  Step PointStepOf(uint32_t i, Schedule* o) {
+    const Node& n = c_.nodes[i];
+    PointStep point;
+    point.spot = SpotOf(n);
+    point.reduction = ReduceStepOf(i, false);
+    std::vector<bool> marked(c_.nodes.size());
+    Closure(n.from[0], marked);
+    for (uint32_t j = 0; j < c_.nodes.size(); ++j) {
+      if (marked[j]) point.steps.push_back(StepOf(j, true));  // with the condition; a tile of one value is one value
+    }
+    Step s;
+    s.node = i;
+    s.point = static_cast<uint32_t>(o->points.size());
+    o->points.push_back(std::move(point));
+    return s;
   }
 
   // Keeps values that cost more than `cheap` across passes.
@@ -229,10 +300,17 @@ class Scheduler {
     Schedule o;
     made_.assign(c_.nodes.size(), false);
     kept_.assign(c_.nodes.size(), false);
+    npasses_ = 0;
+    for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
+      const Node& n = c_.nodes[i];
+      if (!needed_[i]) continue;
+      if (n.op == MYC_K_STORE && n.level == Level::kElement) npasses_ = std::max(npasses_, n.stage + 1);
+      if (IsReduction(n) && !AtPoint(i, lanes)) npasses_ = std::max(npasses_, n.stage);
+    }
     std::vector<std::vector<bool>> makes(npasses_, std::vector<bool>(c_.nodes.size()));
     for (uint32_t p = 0; p < npasses_; ++p) {
       for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
-        if (needed_[i] && Roots(i, p)) Need(c_.nodes[i].from[0], cheap, makes[p]);
+        if (needed_[i] && Roots(i, p, lanes)) Need(c_.nodes[i].from[0], cheap, lanes, makes[p]);
       }
       for (uint32_t i = 0; i < c_.nodes.size(); ++i) made_[i] = made_[i] || makes[p][i];
     }
@@ -246,8 +324,10 @@ class Scheduler {
     for (uint32_t p = 0; p < npasses_; ++p) o.passes.push_back(MakePass(makes[p], p, lanes, &o));
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
       const Node& n = c_.nodes[i];
-      if (!needed_[i] || n.level != Level::kRow || IsReduction(n)) continue;
-      if (n.op == MYC_K_STORE) {
+      if (!needed_[i] || n.level != Level::kRow) continue;
+      if (IsReduction(n)) {
+        if (AtPoint(i, lanes) && n.stage > npasses_) o.end.rows.push_back(PointStepOf(i, &o));
+      } else if (n.op == MYC_K_STORE) {
         o.end.stores.push_back({n.operand, n.from[0], kNone});
       } else if (n.stage >= npasses_) {
         o.end.rows.push_back(StepOf(i, lanes));
@@ -257,9 +337,9 @@ class Scheduler {
   }
 
   // Whether node i is a reduction or store of pass p.
-  bool Roots(uint32_t i, uint32_t p) const {
+  bool Roots(uint32_t i, uint32_t p, bool lanes) const {
     const Node& n = c_.nodes[i];
-    if (IsReduction(n)) return n.stage == p + 1;
+    if (IsReduction(n)) return n.stage == p + 1 && !AtPoint(i, lanes);
     return n.op == MYC_K_STORE && n.level == Level::kElement && p + 1 == npasses_;
   }
 
@@ -271,6 +351,7 @@ class Scheduler {
       if (!needed_[i]) continue;
       if (n.level == Level::kRow && n.stage == p && !IsReduction(n) && n.op != MYC_K_STORE)
         pass.rows.push_back(StepOf(i, lanes));
+      if (n.stage == p + 1 && AtPoint(i, lanes)) pass.rows.push_back(PointStepOf(i, o));
       if (!makes[i]) continue;
       step_of[i] = static_cast<uint32_t>(pass.steps.size());
       pass.steps.push_back(StepOf(i, lanes));
@@ -279,12 +360,13 @@ class Scheduler {
     pass.last.assign(end, 0);
     for (uint32_t s = 0; s < end; ++s) {
       pass.last[s] = s;
-      for (const uint32_t f : pass.steps[s].from) {
+      for (uint32_t i = pass.steps[s].has_spot ? 1 : 0; i < 3; ++i) {
+        const uint32_t f = pass.steps[s].from[i];
         if (f < c_.nodes.size() && step_of[f] != kNone) pass.last[step_of[f]] = s;
       }
     }
     for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
-      if (!needed_[i] || !Roots(i, p)) continue;
+      if (!needed_[i] || !Roots(i, p, lanes)) continue;
       const uint32_t made = step_of[c_.nodes[i].from[0]];
       if (!IsReduction(c_.nodes[i])) {
         pass.stores.push_back({c_.nodes[i].operand, c_.nodes[i].from[0], kNone});

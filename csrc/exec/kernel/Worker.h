@@ -116,7 +116,9 @@ class Worker {
   }
   void Rows(const Pass& pass) {
     for (const Step& s : pass.rows) {
-      if (s.fn == nullptr) {
+      if (s.point != kNone) {
+        ReduceAtPoint(schedule_->points[s.point]);
+      } else if (s.fn == nullptr) {
         ReadRow(s);
       } else {
         Call(s, n_, 1);
@@ -128,6 +130,9 @@ class Worker {
   }
   void RunPass(size_t pass, int64_t begin, int64_t end) {
     const Space& points = t_->spaces[1];
+    const Pass& steps = schedule_->passes[pass];
+    if (steps.reductions.empty() && steps.stores.empty()) return;  // it only computes row values
+    first_ = 0;
     if (t_->loop_order == LoopOrder::kAlong && t_->repeats > 1) {
       Rectangle(points.points, n_, t_->spaces[0].rank, t_->spaces[0].rank - 1);
       Keep(0);
@@ -138,6 +143,7 @@ class Worker {
       for (int64_t p = begin; p < end; p += t_->tile) {
         const int64_t n = std::min(t_->tile, end - p);
         regions_[1].Line(&points, p, n);
+        first_ = p;
         Keep(p);
         RunSteps(pass, n, 1);
       }
@@ -200,6 +206,7 @@ class Worker {
 
   // Runs a step on m rows of n values.
   void Call(const Step& s, int64_t n, int64_t m) {
+    if (s.has_spot) return CallWithSpot(s, n, m);
     if (m == 1 || !s.of_row) return s.fn(reg_[s.node], reg_[s.from[0]], reg_[s.from[1]], reg_[s.from[2]], n * m);
     const char* from[3];
     int64_t step[3];
@@ -219,6 +226,69 @@ class Worker {
   int64_t StepOf(const Node& n, int64_t values) const {
     if (n.level == Level::kElement) return values * ClassBytes(n.cls);
     return n.level == Level::kRow && t_->loop_order == LoopOrder::kAlong ? ClassBytes(n.cls) : 0;
+  }
+  // A node's value, or its n values, in row i of a tile.
+  char* OfRow(uint32_t node, int64_t i, int64_t n) const { return reg_[node] + i * StepOf(c_.nodes[node], n); }
+
+  // A WHERE whose condition holds at one point of a row at most.
+  void CallWithSpot(const Step& s, int64_t n, int64_t m) {
+    const Node& node = c_.nodes[s.node];
+    const int64_t width = ClassBytes(node.cls);
+    for (int64_t i = 0; i < m; ++i) {
+      int64_t at = 0;
+      std::memcpy(&at, OfRow(node.spot, i, n), sizeof at);
+      const bool here = at >= first_ && at - first_ < n && (node.only == kNone || *OfRow(node.only, i, n) != 0);
+      int64_t value = 0;  // read first, because the result may replace it
+      if (here) {
+        const bool tile = c_.nodes[s.from[1]].level == Level::kElement;
+        std::memcpy(&value, OfRow(s.from[1], i, n) + (tile ? (at - first_) * width : 0), static_cast<size_t>(width));
+      }
+      char* to = OfRow(s.node, i, n);
+      s.fn(to, OfRow(s.from[2], i, n), nullptr, nullptr, n);
+      if (here) std::memcpy(to + (at - first_) * width, &value, static_cast<size_t>(width));
+    }
+  }
+
+  // Computes a reduction of each row of the unit at one point. Element values are where uniform values would be.
+  void ReduceAtPoint(const PointStep& p) {
+    const auto value = [this](uint32_t node, int64_t i) {
+      if (node >= c_.nodes.size()) return static_cast<char*>(nullptr);
+      return c_.nodes[node].level == Level::kElement ? uniforms_ + static_cast<int64_t>(node) * 8 : OfRow(node, i, 1);
+    };
+    const ReduceStep& f = p.reduction;
+    for (int64_t i = 0; i < n_; ++i) {
+      int64_t at = 0;
+      std::memcpy(&at, OfRow(p.spot, i, 1), sizeof at);
+      alignas(8) char accumulator[8];
+      f.fill(accumulator, &f.start, nullptr, nullptr, 1);
+      if (at >= 0 && at < t_->spaces[1].points) {
+        for (const Step& s : p.steps) {
+          if (s.fn == nullptr) {
+            LoadPoint(c_.nodes[s.node].operand, i, at, value(s.node, i));
+          } else {
+            s.fn(value(s.node, i), value(s.from[0], i), value(s.from[1], i), value(s.from[2], i), 1);
+          }
+        }
+        f.reduce(accumulator, value(f.from, i), nullptr, nullptr, 1);
+      }
+      f.finish(OfRow(f.node, i, 1), accumulator, nullptr, nullptr, 1);
+    }
+  }
+  // Loads the element of an operand at row i of the unit and index `at` of the reduced dim.
+  void LoadPoint(uint32_t operand, int64_t i, int64_t at, char* to) const {
+    const Space &kept = t_->spaces[0], &points = t_->spaces[1];
+    int64_t offset = base_[operand];
+    for (uint32_t d = 0; !OneRow() && d < kept.rank; ++d) {
+      const int64_t point = regions_[0].parts[0].at[d] + (d + 1 == kept.rank ? i : 0);
+      offset += point * kept.strides[operand * kept.rank + d];
+    }
+    if (points.rank > 0) offset += at * points.strides[operand];
+    if (operand >= moves_.size()) {
+      std::memcpy(to, &offset, sizeof offset);
+      return;
+    }
+    const Moves& m = moves_[operand];
+    m.load(to, t_->at->operands[operand].data + offset * m.bytes, 1, 1, 1, 1);
   }
   void Reduce(const ReduceStep& f, int64_t n, int64_t m) {
     char* to = AccumulatorOf(f);
@@ -518,6 +588,7 @@ class Worker {
   std::vector<int64_t> base_;    // by operand: offset of the region's origin, in elements
   std::vector<Region> regions_;  // map: by index space; reduction: kept, reduced
   int64_t lanes_ = 1, n_ = 1, kept_points_ = 0;
+  int64_t first_ = 0;  // along: the index of the tile's first reduced point
   char *uniforms_ = nullptr, *rows_ = nullptr, *accumulators_ = nullptr, *tiles_at_ = nullptr, *pairs_ = nullptr,
        *kept_ = nullptr;
 };

@@ -87,6 +87,8 @@ Value Compute(uint64_t op, uint64_t cls, Value a, Value b, Value c) {
       return real ? Value{std::max(a.real, b.real)} : w(static_cast<uint64_t>(std::max(a.whole, b.whole)));
     case MYC_K_MINIMUM:
       return real ? Value{std::min(a.real, b.real)} : w(static_cast<uint64_t>(std::min(a.whole, b.whole)));
+    case MYC_K_EQ:
+      return {0, real ? a.real == b.real : a.whole == b.whole};
     case MYC_K_LT:
       return {0, real ? a.real < b.real : a.whole < b.whole};
     case MYC_K_FMA:
@@ -101,15 +103,17 @@ Value Compute(uint64_t op, uint64_t cls, Value a, Value b, Value c) {
 struct Instr {
   uint64_t op, cls;
   uint64_t a = 0, b = 0, c = 0;
-  bool row = false;  // one value per kept point
+  bool row = false;     // one value per kept point
+  bool hidden = false;  // may be infinite: no further instruction uses it, since sums of infinities are no numbers
 };
 
 // One random kernel and one instance of it.
 class Case {
  public:
-  explicit Case(uint64_t seed) : r_(seed) {
-    const int64_t rank = Draw(r_, 4);
-    reduced_ = Draw(r_, 2) == 0 ? 0 : Draw(r_, rank + 1);
+  // spots: with one reduced dim, and many values that differ from a constant at one of its points only.
+  explicit Case(uint64_t seed, bool spots = false) : r_(seed) {
+    const int64_t rank = spots ? 1 + Draw(r_, 3) : Draw(r_, 4);
+    reduced_ = spots ? 1 : Draw(r_, 2) == 0 ? 0 : Draw(r_, rank + 1);
     for (int64_t d = 0; d < rank; ++d) {
       static constexpr int64_t kSizes[] = {1, 2, 3, 5, 17, 64, 100, 1};
       sizes_.push_back(Draw(r_, 40) == 0 && d < rank - reduced_ ? 0 : kSizes[Draw(r_, 8)]);
@@ -122,7 +126,7 @@ class Case {
     }
     code_ = std::make_unique<Code>(KernelWords{static_cast<uint64_t>(rank)}, reduced_);
     MakeOperands();
-    MakeInstrs();
+    MakeInstrs(spots);
   }
 
   void Check(const std::string& what) {
@@ -184,13 +188,58 @@ class Case {
   uint64_t Pick(uint64_t cls) {
     std::vector<uint64_t> of;
     for (size_t i = 0; i < instrs_.size(); ++i) {
-      if (instrs_[i].cls == cls && instrs_[i].op != MYC_K_STORE) of.push_back(i);
+      if (instrs_[i].cls == cls && instrs_[i].op != MYC_K_STORE && !instrs_[i].hidden) of.push_back(i);
     }
     return of[Draw(r_, static_cast<int64_t>(of.size()))];
   }
   bool RowOf(uint64_t reg) const { return instrs_[reg].row; }
 
-  void MakeInstrs() {
+  uint64_t Const(uint64_t cls, double real, int64_t whole) {
+    return Add({MYC_K_CONST, cls, cls == MYC_K_F64 ? std::bit_cast<uint64_t>(real) : static_cast<uint64_t>(whole), 0, 0,
+                true, std::isinf(real)});
+  }
+  // A value of which all points but one are a constant, or the reduction of one.
+  void AddSpot(uint64_t index, uint64_t cls) {
+    std::vector<uint64_t> rows, conditions;
+    for (size_t i = 0; i < instrs_.size(); ++i) {
+      if (instrs_[i].row && instrs_[i].cls == MYC_K_I64) rows.push_back(i);
+      if (instrs_[i].row && instrs_[i].cls == MYC_K_B8) conditions.push_back(i);
+    }
+    const uint64_t spot = rows[Draw(r_, static_cast<int64_t>(rows.size()))], value = Pick(cls), other = Pick(cls);
+    uint64_t here = Draw(r_, 2) == 0 ? Add({MYC_K_EQ, MYC_K_B8, index, spot}) : Add({MYC_K_EQ, MYC_K_B8, spot, index});
+    if (!conditions.empty() && Draw(r_, 2) == 0) {
+      const uint64_t only = conditions[Draw(r_, static_cast<int64_t>(conditions.size()))];
+      here = Draw(r_, 2) == 0 ? Add({MYC_K_AND, MYC_K_B8, here, only}) : Add({MYC_K_AND, MYC_K_B8, only, here});
+    }
+    constexpr double kHuge = std::numeric_limits<double>::infinity();
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    switch (Draw(r_, 4)) {
+      case 0:
+        Add({MYC_K_WHERE, cls, here, value, other});
+        break;
+      case 1: {
+        const uint64_t where = Add({MYC_K_WHERE, cls, here, value, Const(cls, 0, 0)});
+        Add({cls == MYC_K_B8 ? MYC_K_MAX + 0ull : MYC_K_SUM + 0ull, cls, where, 0, 0, true});
+        break;
+      }
+      case 2: {
+        const uint64_t least = Const(cls, -kHuge, cls == MYC_K_B8 ? 0 : ~kMost);
+        const uint64_t where = Add({MYC_K_WHERE, cls, here, value, least, false, true});
+        Add({MYC_K_MAX, cls, where, 0, 0, true, true});
+        Add({MYC_K_MAXIMUM, cls, instrs_.size() - 1, Const(cls, -50, 0), 0, true});
+        break;
+      }
+      case 3: {
+        const uint64_t most = Const(cls, kHuge, cls == MYC_K_B8 ? 1 : kMost);
+        const uint64_t where = Add({MYC_K_WHERE, cls, here, value, most, false, true});
+        Add({MYC_K_MIN, cls, where, 0, 0, true, true});
+        Add({MYC_K_MINIMUM, cls, instrs_.size() - 1, Const(cls, 50, 1), 0, true});
+        break;
+      }
+    }
+  }
+
+  void MakeInstrs(bool spots) {
     const auto kept = static_cast<size_t>(Rank() - reduced_);
     for (size_t i = 0; i < inputs_; ++i) {
       const bool row = dims_[i].empty() || static_cast<size_t>(dims_[i].back()) < kept;
@@ -202,10 +251,15 @@ class Case {
       const int64_t d = Draw(r_, Rank());
       Add({MYC_K_INDEX, MYC_K_I64, static_cast<uint64_t>(d), 0, 0, static_cast<size_t>(d) < kept});
     }
+    const uint64_t last = spots ? Add({MYC_K_INDEX, MYC_K_I64, static_cast<uint64_t>(Rank() - 1)}) : 0;
     const int64_t n = 1 + Draw(r_, 25);
     for (int64_t i = 0; i < n; ++i) {
       const uint64_t classes[] = {MYC_K_F64, MYC_K_I64, MYC_K_B8};
       const uint64_t cls = classes[Draw(r_, 3)];
+      if (spots && Draw(r_, 2) == 0) {
+        AddSpot(last, cls);
+        continue;
+      }
       const int64_t what = Draw(r_, 10);
       const uint64_t a = Pick(cls), b = Pick(cls);
       if (what == 0) {
@@ -358,6 +412,13 @@ int64_t Times(int64_t usual) {
 TEST(KernelFuzz, AgainstOnePointAtATime) {
   for (int64_t seed = 0; seed < Times(400); ++seed) {
     Case(static_cast<uint64_t>(seed)).Check("seed " + std::to_string(seed));
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(KernelFuzz, Spots) {
+  for (int64_t seed = 0; seed < Times(1000); ++seed) {
+    Case(static_cast<uint64_t>(seed), true).Check("seed " + std::to_string(seed));
     if (testing::Test::HasFatalFailure()) return;
   }
 }
