@@ -77,7 +77,16 @@ var networkRows = []ATen{
 				"r = rsqrt (add rv eps); " +
 					"-> add (mul (mul (sub x (chan rm x)) (chan r x)) (chan w x)) (chan b x), none, none"},
 		}},
-	{Name: "aten::native_batch_norm_backward", Dims: "ncX,ncX,c,c,c,c,c->ncX,c,c"},
+	{Name: "aten::native_batch_norm_backward", Dims: "ncX,ncX,c,c,c,c,c->ncX,c,c",
+		Args: "g x w rm rv m r training eps mask", Cases: []Case{
+			{"training=true",
+				"s = chan r x; n = mul (sub x (chan m x)) s; " +
+					"-> mul? (mul (sub (sub g (mean g chan)) (mul n (mean (mul g n) chan))) s) (chan w x), " +
+					"sum_ (mul g n) chan, sum_ g chan"},
+			{"training=false rm!=none",
+				"s = chan (rsqrt (add rv eps)) x; " +
+					"-> mul? (mul g s) (chan w x), sum_ (mul g (mul (sub x (chan rm x)) s)) chan, sum_ g chan"},
+		}},
 	{Name: "aten::native_group_norm", Dims: "ncX,c,c->ncX", Args: "x w b n c s g eps",
 		Capture: Capture{Handling: Whole, Kernel: "RecordGroupNorm"}, Cases: []Case{
 			{"",

@@ -21,6 +21,8 @@ const place = "amin (where (logical_or (eq x m) (ne x x)) (iota x d) 92233720368
 
 // reductionRows are operators that reduce dims and are not forms of own ops.
 var reductionRows = []ATen{
+	{Name: "aten::all.dim", Args: "x d keep", Cases: []Case{{"ints truth", "-> amin (logical_or x x) d"}}},
+	{Name: "aten::any.dim", Args: "x d keep", Cases: []Case{{"ints truth", "-> amax (logical_or x x) d"}}},
 	{Name: "aten::argmax", Args: "x d keep", Cases: []Case{{"d!=none ints", "m = amax x d; -> " + place}}},
 	{Name: "aten::argmin", Args: "x d keep", Cases: []Case{{"d!=none ints", "m = amin x d; -> " + place}}},
 	{Name: "aten::logsumexp", Args: "x d keep", Capture: Capture{Handling: Whole}, Cases: []Case{

@@ -56,7 +56,7 @@ func TestRowsAreTested(t *testing.T) {
 	require.NoError(t, err)
 	for _, r := range catalogue.ATenRows() {
 		if len(r.Cases) > 0 {
-			assert.Contains(t, string(test), `"`+r.Name+`"`)
+			assert.True(t, strings.Contains(string(test), `"`+r.Name+`"`), r.Name)
 		}
 	}
 }

@@ -34,6 +34,7 @@ ROW, IMAGE, POS = made(7), made(3, 4, 2, 5), made(5, 7, positive=True)
 SPECIAL = torch.tensor(
     [[0.0, -0.0, 1.0], [float("inf"), 2.0, -3.0], [float("nan"), 1.0, 0.0]]
 )
+CHANNELS = [made(4, seed=s, positive=True) for s in range(5)]
 MASK = Y > 0
 TARGET = torch.tensor([0, 6, -100, 3, 3])
 PIXELS = torch.tensor([0, 3, -100, 1, 2, 2]).repeat(5).view(3, 2, 5)
@@ -53,6 +54,17 @@ def batch_norm(training: bool) -> Callable[..., Any]:
     def f(x, w, b, mean, var):
         y, m, r = aten.native_batch_norm(x * 1.5, w, b, mean, var, training, 0.1, 1e-5)
         return y.relu(), m, r, mean, var
+
+    return f
+
+
+def batch_norm_backward(training: bool) -> Callable[..., Any]:
+    def f(x, g, w, mean, var, s, r):
+        mask = [True, w is not None, True]
+        results = aten.native_batch_norm_backward(
+            g.neg(), x, w, mean, var, s, r, training, 1e-5, mask
+        )
+        return [y for y, wanted in zip(results, mask, strict=True) if wanted]
 
     return f
 
@@ -240,6 +252,18 @@ CASES: dict[str, Case] = {
         batch_norm(False),
         [IMAGE, *(made(4, seed=s, positive=True) for s in range(4))],
     ),
+    "aten::native_batch_norm_backward": (
+        batch_norm_backward(True),
+        [IMAGE, made(3, 4, 2, 5, seed=9), *CHANNELS],
+    ),
+    "aten::native_batch_norm_backward without weights": (
+        batch_norm_backward(True),
+        [IMAGE, made(3, 4, 2, 5, seed=9), None, *CHANNELS[1:]],
+    ),
+    "aten::native_batch_norm_backward eval": (
+        batch_norm_backward(False),
+        [IMAGE, made(3, 4, 2, 5, seed=9), *CHANNELS],
+    ),
     "aten::native_group_norm": (
         between(lambda x, w, b: F.group_norm(x, 2, w, b)),
         [IMAGE, *(made(4, seed=s) for s in range(2))],
@@ -316,6 +340,17 @@ CASES: dict[str, Case] = {
     "aten::std_mean.correction": (
         lambda x: [y * 2 for y in torch.std_mean(x.neg(), 1, unbiased=False)],
         [X],
+    ),
+    "aten::all.dim": (between(lambda x: x.all(1)), [X]),
+    "aten::all.dim special": (between(lambda x: x.all(1, True)), [SPECIAL.round()]),
+    "aten::all.dim of bools": (lambda x: (x < 1).all(0).logical_not(), [X]),
+    "aten::any.dim": (between(lambda x: x.any(0)), [SPECIAL]),
+    "aten::any.dim of bytes": (lambda x: (x > 1.5).byte().mul(2).any(0) * 2, [X]),
+    "aten::isneginf": (between(torch.isneginf), [SPECIAL]),
+    "aten::isposinf": (between(torch.isposinf), [SPECIAL]),
+    "aten::where.self_out": (
+        inplace(lambda x, m, y: torch.where(m, y, x, out=x)),
+        [X, MASK, Y],
     ),
     "aten::argmax": (between(lambda x: x.argmax(1)), [X]),
     "aten::argmax of equals": (between(lambda x: x.long().argmax(0, True)), [X]),
