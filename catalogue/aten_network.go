@@ -80,12 +80,12 @@ var networkRows = []ATen{
 	{Name: "aten::native_batch_norm_backward", Dims: "ncX,ncX,c,c,c,c,c->ncX,c,c",
 		Args: "g x w rm rv m r training eps mask", Cases: []Case{
 			{"training=true",
-				"s = chan r x; n = mul (sub x (chan m x)) s; " +
-					"-> mul? (mul (sub (sub g (mean g chan)) (mul n (mean (mul g n) chan))) s) (chan w x), " +
-					"sum_ (mul g n) chan, sum_ g chan"},
+				"c = sub x (chan m x); s = chan r x; a = sum g chan; d = sum (mul g c) chan; " +
+					"n = cast (sum (fill (f64 x) 1) chan) s; " +
+					"-> mul (sub (sub g (div a n)) (mul c (div (mul d (mul s s)) n))) (mul? s (chan w x)), mul d s, a"},
 			{"training=false rm!=none",
 				"s = chan (rsqrt (add rv eps)) x; " +
-					"-> mul? (mul g s) (chan w x), sum_ (mul g (mul (sub x (chan rm x)) s)) chan, sum_ g chan"},
+					"-> mul g (mul? s (chan w x)), mul (sum (mul g (sub x (chan rm x))) chan) s, sum g chan"},
 		}},
 	{Name: "aten::native_group_norm", Dims: "ncX,c,c->ncX", Args: "x w b n c s g eps",
 		Capture: Capture{Handling: Whole, Kernel: "RecordGroupNorm"}, Cases: []Case{

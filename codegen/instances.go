@@ -260,7 +260,7 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 		}
 		if v != root {
 			at.offset = offset
-		} else {
+		} else if !f.Reshaped(v) {
 			t = f.p.g.Types[own]
 		}
 		return at, t, ""
@@ -293,5 +293,8 @@ func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
 	if err != nil {
 		return nowhere, t, refused(err.Error())
 	}
-	return w, f.p.g.Types[own], ""
+	if !f.Reshaped(v) {
+		t = f.p.g.Types[own]
+	}
+	return w, t, ""
 }

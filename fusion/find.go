@@ -24,7 +24,8 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 		prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil), segment: make([]int32, len(p.Nodes)),
 		clusters: make([]*cluster, len(p.Nodes)), places: make([]place, len(p.Types)), points: make([]place, len(p.Nodes)),
 		users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{},
-		reads: make([]catalogue.Point, len(p.Nodes)),
+		reshaped: map[ir.ValueID]bool{},
+		reads:    make([]catalogue.Point, len(p.Nodes)),
 	}
 	for _, o := range p.Outputs {
 		f.output[o.Value] = true
@@ -36,22 +37,11 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 			segment++
 		}
 		f.segment[i] = segment
-		p.EachArg(id, func(a ir.Arg) {
-			if a.Kind == ir.ArgValue {
-				f.prims.edge(int(p.Def[a.V]), i)
-			}
-		})
 		if p.Nodes[i].Op == ir.OpCall {
 			f.reads[i] = p.Row(id).Point
 		}
 		f.obstacles[i] = obstacleTo(p, id, f.reads[i], o)
 		f.fusable[i] = f.obstacles[i].loops()
-	}
-	for i, o := range f.obstacles {
-		// No loop of an operator runs before the check of its indices, so none can make them.
-		for j := i + 1; o == checked && j < len(f.of) && f.of[j] == f.of[i]; j++ {
-			f.prims.edge(i, j)
-		}
 	}
 	for i := len(p.Nodes) - 1; i >= 0; i-- {
 		if f.fusable[i] && f.onlyCounts(ir.NodeID(i)) {
@@ -59,12 +49,24 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 			f.counts[i] = true
 		}
 	}
+	for i, o := range f.obstacles {
+		p.EachArg(ir.NodeID(i), func(a ir.Arg) {
+			if a.Kind == ir.ArgValue && !f.counts[i] { // a count needs no elements
+				f.prims.edge(int(p.Def[a.V]), i)
+			}
+		})
+		// No loop of an operator runs before the check of its indices, so none can make them.
+		for j := i + 1; o == checked && j < len(f.of) && f.of[j] == f.of[i]; j++ {
+			f.prims.edge(i, j)
+		}
+	}
+	constrain(f.whole, g)
+	f.reshapes()
 	for i, is := range f.fusable {
 		if is {
 			f.single(ir.NodeID(i))
 		}
 	}
-	constrain(f.whole, g)
 	return f
 }
 
@@ -178,7 +180,7 @@ func (f *finder) run() {
 		f.try(p.user, p.operand)
 	}
 	f.siblings()
-	f.totals()
+	f.reductions()
 }
 
 // try merges a primitive's cluster with that of an operand, or notes why not.
@@ -289,30 +291,43 @@ func (f *finder) siblings() {
 	}
 }
 
-// totals merges clusters of one group that reduce all of the same points, such as the sums over a loss and its weights.
-func (f *finder) totals() {
+// reductions merges clusters that reduce the same dims of the same points and belong to one group, such as the sums over
+// a loss and its weights. A cluster that reads what a loop of a group makes may join that group, such as the gradient of
+// a bias that of a norm.
+func (f *finder) reductions() {
 	of := map[int][]int{} // by vertex of the whole graph
 	for i, is := range f.fusable {
 		if !is || f.prims.find(i) != i {
 			continue
 		}
 		c := f.clusters[i]
-		if c.list || !c.total() {
+		if c.list || c.reduced == nil || len(c.spaces) != 1 {
 			continue
 		}
-		group := f.whole.find(int(f.of[i]))
-		if len(of[group]) < maxSiblings && !slices.ContainsFunc(of[group], func(a int) bool { return f.joinTotals(a, i) }) {
+		groups := []int{f.whole.find(int(f.of[i]))}
+		for _, id := range c.members {
+			for _, v := range f.g.Operands(id) {
+				if def := f.g.Def[f.g.Root(v)]; f.fusable[def] {
+					groups = append(groups, f.whole.find(int(f.of[def])))
+				}
+			}
+		}
+		joined := slices.ContainsFunc(groups, func(group int) bool {
+			return slices.ContainsFunc(of[group], func(a int) bool { return f.joinReductions(a, i) })
+		})
+		if group := groups[0]; !joined && len(of[group]) < maxSiblings {
 			of[group] = append(of[group], i)
 		}
 	}
 }
 
-// joinTotals merges two clusters that reduce all of their points, if these are the same and no other cluster has to run
-// between them.
-func (f *finder) joinTotals(a, b int) bool {
-	a = f.prims.find(a)
+// joinReductions merges two clusters that reduce the same dims of the same points, if no other node has to run between
+// them.
+func (f *finder) joinReductions(a, b int) bool {
+	a, b = f.prims.find(a), f.prims.find(b)
 	ca, cb := f.clusters[a], f.clusters[b]
-	if f.segment[a] != f.segment[b] || !f.g.SameDims(ca.spaces[0], cb.spaces[0]) || f.uses(a, b) || f.uses(b, a) {
+	if f.segment[a] != f.segment[b] || !f.g.SameDims(ca.spaces[0], cb.spaces[0]) ||
+		!slices.Equal(ca.reduced, cb.reduced) || f.uses(a, b) || f.uses(b, a) {
 		return false
 	}
 	r := relation{}
@@ -320,9 +335,10 @@ func (f *finder) joinTotals(a, b int) bool {
 		r.along = append(r.along, int8(d))
 	}
 	m, why := f.fit(ca, cb, r)
-	if why != "" || f.prims.check(a, b, far) != "" {
+	if why != "" || f.prims.check(a, b, far) != "" || f.whole.check(int(f.of[a]), int(f.of[b]), far) != "" {
 		return false
 	}
+	f.whole.merge(int(f.of[a]), int(f.of[b]))
 	f.unite(a, b, m)
 	return true
 }

@@ -67,10 +67,14 @@ func (l *Group) complete() (why string) {
 		}
 	}
 	for _, o := range g.Outputs {
-		if def := g.Def[o.Value]; l.in[def] < 0 && !slices.Contains(l.Draws, def) {
+		v := o.Value
+		if root := g.Root(v); l.Reshaped(root) {
+			v = root
+		}
+		if def := g.Def[v]; l.in[def] < 0 && !slices.Contains(l.Draws, def) {
 			return "it leaves what none of its kernels makes"
 		}
-		l.Leaves[o.Value] = append(l.Leaves[o.Value], ir.ValueID(o.Slot))
+		l.Leaves[v] = append(l.Leaves[v], ir.ValueID(o.Slot))
 	}
 	l.seen = make([][]int8, len(g.Args))
 	l.counts = map[ir.ValueID][]ir.Dim{}
@@ -174,6 +178,10 @@ func (l *Group) spaces(loop int) {
 		}
 	}
 }
+
+// Reshaped reports whether a value of Graph has other sizes than the values of the given graph that Leaves names. Both
+// are row-major.
+func (l *Group) Reshaped(v ir.ValueID) bool { return l.finder.reshaped[v] }
 
 // In is the loop that computes a node of Graph, -1 if none does.
 func (l *Group) In(id ir.NodeID) int { return int(l.in[id]) }
