@@ -105,7 +105,9 @@ var elementwiseRows = []ATen{
 	{Name: "aten::isneginf", Dims: "X->X", Args: "x", Cases: []Case{{"ints truth", "-> eq x -inf"}}},
 	{Name: "aten::isposinf", Dims: "X->X", Args: "x", Cases: []Case{{"ints truth", "-> eq x inf"}}},
 	{Name: "aten::where.self", Elementwise: true, Out: "aten::where.self_out"},
-	{Name: "aten::where.self_out", Dims: "*,*,*", Args: "c x y out", Cases: []Case{{"ints truth x~out y~out", "-> where c x y"}}},
+	{Name: "aten::where.self_out", Dims: "*,*,*", Args: "c x y out", Cases: []Case{
+		{"ints truth x~out y~out", "-> where c x y"},
+	}},
 	{Name: "aten::threshold_backward", Dims: "*,*", Elementwise: true,
 		Out: "aten::threshold_backward.grad_input", Capture: Capture{Shortcut: ShortElementwise},
 		Args: "g x t", Cases: []Case{

@@ -291,9 +291,9 @@ func (f *finder) siblings() {
 	}
 }
 
-// reductions merges clusters that reduce the same dims of the same points and belong to one group, such as the sums over
-// a loss and its weights. A cluster that reads what a loop of a group makes may join that group, such as the gradient of
-// a bias that of a norm.
+// reductions merges clusters that reduce the same dims of the same points and belong to one group, such as the sums
+// over a loss and its weights. A cluster that reads what a loop of a group makes may join that group: the gradient of a
+// bias joins that of a norm.
 func (f *finder) reductions() {
 	of := map[int][]int{} // by vertex of the whole graph
 	for i, is := range f.fusable {

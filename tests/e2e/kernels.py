@@ -31,6 +31,38 @@ def reshapes(d):
     return y, z, (x.abs().reshape(24, 5).sqrt() + 1).t().contiguous().tanh()
 
 
+def reshaped_sums(d):
+    """Reductions of reshaped values, in the loop that makes these, or not."""
+    x = made(3, 4, 2, 5).to(d)
+    y, z = x.exp(), x.transpose(1, 2).contiguous()
+    w = y.sin()
+    return (
+        *(y, y.view(12, 10).sum(0), y.view(12, 10).amax(0, keepdim=True)),
+        *(z, z.view(6, 20).sum(0, keepdim=True) * 2, z.view(6, 4, 5).mean((0, 2))),
+        *(w, w.view(12, 10)[1:].sum(0), w.view(24, 5).t().sum(0), w.view(-1).sum()),
+        (x + 1).view(1, 12, 2, 5).sum((0, 3)).cos(),
+        (x + 2).permute(3, 0, 1, 2).reshape(15, 8).sum(1) + 1,
+    )
+
+
+def biases(d):
+    """Gradients of biases after norms, activations and heads."""
+    torch.manual_seed(3)
+    of = {"dtype": torch.float64}
+    norm, heads, out = (
+        nn.LayerNorm(12, **of),
+        nn.Linear(12, 24, **of),
+        nn.Linear(24, 12, **of),
+    )
+    model = nn.ModuleList([norm, heads, out]).to(d)
+    for sizes in ((2, 5), (1, 7), (3, 1), (4, 4)):
+        x = made(*sizes, 12).to(d)
+        y = heads(norm(x)).view(*sizes, 3, 8).transpose(1, 2).contiguous() * 0.5
+        y = F.gelu(out(F.gelu(y).transpose(1, 2).reshape(*sizes, 24)) + x)
+        (y * torch.arange(12, device=d)).sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
 def layouts(d):
     x, y = made(6, 6).to(d), made(6, 6, seed=3).to(d)
     row, column = made(6).to(d), made(6, 1).to(d)
@@ -172,6 +204,8 @@ def images(d):
 
 CASES: dict[str, Callable] = {
     "reshapes": reshapes,
+    "reshaped sums": reshaped_sums,
+    "biases": biases,
     "layouts": layouts,
     "in place": in_place,
     "reductions": reductions,

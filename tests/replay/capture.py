@@ -168,6 +168,19 @@ def shuffled(x: torch.Tensor) -> torch.Tensor:
     return (y.transpose(1, 2) + 1).reshape(n * t, c).sigmoid()
 
 
+@torch.enable_grad()
+def bias(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> object:
+    w, b = w.detach().requires_grad_(), b.detach().requires_grad_()
+    return torch.autograd.grad(F.gelu(F.linear(x, w, b)).square().sum(), (w, b))
+
+
+@torch.enable_grad()
+def batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> object:
+    x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
+    y = F.batch_norm(x, None, None, w, b, training=True).relu()
+    return y, torch.autograd.grad(y, (x, w, b), y.detach())
+
+
 def unused(x: torch.Tensor) -> torch.Tensor:
     torch.softmax(x.exp(), -1).sum()
     return x
@@ -225,7 +238,11 @@ BUDGETS: dict[str, Callable[[], None]] = {
     "adam": optimizer(torch.optim.Adam, 100),
     "adamw": optimizer(torch.optim.AdamW, 100),
     "adamw_one_by_one": optimizer(torch.optim.AdamW, 40, foreach=False),
+    "batch_norm": piece(
+        batch_norm, torch.randn(4, 16, 5, 6), torch.rand(16), torch.rand(16)
+    ),
     "best": piece(lambda x: x.exp().max(-1)[0] * 2, X),
+    "bias": piece(bias, torch.randn(4, 6, 16), torch.randn(16, 16), ROW),
     "block": piece(zoo.Block(), torch.randn(2, 8, 32)),
     "chain": piece(ten_ops, X, X + 1),
     "chosen": piece(
