@@ -61,7 +61,7 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 		}
 	}
 	constrain(f.whole, g)
-	f.reshapes()
+	f.reshapes(g)
 	for i, is := range f.fusable {
 		if is {
 			f.single(ir.NodeID(i))

@@ -13,27 +13,27 @@ import (
 // loop makes x of sizes [f,g,e]. The reduction then reads x itself, and its result is reshaped instead: view (sum x
 // [0,1]) [1,e]. So it can be in the loop that makes x. A reduction computes the same in both forms, since it combines
 // the same elements, which lie in the same order.
-func (f *finder) reshapes() {
+func (f *finder) reshapes(given *ir.Graph) {
 	for i := 1; i < len(f.fusable); i++ {
 		sum, view := ir.NodeID(i), ir.NodeID(i-1)
 		n, from := &f.g.Nodes[i], &f.g.Nodes[i-1]
-		if !f.fusable[i] || ir.Info(n.Op).Kind != ir.KindReduce || from.Op != ir.OpView ||
-			ir.ValueID(f.g.Args[n.ArgLo].V) != from.First || len(f.users[from.First]) != 1 || f.output[from.First] {
+		if !f.fusable[i] || ir.Info(n.Op).Kind != ir.KindReduce || given.Nodes[f.of[i]].Op != n.Op ||
+			from.Op != ir.OpView || f.of[i] != f.of[i-1] { // decomp gives each reduction of a view a view of its own
 			continue
 		}
 		if root := f.g.Root(from.First); f.fusable[f.g.Def[root]] && f.g.Types[n.First].Strides == nil {
-			f.reshape(sum, view, root)
+			f.reshape(given, sum, view, root)
 		}
 	}
 }
 
 // reshape exchanges a view of x and its reduction, which follows it, if the view only merges dims of x.
-func (f *finder) reshape(sum, view ir.NodeID, x ir.ValueID) {
+func (f *finder) reshape(given *ir.Graph, sum, view ir.NodeID, x ir.ValueID) {
 	g := f.g
 	n, from := &g.Nodes[sum], &g.Nodes[view]
 	facts := &facts{g: g}
 	merged, ok := facts.merged(g.Types[x], g.Types[from.First], from.Offset)
-	if !ok || f.whole.check(int(f.of[view]), int(f.of[sum]), far) != "" {
+	if !ok {
 		return
 	}
 	reduced := reducedDims(g, n, len(g.Types[from.First].Dims))
@@ -49,6 +49,12 @@ func (f *finder) reshape(sum, view ir.NodeID, x ir.ValueID) {
 	if len(list) == 0 { // an empty list would be all dims
 		return
 	}
+	of := int(f.of[sum])
+	whole := int(given.Def[given.Operands(f.of[sum])[0]]) // the view of the given graph, which goes with the reduction
+	if f.whole.check(whole, of, far) != "" {
+		return
+	}
+	f.whole.merge(whole, of)
 	dtype := g.Types[n.First].DType
 	args := []ir.Arg{ir.Value(x), g.AddList(g.Args[n.ArgLo+1].Sub, list), {Kind: ir.ArgBool}, ir.Value(from.First)}
 	at := uint32(len(g.Args))
@@ -59,8 +65,6 @@ func (f *finder) reshape(sum, view ir.NodeID, x ir.ValueID) {
 	for _, q := range facts.requires {
 		f.requires = append(f.requires, required{f.of[sum], q})
 	}
-	f.whole.merge(int(f.of[view]), int(f.of[sum]))
-	f.of[view] = f.of[sum]
 	f.fusable[view], f.fusable[sum] = true, false
 	f.obstacles[view], f.obstacles[sum] = computed, idle
 	f.reshaped[from.First] = true

@@ -97,10 +97,26 @@ func (w *writer) copy(id ir.NodeID) {
 	n := w.g.Nodes[id]
 	n.Group = 0
 	w.result, w.at = ir.Invalid, 0
-	new := w.add(n, w.mapped(w.g.NodeArgs(id)), w.g.Types[n.First:n.First+ir.ValueID(n.N)])
+	args := w.mapped(w.g.NodeArgs(id))
+	if ir.Info(n.Op).Kind == ir.KindReduce {
+		args[0] = w.ownView(args[0])
+	}
+	new := w.add(n, args, w.g.Types[n.First:n.First+ir.ValueID(n.N)])
 	for i := range ir.ValueID(n.N) {
 		w.e.To[n.First+i] = w.out.Nodes[new].First + i
 	}
+}
+
+// ownView returns a view that only the node that is being written reads, if its operand is a view: fusion may let it
+// read the viewed value instead.
+func (w *writer) ownView(a ir.Arg) ir.Arg {
+	n := w.out.Nodes[w.out.Def[a.V]]
+	if n.Op != ir.OpView {
+		return a
+	}
+	n.Group = 0
+	id := w.add(n, []ir.Arg{w.out.Args[n.ArgLo]}, []ir.Type{w.out.Types[a.V]})
+	return ir.Value(w.out.Nodes[id].First)
 }
 
 // mapped returns arguments of the given graph as arguments of the new one. They are valid until the next call.

@@ -38,7 +38,7 @@ func TestSummary(t *testing.T) {
 var budgets = map[string]int{
 	"adam": 2, "adamw": 2, "adamw_one_by_one": 1,
 	"batch_norm": 2, "best": 1,
-	"bias":  4,     // two products, the loss's gradient with the sum, and a product
+	"bias":  3,     // two products, and the gradient of the activation with the sum
 	"block": 5 + 6, // four products and attention, and six kernels
 	"chain": 1, "chosen": 1, "column_norm": 1, "cross_entropy": 2, "cross_entropy_step": 3, "greedy": 1, "images": 1,
 	"logsumexp": 1, "lower": 1, "smooth_step": 4, "standard": 2,
