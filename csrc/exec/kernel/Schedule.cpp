@@ -295,18 +295,27 @@ class Scheduler {
     return s;
   }
 
+  // Elements are stored in the last pass, perhaps to memory that a point loads. So all points come before that pass.
+  void CountPasses(bool lanes) {
+    uint32_t reductions = 0, points = 0, stores = 0;
+    for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
+      const Node& n = c_.nodes[i];
+      if (!needed_[i]) continue;
+      if (n.op == MYC_K_STORE && n.level == Level::kElement) stores = std::max(stores, n.stage + 1);
+      if (IsReduction(n)) {
+        uint32_t& count = AtPoint(i, lanes) ? points : reductions;
+        count = std::max(count, n.stage);
+      }
+    }
+    npasses_ = std::max({reductions, stores, stores > 0 ? points : 0});
+  }
+
   // Keeps values that cost more than `cheap` across passes.
   Schedule MakeSchedule(bool lanes, uint32_t cheap) {
     Schedule o;
     made_.assign(c_.nodes.size(), false);
     kept_.assign(c_.nodes.size(), false);
-    npasses_ = 0;
-    for (uint32_t i = 0; i < c_.nodes.size(); ++i) {
-      const Node& n = c_.nodes[i];
-      if (!needed_[i]) continue;
-      if (n.op == MYC_K_STORE && n.level == Level::kElement) npasses_ = std::max(npasses_, n.stage + 1);
-      if (IsReduction(n) && !AtPoint(i, lanes)) npasses_ = std::max(npasses_, n.stage);
-    }
+    CountPasses(lanes);
     std::vector<std::vector<bool>> makes(npasses_, std::vector<bool>(c_.nodes.size()));
     for (uint32_t p = 0; p < npasses_; ++p) {
       for (uint32_t i = 0; i < c_.nodes.size(); ++i) {

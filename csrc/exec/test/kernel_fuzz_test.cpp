@@ -130,8 +130,8 @@ class Case {
   }
 
   void Check(const std::string& what) {
-    RunOn(*code_, Instance(sizes_, tensors_));
     Interpret();
+    RunOn(*code_, Instance(sizes_, tensors_));
     for (size_t i = 0; i < outs_.size(); ++i) {
       ASSERT_TRUE(tensors_[outs_[i]].equal(wanted_[i]))
           << what << " sizes " << sizes_ << " reduced " << reduced_ << " operand " << outs_[i];
@@ -179,6 +179,7 @@ class Case {
       AddOperand(dims, dtype, MYC_K_READ);
     }
     inputs_ = tensors_.size();
+    rewritten_.resize(inputs_);
   }
 
   uint64_t Add(Instr i) {
@@ -291,7 +292,15 @@ class Case {
       const bool row = reduced_ > 0 && RowOf(reg) && Draw(r_, 3) != 0;
       std::vector<int64_t> dims = Dims(row ? static_cast<int64_t>(kept) : Rank());
       std::shuffle(dims.begin(), dims.end(), r_);
+      const auto in = static_cast<size_t>(Draw(r_, static_cast<int64_t>(inputs_)));
+      const bool in_place = !row && static_cast<int64_t>(dims_[in].size()) == Rank() && !rewritten_[in] &&
+                            tensors_[in].scalar_type() == dtype;
+      if (in_place) dims = dims_[in];
       const uint64_t operand = AddOperand(dims, dtype, MYC_K_WRITE);
+      if (in_place) {
+        tensors_[operand] = tensors_[in];
+        rewritten_[in] = true;
+      }
       outs_.push_back(operand);
       wanted_.push_back(tensors_[operand].clone());
       Add({MYC_K_STORE, 0, operand, reg, 0, row});
@@ -402,6 +411,7 @@ class Case {
   std::vector<Instr> instrs_;
   std::vector<uint64_t> outs_;
   size_t inputs_ = 0;
+  std::vector<bool> rewritten_;  // by input: a store is to its memory
 };
 
 int64_t Times(int64_t usual) {

@@ -4,11 +4,14 @@
 // Reductions whose reduced points are shared by threads.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <limits>
 #include <string>
 
 #include "exec/test/KernelWords.h"
@@ -38,6 +41,28 @@ TEST_F(KernelWide, InPlace) {
     RunOn(c, Instance({n}, {x, out}));
     EXPECT_TRUE(x.allclose(was.exp() / was.exp().sum(), 1e-5, 0)) << n;
     EXPECT_TRUE(out.allclose(was.sin() / was.sin().amax(), 1e-5, 1e-7)) << n;
+  }
+}
+
+// An element of each row is read after the sum over the row, and the row is overwritten.
+TEST_F(KernelWide, OneElementInPlace) {
+  for (const auto& sizes :
+       std::vector<std::vector<int64_t>>{{1, 50000}, {3, 9000}, {40, 100}, {300, 10}, {100, 2000}}) {
+    const int64_t rows = sizes[0], n = sizes[1];
+    const at::Tensor x = at::rand(sizes), was = x.clone(), at = at::randint(-1, n, {rows, 1}, at::kLong),
+                     out = at::zeros({rows, 1});
+    Code c({2}, 1);
+    const uint64_t io = c.Of(x, MYC_K_READ | MYC_K_WRITE, sizes), to = c.Of(out, MYC_K_WRITE, sizes),
+                   index = c.Of(at, MYC_K_READ, sizes), r = c.Load(io, kF);
+    const uint64_t share = c.Op(MYC_K_DIV, kF, r, c.Op(MYC_K_SUM, kF, r));
+    const uint64_t here = c.Op(MYC_K_EQ, MYC_K_B8, c.Op(MYC_K_INDEX, MYC_K_I64, 1), c.Load(index, MYC_K_I64));
+    const uint64_t least = c.Op(MYC_K_CONST, kF, std::bit_cast<uint64_t>(-std::numeric_limits<double>::infinity()));
+    c.Store(to, c.Op(MYC_K_MAX, kF, c.Op(MYC_K_WHERE, kF, here, share, least)));
+    c.Store(io, c.Op(MYC_K_NEG, kF, r));
+    RunOn(c, Instance(sizes, {x, out, at}));
+    EXPECT_TRUE(x.equal(-was)) << rows;
+    const at::Tensor want = (was / was.sum(1, true)).gather(1, at.clamp_min(0));
+    EXPECT_TRUE(out.allclose(want.masked_fill(at < 0, -std::numeric_limits<double>::infinity()), 1e-5)) << rows;
   }
 }
 
