@@ -21,6 +21,7 @@ type builder struct {
 	ops      []string  // by record
 	record   int
 	origin   ir.Origin
+	guess    []uint64 // see again
 	bad      error
 
 	// Of the record being read.
@@ -32,8 +33,10 @@ type builder struct {
 }
 
 // Build turns a trace into a graph. Its outputs are the storages that the trace made or wrote and that are set in
-// wanted. wanted has one entry per local number. If the trace does not follow the grammar, the error names the place.
-func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error) {
+// wanted. wanted has one entry per local number. Where the parameters in guess, those of t or of another trace of its
+// skeleton, have equal sizes of views of one storage, the graph serves only calls in which they are equal again
+// (ir.Symbol.Also); nil: no size is guessed. If the trace does not follow the grammar, the error names the place.
+func (names *Table) Build(t *trace.Trace, wanted []bool, guess []uint64) (*trace.Captured, error) {
 	d, err := decode(t)
 	if err != nil {
 		return nil, fmt.Errorf("decoding a trace: %w", err)
@@ -41,7 +44,7 @@ func (names *Table) Build(t *trace.Trace, wanted []bool) (*trace.Captured, error
 	if len(wanted) != int(d.locals) {
 		return nil, fmt.Errorf("building a graph: %d storages, but %d entries say which are wanted", d.locals, len(wanted))
 	}
-	b := &builder{t: t, d: d, names: names, g: ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
+	b := &builder{t: t, d: d, names: names, guess: guess, g: ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
 		ops: make([]string, 0, len(d.records)), storages: make([]storage, 0, d.locals)}
 	b.room()
 	for i := range d.records {

@@ -22,6 +22,13 @@ type storage struct {
 	input   bool     // existed before the trace
 	changed bool     // made or written by the trace
 	written []version
+	views   []wholeView // of operands that are all of the storage
+}
+
+// wholeView is the geometry of an operand, and where the trace has its numbers.
+type wholeView struct {
+	geometry
+	at *item
 }
 
 // version is the value of a storage after a record that made or wrote the storage.

@@ -23,6 +23,11 @@ func requires(g *ir.Graph) []Require {
 		left, right := g.Reduce(r.Left, r.Right)
 		out[i] = Require{slotsOf(g, left), slotsOf(g, right)}
 	}
+	for _, s := range g.Syms {
+		for _, also := range s.Also {
+			out = append(out, Require{[]ir.Dim{ir.SymDim(int(s.Slot))}, []ir.Dim{ir.SymDim(int(also))}})
+		}
+	}
 	return out
 }
 

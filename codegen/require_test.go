@@ -14,7 +14,7 @@ import (
 
 func TestRequires(t *testing.T) {
 	g, err := ir.Parse(`graph f.py:1 read {
-  dims a=2@3 b=3@4 c=6@1
+  dims a=2@3,5 b=3@4 c=6@1
   require a*b = c
   require 1 = 1
   %0: f32[a,b] = input 0
@@ -30,14 +30,16 @@ func TestRequires(t *testing.T) {
 		trace []uint64
 		want  bool
 	}{
-		{[]uint64{0, 6, 0, 2, 3}, true},
-		{[]uint64{9, 20, 9, 4, 5}, true},
-		{[]uint64{0, 7, 0, 2, 3}, false},
-		{[]uint64{0, 6, 0, 2}, false},
-		{[]uint64{0, 0, 0, 1 << 32, 1 << 32}, false}, // a product of 65 bits is not 0
+		{[]uint64{0, 6, 0, 2, 3, 2}, true},
+		{[]uint64{9, 20, 9, 4, 5, 4}, true},
+		{[]uint64{0, 7, 0, 2, 3, 2}, false},
+		{[]uint64{0, 6, 0, 2, 3, 3}, false},
+		{[]uint64{0, 6, 0, 2, 3}, false},
+		{[]uint64{0, 0, 0, 1 << 32, 1 << 32, 1 << 32}, false}, // a product of 65 bits is not 0
 	} {
 		assert.Equal(t, test.want, c.Holds(test.trace), "%v", test.trace)
 		assert.Equal(t, test.want, c.Broken(test.trace) == "", "%v", test.trace)
 	}
-	assert.Equal(t, "s3 * s4 = s1", c.Broken([]uint64{0, 7, 0, 2, 3}))
+	assert.Equal(t, "s3 * s4 = s1", c.Broken([]uint64{0, 7, 0, 2, 3, 2}))
+	assert.Equal(t, "s3 = s5", c.Broken([]uint64{0, 6, 0, 2, 3, 4}))
 }

@@ -64,10 +64,12 @@ func (c *checker) tables() error {
 			}
 			continue
 		}
-		if j, dup := c.symbols[s.Slot]; dup {
-			return fmt.Errorf("parameter slot %d holds symbols %d and %d", s.Slot, j, i)
+		for _, slot := range append([]uint32{s.Slot}, s.Also...) {
+			if j, dup := c.symbols[slot]; dup {
+				return fmt.Errorf("parameter slot %d holds symbols %d and %d", slot, j, i)
+			}
+			c.symbols[slot] = i
 		}
-		c.symbols[s.Slot] = i
 	}
 	for i, d := range g.equal {
 		if err := c.dim(d); err != nil {

@@ -73,6 +73,7 @@ var badStatements = map[string]string{
 	"%10: none = a.b\n%11: f32[] = a.b %10": "%10 is undefined",
 	"%10: none = a.b\noutput %10 -> s0":     "%10 is undefined",
 	"dims k=1@0\n%10: f32[k] = input 7":     "parameter slot 0 holds symbols 0 and 2",
+	"dims k=2@9,0\n%10: f32[k] = input 7":   "parameter slot 0 holds symbols 0 and 2",
 }
 
 // TestVerifyText adds each bad statement to valid ones.

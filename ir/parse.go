@@ -192,7 +192,7 @@ func (p *parser) product() []Dim {
 	return out
 }
 
-// dimsLine reads "n=64@3 i=784@4 k=98@i/8".
+// dimsLine reads "n=64@3 i=784@4,9 k=98@i/8".
 func (p *parser) dimsLine() {
 	for !p.atEnd() {
 		start := p.pos
@@ -209,6 +209,9 @@ func (p *parser) dimsLine() {
 		s := Symbol{Name: name, First: first}
 		if c := p.peek(); c >= '0' && c <= '9' {
 			s.Slot = p.slot()
+			for p.accept1(',') {
+				s.Also = append(s.Also, p.slot())
+			}
 		} else {
 			s.Quotient = &Quotient{Of: p.product()}
 			if p.accept("/") {

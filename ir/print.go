@@ -113,6 +113,9 @@ func (p *printer) graph() {
 			switch q := s.Quotient; {
 			case q == nil:
 				p.f("%d", s.Slot)
+				for _, also := range p.g.also(i) {
+					p.f(",%d", also)
+				}
 			case len(q.By) == 0:
 				p.text(p.product(q.Of))
 			default:

@@ -56,6 +56,17 @@ func (g *Graph) UnifyDims(a, b Dim) bool {
 	return true
 }
 
+// also lists the parameter words, besides those that an op makes equal, that must hold the value of symbol i, which
+// represents itself.
+func (g *Graph) also(i int) (slots []uint32) {
+	for j := range g.Syms {
+		if len(g.Syms[j].Also) > 0 && g.Same(SymDim(j), SymDim(i)) {
+			slots = append(slots, g.Syms[j].Also...)
+		}
+	}
+	return slots
+}
+
 // Same reports whether two dims are known to be equal.
 func (g *Graph) Same(a, b Dim) bool { return g.Find(a) == g.Find(b) }
 

@@ -21,7 +21,7 @@ import (
 
 // sample is the graph of the README, with each part of the text form.
 const sample = `graph train.py:41 item {
-  dims n=64@0 i=784@1 o=128@2
+  dims n=64@0 i=784@1 o=128@2,9,12
   require n*i = o
   require 1 = n
   %0: f32[n,i]           = input 0

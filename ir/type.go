@@ -69,6 +69,8 @@ type Symbol struct {
 	Slot     uint32    // the parameter word that holds it, unless it is a quotient
 	First    int64     // the value first seen; a comment, never relied on
 	Quotient *Quotient // nil: the symbol is a parameter. Graphs share quotients, and nothing changes them
+	// Further parameter words that held the same value. The program serves only calls in which they do.
+	Also []uint32
 }
 
 // Quotient is one product of earlier sizes over another. It divides evenly in every call that the graph serves.

@@ -219,6 +219,10 @@ func (c *compiler) recheck(t *trace.Trace, v *variant) error {
 	return nil
 }
 
+// maxGuesses is the number of variants in which sizes that are equal are taken to be equal in further calls. A trace
+// whose views are equal in other ways in each step then gets a variant that serves all of them.
+const maxGuesses = 4
+
 // build makes the program of a variant, which a dump may show. It returns the result of capture with an error, too.
 func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Program,
 ) (captured *trace.Captured, err error) {
@@ -229,6 +233,7 @@ func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Progr
 	if e != nil {
 		v.wanted = e.union(t)
 	}
+	v.guesses = e == nil || len(e.variants) < maxGuesses
 	if c.settings.Check >= 2 {
 		v.first = slices.Clone(t.Params)
 	}
@@ -239,7 +244,14 @@ func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Progr
 // lower takes a trace through capture, passes and codegen, and shows the stages in shown unless it is nil. The sizes
 // first seen are those with which the variant was made: what the variant requires depends on them.
 func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trace.Captured, *codegen.Compiled, error) {
-	captured, err := c.frontend.Build(t, v.wanted)
+	var guess []uint64
+	if v.guesses {
+		guess = t.Params
+		if v.first != nil {
+			guess = v.first
+		}
+	}
+	captured, err := c.frontend.Build(t, v.wanted, guess)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -309,7 +309,7 @@ func (s *session) pendingGraph(t *trace.Trace, storage uint64) (string, error) {
 	}
 	wanted := make([]bool, len(t.Bindings))
 	wanted[local] = true
-	c, err := s.compiler.frontend.Build(t, wanted)
+	c, err := s.compiler.frontend.Build(t, wanted, t.Params)
 	if err != nil {
 		return "", err
 	}

@@ -9,6 +9,7 @@ processes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -364,3 +365,20 @@ def test_sizes_that_a_program_relies_on():
     assert misses() - before == 2
     assert torch.mycelya.metrics()["size_misses"] == 1
     assert "but that program requires s" in torch.mycelya.explain()
+
+
+def test_views_that_had_equal_sizes():
+    """Views of equal sizes are one. Sizes that are equal by chance cost few variants."""
+
+    def views(x: torch.Tensor, *rows: int) -> torch.Tensor:
+        x = x.exp()
+        a, b, c = (x.view(n, -1) for n in rows)
+        return a.cos().view(-1) + b.neg().view(-1) * c.abs().view(-1)
+
+    torch.mycelya.synchronize()
+    before = misses()
+    x = torch.randn(120)
+    on_device = x.to(DEVICE)
+    for rows in itertools.product((2, 3, 4, 5), repeat=3):
+        torch.testing.assert_close(views(on_device, *rows).cpu(), views(x, *rows))
+    assert 2 <= misses() - before <= 6
