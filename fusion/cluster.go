@@ -67,9 +67,8 @@ type finder struct {
 	users     [][]ir.NodeID        // by value of g
 	output    []bool               // by value of g
 	windows   map[ir.NodeID]window // of views
-	// By result of a reduction that reads a value instead of its reshape: the reshape of that result, which others use.
-	reshaped  map[ir.ValueID]bool // results of reductions of which others use a reshape, see reshapes
-	reads     []catalogue.Point   // by node of g: how a call reads its operands
+	reshaped  map[ir.ValueID]bool  // results of reductions of which others use a reshape, see reshapes
+	reads     []catalogue.Point    // by node of g: how a call reads its operands
 	requires  []required
 	refused   []refusal
 	unguarded string // a reason that does not count, set by tests only
